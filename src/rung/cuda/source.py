@@ -1,0 +1,215 @@
+"""Reads the signatures of `__global__` functions out of CUDA C++ text, without compiling it.
+
+Binding by name needs each parameter's name and type before any compiler runs, on machines that may have none.
+A full C++ parser is not needed for that: once comments, literals and directives are blanked, a signature is a
+bracketed list after the last name in front of a body.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from rung.errors import RungError
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One kernel parameter; `ctype` is the pointed-to type when `pointer` is set, and carries no qualifiers."""
+
+    ctype: str
+    name: str
+    pointer: bool
+    const: bool
+
+
+@dataclass(frozen=True)
+class _Signature:
+    kernel: str
+    template: tuple[tuple[str, str], ...]  # (parameter name, default or "")
+    parameters: str
+    body: bool
+
+
+_QUALIFIERS = frozenset(
+    "const volatile __restrict__ __restrict restrict __grid_constant__ register struct class enum union typename".split()
+)
+_BASIC = frozenset("void bool char short int long float double signed unsigned wchar_t auto".split())
+_BLANKED = re.compile(
+    r"""
+      /\*.*?(?:\*/|\Z)                                       # block comment
+    | //(?:\\\n|[^\n])*                                      # line comment, continued by a backslash
+    | \bR"(?P<fence>[^()\\\s]{0,16})\(.*?\)(?P=fence)"       # raw string
+    | "(?:\\.|[^"\\\n])*"                                    # string
+    | (?:(?<![0-9A-Za-z_])|\b(?:u8|u|U|L))'(?:\\.|[^'\\\n])+'  # character, but not the ' of 1'000
+    """,
+    re.DOTALL | re.VERBOSE,
+)
+_DIRECTIVE = re.compile(r"^[ \t]*\#(?:\\\n|[^\n])*", re.MULTILINE)
+_TOKEN = re.compile(r"[A-Za-z_]\w*|::|\d[\w.]*|\S")
+_CLOSING = {"(": ")", "[": "]", "{": "}", "<": ">"}
+
+
+def kernel_parameters(source: str, kernel: str, origin: str) -> tuple[Parameter, ...]:
+    """The parameters of `kernel` in order; `name<float, 4>` stands for that instance of the template `name`."""
+    name, _, arguments = kernel.partition("<")
+    name = name.strip().rpartition("::")[2]
+    found = [s for s in _signatures(source) if s.kernel == name]
+    if not found:
+        present = kernels_in(source)
+        there = f"it defines {', '.join(present)}" if present else "it defines no __global__ function"
+        raise RungError(f"{origin} has no kernel named '{name}': {there}.")
+    signature = next((s for s in found if s.body), found[0])
+    given = _split(arguments.rstrip().removesuffix(">")) if arguments else []
+    types = {
+        parameter: given[i] if i < len(given) else default for i, (parameter, default) in enumerate(signature.template)
+    }
+    texts = _split(signature.parameters)
+    if texts in ([], ["void"]):
+        return ()
+    where = f"parameter {{}} of kernel '{name}' in {origin}"
+    return tuple(_parameter(text, types, where.format(i + 1)) for i, text in enumerate(texts))
+
+
+def kernels_in(source: str) -> tuple[str, ...]:
+    """Names of the `__global__` functions that have a body, in the order of the file."""
+    return tuple(dict.fromkeys(s.kernel for s in _signatures(source) if s.body))
+
+
+def code_only(source: str) -> str:
+    """The text with comments, literals, directives and `#if 0` regions blanked; offsets and lines stay."""
+    text = _BLANKED.sub(lambda match: _blank(match.group()), source)
+    return _DIRECTIVE.sub(lambda match: _blank(match.group()), _drop_disabled(text))
+
+
+def _blank(text: str) -> str:
+    return re.sub(r"[^\n]", " ", text)
+
+
+def _drop_disabled(text: str) -> str:
+    """Blanks what a literal `#if 0` (or the `#else` of `#if 1`) hides; other conditions keep both sides."""
+    out: list[str] = []
+    stack: list[bool | None] = []  # True: hidden; False: shown, its #else hidden; None: unknown condition
+    for line in text.splitlines(keepends=True):
+        directive = re.match(r"\s*#\s*(\w+)\s*(.*)", line)
+        word, rest = (directive.group(1), directive.group(2).strip()) if directive else ("", "")
+        if word.startswith("if"):
+            stack.append({"0": True, "false": True, "1": False, "true": False}.get(rest) if word == "if" else None)
+        elif word == "else" and stack and stack[-1] is not None:
+            stack[-1] = not stack[-1]
+        elif word == "elif" and stack and stack[-1] is not None:
+            stack[-1] = True if stack[-1] is False else None
+        elif word == "endif" and stack:
+            stack.pop()
+        out.append(line if word or True not in stack else _blank(line))
+    return "".join(out)
+
+
+def _signatures(source: str) -> Iterator[_Signature]:
+    text = code_only(source)
+    for mark in re.finditer(r"\b__global__\b", text):
+        tokens = list(_TOKEN.finditer(text, mark.end()))
+        i = 0
+        while i < len(tokens):
+            token = tokens[i].group()
+            if token in ("{", ";", "}", "__global__"):
+                break
+            opening = i + 1
+            if not re.match(r"[A-Za-z_]", token) or opening >= len(tokens):
+                i += 1
+                continue
+            if tokens[opening].group() == "<":  # a specialisation: name<float>(...)
+                opening = _matching(tokens, opening) + 1
+            if opening >= len(tokens) or tokens[opening].group() != "(":
+                i += 1
+                continue
+            closing = _matching(tokens, opening)
+            after = tokens[closing + 1].group() if closing + 1 < len(tokens) else ""
+            if after in ("{", ";"):
+                inside = text[tokens[opening].end() : tokens[closing].start()] if closing < len(tokens) else ""
+                yield _Signature(token, _template(text[: mark.start()]), inside, after == "{")
+                break
+            i = closing + 1  # an attribute or macro with arguments, such as __launch_bounds__(BLOCK, 2)
+
+
+def _matching(tokens: list[re.Match[str]], opening: int) -> int:
+    """Index of the token that closes the bracket at `opening`, or the number of tokens."""
+    left, right = tokens[opening].group(), _CLOSING[tokens[opening].group()]
+    depth = 0
+    for i in range(opening, len(tokens)):
+        token = tokens[i].group()
+        depth += (token == left) - (token == right)
+        if depth == 0:
+            return i
+        if left == "<" and token in ("{", ";"):
+            break
+    return len(tokens)
+
+
+def _template(before: str) -> tuple[tuple[str, str], ...]:
+    """Names and defaults of the template parameters declared right in front of a kernel."""
+    start = max(before.rfind(";"), before.rfind("}"), before.rfind("{")) + 1
+    found = re.search(r"\btemplate\s*<(.*)>", before[start:], re.DOTALL)
+    if not found:
+        return ()
+    names = []
+    for text in _split(found.group(1)):
+        declared, _, default = text.partition("=")
+        words = re.findall(r"[A-Za-z_]\w*", declared)
+        names.append((words[-1] if words else "", default.strip()))
+    return tuple(names)
+
+
+def _split(text: str) -> list[str]:
+    """Splits at the commas that stand outside every bracket."""
+    parts, depth, start = [], 0, 0
+    for i, character in enumerate(text):
+        if character in "([{<":
+            depth += 1
+        elif character in ")]}>":
+            depth -= 1
+        elif character == "," and depth == 0:
+            parts.append(text[start:i].strip())
+            start = i + 1
+    parts.append(text[start:].strip())
+    return [] if parts == [""] else parts
+
+
+def _parameter(text: str, types: dict[str, str], where: str) -> Parameter:
+    depth = 0
+    for i, character in enumerate(text):  # a default argument is no part of the type
+        depth += (character in "([{<") - (character in ")]}>")
+        if character == "=" and depth == 0:
+            text = text[:i]
+            break
+    text = re.sub(r"\[\[.*?\]\]|\b(?:__align__|alignas|__attribute__)\s*\((?:[^()]|\([^()]*\))*\)", " ", text)
+    array = len(re.findall(r"\[[^\]]*\]", text))
+    text = re.sub(r"\[[^\]]*\]", " ", text)
+    head, star, tail = text.partition("*")
+    pointers = text.count("*") + array
+    words = [w.group() for w in _TOKEN.finditer(head)]
+    const = "const" in words
+    kept = [w for w in words if w not in _QUALIFIERS]
+    names = [w for w in re.findall(r"[A-Za-z_]\w*", tail) if w not in _QUALIFIERS] if star else kept[1:]
+    if not names or names[-1] in _BASIC or not re.match(r"[A-Za-z_]", names[-1]) or (not star and kept[-2] == "::"):
+        raise RungError(f"{where} has no name ('{' '.join(text.split())}'), and parameters are bound by name.")
+    if not star:
+        kept = kept[:-1]
+    ctype = _spelled([types.get(w, w) or w for w in kept])
+    return Parameter(ctype + "*" * max(0, pointers - 1), names[-1], pointers > 0, const)
+
+
+def _spelled(words: list[str]) -> str:
+    """One spelling for each integer type ("long unsigned int" is "unsigned long"); other types as written."""
+    if words and all(w in _BASIC for w in words) and len({"int", "signed", "unsigned", "short", "long"} & set(words)):
+        sign = "unsigned " if "unsigned" in words else "signed " if "signed" in words and "char" in words else ""
+        core = [w for w in words if w not in ("signed", "unsigned")]
+        if "short" in core or "long" in core:
+            core = [w for w in core if w != "int"]
+        return sign + " ".join(core or ["int"])
+    out = ""
+    for word in words:
+        glued = not out or word in ("::", "<", ">", ",", "&") or out.endswith(("::", "<"))
+        out += word if glued else f" {word}"
+    return out.replace(",", ", ").replace(",  ", ", ")
