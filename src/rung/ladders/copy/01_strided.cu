@@ -1,0 +1,23 @@
+/*---
+idea   = "Every thread copies CHUNK neighbouring elements, so the lanes of a warp stand CHUNK elements apart."
+expect = "One load of a warp touches 32 sectors of 32 bytes and takes one element from each; what L1 cannot hold until the next turn is fetched again, so well below the copy bandwidth."
+found  = ""
+provenance = "The lecture's pictures of bursts and of rows walked by neighbouring threads."
+dtypes = ["f32", "f16", "bf16"]
+[tune]
+CHUNK = [32, 2, 4, 8, 16, 64]
+BLOCK = [256, 128, 512]
+[[launch]]
+kernel = "copy"
+grid   = "ceil_div(N, CHUNK * BLOCK)"
+block  = "BLOCK"
+---*/
+#include "rung.cuh"
+
+extern "C" __global__ void copy(const Real* x, Real* out, int N) {
+    const int first = (blockIdx.x * BLOCK + threadIdx.x) * CHUNK;
+    for (int k = 0; k < CHUNK; ++k) {
+        const int i = first + k;
+        if (i < N) out[i] = x[i];
+    }
+}

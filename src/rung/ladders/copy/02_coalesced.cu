@@ -1,0 +1,23 @@
+/*---
+idea   = "The same work a thread, dealt out the other way: in each turn the lanes of a warp take 32 neighbours."
+expect = "A warp's request falls into one line, every byte that is fetched is used at once: several times the strided copy."
+found  = ""
+provenance = "The lecture's definition of a coalesced access."
+dtypes = ["f32", "f16", "bf16"]
+[tune]
+CHUNK = [32, 1, 2, 4, 8, 16]
+BLOCK = [256, 128, 512, 1024]
+[[launch]]
+kernel = "copy"
+grid   = "ceil_div(N, CHUNK * BLOCK)"
+block  = "BLOCK"
+---*/
+#include "rung.cuh"
+
+extern "C" __global__ void copy(const Real* x, Real* out, int N) {
+    const int first = blockIdx.x * BLOCK * CHUNK + threadIdx.x;
+    for (int k = 0; k < CHUNK; ++k) {
+        const int i = first + k * BLOCK;
+        if (i < N) out[i] = x[i];
+    }
+}

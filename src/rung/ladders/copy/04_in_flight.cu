@@ -1,0 +1,29 @@
+/*---
+idea   = "A thread asks for DEPTH vectors before it stores the first, and neither loads nor stores linger in the caches."
+expect = "Latency times bandwidth is what must be under way: with DEPTH requests a thread fewer warps suffice. The last few percent, or nothing if occupancy alone was enough."
+found  = ""
+provenance = "Own; the factory picture of the lecture, with the lorries sent out before the first comes back."
+dtypes = ["f32", "f16", "bf16"]
+[tune]
+DEPTH = [4, 1, 2, 8]
+BLOCK = [256, 128, 512]
+[[launch]]
+kernel = "copy"
+grid   = "ceil_div(N, BLOCK * DEPTH * (16 // sizeof_real))"
+block  = "BLOCK"
+---*/
+#include "rung.cuh"
+
+extern "C" __global__ void copy(const Real* x, Real* out, int N) {
+    const int tile = blockIdx.x * BLOCK * DEPTH * VEC;
+    const int first = tile + threadIdx.x * VEC;
+    if (tile + BLOCK * DEPTH * VEC <= N) {
+        Vec<Real, VEC> held[DEPTH];
+#pragma unroll
+        for (int d = 0; d < DEPTH; ++d) held[d] = load_stream(x + first + d * BLOCK * VEC);
+#pragma unroll
+        for (int d = 0; d < DEPTH; ++d) store_stream(out + first + d * BLOCK * VEC, held[d]);
+    } else {
+        for (int i = tile + threadIdx.x; i < N; i += BLOCK) out[i] = x[i];
+    }
+}

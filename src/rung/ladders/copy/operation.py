@@ -1,0 +1,43 @@
+"""Copy: the operation with no arithmetic, so its time is the memory system's and nothing else's."""
+
+from __future__ import annotations
+
+import torch
+
+from rung.operation import Case, Cost, Library, Operand, Operation
+
+
+def reference(t: dict[str, torch.Tensor], v: dict[str, int | float]) -> dict[str, torch.Tensor]:
+    return {"out": t["x"].clone()}
+
+
+def cost(v: dict[str, int | float], size: int) -> Cost:
+    return Cost(flops=0, bytes=2 * int(v["N"]) * size)
+
+
+def torch_copy(x: torch.Tensor, **_: object) -> torch.Tensor:
+    return x.clone()
+
+
+OPERATION = Operation(
+    name="copy",
+    summary="out[i] = x[i]",
+    story="Which addresses a warp asks for together decides how much of each burst is of use.",
+    dims=("N",),
+    operands=(Operand("x", ("N",)), Operand("out", ("N",), role="out")),
+    reference=reference,
+    cost=cost,
+    reduction="1",
+    cases=(
+        Case("one", dict(N=1)),
+        Case("less than a vector", dict(N=3)),
+        Case("a warp and one", dict(N=33)),
+        Case("prime", dict(N=4099)),
+        Case("power of two less one", dict(N=8191)),
+        Case("power of two", dict(N=16384)),
+        Case("large values", dict(N=1000), magnitude=100.0),
+        Case("millions", dict(N=(1 << 22) + 5), where="cuda"),
+    ),
+    shapes={"n1m": dict(N=1 << 20), "n16m": dict(N=1 << 24), "n64m": dict(N=1 << 26)},
+    libraries=(Library("torch", torch_copy, dtypes=("f32", "f16", "bf16")),),
+)

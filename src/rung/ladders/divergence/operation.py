@@ -1,0 +1,69 @@
+"""Divergence: neighbours that need different code, placed so that a warp has to run both sides, one, or neither.
+
+Every element is a spring, pulled to x and let go for STEPS small steps. Those at even places swing freely, those at
+odd places have stiffer springs and friction. The two loops are long enough that memory does not matter.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from rung.operation import Case, Cost, Library, Operand, Operation
+
+FREE, STIFF = 1 / 32, 1 / 8  # spring constants, exact in every dtype
+KEPT = 1 - 1 / 128  # the part of its speed that a spring with friction keeps
+STEP = 1 / 4
+
+
+def swing(x: torch.Tensor, steps: int) -> torch.Tensor:
+    """Let all springs swing, the even ones free, the odd ones with friction."""
+    u, w = x.clone(), torch.zeros_like(x)
+    for _ in range(steps):
+        w[0::2] -= FREE * u[0::2]
+        w[1::2] = KEPT * w[1::2] - STIFF * u[1::2]
+        u += STEP * w
+    return u
+
+
+def reference(t: dict[str, torch.Tensor], v: dict[str, int | float]) -> dict[str, torch.Tensor]:
+    return {"out": swing(t["x"], int(v["STEPS"]))}
+
+
+def cost(v: dict[str, int | float], size: int) -> Cost:
+    free, rubbed = 4, 5  # FLOPs a step
+    return Cost(flops=int(v["N"]) * int(v["STEPS"]) * (free + rubbed) / 2, bytes=2 * int(v["N"]) * size)
+
+
+def torch_swing(x: torch.Tensor, STEPS: int, **_: object) -> torch.Tensor:
+    return swing(x.float(), STEPS).to(x.dtype)
+
+
+OPERATION = Operation(
+    name="divergence",
+    summary="out[i] = where spring i is after STEPS steps; even and odd springs obey different rules",
+    story="A warp that disagrees about a branch walks both sides of it.",
+    dims=("N", "STEPS"),
+    operands=(Operand("x", ("N",)), Operand("out", ("N",), role="out")),
+    reference=reference,
+    cost=cost,
+    reduction="1",
+    cases=(
+        Case("one", dict(N=1, STEPS=1)),
+        Case("odd", dict(N=7, STEPS=16)),
+        Case("no step at all", dict(N=65, STEPS=0)),
+        Case("prime", dict(N=1009, STEPS=64)),
+        Case("power of two and one", dict(N=1025, STEPS=33)),
+        Case("power of two less one", dict(N=2047, STEPS=16)),
+        Case("large values", dict(N=600, STEPS=100), magnitude=100.0),
+        Case("long", dict(N=(1 << 16) + 3, STEPS=256), where="cuda"),
+    ),
+    shapes={"n1m": dict(N=1 << 20, STEPS=256), "n16m": dict(N=1 << 24, STEPS=256)},
+    libraries=(
+        Library(
+            "torch",
+            torch_swing,
+            dtypes=("f32", "f16", "bf16"),
+            note="torch has no such kernel: five elementwise calls a step, so memory traffic and launches are what it shows",
+        ),
+    ),
+)

@@ -1,0 +1,64 @@
+/*---
+idea   = "One kernel an operation, as eager PyTorch does it: sine, square, cosine, square, add, each through global memory."
+expect = "Eleven transfers of N elements where two would do (five kernels read six arrays and write five): 5.5 times the time of one kernel for large N, five launches for small."
+found  = ""
+provenance = "The lecture's graph of sin(x)**2 + cos(x)**2 and its five CUDA kernels. Only f32: an intermediate rounded to 16 bits four times over leaves the error bound."
+dtypes = ["f32"]
+[tune]
+BLOCK = [256, 128, 512, 1024]
+[buffers.sines]
+shape = ["N"]
+dtype = "real"
+[buffers.cosines]
+shape = ["N"]
+dtype = "real"
+[buffers.sines_squared]
+shape = ["N"]
+dtype = "real"
+[buffers.cosines_squared]
+shape = ["N"]
+dtype = "real"
+[[launch]]
+kernel = "sine"
+grid   = "ceil_div(N, BLOCK)"
+block  = "BLOCK"
+[[launch]]
+kernel = "square"
+grid   = "ceil_div(N, BLOCK)"
+block  = "BLOCK"
+bind   = { inp = "sines", result = "sines_squared" }
+[[launch]]
+kernel = "cosine"
+grid   = "ceil_div(N, BLOCK)"
+block  = "BLOCK"
+[[launch]]
+kernel = "square"
+grid   = "ceil_div(N, BLOCK)"
+block  = "BLOCK"
+bind   = { inp = "cosines", result = "cosines_squared" }
+[[launch]]
+kernel = "add"
+grid   = "ceil_div(N, BLOCK)"
+block  = "BLOCK"
+---*/
+#include "rung.cuh"
+
+extern "C" __global__ void sine(const Real* x, Real* sines, int N) {
+    const int i = blockIdx.x * BLOCK + threadIdx.x;
+    if (i < N) sines[i] = sinf(x[i]);
+}
+
+extern "C" __global__ void cosine(const Real* x, Real* cosines, int N) {
+    const int i = blockIdx.x * BLOCK + threadIdx.x;
+    if (i < N) cosines[i] = cosf(x[i]);
+}
+
+extern "C" __global__ void square(const Real* inp, Real* result, int N) {
+    const int i = blockIdx.x * BLOCK + threadIdx.x;
+    if (i < N) result[i] = inp[i] * inp[i];
+}
+
+extern "C" __global__ void add(const Real* sines_squared, const Real* cosines_squared, Real* out, int N) {
+    const int i = blockIdx.x * BLOCK + threadIdx.x;
+    if (i < N) out[i] = sines_squared[i] + cosines_squared[i];
+}

@@ -1,0 +1,22 @@
+/*---
+idea   = "Sine and cosine of one angle share their range reduction: sincosf does it once."
+expect = "Two trigonometric functions an element are about as many instructions as the bandwidth leaves time for; a third fewer should show, if fusion has made arithmetic the limit."
+found  = ""
+provenance = "Own."
+dtypes = ["f32", "f16", "bf16"]
+[tune]
+BLOCK = [256, 128, 512, 1024]
+[[launch]]
+kernel = "sin2_plus_cos2"
+grid   = "ceil_div(N, BLOCK)"
+block  = "BLOCK"
+---*/
+#include "rung.cuh"
+
+extern "C" __global__ void sin2_plus_cos2(const Real* x, Real* out, int N) {
+    const int i = blockIdx.x * BLOCK + threadIdx.x;
+    if (i >= N) return;
+    float sine, cosine;
+    sincosf(to_float(x[i]), &sine, &cosine);
+    out[i] = from_float<Real>(sine * sine + cosine * cosine);
+}

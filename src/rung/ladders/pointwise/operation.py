@@ -1,0 +1,59 @@
+"""sin²x + cos²x: five elementwise operations, and the traffic that fusing them saves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+
+import torch
+
+from rung.operation import Case, Cost, Library, Operand, Operation
+
+
+def reference(t: dict[str, torch.Tensor], v: dict[str, int | float]) -> dict[str, torch.Tensor]:
+    return {"out": torch.sin(t["x"]) ** 2 + torch.cos(t["x"]) ** 2}
+
+
+def cost(v: dict[str, int | float], size: int) -> Cost:
+    return Cost(flops=5 * int(v["N"]), bytes=2 * int(v["N"]) * size)
+
+
+def torch_pointwise(x: torch.Tensor, **_: object) -> torch.Tensor:
+    return torch.sin(x) ** 2 + torch.cos(x) ** 2
+
+
+@cache
+def compiled() -> Callable[[torch.Tensor], torch.Tensor]:
+    return torch.compile(lambda x: torch.sin(x) ** 2 + torch.cos(x) ** 2, dynamic=False)
+
+
+def torch_compiled(x: torch.Tensor, **_: object) -> torch.Tensor:
+    return compiled()(x)
+
+
+OPERATION = Operation(
+    name="pointwise",
+    summary="out[i] = sin²(x[i]) + cos²(x[i])",
+    story="Five trips to memory and back, or one.",
+    dims=("N",),
+    operands=(Operand("x", ("N",)), Operand("out", ("N",), role="out")),
+    reference=reference,
+    cost=cost,
+    reduction="1",
+    cases=(
+        Case("one", dict(N=1)),
+        Case("odd", dict(N=7)),
+        Case("prime", dict(N=1009)),
+        Case("power of two and one", dict(N=2049)),
+        Case("power of two less one", dict(N=4095)),
+        Case("large values", dict(N=1000), magnitude=100.0),
+        Case("millions", dict(N=(1 << 22) + 5), where="cuda"),
+    ),
+    shapes={"n1m": dict(N=1 << 20), "n16m": dict(N=1 << 24), "n64m": dict(N=1 << 26)},
+    libraries=(
+        Library("torch", torch_pointwise, dtypes=("f32",), note="eager: five kernels"),
+        Library(
+            "torch.compile", torch_compiled, dtypes=("f32", "f16", "bf16"), where="cuda", note="fuses the five by itself"
+        ),
+    ),
+)

@@ -1,0 +1,87 @@
+"""Three sigmoids on top of each other, forward and backward: keep the activations, or compute them again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+
+import torch
+
+from rung.operation import Case, Cost, Library, Operand, Operation
+
+
+def forward_backward(x: torch.Tensor, dy: torch.Tensor) -> dict[str, torch.Tensor]:
+    """y = σ(σ(σ(x))) and dx = dy · dy/dx, written with a sigmoid's derivative s · (1 - s)."""
+    s1 = torch.sigmoid(x)
+    s2 = torch.sigmoid(s1)
+    y = torch.sigmoid(s2)
+    dx = dy * (y * (1 - y)) * (s2 * (1 - s2)) * (s1 * (1 - s1))
+    return {"y": y, "dx": dx}
+
+
+def reference(t: dict[str, torch.Tensor], v: dict[str, int | float]) -> dict[str, torch.Tensor]:
+    return forward_backward(t["x"], t["dy"])
+
+
+def cost(v: dict[str, int | float], size: int) -> Cost:
+    # Forward reads x and writes y, backward reads x and dy and writes dx: the least that two passes can move.
+    return Cost(flops=21 * int(v["N"]), bytes=5 * int(v["N"]) * size)
+
+
+def torch_eager(x: torch.Tensor, dy: torch.Tensor, **_: object) -> dict[str, torch.Tensor]:
+    s1 = torch.sigmoid(x)
+    s2 = torch.sigmoid(s1)
+    y = torch.sigmoid(s2)
+    backward = torch.ops.aten.sigmoid_backward
+    return {"y": y, "dx": backward(backward(backward(dy, y), s2), s1)}
+
+
+@cache
+def compiled_forward() -> Callable[[torch.Tensor], torch.Tensor]:
+    return torch.compile(lambda x: torch.sigmoid(torch.sigmoid(torch.sigmoid(x))), dynamic=False)
+
+
+@cache
+def compiled_backward() -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+    return torch.compile(lambda x, dy: forward_backward(x, dy)["dx"], dynamic=False)
+
+
+def torch_compiled(x: torch.Tensor, dy: torch.Tensor, **_: object) -> dict[str, torch.Tensor]:
+    return {"y": compiled_forward()(x), "dx": compiled_backward()(x, dy)}
+
+
+OPERATION = Operation(
+    name="recompute",
+    summary="y = σ(σ(σ(x))) and dx = dy · dy/dx",
+    story="What is cheap to compute need not be remembered: five transfers instead of eight.",
+    dims=("N",),
+    operands=(
+        Operand("x", ("N",)),
+        Operand("dy", ("N",)),
+        Operand("y", ("N",), role="out"),
+        Operand("dx", ("N",), role="out"),
+    ),
+    reference=reference,
+    cost=cost,
+    reduction="1",
+    cases=(
+        Case("one", dict(N=1)),
+        Case("less than a vector", dict(N=3)),
+        Case("prime", dict(N=1009)),
+        Case("power of two and one", dict(N=2049)),
+        Case("power of two less one", dict(N=4095)),
+        Case("large values", dict(N=1000), magnitude=100.0),
+        Case("millions", dict(N=(1 << 22) + 5), where="cuda"),
+    ),
+    shapes={"n1m": dict(N=1 << 20), "n16m": dict(N=1 << 24), "n64m": dict(N=1 << 26)},
+    libraries=(
+        Library("torch", torch_eager, dtypes=("f32",), note="eager: three kernels forward, three backward"),
+        Library(
+            "torch.compile",
+            torch_compiled,
+            dtypes=("f32", "f16", "bf16"),
+            where="cuda",
+            note="one kernel forward and one backward, which recomputes",
+        ),
+    ),
+)

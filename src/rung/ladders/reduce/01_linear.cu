@@ -1,0 +1,24 @@
+/*---
+idea   = "One thread a row walks it from end to end and adds as it goes."
+expect = "N dependent additions, lanes N elements apart in memory, and a GPU with as many threads as there are rows: a small part of the bandwidth."
+found  = ""
+provenance = "The linear scan of the attention milestone's first softmax, and of both course projects' baselines."
+dtypes = ["f32", "f16", "bf16"]
+needs  = "N <= 16384"  # one running sum in float loses a digit for every few powers of ten; longer rows leave the bound
+[tune]
+BLOCK = [128, 32, 64, 256]
+[[launch]]
+kernel = "row_sum"
+grid   = "ceil_div(B, BLOCK)"
+block  = "BLOCK"
+---*/
+#include "rung.cuh"
+
+extern "C" __global__ void row_sum(const Real* x, float* out, int B, int N) {
+    const int b = blockIdx.x * BLOCK + threadIdx.x;
+    if (b >= B) return;
+    const Real* row = x + (size_t)b * N;
+    float sum = 0.0f;
+    for (int n = 0; n < N; ++n) sum += to_float(row[n]);
+    out[b] = sum;
+}

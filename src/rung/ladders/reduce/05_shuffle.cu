@@ -1,0 +1,35 @@
+/*---
+idea   = "Lanes hand their sums to each other through registers; shared memory carries one value a warp, and the first warp adds those."
+expect = "Two stages of five shuffles and one barrier replace the tree: short rows gain, long rows are bound by their loads."
+found  = ""
+provenance = "The two-stage warp reduction with coarsening of the course's second report; __shfl_down_sync in its third."
+dtypes = ["f32", "f16", "bf16"]
+needs  = "BLOCK % 32 == 0"
+[tune]
+BLOCK = [256, 32, 64, 128, 512, 1024]
+[[launch]]
+kernel = "row_sum"
+grid   = "B"
+block  = "BLOCK"
+---*/
+#include "rung.cuh"
+
+__device__ inline float sum_of_warp(float sum) {  // the whole sum arrives in lane 0
+    for (int offset = 16; offset >= 1; offset /= 2) sum += __shfl_down_sync(0xffffffffu, sum, offset);
+    return sum;
+}
+
+extern "C" __global__ void row_sum(const Real* x, float* out, int N) {
+    __shared__ float of_warp[BLOCK / 32];
+    const int t = threadIdx.x;
+    const Real* row = x + (size_t)blockIdx.x * N;
+    float sum = 0.0f;
+    for (int n = t; n < N; n += BLOCK) sum += to_float(row[n]);
+
+    sum = sum_of_warp(sum);
+    if (lane_id() == 0) of_warp[warp_id()] = sum;
+    __syncthreads();
+    if (warp_id() > 0) return;
+    sum = sum_of_warp(t < BLOCK / 32 ? of_warp[t] : 0.0f);
+    if (t == 0) out[blockIdx.x] = sum;
+}

@@ -1,0 +1,51 @@
+"""Row sums: the reduction inside layernorm and softmax, alone, so that each way of adding can be seen."""
+
+from __future__ import annotations
+
+import torch
+
+from rung.operation import Case, Cost, Library, Operand, Operation
+
+
+def reference(t: dict[str, torch.Tensor], v: dict[str, int | float]) -> dict[str, torch.Tensor]:
+    return {"out": t["x"].sum(-1)}
+
+
+def cost(v: dict[str, int | float], size: int) -> Cost:
+    B, N = int(v["B"]), int(v["N"])
+    return Cost(flops=B * N, bytes=B * N * size + B * 4)
+
+
+def torch_sum(x: torch.Tensor, **_: object) -> torch.Tensor:
+    return x.sum(-1, dtype=torch.float32)
+
+
+OPERATION = Operation(
+    name="reduce",
+    summary="out[b] = sum of row b of x",
+    story="N additions in N steps, in log N steps, and with fewer and fewer threads kept waiting.",
+    dims=("B", "N"),
+    operands=(Operand("x", ("B", "N")), Operand("out", ("B",), role="out", dtype="f32")),
+    reference=reference,
+    cost=cost,
+    reduction="N",
+    cases=(
+        Case("one", dict(B=1, N=1)),
+        Case("short rows", dict(B=70, N=5)),
+        Case("odd", dict(B=3, N=33)),
+        Case("prime", dict(B=4, N=769)),
+        Case("power of two less one", dict(B=5, N=1023)),
+        Case("power of two and one", dict(B=3, N=4097)),
+        Case("several blocks a row", dict(B=2, N=20011)),
+        Case("gpt2 width", dict(B=6, N=768)),
+        Case("large values", dict(B=4, N=1000), magnitude=100.0),
+        Case("a million", dict(B=4, N=(1 << 20) + 3), where="cuda"),
+    ),
+    shapes={
+        "b8192n768": dict(B=8192, N=768),
+        "b65536n1024": dict(B=65536, N=1024),
+        "b16n1m": dict(B=16, N=1 << 20),
+        "b1n64m": dict(B=1, N=1 << 26),
+    },
+    libraries=(Library("torch", torch_sum, dtypes=("f32", "f16", "bf16")),),
+)

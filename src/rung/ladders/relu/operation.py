@@ -1,0 +1,42 @@
+"""ReLU: one comparison an element, so the bytes of the dtype are the whole cost."""
+
+from __future__ import annotations
+
+import torch
+
+from rung.operation import Case, Cost, Library, Operand, Operation
+
+
+def reference(t: dict[str, torch.Tensor], v: dict[str, int | float]) -> dict[str, torch.Tensor]:
+    return {"out": torch.relu(t["x"])}
+
+
+def cost(v: dict[str, int | float], size: int) -> Cost:
+    return Cost(flops=int(v["N"]), bytes=2 * int(v["N"]) * size)
+
+
+def torch_relu(x: torch.Tensor, **_: object) -> torch.Tensor:
+    return torch.relu(x)
+
+
+OPERATION = Operation(
+    name="relu",
+    summary="out[i] = max(0, x[i])",
+    story="Half the bits, half the bytes: 8 bytes a comparison in f32, 4 in f16.",
+    dims=("N",),
+    operands=(Operand("x", ("N",)), Operand("out", ("N",), role="out")),
+    reference=reference,
+    cost=cost,
+    reduction="1",
+    cases=(
+        Case("one", dict(N=1)),
+        Case("less than a vector", dict(N=3)),
+        Case("prime", dict(N=1009)),
+        Case("power of two and one", dict(N=4097)),
+        Case("power of two less one", dict(N=8191)),
+        Case("large values", dict(N=1000), magnitude=100.0),
+        Case("millions", dict(N=(1 << 22) + 5), where="cuda"),
+    ),
+    shapes={"n1m": dict(N=1 << 20), "n16m": dict(N=1 << 24), "n64m": dict(N=1 << 26)},
+    libraries=(Library("torch", torch_relu, dtypes=("f32", "f16", "bf16")),),
+)

@@ -1,0 +1,20 @@
+/*---
+idea   = "One thread an element: lanes read along a row of x and write down a column of out."
+expect = "The reads are coalesced; every lane's write opens a sector of its own, so about a quarter of the copy bandwidth at best, less for 2-byte types."
+found  = ""
+provenance = "The permute and unpermute kernels of the course project, reduced to two dimensions."
+dtypes = ["f32", "f16", "bf16"]
+[tune]
+ROWS = [8, 4, 16, 32]
+[[launch]]
+kernel = "transpose"
+grid   = ["ceil_div(C, 32)", "ceil_div(R, ROWS)"]
+block  = [32, "ROWS"]
+---*/
+#include "rung.cuh"
+
+extern "C" __global__ void transpose(const Real* x, Real* out, int R, int C) {
+    const int c = blockIdx.x * 32 + threadIdx.x;
+    const int r = blockIdx.y * ROWS + threadIdx.y;
+    if (r < R && c < C) out[(size_t)c * R + r] = x[(size_t)r * C + c];
+}

@@ -1,0 +1,31 @@
+/*---
+idea   = "No padding: row r keeps its element c at place c XOR r, which spreads rows and columns alike over the banks."
+expect = "The same time as padding with a full tile of shared memory and no odd row pitch, which 16-byte accesses and tensor-core loads could not live with."
+found  = ""
+provenance = "Version 12 of the flash-attention case study rotates the reads of K to the same end; XOR is what the matmul ladder uses."
+dtypes = ["f32", "f16", "bf16"]
+[tune]
+ROWS = [8, 4, 16, 32]
+[[launch]]
+kernel = "transpose"
+grid   = ["ceil_div(C, 32)", "ceil_div(R, 32)"]
+block  = [32, "ROWS"]
+---*/
+#include "rung.cuh"
+
+constexpr int TILE = 32;
+
+extern "C" __global__ void transpose(const Real* x, Real* out, int R, int C) {
+    __shared__ Real tile[TILE][TILE];  // [row of x][column of x, XOR row]
+    const int c0 = blockIdx.x * TILE, r0 = blockIdx.y * TILE;
+
+    for (int k = threadIdx.y; k < TILE; k += ROWS) {
+        const int r = r0 + k, c = c0 + threadIdx.x;
+        if (r < R && c < C) tile[k][threadIdx.x ^ k] = x[(size_t)r * C + c];
+    }
+    __syncthreads();
+    for (int k = threadIdx.y; k < TILE; k += ROWS) {
+        const int c = c0 + k, r = r0 + threadIdx.x;
+        if (r < R && c < C) out[(size_t)c * R + r] = tile[threadIdx.x][k ^ threadIdx.x];
+    }
+}

@@ -1,0 +1,48 @@
+"""Transpose: reads and writes cannot both be coalesced, unless shared memory turns the tile in between."""
+
+from __future__ import annotations
+
+import torch
+
+from rung.operation import Case, Cost, Library, Operand, Operation
+
+
+def reference(t: dict[str, torch.Tensor], v: dict[str, int | float]) -> dict[str, torch.Tensor]:
+    return {"out": t["x"].t().contiguous()}
+
+
+def cost(v: dict[str, int | float], size: int) -> Cost:
+    return Cost(flops=0, bytes=2 * int(v["R"]) * int(v["C"]) * size)
+
+
+def torch_transpose(x: torch.Tensor, **_: object) -> torch.Tensor:
+    return x.t().contiguous()
+
+
+OPERATION = Operation(
+    name="transpose",
+    summary="out[c, r] = x[r, c]",
+    story="A tile in shared memory turns the strided side; its banks then become the bottleneck, until they are not.",
+    dims=("R", "C"),
+    operands=(Operand("x", ("R", "C")), Operand("out", ("C", "R"), role="out")),
+    reference=reference,
+    cost=cost,
+    reduction="1",
+    cases=(
+        Case("one", dict(R=1, C=1)),
+        Case("a row", dict(R=1, C=77)),
+        Case("a column", dict(R=77, C=1)),
+        Case("one tile", dict(R=32, C=32)),
+        Case("primes", dict(R=67, C=101)),
+        Case("powers of two, off by one", dict(R=63, C=129)),
+        Case("large values", dict(R=40, C=96), magnitude=100.0),
+        Case("gpt2 weight", dict(R=768, C=2304), where="cuda"),
+    ),
+    shapes={
+        "c768x768": dict(R=768, C=768),
+        "c2304x768": dict(R=2304, C=768),
+        "c4096x4096": dict(R=4096, C=4096),
+        "c8192x8192": dict(R=8192, C=8192),
+    },
+    libraries=(Library("torch", torch_transpose, dtypes=("f32", "f16", "bf16")),),
+)
