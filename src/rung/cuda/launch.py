@@ -1,0 +1,83 @@
+"""What a launch is, as plain data, and what every loaded module can do, on the GPU or emulated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    import torch
+
+Argument = tuple[str, Any]
+"""(kind, value): ("pointer", tensor or None), or "i32" "u32" "i64" "u64" "f32" "f64" "bool" "f16" "bf16" and a number."""
+
+
+@dataclass(frozen=True)
+class LaunchConfig:
+    """A grid in blocks (also when they come in clusters), a block in threads, dynamic shared memory in bytes."""
+
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    shared: int = 0
+    cooperative: bool = False
+    cluster: tuple[int, int, int] | None = None
+    pdl: bool = False
+
+    @property
+    def threads(self) -> int:
+        return self.block[0] * self.block[1] * self.block[2]
+
+    @property
+    def blocks(self) -> int:
+        return self.grid[0] * self.grid[1] * self.grid[2]
+
+
+@dataclass(frozen=True)
+class Build:
+    """Everything that determines compiled code, but for the architecture; `origin` is the path shown in errors."""
+
+    source: str
+    origin: str
+    kernels: tuple[str, ...]
+    defines: tuple[tuple[str, str], ...]
+    options: tuple[str, ...] = ()
+    include: tuple[str, ...] = ()
+    arch_specific: bool = False
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What the compiler reports of one kernel: registers a thread, and bytes; spills go to local memory."""
+
+    registers: int
+    static_shared: int
+    spill_stores: int
+    spill_loads: int
+    stack: int
+
+
+class Module(Protocol):
+    """Loaded kernels of one build."""
+
+    @property
+    def resources(self) -> Mapping[str, Resources]: ...
+
+    def prepare(self, kernel: str, config: LaunchConfig) -> None:
+        """Checks the launch against the hardware's limits and makes it ready; needed before a graph capture."""
+
+    def launch(self, kernel: str, config: LaunchConfig, args: Sequence[Argument]) -> None:
+        """One launch on torch's current stream."""
+
+    def bind(self, kernel: str, config: LaunchConfig, args: Sequence[Argument]) -> Callable[[], None]:
+        """The same launch, packed once, for repeated calls."""
+
+    def set_constant(self, symbol: str, tensor: torch.Tensor) -> None:
+        """Copies a tensor into a `__constant__` array, in stream order."""
+
+
+def load(build: Build) -> Module:
+    """Compiles `build` for the current CUDA device, or takes it from the cache, and loads it."""
+    from rung.cuda import driver
+
+    return driver.load(build)
