@@ -1,0 +1,43 @@
+# Everything starts from a bare machine with python3; the environment is made on first use.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+TEST_READY := $(VENV)/.test-ready
+JOBS ?= 2
+
+.PHONY: demo test lint check tables clean help
+
+help:
+	@echo "make demo    install, then tell a story with the model inside"
+	@echo "make test    install what the tests need, then run them"
+	@echo "make check   every rung against its reference (emulated where there is no GPU)"
+	@echo "make lint    ruff and mypy"
+	@echo "make clean   remove the environment and caches of this folder"
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(READY): pyproject.toml constraints.txt | $(BIN)/python
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e .
+	@touch $@
+
+$(TEST_READY): $(READY)
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[test]'
+	@touch $@
+
+demo: $(READY)
+	@$(BIN)/rung generate "Once upon a time" --max-new-tokens 200 --seed 7 --stats
+
+check: $(READY)
+	$(BIN)/rung check
+
+test: $(TEST_READY)
+	$(BIN)/python -m pytest -n $(JOBS) -m "not gpu" --durations=15
+
+lint: $(TEST_READY)
+	$(BIN)/ruff check
+	$(BIN)/mypy
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache build

@@ -1,0 +1,77 @@
+"""The command line: one module a verb, imported only when that verb is used."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import os
+import sys
+from typing import NoReturn
+
+from rung.errors import RungError
+
+# verb -> (module, what it does), in the order in which `rung --help` shows them.
+# A verb's function bears the verb's name (with a trailing underscore where Python has that name).
+VERBS = {
+    "generate": ("generate", "Write text with a GPT-2 model."),
+    "list": ("list_", "The ladders, or the rungs of one."),
+    "show": ("show", "A rung's idea and source, and what changed from the rung before."),
+    "check": ("check", "Is a rung right? Against a float64 reference, on a GPU or emulated."),
+    "inspect": ("inspect", "Registers, shared memory, spills and occupancy, without a GPU."),
+    "new": ("new", "A working kernel to start from."),
+    "perplexity": ("perplexity", "How well a model predicts a text file."),
+    "doctor": ("doctor", "What works on this machine, what is missing, what to do."),
+}
+
+
+def main(arguments: list[str] | None = None) -> NoReturn:
+    """Run the command line; foreseeable mistakes end in one sentence and exit code 2."""
+    words = sys.argv[1:] if arguments is None else arguments
+    try:
+        sys.exit(_dispatch(words))
+    except RungError as error:
+        print(f"rung: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("rung: interrupted.", file=sys.stderr)
+        sys.exit(130)
+    except BrokenPipeError:  # the reader (head, less) has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+
+
+def _dispatch(words: list[str]) -> int:
+    if not words or words[0] in ("-h", "--help", "help"):
+        print(_help())
+        return 0
+    if words[0] in ("-V", "--version"):
+        from rung import __version__
+
+        print(f"rung {__version__}")
+        return 0
+    verb = words[0]
+    if verb not in VERBS:
+        close = difflib.get_close_matches(verb, VERBS, n=1)
+        meant = f" (did you mean {close[0]}?)" if close else ""
+        raise RungError(f"there is no verb {verb!r}{meant}; `rung --help` lists them.")
+    return _run(verb, words[1:])
+
+
+def _run(verb: str, words: list[str]) -> int:
+    import typer
+
+    module_name, summary = VERBS[verb]
+    module = importlib.import_module(f"rung.cli.{module_name}")
+    function = getattr(module, module_name)
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+    app.command(verb, help=function.__doc__ or summary)(function)
+    result = app(words, prog_name=f"rung {verb}", standalone_mode=True)
+    return int(result or 0)
+
+
+def _help() -> str:
+    width = max(map(len, VERBS))
+    lines = ["rung runs GPT-2 on hand-written GPU kernels, climbed one rung at a time.", ""]
+    lines += ["usage: rung VERB ...      (rung VERB --help tells a verb's options)", ""]
+    lines += [f"  {verb:<{width}}  {summary}" for verb, (_, summary) in VERBS.items()]
+    return "\n".join([*lines, "", "  rung --version"])

@@ -1,0 +1,133 @@
+"""`rung check`: is a rung right?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from rung.cli import console
+from rung.errors import RungError
+
+
+def check(
+    rung: Annotated[
+        str | None, typer.Argument(metavar="[OP[/RUNG]]", help="A ladder or one rung; all when left out.")
+    ] = None,
+    file: Annotated[
+        Path | None, typer.Argument(help="Your own kernel (.cu or .py), checked as a rung of OP.")
+    ] = None,
+    device: Annotated[
+        str | None, typer.Option(help="cuda or emulator; a GPU is used where there is one.")
+    ] = None,
+    dtype: Annotated[
+        list[str] | None, typer.Option(help="Only this number format (may be repeated).")
+    ] = None,
+    case: Annotated[str | None, typer.Option(help="Only this case of the operation.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Where the random inputs start.")] = 0,
+    tune: Annotated[list[str] | None, typer.Option(help="A tunable's value, as in --tune BLOCK=128.")] = None,
+    jobs: Annotated[
+        int | None, typer.Option("--jobs", "-j", min=1, help="Processes (default: one a core).")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print the reports as JSON.")] = False,
+) -> None:
+    """Is a rung right? Every case and dtype against a float64 reference, on a GPU or emulated.
+
+    Exit code 0: all right; 1: a rung failed; 2: the question could not be understood.
+
+    Examples: rung check · rung check softmax/3 --dtype bf16 · rung check layernorm mine.cu
+    """
+    from rung import catalogue
+    from rung.dtypes import dtype as dtype_named
+    from rung.lab import check_many
+
+    for name in dtype or []:
+        dtype_named(name)
+    if device not in (None, "cuda", "emulator"):
+        raise RungError(f"--device {device} is not known; use cuda or emulator.")
+    chosen = catalogue.select(rung, file)
+    where = device or check_many.default_device()
+    work = check_many.tasks(
+        chosen,
+        device=where,
+        seed=seed,
+        case=case,
+        dtypes=dtype or (),
+        tuning=parse_tuning(tune),  # type: ignore[arg-type]
+    )
+    reports = list(_with_progress(check_many.check_all(work, jobs), len(work)))
+    order = {(t.rung, t.dtype): i for i, t in enumerate(work)}
+    reports.sort(key=lambda r: order[(r.rung, r.dtype)])
+    if json:
+        console.print_json({"device": _device_name(where), "reports": [r.as_json() for r in reports]})
+    else:
+        _print(reports, _device_name(where))
+    if any(r.verdict == "failed" for r in reports):
+        raise typer.Exit(1)
+
+
+def parse_tuning(words: list[str] | None) -> dict[str, int] | None:
+    """`["BLOCK=128"]` as a dictionary."""
+    tuning = {}
+    for word in words or []:
+        name, equals, value = word.partition("=")
+        if not equals or not value.lstrip("-").isdigit():
+            raise RungError(f"--tune {word} is not NAME=NUMBER, as in --tune BLOCK=128.")
+        tuning[name] = int(value)
+    return tuning or None
+
+
+def _device_name(device: str) -> str:
+    if device != "cuda":
+        return "CPU emulator"
+    import torch
+
+    return torch.cuda.get_device_name()
+
+
+def _with_progress(reports: Any, total: int) -> Any:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("checking", total=total)
+        for report in reports:
+            progress.update(task, advance=1, description=f"{report.rung} {report.dtype}"[:40].ljust(40))
+            yield report
+
+
+def _print(reports: list[Any], device: str) -> None:
+    rows = [
+        (
+            r.rung,
+            r.dtype,
+            r.cases or "",
+            f"{r.element:.3f}" if r.runs else "",
+            f"{r.norm:.1e}" if r.runs else "",
+            f"{r.norm_cap:.0e}" if r.runs else "",
+            r.verdict,
+            _remark(r),
+        )
+        for r in reports
+    ]
+    columns = ("rung", "dtype", "cases", "error/bound", "rel. error", "cap", "verdict", "remark")
+    console.table(columns, rows, right=("cases", "error/bound", "rel. error", "cap"))
+    counts = {v: sum(r.verdict == v for r in reports) for v in ("ok", "compiled", "skipped", "failed")}
+    text = ", ".join(f"{n} {v}" for v, n in counts.items() if n)
+    print(f"\n{text} on {device}; bounds: element by element, and on the whole (cap).")
+
+
+def _remark(report: Any) -> str:
+    parts = []
+    if report.case:
+        parts.append(f"case {report.case!r}:")
+    if report.reason:
+        parts.append(report.reason)
+    if report.nondeterministic:
+        parts.append("nondeterministic")
+    if report.left_out and not report.reason:
+        rules = {r.partition(" needs ")[2] or r for r in report.left_out.values()}
+        parts.append(f"{len(report.left_out)} cases left out (needs {'; '.join(sorted(rules))})")
+    return " ".join(parts)

@@ -1,0 +1,37 @@
+"""`rung new`: a working kernel to start from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rung.errors import RungError
+
+
+def new(
+    operation: Annotated[
+        str, typer.Argument(metavar="OP[/RUNG]", help="The operation, or the rung to copy.")
+    ],
+    name: Annotated[str, typer.Argument(help="The new file's name, without .cu.")],
+    folder: Annotated[Path, typer.Option(help="Where the file is written.")] = Path(),
+) -> None:
+    """Write a working kernel to start from: a copy of the ladder's first rung, or of the one named."""
+    from rung import catalogue
+
+    of = catalogue.operation(operation.partition("/")[0])
+    ladder = [r for r in catalogue.rungs(of.name, libraries=False) if r.kind == "cuda"]
+    source = catalogue.find(operation) if "/" in operation else next(iter(ladder), None)
+    if source is None or source.path is None:
+        raise RungError(f"{operation} has no file to start from; name one of `rung list {of.name}`.")
+    if not name.replace("-", "_").isidentifier():
+        raise RungError(f"{name!r} cannot name a rung; use letters, digits and underscores, as in my_idea.")
+    path = folder / f"{name}{source.path.suffix}"
+    if path.exists():
+        raise RungError(f"{path} exists already, and is not overwritten; choose another name.")
+    try:
+        path.write_text(source.source, encoding="utf-8")
+    except OSError as error:
+        raise RungError(f"{path} cannot be written: {error.strerror}.") from None
+    print(f"{path} is a copy of {source.full_name}. Edit it, then run:  rung check {of.name} {path}")

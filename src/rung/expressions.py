@@ -1,0 +1,128 @@
+"""A small, safe evaluator for the expressions in a rung's header.
+
+Headers come from files that a stranger may have written, so nothing is handed to Python's own `eval`:
+the expression is parsed and only arithmetic, comparisons and a few named functions are carried out.
+"""
+
+import ast
+import math
+import operator
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Any
+
+from rung.errors import RungError
+
+Number = int | float | bool
+
+
+def _ceil_div(a: int, b: int) -> int:
+    return -(-a // b)
+
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "min": min,
+    "max": max,
+    "abs": abs,
+    "int": int,
+    "float": float,
+    "sqrt": math.sqrt,
+    "log2": math.log2,
+    "ceil_div": _ceil_div,
+    "round_up": lambda a, b: _ceil_div(a, b) * b,
+    "next_pow2": lambda a: 1 << max(0, int(a) - 1).bit_length(),
+}
+
+_BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+    ast.LShift: operator.lshift,
+    ast.RShift: operator.rshift,
+    ast.BitAnd: operator.and_,
+    ast.BitOr: operator.or_,
+}
+_UNARY: dict[type[ast.unaryop], Callable[[Any], Any]] = {
+    ast.UAdd: operator.pos,
+    ast.USub: operator.neg,
+    ast.Not: operator.not_,
+}
+_COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+}
+
+
+@lru_cache(maxsize=4096)
+def _parse(text: str) -> ast.expr:
+    try:
+        return ast.parse(text.strip(), mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        raise RungError(
+            f"the expression {text!r} cannot be read; write Python arithmetic over names."
+        ) from None
+
+
+def names_in(text: str) -> set[str]:
+    """The names that the expression reads (functions not counted)."""
+    return {n.id for n in ast.walk(_parse(text)) if isinstance(n, ast.Name)} - set(FUNCTIONS)
+
+
+def evaluate(text: str | int | float, names: Mapping[str, Number]) -> Number:
+    """The value of the expression, with `names` for its variables; a number stands for itself."""
+    if isinstance(text, bool | int | float):
+        return text
+    try:
+        return _value(_parse(text), names, text)
+    except (ZeroDivisionError, OverflowError, ValueError, TypeError, RecursionError) as error:
+        raise RungError(f"the expression {text!r} has no value here: {error}.") from None
+
+
+def evaluate_int(text: str | int, names: Mapping[str, Number], what: str) -> int:
+    """The expression's value as a whole number; `what` names it in the error."""
+    value = evaluate(text, names)
+    if isinstance(value, float) and not value.is_integer():
+        raise RungError(f"{what} = {text!r} gives {value}, not a whole number; use // or ceil_div.")
+    return int(value)
+
+
+def _value(node: ast.expr, names: Mapping[str, Number], text: str) -> Any:
+    match node:
+        case ast.Constant(value=bool() | int() | float() as constant):
+            return constant
+        case ast.Name(id=name):
+            if name in names:
+                return names[name]
+            known = ", ".join(sorted(names))
+            raise RungError(f"the expression {text!r} names {name!r}, which is not known; there are {known}.")
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY:
+            a, b = _value(left, names, text), _value(right, names, text)
+            if isinstance(op, ast.LShift) and not 0 <= b <= 64:
+                raise RungError(f"the expression {text!r} shifts by {b}; shift by 0 to 64.")
+            return _BINARY[type(op)](a, b)
+        case ast.BinOp(left=left, op=ast.Pow(), right=ast.Constant(value=int() as power)) if 0 <= power <= 8:
+            return _value(left, names, text) ** power
+        case ast.UnaryOp(op=op, operand=operand) if type(op) in _UNARY:
+            return _UNARY[type(op)](_value(operand, names, text))
+        case ast.BoolOp(op=ast.And(), values=values):
+            return all(_value(v, names, text) for v in values)
+        case ast.BoolOp(op=ast.Or(), values=values):
+            return any(_value(v, names, text) for v in values)
+        case ast.Compare(left=left, ops=ops, comparators=rights) if all(type(o) in _COMPARE for o in ops):
+            terms = [_value(t, names, text) for t in (left, *rights)]
+            return all(_COMPARE[type(o)](a, b) for o, a, b in zip(ops, terms, terms[1:], strict=False))
+        case ast.IfExp(test=test, body=body, orelse=orelse):
+            return _value(body if _value(test, names, text) else orelse, names, text)
+        case ast.Call(func=ast.Name(id=name), args=args, keywords=[]) if name in FUNCTIONS:
+            return FUNCTIONS[name](*(_value(a, names, text) for a in args))
+    raise RungError(
+        f"the expression {text!r} uses {ast.unparse(node)!r}, which is not allowed; "
+        f"use arithmetic, comparisons and {', '.join(FUNCTIONS)}."
+    )

@@ -1,0 +1,207 @@
+"""Reads the header of a `.cu` rung: TOML between `/*---` and `---*/` at the top of the file."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from dataclasses import dataclass, field
+from typing import Any
+
+from rung.dtypes import DTYPES
+from rung.errors import RungError
+
+Expression = str | int
+
+_BLOCK = re.compile(r"\A\s*/\*---[ \t]*\n(.*?)\n[ \t]*---\*/", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """Scratch memory that a rung asks for."""
+
+    shape: tuple[Expression, ...]
+    dtype: str = "real"
+    zero: bool = False
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One kernel launch: which kernel, over what grid, and how."""
+
+    kernel: str
+    grid: tuple[Expression, ...]
+    block: tuple[Expression, ...]
+    shared: Expression = 0
+    cooperative: bool = False
+    cluster: tuple[Expression, ...] | None = None
+    pdl: bool = False
+    when: Expression | None = None
+    bind: dict[str, str | int | float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Header:
+    """Everything a `.cu` rung says of itself."""
+
+    idea: str
+    expect: str = ""
+    found: str = ""
+    provenance: str = ""
+    dtypes: tuple[str, ...] = ("f32",)
+    needs: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
+    arch_specific: bool = False
+    emulate: str = ""
+    tune: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    define: dict[str, Expression] = field(default_factory=dict)
+    bind: dict[str, str | int | float] = field(default_factory=dict)
+    buffers: dict[str, Buffer] = field(default_factory=dict)
+    constants: dict[str, str] = field(default_factory=dict)
+    launches: tuple[Launch, ...] = ()
+
+
+def parse(source: str, origin: str) -> Header:
+    """The header at the top of `source`; `origin` names the file in errors."""
+    found = _BLOCK.match(source)
+    if found is None:
+        raise RungError(f"{origin} has no header; begin it with /*--- TOML ---*/ (`rung new` writes one).")
+    try:
+        table = tomllib.loads(found.group(1))
+    except tomllib.TOMLDecodeError as error:
+        raise RungError(
+            f"{origin}: the header is not TOML: {error} (counted from the line after /*---)."
+        ) from None
+    return _Reader(origin).header(table)
+
+
+class _Reader:
+    """Turns a table of TOML into a `Header`, naming the key of whatever does not fit."""
+
+    def __init__(self, origin: str) -> None:
+        self.origin = origin
+
+    def fail(self, problem: str) -> RungError:
+        return RungError(f"{self.origin}: {problem}")
+
+    def header(self, table: dict[str, Any]) -> Header:
+        self.known(table, "the header", set(Header.__dataclass_fields__) - {"launches"} | {"launch"})
+        launches = table.get("launch", [])
+        if not isinstance(launches, list) or not launches:
+            raise self.fail("the header has no [[launch]]; say which kernel runs over which grid and block.")
+        if "idea" not in table:
+            raise self.fail('the header has no idea; add idea = "…" in one sentence.')
+        return Header(
+            **{k: self.text(table, k) for k in ("idea", "expect", "found", "provenance", "emulate")},
+            dtypes=self.dtypes(table.get("dtypes", ["f32"])),
+            needs=self.strings(table.get("needs", []), "needs"),
+            options=self.strings(table.get("options", []), "options"),
+            arch_specific=self.flag(table, "arch_specific"),
+            tune={k: self.choices(v, k) for k, v in self.table(table, "tune").items()},
+            define={k: self.expression(v, f"define.{k}") for k, v in self.table(table, "define").items()},
+            bind=self.bind(table),
+            buffers={k: self.buffer(v, k) for k, v in self.table(table, "buffers").items()},
+            constants={k: self.symbol(v, k) for k, v in self.table(table, "constants").items()},
+            launches=tuple(self.launch(entry) for entry in launches),
+        )
+
+    def known(self, table: dict[str, Any], where: str, names: set[str]) -> None:
+        for key in table:
+            if key not in names:
+                raise self.fail(
+                    f"{where} has an unknown key {key!r}; it may have {', '.join(sorted(names))}."
+                )
+
+    def table(self, parent: dict[str, Any], key: str) -> dict[str, Any]:
+        value = parent.get(key, {})
+        if not isinstance(value, dict):
+            raise self.fail(f"{key} is not a table; write [{key}] and one line for each name.")
+        return value
+
+    def text(self, table: dict[str, Any], key: str) -> str:
+        value = table.get(key, "")
+        if not isinstance(value, str):
+            raise self.fail(f"{key} is not a string; put it in quotes.")
+        return value
+
+    def flag(self, table: dict[str, Any], key: str) -> bool:
+        value = table.get(key, False)
+        if not isinstance(value, bool):
+            raise self.fail(f"{key} = {value!r} is neither true nor false.")
+        return value
+
+    def strings(self, value: Any, key: str) -> tuple[str, ...]:
+        values = [value] if isinstance(value, str) else value
+        if not isinstance(values, list) or not all(isinstance(v, str) for v in values):
+            raise self.fail(f"{key} is not a string or a list of strings.")
+        return tuple(values)
+
+    def dtypes(self, value: Any) -> tuple[str, ...]:
+        names = self.strings(value, "dtypes")
+        for name in names:
+            if name not in DTYPES:
+                raise self.fail(f"dtypes names {name!r}; the number formats are {', '.join(DTYPES)}.")
+        return names
+
+    def choices(self, value: Any, name: str) -> tuple[int, ...]:
+        values = [value] if isinstance(value, int) else value
+        if not isinstance(values, list) or not values or not all(type(v) is int for v in values):
+            raise self.fail(f"tune.{name} is not a list of whole numbers; the first is the default.")
+        return tuple(values)
+
+    def expression(self, value: Any, key: str) -> Expression:
+        if isinstance(value, bool) or not isinstance(value, str | int):
+            raise self.fail(f"{key} = {value!r} is not an expression; write a number or a string.")
+        return value
+
+    def three(self, value: Any, key: str) -> tuple[Expression, ...]:
+        values = value if isinstance(value, list) else [value]
+        if not 1 <= len(values) <= 3:
+            raise self.fail(f"{key} has {len(values)} entries; give one to three (x, y, z).")
+        return tuple(self.expression(v, key) for v in values)
+
+    def bind(self, table: dict[str, Any]) -> dict[str, str | int | float]:
+        bind = self.table(table, "bind")
+        for name, value in bind.items():
+            if isinstance(value, bool) or not isinstance(value, str | int | float):
+                raise self.fail(f"bind.{name} = {value!r} is neither an operand, a number nor an expression.")
+        return bind
+
+    def symbol(self, value: Any, name: str) -> str:
+        if not isinstance(value, str):
+            raise self.fail(f"constants.{name} is not the name of a __constant__ symbol.")
+        return value
+
+    def buffer(self, value: Any, name: str) -> Buffer:
+        if not isinstance(value, dict):
+            raise self.fail(f'buffers.{name} is not a table; write [buffers.{name}] with shape = ["B", "T"].')
+        self.known(value, f"buffers.{name}", {"shape", "dtype", "zero"})
+        shape = value.get("shape")
+        if not isinstance(shape, list) or not shape:
+            raise self.fail(f'buffers.{name} has no shape; write shape = ["B", "T"].')
+        return Buffer(
+            shape=tuple(self.expression(s, f"buffers.{name}.shape") for s in shape),
+            dtype=self.text(value, "dtype") or "real",
+            zero=self.flag(value, "zero"),
+        )
+
+    def launch(self, entry: Any) -> Launch:
+        if not isinstance(entry, dict):
+            raise self.fail("launch is not a table; write [[launch]] above its keys.")
+        self.known(entry, "a [[launch]]", set(Launch.__dataclass_fields__))
+        kernel = self.text(entry, "kernel")
+        if not kernel:
+            raise self.fail("a [[launch]] names no kernel.")
+        for key in ("grid", "block"):
+            if key not in entry:
+                raise self.fail(f"the launch of {kernel} has no {key}.")
+        return Launch(
+            kernel=kernel,
+            grid=self.three(entry["grid"], "grid"),
+            block=self.three(entry["block"], "block"),
+            shared=self.expression(entry.get("shared", 0), "shared"),
+            cooperative=self.flag(entry, "cooperative"),
+            cluster=self.three(entry["cluster"], "cluster") if "cluster" in entry else None,
+            pdl=self.flag(entry, "pdl"),
+            when=self.expression(entry["when"], "when") if "when" in entry else None,
+            bind=self.bind(entry),
+        )

@@ -1,0 +1,1 @@
+"""Check, measure and explain rungs."""

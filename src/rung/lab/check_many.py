@@ -1,0 +1,102 @@
+"""Checks many rungs, on as many processes as help, and gives the reports as they come."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from rung import catalogue
+from rung.errors import RungError
+from rung.kernel import Device, Rung
+from rung.lab.check import Report, check
+
+
+@dataclass(frozen=True)
+class Task:
+    """One rung and dtype, in words that another process understands."""
+
+    rung: str  # "layernorm/03_restrict"
+    file: str | None
+    dtype: str
+    device: Device
+    seed: int
+    case: str | None = None
+    tuning: tuple[tuple[str, int], ...] = ()
+
+
+def default_device() -> Device:
+    """The GPU when there is one, else the emulator."""
+    return "cuda" if torch.cuda.is_available() else "emulator"
+
+
+def tasks(
+    chosen: Sequence[Rung],
+    *,
+    device: Device,
+    seed: int = 0,
+    case: str | None = None,
+    dtypes: Sequence[str] = (),
+    tuning: dict[str, int] | None = None,
+) -> list[Task]:
+    """What there is to check. A user's own file is told apart from the ladder's by its path."""
+    if device == "cuda" and not torch.cuda.is_available():
+        raise RungError("there is no CUDA device here; use --device emulator, which needs none.")
+    found = []
+    for rung in chosen:
+        own = rung.path is not None and catalogue.LADDERS not in rung.path.resolve().parents
+        file = str(rung.path) if own else None
+        for dtype in rung.dtypes:
+            if not dtypes or dtype in dtypes:
+                items = tuple(sorted((tuning or {}).items()))
+                found.append(Task(rung.full_name, file, dtype, device, seed, case, items))
+    if not found:
+        raise RungError(f"nothing to check: none of the chosen rungs has {' or '.join(dtypes)}.")
+    return found
+
+
+def run_task(task: Task) -> Report:
+    """Check one rung and dtype; whatever goes wrong is a report."""
+    name = task.rung.partition("/")[0]
+    try:
+        if task.file:
+            rung = catalogue.rung_from_file(catalogue.operation(name), Path(task.file))
+        else:
+            rung = catalogue.find(task.rung)
+        return check(
+            rung,
+            task.dtype,
+            device=task.device,
+            seed=task.seed,
+            case=task.case,
+            tuning=dict(task.tuning) or None,
+        )
+    except RungError as error:
+        return Report(task.rung, task.dtype, task.device, "failed", str(error))
+    except Exception as error:  # a Python rung may raise anything
+        text = f"{type(error).__name__}: {error}".splitlines()[0]
+        return Report(task.rung, task.dtype, task.device, "failed", text)
+
+
+def check_all(work: Sequence[Task], jobs: int | None = None) -> Iterator[Report]:
+    """Reports in the order in which they are done."""
+    if jobs is None:
+        jobs = 1 if work[0].device == "cuda" else (os.cpu_count() or 1)
+    if jobs <= 1 or len(work) < 4:
+        for task in work:
+            yield run_task(task)
+        return
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(min(jobs, len(work)), mp_context=context, initializer=_one_thread) as pool:
+        pending = [pool.submit(run_task, task) for task in work]
+        for done in as_completed(pending):
+            yield done.result()
+
+
+def _one_thread() -> None:
+    torch.set_num_threads(1)

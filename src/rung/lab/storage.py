@@ -1,0 +1,80 @@
+"""Memory in which a mistake shows: poisoned before every run, with guards on both sides."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import torch
+
+from rung.kernel import Device
+
+BAND = 256  # bytes on each side that no kernel may touch
+POISON = 0xFF  # NaN in every floating-point format, -1 in every signed integer
+
+
+@dataclass
+class _Block:
+    raw: torch.Tensor  # (bytes,) bands and data
+    start: int
+    end: int
+
+
+@dataclass
+class GuardedStorage:
+    """Hands out tensors whose neighbourhood is watched.
+
+    On the emulator a page without access follows the data, so that a read past the end faults too;
+    on a GPU bands of a known pattern stand on both sides.
+    """
+
+    device: Device
+    blocks: dict[str, _Block] = field(default_factory=dict)
+
+    def empty(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        """A poisoned tensor with guards."""
+        return self._carve(name, shape, math.prod(shape) * dtype.itemsize, dtype)
+
+    def empty_padded(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        """The same with eight unused elements after every row: a tensor that is not contiguous."""
+        wide = (*shape[:-1], shape[-1] + 8)
+        return self._carve(name, wide, math.prod(wide) * dtype.itemsize, dtype)[..., : shape[-1]]
+
+    def _carve(self, name: str, shape: tuple[int, ...], size: int, dtype: torch.dtype) -> torch.Tensor:
+        room = -(-size // 16) * 16  # what lies between the data and a 16-byte boundary is watched as well
+        if self.device == "cuda":
+            raw = torch.empty(BAND + room + BAND, dtype=torch.uint8, device="cuda")
+        else:
+            from rung.cuda import emulator
+
+            if emulator.available() is None:
+                raw = emulator.guarded_empty(BAND + room)
+            else:
+                raw = torch.empty(BAND + room + BAND, dtype=torch.uint8)
+        raw.fill_(POISON)
+        self.blocks[name] = _Block(raw, BAND, BAND + size)
+        return raw[BAND : BAND + size].view(dtype).view(shape)
+
+    def poison(self, name: str) -> None:
+        """Make what the last run left in `name` unusable."""
+        block = self.blocks[name]
+        block.raw[block.start : block.end].fill_(POISON)
+
+    def damaged(self) -> str | None:
+        """Which tensor was written beside, if any."""
+        for name, block in self.blocks.items():
+            if bool((block.raw[: block.start] != POISON).any()):
+                return f"wrote before the start of {name}"
+            if bool((block.raw[block.end :] != POISON).any()):
+                return f"wrote past the end of {name}"
+        return None
+
+    def snapshot(self, name: str) -> torch.Tensor:
+        """The bytes of `name` as they are now."""
+        block = self.blocks[name]
+        return block.raw[block.start : block.end].clone()
+
+    def changed(self, name: str, before: torch.Tensor) -> bool:
+        """Whether the bytes of `name` differ from a snapshot."""
+        block = self.blocks[name]
+        return not torch.equal(block.raw[block.start : block.end], before)

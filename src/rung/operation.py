@@ -1,0 +1,185 @@
+"""What an operation is: operands and shapes, a float64 reference, costs, cases and the library calls.
+
+Each ladder's `operation.py` makes one `Operation`. Shapes are tuples of expressions over the
+operation's dims, so that one declaration serves every size.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+
+from rung.dtypes import DTYPES, Dtype, element
+from rung.errors import RungError
+from rung.expressions import Number, evaluate, evaluate_int
+
+Values = dict[str, Number]
+Tensors = dict[str, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Operand:
+    """A tensor of an operation.
+
+    An optional input belongs to the computation when a rung binds it; an optional output is checked
+    when a rung binds it. A nullable one may moreover be left out of a call: the kernel then gets a null
+    pointer. `view_of` makes it a strided view of another operand instead of memory of
+    its own.
+    """
+
+    name: str
+    shape: tuple[str | int, ...]
+    role: Literal["in", "out", "inout"] = "in"
+    dtype: str = "real"
+    optional: bool = False
+    nullable: bool = False
+    strided: bool = False
+    below: str | int | None = None
+    make: Callable[[Values, torch.Generator], torch.Tensor] | None = None
+    view_of: str | None = None
+    view: Callable[[torch.Tensor, Values], torch.Tensor] | None = None
+
+    @property
+    def written(self) -> bool:
+        return self.role != "in"
+
+    def size(self, values: Mapping[str, Number]) -> tuple[int, ...]:
+        """The shape at these dims."""
+        return tuple(evaluate_int(s, values, f"a dimension of {self.name}") for s in self.shape)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What the operation must do at least: arithmetic, and bytes to and from memory, each counted once."""
+
+    flops: float
+    bytes: float
+
+
+@dataclass(frozen=True)
+class Case:
+    """One shape to check at. `where="cuda"` marks those that are too large for the emulator."""
+
+    name: str
+    values: Values
+    magnitude: float = 1.0
+    where: Literal["any", "cuda"] = "any"
+    dtypes: tuple[str, ...] = tuple(DTYPES)
+
+
+@dataclass(frozen=True)
+class Library:
+    """What a user would call without rung: takes operands and values by name, gives `out` or all outputs."""
+
+    name: str
+    run: Callable[..., Any]
+    dtypes: tuple[str, ...] = ("f32", "f16", "bf16")
+    where: Literal["any", "cuda"] = "any"
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Operation:
+    """An operation of the model: everything about it that does not depend on how it is computed."""
+
+    name: str
+    summary: str
+    dims: tuple[str, ...]
+    operands: tuple[Operand, ...]
+    reference: Callable[[Tensors, Values], Tensors]
+    cost: Callable[[Values, int], Cost]
+    cases: tuple[Case, ...]
+    shapes: dict[str, Values]
+    reduction: str | int = 1
+    derived: dict[str, str] = field(default_factory=dict)
+    scalars: dict[str, Number | str] = field(default_factory=dict)
+    libraries: tuple[Library, ...] = ()
+    story: str = ""
+
+    def operand(self, name: str) -> Operand:
+        """The operand called `name`."""
+        for operand in self.operands:
+            if operand.name == name:
+                return operand
+        known = ", ".join(o.name for o in self.operands)
+        raise RungError(f"{self.name} has no operand {name!r}; it has {known}.")
+
+    @property
+    def required(self) -> frozenset[str]:
+        """The operands that every rung works on (views aside: a rung may bind the view or the whole)."""
+        return frozenset(o.name for o in self.operands if not o.optional and o.view_of is None)
+
+    def complete(self, given: Mapping[str, Number]) -> Values:
+        """The given dims with derived dims and the scalars' defaults filled in."""
+        values: Values = dict(given)
+        missing = [d for d in self.dims if d not in values and d not in self.derived]
+        if missing:
+            raise RungError(f"{self.name} needs the dimension {missing[0]}; give {' '.join(self.dims)}.")
+        known = {*self.dims, *self.derived, *self.scalars}
+        unknown = [n for n in values if n not in known]
+        if unknown:
+            raise RungError(
+                f"{self.name} has no dimension {unknown[0]!r}; it has {', '.join(sorted(known))}."
+            )
+        for name, expression in [*self.derived.items(), *self.scalars.items()]:
+            if name not in values:
+                values[name] = evaluate(expression, values)
+        bad = [d for d in self.dims if values[d] < 1]
+        if bad:
+            raise RungError(
+                f"{self.name} at {bad[0]} = {values[bad[0]]} is empty; every dimension is at least 1."
+            )
+        return values
+
+    def inputs(
+        self,
+        values: Values,
+        dtype: Dtype,
+        seed: int,
+        *,
+        magnitude: float = 1.0,
+        empty: Callable[[str, tuple[int, ...], torch.dtype], torch.Tensor],
+        names: Sequence[str] | None = None,
+        device: str = "cpu",
+    ) -> Tensors:
+        """Operands filled with random numbers (outputs left as `empty` gave them), views included."""
+        tensors: Tensors = {}
+        for index, operand in enumerate(self.operands):
+            if names is not None and operand.name not in names:
+                continue
+            if operand.view_of is not None:
+                assert operand.view is not None
+                tensors[operand.name] = operand.view(tensors[operand.view_of], values)
+                continue
+            tensor = empty(operand.name, operand.size(values), element(operand.dtype, dtype))
+            if operand.role != "out":
+                tensor.copy_(_random(operand, values, tensor, seed * 1009 + index, magnitude, device))
+            tensors[operand.name] = tensor
+        return tensors
+
+    def scale(self, outputs: torch.Tensor) -> float:
+        """How large an output's numbers typically are: the unit of the absolute tolerance."""
+        finite = outputs[torch.isfinite(outputs)]
+        return float(finite.square().mean().sqrt()) if finite.numel() else 1.0
+
+    def tolerance(self, values: Values) -> float:
+        """The absolute tolerance for outputs of unit size: it grows with the reduction's length."""
+        return 1e-4 * max(1.0, math.sqrt(evaluate_int(self.reduction, values, "the reduction's length")))
+
+
+def _random(
+    operand: Operand, values: Values, like: torch.Tensor, seed: int, magnitude: float, device: str
+) -> torch.Tensor:
+    # Made where it is used: a GPU's generator fills gigabytes in no time, the CPU's does not.
+    where = device if operand.make is None else "cpu"
+    generator = torch.Generator(device=where).manual_seed(seed)
+    if operand.make is not None:
+        return operand.make(values, generator)
+    if operand.below is not None:
+        high = evaluate_int(operand.below, values, f"the bound of {operand.name}")
+        return torch.randint(0, high, like.shape, generator=generator, device=where)
+    return torch.randn(like.shape, generator=generator, device=where, dtype=torch.float32) * magnitude
