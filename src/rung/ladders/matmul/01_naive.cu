@@ -1,0 +1,27 @@
+/*---
+idea   = "One thread an output: it walks along a row of x and a row of weight and adds up the products."
+expect = "Slow twice over. Neighbouring threads own neighbouring rows of x, so that every load and store of a warp touches 32 lines, and every output reads 2C numbers again."
+found  = ""
+provenance = "ECE 408 GPT-2, milestone 3: the baseline kernel of the matrix multiplication study"
+dtypes = ["f32", "f16", "bf16"]
+[tune]
+BLOCK = [16, 8, 32]
+[bind]
+M = "B * T"
+[[launch]]
+kernel = "matmul"
+grid   = ["ceil_div(B * T, BLOCK)", "ceil_div(OC, BLOCK)"]
+block  = ["BLOCK", "BLOCK"]
+---*/
+#include "rung.cuh"
+
+extern "C" __global__ void matmul(const Real* x, const Real* weight, const Real* bias, Real* out, int M, int OC, int C)
+{
+    const int row = blockIdx.x * blockDim.x + threadIdx.x;  // of x: one token
+    const int col = blockIdx.y * blockDim.y + threadIdx.y;  // of out: one row of weight
+    if (row >= M || col >= OC) return;
+
+    float sum = bias ? to_float(bias[col]) : 0.0f;
+    for (int c = 0; c < C; c++) sum += to_float(x[size_t(row) * C + c]) * to_float(weight[size_t(col) * C + c]);
+    out[size_t(row) * OC + col] = from_float<Real>(sum);
+}

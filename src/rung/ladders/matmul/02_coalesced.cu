@@ -1,0 +1,30 @@
+/*---
+idea   = "One warp an output: 32 lanes walk along C side by side, and a warp sum joins what they found."
+expect = "Both operands lie along C, so that each load of a warp becomes one line of 128 bytes instead of 32 lines. The 2C numbers an output are still read for every output."
+found  = ""
+provenance = "the lecture's rule of coalesced access, applied to a weight stored as (OC, C)"
+dtypes = ["f32", "f16", "bf16"]
+[tune]
+WARPS = [8, 4, 16]
+[bind]
+M = "B * T"
+[[launch]]
+kernel = "matmul"
+grid   = ["ceil_div(OC, WARPS)", "min(B * T, 65535)"]
+block  = ["32", "WARPS"]
+---*/
+#include "rung.cuh"
+
+extern "C" __global__ void matmul(const Real* x, const Real* weight, const Real* bias, Real* out, int M, int OC, int C)
+{
+    const int col = blockIdx.x * WARPS + threadIdx.y;
+    if (col >= OC) return;
+    const Real* w = weight + size_t(col) * C;
+
+    for (int row = blockIdx.y; row < M; row += gridDim.y) {
+        float sum = 0.0f;
+        for (int c = threadIdx.x; c < C; c += WARP_SIZE) sum += to_float(x[size_t(row) * C + c]) * to_float(w[c]);
+        sum = warp_sum(sum);
+        if (threadIdx.x == 0) out[size_t(row) * OC + col] = from_float<Real>(sum + (bias ? to_float(bias[col]) : 0.0f));
+    }
+}

@@ -1,0 +1,109 @@
+"""out = x · weightᵀ + bias: the linear layer, and most of GPT-2's arithmetic."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+import torch.nn.functional as F
+
+from rung.operation import Case, Cost, Library, Operand, Operation, Tensors, Values
+
+
+def reference(t: Tensors, v: Values) -> Tensors:
+    out = t["x"] @ t["weight"].T
+    return {"out": out + t["bias"] if "bias" in t else out}
+
+
+def cost(v: Values, size: int) -> Cost:
+    rows, columns, depth = v["B"] * v["T"], v["OC"], v["C"]
+    moved = rows * depth + columns * depth + columns + rows * columns
+    return Cost(flops=2.0 * rows * columns * depth, bytes=float(size * moved))
+
+
+@contextmanager
+def _float32_products(precision: str) -> Iterator[None]:
+    """How cuBLAS multiplies float32 inside the block: "ieee", or "tf32" on tensor cores."""
+    matmul = torch.backends.cuda.matmul
+    before = matmul.fp32_precision
+    matmul.fp32_precision = precision
+    try:
+        yield
+    finally:
+        matmul.fp32_precision = before
+
+
+def torch_linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    with _float32_products("ieee"):
+        return F.linear(x, weight, bias)
+
+
+def torch_tf32(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    with _float32_products("tf32"):
+        return F.linear(x, weight, bias)
+
+
+def torch_out(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, out: torch.Tensor, dtype: str
+) -> torch.Tensor:
+    flat, columns = x.view(-1, x.shape[-1]), weight.shape[0]
+    with _float32_products("tf32" if dtype == "tf32" else "ieee"):
+        torch.addmm(bias, flat, weight.T, out=out.view(-1, columns))
+    return out
+
+
+_NARROW = {"B": 1, "T": 2, "C": 1600, "OC": 5}
+
+OPERATION = Operation(
+    name="matmul",
+    summary="out = x · weightᵀ + bias, the linear layer",
+    story="From one thread an output to tensor cores fed by an asynchronous pipeline.",
+    dims=("B", "T", "C", "OC"),
+    operands=(
+        Operand("x", ("B", "T", "C")),
+        Operand("weight", ("OC", "C")),
+        Operand("bias", ("OC",), optional=True, nullable=True),
+        Operand("out", ("B", "T", "OC"), role="out"),
+    ),
+    reference=reference,
+    cost=cost,
+    reduction="C",
+    cases=(
+        Case("one", {"B": 1, "T": 1, "C": 1, "OC": 1}),
+        Case("odd", {"B": 1, "T": 7, "C": 37, "OC": 13}),
+        Case("aligned", {"B": 2, "T": 33, "C": 72, "OC": 136}),
+        Case("GPT-2 XL's depth", _NARROW),
+        Case("large values", {"B": 1, "T": 17, "C": 33, "OC": 31}, magnitude=30.0),
+        Case("decode", {"B": 1, "T": 1, "C": 768, "OC": 2304}, where="cuda"),
+        Case("qkv", {"B": 4, "T": 64, "C": 768, "OC": 2304}, where="cuda"),
+        Case("primes", {"B": 3, "T": 67, "C": 251, "OC": 509}, where="cuda"),
+        Case("one above a power of two", {"B": 1, "T": 129, "C": 1025, "OC": 257}, where="cuda"),
+        Case("one below a power of two", {"B": 1, "T": 127, "C": 1023, "OC": 255}, where="cuda"),
+        Case("projection", {"B": 1, "T": 199, "C": 3072, "OC": 768}, where="cuda"),
+        Case("GPT-2 XL", {"B": 1, "T": 65, "C": 1600, "OC": 6400}, where="cuda"),
+        Case("vocabulary", {"B": 1, "T": 5, "C": 768, "OC": 50257}, where="cuda"),
+    ),
+    shapes={
+        "b4t64": {"B": 4, "T": 64, "C": 768, "OC": 3072},
+        "b4t64 qkv": {"B": 4, "T": 64, "C": 768, "OC": 2304},
+        "b4t64 proj": {"B": 4, "T": 64, "C": 3072, "OC": 768},
+        "b8t1024": {"B": 8, "T": 1024, "C": 768, "OC": 3072},
+        "b8t1024 proj": {"B": 8, "T": 1024, "C": 3072, "OC": 768},
+        "4096x768x3072": {"B": 4, "T": 1024, "C": 768, "OC": 3072},
+        "decode": {"B": 1, "T": 1, "C": 768, "OC": 3072},
+        "lm head": {"B": 4, "T": 64, "C": 768, "OC": 50257},
+        "lm head decode": {"B": 1, "T": 1, "C": 768, "OC": 50257},
+        "square 8192": {"B": 8, "T": 1024, "C": 8192, "OC": 8192},
+    },
+    libraries=(
+        Library("torch", torch_linear, note="F.linear: cuBLAS, or cuBLASLt where bias fuses; f32 without tensor cores."),
+        Library("torch_tf32", torch_tf32, ("tf32",), note="F.linear with tf32 allowed."),
+        Library(
+            "cublaslt",
+            torch_out,
+            ("f32", "tf32", "f16", "bf16"),
+            note="addmm into `out`: cuBLASLt with the bias in its epilogue, and no allocation.",
+        ),
+    ),
+)
