@@ -4,7 +4,9 @@ import torch
 import triton
 import triton.language as tl
 
-EXPECT = "The compiler proves the neighbours contiguous and emits 16-byte accesses: level with the vector rungs."
+EXPECT = (
+    "The compiler proves the neighbours contiguous and emits 16-byte accesses: level with the vector rungs."
+)
 FOUND = ""
 PROVENANCE = "Own."
 DTYPES = ["f32", "f16", "bf16"]

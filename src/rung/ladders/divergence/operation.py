@@ -1,7 +1,7 @@
-"""Divergence: neighbours that need different code, placed so that a warp has to run both sides, one, or neither.
+"""Divergence: neighbours that need different code, so placed that a warp runs both sides, one, or neither.
 
-Every element is a spring, pulled to x and let go for STEPS small steps. Those at even places swing freely, those at
-odd places have stiffer springs and friction. The two loops are long enough that memory does not matter.
+Every element is a spring, pulled to x and let go for STEPS small steps. Those at even places swing freely,
+those at odd places have stiffer springs and friction. The loops are long enough that memory does not matter.
 """
 
 from __future__ import annotations
@@ -48,22 +48,22 @@ OPERATION = Operation(
     cost=cost,
     reduction="1",
     cases=(
-        Case("one", dict(N=1, STEPS=1)),
-        Case("odd", dict(N=7, STEPS=16)),
-        Case("no step at all", dict(N=65, STEPS=0)),
-        Case("prime", dict(N=1009, STEPS=64)),
-        Case("power of two and one", dict(N=1025, STEPS=33)),
-        Case("power of two less one", dict(N=2047, STEPS=16)),
-        Case("large values", dict(N=600, STEPS=100), magnitude=100.0),
-        Case("long", dict(N=(1 << 16) + 3, STEPS=256), where="cuda"),
+        Case("one", {"N": 1, "STEPS": 1}),
+        Case("odd", {"N": 7, "STEPS": 16}),
+        Case("one step", {"N": 65, "STEPS": 1}),
+        Case("prime", {"N": 1009, "STEPS": 64}),
+        Case("power of two and one", {"N": 1025, "STEPS": 33}),
+        Case("power of two less one", {"N": 2047, "STEPS": 16}),
+        Case("large values", {"N": 600, "STEPS": 100}, magnitude=100.0),
+        Case("long", {"N": (1 << 16) + 3, "STEPS": 256}, where="cuda"),
     ),
-    shapes={"n1m": dict(N=1 << 20, STEPS=256), "n16m": dict(N=1 << 24, STEPS=256)},
+    shapes={"n1m": {"N": 1 << 20, "STEPS": 256}, "n16m": {"N": 1 << 24, "STEPS": 256}},
     libraries=(
         Library(
             "torch",
             torch_swing,
             dtypes=("f32", "f16", "bf16"),
-            note="torch has no such kernel: five elementwise calls a step, so memory traffic and launches are what it shows",
+            note="torch has no such kernel: a few elementwise calls a step, all launches and traffic",
         ),
     ),
 )

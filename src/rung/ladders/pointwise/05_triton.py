@@ -6,7 +6,9 @@ import triton.language as tl
 
 EXPECT = "Level with the vectorised CUDA rung, and with torch.compile, which writes much the same Triton."
 FOUND = ""
-PROVENANCE = "The lecture's remark that easy fusions are done by compilers; this is what the compiler would write."
+PROVENANCE = (
+    "The lecture's remark that easy fusions are done by compilers; this is what the compiler would write."
+)
 DTYPES = ["f32", "f16", "bf16"]
 TUNE = {"BLOCK": [1024, 512, 2048, 4096], "NUM_WARPS": [4, 8]}
 

@@ -65,15 +65,15 @@ OPERATION = Operation(
     cost=cost,
     reduction="1",
     cases=(
-        Case("one", dict(N=1)),
-        Case("less than a vector", dict(N=3)),
-        Case("prime", dict(N=1009)),
-        Case("power of two and one", dict(N=2049)),
-        Case("power of two less one", dict(N=4095)),
-        Case("large values", dict(N=1000), magnitude=100.0),
-        Case("millions", dict(N=(1 << 22) + 5), where="cuda"),
+        Case("one", {"N": 1}),
+        Case("less than a vector", {"N": 3}),
+        Case("prime", {"N": 1009}),
+        Case("power of two and one", {"N": 2049}),
+        Case("power of two less one", {"N": 4095}),
+        Case("large values", {"N": 1000}, magnitude=100.0),
+        Case("millions", {"N": (1 << 22) + 5}, where="cuda"),
     ),
-    shapes={"n1m": dict(N=1 << 20), "n16m": dict(N=1 << 24), "n64m": dict(N=1 << 26)},
+    shapes={"n1m": {"N": 1 << 20}, "n16m": {"N": 1 << 24}, "n64m": {"N": 1 << 26}},
     libraries=(
         Library("torch", torch_eager, dtypes=("f32",), note="eager: three kernels forward, three backward"),
         Library(

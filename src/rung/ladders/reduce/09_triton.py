@@ -1,10 +1,10 @@
-"""A program a row walks it in blocks and lets Triton write the reduction; long rows are cut and added atomically."""
+"""A program walks a row in blocks, Triton writes the reduction; long rows are cut and added atomically."""
 
 import torch
 import triton
 import triton.language as tl
 
-EXPECT = "Vector loads by itself and the same two stages of shuffles: level with the best CUDA rung at either extreme."
+EXPECT = "Vector loads and two stages of shuffles without asking: level with the best CUDA rung."
 FOUND = ""
 PROVENANCE = "Own."
 DTYPES = ["f32", "f16", "bf16"]

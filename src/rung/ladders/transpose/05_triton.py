@@ -1,10 +1,10 @@
-"""A tile a program, loaded along rows and stored along columns; the compiler finds the way through shared memory."""
+"""A tile a program, loaded along rows, stored along columns; the compiler goes through shared memory."""
 
 import torch
 import triton
 import triton.language as tl
 
-EXPECT = "Triton converts the layout between load and store with swizzled shared memory: level with the swizzled rung."
+EXPECT = "The layout changes through swizzled shared memory without asking: level with the swizzled rung."
 FOUND = ""
 PROVENANCE = "Own."
 DTYPES = ["f32", "f16", "bf16"]
