@@ -1,0 +1,225 @@
+"""What each GPU architecture allows a kernel: resident threads, registers, shared memory, and the occupancy they give.
+
+Figures: CUDA C++ Programming Guide, "Technical Specifications per Compute Capability"; the same stand in CCCL's
+`cuda/__device/arch_traits.h`. Allocation units and the order of rounding: `cuda_occupancy.h` of CUDA 13.0.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from rung.cuda.launch import LaunchConfig
+from rung.errors import RungError
+
+WARP = 32
+KIB = 1024
+DEFAULT_SHARED = 48 * KIB  # static, and dynamic without opting in, on every architecture
+_REGISTER_UNIT = 256  # registers are handed out to warps in units of this many
+_PARTITIONS = 4  # of a multiprocessor, each with a quarter of the registers
+_SHARED_UNIT = 128  # bytes
+_GRID = (2**31 - 1, 65535, 65535)
+_BLOCK = (1024, 1024, 64)
+_PORTABLE_CLUSTER = 8
+_LARGEST_CLUSTER = 16  # sm_90 and later data-centre parts, when the kernel opts in
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Of one multiprocessor (`_sm`) and one block, in threads, blocks, 32-bit registers and bytes."""
+
+    arch: str
+    threads_sm: int
+    blocks_sm: int
+    shared_sm: int
+    shared_block: int  # with opting in; without, 48 KiB
+    shared_reserved: int  # taken by the system from every block's share
+    registers_sm: int = 65536
+    registers_block: int = 65536
+    registers_thread: int = 255
+    threads_block: int = 1024
+
+    @property
+    def warps_sm(self) -> int:
+        return self.threads_sm // WARP
+
+    @property
+    def clusters(self) -> bool:
+        return _capability(self.arch) >= 90
+
+
+def _row(arch: str, threads: int, blocks: int, shared: int, reserved: int = KIB) -> Limits:
+    return Limits(arch, threads, blocks, shared * KIB, shared * KIB - reserved, reserved)
+
+
+_TABLE = {
+    row.arch: row
+    for row in (
+        _row("sm_75", 1024, 16, 64, reserved=0),
+        _row("sm_80", 2048, 32, 164),
+        _row("sm_86", 1536, 16, 100),
+        _row("sm_87", 1536, 16, 164),
+        _row("sm_88", 1536, 16, 100),
+        _row("sm_89", 1536, 24, 100),
+        _row("sm_90", 2048, 32, 228),
+        _row("sm_100", 2048, 32, 228),
+        _row("sm_103", 2048, 32, 228),
+        _row("sm_110", 1536, 24, 228),
+        _row("sm_120", 1536, 24, 100),
+        _row("sm_121", 1536, 24, 100),
+    )
+}
+ARCHITECTURES = tuple(_TABLE)
+
+
+def limits(arch: str) -> Limits:
+    """The limits of `arch`; "sm_90a" has those of "sm_90"."""
+    found = _TABLE.get(re.sub(r"[af]$", "", arch))
+    if not found:
+        raise RungError(f"The limits of '{arch}' are not known: choose one of {', '.join(ARCHITECTURES)}.")
+    return found
+
+
+@dataclass(frozen=True)
+class Occupancy:
+    """Blocks and warps resident on one multiprocessor, the fraction of its warp slots, and what stops at that."""
+
+    blocks: int
+    warps: int
+    fraction: float
+    limiter: str  # "threads", "registers", "shared memory", "blocks", or "does not fit" for what cannot launch
+
+
+def occupancy(arch: str | Limits, threads: int, registers: int, shared: int) -> Occupancy:
+    """Theoretical occupancy of blocks of `threads`, each of `registers`, with `shared` bytes (static and dynamic)."""
+    at = limits(arch) if isinstance(arch, str) else arch
+    possible = _possible_blocks(at, threads, registers, shared)
+    blocks = min(possible.values())
+    if blocks == 0:
+        return Occupancy(0, 0, 0.0, "does not fit")
+    limiter = next(name for name, count in possible.items() if count == blocks)
+    warps = blocks * _warps(threads)
+    return Occupancy(blocks, warps, warps / at.warps_sm, limiter)
+
+
+def _possible_blocks(at: Limits, threads: int, registers: int, shared: int) -> dict[str, int]:
+    """Resident blocks that each resource alone would allow; on a tie the earlier one is named."""
+    warps = _warps(threads)
+    by_threads = at.warps_sm // warps if 0 < threads <= at.threads_block else 0
+    return {
+        "threads": by_threads,
+        "registers": _blocks_by_registers(at, warps, registers),
+        "shared memory": _blocks_by_shared(at, shared),
+        "blocks": at.blocks_sm,
+    }
+
+
+def _blocks_by_registers(at: Limits, warps: int, registers: int) -> int:
+    if registers == 0:
+        return at.blocks_sm
+    a_warp = _round_up(registers * WARP, _REGISTER_UNIT)
+    # The hardware admits a block as if its warps filled all four partitions evenly.
+    if registers > at.registers_thread or a_warp * _round_up(warps, _PARTITIONS) > at.registers_block:
+        return 0
+    return at.registers_sm // _PARTITIONS // a_warp * _PARTITIONS // warps
+
+
+def _blocks_by_shared(at: Limits, shared: int) -> int:
+    if shared > at.shared_block:
+        return 0
+    used = _round_up(shared + at.shared_reserved, _SHARED_UNIT)
+    return at.shared_sm // used if used else at.blocks_sm
+
+
+def hint(arch: str, threads: int, registers: int, shared: int) -> str:
+    """What would let more warps reside, in a few words; empty when nothing is lacking."""
+    at = limits(arch)
+    now = occupancy(at, threads, registers, shared)
+    if now.limiter == "does not fit":
+        return "cannot launch: " + _largest_excess(at, threads, registers, shared)
+    if now.fraction >= 1:
+        return ""
+    if now.limiter == "registers":
+        fewer = _first(range(registers - 1, 15, -1), lambda r: occupancy(at, threads, r, shared).warps > now.warps)
+        return f"at most {fewer} registers a thread" if fewer else ""
+    if now.limiter == "shared memory":
+        step = range(shared // _SHARED_UNIT * _SHARED_UNIT, -1, -_SHARED_UNIT)
+        less = _first(step, lambda s: occupancy(at, threads, registers, s).warps > now.warps)
+        return f"at most {less} bytes of shared memory a block" if less is not None else ""
+    sizes = sorted((t for t in range(WARP, 1025, WARP) if t != threads), key=lambda t: (abs(t - threads), t))
+    better = _first(sizes, lambda t: occupancy(at, t, registers, shared).warps > now.warps)
+    return f"blocks of {better} threads" if better else ""
+
+
+def _first(candidates: Iterable[int], good: Callable[[int], bool]) -> int | None:
+    return next((c for c in candidates if good(c)), None)
+
+
+def _largest_excess(at: Limits, threads: int, registers: int, shared: int) -> str:
+    if threads > at.threads_block:
+        return f"{threads} threads a block, {at.threads_block} are allowed"
+    if shared > at.shared_block:
+        return f"{shared} bytes of shared memory a block, {at.shared_block} are allowed"
+    most = at.registers_block // (_round_up(_warps(threads), _PARTITIONS) * WARP)
+    return f"{registers} registers a thread, {most} are allowed in a block of {threads}"
+
+
+def refusal(
+    at: Limits, config: LaunchConfig, registers: int = 0, static_shared: int = 0, threads_kernel: int = 1024
+) -> str | None:
+    """Why this launch would fail on this GPU, as the end of a sentence, or None; asks no driver."""
+    for axis, size, most in zip("xyz", config.grid, _GRID, strict=True):
+        if not 1 <= size <= most:
+            return f"its grid has {size} blocks along {axis}, and 1 to {most} are allowed"
+    for axis, size, most in zip("xyz", config.block, _BLOCK, strict=True):
+        if not 1 <= size <= most:
+            return f"its block has {size} threads along {axis}, and 1 to {most} are allowed"
+    if config.threads > at.threads_block:
+        return f"its block has {config.threads} threads, and {at.threads_block} are allowed"
+    shared = static_shared + config.shared
+    if shared > at.shared_block or config.shared < 0:
+        return (
+            f"a block wants {shared} bytes of shared memory ({static_shared} static, {config.shared} dynamic), "
+            f"and {at.arch} has {at.shared_block}"
+        )
+    if config.threads > threads_kernel:
+        return (
+            f"its block has {config.threads} threads, and this kernel ({registers} registers a thread, or its "
+            f"__launch_bounds__) allows {threads_kernel}"
+        )
+    if registers and _blocks_by_registers(at, _warps(config.threads), registers) == 0:
+        return f"{config.threads} threads of {registers} registers are more than the {at.registers_block} of a block"
+    return _cluster_refusal(at, config)
+
+
+def _cluster_refusal(at: Limits, config: LaunchConfig) -> str | None:
+    if config.cluster is None:
+        return None
+    x, y, z = config.cluster
+    if not at.clusters:
+        return f"it uses a cluster of {x * y * z} blocks, and {at.arch} has none (sm_90 and later do)"
+    if min(config.cluster) < 1 or x * y * z > _LARGEST_CLUSTER:
+        return f"its cluster of {x}x{y}x{z} blocks is outside 1 to {_LARGEST_CLUSTER}"
+    for axis, size, part in zip("xyz", config.grid, config.cluster, strict=True):
+        if size % part:
+            return f"its grid of {size} blocks along {axis} is no multiple of the cluster's {part}"
+    return None
+
+
+def portable_cluster(config: LaunchConfig) -> bool:
+    """Larger clusters need the kernel's consent, set as an attribute."""
+    x, y, z = config.cluster or (1, 1, 1)
+    return x * y * z <= _PORTABLE_CLUSTER
+
+
+def _capability(arch: str) -> int:
+    return int(re.sub(r"\D", "", arch))
+
+
+def _warps(threads: int) -> int:
+    return max(1, -(-threads // WARP))
+
+
+def _round_up(value: int, unit: int) -> int:
+    return -(-value // unit) * unit
