@@ -1,0 +1,903 @@
+"""Trains the small GPT-2 that ships inside rung, on one GPU, in minutes.
+
+    python tools/train_story_model.py tokenizer --data stories.txt.xz --out DIR --excerpt FILE
+    python tools/train_story_model.py train     --data stories.txt.xz --out DIR --state DIR --minutes 3.5
+    python tools/train_story_model.py card      --out DIR
+
+Fourteen megabytes of text are few: a model of six million weights knows them by heart long before it has
+used up the minutes. So the minutes go into two larger, strongly regularised teachers first, one of which
+also reads the text in randomly coarser and finer tokens (BPE dropout); the small model then learns their
+averaged predictions. Two passages of every book are never trained on: one chooses among weights
+("validation"), the other gives the figures that are reported ("held-out").
+
+`train` can be interrupted; the same command line goes on where the last saved state was. BPE dropout draws
+from the tokenizers library's own unseeded generator, everything else from --seed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import csv
+import hashlib
+import json
+import lzma
+import math
+import platform
+import random
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from torch import Tensor, nn
+
+END = "<|endoftext|>"
+PROMPTS = ("Once upon a time", "There was once a king who had three daughters.", "The old witch")
+EXCERPT_BOOKS = (0, 13, 22, 44)  # Oz, Lang's Orange Fairy Book, Old Mother West Wind, Grimm
+EXCERPT_CHARACTERS = 2200
+
+
+@dataclass(frozen=True)
+class Shape:
+    layers: int
+    width: int
+    context: int = 512
+    vocabulary: int = 4096
+
+    @property
+    def heads(self) -> int:
+        return self.width // 64
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How one model is trained; `share` is its part of the minutes."""
+
+    shape: Shape
+    share: float
+    batch: int
+    dropout: float
+    seed: int
+    subword_noise: float = 0.0  # part of the windows that start out with BPE dropout
+    matrix_rate: float = 0.02  # Muon, for the weight matrices
+    other_rate: float = 2e-3  # AdamW, for embeddings, biases and norms
+    matrix_decay: float = 0.05
+    warmup_steps: int = 150
+    decay_from: float = 0.35  # part of the time after which the rate falls, linearly to 0
+    averaging: float = 0.995  # weight of the past in the running mean of the weights
+
+
+# ---------------------------------------------------------------- the text
+
+
+@dataclass(frozen=True)
+class Split:
+    train: list[str]  # chapters and tales, or what the two passages leave of them
+    validation: list[str]  # one passage of every book
+    held_out: list[str]  # another one
+
+
+def read_text(path: Path) -> tuple[str, str]:
+    raw = path.read_bytes()
+    data = lzma.decompress(raw) if path.suffix == ".xz" else raw
+    return data.decode("utf-8"), hashlib.sha256(data).hexdigest()
+
+
+def is_heading(paragraph: str) -> bool:
+    words = paragraph.split()
+    if len(paragraph) > 60 or not paragraph[0].isupper() or not paragraph[-1].isalnum():
+        return False
+    return all(w[0].isupper() or len(w) <= 4 for w in words)
+
+
+def split_text(text: str, seed: int) -> Split:
+    """A passage of 1 % (validation) and one of 1.5 % (held-out) of every book, in different halves of it."""
+    split = Split([], [], [])
+    for number, book in enumerate(text.split(f"\n{END}\n")):
+        chance = random.Random(f"{seed}/{number}")
+        paragraphs = [p for p in book.strip("\n").split("\n\n") if p.strip()]
+        halves = [range(len(paragraphs) // 2), range(len(paragraphs) // 2, len(paragraphs))]
+        chance.shuffle(halves)
+        taken: dict[int, int] = {}
+        for kind, (passages, part, half) in enumerate(
+            ((split.validation, 0.010, halves[0]), (split.held_out, 0.015, halves[1]))
+        ):
+            wanted = max(1500, int(part * len(book)))
+            first = half.start + chance.randrange(max(1, len(half) * 3 // 4))
+            last, length = first, 0
+            while last < half.stop and length < wanted:
+                length += len(paragraphs[last]) + 2
+                taken[last] = kind
+                last += 1
+            passages.append("\n\n".join(paragraphs[first:last]))
+        piece: list[str] = []
+        for i, paragraph in enumerate(paragraphs):
+            if piece and (i in taken or is_heading(paragraph)):
+                split.train.append("\n\n".join(piece))
+                piece = []
+            if i not in taken:
+                piece.append(paragraph)
+        if piece:
+            split.train.append("\n\n".join(piece))
+    return split
+
+
+def excerpt(held_out: Sequence[str]) -> list[str]:
+    """The opening of a few held-out passages: small enough to live beside the tests."""
+    openings = []
+    for number in EXCERPT_BOOKS:
+        paragraphs = held_out[number % len(held_out)].split("\n\n")
+        size = 1
+        while size < len(paragraphs) and len("\n\n".join(paragraphs[: size + 1])) <= EXCERPT_CHARACTERS:
+            size += 1
+        openings.append("\n\n".join(paragraphs[:size]))
+    return openings
+
+
+def train_tokenizer(texts: Sequence[str], size: int) -> Tokenizer:
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.post_processor = processors.ByteLevel(trim_offsets=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=size,
+        special_tokens=[END],
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return tokenizer
+
+
+def encode(tokenizer: Tokenizer, texts: Sequence[str], dropout: float | None = None) -> Tensor:
+    """All texts one after the other, each after an end-of-text token."""
+    tokenizer.model.dropout = dropout
+    end = tokenizer.get_vocab()[END]
+    ids: list[int] = []
+    for encoding in tokenizer.encode_batch(list(texts)):
+        ids.append(end)
+        ids.extend(encoding.ids)
+    tokenizer.model.dropout = None
+    return torch.tensor(ids)
+
+
+class Windows:
+    """Draws training windows: three of four begin anywhere, the fourth at a paragraph."""
+
+    def __init__(self, stream: Tensor, newline: int, context: int, device: torch.device) -> None:
+        starts = torch.nonzero((stream[:-1] == newline) & (stream[1:] == newline)).flatten() + 2
+        self.context = context
+        self.last = len(stream) - context - 1
+        self.stream = stream.to(device)
+        self.paragraphs = starts[starts <= self.last].to(device)
+
+    def draw(self, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        device = self.stream.device
+        start = torch.randint(self.last + 1, (count,), generator=generator, device=device)
+        chosen = torch.randint(len(self.paragraphs), (count // 4,), generator=generator, device=device)
+        start[: count // 4] = self.paragraphs[chosen]
+        window = self.stream[start[:, None] + torch.arange(self.context + 1, device=device)]
+        return window[:, :-1], window[:, 1:]
+
+
+def evaluation_rows(tokenizer: Tokenizer, passages: Sequence[str], context: int) -> tuple[Tensor, Tensor]:
+    """Each passage after an end-of-text token, cut into rows of `context`; targets are -100 where padded."""
+    inputs, targets = [], []
+    for passage in passages:
+        ids = [tokenizer.get_vocab()[END], *tokenizer.encode(passage).ids]
+        for start in range(0, len(ids) - 1, context):
+            x, y = ids[start : start + context], ids[start + 1 : start + context + 1]
+            inputs.append(x[: len(y)] + [0] * (context - len(y)))
+            targets.append(y + [-100] * (context - len(y)))
+    return torch.tensor(inputs), torch.tensor(targets)
+
+
+# ---------------------------------------------------------------- the model, named as transformers names it
+
+
+class Conv1D(nn.Module):
+    """A linear layer whose weight is (in, out), as GPT-2 stores it."""
+
+    def __init__(self, fan_in: int, fan_out: int, std: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(fan_in, fan_out) * std)
+        self.bias = nn.Parameter(torch.zeros(fan_out))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.weight.t(), self.bias)
+
+
+class Attention(nn.Module):
+    def __init__(self, shape: Shape, dropout: float) -> None:
+        super().__init__()
+        self.heads, self.dropout = shape.heads, dropout
+        self.c_attn = Conv1D(shape.width, 3 * shape.width, 0.02)
+        self.c_proj = Conv1D(shape.width, shape.width, 0.02 / math.sqrt(2 * shape.layers))
+
+    def forward(self, x: Tensor) -> Tensor:
+        B, T, C = x.shape
+        q, k, v = self.c_attn(x).view(B, T, 3, self.heads, 64).permute(2, 0, 3, 1, 4)  # each (B, NH, T, 64)
+        y = F.scaled_dot_product_attention(
+            q, k, v, is_causal=True, dropout_p=self.dropout if self.training else 0.0
+        )
+        y = self.c_proj(y.transpose(1, 2).reshape(B, T, C))
+        return F.dropout(y, self.dropout, self.training)
+
+
+class Feedforward(nn.Module):
+    def __init__(self, shape: Shape, dropout: float) -> None:
+        super().__init__()
+        self.dropout = dropout
+        self.c_fc = Conv1D(shape.width, 4 * shape.width, 0.02)
+        self.c_proj = Conv1D(4 * shape.width, shape.width, 0.02 / math.sqrt(2 * shape.layers))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.c_proj(F.gelu(self.c_fc(x), approximate="tanh"))
+        return F.dropout(y, self.dropout, self.training)
+
+
+class Block(nn.Module):
+    def __init__(self, shape: Shape, dropout: float) -> None:
+        super().__init__()
+        self.ln_1 = nn.LayerNorm(shape.width)
+        self.attn = Attention(shape, dropout)
+        self.ln_2 = nn.LayerNorm(shape.width)
+        self.mlp = Feedforward(shape, dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.attn(self.ln_1(x))
+        x = x + self.mlp(self.ln_2(x))
+        return x
+
+
+class GPT2(nn.Module):
+    def __init__(self, shape: Shape, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.shape, self.dropout = shape, dropout
+        self.wte = nn.Embedding(shape.vocabulary, shape.width)
+        self.wpe = nn.Embedding(shape.context, shape.width)
+        self.h = nn.ModuleList(Block(shape, dropout) for _ in range(shape.layers))
+        self.ln_f = nn.LayerNorm(shape.width)
+        nn.init.normal_(self.wte.weight, std=0.02)
+        nn.init.normal_(self.wpe.weight, std=0.01)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.wte(ids) + self.wpe(torch.arange(ids.shape[1], device=ids.device))
+        x = F.dropout(x, self.dropout, self.training)
+        for block in self.h:
+            x = block(x)
+        return F.linear(self.ln_f(x), self.wte.weight)
+
+
+def autocast(device: torch.device) -> torch.autocast:
+    return torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda")
+
+
+def compiled(
+    function: Callable[..., Tensor], device: torch.device, attempt: Callable[[Callable[..., Tensor]], object]
+) -> Callable[..., Tensor]:
+    """Compiled on a GPU; the function itself where there is none, or where an attempt to use it fails."""
+    if device.type == "cuda":
+        fast = torch.compile(function, dynamic=False)
+        try:
+            attempt(fast)
+            return fast
+        except Exception as error:  # slower training is better than none
+            print(f"torch.compile failed, going on without: {type(error).__name__}: {error}", flush=True)
+    return function
+
+
+@torch.no_grad()
+def token_losses(model: GPT2, rows: tuple[Tensor, Tensor], half: bool = True) -> Tensor:
+    """Negative log-likelihood in nats of every target that is not padding."""
+    device = model.wte.weight.device
+    model.eval()
+    losses = []
+    for x, y in zip(torch.split(rows[0], 16), torch.split(rows[1], 16), strict=True):
+        with torch.autocast(device.type, torch.bfloat16, enabled=half and device.type == "cuda"):
+            logits = model(x.to(device)).float()
+        y = y.to(device)
+        loss = F.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none", ignore_index=-100)
+        losses.append(loss[y.flatten() != -100])
+    return torch.cat(losses)
+
+
+# ---------------------------------------------------------------- the optimiser
+
+
+def orthogonalised(matrices: Tensor) -> Tensor:
+    """Moves the singular values of a batch of matrices towards 1: five quintic Newton-Schulz steps."""
+    x = matrices.bfloat16() if matrices.is_cuda else matrices
+    wide = x.shape[-2] <= x.shape[-1]
+    x = x if wide else x.mT
+    x = x / (x.norm(dim=(-2, -1), keepdim=True) + 1e-7)
+    for _ in range(5):
+        gram = x @ x.mT
+        x = 3.4445 * x + (-4.7750 * gram + 2.0315 * gram @ gram) @ x
+    result: Tensor = x if wide else x.mT
+    return result.float()
+
+
+class Optimiser:
+    """Muon for the blocks' matrices (query, key and value apart), AdamW for everything else."""
+
+    def __init__(self, model: GPT2, recipe: Recipe) -> None:
+        self.recipe = recipe
+        matrices = [p for p in model.h.parameters() if p.ndim == 2]
+        known = {id(p) for p in matrices}
+        self.others = [p for p in model.parameters() if id(p) not in known]
+        self.groups: dict[tuple[int, ...], list[nn.Parameter]] = {}
+        for p in matrices:
+            self.groups.setdefault(tuple(p.shape), []).append(p)
+        self.momenta: dict[tuple[int, ...], Tensor] = {}
+        self.adam = torch.optim.AdamW(
+            [
+                {"params": [p for p in self.others if p.ndim == 2], "weight_decay": 0.01},
+                {"params": [p for p in self.others if p.ndim < 2], "weight_decay": 0.0},
+            ],
+            lr=recipe.other_rate,
+            betas=(0.9, 0.98),
+            fused=self.others[0].is_cuda,
+        )
+
+    @staticmethod
+    def pieces(t: Tensor) -> tuple[Tensor, ...]:
+        return t.chunk(3, dim=1) if t.shape[1] == 3 * t.shape[0] else (t,)
+
+    @torch.no_grad()
+    def step(self, factor: float) -> None:
+        nn.utils.clip_grad_norm_(self.others, 1.0)
+        for group in self.adam.param_groups:
+            group["lr"] = self.recipe.other_rate * factor
+        self.adam.step()
+        rate = self.recipe.matrix_rate * factor
+        for shape, parameters in self.groups.items():
+            gradient = torch.stack([g for p in parameters if p.grad is not None for g in self.pieces(p.grad)])
+            momentum = self.momenta.setdefault(shape, torch.zeros_like(gradient))
+            momentum.lerp_(gradient, 0.05)
+            update = orthogonalised(gradient.lerp_(momentum, 0.95))
+            scale = math.sqrt(max(1.0, update.shape[-1] / update.shape[-2]))  # (in, out)
+            targets = [t for p in parameters for t in self.pieces(p.data)]
+            torch._foreach_mul_(targets, 1 - rate * self.recipe.matrix_decay)
+            torch._foreach_add_(targets, list(update.unbind()), alpha=-rate * scale)
+        for parameters in (self.others, *self.groups.values()):
+            for p in parameters:
+                p.grad = None
+
+    def state(self) -> dict[str, Any]:
+        return {"adam": self.adam.state_dict(), "momenta": self.momenta}
+
+    def load(self, state: dict[str, Any]) -> None:
+        self.adam.load_state_dict(state["adam"])
+        self.momenta = state["momenta"]
+
+
+# ---------------------------------------------------------------- training
+
+
+Draw = Callable[[int, torch.Generator, float], tuple[Tensor, Tensor]]  # count, generator, progress
+Targets = Callable[[Tensor], Tensor]  # ids -> probabilities of the teachers
+
+
+@dataclass
+class Trained:
+    weights: dict[str, Tensor]
+    record: dict[str, Any]
+
+
+def save_state(path: Path, state: dict[str, Any]) -> None:
+    partial = path.with_suffix(".part")
+    torch.save(state, partial)
+    partial.replace(path)
+
+
+def rate_factor(recipe: Recipe, step: int, progress: float) -> float:
+    warm = min(1.0, (step + 1) / recipe.warmup_steps)
+    left = (1 - progress) / (1 - recipe.decay_from)
+    return warm * max(0.01, min(1.0, left))
+
+
+def train_model(
+    name: str,
+    recipe: Recipe,
+    seconds: float,
+    draw: Draw,
+    targets: Targets | None,
+    validation: tuple[Tensor, Tensor],
+    state_file: Path,
+    device: torch.device,
+) -> Trained:
+    """Trains by the clock; the weights kept are the running mean that did best on the validation rows."""
+    torch.manual_seed(recipe.seed)
+    generator = torch.Generator(device).manual_seed(recipe.seed)
+    model = GPT2(recipe.shape, recipe.dropout).to(device)
+    optimiser = Optimiser(model, recipe)
+    parameters: list[Tensor] = list(model.parameters())
+    average = copy.deepcopy(model).requires_grad_(False)
+    averaged: list[Tensor] = list(average.parameters())
+    step, elapsed, caution = 0, 0.0, 1.0
+    best: tuple[float, dict[str, Tensor]] = (math.inf, {})
+    curve: list[dict[str, float]] = []
+
+    if state_file.exists():
+        saved = torch.load(state_file, map_location=device, weights_only=True)
+        if saved["done"]:
+            print(f"{name}: already trained, validation loss {saved['best'][0]:.4f}", flush=True)
+            return Trained(saved["best"][1], saved["record"])
+        model.load_state_dict(saved["model"])
+        average.load_state_dict(saved["average"])
+        optimiser.load(saved["optimiser"])
+        generator.set_state(saved["generator"].cpu())
+        step, elapsed, caution = saved["step"], saved["elapsed"], saved["caution"]
+        best, curve = (saved["best"][0], saved["best"][1]), saved["curve"]
+        print(f"{name}: resumed at step {step}, {elapsed:.0f} s", flush=True)
+
+    def plain(x: Tensor, y: Tensor) -> Tensor:
+        with autocast(device):
+            logits = model(x)
+        return F.cross_entropy(logits.float().flatten(0, 1), y.flatten())
+
+    def taught(x: Tensor, y: Tensor, p: Tensor) -> Tensor:
+        with autocast(device):
+            logits = model(x)
+        guess = F.log_softmax(logits.float(), dim=-1)
+        truth = -guess.gather(-1, y[..., None]).mean()
+        return 0.1 * truth - 0.9 * (p.float() * guess).sum(-1).mean()
+
+    def batch(progress: float) -> tuple[Tensor, ...]:
+        x, y = draw(recipe.batch, generator, progress)
+        return (x, y) if targets is None else (x, y, targets(x))
+
+    def attempt(loss_of: Callable[..., Tensor]) -> None:
+        for _ in range(2):
+            torch.autograd.backward(loss_of(*batch(0.0)))
+        model.zero_grad(set_to_none=True)
+
+    def synchronise() -> None:
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+
+    model.train()
+    began = time.perf_counter()
+    loss_of = compiled(plain if targets is None else taught, device, attempt)
+    synchronise()
+    preparation = time.perf_counter() - began
+    print(
+        f"{name}: {sum(p.numel() for p in parameters):,} weights, ready after {preparation:.0f} s", flush=True
+    )
+
+    clock = time.perf_counter() - elapsed
+    every = seconds / 24
+    next_look = elapsed + every
+    running, since = torch.zeros((), device=device), 0
+    while elapsed < seconds:
+        progress = min(1.0, elapsed / seconds)
+        loss = loss_of(*batch(progress))
+        torch.autograd.backward(loss)
+        optimiser.step(caution * rate_factor(recipe, step, progress))
+        # A short memory at first, else the start would weigh on the mean for long.
+        with torch.no_grad():
+            torch._foreach_lerp_(averaged, parameters, max(1 - recipe.averaging, 1 / (step + 1)))
+        running += loss.detach()
+        step, since = step + 1, since + 1
+        if since % 20 == 0:
+            synchronise()
+        elapsed = time.perf_counter() - clock
+        if elapsed < next_look and elapsed < seconds:
+            continue
+        next_look = elapsed + every
+        held = token_losses(average, validation).mean().item()
+        if not math.isfinite(held):
+            caution /= 2
+            if caution < 0.1 or not best[1]:
+                raise SystemExit(f"{name}: the loss became {held} at step {step}; lower the learning rate.")
+            print(f"{name}: loss {held} at step {step}: back to the best weights, half the rate", flush=True)
+            model.load_state_dict(best[1])
+            average.load_state_dict(best[1])
+            optimiser = Optimiser(model, recipe)
+        elif held < best[0]:
+            best = (held, {k: v.clone() for k, v in average.state_dict().items()})
+        curve.append(
+            {
+                "step": step,
+                "seconds": round(elapsed, 1),
+                "train": round((running / since).item(), 4),
+                "validation": round(held, 4),
+            }
+        )
+        running.zero_()
+        since = 0
+        rate = step * recipe.batch * recipe.shape.context / elapsed
+        print(f"{name} {json.dumps(curve[-1])} {rate / 1e6:.2f} M tokens/s", flush=True)
+        if len(curve) % 4 == 0:
+            save_state(
+                state_file,
+                {
+                    "done": False,
+                    "model": model.state_dict(),
+                    "average": average.state_dict(),
+                    "optimiser": optimiser.state(),
+                    "generator": generator.get_state(),
+                    "step": step,
+                    "elapsed": elapsed,
+                    "caution": caution,
+                    "best": list(best),
+                    "curve": curve,
+                },
+            )
+        model.train()
+        elapsed = time.perf_counter() - clock
+    record = {
+        "recipe": asdict(recipe),
+        "optimiser": "Muon (momentum 0.95) for the blocks' matrices, AdamW (0.9, 0.98) for the rest",
+        "weights": sum(p.numel() for p in parameters),
+        "steps": step,
+        "tokens": step * recipe.batch * recipe.shape.context,
+        "seconds": round(elapsed, 1),
+        "preparation_seconds": round(preparation, 1),
+        "validation_loss": round(best[0], 4),
+        "curve": curve,
+    }
+    save_state(state_file, {"done": True, "best": list(best), "record": record})
+    return Trained(best[1], record)
+
+
+def average_prediction(teachers: Sequence[GPT2], batch: int, device: torch.device) -> Targets:
+    for teacher in teachers:
+        teacher.eval().requires_grad_(False)
+
+    def predict(x: Tensor) -> Tensor:
+        with autocast(device):
+            logits = [teacher(x) for teacher in teachers]
+        total = sum((F.softmax(one.float(), dim=-1) for one in logits), torch.zeros((), device=device))
+        return (total / len(teachers)).to(torch.bfloat16 if device.type == "cuda" else torch.float32)
+
+    def targets(x: Tensor) -> Tensor:
+        with torch.no_grad():
+            return fast(x)
+
+    with torch.no_grad():
+        example = torch.zeros(batch, teachers[0].shape.context, dtype=torch.long, device=device)
+        fast = compiled(predict, device, lambda f: f(example))
+    return targets
+
+
+def best_ensemble(losses: Sequence[Tensor]) -> tuple[tuple[int, ...], float]:
+    """All teachers together or one alone, whichever predicts the validation rows best."""
+    everyone = tuple(range(len(losses)))
+    candidates = [everyone, *((i,) for i in everyone)]
+
+    def loss(chosen: tuple[int, ...]) -> float:
+        likelihood = torch.stack([(-losses[i]).exp() for i in chosen]).mean(0)
+        return -likelihood.log().mean().item()
+
+    return min(((c, loss(c)) for c in candidates), key=lambda pair: pair[1])
+
+
+# ---------------------------------------------------------------- what comes out
+
+
+def transformers_config(shape: Shape, dropout: float) -> dict[str, Any]:
+    return {
+        "architectures": ["GPT2LMHeadModel"],
+        "model_type": "gpt2",
+        "vocab_size": shape.vocabulary,
+        "n_positions": shape.context,
+        "n_ctx": shape.context,
+        "n_embd": shape.width,
+        "n_layer": shape.layers,
+        "n_head": shape.heads,
+        "n_inner": None,
+        "activation_function": "gelu_new",
+        "layer_norm_epsilon": 1e-5,
+        "initializer_range": 0.02,
+        "attn_pdrop": dropout,
+        "embd_pdrop": dropout,
+        "resid_pdrop": dropout,
+        "scale_attn_weights": True,
+        "scale_attn_by_inverse_layer_idx": False,
+        "reorder_and_upcast_attn": False,
+        "tie_word_embeddings": True,
+        "bos_token_id": 0,
+        "eos_token_id": 0,
+        "use_cache": True,
+        "dtype": "bfloat16",
+    }
+
+
+def save_model(out: Path, weights: dict[str, Tensor], recipe: Recipe) -> None:
+    tensors = {f"transformer.{k}": v.to("cpu", torch.bfloat16).contiguous() for k, v in weights.items()}
+    save_file(tensors, out / "model.safetensors", metadata={"format": "pt"})
+    config = transformers_config(recipe.shape, recipe.dropout)
+    (out / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+
+
+def load_model(out: Path, shape: Shape, device: torch.device) -> GPT2:
+    tensors = load_file(out / "model.safetensors")
+    model = GPT2(shape)
+    model.load_state_dict({k.removeprefix("transformer."): v.float() for k, v in tensors.items()})
+    return model.to(device).eval()
+
+
+def figures(model: GPT2, tokenizer: Tokenizer, passages: Sequence[str]) -> dict[str, float | int]:
+    losses = token_losses(
+        model, evaluation_rows(tokenizer, passages, model.shape.context), half=False
+    ).double()
+    size = sum(len(p.encode()) for p in passages)
+    return {
+        "passages": len(passages),
+        "bytes": size,
+        "tokens": len(losses),
+        "loss": round(losses.mean().item(), 5),
+        "perplexity": round(losses.mean().exp().item(), 4),
+        "bits_per_byte": round(losses.sum().item() / math.log(2) / size, 4),
+    }
+
+
+@torch.no_grad()
+def continuation(
+    model: GPT2, tokenizer: Tokenizer, prompt: str, temperature: float, count: int, seed: int
+) -> str:
+    device = model.wte.weight.device
+    generator = torch.Generator().manual_seed(seed)
+    ids = tokenizer.encode(prompt).ids
+    for _ in range(count):
+        logits = model(torch.tensor([ids[-model.shape.context :]], device=device))[0, -1].float().cpu()
+        if temperature == 0:
+            new = int(logits.argmax())
+        else:
+            top = (logits / temperature).topk(40)
+            pick = torch.multinomial(top.values.softmax(-1), 1, generator=generator)
+            new = int(top.indices[pick])
+        if new == tokenizer.token_to_id(END):
+            break
+        ids.append(new)
+    return str(tokenizer.decode(ids))
+
+
+def samples(model: GPT2, tokenizer: Tokenizer) -> Iterator[str]:
+    for prompt in PROMPTS:
+        yield f"### greedy\n{continuation(model, tokenizer, prompt, 0.0, 100, 0)}\n"
+        for seed in (1, 2):
+            text = continuation(model, tokenizer, prompt, 0.8, 200, seed)
+            yield f"### temperature 0.8, top-k 40, seed {seed}\n{text}\n"
+
+
+def write_card(out: Path) -> None:
+    record = json.loads((out / "training.json").read_text())
+    config = json.loads((out / "config.json").read_text())
+    with (Path(__file__).parent / "story_books.tsv").open(newline="") as file:
+        books = list(csv.DictReader(file, delimiter="\t"))
+    held, small, student = record["held_out"], record["excerpt"], record["models"]["student"]
+    teachers = [m for name, m in record["models"].items() if name != "student"]
+    minutes = sum(m["seconds"] for m in record["models"].values()) / 60
+    size = (out / "model.safetensors").stat().st_size
+    story = record["samples"][1].split("\n", 1)[1].strip().replace("\n", "\n> ")
+    lines = [
+        "# The story model",
+        "",
+        "A GPT-2 of six million weights that tells fairy tales. It ships inside rung, so that text comes out",
+        "with nothing downloaded, and serves as the fixture of end-to-end tests. It knows no facts and",
+        "follows no instructions; its stories wander, and carry the attitudes of books a century old.",
+        "",
+        "| what | value |",
+        "| --- | --- |",
+        f"| shape | {config['n_layer']} layers, width {config['n_embd']}, {config['n_head']} heads of 64,"
+        f" context {config['n_positions']}, tied embeddings |",
+        f"| weights | {student['weights']:,} in bfloat16, {size:,} bytes |",
+        f"| tokens | byte-level BPE, {config['vocab_size']:,}, made from the same books |",
+        f"| held-out perplexity | {held['perplexity']:.3f} a token, {held['bits_per_byte']:.3f} bits a byte"
+        f" ({held['tokens']:,} tokens, a passage of each book) |",
+        f"| excerpt perplexity | {small['perplexity']:.4f} a token"
+        f" ({small['tokens']:,} tokens; tests/data/held_out_stories.txt) |",
+        f"| trained on | {record['gpu']}, torch {record['versions']['torch']}, {record['date']},"
+        f" {minutes:.1f} minutes in all, seed {record['seed']} |",
+        "",
+        "Perplexities are those of the bfloat16 weights as stored, computed in float32: each passage after",
+        f"one end-of-text token, in windows of {config['n_positions']} that do not overlap.",
+        "",
+        "## How it was trained",
+        "",
+        "`tools/train_story_model.py`, on 13.9 MB of text. Of each book one passage (1 %) chose among",
+        "weights and another (1.5 %) gave the figures above; neither was trained on. Some tales stand in",
+        "several of the books in different tellings, which flatters the figures a little.",
+        "",
+    ]
+    if teachers:
+        widths = " and ".join(f"{m['weights'] / 1e6:.0f} million" for m in teachers)
+        losses = " and ".join(f"{m['validation_loss']:.3f}" for m in teachers)
+        student_tokens = f"{student['tokens'] / 1e6:,.0f}"
+        lines += [
+            f"Teachers of {widths} weights came first (validation loss {losses} nats a token;"
+            f" taught with: {record['ensemble_loss']:.3f}).",
+            "The small model then learned that prediction (nine parts) and the text itself (one part):"
+            f" {student_tokens} million",
+            f"tokens, validation loss {student['validation_loss']:.3f}.",
+            "Settings and loss curves are in `training.json`.",
+            "",
+        ]
+    lines += [
+        "## What it writes",
+        "",
+        "Temperature 0.8, top-k 40, the first sample, not chosen:",
+        "",
+        f"> {story}",
+        "",
+        "## The books",
+        "",
+        "All are in the public domain in the United States (published before 1929), transcribed by",
+        "volunteers of Project Gutenberg; PG is the number there. The weights are under the licence",
+        "of this repository.",
+        "",
+        "| title | author | year | PG |",
+        "| --- | --- | --- | --- |",
+        *(f"| {b['title']} | {b['author']} | {b['year']} | {b['gutenberg']} |" for b in books),
+    ]
+    (out / "README.md").write_text("\n".join(lines) + "\n")
+
+
+# ---------------------------------------------------------------- the verbs
+
+
+def make_tokenizer(args: argparse.Namespace) -> None:
+    text, _ = read_text(args.data)
+    split = split_text(text, args.seed)
+    tokenizer = train_tokenizer(split.train, args.vocabulary)
+    args.out.mkdir(parents=True, exist_ok=True)
+    tokenizer.save(str(args.out / "tokenizer.json"), pretty=False)
+    count = len(encode(tokenizer, split.train))
+    size = sum(map(len, split.train))
+    print(f"{tokenizer.get_vocab_size()} tokens; {size:,} characters for training are {count:,} tokens")
+    if args.excerpt:
+        args.excerpt.write_text(f"\n{END}\n".join(excerpt(split.held_out)) + "\n")
+    if args.words:
+        words = Counter(re.findall(r"[a-z]+", "\n".join(split.train).lower()))
+        args.words.write_text("\n".join(sorted(w for w, _ in words.most_common(4000))) + "\n")
+
+
+def train(args: argparse.Namespace) -> None:
+    started = time.perf_counter()
+    torch.set_float32_matmul_precision("high")
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    args.out.mkdir(parents=True, exist_ok=True)
+    args.state.mkdir(parents=True, exist_ok=True)
+    text, digest = read_text(args.data)
+    split = split_text(text, args.seed)
+    tokenizer = Tokenizer.from_file(str(args.tokenizer))
+    shape = Shape(args.layers, args.width, args.context, tokenizer.get_vocab_size())
+    big = replace(shape, layers=args.teacher_layers, width=args.teacher_width)
+    teaching = 0.56 if args.teachers else 0.0
+    recipes = {
+        f"teacher {i + 1}": Recipe(
+            big,
+            share=teaching / args.teachers,
+            batch=args.batch // 2,
+            dropout=(0.2, 0.3)[i % 2],
+            seed=args.seed + 1 + i,
+            subword_noise=0.5 * (i % 2),
+        )
+        for i in range(args.teachers)
+    }
+    student = Recipe(
+        shape, 1 - teaching, args.batch, 0.05 if args.teachers else 0.1, args.seed, matrix_decay=0.02
+    )
+    newline = tokenizer.encode("\n").ids[0]
+
+    def windows(dropout: float | None = None) -> Windows:
+        return Windows(encode(tokenizer, split.train, dropout), newline, args.context, device)
+
+    clean = windows()
+    noisy = [windows(0.1) for _ in range(4 if args.teachers > 1 else 0)]
+    validation = evaluation_rows(tokenizer, split.validation, args.context)
+    print(
+        f"{device}: {len(clean.stream):,} tokens, prepared in {time.perf_counter() - started:.0f} s",
+        flush=True,
+    )
+
+    def run(name: str, recipe: Recipe, targets: Targets | None) -> Trained:
+        chance = random.Random(recipe.seed)
+
+        def draw(count: int, generator: torch.Generator, progress: float) -> tuple[Tensor, Tensor]:
+            # Noise ends after 60 % of the time: text is only ever read in its regular tokens later.
+            noise = recipe.subword_noise * max(0.0, 1 - progress / 0.6)
+            source = chance.choice(noisy) if noisy and chance.random() < noise else clean
+            return source.draw(count, generator)
+
+        seconds = 60 * args.minutes * recipe.share
+        state = args.state / f"{name.replace(' ', '')}.pt"
+        return train_model(name, recipe, seconds, draw, targets, validation, state, device)
+
+    trained: dict[str, Trained] = {}
+    teachers: list[GPT2] = []
+    for name, recipe in recipes.items():
+        trained[name] = run(name, recipe, None)
+        teacher = GPT2(recipe.shape).to(device)
+        teacher.load_state_dict(trained[name].weights)
+        teachers.append(teacher)
+    targets: Targets | None = None
+    ensemble_loss: float | None = None
+    chosen: tuple[int, ...] = ()
+    if teachers:
+        chosen, ensemble_loss = best_ensemble([token_losses(t, validation) for t in teachers])
+        print(
+            f"taught by teachers {[i + 1 for i in chosen]}: validation loss {ensemble_loss:.4f}", flush=True
+        )
+        targets = average_prediction([teachers[i] for i in chosen], args.batch, device)
+    trained["student"] = run("student", student, targets)
+
+    save_model(args.out, trained["student"].weights, student)
+    if args.tokenizer.resolve() != (args.out / "tokenizer.json").resolve():
+        (args.out / "tokenizer.json").write_bytes(args.tokenizer.read_bytes())
+    torch.set_float32_matmul_precision("highest")
+    model = load_model(args.out, shape, device)
+    texts = list(samples(model, tokenizer))
+    record = {
+        "seed": args.seed,
+        "minutes": args.minutes,
+        "date": time.strftime("%Y-%m-%d"),
+        "gpu": torch.cuda.get_device_name() if device.type == "cuda" else "no GPU",
+        "versions": {
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            **{name: __import__(name).__version__ for name in ("tokenizers", "safetensors")},
+        },
+        "data_sha256": digest,
+        "training_tokens": len(clean.stream),
+        "subword_noise": "BPE dropout 0.1, four readings, unseeded",
+        "held_out": figures(model, tokenizer, split.held_out),
+        "excerpt": figures(model, tokenizer, excerpt(split.held_out)),
+        "teachers_used": [i + 1 for i in chosen],
+        "ensemble_loss": ensemble_loss,
+        "models": {name: one.record for name, one in trained.items()},
+        "samples": texts,
+    }
+    (args.out / "training.json").write_text(json.dumps(record, indent=1) + "\n")
+    write_card(args.out)
+    print(json.dumps({"held_out": record["held_out"], "excerpt": record["excerpt"]}))
+    print("\n".join(texts))
+    print(f"{time.perf_counter() - started:.0f} s in all")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Train the story model that ships inside rung.")
+    verbs = parser.add_subparsers(required=True)
+    verb = verbs.add_parser("tokenizer", help="make tokenizer.json from the training part of the text")
+    verb.set_defaults(run=make_tokenizer)
+    verb.add_argument("--data", type=Path, required=True)
+    verb.add_argument("--out", type=Path, required=True)
+    verb.add_argument("--vocabulary", type=int, default=4096)
+    verb.add_argument("--excerpt", type=Path, help="also write the small held-out excerpt here")
+    verb.add_argument("--words", type=Path, help="also write the 4,000 most frequent words here")
+    verb.add_argument("--seed", type=int, default=1)
+    verb = verbs.add_parser("train", help="train the teachers and the model; resumes from --state")
+    verb.set_defaults(run=train)
+    verb.add_argument("--data", type=Path, required=True)
+    verb.add_argument("--tokenizer", type=Path, required=True)
+    verb.add_argument("--out", type=Path, required=True)
+    verb.add_argument("--state", type=Path, required=True, help="folder for what a resumed run needs")
+    verb.add_argument("--minutes", type=float, default=4.0, help="of training, compiling not counted")
+    verb.add_argument("--seed", type=int, default=1)
+    verb.add_argument("--layers", type=int, default=6)
+    verb.add_argument("--width", type=int, default=256)
+    verb.add_argument("--context", type=int, default=512)
+    verb.add_argument("--batch", type=int, default=64, help="windows a step; teachers take half")
+    verb.add_argument("--teachers", type=int, default=2)
+    verb.add_argument("--teacher-layers", type=int, default=6)
+    verb.add_argument("--teacher-width", type=int, default=512)
+    verb = verbs.add_parser("card", help="write README.md anew from training.json")
+    verb.set_defaults(run=lambda args: write_card(args.out))
+    verb.add_argument("--out", type=Path, required=True)
+    args = parser.parse_args()
+    args.run(args)
+
+
+if __name__ == "__main__":
+    main()
