@@ -1,0 +1,171 @@
+"""`rung bench`: how fast are rungs and libraries, checked and timed in one run?"""
+
+from __future__ import annotations
+
+import json as jsonlib
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from rung.cli import console
+from rung.errors import RungError
+
+
+def bench(
+    rung: Annotated[
+        str, typer.Argument(metavar="OP[/RUNG]", help="A ladder, one rung, `all`, or `ceilings`.")
+    ],
+    file: Annotated[
+        Path | None, typer.Argument(help="Your own kernel, raced against the libraries of OP.")
+    ] = None,
+    shape: Annotated[
+        list[str] | None, typer.Option(help="A shape's name, or B=4,T=64,C=768 (repeatable).")
+    ] = None,
+    dtype: Annotated[list[str] | None, typer.Option(help="Only this number format (repeatable).")] = None,
+    vs: Annotated[list[str] | None, typer.Option(help="Race against this rung too (repeatable).")] = None,
+    tune: Annotated[list[str] | None, typer.Option(help="A tunable's value, as in --tune BLOCK=128.")] = None,
+    seconds: Annotated[float, typer.Option(min=0.05, help="Time cap for each rung and shape.")] = 0.6,
+    limit: Annotated[
+        float | None, typer.Option(help="Skip what is left after this many seconds in all.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Also write the rows to this JSON file.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print the rows as JSON.")] = False,
+) -> None:
+    """How fast are rungs and libraries? Interleaved, cold and warm, checked in the same run."""
+    import torch
+
+    from rung import catalogue
+    from rung.cli.check import parse_tuning
+    from rung.lab import bench as lab
+    from rung.lab import results
+
+    if not torch.cuda.is_available():
+        names = ", ".join(
+            r.full_name for r in ([] if rung in ("all", "ceilings") else catalogue.select(rung, file))
+        )
+        would = f" It would have raced {names}." if names else ""
+        raise RungError(f"there is no CUDA device here, and no figure is made up without one.{would}")
+    ceilings = lab.measure_ceilings()
+    if rung == "ceilings":
+        _print_ceilings(ceilings, json)
+        return
+    groups = (
+        [list(catalogue.rungs(n)) for n in catalogue.operations()]
+        if rung == "all"
+        else [catalogue.select(rung, file)]
+    )
+    rows: list[Any] = []
+    start = time.monotonic()
+    for chosen in groups:
+        contestants = list(chosen)
+        if rung != "all" and ("/" in rung or file is not None):
+            contestants += [catalogue.find(v) for v in vs or []]
+            contestants += [
+                r
+                for r in catalogue.rungs(chosen[0].operation.name)
+                if r.kind == "library" and r not in contestants
+            ]
+        tunings = {r.full_name: t for r in chosen if (t := parse_tuning(tune))}
+        for name, values in lab.shapes_of(chosen[0].operation, shape or ()):
+            for kind in ("f32", "tf32", "f16", "bf16"):
+                running = [r for r in contestants if kind in r.dtypes]
+                if (dtype and kind not in dtype) or not any(r in chosen for r in running):
+                    continue
+                if limit is not None and time.monotonic() - start > limit:
+                    console.note(f"rung: out of time; {chosen[0].operation.name} {name} {kind} is left out.")
+                    continue
+                found = lab.bench(
+                    running,
+                    shape=name,
+                    values=values,
+                    dtype=kind,
+                    tunings=tunings,
+                    ceilings=ceilings,
+                    seconds=seconds,
+                )
+                for row in found:
+                    results.append(lab.as_result(row))
+                rows += found
+                if not json:
+                    _print(found)
+                if output is not None:
+                    _write(output, rows, ceilings)
+    if json:
+        console.print_json([lab.as_result(r) for r in rows])
+    if any(r.verdict == "failed" for r in rows):
+        raise typer.Exit(1)
+
+
+def _write(path: Path, rows: list[Any], ceilings: Any) -> None:
+    from rung.lab import machine
+
+    try:
+        path.write_text(
+            jsonlib.dumps(
+                {
+                    "machine": machine.facts(),
+                    "state": machine.state(),
+                    "ceilings": {"bytes": ceilings.bytes, "flops": dict(ceilings.flops)},
+                    "rows": [r.__dict__ for r in rows],
+                }
+            )
+        )
+    except OSError as error:
+        raise RungError(f"{path} cannot be written: {error.strerror}.") from None
+
+
+def _print_ceilings(ceilings: Any, json: bool) -> None:
+    from rung.lab import machine
+
+    sheet = machine.datasheet()
+    rows = [("copy, GB/s", f"{ceilings.bytes / 1e9:.0f}", f"{sheet['bytes'] / 1e9:.0f}" if sheet else "")]
+    for name, rate in ceilings.flops.items():
+        rows.append(
+            (f"matmul {name}, TFLOP/s", f"{rate / 1e12:.0f}", f"{sheet[name] / 1e12:.0f}" if sheet else "")
+        )
+    if json:
+        console.print_json({"bytes": ceilings.bytes, "flops": dict(ceilings.flops), "datasheet": sheet})
+    else:
+        console.table(("ceiling", "measured", "datasheet"), rows, right=("measured", "datasheet"))
+
+
+def _print(rows: list[Any]) -> None:
+    first = rows[0]
+    print(f"\n{first.operation}  {first.dtype}  {first.shape}  {first.values}")
+    shown = []
+    for r in rows:
+        if r.verdict != "ok":
+            shown.append((r.rung.partition("/")[2], "", "", "", "", "", "", "", r.verdict, r.reason))
+            continue
+        share = max(r.of_bandwidth or 0, r.of_rate or 0)
+        shown.append(
+            (
+                r.rung.partition("/")[2],
+                f"{r.cold_us:.2f}",
+                f"{r.cold_p20_us:.2f}-{r.cold_p80_us:.2f}",
+                "" if r.warm_us is None else f"{r.warm_us:.2f}",
+                f"{r.gbps:.0f}",
+                f"{r.tflops:.1f}",
+                f"{share:.0%}",
+                "" if r.library_ratio is None else f"{r.library_ratio:.2f}x",
+                r.against_before,
+                "; ".join(r.notes),
+            )
+        )
+    columns = (
+        "rung",
+        "cold us",
+        "p20-p80",
+        "warm us",
+        "GB/s",
+        "TFLOP/s",
+        "of limit",
+        "vs lib",
+        "vs before",
+        "notes",
+    )
+    console.table(columns, shown, right=columns[1:8])

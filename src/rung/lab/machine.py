@@ -1,0 +1,122 @@
+"""Which machine a figure was taken on: stored with every result."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+from functools import cache
+from typing import Any
+
+import torch
+
+# Vendor's figures: bytes/s, and dense FLOP/s by number format (sparse ones halved).
+# Sources: NVIDIA's data sheets of A100, H100, H200, L40S, A40, B200 and the RTX 4090/3090 white papers.
+DATASHEET: dict[str, dict[str, float]] = {
+    "NVIDIA H200": {"bytes": 4.8e12, "f32": 67e12, "tf32": 494.5e12, "f16": 989e12, "bf16": 989e12},
+    "NVIDIA H100 80GB HBM3": {
+        "bytes": 3.35e12,
+        "f32": 67e12,
+        "tf32": 494.5e12,
+        "f16": 989e12,
+        "bf16": 989e12,
+    },
+    "NVIDIA H100 PCIe": {"bytes": 2.0e12, "f32": 51e12, "tf32": 378e12, "f16": 756e12, "bf16": 756e12},
+    "NVIDIA A100-SXM4-80GB": {
+        "bytes": 2.039e12,
+        "f32": 19.5e12,
+        "tf32": 156e12,
+        "f16": 312e12,
+        "bf16": 312e12,
+    },
+    "NVIDIA A100-SXM4-40GB": {
+        "bytes": 1.555e12,
+        "f32": 19.5e12,
+        "tf32": 156e12,
+        "f16": 312e12,
+        "bf16": 312e12,
+    },
+    "NVIDIA A40": {"bytes": 0.696e12, "f32": 37.4e12, "tf32": 74.8e12, "f16": 149.7e12, "bf16": 149.7e12},
+    "NVIDIA L40S": {"bytes": 0.864e12, "f32": 91.6e12, "tf32": 183e12, "f16": 362e12, "bf16": 362e12},
+    "NVIDIA B200": {"bytes": 8.0e12, "f32": 80e12, "tf32": 1100e12, "f16": 2250e12, "bf16": 2250e12},
+    "NVIDIA GeForce RTX 4090": {
+        "bytes": 1.008e12,
+        "f32": 82.6e12,
+        "tf32": 82.6e12,
+        "f16": 165e12,
+        "bf16": 165e12,
+    },
+    "NVIDIA GeForce RTX 3090": {
+        "bytes": 0.936e12,
+        "f32": 35.6e12,
+        "tf32": 35.6e12,
+        "f16": 71e12,
+        "bf16": 71e12,
+    },
+}
+
+
+def datasheet() -> dict[str, float]:
+    """The vendor's ceilings of the GPU at hand; empty when it is not in the table."""
+    return DATASHEET.get(torch.cuda.get_device_name(), {}) if torch.cuda.is_available() else {}
+
+
+@cache
+def facts() -> dict[str, Any]:
+    """What does not change during a process: hardware and versions."""
+    found: dict[str, Any] = {
+        "host": platform.machine(),
+        "cpu": _cpu_name(),
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+    }
+    for package in ("triton", "cuda-core", "transformers"):
+        found[package.replace("-", "_")] = _version(package)
+    if torch.cuda.is_available():
+        properties = torch.cuda.get_device_properties(torch.cuda.current_device())
+        found |= {
+            "gpu": properties.name,
+            "sms": properties.multi_processor_count,
+            "l2_bytes": properties.L2_cache_size,
+            "memory_bytes": properties.total_memory,
+            "capability": f"{properties.major}.{properties.minor}",
+            "cuda": torch.version.cuda,
+            "driver": _smi("driver_version"),
+        }
+    return found
+
+
+def state() -> dict[str, Any]:
+    """What may change while measuring: clocks, temperature, and whether the GPU holds itself back."""
+    if not torch.cuda.is_available():
+        return {}
+    names = ("clocks.sm", "clocks.mem", "temperature.gpu", "power.draw", "clocks_throttle_reasons.active")
+    values = _smi(",".join(names)).split(", ")
+    return dict(zip(("sm_mhz", "memory_mhz", "celsius", "watts", "throttle"), values, strict=False))
+
+
+def _smi(query: str) -> str:
+    if not shutil.which("nvidia-smi"):
+        return ""
+    command = ["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader,nounits", "-i", "0"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+    return done.stdout.strip().splitlines()[0] if done.returncode == 0 and done.stdout.strip() else ""
+
+
+def _version(package: str) -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""
+
+
+def _cpu_name() -> str:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as lines:  # noqa: PTH123
+            return next((x.partition(":")[2].strip() for x in lines if x.startswith("model name")), "")
+    except OSError:
+        return platform.processor()

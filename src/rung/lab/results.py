@@ -1,0 +1,115 @@
+"""The store of measurements: JSON lines that are only ever added to.
+
+One line a measurement, whole or not at all: it is written by a single `write` to a file opened for
+appending, so that two processes may share a store, and a line cut short by a power failure is skipped
+with a warning.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import subprocess
+import time
+import warnings
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from rung.errors import RungError
+
+FORMAT = "rung-result-1"
+
+
+def default_path() -> Path:
+    """Where results go unless told otherwise: the user's data folder."""
+    if "RUNG_RESULTS" in os.environ:
+        return Path(os.environ["RUNG_RESULTS"])
+    base = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
+    return Path(base) / "rung" / "results.jsonl"
+
+
+def key_of(row: dict[str, Any]) -> str:
+    """Content address: what was measured, not what came out of it."""
+    names = ("kind", "operation", "rung", "digest", "dtype", "values", "tuning", "options")
+    identity = {n: row.get(n) for n in names}
+    identity["gpu"] = row.get("machine", {}).get("gpu")
+    identity["driver"] = row.get("machine", {}).get("driver")
+    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:20]
+
+
+def append(row: dict[str, Any], path: Path | None = None) -> dict[str, Any]:
+    """Add one measurement; gives it back with its key, time and commit."""
+    path = path or default_path()
+    whole = {
+        "format": FORMAT,
+        "key": key_of(row),
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "commit": _commit(),
+        **row,
+    }
+    line = json.dumps(whole, ensure_ascii=False) + "\n"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        try:
+            _mend_tail(file)
+            data = line.encode()
+            written = os.write(file, data)
+            if written != len(data):  # a full disk may take only part of the line
+                os.ftruncate(file, os.fstat(file).st_size - written)
+                raise OSError(28, "No space left on device")
+        finally:
+            os.close(file)
+    except OSError as error:
+        raise RungError(
+            f"{path} cannot be written: {error.strerror}; RUNG_RESULTS names another place."
+        ) from None
+    return whole
+
+
+def _mend_tail(file: int) -> None:
+    """Begin a line of our own where the last writer was cut off in the middle of its."""
+    size = os.fstat(file).st_size
+    if size and os.pread(file, 1, size - 1) != b"\n":
+        os.write(file, b"\n")
+
+
+def read(path: Path | None = None) -> Iterator[dict[str, Any]]:
+    """Every whole measurement in the store."""
+    path = path or default_path()
+    if not path.exists():
+        return
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except OSError as error:
+        raise RungError(f"{path} cannot be read: {error.strerror}.") from None
+    strangers = 0
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        row = None
+        with contextlib.suppress(ValueError):
+            row = json.loads(line)
+        if isinstance(row, dict) and row.get("format") == FORMAT:
+            yield row
+        elif row is None:
+            warnings.warn(f"{path}, line {number} is cut short and was skipped.", stacklevel=2)
+        else:
+            strangers += 1
+    if strangers:
+        raise RungError(f"{path} is not a file of rung's results ({strangers} lines are of another kind).")
+
+
+@cache
+def _commit() -> str:
+    """The commit of a source checkout; empty for an installed package."""
+    here = Path(__file__).resolve().parent
+    command = ["git", "-C", str(here), "rev-parse", "--short=12", "HEAD"]
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+        done = subprocess.run(command, capture_output=True, text=True, timeout=5, check=False)
+        return done.stdout.strip() if done.returncode == 0 else ""
+    return ""

@@ -1,0 +1,144 @@
+"""Times prepared calls on a GPU so that the figure means what it says.
+
+Cold: the inputs rotate over more memory than the caches hold. Short kernels are timed as one CUDA
+graph of many calls, so that neither Python nor a launch gap is counted; longer ones as a graph of one
+call each. Warm: one set of inputs, replayed. Competitors take turns, sample by sample.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+
+from rung.lab import statistics
+
+SHORT = 20e-6  # below this a single call cannot be timed by events
+CALLS = 20
+MIN_SAMPLES = 10
+MAX_SETS = 256
+
+
+def sets_needed(bytes_of_a_set: int) -> int:
+    """How many sets of operands it takes to sweep every cache: max(256 MB, 4 x L2)."""
+    l2 = torch.cuda.get_device_properties(torch.cuda.current_device()).L2_cache_size
+    wanted = max(256 << 20, 4 * l2)
+    return max(2, min(MAX_SETS, math.ceil(wanted / max(1, bytes_of_a_set)) + 1))
+
+
+@dataclass
+class Contestant:
+    """One competitor: a call for each set of operands, and what was measured of it."""
+
+    name: str
+    calls: list[Callable[[], None]]
+    notes: list[str] = field(default_factory=list)
+    cold: list[float] = field(default_factory=list)  # seconds a call
+    warm: list[float] = field(default_factory=list)
+    _units: list[tuple[Callable[[], None], int]] = field(default_factory=list)  # (replay, calls in it)
+    _warm: tuple[Callable[[], None], int] | None = None
+    _next: int = 0
+
+    def get_ready(self) -> None:
+        """Warm up, estimate, and record the graphs."""
+        estimate = _estimate(self.calls[0])
+        short = estimate < SHORT
+        try:
+            if short:
+                count = max(CALLS, len(self.calls))
+                self._units = [(_graph([self.calls[i % len(self.calls)] for i in range(count)]), count)]
+            else:
+                self._units = [(_graph([call]), 1) for call in self.calls]
+            repeat = CALLS if estimate < 1e-3 else 1
+            self._warm = (_graph([self.calls[0]] * repeat), repeat)
+        except RuntimeError as error:
+            torch.cuda.synchronize()
+            reason = str(error).splitlines()[0][:90]
+            self.notes.append(f"not capturable ({reason}), so launches are counted")
+            self._units = [(call, 1) for call in self.calls]
+            self._warm = (self.calls[0], 1)
+        for replay, _ in self._units[:2]:
+            replay()
+        torch.cuda.synchronize()
+
+    def sample(self) -> None:
+        """One cold sample, on the next set of operands."""
+        replay, count = self._units[self._next % len(self._units)]
+        self._next += 1
+        self.cold.append(_seconds(replay) / count)
+
+    def sample_warm(self) -> None:
+        """One warm sample: the same operands again and again."""
+        assert self._warm is not None
+        replay, count = self._warm
+        self.warm.append(_seconds(replay) / count)
+
+    def replay(self) -> None:
+        """Run everything that was timed once more, for its outputs to be looked at."""
+        for unit, _ in self._units:
+            unit()
+
+
+def race(contestants: list[Contestant], *, seconds: float = 0.6, warm: bool = True) -> None:
+    """Take cold samples turn by turn until each is known to half a percent, or its time is up."""
+    spent = dict.fromkeys(range(len(contestants)), 0.0)
+    running = set(spent)
+    while running:
+        for index in sorted(running):
+            one = contestants[index]
+            start = time.perf_counter()
+            one.sample()
+            spent[index] += time.perf_counter() - start
+            enough = len(one.cold) >= MIN_SAMPLES and (statistics.settled(one.cold) or spent[index] > seconds)
+            if enough or (spent[index] > 5 * seconds and len(one.cold) >= 3):
+                running.discard(index)
+    for one in contestants:
+        if len(one.cold) < MIN_SAMPLES:
+            one.notes.append(f"{len(one.cold)} samples only: a call takes {one.cold[-1]:.2g} s")
+    if not warm:
+        return
+    for _ in range(MIN_SAMPLES):
+        for one in contestants:
+            if statistics.summarise(one.cold).median < 0.05:
+                one.sample_warm()
+
+
+def _estimate(call: Callable[[], None]) -> float:
+    """Seconds a call, after at least 3 calls and 25 ms of warming up."""
+    start = time.perf_counter()
+    for index in range(1000):
+        call()
+        if index >= 2:
+            torch.cuda.synchronize()
+            if time.perf_counter() - start > 0.025:
+                break
+    # A single call is all launch; many in a row show what the GPU itself takes.
+    took = _seconds(lambda: _repeat(call, 5)) / 5
+    return took if took > 2e-4 else _seconds(lambda: _repeat(call, CALLS)) / CALLS
+
+
+def _repeat(call: Callable[[], None], times: int) -> None:
+    for _ in range(times):
+        call()
+
+
+def _seconds(work: Callable[[], None]) -> float:
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    start.record()  # type: ignore[no-untyped-call]
+    work()
+    end.record()  # type: ignore[no-untyped-call]
+    end.synchronize()
+    return float(start.elapsed_time(end)) * 1e-3  # type: ignore[no-untyped-call]
+
+
+def _graph(calls: list[Callable[[], None]]) -> Callable[[], None]:
+    graph = torch.cuda.CUDAGraph()
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        for call in calls:
+            call()
+    replay: Callable[[], None] = graph.replay
+    return replay
