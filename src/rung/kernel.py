@@ -243,7 +243,7 @@ class CudaRung(Rung):
         from rung.cuda.launch import Build
 
         names = self.names(values, dtype, tuning)
-        defines = {"Real": dtype.ctype, dtype.macro: "1"}
+        defines = {dtype.macro: "1"}
         defines |= {name: str(value) for name, value in self.tuned(tuning).items()}
         for name, expression in self.header.define.items():
             defines[name] = str(evaluate_int(expression, names, f"define.{name}"))
