@@ -1,7 +1,7 @@
 """Where CUDA's own headers come from: NVRTC's bundle, an installed toolkit, or pip wheels.
 
-NVRTC brings its headers along only since 13.3. Before that `cuda_fp16.h` and the rest have to be found on disk,
-in a toolkit or in the runtime, CRT and CCCL wheels, of which none is complete alone.
+NVRTC brings its headers along only since 13.3. Before that `cuda_fp16.h` and the rest have to be found on
+disk, in a toolkit or in the runtime, CRT and CCCL wheels, of which none is complete alone.
 """
 
 from __future__ import annotations
@@ -64,7 +64,9 @@ def _find(nvrtc: tuple[int, int], override: str, environment: tuple[str, ...]) -
 
 def _bundle_can_unpack() -> bool:
     """NVRTC writes its bundle below the user's cache folder, and fails when it cannot."""
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path(os.environ.get("HOME") or "~").expanduser() / ".cache")
+    folder = Path(
+        os.environ.get("XDG_CACHE_HOME") or Path(os.environ.get("HOME") or "~").expanduser() / ".cache"
+    )
     existing = next(p for p in (folder, *folder.absolute().parents) if p.exists())
     return existing.is_dir() and os.access(existing, os.W_OK)
 
@@ -107,7 +109,9 @@ def _described(source: str, folders: tuple[str, ...]) -> Headers:
     for folder in folders:
         file = Path(folder) / "cuda.h"
         if file.is_file():
-            found = re.search(r"^\s*#\s*define\s+CUDA_VERSION\s+(\d+)", file.read_text(errors="replace"), re.MULTILINE)
+            found = re.search(
+                r"^\s*#\s*define\s+CUDA_VERSION\s+(\d+)", file.read_text(errors="replace"), re.MULTILINE
+            )
             if found:
                 number = int(found.group(1))
                 return Headers(source, folders, version=f"{number // 1000}.{number % 1000 // 10}")

@@ -10,12 +10,12 @@ if TYPE_CHECKING:
     import torch
 
 Argument = tuple[str, Any]
-"""(kind, value): ("pointer", tensor or None), or "i32" "u32" "i64" "u64" "f32" "f64" "bool" "f16" "bf16" and a number."""
+"""(kind, value): "pointer" and a tensor or None; i32 u32 i64 u64 f32 f64 bool f16 bf16 and a number."""
 
 
 @dataclass(frozen=True)
 class LaunchConfig:
-    """A grid in blocks (also when they come in clusters), a block in threads, dynamic shared memory in bytes."""
+    """Grid in blocks (also when they come in clusters), block in threads, dynamic shared memory in bytes."""
 
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
@@ -35,7 +35,7 @@ class LaunchConfig:
 
 @dataclass(frozen=True)
 class Build:
-    """Everything that determines compiled code, but for the architecture; `origin` is the path shown in errors."""
+    """What determines compiled code, but for the architecture; `origin` is the path shown in errors."""
 
     source: str
     origin: str
@@ -64,7 +64,7 @@ class Module(Protocol):
     def resources(self) -> Mapping[str, Resources]: ...
 
     def prepare(self, kernel: str, config: LaunchConfig) -> None:
-        """Checks the launch against the hardware's limits and makes it ready; needed before a graph capture."""
+        """Checks the launch against the hardware's limits and makes it ready; call it before a capture."""
 
     def launch(self, kernel: str, config: LaunchConfig, args: Sequence[Argument]) -> None:
         """One launch on torch's current stream."""
@@ -78,6 +78,6 @@ class Module(Protocol):
 
 def load(build: Build) -> Module:
     """Compiles `build` for the current CUDA device, or takes it from the cache, and loads it."""
-    from rung.cuda import driver
+    from rung.cuda.driver import load_module
 
-    return driver.load(build)
+    return load_module(build)

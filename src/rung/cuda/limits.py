@@ -1,7 +1,7 @@
-"""What each GPU architecture allows a kernel: resident threads, registers, shared memory, and the occupancy they give.
+"""What each GPU architecture allows a kernel (threads, registers, shared memory), and the occupancy of it.
 
-Figures: CUDA C++ Programming Guide, "Technical Specifications per Compute Capability"; the same stand in CCCL's
-`cuda/__device/arch_traits.h`. Allocation units and the order of rounding: `cuda_occupancy.h` of CUDA 13.0.
+Figures: CUDA C++ Programming Guide, "Technical Specifications per Compute Capability"; the same stand in
+CCCL's `cuda/__device/arch_traits.h`. Allocation units and rounding: `cuda_occupancy.h` of CUDA 13.0.
 """
 
 from __future__ import annotations
@@ -83,16 +83,18 @@ def limits(arch: str) -> Limits:
 
 @dataclass(frozen=True)
 class Occupancy:
-    """Blocks and warps resident on one multiprocessor, the fraction of its warp slots, and what stops at that."""
+    """Blocks and warps resident on a multiprocessor, the fraction of its warp slots, and what limits them."""
 
     blocks: int
     warps: int
     fraction: float
-    limiter: str  # "threads", "registers", "shared memory", "blocks", or "does not fit" for what cannot launch
+    limiter: (
+        str  # "threads", "registers", "shared memory", "blocks", or "does not fit" for what cannot launch
+    )
 
 
 def occupancy(arch: str | Limits, threads: int, registers: int, shared: int) -> Occupancy:
-    """Theoretical occupancy of blocks of `threads`, each of `registers`, with `shared` bytes (static and dynamic)."""
+    """Occupancy of blocks of `threads`, each of `registers`; `shared` is static plus dynamic bytes."""
     at = limits(arch) if isinstance(arch, str) else arch
     possible = _possible_blocks(at, threads, registers, shared)
     blocks = min(possible.values())
@@ -141,7 +143,9 @@ def hint(arch: str, threads: int, registers: int, shared: int) -> str:
     if now.fraction >= 1:
         return ""
     if now.limiter == "registers":
-        fewer = _first(range(registers - 1, 15, -1), lambda r: occupancy(at, threads, r, shared).warps > now.warps)
+        fewer = _first(
+            range(registers - 1, 15, -1), lambda r: occupancy(at, threads, r, shared).warps > now.warps
+        )
         return f"at most {fewer} registers a thread" if fewer else ""
     if now.limiter == "shared memory":
         step = range(shared // _SHARED_UNIT * _SHARED_UNIT, -1, -_SHARED_UNIT)
@@ -180,16 +184,16 @@ def refusal(
     shared = static_shared + config.shared
     if shared > at.shared_block or config.shared < 0:
         return (
-            f"a block wants {shared} bytes of shared memory ({static_shared} static, {config.shared} dynamic), "
-            f"and {at.arch} has {at.shared_block}"
+            f"a block wants {shared} bytes of shared memory ({static_shared} static, {config.shared} dynamic)"
+            f", and {at.arch} has {at.shared_block}"
         )
     if config.threads > threads_kernel:
         return (
-            f"its block has {config.threads} threads, and this kernel ({registers} registers a thread, or its "
-            f"__launch_bounds__) allows {threads_kernel}"
+            f"its block has {config.threads} threads, and this kernel ({registers} registers a thread, or "
+            f"its __launch_bounds__) allows {threads_kernel}"
         )
     if registers and _blocks_by_registers(at, _warps(config.threads), registers) == 0:
-        return f"{config.threads} threads of {registers} registers are more than the {at.registers_block} of a block"
+        return f"{config.threads} threads of {registers} registers exceed a block's {at.registers_block}"
     return _cluster_refusal(at, config)
 
 

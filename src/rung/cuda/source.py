@@ -16,7 +16,7 @@ from rung.errors import RungError
 
 @dataclass(frozen=True)
 class Parameter:
-    """One kernel parameter; `ctype` is the pointed-to type when `pointer` is set, and carries no qualifiers."""
+    """One kernel parameter; `ctype`, without qualifiers, is the pointed-to type when `pointer` is set."""
 
     ctype: str
     name: str
@@ -33,9 +33,37 @@ class _Signature:
 
 
 _QUALIFIERS = frozenset(
-    "const volatile __restrict__ __restrict restrict __grid_constant__ register struct class enum union typename".split()
+    [
+        "const",
+        "volatile",
+        "__restrict__",
+        "__restrict",
+        "restrict",
+        "__grid_constant__",
+        "register",
+        "struct",
+        "class",
+        "enum",
+        "union",
+        "typename",
+    ]
 )
-_BASIC = frozenset("void bool char short int long float double signed unsigned wchar_t auto".split())
+_BASIC = frozenset(
+    [
+        "void",
+        "bool",
+        "char",
+        "short",
+        "int",
+        "long",
+        "float",
+        "double",
+        "signed",
+        "unsigned",
+        "wchar_t",
+        "auto",
+    ]
+)
 _BLANKED = re.compile(
     r"""
       /\*.*?(?:\*/|\Z)                                       # block comment
@@ -52,7 +80,7 @@ _CLOSING = {"(": ")", "[": "]", "{": "}", "<": ">"}
 
 
 def kernel_parameters(source: str, kernel: str, origin: str) -> tuple[Parameter, ...]:
-    """The parameters of `kernel` in order; `name<float, 4>` stands for that instance of the template `name`."""
+    """The parameters of `kernel` in order; `name<float, 4>` is that instance of the template `name`."""
     name, _, arguments = kernel.partition("<")
     name = name.strip().rpartition("::")[2]
     found = [s for s in _signatures(source) if s.kernel == name]
@@ -63,7 +91,8 @@ def kernel_parameters(source: str, kernel: str, origin: str) -> tuple[Parameter,
     signature = next((s for s in found if s.body), found[0])
     given = _split(arguments.rstrip().removesuffix(">")) if arguments else []
     types = {
-        parameter: given[i] if i < len(given) else default for i, (parameter, default) in enumerate(signature.template)
+        parameter: given[i] if i < len(given) else default
+        for i, (parameter, default) in enumerate(signature.template)
     }
     texts = _split(signature.parameters)
     if texts in ([], ["void"]):
@@ -95,7 +124,9 @@ def _drop_disabled(text: str) -> str:
         directive = re.match(r"\s*#\s*(\w+)\s*(.*)", line)
         word, rest = (directive.group(1), directive.group(2).strip()) if directive else ("", "")
         if word.startswith("if"):
-            stack.append({"0": True, "false": True, "1": False, "true": False}.get(rest) if word == "if" else None)
+            stack.append(
+                {"0": True, "false": True, "1": False, "true": False}.get(rest) if word == "if" else None
+            )
         elif word == "else" and stack and stack[-1] is not None:
             stack[-1] = not stack[-1]
         elif word == "elif" and stack and stack[-1] is not None:
@@ -127,7 +158,9 @@ def _signatures(source: str) -> Iterator[_Signature]:
             closing = _matching(tokens, opening)
             after = tokens[closing + 1].group() if closing + 1 < len(tokens) else ""
             if after in ("{", ";"):
-                inside = text[tokens[opening].end() : tokens[closing].start()] if closing < len(tokens) else ""
+                inside = (
+                    text[tokens[opening].end() : tokens[closing].start()] if closing < len(tokens) else ""
+                )
                 yield _Signature(token, _template(text[: mark.start()]), inside, after == "{")
                 break
             i = closing + 1  # an attribute or macro with arguments, such as __launch_bounds__(BLOCK, 2)
@@ -192,8 +225,15 @@ def _parameter(text: str, types: dict[str, str], where: str) -> Parameter:
     const = "const" in words
     kept = [w for w in words if w not in _QUALIFIERS]
     names = [w for w in re.findall(r"[A-Za-z_]\w*", tail) if w not in _QUALIFIERS] if star else kept[1:]
-    if not names or names[-1] in _BASIC or not re.match(r"[A-Za-z_]", names[-1]) or (not star and kept[-2] == "::"):
-        raise RungError(f"{where} has no name ('{' '.join(text.split())}'), and parameters are bound by name.")
+    if (
+        not names
+        or names[-1] in _BASIC
+        or not re.match(r"[A-Za-z_]", names[-1])
+        or (not star and kept[-2] == "::")
+    ):
+        raise RungError(
+            f"{where} has no name ('{' '.join(text.split())}'), and parameters are bound by name."
+        )
     if not star:
         kept = kept[:-1]
     ctype = _spelled([types.get(w, w) or w for w in kept])
@@ -202,8 +242,14 @@ def _parameter(text: str, types: dict[str, str], where: str) -> Parameter:
 
 def _spelled(words: list[str]) -> str:
     """One spelling for each integer type ("long unsigned int" is "unsigned long"); other types as written."""
-    if words and all(w in _BASIC for w in words) and len({"int", "signed", "unsigned", "short", "long"} & set(words)):
-        sign = "unsigned " if "unsigned" in words else "signed " if "signed" in words and "char" in words else ""
+    if (
+        words
+        and all(w in _BASIC for w in words)
+        and len({"int", "signed", "unsigned", "short", "long"} & set(words))
+    ):
+        sign = (
+            "unsigned " if "unsigned" in words else "signed " if "signed" in words and "char" in words else ""
+        )
         core = [w for w in words if w not in ("signed", "unsigned")]
         if "short" in core or "long" in core:
             core = [w for w in core if w != "int"]

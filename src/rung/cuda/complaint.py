@@ -1,0 +1,52 @@
+"""Turns a failed compilation's log into its first errors, with file, line and the line itself."""
+
+from __future__ import annotations
+
+import re
+
+from rung.cuda.headers import NEEDED, OVERRIDE, Headers
+from rung.cuda.launch import Build
+
+_SHOWN_ERRORS = 3
+_ERROR = re.compile(r"^(?P<file>[^\n]*?)\((?P<line>\d+)\): (?:catastrophic )?error(?: #\S+)?: (?P<text>.*)$")
+
+
+def complaint(build: Build, arch: str, found: Headers, text: str) -> str:
+    """What NVRTC said, for people."""
+    lines = text.replace("\0", "").splitlines()
+    errors = [match for line in lines if (match := _ERROR.match(line))]
+    shown = []
+    for match in errors[:_SHOWN_ERRORS]:
+        shown.append(f"  {match['file']}:{match['line']}: {match['text']}")
+        if match["file"] == build.origin:
+            code = build.source.splitlines()[int(match["line"]) - 1 : int(match["line"])]
+            shown += [f"    {match['line']} | {c.strip()}" for c in code]
+    count = len(errors)
+    if not errors:
+        assembler = [line.strip() for line in lines if re.search(r"\b(error|fatal)\b", line)]
+        count, shown = len(assembler), [f"  {line}" for line in assembler[:_SHOWN_ERRORS]]
+    if not shown:
+        shown = [f"  {line}" for line in lines if line.strip()][:_SHOWN_ERRORS]
+    if count > _SHOWN_ERRORS:
+        shown.append(f"  and {count - _SHOWN_ERRORS} more")
+    hint = _hint(found, " ".join(match["text"] for match in errors))
+    return "\n".join(
+        [f"{build.origin} does not compile for {arch}:", *shown, *([f"  {hint}"] if hint else [])]
+    )
+
+
+def _hint(found: Headers, errors: str) -> str:
+    absent = re.search(r'cannot open source file "([^"]+)"', errors)
+    if not absent:
+        return ""
+    name = absent.group(1)
+    if re.fullmatch(r"std\w+\.h|c?std\w+|math\.h|cmath|vector|string|algorithm|iostream", name):
+        return (
+            f"NVRTC has no standard library: leave <{name}> out, the types and maths it is for are built in."
+        )
+    if name in NEEDED or name.startswith(("crt/", "nv/", "cuda", "cooperative_groups/")):
+        return (
+            f"CUDA's headers come from: {found.source}. Install nvidia-cuda-runtime, nvidia-cuda-crt and "
+            f"nvidia-cuda-cccl of NVRTC's version, or set {OVERRIDE} to a toolkit's include folder."
+        )
+    return ""

@@ -1,0 +1,141 @@
+"""Compiled code on disk, under a key of everything that determines it.
+
+The key holds source, the files of ours that it includes, macros, options, architecture, compiler and headers.
+cuda.core's own cache refuses template instances and include folders, hence this one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import tempfile
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from rung.cuda.headers import Headers
+from rung.cuda.launch import Build, Resources
+from rung.errors import RungError
+
+_FORMAT = "1"  # of the entries
+_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*(?:"([^"\n]+)"|<([^>\n]+)>)', re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Cubin:
+    """Compiled code on disk; `lowered` gives each kernel's symbol, mangled for a template."""
+
+    path: Path
+    arch: str
+    lowered: dict[str, str]
+    resources: dict[str, Resources]
+    log: str
+    key: str = field(default="", compare=False)
+
+    @property
+    def spilling(self) -> tuple[str, ...]:
+        """Kernels whose registers did not suffice."""
+        return tuple(k for k, r in self.resources.items() if r.spill_stores or r.spill_loads)
+
+
+def cache_folder() -> Path:
+    """Where compiled code is kept: $RUNG_CACHE, or ~/.cache/rung."""
+    given = os.environ.get("RUNG_CACHE")
+    if given:
+        return Path(given).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rung"
+
+
+def includes_of(build: Build) -> Iterator[tuple[str, str]]:
+    """(path, text) of the files of ours that the source includes, at any depth; CUDA's are not ours."""
+    folders = [Path(f) for f in build.include]
+    queue = [(build.source, Path(build.origin).parent)]
+    seen: set[Path] = set()
+    while queue:
+        text, here = queue.pop()
+        for match in _INCLUDE.finditer(text):
+            name = match.group(1) or match.group(2)
+            for folder in (here, *folders):
+                path = folder / name
+                if path.is_file():
+                    if path.resolve() not in seen:
+                        seen.add(path.resolve())
+                        inner = path.read_text(errors="replace")
+                        queue.append((inner, path.parent))
+                        yield str(path), inner
+                    break
+
+
+def key_of(
+    build: Build, arch: str, headers: Headers, nvrtc: tuple[int, int], includes: dict[str, str]
+) -> str:
+    line_info = any("lineinfo" in option for option in build.options)
+    parts = [
+        _FORMAT,
+        build.source,
+        build.origin if line_info else "",
+        build.kernels,
+        build.defines,
+        build.options,
+        arch,
+        sorted((Path(path).name, _digest(text.encode())) for path, text in includes.items()),
+        nvrtc,
+        [headers.source, headers.folders, headers.version],
+    ]
+    return _digest(json.dumps(parts).encode())[:32]
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def read(key: str, build: Build, arch: str) -> Cubin | None:
+    """The cached cubin, or None when it is absent or damaged."""
+    folder = cache_folder() / "cubin"
+    try:
+        entry = json.loads((folder / f"{key}.json").read_text())
+        path = folder / f"{entry['sha256'][:32]}.cubin"
+        if _digest(path.read_bytes()) != entry["sha256"] or set(entry["lowered"]) != set(build.kernels):
+            return None
+        resources = {k: Resources(**r) for k, r in entry["resources"].items()}
+        return Cubin(path, arch, entry["lowered"], resources, entry["log"], key)
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def write(
+    key: str, code: bytes, arch: str, lowered: dict[str, str], resources: dict[str, Resources], log: str
+) -> Cubin:
+    """The code goes first, under its own hash: an entry never names the code of another writer."""
+    folder = cache_folder() / "cubin"
+    digest = _digest(code)
+    entry = {
+        "sha256": digest,
+        "arch": arch,
+        "lowered": lowered,
+        "resources": {k: asdict(r) for k, r in resources.items()},
+        "log": log,
+    }
+    path = folder / f"{digest[:32]}.cubin"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        _replace(path, code)
+        _replace(folder / f"{key}.json", json.dumps(entry).encode())
+    except OSError as problem:
+        raise RungError(
+            f"The cache folder {folder} cannot be written ({problem.strerror}): set RUNG_CACHE to another."
+        ) from problem
+    return Cubin(path, arch, lowered, resources, log, key)
+
+
+def _replace(path: Path, data: bytes) -> None:
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".part")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise

@@ -1,0 +1,165 @@
+"""One prepared launch: arguments packed by kind into a buffer, the driver called with it, failures told.
+
+Python numbers would go out as 64 bits whatever the parameter is; here the kind decides.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from rung.cuda.launch import Argument
+from rung.errors import RungError
+
+# Each argument has a slot of eight bytes; the kind gives its bytes within.
+_FORMATS = {
+    "pointer": "Q",
+    "i32": "i4x",
+    "u32": "I4x",
+    "i64": "q",
+    "u64": "Q",
+    "f32": "f4x",
+    "f64": "d",
+    "bool": "?7x",
+    "f16": "e6x",
+    "bf16": "H6x",
+}
+SIZES = {kind: struct.calcsize(layout[0]) for kind, layout in _FORMATS.items()}
+_SLOT = 8
+
+_last_kernel = ""
+
+
+def synchronize() -> None:
+    """Waits for the current device; a failed kernel becomes a RungError with its name."""
+    try:
+        torch.cuda.synchronize()
+    except RuntimeError as problem:
+        reason = str(problem).strip().splitlines()[0]
+        name = f"kernel '{_last_kernel}'" if _last_kernel else "a kernel"
+        raise RungError(f"{name} failed on the GPU ({reason}); {_LOST}.") from problem
+
+
+_LOST = "the CUDA context of this process is lost, compute-sanitizer on a small case shows the faulty access"
+
+
+class Launcher:
+    """A launch whose arguments lie packed in a buffer; calling it enqueues the kernel."""
+
+    __slots__ = ("_buffer", "_config", "_function", "_index", "_kernel", "_layout", "_origin",
+                 "_parameters", "_pointers", "_start", "_stream", "keep")  # fmt: skip
+
+    def __init__(
+        self, origin: str, kernel: str, function: Any, config: Any, kinds: tuple[str, ...], device: int
+    ) -> None:
+        from cuda.bindings import driver
+
+        self._origin = origin
+        self._kernel = kernel
+        self._function = function
+        self._config = config
+        self._index = device
+        self._layout = struct.Struct("<" + "".join(_FORMATS[kind] for kind in kinds))
+        self._buffer = ctypes.create_string_buffer(max(1, _SLOT * len(kinds)))
+        first = ctypes.addressof(self._buffer)
+        self._pointers = (ctypes.c_void_p * max(1, len(kinds)))(
+            *[first + _SLOT * i for i in range(len(kinds))]
+        )
+        self._parameters = ctypes.addressof(self._pointers)
+        self._start = driver.cuLaunchKernelEx
+        self._stream = -1
+        self.keep: tuple[Any, ...] = ()
+
+    def pack(self, args: Sequence[Argument]) -> None:
+        try:
+            self._layout.pack_into(
+                self._buffer, 0, *[self._encoded(i, *argument) for i, argument in enumerate(args)]
+            )
+        except (struct.error, TypeError, OverflowError) as problem:
+            raise RungError(self._misfit(args, problem)) from problem
+
+    def _encoded(self, i: int, kind: str, value: Any) -> Any:
+        if kind == "pointer":
+            if value is None:
+                return 0
+            if value.device.index != self._index:
+                raise RungError(
+                    f"argument {i + 1} of kernel '{self._kernel}' is a tensor on {value.device}, "
+                    f"and the kernel runs on cuda:{self._index}."
+                )
+            return value.data_ptr()
+        return _bfloat16_bits(value) if kind == "bf16" else value
+
+    def _misfit(self, args: Sequence[Argument], problem: Exception) -> str:
+        for i, (kind, value) in enumerate(args):
+            try:
+                struct.pack("<" + _FORMATS[kind], self._encoded(i, kind, value))
+            except (struct.error, TypeError, OverflowError):
+                return f"argument {i + 1} of kernel '{self._kernel}' is {value!r}, no {kind}: {problem}."
+        return f"the arguments of kernel '{self._kernel}' cannot be packed: {problem}."
+
+    def __call__(self) -> None:
+        global _last_kernel
+        stream = current_stream(self._index)
+        if stream != self._stream:
+            self._config.hStream = stream
+            self._stream = stream
+        error = self._start(self._config, self._function, self._parameters, 0)[0]
+        if error:
+            raise RungError(self._failure(error))
+        _last_kernel = self._kernel
+
+    def _failure(self, error: Any) -> str:
+        what = f"kernel '{self._kernel}' of {self._origin} could not be launched ({_reason(error)})"
+        if _last_kernel and error.name in _STICKY:
+            return f"{what}: kernel '{_last_kernel}', launched before it, had failed; {_LOST}."
+        return f"{what}: check its grid, block, shared memory and cluster."
+
+
+_STICKY = frozenset(
+    f"CUDA_ERROR_{name}"
+    for name in (
+        "ILLEGAL_ADDRESS",
+        "MISALIGNED_ADDRESS",
+        "ILLEGAL_INSTRUCTION",
+        "INVALID_ADDRESS_SPACE",
+        "INVALID_PC",
+        "HARDWARE_STACK_ERROR",
+        "LAUNCH_FAILED",
+        "LAUNCH_TIMEOUT",
+        "ASSERT",
+        "CONTEXT_IS_DESTROYED",
+    )
+)
+
+
+def current_stream(index: int) -> int:
+    """torch's current stream as a handle, without making a Python stream object."""
+    return int(torch._C._cuda_getCurrentRawStream(index))
+
+
+def _bfloat16_bits(value: float) -> int:
+    """The upper half of the float's bits, rounded to nearest even."""
+    (bits,) = struct.unpack("<I", struct.pack("<f", value))
+    if value != value:
+        return 0x7FC0
+    return int((bits + 0x7FFF + (bits >> 16 & 1)) >> 16)
+
+
+def check(result: tuple[Any, ...], what: str) -> Any:
+    """The value of a driver call, or a RungError that says `what` and the driver's reason."""
+    error, *values = result
+    if error:
+        raise RungError(f"{what} ({_reason(error)}).")
+    return values[0] if values else None
+
+
+def _reason(error: Any) -> str:
+    from cuda.bindings import driver
+
+    failed, text = driver.cuGetErrorString(error)
+    return f"{error.name}: {text.decode()}" if not failed and text else str(error.name)
