@@ -26,7 +26,10 @@ class Buffer:
 
 @dataclass(frozen=True)
 class Launch:
-    """One kernel launch: which kernel, over what grid, and how."""
+    """One kernel launch: which kernel, over what grid, and how.
+
+    Neighbours with the same `each` are repeated together, as the layers of a model are.
+    """
 
     kernel: str
     grid: tuple[Expression, ...]
@@ -36,6 +39,7 @@ class Launch:
     cluster: tuple[Expression, ...] | None = None
     pdl: bool = False
     when: Expression | None = None
+    each: tuple[str, Expression] | None = None  # (name, count): repeated with name = 0 .. count - 1
     bind: dict[str, str | int | float] = field(default_factory=dict)
 
 
@@ -203,5 +207,15 @@ class _Reader:
             cluster=self.three(entry["cluster"], "cluster") if "cluster" in entry else None,
             pdl=self.flag(entry, "pdl"),
             when=self.expression(entry["when"], "when") if "when" in entry else None,
+            each=self.each(entry),
             bind=self.bind(entry),
         )
+
+    def each(self, entry: dict[str, Any]) -> tuple[str, Expression] | None:
+        if "each" not in entry:
+            return None
+        each = self.table(entry, "each")
+        if len(each) != 1:
+            raise self.fail('each is not one name and its count; write each = { layer = "L" }.')
+        name, count = next(iter(each.items()))
+        return name, self.expression(count, f"each.{name}")

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import itertools
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -267,10 +268,20 @@ class CudaRung(Rung):
     ) -> list[tuple[str, LaunchConfig]]:
         """The kernels that a call at this shape launches, and how."""
         names = self.names(values, dtype, tuning, device=device)
-        return [(e.kernel, self._config(e, names)) for e in self.header.launches if self._wanted(e, names)]
+        return [(e.kernel, self._config(e, scope)) for e, scope in self._schedule(names)]
 
-    def _wanted(self, entry: frontmatter.Launch, names: Values) -> bool:
-        return entry.when is None or bool(evaluate(entry.when, names))
+    def _schedule(self, names: Values) -> Iterator[tuple[frontmatter.Launch, Values]]:
+        """The launches in their order, each with the names that its expressions may use."""
+        for each, group in itertools.groupby(self.header.launches, key=lambda entry: entry.each):
+            entries = list(group)
+            rounds = [names]
+            if each is not None:
+                count = evaluate_int(each[1], names, f"each.{each[0]}")
+                rounds = [{**names, each[0]: i} for i in range(count)]
+            for scope in rounds:
+                for entry in entries:
+                    if entry.when is None or bool(evaluate(entry.when, scope)):
+                        yield entry, scope
 
     def _config(self, entry: frontmatter.Launch, names: Values) -> LaunchConfig:
         from rung.cuda.launch import LaunchConfig
@@ -322,12 +333,10 @@ class CudaRung(Rung):
         for name, symbol in self.header.constants.items():
             steps.append(_constant_step(module, symbol, self._operand_tensor(name, tensors)))
         launched: list[tuple[str, LaunchConfig]] = []
-        for entry in self.header.launches:
-            if not self._wanted(entry, names):
-                continue
-            config = self._config(entry, names)
+        for entry, scope in self._schedule(names):
+            config = self._config(entry, scope)
             arguments = [
-                self._argument(p, entry, tensors, buffers, names, dtype)
+                self._argument(p, entry, tensors, buffers, scope, dtype)
                 for p in self.parameters[entry.kernel]
             ]
             module.prepare(entry.kernel, config)

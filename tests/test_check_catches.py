@@ -1,0 +1,68 @@
+"""Broken and cheating kernels: each must be caught, and for the right reason."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from rung import catalogue
+from rung.lab.check import Report, check
+
+BROKEN = Path(__file__).parent / "broken"
+
+
+def verdict_on(name: str, device: str = "emulator") -> Report:
+    rung = catalogue.rung_from_file(catalogue.operation("residual"), BROKEN / name)
+    return check(rung, "f32", device=device)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("partial_work.cu", "never written"),
+        ("nan.cu", "NaN"),
+        ("mutated_input.cu", "changed its input a"),
+        ("out_of_bounds_write.cu", "out"),
+        ("out_of_bounds_read.cu", "a"),
+        ("writes_before.cu", "before the start of out"),
+        ("race.cu", "race"),
+        ("divergent_barrier.cu", "__syncthreads"),
+        ("too_coarse.cu", "relative error"),
+        ("stale_output.py", "never written"),
+        ("cached_replay.py", "values are off"),
+    ],
+)
+def test_is_caught_on_the_emulator(name: str, reason: str) -> None:
+    report = verdict_on(name)
+    assert report.verdict == "failed"
+    assert reason in report.reason
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("partial_work.cu", "never written"),
+        ("nan.cu", "NaN"),
+        ("mutated_input.cu", "changed its input a"),
+        ("out_of_bounds_write.cu", "past the end of out"),
+        ("writes_before.cu", "before the start of out"),
+        ("too_coarse.cu", "relative error"),
+        ("stale_output.py", "never written"),
+        ("cached_replay.py", "values are off"),
+        ("side_stream.py", "current stream"),
+    ],
+)
+def test_is_caught_on_a_gpu(name: str, reason: str) -> None:
+    report = verdict_on(name, "cuda")
+    assert report.verdict == "failed"
+    assert reason in report.reason
+    torch.cuda.synchronize()
+
+
+def test_the_same_checks_pass_an_honest_kernel() -> None:
+    report = check(catalogue.find("residual/01_naive"), "f32", device="emulator")
+    assert report.verdict == "ok", report.reason
+    assert report.cases >= 6
+    assert report.runs >= 2 * report.cases
+    assert 0 < report.element < 1
