@@ -1,0 +1,81 @@
+/*---
+idea   = "Split the depth: SPLITS blocks share a tile of the output, each summing a stretch of C into float partials, and a second kernel adds them in a fixed order."
+expect = "Narrow outputs stop leaving most of the GPU idle: 256 x 768 has 48 tiles of 64 x 64 for 132 multiprocessors, and 192 pieces of work at four splits. Where tiles were plenty it only costs the partials' trip through memory."
+found  = ""
+provenance = "ours; split-K is named among the plans of the milestone 2 report"
+dtypes = ["bf16", "f16", "tf32"]
+needs  = [
+  "BM % WM == 0 and BN % WN == 0",
+  "BK * sizeof_real == 64 or BK * sizeof_real == 128",
+  "BM // WM * (BN // WN) <= 16",
+  "(BM * BK * sizeof_real // 16) % (BM // WM * (BN // WN) * 32) == 0",
+  "(BN * BK * sizeof_real // 16) % (BM // WM * (BN // WN) * 32) == 0",
+  "STAGES * (BM + BN) * BK * sizeof_real <= 232448",
+]
+[tune]
+SPLITS = [4, 2, 8, 16]
+BM = [64, 128]
+BN = [64, 128]
+BK = [32, 64]
+WM = [32, 64]
+WN = [32, 64]
+STAGES = [4, 3]
+[define]
+ALIGNED = "int(C * sizeof_real % 16 == 0)"
+[bind]
+M = "B * T"
+[buffers.partial]
+shape = ["SPLITS", "B * T", "OC"]
+dtype = "f32"
+[[launch]]
+kernel = "matmul_split"
+grid   = ["ceil_div(OC, BN)", "ceil_div(B * T, BM)", "SPLITS"]
+block  = "BM // WM * (BN // WN) * 32"
+shared = "STAGES * (BM + BN) * BK * sizeof_real"
+[[launch]]
+kernel = "add_partials"
+grid   = ["ceil_div(OC, 256)", "min(B * T, 65535)"]
+block  = 256
+---*/
+#include "mma_tile.cuh"
+
+using namespace mma_tile;
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+    matmul_split(const Real* x, const Real* weight, float* partial, int M, int OC, int C)
+{
+    extern __shared__ __align__(128) char smem[];
+
+    const int m0 = blockIdx.y * BM, n0 = blockIdx.x * BN, split = blockIdx.z;
+    const Place place;
+    const int tiles = ceil_div(C, BK), share = ceil_div(tiles, SPLITS);
+    const int first = min(split * share, tiles), last = min(first + share, tiles);
+
+    Sums sum = {};
+    multiply_tiles(sum, smem, TileCopy<BM>(x, m0, M, C), TileCopy<BN>(weight, n0, OC, C), place, first, last, C);
+
+    float* mine = partial + size_t(split) * M * OC;
+    for_each_pair(sum, place, m0, n0, M, OC, [&](int row, int col, float lo, float hi, bool second) {
+        float* to = mine + size_t(row) * OC + col;
+        if (OC % 2 == 0) {
+            *reinterpret_cast<float2*>(to) = make_float2(lo, hi);
+        } else {
+            to[0] = lo;
+            if (second) to[1] = hi;
+        }
+    });
+}
+
+extern "C" __global__ void add_partials(const float* partial, const Real* bias, Real* out, int M, int OC)
+{
+    const int col = blockIdx.x * blockDim.x + threadIdx.x;
+    if (col >= OC) return;
+    const float b = bias ? to_float(bias[col]) : 0.0f;
+    for (int row = blockIdx.y; row < M; row += gridDim.y) {
+        const size_t at = size_t(row) * OC + col;
+        float sum = b;
+#pragma unroll
+        for (int split = 0; split < SPLITS; split++) sum += partial[size_t(split) * M * OC + at];
+        out[at] = from_float<Real>(sum);
+    }
+}
