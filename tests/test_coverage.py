@@ -1,0 +1,112 @@
+"""docs/coverage.md says where each technique of the sources is found; here its words are held to account."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from rung import catalogue
+from rung.cli import VERBS
+from rung.errors import RungError
+
+ROOT = Path(__file__).parent.parent
+TABLE = ROOT / "docs" / "coverage.md"
+SOURCES = (
+    "gpu_lecture",
+    "ece408_milestone2",
+    "ece408_milestone3",
+    "flash_attention_case_study",
+    "attention_milestone",
+)
+STATES = ("there", "planned: ", "background: ")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One technique of one source, what realises it, and whether that is there."""
+
+    line: int
+    source: str
+    technique: str
+    by: str
+    state: str
+
+    @property
+    def names(self) -> list[str]:
+        return re.findall(r"`([^`]+)`", self.by)
+
+
+def read(text: str) -> list[Row]:
+    rows, source = [], ""
+    for number, line in enumerate(text.splitlines(), start=1):
+        heading = re.match(r"## .*?(\w+)\.txt", line)
+        if heading:
+            source = heading.group(1)
+        elif source and line.startswith("| ") and not line.startswith(("| ---", "| section ")):
+            cells = [cell.strip() for cell in line.strip("| ").split("|")]
+            assert len(cells) == 4, f"line {number} has {len(cells)} cells instead of 4"
+            section, technique, by, state = cells
+            rows.append(Row(number, source, f"{section}: {technique}", by, state))
+    return rows
+
+
+def complaint(name: str) -> str | None:
+    """Why `name` (a rung, a command, a test or another file) cannot be what realises something."""
+    if name.startswith("rung "):
+        verb = name.split()[1]
+        if verb not in VERBS:
+            return f"there is no verb {verb!r}"
+        module = ROOT / "src" / "rung" / "cli" / f"{VERBS[verb][0]}.py"
+        return None if module.exists() else f"the verb {verb!r} has no module"
+    path, _, test = name.partition("::")
+    if path.startswith(("tests/", "src/", "docs/", "tools/", "benchmarks/", "results/")):
+        if not (ROOT / path).exists():
+            return f"there is no {path}"
+        return None if f"def {test}" in (ROOT / path).read_text() or not test else f"{path} has no {test}"
+    try:
+        catalogue.find(name)
+    except RungError as error:
+        return str(error)
+    return None
+
+
+ROWS = read(TABLE.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"line{row.line}")
+def test_what_is_said_to_be_there_is_there(row: Row) -> None:
+    assert row.state.startswith(STATES), f"line {row.line}: the state {row.state!r} is none of {STATES}"
+    if row.state != "there":
+        assert row.state.split(": ", 1)[1], f"line {row.line} gives no reason"
+        return
+    assert row.names, f"line {row.line} ({row.technique}) names nothing"
+    wrong = {name: why for name in row.names if (why := complaint(name)) is not None}
+    assert not wrong, f"line {row.line} ({row.technique}): {wrong}"
+
+
+def test_every_source_is_covered() -> None:
+    assert {row.source for row in ROWS} == set(SOURCES)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "copy/99_nowhere",
+        "nothing/01_naive",
+        "rung fly",
+        "tests/test_nothing.py",
+        "tests/test_coverage.py::test_no",
+    ],
+)
+def test_a_name_that_does_not_exist_is_noticed(name: str) -> None:
+    assert complaint(name) is not None
+
+
+@pytest.mark.parametrize(
+    "name", ["copy/01_strided", "rung check copy", "tests/test_coverage.py", "pointwise/torch.compile"]
+)
+def test_a_name_that_exists_passes(name: str) -> None:
+    assert complaint(name) is None
