@@ -1,0 +1,26 @@
+/*---
+idea   = "One thread an element, in a 3-D block whose x, y, z are b, t, c in the order in which one says them."
+expect = "Right at once, and slow: neighbouring threads (x is b) lie T * C elements apart, so each load of a warp touches dozens of cache lines for four bytes of each."
+provenance = "The encoder kernel of the ECE 408 baseline (milestone 2, baseline profiling: not coalesced, hit rates below 30 %)."
+found  = ""
+dtypes = ["f32", "f16", "bf16"]
+[[launch]]
+kernel = "embedding"
+grid   = ["ceil_div(B, 4)", "ceil_div(T, 8)", "ceil_div(C, 8)"]
+block  = [4, 8, 8]
+---*/
+#include "rung.cuh"
+
+extern "C" __global__ void embedding(const int* tokens, const Real* wte, const Real* wpe, Real* out, int B, int T,
+                                     int C, int start)
+{
+    const int b = blockIdx.x * blockDim.x + threadIdx.x;
+    const int t = blockIdx.y * blockDim.y + threadIdx.y;
+    const int c = blockIdx.z * blockDim.z + threadIdx.z;
+    if (b >= B || t >= T || c >= C) return;
+
+    const int64_t row = int64_t(b) * T + t;
+    const float token = to_float(wte[int64_t(tokens[row]) * C + c]);
+    const float position = to_float(wpe[int64_t(start + t) * C + c]);
+    out[row * C + c] = from_float<Real>(token + position);
+}

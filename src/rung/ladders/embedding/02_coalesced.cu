@@ -1,0 +1,24 @@
+/*---
+idea   = "One block a row: the token is looked up once and neighbouring threads take neighbouring columns."
+expect = "A warp's 32 loads fall into one or two cache lines instead of 32: most of the memory's bandwidth at once, several times the naive speed."
+provenance = "Coalescing, as in the GPU lecture (trick 4); the layout is our own."
+found  = ""
+dtypes = ["f32", "f16", "bf16"]
+[tune]
+BLOCK = [256, 64, 128, 512, 768]
+[[launch]]
+kernel = "embedding"
+grid   = "B * T"
+block  = "BLOCK"
+---*/
+#include "rung.cuh"
+
+extern "C" __global__ void embedding(const int* tokens, const Real* wte, const Real* wpe, Real* out, int T, int C,
+                                     int start)
+{
+    const int64_t row = blockIdx.x;  // (b, t)
+    const Real* token = wte + int64_t(tokens[row]) * C;
+    const Real* position = wpe + int64_t(start + row % T) * C;
+    for (int c = threadIdx.x; c < C; c += BLOCK)
+        out[row * C + c] = from_float<Real>(to_float(token[c]) + to_float(position[c]));
+}

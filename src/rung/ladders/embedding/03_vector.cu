@@ -1,0 +1,39 @@
+/*---
+idea   = "Sixteen bytes a thread: one load for four floats or eight halves, and threads laid over all rows at once, so that no block is left half empty."
+expect = "A quarter (an eighth in 16 bit) of the memory instructions for the same bytes; a small gain in f32, a clear one in f16 and bf16."
+provenance = "Our own; vector loads as CUDA's programming guide describes them."
+found  = ""
+dtypes = ["f32", "f16", "bf16"]
+[tune]
+BLOCK = [256, 64, 128, 512]
+[[launch]]
+kernel = "embedding"
+grid   = "ceil_div(B * T * ceil_div(C, 16 // sizeof_real), BLOCK)"
+block  = "BLOCK"
+---*/
+#include "rung.cuh"
+
+extern "C" __global__ void embedding(const int* __restrict__ tokens, const Real* __restrict__ wte,
+                                     const Real* __restrict__ wpe, Real* __restrict__ out, int B, int T, int C,
+                                     int start)
+{
+    const unsigned vectors = ceil_div(C, VEC);  // in a row
+    const unsigned i = blockIdx.x * BLOCK + threadIdx.x;
+    const unsigned row = i / vectors;  // (b, t)
+    const int c = int(i % vectors) * VEC;
+    if (row >= unsigned(B) * T) return;
+
+    const Real* token = wte + int64_t(tokens[row]) * C + c;
+    const Real* position = wpe + int64_t(start + row % T) * C + c;
+    Real* sum = out + int64_t(row) * C + c;
+    if (C % VEC == 0) {
+        Vec<Real, VEC> a = load_vec(token);
+        const Vec<Real, VEC> b = load_vec(position);
+#pragma unroll
+        for (int j = 0; j < VEC; ++j) a[j] = from_float<Real>(to_float(a[j]) + to_float(b[j]));
+        store_vec(sum, a);
+    } else {  // rows do not begin at multiples of 16 bytes
+        for (int j = 0; j < VEC && c + j < C; ++j)
+            sum[j] = from_float<Real>(to_float(token[j]) + to_float(position[j]));
+    }
+}

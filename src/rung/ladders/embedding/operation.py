@@ -1,0 +1,57 @@
+"""What a token is and where it stands: two rows of learned numbers, added."""
+
+import torch
+import torch.nn.functional as F
+
+from rung.operation import Case, Cost, Library, Operand, Operation, Tensors, Values
+
+
+def reference(t: Tensors, v: Values) -> Tensors:
+    start, T = int(v["start"]), int(v["T"])
+    return {"out": t["wte"][t["tokens"]] + t["wpe"][start : start + T]}
+
+
+def cost(v: Values, size: int) -> Cost:
+    rows = v["B"] * v["T"]
+    moved = 2 * rows * v["C"] + v["T"] * v["C"]  # wte's rows and out; wpe's rows serve the whole batch
+    return Cost(flops=rows * v["C"], bytes=moved * size + rows * 4)
+
+
+def torch_embedding(
+    tokens: torch.Tensor, wte: torch.Tensor, wpe: torch.Tensor, *, T: int, start: int, **_: object
+) -> torch.Tensor:
+    return F.embedding(tokens, wte) + wpe[start : start + T]
+
+
+OPERATION = Operation(
+    name="embedding",
+    summary="out[b, t] = wte[tokens[b, t]] + wpe[start + t]",
+    story="A gather and an addition: nothing to compute, everything in how the threads are laid out.",
+    dims=("B", "T", "C", "V", "MAXT"),
+    scalars={"start": 0},
+    operands=(
+        Operand("tokens", ("B", "T"), dtype="i32", below="V"),
+        Operand("wte", ("V", "C")),
+        Operand("wpe", ("MAXT", "C")),
+        Operand("out", ("B", "T", "C"), role="out"),
+    ),
+    reference=reference,
+    cost=cost,
+    cases=(
+        Case("one", dict(B=1, T=1, C=1, V=1, MAXT=1)),
+        Case("odd", dict(B=3, T=5, C=7, V=11, MAXT=9)),
+        Case("later start", dict(B=2, T=3, C=64, V=29, MAXT=16, start=13)),
+        Case("prime", dict(B=2, T=3, C=67, V=31, MAXT=5, start=2)),
+        Case("2^7 + 1", dict(B=1, T=2, C=129, V=17, MAXT=2)),
+        Case("large values", dict(B=1, T=3, C=127, V=13, MAXT=3), magnitude=100.0),
+        Case("gpt2", dict(B=2, T=2, C=768, V=61, MAXT=4)),
+        Case("gpt2, whole tables", dict(B=3, T=129, C=768, V=50257, MAXT=1024), where="cuda"),
+        Case("gpt2-xl", dict(B=2, T=65, C=1600, V=50257, MAXT=1024, start=959), where="cuda"),
+    ),
+    shapes={
+        "b1t1": dict(B=1, T=1, C=768, V=50257, MAXT=1024),
+        "b4t64": dict(B=4, T=64, C=768, V=50257, MAXT=1024),
+        "b8t1024": dict(B=8, T=1024, C=768, V=50257, MAXT=1024),
+    },
+    libraries=(Library("torch", torch_embedding, note="F.embedding, then an addition: two kernels"),),
+)

@@ -1,0 +1,57 @@
+"""GPT-2's activation: GELU in its tanh form."""
+
+import math
+
+import torch
+import torch.nn.functional as F
+
+from rung.operation import Case, Cost, Library, Operand, Operation, Tensors, Values
+
+CUBIC = 0.044715  # a library once shipped 0.44715, and no test noticed
+
+
+def reference(t: Tensors, v: Values) -> Tensors:
+    x = t["x"]
+    return {"out": 0.5 * x * (1.0 + torch.tanh(math.sqrt(2.0 / math.pi) * (x + CUBIC * x**3)))}
+
+
+def cost(v: Values, size: int) -> Cost:
+    elements = v["B"] * v["T"] * v["C"]
+    return Cost(flops=9 * elements, bytes=2 * elements * size)
+
+
+def torch_gelu(x: torch.Tensor, **_: object) -> torch.Tensor:
+    return F.gelu(x, approximate="tanh")
+
+
+OPERATION = Operation(
+    name="gelu",
+    summary="out = x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))",
+    story="An elementwise function with a costly inside: memory first, then the instructions of tanh.",
+    dims=("B", "T", "C"),
+    operands=(
+        Operand("x", ("B", "T", "C")),
+        Operand("out", ("B", "T", "C"), role="out"),
+    ),
+    reference=reference,
+    cost=cost,
+    cases=(
+        Case("one", dict(B=1, T=1, C=1)),
+        Case("odd", dict(B=1, T=3, C=7)),
+        Case("prime", dict(B=1, T=1, C=1031)),
+        Case("2^10 - 1", dict(B=1, T=1, C=1023)),
+        Case("2^11 + 1", dict(B=1, T=1, C=2049)),
+        Case("the tails", dict(B=1, T=5, C=67), magnitude=5.0),
+        Case("large values", dict(B=1, T=5, C=67), magnitude=100.0),
+        Case("gpt2", dict(B=1, T=1, C=3072)),
+        Case("gpt2, a batch", dict(B=3, T=129, C=3072), where="cuda"),
+        Case("gpt2-xl", dict(B=2, T=65, C=6400), where="cuda"),
+    ),
+    shapes={
+        "b1t1": dict(B=1, T=1, C=3072),
+        "b4t64": dict(B=4, T=64, C=3072),
+        "b8t1024c768": dict(B=8, T=1024, C=768),
+        "b8t1024": dict(B=8, T=1024, C=3072),
+    },
+    libraries=(Library("torch", torch_gelu),),
+)

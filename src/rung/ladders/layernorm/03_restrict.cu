@@ -1,0 +1,44 @@
+/*---
+idea   = "__restrict__ promises that the four pointers never meet, so the loads of later iterations may pass earlier stores and take the read-only path."
+expect = "The third loop's loads come in batches at last. The first two had no stores to fear, so perhaps a third of the time is at stake, if the caches had not hidden it already."
+provenance = "ECE 408 milestone 3, Restrict (there no difference at all: the machine code stayed the same)."
+found  = ""
+dtypes = ["f32", "f16", "bf16"]
+[tune]
+UNROLL = [8, 1, 2, 4, 16, 32]
+BLOCK  = [256, 32, 64, 128]
+[[launch]]
+kernel = "layernorm"
+grid   = "ceil_div(B * T, BLOCK)"
+block  = "BLOCK"
+---*/
+#include "rung.cuh"
+
+constexpr int STEPS = UNROLL;  // a pragma takes a constant, not a macro
+
+extern "C" __global__ void layernorm(const Real* __restrict__ x, const Real* __restrict__ weight,
+                                     const Real* __restrict__ bias, Real* __restrict__ out, int B, int T, int C,
+                                     float eps)
+{
+    const int row = blockIdx.x * BLOCK + threadIdx.x;
+    if (row >= B * T) return;
+    const Real* __restrict__ in = x + int64_t(row) * C;
+    Real* __restrict__ normed = out + int64_t(row) * C;
+
+    float mean = 0.0f;
+#pragma unroll STEPS
+    for (int c = 0; c < C; ++c) mean += to_float(in[c]);
+    mean /= C;
+
+    float variance = 0.0f;
+#pragma unroll STEPS
+    for (int c = 0; c < C; ++c) {
+        const float centred = to_float(in[c]) - mean;
+        variance += centred * centred;
+    }
+    const float rstd = rsqrtf(variance / C + eps);
+
+#pragma unroll STEPS
+    for (int c = 0; c < C; ++c)
+        normed[c] = from_float<Real>((to_float(in[c]) - mean) * rstd * to_float(weight[c]) + to_float(bias[c]));
+}

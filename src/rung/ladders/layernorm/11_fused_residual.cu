@@ -1,0 +1,101 @@
+/*---
+idea   = "The residual addition happens on the way in: x + residual is normalised from registers and written once as `sum`, the stream that the next block reads."
+expect = "Two kernels move 3 + 2 rows, the fused one 4, and one launch is gone: a fifth less traffic than the best residual and layernorm in turn."
+provenance = "ECE 408 milestone 3, Fused Kernels; proposed in milestone 2; llm.c fuses the same pair."
+found  = ""
+dtypes = ["f32", "f16", "bf16"]
+needs  = ["BLOCK % 32 == 0", "C <= 4096"]
+[tune]
+BLOCK  = [128, 32, 64, 256, 512]
+STREAM = [1, 0]
+[define]
+VECTORS = "ceil_div(C, 32 * (16 // sizeof_real))"
+ALIGNED = "1 if C % (16 // sizeof_real) == 0 else 0"
+[[launch]]
+kernel = "layernorm"
+grid   = "ceil_div(B * T, BLOCK // 32)"
+block  = "BLOCK"
+---*/
+#include "rung.cuh"
+
+// Where number j of a lane's vector i stands in the row. If C is no multiple of VEC, rows do not begin at multiples of
+// 16 bytes: the same registers then hold single columns, 32 apart.
+__device__ __forceinline__ int column(int i, int j)
+{
+    return ALIGNED ? (i * WARP_SIZE + lane_id()) * VEC + j : (i * VEC + j) * WARP_SIZE + lane_id();
+}
+
+__device__ __forceinline__ Vec<Real, VEC> load(const Real* __restrict__ row, int i, int C)
+{
+    Vec<Real, VEC> a;
+    if (ALIGNED) {
+        if (column(i, 0) < C) a = load_stream(row + column(i, 0));
+    } else {
+#pragma unroll
+        for (int j = 0; j < VEC; ++j)
+            if (column(i, j) < C) a[j] = row[column(i, j)];
+    }
+    return a;
+}
+
+__device__ __forceinline__ void store(Real* __restrict__ row, int i, int C, const Vec<Real, VEC>& a)
+{
+    if (ALIGNED) {
+        if (column(i, 0) >= C) return;
+        if (STREAM) store_stream(row + column(i, 0), a);
+        else store_vec(row + column(i, 0), a);
+    } else {
+#pragma unroll
+        for (int j = 0; j < VEC; ++j)
+            if (column(i, j) < C) row[column(i, j)] = a[j];
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(BLOCK)
+layernorm(const Real* __restrict__ x, const Real* __restrict__ residual, const Real* __restrict__ weight,
+          const Real* __restrict__ bias, Real* __restrict__ out, Real* __restrict__ sum, int B, int T, int C,
+          float eps)
+{
+    const int row = blockIdx.x * (BLOCK / WARP_SIZE) + warp_id();
+    if (row >= B * T) return;  // the whole warp
+    const int64_t first = int64_t(row) * C;
+
+    Vec<Real, VEC> a[VECTORS], r[VECTORS];
+#pragma unroll
+    for (int i = 0; i < VECTORS; ++i) {
+        a[i] = load(x + first, i, C);
+        r[i] = load(residual + first, i, C);
+    }
+
+    // In 16 bit the rounded sum is what gets normalised, as if it had been read back.
+    float total = 0.0f;
+#pragma unroll
+    for (int i = 0; i < VECTORS; ++i) {
+#pragma unroll
+        for (int j = 0; j < VEC; ++j) {
+            a[i][j] = from_float<Real>(to_float(a[i][j]) + to_float(r[i][j]));
+            if (column(i, j) < C) total += to_float(a[i][j]);
+        }
+        store(sum + first, i, C, a[i]);
+    }
+    const float mean = warp_sum(total) / C;
+
+    float squares = 0.0f;
+#pragma unroll
+    for (int i = 0; i < VECTORS; ++i)
+#pragma unroll
+        for (int j = 0; j < VEC; ++j) {
+            const float centred = to_float(a[i][j]) - mean;
+            if (column(i, j) < C) squares += centred * centred;
+        }
+    const float rstd = rsqrtf(warp_sum(squares) / C + eps);
+
+#pragma unroll
+    for (int i = 0; i < VECTORS; ++i) {
+        const Vec<Real, VEC> w = load(weight, i, C), b = load(bias, i, C);
+#pragma unroll
+        for (int j = 0; j < VEC; ++j)
+            a[i][j] = from_float<Real>((to_float(a[i][j]) - mean) * rstd * to_float(w[j]) + to_float(b[j]));
+        store(out + first, i, C, a[i]);
+    }
+}

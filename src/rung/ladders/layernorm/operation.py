@@ -1,0 +1,80 @@
+"""Every token's vector, shifted to mean 0 and scaled to variance 1, then weighted: what each block reads first."""
+
+import torch
+import torch.nn.functional as F
+
+from rung.operation import Case, Cost, Library, Operand, Operation, Tensors, Values
+
+
+def reference(t: Tensors, v: Values) -> Tensors:
+    x = t["x"] + t["residual"] if "residual" in t else t["x"]
+    mean = x.mean(-1, keepdim=True)
+    centred = x - mean
+    rstd = (centred.square().mean(-1, keepdim=True) + v["eps"]).rsqrt()
+    return {
+        "out": centred * rstd * t["weight"] + t["bias"],
+        "sum": x,
+        "mean": mean.squeeze(-1),
+        "rstd": rstd.squeeze(-1),
+    }
+
+
+def cost(v: Values, size: int) -> Cost:
+    elements = v["B"] * v["T"] * v["C"]
+    return Cost(flops=7 * elements, bytes=(2 * elements + 2 * v["C"]) * size)
+
+
+def off_centre(v: Values, generator: torch.Generator) -> torch.Tensor:
+    """Rows that lie off zero by more than they vary, some columns far out: what GPT-2's own stream looks like."""
+    B, T, C = int(v["B"]), int(v["T"]), int(v["C"])
+    x = torch.randn(B, T, C, generator=generator)
+    column_scale = torch.where(torch.arange(C) % 53 == 1, 12.0, 1.0)
+    return x * column_scale + 3.0 * torch.randn(B, T, 1, generator=generator)
+
+
+def torch_layernorm(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, *, C: int, eps: float, **_: object
+) -> torch.Tensor:
+    return F.layer_norm(x, (C,), weight, bias, eps)
+
+
+OPERATION = Operation(
+    name="layernorm",
+    summary="out = (x - mean(x)) / sqrt(var(x) + eps) * weight + bias, over the last dimension",
+    story="Two reductions over a row: from one thread a row to a row that never leaves the registers.",
+    dims=("B", "T", "C"),
+    scalars={"eps": 1e-5},
+    operands=(
+        Operand("x", ("B", "T", "C"), make=off_centre),
+        Operand("residual", ("B", "T", "C"), optional=True),
+        Operand("weight", ("C",)),
+        Operand("bias", ("C",)),
+        Operand("out", ("B", "T", "C"), role="out"),
+        Operand("sum", ("B", "T", "C"), role="out", optional=True),
+        Operand("mean", ("B", "T"), role="out", dtype="f32", optional=True),
+        Operand("rstd", ("B", "T"), role="out", dtype="f32", optional=True),
+    ),
+    reference=reference,
+    cost=cost,
+    reduction="C",
+    cases=(
+        Case("one", dict(B=1, T=1, C=1)),
+        Case("odd", dict(B=2, T=3, C=7)),
+        Case("prime", dict(B=1, T=3, C=67)),
+        Case("2^7 - 1", dict(B=2, T=1, C=127)),
+        Case("2^7 + 1", dict(B=1, T=2, C=129)),
+        Case("large values", dict(B=1, T=3, C=64), magnitude=100.0),
+        Case("gpt2", dict(B=1, T=3, C=768)),
+        Case("gpt2, a batch", dict(B=3, T=129, C=768), where="cuda"),
+        Case("gpt2-medium", dict(B=1, T=65, C=1024), where="cuda"),
+        Case("gpt2-large", dict(B=1, T=65, C=1280), where="cuda"),
+        Case("gpt2-xl", dict(B=2, T=65, C=1600), where="cuda"),
+    ),
+    shapes={
+        "b1t1": dict(B=1, T=1, C=768),
+        "b4t64": dict(B=4, T=64, C=768),
+        "b8t1024": dict(B=8, T=1024, C=768),
+        "b64t1024": dict(B=64, T=1024, C=768),
+    },
+    libraries=(Library("torch", torch_layernorm),),
+)

@@ -1,0 +1,20 @@
+/*---
+idea   = "One thread an element: two loads, an addition, a store."
+expect = "Already coalesced, so most of the bandwidth in f32; in 16 bit each thread moves two bytes at a time and the instructions get in the way."
+provenance = "The residual kernel of the ECE 408 baseline (milestone 2, baseline profiling: bound by latency)."
+found  = ""
+dtypes = ["f32", "f16", "bf16"]
+[tune]
+BLOCK = [256, 128, 512, 1024]
+[[launch]]
+kernel = "residual"
+grid   = "ceil_div(B * T * C, BLOCK)"
+block  = "BLOCK"
+---*/
+#include "rung.cuh"
+
+extern "C" __global__ void residual(const Real* a, const Real* b, Real* out, int B, int T, int C)
+{
+    const int64_t i = int64_t(blockIdx.x) * BLOCK + threadIdx.x;
+    if (i < int64_t(B) * T * C) out[i] = from_float<Real>(to_float(a[i]) + to_float(b[i]));
+}

@@ -1,0 +1,30 @@
+/*---
+idea   = "Sixteen bytes a thread: two vector loads, one vector store; the last few elements one by one."
+expect = "A quarter (an eighth in 16 bit) of the instructions for the same bytes: close to copy speed, and in 16 bit about twice the naive rung."
+provenance = "Our own; vector loads as CUDA's programming guide describes them."
+found  = ""
+dtypes = ["f32", "f16", "bf16"]
+[tune]
+BLOCK = [256, 128, 512, 1024]
+[[launch]]
+kernel = "residual"
+grid   = "ceil_div(ceil_div(B * T * C, 16 // sizeof_real), BLOCK)"
+block  = "BLOCK"
+---*/
+#include "rung.cuh"
+
+extern "C" __global__ void residual(const Real* __restrict__ a, const Real* __restrict__ b, Real* __restrict__ out,
+                                    int B, int T, int C)
+{
+    const int64_t N = int64_t(B) * T * C;
+    const int64_t i = (int64_t(blockIdx.x) * BLOCK + threadIdx.x) * VEC;
+    if (i + VEC <= N) {
+        Vec<Real, VEC> x = load_vec(a + i);
+        const Vec<Real, VEC> y = load_vec(b + i);
+#pragma unroll
+        for (int j = 0; j < VEC; ++j) x[j] = from_float<Real>(to_float(x[j]) + to_float(y[j]));
+        store_vec(out + i, x);
+    } else {
+        for (int64_t k = i; k < N; ++k) out[k] = from_float<Real>(to_float(a[k]) + to_float(b[k]));
+    }
+}

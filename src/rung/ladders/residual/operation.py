@@ -1,0 +1,51 @@
+"""The stream that runs past every block: what came in, plus what the block has made of it."""
+
+import torch
+
+from rung.operation import Case, Cost, Library, Operand, Operation, Tensors, Values
+
+
+def reference(t: Tensors, v: Values) -> Tensors:
+    return {"out": t["a"] + t["b"]}
+
+
+def cost(v: Values, size: int) -> Cost:
+    elements = v["B"] * v["T"] * v["C"]
+    return Cost(flops=elements, bytes=3 * elements * size)
+
+
+def torch_residual(a: torch.Tensor, b: torch.Tensor, **_: object) -> torch.Tensor:
+    return a + b
+
+
+OPERATION = Operation(
+    name="residual",
+    summary="out = a + b",
+    story="The plainest kernel there is: a measure of how close to copy speed a kernel can come.",
+    dims=("B", "T", "C"),
+    operands=(
+        Operand("a", ("B", "T", "C")),
+        Operand("b", ("B", "T", "C")),
+        Operand("out", ("B", "T", "C"), role="out"),
+    ),
+    reference=reference,
+    cost=cost,
+    cases=(
+        Case("one", dict(B=1, T=1, C=1)),
+        Case("odd", dict(B=1, T=3, C=7)),
+        Case("prime", dict(B=1, T=1, C=1031)),
+        Case("2^10 - 1", dict(B=1, T=1, C=1023)),
+        Case("2^11 + 1", dict(B=1, T=1, C=2049)),
+        Case("large values", dict(B=1, T=5, C=67), magnitude=100.0),
+        Case("gpt2", dict(B=1, T=3, C=768)),
+        Case("gpt2, a batch", dict(B=3, T=129, C=768), where="cuda"),
+        Case("gpt2-xl", dict(B=2, T=65, C=1600), where="cuda"),
+    ),
+    shapes={
+        "b1t1": dict(B=1, T=1, C=768),
+        "b4t64": dict(B=4, T=64, C=768),
+        "b8t1024": dict(B=8, T=1024, C=768),
+        "b64t1024": dict(B=64, T=1024, C=768),
+    },
+    libraries=(Library("torch", torch_residual),),
+)

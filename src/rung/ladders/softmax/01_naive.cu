@@ -1,0 +1,32 @@
+/*---
+idea   = "One thread a row, three scans over what it may see: the maximum, the sum of exponentials, the quotients."
+expect = "Correct and slow: the lanes of a warp read 32 rows at once, each in cache lines of its own, and early rows wait for late ones."
+provenance = "The linear version of the attention milestone (section 1) and the baseline of ECE 408."
+found  = ""
+dtypes = ["f32", "f16", "bf16"]
+[tune]
+BLOCK = [128, 32, 64, 256]
+[[launch]]
+kernel = "softmax"
+grid   = "ceil_div(B * NH * T, BLOCK)"
+block  = "BLOCK"
+---*/
+#include "rung.cuh"
+
+extern "C" __global__ void softmax(const Real* x, Real* out, int B, int NH, int T, int S, int causal, float scale)
+{
+    const int row = blockIdx.x * BLOCK + threadIdx.x;
+    if (row >= B * NH * T) return;
+    const int visible = causal ? S - T + row % T + 1 : S;
+    x += int64_t(row) * S;
+    out += int64_t(row) * S;
+
+    float m = -INFINITY;
+    for (int s = 0; s < visible; ++s) m = fmaxf(m, scale * to_float(x[s]));
+
+    float l = 0.0f;
+    for (int s = 0; s < visible; ++s) l += expf(scale * to_float(x[s]) - m);
+
+    for (int s = 0; s < visible; ++s) out[s] = from_float<Real>(expf(scale * to_float(x[s]) - m) / l);
+    for (int s = visible; s < S; ++s) out[s] = from_float<Real>(0.0f);
+}

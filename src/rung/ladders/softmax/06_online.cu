@@ -1,0 +1,39 @@
+/*---
+idea   = "Maximum and sum in a single pass: when a larger score turns up, the sum so far is scaled down by exp(m - m_new)."
+expect = "Two reads of the row instead of three: a third off for rows that the caches do not hold. In return a chain of dependent steps and an exponential for each score."
+provenance = "Milakov and Gimelshein, Online normalizer calculation for softmax (2018), as shown in the GPU lecture, part 3."
+found  = ""
+dtypes = ["f32", "f16", "bf16"]
+needs  = "BLOCK % 32 == 0"
+[tune]
+BLOCK = [128, 32, 64, 256]
+[[launch]]
+kernel = "softmax"
+grid   = "ceil_div(B * NH * T, BLOCK // 32)"
+block  = "BLOCK"
+---*/
+#include "rung.cuh"
+
+extern "C" __global__ void softmax(const Real* __restrict__ x, Real* __restrict__ out, int B, int NH, int T, int S,
+                                   int causal, float scale)
+{
+    const int row = blockIdx.x * (BLOCK / WARP_SIZE) + warp_id();
+    if (row >= B * NH * T) return;  // the whole warp
+    const int visible = causal ? S - T + row % T + 1 : S;
+    const Real* __restrict__ in = x + int64_t(row) * S;
+    Real* __restrict__ probability = out + int64_t(row) * S;
+
+    // A finite start: a lane that sees nothing must not form inf - inf.
+    float m = -FLT_MAX, l = 0.0f;
+    for (int s = lane_id(); s < visible; s += WARP_SIZE) {
+        const float score = scale * to_float(in[s]);
+        const float smaller = expf(fminf(m, score) - fmaxf(m, score));
+        l = score > m ? l * smaller + 1.0f : l + smaller;
+        m = fmaxf(m, score);
+    }
+    const float m_row = warp_max(m);
+    const float l_row = warp_sum(l * expf(m - m_row));
+
+    for (int s = lane_id(); s < S; s += WARP_SIZE)
+        probability[s] = from_float<Real>(s < visible ? expf(scale * to_float(in[s]) - m_row) / l_row : 0.0f);
+}

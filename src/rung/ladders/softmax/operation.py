@@ -1,0 +1,79 @@
+"""Scores to probabilities: each row of attention scores, scaled, masked and normalised."""
+
+import torch
+
+from rung.operation import Case, Cost, Library, Operand, Operation, Tensors, Values
+
+
+def hidden(T: int, S: int, device: torch.device | str = "cpu") -> torch.Tensor:
+    """Where a causal row must not look: the last row sees all S columns, each row above it one less."""
+    return torch.ones(T, S, dtype=torch.bool, device=device).triu(1 + S - T)  # (T, S)
+
+
+def reference(t: Tensors, v: Values) -> Tensors:
+    scores = t["x"] * v["scale"]
+    if v["causal"]:
+        scores = scores.masked_fill(hidden(int(v["T"]), int(v["S"]), scores.device), -torch.inf)
+    return {"out": scores.softmax(-1)}
+
+
+def cost(v: Values, size: int) -> Cost:
+    T, S = v["T"], v["S"]
+    visible = T * S - T * (T - 1) // 2 if v["causal"] else T * S
+    heads = v["B"] * v["NH"]
+    return Cost(flops=5 * heads * visible, bytes=heads * (visible + T * S) * size)
+
+
+def scores(v: Values, generator: torch.Generator) -> torch.Tensor:
+    """Random scores. Those behind the mask are NaN: no kernel may let them matter, and most never compute them."""
+    T, S = int(v["T"]), int(v["S"])
+    x = torch.randn(int(v["B"]), int(v["NH"]), T, S, generator=generator)
+    return x.masked_fill(hidden(T, S), torch.nan) if v["causal"] else x
+
+
+def torch_softmax(
+    x: torch.Tensor, *, T: int, S: int, causal: int, scale: float, **_: object
+) -> torch.Tensor:
+    scaled = x * scale
+    if causal:
+        scaled = scaled.masked_fill(hidden(T, S, x.device), -torch.inf)
+    return torch.softmax(scaled, -1)
+
+
+OPERATION = Operation(
+    name="softmax",
+    summary="out = exp(scale x) / sum(exp(scale x)) over the visible columns of each row, 0 over the others",
+    story="A maximum, a sum and a quotient over a row: from three passes to one.",
+    dims=("B", "NH", "T", "S"),
+    scalars={"causal": 1, "scale": 0.125},
+    operands=(
+        Operand("x", ("B", "NH", "T", "S"), make=scores),
+        Operand("out", ("B", "NH", "T", "S"), role="out"),
+    ),
+    reference=reference,
+    cost=cost,
+    reduction="S",
+    cases=(
+        Case("one", dict(B=1, NH=1, T=1, S=1)),
+        Case("odd", dict(B=2, NH=1, T=3, S=3)),
+        Case("prime", dict(B=1, NH=1, T=7, S=7)),
+        Case("2^3 + 1", dict(B=1, NH=1, T=9, S=9)),
+        Case("behind a prefix", dict(B=1, NH=2, T=2, S=67)),
+        Case("2^7 + 1, one query", dict(B=1, NH=2, T=1, S=129)),
+        Case("large values", dict(B=1, NH=1, T=3, S=127), magnitude=100.0),
+        Case("plain rows", dict(B=1, NH=1, T=3, S=257, causal=0, scale=1.0)),
+        Case("gpt2, one query", dict(B=1, NH=1, T=1, S=1024)),
+        Case("gpt2", dict(B=2, NH=12, T=129, S=129), where="cuda"),
+        Case("gpt2, full context", dict(B=1, NH=12, T=1024, S=1024), where="cuda"),
+        Case("vocabulary", dict(B=1, NH=1, T=67, S=50257, causal=0, scale=1.0), where="cuda"),
+    ),
+    shapes={
+        "b4t64": dict(B=4, NH=12, T=64, S=64),
+        "b8t1024": dict(B=8, NH=12, T=1024, S=1024),
+        "rows1024": dict(B=1, NH=1, T=8192, S=1024, causal=0, scale=1.0),
+        "vocabulary": dict(B=1, NH=1, T=8192, S=50257, causal=0, scale=1.0),
+    },
+    libraries=(
+        Library("torch", torch_softmax, note="scaling and masking are kernels of their own; torch fuses neither"),
+    ),
+)
