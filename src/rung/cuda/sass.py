@@ -1,0 +1,108 @@
+"""Counts what a kernel's machine code is made of, when a disassembler is at hand.
+
+`nvdisasm` comes with CUDA toolkits and with Triton. Counts are static: how often an instruction stands in the
+code, not how often it runs.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+from collections import Counter
+from pathlib import Path
+
+from rung.cuda.cubin_cache import Cubin
+from rung.errors import RungError
+
+# class -> the opcodes (up to the first dot) that it counts, in the order of the tables
+CLASSES = {
+    "FFMA": ("FFMA", "FFMA2"),
+    "fp32": ("FADD", "FMUL", "FADD2", "FMUL2", "FMNMX", "FSEL", "FSETP", "FSET", "FCHK", "FSWZADD"),
+    "fp16": ("HFMA2", "HADD2", "HMUL2", "HMNMX2", "HSETP2", "HSET2"),
+    "fp64": ("DFMA", "DADD", "DMUL", "DSETP"),
+    "tensor": ("HMMA", "IMMA", "DMMA", "QMMA", "HGMMA", "QGMMA", "IGMMA", "UTCHMMA", "UTCQMMA", "UTCIMMA"),
+    "MUFU": ("MUFU",),
+    "LDG": ("LDG", "LD"),
+    "STG": ("STG", "ST"),
+    "LDGSTS": ("LDGSTS",),
+    "TMA": ("UTMALDG", "UTMASTG", "UTMAREDG", "UBLKCP", "UBLKRED", "UTMAPF"),
+    "LDS": ("LDS",),
+    "STS": ("STS",),
+    "LDSM": ("LDSM",),
+    "LDC": ("LDC", "ULDC", "LDCU"),
+    "LDL": ("LDL",),
+    "STL": ("STL",),
+    "atomic": ("ATOM", "ATOMG", "ATOMS", "RED", "REDG", "REDAS"),
+    "SHFL": ("SHFL", "REDUX"),
+    "vote": ("VOTE", "VOTEU", "MATCH"),
+    "BAR": ("BAR", "BARRIER", "SYNCS", "UCGABAR_ARV", "UCGABAR_WAIT"),
+    "branch": ("BRA", "BRX", "JMP", "CALL", "RET", "BSSY", "BSYNC", "BREAK", "WARPSYNC"),
+}
+_CLASS_OF = {opcode: name for name, opcodes in CLASSES.items() for opcode in opcodes}
+_WIDE = ("LDG", "STG", "LDGSTS", "LDS", "STS", "LDL", "STL")
+_SECTION = re.compile(r"^\.text\.(\S+):$")
+_LABEL = re.compile(r"^(\.L_\w+):")
+_INSTRUCTION = re.compile(r"/\*[0-9a-f]{4,}\*/\s+\{?\s*(?:@!?U?PT?\d?\s+)?([A-Z][A-Z0-9_.]*)([^;]*)")
+
+
+@functools.cache
+def disassembler() -> Path | None:
+    """nvdisasm from PATH, a toolkit, or Triton."""
+    candidates = [shutil.which("nvdisasm")]
+    for root in (os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda"):
+        candidates.append(str(Path(root) / "bin" / "nvdisasm") if root else None)
+    triton = importlib.util.find_spec("triton")
+    if triton and triton.origin:
+        candidates.append(str(Path(triton.origin).parent / "backends" / "nvidia" / "bin" / "nvdisasm"))
+    return next((Path(c) for c in candidates if c and os.access(c, os.X_OK)), None)
+
+
+def instruction_mix(cubin: Cubin) -> dict[str, dict[str, int]]:
+    """For each kernel its instructions by class, with "LDG.128" and the like counted again, and "total"."""
+    by_symbol = _mix_of_file(cubin.path)
+    return {kernel: by_symbol.get(symbol, {}) for kernel, symbol in cubin.lowered.items()}
+
+
+@functools.lru_cache(maxsize=256)
+def _mix_of_file(path: Path) -> dict[str, dict[str, int]]:
+    tool = disassembler()
+    if tool is None:
+        raise RungError(
+            "No disassembler was found: put nvdisasm of a CUDA toolkit on PATH, or install Triton."
+        )
+    done = subprocess.run([tool, "-c", path], capture_output=True, text=True, timeout=120, check=False)
+    if done.returncode:
+        reason = (done.stderr.strip().splitlines() or ["no reason given"])[0]
+        raise RungError(f"{tool} cannot read {path.name} ({reason}): a newer CUDA toolkit's nvdisasm may.")
+    return count(done.stdout)
+
+
+def count(listing: str) -> dict[str, dict[str, int]]:
+    """Instructions by class for each function of an nvdisasm listing."""
+    functions: dict[str, Counter[str]] = {}
+    current: Counter[str] = Counter()
+    label = ""
+    for line in listing.splitlines():
+        text = line.strip()
+        if section := _SECTION.match(text):
+            current = functions.setdefault(section.group(1), Counter())
+        elif named := _LABEL.match(text):
+            label = named.group(1)
+        elif found := _INSTRUCTION.search(text):
+            opcode, rest = found.groups()
+            if opcode == "NOP" or (opcode == "BRA" and label and label in rest):
+                continue  # padding, and the endless loop behind the code's end
+            label = ""
+            current.update(_counted(opcode))
+    return {name: dict(counter) for name, counter in functions.items()}
+
+
+def _counted(opcode: str) -> list[str]:
+    name = _CLASS_OF.get(opcode.partition(".")[0], "other")
+    width = next((w for w in ("128", "64") if f".{w}" in opcode), "")
+    wide = [f"{name}.{width}"] if width and name in _WIDE else []
+    return ["total", name, *wide]
