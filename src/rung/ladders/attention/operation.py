@@ -1,0 +1,126 @@
+"""Causal self-attention of all heads at once, on the packed output of GPT-2's QKV projection."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from rung.operation import Case, Cost, Library, Operand, Operation, Tensors, Values
+
+QUERIES_AT_ONCE = 1024  # bounds the reference's memory at T in the thousands
+
+
+def heads_of(part: int) -> Callable[[torch.Tensor, Values], torch.Tensor]:
+    """The view (B, NH, T, HS) of the queries (0), keys (1) or values (2) inside qkv (B, T, 3 C)."""
+
+    def view(qkv: torch.Tensor, v: Values) -> torch.Tensor:
+        B, T, NH, HS = (int(v[n]) for n in ("B", "T", "NH", "HS"))
+        return qkv.view(B, T, 3, NH, HS)[:, :, part].transpose(1, 2)
+
+    return view
+
+
+def merged(o: torch.Tensor) -> torch.Tensor:
+    """(B, NH, T, HS) -> (B, T, C)"""
+    return o.transpose(1, 2).flatten(2)
+
+
+def reference(t: Tensors, v: Values) -> Tensors:
+    q, k, values = t["q"], t["k"], t["v"]
+    T = q.shape[2]
+    position = torch.arange(T, device=q.device)
+    o, lse = [], []
+    for start in range(0, T, QUERIES_AT_ONCE):
+        rows = slice(start, min(T, start + QUERIES_AT_ONCE))
+        scores = q[:, :, rows] @ k.transpose(2, 3) * v["scale"]
+        if v["causal"]:
+            scores.masked_fill_(position > position[rows, None], -torch.inf)
+        lse.append(scores.logsumexp(3))
+        o.append(scores.softmax(3) @ values)
+    return {"out": merged(torch.cat(o, 2)), "lse": torch.cat(lse, 2)}
+
+
+def cost(v: Values, size: int) -> Cost:
+    scores = v["T"] * (v["T"] + 1) / 2 if v["causal"] else v["T"] ** 2
+    elements = v["B"] * v["T"] * v["C"]
+    return Cost(flops=4 * v["B"] * v["C"] * scores, bytes=4 * elements * size)
+
+
+def torch_naive(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, causal: int, dtype: str
+) -> torch.Tensor:
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = dtype == "tf32"
+    scores = q @ k.transpose(2, 3) * scale
+    if causal:
+        T = q.shape[2]
+        scores.masked_fill_(torch.ones(T, T, dtype=torch.bool, device=q.device).triu(1), -torch.inf)
+    o = scores.softmax(3) @ v
+    torch.backends.cuda.matmul.allow_tf32 = before
+    return merged(o)
+
+
+def sdpa(backend: SDPBackend) -> Callable[..., torch.Tensor]:
+    """torch's scaled_dot_product_attention, held to one of its backends."""
+
+    def run(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, causal: int) -> torch.Tensor:
+        with sdpa_kernel(backend):
+            return merged(F.scaled_dot_product_attention(q, k, v, is_causal=bool(causal), scale=scale))
+
+    return run
+
+
+OPERATION = Operation(
+    name="attention",
+    summary="out = softmax(q k^T scale, over the keys up to the query's own) v, for every head",
+    story="From five kernels that write T x T scores to one that never does, and on to the tensor cores.",
+    dims=("B", "T", "C", "NH"),
+    derived={"HS": "C // NH"},
+    scalars={"scale": "1 / sqrt(C // NH)", "causal": 1},
+    operands=(
+        Operand("qkv", ("B", "T", "3 * C")),
+        Operand("q", ("B", "NH", "T", "HS"), view_of="qkv", view=heads_of(0)),
+        Operand("k", ("B", "NH", "T", "HS"), view_of="qkv", view=heads_of(1)),
+        Operand("v", ("B", "NH", "T", "HS"), view_of="qkv", view=heads_of(2)),
+        Operand("out", ("B", "T", "C"), role="out"),
+        Operand("lse", ("B", "NH", "T"), role="out", dtype="f32", optional=True, nullable=True),
+    ),
+    reference=reference,
+    cost=cost,
+    # An output is two sums deep, over HS and over T. In 16 bits the probabilities between them are rounded too, which
+    # the first rows, with few keys to average over, feel most: hence the factor. The cap on the norm stays strict.
+    reduction="4 * HS * max(T, 64)",
+    cases=(
+        Case("odd", dict(B=2, T=7, C=64, NH=2)),
+        Case("one token", dict(B=1, T=1, C=32, NH=1)),
+        Case("2^5 + 1, heads of 64", dict(B=1, T=33, C=128, NH=2)),
+        Case("prime", dict(B=1, T=67, C=32, NH=1)),
+        Case("every key", dict(B=1, T=17, C=32, NH=1, causal=0)),
+        Case("large values", dict(B=1, T=18, C=32, NH=1), magnitude=4.0),
+        Case("heads of 80", dict(B=1, T=9, C=80, NH=1)),
+        Case("heads of 128", dict(B=1, T=130, C=128, NH=1), where="cuda"),
+        Case("2^6 - 1, every key", dict(B=2, T=63, C=192, NH=3, causal=0), where="cuda"),
+        Case("gpt2", dict(B=4, T=64, C=768, NH=12), where="cuda"),
+        Case("gpt2, prime", dict(B=2, T=199, C=768, NH=12), where="cuda"),
+        Case("gpt2, large values", dict(B=1, T=257, C=768, NH=12), magnitude=4.0, where="cuda"),
+        Case("gpt2-medium", dict(B=1, T=1000, C=1024, NH=16), where="cuda"),
+        Case("gpt2-large, heads of 80", dict(B=1, T=127, C=1280, NH=16), where="cuda"),
+        Case("gpt2-xl, full context", dict(B=2, T=1024, C=1600, NH=25), where="cuda"),
+    ),
+    shapes={
+        "b4t64": dict(B=4, T=64, C=768, NH=12),
+        "b8t1024": dict(B=8, T=1024, C=768, NH=12),
+        **{f"n{n}": dict(B=1, T=n, C=64, NH=1) for n in (256, 512, 1024, 2048, 4096, 8192)},
+        "b1h16n8192": dict(B=1, T=8192, C=1024, NH=16),
+    },
+    libraries=(
+        Library("torch", torch_naive, ("f32", "tf32", "f16", "bf16"), note="Two products and a softmax in torch."),
+        Library("sdpa_math", sdpa(SDPBackend.MATH), note="torch's reference path for its fused attention."),
+        Library("sdpa_efficient", sdpa(SDPBackend.EFFICIENT_ATTENTION), where="cuda", note="xFormers' CUTLASS kernel."),
+        Library("sdpa_flash", sdpa(SDPBackend.FLASH_ATTENTION), ("f16", "bf16"), "cuda", "FlashAttention 2."),
+        Library("sdpa_cudnn", sdpa(SDPBackend.CUDNN_ATTENTION), ("f16", "bf16"), "cuda", "cuDNN's fused attention."),
+    ),
+)
