@@ -178,7 +178,8 @@ def _random(
     where = device if operand.make is None else "cpu"
     generator = torch.Generator(device=where).manual_seed(seed)
     if operand.make is not None:
-        return operand.make(values, generator)
+        made = operand.make(values, generator)
+        return made * magnitude if made.is_floating_point() else made
     if operand.below is not None:
         high = evaluate_int(operand.below, values, f"the bound of {operand.name}")
         return torch.randint(0, high, like.shape, generator=generator, device=where)

@@ -17,15 +17,23 @@ block  = "BLOCK"
 ---*/
 #include "rung.cuh"
 
-// Columns s .. s + VEC of a row, at a multiple of 16 bytes; those outside [0, visible) become -infinity.
-__device__ __forceinline__ Vec<Real, VEC> load(const Real* __restrict__ row, int s, int visible)
+// The compiler takes the four words for new ones. Else it would keep a 16-bit row as floats, and every exponential from
+// the sum to the quotient, in two or three times as many registers as the row needs.
+__device__ __forceinline__ uint4 renewed(uint4 bits)
 {
-    if (s >= 0 && s + VEC <= visible) return load_stream(row + s);
+    if (sizeof(Real) < 4) asm volatile("" : "+r"(bits.x), "+r"(bits.y), "+r"(bits.z), "+r"(bits.w));
+    return bits;
+}
+
+// Columns s .. s + VEC of a row, at a multiple of 16 bytes; those outside [0, visible) become -infinity.
+__device__ __forceinline__ uint4 load(const Real* __restrict__ row, int s, int visible)
+{
+    if (s >= 0 && s + VEC <= visible) return bits_of(load_stream(row + s));
     Vec<Real, VEC> a;
 #pragma unroll
     for (int j = 0; j < VEC; ++j)
         a[j] = s + j >= 0 && s + j < visible ? row[s + j] : from_float<Real>(-INFINITY);
-    return a;
+    return renewed(bits_of(a));
 }
 
 __device__ __forceinline__ void store(Real* __restrict__ row, int s, int S, const Vec<Real, VEC>& a)
@@ -40,14 +48,6 @@ __device__ __forceinline__ void store(Real* __restrict__ row, int s, int S, cons
         if (s + j >= 0 && s + j < S) row[s + j] = a[j];
 }
 
-// The numbers as they stand in the registers, taken for new ones by the compiler. Else it would keep a 16-bit row as
-// floats, and every exponential from the sum to the quotient, in twice as many registers as the row itself.
-__device__ __forceinline__ Vec<Real, VEC> numbers(uint4& bits)
-{
-    if (sizeof(Real) < 4) asm volatile("" : "+r"(bits.x), "+r"(bits.y), "+r"(bits.z), "+r"(bits.w));
-    return vec_from_bits<Real>(bits);
-}
-
 extern "C" __global__ void __launch_bounds__(BLOCK)
 softmax(const Real* __restrict__ x, Real* __restrict__ out, int T, int S, int causal, float scale)
 {
@@ -59,12 +59,12 @@ softmax(const Real* __restrict__ x, Real* __restrict__ out, int T, int S, int ca
 
     uint4 bits[VECTORS];
 #pragma unroll
-    for (int i = 0; i < VECTORS; ++i) bits[i] = bits_of(load(x + row * S, first + i * BLOCK * VEC, visible));
+    for (int i = 0; i < VECTORS; ++i) bits[i] = load(x + row * S, first + i * BLOCK * VEC, visible);
 
     float m = -INFINITY;
 #pragma unroll
     for (int i = 0; i < VECTORS; ++i) {
-        const Vec<Real, VEC> a = numbers(bits[i]);
+        const Vec<Real, VEC> a = vec_from_bits<Real>(bits[i] = renewed(bits[i]));
 #pragma unroll
         for (int j = 0; j < VEC; ++j) m = fmaxf(m, to_float(a[j]));
     }
@@ -73,7 +73,7 @@ softmax(const Real* __restrict__ x, Real* __restrict__ out, int T, int S, int ca
     float l = 0.0f;
 #pragma unroll
     for (int i = 0; i < VECTORS; ++i) {
-        const Vec<Real, VEC> a = numbers(bits[i]);
+        const Vec<Real, VEC> a = vec_from_bits<Real>(bits[i] = renewed(bits[i]));
 #pragma unroll
         for (int j = 0; j < VEC; ++j) l += exp2f(to_log2 * to_float(a[j]) - m);
     }
@@ -81,7 +81,7 @@ softmax(const Real* __restrict__ x, Real* __restrict__ out, int T, int S, int ca
 
 #pragma unroll
     for (int i = 0; i < VECTORS; ++i) {
-        Vec<Real, VEC> a = numbers(bits[i]);
+        Vec<Real, VEC> a = vec_from_bits<Real>(bits[i] = renewed(bits[i]));
 #pragma unroll
         for (int j = 0; j < VEC; ++j) a[j] = from_float<Real>(exp2f(to_log2 * to_float(a[j]) - m) * inverse);
         store(out + row * S, first + i * BLOCK * VEC, S, a);

