@@ -39,6 +39,4 @@ def run(
     eps: float,
     num_warps: int,
 ) -> None:
-    _layernorm[(B * T,)](
-        x, weight, bias, out, C, eps, BLOCK=triton.next_power_of_2(C), num_warps=num_warps
-    )
+    _layernorm[(B * T,)](x, weight, bias, out, C, eps, BLOCK=triton.next_power_of_2(C), num_warps=num_warps)

@@ -36,6 +36,4 @@ def run(
     scale: float,
     num_warps: int,
 ) -> None:
-    _softmax[(B * NH * T,)](
-        x, out, T, S, causal, scale, BLOCK=triton.next_power_of_2(S), num_warps=num_warps
-    )
+    _softmax[(B * NH * T,)](x, out, T, S, causal, scale, BLOCK=triton.next_power_of_2(S), num_warps=num_warps)
