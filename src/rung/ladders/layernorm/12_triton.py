@@ -1,10 +1,10 @@
-"""One program a row, the row as one vector of the next power of two; Triton keeps it in registers and reduces it."""
+"""One program a row, the row as one vector of the next power of two, which Triton keeps in registers."""
 
 import torch
 import triton
 import triton.language as tl
 
-EXPECT = "Level with the registers rung in a tenth of its lines. A row of 768 is padded to 1024, so a quarter of the lanes idle."
+EXPECT = "Level with the registers rung in a tenth of its lines; a quarter of the lanes idle at 768 of 1024."
 FOUND = ""
 PROVENANCE = "Our own; Triton's tutorials hold a similar one."
 DTYPES = ["f32", "f16", "bf16"]

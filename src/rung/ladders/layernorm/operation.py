@@ -1,4 +1,4 @@
-"""Every token's vector, shifted to mean 0 and scaled to variance 1, then weighted: what each block reads first."""
+"""Every token's vector, shifted to mean 0 and scaled to variance 1, then weighted and biased."""
 
 import torch
 import torch.nn.functional as F
@@ -25,7 +25,7 @@ def cost(v: Values, size: int) -> Cost:
 
 
 def off_centre(v: Values, generator: torch.Generator) -> torch.Tensor:
-    """Rows that lie off zero by more than they vary, some columns far out: what GPT-2's own stream looks like."""
+    """Rows that lie off zero, with a few columns far out: what GPT-2's own stream looks like."""
     B, T, C = int(v["B"]), int(v["T"]), int(v["C"])
     x = torch.randn(B, T, C, generator=generator)
     column_scale = torch.where(torch.arange(C) % 53 == 1, 12.0, 1.0)

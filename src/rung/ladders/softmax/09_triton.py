@@ -1,4 +1,4 @@
-"""One program a row, the row as one vector of the next power of two: read once, reduced in registers, written once."""
+"""One program a row, the row as one vector of the next power of two: read, reduced and written once."""
 
 import torch
 import triton
