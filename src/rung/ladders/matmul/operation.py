@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import torch
 import torch.nn.functional as F
 
 from rung.operation import Case, Cost, Library, Operand, Operation, Tensors, Values
+from rung.precision import float32_products
+
+EVERY_DTYPE = ("f32", "tf32", "f16", "bf16")
 
 
 def reference(t: Tensors, v: Values) -> Tensors:
@@ -22,38 +22,20 @@ def cost(v: Values, size: int) -> Cost:
     return Cost(flops=2.0 * rows * columns * depth, bytes=float(size * moved))
 
 
-@contextmanager
-def _float32_products(precision: str) -> Iterator[None]:
-    """How cuBLAS multiplies float32 inside the block: "ieee", or "tf32" on tensor cores."""
-    matmul = torch.backends.cuda.matmul
-    before = matmul.fp32_precision
-    matmul.fp32_precision = precision
-    try:
-        yield
-    finally:
-        matmul.fp32_precision = before
-
-
-def torch_linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-    with _float32_products("ieee"):
+def torch_linear(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, dtype: str
+) -> torch.Tensor:
+    with float32_products(dtype):
         return F.linear(x, weight, bias)
 
 
-def torch_tf32(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-    with _float32_products("tf32"):
-        return F.linear(x, weight, bias)
-
-
-def torch_out(
+def torch_addmm(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, out: torch.Tensor, dtype: str
 ) -> torch.Tensor:
-    flat, columns = x.view(-1, x.shape[-1]), weight.shape[0]
-    with _float32_products("tf32" if dtype == "tf32" else "ieee"):
-        torch.addmm(bias, flat, weight.T, out=out.view(-1, columns))
+    with float32_products(dtype):
+        torch.addmm(bias, x.view(-1, x.shape[-1]), weight.T, out=out.view(-1, out.shape[-1]))
     return out
 
-
-_NARROW = {"B": 1, "T": 2, "C": 1600, "OC": 5}
 
 OPERATION = Operation(
     name="matmul",
@@ -73,7 +55,7 @@ OPERATION = Operation(
         Case("one", {"B": 1, "T": 1, "C": 1, "OC": 1}),
         Case("odd", {"B": 1, "T": 7, "C": 37, "OC": 13}),
         Case("aligned", {"B": 2, "T": 33, "C": 72, "OC": 136}),
-        Case("GPT-2 XL's depth", _NARROW),
+        Case("GPT-2 XL's depth", {"B": 1, "T": 2, "C": 1600, "OC": 5}),
         Case("large values", {"B": 1, "T": 17, "C": 33, "OC": 31}, magnitude=30.0),
         Case("decode", {"B": 1, "T": 1, "C": 768, "OC": 2304}, where="cuda"),
         Case("qkv", {"B": 4, "T": 64, "C": 768, "OC": 2304}, where="cuda"),
@@ -97,13 +79,7 @@ OPERATION = Operation(
         "square 8192": {"B": 8, "T": 1024, "C": 8192, "OC": 8192},
     },
     libraries=(
-        Library("torch", torch_linear, note="F.linear: cuBLAS, or cuBLASLt where bias fuses; f32 without tensor cores."),
-        Library("torch_tf32", torch_tf32, ("tf32",), note="F.linear with tf32 allowed."),
-        Library(
-            "cublaslt",
-            torch_out,
-            ("f32", "tf32", "f16", "bf16"),
-            note="addmm into `out`: cuBLASLt with the bias in its epilogue, and no allocation.",
-        ),
+        Library("torch", torch_linear, EVERY_DTYPE, note="F.linear; float32 on tensor cores only as tf32."),
+        Library("cublaslt", torch_addmm, EVERY_DTYPE, note="addmm into `out`, the bias in the epilogue."),
     ),
 )

@@ -1,0 +1,57 @@
+/*---
+idea   = "One kernel: each block first takes mean and deviation of its own rows, then normalises the numbers of x on their way into shared memory."
+expect = "No normalised copy and one launch, paid for with statistics that every block of a row of blocks repeats, and with four operations a number copied."
+found  = ""
+provenance = "ours; the fusion is one of the plans of the milestone 2 report; on rung 08 of matmul"
+dtypes = ["f32", "f16", "bf16"]
+needs  = ["BM % 64 == 0 and BN % 32 == 0", "BK % (16 // sizeof_real) == 0", "(BM * BK * sizeof_real // 16) % ((BM // 8) * (BN // 8)) == 0", "(BN * BK * sizeof_real // 16) % ((BM // 8) * (BN // 8)) == 0"]
+[tune]
+BM = [128, 64]
+BN = [128, 64]
+BK = [16, 8]
+[bind]
+M = "B * T"
+[[launch]]
+kernel = "layernorm_matmul"
+grid   = ["ceil_div(OC, BN)", "ceil_div(B * T, BM)"]
+block  = "(BM // 8) * (BN // 8)"
+---*/
+#include "fma_tile.cuh"
+
+using namespace fma_tile;
+
+extern "C" __global__ void __launch_bounds__(THREADS, 512 / THREADS)
+    layernorm_matmul(const Real* x, const Real* ln_weight, const Real* ln_bias, const Real* weight, const Real* bias,
+                     Real* out, int M, int OC, int C, float eps)
+{
+    __shared__ float means[BM], rstds[BM];
+    const int m0 = blockIdx.y * BM, n0 = blockIdx.x * BN;
+    const int lane = threadIdx.x % WARP_SIZE;
+
+    for (int r = threadIdx.x / WARP_SIZE; r < BM; r += WARPS) {
+        if (m0 + r >= M) break;
+        const Real* row = x + size_t(m0 + r) * C;
+        float sum = 0.0f, square = 0.0f;
+        for (int c = lane; c < C; c += WARP_SIZE) sum += to_float(row[c]);
+        const float mean = warp_sum(sum) / C;
+        for (int c = lane; c < C; c += WARP_SIZE) {
+            const float centred = to_float(row[c]) - mean;
+            square += centred * centred;
+        }
+        const float variance = warp_sum(square) / C;
+        if (lane == 0) {
+            means[r] = mean;
+            rstds[r] = rsqrtf(variance + eps);
+        }
+    }
+    __syncthreads();
+
+    Sums sum = {};
+    multiply_tiles(sum, x, weight, m0, n0, M, OC, C, [&](float value, int r, int c) {
+        if (m0 + r >= M || c >= C) return 0.0f;
+        return (value - means[r]) * rstds[r] * to_float(ln_weight[c]) + to_float(ln_bias[c]);
+    });
+    store_tile(sum, m0, n0, M, OC, out, [&](Vec<float, 4>& v, int, int col, int count, bool whole) {
+        add_bias(v, bias, col, count, whole);
+    });
+}

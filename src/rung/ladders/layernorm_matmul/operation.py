@@ -1,0 +1,83 @@
+"""out = layernorm(x) · weightᵀ + bias: how attention and MLP begin in GPT-2."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+
+from rung.operation import Case, Cost, Library, Operand, Operation, Tensors, Values
+from rung.precision import float32_products
+
+EVERY_DTYPE = ("f32", "tf32", "f16", "bf16")
+
+
+def reference(t: Tensors, v: Values) -> Tensors:
+    centred = t["x"] - t["x"].mean(-1, keepdim=True)
+    rstd = (centred.square().mean(-1, keepdim=True) + v["eps"]).rsqrt()
+    out = (centred * rstd * t["ln_weight"] + t["ln_bias"]) @ t["weight"].T
+    return {"out": out + t["bias"] if "bias" in t else out}
+
+
+def cost(v: Values, size: int) -> Cost:
+    rows, columns, depth = v["B"] * v["T"], v["OC"], v["C"]
+    moved = rows * depth + columns * depth + columns + 2 * depth + rows * columns
+    return Cost(flops=2.0 * rows * columns * depth + 7.0 * rows * depth, bytes=float(size * moved))
+
+
+def off_centre(v: Values, generator: torch.Generator) -> torch.Tensor:
+    """Rows that lie off zero by more than they vary, so that a careless variance shows."""
+    B, T, C = int(v["B"]), int(v["T"]), int(v["C"])
+    return torch.randn(B, T, C, generator=generator) + 3.0 * torch.randn(B, T, 1, generator=generator)
+
+
+def torch_separate(
+    x: torch.Tensor,
+    ln_weight: torch.Tensor,
+    ln_bias: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    *,
+    C: int,
+    eps: float,
+    dtype: str,
+) -> torch.Tensor:
+    with float32_products(dtype):
+        return F.linear(F.layer_norm(x, (C,), ln_weight, ln_bias, eps), weight, bias)
+
+
+OPERATION = Operation(
+    name="layernorm_matmul",
+    summary="out = layernorm(x) · weightᵀ + bias",
+    story="A prologue instead of an epilogue: the left operand is made while it is loaded.",
+    dims=("B", "T", "C", "OC"),
+    scalars={"eps": 1e-5},
+    operands=(
+        Operand("x", ("B", "T", "C"), make=off_centre),
+        Operand("ln_weight", ("C",)),
+        Operand("ln_bias", ("C",)),
+        Operand("weight", ("OC", "C")),
+        Operand("bias", ("OC",), optional=True, nullable=True),
+        Operand("out", ("B", "T", "OC"), role="out"),
+    ),
+    reference=reference,
+    cost=cost,
+    reduction="C",
+    cases=(
+        Case("one", {"B": 1, "T": 1, "C": 1, "OC": 1}),
+        Case("odd", {"B": 1, "T": 7, "C": 37, "OC": 13}),
+        Case("aligned", {"B": 2, "T": 33, "C": 72, "OC": 136}),
+        Case("large values", {"B": 1, "T": 17, "C": 33, "OC": 31}, magnitude=10.0),
+        Case("decode", {"B": 1, "T": 1, "C": 768, "OC": 2304}, where="cuda"),
+        Case("primes", {"B": 3, "T": 67, "C": 251, "OC": 509}, where="cuda"),
+        Case("one above a power of two", {"B": 1, "T": 129, "C": 1025, "OC": 257}, where="cuda"),
+        Case("GPT-2", {"B": 4, "T": 64, "C": 768, "OC": 2304}, where="cuda"),
+        Case("GPT-2 XL", {"B": 1, "T": 65, "C": 1600, "OC": 4800}, where="cuda"),
+    ),
+    shapes={
+        "decode": {"B": 1, "T": 1, "C": 768, "OC": 2304},
+        "b4t64": {"B": 4, "T": 64, "C": 768, "OC": 2304},
+        "4096": {"B": 4, "T": 1024, "C": 768, "OC": 2304},
+        "b8t1024": {"B": 8, "T": 1024, "C": 768, "OC": 2304},
+    },
+    libraries=(Library("torch", torch_separate, EVERY_DTYPE, note="F.layer_norm, then F.linear."),),
+)

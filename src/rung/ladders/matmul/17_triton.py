@@ -1,0 +1,83 @@
+"""The whole pipeline in a page of Triton, whose `tl.dot` becomes wgmma on Hopper: beyond mma.sync's reach.
+
+Tiles are visited in groups of GROUP rows, as in the persistent rung. With DESCRIPTORS the operands
+arrive through tensor descriptors, that is by TMA, where rows begin at multiples of 16 bytes.
+"""
+
+import triton
+import triton.language as tl
+
+EXPECT = (
+    "Ahead of the hand-written mma.sync rungs in f16 and bf16 at large sizes, for a fifth of the text; behind "
+    "them where a tile of 128 rows is mostly empty."
+)
+FOUND = ""
+PROVENANCE = "ours; the grouped order is that of Triton's own matmul tutorial"
+DTYPES = ("bf16", "f16", "tf32")
+TUNE = {
+    "BM": (128, 64, 32, 16),
+    "BN": (128, 256, 64),
+    "BK": (64, 32),
+    "GROUP": (8,),
+    "DESCRIPTORS": (0, 1),
+    "num_warps": (8, 4),
+    "num_stages": (3, 4),
+}
+
+
+@triton.jit
+def tile_of(index, M, OC, BM: tl.constexpr, BN: tl.constexpr, GROUP: tl.constexpr):
+    tiles_m, tiles_n = tl.cdiv(M, BM), tl.cdiv(OC, BN)
+    group, within = index // (GROUP * tiles_n), index % (GROUP * tiles_n)
+    height = min(tiles_m - group * GROUP, GROUP)
+    return group * GROUP + within % height, within // height
+
+
+@triton.jit
+def matmul(
+    x, weight, bias, out, M, OC, C,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, GROUP: tl.constexpr,
+    DESCRIPTORS: tl.constexpr, HAS_BIAS: tl.constexpr,
+):  # fmt: skip
+    m, n = tile_of(tl.program_id(0), M, OC, BM, BN, GROUP)
+    rows, cols = m * BM + tl.arange(0, BM), n * BN + tl.arange(0, BN)
+    total = tl.zeros((BM, BN), dtype=tl.float32)
+
+    if DESCRIPTORS:
+        for c in range(0, C, BK):
+            a = x.load([m * BM, c])
+            b = weight.load([n * BN, c])
+            total = tl.dot(a, b.T, total)
+    else:
+        depth = tl.arange(0, BK)
+        # A row beyond the end reads the last one; what it gives is never stored.
+        a_at = x + tl.minimum(rows, M - 1).to(tl.int64)[:, None] * C + depth[None, :]
+        b_at = weight + tl.minimum(cols, OC - 1).to(tl.int64)[None, :] * C + depth[:, None]
+        for c in range(0, C, BK):
+            inside = depth < C - c
+            a = tl.load(a_at + c, mask=inside[None, :], other=0.0)
+            b = tl.load(b_at + c, mask=inside[:, None], other=0.0)
+            total = tl.dot(a, b, total)
+
+    if HAS_BIAS:
+        total += tl.load(bias + cols, mask=cols < OC, other=0.0).to(tl.float32)[None, :]
+    at = out + rows.to(tl.int64)[:, None] * OC + cols[None, :]
+    tl.store(at, total.to(out.dtype.element_ty), mask=(rows < M)[:, None] & (cols < OC)[None, :])
+
+
+def run(x, weight, bias, out, *, B, T, C, OC, BM, BN, BK, GROUP, DESCRIPTORS, num_warps, num_stages):
+    M = B * T
+    aligned = C * x.element_size() % 16 == 0
+    source, factor = x.view(M, C), weight
+    if DESCRIPTORS and aligned:
+        from triton.tools.tensor_descriptor import TensorDescriptor
+
+        source = TensorDescriptor.from_tensor(source, [BM, BK])
+        factor = TensorDescriptor.from_tensor(weight, [BN, BK])
+    grid = (triton.cdiv(M, BM) * triton.cdiv(OC, BN),)
+    matmul[grid](
+        source, factor, bias, out, M, OC, C,
+        BM=BM, BN=BN, BK=BK, GROUP=GROUP,
+        DESCRIPTORS=bool(DESCRIPTORS and aligned), HAS_BIAS=bias is not None,
+        num_warps=num_warps, num_stages=num_stages,
+    )  # fmt: skip

@@ -1,0 +1,86 @@
+"""out = gelu(x · weightᵀ + bias): the first half of GPT-2's MLP."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+
+from rung.operation import Case, Cost, Library, Operand, Operation, Tensors, Values
+from rung.precision import float32_products
+
+EVERY_DTYPE = ("f32", "tf32", "f16", "bf16")
+
+
+def reference(t: Tensors, v: Values) -> Tensors:
+    u = t["x"] @ t["weight"].T
+    u = u + t["bias"] if "bias" in t else u
+    return {"out": 0.5 * u * (1.0 + torch.tanh(math.sqrt(2.0 / math.pi) * (u + 0.044715 * u**3)))}
+
+
+def cost(v: Values, size: int) -> Cost:
+    rows, columns, depth = v["B"] * v["T"], v["OC"], v["C"]
+    moved = rows * depth + columns * depth + columns + rows * columns
+    return Cost(flops=2.0 * rows * columns * depth + 9.0 * rows * columns, bytes=float(size * moved))
+
+
+def torch_separate(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, dtype: str
+) -> torch.Tensor:
+    with float32_products(dtype):
+        return F.gelu(F.linear(x, weight, bias), approximate="tanh")
+
+
+def torch_fused(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, out: torch.Tensor, dtype: str
+) -> torch.Tensor:
+    with float32_products(dtype):
+        torch._addmm_activation(
+            bias, x.view(-1, x.shape[-1]), weight.T, use_gelu=True, out=out.view(-1, out.shape[-1])
+        )
+    return out
+
+
+OPERATION = Operation(
+    name="matmul_gelu",
+    summary="out = gelu(x · weightᵀ + bias), with gelu in its tanh form",
+    story="An activation that costs a pass through memory, or nothing.",
+    dims=("B", "T", "C", "OC"),
+    operands=(
+        Operand("x", ("B", "T", "C")),
+        Operand("weight", ("OC", "C")),
+        Operand("bias", ("OC",), optional=True, nullable=True),
+        Operand("out", ("B", "T", "OC"), role="out"),
+    ),
+    reference=reference,
+    cost=cost,
+    reduction="C",
+    cases=(
+        Case("one", {"B": 1, "T": 1, "C": 1, "OC": 1}),
+        Case("odd", {"B": 1, "T": 7, "C": 37, "OC": 13}),
+        Case("aligned", {"B": 2, "T": 33, "C": 72, "OC": 136}),
+        Case("large values", {"B": 1, "T": 17, "C": 33, "OC": 31}, magnitude=30.0),
+        Case("decode", {"B": 1, "T": 1, "C": 768, "OC": 3072}, where="cuda"),
+        Case("primes", {"B": 3, "T": 67, "C": 251, "OC": 509}, where="cuda"),
+        Case("one above a power of two", {"B": 1, "T": 129, "C": 1025, "OC": 257}, where="cuda"),
+        Case("GPT-2", {"B": 4, "T": 64, "C": 768, "OC": 3072}, where="cuda"),
+        Case("GPT-2 XL", {"B": 1, "T": 65, "C": 1600, "OC": 6400}, where="cuda"),
+    ),
+    shapes={
+        "decode": {"B": 1, "T": 1, "C": 768, "OC": 3072},
+        "b4t64": {"B": 4, "T": 64, "C": 768, "OC": 3072},
+        "4096": {"B": 4, "T": 1024, "C": 768, "OC": 3072},
+        "b8t1024": {"B": 8, "T": 1024, "C": 768, "OC": 3072},
+    },
+    libraries=(
+        Library("torch", torch_separate, EVERY_DTYPE, note="F.linear, then F.gelu: two kernels."),
+        Library(
+            "cublaslt",
+            torch_fused,
+            EVERY_DTYPE,
+            where="cuda",
+            note="The GELU epilogue: on a GPU the tanh form, while the same call on a CPU takes the erf form.",
+        ),
+    ),
+)

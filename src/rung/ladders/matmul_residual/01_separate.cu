@@ -1,0 +1,58 @@
+/*---
+idea   = "Two kernels: the product with its bias goes to memory, and a second pass adds the residual stream to it."
+expect = "The second launch reads two outputs' worth and writes one for a single addition a number."
+found  = ""
+provenance = "ECE 408 GPT-2, milestone 3: fused kernels, the state before; on rung 08 of matmul"
+dtypes = ["f32", "f16", "bf16"]
+needs  = ["BM % 64 == 0 and BN % 32 == 0", "BK % (16 // sizeof_real) == 0", "(BM * BK * sizeof_real // 16) % ((BM // 8) * (BN // 8)) == 0", "(BN * BK * sizeof_real // 16) % ((BM // 8) * (BN // 8)) == 0"]
+[tune]
+BM = [128, 64]
+BN = [128, 64]
+BK = [16, 8]
+VECTORS = [4, 2, 8]
+[bind]
+M = "B * T"
+[buffers.product]
+shape = ["B", "T", "OC"]
+[[launch]]
+kernel = "matmul"
+grid   = ["ceil_div(OC, BN)", "ceil_div(B * T, BM)"]
+block  = "(BM // 8) * (BN // 8)"
+[[launch]]
+kernel = "add"
+grid   = "ceil_div(B * T * OC, 256 * VECTORS * (16 // sizeof_real))"
+block  = 256
+bind   = { count = "B * T * OC" }
+---*/
+#include "fma_tile.cuh"
+
+using namespace fma_tile;
+
+extern "C" __global__ void __launch_bounds__(THREADS, 512 / THREADS)
+    matmul(const Real* x, const Real* weight, const Real* bias, Real* product, int M, int OC, int C)
+{
+    const int m0 = blockIdx.y * BM, n0 = blockIdx.x * BN;
+    Sums sum = {};
+    multiply_tiles(sum, x, weight, m0, n0, M, OC, C);
+    store_tile(sum, m0, n0, M, OC, product, [&](Vec<float, 4>& v, int, int col, int count, bool whole) {
+        add_bias(v, bias, col, count, whole);
+    });
+}
+
+extern "C" __global__ void add(const Real* product, const Real* residual, Real* out, int64_t count)
+{
+    const int64_t first = int64_t(blockIdx.x) * blockDim.x * VECTORS + threadIdx.x;
+#pragma unroll
+    for (int i = 0; i < VECTORS; i++) {
+        const int64_t at = (first + i * blockDim.x) * VEC;
+        if (at + VEC <= count) {
+            Vec16<Real> v = load_vec(product + at);
+            const Vec16<Real> r = load_vec(residual + at);
+#pragma unroll
+            for (int j = 0; j < VEC; j++) v[j] = from_float<Real>(to_float(v[j]) + to_float(r[j]));
+            store_vec(out + at, v);
+        } else {
+            for (int64_t j = at; j < count; j++) out[j] = from_float<Real>(to_float(product[j]) + to_float(residual[j]));
+        }
+    }
+}

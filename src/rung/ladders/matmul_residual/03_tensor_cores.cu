@@ -1,0 +1,50 @@
+/*---
+idea   = "The same epilogue behind the mma.sync pipeline."
+expect = "The residual's reads come at the end of a tile, where other blocks of the multiprocessor still multiply: close to the plain product's time."
+found  = ""
+provenance = "ours; on rung 14 of matmul"
+dtypes = ["bf16", "f16", "tf32"]
+needs  = [
+  "BM % WM == 0 and BN % WN == 0",
+  "BK * sizeof_real == 64 or BK * sizeof_real == 128",
+  "BM // WM * (BN // WN) <= 16",
+  "(BM * BK * sizeof_real // 16) % (BM // WM * (BN // WN) * 32) == 0",
+  "(BN * BK * sizeof_real // 16) % (BM // WM * (BN // WN) * 32) == 0",
+  "STAGES * (BM + BN) * BK * sizeof_real <= 232448",
+]
+[tune]
+BM = [128, 64, 256]
+BN = [128, 64, 256]
+BK = [32, 64]
+WM = [64, 32]
+WN = [64, 32]
+STAGES = [3, 4]
+[define]
+ALIGNED = "int(C * sizeof_real % 16 == 0)"
+[bind]
+M = "B * T"
+[[launch]]
+kernel = "matmul_residual"
+grid   = ["ceil_div(OC, BN)", "ceil_div(B * T, BM)"]
+block  = "BM // WM * (BN // WN) * 32"
+shared = "STAGES * (BM + BN) * BK * sizeof_real"
+---*/
+#include "mma_tile.cuh"
+
+using namespace mma_tile;
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+    matmul_residual(const Real* x, const Real* weight, const Real* bias, const Real* residual, Real* out, int M, int OC, int C)
+{
+    extern __shared__ __align__(128) char smem[];
+    const int m0 = blockIdx.y * BM, n0 = blockIdx.x * BN;
+    const Place place;
+
+    Sums sum = {};
+    multiply_tiles(sum, smem, TileCopy<BM>(x, m0, M, C), TileCopy<BN>(weight, n0, OC, C), place, 0, ceil_div(C, BK), C);
+    store_tile(sum, place, m0, n0, M, OC, out, [&](int row, int col, float2 v, bool second) {
+        const float2 r = load_pair(residual + size_t(row) * OC + col, OC % 2 == 0, second);
+        v = add_bias(v, bias, col, second);
+        return make_float2(v.x + r.x, v.y + r.y);
+    });
+}

@@ -1,0 +1,87 @@
+"""out = residual + x · weightᵀ + bias: how attention and MLP end in GPT-2."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+
+from rung.operation import Case, Cost, Library, Operand, Operation, Tensors, Values
+from rung.precision import float32_products
+
+EVERY_DTYPE = ("f32", "tf32", "f16", "bf16")
+
+
+def reference(t: Tensors, v: Values) -> Tensors:
+    out = t["residual"] + t["x"] @ t["weight"].T
+    return {"out": out + t["bias"] if "bias" in t else out}
+
+
+def cost(v: Values, size: int) -> Cost:
+    rows, columns, depth = v["B"] * v["T"], v["OC"], v["C"]
+    moved = rows * depth + columns * depth + columns + 2 * rows * columns
+    return Cost(flops=2.0 * rows * columns * depth + rows * columns, bytes=float(size * moved))
+
+
+def torch_separate(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, residual: torch.Tensor, dtype: str
+) -> torch.Tensor:
+    with float32_products(dtype):
+        return residual + F.linear(x, weight, bias)
+
+
+def torch_accumulate(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor,
+    residual: torch.Tensor,
+    out: torch.Tensor,
+    dtype: str,
+) -> torch.Tensor:
+    torch.add(residual, bias, out=out)
+    with float32_products(dtype):
+        out.view(-1, out.shape[-1]).addmm_(x.view(-1, x.shape[-1]), weight.T)
+    return out
+
+
+OPERATION = Operation(
+    name="matmul_residual",
+    summary="out = residual + x · weightᵀ + bias",
+    story="The residual stream joins in the epilogue.",
+    dims=("B", "T", "C", "OC"),
+    operands=(
+        Operand("x", ("B", "T", "C")),
+        Operand("weight", ("OC", "C")),
+        Operand("bias", ("OC",), optional=True, nullable=True),
+        Operand("residual", ("B", "T", "OC")),
+        Operand("out", ("B", "T", "OC"), role="out"),
+    ),
+    reference=reference,
+    cost=cost,
+    reduction="C",
+    cases=(
+        Case("one", {"B": 1, "T": 1, "C": 1, "OC": 1}),
+        Case("odd", {"B": 1, "T": 7, "C": 37, "OC": 13}),
+        Case("aligned", {"B": 2, "T": 33, "C": 72, "OC": 136}),
+        Case("large values", {"B": 1, "T": 17, "C": 33, "OC": 31}, magnitude=30.0),
+        Case("decode", {"B": 1, "T": 1, "C": 3072, "OC": 768}, where="cuda"),
+        Case("primes", {"B": 3, "T": 67, "C": 251, "OC": 509}, where="cuda"),
+        Case("one above a power of two", {"B": 1, "T": 129, "C": 1025, "OC": 257}, where="cuda"),
+        Case("GPT-2", {"B": 4, "T": 64, "C": 3072, "OC": 768}, where="cuda"),
+        Case("GPT-2 XL", {"B": 1, "T": 65, "C": 6400, "OC": 1600}, where="cuda"),
+    ),
+    shapes={
+        "decode": {"B": 1, "T": 1, "C": 3072, "OC": 768},
+        "b4t64": {"B": 4, "T": 64, "C": 3072, "OC": 768},
+        "4096": {"B": 4, "T": 1024, "C": 3072, "OC": 768},
+        "b8t1024": {"B": 8, "T": 1024, "C": 3072, "OC": 768},
+    },
+    libraries=(
+        Library("torch", torch_separate, EVERY_DTYPE, note="F.linear, then an addition: two kernels."),
+        Library(
+            "cublas_accumulate",
+            torch_accumulate,
+            EVERY_DTYPE,
+            note="residual + bias into `out`, then cuBLAS with beta = 1, which adds to what stands there.",
+        ),
+    ),
+)
