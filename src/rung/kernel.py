@@ -502,6 +502,21 @@ class PythonRung(Rung):
         self.admit(tensors, values, dtype, tuning, device)
         if self.emulate and device != "cuda":
             raise RungError(f"{self.full_name} runs on a GPU only: {self.emulate}")
+        arguments, buffers = self.arguments(tensors, values, dtype, device=device, tuning=tuning, empty=empty)
+        run = self.load(device).run
+        return Prepared(self, lambda: run(**arguments), self.tuned(tuning), buffers=buffers)
+
+    def arguments(
+        self,
+        tensors: Tensors,
+        values: Values,
+        dtype: Dtype,
+        *,
+        device: Device,
+        tuning: Mapping[str, int] | None = None,
+        empty: Empty | None = None,
+    ) -> tuple[dict[str, Any], Tensors]:
+        """What `run` is called with, by name, and the buffers among it."""
         names = self.names(values, dtype, tuning, tensors, device)
         where = next(iter(tensors.values())).device
         make: Empty = empty or (lambda _, shape, kind: torch.empty(shape, dtype=kind, device=where))
@@ -509,7 +524,6 @@ class PythonRung(Rung):
         for name, buffer in self._facts.buffers.items():
             shape = tuple(evaluate_int(s, names, f"the size of buffer {name}") for s in buffer.shape)
             buffers[name] = make(name, shape, element(buffer.dtype, dtype))
-        run = self.load(device).run
         arguments: dict[str, Any] = {}
         for name, required in self._facts.parameters.items():
             if name in tensors:
@@ -525,7 +539,7 @@ class PythonRung(Rung):
             elif required:
                 known = ", ".join([*tensors, *buffers, *(n for n in names if "_stride_" not in n)])
                 raise RungError(f"{self.path}: run() takes {name!r}, which is not known; there are {known}.")
-        return Prepared(self, lambda: run(**arguments), self.tuned(tuning), buffers=buffers)
+        return arguments, buffers
 
 
 class LibraryRung(Rung):

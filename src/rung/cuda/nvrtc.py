@@ -30,7 +30,7 @@ def compile_cubin(build: Build, arch: str) -> cubin_cache.Cubin:
         return cached
     _require_kernels(build, includes)
     code, lowered, log = _compile(build, arch, found)
-    resources = {k: _resources(log, lowered[k]) for k in build.kernels}
+    resources = {k: ptxas_resources(log, lowered[k]) for k in build.kernels}
     return cubin_cache.write(key, code, arch, lowered, resources, log)
 
 
@@ -150,7 +150,7 @@ def _option_fields(build: Build) -> dict[str, Any]:
     return fields
 
 
-def _resources(log: str, symbol: str) -> Resources:
+def ptxas_resources(log: str, symbol: str) -> Resources:
     """Reads `ptxas -v`: for each kernel a line of stack and spills, a line of registers and shared memory."""
     start = log.find(f"Compiling entry function '{symbol}'")
     section = log[start:].split("Compiling entry function", 2)[1] if start >= 0 else ""

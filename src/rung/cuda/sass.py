@@ -63,12 +63,13 @@ def disassembler() -> Path | None:
 
 def instruction_mix(cubin: Cubin) -> dict[str, dict[str, int]]:
     """For each kernel its instructions by class, with "LDG.128" and the like counted again, and "total"."""
-    by_symbol = _mix_of_file(cubin.path)
+    by_symbol = mix_of_file(cubin.path)
     return {kernel: by_symbol.get(symbol, {}) for kernel, symbol in cubin.lowered.items()}
 
 
 @functools.lru_cache(maxsize=256)
-def _mix_of_file(path: Path) -> dict[str, dict[str, int]]:
+def mix_of_file(path: Path) -> dict[str, dict[str, int]]:
+    """The same for every function of a cubin file, by symbol."""
     tool = disassembler()
     if tool is None:
         raise RungError(

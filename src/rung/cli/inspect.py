@@ -1,0 +1,125 @@
+"""`rung inspect`: what the compiler makes of a rung."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rung.cli import console
+
+if TYPE_CHECKING:
+    from rung.lab.inspect import Row
+    from rung.operation import Values
+
+_COLUMNS = ("rung", "kernel", "arch", "dtype", "registers", "shared", "spills", "stack", "block",
+            "occupancy", "limited by", "remark")  # fmt: skip
+_NUMBERS = ("registers", "shared", "spills", "stack", "occupancy")
+
+
+def inspect(
+    rung: Annotated[str, typer.Argument(metavar="OP[/RUNG]", help="A ladder or one rung.")],
+    file: Annotated[
+        Path | None, typer.Argument(help="Your own kernel (.cu or .py), as a rung of OP.")
+    ] = None,
+    arch: Annotated[
+        list[str] | None,
+        typer.Option(help="sm_75 ... sm_120 (may be repeated; default: your GPU, or sm_90)."),
+    ] = None,
+    dtype: Annotated[
+        str | None, typer.Option(help="f32, tf32, f16 or bf16 (default: a rung's first).")
+    ] = None,
+    shape: Annotated[str | None, typer.Option(help="A shape's name, or B=4,T=64,C=768.")] = None,
+    tune: Annotated[list[str] | None, typer.Option(help="A tunable's value, as in --tune BLOCK=128.")] = None,
+    mix: Annotated[
+        bool | None,
+        typer.Option("--mix/--no-mix", help="Count instructions by class (default: for one rung)."),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print the rows as JSON.")] = False,
+) -> None:
+    """Registers, shared memory, spills, stack and theoretical occupancy of a rung, without a GPU.
+
+    Exit code 0: everything compiles and could be launched; 1: something would not.
+
+    Examples: rung inspect softmax · rung inspect gelu/2 --arch sm_75 --arch sm_90 · rung inspect gelu x.cu
+    """
+    from rung import catalogue
+    from rung.cli.check import parse_tuning
+    from rung.dtypes import dtype as dtype_named
+    from rung.lab import inspect as lab
+
+    if dtype is not None:
+        dtype_named(dtype)
+    chosen = [r for r in catalogue.select(rung, file) if r.kind != "library" or "/" in rung]
+    rows = list(
+        lab.inspect(
+            chosen,
+            arch or [_default_arch()],
+            dtype=dtype,
+            shape=_shape(rung, shape),
+            tuning=parse_tuning(tune),
+            mix=(len(chosen) == 1) if mix is None else mix,
+        )
+    )
+    if json:
+        console.print_json([row.as_json() for row in rows])
+    else:
+        _print(rows)
+    if any(row.state == "failed" for row in rows):
+        raise typer.Exit(1)
+
+
+def _default_arch() -> str:
+    import torch
+
+    if not torch.cuda.is_available():
+        return "sm_90"
+    major, minor = torch.cuda.get_device_capability()
+    return f"sm_{major}{minor}"
+
+
+def _shape(spec: str, word: str | None) -> tuple[str, Values] | None:
+    from rung import catalogue
+    from rung.lab import bench
+
+    if word is None:
+        return None
+    return next(bench.shapes_of(catalogue.operation(spec.partition("/")[0]), [word]))
+
+
+def _print(rows: list[Row]) -> None:
+    console.table(_COLUMNS, [_cells(row) for row in rows], right=_NUMBERS)
+    mixed = [row for row in rows if row.mix]
+    if mixed:
+        from rung.cuda.sass import CLASSES
+
+        present = {name for row in mixed for name in row.mix}
+        order = [n for c in (*CLASSES, "other") for n in (c, f"{c}.64", f"{c}.128") if n in present]
+        columns = ("kernel", "arch", "instructions", *order)
+        print("\nInstructions in the code, by class (.64 and .128: bits a thread, of those before):")
+        cells = [(r.kernel, r.arch, r.mix["total"], *(r.mix.get(n, "") for n in order)) for r in mixed]
+        console.table(columns, cells, right=columns[2:])
+    spilling = sorted({f"{row.kernel} on {row.arch}" for row in rows if row.spills})
+    if spilling:
+        console.note(
+            f"warning: registers spill to local memory in {', '.join(spilling)}: give a thread less to hold, "
+            "or relax __launch_bounds__."
+        )
+    for row in rows:
+        if "\n" in row.reason:
+            console.note(f"{row.rung} on {row.arch}: {row.reason}")
+
+
+def _cells(row: Row) -> tuple[object, ...]:
+    if row.registers is None:
+        reason = row.reason.splitlines()[0]
+        return (row.rung, row.kernel, row.arch, row.dtype, *[""] * 7, f"{row.state}: {reason}")
+    shared = f"{row.static_shared}+{row.dynamic_shared}" if row.dynamic_shared else row.static_shared
+    spills = f"{row.spill_stores}+{row.spill_loads}" if row.spills else 0
+    block = "x".join(str(n) for n in row.block or () if n > 1) or "1"
+    remark = row.reason or (f"more with {row.hint}" if row.hint else "")
+    return (
+        row.rung, row.kernel, row.arch, row.dtype, row.registers, shared, spills, row.stack, block,
+        f"{100 * (row.occupancy or 0):.0f} %", row.limiter, remark,
+    )  # fmt: skip
