@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,9 @@ def enabled() -> Iterator[None]:
     np.seterr(over="ignore", divide="ignore", invalid="ignore")  # a GPU makes inf and NaN without a word
     try:
         _mend_bf16_dot()
+        with suppress(ImportError):
+            # Triton imports this at a kernel's first call, and then asserts that it is still interpreting.
+            importlib.import_module("triton.experimental.gluon")
         yield
     finally:
         if before is None:
