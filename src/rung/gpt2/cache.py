@@ -1,0 +1,87 @@
+"""Keys and values of all tokens so far, in tensors that are allocated once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+
+class Cache:
+    """A static KV cache. The sequences of a batch fill their rows at their own pace: `lengths` says how far.
+
+    What lies beyond a row's length is left from before and is never read.
+    """
+
+    def __init__(
+        self,
+        layers: int,
+        rows: int,
+        NH: int,
+        capacity: int,
+        HS: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        shape = (layers, rows, NH, capacity, HS)
+        # Zeros, since attention multiplies what it masks, and a NaN would survive that. The system hands out
+        # zeroed pages when they are first touched, so that a long context costs nothing until it is filled.
+        self.k = torch.zeros(shape, dtype=dtype, device=device)
+        self.v = torch.zeros(shape, dtype=dtype, device=device)
+        self.allocated = rows  # rows in memory, for strides; `lengths` has those in use
+        self.lengths = [0] * rows
+
+    @property
+    def capacity(self) -> int:
+        return self.k.shape[3]
+
+    def begin(self, rows: int) -> None:
+        """Forget all sequences, and be ready for so many new ones."""
+        self.lengths = [0] * rows
+
+    def keep(self, rows: Sequence[int]) -> None:
+        """Go on with these sequences only (in ascending order); the others have ended."""
+        for to, row in enumerate(rows):
+            if to != row:
+                used = self.lengths[row]
+                for tensor in (self.k, self.v):
+                    tensor[:, to, :, :used] = tensor[:, row, :, :used]
+        self.lengths = [self.lengths[row] for row in rows]
+
+    def spread(self, origins: Sequence[int]) -> None:
+        """Let row i continue what row origins[i] <= i holds: several samples share one prompt's work."""
+        for to, row in reversed(list(enumerate(origins))):
+            if to != row:
+                used = self.lengths[row]
+                for tensor in (self.k, self.v):
+                    tensor[:, to, :, :used] = tensor[:, row, :, :used]
+        self.lengths = [self.lengths[row] for row in origins]
+
+    def row(self, row: int) -> Cache:
+        """The same memory, seen as the cache of one sequence."""
+        view = Cache.__new__(Cache)
+        view.k, view.v = self.k[:, row : row + 1], self.v[:, row : row + 1]
+        view.allocated, view.lengths = self.allocated, [self.lengths[row]]
+        return view
+
+    def write(self, layer: int, k: torch.Tensor, v: torch.Tensor) -> None:
+        """Put (rows, NH, T, HS) behind what each row holds. Lengths advance once a step, not once a layer."""
+        T = k.shape[2]
+        rows = len(self.lengths)
+        if len(set(self.lengths)) == 1:
+            new = slice(self.lengths[0], self.lengths[0] + T)
+            self.k[layer, :rows, :, new] = k
+            self.v[layer, :rows, :, new] = v
+            return
+        for row, past in enumerate(self.lengths):
+            self.k[layer, row, :, past : past + T] = k[row]
+            self.v[layer, row, :, past : past + T] = v[row]
+
+    def read(self, layer: int, T: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values (rows, NH, S, HS), as far as the longest row goes once it has T more tokens."""
+        rows, S = len(self.lengths), max(self.lengths) + T
+        return self.k[layer, :rows, :, :S], self.v[layer, :rows, :, :S]
+
+    def advance(self, tokens: Sequence[int]) -> None:
+        """Each row has grown by so many tokens."""
+        self.lengths = [length + n for length, n in zip(self.lengths, tokens, strict=True)]

@@ -1,0 +1,102 @@
+"""GPT-2's config.json: what of it matters for inference, checked when it is read."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rung.errors import RungError
+
+# Names that config.json uses -> what they compute.
+ACTIVATIONS = {
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu": "gelu_erf",
+    "relu": "relu",
+}
+
+
+@dataclass(frozen=True)
+class Config:
+    """The shape of a GPT-2. Names of widths are those used in the kernels."""
+
+    vocabulary: int
+    context: int
+    C: int
+    NH: int
+    layers: int
+    F: int  # width of the MLP
+    activation: str  # one of ACTIVATIONS' values
+    eps: float
+    scale_attention: bool
+    scale_by_layer: bool
+    tied: bool  # the LM head is the token embedding
+    eos: tuple[int, ...]
+
+    @property
+    def HS(self) -> int:
+        return self.C // self.NH
+
+    def attention_scale(self, layer: int) -> float:
+        """What queries times keys are multiplied by in this layer."""
+        scale = 1 / math.sqrt(self.HS) if self.scale_attention else 1.0
+        return scale / (layer + 1) if self.scale_by_layer else scale
+
+
+def read_config(path: Path) -> Config:
+    """The config in a file; RungError when it is not a GPT-2's."""
+    try:
+        fields = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise RungError(
+            f"{path} is missing: a model's folder holds config.json beside its weights."
+        ) from None
+    except (OSError, ValueError) as error:
+        raise RungError(f"{path} cannot be read as JSON ({error}); fetch the model again.") from None
+    if not isinstance(fields, dict):
+        raise RungError(f"{path} does not hold a JSON object; fetch the model again.")
+    return parse_config(fields, str(path))
+
+
+def parse_config(fields: Mapping[str, Any], origin: str) -> Config:
+    """The config in a dictionary of config.json's names."""
+    kind = fields.get("model_type")
+    if kind != "gpt2":
+        raise RungError(f"{origin} describes a model of type {kind!r}; rung runs models of type 'gpt2'.")
+    if fields.get("add_cross_attention"):
+        raise RungError(f"{origin} asks for cross attention, which rung does not run; use a plain GPT-2.")
+
+    def whole(names: tuple[str, ...], default: int) -> int:
+        value = next((fields[name] for name in names if fields.get(name) is not None), default)
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise RungError(f"{origin} gives {names[0]} as {value!r}; it must be a whole number above 0.")
+        return value
+
+    activation = fields.get("activation_function", "gelu_new")
+    if activation not in ACTIVATIONS:
+        known = ", ".join(ACTIVATIONS)
+        raise RungError(f"{origin} names the activation {activation!r}; rung has {known}.")
+    C, NH = whole(("n_embd", "hidden_size"), 768), whole(("n_head", "num_attention_heads"), 12)
+    if C % NH:
+        raise RungError(
+            f"{origin} divides {C} channels among {NH} heads; n_embd must be a multiple of n_head."
+        )
+    eos = fields.get("eos_token_id", 50256)
+    return Config(
+        vocabulary=whole(("vocab_size",), 50257),
+        context=whole(("n_positions", "max_position_embeddings", "n_ctx"), 1024),
+        C=C,
+        NH=NH,
+        layers=whole(("n_layer", "num_hidden_layers"), 12),
+        F=whole(("n_inner",), 4 * C),
+        activation=ACTIVATIONS[activation],
+        eps=float(fields.get("layer_norm_epsilon", 1e-5)),
+        scale_attention=bool(fields.get("scale_attn_weights", True)),
+        scale_by_layer=bool(fields.get("scale_attn_by_inverse_layer_idx", False)),
+        tied=bool(fields.get("tie_word_embeddings", True)),
+        eos=() if eos is None else tuple(eos) if isinstance(eos, list) else (int(eos),),
+    )

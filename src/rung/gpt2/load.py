@@ -1,0 +1,173 @@
+"""The door to GPT-2: `rung.load(...)` gives a model that continues text."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypedDict, Unpack, overload
+
+import torch
+
+from rung.errors import RungError
+from rung.gpt2.config import read_config
+from rung.gpt2.generate import Completion, Options, Prompt, Run
+from rung.gpt2.model import Transformer
+from rung.gpt2.plan import make_plan
+from rung.gpt2.sampling import Sampling
+from rung.gpt2.tokenizer import Tokenizer, read_tokenizer
+from rung.gpt2.weights import read_weights
+
+INNER = Path(__file__).parent / "inner"
+
+
+class Keywords(TypedDict, total=False):
+    """What `generate` and `stream` take: the fields of Sampling and Options."""
+
+    temperature: float
+    top_k: int | None
+    top_p: float
+    min_p: float
+    repetition_penalty: float
+    presence_penalty: float
+    frequency_penalty: float
+    max_new_tokens: int
+    seed: int | None
+    num_samples: int
+    stop: Sequence[str]
+    stop_tokens: Sequence[int] | None  # None: the end of text as the model's config names it
+    slide: bool
+    echo: bool
+    logprobs: bool
+    batch_size: int
+
+
+class Model:
+    """A GPT-2 that was loaded."""
+
+    def __init__(self, transformer: Transformer, folder: Path, name: str, load_seconds: float) -> None:
+        self.transformer, self.folder, self.name = transformer, folder, name
+        self.config, self.plan = transformer.config, transformer.plan
+        self.load_seconds = load_seconds
+        self._tokenizer: Tokenizer | None = None
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer beside the weights."""
+        if self._tokenizer is None:
+            self._tokenizer = read_tokenizer(self.folder)
+        return self._tokenizer
+
+    @overload
+    def generate(  # type: ignore[overload-overlap]
+        self, prompt: str, **options: Unpack[Keywords]
+    ) -> Completion: ...
+    @overload
+    def generate(
+        self, prompt: Sequence[str] | Sequence[Sequence[int]], **options: Unpack[Keywords]
+    ) -> list[Completion]: ...
+    def generate(self, prompt: Any, **options: Unpack[Keywords]) -> Completion | list[Completion]:
+        """Continue a prompt, or each of a list; several samples of one prompt are a list too."""
+        run = self.run([prompt] if isinstance(prompt, str) else prompt, **options)
+        for _ in run:
+            pass
+        single = isinstance(prompt, str) and run.options.num_samples == 1
+        return run.completions[0] if single else run.completions
+
+    def stream(self, prompt: str, **options: Unpack[Keywords]) -> Generator[str, None, Completion]:
+        """Continue a prompt, giving pieces of text as soon as they are certain."""
+        run = self.run([prompt], **options)
+        if run.options.num_samples != 1:
+            raise RungError("stream gives one text; leave num_samples at 1, or use generate.")
+        if run.options.echo:
+            yield prompt
+        for _, piece in run:
+            if piece:
+                yield piece
+        return run.completions[0]
+
+    def logits(self, ids: Sequence[int] | Sequence[Sequence[int]] | torch.Tensor) -> torch.Tensor:
+        """Logits in float32 for tokens (T) or (B, T): (T, V) or (B, T, V)."""
+        tokens = torch.as_tensor(ids, dtype=torch.int64)
+        if tokens.numel() == 0 or tokens.shape[-1] > self.config.context:
+            raise RungError(
+                f"logits takes 1 to {self.config.context:,} tokens a row; got {tokens.shape[-1]:,}."
+            )
+        if int(tokens.max()) >= self.config.vocabulary or int(tokens.min()) < 0:
+            raise RungError(f"a token is outside the model's vocabulary of {self.config.vocabulary:,}.")
+        logits = self.transformer.logits(tokens.view(-1, tokens.shape[-1]))
+        return logits[0] if tokens.ndim == 1 else logits
+
+    def run(self, prompts: Sequence[str] | Sequence[Sequence[int]], **options: Unpack[Keywords]) -> Run:
+        """A run over prompts that has not begun; iterate over it. Prompts are texts or token lists."""
+        given: dict[str, Any] = dict(options)
+        stop_tokens = given.pop("stop_tokens", None)
+        given["stop_tokens"] = self.config.eos if stop_tokens is None else tuple(stop_tokens)
+        given["stop"] = tuple(given.get("stop", ()))
+        how = {name: given.pop(name) for name in Sampling.__dataclass_fields__ if name in given}
+        try:
+            settings = Options(sampling=Sampling(**how), **given)
+        except TypeError as error:
+            raise RungError(f"generate: {error}.") from None
+        return Run(
+            self.transformer, self._tokenizer_if_any(prompts), [self._prompt(p) for p in prompts], settings
+        )
+
+    def _prompt(self, prompt: str | Sequence[int]) -> Prompt:
+        if isinstance(prompt, str):
+            return Prompt(prompt, tuple(self.tokenizer.encode(prompt)))
+        ids = tuple(int(i) for i in prompt)
+        return Prompt(self._tokenizer.decode(ids) if self._tokenizer else "", ids)
+
+    def _tokenizer_if_any(self, prompts: Sequence[str] | Sequence[Sequence[int]]) -> Tokenizer | None:
+        # Tokens can be continued without a tokenizer; text cannot.
+        try:
+            return self.tokenizer
+        except RungError:
+            if any(isinstance(p, str) for p in prompts):
+                raise
+            return None
+
+
+def load(
+    model: str | Path = "inner",
+    *,
+    device: str = "cpu",
+    dtype: str = "auto",
+    revision: str | None = None,
+    offline: bool = False,
+    threads: int | None = None,
+    plan: str | None = None,
+    kernels: Mapping[str, str] | None = None,
+) -> Model:
+    """Load a GPT-2.
+
+    `model` is "inner" (the small one in this package), a folder in Hugging Face's layout, or an id of the
+    hub such as "gpt2". `plan` names who serves the operations, and `kernels` swaps single rungs
+    ({"attention": "5"}); both are for devices that run rungs.
+    """
+    began = time.perf_counter()
+    if threads is not None and threads < 1:
+        raise RungError(f"threads is {threads}; it must be at least 1.")
+    chosen = make_plan(device, dtype, plan, kernels or {}, threads)
+    folder = find(str(model), revision=revision, offline=offline)
+    config = read_config(folder / "config.json")
+    weights = read_weights(folder, config, chosen.matrix, chosen.vector)
+    transformer = Transformer(config, weights, chosen)
+    return Model(transformer, folder, str(model), time.perf_counter() - began)
+
+
+def find(model: str, *, revision: str | None = None, offline: bool = False) -> Path:
+    """The folder of a model, fetched from the hub if it is an id of a model there."""
+    if model == "inner":
+        return INNER
+    path = Path(model).expanduser()
+    if path.is_dir():
+        return path
+    if path.exists():
+        raise RungError(f"{model} is a file; name the folder that holds config.json and the weights.")
+    if model.startswith((".", "/", "~")) or model.count("/") > 1:
+        raise RungError(f"there is no folder {model}; check the path.")
+    from rung.gpt2 import hub
+
+    return hub.fetch(model, revision=revision, offline=offline)

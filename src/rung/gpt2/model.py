@@ -1,0 +1,82 @@
+"""GPT-2's forward pass, written once over the operations of a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from rung.gpt2.cache import Cache
+from rung.gpt2.config import Config
+from rung.gpt2.plan import Plan
+from rung.gpt2.weights import Layer, Weights
+
+
+class Transformer:
+    """Tokens in, logits out."""
+
+    def __init__(self, config: Config, weights: Weights, plan: Plan) -> None:
+        self.config, self.weights, self.plan = config, weights, plan
+        plan.ready(config, weights)
+
+    def hidden(self, tokens: torch.Tensor, cache: Cache | None = None) -> torch.Tensor:
+        """(B, T) -> (B, T, C): what the LM head reads. The cache is filled, not advanced."""
+        plan, weights, eps = self.plan, self.weights, self.config.eps
+        past = cache.lengths if cache else [0] * tokens.shape[0]
+        x = plan.embedding(tokens, past, weights.wte, weights.wpe)
+        for i, layer in enumerate(weights.layers):
+            x = plan.residual(x, self._attention(plan.layernorm(x, layer.ln_1, eps), layer, i, cache))
+            x = plan.residual(x, self._mlp(plan.layernorm(x, layer.ln_2, eps), layer))
+        return plan.layernorm(x, weights.ln_f, eps)
+
+    def _attention(self, x: torch.Tensor, layer: Layer, i: int, cache: Cache | None) -> torch.Tensor:
+        qkv = self.plan.matmul(x, layer.qkv)  # (B, T, 3C)
+        y = self.plan.attention(qkv, self.config.NH, self.config.attention_scale(i), i, cache)
+        return self.plan.matmul(y, layer.attn_proj)
+
+    def _mlp(self, x: torch.Tensor, layer: Layer) -> torch.Tensor:
+        h = self.plan.activation(self.plan.matmul(x, layer.fc), self.config.activation)  # (B, T, F)
+        return self.plan.matmul(h, layer.mlp_proj)
+
+    @torch.inference_mode()
+    def logits(self, tokens: torch.Tensor) -> torch.Tensor:
+        """(B, T) -> (B, T, V) in float32, without a cache."""
+        tokens = tokens.to(self.plan.device)
+        return self._head(self.hidden(tokens))
+
+    @torch.inference_mode()
+    def advance(self, tokens: Sequence[Sequence[int]], cache: Cache) -> torch.Tensor:
+        """Append these tokens to the cache's sequences; logits (rows, V) in float32 for what follows each."""
+        logits = self.plan.step(tokens, cache)
+        if logits is None:
+            longest = max(map(len, tokens))
+            if longest > 1 and self.plan.prompts_at_once == 1:
+                logits = torch.cat([self._prompt(ids, cache.row(row)) for row, ids in enumerate(tokens)])
+            else:
+                # Short rows are padded at their end: nothing before the padding sees it, and what it
+                # leaves in the cache is overwritten before it can be read.
+                padded = torch.tensor([[*ids, *[0] * (longest - len(ids))] for ids in tokens])
+                last = torch.tensor([len(ids) - 1 for ids in tokens])
+                logits = self._last(padded.to(self.plan.device), last.to(self.plan.device), cache)
+        cache.advance([len(ids) for ids in tokens])
+        return logits
+
+    def _prompt(self, ids: Sequence[int], cache: Cache) -> torch.Tensor:
+        logits = self.plan.step([ids], cache)
+        if logits is not None:
+            return logits
+        return self._last(torch.tensor([ids]), torch.tensor([len(ids) - 1]), cache)
+
+    def _last(self, tokens: torch.Tensor, last: torch.Tensor, cache: Cache) -> torch.Tensor:
+        x = self.hidden(tokens, cache)
+        rows = torch.arange(len(last), device=x.device)
+        return self._head(x[rows, last][:, None])[:, 0]
+
+    def _head(self, x: torch.Tensor) -> torch.Tensor:
+        # A copy, since the plan may use its buffers again.
+        return self.plan.matmul(x, self.weights.head).to(torch.float32, copy=True)
+
+    def new_cache(self, rows: int, capacity: int) -> Cache:
+        """An empty cache for so many sequences of up to so many tokens."""
+        c = self.config
+        return Cache(c.layers, rows, c.NH, capacity, c.HS, self.plan.cache_dtype, self.plan.device)

@@ -1,0 +1,106 @@
+"""Compiles decode.cpp for this machine, once, into rung's cache. Imports nothing large.
+
+Compiling takes some seconds, so `begin` starts it and returns; whoever needs the library waits for the rest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+SOURCE = Path(__file__).with_name("decode.cpp")
+# Sums may be reordered, or loops over floats would not become vector code; infinities keep their meaning.
+FLAGS = [
+    "-O3",
+    "-march=native",
+    "-std=c++17",
+    "-shared",
+    "-fPIC",
+    "-pthread",
+    "-w",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-fno-signed-zeros",
+    "-fassociative-math",
+    "-freciprocal-math",
+]
+# Compilers hold back 512-bit vectors, for the clock of processors long gone.
+WIDE = "-mprefer-vector-width=512"
+
+
+@dataclass
+class Compilation:
+    """A library that is there, or being made."""
+
+    library: Path
+    process: subprocess.Popen[bytes] | None = None
+    made: Path | None = None
+
+    def wait(self) -> Path | None:
+        """The library's path once it is there; None when the compiler could not make it."""
+        if self.process is not None and self.made is not None:
+            failed = self.process.wait() != 0
+            self.process = None
+            if failed:
+                self.made.unlink(missing_ok=True)
+                return None
+            self.made.replace(self.library)  # at once, so that no other process sees half a library
+        return self.library if self.library.exists() else None
+
+
+def cache_folder() -> Path:
+    """Where compiled code is kept: $RUNG_CACHE, or ~/.cache/rung."""
+    given = os.environ.get("RUNG_CACHE")
+    return Path(given) if given else Path.home() / ".cache" / "rung"
+
+
+_begun: Compilation | None = None
+
+
+def begin() -> Compilation | None:
+    """Start compiling unless it is done; None without a compiler, or when RUNG_NATIVE=0 forbids it."""
+    global _begun
+    if os.environ.get("RUNG_NATIVE") == "0":
+        return None
+    if _begun is None:
+        compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")
+        if compiler is None:
+            return None
+        _begun = _begin(compiler)
+    return _begun
+
+
+def _begin(compiler: str) -> Compilation | None:
+    source = SOURCE.read_bytes()
+    flags = [*FLAGS, WIDE] if platform.machine() in ("x86_64", "AMD64") else FLAGS
+    identity = "\0".join([compiler, *flags, _processor()]).encode()
+    key = hashlib.sha256(source + identity).hexdigest()[:16]
+    library = cache_folder() / f"decode-{key}.so"
+    if library.exists():
+        return Compilation(library)
+    try:
+        library.parent.mkdir(parents=True, exist_ok=True)
+        handle, made = tempfile.mkstemp(dir=library.parent, prefix="decode-", suffix=".tmp")
+        os.close(handle)
+        process = subprocess.Popen(
+            [compiler, *flags, str(SOURCE), "-o", made], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+    except OSError:
+        return None
+    return Compilation(library, process, Path(made))
+
+
+def _processor() -> str:
+    # -march=native means another thing on another processor, and a home folder may be shared.
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line for line in lines if line.startswith(("flags", "Features"))), platform.processor())

@@ -1,0 +1,465 @@
+// GPT-2 for a few tokens at a time, on the CPU, in one call.
+//
+// A single row against every weight is limited by memory alone, so the whole step streams the weights once and
+// nothing else: no framework between the operations, threads that meet at spinning barriers, activations in
+// float whatever the weights are. A "column" is one token of one sequence; columns share each weight that was read.
+//
+// Compiled for the machine at hand (-march=native); loops are written so that the compiler makes vectors of them.
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <condition_variable>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+#include <sched.h>
+#if defined(__AVX512BW__)
+#include <immintrin.h>
+#endif
+
+namespace {
+
+enum WeightKind : int32_t { FLOAT32 = 0, BFLOAT16 = 1, INT8 = 2 };
+enum Activation : int32_t { GELU_TANH = 0, GELU_ERF = 1, RELU = 2 };
+
+struct BFloat16 { uint16_t bits; };
+
+inline float to_float(float x) { return x; }
+inline float to_float(BFloat16 x) {
+  uint32_t word = uint32_t(x.bits) << 16;
+  float f;
+  std::memcpy(&f, &word, sizeof f);
+  return f;
+}
+inline void store(float* p, float x) { *p = x; }
+inline void store(BFloat16* p, float x) {
+  uint32_t word;
+  std::memcpy(&word, &x, sizeof word);
+  p->bits = uint16_t((word + 0x7fffu + ((word >> 16) & 1u)) >> 16);  // to nearest, ties to even
+}
+
+// 2^n * 2^f with f in [-1/2, 1/2]: below 2e-7 relative, and a loop over it becomes vector code.
+inline float fast_exp(float x) {
+  float y = x * 1.44269504088896f;
+  y = y < -126.0f ? -126.0f : (y > 126.0f ? 126.0f : y);
+  float n = std::nearbyint(y), f = y - n;
+  float p = 1.5252734e-5f;
+  p = p * f + 1.5403531e-4f;
+  p = p * f + 1.3333558e-3f;
+  p = p * f + 9.6181291e-3f;
+  p = p * f + 5.5504109e-2f;
+  p = p * f + 2.4022651e-1f;
+  p = p * f + 6.9314718e-1f;
+  p = p * f + 1.0f;
+  int32_t scale = (int32_t(n) + 127) << 23;
+  float s;
+  std::memcpy(&s, &scale, sizeof s);
+  return p * s;
+}
+
+// ---------------------------------------------------------------- threads
+
+inline void pause() {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+class Barrier {
+ public:
+  explicit Barrier(int n) : n_(n) {}
+  void wait() {
+    const uint32_t turn = turn_.load(std::memory_order_relaxed);
+    if (arrived_.fetch_add(1, std::memory_order_acq_rel) == n_ - 1) {
+      arrived_.store(0, std::memory_order_relaxed);
+      turn_.store(turn + 1, std::memory_order_release);
+      return;
+    }
+    for (int spins = 0; turn_.load(std::memory_order_acquire) == turn; ++spins)
+      spins < 4000 ? pause() : (void)sched_yield();
+  }
+
+ private:
+  const int n_;
+  alignas(64) std::atomic<int> arrived_{0};
+  alignas(64) std::atomic<uint32_t> turn_{0};
+};
+
+// ---------------------------------------------------------------- the model
+
+struct Linear {
+  const void* weight;  // (OC, K)
+  const float* bias;   // (OC) or null
+  const float* scale;  // (OC) for int8 weights, else null
+};
+struct Norm { const float *weight, *bias; };
+struct Layer {
+  Norm ln_1;
+  Linear qkv, attn_proj;
+  Norm ln_2;
+  Linear fc, mlp_proj;
+};
+
+}  // namespace
+
+extern "C" struct Shape {
+  int32_t weight_kind, activation, threads, L, C, NH, F, V;  // F: width of the MLP
+  float eps;
+};
+
+namespace {
+
+struct Column { int64_t row, position, output; };  // its sequence, its place there, its row of the logits or -1
+
+// What a matrix product reads: floats, or 16-bit integers where weights have 8 bits. Integers keep unpacking off the
+// critical path: one widening and one multiply-add serve 32 weights, where floats take two and one for 16.
+template <typename X>
+struct Inputs {
+  std::vector<X> x;          // (columns, K)
+  std::vector<float> scale;  // (columns), for integers
+};
+
+template <typename W> struct InputOf { using type = float; };
+template <> struct InputOf<int8_t> { using type = int16_t; };
+template <typename W> using InputFor = typename InputOf<W>::type;
+
+constexpr int MAX_COLUMNS = 32;
+constexpr int QUANTA = 32767;
+
+// Dot products of one row of weights with N columns: the row is unpacked once.
+template <int N, typename W>
+__attribute__((noinline)) void dots(const W* w, const float* x, int K, float* sum) {
+  if constexpr (N == 1) {
+    float s = 0;
+    for (int k = 0; k < K; ++k) s += to_float(w[k]) * x[k];
+    sum[0] = s;
+  } else {
+    float s0 = 0, s1 = 0, s2 = 0, s3 = 0;
+    const float *a = x, *b = a + K, *c = b + K, *d = c + K;
+    for (int k = 0; k < K; ++k) {
+      const float f = to_float(w[k]);
+      s0 += f * a[k], s1 += f * b[k], s2 += f * c[k], s3 += f * d[k];
+    }
+    sum[0] = s0, sum[1] = s1, sum[2] = s2, sum[3] = s3;
+  }
+}
+
+#if defined(__AVX512BW__)
+inline __m512i multiply_add(__m512i sum, __m512i a, __m512i b) {
+#if defined(__AVX512VNNI__)
+  return _mm512_dpwssd_epi32(sum, a, b);
+#else
+  return _mm512_add_epi32(sum, _mm512_madd_epi16(a, b));
+#endif
+}
+#endif
+
+template <int N>
+__attribute__((noinline)) void dots(const int8_t* w, const int16_t* x, int K, float* sum) {
+  int k = 0;
+  for (int c = 0; c < N; ++c) sum[c] = 0;
+#if defined(__AVX512BW__)
+  constexpr int CHAINS = N == 1 ? 4 : 1;  // independent sums hide the latency of an addition
+  constexpr int SAFE = 8192;              // 2 * 127 * 32767 fits 256 times into a 32-bit lane
+  while (K - k >= 32 * CHAINS) {
+    const int end = std::min(K, k + SAFE) - 32 * CHAINS;
+    __m512i s[CHAINS][N];
+    for (int i = 0; i < CHAINS; ++i)
+      for (int c = 0; c < N; ++c) s[i][c] = _mm512_setzero_si512();
+    for (; k <= end; k += 32 * CHAINS)
+      for (int i = 0; i < CHAINS; ++i) {
+        const __m512i f = _mm512_cvtepi8_epi16(_mm256_loadu_si256((const __m256i*)(w + k + 32 * i)));
+        for (int c = 0; c < N; ++c)
+          s[i][c] = multiply_add(s[i][c], f, _mm512_loadu_si512(x + size_t(c) * K + k + 32 * i));
+      }
+    for (int i = 0; i < CHAINS; ++i)
+      for (int c = 0; c < N; ++c) sum[c] += _mm512_reduce_add_ps(_mm512_cvtepi32_ps(s[i][c]));
+  }
+#endif
+  while (k < K) {
+    const int end = std::min(K, k + 512);  // 512 * 127 * 32767 fits into 32 bits
+    for (int c = 0; c < N; ++c) {
+      int32_t s = 0;
+      for (int j = k; j < end; ++j) s += int32_t(int16_t(w[j])) * int32_t(x[size_t(c) * K + j]);
+      sum[c] += float(s);
+    }
+    k = end;
+  }
+}
+
+inline void put(Inputs<float>& in, int c, int K, const float* x) {
+  std::memcpy(&in.x[size_t(c) * K], x, sizeof(float) * K);
+}
+
+inline void put(Inputs<int16_t>& in, int c, int K, const float* x) {
+  float largest = 1e-30f;
+  for (int k = 0; k < K; ++k) largest = std::max(largest, std::fabs(x[k]));
+  const float quantum = QUANTA / largest;
+  int16_t* q = &in.x[size_t(c) * K];
+  for (int k = 0; k < K; ++k) q[k] = int16_t(std::nearbyint(x[k] * quantum));
+  in.scale[c] = largest / QUANTA;
+}
+
+class Model {
+ public:
+  virtual ~Model() = default;
+  virtual void begin(const float* x) = 0;  // by one thread: x (n, C), the embedded tokens
+  virtual void work(int me) = 0;           // by every thread: its share of the step
+};
+
+// One step's question, shared by all threads.
+struct Step {
+  int n;
+  const Column* columns;
+  void *k, *v;
+  int64_t rows, capacity;
+  float* logits;
+};
+
+template <typename W, typename KV>
+class Forward final : public Model {
+  using X = InputFor<W>;
+
+  struct Scratch {
+    Inputs<X> in;
+    std::vector<float> row;     // a normalised or activated column
+    std::vector<float> scores;  // one head against the keys of its sequence
+  };
+
+ public:
+  Forward(const Shape& shape, const void* const* t, const Step& step)
+      : s_(shape), step_(step), barrier_(shape.threads), next_(5 * shape.L + 1), scratch_(shape.threads) {
+    const auto norm = [&] { Norm n{(const float*)t[0], (const float*)t[1]}; t += 2; return n; };
+    const auto linear = [&] { Linear l{t[0], (const float*)t[1], (const float*)t[2]}; t += 3; return l; };
+    for (int i = 0; i < s_.L; ++i) {
+      Layer& layer = layers_.emplace_back();
+      layer.ln_1 = norm(), layer.qkv = linear(), layer.attn_proj = linear();
+      layer.ln_2 = norm(), layer.fc = linear(), layer.mlp_proj = linear();
+    }
+    ln_f_ = norm(), head_ = linear();
+    scale_ = (const float*)*t;
+    const size_t n = MAX_COLUMNS, widest = std::max(s_.C, s_.F);
+    x_.resize(n * s_.C), q_.resize(n * s_.C), attn_.resize(n * s_.C), hidden_.resize(n * s_.F);
+    for (Scratch& scratch : scratch_) {
+      scratch.in.x.resize(n * widest), scratch.in.scale.resize(n);
+      scratch.row.resize(widest);
+    }
+  }
+
+  void begin(const float* x) override {
+    std::memcpy(x_.data(), x, sizeof(float) * step_.n * s_.C);
+    for (auto& counter : next_) counter.store(0, std::memory_order_relaxed);
+  }
+
+  void work(int me) override {
+    const int n = step_.n, C = s_.C, F = s_.F, HS = C / s_.NH;
+    Scratch& my = scratch_[me];
+    std::atomic<int>* next = next_.data();
+    for (int i = 0; i < s_.L; ++i) {
+      const Layer& layer = layers_[i];
+      for (int c = 0; c < n; ++c) normalize(my, c, &x_[size_t(c) * C], layer.ln_1);
+      product(my.in, layer.qkv, n, C, 3 * C, *next++, [&](int c, int o, float y) {
+        const int part = o / C, h = o % C / HS, j = o % HS;
+        if (part == 0) q_[size_t(c) * C + o] = y;
+        else store(at<KV>(part == 1 ? step_.k : step_.v, i, c, h) + step_.columns[c].position * HS + j, y);
+      });
+      barrier_.wait();
+      for (int item; (item = (*next)++) < n * s_.NH;) attend(my, i, item / s_.NH, item % s_.NH);
+      ++next;
+      barrier_.wait();
+      for (int c = 0; c < n; ++c) put(my.in, c, C, &attn_[size_t(c) * C]);
+      product(my.in, layer.attn_proj, n, C, C, *next++, [&](int c, int o, float y) { x_[size_t(c) * C + o] += y; });
+      barrier_.wait();
+      for (int c = 0; c < n; ++c) normalize(my, c, &x_[size_t(c) * C], layer.ln_2);
+      product(my.in, layer.fc, n, C, F, *next++, [&](int c, int o, float y) { hidden_[size_t(c) * F + o] = y; });
+      barrier_.wait();
+      for (int c = 0; c < n; ++c) activate(my, c);
+      product(my.in, layer.mlp_proj, n, F, C, *next++, [&](int c, int o, float y) { x_[size_t(c) * C + o] += y; });
+      barrier_.wait();
+    }
+    int asked[MAX_COLUMNS], outputs = 0;
+    for (int c = 0; c < n; ++c)
+      if (step_.columns[c].output >= 0) {
+        asked[outputs] = c;
+        normalize(my, outputs++, &x_[size_t(c) * C], ln_f_);
+      }
+    product(my.in, head_, outputs, C, s_.V, *next++, [&](int c, int o, float y) {
+      step_.logits[step_.columns[asked[c]].output * s_.V + o] = y;
+    });
+    barrier_.wait();
+  }
+
+ private:
+  template <typename T>
+  T* at(void* cache, int layer, int c, int h) const {  // (L, rows, NH, capacity, HS)
+    const int64_t head = (layer * step_.rows + step_.columns[c].row) * s_.NH + h;
+    return static_cast<T*>(cache) + head * step_.capacity * (s_.C / s_.NH);
+  }
+
+  void normalize(Scratch& my, int c, const float* x, const Norm& norm) const {
+    const int C = s_.C;
+    float sum = 0, squares = 0;
+    for (int k = 0; k < C; ++k) sum += x[k];
+    const float mean = sum / C;
+    for (int k = 0; k < C; ++k) squares += (x[k] - mean) * (x[k] - mean);
+    const float rstd = 1.0f / std::sqrt(squares / C + s_.eps);
+    float* row = my.row.data();
+    for (int k = 0; k < C; ++k) row[k] = (x[k] - mean) * rstd * norm.weight[k] + norm.bias[k];
+    put(my.in, c, C, row);
+  }
+
+  void activate(Scratch& my, int c) const {
+    const int F = s_.F;
+    const float* x = &hidden_[size_t(c) * F];
+    float* row = my.row.data();
+    if (s_.activation == GELU_TANH) {
+      // x/2 (1 + tanh u) = x / (1 + exp(-2u)), which does not cancel for negative x
+      for (int k = 0; k < F; ++k)
+        row[k] = x[k] / (1.0f + fast_exp(-1.5957691216f * (x[k] + 0.044715f * x[k] * x[k] * x[k])));
+    } else if (s_.activation == GELU_ERF) {
+      for (int k = 0; k < F; ++k) row[k] = 0.5f * x[k] * std::erfc(-0.70710678f * x[k]);
+    } else {
+      for (int k = 0; k < F; ++k) row[k] = std::max(x[k], 0.0f);
+    }
+    put(my.in, c, F, row);
+  }
+
+  void attend(Scratch& my, int layer, int c, int h) {
+    const int HS = s_.C / s_.NH, T = int(step_.columns[c].position) + 1;
+    const float* q = &q_[size_t(c) * s_.C + h * HS];
+    const KV* k = at<KV>(step_.k, layer, c, h);
+    const KV* v = at<KV>(step_.v, layer, c, h);
+    if (int(my.scores.size()) < T) my.scores.resize(T);
+    float* p = my.scores.data();
+    float largest = -INFINITY, sum = 0;
+    for (int t = 0; t < T; ++t) {
+      float s = 0;
+      for (int j = 0; j < HS; ++j) s += q[j] * to_float(k[size_t(t) * HS + j]);
+      p[t] = s * scale_[layer];
+      largest = std::max(largest, p[t]);
+    }
+    for (int t = 0; t < T; ++t) sum += p[t] = fast_exp(p[t] - largest);
+    float* out = &attn_[size_t(c) * s_.C + h * HS];
+    std::fill(out, out + HS, 0.0f);
+    for (int t = 0; t < T; ++t) {
+      const float share = p[t] / sum;
+      for (int j = 0; j < HS; ++j) out[j] += share * to_float(v[size_t(t) * HS + j]);
+    }
+  }
+
+  template <typename Write>
+  void product(const Inputs<X>& in, const Linear& linear, int n, int K, int OC, std::atomic<int>& next,
+               const Write& write) const {
+    const W* weight = static_cast<const W*>(linear.weight);
+    // Small shares, taken as they come: a thread that was interrupted does not hold up the others for long.
+    const int share = std::clamp(OC / (8 * s_.threads), 8, 256);
+    for (int first; (first = next.fetch_add(share, std::memory_order_relaxed)) < OC;) {
+      for (int o = first; o < std::min(OC, first + share); ++o) {
+        const W* row = weight + size_t(o) * K;
+        for (int c = 0; c < n;) {
+          float sum[4];
+          const int together = n - c >= 4 ? 4 : 1;
+          const X* x = &in.x[size_t(c) * K];
+          together == 4 ? dots<4>(row, x, K, sum) : dots<1>(row, x, K, sum);
+          for (int j = 0; j < together; ++j, ++c) {
+            float y = sum[j];
+            if constexpr (std::is_same_v<W, int8_t>) y *= in.scale[c] * linear.scale[o];
+            write(c, o, linear.bias ? y + linear.bias[o] : y);
+          }
+        }
+      }
+    }
+  }
+
+  const Shape s_;
+  const Step& step_;
+  Barrier barrier_;
+  std::vector<std::atomic<int>> next_;  // the next row to take, for each phase of the step
+  std::vector<Scratch> scratch_;
+  std::vector<Layer> layers_;
+  Norm ln_f_;
+  Linear head_;
+  const float* scale_;  // (L): what queries times keys are multiplied by
+  std::vector<float> x_, q_, attn_, hidden_;
+};
+
+// The threads: the caller is the first of them. Between steps they look for work a little while, then sleep.
+class Engine {
+ public:
+  Engine(const Shape& shape, const void* const* tensors) {
+    switch (shape.weight_kind) {
+      case FLOAT32: model_ = std::make_unique<Forward<float, float>>(shape, tensors, step_); break;
+      case BFLOAT16: model_ = std::make_unique<Forward<BFloat16, BFloat16>>(shape, tensors, step_); break;
+      default: model_ = std::make_unique<Forward<int8_t, BFloat16>>(shape, tensors, step_);
+    }
+    for (int i = 1; i < shape.threads; ++i) threads_.emplace_back([this, i] { serve(i); });
+  }
+
+  ~Engine() {
+    stop_ = true;
+    announce();
+    for (std::thread& thread : threads_) thread.join();
+  }
+
+  void step(const Step& step, const float* x) {
+    step_ = step;
+    model_->begin(x);
+    announce();
+    model_->work(0);
+  }
+
+ private:
+  void announce() {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      turn_.fetch_add(1, std::memory_order_release);
+    }
+    wake_.notify_all();
+  }
+
+  void serve(int me) {
+    using Clock = std::chrono::steady_clock;
+    for (uint32_t seen = 0;; ++seen) {
+      const auto news = [&] { return turn_.load(std::memory_order_acquire) != seen; };
+      for (const auto until = Clock::now() + std::chrono::microseconds(200); !news() && Clock::now() < until;)
+        for (int i = 0; i < 32; ++i) pause();
+      if (!news()) {
+        std::unique_lock<std::mutex> lock(mutex_);
+        wake_.wait(lock, news);
+      }
+      if (stop_) return;
+      model_->work(me);
+    }
+  }
+
+  Step step_{};
+  std::unique_ptr<Model> model_;
+  std::vector<std::thread> threads_;
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::atomic<uint32_t> turn_{0};
+  std::atomic<bool> stop_{false};
+};
+
+}  // namespace
+
+extern "C" {
+
+int32_t rung_max_columns() { return MAX_COLUMNS; }
+
+void* rung_new(const Shape* shape, const void* const* tensors) { return new Engine(*shape, tensors); }
+
+void rung_free(void* engine) { delete static_cast<Engine*>(engine); }
+
+// columns: (n) of token's row, position and output; x: (n, C); k, v: (L, rows, NH, capacity, HS); logits: (outputs, V)
+void rung_step(void* engine, int32_t n, const Column* columns, const float* x, void* k, void* v, int64_t rows,
+               int64_t capacity, float* logits) {
+  static_cast<Engine*>(engine)->step(Step{n, columns, k, v, rows, capacity, logits}, x);
+}
+}

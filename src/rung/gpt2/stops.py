@@ -1,0 +1,39 @@
+"""Stop strings: found across token borders, and never shown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class StopFinder:
+    """Passes text through until one of the strings appears; holds back what might become one."""
+
+    def __init__(self, strings: Sequence[str]) -> None:
+        self._strings = [s for s in strings if s]
+        self._held = ""
+        self.stopped = False
+
+    def push(self, text: str) -> str:
+        """The text that can be shown now."""
+        if not self._strings:
+            return text
+        held = self._held + text
+        found = [at for at in (held.find(s) for s in self._strings) if at >= 0]
+        if found:
+            self.stopped, self._held = True, ""
+            return held[: min(found)]
+        keep = max(self._overlap(held, s) for s in self._strings)
+        self._held = held[len(held) - keep :]
+        return held[: len(held) - keep]
+
+    def flush(self) -> str:
+        """What was held back, now that no more text comes."""
+        held, self._held = self._held, ""
+        return held
+
+    @staticmethod
+    def _overlap(text: str, string: str) -> int:
+        # How many of the text's last characters begin the string.
+        return next(
+            (n for n in range(min(len(string) - 1, len(text)), 0, -1) if text.endswith(string[:n])), 0
+        )

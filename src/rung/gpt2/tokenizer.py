@@ -1,0 +1,108 @@
+"""Text to tokens and back, by the tokenizers library; bytes of single tokens for streaming."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from rung.errors import RungError
+
+FILES = ("tokenizer.json", "vocab.json", "merges.txt")
+
+
+def byte_alphabet() -> dict[str, int]:
+    """The character that GPT-2's vocabulary writes for each byte.
+
+    Printable bytes of Latin-1 stand for themselves; the others, in order, for the characters from U+0100 on.
+    """
+    printable = [
+        *range(ord("!"), ord("~") + 1),
+        *range(ord("¡"), ord("¬") + 1),
+        *range(ord("®"), ord("ÿ") + 1),
+    ]
+    others = [byte for byte in range(256) if byte not in set(printable)]
+    return {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(others)}
+
+
+class Tokenizer:
+    """GPT-2's byte-level BPE."""
+
+    def __init__(self, tokenizer: Any, origin: str) -> None:
+        self._tokenizer = tokenizer
+        self.origin = origin
+
+    @property
+    def size(self) -> int:
+        """How many tokens there are, special ones included."""
+        return int(self._tokenizer.get_vocab_size(with_added_tokens=True))
+
+    def encode(self, text: str) -> list[int]:
+        """The tokens of a text; special tokens written out in it count as such."""
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+        return ids
+
+    def token(self, text: str) -> int | None:
+        """The token that is written exactly so, if there is one."""
+        found: int | None = self._tokenizer.token_to_id(text)
+        return found
+
+    @cached_property
+    def _bytes(self) -> dict[int, bytes]:
+        alphabet = byte_alphabet()
+        added = set(self._tokenizer.get_added_tokens_decoder())
+        table = {}
+        for token, id in self._tokenizer.get_vocab(with_added_tokens=True).items():
+            if id in added or not all(c in alphabet for c in token):
+                table[id] = token.encode()
+            else:
+                table[id] = bytes(alphabet[c] for c in token)
+        return table
+
+    def bytes(self, id: int) -> bytes:
+        """What a token adds to the text; tokens that only pad the vocabulary add nothing."""
+        return self._bytes.get(id, b"")
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of tokens; bytes that are no UTF-8 become U+FFFD."""
+        return b"".join(self.bytes(id) for id in ids).decode("utf-8", errors="replace")
+
+
+class Detokenizer:
+    """Turns tokens into text one by one, holding back characters of which bytes are still missing."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+
+    def push(self, id: int) -> str:
+        """The text that is certain once this token is known."""
+        return self._decoder.decode(self._tokenizer.bytes(id))
+
+    def flush(self) -> str:
+        """What was held back, now that no more tokens come."""
+        return self._decoder.decode(b"", final=True)
+
+
+def read_tokenizer(folder: Path) -> Tokenizer:
+    """The tokenizer in a model's folder: tokenizer.json, or vocab.json with merges.txt."""
+    import tokenizers
+
+    whole, vocab, merges = (folder / name for name in FILES)
+    try:
+        if whole.is_file():
+            return Tokenizer(tokenizers.Tokenizer.from_file(str(whole)), str(whole))
+        if vocab.is_file() and merges.is_file():
+            bpe = tokenizers.models.BPE.from_file(str(vocab), str(merges))
+            tokenizer = tokenizers.Tokenizer(bpe)
+            tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+            tokenizer.decoder = tokenizers.decoders.ByteLevel()
+            if tokenizer.token_to_id("<|endoftext|>") is not None:
+                tokenizer.add_special_tokens(["<|endoftext|>"])
+            return Tokenizer(tokenizer, str(vocab))
+    except Exception as error:  # the library raises bare Exceptions
+        origin = whole if whole.is_file() else vocab
+        raise RungError(f"{origin} is not a tokenizer that can be read ({error}); fetch it again.") from None
+    raise RungError(f"{folder} has no tokenizer: put tokenizer.json there, or vocab.json and merges.txt.")

@@ -1,0 +1,104 @@
+"""The model's operations through torch, on any device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+
+from rung.gpt2 import quantize
+from rung.gpt2.cache import Cache
+from rung.gpt2.plan import Plan
+from rung.gpt2.weights import Linear, Norm
+
+FEW_ROWS = 16  # up to here torch's kernel for int8 weights beats unpacking them first
+
+
+class TorchPlan(Plan):
+    """`stored` is how matrices are kept (int8 among the choices), `compute` what activations are."""
+
+    name = "torch"
+
+    def __init__(self, device: torch.device, stored: torch.dtype, compute: torch.dtype) -> None:
+        self.device, self.stored, self.compute = device, stored, compute
+        self.cache_dtype = compute
+
+    def matrix(self, weight: torch.Tensor) -> Linear:
+        if self.stored == torch.int8:
+            return quantize.to_int8(weight.to(self.device))
+        return Linear(weight.to(self.device, self.stored).contiguous())
+
+    def vector(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.to(self.device, torch.float32).contiguous()
+
+    def embedding(
+        self, tokens: torch.Tensor, past: Sequence[int], wte: Linear, wpe: torch.Tensor
+    ) -> torch.Tensor:
+        T = tokens.shape[1]
+        x = wte.weight[tokens].float()
+        if wte.scale is not None:
+            x *= wte.scale[tokens].unsqueeze(-1)
+        if len(set(past)) == 1:
+            x += wpe[past[0] : past[0] + T]
+        else:
+            x += wpe[torch.tensor(past, device=self.device)[:, None] + torch.arange(T, device=self.device)]
+        return x.to(self.compute)
+
+    def layernorm(self, x: torch.Tensor, norm: Norm, eps: float) -> torch.Tensor:
+        C = norm.weight.shape[0]
+        return F.layer_norm(x, (C,), norm.weight.to(x.dtype), norm.bias.to(x.dtype), eps)
+
+    def matmul(self, x: torch.Tensor, linear: Linear) -> torch.Tensor:
+        bias = None if linear.bias is None else linear.bias.to(x.dtype)
+        if linear.scale is None:
+            return F.linear(x, linear.weight.to(x.dtype), bias)
+        rows = x.numel() // x.shape[-1]
+        scale = linear.scale.to(x.dtype)
+        if rows <= FEW_ROWS and x.dtype == torch.bfloat16:
+            y = torch._weight_int8pack_mm(x.reshape(rows, -1), linear.weight, scale).view(*x.shape[:-1], -1)
+        else:
+            # The integers are exact in any float type; their scale comes after the product.
+            y = F.linear(x, linear.weight.to(x.dtype)) * scale
+        return y if bias is None else y.add_(bias)
+
+    def attention(
+        self, qkv: torch.Tensor, NH: int, scale: float, layer: int, cache: Cache | None
+    ) -> torch.Tensor:
+        B, T, width = qkv.shape
+        q, k, v = self._heads(qkv, NH)
+        if cache is None:
+            mask, causal = None, True
+        else:
+            cache.write(layer, k, v)
+            mask, causal = self._mask(cache, T)
+            if not causal:
+                k, v = (t.to(q.dtype) for t in cache.read(layer, T))
+        y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal, scale=scale)
+        return y.transpose(1, 2).reshape(B, T, width // 3)
+
+    @staticmethod
+    def _heads(qkv: torch.Tensor, NH: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        B, T, width = qkv.shape
+        q, k, v = qkv.view(B, T, 3, NH, width // (3 * NH)).permute(2, 0, 3, 1, 4).unbind()
+        return q, k, v  # each (B, NH, T, HS), strided
+
+    def _mask(self, cache: Cache, T: int) -> tuple[torch.Tensor | None, bool]:
+        if not any(cache.lengths):
+            return None, True
+        if T == 1 and len(set(cache.lengths)) == 1:
+            return None, False
+        past = torch.tensor(cache.lengths, device=self.device)
+        last = past[:, None] + torch.arange(
+            T, device=self.device
+        )  # (rows, T): the last key that a query sees
+        keys = torch.arange(max(cache.lengths) + T, device=self.device)
+        return (keys <= last[..., None])[:, None], False  # (rows, 1, T, S)
+
+    def activation(self, x: torch.Tensor, name: str) -> torch.Tensor:
+        if name == "relu":
+            return F.relu(x)
+        return F.gelu(x, approximate="tanh" if name == "gelu_tanh" else "none")
+
+    def residual(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return a + b

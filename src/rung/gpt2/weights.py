@@ -1,0 +1,168 @@
+"""GPT-2's weights: from tensor files to named, checked, transposed tensors."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from rung.errors import RungError
+from rung.gpt2.config import Config
+from rung.gpt2.tensors import TensorFile, open_tensors
+
+PREFIX = "transformer."
+# Saved by old versions of transformers: causal masks, which are not weights.
+MASKS = re.compile(r"h\.\d+\.attn\.(bias|masked_bias)")
+
+
+@dataclass
+class Linear:
+    """y = x @ weight.T * scale + bias."""
+
+    weight: torch.Tensor  # (OC, C)
+    bias: torch.Tensor | None = None  # (OC)
+    scale: torch.Tensor | None = None  # (OC), for int8 weights
+
+
+@dataclass
+class Norm:
+    """A layer normalisation's weight and bias, both (C)."""
+
+    weight: torch.Tensor
+    bias: torch.Tensor
+
+
+@dataclass
+class Layer:
+    """One transformer block."""
+
+    ln_1: Norm
+    qkv: Linear
+    attn_proj: Linear
+    ln_2: Norm
+    fc: Linear
+    mlp_proj: Linear
+
+
+@dataclass
+class Weights:
+    """A whole GPT-2. The LM head shares its tensor with wte when the embeddings are tied."""
+
+    wte: Linear  # (V, C); a Linear, for int8 has scales here too
+    wpe: torch.Tensor  # (context, C)
+    layers: list[Layer]
+    ln_f: Norm
+    head: Linear  # (V, C)
+
+    def linears(self) -> Iterator[Linear]:
+        """Every matrix of the layers."""
+        for layer in self.layers:
+            yield from (layer.qkv, layer.attn_proj, layer.fc, layer.mlp_proj)
+
+    def nbytes(self) -> int:
+        """Bytes of all tensors, shared ones once."""
+        tensors = [self.wpe, self.ln_f.weight, self.ln_f.bias]
+        for layer in self.layers:
+            tensors += [layer.ln_1.weight, layer.ln_1.bias, layer.ln_2.weight, layer.ln_2.bias]
+        for linear in (self.wte, self.head, *self.linears()):
+            tensors += [t for t in (linear.weight, linear.bias, linear.scale) if t is not None]
+        return sum({t.data_ptr(): t.nbytes for t in tensors}.values())
+
+
+def expected(config: Config) -> dict[str, tuple[int, ...]]:
+    """Every tensor of such a model, by its name in the file without prefix, and its shape there.
+
+    GPT-2's own code calls its matrices Conv1D and keeps them as (inputs, outputs).
+    """
+    C, F = config.C, config.F
+    shapes: dict[str, tuple[int, ...]] = {
+        "wte.weight": (config.vocabulary, C),
+        "wpe.weight": (config.context, C),
+    }
+    for i in range(config.layers):
+        for name, width in (("ln_1", C), ("ln_2", C)):
+            shapes |= {f"h.{i}.{name}.weight": (width,), f"h.{i}.{name}.bias": (width,)}
+        for name, inputs, outputs in (
+            ("attn.c_attn", C, 3 * C),
+            ("attn.c_proj", C, C),
+            ("mlp.c_fc", C, F),
+            ("mlp.c_proj", F, C),
+        ):
+            shapes |= {f"h.{i}.{name}.weight": (inputs, outputs), f"h.{i}.{name}.bias": (outputs,)}
+    shapes |= {"ln_f.weight": (C,), "ln_f.bias": (C,)}
+    if not config.tied:
+        shapes["lm_head.weight"] = (config.vocabulary, C)
+    return shapes
+
+
+def read_weights(
+    folder: Path,
+    config: Config,
+    matrix: Callable[[torch.Tensor], Linear],
+    vector: Callable[[torch.Tensor], torch.Tensor],
+) -> Weights:
+    """The weights in a folder, every tensor checked before the first is read.
+
+    `matrix` converts an (OC, C) matrix to what the plan computes with, and `vector` everything else.
+    """
+    found = _locate(open_tensors(folder), config)
+
+    def read(name: str) -> torch.Tensor:
+        file, key = found[name]
+        return file.read(key)
+
+    def norm(name: str) -> Norm:
+        return Norm(vector(read(f"{name}.weight")), vector(read(f"{name}.bias")))
+
+    def conv1d(name: str) -> Linear:
+        linear = matrix(read(f"{name}.weight").t())
+        linear.bias = vector(read(f"{name}.bias"))
+        return linear
+
+    wte = matrix(read("wte.weight"))
+    return Weights(
+        wte=wte,
+        wpe=vector(read("wpe.weight")),
+        layers=[
+            Layer(
+                ln_1=norm(f"h.{i}.ln_1"),
+                qkv=conv1d(f"h.{i}.attn.c_attn"),
+                attn_proj=conv1d(f"h.{i}.attn.c_proj"),
+                ln_2=norm(f"h.{i}.ln_2"),
+                fc=conv1d(f"h.{i}.mlp.c_fc"),
+                mlp_proj=conv1d(f"h.{i}.mlp.c_proj"),
+            )
+            for i in range(config.layers)
+        ],
+        ln_f=norm("ln_f"),
+        head=wte if config.tied else matrix(read("lm_head.weight")),
+    )
+
+
+def _locate(files: list[TensorFile], config: Config) -> dict[str, tuple[TensorFile, str]]:
+    wanted = expected(config)
+    found: dict[str, tuple[TensorFile, str]] = {}
+    for file in files:
+        for key, shape in file.shapes.items():
+            name = key.removeprefix(PREFIX)
+            if MASKS.fullmatch(name) or (config.tied and name == "lm_head.weight"):
+                continue
+            if name not in wanted:
+                near = difflib.get_close_matches(name, wanted, 1)
+                meant = f" (the nearest is {near[0]!r})" if near else ""
+                raise RungError(
+                    f"{file.path}: tensor {key!r} has no place in the GPT-2 of config.json{meant}."
+                )
+            if shape != wanted[name]:
+                raise RungError(
+                    f"{file.path}: tensor {key!r} has shape {shape}, where config.json makes it {wanted[name]}."
+                )
+            found[name] = (file, key)
+    for name in wanted:
+        if name not in found:
+            raise RungError(f"{files[0].path}: tensor {name!r} is missing, which config.json asks for.")
+    return found
