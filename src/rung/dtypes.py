@@ -16,6 +16,7 @@ class Dtype:
     ctype: str
     macro: str
     rtol: float
+    atol: float  # the least absolute tolerance, in units of the data's size: four steps of the format
     norm_cap: float
 
     @property
@@ -26,10 +27,10 @@ class Dtype:
 DTYPES = {
     d.name: d
     for d in (
-        Dtype("f32", torch.float32, "float", "RUNG_F32", 1.3e-6, 1e-5),
-        Dtype("tf32", torch.float32, "float", "RUNG_TF32", 1e-3, 1e-3),
-        Dtype("f16", torch.float16, "__half", "RUNG_F16", 1e-3, 1e-3),
-        Dtype("bf16", torch.bfloat16, "__nv_bfloat16", "RUNG_BF16", 1.6e-2, 1e-2),
+        Dtype("f32", torch.float32, "float", "RUNG_F32", 1.3e-6, 1e-4, 1e-5),
+        Dtype("tf32", torch.float32, "float", "RUNG_TF32", 1e-3, 4e-3, 1e-3),
+        Dtype("f16", torch.float16, "__half", "RUNG_F16", 1e-3, 2e-3, 1e-3),
+        Dtype("bf16", torch.bfloat16, "__nv_bfloat16", "RUNG_BF16", 1.6e-2, 1.6e-2, 1e-2),
     )
 }
 

@@ -552,6 +552,7 @@ class LibraryRung(Rung):
         self.library = library
         self.idea = library.note or f"The {library.name} call that a user would make."
         self.dtypes = library.dtypes
+        self.needs = library.needs
         if library.where == "cuda":
             self.emulate = "the library call needs CUDA."
 

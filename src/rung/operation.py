@@ -80,6 +80,7 @@ class Library:
     dtypes: tuple[str, ...] = ("f32", "f16", "bf16")
     where: Literal["any", "cuda"] = "any"
     note: str = ""
+    needs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -161,14 +162,10 @@ class Operation:
             tensors[operand.name] = tensor
         return tensors
 
-    def scale(self, outputs: torch.Tensor) -> float:
-        """How large an output's numbers typically are: the unit of the absolute tolerance."""
-        finite = outputs[torch.isfinite(outputs)]
-        return float(finite.square().mean().sqrt()) if finite.numel() else 1.0
-
-    def tolerance(self, values: Values) -> float:
+    def tolerance(self, values: Values, dtype: Dtype) -> float:
         """The absolute tolerance for outputs of unit size: it grows with the reduction's length."""
-        return 1e-4 * max(1.0, math.sqrt(evaluate_int(self.reduction, values, "the reduction's length")))
+        length = evaluate_int(self.reduction, values, "the reduction's length")
+        return max(dtype.atol, 1e-4 * math.sqrt(length))
 
 
 def _random(

@@ -247,7 +247,7 @@ class _Race:
                 out,
                 reference[name].reshape(out.shape),
                 self.dtype,
-                self.operation.tolerance(self.values),
+                self.operation.tolerance(self.values, self.dtype),
                 exact=not out.is_floating_point(),
             )
             row.element, row.norm = max(row.element, deviation.element), max(row.norm, deviation.norm)

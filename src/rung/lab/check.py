@@ -80,6 +80,10 @@ def check(
         except (_Failure, RungError) as failure:
             report.verdict, report.reason, report.case = "failed", str(failure), one.name
             return report
+        except Exception as error:  # a Python rung or a library may raise anything
+            text = f"{type(error).__name__}: {error}".splitlines()[0]
+            report.verdict, report.reason, report.case = "failed", text, one.name
+            return report
         report.cases += 1
     return report
 
@@ -306,7 +310,7 @@ class _Trial:
                 out,
                 reference[name].reshape(out.shape),
                 self.dtype,
-                self.operation.tolerance(self.values),
+                self.operation.tolerance(self.values, self.dtype),
                 exact=not out.is_floating_point(),
             )
             self._note(deviation)
