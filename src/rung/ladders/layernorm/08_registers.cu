@@ -25,15 +25,18 @@ __device__ __forceinline__ int column(int i, int j)
     return ALIGNED ? (i * WARP_SIZE + lane_id()) * VEC + j : (i * VEC + j) * WARP_SIZE + lane_id();
 }
 
+// Aligned vectors lie in the row whole or not at all.
+__device__ __forceinline__ bool inside(int i, int j, int C) { return column(i, ALIGNED ? 0 : j) < C; }
+
 __device__ __forceinline__ Vec<Real, VEC> load(const Real* __restrict__ row, int i, int C)
 {
     Vec<Real, VEC> a;
     if (ALIGNED) {
-        if (column(i, 0) < C) a = load_stream(row + column(i, 0));
+        if (inside(i, 0, C)) a = load_stream(row + column(i, 0));
     } else {
 #pragma unroll
         for (int j = 0; j < VEC; ++j)
-            if (column(i, j) < C) a[j] = row[column(i, j)];
+            if (inside(i, j, C)) a[j] = row[column(i, j)];
     }
     return a;
 }
@@ -41,13 +44,13 @@ __device__ __forceinline__ Vec<Real, VEC> load(const Real* __restrict__ row, int
 __device__ __forceinline__ void store(Real* __restrict__ row, int i, int C, const Vec<Real, VEC>& a)
 {
     if (ALIGNED) {
-        if (column(i, 0) >= C) return;
+        if (!inside(i, 0, C)) return;
         if (STREAM) store_stream(row + column(i, 0), a);
         else store_vec(row + column(i, 0), a);
     } else {
 #pragma unroll
         for (int j = 0; j < VEC; ++j)
-            if (column(i, j) < C) row[column(i, j)] = a[j];
+            if (inside(i, j, C)) row[column(i, j)] = a[j];
     }
 }
 
@@ -69,7 +72,7 @@ layernorm(const Real* __restrict__ x, const Real* __restrict__ weight, const Rea
     for (int i = 0; i < VECTORS; ++i)
 #pragma unroll
         for (int j = 0; j < VEC; ++j)
-            if (column(i, j) < C) sum += to_float(a[i][j]);
+            if (inside(i, j, C)) sum += to_float(a[i][j]);
     const float mean = warp_sum(sum) / C;
 
     float squares = 0.0f;
@@ -78,7 +81,7 @@ layernorm(const Real* __restrict__ x, const Real* __restrict__ weight, const Rea
 #pragma unroll
         for (int j = 0; j < VEC; ++j) {
             const float centred = to_float(a[i][j]) - mean;
-            if (column(i, j) < C) squares += centred * centred;
+            if (inside(i, j, C)) squares += centred * centred;
         }
     const float rstd = rsqrtf(warp_sum(squares) / C + eps);
 

@@ -12,6 +12,7 @@ STREAM = [1, 0]
 [define]
 VECTORS = "ceil_div(C, 32 * (16 // sizeof_real))"
 ALIGNED = "1 if C % (16 // sizeof_real) == 0 else 0"
+RESIDENT = "PER_SM if C <= 768 and BLOCK * PER_SM <= 512 else 1"
 [[launch]]
 kernel = "layernorm"
 grid   = "min(ceil_div(B * T, BLOCK // 32), sms * PER_SM)"
@@ -26,16 +27,19 @@ __device__ __forceinline__ int column(int i, int j)
     return ALIGNED ? (i * WARP_SIZE + lane_id()) * VEC + j : (i * VEC + j) * WARP_SIZE + lane_id();
 }
 
+// Aligned vectors lie in the row whole or not at all.
+__device__ __forceinline__ bool inside(int i, int j, int C) { return column(i, ALIGNED ? 0 : j) < C; }
+
 __device__ __forceinline__ void load(Vec<Real, VEC> (&a)[VECTORS], const Real* __restrict__ row, int C)
 {
 #pragma unroll
     for (int i = 0; i < VECTORS; ++i) {
         if (ALIGNED) {
-            if (column(i, 0) < C) a[i] = load_stream(row + column(i, 0));
+            if (inside(i, 0, C)) a[i] = load_stream(row + column(i, 0));
         } else {
 #pragma unroll
             for (int j = 0; j < VEC; ++j)
-                if (column(i, j) < C) a[i][j] = row[column(i, j)];
+                if (inside(i, j, C)) a[i][j] = row[column(i, j)];
         }
     }
 }
@@ -43,17 +47,17 @@ __device__ __forceinline__ void load(Vec<Real, VEC> (&a)[VECTORS], const Real* _
 __device__ __forceinline__ void store(Real* __restrict__ row, int i, int C, const Vec<Real, VEC>& a)
 {
     if (ALIGNED) {
-        if (column(i, 0) >= C) return;
+        if (!inside(i, 0, C)) return;
         if (STREAM) store_stream(row + column(i, 0), a);
         else store_vec(row + column(i, 0), a);
     } else {
 #pragma unroll
         for (int j = 0; j < VEC; ++j)
-            if (column(i, j) < C) row[column(i, j)] = a[j];
+            if (inside(i, j, C)) row[column(i, j)] = a[j];
     }
 }
 
-extern "C" __global__ void __launch_bounds__(BLOCK)
+extern "C" __global__ void __launch_bounds__(BLOCK, RESIDENT)
 layernorm(const Real* __restrict__ x, const Real* __restrict__ weight, const Real* __restrict__ bias,
           Real* __restrict__ out, int B, int T, int C, float eps)
 {
@@ -77,7 +81,7 @@ layernorm(const Real* __restrict__ x, const Real* __restrict__ weight, const Rea
         for (int i = 0; i < VECTORS; ++i)
 #pragma unroll
             for (int j = 0; j < VEC; ++j)
-                if (column(i, j) < C) sum += to_float(a[i][j]);
+                if (inside(i, j, C)) sum += to_float(a[i][j]);
         const float mean = warp_sum(sum) / C;
 
         float squares = 0.0f;
@@ -86,7 +90,7 @@ layernorm(const Real* __restrict__ x, const Real* __restrict__ weight, const Rea
 #pragma unroll
             for (int j = 0; j < VEC; ++j) {
                 const float centred = to_float(a[i][j]) - mean;
-                if (column(i, j) < C) squares += centred * centred;
+                if (inside(i, j, C)) squares += centred * centred;
             }
         const float rstd = rsqrtf(warp_sum(squares) / C + eps);
 

@@ -25,15 +25,18 @@ __device__ __forceinline__ int column(int i, int j)
     return ALIGNED ? (i * WARP_SIZE + lane_id()) * VEC + j : (i * VEC + j) * WARP_SIZE + lane_id();
 }
 
+// Aligned vectors lie in the row whole or not at all.
+__device__ __forceinline__ bool inside(int i, int j, int C) { return column(i, ALIGNED ? 0 : j) < C; }
+
 __device__ __forceinline__ Vec<Real, VEC> load(const Real* __restrict__ row, int i, int C)
 {
     Vec<Real, VEC> a;
     if (ALIGNED) {
-        if (column(i, 0) < C) a = load_stream(row + column(i, 0));
+        if (inside(i, 0, C)) a = load_stream(row + column(i, 0));
     } else {
 #pragma unroll
         for (int j = 0; j < VEC; ++j)
-            if (column(i, j) < C) a[j] = row[column(i, j)];
+            if (inside(i, j, C)) a[j] = row[column(i, j)];
     }
     return a;
 }
@@ -41,13 +44,13 @@ __device__ __forceinline__ Vec<Real, VEC> load(const Real* __restrict__ row, int
 __device__ __forceinline__ void store(Real* __restrict__ row, int i, int C, const Vec<Real, VEC>& a)
 {
     if (ALIGNED) {
-        if (column(i, 0) >= C) return;
+        if (!inside(i, 0, C)) return;
         if (STREAM) store_stream(row + column(i, 0), a);
         else store_vec(row + column(i, 0), a);
     } else {
 #pragma unroll
         for (int j = 0; j < VEC; ++j)
-            if (column(i, j) < C) row[column(i, j)] = a[j];
+            if (inside(i, j, C)) row[column(i, j)] = a[j];
     }
 }
 
@@ -74,7 +77,7 @@ layernorm(const Real* __restrict__ x, const Real* __restrict__ residual, const R
 #pragma unroll
         for (int j = 0; j < VEC; ++j) {
             a[i][j] = from_float<Real>(to_float(a[i][j]) + to_float(r[i][j]));
-            if (column(i, j) < C) total += to_float(a[i][j]);
+            if (inside(i, j, C)) total += to_float(a[i][j]);
         }
         store(sum + first, i, C, a[i]);
     }
@@ -86,7 +89,7 @@ layernorm(const Real* __restrict__ x, const Real* __restrict__ residual, const R
 #pragma unroll
         for (int j = 0; j < VEC; ++j) {
             const float centred = to_float(a[i][j]) - mean;
-            if (column(i, j) < C) squares += centred * centred;
+            if (inside(i, j, C)) squares += centred * centred;
         }
     const float rstd = rsqrtf(warp_sum(squares) / C + eps);
 
