@@ -63,8 +63,9 @@ OPERATION = Operation(
     cost=cost,
     reduction="C",
     cases=(
-        Case("one", {"B": 1, "T": 1, "C": 1, "OC": 1}),
         Case("odd", {"B": 1, "T": 7, "C": 37, "OC": 13}),
+        Case("one column", {"B": 1, "T": 9, "C": 3, "OC": 1}),
+        Case("one row", {"B": 1, "T": 1, "C": 2, "OC": 9}),
         Case("aligned", {"B": 2, "T": 33, "C": 72, "OC": 136}),
         Case("large values", {"B": 1, "T": 17, "C": 33, "OC": 31}, magnitude=10.0),
         Case("decode", {"B": 1, "T": 1, "C": 768, "OC": 2304}, where="cuda"),

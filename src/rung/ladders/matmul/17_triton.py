@@ -8,8 +8,8 @@ import triton
 import triton.language as tl
 
 EXPECT = (
-    "Ahead of the hand-written mma.sync rungs in f16 and bf16 at large sizes, for a fifth of the text; behind "
-    "them where a tile of 128 rows is mostly empty."
+    "Ahead of the hand-written mma.sync rungs in f16 and bf16 at large sizes, for a fifth of the text; behind"
+    " them where a tile of 128 rows is mostly empty."
 )
 FOUND = ""
 PROVENANCE = "ours; the grouped order is that of Triton's own matmul tutorial"

@@ -32,12 +32,12 @@ def torch_separate(
 def torch_accumulate(
     x: torch.Tensor,
     weight: torch.Tensor,
-    bias: torch.Tensor,
+    bias: torch.Tensor | None,
     residual: torch.Tensor,
     out: torch.Tensor,
     dtype: str,
 ) -> torch.Tensor:
-    torch.add(residual, bias, out=out)
+    torch.add(residual, 0.0 if bias is None else bias, out=out)
     with float32_products(dtype):
         out.view(-1, out.shape[-1]).addmm_(x.view(-1, x.shape[-1]), weight.T)
     return out
@@ -59,8 +59,9 @@ OPERATION = Operation(
     cost=cost,
     reduction="C",
     cases=(
-        Case("one", {"B": 1, "T": 1, "C": 1, "OC": 1}),
         Case("odd", {"B": 1, "T": 7, "C": 37, "OC": 13}),
+        Case("one column", {"B": 1, "T": 9, "C": 3, "OC": 1}),
+        Case("one row", {"B": 1, "T": 1, "C": 2, "OC": 9}),
         Case("aligned", {"B": 2, "T": 33, "C": 72, "OC": 136}),
         Case("large values", {"B": 1, "T": 17, "C": 33, "OC": 31}, magnitude=30.0),
         Case("decode", {"B": 1, "T": 1, "C": 3072, "OC": 768}, where="cuda"),
