@@ -29,7 +29,7 @@ def compile_cubin(build: Build, arch: str) -> cubin_cache.Cubin:
     if cached:
         return cached
     _require_kernels(build, includes)
-    code, lowered, log = _compile(build, arch, found)
+    code, lowered, log = compile_fresh(build, arch, found)
     resources = {k: ptxas_resources(log, lowered[k]) for k in build.kernels}
     return cubin_cache.write(key, code, arch, lowered, resources, log)
 
@@ -82,7 +82,8 @@ def _require_kernels(build: Build, includes: dict[str, str]) -> None:
             raise RungError(f"{build.origin} has no kernel named '{name}': {there}.")
 
 
-def _compile(build: Build, arch: str, found: headers.Headers) -> tuple[bytes, dict[str, str], str]:
+def compile_fresh(build: Build, arch: str, found: headers.Headers) -> tuple[bytes, dict[str, str], str]:
+    """The cubin's bytes, each kernel's symbol and the compiler's log, without the cache."""
     from cuda.core import Program, ProgramOptions
 
     fields = _option_fields(build)
