@@ -1,0 +1,22 @@
+"""What a kernel did wrong, as the emulator saw it."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from rung.errors import RungError
+
+FaultKind = Literal["barrier", "deadlock", "bounds", "shared", "unsupported", "trap"]
+KINDS: tuple[FaultKind, ...] = ("barrier", "deadlock", "bounds", "shared", "unsupported", "trap")
+
+
+class EmulatorFault(RungError):
+    """A fault inside an emulated kernel; the process and later launches are unharmed.
+
+    `kind`: a barrier that not all threads reach, a deadlock, an access outside a buffer, too much shared memory,
+    something that the emulator does not model, or a trap (a failed assert, a division by zero).
+    """
+
+    def __init__(self, kind: FaultKind, message: str) -> None:
+        super().__init__(message)
+        self.kind: FaultKind = kind

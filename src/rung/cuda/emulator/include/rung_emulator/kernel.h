@@ -1,0 +1,19 @@
+// Comes before the source of every emulated kernel: CUDA C++ as a dialect of g++.
+#pragma once
+#include <float.h>
+#include <limits.h>
+#include <math.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "keywords.h"
+#include "runtime.h"
+#include "vectors.h"
+
+#include "arithmetic.h"
+#include "memory.h"
+#include "threads.h"
+#include "warp.h"

@@ -1,0 +1,39 @@
+// CUDA's keywords. Shared variables are thread-local ones: that word alone may stand inside a function, at namespace
+// scope and after `extern`, and it gathers them in one block of memory per library, which the runtime finds.
+#pragma once
+
+#define __CUDACC__ 1
+#define __CUDA_ARCH__ 900
+#define __CUDACC_VER_MAJOR__ 13
+#define __CUDACC_VER_MINOR__ 0
+
+#define __global__
+#define __device__
+#define __host__
+#define __constant__ __attribute__((visibility("default")))
+#define __shared__ thread_local
+#define __managed__
+#define __grid_constant__
+#define __launch_bounds__(...)
+#define __maxnreg__(...)
+#define __cluster_dims__(...)
+#define __block_size__(...)
+#define __forceinline__ inline __attribute__((always_inline))
+#define __inline_hint__ inline
+#define __noinline__ __attribute__((noinline))
+#define __align__(n) __attribute__((aligned(n)))
+#define __builtin_align__(n) __attribute__((aligned(n)))
+#define __nv_pure__ __attribute__((pure))
+#define __builtin_assume(condition) do { if (!(condition)) __builtin_unreachable(); } while (0)
+#define __builtin_nontemporal_load(address) (*(address))
+#define __assume(condition) __builtin_assume(condition)
+
+#undef assert
+#ifdef NDEBUG
+#define assert(condition) ((void)0)
+#else
+#define assert(condition) \
+    ((condition) ? (void)0 \
+                 : rung_fault(rung_emulator::FaultKind::Trap, {__FILE__, __LINE__}, "assertion failed: " #condition))
+#endif
+#define __trap() rung_fault(rung_emulator::FaultKind::Trap, {__FILE__, __LINE__}, "the kernel called __trap")

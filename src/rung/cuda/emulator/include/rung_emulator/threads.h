@@ -1,0 +1,47 @@
+// Who a thread is, and the barriers of its block.
+#pragma once
+
+// The runtime sets these whenever it turns to another thread. `const` belongs to the names that a kernel sees.
+namespace rung_emulator { namespace now {
+__attribute__((visibility("hidden"))) extern uint3 thread_index, block_index;
+__attribute__((visibility("hidden"))) extern dim3 block_dim, grid_dim;
+} }
+#define threadIdx (static_cast<const uint3&>(rung_emulator::now::thread_index))
+#define blockIdx (static_cast<const uint3&>(rung_emulator::now::block_index))
+#define blockDim (static_cast<const dim3&>(rung_emulator::now::block_dim))
+#define gridDim (static_cast<const dim3&>(rung_emulator::now::grid_dim))
+constexpr int warpSize = 32;
+
+inline void __syncthreads(rung_emulator::Site site = rung_emulator::here())
+{
+    rung_meet_block(0, rung_emulator::Vote::Count, "__syncthreads", site);
+}
+inline int __syncthreads_count(int predicate, rung_emulator::Site site = rung_emulator::here())
+{
+    return rung_meet_block(predicate, rung_emulator::Vote::Count, "__syncthreads_count", site);
+}
+inline int __syncthreads_and(int predicate, rung_emulator::Site site = rung_emulator::here())
+{
+    return rung_meet_block(predicate, rung_emulator::Vote::And, "__syncthreads_and", site);
+}
+inline int __syncthreads_or(int predicate, rung_emulator::Site site = rung_emulator::here())
+{
+    return rung_meet_block(predicate, rung_emulator::Vote::Or, "__syncthreads_or", site);
+}
+
+inline void __threadfence() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+inline void __threadfence_block() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+inline void __threadfence_system() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+inline void __nanosleep(unsigned) { rung_pause(); }
+
+// A count that grows: kernels only take differences of it.
+inline long long clock64()
+{
+    static long long ticks;
+    return ticks += 100;
+}
+inline long clock() { return long(clock64()); }
+inline unsigned long long __globaltimer() { return (unsigned long long)clock64(); }
+inline unsigned __smid() { return 0; }
+
+inline unsigned __cvta_generic_to_shared(const void*) = delete;  // an address for PTX, which is not modelled

@@ -1,0 +1,179 @@
+// The way in from Python, and the way out when a kernel touches what it must not.
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include "scheduler.h"
+
+#include <dlfcn.h>
+#include <link.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+#if defined(__x86_64__)
+#include <ucontext.h>
+#endif
+
+namespace rung_emulator {
+namespace {
+
+// ---- where a kernel's shared memory lies ------------------------------------------------------------------------
+
+struct Search { const void* inside; char* base; size_t bytes; };
+
+int visit(dl_phdr_info* info, size_t, void* data)
+{
+    Search& search = *static_cast<Search*>(data);
+    bool mine = false;
+    size_t bytes = 0;
+    for (int i = 0; i < info->dlpi_phnum; i++) {
+        const ElfW(Phdr)& header = info->dlpi_phdr[i];
+        const char* start = reinterpret_cast<const char*>(info->dlpi_addr + header.p_vaddr);
+        if (header.p_type == PT_LOAD && search.inside >= start && search.inside < start + header.p_memsz) mine = true;
+        if (header.p_type == PT_TLS) bytes = header.p_memsz;
+    }
+    if (!mine) return 0;
+    search.base = static_cast<char*>(info->dlpi_tls_data);
+    search.bytes = bytes;
+    return 1;
+}
+
+// A kernel's __shared__ variables are the whole of its library's thread-local block; the dynamic part comes last, and is
+// empty when the source declares none.
+SharedMemory find_shared(const Module& module)
+{
+    module.shared_base();
+    Search search = {&module, nullptr, 0};
+    dl_iterate_phdr(visit, &search);
+    char* dynamic = static_cast<char*>(module.dynamic_shared());
+    const size_t fixed_bytes = size_t(dynamic - search.base), room = search.bytes - fixed_bytes;
+    return {search.base, fixed_bytes, room ? dynamic : nullptr, room ? launch->dynamic_bytes : 0};
+}
+
+// ---- signals ----------------------------------------------------------------------------------------------------
+
+constexpr int CAUGHT[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL};
+constexpr int COUNT = sizeof CAUGHT / sizeof CAUGHT[0];
+struct sigaction before[COUNT];
+pthread_t launching;
+char* signal_stack;
+constexpr size_t SIGNAL_STACK = 64 * 1024;
+
+unsigned long long program_counter(void* context)
+{
+#if defined(__x86_64__)
+    return (unsigned long long)static_cast<ucontext_t*>(context)->uc_mcontext.gregs[REG_RIP];
+#else
+    (void)context;
+    return 0;
+#endif
+}
+
+void on_signal(int number, siginfo_t* info, void* context)
+{
+    if (!running || !pthread_equal(pthread_self(), launching)) {  // not a kernel's: as if we were not here
+        for (int i = 0; i < COUNT; i++)
+            if (CAUGHT[i] == number) sigaction(number, &before[i], nullptr);
+        return;
+    }
+    report->signal = number;
+    report->address = info->si_code > 0 && info->si_code != 128 ? (unsigned long long)info->si_addr : 0;
+    report->counter = program_counter(context);
+    report->block = running->block->index;
+    report->thread = running->index;
+    if (number == SIGFPE) {
+        report->fault = int(FaultKind::Trap);
+        snprintf(report->text, sizeof report->text, "an integer is divided by zero");
+    } else if (number == SIGILL) {
+        report->fault = int(FaultKind::Trap);
+        snprintf(report->text, sizeof report->text, "the kernel stopped itself (__trap)");
+    } else if (stack_overflowed(info->si_addr) >= 0) {
+        report->fault = int(FaultKind::Bounds);
+        report->address = 0;
+        snprintf(report->text, sizeof report->text, "the thread's stack overflowed: its local variables exceed %zu KB",
+                 STACK_BYTES / 1024);
+    } else {
+        report->fault = int(FaultKind::Bounds);
+        if (info->si_code == 128)  // a general protection fault has no address: a misaligned vector access
+            snprintf(report->text, sizeof report->text, "a vector is loaded or stored at an address that is no multiple of "
+                     "its size (or a wild pointer is followed)");
+    }
+    abandon();
+}
+
+struct Guarded  // signal handlers stand for the duration of a launch
+{
+    stack_t old_stack;
+    Guarded()
+    {
+        if (!signal_stack) signal_stack = static_cast<char*>(malloc(SIGNAL_STACK));
+        stack_t stack = {};
+        stack.ss_sp = signal_stack;
+        stack.ss_size = SIGNAL_STACK;
+        sigaltstack(&stack, &old_stack);
+        launching = pthread_self();
+        struct sigaction action = {};
+        action.sa_sigaction = on_signal;
+        action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
+        for (int i = 0; i < COUNT; i++) sigaction(CAUGHT[i], &action, &before[i]);
+    }
+    ~Guarded()
+    {
+        for (int i = 0; i < COUNT; i++) sigaction(CAUGHT[i], &before[i], nullptr);
+        sigaltstack(&old_stack, nullptr);
+    }
+};
+
+}  // namespace
+}  // namespace rung_emulator
+
+using namespace rung_emulator;
+
+// One launch at a time: the caller holds a lock.
+extern "C" RUNG_API int rung_launch(const Launch* asked, Report* answer)
+{
+    memset(answer, 0, offsetof(Report, text) + 1);
+    launch = asked;
+    report = answer;
+    shared = find_shared(*asked->module);
+    *asked->module->block_dim = asked->block;
+    *asked->module->grid_dim = asked->grid;
+    {
+        Guarded guarded;
+        run_grid();
+    }
+    return report->fault;
+}
+
+// A `__constant__` variable of a loaded kernel: its address, and its size through `bytes`; null when there is none.
+extern "C" RUNG_API void* rung_symbol(void* library, const char* name, unsigned long long* bytes)
+{
+    void* address = dlsym(library, name);
+    Dl_info info;
+    ElfW(Sym)* symbol = nullptr;
+    if (!address || !dladdr1(address, &info, reinterpret_cast<void**>(&symbol), RTLD_DL_SYMENT) || !symbol) return nullptr;
+    if (!info.dli_sname || strcmp(info.dli_sname, name) != 0) return nullptr;
+    *bytes = symbol->st_size;
+    return address;
+}
+
+// `bytes` of memory between two pages that fault; the end touches the upper one as closely as 16 bytes allow.
+extern "C" RUNG_API void* rung_guarded(unsigned long long bytes, void** mapped, unsigned long long* length)
+{
+    const size_t page = size_t(sysconf(_SC_PAGESIZE)), rounded = (bytes + 15) / 16 * 16;
+    const size_t inner = (rounded + page - 1) / page * page;
+    const size_t guard = 16 * page;
+    char* memory = static_cast<char*>(
+        mmap(nullptr, inner + 2 * guard, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+    if (memory == MAP_FAILED || mprotect(memory + guard, inner, PROT_READ | PROT_WRITE)) return nullptr;
+    *mapped = memory;
+    *length = inner + 2 * guard;
+    memset(memory + guard, 0xff, inner);
+    return memory + guard + inner - rounded;
+}
+
+extern "C" RUNG_API void rung_unmap(void* mapped, unsigned long long length) { munmap(mapped, length); }

@@ -1,0 +1,34 @@
+// What Python hands to the runtime for one launch, and what it gets back. Mirrored by ctypes structures in native.py.
+#pragma once
+#include "../include/rung_emulator/runtime.h"
+
+namespace rung_emulator {
+
+enum class Order : int { Forward, Reverse, Shuffled };
+
+struct Launch
+{
+    const Module* module;
+    void (*entry)(void** args);
+    void** args;
+    const char* kernel;
+    Index grid, block, cluster;
+    unsigned dynamic_bytes;
+    int cooperative;
+    int order;
+    unsigned seed;
+    int poison;
+    double seconds;  // a launch that runs longer is stopped
+};
+
+struct Report
+{
+    int fault;
+    int signal;
+    unsigned long long address;  // that could not be touched, when a signal came
+    unsigned long long counter;  // the instruction that tried
+    Index block, thread;
+    char text[1536];
+};
+
+}  // namespace rung_emulator

@@ -1,0 +1,136 @@
+"""Calls g++, and keeps what it made on disk."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from rung.cuda.cubin_cache import cache_folder
+from rung.errors import RungError
+
+HERE = Path(__file__).parent
+INCLUDE = HERE / "include"
+RUNTIME = HERE / "runtime"
+
+# No contraction: a fused multiply-add would round otherwise from machine to machine, and hide what a kernel's own
+# order of operations does. Kernels break C++'s aliasing rules as a matter of course, and count on wrapping integers.
+COMMON = (
+    *("-std=c++17", "-fPIC", "-fvisibility=hidden", "-fno-exceptions", "-fno-rtti", "-nostdinc++", "-w"),
+    *("-ffp-contract=off", "-fno-strict-aliasing", "-fwrapv", "-fno-delete-null-pointer-checks"),
+    *("-fno-extern-tls-init", "-fno-asynchronous-unwind-tables", "-U_FORTIFY_SOURCE"),
+)
+RUNTIME_FLAGS = ("-std=c++17", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-fno-exceptions", "-fno-rtti")
+
+
+def available() -> str | None:
+    """None where kernels can be emulated, else the reason why not and the mend."""
+    if sys.platform != "linux":
+        return f"the emulator runs on Linux, and this is {sys.platform}; use a Linux machine or container."
+    if compiler() is None:
+        return "the emulator compiles kernels with g++, and none is on the PATH; install it (Debian, Ubuntu: apt install g++)."
+    version = compiler_version()
+    if version is None:
+        return f"{compiler()} does not run; install g++ 9 or newer."
+    if version < (9,):
+        return f"the emulator needs g++ 9 or newer, and {compiler()} is {'.'.join(map(str, version))}; update it."
+    return None
+
+
+def require() -> str:
+    """The compiler, or a RungError that says what to install."""
+    problem = available()
+    if problem:
+        raise RungError(problem[0].upper() + problem[1:])
+    found = compiler()
+    assert found is not None
+    return found
+
+
+def compiler() -> str | None:
+    """$RUNG_CXX, or g++ on the PATH."""
+    return shutil.which(os.environ.get("RUNG_CXX", "g++"))
+
+
+def compiler_version() -> tuple[int, ...] | None:
+    found = compiler()
+    return _version(found) if found else None
+
+
+@functools.cache
+def _version(found: str) -> tuple[int, ...] | None:
+    try:
+        text = subprocess.run([found, "-dumpfullversion", "-dumpversion"], capture_output=True, text=True, check=True)
+        return tuple(int(part) for part in text.stdout.split(".")[:3])
+    except (OSError, subprocess.CalledProcessError, ValueError):
+        return None
+
+
+@functools.cache
+def machine_flags() -> tuple[str, ...]:
+    """Half conversions, AVX2: on a CPU that has them; part of every cache key."""
+    if platform.machine() != "x86_64":
+        return ()
+    try:
+        cpu = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return ()
+    words = set(next((line for line in cpu.splitlines() if line.startswith("flags")), "").split())
+    return ("-mavx2", "-mf16c", "-mfma") if {"avx2", "f16c", "fma"} <= words else ()
+
+
+@functools.cache
+def sources_digest() -> str:
+    """Of the emulator's own files: a change to them makes everything compile anew."""
+    digest = hashlib.sha256()
+    for path in sorted([*INCLUDE.rglob("*.h"), *RUNTIME.iterdir()]):
+        digest.update(str(path.relative_to(HERE)).encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()
+
+
+def key(*parts: object) -> str:
+    whole = (compiler(), compiler_version(), machine_flags(), sources_digest(), parts)
+    return hashlib.sha256(repr(whole).encode()).hexdigest()[:32]
+
+
+def cached(name: str, make: Callable[[Path, Path], None]) -> Path:
+    """The file `name` in the cache; when absent, `make(work folder, target)` writes it. Safe among processes."""
+    folder = cache_folder() / "emulator"
+    path = folder / name
+    if path.is_file():
+        return path
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder, prefix=".") as work:
+            target = Path(work) / name
+            make(Path(work), target)
+            target.replace(path)
+    except OSError as problem:
+        raise RungError(
+            f"The cache folder {folder} cannot be written ({problem.strerror}): set RUNG_CACHE to another."
+        ) from problem
+    return path
+
+
+def run(arguments: list[str], work: Path) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"LC_ALL": "C"}
+    return subprocess.run([require(), *arguments], capture_output=True, text=True, cwd=work, env=environment, errors="replace")
+
+
+def runtime_library() -> Path:
+    """The runtime, compiled once for this machine and g++."""
+
+    def make(work: Path, target: Path) -> None:
+        sources = [str(path) for path in sorted(RUNTIME.glob("*.cpp"))]
+        result = run([*RUNTIME_FLAGS, "-U_FORTIFY_SOURCE", *sources, "-o", str(target), "-ldl", "-lpthread"], work)
+        if result.returncode:
+            raise RungError(f"The emulator's runtime does not compile with {compiler()}: {result.stderr.strip()[:500]}")
+
+    return cached(f"runtime-{key(RUNTIME_FLAGS)}.so", make)
