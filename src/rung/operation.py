@@ -28,7 +28,8 @@ class Operand:
     An optional input belongs to the computation when a rung binds it; an optional output is checked
     when a rung binds it. A nullable one may moreover be left out of a call: the kernel then gets a null
     pointer. `view_of` makes it a strided view of another operand instead of memory of
-    its own.
+    its own. An output that `follows` is held to what this function makes of the call's other outputs (an
+    argmax would otherwise hang on the last bit of what it is taken of).
     """
 
     name: str
@@ -42,6 +43,7 @@ class Operand:
     make: Callable[[Values, torch.Generator], torch.Tensor] | None = None
     view_of: str | None = None
     view: Callable[[torch.Tensor, Values], torch.Tensor] | None = None
+    follows: Callable[[Tensors, Values], torch.Tensor] | None = None
 
     @property
     def written(self) -> bool:
@@ -161,6 +163,13 @@ class Operation:
                 tensor.copy_(_random(operand, values, tensor, seed * 1009 + index, magnitude, device))
             tensors[operand.name] = tensor
         return tensors
+
+    def expected(self, reference: Tensors, tensors: Tensors, values: Values) -> Tensors:
+        """The reference, and beside it what follows from the outputs that a call gave."""
+        following = {
+            o.name: o.follows(tensors, values) for o in self.operands if o.follows and o.name in tensors
+        }
+        return {**reference, **following}
 
     def tolerance(self, values: Values, dtype: Dtype) -> float:
         """The absolute tolerance for outputs of unit size: it grows with the reduction's length."""

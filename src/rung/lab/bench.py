@@ -240,6 +240,7 @@ class _Race:
         return contestant
 
     def _compare(self, one: _Set, reference: Tensors, row: Row) -> str:
+        reference = self.operation.expected(reference, one.tensors, self.values)
         for name in one.outputs():
             out = one.tensors[name]
             deviation = compare(

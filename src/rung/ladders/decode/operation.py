@@ -1,0 +1,296 @@
+"""One more token for each sequence: a whole GPT-2 over one column of tokens, with keys and values cached."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+
+from rung.operation import Case, Cost, Library, Operand, Operation, Tensors, Values
+
+Make = Callable[[Values, torch.Generator], torch.Tensor]
+
+ACTIVATIONS: tuple[Callable[[torch.Tensor], torch.Tensor], ...] = (
+    lambda x: F.gelu(x, approximate="tanh"),
+    F.gelu,
+    F.relu,
+)
+MATRICES = {"qkv": ("3 * C", "C"), "proj": ("C", "C"), "fc": ("F", "C"), "fc2": ("C", "F")}
+
+
+def reference(t: Tensors, v: Values) -> Tensors:
+    if "k_cache" in t:
+        return _with_cache(t, v)
+    return _recomputed(t, v)
+
+
+def _with_cache(t: Tensors, v: Values) -> Tensors:
+    B, NH, HS = (int(v[n]) for n in ("B", "NH", "HS"))
+    k_cache, v_cache = t["k_cache"].clone(), t["v_cache"].clone()
+    tokens, lengths = t["tokens"], t["lengths"]
+    rows = torch.arange(B, device=tokens.device)
+    x = t["wte"][tokens] + t["wpe"][lengths]  # (B, C)
+    seen = torch.arange(int(v["MAXT"]), device=tokens.device) <= lengths[:, None]  # (B, MAXT)
+    for layer in range(int(v["L"])):
+        q, k, value = _qkv(x, t, v, layer).view(B, 3, NH, HS).unbind(1)
+        k_cache[layer, rows, :, lengths], v_cache[layer, rows, :, lengths] = k, value
+        scores = (k_cache[layer] @ q[..., None])[..., 0] * _scale(v, layer)  # (B, NH, MAXT)
+        p = scores.masked_fill(~seen[:, None], -torch.inf).softmax(-1)
+        y = (p[:, :, None] @ v_cache[layer]).view(B, NH * HS)
+        x = _rest(x, y, t, v, layer)
+    return {"logits": _logits(x, t, v), "k_cache": k_cache, "v_cache": v_cache}
+
+
+def _recomputed(t: Tensors, v: Values) -> Tensors:
+    rows = [_one_sequence(t, v, b) for b in range(int(v["B"]))]
+    return {"logits": torch.stack(rows)}
+
+
+def _one_sequence(t: Tensors, v: Values, b: int) -> torch.Tensor:
+    NH, HS, past = int(v["NH"]), int(v["HS"]), int(t["lengths"][b])
+    tokens = torch.cat([t["history"][b, :past], t["tokens"][b : b + 1]])
+    x = t["wte"][tokens] + t["wpe"][: past + 1]  # (T, C)
+    for layer in range(int(v["L"])):
+        q, k, value = _qkv(x, t, v, layer).view(-1, 3, NH, HS).permute(1, 2, 0, 3).unbind(0)
+        y = F.scaled_dot_product_attention(q, k, value, is_causal=True, scale=_scale(v, layer))
+        x = _rest(x, y.transpose(0, 1).reshape(x.shape), t, v, layer)
+    return _logits(x[-1], t, v)
+
+
+def _qkv(x: torch.Tensor, t: Tensors, v: Values, layer: int) -> torch.Tensor:
+    return _linear(_norm(x, t, "ln1", layer, v), t, "qkv", layer)
+
+
+def _rest(x: torch.Tensor, y: torch.Tensor, t: Tensors, v: Values, layer: int) -> torch.Tensor:
+    x = x + _linear(y, t, "proj", layer)
+    h = ACTIVATIONS[int(v["act"])](_linear(_norm(x, t, "ln2", layer, v), t, "fc", layer))
+    return x + _linear(h, t, "fc2", layer)
+
+
+def _linear(x: torch.Tensor, t: Tensors, name: str, layer: int) -> torch.Tensor:
+    return x @ t[f"{name}_w"][layer].T + t[f"{name}_b"][layer]
+
+
+def _norm(x: torch.Tensor, t: Tensors, name: str, layer: int, v: Values) -> torch.Tensor:
+    return F.layer_norm(x, x.shape[-1:], t[f"{name}_w"][layer], t[f"{name}_b"][layer], float(v["eps"]))
+
+
+def _logits(x: torch.Tensor, t: Tensors, v: Values) -> torch.Tensor:
+    return F.layer_norm(x, x.shape[-1:], t["lnf_w"], t["lnf_b"], float(v["eps"])) @ t["head_w"].T
+
+
+def _scale(v: Values, layer: int) -> float:
+    return float(v["scale"]) / (layer + 1 if v["by_layer"] else 1)
+
+
+def most_likely(t: Tensors, v: Values) -> torch.Tensor:
+    """The first of the largest logits."""
+    logits = t["logits"]
+    return (logits == logits.amax(1, keepdim=True)).int().argmax(1)
+
+
+def cost(v: Values, size: int) -> Cost:
+    # Every weight once, and of a cache that is half full (lengths are drawn evenly) keys and values once.
+    C, L, width = v["C"], v["L"], v["F"]
+    weights = L * (4 * C * C + 2 * C * width) + v["V"] * C
+    cached = L * v["B"] * v["MAXT"] / 2 * C * 2
+    flops = 2.0 * v["B"] * weights + 4.0 * L * v["B"] * C * v["MAXT"] / 2
+    return Cost(flops=flops, bytes=float(size * (weights + cached) + 4 * v["B"] * v["V"]))
+
+
+# ---- inputs -----------------------------------------------------------------------------------------------------
+# A matrix is whole numbers up to 127 times one power of two a row. Every number format holds that exactly, and so do
+# eight bits with a scale: the int8 rungs compute the very same function as the others.
+
+
+def _draw(v: Values, generator: torch.Generator, name: str) -> tuple[torch.Tensor, torch.Tensor]:
+    shape, inputs = _matrix_shape(v, name)
+    own = torch.Generator().manual_seed(
+        generator.initial_seed() // 1009 * 31 + sorted(["wte", *MATRICES]).index(name)
+    )
+    whole = torch.randint(-127, 128, shape, generator=own, dtype=torch.int8)
+    exponent = torch.randint(0, 2, shape[:-1], generator=own)
+    # Uniform up to 127 has a deviation of 73: rows come out with a deviation of about 1 / sqrt(inputs).
+    unit = 2.0 ** -round(float(torch.tensor(73.0 * inputs**0.5).log2()))
+    return whole, unit * 2.0**-exponent
+
+
+def _matrix_shape(v: Values, name: str) -> tuple[tuple[int, ...], int]:
+    C, width, L, V = (int(v[n]) for n in ("C", "F", "L", "V"))
+    shapes = {
+        "qkv": (L, 3 * C, C),
+        "proj": (L, C, C),
+        "fc": (L, width, C),
+        "fc2": (L, C, width),
+        "wte": (V, C),
+    }
+    return shapes[name], shapes[name][-1]
+
+
+def _matrix(name: str) -> Make:
+    def make(v: Values, generator: torch.Generator) -> torch.Tensor:
+        whole, scale = _draw(v, generator, name)
+        return whole.float().mul_(scale.unsqueeze(-1))
+
+    return make
+
+
+def _whole(name: str) -> Make:
+    return lambda v, generator: _draw(v, generator, name)[0]
+
+
+def _scales(name: str) -> Make:
+    return lambda v, generator: _draw(v, generator, name)[1].float()
+
+
+def _positions(v: Values, generator: torch.Generator) -> torch.Tensor:
+    return torch.randn(int(v["MAXT"]), int(v["C"]), generator=generator) * 0.5
+
+
+def _vector(per_layer: bool, width: str, around: float) -> Make:
+    def make(v: Values, generator: torch.Generator) -> torch.Tensor:
+        size = int(v["C"]) * (3 if width == "3 * C" else 1) if width != "F" else int(v["F"])
+        shape = (int(v["L"]), size) if per_layer else (size,)
+        return torch.randn(shape, generator=generator) * 0.1 + around
+
+    return make
+
+
+def _layer_operands() -> list[Operand]:
+    operands = []
+    for norm, matrices in (("ln1", ("qkv", "proj")), ("ln2", ("fc", "fc2"))):
+        for part, around in (("w", 1.0), ("b", 0.0)):
+            operands.append(Operand(f"{norm}_{part}", ("L", "C"), make=_vector(True, "C", around)))
+        for name in matrices:
+            rows, inputs = MATRICES[name]
+            operands.append(Operand(f"{name}_w", ("L", rows, inputs), make=_matrix(name)))
+            operands.append(Operand(f"{name}_b", ("L", rows), make=_vector(True, rows, 0.0)))
+    return operands
+
+
+def _eight_bits() -> list[Operand]:
+    operands = []
+    for name, (rows, inputs) in MATRICES.items():
+        shape = ("L", rows, inputs)
+        operands.append(Operand(f"{name}_q", shape, dtype="i8", optional=True, make=_whole(name)))
+        operands.append(Operand(f"{name}_s", ("L", rows), dtype="f32", optional=True, make=_scales(name)))
+    operands.append(Operand("head_q", ("V", "C"), dtype="i8", optional=True, make=_whole("wte")))
+    operands.append(Operand("head_s", ("V",), dtype="f32", optional=True, make=_scales("wte")))
+    return operands
+
+
+def torch_decode(
+    tokens: torch.Tensor,
+    lengths: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    wte: torch.Tensor,
+    wpe: torch.Tensor,
+    head_w: torch.Tensor,
+    ln1_w: torch.Tensor,
+    ln1_b: torch.Tensor,
+    qkv_w: torch.Tensor,
+    qkv_b: torch.Tensor,
+    proj_w: torch.Tensor,
+    proj_b: torch.Tensor,
+    ln2_w: torch.Tensor,
+    ln2_b: torch.Tensor,
+    fc_w: torch.Tensor,
+    fc_b: torch.Tensor,
+    fc2_w: torch.Tensor,
+    fc2_b: torch.Tensor,
+    lnf_w: torch.Tensor,
+    lnf_b: torch.Tensor,
+    L: int,
+    NH: int,
+    MAXT: int,
+    eps: float,
+    scale: float,
+    act: int,
+    by_layer: int,
+) -> Tensors:
+    B, C = len(tokens), wte.shape[1]
+    rows = torch.arange(B, device=tokens.device)
+    tokens, at = tokens.long(), lengths.long()
+    x = wte[tokens] + wpe[at]
+    mask = (torch.arange(MAXT, device=tokens.device) <= at[:, None])[:, None, None]  # (B, 1, 1, MAXT)
+    for layer in range(L):
+        qkv = F.linear(
+            F.layer_norm(x, (C,), ln1_w[layer], ln1_b[layer], eps), qkv_w[layer], qkv_b[layer]
+        )
+        q, k, v = qkv.view(B, 3, NH, C // NH).unbind(1)
+        k_cache[layer, rows, :, at], v_cache[layer, rows, :, at] = k, v
+        y = F.scaled_dot_product_attention(
+            q[:, :, None],
+            k_cache[layer],
+            v_cache[layer],
+            attn_mask=mask,
+            scale=scale / (layer + 1 if by_layer else 1),
+        )
+        x = x + F.linear(y.reshape(B, C), proj_w[layer], proj_b[layer])
+        h = F.linear(F.layer_norm(x, (C,), ln2_w[layer], ln2_b[layer], eps), fc_w[layer], fc_b[layer])
+        x = x + F.linear(ACTIVATIONS[act](h), fc2_w[layer], fc2_b[layer])
+    logits = F.linear(F.layer_norm(x, (C,), lnf_w, lnf_b, eps), head_w).float()
+    return {"logits": logits, "next": logits.argmax(1).int(), "k_cache": k_cache, "v_cache": v_cache}
+
+
+def _dims(B: int, L: int, C: int, NH: int, V: int, MAXT: int, width: int | None = None) -> Values:
+    return {"B": B, "L": L, "C": C, "NH": NH, "F": width or 4 * C, "V": V, "MAXT": MAXT}
+
+
+OPERATION = Operation(
+    name="decode",
+    summary="one more token for each of B sequences, the whole model",
+    story="From computing everything again for every token to one graph whose weights arrive before they are asked for.",
+    dims=("B", "L", "C", "NH", "F", "V", "MAXT"),
+    derived={"HS": "C // NH"},
+    # act: 0 GELU by tanh, 1 GELU by erf, 2 ReLU. by_layer: scale / (layer + 1).
+    scalars={"eps": 1e-5, "scale": "1 / sqrt(HS)", "act": 0, "by_layer": 0},
+    operands=(
+        Operand("tokens", ("B",), dtype="i32", below="V"),
+        Operand("lengths", ("B",), dtype="i32", below="MAXT"),  # tokens cached so far: this one's position
+        Operand("history", ("B", "MAXT"), dtype="i32", below="V", optional=True),  # the tokens so far
+        Operand("wte", ("V", "C"), make=_matrix("wte")),
+        Operand("wpe", ("MAXT", "C"), make=_positions),
+        *_layer_operands(),
+        Operand("lnf_w", ("C",), make=_vector(False, "C", 1.0)),
+        Operand("lnf_b", ("C",), make=_vector(False, "C", 0.0)),
+        Operand("head_w", ("V", "C"), make=_matrix("wte")),  # in the model it is wte's memory
+        *_eight_bits(),
+        Operand("k_cache", ("L", "B", "NH", "MAXT", "HS"), role="inout", optional=True),
+        Operand("v_cache", ("L", "B", "NH", "MAXT", "HS"), role="inout", optional=True),
+        Operand("logits", ("B", "V"), role="out", dtype="f32"),
+        Operand("next", ("B",), role="out", dtype="i32", follows=most_likely),
+    ),
+    reference=reference,
+    cost=cost,
+    # Every layer rounds several intermediate results to the number format, whatever the widths are.
+    reduction="32768",
+    cases=(
+        Case("one of all", _dims(1, 1, 16, 1, 7, 3)),
+        Case("odd", _dims(3, 2, 15, 3, 11, 5)),
+        Case("two layers", _dims(2, 2, 64, 2, 67, 9)),
+        Case("keys in several parts", _dims(1, 1, 32, 1, 33, 300)),
+        Case("rows that end within a piece", _dims(1, 1, 320, 5, 13, 6)),
+        Case("narrow MLP", _dims(2, 1, 32, 4, 5, 4, 48)),
+        Case("GELU by erf, scores by layer", {**_dims(1, 2, 32, 2, 19, 4), "act": 1, "by_layer": 1}),
+        Case("ReLU", {**_dims(1, 1, 32, 2, 19, 4), "act": 2}),
+        Case("eight sequences", _dims(8, 1, 64, 2, 40, 20)),
+        Case("gpt2, two layers", _dims(1, 2, 768, 12, 50257, 1024), where="cuda"),
+        Case("gpt2-xl, two layers", _dims(1, 2, 1600, 25, 50257, 1024), where="cuda"),
+        Case("five sequences", _dims(5, 2, 768, 12, 1009, 257), where="cuda"),
+        Case("64 sequences", _dims(64, 2, 768, 12, 50257, 200), where="cuda"),
+    ),
+    shapes={
+        "gpt2": _dims(1, 12, 768, 12, 50257, 1024),
+        "gpt2-medium": _dims(1, 24, 1024, 16, 50257, 1024),
+        "gpt2-large": _dims(1, 36, 1280, 20, 50257, 1024),
+        "gpt2-xl": _dims(1, 48, 1600, 25, 50257, 1024),
+        "gpt2 b8": _dims(8, 12, 768, 12, 50257, 256),
+        "gpt2 b64": _dims(64, 12, 768, 12, 50257, 256),
+        "gpt2 b256": _dims(256, 12, 768, 12, 50257, 256),
+    },
+    # In half precision torch rounds the residual stream after every operator and leaves the bounds.
+    libraries=(Library("torch", torch_decode, ("f32",), note="The step through torch, operator by operator."),),
+)
