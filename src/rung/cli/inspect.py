@@ -113,7 +113,7 @@ def _print(rows: list[Row]) -> None:
 
 def _cells(row: Row) -> tuple[object, ...]:
     if row.registers is None:
-        reason = row.reason.splitlines()[0]
+        reason = "does not compile (see below)" if "\n" in row.reason else row.reason
         return (row.rung, row.kernel, row.arch, row.dtype, *[""] * 7, f"{row.state}: {reason}")
     shared = f"{row.static_shared}+{row.dynamic_shared}" if row.dynamic_shared else row.static_shared
     spills = f"{row.spill_stores}+{row.spill_loads}" if row.spills else 0

@@ -20,7 +20,7 @@ NEEDED = {
     "cuda_fp16.h": ("cuda_fp16.h", "nv/target"),
     "cuda_bf16.h": ("cuda_bf16.h", "nv/target"),
     "mma.h": ("mma.h", "crt/mma.h"),
-    "cooperative_groups.h": ("cooperative_groups.h", "cooperative_groups/details/helpers.h"),
+    "cooperative_groups.h": ("cooperative_groups.h", "cuda/std/type_traits"),
 }
 
 
@@ -53,8 +53,8 @@ def find(nvrtc: tuple[int, int]) -> Headers:
 @functools.cache
 def _find(nvrtc: tuple[int, int], override: str, environment: tuple[str, ...]) -> Headers:
     if override:
-        given = tuple(str(Path(p).expanduser().resolve()) for p in override.split(os.pathsep) if p)
-        return _described(f"{OVERRIDE}={override}", given)
+        given = [Path(p).expanduser() for p in override.split(os.pathsep) if p]
+        return _described(f"{OVERRIDE}={override}", tuple(f for p in given for f in _with_cccl(p)))
     if nvrtc >= (13, 3) and _bundle_can_unpack():
         return Headers("bundled with NVRTC", bundled=True, version=f"{nvrtc[0]}.{nvrtc[1]}")
     found = [_described(source, folders) for source, folders in (*_toolkits(), *_wheels())]

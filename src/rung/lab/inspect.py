@@ -95,7 +95,9 @@ def _rows(
             row.state, row.reason = "skipped", f"a {rung.kind} rung holds no kernel of its own to compile"
             yield row
     except RungError as error:
-        row.state, row.reason = "failed", str(error)
+        newer = re.search(r"requires \.target (sm_\d+)", str(error))
+        row.state = "skipped" if newer else "failed"
+        row.reason = f"its code needs {newer.group(1)} or later" if newer else str(error)
         yield row
 
 
