@@ -37,6 +37,13 @@ __device__ __forceinline__ void cp_async_commit() { asm volatile("cp.async.commi
 template <int N>
 __device__ __forceinline__ void cp_async_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory"); }
 
+// The same four words, but the compiler takes them for new ones: it will not keep what it has computed from the old.
+__device__ __forceinline__ uint4 renewed(uint4 words)
+{
+    asm volatile("" : "+r"(words.x), "+r"(words.y), "+r"(words.z), "+r"(words.w));
+    return words;
+}
+
 // ---- tensor cores -----------------------------------------------------------------------------------------------
 
 // Lane i hands over the address of row i % 8 of 8x8 matrix i / 8 (16 bytes a row). Register j of lane i then holds

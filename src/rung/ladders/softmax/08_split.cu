@@ -17,14 +17,6 @@ block  = "BLOCK"
 ---*/
 #include "rung.cuh"
 
-// The compiler takes the four words for new ones. Else it would keep a 16-bit row as floats, and every exponential from
-// the sum to the quotient, in two or three times as many registers as the row needs.
-__device__ __forceinline__ uint4 renewed(uint4 bits)
-{
-    if (sizeof(Real) < 4) asm volatile("" : "+r"(bits.x), "+r"(bits.y), "+r"(bits.z), "+r"(bits.w));
-    return bits;
-}
-
 // Columns s .. s + VEC of a row, at a multiple of 16 bytes; those outside [0, visible) become -infinity.
 __device__ __forceinline__ uint4 load(const Real* __restrict__ row, int s, int visible)
 {
@@ -33,7 +25,7 @@ __device__ __forceinline__ uint4 load(const Real* __restrict__ row, int s, int v
 #pragma unroll
     for (int j = 0; j < VEC; ++j)
         a[j] = s + j >= 0 && s + j < visible ? row[s + j] : from_float<Real>(-INFINITY);
-    return renewed(bits_of(a));
+    return sizeof(Real) < 4 ? renewed(bits_of(a)) : bits_of(a);
 }
 
 __device__ __forceinline__ void store(Real* __restrict__ row, int s, int S, const Vec<Real, VEC>& a)
@@ -46,6 +38,14 @@ __device__ __forceinline__ void store(Real* __restrict__ row, int s, int S, cons
 #pragma unroll
     for (int j = 0; j < VEC; ++j)
         if (s + j >= 0 && s + j < S) row[s + j] = a[j];
+}
+
+// A 16-bit row must not be kept as floats, nor its exponentials from the sum to the quotient: either would take twice the
+// registers of the row itself.
+__device__ __forceinline__ Vec<Real, VEC> numbers(uint4& bits)
+{
+    if (sizeof(Real) < 4) bits = renewed(bits);
+    return vec_from_bits<Real>(bits);
 }
 
 extern "C" __global__ void __launch_bounds__(BLOCK)
@@ -64,7 +64,7 @@ softmax(const Real* __restrict__ x, Real* __restrict__ out, int T, int S, int ca
     float m = -INFINITY;
 #pragma unroll
     for (int i = 0; i < VECTORS; ++i) {
-        const Vec<Real, VEC> a = vec_from_bits<Real>(bits[i] = renewed(bits[i]));
+        const Vec<Real, VEC> a = numbers(bits[i]);
 #pragma unroll
         for (int j = 0; j < VEC; ++j) m = fmaxf(m, to_float(a[j]));
     }
@@ -73,7 +73,7 @@ softmax(const Real* __restrict__ x, Real* __restrict__ out, int T, int S, int ca
     float l = 0.0f;
 #pragma unroll
     for (int i = 0; i < VECTORS; ++i) {
-        const Vec<Real, VEC> a = vec_from_bits<Real>(bits[i] = renewed(bits[i]));
+        const Vec<Real, VEC> a = numbers(bits[i]);
 #pragma unroll
         for (int j = 0; j < VEC; ++j) l += exp2f(to_log2 * to_float(a[j]) - m);
     }
@@ -81,7 +81,7 @@ softmax(const Real* __restrict__ x, Real* __restrict__ out, int T, int S, int ca
 
 #pragma unroll
     for (int i = 0; i < VECTORS; ++i) {
-        Vec<Real, VEC> a = vec_from_bits<Real>(bits[i] = renewed(bits[i]));
+        Vec<Real, VEC> a = numbers(bits[i]);
 #pragma unroll
         for (int j = 0; j < VEC; ++j) a[j] = from_float<Real>(exp2f(to_log2 * to_float(a[j]) - m) * inverse);
         store(out + row * S, first + i * BLOCK * VEC, S, a);

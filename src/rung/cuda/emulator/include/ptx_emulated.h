@@ -168,6 +168,8 @@ inline uint32_t to_tf32(float x)
     return (bits & 0x7f800000u) == 0x7f800000u ? bits : (bits + 0x1000u) & 0xffffe000u;
 }
 
+inline uint4 renewed(uint4 words) { return words; }
+
 // ---- programmatic dependent launch: kernels run one after the other here --------------------------------------------
 
 inline void pdl_wait() {}
