@@ -39,7 +39,8 @@ block  = 256
 #include "rung.cuh"
 
 // qkv (B, T, 3, NH, HS) -> qh, kh, vh (B, NH, T, HS)
-extern "C" __global__ void permute(const Real* __restrict__ qkv, Real* __restrict__ qh, Real* __restrict__ kh, Real* __restrict__ vh, int B, int T, int C, int NH, int HS) {
+extern "C" __global__ void permute(const Real* __restrict__ qkv, Real* __restrict__ qh, Real* __restrict__ kh,
+                                   Real* __restrict__ vh, int B, int T, int C, int NH, int HS) {
     int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= B * T * C) return;
     int hs = i % HS, t = i / HS % T, nh = i / HS / T % NH, b = i / HS / T / NH;
@@ -50,7 +51,8 @@ extern "C" __global__ void permute(const Real* __restrict__ qkv, Real* __restric
 }
 
 // scores (B, NH, T, T) = qh @ kh^T, up to the diagonal if causal
-extern "C" __global__ void query_key(const Real* __restrict__ qh, const Real* __restrict__ kh, float* __restrict__ scores, int T, int HS, int causal) {
+extern "C" __global__ void query_key(const Real* __restrict__ qh, const Real* __restrict__ kh,
+                                     float* __restrict__ scores, int T, int HS, int causal) {
     int t2 = blockIdx.x * blockDim.x + threadIdx.x;
     int t1 = blockIdx.y * blockDim.y + threadIdx.y;
     if (t1 >= T || t2 >= (causal ? t1 + 1 : T)) return;
@@ -64,7 +66,8 @@ extern "C" __global__ void query_key(const Real* __restrict__ qh, const Real* __
 }
 
 // One thread a row, in place.
-extern "C" __global__ void softmax(float* __restrict__ scores, int B, int T, int NH, float scale, int causal) {
+extern "C" __global__ void softmax(float* __restrict__ scores, int B, int T, int NH, float scale,
+                                   int causal) {
     int64_t row = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (row >= (int64_t)B * NH * T) return;
     float* x = scores + row * T;
@@ -80,7 +83,8 @@ extern "C" __global__ void softmax(float* __restrict__ scores, int B, int T, int
 }
 
 // oh (B, NH, T, HS) = scores @ vh
-extern "C" __global__ void attend_value(const float* __restrict__ scores, const Real* __restrict__ vh, Real* __restrict__ oh, int T, int HS, int causal) {
+extern "C" __global__ void attend_value(const float* __restrict__ scores, const Real* __restrict__ vh,
+                                        Real* __restrict__ oh, int T, int HS, int causal) {
     int hs = blockIdx.x * blockDim.x + threadIdx.x;
     int t1 = blockIdx.y * blockDim.y + threadIdx.y;
     if (t1 >= T || hs >= HS) return;
@@ -95,7 +99,8 @@ extern "C" __global__ void attend_value(const float* __restrict__ scores, const 
 }
 
 // oh (B, NH, T, HS) -> out (B, T, NH, HS)
-extern "C" __global__ void unpermute(const Real* __restrict__ oh, Real* __restrict__ out, int B, int T, int C, int NH, int HS) {
+extern "C" __global__ void unpermute(const Real* __restrict__ oh, Real* __restrict__ out, int B, int T, int C,
+                                     int NH, int HS) {
     int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= B * T * C) return;
     int hs = i % HS, nh = i / HS % NH, t = i / HS / NH % T, b = i / HS / NH / T;

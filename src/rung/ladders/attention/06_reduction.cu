@@ -63,7 +63,8 @@ __device__ float tree(float x, Combine combine) {
 }
 
 // qkv (B, T, 3, NH, HS) -> qh, kh, vh (B, NH, T, HS)
-extern "C" __global__ void permute(const Real* qkv, Real* qh, Real* kh, Real* vh, int B, int T, int C, int NH, int HS) {
+extern "C" __global__ void permute(const Real* qkv, Real* qh, Real* kh, Real* vh, int B, int T, int C, int NH,
+                                   int HS) {
     int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= B * T * C) return;
     int hs = i % HS, t = i / HS % T, nh = i / HS / T % NH, b = i / HS / T / NH;
@@ -74,7 +75,8 @@ extern "C" __global__ void permute(const Real* qkv, Real* qh, Real* kh, Real* vh
 }
 
 // scores (B, NH, T, T) = qh @ kh^T, up to the diagonal if causal
-extern "C" __global__ void query_key(const Real* qh, const Real* kh, float* scores, int T, int HS, int causal) {
+extern "C" __global__ void query_key(const Real* qh, const Real* kh, float* scores, int T, int HS,
+                                     int causal) {
     int t1 = blockIdx.x / T, t2 = blockIdx.x % T, hs = threadIdx.x;
     if (causal && t2 > t1) return;
     int64_t head = (int64_t)blockIdx.y * T;
@@ -101,7 +103,8 @@ extern "C" __global__ void softmax(float* scores, int T, float scale, int causal
 }
 
 // oh (B, NH, T, HS) = scores @ vh
-extern "C" __global__ void attend_value(const float* scores, const Real* vh, Real* oh, int T, int HS, int causal) {
+extern "C" __global__ void attend_value(const float* scores, const Real* vh, Real* oh, int T, int HS,
+                                        int causal) {
     int t1 = blockIdx.x / HS, hs = blockIdx.x % HS;
     int64_t head = (int64_t)blockIdx.y * T;
     int end = causal ? t1 + 1 : T;

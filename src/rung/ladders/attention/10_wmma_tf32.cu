@@ -56,8 +56,8 @@ __device__ void round_to_tf32(Fragment& fragment) {
 }
 
 // qkv (B, T, 3, NH, HS) -> qh, kh, vh (B, NH, TP, HS), zeros behind the last token
-extern "C" __global__ void permute(const float* qkv, float* qh, float* kh, float* vh, int B, int T, int C, int NH, int HS,
-                                   int TP) {
+extern "C" __global__ void permute(const float* qkv, float* qh, float* kh, float* vh, int B, int T, int C, int NH,
+                                   int HS, int TP) {
     int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= B * TP * C) return;
     int hs = i % HS, t = i / HS % TP, nh = i / HS / TP % NH, b = i / HS / TP / NH;
@@ -68,7 +68,8 @@ extern "C" __global__ void permute(const float* qkv, float* qh, float* kh, float
 }
 
 // scores (B, NH, TP, TP) = qh @ kh^T, where a tile holds anything that the mask leaves
-extern "C" __global__ void query_key(const float* qh, const float* kh, float* scores, int HS, int TP, int causal) {
+extern "C" __global__ void query_key(const float* qh, const float* kh, float* scores, int HS, int TP,
+                                     int causal) {
     int row0 = blockIdx.y * TILE, key0 = blockIdx.x * TILE;
     if (causal && key0 > row0) return;
     int64_t head = (int64_t)blockIdx.z * TP;
@@ -105,7 +106,8 @@ extern "C" __global__ void softmax(float* scores, int T, int TP, float scale, in
 }
 
 // oh (B, NH, TP, HS) = scores @ vh
-extern "C" __global__ void attend_value(const float* scores, const float* vh, float* oh, int HS, int TP, int causal) {
+extern "C" __global__ void attend_value(const float* scores, const float* vh, float* oh, int HS, int TP,
+                                        int causal) {
     int row0 = blockIdx.y * TILE, hs = blockIdx.x * TILE;
     int64_t head = (int64_t)blockIdx.z * TP;
     int end = causal ? row0 + TILE : TP;
@@ -124,7 +126,8 @@ extern "C" __global__ void attend_value(const float* scores, const float* vh, fl
 }
 
 // oh (B, NH, TP, HS) -> out (B, T, NH, HS)
-extern "C" __global__ void unpermute(const float* oh, float* out, int B, int T, int C, int NH, int HS, int TP) {
+extern "C" __global__ void unpermute(const float* oh, float* out, int B, int T, int C, int NH, int HS,
+                                     int TP) {
     int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= B * T * C) return;
     int hs = i % HS, nh = i / HS % NH, t = i / HS / NH % T, b = i / HS / NH / T;

@@ -31,7 +31,8 @@ shared = "4 * ((BR + 2 * BC) * HS + BC)"
 #include "rung.cuh"
 
 // qkv (B, T, 3, NH, HS) -> qh, kh, vh (B, NH, T, HS): the copies that a framework calls contiguous()
-extern "C" __global__ void contiguous(const float* qkv, float* qh, float* kh, float* vh, int B, int T, int C, int NH) {
+extern "C" __global__ void contiguous(const float* qkv, float* qh, float* kh, float* vh, int B, int T, int C,
+                                      int NH) {
     int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= B * T * C) return;
     int HS = C / NH, hs = i % HS, t = i / HS % T, nh = i / HS / T % NH, b = i / HS / T / NH;

@@ -1,0 +1,122 @@
+"""The algorithm of rung 27 in tiles; layouts, pipelines and, on Hopper, wgmma are the compiler's choice.
+
+In f32 each product is made of three TF32 products.
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+EXPECT = (
+    "Ahead of rung 27 on Hopper at large T, since tl.dot becomes wgmma there; behind it at T = 64, where a "
+    "tile is mostly mask. In f32 far ahead of rung 24: three products on tensor cores cost less than one without."
+)
+FOUND = ""
+PROVENANCE = "The paper of FlashAttention 2; Triton's own tutorial has the same two phases of the loop."
+DTYPES = ["f32", "tf32", "f16", "bf16"]
+NEEDS = ["HS <= 128", "scale > 0"]
+TUNE = {"BR": [128, 64], "BC": [64, 32, 128], "num_warps": [8, 4], "num_stages": [2, 3, 4]}
+
+
+@triton.jit
+def _walk(
+    o, m, l, query, k, v, first, last, t1, T, stride_T, scale2,
+    MASKED: tl.constexpr, CAUSAL: tl.constexpr, HS: tl.constexpr, HS2: tl.constexpr, BC: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    hs = tl.arange(0, HS2)
+    for key0 in range(first, last, BC):
+        t2 = key0 + tl.arange(0, BC)
+        at = t2[:, None] * stride_T + hs[None, :]
+        if MASKED or HS2 != HS:
+            inside = (t2[:, None] < T) & (hs[None, :] < HS)
+            key = tl.load(k + at, mask=inside, other=0.0)
+            value = tl.load(v + at, mask=inside, other=0.0)
+        else:
+            key = tl.load(k + at)
+            value = tl.load(v + at)
+        s = tl.dot(query, tl.trans(key), input_precision=PRECISION)
+        if MASKED:
+            seen = (t2[None, :] < T) & ((t2[None, :] <= t1[:, None]) | (not CAUSAL))
+            s = tl.where(seen, s, -float("inf"))
+        m_new = tl.maximum(m, tl.max(s, 1) * scale2)
+        p = tl.exp2(s * scale2 - m_new[:, None])
+        shrink = tl.exp2(m - m_new)
+        l = l * shrink + tl.sum(p, 1)
+        o = tl.dot(p.to(value.dtype), value, o * shrink[:, None], input_precision=PRECISION)
+        m = m_new
+    return o, m, l
+
+
+@triton.jit
+def _flash(
+    q, k, v, out, lse, T, NH, stride_B, stride_NH, stride_T, scale2,
+    CAUSAL: tl.constexpr, LSE: tl.constexpr, HS: tl.constexpr, HS2: tl.constexpr,
+    BR: tl.constexpr, BC: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    b = (tl.program_id(0) // NH).to(tl.int64)
+    nh = tl.program_id(0) % NH
+    row0 = (tl.num_programs(1) - 1 - tl.program_id(1)) * BR  # the rows with the most keys first
+    head = b * stride_B + nh * stride_NH
+    t1 = row0 + tl.arange(0, BR)
+    hs = tl.arange(0, HS2)
+    inside = (t1[:, None] < T) & (hs[None, :] < HS)
+    query = tl.load(q + head + t1.to(tl.int64)[:, None] * stride_T + hs[None, :], mask=inside, other=0.0)
+    o = tl.zeros([BR, HS2], dtype=tl.float32)
+    m = tl.full([BR], -float("inf"), dtype=tl.float32)
+    l = tl.zeros([BR], dtype=tl.float32)
+
+    # First the tiles that no mask touches, then those on the diagonal and at the end.
+    clear = (row0 if CAUSAL else T) // BC * BC
+    end = tl.minimum(T, row0 + BR) if CAUSAL else T
+    o, m, l = _walk(
+        o, m, l, query, k + head, v + head, 0, clear, t1, T, stride_T, scale2,
+        False, CAUSAL, HS, HS2, BC, PRECISION,
+    )  # fmt: skip
+    o, m, l = _walk(
+        o, m, l, query, k + head, v + head, clear, end, t1, T, stride_T, scale2,
+        True, CAUSAL, HS, HS2, BC, PRECISION,
+    )  # fmt: skip
+
+    at = ((b * T + t1)[:, None] * NH + nh) * HS + hs[None, :]
+    tl.store(out + at, (o / l[:, None]).to(out.dtype.element_ty), mask=inside)
+    if LSE:
+        tl.store(lse + (b * NH + nh) * T + t1, (m + tl.log2(l)) * 0.6931471805599453, mask=t1 < T)
+
+
+def run(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    out: torch.Tensor,
+    lse: torch.Tensor | None,
+    *,
+    scale: float,
+    causal: int,
+    dtype: str,
+    BR: int,
+    BC: int,
+    num_warps: int,
+    num_stages: int,
+) -> None:
+    B, NH, T, HS = q.shape
+    _flash[(B * NH, triton.cdiv(T, BR))](
+        q,
+        k,
+        v,
+        out,
+        lse if lse is not None else out,
+        T,
+        NH,
+        *q.stride()[:3],
+        scale * 1.4426950408889634,  # powers of two are what the hardware has
+        CAUSAL=bool(causal),
+        LSE=lse is not None,
+        HS=HS,
+        HS2=triton.next_power_of_2(HS),
+        BR=BR,
+        BC=BC,
+        PRECISION="tf32x3" if dtype == "f32" else "tf32",
+        num_warps=num_warps,
+        num_stages=num_stages,
+    )
