@@ -20,7 +20,7 @@ struct Sum { __device__ float operator()(float a, float b) const { return a + b;
 template <class Op>
 __device__ float tree(float x, Op op)
 {
-    __shared__ float partial[BLOCK];
+    __shared__ float partial[BLOCK];  // one for each Op, so the second tree need not wait for the first's readers
     const int i = threadIdx.x;
     partial[i] = x;
     for (int stride = BLOCK / 2; stride > 0; stride /= 2) {

@@ -40,8 +40,8 @@ __device__ __forceinline__ void store(Real* __restrict__ row, int s, int S, cons
         if (s + j >= 0 && s + j < S) row[s + j] = a[j];
 }
 
-// A 16-bit row must not be kept as floats, nor its exponentials from the sum to the quotient: either would take twice the
-// registers of the row itself.
+// A 16-bit row must not be kept as floats, nor its exponentials from the sum to the quotient: either would take twice
+// the registers of the row itself.
 __device__ __forceinline__ Vec<Real, VEC> numbers(uint4& bits)
 {
     if (sizeof(Real) < 4) bits = renewed(bits);
