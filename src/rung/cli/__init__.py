@@ -17,6 +17,7 @@ VERBS = {
     "list": ("list_", "The ladders, or the rungs of one."),
     "show": ("show", "A rung's idea and source, and what changed from the rung before."),
     "check": ("check", "Is a rung right? Against a float64 reference, on a GPU or emulated."),
+    "bench": ("bench", "How fast? Rungs and libraries, interleaved, checked in the same run."),
     "inspect": ("inspect", "Registers, shared memory, spills and occupancy, without a GPU."),
     "new": ("new", "A working kernel to start from."),
     "perplexity": ("perplexity", "How well a model predicts a text file."),

@@ -27,6 +27,12 @@ def bench(
     vs: Annotated[list[str] | None, typer.Option(help="Race against this rung too (repeatable).")] = None,
     tune: Annotated[list[str] | None, typer.Option(help="A tunable's value, as in --tune BLOCK=128.")] = None,
     seconds: Annotated[float, typer.Option(min=0.05, help="Time cap for each rung and shape.")] = 0.6,
+    patience: Annotated[
+        float,
+        typer.Option(
+            min=0.0, help="Leave out rungs that would take longer than this for one call, in seconds."
+        ),
+    ] = 2.0,
     limit: Annotated[
         float | None, typer.Option(help="Skip what is left after this many seconds in all.")
     ] = None,
@@ -59,6 +65,7 @@ def bench(
         else [catalogue.select(rung, file)]
     )
     rows: list[Any] = []
+    pace: dict[str, dict[str, float]] = {}
     start = time.monotonic()
     for chosen in groups:
         contestants = list(chosen)
@@ -86,7 +93,12 @@ def bench(
                     tunings=tunings,
                     ceilings=ceilings,
                     seconds=seconds,
+                    pace=pace.setdefault(kind, {}),
+                    patience=patience,
                 )
+                for row in found:
+                    if row.cold_us and row.tflops:
+                        pace[kind][row.rung] = 1e-12 / row.tflops
                 for row in found:
                     results.append(lab.as_result(row))
                 rows += found

@@ -27,6 +27,8 @@ def check(
     case: Annotated[str | None, typer.Option(help="Only this case of the operation.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Where the random inputs start.")] = 0,
     tune: Annotated[list[str] | None, typer.Option(help="A tunable's value, as in --tune BLOCK=128.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Only the first case of each rung.")] = False,
+    libraries: Annotated[bool, typer.Option(help="Check the library calls as well.")] = True,
     jobs: Annotated[
         int | None, typer.Option("--jobs", "-j", min=1, help="Processes (default: one a core).")
     ] = None,
@@ -46,7 +48,7 @@ def check(
         dtype_named(name)
     if device not in (None, "cuda", "emulator"):
         raise RungError(f"--device {device} is not known; use cuda or emulator.")
-    chosen = catalogue.select(rung, file)
+    chosen = [r for r in catalogue.select(rung, file) if libraries or r.kind != "library"]
     where = device or check_many.default_device()
     work = check_many.tasks(
         chosen,
@@ -54,7 +56,8 @@ def check(
         seed=seed,
         case=case,
         dtypes=dtype or (),
-        tuning=parse_tuning(tune),  # type: ignore[arg-type]
+        tuning=parse_tuning(tune),
+        quick=quick,  # type: ignore[arg-type]
     )
     reports = list(_with_progress(check_many.check_all(work, jobs), len(work)))
     order = {(t.rung, t.dtype): i for i, t in enumerate(work)}

@@ -116,20 +116,33 @@ def bench(
     ceilings: Ceilings | None = None,
     seconds: float = 0.6,
     warm: bool = True,
+    pace: Mapping[str, float] | None = None,
+    patience: float = 2.0,
     progress: Callable[[str], None] = lambda _: None,
 ) -> list[Row]:
-    """Race the chosen rungs of one operation at one shape and dtype."""
+    """Race the chosen rungs of one operation at one shape and dtype.
+
+    `pace` holds seconds a FLOP seen at smaller shapes; a rung that would need more than `patience`
+    seconds for one call is left out, with its forecast as the reason.
+    """
     if not torch.cuda.is_available():
         raise RungError("there is no CUDA device here, and a time on the emulator means nothing; use a GPU.")
     operation = chosen[0].operation
-    return _Race(operation, shape, operation.complete(values), dtype_named(dtype)).run(
-        chosen, tunings or {}, ceilings, seconds, warm, progress
-    )
+    race = _Race(operation, shape, operation.complete(values), dtype_named(dtype))
+    race.leave_out(chosen, pace or {}, patience)
+    return race.run(chosen, tunings or {}, ceilings, seconds, warm, progress)
 
 
 class _Race:
     def __init__(self, operation: Operation, shape: str, values: Values, dtype: Dtype) -> None:
         self.operation, self.shape, self.values, self.dtype = operation, shape, values, dtype
+        self.too_slow: dict[str, float] = {}
+
+    def leave_out(self, chosen: Sequence[Rung], pace: Mapping[str, float], patience: float) -> None:
+        """Forecast each rung's time from its pace and drop those that are beyond patience."""
+        flops = self.operation.cost(self.values, self.dtype.size).flops
+        forecast = {r.full_name: pace.get(r.full_name, 0.0) * flops for r in chosen}
+        self.too_slow = {name: seconds for name, seconds in forecast.items() if seconds > patience}
 
     def run(
         self,
@@ -201,6 +214,10 @@ class _Race:
     ) -> timing.Contestant | None:
         tuning = tunings.get(rung.full_name)
         reason = rung.refusal(self.values, self.dtype, tuning, sets[0].tensors, "cuda")
+        if rung.full_name in self.too_slow:
+            reason = (
+                f"a call would take about {self.too_slow[rung.full_name]:.0f} s; --patience allows for it"
+            )
         if reason is not None:
             row.verdict, row.reason = "refused", reason
             return None

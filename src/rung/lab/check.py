@@ -60,13 +60,16 @@ def check(
     seed: int = 0,
     case: str | None = None,
     tuning: dict[str, int] | None = None,
+    quick: bool = False,
 ) -> Report:
-    """Check one rung in one dtype."""
+    """Check one rung in one dtype; `quick` stops after its first case."""
     report = Report(rung.full_name, dtype, device, norm_cap=dtype_named(dtype).norm_cap)
     reason = _cannot_run(rung, device)
     if reason is not None:
         return _only_compiled(rung, dtype_named(dtype), report, reason, tuning)
     cases = list(_legal_cases(rung, dtype_named(dtype), device, case, tuning, report))
+    if quick:
+        cases = cases[:1]
     if not cases:
         report.verdict = "skipped" if case else "failed"
         report.reason = next(iter(report.left_out.values()), "no case of the operation applies")

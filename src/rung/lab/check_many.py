@@ -28,6 +28,7 @@ class Task:
     seed: int
     case: str | None = None
     tuning: tuple[tuple[str, int], ...] = ()
+    quick: bool = False
 
 
 def default_device() -> Device:
@@ -43,6 +44,7 @@ def tasks(
     case: str | None = None,
     dtypes: Sequence[str] = (),
     tuning: dict[str, int] | None = None,
+    quick: bool = False,
 ) -> list[Task]:
     """What there is to check. A user's own file is told apart from the ladder's by its path."""
     if device == "cuda" and not torch.cuda.is_available():
@@ -54,7 +56,7 @@ def tasks(
         for dtype in rung.dtypes:
             if not dtypes or dtype in dtypes:
                 items = tuple(sorted((tuning or {}).items()))
-                found.append(Task(rung.full_name, file, dtype, device, seed, case, items))
+                found.append(Task(rung.full_name, file, dtype, device, seed, case, items, quick))
     if not found:
         raise RungError(f"nothing to check: none of the chosen rungs has {' or '.join(dtypes)}.")
     return found
@@ -75,6 +77,7 @@ def run_task(task: Task) -> Report:
             seed=task.seed,
             case=task.case,
             tuning=dict(task.tuning) or None,
+            quick=task.quick,
         )
     except RungError as error:
         return Report(task.rung, task.dtype, task.device, "failed", str(error))
