@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 from collections.abc import Sequence
 from functools import cache
@@ -32,12 +33,13 @@ def _home() -> tempfile.TemporaryDirectory[str]:
 def tokenizer_file() -> Path:
     """A byte-level BPE of 400 tokens, <|endoftext|> the last."""
     tokenizer = tokenizers.ByteLevelBPETokenizer()
-    tokenizer.train_from_iterator([TEXT], vocab_size=400, special_tokens=[], show_progress=False)
+    tokenizer.train_from_iterator([TEXT], vocab_size=399, special_tokens=[], show_progress=False)
     tokenizer.add_special_tokens(["<|endoftext|>"])
     folder = Path(_home().name) / "tokenizer"
     folder.mkdir()
     tokenizer.save_model(str(folder))
     tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "vocab.json").write_text(json.dumps(tokenizer.get_vocab(with_added_tokens=True)))
     return folder / "tokenizer.json"
 
 

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import gpt2_models as models
 import pytest
 import torch
 
+import gpt2_models as models
 import rung
 from rung.gpt2 import perplexity
 from rung.gpt2.load import Model
 
 # Width, heads, layers: the widths are what kernels depend on.
-SIZES = {"gpt2": (768, 12, 2), "gpt2-medium": (1024, 16, 2), "gpt2-large": (1280, 20, 1), "gpt2-xl": (1600, 25, 1)}
+SIZES = {
+    "gpt2": (768, 12, 2),
+    "gpt2-medium": (1024, 16, 2),
+    "gpt2-large": (1280, 20, 1),
+    "gpt2-xl": (1600, 25, 1),
+}
 VARIANTS = {
     "plain": {},
     "narrow MLP": {"n_inner": 96},

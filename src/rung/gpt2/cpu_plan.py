@@ -19,7 +19,8 @@ CPU_DTYPES = ("auto", "float32", "bfloat16", "int8")
 # Prompts up to so many tokens go through the compiled step. Weights are then read once for all, yet every
 # column is computed by itself, which a blocked matrix product beats from some length on.
 SHORT_PROMPT = 8
-# One row of a small model does not feed more threads than this.
+# Threads meet some five times a layer: that pays from so many bytes of weights for each, up to so many threads.
+BYTES_A_THREAD = 16 << 20
 MOST_THREADS = 16
 
 
@@ -53,7 +54,7 @@ class CpuPlan(TorchPlan):
         stored = getattr(torch, self.dtype)
         compute = torch.float32 if stored == torch.float32 or not fast_bfloat16() else torch.bfloat16
         super().__init__(torch.device("cpu"), stored, compute)
-        self.threads = threads or min(processors(), MOST_THREADS)
+        self.threads = threads
         torch.set_num_threads(threads or processors())
         self._native = available()
         self._engine: Engine | None = None
@@ -62,7 +63,9 @@ class CpuPlan(TorchPlan):
 
     def ready(self, config: Config, weights: Weights) -> None:
         if self._native is not None:
-            self._engine = Engine(self._native, config, weights, self.threads)
+            worth = weights.nbytes() // BYTES_A_THREAD
+            threads = self.threads or max(1, min(processors(), MOST_THREADS, worth))
+            self._engine = Engine(self._native, config, weights, threads)
 
     def step(self, tokens: Sequence[Sequence[int]], cache: Cache) -> torch.Tensor | None:
         engine = self._engine
