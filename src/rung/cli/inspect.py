@@ -90,6 +90,9 @@ def _shape(spec: str, word: str | None) -> tuple[str, Values] | None:
 
 def _print(rows: list[Row]) -> None:
     console.table(_COLUMNS, [_cells(row) for row in rows], right=_NUMBERS)
+    shapes = dict.fromkeys(row.shape for row in rows if row.registers is not None)
+    if shapes:
+        print(f"\nCompiled for the shape {', '.join(shapes)}; shared memory is static+dynamic bytes a block.")
     mixed = [row for row in rows if row.mix]
     if mixed:
         from rung.cuda.sass import CLASSES

@@ -138,10 +138,10 @@ def _cuda_rows(
     rung: CudaRung, row: Row, values: Values, dtype: Dtype, tuning: Mapping[str, int] | None, mix: bool
 ) -> Iterator[Row]:
     build = rung.build(values, dtype, tuning)
-    launches = list(dict.fromkeys(rung.launches(values, dtype, tuning)))
+    launches = {(k, c.block, c.shared): (k, c) for k, c in rung.launches(values, dtype, tuning)}
     cubin = nvrtc.compile_cubin(build, row.arch)
     mixes = mixes_of(cubin) if mix else {}
-    for kernel, config in launches:
+    for kernel, config in launches.values():
         made = Row(row.rung, row.arch, row.dtype, row.shape, kernel, mix=mixes.get(kernel, {}))
         yield filled(made, cubin.resources[kernel], config)
 
