@@ -182,42 +182,30 @@ __device__ __forceinline__ void multiply_tiles(Sums& sum, char* smem, const Tile
     }
 }
 
-// visit(row, col, lo, hi, second): all pairs of neighbouring sums of this lane inside an M x OC output; `second` is
-// false where the pair's other half lies outside.
+// visit(row, col, pair): each pair of neighbouring sums of this lane, by its place in the block's tile.
 template <class Visit>
-__device__ __forceinline__ void for_each_pair(const Sums& sum, const Place& place, int m0, int n0, int M, int OC,
-                                              Visit visit)
+__device__ __forceinline__ void for_each_pair(const Sums& sum, const Place& place, Visit visit)
 {
 #pragma unroll
-    for (int j = 0; j < WN / 8; j++) {
-        const int col = n0 + place.warp_n + j * 8 + place.lane % 4 * 2;
+    for (int i = 0; i < WM / 8; i++) {
 #pragma unroll
-        for (int i = 0; i < WM / 8; i++) {
-            const int row = m0 + place.warp_m + i * 8 + place.lane / 4;
+        for (int j = 0; j < WN / 8; j++) {
             const float* s = &sum[i / 2][j][i % 2 * 2];
-            if (row < M && col < OC) visit(row, col, s[0], s[1], col + 1 < OC);
+            visit(place.warp_m + i * 8 + place.lane / 4, place.warp_n + j * 8 + place.lane % 4 * 2,
+                  make_float2(s[0], s[1]));
         }
     }
 }
 
-// Two numbers; the second may lie outside, and the address need not be even then.
-__device__ __forceinline__ float2 load_pair(const Real* from, bool even, bool second)
+// Two neighbours in a row, the second perhaps beyond its end. PAIRED: rows are even, so that one load fetches both.
+template <bool PAIRED>
+__device__ __forceinline__ float2 load_two(const Real* from, bool second)
 {
-    if (even && second) {
+    if (PAIRED) {
         const Vec<Real, 2> pair = *reinterpret_cast<const Vec<Real, 2>*>(from);
         return make_float2(to_float(pair[0]), to_float(pair[1]));
     }
-    return make_float2(to_float(from[0]), second ? to_float(from[1]) : 0.0f);
-}
-
-__device__ __forceinline__ void store_pair(Real* to, float2 v, bool even, bool second)
-{
-    if (even && second) {
-        *reinterpret_cast<Vec<Real, 2>*>(to) = {from_float<Real>(v.x), from_float<Real>(v.y)};
-    } else {
-        to[0] = from_float<Real>(v.x);
-        if (second) to[1] = from_float<Real>(v.y);
-    }
+    return make_float2(to_float(from[0]), to_float(from[second]));
 }
 
 // Transposes a 4 x 4 matrix of registers held by four neighbouring lanes, lane t holding row t.
@@ -230,59 +218,91 @@ __device__ __forceinline__ void transpose_quad(uint32_t (&v)[4], int lane)
         for (int p = 0; p < 4; p++) {
             if (p & bit) continue;
             const uint32_t got = __shfl_xor_sync(ALL_LANES, upper ? v[p] : v[p | bit], bit);
-            if (upper) v[p] = got;
-            else v[p | bit] = got;
+            v[p] = upper ? got : v[p];
+            v[p | bit] = upper ? v[p | bit] : got;
         }
     }
 }
 
-// Stores the block's tile of an M x OC output. `finish(row, col, v, second)` gives what becomes of a pair of sums.
+template <bool VALUE>
+struct Known
+{
+    static constexpr bool value = VALUE;
+};
+
+// Stores the block's tile of an M x OC output. `finish(v, row, col, second, paired)` may rework a pair of sums, bias
+// added: `second` says whether the pair's other half is inside, `paired` (a type) whether rows of the output are even.
+// It is also called for the edge's outside, with places moved inside; only stores are guarded, so that the code
+// stays short.
 template <class Finish>
 __device__ __forceinline__ void store_tile(const Sums& sum, const Place& place, int m0, int n0, int M, int OC,
-                                           Real* out, Finish finish)
+                                           const Real* bias, Real* out, Finish finish)
 {
-    const bool even = OC % 2 == 0;
-#if !defined(RUNG_TF32)
-    if (OC % 8 == 0) {
-        // Four lanes hold 32 neighbouring numbers in eight scattered pairs; transposed, 16 bytes each in a row.
+    constexpr int PIECE = sizeof(Real) == 4 ? 2 : 8;  // what a lane stores at once
+    if (OC % PIECE == 0) {
 #pragma unroll
         for (int j = 0; j < WN / 8; j += 4) {
-            const int col = n0 + place.warp_n + j * 8;
+            const int col = n0 + place.warp_n + j * 8 + place.lane % 4 * 2;
+            int inner[4];
+            float2 b[4];
+#pragma unroll
+            for (int p = 0; p < 4; p++) {
+                inner[p] = min(col + p * 8, OC - 2);
+                b[p] = bias ? load_two<true>(bias + inner[p], true) : make_float2(0.0f, 0.0f);
+            }
 #pragma unroll
             for (int i = 0; i < WM / 8; i++) {
                 const int row = m0 + place.warp_m + i * 8 + place.lane / 4;
-                uint32_t packed[4] = {};
+                float2 v[4];
 #pragma unroll
                 for (int p = 0; p < 4; p++) {
-                    const int c = col + p * 8 + place.lane % 4 * 2;
                     const float* s = &sum[i / 2][j + p][i % 2 * 2];
-                    if (row < M && c < OC) {
-                        const float2 v = finish(row, c, make_float2(s[0], s[1]), true);
-                        packed[p] = pack2<Real>(v.x, v.y);
+                    v[p] = finish(make_float2(s[0] + b[p].x, s[1] + b[p].y), min(row, M - 1), inner[p], true,
+                                  Known<true>{});
+                }
+                Real* to = out + size_t(row) * OC + n0 + place.warp_n + j * 8;
+#if defined(RUNG_TF32)
+#pragma unroll
+                for (int p = 0; p < 4; p++) {
+                    if (row < M && col + p * 8 < OC) {
+                        *reinterpret_cast<float2*>(to + p * 8 + place.lane % 4 * 2) = v[p];
                     }
                 }
+#else
+                // Four lanes hold 32 neighbouring numbers in scattered pairs; transposed, 16 bytes each in a row.
+                uint32_t packed[4];
+#pragma unroll
+                for (int p = 0; p < 4; p++) packed[p] = pack2<Real>(v[p].x, v[p].y);
                 transpose_quad(packed, place.lane);
-                const int c = col + place.lane % 4 * 8;
-                if (row < M && c < OC) {
-                    *reinterpret_cast<uint4*>(out + size_t(row) * OC + c) =
+                if (row < M && n0 + place.warp_n + j * 8 + place.lane % 4 * 8 < OC) {
+                    *reinterpret_cast<uint4*>(to + place.lane % 4 * 8) =
                         make_uint4(packed[0], packed[1], packed[2], packed[3]);
                 }
+#endif
             }
         }
-        return;
+    } else {
+        for_each_pair(sum, place, [&](int row, int col, float2 v) {
+            row += m0;
+            col += n0;
+            const int inner = min(col, OC - 1);
+            const bool second = inner + 1 < OC;
+            if (bias) {
+                const float2 b = load_two<false>(bias + inner, second);
+                v = make_float2(v.x + b.x, v.y + b.y);
+            }
+            v = finish(v, min(row, M - 1), inner, second, Known<false>{});
+            Real* to = out + size_t(row) * OC + col;
+            if (row < M && col < OC) to[0] = from_float<Real>(v.x);
+            if (row < M && col + 1 < OC) to[1] = from_float<Real>(v.y);
+        });
     }
-#endif
-    for_each_pair(sum, place, m0, n0, M, OC, [&](int row, int col, float lo, float hi, bool second) {
-        store_pair(out + size_t(row) * OC + col, finish(row, col, make_float2(lo, hi), second), even, second);
-    });
 }
 
-// The bias of a pair of columns, or nothing where there is none.
-__device__ __forceinline__ float2 add_bias(float2 v, const Real* bias, int col, bool second)
+struct Unchanged
 {
-    if (bias == nullptr) return v;
-    const float2 b = load_pair(bias + col, true, second);
-    return make_float2(v.x + b.x, v.y + b.y);
-}
+    template <class Paired>
+    __device__ __forceinline__ float2 operator()(float2 v, int, int, bool, Paired) const { return v; }
+};
 
 }  // namespace mma_tile

@@ -104,7 +104,5 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 
     Sums sum = {};
     multiply_tiles(sum, smem, x_copy, TileCopy<BN>(weight, n0, OC, C), place, 0, ceil_div(C, BK), C, normalise);
-    store_tile(sum, place, m0, n0, M, OC, out, [&](int, int col, float2 v, bool second) {
-        return add_bias(v, bias, col, second);
-    });
+    store_tile(sum, place, m0, n0, M, OC, bias, out, Unchanged{});
 }

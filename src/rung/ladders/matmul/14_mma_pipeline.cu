@@ -177,25 +177,28 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         }
     }
 
+    // A lane holds pairs of neighbours. Only the stores are guarded, so that the code stays without branches.
+    const int col0 = n0 + warp_n + lane % 4 * 2;
+    float2 b[WN / 8];
 #pragma unroll
     for (int j = 0; j < WN / 8; j++) {
-        const int col = n0 + warp_n + j * 8 + lane % 4 * 2;
-        if (col >= OC) continue;
-        const bool second = col + 1 < OC;
-        const float b0 = bias ? to_float(bias[col]) : 0.0f, b1 = bias && second ? to_float(bias[col + 1]) : 0.0f;
+        const int col = col0 + j * 8;
+        b[j].x = bias && col < OC ? to_float(bias[col]) : 0.0f;
+        b[j].y = bias && col + 1 < OC ? to_float(bias[col + 1]) : 0.0f;
+    }
+    const bool even = OC % 2 == 0;
 #pragma unroll
-        for (int i = 0; i < WM / 8; i++) {
-            const int row = m0 + warp_m + i * 8 + lane / 4;
-            if (row >= M) continue;
+    for (int i = 0; i < WM / 8; i++) {
+        const int row = m0 + warp_m + i * 8 + lane / 4;
+        Real* target = out + size_t(row) * OC + col0;
+#pragma unroll
+        for (int j = 0; j < WN / 8; j++) {
             const float* s = &sum[i / 2][j][i % 2 * 2];
-            const Vec<Real, 2> pair = {from_float<Real>(s[0] + b0), from_float<Real>(s[1] + b1)};
-            Real* target = out + size_t(row) * OC + col;
-            if (OC % 2 == 0) {
-                *reinterpret_cast<Vec<Real, 2>*>(target) = pair;
-            } else {
-                target[0] = pair[0];
-                if (second) target[1] = pair[1];
-            }
+            const Vec<Real, 2> pair = {from_float<Real>(s[0] + b[j].x), from_float<Real>(s[1] + b[j].y)};
+            const int left = row < M ? OC - col0 - j * 8 : 0;  // columns from here to the edge
+            if (even && left > 0) *reinterpret_cast<Vec<Real, 2>*>(target + j * 8) = pair;
+            if (!even && left > 0) target[j * 8] = pair[0];
+            if (!even && left > 1) target[j * 8 + 1] = pair[1];
         }
     }
 }

@@ -25,7 +25,7 @@ ALIGNED = "int(C * sizeof_real % 16 == 0)"
 [bind]
 M = "B * T"
 [buffers.partial]
-shape = ["SPLITS", "B * T", "OC"]
+shape = ["SPLITS", "round_up(B * T, BM)", "round_up(OC, BN)"]
 dtype = "f32"
 [[launch]]
 kernel = "matmul_split"
@@ -54,15 +54,11 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     Sums sum = {};
     multiply_tiles(sum, smem, TileCopy<BM>(x, m0, M, C), TileCopy<BN>(weight, n0, OC, C), place, first, last, C);
 
-    float* mine = partial + size_t(split) * M * OC;
-    for_each_pair(sum, place, m0, n0, M, OC, [&](int row, int col, float lo, float hi, bool second) {
-        float* to = mine + size_t(row) * OC + col;
-        if (OC % 2 == 0) {
-            *reinterpret_cast<float2*>(to) = make_float2(lo, hi);
-        } else {
-            to[0] = lo;
-            if (second) to[1] = hi;
-        }
+    // The partials are padded to whole tiles: nothing to guard.
+    const size_t rows = size_t(gridDim.y) * BM, cols = size_t(gridDim.x) * BN;
+    float* mine = partial + (split * rows + m0) * cols + n0;
+    for_each_pair(sum, place, [&](int row, int col, float2 v) {
+        *reinterpret_cast<float2*>(mine + row * cols + col) = v;
     });
 }
 
@@ -70,12 +66,12 @@ extern "C" __global__ void add_partials(const float* partial, const Real* bias, 
 {
     const int col = blockIdx.x * blockDim.x + threadIdx.x;
     if (col >= OC) return;
+    const size_t rows = ceil_div(M, BM) * size_t(BM), cols = ceil_div(OC, BN) * size_t(BN);
     const float b = bias ? to_float(bias[col]) : 0.0f;
     for (int row = blockIdx.y; row < M; row += gridDim.y) {
-        const size_t at = size_t(row) * OC + col;
         float sum = b;
 #pragma unroll
-        for (int split = 0; split < SPLITS; split++) sum += partial[size_t(split) * M * OC + at];
-        out[at] = from_float<Real>(sum);
+        for (int split = 0; split < SPLITS; split++) sum += partial[(split * rows + row) * cols + col];
+        out[size_t(row) * OC + col] = from_float<Real>(sum);
     }
 }

@@ -106,9 +106,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 
         if (++at_depth == depth) {
             tile_origin(output, M, OC, m0, n0);
-            store_tile(sum, place, m0, n0, M, OC, out, [&](int, int col, float2 v, bool second) {
-                return add_bias(v, bias, col, second);
-            });
+            store_tile(sum, place, m0, n0, M, OC, bias, out, Unchanged{});
 #pragma unroll
             for (int a = 0; a < WM / 16; a++)
 #pragma unroll

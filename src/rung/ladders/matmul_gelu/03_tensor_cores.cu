@@ -49,8 +49,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 
     Sums sum = {};
     multiply_tiles(sum, smem, TileCopy<BM>(x, m0, M, C), TileCopy<BN>(weight, n0, OC, C), place, 0, ceil_div(C, BK), C);
-    store_tile(sum, place, m0, n0, M, OC, out, [&](int, int col, float2 v, bool second) {
-        v = add_bias(v, bias, col, second);
+    store_tile(sum, place, m0, n0, M, OC, bias, out, [](float2 v, int, int, bool, auto) {
         return make_float2(gelu(v.x), gelu(v.y));
     });
 }

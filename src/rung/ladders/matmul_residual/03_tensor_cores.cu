@@ -42,9 +42,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 
     Sums sum = {};
     multiply_tiles(sum, smem, TileCopy<BM>(x, m0, M, C), TileCopy<BN>(weight, n0, OC, C), place, 0, ceil_div(C, BK), C);
-    store_tile(sum, place, m0, n0, M, OC, out, [&](int row, int col, float2 v, bool second) {
-        const float2 r = load_pair(residual + size_t(row) * OC + col, OC % 2 == 0, second);
-        v = add_bias(v, bias, col, second);
+    store_tile(sum, place, m0, n0, M, OC, bias, out, [&](float2 v, int row, int col, bool second, auto paired) {
+        const float2 r = load_two<decltype(paired)::value>(residual + size_t(row) * OC + col, second);
         return make_float2(v.x + r.x, v.y + r.y);
     });
 }
