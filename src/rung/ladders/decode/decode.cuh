@@ -1,0 +1,332 @@
+// What the decode rungs from the fourth on share: rows of a matrix held in registers, and the vectors they meet,
+// laid out in shared memory so that a lane reads its part in 16-byte pieces without bank conflicts.
+#pragma once
+#include "rung.cuh"
+
+namespace decode {
+
+// The shape is compiled in: whole rows fit in registers only when their length is known.
+constexpr int B = DIM_B, L = DIM_L, C = DIM_C, NH = DIM_NH, F = DIM_F, V = DIM_V, MAXT = DIM_MAXT, HS = C / NH;
+
+// ---- memory -----------------------------------------------------------------------------------------------------
+
+// Through L2 alone: for what another kernel has just written.
+__device__ __forceinline__ float4 load_fresh(const float4* address) { return __ldcg(address); }
+__device__ __forceinline__ float load_fresh(const float* address) { return __ldcg(address); }
+__device__ __forceinline__ int load_fresh(const int* address) { return __ldcg(address); }
+
+__device__ __forceinline__ uint4 zero_bits() { return make_uint4(0, 0, 0, 0); }
+
+// ---- weights ----------------------------------------------------------------------------------------------------
+
+// Weight i of a piece of 16 bytes as a float.
+__device__ __forceinline__ float weight_at(const uint4& bits, int i, const float*)
+{
+    const uint32_t word[4] = {bits.x, bits.y, bits.z, bits.w};
+    return __uint_as_float(word[i]);
+}
+__device__ __forceinline__ float weight_at(const uint4& bits, int i, const __nv_bfloat16*)
+{
+    const uint32_t word[4] = {bits.x, bits.y, bits.z, bits.w};  // a bf16 is the upper half of a float
+    return __uint_as_float(i % 2 ? word[i / 2] & 0xffff0000u : word[i / 2] << 16);
+}
+__device__ __forceinline__ float weight_at(const uint4& bits, int i, const __half*)
+{
+    const uint32_t word[4] = {bits.x, bits.y, bits.z, bits.w};
+    return __half2float(__ushort_as_half(static_cast<unsigned short>(i % 2 ? word[i / 2] >> 16 : word[i / 2])));
+}
+// A byte b + 128 in the last bits of 2^23 is the float 2^23 + 128 + b: cheaper than a conversion.
+__device__ __forceinline__ float weight_at(const uint4& bits, int i, const int8_t*)
+{
+    const uint32_t word[4] = {bits.x, bits.y, bits.z, bits.w};
+    const uint32_t shifted = word[i / 4] ^ 0x80808080u;
+    return __uint_as_float(__byte_perm(shifted, 0x4b000000u, 0x7440u | unsigned(i % 4))) - 8388736.0f;
+}
+
+// The part of a row of K weights that one lane holds: pieces lane, lane + 32, ...
+template <class W, int K>
+struct Row
+{
+    static constexpr int EACH = 16 / sizeof(W);
+    static constexpr int COUNT = K / EACH;
+    static constexpr int PIECES = (COUNT + WARP_SIZE - 1) / WARP_SIZE;
+    static_assert(K % EACH == 0, "rows must be whole pieces of 16 bytes");
+
+    uint4 bits[PIECES];
+
+    static __device__ __forceinline__ bool inside(int i, int lane)
+    {
+        return COUNT % WARP_SIZE == 0 || i * WARP_SIZE + lane < COUNT;
+    }
+
+    __device__ __forceinline__ void request(const W* row, int lane, bool wanted = true)
+    {
+#pragma unroll
+        for (int i = 0; i < PIECES; i++) {
+            bits[i] = zero_bits();
+            if (wanted && inside(i, lane))
+                bits[i] = load_no_allocate(reinterpret_cast<const uint4*>(row) + i * WARP_SIZE + lane);
+        }
+    }
+
+    __device__ __forceinline__ float dot(const float (&x)[PIECES][EACH]) const
+    {
+        float sum[4] = {};  // four chains hide the latency of the additions
+#pragma unroll
+        for (int i = 0; i < PIECES; i++)
+#pragma unroll
+            for (int j = 0; j < EACH; j++) sum[j % 4] += weight_at(bits[i], j, (const W*)nullptr) * x[i][j];
+        return (sum[0] + sum[1]) + (sum[2] + sum[3]);
+    }
+};
+
+// ---- vectors ----------------------------------------------------------------------------------------------------
+
+// K floats in shared memory, for lanes that hold `Row<W, K>`. Group j of all lanes' pieces lies together, so that
+// neighbouring lanes read neighbouring float4s.
+template <class W, int K>
+struct Spread
+{
+    using Part = Row<W, K>;
+    static constexpr int GROUPS = Part::EACH / 4;
+    static constexpr int STRIDE = Part::PIECES * WARP_SIZE;
+    static constexpr int FLOAT4S = GROUPS * STRIDE;
+
+    // Where float4 number f of the vector goes.
+    static __device__ __forceinline__ int slot(int f) { return f % GROUPS * STRIDE + f / GROUPS; }
+
+    static __device__ __forceinline__ void read(float (&x)[Part::PIECES][Part::EACH], const float4* from, int lane)
+    {
+#pragma unroll
+        for (int i = 0; i < Part::PIECES; i++)
+#pragma unroll
+            for (int j = 0; j < GROUPS; j++) {
+                float4 part = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+                if (Part::inside(i, lane)) part = from[j * STRIDE + i * WARP_SIZE + lane];
+                x[i][4 * j] = part.x, x[i][4 * j + 1] = part.y, x[i][4 * j + 2] = part.z, x[i][4 * j + 3] = part.w;
+            }
+    }
+
+    static __device__ __forceinline__ void write(float4* to, const float (&x)[Part::PIECES][Part::EACH], int lane)
+    {
+#pragma unroll
+        for (int i = 0; i < Part::PIECES; i++)
+#pragma unroll
+            for (int j = 0; j < GROUPS; j++)
+                if (Part::inside(i, lane))
+                    to[j * STRIDE + i * WARP_SIZE + lane] =
+                        make_float4(x[i][4 * j], x[i][4 * j + 1], x[i][4 * j + 2], x[i][4 * j + 3]);
+    }
+};
+
+// Four numbers of any format as floats.
+template <class T>
+__device__ __forceinline__ float4 four_floats(const T* from)
+{
+    const Vec<T, 4> v = *reinterpret_cast<const Vec<T, 4>*>(from);
+    return make_float4(to_float(v[0]), to_float(v[1]), to_float(v[2]), to_float(v[3]));
+}
+
+// A vector of K numbers into shared memory, by all threads of the block.
+template <class W, int K, class T>
+__device__ __forceinline__ void spread(float4* to, const T* from)
+{
+    for (int f = thread_rank(); f < K / 4; f += block_threads()) to[Spread<W, K>::slot(f)] = four_floats(from + 4 * f);
+}
+
+// The layer norm of a vector that a warp holds, each warp for itself: no barrier, and two chains of five shuffles.
+template <class W, int K>
+__device__ __forceinline__ void normalise(float (&x)[Row<W, K>::PIECES][Row<W, K>::EACH], const float4* gain,
+                                          const float4* shift, int lane, float eps)
+{
+    using Part = Row<W, K>;
+    float sum = 0.0f;
+#pragma unroll
+    for (int i = 0; i < Part::PIECES; i++)
+#pragma unroll
+        for (int j = 0; j < Part::EACH; j++) sum += x[i][j];
+    const float mean = warp_sum(sum) / K;
+    float squares = 0.0f;
+#pragma unroll
+    for (int i = 0; i < Part::PIECES; i++)
+#pragma unroll
+        for (int j = 0; j < Part::EACH; j++) {
+            x[i][j] = Part::inside(i, lane) ? x[i][j] - mean : 0.0f;
+            squares += x[i][j] * x[i][j];
+        }
+    const float rstd = rsqrtf(warp_sum(squares) / K + eps);
+#pragma unroll
+    for (int i = 0; i < Part::PIECES; i++)
+#pragma unroll
+        for (int j = 0; j < Part::EACH; j += 4) {
+            if (!Part::inside(i, lane)) continue;
+            const int at = j / 4 * Spread<W, K>::STRIDE + i * WARP_SIZE + lane;
+            const float4 g = gain[at], s = shift[at];
+            x[i][j] = x[i][j] * rstd * g.x + s.x;
+            x[i][j + 1] = x[i][j + 1] * rstd * g.y + s.y;
+            x[i][j + 2] = x[i][j + 2] * rstd * g.z + s.z;
+            x[i][j + 3] = x[i][j + 3] * rstd * g.w + s.w;
+        }
+}
+
+// ---- the model --------------------------------------------------------------------------------------------------
+
+// 0: GELU by tanh, as x times a sigmoid; 1: GELU by erf; 2: ReLU.
+template <int ACTIVATION>
+__device__ __forceinline__ float activate(float x)
+{
+    if (ACTIVATION == 1) return 0.5f * x * (1.0f + erff(x * 0.70710678f));
+    if (ACTIVATION == 2) return fmaxf(x, 0.0f);
+    const float u = 1.5957691216f * (x + 0.044715f * x * x * x);
+    return x / (1.0f + expf(-u));
+}
+
+// Where the model keeps key or value t of a head.
+__device__ __forceinline__ size_t cached(int layer, int b, int head, int t)
+{
+    return (((size_t(layer) * B + b) * NH + head) * MAXT + t) * HS;
+}
+
+// ---- attention --------------------------------------------------------------------------------------------------
+
+// The keys and values that one warp holds: LOADS requests of 16 bytes a lane, neighbouring lanes on one key.
+template <int LOADS>
+struct Keys
+{
+    static constexpr int LANES = HS / VEC;              // on one key
+    static constexpr int AT_ONCE = WARP_SIZE / LANES;   // keys in one request
+    static constexpr int COUNT = LOADS * AT_ONCE;
+    static_assert(HS % VEC == 0 && WARP_SIZE % LANES == 0, "a key must be 1, 2, 4 ... 32 pieces of 16 bytes");
+
+    uint4 k[LOADS], v[LOADS];
+
+    // Keys and values `from` up to `to` of the warp's share, which begins at `first`.
+    __device__ __forceinline__ void request(const Real* keys, const Real* values, int first, int from, int to, int lane)
+    {
+#pragma unroll
+        for (int i = 0; i < LOADS; i++) {
+            const int t = first + i * AT_ONCE + lane / LANES;
+            if (t >= from && t < to) {
+                k[i] = __ldcg(reinterpret_cast<const uint4*>(keys + size_t(t) * HS) + lane % LANES);
+                v[i] = __ldcg(reinterpret_cast<const uint4*>(values + size_t(t) * HS) + lane % LANES);
+            }
+        }
+    }
+
+    // Softmax over the keys before `end`: the maximum, the sum, and in lanes 0 .. LANES - 1 the weighted values.
+    __device__ __forceinline__ void attend(const float (&q)[VEC], float scale, int first, int end, int lane, float& m,
+                                           float& l, float (&y)[VEC]) const
+    {
+        float s[LOADS];
+        m = -INFINITY;
+#pragma unroll
+        for (int i = 0; i < LOADS; i++) {
+            const bool seen = first + i * AT_ONCE + lane / LANES < end;
+            float dot = 0.0f;
+#pragma unroll
+            for (int j = 0; j < VEC; j++) dot += weight_at(k[i], j, (const Real*)nullptr) * q[j];
+#pragma unroll
+            for (int offset = LANES / 2; offset > 0; offset /= 2) dot += __shfl_xor_sync(ALL_LANES, dot, offset);
+            s[i] = seen ? dot * scale : -INFINITY;
+            m = fmaxf(m, s[i]);
+        }
+        m = warp_max(m);
+        l = 0.0f;
+#pragma unroll
+        for (int j = 0; j < VEC; j++) y[j] = 0.0f;
+#pragma unroll
+        for (int i = 0; i < LOADS; i++) {
+            if (s[i] == -INFINITY) continue;  // what is not seen was never loaded
+            const float p = expf(s[i] - m);
+            l += p;
+#pragma unroll
+            for (int j = 0; j < VEC; j++) y[j] += p * weight_at(v[i], j, (const Real*)nullptr);
+        }
+#pragma unroll
+        for (int offset = WARP_SIZE / 2; offset >= LANES; offset /= 2) {
+            l += __shfl_xor_sync(ALL_LANES, l, offset);
+#pragma unroll
+            for (int j = 0; j < VEC; j++) y[j] += __shfl_xor_sync(ALL_LANES, y[j], offset);
+        }
+    }
+};
+
+// The warps' parts of one head become the block's: y (HS), then the maximum and the sum.
+template <int WARPS>
+__device__ __forceinline__ void store_part(float* to, float m, float l, const float (&y)[VEC], int lane, int warp)
+{
+    __shared__ float ms[WARPS], ls[WARPS], ys[WARPS][HS];
+    if (lane == 0) ms[warp] = m, ls[warp] = l;
+    if (lane < HS / VEC)
+#pragma unroll
+        for (int j = 0; j < VEC; j++) ys[warp][lane * VEC + j] = y[j];
+    __syncthreads();
+    float largest = ms[0];
+#pragma unroll
+    for (int w = 1; w < WARPS; w++) largest = fmaxf(largest, ms[w]);
+    for (int d = thread_rank(); d < HS; d += WARPS * WARP_SIZE) {
+        float sum = 0.0f, total = 0.0f;
+#pragma unroll
+        for (int w = 0; w < WARPS; w++) {
+            const float weight = ms[w] == -INFINITY ? 0.0f : expf(ms[w] - largest);
+            sum += weight * ys[w][d];
+            total += weight * ls[w];
+        }
+        to[d] = sum;
+        if (d == 0) to[HS] = largest, to[HS + 1] = total;
+    }
+}
+
+// Four numbers of a head's output from the parts of its keys; all loads are under way before the first is used.
+template <int MOST>
+__device__ __forceinline__ float4 merged(const float* parts, int active, int d)
+{
+    constexpr int SIZE = HS + 4;
+    float m[MOST], l[MOST];
+    float4 y[MOST];
+#pragma unroll
+    for (int s = 0; s < MOST; s++)
+        if (s < active) {
+            const float2 ml = __ldcg(reinterpret_cast<const float2*>(parts + s * SIZE + HS));
+            m[s] = ml.x, l[s] = ml.y;
+            y[s] = load_fresh(reinterpret_cast<const float4*>(parts + s * SIZE + d));
+        }
+    float largest = m[0];
+#pragma unroll
+    for (int s = 1; s < MOST; s++)
+        if (s < active) largest = fmaxf(largest, m[s]);
+    float total = 0.0f;
+    float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+#pragma unroll
+    for (int s = 0; s < MOST; s++)
+        if (s < active) {
+            const float weight = expf(m[s] - largest);
+            total += weight * l[s];
+            sum.x += weight * y[s].x, sum.y += weight * y[s].y, sum.z += weight * y[s].z, sum.w += weight * y[s].w;
+        }
+    return make_float4(sum.x / total, sum.y / total, sum.z / total, sum.w / total);
+}
+
+// ---- the largest ------------------------------------------------------------------------------------------------
+
+struct Best
+{
+    float value;
+    int index;
+};
+
+__device__ __forceinline__ Best better(Best a, Best b)
+{
+    return b.value > a.value || (b.value == a.value && b.index < a.index) ? b : a;
+}
+
+__device__ __forceinline__ Best warp_best(Best best)
+{
+#pragma unroll
+    for (int offset = WARP_SIZE / 2; offset > 0; offset /= 2)
+        best = better(best, {__shfl_xor_sync(ALL_LANES, best.value, offset),
+                             __shfl_xor_sync(ALL_LANES, best.index, offset)});
+    return best;
+}
+
+}  // namespace decode
