@@ -4,7 +4,6 @@ expect = "B * NH threads do nearly all the work and one block holds them: a GPU 
 found  = ""
 provenance = "ECE 408 GPT-2 report, milestone 3: the baseline's five kernels and their launch, grid (ceil(NH/32), ceil(B/32)) of 32x32 threads."
 dtypes = ["f32", "f16", "bf16"]
-needs  = "T <= 2048"
 
 buffers.qh     = { shape = ["B", "NH", "T", "HS"], dtype = "real" }
 buffers.kh     = { shape = ["B", "NH", "T", "HS"], dtype = "real" }

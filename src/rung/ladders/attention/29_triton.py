@@ -9,7 +9,7 @@ import triton.language as tl
 
 EXPECT = (
     "Ahead of rung 27 on Hopper at large T, since tl.dot becomes wgmma there; behind it at T = 64, where a "
-    "tile is mostly mask. In f32 far ahead of rung 24: three products on tensor cores cost less than one without."
+    "tile is mostly mask. In f32 far ahead of rung 24: three products on tensor cores cost less than one."
 )
 FOUND = ""
 PROVENANCE = "The paper of FlashAttention 2; Triton's own tutorial has the same two phases of the loop."

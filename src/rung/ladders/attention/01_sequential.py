@@ -1,0 +1,48 @@
+"""Plain C++ on one core of the CPU, the formula loop by loop; operands on a GPU are copied there and back."""
+
+import ctypes
+import functools
+import subprocess
+from pathlib import Path
+
+import torch
+
+from rung.cuda.emulator import toolchain
+
+EXPECT = "The baseline of baselines: every GPU rung is measured against it once, and it against nothing."
+FOUND = ""
+PROVENANCE = "15-418 attention milestone: the sequential version that its GPU kernels were checked with."
+DTYPES = ["f32"]
+
+SOURCE = Path(__file__).with_suffix(".cpp")
+FLAGS = ("-O3", "-std=c++17", "-shared", "-fPIC")
+
+
+@functools.cache
+def _library() -> ctypes.CDLL:
+    def make(work: Path, target: Path) -> None:
+        compiler = toolchain.require()
+        subprocess.run([compiler, *FLAGS, str(SOURCE), "-o", str(target)], cwd=work, check=True)
+
+    key = toolchain.key(FLAGS, SOURCE.read_text(encoding="utf-8"))
+    return ctypes.CDLL(str(toolchain.cached(f"attention-sequential-{key}.so", make)))
+
+
+def run(
+    qkv: torch.Tensor,
+    out: torch.Tensor,
+    lse: torch.Tensor | None,
+    *,
+    B: int,
+    T: int,
+    NH: int,
+    HS: int,
+    scale: float,
+    causal: int,
+) -> None:
+    here = [t if t is None or t.device.type == "cpu" else t.cpu() for t in (qkv, out, lse)]
+    pointers = [None if t is None else ctypes.c_void_p(t.data_ptr()) for t in here]
+    _library().attention(*pointers, B, T, NH, HS, ctypes.c_float(scale), causal)
+    for result, made in zip((out, lse), here[1:], strict=True):
+        if result is not None and made is not None and made is not result:
+            result.copy_(made)
