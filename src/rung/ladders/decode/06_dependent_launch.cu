@@ -146,15 +146,9 @@ extern "C" __global__ void __launch_bounds__(QKV_THREADS)
         }
     __syncthreads();
     for (int b = 0; b < B; b++) {
-        float v[At::Part::PIECES][At::Part::EACH];
-        At::read(v, xs[b], lane);
-        normalise<Real, C>(v, gain, shift, lane, eps);
-        float sum = 0.0f;
-#pragma unroll
-        for (int r = 0; r < QKV_ROWS; r++) {
-            const float dot = warp_sum(weight[r].dot(v));
-            if (lane == r) sum = dot + bias;
-        }
+        float dots[QKV_ROWS];
+        dot_norm(dots, weight, xs[b], gain, shift, norm_of<Real, C>(xs[b], lane, eps), lane);
+        const float sum = chosen(dots, lane) + bias;
         if (!mine) continue;
         const int channel = (row + lane) % C, part = (row + lane) / C;
         if (part == 0) {
@@ -191,28 +185,6 @@ extern "C" __global__ void __launch_bounds__(KEY_WARPS * 32)
     store_part<KEY_WARPS>(parts + ((size_t(b) * NH + head) * PARTS + part) * (HS + 4), m, l, y, lane, warp);
 }
 
-// One row of K weights to SPLIT neighbouring warps; the row's sum in the lanes of its first warp, for each sequence.
-template <int K, int SPLIT, int THREADS>
-__device__ __forceinline__ void split_dot(float (&sum)[B], const Row<Real, K / SPLIT>& weight, const float4* xs)
-{
-    using At = Spread<Real, K / SPLIT>;
-    __shared__ float partial[THREADS / 32][B];
-    const int lane = lane_id(), warp = warp_id();
-#pragma unroll
-    for (int b = 0; b < B; b++) {
-        float v[At::Part::PIECES][At::Part::EACH];
-        At::read(v, xs + (b * SPLIT + warp % SPLIT) * At::FLOAT4S, lane);
-        sum[b] = warp_sum(weight.dot(v));
-        if (SPLIT > 1 && lane == 0) partial[warp][b] = sum[b];
-    }
-    if (SPLIT == 1) return;
-    __syncthreads();
-    if (warp % SPLIT == 0)
-#pragma unroll
-        for (int b = 0; b < B; b++)
-            for (int s = 1; s < SPLIT; s++) sum[b] += partial[warp + s][b];
-}
-
 extern "C" __global__ void __launch_bounds__(PROJ_THREADS)
     project(const int* lengths, const Real* proj_w, const Real* proj_b, const float* parts, float* x, int layer)
 {
@@ -221,13 +193,13 @@ extern "C" __global__ void __launch_bounds__(PROJ_THREADS)
     __shared__ float4 ys[B][PROJ_SPLIT][At::FLOAT4S];
     const int lane = lane_id(), warp = warp_id(), row = (blockIdx.x * (PROJ_THREADS / 32) + warp) / PROJ_SPLIT;
 
-    Row<Real, K> weight;
-    weight.request(proj_w + (size_t(layer) * C + row) * C + warp % PROJ_SPLIT * K, lane, row < C);
+    Row<Real, K> weight[1];
+    weight[0].request(proj_w + (size_t(layer) * C + row) * C + warp % PROJ_SPLIT * K, lane, row < C);
     const bool mine = lane == 0 && warp % PROJ_SPLIT == 0 && row < C;
     const float bias = mine ? to_float(proj_b[layer * C + row]) : 0.0f;
     wait_for_input();
 
-    float before[B], sum[B];
+    float before[B];
     for (int b = 0; b < B; b++) {
         before[b] = mine ? load_fresh(x + b * C + row) : 0.0f;
         const int active = load_fresh(lengths + b) / KEYS + 1;
@@ -238,7 +210,8 @@ extern "C" __global__ void __launch_bounds__(PROJ_THREADS)
         }
     }
     __syncthreads();
-    split_dot<C, PROJ_SPLIT, PROJ_THREADS>(sum, weight, ys[0][0]);
+    float sum[B];
+    split_dot<PROJ_SPLIT, PROJ_THREADS / 32>(sum, weight, ys[0][0]);
     if (mine)
         for (int b = 0; b < B; b++) x[b * C + row] = before[b] + sum[b] + bias;
 }
@@ -266,15 +239,9 @@ extern "C" __global__ void __launch_bounds__(FC_THREADS)
             xs[b][At::slot(f)] = load_fresh(reinterpret_cast<const float4*>(x + b * C) + f);
     __syncthreads();
     for (int b = 0; b < B; b++) {
-        float v[At::Part::PIECES][At::Part::EACH];
-        At::read(v, xs[b], lane);
-        normalise<Real, C>(v, gain, shift, lane, eps);
-        float sum = 0.0f;
-#pragma unroll
-        for (int r = 0; r < FC_ROWS; r++) {
-            const float dot = warp_sum(weight[r].dot(v));
-            if (lane == r) sum = dot + bias;
-        }
+        float dots[FC_ROWS];
+        dot_norm(dots, weight, xs[b], gain, shift, norm_of<Real, C>(xs[b], lane, eps), lane);
+        const float sum = chosen(dots, lane) + bias;
         if (mine) h[b * F + row + lane] = activate<ACT>(sum);
     }
 }
@@ -287,13 +254,13 @@ extern "C" __global__ void __launch_bounds__(FC2_THREADS)
     extern __shared__ float4 hs[];
     const int lane = lane_id(), warp = warp_id(), row = (blockIdx.x * (FC2_THREADS / 32) + warp) / FC2_SPLIT;
 
-    Row<Real, K> weight;
-    weight.request(fc2_w + (size_t(layer) * C + row) * F + warp % FC2_SPLIT * K, lane, row < C);
+    Row<Real, K> weight[1];
+    weight[0].request(fc2_w + (size_t(layer) * C + row) * F + warp % FC2_SPLIT * K, lane, row < C);
     const bool mine = lane == 0 && warp % FC2_SPLIT == 0 && row < C;
     const float bias = mine ? to_float(fc2_b[layer * C + row]) : 0.0f;
     wait_for_input();
 
-    float before[B], sum[B];
+    float before[B];
     for (int b = 0; b < B; b++) {
         before[b] = mine ? load_fresh(x + b * C + row) : 0.0f;
         for (int f = threadIdx.x; f < F / 4; f += FC2_THREADS)
@@ -301,7 +268,8 @@ extern "C" __global__ void __launch_bounds__(FC2_THREADS)
                 load_fresh(reinterpret_cast<const float4*>(h + b * F) + f);
     }
     __syncthreads();
-    split_dot<F, FC2_SPLIT, FC2_THREADS>(sum, weight, hs);
+    float sum[B];
+    split_dot<FC2_SPLIT, FC2_THREADS / 32>(sum, weight, hs);
     if (mine)
         for (int b = 0; b < B; b++) x[b * C + row] = before[b] + sum[b] + bias;
 }
@@ -328,11 +296,9 @@ extern "C" __global__ void __launch_bounds__(HEAD_THREADS)
         for (int f = threadIdx.x; f < C / 4; f += HEAD_THREADS)
             xs[b][At::slot(f)] = load_fresh(reinterpret_cast<const float4*>(x + b * C) + f);
     __syncthreads();
-    for (int b = warp; b < B; b += WARPS) {  // each row normalised once, in place
-        float v[At::Part::PIECES][At::Part::EACH];
-        At::read(v, xs[b], lane);
-        normalise<Real, C>(v, gain, shift, lane, eps);
-        At::write(xs[b], v, lane);
+    for (int b = warp; b < B; b += WARPS) {  // each vector once, in place
+        const Norm norm = norm_of<Real, C>(xs[b], lane, eps);
+        for (int f = lane; f < At::FLOAT4S; f += WARP_SIZE) xs[b][f] = normalised(xs[b][f], norm, gain[f], shift[f]);
     }
     __syncthreads();
     Best best[B];
@@ -341,16 +307,12 @@ extern "C" __global__ void __launch_bounds__(HEAD_THREADS)
     while (row < V) {
 #pragma unroll
         for (int b = 0; b < B; b++) {
-            float v[At::Part::PIECES][At::Part::EACH];
-            At::read(v, xs[b], lane);
-            float mine = 0.0f;
+            float dots[HEAD_ROWS];
+            dot(dots, weight, xs[b], lane);
 #pragma unroll
-            for (int r = 0; r < HEAD_ROWS; r++) {
-                const float dot = warp_sum(weight[r].dot(v));
-                if (lane == r) mine = dot;
-                if (row + r < V) best[b] = better(best[b], {dot, row + r});
-            }
-            if (lane < HEAD_ROWS && row + lane < V) logits[size_t(b) * V + row + lane] = mine;
+            for (int r = 0; r < HEAD_ROWS; r++)
+                if (row + r < V) best[b] = better(best[b], {dots[r], row + r});
+            if (lane < HEAD_ROWS && row + lane < V) logits[size_t(b) * V + row + lane] = chosen(dots, lane);
         }
         row += gridDim.x * WARPS * HEAD_ROWS;
 #pragma unroll

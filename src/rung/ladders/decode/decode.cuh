@@ -69,15 +69,7 @@ struct Row
         }
     }
 
-    __device__ __forceinline__ float dot(const float (&x)[PIECES][EACH]) const
-    {
-        float sum[4] = {};  // four chains hide the latency of the additions
-#pragma unroll
-        for (int i = 0; i < PIECES; i++)
-#pragma unroll
-            for (int j = 0; j < EACH; j++) sum[j % 4] += weight_at(bits[i], j, (const W*)nullptr) * x[i][j];
-        return (sum[0] + sum[1]) + (sum[2] + sum[3]);
-    }
+    __device__ __forceinline__ float at(int i, int j) const { return weight_at(bits[i], j, (const W*)nullptr); }
 };
 
 // ---- vectors ----------------------------------------------------------------------------------------------------
@@ -94,29 +86,6 @@ struct Spread
 
     // Where float4 number f of the vector goes.
     static __device__ __forceinline__ int slot(int f) { return f % GROUPS * STRIDE + f / GROUPS; }
-
-    static __device__ __forceinline__ void read(float (&x)[Part::PIECES][Part::EACH], const float4* from, int lane)
-    {
-#pragma unroll
-        for (int i = 0; i < Part::PIECES; i++)
-#pragma unroll
-            for (int j = 0; j < GROUPS; j++) {
-                float4 part = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-                if (Part::inside(i, lane)) part = from[j * STRIDE + i * WARP_SIZE + lane];
-                x[i][4 * j] = part.x, x[i][4 * j + 1] = part.y, x[i][4 * j + 2] = part.z, x[i][4 * j + 3] = part.w;
-            }
-    }
-
-    static __device__ __forceinline__ void write(float4* to, const float (&x)[Part::PIECES][Part::EACH], int lane)
-    {
-#pragma unroll
-        for (int i = 0; i < Part::PIECES; i++)
-#pragma unroll
-            for (int j = 0; j < GROUPS; j++)
-                if (Part::inside(i, lane))
-                    to[j * STRIDE + i * WARP_SIZE + lane] =
-                        make_float4(x[i][4 * j], x[i][4 * j + 1], x[i][4 * j + 2], x[i][4 * j + 3]);
-    }
 };
 
 // Four numbers of any format as floats.
@@ -134,39 +103,128 @@ __device__ __forceinline__ void spread(float4* to, const T* from)
     for (int f = thread_rank(); f < K / 4; f += block_threads()) to[Spread<W, K>::slot(f)] = four_floats(from + 4 * f);
 }
 
-// The layer norm of a vector that a warp holds, each warp for itself: no barrier, and two chains of five shuffles.
+struct Norm
+{
+    float mean, rstd;
+};
+
+// Mean and deviation of a spread vector, by each warp for itself: no barrier, and two chains of five shuffles.
 template <class W, int K>
-__device__ __forceinline__ void normalise(float (&x)[Row<W, K>::PIECES][Row<W, K>::EACH], const float4* gain,
-                                          const float4* shift, int lane, float eps)
+__device__ __forceinline__ Norm norm_of(const float4* x, int lane, float eps)
 {
     using Part = Row<W, K>;
+    constexpr int GROUPS = Spread<W, K>::GROUPS, STRIDE = Spread<W, K>::STRIDE;
     float sum = 0.0f;
 #pragma unroll
     for (int i = 0; i < Part::PIECES; i++)
 #pragma unroll
-        for (int j = 0; j < Part::EACH; j++) sum += x[i][j];
+        for (int j = 0; j < GROUPS; j++) {
+            if (!Part::inside(i, lane)) continue;
+            const float4 f = x[j * STRIDE + i * WARP_SIZE + lane];
+            sum += (f.x + f.y) + (f.z + f.w);
+        }
     const float mean = warp_sum(sum) / K;
     float squares = 0.0f;
 #pragma unroll
     for (int i = 0; i < Part::PIECES; i++)
 #pragma unroll
-        for (int j = 0; j < Part::EACH; j++) {
-            x[i][j] = Part::inside(i, lane) ? x[i][j] - mean : 0.0f;
-            squares += x[i][j] * x[i][j];
+        for (int j = 0; j < GROUPS; j++) {
+            if (!Part::inside(i, lane)) continue;
+            const float4 f = x[j * STRIDE + i * WARP_SIZE + lane];
+            squares += (f.x - mean) * (f.x - mean) + (f.y - mean) * (f.y - mean) + (f.z - mean) * (f.z - mean) +
+                       (f.w - mean) * (f.w - mean);
         }
-    const float rstd = rsqrtf(warp_sum(squares) / K + eps);
+    return {mean, rsqrtf(warp_sum(squares) / K + eps)};
+}
+
+__device__ __forceinline__ float4 normalised(float4 x, Norm norm, float4 gain, float4 shift)
+{
+    return make_float4((x.x - norm.mean) * norm.rstd * gain.x + shift.x, (x.y - norm.mean) * norm.rstd * gain.y + shift.y,
+                       (x.z - norm.mean) * norm.rstd * gain.z + shift.z, (x.w - norm.mean) * norm.rstd * gain.w + shift.w);
+}
+
+// ROWS rows times the layer norm of a spread vector, which is made piece by piece on the way; sums in every lane.
+template <class W, int K, int ROWS>
+__device__ __forceinline__ void dot_norm(float (&sum)[ROWS], const Row<W, K> (&weight)[ROWS], const float4* x,
+                                         const float4* gain, const float4* shift, Norm norm, int lane)
+{
+    using Part = Row<W, K>;
+    float even[ROWS] = {}, odd[ROWS] = {};
 #pragma unroll
     for (int i = 0; i < Part::PIECES; i++)
 #pragma unroll
         for (int j = 0; j < Part::EACH; j += 4) {
             if (!Part::inside(i, lane)) continue;
             const int at = j / 4 * Spread<W, K>::STRIDE + i * WARP_SIZE + lane;
-            const float4 g = gain[at], s = shift[at];
-            x[i][j] = x[i][j] * rstd * g.x + s.x;
-            x[i][j + 1] = x[i][j + 1] * rstd * g.y + s.y;
-            x[i][j + 2] = x[i][j + 2] * rstd * g.z + s.z;
-            x[i][j + 3] = x[i][j + 3] * rstd * g.w + s.w;
+            const float4 f = normalised(x[at], norm, gain[at], shift[at]);
+#pragma unroll
+            for (int r = 0; r < ROWS; r++) {
+                even[r] += weight[r].at(i, j) * f.x;
+                odd[r] += weight[r].at(i, j + 1) * f.y;
+                even[r] += weight[r].at(i, j + 2) * f.z;
+                odd[r] += weight[r].at(i, j + 3) * f.w;
+            }
         }
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) sum[r] = warp_sum(even[r] + odd[r]);
+}
+
+// The same with a vector as it is.
+template <class W, int K, int ROWS>
+__device__ __forceinline__ void dot(float (&sum)[ROWS], const Row<W, K> (&weight)[ROWS], const float4* x, int lane)
+{
+    using Part = Row<W, K>;
+    float even[ROWS] = {}, odd[ROWS] = {};
+#pragma unroll
+    for (int i = 0; i < Part::PIECES; i++)
+#pragma unroll
+        for (int j = 0; j < Part::EACH; j += 4) {
+            if (!Part::inside(i, lane)) continue;
+            const float4 f = x[j / 4 * Spread<W, K>::STRIDE + i * WARP_SIZE + lane];
+#pragma unroll
+            for (int r = 0; r < ROWS; r++) {
+                even[r] += weight[r].at(i, j) * f.x;
+                odd[r] += weight[r].at(i, j + 1) * f.y;
+                even[r] += weight[r].at(i, j + 2) * f.z;
+                odd[r] += weight[r].at(i, j + 3) * f.w;
+            }
+        }
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) sum[r] = warp_sum(even[r] + odd[r]);
+}
+
+// The number of lane r's own row.
+template <int ROWS>
+__device__ __forceinline__ float chosen(const float (&sum)[ROWS], int lane)
+{
+    float own = sum[0];
+#pragma unroll
+    for (int r = 1; r < ROWS; r++)
+        if (lane == r) own = sum[r];
+    return own;
+}
+
+// A row shared by SPLIT neighbouring warps, each with K of its weights: for each of B vectors the sum over all of them,
+// valid in the first warp of the row.
+template <int SPLIT, int WARPS, class W, int K>
+__device__ __forceinline__ void split_dot(float (&sum)[B], const Row<W, K> (&weight)[1], const float4* x)
+{
+    __shared__ float partial[WARPS][B];
+    const int lane = lane_id(), warp = warp_id();
+#pragma unroll
+    for (int b = 0; b < B; b++) {
+        float own[1];
+        dot(own, weight, x + (b * SPLIT + warp % SPLIT) * Spread<W, K>::FLOAT4S, lane);
+        sum[b] = own[0];
+        if (SPLIT > 1 && lane == 0) partial[warp][b] = sum[b];
+    }
+    if (SPLIT == 1) return;
+    __syncthreads();
+    if (warp % SPLIT == 0)
+#pragma unroll
+        for (int b = 0; b < B; b++)
+#pragma unroll
+            for (int s = 1; s < SPLIT; s++) sum[b] += partial[warp + s][b];
 }
 
 // ---- the model --------------------------------------------------------------------------------------------------
