@@ -5,7 +5,7 @@ provenance = "The GELU kernel of the ECE 408 baseline (milestone 2, baseline pro
 found  = ""
 dtypes = ["f32", "f16", "bf16"]
 [tune]
-BLOCK = [256, 128, 512, 1024]
+BLOCK = [256, 4, 8, 16, 32, 64, 128, 512, 1024]
 [[launch]]
 kernel = "gelu"
 grid   = "ceil_div(B * T * C, BLOCK)"
