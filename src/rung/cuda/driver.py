@@ -269,15 +269,11 @@ class CudaModule:
     def _constant(self, symbol: str) -> tuple[Any, int]:
         if symbol not in self._constants:
             self.device.enter()
-            # A constant declared static has internal linkage, which shows in its name.
-            for name in (symbol, f"_ZL{len(symbol)}{symbol}"):
-                error, address, size = self._driver.cuModuleGetGlobal(self._module, name.encode())
-                if not error:
-                    self._constants[symbol] = (address, int(size))
-                    break
-            else:
+            error, address, size = self._driver.cuModuleGetGlobal(self._module, symbol.encode())
+            if error:
                 raise RungError(
                     f"{self.origin} has no constant '{symbol}': "
                     f"it is not declared, or no kernel reads it ({error.name})."
                 )
+            self._constants[symbol] = (address, int(size))
         return self._constants[symbol]
