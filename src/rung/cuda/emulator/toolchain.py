@@ -27,6 +27,7 @@ COMMON = (
     *("-ffp-contract=off", "-fno-strict-aliasing", "-fwrapv", "-fno-delete-null-pointer-checks"),
     *("-fno-extern-tls-init", "-fno-asynchronous-unwind-tables", "-U_FORTIFY_SOURCE"),
 )
+HEADER = "rung_emulator.h"
 RUNTIME_FLAGS = ("-std=c++17", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-fno-exceptions", "-fno-rtti")
 
 
@@ -104,14 +105,18 @@ def cached(name: str, make: Callable[[Path, Path], None]) -> Path:
     """The file `name` in the cache; when absent, `make(work folder, target)` writes it. Safe among processes."""
     folder = cache_folder() / "emulator"
     path = folder / name
-    if path.is_file():
+    if path.exists():
         return path
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder, prefix=".") as work:
             target = Path(work) / name
             make(Path(work), target)
-            target.replace(path)
+            try:
+                target.replace(path)
+            except OSError:  # a folder that another process has put there meanwhile is as good
+                if not path.is_dir():
+                    raise
     except OSError as problem:
         raise RungError(
             f"The cache folder {folder} cannot be written ({problem.strerror}): set RUNG_CACHE to another."
@@ -122,6 +127,20 @@ def cached(name: str, make: Callable[[Path, Path], None]) -> Path:
 def run(arguments: list[str], work: Path) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {"LC_ALL": "C"}
     return subprocess.run([require(), *arguments], capture_output=True, text=True, cwd=work, env=environment, errors="replace")
+
+
+def headers(flags: tuple[str, ...]) -> Path:
+    """A header that stands for all of the emulator's, precompiled for these flags."""
+
+    def make(work: Path, target: Path) -> None:
+        target.mkdir()
+        header = target / HEADER
+        header.write_text(f'#include "{INCLUDE / "rung_emulator" / "everything.h"}"\n')
+        result = run([*flags, "-x", "c++-header", str(header), "-o", f"{header}.gch"], work)
+        if result.returncode:
+            raise RungError(f"The emulator's headers do not compile with {compiler()}: {result.stderr.strip()[:800]}")
+
+    return cached(f"headers-{key(flags, str(INCLUDE))}", make) / HEADER
 
 
 def runtime_library() -> Path:

@@ -18,7 +18,6 @@ from rung.errors import RungError
 
 DYNAMIC_ROOM = 227 * 1024
 _CANARY = 256
-_OPTIMISE = "-O1"
 _NOT_MODELLED = {
     "cuda/": "libcu++",
     "cub/": "CUB",
@@ -45,34 +44,34 @@ def translate(build: Build) -> Translation:
     for kernel in build.kernels:
         kernel_parameters(build.source, kernel, build.origin)  # names the kernels that there are
     _refuse_ptx(build)
-    flags = _flags(build)
+    flags = (*toolchain.COMMON, *toolchain.machine_flags(), "-O1", "-g1")
     includes = sorted((Path(path).name, text) for path, text in includes_of(build))
-    key = toolchain.key(build.source, build.origin, build.kernels, flags, includes, DYNAMIC_ROOM)
+    key = toolchain.key(_unit(build), build.kernels, flags, includes, DYNAMIC_ROOM)
     measured = toolchain.cached(f"{key}.json", functools.partial(_compile, build, flags, key))
     return Translation(measured.with_name(f"{key}.so"), json.loads(measured.read_text()))
 
 
-def _flags(build: Build) -> tuple[str, ...]:
-    defines = [f"-D{name}={value}" if value != "" else f"-D{name}=" for name, value in build.defines]
-    option_defines = [option for option in build.options if option.startswith("-D")]
+def _folders(build: Build) -> tuple[str, ...]:
+    return (str(toolchain.INCLUDE), *build.include, str(Path(build.origin).absolute().parent))
+
+
+def _macros(build: Build) -> str:
+    """Defined behind the emulator's headers, whose own names they must not change."""
+    given = list(build.defines)
+    given += [(name, value or "1") for name, _, value in (o[2:].partition("=") for o in build.options if o[:2] == "-D")]
     if any("use_fast_math" in option for option in build.options):
-        option_defines.append("-D__USE_FAST_MATH__=1")
-    folders = [str(toolchain.INCLUDE), *build.include, str(Path(build.origin).absolute().parent)]
-    return (
-        *toolchain.COMMON,
-        *toolchain.machine_flags(),
-        _OPTIMISE,
-        "-g1",
-        "-DRUNG_EMULATOR=1",
-        *defines,
-        *option_defines,
-        *(f"-I{folder}" for folder in folders),
-    )
+        given.append(("__USE_FAST_MATH__", "1"))
+    lines = [f"#define {name} {value}\n" for name, value in given]
+    if any(name == "NDEBUG" for name, _ in given):
+        lines.append("#undef assert\n#define assert(condition) ((void)0)\n")
+    return "".join(lines)
 
 
 def _compile(build: Build, flags: tuple[str, ...], key: str, work: Path, target: Path) -> None:
     (work / "kernel.cpp").write_text(_unit(build))
-    result = toolchain.run([*flags, "-c", "kernel.cpp", "-o", "kernel.o"], work)
+    folders = [f"-I{folder}" for folder in _folders(build)]
+    header = str(toolchain.headers(flags))
+    result = toolchain.run([*flags, *folders, "-include", header, "-c", "kernel.cpp", "-o", "kernel.o"], work)
     if result.returncode:
         raise _compile_error(build, result.stderr)
     symbols = shared_symbols(work / "kernel.o")
@@ -92,10 +91,7 @@ def _unit(build: Build) -> str:
     source = re.sub(r"(__shared__)(\s+)(alignas\s*\([^()\n]*(?:\([^()\n]*\)[^()\n]*)*\))", r"\3\2\1", build.source)
     entries = "".join(f"RUNG_ENTRY({i}, {kernel})\n" for i, kernel in enumerate(build.kernels))
     origin = json.dumps(build.origin)
-    return (
-        f'#include "rung_emulator/kernel.h"\n#line 1 {origin}\n{source}\n'
-        f'#line 1 "entries"\n#include "rung_emulator/entry.h"\n{entries}'
-    )
+    return f'{_macros(build)}#line 1 {origin}\n{source}\n#line 1 "entries"\n{entries}'
 
 
 def _dynamic_shared(names: list[str]) -> str:

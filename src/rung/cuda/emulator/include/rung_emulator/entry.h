@@ -1,4 +1,4 @@
-// Comes behind the source: what the runtime looks for in the finished library.
+// What the runtime looks for in the finished library: variables, and an entry a kernel.
 #pragma once
 
 namespace rung_emulator {

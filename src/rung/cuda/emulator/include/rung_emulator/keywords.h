@@ -2,6 +2,7 @@
 // scope and after `extern`, and it gathers them in one block of memory per library, which the runtime finds.
 #pragma once
 
+#define RUNG_EMULATOR 1
 #define __CUDACC__ 1
 #define __CUDA_ARCH__ 900
 #define __CUDACC_VER_MAJOR__ 13
@@ -28,12 +29,7 @@
 #define __builtin_nontemporal_load(address) (*(address))
 #define __assume(condition) __builtin_assume(condition)
 
-#undef assert
-#ifdef NDEBUG
-#define assert(condition) ((void)0)
-#else
 #define assert(condition) \
     ((condition) ? (void)0 \
                  : rung_fault(rung_emulator::FaultKind::Trap, {__FILE__, __LINE__}, "assertion failed: " #condition))
-#endif
 #define __trap() rung_fault(rung_emulator::FaultKind::Trap, {__FILE__, __LINE__}, "the kernel called __trap")

@@ -1,0 +1,2 @@
+// The emulator's own assert, in rung_emulator/keywords.h, ends the launch and not the process.
+#pragma once

@@ -1,0 +1,11 @@
+// All that a kernel may include, before any macro of the kernel is defined; precompiled once.
+#pragma once
+#include "kernel.h"
+
+#include "../cuda_bf16.h"
+#include "../cuda_fp16.h"
+#include "../math_constants.h"
+#include "../cooperative_groups/scan.h"
+#include "../mma.h"
+#include "../ptx_emulated.h"
+#include "entry.h"

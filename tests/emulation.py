@@ -1,0 +1,65 @@
+"""Runs a piece of CUDA C++ on the emulator: arguments are tensors and numbers, types follow from the kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from rung.cuda import emulator
+from rung.cuda.launch import Build, LaunchConfig
+from rung.cuda.source import kernel_parameters, kernels_in
+
+INCLUDE = str(Path(__file__).parents[1] / "src" / "rung" / "ladders" / "include")
+KINDS = {"int": "i32", "unsigned int": "u32", "long long": "i64", "float": "f32", "double": "f64", "bool": "bool"}
+needs_compiler = pytest.mark.skipif(emulator.available() is not None, reason=str(emulator.available()))
+Shape = int | tuple[int, ...]
+
+
+def load(source: str, *, settings: emulator.Settings | None = None, **build: Any) -> emulator.EmulatedModule:
+    given: dict[str, Any] = {"kernels": kernels_in(source), "defines": (), "include": (INCLUDE,)} | build
+    return emulator.load(Build(source, "test.cu", **given), settings=settings)
+
+
+def run(
+    source: str,
+    *args: Any,
+    grid: Shape = 1,
+    block: Shape = 32,
+    order: str = "forward",
+    seed: int = 0,
+    kernel: str = "",
+    **launch: Any,
+) -> None:
+    """Compiles and launches the source's (only) kernel."""
+    name = kernel or kernels_in(source)[0]
+    defines = tuple(launch.pop("defines", ()))
+    settings = emulator.Settings(order=order, seed=seed, **launch.pop("settings", {}))  # type: ignore[arg-type]
+    module = load(source, kernels=(name,), defines=defines, settings=settings)
+    parameters = kernel_parameters(source, name, "test.cu")
+    packed = [
+        ("pointer" if p.pointer else KINDS[p.ctype], value) for p, value in zip(parameters, args, strict=True)
+    ]
+    module.launch(name, LaunchConfig(_three(grid), _three(block), **launch), packed)
+
+
+def orders() -> Iterator[dict[str, Any]]:
+    yield {"order": "forward"}
+    yield {"order": "reverse"}
+    for seed in range(3):
+        yield {"order": "shuffled", "seed": seed}
+
+
+def guarded(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy between pages that fault."""
+    size = tensor.numel() * tensor.element_size()
+    return emulator.guarded_empty(size).view(tensor.dtype).view(tensor.shape).copy_(tensor)
+
+
+def _three(shape: Shape) -> tuple[int, int, int]:
+    given = (shape,) if isinstance(shape, int) else shape
+    x, y, z = (*given, 1, 1)[:3]
+    return (x, y, z)
