@@ -1,0 +1,36 @@
+// Between two steps: each sequence takes its new token, ends or goes on, and the host is told.
+#include "rung.cuh"
+
+// `grown` is 0 for the first token, which follows the prompt: nothing was cached for it yet. A sequence ends with a
+// stop token, with its last allowed token, or when the cache has no place left for the token. The ring and the counter lie in the
+// host's memory; the counter is written last.
+extern "C" __global__ void advance(const int* next, int* tokens, int* lengths, int* history, int* done, int* steps,
+                                   const int* limits, const int* stop_tokens, const int* stops, uint64_t ring,
+                                   uint64_t published, int B, int MAXT, int RING, int grown)
+{
+    pdl_wait();
+    pdl_launch_dependents();
+    const int step = __ldcg(steps);
+    volatile int* out = reinterpret_cast<volatile int*>(ring) + size_t(step % RING) * B;
+    for (int b = threadIdx.x; b < B; b += blockDim.x) {
+        const bool over = done[b];
+        const int token = __ldcg(next + b);
+        if (!over) {
+            const int length = lengths[b] + grown;
+            if (grown && length - 1 < MAXT) history[size_t(b) * MAXT + length - 1] = tokens[b];
+            bool stop = length >= MAXT || step + 1 >= limits[b];
+            for (int i = 0; i < *stops; i++) stop = stop || token == stop_tokens[i];
+            // An ended sequence stays where it is, so that the steps it still takes part in remain in bounds.
+            tokens[b] = token;
+            lengths[b] = min(length, MAXT - 1);
+            done[b] = stop;
+        }
+        out[b] = over ? -1 : token;
+    }
+    __threadfence_system();
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        *steps = step + 1;
+        *reinterpret_cast<volatile int*>(published) = step + 1;
+    }
+}

@@ -1,0 +1,117 @@
+"""Prompts in, tokens out as they come: the host only reads, the GPU is always some steps ahead."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+
+import torch
+
+from rung import catalogue
+from rung.dtypes import dtype as named_dtype
+from rung.errors import RungError
+from rung.expressions import Number
+from rung.gpt2.config import Config
+from rung.gpt2.gpu.operands import dims, stack
+from rung.gpt2.gpu.session import Session, Work
+from rung.gpt2.sampling import Sampling
+from rung.gpt2.weights import Weights
+from rung.kernel import Device, Rung
+
+AHEAD = 32  # steps that are under way before the host has seen them
+GRANULE = 64  # caches are made for multiples of so many tokens, so that sessions are found again
+DTYPES = {"float32": "f32", "tf32": "f32", "float16": "f16", "bfloat16": "bf16", "int8": "bf16"}
+
+
+class Engine:
+    """A model on the device. Sessions (batch size, capacity) are kept, with their graphs."""
+
+    def __init__(
+        self,
+        config: Config,
+        weights: Weights,
+        dtype: str = "bfloat16",
+        device: Device = "cuda",
+        *,
+        rung: str | None = None,
+        tuning: Mapping[str, int] | None = None,
+        graph: bool = True,
+        steps: int = 8,
+    ) -> None:
+        if dtype not in DTYPES:
+            raise RungError(f"dtype {dtype!r} is not known on a GPU; use one of {', '.join(DTYPES)}.")
+        self.config, self.dtype, self.device = config, dtype, device
+        self.real = named_dtype(DTYPES[dtype])
+        self._rung, self._tuning, self._graph, self._steps = rung, dict(tuning or {}), graph, steps
+        where = torch.device("cuda" if device == "cuda" else "cpu")
+        self.operands = stack(weights, self.real.torch, where, int8=dtype == "int8")
+        self._sessions: dict[tuple[int, int], Session] = {}
+
+    def session(self, rows: int, tokens: int) -> Session:
+        """A session for so many sequences that reach so many tokens."""
+        capacity = min(self.config.context, -(-tokens // GRANULE) * GRANULE)
+        key = (rows, capacity)
+        if key not in self._sessions:
+            values = dims(self.config, rows, capacity)
+            work = Work(self.rung(values), self._tuning, self._graph, self._steps)
+            self._sessions[key] = Session(
+                self.config, self.operands, self.real, self.device, rows, capacity, work
+            )
+        return self._sessions[key]
+
+    def rung(self, values: Mapping[str, Number]) -> Rung:
+        """The decode rung that serves a batch of this shape."""
+        if self._rung is not None:
+            return catalogue.find(f"decode/{self._rung}")
+        complete = catalogue.operation("decode").complete(values)
+        for name in ("8",) if self.dtype == "int8" else ("6", "3"):
+            rung = catalogue.find(f"decode/{name}")
+            if rung.refusal(complete, self.real, self._tuning, device=self.device) is None:
+                return rung
+        raise RungError("no rung of decode takes this model.")
+
+    def write(
+        self,
+        prompts: Sequence[Sequence[int]],
+        limits: Sequence[int],
+        *,
+        stop_tokens: Sequence[int] = (),
+        sampling: Sampling | None = None,
+        seed: int = 0,
+        sequences: Sequence[int] | None = None,
+    ) -> Iterator[list[int]]:
+        """For each step the tokens of all rows, -1 where a sequence has ended; until all have."""
+        rows = len(prompts)
+        reach = max(len(p) + n for p, n in zip(prompts, limits, strict=True))
+        session = self.session(rows, reach)
+        session.begin(
+            prompts,
+            limits,
+            stop_tokens,
+            sampling or Sampling(temperature=0),
+            seed,
+            sequences or range(rows),
+        )
+        most, shown = max(limits), 0
+        left = set(range(rows))
+        ends = set(stop_tokens)
+        while left and shown < most:
+            if session.enqueued - shown <= AHEAD // 2:
+                session.enqueue(min(AHEAD, most - session.enqueued))
+            self._await(session, shown)
+            tokens = session.tokens(shown)
+            shown += 1
+            yield tokens
+            left -= {b for b in left if tokens[b] in ends or shown >= limits[b] or tokens[b] < 0}
+
+    def _await(self, session: Session, shown: int) -> None:
+        looks = 0
+        while session.seen <= shown:
+            looks += 1
+            if looks % 1000 == 0 and self.device == "cuda" and torch.cuda.current_stream().query():
+                # Nothing is under way any more: either it has just been published, or it never will be.
+                torch.cuda.synchronize()
+                if session.seen <= shown:
+                    raise RungError("the GPU stopped before the tokens it was asked for were written.")
+            if looks > 20000:
+                time.sleep(1e-5)

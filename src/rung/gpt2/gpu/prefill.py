@@ -1,0 +1,74 @@
+"""Prompts into the caches: all their tokens at once, in buckets of lengths that are each captured once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+
+from rung.gpt2.config import Config
+from rung.operation import Tensors
+
+BUCKETS = (16, 32, 64, 128, 256, 384, 512, 768, 1024)
+
+
+class Prefill:
+    """Fills caches, lengths and history of a session and leaves the logits that follow each prompt."""
+
+    def __init__(self, config: Config, tensors: Tensors, rows: int, capacity: int) -> None:
+        self.config, self.t, self.rows, self.capacity = config, tensors, rows, capacity
+        self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
+
+    def run(self, prompts: Sequence[Sequence[int]]) -> None:
+        """One prompt a row."""
+        longest = max(map(len, prompts))
+        bucket = min([*(b for b in BUCKETS if b >= longest), self.capacity])
+        t = self.t
+        padded = torch.tensor([[*p, *[0] * (bucket - len(p))] for p in prompts], dtype=torch.int32)
+        t["history"][:, :bucket].copy_(padded)
+        t["lengths"].copy_(torch.tensor([len(p) for p in prompts], dtype=torch.int32))
+        if t["lengths"].device.type == "cuda":
+            self._graph(bucket).replay()
+        else:
+            self._forward(bucket)
+
+    def _graph(self, bucket: int) -> torch.cuda.CUDAGraph:
+        if bucket not in self._graphs:
+            side = torch.cuda.Stream()
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                self._forward(bucket)  # libraries choose and allocate now, not while recording
+            torch.cuda.current_stream().wait_stream(side)
+            torch.cuda.synchronize()
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+                self._forward(bucket)
+            self._graphs[bucket] = graph
+        return self._graphs[bucket]
+
+    @torch.inference_mode()
+    def _forward(self, T: int) -> None:
+        # Padding comes after a prompt: nothing before it sees it, and what it leaves in the cache is overwritten
+        # before it can be read.
+        t, c, B = self.t, self.config, self.rows
+        x = F.embedding(t["history"][:, :T], t["wte"]) + t["wpe"][:T]  # (B, T, C)
+        for layer in range(c.layers):
+            n = F.layer_norm(x, (c.C,), t["ln1_w"][layer], t["ln1_b"][layer], c.eps)
+            qkv = F.linear(n, t["qkv_w"][layer], t["qkv_b"][layer])
+            q, k, v = qkv.view(B, T, 3, c.NH, c.HS).permute(2, 0, 3, 1, 4).unbind()  # (B, NH, T, HS)
+            t["k_cache"][layer, :, :, :T], t["v_cache"][layer, :, :, :T] = k, v
+            y = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=c.attention_scale(layer))
+            x = x + F.linear(y.transpose(1, 2).reshape(B, T, c.C), t["proj_w"][layer], t["proj_b"][layer])
+            n = F.layer_norm(x, (c.C,), t["ln2_w"][layer], t["ln2_b"][layer], c.eps)
+            h = self._activation(F.linear(n, t["fc_w"][layer], t["fc_b"][layer]))
+            x = x + F.linear(h, t["fc2_w"][layer], t["fc2_b"][layer])
+        rows = torch.arange(B, device=x.device)
+        last = x[rows, t["lengths"].long() - 1]  # (B, C)
+        last = F.layer_norm(last, (c.C,), t["lnf_w"], t["lnf_b"], c.eps)
+        t["logits"].copy_(F.linear(last, t["head_w"]))
+
+    def _activation(self, x: torch.Tensor) -> torch.Tensor:
+        if self.config.activation == "relu":
+            return F.relu(x)
+        return F.gelu(x, approximate="tanh" if self.config.activation == "gelu_tanh" else "none")

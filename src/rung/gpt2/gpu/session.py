@@ -1,0 +1,211 @@
+"""The state of a batch that is being written, at fixed addresses: what is captured once serves every token."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import torch
+
+from rung.cuda.launch import Argument, Build, LaunchConfig, Module
+from rung.dtypes import Dtype
+from rung.errors import RungError
+from rung.gpt2.config import Config
+from rung.gpt2.gpu.choice import Choice
+from rung.gpt2.gpu.operands import dims
+from rung.gpt2.gpu.prefill import Prefill
+from rung.gpt2.sampling import Sampling
+from rung.kernel import INCLUDE, Device, Prepared, Rung
+from rung.operation import Tensors
+
+RING = 4096  # steps that the host may lag behind
+MOST_STOPS = 64
+THREADS = 256
+
+
+@dataclass(frozen=True)
+class Work:
+    """How steps are carried out: which rung, and whether and how far launches are recorded in a graph."""
+
+    rung: Rung
+    tuning: Mapping[str, int]
+    graph: bool = True
+    steps: int = 8  # tokens of one graph launch
+
+
+class Session:
+    """`rows` sequences of up to `capacity` tokens. `begin`, then `step` as often as wanted; `seen` tells how far it is."""
+
+    def __init__(
+        self,
+        config: Config,
+        operands: Tensors,
+        real: Dtype,
+        device: Device,
+        rows: int,
+        capacity: int,
+        work: Work,
+    ) -> None:
+        self.config, self.rows, self.capacity, self.work = config, rows, capacity, work
+        self.device: Device = device
+        self.where = torch.device("cuda" if device == "cuda" else "cpu")
+        self._real = real
+        self.tensors = {**operands, **self._state(operands)}
+        self.tensors["wpe"] = operands["wpe"][:capacity]
+        values = work.rung.operation.complete(dims(config, rows, capacity))
+        bound = {o.name for o in work.rung.operation.operands}
+        self.decode: Prepared = work.rung.prepare(
+            {n: t for n, t in self.tensors.items() if n in bound},
+            values,
+            real,
+            device=device,
+            tuning=work.tuning,
+        )
+        self._ring = self._host((RING, rows))
+        self._published = self._host((1,))
+        self._advance = {grown: self._bind_advance(grown) for grown in (0, 1)}
+        self._prefill = Prefill(config, self.tensors, rows, capacity)
+        self._choice = Choice(self.tensors, rows, config.vocabulary, real, device)
+        self._graphs: dict[tuple[bool, int], torch.cuda.CUDAGraph] = {}
+        self.enqueued = 0
+
+    def _state(self, operands: Tensors) -> Tensors:
+        c, rows, T = self.config, self.rows, self.capacity
+
+        def whole(*shape: int) -> torch.Tensor:
+            return torch.zeros(shape, dtype=torch.int32, device=self.where)
+
+        cache = (c.layers, rows, c.NH, T, c.HS)
+        return {
+            "tokens": whole(rows),
+            "lengths": whole(rows),
+            "history": whole(rows, T),
+            "k_cache": torch.zeros(cache, dtype=self._real.torch, device=self.where),
+            "v_cache": torch.zeros(cache, dtype=self._real.torch, device=self.where),
+            "logits": torch.empty(rows, c.vocabulary, device=self.where),
+            "next": whole(rows),
+            "done": whole(rows),
+            "steps": whole(1),
+            "limits": whole(rows),
+            "stop_tokens": whole(MOST_STOPS),
+            "stops": whole(1),
+        }
+
+    def _host(self, shape: tuple[int, ...]) -> torch.Tensor:
+        # Memory of the host that the GPU writes to directly; with unified addresses it has one address on both sides.
+        return torch.zeros(shape, dtype=torch.int32, pin_memory=self.device == "cuda")
+
+    def _bind_advance(self, grown: int) -> Callable[[], None]:
+        module = _advance_module(self.device)
+        names = ("next", "tokens", "lengths", "history", "done", "steps", "limits", "stop_tokens", "stops")
+        arguments: list[Argument] = [("pointer", self.tensors[n]) for n in names]
+        arguments += [("u64", self._ring.data_ptr()), ("u64", self._published.data_ptr())]
+        arguments += [("i32", n) for n in (self.rows, self.capacity, RING, grown)]
+        config = LaunchConfig(grid=(1, 1, 1), block=(THREADS, 1, 1), pdl=True)
+        module.prepare("advance", config)
+        return module.bind("advance", config, arguments)
+
+    # ---- a batch ------------------------------------------------------------------------------------------------
+
+    def begin(
+        self,
+        prompts: Sequence[Sequence[int]],
+        limits: Sequence[int],
+        stop_tokens: Sequence[int],
+        sampling: Sampling,
+        seed: int,
+        sequences: Sequence[int],
+    ) -> None:
+        """Prompts in, first tokens out (they are published as step 0)."""
+        if len(stop_tokens) > MOST_STOPS:
+            raise RungError(f"{len(stop_tokens)} stop tokens are more than the {MOST_STOPS} that a step looks for.")
+        t, missing = self.tensors, self.rows - len(prompts)
+        # Rows that are not asked for repeat the last prompt, ended from the start.
+        prompts = [*prompts, *[prompts[-1]] * missing]
+        self._settle()
+        self._published.zero_()
+        t["limits"].copy_(torch.tensor([*limits, *[0] * missing], dtype=torch.int32))
+        t["done"].copy_(torch.tensor([0] * len(limits) + [1] * missing, dtype=torch.int32))
+        t["steps"].zero_()
+        t["stops"].fill_(len(stop_tokens))
+        if stop_tokens:
+            t["stop_tokens"][: len(stop_tokens)] = torch.tensor(
+                list(stop_tokens), dtype=torch.int32, device=self.where
+            )
+        self._choice.begin(sampling, seed, [*sequences, *[0] * missing], prompts)
+        self._prefill.run(prompts)
+        self._choice.run()
+        self._advance[0]()
+        self.enqueued = 1
+
+    def _settle(self) -> None:
+        if self.device == "cuda":
+            torch.cuda.synchronize()
+
+    def step(self) -> None:
+        """One token for each row, launch by launch."""
+        self.decode.run()
+        self._choice.run(after_pick=True)
+        self._advance[1]()
+
+    def enqueue(self, steps: int) -> None:
+        """Let the GPU take so many steps, in as few launches as the work allows."""
+        while steps > 0:
+            together = self.work.steps if self.work.graph and steps >= self.work.steps else 1
+            self._enqueue(together)
+            self.enqueued += together
+            steps -= together
+
+    def _enqueue(self, together: int) -> None:
+        if not self.work.graph or self.device != "cuda":
+            for _ in range(together):
+                self.step()
+            return
+        self.graph(together).replay()
+
+    def graph(self, together: int) -> torch.cuda.CUDAGraph:
+        """So many steps as one launch, captured when first asked for."""
+        key = (self._choice.greedy, together)
+        if key not in self._graphs:
+            torch.cuda.synchronize()
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+                for _ in range(together):
+                    self.step()
+            self._graphs[key] = graph
+        return self._graphs[key]
+
+    @property
+    def seen(self) -> int:
+        """Steps whose tokens the host can read."""
+        return int(self._published_view[0])
+
+    @property
+    def _published_view(self) -> torch.Tensor:
+        return self._published
+
+    def tokens(self, step: int) -> list[int]:
+        """The rows' tokens of a step that was seen; -1 where a sequence had ended."""
+        row: list[int] = self._ring[step % RING].tolist()
+        return row
+
+
+@cache
+def _advance_module(device: Device) -> Module:
+    source = Path(__file__).parent / "advance.cu"
+    build = Build(
+        source=source.read_text(encoding="utf-8"),
+        origin=str(source),
+        kernels=("advance",),
+        defines=(("RUNG_F32", "1"),),
+        include=(str(INCLUDE),),
+    )
+    if device == "cuda":
+        from rung.cuda import launch
+
+        return launch.load(build)
+    from rung.cuda import emulator
+
+    return emulator.load(build, settings=emulator.Settings())
