@@ -66,7 +66,7 @@ def _saved(config: tuple[tuple[str, Any], ...]) -> Path:
 @cache
 def reference(folder: Path) -> GPT2LMHeadModel:
     """What transformers makes of a folder."""
-    return GPT2LMHeadModel.from_pretrained(folder, attn_implementation="eager").eval()
+    return GPT2LMHeadModel.from_pretrained(folder, attn_implementation="eager", dtype=torch.float32).eval()
 
 
 @cache

@@ -85,7 +85,7 @@ def generate(
         typer.Option(help="Swap one rung: attention=5 or gelu=my_kernel.cu; may be given again."),
     ] = None,
     threads: Annotated[int | None, typer.Option(help="CPU threads; by default as many as there are.")] = None,
-) -> int:
+) -> None:
     """Write text with a GPT-2 model.
 
     rung generate "Once upon a time"
@@ -140,7 +140,8 @@ def generate(
         _print(run.completions, _figures(chosen, run) if stats else None, json_)
     if stats and not json_:
         print(_summary(_figures(chosen, run)), file=sys.stderr)
-    return 130 if run.interrupted else 0
+    if run.interrupted:
+        raise typer.Exit(130)
 
 
 def _prompts(prompt: str | None, file: Path | None) -> list[str]:

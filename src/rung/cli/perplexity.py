@@ -45,6 +45,5 @@ def perplexity(
     if json_:
         print(json.dumps({"perplexity": result.perplexity, "loss": result.loss, "tokens": result.tokens}))
     else:
-        print(
-            f"perplexity {result.perplexity:.4f} ({result.loss:.4f} nats a token) over {result.tokens:,} tokens"
-        )
+        loss = f"{result.loss:.4f} nats a token"
+        print(f"perplexity {result.perplexity:.4f} ({loss}) over {result.tokens:,} tokens")

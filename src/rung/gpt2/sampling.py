@@ -137,10 +137,11 @@ def choose(logits: torch.Tensor, sampling: Sampling, uniforms: Sequence[float]) 
     if sampling.temperature == 0:
         return logits.argmax(-1)
     cumulative = distribution(logits, sampling).double().cumsum(-1)
-    u = torch.tensor(uniforms, dtype=torch.float64)[:, None] * cumulative[:, -1:]
+    total = cumulative[:, -1:].contiguous()
+    u = torch.tensor(uniforms, dtype=torch.float64, device=logits.device)[:, None] * total
     chosen = torch.searchsorted(cumulative, u, right=True).squeeze(-1)
     # u < 1, but its product with the sum may round up to the sum: then the last token with any probability.
-    return torch.minimum(chosen, torch.searchsorted(cumulative, cumulative[:, -1:]).squeeze(-1))
+    return torch.minimum(chosen, torch.searchsorted(cumulative, total).squeeze(-1))
 
 
 def log_probability(logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:

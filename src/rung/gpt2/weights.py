@@ -159,7 +159,7 @@ def _locate(files: list[TensorFile], config: Config) -> dict[str, tuple[TensorFi
                 )
             if shape != wanted[name]:
                 raise RungError(
-                    f"{file.path}: tensor {key!r} has shape {shape}, where config.json makes it {wanted[name]}."
+                    f"{file.path}: tensor {key!r} has shape {shape}, but config.json asks for {wanted[name]}."
                 )
             found[name] = (file, key)
     for name in wanted:

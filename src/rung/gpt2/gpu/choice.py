@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
-
 from rung.dtypes import Dtype
 from rung.gpt2.sampling import Sampling
 from rung.kernel import Device

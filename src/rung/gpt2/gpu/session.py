@@ -120,7 +120,9 @@ class Session:
     ) -> None:
         """Prompts in, first tokens out (they are published as step 0)."""
         if len(stop_tokens) > MOST_STOPS:
-            raise RungError(f"{len(stop_tokens)} stop tokens are more than the {MOST_STOPS} that a step looks for.")
+            raise RungError(
+                f"{len(stop_tokens)} stop tokens are more than the {MOST_STOPS} that a step looks for."
+            )
         t, missing = self.tensors, self.rows - len(prompts)
         # Rows that are not asked for repeat the last prompt, ended from the start.
         prompts = [*prompts, *[prompts[-1]] * missing]

@@ -69,7 +69,7 @@ def begin() -> Compilation | None:
     if os.environ.get("RUNG_NATIVE") == "0":
         return None
     if _begun is None:
-        compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")
+        compiler = os.environ.get("RUNG_CXX") or shutil.which("g++") or shutil.which("clang++")
         if compiler is None:
             return None
         _begun = _begin(compiler)

@@ -1,0 +1,230 @@
+"""`rung generate` and `rung perplexity`, as typed by a user."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import gpt2_models as models
+import rung
+from rung.cli import main
+
+GREEDY = ["-t", "0", "-n", "12"]
+
+
+@pytest.fixture
+def command(capsys: pytest.CaptureFixture[str]):  # type: ignore[no-untyped-def]
+    """Runs a command; gives exit code, stdout and stderr."""
+
+    def run(*words: str) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as ended:
+            main(list(words))
+        captured = capsys.readouterr()
+        return int(ended.value.code or 0), captured.out, captured.err
+
+    return run
+
+
+def piped(monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
+
+
+class Terminal(io.StringIO):
+    """A terminal that notes each write."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.writes: list[str] = []
+
+    def isatty(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        self.writes.append(text)
+        return super().write(text)
+
+
+def expected(prompt: str, tokens: int = 12) -> str:
+    return rung.load().generate(prompt, temperature=0, max_new_tokens=tokens).text
+
+
+def refused(result: tuple[int, str, str], *words: str) -> None:
+    code, out, err = result
+    assert (code, out) == (2, "")
+    assert err.startswith("rung: ") and err.count("\n") == 1, err
+    for word in words:
+        assert word in err, err
+
+
+def test_a_prompt_is_continued_by_the_model_inside(command) -> None:  # type: ignore[no-untyped-def]
+    code, out, err = command("generate", "Once upon a time", *GREEDY)
+    assert (code, err) == (0, "")
+    assert out == "Once upon a time" + expected("Once upon a time") + "\n"
+    assert (
+        command("generate", "Once upon a time", "--no-echo", *GREEDY)[1]
+        == expected("Once upon a time") + "\n"
+    )
+
+
+def test_a_prompt_comes_from_standard_input(command, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    for words in ([], ["-"]):
+        piped(monkeypatch, "The naïve fox\n".encode())
+        code, out, _ = command("generate", *words, *GREEDY)
+        assert (code, out) == (0, "The naïve fox" + expected("The naïve fox") + "\n")
+
+
+def test_a_file_of_prompts_leaves_blank_lines_out(command, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    file = tmp_path / "prompts.txt"
+    file.write_text("The king\n\n   \nThe fox\n")
+    code, out, err = command("generate", "--prompts", str(file), *GREEDY)
+    assert code == 0 and "2 blank lines" in err and err.count("\n") == 1
+    assert out == f"The king{expected('The king')}\n---\nThe fox{expected('The fox')}\n"
+
+
+def test_json_has_one_object_a_text(command, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    file = tmp_path / "prompts.txt"
+    file.write_text("The king\nThe fox\n")
+    words = ["--num-samples", "2", "--json", "--stats", "--logprobs", "--seed", "4", "-n", "6"]
+    code, out, err = command("generate", "--prompts", str(file), *words)
+    objects = [json.loads(line) for line in out.splitlines()]
+    assert (code, err) == (0, "")
+    assert [(o["prompt"], o["sample"]) for o in objects] == [
+        (p, s) for p in ("The king", "The fox") for s in (0, 1)
+    ]
+    for o in objects:
+        assert len(o["tokens"]) == len(o["logprobs"]) == 6
+        assert not o["text"].startswith(o["prompt"])
+        assert o["stats"]["new_tokens"] == 24 and o["stats"]["tokens_per_s"] > 0 and o["seed"] == 4
+
+
+def test_a_terminal_gets_the_text_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    for extra, streamed in (([], True), (["--no-stream"], False)):
+        terminal = Terminal()
+        monkeypatch.setattr(sys, "stdout", terminal)
+        with pytest.raises(SystemExit):
+            main(["generate", "Once upon a time", *GREEDY, *extra])
+        assert terminal.getvalue() == "Once upon a time" + expected("Once upon a time") + "\n"
+        assert (len(terminal.writes) > 10) == streamed
+
+
+def test_stops_are_taken_as_text_number_and_token(command) -> None:  # type: ignore[no-untyped-def]
+    model = rung.load()
+    whole = model.generate("Once upon a time", temperature=0, max_new_tokens=12)
+    token = whole.tokens[5]
+    until = model.tokenizer.decode(whole.tokens[: whole.tokens.index(token)])
+    words = ["generate", "Once upon a time", "--no-echo", *GREEDY]
+    assert command(*words, "--stop-token", str(token))[1] == until + "\n"
+    text = model.tokenizer.decode([token])
+    assert command(*words, "--stop", text)[1] == whole.text[: whole.text.index(text)] + "\n"
+    refused(command(*words, "--stop-token", "no such token"), "--stop-token", "--stop")
+    assert command(*words, "--stop-token", "<|endoftext|>")[1] == whole.text + "\n"
+
+
+def test_stats_tell_times_speed_and_memory(command) -> None:  # type: ignore[no-untyped-def]
+    _, _, err = command("generate", "Once", "--stats", *GREEDY)
+    for word in ("loaded in", "prompt tokens in", "12 new ones at", "tokens/s", "MB"):
+        assert word in err
+
+
+def test_a_folder_and_a_dtype_are_taken(command) -> None:  # type: ignore[no-untyped-def]
+    folder = models.saved()
+    for dtype in ("f32", "bfloat16", "int8"):
+        code, out, _ = command(
+            "generate", "Once", "--model", str(folder), "--dtype", dtype, "--json", *GREEDY
+        )
+        assert code == 0 and len(json.loads(out)["tokens"]) == 12
+    assert json.loads(command("generate", "Once", "-m", str(folder), "--dtype", "f32", "--json", *GREEDY)[1])[
+        "tokens"
+    ] == models.reference_greedy(folder, models.ours(folder).tokenizer.encode("Once"), 12)
+
+
+def test_bad_input_is_refused_in_one_sentence(command, monkeypatch, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    refused(command("generate", ""), "prompt is empty")
+    refused(command("generate", "x", "-t", "-1"), "temperature is -1")
+    refused(command("generate", "x", "--top-p", "0"), "top-p is 0")
+    refused(command("generate", "x " * 2000), "context", "--slide")
+    refused(command("generate", "x", "-m", "no/such/model"), "no/such/model")
+    refused(command("generate", "x", "-m", "no-such-model", "--offline"), "no-such-model", "offline")
+    refused(command("generate", "x", "--logprobs"), "--json")
+    refused(command("generate", "x", "--kernel", "gelu"), "OPERATION=RUNG")
+    refused(command("generate", "x", "--kernel", "gelu=2"), "emulator")
+    refused(command("generate", "x", "--plan", "fastest"), "'fastest'")
+    refused(command("generate", "x", "--threads", "0"), "threads is 0")
+    refused(command("generate", "x", "--seed", "-4"), "seed is -4")
+    piped(monkeypatch, b"good\nbad \xff\xfe")
+    refused(command("generate"), "standard input", "UTF-8", "line 2")
+    piped(monkeypatch, b"")
+    refused(command("generate"), "prompt is empty")
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stdin", terminal)
+    refused(command("generate"), "there is no prompt")
+    file = tmp_path / "prompts"
+    refused(command("generate", "--prompts", str(file)), str(file), "cannot be read")
+    file.write_text("\n \n")
+    refused(command("generate", "--prompts", str(file)), str(file), "no prompt")
+    file.write_bytes(b"a\n\x80")
+    refused(command("generate", "--prompts", str(file)), str(file), "line 2")
+    refused(command("generate", "x", "--prompts", str(file)), "both")
+
+
+def test_perplexity_prints_its_figure(command, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    file = tmp_path / "text"
+    file.write_text(models.TEXT)
+    folder = str(models.saved())
+    code, out, _ = command("perplexity", folder, str(file), "--stride", "16")
+    figures = json.loads(command("perplexity", folder, str(file), "--stride", "16", "--json")[1])
+    assert code == 0 and out.startswith(f"perplexity {figures['perplexity']:.4f} ")
+    refused(command("perplexity", folder, str(tmp_path / "none")), "cannot be read")
+    refused(command("perplexity", folder, str(file), "--stride", "65"), "stride is 65")
+    refused(command("perplexity", folder, str(file), "--context", "65"), "context is 65")
+    file.write_bytes(b"\xff")
+    refused(command("perplexity", folder, str(file)), "UTF-8")
+    file.write_text("")
+    refused(command("perplexity", folder, str(file)), "too short")
+
+
+def test_ctrl_c_ends_with_what_was_written() -> None:
+    words = ["generate", "Once upon a time", "-n", "100000", "--slide", "--stats"]
+    import pty
+
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "rung", *words],
+        stdout=theirs,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": "src"},
+    )
+    os.close(theirs)
+    seen = b""
+    while len(seen) < 200:
+        seen += os.read(ours, 1024)
+    began = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    assert process.stderr is not None
+    err = process.stderr.read().decode()
+    assert process.wait(timeout=30) == 130
+    assert time.monotonic() - began < 10
+    assert "tokens/s" in err and "Traceback" not in err and "Aborted" not in err
+    assert seen.startswith(b"Once upon a time")
+
+
+def test_neither_transformers_nor_the_hub_is_imported_for_the_model_inside() -> None:
+    code = (
+        "import sys; from rung.cli import main\n"
+        "try: main(['generate', 'Once', '-n', '2'])\n"
+        "except SystemExit: pass\n"
+        "large = {'transformers', 'huggingface_hub', 'triton', 'scipy', 'cuda.core', 'rich.progress'}\n"
+        "print(sorted(large & set(sys.modules)), file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": "src"}
+    )
+    assert done.stderr.strip() == "[]"
