@@ -128,19 +128,26 @@ __device__ __forceinline__ Vec<float, 4> load_four(const Real* from, int count, 
     return v;
 }
 
-// Stores the block's tile of an M x OC output. `finish(v, row, col, count, whole)` may rework four sums of a row.
+// Stores the block's tile of an M x OC output. `finish(v, row, col, count, whole)` may rework four sums of a row, bias
+// added: `count` of them lie inside, and `whole` says whether their address allows one vector.
 template <class Finish>
-__device__ __forceinline__ void store_tile(const Sums& sum, int m0, int n0, int M, int OC, Real* out, Finish finish)
+__device__ __forceinline__ void store_tile(const Sums& sum, int m0, int n0, int M, int OC, const Real* bias, Real* out,
+                                           Finish finish)
 {
+    const bool whole = OC % 4 == 0;
 #pragma unroll
-    for (int i = 0; i < 8; i++) {
-        const int row = m0 + first_row() + i % 4 + i / 4 * (WM / 2);
+    for (int half = 0; half < 2; half++) {
+        const int col = n0 + first_col() + half * (WN / 2);
+        if (col >= OC) continue;
+        Vec<float, 4> b = {};
+        if (bias) b = load_four(bias + col, OC - col, whole);
 #pragma unroll
-        for (int half = 0; half < 2; half++) {
-            const int col = n0 + first_col() + half * (WN / 2);
-            if (row >= M || col >= OC) continue;
-            const bool whole = OC % 4 == 0;
-            Vec<float, 4> v = {sum[i][half * 4], sum[i][half * 4 + 1], sum[i][half * 4 + 2], sum[i][half * 4 + 3]};
+        for (int i = 0; i < 8; i++) {
+            const int row = m0 + first_row() + i % 4 + i / 4 * (WM / 2);
+            if (row >= M) continue;
+            Vec<float, 4> v;
+#pragma unroll
+            for (int j = 0; j < 4; j++) v[j] = sum[i][half * 4 + j] + b[j];
             finish(v, row, col, OC - col, whole);
             Real* target = out + size_t(row) * OC + col;
             if (whole) {
@@ -155,12 +162,9 @@ __device__ __forceinline__ void store_tile(const Sums& sum, int m0, int n0, int 
     }
 }
 
-__device__ __forceinline__ void add_bias(Vec<float, 4>& v, const Real* bias, int col, int count, bool whole)
+struct Unchanged
 {
-    if (bias == nullptr) return;
-    const Vec<float, 4> b = load_four(bias + col, count, whole);
-#pragma unroll
-    for (int j = 0; j < 4; j++) v[j] += b[j];
-}
+    __device__ __forceinline__ void operator()(Vec<float, 4>&, int, int, int, bool) const {}
+};
 
 }  // namespace fma_tile

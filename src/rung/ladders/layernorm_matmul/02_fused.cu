@@ -51,7 +51,5 @@ extern "C" __global__ void __launch_bounds__(THREADS, 512 / THREADS)
         if (m0 + r >= M || c >= C) return 0.0f;
         return (value - means[r]) * rstds[r] * to_float(ln_weight[c]) + to_float(ln_bias[c]);
     });
-    store_tile(sum, m0, n0, M, OC, out, [&](Vec<float, 4>& v, int, int col, int count, bool whole) {
-        add_bias(v, bias, col, count, whole);
-    });
+    store_tile(sum, m0, n0, M, OC, bias, out, Unchanged{});
 }

@@ -33,8 +33,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 512 / THREADS)
     const int m0 = blockIdx.y * BM, n0 = blockIdx.x * BN;
     Sums sum = {};
     multiply_tiles(sum, x, weight, m0, n0, M, OC, C);
-    store_tile(sum, m0, n0, M, OC, out, [&](Vec<float, 4>& v, int, int col, int count, bool whole) {
-        add_bias(v, bias, col, count, whole);
+    store_tile(sum, m0, n0, M, OC, bias, out, [](Vec<float, 4>& v, int, int, int, bool) {
 #pragma unroll
         for (int j = 0; j < 4; j++) v[j] = gelu(v[j]);
     });
