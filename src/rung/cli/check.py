@@ -131,6 +131,6 @@ def _remark(report: Any) -> str:
     if report.nondeterministic:
         parts.append("nondeterministic")
     if report.left_out and not report.reason:
-        rules = {r.partition(" needs ")[2] or r for r in report.left_out.values()}
-        parts.append(f"{len(report.left_out)} cases left out (needs {'; '.join(sorted(rules))})")
+        rules = {r.removeprefix(f"{report.rung} ") for r in report.left_out.values()}
+        parts.append(f"{len(report.left_out)} cases left out ({'; '.join(sorted(rules))})")
     return " ".join(parts)

@@ -7,6 +7,7 @@ at, and inputs must be as they were. The verdict is one `Report` for each rung a
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
@@ -22,6 +23,7 @@ from rung.lab.storage import GuardedStorage
 from rung.operation import Case, Operation, Tensors, Values
 
 SEEDS = 5
+PATIENCE = 5.0  # seconds: a case whose single run is forecast to take longer is left out, and said so
 Verdict = Literal["ok", "failed", "compiled", "skipped"]
 
 
@@ -76,7 +78,12 @@ def check(
         return report
     if device == "cuda":
         torch.cuda.synchronize()
+    pace = 0.0  # seconds a FLOP at the largest case so far: only the naive rungs have to care
     for index, (one, values) in enumerate(cases):
+        flops = rung.operation.cost(values, dtype_named(dtype).size).flops
+        if pace * flops > PATIENCE:
+            report.left_out[one.name] = f"{rung.full_name} would take {pace * flops:.0f} s a run"
+            continue
         try:
             trial = _Trial(rung, dtype_named(dtype), one, values, device, tuning, report)
             trial.run(seed=seed + index, thorough=index == 0)
@@ -88,6 +95,7 @@ def check(
             report.verdict, report.reason, report.case = "failed", text, one.name
             return report
         report.cases += 1
+        pace = trial.seconds / flops if flops else pace
     return report
 
 
@@ -161,6 +169,7 @@ class _Trial:
         self.rung, self.dtype, self.case, self.values = rung, dtype, case, values
         self.device, self.tuning, self.report = device, tuning, report
         self.operation: Operation = rung.operation
+        self.seconds = 0.0  # the fastest single run so far
 
     def run(self, *, seed: int, thorough: bool) -> None:
         names = self._bound()
@@ -287,12 +296,15 @@ class _Trial:
         return first
 
     def _go(self, prepared: Prepared) -> None:
+        start = time.perf_counter()
         prepared.run()
         if self.device == "cuda":
             try:
                 torch.cuda.synchronize()
             except RuntimeError as error:
                 raise _Failure(f"the GPU reports: {str(error).splitlines()[0]}") from None
+        took = time.perf_counter() - start
+        self.seconds = min(self.seconds or took, took)
         self.report.runs += 1
 
     def _look_around(self, before: Tensors) -> None:
