@@ -12,14 +12,13 @@ bind = { stride_B = "q_stride_B", stride_NH = "q_stride_NH", stride_T = "q_strid
 
 [define]
 HS = "C // NH"
-# as many on a multiprocessor as its shared memory holds, for the compiler to fit its registers to
-BLOCKS = "max(1, min(3, 232448 // (1024 + 4 * (BR * (HS + 4) + 2 * BC * HS + BR * (BC + BC // TN)))))"
 
 [tune]
 BR = [64, 128]
 BC = [64, 32]
 TM = [4, 8]
 TN = [4, 8]
+BLOCKS = [2, 3, 1]  # on a multiprocessor at once, for the compiler to fit its registers to
 
 [[launch]]
 kernel = "flash"

@@ -1,0 +1,136 @@
+"""Causal self-attention in which a query sees only the last `window` keys, its own among them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from rung.operation import Case, Cost, Library, Operand, Operation, Tensors, Values
+
+QUERIES_AT_ONCE = 1024  # bounds the reference's memory at T in the thousands
+
+
+def heads_of(part: int) -> Callable[[torch.Tensor, Values], torch.Tensor]:
+    """The view (B, NH, T, HS) of the queries (0), keys (1) or values (2) inside qkv (B, T, 3 C)."""
+
+    def view(qkv: torch.Tensor, v: Values) -> torch.Tensor:
+        B, T, NH, HS = (int(v[n]) for n in ("B", "T", "NH", "HS"))
+        return qkv.view(B, T, 3, NH, HS)[:, :, part].transpose(1, 2)
+
+    return view
+
+
+def merged(o: torch.Tensor) -> torch.Tensor:
+    """(B, NH, T, HS) -> (B, T, C)"""
+    return o.transpose(1, 2).flatten(2)
+
+
+def seen(T: int, window: int, start: int, end: int, device: torch.device) -> torch.Tensor:
+    """Which keys the queries start ... end - 1 look at: (end - start, T)."""
+    query = torch.arange(start, end, device=device)[:, None]
+    key = torch.arange(T, device=device)
+    return (key <= query) & (key > query - window)
+
+
+def reference(t: Tensors, v: Values) -> Tensors:
+    q, k, values = t["q"], t["k"], t["v"]
+    T, window = q.shape[2], int(v["window"])
+    o, lse = [], []
+    for start in range(0, T, QUERIES_AT_ONCE):
+        end = min(T, start + QUERIES_AT_ONCE)
+        scores = q[:, :, start:end] @ k.transpose(2, 3) * v["scale"]
+        scores.masked_fill_(~seen(T, window, start, end, q.device), -torch.inf)
+        lse.append(scores.logsumexp(3))
+        o.append(scores.softmax(3) @ values)
+    return {"out": merged(torch.cat(o, 2)), "lse": torch.cat(lse, 2)}
+
+
+def cost(v: Values, size: int) -> Cost:
+    T, full = v["T"], min(v["T"], v["window"])
+    scores = full * (full + 1) / 2 + (T - full) * full
+    return Cost(flops=4 * v["B"] * v["C"] * scores, bytes=4 * v["B"] * T * v["C"] * size)
+
+
+def torch_masked(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, window: int, dtype: str
+) -> torch.Tensor:
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = dtype == "tf32"
+    T = q.shape[2]
+    scores = q @ k.transpose(2, 3) * scale
+    scores.masked_fill_(~seen(T, window, 0, T, q.device), -torch.inf)
+    o = scores.softmax(3) @ v
+    torch.backends.cuda.matmul.allow_tf32 = before
+    return merged(o)
+
+
+def sdpa(backend: SDPBackend) -> Callable[..., torch.Tensor]:
+    """torch's scaled_dot_product_attention under a mask, held to one of its backends."""
+
+    def run(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, window: int) -> torch.Tensor:
+        T = q.shape[2]
+        with sdpa_kernel(backend):
+            mask = seen(T, window, 0, T, q.device)
+            return merged(F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale))
+
+    return run
+
+
+OPERATION = Operation(
+    name="local_attention",
+    summary="out = softmax(q k^T scale, over the last `window` keys up to the query's own) v, for every head",
+    story="A window lets the cost grow with T instead of T squared, if a kernel leaves out what it hides.",
+    dims=("B", "T", "C", "NH"),
+    derived={"HS": "C // NH"},
+    scalars={"scale": "1 / sqrt(C // NH)", "window": 128},
+    operands=(
+        Operand("qkv", ("B", "T", "3 * C")),
+        Operand("q", ("B", "NH", "T", "HS"), view_of="qkv", view=heads_of(0)),
+        Operand("k", ("B", "NH", "T", "HS"), view_of="qkv", view=heads_of(1)),
+        Operand("v", ("B", "NH", "T", "HS"), view_of="qkv", view=heads_of(2)),
+        Operand("out", ("B", "T", "C"), role="out"),
+        Operand("lse", ("B", "NH", "T"), role="out", dtype="f32", optional=True, nullable=True),
+    ),
+    reference=reference,
+    cost=cost,
+    reduction="HS * T",  # two sums deep
+    cases=(
+        Case("odd", dict(B=2, T=7, C=64, NH=2, window=3)),
+        Case("one token", dict(B=1, T=1, C=32, NH=1)),
+        Case("a window of one", dict(B=1, T=9, C=32, NH=1, window=1)),
+        Case("the window is the row", dict(B=1, T=33, C=64, NH=1, window=33)),
+        Case("prime", dict(B=1, T=67, C=32, NH=1, window=13)),
+        Case("across tiles", dict(B=1, T=150, C=32, NH=1, window=65)),
+        # Not in tf32: scores of 16 and more leave its ten bits an error of several per cent in a probability.
+        Case(
+            "large values",
+            dict(B=1, T=18, C=32, NH=1, window=5),
+            magnitude=4.0,
+            dtypes=("f32", "f16", "bf16"),
+        ),
+        Case("heads of 80", dict(B=1, T=9, C=80, NH=1, window=4)),
+        Case("heads of 128", dict(B=1, T=300, C=128, NH=1, window=100), where="cuda"),
+        Case("gpt2", dict(B=4, T=64, C=768, NH=12), where="cuda"),
+        Case("gpt2, prime", dict(B=2, T=199, C=768, NH=12), where="cuda"),
+        Case("gpt2-xl, full context", dict(B=1, T=1024, C=1600, NH=25), where="cuda"),
+    ),
+    shapes={
+        "b4t64": dict(B=4, T=64, C=768, NH=12),
+        "b8t1024": dict(B=8, T=1024, C=768, NH=12),
+        "b1h16n8192": dict(B=1, T=8192, C=1024, NH=16),
+    },
+    libraries=(
+        # In 16 bits its scores are rounded before the softmax, and leave the bound.
+        Library("torch", torch_masked, ("f32", "tf32"), note="Two products, a mask and a softmax in torch."),
+        Library("sdpa_math", sdpa(SDPBackend.MATH), note="torch's reference path, under a mask."),
+        Library(
+            "sdpa_efficient",
+            sdpa(SDPBackend.EFFICIENT_ATTENTION),
+            where="cuda",
+            note="xFormers' CUTLASS kernel under a mask, which it reads but does not skip by.",
+        ),
+    ),
+)
