@@ -158,10 +158,10 @@ def _print(rows: list[Any]) -> None:
             (
                 r.rung.partition("/")[2],
                 f"{r.cold_us:.2f}",
-                f"{r.cold_p20_us:.2f}-{r.cold_p80_us:.2f}",
+                "" if r.cold_p20_us is None else f"{r.cold_p20_us:.2f}-{r.cold_p80_us:.2f}",
                 "" if r.warm_us is None else f"{r.warm_us:.2f}",
-                f"{r.gbps:.0f}",
-                f"{r.tflops:.1f}",
+                "" if r.gbps is None else f"{r.gbps:.0f}",
+                "" if r.tflops is None else f"{r.tflops:.1f}",
                 f"{share:.0%}",
                 "" if r.library_ratio is None else f"{r.library_ratio:.2f}x",
                 r.against_before,

@@ -68,13 +68,13 @@ class Contestant:
         """One cold sample, on the next set of operands."""
         replay, count = self._units[self._next % len(self._units)]
         self._next += 1
-        self.cold.append(_seconds(replay) / count)
+        self.cold.append(seconds(replay) / count)
 
     def sample_warm(self) -> None:
         """One warm sample: the same operands again and again."""
         assert self._warm is not None
         replay, count = self._warm
-        self.warm.append(_seconds(replay) / count)
+        self.warm.append(seconds(replay) / count)
 
     def replay(self) -> None:
         """Run everything that was timed once more, for its outputs to be looked at."""
@@ -82,7 +82,7 @@ class Contestant:
             unit()
 
 
-def race(contestants: list[Contestant], *, seconds: float = 0.6, warm: bool = True) -> None:
+def race(contestants: list[Contestant], *, cap: float = 0.6, warm: bool = True) -> None:
     """Take cold samples turn by turn until each is known to half a percent, or its time is up."""
     spent = dict.fromkeys(range(len(contestants)), 0.0)
     running = set(spent)
@@ -92,8 +92,8 @@ def race(contestants: list[Contestant], *, seconds: float = 0.6, warm: bool = Tr
             start = time.perf_counter()
             one.sample()
             spent[index] += time.perf_counter() - start
-            enough = len(one.cold) >= MIN_SAMPLES and (statistics.settled(one.cold) or spent[index] > seconds)
-            if enough or (spent[index] > 5 * seconds and len(one.cold) >= 3):
+            enough = len(one.cold) >= MIN_SAMPLES and (statistics.settled(one.cold) or spent[index] > cap)
+            if enough or (spent[index] > 5 * cap and len(one.cold) >= 3):
                 running.discard(index)
     for one in contestants:
         if len(one.cold) < MIN_SAMPLES:
@@ -116,8 +116,8 @@ def _estimate(call: Callable[[], None]) -> float:
             if time.perf_counter() - start > 0.025:
                 break
     # A single call is all launch; many in a row show what the GPU itself takes.
-    took = _seconds(lambda: _repeat(call, 5)) / 5
-    return took if took > 2e-4 else _seconds(lambda: _repeat(call, CALLS)) / CALLS
+    took = seconds(lambda: _repeat(call, 5)) / 5
+    return took if took > 2e-4 else seconds(lambda: _repeat(call, CALLS)) / CALLS
 
 
 def _repeat(call: Callable[[], None], times: int) -> None:
@@ -125,7 +125,8 @@ def _repeat(call: Callable[[], None], times: int) -> None:
         call()
 
 
-def _seconds(work: Callable[[], None]) -> float:
+def seconds(work: Callable[[], object]) -> float:
+    """How long the GPU is busy with `work`, between two events."""
     start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     start.record()  # type: ignore[no-untyped-call]
     work()

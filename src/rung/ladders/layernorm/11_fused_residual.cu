@@ -70,14 +70,16 @@ layernorm(const Real* __restrict__ x, const Real* __restrict__ residual, const R
         r[i] = load(residual + first, i, C);
     }
 
-    // In 16 bit the rounded sum is what gets normalised, as if it had been read back.
+    // The unrounded sum is what gets normalised: rows far off zero would otherwise lose their small differences.
+    float n[VECTORS][VEC];
     float total = 0.0f;
 #pragma unroll
     for (int i = 0; i < VECTORS; ++i) {
 #pragma unroll
         for (int j = 0; j < VEC; ++j) {
-            a[i][j] = from_float<Real>(to_float(a[i][j]) + to_float(r[i][j]));
-            if (inside(i, j, C)) total += to_float(a[i][j]);
+            n[i][j] = to_float(a[i][j]) + to_float(r[i][j]);
+            a[i][j] = from_float<Real>(n[i][j]);
+            if (inside(i, j, C)) total += n[i][j];
         }
         store(sum + first, i, C, a[i]);
     }
@@ -88,7 +90,7 @@ layernorm(const Real* __restrict__ x, const Real* __restrict__ residual, const R
     for (int i = 0; i < VECTORS; ++i)
 #pragma unroll
         for (int j = 0; j < VEC; ++j) {
-            const float centred = to_float(a[i][j]) - mean;
+            const float centred = n[i][j] - mean;
             if (inside(i, j, C)) squares += centred * centred;
         }
     const float rstd = rsqrtf(warp_sum(squares) / C + eps);
@@ -98,7 +100,7 @@ layernorm(const Real* __restrict__ x, const Real* __restrict__ residual, const R
         const Vec<Real, VEC> w = load(weight, i, C), b = load(bias, i, C);
 #pragma unroll
         for (int j = 0; j < VEC; ++j)
-            a[i][j] = from_float<Real>((to_float(a[i][j]) - mean) * rstd * to_float(w[j]) + to_float(b[j]));
+            a[i][j] = from_float<Real>((n[i][j] - mean) * rstd * to_float(w[j]) + to_float(b[j]));
         store(out + first, i, C, a[i]);
     }
 }
