@@ -80,7 +80,8 @@ def evaluate(text: str | int | float, names: Mapping[str, Number]) -> Number:
     if isinstance(text, bool | int | float):
         return text
     try:
-        return _value(_parse(text), names, text)
+        value: Number = _value(_parse(text), names, text)
+        return value
     except (ZeroDivisionError, OverflowError, ValueError, TypeError, RecursionError) as error:
         raise RungError(f"the expression {text!r} has no value here: {error}.") from None
 

@@ -329,7 +329,7 @@ class CudaRung(Rung):
         steps: list[Callable[[], None]] = []
         for name, buffer in self.header.buffers.items():
             if buffer.zero:
-                steps.append(buffers[name].zero_)
+                steps.append(_zero_step(buffers[name]))
         for name, symbol in self.header.constants.items():
             steps.append(_constant_step(module, symbol, self._operand_tensor(name, tensors)))
         launched: list[tuple[str, LaunchConfig]] = []
@@ -424,6 +424,13 @@ class CudaRung(Rung):
         if names:
             text += f" and the values {', '.join(n for n in names if '_stride_' not in n)}"
         return text + f"; name one in [bind] ({self.operation.name})."
+
+
+def _zero_step(buffer: torch.Tensor) -> Callable[[], None]:
+    def step() -> None:
+        buffer.zero_()
+
+    return step
 
 
 def _constant_step(module: Module, symbol: str, tensor: torch.Tensor) -> Callable[[], None]:

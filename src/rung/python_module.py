@@ -81,7 +81,7 @@ def _constants(tree: ast.Module) -> dict[str, Any]:
         for target in targets:
             if isinstance(target, ast.Name) and target.id.isupper():
                 try:
-                    found[target.id] = ast.literal_eval(node.value)  # type: ignore[union-attr]
+                    found[target.id] = ast.literal_eval(node.value)  # type: ignore[attr-defined]
                 except ValueError:
                     continue
     return found

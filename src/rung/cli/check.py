@@ -46,10 +46,8 @@ def check(
 
     for name in dtype or []:
         dtype_named(name)
-    if device not in (None, "cuda", "emulator"):
-        raise RungError(f"--device {device} is not known; use cuda or emulator.")
     chosen = [r for r in catalogue.select(rung, file) if libraries or r.kind != "library"]
-    where = device or check_many.default_device()
+    where = check_many.device_named(device)
     work = check_many.tasks(
         chosen,
         device=where,
@@ -57,7 +55,7 @@ def check(
         case=case,
         dtypes=dtype or (),
         tuning=parse_tuning(tune),
-        quick=quick,  # type: ignore[arg-type]
+        quick=quick,
     )
     reports = list(_with_progress(check_many.check_all(work, jobs), len(work)))
     order = {(t.rung, t.dtype): i for i, t in enumerate(work)}

@@ -31,5 +31,5 @@ def list_(
         fields = ("name", "kind", "idea", "expect", "found", "provenance", "dtypes", "needs", "tune")
         console.print_json([{f: getattr(r, f) for f in fields} for r in ladder])
         return
-    rows = [(r.name, r.kind, " ".join(r.dtypes), r.idea) for r in ladder]
-    console.table(("rung", "kind", "dtypes", "idea"), rows)  # type: ignore[arg-type]
+    ideas = [(r.name, r.kind, " ".join(r.dtypes), r.idea) for r in ladder]
+    console.table(("rung", "kind", "dtypes", "idea"), ideas)

@@ -287,7 +287,7 @@ class _Race:
         reference = first.reference()
         first.poison()
         torch.cuda.synchronize()
-        torch.cuda._sleep(2_000_000)  # work on another stream would now read too early
+        timing.stall(2_000_000)  # work on another stream would now read too early
         contestant.replay()
         torch.cuda.synchronize()
         problem = self._compare(first, reference, row)
@@ -326,6 +326,14 @@ class _Race:
         if previous is not None and previous.full_name in timed:
             row.against_before = statistics.verdict(contestant.cold, timed[previous.full_name].cold)
 
+    def _optional_bytes(self, rung: Rung) -> int:
+        """What a rung moves beyond the operation's cost, because it takes an optional operand as well."""
+        extra = 0
+        for operand in self.operation.operands:
+            if operand.optional and not (operand.nullable or operand.view_of) and operand.name in rung.binds:
+                extra += math.prod(operand.size(self.values)) * element(operand.dtype, self.dtype).itemsize
+        return extra
+
     def _ceilings(
         self, row: Row, flops: float, size: float, seconds: float, ceilings: Ceilings | None
     ) -> None:
@@ -359,13 +367,8 @@ def _by_name(chosen: Sequence[Rung], name: str) -> Rung:
 
 def measure_ceilings() -> Ceilings:
     """Copy bandwidth (read and write counted) and the matrix rate of each number format, on this GPU."""
-    size = min(4 << 30, torch.cuda.mem_get_info()[0] // 4)
-    a = torch.zeros(size // 4, dtype=torch.float32, device="cuda")
-    b = torch.zeros_like(a)
-    # Not from a graph: there a copy becomes a node for the copy engine, which is a third slower than the SMs.
-    bandwidth = 2 * size / min(timing.seconds(lambda: b.copy_(a)) for _ in range(12))
-    del a, b
-    contestants = {}
+    bandwidth = _copy_bandwidth()
+    contestants: dict[str, timing.Contestant] = {}
     n = 8192
     held = {}
     for name, kind in (
@@ -381,6 +384,14 @@ def measure_ceilings() -> Ceilings:
     timing.race(list(contestants.values()), cap=0.5, warm=False)
     rate = {k: 2 * n**3 / statistics.summarise(c.cold).median for k, c in contestants.items()}
     return Ceilings(bandwidth, rate)
+
+
+def _copy_bandwidth() -> float:
+    size = min(4 << 30, torch.cuda.mem_get_info()[0] // 4)
+    a = torch.zeros(size // 4, dtype=torch.float32, device="cuda")
+    b = torch.zeros_like(a)
+    # Not from a graph: there a copy becomes a node for the copy engine, which is a third slower than the SMs.
+    return 2 * size / min(timing.seconds(lambda: b.copy_(a)) for _ in range(12))
 
 
 def _matmul(x: torch.Tensor, y: torch.Tensor, out: torch.Tensor, *, tf32: bool) -> Callable[[], None]:

@@ -18,6 +18,7 @@ from rung.dtypes import Dtype
 from rung.dtypes import dtype as dtype_named
 from rung.errors import RungError
 from rung.kernel import CudaRung, Device, Prepared, Rung
+from rung.lab import timing
 from rung.lab.compare import Deviation, compare
 from rung.lab.storage import GuardedStorage
 from rung.operation import Case, Operation, Tensors, Values
@@ -25,6 +26,7 @@ from rung.operation import Case, Operation, Tensors, Values
 SEEDS = 5
 PATIENCE = 5.0  # seconds: a case whose single run is forecast to take longer is left out, and said so
 Verdict = Literal["ok", "failed", "compiled", "skipped"]
+Order = Literal["forward", "reverse", "shuffled"]
 
 
 @dataclass
@@ -236,7 +238,7 @@ class _Trial:
         """New numbers behind the same pointers."""
         self._inputs(seed, lambda name, shape, kind: self.tensors[name])
 
-    def _prepare(self, order: str | None = None) -> Prepared:
+    def _prepare(self, order: Order | None = None) -> Prepared:
         emulation = None
         if self.device == "emulator" and isinstance(self.rung, CudaRung):
             from rung.cuda.emulator import Settings
@@ -340,7 +342,8 @@ class _Trial:
 
     def _other_orders(self, first: Tensors, thorough: bool, seed: int) -> None:
         """The emulator's threads and blocks in other orders: what depends on the order is a race."""
-        orders = ("reverse", "shuffled") if thorough else (("reverse", "shuffled")[seed % 2],)
+        both: tuple[Order, Order] = ("reverse", "shuffled")
+        orders = both if thorough else (both[seed % 2],)
         for order in orders:
             reference = self._reference()
             self._poison()
@@ -357,7 +360,7 @@ class _Trial:
         """Inputs that arrive late on the current stream: work on another stream would not have waited."""
         fresh = self._inputs(seed, lambda name, shape, kind: torch.empty(shape, dtype=kind, device="cuda"))
         torch.cuda.synchronize()
-        torch.cuda._sleep(50_000_000)
+        timing.stall(50_000_000)
         for name, tensor in fresh.items():
             if self.operation.operand(name).view_of is None and self.operation.operand(name).role != "out":
                 self.tensors[name].copy_(tensor)

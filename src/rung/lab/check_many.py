@@ -31,9 +31,14 @@ class Task:
     quick: bool = False
 
 
-def default_device() -> Device:
-    """The GPU when there is one, else the emulator."""
-    return "cuda" if torch.cuda.is_available() else "emulator"
+def device_named(name: str | None) -> Device:
+    """The device a user names; unnamed, the GPU when there is one, else the emulator."""
+    if name is None:
+        return "cuda" if torch.cuda.is_available() else "emulator"
+    known: dict[str, Device] = {"cuda": "cuda", "emulator": "emulator"}
+    if name not in known:
+        raise RungError(f"--device {name} is not known; use cuda or emulator.")
+    return known[name]
 
 
 def tasks(

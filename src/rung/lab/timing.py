@@ -127,12 +127,17 @@ def _repeat(call: Callable[[], None], times: int) -> None:
 
 def seconds(work: Callable[[], object]) -> float:
     """How long the GPU is busy with `work`, between two events."""
-    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    start.record()  # type: ignore[no-untyped-call]
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    start.record()
     work()
-    end.record()  # type: ignore[no-untyped-call]
+    end.record()
     end.synchronize()
-    return float(start.elapsed_time(end)) * 1e-3  # type: ignore[no-untyped-call]
+    return float(start.elapsed_time(end)) * 1e-3
+
+
+def stall(cycles: int) -> None:
+    """Keep the current stream busy for a while, so that whoever does not wait for it is seen."""
+    torch.cuda._sleep(cycles)  # type: ignore[no-untyped-call]
 
 
 def _graph(calls: list[Callable[[], None]]) -> Callable[[], None]:
