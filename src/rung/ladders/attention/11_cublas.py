@@ -4,6 +4,8 @@ import torch
 import triton
 import triton.language as tl
 
+from rung.precision import float32_products
+
 EXPECT = (
     "Products near the hardware's rate; the scores still cross the memory four times, now most of the time."
 )
@@ -47,12 +49,10 @@ def run(
 ) -> None:
     heads.view(3, B, NH, T, HS).copy_(qkv.view(B, T, 3, NH, HS).permute(2, 0, 3, 1, 4))
     q, k, v = heads
-    before = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = dtype == "tf32"
-    torch.bmm(q, k.transpose(1, 2), out=scores)
-    _softmax[(T, B * NH)](
-        scores, T, scale, CAUSAL=bool(causal), BLOCK=triton.next_power_of_2(T), num_warps=num_warps
-    )
-    torch.bmm(scores, v, out=oh)
-    torch.backends.cuda.matmul.allow_tf32 = before
+    with float32_products(dtype):
+        torch.bmm(q, k.transpose(1, 2), out=scores)
+        _softmax[(T, B * NH)](
+            scores, T, scale, CAUSAL=bool(causal), BLOCK=triton.next_power_of_2(T), num_warps=num_warps
+        )
+        torch.bmm(scores, v, out=oh)
     out.view(B, T, NH, HS).copy_(oh.view(B, NH, T, HS).transpose(1, 2))

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from rung.operation import Case, Cost, Library, Operand, Operation, Tensors, Values
+from rung.precision import float32_products
 
 QUERIES_AT_ONCE = 1024  # bounds the reference's memory at T in the thousands
 
@@ -52,15 +53,12 @@ def cost(v: Values, size: int) -> Cost:
 def torch_naive(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, causal: int, dtype: str
 ) -> torch.Tensor:
-    before = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = dtype == "tf32"
-    scores = q @ k.transpose(2, 3) * scale
-    if causal:
-        T = q.shape[2]
-        scores.masked_fill_(torch.ones(T, T, dtype=torch.bool, device=q.device).triu(1), -torch.inf)
-    o = scores.softmax(3) @ v
-    torch.backends.cuda.matmul.allow_tf32 = before
-    return merged(o)
+    with float32_products(dtype):
+        scores = q @ k.transpose(2, 3) * scale
+        if causal:
+            T = q.shape[2]
+            scores.masked_fill_(torch.ones(T, T, dtype=torch.bool, device=q.device).triu(1), -torch.inf)
+        return merged(scores.softmax(3) @ v)
 
 
 def sdpa(backend: SDPBackend) -> Callable[..., torch.Tensor]:
