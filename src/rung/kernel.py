@@ -107,8 +107,8 @@ class Rung(ABC):
 
     @property
     def digest(self) -> str:
-        """Changes whenever the rung's source does."""
-        return hashlib.sha256(self.source.encode()).hexdigest()[:16]
+        """Changes whenever what is run does; what a rung tells of itself (its idea, its findings) may."""
+        return hashlib.sha256(_without_prose(self.source).encode()).hexdigest()[:16]
 
     @abstractmethod
     def prepare(
@@ -181,6 +181,18 @@ class Rung(ABC):
 
         other = catalogue.stand_in(self, values, dtype, device)
         raise RungError(f"{reason}; {other.full_name} would do." if other else f"{reason}.")
+
+
+_PROSE = re.compile(
+    r"""^(?:idea|expect|found|provenance|EXPECT|FOUND|PROVENANCE)[ \t]*=[ \t]*
+        (?:\"\"\".*?\"\"\" | '''.*?''' | \((?:\s*(?:"(?:\\.|[^"\\])*"))+\s*\) | "(?:\\.|[^"\\\n])*" | '[^'\n]*')
+        [^\n]*\n""",
+    re.MULTILINE | re.DOTALL | re.VERBOSE,
+)
+
+
+def _without_prose(source: str) -> str:
+    return _PROSE.sub("", source)
 
 
 def device_facts(device: Device) -> tuple[int, int]:

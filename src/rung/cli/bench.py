@@ -113,12 +113,13 @@ def bench(
 
 
 def _write(path: Path, rows: list[Any], ceilings: Any) -> None:
-    from rung.lab import machine
+    from rung.lab import machine, results
 
     try:
         path.write_text(
             jsonlib.dumps(
                 {
+                    **results.stamp(),
                     "machine": machine.facts(),
                     "state": machine.state(),
                     "ceilings": {"bytes": ceilings.bytes, "flops": dict(ceilings.flops)},

@@ -41,14 +41,18 @@ def key_of(row: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:20]
 
 
+def stamp() -> dict[str, str]:
+    """When, and from which commit of a source checkout."""
+    return {"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "commit": _commit()}
+
+
 def append(row: dict[str, Any], path: Path | None = None) -> dict[str, Any]:
     """Add one measurement; gives it back with its key, time and commit."""
     path = path or default_path()
     whole = {
         "format": FORMAT,
         "key": key_of(row),
-        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "commit": _commit(),
+        **stamp(),
         **row,
     }
     line = json.dumps(whole, ensure_ascii=False) + "\n"
