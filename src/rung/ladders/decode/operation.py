@@ -216,9 +216,7 @@ def torch_decode(
     x = wte[tokens] + wpe[at]
     mask = (torch.arange(MAXT, device=tokens.device) <= at[:, None])[:, None, None]  # (B, 1, 1, MAXT)
     for layer in range(L):
-        qkv = F.linear(
-            F.layer_norm(x, (C,), ln1_w[layer], ln1_b[layer], eps), qkv_w[layer], qkv_b[layer]
-        )
+        qkv = F.linear(F.layer_norm(x, (C,), ln1_w[layer], ln1_b[layer], eps), qkv_w[layer], qkv_b[layer])
         q, k, v = qkv.view(B, 3, NH, C // NH).unbind(1)
         k_cache[layer, rows, :, at], v_cache[layer, rows, :, at] = k, v
         y = F.scaled_dot_product_attention(
@@ -292,5 +290,7 @@ OPERATION = Operation(
         "gpt2 b256": _dims(256, 12, 768, 12, 50257, 256),
     },
     # In half precision torch rounds the residual stream after every operator and leaves the bounds.
-    libraries=(Library("torch", torch_decode, ("f32",), note="The step through torch, operator by operator."),),
+    libraries=(
+        Library("torch", torch_decode, ("f32",), note="The step through torch, operator by operator."),
+    ),
 )

@@ -1,0 +1,157 @@
+/*---
+idea   = "Weights in eight bits, one scale a row; a byte becomes a float by one byte permutation and one subtraction, the scale waits for the finished sum."
+expect = "Half the bytes of bf16. Where a step waits rather than reads, at gpt2, that shows only in the vocabulary; at gpt2-xl it should be close to half the time."
+found  = ""
+provenance = "ours"
+dtypes = ["f32", "f16", "bf16"]
+needs  = [
+  "C % 16 == 0 and F // FC2_SPLIT % 16 == 0 and C // PROJ_SPLIT % 16 == 0 and C * sizeof_real % 16 == 0",
+  "F % FC2_SPLIT == 0 and C % PROJ_SPLIT == 0 and C % 4 == 0 and F % 4 == 0",
+  "HS * sizeof_real % 16 == 0 and 32 % (HS * sizeof_real // 16) == 0",
+  "B <= 8 and (B + 2) * round_up(C, 512) * 4 <= 200000",
+  "B * FC2_SPLIT * round_up(F // FC2_SPLIT, 512) * 4 <= 200000",
+]
+[tune]
+QKV_THREADS = [256, 128, 512]
+QKV_ROWS = [2, 1, 3, 4]
+KEY_WARPS = [4, 8, 2]
+KEY_LOADS = [8, 4]
+PROJ_THREADS = [256, 128, 512]
+PROJ_SPLIT = [2, 1, 4]
+FC_THREADS = [256, 128, 512]
+FC_ROWS = [2, 3, 4, 1]
+FC2_THREADS = [384, 256, 512]
+FC2_SPLIT = [2, 1, 4, 8]
+HEAD_THREADS = [256, 512]
+HEAD_ROWS = [4, 2, 6]
+HEAD_BLOCKS = [2, 1, 3]
+EARLY = [1, 0]
+[define]
+DIM_B = "B"
+DIM_L = "L"
+DIM_C = "C"
+DIM_NH = "NH"
+DIM_F = "F"
+DIM_V = "V"
+DIM_MAXT = "MAXT"
+ACT = "act"
+BY_LAYER = "by_layer"
+DEPENDENT = 1
+PARTS = "ceil_div(MAXT, KEY_WARPS * KEY_LOADS * (32 // (HS * sizeof_real // 16)))"
+[bind]
+groups = "min(HEAD_BLOCKS * sms, ceil_div(V, HEAD_THREADS // 32 * HEAD_ROWS))"
+[buffers.x]
+shape = ["B", "C"]
+dtype = "f32"
+[buffers.q]
+shape = ["B", "C"]
+dtype = "f32"
+[buffers.parts]
+shape = ["B", "NH", "ceil_div(MAXT, KEY_WARPS * KEY_LOADS * (32 // (HS * sizeof_real // 16)))", "HS + 4"]
+dtype = "f32"
+[buffers.h]
+shape = ["B", "F"]
+dtype = "f32"
+[buffers.best_value]
+shape = ["B", "HEAD_BLOCKS * sms"]
+dtype = "f32"
+[buffers.best_index]
+shape = ["B", "HEAD_BLOCKS * sms"]
+dtype = "i32"
+[[launch]]
+kernel = "project_qkv"
+grid   = "ceil_div(3 * C, QKV_THREADS // 32 * QKV_ROWS)"
+block  = "QKV_THREADS"
+shared = "(B + 2) * round_up(C, 512) * 4"
+pdl    = true
+each   = { layer = "L" }
+[[launch]]
+kernel = "attend"
+grid   = ["ceil_div(MAXT, KEY_WARPS * KEY_LOADS * (32 // (HS * sizeof_real // 16)))", "NH", "B"]
+block  = "KEY_WARPS * 32"
+pdl    = true
+each   = { layer = "L" }
+[[launch]]
+kernel = "project"
+grid   = "ceil_div(C * PROJ_SPLIT, PROJ_THREADS // 32)"
+block  = "PROJ_THREADS"
+shared = "B * PROJ_SPLIT * round_up(C // PROJ_SPLIT, 512) * 4"
+pdl    = true
+each   = { layer = "L" }
+[[launch]]
+kernel = "expand"
+grid   = "ceil_div(F, FC_THREADS // 32 * FC_ROWS)"
+block  = "FC_THREADS"
+shared = "(B + 2) * round_up(C, 512) * 4"
+pdl    = true
+each   = { layer = "L" }
+[[launch]]
+kernel = "contract"
+grid   = "ceil_div(C * FC2_SPLIT, FC2_THREADS // 32)"
+block  = "FC2_THREADS"
+shared = "B * FC2_SPLIT * round_up(F // FC2_SPLIT, 512) * 4"
+pdl    = true
+each   = { layer = "L" }
+[[launch]]
+kernel = "head"
+grid   = "min(HEAD_BLOCKS * sms, ceil_div(V, HEAD_THREADS // 32 * HEAD_ROWS))"
+block  = "HEAD_THREADS"
+shared = "(B + 2) * round_up(C, 512) * 4"
+pdl    = true
+[[launch]]
+kernel = "pick"
+grid   = "B"
+block  = 128
+pdl    = true
+---*/
+#include "one_row.cuh"
+
+using namespace decode;
+
+extern "C" __global__ void __launch_bounds__(QKV_THREADS)
+    project_qkv(const int* tokens, const int* lengths, const Real* wte, const Real* wpe, const Real* ln1_w,
+                const Real* ln1_b, const int8_t* qkv_q, const float* qkv_s, const Real* qkv_b, float* x, float* q, Real* k_cache,
+                Real* v_cache, int layer, float eps)
+{
+    project_qkv_row<int8_t>({qkv_q, qkv_s}, tokens, lengths, wte, wpe, ln1_w, ln1_b, qkv_b, x, q, k_cache, v_cache, layer,
+                          eps);
+}
+
+extern "C" __global__ void __launch_bounds__(KEY_WARPS * 32)
+    attend(const int* lengths, const float* q, const Real* k_cache, const Real* v_cache, float* parts, int layer,
+           float scale)
+{
+    attend_row(lengths, q, k_cache, v_cache, parts, layer, scale);
+}
+
+extern "C" __global__ void __launch_bounds__(PROJ_THREADS)
+    project(const int* lengths, const int8_t* proj_q, const float* proj_s, const Real* proj_b, const float* parts, float* x, int layer)
+{
+    project_row<int8_t>({proj_q, proj_s}, lengths, proj_b, parts, x, layer);
+}
+
+extern "C" __global__ void __launch_bounds__(FC_THREADS)
+    expand(const Real* ln2_w, const Real* ln2_b, const int8_t* fc_q, const float* fc_s, const Real* fc_b, const float* x, float* h,
+           int layer, float eps)
+{
+    expand_row<int8_t>({fc_q, fc_s}, ln2_w, ln2_b, fc_b, x, h, layer, eps);
+}
+
+extern "C" __global__ void __launch_bounds__(FC2_THREADS)
+    contract(const int8_t* fc2_q, const float* fc2_s, const Real* fc2_b, const float* h, float* x, int layer)
+{
+    contract_row<int8_t>({fc2_q, fc2_s}, fc2_b, h, x, layer);
+}
+
+extern "C" __global__ void __launch_bounds__(HEAD_THREADS)
+    head(const Real* lnf_w, const Real* lnf_b, const int8_t* head_q, const float* head_s, const float* x, float* logits, float* best_value,
+         int* best_index, float eps)
+{
+    head_row<int8_t>({head_q, head_s}, lnf_w, lnf_b, x, logits, best_value, best_index, eps);
+}
+
+extern "C" __global__ void __launch_bounds__(128)
+    pick(const float* best_value, const int* best_index, int* next, int groups)
+{
+    pick_row(best_value, best_index, next, groups);
+}

@@ -1,0 +1,280 @@
+// The kernels of a step for few sequences: every weight is read once, by the one warp that needs it, straight into
+// registers. The rungs that include this differ in when a kernel may start (DEPENDENT) and in what a weight is (W).
+#pragma once
+#include "decode.cuh"
+
+namespace decode {
+
+// Weights as they are, or whole numbers with one scale for each row.
+template <class W>
+struct Matrix
+{
+    const W* weight;
+    const float* scale;
+
+    __device__ __forceinline__ float row_scale(int row) const { return scale ? __ldg(scale + row) : 1.0f; }
+};
+
+// Whatever stands before this call needs nothing that the kernel before wrote. EARLY lets the kernel after this one
+// start even before this one's input is there: it too asks for its weights and waits. Only attention reads more before
+// it waits (cached keys), so the projection before it holds it back until the step before is complete.
+__device__ __forceinline__ void wait_for_input(bool early = EARLY)
+{
+    if (!DEPENDENT) return;
+    if (early) pdl_launch_dependents();
+    pdl_wait();
+    if (!early) pdl_launch_dependents();
+}
+
+template <class W>
+__device__ __forceinline__ void project_qkv_row(Matrix<W> qkv, const int* tokens, const int* lengths, const Real* wte,
+                                                const Real* wpe, const Real* ln1_w, const Real* ln1_b,
+                                                const Real* qkv_b, float* x, float* q, Real* k_cache, Real* v_cache,
+                                                int layer, float eps)
+{
+    using At = Spread<W, C>;
+    extern __shared__ float4 shared[];
+    float4 *gain = shared, *shift = gain + At::FLOAT4S, *xs = shift + At::FLOAT4S;
+    const int lane = lane_id(), row = (blockIdx.x * (QKV_THREADS / 32) + warp_id()) * QKV_ROWS;
+
+    Row<W, C> weight[QKV_ROWS];
+#pragma unroll
+    for (int r = 0; r < QKV_ROWS; r++)
+        weight[r].request(qkv.weight + (size_t(layer) * 3 * C + row + r) * C, lane, row + r < 3 * C);
+    const bool mine = lane < QKV_ROWS && row + lane < 3 * C;
+    const float bias = mine ? to_float(qkv_b[layer * 3 * C + row + lane]) : 0.0f;
+    const float scale = mine ? qkv.row_scale(layer * 3 * C + row + lane) : 0.0f;
+    spread<W, C>(gain, ln1_w + layer * C);
+    spread<W, C>(shift, ln1_b + layer * C);
+    wait_for_input(false);
+
+    for (int b = 0; b < B; b++)
+        for (int f = threadIdx.x; f < C / 4; f += QKV_THREADS) {
+            float4 v;
+            if (layer == 0) {
+                const float4 e = four_floats(wte + size_t(load_fresh(tokens + b)) * C + 4 * f);
+                const float4 p = four_floats(wpe + size_t(load_fresh(lengths + b)) * C + 4 * f);
+                v = make_float4(e.x + p.x, e.y + p.y, e.z + p.z, e.w + p.w);
+                if (blockIdx.x == 0) reinterpret_cast<float4*>(x + b * C)[f] = v;
+            } else {
+                v = load_fresh(reinterpret_cast<const float4*>(x + b * C) + f);
+            }
+            xs[b * At::FLOAT4S + At::slot(f)] = v;
+        }
+    __syncthreads();
+    for (int b = 0; b < B; b++) {
+        float dots[QKV_ROWS];
+        const float4* own = xs + b * At::FLOAT4S;
+        dot_norm(dots, weight, own, gain, shift, norm_of<W, C>(own, lane, eps), lane);
+        const float sum = chosen(dots, lane) * scale + bias;
+        if (!mine) continue;
+        const int channel = (row + lane) % C, part = (row + lane) / C;
+        if (part == 0) {
+            q[b * C + channel] = sum;
+        } else {
+            Real* cache = part == 1 ? k_cache : v_cache;
+            cache[cached(layer, b, channel / HS, load_fresh(lengths + b)) + channel % HS] = from_float<Real>(sum);
+        }
+    }
+}
+
+// A block takes KEY_WARPS shares of one head's keys; blocks beyond the sequence's end have nothing to do.
+__device__ __forceinline__ void attend_row(const int* lengths, const float* q, const Real* k_cache, const Real* v_cache,
+                                           float* parts, int layer, float scale)
+{
+    using Share = Keys<KEY_LOADS>;
+    const int part = blockIdx.x, head = blockIdx.y, b = blockIdx.z, lane = lane_id(), warp = warp_id();
+    const int length = load_fresh(lengths + b), first = (part * KEY_WARPS + warp) * Share::COUNT;
+    if (part * KEY_WARPS * Share::COUNT > length) return;
+
+    const Real* keys = k_cache + cached(layer, b, head, 0);
+    const Real* values = v_cache + cached(layer, b, head, 0);
+    Share share;
+    share.request(keys, values, first, 0, length, lane);
+    wait_for_input();
+    share.request(keys, values, first, length, length + 1, lane);
+    float query[VEC], y[VEC], m, l;
+#pragma unroll
+    for (int j = 0; j < VEC; j += 4) {
+        const float4 f =
+            load_fresh(reinterpret_cast<const float4*>(q + b * C + head * HS + lane % Share::LANES * VEC + j));
+        query[j] = f.x, query[j + 1] = f.y, query[j + 2] = f.z, query[j + 3] = f.w;
+    }
+    share.attend(query, BY_LAYER ? scale / (layer + 1) : scale, first, length + 1, lane, m, l, y);
+    store_part<KEY_WARPS>(parts + ((size_t(b) * NH + head) * PARTS + part) * (HS + 4), m, l, y, lane, warp);
+}
+
+// The heads' parts are merged by every block for itself, then C * PROJ_SPLIT warps share the rows.
+template <class W>
+__device__ __forceinline__ void project_row(Matrix<W> proj, const int* lengths, const Real* proj_b, const float* parts,
+                                            float* x, int layer)
+{
+    constexpr int K = C / PROJ_SPLIT, KEYS = KEY_WARPS * Keys<KEY_LOADS>::COUNT;
+    using At = Spread<W, K>;
+    extern __shared__ float4 shared[];
+    float4* ys = shared;
+    const int lane = lane_id(), warp = warp_id(), row = (blockIdx.x * (PROJ_THREADS / 32) + warp) / PROJ_SPLIT;
+
+    Row<W, K> weight[1];
+    weight[0].request(proj.weight + (size_t(layer) * C + row) * C + warp % PROJ_SPLIT * K, lane, row < C);
+    const bool mine = lane == 0 && warp % PROJ_SPLIT == 0 && row < C;
+    const float bias = mine ? to_float(proj_b[layer * C + row]) : 0.0f;
+    const float scale = mine ? proj.row_scale(layer * C + row) : 0.0f;
+    wait_for_input();
+
+    float before[B], sum[B];
+    for (int b = 0; b < B; b++) {
+        before[b] = mine ? load_fresh(x + b * C + row) : 0.0f;
+        const int active = load_fresh(lengths + b) / KEYS + 1;
+        for (int f = threadIdx.x; f < C / 4; f += PROJ_THREADS) {
+            const int head = 4 * f / HS, d = 4 * f % HS;
+            ys[(b * PROJ_SPLIT + f / (K / 4)) * At::FLOAT4S + At::slot(f % (K / 4))] =
+                merged<PARTS>(parts + (size_t(b) * NH + head) * PARTS * (HS + 4), active, d);
+        }
+    }
+    __syncthreads();
+    split_dot<PROJ_SPLIT, PROJ_THREADS / 32>(sum, weight, ys);
+    if (mine)
+        for (int b = 0; b < B; b++) x[b * C + row] = before[b] + sum[b] * scale + bias;
+}
+
+template <class W>
+__device__ __forceinline__ void expand_row(Matrix<W> fc, const Real* ln2_w, const Real* ln2_b, const Real* fc_b,
+                                           const float* x, float* h, int layer, float eps)
+{
+    using At = Spread<W, C>;
+    extern __shared__ float4 shared[];
+    float4 *gain = shared, *shift = gain + At::FLOAT4S, *xs = shift + At::FLOAT4S;
+    const int lane = lane_id(), row = (blockIdx.x * (FC_THREADS / 32) + warp_id()) * FC_ROWS;
+
+    Row<W, C> weight[FC_ROWS];
+#pragma unroll
+    for (int r = 0; r < FC_ROWS; r++)
+        weight[r].request(fc.weight + (size_t(layer) * F + row + r) * C, lane, row + r < F);
+    const bool mine = lane < FC_ROWS && row + lane < F;
+    const float bias = mine ? to_float(fc_b[layer * F + row + lane]) : 0.0f;
+    const float scale = mine ? fc.row_scale(layer * F + row + lane) : 0.0f;
+    spread<W, C>(gain, ln2_w + layer * C);
+    spread<W, C>(shift, ln2_b + layer * C);
+    wait_for_input();
+
+    for (int b = 0; b < B; b++)
+        for (int f = threadIdx.x; f < C / 4; f += FC_THREADS)
+            xs[b * At::FLOAT4S + At::slot(f)] = load_fresh(reinterpret_cast<const float4*>(x + b * C) + f);
+    __syncthreads();
+    for (int b = 0; b < B; b++) {
+        float dots[FC_ROWS];
+        const float4* own = xs + b * At::FLOAT4S;
+        dot_norm(dots, weight, own, gain, shift, norm_of<W, C>(own, lane, eps), lane);
+        if (mine) h[b * F + row + lane] = activate<ACT>(chosen(dots, lane) * scale + bias);
+    }
+}
+
+template <class W>
+__device__ __forceinline__ void contract_row(Matrix<W> fc2, const Real* fc2_b, const float* h, float* x, int layer)
+{
+    constexpr int K = F / FC2_SPLIT;
+    using At = Spread<W, K>;
+    extern __shared__ float4 shared[];
+    float4* hs = shared;
+    const int lane = lane_id(), warp = warp_id(), row = (blockIdx.x * (FC2_THREADS / 32) + warp) / FC2_SPLIT;
+
+    Row<W, K> weight[1];
+    weight[0].request(fc2.weight + (size_t(layer) * C + row) * F + warp % FC2_SPLIT * K, lane, row < C);
+    const bool mine = lane == 0 && warp % FC2_SPLIT == 0 && row < C;
+    const float bias = mine ? to_float(fc2_b[layer * C + row]) : 0.0f;
+    const float scale = mine ? fc2.row_scale(layer * C + row) : 0.0f;
+    wait_for_input();
+
+    float before[B], sum[B];
+    for (int b = 0; b < B; b++) {
+        before[b] = mine ? load_fresh(x + b * C + row) : 0.0f;
+        for (int f = threadIdx.x; f < F / 4; f += FC2_THREADS)
+            hs[(b * FC2_SPLIT + f / (K / 4)) * At::FLOAT4S + At::slot(f % (K / 4))] =
+                load_fresh(reinterpret_cast<const float4*>(h + b * F) + f);
+    }
+    __syncthreads();
+    split_dot<FC2_SPLIT, FC2_THREADS / 32>(sum, weight, hs);
+    if (mine)
+        for (int b = 0; b < B; b++) x[b * C + row] = before[b] + sum[b] * scale + bias;
+}
+
+// Warps stride over the vocabulary; each keeps the best it has seen, each block reports one for every sequence.
+template <class W>
+__device__ __forceinline__ void head_row(Matrix<W> head, const Real* lnf_w, const Real* lnf_b, const float* x,
+                                         float* logits, float* best_value, int* best_index, float eps)
+{
+    constexpr int WARPS = HEAD_THREADS / 32;
+    using At = Spread<W, C>;
+    extern __shared__ float4 shared[];
+    float4 *gain = shared, *shift = gain + At::FLOAT4S, *xs = shift + At::FLOAT4S;
+    __shared__ Best winners[B][WARPS];
+    const int lane = lane_id(), warp = warp_id();
+    int row = (blockIdx.x * WARPS + warp) * HEAD_ROWS;
+
+    Row<W, C> weight[HEAD_ROWS];
+#pragma unroll
+    for (int r = 0; r < HEAD_ROWS; r++) weight[r].request(head.weight + size_t(row + r) * C, lane, row + r < V);
+    spread<W, C>(gain, lnf_w);
+    spread<W, C>(shift, lnf_b);
+    wait_for_input();
+
+    for (int b = 0; b < B; b++)
+        for (int f = threadIdx.x; f < C / 4; f += HEAD_THREADS)
+            xs[b * At::FLOAT4S + At::slot(f)] = load_fresh(reinterpret_cast<const float4*>(x + b * C) + f);
+    __syncthreads();
+    for (int b = warp; b < B; b += WARPS) {  // each vector once, in place
+        float4* own = xs + b * At::FLOAT4S;
+        const Norm norm = norm_of<W, C>(own, lane, eps);
+        for (int f = lane; f < At::FLOAT4S; f += WARP_SIZE) own[f] = normalised(own[f], norm, gain[f], shift[f]);
+    }
+    __syncthreads();
+    Best best[B];
+#pragma unroll
+    for (int b = 0; b < B; b++) best[b] = {-INFINITY, INT_MAX};
+    while (row < V) {
+        const bool mine = lane < HEAD_ROWS && row + lane < V;
+        const float scale = mine ? head.row_scale(row + lane) : 0.0f;
+#pragma unroll
+        for (int b = 0; b < B; b++) {
+            float dots[HEAD_ROWS];
+            dot(dots, weight, xs + b * At::FLOAT4S, lane);
+            const float logit = chosen(dots, lane) * scale;
+            if (!mine) continue;
+            best[b] = better(best[b], {logit, row + lane});
+            logits[size_t(b) * V + row + lane] = logit;
+        }
+        row += gridDim.x * WARPS * HEAD_ROWS;
+#pragma unroll
+        for (int r = 0; r < HEAD_ROWS; r++) weight[r].request(head.weight + size_t(row + r) * C, lane, row + r < V);
+    }
+#pragma unroll
+    for (int b = 0; b < B; b++) {
+        best[b] = warp_best(best[b]);
+        if (lane == 0) winners[b][warp] = best[b];
+    }
+    __syncthreads();
+    for (int b = threadIdx.x; b < B; b += HEAD_THREADS) {
+        Best winner = winners[b][0];
+        for (int w = 1; w < WARPS; w++) winner = better(winner, winners[b][w]);
+        best_value[b * gridDim.x + blockIdx.x] = winner.value;
+        best_index[b * gridDim.x + blockIdx.x] = winner.index;
+    }
+}
+
+// One block a sequence, 128 threads.
+__device__ __forceinline__ void pick_row(const float* best_value, const int* best_index, int* next, int groups)
+{
+    __shared__ Best winners[4];
+    const int b = blockIdx.x;
+    wait_for_input(false);
+    Best best = {-INFINITY, INT_MAX};
+    for (int i = threadIdx.x; i < groups; i += 128)
+        best = better(best, {load_fresh(best_value + b * groups + i), load_fresh(best_index + b * groups + i)});
+    best = warp_best(best);
+    if (lane_id() == 0) winners[warp_id()] = best;
+    __syncthreads();
+    if (threadIdx.x == 0) next[b] = better(better(winners[0], winners[1]), better(winners[2], winners[3])).index;
+}
+
+}  // namespace decode
