@@ -8,6 +8,7 @@ import torch
 from rung import catalogue
 from rung.dtypes import dtype as dtype_named
 from rung.errors import RungError
+from rung.kernel import CudaRung
 from rung.lab.check import check
 from rung.operation import Tensors, Values
 from rung.precision import float32_products
@@ -114,3 +115,17 @@ def test_gelu_of_the_reference_is_the_tanh_form() -> None:
 def test_cublaslt_gelu_is_the_tanh_form(dtype: str) -> None:
     report = check(catalogue.find("matmul_gelu/cublaslt"), dtype, device="cuda")
     assert report.verdict == "ok", report.reason
+
+
+@pytest.mark.parametrize("operation", ["matmul", *FUSED])
+def test_nothing_spills_on_hopper(operation: str) -> None:
+    from rung.cuda import nvrtc
+
+    for rung in catalogue.rungs(operation, libraries=False):
+        if not isinstance(rung, CudaRung):
+            continue
+        values = rung.operation.complete({"B": 4, "T": 64, "C": 768, "OC": 768})
+        for dtype in {rung.dtypes[0], rung.dtypes[-1]}:
+            cubin = nvrtc.compile_cubin(rung.build(values, dtype_named(dtype)), "sm_90")
+            for kernel, used in cubin.resources.items():
+                assert (used.spill_stores, used.stack) == (0, 0), f"{rung.full_name} {dtype}: {kernel}"

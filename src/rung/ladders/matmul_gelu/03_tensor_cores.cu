@@ -40,6 +40,15 @@ __device__ __forceinline__ float gelu(float x)
     return __fdividef(x, 1.0f + __expf(-2.0f * u));
 }
 
+struct Gelu
+{
+    template <class Paired>
+    __device__ __forceinline__ float2 operator()(float2 v, int, int, bool, Paired) const
+    {
+        return make_float2(gelu(v.x), gelu(v.y));
+    }
+};
+
 extern "C" __global__ void __launch_bounds__(THREADS)
     matmul_gelu(const Real* x, const Real* weight, const Real* bias, Real* out, int M, int OC, int C)
 {
@@ -49,7 +58,5 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 
     Sums sum = {};
     multiply_tiles(sum, smem, TileCopy<BM>(x, m0, M, C), TileCopy<BN>(weight, n0, OC, C), place, 0, ceil_div(C, BK), C);
-    store_tile(sum, place, m0, n0, M, OC, bias, out, [](float2 v, int, int, bool, auto) {
-        return make_float2(gelu(v.x), gelu(v.y));
-    });
+    store_tile(sum, place, m0, n0, M, OC, bias, out, Gelu{});
 }

@@ -33,6 +33,19 @@ shared = "STAGES * (BM + BN) * BK * sizeof_real"
 
 using namespace mma_tile;
 
+struct AddResidual
+{
+    const Real* residual;
+    int OC;
+
+    template <class Paired>
+    __device__ __forceinline__ float2 operator()(float2 v, int row, int col, bool second, Paired) const
+    {
+        const float2 r = load_two<Paired::value>(residual + size_t(row) * OC + col, second);
+        return make_float2(v.x + r.x, v.y + r.y);
+    }
+};
+
 extern "C" __global__ void __launch_bounds__(THREADS)
     matmul_residual(const Real* x, const Real* weight, const Real* bias, const Real* residual, Real* out, int M, int OC, int C)
 {
@@ -42,8 +55,5 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 
     Sums sum = {};
     multiply_tiles(sum, smem, TileCopy<BM>(x, m0, M, C), TileCopy<BN>(weight, n0, OC, C), place, 0, ceil_div(C, BK), C);
-    store_tile(sum, place, m0, n0, M, OC, bias, out, [&](float2 v, int row, int col, bool second, auto paired) {
-        const float2 r = load_two<decltype(paired)::value>(residual + size_t(row) * OC + col, second);
-        return make_float2(v.x + r.x, v.y + r.y);
-    });
+    store_tile(sum, place, m0, n0, M, OC, bias, out, AddResidual{residual, OC});
 }
