@@ -67,6 +67,7 @@ extern "C" __global__ void flash(const float* q, const float* k, const float* v,
         float p = seen ? expf(scale * (sum - m_new)) : 0.0f;
         pi[idx] = p;
         for (int offset = BC / 2; offset > 0; offset /= 2) p += __shfl_down_sync(ALL_LANES, p, offset, BC);
+        __syncwarp();  // the row's lanes have read m
         if (col == 0) {
             shrink[row] = expf(scale * (m[row] - m_new));
             l[row] = shrink[row] * l[row] + p;
