@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,16 @@ class SharedSymbol:
     name: str
     size: int
     declared: bool
+    offset: int = 0  # in a finished library
+
+    @property
+    def plain(self) -> str:
+        """`tile` of `_ZZ6kernelE4tile`."""
+        for number in re.finditer(r"(?=(\d+)([A-Za-z_]\w*))", self.name):
+            length, rest = int(number.group(1)), number.group(2)
+            if re.fullmatch(r"(?:_\d+)?", rest[length:]) and len(rest) >= length and self.name.startswith("_Z"):
+                return rest[:length]
+        return self.name
 
 
 def shared_symbols(path: Path) -> tuple[SharedSymbol, ...]:
@@ -31,11 +42,11 @@ def shared_symbols(path: Path) -> tuple[SharedSymbol, ...]:
             continue
         strings = sections[link][4]
         for at in range(offset, offset + size, entry):
-            name_at, info, _, section, _, symbol_size = struct.unpack_from("<IBBHQQ", data, at)
+            name_at, info, _, section, value, symbol_size = struct.unpack_from("<IBBHQQ", data, at)
             if info & 15 != _TLS:
                 continue
             start = strings + name_at
             name = data[start : data.index(b"\0", start)].decode()
             if not name.startswith("_ZGV") and "rung_emulator" not in name:  # g++'s and the emulator's own
-                found.append(SharedSymbol(name, symbol_size, section == 0))
+                found.append(SharedSymbol(name, symbol_size, section == 0, value))
     return tuple(found)

@@ -6,15 +6,15 @@ from typing import Literal
 
 from rung.errors import RungError
 
-FaultKind = Literal["barrier", "deadlock", "bounds", "shared", "unsupported", "trap"]
-KINDS: tuple[FaultKind, ...] = ("barrier", "deadlock", "bounds", "shared", "unsupported", "trap")
+FaultKind = Literal["barrier", "deadlock", "bounds", "shared", "unsupported", "trap", "race"]
+KINDS: tuple[FaultKind, ...] = ("barrier", "deadlock", "bounds", "shared", "unsupported", "trap", "race")
 
 
 class EmulatorFault(RungError):
     """A fault inside an emulated kernel; the process and later launches are unharmed.
 
     `kind`: a barrier that not all threads reach, a deadlock, an access outside a buffer, too much shared memory,
-    something that the emulator does not model, or a trap (a failed assert, a division by zero).
+    something that the emulator does not model, a trap (a failed assert, a division by zero), or a race in shared memory.
     """
 
     def __init__(self, kind: FaultKind, message: str) -> None:

@@ -17,6 +17,7 @@ import torch
 
 from rung.cuda.emulator import native
 from rung.cuda.emulator.faults import KINDS, EmulatorFault, FaultKind
+from rung.cuda.emulator.elf import shared_symbols
 from rung.cuda.emulator.guard import mapping_of
 from rung.cuda.emulator.translation import DYNAMIC_ROOM, Translation, translate
 from rung.cuda.launch import Argument, Build, LaunchConfig, Resources
@@ -38,11 +39,13 @@ class Settings:
     seed: int = 0
     poison: bool = True  # shared memory holds NaNs at the start of every block
     seconds: float = 60.0  # a launch that runs longer is stopped
+    check_races: bool = False  # every access to shared memory is looked at; several times slower
 
 
 def load(build: Build, *, settings: Settings | None = None) -> EmulatedModule:
     """Compiles `build` with g++ (or takes it from the cache) and loads it."""
-    return EmulatedModule(build, translate(build), settings or Settings())
+    settings = settings or Settings()
+    return EmulatedModule(build, translate(build, races=settings.check_races), settings)
 
 
 class EmulatedModule:
@@ -119,6 +122,7 @@ class EmulatedModule:
             order=_ORDERS.index(self._settings.order),
             seed=self._settings.seed & 0xFFFFFFFF,
             poison=self._settings.poison,
+            races=self._settings.check_races,
             seconds=self._settings.seconds,
         )
         run = native.runtime().rung_launch
@@ -184,9 +188,12 @@ class EmulatedModule:
         where = f"kernel '{kernel}', block ({report.block.x}, {report.block.y}, {report.block.z})"
         if report.thread.x != _NOWHERE:
             where += f", thread ({report.thread.x}, {report.thread.y}, {report.thread.z})"
-        if report.signal:
+        if report.counter:
             where += self._line_of(report.counter)
-        if not text:
+        if kind == "race":
+            line = self._line_of(report.other_counter).replace(", line", " at line")
+            text += f"{line}, with no barrier between: {self._variable(report.address)}"
+        elif not text:
             text = self._touched(kernel, report.address, args)
         return EmulatorFault(kind, f"{self._build.origin}: {where}: {text}.")
 
@@ -204,6 +211,14 @@ class EmulatedModule:
             side = "past the end" if address >= start else "before the start"
             return f"touches parameter '{name}' {side}: element {index} (a tensor of {value.numel() or count} elements)"
         return f"touches memory that belongs to no argument (address {address:#x})"
+
+    def _variable(self, offset: int) -> str:
+        """The `__shared__` variable at an offset in a block's shared memory."""
+        symbols = [s for s in shared_symbols(self._path) if s.offset <= offset and s.plain != "rung_dynamic_shared"]
+        if not symbols:
+            return "shared memory"
+        nearest = max(symbols, key=lambda s: s.offset)
+        return f"shared variable '{nearest.plain}', byte {offset - nearest.offset}"
 
     def _line_of(self, counter: int) -> str:
         """" at file:line" of an instruction, through addr2line where binutils have it."""

@@ -28,6 +28,7 @@ class Launch(ctypes.Structure):
         ("order", ctypes.c_int),
         ("seed", ctypes.c_uint),
         ("poison", ctypes.c_int),
+        ("races", ctypes.c_int),
         ("seconds", ctypes.c_double),
     )
 
@@ -38,8 +39,10 @@ class Report(ctypes.Structure):
         ("signal", ctypes.c_int),
         ("address", ctypes.c_ulonglong),
         ("counter", ctypes.c_ulonglong),
+        ("other_counter", ctypes.c_ulonglong),
         ("block", Index),
         ("thread", Index),
+        ("other", Index),
         ("text", ctypes.c_char * TEXT),
     )
 

@@ -18,6 +18,10 @@ from rung.errors import RungError
 
 DYNAMIC_ROOM = 227 * 1024
 _CANARY = 256
+# Indices of arrays, in shared memory too, and the alignment of vectors: checked where the access is written.
+_CHECKS = ("-fsanitize=bounds,alignment", "-fno-sanitize-recover=all")
+# Every access told to the runtime, which looks for races in shared memory.
+_RACES = ("-fsanitize=thread", "--param", "tsan-instrument-func-entry-exit=0")
 _NOT_MODELLED = {
     "cuda/": "libcu++",
     "cub/": "CUB",
@@ -38,13 +42,13 @@ class Translation:
     static_shared: dict[str, int]
 
 
-def translate(build: Build) -> Translation:
+def translate(build: Build, *, races: bool = False) -> Translation:
     """Compiles `build` with g++, or takes it from the cache."""
     toolchain.require()
     for kernel in build.kernels:
         kernel_parameters(build.source, kernel, build.origin)  # names the kernels that there are
     _refuse_ptx(build)
-    flags = (*toolchain.COMMON, *toolchain.machine_flags(), "-O1", "-g1")
+    flags = (*toolchain.COMMON, *toolchain.machine_flags(), *_CHECKS, *(_RACES if races else ()), "-O1", "-g1")
     includes = sorted((Path(path).name, text) for path, text in includes_of(build))
     key = toolchain.key(_unit(build), build.kernels, flags, includes, DYNAMIC_ROOM)
     measured = toolchain.cached(f"{key}.json", functools.partial(_compile, build, flags, key))

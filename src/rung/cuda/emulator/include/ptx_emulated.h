@@ -60,7 +60,8 @@ inline void ldmatrix(uint32_t* registers, const void* row, const char* what, Sit
     if (rung_lane() < 8 * MATRICES) {
         if (reinterpret_cast<size_t>(row) % 16)
             rung_fault(FaultKind::Bounds, site, "ldmatrix takes rows at multiples of 16 bytes");
-        static_cast<void>(*static_cast<const volatile char*>(row));
+        static_cast<void>(static_cast<const volatile uint64_t*>(row)[0]);
+        static_cast<void>(static_cast<const volatile uint64_t*>(row)[1]);
     }
     MatrixLoad load{row, registers};
     rung_meet_lanes(0xffffffffu, load_matrices<MATRICES, TRANS>, &load, what, site);

@@ -10,8 +10,10 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <errno.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 #if defined(__x86_64__)
@@ -30,15 +32,19 @@ int visit(dl_phdr_info* info, size_t, void* data)
     Search& search = *static_cast<Search*>(data);
     bool mine = false;
     size_t bytes = 0;
+    const char* end = nullptr;
     for (int i = 0; i < info->dlpi_phnum; i++) {
         const ElfW(Phdr)& header = info->dlpi_phdr[i];
         const char* start = reinterpret_cast<const char*>(info->dlpi_addr + header.p_vaddr);
         if (header.p_type == PT_LOAD && search.inside >= start && search.inside < start + header.p_memsz) mine = true;
+        if (header.p_type == PT_LOAD && start + header.p_memsz > end) end = start + header.p_memsz;
         if (header.p_type == PT_TLS) bytes = header.p_memsz;
     }
     if (!mine) return 0;
     search.base = static_cast<char*>(info->dlpi_tls_data);
     search.bytes = bytes;
+    code = reinterpret_cast<const char*>(info->dlpi_addr);
+    code_end = end;
     return 1;
 }
 
@@ -105,9 +111,42 @@ void on_signal(int number, siginfo_t* info, void* context)
     abandon();
 }
 
+// Every few milliseconds a spinning thread is made to let others run, and a launch that has run too long is stopped. The
+// handler runs on the fiber's own stack, so that another fiber can be turned to from inside it.
+constexpr int TICK_MILLISECONDS = 20;
+int tick_signal() { return SIGRTMAX - 3; }
+double started;
+
+double now()
+{
+    timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return double(t.tv_sec) + 1e-9 * double(t.tv_nsec);
+}
+
+void on_tick(int, siginfo_t*, void* context)
+{
+    if (!running || !pthread_equal(pthread_self(), launching)) return;
+    const char* at = reinterpret_cast<const char*>(program_counter(context));
+    if (at < code || at >= code_end) return;  // never in the middle of the runtime or of libc
+    if (now() - started > launch->seconds) {
+        report->counter = (unsigned long long)at;
+        char text[1000];
+        describe_waiting(*running->block, text, sizeof text);
+        fault(FaultKind::Deadlock, "ran for %.0f seconds without an end (does it wait for a thread that cannot run?): %s",
+              launch->seconds, text);
+    }
+    const int error = errno;
+    rung_pause();
+    errno = error;
+}
+
 struct Guarded  // signal handlers stand for the duration of a launch
 {
     stack_t old_stack;
+    struct sigaction old_tick;
+    timer_t timer;
+    bool ticking;
     Guarded()
     {
         if (!signal_stack) signal_stack = static_cast<char*>(malloc(SIGNAL_STACK));
@@ -120,9 +159,23 @@ struct Guarded  // signal handlers stand for the duration of a launch
         action.sa_sigaction = on_signal;
         action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
         for (int i = 0; i < COUNT; i++) sigaction(CAUGHT[i], &action, &before[i]);
+
+        started = now();
+        action.sa_sigaction = on_tick;
+        action.sa_flags = SA_SIGINFO | SA_NODEFER | SA_RESTART;
+        sigaction(tick_signal(), &action, &old_tick);
+        sigevent event = {};
+        event.sigev_notify = SIGEV_THREAD_ID;
+        event.sigev_signo = tick_signal();
+        event._sigev_un._tid = pid_t(syscall(SYS_gettid));
+        ticking = timer_create(CLOCK_MONOTONIC, &event, &timer) == 0;
+        const itimerspec often = {{0, TICK_MILLISECONDS * 1000000}, {0, TICK_MILLISECONDS * 1000000}};
+        if (ticking) timer_settime(timer, 0, &often, nullptr);
     }
     ~Guarded()
     {
+        if (ticking) timer_delete(timer);
+        if (old_tick.sa_handler != SIG_DFL) sigaction(tick_signal(), &old_tick, nullptr);  // a late tick would kill
         for (int i = 0; i < COUNT; i++) sigaction(CAUGHT[i], &before[i], nullptr);
         sigaltstack(&old_stack, nullptr);
     }

@@ -18,6 +18,7 @@ struct Launch
     int order;
     unsigned seed;
     int poison;
+    int races;       // the kernel was compiled to tell its accesses, and they are to be checked
     double seconds;  // a launch that runs longer is stopped
 };
 
@@ -27,7 +28,8 @@ struct Report
     int signal;
     unsigned long long address;  // that could not be touched, when a signal came
     unsigned long long counter;  // the instruction that tried
-    Index block, thread;
+    unsigned long long other_counter;  // and the other one of a race, by
+    Index block, thread, other;
     char text[1536];
 };
 

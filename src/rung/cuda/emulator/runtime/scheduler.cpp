@@ -1,5 +1,7 @@
 #include "scheduler.h"
 
+#include "races.h"
+
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,6 +13,7 @@ Launch const* launch;
 Report* report;
 Thread* running;
 SharedMemory shared;
+const char *code, *code_end;
 
 namespace {
 
@@ -19,7 +22,7 @@ constexpr size_t CANARY = 256;  // behind the dynamic shared memory
 Fiber scheduler_fiber;
 Block* blocks;           // resident at once: one, a cluster, or the whole grid when cooperative
 unsigned resident;
-Meeting grid_meeting, cluster_meeting;
+Meeting grid_meeting;
 
 // ---- random order -----------------------------------------------------------------------------------------------
 
@@ -54,6 +57,13 @@ void rewind(Block& block)
 {
     block.turn_at = 0;
     for (unsigned i = 0; i < block.turn_count; i++) block.turns[i].at = 0;
+}
+
+bool any_ready(const Block& block)
+{
+    for (unsigned i = 0; i < block.turn_count; i++)
+        if (block.turns[i].ready) return true;
+    return false;
 }
 
 Thread* next_ready(Block& block)
@@ -109,6 +119,7 @@ bool complete_lanes(Warp& warp, unsigned mask, Collective collective)
         data[lane] = thread.data;
     }
     if (collective) collective(data, wanted);
+    else order_lanes(warp, wanted);
     warp.waiting &= ~wanted;
     for (unsigned lane = 0; lane < WARP; lane++)
         if (wanted >> lane & 1) wake(*warp.lanes[lane]);
@@ -122,6 +133,7 @@ void release(Meeting& meeting)
         for (unsigned i = 0; i < block.thread_count; i++)
             if (block.threads[i].state == meeting.state) wake(block.threads[i]);
         rewind(block);
+        forget(block);
     }
     meeting.arrived = 0;
     meeting.round++;
@@ -205,6 +217,8 @@ void allocate(Block& block, unsigned number)
 void free_block(Block& block)
 {
     for (unsigned i = 0; i < block.thread_count; i++) free(block.threads[i].copies.list);
+    for (unsigned i = 0; i < block.warp_count; i++) free(block.warps[i].clocks);
+    free(block.past);
     delete[] block.threads;
     delete[] block.listed;
     delete[] block.warps;
@@ -246,6 +260,7 @@ void begin(Block& block, Index index, unsigned salt)
     block.all = 1;
     set_meeting(block.barrier, State::AtBlock, "__syncthreads", &block, 1);
     set_turns(block, salt);
+    forget(block);
     for (unsigned i = 0; i < block.warp_count; i++) {
         Warp& warp = block.warps[i];
         const unsigned lanes = block.thread_count - i * WARP;
@@ -301,8 +316,8 @@ void check_canary(const Block& block)
 void run_block(Block& block)
 {
     Thread* first = next_ready(block);
-    if (!first) return;
     if (resident > 1) load_shared(block);
+    watch_block(block);
     *launch->module->block_index = block.index;
     *launch->module->thread_index = first->index;
     running = first;
@@ -335,7 +350,7 @@ void run_resident(unsigned* order)
         bool moved = false;
         for (unsigned i = 0; i < resident && !report->fault; i++) {
             Block& block = blocks[order[i]];
-            if (block.finished || !next_ready(block)) continue;
+            if (block.finished || !any_ready(block)) continue;
             block.pauses = 0;
             run_block(block);
             moved = true;
@@ -362,6 +377,7 @@ void run_grid()
     const unsigned cluster_size = volume(cluster), total = volume(grid);
     const Index clusters = {grid.x / cluster.x, grid.y / cluster.y, grid.z / cluster.z};
     const bool all = launch->cooperative;
+    watch_shared(launch->races);
     resident = all ? total : cluster_size;
     blocks = new Block[resident]();
     for (unsigned i = 0; i < resident; i++) allocate(blocks[i], i);
@@ -471,8 +487,11 @@ void finish_copies(Thread& thread, unsigned groups_left)
     for (unsigned i = 0; i < copies.count; i++) {
         const Copy& copy = copies.list[i];
         if (copy.group + groups_left >= copies.committed) copies.list[kept++] = copy;
-        else if (copy.valid) memcpy(copy.to, copy.from, size_t(copy.bytes));
-        else memset(copy.to, 0, size_t(copy.bytes));
+        else {
+            note_copy(copy.to, copy.bytes, copy.place);
+            if (copy.valid) memcpy(copy.to, copy.from, size_t(copy.bytes));
+            else memset(copy.to, 0, size_t(copy.bytes));
+        }
     }
     copies.count = kept;
 }
@@ -560,6 +579,7 @@ void rung_meet_cluster(Site site)
 void rung_copy_async(void* to, const void* from, int bytes, bool valid, Site site)
 {
     Copies& copies = running->copies;
+    const void* place = __builtin_return_address(0);
     if (size_t(to) % size_t(bytes) || (valid && size_t(from) % size_t(bytes)))
         fault(FaultKind::Bounds, "cp_async of %d bytes (%s:%d) from %p to %p: both must be multiples of %d", bytes, site.file,
               site.line, from, to, bytes);
@@ -567,7 +587,8 @@ void rung_copy_async(void* to, const void* from, int bytes, bool valid, Site sit
         copies.room = copies.room ? 2 * copies.room : 16;
         copies.list = static_cast<Copy*>(realloc(copies.list, copies.room * sizeof(Copy)));
     }
-    copies.list[copies.count++] = {to, from, bytes, valid, copies.committed};
+    copies.list[copies.count++] = {to, from, bytes, valid, copies.committed, place};
+    note_copy(to, bytes, place);  // from now on, and until the wait, nobody else may touch it
     if (launch->poison) memset(to, 0xff, size_t(bytes));  // in flight: neither the old data nor the new
 }
 
@@ -596,7 +617,10 @@ unsigned rung_dynamic_bytes() { return launch->dynamic_bytes; }
 void rung_pause()
 {
     Block& block = *running->block;
-    if (++block.pauses <= block.alive || resident == 1) return run_next();
+    if (++block.turn_at == block.turn_count) block.turn_at = 0;  // else threads of this turn would go round for ever
+    unsigned ready = 0;
+    for (unsigned i = 0; i < block.turn_count; i++) ready += block.turns[i].ready;
+    if (++block.pauses < ready || resident == 1) return run_next();
     Thread* me = running;
     running = nullptr;
     switch_fiber(*me, scheduler_fiber);

@@ -11,7 +11,7 @@ constexpr unsigned WARP = 32;
 
 enum class State : unsigned char { Ready, AtLanes, AtBlock, AtCluster, AtGrid, Done };
 
-struct Copy { void* to; const void* from; int bytes; bool valid; unsigned group; };
+struct Copy { void* to; const void* from; int bytes; bool valid; unsigned group; const void* place; };
 
 // Asynchronous copies that a thread has issued and not waited for.
 struct Copies
@@ -53,6 +53,7 @@ struct Warp
     unsigned alive, waiting;
     Site barrier;            // the barrier at which this warp's first thread waits
     unsigned barrier_round;  // ... in this round of the block's barrier
+    unsigned* clocks;        // [lane][other]: the last meeting at which `lane` knew of what `other` did
 };
 
 // A barrier of all threads of some blocks.
@@ -81,6 +82,8 @@ struct Block
     unsigned cluster_rank;
     char* saved;  // its shared memory while another block runs
     bool finished;
+    unsigned epoch;     // grows with every barrier
+    struct Past* past;  // what is remembered of its shared memory
 };
 
 struct SharedMemory
@@ -95,6 +98,7 @@ extern Launch const* launch;
 extern Report* report;
 extern Thread* running;  // null while the scheduler itself runs
 extern SharedMemory shared;
+extern const char *code, *code_end;  // the kernel's library in memory
 
 void run_grid();                       // returns early, with `report` filled, on a fault
 [[noreturn]] void abandon();           // from a fiber, or from a signal handler on top of one

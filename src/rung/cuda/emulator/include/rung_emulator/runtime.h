@@ -23,7 +23,7 @@ struct Module
     void* (*dynamic_shared)();  // where `extern __shared__` arrays start
 };
 
-enum class FaultKind : int { None, Barrier, Deadlock, Bounds, Shared, Unsupported, Trap };
+enum class FaultKind : int { None, Barrier, Deadlock, Bounds, Shared, Unsupported, Trap, Race };
 
 }  // namespace rung_emulator
 
