@@ -6,12 +6,13 @@ READY := $(VENV)/.ready
 TEST_READY := $(VENV)/.test-ready
 JOBS ?= 2
 
-.PHONY: demo test lint check tables clean help
+.PHONY: demo test lint check tables tables-check browser clean help
 
 help:
 	@echo "make demo    install, then tell a story with the model inside"
 	@echo "make test    install what the tests need, then run them"
 	@echo "make check   every rung against its reference (emulated where there is no GPU)"
+	@echo "make tables  write the tables and pictures that are made from results/"
 	@echo "make lint    ruff and mypy"
 	@echo "make clean   remove the environment and caches of this folder"
 
@@ -32,8 +33,20 @@ demo: $(READY)
 check: $(READY)
 	$(BIN)/rung check
 
+tables: $(READY)
+	$(BIN)/python -m rung.lab.tables
+
+tables-check: $(READY)
+	$(BIN)/python -m rung.lab.tables --check
+
 test: $(TEST_READY)
 	$(BIN)/python -m pytest -n $(JOBS) -m "not gpu" --durations=15
+
+# The report is tested in a real browser; without one that test is skipped and says so.
+browser:
+	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
+	  && apt-get update -qq && apt-get install -y -qq chromium >/dev/null; } \
+	  || echo "no chromium and no way to install it: the report's test in a browser will be skipped"
 
 lint: $(TEST_READY)
 	$(BIN)/ruff check

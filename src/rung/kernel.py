@@ -185,7 +185,8 @@ class Rung(ABC):
 
 _PROSE = re.compile(
     r"""^(?:idea|expect|found|provenance|EXPECT|FOUND|PROVENANCE)[ \t]*=[ \t]*
-        (?:\"\"\".*?\"\"\" | '''.*?''' | \((?:\s*(?:"(?:\\.|[^"\\])*"))+\s*\) | "(?:\\.|[^"\\\n])*" | '[^'\n]*')
+        (?:\"\"\".*?\"\"\" | '''.*?''' | \((?:\s*(?:"(?:\\.|[^"\\])*"))+\s*\)
+         | "(?:\\.|[^"\\\n])*" | '[^'\n]*')
         [^\n]*\n""",
     re.MULTILINE | re.DOTALL | re.VERBOSE,
 )

@@ -408,7 +408,8 @@ def _matmul(x: torch.Tensor, y: torch.Tensor, out: torch.Tensor, *, tf32: bool) 
 
 def as_result(row: Row) -> dict[str, Any]:
     """A row as the results store keeps it."""
-    return {**row.__dict__, "kind": "bench", "rung_kind": row.kind, "machine": machine.facts(), "state": machine.state()}
+    taken = {"machine": machine.facts(), "state": machine.state()}
+    return {**row.__dict__, "kind": "bench", "rung_kind": row.kind, **taken}
 
 
 def shapes_of(operation: Operation, wanted: Sequence[str]) -> Iterator[tuple[str, Values]]:

@@ -8,6 +8,7 @@ with a warning.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import json
 import os
@@ -23,6 +24,8 @@ from rung.errors import RungError
 
 FORMAT = "rung-result-1"
 
+Result = dict[str, Any]
+
 
 def default_path() -> Path:
     """Where results go unless told otherwise: the user's data folder."""
@@ -32,7 +35,7 @@ def default_path() -> Path:
     return Path(base) / "rung" / "results.jsonl"
 
 
-def key_of(row: dict[str, Any]) -> str:
+def key_of(row: Result) -> str:
     """Content address: what was measured, not what came out of it."""
     names = ("kind", "operation", "rung", "digest", "dtype", "values", "tuning", "options")
     identity = {n: row.get(n) for n in names}
@@ -46,20 +49,17 @@ def stamp() -> dict[str, str]:
     return {"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "commit": _commit()}
 
 
-def append(row: dict[str, Any], path: Path | None = None) -> dict[str, Any]:
+def append(row: Result, path: Path | None = None) -> Result:
     """Add one measurement; gives it back with its key, time and commit."""
     path = path or default_path()
-    whole = {
-        "format": FORMAT,
-        "key": key_of(row),
-        **stamp(),
-        **row,
-    }
+    whole = {"format": FORMAT, "key": key_of(row), **stamp(), **row}
     line = json.dumps(whole, ensure_ascii=False) + "\n"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
         try:
+            with contextlib.suppress(OSError):  # a filesystem without locks: one write must do
+                fcntl.flock(file, fcntl.LOCK_EX)
             _mend_tail(file)
             data = line.encode()
             written = os.write(file, data)
@@ -82,30 +82,60 @@ def _mend_tail(file: int) -> None:
         os.write(file, b"\n")
 
 
-def read(path: Path | None = None) -> Iterator[dict[str, Any]]:
+def read(path: Path | None = None) -> Iterator[Result]:
     """Every whole measurement in the store."""
     path = path or default_path()
     if not path.exists():
         return
-    try:
-        lines = path.read_bytes().split(b"\n")
-    except OSError as error:
-        raise RungError(f"{path} cannot be read: {error.strerror}.") from None
-    strangers = 0
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
+    lines = [(n, line) for n, line in enumerate(_bytes(path).split(b"\n"), 1) if line.strip()]
+    ours: list[Result] = []
+    torn = strangers = 0
+    for number, line in lines:
         row = None
         with contextlib.suppress(ValueError):
             row = json.loads(line)
         if isinstance(row, dict) and row.get("format") == FORMAT:
-            yield row
+            ours.append(row)
         elif row is None:
+            torn += 1
             warnings.warn(f"{path}, line {number} is cut short and was skipped.", stacklevel=2)
         else:
             strangers += 1
-    if strangers:
-        raise RungError(f"{path} is not a file of rung's results ({strangers} lines are of another kind).")
+    if strangers or (torn > 1 and not ours):
+        count = f"{strangers or torn} of {len(lines)} lines are of another kind"
+        raise RungError(f"{path} is not a file of rung's results ({count}); `rung bench -o FILE` writes one.")
+    yield from ours
+
+
+def load(path: Path) -> list[Result]:
+    """The measurements in a store, or in a file that `rung bench -o` wrote; of a folder, in all its files."""
+    if path.is_dir():
+        return [row for file in sorted(path.glob("*.json*")) for row in load(file)]
+    if not path.is_file():
+        raise RungError(f"there is no results file {path}; `rung bench -o FILE` writes one.")
+    document = None
+    with contextlib.suppress(ValueError):
+        document = json.loads(_bytes(path))
+    if isinstance(document, dict) and "rows" in document and isinstance(document.get("machine"), dict):
+        shared = {n: document[n] for n in ("time", "commit", "machine", "state", "ceilings") if n in document}
+        rows = [{**shared, **row} for row in document["rows"]]
+    else:
+        rows = list(read(path))
+    return [_named(row) for row in rows]
+
+
+def _named(row: Result) -> Result:
+    """A bench row's own `kind` is that of its rung; here `kind` tells what sort of measurement it is."""
+    if row.get("kind") in ("cuda", "python", "triton", "library"):
+        return {**row, "kind": "bench", "rung_kind": row["kind"]}
+    return row
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise RungError(f"{path} cannot be read: {error.strerror}.") from None
 
 
 @cache

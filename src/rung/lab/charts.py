@@ -1,0 +1,547 @@
+"""Charts as SVG, written by hand: bars, curves and the log-log plane of a roofline.
+
+Colours are CSS variables, so that a page can turn them with its scheme; `standalone` puts in those of
+one scheme, for a picture that must do without a page. Every chart says in `title` and `desc` what it shows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import html
+import math
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+# Chosen to be told apart by colour-blind readers, on white and on GitHub's black (contrast at least 3 : 1).
+SCHEMES: dict[str, dict[str, str]] = {
+    "light": {
+        "ink": "#1f2328",
+        "muted": "#59636e",
+        "grid": "#d1d9e0",
+        "surface": "#ffffff",
+        "f32": "#0969da",
+        "tf32": "#1a7f37",
+        "f16": "#9a6700",
+        "bf16": "#8250df",
+        "library": "#8c959f",
+        "limit": "#cf222e",
+    },
+    "dark": {
+        "ink": "#f0f6fc",
+        "muted": "#9198a1",
+        "grid": "#3d444d",
+        "surface": "#0d1117",
+        "f32": "#4493f8",
+        "tf32": "#3fb950",
+        "f16": "#d29922",
+        "bf16": "#ab7df8",
+        "library": "#7d8590",
+        "limit": "#f85149",
+    },
+}
+FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
+SERIES = ("f32", "tf32", "f16", "bf16", "limit", "library")
+
+
+def escape(text: str) -> str:
+    """Text that is safe inside an element or an attribute."""
+    return html.escape(text, quote=True)
+
+
+def standalone(svg: str, scheme: str) -> str:
+    """The chart as a file of its own, in the colours of one scheme."""
+    colours = SCHEMES[scheme]
+    return re.sub(r"var\(--(\w+)\)", lambda m: colours[m.group(1)], svg) + "\n"
+
+
+def width_of(text: str, size: float = 13) -> float:
+    """About how wide a text is set; a little more than in most fonts."""
+    narrow = sum(text.count(c) for c in "iljtfr.,:;'|()[] ")
+    wide = sum(text.count(c) for c in "mwMWQO@%—")
+    return size * (0.62 * len(text) - 0.24 * narrow + 0.26 * wide)
+
+
+class Canvas:
+    """Elements in the order in which they are painted."""
+
+    def __init__(self, width: float, height: float) -> None:
+        self.width, self.height = width, height
+        self.elements: list[str] = []
+
+    def text(
+        self,
+        x: float,
+        y: float,
+        text: str,
+        *,
+        colour: str = "ink",
+        size: float = 13,
+        anchor: str = "start",
+        bold: bool = False,
+        halo: bool = False,
+    ) -> None:
+        weight = ' font-weight="600"' if bold else ""
+        weight += ' paint-order="stroke" stroke="var(--surface)" stroke-width="4"' if halo else ""
+        self.elements.append(
+            f'<text x="{_n(x)}" y="{_n(y)}" font-size="{_n(size)}" text-anchor="{anchor}"{weight} '
+            f'fill="var(--{colour})">{escape(text)}</text>'
+        )
+
+    def rect(
+        self, x: float, y: float, w: float, h: float, colour: str, *, faded: bool = False, tip: str = ""
+    ) -> None:
+        opacity = ' fill-opacity="0.4"' if faded else ""
+        self.elements.append(
+            f'<rect x="{_n(x)}" y="{_n(y)}" width="{_n(max(w, 1))}" height="{_n(h)}" rx="2" '
+            f'fill="var(--{colour})"{opacity}>{_tip(tip)}</rect>'
+        )
+
+    def line(
+        self,
+        x1: float,
+        y1: float,
+        x2: float,
+        y2: float,
+        colour: str = "grid",
+        *,
+        width: float = 1,
+        dashed: bool = False,
+    ) -> None:
+        dash = ' stroke-dasharray="5 4"' if dashed else ""
+        self.elements.append(
+            f'<line x1="{_n(x1)}" y1="{_n(y1)}" x2="{_n(x2)}" y2="{_n(y2)}" stroke="var(--{colour})" '
+            f'stroke-width="{_n(width)}"{dash}/>'
+        )
+
+    def path(
+        self,
+        points: Iterable[tuple[float, float]],
+        colour: str,
+        *,
+        width: float = 2,
+        dashed: bool = False,
+        tip: str = "",
+    ) -> None:
+        way = " L".join(f"{_n(x)} {_n(y)}" for x, y in points)
+        dash = ' stroke-dasharray="5 4"' if dashed else ""
+        self.elements.append(
+            f'<path d="M{way}" fill="none" stroke="var(--{colour})" stroke-width="{_n(width)}" '
+            f'stroke-linejoin="round"{dash}>{_tip(tip)}</path>'
+        )
+
+    def dot(
+        self, x: float, y: float, colour: str, *, radius: float = 4, hollow: bool = False, tip: str = ""
+    ) -> None:
+        fill = "surface" if hollow else colour
+        self.elements.append(
+            f'<circle cx="{_n(x)}" cy="{_n(y)}" r="{_n(radius)}" fill="var(--{fill})" '
+            f'stroke="var(--{colour})" stroke-width="1.5">{_tip(tip)}</circle>'
+        )
+
+    def svg(self, title: str, description: str) -> str:
+        body = "".join(self.elements)
+        number = hashlib.sha256((title + body).encode()).hexdigest()[:8]  # the same chart has the same text
+        return (
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_n(self.width)} {_n(self.height)}" '
+            f'width="{_n(self.width)}" height="{_n(self.height)}" role="img" '
+            f'aria-labelledby="t{number} d{number}" font-family="{FONT}">'
+            f'<title id="t{number}">{escape(title)}</title><desc id="d{number}">{escape(description)}</desc>'
+            f"{body}</svg>"
+        )
+
+
+def _n(value: float) -> str:
+    return f"{value:.1f}".removesuffix(".0")
+
+
+def _tip(text: str) -> str:
+    return f"<title>{escape(text)}</title>" if text else ""
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Values to places along an axis."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+    log: bool = True
+
+    def __call__(self, value: float) -> float:
+        value = min(max(value, self.low), self.high)
+        if self.log:
+            part = math.log(value / self.low) / math.log(self.high / self.low)
+        else:
+            part = (value - self.low) / (self.high - self.low)
+        return self.start + part * (self.end - self.start)
+
+    def ticks(self, most: int = 8) -> list[float]:
+        """Round values, not too many."""
+        if self.log:
+            for steps in ((1, 2, 5), (1, 3), (1,)):
+                found = _decades(self.low, self.high, steps)
+                if len(found) <= most:
+                    return found
+            return found[:: math.ceil(len(found) / most)]
+        step = nice_step((self.high - self.low) / most)
+        first = math.ceil(self.low / step - 1e-9)
+        last = math.floor(self.high / step + 1e-9)
+        return [i * step for i in range(first, last + 1)]
+
+
+def _decades(low: float, high: float, steps: Sequence[int]) -> list[float]:
+    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    values = [s * 10.0**e for e in range(first, last + 1) for s in steps]
+    return [v for v in values if low * 0.999 <= v <= high * 1.001]
+
+
+def nice_step(rough: float) -> float:
+    """The next of 1, 2, 5, 10 ... that is not below `rough`."""
+    power = 10.0 ** math.floor(math.log10(rough))
+    return next(m * power for m in (1, 2, 5, 10) if m * power >= rough * 0.999)
+
+
+def log_scale(values: Iterable[float], start: float, end: float, *, room: float = 1.0) -> Scale:
+    """From a round number below the smallest value to one above the largest."""
+    found = [v for v in values if v > 0]
+    low, high = min(found) / (1 + 0.6 * room), max(found) * (1 + 0.2 * room)
+    below = max((v for v in _decades(low / 10, low * 1.001, (1, 2, 5))), default=low)
+    return Scale(below, high, start, end)
+
+
+def tick_text(value: float) -> str:
+    """A short number: 0.5, 20, 3 k."""
+    for limit, unit in ((1e12, " T"), (1e9, " G"), (1e6, " M"), (1e4, " k")):
+        if abs(value) >= limit:
+            base = 1e3 if limit == 1e4 else limit
+            return f"{value / base:g}{unit}"
+    return f"{value:g}"
+
+
+@dataclass(frozen=True)
+class Bar:
+    label: str
+    value: float
+    notes: Sequence[str]  # what stands in the columns at the right
+    colour: str
+    faded: bool = False
+    tip: str = ""
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A line across a panel's bars."""
+
+    label: str
+    value: float
+    colour: str
+    dashed: bool = False
+
+
+@dataclass(frozen=True)
+class Panel:
+    title: str
+    bars: Sequence[Bar]
+    marks: Sequence[Mark] = ()
+
+
+def bars(
+    panels: Sequence[Panel],
+    *,
+    title: str,
+    description: str,
+    unit: str,
+    columns: Sequence[str] = (),
+    footnote: str = "",
+    width: float = 860,
+    stacked: bool = False,
+) -> str:
+    """Horizontal bars on a logarithmic axis, one block a panel, and columns of numbers beside them.
+
+    `stacked` puts the labels above the bars, for narrow screens.
+    """
+    every = [b for p in panels for b in p.bars]
+    edges = _columns(every, columns, width)
+    left = 4.0 if stacked else max(width_of(b.label) for b in every) + 12
+    right = width - 10 if stacked or not edges else min(edges) - _column_width(every, columns, 0) - 18
+    x = log_scale([*(b.value for b in every), *(m.value for p in panels for m in p.marks)], left, right)
+    row = 34.0 if stacked else 23.0
+    top, heading = 4.0, 44.0
+    height = top + sum(heading + row * len(p.bars) + 14 for p in panels) + (34 if not footnote else 52)
+    canvas = Canvas(width, height)
+    y = top
+    for panel in panels:
+        if not stacked:
+            for name, edge in zip(columns, edges, strict=True):
+                canvas.text(edge, y + 15, name, colour="muted", size=12, anchor="end")
+        y = _panel(canvas, panel, x, y, heading, row, left, stacked, edges)
+    for tick in x.ticks(7 if stacked else 10):
+        canvas.text(x(tick), y + 12, tick_text(tick), colour="muted", size=12, anchor="middle")
+    canvas.text(x.end, y + 28, unit, colour="muted", size=12, anchor="end")
+    if footnote:
+        canvas.text(left, y + 46, footnote, colour="muted", size=12)
+    return canvas.svg(title, description)
+
+
+def _column_width(every: Sequence[Bar], columns: Sequence[str], index: int) -> float:
+    return max([width_of(columns[index], 12), *(width_of(b.notes[index], 12) for b in every)])
+
+
+def _columns(every: Sequence[Bar], columns: Sequence[str], width: float) -> list[float]:
+    """The right edges of the columns of numbers."""
+    edges: list[float] = []
+    edge = width - 4
+    for index in reversed(range(len(columns))):
+        edges.insert(0, edge)
+        edge -= _column_width(every, columns, index) + 16
+    return edges
+
+
+def _panel(
+    canvas: Canvas,
+    panel: Panel,
+    x: Scale,
+    y: float,
+    heading: float,
+    row: float,
+    left: float,
+    stacked: bool,
+    edges: Sequence[float],
+) -> float:
+    bottom = y + heading + row * len(panel.bars)
+    canvas.text(left, y + 15, panel.title, bold=True)
+    for tick in x.ticks(7 if stacked else 10):
+        canvas.line(x(tick), y + heading - 4, x(tick), bottom + 2)
+    for index, bar in enumerate(panel.bars):
+        at = y + heading + index * row
+        end = x(bar.value)
+        if stacked:
+            note = " · ".join(n for n in bar.notes if n)
+            canvas.text(left, at + 14, bar.label, halo=True)
+            canvas.text(x.end, at + 14, note, size=12, colour="muted", anchor="end", halo=True)
+            canvas.rect(left, at + 19, end - left, 9, bar.colour, faded=bar.faded, tip=bar.tip)
+        else:
+            canvas.text(left - 8, at + 15, bar.label, anchor="end")
+            canvas.rect(left, at + 3, end - left, row - 7, bar.colour, faded=bar.faded, tip=bar.tip)
+            for note, edge in zip(bar.notes, edges, strict=True):
+                canvas.text(edge, at + 15, note, size=12, anchor="end")
+    _marks(canvas, panel.marks, x, y + heading - 8, bottom + 2)
+    return bottom + 12
+
+
+def _marks(canvas: Canvas, marks: Sequence[Mark], x: Scale, top: float, bottom: float) -> None:
+    """The lower mark's label stands left of its line, the other's right, out of each other's way."""
+    ordered = sorted(marks, key=lambda m: m.value)
+    for index, mark in enumerate(ordered):
+        at = x(mark.value)
+        canvas.line(at, top + 2, at, bottom, mark.colour, width=1.5, dashed=mark.dashed)
+        last = index == len(ordered) - 1
+        colour = "muted" if mark.colour == "library" else mark.colour
+        fits = at + 5 + width_of(mark.label, 12) <= canvas.width
+        if last and fits and len(ordered) > 1:
+            canvas.text(at + 3, top, mark.label, size=12, colour=colour)
+        else:
+            canvas.text(at + (3 if last and not fits else -3), top - (0 if not last or fits else 14),
+                        mark.label, size=12, colour=colour, anchor="end")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Series:
+    """Points of one curve; a hole is a value of None."""
+
+    label: str
+    points: Sequence[tuple[float, float | None]]
+    colour: str
+    dashed: bool = False
+    tips: Sequence[str] = field(default_factory=tuple)
+
+
+def curves(
+    series: Sequence[Series],
+    *,
+    title: str,
+    description: str,
+    x_label: str,
+    y_label: str,
+    width: float = 520,
+    height: float = 320,
+    log_x: bool = True,
+    log_y: bool = True,
+    marks: bool = True,
+    ticks: Sequence[float] | None = None,
+) -> str:
+    """Curves over a common axis, each named in a legend above them; `ticks` are places on the x axis."""
+    xs = [p[0] for s in series for p in s.points]
+    ys = [p[1] for s in series for p in s.points if p[1] is not None]
+    left, right, bottom = 56.0, width - 14, height - 44
+    legend, top = _legend_rows(series, width), 0.0
+    top = 12 + 18 * len(legend)
+    canvas = Canvas(width, height)
+    if log_x and min(xs) > 0:
+        x = Scale(min(xs) / 1.08, max(xs) * 1.08, left, right)
+    else:
+        pad = (max(xs) - min(xs) or 1.0) * 0.03
+        x = Scale(min(xs) - pad, max(xs) + pad, left, right, log=False)
+    if log_y and max(ys) > 3 * min(ys):
+        y = log_scale(ys, bottom, top, room=0.5)
+    else:
+        y = Scale(0, max(ys) * 1.08, bottom, top, log=False)
+    for tick in y.ticks(6):
+        canvas.line(left, y(tick), right, y(tick))
+        canvas.text(left - 7, y(tick) + 4, tick_text(tick), colour="muted", size=12, anchor="end")
+    for tick in ticks if ticks is not None else x.ticks(7):
+        canvas.line(x(tick), bottom, x(tick), bottom + 4, "muted")
+        canvas.text(x(tick), bottom + 18, tick_text(tick), colour="muted", size=12, anchor="middle")
+    canvas.text(right, bottom + 36, x_label, colour="muted", size=12, anchor="end")
+    canvas.text(left, bottom + 36, y_label, colour="muted", size=12)
+    for number, line in enumerate(legend):
+        at = left
+        for one in line:
+            canvas.line(
+                at, 10 + 18 * number, at + 16, 10 + 18 * number, one.colour, width=2.5, dashed=one.dashed
+            )
+            canvas.text(at + 21, 14 + 18 * number, one.label, size=12)
+            at += 21 + width_of(one.label, 12) + 16
+    for one in series:
+        for run in _runs(one.points):
+            canvas.path([(x(a), y(b)) for a, b in run], one.colour, dashed=one.dashed, tip=one.label)
+        if marks:
+            for index, (a, b) in enumerate(one.points):
+                if b is not None:
+                    tip = one.tips[index] if index < len(one.tips) else f"{one.label}: {a:g}, {b:g}"
+                    canvas.dot(x(a), y(b), one.colour, radius=3.5, tip=tip)
+    return canvas.svg(title, description)
+
+
+def _legend_rows(series: Sequence[Series], width: float) -> list[list[Series]]:
+    rows: list[list[Series]] = [[]]
+    used = 56.0
+    for one in series:
+        need = 37 + width_of(one.label, 12)
+        if used + need > width and rows[-1]:
+            rows.append([])
+            used = 56.0
+        rows[-1].append(one)
+        used += need
+    return rows
+
+
+def _runs(points: Sequence[tuple[float, float | None]]) -> Iterable[list[tuple[float, float]]]:
+    run: list[tuple[float, float]] = []
+    for a, b in points:
+        if b is None:
+            if run:
+                yield run
+            run = []
+        else:
+            run.append((a, b))
+    if run:
+        yield run
+
+
+@dataclass(frozen=True)
+class Roof:
+    """Two ceilings: bytes/s times intensity, and FLOP/s."""
+
+    label: str
+    bytes: float
+    flops: float
+    dashed: bool = False
+
+    def at(self, intensity: float) -> float:
+        return min(self.bytes * intensity, self.flops)
+
+    @property
+    def ridge(self) -> float:
+        return self.flops / self.bytes
+
+
+@dataclass(frozen=True)
+class Point:
+    label: str
+    intensity: float  # FLOP/byte
+    rate: float  # FLOP/s
+    colour: str
+    hollow: bool = False
+    tip: str = ""
+
+
+def roofline(
+    roofs: Sequence[Roof],
+    points: Sequence[Point],
+    *,
+    title: str,
+    description: str,
+    width: float = 760,
+    height: float = 480,
+) -> str:
+    """Rate over arithmetic intensity, both logarithmic, under the machine's ceilings."""
+    left, right, top, bottom = 56.0, width - 14, 22.0, height - 46
+    intensities = [*(p.intensity for p in points), *(r.ridge for r in roofs)]
+    rates = [p.rate for p in points]
+    x = log_scale([min(intensities) / 2, max(intensities) * 8], left, right, room=0)
+    ceiling = max(r.flops for r in roofs)
+    floor = min([*rates, min(r.at(x.low) for r in roofs)])
+    y = log_scale([floor, ceiling * 1.6], bottom, top, room=0.3)
+    canvas = Canvas(width, height)
+    for tick in x.ticks(9):
+        canvas.line(x(tick), top, x(tick), bottom)
+        canvas.text(x(tick), bottom + 17, tick_text(tick), colour="muted", size=12, anchor="middle")
+    for tick in y.ticks(8):
+        canvas.line(left, y(tick), right, y(tick))
+        canvas.text(left - 7, y(tick) + 4, tick_text(tick / 1e9), colour="muted", size=12, anchor="end")
+    canvas.text(right, bottom + 35, "FLOP / byte", colour="muted", size=12, anchor="end")
+    canvas.text(left - 40, top - 9, "GFLOP/s", colour="muted", size=12)
+    for index, roof in enumerate(sorted(roofs, key=lambda r: -r.flops)):
+        start = max(x.low, y.low / roof.bytes)
+        corner = (x(roof.ridge), y(roof.flops))
+        colour = "muted" if roof.dashed else "limit"
+        canvas.path(
+            [(x(start), y(roof.at(start))), corner, (right, y(roof.flops))],
+            colour,
+            width=1.5 if roof.dashed else 2,
+            dashed=roof.dashed,
+            tip=roof.label,
+        )
+        above = index == 0
+        canvas.text(right - 2, y(roof.flops) + (-6 if above else 15), roof.label, size=12, colour=colour,
+                    anchor="end")  # fmt: skip
+    _labelled(canvas, points, x, y, top, bottom)
+    return canvas.svg(title, description)
+
+
+def _labelled(canvas: Canvas, points: Sequence[Point], x: Scale, y: Scale, top: float, bottom: float) -> None:
+    """Points of one intensity stand above each other; their labels are spread until none covers another."""
+    columns: dict[int, list[Point]] = {}
+    for point in sorted(points, key=lambda p: p.intensity):
+        near = next((k for k in columns if abs(k - x(point.intensity)) < 40), round(x(point.intensity)))
+        columns.setdefault(near, []).append(point)
+    for column in columns.values():
+        ordered = sorted(column, key=lambda p: -p.rate)
+        places = spread([y(p.rate) for p in ordered], 14, top + 6, bottom - 4)
+        widest = max(width_of(p.label, 12) for p in ordered)
+        rightmost = max(x(p.intensity) for p in ordered)
+        leftwards = rightmost + 24 + widest > canvas.width
+        leftmost = min(x(p.intensity) for p in ordered)
+        for point, place in zip(ordered, places, strict=True):
+            px, py = x(point.intensity), y(point.rate)
+            to = leftmost - 18 if leftwards else rightmost + 18
+            canvas.line(px, py, to, place, point.colour, width=0.75)
+            canvas.text(to + (-3 if leftwards else 3), place + 4, point.label, size=12,
+                        anchor="end" if leftwards else "start")  # fmt: skip
+        for point in ordered:
+            canvas.dot(x(point.intensity), y(point.rate), point.colour, hollow=point.hollow, tip=point.tip)
+
+
+def spread(places: Sequence[float], gap: float, low: float, high: float) -> list[float]:
+    """Ascending places moved apart to at least `gap`, as little as needed, within low and high."""
+    moved: list[float] = []
+    for place in places:
+        moved.append(max(place, moved[-1] + gap) if moved else max(place, low))
+    over = high
+    for index in reversed(range(len(moved))):
+        moved[index] = min(moved[index], over)
+        over = moved[index] - gap
+    return moved
