@@ -57,10 +57,10 @@ class TorchPlan(Plan):
         scale = linear.scale.to(x.dtype)
         if rows <= FEW_ROWS and x.dtype == torch.bfloat16:
             y = torch._weight_int8pack_mm(x.reshape(rows, -1), linear.weight, scale).view(*x.shape[:-1], -1)
-        else:
-            # The integers are exact in any float type; their scale comes after the product.
-            y = F.linear(x, linear.weight.to(x.dtype)) * scale
-        return y if bias is None else y.add_(bias)
+            return y if bias is None else y.add_(bias)
+        # The integers are exact in any float type; their scale comes after the product.
+        y = F.linear(x, linear.weight.to(x.dtype))
+        return y.mul_(scale) if bias is None else torch.addcmul(bias, y, scale)
 
     def attention(
         self, qkv: torch.Tensor, NH: int, scale: float, layer: int, cache: Cache | None

@@ -24,7 +24,7 @@ FLAGS = [
     "-fPIC",
     "-pthread",
     "-w",
-    "-fno-math-errno",
+    "-ffp-contract=fast -fno-math-errno",
     "-fno-trapping-math",
     "-fno-signed-zeros",
     "-fassociative-math",
@@ -61,18 +61,18 @@ def cache_folder() -> Path:
 
 
 _begun: Compilation | None = None
+_tried = False
 
 
 def begin() -> Compilation | None:
     """Start compiling unless it is done; None without a compiler, or when RUNG_NATIVE=0 forbids it."""
-    global _begun
+    global _begun, _tried
     if os.environ.get("RUNG_NATIVE") == "0":
         return None
-    if _begun is None:
+    if not _tried:
+        _tried = True
         compiler = os.environ.get("RUNG_CXX") or shutil.which("g++") or shutil.which("clang++")
-        if compiler is None:
-            return None
-        _begun = _begin(compiler)
+        _begun = _begin(compiler) if compiler else None
     return _begun
 
 
@@ -86,13 +86,15 @@ def _begin(compiler: str) -> Compilation | None:
         return Compilation(library)
     try:
         library.parent.mkdir(parents=True, exist_ok=True)
-        handle, made = tempfile.mkstemp(dir=library.parent, prefix="decode-", suffix=".tmp")
+        handle, made = tempfile.mkstemp(dir=library.parent, prefix=f"decode-{key}-", suffix=".tmp")
         os.close(handle)
         process = subprocess.Popen(
             [compiler, *flags, str(SOURCE), "-o", made], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )  # fmt: skip
     except OSError:
+        for leftover in library.parent.glob(f"decode-{key}-*.tmp"):
+            leftover.unlink(missing_ok=True)
         return None
     return Compilation(library, process, Path(made))
 

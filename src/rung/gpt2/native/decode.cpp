@@ -132,22 +132,55 @@ template <typename W> using InputFor = typename InputOf<W>::type;
 constexpr int MAX_COLUMNS = 32;
 constexpr int QUANTA = 32767;
 
-// Dot products of one row of weights with N columns: the row is unpacked once.
+// Sixteen numbers; the compiler splits them where its vectors are shorter.
+typedef float Floats __attribute__((vector_size(64)));
+typedef uint32_t Words __attribute__((vector_size(64)));
+typedef uint16_t Halves __attribute__((vector_size(32)));
+constexpr int LANES = 16;
+
+inline Floats load(const float* p) {
+  Floats f;
+  std::memcpy(&f, p, sizeof f);
+  return f;
+}
+inline Floats load(const BFloat16* p) {
+  Halves h;
+  std::memcpy(&h, p, sizeof h);
+  return (Floats)(__builtin_convertvector(h, Words) << 16);
+}
+
+__attribute__((noinline)) float total(Floats f) {
+  float v[LANES];
+  std::memcpy(v, &f, sizeof v);
+  for (int half = LANES / 2; half; half /= 2)
+    for (int i = 0; i < half; ++i) v[i] += v[i + half];
+  return v[0];
+}
+
+// Dot products of one row of weights with N columns: the row is unpacked once. The order of additions is spelt out,
+// so that a column's result is the same to the last bit whatever other columns there are.
 template <int N, typename W>
 __attribute__((noinline)) void dots(const W* w, const float* x, int K, float* sum) {
-  if constexpr (N == 1) {
-    float s = 0;
-    for (int k = 0; k < K; ++k) s += to_float(w[k]) * x[k];
-    sum[0] = s;
-  } else {
-    float s0 = 0, s1 = 0, s2 = 0, s3 = 0;
-    const float *a = x, *b = a + K, *c = b + K, *d = c + K;
-    for (int k = 0; k < K; ++k) {
-      const float f = to_float(w[k]);
-      s0 += f * a[k], s1 += f * b[k], s2 += f * c[k], s3 += f * d[k];
+  Floats s[N][2] = {};
+  int k = 0;
+  for (; k + 2 * LANES <= K; k += 2 * LANES) {
+    const Floats f0 = load(w + k), f1 = load(w + k + LANES);
+    for (int c = 0; c < N; ++c) {
+      const float* column = x + size_t(c) * K + k;
+      s[c][0] += f0 * load(column), s[c][1] += f1 * load(column + LANES);
     }
-    sum[0] = s0, sum[1] = s1, sum[2] = s2, sum[3] = s3;
   }
+  for (; k < K; k += LANES) {
+    const int rest = std::min(LANES, K - k);
+    W weights[LANES] = {};
+    std::memcpy(weights, w + k, rest * sizeof(W));
+    for (int c = 0; c < N; ++c) {
+      float column[LANES] = {};
+      std::memcpy(column, x + size_t(c) * K + k, rest * sizeof(float));
+      s[c][0] += load(weights) * load(column);
+    }
+  }
+  for (int c = 0; c < N; ++c) sum[c] = total(s[c][0] + s[c][1]);
 }
 
 #if defined(__AVX512BW__)

@@ -1,0 +1,244 @@
+"""Text generation on the CPU: rung against transformers, in one interleaved run, written as JSON.
+
+    python benchmarks/cpu_generate.py --out results/cpu_generate.json
+
+GPT-2 (124M, random weights), batch 1, a prompt of 8 tokens, 64 new ones, greedy; prefill of 512 tokens;
+what smaller weights cost in accuracy; seconds from the command to the first token of the model inside.
+Contenders take turns, so that whatever else the machine does falls on all of them; ratios are taken
+within a round.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import platform
+import pty
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+import rung
+from rung.gpt2.cpu_plan import processors
+from rung.gpt2.load import Model
+
+PROMPT, NEW, PREFILL = 8, 64, 512
+# Which figure of transformers each of ours is held against, and the ratio that is promised.
+AGAINST = {
+    "rung float32": ("transformers float32", 1.6),
+    "rung bfloat16": ("transformers bfloat16", 1.6),
+    "rung int8": ("transformers bfloat16", 2.5),
+}
+
+
+def timed(work: Callable[[], Any]) -> float:
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
+def spread(samples: list[float]) -> dict[str, Any]:
+    """Median, 20th and 80th percentile, and everything that was measured."""
+    ordered = sorted(samples)
+    n = len(ordered)
+    return {
+        "median": statistics.median(ordered),
+        "p20": ordered[int(0.2 * (n - 1))],
+        "p80": ordered[math.ceil(0.8 * (n - 1))],
+        "samples": samples,
+    }
+
+
+def read_bandwidth() -> float:
+    """GB/s of reading 256 MB with all threads: the floor of a token is the weights' bytes over this."""
+    numbers = torch.ones(64 << 20)
+    return numbers.nbytes / 1e9 / min(timed(numbers.sum) for _ in range(7))
+
+
+def interleaved(contenders: dict[str, Callable[[], Any]], rounds: int) -> dict[str, list[float]]:
+    """Seconds of each, one after the other in every round, after one round that is not counted."""
+    for work in contenders.values():
+        work()
+    seconds: dict[str, list[float]] = {name: [] for name in contenders}
+    for _ in range(rounds):
+        for name, work in contenders.items():
+            seconds[name].append(timed(work))
+    return seconds
+
+
+def compared(seconds: dict[str, list[float]], tokens: int) -> dict[str, Any]:
+    """Tokens per second of each, and each of ours against its rival."""
+    result: dict[str, Any] = {
+        name: {"tokens_per_s": spread([tokens / s for s in samples])} for name, samples in seconds.items()
+    }
+    for name, (rival, _) in AGAINST.items():
+        ratios = [theirs / ours for ours, theirs in zip(seconds[name], seconds[rival], strict=True)]
+        result[name] |= {"against": rival, "ratio": spread(ratios)}
+    return result
+
+
+def decode_logits(model: Model, ids: list[int]) -> torch.Tensor:
+    """Logits (T, V) as generation sees them: token by token through the cache."""
+    cache = model.transformer.new_cache(1, len(ids))
+    cache.begin(1)
+    return torch.cat([model.transformer.advance([[token]], cache) for token in ids])
+
+
+def accuracy(models: dict[str, Model], reference: Any, ids: list[int]) -> dict[str, Any]:
+    """How far logits are from transformers' in float32, and what the model inside loses in perplexity."""
+    with torch.inference_mode():
+        right = reference(torch.tensor([ids])).logits[0].float()
+    found: dict[str, Any] = {}
+    text = rung.load("inner", dtype="float32").generate(
+        "Once upon a time", temperature=1.0, top_p=1.0, seed=0, max_new_tokens=500, num_samples=8
+    )
+    assert isinstance(text, list)
+    exact = None
+    for name, model in models.items():
+        logits = decode_logits(model, ids)
+        kl = (right.softmax(-1) * (right.log_softmax(-1) - logits.log_softmax(-1))).sum(-1)
+        inner = rung.load("inner", dtype=model.plan.dtype)
+        losses = []
+        for completion in text:
+            tokens = torch.tensor([*inner.tokenizer.encode(completion.prompt), *completion.tokens])
+            logits_inner = decode_logits(inner, tokens[:-1].tolist())
+            losses.append(torch.nn.functional.cross_entropy(logits_inner, tokens[1:], reduction="none"))
+        perplexity = math.exp(float(torch.cat(losses).double().mean()))
+        exact = exact or perplexity
+        found[name] = {
+            "logits_max_abs_error": float((logits - right).abs().max()),
+            "logits_rms": float(right.square().mean().sqrt()),
+            "kl_divergence_per_token": float(kl.mean()),
+            "greedy_agreement": float((logits.argmax(-1) == right.argmax(-1)).float().mean()),
+            "inner_perplexity": perplexity,
+            "inner_perplexity_change_percent": 100 * (perplexity / exact - 1),
+        }
+    return found
+
+
+def first_token(repeats: int) -> list[float]:
+    """Seconds from the command to the first token, of a new process each time; the kernels are compiled."""
+    command = [sys.executable, "-m", "rung", "generate", "Once upon a time", "--no-echo", "-n", "8"]
+    samples = []
+    for _ in range(repeats):
+        ours, theirs = pty.openpty()
+        began = time.perf_counter()
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=theirs)
+        os.read(ours, 1)
+        samples.append(time.perf_counter() - began)
+        os.close(theirs)
+        process.wait()
+        os.close(ours)
+    return samples
+
+
+def machine() -> dict[str, Any]:
+    model = platform.processor()
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        lines = cpuinfo.read_text().splitlines()
+        model = next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), model)
+    return {
+        "processor": model,
+        "processors": processors(),
+        "load_average": os.getloadavg()[0],
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "date": time.strftime("%Y-%m-%d"),
+    }
+
+
+def measure(rounds: int) -> dict[str, Any]:
+    facts = machine()
+    torch.manual_seed(0)
+    ids = torch.randint(0, 50257, (1, PREFILL + NEW))
+    prompt, long = ids[:, :PROMPT], ids[:, :PREFILL]
+    with tempfile.TemporaryDirectory() as folder:
+        transformers.GPT2LMHeadModel(transformers.GPT2Config()).save_pretrained(folder)
+        theirs = {
+            f"transformers {name}": transformers.GPT2LMHeadModel.from_pretrained(
+                folder, dtype=getattr(torch, name)
+            ).eval()
+            for name in ("float32", "bfloat16")
+        }
+        ours = {name: rung.load(folder, dtype=name.split()[1]) for name in AGAINST}
+
+    def their_text(model: Any) -> Callable[[], Any]:
+        keywords = {"max_new_tokens": NEW, "min_new_tokens": NEW, "do_sample": False, "pad_token_id": 50256}
+        mask = torch.ones_like(prompt)
+        return lambda: model.generate(prompt, attention_mask=mask, **keywords)
+
+    def our_text(model: Model) -> Callable[[], Any]:
+        tokens = prompt.tolist()
+        return lambda: model.generate(tokens, max_new_tokens=NEW, temperature=0, stop_tokens=())
+
+    def their_prefill(model: Any) -> Callable[[], Any]:
+        return lambda: model(long, use_cache=True, logits_to_keep=1)
+
+    def our_prefill(model: Model) -> Callable[[], Any]:
+        def prefill() -> torch.Tensor:
+            cache = model.transformer.new_cache(1, PREFILL)
+            cache.begin(1)
+            return model.transformer.advance(long.tolist(), cache)
+
+        return prefill
+
+    with torch.inference_mode():
+        texts = interleaved(
+            {n: their_text(m) for n, m in theirs.items()} | {n: our_text(m) for n, m in ours.items()}, rounds
+        )
+        prefills = interleaved(
+            {n: their_prefill(m) for n, m in theirs.items()} | {n: our_prefill(m) for n, m in ours.items()},
+            rounds,
+        )
+    generation, prefill = compared(texts, NEW), compared(prefills, PREFILL)
+    bandwidth = read_bandwidth()
+    for name, model in ours.items():
+        # All weights but the positions are read once a token.
+        read = model.transformer.weights.nbytes() - model.transformer.weights.wpe.nbytes
+        generation[name] |= {
+            "promised_ratio": AGAINST[name][1],
+            "weights_mb": read / 1e6,
+            "limit_tokens_per_s": bandwidth * 1e9 / read,
+        }
+    return {
+        "what": f"gpt2 124M, random weights, batch 1, {PROMPT}-token prompt, {NEW} new tokens, greedy",
+        "machine": facts | {"read_gb_per_s": bandwidth},
+        "generation": generation,
+        "prefill": prefill,
+        "accuracy": accuracy(ours, theirs["transformers float32"], ids[0, : PROMPT + NEW].tolist()),
+        "first_token_s": spread(first_token(5)),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="CPU generation: rung against transformers.")
+    parser.add_argument("--out", type=Path, default=Path("results/cpu_generate.json"))
+    parser.add_argument("--rounds", type=int, default=10)
+    arguments = parser.parse_args()
+    transformers.logging.set_verbosity_error()
+    result = measure(arguments.rounds)
+    arguments.out.parent.mkdir(parents=True, exist_ok=True)
+    arguments.out.write_text(json.dumps(result, indent=1) + "\n")
+    for part in ("generation", "prefill"):
+        for name, figures in result[part].items():
+            ratio = f"   {figures['ratio']['median']:.2f}x {figures['against']}" if "ratio" in figures else ""
+            print(f"{part:10} {name:22} {figures['tokens_per_s']['median']:8.1f} tokens/s{ratio}")
+    for name, figures in result["accuracy"].items():
+        print(f"{name:22} " + "  ".join(f"{k} {v:.3g}" for k, v in figures.items()))
+    print(f"first token after {result['first_token_s']['median']:.2f} s")
+
+
+if __name__ == "__main__":
+    main()
