@@ -18,6 +18,8 @@ VERBS = {
     "show": ("show", "A rung's idea and source, and what changed from the rung before."),
     "check": ("check", "Is a rung right? Against a float64 reference, on a GPU or emulated."),
     "bench": ("bench", "How fast? Rungs and libraries, interleaved, checked in the same run."),
+    "sweep": ("sweep", "Which launch parameters are best for a rung, on this GPU, at this shape?"),
+    "tunings": ("tunings", "The launch parameters that sweeps found best; bench and the model use them."),
     "inspect": ("inspect", "Registers, shared memory, spills and occupancy, without a GPU."),
     "new": ("new", "A working kernel to start from."),
     "perplexity": ("perplexity", "How well a model predicts a text file."),

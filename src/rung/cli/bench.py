@@ -48,6 +48,7 @@ def bench(
     from rung.cli.check import parse_tuning
     from rung.lab import bench as lab
     from rung.lab import results
+    from rung.lab import tunings as tuned
 
     if not torch.cuda.is_available():
         names = ", ".join(
@@ -76,7 +77,7 @@ def bench(
                 for r in catalogue.rungs(chosen[0].operation.name)
                 if r.kind == "library" and r not in contestants
             ]
-        tunings = {r.full_name: t for r in chosen if (t := parse_tuning(tune))}
+        given = parse_tuning(tune)
         for name, values in lab.shapes_of(chosen[0].operation, shape or ()):
             for kind in ("f32", "tf32", "f16", "bf16"):
                 running = [r for r in contestants if kind in r.dtypes]
@@ -85,12 +86,17 @@ def bench(
                 if limit is not None and time.monotonic() - start > limit:
                     console.note(f"rung: out of time; {chosen[0].operation.name} {name} {kind} is left out.")
                     continue
+                complete = chosen[0].operation.complete(values)
                 found = lab.bench(
                     running,
                     shape=name,
                     values=values,
                     dtype=kind,
-                    tunings=tunings,
+                    tunings={
+                        r.full_name: t
+                        for r in running
+                        if (t := (given if r in chosen else None) or tuned.best(r, complete, kind))
+                    },
                     ceilings=ceilings,
                     seconds=seconds,
                     pace=pace.setdefault(kind, {}),

@@ -20,6 +20,7 @@ from rung.errors import RungError
 from rung.gpt2.cache import Cache
 from rung.gpt2.torch_plan import TorchPlan
 from rung.gpt2.weights import Linear, Norm
+from rung.lab import tunings
 
 if TYPE_CHECKING:
     from rung.expressions import Number
@@ -145,7 +146,8 @@ class LadderPlan(TorchPlan):
         prepared = self._prepared.get(key)
         if prepared is None:
             values = rung.operation.complete(dims)
-            prepared = rung.prepare(given, values, self._real, device=self._device)
+            tuning = tunings.best(rung, values, self._real.name) if self.on == "cuda" else None
+            prepared = rung.prepare(given, values, self._real, device=self._device, tuning=tuning)
             self._prepared[key] = prepared
         prepared.run()
         return out

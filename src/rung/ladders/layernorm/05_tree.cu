@@ -6,7 +6,7 @@ found  = ""
 dtypes = ["f32", "f16", "bf16"]
 needs  = "BLOCK & (BLOCK - 1) == 0"
 [tune]
-BLOCK = [256, 64, 128, 512, 1024]
+BLOCK = [256, 4, 8, 16, 32, 64, 128, 512, 1024]
 [[launch]]
 kernel = "layernorm"
 grid   = "B * T"

@@ -1,0 +1,48 @@
+"""`rung tunings`: the launch parameters that sweeps found best."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rung.cli import console
+
+
+def tunings(
+    rung: Annotated[str | None, typer.Argument(metavar="[OP[/RUNG]]", help="Only these.")] = None,
+    file: Annotated[Path | None, typer.Option(help="Another file of tunings.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print them as JSON.")] = False,
+) -> None:
+    """The launch parameters that sweeps found best, which bench and the model use.
+
+    Examples: rung tunings · rung tunings layernorm · rung tunings --json
+    """
+    from rung import catalogue
+    from rung.lab import tunings as lab
+
+    path = file or lab.default_path()
+    names = {r.full_name for r in catalogue.select(rung)} if rung else None
+    rows = [r for r in lab.listed(path) if names is None or r["rung"] in names]
+    if json:
+        console.print_json(rows)
+        return
+    if not rows:
+        console.note(f"rung: no tunings in {path}; `rung sweep OP/RUNG` on a GPU finds some.")
+        return
+    cells = [
+        (
+            r["rung"],
+            r["dtype"],
+            r["class"],
+            r["machine"].get("gpu", ""),
+            " ".join(f"{n}={v}" for n, v in r["tuning"].items()),
+            f"{r['cold_us']:.2f}",
+            f"{r['default_us'] / r['cold_us']:.2f}x" if r["default_us"] else "",
+            "no longer used: the rung has changed" if r["stale"] else "",
+        )
+        for r in rows
+    ]
+    columns = ("rung", "dtype", "shapes up to", "GPU", "tuning", "cold us", "gain", "remark")
+    console.table(columns, cells, right=("cold us", "gain"))

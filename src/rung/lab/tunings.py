@@ -1,0 +1,126 @@
+"""The best configuration known for a rung on a GPU, by class of shape and dtype, for bench and the model.
+
+Kept as JSON lines that are only added to, beside the results; the last line for the same question counts,
+and a tuning whose rung has changed since is not used.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rung.cuda import limits
+from rung.errors import RungError
+from rung.expressions import Number
+from rung.kernel import Device, Rung
+from rung.lab import results
+
+_read: dict[Path, tuple[tuple[int, int], dict[tuple[str, ...], dict[str, Any]]]] = {}
+
+
+def default_path() -> Path:
+    """The user's file of tunings."""
+    if "RUNG_TUNINGS" in os.environ:
+        return Path(os.environ["RUNG_TUNINGS"])
+    return results.default_path().with_name("tunings.jsonl")
+
+
+def shape_class(rung: Rung, values: Mapping[str, Number]) -> str:
+    """Shapes that are tuned alike: each dimension rounded up to a power of two."""
+    return " ".join(f"{d}{1 << max(0, int(values[d]) - 1).bit_length()}" for d in rung.operation.dims)
+
+
+def record(
+    rung: Rung, row: Mapping[str, Any], default: Mapping[str, Any] | None, path: Path | None = None
+) -> dict[str, Any]:
+    """Keep the winner of a sweep."""
+    kept = {
+        "kind": "tuning",
+        **{n: row[n] for n in ("operation", "rung", "digest", "dtype", "shape", "values", "tuning")},
+        "class": shape_class(rung, row["values"]),
+        "cold_us": row["cold_us"],
+        "default_us": default["cold_us"] if default else None,
+        "machine": row["machine"],
+    }
+    return results.append(kept, path or default_path())
+
+
+def listed(path: Path | None = None) -> list[dict[str, Any]]:
+    """The tunings in force, each with `stale` set when its rung's source has changed or is gone."""
+    from rung import catalogue
+
+    found = []
+    for row in _by_question(path or default_path()).values():
+        try:
+            stale = catalogue.find(row["rung"]).digest != row["digest"]
+        except RungError:
+            stale = True
+        found.append({**row, "stale": stale})
+    return found
+
+
+def best(
+    rung: Rung,
+    values: Mapping[str, Number],
+    dtype: str,
+    gpu: str | None = None,
+    *,
+    path: Path | None = None,
+    device: Device = "cuda",
+) -> dict[str, int] | None:
+    """The tuning to use for this call, or None where the defaults are all that is known."""
+    if not rung.tune:
+        return None
+    if gpu is None:
+        if not torch.cuda.is_available():
+            return None
+        gpu = torch.cuda.get_device_name()
+    table = _by_question(path or default_path())
+    row = table.get((gpu, rung.full_name, shape_class(rung, values), dtype))
+    if row is None or row["digest"] != rung.digest:
+        return None
+    tuning = {n: int(v) for n, v in row["tuning"].items()}
+    from rung.dtypes import dtype as named
+
+    return tuning if _legal(rung, dict(values), named(dtype), tuning, device) else None
+
+
+def _legal(rung: Rung, values: Any, dtype: Any, tuning: dict[str, int], device: Device) -> bool:
+    # The class is wider than the shape that was tuned; a neighbour may break a rule.
+    from rung.kernel import CudaRung
+
+    try:
+        if rung.refusal(values, dtype, tuning, device=device) is not None:
+            return False
+        if isinstance(rung, CudaRung):
+            at = limits.limits("sm_90" if device != "cuda" else _arch())
+            launches = rung.launches(values, dtype, tuning, device)
+            return all(limits.refusal(at, config) is None for _, config in launches)
+    except RungError:
+        return False
+    return True
+
+
+def _arch() -> str:
+    major, minor = torch.cuda.get_device_capability()
+    return f"sm_{major}{minor}"
+
+
+def _by_question(path: Path) -> dict[tuple[str, ...], dict[str, Any]]:
+    """(gpu, rung, class, dtype) -> the newest row; read again only when the file has grown."""
+    try:
+        status = path.stat()
+    except OSError:
+        return {}
+    stamp = (status.st_mtime_ns, status.st_size)
+    if path not in _read or _read[path][0] != stamp:
+        table: dict[tuple[str, ...], dict[str, Any]] = {}
+        for row in results.read(path):
+            if row.get("kind") == "tuning":
+                table[(row["machine"].get("gpu", ""), row["rung"], row["class"], row["dtype"])] = row
+        _read[path] = (stamp, table)
+    return _read[path][1]

@@ -1,0 +1,49 @@
+"""The bias on its own, after a product that has none: what an epilogue saves."""
+
+import torch
+
+from rung.operation import Case, Cost, Library, Operand, Operation, Tensors, Values
+
+
+def reference(t: Tensors, v: Values) -> Tensors:
+    return {"out": t["x"] + t["bias"]}
+
+
+def cost(v: Values, size: int) -> Cost:
+    elements = v["B"] * v["T"] * v["OC"]
+    return Cost(flops=elements, bytes=(2 * elements + v["OC"]) * size)
+
+
+def torch_bias(x: torch.Tensor, bias: torch.Tensor, **_: object) -> torch.Tensor:
+    return x + bias
+
+
+OPERATION = Operation(
+    name="bias",
+    summary="out = x + bias, the same bias for every token",
+    story="A copy with an addition: the pass over memory that a fused epilogue does not make.",
+    dims=("B", "T", "OC"),
+    operands=(
+        Operand("x", ("B", "T", "OC")),
+        Operand("bias", ("OC",)),
+        Operand("out", ("B", "T", "OC"), role="out"),
+    ),
+    reference=reference,
+    cost=cost,
+    cases=(
+        Case("one", dict(B=1, T=1, OC=1)),
+        Case("odd", dict(B=1, T=3, OC=7)),
+        Case("prime", dict(B=2, T=5, OC=67)),
+        Case("2^7 + 1", dict(B=1, T=3, OC=129)),
+        Case("2^10 - 1", dict(B=1, T=1, OC=1023)),
+        Case("large values", dict(B=1, T=5, OC=64), magnitude=100.0),
+        Case("gpt2", dict(B=1, T=2, OC=768)),
+        Case("gpt2's qkv", dict(B=3, T=129, OC=2304), where="cuda"),
+        Case("gpt2-xl", dict(B=2, T=65, OC=6400), where="cuda"),
+    ),
+    shapes={
+        "b4t64": dict(B=4, T=64, OC=3072),
+        "b8t1024": dict(B=8, T=1024, OC=3072),
+    },
+    libraries=(Library("torch", torch_bias),),
+)
