@@ -129,6 +129,7 @@ void on_tick(int, siginfo_t*, void* context)
     if (!running || !pthread_equal(pthread_self(), launching)) return;
     const char* at = reinterpret_cast<const char*>(program_counter(context));
     if (at < code || at >= code_end) return;  // never in the middle of the runtime or of libc
+    if (running->state != State::Ready) return;  // in a collective function, which the runtime has called
     if (now() - started > launch->seconds) {
         report->counter = (unsigned long long)at;
         char text[1000];
