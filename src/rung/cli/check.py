@@ -29,6 +29,10 @@ def check(
     tune: Annotated[list[str] | None, typer.Option(help="A tunable's value, as in --tune BLOCK=128.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Only the first case of each rung.")] = False,
     libraries: Annotated[bool, typer.Option(help="Check the library calls as well.")] = True,
+    sanitize: Annotated[
+        bool,
+        typer.Option("--sanitize", help="Launch each rung under compute-sanitizer instead (needs a GPU)."),
+    ] = False,
     jobs: Annotated[
         int | None, typer.Option("--jobs", "-j", min=1, help="Processes (default: one a core).")
     ] = None,
@@ -48,6 +52,9 @@ def check(
         dtype_named(name)
     chosen = [r for r in catalogue.select(rung, file) if libraries or r.kind != "library"]
     where = check_many.device_named(device)
+    if sanitize:
+        _sanitize(sorted({r.operation.name for r in chosen}), where, jobs, json)
+        return
     work = check_many.tasks(
         chosen,
         device=where,
@@ -65,6 +72,27 @@ def check(
     else:
         _print(reports, _device_name(where))
     if any(r.verdict == "failed" for r in reports):
+        raise typer.Exit(1)
+
+
+def _sanitize(operations: list[str], device: str, jobs: int | None, json: bool) -> None:
+    from rung.lab import sanitize as lab
+
+    if device != "cuda":
+        raise RungError(
+            "compute-sanitizer watches a GPU, and there is none here; the emulator checks bounds too."
+        )
+    findings = list(lab.sanitize(operations, jobs=jobs or 6))
+    if json:
+        console.print_json([{**f.__dict__, "clean": f.clean} for f in findings])
+    else:
+        columns = ("operation", "tool", "launches", "errors", "verdict")
+        rows = [(f.operation, f.tool, f.launched, f.errors, "ok" if f.clean else "failed") for f in findings]
+        console.table(columns, rows, right=("launches", "errors"))
+        for finding in findings:
+            if finding.text:
+                print(f"\n{finding.operation}, {finding.tool}:\n{finding.text}")
+    if not all(f.clean for f in findings):
         raise typer.Exit(1)
 
 

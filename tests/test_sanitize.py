@@ -1,0 +1,41 @@
+"""What compute-sanitizer prints is read for what it says."""
+
+import pytest
+
+from rung import catalogue
+from rung.lab.sanitize import _read, sanitize
+
+CLEAN = "========= COMPUTE-SANITIZER\nlaunched gelu/01 f32\nlaunched gelu/02 f32\n========= ERROR SUMMARY: 0 errors\n"
+WRITE = (
+    "========= COMPUTE-SANITIZER\nlaunched x/01 f32\n========= Invalid __global__ write of size 4 bytes\n"
+    "=========     at k+0x90\n========= ERROR SUMMARY: 3 errors\n"
+)
+RACE = (
+    "========= COMPUTE-SANITIZER\nlaunched x/01 f32\n========= Error: Race reported between Write and Read\n"
+    "========= RACECHECK SUMMARY: 1 hazard displayed (1 error, 0 warnings)\n"
+)
+
+
+def test_clean() -> None:
+    found = _read("gelu", "memcheck", CLEAN, 0)
+    assert found.clean and found.launched == 2 and not found.text
+
+
+@pytest.mark.parametrize(("tool", "output", "errors"), [("memcheck", WRITE, 3), ("racecheck", RACE, 1)])
+def test_errors_are_told(tool: str, output: str, errors: int) -> None:
+    found = _read("x", tool, output, 1)
+    assert not found.clean and found.errors == errors
+    assert "write" in found.text or "Race" in found.text
+
+
+def test_a_run_that_launched_nothing_is_not_clean() -> None:
+    assert not _read("x", "memcheck", "========= COMPUTE-SANITIZER\nTraceback\nboom\n", 1).clean
+    assert not _read("x", "memcheck", "========= ERROR SUMMARY: 0 errors\n", 0).clean
+
+
+@pytest.mark.gpu
+def test_a_small_ladder_is_clean() -> None:
+    findings = list(sanitize(["residual"]))
+    assert [f.tool for f in findings] == ["memcheck", "racecheck"]
+    assert all(f.clean for f in findings), findings
+    assert findings[0].launched == sum(len(r.dtypes) for r in catalogue.rungs("residual", libraries=False))
