@@ -5,7 +5,10 @@ import pytest
 from rung import catalogue
 from rung.lab.sanitize import _read, sanitize
 
-CLEAN = "========= COMPUTE-SANITIZER\nlaunched gelu/01 f32\nlaunched gelu/02 f32\n========= ERROR SUMMARY: 0 errors\n"
+CLEAN = (
+    "========= COMPUTE-SANITIZER\nlaunched gelu/01 f32\nlaunched gelu/02 f32\n"
+    "========= ERROR SUMMARY: 0 errors\n"
+)
 WRITE = (
     "========= COMPUTE-SANITIZER\nlaunched x/01 f32\n========= Invalid __global__ write of size 4 bytes\n"
     "=========     at k+0x90\n========= ERROR SUMMARY: 3 errors\n"

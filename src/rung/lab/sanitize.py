@@ -1,4 +1,4 @@
-"""Runs rungs bare under compute-sanitizer: out-of-bounds accesses and shared-memory races, found by the hardware's maker.
+"""Runs rungs bare under compute-sanitizer: bad accesses and shared-memory races, seen on the GPU itself.
 
 The checker itself would be slow there, since every kernel of its reference is instrumented too; so the
 process under the tool only launches each rung once on a small case, in every dtype.
