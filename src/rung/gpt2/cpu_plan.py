@@ -45,7 +45,7 @@ class CpuPlan(TorchPlan):
     """Weights in float32, bfloat16 or int8."""
 
     name = on = "cpu"
-    prompts_at_once = 1
+    prompts_alone = True
 
     def __init__(self, dtype: str, threads: int | None = None) -> None:
         if dtype not in CPU_DTYPES:
@@ -58,6 +58,8 @@ class CpuPlan(TorchPlan):
         torch.set_num_threads(threads or processors())
         self._native = available()
         self._engine: Engine | None = None
+        # torch rounds a row of bfloat16 otherwise when others stand beside it.
+        self.tokens_alone = self._native is None and stored != torch.float32
         if self._native is not None:
             self.cache_dtype = torch.float32 if stored == torch.float32 else torch.bfloat16
 

@@ -50,8 +50,8 @@ class Transformer:
         logits = self.plan.step(tokens, cache)
         if logits is None:
             longest = max(map(len, tokens))
-            if longest > 1 and self.plan.prompts_at_once == 1:
-                logits = torch.cat([self._prompt(ids, cache.row(row)) for row, ids in enumerate(tokens)])
+            if self.plan.prompts_alone if longest > 1 else self.plan.tokens_alone:
+                logits = torch.cat([self._alone(ids, cache.row(row)) for row, ids in enumerate(tokens)])
             else:
                 # Short rows are padded at their end: nothing before the padding sees it, and what it
                 # leaves in the cache is overwritten before it can be read.
@@ -61,7 +61,7 @@ class Transformer:
         cache.advance([len(ids) for ids in tokens])
         return logits
 
-    def _prompt(self, ids: Sequence[int], cache: Cache) -> torch.Tensor:
+    def _alone(self, ids: Sequence[int], cache: Cache) -> torch.Tensor:
         logits = self.plan.step([ids], cache)
         if logits is not None:
             return logits

@@ -48,9 +48,10 @@ class Plan(ABC):
     dtype: str  # one of DTYPES
     device: torch.device
     cache_dtype: torch.dtype
-    # Sequences whose prompts are computed together; None for all. One at a time makes a prompt's result
-    # independent of its neighbours, to the last bit, and wastes nothing on padding.
-    prompts_at_once: int | None = None
+    # Whether sequences go through the operations one by one: their results are then independent of their
+    # neighbours, to the last bit, and nothing is wasted on padding.
+    prompts_alone: bool = False
+    tokens_alone: bool = False
 
     @abstractmethod
     def matrix(self, weight: torch.Tensor) -> Linear:
