@@ -346,6 +346,7 @@ class _Trial:
         both: tuple[Order, Order] = ("reverse", "shuffled")
         orders = both if thorough else (both[seed % 2],)
         for order in orders:
+            self._refill(seed)  # what is read and written has moved on
             reference = self._reference()
             self._poison()
             self._go(self._prepare(order))

@@ -1,0 +1,128 @@
+"""A token for each sequence from its logits: penalties, temperature, top-k, top-p, min-p, one random number."""
+
+from __future__ import annotations
+
+import torch
+
+from rung.operation import Case, Cost, Operand, Operation, Tensors, Values
+
+SETTINGS = ("temperature", "top_k", "top_p", "min_p", "repetition", "presence", "frequency")
+WORD = 0xFFFFFFFF
+
+
+def uniform(low: int, high: int, sequence: int, step: int) -> float:
+    """Philox 4x32-10 of the seed (two words) at (step, 0, sequence, 0): 24 bits in [0, 1)."""
+    k0, k1 = low & WORD, high & WORD
+    a, b, c, d = step & WORD, 0, sequence & WORD, 0
+    for _ in range(10):
+        x, y = 0xD2511F53 * a, 0xCD9E8D57 * c
+        a, b, c, d = (y >> 32) ^ b ^ k0, y & WORD, (x >> 32) ^ d ^ k1, x & WORD
+        k0, k1 = (k0 + 0x9E3779B9) & WORD, (k1 + 0xBB67AE85) & WORD
+    return (a >> 8) / (1 << 24)
+
+
+def reference(t: Tensors, v: Values) -> Tensors:
+    marks = t["marks"].clone()
+    chosen = []
+    for row in range(int(v["B"])):
+        settings = dict(zip(SETTINGS, t["settings"][row].tolist(), strict=False))
+        token = _choose(_penalised(t["logits"][row], marks[row], settings), settings, _random(t, row))
+        chosen.append(token)
+        marks[row, token] = (marks[row, token] | 1) + 2
+    return {"next": torch.tensor(chosen), "marks": marks}
+
+
+def _random(t: Tensors, row: int) -> float:
+    low, high, sequence = t["seeds"][row, :3].tolist()
+    return uniform(low, high, sequence, int(t["steps"][0]))
+
+
+def _penalised(logits: torch.Tensor, marks: torch.Tensor, s: dict[str, float]) -> torch.Tensor:
+    harder = torch.where(logits > 0, logits / s["repetition"], logits * s["repetition"])
+    logits = torch.where(marks % 2 == 1, harder, logits)
+    counts = marks // 2
+    return logits - s["presence"] * (counts > 0) - s["frequency"] * counts
+
+
+def _choose(logits: torch.Tensor, s: dict[str, float], u: float) -> int:
+    if s["temperature"] == 0:
+        return int((logits == logits.max()).int().argmax())
+    k = int(s["top_k"])
+    if 0 < k < len(logits):
+        logits = logits.masked_fill(logits < logits.topk(k).values[-1], -torch.inf)
+    p = ((logits - logits.max()) / s["temperature"]).softmax(0)
+    if s["top_p"] < 1:
+        ordered, order = p.sort(descending=True, stable=True)
+        p = p.scatter(0, order, ordered.masked_fill(ordered.cumsum(0) - ordered >= s["top_p"], 0))
+    p = p.masked_fill(p < s["min_p"] * p.max(), 0)
+    cumulative = p.cumsum(0)
+    return int(torch.searchsorted(cumulative, u * cumulative[-1], right=True))
+
+
+def cost(v: Values, size: int) -> Cost:
+    return Cost(flops=10.0 * v["B"] * v["V"], bytes=8.0 * v["B"] * v["V"])
+
+
+def _settings(v: Values, generator: torch.Generator) -> torch.Tensor:
+    def one_of(*values: float) -> torch.Tensor:
+        return torch.tensor(values)[torch.randint(len(values), (int(v["B"]),), generator=generator)]
+
+    V = float(v["V"])
+    columns = (
+        one_of(0.0, 0.3, 0.8, 1.0, 2.0),
+        one_of(0.0, 1.0, 3.0, 40.0, V / 2 // 1, V),
+        one_of(1.0, 0.95, 0.6, 0.1),
+        one_of(0.0, 0.02, 0.3),
+        one_of(1.0, 1.3, 0.8),
+        one_of(0.0, 0.5),
+        one_of(0.0, 0.25),
+        one_of(0.0),
+    )
+    return torch.stack(columns, 1)
+
+
+def _logits(v: Values, generator: torch.Generator) -> torch.Tensor:
+    B, V = int(v["B"]), int(v["V"])
+    spread = torch.tensor([0.1, 1.0, 3.0, 8.0])[torch.randint(4, (B, 1), generator=generator)]
+    return torch.randn(B, V, generator=generator) * spread
+
+
+def _marks(v: Values, generator: torch.Generator) -> torch.Tensor:
+    shape = (int(v["B"]), int(v["V"]))
+    count = torch.randint(0, 4, shape, generator=generator, dtype=torch.int32)
+    written = torch.rand(shape, generator=generator) < 0.2
+    in_prompt = torch.rand(shape, generator=generator) < 0.2
+    return torch.where(written & (count > 0), 2 * count + 1, in_prompt.int())
+
+
+def _seeds(v: Values, generator: torch.Generator) -> torch.Tensor:
+    return torch.randint(-(2**31), 2**31, (int(v["B"]), 4), generator=generator)
+
+
+OPERATION = Operation(
+    name="sample",
+    summary="a token for each row of logits, drawn as its settings say",
+    story="Sorting a vocabulary to keep its best is what a GPU need not do.",
+    dims=("B", "V"),
+    operands=(
+        Operand("logits", ("B", "V"), dtype="f32", make=_logits),  # flat and peaked
+        # A token's lowest bit: in prompt or text; above it: how often in the text.
+        Operand("marks", ("B", "V"), role="inout", dtype="i32", make=_marks),
+        # temperature (0: greedy), top_k (0: all), top_p, min_p, repetition, presence, frequency, unused
+        Operand("settings", ("B", "8"), dtype="f32", make=_settings),
+        Operand("seeds", ("B", "4"), dtype="i32", make=_seeds),  # seed's low and high word, sequence, unused
+        Operand("steps", (1,), dtype="i32", below=1000),
+        Operand("next", ("B",), role="out", dtype="i32"),
+    ),
+    reference=reference,
+    cost=cost,
+    cases=(
+        Case("one token", {"B": 3, "V": 1}),
+        Case("few tokens", {"B": 16, "V": 7}),
+        Case("odd", {"B": 8, "V": 251}),
+        Case("one a thread", {"B": 8, "V": 1000}),
+        Case("several a thread", {"B": 4, "V": 4500}),
+        Case("gpt2", {"B": 64, "V": 50257}, where="cuda"),
+    ),
+    shapes={"gpt2": {"B": 1, "V": 50257}, "gpt2 b64": {"B": 64, "V": 50257}, "gpt2 b256": {"B": 256, "V": 50257}},
+)
