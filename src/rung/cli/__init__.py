@@ -20,6 +20,8 @@ VERBS = {
     "bench": ("bench", "How fast? Rungs and libraries, interleaved, checked in the same run."),
     "sweep": ("sweep", "Which launch parameters are best for a rung, on this GPU, at this shape?"),
     "tunings": ("tunings", "The launch parameters that sweeps found best; bench and the model use them."),
+    "roofline": ("roofline", "Where do rungs stand under the hardware's ceilings? A chart and a table."),
+    "profile": ("profile", "What Nsight Compute counts of a rung; or where a token's time goes."),
     "inspect": ("inspect", "Registers, shared memory, spills and occupancy, without a GPU."),
     "new": ("new", "A working kernel to start from."),
     "perplexity": ("perplexity", "How well a model predicts a text file."),

@@ -448,6 +448,7 @@ class Roof:
     label: str
     bytes: float
     flops: float
+    colour: str = "limit"
     dashed: bool = False
 
     def at(self, intensity: float) -> float:
@@ -478,70 +479,66 @@ def roofline(
     height: float = 480,
 ) -> str:
     """Rate over arithmetic intensity, both logarithmic, under the machine's ceilings."""
-    left, right, top, bottom = 56.0, width - 14, 22.0, height - 46
+    left, right, bottom = 52.0, width - 10, height - 44
+    top = 30.0 + 18 * len(roofs)
     intensities = [*(p.intensity for p in points), *(r.ridge for r in roofs)]
-    rates = [p.rate for p in points]
-    x = log_scale([min(intensities) / 2, max(intensities) * 8], left, right, room=0)
-    ceiling = max(r.flops for r in roofs)
-    floor = min([*rates, min(r.at(x.low) for r in roofs)])
-    y = log_scale([floor, ceiling * 1.6], bottom, top, room=0.3)
+    low = min(min(intensities) / 2, max(min(r.ridge for r in roofs) / 4, 1e-3))
+    labels = max(width_of(p.label, 12) for p in points) + 30  # right of the last points
+    reach = math.log(max(intensities) * 1.15 / low) / max(0.25, 1 - labels / (right - left))
+    x = Scale(low, low * math.exp(reach), left, right)
+    floor = min([*(p.rate for p in points), min(r.at(x.low) for r in roofs)])
+    y = log_scale([floor, max(r.flops for r in roofs)], bottom, top, room=0.3)
     canvas = Canvas(width, height)
-    for tick in x.ticks(9):
+    for tick in x.ticks(8):
         canvas.line(x(tick), top, x(tick), bottom)
         canvas.text(x(tick), bottom + 17, tick_text(tick), colour="muted", size=12, anchor="middle")
     for tick in y.ticks(8):
         canvas.line(left, y(tick), right, y(tick))
-        canvas.text(left - 7, y(tick) + 4, tick_text(tick / 1e9), colour="muted", size=12, anchor="end")
+        canvas.text(left - 7, y(tick) + 4, tick_text(tick / 1e12), colour="muted", size=12, anchor="end")
     canvas.text(right, bottom + 35, "FLOP / byte", colour="muted", size=12, anchor="end")
-    canvas.text(left - 40, top - 9, "GFLOP/s", colour="muted", size=12)
-    for index, roof in enumerate(sorted(roofs, key=lambda r: -r.flops)):
-        start = max(x.low, y.low / roof.bytes)
-        corner = (x(roof.ridge), y(roof.flops))
-        colour = "muted" if roof.dashed else "limit"
-        canvas.path(
-            [(x(start), y(roof.at(start))), corner, (right, y(roof.flops))],
-            colour,
-            width=1.5 if roof.dashed else 2,
-            dashed=roof.dashed,
-            tip=roof.label,
-        )
-        above = index == 0
-        canvas.text(right - 2, y(roof.flops) + (-6 if above else 15), roof.label, size=12, colour=colour,
-                    anchor="end")  # fmt: skip
+    canvas.text(4, top - 10, "TFLOP/s", colour="muted", size=12)
+    for index, roof in enumerate(roofs):
+        _roof(canvas, roof, x, y, 12 + 18 * index, right)
     _labelled(canvas, points, x, y, top, bottom)
     return canvas.svg(title, description)
+
+
+def _roof(canvas: Canvas, roof: Roof, x: Scale, y: Scale, level: float, right: float) -> None:
+    start = max(x.low, y.low / roof.bytes)
+    line = [(x(start), y(roof.at(start))), (x(roof.ridge), y(roof.flops)), (right, y(roof.flops))]
+    canvas.path(line, roof.colour, width=1.5 if roof.dashed else 2, dashed=roof.dashed, tip=roof.label)
+    canvas.line(x(roof.ridge), y(roof.flops), x(roof.ridge), y.start, roof.colour, width=0.75, dashed=True)
+    canvas.line(4, level, 24, level, roof.colour, width=2, dashed=roof.dashed)
+    canvas.text(30, level + 4, roof.label, size=12)
 
 
 def _labelled(canvas: Canvas, points: Sequence[Point], x: Scale, y: Scale, top: float, bottom: float) -> None:
     """Points of one intensity stand above each other; their labels are spread until none covers another."""
     columns: dict[int, list[Point]] = {}
-    for point in sorted(points, key=lambda p: p.intensity):
+    for point in sorted((p for p in points if p.label), key=lambda p: p.intensity):
         near = next((k for k in columns if abs(k - x(point.intensity)) < 40), round(x(point.intensity)))
         columns.setdefault(near, []).append(point)
     for column in columns.values():
         ordered = sorted(column, key=lambda p: -p.rate)
         places = spread([y(p.rate) for p in ordered], 14, top + 6, bottom - 4)
-        widest = max(width_of(p.label, 12) for p in ordered)
-        rightmost = max(x(p.intensity) for p in ordered)
-        leftwards = rightmost + 24 + widest > canvas.width
-        leftmost = min(x(p.intensity) for p in ordered)
+        to = max(x(p.intensity) for p in ordered) + 18
         for point, place in zip(ordered, places, strict=True):
-            px, py = x(point.intensity), y(point.rate)
-            to = leftmost - 18 if leftwards else rightmost + 18
-            canvas.line(px, py, to, place, point.colour, width=0.75)
-            canvas.text(to + (-3 if leftwards else 3), place + 4, point.label, size=12,
-                        anchor="end" if leftwards else "start")  # fmt: skip
-        for point in ordered:
-            canvas.dot(x(point.intensity), y(point.rate), point.colour, hollow=point.hollow, tip=point.tip)
+            canvas.line(x(point.intensity), y(point.rate), to, place, point.colour, width=0.75)
+            canvas.text(to + 3, place + 4, point.label, size=12, halo=True)
+    for point in points:
+        canvas.dot(x(point.intensity), y(point.rate), point.colour, hollow=point.hollow, tip=point.tip)
 
 
 def spread(places: Sequence[float], gap: float, low: float, high: float) -> list[float]:
     """Ascending places moved apart to at least `gap`, as little as needed, within low and high."""
-    moved: list[float] = []
+    groups: list[tuple[list[float], float]] = []  # members, and where the first of them stands
     for place in places:
-        moved.append(max(place, moved[-1] + gap) if moved else max(place, low))
-    over = high
-    for index in reversed(range(len(moved))):
-        moved[index] = min(moved[index], over)
-        over = moved[index] - gap
-    return moved
+        members = [place]
+        while True:
+            middle = sum(m - i * gap for i, m in enumerate(members)) / len(members)
+            first = min(max(middle, low), high - (len(members) - 1) * gap)
+            if not groups or groups[-1][1] + len(groups[-1][0]) * gap <= first:
+                break
+            members = groups.pop()[0] + members
+        groups.append((members, first))
+    return [first + i * gap for members, first in groups for i in range(len(members))]

@@ -15,7 +15,7 @@ import os
 import subprocess
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -122,6 +122,15 @@ def load(path: Path) -> list[Result]:
     else:
         rows = list(read(path))
     return [_named(row) for row in rows]
+
+
+def gather(files: Sequence[Path] = ()) -> list[Result]:
+    """The measurements in these files; without any, the user's own and those that the checkout publishes."""
+    if files:
+        return [row for file in files for row in load(file)]
+    published = Path(__file__).resolve().parents[3] / "results"
+    rows = [row for folder in sorted(published.glob("*/")) for row in load(folder)]
+    return rows + (load(default_path()) if default_path().exists() else [])
 
 
 def _named(row: Result) -> Result:

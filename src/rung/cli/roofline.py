@@ -1,0 +1,105 @@
+"""`rung roofline`: where do rungs stand under the hardware's ceilings?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rung.cli import console
+from rung.errors import RungError
+
+if TYPE_CHECKING:
+    from rung.lab.figures import Figure, Figures
+
+
+def roofline(
+    rung: Annotated[
+        list[str], typer.Argument(metavar="OP[/RUNG]...", help="Ladders or rungs that were measured.")
+    ],
+    dtype: Annotated[
+        list[str] | None, typer.Option(help="A number format (repeatable; default: the first measured).")
+    ] = None,
+    shape: Annotated[
+        list[str] | None, typer.Option(help="A shape (repeatable; default: each ladder's headline).")
+    ] = None,
+    gpu: Annotated[str | None, typer.Option(help="The GPU, by a part of its name.")] = None,
+    results: Annotated[
+        list[Path] | None,
+        typer.Option(help="A results file or folder (repeatable; default: your store and the published)."),
+    ] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Draw it into this SVG.")] = None,
+    dark: Annotated[bool, typer.Option("--dark", help="Draw for a dark page.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
+) -> None:
+    """Rungs under the measured and the data sheet's ceilings, as a table and a log-log chart.
+
+    Examples: rung roofline matmul --dtype bf16 -o matmul.svg · rung roofline gelu residual layernorm
+    """
+    from rung.dtypes import dtype as dtype_named
+    from rung.lab import charts, figures
+    from rung.lab import results as store
+    from rung.lab import roofline as lab
+
+    for name in dtype or ():
+        dtype_named(name)
+    rows = store.gather(results or ())
+    if not any(r.get("kind") == "bench" for r in rows):
+        raise RungError(
+            f"nothing has been measured yet; `rung bench {rung[0]}` on a GPU does, or --results names a file."
+        )
+    found = figures.of_gpu(rows, gpu)
+    chosen = [f for spec in rung for f in _chosen(found, spec, dtype, shape)]
+    placed = lab.place(chosen, found.of_kind("profile"))
+    if not placed:
+        raise RungError(
+            f"what was measured of {', '.join(rung)} does no arithmetic, and so has no place on a roofline."
+        )
+    limits = found.limits
+    if output is not None:
+        svg = charts.standalone(lab.chart(placed, limits), "dark" if dark else "light")
+        try:
+            output.write_text(svg, encoding="utf-8")
+        except OSError as error:
+            raise RungError(f"{output} cannot be written: {error.strerror}.") from None
+    if json:
+        console.print_json(lab.as_json(placed, limits))
+        return
+    print(f"{limits.gpu}")
+    for roof in lab.roofs(limits, list(dict.fromkeys(p.dtype for p in placed))):
+        print(f"  {roof.label} FLOP/byte")
+    print()
+    console.table(lab.COLUMNS, lab.table(placed), right=lab.COLUMNS[3:8] + lab.COLUMNS[9:])
+    if any(f.old for f in chosen):
+        names = ", ".join(dict.fromkeys(str(f.row["rung"]) for f in chosen if f.old))
+        console.note(f"measured on an earlier version of the rung: {names}")
+    if output is not None:
+        console.note(f"drawn in {output}")
+
+
+def _chosen(found: Figures, spec: str, dtypes: list[str] | None, shapes: list[str] | None) -> list[Figure]:
+    """The figures of OP or OP/RUNG at the wanted formats and shapes."""
+    from rung import catalogue
+
+    name = catalogue.operation(spec.partition("/")[0]).name
+    only = catalogue.find(spec).full_name if "/" in spec else None
+    ladder = found.ladder(name)
+    kinds = dtypes or ladder.dtypes()[:1]
+    if only and not dtypes:
+        kinds = [d for d in ladder.dtypes() if any(k[:2] == (only, d) for k in ladder.found)][:1]
+    chosen = [
+        figure
+        for kind in kinds
+        if kind in ladder.dtypes()
+        for shape in shapes or [ladder.headline(kind)]
+        for figure in ladder.column(kind, shape)
+        if only is None or figure.row["rung"] == only or figure.library
+    ]
+    if not any(only is None or f.row["rung"] == only for f in chosen):
+        where = " ".join([*(shapes or ()), *(dtypes or ())])
+        raise RungError(
+            f"{spec}{' at ' + where if where else ''} was not measured on {found.gpu or 'a GPU'}; "
+            f"`rung bench {spec}` there does."
+        )
+    return chosen
