@@ -111,9 +111,11 @@ void on_signal(int number, siginfo_t* info, void* context)
     abandon();
 }
 
-// Every few milliseconds a spinning thread is made to let others run, and a launch that has run too long is stopped. The
-// handler runs on the fiber's own stack, so that another fiber can be turned to from inside it.
-constexpr int TICK_MILLISECONDS = 20;
+// A thread that has run long without meeting others is taken to be spinning and made to let them run; a launch that has
+// run too long is stopped. The handler runs on the fiber's own stack, so that it can turn to another fiber.
+constexpr int TICK_MILLISECONDS = 10, PATIENCE = 5;
+unsigned long switches_before;
+int ticks_alone;
 int tick_signal() { return SIGRTMAX - 3; }
 double started;
 
@@ -128,7 +130,9 @@ void on_tick(int, siginfo_t*, void* context)
 {
     if (!running || !pthread_equal(pthread_self(), launching)) return;
     const char* at = reinterpret_cast<const char*>(program_counter(context));
-    if (at < code || at >= code_end) return;  // never in the middle of the runtime or of libc
+    ticks_alone = switches == switches_before ? ticks_alone + 1 : 0;
+    switches_before = switches;
+    if (at < code || at >= code_end || meeting_lanes) return;  // never in the middle of the runtime or of libc
     if (running->state != State::Ready) return;  // in a collective function, which the runtime has called
     if (now() - started > launch->seconds) {
         report->counter = (unsigned long long)at;
@@ -137,6 +141,7 @@ void on_tick(int, siginfo_t*, void* context)
         fault(FaultKind::Deadlock, "ran for %.0f seconds without an end (does it wait for a thread that cannot run?): %s",
               launch->seconds, text);
     }
+    if (ticks_alone < PATIENCE) return;
     const int error = errno;
     rung_pause();
     errno = error;

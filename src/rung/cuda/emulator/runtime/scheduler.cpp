@@ -14,6 +14,8 @@ Report* report;
 Thread* running;
 SharedMemory shared;
 const char *code, *code_end;
+unsigned long switches;
+volatile bool meeting_lanes;
 
 namespace {
 
@@ -87,6 +89,7 @@ void run_next()
     Thread* next = next_ready(*me->block);
     if (next == me) return;
     running = next;
+    switches++;
     if (next) *launch->module->thread_index = next->index;
     switch_fiber(*me, next ? static_cast<Fiber&>(*next) : scheduler_fiber);
 }
@@ -118,8 +121,13 @@ bool complete_lanes(Warp& warp, unsigned mask, Collective collective)
         if (thread.mask != mask || thread.collective != collective) return false;
         data[lane] = thread.data;
     }
-    if (collective) collective(data, wanted);
-    else order_lanes(warp, wanted);
+    if (collective) {
+        meeting_lanes = true;
+        collective(data, wanted);
+        meeting_lanes = false;
+    } else {
+        order_lanes(warp, wanted);
+    }
     warp.waiting &= ~wanted;
     for (unsigned lane = 0; lane < WARP; lane++)
         if (wanted >> lane & 1) wake(*warp.lanes[lane]);
@@ -379,6 +387,7 @@ void run_grid()
     const bool all = launch->cooperative;
     watch_shared(launch->races);
     resident = all ? total : cluster_size;
+    meeting_lanes = false;
     blocks = new Block[resident]();
     for (unsigned i = 0; i < resident; i++) allocate(blocks[i], i);
 

@@ -99,6 +99,8 @@ extern Report* report;
 extern Thread* running;  // null while the scheduler itself runs
 extern SharedMemory shared;
 extern const char *code, *code_end;  // the kernel's library in memory
+extern unsigned long switches;         // from thread to thread, so far
+extern volatile bool meeting_lanes;    // kernel code runs on behalf of a whole warp
 
 void run_grid();                       // returns early, with `report` filled, on a fault
 [[noreturn]] void abandon();           // from a fiber, or from a signal handler on top of one
