@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -288,6 +290,28 @@ def test_prompts_that_cannot_be_continued_are_refused(inner: Model) -> None:
         inner.logits([1] * 513)
     with pytest.raises(RungError, match="vocabulary of 4,096"):
         inner.logits([4096])
+
+
+def test_a_plan_that_chooses_for_itself_is_followed(inner: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    prompts = ["Once upon a time", "The fox", "In the wood"]
+    keywords: dict[str, Any] = {"seed": 2, "max_new_tokens": 30, "stop": ["he"], "num_samples": 2}
+    expected = inner.generate(prompts, **keywords)
+    asked: dict[str, Any] = {}
+
+    def write(prompts: list[list[int]], limits: list[int], **how: Any) -> Iterator[list[int]]:
+        asked.update(how, limits=limits)
+        texts = [
+            inner.generate([p], seed=2, max_new_tokens=30, num_samples=2, slide=True)[s].tokens
+            for p, s in zip(prompts, how["sequences"], strict=True)
+        ]
+        return (list(tokens) for tokens in itertools.zip_longest(*texts, fillvalue=-1))
+
+    monkeypatch.setattr(inner.plan, "write", write)
+    found = inner.generate(prompts, **keywords)
+    assert [(c.text, c.finish_reason) for c in found] == [(c.text, c.finish_reason) for c in expected]
+    assert asked["sequences"] == [0, 1, 0, 1, 0, 1] and asked["limits"] == [30] * 6
+    inner.generate([[1] * 510], max_new_tokens=30)
+    assert asked["limits"] == [3]
 
 
 def test_a_stream_is_lazy_and_can_be_left(inner: Model) -> None:

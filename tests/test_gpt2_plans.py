@@ -81,7 +81,7 @@ block  = 32
 ---*/
 #include "rung.cuh"
 extern "C" __global__ void subtract(const Real* a, const Real* b, Real* out, int C) {
-  for (int c = threadIdx.x; c < C; c += 32) out[blockIdx.x * C + c] = a[blockIdx.x * C + c] - b[blockIdx.x * C + c];
+  for (int c = blockIdx.x * C + threadIdx.x; c < (blockIdx.x + 1) * C; c += 32) out[c] = a[c] - b[c];
 }
 """
     )

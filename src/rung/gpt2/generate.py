@@ -196,8 +196,52 @@ class Run:
                     yield index, sequence.finish("interrupted")
 
     def _batch(self, first: int, batch: list[_Sequence]) -> Iterator[tuple[int, str]]:
-        options, sampling = self.options, self.options.sampling
         starts = [self._window(sequence) for sequence in batch]
+        self.stats.prompt_tokens += sum(map(len, starts))
+        options = self.options
+        if not options.slide and not options.logprobs:
+            room = self._transformer.config.context + 1
+            limits = [min(options.max_new_tokens, room - len(start)) for start in starts]
+            steps = self._transformer.plan.write(
+                starts,
+                limits,
+                stop_tokens=options.stop_tokens,
+                sampling=options.sampling,
+                seed=self.seed,
+                sequences=[sequence.sample for sequence in batch],
+            )
+            if steps is not None:
+                return self._follow(first, batch, limits, steps)
+        return self._choose(first, batch, starts)
+
+    def _follow(
+        self, first: int, batch: list[_Sequence], limits: Sequence[int], steps: Iterator[list[int]]
+    ) -> Iterator[tuple[int, str]]:
+        # The plan chooses; here tokens become text, and a stop string may end a text early.
+        began = time.perf_counter()
+        for step, tokens in enumerate(steps):
+            seconds = time.perf_counter() - began
+            if step == 0:
+                self.stats.prefill_seconds += seconds
+            else:
+                self.stats.decode_seconds += seconds
+            for index, (sequence, token, limit) in enumerate(zip(batch, tokens, limits, strict=True), first):
+                if sequence.reason is not None or token < 0:
+                    continue
+                piece = sequence.accept(token)
+                if sequence.reason is None and len(sequence.tokens) == limit:
+                    piece += sequence.finish("length")
+                self.stats.new_tokens += 1
+                self.stats.decoded += step > 0
+                yield index, piece
+            if all(sequence.reason is not None for sequence in batch):
+                return
+            began = time.perf_counter()
+
+    def _choose(
+        self, first: int, batch: list[_Sequence], starts: Sequence[tuple[int, ...]]
+    ) -> Iterator[tuple[int, str]]:
+        options, sampling = self.options, self.options.sampling
         cache = self._cache(starts)
         penalties = None
         if sampling.penalised:
@@ -206,7 +250,6 @@ class Run:
         began = time.perf_counter()
         logits = self._prefill(starts, cache)
         self.stats.prefill_seconds += time.perf_counter() - began
-        self.stats.prompt_tokens += sum(map(len, starts))
         began = time.perf_counter()
         active = list(enumerate(batch, first))
         while True:

@@ -7,7 +7,7 @@ gpt2 that knows rungs by name.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -15,6 +15,7 @@ import torch
 from rung.errors import RungError
 from rung.gpt2.cache import Cache
 from rung.gpt2.config import Config
+from rung.gpt2.sampling import Sampling
 from rung.gpt2.weights import Linear, Norm, Weights
 
 if TYPE_CHECKING:
@@ -93,6 +94,23 @@ class Plan(ABC):
         """The operation "more tokens for each sequence" in one: logits (rows, V), or None to do it by parts.
 
         A plan that serves it writes the cache, but leaves advancing it to the caller.
+        """
+        return None
+
+    def write(
+        self,
+        prompts: Sequence[Sequence[int]],
+        limits: Sequence[int],
+        *,
+        stop_tokens: Sequence[int],
+        sampling: Sampling,
+        seed: int,
+        sequences: Sequence[int],
+    ) -> Iterator[list[int]] | None:
+        """Whole texts, chosen where they are computed: for each step the tokens of all rows.
+
+        A row ends with one of `stop_tokens` or after `limits[row]` tokens, and gives -1 from then on;
+        `sequences[row]` names its random numbers. None when the host is to choose, from `step`'s logits.
         """
         return None
 
