@@ -24,9 +24,18 @@ TUNE = {
 
 
 @triton.jit
+def rounded(x, TF32: tl.constexpr):
+    """To the nearest tf32: the tensor core itself would cut off the low 13 bits, which is biased."""
+    if TF32:
+        x = ((x.to(tl.int32, bitcast=True) + 0x1000) & -0x2000).to(tl.float32, bitcast=True)
+    return x
+
+
+@triton.jit
 def layernorm_matmul(
     x, ln_weight, ln_bias, weight, bias, out, M, OC, C, eps,
-    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, GROUP: tl.constexpr, HAS_BIAS: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, GROUP: tl.constexpr,
+    HAS_BIAS: tl.constexpr, TF32: tl.constexpr,
 ):  # fmt: skip
     tiles_m, tiles_n = tl.cdiv(M, BM), tl.cdiv(OC, BN)
     group, within = tl.program_id(0) // (GROUP * tiles_n), tl.program_id(0) % (GROUP * tiles_n)
@@ -58,7 +67,7 @@ def layernorm_matmul(
         w = tl.load(ln_weight + c + depth, mask=inside, other=0.0).to(tl.float32)
         shift = tl.load(ln_bias + c + depth, mask=inside, other=0.0).to(tl.float32)
         normed = (a.to(tl.float32) - mean[:, None]) * rstd[:, None] * w[None, :] + shift[None, :]
-        total = tl.dot(normed.to(x.dtype.element_ty), b, total)
+        total = tl.dot(rounded(normed.to(x.dtype.element_ty), TF32), rounded(b, TF32), total)
 
     if HAS_BIAS:
         total += tl.load(bias + cols, mask=cols < OC, other=0.0).to(tl.float32)[None, :]
@@ -68,12 +77,12 @@ def layernorm_matmul(
 
 
 def run(
-    x, ln_weight, ln_bias, weight, bias, out, *,
+    x, ln_weight, ln_bias, weight, bias, out, *, dtype,
     B, T, C, OC, eps, BM, BN, BK, GROUP, num_warps, num_stages,
 ):  # fmt: skip
     M = B * T
     layernorm_matmul[(triton.cdiv(M, BM) * triton.cdiv(OC, BN),)](
         x, ln_weight, ln_bias, weight, bias, out, M, OC, C, eps,
-        BM=BM, BN=BN, BK=BK, GROUP=GROUP, HAS_BIAS=bias is not None,
+        BM=BM, BN=BN, BK=BK, GROUP=GROUP, HAS_BIAS=bias is not None, TF32=dtype == "tf32",
         num_warps=num_warps, num_stages=num_stages,
     )  # fmt: skip

@@ -15,6 +15,14 @@ TUNE = {"BR": [64, 128], "BC": [64, 32, 128], "num_warps": [4, 8], "num_stages":
 
 
 @triton.jit
+def rounded(x, TF32: tl.constexpr):
+    """To the nearest tf32: the tensor core itself would cut off the low 13 bits, which is biased."""
+    if TF32:
+        x = ((x.to(tl.int32, bitcast=True) + 0x1000) & -0x2000).to(tl.float32, bitcast=True)
+    return x
+
+
+@triton.jit
 def _local(
     q, k, v, out, lse, T, NH, stride_B, stride_NH, stride_T, scale2, window,
     LSE: tl.constexpr, HS: tl.constexpr, HS2: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr,
@@ -28,6 +36,7 @@ def _local(
     hs = tl.arange(0, HS2)
     inside = (t1[:, None] < T) & (hs[None, :] < HS)
     query = tl.load(q + head + t1.to(tl.int64)[:, None] * stride_T + hs[None, :], mask=inside, other=0.0)
+    query = rounded(query, PRECISION == "tf32")
     o = tl.zeros([BR, HS2], dtype=tl.float32)
     m = tl.full([BR], -float("inf"), dtype=tl.float32)
     l = tl.zeros([BR], dtype=tl.float32)
@@ -39,6 +48,8 @@ def _local(
         loaded = (t2[:, None] < T) & (hs[None, :] < HS)
         key = tl.load(k + at, mask=loaded, other=0.0)
         value = tl.load(v + at, mask=loaded, other=0.0)
+        key = rounded(key, PRECISION == "tf32")
+        value = rounded(value, PRECISION == "tf32")
         s = tl.dot(query, tl.trans(key), input_precision=PRECISION)
         if (key0 + BC > row0) | (key0 < row0 + BR - window):
             seen = (t2[None, :] <= t1[:, None]) & (t2[None, :] > t1[:, None] - window)
@@ -48,7 +59,8 @@ def _local(
         p = tl.exp2(s * scale2 - base[:, None])
         shrink = tl.exp2(m - base)
         l = l * shrink + tl.sum(p, 1)
-        o = tl.dot(p.to(value.dtype), value, o * shrink[:, None], input_precision=PRECISION)
+        p = rounded(p.to(value.dtype), PRECISION == "tf32")
+        o = tl.dot(p, value, o * shrink[:, None], input_precision=PRECISION)
         m = m_new
 
     at = ((b * T + t1)[:, None] * NH + nh) * HS + hs[None, :]
@@ -89,7 +101,7 @@ def run(
         HS2=triton.next_power_of_2(HS),
         BR=BR,
         BC=BC,
-        PRECISION="tf32x3" if dtype == "f32" else "tf32",
+        PRECISION={"f32": "tf32x3", "tf32": "tf32"}.get(dtype, "ieee"),
         num_warps=num_warps,
         num_stages=num_stages,
     )

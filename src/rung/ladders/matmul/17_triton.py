@@ -26,6 +26,14 @@ TUNE = {
 
 
 @triton.jit
+def rounded(x, TF32: tl.constexpr):
+    """To the nearest tf32: the tensor core itself would cut off the low 13 bits, which is biased."""
+    if TF32:
+        x = ((x.to(tl.int32, bitcast=True) + 0x1000) & -0x2000).to(tl.float32, bitcast=True)
+    return x
+
+
+@triton.jit
 def tile_of(index, M, OC, BM: tl.constexpr, BN: tl.constexpr, GROUP: tl.constexpr):
     tiles_m, tiles_n = tl.cdiv(M, BM), tl.cdiv(OC, BN)
     group, within = index // (GROUP * tiles_n), index % (GROUP * tiles_n)
@@ -37,7 +45,7 @@ def tile_of(index, M, OC, BM: tl.constexpr, BN: tl.constexpr, GROUP: tl.constexp
 def matmul(
     x, weight, bias, out, M, OC, C,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, GROUP: tl.constexpr,
-    DESCRIPTORS: tl.constexpr, HAS_BIAS: tl.constexpr,
+    DESCRIPTORS: tl.constexpr, HAS_BIAS: tl.constexpr, TF32: tl.constexpr,
 ):  # fmt: skip
     m, n = tile_of(tl.program_id(0), M, OC, BM, BN, GROUP)
     rows, cols = m * BM + tl.arange(0, BM), n * BN + tl.arange(0, BN)
@@ -47,7 +55,7 @@ def matmul(
         for c in range(0, C, BK):
             a = x.load([m * BM, c])
             b = weight.load([n * BN, c])
-            total = tl.dot(a, b.T, total)
+            total = tl.dot(rounded(a, TF32), rounded(b, TF32).T, total)
     else:
         depth = tl.arange(0, BK)
         # A row beyond the end reads the last one; what it gives is never stored.
@@ -57,7 +65,7 @@ def matmul(
             inside = depth < C - c
             a = tl.load(a_at + c, mask=inside[None, :], other=0.0)
             b = tl.load(b_at + c, mask=inside[:, None], other=0.0)
-            total = tl.dot(a, b, total)
+            total = tl.dot(rounded(a, TF32), rounded(b, TF32), total)
 
     if HAS_BIAS:
         total += tl.load(bias + cols, mask=cols < OC, other=0.0).to(tl.float32)[None, :]
@@ -65,7 +73,7 @@ def matmul(
     tl.store(at, total.to(out.dtype.element_ty), mask=(rows < M)[:, None] & (cols < OC)[None, :])
 
 
-def run(x, weight, bias, out, *, B, T, C, OC, BM, BN, BK, GROUP, DESCRIPTORS, num_warps, num_stages):
+def run(x, weight, bias, out, *, dtype, B, T, C, OC, BM, BN, BK, GROUP, DESCRIPTORS, num_warps, num_stages):
     M = B * T
     aligned = C * x.element_size() % 16 == 0
     source, factor = x.view(M, C), weight
@@ -78,6 +86,6 @@ def run(x, weight, bias, out, *, B, T, C, OC, BM, BN, BK, GROUP, DESCRIPTORS, nu
     matmul[grid](
         source, factor, bias, out, M, OC, C,
         BM=BM, BN=BN, BK=BK, GROUP=GROUP,
-        DESCRIPTORS=bool(DESCRIPTORS and aligned), HAS_BIAS=bias is not None,
+        DESCRIPTORS=bool(DESCRIPTORS and aligned), HAS_BIAS=bias is not None, TF32=dtype == "tf32",
         num_warps=num_warps, num_stages=num_stages,
     )  # fmt: skip

@@ -18,9 +18,18 @@ TUNE = {
 
 
 @triton.jit
+def rounded(x, TF32: tl.constexpr):
+    """To the nearest tf32: the tensor core itself would cut off the low 13 bits, which is biased."""
+    if TF32:
+        x = ((x.to(tl.int32, bitcast=True) + 0x1000) & -0x2000).to(tl.float32, bitcast=True)
+    return x
+
+
+@triton.jit
 def matmul_gelu(
     x, weight, bias, out, M, OC, C,
-    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, GROUP: tl.constexpr, HAS_BIAS: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, GROUP: tl.constexpr,
+    HAS_BIAS: tl.constexpr, TF32: tl.constexpr,
 ):  # fmt: skip
     tiles_m, tiles_n = tl.cdiv(M, BM), tl.cdiv(OC, BN)
     group, within = tl.program_id(0) // (GROUP * tiles_n), tl.program_id(0) % (GROUP * tiles_n)
@@ -38,7 +47,7 @@ def matmul_gelu(
         inside = depth < C - c
         a = tl.load(a_at + c, mask=inside[None, :], other=0.0)
         b = tl.load(b_at + c, mask=inside[:, None], other=0.0)
-        total = tl.dot(a, b, total)
+        total = tl.dot(rounded(a, TF32), rounded(b, TF32), total)
 
     if HAS_BIAS:
         total += tl.load(bias + cols, mask=cols < OC, other=0.0).to(tl.float32)[None, :]
@@ -49,10 +58,10 @@ def matmul_gelu(
     tl.store(out + at, total.to(out.dtype.element_ty), mask=inside)
 
 
-def run(x, weight, bias, out, *, B, T, C, OC, BM, BN, BK, GROUP, num_warps, num_stages):
+def run(x, weight, bias, out, *, dtype, B, T, C, OC, BM, BN, BK, GROUP, num_warps, num_stages):
     M = B * T
     matmul_gelu[(triton.cdiv(M, BM) * triton.cdiv(OC, BN),)](
         x, weight, bias, out, M, OC, C,
-        BM=BM, BN=BN, BK=BK, GROUP=GROUP, HAS_BIAS=bias is not None,
+        BM=BM, BN=BN, BK=BK, GROUP=GROUP, HAS_BIAS=bias is not None, TF32=dtype == "tf32",
         num_warps=num_warps, num_stages=num_stages,
     )  # fmt: skip
