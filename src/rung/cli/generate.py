@@ -167,8 +167,9 @@ def _lines(file: Path) -> list[str]:
     texts = [line for line in lines if line.strip()]
     if not texts:
         raise RungError(f"{file} holds no prompt; write one a line.")
-    if len(texts) < len(lines):
-        print(f"rung: {file}: {len(lines) - len(texts)} blank lines were left out.", file=sys.stderr)
+    blank = len(lines) - len(texts)
+    if blank:
+        print(f"rung: {file}: {blank} blank line{'s' * (blank > 1)} left out.", file=sys.stderr)
     return texts
 
 
