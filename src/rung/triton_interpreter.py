@@ -18,7 +18,7 @@ def enabled() -> Iterator[None]:
     os.environ["TRITON_INTERPRET"] = "1"
     np.seterr(over="ignore", divide="ignore", invalid="ignore")  # a GPU makes inf and NaN without a word
     try:
-        _mend_bf16_dot()
+        _mend_bf16()
         with suppress(ImportError):
             # Triton imports this at a kernel's first call, and then asserts that it is still interpreting.
             importlib.import_module("triton.experimental.gluon")
@@ -30,24 +30,39 @@ def enabled() -> Iterator[None]:
             os.environ["TRITON_INTERPRET"] = before
 
 
-def _mend_bf16_dot() -> None:
-    """The interpreter keeps bfloat16 as raw 16-bit integers and multiplies just those in a dot product.
+def _mend_bf16() -> None:
+    """The interpreter keeps bfloat16 as raw 16-bit integers, and is wrong with them in two places.
 
-    Widened to float32 first, the products are exact and the sum is what the tensor cores' float32
-    accumulator would hold.
+    A dot product multiplies the integers themselves; widened to float32 first, the products are exact and
+    the sum is what the tensor cores' float32 accumulator would hold. And a cast from float32 cuts the low
+    bits off, where the GPU rounds to nearest even.
     """
     from triton.runtime import interpreter
 
     builder = interpreter.InterpreterBuilder
-    original = builder.create_dot
-    if getattr(original, "mended_by_rung", False):
+    if getattr(builder, "mended_by_rung", False):
         return
+    dot, cast = builder.create_dot, builder.cast_impl
 
     def create_dot(self: Any, a: Any, b: Any, d: Any, *rest: Any, **named: Any) -> Any:
-        return original(self, _widened(a), _widened(b), d, *rest, **named)
+        return dot(self, _widened(a), _widened(b), d, *rest, **named)
 
-    create_dot.mended_by_rung = True  # type: ignore[attr-defined]
-    builder.create_dot = create_dot
+    def cast_impl(self: Any, source: Any, target: Any) -> Any:
+        import triton.language as tl
+
+        if source.dtype.scalar == tl.float32 and target.scalar == tl.bfloat16:
+            return interpreter.TensorHandle(_rounded(source.data), target.scalar)
+        return cast(self, source, target)
+
+    builder.create_dot, builder.cast_impl = create_dot, cast_impl
+    builder.mended_by_rung = True
+
+
+def _rounded(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """float32 to the bits of bfloat16, to nearest even."""
+    bits = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32)
+    nearest = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
+    return np.where(np.isnan(values), 0x7FC0, nearest).astype(np.uint16)
 
 
 def _widened(handle: Any) -> Any:
