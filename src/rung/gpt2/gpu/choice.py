@@ -1,32 +1,67 @@
-"""The next token, chosen on the device."""
+"""The next token, chosen on the device: the likeliest as the decode rung picks it, or as `Sampling` says."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rung.dtypes import Dtype
-from rung.gpt2.sampling import Sampling
+import torch
+
+from rung import catalogue
+from rung.dtypes import dtype as named_dtype
+from rung.gpt2.sampling import WORD, Sampling
 from rung.kernel import Device
 from rung.operation import Tensors
 
 
 class Choice:
-    """Turns `logits` into `next`, as `Sampling` says."""
+    """Turns `logits` into `next`. Its settings lie in device memory: what is captured serves them all."""
 
-    def __init__(self, tensors: Tensors, rows: int, vocabulary: int, real: Dtype, device: Device) -> None:
-        self.t = tensors
+    def __init__(self, tensors: Tensors, rows: int, vocabulary: int, device: Device) -> None:
+        where = tensors["logits"].device
         self.greedy = True
+        self._next, self._logits = tensors["next"], tensors["logits"]
+        self._marks = torch.zeros(rows, vocabulary, dtype=torch.int32, device=where)
+        self._settings = torch.zeros(rows, 8, device=where)
+        self._seeds = torch.zeros(rows, 4, dtype=torch.int32, device=where)
+        state = {"marks": self._marks, "settings": self._settings, "seeds": self._seeds}
+        taken = {name: tensors[name] for name in ("logits", "steps", "next")}
+        operation, values = catalogue.operation("sample"), {"B": rows, "V": vocabulary}
+        real = named_dtype("f32")
+        rung = next(
+            rung
+            for rung in reversed(catalogue.rungs("sample"))
+            if rung.refusal(operation.complete(values), real, device=device) is None
+        )
+        self._sample = rung.prepare(taken | state, operation.complete(values), real, device=device)
 
     def begin(
         self, sampling: Sampling, seed: int, sequences: Sequence[int], prompts: Sequence[Sequence[int]]
     ) -> None:
         """A new batch: how to choose, and what its prompts hold."""
-        self.greedy = sampling.temperature == 0 and not sampling.penalised
-
-    def run(self, after_pick: bool = False) -> None:
-        """`after_pick`: the decode rung has already picked the likeliest."""
+        s = sampling
+        self.greedy = s.temperature == 0 and not s.penalised
         if self.greedy:
-            if not after_pick:
-                self.t["next"].copy_(self.t["logits"].argmax(1))
             return
-        raise NotImplementedError
+        settings = [s.temperature, s.top_k or 0, s.top_p, s.min_p, s.repetition_penalty]
+        settings += [s.presence_penalty, s.frequency_penalty, 0]
+        self._settings.copy_(torch.tensor(settings).expand_as(self._settings))
+        words = [_signed(seed & WORD), _signed(seed >> 32 & WORD)]
+        self._seeds.copy_(
+            torch.tensor([[*words, sequence, 0] for sequence in sequences], dtype=torch.int32)
+        )
+        if s.penalised:
+            seen = torch.zeros(self._marks.shape, dtype=torch.int32)
+            for row, prompt in enumerate(prompts):
+                seen[row, list(prompt)] = 1
+            self._marks.copy_(seen)
+
+    def run(self, *, picked: bool) -> None:
+        """`picked`: `next` already holds the likeliest."""
+        if not self.greedy:
+            self._sample.run()
+        elif not picked:
+            self._next.copy_(self._logits.argmax(1))
+
+
+def _signed(word: int) -> int:
+    return word - (1 << 32) if word >> 31 else word

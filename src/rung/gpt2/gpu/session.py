@@ -1,4 +1,4 @@
-"""The state of a batch that is being written, at fixed addresses: what is captured once serves every token."""
+"""The state of a batch being written, at fixed addresses: what is captured once serves every token."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Work:
 
 
 class Session:
-    """`rows` sequences of up to `capacity` tokens. `begin`, then `step` as often as wanted; `seen` tells how far it is."""
+    """`rows` sequences of up to `capacity` tokens: `begin`, then `enqueue`; `seen` tells how far the GPU is."""
 
     def __init__(
         self,
@@ -65,9 +65,10 @@ class Session:
         )
         self._ring = self._host((RING, rows))
         self._published = self._host((1,))
+        self._counter = self._published.numpy()
         self._advance = {grown: self._bind_advance(grown) for grown in (0, 1)}
         self._prefill = Prefill(config, self.tensors, rows, capacity)
-        self._choice = Choice(self.tensors, rows, config.vocabulary, real, device)
+        self._choice = Choice(self.tensors, rows, config.vocabulary, device)
         self._graphs: dict[tuple[bool, int], torch.cuda.CUDAGraph] = {}
         self.enqueued = 0
 
@@ -94,7 +95,7 @@ class Session:
         }
 
     def _host(self, shape: tuple[int, ...]) -> torch.Tensor:
-        # Memory of the host that the GPU writes to directly; with unified addresses it has one address on both sides.
+        # The GPU writes to it directly; with unified addresses it has one address on both sides.
         return torch.zeros(shape, dtype=torch.int32, pin_memory=self.device == "cuda")
 
     def _bind_advance(self, grown: int) -> Callable[[], None]:
@@ -138,7 +139,7 @@ class Session:
             )
         self._choice.begin(sampling, seed, [*sequences, *[0] * missing], prompts)
         self._prefill.run(prompts)
-        self._choice.run()
+        self._choice.run(picked=False)
         self._advance[0]()
         self.enqueued = 1
 
@@ -149,7 +150,7 @@ class Session:
     def step(self) -> None:
         """One token for each row, launch by launch."""
         self.decode.run()
-        self._choice.run(after_pick=True)
+        self._choice.run(picked=True)
         self._advance[1]()
 
     def enqueue(self, steps: int) -> None:
@@ -171,6 +172,7 @@ class Session:
         """So many steps as one launch, captured when first asked for."""
         key = (self._choice.greedy, together)
         if key not in self._graphs:
+            self.decode.run()  # what a Python rung sets up at its first call is set up before the recording
             torch.cuda.synchronize()
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph, capture_error_mode="thread_local"):
@@ -182,11 +184,7 @@ class Session:
     @property
     def seen(self) -> int:
         """Steps whose tokens the host can read."""
-        return int(self._published_view[0])
-
-    @property
-    def _published_view(self) -> torch.Tensor:
-        return self._published
+        return int(self._counter[0])
 
     def tokens(self, step: int) -> list[int]:
         """The rows' tokens of a step that was seen; -1 where a sequence had ended."""
