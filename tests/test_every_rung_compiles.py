@@ -1,4 +1,4 @@
-"""NVRTC accepts every CUDA rung in every dtype: what g++ lets by (a clash with a CUDA builtin, say) is seen here."""
+"""NVRTC accepts every CUDA rung in every dtype; what g++ lets by, a clash with a builtin say, is seen here."""
 
 import pytest
 
