@@ -8,7 +8,7 @@
 #define RUNG_RAW2 __nv_bfloat162_raw
 #define RUNG_BITS bfloat16_bits
 #define RUNG_VALUE bfloat16_value
-#include "rung_emulator/float16_type.inc"
+#include "rung_emulator/float16_type.h"
 #undef RUNG_T
 #undef RUNG_T2
 #undef RUNG_RAW

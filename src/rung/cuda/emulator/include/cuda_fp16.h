@@ -8,7 +8,7 @@
 #define RUNG_RAW2 __half2_raw
 #define RUNG_BITS half_bits
 #define RUNG_VALUE half_value
-#include "rung_emulator/float16_type.inc"
+#include "rung_emulator/float16_type.h"
 #undef RUNG_T
 #undef RUNG_T2
 #undef RUNG_RAW

@@ -102,10 +102,32 @@ extern const char *code, *code_end;  // the kernel's library in memory
 extern unsigned long switches;         // from thread to thread, so far
 extern volatile bool meeting_lanes;    // kernel code runs on behalf of a whole warp
 
-void run_grid();                       // returns early, with `report` filled, on a fault
-[[noreturn]] void abandon();           // from a fiber, or from a signal handler on top of one
-[[noreturn]] void fault(FaultKind kind, const char* format, ...) __attribute__((format(printf, 2, 3)));
+extern unsigned resident;     // blocks that run together
+extern Meeting grid_meeting;
+
+// blocks.cpp
+void run_grid();  // returns early, with `report` filled, on a fault
+inline unsigned volume(Index dim) { return dim.x * dim.y * dim.z; }
+
+// turns.cpp
+void arrange(unsigned* numbers, unsigned count, unsigned salt);  // 0, 1, 2, ... in this launch's order
+void set_turns(Block& block, unsigned salt);
+void rewind(Block& block);
+unsigned ready_count(const Block& block);
+void run_first(Block& block);  // returns when none of its threads can go on, or one leaves
+void run_next();               // from a thread that waits, or lets others go first
+void leave_block();            // from a thread to the caller of run_first
+
+// meetings.cpp
+void wait_as(State state, const char* what, Site site);
+bool complete_lanes(Warp& warp, unsigned mask, Collective collective);
+void arrive(Meeting& meeting);
+void leave(Meeting& meeting);
 void describe_waiting(const Block& block, char* text, size_t room);
+
+// calls.cpp
+[[noreturn]] void abandon();  // ends the launch: from a fiber, or from a signal handler on top of one
+[[noreturn]] void fault(FaultKind kind, const char* format, ...) __attribute__((format(printf, 2, 3)));
 void finish_copies(Thread& thread, unsigned groups_left);
 
 }  // namespace rung_emulator
