@@ -20,6 +20,7 @@ from rung.kernel import Device, Rung
 
 AHEAD = 32  # steps that are under way before the host has seen them
 GRANULE = 64  # caches are made for multiples of so many tokens, so that sessions are found again
+FEW = 4  # up to so many sequences, weights go through the kernels for one row
 DTYPES = {"float32": "f32", "tf32": "f32", "float16": "f16", "bfloat16": "bf16", "int8": "bf16"}
 
 
@@ -53,7 +54,9 @@ class Engine:
         key = (rows, capacity)
         if key not in self._sessions:
             values = dims(self.config, rows, capacity)
-            work = Work(self.rung(values), self._tuning, self._graph, self._steps)
+            rung = self.rung(values)
+            tuning = {name: value for name, value in self._tuning.items() if name in rung.tune}
+            work = Work(rung, tuning, self._graph, self._steps)
             self._sessions[key] = Session(
                 self.config, self.operands, self.real, self.device, rows, capacity, work
             )
@@ -64,11 +67,16 @@ class Engine:
         if self._rung is not None:
             return catalogue.find(f"decode/{self._rung}")
         complete = catalogue.operation("decode").complete(values)
-        for name in ("8",) if self.dtype == "int8" else ("6", "3"):
+        for name in self._preferred(int(complete["B"])):
             rung = catalogue.find(f"decode/{name}")
-            if rung.refusal(complete, self.real, self._tuning, device=self.device) is None:
+            if rung.refusal(complete, self.real, device=self.device) is None:
                 return rung
         raise RungError("no rung of decode takes this model.")
+
+    def _preferred(self, rows: int) -> tuple[str, ...]:
+        if rows > FEW:
+            return ("9", "torch", "3")
+        return ("8", "6", "3") if self.dtype == "int8" else ("6", "3")
 
     def write(
         self,

@@ -31,7 +31,7 @@ kernel = "embed"
 grid   = ["ceil_div(C, BLOCK)", "MAXT", "B"]
 block  = "BLOCK"
 [[launch]]
-kernel = "norm"
+kernel = "layer_norm"
 grid   = ["MAXT", "B"]
 block  = 32
 bind   = { gain = "ln1_w", shift = "ln1_b" }
@@ -53,7 +53,7 @@ block  = "BLOCK"
 bind   = { inp = "y", weight = "proj_w", bias = "proj_b", K = "C", OC = "C" }
 each   = { layer = "L" }
 [[launch]]
-kernel = "norm"
+kernel = "layer_norm"
 grid   = ["MAXT", "B"]
 block  = 32
 bind   = { gain = "ln2_w", shift = "ln2_b" }
@@ -70,7 +70,7 @@ block  = "BLOCK"
 bind   = { inp = "h", weight = "fc2_w", bias = "fc2_b", K = "F", OC = "C" }
 each   = { layer = "L" }
 [[launch]]
-kernel = "norm"
+kernel = "layer_norm"
 grid   = ["MAXT", "B"]
 block  = 32
 bind   = { gain = "lnf_w", shift = "lnf_b", layer = 0 }
@@ -98,7 +98,7 @@ extern "C" __global__ void embed(const int* tokens, const int* lengths, const in
     x[(size_t(b) * MAXT + t) * C + c] = to_float(wte[size_t(token) * C + c]) + to_float(wpe[size_t(t) * C + c]);
 }
 
-extern "C" __global__ void norm(const float* x, const Real* gain, const Real* shift, const int* lengths, float* n,
+extern "C" __global__ void layer_norm(const float* x, const Real* gain, const Real* shift, const int* lengths, float* n,
                                 int layer, int C, int MAXT, float eps)
 {
     const int t = blockIdx.x, b = blockIdx.y;

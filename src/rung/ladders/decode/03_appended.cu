@@ -31,7 +31,7 @@ kernel = "embed"
 grid   = ["ceil_div(C, BLOCK)", "B"]
 block  = "BLOCK"
 [[launch]]
-kernel = "norm"
+kernel = "layer_norm"
 grid   = "B"
 block  = 32
 bind   = { gain = "ln1_w", shift = "ln1_b" }
@@ -53,7 +53,7 @@ block  = "BLOCK"
 bind   = { inp = "y", weight = "proj_w", bias = "proj_b", K = "C", OC = "C" }
 each   = { layer = "L" }
 [[launch]]
-kernel = "norm"
+kernel = "layer_norm"
 grid   = "B"
 block  = 32
 bind   = { gain = "ln2_w", shift = "ln2_b" }
@@ -70,7 +70,7 @@ block  = "BLOCK"
 bind   = { inp = "h", weight = "fc2_w", bias = "fc2_b", K = "F", OC = "C" }
 each   = { layer = "L" }
 [[launch]]
-kernel = "norm"
+kernel = "layer_norm"
 grid   = "B"
 block  = 32
 bind   = { gain = "lnf_w", shift = "lnf_b", layer = 0 }
@@ -93,7 +93,7 @@ extern "C" __global__ void embed(const int* tokens, const int* lengths, const Re
     if (c < C) x[b * C + c] = to_float(wte[size_t(tokens[b]) * C + c]) + to_float(wpe[size_t(lengths[b]) * C + c]);
 }
 
-extern "C" __global__ void norm(const float* x, const Real* gain, const Real* shift, float* n, int layer, int C, float eps)
+extern "C" __global__ void layer_norm(const float* x, const Real* gain, const Real* shift, float* n, int layer, int C, float eps)
 {
     normalise(x + blockIdx.x * C, gain + layer * C, shift + layer * C, n + blockIdx.x * C, C, eps);
 }

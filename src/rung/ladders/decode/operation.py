@@ -275,6 +275,7 @@ OPERATION = Operation(
         Case("GELU by erf, scores by layer", {**_dims(1, 2, 32, 2, 19, 4), "act": 1, "by_layer": 1}),
         Case("ReLU", {**_dims(1, 1, 32, 2, 19, 4), "act": 2}),
         Case("eight sequences", _dims(8, 1, 64, 2, 40, 20)),
+        Case("eleven sequences", _dims(11, 1, 32, 1, 35, 150)),
         Case("gpt2, two layers", _dims(1, 2, 768, 12, 50257, 1024), where="cuda"),
         Case("gpt2-xl, two layers", _dims(1, 2, 1600, 25, 50257, 1024), where="cuda"),
         Case("five sequences", _dims(5, 2, 768, 12, 1009, 257), where="cuda"),
