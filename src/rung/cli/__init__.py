@@ -22,6 +22,8 @@ VERBS = {
     "tunings": ("tunings", "The launch parameters that sweeps found best; bench and the model use them."),
     "roofline": ("roofline", "Where do rungs stand under the hardware's ceilings? A chart and a table."),
     "profile": ("profile", "What Nsight Compute counts of a rung; or where a token's time goes."),
+    "report": ("report", "Everything known of every ladder, in one HTML file."),
+    "study": ("study", "Questions that one figure cannot answer: waves, fusion, precision, latency ..."),
     "inspect": ("inspect", "Registers, shared memory, spills and occupancy, without a GPU."),
     "new": ("new", "A working kernel to start from."),
     "perplexity": ("perplexity", "How well a model predicts a text file."),

@@ -25,9 +25,7 @@ def sweep(
     rung: Annotated[str | None, typer.Argument(metavar="OP/RUNG", help="The rung to sweep.")] = None,
     file: Annotated[Path | None, typer.Argument(help="Your own kernel, as a rung of OP.")] = None,
     shape: Annotated[str | None, typer.Option(help="A shape's name, or B=4,T=64,C=768.")] = None,
-    dtype: Annotated[
-        str | None, typer.Option(help="f32, tf32, f16 or bf16 (default: the rung's first).")
-    ] = None,
+    dtype: Annotated[str | None, typer.Option(help="f32, tf32, f16 or bf16 (default: the rung's first).")] = None,
     tune: Annotated[
         list[str] | None, typer.Option(help="Only these values, as in --tune BLOCK=64,128 (repeatable).")
     ] = None,
@@ -45,23 +43,15 @@ def sweep(
     arch: Annotated[str | None, typer.Option(help="For --measure compiler: sm_75 ... sm_120.")] = None,
     seconds: Annotated[float, typer.Option(min=0.01, help="Time cap for each configuration.")] = 0.2,
     again: Annotated[bool, typer.Option("--again", help="Measure also what was measured before.")] = False,
-    course: Annotated[
-        bool, typer.Option("--course", help="The course project's table of block sizes, here.")
-    ] = False,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Rows go to this JSON-lines file.")
-    ] = None,
+    course: Annotated[bool, typer.Option("--course", help="The course project's table of block sizes, here.")] = False,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Rows go to this JSON-lines file.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the tunables into this SVG file.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print rows and findings as JSON.")] = False,
     slurm: Annotated[bool, typer.Option("--slurm", help="Spread it over a Slurm cluster.")] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="With --slurm: print the script, submit nothing.")
-    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="With --slurm: print the script, submit nothing.")] = False,
     tasks: Annotated[int, typer.Option(min=1, help="With --slurm: tasks of the array.")] = 4,
     gpus: Annotated[int, typer.Option(min=0, help="With --slurm: GPUs for each task.")] = 1,
-    exclusive: Annotated[
-        bool, typer.Option("--exclusive", help="With --slurm: whole nodes, nobody beside.")
-    ] = False,
+    exclusive: Annotated[bool, typer.Option("--exclusive", help="With --slurm: whole nodes, nobody beside.")] = False,
     partition: Annotated[str | None, typer.Option(help="With --slurm.")] = None,
     account: Annotated[str | None, typer.Option(help="With --slurm.")] = None,
     time: Annotated[str | None, typer.Option(help="With --slurm: the limit of a task, as 00:30:00.")] = None,
@@ -94,7 +84,7 @@ def sweep(
         raise RungError("name a rung, as in `rung sweep layernorm/9`, or give --course.")
     if slurm and halving:
         raise RungError("--halving compares all configurations in one process; leave it out with --slurm.")
-    subject = _subject(rung, file, shape, dtype)
+    subject = subject_of(rung, file, shape, dtype)
     if slurm or dry_run:
         request = _request(tasks, gpus, exclusive, partition, account, time, sbatch)
         wanted = _wanted(subject, tune, random, seed, None)
@@ -111,7 +101,8 @@ def sweep(
     _conclude(swept, plot, json, keep=shard is None)
 
 
-def _subject(spec: str, file: Path | None, shape: str | None, dtype: str | None) -> Subject:
+def subject_of(spec: str, file: Path | None, shape: str | None, dtype: str | None) -> Subject:
+    """One rung at one shape (its usual one when none is named) and dtype."""
     from rung import catalogue
     from rung.dtypes import dtype as dtype_named
     from rung.lab import bench
@@ -397,7 +388,7 @@ def _course(
 
     swept = []
     for column in course.TABLE:
-        subject = _subject(column.rung, None, shape or course.SHAPE, dtype)
+        subject = subject_of(column.rung, None, shape or course.SHAPE, dtype)
         wanted = lab.configurations(subject.rung, only={column.tunable: sorted(column.theirs_ns)})
         swept.append(_sweep(subject, wanted, how, output, seconds, False, False, again))
     told = [f for s in swept for f in findings.findings(s)]

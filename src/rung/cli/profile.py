@@ -1,0 +1,175 @@
+"""`rung profile`: what Nsight Compute counts of a rung, or where a token's time goes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rung.cli import console
+from rung.errors import RungError
+
+if TYPE_CHECKING:
+    from rung.lab.profile import Profile, Report
+
+SHOWN = 15
+
+
+def profile(
+    rung: Annotated[str, typer.Argument(metavar="OP/RUNG", help="A rung; or `generate`: a model's tokens.")],
+    file: Annotated[Path | None, typer.Argument(help="Your own kernel, as a rung of OP.")] = None,
+    vs: Annotated[str | None, typer.Option(help="Another rung beside it.")] = None,
+    shape: Annotated[str | None, typer.Option(help="A shape's name, or B=4,T=64,C=768.")] = None,
+    dtype: Annotated[str | None, typer.Option(help="f32, tf32, f16 or bf16 (default: the rung's first).")] = None,
+    tune: Annotated[list[str] | None, typer.Option(help="A tunable's value, as in --tune BLOCK=128.")] = None,
+    model: Annotated[str, typer.Option("--model", "-m", help="With generate: which model.")] = "inner",
+    device: Annotated[str | None, typer.Option(help="With generate: cpu or cuda (default: what is here).")] = None,
+    plan: Annotated[str | None, typer.Option(help="With generate: which rungs serve the model.")] = None,
+    tokens: Annotated[int, typer.Option("--tokens", "-n", min=2, help="With generate: how many.")] = 32,
+    trace: Annotated[
+        Path | None, typer.Option(help="With generate: write a Chrome trace (open it in ui.perfetto.dev).")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+) -> None:
+    """What Nsight Compute counts of one checked launch: throughput, occupancy, caches, conflicts, stalls.
+
+    Clocks are left as they are. `rung profile generate` shows where a token's time goes, on a CPU too.
+
+    Examples: rung profile attention/13 --vs attention/14 · rung profile generate -m gpt2 --trace token.json
+    """
+    if rung == "generate":
+        _generate(model, device, plan, dtype, tokens, trace, json)
+        return
+    from rung.cli.check import parse_tuning
+    from rung.cli.sweep import subject_of
+    from rung.lab import profile as lab
+
+    subject = subject_of(rung, file, shape, dtype)
+    reports = [lab.profile(subject, parse_tuning(tune))]
+    if vs is not None:
+        other = subject_of(vs, None, shape or subject.shape, dtype or subject.dtype.name)
+        reports.append(lab.profile(other))
+    if json:
+        console.print_json([r.as_json() for r in reports])
+    else:
+        _print(reports)
+
+
+def _print(reports: list[Report]) -> None:
+    print("  against  ".join(f"{r.rung} {r.dtype} {r.shape}" for r in reports))
+    kernels = [(r, k) for r in reports for k in r.kernels]
+    names = [f"{r.rung.partition('/')[2]} {k.kernel}" for r, k in kernels]
+    rows = [(title, *(cell(k) for _, k in kernels)) for title, cell in _ROWS]
+    rows = [row for row in rows if any(row[1:])]
+    console.table(("", *names), rows, right=names)
+    print()
+    for report in reports:
+        counted = report.dram_bytes
+        if counted is not None:
+            print(
+                f"{report.rung}: {counted / 1e6:.2f} MB to and from memory; its cost model says "
+                f"{report.model_bytes / 1e6:.2f} MB at least ({counted / report.model_bytes:.2f}x)."
+            )
+    for report, kernel in kernels:
+        print(f"\n{report.rung} {kernel.kernel}: why warps waited")
+        for stall in kernel.stalls:
+            print(f"  {stall.share:4.0%}  {stall.name}: {stall.meaning}.")
+        total = sum(kernel.classes.values())
+        if total:
+            shares = sorted(kernel.classes.items(), key=lambda item: -item[1])
+            print("  instructions: " + ", ".join(f"{n} {c / total:.0%}" for n, c in shares if c / total > 0.005))
+
+
+def _plain(name: str, text: str = "{:.0f}", scale: float = 1.0) -> Any:
+    def cell(kernel: Profile) -> str:
+        value = kernel.figures.get(name)
+        return "" if value is None else text.format(value * scale)
+
+    return cell
+
+
+def _shared(kernel: Profile) -> str:
+    static, dynamic = kernel.figures.get("shared_static"), kernel.figures.get("shared_dynamic")
+    return "" if static is None else f"{static:.0f}+{dynamic or 0:.0f}"
+
+
+_ROWS = (
+    ("duration, us", _plain("seconds", "{:.2f}", 1e6)),
+    ("grid", lambda k: k.grid),
+    ("block", lambda k: k.block),
+    ("SM throughput, %", _plain("sm_throughput", "{:.1f}")),
+    ("memory throughput, %", _plain("memory_throughput", "{:.1f}")),
+    ("DRAM throughput, %", _plain("dram_throughput", "{:.1f}")),
+    ("achieved occupancy, %", _plain("achieved_occupancy", "{:.1f}")),
+    ("theoretical occupancy, %", _plain("theoretical_occupancy", "{:.1f}")),
+    ("registers a thread", _plain("registers")),
+    ("shared memory, static+dynamic", _shared),
+    ("waves a multiprocessor", _plain("waves", "{:.2f}")),
+    ("bank conflicts, loads", _plain("conflicts_load", "{:,.0f}")),
+    ("bank conflicts, stores", _plain("conflicts_store", "{:,.0f}")),
+    ("wavefronts a shared load", _plain("ways_load", "{:.2f}")),
+    ("wavefronts a shared store", _plain("ways_store", "{:.2f}")),
+    ("sectors a global load", _plain("sectors_per_request", "{:.2f}")),
+    ("L1 hit rate, %", _plain("l1_hit", "{:.1f}")),
+    ("L2 hit rate, %", _plain("l2_hit", "{:.1f}")),
+    ("DRAM read, MB", _plain("dram_read", "{:.2f}", 1e-6)),
+    ("DRAM written, MB", _plain("dram_write", "{:.2f}", 1e-6)),
+    ("instructions", _plain("instructions", "{:,.0f}")),
+    ("threads an instruction", _plain("threads_per_instruction", "{:.1f}")),
+    ("branch efficiency, %", _plain("branch_uniform", "{:.1f}")),
+    ("tensor pipe busy, %", _plain("tensor_active", "{:.1f}")),
+    ("issue slots used, %", _plain("issue_active", "{:.1f}")),
+)
+
+
+def _generate(
+    model: str,
+    device: str | None,
+    plan: str | None,
+    dtype: str | None,
+    tokens: int,
+    path: Path | None,
+    json: bool,
+) -> None:
+    import torch
+
+    from rung.gpt2.load import load
+    from rung.lab import trace
+
+    where = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    if where == "cuda" and not torch.cuda.is_available():
+        raise RungError("there is no CUDA device here; --device cpu profiles the CPU's operators.")
+    loaded = load(model, device=where, dtype=dtype or "auto", plan=plan)
+    prompt = [list(loaded.tokenizer.encode("Once upon a time"))]
+    options: Any = {"temperature": 0.0, "stop_tokens": [], "max_new_tokens": tokens}
+    loaded.generate(prompt, **{**options, "max_new_tokens": 4})  # compiled and warm
+
+    def work() -> int:
+        return sum(len(c.tokens) for c in loaded.generate(prompt, **options))
+
+    found = trace.record(work, path)
+    if json:
+        console.print_json(
+            {
+                **{n: getattr(found, n) for n in ("device", "tokens", "seconds", "gap")},
+                "shares": [vars(s) for s in found.shares],
+            }
+        )
+        return
+    what = "kernel" if found.device == "cuda" else "operator"
+    rows = [
+        (s.name[:70], f"{s.calls:.1f}", f"{s.seconds * 1e6:.1f}", f"{s.seconds / found.seconds:.1%}")
+        for s in found.shares[:SHOWN]
+    ]
+    rest = sum(s.seconds for s in found.shares[SHOWN:])
+    if rest:
+        rows.append((f"{len(found.shares) - SHOWN} others", "", f"{rest * 1e6:.1f}", f"{rest / found.seconds:.1%}"))
+    rows.append(("(gaps)", "", f"{found.gap * 1e6:.1f}", f"{found.gap / found.seconds:.1%}"))
+    console.table((what, "calls", "us a token", "share"), rows, right=("calls", "us a token", "share"))
+    print(
+        f"\n{found.seconds * 1e6:.1f} us a token on the {found.device} under the profiler, "
+        f"{found.gap / found.seconds:.0%} of it in gaps, over {found.tokens} tokens and their prompt."
+    )
+    if path is not None:
+        print(f"Trace: {path} (open it in ui.perfetto.dev or chrome://tracing).")

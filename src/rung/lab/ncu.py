@@ -1,0 +1,147 @@
+"""Nsight Compute: finding it, running it on a program, and reading its table."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rung.errors import RungError
+
+PLACES = (
+    "/usr/local/cuda/bin/ncu",
+    "/usr/local/cuda*/bin/ncu",
+    "/opt/nvidia/nsight-compute/*/ncu",
+    "/usr/local/NVIDIA-Nsight-Compute*/ncu",
+    "/usr/local/cuda*/nsight-compute*/ncu",
+)
+INSTALL = (
+    "Nsight Compute (ncu) is not here: install NVIDIA's package nsight-compute or the CUDA toolkit, or name "
+    "it in RUNG_NCU."
+)
+PERMISSION = (
+    "the driver keeps its performance counters from ordinary users: ask the administrator to load nvidia with "
+    "NVreg_RestrictProfilingToAdminUsers=0 (in a container: --cap-add=SYS_ADMIN)."
+)
+FIXED = (
+    "ID", "Process ID", "Process Name", "Host Name", "Kernel Name", "Context", "Stream", "Block Size",
+    "Grid Size", "Device", "CC", "thread Domain:Push/Pop_Range:PL_Type:PL_Value:CLR_Type:Color:Msg_Type:Msg",
+)  # fmt: skip
+UNITS = {"ns": 1e-9, "nsecond": 1e-9, "us": 1e-6, "usecond": 1e-6, "ms": 1e-3, "msecond": 1e-3, "s": 1.0,
+         "second": 1.0, "byte": 1.0, "Kbyte": 1e3, "Mbyte": 1e6, "Gbyte": 1e9}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One profiled kernel: metrics by name, in base units (seconds, bytes, per cent as ncu gives them)."""
+
+    kernel: str
+    block: str
+    grid: str
+    metrics: Mapping[str, float]
+
+
+def find() -> str:
+    """The path of ncu."""
+    named = os.environ.get("RUNG_NCU")
+    if named:
+        if not os.access(named, os.X_OK):
+            raise RungError(f"RUNG_NCU names {named}, which cannot be run.")
+        return named
+    found = shutil.which("ncu")
+    if found:
+        return found
+    for place in PLACES:
+        matches = sorted(Path("/").glob(place.lstrip("/")))
+        for match in reversed(matches):
+            if os.access(match, os.X_OK):
+                return str(match)
+    raise RungError(INSTALL)
+
+
+def run(command: Sequence[str], metrics: Sequence[str], *, timeout: float = 300) -> list[Launch]:
+    """Profile what `command` launches between cudaProfilerStart and Stop."""
+    ncu = find()
+    text, said, code = _once(ncu, command, ["--metrics", ",".join(metrics)], timeout)
+    launches = parse(text)
+    if not launches and "metric" in said and not _own_words(said) and "ERR_NVGPUCTRPERM" not in said:
+        # Another ncu knows other names: its own full set holds most of what is wanted.
+        text, said, code = _once(ncu, command, ["--set", "full"], timeout)
+        launches = parse(text)
+    if launches:
+        return launches
+    raise RungError(_complaint(said, code))
+
+
+def _own_words(said: str) -> list[str]:
+    """What the profiled program itself complained of."""
+    return [line.removeprefix("rung: ") for line in said.splitlines() if line.startswith("rung: ")]
+
+
+def _once(ncu: str, command: Sequence[str], what: Sequence[str], timeout: float) -> tuple[str, str, int]:
+    """The table, everything that was said, and the exit code."""
+    with tempfile.TemporaryDirectory(prefix="rung-ncu-") as folder:
+        log = Path(folder) / "table.csv"
+        words = [
+            ncu, "--clock-control", "none", "--profile-from-start", "off", "--target-processes", "all",
+            "--csv", "--page", "raw", "--print-units", "base", "--log-file", str(log), *what, *command,
+        ]  # fmt: skip
+        try:
+            done = subprocess.run(words, capture_output=True, text=True, timeout=timeout, check=False)
+        except subprocess.TimeoutExpired:
+            raise RungError(f"ncu took longer than {timeout:.0f} s; try a smaller --shape.") from None
+        except OSError as error:
+            raise RungError(f"{ncu} cannot be run: {error.strerror}.") from None
+        table = log.read_text(errors="replace") if log.exists() else ""
+    return table, "\n".join((table, done.stdout, done.stderr)), done.returncode
+
+
+def _complaint(said: str, code: int) -> str:
+    if "ERR_NVGPUCTRPERM" in said:
+        return PERMISSION
+    own = _own_words(said)
+    if own:
+        return own[-1]
+    errors = [line for line in said.splitlines() if "==ERROR==" in line]
+    last = errors[-1].replace("==ERROR==", "").strip() if errors else ""
+    if not last:
+        last = next((x.strip() for x in reversed(said.splitlines()) if x.strip()), "it said nothing")
+    return f"ncu profiled nothing (exit code {code}): {last.rstrip('.')}."
+
+
+def parse(text: str) -> list[Launch]:
+    """`--csv --page raw`: a line of names, a line of units, a line for each kernel; others are skipped."""
+    lines = [line for line in text.splitlines() if line.startswith('"')]
+    table = list(csv.reader(io.StringIO("\n".join(lines))))
+    if len(table) < 2 or "Kernel Name" not in table[0]:
+        return []
+    names = table[0]
+    place = {name: index for index, name in enumerate(names)}
+    units = table[1] if not table[1][place["ID"]] else [""] * len(names)
+    body = table[2:] if not table[1][place["ID"]] else table[1:]
+    launches = []
+    for row in body:
+        if len(row) != len(names):
+            continue
+        metrics = {}
+        for name, unit, cell in zip(names, units, row, strict=True):
+            value = None if name in FIXED else _number(cell)
+            if value is not None:
+                metrics[name] = value * UNITS.get(unit, 1.0)
+        block, grid = (row[place[n]] if n in place else "" for n in ("Block Size", "Grid Size"))
+        launches.append(Launch(row[place["Kernel Name"]].partition("(")[0], block, grid, metrics))
+    return launches
+
+
+def _number(cell: str) -> float | None:
+    """1,234.5 as a number; a list "7 (1; 2)" by its first; None for what is none."""
+    try:
+        return float(cell.replace(",", "").partition(" ")[0])
+    except ValueError:
+        return None
