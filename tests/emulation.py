@@ -40,9 +40,7 @@ def run(
     settings = emulator.Settings(order=order, seed=seed, **launch.pop("settings", {}))  # type: ignore[arg-type]
     module = load(source, kernels=(name,), defines=defines, settings=settings)
     parameters = kernel_parameters(source, name, "test.cu")
-    packed = [
-        ("pointer" if p.pointer else KINDS[p.ctype], value) for p, value in zip(parameters, args, strict=True)
-    ]
+    packed = [("pointer" if p.pointer else KINDS[p.ctype], value) for p, value in zip(parameters, args, strict=True)]
     module.launch(name, LaunchConfig(_three(grid), _three(block), **launch), packed)
 
 

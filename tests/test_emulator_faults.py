@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 import torch
-from emulation import guarded, load, needs_compiler, orders, run
 
+from emulation import guarded, load, needs_compiler, orders, run
 from rung.cuda.emulator import EmulatorFault, Settings, guarded_empty
 from rung.cuda.launch import LaunchConfig
 from rung.errors import RungError
@@ -179,7 +179,11 @@ def test_a_write_past_dynamic_shared_memory() -> None:
 
 @pytest.mark.parametrize(
     ("declared", "dynamic", "reason"),
-    [(12289, 0, "49156 bytes of shared memory; 49152"), (1024, 224 * 1024, "233472 bytes"), (16, 227 * 1024, "232512 bytes")],
+    [
+        (12289, 0, "49156 bytes of shared memory; 49152"),
+        (1024, 224 * 1024, "233472 bytes"),
+        (16, 227 * 1024, "232512 bytes"),
+    ],
 )
 def test_too_much_shared_memory(declared: int, dynamic: int, reason: str) -> None:
     source = f"""
@@ -285,7 +289,9 @@ def test_blocks_that_rely_on_their_order_show() -> None:
 
 
 def test_the_same_seed_gives_the_same_order() -> None:
-    source = "__global__ void k(int* next, int* out) { out[blockIdx.x * blockDim.x + threadIdx.x] = atomicAdd(next, 1); }"
+    source = (
+        "__global__ void k(int* next, int* out) { out[blockIdx.x * blockDim.x + threadIdx.x] = atomicAdd(next, 1); }"
+    )
     seen = []
     for seed in (1, 1, 2):
         out = torch.zeros(96, dtype=torch.int32)
@@ -329,3 +335,55 @@ def test_launches_from_many_python_threads_take_turns() -> None:
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+# ---- threads that spin ------------------------------------------------------------------------------------------------
+
+
+def test_a_thread_that_spins_lets_the_one_it_waits_for_run() -> None:
+    source = """
+    __global__ void k(volatile int* flag, int* out) {
+        if (threadIdx.x == 0) { while (*flag != 7) ; *out = 5; }
+        if (threadIdx.x == 40) *flag = 7;
+    }"""
+    out = torch.zeros(1, dtype=torch.int32)
+    run(source, torch.zeros(1, dtype=torch.int32), out, block=64)
+    assert out.item() == 5
+
+
+GRID_BARRIER = """
+__global__ void k(unsigned* count, float* out) {
+    __syncthreads();
+    if (threadIdx.x == 0) { atomicAdd(count, 1u); while (atomicAdd(count, 0u) < gridDim.x) ; }
+    __syncthreads();
+    out[blockIdx.x * blockDim.x + threadIdx.x] = *count;
+}"""
+
+
+def test_a_grid_barrier_of_atomics_works_when_all_blocks_are_resident() -> None:
+    out = torch.zeros(3, 32)
+    run(GRID_BARRIER, torch.zeros(1, dtype=torch.int32), out, grid=3, cooperative=True)
+    assert out.eq(3).all()
+
+
+def test_a_spin_that_never_ends_is_stopped_and_told() -> None:
+    settings = {"seconds": 0.3}
+    fault = fault_of(GRID_BARRIER, torch.zeros(1, dtype=torch.int32), torch.zeros(3, 32), grid=3, settings=settings)
+    assert fault.kind == "deadlock" and "line 4" in str(fault) and "without an end" in str(fault)
+    assert "threads 1-31 wait at __syncthreads (test.cu:5)" in str(fault)
+
+
+def test_an_index_outside_of_an_array_names_the_array() -> None:
+    source = """
+    __global__ void k(const float* x, float* out, int n) {
+        __shared__ float tile[8][33];
+        float mine[4] = {1, 2, 3, 4};
+        tile[threadIdx.x % 8][threadIdx.x] = x[0];
+        __syncthreads();
+        out[threadIdx.x] = tile[n][0] + mine[n];
+    }"""
+    run(source, torch.zeros(1), torch.zeros(32), 3)
+    fault = fault_of(source, torch.zeros(1), torch.zeros(32), 4)
+    assert fault.kind == "bounds" and "index 4 is outside of 'float [4]' (test.cu:7)" in str(fault)
+    fault = fault_of(source, torch.zeros(1), torch.zeros(32), -1)
+    assert "index -1 is outside of 'float [8][33]' (test.cu:7)" in str(fault)

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from emulation import needs_compiler, orders, run
 
+from emulation import needs_compiler, orders, run
 from rung.cuda.emulator import EmulatorFault
 
 pytestmark = needs_compiler

@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
+
 from emulation import needs_compiler, run
 
 pytestmark = needs_compiler
@@ -55,7 +56,16 @@ def test_rounding_is_torchs_for_every_pattern(
         monkeypatch.setattr(toolchain, "machine_flags", lambda: ())
     x = difficult_floats()
     out = torch.empty(x.numel(), dtype=dtype)
-    run(CONVERSIONS, x, out, x.numel(), kernel="narrow", defines=[("TYPE", ctype)], grid=-(-x.numel() // 1024), block=1024)
+    run(
+        CONVERSIONS,
+        x,
+        out,
+        x.numel(),
+        kernel="narrow",
+        defines=[("TYPE", ctype)],
+        grid=-(-x.numel() // 1024),
+        block=1024,
+    )
     assert same(out, x.to(dtype))
     patterns, wide = all_patterns(dtype), torch.empty(2**16)
     run(CONVERSIONS, patterns, wide, 2**16, kernel="widen", defines=[("TYPE", ctype)], grid=64, block=1024)

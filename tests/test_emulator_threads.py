@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from emulation import load, needs_compiler, orders, run
 
+from emulation import load, needs_compiler, orders, run
 from rung.cuda.launch import LaunchConfig
 from rung.errors import RungError
 

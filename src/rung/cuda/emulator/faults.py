@@ -13,8 +13,9 @@ KINDS: tuple[FaultKind, ...] = ("barrier", "deadlock", "bounds", "shared", "unsu
 class EmulatorFault(RungError):
     """A fault inside an emulated kernel; the process and later launches are unharmed.
 
-    `kind`: a barrier that not all threads reach, a deadlock, an access outside a buffer, too much shared memory,
-    something that the emulator does not model, a trap (a failed assert, a division by zero), or a race in shared memory.
+    `kind`: a barrier that not all threads reach, a deadlock, an access outside a buffer, too much shared
+    memory, something that the emulator does not model, a trap (a failed assert, a division by zero), or a race
+    in shared memory.
     """
 
     def __init__(self, kind: FaultKind, message: str) -> None:

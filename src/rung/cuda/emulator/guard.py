@@ -26,7 +26,7 @@ _alive: dict[int, Guarded] = {}  # by the address of the data
 
 
 def guarded_empty(nbytes: int) -> torch.Tensor:
-    """`nbytes` bytes of 0xff that start at a multiple of 16 and end at a page that faults (at most 15 bytes before it)."""
+    """`nbytes` bytes of 0xff, from a multiple of 16 up to a page that faults (at most 15 bytes before it)."""
     if nbytes <= 0:
         return torch.empty(0, dtype=torch.uint8)
     mapped, length = ctypes.c_void_p(), ctypes.c_ulonglong()

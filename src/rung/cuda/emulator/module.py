@@ -16,8 +16,8 @@ from typing import Any, Literal
 import torch
 
 from rung.cuda.emulator import native
-from rung.cuda.emulator.faults import KINDS, EmulatorFault, FaultKind
 from rung.cuda.emulator.elf import shared_symbols
+from rung.cuda.emulator.faults import KINDS, EmulatorFault, FaultKind
 from rung.cuda.emulator.guard import mapping_of
 from rung.cuda.emulator.translation import DYNAMIC_ROOM, Translation, translate
 from rung.cuda.launch import Argument, Build, LaunchConfig, Resources
@@ -75,7 +75,7 @@ class EmulatedModule:
         name = f"{self._build.origin}, kernel '{kernel}'"
         threads = math.prod(config.block)
         if min(*config.grid, *config.block) < 1:
-            raise RungError(f"{name}: grid {config.grid} and block {config.block} must be 1 or more in every dimension.")
+            raise RungError(f"{name}: grid {config.grid} and block {config.block} must be 1 or more everywhere.")
         if threads > 1024 or config.block[2] > 64:
             raise RungError(f"{name}: a block of {config.block} is {threads} threads; 1024 is the most (64 in z).")
         if config.grid[1] > 65535 or config.grid[2] > 65535 or config.grid[0] > 2**31 - 1:
@@ -148,7 +148,7 @@ class EmulatedModule:
         size = source.numel() * source.element_size()
         if size > room.value:
             raise RungError(
-                f"{self._build.origin}: constant '{symbol}' has room for {room.value} bytes, and {size} are to be copied."
+                f"{self._build.origin}: constant '{symbol}' has room for {room.value} bytes, and {size} were given."
             )
         ctypes.memmove(address, source.data_ptr(), size)
 
@@ -157,7 +157,8 @@ class EmulatedModule:
             return self._build.kernels.index(kernel)
         except ValueError:
             raise RungError(
-                f"Kernel '{kernel}' was not built from {self._build.origin}; built are {', '.join(self._build.kernels)}."
+                f"Kernel '{kernel}' was not built from {self._build.origin}; "
+                f"built are {', '.join(self._build.kernels)}."
             ) from None
 
     def _pack(self, kernel: str, number: int, args: Sequence[Argument]) -> list[ctypes.Array[ctypes.c_char]]:
@@ -221,13 +222,16 @@ class EmulatedModule:
         return f"shared variable '{nearest.plain}', byte {offset - nearest.offset}"
 
     def _line_of(self, counter: int) -> str:
-        """" at file:line" of an instruction, through addr2line where binutils have it."""
+        """The line of an instruction, through addr2line where binutils have it."""
         base = _base_of(self._path)
         if not counter or base is None or counter < base:
             return ""
         try:
             result = subprocess.run(
-                ["addr2line", "-i", "-e", str(self._path), hex(counter - base)], capture_output=True, text=True, check=True
+                ["addr2line", "-i", "-e", str(self._path), hex(counter - base)],
+                capture_output=True,
+                text=True,
+                check=True,
             )
         except (OSError, subprocess.CalledProcessError):
             return ""
@@ -244,7 +248,7 @@ def _bytes_of(kind: str, value: Any) -> bytes:
             raise RungError(f"The emulator takes CPU tensors, and one on {value.device} was given.")
         return struct.pack("P", 0 if value is None else value.data_ptr())
     if kind == "bf16":
-        return struct.pack("H", torch.tensor(value, dtype=torch.bfloat16).view(torch.int16).item() & 0xFFFF)
+        return struct.pack("h", torch.tensor(value, dtype=torch.bfloat16).view(torch.int16).item())
     if kind not in _FORMATS:
         raise RungError(f"An argument of kind '{kind}' is not known: take pointer, bf16, {', '.join(_FORMATS)}.")
     try:

@@ -36,7 +36,7 @@ def available() -> str | None:
     if sys.platform != "linux":
         return f"the emulator runs on Linux, and this is {sys.platform}; use a Linux machine or container."
     if compiler() is None:
-        return "the emulator compiles kernels with g++, and none is on the PATH; install it (Debian, Ubuntu: apt install g++)."
+        return "the emulator needs g++, and none is on the PATH; install it (Debian, Ubuntu: apt install g++)."
     version = compiler_version()
     if version is None:
         return f"{compiler()} does not run; install g++ 9 or newer."
@@ -126,7 +126,9 @@ def cached(name: str, make: Callable[[Path, Path], None]) -> Path:
 
 def run(arguments: list[str], work: Path) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {"LC_ALL": "C"}
-    return subprocess.run([require(), *arguments], capture_output=True, text=True, cwd=work, env=environment, errors="replace")
+    return subprocess.run(
+        [require(), *arguments], capture_output=True, text=True, cwd=work, env=environment, errors="replace"
+    )
 
 
 def headers(flags: tuple[str, ...]) -> Path:

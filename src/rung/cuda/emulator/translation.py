@@ -80,9 +80,7 @@ def _compile(build: Build, flags: tuple[str, ...], key: str, work: Path, target:
         raise _compile_error(build, result.stderr)
     symbols = shared_symbols(work / "kernel.o")
     (work / "shared.s").write_text(_dynamic_shared([s.name for s in symbols if s.declared]))
-    linked = toolchain.run(
-        ["-shared", "-Wl,-z,lazy", "kernel.o", "shared.s", "-o", "kernel.so", "-lm"], work
-    )
+    linked = toolchain.run(["-shared", "-Wl,-z,lazy", "kernel.o", "shared.s", "-o", "kernel.so", "-lm"], work)
     if linked.returncode:
         raise RungError(f"{build.origin} does not link: {linked.stderr.strip()[:400]}")
     library = target.with_name("kernel.so")
@@ -102,7 +100,8 @@ def _dynamic_shared(names: list[str]) -> str:
     """All `extern __shared__` arrays are one memory, which lies behind the static ones."""
     wanted = [name for name in dict.fromkeys(names) if name != "rung_dynamic_shared"]
     room = DYNAMIC_ROOM + _CANARY if wanted else 0
-    labels = "".join(f".globl {n}\n.hidden {n}\n.type {n}, STT_OBJECT\n{n}:\n" for n in (*wanted, "rung_dynamic_shared"))
+    names = [*wanted, "rung_dynamic_shared"]
+    labels = "".join(f".globl {name}\n.hidden {name}\n.type {name}, STT_OBJECT\n{name}:\n" for name in names)
     return (
         '.section .tbss.zz_dynamic,"awT",@nobits\n.balign 128\n'
         f'{labels}.zero {room}\n.section .note.GNU-stack,"",@progbits\n'

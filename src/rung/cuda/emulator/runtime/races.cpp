@@ -43,25 +43,26 @@ void access(uintptr_t address, size_t size, bool write, bool atomic, const void*
     const unsigned place = unsigned(static_cast<const char*>(caller) - code - 1);  // inside the call
     for (size_t i = offset / 2, end = (offset + size + 1) / 2; i < end && i < bytes / 2; i++) {
         Past& was = past[i];
-        if (was.write_epoch == epoch && !(atomic && was.atomic) && !ordered(me, was.writer, was.write_clock))
+        if (was.write_epoch == epoch && !(atomic && was.write_atomic) && !ordered(me, was.writer, was.write_clock))
             race(me, address, write, place, was.writer, true, was.write_place);
         if (write) {
-            if (was.read_epoch == epoch && !atomic) {
+            if (was.read_epoch == epoch && !(atomic && was.read_atomic)) {
                 if (!ordered(me, was.reader, was.read_clock)) race(me, address, true, place, was.reader, false, was.read_place);
                 if (!ordered(me, was.other_reader, was.other_read_clock))
                     race(me, address, true, place, was.other_reader, false, was.other_read_place);
             }
-            was.write_epoch = epoch, was.writer = (unsigned short)me.rank, was.atomic = atomic;
+            was.write_epoch = epoch, was.writer = (unsigned short)me.rank, was.write_atomic = atomic;
             was.write_clock = clock, was.write_place = place;
         } else if (was.read_epoch != epoch) {
-            was.read_epoch = epoch;
+            was.read_epoch = epoch, was.read_atomic = atomic;
             was.reader = was.other_reader = (unsigned short)me.rank;
             was.read_clock = was.other_read_clock = clock;
             was.read_place = was.other_read_place = place;
         } else if (was.reader == me.rank) {
-            was.read_clock = clock, was.read_place = place;
+            was.read_clock = clock, was.read_place = place, was.read_atomic &= atomic;
         } else {
             was.other_reader = (unsigned short)me.rank, was.other_read_clock = clock, was.other_read_place = place;
+            was.read_atomic &= atomic;
         }
     }
 }

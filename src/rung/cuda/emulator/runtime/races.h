@@ -9,7 +9,7 @@ struct Past
 {
     unsigned write_epoch, read_epoch;  // of the block's barriers; others are forgotten
     unsigned short writer, reader, other_reader;
-    bool atomic;
+    bool write_atomic, read_atomic;
     unsigned write_clock, read_clock, other_read_clock;
     unsigned write_place, read_place, other_read_place;  // of the instruction, from the start of the kernel's code
 };

@@ -1,0 +1,160 @@
+"""The race detector: told with both lines and the variable, silent where CUDA's rules order the accesses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from emulation import needs_compiler, orders, run
+from rung.cuda.emulator import EmulatorFault
+
+pytestmark = needs_compiler
+
+
+def check(source: str, *args: Any, **launch: Any) -> None:
+    run(source, *args, settings={"check_races": True}, **launch)
+
+
+def race_of(source: str, *args: Any, **launch: Any) -> str:
+    with pytest.raises(EmulatorFault) as caught:
+        check(source, *args, **launch)
+    assert caught.value.kind == "race"
+    return str(caught.value)
+
+
+TREE = """
+__global__ void total(const float* x, float* out) {
+    extern __shared__ float s[];
+    s[threadIdx.x] = x[threadIdx.x];
+    BARRIER;
+    for (int k = 128; k > 0; k /= 2) {
+        if (threadIdx.x < k) s[threadIdx.x] += s[threadIdx.x + k];
+        if (k > LAST) __syncthreads(); else WARP;
+    }
+    if (threadIdx.x == 0) *out = s[0];
+}"""
+
+
+@pytest.mark.parametrize("settings", list(orders()))
+@pytest.mark.parametrize(
+    ("barrier", "last", "warp", "racy"),
+    [
+        ("__syncthreads()", 0, "", False),
+        ("__syncthreads()", 32, "__syncwarp()", False),
+        ("__syncthreads()", 64, "__syncwarp()", True),  # two warps still take part
+        ("__syncthreads()", 32, "", True),  # counts on lockstep
+        ("__syncwarp()", 0, "", True),
+    ],
+)
+def test_a_tree_reduction(settings: dict[str, Any], barrier: str, last: int, warp: str, racy: bool) -> None:
+    defines = [("BARRIER", barrier), ("LAST", str(last)), ("WARP", warp)]
+    x, out = torch.randn(256), torch.zeros(1)
+    if racy:
+        words = race_of(TREE, x, out, block=256, shared=1024, defines=defines, **settings)
+        assert "line 7" in words and "shared variable 's', byte" in words
+    else:
+        check(TREE, x, out, block=256, shared=1024, defines=defines, **settings)
+        torch.testing.assert_close(out[0], x.sum(), rtol=1e-4, atol=1e-4)
+
+
+def test_both_places_and_the_variable_are_named() -> None:
+    source = """
+    __global__ void k(float* out) {
+        __shared__ float before[3], box[64];
+        if (threadIdx.x < 3) before[threadIdx.x] = 0;
+        box[threadIdx.x] = threadIdx.x;
+        out[threadIdx.x] =
+            box[63 - threadIdx.x];
+    }"""
+    words = race_of(source, torch.zeros(64), block=64, order="reverse")
+    assert "thread (62, 0, 0), line 7: reads what thread" in words or "line 5: writes what thread" in words
+    assert "has written at line 5" in words or "has read at line 7" in words
+    assert "with no barrier between: shared variable 'box', byte" in words
+
+
+def test_a_barrier_that_a_loop_forgets_at_its_end() -> None:
+    source = """
+    __global__ void k(const float* x, float* out, int n) {
+        __shared__ float tile[64];
+        float sum = 0;
+        for (int i = 0; i < n; i++) {
+            tile[threadIdx.x] = x[i * 64 + threadIdx.x];
+            __syncthreads();
+            for (int j = 0; j < 64; j++) sum += tile[j];
+            END;
+        }
+        out[threadIdx.x] = sum;
+    }"""
+    x, out = torch.randn(3, 64), torch.zeros(64)
+    check(source, x, out, 3, block=64, defines=[("END", "__syncthreads()")])
+    torch.testing.assert_close(out, x.sum().expand(64), rtol=1e-4, atol=1e-4)
+    words = race_of(source, x, out, 3, block=64, defines=[("END", "")])
+    assert "line 6" in words and "line 8" in words
+
+
+def test_warps_that_keep_to_themselves_and_atomics_do_not_race() -> None:
+    source = """
+    #include "rung.cuh"
+    extern "C" __global__ void k(float* out) {
+        __shared__ float rows[4][32];
+        __shared__ int count;
+        __shared__ __half halves[128];
+        if (threadIdx.x == 0) count = 0;
+        float* row = rows[warp_id()];
+        row[lane_id()] = lane_id();
+        halves[threadIdx.x] = __float2half(1.0f);  // neighbours in one word
+        __syncwarp();
+        float other = row[31 - lane_id()];
+        __syncthreads();
+        atomicAdd(&count, 1);
+        float sum = block_sum(other) + block_max(other);
+        __syncthreads();
+        out[threadIdx.x] = sum + count;
+    }"""
+    out = torch.zeros(128)
+    check(source, out, block=128, order="shuffled", seed=5)
+    assert out.eq(4 * 496 + 31 + 128).all()
+
+
+def test_reading_a_counter_that_others_still_add_to() -> None:
+    source = """
+    __global__ void k(int* out) {
+        __shared__ int count;
+        if (threadIdx.x == 0) count = 0;
+        __syncthreads();
+        atomicAdd(&count, 1);
+        out[threadIdx.x] = count;
+    }"""
+    assert "'count'" in race_of(source, torch.zeros(32, dtype=torch.int32))
+
+
+ASYNC = """
+#include "rung.cuh"
+extern "C" __global__ void k(const float* x, float* out) {
+    __shared__ __align__(16) float s[2][128];
+    float sum = 0;
+    cp_async_16(&s[0][4 * threadIdx.x], x + 4 * threadIdx.x);
+    cp_async_commit();
+    for (int i = 0; i < 4; i++) {
+        NEXT
+        cp_async_wait<WAIT>();
+        __syncwarp();
+        for (int j = 0; j < 128; j++) sum += s[i % 2][j];
+        END
+    }
+    out[threadIdx.x] = sum;
+}"""
+NEXT = (
+    "if (i < 3) cp_async_16(&s[(i + 1) % 2][4 * threadIdx.x], x + (i + 1) * 128 + 4 * threadIdx.x); cp_async_commit();"
+)
+
+
+def test_a_double_buffer_of_asynchronous_copies() -> None:
+    x, out = torch.randn(4, 128), torch.zeros(32)
+    good = [("NEXT", NEXT), ("WAIT", "1"), ("END", "__syncwarp();")]
+    check(ASYNC, x, out, defines=good)
+    torch.testing.assert_close(out, x.sum().expand(32), rtol=1e-4, atol=1e-4)
+    overtaken = [("NEXT", NEXT), ("WAIT", "1"), ("END", "")]  # the next copy may land while others still read
+    assert "line 9" in race_of(ASYNC, x, out, defines=overtaken)
