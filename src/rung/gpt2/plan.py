@@ -29,6 +29,7 @@ OPERATIONS = ("embedding", "layernorm", "matmul", "attention", "softmax", "gelu"
 # Operation -> rung, as `rung list` names them. What a plan leaves out runs through torch.
 PLANS: dict[str, Mapping[str, str]] = {
     "torch": {},
+    "best": {},  # whole steps of the decode ladder
     "naive": {
         "embedding": "1",
         "layernorm": "1",
@@ -137,6 +138,17 @@ def make_plan(
                 "the cpu runs no rungs; add --device emulator or --device cuda to choose kernels."
             )
         return CpuPlan(dtype, threads)
+    if device == "cuda" and name is None and set(kernels) <= {"decode"}:
+        name = "best"
+    if name == "best":
+        from rung.gpt2.gpu.plan import GpuPlan
+
+        other = [operation for operation in kernels if operation != "decode"]
+        if other:
+            raise RungError(
+                f"the plan best runs whole steps and swaps decode alone, not {other[0]}; choose another --plan."
+            )
+        return GpuPlan("cuda" if device == "cuda" else "emulator", dtype, kernels)
     from rung.gpt2.ladder_plan import LadderPlan
 
     unknown = [operation for operation in kernels if operation not in OPERATIONS]

@@ -12,6 +12,7 @@ from rung.dtypes import dtype as named_dtype
 from rung.errors import RungError
 from rung.expressions import Number
 from rung.gpt2.config import Config
+from rung.gpt2.gpu.memory import refuse
 from rung.gpt2.gpu.operands import dims, stack
 from rung.gpt2.gpu.session import Session, Work
 from rung.gpt2.sampling import Sampling
@@ -45,6 +46,12 @@ class Engine:
         self.real = named_dtype(DTYPES[dtype])
         self._rung, self._tuning, self._graph, self._steps = rung, dict(tuning or {}), graph, steps
         where = torch.device("cuda" if device == "cuda" else "cpu")
+        if device == "cuda":
+            refuse(
+                weights.nbytes() * self.real.size // max(1, weights.wte.weight.element_size()),
+                "stacking the model's weights",
+                "use a smaller model, or --dtype bfloat16",
+            )
         self.operands = stack(weights, self.real.torch, where, int8=dtype == "int8")
         self._sessions: dict[tuple[int, int], Session] = {}
 

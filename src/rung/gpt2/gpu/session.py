@@ -14,6 +14,7 @@ from rung.dtypes import Dtype
 from rung.errors import RungError
 from rung.gpt2.config import Config
 from rung.gpt2.gpu.choice import Choice
+from rung.gpt2.gpu.memory import refuse
 from rung.gpt2.gpu.operands import dims
 from rung.gpt2.gpu.prefill import Prefill
 from rung.gpt2.sampling import Sampling
@@ -52,7 +53,7 @@ class Session:
         self.device: Device = device
         self.where = torch.device("cuda" if device == "cuda" else "cpu")
         self._real = real
-        self.tensors = {**operands, **self._state(operands)}
+        self.tensors = {**operands, **self._state()}
         self.tensors["wpe"] = operands["wpe"][:capacity]
         values = work.rung.operation.complete(dims(config, rows, capacity))
         bound = {o.name for o in work.rung.operation.operands}
@@ -72,8 +73,15 @@ class Session:
         self._graphs: dict[tuple[bool, int], torch.cuda.CUDAGraph] = {}
         self.enqueued = 0
 
-    def _state(self, operands: Tensors) -> Tensors:
+    def _state(self) -> Tensors:
         c, rows, T = self.config, self.rows, self.capacity
+        if self.device == "cuda":
+            needed = 2 * c.layers * rows * T * c.C * self._real.size + 12 * rows * c.vocabulary
+            refuse(
+                needed,
+                f"a cache for {rows} texts of {T:,} tokens",
+                "write fewer texts at a time (--batch-size) or shorter ones (-n)",
+            )
 
         def whole(*shape: int) -> torch.Tensor:
             return torch.zeros(shape, dtype=torch.int32, device=self.where)
