@@ -186,6 +186,27 @@ def test_cp_async_data_appear_at_the_wait_and_not_before() -> None:
     assert torch.equal(out[4], torch.where(torch.arange(32) < 16, x[2, :, 3], 0))
 
 
+def test_copies_through_cooperative_groups_and_the_pipeline_primitives() -> None:
+    source = """
+    #include <cooperative_groups.h>
+    #include <cooperative_groups/memcpy_async.h>
+    #include <cuda_pipeline.h>
+    namespace cg = cooperative_groups;
+    extern "C" __global__ void k(const float* x, float* out) {
+        __shared__ __align__(16) float s[100], one[64];
+        auto block = cg::this_thread_block();
+        cg::memcpy_async(block, s, x, sizeof(float) * 100);
+        cg::wait(block);
+        __pipeline_memcpy_async(&one[threadIdx.x], x + threadIdx.x, 4);
+        __pipeline_commit();
+        __pipeline_wait_prior(0);
+        out[threadIdx.x] = s[99 - threadIdx.x] + one[threadIdx.x];
+    }"""
+    x, out = torch.randn(100), torch.zeros(64)
+    run(source, x, out, block=64, settings={"check_races": True})
+    assert torch.equal(out, x.flip(0)[:64] + x[:64])
+
+
 def test_cp_async_without_commit_is_not_waited_for() -> None:
     source = """
     #include "rung.cuh"

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from emulation import load, needs_compiler, orders, run
+from rung.cuda.emulator import toolchain
 from rung.cuda.launch import LaunchConfig
 from rung.errors import RungError
 
@@ -206,6 +207,19 @@ def test_shared_memory_is_poisoned_before_every_block() -> None:
     out = torch.zeros(6)
     run(source, out, grid=3, block=1, shared=64)
     assert out.isnan().all()
+
+
+@pytest.mark.skipif((toolchain.compiler_version() or ()) < (12,), reason="g++ sets locals since 12")
+def test_a_sum_that_is_never_set_to_zero_shows() -> None:
+    source = """
+    __global__ void k(const float* x, float* out, int n) {
+        float sum;
+        for (int i = 0; i < n; i++) sum += x[i];
+        out[threadIdx.x] = sum;
+    }"""
+    out = torch.zeros(32)
+    run(source, torch.ones(5), out, 5)
+    assert not (out.abs() < 1e30).any()
 
 
 def test_atomics_count_exactly() -> None:

@@ -21,14 +21,15 @@ _CANARY = 256
 # Indices of arrays, in shared memory too, and the alignment of vectors: checked where the access is written.
 _CHECKS = ("-fsanitize=bounds,alignment", "-fno-sanitize-recover=all")
 # Every access told to the runtime, which looks for races in shared memory.
-_RACES = ("-fsanitize=thread", "--param", "tsan-instrument-func-entry-exit=0")
+_RACES = ("-fsanitize=thread",)
+# A local variable that is never set holds a wild number, not what the thread before it left there.
+_SINCE = {(11,): ("--param", "tsan-instrument-func-entry-exit=0"), (12,): ("-ftrivial-auto-var-init=pattern",)}
 _NOT_MODELLED = {
     "cuda/": "libcu++",
     "cub/": "CUB",
     "thrust/": "Thrust",
     "cute/": "CuTe",
     "cutlass/": "CUTLASS",
-    "cuda_pipeline": "the pipeline primitives",
     "cuda_fp8": "8-bit floats",
     "curand": "cuRAND",
 }
@@ -48,11 +49,17 @@ def translate(build: Build, *, races: bool = False) -> Translation:
     for kernel in build.kernels:
         kernel_parameters(build.source, kernel, build.origin)  # names the kernels that there are
     _refuse_ptx(build)
-    flags = (*toolchain.COMMON, *toolchain.machine_flags(), *_CHECKS, *(_RACES if races else ()), "-O1", "-g1")
+    flags = _flags(races)
     includes = sorted((Path(path).name, text) for path, text in includes_of(build))
     key = toolchain.key(_unit(build), build.kernels, flags, includes, DYNAMIC_ROOM)
     measured = toolchain.cached(f"{key}.json", functools.partial(_compile, build, flags, key))
     return Translation(measured.with_name(f"{key}.so"), json.loads(measured.read_text()))
+
+
+def _flags(races: bool) -> tuple[str, ...]:
+    version = toolchain.compiler_version() or ()
+    newer = [flag for since, flags in _SINCE.items() if version >= since for flag in flags]
+    return (*toolchain.COMMON, *toolchain.machine_flags(), *newer, *_CHECKS, *(_RACES if races else ()), "-O1", "-g1")
 
 
 def _folders(build: Build) -> tuple[str, ...]:
