@@ -108,7 +108,7 @@ class Rung(ABC):
     @property
     def digest(self) -> str:
         """Changes whenever what is run does; what a rung tells of itself (its idea, its findings) may."""
-        return hashlib.sha256(_without_prose(self.source).encode()).hexdigest()[:16]
+        return hashlib.sha256(without_prose(self.source).encode()).hexdigest()[:16]
 
     @abstractmethod
     def prepare(
@@ -192,7 +192,8 @@ _PROSE = re.compile(
 )
 
 
-def _without_prose(source: str) -> str:
+def without_prose(source: str) -> str:
+    """A rung's source without what it tells of itself."""
     return _PROSE.sub("", source)
 
 

@@ -88,9 +88,7 @@ class Canvas:
             f'fill="var(--{colour})">{escape(text)}</text>'
         )
 
-    def rect(
-        self, x: float, y: float, w: float, h: float, colour: str, *, faded: bool = False, tip: str = ""
-    ) -> None:
+    def rect(self, x: float, y: float, w: float, h: float, colour: str, *, faded: bool = False, tip: str = "") -> None:
         opacity = ' fill-opacity="0.4"' if faded else ""
         self.elements.append(
             f'<rect x="{_n(x)}" y="{_n(y)}" width="{_n(max(w, 1))}" height="{_n(h)}" rx="2" '
@@ -130,9 +128,7 @@ class Canvas:
             f'stroke-linejoin="round"{dash}>{_tip(tip)}</path>'
         )
 
-    def dot(
-        self, x: float, y: float, colour: str, *, radius: float = 4, hollow: bool = False, tip: str = ""
-    ) -> None:
+    def dot(self, x: float, y: float, colour: str, *, radius: float = 4, hollow: bool = False, tip: str = "") -> None:
         fill = "surface" if hollow else colour
         self.elements.append(
             f'<circle cx="{_n(x)}" cy="{_n(y)}" r="{_n(radius)}" fill="var(--{fill})" '
@@ -220,6 +216,18 @@ def tick_text(value: float) -> str:
     return f"{value:g}"
 
 
+def sparkline(values: Sequence[float], colour: str, title: str, *, width: float = 96) -> str:
+    """Bars without an axis, for a line of text: how a value grows, its logarithm to scale."""
+    low, high = min(values) / 2, max(values)
+    height = Scale(low, high, 0, 22) if high > low else Scale(0, high, 0, 22, log=False)
+    step = width / max(len(values), 4)
+    canvas = Canvas(width, 24)
+    for index, value in enumerate(values):
+        tall = height(value)
+        canvas.rect(index * step, 23 - tall, step * 0.75, tall, colour)
+    return canvas.svg(title, f"From 1 to {max(values) / values[0]:.3g} times the speed.")
+
+
 @dataclass(frozen=True)
 class Bar:
     label: str
@@ -278,7 +286,8 @@ def bars(
                 canvas.text(edge, y + 15, name, colour="muted", size=12, anchor="end")
         y = _panel(canvas, panel, x, y, heading, row, left, stacked, edges)
     for tick in x.ticks(7 if stacked else 10):
-        canvas.text(x(tick), y + 12, tick_text(tick), colour="muted", size=12, anchor="middle")
+        anchor = "start" if x(tick) < 14 else "middle"
+        canvas.text(x(tick), y + 12, tick_text(tick), colour="muted", size=12, anchor=anchor)
     canvas.text(x.end, y + 28, unit, colour="muted", size=12, anchor="end")
     if footnote:
         canvas.text(left, y + 46, footnote, colour="muted", size=12)
@@ -314,20 +323,24 @@ def _panel(
     canvas.text(left, y + 15, panel.title, bold=True)
     for tick in x.ticks(7 if stacked else 10):
         canvas.line(x(tick), y + heading - 4, x(tick), bottom + 2)
+    if stacked:  # texts stand over the lines here
+        _marks(canvas, panel.marks, x, y + heading - 8, bottom + 2)
     for index, bar in enumerate(panel.bars):
         at = y + heading + index * row
         end = x(bar.value)
         if stacked:
-            note = " · ".join(n for n in bar.notes if n)
             canvas.text(left, at + 14, bar.label, halo=True)
-            canvas.text(x.end, at + 14, note, size=12, colour="muted", anchor="end", halo=True)
+            for place, note in enumerate(bar.notes):
+                edge = left + (0.6 + 0.15 * place) * (x.end - left)
+                canvas.text(edge, at + 14, note, size=12, colour="muted", anchor="end", halo=True)
             canvas.rect(left, at + 19, end - left, 9, bar.colour, faded=bar.faded, tip=bar.tip)
         else:
             canvas.text(left - 8, at + 15, bar.label, anchor="end")
             canvas.rect(left, at + 3, end - left, row - 7, bar.colour, faded=bar.faded, tip=bar.tip)
             for note, edge in zip(bar.notes, edges, strict=True):
                 canvas.text(edge, at + 15, note, size=12, anchor="end")
-    _marks(canvas, panel.marks, x, y + heading - 8, bottom + 2)
+    if not stacked:
+        _marks(canvas, panel.marks, x, y + heading - 8, bottom + 2)
     return bottom + 12
 
 
@@ -399,9 +412,7 @@ def curves(
     for number, line in enumerate(legend):
         at = left
         for one in line:
-            canvas.line(
-                at, 10 + 18 * number, at + 16, 10 + 18 * number, one.colour, width=2.5, dashed=one.dashed
-            )
+            canvas.line(at, 10 + 18 * number, at + 16, 10 + 18 * number, one.colour, width=2.5, dashed=one.dashed)
             canvas.text(at + 21, 14 + 18 * number, one.label, size=12)
             at += 21 + width_of(one.label, 12) + 16
     for one in series:

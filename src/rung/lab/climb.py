@@ -42,7 +42,7 @@ def climb(ladder: Ladder, limits: Limits, *, width: float = 860) -> str:
     )
 
 
-def time_chart(ladder: Ladder, limits: Limits, dtype: str, shape: str, *, width: float = 520) -> str:
+def time_chart(ladder: Ladder, limits: Limits, dtype: str, shape: str, *, width: float = 440) -> str:
     """Every rung and library at one shape and number format, labels above the bars (narrow screens)."""
     bound = _bound(ladder)
     one = panel(ladder.column(dtype, shape), ladder, limits, dtype, shape, bound)
@@ -74,9 +74,7 @@ def _bound(ladder: Ladder) -> str:
     return max(("memory", "compute"), key=marks.count)
 
 
-def panel(
-    figures: Sequence[Figure], ladder: Ladder, limits: Limits, dtype: str, shape: str, bound: str
-) -> Panel:
+def panel(figures: Sequence[Figure], ladder: Ladder, limits: Limits, dtype: str, shape: str, bound: str) -> Panel:
     """Bars of speed; the time is written behind each."""
     bars = []
     for figure in figures:
@@ -86,9 +84,7 @@ def panel(
         tip = f"{figure.name}: {time_text(figure.us)} µs, {percent(figure.share)} of the measured limit"
         colour = "library" if figure.library else dtype
         bars.append(Bar(label(figure), value, notes, colour, figure.old, tip))
-    return Panel(
-        f"{dtype}, {dims_text(figures[0], ladder)}", bars, _marks(ladder, limits, dtype, shape, bound)
-    )
+    return Panel(f"{dtype}, {dims_text(figures[0], ladder)}", bars, _marks(ladder, limits, dtype, shape, bound))
 
 
 def ratio_text(ratio: float) -> str:

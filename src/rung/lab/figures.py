@@ -171,8 +171,7 @@ class Figures:
         return [
             r
             for r in self.results
-            if r.get("kind") == kind
-            and (operation is None or str(r.get("rung", "")).partition("/")[0] == operation)
+            if r.get("kind") == kind and (operation is None or str(r.get("rung", "")).partition("/")[0] == operation)
         ]
 
     @property

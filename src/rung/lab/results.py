@@ -69,9 +69,7 @@ def append(row: Result, path: Path | None = None) -> Result:
         finally:
             os.close(file)
     except OSError as error:
-        raise RungError(
-            f"{path} cannot be written: {error.strerror}; RUNG_RESULTS names another place."
-        ) from None
+        raise RungError(f"{path} cannot be written: {error.strerror}; RUNG_RESULTS names another place.") from None
     return whole
 
 

@@ -82,9 +82,7 @@ def _counted(row: Mapping[str, Any], profiles: Sequence[Result]) -> float | None
     return float(newest["dram_bytes"]) if newest else None
 
 
-def chart(
-    placed: Sequence[Placed], limits: Limits, *, title: str = "", width: float = 760, height: float = 480
-) -> str:
+def chart(placed: Sequence[Placed], limits: Limits, *, title: str = "", width: float = 760, height: float = 480) -> str:
     """The chart; points are named by rung, and by ladder, number format and shape where those differ."""
     dtypes = list(dict.fromkeys(p.dtype for p in placed))
     names = _names(placed)
@@ -124,9 +122,7 @@ def _names(placed: Sequence[Placed]) -> list[str]:
 
 def _told(placed: Sequence[Placed], lines: Sequence[Roof]) -> str:
     ceilings = "; ".join(f"{r.label} FLOP/byte" for r in lines)
-    found = "; ".join(
-        f"{label(p.figure)} {p.rate / 1e12:.3g} TFLOP/s at {p.intensity:.3g} FLOP/byte" for p in placed
-    )
+    found = "; ".join(f"{label(p.figure)} {p.rate / 1e12:.3g} TFLOP/s at {p.intensity:.3g} FLOP/byte" for p in placed)
     return f"Ceilings: {ceilings}. Rungs: {found}."
 
 
@@ -136,7 +132,7 @@ COLUMNS = ("rung", "dtype", "shape", "FLOP/byte", "counted", "us", "TFLOP/s", "G
 
 def table(placed: Sequence[Placed]) -> list[tuple[str, ...]]:
     """A line for each rung, in words and numbers."""
-    lines = []
+    lines: list[tuple[str, ...]] = []
     for one in placed:
         sheet = one.figure.row.get("of_datasheet")
         lines.append(

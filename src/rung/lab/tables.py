@@ -94,9 +94,7 @@ def times(found: Figures | None, name: str) -> str:
 
 def _caption(found: Figures, ladder: Ladder) -> str:
     machine, limits = found.machine, found.limits
-    rates = ", ".join(
-        f"{limits.flops[d] / 1e12:.0f} TFLOP/s in {d}" for d in ladder.dtypes() if d in limits.flops
-    )
+    rates = ", ".join(f"{limits.flops[d] / 1e12:.0f} TFLOP/s in {d}" for d in ladder.dtypes() if d in limits.flops)
     return (
         f"Cold times on an {found.gpu} (driver {machine.get('driver')}, CUDA {machine.get('cuda')}, "
         f"torch {machine.get('torch')}), as `rung bench {ladder.operation.name}` takes them. "
@@ -156,9 +154,7 @@ def _notes(ladder: Ladder) -> str:
     if any(f.old for f in shown):
         notes.append("† measured on an earlier version of the rung.")
     if any(f.share > 1.05 for f in shown):
-        notes.append(
-            "More than 100 %: part of the data stays in the L2, or the kernel beats the fastest copy seen."
-        )
+        notes.append("More than 100 %: part of the data stays in the L2, or the kernel beats the fastest copy seen.")
     return "\n".join(f"{n}\n" for n in notes).rstrip("\n")
 
 

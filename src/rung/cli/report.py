@@ -1,0 +1,67 @@
+"""`rung report`: everything known of every ladder, in one HTML file."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rung.cli import console
+from rung.errors import RungError
+
+
+def report(
+    results: Annotated[
+        list[Path] | None,
+        typer.Argument(help="Results files or folders (default: your store and the published ones)."),
+    ] = None,
+    output: Annotated[Path, typer.Option("--output", "-o", help="The file to write.")] = Path("report.html"),
+    gpu: Annotated[str | None, typer.Option(help="The GPU to tell of, by a part of its name.")] = None,
+    compile: Annotated[
+        bool,
+        typer.Option("--compile/--no-compile", help="Registers and occupancy (compiles what is not cached)."),
+    ] = True,
+    arch: Annotated[str, typer.Option(help="The architecture to compile for.")] = "sm_90",
+) -> None:
+    """Write one self-contained HTML file: ideas, findings, sources, times, rooflines, sweeps and studies.
+
+    Examples: rung report · rung report results/h200 -o h200.html · rung report --no-compile
+    """
+    from rung import catalogue
+    from rung.cuda import limits
+    from rung.lab import figures
+    from rung.lab import report as lab
+    from rung.lab import results as store
+    from rung.lab.report import page
+
+    limits.limits(arch)
+    rows = store.gather(results or ())
+    found = figures.of_gpu(rows, gpu) if rows or gpu else None
+    others = tuple(g for g in figures.by_gpu(rows) if g and found is not None and g != found.gpu)
+    made = {}
+    if compile:
+        rungs = [r for name in catalogue.operations() for r in catalogue.rungs(name, libraries=False)]
+        made = page.resources_of(rungs, arch, _progress("compiling", len(rungs)))
+    text = lab.build(found, made, others=others)
+    try:
+        output.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise RungError(f"{output} cannot be written: {error.strerror}.") from None
+    console.note(f"{output}: {len(text) / 2**20:.1f} MiB, {len(catalogue.operations())} ladders")
+
+
+def _progress(what: str, total: int) -> Callable[[str], None]:
+    """A counter on standard error, where somebody is looking."""
+    done = 0
+
+    def tell(name: str) -> None:
+        nonlocal done
+        done += 1
+        if sys.stderr.isatty():
+            end = "\n" if done == total else ""
+            print(f"\r\x1b[K{what} {done} of {total}: {name}", end=end, file=sys.stderr, flush=True)
+
+    return tell

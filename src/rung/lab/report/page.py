@@ -1,0 +1,225 @@
+"""The whole page: the index, the ladders, the studies, the machine."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from rung import catalogue
+from rung.dtypes import DTYPES
+from rung.kernel import Rung
+from rung.lab import charts, climb
+from rung.lab.figures import Figures, Ladder, percent, time_text
+from rung.lab.inspect import Row
+from rung.lab.report import ladder as ladder_page
+from rung.lab.report.markup import clean_svg, prose, table, text
+
+HERE = Path(__file__).parent
+SECTIONS = (("studies", "Studies"), ("machine", "The machine"))
+
+Resources = Mapping[str, list[Row]]  # of each rung, by its full name
+
+
+def build(
+    found: Figures | None,
+    resources: Resources | None = None,
+    *,
+    others: tuple[str, ...] = (),
+    progress: Callable[[str], None] = lambda _: None,
+) -> str:
+    """The report as one HTML document; `others` are GPUs that there are results of, too."""
+    names = list(catalogue.operations())
+    pages = []
+    for place, name in enumerate(names):
+        progress(name)
+        around = (names[place - 1] if place else None, names[place + 1] if place + 1 < len(names) else None)
+        measured = found.ladder(name) if found is not None and name in found.names() else None
+        pages.append(ladder_page.page(name, measured, found, resources or {}, around))
+    sections = [_index(names, found), *pages, _studies(found), _machine(found, others)]
+    return _document(names, "".join(sections))
+
+
+def _document(names: list[str], body: str) -> str:
+    script = (HERE / "report.js").read_text(encoding="utf-8")
+    style = _scheme_css() + (HERE / "report.css").read_text(encoding="utf-8")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    policy = f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{digest}'"
+    ladders = "".join(f'<li><a href="#{n}">{n}</a></li>' for n in names)
+    rest = "".join(f'<li><a href="#{n}">{title}</a></li>' for n, title in SECTIONS)
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>rung: the report</title>
+<link rel="icon" href="data:,">
+<style>
+{style}</style>
+</head>
+<body>
+<a class="skip" href="#content">Skip to the content</a>
+<header><a class="home" href="#index">rung</a> <span>GPU kernels, one rung at a time</span></header>
+<nav aria-label="Ladders">
+<details open><summary>Contents</summary>
+<ul><li><a href="#index">Overview</a></li></ul>
+<h2>Ladders</h2><ul>{ladders}</ul>
+<ul>{rest}</ul>
+</details>
+</nav>
+<main id="content" tabindex="-1">
+{body}
+</main>
+<script>{script}</script>
+</body>
+</html>
+"""
+
+
+def _scheme_css() -> str:
+    def rules(scheme: str) -> str:
+        return "".join(f"--{name}:{colour};" for name, colour in charts.SCHEMES[scheme].items())
+
+    dark = "@media (prefers-color-scheme: dark)"
+    return f":root{{{rules('light')}}}\n{dark}{{:root{{{rules('dark')}}}}}\n"
+
+
+def _index(names: list[str], found: Figures | None) -> str:
+    measured = found.names() if found is not None else []
+    rows = []
+    for name in names:
+        operation = catalogue.operation(name)
+        count = str(len(catalogue.rungs(name, libraries=False)))
+        told = [f'<a href="#{name}">{name}</a><small>{prose(operation.story)}</small>', count]
+        if found is not None and name in measured:
+            told += _standing(found.ladder(name))
+        else:
+            told += ["", "", "", ""]
+        rows.append(told)
+    columns = ("ladder", "rungs", "climb", "first → best, µs", "of limit", "vs library")
+    where = (
+        f"Measured on an {text(found.gpu)}; <a href='#machine'>the machine</a> says which, and how to read the figures."
+        if found is not None and measured
+        else "Nothing has been measured here yet: <code>rung bench all</code> on a GPU does. "
+        "Ideas, sources and what the compiler makes of them need none."
+    )
+    shown = table(columns, rows, numbers=(1, 3, 4, 5), label="ladders")
+    return f"""<section class="page" id="index">
+<h1 tabindex="-1">Overview</h1>
+<p>Each operation of GPT-2 has a ladder: numbered kernels from the naive one to the fastest known, each differing
+from the one before by a single idea. A page tells a ladder's story, what each rung was expected to bring and what
+it brought, its source, and what changed from the rung before.</p>
+<p>{where}</p>
+{shown}
+</section>
+"""
+
+
+def _standing(ladder: Ladder) -> list[str]:
+    dtype = next(d for d in ("bf16", "f32", *ladder.dtypes()) if d in ladder.dtypes())
+    shape = ladder.headline(dtype)
+    ours = [f for f in ladder.column(dtype, shape) if not f.library]
+    if not ours:
+        return ["", "", "", ""]
+    best = min(ours, key=lambda f: f.us)
+    ratio = climb.ratio_text(best.ratio) if best.ratio is not None else ""
+    name = f"{ladder.operation.name} in {dtype}: speed from rung to rung"
+    spark = charts.sparkline([1 / f.us for f in ours], dtype, name)
+    times = f"{time_text(ours[0].us)} → {time_text(best.us)}<small>{dtype}, {text(shape)}</small>"
+    return [spark, times, percent(best.share), ratio]
+
+
+def _studies(found: Figures | None) -> str:
+    rows = found.of_kind("study") if found is not None else []
+    newest = {str(r.get("study")): r for r in sorted(rows, key=lambda r: r.get("time", ""))}
+    parts = []
+    for name, row in newest.items():
+        made = row.get("table") or {}
+        columns = [str(c) for c in made.get("columns", [])]
+        cells = [[text(_number(v)) for v in line] for line in made.get("rows", [])]
+        numbers = list(range(1, len(columns)))
+        picture = clean_svg(str(row.get("svg") or ""))
+        parts.append(
+            f'<article class="study" id="study-{text(name)}"><h2>{text(name)}</h2>'
+            f"<p>{prose(str(row.get('finding', '')))}</p>"
+            + (f'<figure class="chart">{picture}</figure>' if picture else "")
+            + (table(columns, cells, numbers=numbers, label=f"study {name}") if columns and cells else "")
+            + "</article>"
+        )
+    body = "".join(parts) or "<p>No study has been run here yet; <code>rung study --help</code> lists them.</p>"
+    return f'<section class="page" id="studies"><h1 tabindex="-1">Studies</h1>{body}</section>\n'
+
+
+def _number(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+MACHINE_FACTS = {
+    "gpu": "GPU", "sms": "multiprocessors", "capability": "compute capability", "memory_bytes": "memory",
+    "l2_bytes": "L2 cache", "driver": "driver", "cuda": "CUDA", "torch": "torch", "triton": "Triton",
+    "cuda_core": "cuda.core", "python": "Python", "cpu": "CPU", "cores": "CPU cores",
+}  # fmt: skip
+STATE_FACTS = {"sm_mhz": "SM clock, MHz", "memory_mhz": "memory clock, MHz", "celsius": "temperature, °C",
+               "watts": "power, W"}  # fmt: skip
+
+
+def _machine(found: Figures | None, others: tuple[str, ...]) -> str:
+    if found is None or not found.results:
+        body = "<p>Nothing has been measured, so there is no machine to describe.</p>"
+        return f'<section class="page" id="machine"><h1 tabindex="-1">The machine</h1>{body}</section>\n'
+    rows = [[text(label), text(_fact(key, found.machine[key]))] for key, label in MACHINE_FACTS.items()
+            if found.machine.get(key)]  # fmt: skip
+    state = max(found.results, key=lambda r: r.get("time", "")).get("state") or {}
+    rows += [[f"{text(label)} (afterwards)", text(state[key])] for key, label in STATE_FACTS.items() if state.get(key)]
+    times = sorted(str(r["time"]) for r in found.results if r.get("time"))
+    commits = sorted({str(r["commit"]) for r in found.results if r.get("commit")})
+    rows.append(["results", str(len(found.results))])
+    rows += [["measured", text(f"{times[0]} to {times[-1]}")]] if times else []
+    rows += [["commits", text(", ".join(commits))]] if commits else []
+    limits = found.limits
+    ceilings = [["memory, TB/s", f"{limits.bytes / 1e12:.2f}" if limits.bytes else "",
+                 f"{limits.sheet['bytes'] / 1e12:.2f}" if limits.sheet else ""]]  # fmt: skip
+    for dtype in DTYPES:
+        seen, sheet = limits.flops.get(dtype), limits.sheet.get(dtype)
+        if seen or sheet:
+            ceilings.append([f"{dtype}, TFLOP/s", f"{seen / 1e12:.0f}" if seen else "",
+                             f"{sheet / 1e12:.0f}" if sheet else ""])  # fmt: skip
+    also = f"<p>There are results of {text(', '.join(others))} too; <code>rung report --gpu</code> shows them.</p>"
+    return f"""<section class="page" id="machine">
+<h1 tabindex="-1">The machine</h1>
+{table(("", ""), rows, label="the machine")}
+<h2>Ceilings</h2>
+{table(("", "measured", "data sheet"), ceilings, numbers=(1, 2), label="ceilings")}
+{also if others else ""}
+<h2>How to read the figures</h2>
+<p>Every time is the median of a rung that was found right in the same run, at that shape, on that machine, against a
+float64 reference. <strong>Cold</strong> means that inputs rotate through more memory than the caches hold;
+<strong>warm</strong>, that one set is used again and again. Rungs and libraries took turns in one process.</p>
+<p>GB/s and TFLOP/s count what the operation must move and compute at least, whatever the kernel moves in fact. The
+limit is the nearer of two ceilings measured there: the fastest copy, and the fastest matrix product in that number
+format. A rung may pass 100 % where part of its data stays in the L2 cache.</p>
+</section>
+"""
+
+
+def _fact(key: str, value: object) -> str:
+    if key == "memory_bytes" and isinstance(value, int):
+        return f"{value / 2**30:.0f} GiB"
+    if key == "l2_bytes" and isinstance(value, int):
+        return f"{value / 2**20:.0f} MiB"
+    return str(value)
+
+
+def resources_of(rungs: list[Rung], arch: str, progress: Callable[[str], None]) -> dict[str, list[Row]]:
+    """What the compiler makes of each rung."""
+    from rung.lab import inspect
+
+    made: dict[str, list[Row]] = {}
+    for rung in rungs:
+        progress(rung.full_name)
+        if rung.kind in ("cuda", "triton"):
+            made[rung.full_name] = list(inspect.inspect([rung], [arch], mix=False))
+    return made

@@ -1,0 +1,234 @@
+"""The report in a real browser: every ladder is reachable, nothing is fetched, nothing complains."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import browser
+from result_rows import MACHINE, document, row
+from rung import catalogue
+from rung.lab import figures, report, results
+
+EVIL = (
+    '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 10 10" onload="alert(1)"><script>alert(2)</script>'
+    '<image href="http://example.com/x.png"/><rect width="5" height="5" style="fill:url(http://example.com/)" '
+    'fill="var(--f32)" onclick="alert(3)"/><text x="1" y="2">a chart</text></svg>'
+)
+
+
+def measurements() -> list[dict[str, object]]:
+    """Some of everything that a report shows."""
+    tuned = {"kind": "sweep", "options": {"measure": "bench", "round": 0}}
+    study = {"columns": ["N", "us"], "rows": [[256, 1.5], [512, 2.25]]}
+    return [
+        row("layernorm/naive", 580.0, library_us=40.0, notes=["spills registers"]),
+        row("layernorm/constant", 559.0, library_us=40.0),
+        row("layernorm/tree", 43.0, library_us=40.0, against_before="faster"),
+        row("layernorm/torch", 40.0),
+        row("layernorm/tree", 30.0, dtype="bf16", library_us=33.0, digest="0" * 16),
+        row("matmul/naive", 21000.0, shape="4096x768x3072"),
+        *(
+            row("layernorm/tree", us, tuning={"BLOCK": block}, ratio=us / 43, **tuned)
+            for block, us in ((256, 43.0), (128, 41.0), (1024, 90.0))
+        ),
+        row("layernorm/tree", 1.0, tuning={"BLOCK": 4}, **tuned)
+        | {"verdict": "illegal", "reason": "too small", "cold_us": None},
+        {"kind": "study", "study": "softmax", "table": study, "finding": "Trees win <b>here</b>.", "svg": EVIL},
+    ]
+
+
+def page_of(folder: Path) -> Path:
+    document(folder / "bench.json", measurements())  # type: ignore[arg-type]
+    found = figures.of_gpu(results.load(folder / "bench.json"), None)
+    path = folder / "report.html"
+    path.write_text(report.build(found, {}))
+    return path
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return page_of(tmp_path_factory.mktemp("report"))
+
+
+@pytest.fixture(scope="module")
+def tab(written: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[browser.Page]:
+    if browser.CHROMIUM is None:
+        pytest.skip("no chromium on this machine; `make browser` installs Debian's")
+    with browser.page(tmp_path_factory.mktemp("chromium") / "profile") as opened:
+        opened.size(1300, 900)
+        opened.open(written.as_uri())
+        yield opened
+
+
+def visible(tab: browser.Page) -> list[str]:
+    shown = "[...document.querySelectorAll('.page')].filter(p => p.checkVisibility()).map(p => p.id)"
+    return list(tab.value(shown))
+
+
+def test_it_opens_on_the_overview(tab: browser.Page) -> None:
+    tab.value("location.hash = ''")
+    assert visible(tab) == ["index"]
+    assert tab.value("document.querySelectorAll('#index tbody tr').length") == len(catalogue.operations())
+
+
+def test_every_ladder_is_reached_by_its_link_and_holds_every_rung(tab: browser.Page) -> None:
+    for name in [*catalogue.operations(), "studies", "machine"]:
+        tab.value(f"document.querySelector('nav a[href=\"#{name}\"]').click()")
+        tab.settle(0.05)
+        assert visible(tab) == [name]
+        assert tab.value("document.activeElement.tagName") == "H1"
+        assert tab.value("document.querySelector('nav [aria-current]').hash") == f"#{name}"
+        if name in catalogue.operations():
+            rungs = [r.name for r in catalogue.rungs(name, libraries=False)]
+            found = tab.value(f"[...document.querySelectorAll('#{name} .rung')].map(r => r.id)")
+            assert found == [f"{name}-{r}" for r in rungs]
+            assert name in tab.value("document.title")
+
+
+def test_every_link_leads_somewhere_inside(tab: browser.Page) -> None:
+    lost = "[...document.links].filter(a => !a.getAttribute('href').startsWith('#') || "
+    lost += "!(a.hash === '#content' || document.getElementById(a.hash.slice(1)))).map(a => a.outerHTML)"
+    assert tab.value(lost) == []
+
+
+def test_a_link_to_a_rung_opens_its_ladder(tab: browser.Page) -> None:
+    tab.value("location.hash = 'layernorm-05_tree'")
+    tab.settle()
+    assert visible(tab) == ["layernorm"]
+    top = tab.value("document.getElementById('layernorm-05_tree').getBoundingClientRect().top")
+    assert -5 < top < 200
+
+
+def test_a_rung_shows_what_is_known_of_it(tab: browser.Page) -> None:
+    rung = catalogue.find("layernorm/tree")
+    text = tab.value("document.getElementById('layernorm-05_tree').textContent")
+    for part in (rung.idea, rung.expect, "43.0 µs in f32", "13× the speed of", "30.0 µs† in bf16", "__shared__"):
+        assert part in text
+    page = tab.value("document.getElementById('layernorm').textContent")
+    assert "01_naive: spills registers" in page and "128 is best" in page
+
+
+def test_only_one_number_format_is_shown_at_a_time(tab: browser.Page) -> None:
+    tab.value("location.hash = 'layernorm'")
+    panels = "[...document.querySelectorAll('#layernorm .panel')].filter(p => p.checkVisibility())"
+    panels += ".map(p => p.dataset.dtype)"
+    assert tab.value(panels) == ["bf16"]
+    tab.value("document.querySelector('#layernorm input[value=f32]').click()")
+    assert tab.value(panels) == ["f32"]
+
+
+def test_charts_tell_their_title_and_content_to_a_screen_reader(tab: browser.Page) -> None:
+    charts = "[...document.querySelectorAll('svg[role=img]')].map(s => s.getAttribute('aria-labelledby')"
+    charts += ".split(' ').map(i => document.getElementById(i)?.textContent ?? '').join(' | '))"
+    told = tab.value(charts)
+    assert any("Roofline of layernorm in f32" in t and "05 tree" in t for t in told)
+    assert all(len(t) > 30 for t in told)
+
+
+def test_the_keyboard_alone_suffices(tab: browser.Page, written: Path) -> None:
+    tab.value("location.hash = 'gelu'; document.activeElement.blur(); window.scrollTo(0, 0)")
+    tab.settle()
+    tab.value("document.body.focus(); document.querySelector('.skip').focus()")
+    tab.press("Enter", 13)
+    tab.settle()
+    assert tab.value("document.activeElement.id") == "content" and visible(tab) == ["gelu"]
+    for _ in range(40):
+        tab.press("Tab", 9)
+        if tab.value("document.activeElement.matches('#gelu summary')"):
+            break
+    assert not tab.value("document.activeElement.parentElement.open")
+    tab.press("Enter", 13)
+    tab.settle()
+    assert tab.value("document.activeElement.parentElement.open")
+
+
+def test_nothing_is_wider_than_a_phone(tab: browser.Page, tmp_path: Path) -> None:
+    tab.size(390, 844)
+    try:
+        for name in ["index", *catalogue.operations(), "studies", "machine"]:
+            tab.value(
+                f"location.hash = '{name}'; for (const d of document.querySelectorAll('#{name} details')) d.open = true"
+            )
+            tab.settle(0.02)
+            assert tab.value("document.documentElement.scrollWidth") <= 390, name
+            hidden = "document.querySelector('nav details').open"
+            assert not tab.value(hidden)
+    finally:
+        tab.size(1300, 900)
+
+
+def test_dark_is_dark_and_light_is_light(tab: browser.Page, tmp_path: Path) -> None:
+    colour = "getComputedStyle(document.body).backgroundColor"
+    tab.value("location.hash = 'layernorm'")
+    tab.size(1300, 900, dark=True)
+    dark, night = tab.value(colour), tab.screenshot(tmp_path / "dark.png")
+    tab.size(390, 844)
+    light, phone = tab.value(colour), tab.screenshot(tmp_path / "phone.png")
+    tab.size(1300, 900)
+    assert sum(map(int, re.findall(r"\d+", dark)[:3])) < 100
+    assert sum(map(int, re.findall(r"\d+", light)[:3])) > 700
+    assert min(len(night), len(phone)) > 20_000  # an empty page is a few thousand bytes
+
+
+def test_a_chart_from_a_results_file_brings_only_shapes(tab: browser.Page) -> None:
+    tab.value("location.hash = 'studies'")
+    svg = tab.value("document.querySelector('#study-softmax svg').outerHTML")
+    assert "a chart" in svg and "var(--f32)" in svg
+    for word in ("script", "image", "onload", "onclick", "example.com"):
+        assert word not in svg
+    assert tab.value("document.querySelector('#study-softmax p').textContent") == "Trees win <b>here</b>."
+
+
+def test_no_request_left_the_page_and_the_console_is_silent(tab: browser.Page, written: Path) -> None:
+    tab.settle(0.3)
+    asked = [r["request"]["url"] for r in tab.reported("Network.requestWillBeSent")]
+    assert [u for u in asked if not u.startswith("data:")] == [written.as_uri()]
+    assert tab.reported("Runtime.exceptionThrown") == []
+    assert tab.reported("Runtime.consoleAPICalled") == []
+    assert tab.reported("Log.entryAdded") == []
+
+
+def test_without_any_result_the_ladders_are_still_there() -> None:
+    text = report.build(None)
+    assert "Nothing has been measured here yet" in text
+    assert text.count('<article class="rung"') == sum(
+        len(catalogue.rungs(n, libraries=False)) for n in catalogue.operations()
+    )
+
+
+def run(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    sources = str(catalogue.LADDERS.parents[1])
+    environment = {**os.environ, "PYTHONPATH": sources, "RUNG_RESULTS": str(cwd / "store.jsonl")}
+    return subprocess.run(
+        [sys.executable, "-m", "rung", *words],
+        capture_output=True, text=True, cwd=cwd, env=environment, check=False,
+    )  # fmt: skip
+
+
+def test_the_command_writes_one_file(tmp_path: Path) -> None:
+    folder = tmp_path / "some"
+    document(folder / "a.json", [row("gelu/naive", 80.0)])
+    done = run("report", str(folder), "--no-compile", "-o", "page.html", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    text = (tmp_path / "page.html").read_text()
+    assert MACHINE["gpu"] in text and "80.0" in text
+    assert not re.search(r'(?:src|href)="(?!#|data:)', text)
+
+
+def test_what_cannot_be_written_or_found_is_said_in_one_sentence(tmp_path: Path) -> None:
+    document(tmp_path / "a.json", [row("gelu/naive", 80.0)])
+    for words in (
+        ("report", "a.json", "--no-compile", "-o", "missing/page.html"),
+        ("report", "nothing.json"),
+        ("report", "a.json", "--gpu", "A100"),
+        ("report", "a.json", "--arch", "sm_12345"),
+    ):
+        done = run(*words, cwd=tmp_path)
+        assert done.returncode == 2 and done.stderr.count("\n") == 1 and done.stderr.startswith("rung: ")
