@@ -1,0 +1,58 @@
+"""A measure that needs no GPU: times that follow from the configuration alone. Run as a program, it sweeps."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rung import catalogue
+from rung.dtypes import dtype
+from rung.kernel import Device
+from rung.lab import sweep as lab
+
+RUNG = "layernorm/09_split"
+
+
+@dataclass
+class Invented:
+    """BLOCK 256 without STREAM is the fastest; `calls` are the configurations that were asked for."""
+
+    pause: float = 0.0
+    batch: int = 1
+    broken: lab.Tuning | None = None
+    name: str = "invented"
+    timed: bool = True
+    device: Device = "emulator"
+    arch: str = "sm_90"
+    calls: list[lab.Tuning] = field(default_factory=list)
+
+    def __call__(self, subject: lab.Subject, batch: Sequence[lab.Tuning], effort: float) -> Iterator[lab.Outcome]:
+        for tuning in batch:
+            self.calls.append(dict(tuning))
+            time.sleep(self.pause)
+            if tuning == self.broken:
+                yield lab.Outcome("failed", "wrong result")
+                continue
+            us, default = _us(tuning), _us(subject.rung.tuned(None))
+            yield lab.Outcome("ok", "", {"cold_us": us, "ratio": us / default})
+
+
+def _us(tuning: lab.Tuning) -> float:
+    return 10 + abs(tuning["BLOCK"] - 256) / 32 + 2 * tuning.get("STREAM", 0)
+
+
+def subject(rung: str = RUNG, shape: str = "b8t1024") -> lab.Subject:
+    one = catalogue.find(rung)
+    return lab.Subject(one, shape, one.operation.complete(one.operation.shapes[shape]), dtype("f32"))
+
+
+def sweep(store: Path, pause: float = 0.0) -> lab.Sweep:
+    about = subject()
+    return lab.sweep(about, lab.configurations(about.rung), Invented(pause), store=store)
+
+
+if __name__ == "__main__":
+    sweep(Path(sys.argv[1]), pause=float(sys.argv[2]))

@@ -1,0 +1,362 @@
+"""Sweeps: which configurations, what is kept of them, and what survives a killed process."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from sweep_measures import RUNG, Invented, subject, sweep
+
+from rung import catalogue
+from rung.cli import main
+from rung.errors import RungError
+from rung.lab import course, findings, measures, results, sweep_chart, tunings
+from rung.lab import sweep as lab
+
+HERE = Path(__file__).parent
+SOURCE = HERE.parent / "src"
+
+
+@pytest.fixture(autouse=True)
+def own_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RUNG_RESULTS", str(tmp_path / "results.jsonl"))
+    monkeypatch.setenv("RUNG_TUNINGS", str(tmp_path / "tunings.jsonl"))
+
+
+def rung(*words: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main(list(words))
+    return int(ended.value.code or 0)
+
+
+def table(swept: lab.Sweep) -> list[tuple[Any, ...]]:
+    return [(r["tuning"], r["verdict"], r["reason"], r.get("cold_us")) for r in swept.rows]
+
+
+def test_a_sweep_covers_the_whole_grid_in_the_headers_order(tmp_path: Path) -> None:
+    swept = sweep(tmp_path / "rows.jsonl")
+    tune = catalogue.find(RUNG).tune
+    assert [r["tuning"] for r in swept.rows] == [
+        {"BLOCK": b, "STREAM": s} for b in tune["BLOCK"] for s in tune["STREAM"]
+    ]
+    assert swept.rows[0]["tuning"] == catalogue.find(RUNG).tuned(None)
+
+
+def test_a_sweep_killed_half_way_and_resumed_gives_the_same_table(tmp_path: Path) -> None:
+    unbroken = sweep(tmp_path / "unbroken.jsonl")
+    store = tmp_path / "killed.jsonl"
+    words = [sys.executable, str(HERE / "sweep_measures.py"), str(store), "0.2"]
+    process = subprocess.Popen(words, env={**os.environ, "PYTHONPATH": str(SOURCE)})
+    patience = time.monotonic() + 60
+    while len(store.read_bytes().splitlines() if store.exists() else []) < 5:
+        assert process.poll() is None and time.monotonic() < patience
+        time.sleep(0.05)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    before = store.read_bytes()
+    measured = len(before.splitlines())
+    assert 5 <= measured < len(unbroken.rows)
+    store.write_bytes(before + b'{"format": "rung-result-1", "kind": "swe')  # the power went, too
+
+    about, measure = subject(), Invented()
+    with pytest.warns(UserWarning, match="cut short"):
+        resumed = lab.sweep(about, lab.configurations(about.rung), measure, store=store)
+    assert table(resumed) == table(unbroken)
+    assert resumed.resumed == measured
+    assert len(measure.calls) == len(unbroken.rows) - measured + lab.FINALISTS
+    assert store.read_bytes().startswith(before)
+
+
+def test_what_was_measured_is_measured_again_only_when_asked(tmp_path: Path) -> None:
+    sweep(tmp_path / "rows.jsonl")
+    about, measure = subject(), Invented()
+    wanted = lab.configurations(about.rung)
+    lab.sweep(about, wanted, measure, store=tmp_path / "rows.jsonl")
+    assert measure.calls == []
+    lab.sweep(about, wanted, measure, store=tmp_path / "rows.jsonl", again=True)
+    assert len(measure.calls) == len(wanted) + lab.FINALISTS
+
+
+def test_another_shape_or_measure_is_not_taken_for_what_was_measured(tmp_path: Path) -> None:
+    store = tmp_path / "rows.jsonl"
+    sweep(store)
+    about, measure = subject(shape="b4t64"), Invented()
+    lab.sweep(about, lab.configurations(about.rung), measure, store=store, finals=False)
+    assert len(measure.calls) == 14
+    again, other = subject(), Invented(name="other")
+    lab.sweep(again, lab.configurations(again.rung), other, store=store, finals=False)
+    assert len(other.calls) == 14
+
+
+def test_illegal_configurations_are_rows_with_their_reason_and_are_never_launched(tmp_path: Path) -> None:
+    path = tmp_path / "mine.cu"
+    path.write_text(
+        '/*---\nidea = "A test."\nneeds = "BLOCK % 32 == 0"\n[tune]\nBLOCK = [64, 48, 2048]\nMORE = [0, 300000]\n'
+        '[[launch]]\nkernel = "k"\ngrid = "B"\nblock = "BLOCK"\nshared = "MORE"\n---*/\n'
+        "__global__ void k(const float* a, const float* b, float* out) {}\n"
+    )
+    one = catalogue.rung_from_file(catalogue.operation("residual"), path)
+    about = lab.Subject(one, "b4t64", one.operation.complete(one.operation.shapes["b4t64"]), subject().dtype)
+    measure = Invented()
+    swept = lab.sweep(about, lab.configurations(one), measure, store=tmp_path / "rows.jsonl", finals=False)
+    assert measure.calls == [{"BLOCK": 64, "MORE": 0}]
+    reasons = {(r["tuning"]["BLOCK"], r["tuning"]["MORE"]): (r["verdict"], r["reason"]) for r in swept.rows}
+    assert reasons[64, 0] == ("ok", "")
+    assert reasons[48, 0][0] == "illegal" and "needs BLOCK % 32 == 0" in reasons[48, 0][1]
+    assert reasons[2048, 0][0] == "illegal" and "2048 threads" in reasons[2048, 0][1]
+    assert reasons[64, 300000][0] == "illegal" and "shared memory" in reasons[64, 300000][1]
+
+
+def test_a_random_sweep_is_the_same_for_the_same_seed_and_holds_the_default() -> None:
+    one = catalogue.find("matmul/05_register_tiles")
+    drawn = lab.configurations(one, sample=9, seed=4)
+    assert drawn == lab.configurations(one, sample=9, seed=4)
+    assert drawn != lab.configurations(one, sample=9, seed=5)
+    assert drawn[0] == one.tuned(None)
+    assert len({tuple(t.items()) for t in drawn}) == 9
+    only_small = lab.configurations(one, sample=9, seed=4, legal=lambda t: t["BM"] == 64)
+    assert all(t["BM"] == 64 for t in only_small[1:])
+
+
+def test_halving_spends_more_on_the_better_half(tmp_path: Path) -> None:
+    about, measure = subject(), Invented()
+    wanted = lab.configurations(about.rung)
+    swept = lab.sweep(about, wanted, measure, store=tmp_path / "rows.jsonl", halving=True)
+    assert len(measure.calls) == 14 + 7 + 4
+    best = findings.best_of(swept)
+    assert best is not None and best[0]["tuning"] == {"BLOCK": 256, "STREAM": 0}
+    assert best[0]["options"]["round"] == 2
+    assert {r["options"]["round"] for r in swept.rows} == {0, 1, 2}
+
+
+def test_a_configuration_that_fails_is_a_row_and_the_sweep_goes_on(tmp_path: Path) -> None:
+    about = subject()
+    broken = {"BLOCK": 64, "STREAM": 0}
+    measure = Invented(broken=broken)
+    swept = lab.sweep(about, lab.configurations(about.rung), measure, store=tmp_path / "rows.jsonl")
+    failed = [r for r in swept.rows if r["verdict"] != "ok"]
+    assert [(r["tuning"], r["reason"]) for r in failed] == [(broken, "wrong result")]
+    assert len(swept.rows) == 14
+
+
+def test_a_configuration_that_takes_the_gpu_along_is_written_down_before_the_process_ends(
+    tmp_path: Path,
+) -> None:
+    about = subject()
+
+    class Deadly(Invented):
+        def __call__(self, subject: Any, batch: Any, effort: float) -> Any:
+            if batch[0]["BLOCK"] == 96:
+                raise lab.Culprit(batch[0], "illegal memory access")
+            return super().__call__(subject, batch, effort)
+
+    store = tmp_path / "rows.jsonl"
+    with pytest.raises(lab.Culprit):
+        lab.sweep(about, lab.configurations(about.rung), Deadly(), store=store)
+    rows = list(results.read(store))
+    assert rows[-1]["tuning"] == {"BLOCK": 96, "STREAM": 1} and rows[-1]["verdict"] == "failed"
+    later = lab.configurations(about.rung, only={"BLOCK": [96], "STREAM": [1]})
+    swept = lab.sweep(about, later, Deadly(), store=store, finals=False)  # known, so not launched again
+    assert swept.rows[0]["reason"] == "illegal memory access"
+
+
+def test_a_finding_names_the_best_value_the_loss_at_the_worst_and_the_limit(tmp_path: Path) -> None:
+    about = subject()
+
+    class WithOccupancy(Invented):
+        def __call__(self, subject: Any, batch: Any, effort: float) -> Any:
+            for tuning, outcome in zip(batch, super().__call__(subject, batch, effort), strict=True):
+                outcome.figures |= {
+                    "registers": 70, "threads": tuning["BLOCK"], "limiter": "registers", "occupancy": 0.25,
+                }  # fmt: skip
+                yield outcome
+
+    swept = lab.sweep(about, lab.configurations(about.rung), WithOccupancy(), store=tmp_path / "rows.jsonl")
+    block, stream = findings.findings(swept)
+    assert (block.best, block.worst) == (256, 512)
+    assert block.loss == pytest.approx(0.8)
+    assert "256 is best; 512 takes 80% longer" in block.sentence
+    assert "512 threads, 70 registers each) registers limit occupancy to 25%" in block.sentence
+    assert stream.best == 0 and "registers" not in stream.sentence
+    svg = sweep_chart.chart(swept, [block, stream])
+    assert "BLOCK" in svg and "256 is best" in svg
+
+
+def test_the_winner_becomes_the_tuning_for_its_class_of_shapes_until_the_source_changes(
+    tmp_path: Path,
+) -> None:
+    swept = sweep(tmp_path / "rows.jsonl")
+    won = findings.best_of(swept)
+    assert won is not None
+    row = {**won[0], "machine": {"gpu": "NVIDIA H200"}}
+    tunings.record(swept.subject.rung, row, won[1])
+    one = swept.subject.rung
+    values = one.operation.complete({"B": 7, "T": 900, "C": 700})
+
+    def best(**changed: Any) -> dict[str, int] | None:
+        given = {"values": values, "dtype": "f32", "gpu": "NVIDIA H200", **changed}
+        return tunings.best(one, given["values"], given["dtype"], given["gpu"], device="emulator")
+
+    assert best() == {"BLOCK": 256, "STREAM": 0}
+    assert best(gpu="NVIDIA A40") is None
+    assert best(dtype="bf16") is None
+    assert best(values=one.operation.complete({"B": 1, "T": 900, "C": 700})) is None
+    text = one.path.read_text() if one.path else ""
+    changed = tmp_path / "09_split.cu"
+    changed.write_text(text + "\n// another line\n")
+    other = catalogue.rung_from_file(one.operation, changed)
+    assert tunings.best(other, values, "f32", "NVIDIA H200", device="emulator") is None
+
+
+def test_a_tuning_that_a_neighbouring_shape_does_not_allow_is_not_used(tmp_path: Path) -> None:
+    one = catalogue.find("bias/02_vector")
+    values = one.operation.complete({"B": 4, "T": 64, "OC": 3072})
+    row = {
+        "operation": "bias", "rung": one.full_name, "digest": one.digest, "dtype": "f32", "shape": "b4t64",
+        "values": values, "tuning": {"BLOCK": 64, "ROWS": 2}, "cold_us": 3.0, "machine": {"gpu": "G"},
+    }  # fmt: skip
+    tunings.record(one, row, None)
+    assert tunings.best(one, values, "f32", "G", device="emulator") == {"BLOCK": 64, "ROWS": 2}
+    ragged = one.operation.complete({"B": 4, "T": 64, "OC": 3071})
+    assert tunings.best(one, ragged, "f32", "G", device="emulator") is None
+
+
+def test_a_win_within_half_a_percent_leaves_the_default(tmp_path: Path) -> None:
+    about = subject()
+
+    class Flat(Invented):
+        def __call__(self, subject: Any, batch: Any, effort: float) -> Any:
+            for tuning in batch:
+                ratio = 0.997 if tuning["BLOCK"] == 64 else 1.0
+                yield lab.Outcome("ok", "", {"cold_us": 10 * ratio, "ratio": ratio})
+
+    swept = lab.sweep(about, lab.configurations(about.rung), Flat(), store=tmp_path / "rows.jsonl")
+    best = findings.best_of(swept)
+    assert best is not None and best[0]["tuning"] == about.rung.tuned(None)
+
+
+def test_without_a_gpu_the_compiler_tells_registers_and_occupancy_and_no_time(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("sweep", "bias/02", "--measure", "compiler", "--tune", "ROWS=1,8", "--tune", "BLOCK=64")
+    assert rung(*words, "--json", "-o", str(tmp_path / "rows.jsonl")) == 0
+    shown = capsys.readouterr()
+    answer = json.loads(shown.out)
+    assert answer["best"] is None and answer["measure"] == "compiler"
+    assert [r["tuning"]["ROWS"] for r in answer["rows"]] == [1, 8]
+    assert all(r["registers"] > 0 and r["threads"] == 64 and "cold_us" not in r for r in answer["rows"])
+    assert answer["rows"][0]["registers"] < answer["rows"][1]["registers"]
+    assert "no time is taken" in shown.err
+    assert rung("tunings") == 0
+    assert "no tunings" in capsys.readouterr().err
+
+
+def test_emulated_a_configuration_is_right_or_wrong(tmp_path: Path) -> None:
+    about = subject("softmax/02_tree", "b4t64")
+    wanted = lab.configurations(about.rung, only={"BLOCK": [64, 128]})
+    swept = lab.sweep(about, wanted, measures.Emulated(), store=tmp_path / "rows.jsonl")
+    assert [r["verdict"] for r in swept.rows] == ["ok", "ok"]
+    assert "right at 64, 128" in findings.findings(swept)[0].sentence
+
+
+def test_the_courses_table_can_be_swept_with_the_headers_as_they_are() -> None:
+    sizes = {c.title: list(c.theirs_ns) for c in course.TABLE}
+    assert sizes.pop("embedding") == list(range(3, 11))
+    assert all(s == [4, 8, 16, 32, 64, 128, 256, 512, 1024] for s in sizes.values())
+    for column in course.TABLE:
+        one = catalogue.find(column.rung)
+        wanted = lab.configurations(one, only={column.tunable: list(column.theirs_ns)})
+        values = one.operation.complete(one.operation.shapes[course.SHAPE])
+        about = lab.Subject(one, course.SHAPE, values, subject().dtype)
+        assert [lab.illegal(about, t, "emulator", "sm_90") for t in wanted] == [None] * len(wanted)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("nonsense/1",), "there is no operation 'nonsense'"),
+        (("layernorm",), "is a ladder; name one rung"),
+        (("layernorm/9", "--shape", "b9"), "has no shape 'b9'"),
+        (("layernorm/9", "--shape", "B=1,T=2"), "needs the dimension C"),
+        (("layernorm/9", "--tune", "BLOCK=100"), "BLOCK = 100 is not in the header"),
+        (("layernorm/9", "--tune", "BLICK=64"), "has no tunable 'BLICK'"),
+        (("layernorm/9", "--tune", "BLOCK"), "is not NAME=NUMBER"),
+        (("layernorm/9", "--dtype", "f8"), "dtype 'f8' is not known"),
+        (("layernorm/9", "--measure", "guess"), "--measure guess is not known"),
+        (("layernorm/torch",), "has no tunables"),
+        (("layernorm/9", "--halving", "--slurm"), "leave it out with --slurm"),
+        (("layernorm/9", "--course"), "leave out OP/RUNG"),
+        ((), "name a rung"),
+    ],
+)
+def test_a_mistake_is_answered_in_one_sentence(
+    words: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert rung("sweep", *words) == 2
+    error = capsys.readouterr().err.strip()
+    assert error.startswith("rung: ") and said in error and "\n" not in error
+
+
+def test_a_file_that_is_not_ours_is_refused_before_anything_is_measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "shopping.jsonl"
+    path.write_text('{"milk": 2}\n')
+    assert rung("sweep", "bias/02", "--measure", "compiler", "-o", str(path)) == 2
+    assert "is not a file of rung's results" in capsys.readouterr().err
+    assert path.read_text() == '{"milk": 2}\n'
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full to stand for a full disk")
+def test_a_full_disk_ends_the_sweep_in_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    assert rung("sweep", "bias/02", "--measure", "compiler", "-o", "/dev/full") == 2
+    assert "/dev/full cannot be written" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="here is a GPU")
+def test_asking_for_times_without_a_gpu_says_what_needs_none(capsys: pytest.CaptureFixture[str]) -> None:
+    assert rung("sweep", "layernorm/9", "--measure", "time") == 2
+    assert "--measure compiler" in capsys.readouterr().err
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_the_winner_is_timed_against_the_default_and_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("sweep", "layernorm/05_tree", "--tune", "BLOCK=256,4,64", "--seconds", "0.05", "--json")
+    assert rung(*words, "-o", str(tmp_path / "rows.jsonl")) == 0
+    answer = json.loads(capsys.readouterr().out)
+    times = {r["tuning"]["BLOCK"]: r["cold_us"] for r in answer["rows"]}
+    assert times[4] > 2 * times[256]
+    assert answer["best"]["BLOCK"] in (64, 256)
+    one = catalogue.find("layernorm/05_tree")
+    values = one.operation.complete(one.operation.shapes["b8t1024"])
+    assert tunings.best(one, values, "f32") == answer["best"]
+    assert rung(*words, "-o", str(tmp_path / "rows.jsonl")) == 0
+    assert json.loads(capsys.readouterr().out)["resumed"] == 6
+
+
+def test_an_unknown_store_of_tunings_is_simply_empty() -> None:
+    one = catalogue.find(RUNG)
+    values = one.operation.complete(one.operation.shapes["b8t1024"])
+    assert tunings.best(one, values, "f32", "NVIDIA H200") is None
+
+
+def test_too_many_configurations_want_a_sample(tmp_path: Path) -> None:
+    path = tmp_path / "wide.py"
+    path.write_text(
+        '"""A test."""\nTUNE = {"A": [%s], "B": [%s]}\n\n\ndef run(a, b, out):\n    out.copy_(a + b)\n'
+        % (", ".join(map(str, range(200))), ", ".join(map(str, range(200))))
+    )
+    one = catalogue.rung_from_file(catalogue.operation("residual"), path)
+    with pytest.raises(RungError, match="40,000 configurations; draw some with --random"):
+        lab.configurations(one)
+    assert len(lab.configurations(one, sample=5)) == 5
