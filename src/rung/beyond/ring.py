@@ -1,0 +1,40 @@
+"""Ring attention: every rank keeps its queries, and the keys and values travel round.
+
+In each step a rank computes on the block that it holds while that block leaves for the next rank and another
+arrives. After as many steps as ranks every query has met every key, and nobody held more than two blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+Buffer = TypeVar("Buffer")
+Passed = TypeVar("Passed", contravariant=True)
+
+
+class Link(Protocol[Passed]):
+    """A rank's two neighbours."""
+
+    @property
+    def rank(self) -> int:
+        """Which one this is."""
+
+    @property
+    def size(self) -> int:
+        """How many there are."""
+
+    def pass_on(self, block: Passed, into: Passed, work: Callable[[], None]) -> None:
+        """Send `block` to the next rank and receive `into` from the one before, while `work` reads `block`."""
+
+
+def travel(link: Link[Buffer], block: Buffer, spare: Buffer, attend: Callable[[int, Buffer], None]) -> None:
+    """Call `attend(owner, block)` for the block of every rank, one's own first. Overwrites both buffers."""
+    for step in range(link.size):
+        owner = (link.rank - step) % link.size
+        if step == link.size - 1:
+            attend(owner, block)
+            return
+        held = block
+        link.pass_on(held, spare, lambda owner=owner, held=held: attend(owner, held))  # type: ignore[misc]
+        block, spare = spare, held
