@@ -23,6 +23,7 @@ VERBS = {
     "tunings": ("tunings", "The launch parameters that sweeps found best; bench and the model use them."),
     "roofline": ("roofline", "Where do rungs stand under the hardware's ceilings? A chart and a table."),
     "profile": ("profile", "What Nsight Compute counts of a rung; or where a token's time goes."),
+    "results": ("results", "What was measured: list, filter, compare two machines or commits, export."),
     "report": ("report", "Everything known of every ladder, in one HTML file."),
     "study": ("study", "Questions that one figure cannot answer: waves, fusion, precision, latency ..."),
     "inspect": ("inspect", "Registers, shared memory, spills and occupancy, without a GPU."),

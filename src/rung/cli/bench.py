@@ -121,20 +121,14 @@ def bench(
 def _write(path: Path, rows: list[Any], ceilings: Any) -> None:
     from rung.lab import machine, results
 
-    try:
-        path.write_text(
-            jsonlib.dumps(
-                {
-                    **results.stamp(),
-                    "machine": machine.facts(),
-                    "state": machine.state(),
-                    "ceilings": {"bytes": ceilings.bytes, "flops": dict(ceilings.flops)},
-                    "rows": [r.__dict__ for r in rows],
-                }
-            )
-        )
-    except OSError as error:
-        raise RungError(f"{path} cannot be written: {error.strerror}.") from None
+    whole = {
+        **results.stamp(),
+        "machine": machine.facts(),
+        "state": machine.state(),
+        "ceilings": {"bytes": ceilings.bytes, "flops": dict(ceilings.flops)},
+        "rows": [r.__dict__ for r in rows],
+    }
+    results.write_whole(path, jsonlib.dumps(whole))
 
 
 def _print_ceilings(ceilings: Any, json: bool) -> None:

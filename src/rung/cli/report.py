@@ -10,7 +10,6 @@ from typing import Annotated
 import typer
 
 from rung.cli import console
-from rung.errors import RungError
 
 
 def report(
@@ -46,10 +45,7 @@ def report(
         rungs = [r for name in catalogue.operations() for r in catalogue.rungs(name, libraries=False)]
         made = page.resources_of(rungs, arch, _progress("compiling", len(rungs)))
     text = lab.build(found, made, others=others)
-    try:
-        output.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise RungError(f"{output} cannot be written: {error.strerror}.") from None
+    store.write_whole(output, text)
     console.note(f"{output}: {len(text) / 2**20:.1f} MiB, {len(catalogue.operations())} ladders")
 
 

@@ -15,9 +15,7 @@ if TYPE_CHECKING:
 
 
 def roofline(
-    rung: Annotated[
-        list[str], typer.Argument(metavar="OP[/RUNG]...", help="Ladders or rungs that were measured.")
-    ],
+    rung: Annotated[list[str], typer.Argument(metavar="OP[/RUNG]...", help="Ladders or rungs that were measured.")],
     dtype: Annotated[
         list[str] | None, typer.Option(help="A number format (repeatable; default: the first measured).")
     ] = None,
@@ -59,10 +57,7 @@ def roofline(
     limits = found.limits
     if output is not None:
         svg = charts.standalone(lab.chart(placed, limits), "dark" if dark else "light")
-        try:
-            output.write_text(svg, encoding="utf-8")
-        except OSError as error:
-            raise RungError(f"{output} cannot be written: {error.strerror}.") from None
+        store.write_whole(output, svg)
     if json:
         console.print_json(lab.as_json(placed, limits))
         return

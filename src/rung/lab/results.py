@@ -73,6 +73,22 @@ def append(row: Result, path: Path | None = None) -> Result:
     return whole
 
 
+def write_whole(path: Path, text: str) -> None:
+    """Write a file that is either complete or what it was before."""
+    try:
+        if path.exists() and not path.is_file():  # a pipe or a device
+            path.write_text(text, encoding="utf-8")
+            return
+        part = path.with_name(f".{path.name}.{os.getpid()}.part")
+        try:
+            part.write_text(text, encoding="utf-8")
+            part.replace(path)
+        finally:
+            part.unlink(missing_ok=True)
+    except OSError as error:
+        raise RungError(f"{path} cannot be written: {error.strerror}.") from None
+
+
 def _mend_tail(file: int) -> None:
     """Begin a line of our own where the last writer was cut off in the middle of its."""
     size = os.fstat(file).st_size
