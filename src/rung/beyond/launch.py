@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -54,14 +55,22 @@ def run(program: Sequence[str], ranks: int, *, limit: float, host_options: Seque
     environment = {**os.environ, "RUNG_RANKS": str(ranks), "OMP_NUM_THREADS": "1"}
     options: list[str] = []
     if "Open MPI" in kind or "OpenRTE" in kind:
-        options = [
-            "--oversubscribe",
-            "--bind-to",
-            "none",
-        ]  # ranks share cores; their threads are not tied to one
+        options = ["--oversubscribe", "--bind-to", "none"]  # ranks share cores; their threads are not tied to one
         if os.geteuid() == 0:  # in a container there is nobody else
             environment |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     command = [launcher, *options, *host_options, "-n", str(ranks), sys.executable, *program]
+    with tempfile.TemporaryDirectory(prefix="rung-mpi-") as folder:
+        last_words = Path(folder) / "last_words"
+        environment["RUNG_LAST_WORDS"] = str(last_words)
+        code, out, err = _run(command, environment, limit, ranks)
+        if code == 0:
+            return out
+        if last_words.exists():
+            raise RungError(last_words.read_text(encoding="utf-8"))
+    raise RungError(complaint(err + out, ranks, code))
+
+
+def _run(command: list[str], environment: dict[str, str], limit: float, ranks: int) -> tuple[int, str, str]:
     process = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
@@ -80,9 +89,7 @@ def run(program: Sequence[str], ranks: int, *, limit: float, host_options: Seque
                 f"the MPI job of {ranks} ranks did not end within {limit:g} s and was stopped."
             ) from None
         raise
-    if process.returncode:
-        raise RungError(complaint(err + out, ranks, process.returncode))
-    return out
+    return process.returncode, out, err
 
 
 def _end(process: subprocess.Popen[str]) -> None:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -233,14 +234,16 @@ def _run(
 
 @contextlib.contextmanager
 def one_voice(comm: Any) -> Iterator[None]:
-    """A rank that fails says why, once, and takes the others along."""
+    """A rank that fails says why and takes the others along."""
     try:
         yield
     except BaseException as error:
-        if isinstance(error, RungError):
-            print(f"rung: {error}", file=sys.stderr, flush=True)
-        else:
-            print(f"rung: rank {comm.rank} of {comm.size}: {error!r}", file=sys.stderr, flush=True)
-            if os.environ.get("RUNG_TRACEBACK"):
-                traceback.print_exc()
+        known = isinstance(error, RungError)
+        words = str(error) if known else f"rank {comm.rank} of {comm.size}: {error!r}"
+        if "RUNG_LAST_WORDS" in os.environ:  # what mpiexec forwards may be lost when it ends the job
+            with contextlib.suppress(OSError), Path(os.environ["RUNG_LAST_WORDS"]).open("x") as file:
+                file.write(words)
+        print(f"rung: {words}", file=sys.stderr, flush=True)
+        if os.environ.get("RUNG_TRACEBACK"):
+            traceback.print_exc()
         comm.Abort(2)
