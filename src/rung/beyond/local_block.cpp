@@ -125,15 +125,17 @@ float soften(float* weights, int count, float& m, float& l) {
     return shrink;
 }
 
-// sums (TOGETHER, width) = shrink * sums + weights @ values
-void gather(const float* weights, const float* shrink, const Scratch& s, int count, float* sums) {
+// sums (TOGETHER, width) = shrink * sums + weights @ values. A masked value is not even multiplied by zero: it may
+// be infinite or not a number.
+void gather(const float* weights, const float* shrink, const int* count, const Scratch& s, float* sums) {
+    const int shared = *std::min_element(count, count + TOGETHER);
     for (int d = 0; d < s.width; d += 2 * LANES) {
         Vec sum[TOGETHER][2];
         for (int i = 0; i < TOGETHER; i++) {
             sum[i][0] = shrink[i] * load(sums + i * s.width + d);
             sum[i][1] = shrink[i] * load(sums + i * s.width + d + LANES);
         }
-        for (int j = 0; j < count; j++) {
+        for (int j = 0; j < shared; j++) {
             Vec low = load(s.values + j * s.width + d), high = load(s.values + j * s.width + d + LANES);
             for (int i = 0; i < TOGETHER; i++) {
                 sum[i][0] += weights[i * KEYS + j] * low;
@@ -141,6 +143,10 @@ void gather(const float* weights, const float* shrink, const Scratch& s, int cou
             }
         }
         for (int i = 0; i < TOGETHER; i++) {
+            for (int j = shared; j < count[i]; j++) {
+                sum[i][0] += weights[i * KEYS + j] * load(s.values + j * s.width + d);
+                sum[i][1] += weights[i * KEYS + j] * load(s.values + j * s.width + d + LANES);
+            }
             store(sums + i * s.width + d, sum[i][0]);
             store(sums + i * s.width + d + LANES, sum[i][1]);
         }
@@ -181,11 +187,12 @@ void attend_rows(const Block& b, int h, int row0, int rows, Scratch& s) {
             float* weights = s.weights + r * KEYS;
             scores(q, s, b.D, b.scale, weights);
             float shrink[TOGETHER] = {};
-            for (int i = 0; r + i <= last; i++) {
-                const int count = std::clamp(end[r + i] - key0, 0, present);
-                shrink[i] = soften(weights + i * KEYS, count, m[r + i], l[r + i]);
+            int count[TOGETHER];
+            for (int i = 0; i < TOGETHER; i++) {
+                count[i] = std::clamp(end[std::min(r + i, last)] - key0, 0, present);
+                if (r + i <= last) shrink[i] = soften(weights + i * KEYS, count[i], m[r + i], l[r + i]);
             }
-            gather(weights, shrink, s, present, s.sums + r * s.width);
+            gather(weights, shrink, count, s, s.sums + r * s.width);
         }
     }
     for (int r = 0; r < rows; r++) {
