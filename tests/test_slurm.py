@@ -189,7 +189,7 @@ def test_a_cancelled_and_a_requeued_task_lose_nothing(tmp_path: Path) -> None:
 def test_a_task_that_always_fails_is_given_up_with_its_last_words(tmp_path: Path) -> None:
     folder = tmp_path / "folder"
     request = slurm.Request(tasks=1, gpus=0)
-    with pytest.raises(RungError, match="tasks 0 did not finish in 2 attempts.*there is no operation 'nonsense'"):
+    with pytest.raises(RungError, match=r"tasks 0 did not finish in 2 attempts.*there is no operation 'nonsense'"):
         slurm.spread(["sweep", "nonsense/1"], request, folder, wanted(), retries=1)
 
 

@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 import torch
-from sweep_measures import RUNG, Invented, subject, sweep
 
 from rung import catalogue
 from rung.cli import main
 from rung.errors import RungError
 from rung.lab import course, findings, measures, results, sweep_chart, tunings
 from rung.lab import sweep as lab
+from sweep_measures import RUNG, Invented, subject, sweep
 
 HERE = Path(__file__).parent
 SOURCE = HERE.parent / "src"
@@ -353,8 +353,9 @@ def test_an_unknown_store_of_tunings_is_simply_empty() -> None:
 def test_too_many_configurations_want_a_sample(tmp_path: Path) -> None:
     path = tmp_path / "wide.py"
     path.write_text(
-        '"""A test."""\nTUNE = {"A": [%s], "B": [%s]}\n\n\ndef run(a, b, out):\n    out.copy_(a + b)\n'
-        % (", ".join(map(str, range(200))), ", ".join(map(str, range(200))))
+        '"""A test."""\nTUNE = {{"A": [{}], "B": [{}]}}\n\n\ndef run(a, b, out):\n    out.copy_(a + b)\n'.format(
+            ", ".join(map(str, range(200))), ", ".join(map(str, range(200)))
+        )
     )
     one = catalogue.rung_from_file(catalogue.operation("residual"), path)
     with pytest.raises(RungError, match="40,000 configurations; draw some with --random"):

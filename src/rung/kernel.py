@@ -61,7 +61,11 @@ ANY_POINTEE = re.compile(r"void|char|u?int[24]|Vec\b.*|Vec16")
 
 @dataclass
 class Prepared:
-    """A rung bound to tensors, ready to run as often as wanted."""
+    """A rung bound to tensors, ready to run as often as wanted.
+
+    A library may put its result where it likes; `run` then copies it into the operand. What is timed is `bare`,
+    the call without that copy, after which `settle` makes up for it.
+    """
 
     rung: Rung
     run: Callable[[], None]
@@ -69,6 +73,8 @@ class Prepared:
     launches: list[tuple[str, LaunchConfig]] = field(default_factory=list)
     module: Module | None = None
     buffers: Tensors = field(default_factory=dict)
+    bare: Callable[[], None] | None = None
+    settle: Callable[[], None] = lambda: None
 
 
 class Rung(ABC):
@@ -614,17 +620,24 @@ class LibraryRung(Rung):
             elif parameter.default is inspect.Parameter.empty:
                 arguments[name] = None
 
-        def run() -> None:
+        results: Tensors = {}  # of the last call
+
+        def bare() -> None:
             with torch.inference_mode():
                 result = call(**arguments)
-            if result is None:
-                return
-            results = result if isinstance(result, dict) else {"out": result}
+            if result is not None:
+                results.update(result if isinstance(result, dict) else {"out": result})
+
+        def settle() -> None:
             for name, tensor in results.items():
                 if name in tensors and tensor.data_ptr() != tensors[name].data_ptr():
                     tensors[name].copy_(tensor)
 
-        return Prepared(self, run, {})
+        def run() -> None:
+            bare()
+            settle()
+
+        return Prepared(self, run, {}, bare=bare, settle=settle)
 
 
 def _is_output(operation: Operation, name: str) -> bool:

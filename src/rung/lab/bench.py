@@ -257,7 +257,8 @@ class _Race:
             row.cold_us, row.n, row.cold_samples_us = took * 1e6, 1, [took * 1e6]
             row.tflops = self.operation.cost(self.values, self.dtype.size).flops / took / 1e12
             return None
-        contestant = timing.Contestant(rung.full_name, [p.run for p in prepared])
+        calls = [p.bare or p.run for p in prepared]
+        contestant = timing.Contestant(rung.full_name, calls, settle=prepared[0].settle)
         try:
             contestant.get_ready()
         except (RungError, RuntimeError) as error:
