@@ -59,12 +59,6 @@ def spread(samples: list[float]) -> dict[str, Any]:
     }
 
 
-def read_bandwidth() -> float:
-    """GB/s of reading 256 MB with all threads: the floor of a token is the weights' bytes over this."""
-    numbers = torch.ones(64 << 20)
-    return numbers.nbytes / 1e9 / min(timed(numbers.sum) for _ in range(7))
-
-
 def interleaved(contenders: dict[str, Callable[[], Any]], rounds: int) -> dict[str, list[float]]:
     """Seconds of each, one after the other in every round, after one round that is not counted."""
     for work in contenders.values():
@@ -194,16 +188,21 @@ def measure(rounds: int) -> dict[str, Any]:
 
         return prefill
 
+    numbers = torch.ones(64 << 20)
     with torch.inference_mode():
         texts = interleaved(
-            {n: their_text(m) for n, m in theirs.items()} | {n: our_text(m) for n, m in ours.items()}, rounds
+            {"read": numbers.sum}
+            | {n: their_text(m) for n, m in theirs.items()}
+            | {n: our_text(m) for n, m in ours.items()},
+            rounds,
         )
         prefills = interleaved(
             {n: their_prefill(m) for n, m in theirs.items()} | {n: our_prefill(m) for n, m in ours.items()},
             rounds,
         )
+    # A token takes at least as long as reading the weights.
+    bandwidth = numbers.nbytes / 1e9 / min(texts.pop("read"))
     generation, prefill = compared(texts, NEW), compared(prefills, PREFILL)
-    bandwidth = read_bandwidth()
     for name, model in ours.items():
         # All weights but the positions are read once a token.
         read = model.transformer.weights.nbytes() - model.transformer.weights.wpe.nbytes

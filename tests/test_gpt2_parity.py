@@ -87,7 +87,7 @@ def test_the_cache_changes_nothing(step: str) -> None:
 def test_prompts_of_unequal_length_in_a_batch_are_continued_as_if_alone(batch_size: int, step: str) -> None:
     folder = models.saved(n_positions=128)
     model = rung.load(folder, dtype="float32")
-    prompts = [models.some_ids(length, seed=length) for length in (1, 2, 30, 3, 8, 9, 17, 64)]
+    prompts = [models.some_ids(length, seed=length) for length in (1, 30, 3, 9, 64)]
     together = model.generate(prompts, temperature=0, max_new_tokens=64, batch_size=batch_size)
     for prompt, completion in zip(prompts, together, strict=True):
         assert completion.tokens == models.reference_greedy(folder, prompt, 64)
