@@ -7,6 +7,7 @@ bracketed list after the last name in front of a body.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -79,6 +80,7 @@ _TOKEN = re.compile(r"[A-Za-z_]\w*|::|\d[\w.]*|\S")
 _CLOSING = {"(": ")", "[": "]", "{": "}", "<": ">"}
 
 
+@functools.lru_cache(maxsize=512)
 def kernel_parameters(source: str, kernel: str, origin: str) -> tuple[Parameter, ...]:
     """The parameters of `kernel` in order; `name<float, 4>` is that instance of the template `name`."""
     name, _, arguments = kernel.partition("<")
@@ -101,6 +103,7 @@ def kernel_parameters(source: str, kernel: str, origin: str) -> tuple[Parameter,
     return tuple(_parameter(text, types, where.format(i + 1)) for i, text in enumerate(texts))
 
 
+@functools.lru_cache(maxsize=512)
 def kernels_in(source: str) -> tuple[str, ...]:
     """Names of the `__global__` functions that have a body, in the order of the file."""
     return tuple(dict.fromkeys(s.kernel for s in _signatures(source) if s.body))
