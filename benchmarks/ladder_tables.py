@@ -27,9 +27,9 @@ PLAN: dict[str, list[tuple[str, tuple[str, ...], float]]] = {
     "embedding": [("b4t64", ("f32", "bf16"), 1), ("b8t1024", ("f32", "bf16"), 1)],
     "softmax": [("b4t64", ("f32", "bf16"), 1), ("b8t1024", ("f32", "bf16"), 1), ("vocabulary", ("f32",), 1)],
     "attention": [
-        ("b4t64", LARGE, 2),
-        ("b8t1024", LARGE, 10),
-        *((f"n{n}", ("f32",), 1.0) for n in (256, 512, 1024, 2048, 4096, 8192)),
+        ("b4t64", LARGE, 0.2),
+        ("b8t1024", LARGE, 0.2),
+        *((f"n{n}", ("f32",), 0.2) for n in (256, 512, 1024, 2048, 4096, 8192)),
         ("b1h16n8192", ("bf16",), 0.2),
     ],
     "local_attention": [("b4t64", ("f32", "bf16"), 1), ("b8t1024", ("f32", "bf16"), 1)],

@@ -52,7 +52,8 @@ def test_is_caught_on_the_emulator(name: str, reason: str) -> None:
         ("too_coarse.cu", "values are off"),
         ("stale_output.py", "never written"),
         ("cached_replay.py", "values are off"),
-        ("side_stream.py", "current stream"),
+        ("side_stream.py", "never written"),
+        ("side_stream_waits.py", "current stream"),
     ],
 )
 def test_is_caught_on_a_gpu(name: str, reason: str) -> None:

@@ -335,7 +335,7 @@ def test_on_a_gpu_the_winner_is_timed_against_the_default_and_kept(
     assert rung(*words, "-o", str(tmp_path / "rows.jsonl")) == 0
     answer = json.loads(capsys.readouterr().out)
     times = {r["tuning"]["BLOCK"]: r["cold_us"] for r in answer["rows"]}
-    assert times[4] > 2 * times[256]
+    assert times[4] > 1.2 * times[256]
     assert answer["best"]["BLOCK"] in (64, 256)
     one = catalogue.find("layernorm/05_tree")
     values = one.operation.complete(one.operation.shapes["b8t1024"])

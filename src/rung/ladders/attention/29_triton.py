@@ -112,6 +112,8 @@ def run(
     num_stages: int,
 ) -> None:
     B, NH, T, HS = q.shape
+    if dtype == "f32" and HS > 64:
+        BC = min(BC, 32)  # each operand stands in shared memory in three parts
     _flash[(B * NH, triton.cdiv(T, BR))](
         q,
         k,

@@ -132,7 +132,7 @@ OPERATION = Operation(
         ),
         Library("sdpa_flash", sdpa(SDPBackend.FLASH_ATTENTION), ("f16", "bf16"), "cuda", "FlashAttention 2."),
         Library(
-            "sdpa_cudnn", sdpa(SDPBackend.CUDNN_ATTENTION), ("f16", "bf16"), "cuda", "cuDNN's attention."
+            "sdpa_cudnn", sdpa(SDPBackend.CUDNN_ATTENTION), ("f16", "bf16"), "cuda", "cuDNN's attention.", ("T > 1",)
         ),
     ),
 )

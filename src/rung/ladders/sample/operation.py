@@ -22,6 +22,8 @@ def uniform(low: int, high: int, sequence: int, step: int) -> float:
 
 
 def reference(t: Tensors, v: Values) -> Tensors:
+    device = t["logits"].device
+    t = {name: tensor.cpu() for name, tensor in t.items()}  # row by row, number by number
     marks = t["marks"].clone()
     chosen = []
     for row in range(int(v["B"])):
@@ -29,7 +31,7 @@ def reference(t: Tensors, v: Values) -> Tensors:
         token = _choose(_penalised(t["logits"][row], marks[row], settings), settings, _random(t, row))
         chosen.append(token)
         marks[row, token] = (marks[row, token] | 1) + 2
-    return {"next": torch.tensor(chosen), "marks": marks}
+    return {"next": torch.tensor(chosen, device=device), "marks": marks.to(device)}
 
 
 def _random(t: Tensors, row: int) -> float:
