@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
 
-from result_rows import document, row
+from result_rows import MACHINE, document, row
 from rung import catalogue
 from rung.lab import tables
 
@@ -21,8 +22,7 @@ def root(tmp_path: Path) -> Path:
         page.parent.mkdir(parents=True)
         page.write_text(f"# {name}\n\nProse.\n\n<!-- times -->\n<!-- /times -->\n\nMore prose.\n")
     (tmp_path / "README.md").write_text(
-        "# rung\n<!-- climb:layernorm -->\nold\n<!-- /climb:layernorm -->\n"
-        "<!-- other -->\nkept\n<!-- /other -->\n"
+        "# rung\n<!-- climb:layernorm -->\nold\n<!-- /climb:layernorm -->\n<!-- other -->\nkept\n<!-- /other -->\n"
     )
     document(
         tmp_path / "results/h200/bench.json",
@@ -100,9 +100,7 @@ def test_what_a_rung_says_of_itself_does_not_make_its_figures_old(tmp_path: Path
     rung = catalogue.find("layernorm/tree")
     assert rung.path is not None
     told, changed = tmp_path / "05_tree.cu", tmp_path / "changed.cu"
-    told.write_text(
-        re.sub(r'^found  *= "[^\n]*"$', 'found = "Twice as fast."', rung.source, flags=re.MULTILINE)
-    )
+    told.write_text(re.sub(r'^found  *= "[^\n]*"$', 'found = "Twice as fast."', rung.source, flags=re.MULTILINE))
     changed.write_text(rung.source.replace("BLOCK = [", "BLOCK = [32, "))
     other = catalogue.rung_from_file(rung.operation, told)
     assert other.found == "Twice as fast." and other.digest == rung.digest
@@ -125,6 +123,44 @@ def test_the_climb_is_a_picture_in_light_and_dark(root: Path) -> None:
         assert told is not None and "08 registers" in (told.text or "")
         labels = [t.text for t in svg.iter("{http://www.w3.org/2000/svg}text")]
         assert labels.index("01 naive") < labels.index("08 registers") < labels.index("torch")
+
+
+def test_the_readme_tells_of_the_model_the_checks_and_the_cpu(root: Path) -> None:
+    parts = ("climb:model", "check", "cpu")
+    (root / "README.md").write_text("".join(f"<!-- {p} -->\n<!-- /{p} -->\n" for p in parts))
+    step = {"dtype": "bfloat16", "of_bandwidth": 0.3, "gain": None, "what": "", "verdict": "ok"}
+    climbed = {
+        "model": "gpt2", "new_tokens": 512, "machine": MACHINE,
+        "rows": [
+            {**step, "name": "naive", "tokens_per_second": 120.0},
+            {**step, "name": "07_graph", "tokens_per_second": 5400.0, "gain": 45.0},
+        ],
+    }  # fmt: skip
+    report = {"dtype": "f32", "cases": 9}
+    checks = {
+        "device": "NVIDIA H200",
+        "reports": [
+            {**report, "rung": "a/1", "verdict": "ok", "element": 0.25},
+            {**report, "rung": "a/2", "verdict": "failed", "element": 7.0},
+            {**report, "rung": "a/3", "verdict": "skipped", "element": 0.0},
+        ],
+    }
+    cpu = {
+        "what": "gpt2 124M", "first_token_s": {"median": 1.9},
+        "machine": {"processor": "Xeon", "processors": 2, "torch": "2.13", "transformers": "5"},
+        "generation": {
+            "rung int8": {"tokens_per_s": {"median": 80.0}, "against": "transformers bfloat16", "ratio": {"median": 3.2}}
+        },
+        "prefill": {}, "accuracy": {"rung int8": {"kl_divergence_per_token": 2e-4}},
+    }  # fmt: skip
+    for name, value in (("h200/climb", climbed), ("h200/check", checks), ("cpu_generate", cpu)):
+        (root / f"results/{name}.json").write_text(json.dumps(value))
+    write(root)
+    readme = (root / "README.md").read_text()
+    assert "in bfloat16 from 120 tokens/s (naive) to 5,400 (07_graph)" in readme
+    assert (root / "docs/pictures/climb-model-dark.svg").is_file()
+    assert "| f32 | 2 | 1 | 18 | 0.25 (a/1) |" in readme
+    assert "| rung int8 | 80 | 3.20× bfloat16 |  |  | 2.0e-04 |" in readme
 
 
 def test_writing_twice_changes_nothing(root: Path) -> None:

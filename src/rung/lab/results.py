@@ -122,20 +122,42 @@ def read(path: Path | None = None) -> Iterator[Result]:
 
 
 def load(path: Path) -> list[Result]:
-    """The measurements in a store, or in a file that `rung bench -o` wrote; of a folder, in all its files."""
+    """The measurements in a store, or in a file that `rung bench -o` or `rung climb -o` wrote.
+
+    Of a folder: those of all its files; documents of another kind may lie among them.
+    """
     if path.is_dir():
-        return [row for file in sorted(path.glob("*.json*")) for row in load(file)]
+        files = sorted(path.glob("*.json*"))
+        return [row for file in files if not _is_other_document(file) for row in load(file)]
     if not path.is_file():
         raise RungError(f"there is no results file {path}; `rung bench -o FILE` writes one.")
-    document = None
+    found = _of_document(_document(path))
+    return [_named(row) for row in (list(read(path)) if found is None else found)]
+
+
+def _document(path: Path) -> Any:
+    """The file as one JSON value; None when it is not one, or is a store's only line."""
     with contextlib.suppress(ValueError):
-        document = json.loads(_bytes(path))
-    if isinstance(document, dict) and "rows" in document and isinstance(document.get("machine"), dict):
-        shared = {n: document[n] for n in ("time", "commit", "machine", "state", "ceilings") if n in document}
-        rows = [{**shared, **row} for row in document["rows"]]
-    else:
-        rows = list(read(path))
-    return [_named(row) for row in rows]
+        value = json.loads(_bytes(path))
+        return None if isinstance(value, dict) and value.get("format") == FORMAT else value
+    return None
+
+
+def _of_document(value: Any) -> list[Result] | None:
+    if not isinstance(value, dict) or not isinstance(value.get("machine"), dict):
+        return None
+    rows = value.get("rows")
+    if not isinstance(rows, list) or not all(isinstance(r, dict) for r in rows):
+        return None
+    if "model" in value and "new_tokens" in value:
+        return [{**value, "kind": "climb"}]
+    shared = {n: value[n] for n in ("time", "commit", "machine", "state", "ceilings") if n in value}
+    return [{**shared, **row} for row in rows] if all("rung" in r for r in rows) else None
+
+
+def _is_other_document(path: Path) -> bool:
+    value = _document(path)
+    return value is not None and _of_document(value) is None
 
 
 def gather(files: Sequence[Path] = ()) -> list[Result]:

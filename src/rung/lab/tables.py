@@ -7,11 +7,13 @@ stands around it is not touched. `--check` says which files are stale and change
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from rung import catalogue
 from rung.errors import RungError
@@ -43,17 +45,32 @@ def generated(root: Path = ROOT) -> dict[Path, str]:
     for path in sorted((root / "src/rung/ladders").glob("*/README.md")):
         body = path.read_text(encoding="utf-8")
         files[path] = fill(body, {"times": partial(times, found, path.parent.name)})
-    for name in CLIMBS:
-        if found is not None and name in found.names():
-            picture = climb.climb(found.ladder(name), found.limits)
-            for scheme in charts.SCHEMES:
-                files[_picture(root, name, scheme)] = charts.standalone(picture, scheme)
+    pictures = _pictures(found) if found is not None else {}
+    for name, picture in pictures.items():
+        for scheme in charts.SCHEMES:
+            files[_picture(root, name, scheme)] = charts.standalone(picture, scheme)
     readme = root / "README.md"
     if readme.is_file():
-        makers = {f"climb:{name}": partial(_shown, found, name) for name in CLIMBS}
-        makers["ladders"] = partial(overview, found)
+        makers: dict[str, Callable[[], str]] = {
+            f"climb:{name}": partial(_shown, found, name) for name in (*CLIMBS, "model")
+        }
+        makers |= {
+            "ladders": partial(overview, found),
+            "check": partial(checked, root),
+            "cpu": partial(on_cpu, root),
+        }
         files[readme] = fill(readme.read_text(encoding="utf-8"), makers)
     return files
+
+
+def _pictures(found: Figures) -> dict[str, str]:
+    """The climbs of some ladders, and that of the whole model."""
+    pictures = {n: climb.climb(found.ladder(n), found.limits) for n in CLIMBS if n in found.names()}
+    for row in found.of_kind("climb"):
+        from rung.lab import generation
+
+        pictures["model"] = generation.chart(row)
+    return pictures
 
 
 def stale(root: Path = ROOT) -> list[Path]:
@@ -159,10 +176,16 @@ def _notes(ladder: Ladder) -> str:
 
 
 def _shown(found: Figures | None, name: str) -> str:
-    if found is None or name not in found.names():
+    if found is None:
         return ""
-    ladder = found.ladder(name)
-    told = f"The climb of {name}: {summary(ladder)}"
+    if name == "model":
+        climbed = found.of_kind("climb")
+        told = f"The climb of the whole model: {_model_summary(climbed[-1])}" if climbed else ""
+    else:
+        known = name in found.names()
+        told = f"The climb of {name}: {summary(found.ladder(name))}" if known else ""
+    if not told:
+        return ""
     return (
         "<picture>\n"
         f'  <source media="(prefers-color-scheme: dark)" srcset="docs/pictures/climb-{name}-dark.svg">\n'
@@ -185,6 +208,63 @@ def summary(ladder: Ladder) -> str:
         text += f"to {figures.time_text(best.us)} µs ({best.name})"
         told.append(text + (f", {library.name} {figures.time_text(library.us)} µs" if library else ""))
     return "; ".join(told)
+
+
+def _model_summary(climbed: Mapping[str, Any]) -> str:
+    steps = [s for s in climbed["rows"] if s.get("tokens_per_second")]
+    told = []
+    for dtype in dict.fromkeys(s["dtype"] for s in steps):
+        some = [s for s in steps if s["dtype"] == dtype]
+        best = max(some, key=lambda s: float(s["tokens_per_second"]))
+        told.append(
+            f"in {dtype} from {some[0]['tokens_per_second']:,.0f} tokens/s ({some[0]['name']}) "
+            f"to {best['tokens_per_second']:,.0f} ({best['name']})"
+        )
+    return "; ".join(told)
+
+
+def checked(root: Path) -> str:
+    """How many rungs were found right, where, and how near the worst of them came to its bound."""
+    told = []
+    for path in sorted((root / "results").glob("*/check*.json")):
+        document = json.loads(path.read_text(encoding="utf-8"))
+        ours = [r for r in document["reports"] if r["verdict"] in ("ok", "failed")]
+        lines = ["| number format | rungs | right | cases | worst error / its bound |",
+                 "| --- | ---: | ---: | ---: | ---: |"]  # fmt: skip
+        for dtype in dict.fromkeys(r["dtype"] for r in ours):
+            some = [r for r in ours if r["dtype"] == dtype]
+            right = [r for r in some if r["verdict"] == "ok"]
+            worst = max((r for r in right), key=lambda r: float(r["element"]), default=None)
+            near = f"{worst['element']:.2f} ({worst['rung']})" if worst else ""
+            lines.append(f"| {dtype} | {len(some)} | {len(right)} | {sum(r['cases'] for r in some)} | {near} |")
+        told.append(f"`rung check` on {document['device']}:\n\n" + "\n".join(lines) + "\n")
+    return "\n" + "\n".join(told) + "\n" if told else ""
+
+
+def on_cpu(root: Path) -> str:
+    """Text generation on a CPU, against transformers."""
+    path = root / "results" / "cpu_generate.json"
+    if not path.is_file():
+        return ""
+    found = json.loads(path.read_text(encoding="utf-8"))
+    lines = ["| | tokens/s | against transformers | prefill, tokens/s | against transformers | KL, nats a token |",
+             "| --- | ---: | ---: | ---: | ---: | ---: |"]  # fmt: skip
+    for name, figure in found["generation"].items():
+        cells = [name]
+        for one in (figure, found["prefill"].get(name, {})):
+            rate, ratio = one.get("tokens_per_s"), one.get("ratio")
+            cells.append(f"{rate['median']:.0f}" if rate else "")
+            rival = str(one.get("against", "")).removeprefix("transformers ")
+            cells.append(f"{ratio['median']:.2f}× {rival}" if ratio else "")
+        loss = found["accuracy"].get(name, {}).get("kl_divergence_per_token")
+        lines.append("| " + " | ".join([*cells, "" if loss is None else f"{loss:.1e}"]) + " |")
+    machine = found["machine"]
+    caption = (
+        f"{found['what']}; {machine['processor']}, {machine['processors']} threads, torch {machine['torch']}, "
+        f"transformers {machine['transformers']}. The first token stands on the terminal "
+        f"{found['first_token_s']['median']:.1f} s after the command."
+    )
+    return "\n" + "\n".join(lines) + f"\n\n{caption}\n\n"
 
 
 def overview(found: Figures | None) -> str:

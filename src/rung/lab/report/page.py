@@ -6,6 +6,7 @@ import base64
 import hashlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from rung import catalogue
 from rung.dtypes import DTYPES
@@ -17,7 +18,7 @@ from rung.lab.report import ladder as ladder_page
 from rung.lab.report.markup import clean_svg, prose, table, text
 
 HERE = Path(__file__).parent
-SECTIONS = (("studies", "Studies"), ("machine", "The machine"))
+SECTIONS = (("model", "The whole model"), ("studies", "Studies"), ("machine", "The machine"))
 
 Resources = Mapping[str, list[Row]]  # of each rung, by its full name
 
@@ -37,7 +38,7 @@ def build(
         around = (names[place - 1] if place else None, names[place + 1] if place + 1 < len(names) else None)
         measured = found.ladder(name) if found is not None and name in found.names() else None
         pages.append(ladder_page.page(name, measured, found, resources or {}, around))
-    sections = [_index(names, found), *pages, _studies(found), _machine(found, others)]
+    sections = [_index(names, found), *pages, _model(found), _studies(found), _machine(found, others)]
     return _document(names, "".join(sections))
 
 
@@ -132,18 +133,50 @@ def _standing(ladder: Ladder) -> list[str]:
     return [spark, times, percent(best.share), ratio]
 
 
+def _model(found: Figures | None) -> str:
+    """Tokens per second of the whole model, step by step."""
+    rows = found.of_kind("climb") if found is not None else []
+    newest = {str(r["model"]): r for r in sorted(rows, key=lambda r: str(r.get("time", "")))}
+    parts = []
+    for name, climbed in newest.items():
+        steps = [s for s in climbed["rows"] if s.get("tokens_per_second")]
+        if not steps:
+            continue
+        lines = [
+            [
+                text(str(s["name"]).replace("_", " ")) + f"<small>{prose(str(s.get('what', '')))}</small>",
+                text(s["dtype"]),
+                f"{s['tokens_per_second']:,.0f}",
+                f"{s['gain']:.2f}×" if s.get("gain") else "",
+                percent(s["of_bandwidth"]) if s.get("of_bandwidth") else "",
+                f"{s['divergence']:.1e}" if s.get("divergence") is not None else "",
+            ]
+            for s in steps
+        ]
+        from rung.lab import generation
+
+        columns = ("step", "dtype", "tokens/s", "vs before", "of bandwidth", "KL")
+        picture = f'<figure class="chart wide">{generation.chart(climbed)}</figure>'
+        parts.append(
+            f"<h2>{text(name)}</h2>{picture}"
+            + table(columns, lines, numbers=(2, 3, 4, 5), label=f"the climb of {name}")
+        )
+    body = "".join(parts) or "<p>Not measured here yet: <code>rung climb -o FILE</code> on a GPU does.</p>"
+    return f'<section class="page" id="model"><h1 tabindex="-1">The whole model</h1>{body}</section>\n'
+
+
 def _studies(found: Figures | None) -> str:
     rows = found.of_kind("study") if found is not None else []
     newest = {str(r.get("study")): r for r in sorted(rows, key=lambda r: r.get("time", ""))}
     parts = []
     for name, row in newest.items():
-        made = row.get("table") or {}
+        made = row.get("table") or row
         columns = [str(c) for c in made.get("columns", [])]
         cells = [[text(_number(v)) for v in line] for line in made.get("rows", [])]
         numbers = list(range(1, len(columns)))
-        picture = clean_svg(str(row.get("svg") or ""))
+        picture = clean_svg(str(row["svg"])) if row.get("svg") else _curves(row)
         parts.append(
-            f'<article class="study" id="study-{text(name)}"><h2>{text(name)}</h2>'
+            f'<article class="study" id="study-{text(name)}"><h2>{text(row.get("title") or name)}</h2>'
             f"<p>{prose(str(row.get('finding', '')))}</p>"
             + (f'<figure class="chart">{picture}</figure>' if picture else "")
             + (table(columns, cells, numbers=numbers, label=f"study {name}") if columns and cells else "")
@@ -151,6 +184,29 @@ def _studies(found: Figures | None) -> str:
         )
     body = "".join(parts) or "<p>No study has been run here yet; <code>rung study --help</code> lists them.</p>"
     return f'<section class="page" id="studies"><h1 tabindex="-1">Studies</h1>{body}</section>\n'
+
+
+def _curves(row: Mapping[str, Any]) -> str:
+    """A study's chart, drawn from its points."""
+    axes = row.get("axes") or {}
+    series = []
+    for index, one in enumerate(row.get("series") or []):
+        points = [(float(a), None if b is None else float(b)) for a, b in one["points"]]
+        if any(b is not None for _, b in points):
+            colour = charts.SERIES[index % len(charts.SERIES)]
+            series.append(charts.Series(str(one["label"]), points, colour, bool(one.get("dashed"))))
+    if not series:
+        return ""
+    return charts.curves(
+        series,
+        title=str(row.get("title") or row.get("study")),
+        description=str(row.get("finding", "")),
+        x_label=str(axes.get("x", "")),
+        y_label=str(axes.get("y", "")),
+        width=440,
+        log_x=bool(axes.get("log_x", True)),
+        log_y=bool(axes.get("log_y", True)),
+    )
 
 
 def _number(value: object) -> str:
