@@ -34,9 +34,7 @@ class Choice:
         )
         self._sample = rung.prepare(taken | state, operation.complete(values), real, device=device)
 
-    def begin(
-        self, sampling: Sampling, seed: int, sequences: Sequence[int], prompts: Sequence[Sequence[int]]
-    ) -> None:
+    def begin(self, sampling: Sampling, seed: int, sequences: Sequence[int], prompts: Sequence[Sequence[int]]) -> None:
         """A new batch: how to choose, and what its prompts hold."""
         s = sampling
         self.greedy = s.temperature == 0 and not s.penalised
@@ -46,9 +44,7 @@ class Choice:
         settings += [s.presence_penalty, s.frequency_penalty, 0]
         self._settings.copy_(torch.tensor(settings).expand_as(self._settings))
         words = [_signed(seed & WORD), _signed(seed >> 32 & WORD)]
-        self._seeds.copy_(
-            torch.tensor([[*words, sequence, 0] for sequence in sequences], dtype=torch.int32)
-        )
+        self._seeds.copy_(torch.tensor([[*words, sequence, 0] for sequence in sequences], dtype=torch.int32))
         if s.penalised:
             seen = torch.zeros(self._marks.shape, dtype=torch.int32)
             for row, prompt in enumerate(prompts):

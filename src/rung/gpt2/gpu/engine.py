@@ -54,9 +54,11 @@ class Engine:
             )
         self.operands = stack(weights, self.real.torch, where, int8=dtype == "int8")
         self._sessions: dict[tuple[int, int], Session] = {}
+        self.reserve = 0  # tokens that every session has room for at least
 
     def session(self, rows: int, tokens: int) -> Session:
         """A session for so many sequences that reach so many tokens."""
+        tokens = max(tokens, self.reserve)
         capacity = min(self.config.context, -(-tokens // GRANULE) * GRANULE)
         key = (rows, capacity)
         if key not in self._sessions:
@@ -64,9 +66,7 @@ class Engine:
             rung = self.rung(values)
             tuning = {name: value for name, value in self._tuning.items() if name in rung.tune}
             work = Work(rung, tuning, self._graph, self._steps)
-            self._sessions[key] = Session(
-                self.config, self.operands, self.real, self.device, rows, capacity, work
-            )
+            self._sessions[key] = Session(self.config, self.operands, self.real, self.device, rows, capacity, work)
         return self._sessions[key]
 
     def rung(self, values: Mapping[str, Number]) -> Rung:
@@ -118,6 +118,18 @@ class Engine:
             shown += 1
             yield tokens
             left -= {b for b in left if tokens[b] in ends or shown >= limits[b] or tokens[b] < 0}
+
+    def logits_after(self, prompt: Sequence[int], text: Sequence[int]) -> torch.Tensor:
+        """Logits (len(text), V) that follow each token of `text`, which is read token by token behind the prompt."""
+        session = self.session(1, len(prompt) + len(text))
+        session.begin([prompt], [1 << 30], (), Sampling(temperature=0), 0, [0])
+        found = []
+        for token in text:
+            session.tensors["tokens"].fill_(token)
+            session.tensors["done"].zero_()
+            session.step()
+            found.append(session.tensors["logits"][0].clone())
+        return torch.stack(found)
 
     def _await(self, session: Session, shown: int) -> None:
         looks = 0

@@ -45,9 +45,7 @@ def stack(weights: Weights, compute: torch.dtype, device: torch.device, *, int8:
             found[f"{name}_s"] = stacked((e.scale for e in eight), torch.float32)
     found["wte"] = quantize.to_float(weights.wte, compute).to(device).contiguous()
     tied = weights.head is weights.wte
-    found["head_w"] = (
-        found["wte"] if tied else quantize.to_float(weights.head, compute).to(device).contiguous()
-    )
+    found["head_w"] = found["wte"] if tied else quantize.to_float(weights.head, compute).to(device).contiguous()
     if int8:
         head = _eight_bits(weights.head)
         assert head.scale is not None

@@ -129,9 +129,7 @@ class Session:
     ) -> None:
         """Prompts in, first tokens out (they are published as step 0)."""
         if len(stop_tokens) > MOST_STOPS:
-            raise RungError(
-                f"{len(stop_tokens)} stop tokens are more than the {MOST_STOPS} that a step looks for."
-            )
+            raise RungError(f"{len(stop_tokens)} stop tokens are more than the {MOST_STOPS} that a step looks for.")
         t, missing = self.tensors, self.rows - len(prompts)
         # Rows that are not asked for repeat the last prompt, ended from the start.
         prompts = [*prompts, *[prompts[-1]] * missing]
@@ -142,9 +140,7 @@ class Session:
         t["steps"].zero_()
         t["stops"].fill_(len(stop_tokens))
         if stop_tokens:
-            t["stop_tokens"][: len(stop_tokens)] = torch.tensor(
-                list(stop_tokens), dtype=torch.int32, device=self.where
-            )
+            t["stop_tokens"][: len(stop_tokens)] = torch.tensor(list(stop_tokens), dtype=torch.int32, device=self.where)
         self._choice.begin(sampling, seed, [*sequences, *[0] * missing], prompts)
         self._prefill.run(prompts)
         self._choice.run(picked=False)

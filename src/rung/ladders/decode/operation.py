@@ -106,9 +106,7 @@ def cost(v: Values, size: int) -> Cost:
 
 def _draw(v: Values, generator: torch.Generator, name: str) -> tuple[torch.Tensor, torch.Tensor]:
     shape, inputs = _matrix_shape(v, name)
-    own = torch.Generator().manual_seed(
-        generator.initial_seed() // 1009 * 31 + sorted(["wte", *MATRICES]).index(name)
-    )
+    own = torch.Generator().manual_seed(generator.initial_seed() // 1009 * 31 + sorted(["wte", *MATRICES]).index(name))
     whole = torch.randint(-127, 128, shape, generator=own, dtype=torch.int8)
     exponent = torch.randint(0, 2, shape[:-1], generator=own)
     # Uniform up to 127 has a deviation of 73: rows come out with a deviation of about 1 / sqrt(inputs).
@@ -291,7 +289,5 @@ OPERATION = Operation(
         "gpt2 b256": _dims(256, 12, 768, 12, 50257, 256),
     },
     # In half precision torch rounds the residual stream after every operator and leaves the bounds.
-    libraries=(
-        Library("torch", torch_decode, ("f32",), note="The step through torch, operator by operator."),
-    ),
+    libraries=(Library("torch", torch_decode, ("f32",), note="The step through torch, operator by operator."),),
 )

@@ -1,0 +1,180 @@
+"""`rung climb`: the whole model, from the plainest kernels to the fastest decode."""
+
+from __future__ import annotations
+
+import json as jsonlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rung.cli import console
+from rung.errors import RungError
+
+if TYPE_CHECKING:
+    from rung.gpt2.config import Config
+    from rung.gpt2.weights import Weights
+    from rung.lab.generation import Climb, Row
+
+PROMPT = "Hello, I'm a language model,"
+# What GPT-2's tokenizer makes of it, for random weights, which have no tokenizer.
+PROMPT_TOKENS = (15496, 11, 314, 1101, 257, 3303, 2746, 11)
+
+
+def climb(
+    model: Annotated[
+        str, typer.Option("--model", "-m", help="As for generate; random:gpt2 has random weights.")
+    ] = "random:gpt2",
+    prompt: Annotated[str, typer.Option(help="What to go on from.")] = PROMPT,
+    tokens: Annotated[int, typer.Option("--tokens", "-n", min=1, help="Tokens to write at each step.")] = 512,
+    dtype: Annotated[list[str] | None, typer.Option(help="float32, bfloat16, int8 ... (repeatable).")] = None,
+    plan: Annotated[list[str] | None, typer.Option(help="Only these plans (repeatable; none: skip them).")] = None,
+    rung: Annotated[list[str] | None, typer.Option(help="Only these rungs of decode (repeatable).")] = None,
+    study: Annotated[str | None, typer.Option(help="attention: no cache, float32, attention rung by rung.")] = None,
+    seconds: Annotated[float, typer.Option(min=0.5, help="Time for each step; a slow one writes less.")] = 12.0,
+    device: Annotated[str, typer.Option(help="cuda, or emulator to try the verb without a GPU.")] = "cuda",
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Also write JSON here.")] = None,
+    svg: Annotated[Path | None, typer.Option(help="Also draw the climb into this file.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """The whole model, from the plainest kernels to the fastest decode: numbers first, then speed.
+
+    rung climb
+
+    rung climb --model gpt2 --dtype bfloat16 --svg climb.svg
+    """
+    import torch
+
+    if device not in ("cuda", "emulator"):
+        raise RungError(f"device {device!r} runs no rungs; use cuda or emulator.")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise RungError("there is no CUDA device here, and no speed is made up without one.")
+    from rung.lab import generation
+
+    config, weights, ids = _model(model, prompt, device)
+    if study is not None:
+        if study != "attention":
+            raise RungError(f"there is no study {study!r} of the climb; there is attention.")
+        from rung.lab import attention_study
+
+        rows = attention_study.run(config, weights, ids, tokens, device=device, progress=_tell)  # type: ignore[arg-type]
+        _store(rows, output)
+        console.print_json(rows) if json else _print_study(rows)
+        return
+    bandwidth = _bandwidth(device)
+    climber = generation.Climber(
+        model.removeprefix("random:"), config, weights, ids, tokens,
+        device="cuda" if device == "cuda" else "emulator", bandwidth=bandwidth, seconds=seconds,
+        progress=lambda row: None if json else _tell(_line(row)),
+    )  # fmt: skip
+    plans = [name for name in plan if name != "none"] if plan is not None else None
+    result = climber.climb(generation.steps(dtype or ["float32", "bfloat16", "int8"], plans, rung))
+    _store({**result.as_json(), **_machine()}, output)
+    if svg is not None and any(row.tokens_per_second for row in result.rows):
+        _write(svg, generation.chart(result.as_json()))
+    if json:
+        console.print_json({**result.as_json(), **_machine()})
+    else:
+        _print(result)
+    if any(row.verdict == "failed" for row in result.rows):
+        raise typer.Exit(1)
+
+
+def _model(model: str, prompt: str, device: str) -> tuple[Config, Weights, list[int]]:
+    if model.startswith("random:"):
+        from rung.gpt2 import random_model
+
+        config = random_model.config_of(model.removeprefix("random:"))
+        if prompt != PROMPT:
+            raise RungError("random weights have no tokenizer; leave --prompt out, or name a real --model.")
+        where = "cuda" if device == "cuda" else "cpu"
+        return config, random_model.weights_of(config, where), list(PROMPT_TOKENS)
+    from rung.gpt2.config import read_config
+    from rung.gpt2.load import find
+    from rung.gpt2.tokenizer import read_tokenizer
+    from rung.gpt2.weights import Linear, read_weights
+
+    folder = find(model)
+    config = read_config(folder / "config.json")
+    weights = read_weights(folder, config, lambda w: Linear(w.float().contiguous()), lambda v: v.float())
+    return config, weights, list(read_tokenizer(folder).encode(prompt))
+
+
+def _bandwidth(device: str) -> float:
+    if device != "cuda":
+        return 1e9
+    from rung.lab import bench
+
+    return bench.measure_ceilings().bytes
+
+
+def _machine() -> dict[str, Any]:
+    from rung.lab import machine
+
+    return {"machine": machine.facts(), "state": machine.state()}
+
+
+def _tell(text: str) -> None:
+    console.note(text)
+
+
+def _line(row: Row) -> str:
+    if row.verdict != "ok":
+        return f"{row.dtype} {row.name}: {row.verdict}: {row.reason}"
+    return f"{row.dtype} {row.name}: {row.tokens_per_second:,.0f} tokens/s"
+
+
+def _store(found: Any, path: Path | None) -> None:
+    if path is not None:
+        _write(path, jsonlib.dumps(found, indent=1))
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise RungError(f"{path} cannot be written: {error.strerror}.") from None
+
+
+def _print(result: Climb) -> None:
+    columns = (
+        "step", "dtype", "tokens/s", "vs before", "first, ms", "peak, MB", "of bandwidth", "KL", "same", "tokens", "",
+    )  # fmt: skip
+    shown = []
+    for row in result.rows:
+        known = row.tokens_per_second is not None
+        shown.append(
+            (
+                row.name,
+                row.dtype,
+                f"{row.tokens_per_second:,.0f}" if known else "",
+                f"{row.gain:.2f}x" if row.gain else "",
+                f"{row.first_seconds * 1e3:.1f}" if row.first_seconds else "",
+                f"{row.peak_bytes / 1e6:,.0f}" if row.peak_bytes else "",
+                f"{row.of_bandwidth:.1%}" if row.of_bandwidth else "",
+                f"{row.divergence:.1e}" if row.divergence is not None else "",
+                f"{row.identical}" if row.identical is not None else "",
+                row.tokens or "",
+                row.reason or ("" if row.verdict == "ok" else row.verdict),
+            )
+        )
+    console.table(columns, shown, right=columns[2:10])
+
+
+def _print_study(rows: Sequence[dict[str, Any]]) -> None:
+    first = rows[0]["seconds"]
+    console.table(
+        ("attention", "seconds", "against naive torch", "same tokens", ""),
+        [
+            (
+                row["name"],
+                f"{row['seconds']:.2f}" if row["seconds"] else "",
+                f"{first / row['seconds']:.2f}x" if first and row["seconds"] else "",
+                row.get("same", ""),
+                "" if row["verdict"] == "ok" else row["verdict"],
+            )
+            for row in rows
+        ],
+        right=("seconds", "against naive torch", "same tokens"),
+    )

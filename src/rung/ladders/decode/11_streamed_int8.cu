@@ -1,0 +1,169 @@
+/*---
+idea   = "The streamed kernels with weights of eight bits: a row is half as long, so that twice as many are under way."
+expect = "Between the rungs before it: where a step of bf16 still reads, at gpt2-xl, close to half its time."
+found  = ""
+provenance = "ours"
+dtypes = ["f32", "f16", "bf16"]
+needs  = [
+  "C % 16 == 0 and F // FC2_SPLIT % 16 == 0 and C // PROJ_SPLIT % 16 == 0 and C * sizeof_real % 16 == 0",
+  "F % FC2_SPLIT == 0 and C % PROJ_SPLIT == 0 and C % 4 == 0 and F % 4 == 0",
+  "HS * sizeof_real % 16 == 0 and 32 % (HS * sizeof_real // 16) == 0",
+  "B <= 8",
+  "QKV_THREADS // 32 * QKV_SLOTS * QKV_ROWS * C * 1 + B * round_up(C, 512) * 4 <= 230000",
+  "PROJ_THREADS // 32 * PROJ_SLOTS * PROJ_ROWS * C // PROJ_SPLIT * 1 + B * PROJ_SPLIT * (round_up(C // PROJ_SPLIT, 512) + ceil_div(C, sms)) * 4 <= 230000",
+  "FC_THREADS // 32 * FC_SLOTS * FC_ROWS * C * 1 + B * round_up(C, 512) * 4 <= 230000",
+  "FC2_THREADS // 32 * FC2_SLOTS * FC2_ROWS * F // FC2_SPLIT * 1 + B * FC2_SPLIT * (round_up(F // FC2_SPLIT, 512) + ceil_div(C, sms)) * 4 <= 230000",
+  "HEAD_THREADS // 32 * HEAD_SLOTS * HEAD_ROWS * C * 1 + B * round_up(C, 512) * 4 <= 230000",
+]
+[tune]
+AHEAD = [2, 0, 1]
+HEAD_AHEAD = [8, 16, 0]
+QKV_THREADS = [256, 192, 384, 512]
+QKV_ROWS = [2, 1, 3]
+QKV_SLOTS = [2, 1, 3]
+KEY_WARPS = [4, 8, 2]
+KEY_LOADS = [8, 4, 16]
+PROJ_THREADS = [256, 192, 384, 512]
+PROJ_SPLIT = [1, 2, 4]
+PROJ_ROWS = [1, 2]
+PROJ_SLOTS = [2, 1, 3]
+FC_THREADS = [256, 192, 384, 512]
+FC_ROWS = [2, 1, 3]
+FC_SLOTS = [2, 1, 3]
+FC2_THREADS = [256, 384, 512]
+FC2_SPLIT = [4, 2, 8]
+FC2_ROWS = [2, 1, 3]
+FC2_SLOTS = [2, 1, 3]
+HEAD_THREADS = [256, 512]
+HEAD_ROWS = [2, 4, 1]
+HEAD_SLOTS = [2, 3, 4]
+HEAD_BLOCKS = [2, 1]
+[define]
+DIM_B = "B"
+DIM_L = "L"
+DIM_C = "C"
+DIM_NH = "NH"
+DIM_F = "F"
+DIM_V = "V"
+DIM_MAXT = "MAXT"
+ACT = "act"
+BY_LAYER = "by_layer"
+PARTS = "ceil_div(MAXT, KEY_WARPS * KEY_LOADS * (32 // (HS * sizeof_real // 16)))"
+[bind]
+groups = "HEAD_BLOCKS * sms"
+[buffers.x]
+shape = ["B", "C"]
+dtype = "f32"
+[buffers.q]
+shape = ["B", "C"]
+dtype = "f32"
+[buffers.parts]
+shape = ["B", "NH", "ceil_div(MAXT, KEY_WARPS * KEY_LOADS * (32 // (HS * sizeof_real // 16)))", "HS + 4"]
+dtype = "f32"
+[buffers.h]
+shape = ["B", "F"]
+dtype = "f32"
+[buffers.best_value]
+shape = ["B", "HEAD_BLOCKS * sms"]
+dtype = "f32"
+[buffers.best_index]
+shape = ["B", "HEAD_BLOCKS * sms"]
+dtype = "i32"
+[[launch]]
+kernel = "project_qkv"
+grid   = "sms"
+block  = "QKV_THREADS"
+shared = "QKV_THREADS // 32 * QKV_SLOTS * QKV_ROWS * C * 1 + B * round_up(C, 512) * 4"
+pdl    = true
+each   = { layer = "L" }
+[[launch]]
+kernel = "attend"
+grid   = ["ceil_div(MAXT, KEY_WARPS * KEY_LOADS * (32 // (HS * sizeof_real // 16)))", "NH", "B"]
+block  = "KEY_WARPS * 32"
+pdl    = true
+each   = { layer = "L" }
+[[launch]]
+kernel = "project"
+grid   = "sms"
+block  = "PROJ_THREADS"
+shared = "PROJ_THREADS // 32 * PROJ_SLOTS * PROJ_ROWS * C // PROJ_SPLIT * 1 + B * PROJ_SPLIT * (round_up(C // PROJ_SPLIT, 512) + ceil_div(C, sms)) * 4"
+pdl    = true
+each   = { layer = "L" }
+[[launch]]
+kernel = "expand"
+grid   = "sms"
+block  = "FC_THREADS"
+shared = "FC_THREADS // 32 * FC_SLOTS * FC_ROWS * C * 1 + B * round_up(C, 512) * 4"
+pdl    = true
+each   = { layer = "L" }
+[[launch]]
+kernel = "contract"
+grid   = "sms"
+block  = "FC2_THREADS"
+shared = "FC2_THREADS // 32 * FC2_SLOTS * FC2_ROWS * F // FC2_SPLIT * 1 + B * FC2_SPLIT * (round_up(F // FC2_SPLIT, 512) + ceil_div(C, sms)) * 4"
+pdl    = true
+each   = { layer = "L" }
+[[launch]]
+kernel = "head"
+grid   = "HEAD_BLOCKS * sms"
+block  = "HEAD_THREADS"
+shared = "HEAD_THREADS // 32 * HEAD_SLOTS * HEAD_ROWS * C * 1 + B * round_up(C, 512) * 4"
+pdl    = true
+[[launch]]
+kernel = "pick"
+grid   = "B"
+block  = 128
+pdl    = true
+---*/
+#include "streamed.cuh"
+
+using namespace decode;
+
+extern "C" __global__ void __launch_bounds__(QKV_THREADS)
+    project_qkv(const int* tokens, const int* lengths, const Real* wte, const Real* wpe, const Real* ln1_w,
+                const Real* ln1_b, const int8_t* qkv_q, const float* qkv_s, const Real* qkv_b, const int8_t* proj_q, const int8_t* fc_q,
+                float* x, float* q, Real* k_cache, Real* v_cache, int layer, float eps)
+{
+    project_qkv_streamed<int8_t>({qkv_q, qkv_s}, proj_q, fc_q, tokens, lengths, wte, wpe, ln1_w, ln1_b, qkv_b, x, q,
+                              k_cache, v_cache, layer, eps);
+}
+
+extern "C" __global__ void __launch_bounds__(KEY_WARPS * 32)
+    attend(const int* lengths, const int8_t* fc_q, const float* q, const Real* k_cache, const Real* v_cache, float* parts,
+           int layer, float scale)
+{
+    attend_streamed(fc_q, lengths, q, k_cache, v_cache, parts, layer, scale);
+}
+
+extern "C" __global__ void __launch_bounds__(PROJ_THREADS)
+    project(const int* lengths, const int8_t* proj_q, const float* proj_s, const Real* proj_b, const int8_t* fc2_q, const float* parts, float* x,
+            int layer)
+{
+    project_streamed<int8_t>({proj_q, proj_s}, fc2_q, lengths, proj_b, parts, x, layer);
+}
+
+extern "C" __global__ void __launch_bounds__(FC_THREADS)
+    expand(const Real* ln2_w, const Real* ln2_b, const int8_t* fc_q, const float* fc_s, const Real* fc_b, const int8_t* qkv_q, const float* x,
+           float* h, int layer, float eps)
+{
+    expand_streamed<int8_t>({fc_q, fc_s}, qkv_q, ln2_w, ln2_b, fc_b, x, h, layer, eps);
+}
+
+extern "C" __global__ void __launch_bounds__(FC2_THREADS)
+    contract(const int8_t* fc2_q, const float* fc2_s, const Real* fc2_b, const int8_t* head_q, const float* h, float* x, int layer)
+{
+    contract_streamed<int8_t>({fc2_q, fc2_s}, head_q, fc2_b, h, x, layer);
+}
+
+extern "C" __global__ void __launch_bounds__(HEAD_THREADS)
+    head(const Real* lnf_w, const Real* lnf_b, const int8_t* head_q, const float* head_s, const float* x, float* logits, float* best_value,
+         int* best_index, float eps)
+{
+    head_streamed<int8_t>({head_q, head_s}, lnf_w, lnf_b, x, logits, best_value, best_index, eps);
+}
+
+extern "C" __global__ void __launch_bounds__(128)
+    pick(const float* best_value, const int* best_index, int* next, int groups)
+{
+    pick_streamed(best_value, best_index, next, groups);
+}

@@ -1,0 +1,475 @@
+// The kernels of a step for few sequences, with weights streaming through shared memory: every lane copies the pieces of
+// a row that it will need itself, asynchronously, so that rows can be under way long before a register is free for them
+// and no barrier is needed when they have come.
+#pragma once
+#include "decode.cuh"
+
+namespace decode {
+
+template <class W>
+struct Matrix
+{
+    const W* weight;
+    const float* scale;  // one for each row, or null
+
+    __device__ __forceinline__ float row_scale(int row) const { return scale ? __ldg(scale + row) : 1.0f; }
+};
+
+// Whatever stands before this call needs nothing that the kernel before wrote. With `early`, the kernel after this one
+// may start even before this one's input is there: it too asks for its weights and waits.
+__device__ __forceinline__ void wait_for_input(bool early)
+{
+    if (early) pdl_launch_dependents();
+    pdl_wait();
+    if (!early) pdl_launch_dependents();
+}
+
+// This block's share of a matrix into L2, for a kernel that has not begun yet. One thread asks, for all.
+template <class W>
+__device__ __forceinline__ void prefetch_share(const W* matrix, size_t count)
+{
+#if !defined(RUNG_EMULATOR) && __CUDA_ARCH__ >= 900
+    if (threadIdx.x != 0) return;
+    const size_t blocks = size_t(gridDim.x) * gridDim.y * gridDim.z;
+    const size_t block = (size_t(blockIdx.z) * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x;
+    const size_t pieces = count * sizeof(W) / 16, first = pieces * block / blocks, last = pieces * (block + 1) / blocks;
+    if (first < last)
+        asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(reinterpret_cast<const uint4*>(matrix) + first),
+                     "r"(unsigned(last - first) * 16u) : "memory");
+#endif
+}
+
+// Sums of ROWS numbers over a warp, in as few shuffles as possible: row r ends up in the lanes from r * SPAN.
+template <int ROWS>
+struct Together
+{
+    static constexpr int PADDED = ROWS <= 1 ? 1 : ROWS <= 2 ? 2 : 4;
+    static constexpr int SPAN = WARP_SIZE / PADDED;
+    static_assert(ROWS <= 4, "at most four rows at once");
+
+    static __device__ __forceinline__ float sum(const float (&own)[ROWS], int lane)
+    {
+        float v[4] = {};
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) v[r] = own[r];
+        if (PADDED == 4) {
+            const bool upper = lane & 16;
+            const float a = upper ? v[2] : v[0], b = upper ? v[3] : v[1];
+            const float c = upper ? v[0] : v[2], d = upper ? v[1] : v[3];
+            v[0] = a + __shfl_xor_sync(ALL_LANES, c, 16);
+            v[1] = b + __shfl_xor_sync(ALL_LANES, d, 16);
+        }
+        if (PADDED >= 2) {
+            const bool upper = lane & SPAN;
+            const float keep = upper ? v[1] : v[0], give = upper ? v[0] : v[1];
+            v[0] = keep + __shfl_xor_sync(ALL_LANES, give, SPAN);
+        }
+#pragma unroll
+        for (int offset = SPAN / 2; offset > 0; offset /= 2) v[0] += __shfl_xor_sync(ALL_LANES, v[0], offset);
+        return v[0];
+    }
+};
+
+// A block's rows of a matrix with K columns, dealt to its warps in groups of ROWS; SPLIT neighbouring warps share a row.
+template <class W, int K, int SPLIT, int ROWS, int SLOTS, int THREADS>
+struct Stream
+{
+    static constexpr int PART = K / SPLIT, WARPS = THREADS / 32, GROUPS = WARPS / SPLIT;
+    using Part = Row<W, PART>;
+    using At = Spread<W, PART>;
+    static constexpr int SLOT = ROWS * Part::COUNT;  // in pieces of 16 bytes
+
+    const W* weight;
+    uint4* ring;
+    int begin, end, next, lane, group;
+
+    // All slots are asked for.
+    __device__ __forceinline__ void start(const W* matrix, int rows, uint4* shared)
+    {
+        const int warp = warp_id(), share = ceil_div(rows, int(gridDim.x));
+        lane = lane_id(), group = warp / SPLIT;
+        begin = min(int(blockIdx.x) * share, rows), end = min(begin + share, rows);
+        weight = matrix + warp % SPLIT * PART;
+        ring = shared + warp * SLOTS * SLOT;
+        next = begin + group * ROWS;
+#pragma unroll
+        for (int slot = 0; slot < SLOTS; slot++) request(slot);
+    }
+
+    static __device__ __forceinline__ float4* behind(uint4* shared)
+    {
+        return reinterpret_cast<float4*>(shared + WARPS * SLOTS * SLOT);
+    }
+
+    __device__ __forceinline__ void request(int slot)
+    {
+#pragma unroll
+        for (int r = 0; r < ROWS; r++)
+            if (next + r < end)
+#pragma unroll
+                for (int i = 0; i < Part::PIECES; i++)
+                    if (Part::inside(i, lane)) {
+                        const int piece = i * WARP_SIZE + lane;
+                        cp_async_16(ring + slot * SLOT + r * Part::COUNT + piece,
+                                    reinterpret_cast<const uint4*>(weight + size_t(next + r) * K) + piece);
+                    }
+        cp_async_commit();
+        next += GROUPS * ROWS;
+    }
+
+    // `use(row, b, sum)` is called by one lane for each of the warp's rows and sequences.
+    template <class Use>
+    __device__ __forceinline__ void run(const float4* xs, Use use)
+    {
+        const float4* mine = xs + warp_id() % SPLIT * At::FLOAT4S;
+        float4 x[Part::PIECES][At::GROUPS];
+        if (B == 1) read(x, mine);
+        int slot = 0;
+        for (int row = begin + group * ROWS; row < end; row += GROUPS * ROWS) {
+            cp_async_wait<SLOTS - 1>();
+            Row<W, PART> rows[ROWS];
+#pragma unroll
+            for (int r = 0; r < ROWS; r++)
+#pragma unroll
+                for (int i = 0; i < Part::PIECES; i++) {
+                    rows[r].bits[i] = zero_bits();
+                    if (Part::inside(i, lane) && row + r < end)
+                        rows[r].bits[i] = ring[slot * SLOT + r * Part::COUNT + i * WARP_SIZE + lane];
+                }
+            request(slot);
+            slot = slot + 1 == SLOTS ? 0 : slot + 1;
+#pragma unroll
+            for (int b = 0; b < B; b++) {
+                if (B > 1) read(x, mine + b * SPLIT * At::FLOAT4S);
+                float sums[ROWS];
+#pragma unroll
+                for (int r = 0; r < ROWS; r++) sums[r] = product(rows[r], x);
+                const float sum = Together<ROWS>::sum(sums, lane);
+                const int r = lane / Together<ROWS>::SPAN;
+                if (lane % Together<ROWS>::SPAN == 0 && r < ROWS && row + r < end) use(row + r, b, sum);
+            }
+        }
+    }
+
+    __device__ __forceinline__ void read(float4 (&x)[Part::PIECES][At::GROUPS], const float4* from) const
+    {
+#pragma unroll
+        for (int i = 0; i < Part::PIECES; i++)
+#pragma unroll
+            for (int j = 0; j < At::GROUPS; j++)
+                x[i][j] = Part::inside(i, lane) ? from[j * At::STRIDE + i * WARP_SIZE + lane]
+                                                : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    }
+
+    static __device__ __forceinline__ float product(const Row<W, PART>& row, const float4 (&x)[Part::PIECES][At::GROUPS])
+    {
+        float even = 0.0f, odd = 0.0f;
+#pragma unroll
+        for (int i = 0; i < Part::PIECES; i++)
+#pragma unroll
+            for (int j = 0; j < At::GROUPS; j++) {
+                even += row.at(i, 4 * j) * x[i][j].x;
+                odd += row.at(i, 4 * j + 1) * x[i][j].y;
+                even += row.at(i, 4 * j + 2) * x[i][j].z;
+                odd += row.at(i, 4 * j + 3) * x[i][j].w;
+            }
+        return even + odd;
+    }
+};
+
+// The layer norm of B rows by the whole block: each thread keeps its numbers, warps report mean and sum of squares, which
+// add up without the loss of a one-pass variance.
+template <class W, int THREADS>
+struct BlockNorm
+{
+    static constexpr int EACH = (C / 4 + THREADS - 1) / THREADS, WARPS = THREADS / 32;
+    using At = Spread<W, C>;
+
+    float4 gain[EACH], shift[EACH];
+
+    __device__ __forceinline__ void request(const Real* g, const Real* s)
+    {
+#pragma unroll
+        for (int i = 0; i < EACH; i++) {
+            const int f = threadIdx.x + THREADS * i;
+            if (f < C / 4) gain[i] = four_floats(g + 4 * f), shift[i] = four_floats(s + 4 * f);
+        }
+    }
+
+    // Numbers of the row that a warp holds.
+    static __device__ __forceinline__ float held(int warp)
+    {
+        int count = 0;
+#pragma unroll
+        for (int i = 0; i < EACH; i++) count += max(0, min(WARP_SIZE, C / 4 - (warp * WARP_SIZE + THREADS * i)));
+        return 4.0f * float(count);
+    }
+
+    template <class Load>
+    __device__ __forceinline__ void run(float4* xs, float eps, Load load) const
+    {
+        __shared__ float means[B][WARPS], squares[B][WARPS];
+        const int warp = warp_id();
+        const float own = held(warp);
+        float4 v[B][EACH];
+#pragma unroll
+        for (int b = 0; b < B; b++)
+#pragma unroll
+            for (int i = 0; i < EACH; i++) {
+                const int f = threadIdx.x + THREADS * i;
+                v[b][i] = f < C / 4 ? load(b, f) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+            }
+#pragma unroll
+        for (int b = 0; b < B; b++) {
+            float sum = 0.0f, square = 0.0f;
+#pragma unroll
+            for (int i = 0; i < EACH; i++) sum += (v[b][i].x + v[b][i].y) + (v[b][i].z + v[b][i].w);
+            const float mean = own > 0.0f ? warp_sum(sum) / own : 0.0f;
+#pragma unroll
+            for (int i = 0; i < EACH; i++)
+                if (threadIdx.x + THREADS * i < C / 4)
+                    square += (v[b][i].x - mean) * (v[b][i].x - mean) + (v[b][i].y - mean) * (v[b][i].y - mean) +
+                              (v[b][i].z - mean) * (v[b][i].z - mean) + (v[b][i].w - mean) * (v[b][i].w - mean);
+            square = warp_sum(square);
+            if (lane_id() == 0) means[b][warp] = mean, squares[b][warp] = square;
+        }
+        __syncthreads();
+#pragma unroll
+        for (int b = 0; b < B; b++) {
+            float mean = 0.0f, square = 0.0f;
+#pragma unroll
+            for (int w = 0; w < WARPS; w++) mean += held(w) * means[b][w];
+            mean /= C;
+#pragma unroll
+            for (int w = 0; w < WARPS; w++)
+                square += squares[b][w] + held(w) * (means[b][w] - mean) * (means[b][w] - mean);
+            const Norm norm = {mean, rsqrtf(square / C + eps)};
+#pragma unroll
+            for (int i = 0; i < EACH; i++) {
+                const int f = threadIdx.x + THREADS * i;
+                if (f < C / 4) xs[b * At::FLOAT4S + At::slot(f)] = normalised(v[b][i], norm, gain[i], shift[i]);
+            }
+        }
+        __syncthreads();
+    }
+};
+
+// ---- the kernels ------------------------------------------------------------------------------------------------
+
+template <class W>
+__device__ __forceinline__ void project_qkv_streamed(Matrix<W> qkv, const W* proj, const W* fc, const int* tokens,
+                                                     const int* lengths, const Real* wte, const Real* wpe,
+                                                     const Real* ln1_w, const Real* ln1_b, const Real* qkv_b, float* x,
+                                                     float* q, Real* k_cache, Real* v_cache, int layer, float eps)
+{
+    extern __shared__ uint4 shared[];
+    using Rows = Stream<W, C, 1, QKV_ROWS, QKV_SLOTS, QKV_THREADS>;
+    float4* xs = Rows::behind(shared);
+    Rows rows;
+    BlockNorm<W, QKV_THREADS> norm;
+    rows.start(qkv.weight + size_t(layer) * 3 * C * C, 3 * C, shared);
+    if (AHEAD >= 1) prefetch_share(proj + size_t(layer) * C * C, size_t(C) * C);
+    if (AHEAD >= 2) prefetch_share(fc + size_t(layer) * F * C, size_t(F) * C);
+    norm.request(ln1_w + layer * C, ln1_b + layer * C);
+    // Attention reads cached keys before it waits: it must not begin before the step before is complete.
+    wait_for_input(false);
+    norm.run(xs, eps, [&](int b, int f) {
+        if (layer > 0) return load_fresh(reinterpret_cast<const float4*>(x + b * C) + f);
+        const float4 e = four_floats(wte + size_t(load_fresh(tokens + b)) * C + 4 * f);
+        const float4 p = four_floats(wpe + size_t(load_fresh(lengths + b)) * C + 4 * f);
+        const float4 sum = make_float4(e.x + p.x, e.y + p.y, e.z + p.z, e.w + p.w);
+        if (blockIdx.x == 0) reinterpret_cast<float4*>(x + b * C)[f] = sum;
+        return sum;
+    });
+    rows.run(xs, [&](int row, int b, float sum) {
+        const int at = layer * 3 * C + row, channel = row % C, part = row / C;
+        sum = sum * qkv.row_scale(at) + to_float(qkv_b[at]);
+        if (part == 0) {
+            q[b * C + channel] = sum;
+        } else {
+            Real* cache = part == 1 ? k_cache : v_cache;
+            cache[cached(layer, b, channel / HS, load_fresh(lengths + b)) + channel % HS] = from_float<Real>(sum);
+        }
+    });
+}
+
+// A block takes KEY_WARPS shares of one head's keys; blocks beyond the sequence's end have nothing to do.
+template <class W>
+__device__ __forceinline__ void attend_streamed(const W* fc, const int* lengths, const float* q, const Real* k_cache,
+                                                const Real* v_cache, float* parts, int layer, float scale)
+{
+    using Share = Keys<KEY_LOADS>;
+    const int part = blockIdx.x, head = blockIdx.y, b = blockIdx.z, lane = lane_id(), warp = warp_id();
+    const int length = load_fresh(lengths + b), first = (part * KEY_WARPS + warp) * Share::COUNT;
+    if (AHEAD == 1) prefetch_share(fc + size_t(layer) * F * C, size_t(F) * C);
+    if (part * KEY_WARPS * Share::COUNT > length) return;
+
+    const Real* keys = k_cache + cached(layer, b, head, 0);
+    const Real* values = v_cache + cached(layer, b, head, 0);
+    Share share;
+    share.request(keys, values, first, 0, length, lane);
+    wait_for_input(true);
+    share.request(keys, values, first, length, length + 1, lane);
+    float query[VEC], y[VEC], m, l;
+#pragma unroll
+    for (int j = 0; j < VEC; j += 4) {
+        const float4 f =
+            load_fresh(reinterpret_cast<const float4*>(q + b * C + head * HS + lane % Share::LANES * VEC + j));
+        query[j] = f.x, query[j + 1] = f.y, query[j + 2] = f.z, query[j + 3] = f.w;
+    }
+    share.attend(query, BY_LAYER ? scale / (layer + 1) : scale, first, length + 1, lane, m, l, y);
+    store_part<KEY_WARPS>(parts + ((size_t(b) * NH + head) * PARTS + part) * (HS + 4), m, l, y, lane, warp);
+}
+
+// The warps' parts of each of a block's rows, added in their order to the residual stream.
+template <int SPLIT, int THREADS>
+struct Residual
+{
+    float* sums;  // (B, SPLIT, rows)
+    int rows;
+
+    __device__ __forceinline__ float& at(int b, int part, int row) const { return sums[(b * SPLIT + part) * rows + row]; }
+
+    template <class W>
+    __device__ __forceinline__ void add_to(float* x, Matrix<W> matrix, const Real* bias, int layer, int begin) const
+    {
+        for (int i = threadIdx.x; i < B * rows; i += THREADS) {
+            const int b = i / rows, r = i % rows, place = layer * C + begin + r;
+            const float before = load_fresh(x + b * C + begin + r);
+            float sum = at(b, 0, r);
+#pragma unroll
+            for (int part = 1; part < SPLIT; part++) sum += at(b, part, r);
+            x[b * C + begin + r] = before + sum * matrix.row_scale(place) + to_float(bias[place]);
+        }
+    }
+};
+
+template <class W>
+__device__ __forceinline__ void project_streamed(Matrix<W> proj, const W* fc2, const int* lengths, const Real* proj_b,
+                                                 const float* parts, float* x, int layer)
+{
+    extern __shared__ uint4 shared[];
+    using Rows = Stream<W, C, PROJ_SPLIT, PROJ_ROWS, PROJ_SLOTS, PROJ_THREADS>;
+    using At = typename Rows::At;
+    constexpr int KEYS = KEY_WARPS * Keys<KEY_LOADS>::COUNT, PIECE = C / PROJ_SPLIT / 4;
+    float4* ys = Rows::behind(shared);
+    Rows rows;
+    rows.start(proj.weight + size_t(layer) * C * C, C, shared);
+    if (AHEAD >= 1) prefetch_share(fc2 + size_t(layer) * C * F, size_t(C) * F);
+    int active[B];
+#pragma unroll
+    for (int b = 0; b < B; b++) active[b] = load_fresh(lengths + b) / KEYS + 1;
+    wait_for_input(true);
+#pragma unroll
+    for (int b = 0; b < B; b++)
+        for (int f = threadIdx.x; f < C / 4; f += PROJ_THREADS)
+            ys[(b * PROJ_SPLIT + f / PIECE) * At::FLOAT4S + At::slot(f % PIECE)] =
+                merged<PARTS>(parts + (size_t(b) * NH + 4 * f / HS) * PARTS * (HS + 4), active[b], 4 * f % HS);
+    __syncthreads();
+    const Residual<PROJ_SPLIT, PROJ_THREADS> residual = {reinterpret_cast<float*>(ys + B * PROJ_SPLIT * At::FLOAT4S),
+                                                        rows.end - rows.begin};
+    rows.run(ys, [&](int row, int b, float sum) { residual.at(b, warp_id() % PROJ_SPLIT, row - rows.begin) = sum; });
+    __syncthreads();
+    residual.add_to(x, proj, proj_b, layer, rows.begin);
+}
+
+template <class W>
+__device__ __forceinline__ void expand_streamed(Matrix<W> fc, const W* qkv, const Real* ln2_w, const Real* ln2_b,
+                                                const Real* fc_b, const float* x, float* h, int layer, float eps)
+{
+    extern __shared__ uint4 shared[];
+    using Rows = Stream<W, C, 1, FC_ROWS, FC_SLOTS, FC_THREADS>;
+    float4* xs = Rows::behind(shared);
+    Rows rows;
+    BlockNorm<W, FC_THREADS> norm;
+    rows.start(fc.weight + size_t(layer) * F * C, F, shared);
+    if (AHEAD >= 1 && layer + 1 < L) prefetch_share(qkv + size_t(layer + 1) * 3 * C * C, size_t(3) * C * C);
+    norm.request(ln2_w + layer * C, ln2_b + layer * C);
+    wait_for_input(true);
+    norm.run(xs, eps, [&](int b, int f) { return load_fresh(reinterpret_cast<const float4*>(x + b * C) + f); });
+    rows.run(xs, [&](int row, int b, float sum) {
+        const int at = layer * F + row;
+        h[b * F + row] = activate<ACT>(sum * fc.row_scale(at) + to_float(fc_b[at]));
+    });
+}
+
+template <class W>
+__device__ __forceinline__ void contract_streamed(Matrix<W> fc2, const W* head, const Real* fc2_b, const float* h, float* x,
+                                                  int layer)
+{
+    extern __shared__ uint4 shared[];
+    using Rows = Stream<W, F, FC2_SPLIT, FC2_ROWS, FC2_SLOTS, FC2_THREADS>;
+    using At = typename Rows::At;
+    constexpr int PIECE = F / FC2_SPLIT / 4;
+    float4* hs = Rows::behind(shared);
+    Rows rows;
+    rows.start(fc2.weight + size_t(layer) * C * F, C, shared);
+    if (AHEAD >= 1 && layer + 1 == L) prefetch_share(head, min(size_t(V) * C, size_t(HEAD_AHEAD) << 20));
+    wait_for_input(true);
+#pragma unroll
+    for (int b = 0; b < B; b++)
+        for (int f = threadIdx.x; f < F / 4; f += FC2_THREADS)
+            hs[(b * FC2_SPLIT + f / PIECE) * At::FLOAT4S + At::slot(f % PIECE)] =
+                load_fresh(reinterpret_cast<const float4*>(h + b * F) + f);
+    __syncthreads();
+    const Residual<FC2_SPLIT, FC2_THREADS> residual = {reinterpret_cast<float*>(hs + B * FC2_SPLIT * At::FLOAT4S),
+                                                        rows.end - rows.begin};
+    rows.run(hs, [&](int row, int b, float sum) { residual.at(b, warp_id() % FC2_SPLIT, row - rows.begin) = sum; });
+    __syncthreads();
+    residual.add_to(x, fc2, fc2_b, layer, rows.begin);
+}
+
+// Each lane keeps the best of the rows that it finishes; each block reports one for every sequence.
+template <class W>
+__device__ __forceinline__ void head_streamed(Matrix<W> head, const Real* lnf_w, const Real* lnf_b, const float* x,
+                                              float* logits, float* best_value, int* best_index, float eps)
+{
+    extern __shared__ uint4 shared[];
+    constexpr int WARPS = HEAD_THREADS / 32;
+    __shared__ Best winners[B][WARPS];
+    using Rows = Stream<W, C, 1, HEAD_ROWS, HEAD_SLOTS, HEAD_THREADS>;
+    float4* xs = Rows::behind(shared);
+    Rows rows;
+    BlockNorm<W, HEAD_THREADS> norm;
+    rows.start(head.weight, V, shared);
+    norm.request(lnf_w, lnf_b);
+    wait_for_input(true);
+    norm.run(xs, eps, [&](int b, int f) { return load_fresh(reinterpret_cast<const float4*>(x + b * C) + f); });
+    Best best[B];
+#pragma unroll
+    for (int b = 0; b < B; b++) best[b] = {-INFINITY, INT_MAX};
+    rows.run(xs, [&](int row, int b, float sum) {
+        const float logit = sum * head.row_scale(row);
+        logits[size_t(b) * V + row] = logit;
+        best[b] = better(best[b], {logit, row});
+    });
+#pragma unroll
+    for (int b = 0; b < B; b++) {
+        best[b] = warp_best(best[b]);
+        if (lane_id() == 0) winners[b][warp_id()] = best[b];
+    }
+    __syncthreads();
+    for (int b = threadIdx.x; b < B; b += HEAD_THREADS) {
+        Best winner = winners[b][0];
+        for (int w = 1; w < WARPS; w++) winner = better(winner, winners[b][w]);
+        best_value[b * gridDim.x + blockIdx.x] = winner.value;
+        best_index[b * gridDim.x + blockIdx.x] = winner.index;
+    }
+}
+
+// One block a sequence, 128 threads.
+__device__ __forceinline__ void pick_streamed(const float* best_value, const int* best_index, int* next, int groups)
+{
+    __shared__ Best winners[4];
+    const int b = blockIdx.x;
+    wait_for_input(false);
+    Best best = {-INFINITY, INT_MAX};
+    for (int i = threadIdx.x; i < groups; i += 128)
+        best = better(best, {load_fresh(best_value + b * groups + i), load_fresh(best_index + b * groups + i)});
+    best = warp_best(best);
+    if (lane_id() == 0) winners[warp_id()] = best;
+    __syncthreads();
+    if (threadIdx.x == 0) next[b] = better(better(winners[0], winners[1]), better(winners[2], winners[3])).index;
+}
+
+}  // namespace decode
