@@ -11,10 +11,12 @@ import torch
 
 from rung.cuda import emulator
 from rung.cuda.launch import Build, LaunchConfig
+from rung.cuda.launch import load as load_on_gpu
 from rung.cuda.source import kernel_parameters, kernels_in
 
 INCLUDE = str(Path(__file__).parents[1] / "src" / "rung" / "ladders" / "include")
 KINDS = {"int": "i32", "unsigned int": "u32", "long long": "i64", "float": "f32", "double": "f64", "bool": "bool"}
+ON_GPU = False  # set by the test that asks whether the hardware agrees
 needs_compiler = pytest.mark.skipif(emulator.available() is not None, reason=str(emulator.available()))
 Shape = int | tuple[int, ...]
 
@@ -36,12 +38,26 @@ def run(
 ) -> None:
     """Compiles and launches the source's (only) kernel."""
     name = kernel or kernels_in(source)[0]
-    defines = tuple(launch.pop("defines", ()))
     settings = emulator.Settings(order=order, seed=seed, **launch.pop("settings", {}))  # type: ignore[arg-type]
-    module = load(source, kernels=(name,), defines=defines, settings=settings)
+    build = Build(source, "test.cu", (name,), tuple(launch.pop("defines", ())), include=(INCLUDE,))
     parameters = kernel_parameters(source, name, "test.cu")
-    packed = [("pointer" if p.pointer else KINDS[p.ctype], value) for p, value in zip(parameters, args, strict=True)]
-    module.launch(name, LaunchConfig(_three(grid), _three(block), **launch), packed)
+    kinds = ["pointer" if p.pointer else KINDS[p.ctype] for p in parameters]
+    config = LaunchConfig(_three(grid), _three(block), **launch)
+    if ON_GPU:
+        _run_on_gpu(build, name, config, kinds, args)
+    else:
+        module = emulator.load(build, settings=settings)
+        module.launch(name, config, list(zip(kinds, args, strict=True)))
+
+
+def _run_on_gpu(build: Build, name: str, config: LaunchConfig, kinds: list[str], args: tuple[Any, ...]) -> None:
+    moved = [a.cuda() if isinstance(a, torch.Tensor) else a for a in args]
+    module = load_on_gpu(build)
+    module.prepare(name, config)
+    module.launch(name, config, list(zip(kinds, moved, strict=True)))
+    for here, there in zip(args, moved, strict=True):
+        if isinstance(here, torch.Tensor):
+            here.copy_(there)
 
 
 def orders() -> Iterator[dict[str, Any]]:

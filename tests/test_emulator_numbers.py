@@ -54,6 +54,10 @@ def test_rounding_is_torchs_for_every_pattern(
         from rung.cuda.emulator import toolchain
 
         monkeypatch.setattr(toolchain, "machine_flags", lambda: ())
+    convert_all(ctype, dtype)
+
+
+def convert_all(ctype: str, dtype: torch.dtype) -> None:
     x = difficult_floats()
     out = torch.empty(x.numel(), dtype=dtype)
     run(
@@ -186,7 +190,8 @@ def test_conversions_to_integers_round_and_clamp() -> None:
 
 def test_math_functions_and_overloads() -> None:
     source = """
-    __global__ void k(const float* x, float* out, int n) {
+    #include "rung.cuh"
+    extern "C" __global__ void k(const float* x, float* out, int n) {
         int i = threadIdx.x; float v = x[i], p = fabsf(v) + 0.1f; float* o = out + i;
         o[0] = __expf(v); o[n] = exp(v); o[2 * n] = exp2f(v); o[3 * n] = __logf(p); o[4 * n] = rsqrtf(p);
         o[5 * n] = tanhf(v); o[6 * n] = erff(v); o[7 * n] = __fdividef(v, p); o[8 * n] = max(v, 0.0f); o[9 * n] = fminf(v, NAN);

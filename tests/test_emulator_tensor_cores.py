@@ -106,27 +106,28 @@ WMMA = """
 #include <mma.h>
 using namespace nvcuda;
 extern "C" __global__ void k(const STORED* a, const STORED* b, const float* c, float* d) {
-    wmma::fragment<wmma::matrix_a, M, N, K, TYPE, wmma::LA> fa;
-    wmma::fragment<wmma::matrix_b, M, N, K, TYPE, wmma::LB> fb;
-    wmma::fragment<wmma::accumulator, M, N, K, float> fc, start;
+    wmma::fragment<wmma::matrix_a, TILE_M, TILE_N, TILE_K, TYPE, wmma::LA> fa;
+    wmma::fragment<wmma::matrix_b, TILE_M, TILE_N, TILE_K, TYPE, wmma::LB> fb;
+    wmma::fragment<wmma::accumulator, TILE_M, TILE_N, TILE_K, float> fc, start;
     wmma::fill_fragment(fc, 1.0f);
     wmma::load_matrix_sync(fa, a, LDA);
     wmma::load_matrix_sync(fb, b, LDB);
-    wmma::load_matrix_sync(start, c, N, wmma::mem_row_major);
+    wmma::load_matrix_sync(start, c, TILE_N, wmma::mem_row_major);
     for (int i = 0; i < fa.num_elements; i++) fa.x[i] = ROUND(fa.x[i]);
     for (int i = 0; i < fb.num_elements; i++) fb.x[i] = ROUND(fb.x[i]);
     for (int i = 0; i < fc.num_elements; i++) fc.x[i] = fc.x[i] - 1.0f + 2.0f * start.x[i];
     wmma::mma_sync(fc, fa, fb, fc);
-    wmma::store_matrix_sync(d, fc, M, wmma::mem_col_major);
+    wmma::store_matrix_sync(d, fc, TILE_M, wmma::mem_col_major);
 }"""
 TILES = [(16, 16, 16), (32, 8, 16), (8, 32, 16)]
+TF32_TILE = ((16, 16, 8), "wmma::precision::tf32", torch.float32)
 
 
 @pytest.mark.parametrize("la", ["row_major", "col_major"])
 @pytest.mark.parametrize("lb", ["row_major", "col_major"])
 @pytest.mark.parametrize(
     ("shape", "ctype", "dtype"),
-    [*((s, c, d) for s in TILES for c, d in SIXTEEN), ((16, 16, 8), "wmma::precision::tf32", torch.float32)],
+    [*((s, c, d) for s in TILES for c, d in SIXTEEN), TF32_TILE],
 )
 def test_wmma_multiplies(la: str, lb: str, shape: tuple[int, int, int], ctype: str, dtype: torch.dtype) -> None:
     m, n, k = shape
@@ -134,7 +135,7 @@ def test_wmma_multiplies(la: str, lb: str, shape: tuple[int, int, int], ctype: s
     a, b, c = torch.randn(m, k).to(dtype), torch.randn(k, n).to(dtype), torch.randn(m, n)
     d = torch.zeros(n, m)
     stored = "float" if is_tf32 else ctype
-    defines = {"M": m, "N": n, "K": k, "TYPE": ctype, "STORED": stored, "LA": la, "LB": lb}
+    defines = {"TILE_M": m, "TILE_N": n, "TILE_K": k, "TYPE": ctype, "STORED": stored, "LA": la, "LB": lb}
     defines |= {"LDA": k if la == "row_major" else m, "LDB": n if lb == "row_major" else k}
     defines |= {"ROUND": "wmma::__float_to_tf32" if is_tf32 else ""}
     run(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import uuid
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -42,7 +43,7 @@ def test_a_kernel_is_compiled_once_and_anew_when_anything_changes(
 ) -> None:
     header = tmp_path / "number.h"
     header.write_text("#define TWICE 2\n")
-    source = '#include "number.h"\n' + SOURCE.replace("NUMBER", "NUMBER * TWICE")
+    source = f'#include "number.h"  // {uuid.uuid4()}\n' + SOURCE.replace("NUMBER", "NUMBER * TWICE")
     compiled: list[str] = []
     run = toolchain.run
 
