@@ -361,3 +361,59 @@ def test_too_many_configurations_want_a_sample(tmp_path: Path) -> None:
     with pytest.raises(RungError, match="40,000 configurations; draw some with --random"):
         lab.configurations(one)
     assert len(lab.configurations(one, sample=5)) == 5
+
+
+def test_configurations_race_the_default_in_their_batch_and_are_told_apart(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from rung.lab import bench
+
+    about = subject()
+    asked: list[list[lab.Tuning]] = []
+
+    def race(chosen: Any, **given: Any) -> list[bench.Row]:
+        tunings_ = [given["tunings"][r.full_name] for r in chosen]
+        assert len({r.full_name for r in chosen}) == len(chosen)
+        asked.append(tunings_)
+        rows = []
+        for one, tuning in zip(chosen, tunings_, strict=True):
+            row = bench.Row("layernorm", one.full_name, "cuda", "f32", "b8t1024", {}, one.digest, tuning)
+            row.cold_us = 10.0 + tuning["BLOCK"] / 64
+            if tuning["BLOCK"] == 512:
+                row.verdict, row.reason, row.cold_us = "failed", "wrong", None
+            rows.append(row)
+        return rows
+
+    monkeypatch.setattr(bench, "bench", race)
+    monkeypatch.setattr(measures, "_alive", lambda: True)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    measure = measures.Timed()
+    default = about.rung.tuned(None)
+    batch = [{"BLOCK": 64, "STREAM": 1}, {"BLOCK": 512, "STREAM": 1}, default]
+    outcomes = list(measure(about, batch, 0.1))
+    assert asked == [[default, batch[0], batch[1]]]
+    assert [o.verdict for o in outcomes] == ["ok", "failed", "ok"]
+    assert outcomes[0].figures["ratio"] == pytest.approx(11 / 12)
+    assert outcomes[0].figures["registers"] > 0 and outcomes[0].figures["threads"] == 64
+    assert outcomes[2].figures["ratio"] == 1.0
+
+
+def test_when_the_gpus_context_is_lost_the_first_that_failed_is_the_culprit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from rung.lab import bench
+
+    about = subject()
+    batch = [{"BLOCK": b, "STREAM": 0} for b in (64, 96, 192)]
+
+    def race(chosen: Any, **given: Any) -> list[bench.Row]:
+        rows = [bench.Row("layernorm", r.full_name, "cuda", "f32", "", {}, "", {}) for r in chosen]
+        for row in rows[2:]:
+            row.verdict, row.reason = "failed", "illegal memory access"
+        return rows
+
+    monkeypatch.setattr(bench, "bench", race)
+    monkeypatch.setattr(measures, "_alive", lambda: False)
+    with pytest.raises(lab.Culprit) as lost:
+        list(measures.Timed()(about, batch, 0.1))
+    assert lost.value.tuning == batch[1] and lost.value.reason == "illegal memory access"

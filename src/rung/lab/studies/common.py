@@ -41,6 +41,7 @@ class Found:
     y_label: str = ""
     log_x: bool = True
     log_y: bool = True
+    more: dict[str, Found] = field(default_factory=dict)  # further tables and charts of the same study
 
     @property
     def drawable(self) -> bool:
@@ -121,7 +122,7 @@ class Gpu:
                 seconds=0.06 if self.quick else seconds,
                 warm=False,
             ) if running else []  # fmt: skip
-        except (torch.cuda.OutOfMemoryError, RungError) as error:
+        except (RungError, RuntimeError) as error:  # out of memory, mostly
             return {r.full_name: Time(None, str(error).splitlines()[0][:120]) for r in chosen}
         finally:
             gc.collect()
@@ -155,7 +156,7 @@ class Gpu:
             call.run()
             torch.cuda.synchronize()
             return torch.cuda.max_memory_allocated() - before
-        except (RungError, torch.cuda.OutOfMemoryError):
+        except (RungError, RuntimeError):
             return None
         finally:
             gc.collect()
