@@ -44,12 +44,15 @@ def profile(
     from rung.cli.check import parse_tuning
     from rung.cli.sweep import subject_of
     from rung.lab import profile as lab
+    from rung.lab import results
 
-    subject = subject_of(rung, file, shape, dtype)
-    reports = [lab.profile(subject, parse_tuning(tune))]
+    subject, tuning = subject_of(rung, file, shape, dtype), parse_tuning(tune)
+    reports = [lab.profile(subject, tuning)]
+    results.append(lab.as_result(subject, tuning, reports[0]))
     if vs is not None:
         other = subject_of(vs, None, shape or subject.shape, dtype or subject.dtype.name)
         reports.append(lab.profile(other))
+        results.append(lab.as_result(other, None, reports[1]))
     if json:
         console.print_json([r.as_json() for r in reports])
     else:

@@ -129,6 +129,22 @@ class Report:
         return {**asdict(self), "dram_bytes": self.dram_bytes, "seconds": self.seconds}
 
 
+def as_result(subject: Subject, tuning: Mapping[str, int] | None, report: Report) -> dict[str, Any]:
+    """The profile as the results store keeps it; the roofline places the rung by its counted bytes."""
+    from rung.lab import machine
+
+    rung = subject.rung
+    return {
+        "kind": "profile",
+        "operation": rung.operation.name,
+        "digest": rung.digest,
+        "values": dict(subject.values),
+        "tuning": rung.tuned(tuning),
+        **report.as_json(),
+        "machine": machine.facts(),
+    }
+
+
 def profile(subject: Subject, tuning: Mapping[str, int] | None = None) -> Report:
     """Check the rung at the shape and profile one launch of it, in a process of its own."""
     import torch

@@ -82,7 +82,7 @@ def _counted(row: Mapping[str, Any], profiles: Sequence[Result]) -> float | None
     return float(newest["dram_bytes"]) if newest else None
 
 
-def chart(placed: Sequence[Placed], limits: Limits, *, title: str = "", width: float = 760, height: float = 480) -> str:
+def chart(placed: Sequence[Placed], limits: Limits, *, title: str = "", width: float = 760, least: float = 480) -> str:
     """The chart; points are named by rung, and by ladder, number format and shape where those differ."""
     dtypes = list(dict.fromkeys(p.dtype for p in placed))
     names = _names(placed)
@@ -102,7 +102,7 @@ def chart(placed: Sequence[Placed], limits: Limits, *, title: str = "", width: f
         title=title or f"Roofline on an {limits.gpu}",
         description=_told(placed, lines),
         width=width,
-        height=height,
+        height=max(least, 150 + 14.5 * len(placed)),
     )
 
 

@@ -87,8 +87,7 @@ def _panel(ladder: Ladder, found: Figures, dtype: str) -> str:
     roof = ""
     if placed and found.limits.flops.get(dtype):
         title = f"Roofline of {ladder.operation.name} in {dtype} at {shape}"
-        height = max(380.0, 120 + 15.0 * len(placed))
-        drawn = roofline.chart(placed, found.limits, title=title, width=440, height=height)
+        drawn = roofline.chart(placed, found.limits, title=title, width=440, least=380)
         roof = (
             f'<figure class="chart">{drawn}'
             "<figcaption>Each rung under the ceilings; intensity by the cost model.</figcaption></figure>"
