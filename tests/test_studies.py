@@ -185,7 +185,7 @@ def test_the_chasing_kernels_compile_for_a_gpu_and_keep_their_loads() -> None:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="here is a GPU")
-@pytest.mark.parametrize("name", [n for n in studies.STUDIES if n != "precision"])
+@pytest.mark.parametrize("name", [n for n in studies.STUDIES if n not in ("precision", "attention")])
 def test_without_a_gpu_no_time_is_made_up(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["study", name])

@@ -19,10 +19,21 @@ def study(
     chart: Annotated[Path | None, typer.Option(help="The SVG file to write (default: study-NAME.svg here).")] = None,
     no_chart: Annotated[bool, typer.Option("--no-chart", help="Write no file.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print the study as JSON.")] = False,
+    n: Annotated[list[int] | None, typer.Option("--n", help="attention: rows of the sequence (repeatable).")] = None,
+    d: Annotated[int | None, typer.Option("--d", help="attention: width of a head (64).")] = None,
+    heads: Annotated[int | None, typer.Option(help="attention: how many heads (1).")] = None,
+    causal: Annotated[bool, typer.Option("--causal", help="attention: no row sees a later one.")] = False,
+    data: Annotated[Path | None, typer.Option(help="attention: a folder to keep q, k, v in, and reload them.")] = None,
+    seed: Annotated[int | None, typer.Option(help="attention: of the random numbers (0).")] = None,
+    mpi: Annotated[bool, typer.Option("--mpi", help="attention: over MPI ranks too; starts them, or is one.")] = False,
+    ranks: Annotated[list[int] | None, typer.Option(help="attention: how many ranks (1 and 2; repeatable).")] = None,
+    threads: Annotated[int | None, typer.Option(help="attention: of each rank (1).")] = None,
+    patience: Annotated[float | None, typer.Option(help="attention: seconds a rank waits for another (60).")] = None,
 ) -> None:
     """Questions about GPUs that one figure cannot answer: a table, a chart and a sentence each.
 
     Examples: rung study · rung study softmax · rung study waves --quick --chart waves.svg
+    rung study attention --n 256 --n 1024 --mpi --ranks 1 --ranks 4 --data qkv
     """
     from rung.lab import machine, studies
     from rung.lab.studies.common import Gpu
@@ -33,24 +44,45 @@ def study(
         return
     if name == "all" and chart is not None:
         raise RungError("--chart names one file; leave it out with `all`, and each study writes its own.")
+    wanted = {
+        "n": n and tuple(n),
+        "d": d,
+        "heads": heads,
+        "causal": causal or None,
+        "data": data,
+        "seed": seed,
+        "mpi": mpi or None,
+        "ranks": ranks and tuple(ranks),
+        "threads": threads,
+        "patience": patience,
+    }
+    given = {key: value for key, value in wanted.items() if value is not None and value != ()}
+    if given and name != "attention":
+        raise RungError(f"--{next(iter(given))} is an option of `rung study attention` only.")
     answers = []
     for one in studies.STUDIES if name == "all" else [name]:
-        found = studies.run(one, Gpu(quick=quick, tell=lambda text: console.note(f"  {text}")))
+        found = studies.run(one, Gpu(quick=quick, tell=lambda text: console.note(f"  {text}")), **given)
         row = studies.as_result(one, found, machine.facts())
         studies.keep(one, found, machine.facts())
-        path = chart or Path(f"study-{one}.svg")
-        drawn = found.drawable and not no_chart
-        if drawn:
-            write_svg(found.svg(), path)
         answers.append(row)
-        if not json:
-            print(f"{found.title}\n")
-            console.table(found.columns, found.rows, right=[c for c in found.columns if _number(c)])
-            print(f"\n{found.finding}")
-            print(f"Chart: {path}\n" if drawn else "")
+        for part, each in {"": found, **found.more}.items():
+            path = _chart_path(chart or Path(f"study-{one}.svg"), part)
+            drawn = each.drawable and not no_chart
+            if drawn:
+                write_svg(each.svg(), path)
+            if not json:
+                print(f"{each.title}\n")
+                console.table(each.columns, each.rows, right=[c for c in each.columns if _number(c)])
+                print(f"\n{each.finding}")
+                print(f"Chart: {path}\n" if drawn else "")
     if json:
         console.print_json(answers if name == "all" else answers[0])
 
 
+def _chart_path(path: Path, part: str) -> Path:
+    return path.with_stem(f"{path.stem}-{part}") if part else path
+
+
 def _number(column: str) -> bool:
-    return column in ("N", "M", "tiles", "waves") or column.endswith(("us", "ns", "TFLOP/s"))
+    whole = ("N", "M", "tiles", "waves", "ranks", "speed-up", "error")
+    return column in whole or column.endswith(("us", "ns", "ms", "TFLOP/s"))

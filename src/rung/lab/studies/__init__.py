@@ -14,6 +14,7 @@ STUDIES = {
     "waves": ("waves", "What does the last, half-empty wave of blocks cost a matrix product?"),
     "vocab": ("vocab", "Why are 50304 columns faster than 50257?"),
     "softmax": ("softmax", "What does a tree gain over one thread a row, for rows of 256 to 8192?"),
+    "attention": ("attention", "Attention from sequential C++ to CUDA and MPI: what did each step gain?"),
     "attention-scaling": ("attention_scaling", "Time and peak memory as the context grows."),
     "memory-latency": ("memory_latency", "How far away are shared memory, L1, L2 and global memory?"),
     "fusion": ("fusion", "What does it gain to fuse one kernel into another?"),
@@ -21,12 +22,12 @@ STUDIES = {
 }
 
 
-def run(name: str, lab: Lab) -> Found:
-    """Carry out one study."""
+def run(name: str, lab: Lab, **options: Any) -> Found:
+    """Carry out one study; `options` are those that its module takes."""
     if name not in STUDIES:
         raise RungError(f"there is no study {name!r}; there are {', '.join(STUDIES)}.")
     module = importlib.import_module(f"rung.lab.studies.{STUDIES[name][0]}")
-    found: Found = module.run(lab)
+    found: Found = module.run(lab, **options)
     return found
 
 
@@ -48,6 +49,7 @@ def as_result(name: str, found: Found, machine: dict[str, Any]) -> dict[str, Any
         "series": [{"label": s.label, "points": [list(p) for p in s.points], "dashed": s.dashed} for s in found.series],
         "axes": {"x": found.x_label, "y": found.y_label, "log_x": found.log_x, "log_y": found.log_y},
         "machine": machine,
+        **({"more": {part: as_result(name, f, machine) for part, f in found.more.items()}} if found.more else {}),
     }
 
 

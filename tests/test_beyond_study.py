@@ -1,0 +1,128 @@
+"""`rung study attention`: what it measures, keeps, reloads, refuses, and says of what it leaves out."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from rung.beyond import contestants, data, launch
+from rung.beyond.contestants import Measured
+from rung.cli import main
+from rung.lab import results
+from rung.lab.studies import attention
+
+without_mpi = launch.available()
+SOURCE = str(Path(__file__).parent.parent / "src")
+
+
+@pytest.fixture(autouse=True)
+def apart(tmp_path, monkeypatch):
+    monkeypatch.setenv("RUNG_RESULTS", str(tmp_path / "results.jsonl"))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [SOURCE, os.environ.get("PYTHONPATH")])))
+    monkeypatch.chdir(tmp_path)
+
+
+def study(*words):
+    with pytest.raises(SystemExit) as ended:
+        main(["study", "attention", *words])
+    return ended.value.code
+
+
+@pytest.mark.skipif(without_mpi is not None, reason=str(without_mpi))
+def test_over_ranks_it_gives_tables_charts_and_a_row(tmp_path, capsys):
+    assert (
+        study("--n", "64", "--n", "96", "--mpi", "--ranks", "1", "--ranks", "2", "--data", "kept", "--causal")
+        == 0
+    )
+    out = capsys.readouterr().out
+    for name in ("sequential C++", "vectorised C++, 1 thread", "MPI ring, 1 rank", "MPI ring, 2 ranks"):
+        assert name in out
+    assert "the ring over several GPUs" in out.partition("Left out:")[2]
+    assert "CUDA, tree softmax" in out.partition("Left out:")[2] or torch.cuda.is_available()
+    for part in ("", "-speedup", "-strong", "-weak"):
+        assert (tmp_path / f"study-attention{part}.svg").read_text().startswith("<svg")
+    (row,) = results.read(tmp_path / "results.jsonl")
+    assert {"speedup", "strong", "weak"} <= set(row["more"])
+    assert [r[0] for r in row["more"]["strong"]["rows"]][-1] == 64
+    kept = data.load(tmp_path / "kept" / data.file_name(64, 64, 1), (1, 64, 64))
+    assert (kept == data.generate(64, 64, 1, seed=0)).all()
+
+
+@pytest.mark.skipif(without_mpi is not None, reason=str(without_mpi))
+def test_a_running_job_is_joined(tmp_path, capsys):
+    program = tmp_path / "rank.py"
+    program.write_text(
+        "import sys\nfrom rung.cli import main\nmain(['study', 'attention', '--n', '64', '--mpi', '--json', '--no-chart'])"
+    )
+    found = json.loads(launch.run([str(program)], 2, limit=60))  # one document: only one rank speaks
+    assert "MPI ring, 2 ranks" in [row[1] for row in found["rows"]]
+
+
+def test_without_a_gpu_and_without_ranks_both_are_named(capsys):
+    assert study("--n", "33", "--json", "--no-chart") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert "MPI (ask for it by --mpi)" in found["finding"]
+    assert found["rows"][0][1] == contestants.SEQUENTIAL and found["rows"][0][5] == "1.00x"
+    assert {row[0] for row in found["rows"]} == {33}
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("--n", "0"), "--n, --d and --heads are at least 1."),
+        (("--n", "8", "--ranks", "0"), "--ranks, --threads and --patience are positive."),
+        pytest.param(
+            ("--n", "4", "--mpi", "--ranks", "9"),
+            "9 ranks are more than the 4 rows of the sequence",
+            marks=pytest.mark.skipif(without_mpi is not None, reason=str(without_mpi)),
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused(words, sentence, capsys):
+    assert study(*words) == 2
+    assert sentence in capsys.readouterr().err
+
+
+def test_data_of_another_shape_is_refused(tmp_path, capsys):
+    data.load_or_make(tmp_path, 9, 64, 1, seed=0)
+    (tmp_path / data.file_name(9, 64, 1)).rename(tmp_path / data.file_name(10, 64, 1))
+    assert study("--n", "10", "--data", str(tmp_path)) == 2
+    assert "q is float32 (1, 9, 64), and float32 (1, 10, 64) is asked for" in capsys.readouterr().err
+
+
+def test_where_mpi_is_missing_that_is_said(monkeypatch, capsys):
+    monkeypatch.setattr(launch, "available", lambda: "mpi4py is not installed; do so.")
+    assert study("--n", "8", "--mpi") == 2
+    assert "mpi4py is not installed" in capsys.readouterr().err
+
+
+def test_options_of_this_study_are_refused_by_others(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["study", "waves", "--heads", "2"])
+    assert ended.value.code == 2
+    assert "--heads is an option of `rung study attention` only" in capsys.readouterr().err
+
+
+def test_a_wrong_result_has_no_time(monkeypatch):
+    qkv = data.generate(20, 8, 1, 0)
+    right = contestants.truth(qkv, causal=False)
+    measured = contestants.sequential(qkv, right * 1.001, causal=False, limit=0.0)
+    assert measured.computing is None and "wrong: off by" in measured.reason
+    assert contestants.sequential(qkv, right, causal=False, limit=0.0).computing is not None
+
+
+def test_softmax_times_stand_beside_the_sources():
+    linear, tree = attention.LINEAR, attention.TREE
+    by = {
+        (name, n): Measured(n, name, 1.0, 1.0, seconds)
+        for n in (256, 8192)
+        for name, seconds in ((linear, 6e-4), (tree, 1e-4 if n == 256 else 2e-4))
+    }
+    found = attention.softmax(by, [256, 8192])
+    assert found.rows == [
+        (256, "0.600", "0.100", "6.00x", "5.00x"),
+        (8192, "0.600", "0.200", "3.00x", "1.80x"),
+    ]
+    assert "6.00x at 256, 3.00x at 8192" in found.finding
