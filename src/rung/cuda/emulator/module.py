@@ -38,7 +38,7 @@ class Settings:
     order: Order = "forward"
     seed: int = 0
     poison: bool = True  # shared memory holds NaNs at the start of every block
-    seconds: float = 60.0  # a launch that runs longer is stopped
+    seconds: float = 60.0  # without any thread that ends, and the launch is stopped
     check_races: bool = False  # every access to shared memory is looked at; several times slower
 
 

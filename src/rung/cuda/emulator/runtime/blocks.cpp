@@ -9,6 +9,7 @@ namespace rung_emulator {
 
 unsigned resident;
 Meeting grid_meeting;
+unsigned long ended;
 
 namespace {
 
@@ -24,6 +25,7 @@ void thread_main()
     me.copies.committed++;
     finish_copies(me, 0);
     me.state = State::Done;
+    ended++;
     me.turn->ready--;
     me.warp->alive &= ~(1u << me.lane);
     block.alive--;

@@ -111,13 +111,13 @@ void on_signal(int number, siginfo_t* info, void* context)
     abandon();
 }
 
-// A thread that has run long without meeting others is taken to be spinning and made to let them run; a launch that has
-// run too long is stopped. The handler runs on the fiber's own stack, so that it can turn to another fiber.
+// A thread that has run long without meeting others is taken to be spinning and made to let them run; a launch in which
+// no thread has ended for long is stopped. The handler runs on the fiber's own stack, so that it can turn to another fiber.
 constexpr int TICK_MILLISECONDS = 10, PATIENCE = 5;
-unsigned long switches_before;
+unsigned long switches_before, ended_before;
 int ticks_alone;
 int tick_signal() { return SIGRTMAX - 3; }
-double started;
+double alive_at;
 
 double now()
 {
@@ -130,15 +130,17 @@ void on_tick(int, siginfo_t*, void* context)
 {
     if (!running || !pthread_equal(pthread_self(), launching)) return;
     const char* at = reinterpret_cast<const char*>(program_counter(context));
+    if (ended != ended_before) alive_at = now();
+    ended_before = ended;
     ticks_alone = switches == switches_before ? ticks_alone + 1 : 0;
     switches_before = switches;
     if (at < code || at >= code_end || meeting_lanes) return;  // never in the middle of the runtime or of libc
     if (running->state != State::Ready) return;  // in a collective function, which the runtime has called
-    if (now() - started > launch->seconds) {
+    if (now() - alive_at > launch->seconds) {
         report->counter = (unsigned long long)at;
         char text[1000];
         describe_waiting(*running->block, text, sizeof text);
-        fault(FaultKind::Deadlock, "ran for %.0f seconds without an end (does it wait for a thread that cannot run?): %s",
+        fault(FaultKind::Deadlock, "no thread has ended for %.1f seconds (do they wait for one that cannot run?): %s",
               launch->seconds, text);
     }
     if (ticks_alone < PATIENCE) return;
@@ -166,7 +168,7 @@ struct Guarded  // signal handlers stand for the duration of a launch
         action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
         for (int i = 0; i < COUNT; i++) sigaction(CAUGHT[i], &action, &before[i]);
 
-        started = now();
+        alive_at = now();
         action.sa_sigaction = on_tick;
         action.sa_flags = SA_SIGINFO | SA_NODEFER | SA_RESTART;
         sigaction(tick_signal(), &action, &old_tick);

@@ -19,7 +19,7 @@ struct Launch
     unsigned seed;
     int poison;
     int races;       // the kernel was compiled to tell its accesses, and they are to be checked
-    double seconds;  // a launch that runs longer is stopped
+    double seconds;  // without any thread that ends: the launch is then stopped
 };
 
 struct Report

@@ -100,6 +100,7 @@ extern Thread* running;  // null while the scheduler itself runs
 extern SharedMemory shared;
 extern const char *code, *code_end;  // the kernel's library in memory
 extern unsigned long switches;         // from thread to thread, so far
+extern unsigned long ended;            // threads, so far
 extern volatile bool meeting_lanes;    // kernel code runs on behalf of a whole warp
 
 extern unsigned resident;     // blocks that run together
