@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -315,10 +316,18 @@ def test_a_file_that_is_not_ours_is_refused_before_anything_is_measured(
     assert path.read_text() == '{"milk": 2}\n'
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full to stand for a full disk")
-def test_a_full_disk_ends_the_sweep_in_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
-    assert rung("sweep", "bias/02", "--measure", "compiler", "-o", "/dev/full") == 2
-    assert "/dev/full cannot be written" in capsys.readouterr().err
+def test_a_full_disk_ends_the_sweep_in_one_sentence_and_keeps_whole_rows(tmp_path: Path) -> None:
+    store = tmp_path / "rows.jsonl"
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (5000, before[1]))  # files of this process end here
+    try:
+        with pytest.raises(RungError, match=r"rows\.jsonl cannot be written"):
+            sweep(store)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    kept = list(results.read(store))
+    assert 1 <= len(kept) < 14 and store.read_bytes().endswith(b"\n")
+    assert sweep(store).resumed == len(kept)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="here is a GPU")
