@@ -177,6 +177,8 @@ def _named(row: Result) -> Result:
 
 
 def _bytes(path: Path) -> bytes:
+    if not path.is_file():  # a device may never end
+        raise RungError(f"{path} is not a file; results are kept in one.")
     try:
         return path.read_bytes()
     except OSError as error:
