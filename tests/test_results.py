@@ -169,6 +169,17 @@ def test_both_formats_are_read_alike(tmp_path: Path, store: Path) -> None:
     assert {r["cold_us"] for r in results.load(tmp_path)} == {80.0}
 
 
+def test_documents_of_another_kind_may_lie_in_a_folder_of_results(tmp_path: Path) -> None:
+    document(tmp_path / "bench.json", [row("gelu/naive", 80.0)])
+    (tmp_path / "check.json").write_text('{"device": "a GPU", "reports": []}')
+    (tmp_path / "other.json").write_text(json.dumps({"machine": MACHINE, "rows": [{"section": "decode"}]}))
+    (tmp_path / "climb.json").write_text(json.dumps({"model": "gpt2", "new_tokens": 8, "machine": MACHINE, "rows": []}))
+    results.append({"kind": "study", "study": "waves", "columns": ["N"], "rows": [[1]]}, tmp_path / "one.jsonl")
+    assert [r["kind"] for r in results.load(tmp_path)] == ["bench", "climb", "study"]
+    with pytest.raises(RungError, match=r"other.json is not a file of rung's results"):
+        results.load(tmp_path / "other.json")
+
+
 def rung(*words: str, store: Path) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": SOURCES, "RUNG_RESULTS": str(store)}
     return subprocess.run(

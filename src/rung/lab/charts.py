@@ -389,8 +389,8 @@ def curves(
     xs = [p[0] for s in series for p in s.points]
     ys = [p[1] for s in series for p in s.points if p[1] is not None]
     left, right, bottom = 56.0, width - 14, height - 44
-    legend, top = _legend_rows(series, width), 0.0
-    top = 12 + 18 * len(legend)
+    legend = _legend_rows(series, width)
+    top = 30 + 18 * len(legend)
     canvas = Canvas(width, height)
     if log_x and min(xs) > 0:
         x = Scale(min(xs) / 1.08, max(xs) * 1.08, left, right)
@@ -408,7 +408,7 @@ def curves(
         canvas.line(x(tick), bottom, x(tick), bottom + 4, "muted")
         canvas.text(x(tick), bottom + 18, tick_text(tick), colour="muted", size=12, anchor="middle")
     canvas.text(right, bottom + 36, x_label, colour="muted", size=12, anchor="end")
-    canvas.text(left, bottom + 36, y_label, colour="muted", size=12)
+    canvas.text(4, top - 10, y_label, colour="muted", size=12)
     for number, line in enumerate(legend):
         at = left
         for one in line:

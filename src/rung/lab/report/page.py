@@ -15,7 +15,7 @@ from rung.lab import charts, climb
 from rung.lab.figures import Figures, Ladder, percent, time_text
 from rung.lab.inspect import Row
 from rung.lab.report import ladder as ladder_page
-from rung.lab.report.markup import clean_svg, prose, table, text
+from rung.lab.report.markup import clean_svg, prose, scrolled, table, text
 
 HERE = Path(__file__).parent
 SECTIONS = (("model", "The whole model"), ("studies", "Studies"), ("machine", "The machine"))
@@ -156,7 +156,8 @@ def _model(found: Figures | None) -> str:
         from rung.lab import generation
 
         columns = ("step", "dtype", "tokens/s", "vs before", "of bandwidth", "KL")
-        picture = f'<figure class="chart wide">{generation.chart(climbed)}</figure>'
+        drawn = scrolled(generation.chart(climbed), f"chart of {name}")
+        picture = f'<figure class="chart wide">{drawn}</figure>'
         parts.append(
             f"<h2>{text(name)}</h2>{picture}"
             + table(columns, lines, numbers=(2, 3, 4, 5), label=f"the climb of {name}")
@@ -173,17 +174,23 @@ def _studies(found: Figures | None) -> str:
         made = row.get("table") or row
         columns = [str(c) for c in made.get("columns", [])]
         cells = [[text(_number(v)) for v in line] for line in made.get("rows", [])]
-        numbers = list(range(1, len(columns)))
         picture = clean_svg(str(row["svg"])) if row.get("svg") else _curves(row)
         parts.append(
             f'<article class="study" id="study-{text(name)}"><h2>{text(row.get("title") or name)}</h2>'
             f"<p>{prose(str(row.get('finding', '')))}</p>"
             + (f'<figure class="chart">{picture}</figure>' if picture else "")
-            + (table(columns, cells, numbers=numbers, label=f"study {name}") if columns and cells else "")
+            + (_study_table(name, columns, cells) if columns and cells else "")
             + "</article>"
         )
     body = "".join(parts) or "<p>No study has been run here yet; <code>rung study --help</code> lists them.</p>"
     return f'<section class="page" id="studies"><h1 tabindex="-1">Studies</h1>{body}</section>\n'
+
+
+def _study_table(name: str, columns: list[str], cells: list[list[str]]) -> str:
+    shown = table(columns, cells, numbers=list(range(1, len(columns))), label=f"study {name}")
+    if len(cells) <= 12:
+        return shown
+    return f"<details><summary>All {len(cells)} rows</summary>{shown}</details>"
 
 
 def _curves(row: Mapping[str, Any]) -> str:
