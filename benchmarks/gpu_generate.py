@@ -5,8 +5,9 @@
 Weights are random (drawn as transformers draws them), the same for both sides. Each section stands for
 itself: one that fails is reported with its reason, and the others go on. A table comes last.
 
-Sections: checks (decode rungs against float64), parts (time of each kernel), tune (a descent over the
-launch parameters), agree (logits and greedy text against transformers in float32), single (batch 1),
+Sections: race (which rung is best), tune (a descent over the launch parameters), checks (against float64),
+parts (time of each kernel), rungs (the whole ladder), agree (logits and greedy text against transformers in
+float32), single (batch 1),
 context (speed at 50 and at 1000 tokens), batch (64 and 256), sampling (what choosing costs), prefill, peers
 (transformers on the same work).
 """
@@ -14,6 +15,7 @@ context (speed at 50 and at 1000 tokens), batch (64 and 256), sampling (what cho
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 import gc
 import json
@@ -28,69 +30,58 @@ from typing import Any
 import torch
 
 from rung import catalogue
-from rung.dtypes import dtype as named_dtype
+from rung.gpt2 import random_model
 from rung.gpt2.config import Config
 from rung.gpt2.gpu.engine import DTYPES, Engine
 from rung.gpt2.gpu.operands import dims
+from rung.gpt2.random_model import SIZES, config_of
 from rung.gpt2.sampling import Sampling
-from rung.gpt2.weights import Layer, Linear, Norm, Weights
+from rung.gpt2.weights import Weights
 from rung.lab import check as lab_check
 from rung.lab import machine
 
 PROMPT = 8
 NEW = 512
 BANDWIDTH = 4.3e12
-SIZES = {
-    "gpt2": (12, 768, 12),
-    "gpt2-medium": (24, 1024, 16),
-    "gpt2-large": (36, 1280, 20),
-    "gpt2-xl": (48, 1600, 25),
-}
 TORCH = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+# Which rungs may serve which number format, and few sequences or many.
+CANDIDATES = {"int8": ("8", "11"), "float32": ("6", "10"), "bfloat16": ("6", "10")}
+SINGLE = (("gpt2", "bfloat16"), ("gpt2", "float32"), ("gpt2", "int8"), ("gpt2-xl", "bfloat16"), ("gpt2-xl", "int8"))
+# Settings of the streamed rungs that are worth a look at once; `tune` goes on from the best.
+ONE_ROUND = {
+    "QKV_THREADS": 192,
+    "QKV_ROWS": 3,
+    "QKV_SLOTS": 1,
+    "FC_ROWS": 3,
+    "FC_SLOTS": 1,
+    "FC2_ROWS": 3,
+    "FC2_SLOTS": 1,
+}
+SMALL_RINGS = {"FC2_ROWS": 1, "FC2_SLOTS": 3}
+VARIANTS: dict[str, tuple[dict[str, int], ...]] = {
+    "gpt2": ({}, {"AHEAD": 0}, ONE_ROUND, {**ONE_ROUND, "AHEAD": 0}),
+    "gpt2-xl": ({}, {"AHEAD": 0}, SMALL_RINGS, {**SMALL_RINGS, "AHEAD": 1}),
+}
+CHECKS = {
+    "decode/10": ("bf16", "f32"),
+    "decode/11": ("bf16",),
+    "decode/9": ("bf16",),
+    "decode/5": ("bf16",),
+    "decode/7": ("bf16",),
+    "decode/3": ("bf16",),
+    "sample/1": ("f32",),
+    "sample/2": ("f32",),
+}
 Row = dict[str, Any]
-
-
-def config_of(name: str) -> Config:
-    layers, C, NH = SIZES[name]
-    return Config(50257, 1024, C, NH, layers, 4 * C, "gelu_tanh", 1e-5, True, False, True, (50256,))
-
-
-def random_weights(config: Config, seed: int = 0) -> Weights:
-    """float32 on the GPU, spread as in a trained model: logits differ enough for greedy text to be defined."""
-    generator = torch.Generator(device="cuda").manual_seed(seed)
-
-    def draw(*shape: int, std: float = 0.02) -> torch.Tensor:
-        return torch.randn(shape, generator=generator, device="cuda") * std
-
-    def norm() -> Norm:
-        return Norm(1 + draw(config.C, std=0.1), draw(config.C))
-
-    C, F = config.C, config.F
-    inner = 0.02 / (2 * config.layers) ** 0.5
-    wte = Linear(draw(config.vocabulary, C, std=0.05))
-    layers = [
-        Layer(
-            ln_1=norm(),
-            qkv=Linear(draw(3 * C, C), draw(3 * C)),
-            attn_proj=Linear(draw(C, C, std=inner), draw(C)),
-            ln_2=norm(),
-            fc=Linear(draw(F, C), draw(F)),
-            mlp_proj=Linear(draw(C, F, std=inner), draw(C)),
-        )
-        for _ in range(config.layers)
-    ]
-    return Weights(wte, draw(config.context, C, std=0.02), layers, norm(), wte)
 
 
 def transformers_model(config: Config, weights: Weights, dtype: torch.dtype) -> Any:
     from transformers import GPT2Config, GPT2LMHeadModel
 
     model = GPT2LMHeadModel(
-        GPT2Config(
-            n_layer=config.layers, n_embd=config.C, n_head=config.NH, bos_token_id=0, eos_token_id=None
-        )
+        GPT2Config(n_layer=config.layers, n_embd=config.C, n_head=config.NH, bos_token_id=0, eos_token_id=None)
     )
-    state = {"transformer.wte.weight": weights.wte.weight, "transformer.wpe.weight": weights.wpe}
+    state: dict[str, Any] = {"transformer.wte.weight": weights.wte.weight, "transformer.wpe.weight": weights.wpe}
     state |= {"transformer.ln_f.weight": weights.ln_f.weight, "transformer.ln_f.bias": weights.ln_f.bias}
     state["lm_head.weight"] = weights.wte.weight
     for i, layer in enumerate(weights.layers):
@@ -112,17 +103,17 @@ def transformers_model(config: Config, weights: Weights, dtype: torch.dtype) -> 
 
 @functools.cache
 def weights_of(name: str) -> Weights:
-    return random_weights(config_of(name))
+    return random_model.weights_of(config_of(name), "cuda")
 
 
 class Bench:
     def __init__(self, arguments: argparse.Namespace) -> None:
-        self.arguments, self.rows = arguments, []
-        self.tunings: dict[str, dict[str, int]] = {}
-        if arguments.tunings is not None:
-            self.tunings = json.loads(arguments.tunings.read_text())
-
-    rows: list[Row]
+        self.arguments = arguments
+        self.rows: list[Row] = []
+        # "gpt2 bfloat16 x 1" -> {"rung": ..., "tuning": {...}}
+        self.chosen: dict[str, dict[str, Any]] = {}
+        if arguments.chosen is not None:
+            self.chosen = json.loads(arguments.chosen.read_text())["chosen"]
 
     def note(self, section: str, what: str, value: float | str, unit: str, **more: Any) -> None:
         row = {"section": section, "what": what, "value": value, "unit": unit, **more}
@@ -130,44 +121,50 @@ class Bench:
         shown = f"{value:.4g}" if isinstance(value, float) else value
         print(f"[{time.perf_counter() - BEGAN:6.1f} s] {section}: {what}: {shown} {unit}", flush=True)
 
-    def engine(self, name: str, dtype: str, **more: Any) -> Engine:
-        tuning = self.tunings.get(f"{name} {dtype}", {})
-        return Engine(config_of(name), weights_of(name), dtype, **{"tuning": tuning, **more})
+    def failed(self, section: str, what: str, error: Exception) -> None:
+        reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+        self.note(section, what, "failed", reason)
+        with contextlib.suppress(Exception):
+            torch.cuda.synchronize()
+
+    def late(self) -> bool:
+        return bool(time.perf_counter() - BEGAN > self.arguments.limit)
+
+    def engine(self, name: str, dtype: str, rows: int = 1, **more: Any) -> Engine:
+        best = self.chosen.get(f"{name} {dtype} x {rows}", {})
+        return Engine(config_of(name), weights_of(name), dtype, **{**best, **more})
 
     # ---- sections -----------------------------------------------------------------------------------------------
 
     def checks(self) -> None:
-        """Every decode rung against float64, at GPT-2's widths."""
-        for rung in catalogue.rungs("decode", libraries=False):
-            for dtype in rung.dtypes:
-                if dtype not in ("f32", "bf16"):
-                    continue
+        """Decode and sample rungs against float64, at GPT-2's widths."""
+        cases = {"decode/9": "64 sequences", "sample/1": "gpt2", "sample/2": "gpt2"}
+        for name, dtypes in CHECKS.items():
+            for dtype in dtypes:
+                if self.late():
+                    return
                 try:
-                    report = lab_check.check(rung, dtype, device="cuda")
-                    verdict, reason = report.verdict, f"{report.case} {report.reason}".strip()
-                    extra = {"norm": report.norm, "cases": report.cases}
+                    rung = catalogue.find(name)
+                    report = lab_check.check(rung, dtype, device="cuda", case=cases.get(name, "gpt2, two layers"))
+                    reason = f"{report.case} {report.reason}".strip()
+                    self.note("checks", f"{rung.full_name} {dtype}", str(report.verdict), reason, norm=report.norm)
                 except Exception as error:
-                    verdict, reason, extra = "error", str(error).splitlines()[0], {}
-                self.note("checks", f"{rung.full_name} {dtype}", verdict, reason, **extra)
+                    self.failed("checks", f"{name} {dtype}", error)
 
-    def step_time(
-        self, engine: Engine, rows: int, length: int, tuning: dict[str, int] | None = None
-    ) -> float:
-        """Seconds a step, from graphs of eight steps; lengths are put back so that all steps see the same context."""
-        capacity = engine.config.context if length > 500 else 512
-        if tuning is not None:
-            engine._tuning, engine._sessions = tuning, {}
-        session = engine.session(rows, capacity)
+    def step_time(self, engine: Engine, rows: int, length: int) -> float:
+        """Seconds a step, from graphs of eight; lengths are put back, so that all see about the same context."""
+        session = engine.session(rows, engine.config.context if length > 400 else 512)
         session._choice.greedy = True
         lengths = session.tensors["lengths"]
         session.tensors["limits"].fill_(1 << 30)
+        lengths.fill_(length)
         graph = session.graph(8)
         times = []
-        for trial in range(8):
+        for trial in range(7):
             lengths.fill_(length)
             session.tensors["done"].zero_()
             session.tensors["steps"].zero_()
-            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
             begin.record()
             for _ in range(3):
                 graph.replay()
@@ -175,67 +172,103 @@ class Bench:
             end.synchronize()
             if trial > 1:
                 times.append(begin.elapsed_time(end) / 24e3)
-        return statistics.median(times)
+        return float(statistics.median(times))
 
-    def tune(self) -> None:
-        """One parameter after the other, for the models and formats asked for."""
-        found = {}
-        for name, dtype in (
-            ("gpt2", "bfloat16"),
-            ("gpt2", "float32"),
-            ("gpt2", "int8"),
-            ("gpt2-xl", "bfloat16"),
-        ):
-            key = f"{name} {dtype}"
-            if self.arguments.only and key not in self.arguments.only.split(","):
-                continue
-            deadline = time.perf_counter() + self.arguments.tune_seconds
-            engine = self.engine(name, dtype)
-            rung = engine.rung(dims(engine.config, 1, 512))
-            best: dict[str, int] = {k: v for k, v in self.tunings.get(key, {}).items() if k in rung.tune}
-            time_of = functools.cache(lambda items, e=engine: self._try(e, dict(items)))
-            least = first = time_of(tuple(sorted(best.items())))
-            log = []
-            for name_of, choices in rung.tune.items():
-                for value in choices:
-                    if time.perf_counter() > deadline:
-                        break
-                    trial = {**best, name_of: value}
-                    took = time_of(tuple(sorted(trial.items())))
-                    log.append({"tuning": trial, "us": took * 1e6})
-                    print(f"    {key} {name_of}={value}: {took * 1e6:.1f} us", flush=True)
-                    if took < least * 0.998:
-                        least, best = took, trial
-            found[key] = best
-            self.tunings[key] = best
-            self.note("tune", key, least * 1e6, "us a step", before=first * 1e6, tuning=best, log=log)
-            del engine
+    def race(self) -> None:
+        """Which rung of decode is best for what: step times with the default parameters."""
+        for name, dtype in SINGLE:
+            for rung in CANDIDATES[dtype]:
+                for tuning in VARIANTS[name] if rung in ("10", "11") else ({},):
+                    self._race(name, dtype, 1, rung, tuning)
+        for rows in (2, 8):
+            for rung in ("6", "10", "9"):
+                self._race("gpt2", "bfloat16", rows, rung)
+        for rows in (64, 256):
+            self._race("gpt2", "bfloat16", rows, "9")
+
+    def _race(self, name: str, dtype: str, rows: int, rung: str, tuning: dict[str, int] | None = None) -> None:
+        if self.late():
+            return
+        key = f"{name} {dtype} x {rows}"
+        full = catalogue.find(f"decode/{rung}").name
+        try:
+            engine = Engine(config_of(name), weights_of(name), dtype, rung=full, tuning=tuning)
+            took = self.step_time(engine, rows, 200)
+        except Exception as error:
+            self.failed("race", f"{key} {full} {tuning or ''}", error)
+            return
+        finally:
             gc.collect()
             torch.cuda.empty_cache()
-        print("tunings", json.dumps(self.tunings))
+        self.note("race", f"{key} {full}", took * 1e6, "us a step", tuning=tuning or {})
+        before = [r for r in self.rows if r["section"] == "race" and r["what"].startswith(key + " ")]
+        if took * 1e6 <= min(r["value"] for r in before if isinstance(r["value"], float)):
+            self.chosen[key] = {"rung": full, "tuning": tuning or {}}
 
-    def _try(self, engine: Engine, tuning: dict[str, int]) -> float:
-        try:
-            return self.step_time(engine, 1, 200, tuning)
-        except Exception as error:
-            print(f"    {tuning}: {str(error).splitlines()[0][:150]}")
-            torch.cuda.synchronize()
-            return float("inf")
+    def tune(self) -> None:
+        """One parameter after the other, for what was asked for with --only."""
+        wanted = self.arguments.only.split(",")
+        for key in wanted:
+            text, _, rows = key.partition(" x ")
+            name, dtype = text.split()
+            if not self.late():
+                self._tune(key, name, dtype, int(rows or 1))
+
+    def _tune(self, key: str, name: str, dtype: str, rows: int) -> None:
+        deadline = time.perf_counter() + self.arguments.tune_seconds
+        engine = self.engine(name, dtype, rows)
+        rung = engine.rung(dims(engine.config, rows, 512))
+        best: dict[str, int] = dict(self.chosen.get(key, {}).get("tuning", {}))
+        seen: dict[tuple[tuple[str, int], ...], float] = {}
+
+        def time_of(tuning: dict[str, int]) -> float:
+            at = tuple(sorted(tuning.items()))
+            if at not in seen:
+                engine._tuning, engine._sessions = tuning, {}
+                try:
+                    seen[at] = self.step_time(engine, rows, 200)
+                except Exception as error:
+                    seen[at] = float("inf")
+                    print(f"    {tuning}: {str(error).splitlines()[0][:120]}", flush=True)
+                gc.collect()
+            return seen[at]
+
+        least = first = time_of(best)
+        log = []
+        for parameter, choices in rung.tune.items():
+            for value in choices:
+                if time.perf_counter() > deadline or self.late():
+                    break
+                trial = {**best, parameter: value}
+                took = time_of(trial)
+                log.append({"tuning": trial, "us": took * 1e6})
+                print(f"    {key} {parameter}={value}: {took * 1e6:.1f} us", flush=True)
+                if took < least * 0.998:
+                    least, best = took, trial
+        self.chosen[key] = {"rung": rung.name, "tuning": best}
+        self.note("tune", key, least * 1e6, "us a step", before=first * 1e6, tuning=best, log=log)
+        engine._sessions = {}
+        gc.collect()
+        torch.cuda.empty_cache()
 
     def parts(self) -> None:
         """Each kernel of a step by itself: a graph of one launch a layer, weights cold."""
-        for name, dtype in (
-            ("gpt2", "bfloat16"),
-            ("gpt2", "float32"),
-            ("gpt2", "int8"),
-            ("gpt2-xl", "bfloat16"),
+        for name, dtype, rows in (
+            *((n, d, 1) for n, d in SINGLE[:4]),
+            ("gpt2", "bfloat16", 64),
+            ("gpt2", "bfloat16", 256),
         ):
-            engine = self.engine(name, dtype)
-            session = engine.session(1, 512)
-            for length in (50, 500):
-                session.tensors["lengths"].fill_(length)
-                self._parts_of(session, f"{name} {dtype} at {length}")
+            if self.late():
+                return
+            engine = self.engine(name, dtype, rows)
+            session = engine.session(rows, 512)
+            session.tensors["lengths"].fill_(200)
+            try:
+                self._parts_of(session, f"{name} {dtype} x {rows}")
+            except Exception as error:
+                self.failed("parts", f"{name} {dtype} x {rows}", error)
             del engine, session
+            gc.collect()
             torch.cuda.empty_cache()
 
     def _parts_of(self, session: Any, label: str) -> None:
@@ -248,12 +281,11 @@ class Bench:
         values = rung.operation.complete(dims(session.config, session.rows, session.capacity))
         tensors = {n: t for n, t in session.tensors.items() if n in bound}
         for kernel in dict.fromkeys(entry.kernel for entry in rung.header.launches):
-            alone = type(rung)(rung.operation, rung.path)
+            assert rung.path is not None
+            alone = CudaRung(rung.operation, rung.path)
             kept = tuple(e for e in rung.header.launches if e.kernel == kernel)
             object.__setattr__(alone.header, "launches", kept)
-            prepared = alone.prepare(
-                tensors, values, session._real, device="cuda", tuning=session.work.tuning
-            )
+            prepared = alone.prepare(tensors, values, session._real, device="cuda", tuning=session.work.tuning)
             count = len(prepared.launches)
             repeat = 4 if count > 1 else 24
             graph = torch.cuda.CUDAGraph()
@@ -266,14 +298,14 @@ class Bench:
     def _replay_time(self, graph: torch.cuda.CUDAGraph, times: int = 9) -> float:
         found = []
         for trial in range(times + 2):
-            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
             begin.record()
             graph.replay()
             end.record()
             end.synchronize()
             if trial > 1:
                 found.append(begin.elapsed_time(end) / 1e3)
-        return statistics.median(found)
+        return float(statistics.median(found))
 
     def agree(self) -> None:
         """Greedy text and logits against transformers float32 (64 tokens behind an 8-token prompt)."""
@@ -327,14 +359,19 @@ class Bench:
 
     def single(self) -> None:
         """Batch 1, 8-token prompt, 512 new tokens."""
-        for name, dtype in (("gpt2", "bfloat16"), ("gpt2", "float32"), ("gpt2", "int8"), ("gpt2-xl", "bfloat16"),
-                            ("gpt2-xl", "int8")):  # fmt: skip
-            engine = self.engine(name, dtype)
-            rate, first = self.write(engine, 1, PROMPT, NEW)
-            step = self.step_time(engine, 1, 200)
-            self.note("single", f"{name} {dtype}", rate, "tokens/s", first_ms=first * 1e3, step_us=step * 1e6,
-                      share_of_bandwidth=self.floor(name, dtype) / step)  # fmt: skip
-            del engine
+        for name, dtype in SINGLE:
+            if self.late():
+                return
+            try:
+                engine = self.engine(name, dtype)
+                rate, first = self.write(engine, 1, PROMPT, NEW)
+                step = self.step_time(engine, 1, 200)
+                self.note("single", f"{name} {dtype}", rate, "tokens/s", first_ms=first * 1e3, step_us=step * 1e6,
+                          share_of_bandwidth=self.floor(name, dtype) / step,
+                          rung=engine.rung(dims(engine.config, 1, 512)).name)  # fmt: skip
+            except Exception as error:
+                self.failed("single", f"{name} {dtype}", error)
+            gc.collect()
             torch.cuda.empty_cache()
 
     def floor(self, name: str, dtype: str) -> float:
@@ -361,22 +398,32 @@ class Bench:
 
     def context(self) -> None:
         """Does the speed stay flat?"""
-        for name, dtype in (("gpt2", "bfloat16"), ("gpt2", "float32")):
-            engine = self.engine(name, dtype)
-            short, long = (
-                self.step_time(engine, 1, n, self.tunings.get(f"{name} {dtype}", {})) for n in (50, 976)
-            )
-            self.note("context", f"{name} {dtype}", short / long, "speed at 1000 / at 50", short_us=short * 1e6,
-                      long_us=long * 1e6)  # fmt: skip
+        for name, dtype in (("gpt2", "bfloat16"), ("gpt2", "float32"), ("gpt2", "int8"), ("gpt2-xl", "bfloat16")):
+            if self.late():
+                return
+            try:
+                engine = self.engine(name, dtype)
+                engine.reserve = engine.config.context
+                short, long = (self.step_time(engine, 1, n) for n in (50, 976))
+                self.note("context", f"{name} {dtype}", short / long, "speed at 1000 / at 50", short_us=short * 1e6,
+                          long_us=long * 1e6)  # fmt: skip
+            except Exception as error:
+                self.failed("context", f"{name} {dtype}", error)
 
     def batch(self) -> None:
         """Prompts of 128, 128 new tokens."""
-        engine = self.engine("gpt2", "bfloat16", tuning={})
         for rows in (8, 64, 256):
-            rate, first = self.write(engine, rows, 128, 128)
-            step = self.step_time(engine, rows, 192)
-            self.note("batch", f"gpt2 bfloat16 x {rows}", rate, "tokens/s", first_ms=first * 1e3,
-                      step_us=step * 1e6)  # fmt: skip
+            if self.late():
+                return
+            try:
+                engine = self.engine("gpt2", "bfloat16", rows)
+                rate, first = self.write(engine, rows, 128, 128)
+                step = self.step_time(engine, rows, 192)
+                self.note("batch", f"gpt2 bfloat16 x {rows}", rate, "tokens/s", first_ms=first * 1e3,
+                          step_us=step * 1e6)  # fmt: skip
+            except Exception as error:
+                self.failed("batch", f"gpt2 bfloat16 x {rows}", error)
+            gc.collect()
             torch.cuda.empty_cache()
 
     def sampling(self) -> None:
@@ -389,8 +436,11 @@ class Bench:
             ("top-p 0.95", Sampling(temperature=0.8, top_p=0.95)),
             ("all", Sampling(0.8, 50, 0.95, 0.01, 1.1, 0.1, 0.1)),
         ):
-            rate, _ = self.write(engine, 1, PROMPT, NEW, sampling=how, seed=1)
-            self.note("sampling", label, rate, "tokens/s")
+            try:
+                rate, _ = self.write(engine, 1, PROMPT, NEW, sampling=how, seed=1)
+                self.note("sampling", label, rate, "tokens/s")
+            except Exception as error:
+                self.failed("sampling", label, error)
 
     def prefill(self) -> None:
         """Time to the first token."""
@@ -406,11 +456,7 @@ class Bench:
 
     def peers(self) -> None:
         """transformers on the same work."""
-        todo = [
-            ("gpt2", d, b)
-            for d in ("bfloat16", "float32")
-            for b in ((1, 64, 256) if d == "bfloat16" else (1,))
-        ]
+        todo = [("gpt2", d, b) for d in ("bfloat16", "float32") for b in ((1, 64, 256) if d == "bfloat16" else (1,))]
         todo += [("gpt2-xl", "bfloat16", 1)]
         for name, dtype, rows in todo:
             model = transformers_model(config_of(name), weights_of(name), TORCH[dtype])
@@ -440,24 +486,24 @@ class Bench:
                 torch.cuda.synchronize()
                 if trial:
                     found.append((out.shape[1] - length) * rows / (time.perf_counter() - began))
-        return max(found)
+        return float(max(found))
 
 
 SECTIONS: tuple[str, ...] = (
-    "checks", "agree", "parts", "tune", "single", "context", "sampling", "prefill", "rungs", "batch", "peers",
+    "race", "tune", "single", "context", "batch", "sampling", "prefill", "agree", "parts", "checks", "rungs", "peers",
 )  # fmt: skip
 BEGAN = time.perf_counter()
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sections", default=",".join(SECTIONS))
     parser.add_argument("--output", type=Path, default=Path("gpu_generate.json"))
-    parser.add_argument("--tunings", type=Path, help="JSON of an earlier run's tunings")
-    parser.add_argument("--tune-seconds", type=float, default=45)
-    parser.add_argument("--only", default="", help='which to tune, as in "gpt2 bfloat16,gpt2 int8"')
+    parser.add_argument("--chosen", type=Path, help="JSON of an earlier run, whose rungs and tunings are used")
+    parser.add_argument("--tune-seconds", type=float, default=15, help="for each that is tuned")
+    parser.add_argument("--only", default="gpt2 int8 x 1,gpt2-xl bfloat16 x 1,gpt2 bfloat16 x 1,gpt2 bfloat16 x 64",
+                        help="what to tune")  # fmt: skip
+    parser.add_argument("--limit", type=float, default=1e9, help="begin nothing new after so many seconds")
     parser.add_argument("--peers", default="eager,static + compile")
     arguments = parser.parse_args()
     if not torch.cuda.is_available():
@@ -469,15 +515,16 @@ def main() -> int:
     if unknown:
         parser.error(f"there is no section {unknown[0]!r}; there are {', '.join(SECTIONS)}")
     for name in chosen:
+        if bench.late():
+            print(f"-- {name} is left out: the time is up")
+            continue
         run: Callable[[], None] = getattr(bench, name)
         began = time.perf_counter()
         try:
             run()
         except Exception as error:
             traceback.print_exc()
-            bench.note(
-                name, "failed", type(error).__name__, str(error).splitlines()[0][:300] if str(error) else ""
-            )
+            bench.note(name, "failed", type(error).__name__, str(error).splitlines()[0][:300] if str(error) else "")
         print(f"-- {name} took {time.perf_counter() - began:.1f} s", flush=True)
         gc.collect()
         torch.cuda.empty_cache()
@@ -492,7 +539,7 @@ def write(path: Path, bench: Bench) -> None:
             {
                 "machine": machine.facts(),
                 "state": machine.state(),
-                "tunings": bench.tunings,
+                "chosen": bench.chosen,
                 "rows": bench.rows,
             },
             indent=1,

@@ -18,6 +18,7 @@ from rung.gpt2.gpu.session import Session, Work
 from rung.gpt2.sampling import Sampling
 from rung.gpt2.weights import Weights
 from rung.kernel import Device, Rung
+from rung.lab import tunings
 
 AHEAD = 32  # steps that are under way before the host has seen them
 GRANULE = 64  # caches are made for multiples of so many tokens, so that sessions are found again
@@ -65,6 +66,9 @@ class Engine:
             values = dims(self.config, rows, capacity)
             rung = self.rung(values)
             tuning = {name: value for name, value in self._tuning.items() if name in rung.tune}
+            if not tuning and self.device == "cuda":
+                complete = rung.operation.complete(values)
+                tuning = tunings.best(rung, complete, self.real.name, device=self.device) or {}
             work = Work(rung, tuning, self._graph, self._steps)
             self._sessions[key] = Session(self.config, self.operands, self.real, self.device, rows, capacity, work)
         return self._sessions[key]
@@ -83,7 +87,7 @@ class Engine:
     def _preferred(self, rows: int) -> tuple[str, ...]:
         if rows > FEW:
             return ("9", "torch", "3")
-        return ("8", "6", "3") if self.dtype == "int8" else ("6", "3")
+        return ("11", "8", "6", "3") if self.dtype == "int8" else ("10", "6", "3")
 
     def write(
         self,
