@@ -35,7 +35,7 @@ class Prefill:
 
     def _graph(self, bucket: int) -> torch.cuda.CUDAGraph:
         if bucket not in self._graphs:
-            side = torch.cuda.Stream()
+            side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
             side.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(side):
                 self._forward(bucket)  # libraries choose and allocate now, not while recording
