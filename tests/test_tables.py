@@ -75,6 +75,15 @@ def test_what_failed_its_check_has_no_time(root: Path) -> None:
     assert "07_warp" not in page(root)
 
 
+def test_what_was_too_slow_to_time_has_its_forecast(root: Path) -> None:
+    reason = "a call would take about 8 s; --patience allows for it"
+    refused = row("layernorm/unrolled", 1.0, verdict="refused", reason=reason, cold_us=None)
+    document(root / "results/h200/slow.json", [refused])
+    assert line(page(root), "02_unrolled")[3] == "about 8 s"
+    write(root)
+    assert "02 unrolled would take about 8 s" in (root / "docs/pictures/climb-layernorm-light.svg").read_text()
+
+
 def test_a_ladder_without_results_stays_empty(root: Path) -> None:
     assert "<!-- times -->\n<!-- /times -->" in page(root, "gelu")
 

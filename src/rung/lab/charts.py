@@ -231,7 +231,7 @@ def sparkline(values: Sequence[float], colour: str, title: str, *, width: float 
 @dataclass(frozen=True)
 class Bar:
     label: str
-    value: float
+    value: float | None  # None: no bar, only its line of text
     notes: Sequence[str]  # what stands in the columns at the right
     colour: str
     faded: bool = False
@@ -274,7 +274,7 @@ def bars(
     edges = _columns(every, columns, width)
     left = 4.0 if stacked else max(width_of(b.label) for b in every) + 12
     right = width - 10 if stacked or not edges else min(edges) - _column_width(every, columns, 0) - 18
-    x = log_scale([*(b.value for b in every), *(m.value for p in panels for m in p.marks)], left, right)
+    x = log_scale([*(b.value or 0.0 for b in every), *(m.value for p in panels for m in p.marks)], left, right)
     row = 34.0 if stacked else 23.0
     top, heading = 4.0, 44.0
     height = top + sum(heading + row * len(p.bars) + 14 for p in panels) + (34 if not footnote else 52)
@@ -327,16 +327,18 @@ def _panel(
         _marks(canvas, panel.marks, x, y + heading - 8, bottom + 2)
     for index, bar in enumerate(panel.bars):
         at = y + heading + index * row
-        end = x(bar.value)
+        end = left if bar.value is None else x(bar.value)
         if stacked:
             canvas.text(left, at + 14, bar.label, halo=True)
             for place, note in enumerate(bar.notes):
                 edge = left + (0.6 + 0.15 * place) * (x.end - left)
                 canvas.text(edge, at + 14, note, size=12, colour="muted", anchor="end", halo=True)
-            canvas.rect(left, at + 19, end - left, 9, bar.colour, faded=bar.faded, tip=bar.tip)
+            if bar.value is not None:
+                canvas.rect(left, at + 19, end - left, 9, bar.colour, faded=bar.faded, tip=bar.tip)
         else:
             canvas.text(left - 8, at + 15, bar.label, anchor="end")
-            canvas.rect(left, at + 3, end - left, row - 7, bar.colour, faded=bar.faded, tip=bar.tip)
+            if bar.value is not None:
+                canvas.rect(left, at + 3, end - left, row - 7, bar.colour, faded=bar.faded, tip=bar.tip)
             for note, edge in zip(bar.notes, edges, strict=True):
                 canvas.text(edge, at + 15, note, size=12, anchor="end")
     if not stacked:

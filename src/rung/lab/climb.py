@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 
 from rung.lab import charts
 from rung.lab.charts import Bar, Mark, Panel
@@ -25,10 +26,11 @@ def climb(ladder: Ladder, limits: Limits, *, width: float = 860) -> str:
         fresh = [f for f in ours if f.name not in seen or f.us * GAIN <= seen[f.name]]
         if dtype == "f16" and all(f.name in seen for f in ours):
             continue
-        seen |= {f.name: min(f.us, seen.get(f.name, f.us)) for f in ours}
+        slow = {r: t for r, t in _forecasts(ladder, dtype, shape).items() if r not in seen}
+        seen |= {f.name: min(f.us, seen.get(f.name, f.us)) for f in ours} | dict.fromkeys(slow, math.inf)
         shown = [*fresh, *(f for f in column if f.library)]
         if fresh:
-            panels.append(panel(shown, ladder, limits, dtype, shape, bound))
+            panels.append(panel(shown, ladder, limits, dtype, shape, bound, slow))
     name = ladder.operation.name
     title = f"The climb of {name} on an {limits.gpu}"
     return charts.bars(
@@ -45,7 +47,8 @@ def climb(ladder: Ladder, limits: Limits, *, width: float = 860) -> str:
 def time_chart(ladder: Ladder, limits: Limits, dtype: str, shape: str, *, width: float = 440) -> str:
     """Every rung and library at one shape and number format, labels above the bars (narrow screens)."""
     bound = _bound(ladder)
-    one = panel(ladder.column(dtype, shape), ladder, limits, dtype, shape, bound)
+    slow = _forecasts(ladder, dtype, shape)
+    one = panel(ladder.column(dtype, shape), ladder, limits, dtype, shape, bound, slow)
     title = f"{ladder.operation.name} in {dtype} at {shape}: rungs and libraries"
     return charts.bars(
         [one],
@@ -74,28 +77,58 @@ def _bound(ladder: Ladder) -> str:
     return max(("memory", "compute"), key=marks.count)
 
 
-def panel(figures: Sequence[Figure], ladder: Ladder, limits: Limits, dtype: str, shape: str, bound: str) -> Panel:
-    """Bars of speed; the time is written behind each."""
+def _forecasts(ladder: Ladder, dtype: str, shape: str) -> dict[str, str]:
+    """The rungs that would have taken too long to be timed, and how long."""
+    return {
+        rung.name: ladder.too_slow[key]
+        for rung in ladder.rungs
+        if (key := (rung.full_name, dtype, shape)) in ladder.too_slow and key not in ladder.found
+    }
+
+
+def panel(
+    figures: Sequence[Figure],
+    ladder: Ladder,
+    limits: Limits,
+    dtype: str,
+    shape: str,
+    bound: str,
+    slow: Mapping[str, str],
+) -> Panel:
+    """Bars of speed with the time beside each; of rungs too slow to be timed, the forecast alone."""
+    by_name = {f.name: f for f in figures}
     bars = []
-    for figure in figures:
-        value = figure.row["tflops"] if bound == "compute" else figure.row["gbps"]
-        versus = ratio_text(figure.ratio) if figure.ratio is not None and not figure.library else ""
-        notes = (f"{time_text(figure.us)}{'†' if figure.old else ''} µs", versus)
-        tip = f"{figure.name}: {time_text(figure.us)} µs, {percent(figure.share)} of the measured limit"
-        colour = "library" if figure.library else dtype
-        bars.append(Bar(label(figure), value, notes, colour, figure.old, tip))
-    return Panel(f"{dtype}, {dims_text(figures[0], ladder)}", bars, _marks(ladder, limits, dtype, shape, bound))
+    for rung in ladder.rungs:
+        figure = by_name.get(rung.name)
+        if figure is not None:
+            bars.append(_bar(figure, dtype, bound))
+        elif rung.name in slow:
+            bars.append(Bar(label(rung.name), None, (slow[rung.name], ""), dtype))
+    title = f"{dtype}, {dims_text(figures[0], ladder)}"
+    return Panel(title, bars, _marks(ladder, limits, dtype, shape, bound))
+
+
+def _bar(figure: Figure, dtype: str, bound: str) -> Bar:
+    value = figure.row["tflops"] if bound == "compute" else figure.row["gbps"]
+    versus = ratio_text(figure.ratio) if figure.ratio is not None and not figure.library else ""
+    notes = (f"{time_text(figure.us)}{'†' if figure.old else ''} µs", versus)
+    tip = f"{figure.name}: {time_text(figure.us)} µs, {percent(figure.share)} of the measured limit"
+    return Bar(label(figure.name), value, notes, "library" if figure.library else dtype, figure.old, tip)
 
 
 def ratio_text(ratio: float) -> str:
     """Speed in units of the best library's: 0.02×, 1.24×, 12×."""
-    return f"{ratio:.0f}×" if ratio >= 9.95 else (f"{ratio:.2f}×" if ratio >= 0.00995 else f"{ratio:.3f}×")
+    if ratio >= 9.95:
+        return f"{ratio:.0f}×"
+    if ratio < 0.00095:
+        return "<0.001×"
+    return f"{ratio:.2f}×" if ratio >= 0.00995 else f"{ratio:.3f}×"
 
 
-def label(figure: Figure) -> str:
+def label(name: str) -> str:
     """The number and name of a rung; the name of a library."""
-    number, _, rest = figure.name.partition("_")
-    return f"{number} {rest.replace('_', ' ')}" if number.isdigit() else figure.name
+    number, _, rest = name.partition("_")
+    return f"{number} {rest.replace('_', ' ')}" if number.isdigit() else name
 
 
 def dims_text(figure: Figure, ladder: Ladder) -> str:
@@ -117,14 +150,16 @@ def _marks(ladder: Ladder, limits: Limits, dtype: str, shape: str, bound: str) -
 
 def describe(panels: Sequence[Panel], bound: str) -> str:
     """The chart in words, for whoever cannot see it."""
+    unit = unit_of(bound)
     told = []
     for one in panels:
-        ours = [b for b in one.bars if b.colour != "library"]
-        first, best = ours[0], max(ours, key=lambda b: b.value)
-        unit = unit_of(bound)
+        timed = [(b, b.value) for b in one.bars if b.value is not None]
+        ours = [(b, v) for b, v in timed if b.colour != "library"] or timed
+        (first, slowly), (best, fast) = ours[0], max(ours, key=lambda pair: pair[1])
         told.append(
-            f"{one.title}: from {first.label} with {first.value:.3g} {unit} ({first.notes[0]}) "
-            f"to {best.label} with {best.value:.3g} {unit} ({best.notes[0]})"
+            f"{one.title}: from {first.label} with {slowly:.3g} {unit} ({first.notes[0]}) "
+            f"to {best.label} with {fast:.3g} {unit} ({best.notes[0]})"
         )
         told += [f"{m.label}: {m.value:.3g} {unit}" for m in one.marks]
+        told += [f"{b.label} would take {b.notes[0]}" for b in one.bars if b.value is None]
     return "; ".join(told) + "."

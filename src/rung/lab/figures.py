@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -16,6 +17,7 @@ from rung.lab.results import Result
 from rung.operation import Operation
 
 HEADLINE = "b8t1024"  # GPT-2 at eight sequences of 1024 tokens
+SMALL = "b4t64"
 # A copy of less than this fits the L2 at least in part, and tells nothing of the memory.
 LARGE = 256e6
 
@@ -77,6 +79,7 @@ class Ladder:
     operation: Operation
     rungs: Sequence[Rung]
     found: dict[tuple[str, str, str], Figure] = field(default_factory=dict)  # rung, dtype, shape
+    too_slow: dict[tuple[str, str, str], str] = field(default_factory=dict)  # the forecast instead of a time
 
     def get(self, rung: str, dtype: str, shape: str) -> Figure | None:
         return self.found.get((rung, dtype, shape))
@@ -95,11 +98,10 @@ class Ladder:
         return HEADLINE if HEADLINE in shapes else max(shapes, key=self._work)
 
     def few_shapes(self, dtype: str, most: int = 3) -> list[str]:
-        """The headline among its smallest and largest neighbours."""
+        """The headline, the usual small shape, the largest and the smallest, as many as wanted, by their work."""
         shapes = sorted(self.shapes(dtype), key=self._work)
-        if len(shapes) <= most:
-            return shapes
-        chosen = {shapes[0], self.headline(dtype), shapes[-1]}
+        ranked = dict.fromkeys([self.headline(dtype), SMALL, shapes[-1], shapes[0], *shapes])
+        chosen = [s for s in ranked if s in shapes][:most]
         return [s for s in shapes if s in chosen]
 
     def column(self, dtype: str, shape: str) -> list[Figure]:
@@ -154,9 +156,13 @@ class Figures:
         rows: dict[tuple[str, str, str], Result] = {}
         newest: dict[tuple[str, str, str], tuple[bool, str]] = {}
         for row in self.results:
-            if row.get("kind") != "bench" or row.get("operation") != name or row.get("verdict") == "refused":
+            if row.get("kind") != "bench" or row.get("operation") != name:
                 continue
             key = (row["rung"], row["dtype"], row["shape"])
+            if row.get("verdict") == "refused":
+                forecast = re.search(r"would take (about [\d.]+ s)", row.get("reason", ""))
+                ladder.too_slow |= {key: forecast[1]} if forecast else {}
+                continue
             rung = rungs.get(row["rung"])
             rank = (rung is not None and rung.digest == row.get("digest"), row.get("time", ""))
             if key not in newest or rank >= newest[key]:

@@ -115,14 +115,16 @@ def _names(placed: Sequence[Placed]) -> list[str]:
         same = [p for p in placed if p.figure.row["operation"] == ladder]
         extra = [one.dtype] if len({p.dtype for p in same}) > 1 else []
         extra += [one.shape] if len({p.shape for p in same}) > 1 else []
-        name = f"{ladder} {label(one.figure)}" if several else label(one.figure)
+        name = f"{ladder} {label(one.figure.name)}" if several else label(one.figure.name)
         names.append(name + (f" ({', '.join(extra)})" if extra else ""))
     return names
 
 
 def _told(placed: Sequence[Placed], lines: Sequence[Roof]) -> str:
     ceilings = "; ".join(f"{r.label} FLOP/byte" for r in lines)
-    found = "; ".join(f"{label(p.figure)} {p.rate / 1e12:.3g} TFLOP/s at {p.intensity:.3g} FLOP/byte" for p in placed)
+    found = "; ".join(
+        f"{label(p.figure.name)} {p.rate / 1e12:.3g} TFLOP/s at {p.intensity:.3g} FLOP/byte" for p in placed
+    )
     return f"Ceilings: {ceilings}. Rungs: {found}."
 
 

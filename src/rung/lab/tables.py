@@ -131,13 +131,17 @@ def _table(ladder: Ladder, dtype: str) -> str:
     ]
     for rung in ladder.rungs:
         row = [ladder.get(rung.full_name, dtype, s) for s in shapes]
-        if not any(row):
+        keys = [(rung.full_name, dtype, s) for s in shapes]
+        if not any(row) and not any(k in ladder.too_slow for k in keys):
             continue
         chief = ladder.get(rung.full_name, dtype, main)
         library = rung.kind == "library"
         name = f"*{rung.name}*" if library else f"[{rung.name}]({rung.path.name if rung.path else ''})"
         cells = [name, "" if library else _plain(figures.short(rung.idea))]
-        cells += [_cell(f, best=_is_best(f, ladder, dtype, s)) for f, s in zip(row, shapes, strict=True)]
+        cells += [
+            _cell(f, best=_is_best(f, ladder, dtype, k[2])) if f else ladder.too_slow.get(k, "")
+            for f, k in zip(row, keys, strict=True)
+        ]
         cells += [figures.percent(chief.share) if chief else "", _versus(chief)]
         lines.append("| " + " | ".join(c.replace("|", "\\|") for c in cells) + " |")
     return "\n".join(lines) + "\n"
@@ -150,9 +154,7 @@ def _plain(text: str) -> str:
     return "`".join(parts)
 
 
-def _cell(figure: Figure | None, *, best: bool) -> str:
-    if figure is None:
-        return ""
+def _cell(figure: Figure, *, best: bool) -> str:
     text = figures.time_text(figure.us) + ("†" if figure.old else "")
     return f"**{text}**" if best else text
 
@@ -229,7 +231,7 @@ def checked(root: Path) -> str:
     for path in sorted((root / "results").glob("*/check*.json")):
         document = json.loads(path.read_text(encoding="utf-8"))
         ours = [r for r in document["reports"] if r["verdict"] in ("ok", "failed")]
-        lines = ["| number format | rungs | right | cases | worst error / its bound |",
+        lines = ["| number format | implementations | right | cases | worst error / its bound |",
                  "| --- | ---: | ---: | ---: | ---: |"]  # fmt: skip
         for dtype in dict.fromkeys(r["dtype"] for r in ours):
             some = [r for r in ours if r["dtype"] == dtype]

@@ -105,10 +105,11 @@ def _table(ladder: Ladder, dtype: str) -> str:
     rows, classes = [], []
     for rung in ladder.rungs:
         times = [ladder.get(rung.full_name, dtype, s) for s in shapes]
-        if not any(times):
+        slow = [ladder.too_slow.get((rung.full_name, dtype, s), "") for s in shapes]
+        if not any(times) and not any(slow):
             continue
         anchor = text(rung.name) if rung.kind == "library" else f'<a href="#{_id(rung)}">{text(rung.name)}</a>'
-        cells = [_time(f, ladder, dtype, s) for f, s in zip(times, shapes, strict=True)]
+        cells = [_time(f, ladder, dtype, s) or forecast for f, s, forecast in zip(times, shapes, slow, strict=True)]
         rows.append([anchor, *cells, *_details(ladder.get(rung.full_name, dtype, main))])
         classes.append("library" if rung.kind == "library" else "")
     numbers = range(1, len(columns) - 1)
