@@ -1,4 +1,4 @@
-"""Starts a job of MPI ranks on this machine, and says in one sentence what became of it."""
+"""Starts a job of several processes on this machine, and says in one sentence what became of it."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from rung.beyond import last_words
 from rung.errors import RungError
 
 IN_A_JOB = ("OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS")
@@ -63,18 +64,32 @@ def run(program: Sequence[str], ranks: int, *, limit: float, host_options: Seque
         if os.geteuid() == 0:  # in a container there is nobody else
             environment |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     command = [launcher, *options, *host_options, "-n", str(ranks), sys.executable, *program]
-    with tempfile.TemporaryDirectory(prefix="rung-mpi-") as folder:
-        last_words = Path(folder) / "last_words"
-        environment["RUNG_LAST_WORDS"] = str(last_words)
-        code, out, err = _run(command, environment, limit, ranks)
+    return _one_sentence(command, environment, limit, ranks, "MPI")
+
+
+def torchrun(module: str, arguments: Sequence[str], processes: int, *, limit: float) -> str:
+    """The same for processes that meet through torch.distributed on this machine."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+    environment = {"OMP_NUM_THREADS": "1", **os.environ}
+    return _one_sentence([*command, "-m", module, *arguments], environment, limit, processes, "torchrun")
+
+
+def _one_sentence(
+    command: list[str], environment: dict[str, str], limit: float, ranks: int, kind: str
+) -> str:
+    with tempfile.TemporaryDirectory(prefix="rung-job-") as folder:
+        words = Path(folder) / "last_words"
+        code, out, err = _run(command, {**environment, last_words.FILE: str(words)}, limit, ranks, kind)
         if code == 0:
             return out
-        if last_words.exists():
-            raise RungError(last_words.read_text(encoding="utf-8"))
-    raise RungError(complaint(err + out, ranks, code))
+        if words.exists():
+            raise RungError(words.read_text(encoding="utf-8"))
+    raise RungError(complaint(err + out, ranks, code, kind))
 
 
-def _run(command: list[str], environment: dict[str, str], limit: float, ranks: int) -> tuple[int, str, str]:
+def _run(
+    command: list[str], environment: dict[str, str], limit: float, ranks: int, kind: str
+) -> tuple[int, str, str]:
     process = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
@@ -90,7 +105,7 @@ def _run(command: list[str], environment: dict[str, str], limit: float, ranks: i
         _end(process)
         if isinstance(error, subprocess.TimeoutExpired):
             raise RungError(
-                f"the MPI job of {ranks} ranks did not end within {limit:g} s and was stopped."
+                f"the {kind} job of {ranks} ranks did not end within {limit:g} s and was stopped."
             ) from None
         raise
     return process.returncode, out, err
@@ -106,7 +121,7 @@ def _end(process: subprocess.Popen[str]) -> None:
         process.wait()
 
 
-def complaint(text: str, ranks: int, code: int) -> str:
+def complaint(text: str, ranks: int, code: int, kind: str = "MPI") -> str:
     """The one sentence in what a failed job has printed."""
     for line in text.splitlines():
         if line.startswith("rung: "):
@@ -125,7 +140,7 @@ def complaint(text: str, ranks: int, code: int) -> str:
     last = next(
         (line.strip() for line in reversed(text.splitlines()) if line.strip(" -=\t")), "it printed nothing"
     )
-    return f"the MPI job of {ranks} ranks failed with exit code {code}: {last[:200]}"
+    return f"the {kind} job of {ranks} ranks failed with exit code {code}: {last[:200]}"
 
 
 def _signal_name(number: int) -> str:

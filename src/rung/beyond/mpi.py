@@ -7,21 +7,17 @@ so messages travel while they compute, and no wait is without an end.
 from __future__ import annotations
 
 import contextlib
-import os
-import sys
 import time
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rung.beyond import local, placement
+from rung.beyond import last_words, local, placement
 from rung.beyond.ring import travel
 from rung.errors import RungError
 
@@ -238,12 +234,5 @@ def one_voice(comm: Any) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        known = isinstance(error, RungError)
-        words = str(error) if known else f"rank {comm.rank} of {comm.size}: {error!r}"
-        if "RUNG_LAST_WORDS" in os.environ:  # what mpiexec forwards may be lost when it ends the job
-            with contextlib.suppress(OSError), Path(os.environ["RUNG_LAST_WORDS"]).open("x") as file:
-                file.write(words)
-        print(f"rung: {words}", file=sys.stderr, flush=True)
-        if os.environ.get("RUNG_TRACEBACK"):
-            traceback.print_exc()
+        last_words.speak(error, f"rank {comm.rank} of {comm.size}")
         comm.Abort(2)

@@ -1,0 +1,25 @@
+"""What a process of a job says before it ends, so that whoever started the job hears one sentence."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import traceback
+from pathlib import Path
+
+from rung.errors import RungError
+
+FILE = "RUNG_LAST_WORDS"  # the environment's name for a file that the first to fail writes
+
+
+def speak(error: BaseException, who: str) -> None:
+    """To standard error, and to the launcher's file: what is forwarded may be lost when the job is ended."""
+    words = str(error) if isinstance(error, RungError) else f"{who}: {error!r}"
+    words = " ".join(words.split())
+    if FILE in os.environ:
+        with contextlib.suppress(OSError), Path(os.environ[FILE]).open("x", encoding="utf-8") as file:
+            file.write(words)
+    print(f"rung: {words}", file=sys.stderr, flush=True)
+    if os.environ.get("RUNG_TRACEBACK"):
+        traceback.print_exception(error)
