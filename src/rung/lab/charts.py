@@ -408,7 +408,8 @@ def curves(
         canvas.text(left - 7, y(tick) + 4, tick_text(tick), colour="muted", size=12, anchor="end")
     for tick in ticks if ticks is not None else x.ticks(7):
         canvas.line(x(tick), bottom, x(tick), bottom + 4, "muted")
-        canvas.text(x(tick), bottom + 18, tick_text(tick), colour="muted", size=12, anchor="middle")
+        anchor = "end" if x(tick) > width - 16 else "middle"
+        canvas.text(x(tick), bottom + 18, tick_text(tick), colour="muted", size=12, anchor=anchor)
     canvas.text(right, bottom + 36, x_label, colour="muted", size=12, anchor="end")
     canvas.text(4, top - 10, y_label, colour="muted", size=12)
     for number, line in enumerate(legend):
@@ -504,7 +505,8 @@ def roofline(
     canvas = Canvas(width, height)
     for tick in x.ticks(8):
         canvas.line(x(tick), top, x(tick), bottom)
-        canvas.text(x(tick), bottom + 17, tick_text(tick), colour="muted", size=12, anchor="middle")
+        anchor = "end" if x(tick) > width - 16 else "middle"
+        canvas.text(x(tick), bottom + 17, tick_text(tick), colour="muted", size=12, anchor=anchor)
     for tick in y.ticks(8):
         canvas.line(left, y(tick), right, y(tick))
         canvas.text(left - 7, y(tick) + 4, tick_text(tick / 1e12), colour="muted", size=12, anchor="end")
