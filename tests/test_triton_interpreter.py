@@ -1,5 +1,7 @@
 """Triton's interpreter, with bfloat16 mended: products and rounding as on a GPU."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import torch
@@ -46,3 +48,24 @@ def test_a_cast_to_bfloat16_rounds_to_nearest_even(tmp_path: Path) -> None:
     out = torch.empty(1024, dtype=torch.bfloat16)
     kernels(tmp_path).narrow[(1,)](x, out, 1024)
     assert torch.equal(out, x.bfloat16())
+
+
+def test_triton_that_was_imported_to_be_compiled_is_interpreted_all_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "largest.py"
+    path.write_text(
+        "import triton\nimport triton.language as tl\n\n\n@triton.jit\ndef largest(x, out, N: tl.constexpr):\n"
+        "    tl.store(out, tl.max(tl.load(x + tl.arange(0, N)), 0) + tl.cdiv(N, 3))\n"
+    )
+    code = (
+        "import triton.language, torch; from pathlib import Path; from rung import python_module\n"
+        f"kernel = python_module.load(Path({str(path)!r}), interpret=True).largest\n"
+        "x, out = torch.arange(8.0), torch.zeros(1); kernel[(1,)](x, out, 8); assert float(out) == 10.0"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=_source_path())
+    assert done.returncode == 0, done.stderr
+
+
+def _source_path() -> dict[str, str]:
+    import os
+
+    return {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"} | {"PYTHONPATH": "src"}

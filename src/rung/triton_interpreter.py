@@ -18,6 +18,7 @@ def enabled() -> Iterator[None]:
     os.environ["TRITON_INTERPRET"] = "1"
     np.seterr(over="ignore", divide="ignore", invalid="ignore")  # a GPU makes inf and NaN without a word
     try:
+        _interpret_triton_itself()
         _mend_bf16()
         with suppress(ImportError):
             # Triton imports this at a kernel's first call, and then asserts that it is still interpreting.
@@ -28,6 +29,27 @@ def enabled() -> Iterator[None]:
             del os.environ["TRITON_INTERPRET"]
         else:
             os.environ["TRITON_INTERPRET"] = before
+
+
+def _interpret_triton_itself() -> None:
+    """Triton's own library (`tl.max`, `tl.sum`, `tl.cdiv` ...) is written in Triton.
+
+    Somebody else, transformers for one, may have imported it before, to be compiled; a kernel under the
+    interpreter could then not call it. Its modules are executed once more, now to be interpreted.
+    """
+    import triton
+    import triton.language as tl
+    from triton.runtime.jit import JITFunction
+
+    for name in ("standard", "random"):
+        module = importlib.import_module(f"triton.language.{name}")
+        if not any(isinstance(value, JITFunction) for value in vars(module).values()):
+            continue
+        module = importlib.reload(module)
+        for owner in (tl, triton):
+            for attribute, value in vars(module).items():
+                if not attribute.startswith("__") and isinstance(vars(owner).get(attribute), JITFunction):
+                    setattr(owner, attribute, value)
 
 
 def _mend_bf16() -> None:

@@ -238,7 +238,7 @@ def _dims(B: int, L: int, C: int, NH: int, V: int, MAXT: int, width: int | None 
 OPERATION = Operation(
     name="decode",
     summary="one more token for each of B sequences, the whole model",
-    story="From computing everything again for every token to one graph whose weights arrive before they are asked for.",
+    story="From computing all again for every token to one graph whose weights arrive before they are asked for.",
     dims=("B", "L", "C", "NH", "F", "V", "MAXT"),
     derived={"HS": "C // NH"},
     # act: 0 GELU by tanh, 1 GELU by erf, 2 ReLU. by_layer: scale / (layer + 1).
