@@ -9,6 +9,7 @@ import torch
 
 from rung.beyond import contestants, data, launch
 from rung.beyond.contestants import Measured
+from rung.beyond.pipeline import Overlap, Row
 from rung.cli import main
 from rung.lab import results
 from rung.lab.studies import attention
@@ -126,3 +127,16 @@ def test_softmax_times_stand_beside_the_sources():
         (8192, "0.600", "0.200", "3.00x", "1.80x"),
     ]
     assert "6.00x at 256, 3.00x at 8192" in found.finding
+
+
+def test_the_pipelines_gain_is_told_beside_its_bound():
+    def row(chunk, streams, seconds, wall):
+        return Row(chunk, streams, seconds, Overlap(wall, 2e-3, 1.8e-3, 0.7e-3))
+
+    found = attention.pipelined(
+        [row(48, 1, 4.5e-3, 4.4e-3), row(6, 2, 2.6e-3, 2.5e-3), row(3, 2, 3e-3, 2.9e-3)], "48"
+    )
+    assert found.rows[0][:4] == ("all at once", 1, "4.500", "1.00x")
+    assert found.rows[1] == (6, 2, "2.600", "1.73x", "2.000", "1.800", "0.700", "2.000", "80%")
+    assert "Chunks of 6 over 2 streams take 2.600 ms, 1.73 times" in found.finding
+    assert found.svg().startswith("<svg")

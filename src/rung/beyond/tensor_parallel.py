@@ -13,6 +13,7 @@ import json
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +23,14 @@ import torch.distributed as dist
 from rung.beyond.group import Group, joined
 from rung.beyond.placement import cuts
 from rung.errors import RungError
+from rung.gpt2 import random_model
 from rung.gpt2.cache import Cache
 from rung.gpt2.config import Config, read_config
 from rung.gpt2.load import Model, find
-from rung.gpt2.load import load as rung_load
 from rung.gpt2.model import Transformer
 from rung.gpt2.plan import Plan, make_plan
 from rung.gpt2.weights import Layer, Linear, Norm, Weights, read_weights
+from rung.lab.generation import converted
 
 # How far logits may be from one GPU's, of their norm: other orders of summing, in the numbers' own precision.
 AGREEMENT = {"float32": 1e-5, "tf32": 2e-3, "float16": 4e-3, "bfloat16": 3e-2}
@@ -117,40 +119,44 @@ def shard_layer(layer: Layer, config: Config, rank: int, size: int) -> Layer:
 
 
 def shard(weights: Weights, config: Config, plan: ShardPlan) -> Weights:
-    """From whole weights, in main memory, to this process's part of them as the plan reads it."""
+    """From whole float32 weights to this process's part of them, as the plan reads it."""
     if plan.size > config.NH:
         raise RungError(f"{plan.size} processes are more than the model's {config.NH} heads; start fewer.")
+    layers = [shard_layer(layer, config, plan.rank, plan.size) for layer in weights.layers]
+    made = converted(replace(weights, layers=layers), plan)
+    for layer in made.layers:
+        layer.attn_proj = Part(layer.attn_proj.weight, layer.attn_proj.bias)
+        layer.mlp_proj = Part(layer.mlp_proj.weight, layer.mlp_proj.bias)
+    return made
 
-    def placed(linear: Linear) -> Linear:
-        made = plan.matrix(linear.weight)
-        made.bias = None if linear.bias is None else plan.vector(linear.bias)
-        return Part(made.weight, made.bias) if isinstance(linear, Part) else made
 
-    def norm(n: Norm) -> Norm:
-        return Norm(plan.vector(n.weight), plan.vector(n.bias))
-
-    layers = []
-    for whole in weights.layers:
-        part = shard_layer(whole, config, plan.rank, plan.size)
-        linears = (placed(linear) for linear in (part.qkv, part.attn_proj, part.fc, part.mlp_proj))
-        qkv, attn_proj, fc, mlp_proj = linears
-        layers.append(Layer(norm(part.ln_1), qkv, attn_proj, norm(part.ln_2), fc, mlp_proj))
-    wte = placed(weights.wte)
-    head = wte if weights.head is weights.wte else placed(weights.head)
-    return Weights(wte, plan.vector(weights.wpe), layers, norm(weights.ln_f), head)
+def read(model: str, device: torch.device, offline: bool = False) -> tuple[Config, Weights, Path]:
+    """A model's whole weights in float32; `random:gpt2` has random ones of that size, the same everywhere."""
+    if model.startswith("random:"):
+        config = random_model.config_of(model.removeprefix("random:"))
+        return config, random_model.weights_of(config, str(device)), Path(model)
+    folder = find(model, offline=offline)
+    config = read_config(folder / "config.json")
+    return config, read_weights(folder, config, lambda w: Linear(w.contiguous()), lambda t: t), folder
 
 
 def load(model: str, group: Group, *, dtype: str = "float32", offline: bool = False) -> Model:
     """The model over all processes of the group. They all generate, and all get the same text."""
+    return _split(group, dtype, model, *read(model, group.device, offline))
+
+
+def _split(group: Group, dtype: str, name: str, config: Config, weights: Weights, folder: Path) -> Model:
     if dtype not in AGREEMENT:
         raise RungError(f"a model is split in {', '.join(AGREEMENT)}, not in {dtype}.")
     began = time.perf_counter()
-    folder = find(model, offline=offline)
-    config = read_config(folder / "config.json")
     plan = ShardPlan(make_plan(group.device.type, dtype, "torch", {}), group.rank, group.size)
-    whole = read_weights(folder, config, lambda w: Linear(w.contiguous()), lambda t: t)
-    transformer = ShardedTransformer(config, shard(whole, config, plan), plan)
-    return Model(transformer, folder, model, time.perf_counter() - began)
+    transformer = ShardedTransformer(config, shard(weights, config, plan), plan)
+    return Model(transformer, folder, name, time.perf_counter() - began)
+
+
+def _alone(group: Group, dtype: str, name: str, config: Config, weights: Weights, folder: Path) -> Model:
+    plan = make_plan(group.device.type, dtype, "torch", {})
+    return Model(Transformer(config, converted(weights, plan), plan), folder, name, 0.0)
 
 
 # --- Measuring
@@ -158,9 +164,8 @@ def load(model: str, group: Group, *, dtype: str = "float32", offline: bool = Fa
 
 def measure(group: Group, model: str, dtype: str, tokens: int, rows: int, offline: bool) -> dict[str, Any]:
     """Logits against one process's, and the times of a prompt and of a token on one and on all."""
-    split = load(model, group, dtype=dtype, offline=offline)
-    alone = rung_load(model, device=group.device.type, dtype=dtype, plan="torch", offline=offline)
-    config = split.config
+    config, weights, folder = read(model, group.device, offline)
+    split, alone = (make(group, dtype, model, config, weights, folder) for make in (_split, _alone))
     tokens = min(tokens, config.context - 9)
     ids = torch.randint(config.vocabulary, (rows, tokens), generator=torch.Generator().manual_seed(0))
     ours, theirs = split.logits(ids), alone.logits(ids)

@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from rung.beyond import data, launch, model, placement
+from rung.beyond import data, launch, model, pipeline, placement
 from rung.beyond.contestants import ON_A_GPU, SEQUENTIAL, Measured, on_a_gpu, sequential, truth, vectorised
 from rung.beyond.mpi_rank import Case, Job
 from rung.beyond.mpi_rank import run as run_ranks
+from rung.dtypes import dtype as dtype_named
 from rung.errors import RungError
 from rung.lab import charts
 from rung.lab.studies.common import Found, Lab, times
@@ -82,7 +83,12 @@ def run(lab: Lab, **asked: Any) -> Found:
         if lab.gpu:
             measured += [on_a_gpu(name, qkv, right, causal=options.causal) for name in ON_A_GPU]
     measured += [_as_measured(row) for row in mpi_rows if row["part"] == "sizes"]
-    return found(options, measured, mpi_rows, left_out)
+    whole = found(options, measured, mpi_rows, left_out)
+    if lab.gpu:
+        units = 48 if lab.quick else 192
+        rows = pipeline.measure(units=units, T=1024, HS=options.d, dtype=dtype_named("f32"), causal=options.causal)
+        whole.more["pipeline"] = pipelined(rows, f"{units} heads of 1024 x {options.d}")
+    return whole
 
 
 def _several_gpus() -> str:
@@ -286,6 +292,48 @@ def softmax(by: dict[tuple[str, int], Measured], sizes: Sequence[int]) -> Found:
         "N (rows)",
         "linear time / tree time",
         log_y=False,
+    )
+
+
+def pipelined(rows: Sequence[pipeline.Row], what: str) -> Found:
+    """Chunks over streams against everything at once, and against the busiest part alone; the first row is serial."""
+    serial = rows[0]
+    best = min(rows[1:], key=lambda r: r.seconds)
+    table = [
+        (
+            "all at once" if r is serial else r.chunk,
+            r.streams,
+            _ms(r.seconds),
+            _times(serial.seconds / r.seconds),
+            *map(_ms, (r.overlap.copying_in, r.overlap.computing, r.overlap.copying_out, r.overlap.bound)),
+            f"{r.overlap.reached:.0%}",
+        )
+        for r in rows
+    ]
+    streams = sorted({r.streams for r in rows[1:]})
+    curves = [
+        charts.Series(
+            f"{s} streams",
+            [(float(r.chunk), r.seconds * 1e3) for r in sorted(rows[1:], key=lambda r: r.chunk) if r.streams == s],
+            COLOURS[1 + i % len(charts.SERIES)],
+        )
+        for i, s in enumerate(streams)
+    ]
+    ends = [float(min(r.chunk for r in rows[1:])), float(max(r.chunk for r in rows[1:]))]
+    curves += [
+        charts.Series("serial", [(x, serial.seconds * 1e3) for x in ends], "muted", dashed=True),
+        charts.Series("bound", [(x, serial.overlap.bound * 1e3) for x in ends], "limit", dashed=True),
+    ]
+    return Found(
+        f"Pipelining over streams: {what}, copies included",
+        ("chunk", "streams", "total ms", "speed-up", "in ms", "compute ms", "out ms", "bound ms", "overlap"),
+        table,
+        f"Chunks of {best.chunk} over {best.streams} streams take {best.seconds * 1e3:.3f} ms, "
+        f"{serial.seconds / best.seconds:.2f} times as fast as all at once; the busiest part alone takes "
+        f"{serial.overlap.bound * 1e3:.3f} ms. Every bit of the result is the same.",
+        curves,
+        "units in a chunk",
+        "ms, copies included",
     )
 
 
