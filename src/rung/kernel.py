@@ -14,7 +14,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal
@@ -372,14 +372,12 @@ class CudaRung(Rung):
 
     def _load(self, build: Build, device: Device, emulation: Settings | None) -> Module:
         if device == "cuda":
-            from rung.cuda import launch
-
-            return launch.load(build)
-        from rung.cuda import emulator
-
+            return _on_gpu(build, torch.cuda.current_device())
         if self.emulate:
             raise RungError(f"{self.full_name} runs on a GPU only: {self.emulate}")
-        return emulator.load(build, settings=emulation or emulator.Settings())
+        from rung.cuda.emulator import Settings
+
+        return _emulated(build, emulation or Settings())
 
     def _operand_tensor(self, name: str, tensors: Tensors) -> torch.Tensor:
         if name not in tensors:
@@ -444,6 +442,21 @@ class CudaRung(Rung):
         if names:
             text += f" and the values {', '.join(n for n in names if '_stride_' not in n)}"
         return text + f"; name one in [bind] ({self.operation.name})."
+
+
+@lru_cache(maxsize=256)  # a shape is prepared for many sets of tensors, and its code looked up once
+def _on_gpu(build: Build, index: int) -> Module:
+    from rung.cuda import launch
+
+    with torch.cuda.device(index):
+        return launch.load(build)
+
+
+@lru_cache(maxsize=256)
+def _emulated(build: Build, settings: Settings) -> Module:
+    from rung.cuda import emulator
+
+    return emulator.load(build, settings=settings)
 
 
 def _zero_step(buffer: torch.Tensor) -> Callable[[], None]:
