@@ -26,6 +26,7 @@ from rung.lab.studies.softmax import SOURCE_MS
 
 LINEAR, TREE = "CUDA, linear softmax", "CUDA, tree softmax"
 NODES = (1, 2, 4, 8, 16, 32, 64)
+CORES = 64  # of a node as clusters have them
 COLOURS = ("ink", *charts.SERIES)
 
 
@@ -366,8 +367,9 @@ def scaling(options: Options, rows: list[dict[str, Any]]) -> dict[str, Found]:
     for part in parts.values():
         part.finding += (
             f" Measured: ranks that share one machine of {cores} cores, {options.threads} thread(s) each, other load "
-            f"included. Forecast: nodes like one such rank, {node.pairs / 1e6:.0f} M pairs a second, a message in "
-            f"{node.latency * 1e6:g} us + {node.bandwidth / 1e9:g} GB/s on a wire of its own, while both ends compute."
+            f"included. Forecast: nodes like one such rank, {node.pairs / 1e6:.0f} M pairs a second, or of {CORES} "
+            f"such; a message in {node.latency * 1e6:g} us + {node.bandwidth / 1e9:g} GB/s on a wire of its own, while "
+            "both ends compute."
         )
     return parts
 
@@ -391,16 +393,24 @@ def _scaling(
     rows: list[tuple[Any, ...]] = []
     measured: list[tuple[float, float | None]] = []
     expected: list[tuple[float, float | None]] = []
+    large: list[tuple[float, float | None]] = []
+    many_cores = replace(node, pairs=node.pairs * CORES)
     for ranks, (n, row) in sizes.items():
         if n < ranks:
             continue
-        guess = model.forecast(node, n=n, d=options.d, heads=options.heads, ranks=ranks, causal=options.causal)
+        guess, wide = (
+            model.forecast(one, n=n, d=options.d, heads=options.heads, ranks=ranks, causal=options.causal)
+            for one in (node, many_cores)
+        )
         expected.append((float(ranks), guess.seconds * 1e3))
+        large.append((float(ranks), wide.seconds * 1e3))
         computing = row["computing"] if row else None
         measured.append((float(ranks), computing * 1e3 if computing else None))
         hidden = _hidden(row) if row else None
         shown = "" if hidden is None else f"{hidden:.0%}"
-        rows.append((ranks, n, _ms(computing), shown, _ms(guess.seconds), f"{guess.busy:.0%}"))
+        working = "" if row is None else f"{max(r['work'] for r in row['per_rank']) / row['computing']:.0%}"
+        forecasts = (cell for f in (guess, wide) for cell in (_ms(f.seconds), f"{f.busy:.0%}"))
+        rows.append((ranks, n, _ms(computing), working, shown, *forecasts))
     first = next((v for r, v in measured if r == fewest), None)
     last = max((r for r, v in measured if v), default=0)
     at_last = dict(measured).get(last)
@@ -410,13 +420,22 @@ def _scaling(
     if growing:
         text += f"on {nodes:g} nodes {many / one:.2f} of one's time is expected."
     else:
-        text += f"on {nodes:g} nodes {one / many:.3g} times the speed of one is expected."
+        wide_gain = (large[0][1] or 0.0) / (large[-1][1] or 1.0)
+        text += f"on {nodes:g} nodes {one / many:.3g} times the speed of one is expected, and {wide_gain:.3g} times "
+        text += f"where a node has {CORES} such cores, and sooner waits for its messages."
     return Found(
         title,
-        ("ranks", "N", "measured ms", "messages hidden", "forecast ms", "forecast busy"),
+        (
+            *("ranks", "N", "measured ms", "of it working", "messages hidden"),
+            *("forecast ms", "busy", f"{CORES} cores ms", f"{CORES} cores busy"),
+        ),
         rows,
         text,
-        [charts.Series("measured here", measured, "f32"), charts.Series("forecast", expected, "limit", dashed=True)],
+        [
+            charts.Series("measured here", measured, "f32"),
+            charts.Series("forecast", expected, "limit", dashed=True),
+            charts.Series(f"forecast, nodes of {CORES} cores", large, "bf16", dashed=True),
+        ],
         "ranks",
         "ms, computing",
     )
