@@ -69,3 +69,10 @@ def test_the_same_checks_pass_an_honest_kernel() -> None:
     assert report.cases >= 6
     assert report.runs >= 2 * report.cases
     assert 0 < report.element < 1
+
+
+def test_races_are_also_found_access_by_access() -> None:
+    rung = catalogue.rung_from_file(catalogue.operation("residual"), BROKEN / "race.cu")
+    report = check(rung, "f32", device="emulator", races=True)
+    assert report.verdict == "failed"
+    assert "sums" in report.reason and "race" in report.reason.lower()

@@ -15,27 +15,22 @@ def check(
     rung: Annotated[
         str | None, typer.Argument(metavar="[OP[/RUNG]]", help="A ladder or one rung; all when left out.")
     ] = None,
-    file: Annotated[
-        Path | None, typer.Argument(help="Your own kernel (.cu or .py), checked as a rung of OP.")
-    ] = None,
-    device: Annotated[
-        str | None, typer.Option(help="cuda or emulator; a GPU is used where there is one.")
-    ] = None,
-    dtype: Annotated[
-        list[str] | None, typer.Option(help="Only this number format (may be repeated).")
-    ] = None,
+    file: Annotated[Path | None, typer.Argument(help="Your own kernel (.cu or .py), checked as a rung of OP.")] = None,
+    device: Annotated[str | None, typer.Option(help="cuda or emulator; a GPU is used where there is one.")] = None,
+    dtype: Annotated[list[str] | None, typer.Option(help="Only this number format (may be repeated).")] = None,
     case: Annotated[str | None, typer.Option(help="Only this case of the operation.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Where the random inputs start.")] = 0,
     tune: Annotated[list[str] | None, typer.Option(help="A tunable's value, as in --tune BLOCK=128.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Only the first case of each rung.")] = False,
+    races: Annotated[
+        bool, typer.Option("--races", help="Emulated: look at every access to shared memory (slower).")
+    ] = False,
     libraries: Annotated[bool, typer.Option(help="Check the library calls as well.")] = True,
     sanitize: Annotated[
         bool,
         typer.Option("--sanitize", help="Launch each rung under compute-sanitizer instead (needs a GPU)."),
     ] = False,
-    jobs: Annotated[
-        int | None, typer.Option("--jobs", "-j", min=1, help="Processes (default: one a core).")
-    ] = None,
+    jobs: Annotated[int | None, typer.Option("--jobs", "-j", min=1, help="Processes (default: one a core).")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the reports as JSON.")] = False,
 ) -> None:
     """Is a rung right? Every case and dtype against a float64 reference, on a GPU or emulated.
@@ -63,6 +58,7 @@ def check(
         dtypes=dtype or (),
         tuning=parse_tuning(tune),
         quick=quick,
+        races=races,
     )
     reports = list(_with_progress(check_many.check_all(work, jobs), len(work)))
     order = {(t.rung, t.dtype): i for i, t in enumerate(work)}
@@ -79,9 +75,7 @@ def _sanitize(operations: list[str], device: str, jobs: int | None, json: bool) 
     from rung.lab import sanitize as lab
 
     if device != "cuda":
-        raise RungError(
-            "compute-sanitizer watches a GPU, and there is none here; the emulator checks bounds too."
-        )
+        raise RungError("compute-sanitizer watches a GPU, and there is none here; the emulator checks bounds too.")
     findings = list(lab.sanitize(operations, jobs=jobs or 6))
     if json:
         console.print_json([{**f.__dict__, "clean": f.clean} for f in findings])

@@ -69,8 +69,12 @@ def check(
     case: str | None = None,
     tuning: dict[str, int] | None = None,
     quick: bool = False,
+    races: bool = False,
 ) -> Report:
-    """Check one rung in one dtype; `quick` stops after its first case."""
+    """Check one rung in one dtype; `quick` stops after its first case.
+
+    With `races` the emulator looks at every access to shared memory, not only at what different orders give.
+    """
     report = Report(rung.full_name, dtype, device, norm_cap=dtype_named(dtype).norm_cap)
     reason = _cannot_run(rung, device)
     if reason is not None:
@@ -91,7 +95,7 @@ def check(
             report.left_out[one.name] = f"{rung.full_name} would take {pace * flops:.0f} s a run"
             continue
         try:
-            trial = _Trial(rung, dtype_named(dtype), one, values, device, tuning, report)
+            trial = _Trial(rung, dtype_named(dtype), one, values, device, tuning, report, races)
             trial.run(seed=seed + index, thorough=index == 0)
         except (_Failure, RungError) as failure:
             report.verdict, report.reason, report.case = "failed", str(failure), one.name
@@ -119,9 +123,7 @@ def _cannot_run(rung: Rung, device: Device) -> str | None:
     return None
 
 
-def _only_compiled(
-    rung: Rung, dtype: Dtype, report: Report, reason: str, tuning: dict[str, int] | None
-) -> Report:
+def _only_compiled(rung: Rung, dtype: Dtype, report: Report, reason: str, tuning: dict[str, int] | None) -> Report:
     report.verdict, report.reason = "skipped", reason
     if not isinstance(rung, CudaRung):
         return report
@@ -173,7 +175,9 @@ class _Trial:
         device: Device,
         tuning: dict[str, int] | None,
         report: Report,
+        races: bool,
     ) -> None:
+        self.races = races
         self.rung, self.dtype, self.case, self.values = rung, dtype, case, values
         self.device, self.tuning, self.report = device, tuning, report
         self.operation: Operation = rung.operation
@@ -249,7 +253,7 @@ class _Trial:
         if self.device == "emulator" and isinstance(self.rung, CudaRung):
             from rung.cuda.emulator import Settings
 
-            emulation = Settings(order=order or "forward", seed=17)
+            emulation = Settings(order=order or "forward", seed=17, check_races=self.races)
         scratch = self.storage if order is None else GuardedStorage(self.device)
         self._prepared = self.rung.prepare(
             self.tensors,
@@ -299,9 +303,7 @@ class _Trial:
         reference = self._reference()
         inputs = [n for n in self.names if n in self.storage.blocks and not self._is_output(n)]
         before = {n: self.storage.snapshot(n) for n in inputs}
-        carried = {
-            n: self.tensors[n].clone() for n in self._outputs() if self.operation.operand(n).role == "inout"
-        }
+        carried = {n: self.tensors[n].clone() for n in self._outputs() if self.operation.operand(n).role == "inout"}
         self._poison()
         self._go(prepared)
         self._compare(reference)

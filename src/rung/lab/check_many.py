@@ -29,6 +29,7 @@ class Task:
     case: str | None = None
     tuning: tuple[tuple[str, int], ...] = ()
     quick: bool = False
+    races: bool = False
 
 
 def device_named(name: str | None) -> Device:
@@ -50,6 +51,7 @@ def tasks(
     dtypes: Sequence[str] = (),
     tuning: dict[str, int] | None = None,
     quick: bool = False,
+    races: bool = False,
 ) -> list[Task]:
     """What there is to check. A user's own file is told apart from the ladder's by its path."""
     if device == "cuda" and not torch.cuda.is_available():
@@ -61,7 +63,7 @@ def tasks(
         for dtype in rung.dtypes:
             if not dtypes or dtype in dtypes:
                 items = tuple(sorted((tuning or {}).items()))
-                found.append(Task(rung.full_name, file, dtype, device, seed, case, items, quick))
+                found.append(Task(rung.full_name, file, dtype, device, seed, case, items, quick, races))
     if not found:
         raise RungError(f"nothing to check: none of the chosen rungs has {' or '.join(dtypes)}.")
     return found
@@ -83,6 +85,7 @@ def run_task(task: Task) -> Report:
             case=task.case,
             tuning=dict(task.tuning) or None,
             quick=task.quick,
+            races=task.races,
         )
     except RungError as error:
         return Report(task.rung, task.dtype, task.device, "failed", str(error))
