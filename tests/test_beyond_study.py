@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from rung.beyond import contestants, data, launch
-from rung.beyond.contestants import Measured
+from rung.beyond import data, launch
 from rung.beyond.pipeline import Overlap, Row
 from rung.cli import main
-from rung.lab import results
+from rung.lab import contestants, results
+from rung.lab.contestants import Measured
 from rung.lab.studies import attention
 
 without_mpi = launch.available()

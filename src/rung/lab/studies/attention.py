@@ -15,12 +15,12 @@ import numpy as np
 import torch
 
 from rung.beyond import data, launch, model, pipeline, placement
-from rung.beyond.contestants import ON_A_GPU, SEQUENTIAL, Measured, on_a_gpu, sequential, truth, vectorised
 from rung.beyond.mpi_rank import Case, Job
 from rung.beyond.mpi_rank import run as run_ranks
 from rung.dtypes import dtype as dtype_named
 from rung.errors import RungError
 from rung.lab import charts
+from rung.lab.contestants import ON_A_GPU, SEQUENTIAL, Measured, on_a_gpu, sequential, truth, vectorised
 from rung.lab.studies.common import Found, Lab, times
 from rung.lab.studies.softmax import SOURCE_MS
 
