@@ -12,6 +12,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from rung.lab.text_table import aligned
+
 STYLES = {
     "ok": "green",
     "failed": "bold red",
@@ -54,7 +56,7 @@ def table(
     used = [i for i in range(len(columns)) if not cells or any(r[i] for r in cells)]
     columns, cells = [columns[i] for i in used], [[r[i] for i in used] for r in cells]
     if not is_terminal():
-        _plain_table(columns, cells, right)
+        print("\n".join(aligned(columns, cells, right)))
         return
     console = Console(highlight=False)
     prose = [i for i in range(1, len(columns)) if max((len(r[i]) for r in cells), default=0) > PROSE]
@@ -85,16 +87,6 @@ def _records(console: Console, columns: Sequence[str], cells: list[list[str]]) -
                 line.append(f" · {column} ", style="dim")
                 line.append(cell, style=STYLES.get(cell, "not bold"))
         console.print(line)
-
-
-def _plain_table(columns: Sequence[str], rows: list[list[str]], right: Sequence[str]) -> None:
-    widths = [max([len(c), *(len(r[i]) for r in rows)]) for i, c in enumerate(columns)]
-    for row in [list(columns), *rows]:
-        parts = [
-            c.rjust(w) if columns[i] in right else c.ljust(w)
-            for i, (c, w) in enumerate(zip(row, widths, strict=True))
-        ]
-        print("  ".join(parts).rstrip())
 
 
 def note(text: str) -> None:

@@ -19,6 +19,7 @@ from rung import catalogue
 from rung.errors import RungError
 from rung.lab import charts, climb, figures, results
 from rung.lab.figures import Figure, Figures, Ladder
+from rung.lab.text_table import aligned
 
 ROOT = Path(__file__).resolve().parents[3]
 PUBLISHED = ("h200",)  # folders of results/, the one that the READMEs speak of first
@@ -225,22 +226,27 @@ def _model_summary(climbed: Mapping[str, Any]) -> str:
     return "; ".join(told)
 
 
+SHOWN = "layernorm"  # the ladder whose check the README shows
+
+
 def checked(root: Path) -> str:
-    """How many rungs were found right, where, and how near the worst of them came to its bound."""
-    told = []
-    for path in sorted((root / "results").glob("*/check*.json")):
-        document = json.loads(path.read_text(encoding="utf-8"))
-        ours = [r for r in document["reports"] if r["verdict"] in ("ok", "failed")]
-        lines = ["| number format | implementations | right | cases | worst error / its bound |",
-                 "| --- | ---: | ---: | ---: | ---: |"]  # fmt: skip
-        for dtype in dict.fromkeys(r["dtype"] for r in ours):
-            some = [r for r in ours if r["dtype"] == dtype]
-            right = [r for r in some if r["verdict"] == "ok"]
-            worst = max((r for r in right), key=lambda r: float(r["element"]), default=None)
-            near = f"{worst['element']:.2f} ({worst['rung']})" if worst else ""
-            lines.append(f"| {dtype} | {len(some)} | {len(right)} | {sum(r['cases'] for r in some)} | {near} |")
-        told.append(f"`rung check` on {document['device']}:\n\n" + "\n".join(lines) + "\n")
-    return "\n" + "\n".join(told) + "\n" if told else ""
+    """What `rung check` said of one ladder, and of all, where it last ran on a GPU."""
+    paths = sorted((root / "results").glob("*/check*.json"))
+    if not paths:
+        return ""
+    document = json.loads(paths[-1].read_text(encoding="utf-8"))
+    columns = ("rung", "dtype", "cases", "error/bound", "rel. error", "cap", "verdict")
+    rows = [
+        (r["rung"], r["dtype"], str(r["cases"]), f"{r['element']:.3f}", f"{r['norm']:.1e}",
+         f"{r['norm_cap']:.0e}", r["verdict"])
+        for r in document["reports"] if r["rung"].startswith(f"{SHOWN}/") and r["dtype"] == "f32"
+    ]  # fmt: skip
+    table = aligned(columns, rows, right=columns[2:6])
+    ran = [r for r in document["reports"] if r["verdict"] in ("ok", "failed")]
+    right = sum(r["verdict"] == "ok" for r in ran)
+    sentence = f"{right} of {len(ran)} implementations and number formats are right on an {document['device']}."
+    shown = "\n".join([f"$ rung check {SHOWN} --dtype f32", *table])
+    return f"\n```text\n{shown}\n```\n\nAll ladders: {sentence}\n\n"
 
 
 def on_cpu(root: Path) -> str:
