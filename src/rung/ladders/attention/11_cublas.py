@@ -9,7 +9,11 @@ from rung.precision import float32_products
 EXPECT = (
     "Products near the hardware's rate; the scores still cross the memory four times, now most of the time."
 )
-FOUND = ""
+FOUND = (
+    "940 us at b8t1024 in f32 on an H200, 1.14x over rung 9 (the report: 1.31x over joint tiles), and "
+    "1.31 -> 0.487 ms (2.69x) in tf32 (the report: 0.91x of WMMA). The scores' way through memory leaves "
+    "it at 52 % of the speed of torch's memory-efficient attention."
+)
 PROVENANCE = "ECE 408 GPT-2 report, milestone 2: cuBLAS 1.31x joint tiles and 0.91x WMMA on an A40."
 DTYPES = ["f32", "tf32"]
 TUNE = {"num_warps": [4, 8]}

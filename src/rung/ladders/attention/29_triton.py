@@ -11,7 +11,11 @@ EXPECT = (
     "Ahead of rung 27 on Hopper at large T, since tl.dot becomes wgmma there; behind it at T = 64, where a "
     "tile is mostly mask. In f32 far ahead of rung 24: three products on tensor cores cost less than one."
 )
-FOUND = ""
+FOUND = (
+    "60.5 us at b8t1024 in bf16 on an H200, 1.06x over rung 27 and 84 % of cuDNN's speed; behind rung 27 "
+    "at b4t64 (4.83 us against 4.28 us), both as expected. In f32 318 us: 1.37x over rung 24, 1.55x over "
+    "torch's memory-efficient attention, but 0.95x for one head of 1024."
+)
 PROVENANCE = "The paper of FlashAttention 2; Triton's own tutorial has the same two phases of the loop."
 DTYPES = ["f32", "tf32", "f16", "bf16"]
 NEEDS = ["HS <= 128", "scale > 0"]

@@ -2,7 +2,7 @@
 idea   = "One thread an element, in a 3-D block whose x, y, z are b, t, c in the order in which one says them."
 expect = "Right at once, and slow: neighbouring threads (x is b) lie T * C elements apart, so each load of a warp touches dozens of cache lines for four bytes of each."
 provenance = "The encoder kernel of the ECE 408 baseline (milestone 2, baseline profiling: not coalesced, hit rates below 30 %); cubes from 3 to 10 in the sweep of milestone 3, where 5 was best."
-found  = ""
+found  = "69.4 us at b8t1024 in f32 on an H200, 18 % of the copy rate, with the report's best cube of 5; in bf16 82.3 us, longer for half the bytes, 8 %."
 dtypes = ["f32", "f16", "bf16"]
 [tune]
 EDGE = [5, 3, 4, 6, 7, 8, 9, 10]

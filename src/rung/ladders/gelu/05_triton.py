@@ -5,7 +5,10 @@ import triton
 import triton.language as tl
 
 EXPECT = "Level with the vector rungs; the exponential is the hardware's, as in the fast-math rung."
-FOUND = ""
+FOUND = (
+    "Level, as expected: 52.7 us at b8t1024 in f32 on an H200 against 51.3 us of rung 2, 29.3 us in bf16 "
+    "against 28.1 us of rung 3, without a word about vectors."
+)
 PROVENANCE = "Our own."
 DTYPES = ["f32", "f16", "bf16"]
 TUNE = {"BLOCK": [1024, 512, 2048, 4096], "num_warps": [4, 2, 8]}

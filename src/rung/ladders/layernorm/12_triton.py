@@ -5,7 +5,11 @@ import triton
 import triton.language as tl
 
 EXPECT = "Level with the registers rung in a tenth of its lines; a quarter of the lanes idle at 768 of 1024."
-FOUND = ""
+FOUND = (
+    "The fastest of the ladder in f32 at every shape: 14.9 us at b8t1024 on an H200, 79 % of the copy "
+    "rate, and 103 us at b64t1024, 92 %. 1.28x over the registers rung with which it was expected to be "
+    "level; in bf16 rung 10 stays ahead (10.6 us against 11.0 us)."
+)
 PROVENANCE = "Our own; Triton's tutorials hold a similar one."
 DTYPES = ["f32", "f16", "bf16"]
 NEEDS = ["C <= 16384"]

@@ -1,7 +1,7 @@
 /*---
 idea   = "One warp an output: 32 lanes walk along C side by side, and a warp sum joins what they found."
 expect = "Both operands lie along C, so that each load of a warp becomes one line of 128 bytes instead of 32 lines. The 2C numbers an output are still read for every output."
-found  = ""
+found  = "21.4 -> 4.59 ms (4.67x) at 4096 x 768 x 3072 in f32 on an H200, 8.3 % of the measured rate: coalescing alone is worth this much, before anything is reused."
 provenance = "the lecture's rule of coalesced access, applied to a weight stored as (OC, C)"
 dtypes = ["f32", "f16", "bf16"]
 [tune]

@@ -1,7 +1,7 @@
 /*---
 idea   = "Feed the tensor cores properly: cp.async fills three stages of shared memory ahead of use, an XOR swizzle keeps ldmatrix free of bank conflicts, and mma.sync works on 64 x 64 a warp from fragments fetched one step early."
 expect = "From a tenth to over half of cuBLAS in bf16 at 4096 x 768 x 3072: each number fetched from global memory now serves 128 outputs and no warp waits for it. mma.sync reaches about 60 % of what wgmma can do on this GPU."
-found  = ""
+found  = "773 -> 115 us (6.70x) at 4096 x 768 x 3072 in tf32 on an H200; 65.1 us in bf16, 297 TFLOP/s, 37 % of the measured rate and 54 % of cublasLt's speed (35.4 us): the 'over half' that was promised. Measured before the epilogue lost its branches."
 provenance = "ours; the structure of CUTLASS's kernels for Ampere"
 dtypes = ["bf16", "f16", "tf32"]
 needs  = [

@@ -11,7 +11,11 @@ EXPECT = (
     "Ahead of the hand-written mma.sync rungs in f16 and bf16 at large sizes, for a fifth of the text; behind"
     " them where a tile of 128 rows is mostly empty."
 )
-FOUND = ""
+FOUND = (
+    "55.1 -> 43.2 us (1.28x) at 4096 x 768 x 3072 in bf16 on an H200: 447 TFLOP/s, 56 % of the measured "
+    "rate, 82 % of cublasLt's speed, ahead of every mma.sync rung as expected. In tf32, measured before "
+    "operands were rounded to nearest, 101 us and 56 %."
+)
 PROVENANCE = "ours; the grouped order is that of Triton's own matmul tutorial"
 DTYPES = ("bf16", "f16", "tf32")
 TUNE = {

@@ -5,7 +5,11 @@ import triton
 import triton.language as tl
 
 EXPECT = "Level with the vector rungs: Triton emits 16-byte loads for contiguous tiles by itself."
-FOUND = ""
+FOUND = (
+    "Level, as expected: 10.7 us at b8t1024 in bf16 on an H200 against 10.8 us of rung 2. In f32 22.1 us "
+    "against 19.5 us cold, but 19.1 us against 18.8 us warm: just over 20 us a call is timed with a graph"
+    " launch of its own."
+)
 PROVENANCE = "Our own."
 DTYPES = ["f32", "f16", "bf16"]
 TUNE = {"BLOCK": [1024, 512, 2048, 4096], "num_warps": [4, 2, 8]}
