@@ -131,7 +131,8 @@ def _inside(options: Options) -> list[dict[str, Any]]:
         tasks = int(os.environ.get("SLURM_STEP_NUM_TASKS", "1"))
         if tasks > 1 and comm.size == 1:
             raise RungError(
-                f"srun started {tasks} tasks that do not see each other: `srun --mpi=pmix` (or pmi2) joins them."
+                f"srun started {tasks} tasks that do not see each other; `srun --mpi=pmix` joins them for Open MPI, "
+                "`--mpi=pmi2` for MPICH."
             )
         options.check_ranks(comm.size)
         rows = run_ranks(_job(options, comm.size), mpi.Ranks(comm, options.patience))
