@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -100,3 +101,17 @@ def test_the_launched_python_is_this_one(tmp_path):
     program = tmp_path / "which.py"
     program.write_text("import sys\nprint(sys.executable)\n")
     assert launch.run([str(program)], 1, limit=30).split() == [sys.executable]
+
+
+def test_an_mpiexec_of_another_mpi_is_told(tmp_path):
+    """Its processes do not see each other, and each takes itself for the whole job."""
+    Job(cases=[Case(4)]).write(tmp_path / "job.json")
+    done = subprocess.run(
+        [sys.executable, "-m", "rung.beyond.mpi_rank", str(tmp_path / "job.json")],
+        env={**os.environ, "RUNG_RANKS": "3"},
+        capture_output=True,
+        text=True,
+        timeout=40,
+    )
+    assert done.returncode != 0
+    assert "mpiexec started 3 processes and each sees 1" in done.stderr

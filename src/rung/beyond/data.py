@@ -43,9 +43,7 @@ def load(path: Path, shape: tuple[int, int, int]) -> NDArray[np.float32]:
         with np.load(path, allow_pickle=False) as file:
             parts = [file[name] for name in "qkv"]
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        raise RungError(
-            f"{path} does not hold arrays q, k and v ({error}); remove it to make them anew."
-        ) from None
+        raise RungError(f"{path} does not hold arrays q, k and v ({error}); remove it to make them anew.") from None
     for name, part in zip("qkv", parts, strict=True):
         if part.shape != shape or part.dtype != np.float32:
             raise RungError(

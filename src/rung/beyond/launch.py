@@ -30,9 +30,7 @@ def mpiexec() -> str:
     beside = Path(sys.executable).parent / "mpiexec"
     found = str(beside) if beside.exists() else shutil.which("mpiexec") or shutil.which("mpirun")
     if found is None:
-        raise RungError(
-            "there is no mpiexec here; `pip install 'rung[mpi]'` brings one (or apt install openmpi-bin)."
-        )
+        raise RungError("there is no mpiexec here; `pip install 'rung[mpi]'` brings one (or apt install openmpi-bin).")
     return found
 
 
@@ -74,9 +72,7 @@ def torchrun(module: str, arguments: Sequence[str], processes: int, *, limit: fl
     return _one_sentence([*command, "-m", module, *arguments], environment, limit, processes, "torchrun")
 
 
-def _one_sentence(
-    command: list[str], environment: dict[str, str], limit: float, ranks: int, kind: str
-) -> str:
+def _one_sentence(command: list[str], environment: dict[str, str], limit: float, ranks: int, kind: str) -> str:
     with tempfile.TemporaryDirectory(prefix="rung-job-") as folder:
         words = Path(folder) / "last_words"
         code, out, err = _run(command, {**environment, last_words.FILE: str(words)}, limit, ranks, kind)
@@ -87,9 +83,7 @@ def _one_sentence(
     raise RungError(complaint(err + out, ranks, code, kind))
 
 
-def _run(
-    command: list[str], environment: dict[str, str], limit: float, ranks: int, kind: str
-) -> tuple[int, str, str]:
+def _run(command: list[str], environment: dict[str, str], limit: float, ranks: int, kind: str) -> tuple[int, str, str]:
     process = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
@@ -130,16 +124,12 @@ def complaint(text: str, ranks: int, code: int, kind: str = "MPI") -> str:
     found = re.search(r"rank\s+(\d+)\b.*?signal:?\s+(\d+)", text, re.IGNORECASE | re.DOTALL)
     if found:
         rank, number = int(found[1]), int(found[2])
-        return (
-            f"rank {rank} of {ranks} died of signal {number} ({_signal_name(number)}), and the job with it."
-        )
+        return f"rank {rank} of {ranks} died of signal {number} ({_signal_name(number)}), and the job with it."
     signalled = re.search(r"EXIT CODE:\s+(\d+)", text)
     if signalled and int(signalled[1]) in range(1, 65) and "BAD TERMINATION" in text:
         number = int(signalled[1])
         return f"a rank of {ranks} died of signal {number} ({_signal_name(number)}), and the job with it."
-    last = next(
-        (line.strip() for line in reversed(text.splitlines()) if line.strip(" -=\t")), "it printed nothing"
-    )
+    last = next((line.strip() for line in reversed(text.splitlines()) if line.strip(" -=\t")), "it printed nothing")
     return f"the {kind} job of {ranks} ranks failed with exit code {code}: {last[:200]}"
 
 

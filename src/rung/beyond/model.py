@@ -28,9 +28,7 @@ class Forecast:
     busy: float  # mean share of the time that ranks compute
 
 
-def forecast(
-    node: Node, *, n: int, d: int, heads: int, ranks: int, causal: bool, kind: str = "zigzag"
-) -> Forecast:
+def forecast(node: Node, *, n: int, d: int, heads: int, ranks: int, causal: bool, kind: str = "zigzag") -> Forecast:
     """Play one attention through."""
     rows = placement.place(kind, n, ranks)
     work = placement.pairs(rows, causal) * (heads / node.pairs)  # (rank, owner of the block) -> seconds

@@ -74,9 +74,7 @@ def _data(job: Job, case: Case) -> Any:
 def _compute(job: Job, case: Case, qkv: Any, ranks: mpi.Ranks) -> tuple[Any, Any, mpi.Timed | None]:
     shape = (job.heads, case.n, job.d)
     if case.way == "ring":
-        return mpi.sequence_split(
-            ranks, qkv, shape, causal=case.causal, kind=case.placement, threads=job.threads
-        )
+        return mpi.sequence_split(ranks, qkv, shape, causal=case.causal, kind=case.placement, threads=job.threads)
     if case.way == "heads":
         return mpi.head_split(ranks, qkv, shape, causal=case.causal, threads=job.threads)
     raise RungError(f"there is no way {case.way!r} to split attention; there are {', '.join(WAYS)}.")

@@ -35,16 +35,12 @@ def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool) -
     scale = q.shape[-1] ** -0.5
     q, k, v = (t[None] for t in (q, k, v))
     if q.device.type == "cpu":
-        out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-            q, k, v, 0.0, causal, scale=scale
-        )[:2]
+        out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, causal, scale=scale)[:2]
     elif q.dtype == torch.float32:
         operation = torch.ops.aten._scaled_dot_product_efficient_attention
         out, lse = operation(q, k, v, None, True, 0.0, causal, scale=scale)[:2]
     else:
-        out, lse = torch.ops.aten._scaled_dot_product_flash_attention(
-            q, k, v, 0.0, causal, False, scale=scale
-        )[:2]
+        out, lse = torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, 0.0, causal, False, scale=scale)[:2]
     return out[0].float(), lse[0, :, : q.shape[2]].float()  # some kernels pad the rows of lse
 
 
@@ -118,9 +114,7 @@ def _inputs(n: int, heads: int, d: int, dtype: torch.dtype, device: torch.device
     return torch.randn((3, heads, n, d), generator=generator, device=device, dtype=torch.float32).to(dtype)
 
 
-def _error(
-    found: torch.Tensor, qkv: torch.Tensor, rows: torch.Tensor, chosen: torch.Tensor, causal: bool
-) -> float:
+def _error(found: torch.Tensor, qkv: torch.Tensor, rows: torch.Tensor, chosen: torch.Tensor, causal: bool) -> float:
     """Of some of this process's rows, against float64; the norm of the difference, of the reference's."""
     q, k, v = (t.double() for t in qkv)
     at = rows[chosen]
@@ -144,9 +138,7 @@ def _timed(group: Group, work: Callable[[], object], repeats: int) -> float:
     return statistics.median(times)
 
 
-def measure(
-    group: Group, n: int, heads: int, d: int, dtype: str, causal: bool, repeats: int
-) -> dict[str, Any]:
+def measure(group: Group, n: int, heads: int, d: int, dtype: str, causal: bool, repeats: int) -> dict[str, Any]:
     """The ring's time and error, and the times of computing and of passing blocks alone, which bound it."""
     if n < group.size:
         raise RungError(f"{group.size} processes are more than the {n} rows of the sequence; use fewer.")
@@ -159,9 +151,7 @@ def measure(
     some = torch.linspace(0, len(mine) - 1, min(len(mine), 128), device=group.device).long()
     error = group.slowest(_error(out.to(kind.torch), qkv, mine, some, causal))
     if not error <= kind.norm_cap:
-        raise RungError(
-            f"the ring at N = {n} is off by {error:.1e} of the norm; {kind.norm_cap:.0e} is allowed."
-        )
+        raise RungError(f"the ring at N = {n} is off by {error:.1e} of the norm; {kind.norm_cap:.0e} is allowed.")
     del qkv, out
     block = local[1:].new_zeros(2, heads, max(map(len, rows)), d)
     spare = torch.zeros_like(block)

@@ -66,9 +66,7 @@ class Pipeline:
             result = torch.empty(chunk, T, width // 3, dtype=qkv.dtype, device=where)
             calls = {}
             for count in {b - a for a, b in self.spans[index::streams]}:
-                values = one.operation.complete(
-                    {"B": count, "T": T, "C": width // 3, "NH": 1, "causal": int(causal)}
-                )
+                values = one.operation.complete({"B": count, "T": T, "C": width // 3, "NH": 1, "causal": int(causal)})
                 parts = inside[:count].view(count, T, 3, 1, width // 3).permute(2, 0, 3, 1, 4)
                 tensors = {
                     "qkv": inside[:count],
@@ -202,9 +200,7 @@ def measure(
         elif not torch.equal(out.view(torch.uint8), right.view(torch.uint8)):
             raise RungError(f"chunks of {chunk} over {count} streams changed a bit of the result.")
         line.run()
-        rows.append(
-            Row(chunk, count, statistics.median(_elapsed(line.run) for _ in range(repeats)), traced(line.run))
-        )
+        rows.append(Row(chunk, count, statistics.median(_elapsed(line.run) for _ in range(repeats)), traced(line.run)))
         del line
     return rows
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -55,9 +56,7 @@ class ShardPlan(Plan):
     def vector(self, tensor: torch.Tensor) -> torch.Tensor:
         return self.inner.vector(tensor)
 
-    def embedding(
-        self, tokens: torch.Tensor, past: Sequence[int], wte: Linear, wpe: torch.Tensor
-    ) -> torch.Tensor:
+    def embedding(self, tokens: torch.Tensor, past: Sequence[int], wte: Linear, wpe: torch.Tensor) -> torch.Tensor:
         return self.inner.embedding(tokens, past, wte, wpe)
 
     def layernorm(self, x: torch.Tensor, norm: Norm, eps: float) -> torch.Tensor:
@@ -70,9 +69,7 @@ class ShardPlan(Plan):
         dist.all_reduce(y)
         return y if linear.bias is None else y.add_(linear.bias.to(y.dtype))
 
-    def attention(
-        self, qkv: torch.Tensor, NH: int, scale: float, layer: int, cache: Cache | None
-    ) -> torch.Tensor:
+    def attention(self, qkv: torch.Tensor, NH: int, scale: float, layer: int, cache: Cache | None) -> torch.Tensor:
         ours = cuts(NH, self.size)
         return self.inner.attention(qkv, ours[self.rank + 1] - ours[self.rank], scale, layer, cache)
 
@@ -145,17 +142,22 @@ def load(model: str, group: Group, *, dtype: str = "float32", offline: bool = Fa
     return _split(group, dtype, model, *read(model, group.device, offline))
 
 
+def _plan(group: Group, dtype: str) -> Plan:
+    # Processes that share a CPU share its cores, too.
+    return make_plan(group.device.type, dtype, "torch", {}, max(1, (os.cpu_count() or 1) // group.size))
+
+
 def _split(group: Group, dtype: str, name: str, config: Config, weights: Weights, folder: Path) -> Model:
     if dtype not in AGREEMENT:
         raise RungError(f"a model is split in {', '.join(AGREEMENT)}, not in {dtype}.")
     began = time.perf_counter()
-    plan = ShardPlan(make_plan(group.device.type, dtype, "torch", {}), group.rank, group.size)
+    plan = ShardPlan(_plan(group, dtype), group.rank, group.size)
     transformer = ShardedTransformer(config, shard(weights, config, plan), plan)
     return Model(transformer, folder, name, time.perf_counter() - began)
 
 
 def _alone(group: Group, dtype: str, name: str, config: Config, weights: Weights, folder: Path) -> Model:
-    plan = make_plan(group.device.type, dtype, "torch", {})
+    plan = _plan(group, dtype)
     return Model(Transformer(config, converted(weights, plan), plan), folder, name, 0.0)
 
 
@@ -190,8 +192,7 @@ def measure(group: Group, model: str, dtype: str, tokens: int, rows: int, offlin
     row["prompt_speed_up"] = row["alone_prompt_seconds"] / row["split_prompt_seconds"]
     row["token_speed_up"] = row["alone_token_seconds"] / row["split_token_seconds"]
     greedy = [
-        list(one.generate([ids[0].tolist()], max_new_tokens=8, temperature=0.0)[0].tokens)
-        for one in (split, alone)
+        list(one.generate([ids[0].tolist()], max_new_tokens=8, temperature=0.0)[0].tokens) for one in (split, alone)
     ]
     row["same_greedy_tokens"] = greedy[0] == greedy[1]
     return row
