@@ -61,7 +61,7 @@ def _values(n: int, heads: int, d: int, causal: bool) -> dict[str, int | float]:
 def sequential(qkv: NDArray[np.float32], right: torch.Tensor, *, causal: bool, limit: float) -> Measured:
     """The sequential C++ of the ladder's first rung, on one core."""
     n = qkv.shape[2]
-    tensors = _operands(qkv, "cpu", pinned=False)
+    tensors = _operands(qkv, "cpu")
     _, heads, _, d = qkv.shape
     rung = catalogue.find("attention/01_sequential")
     values = rung.operation.complete(_values(n, heads, d, causal))
@@ -120,12 +120,10 @@ def _heads_first(out: torch.Tensor, heads: int) -> torch.Tensor:
     return out[0].view(out.shape[1], heads, -1).transpose(0, 1)
 
 
-def _operands(qkv: NDArray[np.float32], device: str, *, pinned: bool) -> Tensors:
+def _operands(qkv: NDArray[np.float32], device: str) -> Tensors:
     """The operation's operands, made of (3, H, N, D): packed as a QKV projection leaves them."""
     _, heads, n, d = qkv.shape
     packed = torch.from_numpy(qkv).permute(2, 0, 1, 3).reshape(1, n, 3 * heads * d).contiguous()
-    if pinned:
-        packed = packed.pin_memory()
     return _views(packed.to(device), torch.empty(1, n, heads * d, device=device), heads)
 
 
@@ -138,11 +136,11 @@ def _views(packed: torch.Tensor, out: torch.Tensor, heads: int) -> Tensors:
 def on_a_gpu(name: str, qkv: NDArray[np.float32], right: torch.Tensor, *, causal: bool) -> Measured:
     """A rung between copies from and to pinned memory; the median of several runs."""
     _, heads, n, d = qkv.shape
-    host = _operands(qkv, "cpu", pinned=True)["qkv"].pin_memory()
+    host = _operands(qkv, "cpu")["qkv"].pin_memory()
     back = torch.empty(1, n, heads * d).pin_memory()
     try:
         rung = catalogue.find(ON_A_GPU[name])
-        tensors = _operands(qkv, "cuda", pinned=False)
+        tensors = _operands(qkv, "cuda")
         values = rung.operation.complete(_values(n, heads, d, causal))
         call = rung.prepare(tensors, values, dtype_named("f32"), device="cuda")
 
