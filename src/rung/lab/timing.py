@@ -1,8 +1,8 @@
 """Times prepared calls on a GPU so that the figure means what it says.
 
-Cold: the inputs rotate over more memory than the caches hold. Short kernels are timed as one CUDA
-graph of many calls, so that neither Python nor a launch gap is counted; longer ones as a graph of one
-call each. Warm: one set of inputs, replayed. Competitors take turns, sample by sample.
+Cold: the inputs rotate over more memory than the caches hold. Calls are timed as CUDA graphs of so many
+that the graph's own launch does not count, nor Python, nor a gap between launches. Warm: one set of inputs,
+replayed. Competitors take turns, sample by sample.
 """
 
 from __future__ import annotations
@@ -16,10 +16,12 @@ import torch
 
 from rung.lab import statistics
 
-SHORT = 20e-6  # below this a single call cannot be timed by events
+SHORT = 20e-6  # below this a call is timed as one of at least CALLS
 CALLS = 20
+FULL = 400e-6  # what a sample takes at least: the launch of a graph is some 6 to 14 us, and would be counted
 MIN_SAMPLES = 10
 MAX_SETS = 256
+MAX_CALLS = 400
 
 
 def sets_needed(bytes_of_a_set: int) -> int:
@@ -27,6 +29,14 @@ def sets_needed(bytes_of_a_set: int) -> int:
     l2 = torch.cuda.get_device_properties(torch.cuda.current_device()).L2_cache_size
     wanted = max(256 << 20, 4 * l2)
     return max(2, min(MAX_SETS, math.ceil(wanted / max(1, bytes_of_a_set)) + 1))
+
+
+def rounds(sets: int, estimate: float) -> list[list[int]]:
+    """Which sets of operands each graph takes, in turn, for calls of about `estimate` seconds."""
+    calls = math.ceil(FULL / max(estimate, 1e-7))
+    calls = min(max(calls, CALLS if estimate < SHORT else 1), MAX_CALLS)
+    count = math.ceil(sets / calls)
+    return [[(i * calls + j) % sets for j in range(calls)] for i in range(count)]
 
 
 @dataclass
@@ -46,16 +56,16 @@ class Contestant:
     def get_ready(self) -> None:
         """Warm up, estimate, and record the graphs."""
         estimate = _estimate(self.calls[0])
-        short = estimate < SHORT
         try:
             # The warm graph first: what a call keeps hold of (a library's result) then belongs to the cold one.
             repeat = CALLS if estimate < 1e-3 else 1
-            self._warm = (_graph([self.calls[0]] * repeat), repeat)
-            if short:
-                count = max(CALLS, len(self.calls))
-                self._units = [(_graph([self.calls[i % len(self.calls)] for i in range(count)]), count)]
-            else:
-                self._units = [(_graph([call]), 1) for call in self.calls]
+            warm = _graph([self.calls[0]] * repeat)
+            self._warm = (warm, repeat)
+            if repeat > 1:  # several short launches from Python look long; in a graph they are not
+                warm()
+                estimate = seconds(warm) / repeat
+            for turn in rounds(len(self.calls), estimate):
+                self._units.append((_graph([self.calls[i] for i in turn]), len(turn)))
         except RuntimeError as error:
             torch.cuda.synchronize()
             reason = str(error).splitlines()[0][:90]
