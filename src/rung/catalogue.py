@@ -106,8 +106,13 @@ def stand_in(
     tuning: Mapping[str, int] | None = None,
 ) -> Rung | None:
     """The highest rung of the same ladder that does take what `rung` refuses."""
+    extra = {o.name for o in rung.operation.operands if o.optional and not o.nullable and not o.written}
     for other in reversed(rungs(rung.operation.name, libraries=False)):
-        if other.name != rung.name and other.refusal(values, dtype, tuning, device=device) is None:
+        if other.name == rung.name or (other.emulate and device != "cuda"):
+            continue
+        if other.binds & extra != rung.binds & extra:
+            continue  # what it computes is something else
+        if other.refusal(values, dtype, tuning, device=device) is None:
             return other
     return None
 

@@ -78,11 +78,18 @@ def generate(
     ] = None,
     offline: Annotated[bool, typer.Option("--offline", help="Use only what was downloaded before.")] = False,
     plan: Annotated[
-        str | None, typer.Option(help="Which rungs serve the operations, on emulator and cuda.")
+        str | None,
+        typer.Option(
+            help="Which rungs serve the operations, on emulator and cuda: naive, reduction, tiled, tensorcore, "
+            "flash, fused, library, torch or best."
+        ),
     ] = None,
     kernel: Annotated[
         list[str] | None,
         typer.Option(help="Swap one rung: attention=5 or gelu=my_kernel.cu; may be given again."),
+    ] = None,
+    window: Annotated[
+        int | None, typer.Option(help="Let a token see so many tokens only, itself the last of them.")
     ] = None,
     threads: Annotated[int | None, typer.Option(help="CPU threads; by default as many as there are.")] = None,
 ) -> None:
@@ -110,7 +117,7 @@ def generate(
 
     chosen = load(
         model, device=device, dtype=dtype, revision=revision, offline=offline, threads=threads, plan=plan,
-        kernels=_kernels(kernel or []),
+        kernels=_kernels(kernel or []), window=window,
     )  # fmt: skip
     show_prompt = (not json_) if echo is None else echo
     run = chosen.run(
@@ -258,6 +265,9 @@ def _figures(model: Model, run: Run) -> dict[str, Any]:
         "new_tokens": s.new_tokens,
         "tokens_per_s": round(s.tokens_per_second, 1) if s.tokens_per_second else None,
         "peak_memory_mb": round(_peak_memory() / 1e6, 1),
+        "plan": model.plan.name,
+        "rungs": model.plan.rungs_in_use,
+        "notes": model.plan.notes,
     }
 
 
@@ -270,8 +280,10 @@ def _peak_memory() -> int:
 
 def _summary(f: dict[str, Any]) -> str:
     speed = f"{f['tokens_per_s']:,} tokens/s" if f["tokens_per_s"] else "one token"
-    return (
+    rungs = [f"plan {f['plan']}: {', '.join(f['rungs'].values())}"] if f["rungs"] else []
+    figures = (
         f"{f['model']}, {f['dtype']} on {f['device']}: loaded in {f['load_s']:.2f} s, "
         f"{f['prompt_tokens']} prompt tokens in {f['prefill_ms']:.1f} ms, "
         f"{f['new_tokens']} new ones at {speed}; {f['peak_memory_mb']:,.0f} MB at most."
     )
+    return "\n".join([figures, *rungs, *(f"note: {note}" for note in f["notes"])])

@@ -47,13 +47,13 @@ class CpuPlan(TorchPlan):
     name = on = "cpu"
     prompts_alone = True
 
-    def __init__(self, dtype: str, threads: int | None = None) -> None:
+    def __init__(self, dtype: str, threads: int | None = None, window: int | None = None) -> None:
         if dtype not in CPU_DTYPES:
             raise RungError(f"the cpu computes no {dtype}; use one of {', '.join(CPU_DTYPES)}.")
         self.dtype = resolve(dtype)
         stored = getattr(torch, self.dtype)
         compute = torch.float32 if stored == torch.float32 or not fast_bfloat16() else torch.bfloat16
-        super().__init__(torch.device("cpu"), stored, compute)
+        super().__init__(torch.device("cpu"), stored, compute, window)
         self.threads = threads
         torch.set_num_threads(threads or processors())
         self._native = available()
@@ -67,7 +67,7 @@ class CpuPlan(TorchPlan):
         if self._native is not None:
             worth = weights.nbytes() // BYTES_A_THREAD
             threads = self.threads or max(1, min(processors(), MOST_THREADS, worth))
-            self._engine = Engine(self._native, config, weights, threads)
+            self._engine = Engine(self._native, config, weights, threads, self.window)
 
     def step(self, tokens: Sequence[Sequence[int]], cache: Cache) -> torch.Tensor | None:
         engine = self._engine

@@ -2,7 +2,7 @@
 
 Every call finds its output at the same address as in the step before, so a rung is bound to its tensors
 once per shape and afterwards only launched. What no rung does (an activation that is not GPT-2's own,
-attention of new tokens to a cache) torch does.
+attention of new tokens to a cache) torch does, and a note says so.
 """
 
 from __future__ import annotations
@@ -18,22 +18,35 @@ from rung import catalogue
 from rung.dtypes import dtype as named_dtype
 from rung.errors import RungError
 from rung.gpt2.cache import Cache
+from rung.gpt2.plan import LADDERS
 from rung.gpt2.torch_plan import TorchPlan
 from rung.gpt2.weights import Linear, Norm
 from rung.lab import tunings
+from rung.precision import float32_products
 
 if TYPE_CHECKING:
+    from rung.dtypes import Dtype
     from rung.expressions import Number
+    from rung.gpt2.config import Config
     from rung.kernel import Device, Prepared, Rung
-    from rung.operation import Tensors
+    from rung.operation import Tensors, Values
 
 SHORT_NAMES = {"float32": "f32", "tf32": "tf32", "float16": "f16", "bfloat16": "bf16"}
+ALIGNMENT = 32  # bytes; WMMA asks for the most
 
 
 class LadderPlan(TorchPlan):
-    """`rungs` names a rung for each operation that is to run on one; the others run through torch."""
+    """`rungs` says for each operation that is to run on one: a name, which is then that rung and no other,
+    or several, of which the first serves that takes the dtype and the shape."""
 
-    def __init__(self, device: Device, dtype: str, name: str, rungs: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        device: Device,
+        dtype: str,
+        name: str,
+        rungs: Mapping[str, str | tuple[str, ...]],
+        window: int | None = None,
+    ) -> None:
         if dtype == "auto":
             dtype = "bfloat16" if device == "cuda" else "float32"
         if dtype not in SHORT_NAMES:
@@ -43,22 +56,49 @@ class LadderPlan(TorchPlan):
         self.name, self.dtype, self.on = name, dtype, device
         self._device: Device = device
         self._real = named_dtype(SHORT_NAMES[dtype])
-        self.rungs = {operation: _find(operation, rung) for operation, rung in rungs.items()}
-        super().__init__(
-            torch.device("cuda" if device == "cuda" else "cpu"), self._real.torch, self._real.torch
-        )
+        self.asked = {o: _find(o, given) for o, given in rungs.items() if isinstance(given, str)}
+        self.preferred = {
+            o: tuple(_find(o, rung) for rung in given) for o, given in rungs.items() if not isinstance(given, str)
+        }
+        where = torch.device("cuda" if device == "cuda" else "cpu")
+        super().__init__(where, self._real.torch, self._real.torch, window)
+        self._notes: dict[str, None] = {}
+        self._in_use: dict[str, dict[str, None]] = {}
+        self._serving: dict[tuple[object, ...], Rung | None] = {}
         self._calls: Counter[tuple[str, tuple[int, ...]]] = Counter()
         self._outputs: dict[tuple[str, tuple[int, ...], int], torch.Tensor] = {}
         self._prepared: dict[tuple[object, ...], Prepared] = {}
         self._lasting: set[int] = set()  # memory that is neither freed nor moved between steps
 
+    def note(self, text: str) -> None:
+        """Keep a departure from what was asked for; the same is kept once."""
+        self._notes[text] = None
+
+    @property
+    def notes(self) -> list[str]:
+        return list(self._notes)
+
+    @property
+    def rungs_in_use(self) -> dict[str, str]:
+        return {operation: " and ".join(names) for operation, names in self._in_use.items()}
+
+    def admit(self, config: Config) -> None:
+        for operation, rung in self.asked.items():
+            dims = _at(config, operation)
+            if operation == "local_attention" and self.window is not None:
+                dims["window"] = self.window
+            values = rung.operation.complete(dims)
+            qkv = torch.empty(1, config.context, 3 * config.C, device="meta")
+            views = dict(zip("qkv", self._heads(qkv, config.NH), strict=True)) if "attention" in operation else {}
+            self._must_take(rung, values, views)
+
     def matrix(self, weight: torch.Tensor) -> Linear:
-        linear = super().matrix(weight)
+        linear = Linear(_aligned(super().matrix(weight).weight))
         self._lasting.add(_memory(linear.weight))
         return linear
 
     def vector(self, tensor: torch.Tensor) -> torch.Tensor:
-        vector = tensor.to(self.device, self.compute).contiguous()
+        vector = _aligned(tensor.to(self.device, self.compute).contiguous())
         self._lasting.add(_memory(vector))
         return vector
 
@@ -66,89 +106,201 @@ class LadderPlan(TorchPlan):
         self, tokens: torch.Tensor, past: Sequence[int], wte: Linear, wpe: torch.Tensor
     ) -> torch.Tensor:
         self._calls.clear()  # a forward pass begins
-        if "embedding" not in self.rungs or len(set(past)) > 1:
+        if len(set(past)) > 1:
+            self._torch_does("embedding", "its rungs place all sequences of a batch alike, and these differ")
             return super().embedding(tokens, past, wte, wpe)
         B, T = tokens.shape
         (V, C), MAXT = wte.weight.shape, wpe.shape[0]
         dims = {"B": B, "T": T, "C": C, "V": V, "MAXT": MAXT, "start": past[0]}
         tensors = {"tokens": tokens.to(torch.int32), "wte": wte.weight, "wpe": wpe}
-        return self._run("embedding", (B, T, C), tensors, dims)
+        out = self._run("embedding", (B, T, C), tensors, dims)
+        return super().embedding(tokens, past, wte, wpe) if out is None else out
 
     def layernorm(self, x: torch.Tensor, norm: Norm, eps: float) -> torch.Tensor:
-        if "layernorm" not in self.rungs:
-            return super().layernorm(x, norm, eps)
         tensors = {"x": x, "weight": norm.weight, "bias": norm.bias}
-        return self._run("layernorm", tuple(x.shape), tensors, {**_dims(x), "eps": eps})
+        out = self._run("layernorm", tuple(x.shape), tensors, {**_dims(x), "eps": eps})
+        return super().layernorm(x, norm, eps) if out is None else out
 
     def matmul(self, x: torch.Tensor, linear: Linear) -> torch.Tensor:
-        if "matmul" not in self.rungs:
+        out = self._product("matmul", x, linear)
+        if out is not None:
+            return out
+        with float32_products(self._real.name):
             return super().matmul(x, linear)
+
+    def layernorm_matmul(self, x: torch.Tensor, norm: Norm, eps: float, linear: Linear) -> torch.Tensor:
+        more = {"ln_weight": norm.weight, "ln_bias": norm.bias}
+        out = self._product("layernorm_matmul", x, linear, more, {"eps": eps})
+        return super().layernorm_matmul(x, norm, eps, linear) if out is None else out
+
+    def matmul_activation(self, x: torch.Tensor, linear: Linear, name: str) -> torch.Tensor:
+        if name == "gelu_tanh":
+            out = self._product("matmul_gelu", x, linear)
+            if out is not None:
+                return out
+        return super().matmul_activation(x, linear, name)
+
+    def matmul_residual(self, x: torch.Tensor, linear: Linear, residual: torch.Tensor) -> torch.Tensor:
+        out = self._product("matmul_residual", x, linear, {"residual": residual})
+        return super().matmul_residual(x, linear, residual) if out is None else out
+
+    def residual_layernorm(
+        self, a: torch.Tensor, b: torch.Tensor, norm: Norm, eps: float
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        total = self._output("residual_layernorm sum", tuple(a.shape))
+        tensors = {"x": a, "residual": b, "weight": norm.weight, "bias": norm.bias, "sum": total}
+        out = self._run("residual_layernorm", tuple(a.shape), tensors, {**_dims(a), "eps": eps})
+        return super().residual_layernorm(a, b, norm, eps) if out is None else (total, out)
+
+    def _product(
+        self,
+        operation: str,
+        x: torch.Tensor,
+        linear: Linear,
+        more: Mapping[str, torch.Tensor] | None = None,
+        scalars: Mapping[str, Number] | None = None,
+    ) -> torch.Tensor | None:
         B, T, C = x.shape
         OC = linear.weight.shape[0]
-        tensors = {"x": x, "weight": linear.weight}
+        tensors = {"x": x, "weight": linear.weight, **(more or {})}
         if linear.bias is not None:
             tensors["bias"] = linear.bias
-        return self._run("matmul", (B, T, OC), tensors, {"B": B, "T": T, "C": C, "OC": OC})
+        return self._run(operation, (B, T, OC), tensors, {"B": B, "T": T, "C": C, "OC": OC, **(scalars or {})})
 
     def attention(
         self, qkv: torch.Tensor, NH: int, scale: float, layer: int, cache: Cache | None
     ) -> torch.Tensor:
         past = cache.lengths if cache else [0]
-        if "attention" in self.rungs and not any(past):
-            return self._whole_attention(qkv, NH, scale, layer, cache)
-        if "softmax" in self.rungs and len(set(past)) == 1:
-            return self._attention_by_parts(qkv, NH, scale, layer, cache)
-        return super().attention(qkv, NH, scale, layer, cache)
+        if not any(past):
+            out = self._whole_attention(qkv, NH, scale, layer, cache)
+            if out is not None:
+                return out
+        elif self._has("softmax") and len(set(past)) == 1 and self.window is None:
+            out = self._attention_by_parts(qkv, NH, scale, layer, cache)
+            if out is not None:
+                return out
+        else:
+            whole = "attention" if self.window is None else "local_attention"
+            self._torch_does(whole, "no rung of it lets new tokens look at cached keys")
+        with float32_products(self._real.name):
+            return super().attention(qkv, NH, scale, layer, cache)
 
     def _whole_attention(
         self, qkv: torch.Tensor, NH: int, scale: float, layer: int, cache: Cache | None
-    ) -> torch.Tensor:
+    ) -> torch.Tensor | None:
         B, T, width = qkv.shape
         C = width // 3
+        dims: dict[str, Number] = {"B": B, "T": T, "C": C, "NH": NH, "scale": scale}
+        operation = "attention"
+        if self.window is not None:
+            operation, dims["window"] = "local_attention", self.window
+        elif not self._has("attention") and self._has("softmax"):
+            return self._attention_by_parts(qkv, NH, scale, layer, cache)
         q, k, v = self._heads(qkv, NH)
         if cache is not None:
             cache.write(layer, k, v)
-        dims = {"B": B, "T": T, "C": C, "NH": NH, "scale": scale}
-        return self._run("attention", (B, T, C), {"qkv": qkv, "q": q, "k": k, "v": v}, dims)
+        return self._run(operation, (B, T, C), {"qkv": qkv, "q": q, "k": k, "v": v}, dims)
 
     def _attention_by_parts(
         self, qkv: torch.Tensor, NH: int, scale: float, layer: int, cache: Cache | None
-    ) -> torch.Tensor:
+    ) -> torch.Tensor | None:
         B, T, width = qkv.shape
         q, k, v = self._heads(qkv, NH)
         if cache is not None:
             cache.write(layer, k, v)
             k, v = cache.read(layer, T)
-        x = q @ k.transpose(2, 3)  # (B, NH, T, S)
-        dims = {"B": B, "NH": NH, "T": T, "S": k.shape[2], "scale": scale}
-        p = self._run("softmax", tuple(x.shape), {"x": x}, dims)
-        return (p @ v).transpose(1, 2).reshape(B, T, width // 3)
+        with float32_products(self._real.name):
+            x = q @ k.transpose(2, 3)  # (B, NH, T, S)
+            dims = {"B": B, "NH": NH, "T": T, "S": k.shape[2], "scale": scale}
+            p = self._run("softmax", tuple(x.shape), {"x": x}, dims)
+            return None if p is None else (p @ v).transpose(1, 2).reshape(B, T, width // 3)
 
     def activation(self, x: torch.Tensor, name: str) -> torch.Tensor:
-        operation = {"gelu_tanh": "gelu", "relu": "relu"}.get(name, "")
-        if operation not in self.rungs:
-            return super().activation(x, name)
-        return self._run(operation, tuple(x.shape), {"x": x}, _dims(x))
+        out = None
+        if name == "gelu_tanh":
+            out = self._run("gelu", tuple(x.shape), {"x": x}, _dims(x))
+        elif name == "relu":
+            out = self._run("relu", (x.numel(),), {"x": x.reshape(-1)}, {"N": x.numel()})
+        else:
+            self._torch_does("gelu", "its rungs compute the tanh form, and this model has the other")
+        return super().activation(x, name) if out is None else out.view(x.shape)
 
     def residual(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-        if "residual" not in self.rungs:
-            return super().residual(a, b)
-        return self._run("residual", tuple(a.shape), {"a": a, "b": b}, _dims(a))
+        out = self._run("residual", tuple(a.shape), {"a": a, "b": b}, _dims(a))
+        return super().residual(a, b) if out is None else out
+
+    # ---- which rung -------------------------------------------------------------------------------------------------
+
+    def _has(self, operation: str) -> bool:
+        return operation in self.asked or operation in self.preferred
+
+    def _torch_does(self, operation: str, why: str) -> None:
+        if self._has(operation):
+            self.note(f"{operation} runs through torch: {why}.")
+
+    def _choose(self, operation: str, values: Values, tensors: Tensors) -> Rung | None:
+        """The rung that serves at this shape; None leaves the work to torch."""
+        if operation in self.asked:
+            self._must_take(self.asked[operation], values, tensors)
+            return self.asked[operation]
+        preferred = self.preferred[operation]
+        # Which of them have the dtype is part of the plan; what becomes of those that have it is worth a note.
+        candidates = [rung for rung in preferred if self._format(rung).name in rung.dtypes]
+        first = (candidates or preferred)[0]
+        reason = self._refusal(first, values, tensors)
+        if reason is None:
+            return first
+        for rung in candidates[1:]:
+            if self._refusal(rung, values, tensors) is None:
+                self.note(f"{reason}; {rung.full_name} serves.")
+                return rung
+        other = catalogue.stand_in(first, values, self._format(first), self._device)
+        self.note(f"{reason}; {other.full_name} stands in." if other else f"{reason}; torch serves.")
+        return other
+
+    def _must_take(self, rung: Rung, values: Values, tensors: Tensors) -> None:
+        rung.admit(tensors, values, self._format(rung), None, self._device)
+        reason = self._refusal(rung, values, tensors)
+        if reason is not None:
+            raise RungError(f"{reason}.")
+
+    def _refusal(self, rung: Rung, values: Values, tensors: Tensors) -> str | None:
+        if rung.emulate and self._device != "cuda":
+            return f"{rung.full_name} runs on a GPU only"
+        return rung.refusal(values, self._format(rung), None, tensors, self._device)
+
+    def _format(self, rung: Rung) -> Dtype:
+        # tf32 is a way to multiply matrices: operations that multiply none have no rung for it and compute in float32.
+        if self._real.name == "tf32" and "tf32" not in rung.dtypes:
+            ladder = catalogue.rungs(rung.operation.name, libraries=False)
+            if not any("tf32" in other.dtypes for other in ladder):
+                return named_dtype("f32")
+        return self._real
 
     def _run(
         self, operation: str, shape: tuple[int, ...], tensors: Tensors, dims: Mapping[str, Number]
-    ) -> torch.Tensor:
-        rung = self.rungs[operation]
+    ) -> torch.Tensor | None:
+        """The rung's `out`, or None when no rung serves."""
+        if not self._has(operation):
+            return None
+        call = (operation, *dims.values())
+        if call not in self._serving:
+            values = catalogue.operation(LADDERS.get(operation, operation)).complete(dims)
+            self._serving[call] = self._choose(operation, values, tensors)
+        rung = self._serving[call]
+        if rung is None:
+            return None
         out = self._output(operation, shape)
         given = {name: self._lasts(operation, name, tensor) for name, tensor in tensors.items()}
         given["out"] = out
-        key = (operation, *dims.values(), *(t.data_ptr() for t in given.values()))
+        key = (*call, *(t.data_ptr() for t in given.values()))
         prepared = self._prepared.get(key)
         if prepared is None:
-            values = rung.operation.complete(dims)
-            tuning = tunings.best(rung, values, self._real.name) if self.on == "cuda" else None
-            prepared = rung.prepare(given, values, self._real, device=self._device, tuning=tuning)
+            values, real = rung.operation.complete(dims), self._format(rung)
+            tuning = tunings.best(rung, values, real.name) if self.on == "cuda" else None
+            prepared = rung.prepare(given, values, real, device=self._device, tuning=tuning)
             self._prepared[key] = prepared
+            self._in_use.setdefault(operation, {})[rung.full_name] = None
         prepared.run()
         return out
 
@@ -171,10 +323,22 @@ class LadderPlan(TorchPlan):
         return self._outputs[key]
 
 
-def _find(operation: str, rung: str) -> Rung:
-    if rung.endswith((".cu", ".py")):
-        return catalogue.rung_from_file(catalogue.operation(operation), Path(rung))
-    return catalogue.find(f"{operation}/{rung}")
+def _find(operation: str, name: str) -> Rung:
+    ladder = LADDERS.get(operation, operation)
+    if name.endswith((".cu", ".py")):
+        rung = catalogue.rung_from_file(catalogue.operation(ladder), Path(name))
+    else:
+        rung = catalogue.find(f"{ladder}/{name}")
+    if ladder == "layernorm" and ("residual" in rung.binds) != (operation == "residual_layernorm"):
+        other = "residual_layernorm" if operation == "layernorm" else "layernorm"
+        does = "adds a residual on the way in" if operation == "layernorm" else "adds no residual"
+        raise RungError(f"{rung.full_name} {does}; it serves as {other}={name}.")
+    return rung
+
+
+def _aligned(tensor: torch.Tensor) -> torch.Tensor:
+    # A tensor that still lies in its file begins anywhere; kernels read 16 bytes at a time.
+    return tensor if tensor.data_ptr() % ALIGNMENT == 0 else tensor.clone()
 
 
 def _memory(tensor: torch.Tensor) -> int:
@@ -184,3 +348,19 @@ def _memory(tensor: torch.Tensor) -> int:
 def _dims(x: torch.Tensor) -> dict[str, Number]:
     B, T, C = x.shape
     return {"B": B, "T": T, "C": C}
+
+
+def _at(config: Config, operation: str) -> dict[str, Number]:
+    """An operation's dims for one sequence that fills the context."""
+    c, T = config, config.context
+    known: dict[str, Number] = {
+        "B": 1, "T": T, "S": T, "C": c.C, "NH": c.NH, "V": c.vocabulary, "MAXT": T, "eps": c.eps,
+        "scale": c.attention_scale(0), "N": T * c.F,
+    }  # fmt: skip
+    inputs, outputs = {"matmul_residual": (c.F, c.C), "matmul_gelu": (c.C, c.F)}.get(operation, (c.C, 3 * c.C))
+    if operation == "gelu":
+        known["C"] = c.F
+    if "matmul" in operation:
+        known["C"], known["OC"] = inputs, outputs
+    of = catalogue.operation(LADDERS.get(operation, operation))
+    return {name: known[name] for name in (*of.dims, *of.scalars) if name in known}

@@ -139,19 +139,22 @@ def load(
     threads: int | None = None,
     plan: str | None = None,
     kernels: Mapping[str, str] | None = None,
+    window: int | None = None,
 ) -> Model:
     """Load a GPT-2.
 
     `model` is "inner" (the small one in this package), a folder in Hugging Face's layout, or an id of the
     hub such as "gpt2". `plan` names who serves the operations, and `kernels` swaps single rungs
     ({"attention": "5"}); both are for devices that run rungs.
+    With a `window` a token attends to so many tokens, itself the last of them.
     """
     began = time.perf_counter()
     if threads is not None and threads < 1:
         raise RungError(f"threads is {threads}; it must be at least 1.")
-    chosen = make_plan(device, dtype, plan, kernels or {}, threads)
+    chosen = make_plan(device, dtype, plan, kernels or {}, threads, window)
     folder = find(str(model), revision=revision, offline=offline)
     config = read_config(folder / "config.json")
+    chosen.admit(config)
     weights = read_weights(folder, config, chosen.matrix, chosen.vector)
     transformer = Transformer(config, weights, chosen)
     return Model(transformer, folder, str(model), time.perf_counter() - began)

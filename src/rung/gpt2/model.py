@@ -25,18 +25,16 @@ class Transformer:
         past = cache.lengths if cache else [0] * tokens.shape[0]
         x = plan.embedding(tokens, past, weights.wte, weights.wpe)
         for i, layer in enumerate(weights.layers):
-            x = plan.residual(x, self._attention(plan.layernorm(x, layer.ln_1, eps), layer, i, cache))
-            x = plan.residual(x, self._mlp(plan.layernorm(x, layer.ln_2, eps), layer))
+            y = self._attention(x, layer, i, cache)
+            x, y = plan.residual_layernorm(x, y, layer.ln_2, eps)
+            h = plan.matmul_activation(y, layer.fc, self.config.activation)  # (B, T, F)
+            x = plan.matmul_residual(h, layer.mlp_proj, x)
         return plan.layernorm(x, weights.ln_f, eps)
 
     def _attention(self, x: torch.Tensor, layer: Layer, i: int, cache: Cache | None) -> torch.Tensor:
-        qkv = self.plan.matmul(x, layer.qkv)  # (B, T, 3C)
+        qkv = self.plan.layernorm_matmul(x, layer.ln_1, self.config.eps, layer.qkv)  # (B, T, 3C)
         y = self.plan.attention(qkv, self.config.NH, self.config.attention_scale(i), i, cache)
         return self.plan.matmul(y, layer.attn_proj)
-
-    def _mlp(self, x: torch.Tensor, layer: Layer) -> torch.Tensor:
-        h = self.plan.activation(self.plan.matmul(x, layer.fc), self.config.activation)  # (B, T, F)
-        return self.plan.matmul(h, layer.mlp_proj)
 
     @torch.inference_mode()
     def logits(self, tokens: torch.Tensor) -> torch.Tensor:

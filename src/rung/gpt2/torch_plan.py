@@ -20,8 +20,10 @@ class TorchPlan(Plan):
 
     name = "torch"
 
-    def __init__(self, device: torch.device, stored: torch.dtype, compute: torch.dtype) -> None:
-        self.device, self.stored, self.compute = device, stored, compute
+    def __init__(
+        self, device: torch.device, stored: torch.dtype, compute: torch.dtype, window: int | None = None
+    ) -> None:
+        self.device, self.stored, self.compute, self.window = device, stored, compute, window
         self.cache_dtype = compute
 
     def matrix(self, weight: torch.Tensor) -> Linear:
@@ -67,13 +69,15 @@ class TorchPlan(Plan):
     ) -> torch.Tensor:
         B, T, width = qkv.shape
         q, k, v = self._heads(qkv, NH)
-        if cache is None:
-            mask, causal = None, True
-        else:
+        past = [0]
+        if cache is not None:
             cache.write(layer, k, v)
-            mask, causal = self._mask(cache, T)
-            if not causal:
+            past = cache.lengths
+            if any(past):
                 k, v = (t.to(q.dtype) for t in cache.read(layer, T))
+        if T == 1 and self.window is not None and len(set(past)) == 1:
+            k, v = k[:, :, -self.window :], v[:, :, -self.window :]
+        mask, causal = self._mask(past, T)
         y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal, scale=scale)
         return y.transpose(1, 2).reshape(B, T, width // 3)
 
@@ -83,17 +87,21 @@ class TorchPlan(Plan):
         q, k, v = qkv.view(B, T, 3, NH, width // (3 * NH)).permute(2, 0, 3, 1, 4).unbind()
         return q, k, v  # each (B, NH, T, HS), strided
 
-    def _mask(self, cache: Cache, T: int) -> tuple[torch.Tensor | None, bool]:
-        if not any(cache.lengths):
+    def _mask(self, past: Sequence[int], T: int) -> tuple[torch.Tensor | None, bool]:
+        """What T new tokens see behind `past` others, as a mask or as the word "causal"."""
+        S = max(past) + T
+        hidden = self.window is not None and self.window < S
+        if not any(past) and not hidden:
             return None, True
-        if T == 1 and len(set(cache.lengths)) == 1:
+        if T == 1 and len(set(past)) == 1:
             return None, False
-        past = torch.tensor(cache.lengths, device=self.device)
-        last = past[:, None] + torch.arange(
-            T, device=self.device
-        )  # (rows, T): the last key that a query sees
-        keys = torch.arange(max(cache.lengths) + T, device=self.device)
-        return (keys <= last[..., None])[:, None], False  # (rows, 1, T, S)
+        before = torch.tensor(past, device=self.device)
+        last = before[:, None] + torch.arange(T, device=self.device)  # (rows, T): the last key that a query sees
+        keys = torch.arange(S, device=self.device)
+        seen = keys <= last[..., None]
+        if self.window is not None:
+            seen &= keys > last[..., None] - self.window
+        return seen[:, None], False  # (rows, 1, T, S)
 
     def activation(self, x: torch.Tensor, name: str) -> torch.Tensor:
         if name == "relu":

@@ -108,7 +108,7 @@ def steps(dtypes: Sequence[str], plans: Sequence[str] | None = None, rungs: Sequ
 
 
 def _plan_text(name: str) -> str:
-    served = ", ".join(f"{operation} {rung}" for operation, rung in PLANS[name].items())
+    served = ", ".join(f"{operation} {' or '.join(rungs)}" for operation, rungs in PLANS[name].items())
     return served or "every operation by torch"
 
 

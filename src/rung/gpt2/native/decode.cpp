@@ -110,6 +110,7 @@ struct Layer {
 
 extern "C" struct Shape {
   int32_t weight_kind, activation, threads, L, C, NH, F, V;  // F: width of the MLP
+  int32_t window;  // tokens that a token sees, itself the last
   float eps;
 };
 
@@ -364,10 +365,11 @@ class Forward final : public Model {
   }
 
   void attend(Scratch& my, int layer, int c, int h) {
-    const int HS = s_.C / s_.NH, T = int(step_.columns[c].position) + 1;
+    const int HS = s_.C / s_.NH, before = int(step_.columns[c].position) + 1, T = std::min(before, s_.window);
+    const size_t first = size_t(before - T) * HS;
     const float* q = &q_[size_t(c) * s_.C + h * HS];
-    const KV* k = at<KV>(step_.k, layer, c, h);
-    const KV* v = at<KV>(step_.v, layer, c, h);
+    const KV* k = at<KV>(step_.k, layer, c, h) + first;
+    const KV* v = at<KV>(step_.v, layer, c, h) + first;
     if (int(my.scores.size()) < T) my.scores.resize(T);
     float* p = my.scores.data();
     float largest = -INFINITY, sum = 0;

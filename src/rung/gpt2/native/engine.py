@@ -23,7 +23,7 @@ class Shape(ctypes.Structure):
     """As in decode.cpp."""
 
     _fields_ = (
-        *((name, ctypes.c_int32) for name in ("kind", "activation", "threads", "L", "C", "NH", "F", "V")),
+        *((name, ctypes.c_int32) for name in ("kind", "activation", "threads", "L", "C", "NH", "F", "V", "window")),
         ("eps", ctypes.c_float),
     )
 
@@ -62,7 +62,9 @@ def _bind(path: Path) -> ctypes.CDLL | None:
 class Engine:
     """A model ready for steps. Keeps the weights alive, and its own threads between steps."""
 
-    def __init__(self, library: ctypes.CDLL, config: Config, weights: Weights, threads: int) -> None:
+    def __init__(
+        self, library: ctypes.CDLL, config: Config, weights: Weights, threads: int, window: int | None = None
+    ) -> None:
         self._library = library
         self._config = config
         self._weights = weights
@@ -92,7 +94,8 @@ class Engine:
         self._tensors = tensors
         shape = Shape(
             KINDS[weights.head.weight.dtype], ACTIVATIONS[config.activation], threads,
-            config.layers, config.C, config.NH, config.F, config.vocabulary, config.eps,
+            config.layers, config.C, config.NH, config.F, config.vocabulary,
+            min(window or config.context, config.context), config.eps,
         )  # fmt: skip
         pointers = (ctypes.c_void_p * len(tensors))(*(None if t is None else t.data_ptr() for t in tensors))
         self._handle: int | None = library.rung_new(ctypes.byref(shape), pointers)
