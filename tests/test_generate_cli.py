@@ -16,6 +16,7 @@ import pytest
 import gpt2_models as models
 import rung
 from rung.cli import main
+from rung.cuda import emulator
 
 GREEDY = ["-t", "0", "-n", "12"]
 
@@ -134,6 +135,26 @@ def test_stats_tell_times_speed_and_memory(command) -> None:  # type: ignore[no-
         assert word in err
 
 
+@pytest.mark.skipif(emulator.available() is not None, reason="the emulator needs g++")
+def test_stats_tell_which_rungs_served_and_what_the_plan_could_not_do(command) -> None:  # type: ignore[no-untyped-def]
+    words = ["generate", "Once", "--model", str(models.saved(n_layer=1)), "--device", "emulator", "--plan", "fused"]
+    words += ["--window", "2", "--kernel", "gelu=1", "-t", "0", "-n", "2", "--stats"]
+    _, _, err = command(*words)
+    assert "plan fused: embedding/04_reuse, " in err and "gelu/01_naive" in err and "local_attention/03_tiles" in err
+    assert "note: matmul_gelu is left out, so that the rung given for gelu serves." in err
+    assert "note: local_attention runs through torch" in err
+    figures = json.loads(command(*words, "--json")[1])["stats"]
+    assert figures["plan"] == "fused" and figures["rungs"]["gelu"] == "gelu/01_naive" and len(figures["notes"]) == 2
+
+
+def test_a_window_changes_the_text(command) -> None:  # type: ignore[no-untyped-def]
+    code, out, _ = command("generate", "Once upon a time", "--window", "2", *GREEDY)
+    assert code == 0 and out.strip() != expected("Once upon a time").strip()
+    assert command("generate", "Once upon a time", "--window", "4000", *GREEDY)[1:] == command(
+        "generate", "Once upon a time", *GREEDY
+    )[1:]
+
+
 def test_a_folder_and_a_dtype_are_taken(command) -> None:  # type: ignore[no-untyped-def]
     folder = models.saved()
     for dtype in ("f32", "bfloat16", "int8"):
@@ -158,6 +179,7 @@ def test_bad_input_is_refused_in_one_sentence(command, monkeypatch, tmp_path: Pa
     refused(command("generate", "x", "--kernel", "gelu=2"), "emulator")
     refused(command("generate", "x", "--plan", "fastest"), "'fastest'")
     refused(command("generate", "x", "--threads", "0"), "threads is 0")
+    refused(command("generate", "x", "--window", "0"), "window is 0")
     refused(command("generate", "x", "--seed", "-4"), "seed is -4")
     piped(monkeypatch, b"good\nbad \xff\xfe")
     refused(command("generate"), "standard input", "UTF-8", "line 2")
