@@ -63,6 +63,19 @@ def test_every_rung_of_every_table_exists() -> None:
                 assert found.name == name or found.number == int(name)
 
 
+def test_the_tables_in_the_documents_are_these() -> None:
+    lines = (Path(__file__).parent.parent / "docs" / "generation.md").read_text().splitlines()
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("| ")]
+    start = next(i for i, row in enumerate(rows) if row[0] == "operation")
+    written: dict[str, dict[str, tuple[str, ...]]] = {name: {} for name in rows[start][1:]}
+    for operation, *cells in rows[start + 2 :]:
+        for name, cell in zip(written, cells, strict=True):
+            if cell:
+                written[name][operation] = tuple(cell.split(", "))
+    assert written == {name: dict(PLANS[name]) for name in PLAIN}
+    assert {row[0].strip("`") for row in rows[2 : start]} == PLANS.keys()
+
+
 def test_every_plan_has_a_rung_of_its_own_choice_for_every_dtype() -> None:
     for name in PLAIN:
         for operation in ("matmul", "attention"):
