@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -219,14 +220,18 @@ class Climber:
         row.tokens_per_second = count / (time.perf_counter() - began)
 
 
-class _Way:
+class _Way(ABC):
+    """One way to write text, of those that are climbed."""
+
     slow = False
 
+    @abstractmethod
     def logits(self, text: Sequence[int]) -> torch.Tensor:
-        raise NotImplementedError
+        """What follows each token of the text."""
 
+    @abstractmethod
     def write(self, count: int) -> Iterator[int]:
-        raise NotImplementedError
+        """So many tokens after the prompt."""
 
 
 class _Planned(_Way):
