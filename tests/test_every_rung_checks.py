@@ -5,16 +5,23 @@ import pytest
 from rung import catalogue
 from rung.lab import check_many
 
+PORTION = 12  # rungs and dtypes a test, so that a large ladder is spread over the processes
 
-@pytest.mark.parametrize("operation", list(catalogue.operations()))
-def test_every_rung_is_right_on_the_emulator(operation: str) -> None:
-    ladder = catalogue.rungs(operation)
-    work = check_many.tasks(ladder, device="emulator")
+
+def portions() -> list[tuple[str, int]]:
+    counts = {name: sum(len(r.dtypes) for r in catalogue.rungs(name)) for name in catalogue.operations()}
+    return [(name, start) for name, count in counts.items() for start in range(0, count, PORTION)]
+
+
+@pytest.mark.parametrize(("operation", "start"), portions())
+def test_every_rung_is_right_on_the_emulator(operation: str, start: int) -> None:
+    ladder = {r.full_name: r for r in catalogue.rungs(operation)}
+    work = check_many.tasks(list(ladder.values()), device="emulator")[start : start + PORTION]
     reports = list(check_many.check_all(work, jobs=1))
     wrong = [f"{r.rung} {r.dtype}: {r.reason}" for r in reports if r.verdict == "failed"]
     assert not wrong, "\n".join(wrong)
-    # What cannot run here says why; what a rung file holds is at the least compiled.
+    # What cannot run here says why, and is a library that wants CUDA; no rung file is left out.
     skipped = [r for r in reports if r.verdict == "skipped"]
     assert all(r.reason for r in skipped)
-    assert {r.rung for r in skipped} <= {rung.full_name for rung in ladder if rung.kind == "library"}
-    assert any(r.verdict == "ok" for r in reports)
+    assert all(ladder[r.rung].kind == "library" for r in skipped)
+    assert len(reports) == len(work) > 0
