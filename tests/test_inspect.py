@@ -191,7 +191,7 @@ def test_the_verb_warns_of_spills_and_fails_on_what_cannot_run(
         "for (int i = 0; i < 64; i++) out[(int)h[i]] = h[63 - i];"
     )
     assert rung_inspect("residual", str(mine(tmp_path, body, keys).path), "--arch", "sm_90") == 0
-    assert "warning: registers spill to local memory in k on sm_90" in capsys.readouterr().err
+    assert "warning: registers spill to local memory in residual/mine (k) on sm_90" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

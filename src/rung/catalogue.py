@@ -52,7 +52,9 @@ def rungs(name: str, *, libraries: bool = True) -> tuple[Rung, ...]:
 
 def rung_from_file(of: Operation, path: Path) -> Rung:
     """The rung in a file anywhere on disk."""
-    if not path.is_file():
+    if path.is_dir():
+        raise RungError(f"{path} is a folder; name one .cu or .py file in it.")
+    if not path.exists():
         raise RungError(
             f"there is no file {path}; `rung new {of.name} {path.stem}` writes one to start from."
         )

@@ -13,6 +13,7 @@ from rung.errors import RungError
 Expression = str | int
 
 _BLOCK = re.compile(r"\A\s*/\*---[ \t]*\n(.*?)\n[ \t]*---\*/", re.DOTALL)
+_PLACE = re.compile(r" \(at line (?P<line>\d+), column (?P<column>\d+)\)$")
 
 
 @dataclass(frozen=True)
@@ -68,14 +69,26 @@ def parse(source: str, origin: str) -> Header:
     """The header at the top of `source`; `origin` names the file in errors."""
     found = _BLOCK.match(source)
     if found is None:
-        raise RungError(f"{origin} has no header; begin it with /*--- TOML ---*/ (`rung new` writes one).")
+        raise RungError(f"{origin} {_why_no_header(source)}")
     try:
         table = tomllib.loads(found.group(1))
     except tomllib.TOMLDecodeError as error:
-        raise RungError(
-            f"{origin}: the header is not TOML: {error} (counted from the line after /*---)."
-        ) from None
+        problem, place = str(error), _PLACE.search(str(error))
+        if place:
+            line = int(place["line"]) + source.count("\n", 0, found.start(1))
+            problem = f"{problem[: place.start()]}, at line {line}, column {place['column']}"
+        raise RungError(f"{origin}: the header is not TOML: {problem}.") from None
     return _Reader(origin).header(table)
+
+
+def _why_no_header(source: str) -> str:
+    if not source.strip():
+        return "is empty; `rung new` writes a kernel to start from."
+    if source.lstrip().startswith("/*---"):
+        return "begins a header that does not end; put ---*/ on a line of its own after it."
+    if re.search(r"^\s*/\*---", source, re.MULTILINE):
+        return "has its header too far down; move it to the top of the file."
+    return "has no header; begin it with /*--- TOML ---*/ (`rung new` writes one)."
 
 
 class _Reader:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from rung import frontmatter, python_module
+from rung import frontmatter, python_module, source_file
 from rung.cuda.source import Parameter, kernel_parameters
 from rung.dtypes import ELEMENTS, Dtype, element
 from rung.errors import RungError
@@ -114,7 +114,8 @@ class Rung(ABC):
     @property
     def digest(self) -> str:
         """Changes whenever what is run does; what a rung tells of itself (its idea, its findings) may."""
-        return hashlib.sha256(without_prose(self.source).encode()).hexdigest()[:16]
+        text = _LEAST_GPU.sub("", without_prose(self.source))
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     @abstractmethod
     def prepare(
@@ -189,18 +190,19 @@ class Rung(ABC):
         raise RungError(f"{reason}; {other.full_name} would do." if other else f"{reason}.")
 
 
-_PROSE = re.compile(
-    r"""^(?:idea|expect|found|provenance|EXPECT|FOUND|PROVENANCE)[ \t]*=[ \t]*
+_PROSE = r"""^(?:{keys})[ \t]*=[ \t]*
         (?:\"\"\".*?\"\"\" | '''.*?''' | \((?:\s*(?:"(?:\\.|[^"\\])*"))+\s*\)
          | "(?:\\.|[^"\\\n])*" | '[^'\n]*')
-        [^\n]*\n""",
-    re.MULTILINE | re.DOTALL | re.VERBOSE,
-)
+        [^\n]*\n"""
+_TOLD = ("idea", "expect", "found", "provenance", "EXPECT", "FOUND", "PROVENANCE")
+# Which GPUs a rung leaves alone changes nothing of what runs on the others.
+_LEAST_GPU = re.compile(r'^needs[ \t]*=[ \t]*"sm >= \d+"\n|(?<=\w) and sm >= \d+(?="$)', re.MULTILINE)
 
 
-def without_prose(source: str) -> str:
+def without_prose(source: str, keys: Sequence[str] = _TOLD) -> str:
     """A rung's source without what it tells of itself."""
-    return _PROSE.sub("", source)
+    pattern = _PROSE.replace("{keys}", "|".join(keys))
+    return re.sub(pattern, "", source, flags=re.MULTILINE | re.DOTALL | re.VERBOSE)
 
 
 def device_facts(device: Device) -> tuple[int, int]:
@@ -225,15 +227,14 @@ class CudaRung(Rung):
 
     def __init__(self, operation: Operation, path: Path) -> None:
         super().__init__(operation, path.stem, path)
-        try:
-            self._source = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise RungError(f"{path} cannot be read: {error}.") from None
+        self._source = source_file.read(path)
         self.header = h = frontmatter.parse(self._source, str(path))
         self.idea, self.expect, self.found, self.provenance = h.idea, h.expect, h.found, h.provenance
         self.dtypes, self.needs, self.tune, self.emulate = h.dtypes, h.needs, h.tune, h.emulate
         for name in h.constants:
-            operation.operand(name)
+            if name not in [o.name for o in operation.operands]:
+                known = ", ".join(o.name for o in operation.operands)
+                raise RungError(f"{path}: constants.{name} is no operand of {operation.name}; it has {known}.")
 
     @property
     def source(self) -> str:
@@ -258,6 +259,16 @@ class CudaRung(Rung):
 
     def _target(self, parameter: Parameter, entry: frontmatter.Launch) -> str | int | float:
         return entry.bind.get(parameter.name, self.header.bind.get(parameter.name, parameter.name))
+
+    def _require_parameters_for_bind(self) -> None:
+        """A name that [bind] spells wrongly would be passed over in silence."""
+        of = {kernel: [p.name for p in parameters] for kernel, parameters in self.parameters.items()}
+        every = list(dict.fromkeys(name for names in of.values() for name in names))
+        tables = [(self.header.bind, every), *((e.bind, of[e.kernel]) for e in self.header.launches)]
+        for bind, there in tables:
+            for name in bind:
+                if name not in there:
+                    raise RungError(f"{self.path}: bind.{name} is no kernel parameter; there are {', '.join(there)}.")
 
     def build(self, values: Values, dtype: Dtype, tuning: Mapping[str, int] | None = None) -> Build:
         """Everything that determines the compiled code at this shape."""
@@ -337,6 +348,7 @@ class CudaRung(Rung):
         emulation: Settings | None = None,
     ) -> Prepared:
         self.admit(tensors, values, dtype, tuning, device)
+        self._require_parameters_for_bind()
         names = self.names(values, dtype, tuning, tensors, device)
         where = next(iter(tensors.values())).device
         make: Empty = empty or (lambda _, shape, kind: torch.empty(shape, dtype=kind, device=where))

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from rung import source_file
 from rung.dtypes import DTYPES
 from rung.errors import RungError
 from rung.frontmatter import Buffer
@@ -38,12 +39,12 @@ class Facts:
 def read_facts(path: Path) -> Facts:
     """The facts of the rung at `path`, read from its syntax tree so that listing imports nothing."""
     try:
-        source = path.read_text(encoding="utf-8")
+        source = source_file.read(path)
         tree = ast.parse(source, str(path))
-    except (OSError, UnicodeDecodeError) as error:
-        raise RungError(f"{path} cannot be read: {error}.") from None
     except SyntaxError as error:
         raise RungError(f"{path}, line {error.lineno}: {error.msg}.") from None
+    except ValueError as error:  # a byte that no source has
+        raise RungError(f"{path} is not Python: {error}.") from None
     constants = _constants(tree)
     run = next((n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == "run"), None)
     if run is None:
@@ -64,11 +65,8 @@ def read_facts(path: Path) -> Facts:
         emulate=str(constants.get("EMULATE", "")),
         dtypes=dtypes,
         needs=_tuple(constants.get("NEEDS", ())),
-        tune={k: tuple(v) for k, v in dict(constants.get("TUNE", {})).items()},
-        buffers={
-            k: Buffer(tuple(v["shape"]), v.get("dtype", "real"), False)
-            for k, v in dict(constants.get("BUFFERS", {})).items()
-        },
+        tune=_tune(constants.get("TUNE", {}), path),
+        buffers=_buffers(constants.get("BUFFERS", {}), path),
         parameters=_parameters(run),
         triton=any("triton" in _imported(n) for n in tree.body),
     )
@@ -104,6 +102,24 @@ def _imported(node: ast.stmt) -> set[str]:
 
 def _tuple(value: Any) -> tuple[str, ...]:
     return (value,) if isinstance(value, str) else tuple(value)
+
+
+def _tune(value: Any, path: Path) -> dict[str, tuple[int, ...]]:
+    try:
+        tune = {str(k): tuple(v) for k, v in value.items()}
+        if all(v and all(type(n) is int for n in v) for v in tune.values()):
+            return tune
+    except (AttributeError, TypeError):
+        pass
+    raise RungError(f'{path}: TUNE is not a dictionary of whole numbers; write TUNE = {{"BLOCK": [128, 64]}}.')
+
+
+def _buffers(value: Any, path: Path) -> dict[str, Buffer]:
+    try:
+        return {k: Buffer(tuple(v["shape"]), v.get("dtype", "real"), False) for k, v in value.items()}
+    except (AttributeError, KeyError, TypeError):
+        example = 'BUFFERS = {"tmp": {"shape": ["B", "T"], "dtype": "f32"}}'
+        raise RungError(f"{path}: BUFFERS is not a dictionary of shapes; write {example}.") from None
 
 
 _loaded: dict[tuple[str, str, bool], ModuleType] = {}

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import importlib
 import os
 import sys
-from typing import NoReturn
+from collections.abc import Callable
+from typing import Any, NoReturn
 
 from rung.errors import RungError
 
@@ -37,7 +39,9 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     """Run the command line; foreseeable mistakes end in one sentence and exit code 2."""
     words = sys.argv[1:] if arguments is None else arguments
     try:
-        sys.exit(_dispatch(words))
+        code = _dispatch(words)
+        sys.stdout.flush()
+        sys.exit(code)
     except RungError as error:
         print(f"rung: {error}", file=sys.stderr)
         sys.exit(2)
@@ -45,8 +49,18 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         print("rung: interrupted.", file=sys.stderr)
         sys.exit(130)
     except BrokenPipeError:  # the reader (head, less) has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _silence()
         sys.exit(0)
+    except OSError as error:  # a disk that is full, a folder that is not ours
+        what = f"{error.filename}: " if error.filename else ""
+        print(f"rung: {what}{error.strerror or error}.", file=sys.stderr)
+        _silence()
+        sys.exit(2)
+
+
+def _silence() -> None:
+    """What is still to be printed goes nowhere: Python would complain about it while it ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _dispatch(words: list[str]) -> int:
@@ -73,9 +87,23 @@ def _run(verb: str, words: list[str]) -> int:
     module = importlib.import_module(f"rung.cli.{module_name}")
     function = getattr(module, module_name)
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-    app.command(verb, help=function.__doc__ or summary)(function)
-    result = app(words, prog_name=f"rung {verb}", standalone_mode=True)
-    return int(result or 0)
+    app.command(verb, help=function.__doc__ or summary)(_heard(function))
+    app(words, prog_name=f"rung {verb}", standalone_mode=True)  # ends the process, with the verb's own code
+    return 0
+
+
+def _heard(function: Callable[..., None]) -> Callable[..., None]:
+    """The verb, whose reader may leave before the end; Typer would call that a failure."""
+
+    @functools.wraps(function)
+    def verb(*args: Any, **options: Any) -> None:
+        try:
+            function(*args, **options)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            _silence()
+
+    return verb
 
 
 def _help() -> str:

@@ -114,7 +114,8 @@ def _with_progress(reports: Any, total: int) -> Any:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    screen = Console(stderr=True)
+    with Progress(*columns, console=screen, transient=True, disable=not screen.is_terminal) as progress:
         task = progress.add_task("checking", total=total)
         for report in reports:
             progress.update(task, advance=1, description=f"{report.rung} {report.dtype}"[:40].ljust(40))

@@ -103,7 +103,7 @@ def _print(rows: list[Row]) -> None:
         print("\nInstructions in the code, by class (.64 and .128: bits a thread, of those before):")
         cells = [(r.kernel, r.arch, r.mix["total"], *(r.mix.get(n, "") for n in order)) for r in mixed]
         console.table(columns, cells, right=columns[2:])
-    spilling = sorted({f"{row.kernel} on {row.arch}" for row in rows if row.spills})
+    spilling = sorted({f"{row.rung} ({row.kernel}) on {row.arch}" for row in rows if row.spills})
     if spilling:
         console.note(
             f"warning: registers spill to local memory in {', '.join(spilling)}: give a thread less to hold, "

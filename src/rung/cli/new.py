@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated
 
@@ -14,7 +15,7 @@ def new(
     operation: Annotated[
         str, typer.Argument(metavar="OP[/RUNG]", help="The operation, or the rung to copy.")
     ],
-    name: Annotated[str, typer.Argument(help="The new file's name, without .cu.")],
+    name: Annotated[str, typer.Argument(help="The new file's name; .cu or .py is added.")],
     folder: Annotated[Path, typer.Option(help="Where the file is written.")] = Path(),
 ) -> None:
     """Write a working kernel to start from: a copy of the ladder's first rung, or of the one named."""
@@ -25,13 +26,24 @@ def new(
     source = catalogue.find(operation) if "/" in operation else next(iter(ladder), None)
     if source is None or source.path is None:
         raise RungError(f"{operation} has no file to start from; name one of `rung list {of.name}`.")
+    suffix = source.path.suffix
+    name = name.removesuffix(suffix)
     if not name.replace("-", "_").isidentifier():
         raise RungError(f"{name!r} cannot name a rung; use letters, digits and underscores, as in my_idea.")
-    path = folder / f"{name}{source.path.suffix}"
+    path = folder / f"{name}{suffix}"
     if path.exists():
         raise RungError(f"{path} exists already, and is not overwritten; choose another name.")
     try:
-        path.write_text(source.source, encoding="utf-8")
+        path.write_text(_unmeasured(source.source, source.full_name), encoding="utf-8")
     except OSError as error:
-        raise RungError(f"{path} cannot be written: {error.strerror}.") from None
+        raise RungError(f"{path} cannot be written ({error.strerror}); choose another --folder.") from None
     print(f"{path} is a copy of {source.full_name}. Edit it, then run:  rung check {of.name} {path}")
+
+
+def _unmeasured(source: str, original: str) -> str:
+    """What was found was found of the original; the copy says where it comes from."""
+    from rung.kernel import without_prose
+
+    source = without_prose(source, ("found", "FOUND"))
+    begun = rf'\1"Begun as a copy of {original}."'
+    return re.sub(r'^((?:provenance|PROVENANCE)[ \t]*=[ \t]*)"[^"\n]*"$', begun, source, flags=re.MULTILINE)

@@ -41,6 +41,8 @@ def show(
                 n=3,
             )
         )
+    if diff and chosen.number is None:
+        raise RungError(f"{chosen.full_name} has no place among the numbers: there is no rung before it.")
     if diff and before is None:
         raise RungError(f"{chosen.full_name} is the first of its ladder: there is no rung before it.")
     if json:

@@ -56,6 +56,10 @@ def tasks(
     """What there is to check. A user's own file is told apart from the ladder's by its path."""
     if device == "cuda" and not torch.cuda.is_available():
         raise RungError("there is no CUDA device here; use --device emulator, which needs none.")
+    chosen = _with_case(chosen, case)
+    if not any(set(tuning or {}) <= set(rung.tune) for rung in chosen):
+        chosen[0].tuned(tuning)  # says what there is instead
+        raise RungError(f"none of the chosen rungs has {' and '.join(tuning or {})}; check one rung with its own.")
     found = []
     for rung in chosen:
         own = rung.path is not None and catalogue.LADDERS not in rung.path.resolve().parents
@@ -69,6 +73,17 @@ def tasks(
     return found
 
 
+def _with_case(chosen: Sequence[Rung], case: str | None) -> Sequence[Rung]:
+    """Those whose operation has the case; a name that none has is a mistake."""
+    having = [r for r in chosen if case is None or case in [c.name for c in r.operation.cases]]
+    if not having:
+        if len({r.operation.name for r in chosen}) > 1:
+            raise RungError(f"no ladder has a case {case!r}; name one of them, as in `rung check softmax --case one`.")
+        of = chosen[0].operation
+        raise RungError(f"{of.name} has no case {case!r}; it has {', '.join(repr(c.name) for c in of.cases)}.")
+    return having
+
+
 def run_task(task: Task) -> Report:
     """Check one rung and dtype; whatever goes wrong is a report."""
     name = task.rung.partition("/")[0]
@@ -77,6 +92,9 @@ def run_task(task: Task) -> Report:
             rung = catalogue.rung_from_file(catalogue.operation(name), Path(task.file))
         else:
             rung = catalogue.find(task.rung)
+        lacking = [n for n, _ in task.tuning if n not in rung.tune]
+        if lacking:
+            return Report(task.rung, task.dtype, task.device, "skipped", f"it has no tunable {', '.join(lacking)}")
         return check(
             rung,
             task.dtype,

@@ -1,0 +1,166 @@
+"""Foreseeable mistakes: one sentence, a code that is not zero, no traceback; and what looks like one but is none."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rung import catalogue
+from rung.cli import main
+from rung.kernel import CudaRung
+
+KERNEL = """/*---
+idea   = "A test."
+dtypes = ["f32"]
+[[launch]]
+kernel = "k"
+grid   = "B * T"
+block  = 64
+---*/
+#include "rung.cuh"
+extern "C" __global__ void k(const Real* x, Real* out, int C) {
+    for (int c = threadIdx.x; c < C; c += blockDim.x) {
+        const float v = x[blockIdx.x * C + c];
+        out[blockIdx.x * C + c] = 0.5f * v * (1.0f + tanhf(0.7978845608f * (v + 0.044715f * v * v * v)));
+    }
+}
+"""
+HEADERLESS = KERNEL.partition("---*/\n")[2]
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RUNG_CACHE", str(tmp_path / "cache"))
+
+
+def rung(*words: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main(list(words))
+    return int(ended.value.code or 0)
+
+
+def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    """The one sentence that ends the command."""
+    assert rung(*words) == 2
+    heard = capsys.readouterr()
+    assert heard.out == "" and heard.err.startswith("rung: ") and heard.err.count("\n") == 1
+    return heard.err
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "is empty"),
+        (HEADERLESS.encode(), "has no header"),
+        (KERNEL.replace("---*/", "").encode(), "begins a header that does not end"),
+        (b"// a licence\n" + KERNEL.encode(), "too far down"),
+        (KERNEL.replace('"f32"]', "f32]").encode(), "not TOML: Invalid value, at line 3, column 11"),
+        (KERNEL.replace("A test", "Caf\xe9").encode("latin-1"), "line 2: this is not UTF-8"),
+        (KERNEL.replace("[[launch]]", '[constants]\nw = "c"\n[[launch]]').encode(), "constants.w is no operand"),
+    ],
+)
+def test_a_file_that_is_no_rung_says_why(
+    content: bytes, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "mine.cu"
+    path.write_bytes(content)
+    message = refused(capsys, "check", "gelu", str(path))
+    assert said in message and "mine.cu" in message
+
+
+@pytest.mark.parametrize(
+    ("facts", "said"),
+    [
+        ("TUNE = [128]", "TUNE is not a dictionary of whole numbers"),
+        ('TUNE = {"BLOCK": 128}', "TUNE is not a dictionary of whole numbers"),
+        ('BUFFERS = {"tmp": ["B"]}', "BUFFERS is not a dictionary of shapes"),
+    ],
+)
+def test_a_python_file_with_facts_of_another_form_says_which(
+    facts: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(f'"""An idea."""\n{facts}\ndef run(x, out): ...\n')
+    assert said in refused(capsys, "check", "gelu", str(path))
+
+
+def test_a_folder_is_not_taken_for_a_missing_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "mine.cu").mkdir()
+    assert "is a folder" in refused(capsys, "check", "gelu", str(tmp_path / "mine.cu"))
+
+
+@pytest.mark.parametrize("start", [b"", b"\xef\xbb\xbf"])
+def test_another_editors_file_is_the_same_rung(start: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "mine.cu"
+    path.write_bytes(start + KERNEL.replace("\n", "\r\n").encode())
+    found = catalogue.rung_from_file(catalogue.operation("gelu"), path)
+    assert isinstance(found, CudaRung) and found.source == KERNEL
+
+
+def test_cases_and_tunables_that_do_not_exist_are_refused_before_anything_runs(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert "gelu has no case 'none'; it has 'one'" in refused(capsys, "check", "gelu", "--case", "none")
+    assert "no ladder has a case 'none'" in refused(capsys, "check", "--case", "none")
+    assert "gelu/01_naive has no tunable 'X'; it has BLOCK" in refused(capsys, "check", "gelu", "--tune", "X=1")
+
+
+def test_rungs_without_the_tunable_are_skipped_and_say_so(capsys: pytest.CaptureFixture[str]) -> None:
+    assert rung("check", "gelu", "--tune", "num_warps=2", "--quick", "--dtype", "f32", "-j", "1") == 0
+    lines = capsys.readouterr().out.splitlines()
+    verdicts = {line.split()[0]: "skipped" in line for line in lines if line.startswith("gelu/")}
+    assert not verdicts.pop("gelu/05_triton") and all(verdicts.values()) and len(verdicts) > 3
+
+
+def test_a_bind_that_no_parameter_has_is_a_mistake(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "mine.cu"
+    path.write_text(KERNEL.replace("[[launch]]", '[bind]\ninp = "x"\n[[launch]]'))
+    assert rung("check", "gelu", str(path), "--quick") == 1
+    assert "bind.inp is no kernel parameter; there are x, out, C" in capsys.readouterr().out
+
+
+def test_a_new_kernel_claims_no_measurement(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for original in ("gelu/1", "gelu/5"):
+        assert rung("new", original, "mine") == 0
+    assert "exists already" in (capsys.readouterr().out and refused(capsys, "new", "gelu", "mine.cu"))
+    for name in ("mine.cu", "mine.py"):
+        copy = catalogue.rung_from_file(catalogue.operation("gelu"), Path(name))
+        assert copy.found == "" and copy.provenance.startswith("Begun as a copy of gelu/") and copy.idea
+
+
+def test_a_library_has_no_rung_before_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "no place among the numbers" in refused(capsys, "show", "gelu/torch", "--diff")
+
+
+def test_a_reader_that_leaves_early_is_no_failure() -> None:
+    command = f"{sys.executable} -m rung show layernorm/8 | head -1; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["/*---", "0"] and done.stderr == ""
+
+
+def test_a_full_disk_is_one_sentence() -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run([sys.executable, "-m", "rung", "list"], stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 2 and done.stderr == "rung: No space left on device.\n"
+
+
+def test_the_least_gpu_a_rung_is_for_is_no_part_of_what_is_measured(tmp_path: Path) -> None:
+    def digest(needs: str) -> str:
+        path = tmp_path / "mine.cu"
+        path.write_text(KERNEL.replace("[[launch]]", f"{needs}[[launch]]"))
+        return catalogue.rung_from_file(catalogue.operation("gelu"), path).digest
+
+    assert digest("") == digest('needs  = "sm >= 80"\n')
+    assert digest('needs = "C % 4 == 0"\n') == digest('needs = "C % 4 == 0 and sm >= 80"\n') != digest("")
+
+
+@pytest.mark.parametrize("spec", ["matmul/wmma_tf32", "attention/wmma_tf32"])
+def test_tf32_is_refused_where_tensor_cores_lack_it(spec: str) -> None:
+    from rung.lab.inspect import inspect
+
+    (row,) = inspect([catalogue.find(spec)], ["sm_75"], mix=False)
+    assert row.state == "skipped" and "sm >= 80" in row.reason
