@@ -4,7 +4,7 @@ expect = "Four times fewer instructions, and multiplication all but free; what r
 found  = "1.31 ms at b8t1024 in tf32 on an H200, slower than rung 9 without tensor cores (1.07 ms), torch (1.08 ms) and cuBLAS (487 us): unshared fragments cost what the multiplications save. On an A40 the report had it ahead of cuBLAS; over the badly launched rung, in f32, 599x at b4t64, where it names over 60x."
 provenance = "ECE 408 GPT-2 report, milestone 2: WMMA 16x16x8 for both products, over 60x the badly launched baseline and ahead of cuBLAS on an A40."
 dtypes = ["tf32"]
-needs  = "HS % 16 == 0"
+needs  = "HS % 16 == 0 and sm >= 80"
 
 # T rounded up to whole tiles: TP in the comments below
 buffers.qh     = { shape = ["B", "NH", "round_up(T, 16)", "HS"], dtype = "f32" }

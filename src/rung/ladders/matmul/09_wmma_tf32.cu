@@ -4,6 +4,7 @@ expect = "The arithmetic becomes nearly free and the loads do not: 16 numbers fe
 found  = "1.37 ms at 4096 x 768 x 3072 in tf32 on an H200, 3.4 % of the measured rate: ahead of rung 4's plain tiles in f32 (1.60 ms) as expected, far behind rung 8's (438 us). cublasLt is 24.3x as fast, where the report saw 4.70x on an A40."
 provenance = "ECE 408 GPT-2, milestone 2: tensor cores through WMMA, TF32 16x16x8, one warp a block, no shared tiles"
 dtypes = ["tf32"]
+needs  = "sm >= 80"
 [bind]
 M = "B * T"
 [[launch]]
