@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import shutil
 import struct
 from collections.abc import Callable
@@ -99,6 +100,44 @@ def test_a_bin_file_never_runs_code(folder: Path, monkeypatch: pytest.MonkeyPatc
     assert not (folder / "pwned").exists()
 
 
+def test_a_bin_file_of_the_first_years_is_taken_and_never_runs_code(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    tensors: dict[str, object] = dict(load_file(folder / "model.safetensors"))
+    (folder / "model.safetensors").unlink()
+    torch.save(tensors, folder / "pytorch_model.bin", _use_new_zipfile_serialization=False)
+    same_as_before(folder)
+    tensors["wte.weight"] = Malicious()
+    torch.save(tensors, folder / "pytorch_model.bin", _use_new_zipfile_serialization=False)
+    refused(folder, "pytorch_model.bin", "could run code")
+    (folder / "pytorch_model.bin").write_bytes(pickle.dumps(Malicious()))
+    refused(folder, "pytorch_model.bin", "could run code")
+    assert not (folder / "pwned").exists()
+
+
+def test_tensors_without_names_are_refused(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    torch.save({1: torch.zeros(1)}, folder / "pytorch_model.bin")
+    refused(folder, "pytorch_model.bin", "named tensors")
+
+
+def test_a_tensor_that_is_there_twice_is_named(folder: Path) -> None:
+    rewritten(folder, lambda t: t.update({"ln_f.bias": torch.zeros(64)}))
+    refused(folder, "model.safetensors", "'transformer.ln_f.bias'", "'ln_f.bias'", "twice")
+
+
+def test_whole_numbers_are_no_weights(folder: Path) -> None:
+    rewritten(folder, lambda t: t.update({FIRST: t[FIRST].to(torch.int8)}))
+    refused(folder, "model.safetensors", FIRST, "int8", "quantized")
+
+
+def test_an_index_without_shards_is_refused(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors.index.json").write_text('{"weight_map": {}}')
+    refused(folder, "model.safetensors.index.json", "no shard")
+
+
 def test_a_truncated_bin_file_is_named(folder: Path) -> None:
     torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
     (folder / "model.safetensors").unlink()
@@ -186,6 +225,12 @@ def test_a_header_that_contradicts_itself_names_the_tensor(folder: Path) -> None
         ({"n_layer": 0}, ["n_layer", "0"]),
         ({"vocab_size": "many"}, ["vocab_size", "'many'"]),
         ({"add_cross_attention": True}, ["cross attention"]),
+        ({"activation_function": ["gelu"]}, ["['gelu']", "gelu_new"]),
+        ({"layer_norm_epsilon": "small"}, ["layer_norm_epsilon", "'small'"]),
+        ({"layer_norm_epsilon": -1e-5}, ["layer_norm_epsilon", "-1e-05"]),
+        ({"eos_token_id": "end"}, ["eos_token_id", "'end'"]),
+        ({"scale_attn_weights": "false"}, ["scale_attn_weights", "'false'"]),
+        ({"n_layer": 10**9}, ["model.safetensors", "1,000,000,000"]),
     ],
 )
 def test_a_config_that_is_no_gpt2s_is_refused(

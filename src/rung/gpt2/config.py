@@ -76,8 +76,14 @@ def parse_config(fields: Mapping[str, Any], origin: str) -> Config:
             raise RungError(f"{origin} gives {names[0]} as {value!r}; it must be a whole number above 0.")
         return value
 
+    def flag(name: str, default: bool) -> bool:
+        value = fields.get(name, default)
+        if value not in (True, False, None):
+            raise RungError(f"{origin} gives {name} as {value!r}; it must be true or false.")
+        return bool(value)
+
     activation = fields.get("activation_function", "gelu_new")
-    if activation not in ACTIVATIONS:
+    if not isinstance(activation, str) or activation not in ACTIVATIONS:
         known = ", ".join(ACTIVATIONS)
         raise RungError(f"{origin} names the activation {activation!r}; rung has {known}.")
     C, NH = whole(("n_embd", "hidden_size"), 768), whole(("n_head", "num_attention_heads"), 12)
@@ -85,7 +91,13 @@ def parse_config(fields: Mapping[str, Any], origin: str) -> Config:
         raise RungError(
             f"{origin} divides {C} channels among {NH} heads; n_embd must be a multiple of n_head."
         )
+    eps = fields.get("layer_norm_epsilon", 1e-5)
+    if not isinstance(eps, int | float) or not 0 <= eps < math.inf:
+        raise RungError(f"{origin} gives layer_norm_epsilon as {eps!r}; it must be a number such as 1e-05.")
     eos = fields.get("eos_token_id", 50256)
+    ends = [] if eos is None else eos if isinstance(eos, list) else [eos]
+    if not all(isinstance(end, int) for end in ends):
+        raise RungError(f"{origin} gives eos_token_id as {eos!r}; it must be a token's number, or several.")
     return Config(
         vocabulary=whole(("vocab_size",), 50257),
         context=whole(("n_positions", "max_position_embeddings", "n_ctx"), 1024),
@@ -94,9 +106,9 @@ def parse_config(fields: Mapping[str, Any], origin: str) -> Config:
         layers=whole(("n_layer", "num_hidden_layers"), 12),
         F=whole(("n_inner",), 4 * C),
         activation=ACTIVATIONS[activation],
-        eps=float(fields.get("layer_norm_epsilon", 1e-5)),
-        scale_attention=bool(fields.get("scale_attn_weights", True)),
-        scale_by_layer=bool(fields.get("scale_attn_by_inverse_layer_idx", False)),
-        tied=bool(fields.get("tie_word_embeddings", True)),
-        eos=() if eos is None else tuple(eos) if isinstance(eos, list) else (int(eos),),
+        eps=float(eps),
+        scale_attention=flag("scale_attn_weights", True),
+        scale_by_layer=flag("scale_attn_by_inverse_layer_idx", False),
+        tied=flag("tie_word_embeddings", True),
+        eos=tuple(ends),
     )

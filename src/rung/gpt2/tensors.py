@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import pickle
 import struct
+import warnings
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,8 @@ def shards(index: Path) -> list[str]:
         files = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
     except (OSError, ValueError, KeyError, AttributeError, TypeError):
         raise RungError(f"{index} is not an index of shards; fetch the model again.") from None
+    if not files:
+        raise RungError(f"{index} lists no shard; fetch the model again.")
     for file in files:
         if not isinstance(file, str) or Path(file).name != file:
             raise RungError(
@@ -113,17 +116,25 @@ class Pickled:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            loaded: Any = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+            # Files older than PyTorch 1.6 are no zip archives, and only those can be mapped.
+            with path.open("rb") as file:
+                mapped = file.read(4) == b"PK\x03\x04"
+            with warnings.catch_warnings(action="ignore"):  # a foreign pickle is told in one sentence below
+                loaded: Any = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
         except FileNotFoundError:
             raise RungError(
                 f"{path} is missing, though the index of shards lists it; fetch it again."
             ) from None
-        except pickle.UnpicklingError:
-            reason = "holds more than tensors, and loading that could run code; convert it to safetensors"
+        except pickle.UnpicklingError as error:
+            reason = "is cut off or no PyTorch file; fetch it again"
+            if "nsupported" in str(error):  # a global, a class or an operation: all that is not data
+                reason = "holds more than tensors, and loading that could run code; convert it to safetensors"
             raise RungError(f"{path} {reason}.") from None
         except (RuntimeError, OSError, EOFError, ValueError, KeyError):
             raise RungError(f"{path} is cut off or no PyTorch file; fetch it again.") from None
-        if not isinstance(loaded, dict) or not all(isinstance(t, torch.Tensor) for t in loaded.values()):
+        if not isinstance(loaded, dict) or not all(
+            isinstance(name, str) and isinstance(tensor, torch.Tensor) for name, tensor in loaded.items()
+        ):
             raise RungError(f"{path} does not hold named tensors; fetch the model again.")
         self._tensors: dict[str, torch.Tensor] = loaded
         self.shapes = {name: tuple(tensor.shape) for name, tensor in loaded.items()}

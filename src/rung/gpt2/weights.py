@@ -113,7 +113,13 @@ def read_weights(
 
     def read(name: str) -> torch.Tensor:
         file, key = found[name]
-        return file.read(key)
+        tensor = file.read(key)
+        if not tensor.is_floating_point():
+            raise RungError(
+                f"{file.path}: tensor {key!r} holds {str(tensor.dtype).removeprefix('torch.')}, which are no "
+                "weights without their scales; take a model that was not quantized."
+            )
+        return tensor
 
     def norm(name: str) -> Norm:
         return Norm(vector(read(f"{name}.weight")), vector(read(f"{name}.bias")))
@@ -144,6 +150,8 @@ def read_weights(
 
 
 def _locate(files: list[TensorFile], config: Config) -> dict[str, tuple[TensorFile, str]]:
+    if config.layers > sum(len(file.shapes) for file in files):  # before naming the tensors of a billion layers
+        raise RungError(f"{files[0].path} has fewer tensors than config.json has layers ({config.layers:,}).")
     wanted = expected(config)
     found: dict[str, tuple[TensorFile, str]] = {}
     for file in files:
@@ -161,6 +169,8 @@ def _locate(files: list[TensorFile], config: Config) -> dict[str, tuple[TensorFi
                 raise RungError(
                     f"{file.path}: tensor {key!r} has shape {shape}, but config.json asks for {wanted[name]}."
                 )
+            if name in found:
+                raise RungError(f"{file.path}: tensor {key!r} is there twice, also as {found[name][1]!r}.")
             found[name] = (file, key)
     for name in wanted:
         if name not in found:
