@@ -268,6 +268,11 @@ def test_interruption_keeps_what_was_written(inner: Model, monkeypatch: pytest.M
         ({"batch_size": 0}, "batch-size is 0"),
         ({"seed": -1}, "seed is -1"),
         ({"colour": "red"}, "colour"),
+        ({"temperature": "hot"}, "temperature is 'hot'"),
+        ({"top_k": 2.5}, "top-k is 2.5"),
+        ({"max_new_tokens": 2.5}, "max-new-tokens is 2.5"),
+        ({"max_new_tokens": None}, "max-new-tokens is None"),
+        ({"seed": "x"}, "seed is 'x'"),
     ],
 )
 def test_settings_out_of_range_are_refused_in_one_sentence(
@@ -290,6 +295,42 @@ def test_prompts_that_cannot_be_continued_are_refused(inner: Model) -> None:
         inner.logits([1] * 513)
     with pytest.raises(RungError, match="vocabulary of 4,096"):
         inner.logits([4096])
+
+
+@pytest.mark.parametrize("prompt", [5, None, b"Once", [661, 259], [b"Once"]])
+def test_what_is_no_prompt_is_refused(inner: Model, prompt: Any) -> None:
+    with pytest.raises(RungError, match="prompt"):
+        inner.generate(prompt)
+
+
+def test_text_that_cannot_be_written_in_utf8_is_refused(inner: Model) -> None:
+    with pytest.raises(RungError, match="not UTF-8"):
+        inner.generate("half a pair \ud83d")
+
+
+@pytest.mark.parametrize("ids", [5, "Once", [[1, 2], [3]], [1.5, 2.5], [[[1, 2]]]])
+def test_logits_of_what_is_no_row_of_tokens_are_refused(inner: Model, ids: Any) -> None:
+    with pytest.raises(RungError, match="logits takes"):
+        inner.logits(ids)
+
+
+def test_one_stop_may_be_given_as_it_is(inner: Model) -> None:
+    how: dict[str, Any] = {"temperature": 0, "max_new_tokens": 30, "seed": 1}
+    text = inner.generate("Once upon", **how, stop=" the")
+    assert text == inner.generate("Once upon", **how, stop=[" the"]) and text.text
+    token = inner.generate("Once upon", **how).tokens[3]
+    assert inner.generate("Once upon", **how, stop_tokens=token).finish_reason == "stop"
+
+
+def test_completions_are_taken_once_each_in_order(inner: Model) -> None:
+    run = inner.run([["Once", "The fox"][i % 2] for i in range(5)], seed=1, max_new_tokens=6, batch_size=2)
+    taken, before_the_end = [], 0
+    for _ in run:
+        taken += run.take()
+        before_the_end = len(taken) if run.finished < 5 else before_the_end
+    assert [index for index, _ in taken] == [0, 1, 2, 3, 4]
+    assert [completion for _, completion in taken] == run.completions
+    assert before_the_end >= 4 and not list(run.take(unfinished=True))
 
 
 def test_a_plan_that_chooses_for_itself_is_followed(inner: Model, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -90,6 +90,31 @@ def test_a_file_of_prompts_leaves_blank_lines_out(command, tmp_path: Path) -> No
     assert out == f"The king{expected('The king')}\n---\nThe fox{expected('The fox')}\n"
 
 
+def test_only_the_end_of_a_line_ends_a_prompt(command, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    file = tmp_path / "prompts.txt"
+    file.write_bytes("The king\x0cThe\u2028fox\r\nThe wood".encode())
+    _, out, _ = command("generate", "--prompts", str(file), "--json", "-n", "1")
+    prompts = [json.loads(line)["prompt"] for line in out.removesuffix("\n").split("\n")]
+    assert prompts == ["The king\x0cThe\u2028fox", "The wood"]
+
+
+def test_texts_go_into_a_pipe_as_soon_as_they_are_complete(tmp_path: Path) -> None:
+    file = tmp_path / "prompts.txt"
+    file.write_text("The king\n" * 20)
+    words = ["--prompts", str(file), "--batch-size", "1", "-n", "400", "-t", "0", "--json"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "rung", "generate", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": "src"}, preexec_fn=_hear_ctrl_c,
+    )  # fmt: skip
+    assert process.stdout is not None
+    first = json.loads(process.stdout.readline())
+    process.send_signal(signal.SIGINT)
+    rest = [json.loads(line) for line in process.stdout]
+    assert process.wait(timeout=30) == 130
+    assert first["finish_reason"] == "length" and len(rest) == 19
+    assert rest[-1]["finish_reason"] == "interrupted"
+
+
 def test_json_has_one_object_a_text(command, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     file = tmp_path / "prompts.txt"
     file.write_text("The king\nThe fox\n")
@@ -181,6 +206,8 @@ def test_bad_input_is_refused_in_one_sentence(command, monkeypatch, tmp_path: Pa
     refused(command("generate", "x", "--threads", "0"), "threads is 0")
     refused(command("generate", "x", "--window", "0"), "window is 0")
     refused(command("generate", "x", "--seed", "-4"), "seed is -4")
+    refused(command("generate", "x", "--stop-token", "4096"), "4096", "vocabulary")
+    refused(command("generate", "bad \udcff"), "not UTF-8")
     piped(monkeypatch, b"good\nbad \xff\xfe")
     refused(command("generate"), "standard input", "UTF-8", "line 2")
     piped(monkeypatch, b"")
@@ -207,6 +234,8 @@ def test_perplexity_prints_its_figure(command, tmp_path: Path) -> None:  # type:
     refused(command("perplexity", folder, str(tmp_path / "none")), "cannot be read")
     refused(command("perplexity", folder, str(file), "--stride", "65"), "stride is 65")
     refused(command("perplexity", folder, str(file), "--context", "65"), "context is 65")
+    refused(command("perplexity", folder, str(file), "--stride", "0"), "stride is 0")
+    refused(command("perplexity", folder, str(file), "--context", "0"), "context is 0")
     file.write_bytes(b"\xff")
     refused(command("perplexity", folder, str(file)), "UTF-8")
     file.write_text("")

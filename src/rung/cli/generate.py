@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -143,8 +144,9 @@ def generate(
     if single and not json_ and not no_stream and sys.stdout.isatty():
         _stream(run, texts[0] if show_prompt else "")
     else:
-        _collect(run)
-        _print(run.completions, _figures(chosen, run) if stats else None, json_)
+        # Into a file or pipe each text goes as soon as it is complete; figures are known when all are.
+        _collect(run, as_json=json_, at_once=not sys.stdout.isatty() and not (json_ and stats))
+        _print(run.take(unfinished=True), _figures(chosen, run) if stats else None, json_)
     if stats and not json_:
         print(_summary(_figures(chosen, run)), file=sys.stderr)
     if run.interrupted:
@@ -170,7 +172,7 @@ def _lines(file: Path) -> list[str]:
         content = file.read_bytes()
     except OSError as error:
         raise RungError(f"{file} cannot be read ({error.strerror}); name a text file of prompts.") from None
-    lines = _text(content, str(file)).splitlines()
+    lines = [line.removesuffix("\r") for line in _text(content, str(file)).removesuffix("\n").split("\n")]
     texts = [line for line in lines if line.strip()]
     if not texts:
         raise RungError(f"{file} holds no prompt; write one a line.")
@@ -204,6 +206,8 @@ def _stop_tokens(model: Model, given: list[str], ignore_eos: bool) -> list[int]:
         id = int(text) if text.isdigit() else model.tokenizer.token(text)
         if id is None:
             raise RungError(f"--stop-token {text!r} is no single token of this model; use --stop for a text.")
+        if id >= model.config.vocabulary:
+            raise RungError(f"--stop-token {id} is outside the model's vocabulary of {model.config.vocabulary:,}.")
         ids.append(id)
     return ids
 
@@ -222,7 +226,7 @@ def _stream(run: Run, prompt: str) -> None:
     out.flush()
 
 
-def _collect(run: Run) -> None:
+def _collect(run: Run, *, as_json: bool, at_once: bool) -> None:
     from contextlib import nullcontext
 
     total = len(run.completions)
@@ -231,26 +235,28 @@ def _collect(run: Run) -> None:
         from rich.console import Console
         from rich.progress import Progress
 
-        progress = Progress(console=Console(stderr=True), transient=True)
+        progress = Progress(console=Console(stderr=True), transient=True, redirect_stdout=False)
     try:
         with progress as bar:
             task = bar.add_task("texts", total=total) if bar else None
             for _ in run:
+                if at_once:
+                    _print(run.take(), None, as_json)
                 if bar:
                     bar.update(task, completed=run.finished)
     except KeyboardInterrupt:
         run.interrupted = True
 
 
-def _print(completions: list[Completion], figures: dict[str, Any] | None, as_json: bool) -> None:
-    for i, completion in enumerate(completions):
+def _print(completions: Iterable[tuple[int, Completion]], figures: dict[str, Any] | None, as_json: bool) -> None:
+    for index, completion in completions:
         if as_json:
             fields = {k: v for k, v in asdict(completion).items() if v is not None}
-            print(json.dumps(fields | ({"stats": figures} if figures else {}), ensure_ascii=False))
+            print(json.dumps(fields | ({"stats": figures} if figures else {}), ensure_ascii=False), flush=True)
             continue
-        if i:
+        if index:
             print("---")
-        print(completion.text)
+        print(completion.text, flush=True)
 
 
 def _figures(model: Model, run: Run) -> dict[str, Any]:

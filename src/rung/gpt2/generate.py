@@ -6,6 +6,7 @@ import secrets
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from numbers import Integral
 from typing import Literal
 
 import torch
@@ -37,10 +38,11 @@ class Options:
 
     def __post_init__(self) -> None:
         for name in ("max_new_tokens", "num_samples", "batch_size"):
-            if getattr(self, name) < 1:
-                raise RungError(f"{name.replace('_', '-')} is {getattr(self, name)}; it must be at least 1.")
-        if self.seed is not None and not 0 <= self.seed < 1 << 64:
-            raise RungError(f"seed is {self.seed}; it must be a whole number from 0 to 2^64 - 1.")
+            value = getattr(self, name)
+            if not isinstance(value, Integral) or value < 1:
+                raise RungError(f"{name.replace('_', '-')} is {value!r}; it must be at least 1 and whole.")
+        if self.seed is not None and not (isinstance(self.seed, Integral) and 0 <= self.seed < 1 << 64):
+            raise RungError(f"seed is {self.seed!r}; it must be a whole number from 0 to 2^64 - 1.")
 
 
 @dataclass
@@ -149,6 +151,7 @@ class Run:
         options: Options,
     ) -> None:
         self.options, self.stats, self.interrupted = options, Stats(), False
+        self._taken = 0
         self.seed = secrets.randbits(32) if options.seed is None else options.seed
         self._transformer = transformer
         for prompt in prompts:
@@ -178,6 +181,15 @@ class Run:
     def completions(self) -> list[Completion]:
         """Those begun so far; complete once the iteration has ended."""
         return [sequence.completion(self.seed) for sequence in self._sequences]
+
+    def take(self, unfinished: bool = False) -> Iterator[tuple[int, Completion]]:
+        """Completions not taken before, with their index, in order: one at its end waits for those before it."""
+        for index in range(self._taken, len(self._sequences)):
+            sequence = self._sequences[index]
+            if sequence.reason is None and not unfinished:
+                return
+            self._taken = index + 1
+            yield index, sequence.completion(self.seed)
 
     @property
     def finished(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypedDict, Unpack, overload
 
@@ -34,8 +34,8 @@ class Keywords(TypedDict, total=False):
     max_new_tokens: int
     seed: int | None
     num_samples: int
-    stop: Sequence[str]
-    stop_tokens: Sequence[int] | None  # None: the end of text as the model's config names it
+    stop: str | Sequence[str]
+    stop_tokens: int | Sequence[int] | None  # None: the end of text as the model's config names it
     slide: bool
     echo: bool
     logprobs: bool
@@ -88,7 +88,13 @@ class Model:
 
     def logits(self, ids: Sequence[int] | Sequence[Sequence[int]] | torch.Tensor) -> torch.Tensor:
         """Logits in float32 for tokens (T) or (B, T): (T, V) or (B, T, V)."""
-        tokens = torch.as_tensor(ids, dtype=torch.int64)
+        try:
+            tokens = torch.as_tensor(ids)
+        except (TypeError, ValueError):
+            raise RungError("logits takes tokens, in one row or in rows of the same length.") from None
+        if tokens.ndim not in (1, 2) or (tokens.numel() and tokens.is_floating_point()):
+            raise RungError("logits takes tokens, in one row or in rows of the same length.")
+        tokens = tokens.to(torch.int64)
         if tokens.numel() == 0 or tokens.shape[-1] > self.config.context:
             raise RungError(
                 f"logits takes 1 to {self.config.context:,} tokens a row; got {tokens.shape[-1]:,}."
@@ -100,10 +106,14 @@ class Model:
 
     def run(self, prompts: Sequence[str] | Sequence[Sequence[int]], **options: Unpack[Keywords]) -> Run:
         """A run over prompts that has not begun; iterate over it. Prompts are texts or token lists."""
+        if isinstance(prompts, str | bytes) or not isinstance(prompts, Iterable):
+            raise RungError("prompts are a list, of texts or of lists of tokens.")
         given: dict[str, Any] = dict(options)
-        stop_tokens = given.pop("stop_tokens", None)
-        given["stop_tokens"] = self.config.eos if stop_tokens is None else tuple(stop_tokens)
-        given["stop"] = tuple(given.get("stop", ()))
+        stop, stop_tokens = given.get("stop", ()), given.get("stop_tokens")
+        if stop_tokens is None:
+            stop_tokens = self.config.eos
+        given["stop"] = (stop,) if isinstance(stop, str) else tuple(stop)
+        given["stop_tokens"] = (stop_tokens,) if isinstance(stop_tokens, int) else tuple(stop_tokens)
         how = {name: given.pop(name) for name in Sampling.__dataclass_fields__ if name in given}
         try:
             settings = Options(sampling=Sampling(**how), **given)
@@ -116,6 +126,8 @@ class Model:
     def _prompt(self, prompt: str | Sequence[int]) -> Prompt:
         if isinstance(prompt, str):
             return Prompt(prompt, tuple(self.tokenizer.encode(prompt)))
+        if isinstance(prompt, bytes) or not isinstance(prompt, Iterable):
+            raise RungError(f"{prompt!r} is no prompt; give a text or a list of tokens, or a list of such.")
         ids = tuple(int(i) for i in prompt)
         return Prompt(self._tokenizer.decode(ids) if self._tokenizer else "", ids)
 

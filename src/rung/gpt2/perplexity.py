@@ -40,8 +40,8 @@ def perplexity(
     model: Model, text: str, *, stride: int | None = None, context: int | None = None
 ) -> Perplexity:
     """Predict each token of the text once, from the tokens of its window before it."""
-    context = context or model.config.context
-    stride = stride or max(1, context // 2)
+    context = model.config.context if context is None else context
+    stride = max(1, context // 2) if stride is None else stride
     if not 2 <= context <= model.config.context:
         raise RungError(
             f"context is {context}; it must lie between 2 and the model's {model.config.context:,}."

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from numbers import Integral, Real
 
 import torch
 
@@ -51,13 +52,15 @@ class Sampling:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if value is not None and not math.isfinite(value):
-                raise RungError(f"{_flag(field.name)} is {value}; it must be a finite number.")
+            if field.name == "top_k" and value is None:
+                continue
+            if not isinstance(value, Real) or not math.isfinite(value):
+                raise RungError(f"{_flag(field.name)} is {value!r}; it must be a finite number.")
         self._must(self.temperature >= 0, "temperature", "must not be negative; 0 is greedy")
         self._must(
-            self.top_k is None or self.top_k >= 1,
+            self.top_k is None or (isinstance(self.top_k, Integral) and self.top_k >= 1),
             "top_k",
-            "must be at least 1; leave it out to keep all tokens",
+            "must be at least 1 and whole; leave it out to keep all tokens",
         )
         self._must(0 < self.top_p <= 1, "top_p", "must lie above 0 and up to 1; 1 keeps all tokens")
         self._must(0 <= self.min_p < 1, "min_p", "must lie between 0 and 1; 0 keeps all tokens")

@@ -41,6 +41,8 @@ class Tokenizer:
 
     def encode(self, text: str) -> list[int]:
         """The tokens of a text; special tokens written out in it count as such."""
+        if not text.isascii() and any("\ud800" <= c <= "\udfff" for c in text):
+            raise RungError("the text is not UTF-8; convert it, with iconv for example.")
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
         return ids
 
