@@ -1,7 +1,10 @@
 """Foreseeable mistakes: one sentence, a code that is not zero, no traceback; and what looks like one but is none."""
 
+import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -164,3 +167,23 @@ def test_tf32_is_refused_where_tensor_cores_lack_it(spec: str) -> None:
 
     (row,) = inspect([catalogue.find(spec)], ["sm_75"], mix=False)
     assert row.state == "skipped" and "sm >= 80" in row.reason
+
+
+def test_an_interrupt_ends_every_process_at_once(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "rung", "check", "attention", "-j", "2"]
+    running = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    compiling = time.monotonic() + 60
+    while not any((tmp_path / "cache").rglob("*.*")) and time.monotonic() < compiling:
+        time.sleep(0.1)
+    os.killpg(running.pid, signal.SIGINT)  # as a terminal does
+    out, err = running.communicate(timeout=10)
+    assert (running.returncode, out, err) == (130, "", "rung: interrupted.\n")
+
+
+def test_a_ladder_tells_the_names_that_parameters_are_bound_by(capsys: pytest.CaptureFixture[str]) -> None:
+    assert rung("list", "layernorm") == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    for name in ("x[B, T, C]", "out[B, T, C] (out)", "mean[B, T] f32 (out) (optional)", "eps (1e-05)"):
+        assert name in last

@@ -263,6 +263,15 @@ def test_constant_memory_is_set_and_too_much_is_refused() -> None:
         module.set_constant("wight", torch.randn(6))
 
 
+def test_constants_that_do_not_fit_together_are_refused() -> None:
+    module = load("""
+    __constant__ float weight[9000], bias[9000];
+    __global__ void k(float* out) { out[0] = weight[0] + bias[0]; }""")
+    module.set_constant("weight", torch.randn(4))
+    with pytest.raises(RungError, match="weight, bias take 72000 bytes, and constant memory has 65536"):
+        module.set_constant("bias", torch.randn(4))
+
+
 def test_scalars_of_every_kind_and_null_pointers_arrive() -> None:
     source = """
     __global__ void k(double* out, int a, unsigned b, long long c, unsigned long long d, float e, double f, bool g, const float* none) {

@@ -46,8 +46,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         print(f"rung: {error}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
-        print("rung: interrupted.", file=sys.stderr)
-        sys.exit(130)
+        _interrupted()
     except BrokenPipeError:  # the reader (head, less) has seen enough
         _silence()
         sys.exit(0)
@@ -56,6 +55,11 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         print(f"rung: {what}{error.strerror or error}.", file=sys.stderr)
         _silence()
         sys.exit(2)
+
+
+def _interrupted() -> NoReturn:
+    print("rung: interrupted.", file=sys.stderr)
+    sys.exit(130)
 
 
 def _silence() -> None:
@@ -102,6 +106,8 @@ def _heard(function: Callable[..., None]) -> Callable[..., None]:
             sys.stdout.flush()
         except BrokenPipeError:
             _silence()
+        except KeyboardInterrupt:
+            _interrupted()
 
     return verb
 

@@ -29,13 +29,15 @@ def complaint(build: Build, arch: str, found: Headers, text: str) -> str:
         shown = [f"  {line}" for line in lines if line.strip()][:_SHOWN_ERRORS]
     if count > _SHOWN_ERRORS:
         shown.append(f"  and {count - _SHOWN_ERRORS} more")
-    hint = _hint(found, " ".join(match["text"] for match in errors))
+    hint = _hint(found, " ".join(match["text"] for match in errors) or " ".join(shown))
     return "\n".join(
         [f"{build.origin} does not compile for {arch}:", *shown, *([f"  {hint}"] if hint else [])]
     )
 
 
 def _hint(found: Headers, errors: str) -> str:
+    if "too much global constant data" in errors:
+        return "Constant memory has 65536 bytes: pass what is larger as a pointer."
     absent = re.search(r'cannot open source file "([^"]+)"', errors)
     if not absent:
         return ""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
+import signal
+import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -121,10 +124,32 @@ def check_all(work: Sequence[Task], jobs: int | None = None) -> Iterator[Report]
             yield run_task(task)
         return
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(jobs, len(work)), mp_context=context, initializer=_one_thread) as pool:
-        pending = [pool.submit(run_task, task) for task in work]
+    others = multiprocessing.active_children()
+    pool = ProcessPoolExecutor(min(jobs, len(work)), mp_context=context, initializer=_one_thread)
+    try:
+        with _deaf_to_interrupts():  # as are the processes begun here: this one ends them
+            pending = [pool.submit(run_task, task) for task in work]
         for done in as_completed(pending):
             yield done.result()
+    except BaseException:  # interrupted, or nobody wants the rest
+        pool.shutdown(wait=False, cancel_futures=True)
+        for child in multiprocessing.active_children():
+            if child not in others:
+                child.terminate()
+        raise
+    pool.shutdown()
+
+
+@contextlib.contextmanager
+def _deaf_to_interrupts() -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _one_thread() -> None:

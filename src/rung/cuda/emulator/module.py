@@ -29,6 +29,7 @@ _ORDERS: tuple[Order, ...] = ("forward", "reverse", "shuffled")
 _FORMATS = {"i32": "i", "u32": "I", "i64": "q", "u64": "Q", "f32": "f", "f64": "d", "bool": "?", "f16": "e"}
 _one_at_a_time = threading.Lock()  # the runtime's state is global
 _NOWHERE = 0xFFFFFFFF
+CONSTANT_ROOM = 64 * 1024  # bytes of __constant__ memory that a module has
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,7 @@ class EmulatedModule:
         self._library = ctypes.CDLL(str(translation.library))
         self._module = ctypes.addressof(ctypes.c_char.in_dll(self._library, "rung_module"))
         self._ready: set[tuple[str, LaunchConfig]] = set()
+        self._constants: dict[str, int] = {}
 
     @property
     def resources(self) -> Mapping[str, Resources]:
@@ -149,6 +151,13 @@ class EmulatedModule:
         if size > room.value:
             raise RungError(
                 f"{self._build.origin}: constant '{symbol}' has room for {room.value} bytes, and {size} were given."
+            )
+        self._constants[symbol] = room.value
+        total = sum(self._constants.values())
+        if total > CONSTANT_ROOM:
+            raise RungError(
+                f"{self._build.origin}: the constants {', '.join(self._constants)} take {total} bytes, and constant "
+                f"memory has {CONSTANT_ROOM}: pass what is larger as a pointer."
             )
         ctypes.memmove(address, source.data_ptr(), size)
 
