@@ -109,7 +109,9 @@ def test_a_model_that_the_hub_does_not_know_is_refused(hub: list[str]) -> None:
         rung.load("nobody/nothing")
 
 
-def test_a_hub_out_of_reach_is_told_in_one_sentence(hub: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hub_out_of_reach_is_told_in_one_sentence(
+    hub: list[str], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr("time.sleep", lambda _: None)  # between the client's attempts
     closed = "http://127.0.0.1:9/{repo_id}/resolve/{revision}/{filename}"
     monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", closed)
@@ -117,3 +119,4 @@ def test_a_hub_out_of_reach_is_told_in_one_sentence(hub: list[str], monkeypatch:
     with pytest.raises(RungError, match="'gpt2' cannot be downloaded and the hub is out of reach") as caught:
         rung.load("gpt2")
     assert "\n" not in str(caught.value)
+    assert capfd.readouterr().err == "rung: the hub does not answer; trying for half a minute.\n"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import re
+import sys
 from pathlib import Path
 
 from rung.errors import RungError
@@ -45,8 +47,23 @@ def fetch(model: str, *, revision: str | None = None, offline: bool = False) -> 
     )
 
 
+class _OneLine(logging.Filter):
+    """In place of the library's two lines for every attempt, one that says why it takes so long."""
+
+    said = False
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if not self.said:
+            print("rung: the hub does not answer; trying for half a minute.", file=sys.stderr)
+        self.said = True
+        return False
+
+
 class _Download:
     def __init__(self, home: str, model: str, revision: str | None, offline: bool) -> None:
+        attempts = logging.getLogger("huggingface_hub.utils._http")
+        if not any(isinstance(present, _OneLine) for present in attempts.filters):
+            attempts.addFilter(_OneLine())
         self.home, self.model, self.revision, self.offline = home, model, revision, offline
 
     def get(self, file: str) -> Path | None:

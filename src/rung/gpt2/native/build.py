@@ -5,6 +5,7 @@ Compiling takes some seconds, so `begin` starts it and returns; whoever needs th
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import os
 import platform
@@ -54,6 +55,14 @@ class Compilation:
             self.made.replace(self.library)  # at once, so that no other process sees half a library
         return self.library if self.library.exists() else None
 
+    def abandon(self) -> None:
+        """Leave nothing behind when the program ends before anyone waited."""
+        if self.process is not None and self.made is not None:
+            self.process.terminate()
+            self.process.wait()
+            self.made.unlink(missing_ok=True)
+            self.process = None
+
 
 def cache_folder() -> Path:
     """Where compiled code is kept: $RUNG_CACHE, or ~/.cache/rung."""
@@ -74,6 +83,8 @@ def begin() -> Compilation | None:
         _tried = True
         compiler = os.environ.get("RUNG_CXX") or shutil.which("g++") or shutil.which("clang++")
         _begun = _begin(compiler) if compiler else None
+        if _begun is not None:
+            atexit.register(_begun.abandon)
     return _begun
 
 
