@@ -115,6 +115,24 @@ def test_texts_go_into_a_pipe_as_soon_as_they_are_complete(tmp_path: Path) -> No
     assert rest[-1]["finish_reason"] == "interrupted"
 
 
+@pytest.mark.parametrize(
+    ("line", "code", "out", "err"),
+    [
+        ("PYTHONIOENCODING=ascii {} generate Café -t 0 -n 1", 0, "Caf?", ""),
+        ("{} generate <&-", 2, "", "rung: the prompt is empty"),
+        ("{} generate Once -n 1 >&-", 0, "", ""),
+    ],
+)
+def test_streams_may_be_closed_or_know_few_letters(line: str, code: int, out: str, err: str) -> None:
+    done = subprocess.run(
+        ["bash", "-c", line.format(f"{sys.executable} -m rung")], capture_output=True, text=True,
+        env={**os.environ, "PYTHONPATH": "src"},
+    )  # fmt: skip
+    assert done.returncode == code, done.stderr
+    assert done.stdout.startswith(out) and done.stderr.startswith(err) and "Traceback" not in done.stderr
+    assert bool(done.stdout) == bool(out) and bool(done.stderr) == bool(err)
+
+
 def test_json_has_one_object_a_text(command, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     file = tmp_path / "prompts.txt"
     file.write_text("The king\nThe fox\n")

@@ -5,9 +5,11 @@ from __future__ import annotations
 import difflib
 import functools
 import importlib
+import io
 import os
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NoReturn
 
 from rung.errors import RungError
@@ -38,6 +40,7 @@ VERBS = {
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Run the command line; foreseeable mistakes end in one sentence and exit code 2."""
     words = sys.argv[1:] if arguments is None else arguments
+    _prepare_streams()
     try:
         code = _dispatch(words)
         sys.stdout.flush()
@@ -55,6 +58,16 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         print(f"rung: {what}{error.strerror or error}.", file=sys.stderr)
         _silence()
         sys.exit(2)
+
+
+def _prepare_streams() -> None:
+    """Streams that were closed read and write nothing; letters that an old terminal lacks become '?'."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115 - open until the end
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
 
 
 def _interrupted() -> NoReturn:
