@@ -1,5 +1,6 @@
 """Foreseeable mistakes: one sentence, a code that is not zero, no traceback; and what looks like one but is none."""
 
+import json
 import os
 import signal
 import subprocess
@@ -187,3 +188,8 @@ def test_a_ladder_tells_the_names_that_parameters_are_bound_by(capsys: pytest.Ca
     last = capsys.readouterr().out.splitlines()[-1]
     for name in ("x[B, T, C]", "out[B, T, C] (out)", "mean[B, T] f32 (out) (optional)", "eps (1e-05)"):
         assert name in last
+
+
+def test_the_list_of_studies_is_json_when_asked(capsys: pytest.CaptureFixture[str]) -> None:
+    assert rung("study", "--json") == 0
+    assert {"study", "question"} == set(json.loads(capsys.readouterr().out)[0])

@@ -40,7 +40,11 @@ def study(
     from rung.lab.sweep_chart import write_svg
 
     if name is None:
-        console.table(("study", "question"), [(n, text) for n, (_, text) in studies.STUDIES.items()])
+        questions = [(n, text) for n, (_, text) in studies.STUDIES.items()]
+        if json:
+            console.print_json([{"study": n, "question": text} for n, text in questions])
+        else:
+            console.table(("study", "question"), questions)
         return
     if name == "all" and chart is not None:
         raise RungError("--chart names one file; leave it out with `all`, and each study writes its own.")
