@@ -151,7 +151,7 @@ def test_text_with_a_cache_is_that_of_transformers(folder: Path, plan: str) -> N
     [
         ("flash", "float16", 48, 2, "attention/27_tensor_cores needs HS % 16 == 0; attention/29_triton serves."),
         ("flash", "bfloat16", 144, 1, "attention/27_tensor_cores needs HS <= 128; attention/09_joint_tiles stands in."),
-        ("naive", "tf32", 48, 2, "attention/10_wmma_tf32 needs HS % 16 == 0; attention/29_triton stands in."),
+        ("naive", "tf32", 48, 2, "attention/10_wmma_tf32 needs HS % 16 == 0 and sm >= 80; attention/29_triton stands in."),
         ("library", "float16", 48, 2, "attention/sdpa_flash runs on a GPU only; attention/sdpa_math serves."),
     ],
 )
