@@ -104,6 +104,7 @@ def profile() -> dict[str, Any]:
     return {
         r["rung"]: [
             {
+                "kernel": k["kernel"],
                 **{n: k["figures"].get(n) for n in ("seconds", "conflicts_load", "ways_load", "l1_hit")},
                 "stalls": [s["name"] for s in k["stalls"]],
                 "counted": len(k["figures"]),

@@ -91,6 +91,54 @@ def test_two_rungs_are_printed_side_by_side(capsys: pytest.CaptureFixture[str]) 
     assert "tensor pipe" not in shown  # not counted here, so not shown
 
 
+def fabricated(rung: str, *kernels: tuple[str, float, float | None]) -> profile.Report:
+    """A report as ncu's table gives it, of (kernel, ns, wavefronts of its 1000 shared loads or none at all)."""
+    head, units, flash, unpermute = [line for line in TABLE.splitlines() if line.startswith('"')]
+    lines = [head, units]
+    for name, took, wavefronts in kernels:
+        line = unpermute if wavefronts is None else flash.replace('"32,000"', f'"{wavefronts:.0f}"')
+        line = line.replace('"unpermute(', f'"{name}(').replace('"flash(', f'"{name}(')
+        lines.append(line.replace('"41,216"', f'"{took:.0f}"').replace('"4000"', f'"{took:.0f}"'))
+    about = Subject(catalogue.find(rung), "b4t64", subject().values, dtype("f32"))
+    return profile.report(about, ncu.parse("\n".join(lines)))
+
+
+def test_a_kernel_is_asked_for_by_name_wherever_it_stands() -> None:
+    report = fabricated(
+        "attention/13", ("contiguous", 90_000, None), ("flash", 20_000, 2_000), ("flash", 30_000, 8_000)
+    )
+    assert report.kernels[0].kernel == "contiguous"
+    assert report.kernel("flash").figures["ways_load"] == 8.0  # of the longer of the two
+    with pytest.raises(RungError, match=r"attention/13_flash launched no kernel 'merge'.*contiguous, flash"):
+        report.kernel("merge")
+
+
+def test_kernels_stand_beside_those_of_their_name_and_the_others_by_time() -> None:
+    one = fabricated(
+        "attention/13",
+        ("contiguous", 5_000, None),
+        ("flash", 40_000, 32_000),
+        ("long", 9_000, None),
+        ("short", 1, None),
+    )
+    other = fabricated("attention/14", ("flash", 10_000, 1_000), ("merge", 8_000, None), ("contiguous", 6_000, None))
+    pairs = [tuple(k and k.kernel for k in group) for group in profile.side_by_side([one, other])]
+    assert pairs == [("flash", "flash"), ("long", "merge"), ("contiguous", "contiguous"), ("short", None)]
+    assert [k.kernel for (k,) in profile.side_by_side([one]) if k] == ["flash", "long", "contiguous", "short"]
+
+
+def test_what_a_kernel_has_none_of_is_a_dash_in_its_column(capsys: pytest.CaptureFixture[str]) -> None:
+    one = fabricated("attention/13", ("contiguous", 5_000, None), ("flash", 40_000, 32_000))
+    other = fabricated("attention/14", ("contiguous", 5_000, None), ("flash", 10_000, 1_000))
+    cli._print([one, other])
+    shown = capsys.readouterr().out.splitlines()
+    (head,) = [line for line in shown if line.count("contiguous") == 2]
+    assert head.split()[::2] == ["13_flash", "14_padded_keys"] * 2
+    assert head.split()[1::2] == ["flash", "flash", "contiguous", "contiguous"]
+    (ways,) = [line for line in shown if line.startswith("wavefronts a shared load")]
+    assert ways.split()[-4:] == ["32.00", "1.00", "-", "-"]
+
+
 def test_ncu_is_asked_to_leave_the_clocks_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = tmp_path / "table.csv"
     table.write_text(TABLE)
@@ -220,5 +268,5 @@ def test_padding_the_keys_makes_the_bank_conflicts_disappear() -> None:
             if "performance counters" in str(error):
                 pytest.skip(str(error))
             raise
-        ways.append(report.kernels[0].figures["ways_load"])
+        ways.append(report.kernel("flash").figures["ways_load"])
     assert ways[0] > 4 and ways[1] < 2

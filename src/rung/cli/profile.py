@@ -61,10 +61,13 @@ def profile(
 
 def _print(reports: list[Report]) -> None:
     print("  against  ".join(f"{r.rung} {r.dtype} {r.shape}" for r in reports))
-    kernels = [(r, k) for r in reports for k in r.kernels]
+    from rung.lab.profile import side_by_side
+
+    groups = side_by_side(reports)
+    kernels = [(r, k) for group in groups for r, k in zip(reports, group, strict=True) if k is not None]
     names = [f"{r.rung.partition('/')[2]} {k.kernel}" for r, k in kernels]
     rows = [(title, *(cell(k) for _, k in kernels)) for title, cell in _ROWS]
-    rows = [row for row in rows if any(row[1:])]
+    rows = [(title, *(c or "-" for c in cells)) for title, *cells in rows if any(cells)]
     console.table(("", *names), rows, right=names)
     print()
     for report in reports:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 from collections.abc import Mapping, Sequence
@@ -115,6 +116,14 @@ class Report:
     model_flops: float
     kernels: list[Profile] = field(default_factory=list)
 
+    def kernel(self, name: str) -> Profile:
+        """The kernel of this name, the longest launch when it ran several times."""
+        found = [k for k in self.kernels if k.kernel == name]
+        if not found:
+            there = ", ".join(dict.fromkeys(k.kernel for k in self.kernels)) or "none"
+            raise RungError(f"{self.rung} launched no kernel {name!r} here; there are {there}.")
+        return max(found, key=_duration)
+
     @property
     def dram_bytes(self) -> float | None:
         """What all kernels together moved to and from memory."""
@@ -127,6 +136,23 @@ class Report:
 
     def as_json(self) -> dict[str, Any]:
         return {**asdict(self), "dram_bytes": self.dram_bytes, "seconds": self.seconds}
+
+
+def _duration(kernel: Profile) -> float:
+    return kernel.figures.get("seconds", 0.0)
+
+
+def side_by_side(reports: Sequence[Report]) -> list[tuple[Profile | None, ...]]:
+    """Which kernel of one rung stands beside which of another: those of one name, then the longest of the rest."""
+    rest = [sorted(r.kernels, key=_duration, reverse=True) for r in reports]
+    shared = set.intersection(*({k.kernel for k in kernels} for kernels in rest))
+    groups: list[tuple[Profile | None, ...]] = []
+    for name in sorted(shared):
+        same = [[k for k in kernels if k.kernel == name] for kernels in rest]
+        groups += zip(*same, strict=False)  # a kernel that only one launched again stays among the rest
+    taken = {id(k) for group in groups for k in group}
+    groups += itertools.zip_longest(*([k for k in kernels if id(k) not in taken] for kernels in rest))
+    return sorted(groups, key=lambda group: -max(_duration(k) for k in group if k is not None))
 
 
 def as_result(subject: Subject, tuning: Mapping[str, int] | None, report: Report) -> dict[str, Any]:
