@@ -169,7 +169,9 @@ def agreement() -> dict[str, Any]:
     done = call("agreement", words, 90)
     path = OUT / "agreement.jsonl"
     seen = [json.loads(x) for x in path.read_text().splitlines()] if path.exists() else []
-    return {"exit": done.returncode, "ratios": {s["call"]: round(s["ratio"], 4) for s in seen}, "seen": seen}
+    ratios = {f"{s['call']} {s['dtype']} {s['values']}": round(s["ratio"], 4) for s in seen}
+    clocks = [s["under_load"].get("sm_mhz") for s in seen]
+    return {"exit": done.returncode, "ratios": ratios, "sm_mhz_under_load": clocks, "seen": seen}
 
 
 SECTIONS: dict[str, Callable[[], dict[str, Any]]] = {

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import statistics
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,13 +16,20 @@ import torch
 from rung import catalogue
 from rung.dtypes import dtype as dtype_named
 from rung.kernel import Device, Prepared
-from rung.lab import bench, machine
+from rung.lab import bench, machine, timing
 
 CALLS = (
     ("layernorm/torch", "f32", {"B": 64, "T": 1024, "C": 768}),
-    ("matmul/torch", "bf16", {"B": 8, "T": 1024, "C": 8192, "OC": 8192}),
+    ("matmul/torch", "f32", {"B": 4, "T": 1024, "C": 768, "OC": 3072}),
     ("attention/sdpa_flash", "bf16", {"B": 1, "T": 8192, "C": 1024, "NH": 16}),
 )
+# The tensor cores draw so much power that the GPU lowers its clock after some milliseconds: only what runs at the
+# same moment can be compared.
+POWER_BOUND = (
+    ("matmul/torch", "bf16", {"B": 4, "T": 1024, "C": 768, "OC": 3072}),
+    ("matmul/torch", "bf16", {"B": 4, "T": 1024, "C": 768, "OC": 50304}),
+)
+ROUNDS, SAMPLES = 12, 5
 
 
 def prepare(name: str, dtype: str, values: dict[str, int], device: Device) -> tuple[Prepared, torch.Tensor]:
@@ -50,6 +61,36 @@ def test_the_copy_of_a_librarys_result_into_the_operand_is_not_timed_but_made_af
     assert torch.equal(out, settled)
 
 
+def clocks_under_load(calls: Callable[[], None]) -> dict[str, Any]:
+    """The state of the GPU while it does this without a pause."""
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(machine.state)
+        while not asked.done():
+            calls()
+            torch.cuda.synchronize()
+    return asked.result()
+
+
+def agree(
+    name: str,
+    dtype: str,
+    values: dict[str, int],
+    ours: Sequence[float],
+    do_bench: Sequence[float],
+    calls: Callable[[], None],
+) -> None:
+    """Keep the record (microseconds) under $OUT, and compare the medians."""
+    ratio = statistics.median(ours) / statistics.median(do_bench)
+    seen = {
+        "call": name, "dtype": dtype, "values": values, "ours_us": list(ours), "do_bench_us": list(do_bench),
+        "ratio": ratio, "under_load": clocks_under_load(calls), "gpu": machine.facts().get("gpu"),
+    }  # fmt: skip
+    if "OUT" in os.environ:
+        with (Path(os.environ["OUT"]) / "agreement.jsonl").open("a") as file:
+            file.write(json.dumps(seen) + "\n")
+    assert abs(ratio - 1) < 0.03, seen
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize(("name", "dtype", "values"), CALLS)
 def test_figures_agree_with_tritons_bench_within_three_per_cent(name: str, dtype: str, values: dict[str, int]) -> None:
@@ -65,12 +106,31 @@ def test_figures_agree_with_tritons_bench_within_three_per_cent(name: str, dtype
     (row,) = bench.bench([catalogue.find(name)], shape="agreement", values=values, dtype=dtype, seconds=0.5, warm=False)
     after = theirs()
     assert row.verdict == "ok" and row.cold_us is not None, row.reason
-    ratio = row.cold_us / ((before + after) / 2)
-    seen = {
-        "call": name, "dtype": dtype, "values": values, "ours_us": row.cold_us,
-        "do_bench_us": [before, after], "ratio": ratio, "gpu": machine.facts().get("gpu"),
-    }  # fmt: skip
-    if "OUT" in os.environ:
-        with (Path(os.environ["OUT"]) / "agreement.jsonl").open("a") as file:
-            file.write(json.dumps(seen) + "\n")
-    assert abs(ratio - 1) < 0.03, seen
+    agree(name, dtype, values, [row.cold_us], [before, after], call.bare)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("name", "dtype", "values"), POWER_BOUND)
+def test_samples_agree_with_tritons_bench_taken_between_them_within_three_per_cent(
+    name: str, dtype: str, values: dict[str, int]
+) -> None:
+    from triton.testing import do_bench
+
+    rung = catalogue.find(name)
+    size = rung.operation.cost(rung.operation.complete(values), dtype_named(dtype).size).bytes
+    prepared = [prepare(name, dtype, values, "cuda")[0] for _ in range(timing.sets_needed(int(size)))]
+    calls = [p.bare for p in prepared if p.bare is not None]
+    contestant = timing.Contestant(name, calls)
+    contestant.get_ready()
+    assert not contestant.notes
+
+    def all_sets() -> None:  # the same operands in turn, so that neither side finds more of them in the L2
+        for call in calls:
+            call()
+
+    theirs = []
+    for _ in range(ROUNDS):
+        theirs.append(float(do_bench(all_sets, warmup=5, rep=15, return_mode="median")) * 1e3 / len(calls))
+        for _ in range(SAMPLES):
+            contestant.sample()
+    agree(name, dtype, values, [s * 1e6 for s in contestant.cold], theirs, all_sets)
