@@ -2,57 +2,109 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
 
+from rung.errors import RungError
 from rung.gpt2.config import Config
+from rung.gpt2.gpu.prefill_ladder import LadderPass
+from rung.gpt2.plan import Rungs
 from rung.operation import Tensors
 
 BUCKETS = (16, 32, 64, 128, 256, 384, 512, 768, 1024)
+WAYS = ("ladder", "torch")
+WAY = "RUNG_PREFILL"  # the environment's word on it
+
+
+class Pass(Protocol):
+    """Prompts of one length, padding included: `run` reads `tokens` and lengths, and leaves caches and logits."""
+
+    tokens: torch.Tensor  # (rows, length), int32
+
+    def run(self) -> None: ...
 
 
 class Prefill:
-    """Fills caches, lengths and history of a session and leaves the logits that follow each prompt."""
+    """Fills caches, lengths and history of a session and leaves the logits that follow each prompt.
 
-    def __init__(self, config: Config, tensors: Tensors, rows: int, capacity: int) -> None:
-        self.config, self.t, self.rows, self.capacity = config, tensors, rows, capacity
+    `way` is "ladder" (the operations' ladders, by `rungs` in place of the table's) or "torch".
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        tensors: Tensors,
+        rows: int,
+        capacity: int,
+        way: str | None = None,
+        rungs: Rungs | None = None,
+    ) -> None:
+        self.config, self.t, self.rows, self.capacity, self._rungs = config, tensors, rows, capacity, rungs
+        self.way = way or os.environ.get(WAY) or WAYS[0]
+        if self.way not in WAYS:
+            raise RungError(f"{self.way!r} is no way to read prompts; set {WAY} to one of {', '.join(WAYS)}.")
+        self.passes: dict[int, Pass] = {}
         self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
 
+    @torch.inference_mode()
     def run(self, prompts: Sequence[Sequence[int]]) -> None:
         """One prompt a row."""
         longest = max(map(len, prompts))
         bucket = min([*(b for b in BUCKETS if b >= longest), self.capacity])
         t = self.t
         padded = torch.tensor([[*p, *[0] * (bucket - len(p))] for p in prompts], dtype=torch.int32)
-        t["history"][:, :bucket].copy_(padded)
+        tokens = self._pass(bucket).tokens
+        tokens.copy_(padded)
+        if tokens.data_ptr() != t["history"].data_ptr():
+            t["history"][:, :bucket].copy_(tokens)
         t["lengths"].copy_(torch.tensor([len(p) for p in prompts], dtype=torch.int32))
         if t["lengths"].device.type == "cuda":
             self._graph(bucket).replay()
         else:
-            self._forward(bucket)
+            self._pass(bucket).run()
+
+    def _pass(self, length: int) -> Pass:
+        # Padding comes after a prompt: nothing before it sees it, and what it leaves in the cache is overwritten
+        # before it can be read.
+        if length not in self.passes:
+            if self.way == "torch":
+                self.passes[length] = TorchPass(self.config, self.t, self.rows, length)
+            else:
+                at = (self.config, self.t, self.rows, length, self.capacity)
+                self.passes[length] = LadderPass(*at, rungs=self._rungs)
+        return self.passes[length]
 
     def _graph(self, bucket: int) -> torch.cuda.CUDAGraph:
         if bucket not in self._graphs:
+            run = self._pass(bucket).run
             side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
             side.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(side):
-                self._forward(bucket)  # libraries choose and allocate now, not while recording
+                run()  # libraries choose and allocate now, not while recording
             torch.cuda.current_stream().wait_stream(side)
             torch.cuda.synchronize()
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-                self._forward(bucket)
+                run()
             self._graphs[bucket] = graph
         return self._graphs[bucket]
 
+
+class TorchPass:
+    """The same by torch's operations, one after the other: what the ladders are measured against."""
+
+    def __init__(self, config: Config, tensors: Tensors, rows: int, length: int) -> None:
+        self.config, self.t, self.rows, self.length = config, tensors, rows, length
+        self.tokens = tensors["history"][:, :length]
+
     @torch.inference_mode()
-    def _forward(self, T: int) -> None:
-        # Padding comes after a prompt: nothing before it sees it, and what it leaves in the cache is overwritten
-        # before it can be read.
-        t, c, B = self.t, self.config, self.rows
-        x = F.embedding(t["history"][:, :T], t["wte"]) + t["wpe"][:T]  # (B, T, C)
+    def run(self) -> None:
+        t, c, B, T = self.t, self.config, self.rows, self.length
+        x = F.embedding(self.tokens, t["wte"]) + t["wpe"][:T]  # (B, T, C)
         for layer in range(c.layers):
             n = F.layer_norm(x, (c.C,), t["ln1_w"][layer], t["ln1_b"][layer], c.eps)
             qkv = F.linear(n, t["qkv_w"][layer], t["qkv_b"][layer])

@@ -1,0 +1,39 @@
+// What a prompt's forward pass needs beside the operations of the ladders.
+#include "rung.cuh"
+
+// Keys and values of `layers` layers go from qkv (layers, B, T, 3, NH, HS) to the caches (layers, B, NH, MAXT, HS).
+template <int N>
+__device__ __forceinline__ void keep_by(const Real* qkv, Real* k_cache, Real* v_cache, int64_t i, int B, int T, int NH,
+                                        int HS, int MAXT)
+{
+    const int chunks = NH * HS / N;
+    const int64_t part = i / chunks;  // (layer, b, t, key or value)
+    const int at = int(i % chunks) * N, nh = at / HS, hs = at % HS;
+    const int64_t row = part / 2, sequence = row / T;  // (layer, b, t) and (layer, b)
+    const bool value = part % 2;
+    const Real* from = qkv + (row * 3 + 1 + value) * NH * HS + at;
+    Real* to = (value ? v_cache : k_cache) + ((sequence * NH + nh) * MAXT + row % T) * HS + hs;
+    if (N == 1) *to = *from;
+    else store_vec(to, load_vec(from));
+}
+
+extern "C" __global__ void keep(const Real* qkv, Real* k_cache, Real* v_cache, int layers, int B, int T, int NH, int HS,
+                                int MAXT)
+{
+    const bool whole = HS % VEC == 0;
+    const int64_t i = int64_t(blockIdx.x) * blockDim.x + threadIdx.x;
+    if (i >= int64_t(layers) * B * T * 2 * NH * HS / (whole ? VEC : 1)) return;
+    if (whole) keep_by<VEC>(qkv, k_cache, v_cache, i, B, T, NH, HS, MAXT);
+    else keep_by<1>(qkv, k_cache, v_cache, i, B, T, NH, HS, MAXT);
+}
+
+// Of y and x (B, T, C) the rows of each prompt's last token: nothing else of the last layer is ever read.
+extern "C" __global__ void last(const Real* y, const Real* x, const int* lengths, Real* y_last, Real* x_last, int T, int C)
+{
+    const int b = blockIdx.x;
+    const int64_t row = int64_t(b) * T + lengths[b] - 1;
+    for (int c = threadIdx.x; c < C; c += blockDim.x) {
+        y_last[int64_t(b) * C + c] = y[row * C + c];
+        x_last[int64_t(b) * C + c] = x[row * C + c];
+    }
+}

@@ -1,0 +1,279 @@
+"""A prompt's forward pass as operations of the ladders, bound once to fixed addresses for a bucket of lengths."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+
+from rung import catalogue
+from rung.cuda.launch import Argument, Build, LaunchConfig, Module
+from rung.dtypes import DTYPES, Dtype
+from rung.expressions import Number
+from rung.gpt2.config import Config
+from rung.gpt2.gpu.memory import refuse
+from rung.gpt2.gpu.prefill_rungs import prefill_rungs
+from rung.gpt2.plan import LADDERS, Rungs
+from rung.kernel import INCLUDE, Device, Rung
+from rung.lab import tunings
+from rung.operation import Tensors, Values
+
+ALIGNMENT = 32  # bytes; WMMA asks for the most
+THREADS = 256
+HELD = 32 << 20  # bytes of qkv that wait for their way into the caches: they are still in the L2 then
+FEW_ROWS = 1024  # up to so many rows a warp each leaves multiprocessors idle in blocks of several warps
+LN1, LN2 = ("ln1_w", "ln1_b"), ("ln2_w", "ln2_b")
+LAST = ("lnf_w", "lnf_b")
+Step = Callable[[], object]
+
+
+class LadderPass:
+    """One length, `rows` prompts: `run` reads `tokens` and lengths, and leaves caches and logits.
+
+    Of a layer there remain: QKV, attention, projection, sum and layernorm, FC with its activation, projection,
+    sum and layernorm. Caches are written for several layers at once, and the last layer ends for one token a row.
+    """
+
+    def __init__(
+        self, config: Config, tensors: Tensors, rows: int, length: int, capacity: int, rungs: Rungs | None = None
+    ) -> None:
+        self.config, self.t, self.B, self.T, self.capacity = config, tensors, rows, length, capacity
+        self._where = tensors["lengths"].device
+        self._device: Device = "cuda" if self._where.type == "cuda" else "emulator"
+        self._real = next(d for d in DTYPES.values() if d.torch == tensors["wte"].dtype)
+        self._rungs = prefill_rungs(self._device, self._real.name, rows * length) if rungs is None else rungs
+        self._buffers: Tensors = {}
+        self._steps: list[Step] = []
+        self.rungs_in_use: dict[str, str] = {}
+        self._held = max(1, min(config.layers, HELD // (rows * length * 3 * config.C * self._real.size)))
+        if self._device == "cuda":
+            width = 3 * self._held * config.C + 5 * config.C + 2 * config.F
+            refuse(
+                rows * length * width * self._real.size,
+                f"reading {rows} prompts of {length:,} tokens",
+                "write fewer texts at a time (--batch-size)",
+            )
+        history = tensors["history"]
+        self.tokens = history[:, :length] if rows == 1 else self._buffer("tokens", rows, length, dtype=torch.int32)
+        self._build()
+
+    def run(self) -> None:
+        """All of it, in the stream's order."""
+        for step in self._steps:
+            step()
+
+    # ---- the model ----------------------------------------------------------------------------------------------
+
+    def _build(self) -> None:
+        c, t, B, T = self.config, self.t, self.B, self.T
+        x = self._buffer("embedded", B, T, c.C)
+        embedded = {"tokens": self.tokens, "wte": self._aligned("wte"), "wpe": self._aligned("wpe"), "out": x}
+        dims: Values = {"B": B, "T": T, "C": c.C, "V": t["wte"].shape[0], "MAXT": t["wpe"].shape[0]}
+        self._must("embedding", embedded, dims)
+        n = None if "layernorm_matmul" in self._rungs else self._norm(x, LN1, 0)
+        packed = self._buffer("qkv", self._held, B, T, 3 * c.C)
+        for layer in range(c.layers):
+            place, ends = layer % self._held, layer == c.layers - 1
+            y = self._attention(self._qkv(n, x, layer, packed[place]), layer)
+            if ends or place == self._held - 1:
+                self._keep(packed, layer - place, place + 1)
+            if ends:
+                y, x = self._last(y, x)
+            x, n = self._sum("proj", y, x, layer, (LN2, layer))
+            assert n is not None
+            h = self._fc(n, layer)
+            x, n = self._sum("fc2", h, x, layer, (LAST, None) if ends else (LN1, layer + 1))
+        assert n is not None
+        logits = t["logits"].view(B, 1, -1)
+        if logits.dtype == self._real.torch:
+            self._matmul(n, self._aligned("head_w"), None, logits)
+            return
+        narrow = self._buffer("logits", *logits.shape)
+        self._matmul(n, self._aligned("head_w"), None, narrow)
+        self._steps.append(lambda: logits.copy_(narrow))
+
+    def _qkv(self, n: torch.Tensor | None, x: torch.Tensor, layer: int, out: torch.Tensor) -> torch.Tensor:
+        weight, bias = self._linear("qkv", layer)
+        if n is not None:
+            self._matmul(n, weight, bias, out)
+            return out
+        ln_weight, ln_bias = self._aligned("ln1_w", layer), self._aligned("ln1_b", layer)
+        tensors = {"x": x, "ln_weight": ln_weight, "ln_bias": ln_bias, "weight": weight, "bias": bias, "out": out}
+        dims = {**_dims(x), "OC": out.shape[2], "eps": self.config.eps}
+        if not self._op("layernorm_matmul", tensors, dims):
+            self._matmul(self._norm(x, LN1, layer), weight, bias, out)
+        return out
+
+    def _attention(self, qkv: torch.Tensor, layer: int) -> torch.Tensor:
+        c, B, T = self.config, self.B, self.T
+        q, k, v = qkv.view(B, T, 3, c.NH, c.HS).permute(2, 0, 3, 1, 4).unbind()  # (B, NH, T, HS)
+        out = self._buffer("attended", B, T, c.C)
+        dims: Values = {"B": B, "T": T, "C": c.C, "NH": c.NH, "scale": c.attention_scale(layer)}
+        self._must("attention", {"qkv": qkv, "q": q, "k": k, "v": v, "out": out}, dims)
+        return out
+
+    def _sum(
+        self, name: str, x: torch.Tensor, stream: torch.Tensor, layer: int, norm: tuple[tuple[str, str], int | None]
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """The stream with a product added, and that normalised: None where the next product does it itself."""
+        B, T, C = stream.shape
+        weight, bias = self._linear(name, layer)
+        out = self._buffer(f"stream behind {name}", B, T, C)
+        tensors = {"x": x, "weight": weight, "bias": bias, "residual": stream, "out": out}
+        added = self._op("matmul_residual", tensors, {**_dims(x), "OC": C})
+        product = out if added else self._buffer("product", B, T, C)
+        if not added:
+            self._matmul(x, weight, bias, product)
+            normed = self._buffer("normed", B, T, C)
+            ln_weight, ln_bias = (self._aligned(n, norm[1]) for n in norm[0])
+            both = {"x": product, "residual": stream, "weight": ln_weight, "bias": ln_bias, "sum": out, "out": normed}
+            if self._op("residual_layernorm", both, {**_dims(stream), "eps": self.config.eps}):
+                return out, normed
+            self._must("residual", {"a": stream, "b": product, "out": out}, _dims(stream))
+        if norm[0] == LN1 and "layernorm_matmul" in self._rungs:
+            return out, None
+        return out, self._norm(out, *norm)
+
+    def _fc(self, x: torch.Tensor, layer: int) -> torch.Tensor:
+        B, T, _ = x.shape
+        weight, bias = self._linear("fc", layer)
+        out = self._buffer("h", B, T, self.config.F)
+        kind = self.config.activation
+        tensors = {"x": x, "weight": weight, "bias": bias, "out": out}
+        if kind == "gelu_tanh" and self._op("matmul_gelu", tensors, {**_dims(x), "OC": self.config.F}):
+            return out
+        before = self._buffer("before activation", B, T, self.config.F)
+        self._matmul(x, weight, bias, before)
+        if kind == "gelu_tanh":
+            self._must("gelu", {"x": before, "out": out}, _dims(before))
+        elif kind == "relu":
+            flat = {"x": before.view(-1), "out": out.view(-1)}
+            self._must("relu", flat, {"N": before.numel()})
+        else:  # no ladder has the erf form
+            self._steps.append(lambda: out.copy_(F.gelu(before)))
+        return out
+
+    def _norm(self, x: torch.Tensor, names: tuple[str, str], layer: int | None) -> torch.Tensor:
+        out = self._buffer("normed", *x.shape)
+        weight, bias = (self._aligned(name, layer) for name in names)
+        self._must(
+            "layernorm", {"x": x, "weight": weight, "bias": bias, "out": out}, {**_dims(x), "eps": self.config.eps}
+        )
+        return out
+
+    def _matmul(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, out: torch.Tensor) -> None:
+        tensors = {"x": x, "weight": weight, "out": out} | ({} if bias is None else {"bias": bias})
+        self._must("matmul", tensors, {**_dims(x), "OC": weight.shape[0]})
+
+    # ---- what no ladder has -------------------------------------------------------------------------------------
+
+    def _keep(self, qkv: torch.Tensor, first: int, layers: int) -> None:
+        c = self.config
+        caches = [self.t[name][first : first + layers] for name in ("k_cache", "v_cache")]
+        numbers = layers * self.B * self.T * 2 * c.C
+        vector = 16 // self._real.size
+        if c.HS % vector == 0:
+            numbers //= vector
+        sizes = (layers, self.B, self.T, c.NH, c.HS, self.capacity)
+        self._launch("keep", -(-numbers // THREADS), [qkv, *caches], sizes)
+
+    def _last(self, y: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        shape = (self.B, 1, self.config.C)
+        found = self._buffer("last attended", *shape), self._buffer("last of the stream", *shape)
+        self._launch("last", self.B, [y, x, self.t["lengths"], *found], (self.T, self.config.C))
+        return found
+
+    def _launch(self, kernel: str, blocks: int, tensors: list[torch.Tensor], sizes: tuple[int, ...]) -> None:
+        module = _module(self._device, self._real)
+        config = LaunchConfig(grid=(blocks, 1, 1), block=(THREADS, 1, 1))
+        arguments: list[Argument] = [*(("pointer", t) for t in tensors), *(("i32", n) for n in sizes)]
+        module.prepare(kernel, config)
+        self._steps.append(module.bind(kernel, config, arguments))
+
+    # ---- which rung ---------------------------------------------------------------------------------------------
+
+    def _must(self, operation: str, tensors: Tensors, dims: Mapping[str, Number]) -> None:
+        taken = self._op(operation, tensors, dims, (*self._rungs.get(operation, ()), "torch", "sdpa_math", "1"))
+        assert taken, f"no rung of {operation} takes {dims}"
+
+    def _op(
+        self, operation: str, tensors: Tensors, dims: Mapping[str, Number], names: tuple[str, ...] | None = None
+    ) -> bool:
+        """Append the operation, by the first rung named that takes it; False when none does."""
+        values = catalogue.operation(LADDERS.get(operation, operation)).complete(dims)
+        for name in self._rungs.get(operation, ()) if names is None else names:
+            rung = _find(operation, name)
+            if rung is None or not self._takes(rung, values, tensors):
+                continue
+            tuning = self._tuning(operation, rung, values)
+            prepared = rung.prepare(tensors, values, self._real, device=self._device, tuning=tuning)
+            self._steps.append(prepared.run)
+            self.rungs_in_use.setdefault(operation, rung.full_name)
+            return True
+        return False
+
+    def _takes(self, rung: Rung, values: Values, tensors: Tensors) -> bool:
+        if rung.emulate and self._device != "cuda":
+            return False
+        return rung.refusal(values, self._real, None, tensors, self._device) is None
+
+    def _tuning(self, operation: str, rung: Rung, values: Values) -> dict[str, int] | None:
+        if self._device == "cuda" and rung.tune:
+            best = tunings.best(rung, values, self._real.name, device=self._device)
+            if best is not None:
+                return best
+        if operation == "residual_layernorm" and values["B"] * values["T"] <= FEW_ROWS and 32 in rung.tune["BLOCK"]:
+            return {"BLOCK": 32}
+        return None
+
+    # ---- memory -------------------------------------------------------------------------------------------------
+
+    def _linear(self, name: str, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return self._aligned(f"{name}_w", layer), self._aligned(f"{name}_b", layer)
+
+    def _aligned(self, name: str, layer: int | None = None) -> torch.Tensor:
+        # A layer of odd width, or a tensor that lies in its file, begins anywhere; kernels read 16 bytes at a time.
+        tensor = self.t[name] if layer is None else self.t[name][layer]
+        return tensor if tensor.data_ptr() % ALIGNMENT == 0 else tensor.clone()
+
+    def _buffer(self, name: str, *shape: int, dtype: torch.dtype | None = None) -> torch.Tensor:
+        key = f"{name} {shape}"
+        if key not in self._buffers:
+            self._buffers[key] = torch.empty(shape, dtype=dtype or self._real.torch, device=self._where)
+        return self._buffers[key]
+
+
+def _dims(x: torch.Tensor) -> dict[str, Number]:
+    B, T, C = x.shape
+    return {"B": B, "T": T, "C": C}
+
+
+@cache
+def _find(operation: str, name: str) -> Rung | None:
+    ladder = LADDERS.get(operation, operation)
+    names = [rung.name for rung in catalogue.rungs(ladder)]
+    if name not in names and not name.isdigit():
+        return None
+    return catalogue.find(f"{ladder}/{name}")
+
+
+@cache
+def _module(device: Device, real: Dtype) -> Module:
+    source = Path(__file__).with_name("prefill.cu")
+    build = Build(
+        source=source.read_text(encoding="utf-8"),
+        origin=str(source),
+        kernels=("keep", "last"),
+        defines=((real.macro, "1"),),
+        include=(str(INCLUDE),),
+    )
+    if device == "cuda":
+        from rung.cuda import launch
+
+        return launch.load(build)
+    from rung.cuda import emulator
+
+    return emulator.load(build, settings=emulator.Settings())

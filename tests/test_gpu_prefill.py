@@ -1,0 +1,213 @@
+"""Prompts read at once leave the caches and logits that transformers has, by ladders and by torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import gpt2_models as models
+from rung import catalogue
+from rung.cuda import emulator
+from rung.errors import RungError
+from rung.gpt2.config import Config, read_config
+from rung.gpt2.gpu import prefill_ladder
+from rung.gpt2.gpu.engine import Engine
+from rung.gpt2.gpu.operands import stack
+from rung.gpt2.gpu.prefill import Prefill
+from rung.gpt2.gpu.prefill_ladder import LadderPass
+from rung.gpt2.gpu.prefill_rungs import prefill_rungs
+from rung.gpt2.plan import LADDERS, OPERATIONS, Rungs
+from rung.gpt2.weights import Linear, read_weights
+from rung.operation import Tensors
+
+emulated = pytest.mark.skipif(emulator.available() is not None, reason="the emulator needs g++")
+CAPACITY = 48
+# What a GPU would run: kernels of the ladders, emulated.
+KERNELS: Rungs = {
+    "embedding": ("3",),
+    "layernorm": ("9",),
+    "residual_layernorm": ("11",),
+    "matmul": ("8",),
+    "matmul_gelu": ("2",),
+    "gelu": ("2",),
+    "relu": ("2",),
+    "residual": ("3",),
+    "attention": ("24",),
+}
+FUSED: Rungs = {**KERNELS, "layernorm_matmul": ("2",), "matmul_residual": ("2",)}
+APART: Rungs = {name: rungs for name, rungs in KERNELS.items() if name != "residual_layernorm"}
+UNEQUAL = [models.some_ids(n, seed=n) for n in (5, 16, 1, 11)]
+
+
+def state(folder: Path, dtype: torch.dtype, rows: int, where: str = "cpu") -> tuple[Config, Tensors]:
+    """A session's tensors as far as reading prompts touches them; caches full of what must not be read."""
+    config = read_config(folder / "config.json")
+    weights = read_weights(folder, config, lambda w: Linear(w.float().contiguous()), lambda v: v.float())
+    tensors = stack(weights, dtype, torch.device(where))
+    cache = (config.layers, rows, config.NH, CAPACITY, config.HS)
+    tensors["wpe"] = tensors["wpe"][:CAPACITY]
+    for name in ("k_cache", "v_cache"):
+        tensors[name] = torch.full(cache, torch.nan, dtype=dtype, device=where)
+    tensors["history"] = torch.full((rows, CAPACITY), -1, dtype=torch.int32, device=where)
+    tensors["lengths"] = torch.zeros(rows, dtype=torch.int32, device=where)
+    tensors["logits"] = torch.full((rows, config.vocabulary), torch.nan, device=where)
+    return config, tensors
+
+
+def read(folder: Path, dtype: torch.dtype, prompts: list[list[int]], where: str = "cpu", **how: object) -> Tensors:
+    config, tensors = state(folder, dtype, len(prompts), where)
+    Prefill(config, tensors, len(prompts), CAPACITY, **how).run(prompts)  # type: ignore[arg-type]
+    return tensors
+
+
+def assert_transformers(found: Tensors, folder: Path, prompts: list[list[int]], bound: float = 1e-5) -> None:
+    """Logits, and keys and values of each prompt's own tokens."""
+    model = models.reference(folder)
+    for row, prompt in enumerate(prompts):
+        with torch.inference_mode():
+            right = model(torch.tensor([prompt]), use_cache=True)
+        close(found["logits"][row], right.logits[0, -1], bound)
+        for layer, cached in enumerate(right.past_key_values.layers):
+            for name, part in (("k_cache", cached.keys), ("v_cache", cached.values)):
+                close(found[name][layer, row, :, : len(prompt)], part[0], bound)
+    assert found["lengths"].tolist() == [len(p) for p in prompts]
+    for row, prompt in enumerate(prompts):
+        assert found["history"][row, : len(prompt)].tolist() == prompt
+
+
+def close(found: torch.Tensor, right: torch.Tensor, bound: float) -> None:
+    assert float((found.float().cpu() - right).norm() / right.norm()) < bound
+
+
+@pytest.mark.parametrize("way", ["ladder", "torch"])
+@pytest.mark.parametrize("prompts", [UNEQUAL, UNEQUAL[:1], [models.some_ids(40)]], ids=["unequal", "one", "long"])
+def test_caches_and_logits_are_transformers(way: str, prompts: list[list[int]]) -> None:
+    folder = models.saved()
+    assert_transformers(read(folder, torch.float32, prompts, way=way), folder, prompts)
+
+
+@emulated
+@pytest.mark.parametrize("rungs", [KERNELS, FUSED, APART], ids=["kernels", "fused", "apart"])
+def test_kernels_of_the_ladders_leave_the_same(rungs: Rungs) -> None:
+    folder = models.saved(n_layer=2)
+    assert_transformers(read(folder, torch.float32, UNEQUAL, rungs=rungs), folder, UNEQUAL)
+
+
+@emulated
+@pytest.mark.parametrize("activation", ["relu", "gelu", "gelu_new"])
+@pytest.mark.parametrize("rungs", [None, KERNELS], ids=["libraries", "kernels"])
+def test_every_activation_and_a_scale_by_layer(activation: str, rungs: Rungs | None) -> None:
+    folder = models.saved(n_layer=2, activation_function=activation, scale_attn_by_inverse_layer_idx=True)
+    assert_transformers(read(folder, torch.float32, UNEQUAL[:2], rungs=rungs), folder, UNEQUAL[:2])
+
+
+@emulated
+def test_heads_of_odd_width_and_rows_that_begin_anywhere() -> None:
+    folder = models.saved(n_embd=36, n_head=4, n_inner=50, n_layer=2)
+    rungs = {**KERNELS, "attention": ("29",)}
+    assert_transformers(read(folder, torch.float32, UNEQUAL[:2], rungs=rungs), folder, UNEQUAL[:2])
+
+
+@emulated
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_tensor_cores_in_16_bits(dtype: torch.dtype) -> None:
+    folder = models.saved(n_layer=2)
+    rungs = {**KERNELS, "matmul": ("14",), "matmul_gelu": ("3",), "attention": ("27",)}
+    found = read(folder, dtype, UNEQUAL, rungs=rungs)
+    assert_transformers(found, folder, UNEQUAL, 3e-2)
+
+
+@emulated
+def test_caches_are_written_in_parts_when_products_are_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = models.saved(n_layer=5)
+    monkeypatch.setattr(prefill_ladder, "HELD", 2 * 4 * 16 * 3 * 64 * 4)  # two of five layers
+    assert_transformers(read(folder, torch.float32, UNEQUAL), folder, UNEQUAL)
+
+
+@emulated
+def test_a_layer_is_seven_operations() -> None:
+    steps = []
+    for layers in (3, 4):
+        config, tensors = state(models.saved(n_layer=layers), torch.float32, 1)
+        steps.append(len(LadderPass(config, tensors, 1, 16, CAPACITY, KERNELS)._steps))
+    assert steps[1] - steps[0] == 7
+
+
+@emulated
+def test_a_prompt_does_not_see_the_one_before() -> None:
+    folder = models.saved()
+    config, tensors = state(folder, torch.float32, 2)
+    prefill = Prefill(config, tensors, 2, CAPACITY)
+    for prompts in ([models.some_ids(16), models.some_ids(9)], UNEQUAL[:2], [models.some_ids(2), models.some_ids(3)]):
+        prefill.run(prompts)
+        assert_transformers(tensors, folder, prompts)
+
+
+@emulated
+def test_the_rung_that_serves_is_the_one_asked_for() -> None:
+    config, tensors = state(models.saved(n_layer=1), torch.float32, 1)
+    used = LadderPass(config, tensors, 1, 16, CAPACITY, KERNELS).rungs_in_use
+    for operation in ("embedding", "layernorm", "residual_layernorm", "matmul", "matmul_gelu", "attention"):
+        wanted = catalogue.find(f"{LADDERS.get(operation, operation)}/{KERNELS[operation][0]}")
+        assert used[operation] == wanted.full_name
+
+
+@pytest.mark.parametrize("device", ["cuda", "emulator"])
+@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
+@pytest.mark.parametrize("tokens", [16, 1024])
+def test_the_table_names_rungs_that_there_are(device: str, dtype: str, tokens: int) -> None:
+    for operation, names in prefill_rungs(device, dtype, tokens).items():  # type: ignore[arg-type]
+        assert operation in OPERATIONS
+        rungs = [catalogue.find(f"{LADDERS.get(operation, operation)}/{name}") for name in names]
+        assert all(dtype in rung.dtypes for rung in rungs)
+        assert all(("residual" in rung.binds) == ("residual_" in operation) for rung in rungs if "norm" in operation)
+
+
+def test_a_way_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    config, tensors = state(models.saved(), torch.float32, 1)
+    monkeypatch.setenv("RUNG_PREFILL", "fast")
+    with pytest.raises(
+        RungError, match=r"'fast' is no way to read prompts; set RUNG_PREFILL to one of ladder, torch\."
+    ):
+        Prefill(config, tensors, 1, CAPACITY)
+
+
+# ---- on a GPU -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("way", ["ladder", "torch"])
+@pytest.mark.parametrize(
+    ("dtype", "bound"), [(torch.float32, 1e-4), (torch.float16, 1e-2), (torch.bfloat16, 4e-2)], ids=str
+)
+def test_captured_on_a_gpu_caches_and_logits_are_transformers(way: str, dtype: torch.dtype, bound: float) -> None:
+    folder = models.saved(n_embd=128, n_head=2)
+    config, tensors = state(folder, dtype, len(UNEQUAL), "cuda")
+    prefill = Prefill(config, tensors, len(UNEQUAL), CAPACITY, way)
+    # The second and third run replay what the first has captured.
+    for prompts in (UNEQUAL, UNEQUAL[::-1], [p[:1] for p in UNEQUAL]):
+        prefill.run(prompts)
+        assert_transformers(tensors, folder, prompts, bound)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("activation", ["relu", "gelu"])
+def test_other_models_on_a_gpu(activation: str) -> None:
+    folder = models.saved(n_embd=36, n_inner=50, activation_function=activation, scale_attn_by_inverse_layer_idx=True)
+    for prompts in (UNEQUAL, [models.some_ids(40)]):
+        assert_transformers(read(folder, torch.float32, prompts, "cuda"), folder, prompts, 1e-4)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_on_a_gpu_text_behind_a_long_prompt_is_transformers() -> None:
+    folder = models.saved(n_positions=1024, n_embd=128, n_head=2)
+    config = read_config(folder / "config.json")
+    weights = read_weights(folder, config, lambda w: Linear(w.float().contiguous()), lambda v: v.float())
+    ids = models.some_ids(900)
+    ours = [step[0] for step in Engine(config, weights, "float32").write([ids], [16])]
+    assert ours == models.reference_greedy(folder, ids, 16)
