@@ -160,6 +160,8 @@ def test_the_least_gpu_a_rung_is_for_is_no_part_of_what_is_measured(tmp_path: Pa
 
     assert digest("") == digest('needs  = "sm >= 80"\n')
     assert digest('needs = "C % 4 == 0"\n') == digest('needs = "C % 4 == 0 and sm >= 80"\n') != digest("")
+    assert digest('needs = ["B > 0", "C > 0"]\n') == digest('needs = ["sm >= 80", "B > 0", "C > 0"]\n') != digest("")
+    assert digest('needs = [\n  "B > 0",\n]\n') == digest('needs = [\n  "sm >= 80 or C < 9",\n  "B > 0",\n]\n')
 
 
 @pytest.mark.parametrize("spec", ["matmul/wmma_tf32", "attention/wmma_tf32"])

@@ -196,7 +196,11 @@ _PROSE = r"""^(?:{keys})[ \t]*=[ \t]*
         [^\n]*\n"""
 _TOLD = ("idea", "expect", "found", "provenance", "EXPECT", "FOUND", "PROVENANCE")
 # Which GPUs a rung leaves alone changes nothing of what runs on the others.
-_LEAST_GPU = re.compile(r'^needs[ \t]*=[ \t]*"sm >= \d+"\n|(?<=\w) and sm >= \d+(?="$)', re.MULTILINE)
+_LEAST_GPU = re.compile(
+    r'^needs[ \t]*=[ \t]*"sm >= \d+"\n|(?<=\w) and sm >= \d+(?="$)'
+    r'|(?<=\[)"sm >= \d+[^"\n]*", |^[ \t]+"sm >= \d+[^"\n]*",\n',  # the first in a list, or a line of one
+    re.MULTILINE,
+)
 
 
 def without_prose(source: str, keys: Sequence[str] = _TOLD) -> str:

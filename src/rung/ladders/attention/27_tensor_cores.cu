@@ -4,7 +4,7 @@ expect = "The rate of FlashAttention 2, which is built the same way: an order ab
 found  = "64.2 us at b8t1024 in bf16 on an H200, 6.78x over rung 24 in f32: 201 TFLOP/s, 25 % of the measured rate, 1.24x over torch's FlashAttention 2 (79.9 us) and 80 % of cuDNN's speed (51.1 us). At b4t64, warm, 3.67 us against 5.68 us of the best library."
 provenance = "The paper of FlashAttention 2; layouts of the fragments from the PTX manual."
 dtypes = ["f16", "bf16"]
-needs  = ["HS % 16 == 0", "HS <= 128", "scale > 0", "q_stride_T % 8 == 0", "MT * BC <= 128"]
+needs  = ["sm >= 80", "HS % 16 == 0", "HS <= 128", "scale > 0", "q_stride_T % 8 == 0", "MT * BC <= 128"]
 options = ["--use_fast_math"]
 
 # q, k and v are views of one qkv and share their strides

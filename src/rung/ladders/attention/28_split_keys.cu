@@ -4,7 +4,7 @@ expect = "With fewer tiles of queries than multiprocessors (one head of 8192, a 
 found  = "Where tiles are plenty it halves the speed, as expected: 64.2 -> 129 us (0.50x) at b8t1024 in bf16 on an H200; 4.28 -> 6.39 us (0.67x) at b4t64. Long single heads, for which it is made, are not measured yet in 16 bit."
 provenance = "Flash-Decoding, by the authors of FlashAttention; the merge is the running softmax's own step."
 dtypes = ["f16", "bf16"]
-needs  = ["HS % 16 == 0", "HS <= 128", "scale > 0", "q_stride_T % 8 == 0"]
+needs  = ["sm >= 80", "HS % 16 == 0", "HS <= 128", "scale > 0", "q_stride_T % 8 == 0"]
 options = ["--use_fast_math"]
 
 # q, k and v are views of one qkv and share their strides

@@ -5,6 +5,7 @@ found  = ""
 provenance = "ours"
 dtypes = ["bf16", "f16"]
 needs  = [
+  "sm >= 80",
   "C % 32 == 0 and F % 32 == 0",
   "HS % 8 == 0 and 32 % (HS // 8) == 0",
   "B <= 1024",

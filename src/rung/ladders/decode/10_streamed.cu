@@ -5,37 +5,39 @@ found  = ""
 provenance = "ours"
 dtypes = ["f32", "f16", "bf16"]
 needs  = [
+  "sm >= 80",
   "C * sizeof_real % 16 == 0 and F // FC2_SPLIT * sizeof_real % 16 == 0 and C // PROJ_SPLIT * sizeof_real % 16 == 0",
   "F % FC2_SPLIT == 0 and C % PROJ_SPLIT == 0 and C % 4 == 0 and F % 4 == 0",
   "HS * sizeof_real % 16 == 0 and 32 % (HS * sizeof_real // 16) == 0",
   "B <= 8",
-  "QKV_THREADS // 32 * QKV_SLOTS * QKV_ROWS * C * sizeof_real + B * round_up(C, 512 // sizeof_real) * 4 <= 230000",
+  "QKV_THREADS // 32 * QKV_SLOTS * QKV_ROWS * C * sizeof_real + B * round_up(C, 512 // sizeof_real) * 4 + ceil_div(3 * C, sms) * 8 <= 230000",
   "PROJ_THREADS // 32 * PROJ_SLOTS * PROJ_ROWS * C // PROJ_SPLIT * sizeof_real + B * PROJ_SPLIT * (round_up(C // PROJ_SPLIT, 512 // sizeof_real) + ceil_div(C, sms)) * 4 <= 230000",
-  "FC_THREADS // 32 * FC_SLOTS * FC_ROWS * C * sizeof_real + B * round_up(C, 512 // sizeof_real) * 4 <= 230000",
+  "FC_THREADS // 32 * FC_SLOTS * FC_ROWS * C * sizeof_real + B * round_up(C, 512 // sizeof_real) * 4 + ceil_div(F, sms) * 8 <= 230000",
   "FC2_THREADS // 32 * FC2_SLOTS * FC2_ROWS * F // FC2_SPLIT * sizeof_real + B * FC2_SPLIT * (round_up(F // FC2_SPLIT, 512 // sizeof_real) + ceil_div(C, sms)) * 4 <= 230000",
-  "HEAD_THREADS // 32 * HEAD_SLOTS * HEAD_ROWS * C * sizeof_real + B * round_up(C, 512 // sizeof_real) * 4 <= 230000",
+  "HEAD_THREADS // 32 * HEAD_SLOTS * HEAD_ROWS * C * sizeof_real + B * round_up(C, 512 // sizeof_real) * 4 + ceil_div(V, HEAD_BLOCKS * sms) * 8 <= 230000",
 ]
 [tune]
 AHEAD = [2, 0, 1]
+REST = [1, 0]
 FC2_ROWS = [2, 3, 1]
 FC2_SLOTS = [2, 1, 3]
 FC_ROWS = [2, 3, 1]
 FC_SLOTS = [2, 1, 3]
 QKV_ROWS = [2, 3, 1]
 QKV_SLOTS = [2, 1, 3]
-HEAD_ROWS = [2, 4]
-HEAD_SLOTS = [2, 3, 4]
+HEAD_ROWS = [2, 3, 4]
+HEAD_SLOTS = [2, 1, 3, 4]
 PROJ_SPLIT = [1, 2]
 PROJ_ROWS = [1, 2]
 FC2_SPLIT = [4, 2, 8]
 KEY_LOADS = [8, 4, 16]
 KEY_WARPS = [8, 4]
-QKV_THREADS = [256, 192, 384, 512]
-FC_THREADS = [256, 384, 512]
-FC2_THREADS = [256, 384, 512]
-PROJ_THREADS = [256, 192, 384]
+QKV_THREADS = [256, 192, 320, 384, 416, 512, 608, 640]
+FC_THREADS = [256, 384, 416, 512, 544, 640, 800]
+FC2_THREADS = [256, 384, 416, 512, 640, 768]
+PROJ_THREADS = [256, 192, 384, 416]
 PROJ_SLOTS = [2, 1, 3]
-HEAD_THREADS = [256, 512]
+HEAD_THREADS = [256, 384, 512]
 HEAD_BLOCKS = [2, 1]
 HEAD_AHEAD = [8, 16, 0]
 [define]
@@ -73,7 +75,7 @@ dtype = "i32"
 kernel = "project_qkv"
 grid   = "sms"
 block  = "QKV_THREADS"
-shared = "QKV_THREADS // 32 * QKV_SLOTS * QKV_ROWS * C * sizeof_real + B * round_up(C, 512 // sizeof_real) * 4"
+shared = "QKV_THREADS // 32 * QKV_SLOTS * QKV_ROWS * C * sizeof_real + B * round_up(C, 512 // sizeof_real) * 4 + ceil_div(3 * C, sms) * 8"
 pdl    = true
 each   = { layer = "L" }
 [[launch]]
@@ -93,7 +95,7 @@ each   = { layer = "L" }
 kernel = "expand"
 grid   = "sms"
 block  = "FC_THREADS"
-shared = "FC_THREADS // 32 * FC_SLOTS * FC_ROWS * C * sizeof_real + B * round_up(C, 512 // sizeof_real) * 4"
+shared = "FC_THREADS // 32 * FC_SLOTS * FC_ROWS * C * sizeof_real + B * round_up(C, 512 // sizeof_real) * 4 + ceil_div(F, sms) * 8"
 pdl    = true
 each   = { layer = "L" }
 [[launch]]
@@ -107,7 +109,7 @@ each   = { layer = "L" }
 kernel = "head"
 grid   = "HEAD_BLOCKS * sms"
 block  = "HEAD_THREADS"
-shared = "HEAD_THREADS // 32 * HEAD_SLOTS * HEAD_ROWS * C * sizeof_real + B * round_up(C, 512 // sizeof_real) * 4"
+shared = "HEAD_THREADS // 32 * HEAD_SLOTS * HEAD_ROWS * C * sizeof_real + B * round_up(C, 512 // sizeof_real) * 4 + ceil_div(V, HEAD_BLOCKS * sms) * 8"
 pdl    = true
 [[launch]]
 kernel = "pick"

@@ -264,6 +264,7 @@ struct Keys
 #pragma unroll
         for (int i = 0; i < LOADS; i++) {
             const int t = first + i * AT_ONCE + lane / LANES;
+            if (from == 0) k[i] = v[i] = zero_bits();  // what is not seen counts nothing, but must be a number
             if (t >= from && t < to) {
                 k[i] = __ldcg(reinterpret_cast<const uint4*>(keys + size_t(t) * HS) + lane % LANES);
                 v[i] = __ldcg(reinterpret_cast<const uint4*>(values + size_t(t) * HS) + lane % LANES);
@@ -289,13 +290,13 @@ struct Keys
             m = fmaxf(m, s[i]);
         }
         m = warp_max(m);
+        const float base = m == -INFINITY ? 0.0f : m;
         l = 0.0f;
 #pragma unroll
         for (int j = 0; j < VEC; j++) y[j] = 0.0f;
 #pragma unroll
         for (int i = 0; i < LOADS; i++) {
-            if (s[i] == -INFINITY) continue;  // what is not seen was never loaded
-            const float p = expf(s[i] - m);
+            const float p = __expf(s[i] - base);
             l += p;
 #pragma unroll
             for (int j = 0; j < VEC; j++) y[j] += p * weight_at(v[i], j, (const Real*)nullptr);
@@ -326,7 +327,7 @@ __device__ __forceinline__ void store_part(float* to, float m, float l, const fl
         float sum = 0.0f, total = 0.0f;
 #pragma unroll
         for (int w = 0; w < WARPS; w++) {
-            const float weight = ms[w] == -INFINITY ? 0.0f : expf(ms[w] - largest);
+            const float weight = ms[w] == -INFINITY ? 0.0f : __expf(ms[w] - largest);
             sum += weight * ys[w][d];
             total += weight * ls[w];
         }

@@ -24,19 +24,26 @@ __device__ __forceinline__ void wait_for_input(bool early)
     if (!early) pdl_launch_dependents();
 }
 
-// This block's share of a matrix into L2, for a kernel that has not begun yet. One thread asks, for all.
+// So many weights into L2. One thread asks, for all.
+template <class W>
+__device__ __forceinline__ void prefetch(const W* from, size_t count)
+{
+#if !defined(RUNG_EMULATOR) && __CUDA_ARCH__ >= 900
+    const unsigned bytes = unsigned(count * sizeof(W) / 16 * 16);
+    if (threadIdx.x == 0 && bytes > 0)
+        asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
+#endif
+}
+
+// This block's share of a matrix, for a kernel that has not begun yet.
 template <class W>
 __device__ __forceinline__ void prefetch_share(const W* matrix, size_t count)
 {
-#if !defined(RUNG_EMULATOR) && __CUDA_ARCH__ >= 900
-    if (threadIdx.x != 0) return;
+    constexpr size_t EACH = 16 / sizeof(W);
     const size_t blocks = size_t(gridDim.x) * gridDim.y * gridDim.z;
     const size_t block = (size_t(blockIdx.z) * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x;
-    const size_t pieces = count * sizeof(W) / 16, first = pieces * block / blocks, last = pieces * (block + 1) / blocks;
-    if (first < last)
-        asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(reinterpret_cast<const uint4*>(matrix) + first),
-                     "r"(unsigned(last - first) * 16u) : "memory");
-#endif
+    const size_t pieces = count / EACH, first = pieces * block / blocks, last = pieces * (block + 1) / blocks;
+    prefetch(matrix + first * EACH, (last - first) * EACH);
 }
 
 // Sums of ROWS numbers over a warp, in as few shuffles as possible: row r ends up in the lanes from r * SPAN.
@@ -70,6 +77,22 @@ struct Together
     }
 };
 
+// Bias and scale of the block's rows, fetched while the kernel's input is still being made: asked for at the end, each
+// would cost a trip to memory.
+struct Ends
+{
+    float2* kept;  // (bias, scale) of each row of the block
+
+    template <class W>
+    __device__ __forceinline__ void fetch(Matrix<W> matrix, const Real* bias, int first, int rows)
+    {
+        for (int i = thread_rank(); i < rows; i += block_threads())
+            kept[i] = make_float2(bias ? to_float(bias[first + i]) : 0.0f, matrix.row_scale(first + i));
+    }
+
+    __device__ __forceinline__ float apply(int row, float sum) const { return sum * kept[row].y + kept[row].x; }
+};
+
 // A block's rows of a matrix with K columns, dealt to its warps in groups of ROWS; SPLIT neighbouring warps share a row.
 template <class W, int K, int SPLIT, int ROWS, int SLOTS, int THREADS>
 struct Stream
@@ -83,7 +106,8 @@ struct Stream
     uint4* ring;
     int begin, end, next, lane, group;
 
-    // All slots are asked for.
+    // All slots are asked for; what they do not hold of the block's rows comes into L2, behind them and before anything
+    // that a later kernel needs.
     __device__ __forceinline__ void start(const W* matrix, int rows, uint4* shared)
     {
         const int warp = warp_id(), share = ceil_div(rows, int(gridDim.x));
@@ -94,11 +118,18 @@ struct Stream
         next = begin + group * ROWS;
 #pragma unroll
         for (int slot = 0; slot < SLOTS; slot++) request(slot);
+        const int reach = begin + GROUPS * ROWS * SLOTS;
+        if (REST && reach < end) prefetch(matrix + size_t(reach) * K, size_t(end - reach) * K);
     }
 
+    // The vectors lie behind the ring, and the ends of the rows behind those.
     static __device__ __forceinline__ float4* behind(uint4* shared)
     {
         return reinterpret_cast<float4*>(shared + WARPS * SLOTS * SLOT);
+    }
+    static __device__ __forceinline__ Ends ends(uint4* shared)
+    {
+        return {reinterpret_cast<float2*>(behind(shared) + B * SPLIT * At::FLOAT4S)};
     }
 
     __device__ __forceinline__ void request(int slot)
@@ -271,24 +302,29 @@ __device__ __forceinline__ void project_qkv_streamed(Matrix<W> qkv, const W* pro
     if (AHEAD >= 1) prefetch_share(proj + size_t(layer) * C * C, size_t(C) * C);
     if (AHEAD >= 2) prefetch_share(fc + size_t(layer) * F * C, size_t(F) * C);
     norm.request(ln1_w + layer * C, ln1_b + layer * C);
+    Ends ends = Rows::ends(shared);
+    ends.fetch(qkv, qkv_b, layer * 3 * C + rows.begin, rows.end - rows.begin);
     // Attention reads cached keys before it waits: it must not begin before the step before is complete.
     wait_for_input(false);
+    int length[B];
+#pragma unroll
+    for (int b = 0; b < B; b++) length[b] = load_fresh(lengths + b);
     norm.run(xs, eps, [&](int b, int f) {
         if (layer > 0) return load_fresh(reinterpret_cast<const float4*>(x + b * C) + f);
         const float4 e = four_floats(wte + size_t(load_fresh(tokens + b)) * C + 4 * f);
-        const float4 p = four_floats(wpe + size_t(load_fresh(lengths + b)) * C + 4 * f);
+        const float4 p = four_floats(wpe + size_t(length[b]) * C + 4 * f);
         const float4 sum = make_float4(e.x + p.x, e.y + p.y, e.z + p.z, e.w + p.w);
         if (blockIdx.x == 0) reinterpret_cast<float4*>(x + b * C)[f] = sum;
         return sum;
     });
     rows.run(xs, [&](int row, int b, float sum) {
-        const int at = layer * 3 * C + row, channel = row % C, part = row / C;
-        sum = sum * qkv.row_scale(at) + to_float(qkv_b[at]);
+        const int channel = row % C, part = row / C;
+        sum = ends.apply(row - rows.begin, sum);
         if (part == 0) {
             q[b * C + channel] = sum;
         } else {
             Real* cache = part == 1 ? k_cache : v_cache;
-            cache[cached(layer, b, channel / HS, load_fresh(lengths + b)) + channel % HS] = from_float<Real>(sum);
+            cache[cached(layer, b, channel / HS, length[b]) + channel % HS] = from_float<Real>(sum);
         }
     });
 }
@@ -321,28 +357,64 @@ __device__ __forceinline__ void attend_streamed(const W* fc, const int* lengths,
     store_part<KEY_WARPS>(parts + ((size_t(b) * NH + head) * PARTS + part) * (HS + 4), m, l, y, lane, warp);
 }
 
-// The warps' parts of each of a block's rows, added in their order to the residual stream.
+// The warps' parts of each of a block's rows, added in their order to the residual stream. What a thread adds them to is
+// on its way while the products are made.
 template <int SPLIT, int THREADS>
 struct Residual
 {
     float* sums;  // (B, SPLIT, rows)
-    int rows;
+    int begin, rows;
+    float bias, scale, before;
 
     __device__ __forceinline__ float& at(int b, int part, int row) const { return sums[(b * SPLIT + part) * rows + row]; }
 
     template <class W>
-    __device__ __forceinline__ void add_to(float* x, Matrix<W> matrix, const Real* bias, int layer, int begin) const
+    __device__ __forceinline__ void fetch_ends(Matrix<W> matrix, const Real* biases, int layer)
+    {
+        const int place = layer * C + begin + int(threadIdx.x) % max(rows, 1);
+        if (threadIdx.x < B * rows) bias = to_float(biases[place]), scale = matrix.row_scale(place);
+    }
+
+    __device__ __forceinline__ void fetch_before(const float* x)
+    {
+        const int i = threadIdx.x;
+        if (i < B * rows) before = load_fresh(x + i / rows * C + begin + i % rows);
+    }
+
+    template <class W>
+    __device__ __forceinline__ void add_to(float* x, Matrix<W> matrix, const Real* biases, int layer)
     {
         for (int i = threadIdx.x; i < B * rows; i += THREADS) {
             const int b = i / rows, r = i % rows, place = layer * C + begin + r;
-            const float before = load_fresh(x + b * C + begin + r);
+            if (i >= THREADS) {  // a small GPU: more rows than threads
+                bias = to_float(biases[place]), scale = matrix.row_scale(place);
+                before = load_fresh(x + b * C + begin + r);
+            }
             float sum = at(b, 0, r);
 #pragma unroll
             for (int part = 1; part < SPLIT; part++) sum += at(b, part, r);
-            x[b * C + begin + r] = before + sum * matrix.row_scale(place) + to_float(bias[place]);
+            x[b * C + begin + r] = before + sum * scale + bias;
         }
     }
 };
+
+// B vectors in parts of PIECE float4s each; all of a thread's loads are under way before the first is stored.
+template <class At, int SPLIT, int PIECE, int THREADS, class Load>
+__device__ __forceinline__ void spread_parts(float4* to, Load load)
+{
+    constexpr int COUNT = B * SPLIT * PIECE, EACH = (COUNT + THREADS - 1) / THREADS;
+    float4 v[EACH];
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        const int f = threadIdx.x + i * THREADS;
+        if (f < COUNT) v[i] = load(f / (SPLIT * PIECE), f % (SPLIT * PIECE));
+    }
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        const int f = threadIdx.x + i * THREADS;
+        if (f < COUNT) to[f / PIECE * At::FLOAT4S + At::slot(f % PIECE)] = v[i];
+    }
+}
 
 template <class W>
 __device__ __forceinline__ void project_streamed(Matrix<W> proj, const W* fc2, const int* lengths, const Real* proj_b,
@@ -356,21 +428,21 @@ __device__ __forceinline__ void project_streamed(Matrix<W> proj, const W* fc2, c
     Rows rows;
     rows.start(proj.weight + size_t(layer) * C * C, C, shared);
     if (AHEAD >= 1) prefetch_share(fc2 + size_t(layer) * C * F, size_t(C) * F);
+    Residual<PROJ_SPLIT, PROJ_THREADS> residual = {reinterpret_cast<float*>(ys + B * PROJ_SPLIT * At::FLOAT4S),
+                                                  rows.begin, rows.end - rows.begin};
+    residual.fetch_ends(proj, proj_b, layer);
     int active[B];
 #pragma unroll
     for (int b = 0; b < B; b++) active[b] = load_fresh(lengths + b) / KEYS + 1;
     wait_for_input(true);
-#pragma unroll
-    for (int b = 0; b < B; b++)
-        for (int f = threadIdx.x; f < C / 4; f += PROJ_THREADS)
-            ys[(b * PROJ_SPLIT + f / PIECE) * At::FLOAT4S + At::slot(f % PIECE)] =
-                merged<PARTS>(parts + (size_t(b) * NH + 4 * f / HS) * PARTS * (HS + 4), active[b], 4 * f % HS);
+    residual.fetch_before(x);
+    spread_parts<At, PROJ_SPLIT, PIECE, PROJ_THREADS>(ys, [&](int b, int f) {
+        return merged<PARTS>(parts + (size_t(b) * NH + 4 * f / HS) * PARTS * (HS + 4), active[b], 4 * f % HS);
+    });
     __syncthreads();
-    const Residual<PROJ_SPLIT, PROJ_THREADS> residual = {reinterpret_cast<float*>(ys + B * PROJ_SPLIT * At::FLOAT4S),
-                                                        rows.end - rows.begin};
     rows.run(ys, [&](int row, int b, float sum) { residual.at(b, warp_id() % PROJ_SPLIT, row - rows.begin) = sum; });
     __syncthreads();
-    residual.add_to(x, proj, proj_b, layer, rows.begin);
+    residual.add_to(x, proj, proj_b, layer);
 }
 
 template <class W>
@@ -385,11 +457,12 @@ __device__ __forceinline__ void expand_streamed(Matrix<W> fc, const W* qkv, cons
     rows.start(fc.weight + size_t(layer) * F * C, F, shared);
     if (AHEAD >= 1 && layer + 1 < L) prefetch_share(qkv + size_t(layer + 1) * 3 * C * C, size_t(3) * C * C);
     norm.request(ln2_w + layer * C, ln2_b + layer * C);
+    Ends ends = Rows::ends(shared);
+    ends.fetch(fc, fc_b, layer * F + rows.begin, rows.end - rows.begin);
     wait_for_input(true);
     norm.run(xs, eps, [&](int b, int f) { return load_fresh(reinterpret_cast<const float4*>(x + b * C) + f); });
     rows.run(xs, [&](int row, int b, float sum) {
-        const int at = layer * F + row;
-        h[b * F + row] = activate<ACT>(sum * fc.row_scale(at) + to_float(fc_b[at]));
+        h[b * F + row] = activate<ACT>(ends.apply(row - rows.begin, sum));
     });
 }
 
@@ -405,18 +478,17 @@ __device__ __forceinline__ void contract_streamed(Matrix<W> fc2, const W* head, 
     Rows rows;
     rows.start(fc2.weight + size_t(layer) * C * F, C, shared);
     if (AHEAD >= 1 && layer + 1 == L) prefetch_share(head, min(size_t(V) * C, size_t(HEAD_AHEAD) << 20));
+    Residual<FC2_SPLIT, FC2_THREADS> residual = {reinterpret_cast<float*>(hs + B * FC2_SPLIT * At::FLOAT4S), rows.begin,
+                                                 rows.end - rows.begin};
+    residual.fetch_ends(fc2, fc2_b, layer);
     wait_for_input(true);
-#pragma unroll
-    for (int b = 0; b < B; b++)
-        for (int f = threadIdx.x; f < F / 4; f += FC2_THREADS)
-            hs[(b * FC2_SPLIT + f / PIECE) * At::FLOAT4S + At::slot(f % PIECE)] =
-                load_fresh(reinterpret_cast<const float4*>(h + b * F) + f);
+    residual.fetch_before(x);
+    spread_parts<At, FC2_SPLIT, PIECE, FC2_THREADS>(
+        hs, [&](int b, int f) { return load_fresh(reinterpret_cast<const float4*>(h + b * F) + f); });
     __syncthreads();
-    const Residual<FC2_SPLIT, FC2_THREADS> residual = {reinterpret_cast<float*>(hs + B * FC2_SPLIT * At::FLOAT4S),
-                                                        rows.end - rows.begin};
     rows.run(hs, [&](int row, int b, float sum) { residual.at(b, warp_id() % FC2_SPLIT, row - rows.begin) = sum; });
     __syncthreads();
-    residual.add_to(x, fc2, fc2_b, layer, rows.begin);
+    residual.add_to(x, fc2, fc2_b, layer);
 }
 
 // Each lane keeps the best of the rows that it finishes; each block reports one for every sequence.
@@ -433,13 +505,15 @@ __device__ __forceinline__ void head_streamed(Matrix<W> head, const Real* lnf_w,
     BlockNorm<W, HEAD_THREADS> norm;
     rows.start(head.weight, V, shared);
     norm.request(lnf_w, lnf_b);
+    Ends ends = Rows::ends(shared);
+    ends.fetch(head, nullptr, rows.begin, rows.end - rows.begin);
     wait_for_input(true);
     norm.run(xs, eps, [&](int b, int f) { return load_fresh(reinterpret_cast<const float4*>(x + b * C) + f); });
     Best best[B];
 #pragma unroll
     for (int b = 0; b < B; b++) best[b] = {-INFINITY, INT_MAX};
     rows.run(xs, [&](int row, int b, float sum) {
-        const float logit = sum * head.row_scale(row);
+        const float logit = ends.apply(row - rows.begin, sum);
         logits[size_t(b) * V + row] = logit;
         best[b] = better(best[b], {logit, row});
     });

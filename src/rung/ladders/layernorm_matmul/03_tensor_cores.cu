@@ -5,6 +5,7 @@ found  = ""
 provenance = "ours; on rung 14 of matmul"
 dtypes = ["bf16", "f16", "tf32"]
 needs  = [
+  "sm >= 80",
   "BM % WM == 0 and BN % WN == 0",
   "BK * sizeof_real == 64 or BK * sizeof_real == 128",
   "BM // WM * (BN // WN) <= 16",

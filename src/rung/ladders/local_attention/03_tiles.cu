@@ -4,7 +4,7 @@ expect = "A key is read once for 64 queries instead of once for each: an order f
 found  = ""
 provenance = "The inside of attention/24_output_in_registers; the window as in Longformer and Mistral."
 dtypes = ["f32"]
-needs  = ["window >= 1", "HS % 4 == 0", "scale > 0", "q_stride_T % 4 == 0"]
+needs  = ["sm >= 80", "window >= 1", "HS % 4 == 0", "scale > 0", "q_stride_T % 4 == 0"]
 options = ["--use_fast_math"]
 
 # q, k and v are views of one qkv and share their strides

@@ -4,7 +4,7 @@ expect = "At T much beyond the window a time that grows with T alone: at T 8192 
 found  = ""
 provenance = "The inside of attention/27_tensor_cores."
 dtypes = ["f16", "bf16"]
-needs  = ["window >= 1", "HS % 16 == 0", "HS <= 128", "scale > 0", "q_stride_T % 8 == 0", "MT * BC <= 128"]
+needs  = ["sm >= 80", "window >= 1", "HS % 16 == 0", "HS <= 128", "scale > 0", "q_stride_T % 8 == 0", "MT * BC <= 128"]
 options = ["--use_fast_math"]
 
 # q, k and v are views of one qkv and share their strides

@@ -5,6 +5,7 @@ found  = "773 -> 115 us (6.70x) at 4096 x 768 x 3072 in tf32 on an H200; 65.1 us
 provenance = "ours; the structure of CUTLASS's kernels for Ampere"
 dtypes = ["bf16", "f16", "tf32"]
 needs  = [
+  "sm >= 80",
   "BM % WM == 0 and BN % WN == 0",
   "BK * sizeof_real == 64 or BK * sizeof_real == 128",
   "BM // WM * (BN // WN) <= 16",

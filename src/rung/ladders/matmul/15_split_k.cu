@@ -5,6 +5,7 @@ found  = "Where tiles are plenty it only costs, as expected: 65.1 -> 187 us (0.3
 provenance = "ours; split-K is named among the plans of the milestone 2 report"
 dtypes = ["bf16", "f16", "tf32"]
 needs  = [
+  "sm >= 80",
   "BM % WM == 0 and BN % WN == 0",
   "BK * sizeof_real == 64 or BK * sizeof_real == 128",
   "BM // WM * (BN // WN) <= 16",

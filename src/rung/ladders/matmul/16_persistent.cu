@@ -5,6 +5,7 @@ found  = "65.1 -> 55.1 us (1.18x) over rung 14 at 4096 x 768 x 3072 in bf16 on a
 provenance = "ours; persistent kernels and grouped tile order are common practice"
 dtypes = ["bf16", "f16", "tf32"]
 needs  = [
+  "sm >= 80",
   "BM % WM == 0 and BN % WN == 0",
   "BK * sizeof_real == 64 or BK * sizeof_real == 128",
   "BM // WM * (BN // WN) <= 16",
