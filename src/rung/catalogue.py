@@ -11,7 +11,7 @@ from rung import python_module
 from rung.dtypes import Dtype
 from rung.errors import RungError
 from rung.kernel import CudaRung, Device, LibraryRung, PythonRung, Rung
-from rung.operation import Operation, Values
+from rung.operation import Operation, Tensors, Values
 
 LADDERS = Path(__file__).parent / "ladders"
 
@@ -55,9 +55,7 @@ def rung_from_file(of: Operation, path: Path) -> Rung:
     if path.is_dir():
         raise RungError(f"{path} is a folder; name one .cu or .py file in it.")
     if not path.exists():
-        raise RungError(
-            f"there is no file {path}; `rung new {of.name} {path.stem}` writes one to start from."
-        )
+        raise RungError(f"there is no file {path}; `rung new {of.name} {path.stem}` writes one to start from.")
     if path.suffix == ".cu":
         return CudaRung(of, path)
     if path.suffix == ".py":
@@ -84,9 +82,7 @@ def select(spec: str | None, file: Path | None = None) -> list[Rung]:
     """The rungs meant by a command's OP[/RUNG] and FILE: all, a ladder, one rung, or a user's file."""
     if file is not None:
         if spec is None or "/" in spec:
-            raise RungError(
-                f"{file} must be given with its operation alone, as in `rung check layernorm {file}`."
-            )
+            raise RungError(f"{file} must be given with its operation alone, as in `rung check layernorm {file}`.")
         return [rung_from_file(operation(spec), file)]
     if spec is None:
         return [rung for name in operations() for rung in rungs(name)]
@@ -106,6 +102,7 @@ def stand_in(
     dtype: Dtype,
     device: Device = "emulator",
     tuning: Mapping[str, int] | None = None,
+    tensors: Tensors | None = None,
 ) -> Rung | None:
     """The highest rung of the same ladder that does take what `rung` refuses."""
     extra = {o.name for o in rung.operation.operands if o.optional and not o.nullable and not o.written}
@@ -114,7 +111,7 @@ def stand_in(
             continue
         if other.binds & extra != rung.binds & extra:
             continue  # what it computes is something else
-        if other.refusal(values, dtype, tuning, device=device) is None:
+        if other.refusal(values, dtype, tuning, tensors, device) is None:
             return other
     return None
 

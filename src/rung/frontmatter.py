@@ -54,6 +54,7 @@ class Header:
     provenance: str = ""
     dtypes: tuple[str, ...] = ("f32",)
     needs: tuple[str, ...] = ()
+    align: Expression | None = None  # bytes at whose multiples operands start; else what the source lets expect
     options: tuple[str, ...] = ()
     arch_specific: bool = False
     emulate: str = ""
@@ -111,6 +112,7 @@ class _Reader:
             **{k: self.text(table, k) for k in ("idea", "expect", "found", "provenance", "emulate")},
             dtypes=self.dtypes(table.get("dtypes", ["f32"])),
             needs=self.strings(table.get("needs", []), "needs"),
+            align=self.expression(table["align"], "align") if "align" in table else None,
             options=self.strings(table.get("options", []), "options"),
             arch_specific=self.flag(table, "arch_specific"),
             tune={k: self.choices(v, k) for k, v in self.table(table, "tune").items()},
@@ -124,9 +126,7 @@ class _Reader:
     def known(self, table: dict[str, Any], where: str, names: set[str]) -> None:
         for key in table:
             if key not in names:
-                raise self.fail(
-                    f"{where} has an unknown key {key!r}; it may have {', '.join(sorted(names))}."
-                )
+                raise self.fail(f"{where} has an unknown key {key!r}; it may have {', '.join(sorted(names))}.")
 
     def table(self, parent: dict[str, Any], key: str) -> dict[str, Any]:
         value = parent.get(key, {})

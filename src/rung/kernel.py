@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from rung import frontmatter, python_module, source_file
+from rung import alignment, frontmatter, python_module, source_file
 from rung.cuda.source import Parameter, kernel_parameters
 from rung.dtypes import ELEMENTS, Dtype, element
 from rung.errors import RungError
@@ -114,7 +114,7 @@ class Rung(ABC):
     @property
     def digest(self) -> str:
         """Changes whenever what is run does; what a rung tells of itself (its idea, its findings) may."""
-        text = _LEAST_GPU.sub("", without_prose(self.source))
+        text = _ADMITTANCE.sub("", without_prose(self.source))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     @abstractmethod
@@ -175,7 +175,19 @@ class Rung(ABC):
         for rule in self.needs:
             if not evaluate(rule, names):
                 return f"{self.full_name} needs {rule}"
+        multiple = evaluate_int(self.align, names, f"align of {self.full_name}")
+        name = alignment.misplaced(((n, t) for n, t in (tensors or {}).items() if n in self.binds), multiple)
+        if name is not None:
+            return (
+                f"{self.full_name} needs {name} to start at a multiple of {multiple} bytes, which this view of it "
+                "does not (a clone would)"
+            )
         return None
+
+    @property
+    def align(self) -> frontmatter.Expression:
+        """At a multiple of how many bytes every operand must start."""
+        return 1
 
     def admit(
         self, tensors: Tensors, values: Values, dtype: Dtype, tuning: Mapping[str, int] | None, device: Device
@@ -186,7 +198,7 @@ class Rung(ABC):
             return
         from rung import catalogue
 
-        other = catalogue.stand_in(self, values, dtype, device)
+        other = catalogue.stand_in(self, values, dtype, device, tensors=tensors)
         raise RungError(f"{reason}; {other.full_name} would do." if other else f"{reason}.")
 
 
@@ -195,10 +207,11 @@ _PROSE = r"""^(?:{keys})[ \t]*=[ \t]*
          | "(?:\\.|[^"\\\n])*" | '[^'\n]*')
         [^\n]*\n"""
 _TOLD = ("idea", "expect", "found", "provenance", "EXPECT", "FOUND", "PROVENANCE")
-# Which GPUs a rung leaves alone changes nothing of what runs on the others.
-_LEAST_GPU = re.compile(
+# Which GPUs and addresses a rung leaves alone changes nothing of what runs on the others.
+_ADMITTANCE = re.compile(
     r'^needs[ \t]*=[ \t]*"sm >= \d+"\n|(?<=\w) and sm >= \d+(?="$)'
-    r'|(?<=\[)"sm >= \d+[^"\n]*", |^[ \t]+"sm >= \d+[^"\n]*",\n',  # the first in a list, or a line of one
+    r'|(?<=\[)"sm >= \d+[^"\n]*", |^[ \t]+"sm >= \d+[^"\n]*",\n'  # the first in a list, or a line of one
+    r'|^(?:align|ALIGN)[ \t]*=[ \t]*(?:\d+|"[^"\n]*")[ \t]*\n',
     re.MULTILINE,
 )
 
@@ -243,6 +256,12 @@ class CudaRung(Rung):
     @property
     def source(self) -> str:
         return self._source
+
+    @cached_property
+    def align(self) -> frontmatter.Expression:
+        assert self.path is not None
+        declared = self.header.align
+        return alignment.of_source(self._source, (self.path.parent, INCLUDE)) if declared is None else declared
 
     @cached_property
     def parameters(self) -> dict[str, tuple[Parameter, ...]]:
@@ -325,9 +344,7 @@ class CudaRung(Rung):
             sizes = [evaluate_int(e, names, f"the {what} of {entry.kernel}") for e in expressions]
             for size, expression in zip(sizes, expressions, strict=True):
                 if size < 1:
-                    raise RungError(
-                        f"{self.full_name}: the {what} {expression!r} of {entry.kernel} is {size}."
-                    )
+                    raise RungError(f"{self.full_name}: the {what} {expression!r} of {entry.kernel} is {size}.")
             x, y, z = (*sizes, 1, 1)[:3]
             return x, y, z
 
@@ -372,8 +389,7 @@ class CudaRung(Rung):
         for entry, scope in self._schedule(names):
             config = self._config(entry, scope)
             arguments = [
-                self._argument(p, entry, tensors, buffers, scope, dtype)
-                for p in self.parameters[entry.kernel]
+                self._argument(p, entry, tensors, buffers, scope, dtype) for p in self.parameters[entry.kernel]
             ]
             module.prepare(entry.kernel, config)
             steps.append(module.bind(entry.kernel, config, arguments))
@@ -494,13 +510,9 @@ def _must_point_to(parameter: Parameter, tensor: torch.Tensor, dtype: Dtype, whe
     pointee = POINTEES.get(ctype)
     held = next((name for name, kind in ELEMENTS.items() if kind == tensor.dtype), str(tensor.dtype))
     if pointee is None:
-        raise RungError(
-            f"{where} points to {ctype!r}, which is not known; use Real, float, int, void or a vector."
-        )
+        raise RungError(f"{where} points to {ctype!r}, which is not known; use Real, float, int, void or a vector.")
     if pointee != tensor.dtype:
-        raise RungError(
-            f"{where} points to {parameter.ctype}, but the tensor holds {held}; change one of them."
-        )
+        raise RungError(f"{where} points to {parameter.ctype}, but the tensor holds {held}; change one of them.")
 
 
 _RANGES = {"i32": (-(2**31), 2**31), "u32": (0, 2**32), "i64": (-(2**63), 2**63), "u64": (0, 2**64)}
@@ -533,6 +545,10 @@ class PythonRung(Rung):
     @property
     def source(self) -> str:
         return self._facts.source
+
+    @property
+    def align(self) -> frontmatter.Expression:
+        return self._facts.align
 
     @cached_property
     def binds(self) -> frozenset[str]:
@@ -621,9 +637,7 @@ class LibraryRung(Rung):
         operands = {o.name for o in self.operation.operands}
         taken = set(inspect.signature(self.library.run).parameters)
         # What a library returns it need not take: the plain output is always bound.
-        return frozenset(
-            (taken & operands) | {o for o in self.operation.required if _is_output(self.operation, o)}
-        )
+        return frozenset((taken & operands) | {o for o in self.operation.required if _is_output(self.operation, o)})
 
     def prepare(
         self,

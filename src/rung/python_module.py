@@ -15,7 +15,7 @@ from typing import Any
 from rung import source_file
 from rung.dtypes import DTYPES
 from rung.errors import RungError
-from rung.frontmatter import Buffer
+from rung.frontmatter import Buffer, Expression
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,7 @@ class Facts:
     emulate: str
     dtypes: tuple[str, ...]
     needs: tuple[str, ...]
+    align: Expression  # bytes at whose multiples operands start
     tune: dict[str, tuple[int, ...]]
     buffers: dict[str, Buffer]
     parameters: dict[str, bool]  # of run(): name -> required
@@ -65,6 +66,7 @@ def read_facts(path: Path) -> Facts:
         emulate=str(constants.get("EMULATE", "")),
         dtypes=dtypes,
         needs=_tuple(constants.get("NEEDS", ())),
+        align=_expression(constants.get("ALIGN", 1), path),
         tune=_tune(constants.get("TUNE", {}), path),
         buffers=_buffers(constants.get("BUFFERS", {}), path),
         parameters=_parameters(run),
@@ -102,6 +104,12 @@ def _imported(node: ast.stmt) -> set[str]:
 
 def _tuple(value: Any) -> tuple[str, ...]:
     return (value,) if isinstance(value, str) else tuple(value)
+
+
+def _expression(value: Any, path: Path) -> Expression:
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        raise RungError(f"{path}: ALIGN = {value!r} is no number of bytes; write ALIGN = 16.")
+    return value
 
 
 def _tune(value: Any, path: Path) -> dict[str, tuple[int, ...]]:

@@ -5,6 +5,7 @@ found  = "1.37 ms at 4096 x 768 x 3072 in tf32 on an H200, 3.4 % of the measured
 provenance = "ECE 408 GPT-2, milestone 2: tensor cores through WMMA, TF32 16x16x8, one warp a block, no shared tiles"
 dtypes = ["tf32"]
 needs  = "sm >= 80"
+align  = 32
 [bind]
 M = "B * T"
 [[launch]]

@@ -18,6 +18,7 @@ FOUND = (
 )
 PROVENANCE = "ours; the grouped order is that of Triton's own matmul tutorial"
 DTYPES = ("bf16", "f16", "tf32")
+ALIGN = "1 + 15 * DESCRIPTORS"
 TUNE = {
     "BM": (128, 64, 32, 16),
     "BN": (128, 256, 64),
