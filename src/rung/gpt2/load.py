@@ -167,7 +167,9 @@ def load(
     folder = find(str(model), revision=revision, offline=offline)
     config = read_config(folder / "config.json")
     chosen.admit(config)
-    weights = read_weights(folder, config, chosen.matrix, chosen.vector)
+    weights = chosen.fetch(folder, config)
+    if weights is None:
+        weights = read_weights(folder, config, chosen.matrix, chosen.vector)
     transformer = Transformer(config, weights, chosen)
     return Model(transformer, folder, str(model), time.perf_counter() - began)
 

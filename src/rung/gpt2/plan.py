@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
 import torch
 
@@ -210,6 +211,10 @@ class Plan(ABC):
 
     def admit(self, config: Config) -> None:  # noqa: B027 - most plans take every model
         """Called before weights are read: RungError when a rung that was asked for does not take this model."""
+
+    def fetch(self, folder: Path, config: Config) -> Weights | None:
+        """Weights that the plan loads in its own way, and that may still be on their way; None: load them plainly."""
+        return None
 
     @property
     def rungs_in_use(self) -> dict[str, str]:

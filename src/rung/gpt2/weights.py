@@ -109,17 +109,7 @@ def read_weights(
 
     `matrix` converts an (OC, C) matrix to what the plan computes with, and `vector` everything else.
     """
-    found = _locate(open_tensors(folder), config)
-
-    def read(name: str) -> torch.Tensor:
-        file, key = found[name]
-        tensor = file.read(key)
-        if not tensor.is_floating_point():
-            raise RungError(
-                f"{file.path}: tensor {key!r} holds {str(tensor.dtype).removeprefix('torch.')}, which are no "
-                "weights without their scales; take a model that was not quantized."
-            )
-        return tensor
+    read = tensor_reader(open_tensors(folder), config)
 
     def norm(name: str) -> Norm:
         return Norm(vector(read(f"{name}.weight")), vector(read(f"{name}.bias")))
@@ -147,6 +137,23 @@ def read_weights(
         ln_f=norm("ln_f"),
         head=wte if config.tied else matrix(read("lm_head.weight")),
     )
+
+
+def tensor_reader(files: list[TensorFile], config: Config) -> Callable[[str], torch.Tensor]:
+    """Gives a tensor by its name without prefix, as it lies in the file; names and shapes are checked at once."""
+    found = _locate(files, config)
+
+    def read(name: str) -> torch.Tensor:
+        file, key = found[name]
+        tensor = file.read(key)
+        if not tensor.is_floating_point():
+            raise RungError(
+                f"{file.path}: tensor {key!r} holds {str(tensor.dtype).removeprefix('torch.')}, which are no "
+                "weights without their scales; take a model that was not quantized."
+            )
+        return tensor
+
+    return read
 
 
 def _locate(files: list[TensorFile], config: Config) -> dict[str, tuple[TensorFile, str]]:

@@ -12,6 +12,7 @@ from rung.dtypes import dtype as named_dtype
 from rung.errors import RungError
 from rung.expressions import Number
 from rung.gpt2.config import Config
+from rung.gpt2.gpu.loading import Arrival
 from rung.gpt2.gpu.memory import refuse
 from rung.gpt2.gpu.operands import dims, stack
 from rung.gpt2.gpu.session import Session, Work
@@ -19,6 +20,7 @@ from rung.gpt2.sampling import Sampling
 from rung.gpt2.weights import Weights
 from rung.kernel import Device, Rung
 from rung.lab import tunings
+from rung.operation import Tensors
 
 AHEAD = 32  # steps that are under way before the host has seen them
 GRANULE = 64  # caches are made for multiples of so many tokens, so that sessions are found again
@@ -40,22 +42,34 @@ class Engine:
         tuning: Mapping[str, int] | None = None,
         graph: bool = True,
         steps: int = 8,
+        arriving: Arrival | None = None,
     ) -> None:
         if dtype not in DTYPES:
             raise RungError(f"dtype {dtype!r} is not known on a GPU; use one of {', '.join(DTYPES)}.")
         self.config, self.dtype, self.device = config, dtype, device
         self.real = named_dtype(DTYPES[dtype])
         self._rung, self._tuning, self._graph, self._steps = rung, dict(tuning or {}), graph, steps
-        where = torch.device("cuda" if device == "cuda" else "cpu")
-        if device == "cuda":
+        # Weights that are on their way already lie where they belong.
+        self.arriving = arriving
+        self.operands = self._stacked(weights) if arriving is None else arriving.operands
+        self._sessions: dict[tuple[int, int], Session] = {}
+        self.reserve = 0  # tokens that every session has room for at least
+
+    def _stacked(self, weights: Weights) -> Tensors:
+        if self.device == "cuda":
             refuse(
                 weights.nbytes() * self.real.size // max(1, weights.wte.weight.element_size()),
                 "stacking the model's weights",
                 "use a smaller model, or --dtype bfloat16",
             )
-        self.operands = stack(weights, self.real.torch, where, int8=dtype == "int8")
-        self._sessions: dict[tuple[int, int], Session] = {}
-        self.reserve = 0  # tokens that every session has room for at least
+        where = torch.device("cuda" if self.device == "cuda" else "cpu")
+        return stack(weights, self.real.torch, where, int8=self.dtype == "int8")
+
+    def arrive(self) -> None:
+        """Wait until all weights are there."""
+        if self.arriving is not None:
+            self.arriving.finish()
+            self.arriving = None
 
     def session(self, rows: int, tokens: int) -> Session:
         """A session for so many sequences that reach so many tokens."""
@@ -71,6 +85,8 @@ class Engine:
                 tuning = tunings.best(rung, complete, self.real.name, device=self.device) or {}
             work = Work(rung, tuning, self._graph, self._steps)
             self._sessions[key] = Session(self.config, self.operands, self.real, self.device, rows, capacity, work)
+        if self.arriving is not None and not self.arriving.finished:
+            self._sessions[key]._prefill.arriving = self.arriving
         return self._sessions[key]
 
     def rung(self, values: Mapping[str, Number]) -> Rung:

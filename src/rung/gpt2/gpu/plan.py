@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
 import torch
 
 from rung.errors import RungError
 from rung.gpt2.config import Config
 from rung.gpt2.gpu.engine import DTYPES, Engine
+from rung.gpt2.gpu.loading import Arrival, arrival, as_weights
 from rung.gpt2.gpu.operands import LINEARS, NORMS
 from rung.gpt2.sampling import Sampling
 from rung.gpt2.torch_plan import TorchPlan
-from rung.gpt2.weights import Weights
+from rung.gpt2.weights import Linear, Weights
 from rung.kernel import Device
 
+WAYS = ("overlapped", "plain")
+WAY = "RUNG_LOADING"  # the environment's word on how weights are loaded
 COMPUTE = {"float32": torch.float32, "tf32": torch.float32, "float16": torch.float16}
 
 
@@ -37,11 +42,29 @@ class GpuPlan(TorchPlan):
         stored = torch.int8 if dtype == "int8" else compute
         super().__init__(torch.device("cuda" if device == "cuda" else "cpu"), stored, compute)
         self.engine: Engine | None = None
+        self._arriving: Arrival | None = None
+
+    def fetch(self, folder: Path, config: Config) -> Weights | None:
+        way = os.environ.get(WAY) or WAYS[0]
+        if way not in WAYS:
+            raise RungError(f"{way!r} is no way to load weights; set {WAY} to one of {', '.join(WAYS)}.")
+        if way == "plain" or self.stored == torch.int8:
+            return None
+        self._arriving = arrival(folder, config, self.compute, self.device)
+        if self._arriving is None:
+            return None
+        self._arriving.start()
+        return as_weights(self._arriving.operands, config)
 
     def ready(self, config: Config, weights: Weights) -> None:
-        self.engine = Engine(config, weights, self.dtype, self._device, rung=self._rung)
-        if self.stored != torch.int8:
+        self.engine = Engine(config, weights, self.dtype, self._device, rung=self._rung, arriving=self._arriving)
+        if self._arriving is None and self.stored != torch.int8:
             _share(weights, self.engine)
+
+    def embedding(self, tokens: torch.Tensor, past: Sequence[int], wte: Linear, wpe: torch.Tensor) -> torch.Tensor:
+        if self.engine is not None:
+            self.engine.arrive()  # a forward pass through torch begins
+        return super().embedding(tokens, past, wte, wpe)
 
     def write(
         self,

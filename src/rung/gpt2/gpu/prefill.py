@@ -11,6 +11,7 @@ import torch.nn.functional as F
 
 from rung.errors import RungError
 from rung.gpt2.config import Config
+from rung.gpt2.gpu.loading import Arrival
 from rung.gpt2.gpu.prefill_ladder import LadderPass
 from rung.gpt2.plan import Rungs
 from rung.operation import Tensors
@@ -47,6 +48,7 @@ class Prefill:
         self.way = way or os.environ.get(WAY) or WAYS[0]
         if self.way not in WAYS:
             raise RungError(f"{self.way!r} is no way to read prompts; set {WAY} to one of {', '.join(WAYS)}.")
+        self.arriving: Arrival | None = None  # weights that are still on their way
         self.passes: dict[int, Pass] = {}
         self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
 
@@ -62,10 +64,21 @@ class Prefill:
         if tokens.data_ptr() != t["history"].data_ptr():
             t["history"][:, :bucket].copy_(tokens)
         t["lengths"].copy_(torch.tensor([len(p) for p in prompts], dtype=torch.int32))
-        if t["lengths"].device.type == "cuda":
+        if self.arriving is not None:
+            self._run_while_arriving(self._pass(bucket), self.arriving)
+        elif t["lengths"].device.type == "cuda":
             self._graph(bucket).replay()
         else:
             self._pass(bucket).run()
+
+    def _run_while_arriving(self, once: Pass, arriving: Arrival) -> None:
+        # Layer after layer, without a graph: a recording could not wait for what the host has yet to hand over.
+        if isinstance(once, LadderPass):
+            once.run(arriving.wait)
+        arriving.finish()
+        self.arriving = None
+        if not isinstance(once, LadderPass):
+            once.run()
 
     def _pass(self, length: int) -> Pass:
         # Padding comes after a prompt: nothing before it sees it, and what it leaves in the cache is overwritten

@@ -47,6 +47,8 @@ class LadderPass:
         self._rungs = prefill_rungs(self._device, self._real.name, rows * length) if rungs is None else rungs
         self._buffers: Tensors = {}
         self._steps: list[Step] = []
+        self._gates: dict[int, int] = {}  # before this step, this group of weights must have arrived
+        self._gated = -1
         self.rungs_in_use: dict[str, str] = {}
         self._held = max(1, min(config.layers, HELD // (rows * length * 3 * config.C * self._real.size)))
         if self._device == "cuda":
@@ -60,9 +62,11 @@ class LadderPass:
         self.tokens = history[:, :length] if rows == 1 else self._buffer("tokens", rows, length, dtype=torch.int32)
         self._build()
 
-    def run(self) -> None:
-        """All of it, in the stream's order."""
-        for step in self._steps:
+    def run(self, before: Callable[[int], None] | None = None) -> None:
+        """All of it, in the stream's order; `before` is told the groups of weights (see loading) as they are needed."""
+        for number, step in enumerate(self._steps):
+            if before is not None and number in self._gates:
+                before(self._gates[number])
             step()
 
     # ---- the model ----------------------------------------------------------------------------------------------
@@ -235,7 +239,11 @@ class LadderPass:
         return self._aligned(f"{name}_w", layer), self._aligned(f"{name}_b", layer)
 
     def _aligned(self, name: str, layer: int | None = None) -> torch.Tensor:
+        """A weight that the next step reads."""
         # A layer of odd width, or a tensor that lies in its file, begins anywhere; kernels read 16 bytes at a time.
+        group = {"wte": 0, "wpe": 0}.get(name, 1 + (self.config.layers if layer is None else layer))
+        if group > self._gated:
+            self._gates[len(self._steps)] = self._gated = group
         tensor = self.t[name] if layer is None else self.t[name][layer]
         return tensor if tensor.data_ptr() % ALIGNMENT == 0 else tensor.clone()
 
