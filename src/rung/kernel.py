@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from rung import alignment, frontmatter, python_module, source_file
+from rung.cuda import limits
 from rung.cuda.source import Parameter, kernel_parameters
 from rung.dtypes import ELEMENTS, Dtype, element
 from rung.errors import RungError
@@ -292,6 +293,30 @@ class CudaRung(Rung):
             for name in bind:
                 if name not in there:
                     raise RungError(f"{self.path}: bind.{name} is no kernel parameter; there are {', '.join(there)}.")
+
+    def refusal(
+        self,
+        values: Values,
+        dtype: Dtype,
+        tuning: Mapping[str, int] | None = None,
+        tensors: Tensors | None = None,
+        device: Device = "emulator",
+    ) -> str | None:
+        reason = super().refusal(values, dtype, tuning, tensors, device)
+        return self._too_large(values, dtype, tuning) if reason is None and device == "cuda" else reason
+
+    def _too_large(self, values: Values, dtype: Dtype, tuning: Mapping[str, int] | None) -> str | None:
+        """Which launch this GPU has no room for, as far as can be known before compiling."""
+        try:
+            here = limits.limits(f"sm_{device_facts('cuda')[0]}")
+            launches = self.launches(values, dtype, tuning, "cuda")
+        except RungError:
+            return None  # of a GPU that is not in the table, the driver will tell
+        for kernel, config in launches:
+            reason = limits.refusal(here, config)
+            if reason is not None:
+                return f"{self.full_name} does not fit this GPU ({kernel}: {reason})"
+        return None
 
     def build(self, values: Values, dtype: Dtype, tuning: Mapping[str, int] | None = None) -> Build:
         """Everything that determines the compiled code at this shape."""

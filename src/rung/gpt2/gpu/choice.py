@@ -12,6 +12,9 @@ from rung.gpt2.sampling import WORD, Sampling
 from rung.kernel import Device
 from rung.operation import Tensors
 
+# The last one keeps a row in memory: for GPUs, and vocabularies, with which it does not fit on chip.
+PREFERRED = ("candidates", "bisection", "in_memory")
+
 
 class Choice:
     """Turns `logits` into `next`. Its settings lie in device memory: what is captured serves them all."""
@@ -27,11 +30,8 @@ class Choice:
         taken = {name: tensors[name] for name in ("logits", "steps", "next")}
         operation, values = catalogue.operation("sample"), {"B": rows, "V": vocabulary}
         real = named_dtype("f32")
-        rung = next(
-            rung
-            for rung in reversed(catalogue.rungs("sample"))
-            if rung.refusal(operation.complete(values), real, device=device) is None
-        )
+        fitting = (catalogue.find(f"sample/{name}") for name in PREFERRED)
+        rung = next(r for r in fitting if r.refusal(operation.complete(values), real, device=device) is None)
         self._sample = rung.prepare(taken | state, operation.complete(values), real, device=device)
 
     def begin(self, sampling: Sampling, seed: int, sequences: Sequence[int], prompts: Sequence[Sequence[int]]) -> None:
