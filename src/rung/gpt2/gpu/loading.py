@@ -99,7 +99,8 @@ class Arrival:
         self.operands = operands
         self.spans: list[Span] = []
         self.finished = False
-        self._groups, self._transport = groups, transport
+        self.transport = transport
+        self._groups = groups
         self._slots = [_Slot(transport.staging(SLOT)) for _ in range(SLOTS)]
         self._turn = 0
         indirect = [p.source.nbytes for group in groups for p in group if not _direct(p)]
@@ -113,7 +114,7 @@ class Arrival:
 
     def start(self, *, overlapped: bool = True) -> None:
         """Let everything travel; not `overlapped`, one thing after the other, and it is there on return."""
-        self._transport.begin(self.operands.values())
+        self.transport.begin(self.operands.values())
         self._began = time.perf_counter()
         if overlapped:
             self._thread = threading.Thread(target=self._carry_all, name="rung-loading")
@@ -129,7 +130,7 @@ class Arrival:
             raise self._error
         mark = self._marks[group]
         assert mark is not None
-        self._transport.hold(mark)
+        self.transport.hold(mark)
 
     def finish(self) -> None:
         """Wait for the last group; buffers and file are given back."""
@@ -143,18 +144,18 @@ class Arrival:
     @property
     def timeline(self) -> list[Span]:
         """All reading and copying, once it is finished."""
-        clock = self._transport.seconds
+        clock = self.transport.seconds
         return [*self.spans, *(Span("copy", name, clock(begin), clock(end)) for name, begin, end in self._copies)]
 
     # ---- the thread ---------------------------------------------------------------------------------------------
 
     def _carry_all(self, *, step_by_step: bool = False) -> None:
         try:
-            with torch.inference_mode(), self._transport.here():
+            with torch.inference_mode(), self.transport.here():
                 for number, group in enumerate(self._groups):
                     for piece in group:
                         self._carry(piece, step_by_step)
-                    self._marks[number] = self._transport.mark()
+                    self._marks[number] = self.transport.mark()
                     self._handed_over[number].set()
         except BaseException as error:  # whoever waits is to have it
             self._error = error
@@ -174,12 +175,12 @@ class Arrival:
             begin = time.perf_counter() - self._began
             slot.buffer[: len(part)].copy_(part)
             self.spans.append(Span("read", piece.name, begin, time.perf_counter() - self._began))
-            left = self._transport.mark()
+            left = self.transport.mark()
             there[offset : offset + len(part)].copy_(slot.buffer[: len(part)], non_blocking=True)
             if offset + len(part) == len(source) and not direct:
                 whole = self._raw[: len(source)].view(piece.source.dtype).view(piece.source.shape)
                 piece.target.copy_(whole.t() if piece.turned else whole)
-            slot.sent = self._transport.mark()
+            slot.sent = self.transport.mark()
             self._copies.append((piece.name, left, slot.sent))
             if step_by_step:
                 slot.sent.synchronize()

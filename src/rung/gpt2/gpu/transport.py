@@ -34,6 +34,9 @@ class Transport(Protocol):
     def mark(self) -> Mark:
         """Everything enqueued here so far."""
 
+    def reached(self) -> Mark:
+        """Everything enqueued on the current stream so far."""
+
     def hold(self, mark: Mark) -> None:
         """The current stream goes on behind the mark."""
 
@@ -68,8 +71,14 @@ class OnAStream:
         return torch.cuda.stream(self.stream)  # and its device, which a new thread does not know
 
     def mark(self) -> Mark:
+        return self._event(self.stream)
+
+    def reached(self) -> Mark:
+        return self._event(torch.cuda.current_stream(self.device))
+
+    def _event(self, stream: torch.cuda.Stream) -> Mark:
         event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-        event.record(self.stream)
+        event.record(stream)
         return event
 
     def hold(self, mark: Mark) -> None:
@@ -111,6 +120,9 @@ class AtOnce:
         return nullcontext()
 
     def mark(self) -> Mark:
+        return Moment()
+
+    def reached(self) -> Mark:
         return Moment()
 
     def hold(self, mark: Mark) -> None:

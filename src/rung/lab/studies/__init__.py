@@ -18,6 +18,7 @@ STUDIES = {
     "attention-scaling": ("attention_scaling", "Time and peak memory as the context grows."),
     "memory-latency": ("memory_latency", "How far away are shared memory, L1, L2 and global memory?"),
     "fusion": ("fusion", "What does it gain to fuse one kernel into another?"),
+    "loading": ("loading", "What does it gain to read, copy and compute at the same time while a model is loaded?"),
     "precision": ("precision", "What does each number format cost, and what does it lose?"),
 }
 
