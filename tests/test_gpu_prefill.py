@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import gpt2_models as models
-from rung import catalogue
+from rung import catalogue, dtypes
 from rung.cuda import emulator
 from rung.errors import RungError
 from rung.gpt2.config import Config, read_config
@@ -17,7 +17,7 @@ from rung.gpt2.gpu.engine import Engine
 from rung.gpt2.gpu.operands import stack
 from rung.gpt2.gpu.prefill import Prefill
 from rung.gpt2.gpu.prefill_ladder import LadderPass
-from rung.gpt2.gpu.prefill_rungs import prefill_rungs
+from rung.gpt2.gpu.prefill_rungs import THREE_PRODUCTS, prefill_rungs, tiles
 from rung.gpt2.plan import LADDERS, OPERATIONS, Rungs
 from rung.gpt2.weights import Linear, read_weights
 from rung.operation import Tensors
@@ -120,6 +120,38 @@ def test_tensor_cores_in_16_bits(dtype: torch.dtype) -> None:
 
 
 @emulated
+def test_three_products_in_float32_are_float32s() -> None:
+    folder = models.saved(n_layer=2)
+    found = read(folder, torch.float32, UNEQUAL, rungs={**KERNELS, **THREE_PRODUCTS})
+    assert_transformers(found, folder, UNEQUAL)
+
+
+@pytest.mark.parametrize("split", [1, 2, 3, 8])
+def test_a_product_shared_by_depth_is_the_same(split: int) -> None:
+    operation, values = catalogue.operation("matmul"), {"B": 2, "T": 9, "C": 147, "OC": 37}
+    x, weight, bias = (torch.randn(shape) for shape in ((2, 9, 147), (37, 147), (37,)))
+    for given in ({"bias": bias}, {}):
+        out = torch.full((2, 9, 37), torch.nan)
+        tensors = {"x": x, "weight": weight, "out": out, **given}
+        real, tuning = dtypes.dtype("f32"), {"SPLIT": split, "BM": 16, "BK": 16}
+        catalogue.find("matmul/18").prepare(
+            tensors, operation.complete(values), real, device="emulator", tuning=tuning
+        ).run()
+        close(out, torch.nn.functional.linear(x.double(), weight.double(), given.get("bias", bias * 0).double()), 1e-6)
+
+
+def test_tiles_are_as_large_as_lets_every_multiprocessor_have_one() -> None:
+    tune = catalogue.find("matmul/18").tune
+    large = {"BM": 128, "BN": 128, "num_warps": 8, "SPLIT": 1}
+    assert tiles(tune, 1024, 3072, 768, 132) == large  # 192 tiles
+    assert tiles(tune, 1024, 2304, 768, 132) == large  # 144
+    assert tiles(tune, 512, 768, 3072, 132) == {"BM": 32, "BN": 64, "num_warps": 4, "SPLIT": 1}  # 192
+    assert tiles(tune, 64, 768, 3072, 132) == {"BM": 32, "BN": 64, "num_warps": 4, "SPLIT": 8}  # 24, eight parts each
+    assert tiles(tune, 64, 768, 768, 132)["SPLIT"] == 4  # parts no flatter than 192
+    assert "SPLIT" not in tiles(catalogue.find("matmul_gelu/5").tune, 64, 3072, 768, 132)
+
+
+@emulated
 def test_caches_are_written_in_parts_when_products_are_large(monkeypatch: pytest.MonkeyPatch) -> None:
     folder = models.saved(n_layer=5)
     monkeypatch.setattr(prefill_ladder, "HELD", 2 * 4 * 16 * 3 * 64 * 4)  # two of five layers
@@ -147,7 +179,7 @@ def test_a_prompt_does_not_see_the_one_before() -> None:
 
 @emulated
 def test_the_rung_that_serves_is_the_one_asked_for() -> None:
-    config, tensors = state(models.saved(n_layer=1), torch.float32, 1)
+    config, tensors = state(models.saved(n_layer=2), torch.float32, 1)
     used = LadderPass(config, tensors, 1, 16, CAPACITY, KERNELS).rungs_in_use
     for operation in ("embedding", "layernorm", "residual_layernorm", "matmul", "matmul_gelu", "attention"):
         wanted = catalogue.find(f"{LADDERS.get(operation, operation)}/{KERNELS[operation][0]}")
@@ -191,6 +223,14 @@ def test_captured_on_a_gpu_caches_and_logits_are_transformers(way: str, dtype: t
     for prompts in (UNEQUAL, UNEQUAL[::-1], [p[:1] for p in UNEQUAL]):
         prefill.run(prompts)
         assert_transformers(tensors, folder, prompts, bound)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_three_products_on_a_gpu_are_float32s() -> None:
+    folder = models.saved(n_embd=256, n_layer=2)
+    rungs = {**prefill_rungs("cuda", "f32", 64), **THREE_PRODUCTS}
+    assert_transformers(read(folder, torch.float32, UNEQUAL, "cuda", rungs=rungs), folder, UNEQUAL, 1e-4)
 
 
 @pytest.mark.gpu

@@ -15,15 +15,16 @@ from rung.dtypes import DTYPES, Dtype
 from rung.expressions import Number
 from rung.gpt2.config import Config
 from rung.gpt2.gpu.memory import refuse
-from rung.gpt2.gpu.prefill_rungs import prefill_rungs
+from rung.gpt2.gpu.prefill_rungs import prefill_rungs, tiles
 from rung.gpt2.plan import LADDERS, Rungs
-from rung.kernel import INCLUDE, Device, Rung
+from rung.kernel import INCLUDE, Device, Rung, device_facts
 from rung.lab import tunings
 from rung.operation import Tensors, Values
 
 ALIGNMENT = 32  # bytes; WMMA asks for the most
 THREADS = 256
 HELD = 32 << 20  # bytes of qkv that wait for their way into the caches: they are still in the L2 then
+LEAST_ROWS = 16  # of a product in tiles: of one row's, all but a sixteenth would be empty
 FEW_ROWS = 1024  # up to so many rows a warp each leaves multiprocessors idle in blocks of several warps
 LN1, LN2 = ("ln1_w", "ln1_b"), ("ln2_w", "ln2_b")
 LAST = ("lnf_w", "lnf_b")
@@ -222,6 +223,8 @@ class LadderPass:
     def _takes(self, rung: Rung, values: Values, tensors: Tensors) -> bool:
         if rung.emulate and self._device != "cuda":
             return False
+        if "BM" in rung.tune and values["B"] * values["T"] < LEAST_ROWS:
+            return False
         return rung.refusal(values, self._real, None, tensors, self._device) is None
 
     def _tuning(self, operation: str, rung: Rung, values: Values) -> dict[str, int] | None:
@@ -231,6 +234,9 @@ class LadderPass:
                 return best
         if operation == "residual_layernorm" and values["B"] * values["T"] <= FEW_ROWS and 32 in rung.tune["BLOCK"]:
             return {"BLOCK": 32}
+        if {"BM", "BN", "num_warps"} <= rung.tune.keys():
+            rows, columns, depth = (int(values[n]) for n in ("T", "OC", "C"))
+            return tiles(rung.tune, self.B * rows, columns, depth, device_facts(self._device)[1])
         return None
 
     # ---- memory -------------------------------------------------------------------------------------------------

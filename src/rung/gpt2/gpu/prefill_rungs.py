@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from rung.gpt2.plan import Rungs
 from rung.kernel import Device
 
@@ -24,6 +26,8 @@ _ATTENTION = {
     "f16": ("27", "29", "sdpa_flash"),
     "bf16": ("27", "29", "sdpa_flash"),
 }
+# Float32's products on tensor cores, three for one: `{**prefill_rungs(...), **THREE_PRODUCTS}`.
+THREE_PRODUCTS: Rungs = {"matmul": ("18", "cublaslt"), "matmul_gelu": ("5", "cublaslt")}
 # Emulated, a prompt would take minutes: torch's calls stand in, through the same ladders.
 _WITHOUT_ONE: Rungs = {
     **dict.fromkeys(("embedding", "layernorm", "matmul", "matmul_gelu", "gelu", "relu", "residual"), ("torch",)),
@@ -39,3 +43,21 @@ def prefill_rungs(device: Device, dtype: str, tokens: int) -> Rungs:
     if dtype == "f32" and tokens <= FEW_TOKENS:
         attention = ("24", "29", "sdpa_efficient")
     return {**_ON_A_GPU, "attention": attention}
+
+
+# Tiles of Triton's products, rows x columns, and warps for each; the first that gives every multiprocessor one.
+TILES = ((128, 128, 8), (64, 128, 8), (64, 64, 4), (32, 64, 4))
+LEAST_DEPTH = 192  # of a part, where parts share a tile's depth
+
+
+def tiles(tune: Mapping[str, tuple[int, ...]], rows: int, columns: int, depth: int, sms: int) -> dict[str, int]:
+    """Launch parameters of a product in Triton for which no sweep has left any."""
+
+    def blocks_of(BM: int, BN: int) -> int:
+        return -(-rows // BM) * -(-columns // BN)
+
+    BM, BN, warps = next((t for t in TILES if blocks_of(*t[:2]) >= sms), TILES[-1])
+    blocks, asked = blocks_of(BM, BN), {"BM": BM, "BN": BN, "num_warps": warps}
+    parts = [n for n in tune.get("SPLIT", (1,)) if n == 1 or (blocks * n <= 2 * sms and depth >= n * LEAST_DEPTH)]
+    asked["SPLIT"] = max(parts) if blocks < sms else 1
+    return {name: value for name, value in asked.items() if value in tune.get(name, ())}
