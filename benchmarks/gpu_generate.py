@@ -34,6 +34,8 @@ from rung.gpt2 import random_model
 from rung.gpt2.config import Config
 from rung.gpt2.gpu.engine import DTYPES, Engine
 from rung.gpt2.gpu.operands import dims
+from rung.gpt2.gpu.prefill import Prefill
+from rung.gpt2.gpu.prefill_rungs import THREE_PRODUCTS, prefill_rungs
 from rung.gpt2.random_model import SIZES, config_of
 from rung.gpt2.sampling import Sampling
 from rung.gpt2.weights import Weights
@@ -71,6 +73,23 @@ CHECKS = {
     "decode/3": ("bf16",),
     "sample/1": ("f32",),
     "sample/2": ("f32",),
+}
+# Rungs of the prompts' operations that may be faster than those of the table, one at a time.
+PREFILL_VARIANTS: dict[str, dict[str, tuple[str, ...]]] = {
+    "bfloat16": {
+        "attention": ("27", "29", "sdpa_cudnn", "sdpa_flash"),
+        "matmul": ("torch", "14", "15", "17"),
+        "matmul_gelu": ("3", "4"),
+        "matmul_residual": ("3", "4", "cublas_accumulate"),
+        "layernorm": ("8", "12"),
+    },
+    "float32": {
+        "attention": ("24", "29", "sdpa_efficient"),
+        "matmul": ("torch", "7", "8"),
+        "matmul_gelu": ("2", "torch"),
+        "matmul_residual": ("2", "cublas_accumulate"),
+        "layernorm": ("8", "12"),
+    },
 }
 Row = dict[str, Any]
 
@@ -443,16 +462,75 @@ class Bench:
                 self.failed("sampling", label, error)
 
     def prefill(self) -> None:
-        """Time to the first token."""
+        """Prompts of 64, 512 and 1024 tokens: by the ladders, variants of their table, torch and transformers."""
         for dtype in ("bfloat16", "float32"):
             engine = self.engine("gpt2", dtype)
+            session = engine.session(1, 1024)
             for length in (64, 512, 1024):
-                session = engine.session(1, 1024)
-                prompts = self.prompts(1, length)
-                session._prefill.run(prompts)
-                bucket = min(b for b in session._prefill._graphs if b >= length)
-                took = self._replay_time(session._prefill._graphs[bucket])
-                self.note("prefill", f"gpt2 {dtype} {length}", took * 1e3, "ms")
+                prompts, real = self.prompts(1, length), engine.real.name
+                table = prefill_rungs("cuda", real, length)
+                ways: dict[str, dict[str, Any]] = {"ladder": {"way": "ladder"}, "torch": {"way": "torch"}}
+                if dtype == "float32":
+                    ways["ladder, three products"] = {"way": "ladder", "rungs": {**table, **THREE_PRODUCTS}}
+                ways |= {
+                    f"ladder, {operation}={name}": {"way": "ladder", "rungs": {**table, operation: (name,)}}
+                    for operation, names in PREFILL_VARIANTS[dtype].items()
+                    for name in names
+                    if name != table.get(operation, ("",))[0]
+                }
+                for label, how in ways.items():
+                    if self.late():
+                        return
+                    try:
+                        reader = Prefill(engine.config, session.tensors, 1, session.capacity, **how)
+                        reader.run(prompts)
+                        took = self._replay_time(reader._graphs[length], 25)
+                        used = getattr(reader.passes[length], "rungs_in_use", {})
+                        self.note("prefill", f"gpt2 {dtype} {length} {label}", took * 1e3, "ms", rungs=used)
+                    except Exception as error:
+                        self.failed("prefill", f"gpt2 {dtype} {length} {label}", error)
+            self._compiled_prefill(dtype)
+            del engine, session
+            gc.collect()
+            torch.cuda.empty_cache()
+
+    def _compiled_prefill(self, dtype: str) -> None:
+        """transformers' forward over a prompt, compiled into a CUDA graph: keys and values, and the last logits."""
+        if "compile" not in self.arguments.peers:
+            return
+        model = transformers_model(config_of("gpt2"), weights_of("gpt2"), TORCH[dtype])
+        for length in (64, 512, 1024):
+            ids = torch.tensor(self.prompts(1, length), device="cuda")
+
+            def forward(ids: torch.Tensor = ids, model: Any = model) -> Any:
+                out = model(ids, use_cache=True, logits_to_keep=1)
+                cached = [(layer.keys, layer.values) for layer in out.past_key_values.layers]
+                return out.logits, cached
+
+            try:
+                torch._dynamo.reset()
+                compiled = torch.compile(forward, mode="reduce-overhead")
+                with torch.inference_mode():
+                    took = self._call_time(compiled)
+                self.note("prefill", f"gpt2 {dtype} {length} transformers, compiled", took * 1e3, "ms")
+            except Exception as error:
+                self.failed("prefill", f"gpt2 {dtype} {length} transformers, compiled", error)
+        del model
+        torch.cuda.empty_cache()
+
+    def _call_time(self, call: Callable[[], Any], times: int = 25) -> float:
+        """Seconds on the GPU, launches queued behind one another so that the host's part does not count."""
+        for _ in range(5):
+            call()
+        torch.cuda.synchronize()
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        begin.record()
+        for _ in range(times):
+            torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
+            call()
+        end.record()
+        end.synchronize()
+        return float(begin.elapsed_time(end) / 1e3 / times)
 
     def peers(self) -> None:
         """transformers on the same work."""
