@@ -43,7 +43,7 @@ def test_what_shared_memory_cannot_hold_is_refused_before_it_is_compiled(monkeyp
         assert "sm_86 has 101376" in said
     assert refusal("sample/02", {"B": 1, "V": 4000}) is None
     rung = catalogue.find("sample/02")
-    with pytest.raises(RungError, match=r"\); sample/03_in_memory would do\."):
+    with pytest.raises(RungError, match=r"\); sample/04_groups would do\."):
         rung.admit({}, rung.operation.complete(dims), F32, None, "cuda")
     pretend(monkeypatch, 9, 0)
     assert refusal("sample/02", dims) is None

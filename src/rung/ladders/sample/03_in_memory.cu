@@ -45,7 +45,7 @@ __device__ __forceinline__ int gather(const Numbers& from, float edge, float* va
         all += counts[w];
     }
     if (all > LIST) return all;
-    const int begin = warp_id() * SHARE, end = min(from.size, begin + SHARE);
+    const int begin = warp_id() * from.share(), end = min(from.size, begin + from.share());
     for (int row = begin; count > 0 && row < end; row += WARP_SIZE) {
         const int i = row + lane_id();
         const bool passes = i < end && from.z[i] >= edge;

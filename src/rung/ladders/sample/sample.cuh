@@ -4,7 +4,7 @@
 
 namespace sample_steps {
 
-constexpr int V = DIM_V, WARPS = BLOCK / 32, ROWS = (V + BLOCK - 1) / BLOCK, SHARE = ROWS * WARP_SIZE;
+constexpr int V = DIM_V, WARPS = BLOCK / 32;
 
 // Philox 4x32 with ten rounds, keyed by the seed, at (step, 0, sequence, 0): a number in [0, 1) of 24 bits.
 __device__ __forceinline__ float uniform(const int* seed, int step)
@@ -96,19 +96,21 @@ __device__ __forceinline__ int block_least(int x)
 }
 
 // A block's numbers, in the order of the vocabulary: first the logits, then the probabilities, not normalised. A warp
-// owns SHARE neighbours of the first `size`, and each of its lanes every 32nd of them; so nobody else's number is ever
+// owns `share` neighbours of the first `size`, and each of its lanes every 32nd of them; so nobody else's number is ever
 // read before a barrier.
 struct Numbers
 {
     float* z;
     int size;
 
+    __device__ __forceinline__ int share() const { return (size + BLOCK - 1) / BLOCK * WARP_SIZE; }
+
     template <class Do>
     __device__ __forceinline__ void each(Do what) const
     {
-        const int end = min(size, (warp_id() + 1) * SHARE);
+        const int begin = warp_id() * share(), end = min(size, begin + share());
 #pragma unroll 4
-        for (int i = warp_id() * SHARE + lane_id(); i < end; i += WARP_SIZE) what(i);
+        for (int i = begin + lane_id(); i < end; i += WARP_SIZE) what(i);
     }
 
     // Gives the largest of the thread's own.
@@ -210,7 +212,7 @@ struct Numbers
         const double target = double(u) * all;
         const bool mine = own > 0.0 && before <= target && (target < before + own || warp_id() == last);
         if (mine) {
-            const int begin = warp_id() * SHARE, end = min(size, begin + SHARE);
+            const int begin = warp_id() * share(), end = min(size, begin + share());
             int latest = begin, token = -1;
             for (int row = begin; row < end && token < 0; row += WARP_SIZE) {
                 const int i = row + lane_id();
