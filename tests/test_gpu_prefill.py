@@ -9,7 +9,7 @@ import torch
 
 import gpt2_models as models
 from rung import catalogue, dtypes
-from rung.cuda import emulator
+from rung.cuda import emulator, nvrtc
 from rung.errors import RungError
 from rung.gpt2.config import Config, read_config
 from rung.gpt2.gpu import prefill_ladder
@@ -195,6 +195,13 @@ def test_the_table_names_rungs_that_there_are(device: str, dtype: str, tokens: i
         rungs = [catalogue.find(f"{LADDERS.get(operation, operation)}/{name}") for name in names]
         assert all(dtype in rung.dtypes for rung in rungs)
         assert all(("residual" in rung.binds) == ("residual_" in operation) for rung in rungs if "norm" in operation)
+
+
+@pytest.mark.parametrize("real", ["f32", "f16", "bf16"])
+def test_the_kernels_beside_the_ladders_compile_for_a_gpu(real: str) -> None:
+    cubin = nvrtc.compile_cubin(prefill_ladder.build(dtypes.dtype(real)), "sm_90")
+    assert cubin.resources.keys() == {"keep", "last"}
+    assert all((used.spill_stores, used.stack) == (0, 0) for used in cubin.resources.values())
 
 
 def test_a_way_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

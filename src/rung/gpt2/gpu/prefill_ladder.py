@@ -274,20 +274,24 @@ def _find(operation: str, name: str) -> Rung | None:
     return catalogue.find(f"{ladder}/{name}")
 
 
-@cache
-def _module(device: Device, real: Dtype) -> Module:
+def build(real: Dtype) -> Build:
+    """The kernels that no ladder has."""
     source = Path(__file__).with_name("prefill.cu")
-    build = Build(
+    return Build(
         source=source.read_text(encoding="utf-8"),
         origin=str(source),
         kernels=("keep", "last"),
         defines=((real.macro, "1"),),
         include=(str(INCLUDE),),
     )
+
+
+@cache
+def _module(device: Device, real: Dtype) -> Module:
     if device == "cuda":
         from rung.cuda import launch
 
-        return launch.load(build)
+        return launch.load(build(real))
     from rung.cuda import emulator
 
-    return emulator.load(build, settings=emulator.Settings())
+    return emulator.load(build(real), settings=emulator.Settings())
