@@ -74,9 +74,7 @@ def pipelined() -> Any:
             f"in {serial.overlap.copying_in * 1e3:.3f}, compute {serial.overlap.computing * 1e3:.3f}, "
             f"out {serial.overlap.copying_out * 1e3:.3f} ms; overlap {best.overlap.reached:.0%}"
         )
-        found[f"{name}-{T}"] = [
-            {**asdict(r), "bound": r.overlap.bound, "reached": r.overlap.reached} for r in rows
-        ]
+        found[f"{name}-{T}"] = [{**asdict(r), "bound": r.overlap.bound, "reached": r.overlap.reached} for r in rows]
     return found
 
 
@@ -149,9 +147,7 @@ def main() -> int:
         print(f"there is no section {unknown[0]!r}; there are {', '.join(SECTIONS)}", file=sys.stderr)
         return 2
     OUT.mkdir(parents=True, exist_ok=True)
-    os.environ["PYTHONPATH"] = os.pathsep.join(
-        filter(None, [str(ROOT / "src"), os.environ.get("PYTHONPATH")])
-    )
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT / "src"), os.environ.get("PYTHONPATH")]))
     failed = 0
     for name in wanted:
         print(f"== {name}", flush=True)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import functools
 import gc
 import json
@@ -303,7 +304,9 @@ class Bench:
             assert rung.path is not None
             alone = CudaRung(rung.operation, rung.path)
             kept = tuple(e for e in rung.header.launches if e.kernel == kernel)
-            object.__setattr__(alone.header, "launches", kept)
+            own = {parameter.name for parameter in rung.parameters[kernel]}
+            bind = {name: target for name, target in rung.header.bind.items() if name in own}
+            alone.header = dataclasses.replace(rung.header, launches=kept, bind=bind)
             prepared = alone.prepare(tensors, values, session._real, device="cuda", tuning=session.work.tuning)
             count = len(prepared.launches)
             repeat = 4 if count > 1 else 24

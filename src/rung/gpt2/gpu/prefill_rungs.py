@@ -8,6 +8,7 @@ from rung.gpt2.plan import Rungs
 from rung.kernel import Device
 
 FEW_TOKENS = 256  # up to so many, float32's attention is faster on its CUDA rung
+MANY_TOKENS = 768  # from so many, and for few, float32's products are fastest on tensor cores, three for one
 
 # The first that takes the shape serves; `matmul_residual` and `layernorm_matmul` are left out where the sum is
 # rather made together with the layernorm behind it, and fused where a table has them.
@@ -26,7 +27,6 @@ _ATTENTION = {
     "f16": ("27", "29", "sdpa_flash"),
     "bf16": ("27", "29", "sdpa_flash"),
 }
-# Float32's products on tensor cores, three for one: `{**prefill_rungs(...), **THREE_PRODUCTS}`.
 THREE_PRODUCTS: Rungs = {"matmul": ("18", "cublaslt"), "matmul_gelu": ("5", "cublaslt")}
 # Emulated, a prompt would take minutes: torch's calls stand in, through the same ladders.
 _WITHOUT_ONE: Rungs = {
@@ -39,10 +39,15 @@ def prefill_rungs(device: Device, dtype: str, tokens: int) -> Rungs:
     """Operation -> rungs for prompts of so many tokens in all, padding included."""
     if device != "cuda":
         return _WITHOUT_ONE
-    attention = _ATTENTION[dtype]
-    if dtype == "f32" and tokens <= FEW_TOKENS:
-        attention = ("24", "29", "sdpa_efficient")
-    return {**_ON_A_GPU, "attention": attention}
+    table = {**_ON_A_GPU, "attention": _ATTENTION[dtype]}
+    if dtype == "f32":
+        if tokens <= FEW_TOKENS:
+            table["attention"] = ("24", "29", "sdpa_efficient")
+        if FEW_TOKENS < tokens < MANY_TOKENS:
+            table["matmul_residual"] = ("cublas_accumulate",)
+        else:
+            table |= THREE_PRODUCTS
+    return table
 
 
 # Tiles of Triton's products, rows x columns, and warps for each; the first that gives every multiprocessor one.

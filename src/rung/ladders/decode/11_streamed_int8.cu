@@ -10,6 +10,7 @@ needs  = [
   "F % FC2_SPLIT == 0 and C % PROJ_SPLIT == 0 and C % 4 == 0 and F % 4 == 0",
   "HS * sizeof_real % 16 == 0 and 32 % (HS * sizeof_real // 16) == 0",
   "B <= 8",
+  "PROJ_THREADS // 32 % PROJ_SPLIT == 0 and FC2_THREADS // 32 % FC2_SPLIT == 0",
   "QKV_THREADS // 32 * QKV_SLOTS * QKV_ROWS * C * 1 + B * round_up(C, 512) * 4 + ceil_div(3 * C, sms) * 8 <= 230000",
   "PROJ_THREADS // 32 * PROJ_SLOTS * PROJ_ROWS * C // PROJ_SPLIT * 1 + B * PROJ_SPLIT * (round_up(C // PROJ_SPLIT, 512) + ceil_div(C, sms)) * 4 <= 230000",
   "FC_THREADS // 32 * FC_SLOTS * FC_ROWS * C * 1 + B * round_up(C, 512) * 4 + ceil_div(F, sms) * 8 <= 230000",
@@ -17,14 +18,15 @@ needs  = [
   "HEAD_THREADS // 32 * HEAD_SLOTS * HEAD_ROWS * C * 1 + B * round_up(C, 512) * 4 + ceil_div(V, HEAD_BLOCKS * sms) * 8 <= 230000",
 ]
 [tune]
-AHEAD = [2, 0, 1]
-REST = [1, 0]
+AHEAD = [0, 1, 2, 3]
+BULK = [1, 0]
+FLIGHT = [48, 24, 96, 200]
 FC2_ROWS = [2, 3, 1]
-FC2_SLOTS = [2, 1, 3]
+FC2_SLOTS = [2, 1, 3, 4]
 FC_ROWS = [2, 3, 1]
-FC_SLOTS = [2, 1, 3]
+FC_SLOTS = [2, 1, 3, 4, 5, 7]
 QKV_ROWS = [2, 3, 1]
-QKV_SLOTS = [2, 1, 3]
+QKV_SLOTS = [2, 1, 3, 4, 5]
 HEAD_ROWS = [2, 3, 4]
 HEAD_SLOTS = [2, 1, 3, 4]
 PROJ_SPLIT = [1, 2]
@@ -33,7 +35,7 @@ FC2_SPLIT = [4, 2, 8]
 KEY_LOADS = [8, 4, 16]
 KEY_WARPS = [8, 4]
 QKV_THREADS = [256, 192, 320, 384, 416, 512, 608, 640]
-FC_THREADS = [256, 384, 416, 512, 544, 640, 800]
+FC_THREADS = [256, 224, 320, 384, 416, 512, 544, 640, 800]
 FC2_THREADS = [256, 384, 416, 512, 640, 768]
 PROJ_THREADS = [256, 192, 384, 416]
 PROJ_SLOTS = [2, 1, 3]
@@ -74,7 +76,7 @@ dtype = "i32"
 [[launch]]
 kernel = "project_qkv"
 grid   = "sms"
-block  = "QKV_THREADS"
+block  = "QKV_THREADS + 32 * BULK"
 shared = "QKV_THREADS // 32 * QKV_SLOTS * QKV_ROWS * C * 1 + B * round_up(C, 512) * 4 + ceil_div(3 * C, sms) * 8"
 pdl    = true
 each   = { layer = "L" }
@@ -87,28 +89,28 @@ each   = { layer = "L" }
 [[launch]]
 kernel = "project"
 grid   = "sms"
-block  = "PROJ_THREADS"
+block  = "PROJ_THREADS + 32 * BULK"
 shared = "PROJ_THREADS // 32 * PROJ_SLOTS * PROJ_ROWS * C // PROJ_SPLIT * 1 + B * PROJ_SPLIT * (round_up(C // PROJ_SPLIT, 512) + ceil_div(C, sms)) * 4"
 pdl    = true
 each   = { layer = "L" }
 [[launch]]
 kernel = "expand"
 grid   = "sms"
-block  = "FC_THREADS"
+block  = "FC_THREADS + 32 * BULK"
 shared = "FC_THREADS // 32 * FC_SLOTS * FC_ROWS * C * 1 + B * round_up(C, 512) * 4 + ceil_div(F, sms) * 8"
 pdl    = true
 each   = { layer = "L" }
 [[launch]]
 kernel = "contract"
 grid   = "sms"
-block  = "FC2_THREADS"
+block  = "FC2_THREADS + 32 * BULK"
 shared = "FC2_THREADS // 32 * FC2_SLOTS * FC2_ROWS * F // FC2_SPLIT * 1 + B * FC2_SPLIT * (round_up(F // FC2_SPLIT, 512) + ceil_div(C, sms)) * 4"
 pdl    = true
 each   = { layer = "L" }
 [[launch]]
 kernel = "head"
 grid   = "HEAD_BLOCKS * sms"
-block  = "HEAD_THREADS"
+block  = "HEAD_THREADS + 32 * BULK"
 shared = "HEAD_THREADS // 32 * HEAD_SLOTS * HEAD_ROWS * C * 1 + B * round_up(C, 512) * 4 + ceil_div(V, HEAD_BLOCKS * sms) * 8"
 pdl    = true
 [[launch]]
@@ -121,7 +123,7 @@ pdl    = true
 
 using namespace decode;
 
-extern "C" __global__ void __launch_bounds__(QKV_THREADS)
+extern "C" __global__ void __launch_bounds__(QKV_THREADS + 32 * BULK)
     project_qkv(const int* tokens, const int* lengths, const Real* wte, const Real* wpe, const Real* ln1_w,
                 const Real* ln1_b, const int8_t* qkv_q, const float* qkv_s, const Real* qkv_b, const int8_t* proj_q, const int8_t* fc_q,
                 float* x, float* q, Real* k_cache, Real* v_cache, int layer, float eps)
@@ -137,27 +139,27 @@ extern "C" __global__ void __launch_bounds__(KEY_WARPS * 32)
     attend_streamed(fc_q, lengths, q, k_cache, v_cache, parts, layer, scale);
 }
 
-extern "C" __global__ void __launch_bounds__(PROJ_THREADS)
+extern "C" __global__ void __launch_bounds__(PROJ_THREADS + 32 * BULK)
     project(const int* lengths, const int8_t* proj_q, const float* proj_s, const Real* proj_b, const int8_t* fc2_q, const float* parts, float* x,
             int layer)
 {
     project_streamed<int8_t>({proj_q, proj_s}, fc2_q, lengths, proj_b, parts, x, layer);
 }
 
-extern "C" __global__ void __launch_bounds__(FC_THREADS)
-    expand(const Real* ln2_w, const Real* ln2_b, const int8_t* fc_q, const float* fc_s, const Real* fc_b, const int8_t* qkv_q, const float* x,
-           float* h, int layer, float eps)
+extern "C" __global__ void __launch_bounds__(FC_THREADS + 32 * BULK)
+    expand(const Real* ln2_w, const Real* ln2_b, const int8_t* fc_q, const float* fc_s, const Real* fc_b,
+           const int8_t* qkv_q, const int8_t* fc2_q, const float* x, float* h, int layer, float eps)
 {
-    expand_streamed<int8_t>({fc_q, fc_s}, qkv_q, ln2_w, ln2_b, fc_b, x, h, layer, eps);
+    expand_streamed<int8_t>({fc_q, fc_s}, qkv_q, fc2_q, ln2_w, ln2_b, fc_b, x, h, layer, eps);
 }
 
-extern "C" __global__ void __launch_bounds__(FC2_THREADS)
+extern "C" __global__ void __launch_bounds__(FC2_THREADS + 32 * BULK)
     contract(const int8_t* fc2_q, const float* fc2_s, const Real* fc2_b, const int8_t* head_q, const float* h, float* x, int layer)
 {
     contract_streamed<int8_t>({fc2_q, fc2_s}, head_q, fc2_b, h, x, layer);
 }
 
-extern "C" __global__ void __launch_bounds__(HEAD_THREADS)
+extern "C" __global__ void __launch_bounds__(HEAD_THREADS + 32 * BULK)
     head(const Real* lnf_w, const Real* lnf_b, const int8_t* head_q, const float* head_s, const float* x, float* logits, float* best_value,
          int* best_index, float eps)
 {

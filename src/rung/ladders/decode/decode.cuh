@@ -336,7 +336,8 @@ __device__ __forceinline__ void store_part(float* to, float m, float l, const fl
     }
 }
 
-// Four numbers of a head's output from the parts of its keys; all loads are under way before the first is used.
+// Four numbers of a head's output from the parts of its keys. Parts that are not active repeat the last one's loads with
+// no weight: without a branch, all loads are under way before the first is used, those of neighbouring calls too.
 template <int MOST>
 __device__ __forceinline__ float4 merged(const float* parts, int active, int d)
 {
@@ -344,25 +345,23 @@ __device__ __forceinline__ float4 merged(const float* parts, int active, int d)
     float m[MOST], l[MOST];
     float4 y[MOST];
 #pragma unroll
-    for (int s = 0; s < MOST; s++)
-        if (s < active) {
-            const float2 ml = __ldcg(reinterpret_cast<const float2*>(parts + s * SIZE + HS));
-            m[s] = ml.x, l[s] = ml.y;
-            y[s] = load_fresh(reinterpret_cast<const float4*>(parts + s * SIZE + d));
-        }
+    for (int s = 0; s < MOST; s++) {
+        const float* part = parts + min(s, active - 1) * SIZE;
+        const float2 ml = __ldcg(reinterpret_cast<const float2*>(part + HS));
+        m[s] = s < active ? ml.x : -INFINITY, l[s] = ml.y;
+        y[s] = load_fresh(reinterpret_cast<const float4*>(part + d));
+    }
     float largest = m[0];
 #pragma unroll
-    for (int s = 1; s < MOST; s++)
-        if (s < active) largest = fmaxf(largest, m[s]);
+    for (int s = 1; s < MOST; s++) largest = fmaxf(largest, m[s]);
     float total = 0.0f;
     float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
 #pragma unroll
-    for (int s = 0; s < MOST; s++)
-        if (s < active) {
-            const float weight = expf(m[s] - largest);
-            total += weight * l[s];
-            sum.x += weight * y[s].x, sum.y += weight * y[s].y, sum.z += weight * y[s].z, sum.w += weight * y[s].w;
-        }
+    for (int s = 0; s < MOST; s++) {
+        const float weight = __expf(m[s] - largest);
+        total += weight * l[s];
+        sum.x += weight * y[s].x, sum.y += weight * y[s].y, sum.z += weight * y[s].z, sum.w += weight * y[s].w;
+    }
     return make_float4(sum.x / total, sum.y / total, sum.z / total, sum.w / total);
 }
 

@@ -1,10 +1,17 @@
-// The kernels of a step for few sequences, with weights streaming through shared memory: every lane copies the pieces of
-// a row that it will need itself, asynchronously, so that rows can be under way long before a register is free for them
-// and no barrier is needed when they have come.
+// The kernels of a step for few sequences, with weights streaming through shared memory, so that rows can be under way
+// long before a register is free for them. With BULK one more warp has the copy engine bring rows, never more than FLIGHT
+// KB of them under way: what waits in the memory's queues delays everybody's loads. Without, or on a GPU without such an
+// engine, every lane copies the pieces that it will need itself.
 #pragma once
 #include "decode.cuh"
 
 namespace decode {
+
+#if !defined(RUNG_EMULATOR) && __CUDA_ARCH__ >= 900
+constexpr bool ENGINE = BULK;
+#else
+constexpr bool ENGINE = false;
+#endif
 
 template <class W>
 struct Matrix
@@ -24,13 +31,13 @@ __device__ __forceinline__ void wait_for_input(bool early)
     if (!early) pdl_launch_dependents();
 }
 
-// So many weights into L2. One thread asks, for all.
+// So many weights into L2; one thread asks.
 template <class W>
 __device__ __forceinline__ void prefetch(const W* from, size_t count)
 {
 #if !defined(RUNG_EMULATOR) && __CUDA_ARCH__ >= 900
     const unsigned bytes = unsigned(count * sizeof(W) / 16 * 16);
-    if (threadIdx.x == 0 && bytes > 0)
+    if (bytes > 0)
         asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
 #endif
 }
@@ -79,6 +86,7 @@ struct Together
 
 // Bias and scale of the block's rows, fetched while the kernel's input is still being made: asked for at the end, each
 // would cost a trip to memory.
+template <int THREADS>
 struct Ends
 {
     float2* kept;  // (bias, scale) of each row of the block
@@ -86,14 +94,28 @@ struct Ends
     template <class W>
     __device__ __forceinline__ void fetch(Matrix<W> matrix, const Real* bias, int first, int rows)
     {
-        for (int i = thread_rank(); i < rows; i += block_threads())
+        for (int i = threadIdx.x; i < rows; i += THREADS)
             kept[i] = make_float2(bias ? to_float(bias[first + i]) : 0.0f, matrix.row_scale(first + i));
     }
 
     __device__ __forceinline__ float apply(int row, float sum) const { return sum * kept[row].y + kept[row].x; }
 };
 
+// For the threads that compute; the copying warp goes its own way.
+template <int THREADS>
+__device__ __forceinline__ void sync_computing()
+{
+#if !defined(RUNG_EMULATOR) && __CUDA_ARCH__ >= 900
+    if (ENGINE) {
+        sync_first<THREADS>();
+        return;
+    }
+#endif
+    __syncthreads();
+}
+
 // A block's rows of a matrix with K columns, dealt to its warps in groups of ROWS; SPLIT neighbouring warps share a row.
+// Each warp has a ring of SLOTS such groups.
 template <class W, int K, int SPLIT, int ROWS, int SLOTS, int THREADS>
 struct Stream
 {
@@ -103,37 +125,109 @@ struct Stream
     static constexpr int SLOT = ROWS * Part::COUNT;  // in pieces of 16 bytes
 
     const W* weight;
-    uint4* ring;
-    int begin, end, next, lane, group;
+    uint4* ring;               // of the whole block
+    uint64_t *arrived, *left;  // a barrier for each slot of each warp
+    int begin, end, next, lane, warp;
 
-    // All slots are asked for; what they do not hold of the block's rows comes into L2, behind them and before anything
-    // that a later kernel needs.
-    __device__ __forceinline__ void start(const W* matrix, int rows, uint4* shared)
+    // False for the threads whose work is done: those of the copying warp, which at last does what `after` says. Without an
+    // engine that warp only goes to the block's `meetings`.
+    template <class After>
+    __device__ __forceinline__ bool start(const W* matrix, int rows, uint4* shared, int meetings, After after)
     {
-        const int warp = warp_id(), share = ceil_div(rows, int(gridDim.x));
-        lane = lane_id(), group = warp / SPLIT;
+        __shared__ uint64_t barriers[2 * WARPS * SLOTS];
+        const int share = ceil_div(rows, int(gridDim.x));
+        lane = lane_id(), warp = warp_id(), arrived = barriers, left = barriers + WARPS * SLOTS;
         begin = min(int(blockIdx.x) * share, rows), end = min(begin + share, rows);
-        weight = matrix + warp % SPLIT * PART;
-        ring = shared + warp * SLOTS * SLOT;
-        next = begin + group * ROWS;
+        weight = matrix, ring = shared;
+        if (ENGINE) {
+            const bool copying = warp == WARPS;
+            if (copying) set_up();
+            __syncthreads();
+            if (!copying) return true;
+            copy();
+            if (lane == 0) after();
+            return false;
+        }
+        if (warp == WARPS) {
+            for (int i = 0; i < meetings; i++) __syncthreads();
+            return false;
+        }
+        next = row_of(warp, 0);
 #pragma unroll
         for (int slot = 0; slot < SLOTS; slot++) request(slot);
-        const int reach = begin + GROUPS * ROWS * SLOTS;
-        if (REST && reach < end) prefetch(matrix + size_t(reach) * K, size_t(end - reach) * K);
+        return true;
     }
+
+    __device__ __forceinline__ int row_of(int w, int turn) const { return begin + (turn * GROUPS + w / SPLIT) * ROWS; }
+    __device__ __forceinline__ uint4* slot_of(int w, int slot) const { return ring + (w * SLOTS + slot) * SLOT; }
 
     // The vectors lie behind the ring, and the ends of the rows behind those.
     static __device__ __forceinline__ float4* behind(uint4* shared)
     {
         return reinterpret_cast<float4*>(shared + WARPS * SLOTS * SLOT);
     }
-    static __device__ __forceinline__ Ends ends(uint4* shared)
+    static __device__ __forceinline__ Ends<THREADS> ends(uint4* shared)
     {
         return {reinterpret_cast<float2*>(behind(shared) + B * SPLIT * At::FLOAT4S)};
     }
 
+#if !defined(RUNG_EMULATOR) && __CUDA_ARCH__ >= 900
+    __device__ __forceinline__ void set_up() const
+    {
+        for (int i = lane; i < 2 * WARPS * SLOTS; i += WARP_SIZE) byte_barrier_init(arrived + i);
+    }
+
+    // All rows of the block, in the order in which they will be used: a lane for each of the computing warps.
+    __device__ __forceinline__ void copy() const
+    {
+        constexpr unsigned BYTES = PART * sizeof(W);
+        constexpr int TURN = WARPS * ROWS * BYTES, WANTED = (FLIGHT * 1024 + TURN / 2) / TURN;
+        constexpr int DEPTH = WANTED < 1 ? 1 : WANTED < SLOTS ? WANTED : SLOTS;  // of a ring's slots, under way
+        static_assert(WARPS <= WARP_SIZE, "one lane of the copying warp for each computing warp");
+        if (lane >= WARPS) return;
+        for (int turn = 0, row = row_of(lane, 0); row < end; turn++, row += GROUPS * ROWS) {
+            const int slot = turn % SLOTS, late = turn - DEPTH, count = min(ROWS, end - row);
+            uint64_t* barrier = arrived + lane * SLOTS;
+            if (late >= 0) byte_barrier_wait(barrier + late % SLOTS, late / SLOTS % 2);
+            if (turn >= SLOTS) byte_barrier_wait(left + lane * SLOTS + slot, (turn / SLOTS - 1) % 2);
+            byte_barrier_expect(barrier + slot, count * BYTES);
+            const W* from = weight + size_t(row) * K + lane % SPLIT * PART;
+            if (SPLIT == 1) {  // rows follow one another
+                bulk_copy(slot_of(lane, slot), from, count * BYTES, barrier + slot);
+            } else {
+                for (int r = 0; r < count; r++)
+                    bulk_copy(slot_of(lane, slot) + r * Part::COUNT, from + size_t(r) * K, BYTES, barrier + slot);
+            }
+        }
+    }
+
+    __device__ __forceinline__ void await(int slot, int round) const
+    {
+        if (ENGINE)
+            byte_barrier_wait(arrived + warp * SLOTS + slot, round % 2);
+        else
+            cp_async_wait<SLOTS - 1>();
+    }
+
+    __device__ __forceinline__ void release(int slot)
+    {
+        if (ENGINE) {
+            __syncwarp();  // all lanes have read what may now be replaced
+            if (lane == 0) byte_barrier_arrive(left + warp * SLOTS + slot);
+        } else {
+            request(slot);
+        }
+    }
+#else
+    __device__ __forceinline__ void set_up() const {}
+    __device__ __forceinline__ void copy() const {}
+    __device__ __forceinline__ void await(int, int) const { cp_async_wait<SLOTS - 1>(); }
+    __device__ __forceinline__ void release(int slot) { request(slot); }
+#endif
+
     __device__ __forceinline__ void request(int slot)
     {
+        const W* from = weight + warp % SPLIT * PART;
 #pragma unroll
         for (int r = 0; r < ROWS; r++)
             if (next + r < end)
@@ -141,8 +235,8 @@ struct Stream
                 for (int i = 0; i < Part::PIECES; i++)
                     if (Part::inside(i, lane)) {
                         const int piece = i * WARP_SIZE + lane;
-                        cp_async_16(ring + slot * SLOT + r * Part::COUNT + piece,
-                                    reinterpret_cast<const uint4*>(weight + size_t(next + r) * K) + piece);
+                        cp_async_16(slot_of(warp, slot) + r * Part::COUNT + piece,
+                                    reinterpret_cast<const uint4*>(from + size_t(next + r) * K) + piece);
                     }
         cp_async_commit();
         next += GROUPS * ROWS;
@@ -152,12 +246,12 @@ struct Stream
     template <class Use>
     __device__ __forceinline__ void run(const float4* xs, Use use)
     {
-        const float4* mine = xs + warp_id() % SPLIT * At::FLOAT4S;
+        const float4* mine = xs + warp % SPLIT * At::FLOAT4S;
         float4 x[Part::PIECES][At::GROUPS];
         if (B == 1) read(x, mine);
-        int slot = 0;
-        for (int row = begin + group * ROWS; row < end; row += GROUPS * ROWS) {
-            cp_async_wait<SLOTS - 1>();
+        int slot = 0, round = 0;
+        for (int row = row_of(warp, 0); row < end; row += GROUPS * ROWS) {
+            await(slot, round);
             Row<W, PART> rows[ROWS];
 #pragma unroll
             for (int r = 0; r < ROWS; r++)
@@ -165,10 +259,10 @@ struct Stream
                 for (int i = 0; i < Part::PIECES; i++) {
                     rows[r].bits[i] = zero_bits();
                     if (Part::inside(i, lane) && row + r < end)
-                        rows[r].bits[i] = ring[slot * SLOT + r * Part::COUNT + i * WARP_SIZE + lane];
+                        rows[r].bits[i] = slot_of(warp, slot)[r * Part::COUNT + i * WARP_SIZE + lane];
                 }
-            request(slot);
-            slot = slot + 1 == SLOTS ? 0 : slot + 1;
+            release(slot);
+            if (++slot == SLOTS) slot = 0, round++;
 #pragma unroll
             for (int b = 0; b < B; b++) {
                 if (B > 1) read(x, mine + b * SPLIT * At::FLOAT4S);
@@ -264,7 +358,7 @@ struct BlockNorm
             square = warp_sum(square);
             if (lane_id() == 0) means[b][warp] = mean, squares[b][warp] = square;
         }
-        __syncthreads();
+        sync_computing<THREADS>();
 #pragma unroll
         for (int b = 0; b < B; b++) {
             float mean = 0.0f, square = 0.0f;
@@ -281,7 +375,7 @@ struct BlockNorm
                 if (f < C / 4) xs[b * At::FLOAT4S + At::slot(f)] = normalised(v[b][i], norm, gain[i], shift[i]);
             }
         }
-        __syncthreads();
+        sync_computing<THREADS>();
     }
 };
 
@@ -298,11 +392,13 @@ __device__ __forceinline__ void project_qkv_streamed(Matrix<W> qkv, const W* pro
     float4* xs = Rows::behind(shared);
     Rows rows;
     BlockNorm<W, QKV_THREADS> norm;
-    rows.start(qkv.weight + size_t(layer) * 3 * C * C, 3 * C, shared);
-    if (AHEAD >= 1) prefetch_share(proj + size_t(layer) * C * C, size_t(C) * C);
-    if (AHEAD >= 2) prefetch_share(fc + size_t(layer) * F * C, size_t(F) * C);
+    const auto ahead = [&] {
+        if (AHEAD == 1 || AHEAD == 2) prefetch_share(proj + size_t(layer) * C * C, size_t(C) * C);
+        if (AHEAD == 2) prefetch_share(fc + size_t(layer) * F * C, size_t(F) * C);
+    };
+    if (!rows.start(qkv.weight + size_t(layer) * 3 * C * C, 3 * C, shared, 2, ahead)) return;
     norm.request(ln1_w + layer * C, ln1_b + layer * C);
-    Ends ends = Rows::ends(shared);
+    auto ends = Rows::ends(shared);
     ends.fetch(qkv, qkv_b, layer * 3 * C + rows.begin, rows.end - rows.begin);
     // Attention reads cached keys before it waits: it must not begin before the step before is complete.
     wait_for_input(false);
@@ -337,7 +433,7 @@ __device__ __forceinline__ void attend_streamed(const W* fc, const int* lengths,
     using Share = Keys<KEY_LOADS>;
     const int part = blockIdx.x, head = blockIdx.y, b = blockIdx.z, lane = lane_id(), warp = warp_id();
     const int length = load_fresh(lengths + b), first = (part * KEY_WARPS + warp) * Share::COUNT;
-    if (AHEAD == 1) prefetch_share(fc + size_t(layer) * F * C, size_t(F) * C);
+    if (AHEAD == 1 && threadIdx.x == 0) prefetch_share(fc + size_t(layer) * F * C, size_t(F) * C);
     if (part * KEY_WARPS * Share::COUNT > length) return;
 
     const Real* keys = k_cache + cached(layer, b, head, 0);
@@ -398,21 +494,24 @@ struct Residual
     }
 };
 
-// B vectors in parts of PIECE float4s each; all of a thread's loads are under way before the first is stored.
-template <class At, int SPLIT, int PIECE, int THREADS, class Load>
+// B vectors in parts of PIECE float4s each; up to TOGETHER of a thread's loads are under way before the first is stored.
+template <class At, int SPLIT, int PIECE, int THREADS, int TOGETHER, class Load>
 __device__ __forceinline__ void spread_parts(float4* to, Load load)
 {
     constexpr int COUNT = B * SPLIT * PIECE, EACH = (COUNT + THREADS - 1) / THREADS;
-    float4 v[EACH];
+    constexpr int BATCH = EACH < TOGETHER ? EACH : TOGETHER;
+    for (int first = threadIdx.x; first < COUNT; first += BATCH * THREADS) {
+        float4 v[BATCH];
 #pragma unroll
-    for (int i = 0; i < EACH; i++) {
-        const int f = threadIdx.x + i * THREADS;
-        if (f < COUNT) v[i] = load(f / (SPLIT * PIECE), f % (SPLIT * PIECE));
-    }
+        for (int i = 0; i < BATCH; i++) {
+            const int f = min(first + i * THREADS, COUNT - 1);  // always a load: none waits behind a branch
+            v[i] = load(f / (SPLIT * PIECE), f % (SPLIT * PIECE));
+        }
 #pragma unroll
-    for (int i = 0; i < EACH; i++) {
-        const int f = threadIdx.x + i * THREADS;
-        if (f < COUNT) to[f / PIECE * At::FLOAT4S + At::slot(f % PIECE)] = v[i];
+        for (int i = 0; i < BATCH; i++) {
+            const int f = first + i * THREADS;
+            if (f < COUNT) to[f / PIECE * At::FLOAT4S + At::slot(f % PIECE)] = v[i];
+        }
     }
 }
 
@@ -426,8 +525,10 @@ __device__ __forceinline__ void project_streamed(Matrix<W> proj, const W* fc2, c
     constexpr int KEYS = KEY_WARPS * Keys<KEY_LOADS>::COUNT, PIECE = C / PROJ_SPLIT / 4;
     float4* ys = Rows::behind(shared);
     Rows rows;
-    rows.start(proj.weight + size_t(layer) * C * C, C, shared);
-    if (AHEAD >= 1) prefetch_share(fc2 + size_t(layer) * C * F, size_t(C) * F);
+    const auto ahead = [&] {
+        if (AHEAD == 1 || AHEAD == 2) prefetch_share(fc2 + size_t(layer) * C * F, size_t(C) * F);
+    };
+    if (!rows.start(proj.weight + size_t(layer) * C * C, C, shared, 2, ahead)) return;
     Residual<PROJ_SPLIT, PROJ_THREADS> residual = {reinterpret_cast<float*>(ys + B * PROJ_SPLIT * At::FLOAT4S),
                                                   rows.begin, rows.end - rows.begin};
     residual.fetch_ends(proj, proj_b, layer);
@@ -436,17 +537,17 @@ __device__ __forceinline__ void project_streamed(Matrix<W> proj, const W* fc2, c
     for (int b = 0; b < B; b++) active[b] = load_fresh(lengths + b) / KEYS + 1;
     wait_for_input(true);
     residual.fetch_before(x);
-    spread_parts<At, PROJ_SPLIT, PIECE, PROJ_THREADS>(ys, [&](int b, int f) {
+    spread_parts<At, PROJ_SPLIT, PIECE, PROJ_THREADS, 2>(ys, [&](int b, int f) {
         return merged<PARTS>(parts + (size_t(b) * NH + 4 * f / HS) * PARTS * (HS + 4), active[b], 4 * f % HS);
     });
-    __syncthreads();
+    sync_computing<PROJ_THREADS>();
     rows.run(ys, [&](int row, int b, float sum) { residual.at(b, warp_id() % PROJ_SPLIT, row - rows.begin) = sum; });
-    __syncthreads();
+    sync_computing<PROJ_THREADS>();
     residual.add_to(x, proj, proj_b, layer);
 }
 
 template <class W>
-__device__ __forceinline__ void expand_streamed(Matrix<W> fc, const W* qkv, const Real* ln2_w, const Real* ln2_b,
+__device__ __forceinline__ void expand_streamed(Matrix<W> fc, const W* qkv, const W* fc2, const Real* ln2_w, const Real* ln2_b,
                                                 const Real* fc_b, const float* x, float* h, int layer, float eps)
 {
     extern __shared__ uint4 shared[];
@@ -454,10 +555,13 @@ __device__ __forceinline__ void expand_streamed(Matrix<W> fc, const W* qkv, cons
     float4* xs = Rows::behind(shared);
     Rows rows;
     BlockNorm<W, FC_THREADS> norm;
-    rows.start(fc.weight + size_t(layer) * F * C, F, shared);
-    if (AHEAD >= 1 && layer + 1 < L) prefetch_share(qkv + size_t(layer + 1) * 3 * C * C, size_t(3) * C * C);
+    const auto ahead = [&] {
+        if (AHEAD == 3) prefetch_share(fc2 + size_t(layer) * C * F, size_t(C) * F);
+        if (AHEAD != 0 && AHEAD != 3 && layer + 1 < L) prefetch_share(qkv + size_t(layer + 1) * 3 * C * C, size_t(3) * C * C);
+    };
+    if (!rows.start(fc.weight + size_t(layer) * F * C, F, shared, 2, ahead)) return;
     norm.request(ln2_w + layer * C, ln2_b + layer * C);
-    Ends ends = Rows::ends(shared);
+    auto ends = Rows::ends(shared);
     ends.fetch(fc, fc_b, layer * F + rows.begin, rows.end - rows.begin);
     wait_for_input(true);
     norm.run(xs, eps, [&](int b, int f) { return load_fresh(reinterpret_cast<const float4*>(x + b * C) + f); });
@@ -476,18 +580,20 @@ __device__ __forceinline__ void contract_streamed(Matrix<W> fc2, const W* head, 
     constexpr int PIECE = F / FC2_SPLIT / 4;
     float4* hs = Rows::behind(shared);
     Rows rows;
-    rows.start(fc2.weight + size_t(layer) * C * F, C, shared);
-    if (AHEAD >= 1 && layer + 1 == L) prefetch_share(head, min(size_t(V) * C, size_t(HEAD_AHEAD) << 20));
+    const auto ahead = [&] {
+        if (AHEAD > 0 && layer + 1 == L) prefetch_share(head, min(size_t(V) * C, size_t(HEAD_AHEAD) << 20));
+    };
+    if (!rows.start(fc2.weight + size_t(layer) * C * F, C, shared, 2, ahead)) return;
     Residual<FC2_SPLIT, FC2_THREADS> residual = {reinterpret_cast<float*>(hs + B * FC2_SPLIT * At::FLOAT4S), rows.begin,
                                                  rows.end - rows.begin};
     residual.fetch_ends(fc2, fc2_b, layer);
     wait_for_input(true);
     residual.fetch_before(x);
-    spread_parts<At, FC2_SPLIT, PIECE, FC2_THREADS>(
+    spread_parts<At, FC2_SPLIT, PIECE, FC2_THREADS, 8>(
         hs, [&](int b, int f) { return load_fresh(reinterpret_cast<const float4*>(h + b * F) + f); });
-    __syncthreads();
+    sync_computing<FC2_THREADS>();
     rows.run(hs, [&](int row, int b, float sum) { residual.at(b, warp_id() % FC2_SPLIT, row - rows.begin) = sum; });
-    __syncthreads();
+    sync_computing<FC2_THREADS>();
     residual.add_to(x, fc2, fc2_b, layer);
 }
 
@@ -503,9 +609,9 @@ __device__ __forceinline__ void head_streamed(Matrix<W> head, const Real* lnf_w,
     float4* xs = Rows::behind(shared);
     Rows rows;
     BlockNorm<W, HEAD_THREADS> norm;
-    rows.start(head.weight, V, shared);
+    if (!rows.start(head.weight, V, shared, 3, [] {})) return;
     norm.request(lnf_w, lnf_b);
-    Ends ends = Rows::ends(shared);
+    auto ends = Rows::ends(shared);
     ends.fetch(head, nullptr, rows.begin, rows.end - rows.begin);
     wait_for_input(true);
     norm.run(xs, eps, [&](int b, int f) { return load_fresh(reinterpret_cast<const float4*>(x + b * C) + f); });
@@ -522,7 +628,7 @@ __device__ __forceinline__ void head_streamed(Matrix<W> head, const Real* lnf_w,
         best[b] = warp_best(best[b]);
         if (lane_id() == 0) winners[b][warp_id()] = best[b];
     }
-    __syncthreads();
+    sync_computing<HEAD_THREADS>();
     for (int b = threadIdx.x; b < B; b += HEAD_THREADS) {
         Best winner = winners[b][0];
         for (int w = 1; w < WARPS; w++) winner = better(winner, winners[b][w]);

@@ -37,6 +37,48 @@ __device__ __forceinline__ void cp_async_commit() { asm volatile("cp.async.commi
 template <int N>
 __device__ __forceinline__ void cp_async_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory"); }
 
+#if __CUDA_ARCH__ >= 900
+// A barrier in shared memory for one arrival, and for bytes if any are expected. Whoever sets it up may use it at once,
+// others after a __syncthreads.
+__device__ __forceinline__ void byte_barrier_init(uint64_t* barrier)
+{
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;\n\tfence.mbarrier_init.release.cluster;"
+                 ::"r"(shared_address(barrier)) : "memory");
+}
+
+__device__ __forceinline__ void byte_barrier_arrive(uint64_t* barrier)
+{
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
+}
+
+// __syncthreads for the first THREADS of the block.
+template <int THREADS>
+__device__ __forceinline__ void sync_first() { asm volatile("bar.sync 1, %0;" ::"n"(THREADS) : "memory"); }
+
+__device__ __forceinline__ void byte_barrier_expect(uint64_t* barrier, unsigned bytes)
+{
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
+                 : "memory");
+}
+
+// Until the round of this parity (0, 1, 0, ...) is complete.
+__device__ __forceinline__ void byte_barrier_wait(uint64_t* barrier, unsigned parity)
+{
+    unsigned complete = 0;
+    while (!complete)
+        asm volatile("{\n\t.reg .pred p;\n\tmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n\t"
+                     "selp.u32 %0, 1, 0, p;\n\t}"
+                     : "=r"(complete) : "r"(shared_address(barrier)), "r"(parity) : "memory");
+}
+
+// Whole pieces of 16 bytes from global to shared memory by the copy engine: one thread asks for all of them.
+__device__ __forceinline__ void bulk_copy(void* smem, const void* gmem, unsigned bytes, uint64_t* barrier)
+{
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+                 ::"r"(shared_address(smem)), "l"(gmem), "r"(bytes), "r"(shared_address(barrier)) : "memory");
+}
+#endif
+
 // The same four words, but the compiler takes them for new ones: it will not keep what it has computed from the old.
 __device__ __forceinline__ uint4 renewed(uint4 words)
 {
