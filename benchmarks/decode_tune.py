@@ -13,12 +13,10 @@ import argparse
 import gc
 import itertools
 import json
-import multiprocessing
-import os
 import random
 import statistics
 import time
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures import Future, as_completed
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +30,7 @@ from rung.gpt2.gpu.engine import DTYPES, Engine
 from rung.gpt2.gpu.operands import dims
 from rung.gpt2.random_model import config_of, weights_of
 from rung.lab import machine, tunings
+from rung.lab.compile_ahead import Compilers
 
 GROUPS = {
     "qkv": ("QKV_THREADS", "QKV_ROWS", "QKV_SLOTS"),
@@ -40,20 +39,10 @@ GROUPS = {
     "proj": ("PROJ_THREADS", "PROJ_ROWS", "PROJ_SLOTS", "PROJ_SPLIT"),
     "keys": ("KEY_LOADS", "KEY_WARPS"),
     "head": ("HEAD_THREADS", "HEAD_ROWS", "HEAD_SLOTS", "HEAD_BLOCKS", "HEAD_AHEAD"),
-    "ahead": ("AHEAD", "REST", "BULK"),
+    "ahead": ("AHEAD", "REST", "BULK", "FLIGHT"),
 }
 TOKENS, CONTEXT = 520, 260  # what a text of 512 tokens behind a short prompt reaches, and its middle
 Tuning = dict[str, int]
-
-
-def compile_one(name: str, dtype: str, rows: int, rung: str, tuning: Tuning) -> None:
-    """Into the cache of cubins, in a process of its own."""
-    from rung.cuda import nvrtc
-    from rung.kernel import CudaRung
-
-    found = catalogue.find(f"decode/{rung}")
-    assert isinstance(found, CudaRung)
-    nvrtc.compile_cubin(found.build(values_of(name, rows), named_dtype(DTYPES[dtype]), tuning), "sm_90")
 
 
 def values_of(name: str, rows: int) -> dict[str, Number]:
@@ -64,7 +53,7 @@ def values_of(name: str, rows: int) -> dict[str, Number]:
 class Search:
     """One model, number format and rung."""
 
-    def __init__(self, question: str, pool: ProcessPoolExecutor, seconds: float, seeds: list[Tuning]) -> None:
+    def __init__(self, question: str, pool: Compilers, seconds: float, seeds: list[Tuning]) -> None:
         self.name, self.dtype, self.rung_name, *more = question.split()
         self.rows = int(more[0]) if more else 1
         self.rung = catalogue.find(f"decode/{self.rung_name}")
@@ -127,7 +116,7 @@ class Search:
         return list(itertools.islice(fresh, most))
 
     def compiled(self, tuning: Tuning) -> Future[None]:
-        return self.pool.submit(compile_one, self.name, self.dtype, self.rows, self.rung_name, tuning)
+        return self.pool.submit(self.rung.full_name, values_of(self.name, self.rows), self.real.name, tuning)
 
     def improve(self, most: int) -> None:
         """Candidates of all groups against the best so far; then the groups' best together."""
@@ -207,9 +196,7 @@ def main() -> None:
     arguments = parser.parse_args()
     before = json.loads(arguments.start.read_text()) if arguments.start else {}
     chosen: dict[str, dict[str, Any]] = {}
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch", "rung.catalogue", "rung.cuda.nvrtc", "rung.gpt2.gpu.engine"])
-    with ProcessPoolExecutor(max(2, (os.cpu_count() or 2) - 1), context) as pool:
+    with Compilers() as pool:
         for question in arguments.questions:
             name, dtype, rung, *rows = question.split()
             key = f"{name} {dtype} x {rows[0] if rows else 1}"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json as jsonlib
 import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,33 +13,30 @@ import typer
 
 from rung.cli import console
 from rung.errors import RungError
+from rung.expressions import Number
+from rung.kernel import Rung
 
 
 def bench(
     rung: Annotated[
-        str, typer.Argument(metavar="OP[/RUNG]", help="A ladder, one rung, `all`, or `ceilings`.")
+        str, typer.Argument(metavar="OP[/RUNG]", help="A ladder, one rung, `all` (at GPT-2's shapes), or `ceilings`.")
     ],
-    file: Annotated[
-        Path | None, typer.Argument(help="Your own kernel, raced against the libraries of OP.")
-    ] = None,
-    shape: Annotated[
-        list[str] | None, typer.Option(help="A shape's name, or B=4,T=64,C=768 (repeatable).")
-    ] = None,
+    file: Annotated[Path | None, typer.Argument(help="Your own kernel, raced against the libraries of OP.")] = None,
+    shape: Annotated[list[str] | None, typer.Option(help="A shape's name, or B=4,T=64,C=768 (repeatable).")] = None,
     dtype: Annotated[list[str] | None, typer.Option(help="Only this number format (repeatable).")] = None,
     vs: Annotated[list[str] | None, typer.Option(help="Race against this rung too (repeatable).")] = None,
     tune: Annotated[list[str] | None, typer.Option(help="A tunable's value, as in --tune BLOCK=128.")] = None,
     seconds: Annotated[float, typer.Option(min=0.05, help="Time cap for each rung and shape.")] = 0.6,
     patience: Annotated[
         float,
-        typer.Option(
-            min=0.0, help="Leave out rungs that would take longer than this for one call, in seconds."
-        ),
+        typer.Option(min=0.0, help="Leave out rungs that would take longer than this for one call, in seconds."),
     ] = 2.0,
-    limit: Annotated[
-        float | None, typer.Option(help="Skip what is left after this many seconds in all.")
-    ] = None,
+    limit: Annotated[float | None, typer.Option(help="Skip what is left after this many seconds in all.")] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Also write the rows to this JSON file.")
+        Path | None,
+        typer.Option(
+            "--output", "-o", help="Also write the rows to this JSON file; for a folder, one for each ladder."
+        ),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the rows as JSON.")] = False,
 ) -> None:
@@ -51,71 +50,130 @@ def bench(
     from rung.lab import tunings as tuned
 
     if not torch.cuda.is_available():
-        names = ", ".join(
-            r.full_name for r in ([] if rung in ("all", "ceilings") else catalogue.select(rung, file))
-        )
+        names = ", ".join(r.full_name for r in ([] if rung in ("all", "ceilings") else catalogue.select(rung, file)))
         would = f" It would have raced {names}." if names else ""
         raise RungError(f"there is no CUDA device here, and no figure is made up without one.{would}")
     ceilings = lab.measure_ceilings()
     if rung == "ceilings":
         _print_ceilings(ceilings, json)
         return
-    groups = (
-        [list(catalogue.rungs(n)) for n in catalogue.operations()]
-        if rung == "all"
-        else [catalogue.select(rung, file)]
-    )
+    if rung == "all":
+        races = _tour(shape, dtype, patience)
+    else:
+        races = _ladder(catalogue.select(rung, file), shape, dtype, patience, "/" in rung or file is not None, vs)
+    given = parse_tuning(tune)
+    if rung == "all":
+        _compile(races)
     rows: list[Any] = []
     pace: dict[str, dict[str, float]] = {}
     start = time.monotonic()
-    for chosen in groups:
-        contestants = list(chosen)
-        if rung != "all" and ("/" in rung or file is not None):
-            contestants += [catalogue.find(v) for v in vs or []]
-            contestants += [
-                r
-                for r in catalogue.rungs(chosen[0].operation.name)
-                if r.kind == "library" and r not in contestants
-            ]
-        given = parse_tuning(tune)
-        for name, values in lab.shapes_of(chosen[0].operation, shape or ()):
-            for kind in ("f32", "tf32", "f16", "bf16"):
-                running = [r for r in contestants if kind in r.dtypes]
-                if (dtype and kind not in dtype) or not any(r in chosen for r in running):
-                    continue
-                if limit is not None and time.monotonic() - start > limit:
-                    console.note(f"rung: out of time; {chosen[0].operation.name} {name} {kind} is left out.")
-                    continue
-                complete = chosen[0].operation.complete(values)
-                found = lab.bench(
-                    running,
-                    shape=name,
-                    values=values,
-                    dtype=kind,
-                    tunings={
-                        r.full_name: t
-                        for r in running
-                        if (t := (given if r in chosen else None) or tuned.best(r, complete, kind))
-                    },
-                    ceilings=ceilings,
-                    seconds=seconds,
-                    pace=pace.setdefault(kind, {}),
-                    patience=patience,
-                )
-                for row in found:
-                    if row.cold_us and row.tflops:
-                        pace[kind][row.rung] = 1e-12 / row.tflops
-                for row in found:
-                    results.append(lab.as_result(row))
-                rows += found
-                if not json:
-                    _print(found)
-                if output is not None:
-                    _write(output, rows, ceilings)
+    for race in races:
+        name = race.running[0].operation.name
+        if limit is not None and time.monotonic() - start > limit:
+            console.note(f"rung: out of time; {name} {race.shape} {race.dtype} is left out.")
+            continue
+        complete = race.running[0].operation.complete(race.values)
+        found = lab.bench(
+            race.running,
+            shape=race.shape,
+            values=race.values,
+            dtype=race.dtype,
+            tunings={
+                r.full_name: t
+                for r in race.running
+                if (t := (given if r in race.chosen else None) or tuned.best(r, complete, race.dtype))
+            },
+            ceilings=ceilings,
+            seconds=seconds,
+            pace=pace.setdefault(race.dtype, {}),
+            patience=race.patience,
+        )
+        for row in found:
+            if row.cold_us and row.tflops:
+                pace[race.dtype][row.rung] = 1e-12 / row.tflops
+        for row in found:
+            results.append(lab.as_result(row))
+        rows += found
+        if not json:
+            _print(found)
+        if output is not None and output.is_dir():
+            _write(output / f"bench-{name}.json", [r for r in rows if r.operation == name], ceilings)
+        elif output is not None:
+            _write(output, rows, ceilings)
     if json:
         console.print_json([lab.as_result(r) for r in rows])
     if any(r.verdict == "failed" for r in rows):
         raise typer.Exit(1)
+
+
+@dataclass(frozen=True)
+class _Race:
+    running: list[Rung]
+    chosen: list[Rung]  # those that were asked for
+    shape: str
+    values: Mapping[str, Number]
+    dtype: str
+    patience: float
+
+
+def _ladder(
+    chosen: Sequence[Rung],
+    shapes: Sequence[str] | None,
+    dtypes: Sequence[str] | None,
+    patience: float,
+    some: bool,
+    vs: Sequence[str] | None,
+) -> list[_Race]:
+    """One ladder's races; where only some of its rungs were asked for, the libraries run too."""
+    from rung import catalogue
+    from rung.lab import bench as lab
+
+    contestants = list(chosen)
+    if some:
+        contestants += [catalogue.find(v) for v in vs or []]
+        libraries = catalogue.rungs(chosen[0].operation.name)
+        contestants += [r for r in libraries if r.kind == "library" and r not in contestants]
+    races = []
+    for name, values in lab.shapes_of(chosen[0].operation, shapes or ()):
+        for kind in ("f32", "tf32", "f16", "bf16"):
+            running = [r for r in contestants if kind in r.dtypes]
+            if (not dtypes or kind in dtypes) and any(r in chosen for r in running):
+                races.append(_Race(running, list(chosen), name, values, kind, patience))
+    return races
+
+
+def _tour(shapes: Sequence[str] | None, dtypes: Sequence[str] | None, patience: float) -> list[_Race]:
+    """All ladders: the tour's races, or those at the shapes that were asked for, where a ladder has them."""
+    from rung import catalogue
+    from rung.lab import tour
+
+    races = []
+    for stop in tour.stops():
+        every = list(catalogue.rungs(stop.operation))
+        running = [r for r in every if stop.dtype in r.dtypes]
+        if running and (not shapes or stop.shape in shapes) and (not dtypes or stop.dtype in dtypes):
+            values = running[0].operation.shapes[stop.shape]
+            races.append(_Race(running, every, stop.shape, values, stop.dtype, min(patience, stop.patience)))
+    if not races:
+        raise RungError("no ladder has such a shape in such a format; `rung list` names the shapes.")
+    return races
+
+
+def _compile(races: Sequence[_Race]) -> None:
+    from rung.lab import tunings as tuned
+    from rung.lab.compile_ahead import Compilers, finish
+
+    began = time.monotonic()
+    with Compilers() as compilers:
+        waiting = [
+            compilers.submit(r.full_name, race.values, race.dtype, tuned.best(r, complete, race.dtype))
+            for race in races
+            for complete in [race.running[0].operation.complete(race.values)]
+            for r in race.running
+            if r.kind == "cuda"
+        ]
+        finish(waiting)
+    console.note(f"rung: {len(waiting)} builds of kernels were made ready in {time.monotonic() - began:.0f} s.")
 
 
 def _write(path: Path, rows: list[Any], ceilings: Any) -> None:
@@ -137,9 +195,7 @@ def _print_ceilings(ceilings: Any, json: bool) -> None:
     sheet = machine.datasheet()
     rows = [("copy, GB/s", f"{ceilings.bytes / 1e9:.0f}", f"{sheet['bytes'] / 1e9:.0f}" if sheet else "")]
     for name, rate in ceilings.flops.items():
-        rows.append(
-            (f"matmul {name}, TFLOP/s", f"{rate / 1e12:.0f}", f"{sheet[name] / 1e12:.0f}" if sheet else "")
-        )
+        rows.append((f"matmul {name}, TFLOP/s", f"{rate / 1e12:.0f}", f"{sheet[name] / 1e12:.0f}" if sheet else ""))
     if json:
         console.print_json({"bytes": ceilings.bytes, "flops": dict(ceilings.flops), "datasheet": sheet})
     else:

@@ -1,7 +1,8 @@
 """The best configuration known for a rung on a GPU, by class of shape and dtype, for bench and the model.
 
 Kept as JSON lines that are only added to, beside the results; the last line for the same question counts,
-and a tuning whose rung has changed since is not used.
+and a tuning whose rung has changed since is not used. What the user has not measured is looked up among the
+tunings that come with rung (tunings_measured.jsonl, from the GPUs that it was developed on).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from rung.expressions import Number
 from rung.kernel import Device, Rung
 from rung.lab import results
 
+MEASURED = Path(__file__).with_name("tunings_measured.jsonl")
 _read: dict[Path, tuple[tuple[int, int], dict[tuple[str, ...], dict[str, Any]]]] = {}
 
 
@@ -79,10 +81,12 @@ def best(
         if not torch.cuda.is_available():
             return None
         gpu = torch.cuda.get_device_name()
-    table = _by_question(path or default_path())
-    row = table.get((gpu, rung.full_name, shape_class(rung, values), dtype))
-    if row is None or row["digest"] != rung.digest:
+    question = (gpu, rung.full_name, shape_class(rung, values), dtype)
+    tables = [_by_question(p) for p in ((path,) if path else (default_path(), MEASURED))]
+    rows = [row for table in tables if (row := table.get(question)) and row["digest"] == rung.digest]
+    if not rows:
         return None
+    row = rows[0]
     tuning = {n: int(v) for n, v in row["tuning"].items()}
     from rung.dtypes import dtype as named
 

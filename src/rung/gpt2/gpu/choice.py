@@ -13,7 +13,7 @@ from rung.kernel import Device
 from rung.operation import Tensors
 
 # The last one keeps a row in memory: for GPUs, and vocabularies, with which it does not fit on chip.
-PREFERRED = ("groups", "candidates", "bisection", "in_memory")
+PREFERRED = ("candidates", "bisection", "groups", "in_memory")
 
 
 class Choice:

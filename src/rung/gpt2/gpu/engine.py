@@ -25,6 +25,7 @@ from rung.operation import Tensors
 AHEAD = 32  # steps that are under way before the host has seen them
 GRANULE = 64  # caches are made for multiples of so many tokens, so that sessions are found again
 FEW = 4  # up to so many sequences, weights go through the kernels for one row
+SOME = 32  # up to so many, through our own tensor-core kernels; the library's products are faster for more
 DTYPES = {"float32": "f32", "tf32": "f32", "float16": "f16", "bfloat16": "bf16", "int8": "bf16"}
 
 
@@ -101,8 +102,10 @@ class Engine:
         raise RungError("no rung of decode takes this model.")
 
     def _preferred(self, rows: int) -> tuple[str, ...]:
+        if rows > SOME:
+            return ("12", "9", "torch", "3")
         if rows > FEW:
-            return ("9", "torch", "3")
+            return ("9", "12", "torch", "3")
         return ("11", "8", "6", "3") if self.dtype == "int8" else ("10", "6", "3")
 
     def write(

@@ -20,6 +20,7 @@ needs  = [
 [tune]
 AHEAD = [0, 1, 2, 3]
 BULK = [1, 0]
+REST = [1, 0]
 FLIGHT = [48, 24, 96, 200]
 FC2_ROWS = [2, 3, 1]
 FC2_SLOTS = [2, 1, 3, 4]

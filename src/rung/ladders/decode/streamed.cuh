@@ -188,6 +188,7 @@ struct Stream
         for (int turn = 0, row = row_of(lane, 0); row < end; turn++, row += GROUPS * ROWS) {
             const int slot = turn % SLOTS, late = turn - DEPTH, count = min(ROWS, end - row);
             uint64_t* barrier = arrived + lane * SLOTS;
+            if (turn == SLOTS && REST) prefetch_rest();
             if (late >= 0) byte_barrier_wait(barrier + late % SLOTS, late / SLOTS % 2);
             if (turn >= SLOTS) byte_barrier_wait(left + lane * SLOTS + slot, (turn / SLOTS - 1) % 2);
             byte_barrier_expect(barrier + slot, count * BYTES);
@@ -199,6 +200,14 @@ struct Stream
                     bulk_copy(slot_of(lane, slot) + r * Part::COUNT, from + size_t(r) * K, BYTES, barrier + slot);
             }
         }
+    }
+
+    // The rows that the rings had no room for come into L2, but not before the kernel before has all that it needs.
+    __device__ __forceinline__ void prefetch_rest() const
+    {
+        pdl_wait();
+        const int first = row_of(0, SLOTS);
+        if (lane == 0 && first < end) prefetch(weight + size_t(first) * K, size_t(end - first) * K);
     }
 
     __device__ __forceinline__ void await(int slot, int round) const
