@@ -2,7 +2,8 @@
 
 `python benchmarks/gpu_beyond.py [SECTION ...]` writes JSON and charts under $OUT (or ./gpu_beyond). Sections: study
 (sequential C++ to CUDA, N 256 ... 8192), pipeline (streams, f32 and bf16), ring (over 2 and 4 GPUs against one), split
-(GPT-2 over 2 and 4 GPUs). With one GPU the last two say that they need more. About two minutes on one H200.
+(GPT-2 over 2 and 4 GPUs); `ring:4` means four alone. With one GPU the last two say that they need more. About two
+minutes on one H200.
 """
 
 from __future__ import annotations
@@ -78,10 +79,10 @@ def pipelined() -> Any:
     return found
 
 
-def _counts() -> list[int]:
-    counts = [n for n in (2, 4) if n <= torch.cuda.device_count()]
+def _counts(only: int | None) -> list[int]:
+    counts = [n for n in (2, 4) if n <= torch.cuda.device_count() and only in (n, None)]
     if not counts:
-        raise RungError(f"two GPUs are needed, and {torch.cuda.device_count()} is here.")
+        raise RungError(f"{only or 'two'} GPUs are needed; of what is here, {torch.cuda.device_count()} can be seen.")
     return counts
 
 
@@ -90,10 +91,10 @@ def _job(module: str, words: list[str], processes: int, file: Path, limit: float
     return json.loads(file.read_text(encoding="utf-8"))
 
 
-def ring() -> Any:
+def ring(only: int | None = None) -> Any:
     """N = 8192 ... 131072, with and without a mask, against one GPU."""
     found: dict[str, Any] = {}
-    for count in _counts():
+    for count in _counts(only):
         for mask in ([], ["--causal"]):
             name = f"ring-{count}-{'causal' if mask else 'full'}"
             sizes = ["8192", "16384", "32768", "65536", "131072"]
@@ -112,10 +113,10 @@ def ring() -> Any:
     return found
 
 
-def split() -> Any:
+def split(only: int | None = None) -> Any:
     """Random weights of GPT-2's sizes, prompts of 512 tokens."""
     found: dict[str, Any] = {}
-    for count in _counts():
+    for count in _counts(only):
         for model, kind, rows in (
             ("gpt2", "float32", 1),
             ("gpt2-xl", "bfloat16", 1),
@@ -137,12 +138,17 @@ def split() -> Any:
     return found
 
 
-SECTIONS: dict[str, Callable[[], Any]] = {"study": study, "pipeline": pipelined, "ring": ring, "split": split}
+SECTIONS: dict[str, Callable[[int | None], Any]] = {
+    "study": lambda _: study(),
+    "pipeline": lambda _: pipelined(),
+    "ring": ring,
+    "split": split,
+}
 
 
 def main() -> int:
     wanted = sys.argv[1:] or list(SECTIONS)
-    unknown = [name for name in wanted if name not in SECTIONS]
+    unknown = [name for name in wanted if name.partition(":")[0] not in SECTIONS]
     if unknown:
         print(f"there is no section {unknown[0]!r}; there are {', '.join(SECTIONS)}", file=sys.stderr)
         return 2
@@ -153,8 +159,9 @@ def main() -> int:
         print(f"== {name}", flush=True)
         begun = time.monotonic()
         try:
-            found = SECTIONS[name]()
-            (OUT / f"{name}.json").write_text(json.dumps(found, indent=1), encoding="utf-8")
+            section, _, count = name.partition(":")
+            found = SECTIONS[section](int(count) if count else None)
+            (OUT / f"{name.replace(':', '-')}.json").write_text(json.dumps(found, indent=1), encoding="utf-8")
         except Exception as error:  # the other sections go on
             failed += 1
             print(f"{name} failed: {str(error) or error!r}")
