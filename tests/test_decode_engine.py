@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from rung.errors import RungError
 from rung.gpt2.gpu.engine import Engine
@@ -101,3 +102,11 @@ def test_a_full_cache_ends_the_text(model: Model, engine: Engine) -> None:
 def test_more_stop_tokens_than_a_step_looks_for_are_refused(engine: Engine) -> None:
     with pytest.raises(RungError, match="stop tokens"):
         list(engine.write([[1]], [2], stop_tokens=range(MOST_STOPS + 1)))
+
+
+@pytest.mark.parametrize("rung", ["1", "2", "3"])
+def test_logits_of_a_text_that_no_one_would_write(model: Model, weights: Weights, rung: str) -> None:
+    given, text = prompts(model, "Once upon a time")[0], prompts(model, " xylophone dog the")[0][:3]
+    one = Engine(model.config, weights, "float32", "emulator", rung=rung)
+    wanted = model.transformer.logits(torch.tensor([[*given, *text]]))[0, -len(text) :]
+    torch.testing.assert_close(one.logits_after(given, text), wanted, rtol=1e-4, atol=1e-4)

@@ -147,8 +147,9 @@ class Engine:
         session = self.session(1, len(prompt) + len(text))
         session.begin([prompt], [1 << 30], (), Sampling(temperature=0), 0, [0])
         found = []
-        for token in text:
+        for at, token in enumerate(text, len(prompt)):
             session.tensors["tokens"].fill_(token)
+            session.tensors["history"][0, at] = token  # rungs without a cache read it there again
             session.tensors["done"].zero_()
             session.step()
             found.append(session.tensors["logits"][0].clone())

@@ -1,0 +1,68 @@
+"""What `rung bench all` times, what is compiled ahead of it, and the tunings that come with rung."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rung import catalogue
+from rung.errors import RungError
+from rung.kernel import CudaRung
+from rung.lab import results, tour, tunings
+from rung.lab.compile_ahead import Compilers, finish
+
+
+def test_the_tour_goes_to_every_ladder_at_shapes_and_in_formats_that_it_has() -> None:
+    stops = list(tour.stops())
+    assert {s.operation for s in stops} == set(catalogue.operations()) == set(tour.TOUR)
+    for stop in stops:
+        assert stop.shape in catalogue.operation(stop.operation).shapes, stop
+        assert any(stop.dtype in r.dtypes for r in catalogue.rungs(stop.operation)), stop
+    assert len(set(stops)) == len(stops)
+
+
+def test_the_tour_holds_every_rung() -> None:
+    raced = {
+        r.full_name for s in tour.stops() for r in catalogue.rungs(s.operation) if s.dtype in r.dtypes
+    }  # fmt: skip
+    assert raced == {r.full_name for n in catalogue.operations() for r in catalogue.rungs(n)}
+
+
+def test_kernels_are_compiled_in_other_processes_and_failures_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RUNG_CACHE", str(tmp_path))
+    shape = {"B": 2, "T": 8, "C": 64}
+    with Compilers(1) as compilers:
+        good = compilers.submit("layernorm/01_naive", shape, "f32", None)
+        bad = compilers.submit("layernorm/01_naive", shape, "int3", None)
+        assert finish([good, bad]) == 1
+        assert good.exception() is None
+        assert isinstance(bad.exception(), RungError)
+    assert list(tmp_path.rglob("*.cubin")), "nothing came into the cache"
+
+
+def test_tunings_that_come_with_rung_are_of_the_rungs_as_they_are() -> None:
+    rows = list(results.read(tunings.MEASURED))
+    assert rows
+    for row in rows:
+        rung = catalogue.find(row["rung"])
+        assert rung.digest == row["digest"], f"{row['rung']} has changed since it was tuned"
+        assert all(value in rung.tune[name] for name, value in row["tuning"].items())
+        assert row["class"] == tunings.shape_class(rung, row["values"])
+
+
+def test_a_users_tuning_comes_before_one_that_came_with_rung(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RUNG_TUNINGS", str(tmp_path / "tunings.jsonl"))
+    row = next(r for r in results.read(tunings.MEASURED) if r["rung"].startswith("layernorm/"))
+    rung = catalogue.find(row["rung"])
+    assert isinstance(rung, CudaRung)
+
+    def known() -> dict[str, int] | None:
+        return tunings.best(rung, row["values"], row["dtype"], row["machine"]["gpu"], device="emulator")
+
+    assert known() == row["tuning"]
+    own = {**row, "tuning": {**row["tuning"], "BLOCK": 96}}
+    tunings.record(rung, own, None)
+    assert known() == own["tuning"]
