@@ -238,3 +238,12 @@ def test_on_a_gpu_every_study_comes_to_a_conclusion(name: str) -> None:
 
     found = studies.run(name, Gpu(quick=True))
     assert found.drawable and found.rows and "could be" not in found.finding
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_a_load_from_memory_is_not_one_from_the_l2() -> None:
+    from rung.lab.studies.common import Gpu
+
+    found = studies.run("memory-latency", Gpu(quick=True))
+    ns = {str(where): float(str(value)) for where, _, value, *_ in found.rows}
+    assert ns["L1"] < 0.5 * ns["L2"] and ns["L2"] < 0.6 * ns["global memory"], ns

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -64,18 +64,24 @@ def run(lab: Lab) -> Found:
         module.prepare(kernel, ONE)
     l2 = torch.cuda.get_device_properties(torch.cuda.current_device()).L2_cache_size
     shared = _seconds(module, "chase_shared", chain(4096, 1, "cuda"), 4096, 40_000)
+    elsewhere = torch.empty(4 * l2, dtype=torch.uint8, device="cuda")
     exponents = range(12, 31, 3) if lab.quick else range(12, 31)
     found = {}
     for size in (1 << e for e in exponents):
         way = chain(size // LINE, LINE // 4, "cuda")
-        warm = len(way.order) if size <= 2 * l2 else 0
-        found[size] = _seconds(module, "chase_global", way, warm, 20_000)
+        far = size > 2 * l2
+        # A walk through a part of a large array would find it in the L2 at the next launch.
+        found[size] = _seconds(
+            module, "chase_global", way, 0 if far else len(way.order), 20_000, elsewhere.zero_ if far else None
+        )
         del way
         torch.cuda.empty_cache()
     return report(shared * 1e9, {s: t * 1e9 for s, t in found.items()}, l2, _clock())
 
 
-def _seconds(module: Module, kernel: str, way: Chain, first: int, steps: int) -> float:
+def _seconds(
+    module: Module, kernel: str, way: Chain, first: int, steps: int, evict: Callable[[], object] | None = None
+) -> float:
     """Seconds a step: the difference of a long and a short walk, so that launch and warm-up cancel."""
     from rung.lab import timing
 
@@ -85,7 +91,12 @@ def _seconds(module: Module, kernel: str, way: Chain, first: int, steps: int) ->
         last = torch.zeros(1, dtype=torch.int32, device="cuda")
         arguments = [("pointer", way.next), ("pointer", last), ("i32", first), ("i32", count)]
         call = module.bind(kernel, ONE, arguments)
-        return min(timing.seconds(call) for _ in range(3))
+        times = []
+        for _ in range(3):
+            if evict is not None:
+                evict()
+            times.append(timing.seconds(call))
+        return min(times)
 
     short = steps // 5
     return (took(steps) - took(short)) / (steps - short)
