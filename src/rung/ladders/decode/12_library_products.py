@@ -27,7 +27,12 @@ EXPECT = (
     "some 850 us a step against 1843 us for rung 9. At 64 sequences attention gains most by having all blocks there "
     "at once, 768 in one wave: 11 us a layer instead of 14.2, and a step of about 500 us instead of 642 us."
 )
-FOUND = ""
+FOUND = (
+    "On an H200, gpt2 in bf16, context about 200, against rung 9: 1839 -> 1011 us a step at 256 sequences (986 with "
+    "two warps on a head's keys), 630 -> 561 us at 64, but 309 -> 447 us at 8, where 9 goes on serving. Whole texts of "
+    "128 + 128 tokens: 237,658 tokens/s at 256 (transformers static + compile 104,700), 110,555 at 64 (39,710). The "
+    "850 us that were expected at 256 were missed by 160: so many kernels that cannot start early, one behind another."
+)
 PROVENANCE = "ours, over cuBLAS; products by the library are what any framework does"
 DTYPES = ("bf16", "f16")
 NEEDS = (
