@@ -17,7 +17,7 @@ from typing import Any
 
 from rung import catalogue
 from rung.errors import RungError
-from rung.lab import charts, climb, figures, results
+from rung.lab import beyond_tables, charts, climb, figures, results
 from rung.lab.figures import Figure, Figures, Ladder
 from rung.lab.text_table import aligned
 
@@ -50,6 +50,12 @@ def generated(root: Path = ROOT) -> dict[Path, str]:
     for name, picture in pictures.items():
         for scheme in charts.SCHEMES:
             files[_picture(root, name, scheme)] = charts.standalone(picture, scheme)
+    page = root / "docs" / "beyond.md"
+    if page.is_file():
+        files[page] = fill(page.read_text(encoding="utf-8"), beyond_tables.makers(root))
+        for name, picture in beyond_tables.pictures(root).items():
+            for scheme in charts.SCHEMES:
+                files[root / "docs" / "pictures" / f"{name}-{scheme}.svg"] = charts.standalone(picture, scheme)
     readme = root / "README.md"
     if readme.is_file():
         makers: dict[str, Callable[[], str]] = {
