@@ -22,6 +22,9 @@ class _Block:
     tail: torch.Tensor
 
 
+STRICTEST = 32  # the alignment that the most demanding rung asks for: fragments straight from memory
+
+
 @dataclass
 class GuardedStorage:
     """Hands out tensors whose neighbourhood is watched.
@@ -43,7 +46,7 @@ class GuardedStorage:
         return self._carve(name, wide, math.prod(wide) * dtype.itemsize, dtype)[..., : shape[-1]]
 
     def _carve(self, name: str, shape: tuple[int, ...], size: int, dtype: torch.dtype) -> torch.Tensor:
-        room = -(-size // 16) * 16  # what lies between the data and a 16-byte boundary is watched as well
+        room = -(-size // STRICTEST) * STRICTEST  # what lies between the data and that boundary is watched as well
         if self.device == "cuda":
             raw = torch.empty(BAND + room + BAND, dtype=torch.uint8, device="cuda")
         else:
