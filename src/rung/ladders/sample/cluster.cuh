@@ -1,0 +1,73 @@
+// A cluster of blocks (sm_90 and later): who one is in it, its barrier, its other blocks' shared memory; sums of 64 bits.
+#pragma once
+#include "rung.cuh"
+
+#if defined(RUNG_EMULATOR)
+#include <cooperative_groups.h>
+#endif
+
+namespace cluster {
+
+typedef unsigned long long uint64;  // as shuffles and atomics name it
+
+__device__ __forceinline__ int rank()
+{
+#if defined(RUNG_EMULATOR)
+    return int(cooperative_groups::this_cluster().block_rank());
+#elif __CUDA_ARCH__ >= 900
+    uint32_t rank;
+    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    return int(rank);
+#else
+    return 0;
+#endif
+}
+
+// What any thread wrote before it, to its own block's shared memory or another's, all threads may read after it.
+__device__ __forceinline__ void sync()
+{
+#if defined(RUNG_EMULATOR)
+    cooperative_groups::this_cluster().sync();
+#elif __CUDA_ARCH__ >= 900
+    asm volatile("barrier.cluster.arrive.release;\n\tbarrier.cluster.wait.acquire;" ::: "memory");
+#endif
+}
+
+// The same variable of block `rank`.
+template <class T>
+__device__ __forceinline__ T* of(T* shared, int rank)
+{
+#if defined(RUNG_EMULATOR)
+    return cooperative_groups::this_cluster().map_shared_rank(shared, rank);
+#elif __CUDA_ARCH__ >= 900
+    uint64_t there;
+    asm("mapa.u64 %0, %1, %2;" : "=l"(there) : "l"(reinterpret_cast<uint64_t>(shared)), "r"(rank));
+    return reinterpret_cast<T*>(there);
+#else
+    return shared;
+#endif
+}
+
+// A warp that agrees on x writes it to every block.
+template <int BLOCKS, class T>
+__device__ __forceinline__ void tell(T* shared, T x)
+{
+    if (lane_id() < BLOCKS) *of(shared, lane_id()) = x;
+}
+
+__device__ __forceinline__ uint64 warp_total(uint64 x)
+{
+    for (int offset = WARP_SIZE / 2; offset > 0; offset /= 2) x += __shfl_xor_sync(ALL_LANES, x, offset);
+    return x;
+}
+
+__device__ __forceinline__ uint64 warp_upto(uint64 x)
+{
+    for (int offset = 1; offset < WARP_SIZE; offset *= 2) {
+        const uint64 left = __shfl_up_sync(ALL_LANES, x, offset);
+        if (lane_id() >= offset) x += left;
+    }
+    return x;
+}
+
+}  // namespace cluster
