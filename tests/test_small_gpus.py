@@ -54,7 +54,7 @@ def test_a_gpu_that_is_in_no_table_is_left_to_its_driver(monkeypatch: pytest.Mon
     assert refusal("sample/02", {"B": 1, "V": VOCABULARY}) is None
 
 
-@pytest.mark.parametrize(("capability", "served"), [((7, 5), "03"), ((8, 6), "03"), ((8, 9), "03"), ((9, 0), "02")])
+@pytest.mark.parametrize(("capability", "served"), [((7, 5), "03"), ((8, 6), "03"), ((8, 9), "03"), ((9, 0), "05")])
 def test_tokens_are_sampled_by_a_rung_that_fits(
     monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], served: str
 ) -> None:

@@ -67,8 +67,9 @@ def bench(
     rows: list[Any] = []
     pace: dict[str, dict[str, float]] = {}
     start = time.monotonic()
+    took: dict[str, float] = {}
     for race in races:
-        name = race.running[0].operation.name
+        name, began = race.running[0].operation.name, time.monotonic()
         if limit is not None and time.monotonic() - start > limit:
             console.note(f"rung: out of time; {name} {race.shape} {race.dtype} is left out.")
             continue
@@ -94,12 +95,16 @@ def bench(
         for row in found:
             results.append(lab.as_result(row))
         rows += found
+        took[name] = took.get(name, 0.0) + time.monotonic() - began
         if not json:
             _print(found)
         if output is not None and output.is_dir():
             _write(output / f"bench-{name}.json", [r for r in rows if r.operation == name], ceilings)
         elif output is not None:
             _write(output, rows, ceilings)
+    if rung == "all":
+        each = ", ".join(f"{name} {seconds:.0f}" for name, seconds in took.items())
+        console.note(f"rung: {len(rows)} rows in {time.monotonic() - start:.0f} s ({each}).")
     if json:
         console.print_json([lab.as_result(r) for r in rows])
     if any(r.verdict == "failed" for r in rows):

@@ -188,8 +188,9 @@ class Climber:
         row.of_bandwidth = row.tokens_per_second * read / self.result.bandwidth
 
     def _gate(self, way: _Way, row: Row) -> None:
-        ours = way.logits(self.text[: len(self.prompt) + COMPARED]).double().log_softmax(-1)
-        truth = self.truth[-len(ours) :]
+        first, logits = way.logits(self.text[: len(self.prompt) + COMPARED])
+        ours = logits.double().log_softmax(-1)
+        truth = self.truth[first : first + len(ours)]
         row.divergence = float((truth.exp() * (truth - ours)).sum(-1).mean())
         row.likeliest = float((truth.argmax(-1) == ours.argmax(-1)).double().mean())
         if not row.divergence <= DIVERGENCE[row.dtype]:
@@ -227,8 +228,8 @@ class _Way(ABC):
     slow = False
 
     @abstractmethod
-    def logits(self, text: Sequence[int]) -> torch.Tensor:
-        """What follows each token of the text."""
+    def logits(self, text: Sequence[int]) -> tuple[int, torch.Tensor]:
+        """A place in the text, and what follows the token there and those behind it."""
 
     @abstractmethod
     def write(self, count: int) -> Iterator[int]:
@@ -244,8 +245,8 @@ class _Planned(_Way):
         self.model = Transformer(climber.config, converted(climber.weights, plan), plan)
         self.slow = step.plan != "torch"
 
-    def logits(self, text: Sequence[int]) -> torch.Tensor:
-        return self.model.logits(torch.tensor([list(text)]))[0]
+    def logits(self, text: Sequence[int]) -> tuple[int, torch.Tensor]:
+        return 0, self.model.logits(torch.tensor([list(text)]))[0]
 
     def write(self, count: int) -> Iterator[int]:
         options = Options(sampling=GREEDY, max_new_tokens=count)
@@ -266,10 +267,10 @@ class _Decoded(_Way):
         )  # fmt: skip
         self.engine.reserve = len(climber.prompt) + climber.result.new_tokens  # one session for all
 
-    def logits(self, text: Sequence[int]) -> torch.Tensor:
+    def logits(self, text: Sequence[int]) -> tuple[int, torch.Tensor]:
         start = len(self.climber.prompt)
         end = min(len(text), start + 6) if self.slow else len(text)
-        return self.engine.logits_after(text[:start], text[start:end])
+        return start, self.engine.logits_after(text[:start], text[start:end])
 
     def write(self, count: int) -> Iterator[int]:
         for step in self.engine.write([self.climber.prompt], [count]):

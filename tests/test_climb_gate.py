@@ -1,0 +1,36 @@
+"""The climb's gate: numbers are held against the reference's at the same places of the text."""
+
+from __future__ import annotations
+
+import pytest
+
+from rung.gpt2.load import INNER, load
+from rung.gpt2.weights import Linear, read_weights
+from rung.lab.generation import DIVERGENCE, Climber, Row, Step
+
+
+@pytest.fixture(scope="module")
+def climber() -> Climber:
+    model = load("inner", dtype="float32")
+    weights = read_weights(INNER, model.config, lambda w: Linear(w.float().contiguous()), lambda v: v.float())
+    prompt = list(model.tokenizer.encode("Once upon a time there was a"))
+    return Climber("inner", model.config, weights, prompt, 3, device="emulator")
+
+
+@pytest.mark.parametrize("rung", ["01_recompute", "03_appended"])
+def test_a_slow_rung_is_compared_where_it_was_asked(climber: Climber, rung: str) -> None:
+    from rung.lab import generation
+
+    way = generation._Decoded(climber, Step(rung, "", "float32", rung=rung))
+    first, logits = way.logits(climber.text)
+    ours, truth = logits.double().log_softmax(-1), climber.truth[first : first + len(logits)]
+    assert len(ours) == len(truth) > 1
+    assert float((truth.exp() * (truth - ours)).sum(-1).mean()) < DIVERGENCE["float32"]
+
+
+def test_the_gate_lets_a_right_rung_by(climber: Climber) -> None:
+    row = Row("01_recompute", "", "float32")
+    from rung.lab import generation
+
+    climber._gate(generation._Decoded(climber, Step("01", "", "float32", rung="01_recompute")), row)
+    assert (row.verdict, row.reason) == ("ok", "") and row.identical == 3
