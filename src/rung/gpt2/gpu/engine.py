@@ -25,6 +25,7 @@ from rung.operation import Tensors
 AHEAD = 32  # steps that are under way before the host has seen them
 GRANULE = 64  # caches are made for multiples of so many tokens, so that sessions are found again
 FEW = 4  # up to so many sequences, weights go through the kernels for one row
+WIDE = 1280  # channels from which weights, not latencies, take most of a step
 SOME = 32  # up to so many, through our own tensor-core kernels; the library's products are faster for more
 DTYPES = {"float32": "f32", "tf32": "f32", "float16": "f16", "bfloat16": "bf16", "int8": "bf16"}
 
@@ -95,18 +96,23 @@ class Engine:
         if self._rung is not None:
             return catalogue.find(f"decode/{self._rung}")
         complete = catalogue.operation("decode").complete(values)
-        for name in self._preferred(int(complete["B"])):
+        for name in self._preferred(complete):
             rung = catalogue.find(f"decode/{name}")
             if rung.refusal(complete, self.real, device=self.device) is None:
                 return rung
         raise RungError("no rung of decode takes this model.")
 
-    def _preferred(self, rows: int) -> tuple[str, ...]:
-        if rows > SOME:
+    def _preferred(self, values: Mapping[str, Number]) -> tuple[str, ...]:
+        if values["B"] > SOME:
             return ("12", "9", "torch", "3")
-        if rows > FEW:
+        if values["B"] > FEW:
             return ("9", "12", "torch", "3")
-        return ("11", "8", "6", "3") if self.dtype == "int8" else ("10", "6", "3")
+        if self.dtype == "int8":
+            return ("11", "8", "6", "3")
+        # The streamed rung has much to set. Where nobody has, it gains for wide models only.
+        streamed = catalogue.find("decode/10")
+        tuned = self.device == "cuda" and tunings.best(streamed, values, self.real.name, device=self.device)
+        return ("10", "6", "3") if tuned or values["C"] >= WIDE else ("6", "10", "3")
 
     def write(
         self,
