@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 import torch
 
@@ -55,3 +57,18 @@ def test_a_second_text_is_not_touched_by_the_first(model: Model, weights: Weight
         if step == 5:
             break
     assert [s[0] for s in engine.write(ids[1:], [50])] == cpu_text(model, ids[1], 50, temperature=0)
+
+
+def test_a_length_not_met_before_costs_the_torch_plan_no_plan_of_cudnns() -> None:
+    model = load("inner", device="cuda", plan="torch", dtype="bfloat16")
+    ids = list(model.tokenizer.encode("Once upon a time"))
+
+    def seconds(count: int) -> float:
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        model.generate([ids], max_new_tokens=count, stop_tokens=(), temperature=0)
+        return time.perf_counter() - began
+
+    seconds(8)  # libraries are loaded
+    first = seconds(64)
+    assert seconds(64) > 0.4 * first  # the same lengths again: were the first ones so much slower?

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from rung.gpt2 import quantize
 from rung.gpt2.cache import Cache
@@ -78,8 +80,18 @@ class TorchPlan(Plan):
         if T == 1 and self.window is not None and len(set(past)) == 1:
             k, v = k[:, :, -self.window :], v[:, :, -self.window :]
         mask, causal = self._mask(past, T)
-        y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal, scale=scale)
+        with self._no_plans_by_shape():
+            y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal, scale=scale)
         return y.transpose(1, 2).reshape(B, T, width // 3)
+
+    def _no_plans_by_shape(self) -> AbstractContextManager[None]:
+        """On a GPU cuDNN would make a plan for each length it meets: one a token."""
+        if self.device.type != "cuda":
+            return nullcontext()
+        made: AbstractContextManager[None] = sdpa_kernel(
+            [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+        )
+        return made
 
     @staticmethod
     def _heads(qkv: torch.Tensor, NH: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

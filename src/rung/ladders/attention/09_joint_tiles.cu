@@ -1,7 +1,7 @@
 /*---
 idea   = "A register tile inside the shared-memory tile: a thread has eight outputs of one column, and what it reads of K or V serves all eight."
 expect = "The products become bound by arithmetic and shared memory in equal parts: two to three times faster than tiles alone."
-found  = "1.97 -> 1.07 ms (1.85x) at b8t1024 in f32 on an H200, a little under the two to three times expected; but 0.90x (warm) for one head of 256 or 1024, where blocks of 128 threads in place of 1024 presumably leave too few under way."
+found  = "1.96 -> 1.06 ms (1.85x) at b8t1024 in f32 on an H200 (1.83x in bf16), a little under the two to three times expected; 1.04x at b4t64 (0.96x in bf16). For one head 0.79x at 256 and 0.86x at 1024, where blocks of 128 threads in place of 1024 presumably leave too few under way, then 1.51x at 8192."
 provenance = "ECE 408 GPT-2 report, milestone 2: joint shared-memory and register tiling, 32x32 tiles, coarsening 8, a 2-D block."
 dtypes = ["f32", "f16", "bf16"]
 

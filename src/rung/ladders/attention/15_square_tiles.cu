@@ -1,7 +1,7 @@
 /*---
 idea   = "Tiles of 32 x 32 for a block of 32 x 32 threads: one score a thread, and no thread idles at a tile's ragged edge."
 expect = "Twice the threads hide more latency, and the remainders of 48 / 32 are gone: a few per cent."
-found  = "Depends: 4.81 -> 5.03 ms (0.96x) at b8t1024 in f32 on an H200, slower, but 1.47x for one head of 256 and 1.17x at b4t64. The study: 21.0 -> 19.7 s, 1.07x."
+found  = "Depends: 4.81 -> 5.02 ms (0.96x) at b8t1024 in f32 on an H200, slower, but 1.19x at b4t64 and 1.49x to 1.67x for one head of 256 to 8192, where few blocks are under way and more threads in each help. The study: 21.0 -> 19.7 s, 1.07x."
 provenance = "fp32 flash attention case study, version 3: blockDim (32, 32), B_c = B_r = 32; 21.0 -> 19.7 s."
 dtypes = ["f32"]
 

@@ -1,7 +1,7 @@
 /*---
 idea   = "float4 wherever numbers lie side by side: tiles in, dot products, results out. K's padding grows to 16 bytes to keep its rows aligned."
 expect = "A quarter of the load instructions, but the same bytes: little, unless the issue of loads was the limit."
-found  = "1.75 -> 1.73 ms (1.01x) at b8t1024 in f32 on an H200, a tie for one head of 512 or 1024: next to nothing, as expected. The study, 17.3 -> 17.2 s, calls it negligible too."
+found  = "1.74 -> 1.72 ms (1.01x) at b8t1024 in f32 on an H200, 1.02x at b4t64, a tie for one head from 1024 to 8192: next to nothing, as expected. The study, 17.3 -> 17.2 s, calls it negligible too."
 provenance = "fp32 flash attention case study, version 7: 17.3 -> 17.2 s, 'negligible'."
 dtypes = ["f32"]
 needs  = "HS % 4 == 0"

@@ -1,7 +1,7 @@
 /*---
 idea   = "Two rows as well: four values of S and O a thread, and tiles of 64 x 32."
 expect = "Four multiplications for four numbers read, after two for three: the first gain that comes from reading shared memory less."
-found  = "1.37 -> 0.982 ms (1.40x) at b8t1024 in f32 on an H200; one head of 1024 loses by it (135 -> 156 us (0.87x)), since taller tiles leave fewer blocks. The study: 15.4 -> 14.9 s, 1.03x."
+found  = "1.37 ms -> 977 us (1.40x) at b8t1024 in f32 on an H200; but 13.9 -> 15.7 us (0.89x) at b4t64, and 0.83x to 0.85x for one head up to 4096, since taller tiles leave fewer blocks; 1.13x for one of 8192. The study: 15.4 -> 14.9 s, 1.03x."
 provenance = "fp32 flash attention case study, version 10: blockDim (16, 32), tiles B_r = 64, B_c = 32, register tile (2, 2); 15.4 -> 14.9 s, ahead of torch's naive attention."
 dtypes = ["f32"]
 needs  = "HS % 4 == 0"

@@ -1,7 +1,7 @@
 /*---
 idea   = "Strides as arguments: q, k and v are read where the QKV projection left them, and the copying kernel goes."
 expect = "The kernel itself is as fast as before; saved are the 6 B T C numbers that the copies moved, which counts most at small T."
-found  = "982 -> 919 us (1.07x) at b8t1024 in f32 on an H200 and 15.6 -> 13.9 us (1.12x) at b4t64, where the copies count most, as expected; the study: 14.9 -> 14.7 s, 1.01x."
+found  = "977 -> 920 us (1.06x) at b8t1024 in f32 on an H200 and 15.7 -> 13.9 us (1.13x) at b4t64, where the copies count most, as expected; 1.04x for one head of 512, nothing for long ones (0.99x at 4096, a tie at 8192). The study: 14.9 -> 14.7 s, 1.01x."
 provenance = "fp32 flash attention case study, version 11: 14.9 -> 14.7 s."
 dtypes = ["f32"]
 needs  = ["HS % 4 == 0", "q_stride_T % 4 == 0"]

@@ -6,8 +6,8 @@ import triton.language as tl
 
 EXPECT = "Level with the vector rungs: the access pattern is the same, and nothing else matters here."
 FOUND = (
-    "Level, as expected, and the fastest in f32: 15.1 us at b8t1024 on an H200 against 15.4 us of rung 4,"
-    " 83 % of the copy rate; 9.46 us against 9.43 us of rung 3 in bf16."
+    "Level, as expected, and the fastest in f32: 15.2 us at b8t1024 on an H200 against 15.3 us of rung 4, 83 % of "
+    "the copy rate and 2.27x torch's speed, 2.32x at b4t64; 9.29 us against 9.25 us of rung 3 in bf16."
 )
 PROVENANCE = "Our own."
 DTYPES = ["f32", "f16", "bf16"]
@@ -38,6 +38,4 @@ def run(
     start: int,
     num_warps: int,
 ) -> None:
-    _embedding[(B * T,)](
-        tokens, wte, wpe, out, T, C, start, BLOCK=triton.next_power_of_2(C), num_warps=num_warps
-    )
+    _embedding[(B * T,)](tokens, wte, wpe, out, T, C, start, BLOCK=triton.next_power_of_2(C), num_warps=num_warps)

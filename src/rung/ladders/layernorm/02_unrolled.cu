@@ -2,7 +2,7 @@
 idea   = "The same loops, unrolled UNROLL times: fewer branches, and the loads of several iterations can be issued before the first addition."
 expect = "More registers, a few percent less time: the branches were not what the warps waited for. The third loop cannot hoist its loads above its stores, since out might be x."
 provenance = "ECE 408 milestone 3, Loop unrolling (layernorm 7.28 -> 7.23 ms on an A40 with 60 % fewer branches)."
-found  = "Nothing: 586 -> 586 us (1.00x) at b8t1024 in f32 on an H200, and a tie at every other shape and format too. Even the few percent expected were too many; the report had 1.01x on an A40."
+found  = "Nothing: 583 -> 585 us (1.00x) at b8t1024 in f32 on an H200, and a tie at every other shape and format too. Even the few percent expected were too many; the report had 1.01x on an A40."
 dtypes = ["f32", "f16", "bf16"]
 [tune]
 UNROLL = [8, 1, 2, 4, 16, 32]

@@ -2,7 +2,7 @@
 idea   = "Maximum and sum in a single pass: when a larger score turns up, the sum so far is scaled down by exp(m - m_new)."
 expect = "Two reads of the row instead of three: a third off for rows that the caches do not hold. In return a chain of dependent steps and an exponential for each score."
 provenance = "Milakov and Gimelshein, Online normalizer calculation for softmax (2018), as shown in the GPU lecture, part 3."
-found  = "Not a third: 189 -> 197 us (0.96x) at b8t1024 in f32 on an H200, slower; 1.09x in bf16 and 1.14x over the vocabulary. A row of 1024 presumably stays in a cache for its second read, so that little is saved for the longer chain."
+found  = "Not a third: 186 -> 195 us (0.95x) at b8t1024 in f32 on an H200, slower; 1.09x in bf16 and 1.14x over the vocabulary. A row of 1024 presumably stays in a cache for its second read, so that little is saved for the longer chain."
 dtypes = ["f32", "f16", "bf16"]
 needs  = "BLOCK % 32 == 0"
 [tune]
