@@ -38,4 +38,6 @@ def run(
     start: int,
     num_warps: int,
 ) -> None:
-    _embedding[(B * T,)](tokens, wte, wpe, out, T, C, start, BLOCK=triton.next_power_of_2(C), num_warps=num_warps)
+    _embedding[(B * T,)](
+        tokens, wte, wpe, out, T, C, start, BLOCK=triton.next_power_of_2(C), num_warps=num_warps
+    )
