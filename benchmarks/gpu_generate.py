@@ -453,8 +453,8 @@ class Bench:
         engine = self.engine("gpt2", "bfloat16")
         for label, how in (
             ("greedy", Sampling(temperature=0)),
-            ("temperature", Sampling(temperature=0.8)),
-            ("top-k 50", Sampling(temperature=0.8, top_k=50)),
+            ("temperature", Sampling(temperature=0.8, top_p=1.0)),
+            ("top-k 50", Sampling(temperature=0.8, top_k=50, top_p=1.0)),
             ("top-p 0.95", Sampling(temperature=0.8, top_p=0.95)),
             ("all", Sampling(0.8, 50, 0.95, 0.01, 1.1, 0.1, 0.1)),
         ):

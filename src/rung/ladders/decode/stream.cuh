@@ -1,0 +1,391 @@
+// Rows of weights that stream through shared memory, so that they can be under way long before a register is free for
+// them, and the norm before their product. With BULK one more warp has the copy engine bring rows, never more than FLIGHT
+// KB of them under way: what waits in the memory's queues delays everybody's loads. Without, or on a GPU without such an
+// engine, every lane copies the pieces that it will need itself.
+#pragma once
+#include "decode.cuh"
+
+namespace decode {
+
+#if !defined(RUNG_EMULATOR) && __CUDA_ARCH__ >= 900
+constexpr bool ENGINE = BULK;
+#else
+constexpr bool ENGINE = false;
+#endif
+
+template <class W>
+struct Matrix
+{
+    const W* weight;
+    const float* scale;  // one for each row, or null
+
+    __device__ __forceinline__ float row_scale(int row) const { return scale ? __ldg(scale + row) : 1.0f; }
+};
+
+// Whatever stands before this call needs nothing that the kernel before wrote. With `early`, the kernel after this one
+// may start even before this one's input is there: it too asks for its weights and waits.
+__device__ __forceinline__ void wait_for_input(bool early)
+{
+    if (early) pdl_launch_dependents();
+    pdl_wait();
+    if (!early) pdl_launch_dependents();
+}
+
+// So many weights into L2; one thread asks.
+template <class W>
+__device__ __forceinline__ void prefetch(const W* from, size_t count)
+{
+#if !defined(RUNG_EMULATOR) && __CUDA_ARCH__ >= 900
+    const unsigned bytes = unsigned(count * sizeof(W) / 16 * 16);
+    if (bytes > 0)
+        asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
+#endif
+}
+
+// This block's share of a matrix, for a kernel that has not begun yet.
+template <class W>
+__device__ __forceinline__ void prefetch_share(const W* matrix, size_t count)
+{
+    constexpr size_t EACH = 16 / sizeof(W);
+    const size_t blocks = size_t(gridDim.x) * gridDim.y * gridDim.z;
+    const size_t block = (size_t(blockIdx.z) * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x;
+    const size_t pieces = count / EACH, first = pieces * block / blocks, last = pieces * (block + 1) / blocks;
+    prefetch(matrix + first * EACH, (last - first) * EACH);
+}
+
+// Sums of ROWS numbers over a warp, in as few shuffles as possible: row r ends up in the lanes from r * SPAN.
+template <int ROWS>
+struct Together
+{
+    static constexpr int PADDED = ROWS <= 1 ? 1 : ROWS <= 2 ? 2 : 4;
+    static constexpr int SPAN = WARP_SIZE / PADDED;
+    static_assert(ROWS <= 4, "at most four rows at once");
+
+    static __device__ __forceinline__ float sum(const float (&own)[ROWS], int lane)
+    {
+        float v[4] = {};
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) v[r] = own[r];
+        if (PADDED == 4) {
+            const bool upper = lane & 16;
+            const float a = upper ? v[2] : v[0], b = upper ? v[3] : v[1];
+            const float c = upper ? v[0] : v[2], d = upper ? v[1] : v[3];
+            v[0] = a + __shfl_xor_sync(ALL_LANES, c, 16);
+            v[1] = b + __shfl_xor_sync(ALL_LANES, d, 16);
+        }
+        if (PADDED >= 2) {
+            const bool upper = lane & SPAN;
+            const float keep = upper ? v[1] : v[0], give = upper ? v[0] : v[1];
+            v[0] = keep + __shfl_xor_sync(ALL_LANES, give, SPAN);
+        }
+#pragma unroll
+        for (int offset = SPAN / 2; offset > 0; offset /= 2) v[0] += __shfl_xor_sync(ALL_LANES, v[0], offset);
+        return v[0];
+    }
+};
+
+// Bias and scale of the block's rows, fetched while the kernel's input is still being made: asked for at the end, each
+// would cost a trip to memory.
+template <int THREADS>
+struct Ends
+{
+    float2* kept;  // (bias, scale) of each row of the block
+
+    template <class W>
+    __device__ __forceinline__ void fetch(Matrix<W> matrix, const Real* bias, int first, int rows)
+    {
+        for (int i = threadIdx.x; i < rows; i += THREADS)
+            kept[i] = make_float2(bias ? to_float(bias[first + i]) : 0.0f, matrix.row_scale(first + i));
+    }
+
+    __device__ __forceinline__ float apply(int row, float sum) const { return sum * kept[row].y + kept[row].x; }
+};
+
+// For the threads that compute; the copying warp goes its own way.
+template <int THREADS>
+__device__ __forceinline__ void sync_computing()
+{
+#if !defined(RUNG_EMULATOR) && __CUDA_ARCH__ >= 900
+    if (ENGINE) {
+        sync_first<THREADS>();
+        return;
+    }
+#endif
+    __syncthreads();
+}
+
+// A block's rows of a matrix with K columns, dealt to its warps in groups of ROWS; SPLIT neighbouring warps share a row.
+// Each warp has a ring of SLOTS such groups.
+template <class W, int K, int SPLIT, int ROWS, int SLOTS, int THREADS>
+struct Stream
+{
+    static constexpr int PART = K / SPLIT, WARPS = THREADS / 32, GROUPS = WARPS / SPLIT;
+    using Part = Row<W, PART>;
+    using At = Spread<W, PART>;
+    static constexpr int SLOT = ROWS * Part::COUNT;  // in pieces of 16 bytes
+
+    const W* weight;
+    uint4* ring;               // of the whole block
+    uint64_t *arrived, *left;  // a barrier for each slot of each warp
+    int begin, end, next, lane, warp;
+
+    // False for the threads whose work is done: those of the copying warp, which at last does what `after` says. Without an
+    // engine that warp only goes to the block's `meetings`.
+    template <class After>
+    __device__ __forceinline__ bool start(const W* matrix, int rows, uint4* shared, int meetings, After after)
+    {
+        __shared__ uint64_t barriers[2 * WARPS * SLOTS];
+        const int share = ceil_div(rows, int(gridDim.x));
+        lane = lane_id(), warp = warp_id(), arrived = barriers, left = barriers + WARPS * SLOTS;
+        begin = min(int(blockIdx.x) * share, rows), end = min(begin + share, rows);
+        weight = matrix, ring = shared;
+        if (ENGINE) {
+            const bool copying = warp == WARPS;
+            if (copying) set_up();
+            __syncthreads();
+            if (!copying) return true;
+            copy();
+            if (lane == 0) after();
+            return false;
+        }
+        if (warp == WARPS) {
+            for (int i = 0; i < meetings; i++) __syncthreads();
+            return false;
+        }
+        next = row_of(warp, 0);
+#pragma unroll
+        for (int slot = 0; slot < SLOTS; slot++) request(slot);
+        return true;
+    }
+
+    __device__ __forceinline__ int row_of(int w, int turn) const { return begin + (turn * GROUPS + w / SPLIT) * ROWS; }
+    __device__ __forceinline__ uint4* slot_of(int w, int slot) const { return ring + (w * SLOTS + slot) * SLOT; }
+
+    // The vectors lie behind the ring, and the ends of the rows behind those.
+    static __device__ __forceinline__ float4* behind(uint4* shared)
+    {
+        return reinterpret_cast<float4*>(shared + WARPS * SLOTS * SLOT);
+    }
+    static __device__ __forceinline__ Ends<THREADS> ends(uint4* shared)
+    {
+        return {reinterpret_cast<float2*>(behind(shared) + B * SPLIT * At::FLOAT4S)};
+    }
+
+#if !defined(RUNG_EMULATOR) && __CUDA_ARCH__ >= 900
+    __device__ __forceinline__ void set_up() const
+    {
+        for (int i = lane; i < 2 * WARPS * SLOTS; i += WARP_SIZE) byte_barrier_init(arrived + i);
+    }
+
+    // All rows of the block, in the order in which they will be used: a lane for each of the computing warps.
+    __device__ __forceinline__ void copy() const
+    {
+        constexpr unsigned BYTES = PART * sizeof(W);
+        constexpr int TURN = WARPS * ROWS * BYTES, WANTED = (FLIGHT * 1024 + TURN / 2) / TURN;
+        constexpr int DEPTH = WANTED < 1 ? 1 : WANTED < SLOTS ? WANTED : SLOTS;  // of a ring's slots, under way
+        static_assert(WARPS <= WARP_SIZE, "one lane of the copying warp for each computing warp");
+        if (lane >= WARPS) return;
+        for (int turn = 0, row = row_of(lane, 0); row < end; turn++, row += GROUPS * ROWS) {
+            const int slot = turn % SLOTS, late = turn - DEPTH, count = min(ROWS, end - row);
+            uint64_t* barrier = arrived + lane * SLOTS;
+            if (turn == SLOTS && REST) prefetch_rest();
+            if (late >= 0) byte_barrier_wait(barrier + late % SLOTS, late / SLOTS % 2);
+            if (turn >= SLOTS) byte_barrier_wait(left + lane * SLOTS + slot, (turn / SLOTS - 1) % 2);
+            byte_barrier_expect(barrier + slot, count * BYTES);
+            const W* from = weight + size_t(row) * K + lane % SPLIT * PART;
+            if (SPLIT == 1) {  // rows follow one another
+                bulk_copy(slot_of(lane, slot), from, count * BYTES, barrier + slot);
+            } else {
+                for (int r = 0; r < count; r++)
+                    bulk_copy(slot_of(lane, slot) + r * Part::COUNT, from + size_t(r) * K, BYTES, barrier + slot);
+            }
+        }
+    }
+
+    // The rows that the rings had no room for come into L2, but not before the kernel before has all that it needs.
+    __device__ __forceinline__ void prefetch_rest() const
+    {
+        pdl_wait();
+        const int first = row_of(0, SLOTS);
+        if (lane == 0 && first < end) prefetch(weight + size_t(first) * K, size_t(end - first) * K);
+    }
+
+    __device__ __forceinline__ void await(int slot, int round) const
+    {
+        if (ENGINE)
+            byte_barrier_wait(arrived + warp * SLOTS + slot, round % 2);
+        else
+            cp_async_wait<SLOTS - 1>();
+    }
+
+    __device__ __forceinline__ void release(int slot)
+    {
+        if (ENGINE) {
+            __syncwarp();  // all lanes have read what may now be replaced
+            if (lane == 0) byte_barrier_arrive(left + warp * SLOTS + slot);
+        } else {
+            request(slot);
+        }
+    }
+#else
+    __device__ __forceinline__ void set_up() const {}
+    __device__ __forceinline__ void copy() const {}
+    __device__ __forceinline__ void await(int, int) const { cp_async_wait<SLOTS - 1>(); }
+    __device__ __forceinline__ void release(int slot) { request(slot); }
+#endif
+
+    __device__ __forceinline__ void request(int slot)
+    {
+        const W* from = weight + warp % SPLIT * PART;
+#pragma unroll
+        for (int r = 0; r < ROWS; r++)
+            if (next + r < end)
+#pragma unroll
+                for (int i = 0; i < Part::PIECES; i++)
+                    if (Part::inside(i, lane)) {
+                        const int piece = i * WARP_SIZE + lane;
+                        cp_async_16(slot_of(warp, slot) + r * Part::COUNT + piece,
+                                    reinterpret_cast<const uint4*>(from + size_t(next + r) * K) + piece);
+                    }
+        cp_async_commit();
+        next += GROUPS * ROWS;
+    }
+
+    // `use(row, b, sum)` is called by one lane for each of the warp's rows and sequences.
+    template <class Use>
+    __device__ __forceinline__ void run(const float4* xs, Use use)
+    {
+        const float4* mine = xs + warp % SPLIT * At::FLOAT4S;
+        float4 x[Part::PIECES][At::GROUPS];
+        if (B == 1) read(x, mine);
+        int slot = 0, round = 0;
+        for (int row = row_of(warp, 0); row < end; row += GROUPS * ROWS) {
+            await(slot, round);
+            Row<W, PART> rows[ROWS];
+#pragma unroll
+            for (int r = 0; r < ROWS; r++)
+#pragma unroll
+                for (int i = 0; i < Part::PIECES; i++) {
+                    rows[r].bits[i] = zero_bits();
+                    if (Part::inside(i, lane) && row + r < end)
+                        rows[r].bits[i] = slot_of(warp, slot)[r * Part::COUNT + i * WARP_SIZE + lane];
+                }
+            release(slot);
+            if (++slot == SLOTS) slot = 0, round++;
+#pragma unroll
+            for (int b = 0; b < B; b++) {
+                if (B > 1) read(x, mine + b * SPLIT * At::FLOAT4S);
+                float sums[ROWS];
+#pragma unroll
+                for (int r = 0; r < ROWS; r++) sums[r] = product(rows[r], x);
+                const float sum = Together<ROWS>::sum(sums, lane);
+                const int r = lane / Together<ROWS>::SPAN;
+                if (lane % Together<ROWS>::SPAN == 0 && r < ROWS && row + r < end) use(row + r, b, sum);
+            }
+        }
+    }
+
+    __device__ __forceinline__ void read(float4 (&x)[Part::PIECES][At::GROUPS], const float4* from) const
+    {
+#pragma unroll
+        for (int i = 0; i < Part::PIECES; i++)
+#pragma unroll
+            for (int j = 0; j < At::GROUPS; j++)
+                x[i][j] = Part::inside(i, lane) ? from[j * At::STRIDE + i * WARP_SIZE + lane]
+                                                : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    }
+
+    static __device__ __forceinline__ float product(const Row<W, PART>& row, const float4 (&x)[Part::PIECES][At::GROUPS])
+    {
+        float even = 0.0f, odd = 0.0f;
+#pragma unroll
+        for (int i = 0; i < Part::PIECES; i++)
+#pragma unroll
+            for (int j = 0; j < At::GROUPS; j++) {
+                even += row.at(i, 4 * j) * x[i][j].x;
+                odd += row.at(i, 4 * j + 1) * x[i][j].y;
+                even += row.at(i, 4 * j + 2) * x[i][j].z;
+                odd += row.at(i, 4 * j + 3) * x[i][j].w;
+            }
+        return even + odd;
+    }
+};
+
+// The layer norm of B rows by the whole block: each thread keeps its numbers, warps report mean and sum of squares, which
+// add up without the loss of a one-pass variance.
+template <class W, int THREADS>
+struct BlockNorm
+{
+    static constexpr int EACH = (C / 4 + THREADS - 1) / THREADS, WARPS = THREADS / 32;
+    using At = Spread<W, C>;
+
+    float4 gain[EACH], shift[EACH];
+
+    __device__ __forceinline__ void request(const Real* g, const Real* s)
+    {
+#pragma unroll
+        for (int i = 0; i < EACH; i++) {
+            const int f = threadIdx.x + THREADS * i;
+            if (f < C / 4) gain[i] = four_floats(g + 4 * f), shift[i] = four_floats(s + 4 * f);
+        }
+    }
+
+    // Numbers of the row that a warp holds.
+    static __device__ __forceinline__ float held(int warp)
+    {
+        int count = 0;
+#pragma unroll
+        for (int i = 0; i < EACH; i++) count += max(0, min(WARP_SIZE, C / 4 - (warp * WARP_SIZE + THREADS * i)));
+        return 4.0f * float(count);
+    }
+
+    template <class Load>
+    __device__ __forceinline__ void run(float4* xs, float eps, Load load) const
+    {
+        __shared__ float means[B][WARPS], squares[B][WARPS];
+        const int warp = warp_id();
+        const float own = held(warp);
+        float4 v[B][EACH];
+#pragma unroll
+        for (int b = 0; b < B; b++)
+#pragma unroll
+            for (int i = 0; i < EACH; i++) {
+                const int f = threadIdx.x + THREADS * i;
+                v[b][i] = f < C / 4 ? load(b, f) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+            }
+#pragma unroll
+        for (int b = 0; b < B; b++) {
+            float sum = 0.0f, square = 0.0f;
+#pragma unroll
+            for (int i = 0; i < EACH; i++) sum += (v[b][i].x + v[b][i].y) + (v[b][i].z + v[b][i].w);
+            const float mean = own > 0.0f ? warp_sum(sum) / own : 0.0f;
+#pragma unroll
+            for (int i = 0; i < EACH; i++)
+                if (threadIdx.x + THREADS * i < C / 4)
+                    square += (v[b][i].x - mean) * (v[b][i].x - mean) + (v[b][i].y - mean) * (v[b][i].y - mean) +
+                              (v[b][i].z - mean) * (v[b][i].z - mean) + (v[b][i].w - mean) * (v[b][i].w - mean);
+            square = warp_sum(square);
+            if (lane_id() == 0) means[b][warp] = mean, squares[b][warp] = square;
+        }
+        sync_computing<THREADS>();
+#pragma unroll
+        for (int b = 0; b < B; b++) {
+            float mean = 0.0f, square = 0.0f;
+#pragma unroll
+            for (int w = 0; w < WARPS; w++) mean += held(w) * means[b][w];
+            mean /= C;
+#pragma unroll
+            for (int w = 0; w < WARPS; w++)
+                square += squares[b][w] + held(w) * (means[b][w] - mean) * (means[b][w] - mean);
+            const Norm norm = {mean, rsqrtf(square / C + eps)};
+#pragma unroll
+            for (int i = 0; i < EACH; i++) {
+                const int f = threadIdx.x + THREADS * i;
+                if (f < C / 4) xs[b * At::FLOAT4S + At::slot(f)] = normalised(v[b][i], norm, gain[i], shift[i]);
+            }
+        }
+        sync_computing<THREADS>();
+    }
+};
+
+}  // namespace decode
