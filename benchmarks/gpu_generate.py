@@ -5,11 +5,10 @@
 Weights are random (drawn as transformers draws them), the same for both sides. Each section stands for
 itself: one that fails is reported with its reason, and the others go on. A table comes last.
 
-Sections: race (which rung is best), tune (a descent over the launch parameters), checks (against float64),
+Sections: race (which rung is best, with the tunings that decode_tune.py has left), checks (against float64),
 parts (time of each kernel), rungs (the whole ladder), agree (logits and greedy text against transformers in
-float32), single (batch 1),
-context (speed at 50 and at 1000 tokens), batch (64 and 256), sampling (what choosing costs), prefill, peers
-(transformers on the same work).
+float32), single (batch 1), context (speed at 50 and at 1000 tokens), batch (64 and 256), sampling (what
+choosing costs), prefill, peers (transformers on the same work).
 """
 
 from __future__ import annotations
@@ -50,21 +49,6 @@ TORCH = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 # Which rungs may serve which number format, and few sequences or many.
 CANDIDATES = {"int8": ("8", "11"), "float32": ("6", "10"), "bfloat16": ("6", "10")}
 SINGLE = (("gpt2", "bfloat16"), ("gpt2", "float32"), ("gpt2", "int8"), ("gpt2-xl", "bfloat16"), ("gpt2-xl", "int8"))
-# Settings of the streamed rungs that are worth a look at once; `tune` goes on from the best.
-ONE_ROUND = {
-    "QKV_THREADS": 192,
-    "QKV_ROWS": 3,
-    "QKV_SLOTS": 1,
-    "FC_ROWS": 3,
-    "FC_SLOTS": 1,
-    "FC2_ROWS": 3,
-    "FC2_SLOTS": 1,
-}
-SMALL_RINGS = {"FC2_ROWS": 1, "FC2_SLOTS": 3}
-VARIANTS: dict[str, tuple[dict[str, int], ...]] = {
-    "gpt2": ({}, {"AHEAD": 0}, ONE_ROUND, {**ONE_ROUND, "AHEAD": 0}),
-    "gpt2-xl": ({}, {"AHEAD": 0}, SMALL_RINGS, {**SMALL_RINGS, "AHEAD": 1}),
-}
 CHECKS = {
     "decode/10": ("bf16", "f32"),
     "decode/11": ("bf16",),
@@ -195,81 +179,35 @@ class Bench:
         return float(statistics.median(times))
 
     def race(self) -> None:
-        """Which rung of decode is best for what: step times with the default parameters."""
+        """Which rung of decode is best for what: step times with the tunings that are known here."""
         for name, dtype in SINGLE:
             for rung in CANDIDATES[dtype]:
-                for tuning in VARIANTS[name] if rung in ("10", "11") else ({},):
-                    self._race(name, dtype, 1, rung, tuning)
+                self._race(name, dtype, 1, rung)
         for rows in (2, 8):
             for rung in ("6", "10", "9"):
                 self._race("gpt2", "bfloat16", rows, rung)
         for rows in (64, 256):
-            self._race("gpt2", "bfloat16", rows, "9")
+            for rung in ("9", "12"):
+                self._race("gpt2", "bfloat16", rows, rung)
 
-    def _race(self, name: str, dtype: str, rows: int, rung: str, tuning: dict[str, int] | None = None) -> None:
+    def _race(self, name: str, dtype: str, rows: int, rung: str) -> None:
         if self.late():
             return
         key = f"{name} {dtype} x {rows}"
         full = catalogue.find(f"decode/{rung}").name
         try:
-            engine = Engine(config_of(name), weights_of(name), dtype, rung=full, tuning=tuning)
+            engine = Engine(config_of(name), weights_of(name), dtype, rung=full)
             took = self.step_time(engine, rows, 200)
         except Exception as error:
-            self.failed("race", f"{key} {full} {tuning or ''}", error)
+            self.failed("race", f"{key} {full}", error)
             return
         finally:
             gc.collect()
             torch.cuda.empty_cache()
-        self.note("race", f"{key} {full}", took * 1e6, "us a step", tuning=tuning or {})
+        self.note("race", f"{key} {full}", took * 1e6, "us a step")
         before = [r for r in self.rows if r["section"] == "race" and r["what"].startswith(key + " ")]
         if took * 1e6 <= min(r["value"] for r in before if isinstance(r["value"], float)):
-            self.chosen[key] = {"rung": full, "tuning": tuning or {}}
-
-    def tune(self) -> None:
-        """One parameter after the other, for what was asked for with --only."""
-        wanted = self.arguments.only.split(",")
-        for key in wanted:
-            text, _, rows = key.partition(" x ")
-            name, dtype = text.split()
-            if not self.late():
-                self._tune(key, name, dtype, int(rows or 1))
-
-    def _tune(self, key: str, name: str, dtype: str, rows: int) -> None:
-        deadline = time.perf_counter() + self.arguments.tune_seconds
-        engine = self.engine(name, dtype, rows)
-        rung = engine.rung(dims(engine.config, rows, 512))
-        best: dict[str, int] = dict(self.chosen.get(key, {}).get("tuning", {}))
-        seen: dict[tuple[tuple[str, int], ...], float] = {}
-
-        def time_of(tuning: dict[str, int]) -> float:
-            at = tuple(sorted(tuning.items()))
-            if at not in seen:
-                engine._tuning, engine._sessions = tuning, {}
-                try:
-                    seen[at] = self.step_time(engine, rows, 200)
-                except Exception as error:
-                    seen[at] = float("inf")
-                    print(f"    {tuning}: {str(error).splitlines()[0][:120]}", flush=True)
-                gc.collect()
-            return seen[at]
-
-        least = first = time_of(best)
-        log = []
-        for parameter, choices in rung.tune.items():
-            for value in choices:
-                if time.perf_counter() > deadline or self.late():
-                    break
-                trial = {**best, parameter: value}
-                took = time_of(trial)
-                log.append({"tuning": trial, "us": took * 1e6})
-                print(f"    {key} {parameter}={value}: {took * 1e6:.1f} us", flush=True)
-                if took < least * 0.998:
-                    least, best = took, trial
-        self.chosen[key] = {"rung": rung.name, "tuning": best}
-        self.note("tune", key, least * 1e6, "us a step", before=first * 1e6, tuning=best, log=log)
-        engine._sessions = {}
-        gc.collect()
-        torch.cuda.empty_cache()
+            self.chosen[key] = {"rung": full}
 
     def parts(self) -> None:
         """Each kernel of a step by itself: a graph of one launch a layer, weights cold."""
@@ -571,7 +509,7 @@ class Bench:
 
 
 SECTIONS: tuple[str, ...] = (
-    "race", "tune", "single", "context", "batch", "sampling", "prefill", "agree", "parts", "checks", "rungs", "peers",
+    "race", "single", "context", "batch", "sampling", "prefill", "agree", "parts", "checks", "rungs", "peers",
 )  # fmt: skip
 BEGAN = time.perf_counter()
 
@@ -581,9 +519,6 @@ def main() -> int:
     parser.add_argument("--sections", default=",".join(SECTIONS))
     parser.add_argument("--output", type=Path, default=Path("gpu_generate.json"))
     parser.add_argument("--chosen", type=Path, help="JSON of an earlier run, whose rungs and tunings are used")
-    parser.add_argument("--tune-seconds", type=float, default=15, help="for each that is tuned")
-    parser.add_argument("--only", default="gpt2 int8 x 1,gpt2-xl bfloat16 x 1,gpt2 bfloat16 x 1,gpt2 bfloat16 x 64",
-                        help="what to tune")  # fmt: skip
     parser.add_argument("--limit", type=float, default=1e9, help="begin nothing new after so many seconds")
     parser.add_argument("--peers", default="eager,static + compile")
     arguments = parser.parse_args()

@@ -17,7 +17,7 @@ from typing import Any
 
 from rung import catalogue
 from rung.errors import RungError
-from rung.lab import beyond_tables, charts, climb, figures, results
+from rung.lab import beyond_tables, charts, climb, figures, generation_tables, results
 from rung.lab.figures import Figure, Figures, Ladder
 from rung.lab.text_table import aligned
 
@@ -50,6 +50,9 @@ def generated(root: Path = ROOT) -> dict[Path, str]:
     for name, picture in pictures.items():
         for scheme in charts.SCHEMES:
             files[_picture(root, name, scheme)] = charts.standalone(picture, scheme)
+    speeds = root / "docs" / "generation.md"
+    if speeds.is_file():
+        files[speeds] = fill(speeds.read_text(encoding="utf-8"), generation_tables.makers(root))
     page = root / "docs" / "beyond.md"
     if page.is_file():
         files[page] = fill(page.read_text(encoding="utf-8"), beyond_tables.makers(root))
