@@ -1,0 +1,66 @@
+"""The tables of docs/generation.md on measured speed, made of the published run of benchmarks/gpu_generate.py."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rung.lab.beyond_tables import read, table, times
+
+MEASURED = "results/h200/generate-2026-11-21.json"
+LENGTHS = (64, 512, 1024)
+Rows = Mapping[tuple[str, str], Mapping[str, Any]]
+
+
+def makers(root: Path) -> dict[str, Callable[[], str]]:
+    """By the name of the part; without the measurements a part stays empty."""
+    parts = {"speed:single": single, "speed:batch": batch, "speed:prompts": prompts}
+    return {name: partial(_if_there, make, root / MEASURED) for name, make in parts.items()}
+
+
+def _if_there(make: Callable[[Rows], str], path: Path) -> str:
+    if not path.is_file():
+        return ""
+    return make({(row["section"], row["what"]): row for row in read(path)["rows"]})
+
+
+def single(rows: Rows) -> str:
+    """One sequence, by model and dtype; speed late in the context over speed early in it."""
+    lines = []
+    for (section, what), row in rows.items():
+        if section == "single":
+            late = rows.get(("context", what))
+            lines.append(
+                [
+                    what,
+                    row["rung"],
+                    f"{row['value']:,.0f}",
+                    f"{row['step_us']:,.0f}",
+                    f"{row['share_of_bandwidth']:.0%}",
+                    f"{late['value']:.2f}" if late else "",
+                ]
+            )
+    return table(("model", "rung", "tokens/s", "step, µs", "of bandwidth", "at 1000 tokens / at 50"), lines, words=2)
+
+
+def batch(rows: Rows) -> str:
+    """Several sequences at once."""
+    lines = [
+        [what, f"{row['value']:,.0f}", f"{row['step_us']:,.0f}", f"{row['first_ms']:.1f}"]
+        for (section, what), row in rows.items()
+        if section == "batch"
+    ]
+    return table(("sequences", "tokens/s", "step, µs", "first token, ms"), lines)
+
+
+def prompts(rows: Rows) -> str:
+    """Reading one prompt: the ladders, torch's operations one by one, and transformers compiled."""
+    lines = []
+    for dtype in ("bfloat16", "float32"):
+        for length in LENGTHS:
+            ways = ("ladder", "torch", "transformers, compiled")
+            ours, torch, peer = (float(rows["prefill", f"gpt2 {dtype} {length} {way}"]["value"]) for way in ways)
+            lines.append([f"{dtype}, {length}", *(f"{x:.3f}" for x in (ours, torch, peer)), times(peer / ours)])
+    return table(("gpt2, tokens", "`best`, ms", "torch, ms", "transformers compiled, ms", "gain over it"), lines)

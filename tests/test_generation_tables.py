@@ -1,0 +1,81 @@
+"""What docs/generation.md says of speed is what the published run holds."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from rung.lab import generation_tables
+
+ROOT = Path(__file__).parent.parent
+PAGE = (ROOT / "docs" / "generation.md").read_text(encoding="utf-8")
+WORDS = " ".join(PAGE.split())
+ROWS: list[dict[str, Any]] = json.loads((ROOT / generation_tables.MEASURED).read_text(encoding="utf-8"))["rows"]
+
+
+def part(name: str) -> list[list[str]]:
+    """The cells of a table of the page, without its head."""
+    body = PAGE.partition(f"<!-- {name} -->")[2].partition(f"<!-- /{name} -->")[0]
+    lines = [x for x in body.splitlines() if x.startswith("| ")]
+    return [[c.strip() for c in x.strip("|").split("|")] for x in lines[2:]]
+
+
+def row(section: str, what: str) -> dict[str, Any]:
+    (found,) = [r for r in ROWS if r["section"] == section and r["what"] == what]
+    return found
+
+
+def means(cell: str, value: float) -> bool:
+    """The cell is the value, as far as it has digits."""
+    digits = cell.rstrip("x%").replace(",", "")
+    value = value * 100 if cell.endswith("%") else value
+    return abs(float(digits) - value) <= 0.5 * 10.0 ** -len(digits.partition(".")[2]) * 1.02
+
+
+def test_one_sequence_is_that_of_the_file() -> None:
+    cells = part("speed:single")
+    assert [c[0] for c in cells] == [r["what"] for r in ROWS if r["section"] == "single"]
+    for what, rung, rate, step, share, late in cells:
+        measured = row("single", what)
+        assert rung == measured["rung"]
+        assert means(rate, measured["value"])
+        assert means(step, measured["step_us"])
+        assert means(share, measured["share_of_bandwidth"])
+        if late:
+            context = row("context", what)
+            assert means(late, context["short_us"] / context["long_us"])
+    assert sum(bool(c[-1]) for c in cells) == 4
+
+
+def test_batches_are_those_of_the_file() -> None:
+    cells = part("speed:batch")
+    assert [c[0] for c in cells] == [f"gpt2 bfloat16 x {n}" for n in (8, 64, 256)]
+    for what, rate, step, first in cells:
+        measured = row("batch", what)
+        assert means(rate, measured["value"])
+        assert means(step, measured["step_us"])
+        assert means(first, measured["first_ms"])
+
+
+def test_prompts_are_those_of_the_file() -> None:
+    cells = part("speed:prompts")
+    assert len(cells) == 6
+    for what, *speeds, gain in cells:
+        dtype, length = what.split(", ")
+        ways = ("ladder", "torch", "transformers, compiled")
+        measured = [row("prefill", f"gpt2 {dtype} {length} {way}")["value"] for way in ways]
+        assert all(means(cell, value) for cell, value in zip(speeds, measured, strict=True))
+        assert means(gain, measured[2] / measured[0])
+
+
+def test_what_is_short_of_the_aim_is_said_with_the_figures_of_the_file() -> None:
+    xl = row("single", "gpt2-xl bfloat16")
+    assert f"{xl['value']:.0f} tokens/s of the 950" in WORDS
+    assert f"{xl['share_of_bandwidth']:.0%} of what memory gives".replace("%", " %") in WORDS
+    many = row("batch", "gpt2 bfloat16 x 256")["value"]
+    assert f"{many / 104_700:.2f}x where 2.5x was wanted" in WORDS
+
+
+def test_without_the_file_a_part_is_empty(tmp_path: Path) -> None:
+    assert {make() for make in generation_tables.makers(tmp_path).values()} == {""}
