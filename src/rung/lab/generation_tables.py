@@ -1,4 +1,4 @@
-"""The tables of docs/generation.md on measured speed, made of the published run of benchmarks/gpu_generate.py."""
+"""The tables of measured speed (docs/generation.md, README.md), made of a published run of benchmarks/gpu_generate.py."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Rows = Mapping[tuple[str, str], Mapping[str, Any]]
 
 def makers(root: Path) -> dict[str, Callable[[], str]]:
     """By the name of the part; without the measurements a part stays empty."""
-    parts = {"speed:single": single, "speed:batch": batch, "speed:prompts": prompts}
+    parts = {"speed:single": single, "speed:batch": batch, "speed:prompts": prompts, "gpu": summary}
     return {name: partial(_if_there, make, root / MEASURED) for name, make in parts.items()}
 
 
@@ -64,3 +64,23 @@ def prompts(rows: Rows) -> str:
             ours, torch, peer = (float(rows["prefill", f"gpt2 {dtype} {length} {way}"]["value"]) for way in ways)
             lines.append([f"{dtype}, {length}", *(f"{x:.3f}" for x in (ours, torch, peer)), times(peer / ours)])
     return table(("gpt2, tokens", "`best`, ms", "torch, ms", "transformers compiled, ms", "gain over it"), lines)
+
+
+def summary(rows: Rows) -> str:
+    """Ours beside transformers on the same work, where it was measured in the same run."""
+    lines = []
+    for (section, what), row in rows.items():
+        if section not in ("single", "batch"):
+            continue
+        size, _, count = what.partition(" x ")
+        peer = rows.get(("peers", f"transformers {size} x {count or 1} static + compile"))
+        theirs = float(peer["value"]) if peer else None
+        lines.append(
+            [
+                f"{size}, {count} texts" if count else f"{size}, one text",
+                f"{row['value']:,.0f}",
+                f"{theirs:,.0f}" if theirs else "",
+                times(row["value"] / theirs) if theirs else "",
+            ]
+        )
+    return table(("", "tokens/s", "transformers, static cache + compile", "gain"), lines)

@@ -68,6 +68,7 @@ def generated(root: Path = ROOT) -> dict[Path, str]:
             "ladders": partial(overview, found),
             "check": partial(checked, root),
             "cpu": partial(on_cpu, root),
+            "gpu": generation_tables.makers(root)["gpu"],
         }
         files[readme] = fill(readme.read_text(encoding="utf-8"), makers)
     return files
