@@ -1,4 +1,4 @@
-"""The tables of measured speed (docs/generation.md, README.md), made of a published run of benchmarks/gpu_generate.py."""
+"""The tables of measured speed in docs/generation.md and README.md, made of a published run of gpu_generate.py."""
 
 from __future__ import annotations
 
