@@ -11,6 +11,7 @@ from rung.lab import generation_tables
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "generation.md").read_text(encoding="utf-8")
 WORDS = " ".join(PAGE.split())
+COMPARED = ("gpt2 bfloat16", "gpt2 float32")
 ROWS: list[dict[str, Any]] = json.loads((ROOT / generation_tables.MEASURED).read_text(encoding="utf-8"))["rows"]
 
 
@@ -33,29 +34,42 @@ def means(cell: str, value: float) -> bool:
     return abs(float(digits) - value) <= 0.5 * 10.0 ** -len(digits.partition(".")[2]) * 1.02
 
 
+def beside_transformers(what: str, ours: float, peer: str, gain: str) -> bool:
+    """Transformers' speed and the gain over it are those of the file; False where neither has them."""
+    found = [r["value"] for r in ROWS if r["what"] == f"transformers {what} static + compile"]
+    if not found:
+        assert peer == gain == ""
+        return False
+    assert means(peer, found[0])
+    assert means(gain, ours / found[0])
+    return True
+
+
 def test_one_sequence_is_that_of_the_file() -> None:
     cells = part("speed:single")
     assert [c[0] for c in cells] == [r["what"] for r in ROWS if r["section"] == "single"]
-    for what, rung, rate, step, share, late in cells:
+    for what, rung, rate, step, share, late, peer, gain in cells:
         measured = row("single", what)
         assert rung == measured["rung"]
         assert means(rate, measured["value"])
         assert means(step, measured["step_us"])
         assert means(share, measured["share_of_bandwidth"])
+        assert beside_transformers(f"{what} x 1", measured["value"], peer, gain) == (what in COMPARED)
         if late:
             context = row("context", what)
             assert means(late, context["short_us"] / context["long_us"])
-    assert sum(bool(c[-1]) for c in cells) == 4
+    assert sum(bool(c[5]) for c in cells) == 4
 
 
 def test_batches_are_those_of_the_file() -> None:
     cells = part("speed:batch")
     assert [c[0] for c in cells] == [f"gpt2 bfloat16 x {n}" for n in (8, 64, 256)]
-    for what, rate, step, first in cells:
+    for what, rate, step, first, peer, gain in cells:
         measured = row("batch", what)
         assert means(rate, measured["value"])
         assert means(step, measured["step_us"])
         assert means(first, measured["first_ms"])
+        assert beside_transformers(what, measured["value"], peer, gain) == (not what.endswith("x 8"))
 
 
 def test_prompts_are_those_of_the_file() -> None:
@@ -74,7 +88,8 @@ def test_what_is_short_of_the_aim_is_said_with_the_figures_of_the_file() -> None
     assert f"{xl['value']:.0f} tokens/s of the 950" in WORDS
     assert f"{xl['share_of_bandwidth']:.0%} of what memory gives".replace("%", " %") in WORDS
     many = row("batch", "gpt2 bfloat16 x 256")["value"]
-    assert f"{many / 104_700:.2f}x where 2.5x was wanted" in WORDS
+    peer = row("peers", "transformers gpt2 bfloat16 x 256 static + compile")["value"]
+    assert f"{many / peer:.2f}x where 2.5x was wanted" in WORDS
 
 
 def test_without_the_file_a_part_is_empty(tmp_path: Path) -> None:

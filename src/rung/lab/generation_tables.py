@@ -11,6 +11,7 @@ from rung.lab.beyond_tables import read, table, times
 
 MEASURED = "results/h200/generate-2026-11-21.json"
 LENGTHS = (64, 512, 1024)
+PEER = ("transformers, static + compile", "gain over it")
 Rows = Mapping[tuple[str, str], Mapping[str, Any]]
 
 
@@ -40,19 +41,33 @@ def single(rows: Rows) -> str:
                     f"{row['step_us']:,.0f}",
                     f"{row['share_of_bandwidth']:.0%}",
                     f"{late['value']:.2f}" if late else "",
+                    *_beside_transformers(rows, f"{what} x 1", row["value"]),
                 ]
             )
-    return table(("model", "rung", "tokens/s", "step, µs", "of bandwidth", "at 1000 tokens / at 50"), lines, words=2)
+    heads = ("model", "rung", "tokens/s", "step, µs", "of bandwidth", "at 1000 tokens / at 50", *PEER)
+    return table(heads, lines, words=2)
+
+
+def _beside_transformers(rows: Rows, what: str, ours: float) -> tuple[str, str]:
+    """Tokens a second of transformers on the same work, and the gain over it; empty where it was not measured."""
+    row = rows.get(("peers", f"transformers {what} static + compile"))
+    return (f"{row['value']:,.0f}", times(ours / row["value"])) if row else ("", "")
 
 
 def batch(rows: Rows) -> str:
     """Several sequences at once."""
     lines = [
-        [what, f"{row['value']:,.0f}", f"{row['step_us']:,.0f}", f"{row['first_ms']:.1f}"]
+        [
+            what,
+            f"{row['value']:,.0f}",
+            f"{row['step_us']:,.0f}",
+            f"{row['first_ms']:.1f}",
+            *_beside_transformers(rows, what, row["value"]),
+        ]
         for (section, what), row in rows.items()
         if section == "batch"
     ]
-    return table(("sequences", "tokens/s", "step, µs", "first token, ms"), lines)
+    return table(("sequences", "tokens/s", "step, µs", "first token, ms", *PEER), lines)
 
 
 def prompts(rows: Rows) -> str:
