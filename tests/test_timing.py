@@ -2,6 +2,7 @@
 
 import pytest
 
+from rung.lab import machine
 from rung.lab.timing import CALLS, FULL, MAX_CALLS, rounds
 
 
@@ -24,3 +25,11 @@ def test_the_sets_rotate_across_graphs() -> None:
 
 def test_a_long_call_is_a_graph_of_its_own() -> None:
     assert rounds(4, 5e-3) == [[0], [1], [2], [3]]
+
+
+def test_three_products_of_tf32_may_be_faster_than_float32_itself() -> None:
+    sheet = machine.DATASHEET["NVIDIA H200"]
+    assert machine.rate_limit(sheet, "f32") == pytest.approx(494.5e12 / 3)
+    assert machine.rate_limit(sheet, "bf16") == sheet["bf16"]
+    assert machine.rate_limit({"f32": 10e12, "tf32": 20e12}, "f32") == 10e12
+    assert machine.rate_limit({}, "f32") is None

@@ -347,8 +347,8 @@ class _Race:
         shares = []
         if "bytes" in sheet:
             shares.append(size / seconds / sheet["bytes"])
-        if self.dtype.name in sheet:
-            shares.append(flops / seconds / sheet[self.dtype.name])
+        if (most := machine.rate_limit(sheet, self.dtype.name)) is not None:
+            shares.append(flops / seconds / most)
         row.of_datasheet = max(shares, default=None)
         if row.of_datasheet is not None and row.of_datasheet > 1.02:
             row.verdict = "failed"

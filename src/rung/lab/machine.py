@@ -6,6 +6,7 @@ import os
 import platform
 import shutil
 import subprocess
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
@@ -60,6 +61,14 @@ DATASHEET: dict[str, dict[str, float]] = {
 def datasheet() -> dict[str, float]:
     """The vendor's ceilings of the GPU at hand; empty when it is not in the table."""
     return DATASHEET.get(torch.cuda.get_device_name(), {}) if torch.cuda.is_available() else {}
+
+
+def rate_limit(sheet: Mapping[str, float], dtype: str) -> float | None:
+    """FLOP/s that no kernel exceeds. One product of float32 can also be three of tf32 on tensor cores."""
+    own = sheet.get(dtype)
+    if own is None or dtype != "f32":
+        return own
+    return max(own, sheet.get("tf32", 0.0) / 3)
 
 
 @cache
