@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import pytest
@@ -68,7 +69,7 @@ def test_the_tables_in_the_documents_are_these() -> None:
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("| ")]
     start = next(i for i, row in enumerate(rows) if row[0] == "operation")
     written: dict[str, dict[str, tuple[str, ...]]] = {name: {} for name in rows[start][1:]}
-    for operation, *cells in rows[start + 2 :]:
+    for operation, *cells in itertools.takewhile(lambda row: len(row) == len(rows[start]), rows[start + 2 :]):
         for name, cell in zip(written, cells, strict=True):
             if cell:
                 written[name][operation] = tuple(cell.split(", "))
