@@ -3,7 +3,7 @@
 import pytest
 
 from rung.lab import machine
-from rung.lab.timing import CALLS, FULL, MAX_CALLS, rounds
+from rung.lab.timing import CALLS, FULL, MAX_CALLS, Contestant, rounds
 
 
 @pytest.mark.parametrize("sets", [1, 2, 7, 60, 256])
@@ -33,3 +33,11 @@ def test_three_products_of_tf32_may_be_faster_than_float32_itself() -> None:
     assert machine.rate_limit(sheet, "bf16") == sheet["bf16"]
     assert machine.rate_limit({"f32": 10e12, "tf32": 20e12}, "f32") == 10e12
     assert machine.rate_limit({}, "f32") is None
+
+
+def test_the_look_at_the_outputs_runs_only_what_makes_them() -> None:
+    ran: list[str] = []
+    one = Contestant("slow", [], settle=lambda: ran.append("settle"))
+    one._units = [(lambda: ran.append("first"), 1), (lambda: ran.append("second"), 1)]
+    one.replay()
+    assert ran == ["first", "settle"]

@@ -19,6 +19,7 @@ from rung.lab import statistics
 SHORT = 20e-6  # below this a call is timed as one of at least CALLS
 CALLS = 20
 FULL = 400e-6  # what a sample takes at least: the launch of a graph is some 6 to 14 us, and would be counted
+LONG = 20e-3  # such a call needs no company to be timed
 MIN_SAMPLES = 10
 MAX_SETS = 256
 MAX_CALLS = 400
@@ -89,9 +90,8 @@ class Contestant:
         self.warm.append(seconds(replay) / count)
 
     def replay(self) -> None:
-        """Run everything that was timed once more, for its outputs to be looked at."""
-        for unit, _ in self._units:
-            unit()
+        """Run what was timed of the first operands once more, for its outputs to be looked at."""
+        self._units[0][0]()
         self.settle()
 
 
@@ -120,7 +120,10 @@ def race(contestants: list[Contestant], *, cap: float = 0.6, warm: bool = True) 
 
 
 def _estimate(call: Callable[[], None]) -> float:
-    """Seconds a call, after at least 3 calls and 25 ms of warming up."""
+    """Seconds a call, after at least 3 calls and 25 ms of warming up; of a long call, its own."""
+    first = seconds(call)
+    if first > LONG:
+        return first
     start = time.perf_counter()
     for index in range(1000):
         call()
