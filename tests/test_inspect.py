@@ -120,7 +120,7 @@ def test_the_instruction_mix_is_there_when_a_disassembler_is(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
 def test_triton_rungs_are_compiled_without_a_gpu(arch: str) -> None:
-    # In a process of its own, as for a user: interpreting before may leave Triton's language patched.
+    # In a process of its own, as for a user.
     words = [sys.executable, "-m", "rung", "inspect", "residual/triton", "--arch", arch, "--json"]
     done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=True)
     (row,) = json.loads(done.stdout)

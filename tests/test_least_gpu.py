@@ -66,7 +66,7 @@ def test_triton_tiles_that_fit_an_older_gpu_are_not_refused() -> None:
     shape = ("usual", rung.operation.complete({"B": 1, "T": 256, "C": 256, "NH": 4}))
     (large,) = inspect([rung], [OLD], dtype="f32", shape=shape, mix=False)
     assert large.state == "skipped" and "BR <= 64" in large.reason
-    # In a process of its own: interpreting before may leave Triton's language patched.
+    # In a process of its own, as for a user.
     program = (
         "import sys\n"
         "from rung import catalogue\n"

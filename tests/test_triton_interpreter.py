@@ -1,9 +1,11 @@
 """Triton's interpreter, with bfloat16 mended: products and rounding as on a GPU."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import torch
 
 from rung import python_module
@@ -65,7 +67,73 @@ def test_triton_that_was_imported_to_be_compiled_is_interpreted_all_the_same(tmp
     assert done.returncode == 0, done.stderr
 
 
-def _source_path() -> dict[str, str]:
-    import os
+# What a user may do in one process, in any order. `changed` looks past what modules gain (submodules, helpers).
+PROGRAM = """
+import sys
+from pathlib import Path
+import numpy as np
+import torch, triton.language as tl
+from triton.language import core, math, random, standard
+from rung import catalogue, python_module
+from rung.lab.check import check
+from rung.lab.inspect import inspect
 
+OWNERS = (tl, core, math, random, standard, core.tensor, core.dtype, core.tensor_descriptor_base)
+BEFORE = [dict(vars(owner)) for owner in OWNERS]
+FLOATS = np.geterr()
+
+def changed():
+    pairs = [(o.__name__, o, before) for o, before in zip(OWNERS, BEFORE)]
+    lost = [f"{w}.{n}" for w, o, before in pairs for n in before if vars(o).get(n) is not before[n]]
+    lost += [f"{w}.{n}" for w, o, before in pairs if isinstance(o, type) for n in vars(o) if n not in before]
+    return lost + ([] if np.geterr() == FLOATS else ["numpy's settings"])
+
+for word in sys.argv[1:]:
+    what, name = word.split("=")
+    if what == "check":
+        report = check(catalogue.find(name), "f32", device="emulator", quick=True)
+        assert report.verdict == "ok", report
+    elif what == "inspect":
+        (row,) = inspect([catalogue.find(name)], ["sm_90"], mix=False)
+        assert row.state == "ok", (name, row.reason)
+    else:
+        kernel = python_module.load(Path(name), interpret=True).outer
+        try:
+            kernel[(1,)](torch.ones(8), 8)
+        except Exception as problem:
+            assert "no such thing" in str(problem), problem
+        else:
+            raise SystemExit("nothing was raised")
+    assert not changed(), (word, changed())
+"""
+
+
+def in_one_process(folder: Path, *words: str) -> None:
+    """With a cache of compiled kernels of its own, or Triton would compile nothing."""
+    environment = _source_path() | {"TRITON_CACHE_DIR": str(folder / "triton")}
+    command = [sys.executable, "-c", PROGRAM, *words]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("words", [
+    # softmax calls `tl.max` and `tl.sum`, which patch the language when they are called
+    ("check=softmax/triton", "inspect=layernorm/triton", "inspect=softmax/triton", "inspect=residual/triton"),
+    ("inspect=softmax/triton", "check=softmax/triton", "check=residual/triton", "inspect=layernorm/triton"),
+], ids=["check first", "inspect first"])  # fmt: skip
+def test_what_was_interpreted_can_be_compiled_in_the_same_process(tmp_path: Path, words: tuple[str, ...]) -> None:
+    in_one_process(tmp_path, *words)
+
+
+def test_a_kernel_that_fails_leaves_the_language_as_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "failing.py"
+    path.write_text(
+        "import triton\nimport triton.language as tl\nfrom triton.language import core\n\n\n"
+        "@triton.jit\ndef inner(x):\n    tl.max(x, 0)\n    tl.static_assert(False, 'no such thing')\n\n\n"
+        "@triton.jit\ndef outer(x, N: tl.constexpr):\n    inner(tl.load(x + tl.arange(0, N)))\n"
+    )
+    in_one_process(tmp_path, f"fail={path}", "inspect=softmax/triton", "check=softmax/triton")
+
+
+def _source_path() -> dict[str, str]:
     return {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"} | {"PYTHONPATH": "src"}

@@ -4,26 +4,34 @@ from __future__ import annotations
 
 import importlib
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from typing import Any
 
 import numpy as np
 
+# What belongs to a module or class of Triton's, by name.
+Attributes = list[tuple[Any, dict[str, Any]]]
+_MISSING = object()
+_inside = False
+
 
 @contextmanager
 def enabled() -> Iterator[None]:
-    """Kernels decorated in here are interpreted, not compiled."""
+    """Kernels decorated in here are interpreted, not compiled, whenever they are launched."""
+    importlib.import_module("triton.language")  # what is decorated in there is to be compiled
     before = os.environ.get("TRITON_INTERPRET")
     os.environ["TRITON_INTERPRET"] = "1"
-    np.seterr(over="ignore", divide="ignore", invalid="ignore")  # a GPU makes inf and NaN without a word
     try:
-        _interpret_triton_itself()
         _mend_bf16()
+        _mend_launches()
         with suppress(ImportError):
             # Triton imports this at a kernel's first call, and then asserts that it is still interpreting.
             importlib.import_module("triton.experimental.gluon")
-        yield
+        with _interpreting():
+            yield
     finally:
         if before is None:
             del os.environ["TRITON_INTERPRET"]
@@ -31,25 +39,94 @@ def enabled() -> Iterator[None]:
             os.environ["TRITON_INTERPRET"] = before
 
 
-def _interpret_triton_itself() -> None:
-    """Triton's own library (`tl.max`, `tl.sum`, `tl.cdiv` ...) is written in Triton.
+@contextmanager
+def _interpreting() -> Iterator[None]:
+    """Triton's language is the interpreter's in here, and the compiler's again afterwards, come what may.
 
-    Somebody else, transformers for one, may have imported it before, to be compiled; a kernel under the
-    interpreter could then not call it. Its modules are executed once more, now to be interpreted.
+    The interpreter patches the language when a kernel is launched, and again when a kernel calls a function; only
+    the former it takes back.
+    """
+    global _inside
+    if _inside:
+        yield
+        return
+    before, _inside = _attributes(), True
+    try:
+        for owner, name, value in _interpreted_library():
+            setattr(owner, name, value)
+        with np.errstate(over="ignore", divide="ignore", invalid="ignore"):  # a GPU makes inf and NaN without a word
+            yield
+    finally:
+        _restore(before)
+        _inside = False
+
+
+def _attributes() -> Attributes:
+    """All that the interpreter may patch: the language's modules, and the classes of its core."""
+    import triton
+    from triton.language import core
+
+    modules = [m for name, m in sys.modules.items() if f"{name}.".startswith("triton.language.")]
+    classes = [c for c in vars(core).values() if isinstance(c, type) and c.__module__ == core.__name__]
+    return [(owner, dict(vars(owner))) for owner in (triton, *modules, *classes)]
+
+
+def _restore(before: Attributes) -> None:
+    for owner, attributes in before:
+        for name, value in attributes.items():
+            if vars(owner).get(name, _MISSING) is not value:
+                setattr(owner, name, value)
+        if isinstance(owner, type):  # what a module has gained are submodules and the interpreter's own helpers
+            for name in vars(owner).keys() - attributes.keys():
+                delattr(owner, name)
+
+
+@cache
+def _interpreted_library() -> list[tuple[Any, str, Any]]:
+    """Triton's own library (`tl.max`, `tl.sum`, `tl.cdiv` ...), to be interpreted: owner, name and value.
+
+    It is written in Triton, and was imported to be compiled; a kernel under the interpreter could not call it.
+    Its modules are executed once more, and what that changed is kept beside what was there.
     """
     import triton
     import triton.language as tl
     from triton.runtime.jit import JITFunction
 
-    for name in ("standard", "random"):
-        module = importlib.import_module(f"triton.language.{name}")
-        if not any(isinstance(value, JITFunction) for value in vars(module).values()):
-            continue
-        module = importlib.reload(module)
-        for owner in (tl, triton):
-            for attribute, value in vars(module).items():
-                if not attribute.startswith("__") and isinstance(vars(owner).get(attribute), JITFunction):
-                    setattr(owner, attribute, value)
+    before = _attributes()
+    try:
+        for name in ("standard", "random"):
+            module = importlib.import_module(f"triton.language.{name}")
+            if not any(isinstance(value, JITFunction) for value in vars(module).values()):
+                continue  # the user's environment has all of Triton interpreted
+            module = importlib.reload(module)
+            for owner in (tl, triton):
+                for attribute, value in vars(module).items():
+                    if not attribute.startswith("__") and isinstance(vars(owner).get(attribute), JITFunction):
+                        setattr(owner, attribute, value)
+        return [
+            (owner, name, value)
+            for owner, attributes in before
+            for name, value in vars(owner).items()
+            if not name.startswith("__") and attributes.get(name, _MISSING) is not value
+        ]
+    finally:
+        _restore(before)
+
+
+def _mend_launches() -> None:
+    """Every launch of an interpreted kernel leaves Triton's language as it found it."""
+    from triton.runtime.interpreter import InterpretedFunction
+
+    if getattr(InterpretedFunction, "mended_by_rung", False):
+        return
+    launch = InterpretedFunction.run
+
+    def run(self: Any, *args: Any, **named: Any) -> Any:
+        with _interpreting():
+            return launch(self, *args, **named)
+
+    InterpretedFunction.run = run
+    InterpretedFunction.mended_by_rung = True
 
 
 def _mend_bf16() -> None:
