@@ -37,9 +37,11 @@ GROUPS = {
     "fc": ("FC_THREADS", "FC_ROWS", "FC_SLOTS"),
     "fc2": ("FC2_THREADS", "FC2_ROWS", "FC2_SLOTS", "FC2_SPLIT"),
     "proj": ("PROJ_THREADS", "PROJ_ROWS", "PROJ_SLOTS", "PROJ_SPLIT"),
-    "keys": ("KEY_LOADS", "KEY_WARPS"),
+    "keys": ("KEY_LOADS", "KEY_WARPS", "KEY_RESIDENT"),
     "head": ("HEAD_THREADS", "HEAD_ROWS", "HEAD_SLOTS", "HEAD_BLOCKS", "HEAD_AHEAD"),
     "ahead": ("AHEAD", "REST", "BULK", "FLIGHT"),
+    "copied": ("HEAD_PARTS", "HEAD_CHUNKS"),
+    "halves": ("HALVES", "PRIORITY"),
 }
 TOKENS, CONTEXT = 520, 260  # what a text of 512 tokens behind a short prompt reaches, and its middle
 Tuning = dict[str, int]
