@@ -7,7 +7,7 @@ operation's dims, so that one declaration serves every size.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -26,10 +26,11 @@ class Operand:
     """A tensor of an operation.
 
     An optional input belongs to the computation when a rung binds it; an optional output is checked
-    when a rung binds it. A nullable one may moreover be left out of a call: the kernel then gets a null
-    pointer. `view_of` makes it a strided view of another operand instead of memory of
-    its own. An output that `follows` is held to what this function makes of the call's other outputs (an
-    argmax would otherwise hang on the last bit of what it is taken of).
+    when a rung binds it. Its bytes come on top of the operation's cost, unless that has them already
+    (`counted`); who takes it `instead` of another operand leaves the other's memory alone. A nullable one may
+    moreover be left out of a call: the kernel then gets a null pointer. `view_of` makes it a strided view of
+    another operand instead of memory of its own. An output that `follows` is held to what this function makes
+    of the call's other outputs (an argmax would otherwise hang on the last bit of what it is taken of).
     """
 
     name: str
@@ -38,6 +39,8 @@ class Operand:
     dtype: str = "real"
     optional: bool = False
     nullable: bool = False
+    counted: bool = False
+    instead: str | None = None
     strided: bool = False
     below: str | int | None = None
     make: Callable[[Values, torch.Generator], torch.Tensor] | None = None
@@ -137,6 +140,22 @@ class Operation:
                 f"{self.name} at {bad[0]} = {values[bad[0]]} is empty; every dimension is at least 1."
             )
         return values
+
+    def cost_with(self, values: Values, dtype: Dtype, binds: Container[str]) -> Cost:
+        """The cost for a rung that binds these operands: the optional ones that it takes are moved as well."""
+        cost = self.cost(values, dtype.size)
+        moved = cost.bytes
+        for operand in self.operands:
+            if operand.name not in binds or not operand.optional or operand.nullable or operand.view_of:
+                continue
+            if not operand.counted:
+                moved += self._bytes(operand, values, dtype)
+            if operand.instead is not None and operand.instead not in binds:
+                moved -= self._bytes(self.operand(operand.instead), values, dtype)
+        return Cost(cost.flops, moved)
+
+    def _bytes(self, operand: Operand, values: Values, dtype: Dtype) -> int:
+        return math.prod(operand.size(values)) * element(operand.dtype, dtype).itemsize
 
     def inputs(
         self,

@@ -7,7 +7,6 @@ inputs changed behind the same pointers. What fails either comparison has no tim
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,7 +14,7 @@ from typing import Any
 import torch
 
 from rung import catalogue
-from rung.dtypes import Dtype, element
+from rung.dtypes import Dtype
 from rung.dtypes import dtype as dtype_named
 from rung.errors import RungError
 from rung.expressions import Number
@@ -318,11 +317,10 @@ class _Race:
         row.cold_samples_us = [round(s * 1e6, 4) for s in contestant.cold]
         if contestant.warm:
             row.warm_us = statistics.summarise(contestant.warm).median * 1e6
-        cost = self.operation.cost(self.values, self.dtype.size)
-        moved = cost.bytes + self._optional_bytes(rung)
-        row.gbps = moved / summary.median / 1e9
+        cost = self.operation.cost_with(self.values, self.dtype, rung.binds)
+        row.gbps = cost.bytes / summary.median / 1e9
         row.tflops = cost.flops / summary.median / 1e12
-        self._ceilings(row, cost.flops, moved, summary.median, ceilings)
+        self._ceilings(row, cost.flops, cost.bytes, summary.median, ceilings)
         libraries = [c for n, c in timed.items() if isinstance(_by_name(chosen, n), LibraryRung)]
         if libraries and not isinstance(rung, LibraryRung):
             best = min(libraries, key=lambda c: statistics.summarise(c.cold).median)
@@ -331,14 +329,6 @@ class _Race:
         previous = catalogue.before(rung) if rung.number is not None else None
         if previous is not None and previous.full_name in timed:
             row.against_before = statistics.verdict(contestant.cold, timed[previous.full_name].cold)
-
-    def _optional_bytes(self, rung: Rung) -> int:
-        """What a rung moves beyond the operation's cost, because it takes an optional operand as well."""
-        extra = 0
-        for operand in self.operation.operands:
-            if operand.optional and not (operand.nullable or operand.view_of) and operand.name in rung.binds:
-                extra += math.prod(operand.size(self.values)) * element(operand.dtype, self.dtype).itemsize
-        return extra
 
     def _ceilings(
         self, row: Row, flops: float, size: float, seconds: float, ceilings: Ceilings | None

@@ -14,7 +14,7 @@ from rung.errors import RungError
 from rung.kernel import Rung
 from rung.lab.machine import DATASHEET
 from rung.lab.results import Result
-from rung.operation import Operation
+from rung.operation import Cost, Operation
 
 HEADLINE = "b8t1024"  # GPT-2 at eight sequences of 1024 tokens
 SMALL = "b4t64"
@@ -187,12 +187,18 @@ class Figures:
         return dict(newest.get("machine", {}))
 
     def _figure(self, row: Result, rung: Rung | None, operation: Operation) -> Figure:
-        cost = operation.cost(dict(row["values"]), DTYPES[row["dtype"]].size)
+        cost = cost_of(row, rung, operation)
         seconds = row["cold_us"] / 1e6
         rate = self.limits.flops.get(row["dtype"], 0.0)
         compute = bool(rate) and cost.flops / rate > cost.bytes / (self.limits.bytes or 1.0)
         share = self.limits.share(cost.flops, cost.bytes, seconds, row["dtype"])
         return Figure(row, rung, share, "compute" if compute else "memory")
+
+
+def cost_of(row: Mapping[str, Any], rung: Rung | None, operation: Operation) -> Cost:
+    """What the rung must compute and move; of one that the ladder no longer has, what the operation must."""
+    binds = rung.binds if rung is not None else frozenset[str]()
+    return operation.cost_with(dict(row["values"]), DTYPES[row["dtype"]], binds)
 
 
 def _timed(row: Result) -> bool:

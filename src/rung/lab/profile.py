@@ -193,7 +193,7 @@ def profile(subject: Subject, tuning: Mapping[str, int] | None = None) -> Report
 
 def report(subject: Subject, launches: Sequence[ncu.Launch]) -> Report:
     """ncu's metrics in our words."""
-    cost = subject.rung.operation.cost(subject.values, subject.dtype.size)
+    cost = subject.rung.operation.cost_with(subject.values, subject.dtype, subject.rung.binds)
     made = Report(subject.rung.full_name, subject.dtype.name, subject.shape, cost.bytes, cost.flops)
     made.kernels = [_kernel(launch) for launch in launches]
     return made

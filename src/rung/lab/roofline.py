@@ -10,11 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rung.dtypes import DTYPES
 from rung.lab import charts
 from rung.lab.charts import Point, Roof
 from rung.lab.climb import label
-from rung.lab.figures import Figure, Limits, percent, time_text
+from rung.lab.figures import Figure, Limits, cost_of, percent, time_text
 from rung.lab.results import Result
 
 
@@ -61,8 +60,7 @@ def place(figures: Iterable[Figure], profiles: Sequence[Result] = ()) -> list[Pl
     placed = []
     for figure in figures:
         row = figure.row
-        operation = _operation(figure)
-        cost = operation.cost(dict(row["values"]), DTYPES[row["dtype"]].size)
+        cost = cost_of(row, figure.rung, _operation(figure))
         if cost.flops > 0 and cost.bytes > 0:
             counted = _counted(row, profiles)
             placed.append(Placed(figure, row["dtype"], row["shape"], cost.flops, cost.bytes, counted))

@@ -171,9 +171,11 @@ def _eight_bits() -> list[Operand]:
     operands = []
     for name, (rows, inputs) in MATRICES.items():
         shape = ("L", rows, inputs)
-        operands.append(Operand(f"{name}_q", shape, dtype="i8", optional=True, make=_whole(name)))
+        whole = Operand(f"{name}_q", shape, dtype="i8", optional=True, instead=f"{name}_w", make=_whole(name))
+        operands.append(whole)
         operands.append(Operand(f"{name}_s", ("L", rows), dtype="f32", optional=True, make=_scales(name)))
-    operands.append(Operand("head_q", ("V", "C"), dtype="i8", optional=True, make=_whole("wte")))
+    head = Operand("head_q", ("V", "C"), dtype="i8", optional=True, instead="head_w", make=_whole("wte"))
+    operands.append(head)
     operands.append(Operand("head_s", ("V",), dtype="f32", optional=True, make=_scales("wte")))
     return operands
 
@@ -254,8 +256,8 @@ OPERATION = Operation(
         Operand("lnf_b", ("C",), make=_vector(False, "C", 0.0)),
         Operand("head_w", ("V", "C"), make=_matrix("wte")),  # in the model it is wte's memory
         *_eight_bits(),
-        Operand("k_cache", ("L", "B", "NH", "MAXT", "HS"), role="inout", optional=True),
-        Operand("v_cache", ("L", "B", "NH", "MAXT", "HS"), role="inout", optional=True),
+        Operand("k_cache", ("L", "B", "NH", "MAXT", "HS"), role="inout", optional=True, counted=True),
+        Operand("v_cache", ("L", "B", "NH", "MAXT", "HS"), role="inout", optional=True, counted=True),
         Operand("logits", ("B", "V"), role="out", dtype="f32"),
         Operand("next", ("B",), role="out", dtype="i32", follows=most_likely),
     ),
