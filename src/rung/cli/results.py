@@ -102,6 +102,7 @@ def _list(rows: list[Result]) -> None:
 def _compare(names: tuple[str, str], a: list[Result], b: list[Result], json: bool) -> None:
     from rung.lab import ledger
     from rung.lab.figures import time_text
+    from rung.lab.results import same_source
 
     pairs = ledger.compare(a, b)
     if not pairs:
@@ -116,7 +117,7 @@ def _compare(names: tuple[str, str], a: list[Result], b: list[Result], json: boo
                 "b_us": p.b["cold_us"],
                 "ratio": p.ratio,
                 "verdict": p.verdict,
-                "same_source": p.a.get("digest") == p.b.get("digest"),
+                "same_source": same_source(p.a, p.b),
             }
             for p in pairs
         ]
@@ -131,7 +132,7 @@ def _compare(names: tuple[str, str], a: list[Result], b: list[Result], json: boo
             time_text(p.b["cold_us"]),
             f"{p.ratio:.2f}x",
             p.verdict,
-            "" if p.a.get("digest") == p.b.get("digest") else "the source differs",
+            "" if same_source(p.a, p.b) else "the source differs",
         )
         for p in pairs
     ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -40,9 +40,15 @@ def tunings(
             " ".join(f"{n}={v}" for n, v in r["tuning"].items()),
             f"{r['cold_us']:.2f}",
             f"{r['default_us'] / r['cold_us']:.2f}x" if r["default_us"] else "",
-            "no longer used: the rung has changed" if r["stale"] else "",
+            _remark(r),
         )
         for r in rows
     ]
     columns = ("rung", "dtype", "shapes up to", "GPU", "tuning", "cold us", "gain", "remark")
     console.table(columns, cells, right=("cold us", "gain"))
+
+
+def _remark(row: dict[str, Any]) -> str:
+    if row["stale"]:
+        return "no longer used: the rung has changed"
+    return "found before its headers changed" if row["headers_changed"] else ""

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from rung import catalogue
+from rung import catalogue, headers
 from rung.dtypes import Dtype
 from rung.dtypes import dtype as dtype_named
 from rung.errors import RungError
@@ -55,6 +55,7 @@ class Row:
     norm: float = 0.0
     notes: list[str] = field(default_factory=list)
     cold_samples_us: list[float] = field(default_factory=list)
+    headers: str = ""  # the digest of what the rung reaches in them
 
 
 @dataclass(frozen=True)
@@ -193,6 +194,7 @@ class _Race:
             dict(self.values),
             rung.digest,
             rung.tuned(tuning),
+            headers=headers.digest(rung),
         )
 
     def _names(self, rung: Rung) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from rung.dtypes import DTYPES
 from rung.errors import RungError
 from rung.kernel import Rung
 from rung.lab.machine import DATASHEET
-from rung.lab.results import Result
+from rung.lab.results import Result, same_source, source_of
 from rung.operation import Cost, Operation
 
 HEADLINE = "b8t1024"  # GPT-2 at eight sequences of 1024 tokens
@@ -58,8 +58,8 @@ class Figure:
 
     @property
     def old(self) -> bool:
-        """Whether the rung's source has changed since."""
-        return self.rung is None or self.rung.digest != self.row.get("digest")
+        """Whether the rung's source, or what it reaches in its headers, has changed since."""
+        return self.rung is None or not same_source(self.row, source_of(self.rung))
 
     @property
     def library(self) -> bool:
@@ -153,6 +153,7 @@ class Figures:
         """The newest figure of each rung, of its present source where there is one."""
         ladder = Ladder(catalogue.operation(name), catalogue.rungs(name))
         rungs = {r.full_name: r for r in ladder.rungs}
+        sources = {r.full_name: source_of(r) for r in ladder.rungs}
         rows: dict[tuple[str, str, str], Result] = {}
         newest: dict[tuple[str, str, str], tuple[bool, str]] = {}
         for row in self.results:
@@ -164,7 +165,7 @@ class Figures:
                 ladder.too_slow |= {key: forecast[1]} if forecast else {}
                 continue
             rung = rungs.get(row["rung"])
-            rank = (rung is not None and rung.digest == row.get("digest"), row.get("time", ""))
+            rank = (rung is not None and same_source(row, sources[row["rung"]]), row.get("time", ""))
             if key not in newest or rank >= newest[key]:
                 newest[key], rows[key] = rank, row
         for key, row in rows.items():

@@ -113,7 +113,7 @@ def _verdict(a: Result, b: Result, ratio: float) -> str:
 FIELDS = (
     "time", "commit", "kind", "operation", "rung", "rung_kind", "dtype", "shape", "verdict", "reason", "cold_us",
     "cold_p20_us", "cold_p80_us", "n", "warm_us", "gbps", "tflops", "of_bandwidth", "of_rate", "of_datasheet",
-    "against_before", "against_library", "library_ratio", "element", "norm", "digest",
+    "against_before", "against_library", "library_ratio", "element", "norm", "digest", "headers",
 )  # fmt: skip
 MACHINE = ("gpu", "driver", "cuda", "torch", "triton")
 

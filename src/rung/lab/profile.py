@@ -157,13 +157,13 @@ def side_by_side(reports: Sequence[Report]) -> list[tuple[Profile | None, ...]]:
 
 def as_result(subject: Subject, tuning: Mapping[str, int] | None, report: Report) -> dict[str, Any]:
     """The profile as the results store keeps it; the roofline places the rung by its counted bytes."""
-    from rung.lab import machine
+    from rung.lab import machine, results
 
     rung = subject.rung
     return {
         "kind": "profile",
         "operation": rung.operation.name,
-        "digest": rung.digest,
+        **results.source_of(rung),
         "values": dict(subject.values),
         "tuning": rung.tuned(tuning),
         **report.as_json(),

@@ -15,12 +15,16 @@ import os
 import subprocess
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from rung import headers
 from rung.errors import RungError
+
+if TYPE_CHECKING:
+    from rung.kernel import Rung
 
 FORMAT = "rung-result-1"
 
@@ -39,9 +43,22 @@ def key_of(row: Result) -> str:
     """Content address: what was measured, not what came out of it."""
     names = ("kind", "operation", "rung", "digest", "dtype", "values", "tuning", "options")
     identity = {n: row.get(n) for n in names}
+    if row.get("headers"):
+        identity["headers"] = row["headers"]
     identity["gpu"] = row.get("machine", {}).get("gpu")
     identity["driver"] = row.get("machine", {}).get("driver")
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:20]
+
+
+def source_of(rung: Rung) -> dict[str, str]:
+    """What a measurement says of the code that was measured: the rung's text, and what it reaches in its headers."""
+    return {"digest": rung.digest, "headers": headers.digest(rung)}
+
+
+def same_source(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
+    """Whether both were measured of the same code; of headers, which older ones do not tell, as far as is known."""
+    known = a.get("headers") and b.get("headers")
+    return a.get("digest") == b.get("digest") and (not known or a["headers"] == b["headers"])
 
 
 def stamp() -> dict[str, str]:

@@ -14,7 +14,7 @@ from rung.lab import charts
 from rung.lab.charts import Point, Roof
 from rung.lab.climb import label
 from rung.lab.figures import Figure, Limits, cost_of, percent, time_text
-from rung.lab.results import Result
+from rung.lab.results import Result, same_source
 
 
 @dataclass(frozen=True)
@@ -74,8 +74,8 @@ def _operation(figure: Figure) -> Any:
 
 
 def _counted(row: Mapping[str, Any], profiles: Sequence[Result]) -> float | None:
-    same = ("rung", "dtype", "values", "digest")
-    found = [p for p in profiles if p.get("dram_bytes") and all(p.get(n) == row.get(n) for n in same)]
+    of = [p for p in profiles if p.get("dram_bytes") and same_source(p, row)]
+    found = [p for p in of if all(p.get(n) == row.get(n) for n in ("rung", "dtype", "values"))]
     newest = max(found, key=lambda p: p.get("time", ""), default=None)
     return float(newest["dram_bytes"]) if newest else None
 

@@ -253,7 +253,7 @@ class _Run:
             "kind": "sweep",
             "operation": subject.rung.operation.name,
             "rung": subject.rung.full_name,
-            "digest": subject.rung.digest,
+            **results.source_of(subject.rung),
             "dtype": subject.dtype.name,
             "shape": subject.shape,
             "values": dict(subject.values),
@@ -289,7 +289,8 @@ def ranked(rows: Sequence[Row]) -> list[Row]:
 
 def identity(row: Row) -> str:
     """The same configuration of the same source, whatever machine it ran on."""
-    parts = (row["rung"], row["digest"], row["dtype"], sorted(row["values"].items()), _word(row["tuning"]))
+    source = (row["digest"], row.get("headers"))
+    parts = (row["rung"], *source, row["dtype"], sorted(row["values"].items()), _word(row["tuning"]))
     return repr(parts)
 
 

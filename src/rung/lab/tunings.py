@@ -1,7 +1,8 @@
 """The best configuration known for a rung on a GPU, by class of shape and dtype, for bench and the model.
 
 Kept as JSON lines that are only added to, beside the results; the last line for the same question counts,
-and a tuning whose rung has changed since is not used. What the user has not measured is looked up among the
+and a tuning whose rung has changed since is not used. One whose headers alone have changed is: it only says which
+of the rung's own tunables to take, and the list marks it. What the user has not measured is looked up among the
 tunings that come with rung (tunings_measured.jsonl, from the GPUs that it was developed on).
 """
 
@@ -43,6 +44,7 @@ def record(
     kept = {
         "kind": "tuning",
         **{n: row[n] for n in ("operation", "rung", "digest", "dtype", "shape", "values", "tuning")},
+        **{n: row[n] for n in ("headers",) if row.get(n)},
         "class": shape_class(rung, row["values"]),
         "cold_us": row["cold_us"],
         "default_us": default["cold_us"] if default else None,
@@ -52,16 +54,17 @@ def record(
 
 
 def listed(path: Path | None = None) -> list[dict[str, Any]]:
-    """The tunings in force, each with `stale` set when its rung's source has changed or is gone."""
+    """The tunings in force: `stale` where the rung has changed or is gone, `headers_changed` where only those have."""
     from rung import catalogue
 
     found = []
     for row in _by_question(path or default_path()).values():
         try:
-            stale = catalogue.find(row["rung"]).digest != row["digest"]
+            now = results.source_of(catalogue.find(row["rung"]))
         except RungError:
-            stale = True
-        found.append({**row, "stale": stale})
+            now = {"digest": "gone"}
+        stale = now["digest"] != row["digest"]
+        found.append({**row, "stale": stale, "headers_changed": not stale and not results.same_source(row, now)})
     return found
 
 

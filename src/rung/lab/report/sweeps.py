@@ -10,7 +10,7 @@ from rung.errors import RungError
 from rung.lab import findings, sweep, sweep_chart
 from rung.lab.figures import Figures
 from rung.lab.report.markup import table, text
-from rung.lab.results import Result
+from rung.lab.results import Result, same_source, source_of
 from rung.lab.sweep import Subject, Sweep
 
 
@@ -19,7 +19,8 @@ def section(name: str, found: Figures) -> str:
     groups: dict[tuple[str, ...], list[Result]] = {}
     for row in found.of_kind("sweep", name):
         options = row.get("options") or {}
-        key = (row["rung"], row["dtype"], row["shape"], str(options.get("measure")), row.get("digest", ""))
+        source = (row.get("digest", ""), row.get("headers", ""))
+        key = (row["rung"], row["dtype"], row["shape"], str(options.get("measure")), *source)
         groups.setdefault(key, []).append(row)
     parts = [part for rows in groups.values() if (part := _one(rows))]
     return "<h2>Sweeps</h2>" + "".join(parts) if parts else ""
@@ -46,7 +47,7 @@ def _one(rows: Sequence[Result]) -> str:
     drawn = [f for f in told if f.unit]
     picture = f'<figure class="chart">{sweep_chart.chart(swept, drawn)}</figure>' if drawn else ""
     sentences = "".join(f"<li>{text(f.sentence)}</li>" for f in told)
-    old = "" if rung.digest == first.get("digest") else " (an earlier version of the rung)"
+    old = "" if same_source(first, source_of(rung)) else " (an earlier version of the rung)"
     heading = f"{rung.name}, {first['dtype']}, {first['shape']}{old}"
     return f"<h3>{text(heading)}</h3><ul>{sentences}</ul>{picture}{_best(swept)}"
 
