@@ -39,9 +39,9 @@ GROUPS = {
     "proj": ("PROJ_THREADS", "PROJ_ROWS", "PROJ_SLOTS", "PROJ_SPLIT"),
     "keys": ("KEY_LOADS", "KEY_WARPS", "KEY_RESIDENT"),
     "head": ("HEAD_THREADS", "HEAD_ROWS", "HEAD_SLOTS", "HEAD_BLOCKS", "HEAD_AHEAD"),
+    "one kernel": ("STEP_WARPS", "RING", "KEY_LOADS"),
     "ahead": ("AHEAD", "REST", "BULK", "FLIGHT"),
     "copied": ("HEAD_PARTS", "HEAD_CHUNKS"),
-    "halves": ("HALVES", "PRIORITY"),
 }
 TOKENS, CONTEXT = 520, 260  # what a text of 512 tokens behind a short prompt reaches, and its middle
 Tuning = dict[str, int]

@@ -124,6 +124,7 @@ class Rung(ABC):
         """Everything an expression of this rung may name."""
         sm, sms = device_facts(device)
         names: Values = {**values, **self.tuned(tuning), "sizeof_real": dtype.size, "sm": sm, "sms": sms}
+        names["emulated"] = int(device == "emulator")
         for operand in self.operation.operands:
             tensor = (tensors or {}).get(operand.name)
             strides = tensor.stride() if tensor is not None else _packed_strides(operand.size(values))

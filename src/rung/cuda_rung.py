@@ -191,6 +191,8 @@ class CudaRung(Rung):
         for name, buffer in self.header.buffers.items():
             shape = tuple(evaluate_int(s, names, f"the size of buffer {name}") for s in buffer.shape)
             buffers[name] = make(name, shape, element(buffer.dtype, dtype))
+            if buffer.zero_once:
+                buffers[name].zero_()
         bound = Arguments(self, tensors, buffers, dtype)
         module = self._load(self.build(values, dtype, tuning), device, emulation)
 

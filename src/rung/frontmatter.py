@@ -23,6 +23,7 @@ class Buffer:
     shape: tuple[Expression, ...]
     dtype: str = "real"
     zero: bool = False
+    zero_once: bool = False  # when the rung is prepared; what a call leaves there is what the next finds
 
 
 @dataclass(frozen=True)
@@ -198,7 +199,8 @@ class _Reader:
         return Buffer(
             shape=tuple(self.expression(s, f"buffers.{name}.shape") for s in shape),
             dtype=self.text(value, "dtype") or "real",
-            zero=self.flag(value, "zero"),
+            zero=value.get("zero") != "once" and self.flag(value, "zero"),
+            zero_once=value.get("zero") == "once",
         )
 
     def launch(self, entry: Any) -> Launch:

@@ -3,14 +3,13 @@
 Bias and activation are the library's epilogues. Attention reads the packed query, key and value, writes the latter
 two into the caches, and has the cached ones under way before the product is finished. The head's product makes as
 many columns as are aligned; a kernel copies them to where the logits belong, multiplies the last few itself, and
-finds the largest. In two halves on two streams, one half's products may run while the other's attention reads.
+finds the largest.
 """
 
 from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,8 +25,7 @@ EXPECT = (
     "At 256 sequences of 200 tokens on an H200, each layer: attention 38 to 42 us (36.5 at what memory gives), four "
     "products 4 to 7 us each, two norms 2 us each; the head 50 us and 15 to 25 us for copying its logits. Together "
     "some 850 us a step against 1843 us for rung 9. At 64 sequences attention gains most by having all blocks there "
-    "at once, 768 in one wave: 11 us a layer instead of 14.2, and a step of about 500 us instead of 642 us. "
-    "With two halves overlapped, one's products behind the other's attention: 256 sequences 986 -> about 800 us."
+    "at once, 768 in one wave: 11 us a layer instead of 14.2, and a step of about 500 us instead of 642 us."
 )
 FOUND = (
     "On an H200, gpt2 in bf16, context about 200, against rung 9: 1839 -> 1011 us a step at 256 sequences (986 with "
@@ -44,12 +42,10 @@ NEEDS = (
 )
 TUNE = {
     "KEY_WARPS": (4, 2, 1, 8),
-    "KEY_LOADS": (3, 2, 4, 6, 8),
-    "KEY_RESIDENT": (24, 8, 12, 16, 32),  # warps that a multiprocessor must have registers for
+    "KEY_LOADS": (3, 2, 4, 8),
+    "KEY_RESIDENT": (24, 16, 32),  # warps that a multiprocessor must have registers for
     "HEAD_PARTS": (1, 2, 4),  # the head's columns in turns: a part's logits may still be in L2 when they are copied
     "HEAD_CHUNKS": (8, 4, 16),
-    "HALVES": (1, 2),  # of the sequences, side by side on two streams
-    "PRIORITY": (0, 1),  # of the second half's stream over the first's
 }
 BUFFERS = {
     "x": {"shape": ["B", "C"], "dtype": "f32"},
@@ -63,9 +59,6 @@ BUFFERS = {
     "best_index": {"shape": ["B", "HEAD_PARTS * HEAD_CHUNKS + 1"], "dtype": "i32"},
 }
 
-ROWS = ("tokens", "lengths", "logits", "next", *BUFFERS)  # a row for each sequence
-CACHES = ("k_cache", "v_cache")  # (L, B, NH, MAXT, HS)
-EVEN = 8  # sequences; the first half is a multiple of so many, and neither is worth while with fewer
 ALIGNED = 64  # columns; a product whose rows begin anywhere is several times slower
 GATHER_THREADS = 256
 KERNELS = ("embed", "add_norm", "attend", "gather", "pick")
@@ -80,7 +73,7 @@ def run(
     tokens, lengths, wte, wpe, ln1_w, ln1_b, qkv_w, qkv_b, proj_w, proj_b, ln2_w, ln2_b, fc_w, fc_b, fc2_w, fc2_b,
     lnf_w, lnf_b, head_w, k_cache, v_cache, logits, next, x, n, qkv, y, h, product, wide, best_value, best_index,
     B, L, C, NH, HS, F, V, MAXT, eps, scale, act, by_layer, dtype,
-    KEY_WARPS, KEY_LOADS, KEY_RESIDENT, HEAD_PARTS, HEAD_CHUNKS, HALVES, PRIORITY,
+    KEY_WARPS, KEY_LOADS, KEY_RESIDENT, HEAD_PARTS, HEAD_CHUNKS,
 ):  # fmt: skip
     given = dict(locals())
     key = tuple((v.data_ptr(), v.device) if isinstance(v, torch.Tensor) else v for v in given.values())
@@ -96,64 +89,19 @@ class Step:
     """All launches of a step, bound once to what `run` was given."""
 
     def __init__(self, given):
-        device = given["x"].device
-        module = _module(build(_defines(given)), device)
-        first, *second = _parts(given["B"], given["HALVES"])
-        # Only a stream's own last kernel may let the next begin early. Behind the other stream's, where the two part
-        # (the second's first kernel) and where they meet again (the first's last), a launch waits for all.
-        self.parts = [Part(module, given, first, ends_early=not second)]
-        self.parts += [Part(module, given, rows, begins_early=False) for rows in second]
-        self.side = _side(device, -given["PRIORITY"]) if second else None
+        self.t = SimpleNamespace(**given)
+        self.module = _module(build(_defines(given)), self.t.x.device)
+        self.launches = []
+        self._bind()
 
     def run(self):
-        if self.side is None:
-            for part in self.parts:
-                _all(launch for turn in part.turns for launch in turn)
-            return
-        first, second = self.parts
-        here = torch.cuda.current_stream(self.side.device)
-        self.side.wait_stream(here)
-        for ours, theirs in zip(first.turns[:-1], second.turns[:-1], strict=True):
-            _all(ours)
-            with torch.cuda.stream(self.side):
-                _all(theirs)
-        with torch.cuda.stream(self.side):
-            _all(second.turns[-1])
-        here.wait_stream(self.side)
-        _all(first.turns[-1])
-
-
-def _parts(B, halves):
-    """Which sequences go together."""
-    first = math.ceil(math.ceil(B / 2) / EVEN) * EVEN
-    return [slice(0, first), slice(first, B)] if halves == 2 and B >= 2 * EVEN else [slice(0, B)]
-
-
-@cache
-def _side(device, priority):
-    # One for all steps: cuBLAS keeps a workspace for every stream that it has met.
-    return torch.cuda.Stream(device, priority=priority) if device.type == "cuda" else None
-
-
-def _all(launches):
-    for launch in launches:
-        launch()
-
-
-class Part:
-    """The launches of some of the sequences, in turns: a layer each, then the head, and last the choice of a token."""
-
-    def __init__(self, module, given, rows, begins_early=True, ends_early=True):
-        cut = {name: given[name][rows] for name in ROWS} | {name: given[name][:, rows] for name in CACHES}
-        self.t = SimpleNamespace(**{**given, **cut, "B": rows.stop - rows.start})
-        self.module, self.begins_early, self.ends_early = module, begins_early, ends_early
-        self.turns: list[list[Callable[[], None]]] = [[]]
-        self._bind()
+        for launch in self.launches:
+            launch()
 
     def _bind(self):
         t, ends = self.t, self.t.L - 1
         begin = [t.tokens, t.lengths, t.wte, t.wpe, t.ln1_w[0], t.ln1_b[0], t.x, t.n]
-        self._kernel("embed", (t.B,), _row_threads(t.C), [*begin, ("f32", t.eps)], early=self.begins_early)
+        self._kernel("embed", (t.B,), _row_threads(t.C), [*begin, ("f32", t.eps)])
         for layer in range(t.L):
             self._affine(t.n, t.qkv_w[layer], t.qkv_b[layer], t.qkv)
             scale = t.scale / (layer + 1 if t.by_layer else 1)
@@ -165,7 +113,6 @@ class Part:
             self._multiply(t.h, t.fc2_w[layer], t.product)
             norm = (t.lnf_w, t.lnf_b) if layer == ends else (t.ln1_w[layer + 1], t.ln1_b[layer + 1])
             self._add_norm(t.fc2_b[layer], *norm)
-            self.turns.append([])
         self._head()
 
     def _add_norm(self, bias, gain, shift):
@@ -188,25 +135,23 @@ class Part:
             tensors = [t.wide, t.n, t.head_w, t.logits, t.best_value, t.best_index]
             self._kernel("gather", (blocks, t.B), GATHER_THREADS, [*tensors, *numbers])
             slot += chunks
-        self.turns.append([])
-        choice = [t.best_value, t.best_index, t.next, ("i32", slots)]
-        self._kernel("pick", (t.B,), 32, choice, early=self.ends_early)
+        self._kernel("pick", (t.B,), 32, [t.best_value, t.best_index, t.next, ("i32", slots)])
 
     # ---- launches -----------------------------------------------------------------------------------------------
 
-    def _kernel(self, name, grid, threads, given, early=True):
-        config = LaunchConfig(grid=(*grid, 1, 1)[:3], block=(threads, 1, 1), pdl=early)
+    def _kernel(self, name, grid, threads, given):
+        config = LaunchConfig(grid=(*grid, 1, 1)[:3], block=(threads, 1, 1), pdl=True)
         self.module.prepare(name, config)
         arguments = [("pointer", a) if isinstance(a, torch.Tensor) else a for a in given]
-        self.turns[-1].append(self.module.bind(name, config, arguments))
+        self.launches.append(self.module.bind(name, config, arguments))
 
     def _multiply(self, x, w, out):
         call = multiply if x.is_cuda else multiply_on_cpu
-        self.turns[-1].append(lambda: call(x, w, out))
+        self.launches.append(lambda: call(x, w, out))
 
     def _affine(self, x, w, bias, out, act=None):
         call = affine if x.is_cuda else affine_on_cpu
-        self.turns[-1].append(lambda: call(x, w, bias, out, act))
+        self.launches.append(lambda: call(x, w, bias, out, act))
 
 
 def _defines(given):

@@ -38,12 +38,12 @@ template <int N>
 __device__ __forceinline__ void cp_async_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory"); }
 
 #if __CUDA_ARCH__ >= 900
-// A barrier in shared memory for one arrival, and for bytes if any are expected. Whoever sets it up may use it at once,
-// others after a __syncthreads.
-__device__ __forceinline__ void byte_barrier_init(uint64_t* barrier)
+// A barrier in shared memory for so many arrivals, and for bytes if any are expected. Whoever sets it up may use it at
+// once, others after a __syncthreads.
+__device__ __forceinline__ void byte_barrier_init(uint64_t* barrier, unsigned arrivals = 1)
 {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;\n\tfence.mbarrier_init.release.cluster;"
-                 ::"r"(shared_address(barrier)) : "memory");
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;\n\tfence.mbarrier_init.release.cluster;"
+                 ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");
 }
 
 __device__ __forceinline__ void byte_barrier_arrive(uint64_t* barrier)

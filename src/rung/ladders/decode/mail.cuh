@@ -1,0 +1,142 @@
+// How the blocks of one kernel hand numbers to one another without a barrier: twelve bytes and the number of the round in
+// which they were sent travel in one access of sixteen. Whoever finds the round's number has the bytes with it, after one
+// trip to L2 instead of one for a flag and one for what it stands for.
+#pragma once
+#include "decode.cuh"
+#ifdef RUNG_EMULATOR
+#include <assert.h>
+#include <cooperative_groups.h>
+#endif
+
+namespace decode {
+
+struct Parcel
+{
+    uint32_t word[3], round;
+};
+
+__device__ __forceinline__ void send(Parcel* to, uint32_t a, uint32_t b, uint32_t c, uint32_t round)
+{
+#ifdef RUNG_EMULATOR
+    *to = {{a, b, c}, round};
+#else
+    asm volatile("{\n\t.reg .b64 lo, hi;\n\t.reg .b128 all;\n\tmov.b64 lo, {%1, %2};\n\tmov.b64 hi, {%3, %4};\n\t"
+                 "mov.b128 all, {lo, hi};\n\tst.relaxed.gpu.global.b128 [%0], all;\n\t}"
+                 ::"l"(to), "r"(a), "r"(b), "r"(c), "r"(round) : "memory");
+#endif
+}
+
+__device__ __forceinline__ Parcel look(const Parcel* at)
+{
+#ifdef RUNG_EMULATOR
+    return *at;
+#else
+    Parcel p;
+    asm volatile("{\n\t.reg .b64 lo, hi;\n\t.reg .b128 all;\n\tld.relaxed.gpu.global.b128 all, [%4];\n\t"
+                 "mov.b128 {lo, hi}, all;\n\tmov.b64 {%0, %1}, lo;\n\tmov.b64 {%2, %3}, hi;\n\t}"
+                 : "=r"(p.word[0]), "=r"(p.word[1]), "=r"(p.word[2]), "=r"(p.round) : "l"(at) : "memory");
+    return p;
+#endif
+}
+
+// Parcel i of N lies at from(i). All are asked for before the first is looked at, and asked for again until they are there.
+template <int N, class From>
+__device__ __forceinline__ void receive(Parcel (&got)[N], uint32_t round, From from)
+{
+#pragma unroll
+    for (int i = 0; i < N; i++) got[i] = look(from(i));
+#ifdef RUNG_EMULATOR
+    for (int i = 0; i < N; i++) assert(got[i].round == round);
+#else
+    for (;;) {
+        uint32_t missing = 0;
+#pragma unroll
+        for (int i = 0; i < N; i++) missing |= got[i].round ^ round;
+        if (missing == 0) break;
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            if (got[i].round != round) got[i] = look(from(i));
+    }
+#endif
+}
+
+// On a GPU the parcels are all that anybody waits for. The emulator's blocks take turns and need to be told when.
+__device__ __forceinline__ void everyone_has_sent()
+{
+#ifdef RUNG_EMULATOR
+    cooperative_groups::this_grid().sync();
+#endif
+}
+
+// Whole division of small numbers by one that is known at run time only.
+struct Divisor
+{
+    int by;
+    float inverse;
+
+    __device__ __forceinline__ explicit Divisor(int n) : by(n), inverse(1.0f / float(n)) {}
+    __device__ __forceinline__ int divide(int x) const { return int((float(x) + 0.5f) * inverse); }
+};
+
+// Rows that the blocks share, STEP at a time: the first `longer` blocks have one step more.
+template <int STEP>
+struct Share
+{
+    int least, longer;
+
+    __device__ __forceinline__ explicit Share(int rows)
+    {
+        const int steps = rows / STEP;
+        least = steps / int(gridDim.x), longer = steps - least * int(gridDim.x);
+    }
+    __device__ __forceinline__ int most() const { return STEP * (least + (longer > 0)); }
+    __device__ __forceinline__ int begin(int block) const { return STEP * (block * least + min(block, longer)); }
+    __device__ __forceinline__ int count(int block) const { return STEP * (least + (block < longer)); }
+    __device__ __forceinline__ int owner(int row) const
+    {
+        const int step = row / STEP, split = longer * (least + 1);
+        return step < split ? Divisor(least + 1).divide(step) : longer + Divisor(max(least, 1)).divide(step - split);
+    }
+};
+
+// A vector whose numbers the blocks make in such shares, and send PER to a parcel: (block, parcel).
+template <int PER, int STEP = 1>
+struct Shared
+{
+    Parcel* mail;
+    Share<STEP> share;
+    int each;  // parcels of a block
+
+    __device__ __forceinline__ Shared(Parcel* at, int rows) : mail(at), share(rows), each(ceil_div(share.most(), PER)) {}
+
+    __device__ __forceinline__ int parcels() const { return each * int(gridDim.x); }
+};
+
+// The same number, but the compiler takes it for a new one: else it keeps, for all layers, whatever follows from it.
+__device__ __forceinline__ int again(int number)
+{
+#ifndef RUNG_EMULATOR
+    asm volatile("" : "+r"(number));
+#endif
+    return number;
+}
+
+// The numbers in a parcel: which is the first, and how many.
+struct Place
+{
+    int packed;
+
+    template <int PER, int STEP>
+    static __device__ __forceinline__ Place of(const Shared<PER, STEP>& shared, int parcel)
+    {
+        const int block = Divisor(shared.each).divide(parcel), skipped = (parcel - block * shared.each) * PER;
+        const int left = parcel < shared.parcels() ? shared.share.count(block) - skipped : 0;
+        return {(shared.share.begin(block) + skipped) * 8 + max(0, min(PER, left))};
+    }
+    __device__ __forceinline__ int first() const { return packed >> 3; }
+    __device__ __forceinline__ int count() const { return packed & 7; }
+
+    __device__ __forceinline__ Place renewed() const { return {again(packed)}; }
+};
+
+}  // namespace decode

@@ -1,0 +1,328 @@
+// All weights of a step, one after the other through a ring in shared memory: one thread of the block asks the copy engine
+// for row after row of the block's share, whatever the others are at, and waits only for room.
+#pragma once
+#include "mail.cuh"
+
+namespace decode {
+
+constexpr int THREADS = STEP_WARPS * WARP_SIZE;         // that compute
+constexpr int COLUMNS = 32;                             // of a chunk, which is a step of the tensor cores
+constexpr int CHUNKS = C / COLUMNS, PARTS = F / C;      // of a row of C; rows of F come in parts of C
+constexpr int ALL = CHUNKS / STEP_WARPS, MORE = CHUNKS % STEP_WARPS, EACH = ALL + (MORE > 0);  // chunks of every warp, of some
+constexpr int PIECES = C * 2 % 128 == 64 ? C / 8 : C / 8 + 4;  // of a slot: neighbouring rows lie half of all banks apart
+constexpr int UNIT = 16, UNITS = 128;                   // rows released together; such units on their way
+constexpr int BATCH = 96;                               // rows between two barriers
+static_assert(C % COLUMNS == 0 && F % C == 0 && B == 1, "one sequence, whole chunks, whole parts");
+static_assert(SLOTS >= UNIT && SLOTS < UNITS, "the ring must hold a unit, and no more slots than units");
+
+// What a phase needs of the model: a block's rows of a matrix, their biases, and gain and shift of a layer norm before it.
+struct Weights
+{
+    const Real *matrix, *bias, *gain, *shift;  // the last three may be null
+    int begin, rows, parts;
+
+    static constexpr int EXTRAS = 3;  // the vectors, each in a slot of its own; that of biases begins at 16 bytes
+
+    __device__ __forceinline__ Weights(const Real* all, int2 share, int parts_, const Real* biases, const Real* gains,
+                                       const Real* shifts)
+        : begin(share.x), rows(share.y), parts(parts_), gain(gains), shift(shifts)
+    {
+        matrix = all + size_t(begin) * parts * C;
+        bias = biases ? biases + begin : nullptr;
+    }
+    // What the computing threads need to know of one.
+    __device__ __forceinline__ Weights(int2 share, int parts_)
+        : matrix(nullptr), bias(nullptr), gain(nullptr), shift(nullptr), begin(share.x), rows(share.y), parts(parts_)
+    {
+    }
+    // From a multiple of 16 bytes to the block's biases: all operands begin at one, and so do all layers.
+    __device__ __forceinline__ int skipped() const { return begin % 8; }
+    __device__ __forceinline__ const Real* row(int r, int part) const { return matrix + (size_t(r) * parts + part) * C; }
+};
+
+// For the threads that compute; the copying warp goes its own way.
+__device__ __forceinline__ void sync_computing()
+{
+#ifdef RUNG_EMULATOR
+    __syncthreads();
+#else
+    sync_first<THREADS>();
+#endif
+}
+
+// Places in shared memory. The hardware's own addresses are kept in registers: the compiler would compute those of arrays
+// again wherever they are used.
+#ifdef RUNG_EMULATOR
+using Address = const char*;
+
+__device__ __forceinline__ Address place(const void* of) { return static_cast<Address>(of); }
+template <class T>
+__device__ __forceinline__ T at(Address address) { return *reinterpret_cast<const T*>(address); }
+__device__ __forceinline__ void put(Address address, float x) { *reinterpret_cast<float*>(const_cast<char*>(address)) = x; }
+#else
+using Address = uint32_t;
+
+__device__ __forceinline__ Address place(const void* of) { return Address(again(int(shared_address(of)))); }
+template <class T>
+__device__ __forceinline__ T at(Address address);
+template <>
+__device__ __forceinline__ uint4 at<uint4>(Address address)
+{
+    uint4 v;
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(address));
+    return v;
+}
+template <>
+__device__ __forceinline__ uint32_t at<uint32_t>(Address address)
+{
+    uint32_t v;
+    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(address));
+    return v;
+}
+__device__ __forceinline__ void put(Address address, float x)
+{
+    asm volatile("st.shared.f32 [%0], %1;" ::"r"(address), "f"(x) : "memory");
+}
+
+__device__ __forceinline__ void wait_at(Address barrier, unsigned parity)
+{
+    asm volatile("{\n\t.reg .pred done;\nagain:\n\tmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n\t"
+                 "@!done bra again;\n\t}" ::"r"(barrier), "r"(parity) : "memory");
+}
+__device__ __forceinline__ void arrive_at(Address barrier)
+{
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+#endif
+
+struct Ring
+{
+    uint4* slots;
+    uint64_t *arrived, *left;  // of units
+    Address slots_at, barriers_at;
+    int slot;  // the next one
+    unsigned unit;
+
+    __device__ __forceinline__ uint4* at(int ahead) const
+    {
+        const int number = slot + ahead;
+        return slots + (number >= SLOTS ? number - SLOTS : number) * PIECES;
+    }
+    __device__ __forceinline__ Address address(int ahead) const
+    {
+        const int number = slot + ahead;
+        return slots_at + (number >= SLOTS ? number - SLOTS : number) * (PIECES * 16);
+    }
+    __device__ __forceinline__ void go_on(int count)
+    {
+        slot += count;
+        if (slot >= SLOTS) slot -= SLOTS;
+    }
+
+#ifndef RUNG_EMULATOR
+    // By the whole copying warp, before anybody waits.
+    __device__ __forceinline__ void set_up(int lane) const
+    {
+        for (int i = lane; i < UNITS; i += WARP_SIZE) byte_barrier_init(arrived + i), byte_barrier_init(left + i, STEP_WARPS);
+    }
+#endif
+
+    __device__ __forceinline__ void await(unsigned number) const
+    {
+#ifndef RUNG_EMULATOR
+        wait_at(barriers_at + number % UNITS * 8, number / UNITS % 2);
+#endif
+    }
+
+    // By every warp: it needs the next unit, of so many slots, no more.
+    __device__ __forceinline__ void release(int count)
+    {
+#ifndef RUNG_EMULATOR
+        __syncwarp();
+        if (lane_id() == 0) arrive_at(barriers_at + (UNITS + unit % UNITS) * 8);
+#endif
+        go_on(count), unit++;
+    }
+
+    // The vectors of the next unit, which has arrived.
+    __device__ __forceinline__ const Real* gain(const Weights& w) const { return extra(w.gain, 0, 0); }
+    __device__ __forceinline__ const Real* shift(const Weights& w) const { return extra(w.shift, 1, 0); }
+    __device__ __forceinline__ const Real* bias(const Weights& w) const { return extra(w.bias, 2, w.skipped()); }
+
+    __device__ __forceinline__ const Real* extra(const Real* from, int i, int skipped) const
+    {
+#ifdef RUNG_EMULATOR
+        return from;
+#else
+        return reinterpret_cast<const Real*>(at(i)) + skipped;
+#endif
+    }
+};
+
+#ifndef RUNG_EMULATOR
+// What the copying thread knows: slots known to be free, units known to be released, and how many slots each unit took.
+struct Copier
+{
+    Ring ring;
+    int* sizes;  // of units under way
+    int free = SLOTS;
+    unsigned released = 0;
+
+    __device__ __forceinline__ void copy(const Weights& w)
+    {
+        const int biases = w.bias ? (w.skipped() + w.rows + 7) / 8 * 8 : 0;
+        begin(Weights::EXTRAS, (w.gain ? 2 * C : 0) + biases);
+        one(w.gain, w.gain ? C : 0);
+        one(w.shift, w.gain ? C : 0);
+        one(w.bias - w.skipped(), biases);
+#pragma unroll 1
+        for (int row = 0; row < w.rows; row += UNIT)
+#pragma unroll 1
+            for (int part = 0; part < w.parts; part++) {
+                const int count = min(UNIT, w.rows - row);
+                begin(count, count * C);
+#pragma unroll 1
+                for (int r = 0; r < count; r++) one(w.row(row + r, part), C);
+            }
+    }
+
+    // No more than FLIGHT units are under way: what waits in the memory's queues delays everybody's loads.
+    __device__ __forceinline__ void begin(int count, int numbers)
+    {
+        if (ring.unit >= FLIGHT) ring.await(ring.unit - FLIGHT);
+        sizes[ring.unit % UNITS] = count;
+        byte_barrier_expect(ring.arrived + ring.unit % UNITS, numbers * sizeof(Real));
+        ring.unit++;
+    }
+
+    // The next vector or row of the unit that has begun.
+    __device__ __forceinline__ void one(const Real* from, int numbers)
+    {
+        while (free == 0) {
+            byte_barrier_wait(ring.left + released % UNITS, released / UNITS % 2);
+            free += sizes[released++ % UNITS];
+        }
+        if (numbers > 0) bulk_copy(ring.at(0), from, numbers * sizeof(Real), ring.arrived + (ring.unit - 1) % UNITS);
+        ring.go_on(1), free--;
+    }
+};
+
+// So many numbers into L2.
+__device__ __forceinline__ void prefetch(const Real* from, int count)
+{
+    if (count > 0)
+        asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(int(count * sizeof(Real))) : "memory");
+}
+#endif
+
+// ---- products ---------------------------------------------------------------------------------------------------
+
+// A vector in shared memory, and behind it what was left when its numbers were rounded, if that is wanted.
+struct Vector
+{
+    Real* numbers;
+    int left;  // numbers to what was left; 0 if there is nothing
+
+    __device__ __forceinline__ void set(int i, float x) const
+    {
+        const Real near = from_float<Real>(x);
+        numbers[i] = near, numbers[left + i] = from_float<Real>(x - to_float(near));
+    }
+};
+
+// Up to TILES * 8 rows, the next unit of the ring or its next `w.parts` units; the sums over the warp's chunks to sums[row].
+// A lane's sixteen bytes of a row, words 0 to 3, are what tensor cores take for one step: they see words 0 and 2 as a row,
+// and 1 and 3 as the eighth row below. So a vector needs two columns on the right, one for its even words and one for the
+// odd, and of the products the even column's upper row and the odd column's lower one count. Columns 0 and 1 are the
+// vector's, 2 and 3 those of what was left of it.
+struct Words
+{
+    uint32_t even[EACH], odd[EACH];  // those of the lane's column that meet words 0 or 1, and 2 or 3
+
+    __device__ __forceinline__ void load(const Vector& vector, int part)
+    {
+        const int g = lane_id() / 4, t = lane_id() % 4;
+        const bool wanted = g < (vector.left > 0 ? 4 : 2);
+        const Address from = place(vector.numbers) + (g / 2 % 2 * vector.left + part * C) * 2 + warp_id() * 64 + t * 16 + g % 2 * 4;
+#pragma unroll
+        for (int i = 0; i < EACH; i++) {
+            even[i] = odd[i] = 0;
+            if (wanted && (i < ALL || warp_id() < MORE)) {
+                even[i] = at<uint32_t>(from + i * (STEP_WARPS * 64));
+                odd[i] = at<uint32_t>(from + i * (STEP_WARPS * 64) + 8);
+            }
+        }
+    }
+};
+
+template <int TILES>
+__device__ __forceinline__ void multiply_rows(Ring& ring, const Weights& w, const Vector& vector, Words& x, Address sums, int first,
+                                              int count)
+{
+    const int lane = lane_id(), warp = warp_id(), g = lane / 4, t = lane % 4;
+    float acc[TILES][2][4] = {};
+#pragma unroll 1
+    for (int part = 0; part < w.parts; part++) {
+        if (w.parts > 1) x.load(vector, part);
+        Address from[TILES];
+        ring.await(ring.unit);
+#pragma unroll
+        for (int tile = 0; tile < TILES; tile++) {
+            const int row = min(tile * 8 + g, count - 1);  // those beyond the end repeat the last
+#ifdef RUNG_EMULATOR
+            from[tile] = place(w.row(first + row, part)) + warp * 64 + t * 16;
+#else
+            from[tile] = ring.address(row) + warp * 64 + t * 16;
+#endif
+        }
+        uint4 left[TILES][EACH];  // all are asked for before the first is used
+#pragma unroll
+        for (int i = 0; i < EACH; i++)
+#pragma unroll
+            for (int tile = 0; tile < TILES; tile++)
+                if (i < ALL || warp < MORE) left[tile][i] = at<uint4>(from[tile] + i * (STEP_WARPS * 64));
+#pragma unroll
+        for (int i = 0; i < EACH; i++)
+            if (i < ALL || warp < MORE)
+#pragma unroll
+                for (int tile = 0; tile < TILES; tile++) {
+                    const uint32_t a[4] = {left[tile][i].x, left[tile][i].y, left[tile][i].z, left[tile][i].w};
+                    const uint32_t b[2] = {x.even[i], x.odd[i]};
+                    mma_m16n8k16<Real>(acc[tile][i % 2], a, b);
+                }
+        ring.release(count);
+    }
+#pragma unroll
+    for (int tile = 0; tile < TILES; tile++) {
+        float sum = (acc[tile][0][0] + acc[tile][1][0]) + (acc[tile][0][3] + acc[tile][1][3]);
+        sum += __shfl_xor_sync(ALL_LANES, sum, 1);
+        if (t == 0) put(sums + (tile * 8 + g) * 4, sum);
+    }
+}
+
+// Up to BATCH rows from `first` on: partial[warp][row].
+__device__ __forceinline__ void multiply(Ring& ring, const Weights& w, const Vector& vector, float* partial, int first, int rows)
+{
+    Address sums = place(partial + warp_id() * BATCH);
+    Words x;
+    if (w.parts == 1) x.load(vector, 0);
+#pragma unroll 1
+    for (int row = 0; row < rows; row += UNIT, sums += UNIT * 4) {
+        const int count = min(UNIT, rows - row);
+        if (count > 8)
+            multiply_rows<2>(ring, w, vector, x, sums, first + row, count);
+        else
+            multiply_rows<1>(ring, w, vector, x, sums, first + row, count);
+    }
+}
+
+// The product of a row, from the parts that the warps have of it.
+__device__ __forceinline__ float whole_sum(const float* partial, int row)
+{
+    float sum = 0.0f;
+#pragma unroll
+    for (int w = 0; w < STEP_WARPS; w++) sum += partial[w * BATCH + row];
+    return sum;
+}
+
+}  // namespace decode
