@@ -34,7 +34,7 @@ TOUR: dict[str, list[tuple[str, tuple[str, ...], float]]] = {
     "matmul_gelu": [("b4t64", BOTH, 1), ("b8t1024", BOTH, 1)],
     "matmul_residual": [("b4t64", BOTH, 1), ("b8t1024", BOTH, 1)],
     "layernorm_matmul": [("b4t64", BOTH, 1), ("b8t1024", BOTH, 1)],
-    "decode": [("gpt2", BOTH, 0.2), ("gpt2-xl", ("bf16",), 0.2), ("gpt2 b64", ("bf16",), 0.2)],
+    "decode": [("gpt2", BOTH, 0.2), ("gpt2 b64", ("bf16",), 0.2)],
     "sample": [("gpt2", ("f32",), 1), ("gpt2 b64", ("f32",), 1)],
     "copy": [("n64m", BOTH, 1)],
     "transpose": [("c8192x8192", BOTH, 1)],
