@@ -1,8 +1,11 @@
 """How many calls a timed graph holds, and which sets of operands they take."""
 
+from collections.abc import Callable
+from functools import partial
+
 import pytest
 
-from rung.lab import machine
+from rung.lab import machine, timing
 from rung.lab.timing import CALLS, FULL, MAX_CALLS, Contestant, rounds
 
 
@@ -35,9 +38,34 @@ def test_three_products_of_tf32_may_be_faster_than_float32_itself() -> None:
     assert machine.rate_limit({}, "f32") is None
 
 
-def test_the_look_at_the_outputs_runs_only_what_makes_them() -> None:
-    ran: list[str] = []
-    one = Contestant("slow", [], settle=lambda: ran.append("settle"))
-    one._units = [(lambda: ran.append("first"), 1), (lambda: ran.append("second"), 1)]
+def test_the_look_at_the_outputs_runs_all_that_makes_them_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU: a recorded call writes to the place that its recording allocated, and a library's name for its
+    result is that of the last recording."""
+    named = {}  # set -> (place, recording)
+    written: list[tuple[int, int]] = []
+    recordings = []
+
+    def call(index: int) -> None:
+        named[index] = (index, len(recordings))
+
+    def record(calls: list[Callable[[], None]]) -> Callable[[], None]:
+        for one in calls:
+            one()
+        places = [named[index] for index in {calls_of[one] for one in calls}]
+        recordings.append(places)
+        return lambda: written.extend(places)
+
+    calls = [partial(call, index) for index in range(30)]
+    calls_of = {one: index for index, one in enumerate(calls)}
+    monkeypatch.setattr(timing, "_graph", record)
+    monkeypatch.setattr(timing, "_estimate", lambda _: 30e-6)
+    monkeypatch.setattr(timing, "seconds", lambda work: work() or 20 * 30e-6)
+    monkeypatch.setattr(timing.torch.cuda, "synchronize", lambda: None)
+    one = Contestant("library", calls, settle=lambda: written.append((-1, -1)))
+    one.get_ready()
+    assert len(one._units) == 3, "14 calls of 30 us are a sample, and the third goes through the first again"
+    written.clear()
     one.replay()
-    assert ran == ["first", "settle"]
+    assert named[0] in written, "what settle copies has been computed anew"
+    assert written[-1] == (-1, -1)
+    assert {place for place, _ in written} < set(range(-1, 30)), "not everything"

@@ -51,6 +51,8 @@ class Contestant:
     cold: list[float] = field(default_factory=list)  # seconds a call
     warm: list[float] = field(default_factory=list)
     _units: list[tuple[Callable[[], None], int]] = field(default_factory=list)  # (replay, calls in it)
+    _first: list[Callable[[], None]] = field(default_factory=list)  # replays with the first call in them
+    replayed: int = 1  # how often `replay` makes the first call
     _warm: tuple[Callable[[], None], int] | None = None
     _next: int = 0
 
@@ -66,12 +68,17 @@ class Contestant:
                 warm()
                 estimate = seconds(warm) / repeat
             for turn in rounds(len(self.calls), estimate):
-                self._units.append((_graph([self.calls[i] for i in turn]), len(turn)))
+                replay = _graph([self.calls[i] for i in turn])
+                self._units.append((replay, len(turn)))
+                if 0 in turn:
+                    self._first.append(replay)
+            self.replayed = sum(turn.count(0) for turn in rounds(len(self.calls), estimate))
         except RuntimeError as error:
             torch.cuda.synchronize()
             reason = str(error).splitlines()[0][:90]
             self.notes.append(f"not capturable ({reason}), so launches are counted")
-            self._units = [(call, 1) for call in self.calls]
+            self._units, self._first = [(call, 1) for call in self.calls], self.calls[:1]
+            self.replayed = 1
             self._warm = (self.calls[0], 1)
         for replay, _ in self._units[:2]:
             replay()
@@ -90,8 +97,12 @@ class Contestant:
         self.warm.append(seconds(replay) / count)
 
     def replay(self) -> None:
-        """Run what was timed of the first operands once more, for its outputs to be looked at."""
-        self._units[0][0]()
+        """Run what was timed of the first operands once more, for its outputs to be looked at.
+
+        A library's result is where the last recording of the call has put it, so all with that call are run.
+        """
+        for replay in self._first:
+            replay()
         self.settle()
 
 

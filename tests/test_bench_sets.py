@@ -1,0 +1,48 @@
+"""What a set of operands is compared with when calls change what they are given."""
+
+import torch
+
+from rung import catalogue
+from rung.dtypes import dtype
+from rung.lab.bench import _Set
+
+
+def on_cpu(name: str, values: dict[str, int]) -> _Set:
+    operation = catalogue.operation(name)
+    one = _Set.__new__(_Set)  # the bench's own are on a GPU
+    one.operation, one.values, one.dtype = operation, operation.complete(values), dtype("f32")
+    one.names = [o.name for o in operation.operands if not o.optional]
+    one.tensors = operation.inputs(
+        one.values,
+        one.dtype,
+        3,
+        empty=lambda _, shape, kind: torch.empty(shape, dtype=kind),
+        names=one.names,
+        device="cpu",
+    )
+    one._given = {"marks": one.tensors["marks"].clone()}
+    return one
+
+
+def test_a_replay_with_three_calls_is_held_to_what_three_calls_leave() -> None:
+    one = on_cpu("sample", {"B": 4, "V": 40})
+    once, thrice = one.reference(), one.reference(3)
+    start = one.tensors["marks"].long()
+    assert int(((once["marks"] - start) // 2).sum()) == 4, "a token for each row"
+    step, marks = one.tensors, start
+    for _ in range(3):
+        found = one.operation.reference(
+            {**{n: t.double() if t.is_floating_point() else t.long() for n, t in step.items()}, "marks": marks},
+            one.values,
+        )
+        marks = found["marks"]
+    assert torch.equal(thrice["marks"], marks)
+    assert not torch.equal(thrice["marks"], once["marks"])
+
+
+def test_a_rung_finds_the_operands_that_the_one_before_it_found() -> None:
+    one = on_cpu("sample", {"B": 4, "V": 40})
+    before = one.tensors["marks"].clone()
+    one.tensors["marks"] += 2
+    one.restore()
+    assert torch.equal(one.tensors["marks"], before)
