@@ -196,11 +196,14 @@ class _Reader:
         shape = value.get("shape")
         if not isinstance(shape, list) or not shape:
             raise self.fail(f'buffers.{name} has no shape; write shape = ["B", "T"].')
+        zero = value.get("zero", False)
+        if not isinstance(zero, bool) and zero != "once":
+            raise self.fail(f'buffers.{name}.zero = {zero!r} is neither true, false nor "once".')
         return Buffer(
             shape=tuple(self.expression(s, f"buffers.{name}.shape") for s in shape),
             dtype=self.text(value, "dtype") or "real",
-            zero=value.get("zero") != "once" and self.flag(value, "zero"),
-            zero_once=value.get("zero") == "once",
+            zero=zero is True,
+            zero_once=zero == "once",
         )
 
     def launch(self, entry: Any) -> Launch:

@@ -1,0 +1,325 @@
+"""The whole step as one kernel: texts over every way in which it divides its work."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import GPT2LMHeadModel
+
+import gpt2_models as models
+from rung import abstract_rung, catalogue
+from rung.cuda.emulator import Settings
+from rung.dtypes import Dtype
+from rung.dtypes import dtype as named
+from rung.gpt2.gpu.engine import Engine
+from rung.gpt2.weights import Linear, read_weights
+from rung.kernel import Device
+from rung.operation import Tensors, Values
+
+RUNG = catalogue.find("decode/13")
+DECODE = RUNG.operation
+WRITTEN = ("logits", "next", "k_cache", "v_cache")
+
+
+def dims(
+    C: int, NH: int, *, L: int = 2, V: int = 67, MAXT: int = 40, F: int = 0, act: int = 0, by_layer: int = 0
+) -> Values:
+    sizes = {"B": 1, "L": L, "C": C, "NH": NH, "F": F or 4 * C, "V": V, "MAXT": MAXT}
+    return DECODE.complete({**sizes, "act": act, "by_layer": by_layer})
+
+
+class Text:
+    """A text whose tokens are given, behind a cache of random keys and values, and what each step leaves of it."""
+
+    def __init__(
+        self,
+        values: Values,
+        real: Dtype,
+        start: int,
+        steps: int,
+        device: Device = "emulator",
+        tuning: Mapping[str, int] | None = None,
+        emulation: Settings | None = None,
+    ) -> None:
+        self.values, self.real, self.start, self.steps = values, real, start, steps
+        where = "cuda" if device == "cuda" else "cpu"
+        names = [o.name for o in DECODE.operands if o.name in RUNG.binds]
+        drawn = DECODE.inputs(values, real, 3, names=names, empty=lambda _, shape, kind: torch.zeros(shape, dtype=kind))
+        self.own = {name: tensor.to(where) for name, tensor in drawn.items()}
+        self.begin = {name: self.own[name].clone() for name in ("k_cache", "v_cache")}
+        generator = torch.Generator().manual_seed(5)
+        self.text = torch.randint(int(values["V"]), (start + steps,), generator=generator, dtype=torch.int32).to(where)
+        self.logits = torch.empty(steps, int(values["V"]), device=where)
+        self.next = torch.empty(steps, dtype=torch.int32, device=where)
+        self.at = torch.zeros(1, dtype=torch.int32, device=where)  # of the step that comes
+        self.prepared = RUNG.prepare(self.own, values, real, device=device, tuning=tuning, emulation=emulation)
+        self.reset()
+
+    def reset(self) -> None:
+        for name, tensor in self.begin.items():
+            self.own[name].copy_(tensor)
+        for tensor in (self.logits, self.next, self.own["logits"], self.own["next"]):
+            tensor.fill_(-7)
+        self.own["lengths"].fill_(self.start)
+        self.at.zero_()
+
+    def step(self) -> None:
+        """All of it on the device, so that it can be recorded."""
+        self.own["tokens"].copy_(torch.index_select(self.text, 0, self.own["lengths"]))
+        self.prepared.run()
+        self.logits.index_copy_(0, self.at.long(), self.own["logits"])
+        self.next.index_copy_(0, self.at.long(), self.own["next"])
+        self.own["lengths"].add_(1)
+        self.at.add_(1)
+
+    def graph(self, steps: int) -> torch.cuda.CUDAGraph:
+        self.step()  # what is loaded at a first call is loaded before the recording
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            for _ in range(steps):
+                self.step()
+        self.reset()
+        return graph
+
+    def write(self) -> Text:
+        for _ in range(self.steps):
+            self.step()
+        return self
+
+    def found(self) -> Tensors:
+        return {"logits": self.logits, "next": self.next, **{name: self.own[name] for name in self.begin}}
+
+    def assert_right(self) -> None:
+        """Every step is the reference's, whose cache holds its own keys and values in the number format."""
+        exact = {n: t.double() if t.is_floating_point() else t.long() for n, t in self.own.items()}
+        exact |= {name: tensor.double() for name, tensor in self.begin.items()}
+        for i in range(self.steps):
+            at = self.start + i
+            exact["tokens"], exact["lengths"] = self.text[at : at + 1].long(), torch.full_like(exact["lengths"], at)
+            wanted = DECODE.reference(exact, self.values)
+            self.near(self.logits[i], wanted["logits"][0], f"logits of step {i}")
+            for name in self.begin:
+                exact[name] = wanted[name].to(self.real.torch).double()
+        assert torch.equal(self.next.long(), self.logits.argmax(1))
+        new = torch.zeros(int(self.values["MAXT"]), dtype=torch.bool, device=self.text.device)
+        new[self.start : self.start + self.steps] = True
+        for name, begin in self.begin.items():
+            self.near(self.own[name][..., new, :], exact[name][..., new, :], name)
+            assert torch.equal(self.own[name][..., ~new, :], begin[..., ~new, :]), name
+
+    def near(self, found: torch.Tensor, wanted: torch.Tensor, what: str) -> None:
+        distance = float((found.double() - wanted).norm() / wanted.norm())
+        assert distance < self.real.norm_cap, (what, distance)
+
+
+def assert_same_bits(found: Tensors, wanted: Tensors) -> None:
+    for name in WRITTEN:
+        assert torch.equal(found[name], wanted[name]), name
+
+
+# ---- how the work is divided ------------------------------------------------------------------------------------
+# Among so many multiprocessors; four are what the emulator has if nothing else is said, and shares are equal there.
+
+
+@dataclass(frozen=True)
+class Division:
+    values: Values
+    start: int = 0
+    tuning: dict[str, int] = field(default_factory=dict)
+    sms: int = 4
+    steps: int = 12
+
+
+FEW_KEYS = {"STEP_WARPS": 3, "KEY_LOADS": 1}  # 24 keys of 32 numbers at once
+DIVISIONS = {
+    "as tuned, more warps than chunks": Division(dims(64, 2)),
+    "warps with a chunk more than others": Division(dims(96, 6), tuning={"STEP_WARPS": 2}),
+    "more rows than a batch": Division(dims(160, 5, L=1, V=501), tuning={"STEP_WARPS": 4}),
+    "more heads than blocks": Division(dims(64, 8, V=3), tuning={"STEP_WARPS": 1}),
+    "wide heads": Division(dims(128, 2), start=28, tuning={"STEP_WARPS": 6, "KEY_LOADS": 2}),
+    "an MLP as narrow as the stream": Division(dims(32, 1, F=32), tuning=FEW_KEYS),
+    "from one part of the keys to two": Division(dims(64, 2), start=20, tuning=FEW_KEYS),
+    "from three parts to four": Division(dims(32, 1, MAXT=96), start=66, tuning=FEW_KEYS),
+    "parts that are read in turns": Division(dims(32, 1, MAXT=128), start=100, tuning=FEW_KEYS),
+    "to the cache's last place": Division(dims(64, 2, MAXT=60), start=48, tuning=FEW_KEYS),
+    "GELU by erf, scores by layer": Division(dims(64, 2, L=3, act=1, by_layer=1), start=22, tuning=FEW_KEYS),
+    "shares of unequal size": Division(dims(64, 2), start=20, tuning=FEW_KEYS, sms=7),
+    "more parcels than a third of the rows": Division(
+        dims(64, 8), start=31, tuning={"STEP_WARPS": 1, "KEY_LOADS": 1}, sms=41, steps=4
+    ),
+    "fewer rows than blocks": Division(
+        dims(32, 4, V=37), start=31, tuning={"STEP_WARPS": 1, "KEY_LOADS": 1}, sms=41, steps=4
+    ),
+    "a whole batch where others have more": Division(
+        dims(416, 13, L=1, V=3), tuning={"STEP_WARPS": 3}, sms=17, steps=2
+    ),
+    "ReLU": Division(dims(64, 2, L=1, act=2), tuning=FEW_KEYS),
+}
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+@pytest.mark.parametrize("name", DIVISIONS)
+def test_a_text_is_the_references_at_every_step(monkeypatch: pytest.MonkeyPatch, name: str, dtype: str) -> None:
+    one = DIVISIONS[name]
+    monkeypatch.setattr(abstract_rung, "device_facts", lambda device: (90, one.sms))
+    text = Text(one.values, named(dtype), one.start, one.steps, tuning=one.tuning)
+    assert text.prepared.launches[0][1].grid == (one.sms, 1, 1)
+    text.write().assert_right()
+
+
+def test_the_order_of_threads_changes_nothing() -> None:
+    orders = (Settings("forward", 5), Settings("reverse", 5), Settings("shuffled", 5))
+    found = [
+        Text(dims(64, 2), named("bf16"), 23, 4, tuning=FEW_KEYS, emulation=replace(order, check_races=True)).write()
+        for order in orders
+    ]
+    found[0].assert_right()
+    for other in found[1:]:
+        assert_same_bits(other.found(), found[0].found())
+
+
+# ---- in the engine ----------------------------------------------------------------------------------------------
+
+# With a head of its own: the likeliest next token of a tied random model is the same again and again.
+SMALL = {"n_embd": 64, "n_head": 2, "n_layer": 2, "n_positions": 128, "tie_word_embeddings": False}
+
+
+def engine(
+    folder: Path, dtype: str, rung: str, tuning: Mapping[str, int] | None = None, device: Device = "emulator"
+) -> Engine:
+    config = models.ours(folder).config
+    weights = read_weights(folder, config, lambda w: Linear(w.float().contiguous()), lambda v: v.float())
+    return Engine(config, weights, dtype, device, rung=rung, tuning=tuning)
+
+
+def rounded_reference(folder: Path, ids: list[int], real: Dtype) -> torch.Tensor:
+    """What transformers makes of the weights as the engine has them, (T, V)."""
+    model = GPT2LMHeadModel.from_pretrained(folder, attn_implementation="eager", dtype=torch.float32).eval()
+    with torch.inference_mode():
+        for parameter in model.parameters():
+            parameter.copy_(parameter.to(real.torch).float())
+        logits: torch.Tensor = model(torch.tensor([ids])).logits[0]
+    return logits
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_the_engine_writes_what_the_third_rung_writes(dtype: str) -> None:
+    folder, ids = models.saved(**SMALL), models.some_ids(41)
+    texts = [
+        [step[0] for step in engine(folder, dtype, rung, tuning).write([ids], [12])]
+        for rung, tuning in (("13", FEW_KEYS), ("3", None))
+    ]
+    assert texts[0] == texts[1] and len(set(texts[0])) > 6
+
+
+@pytest.mark.parametrize("variant", [{}, {"scale_attn_by_inverse_layer_idx": True, "activation_function": "relu"}])
+def test_the_engines_logits_are_those_of_transformers(variant: dict[str, object]) -> None:
+    folder, ids, text = models.saved(**SMALL, **variant), models.some_ids(41), models.some_ids(12, seed=5)
+    for name, real in (("float16", named("f16")), ("bfloat16", named("bf16"))):
+        found = engine(folder, name, "13", FEW_KEYS).logits_after(ids, text)
+        wanted = rounded_reference(folder, [*ids, *text], real)[-len(text) :]
+        assert ((found - wanted).norm(dim=1) / wanted.norm(dim=1)).max() < real.norm_cap
+
+
+# ---- what it takes ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+@pytest.mark.parametrize("shape", ["gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"])
+def test_every_size_of_gpt2_is_taken(shape: str, dtype: str) -> None:
+    values = DECODE.complete(DECODE.shapes[shape])
+    for warps in RUNG.tune["STEP_WARPS"]:
+        assert RUNG.refusal(values, named(dtype), {"STEP_WARPS": warps}) is None
+
+
+@pytest.mark.parametrize(
+    ("values", "dtype", "said"),
+    [
+        ({**dims(64, 2), "B": 2}, "bf16", "needs B == 1"),
+        (dims(64, 2, F=96), "bf16", "F % C == 0"),
+        (dims(48, 2), "f16", "needs C % 32 == 0"),
+        (dims(96, 2), "f16", "needs HS * sizeof_real % 16 == 0 and 32 %"),
+        (dims(64, 2), "f32", "has no f32 version; it has bf16, f16"),
+    ],
+)
+def test_what_it_is_not_made_for_is_named(values: Values, dtype: str, said: str) -> None:
+    assert said in str(RUNG.refusal(values, named(dtype)))
+
+
+# ---- on a GPU ---------------------------------------------------------------------------------------------------
+
+on_gpu = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+REALS = [pytest.param(dtype, marks=on_gpu) for dtype in ("bf16", "f16")]
+
+
+def gpt2(MAXT: int, V: int = 50257) -> Values:
+    return dims(768, 12, V=V, MAXT=MAXT)
+
+
+@pytest.mark.parametrize("start", [0, 1, 900])
+@pytest.mark.parametrize("dtype", REALS)
+def test_graphs_of_eight_steps_write_the_references_text(dtype: str, start: int) -> None:
+    text = Text(gpt2(start + 304), named(dtype), start, 304, "cuda")
+    graph = text.graph(8)
+    for _ in range(text.steps // 8):
+        graph.replay()
+    torch.cuda.synchronize()
+    assert int(text.at) == text.steps
+    text.assert_right()
+
+
+@pytest.mark.parametrize("dtype", REALS)
+def test_two_texts_of_one_stream_take_turns(dtype: str) -> None:
+    short, long = (Text(gpt2(MAXT, V=5003), named(dtype), start, 64, "cuda") for MAXT, start in ((128, 3), (1024, 700)))
+    alone = []
+    for text in (short, long):
+        text.write()
+        torch.cuda.synchronize()
+        alone.append({name: tensor.clone() for name, tensor in text.found().items()})
+        text.reset()
+    graphs = [text.graph(4) for text in (short, long)]
+    for turn in range(16):  # now one goes first, now the other
+        for graph in graphs if turn % 3 else reversed(graphs):
+            graph.replay()
+    torch.cuda.synchronize()
+    for text, wanted in zip((short, long), alone, strict=True):
+        assert_same_bits(text.found(), wanted)
+        text.assert_right()
+
+
+@pytest.mark.parametrize("dtype", REALS)
+def test_engines_sessions_of_two_capacities_take_turns(dtype: str) -> None:
+    folder = models.saved(n_embd=768, n_head=12, n_layer=2, n_positions=256, tie_word_embeddings=False)
+    ours = engine(folder, {"bf16": "bfloat16", "f16": "float16"}[dtype], "13", device="cuda")
+    given = [(models.some_ids(9), 40), (models.some_ids(70, seed=1), 120)]  # of 64 places and of 192
+
+    def write(ids: list[int], count: int) -> Iterator[int]:
+        return (step[0] for step in ours.write([ids], [count]))
+
+    alone = [list(write(*one)) for one in given]
+    short, long = (write(*one) for one in given)
+    found: list[list[int]] = [[], []]
+    for i in range(120):
+        if i < 40:
+            found[0].append(next(short))
+        found[1].append(next(long))
+    assert found == alone and len(ours._sessions) == 2
+
+
+@pytest.mark.parametrize("start", [0, 900])
+@pytest.mark.parametrize("dtype", REALS)
+def test_every_run_of_a_step_leaves_the_same_bits(dtype: str, start: int) -> None:
+    text = Text(gpt2(1024), named(dtype), start, 1, "cuda")
+    wanted: Tensors = {}
+    for _ in range(50):
+        text.reset()
+        text.step()
+        torch.cuda.synchronize()
+        wanted = wanted or {name: tensor.clone() for name, tensor in text.found().items()}
+        assert_same_bits(text.found(), wanted)
+    text.assert_right()
