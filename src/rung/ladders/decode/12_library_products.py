@@ -31,7 +31,9 @@ FOUND = (
     "On an H200, gpt2 in bf16, context about 200, against rung 9: 1839 -> 1011 us a step at 256 sequences (986 with "
     "two warps on a head's keys), 630 -> 561 us at 64, but 309 -> 447 us at 8, where 9 goes on serving. Whole texts of "
     "128 + 128 tokens: 237,658 tokens/s at 256 (transformers static + compile 104,700), 110,555 at 64 (39,710). The "
-    "850 us that were expected at 256 were missed by 160: so many kernels that cannot start early, one behind another."
+    "850 us that were expected at 256 were missed by 160: so many kernels that cannot start early, one behind another. "
+    "Two halves of the sequences on two streams, one's attention beside the other's products, were slower "
+    "(954 -> 1017): the library's kernels want whole multiprocessors."
 )
 PROVENANCE = "ours, over cuBLAS; products by the library are what any framework does"
 DTYPES = ("bf16", "f16")
