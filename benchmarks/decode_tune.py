@@ -29,7 +29,7 @@ from rung.expressions import Number
 from rung.gpt2.gpu.engine import DTYPES, Engine
 from rung.gpt2.gpu.operands import dims
 from rung.gpt2.random_model import config_of, weights_of
-from rung.lab import machine, tunings
+from rung.lab import machine, results, tunings
 from rung.lab.compile_ahead import Compilers
 
 GROUPS = {
@@ -175,7 +175,7 @@ class Search:
                 row = {
                     "operation": "decode",
                     "rung": self.rung.full_name,
-                    "digest": self.rung.digest,
+                    **results.source_of(self.rung),
                     "dtype": real.name,
                     "shape": self.name,
                     "values": values,

@@ -79,6 +79,7 @@ def test_a_file_that_is_no_rung_says_why(
         ("TUNE = [128]", "TUNE is not a dictionary of whole numbers"),
         ('TUNE = {"BLOCK": 128}', "TUNE is not a dictionary of whole numbers"),
         ('BUFFERS = {"tmp": ["B"]}', "BUFFERS is not a dictionary of shapes"),
+        ('BUFFERS = {"tmp": {"shape": ["B"], "zero": "once"}}', "BUFFERS has 'zero' for tmp"),
     ],
 )
 def test_a_python_file_with_facts_of_another_form_says_which(

@@ -90,6 +90,13 @@ def test_a_shape_that_a_rung_refuses_gives_way_to_one_that_it_takes(tmp_path: Pa
     assert only(inspect([rung], ["sm_90"], shape=given)).reason == "needs B * T * C < 100"
 
 
+def test_a_block_is_as_large_as_on_a_gpu_also_where_the_emulators_is_smaller() -> None:
+    rung = catalogue.find("decode/13")
+    row = only(inspect([rung], ["sm_90"], shape=("gpt2-xl", rung.operation.shapes["gpt2-xl"]), dtype="bf16"))
+    assert row.block[0] % 32 == 0 and row.block[0] // 32 == rung.tune["STEP_WARPS"][0] + 1
+    assert row.stack == 0, "what is spilled would wait for L2"
+
+
 def test_what_does_not_compile_or_could_not_launch_has_failed(tmp_path: Path) -> None:
     row = only(inspect([mine(tmp_path, "nonsense;")], ["sm_90"]))
     assert row.state == "failed"

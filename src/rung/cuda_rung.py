@@ -133,9 +133,13 @@ class CudaRung(Rung):
         dtype: Dtype,
         tuning: Mapping[str, int] | None = None,
         device: Device = "emulator",
+        *,
+        emulated: bool | None = None,
     ) -> list[tuple[str, LaunchConfig]]:
-        """The kernels that a call at this shape launches, and how."""
+        """The kernels that a call at this shape launches, and how; not `emulated`: on some GPU, wherever it is."""
         names = self.names(values, dtype, tuning, device=device)
+        if emulated is not None:
+            names = {**names, "emulated": int(emulated)}
         return [(e.kernel, self._config(e, scope)) for e, scope in self._schedule(names)]
 
     def _schedule(self, names: Values) -> Iterator[tuple[frontmatter.Launch, Values]]:

@@ -124,6 +124,13 @@ def _tune(value: Any, path: Path) -> dict[str, tuple[int, ...]]:
 
 def _buffers(value: Any, path: Path) -> dict[str, Buffer]:
     try:
+        for name, entry in value.items():
+            strange = sorted(entry.keys() - {"shape", "dtype"})
+            if strange:
+                raise RungError(
+                    f"{path}: BUFFERS has {strange[0]!r} for {name}, which a rung in Python does not take; "
+                    "give shape and dtype, and do the rest in run()."
+                )
         return {k: Buffer(tuple(v["shape"]), v.get("dtype", "real"), False) for k, v in value.items()}
     except (AttributeError, KeyError, TypeError):
         example = 'BUFFERS = {"tmp": {"shape": ["B", "T"], "dtype": "f32"}}'

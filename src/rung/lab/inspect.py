@@ -138,7 +138,8 @@ def _cuda_rows(
     rung: CudaRung, row: Row, values: Values, dtype: Dtype, tuning: Mapping[str, int] | None, mix: bool
 ) -> Iterator[Row]:
     build = rung.build(values, dtype, tuning)
-    launches = {(k, c.block, c.shared): (k, c) for k, c in rung.launches(values, dtype, tuning)}
+    planned = rung.launches(values, dtype, tuning, emulated=False)
+    launches = {(k, c.block, c.shared): (k, c) for k, c in planned}
     cubin = nvrtc.compile_cubin(build, row.arch)
     mixes = mixes_of(cubin) if mix else {}
     for kernel, config in launches.values():
