@@ -7,7 +7,11 @@ import triton.language as tl
 EXPECT = (
     "The compiler proves the neighbours contiguous and emits 16-byte accesses: level with the vector rungs."
 )
-FOUND = ""
+FOUND = (
+    "Level in bf16 only: 65.4 us at n64m on an H200 against 64.6 us of rung 3, a tie with torch. In f32 134 "
+    "us against 127 us (0.95x), 0.96x torch's speed: inferred, not measured, its four vectors a thread cost "
+    "there what they cost rung 4, which it still passes (1.03x)."
+)
 PROVENANCE = "Own."
 DTYPES = ["f32", "f16", "bf16"]
 TUNE = {"BLOCK": [2048, 1024, 4096, 8192], "NUM_WARPS": [4, 8]}

@@ -1,7 +1,7 @@
 /*---
 idea   = "A block reads a 32x32 tile row by row into shared memory and writes it out column by column: both sides of global memory are coalesced."
 expect = "Several times the naive rung. A column of the tile lies in a single bank (f32) or in two (16 bits), so each shared read is served lane after lane."
-found  = ""
+found  = "Several times, as expected: 987 -> 320 us (3.08x) at c8192x8192 in f32 on an H200 and 962 -> 188 us (5.11x) in bf16, 39 % and 33 % of the copy rate, already 1.48x and 2.34x torch's speed."
 provenance = "Tiling as the lecture explains it; the transposed weights of the course's tensor-core matmul."
 dtypes = ["f32", "f16", "bf16"]
 [tune]
