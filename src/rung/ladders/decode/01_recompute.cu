@@ -1,7 +1,7 @@
 /*---
 idea   = "The whole text goes through the model again for every token: nothing is kept between steps."
 expect = "The hundredth token costs a hundred times the first; the baseline that every other rung is measured against."
-found  = ""
+found  = "On an H200 the bench timed two places in the text, four samples in all: 7.3 and 213 ms a step of gpt2 in f32, 7.2 and 213 ms in bf16, so that the median, 110 ms, is of neither. torch with a cache takes 2.07 ms in f32 (none was timed in bf16). That a step grows with the text came true; by how much a token is open, the two lengths being unrecorded."
 provenance = "ECE 408 milestone 3: generation before the KV cache, 43.9 tokens/s with the report's best kernels"
 dtypes = ["f32", "f16", "bf16"]
 [tune]

@@ -16,7 +16,12 @@ EXPECT = (
     "What is left between two tokens, some 10 us of graph launch and the host's own time, is shared by STEPS "
     "tokens or hidden altogether."
 )
-FOUND = ""
+FOUND = (
+    "On an H200 a tie with rung 6 in f32, 247 -> 245 us a step of gpt2, and 201 -> 197 us (1.02x) in bf16; 8.45x "
+    "torch's speed in f32. The bench takes one step, rung 6's kernels, and replays both rungs from graphs: the "
+    "host's time, which is what this rung saves, is not in these figures, and what was expected is not decided by "
+    "them."
+)
 PROVENANCE = "ours"
 DTYPES = ("f32", "f16", "bf16")
 NEEDS = (

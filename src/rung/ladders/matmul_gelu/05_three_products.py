@@ -4,7 +4,12 @@ import triton
 import triton.language as tl
 
 EXPECT = "Ahead of the fused rung by as much as the plain product's three products are of its fused multiply-adds."
-FOUND = ""
+FOUND = (
+    "On an H200 84.1 -> 30.0 us (2.80x) at b4t64 and 891 -> 577 us (1.54x) at b8t1024 in f32 over rung 2, 1.68x "
+    "torch's speed and 1.45x cublasLt's, the best library at each size. As expected at b4t64 (plain: 2.83x, another "
+    "run); no time of the plain product stands at b8t1024. 67.4 TFLOP/s are 133 % of the rate measured without "
+    "tensor cores."
+)
 PROVENANCE = "ours; on rung 18 of matmul"
 DTYPES = ("f32",)
 TUNE = {

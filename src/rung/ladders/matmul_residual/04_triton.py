@@ -4,7 +4,11 @@ import triton
 import triton.language as tl
 
 EXPECT = "Ahead of the mma.sync rung at large sizes by as much as the plain product is."
-FOUND = ""
+FOUND = (
+    "On an H200 58.7 -> 27.3 us (2.15x) at b4t64 and 131 -> 82.9 us (1.58x) at b8t1024 in bf16: as expected, the "
+    "plain product's step at large sizes being 1.53x (matmul/14 and 17, another shape and run). 0.36x and 0.74x "
+    "torch's speed, 58 % of the measured rate at b8t1024."
+)
 PROVENANCE = "ours; on rung 17 of matmul"
 DTYPES = ("bf16", "f16", "tf32")
 TUNE = {
