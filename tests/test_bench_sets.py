@@ -20,7 +20,7 @@ def on_cpu(name: str, values: dict[str, int]) -> _Set:
         names=one.names,
         device="cpu",
     )
-    one._given = {"marks": one.tensors["marks"].clone()}
+    one.keep()
     return one
 
 

@@ -74,7 +74,7 @@ class _Set:
     ) -> None:
         self.operation, self.values, self.dtype, self.names = operation, values, dtype, names
         self.tensors = self._fill(seed, lambda _, shape, kind: torch.empty(shape, dtype=kind, device="cuda"))
-        self._given = {n: self.tensors[n].clone() for n in names if operation.operand(n).role == "inout"}
+        self._given: Tensors = {}
 
     def _fill(self, seed: int, empty: Callable[[str, tuple[int, ...], torch.dtype], torch.Tensor]) -> Tensors:
         return self.operation.inputs(
@@ -97,6 +97,11 @@ class _Set:
         for _ in range(calls - 1 if changed else 0):
             found = self.operation.reference({**exact, **{n: found[n] for n in changed}}, self.values)
         return found
+
+    def keep(self) -> None:
+        """Remember what calls will change, for `restore`."""
+        inout = [n for n in self.names if self.operation.operand(n).role == "inout"]
+        self._given = {n: self.tensors[n].clone() for n in inout}
 
     def restore(self) -> None:
         """What calls have changed becomes what it was."""
@@ -180,6 +185,7 @@ class _Race:
                 _Set(self.operation, self.values, self.dtype, names, 1 + i)
                 for i in range(1, self._fits(sets[0].bytes))
             ]
+            sets[0].keep()
             reference = sets[0].reference()
             for rung in members:
                 progress(f"{rung.full_name} {self.dtype.name} {self.shape}: checking")

@@ -256,7 +256,7 @@ def checked(root: Path) -> str:
     right = sum(r["verdict"] == "ok" for r in ran)
     sentence = f"{right} of {len(ran)} implementations and number formats are right on an {document['device']}."
     shown = "\n".join([f"$ rung check {SHOWN} --dtype f32", *table])
-    return f"\n```text\n{shown}\n```\n\nAll ladders: {sentence}\n\n"
+    return f"\n```text\n{shown}\n```\n\nOf all ladders {sentence}\n\n"
 
 
 def on_cpu(root: Path) -> str:

@@ -67,12 +67,13 @@ class Contestant:
             if repeat > 1:  # several short launches from Python look long; in a graph they are not
                 warm()
                 estimate = seconds(warm) / repeat
+            self.replayed = 0
             for turn in rounds(len(self.calls), estimate):
                 replay = _graph([self.calls[i] for i in turn])
                 self._units.append((replay, len(turn)))
                 if 0 in turn:
                     self._first.append(replay)
-            self.replayed = sum(turn.count(0) for turn in rounds(len(self.calls), estimate))
+                self.replayed += turn.count(0)
         except RuntimeError as error:
             torch.cuda.synchronize()
             reason = str(error).splitlines()[0][:90]

@@ -230,11 +230,10 @@ struct Vector
     }
 };
 
-// Up to TILES * 8 rows, the next unit of the ring or its next `w.parts` units; the sums over the warp's chunks to sums[row].
-// A lane's sixteen bytes of a row, words 0 to 3, are what tensor cores take for one step: they see words 0 and 2 as a row,
-// and 1 and 3 as the eighth row below. So a vector needs two columns on the right, one for its even words and one for the
-// odd, and of the products the even column's upper row and the odd column's lower one count. Columns 0 and 1 are the
-// vector's, 2 and 3 those of what was left of it.
+// What a warp multiplies its chunks of the rows with. A lane's sixteen bytes of a row, words 0 to 3, are what tensor cores
+// take for one step: they see words 0 and 2 as a row, and 1 and 3 as the eighth row below. So a vector needs two columns on
+// the right, one for its even words and one for the odd, and of the products the even column's upper row and the odd
+// column's lower one count. Columns 0 and 1 are the vector's, 2 and 3 those of what was left of it.
 struct Words
 {
     uint32_t even[EACH], odd[EACH];  // those of the lane's column that meet words 0 or 1, and 2 or 3
@@ -255,6 +254,7 @@ struct Words
     }
 };
 
+// Up to TILES * 8 rows, the next unit of the ring or its next `w.parts` units; the sums over the warp's chunks to sums[row].
 template <int TILES>
 __device__ __forceinline__ void multiply_rows(Ring& ring, const Weights& w, const Vector& vector, Words& x, Address sums, int first,
                                               int count)
