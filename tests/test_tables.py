@@ -84,6 +84,24 @@ def test_what_was_too_slow_to_time_has_its_forecast(root: Path) -> None:
     assert "02 unrolled would take about 8 s" in (root / "docs/pictures/climb-layernorm-light.svg").read_text()
 
 
+def test_a_forecast_of_less_than_a_second_is_not_told_as_none(root: Path) -> None:
+    reason = "a call would take about 0 s; --patience allows for it"
+    refused = row("layernorm/unrolled", 1.0, verdict="refused", reason=reason, cold_us=None)
+    document(root / "results/h200/slow.json", [refused])
+    assert line(page(root), "02_unrolled")[3] == "under 1 s"
+
+
+def test_a_ladder_is_judged_by_the_shape_at_which_most_of_it_has_a_time(root: Path) -> None:
+    alone = [row("reduce/triton", 60.0, shape="b65536n1024")]
+    document(root / "results/h200/one.json", alone)
+    found = tables._published(root)
+    assert found is not None and found.ladder("reduce").headline("f32") == "b65536n1024"
+    both = [row(f"reduce/{n}", 20.0, shape="b16n1m") for n in ("triton", "atomic")]
+    document(root / "results/h200/two.json", both)
+    found = tables._published(root)
+    assert found is not None and found.ladder("reduce").headline("f32") == "b16n1m"
+
+
 def test_a_ladder_without_results_stays_empty(root: Path) -> None:
     assert "<!-- times -->\n<!-- /times -->" in page(root, "gelu")
 

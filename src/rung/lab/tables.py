@@ -126,8 +126,8 @@ def _caption(found: Figures, ladder: Ladder) -> str:
     return (
         f"Cold times on an {found.gpu} (driver {machine.get('driver')}, CUDA {machine.get('cuda')}, "
         f"torch {machine.get('torch')}), as `rung bench {ladder.operation.name}` takes them. "
-        f"The limit is what was measured on that machine: {limits.bytes / 1e12:.2f} TB/s, {rates}; the share "
-        "and the comparison with the best library are those of the column in bold.\n"
+        f"The limit is the highest that was measured on such a machine: {limits.bytes / 1e12:.2f} TB/s, {rates}; "
+        "the share and the comparison with the best library are those of the column in bold.\n"
     )
 
 
