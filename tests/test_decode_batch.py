@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,7 +12,8 @@ import torch
 import torch.nn.functional as F
 
 from rung import catalogue
-from rung.cuda import emulator, nvrtc
+from rung.cuda import emulator, limits, nvrtc
+from rung.cuda.launch import LaunchConfig
 from rung.dtypes import dtype as named
 from rung.gpt2.gpu.engine import Engine
 from rung.gpt2.load import INNER, load
@@ -55,19 +57,75 @@ def assert_right(found: Tensors, tensors: Tensors, values: Values) -> None:
     assert found["next"].tolist() == found["logits"].argmax(1).tolist()
 
 
-@pytest.mark.parametrize("warps", [1, 4])
-@pytest.mark.parametrize("loads", [2, 3, 8])
-def test_every_number_of_cached_keys_is_attended(warps: int, loads: int) -> None:
+def assert_attended(values: Values, tensors: Tensors, tuning: Mapping[str, int]) -> None:
+    """Every sequence alone: one that sees one key too few is lost in the norm of all."""
+    found, wanted = taken(tensors, values, tuning), exact(tensors, values)
+    for b, length in enumerate(tensors["lengths"].tolist()):
+        assert torch.allclose(found["logits"][b].double(), wanted["logits"][b], rtol=0.01, atol=0.01), (b, length)
+    rows, lengths = torch.arange(int(values["B"])), tensors["lengths"].long()
+    for name in ("k_cache", "v_cache"):  # nothing is written but the new key and value
+        before = tensors[name].clone()
+        before[:, rows, :, lengths] = found[name][:, rows, :, lengths]
+        assert torch.equal(found[name], before)
+
+
+@pytest.mark.parametrize("warps", [1, 8])
+@pytest.mark.parametrize(("loads", "slots"), [(1, 2), (2, 3), (3, 1), (8, 3)])
+def test_every_number_of_cached_keys_is_attended(warps: int, loads: int, slots: int) -> None:
     values = dims(B=140, C=32, NH=1, V=9, MAXT=140)
     tensors = inputs(values)
     tensors["lengths"] = torch.arange(140, dtype=torch.int32)
-    found = taken(tensors, values, {"KEY_WARPS": warps, "KEY_LOADS": loads})
-    wanted = exact(tensors, values)
-    for b in range(140):  # a sequence that sees one key too few is lost in the norm of all
-        assert torch.allclose(found["logits"][b].double(), wanted["logits"][b], rtol=0.01, atol=0.01), b
-    untouched = torch.ones(140, 140, dtype=torch.bool).logical_xor(torch.eye(140, dtype=torch.bool))
-    for name in ("k_cache", "v_cache"):
-        assert torch.equal(found[name][0, :, 0][untouched], tensors[name][0, :, 0][untouched])
+    assert_attended(values, tensors, {"KEY_WARPS": warps, "KEY_LOADS": loads, "KEY_SLOTS": slots})
+
+
+@pytest.mark.parametrize(("C", "NH"), [(24, 3), (64, 1), (128, 1)])
+@pytest.mark.parametrize("slots", [2, 3])
+def test_one_item_follows_another_whatever_their_lengths(C: int, NH: int, slots: int) -> None:
+    loads = 2
+    chunk = loads * 32 // (C // NH // 8)
+    edges = [0, 1, chunk - 1, chunk, chunk + 1, 2 * chunk, 2 * chunk + 1, slots * chunk, slots * chunk + 1]
+    lengths = [0, 0, 0, *random.Random(C).sample(3 * edges, 3 * len(edges)), 0]
+    values = dims(B=len(lengths), C=C, NH=NH, V=9, MAXT=slots * chunk + 2, L=2)
+    tensors = inputs(values)
+    tensors["lengths"] = torch.tensor(lengths, dtype=torch.int32)
+    # The emulated GPU has four multiprocessors: with one warp each eight items or more follow one another.
+    assert_attended(values, tensors, {"KEY_WARPS": 1, "KEY_LOADS": loads, "KEY_SLOTS": slots})
+
+
+@pytest.mark.parametrize(("B", "NH"), [(1, 1), (3, 1), (1, 5), (3, 3)])
+def test_there_may_be_more_warps_than_items(B: int, NH: int) -> None:
+    values = dims(B=B, C=16 * NH, NH=NH, V=9, MAXT=40)
+    tensors = inputs(values)
+    tensors["lengths"] = torch.tensor([39, 0, 16][:B], dtype=torch.int32)
+    assert_attended(values, tensors, {"KEY_WARPS": 16, "KEY_LOADS": 1, "KEY_SLOTS": 2})
+
+
+def test_what_lies_in_the_caches_behind_the_length_is_not_seen() -> None:
+    values = dims(B=5, C=32, NH=2, V=9, MAXT=60)
+    tensors = inputs(values)
+    tensors["lengths"] = torch.tensor([0, 16, 31, 32, 50], dtype=torch.int32)
+    found = taken(tensors, values, {"KEY_LOADS": 2})
+    for b, length in enumerate(tensors["lengths"].tolist()):
+        for name in ("k_cache", "v_cache"):
+            tensors[name][:, b, :, length:] = torch.nan
+    assert torch.equal(taken(tensors, values, {"KEY_LOADS": 2})["logits"], found["logits"])
+
+
+@pytest.mark.parametrize(("C", "threads"), [(24, 32), (200, 32), (400, 64), (520, 96)])
+def test_warps_that_hold_different_numbers_normalise_a_row(C: int, threads: int) -> None:
+    module = RUNG.load("emulator")  # type: ignore[attr-defined]
+    values = dims(B=2, C=C, NH=C // 8, V=9, MAXT=2)
+    given = {**values, "dtype": "f16", "sm": 90} | {name: choices[0] for name, choices in RUNG.tune.items()}
+    loaded = emulator.load(module.build(module._defines(given) | {"ROW_THREADS": threads}))
+    generator = torch.Generator().manual_seed(C)
+    # Far from zero, and each warp's numbers have a mean of their own.
+    x, product = (torch.randn(2, C, generator=generator) + torch.linspace(end, 300, C) for end in (296, 300))
+    bias, gain, shift = (torch.randn(C, generator=generator).half() for _ in range(3))
+    wanted = F.layer_norm((x + product + bias).double(), (C,), gain.double(), shift.double(), 1e-5)
+    n = torch.empty(2, C, dtype=torch.float16)
+    tensors = [("pointer", t) for t in (product, bias, gain, shift, x, n)]
+    loaded.launch("add_norm", LaunchConfig((2, 1, 1), (threads, 1, 1)), [*tensors, ("f32", 1e-5)])
+    assert torch.allclose(n.double(), wanted, rtol=2e-3, atol=2e-3)
 
 
 @pytest.mark.parametrize("vocabulary", [5, 64, 65, 127, 128, 333])
@@ -125,12 +183,25 @@ def test_the_order_of_threads_changes_nothing(monkeypatch: pytest.MonkeyPatch, w
 def test_gpt2_is_compiled_for_sm_90_without_spills(dtype: str) -> None:
     module = RUNG.load("emulator")  # type: ignore[attr-defined]
     values = DECODE.complete(DECODE.shapes["gpt2 b256"])
-    given = {**values, "dtype": dtype} | {name: choices[0] for name, choices in RUNG.tune.items()}
+    given = {**values, "dtype": dtype, "sm": 90} | {name: choices[0] for name, choices in RUNG.tune.items()}
     cubin = nvrtc.compile_cubin(module.build(module._defines(given)), "sm_90")
     assert set(cubin.resources) == set(module.KERNELS)
-    assert all(r.spill_stores == 0 for r in cubin.resources.values())
-    # As many warps as the default wants resident: 65536 registers a multiprocessor.
-    assert cubin.resources["attend"].registers * 32 * RUNG.tune["KEY_RESIDENT"][0] <= 65536
+    assert all(r.spill_stores == r.stack == 0 for r in cubin.resources.values())
+    ring, attend = module._ring_bytes(given), cubin.resources["attend"]
+    assert limits.occupancy("sm_90", given["KEY_WARPS"] * 32, attend.registers, attend.static_shared + ring).blocks == 1
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_86", "sm_90", "sm_120"])
+def test_every_ring_that_is_not_refused_fits_the_gpu(arch: str) -> None:
+    module = RUNG.load("emulator")  # type: ignore[attr-defined]
+    values = DECODE.complete(DECODE.shapes["gpt2 b256"])
+    keys = ("KEY_WARPS", "KEY_LOADS", "KEY_SLOTS")
+    tunings = [dict(zip(keys, choice, strict=True)) for choice in itertools.product(*(RUNG.tune[n] for n in keys))]
+    legal = [t for t in tunings if RUNG.refusal(values, REAL, t) is None]
+    assert len(legal) > 10
+    for tuning in legal:
+        barriers = 8 * tuning["KEY_WARPS"] * tuning["KEY_SLOTS"]
+        assert module._ring_bytes({**tuning, "sm": int(arch[3:])}) + barriers <= limits.limits(arch).shared_block
 
 
 @pytest.mark.parametrize("act", [None, 0, 1, 2])

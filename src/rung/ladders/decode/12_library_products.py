@@ -1,9 +1,9 @@
 """The products of many sequences are the library's, chosen for each shape; all between them is five kernels of ours.
 
-Bias and activation are the library's epilogues. Attention reads the packed query, key and value, writes the latter
-two into the caches, and has the cached ones under way before the product is finished. The head's product makes as
-many columns as are aligned; a kernel copies them to where the logits belong, multiplies the last few itself, and
-finds the largest.
+Bias and activation are the library's epilogues. Attention reads the packed query, key and value, and writes the latter
+two into the caches. Its blocks stay: every warp streams the cached ones of whole heads through a ring of its own, and
+the first are under way before the product is finished. The head's product makes as many columns as are aligned; a
+kernel copies them to where the logits belong, multiplies the last few itself, and finds the largest.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import torch
 from torch.nn import functional
 
 from rung.cuda.launch import Build, LaunchConfig
+from rung.cuda.limits import limits
 from rung.dtypes import dtype as named_dtype
 from rung.kernel import INCLUDE
 
@@ -25,7 +26,9 @@ EXPECT = (
     "At 256 sequences of 200 tokens on an H200, each layer: attention 38 to 42 us (36.5 at what memory gives), four "
     "products 4 to 7 us each, two norms 2 us each; the head 50 us and 15 to 25 us for copying its logits. Together "
     "some 850 us a step against 1843 us for rung 9. At 64 sequences attention gains most by having all blocks there "
-    "at once, 768 in one wave: 11 us a layer instead of 14.2, and a step of about 500 us instead of 642 us."
+    "at once, 768 in one wave: 11 us a layer instead of 14.2, and a step of about 500 us instead of 642 us. Attention "
+    "by warps that stay and stream should take 37 to 40 us a layer at 256 sequences, with neither a second wave of "
+    "blocks nor a tail in which little is under way."
 )
 FOUND = (
     "On an H200, gpt2 in bf16, context about 200, against rung 9: 1839 -> 1011 us a step at 256 sequences (986 with "
@@ -38,14 +41,16 @@ FOUND = (
 PROVENANCE = "ours, over cuBLAS; products by the library are what any framework does"
 DTYPES = ("bf16", "f16")
 NEEDS = (
+    "sm >= 80",
     "C % 8 == 0 and F % 8 == 0",
     "HS % 8 == 0 and 32 % (HS // 8) == 0",
     "B <= 65535",
+    "KEY_WARPS * KEY_SLOTS * KEY_LOADS <= 224",  # KB of shared memory
 )
 TUNE = {
-    "KEY_WARPS": (4, 2, 1, 8),
-    "KEY_LOADS": (3, 2, 4, 8),
-    "KEY_RESIDENT": (24, 16, 32),  # warps that a multiprocessor must have registers for
+    "KEY_WARPS": (8, 4, 6, 12, 16),  # of a block, one on each multiprocessor
+    "KEY_LOADS": (8, 4, 16),  # 16-byte pieces of its keys that a lane has of a chunk: 8 are 32 keys of 64 numbers
+    "KEY_SLOTS": (3, 2, 4, 6),  # chunks of a warp that are under way, of KEY_LOADS KB with their values
     "HEAD_PARTS": (1, 2, 4),  # the head's columns in turns: a part's logits may still be in L2 when they are copied
     "HEAD_CHUNKS": (8, 4, 16),
 }
@@ -74,8 +79,8 @@ _steps: OrderedDict[tuple[object, ...], Step] = OrderedDict()
 def run(
     tokens, lengths, wte, wpe, ln1_w, ln1_b, qkv_w, qkv_b, proj_w, proj_b, ln2_w, ln2_b, fc_w, fc_b, fc2_w, fc2_b,
     lnf_w, lnf_b, head_w, k_cache, v_cache, logits, next, x, n, qkv, y, h, product, wide, best_value, best_index,
-    B, L, C, NH, HS, F, V, MAXT, eps, scale, act, by_layer, dtype,
-    KEY_WARPS, KEY_LOADS, KEY_RESIDENT, HEAD_PARTS, HEAD_CHUNKS,
+    B, L, C, NH, HS, F, V, MAXT, eps, scale, act, by_layer, dtype, sm, sms,
+    KEY_WARPS, KEY_LOADS, KEY_SLOTS, HEAD_PARTS, HEAD_CHUNKS,
 ):  # fmt: skip
     given = dict(locals())
     key = tuple((v.data_ptr(), v.device) if isinstance(v, torch.Tensor) else v for v in given.values())
@@ -108,7 +113,7 @@ class Step:
             self._affine(t.n, t.qkv_w[layer], t.qkv_b[layer], t.qkv)
             scale = t.scale / (layer + 1 if t.by_layer else 1)
             rows = [t.lengths, t.qkv, t.k_cache, t.v_cache, t.y, ("i32", layer), ("f32", scale)]
-            self._kernel("attend", (t.NH, t.B), t.KEY_WARPS * 32, rows)
+            self._kernel("attend", (min(t.sms, t.B * t.NH),), t.KEY_WARPS * 32, rows, _ring_bytes(vars(t)))
             self._multiply(t.y, t.proj_w[layer], t.product)
             self._add_norm(t.proj_b[layer], t.ln2_w[layer], t.ln2_b[layer])
             self._affine(t.n, t.fc_w[layer], t.fc_b[layer], t.h, act=t.act)
@@ -141,8 +146,8 @@ class Step:
 
     # ---- launches -----------------------------------------------------------------------------------------------
 
-    def _kernel(self, name, grid, threads, given):
-        config = LaunchConfig(grid=(*grid, 1, 1)[:3], block=(threads, 1, 1), pdl=True)
+    def _kernel(self, name, grid, threads, given, shared=0):
+        config = LaunchConfig(grid=(*grid, 1, 1)[:3], block=(threads, 1, 1), shared=shared, pdl=True)
         self.module.prepare(name, config)
         arguments = [("pointer", a) if isinstance(a, torch.Tensor) else a for a in given]
         self.launches.append(self.module.bind(name, config, arguments))
@@ -158,7 +163,7 @@ class Step:
 
 def _defines(given):
     defines = {named_dtype(given["dtype"]).macro: 1, **{f"DIM_{name}": given[name] for name in DIMS}}
-    defines |= {name: given[name] for name in ("KEY_WARPS", "KEY_LOADS", "KEY_RESIDENT")}
+    defines |= {"KEY_WARPS": given["KEY_WARPS"], "KEY_LOADS": given["KEY_LOADS"], "KEY_SLOTS": _slots(given)}
     return defines | {"ROW_THREADS": _row_threads(given["C"]), "WHOLE": _whole(given["V"])}
 
 
@@ -183,6 +188,16 @@ def _module(build, device):
     from rung.cuda import emulator
 
     return emulator.load(build, settings=emulator.Settings())
+
+
+def _slots(given):
+    """Of each warp's ring: as many as wanted, or as a GPU with less shared memory has room for."""
+    room = limits(f"sm_{given['sm']}").shared_block // 1024 - 1  # the last is for the barriers
+    return max(1, min(given["KEY_SLOTS"], room // (given["KEY_WARPS"] * given["KEY_LOADS"])))
+
+
+def _ring_bytes(given):
+    return given["KEY_WARPS"] * _slots(given) * given["KEY_LOADS"] * 1024
 
 
 def _row_threads(C):

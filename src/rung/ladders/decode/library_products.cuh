@@ -34,23 +34,48 @@ struct StreamRow
         each([&](int i, int f) { gain[i] = four_floats(gains + 4 * f), shift[i] = four_floats(shifts + 4 * f); });
     }
 
+    // Numbers of the row that a warp holds.
+    static __device__ __forceinline__ float held(int warp)
+    {
+        int count = 0;
+#pragma unroll
+        for (int i = 0; i < EACH; i++) count += max(0, min(WARP_SIZE, C / 4 - (warp * WARP_SIZE + ROW_THREADS * i)));
+        return 4.0f * float(count);
+    }
+
+    // Mean and deviation from those of the warps, which add up without the loss of a one-pass variance: one barrier. There
+    // are no more warps than the row has numbers for.
+    __device__ __forceinline__ Norm norm(float eps)
+    {
+        constexpr int WARPS = ROW_THREADS / WARP_SIZE;
+        __shared__ float2 parts[WARPS];
+        float sum = 0.0f, squares = 0.0f, mean = 0.0f;
+        each([&](int i, int) { sum += (v[i].x + v[i].y) + (v[i].z + v[i].w); });
+        const float own = warp_sum(sum) / held(warp_id());
+        each([&](int i, int) {
+            const float4 d = make_float4(v[i].x - own, v[i].y - own, v[i].z - own, v[i].w - own);
+            squares += (d.x * d.x + d.y * d.y) + (d.z * d.z + d.w * d.w);
+        });
+        squares = warp_sum(squares);
+        if (lane_id() == 0) parts[warp_id()] = make_float2(own, squares);
+        __syncthreads();
+        squares = 0.0f;
+#pragma unroll
+        for (int w = 0; w < WARPS; w++) mean += held(w) / C * parts[w].x;
+#pragma unroll
+        for (int w = 0; w < WARPS; w++)
+            squares += parts[w].y + held(w) * (parts[w].x - mean) * (parts[w].x - mean);
+        return {mean, rsqrtf(squares / C + eps)};
+    }
+
     // Into the stream, and its layer norm to where the next product reads.
     __device__ __forceinline__ void store(float* x, Real* n, float eps)
     {
         const int b = blockIdx.x;
-        float sum = 0.0f, squares = 0.0f;
+        each([&](int i, int f) { reinterpret_cast<float4*>(x + size_t(b) * C)[f] = v[i]; });
+        const Norm found = norm(eps);
         each([&](int i, int f) {
-            reinterpret_cast<float4*>(x + size_t(b) * C)[f] = v[i];
-            sum += (v[i].x + v[i].y) + (v[i].z + v[i].w);
-        });
-        const float mean = block_sum(sum) / C;
-        each([&](int i, int) {
-            v[i] = make_float4(v[i].x - mean, v[i].y - mean, v[i].z - mean, v[i].w - mean);
-            squares += v[i].x * v[i].x + v[i].y * v[i].y + v[i].z * v[i].z + v[i].w * v[i].w;
-        });
-        const Norm centred = {0.0f, rsqrtf(block_sum(squares) / C + eps)};
-        each([&](int i, int f) {
-            const float4 out = normalised(v[i], centred, gain[i], shift[i]);
+            const float4 out = normalised(v[i], found, gain[i], shift[i]);
             *reinterpret_cast<uint2*>(n + size_t(b) * C + 4 * f) =
                 make_uint2(pack2<Real>(out.x, out.y), pack2<Real>(out.z, out.w));
         });
@@ -89,84 +114,178 @@ extern "C" __global__ void __launch_bounds__(ROW_THREADS)
 
 // ---- attention --------------------------------------------------------------------------------------------------
 
-constexpr int LANES = HS / VEC;             // on one key, 16 bytes each
-constexpr int AT_ONCE = WARP_SIZE / LANES;  // keys in one request of a warp
-constexpr int COUNT = KEY_LOADS * AT_ONCE;
-constexpr int KEY_BLOCKS = KEY_RESIDENT > KEY_WARPS ? KEY_RESIDENT / KEY_WARPS : 1;
+constexpr int LANES = HS / VEC;                // on one key, 16 bytes each
+constexpr int AT_ONCE = WARP_SIZE / LANES;     // keys in one access of a warp
+constexpr int CHUNK = KEY_LOADS * AT_ONCE;     // keys
+constexpr int PIECES = KEY_LOADS * WARP_SIZE;  // of 16 bytes: a chunk's keys, or its values
+constexpr int ITEMS = B * NH;                  // heads of all sequences
 static_assert(HS % VEC == 0 && WARP_SIZE % LANES == 0, "a key must be 1, 2, 4 ... 32 pieces of 16 bytes");
 
-// Some keys or values of a head: request i holds number t + i * AT_ONCE, of which a lane has a piece. `from` is the lane's
-// piece of the head's first.
-struct Pieces
+// A warp's items: neighbouring blocks have neighbouring ones, so that all blocks get as many, or one more.
+__device__ __forceinline__ int first_item() { return warp_id() * int(gridDim.x) + int(blockIdx.x); }
+__device__ __forceinline__ int item_step() { return KEY_WARPS * int(gridDim.x); }
+__device__ __forceinline__ int length_of(const int* lengths, int item)
 {
-    uint4 bits[KEY_LOADS];
+    return item < ITEMS ? load_fresh(lengths + item / NH) : 0;
+}
+__device__ __forceinline__ size_t item_start(int layer, int item) { return (size_t(layer) * ITEMS + item) * MAXT * HS; }
 
-    __device__ __forceinline__ void request(const uint4* from, int t, int end)
+// All chunks of a warp's items, one behind the other; an item without cached keys is one empty chunk.
+struct Chunks
+{
+    const int* lengths;
+    int item, first, length, following;  // the next item's length is asked for before it is needed
+
+    __device__ __forceinline__ Chunks(const int* lengths_) : lengths(lengths_), item(first_item()), first(0)
     {
-        from += t * LANES;
-#pragma unroll
-        for (int i = 0; i < KEY_LOADS; i++) {
-            bits[i] = zero_bits();
-            if (t + i * AT_ONCE < end) bits[i] = __ldcg(from + i * AT_ONCE * LANES);
-        }
+        length = length_of(lengths, item), following = length_of(lengths, item + item_step());
+    }
+    __device__ __forceinline__ int count() const { return min(CHUNK, length - first); }
+    __device__ __forceinline__ void go_on()
+    {
+        first += CHUNK;
+        if (first < length) return;
+        item += item_step(), first = 0, length = following, following = length_of(lengths, item + item_step());
     }
 };
 
-// The scalar product with a key, in each of the lanes on it.
-__device__ __forceinline__ float score(const float (&q)[VEC], const uint4& key)
+// A warp's own ring: each slot is for a chunk's keys and, behind them, its values. Where there is a copy engine, one lane
+// asks it for both; elsewhere every lane copies the pieces that it will read.
+struct KeyRing
 {
-    float dot = 0.0f;
-#pragma unroll
-    for (int j = 0; j < VEC; j++) dot += weight_at(key, j, (const Real*)nullptr) * q[j];
-#pragma unroll
-    for (int offset = LANES / 2; offset > 0; offset /= 2) dot += __shfl_xor_sync(ALL_LANES, dot, offset);
-    return dot;
-}
+    const Real *k_cache, *v_cache;
+    uint4* slots;
+    uint64_t* arrived;  // a barrier for each
+    Chunks ahead;       // what is asked for next
+    int layer, slot, round;
 
-// A block is one head of one sequence, and its warps take turns at the keys. The cached ones are asked for before the
-// new query is there; keys are asked for again as soon as their scores are known, while the values are still added up.
-// The new key and value go from the packed product into the caches, and are where the first warp's softmax begins.
-extern "C" __global__ void __launch_bounds__(KEY_WARPS * 32, KEY_BLOCKS)
-    attend(const int* lengths, const Real* qkv, Real* k_cache, Real* v_cache, Real* y, int layer, float scale)
-{
-    __shared__ float ms[KEY_WARPS], ls[KEY_WARPS], ys[KEY_WARPS][HS];
-    const int head = blockIdx.x, b = blockIdx.y, lane = lane_id(), warp = warp_id(), length = load_fresh(lengths + b);
-    uint4* keys = reinterpret_cast<uint4*>(k_cache + cached(layer, b, head, 0)) + lane % LANES;
-    uint4* values = reinterpret_cast<uint4*>(v_cache + cached(layer, b, head, 0)) + lane % LANES;
-    const int own = lane / LANES;
-    int first = warp * COUNT;
-    Pieces k, v;
-    k.request(keys, first + own, length);
-    v.request(values, first + own, length);
-    wait_for_input();
-
-    const uint4* fresh = reinterpret_cast<const uint4*>(qkv + size_t(b) * 3 * C + head * HS) + lane % LANES;
-    const uint4 query = __ldcg(fresh);
-    float q[VEC], sum[VEC] = {}, m = -INFINITY, l = 0.0f;
+    __device__ __forceinline__ KeyRing(uint4* all, uint64_t* barriers, const int* lengths, const Real* k, const Real* v,
+                                       int layer_)
+        : k_cache(k), v_cache(v), slots(all + warp_id() * KEY_SLOTS * 2 * PIECES),
+          arrived(barriers + warp_id() * KEY_SLOTS), ahead(lengths), layer(layer_), slot(0), round(0)
+    {
+        set_up();
 #pragma unroll
-    for (int j = 0; j < VEC; j++) q[j] = weight_at(query, j, (const Real*)nullptr) * (scale * 1.44269504f);  // for exp2
-    if (warp == 0) {
-        const uint4 key = __ldcg(fresh + C / VEC), value = __ldcg(fresh + 2 * C / VEC);
-        m = score(q, key);
-        if (lane < LANES) {
-            l = 1.0f;
-#pragma unroll
-            for (int j = 0; j < VEC; j++) sum[j] = weight_at(value, j, (const Real*)nullptr);
-            keys[length * LANES] = key;
-            values[length * LANES] = value;
-        }
+        for (int i = 0; i < KEY_SLOTS; i++) request(i);
     }
-#pragma unroll 1
-    for (; first < length; first += KEY_WARPS * COUNT) {
-        const int next = first + KEY_WARPS * COUNT;
-        float s[KEY_LOADS], top = m;
+
+    __device__ __forceinline__ uint4* keys(int number) const { return slots + number * 2 * PIECES; }
+
+    // The next chunk into a slot.
+    __device__ __forceinline__ void request(int to)
+    {
+        if (ahead.item < ITEMS) {
+            const size_t from = item_start(layer, ahead.item) + size_t(ahead.first) * HS;
+            copy(to, k_cache + from, v_cache + from, ahead.count());
+            ahead.go_on();
+        }
+        commit();
+    }
+
+    // The lane's pieces of the next chunk, whose slot is filled again.
+    __device__ __forceinline__ void take(uint4 (&k)[KEY_LOADS], uint4 (&v)[KEY_LOADS])
+    {
+        await();
+        const uint4* from = keys(slot) + lane_id();
+#pragma unroll
+        for (int i = 0; i < KEY_LOADS; i++) k[i] = from[i * WARP_SIZE], v[i] = from[PIECES + i * WARP_SIZE];
+        __syncwarp();  // all lanes have read what may now be replaced
+        request(slot);
+        if (++slot == KEY_SLOTS) slot = 0, round ^= 1;
+    }
+
+#if !defined(RUNG_EMULATOR) && __CUDA_ARCH__ >= 900
+    __device__ __forceinline__ void set_up() const
+    {
+        if (lane_id() < KEY_SLOTS) byte_barrier_init(arrived + lane_id());
+        __syncwarp();
+    }
+    __device__ __forceinline__ void copy(int to, const Real* k, const Real* v, int count) const
+    {
+        if (lane_id() > 0) return;
+        const unsigned bytes = unsigned(count) * HS * sizeof(Real);
+        byte_barrier_expect(arrived + to, 2 * bytes);
+        if (bytes == 0) return;
+        bulk_copy(keys(to), k, bytes, arrived + to);
+        bulk_copy(keys(to) + PIECES, v, bytes, arrived + to);
+    }
+    __device__ __forceinline__ void commit() const {}
+    __device__ __forceinline__ void await() const { byte_barrier_wait(arrived + slot, round); }
+#else
+    __device__ __forceinline__ void set_up() const {}
+    __device__ __forceinline__ void copy(int to, const Real* k, const Real* v, int count) const
+    {
 #pragma unroll
         for (int i = 0; i < KEY_LOADS; i++) {
-            const float dot = score(q, k.bits[i]);
-            s[i] = first + i * AT_ONCE + own < length ? dot : -INFINITY;
-            top = fmaxf(top, s[i]);
+            const int piece = i * WARP_SIZE + lane_id();
+            if (piece >= count * LANES) break;
+            cp_async_16(keys(to) + piece, reinterpret_cast<const uint4*>(k) + piece);
+            cp_async_16(keys(to) + PIECES + piece, reinterpret_cast<const uint4*>(v) + piece);
         }
-        k.request(keys, next + own, length);
+    }
+    __device__ __forceinline__ void commit() const { cp_async_commit(); }
+    __device__ __forceinline__ void await() const { cp_async_wait<KEY_SLOTS - 1>(); }
+#endif
+};
+
+// A lane's piece of an item's new query, key and value.
+struct Fresh
+{
+    uint4 query, key, value;
+
+    __device__ __forceinline__ void request(const Real* qkv, int item)
+    {
+        if (item >= ITEMS) return;
+        const Real* row = qkv + size_t(item / NH) * 2 * C + size_t(item) * HS;  // the head's part of the sequence's row
+        const uint4* from = reinterpret_cast<const uint4*>(row) + lane_id() % LANES;
+        query = __ldcg(from), key = __ldcg(from + C / VEC), value = __ldcg(from + 2 * C / VEC);
+    }
+};
+
+// The softmax of an item's scores, which begins with the new key, and a lane's part of the weighted values.
+struct Attention
+{
+    float q[VEC], sum[VEC], m, l;
+
+    __device__ __forceinline__ Attention(const Fresh& fresh, float scale)
+    {
+        scale *= 1.44269504f;  // for exp2
+#pragma unroll
+        for (int j = 0; j < VEC; j++) q[j] = weight_at(fresh.query, j, (const Real*)nullptr) * scale;
+#pragma unroll
+        for (int j = 0; j < VEC; j += 2) {  // or the compiler would make them anew for every chunk
+            const uint4 kept = renewed(make_uint4(__float_as_uint(q[j]), __float_as_uint(q[j + 1]), 0, 0));
+            q[j] = __uint_as_float(kept.x), q[j + 1] = __uint_as_float(kept.y);
+        }
+        const bool counts = lane_id() < LANES;
+        m = score(fresh.key), l = counts ? 1.0f : 0.0f;
+#pragma unroll
+        for (int j = 0; j < VEC; j++) sum[j] = counts ? weight_at(fresh.value, j, (const Real*)nullptr) : 0.0f;
+    }
+
+    // The scalar product with a key, in each of the lanes on it.
+    __device__ __forceinline__ float score(const uint4& key) const
+    {
+        float dot = 0.0f;
+#pragma unroll
+        for (int j = 0; j < VEC; j++) dot += weight_at(key, j, (const Real*)nullptr) * q[j];
+#pragma unroll
+        for (int offset = LANES / 2; offset > 0; offset /= 2) dot += __shfl_xor_sync(ALL_LANES, dot, offset);
+        return dot;
+    }
+
+    // A chunk of so many keys; behind them lies anything.
+    __device__ __forceinline__ void add(const uint4 (&k)[KEY_LOADS], uint4 (&v)[KEY_LOADS], int count)
+    {
+        float s[KEY_LOADS], top = m;
+#pragma unroll
+        for (int i = 0; i < KEY_LOADS; i++) s[i] = score(k[i]);
+        if (count < CHUNK)
+#pragma unroll
+            for (int i = 0; i < KEY_LOADS; i++)
+                if (i * AT_ONCE + lane_id() / LANES >= count) s[i] = -INFINITY, v[i] = zero_bits();
+#pragma unroll
+        for (int i = 0; i < KEY_LOADS; i++) top = fmaxf(top, s[i]);
 #pragma unroll
         for (int offset = WARP_SIZE / 2; offset >= LANES; offset /= 2)
             top = fmaxf(top, __shfl_xor_sync(ALL_LANES, top, offset));
@@ -180,33 +299,61 @@ extern "C" __global__ void __launch_bounds__(KEY_WARPS * 32, KEY_BLOCKS)
             const float p = exp2f(s[i] - m);
             l += p;
 #pragma unroll
-            for (int j = 0; j < VEC; j++) sum[j] += p * weight_at(v.bits[i], j, (const Real*)nullptr);
+            for (int j = 0; j < VEC; j++) sum[j] += p * weight_at(v[i], j, (const Real*)nullptr);
         }
-        v.request(values, next + own, length);
-    }
-#pragma unroll
-    for (int offset = WARP_SIZE / 2; offset >= LANES; offset /= 2) {
-        l += __shfl_xor_sync(ALL_LANES, l, offset);
-#pragma unroll
-        for (int j = 0; j < VEC; j++) sum[j] += __shfl_xor_sync(ALL_LANES, sum[j], offset);
     }
 
-    if (lane == 0) ms[warp] = m, ls[warp] = l;
-    if (lane < LANES)
+    // What the lanes on different keys have, together; the item's output.
+    __device__ __forceinline__ void finish(Real* out)
+    {
 #pragma unroll
-        for (int j = 0; j < VEC; j++) ys[warp][lane * VEC + j] = sum[j];
-    __syncthreads();
-    for (int d = threadIdx.x; d < HS; d += KEY_WARPS * WARP_SIZE) {
-        float top = ms[0], out = 0.0f, all = 0.0f;
+        for (int offset = WARP_SIZE / 2; offset >= LANES; offset /= 2) {
+            l += __shfl_xor_sync(ALL_LANES, l, offset);
 #pragma unroll
-        for (int w = 1; w < KEY_WARPS; w++) top = fmaxf(top, ms[w]);
-#pragma unroll
-        for (int w = 0; w < KEY_WARPS; w++) {
-            const float weight = exp2f(ms[w] - top);  // 0 for a warp without keys; the first always has one
-            out += weight * ys[w][d];
-            all += weight * ls[w];
+            for (int j = 0; j < VEC; j++) sum[j] += __shfl_xor_sync(ALL_LANES, sum[j], offset);
         }
-        y[size_t(b) * C + head * HS + d] = from_float<Real>(out / all);
+        Vec16<Real> numbers;
+#pragma unroll
+        for (int j = 0; j < VEC; j++) numbers[j] = from_float<Real>(sum[j] / l);
+        if (lane_id() < LANES) store_vec(out + lane_id() * VEC, numbers);
+    }
+};
+
+// Blocks that stay, and in them warps that know nothing of one another: each takes whole heads of sequences, one after
+// the other, and the first chunks of the next are under way while it adds up the last of this one. The very first are asked
+// for before the new query is there. New keys and values go from the packed product into the caches, behind all that is
+// copied.
+extern "C" __global__ void __launch_bounds__(KEY_WARPS * 32, 1)
+    attend(const int* lengths, const Real* qkv, Real* k_cache, Real* v_cache, Real* y, int layer, float scale)
+{
+    extern __shared__ uint4 shared[];
+    __shared__ uint64_t barriers[KEY_WARPS * KEY_SLOTS];
+    KeyRing ring(shared, barriers, lengths, k_cache, v_cache, layer);
+    int length = length_of(lengths, first_item());
+    wait_for_input();
+    Fresh coming;
+    coming.request(qkv, first_item());
+#pragma unroll 1
+    for (int item = first_item(); item < ITEMS; item += item_step()) {
+        const Fresh fresh = coming;
+        const int following = length_of(lengths, item + item_step());
+        coming.request(qkv, item + item_step());
+        Attention attention(fresh, scale);
+        if (lane_id() < LANES) {
+            const size_t at = item_start(layer, item) / VEC + length * LANES + lane_id();
+            reinterpret_cast<uint4*>(k_cache)[at] = fresh.key;
+            reinterpret_cast<uint4*>(v_cache)[at] = fresh.value;
+        }
+        int first = 0;
+#pragma unroll 1
+        do {
+            uint4 k[KEY_LOADS], v[KEY_LOADS];
+            ring.take(k, v);
+            attention.add(k, v, length - first);
+            first += CHUNK;
+        } while (first < length);
+        attention.finish(y + size_t(item) * HS);
+        length = following;
     }
 }
 
