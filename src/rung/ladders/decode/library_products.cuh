@@ -440,6 +440,7 @@ extern "C" __global__ void __launch_bounds__(32) pick(const float* best_value, c
     const int b = blockIdx.x;
     wait_for_input();
     Best best = {-INFINITY, INT_MAX};
+#pragma unroll 1  // mostly one round; code that runs once a step is fetched from far away
     for (int i = threadIdx.x; i < slots; i += WARP_SIZE)
         best = better(best, {load_fresh(best_value + size_t(b) * slots + i), load_fresh(best_index + size_t(b) * slots + i)});
     best = warp_best(best);
