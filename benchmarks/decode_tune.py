@@ -39,7 +39,8 @@ GROUPS = {
     "proj": ("PROJ_THREADS", "PROJ_ROWS", "PROJ_SLOTS", "PROJ_SPLIT"),
     "keys": ("KEY_LOADS", "KEY_WARPS", "KEY_RESIDENT"),
     "head": ("HEAD_THREADS", "HEAD_ROWS", "HEAD_SLOTS", "HEAD_BLOCKS", "HEAD_AHEAD"),
-    "one kernel": ("STEP_WARPS", "RING", "KEY_LOADS"),
+    "one kernel": ("STEP_WARPS", "KEY_PART", "RING"),
+    "quiet": ("QUIET_STREAM", "QUIET_HIDDEN", "QUIET_IDLE"),
     "ahead": ("AHEAD", "REST", "BULK", "FLIGHT"),
     "copied": ("HEAD_PARTS", "HEAD_CHUNKS"),
 }

@@ -48,9 +48,10 @@ NEEDS = (
     "KEY_WARPS * KEY_SLOTS * KEY_LOADS <= 224",  # KB of shared memory
 )
 TUNE = {
-    "KEY_WARPS": (8, 4, 6, 12, 16),  # of a block, one on each multiprocessor
-    "KEY_LOADS": (8, 4, 16),  # 16-byte pieces of its keys that a lane has of a chunk: 8 are 32 keys of 64 numbers
-    "KEY_SLOTS": (3, 2, 4, 6),  # chunks of a warp that are under way, of KEY_LOADS KB with their values
+    "KEY_WARPS": (16, 8, 12, 24),  # of a block, one on each multiprocessor
+    "KEY_LOADS": (4, 8, 2),  # 16-byte pieces of its keys that a lane has of a chunk: 4 are 16 keys of 64 numbers
+    "KEY_SLOTS": (2, 4, 3),  # chunks of a warp that are under way, of KEY_LOADS KB with their values
+    "FC2_SPLIT": (4, 1, 2, 3, 6),  # parts of the MLP's second product, which is deep and narrow
     "HEAD_PARTS": (1, 2, 4),  # the head's columns in turns: a part's logits may still be in L2 when they are copied
     "HEAD_CHUNKS": (8, 4, 16),
 }
@@ -60,7 +61,7 @@ BUFFERS = {
     "qkv": {"shape": ["B", "3 * C"]},
     "y": {"shape": ["B", "C"]},
     "h": {"shape": ["B", "F"]},
-    "product": {"shape": ["B", "C"], "dtype": "f32"},
+    "product": {"shape": ["FC2_SPLIT", "B", "C"], "dtype": "f32"},
     "wide": {"shape": ["B", "max(1, round_up(ceil_div(V // 64 * 64, HEAD_PARTS), 64))"], "dtype": "f32"},
     "best_value": {"shape": ["B", "HEAD_PARTS * HEAD_CHUNKS + 1"], "dtype": "f32"},
     "best_index": {"shape": ["B", "HEAD_PARTS * HEAD_CHUNKS + 1"], "dtype": "i32"},
@@ -80,7 +81,7 @@ def run(
     tokens, lengths, wte, wpe, ln1_w, ln1_b, qkv_w, qkv_b, proj_w, proj_b, ln2_w, ln2_b, fc_w, fc_b, fc2_w, fc2_b,
     lnf_w, lnf_b, head_w, k_cache, v_cache, logits, next, x, n, qkv, y, h, product, wide, best_value, best_index,
     B, L, C, NH, HS, F, V, MAXT, eps, scale, act, by_layer, dtype, sm, sms,
-    KEY_WARPS, KEY_LOADS, KEY_SLOTS, HEAD_PARTS, HEAD_CHUNKS,
+    KEY_WARPS, KEY_LOADS, KEY_SLOTS, FC2_SPLIT, HEAD_PARTS, HEAD_CHUNKS,
 ):  # fmt: skip
     given = dict(locals())
     key = tuple((v.data_ptr(), v.device) if isinstance(v, torch.Tensor) else v for v in given.values())
@@ -114,17 +115,17 @@ class Step:
             scale = t.scale / (layer + 1 if t.by_layer else 1)
             rows = [t.lengths, t.qkv, t.k_cache, t.v_cache, t.y, ("i32", layer), ("f32", scale)]
             self._kernel("attend", (min(t.sms, t.B * t.NH),), t.KEY_WARPS * 32, rows, _ring_bytes(vars(t)))
-            self._multiply(t.y, t.proj_w[layer], t.product)
-            self._add_norm(t.proj_b[layer], t.ln2_w[layer], t.ln2_b[layer])
+            self._multiply(t.y, t.proj_w[layer], t.product[0])
+            self._add_norm(1, t.proj_b[layer], t.ln2_w[layer], t.ln2_b[layer])
             self._affine(t.n, t.fc_w[layer], t.fc_b[layer], t.h, act=t.act)
-            self._multiply(t.h, t.fc2_w[layer], t.product)
+            self._multiply_parts(t.h, t.fc2_w[layer], t.product[: _split(vars(t))])
             norm = (t.lnf_w, t.lnf_b) if layer == ends else (t.ln1_w[layer + 1], t.ln1_b[layer + 1])
-            self._add_norm(t.fc2_b[layer], *norm)
+            self._add_norm(_split(vars(t)), t.fc2_b[layer], *norm)
         self._head()
 
-    def _add_norm(self, bias, gain, shift):
+    def _add_norm(self, parts, bias, gain, shift):
         t = self.t
-        rows = [t.product, bias, gain, shift, t.x, t.n, ("f32", t.eps)]
+        rows = [t.product, ("i32", parts), bias, gain, shift, t.x, t.n, ("f32", t.eps)]
         self._kernel("add_norm", (t.B,), _row_threads(t.C), rows)
 
     def _head(self):
@@ -156,6 +157,13 @@ class Step:
         call = multiply if x.is_cuda else multiply_on_cpu
         self.launches.append(lambda: call(x, w, out))
 
+    def _multiply_parts(self, x, w, out):
+        if len(out) == 1:
+            self._multiply(x, w, out[0])
+            return
+        x, w = (t.view(len(t), len(out), -1).transpose(0, 1) for t in (x, w))
+        self._multiply(x, w, out)
+
     def _affine(self, x, w, bias, out, act=None):
         call = affine if x.is_cuda else affine_on_cpu
         self.launches.append(lambda: call(x, w, bias, out, act))
@@ -163,7 +171,7 @@ class Step:
 
 def _defines(given):
     defines = {named_dtype(given["dtype"]).macro: 1, **{f"DIM_{name}": given[name] for name in DIMS}}
-    defines |= {"KEY_WARPS": given["KEY_WARPS"], "KEY_LOADS": given["KEY_LOADS"], "KEY_SLOTS": _slots(given)}
+    defines |= {name: given[name] for name in ("KEY_WARPS", "KEY_LOADS", "FC2_SPLIT")} | {"KEY_SLOTS": _slots(given)}
     return defines | {"ROW_THREADS": _row_threads(given["C"]), "WHOLE": _whole(given["V"])}
 
 
@@ -200,6 +208,11 @@ def _ring_bytes(given):
     return given["KEY_WARPS"] * _slots(given) * given["KEY_LOADS"] * 1024
 
 
+def _split(given):
+    """In how many parts of aligned depth the second product is made: as many as wanted, or as there can be."""
+    return next(n for n in range(given["FC2_SPLIT"], 0, -1) if given["F"] % (8 * n) == 0)
+
+
 def _row_threads(C):
     return min(1024, math.ceil(C / 4 / 32) * 32)
 
@@ -212,8 +225,9 @@ def _whole(V):
 
 
 def multiply(x, w, out):
-    """out = x w^T, in float32."""
-    torch.ops.aten.mm.dtype_out(x, w.t(), torch.float32, out=out)
+    """out = x w^T, in float32; of several such products at once, if there are three dimensions."""
+    call = torch.ops.aten.mm.dtype_out if x.dim() == 2 else torch.ops.aten.bmm.dtype_out
+    call(x, w.mT, torch.float32, out=out)
 
 
 def affine(x, w, bias, out, act):
@@ -230,7 +244,7 @@ def affine(x, w, bias, out, act):
 
 
 def multiply_on_cpu(x, w, out):
-    torch.mm(x.float(), w.float().t(), out=out)
+    torch.matmul(x.float(), w.float().mT, out=out)
 
 
 def affine_on_cpu(x, w, bias, out, act):

@@ -10,13 +10,17 @@ needs  = [
   "HS * sizeof_real % 16 == 0 and 32 % (HS * sizeof_real // 16) == 0",
   "B == 1 and 3 * HS <= STEP_WARPS * 32",
   "sms <= 152",
-  "min(120, min(RING * 1024, 222000 - (max(4 * C, 2 * F) + 768 * STEP_WARPS + C)) // (C * 2 + (0 if C * 2 % 128 == 64 else 64))) >= 16",
+  "min(120, min(RING * 1024, 222000 - (max(4 * C, 2 * F) + 768 * STEP_WARPS + C)) // (C * 2 + (0 if C * 2 % 128 == 64 else 64))) >= 24",
 ]
 [tune]
-STEP_WARPS = [10, 7, 8, 11]
+STEP_WARPS = [10, 6, 7, 8, 11]
 RING = [200, 160, 120]
 FLIGHT = [3, 2, 4, 8]
-KEY_LOADS = [4, 2, 8]
+KEY_PART = [80, 160, 40, 120]
+KEY_LOADS = [2, 1, 4]
+QUIET_STREAM = [1200, 0, 600, 900, 1500, 1800]
+QUIET_HIDDEN = [2500, 0, 1000, 1500, 2000, 3000]
+QUIET_IDLE = [4000, 0, 1000, 2000, 3000]
 [define]
 DIM_B = "B"
 DIM_L = "L"

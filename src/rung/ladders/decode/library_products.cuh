@@ -2,6 +2,7 @@
 // attention, and two behind the head. Each may begin while its predecessor ends, and reads what that wrote behind pdl_wait.
 #pragma once
 #include "decode.cuh"
+#include "read_once.cuh"
 
 using namespace decode;
 
@@ -98,7 +99,8 @@ extern "C" __global__ void __launch_bounds__(ROW_THREADS)
 }
 
 extern "C" __global__ void __launch_bounds__(ROW_THREADS)
-    add_norm(const float* product, const Real* bias, const Real* gains, const Real* shifts, float* x, Real* n, float eps)
+    add_norm(const float* product, int parts, const Real* bias, const Real* gains, const Real* shifts, float* x, Real* n,
+             float eps)
 {
     const size_t start = size_t(blockIdx.x) * C;
     StreamRow row;
@@ -107,7 +109,14 @@ extern "C" __global__ void __launch_bounds__(ROW_THREADS)
     wait_for_input();
     row.each([&](int i, int f) {
         const float4 before = load_fresh(reinterpret_cast<const float4*>(x + start) + f);
-        row.v[i] = plus(before, plus(row.v[i], load_fresh(reinterpret_cast<const float4*>(product + start) + f)));
+        float4 part[FC2_SPLIT];  // a product's depth may be split
+#pragma unroll
+        for (int p = 0; p < FC2_SPLIT; p++)
+            if (p < parts) part[p] = load_fresh(reinterpret_cast<const float4*>(product + size_t(p) * B * C + start) + f);
+#pragma unroll
+        for (int p = 0; p < FC2_SPLIT; p++)
+            if (p < parts) row.v[i] = plus(row.v[i], part[p]);
+        row.v[i] = plus(before, row.v[i]);
     });
     row.store(x, n, eps);
 }
@@ -206,8 +215,8 @@ struct KeyRing
         const unsigned bytes = unsigned(count) * HS * sizeof(Real);
         byte_barrier_expect(arrived + to, 2 * bytes);
         if (bytes == 0) return;
-        bulk_copy(keys(to), k, bytes, arrived + to);
-        bulk_copy(keys(to) + PIECES, v, bytes, arrived + to);
+        bulk_copy_once(keys(to), k, bytes, arrived + to);
+        bulk_copy_once(keys(to) + PIECES, v, bytes, arrived + to);
     }
     __device__ __forceinline__ void commit() const {}
     __device__ __forceinline__ void await() const { byte_barrier_wait(arrived + slot, round); }

@@ -39,6 +39,16 @@ __device__ __forceinline__ Parcel look(const Parcel* at)
 #endif
 }
 
+// Who asks for what cannot be there yet asks again, and thousands of such questions stand in the way of the parcels, and of
+// the weights. So nobody asks for as many cycles as mail takes anyway.
+__device__ __forceinline__ void keep_quiet(int cycles)
+{
+#ifndef RUNG_EMULATOR
+    const unsigned begin = clock();
+    while (unsigned(clock()) - begin < unsigned(cycles)) continue;
+#endif
+}
+
 // Parcel i of N lies at from(i). All are asked for before the first is looked at, and asked for again until they are there.
 template <int N, class From>
 __device__ __forceinline__ void receive(Parcel (&got)[N], uint32_t round, From from)

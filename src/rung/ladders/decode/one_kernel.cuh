@@ -166,31 +166,31 @@ struct Stream
 // ---- attention --------------------------------------------------------------------------------------------------
 
 constexpr int KEY_LANES = HS / VEC, KEYS_AT_ONCE = WARP_SIZE / KEY_LANES, KEY_COUNT = KEY_LOADS * KEYS_AT_ONCE;
+constexpr int KEY_GROUP = KEY_SLOTS * NH;  // keys of a unit: a slot has room for as many of a head as there are heads
 static_assert(HS % VEC == 0 && WARP_SIZE % KEY_LANES == 0, "a key must be 1, 2, 4 ... 32 pieces of 16 bytes");
 
-// How a head's cached keys are cut: in so few parts that each block has enough to ask for at once.
+// How a head's cached keys are cut: in so few parts that the warps of a block have enough to do.
 struct KeyParts
 {
     int size, count;
 
     __device__ __forceinline__ KeyParts(int length, int most)
-        : size(max(STEP_WARPS * KEY_COUNT, ceil_div(length, most))), count(max(1, ceil_div(length, size)))
+        : size(max(KEY_PART, ceil_div(length, most))), count(max(1, ceil_div(length, size)))
     {
     }
 };
 
-struct KeyPieces
+// One part of one head; most blocks have one, or none.
+struct Part
 {
-    uint4 bits[KEY_LOADS];
+    int head, first, end;
+    bool wanted, last;
 
-    __device__ __forceinline__ void request(const uint4* from, int t, int end)
+    __device__ __forceinline__ Part(const KeyParts& parts, int key_parts, int length, int item)
     {
-        from += t * KEY_LANES;
-#pragma unroll
-        for (int i = 0; i < KEY_LOADS; i++) {
-            bits[i] = zero_bits();
-            if (t + i * KEYS_AT_ONCE < end) bits[i] = __ldcg(from + i * KEYS_AT_ONCE * KEY_LANES);
-        }
+        const int part = item % key_parts;
+        head = item / key_parts, first = part * parts.size, end = min(length, first + parts.size);
+        wanted = item < NH * key_parts && part < parts.count, last = part == parts.count - 1;
     }
 };
 
@@ -202,28 +202,9 @@ __device__ __forceinline__ float over_key(float x)
     return x;
 }
 
-// One part of one head; most blocks have one, or none. The cached keys are asked for before the query is there; the new one
-// is the last part's affair.
+// The cached keys and values come through the ring, as the weights do; the new ones, by mail, are the last part's affair.
 struct Attention
 {
-    const uint4 *keys, *values;
-    KeyPieces k, v;
-    int head, first, end;
-    bool wanted, last;
-
-    __device__ __forceinline__ void request(const Model& m, const KeyParts& parts, int key_parts, int length, int layer, int item)
-    {
-        head = item / key_parts;
-        const int part = item % key_parts;
-        wanted = item < NH * key_parts && part < parts.count, last = part == parts.count - 1;
-        if (!wanted) return;
-        keys = reinterpret_cast<const uint4*>(m.k_cache + cached(layer, 0, head, 0)) + lane_id() % KEY_LANES;
-        values = reinterpret_cast<const uint4*>(m.v_cache + cached(layer, 0, head, 0)) + lane_id() % KEY_LANES;
-        first = part * parts.size + warp_id() * KEY_COUNT, end = min(length, (part + 1) * parts.size);
-        k.request(keys, first + lane_id() / KEY_LANES, end);
-        v.request(values, first + lane_id() / KEY_LANES, end);
-    }
-
     // Which parcel, and which number in it, has the thread's number of a head's query, key and value.
     static __device__ __forceinline__ unsigned origin_of(const Mail& mail, int head)
     {
@@ -232,11 +213,12 @@ struct Attention
         return (block * mail.qkv.each + within / 3) * 4 + within % 3;
     }
 
-    __device__ __forceinline__ void run(const Mail& mail, unsigned origin, float scale, int item, uint32_t round)
+    static __device__ __forceinline__ void run(const Model& m, Ring& ring, const Mail& mail, const Part& part, unsigned origin,
+                                               int layer, int item, uint32_t round)
     {
         __shared__ float fresh[3 * HS], ms[STEP_WARPS], ls[STEP_WARPS], ys[STEP_WARPS][HS];
         const int lane = lane_id(), warp = warp_id(), own = lane / KEY_LANES;
-        if (!wanted) return;
+        const float scale = BY_LAYER ? m.scale / (layer + 1) : m.scale;
         static_assert(3 * HS <= THREADS, "a number each");
         const int i = threadIdx.x;
         if (i < 3 * HS) {
@@ -250,7 +232,7 @@ struct Attention
         float q[VEC], sum[VEC] = {}, top = -INFINITY, l = 0.0f;
 #pragma unroll
         for (int j = 0; j < VEC; j++) q[j] = fresh[lane % KEY_LANES * VEC + j];
-        if (warp == 0 && last) {
+        if (warp == 0 && part.last) {
             float dot = 0.0f;
 #pragma unroll
             for (int j = 0; j < VEC; j++) dot += fresh[HS + lane % KEY_LANES * VEC + j] * q[j];
@@ -262,34 +244,48 @@ struct Attention
             }
         }
 #pragma unroll 1
-        for (; first < end; first += STEP_WARPS * KEY_COUNT) {
-            const int following = first + STEP_WARPS * KEY_COUNT;
-            float s[KEY_LOADS], most = top;
+        for (int first = part.first; first < part.end; first += KEY_GROUP) {
+            const int count = min(KEY_GROUP, part.end - first), slots = ceil_div(count, NH);
+            const auto piece = [&](const Real* cache, int key, int behind) {
+#ifdef RUNG_EMULATOR
+                return at<uint4>(place(cache + cached(layer, 0, part.head, first + key)) + lane % KEY_LANES * 16);
+#else
+                return at<uint4>(ring.address(behind + key / NH) + key % NH * (HS * 2) + lane % KEY_LANES * 16);
+#endif
+            };
+            ring.await(ring.unit);
+#pragma unroll 1
+            for (int begin = warp * KEYS_AT_ONCE; begin < count; begin += STEP_WARPS * KEY_COUNT) {
+                float s[KEY_LOADS], most = top;
 #pragma unroll
-            for (int i = 0; i < KEY_LOADS; i++) {
-                float dot = 0.0f;
+                for (int i = 0; i < KEY_LOADS; i++) {
+                    const int key = begin + own + i * (STEP_WARPS * KEYS_AT_ONCE);
+                    const uint4 bits = piece(m.k_cache, min(key, count - 1), 0);
+                    float dot = 0.0f;
 #pragma unroll
-                for (int j = 0; j < VEC; j++) dot += weight_at(k.bits[i], j, (const Real*)nullptr) * q[j];
-                dot = over_key(dot);
-                s[i] = first + i * KEYS_AT_ONCE + own < end ? dot : -INFINITY;
-                most = fmaxf(most, s[i]);
+                    for (int j = 0; j < VEC; j++) dot += weight_at(bits, j, (const Real*)nullptr) * q[j];
+                    dot = over_key(dot);
+                    s[i] = key < count ? dot : -INFINITY;
+                    most = fmaxf(most, s[i]);
+                }
+#pragma unroll
+                for (int offset = WARP_SIZE / 2; offset >= KEY_LANES; offset /= 2)
+                    most = fmaxf(most, __shfl_xor_sync(ALL_LANES, most, offset));
+                const float shrink = exp2f(top - most);
+                top = most, l *= shrink;
+#pragma unroll
+                for (int j = 0; j < VEC; j++) sum[j] *= shrink;
+#pragma unroll
+                for (int i = 0; i < KEY_LOADS; i++) {
+                    const int key = min(begin + own + i * (STEP_WARPS * KEYS_AT_ONCE), count - 1);
+                    const uint4 bits = piece(m.v_cache, key, slots);
+                    const float p = exp2f(s[i] - top);
+                    l += p;
+#pragma unroll
+                    for (int j = 0; j < VEC; j++) sum[j] += p * weight_at(bits, j, (const Real*)nullptr);
+                }
             }
-            k.request(keys, following + own, end);
-#pragma unroll
-            for (int offset = WARP_SIZE / 2; offset >= KEY_LANES; offset /= 2)
-                most = fmaxf(most, __shfl_xor_sync(ALL_LANES, most, offset));
-            const float shrink = exp2f(top - most);
-            top = most, l *= shrink;
-#pragma unroll
-            for (int j = 0; j < VEC; j++) sum[j] *= shrink;
-#pragma unroll
-            for (int i = 0; i < KEY_LOADS; i++) {
-                const float p = exp2f(s[i] - top);
-                l += p;
-#pragma unroll
-                for (int j = 0; j < VEC; j++) sum[j] += p * weight_at(v.bits[i], j, (const Real*)nullptr);
-            }
-            v.request(values, following + own, end);
+            ring.release(2 * slots);
         }
 #pragma unroll
         for (int offset = WARP_SIZE / 2; offset >= KEY_LANES; offset /= 2) {
@@ -322,6 +318,7 @@ struct Attention
 // All heads' outputs, from the parts of their keys.
 __device__ __forceinline__ void receive_attention(const Mail& mail, int parts, const Vector& to, uint32_t round)
 {
+    constexpr int TOGETHER = 2;  // parts that are asked for at once
     constexpr int PAIRS = C / 2, AT_ONCE = ceil_div(PAIRS, THREADS);
     const int thread = again(threadIdx.x);
     const Parcel* from[AT_ONCE];
@@ -332,16 +329,17 @@ __device__ __forceinline__ void receive_attention(const Mail& mail, int parts, c
         from[i] = mail.attention + at / (HS / 2) * mail.key_parts * (HS / 2) + at % (HS / 2), top[i] = -INFINITY;
     }
 #pragma unroll 1
-    for (int part = 0; part < parts; part++) {
-        Parcel got[AT_ONCE];
-        receive(got, round, [&](int i) { return from[i] + part * (HS / 2); });
+    for (int part = 0; part < parts; part += TOGETHER) {
+        Parcel got[AT_ONCE * TOGETHER];
+        receive(got, round, [&](int i) { return from[i / TOGETHER] + min(part + i % TOGETHER, parts - 1) * (HS / 2); });
 #pragma unroll
-        for (int i = 0; i < AT_ONCE; i++) {
-            const float own = __uint_as_float(got[i].word[2]), higher = fmaxf(top[i], own);
-            const float shrink = exp2f(top[i] - higher), weight = exp2f(own - higher);
-            top[i] = higher, sum[i] = sum[i] * shrink + weight;
+        for (int i = 0; i < AT_ONCE * TOGETHER; i++) {
+            const int at = i / TOGETHER;
+            const float own = part + i % TOGETHER < parts ? __uint_as_float(got[i].word[2]) : -INFINITY;
+            const float higher = fmaxf(top[at], own), shrink = exp2f(top[at] - higher), weight = exp2f(own - higher);
+            top[at] = higher, sum[at] = sum[at] * shrink + weight;
 #pragma unroll
-            for (int j = 0; j < 2; j++) y[i][j] = y[i][j] * shrink + weight * __uint_as_float(got[i].word[j]);
+            for (int j = 0; j < 2; j++) y[at][j] = y[at][j] * shrink + weight * __uint_as_float(got[i].word[j]);
         }
     }
 #pragma unroll
@@ -353,6 +351,13 @@ __device__ __forceinline__ void receive_attention(const Mail& mail, int parts, c
 }
 
 // ---- the MLP ----------------------------------------------------------------------------------------------------
+
+// GELU by tanh without a division that rounds correctly: both of a thread's numbers then go through it side by side.
+__device__ __forceinline__ float activated(float x)
+{
+    if (ACT != 0) return activate<ACT>(x);
+    return __fdividef(x, 1.0f + __expf(-1.5957691216f * (x + 0.044715f * x * x * x)));
+}
 
 struct Hidden
 {
@@ -415,18 +420,6 @@ struct Step
     Ring ring;
     int length;
 
-    // What becomes of a row's sum.
-    __device__ __forceinline__ float finish(int phase, int row, float sum) const
-    {
-        if (phase == FC) {
-            sum = activate<ACT>(sum);
-        } else if (phase != QKV) {
-            sum += rooms.residual[row];
-            rooms.residual[row] = sum;
-        }
-        return sum;
-    }
-
     // Keys and values are for later steps, too.
     __device__ __forceinline__ void cache(int layer, int row, float x) const
     {
@@ -435,40 +428,58 @@ struct Step
         if (which > 0) to[cached(layer, 0, channel / HS, length) + channel % HS] = from_float<Real>(x);
     }
 
-    static __device__ __forceinline__ int row_of(int phase, int at, int j)
+    // What a thread sends of a batch of rows, found out before the rows' sums are there. The numbers go out in parcels: four
+    // lanes make one, three of them a word each, of one number or of two. A block with fewer rows than others sends empty
+    // parcels, so that all hear from it.
+    struct Letter
     {
-        const int word = at / 4 * 3 + at % 4;
-        return phase == FC ? 2 * word + j : word;
+        Parcel* to;
+        int row;           // of the batch; the hidden numbers' words are of two
+        bool some, sends;  // whether there is such a row, and whether the lane has a parcel
+        float bias[2], residual;
+    };
+
+    __device__ __forceinline__ Letter address(int phase, const Weights& w, int first, const Real* biases, int thread) const
+    {
+        const bool wide = phase == FC;
+        const int word = thread / 4 * 3 + thread % 4;
+        const int each = phase == QKV ? mail.qkv.each : wide ? mail.hidden.each : mail.after_mlp.each;
+        Parcel* to = phase == QKV ? mail.qkv.mail : phase == PROJ ? mail.after_attention.mail
+                     : wide ? mail.hidden.mail : mail.after_mlp.mail;
+        const int before = wide ? first / 6 : first / 3;
+        const int parcels = first + BATCH < w.rows ? (wide ? BATCH / 6 : BATCH / 3) : each - before;
+        Letter letter;
+        letter.to = to + blockIdx.x * each + before + thread / 4;
+        letter.sends = thread % 4 == 0 && thread / 4 < parcels;
+        letter.row = wide ? 2 * word : word;
+        letter.some = thread % 4 < 3 && letter.row < min(BATCH, w.rows - first);
+#pragma unroll
+        for (int j = 0; j < 2; j++) letter.bias[j] = to_float(biases[first + max(0, min(letter.row + j, w.rows - first - 1))]);
+        letter.residual = letter.some && (phase == PROJ || phase == FC2) ? rooms.residual[first + letter.row] : 0.0f;
+        return letter;
     }
 
-    // The numbers of a batch of rows go out in parcels: four lanes make one, three of them a word each, of one number or of
-    // two. A block with fewer rows than others sends empty parcels, so that all hear from it.
-    __device__ __forceinline__ void send_rows(int phase, int layer, const Weights& w, const float* sums, const Real (&bias)[2],
-                                              int first, int rows, uint32_t round) const
+    __device__ __forceinline__ void post(int phase, int layer, const Letter& letter, const float* sums, int first, int begin,
+                                         uint32_t round) const
     {
-        const int numbers = phase == FC ? 2 : 1, per = 3 * numbers;
-        const int each = phase == QKV ? mail.qkv.each : phase == FC ? mail.hidden.each : mail.after_mlp.each;
-        Parcel* to = (phase == QKV ? mail.qkv.mail : phase == PROJ ? mail.after_attention.mail
-                      : phase == FC ? mail.hidden.mail : mail.after_mlp.mail) + blockIdx.x * each;
-        const int before = phase == FC ? first / 6 : first / 3;
-        const int count = first + BATCH < w.rows ? BATCH / per : each - before;
-#pragma unroll 1
-        for (int at = threadIdx.x; at / WARP_SIZE * WARP_SIZE < 4 * count; at += THREADS) {
-            float out[2] = {};
-#pragma unroll
-            for (int j = 0; j < 2; j++) {
-                const int row = row_of(phase, at, j);
-                if (j < numbers && at % 4 < 3 && row < rows) {
-                    const bool foreseen = first == 0 && at == int(threadIdx.x);
-                    out[j] = finish(phase, first + row, whole_sum(sums, row) + to_float(foreseen ? bias[j] : shares.weights(m, phase, layer).bias[first + row]));
-                }
+        float out[2] = {};
+        if (letter.some) {
+            out[0] = whole_sum(sums, letter.row) + letter.bias[0];
+            if (phase == FC) {
+                out[1] = whole_sum(sums, letter.row + 1) + letter.bias[1];
+                out[0] = activated(out[0]), out[1] = activated(out[1]);
+            } else {
+                out[0] += letter.residual;
             }
-            const uint32_t word = phase == FC ? pack2<Real>(out[0], out[1]) : __float_as_uint(out[0]);
-            const uint32_t second = __shfl_down_sync(ALL_LANES, word, 1), third = __shfl_down_sync(ALL_LANES, word, 2);
-            if (at % 4 == 0 && at / 4 < count) send(to + before + at / 4, word, second, third, round);
-            if (phase == QKV && at % 4 < 3 && row_of(phase, at, 0) < rows)
-                cache(layer, w.begin + first + row_of(phase, at, 0), out[0]);
         }
+        const uint32_t word = phase == FC ? pack2<Real>(out[0], out[1]) : __float_as_uint(out[0]);
+        const uint32_t second = __shfl_down_sync(ALL_LANES, word, 1), third = __shfl_down_sync(ALL_LANES, word, 2);
+        if (letter.sends) send(letter.to, word, second, third, round);
+        if (!letter.some || phase == FC) return;
+        if (phase == QKV)
+            cache(layer, begin + first + letter.row, out[0]);
+        else
+            rooms.residual[first + letter.row] = out[0];
     }
 
     __device__ __forceinline__ void compute(uint32_t round)
@@ -485,6 +496,7 @@ struct Step
             rooms.residual[i] = to_float(token[channel]) + to_float(position[channel]);
         }
         const unsigned origin = Attention::origin_of(mail, min(int(blockIdx.x) / mail.key_parts, NH - 1));
+        const Part own(parts, mail.key_parts, length, blockIdx.x);
         int turn = 0;
 #pragma unroll 1
         for (int number = 0; number <= PHASES * L; number++) {  // phases, all through the same code: see above
@@ -495,19 +507,19 @@ struct Step
             const Weights w(shares.of[phase], phase == FC2 ? PARTS : 1);
 #endif
             const Vector x = {rooms.vector, phase == FC2 ? 0 : C};
-            Real bias[2];
             ring.await(ring.unit);
-#pragma unroll
-            for (int j = 0; j < 2; j++)
-                if (phase < HEAD)
-                    bias[j] = ring.bias(w)[max(0, min(row_of(phase, threadIdx.x, j), w.rows - 1))];
+            Letter letter;
+            if (phase < HEAD) letter = address(phase, w, 0, ring.bias(w), again(threadIdx.x));
             if (phase == PROJ) {
+                if (!own.wanted) keep_quiet(QUIET_IDLE);
                 receive_attention(mail, parts.count, x, round + 1);
             } else if (phase == FC2) {
+                keep_quiet(QUIET_HIDDEN);
                 hidden.receive_from(mail.hidden, x, round + 3);
             } else {
+                if (number > 0) keep_quiet(QUIET_STREAM);
                 if (number == 0)
-                    stream.embed(m.wte + size_t(load_fresh(m.tokens)) * C, m.wpe + size_t(length) * C);
+                    stream.embed(token, position);
                 else
                     stream.receive_from(phase == FC ? mail.after_attention.mail : mail.after_mlp.mail, mail.after_mlp.parcels(),
                                         phase == FC ? round + 2 : round - 1);
@@ -522,7 +534,13 @@ struct Step
                 multiply(ring, w, x, sums, first, rows);
                 sync_computing();
                 if (phase < HEAD) {
-                    send_rows(phase, layer, w, sums, bias, first, rows, phase == QKV ? round : round + 1 + phase);
+                    const uint32_t of = phase == QKV ? round : round + 1 + phase;
+                    if (first > 0) letter = address(phase, w, first, shares.weights(m, phase, layer).bias, threadIdx.x);
+                    post(phase, layer, letter, sums, first, w.begin, of);
+                    for (int later = THREADS; later < 4 * (BATCH / 3 + 1); later += THREADS) {  // if there are few warps
+                        letter = address(phase, w, first, shares.weights(m, phase, layer).bias, threadIdx.x + later);
+                        post(phase, layer, letter, sums, first, w.begin, of);
+                    }
                     continue;
                 }
                 for (int row = threadIdx.x; row < rows; row += THREADS) {
@@ -537,10 +555,11 @@ struct Step
             if (phase != QKV) continue;
 #pragma unroll 1
             for (int item = blockIdx.x; item < NH * mail.key_parts; item += gridDim.x) {
-                Attention attention;
-                attention.request(m, parts, mail.key_parts, length, layer, item);
-                const unsigned from = item == int(blockIdx.x) ? origin : Attention::origin_of(mail, item / mail.key_parts);
-                attention.run(mail, from, BY_LAYER ? m.scale / (layer + 1) : m.scale, item, round);
+                Part part = own;
+                unsigned from = origin;
+                if (item != int(blockIdx.x))
+                    part = Part(parts, mail.key_parts, length, item), from = Attention::origin_of(mail, part.head);
+                if (part.wanted) Attention::run(m, ring, mail, part, from, layer, item, round);
             }
             everyone_has_sent();
         }
@@ -554,14 +573,19 @@ struct Step
         const KeyParts parts(length, mail.key_parts);
 #pragma unroll 1
         for (int layer = 0; layer < L; layer++) {
-            if (blockIdx.x < NH * mail.key_parts) {
-                const int head = blockIdx.x / mail.key_parts, first = blockIdx.x % mail.key_parts * parts.size;
-                const int count = (min(length, first + parts.size) - first) * HS;
-                prefetch(m.k_cache + cached(layer, 0, head, first), count);
-                prefetch(m.v_cache + cached(layer, 0, head, first), count);
-            }
 #pragma unroll 1
-            for (int phase = QKV; phase < PHASES; phase++) copier.copy(shares.weights(m, phase, layer));
+            for (int phase = QKV; phase < PHASES; phase++) {
+                copier.copy(shares.weights(m, phase, layer));
+#pragma unroll 1
+                for (int item = blockIdx.x; phase == QKV && item < NH * mail.key_parts; item += gridDim.x) {
+                    const Part part(parts, mail.key_parts, length, item);
+#pragma unroll 1
+                    for (int first = part.first; part.wanted && first < part.end; first += KEY_GROUP) {
+                        const size_t begin = cached(layer, 0, part.head, first);
+                        copier.copy_keys(m.k_cache + begin, m.v_cache + begin, min(KEY_GROUP, part.end - first));
+                    }
+                }
+            }
         }
         copier.copy(shares.weights(m, HEAD, L));
     }
@@ -575,16 +599,18 @@ __device__ __forceinline__ void whole_step(const Model& m, Parcel* parcels, int*
     __shared__ uint4 room_of_mail[(sizeof(Mail) + 15) / 16], room_of_shares[(sizeof(Shares) + 15) / 16];
     Mail& mail = *reinterpret_cast<Mail*>(room_of_mail);
     Shares& shares = *reinterpret_cast<Shares*>(room_of_shares);
-    if (threadIdx.x == 0) mail = Mail(parcels), shares = Shares();
-    __syncthreads();
     const Rooms rooms(shared);
     const uint32_t round = uint32_t(load_fresh(clock)) + 1;  // of the first letters; as many are sent in every step
     Step step = {m, mail, shares, rooms, {rooms.ring, barriers, barriers + UNITS, place(rooms.ring), place(barriers), 0, 0}, load_fresh(m.lengths)};
+    const bool copying = warp_id() == STEP_WARPS;
+    if (threadIdx.x == 0) mail = Mail(parcels);
+    if (threadIdx.x == (STEP_WARPS - 1) * WARP_SIZE) shares = Shares();
+#ifndef RUNG_EMULATOR
+    if (copying) step.ring.set_up(lane_id());
+#endif
+    __syncthreads();
 #ifndef RUNG_EMULATOR
     __shared__ int sizes[UNITS];
-    const bool copying = warp_id() == STEP_WARPS;
-    if (copying) step.ring.set_up(lane_id());
-    __syncthreads();
     if (copying) {
         if (lane_id() == 0) step.copy(sizes);
         return;

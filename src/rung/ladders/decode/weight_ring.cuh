@@ -10,10 +10,13 @@ constexpr int COLUMNS = 32;                             // of a chunk, which is 
 constexpr int CHUNKS = C / COLUMNS, PARTS = F / C;      // of a row of C; rows of F come in parts of C
 constexpr int ALL = CHUNKS / STEP_WARPS, MORE = CHUNKS % STEP_WARPS, EACH = ALL + (MORE > 0);  // chunks of every warp, of some
 constexpr int PIECES = C * 2 % 128 == 64 ? C / 8 : C / 8 + 4;  // of a slot: neighbouring rows lie half of all banks apart
-constexpr int UNIT = 16, UNITS = 128;                   // rows released together; such units on their way
+constexpr bool ROOMY = STEP_WARPS <= 7;                 // with the copying one, two warps have a quarter of the registers
+constexpr int TILES = EACH <= (ROOMY ? 4 : 3) ? 3 : 2;  // of eight rows, as many as registers have room for
+constexpr int UNIT = 8 * TILES, UNITS = 128;            // rows released together; such units on their way
+constexpr int KEY_SLOTS = 10;                           // of a unit of keys and values, for either
 constexpr int BATCH = 96;                               // rows between two barriers
 static_assert(C % COLUMNS == 0 && F % C == 0 && B == 1, "one sequence, whole chunks, whole parts");
-static_assert(SLOTS >= UNIT && SLOTS < UNITS, "the ring must hold a unit, and no more slots than units");
+static_assert(SLOTS >= UNIT && SLOTS >= 2 * KEY_SLOTS && SLOTS < UNITS && BATCH % UNIT == 0, "the ring must hold a unit, and no more slots than units");
 
 // What a phase needs of the model: a block's rows of a matrix, their biases, and gain and shift of a layer norm before it.
 struct Weights
@@ -186,6 +189,16 @@ struct Copier
             }
     }
 
+    // Keys of a head, and their values behind them: in each slot as many as are as long as a row.
+    __device__ __forceinline__ void copy_keys(const Real* keys, const Real* values, int count)
+    {
+        begin(2 * ceil_div(count, NH), 2 * count * HS);
+#pragma unroll 1
+        for (int done = 0; done < count; done += NH) one(keys + done * HS, min(NH, count - done) * HS);
+#pragma unroll 1
+        for (int done = 0; done < count; done += NH) one(values + done * HS, min(NH, count - done) * HS);
+    }
+
     // No more than FLIGHT units are under way: what waits in the memory's queues delays everybody's loads.
     __device__ __forceinline__ void begin(int count, int numbers)
     {
@@ -206,13 +219,6 @@ struct Copier
         ring.go_on(1), free--;
     }
 };
-
-// So many numbers into L2.
-__device__ __forceinline__ void prefetch(const Real* from, int count)
-{
-    if (count > 0)
-        asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(int(count * sizeof(Real))) : "memory");
-}
 #endif
 
 // ---- products ---------------------------------------------------------------------------------------------------
@@ -254,50 +260,94 @@ struct Words
     }
 };
 
-// Up to TILES * 8 rows, the next unit of the ring or its next `w.parts` units; the sums over the warp's chunks to sums[row].
-template <int TILES>
+// What a warp has of a tile: eight rows, those beyond the last are the last again.
+struct Tile
+{
+    uint4 bits[EACH];
+
+    __device__ __forceinline__ void load(const Ring& ring, const Weights& w, int ahead, int first, int part, int row, int last)
+    {
+        row = min(row + lane_id() / 4, last);
+        const int own = warp_id() * 64 + lane_id() % 4 * 16;
+#ifdef RUNG_EMULATOR
+        const Address from = place(w.row(first + row, part)) + own;
+#else
+        const Address from = ring.address(ahead + row) + own;
+#endif
+#pragma unroll
+        for (int i = 0; i < EACH; i++)
+            if (i < ALL || warp_id() < MORE) bits[i] = at<uint4>(from + i * (STEP_WARPS * 64));
+    }
+
+    __device__ __forceinline__ void multiply(float (&acc)[2][4], const Words& x, int i) const
+    {
+        const uint32_t a[4] = {bits[i].x, bits[i].y, bits[i].z, bits[i].w};
+        const uint32_t b[2] = {x.even[i], x.odd[i]};
+        mma_m16n8k16<Real>(acc[i % 2], a, b);
+    }
+};
+
+// The sums of eight rows over the warp's chunks, to where they belong.
+__device__ __forceinline__ void put_sums(Address sums, const float (&acc)[2][4])
+{
+    float sum = (acc[0][0] + acc[1][0]) + (acc[0][3] + acc[1][3]);
+    sum += __shfl_xor_sync(ALL_LANES, sum, 1);
+    if (lane_id() % 4 == 0) put(sums + lane_id() / 4 * 4, sum);
+}
+
+// Up to N * 8 rows, the next unit of the ring or its next `w.parts` units.
+template <int N>
 __device__ __forceinline__ void multiply_rows(Ring& ring, const Weights& w, const Vector& vector, Words& x, Address sums, int first,
                                               int count)
 {
-    const int lane = lane_id(), warp = warp_id(), g = lane / 4, t = lane % 4;
-    float acc[TILES][2][4] = {};
+    float acc[N][2][4] = {};
 #pragma unroll 1
     for (int part = 0; part < w.parts; part++) {
         if (w.parts > 1) x.load(vector, part);
-        Address from[TILES];
+        Tile tiles[N];  // all are asked for before the first is used
         ring.await(ring.unit);
 #pragma unroll
-        for (int tile = 0; tile < TILES; tile++) {
-            const int row = min(tile * 8 + g, count - 1);  // those beyond the end repeat the last
-#ifdef RUNG_EMULATOR
-            from[tile] = place(w.row(first + row, part)) + warp * 64 + t * 16;
-#else
-            from[tile] = ring.address(row) + warp * 64 + t * 16;
-#endif
-        }
-        uint4 left[TILES][EACH];  // all are asked for before the first is used
+        for (int n = 0; n < N; n++) tiles[n].load(ring, w, 0, first, part, n * 8, count - 1);
 #pragma unroll
         for (int i = 0; i < EACH; i++)
+            if (i < ALL || warp_id() < MORE)
 #pragma unroll
-            for (int tile = 0; tile < TILES; tile++)
-                if (i < ALL || warp < MORE) left[tile][i] = at<uint4>(from[tile] + i * (STEP_WARPS * 64));
-#pragma unroll
-        for (int i = 0; i < EACH; i++)
-            if (i < ALL || warp < MORE)
-#pragma unroll
-                for (int tile = 0; tile < TILES; tile++) {
-                    const uint32_t a[4] = {left[tile][i].x, left[tile][i].y, left[tile][i].z, left[tile][i].w};
-                    const uint32_t b[2] = {x.even[i], x.odd[i]};
-                    mma_m16n8k16<Real>(acc[tile][i % 2], a, b);
-                }
+                for (int n = 0; n < N; n++) tiles[n].multiply(acc[n], x, i);
         ring.release(count);
     }
 #pragma unroll
-    for (int tile = 0; tile < TILES; tile++) {
-        float sum = (acc[tile][0][0] + acc[tile][1][0]) + (acc[tile][0][3] + acc[tile][1][3]);
-        sum += __shfl_xor_sync(ALL_LANES, sum, 1);
-        if (t == 0) put(sums + (tile * 8 + g) * 4, sum);
+    for (int n = 0; n < N; n++) put_sums(sums + n * 32, acc[n]);
+}
+
+// Up to eight rows in several parts, of which some are asked for together.
+__device__ __forceinline__ void multiply_parts(Ring& ring, const Weights& w, const Vector& vector, Address sums, int first, int count)
+{
+    constexpr int TOGETHER = PARTS % 4 == 0 && TILES == 3 ? 4 : PARTS % 2 == 0 ? 2 : 1;
+    float acc[TOGETHER][2][4] = {};
+#pragma unroll 1
+    for (int part = 0; part < PARTS; part += TOGETHER) {
+        Words x[TOGETHER];
+        Tile tiles[TOGETHER];
+#pragma unroll
+        for (int p = 0; p < TOGETHER; p++) x[p].load(vector, part + p);
+#pragma unroll
+        for (int p = 0; p < TOGETHER; p++) {
+            ring.await(ring.unit + p);
+            tiles[p].load(ring, w, p * count, first, part + p, 0, count - 1);
+        }
+#pragma unroll
+        for (int i = 0; i < EACH; i++)
+            if (i < ALL || warp_id() < MORE)
+#pragma unroll
+                for (int p = 0; p < TOGETHER; p++) tiles[p].multiply(acc[p], x[p], i);
+#pragma unroll
+        for (int p = 0; p < TOGETHER; p++) ring.release(count);
     }
+#pragma unroll
+    for (int p = 1; p < TOGETHER; p++)
+#pragma unroll
+        for (int i = 0; i < 8; i++) acc[0][i / 4][i % 4] += acc[p][i / 4][i % 4];
+    put_sums(sums, acc[0]);
 }
 
 // Up to BATCH rows from `first` on: partial[warp][row].
@@ -309,8 +359,12 @@ __device__ __forceinline__ void multiply(Ring& ring, const Weights& w, const Vec
 #pragma unroll 1
     for (int row = 0; row < rows; row += UNIT, sums += UNIT * 4) {
         const int count = min(UNIT, rows - row);
-        if (count > 8)
+        if (TILES > 2 && count > 16)
+            multiply_rows<TILES>(ring, w, vector, x, sums, first + row, count);
+        else if (count > 8)
             multiply_rows<2>(ring, w, vector, x, sums, first + row, count);
+        else if (PARTS > 1 && w.parts > 1)
+            multiply_parts(ring, w, vector, sums, first + row, count);
         else
             multiply_rows<1>(ring, w, vector, x, sums, first + row, count);
     }
@@ -319,10 +373,10 @@ __device__ __forceinline__ void multiply(Ring& ring, const Weights& w, const Vec
 // The product of a row, from the parts that the warps have of it.
 __device__ __forceinline__ float whole_sum(const float* partial, int row)
 {
-    float sum = 0.0f;
+    float sums[2] = {};
 #pragma unroll
-    for (int w = 0; w < STEP_WARPS; w++) sum += partial[w * BATCH + row];
-    return sum;
+    for (int w = 0; w < STEP_WARPS; w++) sums[w % 2] += partial[w * BATCH + row];
+    return sums[0] + sums[1];
 }
 
 }  // namespace decode
