@@ -306,11 +306,11 @@ class Bench:
 
     def write(self, engine: Engine, rows: int, length: int, new: int, **how: Any) -> tuple[float, float]:
         """(tokens a second in all, seconds to the first) of the median of three runs after one to warm up."""
-        found = []
+        found, prompts = [], self.prompts(rows, length)
         for trial in range(4):
             torch.cuda.synchronize()
             began, first, count = time.perf_counter(), 0.0, 0
-            for step in engine.write(self.prompts(rows, length), [new] * rows, **how):
+            for step in engine.write(prompts, [new] * rows, **how):
                 count += len(step)
                 first = first or time.perf_counter() - began
             if trial:

@@ -25,7 +25,7 @@ from rung.operation import Tensors
 AHEAD = 32  # steps that are under way before the host has seen them
 GRANULE = 64  # caches are made for multiples of so many tokens, so that sessions are found again
 FEW = 4  # up to so many sequences, weights go through the kernels for one row
-WIDE = 1280  # channels from which weights, not latencies, take most of a step
+WIDE = 1024  # channels from which one kernel for the whole step gains as it is, without having been tuned
 SOME = 32  # up to so many, through our own tensor-core kernels; the library's products are faster for more
 DTYPES = {"float32": "f32", "tf32": "f32", "float16": "f16", "bfloat16": "bf16", "int8": "bf16"}
 
@@ -109,13 +109,15 @@ class Engine:
             return ("9", "12", "torch", "3")
         if self.dtype == "int8":
             return ("11", "8", "6", "3")
-        # One kernel for the whole step gains where weights, not what happens between them, take most of the time.
         if values["C"] >= WIDE:
             return ("13", "10", "6", "3")
-        # The streamed rung has much to set. Where nobody has, it does not gain.
-        streamed = catalogue.find("decode/10")
-        tuned = self.device == "cuda" and tunings.best(streamed, values, self.real.name, device=self.device)
-        return ("10", "6", "3") if tuned else ("6", "10", "3")
+        # Both have much to set. For a small model they gain only where somebody has.
+        return (*(name for name in ("13", "10") if self._tuned(name, values)), "6", "10", "3")
+
+    def _tuned(self, name: str, values: Mapping[str, Number]) -> bool:
+        if self.device != "cuda":
+            return False
+        return tunings.best(catalogue.find(f"decode/{name}"), values, self.real.name, device=self.device) is not None
 
     def write(
         self,

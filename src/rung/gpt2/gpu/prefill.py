@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from typing import Protocol
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 
@@ -58,9 +59,11 @@ class Prefill:
         longest = max(map(len, prompts))
         bucket = min([*(b for b in BUCKETS if b >= longest), self.capacity])
         t = self.t
-        padded = torch.tensor([[*p, *[0] * (bucket - len(p))] for p in prompts], dtype=torch.int32)
+        padded = np.zeros((len(prompts), bucket), dtype=np.int32)
+        for row, prompt in zip(padded, prompts, strict=True):
+            row[: len(prompt)] = prompt
         tokens = self._pass(bucket).tokens
-        tokens.copy_(padded)
+        tokens.copy_(torch.from_numpy(padded))
         if tokens.data_ptr() != t["history"].data_ptr():
             t["history"][:, :bucket].copy_(tokens)
         t["lengths"].copy_(torch.tensor([len(p) for p in prompts], dtype=torch.int32))

@@ -1,9 +1,10 @@
 """The products of many sequences are the library's, chosen for each shape; all between them is five kernels of ours.
 
-Bias and activation are the library's epilogues. Attention reads the packed query, key and value, and writes the latter
-two into the caches. Its blocks stay: every warp streams the cached ones of whole heads through a ring of its own, and
-the first are under way before the product is finished. The head's product makes as many columns as are aligned; a
-kernel copies them to where the logits belong, multiplies the last few itself, and finds the largest.
+Bias and activation are the library's epilogues; the MLP's second product, deep and narrow, is made in parts that the
+norm behind it adds up. Attention reads the packed query, key and value, and writes the latter two into the caches. Its
+blocks stay: every warp streams the cached ones of whole heads through a ring of its own, and the first are under way
+before the product is finished. The head is a product of ours in Triton: rows of logits begin anywhere, which costs the
+library much of its speed, and each tile knows its largest before it is stored.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import torch
+import triton
+import triton.language as tl
 from torch.nn import functional
 
 from rung.cuda.launch import Build, LaunchConfig
@@ -52,8 +55,10 @@ TUNE = {
     "KEY_LOADS": (4, 8, 2),  # 16-byte pieces of its keys that a lane has of a chunk: 4 are 16 keys of 64 numbers
     "KEY_SLOTS": (2, 4, 3),  # chunks of a warp that are under way, of KEY_LOADS KB with their values
     "FC2_SPLIT": (4, 1, 2, 3, 6),  # parts of the MLP's second product, which is deep and narrow
-    "HEAD_PARTS": (1, 2, 4),  # the head's columns in turns: a part's logits may still be in L2 when they are copied
-    "HEAD_CHUNKS": (8, 4, 16),
+    "HEAD_N": (128, 64, 256),
+    "HEAD_K": (64, 128, 32),
+    "HEAD_WARPS": (8, 4),
+    "HEAD_STAGES": (3, 4, 2),
 }
 BUFFERS = {
     "x": {"shape": ["B", "C"], "dtype": "f32"},
@@ -62,14 +67,12 @@ BUFFERS = {
     "y": {"shape": ["B", "C"]},
     "h": {"shape": ["B", "F"]},
     "product": {"shape": ["FC2_SPLIT", "B", "C"], "dtype": "f32"},
-    "wide": {"shape": ["B", "max(1, round_up(ceil_div(V // 64 * 64, HEAD_PARTS), 64))"], "dtype": "f32"},
-    "best_value": {"shape": ["B", "HEAD_PARTS * HEAD_CHUNKS + 1"], "dtype": "f32"},
-    "best_index": {"shape": ["B", "HEAD_PARTS * HEAD_CHUNKS + 1"], "dtype": "i32"},
+    "best_value": {"shape": ["B", "ceil_div(V, HEAD_N)"], "dtype": "f32"},
+    "best_index": {"shape": ["B", "ceil_div(V, HEAD_N)"], "dtype": "i32"},
 }
 
-ALIGNED = 64  # columns; a product whose rows begin anywhere is several times slower
-GATHER_THREADS = 256
-KERNELS = ("embed", "add_norm", "attend", "gather", "pick")
+PICK_THREADS = 256
+KERNELS = ("embed", "add_norm", "attend", "pick")
 SOURCE = Path(__file__).with_name("library_products.cuh")
 DIMS = ("B", "L", "C", "NH", "F", "V", "MAXT")
 ACTIVATIONS = (lambda x: functional.gelu(x, approximate="tanh"), functional.gelu, functional.relu)
@@ -79,9 +82,9 @@ _steps: OrderedDict[tuple[object, ...], Step] = OrderedDict()
 
 def run(
     tokens, lengths, wte, wpe, ln1_w, ln1_b, qkv_w, qkv_b, proj_w, proj_b, ln2_w, ln2_b, fc_w, fc_b, fc2_w, fc2_b,
-    lnf_w, lnf_b, head_w, k_cache, v_cache, logits, next, x, n, qkv, y, h, product, wide, best_value, best_index,
+    lnf_w, lnf_b, head_w, k_cache, v_cache, logits, next, x, n, qkv, y, h, product, best_value, best_index,
     B, L, C, NH, HS, F, V, MAXT, eps, scale, act, by_layer, dtype, sm, sms,
-    KEY_WARPS, KEY_LOADS, KEY_SLOTS, FC2_SPLIT, HEAD_PARTS, HEAD_CHUNKS,
+    KEY_WARPS, KEY_LOADS, KEY_SLOTS, FC2_SPLIT, HEAD_N, HEAD_K, HEAD_WARPS, HEAD_STAGES,
 ):  # fmt: skip
     given = dict(locals())
     key = tuple((v.data_ptr(), v.device) if isinstance(v, torch.Tensor) else v for v in given.values())
@@ -129,21 +132,20 @@ class Step:
         self._kernel("add_norm", (t.B,), _row_threads(t.C), rows)
 
     def _head(self):
-        t, whole, width = self.t, _whole(self.t.V), self.t.wide.shape[1]
-        starts = list(range(0, whole, width))
-        rest = int(whole < t.V)
-        slots, slot = len(starts) * t.HEAD_CHUNKS + rest, 0
-        parts = [(start, min(width, whole - start), t.HEAD_CHUNKS) for start in starts] or [(0, 0, 0)]
-        for start, columns, chunks in parts:
-            if columns:
-                out = t.wide.view(-1)[: t.B * columns].view(t.B, columns)
-                self._multiply(t.n, t.head_w[start : start + columns], out)
-            blocks = chunks + (rest if start + columns == whole else 0)
-            numbers = [("i32", number) for number in (start, columns, chunks, slot, slots)]
-            tensors = [t.wide, t.n, t.head_w, t.logits, t.best_value, t.best_index]
-            self._kernel("gather", (blocks, t.B), GATHER_THREADS, [*tensors, *numbers])
-            slot += chunks
-        self._kernel("pick", (t.B,), 32, [t.best_value, t.best_index, t.next, ("i32", slots)])
+        t = self.t
+        slots = t.best_value.shape[1]
+        tile = {"BM": _head_rows(t.B), "BN": t.HEAD_N, "BK": t.HEAD_K}
+        grid = (triton.cdiv(t.B, tile["BM"]) * slots,)
+        x, weight, engine = t.n, t.head_w, t.sm >= 90
+        if engine:
+            from triton.tools.tensor_descriptor import TensorDescriptor
+
+            x = TensorDescriptor.from_tensor(x, [tile["BM"], tile["BK"]])
+            weight = TensorDescriptor.from_tensor(weight, [tile["BN"], tile["BK"]])
+        given = (x, weight, t.logits, t.best_value, t.best_index, t.B, t.V, t.C, slots)
+        how = {**tile, "DESCRIPTORS": engine, "num_warps": t.HEAD_WARPS, "num_stages": t.HEAD_STAGES}
+        self.launches.append(lambda: head[grid](*given, **how))
+        self._kernel("pick", (t.B,), PICK_THREADS, [t.best_value, t.best_index, t.next, ("i32", slots)])
 
     # ---- launches -----------------------------------------------------------------------------------------------
 
@@ -172,7 +174,7 @@ class Step:
 def _defines(given):
     defines = {named_dtype(given["dtype"]).macro: 1, **{f"DIM_{name}": given[name] for name in DIMS}}
     defines |= {name: given[name] for name in ("KEY_WARPS", "KEY_LOADS", "FC2_SPLIT")} | {"KEY_SLOTS": _slots(given)}
-    return defines | {"ROW_THREADS": _row_threads(given["C"]), "WHOLE": _whole(given["V"])}
+    return defines | {"ROW_THREADS": _row_threads(given["C"])}
 
 
 def build(defines):
@@ -217,8 +219,41 @@ def _row_threads(C):
     return min(1024, math.ceil(C / 4 / 32) * 32)
 
 
-def _whole(V):
-    return V // ALIGNED * ALIGNED
+def _head_rows(B):
+    return 128 if B > 64 else max(16, triton.next_power_of_2(B))
+
+
+# ---- the head -------------------------------------------------------------------------------------------------------
+
+
+@triton.jit
+def head(
+    x, weight, logits, best_value, best_index, B, V, C, SLOTS,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, DESCRIPTORS: tl.constexpr,
+):  # fmt: skip
+    tiles_m = tl.cdiv(B, BM)
+    m, n = tl.program_id(0) % tiles_m, tl.program_id(0) // tiles_m
+    rows, columns = m * BM + tl.arange(0, BM), n * BN + tl.arange(0, BN)
+    total = tl.zeros((BM, BN), dtype=tl.float32)
+    if DESCRIPTORS:
+        for c in range(0, C, BK):
+            total = tl.dot(x.load([m * BM, c]), weight.load([n * BN, c]).T, total)
+    else:
+        depth = tl.arange(0, BK)
+        # A row beyond the end reads the last one; what it gives is never stored.
+        x_at = x + tl.minimum(rows, B - 1).to(tl.int64)[:, None] * C + depth[None, :]
+        w_at = weight + tl.minimum(columns, V - 1).to(tl.int64)[None, :] * C + depth[:, None]
+        for c in range(0, C, BK):
+            inside = depth < C - c
+            a = tl.load(x_at + c, mask=inside[None, :], other=0.0)
+            total = tl.dot(a, tl.load(w_at + c, mask=inside[:, None], other=0.0), total)
+    total = tl.where((columns < V)[None, :], total, -float("inf"))
+    at = logits + rows.to(tl.int64)[:, None] * V + columns[None, :]
+    tl.store(at, total, mask=(rows < B)[:, None] & (columns < V)[None, :])
+    top = tl.max(total, axis=1)
+    first = tl.min(tl.where(total == top[:, None], columns[None, :], V - 1), axis=1)
+    tl.store(best_value + rows * SLOTS + n, top, mask=rows < B)
+    tl.store(best_index + rows * SLOTS + n, first, mask=rows < B)
 
 
 # ---- products -------------------------------------------------------------------------------------------------------

@@ -368,90 +368,31 @@ extern "C" __global__ void __launch_bounds__(KEY_WARPS * 32, 1)
 
 // ---- behind the head --------------------------------------------------------------------------------------------
 
-constexpr int GATHER_THREADS = 256, GATHER_WARPS = GATHER_THREADS / WARP_SIZE, IN_FLIGHT = 8;
+constexpr int PICK_THREADS = 256, PICK_WARPS = PICK_THREADS / WARP_SIZE, IN_FLIGHT = 4;
 
-template <int WARPS>
-__device__ __forceinline__ Best block_best(Best best)
+// The largest of the largest that each tile of the head's product has of a row.
+extern "C" __global__ void __launch_bounds__(PICK_THREADS)
+    pick(const float* best_value, const int* best_index, int* next, int slots)
 {
-    __shared__ Best winners[WARPS];
+    __shared__ Best winners[PICK_WARPS];
+    const size_t row = size_t(blockIdx.x) * slots;
+    wait_for_input();
+    Best best = {-INFINITY, INT_MAX};
+#pragma unroll 1
+    for (int first = threadIdx.x; first < slots; first += IN_FLIGHT * PICK_THREADS) {
+        Best some[IN_FLIGHT];
+#pragma unroll
+        for (int i = 0; i < IN_FLIGHT; i++) {
+            const int at = min(first + i * PICK_THREADS, slots - 1);
+            some[i] = {load_fresh(best_value + row + at), load_fresh(best_index + row + at)};
+        }
+#pragma unroll
+        for (int i = 0; i < IN_FLIGHT; i++) best = better(best, some[i]);
+    }
     best = warp_best(best);
     if (lane_id() == 0) winners[warp_id()] = best;
     __syncthreads();
 #pragma unroll
-    for (int w = 0; w < WARPS; w++) best = better(best, winners[w]);
-    return best;
-}
-
-// `columns` logits of a row, which are those from `from` on, to their place; gives the largest of the thread's own.
-__device__ __forceinline__ Best copy_columns(const float* wide, float* logits, int begin, int end, int from)
-{
-    Best best = {-INFINITY, INT_MAX};
-    for (int i = begin + int(threadIdx.x); i < end; i += IN_FLIGHT * GATHER_THREADS) {
-        float value[IN_FLIGHT];
-#pragma unroll
-        for (int u = 0; u < IN_FLIGHT; u++)
-            value[u] = i + u * GATHER_THREADS < end ? __ldcg(wide + i + u * GATHER_THREADS) : -INFINITY;
-#pragma unroll
-        for (int u = 0; u < IN_FLIGHT; u++) {
-            const int at = i + u * GATHER_THREADS;
-            if (at < end) logits[from + at] = value[u];
-            if (at < end) best = better(best, {value[u], from + at});
-        }
-    }
-    return best;
-}
-
-// The last few logits of a row, which no aligned product holds: a warp for each.
-__device__ __forceinline__ Best last_columns(const Real* n, const Real* head_w, float* logits)
-{
-    Best best = {-INFINITY, INT_MAX};
-    for (int token = WHOLE + warp_id(); token < V; token += GATHER_WARPS) {
-        const uint4* row = reinterpret_cast<const uint4*>(head_w + size_t(token) * C);
-        float sum = 0.0f;
-#pragma unroll 4
-        for (int p = lane_id(); p < C / VEC; p += WARP_SIZE) {
-            const uint4 weight = load_no_allocate(row + p), input = __ldcg(reinterpret_cast<const uint4*>(n) + p);
-#pragma unroll
-            for (int j = 0; j < VEC; j++)
-                sum += weight_at(weight, j, (const Real*)nullptr) * weight_at(input, j, (const Real*)nullptr);
-        }
-        sum = warp_sum(sum);
-        if (lane_id() == 0) logits[token] = sum;
-        best = better(best, {sum, token});
-    }
-    return best;
-}
-
-// `chunks` blocks share the columns of a row of `wide`; one more, where it is launched, has the last ones.
-extern "C" __global__ void __launch_bounds__(GATHER_THREADS)
-    gather(const float* wide, const Real* n, const Real* head_w, float* logits, float* best_value, int* best_index, int from,
-           int columns, int chunks, int slot, int slots)
-{
-    const int b = blockIdx.y, chunk = blockIdx.x;
-    float* row = logits + size_t(b) * V;
-    wait_for_input();
-    Best best;
-    if (chunk < chunks) {
-        const int share = ceil_div(ceil_div(columns, chunks), WARP_SIZE) * WARP_SIZE;
-        best = copy_columns(wide + size_t(b) * columns, row, chunk * share, min(columns, (chunk + 1) * share), from);
-    } else {
-        best = last_columns(n + size_t(b) * C, head_w, row);
-    }
-    best = block_best<GATHER_WARPS>(best);
-    if (threadIdx.x == 0) {
-        const size_t at = size_t(b) * slots + slot + chunk;
-        best_value[at] = best.value, best_index[at] = best.index;
-    }
-}
-
-extern "C" __global__ void __launch_bounds__(32) pick(const float* best_value, const int* best_index, int* next, int slots)
-{
-    const int b = blockIdx.x;
-    wait_for_input();
-    Best best = {-INFINITY, INT_MAX};
-#pragma unroll 1  // mostly one round; code that runs once a step is fetched from far away
-    for (int i = threadIdx.x; i < slots; i += WARP_SIZE)
-        best = better(best, {load_fresh(best_value + size_t(b) * slots + i), load_fresh(best_index + size_t(b) * slots + i)});
-    best = warp_best(best);
-    if (threadIdx.x == 0) next[b] = best.index;
+    for (int w = 0; w < PICK_WARPS; w++) best = better(best, winners[w]);
+    if (threadIdx.x == 0) next[blockIdx.x] = best.index;
 }
