@@ -4,7 +4,7 @@ import torch
 
 from rung import catalogue
 from rung.dtypes import dtype
-from rung.lab.bench import _Set
+from rung.lab.bench import Pace, Row, _Set
 
 
 def on_cpu(name: str, values: dict[str, int]) -> _Set:
@@ -46,3 +46,19 @@ def test_a_rung_finds_the_operands_that_the_one_before_it_found() -> None:
     one.tensors["marks"] += 2
     one.restore()
     assert torch.equal(one.tensors["marks"], before)
+
+
+def timed(flops: float, seconds: float) -> Row:
+    row = Row("matmul", "matmul/05_register_tiles", "cuda", "f32", "some", {}, "digest")
+    row.cold_us, row.tflops = seconds * 1e6, flops / seconds / 1e12
+    return row
+
+
+def test_a_forecast_follows_the_largest_race_and_not_the_last() -> None:
+    pace = Pace()
+    assert pace.forecast("matmul/05_register_tiles", 1e12) == 0
+    pace.learn([timed(4e10, 2e-3)])
+    pace.learn([timed(1e7, 1e-4)])  # one row: a hundred times as long for each FLOP
+    assert abs(pace.forecast("matmul/05_register_tiles", 8e10) - 4e-3) < 1e-6
+    pace.learn([timed(4e11, 4e-2)])
+    assert abs(pace.forecast("matmul/05_register_tiles", 8e10) - 8e-3) < 1e-6

@@ -65,7 +65,7 @@ def bench(
     if rung == "all":
         _compile(races)
     rows: list[Any] = []
-    pace: dict[str, dict[str, float]] = {}
+    pace: dict[str, lab.Pace] = {}
     start = time.monotonic()
     took: dict[str, float] = {}
     for race in races:
@@ -86,12 +86,10 @@ def bench(
             },
             ceilings=ceilings,
             seconds=seconds,
-            pace=pace.setdefault(race.dtype, {}),
+            pace=pace.setdefault(race.dtype, lab.Pace()),
             patience=race.patience,
         )
-        for row in found:
-            if row.cold_us and row.tflops:
-                pace[race.dtype][row.rung] = 1e-12 / row.tflops
+        pace[race.dtype].learn(found)
         for row in found:
             results.append(lab.as_result(row))
         rows += found

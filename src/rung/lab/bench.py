@@ -7,7 +7,7 @@ inputs changed behind the same pointers. What fails either comparison has no tim
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -133,21 +133,38 @@ def bench(
     ceilings: Ceilings | None = None,
     seconds: float = 0.6,
     warm: bool = True,
-    pace: Mapping[str, float] | None = None,
+    pace: Pace | None = None,
     patience: float = 2.0,
     progress: Callable[[str], None] = lambda _: None,
 ) -> list[Row]:
     """Race the chosen rungs of one operation at one shape and dtype.
 
-    `pace` holds seconds a FLOP seen at smaller shapes; a rung that would need more than `patience`
-    seconds for one call is left out, with its forecast as the reason.
+    A rung that, by the pace that it showed at other shapes, would need more than `patience` seconds for one
+    call is left out, with the forecast as its reason.
     """
     if not torch.cuda.is_available():
         raise RungError("there is no CUDA device here, and a time on the emulator means nothing; use a GPU.")
     operation = chosen[0].operation
     race = _Race(operation, shape, operation.complete(values), dtype_named(dtype))
-    race.leave_out(chosen, pace or {}, patience)
+    race.leave_out(chosen, pace or Pace(), patience)
     return race.run(chosen, tunings or {}, ceilings, seconds, warm, progress)
+
+
+class Pace:
+    """Seconds a FLOP of each rung in its largest race so far; small shapes are slow for what they compute."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, tuple[float, float]] = {}  # FLOPs, seconds for one
+
+    def learn(self, rows: Iterable[Row]) -> None:
+        for row in rows:
+            if row.cold_us and row.tflops:
+                seen = (row.tflops * row.cold_us * 1e6, 1e-12 / row.tflops)
+                self._seen[row.rung] = max(self._seen.get(row.rung, seen), seen)
+
+    def forecast(self, rung: str, flops: float) -> float:
+        """Seconds; nothing for a rung that was never timed."""
+        return self._seen[rung][1] * flops if rung in self._seen else 0.0
 
 
 class _Race:
@@ -157,11 +174,11 @@ class _Race:
         self.patience = float("inf")
         self.changed: dict[tuple[int, int], Tensors] = {}  # references of changed inputs, by set and calls
 
-    def leave_out(self, chosen: Sequence[Rung], pace: Mapping[str, float], patience: float) -> None:
+    def leave_out(self, chosen: Sequence[Rung], pace: Pace, patience: float) -> None:
         """Forecast each rung's time from its pace and drop those that are beyond patience."""
         self.patience = patience
         flops = self.operation.cost(self.values, self.dtype.size).flops
-        forecast = {r.full_name: pace.get(r.full_name, 0.0) * flops for r in chosen}
+        forecast = {r.full_name: pace.forecast(r.full_name, flops) for r in chosen}
         self.too_slow = {name: seconds for name, seconds in forecast.items() if seconds > patience}
 
     def run(
@@ -238,7 +255,7 @@ class _Race:
         reason = rung.refusal(self.values, self.dtype, tuning, sets[0].tensors, "cuda")
         if rung.full_name in self.too_slow:
             reason = (
-                f"a call would take about {self.too_slow[rung.full_name]:.0f} s; --patience allows for it"
+                f"a call would take about {self.too_slow[rung.full_name]:.2g} s; --patience allows for it"
             )
         if reason is not None:
             row.verdict, row.reason = "refused", reason
@@ -346,7 +363,8 @@ class _Race:
         libraries = [c for n, c in timed.items() if isinstance(_by_name(chosen, n), LibraryRung)]
         if libraries and not isinstance(rung, LibraryRung):
             best = min(libraries, key=lambda c: statistics.summarise(c.cold).median)
-            row.against_library = f"{statistics.verdict(contestant.cold, best.cold)} than {best.name}"
+            verdict = statistics.verdict(contestant.cold, best.cold)
+            row.against_library = f"{verdict} {'with' if verdict == 'tie' else 'than'} {best.name}"
             row.library_ratio = statistics.summarise(best.cold).median / summary.median
         previous = catalogue.before(rung) if rung.number is not None else None
         if previous is not None and previous.full_name in timed:

@@ -6,7 +6,7 @@
 // host's memory; the counter is written last.
 extern "C" __global__ void advance(const int* next, int* tokens, int* lengths, int* history, int* done, int* steps,
                                    const int* limits, const int* stop_tokens, const int* stops, uint64_t ring,
-                                   uint64_t published, int B, int MAXT, int RING, int grown)
+                                   uint64_t published, int B, int MAXT, int V, int RING, int grown)
 {
     pdl_wait();
     pdl_launch_dependents();
@@ -14,7 +14,8 @@ extern "C" __global__ void advance(const int* next, int* tokens, int* lengths, i
     volatile int* out = reinterpret_cast<volatile int*>(ring) + size_t(step % RING) * B;
     for (int b = threadIdx.x; b < B; b += blockDim.x) {
         const bool over = done[b];
-        const int token = __ldcg(next + b);
+        // Of logits that are no numbers none is the largest, and what was picked may be no token.
+        const int token = min(max(__ldcg(next + b), 0), V - 1);
         if (!over) {
             const int length = lengths[b] + grown;
             if (grown && length - 1 < MAXT) history[size_t(b) * MAXT + length - 1] = tokens[b];

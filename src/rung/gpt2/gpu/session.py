@@ -111,7 +111,7 @@ class Session:
         names = ("next", "tokens", "lengths", "history", "done", "steps", "limits", "stop_tokens", "stops")
         arguments: list[Argument] = [("pointer", self.tensors[n]) for n in names]
         arguments += [("u64", self._ring.data_ptr()), ("u64", self._published.data_ptr())]
-        arguments += [("i32", n) for n in (self.rows, self.capacity, RING, grown)]
+        arguments += [("i32", n) for n in (self.rows, self.capacity, self.config.vocabulary, RING, grown)]
         config = LaunchConfig(grid=(1, 1, 1), block=(THREADS, 1, 1), pdl=True)
         module.prepare("advance", config)
         return module.bind("advance", config, arguments)

@@ -394,5 +394,5 @@ extern "C" __global__ void __launch_bounds__(PICK_THREADS)
     __syncthreads();
 #pragma unroll
     for (int w = 0; w < PICK_WARPS; w++) best = better(best, winners[w]);
-    if (threadIdx.x == 0) next[blockIdx.x] = best.index;
+    if (threadIdx.x == 0) next[blockIdx.x] = min(best.index, V - 1);  // of NaNs none is the largest
 }
