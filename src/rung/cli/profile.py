@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,7 +24,9 @@ def profile(
     shape: Annotated[str | None, typer.Option(help="A shape's name, or B=4,T=64,C=768.")] = None,
     dtype: Annotated[str | None, typer.Option(help="f32, tf32, f16 or bf16 (default: the rung's first).")] = None,
     tune: Annotated[list[str] | None, typer.Option(help="A tunable's value, as in --tune BLOCK=128.")] = None,
-    model: Annotated[str, typer.Option("--model", "-m", help="With generate: which model.")] = "inner",
+    model: Annotated[
+        str, typer.Option("--model", "-m", help="With generate: which model; random:gpt2-xl has random weights.")
+    ] = "inner",
     device: Annotated[str | None, typer.Option(help="With generate: cpu or cuda (default: what is here).")] = None,
     plan: Annotated[str | None, typer.Option(help="With generate: which rungs serve the model.")] = None,
     tokens: Annotated[int, typer.Option("--tokens", "-n", min=2, help="With generate: how many.")] = 32,
@@ -129,6 +132,31 @@ _ROWS = (
 )
 
 
+def _writer(model: str, where: str, plan: str | None, dtype: str | None) -> Callable[[int], int]:
+    """Writes so many tokens, and counts them."""
+    from rung.gpt2.load import load
+
+    loaded = load(model, device=where, dtype=dtype or "auto", plan=plan)
+    prompt = [list(loaded.tokenizer.encode("Once upon a time"))]
+    options: Any = {"temperature": 0.0, "stop_tokens": []}
+    return lambda tokens: sum(
+        len(c.tokens) for c in loaded.generate(prompt, **options, max_new_tokens=tokens)
+    )
+
+
+def _random_writer(model: str, where: str, plan: str | None, dtype: str | None) -> Callable[[int], int]:
+    """The same for random weights: they have no tokenizer, and only the plan `best` takes them from memory."""
+    from rung.gpt2 import random_model
+    from rung.gpt2.gpu.engine import Engine
+
+    if where != "cuda" or plan not in (None, "best"):
+        raise RungError(f"{model} is written by the plan best on a GPU; use --device cuda, or name a real --model.")
+    config = random_model.config_of(model.removeprefix("random:"))
+    engine = Engine(config, random_model.weights_of(config, "cuda"), dtype or "bfloat16")
+    prompt = list(range(1000, 1008))
+    return lambda tokens: sum(len(step) for step in engine.write([prompt], [tokens]))
+
+
 def _generate(
     model: str,
     device: str | None,
@@ -140,21 +168,15 @@ def _generate(
 ) -> None:
     import torch
 
-    from rung.gpt2.load import load
     from rung.lab import trace
 
     where = device or ("cuda" if torch.cuda.is_available() else "cpu")
     if where == "cuda" and not torch.cuda.is_available():
         raise RungError("there is no CUDA device here; --device cpu profiles the CPU's operators.")
-    loaded = load(model, device=where, dtype=dtype or "auto", plan=plan)
-    prompt = [list(loaded.tokenizer.encode("Once upon a time"))]
-    options: Any = {"temperature": 0.0, "stop_tokens": [], "max_new_tokens": tokens}
-    loaded.generate(prompt, **{**options, "max_new_tokens": 4})  # compiled and warm
-
-    def work() -> int:
-        return sum(len(c.tokens) for c in loaded.generate(prompt, **options))
-
-    found = trace.record(work, path)
+    writer = _random_writer if model.startswith("random:") else _writer
+    write = writer(model, where, plan, dtype)
+    write(4)  # compiled and warm
+    found = trace.record(lambda: write(tokens), path)
     if json:
         console.print_json(
             {
