@@ -137,7 +137,8 @@ struct Ring
 #endif
     }
 
-    // By every warp: it needs the next unit, of so many slots, no more.
+    // By every warp: it needs the next unit, of so many slots, no more. All lanes have read when one of them says so, which
+    // racecheck does not follow: where slots are filled again it reports what was read before and copied after.
     __device__ __forceinline__ void release(int count)
     {
 #ifndef RUNG_EMULATOR
