@@ -4,30 +4,39 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 
-from rung import catalogue
+from rung import abstract_rung, catalogue
 from rung.cuda import emulator, limits, nvrtc
 from rung.cuda.launch import LaunchConfig
 from rung.dtypes import dtype as named
 from rung.gpt2.gpu.engine import Engine
 from rung.gpt2.load import INNER, load
 from rung.gpt2.weights import Linear, read_weights
+from rung.lab import inspect_triton
 from rung.operation import Tensors, Values
 
 RUNG = catalogue.find("decode/12")
 DECODE = RUNG.operation
 REAL = named("f16")
 ACTIVATIONS = (lambda x: F.gelu(x, approximate="tanh"), F.gelu, F.relu)
+SMALL_TILES = {"HEAD_N": 64, "HEAD_K": 32}
 
 
-def dims(B: int, C: int, NH: int, V: int, MAXT: int, L: int = 1) -> Values:
-    return DECODE.complete({"B": B, "L": L, "C": C, "NH": NH, "F": 2 * C, "V": V, "MAXT": MAXT})
+@pytest.fixture(params=[90, 80], ids=["descriptors", "pointers"])
+def capability(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Of the GPU that is emulated; from 9.0 on the head reads by the copy engine."""
+    monkeypatch.setattr(abstract_rung, "device_facts", lambda device: (request.param, 4))
+    return int(request.param)
+
+
+def dims(B: int, C: int, NH: int, V: int, MAXT: int, L: int = 1, width: int = 0) -> Values:
+    return DECODE.complete({"B": B, "L": L, "C": C, "NH": NH, "F": width or 2 * C, "V": V, "MAXT": MAXT})
 
 
 def inputs(values: Values, seed: int = 3) -> Tensors:
@@ -35,12 +44,17 @@ def inputs(values: Values, seed: int = 3) -> Tensors:
     return DECODE.inputs(values, REAL, seed, names=names, empty=lambda _, shape, kind: torch.zeros(shape, dtype=kind))
 
 
+def unwritten(_: str, shape: tuple[int, ...], kind: torch.dtype) -> torch.Tensor:
+    """Scratch of which nothing may be read before it is written."""
+    return torch.full(shape, torch.nan if kind.is_floating_point else 1 << 30, dtype=kind)
+
+
 def taken(tensors: Tensors, values: Values, tuning: Mapping[str, int] | None = None) -> Tensors:
     """What a step leaves, on tensors of its own."""
     own = {name: t.clone() for name, t in tensors.items()}
     for name in ("logits", "next"):
         own[name].fill_(-7)
-    RUNG.prepare(own, values, REAL, device="emulator", tuning=tuning).run()
+    RUNG.prepare(own, values, REAL, device="emulator", tuning=tuning, empty=unwritten).run()
     return own
 
 
@@ -111,42 +125,184 @@ def test_what_lies_in_the_caches_behind_the_length_is_not_seen() -> None:
     assert torch.equal(taken(tensors, values, {"KEY_LOADS": 2})["logits"], found["logits"])
 
 
-@pytest.mark.parametrize(("C", "threads"), [(24, 32), (200, 32), (400, 64), (520, 96)])
-def test_warps_that_hold_different_numbers_normalise_a_row(C: int, threads: int) -> None:
+def compiled(values: Values, **defines: int) -> Any:
+    """The kernels of CUDA alone, as tuned."""
     module = RUNG.load("emulator")  # type: ignore[attr-defined]
-    values = dims(B=2, C=C, NH=C // 8, V=9, MAXT=2)
     given = {**values, "dtype": "f16", "sm": 90} | {name: choices[0] for name, choices in RUNG.tune.items()}
-    loaded = emulator.load(module.build(module._defines(given) | {"ROW_THREADS": threads}))
+    return emulator.load(module.build(module._defines(given) | defines))
+
+
+@pytest.mark.parametrize(
+    ("C", "threads", "parts"), [(24, 32, 1), (200, 32, 2), (400, 64, 3), (520, 96, 4), (520, 96, 1)]
+)
+def test_warps_that_hold_different_numbers_normalise_a_row(C: int, threads: int, parts: int) -> None:
+    loaded = compiled(dims(B=2, C=C, NH=C // 8, V=9, MAXT=2), ROW_THREADS=threads, FC2_SPLIT=4)
     generator = torch.Generator().manual_seed(C)
     # Far from zero, and each warp's numbers have a mean of their own.
     x, product = (torch.randn(2, C, generator=generator) + torch.linspace(end, 300, C) for end in (296, 300))
     bias, gain, shift = (torch.randn(C, generator=generator).half() for _ in range(3))
     wanted = F.layer_norm((x + product + bias).double(), (C,), gain.double(), shift.double(), 1e-5)
+    split = torch.full((4, 2, C), torch.nan)  # behind the last part lies anything
+    split[:parts] = torch.randn(parts, 2, C, generator=generator)
+    split[parts - 1] = product - split[: parts - 1].sum(0)
     n = torch.empty(2, C, dtype=torch.float16)
-    tensors = [("pointer", t) for t in (product, bias, gain, shift, x, n)]
-    loaded.launch("add_norm", LaunchConfig((2, 1, 1), (threads, 1, 1)), [*tensors, ("f32", 1e-5)])
+    rows = [("pointer", t) for t in (bias, gain, shift, x, n)]
+    given = [("pointer", split), ("i32", parts), *rows, ("f32", 1e-5)]
+    loaded.launch("add_norm", LaunchConfig((2, 1, 1), (threads, 1, 1)), given)
     assert torch.allclose(n.double(), wanted, rtol=2e-3, atol=2e-3)
 
 
-@pytest.mark.parametrize("vocabulary", [5, 64, 65, 127, 128, 333])
-@pytest.mark.parametrize("parts", [1, 2, 4])
-def test_columns_that_are_aligned_and_those_that_are_not_make_one_row(vocabulary: int, parts: int) -> None:
+@pytest.mark.parametrize(
+    ("width", "wanted", "parts"), [(56, 4, 1), (80, 4, 2), (48, 4, 3), (64, 4, 4), (32, 6, 4), (96, 6, 6), (96, 1, 1)]
+)
+def test_a_deep_product_has_as_many_parts_as_wanted_or_as_there_can_be(width: int, wanted: int, parts: int) -> None:
+    values = dims(B=3, C=24, NH=3, V=9, MAXT=4, L=2, width=width)
+    assert RUNG.load("emulator")._split({**values, "FC2_SPLIT": wanted}) == parts  # type: ignore[attr-defined]
+    tensors = inputs(values)
+    assert_right(taken(tensors, values, {"FC2_SPLIT": wanted}), tensors, values)
+
+
+# ---- the head -------------------------------------------------------------------------------------------------------
+
+
+def test_the_head_reads_by_the_copy_engine_where_there_is_one(capability: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    from triton.tools.tensor_descriptor import TensorDescriptor
+
+    blocks, made = [], TensorDescriptor.from_tensor
+
+    def from_tensor(tensor: torch.Tensor, block: list[int]) -> TensorDescriptor:
+        blocks.append(block)
+        return made(tensor, block)
+
+    monkeypatch.setattr(TensorDescriptor, "from_tensor", staticmethod(from_tensor))
+    values = dims(B=20, C=24, NH=3, V=70, MAXT=4)
+    tensors = inputs(values)
+    assert_right(taken(tensors, values, SMALL_TILES), tensors, values)
+    assert blocks == ([[32, 32], [64, 32]] if capability >= 90 else [])
+
+
+@pytest.mark.usefixtures("capability")
+@pytest.mark.parametrize("vocabulary", [1, 5, 63, 64, 65, 259])
+def test_rows_of_logits_begin_and_end_anywhere(vocabulary: int) -> None:
     values = dims(B=3, C=24, NH=3, V=vocabulary, MAXT=6)
     tensors = inputs(values)
-    assert_right(taken(tensors, values, {"HEAD_PARTS": parts, "HEAD_CHUNKS": 4}), tensors, values)
+    assert_right(taken(tensors, values, SMALL_TILES), tensors, values)
 
 
-@pytest.mark.parametrize("places", [(0, 1), (40, 200), (130, 255), (10, 258), (256, 258), (258,)])
-def test_the_first_of_the_largest_is_next_wherever_they_lie(places: tuple[int, ...]) -> None:
+@pytest.mark.usefixtures("capability")
+@pytest.mark.parametrize("rows", [1, 16, 17, 64, 65, 128, 129, 300])
+def test_any_number_of_sequences_is_multiplied_with_the_head(rows: int) -> None:
+    values = dims(B=rows, C=16, NH=1, V=70, MAXT=3)
+    tensors = inputs(values)
+    found, wanted = taken(tensors, values, SMALL_TILES), exact(tensors, values)
+    assert torch.allclose(found["logits"].double(), wanted["logits"], rtol=0.01, atol=0.01)
+    assert found["next"].tolist() == found["logits"].argmax(1).tolist()
+
+
+@pytest.mark.usefixtures("capability")
+@pytest.mark.parametrize("depth", [8, 32, 40, 64, 72])
+@pytest.mark.parametrize("step", [32, 64])
+def test_the_heads_depth_need_not_be_whole_steps(depth: int, step: int) -> None:
+    values = dims(B=3, C=depth, NH=depth // 8, V=70, MAXT=4)
+    tensors = inputs(values)
+    assert_right(taken(tensors, values, {"HEAD_N": 64, "HEAD_K": step}), tensors, values)
+
+
+@pytest.mark.usefixtures("capability")
+@pytest.mark.parametrize(
+    "places", [(0, 1), (40, 63), (63, 64), (40, 200), (130, 255), (10, 258), (256, 258), (258,), range(259)]
+)
+def test_the_first_of_the_largest_is_next_wherever_they_lie(places: Sequence[int]) -> None:
     values = dims(B=2, C=16, NH=1, V=259, MAXT=4)
     tensors = inputs(values)
     tensors["lnf_w"].zero_()  # every row of logits is then the head times this shift
     tensors["lnf_b"].fill_(1)
     tensors["head_w"].fill_(-0.5)
-    tensors["head_w"][list(places)] = 0.25
-    found = taken(tensors, values, {"HEAD_PARTS": 2, "HEAD_CHUNKS": 4})
-    assert found["logits"][:, list(places)].eq(4).all()
+    tensors["head_w"][list(places)] = -0.25
+    found = taken(tensors, values, SMALL_TILES)
+    assert found["logits"][:, list(places)].eq(-4).all()
     assert found["next"].tolist() == [places[0]] * 2
+
+
+@pytest.mark.parametrize("slots", [1, 2, 255, 256, 257, 1023, 1024, 1025, 2049, 3000])
+def test_the_largest_of_any_number_of_tiles_is_found(slots: int) -> None:
+    loaded = compiled(dims(B=1, C=16, NH=1, V=64 * 3000, MAXT=2))
+    # A row for each place of the largest, which most of them have twice.
+    places = sorted({at for at in (0, 1, 31, 32, 255, 256, 700, 1023, 1024, 2048, slots - 1) if at < slots})
+    value = -torch.rand(len(places), slots, generator=torch.Generator().manual_seed(slots)) - 1
+    index = torch.arange(slots, dtype=torch.int32).mul(64).repeat(len(places), 1)
+    for row, at in enumerate(places):
+        value[row, [at, min(at + 256 + row, slots - 1)]] = -0.5
+    found = torch.full((len(places),), -7, dtype=torch.int32)
+    given = [("pointer", t) for t in (value, index, found)]
+    loaded.launch("pick", LaunchConfig((len(places), 1, 1), (256, 1, 1)), [*given, ("i32", slots)])
+    assert found.tolist() == [64 * at for at in places]
+
+
+def test_more_tiles_than_a_round_of_picking_has() -> None:
+    values = dims(B=2, C=16, NH=1, V=16 * 1024 + 5, MAXT=3)
+    tensors = inputs(values)
+    tensors["head_w"][:-5] *= 2**-6  # the largest is in the last tile, which the second round has alone
+    found = taken(tensors, values, {"HEAD_N": 16, "HEAD_K": 16})
+    assert_right(found, tensors, values)
+    assert min(found["next"].tolist()) >= 16 * 1024
+
+
+@pytest.mark.usefixtures("capability")
+@pytest.mark.filterwarnings("ignore:All-NaN slice encountered:RuntimeWarning")
+@pytest.mark.parametrize("vocabulary", [5, 63, 64, 65, 128, 259])
+def test_a_row_of_nans_picks_some_token_and_leaves_the_others_alone(vocabulary: int) -> None:
+    values = dims(B=3, C=24, NH=3, V=vocabulary, MAXT=6)
+    tensors = inputs(values)
+    tensors["tokens"], tensors["lengths"] = (torch.tensor(n, dtype=torch.int32) for n in ([0, 1, 2], [5, 4, 1]))
+    before = taken(tensors, values, SMALL_TILES)
+    tensors["wpe"][4] = torch.nan
+    found = taken(tensors, values, SMALL_TILES)
+    assert found["logits"][1].isnan().all()
+    for name in ("logits", "next"):
+        assert torch.equal(found[name][[0, 2]], before[name][[0, 2]])
+    assert 0 <= int(found["next"][1]) < vocabulary
+
+
+@pytest.mark.usefixtures("capability")
+@pytest.mark.filterwarnings("ignore:All-NaN slice encountered:RuntimeWarning")
+@pytest.mark.parametrize("broken", [(0,), (70, 120), range(64), range(64, 128)])
+def test_a_logit_that_is_no_number_is_not_the_largest(broken: Sequence[int]) -> None:
+    values = dims(B=3, C=24, NH=3, V=128, MAXT=6)
+    tensors = inputs(values)
+    tensors["head_w"][list(broken)] = torch.nan
+    found = taken(tensors, values, SMALL_TILES)
+    logits = found["logits"].nan_to_num(nan=-torch.inf)
+    assert logits.isinf().sum() == 3 * len(broken)
+    assert found["next"].tolist() == logits.argmax(1).tolist()
+
+
+@pytest.mark.parametrize("capability", [80, 90])
+def test_the_head_is_compiled_for_gpt2_without_spills(capability: int) -> None:
+    from triton.tools.tensor_descriptor import TensorDescriptor
+
+    module, tuned = RUNG.load("cuda"), RUNG.tuned(None)  # type: ignore[attr-defined]
+    B, V, C = (int(DECODE.shapes["gpt2 b256"][name]) for name in ("B", "V", "C"))
+    tile = {"BM": module._head_rows(B), "BN": tuned["HEAD_N"], "BK": tuned["HEAD_K"]}
+    slots = -(-V // tile["BN"])
+
+    def empty(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        return torch.empty(shape, dtype=dtype, device="meta")
+
+    x, weight = (empty(rows, C, dtype=torch.bfloat16) for rows in (B, V))
+    if capability >= 90:
+        blocks = ([tile["BM"], tile["BK"]], [tile["BN"], tile["BK"]])
+        x, weight = (TensorDescriptor.from_tensor(t, block) for t, block in zip((x, weight), blocks, strict=True))
+    best = empty(B, slots), empty(B, slots, dtype=torch.int32)
+    how = {**tile, "num_warps": tuned["HEAD_WARPS"], "num_stages": tuned["HEAD_STAGES"]}
+    with inspect_triton._pretending(capability) as launched:
+        module.head[(1,)](x, weight, empty(B, V), *best, B, V, C, slots, DESCRIPTORS=capability >= 90, **how)
+    log, _ = inspect_triton._assembled(str(launched[0].asm["ptx"]), f"sm_{capability}", False)
+    assert "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads" in log
+    assert launched[0].metadata.shared <= limits.limits(f"sm_{capability}").shared_block
+
+
+# ---- the whole step -------------------------------------------------------------------------------------------------
 
 
 def test_weights_that_change_behind_the_same_pointers_are_read_again() -> None:
@@ -219,6 +375,8 @@ def test_the_sums_of_halves_as_floats_are_a_product_that_torch_has() -> None:
     module = RUNG.load("emulator")  # type: ignore[attr-defined]
     x, w = (torch.empty(rows, 16, device="meta", dtype=torch.bfloat16) for rows in (5, 24))
     module.multiply(x, w, torch.empty(5, 24, device="meta"))
+    parts = (t.view(len(t), 2, 8).transpose(0, 1) for t in (x, w))
+    module.multiply(*parts, torch.empty(2, 5, 24, device="meta"))
     with pytest.raises(RuntimeError):
         module.multiply(x, w, torch.empty(5, 24, device="meta", dtype=torch.bfloat16))
 

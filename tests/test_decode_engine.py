@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import SimpleNamespace
+
 import pytest
 import torch
 
+from rung import catalogue
 from rung.errors import RungError
+from rung.expressions import Number
+from rung.gpt2.gpu import engine as engine_module
 from rung.gpt2.gpu.engine import Engine
 from rung.gpt2.gpu.session import MOST_STOPS
 from rung.gpt2.load import INNER, Model, load
 from rung.gpt2.sampling import Sampling
 from rung.gpt2.weights import Linear, Weights, read_weights
+from rung.kernel import Rung
 
 
 @pytest.fixture(scope="module")
@@ -70,6 +77,13 @@ def test_a_batch_of_unequal_prompts_is_each_alone(model: Model, engine: Engine) 
     assert together == on_cpu(model, given, 4, temperature=0)
 
 
+def test_a_batch_behind_one_of_longer_prompts_is_each_alone(model: Model, engine: Engine) -> None:
+    long = prompts(model, "The old woman went into the forest and", "Once upon a time there was a king")
+    short = prompts(model, "Once", "The king was")
+    list(engine.write(long, [3, 3]))
+    assert columns(list(engine.write(short, [4, 4]))) == on_cpu(model, short, 4, temperature=0)
+
+
 def test_tensor_cores_write_the_same_text_for_many(model: Model, weights: Weights) -> None:
     many = Engine(model.config, weights, "bfloat16", "emulator")
     given = prompts(model, "Once upon", "The king", "A dog", "In the forest", "She said")
@@ -104,9 +118,103 @@ def test_more_stop_tokens_than_a_step_looks_for_are_refused(engine: Engine) -> N
         list(engine.write([[1]], [2], stop_tokens=range(MOST_STOPS + 1)))
 
 
+def test_a_text_of_what_are_no_numbers_goes_on_with_tokens(model: Model, weights: Weights) -> None:
+    one = Engine(model.config, weights, "float32", "emulator", rung="6")
+    given = [prompts(model, "Once upon a time there was a king who had three sons and")[0][:n] for n in (12, 11)]
+    wanted = on_cpu(model, given, 7, temperature=0)
+    one.operands["wpe"] = one.operands["wpe"].clone()  # in float32 it is the model's own
+    one.operands["wpe"][16:] = torch.nan  # behind all that is read with the prompts
+    found = columns(list(one.write(given, [7, 7])))
+    for row, sound in zip(range(2), (5, 6), strict=True):
+        assert found[row][:sound] == wanted[row][:sound]
+    assert all(0 <= token < model.config.vocabulary for row in found for token in row)
+
+
 @pytest.mark.parametrize("rung", ["1", "2", "3"])
 def test_logits_of_a_text_that_no_one_would_write(model: Model, weights: Weights, rung: str) -> None:
     given, text = prompts(model, "Once upon a time")[0], prompts(model, " xylophone dog the")[0][:3]
     one = Engine(model.config, weights, "float32", "emulator", rung=rung)
     wanted = model.transformer.logits(torch.tensor([[*given, *text]]))[0, -len(text) :]
     torch.testing.assert_close(one.logits_after(given, text), wanted, rtol=1e-4, atol=1e-4)
+
+
+# ---- which rung serves ------------------------------------------------------------------------------------------
+
+DECODE = catalogue.operation("decode")
+
+
+def served(
+    monkeypatch: pytest.MonkeyPatch,
+    engine: Engine,
+    shape: str,
+    tuned: tuple[int, ...] = (),
+    rows: int = 1,
+    capability: tuple[int, int] = (9, 0),
+) -> int | None:
+    """The number of the rung that a GPU would be given, which is tuned for these."""
+
+    def best(rung: Rung, values: Mapping[str, Number], dtype: str, device: str) -> dict[str, int] | None:
+        assert (values["B"], values["HS"], dtype, device) == (rows, 64, engine.real.name, "cuda")
+        return rung.tuned(None) if rung.number in tuned else None
+
+    facts = SimpleNamespace(major=capability[0], minor=capability[1], multi_processor_count=132)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: facts)
+    monkeypatch.setattr(engine_module.tunings, "best", best)
+    monkeypatch.setattr(engine, "device", "cuda")
+    return engine.rung({**DECODE.shapes[shape], "B": rows}).number
+
+
+def of(model: Model, weights: Weights, dtype: str) -> Engine:
+    return Engine(model.config, weights, dtype, "emulator")
+
+
+@pytest.mark.parametrize(("tuned", "number"), [((), 6), ((10,), 10), ((13,), 13), ((10, 13), 13), ((6, 9, 12), 6)])
+def test_a_small_model_is_served_by_what_is_tuned_for_it(
+    monkeypatch: pytest.MonkeyPatch, model: Model, weights: Weights, tuned: tuple[int, ...], number: int
+) -> None:
+    assert served(monkeypatch, of(model, weights, "bfloat16"), "gpt2", tuned) == number
+
+
+@pytest.mark.parametrize("shape", ["gpt2-medium", "gpt2-large", "gpt2-xl"])
+@pytest.mark.parametrize("tuned", [(), (10,), (13,)])
+def test_a_wide_model_is_served_by_one_kernel_whatever_is_tuned(
+    monkeypatch: pytest.MonkeyPatch, model: Model, weights: Weights, shape: str, tuned: tuple[int, ...]
+) -> None:
+    assert served(monkeypatch, of(model, weights, "float16"), shape, tuned) == 13
+
+
+@pytest.mark.parametrize(
+    ("dtype", "shape", "how", "number"),
+    [
+        ("float32", "gpt2", {"tuned": (13,)}, 6),  # the thirteenth has 16 bits
+        ("float32", "gpt2", {"tuned": (10, 13)}, 10),
+        ("float32", "gpt2-xl", {}, 10),
+        ("int8", "gpt2", {"tuned": (10, 13)}, 11),
+        ("int8", "gpt2-xl", {}, 11),
+        ("bfloat16", "gpt2", {"rows": 2, "tuned": (13,)}, 6),  # and is for one sequence
+        ("bfloat16", "gpt2", {"rows": 4, "tuned": (10, 13)}, 10),
+        ("bfloat16", "gpt2-xl", {"rows": 2}, 10),
+        ("bfloat16", "gpt2", {"rows": 5, "tuned": (10, 13)}, 9),
+        ("bfloat16", "gpt2-xl", {"rows": 32}, 9),
+        ("bfloat16", "gpt2-xl", {"rows": 33}, 12),
+        ("bfloat16", "gpt2", {"tuned": (13,), "capability": (8, 0)}, 6),  # and for a GPU that has its instructions
+        ("bfloat16", "gpt2-xl", {"capability": (8, 0)}, 10),
+    ],
+)
+def test_what_does_not_fit_is_passed_over(
+    monkeypatch: pytest.MonkeyPatch,
+    model: Model,
+    weights: Weights,
+    dtype: str,
+    shape: str,
+    how: dict[str, object],
+    number: int,
+) -> None:
+    assert served(monkeypatch, of(model, weights, dtype), shape, **how) == number  # type: ignore[arg-type]
+
+
+def test_the_emulator_asks_for_no_tuning(monkeypatch: pytest.MonkeyPatch, model: Model, weights: Weights) -> None:
+    monkeypatch.setattr(engine_module.tunings, "best", lambda *_, **__: pytest.fail("no GPU is asked for"))
+    one = of(model, weights, "bfloat16")
+    assert [one.rung(DECODE.shapes[name]).number for name in ("gpt2", "gpt2-medium")] == [6, 13]

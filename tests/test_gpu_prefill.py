@@ -177,6 +177,19 @@ def test_a_prompt_does_not_see_the_one_before() -> None:
         assert_transformers(tensors, folder, prompts)
 
 
+@pytest.mark.parametrize("way", ["ladder", "torch"])
+def test_behind_a_prompt_are_zeros_and_not_the_prompt_before(way: str) -> None:
+    config, tensors = state(models.saved(), torch.float32, 3)
+    prefill = Prefill(config, tensors, 3, CAPACITY, way)
+    for lengths, bucket in (((16, 9, 16), 16), ((2, 15, 1), 16), ((17, 1, 32), 32), ((33, 48, 5), 48), ((1, 1, 1), 16)):
+        prompts = [models.some_ids(n, seed=n) for n in lengths]
+        prefill.run([tuple(prompt) for prompt in prompts])
+        assert_transformers(tensors, models.saved(), prompts)
+        padded = [[*prompt, *[0] * (bucket - len(prompt))] for prompt in prompts]
+        assert prefill.passes[bucket].tokens.tolist() == tensors["history"][:, :bucket].tolist() == padded
+    assert sorted(prefill.passes) == [16, 32, 48]
+
+
 @emulated
 def test_the_rung_that_serves_is_the_one_asked_for() -> None:
     config, tensors = state(models.saved(n_layer=2), torch.float32, 1)

@@ -12,6 +12,7 @@ from transformers import GPT2LMHeadModel
 
 import gpt2_models as models
 from rung import abstract_rung, catalogue
+from rung.cuda import limits, nvrtc
 from rung.cuda.emulator import Settings
 from rung.dtypes import Dtype
 from rung.dtypes import dtype as named
@@ -135,13 +136,16 @@ class Division:
     steps: int = 12
 
 
-FEW_KEYS = {"STEP_WARPS": 3, "KEY_LOADS": 1}  # 24 keys of 32 numbers at once
+FEW_KEYS = {"STEP_WARPS": 3, "KEY_LOADS": 1, "KEY_PART": 24}  # in groups of ten keys for each head of the model
 DIVISIONS = {
     "as tuned, more warps than chunks": Division(dims(64, 2)),
     "warps with a chunk more than others": Division(dims(96, 6), tuning={"STEP_WARPS": 2}),
     "more rows than a batch": Division(dims(160, 5, L=1, V=501), tuning={"STEP_WARPS": 4}),
     "more heads than blocks": Division(dims(64, 8, V=3), tuning={"STEP_WARPS": 1}),
+    "a batch of letters from one warp": Division(dims(128, 16, V=386), start=3, tuning={"STEP_WARPS": 1}, steps=3),
+    "more rows of the stream than a batch": Division(dims(416, 13, F=832, V=381), tuning={"STEP_WARPS": 3}, steps=2),
     "wide heads": Division(dims(128, 2), start=28, tuning={"STEP_WARPS": 6, "KEY_LOADS": 2}),
+    "wide heads, some chunks more": Division(dims(256, 4, L=1), start=28, tuning={"STEP_WARPS": 7, "KEY_PART": 16}),
     "an MLP as narrow as the stream": Division(dims(32, 1, F=32), tuning=FEW_KEYS),
     "from one part of the keys to two": Division(dims(64, 2), start=20, tuning=FEW_KEYS),
     "from three parts to four": Division(dims(32, 1, MAXT=96), start=66, tuning=FEW_KEYS),
@@ -150,10 +154,29 @@ DIVISIONS = {
     "GELU by erf, scores by layer": Division(dims(64, 2, L=3, act=1, by_layer=1), start=22, tuning=FEW_KEYS),
     "shares of unequal size": Division(dims(64, 2), start=20, tuning=FEW_KEYS, sms=7),
     "more parcels than a third of the rows": Division(
-        dims(64, 8), start=31, tuning={"STEP_WARPS": 1, "KEY_LOADS": 1}, sms=41, steps=4
+        dims(64, 8), start=31, tuning={"STEP_WARPS": 1, "KEY_LOADS": 1, "KEY_PART": 8}, sms=41, steps=4
     ),
     "fewer rows than blocks": Division(
-        dims(32, 4, V=37), start=31, tuning={"STEP_WARPS": 1, "KEY_LOADS": 1}, sms=41, steps=4
+        dims(32, 4, V=37), start=31, tuning={"STEP_WARPS": 1, "KEY_LOADS": 1, "KEY_PART": 8}, sms=41, steps=4
+    ),
+    # A group is 80 keys of eight numbers, or 60 of sixteen; a warp has 32 or 16 of them in one access.
+    "from two groups of keys to three": Division(
+        dims(64, 8, MAXT=170), start=155, tuning={"STEP_WARPS": 1, "KEY_LOADS": 1}
+    ),
+    "two accesses, of which a group's last round is short": Division(
+        dims(64, 8, MAXT=100), start=75, tuning={"STEP_WARPS": 1, "KEY_LOADS": 2}
+    ),
+    "more accesses than a group has keys for": Division(
+        dims(64, 8, MAXT=170), start=155, tuning={"STEP_WARPS": 1, "KEY_LOADS": 4}
+    ),
+    "a warp with fewer keys in a group's last round": Division(
+        dims(96, 6, MAXT=120), start=98, tuning={"STEP_WARPS": 2, "KEY_LOADS": 1}
+    ),
+    "two accesses of several warps": Division(
+        dims(96, 6, MAXT=120), start=98, tuning={"STEP_WARPS": 2, "KEY_LOADS": 2}, steps=6
+    ),
+    "parts that are longer than a group": Division(
+        dims(32, 4, MAXT=200), start=173, tuning={"STEP_WARPS": 1, "KEY_LOADS": 2, "KEY_PART": 60}, sms=12
     ),
     "a whole batch where others have more": Division(
         dims(416, 13, L=1, V=3), tuning={"STEP_WARPS": 3}, sms=17, steps=2
@@ -170,6 +193,24 @@ def test_a_text_is_the_references_at_every_step(monkeypatch: pytest.MonkeyPatch,
     text = Text(one.values, named(dtype), one.start, one.steps, tuning=one.tuning)
     assert text.prepared.launches[0][1].grid == (one.sms, 1, 1)
     text.write().assert_right()
+
+
+# Seven chunks of a row for three warps, which take 24 rows from the ring at once, or all for one, which takes 16.
+UNITS = {24: (7, 3), 16: (28, 1)}  # heads, warps
+# So many blocks have 7 or 8 rows of the MLP's second product, 8 or 9, 14 or 15, 16 ... 32.
+BLOCKS = (30, 28, 25, 15, 14, 13, 10, 9, 7)
+
+
+@pytest.mark.parametrize("sms", BLOCKS)
+@pytest.mark.parametrize("parts", [1, 2, 3, 4])
+@pytest.mark.parametrize("unit", UNITS)
+def test_rows_fill_a_unit_of_the_ring_or_do_not(
+    monkeypatch: pytest.MonkeyPatch, unit: int, parts: int, sms: int
+) -> None:
+    heads, warps = UNITS[unit]
+    monkeypatch.setattr(abstract_rung, "device_facts", lambda device: (90, sms))
+    values = dims(224, heads, L=1, V=229, F=224 * parts, MAXT=12)
+    Text(values, named("bf16"), 9, 2, tuning={"STEP_WARPS": warps, "KEY_LOADS": 1}).write().assert_right()
 
 
 def test_the_order_of_threads_changes_nothing() -> None:
@@ -235,6 +276,18 @@ def test_every_size_of_gpt2_is_taken(shape: str, dtype: str) -> None:
     values = DECODE.complete(DECODE.shapes[shape])
     for warps in RUNG.tune["STEP_WARPS"]:
         assert RUNG.refusal(values, named(dtype), {"STEP_WARPS": warps}) is None
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+@pytest.mark.parametrize("shape", ["gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"])
+def test_every_size_of_gpt2_is_compiled_without_a_stack(shape: str, dtype: str) -> None:
+    values = DECODE.complete(DECODE.shapes[shape])
+    used = nvrtc.compile_cubin(RUNG.build(values, named(dtype)), "sm_90").resources["step"]
+    assert used.spill_stores == used.stack == 0
+    ((_, config),) = RUNG.launches(values, named(dtype), emulated=False)
+    here = limits.limits("sm_90")
+    assert used.registers * config.threads <= here.registers_block
+    assert used.static_shared + config.shared <= here.shared_block
 
 
 @pytest.mark.parametrize(
