@@ -1,7 +1,8 @@
 """Compiles a Triton rung for a GPU that is not there, to read its registers, spills and shared memory.
 
 The rung's own `run` is called on tensors without storage, with a stand-in for Triton's driver: each kernel it
-would launch is compiled for the wanted architecture, and none is launched.
+would launch is compiled for the wanted architecture, and none is launched. CUDA kernels that it prepares beside them
+are noted and compiled, too.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import re
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -18,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from rung.cuda import sass
-from rung.cuda.launch import LaunchConfig
+from rung.cuda import nvrtc, sass
+from rung.cuda.launch import Build, LaunchConfig
 from rung.cuda.nvrtc import ptxas_resources
 from rung.dtypes import Dtype, element
 from rung.errors import RungError
@@ -29,14 +30,21 @@ from rung.operation import Tensors, Values
 if TYPE_CHECKING:
     from rung.lab.inspect import Row
 
+Prepared = dict[tuple[Build, str], LaunchConfig]
+
 
 def rows(
     rung: PythonRung, row: Row, values: Values, dtype: Dtype, tuning: Mapping[str, int] | None, mix: bool
 ) -> Iterator[Row]:
     """A row for each Triton kernel that a call at this shape launches."""
-    from rung.lab.inspect import filled
+    from rung.lab.inspect import filled, mixes_of
 
-    for kernel in _compiled(rung, row.arch, values, dtype, tuning):
+    kernels, prepared = _compiled(rung, row.arch, values, dtype, tuning)
+    for (build, name), config in prepared.items():
+        cubin = nvrtc.compile_cubin(build, row.arch)
+        made = replace(row, kernel=name, mix=mixes_of(cubin).get(name, {}) if mix else {})
+        yield filled(made, cubin.resources[name], config)
+    for kernel in kernels:
         ptx = str(kernel.asm["ptx"])
         name = str(kernel.metadata.name)
         log, counted = _assembled(ptx, row.arch, mix)
@@ -49,10 +57,10 @@ def rows(
 
 def _compiled(
     rung: PythonRung, arch: str, values: Values, dtype: Dtype, tuning: Mapping[str, int] | None
-) -> list[Any]:
-    """Triton's compiled kernels of one call, each once, in the order of their launches."""
+) -> tuple[list[Any], Prepared]:
+    """Triton's compiled kernels of one call, each once, in the order of their launches; and the CUDA kernels."""
     try:
-        with _pretending(int(re.sub(r"\D", "", arch))) as launched:
+        with _pretending(int(re.sub(r"\D", "", arch))) as launched, _noting() as prepared:
             tensors = _operands(rung, values, dtype)
             arguments, _ = rung.arguments(tensors, values, dtype, device="emulator", tuning=tuning)
             rung.load("cuda").run(**arguments)
@@ -61,7 +69,7 @@ def _compiled(
     except Exception as problem:  # whatever Triton's compiler or the rung's own Python raises
         reason = (str(problem).strip().splitlines() or [type(problem).__name__])[0]
         raise RungError(f"{rung.full_name} cannot be compiled without its GPU: {reason}") from problem
-    return list({id(kernel): kernel for kernel in launched}.values())
+    return list({id(kernel): kernel for kernel in launched}.values()), prepared
 
 
 def _operands(rung: PythonRung, values: Values, dtype: Dtype) -> Tensors:
@@ -104,6 +112,32 @@ def _pretending(capability: int) -> Iterator[list[Any]]:
     finally:
         JITFunction.run = original
         driver._active = active
+
+
+@contextmanager
+def _noting() -> Iterator[Prepared]:
+    """CUDA modules of tensors without storage are not loaded; what would be launched of them is noted."""
+    from rung.cuda import emulator
+
+    prepared: Prepared = {}
+
+    class Noted:
+        def __init__(self, build: Build) -> None:
+            self._build = build
+
+        def prepare(self, kernel: str, config: LaunchConfig) -> None:
+            prepared.setdefault((self._build, kernel), config)
+
+        def bind(self, kernel: str, config: LaunchConfig, args: object) -> Callable[[], None]:
+            self.prepare(kernel, config)
+            return lambda: None
+
+    original = emulator.load
+    emulator.load = lambda build, **_: Noted(build)  # type: ignore[assignment]
+    try:
+        yield prepared
+    finally:
+        emulator.load = original
 
 
 def _assembled(ptx: str, arch: str, mix: bool) -> tuple[str, dict[str, dict[str, int]]]:

@@ -52,6 +52,7 @@ NEEDS = (
     "HS % 8 == 0 and 32 % (HS // 8) == 0",
     "B <= 65535",
     "KEY_WARPS * KEY_SLOTS * KEY_LOADS <= 224",  # KB of shared memory
+    "(128 + HEAD_N) * HEAD_K * 2 * HEAD_STAGES <= 227 * 1024",
 )
 TUNE = {
     "KEY_WARPS": (16, 8, 12, 24),  # of a block, one on each multiprocessor

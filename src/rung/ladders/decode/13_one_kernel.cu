@@ -5,7 +5,7 @@ found  = "On an H200, bf16, whole texts: gpt2-xl 972 tokens/s (71 % of what memo
 provenance = "ours; 16-byte parcels with a flag are NCCL's low-latency protocol between GPUs"
 dtypes = ["bf16", "f16"]
 needs  = [
-  "sm >= 90",
+  "sm >= 90 and sms >= 4",
   "C % 32 == 0 and F % C == 0",
   "HS * sizeof_real % 16 == 0 and 32 % (HS * sizeof_real // 16) == 0",
   "B == 1 and 3 * HS <= STEP_WARPS * 32",
