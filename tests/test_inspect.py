@@ -150,8 +150,8 @@ def test_triton_works_as_before_after_a_pretended_gpu() -> None:
 
 def test_a_rung_of_triton_and_cuda_shows_the_kernels_of_both() -> None:
     rung = catalogue.find("decode/12")
-    shape = ("two layers", rung.operation.complete({"B": 2, "L": 2, "C": 64, "NH": 2, "V": 67, "MAXT": 9}))
-    rows = list(inspect([rung], ["sm_90"], dtype="f16", shape=shape, mix=False))
+    case = next(c for c in rung.operation.cases if c.name == "two layers")
+    rows = list(inspect([rung], ["sm_90"], dtype="f16", shape=(case.name, case.values), mix=False))
     assert {row.kernel for row in rows} == {"embed", "attend", "add_norm", "pick", "head"}
     assert all(row.state == "ok" and row.registers for row in rows)
 
