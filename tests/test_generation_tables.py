@@ -11,7 +11,7 @@ from rung.lab import generation_tables
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "generation.md").read_text(encoding="utf-8")
 WORDS = " ".join(PAGE.split())
-COMPARED = ("gpt2 bfloat16", "gpt2 float32")
+COMPARED = ("gpt2 bfloat16", "gpt2 float32", "gpt2-xl bfloat16")
 ROWS: list[dict[str, Any]] = json.loads((ROOT / generation_tables.MEASURED).read_text(encoding="utf-8"))["rows"]
 
 
@@ -83,13 +83,13 @@ def test_prompts_are_those_of_the_file() -> None:
         assert means(gain, measured[2] / measured[0])
 
 
-def test_what_is_short_of_the_aim_is_said_with_the_figures_of_the_file() -> None:
-    xl = row("single", "gpt2-xl bfloat16")
-    assert f"{xl['value']:.0f} tokens/s of the 950" in WORDS
-    assert f"{xl['share_of_bandwidth']:.0%} of what memory gives".replace("%", " %") in WORDS
-    many = row("batch", "gpt2 bfloat16 x 256")["value"]
-    peer = row("peers", "transformers gpt2 bfloat16 x 256 static + compile")["value"]
-    assert f"{many / peer:.2f}x where 2.5x was wanted" in WORDS
+def test_what_is_said_between_the_tables_has_the_figures_of_the_file() -> None:
+    xl, late = row("single", "gpt2-xl bfloat16"), row("context", "gpt2-xl bfloat16")
+    assert f"of gpt2-xl's {xl['step_us']:.0f} µs" in WORDS
+    assert f"{late['short_us'] / late['long_us']:.0%} of the speed at 50".replace("%", " %") in WORDS
+    assert f"At 256 sequences 490 of some {row('batch', 'gpt2 bfloat16 x 256')['step_us']:.0f}"[:-1] in WORDS
+    drawn, greedy = (row("sampling", name)["value"] for name in ("top-p 0.95", "greedy"))
+    assert f"{drawn:,.0f} tokens/s with temperature and top-p, beside a greedy {greedy:,.0f}" in WORDS
 
 
 def test_without_the_file_a_part_is_empty(tmp_path: Path) -> None:

@@ -16,6 +16,8 @@ from rung.errors import RungError
 from rung.expressions import Number
 from rung.kernel import Rung
 
+MANY = 8  # builds, from which all cores compile them ahead of the first race
+
 
 def bench(
     rung: Annotated[
@@ -62,7 +64,7 @@ def bench(
     else:
         races = _ladder(catalogue.select(rung, file), shape, dtype, patience, "/" in rung or file is not None, vs)
     given = parse_tuning(tune)
-    if rung == "all":
+    if sum(r.kind == "cuda" for race in races for r in race.running) >= MANY:
         _compile(races)
     rows: list[Any] = []
     pace: dict[str, lab.Pace] = {}
