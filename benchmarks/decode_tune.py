@@ -37,12 +37,12 @@ GROUPS = {
     "fc": ("FC_THREADS", "FC_ROWS", "FC_SLOTS"),
     "fc2": ("FC2_THREADS", "FC2_ROWS", "FC2_SLOTS", "FC2_SPLIT"),
     "proj": ("PROJ_THREADS", "PROJ_ROWS", "PROJ_SLOTS", "PROJ_SPLIT"),
-    "keys": ("KEY_LOADS", "KEY_WARPS", "KEY_RESIDENT"),
+    "keys": ("KEY_LOADS", "KEY_WARPS", "KEY_SLOTS"),
     "head": ("HEAD_THREADS", "HEAD_ROWS", "HEAD_SLOTS", "HEAD_BLOCKS", "HEAD_AHEAD"),
     "one kernel": ("STEP_WARPS", "KEY_PART", "RING"),
     "quiet": ("QUIET_STREAM", "QUIET_HIDDEN", "QUIET_IDLE"),
     "ahead": ("AHEAD", "REST", "BULK", "FLIGHT"),
-    "copied": ("HEAD_PARTS", "HEAD_CHUNKS"),
+    "many sequences": ("FC2_SPLIT", "HEAD_N", "HEAD_K", "HEAD_STAGES"),
 }
 TOKENS, CONTEXT = 520, 260  # what a text of 512 tokens behind a short prompt reaches, and its middle
 Tuning = dict[str, int]

@@ -82,10 +82,9 @@ def climb(
 
 
 def _model(model: str, prompt: str, device: str) -> tuple[Config, Weights, list[int]]:
-    if model.startswith("random:"):
-        from rung.gpt2 import random_model
+    from rung.gpt2 import random_model
 
-        config = random_model.config_of(model.removeprefix("random:"))
+    if (config := random_model.asked(model)) is not None:
         if prompt != PROMPT:
             raise RungError("random weights have no tokenizer; leave --prompt out, or name a real --model.")
         where = "cuda" if device == "cuda" else "cpu"

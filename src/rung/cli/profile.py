@@ -12,6 +12,7 @@ from rung.cli import console
 from rung.errors import RungError
 
 if TYPE_CHECKING:
+    from rung.gpt2.config import Config
     from rung.lab.profile import Profile, Report
 
 SHOWN = 15
@@ -134,8 +135,11 @@ _ROWS = (
 
 def _writer(model: str, where: str, plan: str | None, dtype: str | None) -> Callable[[int], int]:
     """Writes so many tokens, and counts them."""
+    from rung.gpt2 import random_model
     from rung.gpt2.load import load
 
+    if (config := random_model.asked(model)) is not None:
+        return _random_writer(model, config, where, plan, dtype)
     loaded = load(model, device=where, dtype=dtype or "auto", plan=plan)
     prompt = [list(loaded.tokenizer.encode("Once upon a time"))]
     options: Any = {"temperature": 0.0, "stop_tokens": []}
@@ -144,17 +148,20 @@ def _writer(model: str, where: str, plan: str | None, dtype: str | None) -> Call
     )
 
 
-def _random_writer(model: str, where: str, plan: str | None, dtype: str | None) -> Callable[[int], int]:
+def _random_writer(
+    model: str, config: Config, where: str, plan: str | None, dtype: str | None
+) -> Callable[[int], int]:
     """The same for random weights: they have no tokenizer, and only the plan `best` takes them from memory."""
-    from rung.gpt2 import random_model
+    from rung.cli.climb import PROMPT_TOKENS
     from rung.gpt2.gpu.engine import Engine
+    from rung.gpt2.plan import ALIASES
+    from rung.gpt2.random_model import weights_of
 
     if where != "cuda" or plan not in (None, "best"):
         raise RungError(f"{model} is written by the plan best on a GPU; use --device cuda, or name a real --model.")
-    config = random_model.config_of(model.removeprefix("random:"))
-    engine = Engine(config, random_model.weights_of(config, "cuda"), dtype or "bfloat16")
-    prompt = list(range(1000, 1008))
-    return lambda tokens: sum(len(step) for step in engine.write([prompt], [tokens]))
+    dtype = dtype or "bfloat16"
+    engine = Engine(config, weights_of(config, "cuda"), ALIASES.get(dtype, dtype))
+    return lambda tokens: sum(len(step) for step in engine.write([PROMPT_TOKENS], [tokens]))
 
 
 def _generate(
@@ -173,9 +180,8 @@ def _generate(
     where = device or ("cuda" if torch.cuda.is_available() else "cpu")
     if where == "cuda" and not torch.cuda.is_available():
         raise RungError("there is no CUDA device here; --device cpu profiles the CPU's operators.")
-    writer = _random_writer if model.startswith("random:") else _writer
-    write = writer(model, where, plan, dtype)
-    write(4)  # compiled and warm
+    write = _writer(model, where, plan, dtype)
+    write(tokens)  # compiled, recorded and warm
     found = trace.record(lambda: write(tokens), path)
     if json:
         console.print_json(

@@ -254,9 +254,9 @@ class _Race:
         tuning = tunings.get(rung.full_name)
         reason = rung.refusal(self.values, self.dtype, tuning, sets[0].tensors, "cuda")
         if rung.full_name in self.too_slow:
-            reason = (
-                f"a call would take about {self.too_slow[rung.full_name]:.2g} s; --patience allows for it"
-            )
+            forecast = self.too_slow[rung.full_name]
+            told = f"{forecast:.0f}" if forecast >= 1 else f"{forecast:.1g}"
+            reason = f"a call would take about {told} s; --patience allows for it"
         if reason is not None:
             row.verdict, row.reason = "refused", reason
             return None

@@ -30,7 +30,7 @@ from rung.operation import Tensors, Values
 if TYPE_CHECKING:
     from rung.lab.inspect import Row
 
-Prepared = dict[tuple[Build, str], LaunchConfig]
+Prepared = dict[Build, dict[str, LaunchConfig]]
 
 
 def rows(
@@ -40,10 +40,11 @@ def rows(
     from rung.lab.inspect import filled, mixes_of
 
     kernels, prepared = _compiled(rung, row.arch, values, dtype, tuning)
-    for (build, name), config in prepared.items():
+    for build, launches in prepared.items():
         cubin = nvrtc.compile_cubin(build, row.arch)
-        made = replace(row, kernel=name, mix=mixes_of(cubin).get(name, {}) if mix else {})
-        yield filled(made, cubin.resources[name], config)
+        mixes = mixes_of(cubin) if mix else {}
+        for name, config in launches.items():
+            yield filled(replace(row, kernel=name, mix=mixes.get(name, {})), cubin.resources[name], config)
     for kernel in kernels:
         ptx = str(kernel.asm["ptx"])
         name = str(kernel.metadata.name)
@@ -126,7 +127,7 @@ def _noting() -> Iterator[Prepared]:
             self._build = build
 
         def prepare(self, kernel: str, config: LaunchConfig) -> None:
-            prepared.setdefault((self._build, kernel), config)
+            prepared.setdefault(self._build, {}).setdefault(kernel, config)
 
         def bind(self, kernel: str, config: LaunchConfig, args: object) -> Callable[[], None]:
             self.prepare(kernel, config)

@@ -111,13 +111,10 @@ class Engine:
             return ("11", "8", "6", "3")
         if values["C"] >= WIDE:
             return ("13", "10", "6", "3")
-        # Both have much to set. For a small model they gain only where somebody has.
-        return (*(name for name in ("13", "10") if self._tuned(name, values)), "6", "10", "3")
-
-    def _tuned(self, name: str, values: Mapping[str, Number]) -> bool:
-        if self.device != "cuda":
-            return False
-        return tunings.best(catalogue.find(f"decode/{name}"), values, self.real.name, device=self.device) is not None
+        # The streamed rung has much to set. Where nobody has, it does not gain.
+        streamed = catalogue.find("decode/10")
+        tuned = self.device == "cuda" and tunings.best(streamed, values, self.real.name, device=self.device)
+        return ("10", "6", "3") if tuned else ("6", "10", "3")
 
     def write(
         self,

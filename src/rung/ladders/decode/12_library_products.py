@@ -35,8 +35,9 @@ EXPECT = (
 )
 FOUND = (
     "On an H200, gpt2 in bf16: whole texts of 128 + 128 tokens 259,320 tokens/s at 256 sequences (transformers static "
-    "+ compile 98,875 in the same run), 120,730 at 64 (36,719); at 8, 309 us by rung 9 against 447, so that 9 serves "
-    "those. At 192 tokens, step by step, each pair in one run: attention by warps that stay and stream 1001 -> 972 us, "
+    "+ compile 98,875 in the same run), 120,730 at 64 (36,719); at 8 an earlier version took 447 us, rung 9 309, which "
+    "serves those. At 192 tokens, step by step, each pair in one run: attention by warps that stay and stream "
+    "1001 -> 972 us, "
     "copies that L2 gives up first 971 -> 955, the deep product in four parts 953 -> 931, Triton's head for the "
     "library's and a copy of the logits 932 -> 913 (64: 526 -> 515). Attention is 5 us a layer and then 4.3 TB/s. More "
     "under way was slower: 192 KB a multiprocessor 1036 us, 128 KB 971. Bringing the next layer's keys into L2 while "
