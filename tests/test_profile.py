@@ -221,7 +221,17 @@ def test_a_tokens_time_is_divided_into_kernels_and_gaps() -> None:
     assert (found.device, found.tokens) == ("cuda", 2)
     assert found.seconds == pytest.approx(30e-6) and found.gap == pytest.approx(5e-6)
     assert [(s.name, s.calls) for s in found.shares] == [("matmul", 1.0), ("copy", 0.5)]
-    assert found.shares[0].seconds == pytest.approx(20e-6)
+    assert [s.running for s in found.shares] == pytest.approx([20e-6, 7.5e-6])
+    assert [s.seconds for s in found.shares] == pytest.approx([20e-6, 5e-6])  # the copy's first 5 us went on beside
+
+
+def test_kernels_that_wait_beside_their_producers_add_only_what_outlasts_them() -> None:
+    events = [event("first", 0, 40), event("second", 10, 50), event("inner", 12, 3), event("third", 70, 10)]
+    found = trace.breakdown(events, tokens=1)
+    shares = {s.name: (s.running, s.seconds) for s in found.shares}
+    assert shares["second"] == pytest.approx((50e-6, 20e-6)) and shares["inner"] == pytest.approx((3e-6, 0.0))
+    assert found.gap == pytest.approx(10e-6)
+    assert sum(s.seconds for s in found.shares) + found.gap == pytest.approx(found.seconds) == pytest.approx(80e-6)
 
 
 def test_on_a_cpu_the_outermost_operators_count() -> None:
@@ -262,6 +272,8 @@ def test_a_step_of_random_weights_is_broken_down_by_kernel(capsys: pytest.Captur
     assert rung("profile", "generate", "--device", "cuda", "--model", "random:gpt2", "-n", "24", "--json") == 0
     answer = json.loads(capsys.readouterr().out)
     assert answer["tokens"] == 24 and "advance" in {s["name"] for s in answer["shares"]}
+    assert sum(s["seconds"] for s in answer["shares"]) + answer["gap"] == pytest.approx(answer["seconds"])
+    assert 0 < answer["floor"]["seconds"] < answer["seconds"] and answer["inside"] is None
 
 
 @pytest.mark.gpu

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import torch
 
@@ -38,6 +39,7 @@ class CudaRung(Rung):
         self.header = h = frontmatter.parse(self._source, str(path))
         self.idea, self.expect, self.found, self.provenance = h.idea, h.expect, h.found, h.provenance
         self.dtypes, self.needs, self.tune, self.emulate = h.dtypes, h.needs, h.tune, h.emulate
+        self._purposes: tuple[str, ...] = ()
         for name in h.constants:
             if name not in [o.name for o in operation.operands]:
                 known = ", ".join(o.name for o in operation.operands)
@@ -46,6 +48,12 @@ class CudaRung(Rung):
     @property
     def source(self) -> str:
         return self._source
+
+    def built_for(self, purpose: str) -> Self:
+        """The same rung with `purpose` defined when it is compiled, as RUNG_TIMED: for tools, never for its speed."""
+        other = copy.copy(self)
+        other._purposes = (*self._purposes, purpose)
+        return other
 
     @cached_property
     def align(self) -> frontmatter.Expression:
@@ -112,7 +120,7 @@ class CudaRung(Rung):
         from rung.cuda.launch import Build
 
         names = self.names(values, dtype, tuning)
-        defines = {dtype.macro: "1"}
+        defines = {dtype.macro: "1", **dict.fromkeys(self._purposes, "1")}
         defines |= {name: str(value) for name, value in self.tuned(tuning).items()}
         for name, expression in self.header.define.items():
             defines[name] = str(evaluate_int(expression, names, f"define.{name}"))

@@ -46,6 +46,18 @@ class Launch:
 
 
 @dataclass(frozen=True)
+class Inside:
+    """What a kernel that times itself counts: a buffer (blocks, rows, columns) of cycles.
+
+    `rows` are grouped by the thread that counts them; those of a thread add up to the time it ran.
+    """
+
+    counter: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True)
 class Header:
     """Everything a `.cu` rung says of itself."""
 
@@ -63,6 +75,7 @@ class Header:
     define: dict[str, Expression] = field(default_factory=dict)
     bind: dict[str, str | int | float] = field(default_factory=dict)
     buffers: dict[str, Buffer] = field(default_factory=dict)
+    inside: Inside | None = None
     constants: dict[str, str] = field(default_factory=dict)
     launches: tuple[Launch, ...] = ()
 
@@ -120,6 +133,7 @@ class _Reader:
             define={k: self.expression(v, f"define.{k}") for k, v in self.table(table, "define").items()},
             bind=self.bind(table),
             buffers={k: self.buffer(v, k) for k, v in self.table(table, "buffers").items()},
+            inside=self.inside(table),
             constants={k: self.symbol(v, k) for k, v in self.table(table, "constants").items()},
             launches=tuple(self.launch(entry) for entry in launches),
         )
@@ -205,6 +219,19 @@ class _Reader:
             zero=zero is True,
             zero_once=zero == "once",
         )
+
+    def inside(self, table: dict[str, Any]) -> Inside | None:
+        if "inside" not in table:
+            return None
+        inside = self.table(table, "inside")
+        self.known(inside, "inside", set(Inside.__dataclass_fields__))
+        counter, rows = self.text(inside, "counter"), inside.get("rows")
+        if counter not in self.table(table, "buffers"):
+            raise self.fail(f"inside.counter = {counter!r} is no buffer; declare [buffers.{counter or 'spent'}].")
+        if not isinstance(rows, list) or not rows or not all(isinstance(group, list) for group in rows):
+            raise self.fail("inside.rows is not a list with a list of rows for each thread that counts.")
+        columns = self.strings(inside.get("columns", []), "inside.columns")
+        return Inside(counter, columns, tuple(self.strings(group, "inside.rows") for group in rows))
 
     def launch(self, entry: Any) -> Launch:
         if not isinstance(entry, dict):

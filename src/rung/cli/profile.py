@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from rung.cli import console
-from rung.errors import RungError
 
 if TYPE_CHECKING:
-    from rung.gpt2.config import Config
     from rung.lab.profile import Profile, Report
-
-SHOWN = 15
 
 
 def profile(
@@ -43,7 +38,9 @@ def profile(
     Examples: rung profile attention/13 --vs attention/14 · rung profile generate -m gpt2 --trace token.json
     """
     if rung == "generate":
-        _generate(model, device, plan, dtype, tokens, trace, json)
+        from rung.cli import profile_generate
+
+        profile_generate.run(model, device, plan, dtype, tokens, trace, json)
         return
     from rung.cli.check import parse_tuning
     from rung.cli.sweep import subject_of
@@ -131,79 +128,3 @@ _ROWS = (
     ("tensor pipe busy, %", _plain("tensor_active", "{:.1f}")),
     ("issue slots used, %", _plain("issue_active", "{:.1f}")),
 )
-
-
-def _writer(model: str, where: str, plan: str | None, dtype: str | None) -> Callable[[int], int]:
-    """Writes so many tokens, and counts them."""
-    from rung.gpt2 import random_model
-    from rung.gpt2.load import load
-
-    if (config := random_model.asked(model)) is not None:
-        return _random_writer(model, config, where, plan, dtype)
-    loaded = load(model, device=where, dtype=dtype or "auto", plan=plan)
-    prompt = [list(loaded.tokenizer.encode("Once upon a time"))]
-    options: Any = {"temperature": 0.0, "stop_tokens": []}
-    return lambda tokens: sum(
-        len(c.tokens) for c in loaded.generate(prompt, **options, max_new_tokens=tokens)
-    )
-
-
-def _random_writer(
-    model: str, config: Config, where: str, plan: str | None, dtype: str | None
-) -> Callable[[int], int]:
-    """The same for random weights: they have no tokenizer, and only the plan `best` takes them from memory."""
-    from rung.cli.climb import PROMPT_TOKENS
-    from rung.gpt2.gpu.engine import Engine
-    from rung.gpt2.plan import ALIASES
-    from rung.gpt2.random_model import weights_of
-
-    if where != "cuda" or plan not in (None, "best"):
-        raise RungError(f"{model} is written by the plan best on a GPU; use --device cuda, or name a real --model.")
-    dtype = dtype or "bfloat16"
-    engine = Engine(config, weights_of(config, "cuda"), ALIASES.get(dtype, dtype))
-    return lambda tokens: sum(len(step) for step in engine.write([PROMPT_TOKENS], [tokens]))
-
-
-def _generate(
-    model: str,
-    device: str | None,
-    plan: str | None,
-    dtype: str | None,
-    tokens: int,
-    path: Path | None,
-    json: bool,
-) -> None:
-    import torch
-
-    from rung.lab import trace
-
-    where = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    if where == "cuda" and not torch.cuda.is_available():
-        raise RungError("there is no CUDA device here; --device cpu profiles the CPU's operators.")
-    write = _writer(model, where, plan, dtype)
-    write(tokens)  # compiled, recorded and warm
-    found = trace.record(lambda: write(tokens), path)
-    if json:
-        console.print_json(
-            {
-                **{n: getattr(found, n) for n in ("device", "tokens", "seconds", "gap")},
-                "shares": [vars(s) for s in found.shares],
-            }
-        )
-        return
-    what = "kernel" if found.device == "cuda" else "operator"
-    rows = [
-        (s.name[:70], f"{s.calls:.1f}", f"{s.seconds * 1e6:.1f}", f"{s.seconds / found.seconds:.1%}")
-        for s in found.shares[:SHOWN]
-    ]
-    rest = sum(s.seconds for s in found.shares[SHOWN:])
-    if rest:
-        rows.append((f"{len(found.shares) - SHOWN} others", "", f"{rest * 1e6:.1f}", f"{rest / found.seconds:.1%}"))
-    rows.append(("(gaps)", "", f"{found.gap * 1e6:.1f}", f"{found.gap / found.seconds:.1%}"))
-    console.table((what, "calls", "us a token", "share"), rows, right=("calls", "us a token", "share"))
-    print(
-        f"\n{found.seconds * 1e6:.1f} us a token on the {found.device} under the profiler, "
-        f"{found.gap / found.seconds:.0%} of it in gaps, over {found.tokens} tokens and their prompt."
-    )
-    if path is not None:
-        print(f"Trace: {path} (open it in ui.perfetto.dev or chrome://tracing).")

@@ -109,6 +109,13 @@ def steps(dtypes: Sequence[str], plans: Sequence[str] | None = None, rungs: Sequ
     return found
 
 
+def weight_bytes(config: Config, dtype: str) -> int:
+    """What a step reads of the model's matrices, whatever it does."""
+    size = {"float32": 4, "tf32": 4, "int8": 1}.get(dtype, 2)
+    c = config
+    return size * (c.layers * (4 * c.C * c.C + 2 * c.C * c.F) + c.vocabulary * c.C)
+
+
 def _plan_text(name: str) -> str:
     served = ", ".join(f"{operation} {' or '.join(rungs)}" for operation, rungs in PLANS[name].items())
     return served or "every operation by torch"
@@ -181,11 +188,8 @@ class Climber:
         self._time(way, row)
         if self.device == "cuda":
             row.peak_bytes = torch.cuda.max_memory_allocated()
-        size = {"float32": 4, "tf32": 4, "int8": 1}.get(step.dtype, 2)
-        c = self.config
-        read = size * (c.layers * (4 * c.C * c.C + 2 * c.C * c.F) + c.vocabulary * c.C)
         assert row.tokens_per_second is not None
-        row.of_bandwidth = row.tokens_per_second * read / self.result.bandwidth
+        row.of_bandwidth = row.tokens_per_second * weight_bytes(self.config, step.dtype) / self.result.bandwidth
 
     def _gate(self, way: _Way, row: Row) -> None:
         first, logits = way.logits(self.text[: len(self.prompt) + COMPARED])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,10 +15,15 @@ from rung.errors import RungError
 
 @dataclass(frozen=True)
 class Share:
-    """One kernel (on a CPU: one operator): how often a token runs it, and its seconds."""
+    """One kernel (on a CPU: one operator): how often a token runs it, and its seconds.
+
+    `running` counts all of its time, `seconds` what is left when those that began before it have ended: kernels that
+    are launched ahead of their time wait beside their producers. So `seconds` of all, and the gaps, are the token's.
+    """
 
     name: str
     calls: float
+    running: float
     seconds: float
 
 
@@ -68,12 +73,16 @@ def breakdown(events: Sequence[dict[str, Any]], tokens: int) -> Breakdown:
         raise RungError("the profiler saw no kernel and no operator; was a token generated?")
     start = min(float(e["ts"]) for e in chosen)
     end = max(float(e["ts"]) + float(e["dur"]) for e in chosen)
-    times: dict[str, list[float]] = {}
-    for event in chosen:
-        times.setdefault(str(event["name"]), []).append(float(event["dur"]) * 1e-6)
-    shares = [Share(name, len(t) / tokens, sum(t) / tokens) for name, t in times.items()]
+    calls: dict[str, list[tuple[float, float]]] = {}
+    for event, alone in _alone(chosen):
+        calls.setdefault(str(event["name"]), []).append((float(event["dur"]) * 1e-6, alone * 1e-6))
+    shares = [
+        Share(name, len(times) / tokens, sum(t[0] for t in times) / tokens, sum(t[1] for t in times) / tokens)
+        for name, times in calls.items()
+    ]
     shares.sort(key=lambda s: -s.seconds)
-    return Breakdown(device, tokens, (end - start) * 1e-6 / tokens, _idle(chosen) * 1e-6 / tokens, shares)
+    seconds = (end - start) * 1e-6 / tokens
+    return Breakdown(device, tokens, seconds, max(0.0, seconds - sum(s.seconds for s in shares)), shares)
 
 
 def _outermost(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -88,12 +97,10 @@ def _outermost(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return found
 
 
-def _idle(events: Sequence[dict[str, Any]]) -> float:
-    """Microseconds between the first and the last event in which none ran."""
-    idle, reached = 0.0, float("-inf")
+def _alone(events: Sequence[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], float]]:
+    """Each event, and the microseconds by which it outlasts all that began before it."""
+    reached = float("-inf")
     for event in sorted(events, key=lambda e: float(e["ts"])):
-        start = float(event["ts"])
-        if reached > float("-inf") and start > reached:
-            idle += start - reached
-        reached = max(reached, start + float(event["dur"]))
-    return idle
+        start, end = float(event["ts"]), float(event["ts"]) + float(event["dur"])
+        yield event, max(0.0, end - max(start, reached))
+        reached = max(reached, end)

@@ -91,6 +91,11 @@ class Engine:
             self._sessions[key]._prefill.arriving = self.arriving
         return self._sessions[key]
 
+    @property
+    def sessions(self) -> list[Session]:
+        """Those that are kept, the latest last."""
+        return list(self._sessions.values())
+
     def rung(self, values: Mapping[str, Number]) -> Rung:
         """The decode rung that serves a batch of this shape."""
         if self._rung is not None:

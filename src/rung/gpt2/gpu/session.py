@@ -55,11 +55,11 @@ class Session:
         self._real = real
         self.tensors = {**operands, **self._state()}
         self.tensors["wpe"] = operands["wpe"][:capacity]
-        values = work.rung.operation.complete(dims(config, rows, capacity))
+        self.values = work.rung.operation.complete(dims(config, rows, capacity))
         bound = {o.name for o in work.rung.operation.operands}
         self.decode: Prepared = work.rung.prepare(
             {n: t for n, t in self.tensors.items() if n in bound},
-            values,
+            self.values,
             real,
             device=device,
             tuning=work.tuning,

@@ -17,8 +17,6 @@ struct Model
     float eps, scale;
 };
 
-enum Phase { QKV, PROJ, FC, FC2, PHASES, HEAD = PHASES };
-
 // Of each phase: the first of this block's rows, and how many they are.
 struct Shares
 {
@@ -221,6 +219,7 @@ struct Attention
         const float scale = BY_LAYER ? m.scale / (layer + 1) : m.scale;
         static_assert(3 * HS <= THREADS, "a number each");
         const int i = threadIdx.x;
+        ring.watch.start(ATTENTION, MAIL);
         if (i < 3 * HS) {
             Parcel got[1];
             receive(got, round, [&](int) { return mail.qkv.mail + origin / 4; });
@@ -229,6 +228,7 @@ struct Attention
             fresh[i] = i < HS ? number * (scale * 1.44269504f) : to_float(from_float<Real>(number));  // the query for exp2
         }
         sync_computing();
+        ring.watch.start(PRODUCTS);
         float q[VEC], sum[VEC] = {}, top = -INFINITY, l = 0.0f;
 #pragma unroll
         for (int j = 0; j < VEC; j++) q[j] = fresh[lane % KEY_LANES * VEC + j];
@@ -298,6 +298,7 @@ struct Attention
 #pragma unroll
             for (int j = 0; j < VEC; j++) ys[warp][lane * VEC + j] = sum[j];
         sync_computing();
+        ring.watch.start(SENDING);
         for (int d = threadIdx.x; d < HS / 2; d += THREADS) {
             float most = ms[0], all = 0.0f, y0 = 0.0f, y1 = 0.0f;
 #pragma unroll
@@ -507,9 +508,11 @@ struct Step
             const Weights w(shares.of[phase], phase == FC2 ? PARTS : 1);
 #endif
             const Vector x = {rooms.vector, phase == FC2 ? 0 : C};
+            ring.watch.start(phase, SENDING);
             ring.await(ring.unit);
             Letter letter;
             if (phase < HEAD) letter = address(phase, w, 0, ring.bias(w), again(threadIdx.x));
+            ring.watch.start(MAIL);
             if (phase == PROJ) {
                 if (!own.wanted) keep_quiet(QUIET_IDLE);
                 receive_attention(mail, parts.count, x, round + 1);
@@ -523,16 +526,19 @@ struct Step
                 else
                     stream.receive_from(phase == FC ? mail.after_attention.mail : mail.after_mlp.mail, mail.after_mlp.parcels(),
                                         phase == FC ? round + 2 : round - 1);
+                ring.watch.start(NORM);
                 stream.normalise(x, ring.gain(w), ring.shift(w), m.eps);
             }
             ring.release(Weights::EXTRAS);
             sync_computing();
+            ring.watch.start(PRODUCTS);
 #pragma unroll 1
             for (int first = 0; first == 0 || first < w.rows; first += BATCH, turn ^= 1) {
                 const int rows = min(BATCH, w.rows - first);
                 float* sums = rooms.partial + turn * STEP_WARPS * BATCH;
                 multiply(ring, w, x, sums, first, rows);
                 sync_computing();
+                ring.watch.start(SENDING);
                 if (phase < HEAD) {
                     const uint32_t of = phase == QKV ? round : round + 1 + phase;
                     if (first > 0) letter = address(phase, w, first, shares.weights(m, phase, layer).bias, threadIdx.x);
@@ -541,6 +547,7 @@ struct Step
                         letter = address(phase, w, first, shares.weights(m, phase, layer).bias, threadIdx.x + later);
                         post(phase, layer, letter, sums, first, w.begin, of);
                     }
+                    ring.watch.start(PRODUCTS);
                     continue;
                 }
                 for (int row = threadIdx.x; row < rows; row += THREADS) {
@@ -549,6 +556,7 @@ struct Step
                     m.logits[token] = logit;
                     best = better(best, {logit, token});
                 }
+                ring.watch.start(PRODUCTS);
             }
             if (phase < HEAD) everyone_has_sent();
             if (phase == FC2) round += 5;
@@ -563,11 +571,12 @@ struct Step
             }
             everyone_has_sent();
         }
+        ring.watch.start(MAIL);
         pick(m, mail, best, round);
     }
 
 #ifndef RUNG_EMULATOR
-    __device__ __forceinline__ void copy(int* sizes) const
+    __device__ __forceinline__ void copy(int* sizes, int* spent) const
     {
         Copier copier = {ring, sizes};
         const KeyParts parts(length, mail.key_parts);
@@ -588,11 +597,12 @@ struct Step
             }
         }
         copier.copy(shares.weights(m, HEAD, L));
+        copier.ring.watch.stop(spent, COPIES, COPIES);
     }
 #endif
 };
 
-__device__ __forceinline__ void whole_step(const Model& m, Parcel* parcels, int* clock)
+__device__ __forceinline__ void whole_step(const Model& m, Parcel* parcels, int* clock, int* spent)
 {
     extern __shared__ uint4 shared[];
     __shared__ uint64_t barriers[2 * UNITS];
@@ -601,8 +611,11 @@ __device__ __forceinline__ void whole_step(const Model& m, Parcel* parcels, int*
     Shares& shares = *reinterpret_cast<Shares*>(room_of_shares);
     const Rooms rooms(shared);
     const uint32_t round = uint32_t(load_fresh(clock)) + 1;  // of the first letters; as many are sent in every step
-    Step step = {m, mail, shares, rooms, {rooms.ring, barriers, barriers + UNITS, place(rooms.ring), place(barriers), 0, 0}, load_fresh(m.lengths)};
     const bool copying = warp_id() == STEP_WARPS;
+    const int first = copying ? int(COPIES) : int(QKV), last = copying ? int(COPIES) : int(ATTENTION);  // rows of the thread
+    const Watch watch(copying ? lane_id() == 0 : threadIdx.x == 0, first, last, SENDING);
+    const Ring ring = {rooms.ring, barriers, barriers + UNITS, place(rooms.ring), place(barriers), 0, 0, watch};
+    Step step = {m, mail, shares, rooms, ring, load_fresh(m.lengths)};
     if (threadIdx.x == 0) mail = Mail(parcels);
     if (threadIdx.x == (STEP_WARPS - 1) * WARP_SIZE) shares = Shares();
 #ifndef RUNG_EMULATOR
@@ -612,11 +625,12 @@ __device__ __forceinline__ void whole_step(const Model& m, Parcel* parcels, int*
 #ifndef RUNG_EMULATOR
     __shared__ int sizes[UNITS];
     if (copying) {
-        if (lane_id() == 0) step.copy(sizes);
+        if (lane_id() == 0) step.copy(sizes, spent);
         return;
     }
 #endif
     step.compute(round);
+    step.ring.watch.stop(spent, first, last);
     // The first block is done when it has heard from all others, and they have read the clock.
     if (blockIdx.x == 0 && threadIdx.x == 0) *clock = int(round + 5 * L);
 }

@@ -2,12 +2,13 @@
 // for row after row of the block's share, whatever the others are at, and waits only for room.
 #pragma once
 #include "mail.cuh"
+#include "stopwatch.cuh"
 
 namespace decode {
 
 constexpr int THREADS = STEP_WARPS * WARP_SIZE;         // that compute
-constexpr int COLUMNS = 32;                             // of a chunk, which is a step of the tensor cores
-constexpr int CHUNKS = C / COLUMNS, PARTS = F / C;      // of a row of C; rows of F come in parts of C
+constexpr int CHUNK = 32;                               // columns that are a step of the tensor cores
+constexpr int CHUNKS = C / CHUNK, PARTS = F / C;      // of a row of C; rows of F come in parts of C
 constexpr int ALL = CHUNKS / STEP_WARPS, MORE = CHUNKS % STEP_WARPS, EACH = ALL + (MORE > 0);  // chunks of every warp, of some
 constexpr int PIECES = C * 2 % 128 == 64 ? C / 8 : C / 8 + 4;  // of a slot: neighbouring rows lie half of all banks apart
 constexpr bool ROOMY = STEP_WARPS <= 7;                 // with the copying one, two warps have a quarter of the registers
@@ -15,8 +16,22 @@ constexpr int TILES = EACH <= (ROOMY ? 4 : 3) ? 3 : 2;  // of eight rows, as man
 constexpr int UNIT = 8 * TILES, UNITS = 128;            // rows released together; such units on their way
 constexpr int KEY_SLOTS = 10;                           // of a unit of keys and values, for either
 constexpr int BATCH = 96;                               // rows between two barriers
-static_assert(C % COLUMNS == 0 && F % C == 0 && B == 1, "one sequence, whole chunks, whole parts");
+static_assert(C % CHUNK == 0 && F % C == 0 && B == 1, "one sequence, whole chunks, whole parts");
 static_assert(SLOTS >= UNIT && SLOTS >= 2 * KEY_SLOTS && SLOTS < UNITS && BATCH % UNIT == 0, "the ring must hold a unit, and no more slots than units");
+
+// Who says that a warp has read its part: one lane, or all, which racecheck can follow: it does not see that __syncwarp stands
+// between a lane's reading and another lane's arrival.
+#ifdef RUNG_SANITIZED
+constexpr int ARRIVING = WARP_SIZE;
+#else
+constexpr int ARRIVING = 1;
+#endif
+
+// What the step's time is put down to, in the order of [inside]: rows, the phases and these, of which the last is the copying thread's, and columns.
+enum Phase { QKV, PROJ, FC, FC2, PHASES, HEAD = PHASES };
+enum Account { ATTENTION = HEAD + 1, COPIES, ROWS };
+enum Cost { MAIL, NORM, WEIGHTS, PRODUCTS, SENDING, ROOM, COLUMNS };
+using Watch = Stopwatch<ROWS, COLUMNS>;
 
 // What a phase needs of the model: a block's rows of a matrix, their biases, and gain and shift of a layer norm before it.
 struct Weights
@@ -105,6 +120,7 @@ struct Ring
     Address slots_at, barriers_at;
     int slot;  // the next one
     unsigned unit;
+    Watch watch;
 
     __device__ __forceinline__ uint4* at(int ahead) const
     {
@@ -126,24 +142,26 @@ struct Ring
     // By the whole copying warp, before anybody waits.
     __device__ __forceinline__ void set_up(int lane) const
     {
-        for (int i = lane; i < UNITS; i += WARP_SIZE) byte_barrier_init(arrived + i), byte_barrier_init(left + i, STEP_WARPS);
+        for (int i = lane; i < UNITS; i += WARP_SIZE) byte_barrier_init(arrived + i), byte_barrier_init(left + i, STEP_WARPS * ARRIVING);
     }
 #endif
 
-    __device__ __forceinline__ void await(unsigned number) const
+    __device__ __forceinline__ void await(unsigned number)
     {
 #ifndef RUNG_EMULATOR
+        const int before = watch.running();
+        watch.start(WEIGHTS);
         wait_at(barriers_at + number % UNITS * 8, number / UNITS % 2);
+        watch.go_on(before);
 #endif
     }
 
-    // By every warp: it needs the next unit, of so many slots, no more. All lanes have read when one of them says so, which
-    // racecheck does not follow: where slots are filled again it reports what was read before and copied after.
+    // By every warp: it needs the next unit, of so many slots, no more.
     __device__ __forceinline__ void release(int count)
     {
 #ifndef RUNG_EMULATOR
         __syncwarp();
-        if (lane_id() == 0) arrive_at(barriers_at + (UNITS + unit % UNITS) * 8);
+        if (lane_id() < ARRIVING) arrive_at(barriers_at + (UNITS + unit % UNITS) * 8);
 #endif
         go_on(count), unit++;
     }
@@ -213,7 +231,9 @@ struct Copier
     __device__ __forceinline__ void one(const Real* from, int numbers)
     {
         while (free == 0) {
+            ring.watch.start(ROOM);
             byte_barrier_wait(ring.left + released % UNITS, released / UNITS % 2);
+            ring.watch.start(SENDING);
             free += sizes[released++ % UNITS];
         }
         if (numbers > 0) bulk_copy(ring.at(0), from, numbers * sizeof(Real), ring.arrived + (ring.unit - 1) % UNITS);

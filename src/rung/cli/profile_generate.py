@@ -1,0 +1,188 @@
+"""`rung profile generate`: where a token's time goes, by kernel, against memory, and inside the decode rung."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from rung.cli import console
+from rung.errors import RungError
+
+if TYPE_CHECKING:
+    from rung.gpt2.config import Config
+    from rung.gpt2.gpu.engine import Engine
+    from rung.lab.inside import Inside
+    from rung.lab.trace import Breakdown
+
+SHOWN = 15
+
+
+class Writer(NamedTuple):
+    """Writes so many tokens, and counts them."""
+
+    write: Callable[[int], int]
+    engine: Engine | None  # of the plan best
+
+
+class Floor(NamedTuple):
+    """The least time of a token: its weights, read once as fast as memory was seen to copy."""
+
+    bytes: float
+    bandwidth: float
+
+    @property
+    def seconds(self) -> float:
+        return self.bytes / self.bandwidth
+
+
+def run(
+    model: str,
+    device: str | None,
+    plan: str | None,
+    dtype: str | None,
+    tokens: int,
+    path: Path | None,
+    json: bool,
+) -> None:
+    """Write `tokens` tokens under the profiler and tell what their time was spent on."""
+    import torch
+
+    from rung.lab import trace
+
+    where = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    if where == "cuda" and not torch.cuda.is_available():
+        raise RungError("there is no CUDA device here; --device cpu profiles the CPU's operators.")
+    writer = _writer(model, where, plan, dtype)
+    writer.write(tokens)  # compiled, recorded and warm
+    found = trace.record(lambda: writer.write(tokens), path)
+    floor = _floor(writer.engine) if where == "cuda" and writer.engine is not None else None
+    inside = _inside(writer.engine) if floor is not None and writer.engine is not None else None
+    if json:
+        console.print_json(_as_json(model, found, floor, inside))
+        return
+    _print(found, floor)
+    if inside is not None:
+        print_inside(inside)
+    if path is not None:
+        print(f"Trace: {path} (open it in ui.perfetto.dev or chrome://tracing).")
+
+
+def _as_json(model: str, found: Breakdown, floor: Floor | None, inside: Inside | None) -> dict[str, Any]:
+    from rung.lab import machine
+
+    return {
+        "model": model,
+        **{n: getattr(found, n) for n in ("device", "tokens", "seconds", "gap")},
+        "shares": [vars(s) for s in found.shares],
+        "floor": None if floor is None else {**floor._asdict(), "seconds": floor.seconds},
+        "inside": None if inside is None else inside.as_json(),
+        "machine": machine.facts(),
+    }
+
+
+def _print(found: Breakdown, floor: Floor | None) -> None:
+    what = "kernel" if found.device == "cuda" else "operator"
+    overlap = any(s.running > 1.02 * s.seconds for s in found.shares)
+    rows = [
+        (
+            s.name[:70],
+            f"{s.calls:.1f}",
+            f"{s.running * 1e6:.1f}" if overlap else "",
+            f"{s.seconds * 1e6:.1f}",
+            f"{s.seconds / found.seconds:.1%}",
+        )
+        for s in found.shares[:SHOWN]
+    ]
+    rest = sum(s.seconds for s in found.shares[SHOWN:])
+    if rest:
+        rows.append(
+            (f"{len(found.shares) - SHOWN} others", "", "", f"{rest * 1e6:.1f}", f"{rest / found.seconds:.1%}")
+        )
+    rows.append(("(gaps)", "", "", f"{found.gap * 1e6:.1f}", f"{found.gap / found.seconds:.1%}"))
+    columns = (what, "calls", "runs, us", "us a token", "share")
+    console.table(columns, rows, right=columns[1:])
+    print(
+        f"\n{found.seconds * 1e6:.1f} us a token on the {found.device} under the profiler, "
+        f"{found.gap / found.seconds:.0%} of it in gaps, over {found.tokens} tokens and their prompt."
+    )
+    if overlap:
+        print("Some begin while the one before still runs: a token's time is put down to what then goes on alone.")
+    if floor is not None:
+        print(
+            f"Memory gives a step's {floor.bytes / 1e6:,.0f} MB of weights in {floor.seconds * 1e6:.0f} us "
+            f"({floor.bandwidth / 1e12:.2f} TB/s here): {floor.seconds / found.seconds:.0%} of a token's time."
+        )
+
+
+def print_inside(inside: Inside) -> None:
+    """The table of a kernel that timed itself, a line for each row and thread."""
+    columns = (*(f"{c}, us" for c in inside.columns), "all, us", "share")
+    rows = []
+    for group in inside.groups():
+        all_of_it = [sum(spent) for _, spent in group]
+        for (name, spent), whole in zip(group, all_of_it, strict=True):
+            rows.append((name, *map(_us, spent), _us(whole), f"{whole / inside.timed_seconds:.1%}"))
+        if len(group) > 1:
+            sums = [sum(part) for part in zip(*(spent for _, spent in group), strict=True)]
+            rows.append(
+                ("together", *map(_us, sums), _us(sum(sums)), f"{sum(sums) / inside.timed_seconds:.1%}")
+            )
+    print(f"\nInside {inside.rung}, the mean of {inside.blocks} blocks:\n")
+    console.table((" ", *columns), rows, right=columns)
+    print(
+        f"\nA build that times itself took {inside.timed_seconds * 1e6:.1f} us a call, "
+        f"the usual one {inside.seconds * 1e6:.1f} us."
+    )
+
+
+def _us(seconds: float) -> str:
+    return f"{seconds * 1e6:.1f}" if seconds > 0 else ""
+
+
+def _floor(engine: Engine) -> Floor:
+    from rung.lab import bench, generation
+
+    return Floor(generation.weight_bytes(engine.config, engine.dtype), bench.measure_ceilings().bytes)
+
+
+def _inside(engine: Engine) -> Inside | None:
+    """Of the session's rung of decode, at the length that the text has now."""
+    from rung.lab import inside
+
+    session = engine.sessions[-1]
+    rung = session.work.rung
+    bound = {o.name for o in rung.operation.operands}
+    tensors = {n: t for n, t in session.tensors.items() if n in bound}
+    return inside.of(rung, tensors, session.values, engine.real, session.work.tuning)
+
+
+def _writer(model: str, where: str, plan: str | None, dtype: str | None) -> Writer:
+    from rung.gpt2 import random_model
+    from rung.gpt2.gpu.plan import GpuPlan
+    from rung.gpt2.load import load
+
+    if (config := random_model.asked(model)) is not None:
+        return _random_writer(model, config, where, plan, dtype)
+    loaded = load(model, device=where, dtype=dtype or "auto", plan=plan)
+    prompt = [list(loaded.tokenizer.encode("Once upon a time"))]
+    options: Any = {"temperature": 0.0, "stop_tokens": []}
+
+    def write(tokens: int) -> int:
+        return sum(len(c.tokens) for c in loaded.generate(prompt, **options, max_new_tokens=tokens))
+
+    return Writer(write, loaded.plan.engine if isinstance(loaded.plan, GpuPlan) else None)
+
+
+def _random_writer(model: str, config: Config, where: str, plan: str | None, dtype: str | None) -> Writer:
+    """The same for random weights: they have no tokenizer, and only the plan `best` takes them from memory."""
+    from rung.cli.climb import PROMPT_TOKENS
+    from rung.gpt2.gpu.engine import Engine
+    from rung.gpt2.plan import ALIASES
+    from rung.gpt2.random_model import weights_of
+
+    if where != "cuda" or plan not in (None, "best"):
+        raise RungError(f"{model} is written by the plan best on a GPU; use --device cuda, or name a real --model.")
+    dtype = dtype or "bfloat16"
+    engine = Engine(config, weights_of(config, "cuda"), ALIASES.get(dtype, dtype))
+    return Writer(lambda tokens: sum(len(step) for step in engine.write([PROMPT_TOKENS], [tokens])), engine)
