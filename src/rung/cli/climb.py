@@ -30,12 +30,14 @@ def climb(
     tokens: Annotated[int, typer.Option("--tokens", "-n", min=1, help="Tokens to write at each step.")] = 512,
     dtype: Annotated[list[str] | None, typer.Option(help="float32, bfloat16, int8 ... (repeatable).")] = None,
     plan: Annotated[list[str] | None, typer.Option(help="Only these plans (repeatable; none: skip them).")] = None,
-    rung: Annotated[list[str] | None, typer.Option(help="Only these rungs of decode (repeatable).")] = None,
-    study: Annotated[str | None, typer.Option(help="attention: no cache, float32, attention rung by rung.")] = None,
+    rung: Annotated[
+        list[str] | None, typer.Option(help="Only these rungs of decode, or of the study's ladder (repeatable).")
+    ] = None,
+    study: Annotated[str | None, typer.Option(help="attention: no cache, float32, its rungs one by one.")] = None,
     seconds: Annotated[float, typer.Option(min=0.5, help="Time for each step; a slow one writes less.")] = 12.0,
     device: Annotated[str, typer.Option(help="cuda, or emulator to try the verb without a GPU.")] = "cuda",
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Also write JSON here.")] = None,
-    svg: Annotated[Path | None, typer.Option(help="Also draw the climb into this file.")] = None,
+    svg: Annotated[Path | None, typer.Option(help="Also draw the climb or the study into this file.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """The whole model, from the plainest kernels to the fastest decode: numbers first, then speed.
@@ -56,11 +58,18 @@ def climb(
     if study is not None:
         if study != "attention":
             raise RungError(f"there is no study {study!r} of the climb; there is attention.")
-        from rung.lab import attention_study
+        from rung.lab import attention_study, results
 
-        rows = attention_study.run(config, weights, ids, tokens, device=device, progress=_tell)  # type: ignore[arg-type]
-        _store(rows, output)
-        console.print_json(rows) if json else _print_study(rows)
+        ways = attention_study.ways("cuda" if device == "cuda" else "emulator", rung)
+        found: dict[str, Any] = {"study": study, "model": model.removeprefix("random:"), "rows": []}
+        for row in attention_study.run(config, weights, ids, tokens, ways, seconds=seconds):
+            found["rows"].append(row)
+            found |= _machine()
+            if output is not None:  # after each, so that an interrupted study keeps what it measured
+                results.write_whole(output, jsonlib.dumps(found, indent=1))
+            _tell(f"{row['name']}: {attention_study.told(row)}")
+        console.print_json(found) if json else _print_study(found["rows"])
+        _draw_study(found, svg)
         return
     bandwidth = _bandwidth(device)
     climber = generation.Climber(
@@ -162,18 +171,31 @@ def _print(result: Climb) -> None:
 
 
 def _print_study(rows: Sequence[dict[str, Any]]) -> None:
-    first = rows[0]["seconds"]
-    console.table(
-        ("attention", "seconds", "against naive torch", "same tokens", ""),
-        [
+    from rung.lab.attention_study import told
+
+    columns = ("attention", "time", "against naive torch at the same length", "same tokens", "")
+    shown = []
+    for row in rows:
+        known = row["seconds"] is not None
+        shown.append(
             (
                 row["name"],
-                f"{row['seconds']:.2f}" if row["seconds"] else "",
-                f"{first / row['seconds']:.2f}x" if first and row["seconds"] else "",
+                told(row) if known else "",
+                f"{row['against_naive']:.2f}x" if known else "",
                 row.get("same", ""),
                 "" if row["verdict"] == "ok" else row["verdict"],
             )
-            for row in rows
-        ],
-        right=("seconds", "against naive torch", "same tokens"),
-    )
+        )
+    console.table(columns, shown, right=columns[1:4])
+
+
+def _draw_study(found: dict[str, Any], svg: Path | None) -> None:
+    from rung.lab.attention_study import chart
+    from rung.lab.sweep_chart import write_svg
+
+    if svg is None:
+        return
+    if any(row["seconds"] is not None for row in found["rows"]):
+        write_svg(chart(found["model"], found["rows"]), svg)
+    else:
+        console.note(f"{svg} was not drawn: there are no times.")
