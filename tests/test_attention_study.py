@@ -1,0 +1,312 @@
+"""`rung climb --study attention`: slow ways are cut off honestly, wrong ones get no time, and nothing measured is lost."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ET
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from rung.cli import main
+from rung.cuda import emulator
+from rung.errors import RungError
+from rung.gpt2.config import Config
+from rung.gpt2.load import INNER, load
+from rung.gpt2.weights import Linear, Weights, read_weights
+from rung.lab import attention_study as study
+from rung.lab import results
+from rung.lab.attention_study import NaivePlan, Row, Way
+
+PROMPT = "Once upon a time there was a"
+Inner = tuple[Config, Weights, list[int]]
+Cost = Callable[[int], float]  # which token of those that a way writes in both passes -> seconds
+emulated = pytest.mark.skipif(emulator.available() is not None, reason="the emulator needs g++")
+
+
+@pytest.fixture(scope="module")
+def inner() -> Inner:
+    model = load("inner", dtype="float32")
+    weights = read_weights(INNER, model.config, lambda w: Linear(w.float().contiguous()), lambda v: v.float())
+    return model.config, weights, list(model.tokenizer.encode(PROMPT))
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """Time that passes only where a way says so."""
+    found = SimpleNamespace(now=0.0)
+    monkeypatch.setattr(study, "time", SimpleNamespace(perf_counter=lambda: found.now))
+    return found
+
+
+class Paced(NaivePlan):
+    """Naive attention at a pace of its own; `wrong` says at which tokens it forgets what was before."""
+
+    def __init__(self, clock: SimpleNamespace, cost: Cost, wrong: Callable[[int], bool]) -> None:
+        super().__init__(torch.device("cpu"), torch.float32, torch.float32)
+        self.clock, self.cost, self.wrong, self.count = clock, cost, wrong, 0
+
+    def embedding(self, *given: Any) -> torch.Tensor:
+        self.count += 1
+        self.clock.now += self.cost(self.count)
+        return super().embedding(*given)
+
+    def attention(self, *given: Any) -> torch.Tensor:
+        y = super().attention(*given)
+        return -y if self.wrong(self.count) else y
+
+
+def paced(
+    clock: SimpleNamespace, name: str, cost: float | Cost, wrong: Callable[[int], bool] = lambda count: False
+) -> Way:
+    return Way(name, lambda: Paced(clock, cost if callable(cost) else lambda count: cost, wrong))
+
+
+def measured(inner: Inner, chosen: Sequence[Way], tokens: int = 12, seconds: float = 12.0) -> list[Row]:
+    return list(study.run(*inner, tokens, chosen, seconds=seconds))
+
+
+def test_a_slow_way_is_cut_off_and_says_how_far_it_came(inner: Inner, clock: SimpleNamespace) -> None:
+    naive, slow = measured(inner, [paced(clock, "naive torch", 0.5), paced(clock, "slow", lambda n: 5.0)])
+    assert (naive["written"], naive["seconds"], study.told(naive)) == (12, 6.0, "6.00 s")
+    # The first token is on no clock; two more take 10 s, and the third of them passes 12.
+    assert (slow["written"], slow["same"], slow["verdict"]) == (4, 4, "ok")
+    assert study.told(slow) == "4 of 12 tokens in 20.00 s"
+    assert slow["against_naive"] == pytest.approx(4 * 0.5 / 20.0)  # and not of naive torch's 6 s
+    start = len(inner[2])
+    assert slow["curve"] == [(start, 0.0), *((start + n, 5.0 * n) for n in (1, 2, 3, 4))]
+
+
+def test_what_compiles_at_the_first_token_is_not_cut_off_for_it(inner: Inner, clock: SimpleNamespace) -> None:
+    compiles = paced(clock, "compiles", lambda count: 100.0 if count == 1 else 0.25)
+    _, row = measured(inner, [paced(clock, "naive torch", 0.5), compiles])
+    assert (row["written"], row["seconds"], row["against_naive"]) == (12, 3.0, 2.0)
+
+
+def test_nobody_writes_further_than_the_text_that_it_is_held_against(inner: Inner, clock: SimpleNamespace) -> None:
+    naive, fast = measured(inner, [paced(clock, "naive torch", 5.0), paced(clock, "fast", 1.0)])
+    assert (naive["written"], fast["written"]) == (4, 4)
+    assert study.told(fast) == "4 of 12 tokens in 4.00 s" and fast["against_naive"] == 5.0
+
+
+def test_the_time_is_told_at_marks_of_the_text_within_what_was_written(
+    inner: Inner, clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = len(inner[2])
+    monkeypatch.setattr(study, "MARKS", (start, start + 1, start + 4, start + 5))
+    _, slow = measured(inner, [paced(clock, "naive torch", 0.5), paced(clock, "slow", 5.0)])
+    assert slow["at"] == {str(start + 1): 5.0, str(start + 4): 20.0}
+
+
+def test_a_long_curve_is_thinned_but_keeps_both_ends() -> None:
+    found = study._curve(8, [0.5 * n for n in range(1, 514)])  # 513 = 64 * 8 + 1
+    assert found[:3] == [(8, 0.0), (16, 4.0), (24, 8.0)] and found[-2:] == [(520, 256.0), (521, 256.5)]
+    assert len(found) == 66
+
+
+def test_a_wrong_way_gets_no_time(inner: Inner, clock: SimpleNamespace) -> None:
+    made: list[Paced] = []
+
+    def make() -> Paced:
+        made.append(Paced(clock, lambda count: 1.0, lambda count: count >= 5))
+        return made[0]
+
+    _, wrong, right = measured(
+        inner, [paced(clock, "naive torch", 0.5), Way("wrong", make), paced(clock, "right", 0.25)]
+    )
+    assert 4 <= wrong["same"] < 12  # one wrong step may still give the right token
+    assert study.told(wrong) == f"its text leaves naive torch's at token {wrong['same'] + 1}"
+    assert wrong["seconds"] is None and not {"curve", "at", "against_naive"} & wrong.keys()
+    assert made[0].count == 12  # it did not write again
+    assert right["seconds"] == 3.0
+
+
+def test_a_way_whose_second_text_is_wrong_gets_no_time(inner: Inner, clock: SimpleNamespace) -> None:
+    again = paced(clock, "again", 1.0, wrong=lambda count: count > 12)
+    _, row = measured(inner, [paced(clock, "naive torch", 0.5), again])
+    assert row["seconds"] is None and "curve" not in row and row["verdict"].startswith("its text leaves")
+
+
+def test_a_text_may_differ_behind_the_gate(
+    inner: Inner, clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late = paced(clock, "late", 0.5, wrong=lambda count: (count - 1) % 12 >= 6)
+    ways = [paced(clock, "naive torch", 0.5), late]
+    assert measured(inner, ways)[1]["seconds"] is None
+    monkeypatch.setattr(study, "IDENTICAL", 6)
+    row = measured(inner, ways)[1]
+    assert row["verdict"] == "ok" and row["seconds"] == 6.0 and 6 <= row["same"] < 12
+
+
+def test_a_way_that_fails_is_a_row_and_the_next_goes_on(inner: Inner, clock: SimpleNamespace) -> None:
+    def refuse() -> Paced:
+        raise RungError("no room.\nA second line.")
+
+    naive, right = paced(clock, "naive torch", 0.5), paced(clock, "right", 0.5)
+    rows = measured(inner, [naive, Way("refused", refuse), right])
+    assert [(row["verdict"], row["seconds"]) for row in rows] == [("ok", 6.0), ("no room.", None), ("ok", 6.0)]
+    # Nothing can be held against a text that is not there.
+    assert [row["verdict"] for row in measured(inner, [Way("naive torch", refuse), right])] == ["no room."]
+
+
+def test_a_text_longer_than_the_context_is_refused(inner: Inner) -> None:
+    with pytest.raises(RungError, match="more than the context of 512"):
+        measured(inner, [], tokens=512)
+
+
+def test_ways_know_which_rungs_are_flash_attention() -> None:
+    ways = study.ways("emulator")
+    assert [way.kind for way in ways[:3]] == ["torch", "torch", "python"]  # the host's own loop is no kernel
+    numbers = {int(way.name[:2]) for way in ways if way.flash}
+    assert numbers == {*range(13, 27), 29}
+    assert [way.name for way in study.ways("emulator", ["3", "flash"])[2:]] == ["03_launch", "13_flash"]
+
+
+# ---- the picture ----------------------------------------------------------------------------------------------------
+
+
+def row(name: str, seconds: float | None, *, kind: str = "cuda", flash: bool = False, written: int = 20) -> Row:
+    """Of 20 tokens behind a prompt of 8; naive torch takes 2 s."""
+    common = {"name": name, "what": "", "kind": kind, "flash": flash, "tokens": 20, "verdict": "ok", "seconds": seconds}
+    if seconds is None:
+        return {**common, "written": 0, "verdict": "its text leaves naive torch's at token 3", "same": 2}
+    curve = [(8 + n, seconds * n / written) for n in range(written + 1)]
+    return {
+        **common, "written": written, "same": written, "curve": curve, "at": {},
+        "against_naive": written * 0.1 / seconds,
+    }  # fmt: skip
+
+
+ROWS = [
+    row("naive torch", 2.0, kind="torch"),
+    row("torch SDPA", 1.5, kind="torch"),
+    row("01_host", 5.0, kind="python"),
+    row("02_first", 12.0, written=4),
+    row("03_wrong", None),
+    row("04_plain", 3.0),
+    row("05_best_plain", 1.9),
+    row("06_flash", 4.0, flash=True),
+    row("07_flash", 1.7, flash=True),
+    row("08_flash", 1.2, flash=True),
+]
+TELLING = ["naive torch", "torch SDPA", "02_first", "05_best_plain", "06_flash", "08_flash"]
+
+
+def test_the_curves_are_chosen_by_what_was_measured() -> None:
+    assert [r["name"] for r in study.telling(ROWS)] == TELLING
+    without = [r for r in ROWS if r["name"] not in ("02_first", "06_flash")]
+    # 04 is now the first kernel, 07 the slowest flash attention.
+    assert [r["name"] for r in study.telling(without)][2:] == ["04_plain", "05_best_plain", "07_flash", "08_flash"]
+    assert [r["name"] for r in study.telling(ROWS[:4])] == ["naive torch", "torch SDPA", "02_first"]
+
+
+def drawn(svg: str) -> tuple[dict[str, list[tuple[float, float]]], list[str], int]:
+    """Curves by their names, all texts, and how many bars there are."""
+    tree = ET.fromstring(svg)
+    space = "{http://www.w3.org/2000/svg}"
+    curves = {
+        str(path.findtext(f"{space}title")): [
+            (float(x), float(y)) for x, y in (point.split() for point in path.attrib["d"][1:].split(" L"))
+        ]
+        for path in tree.iter(f"{space}path")
+    }
+    return curves, [str(text.text) for text in tree.iter(f"{space}text")], len(list(tree.iter(f"{space}rect")))
+
+
+def test_the_picture_has_the_curves_and_a_bar_for_each_whole_text() -> None:
+    curves, texts, bars = drawn(study.chart("gpt2", ROWS))
+    cut = "02 first: 4 of 20 tokens in 12.00 s"
+    assert list(curves) == ["naive torch", "torch SDPA", cut, "05 best plain", "06 flash", "08 flash"]
+    assert {*curves} <= {*texts} and "seconds" in texts and "tokens of text" in texts
+    naive, slow = curves["naive torch"], curves["06 flash"]
+    assert len(naive) == 21 and slow[-1][0] == naive[-1][0] and slow[-1][1] < naive[-1][1]  # y grows downwards
+    # What was cut off leaves the picture above the slowest whole text, before its third token.
+    assert len(curves[cut]) == 3 and curves[cut][-1][1] < slow[-1][1]
+    assert bars == 8 and "4 of 20 tokens in 12.00 s" in texts and texts.count("no time") == 1
+    assert "0.03×" in texts  # 0.4 s of naive torch's for those 4 tokens
+
+
+def test_the_picture_without_a_whole_text_has_curves_only() -> None:
+    rows = [row("naive torch", 12.0, kind="torch", written=4), row("02_first", 3.0, written=4), row("03_wrong", None)]
+    curves, _, bars = drawn(study.chart("gpt2", rows))
+    assert [len(points) for points in curves.values()] == [5, 5] and bars == 0
+
+
+# ---- the verb -------------------------------------------------------------------------------------------------------
+
+
+def climb(*words: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main(["climb", "--device", "emulator", "--model", "inner", "--study", "attention", *words])
+    return int(ended.value.code or 0)
+
+
+@emulated
+def test_rungs_write_what_torch_writes_and_everything_is_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output, svg = tmp_path / "study.json", tmp_path / "study.svg"
+    words = ("-n", "5", "--rung", "1", "--rung", "3", "--rung", "27")
+    assert climb(*words, "--prompt", PROMPT, "-o", str(output), "--svg", str(svg), "--json") == 0
+    heard = capsys.readouterr()
+    kept = json.loads(output.read_text())
+    assert json.loads(heard.out) == kept
+    assert (kept["study"], kept["model"]) == ("attention", "inner") and {"machine", "state"} <= kept.keys()
+    rows = kept["rows"]
+    assert [r["name"] for r in rows] == ["naive torch", "torch SDPA", "01_sequential", "03_launch", "27_tensor_cores"]
+    assert [r.get("same") for r in rows] == [5, 5, 5, 5, None] and "has no f32 version" in rows[-1]["verdict"]
+    assert all(r["seconds"] > 0 and len(r["curve"]) == 6 for r in rows[:4])
+    assert "var(--" not in svg.read_text() and set(drawn(svg.read_text())[0]) == {
+        "naive torch", "torch SDPA", "03 launch",
+    }  # fmt: skip
+    assert results.load(tmp_path) == []  # a document of another kind in a folder of results
+
+
+def test_the_file_is_written_after_each_row_and_outlives_an_interruption(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "study.json"
+
+    def interrupted(*given: Any, **options: Any) -> Iterator[Row]:
+        for count, each in enumerate(ROWS[:3], start=1):
+            yield each
+            assert [r["name"] for r in json.loads(output.read_text())["rows"]] == [r["name"] for r in ROWS[:count]]
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(study, "run", interrupted)
+    assert climb("-o", str(output)) == 130
+    kept = json.loads(output.read_text())
+    assert len(kept["rows"]) == 3 and kept["machine"]["torch"] == torch.__version__
+    assert "01_host: 5.00 s" in capsys.readouterr().err
+
+
+def test_the_table_gives_no_speed_to_what_was_cut_off(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    options: dict[str, Any] = {}
+
+    def run(*given: Any, **more: Any) -> Iterator[Row]:
+        options.update(more)
+        yield from ROWS
+
+    monkeypatch.setattr(study, "run", run)
+    assert climb("--seconds", "3") == 0 and options == {"seconds": 3.0}
+    head, *lines = capsys.readouterr().out.splitlines()
+    assert "against naive torch at the same length" in head
+    by_name = {r["name"]: line.removeprefix(r["name"]).split() for r, line in zip(ROWS, lines, strict=True)}
+    assert by_name["06_flash"] == ["4.00", "s", "0.50x", "20"]
+    assert by_name["02_first"] == ["4", "of", "20", "tokens", "in", "12.00", "s", "0.03x", "4"]
+    assert by_name["03_wrong"] == ["2", "its", "text", "leaves", "naive", "torch's", "at", "token", "3"]
+
+
+def test_without_a_time_nothing_is_drawn_and_that_is_said(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(study, "run", lambda *given, **options: iter([row("naive torch", None, kind="torch")]))
+    svg = tmp_path / "study.svg"
+    assert climb("--svg", str(svg)) == 0 and not svg.exists()
+    assert "study.svg was not drawn" in capsys.readouterr().err
