@@ -17,10 +17,12 @@ from rung.cuda import emulator
 from rung.errors import RungError
 from rung.gpt2.config import Config
 from rung.gpt2.load import INNER, load
+from rung.gpt2.model import Transformer
 from rung.gpt2.weights import Linear, Weights, read_weights
 from rung.lab import attention_study as study
 from rung.lab import results
 from rung.lab.attention_study import NaivePlan, Row, Way
+from rung.lab.generation import converted
 
 PROMPT = "Once upon a time there was a"
 Inner = tuple[Config, Weights, list[int]]
@@ -310,3 +312,17 @@ def test_without_a_time_nothing_is_drawn_and_that_is_said(
     svg = tmp_path / "study.svg"
     assert climb("--svg", str(svg)) == 0 and not svg.exists()
     assert "study.svg was not drawn" in capsys.readouterr().err
+
+
+@emulated
+def test_a_rung_reads_the_packed_product_where_it_lies(inner: Inner) -> None:
+    config, weights, prompt = inner
+    plan = study.RungPlan("emulator", "float32", "study", {"attention": "23_strided"})
+    model = Transformer(config, converted(weights, plan), plan)
+    with torch.inference_mode():
+        x = model.hidden(torch.tensor([prompt]))
+        truth = NaivePlan(torch.device("cpu"), torch.float32, torch.float32)
+        wanted = Transformer(config, converted(weights, truth), truth).hidden(torch.tensor([prompt]))
+    torch.testing.assert_close(x, wanted)
+    kept = {operation for operation, _, _ in plan._outputs}
+    assert {"qkv", "attention"} <= kept and not any(name.startswith("attention ") for name in kept)  # no copies

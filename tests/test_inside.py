@@ -20,7 +20,7 @@ from rung.lab import inside, sanitize
 HEADER = """/*---
 idea = "counts"
 [buffers.spent]
-shape = ["sms", "3", "2"]
+shape = ["1", "3", "2"]
 dtype = "i32"
 zero = "once"
 [inside]
@@ -115,12 +115,13 @@ def test_the_step_in_one_kernel_compiles_for_the_tools(purpose: str) -> None:
 def test_a_kernel_counts_its_own_time(tmp_path: Path) -> None:
     rung = counting(tmp_path)
     values = rung.operation.complete({"N": 1 << 20})
-    x = torch.randn(1 << 20, device="cuda")
+    x = torch.randn(1 << 20, device="cuda")  # by one warp: 5 ms
     tensors = {"x": x, "out": torch.empty_like(x)}
     found = inside.of(rung, tensors, values, dtype("f32"))
     assert found is not None and torch.equal(tensors["out"], x)
     (one, _), (copies,) = found.groups()
-    assert one[1][1] > 0.5 * found.timed_seconds and copies[1][1] > 0.5 * found.timed_seconds
+    assert found.blocks == 1 and found.timed_seconds < 1.2 * found.seconds
+    assert one[1][1] > 0.9 * found.timed_seconds and copies[1][1] > 0.9 * found.timed_seconds
     assert inside.of(catalogue.find("copy/1"), tensors, values, dtype("f32")) is None
 
 

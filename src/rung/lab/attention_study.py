@@ -24,7 +24,7 @@ from rung.gpt2.config import Config
 from rung.gpt2.ladder_plan import LadderPlan
 from rung.gpt2.model import Transformer
 from rung.gpt2.torch_plan import TorchPlan
-from rung.gpt2.weights import Weights
+from rung.gpt2.weights import Linear, Norm, Weights
 from rung.kernel import Device, Rung
 from rung.lab import charts
 from rung.lab.charts import Bar, Mark, Panel, Series
@@ -47,6 +47,18 @@ class NaivePlan(TorchPlan):
         later = torch.ones(T, T, dtype=torch.bool, device=qkv.device).triu(1)
         y = F.softmax(scores.masked_fill(later, -torch.inf), -1) @ v
         return y.transpose(1, 2).reshape(B, T, width // 3)
+
+
+class RungPlan(LadderPlan):
+    """Attention by a rung. The packed product goes where the rung read it before, else it would be copied there."""
+
+    def layernorm_matmul(self, x: torch.Tensor, norm: Norm, eps: float, linear: Linear) -> torch.Tensor:
+        assert linear.bias is not None
+        B, T, C = x.shape
+        qkv = self._output("qkv", (B, T, 3 * C))
+        normed = self.layernorm(x, norm, eps).view(B * T, C)
+        torch.addmm(linear.bias, normed, linear.weight.T, out=qkv.view(B * T, 3 * C))
+        return qkv
 
 
 @dataclass(frozen=True)
@@ -78,7 +90,7 @@ def _of_rung(rung: Rung, device: Device) -> Way:
     # Of the kernels only flash attention has each row's logsumexp at hand, and can give it.
     flash = rung.kind in ("cuda", "triton") and "lse" in rung.binds
     chosen = {"attention": rung.name}
-    return Way(rung.name, lambda: LadderPlan(device, "float32", "study", chosen), rung.idea, rung.kind, flash)
+    return Way(rung.name, lambda: RungPlan(device, "float32", "study", chosen), rung.idea, rung.kind, flash)
 
 
 def run(
