@@ -40,6 +40,7 @@ GROUPS = {
     "keys": ("KEY_LOADS", "KEY_WARPS", "KEY_SLOTS"),
     "head": ("HEAD_THREADS", "HEAD_ROWS", "HEAD_SLOTS", "HEAD_BLOCKS", "HEAD_AHEAD"),
     "one kernel": ("STEP_WARPS", "KEY_PART", "RING"),
+    "pace": ("PACE",),
     "quiet": ("QUIET_STREAM", "QUIET_HIDDEN", "QUIET_IDLE"),
     "ahead": ("AHEAD", "REST", "BULK", "FLIGHT"),
     "many sequences": ("FC2_SPLIT", "HEAD_N", "HEAD_K", "HEAD_STAGES"),

@@ -116,10 +116,13 @@ class Engine:
             return ("11", "8", "6", "3")
         if values["C"] >= WIDE:
             return ("13", "10", "6", "3")
-        # The streamed rung has much to set. Where nobody has, it does not gain.
-        streamed = catalogue.find("decode/10")
-        tuned = self.device == "cuda" and tunings.best(streamed, values, self.real.name, device=self.device)
-        return ("10", "6", "3") if tuned else ("6", "10", "3")
+        # These have much to set. Where nobody has, they do not gain.
+        tuned = [name for name in ("13", "10") if self._tuned(name, values)]
+        return (*tuned, "6", "10", "3")
+
+    def _tuned(self, name: str, values: Mapping[str, Number]) -> bool:
+        rung = catalogue.find(f"decode/{name}")
+        return self.device == "cuda" and bool(tunings.best(rung, values, self.real.name, device=self.device))
 
     def write(
         self,

@@ -613,7 +613,7 @@ __device__ __forceinline__ void whole_step(const Model& m, Parcel* parcels, int*
     const uint32_t round = uint32_t(load_fresh(clock)) + 1;  // of the first letters; as many are sent in every step
     const bool copying = warp_id() == STEP_WARPS;
     const int first = copying ? int(COPIES) : int(QKV), last = copying ? int(COPIES) : int(ATTENTION);  // rows of the thread
-    const Watch watch(copying ? lane_id() == 0 : threadIdx.x == 0, first, last, SENDING);
+    const Watch watch(copying || threadIdx.x == 0, first, last, SENDING);
     const Ring ring = {rooms.ring, barriers, barriers + UNITS, place(rooms.ring), place(barriers), 0, 0, watch};
     Step step = {m, mail, shares, rooms, ring, load_fresh(m.lengths)};
     if (threadIdx.x == 0) mail = Mail(parcels);
@@ -625,7 +625,7 @@ __device__ __forceinline__ void whole_step(const Model& m, Parcel* parcels, int*
 #ifndef RUNG_EMULATOR
     __shared__ int sizes[UNITS];
     if (copying) {
-        if (lane_id() == 0) step.copy(sizes, spent);
+        if (elected()) step.copy(sizes, spent);
         return;
     }
 #endif

@@ -111,6 +111,21 @@ __device__ __forceinline__ void arrive_at(Address barrier)
 {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
+// As bulk_copy, for addresses that are known already.
+__device__ __forceinline__ void bulk_copy_at(Address to, const void* from, unsigned bytes, Address barrier)
+{
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+                 ::"r"(to), "l"(from), "r"(bytes), "r"(barrier) : "memory");
+}
+
+// Whether this is the lane that was chosen. For code that one lane runs the compiler keeps addresses in the registers that
+// the copy engine reads; after a comparison of lanes it makes a loop over all lanes of each copy.
+__device__ __forceinline__ bool elected()
+{
+    uint32_t chosen;
+    asm volatile("{\n\t.reg .pred p;\n\telect.sync _|p, 0xffffffff;\n\tselp.u32 %0, 1, 0, p;\n\t}" : "=r"(chosen));
+    return chosen != 0;
+}
 #endif
 
 struct Ring
@@ -189,6 +204,7 @@ struct Copier
     int* sizes;  // of units under way
     int free = SLOTS;
     unsigned released = 0;
+    unsigned last = 0;
 
     __device__ __forceinline__ void copy(const Weights& w)
     {
@@ -203,8 +219,7 @@ struct Copier
             for (int part = 0; part < w.parts; part++) {
                 const int count = min(UNIT, w.rows - row);
                 begin(count, count * C);
-#pragma unroll 1
-                for (int r = 0; r < count; r++) one(w.row(row + r, part), C);
+                rows(w.row(row, part), count, w.parts * C, C);
             }
     }
 
@@ -212,10 +227,13 @@ struct Copier
     __device__ __forceinline__ void copy_keys(const Real* keys, const Real* values, int count)
     {
         begin(2 * ceil_div(count, NH), 2 * count * HS);
-#pragma unroll 1
-        for (int done = 0; done < count; done += NH) one(keys + done * HS, min(NH, count - done) * HS);
-#pragma unroll 1
-        for (int done = 0; done < count; done += NH) one(values + done * HS, min(NH, count - done) * HS);
+        copy_heads(keys, count), copy_heads(values, count);
+    }
+
+    __device__ __forceinline__ void copy_heads(const Real* from, int count)
+    {
+        rows(from, count / NH, C, C);
+        if (count % NH > 0) one(from + count / NH * C, count % NH * HS);
     }
 
     // No more than FLIGHT units are under way: what waits in the memory's queues delays everybody's loads.
@@ -227,8 +245,7 @@ struct Copier
         ring.unit++;
     }
 
-    // The next vector or row of the unit that has begun.
-    __device__ __forceinline__ void one(const Real* from, int numbers)
+    __device__ __forceinline__ void make_room()
     {
         while (free == 0) {
             ring.watch.start(ROOM);
@@ -236,8 +253,39 @@ struct Copier
             ring.watch.start(SENDING);
             free += sizes[released++ % UNITS];
         }
+    }
+
+    // A slot of the unit that has begun, perhaps an empty one.
+    __device__ __forceinline__ void one(const Real* from, int numbers)
+    {
+        make_room();
         if (numbers > 0) bulk_copy(ring.at(0), from, numbers * sizeof(Real), ring.arrived + (ring.unit - 1) % UNITS);
         ring.go_on(1), free--;
+    }
+
+    // No more than PACE bytes a cycle: what is asked for faster waits in the memory's queues, and so does everybody's mail.
+    __device__ __forceinline__ void keep_pace()
+    {
+        if (PACE == 0) return;
+        constexpr unsigned CYCLES = C * 2 / (PACE > 0 ? PACE : 1);
+        while (unsigned(clock()) - last < CYCLES) continue;
+        last = clock();
+    }
+
+    // Whole vectors into as many slots, `apart` numbers from one another.
+    __device__ __forceinline__ void rows(const Real* from, int count, int apart, int numbers)
+    {
+        const unsigned bytes = numbers * sizeof(Real);
+        const uint32_t barrier = ring.barriers_at + (ring.unit - 1) % UNITS * 8;
+#pragma unroll 1
+        while (count > 0) {
+            make_room();
+            const int some = min(min(count, free), SLOTS - ring.slot);  // without a gap
+            uint32_t to = ring.slots_at + ring.slot * (PIECES * 16);
+#pragma unroll 4
+            for (int r = 0; r < some; r++, to += PIECES * 16, from += apart) keep_pace(), bulk_copy_at(to, from, bytes, barrier);
+            ring.go_on(some), free -= some, count -= some;
+        }
     }
 };
 #endif
