@@ -230,6 +230,30 @@ def test_a_tuning_that_a_neighbouring_shape_does_not_allow_is_not_used(tmp_path:
     assert tunings.best(one, ragged, "f32", "G", device="emulator") is None
 
 
+def test_of_a_class_the_nearest_shape_counts_and_of_a_shape_the_newest() -> None:
+    one = catalogue.find("bias/02_vector")
+
+    def tuned(block: int, **dims: int) -> None:
+        row = {
+            "operation": "bias", "rung": one.full_name, "digest": one.digest, "dtype": "f32", "shape": "",
+            "values": one.operation.complete(dims), "tuning": {"BLOCK": block, "ROWS": 2}, "cold_us": 3.0,
+            "machine": {"gpu": "G"},
+        }  # fmt: skip
+        tunings.record(one, row, None)
+
+    def best(**dims: int) -> dict[str, int] | None:
+        return tunings.best(one, one.operation.complete(dims), "f32", "G", device="emulator")
+
+    tuned(64, B=4, T=64, OC=2560)
+    tuned(128, B=4, T=64, OC=3072)  # of the same class, and no word on the other
+    assert best(B=4, T=64, OC=2560) == {"BLOCK": 64, "ROWS": 2}
+    assert best(B=4, T=40, OC=2560) == {"BLOCK": 64, "ROWS": 2}  # two dims of three
+    assert best(B=4, T=64, OC=2816) == {"BLOCK": 128, "ROWS": 2}  # as near to both
+    tuned(256, B=4, T=64, OC=2560)
+    assert best(B=4, T=64, OC=2560) == {"BLOCK": 256, "ROWS": 2}
+    assert len(tunings.listed()) == 2
+
+
 def test_a_win_within_half_a_percent_leaves_the_default(tmp_path: Path) -> None:
     about = subject()
 

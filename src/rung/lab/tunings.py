@@ -1,13 +1,15 @@
 """The best configuration known for a rung on a GPU, by class of shape and dtype, for bench and the model.
 
-Kept as JSON lines that are only added to, beside the results; the last line for the same question counts,
-and a tuning whose rung has changed since is not used. One whose headers alone have changed is: it only says which
-of the rung's own tunables to take, and the list marks it. What the user has not measured is looked up among the
-tunings that come with rung (tunings_measured.jsonl, from the GPUs that it was developed on).
+Kept as JSON lines that are only added to, beside the results. The last line for the same shape counts, and for a
+shape that was not tuned the line of the nearest of its class; a tuning whose rung has changed since is not used. One
+whose headers alone have changed is: it only says which of the rung's own tunables to take, and the list marks it. What
+the user has not measured is looked up among the tunings that come with rung (tunings_measured.jsonl, from the GPUs that
+it was developed on).
 """
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -85,11 +87,14 @@ def best(
             return None
         gpu = torch.cuda.get_device_name()
     question = (gpu, rung.full_name, shape_class(rung, values), dtype)
-    tables = [_by_question(p) for p in ((path,) if path else (default_path(), MEASURED))]
-    rows = [row for table in tables if (row := table.get(question)) and row["digest"] == rung.digest]
-    if not rows:
+    for table in [_by_question(p) for p in ((path,) if path else (default_path(), MEASURED))]:
+        rows = [row for key, row in table.items() if key[:4] == question and row["digest"] == rung.digest]
+        if rows:
+            break
+    else:
         return None
-    row = rows[0]
+    # Of the shapes of the class that were tuned, the one that shares most dims; of equals, the newest.
+    row = max(reversed(rows), key=lambda r: sum(r["values"].get(d) == values[d] for d in rung.operation.dims))
     tuning = {n: int(v) for n, v in row["tuning"].items()}
     from rung.dtypes import dtype as named
 
@@ -118,7 +123,7 @@ def _arch() -> str:
 
 
 def _by_question(path: Path) -> dict[tuple[str, ...], dict[str, Any]]:
-    """(gpu, rung, class, dtype) -> the newest row; read again only when the file has grown."""
+    """(gpu, rung, class, dtype, shape) -> the newest row, in their order; read again only when the file has grown."""
     try:
         status = path.stat()
     except OSError:
@@ -128,6 +133,9 @@ def _by_question(path: Path) -> dict[tuple[str, ...], dict[str, Any]]:
         table: dict[tuple[str, ...], dict[str, Any]] = {}
         for row in results.read(path):
             if row.get("kind") == "tuning":
-                table[(row["machine"].get("gpu", ""), row["rung"], row["class"], row["dtype"])] = row
+                question = (row["machine"].get("gpu", ""), row["rung"], row["class"], row["dtype"])
+                key = (*question, json.dumps(row["values"], sort_keys=True))
+                table.pop(key, None)  # the newest stands last
+                table[key] = row
         _read[path] = (stamp, table)
     return _read[path][1]
