@@ -40,6 +40,7 @@ GROUPS = {
     "keys": ("KEY_LOADS", "KEY_WARPS", "KEY_SLOTS"),
     "head": ("HEAD_THREADS", "HEAD_ROWS", "HEAD_SLOTS", "HEAD_BLOCKS", "HEAD_AHEAD"),
     "one kernel": ("STEP_WARPS", "KEY_PART", "RING"),
+    "parts": ("KEY_PART", "PARTS_AT_ONCE"),
     "pace": ("PACE",),
     "quiet": ("QUIET_STREAM", "QUIET_HIDDEN", "QUIET_IDLE"),
     "ahead": ("AHEAD", "REST", "BULK", "FLIGHT"),

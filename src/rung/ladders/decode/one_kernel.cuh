@@ -319,7 +319,6 @@ struct Attention
 // All heads' outputs, from the parts of their keys.
 __device__ __forceinline__ void receive_attention(const Mail& mail, int parts, const Vector& to, uint32_t round)
 {
-    constexpr int TOGETHER = 2;  // parts that are asked for at once
     constexpr int PAIRS = C / 2, AT_ONCE = ceil_div(PAIRS, THREADS);
     const int thread = again(threadIdx.x);
     const Parcel* from[AT_ONCE];
@@ -330,13 +329,13 @@ __device__ __forceinline__ void receive_attention(const Mail& mail, int parts, c
         from[i] = mail.attention + at / (HS / 2) * mail.key_parts * (HS / 2) + at % (HS / 2), top[i] = -INFINITY;
     }
 #pragma unroll 1
-    for (int part = 0; part < parts; part += TOGETHER) {
-        Parcel got[AT_ONCE * TOGETHER];
-        receive(got, round, [&](int i) { return from[i / TOGETHER] + min(part + i % TOGETHER, parts - 1) * (HS / 2); });
+    for (int part = 0; part < parts; part += PARTS_AT_ONCE) {
+        Parcel got[AT_ONCE * PARTS_AT_ONCE];
+        receive(got, round, [&](int i) { return from[i / PARTS_AT_ONCE] + min(part + i % PARTS_AT_ONCE, parts - 1) * (HS / 2); });
 #pragma unroll
-        for (int i = 0; i < AT_ONCE * TOGETHER; i++) {
-            const int at = i / TOGETHER;
-            const float own = part + i % TOGETHER < parts ? __uint_as_float(got[i].word[2]) : -INFINITY;
+        for (int i = 0; i < AT_ONCE * PARTS_AT_ONCE; i++) {
+            const int at = i / PARTS_AT_ONCE;
+            const float own = part + i % PARTS_AT_ONCE < parts ? __uint_as_float(got[i].word[2]) : -INFINITY;
             const float higher = fmaxf(top[at], own), shrink = exp2f(top[at] - higher), weight = exp2f(own - higher);
             top[at] = higher, sum[at] = sum[at] * shrink + weight;
 #pragma unroll
