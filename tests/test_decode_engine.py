@@ -169,7 +169,7 @@ def of(model: Model, weights: Weights, dtype: str) -> Engine:
     return Engine(model.config, weights, dtype, "emulator")
 
 
-@pytest.mark.parametrize(("tuned", "number"), [((), 6), ((10,), 10), ((13,), 6), ((10, 13), 10), ((6, 9, 12), 6)])
+@pytest.mark.parametrize(("tuned", "number"), [((), 6), ((10,), 10), ((13,), 13), ((10, 13), 13), ((6, 9, 12), 6)])
 def test_a_small_model_is_served_by_what_is_tuned_for_it(
     monkeypatch: pytest.MonkeyPatch, model: Model, weights: Weights, tuned: tuple[int, ...], number: int
 ) -> None:
