@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
+from rung.cli import main
 from rung.gpt2.load import INNER, load
 from rung.gpt2.weights import Linear, read_weights
 from rung.lab.generation import DIVERGENCE, Climber, Row, Step
@@ -34,3 +38,14 @@ def test_the_gate_lets_a_right_rung_by(climber: Climber) -> None:
 
     climber._gate(generation._Decoded(climber, Step("01", "", "float32", rung="01_recompute")), row)
     assert (row.verdict, row.reason) == ("ok", "") and row.identical == 3
+
+
+def test_the_climb_is_drawn_in_colours_of_its_own(tmp_path: Path) -> None:
+    """A file without a page around it has nobody who says what --ink is."""
+    words = "climb --device emulator --model inner --plan none --rung 3 --dtype float32 -n 1 --seconds 0.5"
+    picture, found = tmp_path / "climb.svg", tmp_path / "climb.json"
+    with pytest.raises(SystemExit) as ended:
+        main([*words.split(), "--prompt", "Once", "--svg", str(picture), "-o", str(found), "--json"])
+    assert not ended.value.code
+    assert json.loads(found.read_text())["rows"][0]["verdict"] == "ok"
+    assert "03 appended" in picture.read_text() and "var(--" not in picture.read_text()

@@ -92,5 +92,31 @@ def test_what_is_said_between_the_tables_has_the_figures_of_the_file() -> None:
     assert f"{drawn:,.0f} tokens/s with temperature and top-p, beside a greedy {greedy:,.0f}" in WORDS
 
 
+def test_where_a_token_goes_is_what_the_profiles_hold() -> None:
+    small, large = (
+        json.loads((ROOT / f"results/h200/profile-generate-{name}.json").read_text(encoding="utf-8"))
+        for name in ("gpt2", "gpt2-xl")
+    )
+
+    def us(seconds: float, digits: int = 0) -> str:
+        return f"{seconds * 1e6:.{digits}f}"
+
+    shares = {s["name"]: us(s["seconds"], 1) for s in small["shares"]}
+    assert f"took {us(small['seconds'], 1)} µs, {us(small['floor']['seconds'])} of which" in WORDS
+    assert f"{shares['project']} to {shares['project_qkv']} each, attention {shares['attend']}" in WORDS
+    assert f"the head {shares['head']}, gaps {us(small['gap'], 1)}." in WORDS
+    step = next(s["seconds"] for s in large["shares"] if s["name"] == "step")
+    assert f"{step / large['seconds'] * 100:.1f} % of a token's {us(large['seconds'], 1)} µs" in WORDS
+    inside = large["inside"]
+    *of_threads, copies = (dict(zip(inside["columns"], spent, strict=True)) for spent in inside["spent"])
+    mail, products, sending, norm, weights = (
+        us(sum(row[name] for row in of_threads)) for name in ("mail", "products", "sending", "norm", "weights")
+    )
+    assert f"Of {us(inside['timed_seconds'])} µs in that build, threads waited {mail} for" in WORDS
+    assert f"{us(of_threads[1]['mail'])} of them for attention's, multiplied for {products}" in WORDS
+    assert f"sent for {sending}, normed for {norm} and waited for weights for {weights}" in WORDS
+    assert f"the copying thread was at work for {us(copies['sending'])} of them" in WORDS
+
+
 def test_without_the_file_a_part_is_empty(tmp_path: Path) -> None:
     assert {make() for make in generation_tables.makers(tmp_path).values()} == {""}

@@ -165,7 +165,7 @@ def test_the_readme_tells_of_the_model_the_checks_and_the_cpu(root: Path) -> Non
     }  # fmt: skip
     report = {"dtype": "f32", "cases": 9, "norm": 3e-7, "norm_cap": 1e-5}
     checks = {
-        "device": "NVIDIA H200",
+        "device": "NVIDIA H200", "commit": "abc1234",
         "reports": [
             {**report, "rung": "layernorm/01_naive", "verdict": "ok", "element": 0.25},
             {**report, "rung": "a/2", "verdict": "failed", "element": 7.0},
@@ -187,7 +187,7 @@ def test_the_readme_tells_of_the_model_the_checks_and_the_cpu(root: Path) -> Non
     assert "in bfloat16 from 120 tokens/s (naive) to 5,400 (07_graph)" in readme
     assert (root / "docs/pictures/climb-model-dark.svg").is_file()
     assert "layernorm/01_naive  f32        9        0.250     3.0e-07  1e-05  ok" in readme
-    assert "1 of 2 implementations and number formats are right on an NVIDIA H200." in readme
+    assert "1 of 2 implementations and number formats are right on an NVIDIA H200 (commit abc1234)." in readme
     assert "| rung int8 | 80 | 3.20× bfloat16 |  |  | 2.0e-04 |" in readme
 
 

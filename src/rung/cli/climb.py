@@ -58,15 +58,14 @@ def climb(
     if study is not None:
         if study != "attention":
             raise RungError(f"there is no study {study!r} of the climb; there is attention.")
-        from rung.lab import attention_study, results
+        from rung.lab import attention_study
 
         ways = attention_study.ways("cuda" if device == "cuda" else "emulator", rung)
         found: dict[str, Any] = {"study": study, "model": model.removeprefix("random:"), "rows": []}
         for row in attention_study.run(config, weights, ids, tokens, ways, seconds=seconds):
             found["rows"].append(row)
             found |= _machine()
-            if output is not None:  # after each, so that an interrupted study keeps what it measured
-                results.write_whole(output, jsonlib.dumps(found, indent=1))
+            _store(found, output)  # after each, so that an interrupted study keeps what it measured
             _tell(f"{row['name']}: {attention_study.told(row)}")
         console.print_json(found) if json else _print_study(found["rows"])
         _draw_study(found, svg)
@@ -81,7 +80,7 @@ def climb(
     result = climber.climb(generation.steps(dtype or ["float32", "bfloat16", "int8"], plans, rung))
     _store({**result.as_json(), **_machine()}, output)
     if svg is not None and any(row.tokens_per_second for row in result.rows):
-        _write(svg, generation.chart(result.as_json()))
+        _draw(generation.chart(result.as_json()), svg)
     if json:
         console.print_json({**result.as_json(), **_machine()})
     else:
@@ -134,15 +133,16 @@ def _line(row: Row) -> str:
 
 
 def _store(found: Any, path: Path | None) -> None:
+    from rung.lab import results
+
     if path is not None:
-        _write(path, jsonlib.dumps(found, indent=1))
+        results.write_whole(path, jsonlib.dumps(found, indent=1))
 
 
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise RungError(f"{path} cannot be written: {error.strerror}.") from None
+def _draw(picture: str, path: Path) -> None:
+    from rung.lab.sweep_chart import write_svg
+
+    write_svg(picture, path)
 
 
 def _print(result: Climb) -> None:
@@ -191,11 +191,10 @@ def _print_study(rows: Sequence[dict[str, Any]]) -> None:
 
 def _draw_study(found: dict[str, Any], svg: Path | None) -> None:
     from rung.lab.attention_study import chart
-    from rung.lab.sweep_chart import write_svg
 
     if svg is None:
         return
     if any(row["seconds"] is not None for row in found["rows"]):
-        write_svg(chart(found["model"], found["rows"]), svg)
+        _draw(chart(found["model"], found["rows"]), svg)
     else:
         console.note(f"{svg} was not drawn: there are no times.")

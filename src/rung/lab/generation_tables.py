@@ -10,6 +10,7 @@ from typing import Any
 from rung.lab.beyond_tables import read, table, times
 
 MEASURED = "results/h200/generate-2026-11-21.json"
+STUDIED = "results/h200/climb-attention.json"
 LENGTHS = (64, 512, 1024)
 PEER = ("transformers, static + compile", "gain over it")
 Rows = Mapping[tuple[str, str], Mapping[str, Any]]
@@ -19,6 +20,17 @@ def makers(root: Path) -> dict[str, Callable[[], str]]:
     """By the name of the part; without the measurements a part stays empty."""
     parts = {"speed:single": single, "speed:batch": batch, "speed:prompts": prompts, "gpu": summary}
     return {name: partial(_if_there, make, root / MEASURED) for name, make in parts.items()}
+
+
+def pictures(root: Path) -> dict[str, str]:
+    """Text written with one rung of attention after the other, if that was measured."""
+    from rung.lab import attention_study
+
+    path = root / STUDIED
+    if not path.is_file():
+        return {}
+    study = read(path)
+    return {"attention-rung-by-rung": attention_study.chart(study["model"], study["rows"])}
 
 
 def _if_there(make: Callable[[Rows], str], path: Path) -> str:

@@ -15,6 +15,7 @@ import torch
 from rung.dtypes import Dtype
 from rung.errors import RungError
 from rung.kernel import CudaRung, Prepared, Rung
+from rung.lab import timing
 from rung.operation import Tensors, Values
 
 CALLS = 32
@@ -52,11 +53,11 @@ def of(
         raise RungError("there is no CUDA device here, and no time is made up without one.")
     plain = rung.prepare(tensors, values, dtype, device="cuda", tuning=tuning)
     timed = rung.built_for(TIMED).prepare(tensors, values, dtype, device="cuda", tuning=tuning)
-    seconds = _seconds(plain)
+    for call in (plain, timed):
+        call.run()
     counter = timed.buffers[rung.header.inside.counter]
-    timed.run()
     counter.zero_()
-    timed_seconds = _seconds(timed, warm=False)
+    seconds, timed_seconds = _seconds(plain), _seconds(timed)
     return table(rung, counter.cpu(), seconds, timed_seconds)
 
 
@@ -77,15 +78,11 @@ def table(rung: CudaRung, counted: torch.Tensor, seconds: float, timed_seconds: 
     return Inside(rung.full_name, len(counted), seconds, timed_seconds, inside.columns, inside.rows, spent)
 
 
-def _seconds(call: Prepared, warm: bool = True) -> float:
+def _seconds(call: Prepared) -> float:
     """Of one call among CALLS that follow each other on the device."""
-    if warm:
-        call.run()
-    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-    torch.cuda.synchronize()
-    start.record()
-    for _ in range(CALLS):
-        call.run()
-    end.record()
-    torch.cuda.synchronize()
-    return float(start.elapsed_time(end)) * 1e-3 / CALLS
+
+    def calls() -> None:
+        for _ in range(CALLS):
+            call.run()
+
+    return timing.seconds(calls) / CALLS

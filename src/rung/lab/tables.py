@@ -46,19 +46,15 @@ def generated(root: Path = ROOT) -> dict[Path, str]:
     for path in sorted((root / "src/rung/ladders").glob("*/README.md")):
         body = path.read_text(encoding="utf-8")
         files[path] = fill(body, {"times": partial(times, found, path.parent.name)})
-    pictures = _pictures(found) if found is not None else {}
-    for name, picture in pictures.items():
-        for scheme in charts.SCHEMES:
-            files[_picture(root, name, scheme)] = charts.standalone(picture, scheme)
+    drawn = {f"climb-{name}": picture for name, picture in _pictures(found).items()} if found is not None else {}
     speeds = root / "docs" / "generation.md"
     if speeds.is_file():
         files[speeds] = fill(speeds.read_text(encoding="utf-8"), generation_tables.makers(root))
+        drawn |= generation_tables.pictures(root)
     page = root / "docs" / "beyond.md"
     if page.is_file():
         files[page] = fill(page.read_text(encoding="utf-8"), beyond_tables.makers(root))
-        for name, picture in beyond_tables.pictures(root).items():
-            for scheme in charts.SCHEMES:
-                files[root / "docs" / "pictures" / f"{name}-{scheme}.svg"] = charts.standalone(picture, scheme)
+        drawn |= beyond_tables.pictures(root)
     readme = root / "README.md"
     if readme.is_file():
         makers: dict[str, Callable[[], str]] = {
@@ -71,6 +67,9 @@ def generated(root: Path = ROOT) -> dict[Path, str]:
             "gpu": generation_tables.makers(root)["gpu"],
         }
         files[readme] = fill(readme.read_text(encoding="utf-8"), makers)
+    for name, picture in drawn.items():
+        for scheme in charts.SCHEMES:
+            files[_picture(root, name, scheme)] = charts.standalone(picture, scheme)
     return files
 
 
@@ -96,7 +95,7 @@ def _orphans(root: Path, wanted: Mapping[Path, str]) -> list[Path]:
 
 
 def _picture(root: Path, name: str, scheme: str) -> Path:
-    return root / "docs" / "pictures" / f"climb-{name}-{scheme}.svg"
+    return root / "docs" / "pictures" / f"{name}-{scheme}.svg"
 
 
 def _published(root: Path) -> Figures | None:
@@ -254,7 +253,8 @@ def checked(root: Path) -> str:
     table = aligned(columns, rows, right=columns[2:6])
     ran = [r for r in document["reports"] if r["verdict"] in ("ok", "failed")]
     right = sum(r["verdict"] == "ok" for r in ran)
-    sentence = f"{right} of {len(ran)} implementations and number formats are right on an {document['device']}."
+    where = f"{document['device']} (commit {document['commit']})"
+    sentence = f"{right} of {len(ran)} implementations and number formats are right on an {where}."
     shown = "\n".join([f"$ rung check {SHOWN} --dtype f32", *table])
     return f"\n```text\n{shown}\n```\n\nOf all ladders {sentence}\n\n"
 

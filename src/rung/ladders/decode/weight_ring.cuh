@@ -8,7 +8,7 @@ namespace decode {
 
 constexpr int THREADS = STEP_WARPS * WARP_SIZE;         // that compute
 constexpr int CHUNK = 32;                               // columns that are a step of the tensor cores
-constexpr int CHUNKS = C / CHUNK, PARTS = F / C;      // of a row of C; rows of F come in parts of C
+constexpr int CHUNKS = C / CHUNK, PARTS = F / C;        // of a row of C; rows of F come in parts of C
 constexpr int ALL = CHUNKS / STEP_WARPS, MORE = CHUNKS % STEP_WARPS, EACH = ALL + (MORE > 0);  // chunks of every warp, of some
 constexpr int PIECES = C * 2 % 128 == 64 ? C / 8 : C / 8 + 4;  // of a slot: neighbouring rows lie half of all banks apart
 constexpr bool ROOMY = STEP_WARPS <= 7;                 // with the copying one, two warps have a quarter of the registers
@@ -27,7 +27,8 @@ constexpr int ARRIVING = WARP_SIZE;
 constexpr int ARRIVING = 1;
 #endif
 
-// What the step's time is put down to, in the order of [inside]: rows, the phases and these, of which the last is the copying thread's, and columns.
+// What the step's time is put down to, in the order of [inside]: rows, which are the phases and these, the last of them the
+// copying thread's, and columns.
 enum Phase { QKV, PROJ, FC, FC2, PHASES, HEAD = PHASES };
 enum Account { ATTENTION = HEAD + 1, COPIES, ROWS };
 enum Cost { MAIL, NORM, WEIGHTS, PRODUCTS, SENDING, ROOM, COLUMNS };
