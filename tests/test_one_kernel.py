@@ -19,11 +19,11 @@ from rung.dtypes import Dtype
 from rung.dtypes import dtype as named
 from rung.gpt2.gpu.engine import Engine
 from rung.gpt2.weights import Linear, read_weights
-from rung.kernel import Device
+from rung.kernel import CudaRung, Device, Rung
 from rung.lab import tunings
 from rung.operation import Tensors, Values
 
-RUNG = catalogue.find("decode/13")
+RUNG, EIGHT_BITS = catalogue.find("decode/13"), catalogue.find("decode/14")
 DECODE = RUNG.operation
 WRITTEN = ("logits", "next", "k_cache", "v_cache")
 
@@ -47,10 +47,12 @@ class Text:
         device: Device = "emulator",
         tuning: Mapping[str, int] | None = None,
         emulation: Settings | None = None,
+        rung: Rung = RUNG,
     ) -> None:
         self.values, self.real, self.start, self.steps = values, real, start, steps
         where = "cuda" if device == "cuda" else "cpu"
-        names = [o.name for o in DECODE.operands if o.name in RUNG.binds]
+        bound = [o for o in DECODE.operands if o.name in rung.binds]
+        names = [*(o.name for o in bound), *(o.instead for o in bound if o.instead)]  # as the reference has them
         drawn = DECODE.inputs(values, real, 3, names=names, empty=lambda _, shape, kind: torch.zeros(shape, dtype=kind))
         self.own = {name: tensor.to(where) for name, tensor in drawn.items()}
         self.begin = {name: self.own[name].clone() for name in ("k_cache", "v_cache")}
@@ -59,7 +61,8 @@ class Text:
         self.logits = torch.empty(steps, int(values["V"]), device=where)
         self.next = torch.empty(steps, dtype=torch.int32, device=where)
         self.at = torch.zeros(1, dtype=torch.int32, device=where)  # of the step that comes
-        self.prepared = RUNG.prepare(self.own, values, real, device=device, tuning=tuning, emulation=emulation)
+        given = {o.name: self.own[o.name] for o in bound}
+        self.prepared = rung.prepare(given, values, real, device=device, tuning=tuning, emulation=emulation)
         self.reset()
 
     def reset(self) -> None:
@@ -203,6 +206,31 @@ def test_a_text_is_the_references_at_every_step(monkeypatch: pytest.MonkeyPatch,
     text.write().assert_right()
 
 
+# Rows of eight bits: an odd number of them in a share leaves half of a slot empty.
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+@pytest.mark.parametrize("name", [name for name, one in DIVISIONS.items() if int(one.values["C"]) % 64 == 0])
+def test_a_text_of_eight_bits_is_the_references_at_every_step(
+    monkeypatch: pytest.MonkeyPatch, name: str, dtype: str
+) -> None:
+    one = DIVISIONS[name]
+    monkeypatch.setattr(abstract_rung, "device_facts", lambda device: (90, one.sms))
+    text = Text(one.values, named(dtype), one.start, one.steps, tuning=one.tuning, rung=EIGHT_BITS)
+    assert text.prepared.launches[0][1].grid == (one.sms, 1, 1)
+    text.write().assert_right()
+
+
+@pytest.mark.parametrize("heads", [3, 5, 7])  # chunks of 64 columns; slots whose rows begin in different banks
+@pytest.mark.parametrize("sms", [9, 14, 25])
+@pytest.mark.parametrize("parts", [1, 2, 4])
+def test_rows_of_eight_bits_fill_a_unit_or_do_not(
+    monkeypatch: pytest.MonkeyPatch, heads: int, parts: int, sms: int
+) -> None:
+    monkeypatch.setattr(abstract_rung, "device_facts", lambda device: (90, sms))
+    values = dims(64 * heads, 2 * heads, L=1, V=229, F=64 * heads * parts, MAXT=12)
+    tuning = {"STEP_WARPS": 3, "KEY_LOADS": 1}
+    Text(values, named("bf16"), 9, 2, tuning=tuning, rung=EIGHT_BITS).write().assert_right()
+
+
 # Seven chunks of a row for three warps, which take 24 rows from the ring at once, or all for one, which takes 16.
 UNITS = {24: (7, 3), 16: (28, 1)}  # heads, warps
 # So many blocks have 7 or 8 rows of the MLP's second product, 8 or 9, 14 or 15, 16 ... 32.
@@ -286,14 +314,16 @@ def test_every_size_of_gpt2_is_taken(shape: str, dtype: str) -> None:
         assert RUNG.refusal(values, named(dtype), {"STEP_WARPS": warps}) is None
 
 
+@pytest.mark.parametrize("rung", [RUNG, EIGHT_BITS], ids=lambda rung: rung.name)
 @pytest.mark.parametrize("dtype", ["f16", "bf16"])
 @pytest.mark.parametrize("shape", ["gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"])
-def test_every_size_of_gpt2_is_compiled_without_a_stack(shape: str, dtype: str) -> None:
+def test_every_size_of_gpt2_is_compiled_without_a_stack(shape: str, dtype: str, rung: CudaRung) -> None:
     values = DECODE.complete(DECODE.shapes[shape])
-    tuning = {"STEP_WARPS": 6} if shape == "gpt2" else {}  # with ten it has 16 bytes, but serves gpt2 only as tuned
-    used = nvrtc.compile_cubin(RUNG.build(values, named(dtype), tuning), "sm_90").resources["step"]
+    fewer = {"gpt2": 6, "gpt2-medium": 8 if rung is EIGHT_BITS else 10}  # with ten it has some 20 bytes
+    tuning = {"STEP_WARPS": fewer.get(shape, 10)}
+    used = nvrtc.compile_cubin(rung.build(values, named(dtype), tuning), "sm_90").resources["step"]
     assert used.spill_stores == used.stack == 0
-    ((_, config),) = RUNG.launches(values, named(dtype), tuning, emulated=False)
+    ((_, config),) = rung.launches(values, named(dtype), tuning, emulated=False)
     here = limits.limits("sm_90")
     assert used.registers * config.threads <= here.registers_block
     assert used.static_shared + config.shared <= here.shared_block

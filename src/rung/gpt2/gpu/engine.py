@@ -112,11 +112,12 @@ class Engine:
             return ("12", "9", "torch", "3")
         if values["B"] > FEW:
             return ("9", "12", "torch", "3")
+        # One kernel for the step has much to set. Where nobody has, it gains for wide models alone.
         if self.dtype == "int8":
-            return ("11", "8", "6", "3")
+            whole = ("14",) if values["C"] >= WIDE or self._tuned("14", values) else ()
+            return (*whole, "11", "8", "6", "3")
         if values["C"] >= WIDE:
             return ("13", "10", "6", "3")
-        # These have much to set. Where nobody has, they do not gain.
         tuned = [name for name in ("13", "10") if self._tuned(name, values)]
         return (*tuned, "6", "10", "3")
 

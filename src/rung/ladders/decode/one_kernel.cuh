@@ -9,12 +9,21 @@ namespace decode {
 struct Model
 {
     const int *tokens, *lengths;
-    const Real *wte, *wpe, *ln1_w, *ln1_b, *qkv_w, *qkv_b, *proj_w, *proj_b, *ln2_w, *ln2_b, *fc_w, *fc_b, *fc2_w, *fc2_b;
-    const Real *lnf_w, *lnf_b, *head_w;
+    const Real *wte, *wpe, *ln1_w, *ln1_b;
+    const Weight* qkv_w;
+    const Real* qkv_b;
+    const Weight* proj_w;
+    const Real *proj_b, *ln2_w, *ln2_b;
+    const Weight* fc_w;
+    const Real* fc_b;
+    const Weight* fc2_w;
+    const Real *fc2_b, *lnf_w, *lnf_b;
+    const Weight* head_w;
     Real *k_cache, *v_cache;
     float* logits;
     int* next;
     float eps, scale;
+    const float *qkv_s = nullptr, *proj_s = nullptr, *fc_s = nullptr, *fc2_s = nullptr, *head_s = nullptr;  // of rows of eight bits
 };
 
 // Of each phase: the first of this block's rows, and how many they are.
@@ -41,20 +50,31 @@ struct Shares
         if (phase == FC2) return {m.fc2_w + at * F, own, PARTS, m.fc2_b + at, nullptr, nullptr};
         return {m.head_w, own, 1, nullptr, m.lnf_w, m.lnf_b};
     }
+
+    // Of the block's rows; from memory, well before they are needed.
+    __device__ __forceinline__ float scale(const Model& m, int phase, int layer, int row) const
+    {
+        if (!SCALED) return 1.0f;
+        const float* all = phase == QKV ? m.qkv_s + size_t(layer) * 3 * C : phase == PROJ ? m.proj_s + size_t(layer) * C
+                           : phase == FC ? m.fc_s + size_t(layer) * F : phase == FC2 ? m.fc2_s + size_t(layer) * C : m.head_s;
+        return __ldg(all + of[phase].x + max(0, min(row, of[phase].y - 1)));
+    }
 };
+
+__device__ __forceinline__ float scaled(float sum, float scale) { return SCALED ? sum * scale : sum; }
 
 // What lies in shared memory beside the ring: the vector of a phase, sums of the warps for two batches of rows, and the
 // block's own rows of the residual stream.
 struct Rooms
 {
     uint4* ring;
-    Real* vector;
+    Factor* vector;
     float *partial, *residual;
 
     __device__ __forceinline__ explicit Rooms(uint4* shared)
     {
         ring = shared;
-        vector = reinterpret_cast<Real*>(ring + SLOTS * PIECES);
+        vector = reinterpret_cast<Factor*>(ring + SLOTS * PIECES);
         partial = reinterpret_cast<float*>(vector + (F > 2 * C ? F : 2 * C));
         residual = partial + 2 * STEP_WARPS * BATCH;
     }
@@ -436,10 +456,10 @@ struct Step
         Parcel* to;
         int row;           // of the batch; the hidden numbers' words are of two
         bool some, sends;  // whether there is such a row, and whether the lane has a parcel
-        float bias[2], residual;
+        float bias[2], residual, scale[2];
     };
 
-    __device__ __forceinline__ Letter address(int phase, const Weights& w, int first, const Real* biases, int thread) const
+    __device__ __forceinline__ Letter address(int phase, int layer, const Weights& w, int first, const Real* biases, int thread) const
     {
         const bool wide = phase == FC;
         const int word = thread / 4 * 3 + thread % 4;
@@ -455,6 +475,8 @@ struct Step
         letter.some = thread % 4 < 3 && letter.row < min(BATCH, w.rows - first);
 #pragma unroll
         for (int j = 0; j < 2; j++) letter.bias[j] = to_float(biases[first + max(0, min(letter.row + j, w.rows - first - 1))]);
+#pragma unroll
+        for (int j = 0; j < 2; j++) letter.scale[j] = shares.scale(m, phase, layer, first + letter.row + j);
         letter.residual = letter.some && (phase == PROJ || phase == FC2) ? rooms.residual[first + letter.row] : 0.0f;
         return letter;
     }
@@ -464,15 +486,15 @@ struct Step
     {
         float out[2] = {};
         if (letter.some) {
-            out[0] = whole_sum(sums, letter.row) + letter.bias[0];
+            out[0] = scaled(whole_sum(sums, letter.row), letter.scale[0]) + letter.bias[0];
             if (phase == FC) {
-                out[1] = whole_sum(sums, letter.row + 1) + letter.bias[1];
+                out[1] = scaled(whole_sum(sums, letter.row + 1), letter.scale[1]) + letter.bias[1];
                 out[0] = activated(out[0]), out[1] = activated(out[1]);
             } else {
                 out[0] += letter.residual;
             }
         }
-        const uint32_t word = phase == FC ? pack2<Real>(out[0], out[1]) : __float_as_uint(out[0]);
+        const uint32_t word = phase == FC ? pack2<Factor>(within_range(out[0]), within_range(out[1])) : __float_as_uint(out[0]);
         const uint32_t second = __shfl_down_sync(ALL_LANES, word, 1), third = __shfl_down_sync(ALL_LANES, word, 2);
         if (letter.sends) send(letter.to, word, second, third, round);
         if (!letter.some || phase == FC) return;
@@ -510,7 +532,7 @@ struct Step
             ring.watch.start(phase, SENDING);
             ring.await(ring.unit);
             Letter letter;
-            if (phase < HEAD) letter = address(phase, w, 0, ring.bias(w), again(threadIdx.x));
+            if (phase < HEAD) letter = address(phase, layer, w, 0, ring.bias(w), again(threadIdx.x));
             ring.watch.start(MAIL);
             if (phase == PROJ) {
                 if (!own.wanted) keep_quiet(QUIET_IDLE);
@@ -535,15 +557,16 @@ struct Step
             for (int first = 0; first == 0 || first < w.rows; first += BATCH, turn ^= 1) {
                 const int rows = min(BATCH, w.rows - first);
                 float* sums = rooms.partial + turn * STEP_WARPS * BATCH;
+                const float scale = phase == HEAD ? shares.scale(m, HEAD, 0, first + threadIdx.x) : 1.0f;
                 multiply(ring, w, x, sums, first, rows);
                 sync_computing();
                 ring.watch.start(SENDING);
                 if (phase < HEAD) {
                     const uint32_t of = phase == QKV ? round : round + 1 + phase;
-                    if (first > 0) letter = address(phase, w, first, shares.weights(m, phase, layer).bias, threadIdx.x);
+                    if (first > 0) letter = address(phase, layer, w, first, shares.weights(m, phase, layer).bias, threadIdx.x);
                     post(phase, layer, letter, sums, first, w.begin, of);
                     for (int later = THREADS; later < 4 * (BATCH / 3 + 1); later += THREADS) {  // if there are few warps
-                        letter = address(phase, w, first, shares.weights(m, phase, layer).bias, threadIdx.x + later);
+                        letter = address(phase, layer, w, first, shares.weights(m, phase, layer).bias, threadIdx.x + later);
                         post(phase, layer, letter, sums, first, w.begin, of);
                     }
                     ring.watch.start(PRODUCTS);
@@ -551,7 +574,8 @@ struct Step
                 }
                 for (int row = threadIdx.x; row < rows; row += THREADS) {
                     const int token = w.begin + first + row;
-                    const float logit = whole_sum(sums, row);
+                    const float own = row == int(threadIdx.x) ? scale : shares.scale(m, HEAD, 0, first + row);
+                    const float logit = scaled(whole_sum(sums, row), own);
                     m.logits[token] = logit;
                     best = better(best, {logit, token});
                 }

@@ -6,13 +6,25 @@
 
 namespace decode {
 
+// Weights of eight bits are whole numbers with a scale for each row; half precision holds them exactly.
+#ifdef EIGHT_BITS
+using Weight = int8_t;
+using Factor = __half;  // of the vector that meets the weights
+#else
+using Weight = Real;
+using Factor = Real;
+#endif
+constexpr bool SCALED = sizeof(Weight) == 1;
+constexpr int ROW_BYTES = C * sizeof(Weight), ROWS_OF_SLOT = 2 / sizeof(Weight);  // a slot has room for a vector of C
+
 constexpr int THREADS = STEP_WARPS * WARP_SIZE;         // that compute
-constexpr int CHUNK = 32;                               // columns that are a step of the tensor cores
-constexpr int CHUNKS = C / CHUNK, PARTS = F / C;        // of a row of C; rows of F come in parts of C
+constexpr int CHUNK = 64 / sizeof(Weight);              // columns of 64 bytes: one step of the tensor cores, or two
+constexpr int STEPS = ROWS_OF_SLOT;
+constexpr int CHUNKS = C / CHUNK, PARTS = F / C;      // of a row of C; rows of F come in parts of C
 constexpr int ALL = CHUNKS / STEP_WARPS, MORE = CHUNKS % STEP_WARPS, EACH = ALL + (MORE > 0);  // chunks of every warp, of some
 constexpr int PIECES = C * 2 % 128 == 64 ? C / 8 : C / 8 + 4;  // of a slot: neighbouring rows lie half of all banks apart
 constexpr bool ROOMY = STEP_WARPS <= 7;                 // with the copying one, two warps have a quarter of the registers
-constexpr int TILES = EACH <= (ROOMY ? 4 : 3) ? 3 : 2;  // of eight rows, as many as registers have room for
+constexpr int TILES = EACH <= (ROOMY ? 4 : SCALED ? 2 : 3) ? 3 : 2;  // of eight rows, as many as registers have room for
 constexpr int UNIT = 8 * TILES, UNITS = 128;            // rows released together; such units on their way
 constexpr int KEY_SLOTS = 10;                           // of a unit of keys and values, for either
 constexpr int BATCH = 96;                               // rows between two barriers
@@ -34,15 +46,19 @@ enum Account { ATTENTION = HEAD + 1, COPIES, ROWS };
 enum Cost { MAIL, NORM, WEIGHTS, PRODUCTS, SENDING, ROOM, COLUMNS };
 using Watch = Stopwatch<ROWS, COLUMNS>;
 
+// Slots of so many rows.
+__device__ __forceinline__ int slots_of(int rows) { return ceil_div(rows, ROWS_OF_SLOT); }
+
 // What a phase needs of the model: a block's rows of a matrix, their biases, and gain and shift of a layer norm before it.
 struct Weights
 {
-    const Real *matrix, *bias, *gain, *shift;  // the last three may be null
+    const Weight* matrix;
+    const Real *bias, *gain, *shift;  // these may be null
     int begin, rows, parts;
 
     static constexpr int EXTRAS = 3;  // the vectors, each in a slot of its own; that of biases begins at 16 bytes
 
-    __device__ __forceinline__ Weights(const Real* all, int2 share, int parts_, const Real* biases, const Real* gains,
+    __device__ __forceinline__ Weights(const Weight* all, int2 share, int parts_, const Real* biases, const Real* gains,
                                        const Real* shifts)
         : begin(share.x), rows(share.y), parts(parts_), gain(gains), shift(shifts)
     {
@@ -56,7 +72,7 @@ struct Weights
     }
     // From a multiple of 16 bytes to the block's biases: all operands begin at one, and so do all layers.
     __device__ __forceinline__ int skipped() const { return begin % 8; }
-    __device__ __forceinline__ const Real* row(int r, int part) const { return matrix + (size_t(r) * parts + part) * C; }
+    __device__ __forceinline__ const Weight* row(int r, int part) const { return matrix + (size_t(r) * parts + part) * C; }
 };
 
 // For the threads that compute; the copying warp goes its own way.
@@ -210,7 +226,7 @@ struct Copier
     __device__ __forceinline__ void copy(const Weights& w)
     {
         const int biases = w.bias ? (w.skipped() + w.rows + 7) / 8 * 8 : 0;
-        begin(Weights::EXTRAS, (w.gain ? 2 * C : 0) + biases);
+        begin(Weights::EXTRAS, ((w.gain ? 2 * C : 0) + biases) * sizeof(Real));
         one(w.gain, w.gain ? C : 0);
         one(w.shift, w.gain ? C : 0);
         one(w.bias - w.skipped(), biases);
@@ -219,15 +235,32 @@ struct Copier
 #pragma unroll 1
             for (int part = 0; part < w.parts; part++) {
                 const int count = min(UNIT, w.rows - row);
-                begin(count, count * C);
-                rows(w.row(row, part), count, w.parts * C, C);
+                begin(slots_of(count), count * ROW_BYTES);
+                copy_rows(w.row(row, part), count, w.parts);
             }
+    }
+
+    __device__ __forceinline__ void copy_rows(const Weight* from, int count, int parts)
+    {
+        if (ROWS_OF_SLOT == 1 || parts == 1) {  // as many rows as a slot has room for are neighbours in memory
+            rows(from, count / ROWS_OF_SLOT, parts * C * ROWS_OF_SLOT, C * ROWS_OF_SLOT);
+            if (ROWS_OF_SLOT > 1 && count % ROWS_OF_SLOT > 0) rows(from + (count - 1) * C, 1, 0, C);
+            return;
+        }
+#pragma unroll 1
+        for (int r = 0; r < count; r += 2, from += size_t(2) * parts * C) {
+            make_room();
+            const Address to = ring.address(0), barrier = ring.barriers_at + (ring.unit - 1) % UNITS * 8;
+            keep_pace(), bulk_copy_at(to, from, ROW_BYTES, barrier);
+            if (r + 1 < count) bulk_copy_at(to + ROW_BYTES, from + parts * C, ROW_BYTES, barrier);
+            ring.go_on(1), free--;
+        }
     }
 
     // Keys of a head, and their values behind them: in each slot as many as are as long as a row.
     __device__ __forceinline__ void copy_keys(const Real* keys, const Real* values, int count)
     {
-        begin(2 * ceil_div(count, NH), 2 * count * HS);
+        begin(2 * ceil_div(count, NH), 2 * count * HS * sizeof(Real));
         copy_heads(keys, count), copy_heads(values, count);
     }
 
@@ -238,11 +271,11 @@ struct Copier
     }
 
     // No more than FLIGHT units are under way: what waits in the memory's queues delays everybody's loads.
-    __device__ __forceinline__ void begin(int count, int numbers)
+    __device__ __forceinline__ void begin(int count, int bytes)
     {
         if (ring.unit >= FLIGHT) ring.await(ring.unit - FLIGHT);
         sizes[ring.unit % UNITS] = count;
-        byte_barrier_expect(ring.arrived + ring.unit % UNITS, numbers * sizeof(Real));
+        byte_barrier_expect(ring.arrived + ring.unit % UNITS, bytes);
         ring.unit++;
     }
 
@@ -273,10 +306,11 @@ struct Copier
         last = clock();
     }
 
-    // Whole vectors into as many slots, `apart` numbers from one another.
-    __device__ __forceinline__ void rows(const Real* from, int count, int apart, int numbers)
+    // So many numbers into each of as many slots, `apart` numbers from one another.
+    template <class T>
+    __device__ __forceinline__ void rows(const T* from, int count, int apart, int numbers)
     {
-        const unsigned bytes = numbers * sizeof(Real);
+        const unsigned bytes = numbers * sizeof(T);
         const uint32_t barrier = ring.barriers_at + (ring.unit - 1) % UNITS * 8;
 #pragma unroll 1
         while (count > 0) {
@@ -293,16 +327,20 @@ struct Copier
 
 // ---- products ---------------------------------------------------------------------------------------------------
 
+// Half precision ends at 65504; what would lie beyond stays finite.
+__device__ __forceinline__ float within_range(float x) { return SCALED ? fminf(fmaxf(x, -65504.0f), 65504.0f) : x; }
+
 // A vector in shared memory, and behind it what was left when its numbers were rounded, if that is wanted.
 struct Vector
 {
-    Real* numbers;
+    Factor* numbers;
     int left;  // numbers to what was left; 0 if there is nothing
 
     __device__ __forceinline__ void set(int i, float x) const
     {
-        const Real near = from_float<Real>(x);
-        numbers[i] = near, numbers[left + i] = from_float<Real>(x - to_float(near));
+        x = within_range(x);
+        const Factor near = from_float<Factor>(x);
+        numbers[i] = near, numbers[left + i] = from_float<Factor>(x - to_float(near));
     }
 };
 
@@ -310,25 +348,48 @@ struct Vector
 // take for one step: they see words 0 and 2 as a row, and 1 and 3 as the eighth row below. So a vector needs two columns on
 // the right, one for its even words and one for the odd, and of the products the even column's upper row and the odd
 // column's lower one count. Columns 0 and 1 are the vector's, 2 and 3 those of what was left of it.
+// Sixteen bytes of eight-bit weights become words for two steps.
 struct Words
 {
-    uint32_t even[EACH], odd[EACH];  // those of the lane's column that meet words 0 or 1, and 2 or 3
+    uint32_t even[EACH * STEPS], odd[EACH * STEPS];  // those of the lane's column that meet words 0 or 1, and 2 or 3
 
     __device__ __forceinline__ void load(const Vector& vector, int part)
     {
         const int g = lane_id() / 4, t = lane_id() % 4;
         const bool wanted = g < (vector.left > 0 ? 4 : 2);
-        const Address from = place(vector.numbers) + (g / 2 % 2 * vector.left + part * C) * 2 + warp_id() * 64 + t * 16 + g % 2 * 4;
+        const Address from = place(vector.numbers) + (g / 2 % 2 * vector.left + part * C) * 2 + (warp_id() * 64 + t * 16) * STEPS + g % 2 * 4;
 #pragma unroll
-        for (int i = 0; i < EACH; i++) {
+        for (int i = 0; i < EACH * STEPS; i++) {
             even[i] = odd[i] = 0;
-            if (wanted && (i < ALL || warp_id() < MORE)) {
-                even[i] = at<uint32_t>(from + i * (STEP_WARPS * 64));
-                odd[i] = at<uint32_t>(from + i * (STEP_WARPS * 64) + 8);
+            if (wanted && (i / STEPS < ALL || warp_id() < MORE)) {
+                const Address word = from + i / STEPS * (STEP_WARPS * 64 * STEPS) + i % STEPS * 16;
+                even[i] = at<uint32_t>(word), odd[i] = at<uint32_t>(word + 8);
             }
         }
     }
 };
+
+// Four whole numbers of eight bits as halves: a byte b + 128 in the last bits of 1024 is the half 1152 + b.
+__device__ __forceinline__ void as_halves(uint32_t bytes, uint32_t& lower, uint32_t& upper)
+{
+#ifdef RUNG_EMULATOR
+    const auto byte = [&](int i) { return float(int8_t(bytes >> 8 * i)); };
+    lower = pack2<__half>(byte(0), byte(1)), upper = pack2<__half>(byte(2), byte(3));
+#else
+    const uint32_t moved = bytes ^ 0x80808080u, least = 0x64806480u;  // 1152 twice
+    lower = __byte_perm(moved, 0x64646464u, 0x4140), upper = __byte_perm(moved, 0x64646464u, 0x4342);
+    asm("sub.f16x2 %0, %0, %1;" : "+r"(lower) : "r"(least));
+    asm("sub.f16x2 %0, %0, %1;" : "+r"(upper) : "r"(least));
+#endif
+}
+
+// Which of a tile's rows has lane group g. Eight lanes read at once; their two rows must not begin in the same bank, as the
+// two of a slot may.
+__device__ __forceinline__ int row_of(int g)
+{
+    constexpr bool SAME_BANK = ROWS_OF_SLOT == 2 && C % 128 == 0;
+    return SAME_BANK ? (g & 4) | (g & 1) << 1 | (g >> 1 & 1) : g;
+}
 
 // What a warp has of a tile: eight rows, those beyond the last are the last again.
 struct Tile
@@ -337,12 +398,12 @@ struct Tile
 
     __device__ __forceinline__ void load(const Ring& ring, const Weights& w, int ahead, int first, int part, int row, int last)
     {
-        row = min(row + lane_id() / 4, last);
+        row = min(row + row_of(lane_id() / 4), last);
         const int own = warp_id() * 64 + lane_id() % 4 * 16;
 #ifdef RUNG_EMULATOR
         const Address from = place(w.row(first + row, part)) + own;
 #else
-        const Address from = ring.address(ahead + row) + own;
+        const Address from = ring.address(ahead + row / ROWS_OF_SLOT) + row % ROWS_OF_SLOT * ROW_BYTES + own;
 #endif
 #pragma unroll
         for (int i = 0; i < EACH; i++)
@@ -351,9 +412,15 @@ struct Tile
 
     __device__ __forceinline__ void multiply(float (&acc)[2][4], const Words& x, int i) const
     {
-        const uint32_t a[4] = {bits[i].x, bits[i].y, bits[i].z, bits[i].w};
-        const uint32_t b[2] = {x.even[i], x.odd[i]};
-        mma_m16n8k16<Real>(acc[i % 2], a, b);
+        const uint32_t words[4] = {bits[i].x, bits[i].y, bits[i].z, bits[i].w};
+#pragma unroll
+        for (int j = 0; j < STEPS; j++) {
+            uint32_t a[4] = {words[0], words[1], words[2], words[3]};
+            if (SCALED) as_halves(words[2 * j % 4], a[0], a[1]), as_halves(words[(2 * j + 1) % 4], a[2], a[3]);
+            const int step = i * STEPS + j;
+            const uint32_t b[2] = {x.even[step], x.odd[step]};
+            mma_m16n8k16<Factor>(acc[step % 2], a, b);
+        }
     }
 };
 
@@ -362,7 +429,7 @@ __device__ __forceinline__ void put_sums(Address sums, const float (&acc)[2][4])
 {
     float sum = (acc[0][0] + acc[1][0]) + (acc[0][3] + acc[1][3]);
     sum += __shfl_xor_sync(ALL_LANES, sum, 1);
-    if (lane_id() % 4 == 0) put(sums + lane_id() / 4 * 4, sum);
+    if (lane_id() % 4 == 0) put(sums + row_of(lane_id() / 4) * 4, sum);
 }
 
 // Up to N * 8 rows, the next unit of the ring or its next `w.parts` units.
@@ -383,7 +450,7 @@ __device__ __forceinline__ void multiply_rows(Ring& ring, const Weights& w, cons
             if (i < ALL || warp_id() < MORE)
 #pragma unroll
                 for (int n = 0; n < N; n++) tiles[n].multiply(acc[n], x, i);
-        ring.release(count);
+        ring.release(slots_of(count));
     }
 #pragma unroll
     for (int n = 0; n < N; n++) put_sums(sums + n * 32, acc[n]);
@@ -403,7 +470,7 @@ __device__ __forceinline__ void multiply_parts(Ring& ring, const Weights& w, con
 #pragma unroll
         for (int p = 0; p < TOGETHER; p++) {
             ring.await(ring.unit + p);
-            tiles[p].load(ring, w, p * count, first, part + p, 0, count - 1);
+            tiles[p].load(ring, w, p * slots_of(count), first, part + p, 0, count - 1);
         }
 #pragma unroll
         for (int i = 0; i < EACH; i++)
@@ -411,7 +478,7 @@ __device__ __forceinline__ void multiply_parts(Ring& ring, const Weights& w, con
 #pragma unroll
                 for (int p = 0; p < TOGETHER; p++) tiles[p].multiply(acc[p], x[p], i);
 #pragma unroll
-        for (int p = 0; p < TOGETHER; p++) ring.release(count);
+        for (int p = 0; p < TOGETHER; p++) ring.release(slots_of(count));
     }
 #pragma unroll
     for (int p = 1; p < TOGETHER; p++)
