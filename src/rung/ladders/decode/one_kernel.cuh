@@ -35,7 +35,7 @@ struct Shares
     {
         const int block = blockIdx.x;
         const Share<1> c(C), c3(3 * C), v(V);
-        const Share<2> f(F);
+        const Share<4 / sizeof(Factor)> f(F);
         of[QKV] = make_int2(c3.begin(block), c3.count(block)), of[FC] = make_int2(f.begin(block), f.count(block));
         of[PROJ] = of[FC2] = make_int2(c.begin(block), c.count(block)), of[HEAD] = make_int2(v.begin(block), v.count(block));
     }
@@ -63,6 +63,8 @@ struct Shares
 
 __device__ __forceinline__ float scaled(float sum, float scale) { return SCALED ? sum * scale : sum; }
 
+constexpr int HIDDEN_PARTS = SPLIT ? 2 : 1;  // hidden numbers travel as the tensor cores take them, but for floats
+
 // What lies in shared memory beside the ring: the vector of a phase, sums of the warps for two batches of rows, and the
 // block's own rows of the residual stream.
 struct Rooms
@@ -74,18 +76,22 @@ struct Rooms
     __device__ __forceinline__ explicit Rooms(uint4* shared)
     {
         ring = shared;
-        vector = reinterpret_cast<Factor*>(ring + SLOTS * PIECES);
-        partial = reinterpret_cast<float*>(vector + (F > 2 * C ? F : 2 * C));
+        vector = reinterpret_cast<Factor*>(ring + SLOTS * PIECES);  // of the stream with its rest, or of hidden numbers
+        partial = reinterpret_cast<float*>(vector + (HIDDEN_PARTS * F > 2 * C ? HIDDEN_PARTS * F : 2 * C));
         residual = partial + 2 * STEP_WARPS * BATCH;
     }
 };
+
+// Numbers in a parcel of hidden ones, and those of them in a word.
+constexpr int HIDDEN_IN_WORD = 4 / sizeof(Factor), HIDDEN = 3 * HIDDEN_IN_WORD;
+using HiddenMail = Shared<HIDDEN, HIDDEN_IN_WORD>;
 
 // Five kinds of mail, each with a place of its own: a letter of one layer is replaced by that of the next, which nobody
 // writes before he has read what all others wrote after they had read the letter.
 struct Mail
 {
     Shared<3> qkv, after_attention, after_mlp;
-    Shared<6, 2> hidden;
+    HiddenMail hidden;
     Parcel *attention, *best;
     int key_parts;
 
@@ -270,7 +276,7 @@ struct Attention
 #ifdef RUNG_EMULATOR
                 return at<uint4>(place(cache + cached(layer, 0, part.head, first + key)) + lane % KEY_LANES * 16);
 #else
-                return at<uint4>(ring.address(behind + key / NH) + key % NH * (HS * 2) + lane % KEY_LANES * 16);
+                return at<uint4>(ring.address(behind + key / NH) + key % NH * (HS * int(sizeof(Real))) + lane % KEY_LANES * 16);
 #endif
             };
             ring.await(ring.unit);
@@ -370,6 +376,12 @@ __device__ __forceinline__ void receive_attention(const Mail& mail, int parts, c
     }
 }
 
+// Hidden numbers as they travel: two halves in a word, or a float.
+template <class T>
+__device__ __forceinline__ uint32_t packed(float a, float b, const T*) { return pack2<T>(within_range(a), within_range(b)); }
+__device__ __forceinline__ uint32_t packed(float a, float, const float*) { return __float_as_uint(a); }
+__device__ __forceinline__ uint32_t hidden_word(float a, float b) { return packed(a, b, (const Factor*)nullptr); }
+
 // ---- the MLP ----------------------------------------------------------------------------------------------------
 
 // GELU by tanh without a division that rounds correctly: both of a thread's numbers then go through it side by side.
@@ -381,16 +393,16 @@ __device__ __forceinline__ float activated(float x)
 
 struct Hidden
 {
-    static constexpr int HELD = ceil_div(F / 6 + MOST_BLOCKS, THREADS);
+    static constexpr int HELD = ceil_div(F / HIDDEN + MOST_BLOCKS, THREADS);
     Place places[HELD];
 
-    __device__ __forceinline__ void look_up(const Shared<6, 2>& shared)
+    __device__ __forceinline__ void look_up(const HiddenMail& shared)
     {
 #pragma unroll
         for (int i = 0; i < HELD; i++) places[i] = Place::of(shared, int(threadIdx.x) + i * THREADS);
     }
 
-    __device__ __forceinline__ void receive_from(const Shared<6, 2>& shared, const Vector& to, uint32_t round) const
+    __device__ __forceinline__ void receive_from(const HiddenMail& shared, const Vector& to, uint32_t round) const
     {
         Parcel got[HELD];
         const int thread = again(threadIdx.x);
@@ -399,8 +411,13 @@ struct Hidden
         for (int i = 0; i < HELD; i++) {
             const Place place = places[i].renewed();
 #pragma unroll
-            for (int j = 0; j < 3; j++)
-                if (2 * j < place.count()) reinterpret_cast<uint32_t*>(to.numbers)[place.first() / 2 + j] = got[i].word[j];
+            for (int j = 0; j < 3; j++) {
+                if (j * HIDDEN_IN_WORD >= place.count()) continue;
+                if (SPLIT)
+                    to.set(place.first() + j, __uint_as_float(got[i].word[j]));
+                else
+                    reinterpret_cast<uint32_t*>(to.numbers)[place.first() / 2 + j] = got[i].word[j];
+            }
         }
     }
 };
@@ -461,11 +478,11 @@ struct Step
 
     __device__ __forceinline__ Letter address(int phase, int layer, const Weights& w, int first, const Real* biases, int thread) const
     {
-        const bool wide = phase == FC;
+        const bool wide = phase == FC && HIDDEN_IN_WORD > 1;
         const int word = thread / 4 * 3 + thread % 4;
-        const int each = phase == QKV ? mail.qkv.each : wide ? mail.hidden.each : mail.after_mlp.each;
+        const int each = phase == QKV ? mail.qkv.each : phase == FC ? mail.hidden.each : mail.after_mlp.each;
         Parcel* to = phase == QKV ? mail.qkv.mail : phase == PROJ ? mail.after_attention.mail
-                     : wide ? mail.hidden.mail : mail.after_mlp.mail;
+                     : phase == FC ? mail.hidden.mail : mail.after_mlp.mail;
         const int before = wide ? first / 6 : first / 3;
         const int parcels = first + BATCH < w.rows ? (wide ? BATCH / 6 : BATCH / 3) : each - before;
         Letter letter;
@@ -488,13 +505,14 @@ struct Step
         if (letter.some) {
             out[0] = scaled(whole_sum(sums, letter.row), letter.scale[0]) + letter.bias[0];
             if (phase == FC) {
-                out[1] = scaled(whole_sum(sums, letter.row + 1), letter.scale[1]) + letter.bias[1];
-                out[0] = activated(out[0]), out[1] = activated(out[1]);
+                if (HIDDEN_IN_WORD > 1)
+                    out[1] = activated(scaled(whole_sum(sums, letter.row + 1), letter.scale[1]) + letter.bias[1]);
+                out[0] = activated(out[0]);
             } else {
                 out[0] += letter.residual;
             }
         }
-        const uint32_t word = phase == FC ? pack2<Factor>(within_range(out[0]), within_range(out[1])) : __float_as_uint(out[0]);
+        const uint32_t word = phase == FC ? hidden_word(out[0], out[1]) : __float_as_uint(out[0]);
         const uint32_t second = __shfl_down_sync(ALL_LANES, word, 1), third = __shfl_down_sync(ALL_LANES, word, 2);
         if (letter.sends) send(letter.to, word, second, third, round);
         if (!letter.some || phase == FC) return;
@@ -528,7 +546,7 @@ struct Step
 #else
             const Weights w(shares.of[phase], phase == FC2 ? PARTS : 1);
 #endif
-            const Vector x = {rooms.vector, phase == FC2 ? 0 : C};
+            const Vector x = {rooms.vector, phase != FC2 ? C : SPLIT ? F : 0};
             ring.watch.start(phase, SENDING);
             ring.await(ring.unit);
             Letter letter;

@@ -15,14 +15,16 @@ using Weight = Real;
 using Factor = Real;
 #endif
 constexpr bool SCALED = sizeof(Weight) == 1;
-constexpr int ROW_BYTES = C * sizeof(Weight), ROWS_OF_SLOT = 2 / sizeof(Weight);  // a slot has room for a vector of C
+constexpr bool SPLIT = sizeof(Factor) == 4;  // tensor cores take ten bits of a float's fraction, and the next ten beside them
+constexpr int ROW_BYTES = C * sizeof(Weight), SLOT_BYTES = C * sizeof(Real);  // a slot has room for a vector of C
+constexpr int ROWS_OF_SLOT = sizeof(Real) / sizeof(Weight);
 
 constexpr int THREADS = STEP_WARPS * WARP_SIZE;         // that compute
 constexpr int CHUNK = 64 / sizeof(Weight);              // columns of 64 bytes: one step of the tensor cores, or two
-constexpr int STEPS = ROWS_OF_SLOT;
+constexpr int STEPS = CHUNK * sizeof(Factor) / 64;
 constexpr int CHUNKS = C / CHUNK, PARTS = F / C;      // of a row of C; rows of F come in parts of C
 constexpr int ALL = CHUNKS / STEP_WARPS, MORE = CHUNKS % STEP_WARPS, EACH = ALL + (MORE > 0);  // chunks of every warp, of some
-constexpr int PIECES = C * 2 % 128 == 64 ? C / 8 : C / 8 + 4;  // of a slot: neighbouring rows lie half of all banks apart
+constexpr int PIECES = SLOT_BYTES % 128 == 64 ? SLOT_BYTES / 16 : SLOT_BYTES / 16 + 4;  // of a slot: neighbouring rows lie half of all banks apart
 constexpr bool ROOMY = STEP_WARPS <= 7;                 // with the copying one, two warps have a quarter of the registers
 constexpr int TILES = EACH <= (ROOMY ? 4 : SCALED ? 2 : 3) ? 3 : 2;  // of eight rows, as many as registers have room for
 constexpr int UNIT = 8 * TILES, UNITS = 128;            // rows released together; such units on their way
@@ -71,7 +73,7 @@ struct Weights
     {
     }
     // From a multiple of 16 bytes to the block's biases: all operands begin at one, and so do all layers.
-    __device__ __forceinline__ int skipped() const { return begin % 8; }
+    __device__ __forceinline__ int skipped() const { return begin % VEC; }
     __device__ __forceinline__ const Weight* row(int r, int part) const { return matrix + (size_t(r) * parts + part) * C; }
 };
 
@@ -225,7 +227,7 @@ struct Copier
 
     __device__ __forceinline__ void copy(const Weights& w)
     {
-        const int biases = w.bias ? (w.skipped() + w.rows + 7) / 8 * 8 : 0;
+        const int biases = w.bias ? ceil_div(w.skipped() + w.rows, VEC) * VEC : 0;
         begin(Weights::EXTRAS, ((w.gain ? 2 * C : 0) + biases) * sizeof(Real));
         one(w.gain, w.gain ? C : 0);
         one(w.shift, w.gain ? C : 0);
@@ -242,17 +244,21 @@ struct Copier
 
     __device__ __forceinline__ void copy_rows(const Weight* from, int count, int parts)
     {
-        if (ROWS_OF_SLOT == 1 || parts == 1) {  // as many rows as a slot has room for are neighbours in memory
-            rows(from, count / ROWS_OF_SLOT, parts * C * ROWS_OF_SLOT, C * ROWS_OF_SLOT);
-            if (ROWS_OF_SLOT > 1 && count % ROWS_OF_SLOT > 0) rows(from + (count - 1) * C, 1, 0, C);
-            return;
-        }
+        if (ROWS_OF_SLOT > 1 && parts > 1) return copy_pairs(from, count, parts * C);
+        rows(from, count / ROWS_OF_SLOT, parts * C * ROWS_OF_SLOT, C * ROWS_OF_SLOT);  // those of a slot are neighbours
+        if (ROWS_OF_SLOT > 1 && count % ROWS_OF_SLOT > 0) rows(from + (count - 1) * C, 1, 0, C);
+    }
+
+    // Two rows that are no neighbours into each slot.
+    template <class T>
+    __device__ __forceinline__ void copy_pairs(const T* from, int count, int apart)
+    {
 #pragma unroll 1
-        for (int r = 0; r < count; r += 2, from += size_t(2) * parts * C) {
+        for (int r = 0; r < count; r += 2, from += 2 * apart) {
             make_room();
             const Address to = ring.address(0), barrier = ring.barriers_at + (ring.unit - 1) % UNITS * 8;
             keep_pace(), bulk_copy_at(to, from, ROW_BYTES, barrier);
-            if (r + 1 < count) bulk_copy_at(to + ROW_BYTES, from + parts * C, ROW_BYTES, barrier);
+            if (r + 1 < count) bulk_copy_at(to + ROW_BYTES, from + apart, ROW_BYTES, barrier);
             ring.go_on(1), free--;
         }
     }
@@ -301,7 +307,7 @@ struct Copier
     __device__ __forceinline__ void keep_pace()
     {
         if (PACE == 0) return;
-        constexpr unsigned CYCLES = C * 2 / (PACE > 0 ? PACE : 1);
+        constexpr unsigned CYCLES = SLOT_BYTES / (PACE > 0 ? PACE : 1);
         while (unsigned(clock()) - last < CYCLES) continue;
         last = clock();
     }
@@ -330,6 +336,10 @@ struct Copier
 // Half precision ends at 65504; what would lie beyond stays finite.
 __device__ __forceinline__ float within_range(float x) { return SCALED ? fminf(fmaxf(x, -65504.0f), 65504.0f) : x; }
 
+template <class T>
+__device__ __forceinline__ T nearest(float x, const T*) { return from_float<T>(x); }
+__device__ __forceinline__ float nearest(float x, const float*) { return __uint_as_float(to_tf32(x)); }
+
 // A vector in shared memory, and behind it what was left when its numbers were rounded, if that is wanted.
 struct Vector
 {
@@ -339,7 +349,7 @@ struct Vector
     __device__ __forceinline__ void set(int i, float x) const
     {
         x = within_range(x);
-        const Factor near = from_float<Factor>(x);
+        const Factor near = nearest(x, (const Factor*)nullptr);
         numbers[i] = near, numbers[left + i] = from_float<Factor>(x - to_float(near));
     }
 };
@@ -357,7 +367,7 @@ struct Words
     {
         const int g = lane_id() / 4, t = lane_id() % 4;
         const bool wanted = g < (vector.left > 0 ? 4 : 2);
-        const Address from = place(vector.numbers) + (g / 2 % 2 * vector.left + part * C) * 2 + (warp_id() * 64 + t * 16) * STEPS + g % 2 * 4;
+        const Address from = place(vector.numbers) + (g / 2 % 2 * vector.left + part * C) * int(sizeof(Factor)) + (warp_id() * 64 + t * 16) * STEPS + g % 2 * 4;
 #pragma unroll
         for (int i = 0; i < EACH * STEPS; i++) {
             even[i] = odd[i] = 0;
@@ -391,6 +401,26 @@ __device__ __forceinline__ int row_of(int g)
     return SAME_BANK ? (g & 4) | (g & 1) << 1 | (g >> 1 & 1) : g;
 }
 
+// The upper part of a weight, and what it leaves: both meet both parts of the vector.
+__device__ __forceinline__ void multiply_split(float (&acc)[2][4], const uint32_t (&words)[4], uint32_t even, uint32_t odd)
+{
+    uint32_t upper[4], lower[4];
+#pragma unroll
+    for (int k = 0; k < 4; k++) {
+        upper[k] = to_tf32(__uint_as_float(words[k]));
+        lower[k] = __float_as_uint(__uint_as_float(words[k]) - __uint_as_float(upper[k]));
+    }
+    const uint32_t b[2] = {even, odd};
+    mma_m16n8k8_tf32(acc[0], upper, b), mma_m16n8k8_tf32(acc[1], lower, b);
+}
+
+__device__ __forceinline__ void multiply_halves(float (&acc)[4], const uint32_t (&a)[4], const uint32_t (&b)[2])
+{
+#ifndef RUNG_F32
+    mma_m16n8k16<Factor>(acc, a, b);
+#endif
+}
+
 // What a warp has of a tile: eight rows, those beyond the last are the last again.
 struct Tile
 {
@@ -416,10 +446,14 @@ struct Tile
 #pragma unroll
         for (int j = 0; j < STEPS; j++) {
             uint32_t a[4] = {words[0], words[1], words[2], words[3]};
+            if (SPLIT) {
+                multiply_split(acc, a, x.even[i], x.odd[i]);
+                continue;
+            }
             if (SCALED) as_halves(words[2 * j % 4], a[0], a[1]), as_halves(words[(2 * j + 1) % 4], a[2], a[3]);
             const int step = i * STEPS + j;
             const uint32_t b[2] = {x.even[step], x.odd[step]};
-            mma_m16n8k16<Factor>(acc[step % 2], a, b);
+            multiply_halves(acc[step % 2], a, b);
         }
     }
 };
