@@ -47,7 +47,7 @@ NEW = 512
 BANDWIDTH = 4.3e12
 TORCH = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 # Which rungs may serve which number format, and few sequences or many.
-CANDIDATES = {"int8": ("8", "11", "14"), "float32": ("6", "10"), "bfloat16": ("6", "10", "13")}
+CANDIDATES = {"int8": ("8", "11", "14"), "float32": ("6", "10", "15"), "bfloat16": ("6", "10", "13")}
 SINGLE = (("gpt2", "bfloat16"), ("gpt2", "float32"), ("gpt2", "int8"), ("gpt2-xl", "bfloat16"), ("gpt2-xl", "int8"))
 CHECKS = {
     "decode/10": ("bf16", "f32"),

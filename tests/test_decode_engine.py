@@ -189,6 +189,7 @@ def test_a_wide_model_is_served_by_one_kernel_whatever_is_tuned(
     [
         ("float32", "gpt2", {"tuned": (13,)}, 6),  # the thirteenth has 16 bits
         ("float32", "gpt2", {"tuned": (10, 13)}, 10),
+        ("float32", "gpt2", {"tuned": (10, 15)}, 15),
         ("float32", "gpt2-xl", {}, 10),
         ("int8", "gpt2", {"tuned": (10, 13)}, 11),
         ("int8", "gpt2", {"tuned": (11, 14)}, 14),

@@ -23,7 +23,7 @@ from rung.kernel import CudaRung, Device, Rung
 from rung.lab import tunings
 from rung.operation import Tensors, Values
 
-RUNG, EIGHT_BITS = catalogue.find("decode/13"), catalogue.find("decode/14")
+RUNG, EIGHT_BITS, FLOATS = (catalogue.find(f"decode/{number}") for number in (13, 14, 15))
 DECODE = RUNG.operation
 WRITTEN = ("logits", "next", "k_cache", "v_cache")
 
@@ -217,6 +217,13 @@ def test_a_text_of_eight_bits_is_the_references_at_every_step(
     text = Text(one.values, named(dtype), one.start, one.steps, tuning=one.tuning, rung=EIGHT_BITS)
     assert text.prepared.launches[0][1].grid == (one.sms, 1, 1)
     text.write().assert_right()
+
+
+@pytest.mark.parametrize("name", DIVISIONS)
+def test_a_text_in_floats_is_the_references_at_every_step(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    one = DIVISIONS[name]
+    monkeypatch.setattr(abstract_rung, "device_facts", lambda device: (90, one.sms))
+    Text(one.values, named("f32"), one.start, one.steps, tuning=one.tuning, rung=FLOATS).write().assert_right()
 
 
 @pytest.mark.parametrize("heads", [3, 5, 7])  # chunks of 64 columns; slots whose rows begin in different banks

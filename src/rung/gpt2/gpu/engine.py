@@ -112,14 +112,14 @@ class Engine:
             return ("12", "9", "torch", "3")
         if values["B"] > FEW:
             return ("9", "12", "torch", "3")
-        # One kernel for the step has much to set. Where nobody has, it gains for wide models alone.
-        if self.dtype == "int8":
-            whole = ("14",) if values["C"] >= WIDE or self._tuned("14", values) else ()
-            return (*whole, "11", "8", "6", "3")
-        if values["C"] >= WIDE:
-            return ("13", "10", "6", "3")
-        tuned = [name for name in ("13", "10") if self._tuned(name, values)]
-        return (*tuned, "6", "10", "3")
+        wide, eight, full = values["C"] >= WIDE, self.dtype == "int8", self.real.name == "f32"
+        whole, streamed, plain = ("14", "11", "8") if eight else ("15" if full else "13", "10", "6")
+        # The first two have much to set. Where nobody has, one kernel gains for wide models alone, and the streamed ones
+        # for these and eight bits.
+        order = [streamed, plain] if eight or wide or self._tuned(streamed, values) else [plain, streamed]
+        if wide and not full or self._tuned(whole, values):
+            order.insert(0, whole)
+        return (*order, "6", "3")
 
     def _tuned(self, name: str, values: Mapping[str, Number]) -> bool:
         rung = catalogue.find(f"decode/{name}")
