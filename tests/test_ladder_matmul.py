@@ -46,6 +46,7 @@ def inputs(name: str, values: Values, dtype: str = "f32") -> Tensors:
         ("matmul/16", {**SMALL_TILES, "STAGES": 3, "BLOCKS": 2}),
         ("matmul/15", {**SMALL_TILES, "SPLITS": 2}),
         ("matmul/14", {**SMALL_TILES, "STAGES": 4}),
+        ("matmul/19", {"BN": 128}),
         ("matmul/8", {"BM": 64, "BN": 64, "BK": 8}),
         ("layernorm_matmul/3", SMALL_TILES),
         ("layernorm_matmul/2", {"BM": 64, "BN": 64}),
@@ -62,6 +63,19 @@ def test_a_tile_deeper_than_its_rows_reach_is_refused_by_rule(name: str) -> None
     tensors = inputs(name.split("/")[0], values, "tf32")
     with pytest.raises(RungError, match=r"needs BK \* sizeof_real"):
         run(name, values, tensors, "tf32", BK=64)
+
+
+# Rows of x, their depth, rows of the weight: several tiles and blocks, short rows, and rows that end within 16 bytes.
+@pytest.mark.parametrize("shape", [(300, 200, 264), (140, 136, 520), (7, 72, 13), (130, 64, 257), (387, 8, 256)])
+@pytest.mark.parametrize("columns", [128, 256])
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+def test_products_of_four_warps(shape: tuple[int, int, int], columns: int, dtype: str) -> None:
+    T, C, OC = shape
+    values: Values = {"B": 1, "T": T, "C": C, "OC": OC}
+    tensors = inputs("matmul", values, dtype)
+    out = run("matmul/19", values, tensors, dtype, BN=columns, GROUP=4).double()
+    exact = tensors["x"].double() @ tensors["weight"].double().T + tensors["bias"].double()
+    assert float((out - exact).norm() / exact.norm()) < dtype_named(dtype).norm_cap
 
 
 @pytest.mark.parametrize("name", ["matmul_gelu", "matmul_residual"])
