@@ -114,10 +114,10 @@ class Engine:
             return ("9", "12", "torch", "3")
         wide, eight, full = values["C"] >= WIDE, self.dtype == "int8", self.real.name == "f32"
         whole, streamed, plain = ("14", "11", "8") if eight else ("15" if full else "13", "10", "6")
-        # The first two have much to set. Where nobody has, one kernel gains for wide models alone, and the streamed ones
+        # The first two have much to set. Where nobody has, one kernel gains for wide models alone, the streamed ones
         # for these and eight bits.
         order = [streamed, plain] if eight or wide or self._tuned(streamed, values) else [plain, streamed]
-        if wide and not full or self._tuned(whole, values):
+        if (wide and not full) or self._tuned(whole, values):
             order.insert(0, whole)
         return (*order, "6", "3")
 
