@@ -146,7 +146,9 @@ extern "C" __global__ void __launch_bounds__(COMPUTING + wgmma::THREADS, 1)
     int turn = 0;  // of all steps of all tiles
     if (copying) {
         wgmma::keep_registers<40>();
-        constexpr int BEHIND = STAGES - 1;
+        // A stage is told to have arrived this many turns later; one more would wait for room that only its news brings.
+        constexpr int BEHIND = STAGES - 2;
+        static_assert(BEHIND >= 1, "a stage at work, one that waits to be released, and one on its way");
         for (int tile = blockIdx.x; tile < tiles.count(); tile += gridDim.x)
             for (int step = 0; step < tiles.depth(); step++, turn++) {
                 if (turn >= STAGES) byte_barrier_wait(empty + turn % STAGES, (turn / STAGES - 1) % 2);
