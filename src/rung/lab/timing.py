@@ -18,8 +18,10 @@ from rung.lab import statistics
 
 SHORT = 20e-6  # below this a call is timed as one of at least CALLS
 CALLS = 20
-FULL = 400e-6  # what a sample takes at least: the launch of a graph is some 6 to 14 us, and would be counted
+FULL = 400e-6  # what a sample takes at least: a graph's own beginning on the GPU is counted
 LONG = 20e-3  # such a call needs no company to be timed
+HEAD_START, MOST_HEAD_START = 200e-6, 5e-3  # seconds for which the GPU waits while work is launched
+CLOCK = 2e9  # no GPU has more cycles a second
 MIN_SAMPLES = 10
 MAX_SETS = 256
 MAX_CALLS = 400
@@ -154,13 +156,24 @@ def _repeat(call: Callable[[], None], times: int) -> None:
 
 
 def seconds(work: Callable[[], object]) -> float:
-    """How long the GPU is busy with `work`, between two events."""
-    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-    start.record()
-    work()
-    end.record()
-    end.synchronize()
-    return float(start.elapsed_time(end)) * 1e-3
+    """How long the GPU is busy with `work`, between two events.
+
+    The stream is kept busy until all of it is launched: else the first event has passed before the work begins, and
+    a slow host would be counted.
+    """
+    head_start = HEAD_START
+    while True:
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        stall(int(head_start * CLOCK))
+        begin = time.perf_counter()
+        start.record()
+        work()
+        end.record()
+        launching = time.perf_counter() - begin
+        end.synchronize()
+        if launching < head_start or launching > MOST_HEAD_START:  # what takes so long waits for the GPU itself
+            return float(start.elapsed_time(end)) * 1e-3
+        head_start = min(2 * launching, MOST_HEAD_START)
 
 
 def stall(cycles: int) -> None:

@@ -1,0 +1,75 @@
+"""A slow host is not counted: what is timed is launched while the GPU still waits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from rung.lab import timing
+
+
+class Machine:
+    """A host and a GPU whose stream takes what it is given in turn."""
+
+    def __init__(self) -> None:
+        self.host = self.stream = 0.0
+
+    def stall(self, cycles: int) -> None:
+        self.enqueue(cycles / timing.CLOCK)
+
+    def enqueue(self, seconds: float) -> None:
+        self.stream = max(self.stream, self.host) + seconds
+
+    def work(self, launching: float, took: float) -> Callable[[], None]:
+        def launch() -> None:
+            self.host += launching
+            self.enqueue(took)
+
+        return launch
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
+    made = Machine()
+
+    class Event:
+        def __init__(self, enable_timing: bool) -> None:
+            self.at = 0.0
+
+        def record(self) -> None:
+            self.at = max(made.stream, made.host)
+
+        def synchronize(self) -> None:
+            made.host = max(made.host, self.at)
+
+        def elapsed_time(self, end: Event) -> float:
+            return (end.at - self.at) * 1e3
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(timing, "stall", made.stall)
+    monkeypatch.setattr(timing.time, "perf_counter", lambda: made.host)
+    return made
+
+
+@pytest.mark.parametrize("launching", [10e-6, 90e-6, 190e-6, 0.3e-3, 2e-3])
+def test_the_time_of_a_launch_is_not_that_of_the_work(machine: Machine, launching: float) -> None:
+    for _ in range(3):
+        assert timing.seconds(machine.work(launching, 400e-6)) == pytest.approx(400e-6)
+
+
+def test_work_whose_launching_cannot_be_hidden_is_timed_once(machine: Machine) -> None:
+    assert timing.seconds(machine.work(0.5, 400e-6)) > 0.4
+    assert machine.host < 0.6
+
+
+def test_work_that_waits_for_the_gpu_itself_comes_to_an_end(machine: Machine) -> None:
+    launch = machine.work(20e-6, 300e-6)
+
+    def and_wait() -> None:
+        launch()
+        machine.host = machine.stream
+
+    assert timing.seconds(and_wait) == pytest.approx(300e-6)
+    assert machine.host < 0.05
