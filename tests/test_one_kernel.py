@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from rung.cuda.emulator import Settings
 from rung.dtypes import Dtype
 from rung.dtypes import dtype as named
 from rung.gpt2.gpu.engine import Engine
+from rung.gpt2.sampling import Sampling
 from rung.gpt2.weights import Linear, read_weights
 from rung.kernel import CudaRung, Device, Rung
 from rung.lab import tunings
@@ -146,7 +148,7 @@ DIVISIONS = {
     "as tuned, more warps than chunks": Division(dims(64, 2)),
     "warps with a chunk more than others": Division(dims(96, 6), tuning={"STEP_WARPS": 2}),
     "more rows than a batch": Division(dims(160, 5, L=1, V=501), tuning={"STEP_WARPS": 4}),
-    "more heads than blocks": Division(dims(64, 8, V=3), tuning={"STEP_WARPS": 1}),
+    "more heads than blocks": Division(dims(64, 8), tuning={"STEP_WARPS": 1}),
     "a batch of letters from one warp": Division(dims(128, 16, V=386), start=3, tuning={"STEP_WARPS": 1}, steps=3),
     "more rows of the stream than a batch": Division(dims(416, 13, F=832, V=381), tuning={"STEP_WARPS": 3}, steps=2),
     "wide heads": Division(dims(128, 2), start=28, tuning={"STEP_WARPS": 6, "KEY_LOADS": 2}),
@@ -267,6 +269,19 @@ def test_the_order_of_threads_changes_nothing() -> None:
         assert_same_bits(other.found(), found[0].found())
 
 
+@pytest.mark.parametrize("rung", [RUNG, EIGHT_BITS], ids=lambda rung: rung.name)
+def test_outputs_of_heads_travel_as_halves_and_stay_numbers_or_none(rung: CudaRung) -> None:
+    text = Text(dims(64, 2), named("bf16"), 9, 1, tuning=FEW_KEYS, rung=rung)
+    text.begin["v_cache"].fill_(1e6)  # no half is as large
+    text.reset()
+    text.write()
+    assert text.logits.isfinite().all()
+    text.begin["v_cache"].fill_(math.nan)
+    text.reset()
+    text.write()
+    assert text.logits.isnan().all()
+
+
 # ---- in the engine ----------------------------------------------------------------------------------------------
 
 # With a head of its own: the likeliest next token of a tied random model is the same again and again.
@@ -336,14 +351,21 @@ def test_every_size_of_gpt2_is_compiled_without_a_stack(shape: str, dtype: str, 
     assert used.static_shared + config.shared <= here.shared_block
 
 
-SHIPPED = [row for row in tunings.listed(tunings.MEASURED) if row["rung"] == RUNG.full_name]
+def shipped() -> list[dict[str, Any]]:
+    """Of each rung, size and tuning that come with rung the longest cache."""
+    longest: dict[tuple[object, ...], dict[str, Any]] = {}
+    for row in sorted(tunings.listed(tunings.MEASURED), key=lambda row: int(row["values"].get("MAXT", 0))):
+        if row["rung"] in {rung.full_name for rung in (RUNG, EIGHT_BITS, FLOATS)}:
+            longest[row["rung"], row["shape"], row["dtype"], *sorted(row["tuning"].items())] = row
+    return list(longest.values())
 
 
-@pytest.mark.parametrize("row", SHIPPED, ids=lambda row: f"{row['shape']} {row['values']['MAXT']}")
+@pytest.mark.parametrize("row", shipped(), ids=lambda row: f"{row['rung']} {row['shape']}")
 def test_what_it_was_tuned_to_is_compiled_without_a_stack(row: dict[str, Any]) -> None:
-    build = RUNG.build(row["values"], named(row["dtype"]), row["tuning"])
+    build = catalogue.find(row["rung"]).build(row["values"], named(row["dtype"]), row["tuning"])
     used = nvrtc.compile_cubin(build, "sm_90").resources["step"]
-    assert used.spill_stores == used.stack == 0
+    # In floats gpt2-medium is short of four registers, whatever the tuning; it was measured so.
+    assert used.spill_stores == used.stack == (16 if row["shape"] == "gpt2-medium" and row["dtype"] == "f32" else 0)
 
 
 @pytest.mark.parametrize(
@@ -432,3 +454,23 @@ def test_every_run_of_a_step_leaves_the_same_bits(dtype: str, start: int) -> Non
         wanted = wanted or {name: tensor.clone() for name, tensor in text.found().items()}
         assert_same_bits(text.found(), wanted)
     text.assert_right()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "rung"),
+    [pytest.param(*one, marks=on_gpu) for one in (("bfloat16", "13"), ("int8", "14"), ("float32", "15"))],
+)
+def test_a_step_that_starts_before_the_last_has_ended_reads_nothing_early(dtype: str, rung: str) -> None:
+    folder, ids = (
+        models.saved(n_embd=768, n_head=12, n_layer=2, n_positions=512, tie_word_embeddings=False),
+        models.some_ids(9),
+    )
+    ours = engine(folder, dtype, rung, device="cuda")
+    found = [step[0] for step in ours.write([ids], [400])]  # eight steps are one graph
+    (session,) = ours.sessions
+    session.begin([ids], [400], (), Sampling(temperature=0), 0, [0])
+    for _ in range(399):
+        torch.cuda.synchronize()
+        session.step()
+    torch.cuda.synchronize()
+    assert found == [session.tokens(i)[0] for i in range(400)] and len(set(found)) > 20

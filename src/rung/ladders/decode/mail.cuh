@@ -39,6 +39,23 @@ __device__ __forceinline__ Parcel look(const Parcel* at)
 #endif
 }
 
+// The same where it is wanted; what is not is taken for one of this round.
+__device__ __forceinline__ Parcel look_if(bool wanted, const Parcel* at, uint32_t round)
+{
+#ifdef RUNG_EMULATOR
+    return wanted ? *at : Parcel{{0, 0, 0}, round};
+#else
+    Parcel p;
+    asm volatile("{\n\t.reg .pred wanted;\n\t.reg .b64 lo, hi;\n\t.reg .b128 all;\n\tsetp.ne.b32 wanted, %5, 0;\n\t"
+                 "mov.b64 lo, 0;\n\tmov.b64 hi, {0, %6};\n\tmov.b128 all, {lo, hi};\n\t"
+                 "@wanted ld.relaxed.gpu.global.b128 all, [%4];\n\tmov.b128 {lo, hi}, all;\n\t"
+                 "mov.b64 {%0, %1}, lo;\n\tmov.b64 {%2, %3}, hi;\n\t}"
+                 : "=r"(p.word[0]), "=r"(p.word[1]), "=r"(p.word[2]), "=r"(p.round)
+                 : "l"(at), "r"(int(wanted)), "r"(round) : "memory");
+    return p;
+#endif
+}
+
 // Who asks for what cannot be there yet asks again, and thousands of such questions stand in the way of the parcels, and of
 // the weights. So nobody asks for as many cycles as mail takes anyway.
 __device__ __forceinline__ void keep_quiet(int cycles)
@@ -49,12 +66,13 @@ __device__ __forceinline__ void keep_quiet(int cycles)
 #endif
 }
 
-// Parcel i of N lies at from(i). All are asked for before the first is looked at, and asked for again until they are there.
-template <int N, class From>
-__device__ __forceinline__ void receive(Parcel (&got)[N], uint32_t round, From from)
+// Parcel i of N lies at from(i). All that are wanted are asked for before the first is looked at, and asked for again until
+// they are there.
+template <int N, class From, class Wanted>
+__device__ __forceinline__ void receive(Parcel (&got)[N], uint32_t round, From from, Wanted wanted)
 {
 #pragma unroll
-    for (int i = 0; i < N; i++) got[i] = look(from(i));
+    for (int i = 0; i < N; i++) got[i] = look_if(wanted(i), from(i), round);
 #ifdef RUNG_EMULATOR
     for (int i = 0; i < N; i++) assert(got[i].round == round);
 #else
@@ -68,6 +86,12 @@ __device__ __forceinline__ void receive(Parcel (&got)[N], uint32_t round, From f
             if (got[i].round != round) got[i] = look(from(i));
     }
 #endif
+}
+
+template <int N, class From>
+__device__ __forceinline__ void receive(Parcel (&got)[N], uint32_t round, From from)
+{
+    receive(got, round, from, [](int) { return true; });
 }
 
 // On a GPU the parcels are all that anybody waits for. The emulator's blocks take turns and need to be told when.

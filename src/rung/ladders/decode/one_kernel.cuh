@@ -86,6 +86,8 @@ struct Rooms
 constexpr int HIDDEN_IN_WORD = 4 / sizeof(Factor), HIDDEN = 3 * HIDDEN_IN_WORD;
 using HiddenMail = Shared<HIDDEN, HIDDEN_IN_WORD>;
 
+constexpr int OUTPUTS = SPLIT ? 2 : 4;  // numbers of a head's output in a parcel, as floats or halves, with their weight
+
 // Five kinds of mail, each with a place of its own: a letter of one layer is replaced by that of the next, which nobody
 // writes before he has read what all others wrote after they had read the letter.
 struct Mail
@@ -100,7 +102,7 @@ struct Mail
           hidden(after_mlp.mail + after_mlp.parcels(), F), attention(hidden.mail + hidden.parcels()),
           key_parts(max(1, int(gridDim.x) / NH))
     {
-        best = attention + NH * key_parts * (HS / 2);
+        best = attention + NH * key_parts * (HS / OUTPUTS);
     }
 };
 
@@ -325,54 +327,77 @@ struct Attention
             for (int j = 0; j < VEC; j++) ys[warp][lane * VEC + j] = sum[j];
         sync_computing();
         ring.watch.start(SENDING);
-        for (int d = threadIdx.x; d < HS / 2; d += THREADS) {
-            float most = ms[0], all = 0.0f, y0 = 0.0f, y1 = 0.0f;
+        if (warp * WARP_SIZE >= HS) return;
+        const int d = min(i, HS - 1);
+        float most = ms[0], all = 0.0f, y = 0.0f;
 #pragma unroll
-            for (int w = 1; w < STEP_WARPS; w++) most = fmaxf(most, ms[w]);
+        for (int w = 1; w < STEP_WARPS; w++) most = fmaxf(most, ms[w]);
 #pragma unroll
-            for (int w = 0; w < STEP_WARPS; w++) {
-                const float weight = exp2f(ms[w] - most);  // 0 for a warp without keys; one of them has some
-                y0 += weight * ys[w][2 * d], y1 += weight * ys[w][2 * d + 1];
-                all += weight * ls[w];
-            }
-            const float sure = 1.0f / all;
-            send(mail.attention + item * (HS / 2) + d, __float_as_uint(y0 * sure), __float_as_uint(y1 * sure),
-                 __float_as_uint(most + log2f(all)), round + 1);
+        for (int w = 0; w < STEP_WARPS; w++) {
+            const float weight = exp2f(ms[w] - most);  // 0 for a warp without keys; one of them has some
+            y += weight * ys[w][d], all += weight * ls[w];
         }
+        y *= __fdividef(1.0f, all);
+        const float next = __shfl_down_sync(ALL_LANES, y, 1);
+        const uint32_t word = SPLIT ? __float_as_uint(y) : pack2<__half>(in_half(y), in_half(next));
+        const uint32_t second = SPLIT ? __float_as_uint(next) : __shfl_down_sync(ALL_LANES, word, 2);
+        if (i < HS && i % OUTPUTS == 0)
+            send(mail.attention + (item * HS + i) / OUTPUTS, word, second, __float_as_uint(most + __log2f(all)), round + 1);
     }
 };
+
+// Number j of those in a parcel; one that was not asked for has none, and no weight.
+__device__ __forceinline__ float output(const Parcel& got, int j)
+{
+    if (SPLIT) return __uint_as_float(got.word[j]);
+    const uint32_t word = got.word[j / 2];
+    return __half2float(__ushort_as_half(static_cast<unsigned short>(j % 2 ? word >> 16 : word)));
+}
 
 // All heads' outputs, from the parts of their keys.
 __device__ __forceinline__ void receive_attention(const Mail& mail, int parts, const Vector& to, uint32_t round)
 {
-    constexpr int PAIRS = C / 2, AT_ONCE = ceil_div(PAIRS, THREADS);
+    constexpr int PARCELS = C / OUTPUTS, OF_HEAD = HS / OUTPUTS, AT_ONCE = ceil_div(PARCELS, THREADS);
     const int thread = again(threadIdx.x);
     const Parcel* from[AT_ONCE];
-    float y[AT_ONCE][2] = {}, sum[AT_ONCE] = {}, top[AT_ONCE];
+    float y[AT_ONCE][OUTPUTS] = {}, sum[AT_ONCE] = {}, top[AT_ONCE];
 #pragma unroll
     for (int i = 0; i < AT_ONCE; i++) {
-        const int at = min(thread + i * THREADS, PAIRS - 1);
-        from[i] = mail.attention + at / (HS / 2) * mail.key_parts * (HS / 2) + at % (HS / 2), top[i] = -INFINITY;
+        const int at = min(thread + i * THREADS, PARCELS - 1);
+        from[i] = mail.attention + at / OF_HEAD * mail.key_parts * OF_HEAD + at % OF_HEAD, top[i] = -INFINITY;
     }
 #pragma unroll 1
     for (int part = 0; part < parts; part += PARTS_AT_ONCE) {
         Parcel got[AT_ONCE * PARTS_AT_ONCE];
-        receive(got, round, [&](int i) { return from[i / PARTS_AT_ONCE] + min(part + i % PARTS_AT_ONCE, parts - 1) * (HS / 2); });
+        receive(got, round, [&](int i) { return from[i / PARTS_AT_ONCE] + (part + i % PARTS_AT_ONCE) * OF_HEAD; },
+                [&](int i) { return part + i % PARTS_AT_ONCE < parts; });
 #pragma unroll
-        for (int i = 0; i < AT_ONCE * PARTS_AT_ONCE; i++) {
-            const int at = i / PARTS_AT_ONCE;
-            const float own = part + i % PARTS_AT_ONCE < parts ? __uint_as_float(got[i].word[2]) : -INFINITY;
-            const float higher = fmaxf(top[at], own), shrink = exp2f(top[at] - higher), weight = exp2f(own - higher);
-            top[at] = higher, sum[at] = sum[at] * shrink + weight;
+        for (int i = 0; i < AT_ONCE; i++) {
+            const Parcel* parcels = got + i * PARTS_AT_ONCE;
+            const auto weight_of = [&](int j) { return part + j < parts ? __uint_as_float(parcels[j].word[2]) : -INFINITY; };
+            float higher = top[i];
 #pragma unroll
-            for (int j = 0; j < 2; j++) y[at][j] = y[at][j] * shrink + weight * __uint_as_float(got[i].word[j]);
+            for (int j = 0; j < PARTS_AT_ONCE; j++) higher = fmaxf(higher, weight_of(j));
+            const float shrink = exp2f(top[i] - higher);
+            top[i] = higher, sum[i] *= shrink;
+#pragma unroll
+            for (int k = 0; k < OUTPUTS; k++) y[i][k] *= shrink;
+#pragma unroll
+            for (int j = 0; j < PARTS_AT_ONCE; j++) {
+                const float weight = exp2f(weight_of(j) - higher);
+                sum[i] += weight;
+#pragma unroll
+                for (int k = 0; k < OUTPUTS; k++) y[i][k] += weight * output(parcels[j], k);
+            }
         }
     }
 #pragma unroll
     for (int i = 0; i < AT_ONCE; i++) {
         const int at = thread + i * THREADS;
         const float sure = __fdividef(1.0f, sum[i]);
-        if (at < PAIRS) to.set(2 * at, y[i][0] * sure), to.set(2 * at + 1, y[i][1] * sure);
+#pragma unroll
+        for (int j = 0; j < OUTPUTS; j++)
+            if (at < PARCELS) to.set(OUTPUTS * at + j, y[i][j] * sure);
     }
 }
 
@@ -455,7 +480,15 @@ struct Step
     const Shares& shares;
     const Rooms rooms;
     Ring ring;
-    int length;
+    int length = 0;      // known when the step before has ended, as the next
+    uint32_t round = 0;  // of the letters that are sent first
+
+    // What lies before this runs while the step before does.
+    __device__ __forceinline__ void wait_for_input()
+    {
+        pdl_wait();
+        length = load_fresh(m.lengths);
+    }
 
     // Keys and values are for later steps, too.
     __device__ __forceinline__ void cache(int layer, int row, float x) const
@@ -522,20 +555,24 @@ struct Step
             rooms.residual[first + letter.row] = out[0];
     }
 
-    __device__ __forceinline__ void compute(uint32_t round)
+    __device__ __forceinline__ void compute(const int* clock)
     {
         Stream stream;
         Hidden hidden;
         Best best = {-INFINITY, INT_MAX};
-        const KeyParts parts(length, mail.key_parts);
         stream.look_up(mail.after_mlp);
         hidden.look_up(mail.hidden);
+        const unsigned origin = Attention::origin_of(mail, min(int(blockIdx.x) / mail.key_parts, NH - 1));
+        ring.watch.start(MAIL);
+        wait_for_input();
+        ring.watch.start(SENDING);
+        round = uint32_t(load_fresh(clock)) + 1;  // as many are sent in every step
+        const KeyParts parts(length, mail.key_parts);
         const Real *token = m.wte + size_t(load_fresh(m.tokens)) * C, *position = m.wpe + size_t(length) * C;
         for (int i = threadIdx.x; i < shares.of[PROJ].y; i += THREADS) {
             const int channel = shares.of[PROJ].x + i;
             rooms.residual[i] = to_float(token[channel]) + to_float(position[channel]);
         }
-        const unsigned origin = Attention::origin_of(mail, min(int(blockIdx.x) / mail.key_parts, NH - 1));
         const Part own(parts, mail.key_parts, length, blockIdx.x);
         int turn = 0;
 #pragma unroll 1
@@ -617,17 +654,19 @@ struct Step
     }
 
 #ifndef RUNG_EMULATOR
-    __device__ __forceinline__ void copy(int* sizes, int* spent) const
+    __device__ __forceinline__ void copy(int* sizes, int* spent)
     {
         Copier copier = {ring, sizes};
-        const KeyParts parts(length, mail.key_parts);
 #pragma unroll 1
         for (int layer = 0; layer < L; layer++) {
 #pragma unroll 1
             for (int phase = QKV; phase < PHASES; phase++) {
                 copier.copy(shares.weights(m, phase, layer));
+                if (phase > QKV) continue;
+                if (layer == 0) wait_for_input();  // weights nobody writes, keys the step before
+                const KeyParts parts(length, mail.key_parts);
 #pragma unroll 1
-                for (int item = blockIdx.x; phase == QKV && item < NH * mail.key_parts; item += gridDim.x) {
+                for (int item = blockIdx.x; item < NH * mail.key_parts; item += gridDim.x) {
                     const Part part(parts, mail.key_parts, length, item);
 #pragma unroll 1
                     for (int first = part.first; part.wanted && first < part.end; first += KEY_GROUP) {
@@ -651,12 +690,12 @@ __device__ __forceinline__ void whole_step(const Model& m, Parcel* parcels, int*
     Mail& mail = *reinterpret_cast<Mail*>(room_of_mail);
     Shares& shares = *reinterpret_cast<Shares*>(room_of_shares);
     const Rooms rooms(shared);
-    const uint32_t round = uint32_t(load_fresh(clock)) + 1;  // of the first letters; as many are sent in every step
+    pdl_launch_dependents();
     const bool copying = warp_id() == STEP_WARPS;
     const int first = copying ? int(COPIES) : int(QKV), last = copying ? int(COPIES) : int(ATTENTION);  // rows of the thread
     const Watch watch(copying || threadIdx.x == 0, first, last, SENDING);
     const Ring ring = {rooms.ring, barriers, barriers + UNITS, place(rooms.ring), place(barriers), 0, 0, watch};
-    Step step = {m, mail, shares, rooms, ring, load_fresh(m.lengths)};
+    Step step = {m, mail, shares, rooms, ring};
     if (threadIdx.x == 0) mail = Mail(parcels);
     if (threadIdx.x == (STEP_WARPS - 1) * WARP_SIZE) shares = Shares();
 #ifndef RUNG_EMULATOR
@@ -670,10 +709,10 @@ __device__ __forceinline__ void whole_step(const Model& m, Parcel* parcels, int*
         return;
     }
 #endif
-    step.compute(round);
+    step.compute(clock);
     step.ring.watch.stop(spent, first, last);
     // The first block is done when it has heard from all others, and they have read the clock.
-    if (blockIdx.x == 0 && threadIdx.x == 0) *clock = int(round + 5 * L);
+    if (blockIdx.x == 0 && threadIdx.x == 0) *clock = int(step.round);
 }
 
 }  // namespace decode

@@ -22,7 +22,7 @@ constexpr int ROWS_OF_SLOT = sizeof(Real) / sizeof(Weight);
 constexpr int THREADS = STEP_WARPS * WARP_SIZE;         // that compute
 constexpr int CHUNK = 64 / sizeof(Weight);              // columns of 64 bytes: one step of the tensor cores, or two
 constexpr int STEPS = CHUNK * sizeof(Factor) / 64;
-constexpr int CHUNKS = C / CHUNK, PARTS = F / C;      // of a row of C; rows of F come in parts of C
+constexpr int CHUNKS = C / CHUNK, PARTS = F / C;        // of a row of C; rows of F come in parts of C
 constexpr int ALL = CHUNKS / STEP_WARPS, MORE = CHUNKS % STEP_WARPS, EACH = ALL + (MORE > 0);  // chunks of every warp, of some
 constexpr int PIECES = SLOT_BYTES % 128 == 64 ? SLOT_BYTES / 16 : SLOT_BYTES / 16 + 4;  // of a slot: neighbouring rows lie half of all banks apart
 constexpr bool ROOMY = STEP_WARPS <= 7;                 // with the copying one, two warps have a quarter of the registers
@@ -333,8 +333,13 @@ struct Copier
 
 // ---- products ---------------------------------------------------------------------------------------------------
 
-// Half precision ends at 65504; what would lie beyond stays finite.
-__device__ __forceinline__ float within_range(float x) { return SCALED ? fminf(fmaxf(x, -65504.0f), 65504.0f) : x; }
+// Half precision ends at 65504; what would lie beyond stays finite. What is no number stays none.
+__device__ __forceinline__ float in_half(float x)
+{
+    constexpr float MOST = 65504.0f;
+    return x > MOST ? MOST : x < -MOST ? -MOST : x;
+}
+__device__ __forceinline__ float within_range(float x) { return SCALED ? in_half(x) : x; }
 
 template <class T>
 __device__ __forceinline__ T nearest(float x, const T*) { return from_float<T>(x); }
