@@ -84,12 +84,20 @@ def test_prompts_are_those_of_the_file() -> None:
 
 
 def test_what_is_said_between_the_tables_has_the_figures_of_the_file() -> None:
-    xl, late = row("single", "gpt2-xl bfloat16"), row("context", "gpt2-xl bfloat16")
-    assert f"of gpt2-xl's {xl['step_us']:.0f} µs" in WORDS
-    assert f"{late['short_us'] / late['long_us']:.0%} of the speed at 50".replace("%", " %") in WORDS
+    for name in ("gpt2 bfloat16", "gpt2-xl bfloat16"):
+        late = row("context", name)
+        share = f"{late['short_us'] / late['long_us'] * 100:.0f} %"
+        assert (f"bfloat16 has {share} of the speed at 50" if name.startswith("gpt2 ") else f"gpt2-xl {share}") in WORDS
     assert f"At 256 sequences 490 of some {row('batch', 'gpt2 bfloat16 x 256')['step_us']:.0f}"[:-1] in WORDS
-    drawn, greedy = (row("sampling", name)["value"] for name in ("top-p 0.95", "greedy"))
-    assert f"{drawn:,.0f} tokens/s with temperature and top-p, beside a greedy {greedy:,.0f}" in WORDS
+    drawn, every, greedy = (row("sampling", name)["value"] for name in ("top-p 0.95", "all", "greedy"))
+    assert (
+        f"{drawn:,.0f} tokens/s with top-p, {every:,.0f} with everything at once, beside a greedy {greedy:,.0f}"
+        in WORDS
+    )
+    climbed = json.loads((ROOT / "results/h200/climb.json").read_text(encoding="utf-8"))["rows"]
+    rates = {r["name"]: r["tokens_per_second"] for r in climbed if r["dtype"] == "float32"}
+    plain, whole = (f"{rates[f'decode {name}']:,.0f}" for name in ("10_streamed", "15_one_kernel_f32"))
+    assert f"wrote {plain} tokens/s where rung 15 wrote {whole}" in WORDS
 
 
 def test_where_a_token_goes_is_what_the_profiles_hold() -> None:
@@ -101,21 +109,29 @@ def test_where_a_token_goes_is_what_the_profiles_hold() -> None:
     def us(seconds: float, digits: int = 0) -> str:
         return f"{seconds * 1e6:.{digits}f}"
 
-    shares = {s["name"]: us(s["seconds"], 1) for s in small["shares"]}
-    assert f"took {us(small['seconds'], 1)} µs, {us(small['floor']['seconds'])} of which" in WORDS
-    assert f"{shares['project']} to {shares['project_qkv']} each, attention {shares['attend']}" in WORDS
-    assert f"the head {shares['head']}, gaps {us(small['gap'], 1)}." in WORDS
-    step = next(s["seconds"] for s in large["shares"] if s["name"] == "step")
-    assert f"{step / large['seconds'] * 100:.1f} % of a token's {us(large['seconds'], 1)} µs" in WORDS
-    inside = large["inside"]
-    *of_threads, copies = (dict(zip(inside["columns"], spent, strict=True)) for spent in inside["spent"])
-    mail, products, sending, norm, weights = (
-        us(sum(row[name] for row in of_threads)) for name in ("mail", "products", "sending", "norm", "weights")
-    )
-    assert f"Of {us(inside['timed_seconds'])} µs in that build, threads waited {mail} for" in WORDS
-    assert f"{us(of_threads[1]['mail'])} of them for attention's, multiplied for {products}" in WORDS
-    assert f"sent for {sending}, normed for {norm} and waited for weights for {weights}" in WORDS
-    assert f"the copying thread was at work for {us(copies['sending'])} of them" in WORDS
+    def share(profile: Any) -> str:
+        step = next(s["seconds"] for s in profile["shares"] if s["name"] == "step")
+        return f"{step / profile['seconds'] * 100:.1f} % of"
+
+    token, gaps = ([us(profile[n], 1) for profile in (small, large)] for n in ("seconds", "gap"))
+    memory = [us(profile["floor"]["seconds"]) for profile in (small, large)]
+    assert f"{share(small)} a token's {token[0]} µs, of which {memory[0]} are memory's" in WORDS
+    assert f"{share(large)} {token[1]}, {memory[1]} of them memory's" in WORDS
+    between = next(s["seconds"] for s in small["shares"] if s["name"] == "advance")
+    assert f"the token, {us(between, 1)} µs, and gaps, {gaps[0]} and {gaps[1]}." in WORDS
+    for name, profile in (("gpt2", small), ("gpt2-xl", large)):
+        inside = profile["inside"]
+        *threads, copies = (dict(zip(inside["columns"], spent, strict=True)) for spent in inside["spent"])
+        mail, products, sending, norm, weights = (
+            us(sum(row[column] for row in threads)) for column in ("mail", "products", "sending", "norm", "weights")
+        )
+        assert f"Of {name}'s {us(inside['timed_seconds'])} µs" in WORDS
+        assert f"waited {mail} for other blocks' numbers, {us(threads[1]['mail'])} of them for attention's" in WORDS
+        assert (
+            f"multiplied for {products}, sent for {sending}, normed for {norm} and waited for weights for {weights}"
+            in WORDS
+        )
+    assert f"the copying thread was at work for {us(copies['sending'])}," in WORDS
 
 
 def test_without_the_file_a_part_is_empty(tmp_path: Path) -> None:

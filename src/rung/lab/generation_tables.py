@@ -9,7 +9,7 @@ from typing import Any
 
 from rung.lab.beyond_tables import read, table, times
 
-MEASURED = "results/h200/generate-2026-11-21.json"
+MEASURED = "results/h200/generate-2026-11-22.json"
 STUDIED = "results/h200/climb-attention.json"
 LENGTHS = (64, 512, 1024)
 PEER = ("transformers, static + compile", "gain over it")
