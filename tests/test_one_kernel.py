@@ -306,12 +306,15 @@ def rounded_reference(folder: Path, ids: list[int], real: Dtype) -> torch.Tensor
     return logits
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_the_engine_writes_what_the_third_rung_writes(dtype: str) -> None:
+@pytest.mark.parametrize(
+    ("dtype", "rung", "other"),
+    [("float16", "13", "3"), ("bfloat16", "13", "3"), ("int8", "14", "8"), ("float32", "15", "3")],
+)
+def test_the_engine_writes_what_a_rung_of_many_kernels_writes(dtype: str, rung: str, other: str) -> None:
     folder, ids = models.saved(**SMALL), models.some_ids(41)
     texts = [
-        [step[0] for step in engine(folder, dtype, rung, tuning).write([ids], [12])]
-        for rung, tuning in (("13", FEW_KEYS), ("3", None))
+        [step[0] for step in engine(folder, dtype, one, tuning).write([ids], [12])]
+        for one, tuning in ((rung, FEW_KEYS), (other, None))
     ]
     assert texts[0] == texts[1] and len(set(texts[0])) > 6
 

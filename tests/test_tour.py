@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 from rung import catalogue
 from rung.errors import RungError
@@ -66,3 +68,34 @@ def test_a_users_tuning_comes_before_one_that_came_with_rung(tmp_path: Path, mon
     own = {**row, "tuning": {**row["tuning"], "BLOCK": 96}}
     tunings.record(rung, own, None)
     assert known() == own["tuning"]
+
+
+@pytest.mark.parametrize(
+    ("name", "capability", "sms", "known"),
+    [
+        ("NVIDIA H200", (9, 0), 132, True),
+        ("NVIDIA H100 80GB HBM3", (9, 0), 132, True),
+        ("NVIDIA H100 PCIe", (9, 0), 114, False),
+        ("NVIDIA A100", (8, 0), 108, False),
+    ],
+)
+def test_a_gpu_that_differs_in_memory_alone_is_served_by_its_siblings_tunings(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str, capability: tuple[int, int], sms: int, known: bool
+) -> None:
+    monkeypatch.setenv("RUNG_TUNINGS", str(tmp_path / "tunings.jsonl"))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: name)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
+    monkeypatch.setattr(
+        torch.cuda, "get_device_properties", lambda device: SimpleNamespace(multi_processor_count=sms)
+    )
+    rows = [r for r in results.read(tunings.MEASURED) if r["rung"].startswith("decode/13")]
+    for row in rows:
+        rung = catalogue.find(row["rung"])
+        found = tunings.best(rung, row["values"], row["dtype"], device="emulator")
+        assert found == (row["tuning"] if known else None)
+    own = {**rows[0], "tuning": {**rows[0]["tuning"], "RING": 120}, "machine": {"gpu": name}}
+    tunings.record(catalogue.find(own["rung"]), own, None)
+    rung = catalogue.find(own["rung"])
+    assert tunings.best(rung, own["values"], own["dtype"], device="emulator") == own["tuning"]

@@ -4,7 +4,8 @@ Kept as JSON lines that are only added to, beside the results. The last line for
 shape that was not tuned the line of the nearest of its class; a tuning whose rung has changed since is not used. One
 whose headers alone have changed is: it only says which of the rung's own tunables to take, and the list marks it. What
 the user has not measured is looked up among the tunings that come with rung (tunings_measured.jsonl, from the GPUs that
-it was developed on).
+it was developed on), and where that GPU is not among them, those of one with the same capability and as many
+multiprocessors are taken: an H100 is served as an H200 was found to be served best.
 """
 
 from __future__ import annotations
@@ -82,13 +83,20 @@ def best(
     """The tuning to use for this call, or None where the defaults are all that is known."""
     if not rung.tune:
         return None
+    chip = None
     if gpu is None:
         if not torch.cuda.is_available():
             return None
-        gpu = torch.cuda.get_device_name()
-    question = (gpu, rung.full_name, shape_class(rung, values), dtype)
-    for table in [_by_question(p) for p in ((path,) if path else (default_path(), MEASURED))]:
-        rows = [row for key, row in table.items() if key[:4] == question and row["digest"] == rung.digest]
+        gpu, chip = torch.cuda.get_device_name(), _chip()
+    question = (rung.full_name, shape_class(rung, values), dtype)
+    ours, measured = (_by_question(p) for p in (path or default_path(), MEASURED))
+    wanted = [(ours, "gpu", gpu)] if path else [(ours, "gpu", gpu), (measured, "gpu", gpu), (measured, "chip", chip)]
+    for table, what, name in wanted:
+        rows = [
+            row
+            for key, row in table.items()
+            if key[1:4] == question and row["digest"] == rung.digest and _named(row["machine"], what) == name
+        ]
         if rows:
             break
     else:
@@ -99,6 +107,16 @@ def best(
     from rung.dtypes import dtype as named
 
     return tuning if _legal(rung, dict(values), named(dtype), tuning, device) else None
+
+
+def _named(machine: Mapping[str, Any], what: str) -> object:
+    return machine.get("gpu") if what == "gpu" else (machine.get("capability"), machine.get("sms"))
+
+
+def _chip() -> tuple[str, int]:
+    """What GPUs that differ in memory alone have in common: their capability, and how many multiprocessors."""
+    major, minor = torch.cuda.get_device_capability()
+    return f"{major}.{minor}", torch.cuda.get_device_properties(torch.cuda.current_device()).multi_processor_count
 
 
 def _legal(rung: Rung, values: Any, dtype: Any, tuning: dict[str, int], device: Device) -> bool:
