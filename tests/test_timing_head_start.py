@@ -64,6 +64,11 @@ def test_work_whose_launching_cannot_be_hidden_is_timed_once(machine: Machine) -
     assert machine.host < 0.6
 
 
+def test_long_work_is_not_done_again_for_a_launch_that_hardly_counts(machine: Machine) -> None:
+    assert timing.seconds(machine.work(0.4e-3, 2.0)) == pytest.approx(2.0, rel=1e-3)
+    assert machine.host < 2.1
+
+
 def test_work_that_waits_for_the_gpu_itself_comes_to_an_end(machine: Machine) -> None:
     launch = machine.work(20e-6, 300e-6)
 

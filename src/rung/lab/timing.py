@@ -171,8 +171,10 @@ def seconds(work: Callable[[], object]) -> float:
         end.record()
         launching = time.perf_counter() - begin
         end.synchronize()
-        if launching < head_start or launching > MOST_HEAD_START:  # what takes so long waits for the GPU itself
-            return float(start.elapsed_time(end)) * 1e-3
+        took = float(start.elapsed_time(end)) * 1e-3
+        # What takes longer to launch than the longest head start waits for the GPU itself.
+        if launching < max(head_start, took / 200) or launching > MOST_HEAD_START:
+            return took
         head_start = min(2 * launching, MOST_HEAD_START)
 
 
