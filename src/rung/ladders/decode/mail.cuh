@@ -105,10 +105,9 @@ __device__ __forceinline__ void everyone_has_sent()
 // Whole division of small numbers by one that is known at run time only.
 struct Divisor
 {
-    int by;
     float inverse;
 
-    __device__ __forceinline__ explicit Divisor(int n) : by(n), inverse(1.0f / float(n)) {}
+    __device__ __forceinline__ explicit Divisor(int n) : inverse(1.0f / float(n)) {}
     __device__ __forceinline__ int divide(int x) const { return int((float(x) + 0.5f) * inverse); }
 };
 

@@ -1,0 +1,217 @@
+// Attention by all blocks: queries, keys and values of the new token come by mail, and so do the parts' outputs.
+#pragma once
+#include "step_layout.cuh"
+
+namespace decode {
+
+constexpr int KEY_LANES = HS / VEC, KEYS_AT_ONCE = WARP_SIZE / KEY_LANES, KEY_COUNT = KEY_LOADS * KEYS_AT_ONCE;
+constexpr int KEY_GROUP = KEY_SLOTS * NH;  // keys of a unit: a slot has room for as many of a head as there are heads
+static_assert(HS % VEC == 0 && WARP_SIZE % KEY_LANES == 0, "a key must be 1, 2, 4 ... 32 pieces of 16 bytes");
+
+// How a head's cached keys are cut: in so few parts that the warps of a block have enough to do.
+struct KeyParts
+{
+    int size, count;
+
+    __device__ __forceinline__ KeyParts(int length, int most)
+        : size(max(KEY_PART, ceil_div(length, most))), count(max(1, ceil_div(length, size)))
+    {
+    }
+};
+
+// One part of one head; most blocks have one, or none.
+struct Part
+{
+    int head, first, end;
+    bool wanted, last;
+
+    __device__ __forceinline__ Part(const KeyParts& parts, int key_parts, int length, int item)
+    {
+        const int part = item % key_parts;
+        head = item / key_parts, first = part * parts.size, end = min(length, first + parts.size);
+        wanted = item < NH * key_parts && part < parts.count, last = part == parts.count - 1;
+    }
+};
+
+// Of numbers that the lanes on one key have.
+__device__ __forceinline__ float over_key(float x)
+{
+#pragma unroll
+    for (int offset = KEY_LANES / 2; offset > 0; offset /= 2) x += __shfl_xor_sync(ALL_LANES, x, offset);
+    return x;
+}
+
+// The cached keys and values come through the ring, as the weights do; the new ones, by mail, are the last part's affair.
+struct Attention
+{
+    // Which parcel, and which number in it, has the thread's number of a head's query, key and value.
+    static __device__ __forceinline__ unsigned origin_of(const Mail& mail, int head)
+    {
+        const int i = min(int(threadIdx.x), 3 * HS - 1), row = i / HS * C + head * HS + i % HS;
+        const int block = mail.qkv.share.owner(row), within = row - mail.qkv.share.begin(block);
+        return (block * mail.qkv.each + within / 3) * 4 + within % 3;
+    }
+
+    static __device__ __forceinline__ void run(const Model& m, Ring& ring, const Mail& mail, const Part& part, unsigned origin,
+                                               int layer, int item, uint32_t round)
+    {
+        __shared__ float fresh[3 * HS], ms[STEP_WARPS], ls[STEP_WARPS], ys[STEP_WARPS][HS];
+        const int lane = lane_id(), warp = warp_id(), own = lane / KEY_LANES;
+        const float scale = BY_LAYER ? m.scale / (layer + 1) : m.scale;
+        static_assert(3 * HS <= THREADS, "a number each");
+        const int i = threadIdx.x;
+        ring.watch.start(ATTENTION, MAIL);
+        if (i < 3 * HS) {
+            Parcel got[1];
+            receive(got, round, [&](int) { return mail.qkv.mail + origin / 4; });
+            const uint32_t word = origin % 4 == 0 ? got[0].word[0] : origin % 4 == 1 ? got[0].word[1] : got[0].word[2];
+            const float number = __uint_as_float(word);
+            fresh[i] = i < HS ? number * (scale * 1.44269504f) : to_float(from_float<Real>(number));  // the query for exp2
+        }
+        sync_computing();
+        ring.watch.start(PRODUCTS);
+        float q[VEC], sum[VEC] = {}, top = -INFINITY, l = 0.0f;
+#pragma unroll
+        for (int j = 0; j < VEC; j++) q[j] = fresh[lane % KEY_LANES * VEC + j];
+        if (warp == 0 && part.last) {
+            float dot = 0.0f;
+#pragma unroll
+            for (int j = 0; j < VEC; j++) dot += fresh[HS + lane % KEY_LANES * VEC + j] * q[j];
+            top = over_key(dot);
+            if (lane < KEY_LANES) {
+                l = 1.0f;
+#pragma unroll
+                for (int j = 0; j < VEC; j++) sum[j] = fresh[2 * HS + lane * VEC + j];
+            }
+        }
+#pragma unroll 1
+        for (int first = part.first; first < part.end; first += KEY_GROUP) {
+            const int count = min(KEY_GROUP, part.end - first), slots = ceil_div(count, NH);
+            const auto piece = [&](const Real* cache, int key, int behind) {
+#ifdef RUNG_EMULATOR
+                return at<uint4>(place(cache + cached(layer, 0, part.head, first + key)) + lane % KEY_LANES * 16);
+#else
+                return at<uint4>(ring.address(behind + key / NH) + key % NH * (HS * int(sizeof(Real))) + lane % KEY_LANES * 16);
+#endif
+            };
+            ring.await(ring.unit);
+#pragma unroll 1
+            for (int begin = warp * KEYS_AT_ONCE; begin < count; begin += STEP_WARPS * KEY_COUNT) {
+                float s[KEY_LOADS], most = top;
+#pragma unroll
+                for (int i = 0; i < KEY_LOADS; i++) {
+                    const int key = begin + own + i * (STEP_WARPS * KEYS_AT_ONCE);
+                    const uint4 bits = piece(m.k_cache, min(key, count - 1), 0);
+                    float dot = 0.0f;
+#pragma unroll
+                    for (int j = 0; j < VEC; j++) dot += weight_at(bits, j, (const Real*)nullptr) * q[j];
+                    dot = over_key(dot);
+                    s[i] = key < count ? dot : -INFINITY;
+                    most = fmaxf(most, s[i]);
+                }
+#pragma unroll
+                for (int offset = WARP_SIZE / 2; offset >= KEY_LANES; offset /= 2)
+                    most = fmaxf(most, __shfl_xor_sync(ALL_LANES, most, offset));
+                const float shrink = exp2f(top - most);
+                top = most, l *= shrink;
+#pragma unroll
+                for (int j = 0; j < VEC; j++) sum[j] *= shrink;
+#pragma unroll
+                for (int i = 0; i < KEY_LOADS; i++) {
+                    const int key = min(begin + own + i * (STEP_WARPS * KEYS_AT_ONCE), count - 1);
+                    const uint4 bits = piece(m.v_cache, key, slots);
+                    const float p = exp2f(s[i] - top);
+                    l += p;
+#pragma unroll
+                    for (int j = 0; j < VEC; j++) sum[j] += p * weight_at(bits, j, (const Real*)nullptr);
+                }
+            }
+            ring.release(2 * slots);
+        }
+#pragma unroll
+        for (int offset = WARP_SIZE / 2; offset >= KEY_LANES; offset /= 2) {
+            l += __shfl_xor_sync(ALL_LANES, l, offset);
+#pragma unroll
+            for (int j = 0; j < VEC; j++) sum[j] += __shfl_xor_sync(ALL_LANES, sum[j], offset);
+        }
+        if (lane == 0) ms[warp] = top, ls[warp] = l;
+        if (lane < KEY_LANES)
+#pragma unroll
+            for (int j = 0; j < VEC; j++) ys[warp][lane * VEC + j] = sum[j];
+        sync_computing();
+        ring.watch.start(SENDING);
+        if (warp * WARP_SIZE >= HS) return;
+        const int d = min(i, HS - 1);
+        float most = ms[0], all = 0.0f, y = 0.0f;
+#pragma unroll
+        for (int w = 1; w < STEP_WARPS; w++) most = fmaxf(most, ms[w]);
+#pragma unroll
+        for (int w = 0; w < STEP_WARPS; w++) {
+            const float weight = exp2f(ms[w] - most);  // 0 for a warp without keys; one of them has some
+            y += weight * ys[w][d], all += weight * ls[w];
+        }
+        y *= __fdividef(1.0f, all);
+        const float next = __shfl_down_sync(ALL_LANES, y, 1);
+        const uint32_t word = SPLIT ? __float_as_uint(y) : pack2<__half>(in_half(y), in_half(next));
+        const uint32_t second = SPLIT ? __float_as_uint(next) : __shfl_down_sync(ALL_LANES, word, 2);
+        if (i < HS && i % OUTPUTS == 0)
+            send(mail.attention + (item * HS + i) / OUTPUTS, word, second, __float_as_uint(most + __log2f(all)), round + 1);
+    }
+};
+
+// Number j of those in a parcel; one that was not asked for has none, and no weight.
+__device__ __forceinline__ float output(const Parcel& got, int j)
+{
+    if (SPLIT) return __uint_as_float(got.word[j]);
+    const uint32_t word = got.word[j / 2];
+    return __half2float(__ushort_as_half(static_cast<unsigned short>(j % 2 ? word >> 16 : word)));
+}
+
+// All heads' outputs, from the parts of their keys.
+__device__ __forceinline__ void receive_attention(const Mail& mail, int parts, const Vector& to, uint32_t round)
+{
+    constexpr int PARCELS = C / OUTPUTS, OF_HEAD = HS / OUTPUTS, AT_ONCE = ceil_div(PARCELS, THREADS);
+    const int thread = again(threadIdx.x);
+    const Parcel* from[AT_ONCE];
+    float y[AT_ONCE][OUTPUTS] = {}, sum[AT_ONCE] = {}, top[AT_ONCE];
+#pragma unroll
+    for (int i = 0; i < AT_ONCE; i++) {
+        const int at = min(thread + i * THREADS, PARCELS - 1);
+        from[i] = mail.attention + at / OF_HEAD * mail.key_parts * OF_HEAD + at % OF_HEAD, top[i] = -INFINITY;
+    }
+#pragma unroll 1
+    for (int part = 0; part < parts; part += PARTS_AT_ONCE) {
+        Parcel got[AT_ONCE * PARTS_AT_ONCE];
+        receive(got, round, [&](int i) { return from[i / PARTS_AT_ONCE] + (part + i % PARTS_AT_ONCE) * OF_HEAD; },
+                [&](int i) { return part + i % PARTS_AT_ONCE < parts; });
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++) {
+            const Parcel* parcels = got + i * PARTS_AT_ONCE;
+            const auto weight_of = [&](int j) { return part + j < parts ? __uint_as_float(parcels[j].word[2]) : -INFINITY; };
+            float higher = top[i];
+#pragma unroll
+            for (int j = 0; j < PARTS_AT_ONCE; j++) higher = fmaxf(higher, weight_of(j));
+            const float shrink = exp2f(top[i] - higher);
+            top[i] = higher, sum[i] *= shrink;
+#pragma unroll
+            for (int k = 0; k < OUTPUTS; k++) y[i][k] *= shrink;
+#pragma unroll
+            for (int j = 0; j < PARTS_AT_ONCE; j++) {
+                const float weight = exp2f(weight_of(j) - higher);
+                sum[i] += weight;
+#pragma unroll
+                for (int k = 0; k < OUTPUTS; k++) y[i][k] += weight * output(parcels[j], k);
+            }
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < AT_ONCE; i++) {
+        const int at = thread + i * THREADS;
+        const float sure = __fdividef(1.0f, sum[i]);
+#pragma unroll
+        for (int j = 0; j < OUTPUTS; j++)
+            if (at < PARCELS) to.set(OUTPUTS * at + j, y[i][j] * sure);
+    }
+}
+
+}  // namespace decode

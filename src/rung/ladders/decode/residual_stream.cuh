@@ -1,0 +1,88 @@
+// The residual stream, of which every block receives all, and its norm.
+#pragma once
+#include "step_layout.cuh"
+
+namespace decode {
+
+constexpr int HELD = ceil_div(C / 3 + MOST_BLOCKS, THREADS);  // parcels of a vector of C that a thread receives
+
+struct Stream
+{
+    float v[HELD][3];
+    Place places[HELD];
+    float about = 0.0f;  // the mean of the last vector: deviations from it can be squared and summed without loss
+
+    __device__ __forceinline__ void look_up(const Shared<3>& shared)
+    {
+#pragma unroll
+        for (int i = 0; i < HELD; i++) places[i] = Place::of(shared, int(threadIdx.x) + i * THREADS);
+    }
+
+    __device__ __forceinline__ void receive_from(const Parcel* mail, int parcels, uint32_t round)
+    {
+        Parcel got[HELD];
+        const int thread = again(threadIdx.x);
+        receive(got, round, [&](int i) { return mail + min(thread + i * THREADS, parcels - 1); });  // one too many: the last
+#pragma unroll
+        for (int i = 0; i < HELD; i++)
+#pragma unroll
+            for (int j = 0; j < 3; j++) v[i][j] = __uint_as_float(got[i].word[j]);
+    }
+
+    __device__ __forceinline__ void embed(const Real* token, const Real* position)
+    {
+#pragma unroll
+        for (int i = 0; i < HELD; i++)
+#pragma unroll
+            for (int j = 0; j < 3; j++) {
+                const int channel = min(places[i].first() + j, C - 1);
+                v[i][j] = to_float(token[channel]) + to_float(position[channel]);
+            }
+    }
+
+    // The vector's layer norm, to where products take it.
+    __device__ __forceinline__ void normalise(const Vector& to, const Real* gain, const Real* shift, float eps)
+    {
+        __shared__ float2 sums[STEP_WARPS];
+        float sum = 0.0f, square = 0.0f;
+#pragma unroll
+        for (int i = 0; i < HELD; i++) {
+            const int count = places[i].renewed().count();
+#pragma unroll
+            for (int j = 0; j < 3; j++) {
+                v[i][j] -= about;
+                const float own = j < count ? v[i][j] : 0.0f;
+                sum += own, square += own * own;
+            }
+        }
+        sum = warp_sum(sum), square = warp_sum(square);
+        if (lane_id() == 0) sums[warp_id()] = make_float2(sum, square);
+        sync_computing();
+        sum = square = 0.0f;
+#pragma unroll
+        for (int w = 0; w < STEP_WARPS; w++) sum += sums[w].x, square += sums[w].y;
+        const float mean = sum / C, rstd = rsqrtf(fmaxf(square / C - mean * mean, 0.0f) + eps);
+        about += mean;
+        float g[HELD][3], b[HELD][3];  // asked for together: behind branches each would wait for itself
+#pragma unroll
+        for (int i = 0; i < HELD; i++) {
+            const Place place = places[i].renewed();
+#pragma unroll
+            for (int j = 0; j < 3; j++) {
+                const int channel = min(place.first() + j, C - 1);
+                g[i][j] = to_float(gain[channel]), b[i][j] = to_float(shift[channel]);
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < HELD; i++) {
+            const Place place = places[i].renewed();
+#pragma unroll
+            for (int j = 0; j < 3; j++) {
+                const float x = (v[i][j] - mean) * rstd * g[i][j] + b[i][j];
+                if (j < place.count()) to.set(place.first() + j, x);
+            }
+        }
+    }
+};
+
+}  // namespace decode
