@@ -86,10 +86,8 @@ def test_a_gpu_that_differs_in_memory_alone_is_served_by_its_siblings_tunings(
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: name)
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
-    monkeypatch.setattr(
-        torch.cuda, "get_device_properties", lambda device: SimpleNamespace(multi_processor_count=sms)
-    )
+    here = SimpleNamespace(major=capability[0], minor=capability[1], multi_processor_count=sms)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: here)
     rows = [r for r in results.read(tunings.MEASURED) if r["rung"].startswith("decode/13")]
     for row in rows:
         rung = catalogue.find(row["rung"])

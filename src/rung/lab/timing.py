@@ -21,7 +21,7 @@ CALLS = 20
 FULL = 400e-6  # what a sample takes at least: a graph's own beginning on the GPU is counted
 LONG = 20e-3  # such a call needs no company to be timed
 HEAD_START, MOST_HEAD_START = 200e-6, 5e-3  # seconds for which the GPU waits while work is launched
-CLOCK = 2e9  # no GPU has more cycles a second
+CLOCK = 3e9  # no GPU has more cycles a second
 MIN_SAMPLES = 10
 MAX_SETS = 256
 MAX_CALLS = 400
@@ -57,6 +57,7 @@ class Contestant:
     replayed: int = 1  # how often `replay` makes the first call
     _warm: tuple[Callable[[], None], int] | None = None
     _next: int = 0
+    _head_start: float = HEAD_START
 
     def get_ready(self) -> None:
         """Warm up, estimate, and record the graphs."""
@@ -91,13 +92,17 @@ class Contestant:
         """One cold sample, on the next set of operands."""
         replay, count = self._units[self._next % len(self._units)]
         self._next += 1
-        self.cold.append(seconds(replay) / count)
+        self.cold.append(self._seconds(replay) / count)
 
     def sample_warm(self) -> None:
         """One warm sample: the same operands again and again."""
         assert self._warm is not None
         replay, count = self._warm
-        self.warm.append(seconds(replay) / count)
+        self.warm.append(self._seconds(replay) / count)
+
+    def _seconds(self, replay: Callable[[], None]) -> float:
+        took, self._head_start = replayed(replay, self._head_start)
+        return took
 
     def replay(self) -> None:
         """Run what was timed of the first operands once more, for its outputs to be looked at.
@@ -156,26 +161,35 @@ def _repeat(call: Callable[[], None], times: int) -> None:
 
 
 def seconds(work: Callable[[], object]) -> float:
-    """How long the GPU is busy with `work`, between two events.
+    """How long the GPU is busy with `work`, which is done once, between two events."""
+    return _timed(work, HEAD_START)[0]
 
-    The stream is kept busy until all of it is launched: else the first event has passed before the work begins, and
-    a slow host would be counted.
-    """
-    head_start = HEAD_START
+
+def replayed(replay: Callable[[], object], head_start: float) -> tuple[float, float]:
+    """The same of what may be done again, and the head start that it took: it grows with a slow host."""
     while True:
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-        stall(int(head_start * CLOCK))
-        begin = time.perf_counter()
-        start.record()
-        work()
-        end.record()
-        launching = time.perf_counter() - begin
-        end.synchronize()
-        took = float(start.elapsed_time(end)) * 1e-3
+        took, launching = _timed(replay, head_start)
         # What takes longer to launch than the longest head start waits for the GPU itself.
         if launching < max(head_start, took / 200) or launching > MOST_HEAD_START:
-            return took
+            return took, head_start
         head_start = min(2 * launching, MOST_HEAD_START)
+
+
+def _timed(work: Callable[[], object], head_start: float) -> tuple[float, float]:
+    """Seconds on the GPU, and the host's until all was launched.
+
+    The stream is kept busy meanwhile: else the first event has passed before the work begins, and a slow host would be
+    counted.
+    """
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    stall(int(head_start * CLOCK))
+    begin = time.perf_counter()
+    start.record()
+    work()
+    end.record()
+    launching = time.perf_counter() - begin
+    end.synchronize()
+    return float(start.elapsed_time(end)) * 1e-3, launching
 
 
 def stall(cycles: int) -> None:

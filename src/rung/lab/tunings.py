@@ -5,7 +5,7 @@ shape that was not tuned the line of the nearest of its class; a tuning whose ru
 whose headers alone have changed is: it only says which of the rung's own tunables to take, and the list marks it. What
 the user has not measured is looked up among the tunings that come with rung (tunings_measured.jsonl, from the GPUs that
 it was developed on), and where that GPU is not among them, those of one with the same capability and as many
-multiprocessors are taken: an H100 is served as an H200 was found to be served best.
+multiprocessors are taken: those of an H200 for an H100. That is a guess, and nothing was measured there.
 """
 
 from __future__ import annotations
@@ -115,8 +115,8 @@ def _named(machine: Mapping[str, Any], what: str) -> object:
 
 def _chip() -> tuple[str, int]:
     """What GPUs that differ in memory alone have in common: their capability, and how many multiprocessors."""
-    major, minor = torch.cuda.get_device_capability()
-    return f"{major}.{minor}", torch.cuda.get_device_properties(torch.cuda.current_device()).multi_processor_count
+    here = torch.cuda.get_device_properties(torch.cuda.current_device())
+    return f"{here.major}.{here.minor}", here.multi_processor_count
 
 
 def _legal(rung: Rung, values: Any, dtype: Any, tuning: dict[str, int], device: Device) -> bool:

@@ -8,7 +8,7 @@ extern "C" __global__ void advance(const int* next, int* tokens, int* lengths, i
                                    const int* limits, const int* stop_tokens, const int* stops, uint64_t ring,
                                    uint64_t published, int B, int MAXT, int V, int RING, int grown)
 {
-    pdl_launch_dependents();
+    pdl_launch_dependents();  // whatever comes next waits for this kernel, which waits for the step
     pdl_wait();
     const int step = __ldcg(steps);
     volatile int* out = reinterpret_cast<volatile int*>(ring) + size_t(step % RING) * B;
