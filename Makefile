@@ -6,11 +6,12 @@ READY := $(VENV)/.ready
 TEST_READY := $(VENV)/.test-ready
 JOBS ?= 2
 
-.PHONY: demo test lint check tables tables-check browser clean help
+.PHONY: demo test test-all lint check tables tables-check browser clean help
 
 help:
 	@echo "make demo    install, then tell a story with the model inside"
-	@echo "make test    install what the tests need, then run them"
+	@echo "make test    install what the tests need, then run the fast ones"
+	@echo "make test-all  run the slow ones as well"
 	@echo "make check   every rung against its reference (emulated where there is no GPU)"
 	@echo "make tables  write the tables and pictures that are made from results/"
 	@echo "make lint    ruff and mypy"
@@ -34,12 +35,15 @@ check: $(READY)
 	$(BIN)/rung check
 
 tables: $(READY)
-	$(BIN)/python -m rung.lab.tables
+	$(BIN)/python -m rung.show.tables
 
 tables-check: $(READY)
-	$(BIN)/python -m rung.lab.tables --check
+	$(BIN)/python -m rung.show.tables --check
 
 test: $(TEST_READY)
+	$(BIN)/python -m pytest -n $(JOBS) -m "not gpu and not slow" --durations=15
+
+test-all: $(TEST_READY)
 	$(BIN)/python -m pytest -n $(JOBS) -m "not gpu" --durations=15
 
 # The report is tested in a real browser; without one that test is skipped and says so.

@@ -29,7 +29,7 @@ import torch
 import transformers
 
 import rung
-from rung.gpt2.cpu_plan import processors
+from rung.gpt2.cpu.plan import processors
 from rung.gpt2.load import Model
 
 PROMPT, NEW, PREFILL = 8, 64, 512

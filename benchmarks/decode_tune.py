@@ -22,15 +22,16 @@ from typing import Any
 
 import torch
 
-from rung import catalogue
+from rung.bench.compile_ahead import Compilers
 from rung.dtypes import dtype as named_dtype
 from rung.errors import RungError
 from rung.expressions import Number
 from rung.gpt2.gpu.engine import DTYPES, Engine
 from rung.gpt2.gpu.operands import dims
 from rung.gpt2.random_model import config_of, weights_of
-from rung.lab import machine, results, tunings
-from rung.lab.compile_ahead import Compilers
+from rung.results import machine
+from rung.results import store as results
+from rung.rungs import catalogue, tunings
 
 GROUPS = {
     "qkv": ("QKV_THREADS", "QKV_ROWS", "QKV_SLOTS"),

@@ -20,9 +20,9 @@ from typing import Any
 
 import torch
 
-from rung.beyond import launch, pipeline
 from rung.dtypes import dtype
 from rung.errors import RungError
+from rung.parallel import launch, pipeline
 
 OUT = Path(os.environ.get("OUT") or "gpu_beyond").resolve()
 ROOT = Path(__file__).resolve().parent.parent
@@ -99,7 +99,7 @@ def ring(only: int | None = None) -> Any:
             name = f"ring-{count}-{'causal' if mask else 'full'}"
             sizes = ["8192", "16384", "32768", "65536", "131072"]
             try:
-                rows = _job("rung.beyond.nccl", [*sizes, *mask], count, OUT / f"{name}.json", 200)
+                rows = _job("rung.parallel.nccl", [*sizes, *mask], count, OUT / f"{name}.json", 200)
             except RungError as error:
                 found[name] = {"failed": str(error)}
                 print(f"{name}: {error}")
@@ -125,7 +125,7 @@ def split(only: int | None = None) -> Any:
             name = f"split-{count}-{model}-{kind}-{rows}"
             words = [f"random:{model}", "--dtype", kind, "--tokens", "512", "--rows", str(rows)]
             try:
-                r = _job("rung.beyond.tensor_parallel", words, count, OUT / f"{name}.json", 150)
+                r = _job("rung.parallel.tensor_parallel", words, count, OUT / f"{name}.json", 150)
             except RungError as error:
                 found[name] = {"failed": str(error)}
                 print(f"{name}: {error}")

@@ -29,7 +29,7 @@ from typing import Any
 
 import torch
 
-from rung import catalogue
+from rung.check import trial as lab_check
 from rung.gpt2 import random_model
 from rung.gpt2.config import Config
 from rung.gpt2.gpu.engine import DTYPES, Engine
@@ -39,8 +39,8 @@ from rung.gpt2.gpu.prefill_rungs import THREE_PRODUCTS, prefill_rungs
 from rung.gpt2.random_model import SIZES, config_of
 from rung.gpt2.sampling import Sampling
 from rung.gpt2.weights import Weights
-from rung.lab import check as lab_check
-from rung.lab import machine
+from rung.results import machine
+from rung.rungs import catalogue
 
 PROMPT = 8
 NEW = 512
@@ -230,7 +230,7 @@ class Bench:
             torch.cuda.empty_cache()
 
     def _parts_of(self, session: Any, label: str) -> None:
-        from rung.kernel import CudaRung
+        from rung.rungs.cuda import CudaRung
 
         rung = session.work.rung
         if not isinstance(rung, CudaRung):

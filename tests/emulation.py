@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from rung.cuda import emulator
+from rung import emulator
 from rung.cuda.launch import Build, LaunchConfig
 from rung.cuda.launch import load as load_on_gpu
 from rung.cuda.source import kernel_parameters, kernels_in

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from rung import catalogue
 from rung.dtypes import DTYPES
+from rung.rungs import catalogue
 
 MACHINE = {
     "gpu": "NVIDIA H200",

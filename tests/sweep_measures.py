@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rung import catalogue
 from rung.dtypes import dtype
-from rung.kernel import Device
-from rung.lab import sweep as lab
+from rung.rungs import catalogue
+from rung.rungs.base import Device
+from rung.sweep import sweep as lab
 
 RUNG = "layernorm/09_split"
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from rung import alignment, catalogue
 from rung.dtypes import DTYPES, element
 from rung.errors import RungError
-from rung.kernel import Rung
 from rung.operation import Tensors, Values
+from rung.rungs import alignment, catalogue
+from rung.rungs.base import Rung
 
 F32 = DTYPES["f32"]
 VALUES = {"B": 1, "T": 2, "C": 32}

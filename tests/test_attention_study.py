@@ -12,17 +12,17 @@ from typing import Any
 import pytest
 import torch
 
+from rung import emulator
 from rung.cli import main
-from rung.cuda import emulator
+from rung.climb import attention as study
+from rung.climb.attention import NaivePlan, Row, Way
+from rung.climb.model import converted
 from rung.errors import RungError
 from rung.gpt2.config import Config
 from rung.gpt2.load import INNER, load
 from rung.gpt2.model import Transformer
 from rung.gpt2.weights import Linear, Weights, read_weights
-from rung.lab import attention_study as study
-from rung.lab import results
-from rung.lab.attention_study import NaivePlan, Row, Way
-from rung.lab.generation import converted
+from rung.results import store
 
 PROMPT = "Once upon a time there was a"
 Inner = tuple[Config, Weights, list[int]]
@@ -265,7 +265,7 @@ def test_rungs_write_what_torch_writes_and_everything_is_kept(
     assert "var(--" not in svg.read_text() and set(drawn(svg.read_text())[0]) == {
         "naive torch", "torch SDPA", "03 launch",
     }  # fmt: skip
-    assert results.load(tmp_path) == []  # a document of another kind in a folder of results
+    assert store.load(tmp_path) == []  # a document of another kind in a folder of results
 
 
 def test_the_file_is_written_after_each_row_and_outlives_an_interruption(

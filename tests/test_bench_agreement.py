@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 import torch
 
-from rung import catalogue
+from rung.bench import race, timing
 from rung.dtypes import dtype as dtype_named
-from rung.kernel import Device, Prepared
-from rung.lab import bench, machine, timing
+from rung.results import machine
+from rung.rungs import catalogue
+from rung.rungs.base import Device, Prepared
 
 CALLS = (
     ("layernorm/torch", "f32", {"B": 64, "T": 1024, "C": 768}),
@@ -103,7 +104,7 @@ def test_figures_agree_with_tritons_bench_within_three_per_cent(name: str, dtype
         return float(do_bench(call.bare, warmup=50, rep=150, return_mode="median")) * 1e3
 
     before = theirs()
-    (row,) = bench.bench([catalogue.find(name)], shape="agreement", values=values, dtype=dtype, seconds=0.5, warm=False)
+    (row,) = race.bench([catalogue.find(name)], shape="agreement", values=values, dtype=dtype, seconds=0.5, warm=False)
     after = theirs()
     assert row.verdict == "ok" and row.cold_us is not None, row.reason
     agree(name, dtype, values, [row.cold_us], [before, after], call.bare)

@@ -2,9 +2,9 @@
 
 import torch
 
-from rung import catalogue
+from rung.bench.race import Pace, Row, _Set
 from rung.dtypes import dtype
-from rung.lab.bench import Pace, Row, _Set
+from rung.rungs import catalogue
 
 
 def on_cpu(name: str, values: dict[str, int]) -> _Set:

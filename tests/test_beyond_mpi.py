@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rung.beyond import data, launch, reference
-from rung.beyond.mpi_rank import Case, Job
 from rung.errors import RungError
+from rung.parallel import data, launch, reference
+from rung.parallel.mpi_rank import Case, Job
 
 pytestmark = pytest.mark.skipif(launch.available() is not None, reason=str(launch.available()))
 
@@ -30,7 +30,7 @@ def source_on_the_path(monkeypatch):
 def launch_job(tmp_path, ranks, **fields):
     results = tmp_path / "results.json"
     Job(results=str(results), keep=str(tmp_path), heads=HEADS, d=D, **fields).write(tmp_path / "job.json")
-    launch.run(["-m", "rung.beyond.mpi_rank", str(tmp_path / "job.json")], ranks, limit=60)
+    launch.run(["-m", "rung.parallel.mpi_rank", str(tmp_path / "job.json")], ranks, limit=60)
     return json.loads(results.read_text())
 
 
@@ -52,7 +52,7 @@ def test_every_split_gives_what_float64_gives(tmp_path, ranks, placement):
 
 DYING = """
 import os, signal, sys, time
-from rung.beyond import local, mpi
+from rung.parallel import local, mpi
 
 ranks = mpi.Ranks(mpi.engine().COMM_WORLD, patience=2)
 attend, seen = local.attend, []
@@ -65,7 +65,7 @@ def attend_and_die(*arguments, **options):
 
 local.attend = attend_and_die
 with mpi.one_voice(ranks.comm):
-    from rung.beyond import data
+    from rung.parallel import data
     qkv = data.generate(64, 16, 1, 0) if ranks.rank == 0 else None
     mpi.sequence_split(ranks, qkv, (1, 64, 16), causal=True, kind="zigzag", threads=1)
 """
@@ -107,7 +107,7 @@ def test_an_mpiexec_of_another_mpi_is_told(tmp_path):
     """Its processes do not see each other, and each takes itself for the whole job."""
     Job(cases=[Case(4)]).write(tmp_path / "job.json")
     done = subprocess.run(
-        [sys.executable, "-m", "rung.beyond.mpi_rank", str(tmp_path / "job.json")],
+        [sys.executable, "-m", "rung.parallel.mpi_rank", str(tmp_path / "job.json")],
         env={**os.environ, "RUNG_RANKS": "3"},
         capture_output=True,
         text=True,

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from rung.beyond import data, launch, local, model, reference, ring
-from rung.beyond.placement import pairs, place
 from rung.errors import RungError
+from rung.parallel import data, launch, local, model, reference, ring
+from rung.parallel.placement import pairs, place
 
 
 @pytest.mark.parametrize("kind", ["zigzag", "contiguous"])

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from rung.beyond import pipeline
 from rung.dtypes import dtype
 from rung.errors import RungError
+from rung.parallel import pipeline
 
 F32 = dtype("f32")
 

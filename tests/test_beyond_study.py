@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from rung.beyond import data, launch
-from rung.beyond.pipeline import Overlap, Row
 from rung.cli import main
-from rung.lab import contestants, results
-from rung.lab.contestants import Measured
-from rung.lab.studies import attention
+from rung.parallel import data, launch
+from rung.parallel.pipeline import Overlap, Row
+from rung.results import store
+from rung.study import attention, contestants
+from rung.study.contestants import Measured
 
 without_mpi = launch.available()
 SOURCE = str(Path(__file__).parent.parent / "src")
@@ -44,7 +44,7 @@ def test_over_ranks_it_gives_tables_charts_and_a_row(tmp_path, capsys):
     assert "CUDA, tree softmax" in out.partition("Left out:")[2] or torch.cuda.is_available()
     for part in ("", "-speedup", "-strong", "-weak"):
         assert (tmp_path / f"study-attention{part}.svg").read_text().startswith("<svg")
-    (row,) = results.read(tmp_path / "results.jsonl")
+    (row,) = store.read(tmp_path / "results.jsonl")
     assert {"speedup", "strong", "weak"} <= set(row["more"])
     assert [r[0] for r in row["more"]["strong"]["rows"]][-1] == 64
     kept = data.load(tmp_path / "kept" / data.file_name(64, 64, 1), (1, 64, 64))

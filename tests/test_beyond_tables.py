@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from rung.beyond import nccl, placement
-from rung.lab import beyond_tables
+from rung.parallel import nccl, placement
+from rung.show import parallel_tables
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "beyond.md").read_text(encoding="utf-8")
@@ -92,11 +92,11 @@ def test_the_split_table_is_that_of_the_files() -> None:
 @pytest.mark.parametrize(
     ("name", "file", "columns"),
     [
-        ("beyond:study", H200 / "study-attention.json", (*beyond_tables.HOST, *beyond_tables.GPU)),
+        ("beyond:study", H200 / "study-attention.json", (*parallel_tables.HOST, *parallel_tables.GPU)),
         (
             "beyond:mpi",
             ROOT / "results" / "cpu_attention_study.json",
-            ("sequential C++", "vectorised C++, 1 thread", "vectorised C++, 2 threads", *beyond_tables.RANKS),
+            ("sequential C++", "vectorised C++, 1 thread", "vectorised C++, 2 threads", *parallel_tables.RANKS),
         ),
     ],
 )
@@ -129,9 +129,9 @@ def test_the_blocks_of_a_ring_are_its_busiest_ranks_pairs(gpus: int, n: int, cau
     side = n // gpus
     found = {(gpus, False, side): {"one_seconds": side**2}, (gpus, True, side): {"one_seconds": side * (side + 1) / 2}}
     pairs = placement.pairs(placement.zigzag(n, gpus), causal).sum(axis=1)
-    blocks = beyond_tables.blocks(found, gpus, causal, n)
+    blocks = parallel_tables.blocks(found, gpus, causal, n)
     assert blocks == pytest.approx(float(np.max(pairs)), rel=1e-2)
-    assert beyond_tables.blocks({}, gpus, causal, n) is None
+    assert parallel_tables.blocks({}, gpus, causal, n) is None
 
 
 class Bytes(TorchDispatchMode):
@@ -154,7 +154,7 @@ def test_a_merge_moves_as_many_bytes_as_the_estimate_says() -> None:
     into = (torch.zeros(4, 128, 64), torch.full((4, 128), -torch.inf))
     with torch.no_grad(), Bytes(q.numel()) as count:
         nccl.merge(into, nccl.attend(q, k, v, causal=False))
-    assert count.total / q.numel() == beyond_tables.MERGE_BYTES
+    assert count.total / q.numel() == parallel_tables.MERGE_BYTES
 
 
 def ring(gpus: int, mask: str, n: int) -> dict[str, Any]:

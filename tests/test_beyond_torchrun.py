@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import torch
 
-from rung.beyond import launch, nccl, placement, reference, tensor_parallel
 from rung.errors import RungError
 from rung.gpt2.config import read_config
 from rung.gpt2.load import INNER
 from rung.gpt2.plan import make_plan
 from rung.gpt2.weights import Linear, read_weights
+from rung.parallel import launch, nccl, placement, reference, tensor_parallel
 
 SOURCE = str(Path(__file__).parent.parent / "src")
 SIZES = (1, 7, 64, 257)
@@ -37,8 +37,8 @@ def program(tmp_path, monkeypatch):
 
 RING = """
 import sys, numpy as np, torch
-from rung.beyond import data, nccl, placement
-from rung.beyond.group import joined
+from rung.parallel import data, nccl, placement
+from rung.parallel.group import joined
 
 with joined("cpu", 30) as group, torch.inference_mode():
     for n in {sizes}:
@@ -52,7 +52,7 @@ with joined("cpu", 30) as group, torch.inference_mode():
 
 
 def test_the_ring_over_processes_gives_what_float64_gives(program, tmp_path):
-    from rung.beyond import data
+    from rung.parallel import data
 
     ranks = 3
     launch.torchrun(program(RING.format(sizes=SIZES, folder=tmp_path)), [], ranks, limit=60)
@@ -67,7 +67,7 @@ def test_the_ring_over_processes_gives_what_float64_gives(program, tmp_path):
 
 def test_gpt2_over_two_processes_agrees_with_one():
     text = launch.torchrun(
-        "rung.beyond.tensor_parallel",
+        "rung.parallel.tensor_parallel",
         ["inner", "--device", "cpu", "--rows", "2", "--tokens", "12"],
         2,
         limit=90,
@@ -81,7 +81,7 @@ DYING = """
 import os, signal, time
 import torch
 import torch.distributed as dist
-from rung.beyond.group import joined
+from rung.parallel.group import joined
 
 with joined("cpu", 4) as group:
     group.meet()
@@ -110,11 +110,11 @@ def test_a_lost_process_ends_the_job_with_one_sentence(program, death, message):
 @pytest.mark.skipif(torch.cuda.device_count() >= 2, reason="there are GPUs enough")
 def test_too_few_gpus_are_refused_in_one_sentence():
     with pytest.raises(RungError, match=r"2 processes need as many GPUs, and [01] are here; start fewer"):
-        launch.torchrun("rung.beyond.nccl", ["64", "--device", "cuda"], 2, limit=60)
+        launch.torchrun("rung.parallel.nccl", ["64", "--device", "cuda"], 2, limit=60)
 
 
 def test_a_module_of_several_processes_says_how_it_is_started():
-    command = [sys.executable, "-m", "rung.beyond.nccl", "64", "--device", "cpu"]
+    command = [sys.executable, "-m", "rung.parallel.nccl", "64", "--device", "cpu"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 2
     assert done.stderr.startswith("rung: this is started by torchrun") and done.stderr.count("\n") == 1

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from rung import catalogue
-from rung.lab.check import Report, check
+from rung.check.trial import Report, check
+from rung.rungs import catalogue
 
 BROKEN = Path(__file__).parent / "broken"
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from rung.cli import main
+from rung.climb.model import DIVERGENCE, Climber, Row, Step
 from rung.gpt2.load import INNER, load
 from rung.gpt2.weights import Linear, read_weights
-from rung.lab.generation import DIVERGENCE, Climber, Row, Step
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +23,7 @@ def climber() -> Climber:
 
 @pytest.mark.parametrize("rung", ["01_recompute", "03_appended"])
 def test_a_slow_rung_is_compared_where_it_was_asked(climber: Climber, rung: str) -> None:
-    from rung.lab import generation
+    from rung.climb import model as generation
 
     way = generation._Decoded(climber, Step(rung, "", "float32", rung=rung))
     first, logits = way.logits(climber.text)
@@ -34,7 +34,7 @@ def test_a_slow_rung_is_compared_where_it_was_asked(climber: Climber, rung: str)
 
 def test_the_gate_lets_a_right_rung_by(climber: Climber) -> None:
     row = Row("01_recompute", "", "float32")
-    from rung.lab import generation
+    from rung.climb import model as generation
 
     climber._gate(generation._Decoded(climber, Step("01", "", "float32", rung="01_recompute")), row)
     assert (row.verdict, row.reason) == ("ok", "") and row.identical == 3

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from rung import catalogue
 from rung.cli import main
-from rung.kernel import CudaRung
+from rung.rungs import catalogue
+from rung.rungs.cuda import CudaRung
 
 KERNEL = """/*---
 idea   = "A test."
@@ -167,7 +167,7 @@ def test_the_least_gpu_a_rung_is_for_is_no_part_of_what_is_measured(tmp_path: Pa
 
 @pytest.mark.parametrize("spec", ["matmul/wmma_tf32", "attention/wmma_tf32"])
 def test_tf32_is_refused_where_tensor_cores_lack_it(spec: str) -> None:
-    from rung.lab.inspect import inspect
+    from rung.profile.inspect import inspect
 
     (row,) = inspect([catalogue.find(spec)], ["sm_75"], mix=False)
     assert row.state == "skipped" and "sm >= 80" in row.reason

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from rung import catalogue
 from rung.cli import VERBS
 from rung.errors import RungError
+from rung.rungs import catalogue
 
 ROOT = Path(__file__).parent.parent
 TABLE = ROOT / "docs" / "coverage.md"

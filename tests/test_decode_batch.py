@@ -11,15 +11,16 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from rung import abstract_rung, catalogue
-from rung.cuda import emulator, limits, nvrtc
+from rung import emulator
+from rung.cuda import limits, nvrtc
 from rung.cuda.launch import LaunchConfig
 from rung.dtypes import dtype as named
 from rung.gpt2.gpu.engine import Engine
 from rung.gpt2.load import INNER, load
 from rung.gpt2.weights import Linear, read_weights
-from rung.lab import inspect_triton
 from rung.operation import Tensors, Values
+from rung.profile import inspect_triton
+from rung.rungs import base, catalogue
 
 RUNG = catalogue.find("decode/12")
 DECODE = RUNG.operation
@@ -31,7 +32,7 @@ SMALL_TILES = {"HEAD_N": 64, "HEAD_K": 32}
 @pytest.fixture(params=[90, 80], ids=["descriptors", "pointers"])
 def capability(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
     """Of the GPU that is emulated; from 9.0 on the head reads by the copy engine."""
-    monkeypatch.setattr(abstract_rung, "device_facts", lambda device: (request.param, 4))
+    monkeypatch.setattr(base, "device_facts", lambda device: (request.param, 4))
     return int(request.param)
 
 

@@ -7,10 +7,13 @@ from pathlib import Path
 import pytest
 
 from result_rows import CEILINGS, document, row
-from rung import catalogue
+from rung.bench import race as bench
+from rung.bench import timing
 from rung.dtypes import DTYPES
-from rung.lab import bench, figures, profile, results, roofline, timing
-from rung.lab.sweep import Subject
+from rung.profile import counters, roofline
+from rung.results import current, store
+from rung.rungs import catalogue
+from rung.sweep.sweep import Subject
 
 DECODE = catalogue.operation("decode")
 # GPT-2: 12 layers of 768, their matrices 768 x (2304 + 768 + 3072) and 3072 x 768, and 50257 rows of vocabulary.
@@ -34,7 +37,7 @@ def test_a_step_is_charged_the_bytes_that_its_rung_must_move(name: str, dtype: s
     cost = DECODE.cost_with(values, DTYPES[dtype], rung.binds)
     assert cost.bytes == size
     assert cost.flops == 2 * WEIGHTS + 2 * CACHED  # whatever the weights are stored as
-    assert profile.report(Subject(rung, "gpt2", values, DTYPES[dtype]), []).model_bytes == size
+    assert counters.report(Subject(rung, "gpt2", values, DTYPES[dtype]), []).model_bytes == size
 
 
 @pytest.mark.parametrize(("name", "dtype", "size"), BY_HAND)
@@ -53,8 +56,8 @@ def test_gigabytes_a_second_are_those_bytes_over_the_time(name: str, dtype: str,
 def test_shares_of_the_ceiling_and_the_roofline_go_by_the_same_bytes(
     tmp_path: Path, name: str, dtype: str, size: int
 ) -> None:
-    found = figures.of_gpu(
-        results.load(document(tmp_path / "b.json", [row(name, 200.0, dtype=dtype, shape="gpt2")])), None
+    found = current.of_gpu(
+        store.load(document(tmp_path / "b.json", [row(name, 200.0, dtype=dtype, shape="gpt2")])), None
     )
     figure = found.ladder("decode").get(catalogue.find(name).full_name, dtype, "gpt2")
     assert figure is not None

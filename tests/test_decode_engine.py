@@ -8,7 +8,6 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from rung import catalogue
 from rung.errors import RungError
 from rung.expressions import Number
 from rung.gpt2.gpu import engine as engine_module
@@ -17,7 +16,8 @@ from rung.gpt2.gpu.session import MOST_STOPS
 from rung.gpt2.load import INNER, Model, load
 from rung.gpt2.sampling import Sampling
 from rung.gpt2.weights import Linear, Weights, read_weights
-from rung.kernel import Rung
+from rung.rungs import catalogue
+from rung.rungs.base import Rung
 
 
 @pytest.fixture(scope="module")

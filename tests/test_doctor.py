@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from rung import doctor
 from rung.cuda import headers
-from rung.lab import doctor
 
 
 @pytest.fixture(autouse=True)

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from emulation import guarded, load, needs_compiler, orders, run
-from rung.cuda.emulator import EmulatorFault, Settings, guarded_empty
 from rung.cuda.launch import LaunchConfig
+from rung.emulator import EmulatorFault, Settings, guarded_empty
 from rung.errors import RungError
 
 pytestmark = needs_compiler
@@ -159,7 +159,7 @@ def test_guarded_memory_starts_aligned_ends_at_the_guard_and_is_freed() -> None:
         assert tensor.data_ptr() % 16 == 0 and tensor.numel() == size and tensor.eq(255).all()
         tensor.zero_()
     assert guarded_empty(0).numel() == 0
-    from rung.cuda.emulator import guard
+    from rung.emulator import guard
 
     before = len(guard._alive)
     kept = guarded_empty(64)[8:].view(torch.int32)

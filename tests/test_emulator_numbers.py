@@ -52,7 +52,7 @@ def test_rounding_is_torchs_for_every_pattern(
     ctype: str, dtype: torch.dtype, portable: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if portable:  # without the CPU's own conversions
-        from rung.cuda.emulator import toolchain
+        from rung.emulator import toolchain
 
         monkeypatch.setattr(toolchain, "machine_flags", lambda: ())
     convert_all(ctype, dtype)

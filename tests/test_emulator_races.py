@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from emulation import needs_compiler, orders, run
-from rung.cuda.emulator import EmulatorFault
+from rung.emulator import EmulatorFault
 
 pytestmark = needs_compiler
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from emulation import load, needs_compiler, orders, run
-from rung.cuda.emulator import toolchain
 from rung.cuda.launch import LaunchConfig
+from rung.emulator import toolchain
 from rung.errors import RungError
 
 pytestmark = needs_compiler

@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from emulation import load, needs_compiler
-from rung.cuda import emulator
-from rung.cuda.emulator import toolchain
-from rung.cuda.emulator.translation import translate
+from rung import emulator
 from rung.cuda.launch import Build, LaunchConfig
+from rung.emulator import toolchain
+from rung.emulator.translation import translate
 from rung.errors import RungError
 
 SOURCE = "__global__ void k(float* out) { out[threadIdx.x] = NUMBER; }"

@@ -2,8 +2,8 @@
 
 import pytest
 
-from rung import catalogue
-from rung.lab import check_many
+from rung.check import many
+from rung.rungs import catalogue
 
 PORTION = 12  # rungs and dtypes a test, so that a large ladder is spread over the processes
 
@@ -16,8 +16,8 @@ def portions() -> list[tuple[str, int]]:
 @pytest.mark.parametrize(("operation", "start"), portions())
 def test_every_rung_is_right_on_the_emulator(operation: str, start: int) -> None:
     ladder = {r.full_name: r for r in catalogue.rungs(operation)}
-    work = check_many.tasks(list(ladder.values()), device="emulator")[start : start + PORTION]
-    reports = list(check_many.check_all(work, jobs=1))
+    work = many.tasks(list(ladder.values()), device="emulator")[start : start + PORTION]
+    reports = list(many.check_all(work, jobs=1))
     wrong = [f"{r.rung} {r.dtype}: {r.reason}" for r in reports if r.verdict == "failed"]
     assert not wrong, "\n".join(wrong)
     # What cannot run here says why, and is a library that wants CUDA; no rung file is left out.

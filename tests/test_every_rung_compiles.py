@@ -2,10 +2,10 @@
 
 import pytest
 
-from rung import catalogue
 from rung.cuda import nvrtc
 from rung.dtypes import dtype as named
-from rung.kernel import CudaRung
+from rung.rungs import catalogue
+from rung.rungs.cuda import CudaRung
 
 
 @pytest.mark.parametrize("operation", list(catalogue.operations()))

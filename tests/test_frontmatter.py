@@ -2,8 +2,8 @@
 
 import pytest
 
-from rung import frontmatter
 from rung.errors import RungError
+from rung.rungs import header as frontmatter
 
 GOOD = """/*---
 idea   = "An idea."

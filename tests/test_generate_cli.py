@@ -15,8 +15,8 @@ import pytest
 
 import gpt2_models as models
 import rung
+from rung import emulator
 from rung.cli import main
-from rung.cuda import emulator
 
 GREEDY = ["-t", "0", "-n", "12"]
 

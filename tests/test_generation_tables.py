@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from rung.lab import generation_tables
+from rung.show import generation_tables
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "generation.md").read_text(encoding="utf-8")

@@ -16,9 +16,9 @@ import gpt2_models as models
 import rung
 from rung.gpt2 import quantize
 from rung.gpt2.config import Config, read_config
+from rung.gpt2.cpu import build, engine
+from rung.gpt2.cpu.engine import Column, Engine
 from rung.gpt2.model import Transformer
-from rung.gpt2.native import build, engine
-from rung.gpt2.native.engine import Column, Engine
 from rung.gpt2.torch_plan import TorchPlan
 from rung.gpt2.weights import Weights, read_weights
 
@@ -121,7 +121,7 @@ def test_without_a_working_compiler_torch_does_it(monkeypatch: pytest.MonkeyPatc
 
 def test_a_program_that_ends_early_leaves_no_half_made_library(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": "src", "RUNG_CACHE": str(tmp_path)}
-    code = "from rung.gpt2.native import build; print(build.begin().made)"
+    code = "from rung.gpt2.cpu import build; print(build.begin().made)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
     assert Path(done.stdout.strip()).parent == tmp_path and done.stderr == ""
     assert not list(tmp_path.iterdir())

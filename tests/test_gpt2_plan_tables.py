@@ -10,12 +10,12 @@ import torch
 
 import gpt2_models as models
 import rung
-from rung import catalogue
-from rung.cuda import emulator
+from rung import emulator
 from rung.errors import RungError
 from rung.gpt2 import load
 from rung.gpt2.load import Model
 from rung.gpt2.plan import FUSED, LADDERS, OPERATIONS, PLANS
+from rung.rungs import catalogue
 
 emulated = pytest.mark.skipif(emulator.available() is not None, reason="the emulator needs g++")
 PLAIN = [name for name in PLANS if name not in ("torch", "best")]
@@ -254,7 +254,7 @@ def test_a_window_on_the_cpu(window: int) -> None:
 
 
 def test_the_cpu_without_a_compiler_has_the_window_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rung.gpt2.cpu_plan.available", lambda: None)
+    monkeypatch.setattr("rung.gpt2.cpu.plan.available", lambda: None)
     folder = models.saved()
     prompts = [models.some_ids(9), models.some_ids(4)]
     model = rung.load(folder, dtype="float32", window=3)

@@ -9,7 +9,7 @@ import torch
 
 import gpt2_models as models
 import rung
-from rung.cuda import emulator
+from rung import emulator
 from rung.errors import RungError
 from rung.gpt2.load import Model
 

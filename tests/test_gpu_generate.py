@@ -7,11 +7,11 @@ import time
 import pytest
 import torch
 
-from rung import catalogue
 from rung.gpt2.gpu.engine import Engine
 from rung.gpt2.load import INNER, Model, load
 from rung.gpt2.sampling import Sampling
 from rung.gpt2.weights import Linear, Weights, read_weights
+from rung.rungs import catalogue
 
 pytestmark = [
     pytest.mark.gpu,

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import gpt2_models as models
-from rung import catalogue, dtypes
-from rung.cuda import emulator, nvrtc
+from rung import dtypes, emulator
+from rung.cuda import nvrtc
 from rung.errors import RungError
 from rung.gpt2.config import Config, read_config
 from rung.gpt2.gpu import prefill_ladder
@@ -21,6 +21,7 @@ from rung.gpt2.gpu.prefill_rungs import THREE_PRODUCTS, prefill_rungs, tiles
 from rung.gpt2.plan import LADDERS, OPERATIONS, Rungs
 from rung.gpt2.weights import Linear, read_weights
 from rung.operation import Tensors
+from rung.rungs import catalogue
 
 emulated = pytest.mark.skipif(emulator.available() is not None, reason="the emulator needs g++")
 CAPACITY = 48

@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 
 from result_rows import document, row
-from rung import catalogue, headers
+from rung.bench import race
 from rung.cuda import nvrtc
 from rung.dtypes import DTYPES
-from rung.kernel import CudaRung, Rung
-from rung.lab import bench, figures, results, tunings
+from rung.results import current, store
+from rung.rungs import catalogue, identity, tunings
+from rung.rungs.base import Rung
+from rung.rungs.cuda import CudaRung
 
 KERNEL = """/*---
 idea = "A test."
@@ -86,34 +88,34 @@ NOT_REACHED = [
 @pytest.mark.parametrize(("old", "new"), REACHED)
 def test_what_a_rung_reaches_in_a_header_counts(tmp_path: Path, old: str, new: str) -> None:
     assert HEADER.count(old) == 1
-    before = headers.digest(mine(tmp_path))
-    assert headers.digest(mine(tmp_path, HEADER.replace(old, new))) != before
+    before = identity.digest(mine(tmp_path))
+    assert identity.digest(mine(tmp_path, HEADER.replace(old, new))) != before
 
 
 @pytest.mark.parametrize(("old", "new"), NOT_REACHED)
 def test_what_it_does_not_reach_and_what_is_only_said_does_not(tmp_path: Path, old: str, new: str) -> None:
     assert HEADER.count(old) == 1
-    before = headers.digest(mine(tmp_path))
-    assert headers.digest(mine(tmp_path, HEADER.replace(old, new))) == before
+    before = identity.digest(mine(tmp_path))
+    assert identity.digest(mine(tmp_path, HEADER.replace(old, new))) == before
 
 
 def test_a_header_that_a_header_includes_counts_too(tmp_path: Path) -> None:
-    before = headers.digest(mine(tmp_path))
-    assert headers.digest(mine(tmp_path, deeper=DEEPER.replace("2 * x", "x + x"))) != before
-    assert headers.digest(mine(tmp_path, deeper=DEEPER.replace("3 * x", "x + x + x"))) == before
+    before = identity.digest(mine(tmp_path))
+    assert identity.digest(mine(tmp_path, deeper=DEEPER.replace("2 * x", "x + x"))) != before
+    assert identity.digest(mine(tmp_path, deeper=DEEPER.replace("3 * x", "x + x + x"))) == before
 
 
 def test_the_digest_does_not_hang_on_where_the_rung_lies(tmp_path: Path) -> None:
     one, other = mine(tmp_path / "one"), mine(tmp_path / "other")
-    assert headers.digest(one) == headers.digest(other) != ""
+    assert identity.digest(one) == identity.digest(other) != ""
     assert one.digest == other.digest
 
 
 def test_a_python_rung_reaches_the_files_and_the_rungs_that_it_names() -> None:
-    reached = {name: {p.name for p, _ in headers.files(catalogue.find(name))} for name in ("decode/05", "decode/12")}
+    reached = {name: {p.name for p, _ in identity.files(catalogue.find(name))} for name in ("decode/05", "decode/12")}
     assert {"04_one_row.cu", "one_row.cuh", "rung.cuh"} <= reached["decode/05"]
     assert {"library_products.cuh", "rung.cuh"} <= reached["decode/12"]
-    assert headers.digest(catalogue.find("decode/torch")) == ""
+    assert identity.digest(catalogue.find("decode/torch")) == ""
 
 
 def machine_code(elf: bytes) -> dict[str, bytes]:
@@ -135,16 +137,16 @@ def test_the_compiler_reaches_nothing_else(tmp_path: Path, name: str) -> None:
     """Compiled without what counts as not reached, a rung of the ladders is the very same code."""
     rung = catalogue.find(name)
     assert isinstance(rung, CudaRung) and rung.path is not None
-    copy, needed, dropped = tmp_path / rung.path.name, set(headers.reached(rung)), 0
+    copy, needed, dropped = tmp_path / rung.path.name, set(identity.reached(rung)), 0
     copy.write_text(rung.source)
     build = rung.build(rung.operation.complete(next(iter(rung.operation.shapes.values()))), DTYPES[rung.dtypes[-1]])
     build = replace(build, origin=str(copy), include=(str(tmp_path),))
-    texts = {path.name: text for path, text in headers.files(rung)}
+    texts = {path.name: text for path, text in identity.files(rung)}
     for name, text in texts.items():
         (tmp_path / name).write_text(text)
     whole = machine_code(nvrtc.compile_cubin(build, "sm_90").path.read_bytes())
     for name, text in texts.items():
-        for piece in headers.pieces_of(text):
+        for piece in identity.pieces_of(text):
             if piece not in needed:
                 text, dropped = text.replace(piece.code, "", 1), dropped + 1
         (tmp_path / name).write_text(text)
@@ -154,25 +156,25 @@ def test_the_compiler_reaches_nothing_else(tmp_path: Path, name: str) -> None:
 
 def test_a_figure_is_old_when_a_header_has_changed_and_not_when_it_tells_of_none(tmp_path: Path) -> None:
     rung = catalogue.find("layernorm/tree")
-    told = headers.digest(rung)
+    told = identity.digest(rung)
     for given, old in ((told, False), ("0" * 16, True), (None, False)):
         extra = {} if given is None else {"headers": given}
         file = document(tmp_path / "b.json", [row("layernorm/tree", 30.0, **extra)])
-        figure = figures.of_gpu(results.load(file), None).ladder("layernorm").get(rung.full_name, "f32", "b8t1024")
+        figure = current.of_gpu(store.load(file), None).ladder("layernorm").get(rung.full_name, "f32", "b8t1024")
         assert figure is not None and figure.old is old
 
 
 def test_of_two_figures_the_one_of_the_present_headers_counts(tmp_path: Path) -> None:
     rung = catalogue.find("layernorm/tree")
-    rows = [row("layernorm/tree", 30.0, headers=headers.digest(rung)), row("layernorm/tree", 20.0, headers="0" * 16)]
+    rows = [row("layernorm/tree", 30.0, headers=identity.digest(rung)), row("layernorm/tree", 20.0, headers="0" * 16)]
     file = document(tmp_path / "b.json", rows)
-    figure = figures.of_gpu(results.load(file), None).ladder("layernorm").get(rung.full_name, "f32", "b8t1024")
+    figure = current.of_gpu(store.load(file), None).ladder("layernorm").get(rung.full_name, "f32", "b8t1024")
     assert figure is not None and figure.us == 30.0
 
 
 def test_a_tuning_of_other_headers_is_listed_as_such(tmp_path: Path) -> None:
     rung, path = catalogue.find("layernorm/tree"), tmp_path / "tunings.jsonl"
-    for dtype, told in (("f32", headers.digest(rung)), ("bf16", "0" * 16)):
+    for dtype, told in (("f32", identity.digest(rung)), ("bf16", "0" * 16)):
         timed = {**row("layernorm/tree", 30.0, dtype=dtype, headers=told), "machine": {"gpu": "one"}}
         tunings.record(rung, timed, None, path)
     listed = tunings.listed(path)
@@ -183,12 +185,12 @@ def test_a_tuning_of_other_headers_is_listed_as_such(tmp_path: Path) -> None:
 def test_a_bench_and_a_sweep_tell_of_the_headers() -> None:
     rung = catalogue.find("layernorm/tree")
     values = rung.operation.complete(rung.operation.shapes["b4t64"])
-    made = bench._Race(rung.operation, "b4t64", values, DTYPES["f32"])._row(rung, None)
-    assert {"digest": made.digest, "headers": made.headers} == results.source_of(rung)
-    assert results.source_of(rung)["headers"]
+    made = race._Race(rung.operation, "b4t64", values, DTYPES["f32"])._row(rung, None)
+    assert {"digest": made.digest, "headers": made.headers} == store.source_of(rung)
+    assert store.source_of(rung)["headers"]
 
 
 def test_the_address_of_a_measurement_without_headers_is_what_it_was() -> None:
     plain = {"kind": "bench", "rung": "a/b", "digest": "c", "dtype": "f32", "values": {}, "tuning": {}}
-    assert results.key_of(plain) == results.key_of({**plain, "headers": ""})
-    assert results.key_of(plain) != results.key_of({**plain, "headers": "0" * 16})
+    assert store.key_of(plain) == store.key_of({**plain, "headers": ""})
+    assert store.key_of(plain) != store.key_of({**plain, "headers": "0" * 16})

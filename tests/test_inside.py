@@ -8,14 +8,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from rung import catalogue
+from rung.check import sanitize
 from rung.cli import main
 from rung.cli.profile_generate import print_inside
 from rung.cuda import nvrtc
 from rung.dtypes import dtype
 from rung.errors import RungError
-from rung.kernel import CudaRung
-from rung.lab import inside, sanitize
+from rung.profile import stopwatch
+from rung.rungs import catalogue
+from rung.rungs.cuda import CudaRung
 
 HEADER = """/*---
 idea = "counts"
@@ -55,8 +56,8 @@ def counting(folder: Path, text: str = HEADER) -> CudaRung:
 
 
 def test_cycles_become_seconds_of_the_thread_that_ran_longest(tmp_path: Path) -> None:
-    counted = torch.tensor([[[100, 300], [0, 600], [500, 400]], [[200, 300], [0, 100], [0, 300]]]) * inside.CALLS
-    found = inside.table(counting(tmp_path), counted, 9e-6, 10e-6)  # 1000 cycles are 10 us
+    counted = torch.tensor([[[100, 300], [0, 600], [500, 400]], [[200, 300], [0, 100], [0, 300]]]) * stopwatch.CALLS
+    found = stopwatch.table(counting(tmp_path), counted, 9e-6, 10e-6)  # 1000 cycles are 10 us
     assert found.blocks == 2 and found.seconds == 9e-6
     assert [x for row in found.spent for x in row] == pytest.approx([1.5e-6, 3e-6, 0, 3.5e-6, 2.5e-6, 3.5e-6])
     (one, other), (copies,) = found.groups()
@@ -65,8 +66,8 @@ def test_cycles_become_seconds_of_the_thread_that_ran_longest(tmp_path: Path) ->
 
 
 def test_the_table_adds_up_what_a_thread_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    counted = torch.tensor([[[100, 300], [0, 600], [500, 500]]]) * inside.CALLS
-    print_inside(inside.table(counting(tmp_path), counted, 9e-6, 10e-6))
+    counted = torch.tensor([[[100, 300], [0, 600], [500, 500]]]) * stopwatch.CALLS
+    print_inside(stopwatch.table(counting(tmp_path), counted, 9e-6, 10e-6))
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert ["one", "1.0", "3.0", "4.0", "40.0%"] in lines and ["other", "6.0", "6.0", "60.0%"] in lines
     assert ["together", "1.0", "9.0", "10.0", "100.0%"] in lines
@@ -76,9 +77,9 @@ def test_the_table_adds_up_what_a_thread_counted(tmp_path: Path, capsys: pytest.
 def test_a_counter_of_another_shape_or_an_empty_one_is_a_sentence(tmp_path: Path) -> None:
     rung = counting(tmp_path)
     with pytest.raises(RungError, match=r"spent is \(1, 2, 2\); \[inside\] says \(blocks, 3, 2\)"):
-        inside.table(rung, torch.ones(1, 2, 2), 1.0, 1.0)
+        stopwatch.table(rung, torch.ones(1, 2, 2), 1.0, 1.0)
     with pytest.raises(RungError, match="counted nothing"):
-        inside.table(rung, torch.zeros(1, 3, 2), 1.0, 1.0)
+        stopwatch.table(rung, torch.zeros(1, 3, 2), 1.0, 1.0)
 
 
 @pytest.mark.parametrize(
@@ -97,12 +98,12 @@ def test_a_wrong_header_is_a_sentence(tmp_path: Path, change: tuple[str, str], c
 def test_only_the_build_that_is_asked_for_counts(tmp_path: Path) -> None:
     rung = counting(tmp_path)
     values = rung.operation.complete({"N": 64})
-    usual, timed = (nvrtc.compile_cubin(r.build(values, dtype("f32")), "sm_90") for r in (rung, rung.built_for(inside.TIMED)))
+    usual, timed = (nvrtc.compile_cubin(r.build(values, dtype("f32")), "sm_90") for r in (rung, rung.built_for(stopwatch.TIMED)))
     assert usual.resources["twice"].static_shared == 0 and timed.resources["twice"].static_shared == 3 * 2 * 4
     assert not any(name.startswith("RUNG_T") for name, _ in rung.build(values, dtype("f32")).defines)
 
 
-@pytest.mark.parametrize("purpose", [inside.TIMED, sanitize.SANITIZED])
+@pytest.mark.parametrize("purpose", [stopwatch.TIMED, sanitize.SANITIZED])
 def test_the_step_in_one_kernel_compiles_for_the_tools(purpose: str) -> None:
     rung = catalogue.find("decode/13")
     assert isinstance(rung, CudaRung) and rung.header.inside is not None
@@ -117,12 +118,12 @@ def test_a_kernel_counts_its_own_time(tmp_path: Path) -> None:
     values = rung.operation.complete({"N": 1 << 20})
     x = torch.randn(1 << 20, device="cuda")  # by one warp: 5 ms
     tensors = {"x": x, "out": torch.empty_like(x)}
-    found = inside.of(rung, tensors, values, dtype("f32"))
+    found = stopwatch.of(rung, tensors, values, dtype("f32"))
     assert found is not None and torch.equal(tensors["out"], x)
     (one, _), (copies,) = found.groups()
     assert found.blocks == 1 and found.timed_seconds < 1.2 * found.seconds
     assert one[1][1] > 0.9 * found.timed_seconds and copies[1][1] > 0.9 * found.timed_seconds
-    assert inside.of(catalogue.find("copy/1"), tensors, values, dtype("f32")) is None
+    assert stopwatch.of(catalogue.find("copy/1"), tensors, values, dtype("f32")) is None
 
 
 @pytest.mark.gpu

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from rung import catalogue
 from rung.cuda import sass
 from rung.cuda.limits import occupancy
 from rung.errors import RungError
-from rung.kernel import Rung
-from rung.lab.inspect import Row, inspect
+from rung.profile.inspect import Row, inspect
+from rung.rungs import catalogue
+from rung.rungs.base import Rung
 
 HEADER = """/*---
 idea = "A test."

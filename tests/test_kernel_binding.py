@@ -5,10 +5,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from rung import catalogue
 from rung.dtypes import DTYPES
 from rung.errors import RungError
-from rung.kernel import CudaRung, Prepared
+from rung.rungs import catalogue
+from rung.rungs.base import Prepared
+from rung.rungs.cuda import CudaRung
 
 F32 = DTYPES["f32"]
 

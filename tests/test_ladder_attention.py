@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-from rung import catalogue
+from rung.check.trial import check
 from rung.dtypes import DTYPES
 from rung.dtypes import dtype as dtype_named
 from rung.errors import RungError
-from rung.kernel import Rung
-from rung.lab.check import check
 from rung.operation import Tensors, Values
+from rung.rungs import catalogue
+from rung.rungs.base import Rung
 
 ATTENTION = catalogue.operation("attention")
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from rung import catalogue
+from rung.check.trial import check
 from rung.dtypes import dtype
-from rung.kernel import CudaRung
-from rung.lab.check import check
+from rung.rungs import catalogue
+from rung.rungs.cuda import CudaRung
 
 LADDERS = ("embedding", "gelu", "layernorm", "residual", "softmax")
 FOREIGN = Path(__file__).parent / "foreign"

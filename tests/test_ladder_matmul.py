@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-from rung import catalogue
+from rung.check.trial import check
 from rung.dtypes import dtype as dtype_named
 from rung.errors import RungError
-from rung.kernel import CudaRung
-from rung.lab.check import check
 from rung.operation import Tensors, Values
 from rung.precision import float32_products
+from rung.rungs import catalogue
+from rung.rungs.cuda import CudaRung
 
 FUSED = ("matmul_gelu", "matmul_residual", "layernorm_matmul")
 SMALL_TILES = {"BM": 64, "BN": 64, "WM": 32, "WN": 32}

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from rung import catalogue
 from rung.dtypes import dtype
-from rung.kernel import CudaRung
+from rung.rungs import catalogue
+from rung.rungs.cuda import CudaRung
 
 RELU = [rung.name for rung in catalogue.rungs("relu")]
 

@@ -8,12 +8,13 @@ import sys
 
 import pytest
 
-from rung import catalogue
 from rung.cuda import nvrtc
 from rung.dtypes import DTYPES
 from rung.errors import RungError
-from rung.kernel import INCLUDE, CudaRung, Rung
-from rung.lab.inspect import inspect
+from rung.profile.inspect import inspect
+from rung.rungs import catalogue
+from rung.rungs.base import Rung
+from rung.rungs.cuda import INCLUDE, CudaRung
 
 NEWER = re.compile(r"cp_async|\bw?mma|tf32")  # as ptx.cuh and CUDA's headers name them
 OLD = "sm_75"
@@ -70,7 +71,7 @@ def test_triton_tiles_that_fit_an_older_gpu_are_not_refused() -> None:
     program = (
         "import sys\n"
         "from rung import catalogue\n"
-        "from rung.lab.inspect import inspect\n"
+        "from rung.profile.inspect import inspect\n"
         "rung = catalogue.find('attention/29_triton')\n"
         "shape = ('usual', rung.operation.complete({'B': 1, 'T': 256, 'C': 256, 'NH': 4}))\n"
         "for how in ({'dtype': 'f32', 'tuning': {'BR': 64}}, {'dtype': 'bf16'}):\n"

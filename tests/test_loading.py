@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 
 import gpt2_models as models
 import rung
-from rung.cuda import emulator
+from rung import emulator
 from rung.errors import RungError
 from rung.gpt2.config import read_config
 from rung.gpt2.gpu import loading

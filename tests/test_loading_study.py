@@ -13,9 +13,9 @@ from rung.gpt2 import random_model
 from rung.gpt2.config import Config
 from rung.gpt2.gpu.loading import Span
 from rung.gpt2.weights import read_weights
-from rung.lab.studies import loading
-from rung.lab.studies.loading import PIPELINED, SERIAL, Run
-from rung.lab.studies.timeline import Lane, Timeline, joined
+from rung.show.timeline import Lane, Timeline, joined
+from rung.study import loading
+from rung.study.loading import PIPELINED, SERIAL, Run
 
 SVG = "{http://www.w3.org/2000/svg}"
 

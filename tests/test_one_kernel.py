@@ -13,17 +13,17 @@ import torch
 from transformers import GPT2LMHeadModel
 
 import gpt2_models as models
-from rung import abstract_rung, catalogue
 from rung.cuda import limits, nvrtc
-from rung.cuda.emulator import Settings
 from rung.dtypes import Dtype
 from rung.dtypes import dtype as named
+from rung.emulator import Settings
 from rung.gpt2.gpu.engine import Engine
 from rung.gpt2.sampling import Sampling
 from rung.gpt2.weights import Linear, read_weights
-from rung.kernel import CudaRung, Device, Rung
-from rung.lab import tunings
 from rung.operation import Tensors, Values
+from rung.rungs import base, catalogue, tunings
+from rung.rungs.base import Device, Rung
+from rung.rungs.cuda import CudaRung
 
 RUNG, EIGHT_BITS, FLOATS = (catalogue.find(f"decode/{number}") for number in (13, 14, 15))
 DECODE = RUNG.operation
@@ -202,7 +202,7 @@ DIVISIONS = {
 @pytest.mark.parametrize("name", DIVISIONS)
 def test_a_text_is_the_references_at_every_step(monkeypatch: pytest.MonkeyPatch, name: str, dtype: str) -> None:
     one = DIVISIONS[name]
-    monkeypatch.setattr(abstract_rung, "device_facts", lambda device: (90, one.sms))
+    monkeypatch.setattr(base, "device_facts", lambda device: (90, one.sms))
     text = Text(one.values, named(dtype), one.start, one.steps, tuning=one.tuning)
     assert text.prepared.launches[0][1].grid == (one.sms, 1, 1)
     text.write().assert_right()
@@ -215,7 +215,7 @@ def test_a_text_of_eight_bits_is_the_references_at_every_step(
     monkeypatch: pytest.MonkeyPatch, name: str, dtype: str
 ) -> None:
     one = DIVISIONS[name]
-    monkeypatch.setattr(abstract_rung, "device_facts", lambda device: (90, one.sms))
+    monkeypatch.setattr(base, "device_facts", lambda device: (90, one.sms))
     text = Text(one.values, named(dtype), one.start, one.steps, tuning=one.tuning, rung=EIGHT_BITS)
     assert text.prepared.launches[0][1].grid == (one.sms, 1, 1)
     text.write().assert_right()
@@ -224,7 +224,7 @@ def test_a_text_of_eight_bits_is_the_references_at_every_step(
 @pytest.mark.parametrize("name", DIVISIONS)
 def test_a_text_in_floats_is_the_references_at_every_step(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     one = DIVISIONS[name]
-    monkeypatch.setattr(abstract_rung, "device_facts", lambda device: (90, one.sms))
+    monkeypatch.setattr(base, "device_facts", lambda device: (90, one.sms))
     Text(one.values, named("f32"), one.start, one.steps, tuning=one.tuning, rung=FLOATS).write().assert_right()
 
 
@@ -234,7 +234,7 @@ def test_a_text_in_floats_is_the_references_at_every_step(monkeypatch: pytest.Mo
 def test_rows_of_eight_bits_fill_a_unit_or_do_not(
     monkeypatch: pytest.MonkeyPatch, heads: int, parts: int, sms: int
 ) -> None:
-    monkeypatch.setattr(abstract_rung, "device_facts", lambda device: (90, sms))
+    monkeypatch.setattr(base, "device_facts", lambda device: (90, sms))
     values = dims(64 * heads, 2 * heads, L=1, V=229, F=64 * heads * parts, MAXT=12)
     tuning = {"STEP_WARPS": 3, "KEY_LOADS": 1}
     Text(values, named("bf16"), 9, 2, tuning=tuning, rung=EIGHT_BITS).write().assert_right()
@@ -253,7 +253,7 @@ def test_rows_fill_a_unit_of_the_ring_or_do_not(
     monkeypatch: pytest.MonkeyPatch, unit: int, parts: int, sms: int
 ) -> None:
     heads, warps = UNITS[unit]
-    monkeypatch.setattr(abstract_rung, "device_facts", lambda device: (90, sms))
+    monkeypatch.setattr(base, "device_facts", lambda device: (90, sms))
     values = dims(224, heads, L=1, V=229, F=224 * parts, MAXT=12)
     Text(values, named("bf16"), 9, 2, tuning={"STEP_WARPS": warps, "KEY_LOADS": 1}).write().assert_right()
 

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 import torch
 
-from rung import catalogue
+from rung.cli import counters as cli
 from rung.cli import main
-from rung.cli import profile as cli
 from rung.dtypes import dtype
 from rung.errors import RungError
-from rung.lab import ncu, profile, trace
-from rung.lab.sweep import Subject
+from rung.profile import counters, ncu, trace
+from rung.rungs import catalogue
+from rung.sweep.sweep import Subject
 
 TABLE = (Path(__file__).parent / "data" / "ncu_raw.csv").read_text()
 NO_GPU = not torch.cuda.is_available()
@@ -58,7 +58,7 @@ def test_units_are_brought_to_seconds_and_bytes() -> None:
 
 
 def test_counters_become_figures_and_the_three_worst_stalls_have_a_meaning() -> None:
-    report = profile.report(subject(), ncu.parse(TABLE))
+    report = counters.report(subject(), ncu.parse(TABLE))
     flash, unpermute = report.kernels
     assert flash.figures["ways_load"] == 32.0  # wavefronts an instruction: every lane in the same bank
     assert flash.figures["conflicts_load"] == 31_000
@@ -74,8 +74,8 @@ def test_counters_become_figures_and_the_three_worst_stalls_have_a_meaning() -> 
 
 
 def test_two_rungs_are_printed_side_by_side(capsys: pytest.CaptureFixture[str]) -> None:
-    one = profile.report(subject(), ncu.parse(TABLE)[:1])
-    other = profile.report(
+    one = counters.report(subject(), ncu.parse(TABLE)[:1])
+    other = counters.report(
         Subject(catalogue.find("attention/14"), "b4t64", subject().values, dtype("f32")),
         ncu.parse(TABLE.replace('"31,000","32,000"', '"0","1,000"'))[:1],
     )
@@ -91,7 +91,7 @@ def test_two_rungs_are_printed_side_by_side(capsys: pytest.CaptureFixture[str]) 
     assert "tensor pipe" not in shown  # not counted here, so not shown
 
 
-def fabricated(rung: str, *kernels: tuple[str, float, float | None]) -> profile.Report:
+def fabricated(rung: str, *kernels: tuple[str, float, float | None]) -> counters.Report:
     """A report as ncu's table gives it, of (kernel, ns, wavefronts of its 1000 shared loads or none at all)."""
     head, units, flash, unpermute = [line for line in TABLE.splitlines() if line.startswith('"')]
     lines = [head, units]
@@ -100,7 +100,7 @@ def fabricated(rung: str, *kernels: tuple[str, float, float | None]) -> profile.
         line = line.replace('"unpermute(', f'"{name}(').replace('"flash(', f'"{name}(')
         lines.append(line.replace('"41,216"', f'"{took:.0f}"').replace('"4000"', f'"{took:.0f}"'))
     about = Subject(catalogue.find(rung), "b4t64", subject().values, dtype("f32"))
-    return profile.report(about, ncu.parse("\n".join(lines)))
+    return counters.report(about, ncu.parse("\n".join(lines)))
 
 
 def test_a_kernel_is_asked_for_by_name_wherever_it_stands() -> None:
@@ -122,9 +122,9 @@ def test_kernels_stand_beside_those_of_their_name_and_the_others_by_time() -> No
         ("short", 1, None),
     )
     other = fabricated("attention/14", ("flash", 10_000, 1_000), ("merge", 8_000, None), ("contiguous", 6_000, None))
-    pairs = [tuple(k and k.kernel for k in group) for group in profile.side_by_side([one, other])]
+    pairs = [tuple(k and k.kernel for k in group) for group in counters.side_by_side([one, other])]
     assert pairs == [("flash", "flash"), ("long", "merge"), ("contiguous", "contiguous"), ("short", None)]
-    assert [k.kernel for (k,) in profile.side_by_side([one]) if k] == ["flash", "long", "contiguous", "short"]
+    assert [k.kernel for (k,) in counters.side_by_side([one]) if k] == ["flash", "long", "contiguous", "short"]
 
 
 def test_what_a_kernel_has_none_of_is_a_dash_in_its_column(capsys: pytest.CaptureFixture[str]) -> None:
@@ -287,7 +287,7 @@ def test_padding_the_keys_makes_the_bank_conflicts_disappear() -> None:
     for name in ("attention/13_flash", "attention/14_padded_keys"):
         about = Subject(catalogue.find(name), "small", values, dtype("f32"))
         try:
-            report = profile.profile(about)
+            report = counters.profile(about)
         except RungError as error:
             if "performance counters" in str(error):
                 pytest.skip(str(error))

@@ -13,8 +13,9 @@ import pytest
 
 import browser
 from result_rows import MACHINE, document, row
-from rung import catalogue
-from rung.lab import figures, report, results
+from rung.results import current, store
+from rung.rungs import catalogue
+from rung.show import report
 
 EVIL = (
     '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 10 10" onload="alert(1)"><script>alert(2)</script>'
@@ -64,7 +65,7 @@ def measurements() -> list[dict[str, object]]:
 
 def page_of(folder: Path) -> Path:
     document(folder / "bench.json", measurements())  # type: ignore[arg-type]
-    found = figures.of_gpu(results.load(folder / "bench.json"), None)
+    found = current.of_gpu(store.load(folder / "bench.json"), None)
     path = folder / "report.html"
     path.write_text(report.build(found, {}))
     return path

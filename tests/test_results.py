@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 
 from result_rows import MACHINE, document, row
-from rung import catalogue
 from rung.errors import RungError
-from rung.lab import ledger, results
+from rung.results import query
+from rung.results import store as results
+from rung.rungs import catalogue
 
 SOURCES = str(catalogue.LADDERS.parents[1])
 
@@ -269,5 +270,5 @@ def test_a_torn_line_is_told_in_a_sentence_not_in_a_traceback(store: Path) -> No
 def test_the_verdict_needs_more_than_half_a_percent() -> None:
     slow = bench("gelu/naive", 100.0, cold_samples_us=None)
     for us, verdict in ((99.8, "tie"), (90.0, "faster"), (110.0, "slower")):
-        (pair,) = ledger.compare([slow], [bench("gelu/naive", us, cold_samples_us=None)])
+        (pair,) = query.compare([slow], [bench("gelu/naive", us, cold_samples_us=None)])
         assert pair.verdict == verdict

@@ -14,17 +14,19 @@ from pathlib import Path
 import pytest
 
 from result_rows import CEILINGS, MACHINE, document, row
-from rung import catalogue
 from rung.dtypes import dtype
-from rung.lab import charts, figures, ncu, profile, results, roofline
-from rung.lab.charts import Point, Roof
-from rung.lab.sweep import Subject
+from rung.profile import counters, ncu, roofline
+from rung.results import current, store
+from rung.rungs import catalogue
+from rung.show import charts
+from rung.show.charts import Point, Roof
+from rung.sweep.sweep import Subject
 
 SVG = "{http://www.w3.org/2000/svg}"
 
 
 @pytest.fixture
-def found(tmp_path: Path) -> figures.Figures:
+def found(tmp_path: Path) -> current.Figures:
     path = document(
         tmp_path / "bench.json",
         [
@@ -36,15 +38,15 @@ def found(tmp_path: Path) -> figures.Figures:
             row("transpose/tiled", 10.0, shape="c768x768"),
         ],
     )
-    return figures.of_gpu(results.load(path), None)
+    return current.of_gpu(store.load(path), None)
 
 
-def column(found: figures.Figures, name: str, kind: str = "f32") -> list[figures.Figure]:
+def column(found: current.Figures, name: str, kind: str = "f32") -> list[current.Figure]:
     ladder = found.ladder(name)
     return ladder.column(kind, ladder.headline(kind))
 
 
-def test_ceilings_are_the_measured_and_the_data_sheets(found: figures.Figures) -> None:
+def test_ceilings_are_the_measured_and_the_data_sheets(found: current.Figures) -> None:
     measured, sheet = roofline.roofs(found.limits, ["f32"])
     assert (measured.bytes, measured.flops) == (CEILINGS["bytes"], CEILINGS["flops"]["f32"])  # type: ignore[index]
     assert measured.ridge == pytest.approx(50e12 / 4e12)
@@ -55,11 +57,11 @@ def test_ceilings_are_the_measured_and_the_data_sheets(found: figures.Figures) -
 def test_a_faster_copy_than_the_ceilings_raises_the_limit(tmp_path: Path) -> None:
     rows = [row("copy/vectors", 100.0, shape="n64m"), row("copy/vectors", 0.5, shape="n1m")]
     path = document(tmp_path / "copy.json", rows)
-    limits = figures.of_gpu(results.load(path), None).limits
+    limits = current.of_gpu(store.load(path), None).limits
     assert limits.bytes == pytest.approx(2 * 4 * 67108864 / 100e-6)  # the small one fits the L2 and does not count
 
 
-def test_points_stand_at_their_intensity_and_rate(found: figures.Figures) -> None:
+def test_points_stand_at_their_intensity_and_rate(found: current.Figures) -> None:
     naive, tiles, torch = roofline.place(column(found, "matmul"))
     flops, size = 2 * 4096 * 768 * 3072, 4 * (4096 * 768 + 768 * 3072 + 3072 + 4096 * 3072)
     assert naive.flops == pytest.approx(flops, rel=1e-3) and naive.bytes == pytest.approx(size, rel=1e-3)
@@ -69,16 +71,16 @@ def test_points_stand_at_their_intensity_and_rate(found: figures.Figures) -> Non
     assert torch.figure.library
 
 
-def test_what_computes_nothing_has_no_place(found: figures.Figures) -> None:
+def test_what_computes_nothing_has_no_place(found: current.Figures) -> None:
     assert roofline.place(column(found, "transpose")) == []
 
 
-def test_counted_bytes_make_a_second_hollow_point(found: figures.Figures) -> None:
+def test_counted_bytes_make_a_second_hollow_point(found: current.Figures) -> None:
     one = catalogue.find("attention/13_flash")
     values = one.operation.complete(one.operation.shapes["b4t64"])
     subject = Subject(one, "b4t64", values, dtype("f32"))
     table = (Path(__file__).parent / "data" / "ncu_raw.csv").read_text()
-    counted = profile.as_result(subject, None, profile.report(subject, ncu.parse(table)))
+    counted = counters.as_result(subject, None, counters.report(subject, ncu.parse(table)))
     (placed,) = roofline.place(column(found, "attention"), [counted])
     assert placed.counted == 4_000_000
     svg = roofline.chart([placed], found.limits)
@@ -135,7 +137,7 @@ def rung(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
-def test_the_command_prints_a_table_and_draws(found: figures.Figures, tmp_path: Path) -> None:
+def test_the_command_prints_a_table_and_draws(found: current.Figures, tmp_path: Path) -> None:
     done = rung("matmul", "relu", "--results", "bench.json", "-o", "roof.svg", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert MACHINE["gpu"] in done.stdout and "f32 measured: 50 TFLOP/s, 4.00 TB/s; ridge 12" in done.stdout
@@ -148,7 +150,7 @@ def test_the_command_prints_a_table_and_draws(found: figures.Figures, tmp_path: 
     assert [r["rung"] for r in told["rungs"]] == ["matmul/01_naive", "matmul/05_register_tiles", "matmul/torch"]
 
 
-def test_what_was_not_measured_is_said_in_one_sentence(found: figures.Figures, tmp_path: Path) -> None:
+def test_what_was_not_measured_is_said_in_one_sentence(found: current.Figures, tmp_path: Path) -> None:
     for words, told in (
         (("gelu",), "gelu was not measured on NVIDIA H200; `rung bench gelu` there does."),
         (("matmul", "--dtype", "bf16"), "matmul at bf16 was not measured on NVIDIA H200"),

@@ -9,7 +9,6 @@ import pytest
 import torch
 
 import test_sample_groups as groups
-from rung import catalogue
 from rung.cuda import nvrtc
 from rung.errors import RungError
 from rung.gpt2.gpu import choice
@@ -17,8 +16,10 @@ from rung.gpt2.gpu.engine import Engine
 from rung.gpt2.load import INNER, load
 from rung.gpt2.sampling import Sampling
 from rung.gpt2.weights import Linear, read_weights
-from rung.kernel import CudaRung, Prepared
 from rung.operation import Tensors, Values
+from rung.rungs import catalogue
+from rung.rungs.base import Prepared
+from rung.rungs.cuda import CudaRung
 
 RUNG = catalogue.find("sample/cluster")
 SAMPLE = RUNG.operation

@@ -7,7 +7,6 @@ import itertools
 import pytest
 import torch
 
-from rung import catalogue
 from rung.cuda import nvrtc
 from rung.dtypes import dtype as named
 from rung.gpt2.gpu import choice
@@ -15,8 +14,9 @@ from rung.gpt2.gpu.engine import Engine
 from rung.gpt2.load import INNER, load
 from rung.gpt2.sampling import Sampling
 from rung.gpt2.weights import Linear, read_weights
-from rung.kernel import CudaRung
 from rung.operation import Tensors, Values
+from rung.rungs import catalogue
+from rung.rungs.cuda import CudaRung
 
 RUNG = catalogue.find("sample/groups")
 SAMPLE = RUNG.operation

@@ -2,8 +2,8 @@
 
 import pytest
 
-from rung import catalogue
-from rung.lab.sanitize import _read, sanitize
+from rung.check.sanitize import _read, sanitize
+from rung.rungs import catalogue
 
 CLEAN = (
     "========= COMPUTE-SANITIZER\nlaunched gelu/01 f32\nlaunched gelu/02 f32\n"

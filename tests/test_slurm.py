@@ -14,11 +14,12 @@ from typing import Any
 
 import pytest
 
-from rung import catalogue
 from rung.cli import main
 from rung.errors import RungError
-from rung.lab import results, slurm
-from rung.lab import sweep as lab
+from rung.results import store as results
+from rung.rungs import catalogue
+from rung.sweep import slurm
+from rung.sweep import sweep as lab
 
 SOURCE = Path(__file__).parent.parent / "src"
 RUNG = "matmul/05_register_tiles"

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 
-from rung import catalogue
 from rung.dtypes import DTYPES
 from rung.errors import RungError
 from rung.gpt2.gpu import choice
@@ -16,7 +15,9 @@ from rung.gpt2.gpu.engine import Engine
 from rung.gpt2.load import INNER, load
 from rung.gpt2.sampling import Sampling
 from rung.gpt2.weights import Linear, read_weights
-from rung.kernel import CudaRung, Prepared
+from rung.rungs import catalogue
+from rung.rungs.base import Prepared
+from rung.rungs.cuda import CudaRung
 
 F32 = DTYPES["f32"]
 VOCABULARY = 50257

@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from rung import catalogue
+from rung import emulator, study
 from rung.cli import main
-from rung.cuda import emulator, nvrtc
+from rung.cuda import nvrtc
 from rung.errors import RungError
-from rung.lab import results, studies
-from rung.lab.studies import attention_scaling, fusion, memory_latency, precision, softmax, vocab, waves
-from rung.lab.studies.common import Time, shown, times
+from rung.results import store
+from rung.rungs import catalogue
+from rung.study import attention_scaling, fusion, memory_latency, precision, softmax, vocab, waves
+from rung.study.common import Time, shown, times
 
 Clock = Callable[[str, Mapping[str, float], str], float | None]
 
@@ -52,7 +53,7 @@ def test_softmax_tells_how_the_trees_gain_changes_with_the_row() -> None:
     def clock(name: str, values: Mapping[str, float], dtype: str) -> float:
         return values["S"] if name == softmax.TREE else values["S"] * 3 * (256 / values["S"]) ** 0.25
 
-    found = studies.run("softmax", FakeLab(clock))
+    found = study.run("softmax", FakeLab(clock))
     assert [row[0] for row in found.rows] == [256, 512, 1024, 2048, 4096, 8192]
     assert found.rows[0][-2:] == ("3.00x", "5.00x")  # the source's table gives 0.135 / 0.027
     assert "3x at N = 256" in found.finding and "less and less" in found.finding
@@ -63,7 +64,7 @@ def test_vocab_tells_what_the_ragged_width_costs_each() -> None:
         ragged = values["OC"] == vocab.RAGGED
         return (200.0 if ragged else 40.0) if name == vocab.LIBRARY else (66.0 if ragged else 60.0)
 
-    found = studies.run("vocab", FakeLab(clock))
+    found = study.run("vocab", FakeLab(clock))
     assert "costs cuBLAS 5x" in found.finding and "1.1x" in found.finding
     assert "ours 3x as fast as cuBLAS" in found.finding
 
@@ -75,7 +76,7 @@ def test_waves_finds_the_edge_and_predicts_the_saw_tooth() -> None:
         tiles = -(-values["T"] // tile["BM"]) * (values["OC"] // tile["BN"])
         return 50.0 * -(-tiles // 132)
 
-    found = studies.run("waves", FakeLab(clock))
+    found = study.run("waves", FakeLab(clock))
     edge = 12 * tile["BM"]  # 132 multiprocessors take eleven tiles across and twelve down
     assert f"({edge} to {edge + 1}) costs +100%" in found.finding and "predicts +100%" in found.finding
     ours, predicted, _ = found.series
@@ -103,7 +104,7 @@ def test_attention_scaling_compares_time_memory_and_growth() -> None:
     def peak(name: str, n: int) -> int:
         return 12 * 4 * n * n if name == attention_scaling.NAIVE else 0
 
-    found = studies.run("attention-scaling", FakeLab(clock, peak))
+    found = study.run("attention-scaling", FakeLab(clock, peak))
     assert "At 4096 tokens tiles are 20x as fast" in found.finding
     assert "0.0 MB instead of 805.3 MB" in found.finding
     assert "grows with N to the 1.0, the tiles' to the 2.0" in found.finding
@@ -116,7 +117,7 @@ def test_fusion_names_the_most_and_the_least_gain() -> None:
             return 500.0
         return 120.0 if name == "layernorm_matmul/03_tensor_cores" else 50.0
 
-    found = studies.run("fusion", FakeLab(clock))
+    found = study.run("fusion", FakeLab(clock))
     assert "'sin² + cos²: five kernels' (10x)" in found.finding
     assert "loses for 'layernorm, then product' (0.83x as fast)" in found.finding
     assert len(found.rows) == len(fusion.PAIRS)
@@ -140,7 +141,7 @@ def test_precision_tells_what_bf16_gains_and_loses() -> None:
         heavy = name.startswith(("matmul", "attention"))
         return 100.0 / ((8 if heavy else 2) if dtype == "bf16" else 1)
 
-    found = studies.run("precision", FakeLab(clock))
+    found = study.run("precision", FakeLab(clock))
     assert "matmul becomes 8x as fast and gelu 2x" in found.finding
     assert "2e-03 in bf16" in found.finding
     assert {row[0] for row in found.rows} == set(precision.ASKED)
@@ -185,7 +186,7 @@ def test_the_chasing_kernels_compile_for_a_gpu_and_keep_their_loads() -> None:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="here is a GPU")
-@pytest.mark.parametrize("name", [n for n in studies.STUDIES if n not in ("precision", "attention")])
+@pytest.mark.parametrize("name", [n for n in study.STUDIES if n not in ("precision", "attention")])
 def test_without_a_gpu_no_time_is_made_up(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["study", name])
@@ -196,7 +197,7 @@ def test_without_a_gpu_no_time_is_made_up(name: str, capsys: pytest.CaptureFixtu
 def test_a_study_writes_a_chart_and_a_row(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from rung.lab.studies import common
+    from rung.study import common
 
     monkeypatch.setenv("RUNG_RESULTS", str(tmp_path / "results.jsonl"))
     monkeypatch.setattr(common, "Gpu", lambda **_: FakeLab(lambda name, values, dtype: 10.0))
@@ -207,7 +208,7 @@ def test_a_study_writes_a_chart_and_a_row(
     assert "Fusing gains most for" in out and "separate us" in out
     svg = (tmp_path / "charts" / "fusion.svg").read_text()
     assert svg.startswith("<svg") and "Fusing gains most for" in svg
-    (row,) = results.read(tmp_path / "results.jsonl")
+    (row,) = store.read(tmp_path / "results.jsonl")
     assert (row["kind"], row["study"]) == ("study", "fusion")
     assert row["finding"] in out and len(row["series"]) == 2
     assert json.dumps(row)
@@ -221,7 +222,7 @@ def test_an_unknown_study_and_the_list_of_them(capsys: pytest.CaptureFixture[str
     with pytest.raises(SystemExit):
         main(["study"])
     out = capsys.readouterr().out
-    assert all(name in out for name in studies.STUDIES)
+    assert all(name in out for name in study.STUDIES)
 
 
 def test_figures_are_written_with_three_digits() -> None:
@@ -232,18 +233,18 @@ def test_figures_are_written_with_three_digits() -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("name", list(studies.STUDIES))
+@pytest.mark.parametrize("name", list(study.STUDIES))
 def test_on_a_gpu_every_study_comes_to_a_conclusion(name: str) -> None:
-    from rung.lab.studies.common import Gpu
+    from rung.study.common import Gpu
 
-    found = studies.run(name, Gpu(quick=True))
+    found = study.run(name, Gpu(quick=True))
     assert found.drawable and found.rows and "could be" not in found.finding
 
 
 @pytest.mark.gpu
 def test_on_a_gpu_a_load_from_memory_is_not_one_from_the_l2() -> None:
-    from rung.lab.studies.common import Gpu
+    from rung.study.common import Gpu
 
-    found = studies.run("memory-latency", Gpu(quick=True))
+    found = study.run("memory-latency", Gpu(quick=True))
     ns = {str(where): float(str(value)) for where, _, value, *_ in found.rows}
     assert ns["L1"] < 0.5 * ns["L2"] and ns["L2"] < 0.6 * ns["global memory"], ns

@@ -15,11 +15,13 @@ from typing import Any
 import pytest
 import torch
 
-from rung import catalogue
 from rung.cli import main
 from rung.errors import RungError
-from rung.lab import course, findings, measures, results, sweep_chart, tunings
-from rung.lab import sweep as lab
+from rung.results import store as results
+from rung.rungs import catalogue, tunings
+from rung.show import sweep_chart
+from rung.sweep import backends, course, summary
+from rung.sweep import sweep as lab
 from sweep_measures import RUNG, Invented, subject, sweep
 
 HERE = Path(__file__).parent
@@ -132,7 +134,7 @@ def test_halving_spends_more_on_the_better_half(tmp_path: Path) -> None:
     wanted = lab.configurations(about.rung)
     swept = lab.sweep(about, wanted, measure, store=tmp_path / "rows.jsonl", halving=True)
     assert len(measure.calls) == 14 + 7 + 4
-    best = findings.best_of(swept)
+    best = summary.best_of(swept)
     assert best is not None and best[0]["tuning"] == {"BLOCK": 256, "STREAM": 0}
     assert best[0]["options"]["round"] == 2
     assert {r["options"]["round"] for r in swept.rows} == {0, 1, 2}
@@ -181,7 +183,7 @@ def test_a_finding_names_the_best_value_the_loss_at_the_worst_and_the_limit(tmp_
                 yield outcome
 
     swept = lab.sweep(about, lab.configurations(about.rung), WithOccupancy(), store=tmp_path / "rows.jsonl")
-    block, stream = findings.findings(swept)
+    block, stream = summary.findings(swept)
     assert (block.best, block.worst) == (256, 512)
     assert block.loss == pytest.approx(0.8)
     assert "256 is best; 512 takes 80% longer" in block.sentence
@@ -195,7 +197,7 @@ def test_the_winner_becomes_the_tuning_for_its_class_of_shapes_until_the_source_
     tmp_path: Path,
 ) -> None:
     swept = sweep(tmp_path / "rows.jsonl")
-    won = findings.best_of(swept)
+    won = summary.best_of(swept)
     assert won is not None
     row = {**won[0], "machine": {"gpu": "NVIDIA H200"}}
     tunings.record(swept.subject.rung, row, won[1])
@@ -264,7 +266,7 @@ def test_a_win_within_half_a_percent_leaves_the_default(tmp_path: Path) -> None:
                 yield lab.Outcome("ok", "", {"cold_us": 10 * ratio, "ratio": ratio})
 
     swept = lab.sweep(about, lab.configurations(about.rung), Flat(), store=tmp_path / "rows.jsonl")
-    best = findings.best_of(swept)
+    best = summary.best_of(swept)
     assert best is not None and best[0]["tuning"] == about.rung.tuned(None)
 
 
@@ -287,9 +289,9 @@ def test_without_a_gpu_the_compiler_tells_registers_and_occupancy_and_no_time(
 def test_emulated_a_configuration_is_right_or_wrong(tmp_path: Path) -> None:
     about = subject("softmax/02_tree", "b4t64")
     wanted = lab.configurations(about.rung, only={"BLOCK": [64, 128]})
-    swept = lab.sweep(about, wanted, measures.Emulated(), store=tmp_path / "rows.jsonl")
+    swept = lab.sweep(about, wanted, backends.Emulated(), store=tmp_path / "rows.jsonl")
     assert [r["verdict"] for r in swept.rows] == ["ok", "ok"]
-    assert "right at 64, 128" in findings.findings(swept)[0].sentence
+    assert "right at 64, 128" in summary.findings(swept)[0].sentence
 
 
 def test_the_courses_table_can_be_swept_with_the_headers_as_they_are() -> None:
@@ -400,7 +402,7 @@ def test_too_many_configurations_want_a_sample(tmp_path: Path) -> None:
 def test_configurations_race_the_default_in_their_batch_and_are_told_apart(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from rung.lab import bench
+    from rung.bench import race as bench
 
     about = subject()
     asked: list[list[lab.Tuning]] = []
@@ -419,9 +421,9 @@ def test_configurations_race_the_default_in_their_batch_and_are_told_apart(
         return rows
 
     monkeypatch.setattr(bench, "bench", race)
-    monkeypatch.setattr(measures, "_alive", lambda: True)
+    monkeypatch.setattr(backends, "_alive", lambda: True)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
-    measure = measures.Timed()
+    measure = backends.Timed()
     default = about.rung.tuned(None)
     batch = [{"BLOCK": 64, "STREAM": 1}, {"BLOCK": 512, "STREAM": 1}, default]
     outcomes = list(measure(about, batch, 0.1))
@@ -435,7 +437,7 @@ def test_configurations_race_the_default_in_their_batch_and_are_told_apart(
 def test_when_the_gpus_context_is_lost_the_first_that_failed_is_the_culprit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from rung.lab import bench
+    from rung.bench import race as bench
 
     about = subject()
     batch = [{"BLOCK": b, "STREAM": 0} for b in (64, 96, 192)]
@@ -447,7 +449,7 @@ def test_when_the_gpus_context_is_lost_the_first_that_failed_is_the_culprit(
         return rows
 
     monkeypatch.setattr(bench, "bench", race)
-    monkeypatch.setattr(measures, "_alive", lambda: False)
+    monkeypatch.setattr(backends, "_alive", lambda: False)
     with pytest.raises(lab.Culprit) as lost:
-        list(measures.Timed()(about, batch, 0.1))
+        list(backends.Timed()(about, batch, 0.1))
     assert lost.value.tuning == batch[1] and lost.value.reason == "illegal memory access"

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from result_rows import MACHINE, document, row
-from rung import catalogue
-from rung.lab import tables
+from rung.rungs import catalogue
+from rung.show import tables
 
 
 @pytest.fixture

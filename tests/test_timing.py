@@ -5,8 +5,9 @@ from functools import partial
 
 import pytest
 
-from rung.lab import machine, timing
-from rung.lab.timing import CALLS, FULL, MAX_CALLS, Contestant, rounds
+from rung.bench import timing
+from rung.bench.timing import CALLS, FULL, MAX_CALLS, Contestant, rounds
+from rung.results import machine
 
 
 @pytest.mark.parametrize("sets", [1, 2, 7, 60, 256])

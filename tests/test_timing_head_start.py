@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from rung.lab import timing
+from rung.bench import timing
 
 
 class Machine:

@@ -8,11 +8,12 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from rung import catalogue
+from rung.bench import tour
+from rung.bench.compile_ahead import Compilers, finish
 from rung.errors import RungError
-from rung.kernel import CudaRung
-from rung.lab import results, tour, tunings
-from rung.lab.compile_ahead import Compilers, finish
+from rung.results import store
+from rung.rungs import catalogue, tunings
+from rung.rungs.cuda import CudaRung
 
 
 def test_the_tour_goes_to_every_ladder_at_shapes_and_in_formats_that_it_has() -> None:
@@ -46,7 +47,7 @@ def test_kernels_are_compiled_in_other_processes_and_failures_are_counted(
 
 
 def test_tunings_that_come_with_rung_are_of_the_rungs_as_they_are() -> None:
-    rows = list(results.read(tunings.MEASURED))
+    rows = list(store.read(tunings.MEASURED))
     assert rows
     for row in rows:
         rung = catalogue.find(row["rung"])
@@ -57,7 +58,7 @@ def test_tunings_that_come_with_rung_are_of_the_rungs_as_they_are() -> None:
 
 def test_a_users_tuning_comes_before_one_that_came_with_rung(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RUNG_TUNINGS", str(tmp_path / "tunings.jsonl"))
-    row = next(r for r in results.read(tunings.MEASURED) if r["rung"].startswith("layernorm/"))
+    row = next(r for r in store.read(tunings.MEASURED) if r["rung"].startswith("layernorm/"))
     rung = catalogue.find(row["rung"])
     assert isinstance(rung, CudaRung)
 
@@ -88,7 +89,7 @@ def test_a_gpu_that_differs_in_memory_alone_is_served_by_its_siblings_tunings(
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: name)
     here = SimpleNamespace(major=capability[0], minor=capability[1], multi_processor_count=sms)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: here)
-    rows = [r for r in results.read(tunings.MEASURED) if r["rung"].startswith("decode/13")]
+    rows = [r for r in store.read(tunings.MEASURED) if r["rung"].startswith("decode/13")]
     for row in rows:
         rung = catalogue.find(row["rung"])
         found = tunings.best(rung, row["values"], row["dtype"], device="emulator")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from rung import python_module
+from rung.rungs import python_module
 
 SOURCE = """
 import triton
@@ -75,8 +75,8 @@ import numpy as np
 import torch, triton.language as tl
 from triton.language import core, math, random, standard
 from rung import catalogue, python_module
-from rung.lab.check import check
-from rung.lab.inspect import inspect
+from rung.check.trial import check
+from rung.profile.inspect import inspect
 
 OWNERS = (tl, core, math, random, standard, core.tensor, core.dtype, core.tensor_descriptor_base)
 BEFORE = [dict(vars(owner)) for owner in OWNERS]

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from rung import catalogue
+from rung.check.trial import Report, check
 from rung.cli import VERBS
-from rung.lab.check import Report, check
+from rung.rungs import catalogue
 
 TUTORIAL = (Path(__file__).parent.parent / "docs" / "tutorial.md").read_text(encoding="utf-8")
 

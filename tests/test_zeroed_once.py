@@ -9,10 +9,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from rung import catalogue, frontmatter
 from rung.dtypes import dtype as named
 from rung.errors import RungError
-from rung.kernel import CudaRung, Device, Prepared
+from rung.rungs import catalogue, header
+from rung.rungs.base import Device, Prepared
+from rung.rungs.cuda import CudaRung
 
 COUNTER = """/*---
 idea = "Counts its calls."
@@ -78,7 +79,7 @@ def test_what_is_zeroed_always_or_never_is_not_kept_or_is_not_zero(tmp_path: Pat
 @pytest.mark.parametrize("zero", ['"twice"', "1", '["once"]'])
 def test_another_word_for_when_to_zero_is_refused(zero: str) -> None:
     with pytest.raises(RungError) as caught:
-        frontmatter.parse(COUNTER.format(zero=zero), "mine.cu")
+        header.parse(COUNTER.format(zero=zero), "mine.cu")
     said = str(caught.value)
     assert said.startswith("mine.cu: buffers.counter.zero = ") and said.endswith('is neither true, false nor "once".')
 

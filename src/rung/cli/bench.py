@@ -14,7 +14,7 @@ import typer
 from rung.cli import console
 from rung.errors import RungError
 from rung.expressions import Number
-from rung.kernel import Rung
+from rung.rungs.base import Rung
 
 MANY = 8  # builds, from which all cores compile them ahead of the first race
 
@@ -45,11 +45,11 @@ def bench(
     """How fast are rungs and libraries? Interleaved, cold and warm, checked in the same run."""
     import torch
 
-    from rung import catalogue
+    from rung.bench import race as lab
     from rung.cli.check import parse_tuning
-    from rung.lab import bench as lab
-    from rung.lab import results
-    from rung.lab import tunings as tuned
+    from rung.results import store
+    from rung.rungs import catalogue
+    from rung.rungs import tunings as tuned
 
     if not torch.cuda.is_available():
         names = ", ".join(r.full_name for r in ([] if rung in ("all", "ceilings") else catalogue.select(rung, file)))
@@ -93,7 +93,7 @@ def bench(
         )
         pace[race.dtype].learn(found)
         for row in found:
-            results.append(lab.as_result(row))
+            store.append(lab.as_result(row))
         rows += found
         took[name] = took.get(name, 0.0) + time.monotonic() - began
         if not json:
@@ -130,8 +130,8 @@ def _ladder(
     vs: Sequence[str] | None,
 ) -> list[_Race]:
     """One ladder's races; where only some of its rungs were asked for, the libraries run too."""
-    from rung import catalogue
-    from rung.lab import bench as lab
+    from rung.bench import race as lab
+    from rung.rungs import catalogue
 
     contestants = list(chosen)
     if some:
@@ -149,8 +149,8 @@ def _ladder(
 
 def _tour(shapes: Sequence[str] | None, dtypes: Sequence[str] | None, patience: float) -> list[_Race]:
     """All ladders: the tour's races, or those at the shapes that were asked for, where a ladder has them."""
-    from rung import catalogue
-    from rung.lab import tour
+    from rung.bench import tour
+    from rung.rungs import catalogue
 
     races = []
     for stop in tour.stops():
@@ -165,8 +165,8 @@ def _tour(shapes: Sequence[str] | None, dtypes: Sequence[str] | None, patience: 
 
 
 def _compile(races: Sequence[_Race]) -> None:
-    from rung.lab import tunings as tuned
-    from rung.lab.compile_ahead import Compilers, finish
+    from rung.bench.compile_ahead import Compilers, finish
+    from rung.rungs import tunings as tuned
 
     began = time.monotonic()
     with Compilers() as compilers:
@@ -182,20 +182,20 @@ def _compile(races: Sequence[_Race]) -> None:
 
 
 def _write(path: Path, rows: list[Any], ceilings: Any) -> None:
-    from rung.lab import machine, results
+    from rung.results import machine, store
 
     whole = {
-        **results.stamp(),
+        **store.stamp(),
         "machine": machine.facts(),
         "state": machine.state(),
         "ceilings": {"bytes": ceilings.bytes, "flops": dict(ceilings.flops)},
         "rows": [r.__dict__ for r in rows],
     }
-    results.write_whole(path, jsonlib.dumps(whole))
+    store.write_whole(path, jsonlib.dumps(whole))
 
 
 def _print_ceilings(ceilings: Any, json: bool) -> None:
-    from rung.lab import machine
+    from rung.results import machine
 
     sheet = machine.datasheet()
     rows = [("copy, GB/s", f"{ceilings.bytes / 1e9:.0f}", f"{sheet['bytes'] / 1e9:.0f}" if sheet else "")]

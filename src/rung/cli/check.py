@@ -39,18 +39,18 @@ def check(
 
     Examples: rung check · rung check softmax/3 --dtype bf16 · rung check layernorm mine.cu
     """
-    from rung import catalogue
+    from rung.check import many
     from rung.dtypes import dtype as dtype_named
-    from rung.lab import check_many
+    from rung.rungs import catalogue
 
     for name in dtype or []:
         dtype_named(name)
     chosen = [r for r in catalogue.select(rung, file) if libraries or r.kind != "library"]
-    where = check_many.device_named(device)
+    where = many.device_named(device)
     if sanitize:
         _sanitize(sorted({r.operation.name for r in chosen}), where, jobs, json)
         return
-    work = check_many.tasks(
+    work = many.tasks(
         chosen,
         device=where,
         seed=seed,
@@ -60,7 +60,7 @@ def check(
         quick=quick,
         races=races,
     )
-    reports = list(_with_progress(check_many.check_all(work, jobs), len(work)))
+    reports = list(_with_progress(many.check_all(work, jobs), len(work)))
     order = {(t.rung, t.dtype): i for i, t in enumerate(work)}
     reports.sort(key=lambda r: order[(r.rung, r.dtype)])
     if json:
@@ -72,7 +72,7 @@ def check(
 
 
 def _sanitize(operations: list[str], device: str, jobs: int | None, json: bool) -> None:
-    from rung.lab import sanitize as lab
+    from rung.check import sanitize as lab
 
     if device != "cuda":
         raise RungError("compute-sanitizer watches a GPU, and there is none here; the emulator checks bounds too.")

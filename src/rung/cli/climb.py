@@ -13,9 +13,9 @@ from rung.cli import console
 from rung.errors import RungError
 
 if TYPE_CHECKING:
+    from rung.climb.model import Climb, Row
     from rung.gpt2.config import Config
     from rung.gpt2.weights import Weights
-    from rung.lab.generation import Climb, Row
 
 PROMPT = "Hello, I'm a language model,"
 # What GPT-2's tokenizer makes of it, for random weights, which have no tokenizer.
@@ -52,21 +52,21 @@ def climb(
         raise RungError(f"device {device!r} runs no rungs; use cuda or emulator.")
     if device == "cuda" and not torch.cuda.is_available():
         raise RungError("there is no CUDA device here, and no speed is made up without one.")
-    from rung.lab import generation
+    from rung.climb import model as generation
 
     config, weights, ids = _model(model, prompt, device)
     if study is not None:
         if study != "attention":
             raise RungError(f"there is no study {study!r} of the climb; there is attention.")
-        from rung.lab import attention_study
+        from rung.climb import attention
 
-        ways = attention_study.ways("cuda" if device == "cuda" else "emulator", rung)
+        ways = attention.ways("cuda" if device == "cuda" else "emulator", rung)
         found: dict[str, Any] = {"study": study, "model": model.removeprefix("random:"), "rows": []}
-        for row in attention_study.run(config, weights, ids, tokens, ways, seconds=seconds):
+        for row in attention.run(config, weights, ids, tokens, ways, seconds=seconds):
             found["rows"].append(row)
             found |= _machine()
             _store(found, output)  # after each, so that an interrupted study keeps what it measured
-            _tell(f"{row['name']}: {attention_study.told(row)}")
+            _tell(f"{row['name']}: {attention.told(row)}")
         console.print_json(found) if json else _print_study(found["rows"])
         _draw_study(found, svg)
         return
@@ -111,13 +111,13 @@ def _model(model: str, prompt: str, device: str) -> tuple[Config, Weights, list[
 def _bandwidth(device: str) -> float:
     if device != "cuda":
         return 1e9
-    from rung.lab import bench
+    from rung.bench import race
 
-    return bench.measure_ceilings().bytes
+    return race.measure_ceilings().bytes
 
 
 def _machine() -> dict[str, Any]:
-    from rung.lab import machine
+    from rung.results import machine
 
     return {"machine": machine.facts(), "state": machine.state()}
 
@@ -133,14 +133,14 @@ def _line(row: Row) -> str:
 
 
 def _store(found: Any, path: Path | None) -> None:
-    from rung.lab import results
+    from rung.results import store
 
     if path is not None:
-        results.write_whole(path, jsonlib.dumps(found, indent=1))
+        store.write_whole(path, jsonlib.dumps(found, indent=1))
 
 
 def _draw(picture: str, path: Path) -> None:
-    from rung.lab.sweep_chart import write_svg
+    from rung.show.sweep_chart import write_svg
 
     write_svg(picture, path)
 
@@ -171,7 +171,7 @@ def _print(result: Climb) -> None:
 
 
 def _print_study(rows: Sequence[dict[str, Any]]) -> None:
-    from rung.lab.attention_study import told
+    from rung.climb.attention import told
 
     columns = ("attention", "time", "against naive torch at the same length", "same tokens", "")
     shown = []
@@ -190,7 +190,7 @@ def _print_study(rows: Sequence[dict[str, Any]]) -> None:
 
 
 def _draw_study(found: dict[str, Any], svg: Path | None) -> None:
-    from rung.lab.attention_study import chart
+    from rung.climb.attention import chart
 
     if svg is None:
         return

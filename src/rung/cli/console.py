@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from rung.lab.text_table import aligned
+from rung.show.text_table import aligned
 
 STYLES = {
     "ok": "green",

@@ -14,7 +14,7 @@ def doctor(json: Annotated[bool, typer.Option("--json", help="Print the findings
 
     Exit code 0 unless something that rung cannot do without is broken (1).
     """
-    from rung.lab.doctor import examine
+    from rung.doctor import examine
 
     findings = list(examine())
     if json:

@@ -110,7 +110,7 @@ def generate(
         raise RungError("log-probabilities are part of the JSON output; add --json.")
     if device == "cpu":
         # The compiler, should it be needed, works while torch is imported.
-        from rung.gpt2.native import build
+        from rung.gpt2.cpu import build
 
         build.begin()
     texts = _prompts(prompt, prompts)

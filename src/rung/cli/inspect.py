@@ -10,8 +10,8 @@ import typer
 from rung.cli import console
 
 if TYPE_CHECKING:
-    from rung.lab.inspect import Row
     from rung.operation import Values
+    from rung.profile.inspect import Row
 
 _COLUMNS = ("rung", "kernel", "arch", "dtype", "registers", "shared", "spills", "stack", "block",
             "occupancy", "limited by", "remark")  # fmt: skip
@@ -44,10 +44,10 @@ def inspect(
 
     Examples: rung inspect softmax · rung inspect gelu/2 --arch sm_75 --arch sm_90 · rung inspect gelu x.cu
     """
-    from rung import catalogue
     from rung.cli.check import parse_tuning
     from rung.dtypes import dtype as dtype_named
-    from rung.lab import inspect as lab
+    from rung.profile import inspect as lab
+    from rung.rungs import catalogue
 
     if dtype is not None:
         dtype_named(dtype)
@@ -80,12 +80,12 @@ def _default_arch() -> str:
 
 
 def _shape(spec: str, word: str | None) -> tuple[str, Values] | None:
-    from rung import catalogue
-    from rung.lab import bench
+    from rung.bench import race
+    from rung.rungs import catalogue
 
     if word is None:
         return None
-    return next(bench.shapes_of(catalogue.operation(spec.partition("/")[0]), [word]))
+    return next(race.shapes_of(catalogue.operation(spec.partition("/")[0]), [word]))
 
 
 def _print(rows: list[Row]) -> None:

@@ -17,7 +17,7 @@ def list_(
     json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
 ) -> None:
     """The ladders, or the rungs of one with their ideas."""
-    from rung import catalogue
+    from rung.rungs import catalogue
 
     if operation is None:
         rows = [

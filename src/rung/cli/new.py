@@ -19,7 +19,7 @@ def new(
     folder: Annotated[Path, typer.Option(help="Where the file is written.")] = Path(),
 ) -> None:
     """Write a working kernel to start from: a copy of the ladder's first rung, or of the one named."""
-    from rung import catalogue
+    from rung.rungs import catalogue
 
     of = catalogue.operation(operation.partition("/")[0])
     ladder = [r for r in catalogue.rungs(of.name, libraries=False) if r.kind == "cuda"]
@@ -42,7 +42,7 @@ def new(
 
 def _unmeasured(source: str, original: str) -> str:
     """What was found was found of the original; the copy says where it comes from."""
-    from rung.kernel import without_prose
+    from rung.rungs.base import without_prose
 
     source = without_prose(source, ("found", "FOUND"))
     begun = rf'\1"Begun as a copy of {original}."'

@@ -10,7 +10,7 @@ import typer
 from rung.cli import console
 
 if TYPE_CHECKING:
-    from rung.lab.profile import Profile, Report
+    from rung.profile.counters import Profile, Report
 
 
 def profile(
@@ -44,16 +44,16 @@ def profile(
         return
     from rung.cli.check import parse_tuning
     from rung.cli.sweep import subject_of
-    from rung.lab import profile as lab
-    from rung.lab import results
+    from rung.profile import counters as lab
+    from rung.results import store
 
     subject, tuning = subject_of(rung, file, shape, dtype), parse_tuning(tune)
     reports = [lab.profile(subject, tuning)]
-    results.append(lab.as_result(subject, tuning, reports[0]))
+    store.append(lab.as_result(subject, tuning, reports[0]))
     if vs is not None:
         other = subject_of(vs, None, shape or subject.shape, dtype or subject.dtype.name)
         reports.append(lab.profile(other))
-        results.append(lab.as_result(other, None, reports[1]))
+        store.append(lab.as_result(other, None, reports[1]))
     if json:
         console.print_json([r.as_json() for r in reports])
     else:
@@ -62,7 +62,7 @@ def profile(
 
 def _print(reports: list[Report]) -> None:
     print("  against  ".join(f"{r.rung} {r.dtype} {r.shape}" for r in reports))
-    from rung.lab.profile import side_by_side
+    from rung.profile.counters import side_by_side
 
     groups = side_by_side(reports)
     kernels = [(r, k) for group in groups for r, k in zip(reports, group, strict=True) if k is not None]

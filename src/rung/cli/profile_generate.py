@@ -12,8 +12,8 @@ from rung.errors import RungError
 if TYPE_CHECKING:
     from rung.gpt2.config import Config
     from rung.gpt2.gpu.engine import Engine
-    from rung.lab.inside import Inside
-    from rung.lab.trace import Breakdown
+    from rung.profile.stopwatch import Inside
+    from rung.profile.trace import Breakdown
 
 SHOWN = 15
 
@@ -48,7 +48,7 @@ def run(
     """Write `tokens` tokens under the profiler and tell what their time was spent on."""
     import torch
 
-    from rung.lab import trace
+    from rung.profile import trace
 
     where = device or ("cuda" if torch.cuda.is_available() else "cpu")
     if where == "cuda" and not torch.cuda.is_available():
@@ -69,7 +69,7 @@ def run(
 
 
 def _as_json(model: str, found: Breakdown, floor: Floor | None, inside: Inside | None) -> dict[str, Any]:
-    from rung.lab import machine
+    from rung.results import machine
 
     return {
         "model": model,
@@ -141,14 +141,15 @@ def _us(seconds: float) -> str:
 
 
 def _floor(engine: Engine) -> Floor:
-    from rung.lab import bench, generation
+    from rung.bench import race
+    from rung.climb import model as generation
 
-    return Floor(generation.weight_bytes(engine.config, engine.dtype), bench.measure_ceilings().bytes)
+    return Floor(generation.weight_bytes(engine.config, engine.dtype), race.measure_ceilings().bytes)
 
 
 def _inside(engine: Engine) -> Inside | None:
     """Of the session's rung of decode, at the length that the text has now."""
-    from rung.lab import inside
+    from rung.profile import stopwatch as inside
 
     session = engine.sessions[-1]
     rung = session.work.rung

@@ -29,17 +29,16 @@ def report(
 
     Examples: rung report · rung report results/h200 -o h200.html · rung report --no-compile
     """
-    from rung import catalogue
     from rung.cuda import limits
-    from rung.lab import figures
-    from rung.lab import report as lab
-    from rung.lab import results as store
-    from rung.lab.report import page
+    from rung.results import current, store
+    from rung.rungs import catalogue
+    from rung.show import report as lab
+    from rung.show.report import page
 
     limits.limits(arch)
     rows = store.gather(results or ())
-    found = figures.of_gpu(rows, gpu) if rows or gpu else None
-    others = tuple(g for g in figures.by_gpu(rows) if g and found is not None and g != found.gpu)
+    found = current.of_gpu(rows, gpu) if rows or gpu else None
+    others = tuple(g for g in current.by_gpu(rows) if g and found is not None and g != found.gpu)
     made = {}
     if compile:
         rungs = [r for name in catalogue.operations() for r in catalogue.rungs(name, libraries=False)]

@@ -13,7 +13,7 @@ from rung.cli import console
 from rung.errors import RungError
 
 if TYPE_CHECKING:
-    from rung.lab.results import Result
+    from rung.results.store import Result
 
 
 def results(
@@ -39,29 +39,28 @@ def results(
 
     Examples: rung results --op gelu · rung results --compare A100 H200 · rung results --csv all.csv
     """
-    from rung.lab import ledger
-    from rung.lab import results as store
+    from rung.results import query, store
 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         every = store.gather(files or ())
-        sides = [ledger.side(name, every) for name in compare or ()]
+        sides = [query.side(name, every) for name in compare or ()]
     for warning in caught:
         console.note(f"warning: {warning.message}")
     wanted = {"op": op, "rung": rung, "dtype": dtype, "shape": shape, "gpu": gpu, "kind": kind}
     if compare is not None:
-        a, b = (ledger.chosen(rows, **wanted) for rows in sides)
+        a, b = (query.chosen(rows, **wanted) for rows in sides)
         _compare(compare, a, b, json)
         return
-    rows = ledger.chosen(every, **wanted)
-    rows = rows if all else ledger.newest(rows)
+    rows = query.chosen(every, **wanted)
+    rows = rows if all else query.newest(rows)
     if not rows:
         given = " ".join(f"--{n} {v}" for n, v in wanted.items() if v)
         raise RungError(f"there are no results{' with ' + given if given else ''}; `rung bench` makes some.")
     if csv == "-":
-        sys.stdout.write(ledger.as_csv(rows))
+        sys.stdout.write(query.as_csv(rows))
     elif csv is not None:
-        store.write_whole(Path(csv), ledger.as_csv(rows))
+        store.write_whole(Path(csv), query.as_csv(rows))
         console.note(f"{csv}: {len(rows)} rows")
     elif json:
         console.print_json(rows)
@@ -70,8 +69,8 @@ def results(
 
 
 def _list(rows: list[Result]) -> None:
-    from rung.lab import ledger
-    from rung.lab.figures import time_text
+    from rung.results import query
+    from rung.results.current import time_text
 
     shown = []
     for row in rows:
@@ -87,7 +86,7 @@ def _list(rows: list[Result]) -> None:
                 time_text(warm) if warm else "",
                 row.get("verdict", ""),
                 tuning if row.get("kind") in ("sweep", "tuning") else "",
-                ledger.gpu_of(row),
+                query.gpu_of(row),
                 str(row.get("time", ""))[:10],
                 str(row.get("commit", ""))[:8],
                 str(row.get("reason") or row.get("finding") or "").partition("\n")[0],
@@ -100,11 +99,11 @@ def _list(rows: list[Result]) -> None:
 
 
 def _compare(names: tuple[str, str], a: list[Result], b: list[Result], json: bool) -> None:
-    from rung.lab import ledger
-    from rung.lab.figures import time_text
-    from rung.lab.results import same_source
+    from rung.results import query
+    from rung.results.current import time_text
+    from rung.results.store import same_source
 
-    pairs = ledger.compare(a, b)
+    pairs = query.compare(a, b)
     if not pairs:
         raise RungError(f"{names[0]} and {names[1]} have no timed rung, number format and shape in common.")
     if json:

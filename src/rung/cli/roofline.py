@@ -11,7 +11,7 @@ from rung.cli import console
 from rung.errors import RungError
 
 if TYPE_CHECKING:
-    from rung.lab.figures import Figure, Figures
+    from rung.results.current import Figure, Figures
 
 
 def roofline(
@@ -36,9 +36,9 @@ def roofline(
     Examples: rung roofline matmul --dtype bf16 -o matmul.svg · rung roofline gelu residual layernorm
     """
     from rung.dtypes import dtype as dtype_named
-    from rung.lab import charts, figures
-    from rung.lab import results as store
-    from rung.lab import roofline as lab
+    from rung.profile import roofline as lab
+    from rung.results import current, store
+    from rung.show import charts
 
     for name in dtype or ():
         dtype_named(name)
@@ -47,7 +47,7 @@ def roofline(
         raise RungError(
             f"nothing has been measured yet; `rung bench {rung[0]}` on a GPU does, or --results names a file."
         )
-    found = figures.of_gpu(rows, gpu)
+    found = current.of_gpu(rows, gpu)
     chosen = [f for spec in rung for f in _chosen(found, spec, dtype, shape)]
     placed = lab.place(chosen, found.of_kind("profile"))
     if not placed:
@@ -75,7 +75,7 @@ def roofline(
 
 def _chosen(found: Figures, spec: str, dtypes: list[str] | None, shapes: list[str] | None) -> list[Figure]:
     """The figures of OP or OP/RUNG at the wanted formats and shapes."""
-    from rung import catalogue
+    from rung.rungs import catalogue
 
     name = catalogue.operation(spec.partition("/")[0]).name
     only = catalogue.find(spec).full_name if "/" in spec else None

@@ -21,7 +21,7 @@ def show(
     json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
 ) -> None:
     """A rung's idea and source, and what changed from the rung before."""
-    from rung import catalogue
+    from rung.rungs import catalogue
 
     if "/" not in rung and file is None:
         raise RungError(

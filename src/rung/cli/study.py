@@ -35,9 +35,10 @@ def study(
     Examples: rung study · rung study softmax · rung study waves --quick --chart waves.svg
     rung study attention --n 256 --n 1024 --mpi --ranks 1 --ranks 4 --data qkv
     """
-    from rung.lab import machine, studies
-    from rung.lab.studies.common import Gpu
-    from rung.lab.sweep_chart import write_svg
+    from rung import study as studies
+    from rung.results import machine
+    from rung.show.sweep_chart import write_svg
+    from rung.study.common import Gpu
 
     if name is None:
         questions = [(n, text) for n, (_, text) in studies.STUDIES.items()]

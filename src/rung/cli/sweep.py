@@ -15,8 +15,8 @@ from rung.cli import console
 from rung.errors import RungError
 
 if TYPE_CHECKING:
-    from rung.lab.slurm import Request
-    from rung.lab.sweep import Measure, Row, Subject, Sweep, Tuning
+    from rung.sweep.slurm import Request
+    from rung.sweep.sweep import Measure, Row, Subject, Sweep, Tuning
 
 SHOWN = 24
 
@@ -73,7 +73,7 @@ def sweep(
 
     Examples: rung sweep layernorm/9 · rung sweep matmul/5 --shape b8t1024 --halving · rung sweep --course
     """
-    from rung.lab.measures import measure_named
+    from rung.sweep.backends import measure_named
 
     if course:
         if rung or file or slurm:
@@ -103,11 +103,11 @@ def sweep(
 
 def subject_of(spec: str, file: Path | None, shape: str | None, dtype: str | None) -> Subject:
     """One rung at one shape (its usual one when none is named) and dtype."""
-    from rung import catalogue
+    from rung.bench import race
     from rung.dtypes import dtype as dtype_named
-    from rung.lab import bench
-    from rung.lab.inspect import DEFAULT_SHAPE
-    from rung.lab.sweep import Subject
+    from rung.profile.inspect import DEFAULT_SHAPE
+    from rung.rungs import catalogue
+    from rung.sweep.sweep import Subject
 
     chosen = catalogue.select(spec, file)
     if len(chosen) != 1:
@@ -116,7 +116,7 @@ def subject_of(spec: str, file: Path | None, shape: str | None, dtype: str | Non
     real = dtype_named(dtype or one.dtypes[0])
     shapes = one.operation.shapes
     usual = [DEFAULT_SHAPE] if DEFAULT_SHAPE in shapes else []
-    for name, dims in bench.shapes_of(one.operation, [shape] if shape else [*usual, *shapes]):
+    for name, dims in race.shapes_of(one.operation, [shape] if shape else [*usual, *shapes]):
         values = one.operation.complete(dims)
         if shape is not None or one.refusal(values, real) is None:
             return Subject(one, name, values, real)
@@ -139,7 +139,7 @@ def _only(words: list[str] | None) -> dict[str, list[int]]:
 def _wanted(
     subject: Subject, tune: list[str] | None, sample: int | None, seed: int, how: Measure | None
 ) -> list[Tuning]:
-    from rung.lab import sweep as lab
+    from rung.sweep import sweep as lab
 
     def legal(tuning: Tuning) -> bool:
         # Where the sweep runs elsewhere, only the rung's own rules are known here.
@@ -151,7 +151,7 @@ def _wanted(
 
 
 def _shard(wanted: list[Tuning], word: str) -> list[Tuning]:
-    from rung.lab import slurm
+    from rung.sweep import slurm
 
     index, _, of = word.partition("/")
     if not (index.isdigit() and of.isdigit() and int(index) < int(of)):
@@ -169,7 +169,7 @@ def _sweep(
     finals: bool,
     again: bool,
 ) -> Sweep:
-    from rung.lab import sweep as lab
+    from rung.sweep import sweep as lab
 
     if not how.timed:
         what = "what the compiler tells" if how.name == "compiler" else "right or wrong on the emulator"
@@ -235,7 +235,7 @@ def _request(
     time: str | None,
     sbatch: list[str] | None,
 ) -> Request:
-    from rung.lab.slurm import Request
+    from rung.sweep.slurm import Request
 
     return Request(tasks, gpus, exclusive, partition, account, time, tuple(sbatch or ()))
 
@@ -276,8 +276,9 @@ def _spread(
     plot: Path | None,
     json: bool,
 ) -> None:
-    from rung.lab import results, slurm
-    from rung.lab.sweep import Sweep
+    from rung.results import store as results
+    from rung.sweep import slurm
+    from rung.sweep.sweep import Sweep
 
     name = f"rung-sweep-{subject.rung.full_name.replace('/', '-')}-{subject.dtype.name}-{subject.rung.digest}"
     folder = (folder or Path(name)).resolve()
@@ -301,14 +302,15 @@ def _spread(
 
 
 def _conclude(swept: Sweep, plot: Path | None, json: bool, *, keep: bool) -> None:
-    from rung.lab import findings, tunings
+    from rung.rungs import tunings
+    from rung.sweep import summary
 
-    told = findings.findings(swept)
-    won = findings.best_of(swept)
+    told = summary.findings(swept)
+    won = summary.best_of(swept)
     if won is not None and keep:
         tunings.record(swept.subject.rung, *won)
     if plot is not None:
-        from rung.lab import sweep_chart
+        from rung.show import sweep_chart
 
         sweep_chart.write(swept, told, plot)
     if json:
@@ -331,7 +333,7 @@ def _conclude(swept: Sweep, plot: Path | None, json: bool, *, keep: bool) -> Non
 
 
 def _print(swept: Sweep, told: list[Any], won: tuple[Row, Row | None] | None) -> None:
-    from rung.lab.sweep import figure_of
+    from rung.sweep.sweep import figure_of
 
     names = list(swept.subject.rung.tune)
     right = sorted((r for r in swept.rows if r["verdict"] == "ok"), key=figure_of)
@@ -383,15 +385,15 @@ def _course(
     output: Path | None,
     json: bool,
 ) -> None:
-    from rung.lab import course, findings
-    from rung.lab import sweep as lab
+    from rung.sweep import course, summary
+    from rung.sweep import sweep as lab
 
     swept = []
     for column in course.TABLE:
         subject = subject_of(column.rung, None, shape or course.SHAPE, dtype)
         wanted = lab.configurations(subject.rung, only={column.tunable: sorted(column.theirs_ns)})
         swept.append(_sweep(subject, wanted, how, output, seconds, False, False, again))
-    told = [f for s in swept for f in findings.findings(s)]
+    told = [f for s in swept for f in summary.findings(s)]
     if json:
         console.print_json(
             {
@@ -414,7 +416,7 @@ def _course(
         console.table(names, rows, right=names)
     print()
     for s in swept:
-        for finding in findings.findings(s):
+        for finding in summary.findings(s):
             print(f"{s.subject.rung.operation.name}: {finding.sentence}")
 
 

@@ -19,8 +19,8 @@ def tunings(
 
     Examples: rung tunings · rung tunings layernorm · rung tunings --json
     """
-    from rung import catalogue
-    from rung.lab import tunings as lab
+    from rung.rungs import catalogue
+    from rung.rungs import tunings as lab
 
     path = file or lab.default_path()
     names = {r.full_name for r in catalogue.select(rung)} if rung else None

@@ -14,22 +14,21 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from rung import catalogue
 from rung.dtypes import dtype as named_dtype
 from rung.errors import RungError
 from rung.gpt2.cache import Cache
 from rung.gpt2.plan import LADDERS
 from rung.gpt2.torch_plan import TorchPlan
 from rung.gpt2.weights import Linear, Norm
-from rung.lab import tunings
 from rung.precision import float32_products
+from rung.rungs import catalogue, tunings
 
 if TYPE_CHECKING:
     from rung.dtypes import Dtype
     from rung.expressions import Number
     from rung.gpt2.config import Config
-    from rung.kernel import Device, Prepared, Rung
     from rung.operation import Tensors, Values
+    from rung.rungs.base import Device, Prepared, Rung
 
 SHORT_NAMES = {"float32": "f32", "tf32": "tf32", "float16": "f16", "bfloat16": "bf16"}
 ALIGNMENT = 32  # bytes; WMMA asks for the most

@@ -252,7 +252,7 @@ def make_plan(
     if window is not None and window < 1:
         raise RungError(f"the window is {window}; a token sees at least itself, which is a window of 1.")
     if device == "cpu":
-        from rung.gpt2.cpu_plan import CpuPlan
+        from rung.gpt2.cpu.plan import CpuPlan
 
         if kernels or name not in (None, "torch"):
             raise RungError(

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 import torch
 
-from rung import catalogue
 from rung.dtypes import dtype as named_dtype
 from rung.gpt2.sampling import WORD, Sampling
-from rung.kernel import Device
 from rung.operation import Tensors
+from rung.rungs import catalogue
+from rung.rungs.base import Device
 
 # The fastest first, as raced on an H200; the last ones keep a row in memory: for GPUs, and vocabularies, with which it
 # does not fit on chip.

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 
-from rung import catalogue
 from rung.dtypes import dtype as named_dtype
 from rung.errors import RungError
 from rung.expressions import Number
@@ -18,9 +17,9 @@ from rung.gpt2.gpu.operands import dims, stack
 from rung.gpt2.gpu.session import Session, Work
 from rung.gpt2.sampling import Sampling
 from rung.gpt2.weights import Weights
-from rung.kernel import Device, Rung
-from rung.lab import tunings
 from rung.operation import Tensors
+from rung.rungs import catalogue, tunings
+from rung.rungs.base import Device, Rung
 
 AHEAD = 32  # steps that are under way before the host has seen them
 GRANULE = 64  # caches are made for multiples of so many tokens, so that sessions are found again

@@ -16,7 +16,7 @@ from rung.gpt2.gpu.operands import LINEARS, NORMS
 from rung.gpt2.sampling import Sampling
 from rung.gpt2.torch_plan import TorchPlan
 from rung.gpt2.weights import Linear, Weights
-from rung.kernel import Device
+from rung.rungs.base import Device
 
 WAYS = ("overlapped", "plain")
 WAY = "RUNG_LOADING"  # the environment's word on how weights are loaded

@@ -9,7 +9,6 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 
-from rung import catalogue
 from rung.cuda.launch import Argument, Build, LaunchConfig, Module
 from rung.dtypes import DTYPES, Dtype
 from rung.expressions import Number
@@ -17,9 +16,10 @@ from rung.gpt2.config import Config
 from rung.gpt2.gpu.memory import refuse
 from rung.gpt2.gpu.prefill_rungs import prefill_rungs, tiles
 from rung.gpt2.plan import LADDERS, Rungs
-from rung.kernel import INCLUDE, Device, Rung, device_facts
-from rung.lab import tunings
 from rung.operation import Tensors, Values
+from rung.rungs import catalogue, tunings
+from rung.rungs.base import Device, Rung, device_facts
+from rung.rungs.cuda import INCLUDE
 
 ALIGNMENT = 32  # bytes; WMMA asks for the most
 THREADS = 256
@@ -292,6 +292,6 @@ def _module(device: Device, real: Dtype) -> Module:
         from rung.cuda import launch
 
         return launch.load(build(real))
-    from rung.cuda import emulator
+    from rung import emulator
 
     return emulator.load(build(real), settings=emulator.Settings())

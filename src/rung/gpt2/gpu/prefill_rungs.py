@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from rung.gpt2.plan import Rungs
-from rung.kernel import Device
+from rung.rungs.base import Device
 
 FEW_TOKENS = 256  # up to so many, float32's attention is faster on its CUDA rung
 MANY_TOKENS = 768  # from so many, and for few, float32's products are fastest on tensor cores, three for one

@@ -18,8 +18,9 @@ from rung.gpt2.gpu.memory import refuse
 from rung.gpt2.gpu.operands import dims
 from rung.gpt2.gpu.prefill import Prefill
 from rung.gpt2.sampling import Sampling
-from rung.kernel import INCLUDE, Device, Prepared, Rung
 from rung.operation import Tensors
+from rung.rungs.base import Device, Prepared, Rung
+from rung.rungs.cuda import INCLUDE
 
 RING = 4096  # steps that the host may lag behind
 MOST_STOPS = 64
@@ -210,6 +211,6 @@ def _advance_module(device: Device) -> Module:
         from rung.cuda import launch
 
         return launch.load(build)
-    from rung.cuda import emulator
+    from rung import emulator
 
     return emulator.load(build, settings=emulator.Settings())

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from rung.cuda.emulator import toolchain
+from rung.emulator import toolchain
 
 EXPECT = "The baseline of baselines: every GPU rung is measured against it once, and it against nothing."
 FOUND = (

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from rung import recording
+from rung.rungs import recording
 
 EXPECT = (
     "Sixty launches from Python become one and the GPU no longer waits for the host: kernels follow each other "

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import torch
 
-from rung import recording
+from rung.rungs import recording
 
 EXPECT = (
     "What is left between two tokens, some 10 us of graph launch and the host's own time, is shared by STEPS "

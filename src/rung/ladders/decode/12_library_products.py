@@ -23,7 +23,7 @@ from torch.nn import functional
 from rung.cuda.launch import Build, LaunchConfig
 from rung.cuda.limits import limits
 from rung.dtypes import dtype as named_dtype
-from rung.kernel import INCLUDE
+from rung.rungs.cuda import INCLUDE
 
 EXPECT = (
     "At 256 sequences of 200 tokens on an H200, each layer: attention 38 to 42 us (36.5 at what memory gives), four "
@@ -200,7 +200,7 @@ def _module(build, device):
 
         with torch.cuda.device(device):
             return launch.load(build)
-    from rung.cuda import emulator
+    from rung import emulator
 
     return emulator.load(build, settings=emulator.Settings())
 

@@ -1,0 +1,1 @@
+"""How fast is a rung? Races, clocks, statistics."""

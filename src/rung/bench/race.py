@@ -1,0 +1,476 @@
+"""Times rungs and libraries against each other, checked in the same run.
+
+For one operation, shape and dtype: every contestant gets its own sets of operands, is compared with the
+float64 reference before it is timed, and once more on the outputs that its timed graphs produce from
+inputs changed behind the same pointers. What fails either comparison has no time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from rung.bench import statistics, timing
+from rung.check.compare import compare
+from rung.dtypes import Dtype
+from rung.dtypes import dtype as dtype_named
+from rung.errors import RungError
+from rung.expressions import Number
+from rung.operation import Operation, Tensors, Values
+from rung.results import machine
+from rung.rungs import catalogue
+from rung.rungs import identity as headers
+from rung.rungs.base import Prepared, Rung
+from rung.rungs.library import LibraryRung
+
+
+@dataclass
+class Row:
+    """One rung at one shape and dtype."""
+
+    operation: str
+    rung: str
+    kind: str
+    dtype: str
+    shape: str
+    values: dict[str, Number]
+    digest: str
+    tuning: dict[str, int] = field(default_factory=dict)
+    verdict: str = "ok"  # or failed, refused
+    reason: str = ""
+    cold_us: float | None = None
+    cold_p20_us: float | None = None
+    cold_p80_us: float | None = None
+    n: int = 0
+    warm_us: float | None = None
+    gbps: float | None = None
+    tflops: float | None = None
+    of_bandwidth: float | None = None  # share of the measured ceiling
+    of_rate: float | None = None
+    of_datasheet: float | None = None  # share of the nearer datasheet ceiling
+    against_before: str = ""
+    against_library: str = ""
+    library_ratio: float | None = None  # best library's time / ours
+    element: float = 0.0
+    norm: float = 0.0
+    notes: list[str] = field(default_factory=list)
+    cold_samples_us: list[float] = field(default_factory=list)
+    headers: str = ""  # the digest of what the rung reaches in them
+
+
+@dataclass(frozen=True)
+class Ceilings:
+    """What the machine at hand can do: bytes/s and FLOP/s, measured here."""
+
+    bytes: float
+    flops: Mapping[str, float]
+
+
+class _Set:
+    """One set of operands and, of each contestant, the call bound to it."""
+
+    def __init__(
+        self, operation: Operation, values: Values, dtype: Dtype, names: Sequence[str], seed: int
+    ) -> None:
+        self.operation, self.values, self.dtype, self.names = operation, values, dtype, names
+        self.tensors = self._fill(seed, lambda _, shape, kind: torch.empty(shape, dtype=kind, device="cuda"))
+        self._given: Tensors = {}
+
+    def _fill(self, seed: int, empty: Callable[[str, tuple[int, ...], torch.dtype], torch.Tensor]) -> Tensors:
+        return self.operation.inputs(
+            self.values, self.dtype, seed, empty=empty, names=self.names, device="cuda"
+        )
+
+    def refill(self, seed: int) -> None:
+        """New numbers behind the same pointers."""
+        self._fill(seed, lambda name, shape, kind: self.tensors[name])
+
+    def reference(self, calls: int = 1) -> Tensors:
+        """After so many calls: what a call changes, the next one finds."""
+        exact = {}
+        for name in self.names:
+            if self.operation.operand(name).role != "out":
+                tensor = self.tensors[name]
+                exact[name] = tensor.double() if tensor.is_floating_point() else tensor.long()
+        found = self.operation.reference(exact, self.values)
+        changed = [n for n in found if n in exact]
+        for _ in range(calls - 1 if changed else 0):
+            found = self.operation.reference({**exact, **{n: found[n] for n in changed}}, self.values)
+        return found
+
+    def keep(self) -> None:
+        """Remember what calls will change, for `restore`."""
+        inout = [n for n in self.names if self.operation.operand(n).role == "inout"]
+        self._given = {n: self.tensors[n].clone() for n in inout}
+
+    def restore(self) -> None:
+        """What calls have changed becomes what it was."""
+        for name, tensor in self._given.items():
+            self.tensors[name].copy_(tensor)
+
+    def outputs(self) -> list[str]:
+        operands = (self.operation.operand(n) for n in self.names)
+        return [o.name for o in operands if o.written and o.view_of is None]
+
+    def poison(self) -> None:
+        for name in self.outputs():
+            if self.operation.operand(name).role == "out":
+                self.tensors[name].view(torch.uint8).fill_(0xFF)
+
+    @property
+    def bytes(self) -> int:
+        owned = [n for n in self.names if self.operation.operand(n).view_of is None]
+        return sum(self.tensors[n].numel() * self.tensors[n].element_size() for n in owned)
+
+
+def bench(
+    chosen: Sequence[Rung],
+    *,
+    shape: str,
+    values: Mapping[str, Number],
+    dtype: str,
+    tunings: Mapping[str, dict[str, int]] | None = None,
+    ceilings: Ceilings | None = None,
+    seconds: float = 0.6,
+    warm: bool = True,
+    pace: Pace | None = None,
+    patience: float = 2.0,
+    progress: Callable[[str], None] = lambda _: None,
+) -> list[Row]:
+    """Race the chosen rungs of one operation at one shape and dtype.
+
+    A rung that, by the pace that it showed at other shapes, would need more than `patience` seconds for one
+    call is left out, with the forecast as its reason.
+    """
+    if not torch.cuda.is_available():
+        raise RungError("there is no CUDA device here, and a time on the emulator means nothing; use a GPU.")
+    operation = chosen[0].operation
+    race = _Race(operation, shape, operation.complete(values), dtype_named(dtype))
+    race.leave_out(chosen, pace or Pace(), patience)
+    return race.run(chosen, tunings or {}, ceilings, seconds, warm, progress)
+
+
+class Pace:
+    """Seconds a FLOP of each rung in its largest race so far; small shapes are slow for what they compute."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, tuple[float, float]] = {}  # FLOPs, seconds for one
+
+    def learn(self, rows: Iterable[Row]) -> None:
+        for row in rows:
+            if row.cold_us and row.tflops:
+                seen = (row.tflops * row.cold_us * 1e6, 1e-12 / row.tflops)
+                self._seen[row.rung] = max(self._seen.get(row.rung, seen), seen)
+
+    def forecast(self, rung: str, flops: float) -> float:
+        """Seconds; nothing for a rung that was never timed."""
+        return self._seen[rung][1] * flops if rung in self._seen else 0.0
+
+
+class _Race:
+    def __init__(self, operation: Operation, shape: str, values: Values, dtype: Dtype) -> None:
+        self.operation, self.shape, self.values, self.dtype = operation, shape, values, dtype
+        self.too_slow: dict[str, float] = {}
+        self.patience = float("inf")
+        self.changed: dict[tuple[int, int], Tensors] = {}  # references of changed inputs, by set and calls
+
+    def leave_out(self, chosen: Sequence[Rung], pace: Pace, patience: float) -> None:
+        """Forecast each rung's time from its pace and drop those that are beyond patience."""
+        self.patience = patience
+        flops = self.operation.cost(self.values, self.dtype.size).flops
+        forecast = {r.full_name: pace.forecast(r.full_name, flops) for r in chosen}
+        self.too_slow = {name: seconds for name, seconds in forecast.items() if seconds > patience}
+
+    def run(
+        self,
+        chosen: Sequence[Rung],
+        tunings: Mapping[str, dict[str, int]],
+        ceilings: Ceilings | None,
+        seconds: float,
+        warm: bool,
+        progress: Callable[[str], None],
+    ) -> list[Row]:
+        rows = {r.full_name: self._row(r, tunings.get(r.full_name)) for r in chosen}
+        self.reset_persisting_l2()
+        groups: dict[tuple[str, ...], list[Rung]] = {}
+        for rung in chosen:
+            groups.setdefault(self._names(rung), []).append(rung)
+        entrants: list[tuple[Rung, timing.Contestant, list[_Set]]] = []
+        for names, members in groups.items():
+            sets = [_Set(self.operation, self.values, self.dtype, names, 1)]
+            sets += [
+                _Set(self.operation, self.values, self.dtype, names, 1 + i)
+                for i in range(1, self._fits(sets[0].bytes))
+            ]
+            sets[0].keep()
+            reference = sets[0].reference()
+            for rung in members:
+                progress(f"{rung.full_name} {self.dtype.name} {self.shape}: checking")
+                contestant = self._enter(rung, rows[rung.full_name], sets, reference, tunings)
+                if contestant is not None:
+                    entrants.append((rung, contestant, sets))
+        progress(f"{self.operation.name} {self.dtype.name} {self.shape}: timing {len(entrants)}")
+        timing.race([c for _, c, _ in entrants], cap=seconds, warm=warm)
+        for rung, contestant, sets in entrants:
+            self._again(rows[rung.full_name], contestant, sets)
+        timed = {r.full_name: c for r, c, _ in entrants if rows[r.full_name].verdict == "ok"}
+        for rung, contestant, _ in entrants:
+            self._conclude(rung, rows[rung.full_name], contestant, timed, chosen, ceilings)
+        return list(rows.values())
+
+    def _row(self, rung: Rung, tuning: dict[str, int] | None) -> Row:
+        return Row(
+            self.operation.name,
+            rung.full_name,
+            rung.kind,
+            self.dtype.name,
+            self.shape,
+            dict(self.values),
+            rung.digest,
+            rung.tuned(tuning),
+            headers=headers.digest(rung),
+        )
+
+    def _names(self, rung: Rung) -> tuple[str, ...]:
+        chosen = []
+        for operand in self.operation.operands:
+            if not operand.optional or operand.name in rung.binds:
+                chosen.append(operand.name)
+        return tuple(chosen)
+
+    def _fits(self, bytes_of_a_set: int) -> int:
+        free, _ = torch.cuda.mem_get_info()
+        room = max(2, int(free * 0.3) // max(1, bytes_of_a_set))
+        return min(timing.sets_needed(bytes_of_a_set), room)
+
+    def _enter(
+        self,
+        rung: Rung,
+        row: Row,
+        sets: list[_Set],
+        reference: Tensors,
+        tunings: Mapping[str, dict[str, int]],
+    ) -> timing.Contestant | None:
+        tuning = tunings.get(rung.full_name)
+        reason = rung.refusal(self.values, self.dtype, tuning, sets[0].tensors, "cuda")
+        if rung.full_name in self.too_slow:
+            forecast = self.too_slow[rung.full_name]
+            told = f"{forecast:.0f}" if forecast >= 1 else f"{forecast:.1g}"
+            reason = f"a call would take about {told} s; --patience allows for it"
+        if reason is not None:
+            row.verdict, row.reason = "refused", reason
+            return None
+        scratch: Tensors = {}  # shared by the sets: they run one after another
+
+        def empty(name: str, size: tuple[int, ...], kind: torch.dtype) -> torch.Tensor:
+            if name not in scratch:
+                scratch[name] = torch.empty(size, dtype=kind, device="cuda")
+            return scratch[name]
+
+        try:
+            prepared: list[Prepared] = [
+                rung.prepare(s.tensors, self.values, self.dtype, device="cuda", tuning=tuning, empty=empty)
+                for s in sets
+            ]
+            sets[0].restore()
+            sets[0].poison()
+            took = timing.seconds(prepared[0].run)
+            if took > self.patience and rung.kind != "cuda":  # that was its compiler
+                sets[0].restore()
+                took = timing.seconds(prepared[0].run)
+            problem = self._compare(sets[0], reference, row)
+        except (RungError, RuntimeError) as error:
+            row.verdict, row.reason = "failed", str(error).splitlines()[0][:200]
+            return None
+        if problem:
+            row.verdict, row.reason = "failed", problem
+            return None
+        module = prepared[0].module
+        if module is not None:
+            spilled = [k for k, r in module.resources.items() if r.spill_stores]
+            if spilled:
+                row.notes.append(f"spills registers ({', '.join(spilled)})")
+        if took > self.patience:
+            row.notes.append("one run only, the first")
+            row.cold_us, row.n, row.cold_samples_us = took * 1e6, 1, [took * 1e6]
+            row.tflops = self.operation.cost(self.values, self.dtype.size).flops / took / 1e12
+            return None
+        calls = [p.bare or p.run for p in prepared]
+        contestant = timing.Contestant(rung.full_name, calls, settle=prepared[0].settle)
+        try:
+            contestant.get_ready()
+        except (RungError, RuntimeError) as error:
+            row.verdict, row.reason = "failed", str(error).splitlines()[0][:200]
+            return None
+        return contestant
+
+    def _compare(self, one: _Set, reference: Tensors, row: Row) -> str:
+        reference = self.operation.expected(reference, one.tensors, self.values)
+        for name in one.outputs():
+            out = one.tensors[name]
+            deviation = compare(
+                name,
+                out,
+                reference[name].reshape(out.shape),
+                self.dtype,
+                self.operation.tolerance(self.values, self.dtype),
+                exact=not out.is_floating_point(),
+            )
+            row.element, row.norm = max(row.element, deviation.element), max(row.norm, deviation.norm)
+            if not deviation.ok:
+                return deviation.problem
+        return ""
+
+    def _again(self, row: Row, contestant: timing.Contestant, sets: list[_Set]) -> None:
+        """What the timed graphs compute from changed inputs must be right as well."""
+        first = sets[0]
+        first.refill(4242)
+        key = (id(first), contestant.replayed)
+        if key not in self.changed:  # the same for all rungs that take these operands
+            self.changed[key] = first.reference(contestant.replayed)
+        reference = self.changed[key]
+        first.poison()
+        torch.cuda.synchronize()
+        timing.stall(2_000_000)  # work on another stream would now read too early
+        contestant.replay()
+        torch.cuda.synchronize()
+        problem = self._compare(first, reference, row)
+        if problem:
+            row.verdict, row.reason = "failed", f"wrong inside the timed loop: {problem}"
+
+    def _conclude(
+        self,
+        rung: Rung,
+        row: Row,
+        contestant: timing.Contestant,
+        timed: dict[str, timing.Contestant],
+        chosen: Sequence[Rung],
+        ceilings: Ceilings | None,
+    ) -> None:
+        row.notes += contestant.notes
+        if row.verdict != "ok":
+            return
+        summary = statistics.summarise(contestant.cold)
+        row.cold_us, row.n = summary.median * 1e6, summary.n
+        row.cold_p20_us, row.cold_p80_us = summary.p20 * 1e6, summary.p80 * 1e6
+        row.cold_samples_us = [round(s * 1e6, 4) for s in contestant.cold]
+        if contestant.warm:
+            row.warm_us = statistics.summarise(contestant.warm).median * 1e6
+        cost = self.operation.cost_with(self.values, self.dtype, rung.binds)
+        row.gbps = cost.bytes / summary.median / 1e9
+        row.tflops = cost.flops / summary.median / 1e12
+        self._ceilings(row, cost.flops, cost.bytes, summary.median, ceilings)
+        libraries = [c for n, c in timed.items() if isinstance(_by_name(chosen, n), LibraryRung)]
+        if libraries and not isinstance(rung, LibraryRung):
+            best = min(libraries, key=lambda c: statistics.summarise(c.cold).median)
+            verdict = statistics.verdict(contestant.cold, best.cold)
+            row.against_library = f"{verdict} {'with' if verdict == 'tie' else 'than'} {best.name}"
+            row.library_ratio = statistics.summarise(best.cold).median / summary.median
+        previous = catalogue.before(rung) if rung.number is not None else None
+        if previous is not None and previous.full_name in timed:
+            row.against_before = statistics.verdict(contestant.cold, timed[previous.full_name].cold)
+
+    def _ceilings(
+        self, row: Row, flops: float, size: float, seconds: float, ceilings: Ceilings | None
+    ) -> None:
+        sheet = machine.datasheet()
+        shares = []
+        if "bytes" in sheet:
+            shares.append(size / seconds / sheet["bytes"])
+        if (most := machine.rate_limit(sheet, self.dtype.name)) is not None:
+            shares.append(flops / seconds / most)
+        row.of_datasheet = max(shares, default=None)
+        if row.of_datasheet is not None and row.of_datasheet > 1.02:
+            row.verdict = "failed"
+            row.reason = (
+                f"{row.of_datasheet:.0%} of the datasheet's ceiling: an error of measurement, not a record"
+            )
+        if ceilings is not None:
+            row.of_bandwidth = size / seconds / ceilings.bytes
+            if ceilings.flops.get(self.dtype.name):
+                row.of_rate = flops / seconds / ceilings.flops[self.dtype.name]
+
+    def reset_persisting_l2(self) -> None:
+        """Lines that an earlier kernel asked the L2 to keep would flatter whoever reads them next."""
+        from cuda.bindings import driver
+
+        driver.cuCtxResetPersistingL2Cache()
+
+
+def _by_name(chosen: Sequence[Rung], name: str) -> Rung:
+    return next(r for r in chosen if r.full_name == name)
+
+
+def measure_ceilings() -> Ceilings:
+    """Copy bandwidth (read and write counted) and the matrix rate of each number format, on this GPU."""
+    bandwidth = _copy_bandwidth()
+    contestants: dict[str, timing.Contestant] = {}
+    n = 8192
+    held = {}
+    for name, kind in (
+        ("f32", torch.float32),
+        ("tf32", torch.float32),
+        ("f16", torch.float16),
+        ("bf16", torch.bfloat16),
+    ):
+        x, y = torch.randn(n, n, device="cuda", dtype=kind), torch.randn(n, n, device="cuda", dtype=kind)
+        held[name] = (x, y, torch.empty_like(x))
+        contestants[name] = timing.Contestant(name, [_matmul(*held[name], tf32=name == "tf32")])
+        contestants[name].get_ready()
+    timing.race(list(contestants.values()), cap=0.5, warm=False)
+    rate = {k: 2 * n**3 / statistics.summarise(c.cold).median for k, c in contestants.items()}
+    return Ceilings(bandwidth, rate)
+
+
+def _copy_bandwidth() -> float:
+    size = min(4 << 30, torch.cuda.mem_get_info()[0] // 4)
+    a = torch.zeros(size // 4, dtype=torch.float32, device="cuda")
+    b = torch.zeros_like(a)
+    # Not from a graph: there a copy becomes a node for the copy engine, which is a third slower than the SMs.
+    return 2 * size / min(timing.seconds(lambda: b.copy_(a)) for _ in range(12))
+
+
+def _matmul(x: torch.Tensor, y: torch.Tensor, out: torch.Tensor, *, tf32: bool) -> Callable[[], None]:
+    def call() -> None:
+        before = torch.backends.cuda.matmul.allow_tf32
+        torch.backends.cuda.matmul.allow_tf32 = tf32
+        try:
+            torch.mm(x, y, out=out)
+        finally:
+            torch.backends.cuda.matmul.allow_tf32 = before
+
+    return call
+
+
+def as_result(row: Row) -> dict[str, Any]:
+    """A row as the results store keeps it."""
+    taken = {"machine": machine.facts(), "state": machine.state()}
+    return {**row.__dict__, "kind": "bench", "rung_kind": row.kind, **taken}
+
+
+def shapes_of(operation: Operation, wanted: Sequence[str]) -> Iterator[tuple[str, Values]]:
+    """The named shapes, or shapes written out as B=4,T=64,C=768."""
+    for word in wanted or list(operation.shapes):
+        if word in operation.shapes:
+            yield word, operation.shapes[word]
+        elif "=" in word:
+            yield word, _written_out(word)
+        else:
+            names = ", ".join(operation.shapes)
+            raise RungError(
+                f"{operation.name} has no shape {word!r}; it has {names}, or write B=4,T=64,C=768."
+            )
+
+
+def _written_out(word: str) -> Values:
+    values: Values = {}
+    for part in word.split(","):
+        name, _, number = part.partition("=")
+        try:
+            values[name.strip()] = int(number)
+        except ValueError:
+            raise RungError(f"--shape {word}: {part!r} is not NAME=NUMBER.") from None
+    return values

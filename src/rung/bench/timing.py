@@ -1,0 +1,207 @@
+"""Times prepared calls on a GPU so that the figure means what it says.
+
+Cold: the inputs rotate over more memory than the caches hold. Calls are timed as CUDA graphs of so many
+that the graph's own launch does not count, nor Python, nor a gap between launches. Warm: one set of inputs,
+replayed. Competitors take turns, sample by sample.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+
+from rung.bench import statistics
+
+SHORT = 20e-6  # below this a call is timed as one of at least CALLS
+CALLS = 20
+FULL = 400e-6  # what a sample takes at least: a graph's own beginning on the GPU is counted
+LONG = 20e-3  # such a call needs no company to be timed
+HEAD_START, MOST_HEAD_START = 200e-6, 5e-3  # seconds for which the GPU waits while work is launched
+CLOCK = 3e9  # no GPU has more cycles a second
+MIN_SAMPLES = 10
+MAX_SETS = 256
+MAX_CALLS = 400
+
+
+def sets_needed(bytes_of_a_set: int) -> int:
+    """How many sets of operands it takes to sweep every cache: max(256 MB, 4 x L2)."""
+    l2 = torch.cuda.get_device_properties(torch.cuda.current_device()).L2_cache_size
+    wanted = max(256 << 20, 4 * l2)
+    return max(2, min(MAX_SETS, math.ceil(wanted / max(1, bytes_of_a_set)) + 1))
+
+
+def rounds(sets: int, estimate: float) -> list[list[int]]:
+    """Which sets of operands each graph takes, in turn, for calls of about `estimate` seconds."""
+    calls = math.ceil(FULL / max(estimate, 1e-7))
+    calls = min(max(calls, CALLS if estimate < SHORT else 1), MAX_CALLS)
+    count = math.ceil(sets / calls)
+    return [[(i * calls + j) % sets for j in range(calls)] for i in range(count)]
+
+
+@dataclass
+class Contestant:
+    """One competitor: a call for each set of operands, and what was measured of it."""
+
+    name: str
+    calls: list[Callable[[], None]]
+    settle: Callable[[], None] = lambda: None  # brings the first call's result to where it is looked for
+    notes: list[str] = field(default_factory=list)
+    cold: list[float] = field(default_factory=list)  # seconds a call
+    warm: list[float] = field(default_factory=list)
+    _units: list[tuple[Callable[[], None], int]] = field(default_factory=list)  # (replay, calls in it)
+    _first: list[Callable[[], None]] = field(default_factory=list)  # replays with the first call in them
+    replayed: int = 1  # how often `replay` makes the first call
+    _warm: tuple[Callable[[], None], int] | None = None
+    _next: int = 0
+    _head_start: float = HEAD_START
+
+    def get_ready(self) -> None:
+        """Warm up, estimate, and record the graphs."""
+        estimate = _estimate(self.calls[0])
+        try:
+            # The warm graph first: what a call keeps hold of (a library's result) then belongs to the cold one.
+            repeat = CALLS if estimate < 1e-3 else 1
+            warm = _graph([self.calls[0]] * repeat)
+            self._warm = (warm, repeat)
+            if repeat > 1:  # several short launches from Python look long; in a graph they are not
+                warm()
+                estimate = seconds(warm) / repeat
+            self.replayed = 0
+            for turn in rounds(len(self.calls), estimate):
+                replay = _graph([self.calls[i] for i in turn])
+                self._units.append((replay, len(turn)))
+                if 0 in turn:
+                    self._first.append(replay)
+                self.replayed += turn.count(0)
+        except RuntimeError as error:
+            torch.cuda.synchronize()
+            reason = str(error).splitlines()[0][:90]
+            self.notes.append(f"not capturable ({reason}), so launches are counted")
+            self._units, self._first = [(call, 1) for call in self.calls], self.calls[:1]
+            self.replayed = 1
+            self._warm = (self.calls[0], 1)
+        for replay, _ in self._units[:2]:
+            replay()
+        torch.cuda.synchronize()
+
+    def sample(self) -> None:
+        """One cold sample, on the next set of operands."""
+        replay, count = self._units[self._next % len(self._units)]
+        self._next += 1
+        self.cold.append(self._seconds(replay) / count)
+
+    def sample_warm(self) -> None:
+        """One warm sample: the same operands again and again."""
+        assert self._warm is not None
+        replay, count = self._warm
+        self.warm.append(self._seconds(replay) / count)
+
+    def _seconds(self, replay: Callable[[], None]) -> float:
+        took, self._head_start = replayed(replay, self._head_start)
+        return took
+
+    def replay(self) -> None:
+        """Run what was timed of the first operands once more, for its outputs to be looked at.
+
+        A library's result is where the last recording of the call has put it, so all with that call are run.
+        """
+        for replay in self._first:
+            replay()
+        self.settle()
+
+
+def race(contestants: list[Contestant], *, cap: float = 0.6, warm: bool = True) -> None:
+    """Take cold samples turn by turn until each is known to half a percent, or its time is up."""
+    spent = dict.fromkeys(range(len(contestants)), 0.0)
+    running = set(spent)
+    while running:
+        for index in sorted(running):
+            one = contestants[index]
+            start = time.perf_counter()
+            one.sample()
+            spent[index] += time.perf_counter() - start
+            enough = len(one.cold) >= MIN_SAMPLES and (statistics.settled(one.cold) or spent[index] > cap)
+            if enough or (spent[index] > 5 * cap and len(one.cold) >= 3):
+                running.discard(index)
+    for one in contestants:
+        if len(one.cold) < MIN_SAMPLES:
+            one.notes.append(f"{len(one.cold)} samples only: a call takes {one.cold[-1]:.2g} s")
+    if not warm:
+        return
+    for _ in range(MIN_SAMPLES):
+        for one in contestants:
+            if statistics.summarise(one.cold).median < 0.05:
+                one.sample_warm()
+
+
+def _estimate(call: Callable[[], None]) -> float:
+    """Seconds a call, after at least 3 calls and 25 ms of warming up; of a long call, its own."""
+    first = seconds(call)
+    if first > LONG:
+        return first
+    start = time.perf_counter()
+    for index in range(1000):
+        call()
+        if index >= 2:
+            torch.cuda.synchronize()
+            if time.perf_counter() - start > 0.025:
+                break
+    # A single call is all launch; many in a row show what the GPU itself takes.
+    took = seconds(lambda: _repeat(call, 5)) / 5
+    return took if took > 2e-4 else seconds(lambda: _repeat(call, CALLS)) / CALLS
+
+
+def _repeat(call: Callable[[], None], times: int) -> None:
+    for _ in range(times):
+        call()
+
+
+def seconds(work: Callable[[], object]) -> float:
+    """How long the GPU is busy with `work`, which is done once, between two events."""
+    return _timed(work, HEAD_START)[0]
+
+
+def replayed(replay: Callable[[], object], head_start: float) -> tuple[float, float]:
+    """The same of what may be done again, and the head start that it took: it grows with a slow host."""
+    while True:
+        took, launching = _timed(replay, head_start)
+        # What takes longer to launch than the longest head start waits for the GPU itself.
+        if launching < max(head_start, took / 200) or launching > MOST_HEAD_START:
+            return took, head_start
+        head_start = min(2 * launching, MOST_HEAD_START)
+
+
+def _timed(work: Callable[[], object], head_start: float) -> tuple[float, float]:
+    """Seconds on the GPU, and the host's until all was launched.
+
+    The stream is kept busy meanwhile: else the first event has passed before the work begins, and a slow host would be
+    counted.
+    """
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    stall(int(head_start * CLOCK))
+    begin = time.perf_counter()
+    start.record()
+    work()
+    end.record()
+    launching = time.perf_counter() - begin
+    end.synchronize()
+    return float(start.elapsed_time(end)) * 1e-3, launching
+
+
+def stall(cycles: int) -> None:
+    """Keep the current stream busy for a while, so that whoever does not wait for it is seen."""
+    torch.cuda._sleep(cycles)  # type: ignore[no-untyped-call]
+
+
+def _graph(calls: list[Callable[[], None]]) -> Callable[[], None]:
+    graph = torch.cuda.CUDAGraph()
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        for call in calls:
+            call()
+    replay: Callable[[], None] = graph.replay
+    return replay

@@ -1,0 +1,104 @@
+"""Runs rungs bare under compute-sanitizer: bad accesses and shared-memory races, seen on the GPU itself.
+
+The checker itself would be slow there, since every kernel of its reference is instrumented too; so the
+process under the tool only launches each rung once on a small case, in every dtype.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from rung.errors import RungError
+
+TOOLS = ("memcheck", "racecheck")
+PREFERRED_CASE = "odd"
+MARK = "launched "
+SANITIZED = "RUNG_SANITIZED"  # defined in what the tools see, for code whose order they cannot follow
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one tool said about one ladder."""
+
+    operation: str
+    tool: str
+    launched: int
+    errors: int
+    text: str
+
+    @property
+    def clean(self) -> bool:
+        return self.errors == 0 and self.launched > 0
+
+
+def sanitize(operations: Sequence[str], *, tools: Sequence[str] = TOOLS, jobs: int = 6) -> Iterator[Finding]:
+    """Run every rung of these ladders under each tool."""
+    tool_path = shutil.which("compute-sanitizer")
+    if tool_path is None:
+        raise RungError("compute-sanitizer is not found; it comes with the CUDA toolkit.")
+
+    def one(work: tuple[str, str]) -> Finding:
+        operation, tool = work
+        command = [tool_path, "--tool", tool, "--report-api-errors", "no", "--print-limit", "5"]
+        command += [sys.executable, "-m", "rung.check.sanitize", operation]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        return _read(operation, tool, done.stdout + done.stderr, done.returncode)
+
+    with ThreadPoolExecutor(jobs) as pool:
+        yield from pool.map(one, [(o, t) for t in tools for o in operations])
+
+
+def _read(operation: str, tool: str, output: str, code: int) -> Finding:
+    """The verdict at the end of the tool's output, and its first complaints."""
+    launched = sum(line.startswith(MARK) for line in output.splitlines())
+    errors = -1
+    for line in output.splitlines():
+        words = line.replace("=", " ").split()
+        if words[:2] == ["ERROR", "SUMMARY:"] or words[:2] == ["RACECHECK", "SUMMARY:"]:
+            errors = int(words[2])
+    complaints = [x for x in output.splitlines() if x.startswith("=========")][1:12]
+    if code and errors <= 0:
+        errors, complaints = -1, output.splitlines()[-6:]
+    return Finding(operation, tool, launched, errors, "\n".join(complaints) if errors else "")
+
+
+def _launch_all(operation: str) -> None:
+    """Inside the tool: each rung of the ladder, once, in each dtype."""
+    import torch
+
+    from rung.dtypes import dtype as named
+    from rung.rungs import catalogue
+    from rung.rungs.cuda import CudaRung
+
+    of = catalogue.operation(operation)
+    cases = sorted(of.cases, key=lambda c: (c.name != PREFERRED_CASE, c.where != "any"))
+    for rung in catalogue.rungs(operation, libraries=False):
+        for name in rung.dtypes:
+            for case in cases:
+                values = of.complete(case.values)
+                if name in case.dtypes and rung.refusal(values, named(name), device="cuda") is None:
+                    break
+            else:
+                continue
+            names = [o.name for o in of.operands if not o.optional or o.name in rung.binds]
+            tensors = of.inputs(
+                values,
+                named(name),
+                1,
+                magnitude=case.magnitude,
+                names=names,
+                empty=lambda _, shape, kind: torch.zeros(shape, dtype=kind, device="cuda"),
+            )
+            build = rung.built_for(SANITIZED) if isinstance(rung, CudaRung) else rung
+            build.prepare(tensors, values, named(name), device="cuda").run()
+            torch.cuda.synchronize()
+            print(f"{MARK}{rung.full_name} {name} at {case.name}", flush=True)
+
+
+if __name__ == "__main__":
+    _launch_all(sys.argv[1])

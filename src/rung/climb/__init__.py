@@ -1,0 +1,1 @@
+"""The whole model, step by step."""

@@ -1,0 +1,335 @@
+"""The climb of the whole model: the same prompt from the plainest kernels to the fastest decode.
+
+Every step is held against a float32 reference before it is timed: logits over a fixed text (KL divergence a
+token, share of equal likeliest tokens), and in float32 the greedy text itself. No speed is given to a step
+that fails.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+
+from rung.errors import RungError
+from rung.gpt2.config import Config
+from rung.gpt2.generate import Options, Prompt, Run
+from rung.gpt2.gpu.engine import DTYPES, Engine
+from rung.gpt2.model import Transformer
+from rung.gpt2.plan import PLANS, Plan, make_plan
+from rung.gpt2.sampling import Sampling
+from rung.gpt2.torch_plan import TorchPlan
+from rung.gpt2.weights import Layer, Linear, Norm, Weights
+from rung.rungs import catalogue
+from rung.rungs.base import Device
+from rung.show import charts
+from rung.show.charts import Bar, Mark, Panel
+
+GREEDY = Sampling(temperature=0)
+# How far a number format may take the logits from float32's, as KL divergence a token in nats.
+DIVERGENCE = {"float32": 1e-6, "tf32": 1e-3, "float16": 1e-3, "bfloat16": 3e-2, "int8": 5e-2}
+IDENTICAL = 128  # greedy tokens that float32 must share with the reference
+COMPARED = 48  # positions whose logits are compared
+FOR_BATCHES = (9, 12)  # rungs of decode that are made for many sequences; the climb writes one
+
+
+@dataclass
+class Row:
+    """One step of the climb."""
+
+    name: str
+    what: str
+    dtype: str
+    verdict: str = "ok"
+    reason: str = ""
+    divergence: float | None = None  # KL, nats a token
+    likeliest: float | None = None  # share of positions with the same likeliest token
+    identical: int | None = None  # greedy tokens up to the first that differs
+    tokens: int = 0  # generated for the timing
+    tokens_per_second: float | None = None
+    first_seconds: float | None = None
+    peak_bytes: int | None = None
+    of_bandwidth: float | None = None
+    gain: float | None = None  # speed over the step before
+
+
+@dataclass
+class Climb:
+    """All steps, and what they were measured with."""
+
+    model: str
+    prompt_tokens: int
+    new_tokens: int
+    reference: str
+    bandwidth: float
+    rows: list[Row] = field(default_factory=list)
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Step:
+    """One way to generate: a plan over the operations, or a rung of decode with its way of launching."""
+
+    name: str
+    what: str
+    dtype: str
+    plan: str | None = None
+    rung: str | None = None
+    graph: bool = False
+    steps: int = 1
+
+
+def steps(dtypes: Sequence[str], plans: Sequence[str] | None = None, rungs: Sequence[str] | None = None) -> list[Step]:
+    """Plan after plan, then decode rung after decode rung, for each number format."""
+    found = []
+    for dtype in dtypes:
+        if dtype != "int8":
+            chosen = [name for name in PLANS if name != "best"] if plans is None else plans
+            found += [Step(f"plan {name}", _plan_text(name), dtype, plan=name) for name in chosen]
+        for rung in catalogue.rungs("decode", libraries=False):
+            eight = "qkv_q" in rung.binds
+            number = rung.number or 0
+            if DTYPES[dtype] not in rung.dtypes or eight != (dtype == "int8") or number in FOR_BATCHES:
+                continue
+            if rungs is not None and rung.name not in rungs and str(number) not in rungs:
+                continue
+            ahead = number >= 7
+            found.append(
+                Step(
+                    f"decode {rung.name}", rung.idea, dtype, rung=rung.name, graph=number >= 5, steps=8 if ahead else 1
+                )
+            )
+    return found
+
+
+def weight_bytes(config: Config, dtype: str) -> int:
+    """What a step reads of the model's matrices, whatever it does."""
+    size = {"float32": 4, "tf32": 4, "int8": 1}.get(dtype, 2)
+    c = config
+    return size * (c.layers * (4 * c.C * c.C + 2 * c.C * c.F) + c.vocabulary * c.C)
+
+
+def _plan_text(name: str) -> str:
+    served = ", ".join(f"{operation} {' or '.join(rungs)}" for operation, rungs in PLANS[name].items())
+    return served or "every operation by torch"
+
+
+class Climber:
+    """Takes the steps for one model and prompt."""
+
+    def __init__(
+        self,
+        name: str,
+        config: Config,
+        weights: Weights,
+        prompt: Sequence[int],
+        new_tokens: int,
+        *,
+        device: Device = "cuda",
+        bandwidth: float = 4.3e12,
+        seconds: float = 12.0,
+        progress: Callable[[Row], None] = lambda row: None,
+    ) -> None:
+        if len(prompt) + new_tokens > config.context + 1:
+            raise RungError(
+                f"{len(prompt)} and {new_tokens} tokens are more than the context of {config.context}; "
+                "ask for fewer (--tokens)."
+            )
+        self.config, self.weights, self.device, self.seconds = config, weights, device, seconds
+        self.prompt, self.progress = tuple(prompt), progress
+        where = torch.device("cuda" if device == "cuda" else "cpu")
+        reference = TorchPlan(where, torch.float32, torch.float32)
+        self._reference = Transformer(config, converted(weights, reference), reference)
+        greedy = self._greedy_reference(min(IDENTICAL, new_tokens))
+        self.text = [*self.prompt, *greedy]
+        ids = torch.tensor([self.text[: len(prompt) + COMPARED]])
+        self.truth = self._reference.logits(ids)[0].double().log_softmax(-1)
+        self.result = Climb(name, len(prompt), new_tokens, "torch float32", bandwidth)
+
+    def _greedy_reference(self, count: int) -> list[int]:
+        run = Run(self._reference, None, [Prompt("", self.prompt)], Options(sampling=GREEDY, max_new_tokens=count))
+        for _ in run:
+            pass
+        return run.completions[0].tokens
+
+    def climb(self, chosen: Sequence[Step]) -> Climb:
+        """All steps, one after the other; one that fails is a row with its reason."""
+        before: dict[str, float] = {}
+        for step in chosen:
+            row = Row(step.name, step.what, step.dtype)
+            try:
+                self._take(step, row)
+            except (RungError, RuntimeError) as error:
+                row.verdict, row.reason = "failed", str(error).splitlines()[0][:300]
+            if row.tokens_per_second is not None:
+                row.gain = row.tokens_per_second / before[step.dtype] if step.dtype in before else None
+                before[step.dtype] = row.tokens_per_second
+            self.result.rows.append(row)
+            self.progress(row)
+            gc.collect()
+            if self.device == "cuda":
+                torch.cuda.empty_cache()
+        return self.result
+
+    def _take(self, step: Step, row: Row) -> None:
+        if self.device == "cuda":
+            torch.cuda.reset_peak_memory_stats()
+        way: _Way = _Planned(self, step) if step.rung is None else _Decoded(self, step)
+        self._gate(way, row)
+        if row.verdict != "ok":
+            return
+        self._time(way, row)
+        if self.device == "cuda":
+            row.peak_bytes = torch.cuda.max_memory_allocated()
+        assert row.tokens_per_second is not None
+        row.of_bandwidth = row.tokens_per_second * weight_bytes(self.config, step.dtype) / self.result.bandwidth
+
+    def _gate(self, way: _Way, row: Row) -> None:
+        first, logits = way.logits(self.text[: len(self.prompt) + COMPARED])
+        ours = logits.double().log_softmax(-1)
+        truth = self.truth[first : first + len(ours)]
+        row.divergence = float((truth.exp() * (truth - ours)).sum(-1).mean())
+        row.likeliest = float((truth.argmax(-1) == ours.argmax(-1)).double().mean())
+        if not row.divergence <= DIVERGENCE[row.dtype]:
+            row.verdict = "failed"
+            row.reason = f"diverges from float32 by {row.divergence:.2g} nats a token"
+            return
+        wanted = self.text[len(self.prompt) :]
+        count = min(len(wanted), 24 if way.slow else len(wanted))
+        same = 0
+        for token, other in zip(way.write(count), wanted, strict=False):
+            if token != other:
+                break
+            same += 1
+        row.identical = same
+        if row.dtype == "float32" and same < count:
+            row.verdict, row.reason = "failed", f"its greedy text leaves the reference's at token {same + 1}"
+
+    def _time(self, way: _Way, row: Row) -> None:
+        # A step that is slow is given as many tokens as fit the time; its rate falls with the length of the text.
+        began = time.perf_counter()
+        first, count = 0.0, 0
+        for _ in way.write(self.result.new_tokens):
+            count += 1
+            now = time.perf_counter() - began
+            first = first or now
+            if now > self.seconds:
+                break
+        row.first_seconds, row.tokens = first, count
+        row.tokens_per_second = count / (time.perf_counter() - began)
+
+
+class _Way(ABC):
+    """One way to write text, of those that are climbed."""
+
+    slow = False
+
+    @abstractmethod
+    def logits(self, text: Sequence[int]) -> tuple[int, torch.Tensor]:
+        """A place in the text, and what follows the token there and those behind it."""
+
+    @abstractmethod
+    def write(self, count: int) -> Iterator[int]:
+        """So many tokens after the prompt."""
+
+
+class _Planned(_Way):
+    """Through the operations, chosen on the host."""
+
+    def __init__(self, climber: Climber, step: Step) -> None:
+        self.climber = climber
+        plan = make_plan(climber.device, step.dtype, step.plan, {})
+        self.model = Transformer(climber.config, converted(climber.weights, plan), plan)
+        self.slow = step.plan != "torch"
+
+    def logits(self, text: Sequence[int]) -> tuple[int, torch.Tensor]:
+        return 0, self.model.logits(torch.tensor([list(text)]))[0]
+
+    def write(self, count: int) -> Iterator[int]:
+        options = Options(sampling=GREEDY, max_new_tokens=count)
+        run = Run(self.model, None, [Prompt("", self.climber.prompt)], options)
+        for _ in run:
+            yield run.completions[0].tokens[-1]
+
+
+class _Decoded(_Way):
+    """Through one rung of decode."""
+
+    def __init__(self, climber: Climber, step: Step) -> None:
+        self.climber = climber
+        self.slow = (catalogue.find(f"decode/{step.rung}").number or 0) < 3
+        self.engine = Engine(
+            climber.config, climber.weights, step.dtype, climber.device,
+            rung=step.rung, graph=step.graph, steps=step.steps,
+        )  # fmt: skip
+        self.engine.reserve = len(climber.prompt) + climber.result.new_tokens  # one session for all
+
+    def logits(self, text: Sequence[int]) -> tuple[int, torch.Tensor]:
+        start = len(self.climber.prompt)
+        end = min(len(text), start + 6) if self.slow else len(text)
+        return start, self.engine.logits_after(text[:start], text[start:end])
+
+    def write(self, count: int) -> Iterator[int]:
+        for step in self.engine.write([self.climber.prompt], [count]):
+            yield step[0]
+
+
+def converted(weights: Weights, plan: Plan) -> Weights:
+    """Raw float32 weights in the form that a plan computes with."""
+
+    def linear(raw: Linear) -> Linear:
+        made = plan.matrix(raw.weight)
+        made.bias = None if raw.bias is None else plan.vector(raw.bias)
+        return made
+
+    def norm(raw: Norm) -> Norm:
+        return Norm(plan.vector(raw.weight), plan.vector(raw.bias))
+
+    wte = linear(weights.wte)
+    layers = [
+        Layer(norm(x.ln_1), linear(x.qkv), linear(x.attn_proj), norm(x.ln_2), linear(x.fc), linear(x.mlp_proj))
+        for x in weights.layers
+    ]
+    head = wte if weights.head is weights.wte else linear(weights.head)
+    return Weights(wte, plan.vector(weights.wpe), layers, norm(weights.ln_f), head)
+
+
+# ---- shown ----------------------------------------------------------------------------------------------------------
+
+COLOURS = {"float32": "f32", "tf32": "tf32", "float16": "f16", "bfloat16": "bf16", "int8": "f16"}
+
+
+def chart(climb: Mapping[str, Any]) -> str:
+    """The climb as bars of tokens per second, a panel for each number format (an SVG)."""
+    rows = [row for row in climb["rows"] if row["tokens_per_second"] is not None]
+    panels = []
+    for dtype in dict.fromkeys(row["dtype"] for row in rows):
+        some = [row for row in rows if row["dtype"] == dtype]
+        limit = some[-1]["tokens_per_second"] / some[-1]["of_bandwidth"]
+        drawn = [
+            Bar(
+                row["name"].replace("_", " "),
+                row["tokens_per_second"],
+                (f"{row['tokens_per_second']:,.0f}", "" if row["gain"] is None else f"{row['gain']:.2f}×"),
+                COLOURS[dtype],
+                tip=row["what"],
+            )
+            for row in some
+        ]
+        panels.append(Panel(f"{climb['model']}, {dtype}, batch 1", drawn, [Mark("memory bandwidth", limit, "limit")]))
+    best = max(rows, key=lambda row: row["tokens_per_second"])
+    return charts.bars(
+        panels,
+        title=f"The climb of {climb['model']}",
+        description=f"From {rows[0]['tokens_per_second']:,.0f} tokens per second ({rows[0]['name']}) to "
+        f"{best['tokens_per_second']:,.0f} ({best['name']}, {best['dtype']}).",
+        unit="tokens per second",
+        columns=("tokens/s", "vs before"),
+    )

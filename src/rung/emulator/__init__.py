@@ -1,0 +1,11 @@
+"""Runs CUDA C++ on the CPU: compiled by g++, threads as fibers, faults told by kernel, block and thread.
+
+docs/emulator.md says what it models, what it catches and what it cannot.
+"""
+
+from rung.emulator.faults import EmulatorFault, FaultKind
+from rung.emulator.guard import guarded_empty
+from rung.emulator.module import EmulatedModule, Settings, load
+from rung.emulator.toolchain import available
+
+__all__ = ["EmulatedModule", "EmulatorFault", "FaultKind", "Settings", "available", "guarded_empty", "load"]

@@ -1,0 +1,53 @@
+"""Memory between pages that fault when touched, so that an access beside a tensor is seen."""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from dataclasses import dataclass
+
+import torch
+
+from rung.emulator import native
+from rung.errors import RungError
+
+
+@dataclass(frozen=True)
+class Guarded:
+    """A mapping: guard, data, guard."""
+
+    mapped: int
+    length: int
+    start: int
+    size: int
+
+
+_alive: dict[int, Guarded] = {}  # by the address of the data
+
+
+def guarded_empty(nbytes: int) -> torch.Tensor:
+    """`nbytes` bytes of 0xff, from a multiple of 16 up to a page that faults (at most 15 bytes before it)."""
+    if nbytes <= 0:
+        return torch.empty(0, dtype=torch.uint8)
+    mapped, length = ctypes.c_void_p(), ctypes.c_ulonglong()
+    runtime = native.runtime()
+    start = runtime.rung_guarded(nbytes, ctypes.byref(mapped), ctypes.byref(length))
+    if not start or not mapped.value:
+        raise RungError(f"No memory for a guarded tensor of {nbytes} bytes: use a smaller case.")
+    _alive[start] = Guarded(mapped.value, length.value, start, nbytes)
+    buffer = (ctypes.c_uint8 * nbytes).from_address(start)
+    weakref.finalize(buffer, _release, start)
+    return torch.frombuffer(buffer, dtype=torch.uint8)
+
+
+def _release(start: int) -> None:
+    guarded = _alive.pop(start)
+    native.runtime().rung_unmap(guarded.mapped, guarded.length)
+
+
+def mapping_of(address: int) -> Guarded | None:
+    """The guarded mapping, guards included, in which `address` lies."""
+    for guarded in _alive.values():
+        if guarded.mapped <= address < guarded.mapped + guarded.length:
+            return guarded
+    return None

@@ -1,0 +1,160 @@
+"""Turns a kernel's source into a shared library."""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from rung.cuda.cubin_cache import includes_of
+from rung.cuda.launch import Build
+from rung.cuda.source import code_only, kernel_parameters, kernels_in
+from rung.emulator import toolchain
+from rung.emulator.elf import SharedSymbol, shared_symbols
+from rung.emulator.faults import EmulatorFault
+from rung.errors import RungError
+
+DYNAMIC_ROOM = 227 * 1024
+_CANARY = 256
+# Indices of arrays, in shared memory too, and the alignment of vectors: checked where the access is written.
+_CHECKS = ("-fsanitize=bounds,alignment", "-fno-sanitize-recover=all")
+# Every access told to the runtime, which looks for races in shared memory.
+_RACES = ("-fsanitize=thread",)
+# A local variable that is never set holds a wild number, not what the thread before it left there.
+_SINCE = {(11,): ("--param", "tsan-instrument-func-entry-exit=0"), (12,): ("-ftrivial-auto-var-init=pattern",)}
+_NOT_MODELLED = {
+    "cuda/": "libcu++",
+    "cub/": "CUB",
+    "thrust/": "Thrust",
+    "cute/": "CuTe",
+    "cutlass/": "CUTLASS",
+    "cuda_fp8": "8-bit floats",
+    "curand": "cuRAND",
+}
+
+
+@dataclass(frozen=True)
+class Translation:
+    """A compiled source: where it lies, and the bytes of `__shared__` variables that each kernel declares."""
+
+    library: Path
+    static_shared: dict[str, int]
+
+
+def translate(build: Build, *, races: bool = False) -> Translation:
+    """Compiles `build` with g++, or takes it from the cache."""
+    toolchain.require()
+    for kernel in build.kernels:
+        kernel_parameters(build.source, kernel, build.origin)  # names the kernels that there are
+    _refuse_ptx(build)
+    flags = _flags(races)
+    includes = sorted((Path(path).name, text) for path, text in includes_of(build))
+    key = toolchain.key(_unit(build), build.kernels, flags, includes, DYNAMIC_ROOM)
+    measured = toolchain.cached(f"{key}.json", functools.partial(_compile, build, flags, key))
+    return Translation(measured.with_name(f"{key}.so"), json.loads(measured.read_text()))
+
+
+def _flags(races: bool) -> tuple[str, ...]:
+    version = toolchain.compiler_version() or ()
+    newer = [flag for since, flags in _SINCE.items() if version >= since for flag in flags]
+    return (*toolchain.COMMON, *toolchain.machine_flags(), *newer, *_CHECKS, *(_RACES if races else ()), "-O1", "-g1")
+
+
+def _folders(build: Build) -> tuple[str, ...]:
+    return (str(toolchain.INCLUDE), *build.include, str(Path(build.origin).absolute().parent))
+
+
+def _macros(build: Build) -> str:
+    """Defined behind the emulator's headers, whose own names they must not change."""
+    given = list(build.defines)
+    given += [(name, value or "1") for name, _, value in (o[2:].partition("=") for o in build.options if o[:2] == "-D")]
+    if any("use_fast_math" in option for option in build.options):
+        given.append(("__USE_FAST_MATH__", "1"))
+    lines = [f"#define {name} {value}\n" for name, value in given]
+    if any(name == "NDEBUG" for name, _ in given):
+        lines.append("#undef assert\n#define assert(condition) ((void)0)\n")
+    return "".join(lines)
+
+
+def _compile(build: Build, flags: tuple[str, ...], key: str, work: Path, target: Path) -> None:
+    (work / "kernel.cpp").write_text(_unit(build))
+    folders = [f"-I{folder}" for folder in _folders(build)]
+    header = str(toolchain.headers(flags))
+    result = toolchain.run([*flags, *folders, "-include", header, "-c", "kernel.cpp", "-o", "kernel.o"], work)
+    if result.returncode:
+        raise _compile_error(build, result.stderr)
+    symbols = shared_symbols(work / "kernel.o")
+    (work / "shared.s").write_text(_dynamic_shared([s.name for s in symbols if s.declared]))
+    linked = toolchain.run(["-shared", "-Wl,-z,lazy", "kernel.o", "shared.s", "-o", "kernel.so", "-lm"], work)
+    if linked.returncode:
+        raise RungError(f"{build.origin} does not link: {linked.stderr.strip()[:400]}")
+    library = target.with_name("kernel.so")
+    library.replace(target.parent.parent / f"{key}.so")
+    target.write_text(json.dumps({kernel: _static_bytes(kernel, build, symbols) for kernel in build.kernels}))
+
+
+def _unit(build: Build) -> str:
+    # g++ wants alignas in front of a storage class, CUDA takes it behind.
+    source = re.sub(r"(__shared__)(\s+)(alignas\s*\([^()\n]*(?:\([^()\n]*\)[^()\n]*)*\))", r"\3\2\1", build.source)
+    entries = "".join(f"RUNG_ENTRY({i}, {kernel})\n" for i, kernel in enumerate(build.kernels))
+    origin = json.dumps(build.origin)
+    return f'{_macros(build)}#line 1 {origin}\n{source}\n#line 1 "entries"\n{entries}'
+
+
+def _dynamic_shared(names: list[str]) -> str:
+    """All `extern __shared__` arrays are one memory, which lies behind the static ones."""
+    wanted = [name for name in dict.fromkeys(names) if name != "rung_dynamic_shared"]
+    room = DYNAMIC_ROOM + _CANARY if wanted else 0
+    names = [*wanted, "rung_dynamic_shared"]
+    labels = "".join(f".globl {name}\n.hidden {name}\n.type {name}, STT_OBJECT\n{name}:\n" for name in names)
+    return (
+        '.section .tbss.zz_dynamic,"awT",@nobits\n.balign 128\n'
+        f'{labels}.zero {room}\n.section .note.GNU-stack,"",@progbits\n'
+    )
+
+
+def _static_bytes(kernel: str, build: Build, symbols: tuple[SharedSymbol, ...]) -> int:
+    """A kernel's own variables (`_ZZ6kernelE4tile`), and those of functions that any kernel may call."""
+
+    def mark(name: str) -> str:
+        plain = name.partition("<")[0].strip().rpartition("::")[2]
+        return f"{len(plain)}{plain}"
+
+    others = [mark(k) for k in kernels_in(build.source) if mark(k) != mark(kernel)]
+    own = [s for s in symbols if not s.declared and not any(_within(s.name, other) for other in others)]
+    return sum(s.size for s in own)
+
+
+def _within(symbol: str, mark: str) -> bool:
+    return re.match(rf"_ZZN?(?:\d+\w*?)?{re.escape(mark)}[EIvP]", symbol) is not None
+
+
+def _refuse_ptx(build: Build) -> None:
+    code = code_only(build.source)
+    found = re.search(r"\b(?:asm|__asm__|__asm)\b", code)
+    if found:
+        line = code.count("\n", 0, found.start()) + 1
+        raise EmulatorFault(
+            "unsupported",
+            f"{build.origin}:{line} holds inline PTX, which the emulator does not model: use the wrappers of "
+            'rung.cuh, or say in the header emulate = "why not".',
+        )
+
+
+def _compile_error(build: Build, log: str) -> RungError:
+    missing = re.search(r"fatal error: (\S+): No such file", log)
+    if missing:
+        name = missing.group(1)
+        for prefix, library in _NOT_MODELLED.items():
+            if name.startswith(prefix):
+                return EmulatorFault(
+                    "unsupported",
+                    f"{build.origin} includes {name}: the emulator does not model {library}; "
+                    'say in the header emulate = "why not".',
+                )
+    errors = [line for line in log.splitlines() if re.search(r"\b(?:fatal )?error:", line)]
+    shown = "\n  ".join(errors[:5] or log.splitlines()[:5])
+    more = f"\n  ... and {len(errors) - 5} more" if len(errors) > 5 else ""
+    return RungError(f"{build.origin} does not compile for the emulator:\n  {shown}{more}")

@@ -1,1 +1,0 @@
-"""Check, measure and explain rungs."""

@@ -1,5 +1,0 @@
-"""The report: every ladder with its measurements, in one HTML file that needs nothing else."""
-
-from rung.lab.report.page import build
-
-__all__ = ["build"]

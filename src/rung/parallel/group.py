@@ -1,0 +1,78 @@
+"""The processes of a torchrun job: NCCL between GPUs, gloo between CPUs."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+from rung.errors import RungError
+from rung.parallel import last_words
+
+
+@dataclass(frozen=True)
+class Group:
+    """This process among the others, and where it computes."""
+
+    rank: int
+    size: int
+    device: torch.device
+
+    @property
+    def first(self) -> bool:
+        return self.rank == 0
+
+    def meet(self) -> None:
+        """All processes are here, and all their GPUs' work is done."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+        flag = torch.zeros(1, device=self.device)
+        dist.all_reduce(flag)
+        flag.item()
+
+    def slowest(self, seconds: float) -> float:
+        """The largest of all processes' figures."""
+        worst = torch.tensor([seconds], device=self.device)
+        dist.all_reduce(worst, dist.ReduceOp.MAX)
+        return float(worst.item())
+
+
+@contextlib.contextmanager
+def joined(device: str | None = None, patience: float = 120.0) -> Iterator[Group]:
+    """Join the job that torchrun has started; a failure is told in one sentence and ends the process."""
+    rank, size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    try:
+        yield _join(rank, size, device, timedelta(seconds=patience))
+    except BaseException as error:
+        if isinstance(error, SystemExit) and not error.code:
+            raise
+        last_words.speak(error, f"process {rank} of {size}")
+        sys.stderr.flush()
+        os._exit(2)  # a process that waits for others in its clean-up would never end
+    dist.destroy_process_group()
+
+
+def _join(rank: int, size: int, device: str | None, patience: timedelta) -> Group:
+    if "RANK" not in os.environ:
+        raise RungError("this is started by torchrun: `torchrun --standalone --nproc-per-node N -m ...`.")
+    here = int(os.environ.get("LOCAL_RANK", rank))
+    on_this_host = int(os.environ.get("LOCAL_WORLD_SIZE", size))
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    if device == "cpu":
+        dist.init_process_group("gloo", timeout=patience)
+        return Group(rank, size, torch.device("cpu"))
+    if torch.cuda.device_count() < on_this_host:
+        raise RungError(
+            f"{on_this_host} processes need as many GPUs, and {torch.cuda.device_count()} are here; "
+            "start fewer, or use --device cpu."
+        )
+    torch.cuda.set_device(here)
+    where = torch.device("cuda", here)
+    dist.init_process_group("nccl", timeout=patience, device_id=where)
+    return Group(rank, size, where)

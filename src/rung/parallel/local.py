@@ -1,0 +1,96 @@
+"""The attention of one rank's rows to one block of keys: C++ for this processor. Imports nothing large."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import os
+import subprocess
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rung.cuda.cubin_cache import cache_folder
+from rung.errors import RungError
+
+Floats: TypeAlias = NDArray[np.float32]
+Places: TypeAlias = NDArray[np.int64]
+
+SOURCE = Path(__file__).with_name("local_block.cpp")
+FLAGS = ("-O3", "-std=c++17", "-shared", "-fPIC", "-pthread", "-fno-math-errno", "-w")
+WIDE = ("-march=native", "-mprefer-vector-width=512")
+
+
+def attend(
+    q: Floats,
+    q_at: Places,
+    kv: Floats,
+    k_at: Places,
+    out: Floats,
+    lse: Floats,
+    *,
+    scale: float,
+    causal: bool,
+    threads: int = 1,
+) -> None:
+    """Merge into `out` and `lse` what the queries see in this block.
+
+    q (H, rows, D) and kv (2, H, >= keys, D) stand at the ascending positions q_at (rows) and k_at (keys);
+    out (H, rows, D) and lse (H, rows) hold attention to the keys seen so far: at first anything and -inf.
+    """
+    heads, rows, size = q.shape
+    for array in (q, kv, out, lse):
+        assert array.dtype == np.float32 and array.flags.c_contiguous
+    library().attend(
+        *(_pointer(array) for array in (q, q_at, kv[0], kv[1], k_at)),
+        ctypes.c_int64(kv.shape[2] * size),
+        *(heads, rows, len(k_at), size),
+        ctypes.c_float(scale),
+        int(causal),
+        *(_pointer(out), _pointer(lse), threads),
+    )
+
+
+def _pointer(array: Floats | Places) -> ctypes.c_void_p:
+    return ctypes.c_void_p(array.ctypes.data)
+
+
+@functools.cache
+def library() -> ctypes.CDLL:
+    """Compiled on first use, kept in rung's cache."""
+    identity = (SOURCE.read_bytes(), FLAGS, WIDE, os.environ.get("RUNG_CXX"), _processor())
+    name = f"local-block-{hashlib.sha256(repr(identity).encode()).hexdigest()[:24]}.so"
+    path = cache_folder() / "emulator" / name
+    if not path.exists():
+        from rung.emulator import toolchain  # brings in torch, which a rank can do without
+
+        path = toolchain.cached(name, _make)
+    return ctypes.CDLL(str(path))
+
+
+def _make(work: Path, target: Path) -> None:
+    from rung.emulator import toolchain
+
+    compiler = toolchain.require()
+    for flags in (
+        (*FLAGS, *WIDE),
+        (*FLAGS, "-march=native"),
+        FLAGS,
+    ):  # processors and compilers that know less
+        command = [compiler, *flags, str(SOURCE), "-o", str(target)]
+        made = subprocess.run(command, cwd=work, capture_output=True, text=True, check=False)
+        if made.returncode == 0:
+            return
+    raise RungError(f"{compiler} cannot compile {SOURCE.name}: {made.stderr.strip()[:300]}")
+
+
+def _processor() -> str:
+    """What -march=native means here; a home folder may be shared by different machines."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return ""
+    return next((line for line in lines if line.startswith(("flags", "Features"))), "")

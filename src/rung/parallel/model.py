@@ -1,0 +1,48 @@
+"""How long ring attention should take on many nodes: a clock for each rank, advanced step by step.
+
+Assumptions: a node computes so many query-key pairs a second whatever the block's size; a message takes
+latency + bytes / bandwidth, on a link that it has for itself, and travels while both ends compute; nothing else runs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rung.parallel import placement
+
+
+@dataclass(frozen=True)
+class Node:
+    """What the model knows of a machine and of the wire to the next."""
+
+    pairs: float  # query-key pairs a second, of one head of size d
+    latency: float = 2e-6  # seconds; InfiniBand or a good Ethernet
+    bandwidth: float = 12.5e9  # bytes a second: 100 Gbit/s
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """Seconds until the last rank is done, and what part of them its neighbours' slowness or the wire cost."""
+
+    seconds: float
+    busy: float  # mean share of the time that ranks compute
+
+
+def forecast(node: Node, *, n: int, d: int, heads: int, ranks: int, causal: bool, kind: str = "zigzag") -> Forecast:
+    """Play one attention through."""
+    rows = placement.place(kind, n, ranks)
+    work = placement.pairs(rows, causal) * (heads / node.pairs)  # (rank, owner of the block) -> seconds
+    block = 2 * heads * max(map(len, rows)) * d * 4  # bytes, keys and values in float32
+    passing = node.latency + block / node.bandwidth
+    free = [0.0] * ranks  # when each rank may begin its step
+    for step in range(ranks):
+        done = [free[r] + float(work[r, (r - step) % ranks]) for r in range(ranks)]
+        if step == ranks - 1:
+            free = done
+            break
+        # A block sets out when its holder begins the step and the next rank has a buffer free for it.
+        arrived = [max(free[r - 1], free[r]) + passing for r in range(ranks)]
+        # A rank goes on when its own work is done, the next block is there and the old one has left.
+        free = [max(done[r], arrived[r], arrived[(r + 1) % ranks]) for r in range(ranks)]
+    seconds = max(free)
+    return Forecast(seconds, float(work.sum()) / (ranks * seconds))

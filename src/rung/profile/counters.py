@@ -1,0 +1,214 @@
+"""What Nsight Compute counts of a rung, put into the words of this project."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from rung.errors import RungError
+from rung.profile import ncu
+from rung.rungs import catalogue
+from rung.sweep.sweep import Subject
+
+_STALL = "smsp__average_warps_issue_stalled_{}_per_issue_active.ratio"
+STALLS = {
+    "long_scoreboard": "waits for global or local memory: more loads in flight, better coalescing, or a tile "
+    "in shared memory would help",
+    "short_scoreboard": "waits for shared memory or a special function (exp, rsqrt): fewer bank conflicts or "
+    "fewer such instructions would help",
+    "barrier": "waits at __syncthreads for other warps: uneven work, or too few blocks beside this one",
+    "membar": "waits for a memory fence: stores must become visible first",
+    "mio_throttle": "the queue to shared memory and special functions is full: wider accesses make fewer "
+    "instructions",
+    "lg_throttle": "the queue of global loads is full: vector loads make fewer instructions",
+    "tex_throttle": "the queue of the texture unit is full",
+    "math_pipe_throttle": "an arithmetic pipe is busy: the kernel computes as fast as that pipe can",
+    "wait": "waits the fixed number of cycles between dependent instructions: more independent work a thread "
+    "would fill them",
+    "not_selected": "could have gone on, but another warp did: there are warps enough",
+    "selected": "issued: this is the work itself",
+    "dispatch_stall": "the dispatcher held back, usually for a conflict between register banks or pipes",
+    "drain": "waits at the end for its stores: many or scattered stores just before the exit",
+    "imc_miss": "waits for constants that were not in the cache: indexed constants or a first use",
+    "no_instruction": "waits for instructions: a long loop body or a jump missed the instruction cache",
+    "branch_resolving": "waits for a jump's target: many short branches",
+    "sleeping": "sleeps by its own instruction (nanosleep)",
+    "misc": "waits for something that the counters do not name",
+    "gmma": "waits for the tensor cores' own matrix pipe: they are fed as fast as they can work",
+}  # fmt: skip
+CLASSES = {
+    "fp32": "smsp__sass_thread_inst_executed_op_fp32_pred_on.sum",
+    "fp16": "smsp__sass_thread_inst_executed_op_fp16_pred_on.sum",
+    "integer": "smsp__sass_thread_inst_executed_op_integer_pred_on.sum",
+    "conversion": "smsp__sass_thread_inst_executed_op_conversion_pred_on.sum",
+    "memory": "smsp__sass_thread_inst_executed_op_memory_pred_on.sum",
+    "control": "smsp__sass_thread_inst_executed_op_control_pred_on.sum",
+    "bit": "smsp__sass_thread_inst_executed_op_bit_pred_on.sum",
+    "between threads": "smsp__sass_thread_inst_executed_op_inter_thread_communication_pred_on.sum",
+    "misc": "smsp__sass_thread_inst_executed_op_misc_pred_on.sum",
+}
+SINGLE = {
+    "seconds": "gpu__time_duration.sum",
+    "sm_throughput": "sm__throughput.avg.pct_of_peak_sustained_elapsed",
+    "memory_throughput": "gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed",
+    "dram_throughput": "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed",
+    "achieved_occupancy": "sm__warps_active.avg.pct_of_peak_sustained_active",
+    "theoretical_occupancy": "sm__maximum_warps_per_active_cycle_pct",
+    "registers": "launch__registers_per_thread",
+    "shared_static": "launch__shared_mem_per_block_static",
+    "shared_dynamic": "launch__shared_mem_per_block_dynamic",
+    "waves": "launch__waves_per_multiprocessor",
+    "l1_hit": "l1tex__t_sector_hit_rate.pct",
+    "l2_hit": "lts__t_sector_hit_rate.pct",
+    "dram_read": "dram__bytes_read.sum",
+    "dram_write": "dram__bytes_write.sum",
+    "conflicts_load": "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_ld.sum",
+    "conflicts_store": "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_st.sum",
+    "wavefronts_load": "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum",
+    "wavefronts_store": "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_st.sum",
+    "shared_loads": "smsp__inst_executed_op_shared_ld.sum",
+    "shared_stores": "smsp__inst_executed_op_shared_st.sum",
+    "instructions": "smsp__inst_executed.sum",
+    "threads_per_instruction": "smsp__thread_inst_executed_per_inst_executed.ratio",
+    "branch_uniform": "smsp__sass_average_branch_targets_threads_uniform.pct",
+    "sectors_per_request": "l1tex__average_t_sectors_per_request_pipe_lsu_mem_global_op_ld.ratio",
+    "tensor_active": "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active",
+    "tensor_instructions": "sm__inst_executed_pipe_tensor.sum",
+    "issue_active": "smsp__issue_active.avg.pct_of_peak_sustained_active",
+}
+METRICS = (*SINGLE.values(), *CLASSES.values(), *(_STALL.format(s) for s in STALLS))
+
+
+@dataclass(frozen=True)
+class Stall:
+    """A reason why warps did not issue: warps waiting for it at each issue, and what that usually means."""
+
+    name: str
+    warps: float
+    share: float  # of all that a warp's latency consists of
+    meaning: str
+
+
+@dataclass
+class Profile:
+    """One kernel of a rung; figures that this ncu does not count are missing."""
+
+    kernel: str
+    grid: str
+    block: str
+    figures: dict[str, float]
+    classes: dict[str, float]
+    stalls: list[Stall]
+
+
+@dataclass
+class Report:
+    """A rung, profiled: its kernels, and what its cost model says."""
+
+    rung: str
+    dtype: str
+    shape: str
+    model_bytes: float
+    model_flops: float
+    kernels: list[Profile] = field(default_factory=list)
+
+    def kernel(self, name: str) -> Profile:
+        """The kernel of this name, the longest launch when it ran several times."""
+        found = [k for k in self.kernels if k.kernel == name]
+        if not found:
+            there = ", ".join(dict.fromkeys(k.kernel for k in self.kernels)) or "none"
+            raise RungError(f"{self.rung} launched no kernel {name!r} here; there are {there}.")
+        return max(found, key=_duration)
+
+    @property
+    def dram_bytes(self) -> float | None:
+        """What all kernels together moved to and from memory."""
+        counted = [k.figures.get("dram_read", 0.0) + k.figures.get("dram_write", 0.0) for k in self.kernels]
+        return sum(counted) if any("dram_read" in k.figures for k in self.kernels) else None
+
+    @property
+    def seconds(self) -> float:
+        return sum(k.figures.get("seconds", 0.0) for k in self.kernels)
+
+    def as_json(self) -> dict[str, Any]:
+        return {**asdict(self), "dram_bytes": self.dram_bytes, "seconds": self.seconds}
+
+
+def _duration(kernel: Profile) -> float:
+    return kernel.figures.get("seconds", 0.0)
+
+
+def side_by_side(reports: Sequence[Report]) -> list[tuple[Profile | None, ...]]:
+    """Which kernel of one rung stands beside which of another: those of one name, then the longest of the rest."""
+    rest = [sorted(r.kernels, key=_duration, reverse=True) for r in reports]
+    shared = set.intersection(*({k.kernel for k in kernels} for kernels in rest))
+    groups: list[tuple[Profile | None, ...]] = []
+    for name in sorted(shared):
+        same = [[k for k in kernels if k.kernel == name] for kernels in rest]
+        groups += zip(*same, strict=False)  # a kernel that only one launched again stays among the rest
+    taken = {id(k) for group in groups for k in group}
+    groups += itertools.zip_longest(*([k for k in kernels if id(k) not in taken] for kernels in rest))
+    return sorted(groups, key=lambda group: -max(_duration(k) for k in group if k is not None))
+
+
+def as_result(subject: Subject, tuning: Mapping[str, int] | None, report: Report) -> dict[str, Any]:
+    """The profile as the results store keeps it; the roofline places the rung by its counted bytes."""
+    from rung.results import machine, store
+
+    rung = subject.rung
+    return {
+        "kind": "profile",
+        "operation": rung.operation.name,
+        **store.source_of(rung),
+        "values": dict(subject.values),
+        "tuning": rung.tuned(tuning),
+        **report.as_json(),
+        "machine": machine.facts(),
+    }
+
+
+def profile(subject: Subject, tuning: Mapping[str, int] | None = None) -> Report:
+    """Check the rung at the shape and profile one launch of it, in a process of its own."""
+    import torch
+
+    ncu.find()
+    if not torch.cuda.is_available():
+        raise RungError("there is no CUDA device here, and ncu counts on nothing else.")
+    rung = subject.rung
+    own = rung.path is not None and catalogue.LADDERS not in rung.path.resolve().parents
+    task = {
+        "rung": rung.full_name,
+        "file": str(rung.path) if own else None,
+        "dtype": subject.dtype.name,
+        "values": {n: v for n, v in subject.values.items() if n not in rung.operation.derived},
+        "tuning": dict(tuning or {}),
+    }
+    command = [sys.executable, "-m", "rung.profile.target", json.dumps(task)]
+    return report(subject, ncu.run(command, METRICS))
+
+
+def report(subject: Subject, launches: Sequence[ncu.Launch]) -> Report:
+    """ncu's metrics in our words."""
+    cost = subject.rung.operation.cost_with(subject.values, subject.dtype, subject.rung.binds)
+    made = Report(subject.rung.full_name, subject.dtype.name, subject.shape, cost.bytes, cost.flops)
+    made.kernels = [_kernel(launch) for launch in launches]
+    return made
+
+
+def _kernel(launch: ncu.Launch) -> Profile:
+    m = launch.metrics
+    figures = {name: m[metric] for name, metric in SINGLE.items() if metric in m}
+    for kind, short in (("load", "loads"), ("store", "stores")):
+        wavefronts, count = figures.get(f"wavefronts_{kind}"), figures.get(f"shared_{short}")
+        if wavefronts is not None and count:
+            figures[f"ways_{kind}"] = wavefronts / count
+    classes = {name: m[metric] for name, metric in CLASSES.items() if metric in m}
+    waits = {name: m[_STALL.format(name)] for name in STALLS if _STALL.format(name) in m}
+    total = sum(waits.values()) or 1.0
+    order = sorted((n for n in waits if n != "selected"), key=lambda n: -waits[n])
+    stalls = [Stall(n, waits[n], waits[n] / total, STALLS[n]) for n in order[:3] if waits[n] > 0]
+    return Profile(launch.kernel, launch.grid, launch.block, figures, classes, stalls)

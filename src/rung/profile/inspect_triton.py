@@ -1,0 +1,162 @@
+"""Compiles a Triton rung for a GPU that is not there, to read its registers, spills and shared memory.
+
+The rung's own `run` is called on tensors without storage, with a stand-in for Triton's driver: each kernel it
+would launch is compiled for the wanted architecture, and none is launched. CUDA kernels that it prepares beside them
+are noted and compiled, too.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from rung.cuda import nvrtc, sass
+from rung.cuda.launch import Build, LaunchConfig
+from rung.cuda.nvrtc import ptxas_resources
+from rung.dtypes import Dtype, element
+from rung.errors import RungError
+from rung.operation import Tensors, Values
+from rung.rungs.python import PythonRung
+
+if TYPE_CHECKING:
+    from rung.profile.inspect import Row
+
+Prepared = dict[Build, dict[str, LaunchConfig]]
+
+
+def rows(
+    rung: PythonRung, row: Row, values: Values, dtype: Dtype, tuning: Mapping[str, int] | None, mix: bool
+) -> Iterator[Row]:
+    """A row for each Triton kernel that a call at this shape launches."""
+    from rung.profile.inspect import filled, mixes_of
+
+    kernels, prepared = _compiled(rung, row.arch, values, dtype, tuning)
+    for build, launches in prepared.items():
+        cubin = nvrtc.compile_cubin(build, row.arch)
+        mixes = mixes_of(cubin) if mix else {}
+        for name, config in launches.items():
+            yield filled(replace(row, kernel=name, mix=mixes.get(name, {})), cubin.resources[name], config)
+    for kernel in kernels:
+        ptx = str(kernel.asm["ptx"])
+        name = str(kernel.metadata.name)
+        log, counted = _assembled(ptx, row.arch, mix)
+        block = re.search(r"\.(?:req|max)ntid\s+(\d+)", ptx)
+        threads = int(block.group(1)) if block else 32 * int(kernel.metadata.num_warps)
+        config = LaunchConfig((1, 1, 1), (threads, 1, 1), shared=int(kernel.metadata.shared))
+        made = replace(row, kernel=name, mix=counted.get(name, {}))
+        yield filled(made, ptxas_resources(log, name), config)
+
+
+def _compiled(
+    rung: PythonRung, arch: str, values: Values, dtype: Dtype, tuning: Mapping[str, int] | None
+) -> tuple[list[Any], Prepared]:
+    """Triton's compiled kernels of one call, each once, in the order of their launches; and the CUDA kernels."""
+    try:
+        with _pretending(int(re.sub(r"\D", "", arch))) as launched, _noting() as prepared:
+            tensors = _operands(rung, values, dtype)
+            arguments, _ = rung.arguments(tensors, values, dtype, device="emulator", tuning=tuning)
+            rung.load("cuda").run(**arguments)
+    except RungError:
+        raise
+    except Exception as problem:  # whatever Triton's compiler or the rung's own Python raises
+        reason = (str(problem).strip().splitlines() or [type(problem).__name__])[0]
+        raise RungError(f"{rung.full_name} cannot be compiled without its GPU: {reason}") from problem
+    return list({id(kernel): kernel for kernel in launched}.values()), prepared
+
+
+def _operands(rung: PythonRung, values: Values, dtype: Dtype) -> Tensors:
+    tensors: Tensors = {}
+    for operand in rung.operation.operands:
+        if operand.view is not None and operand.view_of in tensors:
+            tensors[operand.name] = operand.view(tensors[operand.view_of], values)
+        else:
+            kind = element(operand.dtype, dtype)
+            tensors[operand.name] = torch.empty(operand.size(values), dtype=kind, device="meta")
+    return {name: tensor for name, tensor in tensors.items() if name in rung.binds}
+
+
+@contextmanager
+def _pretending(capability: int) -> Iterator[list[Any]]:
+    """Triton believes that a GPU of this capability is there, and every launch only compiles."""
+    from triton.backends.compiler import GPUTarget
+    from triton.runtime import driver
+    from triton.runtime.jit import JITFunction
+
+    launched: list[Any] = []
+    stand_in = SimpleNamespace(
+        get_current_device=lambda: capability,  # Triton keeps compiled kernels by device number
+        get_current_stream=lambda device: 0,
+        get_current_target=lambda: GPUTarget("cuda", capability, 32),
+        get_active_torch_device=lambda: torch.device("meta"),
+        utils=SimpleNamespace(get_device_properties=lambda device: {"max_shared_mem": 1 << 30}),
+    )
+    original, active = JITFunction.run, driver._active
+
+    def run(self: Any, *args: Any, grid: Any, warmup: bool, **named: Any) -> Any:
+        kernel = original(self, *args, grid=grid, warmup=True, **named)
+        launched.append(kernel)
+        return kernel
+
+    JITFunction.run = run
+    driver.set_active(stand_in)
+    try:
+        yield launched
+    finally:
+        JITFunction.run = original
+        driver._active = active
+
+
+@contextmanager
+def _noting() -> Iterator[Prepared]:
+    """CUDA modules of tensors without storage are not loaded; what would be launched of them is noted."""
+    from rung import emulator
+
+    prepared: Prepared = {}
+
+    class Noted:
+        def __init__(self, build: Build) -> None:
+            self._build = build
+
+        def prepare(self, kernel: str, config: LaunchConfig) -> None:
+            prepared.setdefault(self._build, {}).setdefault(kernel, config)
+
+        def bind(self, kernel: str, config: LaunchConfig, args: object) -> Callable[[], None]:
+            self.prepare(kernel, config)
+            return lambda: None
+
+    original = emulator.load
+    emulator.load = lambda build, **_: Noted(build)  # type: ignore[assignment]
+    try:
+        yield prepared
+    finally:
+        emulator.load = original
+
+
+def _assembled(ptx: str, arch: str, mix: bool) -> tuple[str, dict[str, dict[str, int]]]:
+    """What Triton's own ptxas says of the code, and its instruction mix."""
+    from triton.backends.nvidia.compiler import get_ptxas
+
+    target = re.search(r"^\.target\s+(\w+)", ptx, re.MULTILINE)
+    name = target.group(1) if target else arch
+    with tempfile.TemporaryDirectory() as folder:
+        source, cubin = Path(folder) / "kernel.ptx", Path(folder) / "kernel.cubin"
+        source.write_text(ptx)
+        tool = get_ptxas(int(re.sub(r"\D", "", name))).path
+        command = [tool, "-v", f"--gpu-name={name}", source, "-o", cubin]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        if done.returncode:
+            raise RungError(f"Triton's ptxas fails for {name}: {done.stderr.strip().splitlines()[0]}")
+        try:
+            counted = sass.mix_of_file(cubin) if mix else {}
+        except RungError:
+            counted = {}
+    return done.stdout + done.stderr, counted

@@ -1,0 +1,89 @@
+"""What a kernel spends its time on inside, from a build of the rung that times itself.
+
+A rung whose header has `[inside]` counts cycles in a buffer (blocks, rows, columns) when it is compiled with
+RUNG_TIMED (see stopwatch.cuh). Counting costs a little, so that both builds are timed, and both times told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+
+from rung.bench import timing
+from rung.dtypes import Dtype
+from rung.errors import RungError
+from rung.operation import Tensors, Values
+from rung.rungs.base import Prepared, Rung
+from rung.rungs.cuda import CudaRung
+
+CALLS = 32
+TIMED = "RUNG_TIMED"
+
+
+@dataclass(frozen=True)
+class Inside:
+    """Seconds of a call by row and column, the mean of all blocks; `rows` are grouped by the thread that counted."""
+
+    rung: str
+    blocks: int
+    seconds: float  # of a call
+    timed_seconds: float  # of a call that counts, which is what the table is about
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    spent: list[list[float]]  # a list for each row
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def groups(self) -> list[list[tuple[str, list[float]]]]:
+        """(row, seconds by column) for each thread that counts."""
+        left = iter(self.spent)
+        return [[(row, next(left)) for row in group] for group in self.rows]
+
+
+def of(
+    rung: Rung, tensors: Tensors, values: Values, dtype: Dtype, tuning: Mapping[str, int] | None = None
+) -> Inside | None:
+    """Time both builds on these tensors; None if the rung does not count."""
+    if not isinstance(rung, CudaRung) or rung.header.inside is None:
+        return None
+    if not torch.cuda.is_available():
+        raise RungError("there is no CUDA device here, and no time is made up without one.")
+    plain = rung.prepare(tensors, values, dtype, device="cuda", tuning=tuning)
+    timed = rung.built_for(TIMED).prepare(tensors, values, dtype, device="cuda", tuning=tuning)
+    for call in (plain, timed):
+        call.run()
+    counter = timed.buffers[rung.header.inside.counter]
+    counter.zero_()
+    seconds, timed_seconds = _seconds(plain), _seconds(timed)
+    return table(rung, counter.cpu(), seconds, timed_seconds)
+
+
+def table(rung: CudaRung, counted: torch.Tensor, seconds: float, timed_seconds: float) -> Inside:
+    """Cycles (blocks, rows, columns) of CALLS calls as seconds of one: the thread that ran longest ran all the time."""
+    inside = rung.header.inside
+    assert inside is not None
+    sizes = [len(group) for group in inside.rows]
+    if counted.dim() != 3 or counted.shape[1:] != (sum(sizes), len(inside.columns)):
+        wanted = f"(blocks, {sum(sizes)}, {len(inside.columns)})"
+        raise RungError(f"{rung.full_name}: {inside.counter} is {tuple(counted.shape)}; [inside] says {wanted}.")
+    cycles = counted.double() / CALLS
+    by_thread = torch.split(cycles, sizes, dim=1)
+    whole = max(float(part.sum((1, 2)).max()) for part in by_thread)
+    if whole <= 0:
+        raise RungError(f"{rung.full_name} counted nothing; does it call its stopwatch's stop()?")
+    spent = (cycles.mean(0) * (timed_seconds / whole)).tolist()
+    return Inside(rung.full_name, len(counted), seconds, timed_seconds, inside.columns, inside.rows, spent)
+
+
+def _seconds(call: Prepared) -> float:
+    """Of one call among CALLS that follow each other on the device."""
+
+    def calls() -> None:
+        for _ in range(CALLS):
+            call.run()
+
+    return timing.seconds(calls) / CALLS

@@ -1,0 +1,84 @@
+"""The program that ncu watches: one rung, checked at the shape, then launched once between two marks.
+
+Called as `python -m rung.profile.target '{"rung": ..., "values": ..., ...}'`.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rung.check.compare import compare
+from rung.dtypes import dtype as dtype_named
+from rung.errors import RungError
+from rung.rungs import catalogue
+from rung.rungs.base import Prepared, Rung
+
+
+def find(task: dict[str, Any]) -> Rung:
+    """The rung of the task: in a ladder, or in a user's file."""
+    if task["file"]:
+        return catalogue.rung_from_file(catalogue.operation(task["rung"].partition("/")[0]), Path(task["file"]))
+    return catalogue.find(task["rung"])
+
+
+def prepared(rung: Rung, task: dict[str, Any], device: str = "cuda") -> Prepared:
+    """The rung bound to fresh operands; a RungError if its result is wrong."""
+    operation, real = rung.operation, dtype_named(task["dtype"])
+    values = operation.complete(task["values"])
+    names = [o.name for o in operation.operands if not o.optional or o.name in rung.binds]
+    tensors = operation.inputs(
+        values,
+        real,
+        1,
+        empty=lambda _, shape, kind: torch.empty(shape, dtype=kind, device=device),
+        names=names,
+        device=device,
+    )
+    exact = {
+        n: t.double() if t.is_floating_point() else t.long()
+        for n, t in tensors.items()
+        if operation.operand(n).role != "out"
+    }
+    reference = operation.reference(exact, values)
+    call = rung.prepare(tensors, values, real, device="cuda", tuning=task["tuning"])
+    call.run()
+    torch.cuda.synchronize()
+    reference = operation.expected(reference, tensors, values)
+    for operand in operation.operands:
+        if operand.written and operand.view_of is None and operand.name in tensors:
+            out = tensors[operand.name]
+            found = compare(
+                operand.name,
+                out,
+                reference[operand.name].reshape(out.shape),
+                real,
+                operation.tolerance(values, real),
+                exact=not out.is_floating_point(),
+            )
+            if not found.ok:
+                raise RungError(f"{rung.full_name} is wrong at this shape: {found.problem}.")
+    return call
+
+
+def main(word: str) -> None:
+    task = json.loads(word)
+    try:
+        call = prepared(find(task), task)
+    except RungError as error:
+        print(f"rung: {error}", file=sys.stderr)
+        sys.exit(2)
+    call.run()
+    torch.cuda.synchronize()
+    torch.cuda.profiler.start()  # type: ignore[no-untyped-call]
+    call.run()
+    torch.cuda.synchronize()
+    torch.cuda.profiler.stop()  # type: ignore[no-untyped-call]
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,1 @@
+"""What was measured: one store, one reader."""

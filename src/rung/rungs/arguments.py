@@ -1,0 +1,118 @@
+"""What a kernel's parameters are given: found by name, passed by C type, refused where they do not fit."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from rung.cuda.source import Parameter
+from rung.dtypes import ELEMENTS, Dtype
+from rung.errors import RungError
+from rung.expressions import Number, evaluate, evaluate_int
+from rung.operation import Tensors, Values
+from rung.rungs.base import Rung
+
+if TYPE_CHECKING:
+    from rung.cuda.launch import Argument
+
+SCALAR_KINDS = {
+    "int": "i32", "int32_t": "i32", "signed int": "i32", "unsigned int": "u32", "unsigned": "u32",
+    "uint32_t": "u32", "long": "i64", "long long": "i64", "int64_t": "i64", "ptrdiff_t": "i64",
+    "unsigned long": "u64", "unsigned long long": "u64", "uint64_t": "u64", "size_t": "u64",
+    "float": "f32", "double": "f64", "bool": "bool", "__half": "f16", "half": "f16",
+    "__nv_bfloat16": "bf16", "nv_bfloat16": "bf16",
+}  # fmt: skip
+
+POINTEES: dict[str, torch.dtype] = {
+    **dict.fromkeys(("float", "float2", "float3", "float4"), torch.float32),
+    **dict.fromkeys(("__half", "half", "__half2", "half2"), torch.float16),
+    **dict.fromkeys(("__nv_bfloat16", "nv_bfloat16", "__nv_bfloat162", "nv_bfloat162"), torch.bfloat16),
+    **dict.fromkeys(("int", "int32_t", "unsigned int", "unsigned", "uint32_t"), torch.int32),
+    **dict.fromkeys(("long long", "int64_t", "long"), torch.int64),
+    **dict.fromkeys(("int8_t", "signed char"), torch.int8),
+    **dict.fromkeys(("uint8_t", "unsigned char"), torch.uint8),
+    "double": torch.float64,
+}
+# Pointers to these may aim at anything: they are how vector loads are written.
+ANY_POINTEE = re.compile(r"void|char|u?int[24]|Vec\b.*|Vec16")
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """The operands and buffers of one call, and what a parameter may be bound to among them."""
+
+    rung: Rung
+    tensors: Tensors
+    buffers: Tensors
+    dtype: Dtype
+
+    def operand(self, name: str) -> torch.Tensor:
+        if name not in self.tensors:
+            raise RungError(f"{self.rung.full_name} needs the operand {name!r}, which this call leaves out.")
+        return self.tensors[name]
+
+    def argument(self, parameter: Parameter, kernel: str, target: str | int | float, names: Values) -> Argument:
+        """The value of one parameter, which `target` stands for, and how it is passed."""
+        where = f"{self.rung.path}: parameter {parameter.name!r} of {kernel}"
+        if parameter.pointer:
+            return "pointer", self._pointer(parameter, target, where)
+        kind = SCALAR_KINDS.get(self.dtype.ctype if parameter.ctype == "Real" else parameter.ctype)
+        if kind is None:
+            raise RungError(
+                f"{where} has the type {parameter.ctype!r}, which cannot be passed; use a pointer or number."
+            )
+        if isinstance(target, str) and target == parameter.name and target not in names:
+            raise RungError(f"{where} is bound to nothing; {self._choices(names)}")
+        value = evaluate(target, names)
+        if kind in ("i32", "u32", "i64", "u64") and isinstance(value, float):
+            value = evaluate_int(target, names, f"parameter {parameter.name}")  # type: ignore[arg-type]
+        _must_fit(kind, value, where)
+        return kind, value
+
+    def _pointer(self, parameter: Parameter, target: str | int | float, where: str) -> torch.Tensor | None:
+        if target == "null":
+            return None
+        known = {o.name: o for o in self.rung.operation.operands}
+        tensor = self.buffers.get(str(target))
+        if tensor is None and target in known:
+            tensor = self.tensors.get(str(target))
+            if tensor is None and known[str(target)].nullable:
+                return None
+            if tensor is None:
+                raise RungError(f"{where} needs the operand {target!r}, which this call leaves out.")
+        if tensor is None:
+            raise RungError(f"{where} is bound to nothing; {self._choices({})}")
+        _must_point_to(parameter, tensor, self.dtype, where)
+        return tensor
+
+    def _choices(self, names: Values) -> str:
+        operands = ", ".join(o.name for o in self.rung.operation.operands)
+        text = f"there are the operands {operands}"
+        if self.buffers:
+            text += f", the buffers {', '.join(self.buffers)}"
+        if names:
+            text += f" and the values {', '.join(n for n in names if '_stride_' not in n)}"
+        return text + f"; name one in [bind] ({self.rung.operation.name})."
+
+
+def _must_point_to(parameter: Parameter, tensor: torch.Tensor, dtype: Dtype, where: str) -> None:
+    ctype = dtype.ctype if parameter.ctype == "Real" else parameter.ctype
+    if ANY_POINTEE.fullmatch(ctype):
+        return
+    pointee = POINTEES.get(ctype)
+    held = next((name for name, kind in ELEMENTS.items() if kind == tensor.dtype), str(tensor.dtype))
+    if pointee is None:
+        raise RungError(f"{where} points to {ctype!r}, which is not known; use Real, float, int, void or a vector.")
+    if pointee != tensor.dtype:
+        raise RungError(f"{where} points to {parameter.ctype}, but the tensor holds {held}; change one of them.")
+
+
+_RANGES = {"i32": (-(2**31), 2**31), "u32": (0, 2**32), "i64": (-(2**63), 2**63), "u64": (0, 2**64)}
+
+
+def _must_fit(kind: str, value: Number, where: str) -> None:
+    if kind in _RANGES and not _RANGES[kind][0] <= value < _RANGES[kind][1]:
+        raise RungError(f"{where} would be {value}, which its type cannot hold; use a wider one.")

@@ -1,0 +1,210 @@
+"""What every rung has, whatever it is written in: its rules, its digest, and a way to be bound to tensors.
+
+`Rung.prepare` binds a rung to tensors (compiling, allocating and packing arguments on the way) and
+gives a `Prepared`, whose `run` only launches; that is what gets checked, timed, captured in a graph
+and used by the model.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import torch
+
+from rung.dtypes import Dtype
+from rung.errors import RungError
+from rung.expressions import evaluate, evaluate_int
+from rung.operation import Operation, Tensors, Values
+from rung.rungs import alignment, header
+
+if TYPE_CHECKING:
+    from rung.cuda.launch import LaunchConfig, Module
+    from rung.emulator import Settings
+
+Device = Literal["cuda", "emulator", "cpu"]
+Empty = Callable[[str, tuple[int, ...], torch.dtype], torch.Tensor]
+
+
+@dataclass
+class Prepared:
+    """A rung bound to tensors, ready to run as often as wanted.
+
+    A library may put its result where it likes; `run` then copies it into the operand. What is timed is `bare`,
+    the call without that copy, after which `settle` makes up for it.
+    """
+
+    rung: Rung
+    run: Callable[[], None]
+    tuning: dict[str, int]
+    launches: list[tuple[str, LaunchConfig]] = field(default_factory=list)
+    module: Module | None = None
+    buffers: Tensors = field(default_factory=dict)
+    bare: Callable[[], None] | None = None
+    settle: Callable[[], None] = lambda: None
+
+
+class Rung(ABC):
+    """One implementation of an operation."""
+
+    kind: str = ""
+
+    def __init__(self, operation: Operation, name: str, path: Path | None) -> None:
+        self.operation = operation
+        self.name = name
+        self.path = path
+        self.idea = self.expect = self.found = self.provenance = ""
+        self.dtypes: tuple[str, ...] = ()
+        self.needs: tuple[str, ...] = ()
+        self.tune: dict[str, tuple[int, ...]] = {}
+        self.emulate = ""
+
+    @property
+    def full_name(self) -> str:
+        return f"{self.operation.name}/{self.name}"
+
+    @property
+    def number(self) -> int | None:
+        digits = re.match(r"(\d+)_", self.name)
+        return int(digits.group(1)) if digits else None
+
+    @property
+    @abstractmethod
+    def source(self) -> str:
+        """The text that a reader is shown."""
+
+    @property
+    @abstractmethod
+    def binds(self) -> frozenset[str]:
+        """The operands that this rung takes."""
+
+    @property
+    def digest(self) -> str:
+        """Changes whenever what is run does; what a rung tells of itself (its idea, its findings) may."""
+        text = _ADMITTANCE.sub("", without_prose(self.source))
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    @abstractmethod
+    def prepare(
+        self,
+        tensors: Tensors,
+        values: Values,
+        dtype: Dtype,
+        *,
+        device: Device,
+        tuning: Mapping[str, int] | None = None,
+        empty: Empty | None = None,
+        emulation: Settings | None = None,
+    ) -> Prepared:
+        """Bind the rung to these tensors. `empty` allocates scratch; `emulation` sets the thread order."""
+
+    def tuned(self, tuning: Mapping[str, int] | None) -> dict[str, int]:
+        """The tunables' values: the defaults, replaced by those given."""
+        chosen = {name: choices[0] for name, choices in self.tune.items()}
+        for name, value in (tuning or {}).items():
+            if name not in self.tune:
+                known = ", ".join(self.tune) or "none"
+                raise RungError(f"{self.full_name} has no tunable {name!r}; it has {known}.")
+            chosen[name] = value
+        return chosen
+
+    def names(
+        self,
+        values: Values,
+        dtype: Dtype,
+        tuning: Mapping[str, int] | None,
+        tensors: Tensors | None = None,
+        device: Device = "emulator",
+    ) -> Values:
+        """Everything an expression of this rung may name."""
+        sm, sms = device_facts(device)
+        names: Values = {**values, **self.tuned(tuning), "sizeof_real": dtype.size, "sm": sm, "sms": sms}
+        names["emulated"] = int(device == "emulator")
+        for operand in self.operation.operands:
+            tensor = (tensors or {}).get(operand.name)
+            strides = tensor.stride() if tensor is not None else _packed_strides(operand.size(values))
+            for index, (dim, stride) in enumerate(zip(operand.shape, strides, strict=True)):
+                label = dim if isinstance(dim, str) and dim.isidentifier() else str(index)
+                names[f"{operand.name}_stride_{label}"] = stride
+        return names
+
+    def refusal(
+        self,
+        values: Values,
+        dtype: Dtype,
+        tuning: Mapping[str, int] | None = None,
+        tensors: Tensors | None = None,
+        device: Device = "emulator",
+    ) -> str | None:
+        """Why the rung does not take this call, or None when it does."""
+        if dtype.name not in self.dtypes:
+            return f"{self.full_name} has no {dtype.name} version; it has {', '.join(self.dtypes)}"
+        names = self.names(values, dtype, tuning, tensors, device)
+        for rule in self.needs:
+            if not evaluate(rule, names):
+                return f"{self.full_name} needs {rule}"
+        multiple = evaluate_int(self.align, names, f"align of {self.full_name}")
+        name = alignment.misplaced(((n, t) for n, t in (tensors or {}).items() if n in self.binds), multiple)
+        if name is not None:
+            return (
+                f"{self.full_name} needs {name} to start at a multiple of {multiple} bytes, which this view of it "
+                "does not (a clone would)"
+            )
+        return None
+
+    @property
+    def align(self) -> header.Expression:
+        """At a multiple of how many bytes every operand must start."""
+        return 1
+
+    def admit(
+        self, tensors: Tensors, values: Values, dtype: Dtype, tuning: Mapping[str, int] | None, device: Device
+    ) -> None:
+        """Refuse, before anything is launched, what the rung is not made for."""
+        reason = self.refusal(values, dtype, tuning, tensors, device)
+        if reason is None:
+            return
+        from rung.rungs import catalogue
+
+        other = catalogue.stand_in(self, values, dtype, device, tensors=tensors)
+        raise RungError(f"{reason}; {other.full_name} would do." if other else f"{reason}.")
+
+
+_PROSE = r"""^(?:{keys})[ \t]*=[ \t]*
+        (?:\"\"\".*?\"\"\" | '''.*?''' | \((?:\s*(?:"(?:\\.|[^"\\])*"))+\s*\)
+         | "(?:\\.|[^"\\\n])*" | '[^'\n]*')
+        [^\n]*\n"""
+_TOLD = ("idea", "expect", "found", "provenance", "EXPECT", "FOUND", "PROVENANCE")
+# Which GPUs and addresses a rung leaves alone changes nothing of what runs on the others.
+_ADMITTANCE = re.compile(
+    r'^needs[ \t]*=[ \t]*"sm >= \d+"\n|(?<=\w) and sm >= \d+(?="$)'
+    r'|(?<=\[)"sm >= \d+[^"\n]*", |^[ \t]+"sm >= \d+[^"\n]*",\n'  # the first in a list, or a line of one
+    r'|^(?:align|ALIGN)[ \t]*=[ \t]*(?:\d+|"[^"\n]*")[ \t]*\n',
+    re.MULTILINE,
+)
+
+
+def without_prose(source: str, keys: Sequence[str] = _TOLD) -> str:
+    """A rung's source without what it tells of itself."""
+    pattern = _PROSE.replace("{keys}", "|".join(keys))
+    return re.sub(pattern, "", source, flags=re.MULTILINE | re.DOTALL | re.VERBOSE)
+
+
+def device_facts(device: Device) -> tuple[int, int]:
+    """Compute capability (90 for 9.0) and the number of multiprocessors."""
+    if device == "cuda":
+        facts = torch.cuda.get_device_properties(torch.cuda.current_device())
+        return facts.major * 10 + facts.minor, facts.multi_processor_count
+    return 90, 4
+
+
+def _packed_strides(shape: Sequence[int]) -> list[int]:
+    strides = [1] * len(shape)
+    for i in range(len(shape) - 2, -1, -1):
+        strides[i] = strides[i + 1] * shape[i + 1]
+    return strides

@@ -1,0 +1,124 @@
+"""Finds ladders and rungs on disk, and those that a user points at."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
+from rung.dtypes import Dtype
+from rung.errors import RungError
+from rung.operation import Operation, Tensors, Values
+from rung.rungs import python_module
+from rung.rungs.base import Device, Rung
+from rung.rungs.cuda import CudaRung
+from rung.rungs.library import LibraryRung
+from rung.rungs.python import PythonRung
+
+LADDERS = Path(__file__).parents[1] / "ladders"
+
+
+@cache
+def operations() -> dict[str, Operation]:
+    """Every operation that has a ladder."""
+    return {path.parent.name: _operation_at(path) for path in sorted(LADDERS.glob("*/operation.py"))}
+
+
+def operation(name: str) -> Operation:
+    """The operation called `name`."""
+    path = LADDERS / name / "operation.py"
+    if name.isidentifier() and path.is_file():
+        return _operation_at(path)
+    names = sorted(p.parent.name for p in LADDERS.glob("*/operation.py"))
+    raise RungError(f"there is no operation {name!r}{_meant(name, names)}; there are {', '.join(names)}.")
+
+
+@cache
+def _operation_at(path: Path) -> Operation:
+    found = getattr(python_module.load(path), "OPERATION", None)
+    if not isinstance(found, Operation) or found.name != path.parent.name:
+        raise RungError(f"{path} defines no OPERATION named {path.parent.name!r}.")
+    return found
+
+
+@cache
+def rungs(name: str, *, libraries: bool = True) -> tuple[Rung, ...]:
+    """The ladder of an operation: its rungs in the order of their numbers, then the libraries."""
+    of = operation(name)
+    files = sorted(p for p in (LADDERS / name).glob("[0-9]*_*") if p.suffix in (".cu", ".py"))
+    found: list[Rung] = [rung_from_file(of, path) for path in files]
+    if libraries:
+        found += [LibraryRung(of, library) for library in of.libraries]
+    return tuple(found)
+
+
+def rung_from_file(of: Operation, path: Path) -> Rung:
+    """The rung in a file anywhere on disk."""
+    if path.is_dir():
+        raise RungError(f"{path} is a folder; name one .cu or .py file in it.")
+    if not path.exists():
+        raise RungError(f"there is no file {path}; `rung new {of.name} {path.stem}` writes one to start from.")
+    if path.suffix == ".cu":
+        return CudaRung(of, path)
+    if path.suffix == ".py":
+        return PythonRung(of, path)
+    raise RungError(f"{path} is neither a .cu nor a .py file, so it cannot be a rung.")
+
+
+def find(spec: str) -> Rung:
+    """The rung that `spec` names: softmax/03_unrolled, softmax/unrolled, softmax/3 or softmax/torch."""
+    name, _, which = spec.partition("/")
+    of = operation(name)
+    ladder = rungs(of.name)
+    if not which:
+        raise RungError(f"{spec!r} is an operation; name a rung of it, such as {ladder[0].full_name}.")
+    for rung in ladder:
+        short = rung.name.partition("_")[2] if rung.number is not None else rung.name
+        if which in (rung.name, short) or (which.isdigit() and rung.number == int(which)):
+            return rung
+    names = [r.name for r in ladder]
+    raise RungError(f"{name} has no rung {which!r}{_meant(which, names)}; it has {', '.join(names)}.")
+
+
+def select(spec: str | None, file: Path | None = None) -> list[Rung]:
+    """The rungs meant by a command's OP[/RUNG] and FILE: all, a ladder, one rung, or a user's file."""
+    if file is not None:
+        if spec is None or "/" in spec:
+            raise RungError(f"{file} must be given with its operation alone, as in `rung check layernorm {file}`.")
+        return [rung_from_file(operation(spec), file)]
+    if spec is None:
+        return [rung for name in operations() for rung in rungs(name)]
+    return [find(spec)] if "/" in spec else list(rungs(operation(spec).name))
+
+
+def before(rung: Rung) -> Rung | None:
+    """The rung that this one was climbed from."""
+    ladder = [r for r in rungs(rung.operation.name, libraries=False) if r.number is not None]
+    place = next((i for i, r in enumerate(ladder) if r.name == rung.name), None)
+    return ladder[place - 1] if place else None
+
+
+def stand_in(
+    rung: Rung,
+    values: Values,
+    dtype: Dtype,
+    device: Device = "emulator",
+    tuning: Mapping[str, int] | None = None,
+    tensors: Tensors | None = None,
+) -> Rung | None:
+    """The highest rung of the same ladder that does take what `rung` refuses."""
+    extra = {o.name for o in rung.operation.operands if o.optional and not o.nullable and not o.written}
+    for other in reversed(rungs(rung.operation.name, libraries=False)):
+        if other.name == rung.name or (other.emulate and device != "cuda"):
+            continue
+        if other.binds & extra != rung.binds & extra:
+            continue  # what it computes is something else
+        if other.refusal(values, dtype, tuning, tensors, device) is None:
+            return other
+    return None
+
+
+def _meant(word: str, names: list[str]) -> str:
+    close = difflib.get_close_matches(word, names, n=1)
+    return f" (did you mean {close[0]}?)" if close else ""

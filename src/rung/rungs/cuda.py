@@ -1,0 +1,268 @@
+"""A `.cu` file as a rung: header and kernels, bound by parameter name."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+import torch
+
+from rung.cuda import limits
+from rung.cuda.source import Parameter, kernel_parameters
+from rung.dtypes import Dtype, element
+from rung.errors import RungError
+from rung.expressions import evaluate, evaluate_int
+from rung.operation import Operation, Tensors, Values
+from rung.rungs import alignment, header, source_file
+from rung.rungs.arguments import Arguments
+from rung.rungs.base import Device, Empty, Prepared, Rung, device_facts
+
+if TYPE_CHECKING:
+    from rung.cuda.launch import Build, LaunchConfig, Module
+    from rung.emulator import Settings
+
+INCLUDE = Path(__file__).parents[1] / "ladders" / "include"
+
+
+class CudaRung(Rung):
+    """A `.cu` file: header and kernels, bound by parameter name."""
+
+    kind = "cuda"
+
+    def __init__(self, operation: Operation, path: Path) -> None:
+        super().__init__(operation, path.stem, path)
+        self._source = source_file.read(path)
+        self.header = h = header.parse(self._source, str(path))
+        self.idea, self.expect, self.found, self.provenance = h.idea, h.expect, h.found, h.provenance
+        self.dtypes, self.needs, self.tune, self.emulate = h.dtypes, h.needs, h.tune, h.emulate
+        self._purposes: tuple[str, ...] = ()
+        for name in h.constants:
+            if name not in [o.name for o in operation.operands]:
+                known = ", ".join(o.name for o in operation.operands)
+                raise RungError(f"{path}: constants.{name} is no operand of {operation.name}; it has {known}.")
+
+    @property
+    def source(self) -> str:
+        return self._source
+
+    def built_for(self, purpose: str) -> Self:
+        """The same rung with `purpose` defined when it is compiled, as RUNG_TIMED: for tools, never for its speed."""
+        other = copy.copy(self)
+        other._purposes = (*self._purposes, purpose)
+        return other
+
+    @cached_property
+    def align(self) -> header.Expression:
+        assert self.path is not None
+        declared = self.header.align
+        return alignment.of_source(self._source, (self.path.parent, INCLUDE)) if declared is None else declared
+
+    @cached_property
+    def parameters(self) -> dict[str, tuple[Parameter, ...]]:
+        """The parameters of each launched kernel."""
+        kernels = dict.fromkeys(entry.kernel for entry in self.header.launches)
+        return {k: kernel_parameters(self._source, k, str(self.path)) for k in kernels}
+
+    @cached_property
+    def binds(self) -> frozenset[str]:
+        operands = {o.name for o in self.operation.operands}
+        bound = set(self.header.constants)
+        for entry in self.header.launches:
+            for parameter in self.parameters[entry.kernel]:
+                target = self._target(parameter, entry)
+                if parameter.pointer and isinstance(target, str) and target in operands:
+                    bound.add(target)
+        return frozenset(bound)
+
+    def _target(self, parameter: Parameter, entry: header.Launch) -> str | int | float:
+        return entry.bind.get(parameter.name, self.header.bind.get(parameter.name, parameter.name))
+
+    def _require_parameters_for_bind(self) -> None:
+        """A name that [bind] spells wrongly would be passed over in silence."""
+        of = {kernel: [p.name for p in parameters] for kernel, parameters in self.parameters.items()}
+        every = list(dict.fromkeys(name for names in of.values() for name in names))
+        tables = [(self.header.bind, every), *((e.bind, of[e.kernel]) for e in self.header.launches)]
+        for bind, there in tables:
+            for name in bind:
+                if name not in there:
+                    raise RungError(f"{self.path}: bind.{name} is no kernel parameter; there are {', '.join(there)}.")
+
+    def refusal(
+        self,
+        values: Values,
+        dtype: Dtype,
+        tuning: Mapping[str, int] | None = None,
+        tensors: Tensors | None = None,
+        device: Device = "emulator",
+    ) -> str | None:
+        reason = super().refusal(values, dtype, tuning, tensors, device)
+        return self._too_large(values, dtype, tuning) if reason is None and device == "cuda" else reason
+
+    def _too_large(self, values: Values, dtype: Dtype, tuning: Mapping[str, int] | None) -> str | None:
+        """Which launch this GPU has no room for, as far as can be known before compiling."""
+        try:
+            here = limits.limits(f"sm_{device_facts('cuda')[0]}")
+            launches = self.launches(values, dtype, tuning, "cuda")
+        except RungError:
+            return None  # of a GPU that is not in the table, the driver will tell
+        for kernel, config in launches:
+            reason = limits.refusal(here, config)
+            if reason is not None:
+                return f"{self.full_name} does not fit this GPU ({kernel}: {reason})"
+        return None
+
+    def build(self, values: Values, dtype: Dtype, tuning: Mapping[str, int] | None = None) -> Build:
+        """Everything that determines the compiled code at this shape."""
+        from rung.cuda.launch import Build
+
+        names = self.names(values, dtype, tuning)
+        defines = {dtype.macro: "1", **dict.fromkeys(self._purposes, "1")}
+        defines |= {name: str(value) for name, value in self.tuned(tuning).items()}
+        for name, expression in self.header.define.items():
+            defines[name] = str(evaluate_int(expression, names, f"define.{name}"))
+        assert self.path is not None
+        return Build(
+            source=self._source,
+            origin=str(self.path),
+            kernels=tuple(self.parameters),
+            defines=tuple(sorted(defines.items())),
+            options=self.header.options,
+            include=(str(INCLUDE), str(self.path.parent)),
+            arch_specific=self.header.arch_specific,
+        )
+
+    def launches(
+        self,
+        values: Values,
+        dtype: Dtype,
+        tuning: Mapping[str, int] | None = None,
+        device: Device = "emulator",
+        *,
+        emulated: bool | None = None,
+    ) -> list[tuple[str, LaunchConfig]]:
+        """The kernels that a call at this shape launches, and how; not `emulated`: on some GPU, wherever it is."""
+        names = self.names(values, dtype, tuning, device=device)
+        if emulated is not None:
+            names = {**names, "emulated": int(emulated)}
+        return [(e.kernel, self._config(e, scope)) for e, scope in self._schedule(names)]
+
+    def _schedule(self, names: Values) -> Iterator[tuple[header.Launch, Values]]:
+        """The launches in their order, each with the names that its expressions may use."""
+        for each, group in itertools.groupby(self.header.launches, key=lambda entry: entry.each):
+            entries = list(group)
+            rounds = [names]
+            if each is not None:
+                count = evaluate_int(each[1], names, f"each.{each[0]}")
+                rounds = [{**names, each[0]: i} for i in range(count)]
+            for scope in rounds:
+                for entry in entries:
+                    if entry.when is None or bool(evaluate(entry.when, scope)):
+                        yield entry, scope
+
+    def _config(self, entry: header.Launch, names: Values) -> LaunchConfig:
+        from rung.cuda.launch import LaunchConfig
+
+        def three(expressions: tuple[header.Expression, ...], what: str) -> tuple[int, int, int]:
+            sizes = [evaluate_int(e, names, f"the {what} of {entry.kernel}") for e in expressions]
+            for size, expression in zip(sizes, expressions, strict=True):
+                if size < 1:
+                    raise RungError(f"{self.full_name}: the {what} {expression!r} of {entry.kernel} is {size}.")
+            x, y, z = (*sizes, 1, 1)[:3]
+            return x, y, z
+
+        return LaunchConfig(
+            grid=three(entry.grid, "grid"),
+            block=three(entry.block, "block"),
+            shared=evaluate_int(entry.shared, names, f"the shared memory of {entry.kernel}"),
+            cooperative=entry.cooperative,
+            cluster=three(entry.cluster, "cluster") if entry.cluster else None,
+            pdl=entry.pdl,
+        )
+
+    def prepare(
+        self,
+        tensors: Tensors,
+        values: Values,
+        dtype: Dtype,
+        *,
+        device: Device,
+        tuning: Mapping[str, int] | None = None,
+        empty: Empty | None = None,
+        emulation: Settings | None = None,
+    ) -> Prepared:
+        self.admit(tensors, values, dtype, tuning, device)
+        self._require_parameters_for_bind()
+        names = self.names(values, dtype, tuning, tensors, device)
+        where = next(iter(tensors.values())).device
+        make: Empty = empty or (lambda _, shape, kind: torch.empty(shape, dtype=kind, device=where))
+        buffers: Tensors = {}
+        for name, buffer in self.header.buffers.items():
+            shape = tuple(evaluate_int(s, names, f"the size of buffer {name}") for s in buffer.shape)
+            buffers[name] = make(name, shape, element(buffer.dtype, dtype))
+            if buffer.zero_once:
+                buffers[name].zero_()
+        bound = Arguments(self, tensors, buffers, dtype)
+        module = self._load(self.build(values, dtype, tuning), device, emulation)
+
+        steps: list[Callable[[], None]] = []
+        for name, buffer in self.header.buffers.items():
+            if buffer.zero:
+                steps.append(_zero_step(buffers[name]))
+        for name, symbol in self.header.constants.items():
+            steps.append(_constant_step(module, symbol, bound.operand(name)))
+        launched: list[tuple[str, LaunchConfig]] = []
+        for entry, scope in self._schedule(names):
+            config = self._config(entry, scope)
+            arguments = [
+                bound.argument(p, entry.kernel, self._target(p, entry), scope) for p in self.parameters[entry.kernel]
+            ]
+            module.prepare(entry.kernel, config)
+            steps.append(module.bind(entry.kernel, config, arguments))
+            launched.append((entry.kernel, config))
+
+        def run() -> None:
+            for step in steps:
+                step()
+
+        only = steps[0] if len(steps) == 1 else run
+        return Prepared(self, only, self.tuned(tuning), launched, module, buffers)
+
+    def _load(self, build: Build, device: Device, emulation: Settings | None) -> Module:
+        if device == "cuda":
+            return _on_gpu(build, torch.cuda.current_device())
+        if self.emulate:
+            raise RungError(f"{self.full_name} runs on a GPU only: {self.emulate}")
+        from rung.emulator import Settings
+
+        return _emulated(build, emulation or Settings())
+
+
+@lru_cache(maxsize=256)  # a shape is prepared for many sets of tensors, and its code looked up once
+def _on_gpu(build: Build, index: int) -> Module:
+    from rung.cuda import launch
+
+    with torch.cuda.device(index):
+        return launch.load(build)
+
+
+@lru_cache(maxsize=256)
+def _emulated(build: Build, settings: Settings) -> Module:
+    from rung import emulator
+
+    return emulator.load(build, settings=settings)
+
+
+def _zero_step(buffer: torch.Tensor) -> Callable[[], None]:
+    def step() -> None:
+        buffer.zero_()
+
+    return step
+
+
+def _constant_step(module: Module, symbol: str, tensor: torch.Tensor) -> Callable[[], None]:
+    module.set_constant(symbol, tensor)  # also refuses a symbol that is missing or too small
+    return lambda: module.set_constant(symbol, tensor)

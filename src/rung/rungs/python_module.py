@@ -1,0 +1,175 @@
+"""Reads a `.py` rung: its facts without running it, and the module itself when it is to run."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib.util
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from rung.dtypes import DTYPES
+from rung.errors import RungError
+from rung.rungs import source_file
+from rung.rungs.header import Buffer, Expression
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a Python rung says of itself."""
+
+    source: str
+    doc: str
+    expect: str
+    found: str
+    provenance: str
+    emulate: str
+    dtypes: tuple[str, ...]
+    needs: tuple[str, ...]
+    align: Expression  # bytes at whose multiples operands start
+    tune: dict[str, tuple[int, ...]]
+    buffers: dict[str, Buffer]
+    parameters: dict[str, bool]  # of run(): name -> required
+    triton: bool
+
+
+def read_facts(path: Path) -> Facts:
+    """The facts of the rung at `path`, read from its syntax tree so that listing imports nothing."""
+    try:
+        source = source_file.read(path)
+        tree = ast.parse(source, str(path))
+    except SyntaxError as error:
+        raise RungError(f"{path}, line {error.lineno}: {error.msg}.") from None
+    except ValueError as error:  # a byte that no source has
+        raise RungError(f"{path} is not Python: {error}.") from None
+    constants = _constants(tree)
+    run = next((n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == "run"), None)
+    if run is None:
+        raise RungError(f"{path} has no function run; define run(<operands by name>, ...) at its top level.")
+    dtypes = _tuple(constants.get("DTYPES", ("f32",)))
+    for name in dtypes:
+        if name not in DTYPES:
+            raise RungError(f"{path}: DTYPES names {name!r}; the number formats are {', '.join(DTYPES)}.")
+    doc = ast.get_docstring(tree)
+    if not doc:
+        raise RungError(f"{path} has no docstring; begin it with the rung's idea in one sentence.")
+    return Facts(
+        source=source,
+        doc=" ".join(doc.split()),
+        expect=str(constants.get("EXPECT", "")),
+        found=str(constants.get("FOUND", "")),
+        provenance=str(constants.get("PROVENANCE", "")),
+        emulate=str(constants.get("EMULATE", "")),
+        dtypes=dtypes,
+        needs=_tuple(constants.get("NEEDS", ())),
+        align=_expression(constants.get("ALIGN", 1), path),
+        tune=_tune(constants.get("TUNE", {}), path),
+        buffers=_buffers(constants.get("BUFFERS", {}), path),
+        parameters=_parameters(run),
+        triton=any("triton" in _imported(n) for n in tree.body),
+    )
+
+
+def _constants(tree: ast.Module) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for node in tree.body:
+        targets = node.targets if isinstance(node, ast.Assign) else []
+        for target in targets:
+            if isinstance(target, ast.Name) and target.id.isupper():
+                try:
+                    found[target.id] = ast.literal_eval(node.value)  # type: ignore[attr-defined]
+                except ValueError:
+                    continue
+    return found
+
+
+def _parameters(run: ast.FunctionDef) -> dict[str, bool]:
+    plain = [*run.args.posonlyargs, *run.args.args]
+    required = {a.arg: i < len(plain) - len(run.args.defaults) for i, a in enumerate(plain)}
+    keyword = zip(run.args.kwonlyargs, run.args.kw_defaults, strict=True)
+    return required | {a.arg: default is None for a, default in keyword}
+
+
+def _imported(node: ast.stmt) -> set[str]:
+    if isinstance(node, ast.Import):
+        return {alias.name.split(".")[0] for alias in node.names}
+    if isinstance(node, ast.ImportFrom):
+        return {(node.module or "").split(".")[0]}
+    return set()
+
+
+def _tuple(value: Any) -> tuple[str, ...]:
+    return (value,) if isinstance(value, str) else tuple(value)
+
+
+def _expression(value: Any, path: Path) -> Expression:
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        raise RungError(f"{path}: ALIGN = {value!r} is no number of bytes; write ALIGN = 16.")
+    return value
+
+
+def _tune(value: Any, path: Path) -> dict[str, tuple[int, ...]]:
+    try:
+        tune = {str(k): tuple(v) for k, v in value.items()}
+        if all(v and all(type(n) is int for n in v) for v in tune.values()):
+            return tune
+    except (AttributeError, TypeError):
+        pass
+    raise RungError(f'{path}: TUNE is not a dictionary of whole numbers; write TUNE = {{"BLOCK": [128, 64]}}.')
+
+
+def _buffers(value: Any, path: Path) -> dict[str, Buffer]:
+    try:
+        for name, entry in value.items():
+            strange = sorted(entry.keys() - {"shape", "dtype"})
+            if strange:
+                raise RungError(
+                    f"{path}: BUFFERS has {strange[0]!r} for {name}, which a rung in Python does not take; "
+                    "give shape and dtype, and do the rest in run()."
+                )
+        return {k: Buffer(tuple(v["shape"]), v.get("dtype", "real"), False) for k, v in value.items()}
+    except (AttributeError, KeyError, TypeError):
+        example = 'BUFFERS = {"tmp": {"shape": ["B", "T"], "dtype": "f32"}}'
+        raise RungError(f"{path}: BUFFERS is not a dictionary of shapes; write {example}.") from None
+
+
+_loaded: dict[tuple[str, str, bool], ModuleType] = {}
+
+
+def load(path: Path, *, interpret: bool = False) -> ModuleType:
+    """The module at `path`; with `interpret`, Triton's kernels in it run in the interpreter."""
+    try:
+        text = path.read_bytes()
+    except OSError as error:
+        raise RungError(f"{path} cannot be read: {error.strerror}.") from None
+    digest = hashlib.sha256(text).hexdigest()[:12]
+    key = (str(path.resolve()), digest, interpret)
+    if key not in _loaded:
+        if interpret and b"triton" in text:
+            from rung.emulator import triton as triton_interpreter
+
+            with triton_interpreter.enabled():
+                _loaded[key] = _execute(path, f"rung_file_{digest}_interpreted")
+        else:
+            _loaded[key] = _execute(path, f"rung_file_{digest}")
+    return _loaded[key]
+
+
+def _execute(path: Path, name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except RungError:
+        raise
+    except Exception as error:
+        del sys.modules[name]
+        where = os.path.relpath(path)
+        raise RungError(f"{where} fails when it is imported: {type(error).__name__}: {error}.") from error
+    return module

@@ -1,0 +1,159 @@
+"""The best configuration known for a rung on a GPU, by class of shape and dtype, for bench and the model.
+
+Kept as JSON lines that are only added to, beside the results. The last line for the same shape counts, and for a
+shape that was not tuned the line of the nearest of its class; a tuning whose rung has changed since is not used. One
+whose headers alone have changed is: it only says which of the rung's own tunables to take, and the list marks it. What
+the user has not measured is looked up among the tunings that come with rung (tunings_measured.jsonl, from the GPUs that
+it was developed on), and where that GPU is not among them, those of one with the same capability and as many
+multiprocessors are taken: those of an H200 for an H100. That is a guess, and nothing was measured there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rung.cuda import limits
+from rung.errors import RungError
+from rung.expressions import Number
+from rung.results import store
+from rung.rungs.base import Device, Rung
+
+MEASURED = Path(__file__).with_name("tunings_measured.jsonl")
+_read: dict[Path, tuple[tuple[int, int], dict[tuple[str, ...], dict[str, Any]]]] = {}
+
+
+def default_path() -> Path:
+    """The user's file of tunings."""
+    if "RUNG_TUNINGS" in os.environ:
+        return Path(os.environ["RUNG_TUNINGS"])
+    return store.default_path().with_name("tunings.jsonl")
+
+
+def shape_class(rung: Rung, values: Mapping[str, Number]) -> str:
+    """Shapes that are tuned alike: each dimension rounded up to a power of two."""
+    return " ".join(f"{d}{1 << max(0, int(values[d]) - 1).bit_length()}" for d in rung.operation.dims)
+
+
+def record(
+    rung: Rung, row: Mapping[str, Any], default: Mapping[str, Any] | None, path: Path | None = None
+) -> dict[str, Any]:
+    """Keep the winner of a sweep."""
+    kept = {
+        "kind": "tuning",
+        **{n: row[n] for n in ("operation", "rung", "digest", "dtype", "shape", "values", "tuning")},
+        **{n: row[n] for n in ("headers",) if row.get(n)},
+        "class": shape_class(rung, row["values"]),
+        "cold_us": row["cold_us"],
+        "default_us": default["cold_us"] if default else None,
+        "machine": row["machine"],
+    }
+    return store.append(kept, path or default_path())
+
+
+def listed(path: Path | None = None) -> list[dict[str, Any]]:
+    """The tunings in force: `stale` where the rung has changed or is gone, `headers_changed` where only those have."""
+    from rung.rungs import catalogue
+
+    found = []
+    for row in _by_question(path or default_path()).values():
+        try:
+            now = store.source_of(catalogue.find(row["rung"]))
+        except RungError:
+            now = {"digest": "gone"}
+        stale = now["digest"] != row["digest"]
+        found.append({**row, "stale": stale, "headers_changed": not stale and not store.same_source(row, now)})
+    return found
+
+
+def best(
+    rung: Rung,
+    values: Mapping[str, Number],
+    dtype: str,
+    gpu: str | None = None,
+    *,
+    path: Path | None = None,
+    device: Device = "cuda",
+) -> dict[str, int] | None:
+    """The tuning to use for this call, or None where the defaults are all that is known."""
+    if not rung.tune:
+        return None
+    chip = None
+    if gpu is None:
+        if not torch.cuda.is_available():
+            return None
+        gpu, chip = torch.cuda.get_device_name(), _chip()
+    question = (rung.full_name, shape_class(rung, values), dtype)
+    ours, measured = (_by_question(p) for p in (path or default_path(), MEASURED))
+    wanted = [(ours, "gpu", gpu)] if path else [(ours, "gpu", gpu), (measured, "gpu", gpu), (measured, "chip", chip)]
+    for table, what, name in wanted:
+        rows = [
+            row
+            for key, row in table.items()
+            if key[1:4] == question and row["digest"] == rung.digest and _named(row["machine"], what) == name
+        ]
+        if rows:
+            break
+    else:
+        return None
+    # Of the shapes of the class that were tuned, the one that shares most dims; of equals, the newest.
+    row = max(reversed(rows), key=lambda r: sum(r["values"].get(d) == values[d] for d in rung.operation.dims))
+    tuning = {n: int(v) for n, v in row["tuning"].items()}
+    from rung.dtypes import dtype as named
+
+    return tuning if _legal(rung, dict(values), named(dtype), tuning, device) else None
+
+
+def _named(machine: Mapping[str, Any], what: str) -> object:
+    return machine.get("gpu") if what == "gpu" else (machine.get("capability"), machine.get("sms"))
+
+
+def _chip() -> tuple[str, int]:
+    """What GPUs that differ in memory alone have in common: their capability, and how many multiprocessors."""
+    here = torch.cuda.get_device_properties(torch.cuda.current_device())
+    return f"{here.major}.{here.minor}", here.multi_processor_count
+
+
+def _legal(rung: Rung, values: Any, dtype: Any, tuning: dict[str, int], device: Device) -> bool:
+    # The class is wider than the shape that was tuned; a neighbour may break a rule.
+    from rung.rungs.cuda import CudaRung
+
+    try:
+        if rung.refusal(values, dtype, tuning, device=device) is not None:
+            return False
+        if isinstance(rung, CudaRung):
+            at = limits.limits("sm_90" if device != "cuda" else _arch())
+            launches = rung.launches(values, dtype, tuning, device)
+            return all(limits.refusal(at, config) is None for _, config in launches)
+    except RungError:
+        return False
+    return True
+
+
+def _arch() -> str:
+    major, minor = torch.cuda.get_device_capability()
+    return f"sm_{major}{minor}"
+
+
+def _by_question(path: Path) -> dict[tuple[str, ...], dict[str, Any]]:
+    """(gpu, rung, class, dtype, shape) -> the newest row, in their order; read again only when the file has grown."""
+    try:
+        status = path.stat()
+    except OSError:
+        return {}
+    stamp = (status.st_mtime_ns, status.st_size)
+    if path not in _read or _read[path][0] != stamp:
+        table: dict[tuple[str, ...], dict[str, Any]] = {}
+        for row in store.read(path):
+            if row.get("kind") == "tuning":
+                question = (row["machine"].get("gpu", ""), row["rung"], row["class"], row["dtype"])
+                key = (*question, json.dumps(row["values"], sort_keys=True))
+                table.pop(key, None)  # the newest stands last
+                table[key] = row
+        _read[path] = (stamp, table)
+    return _read[path][1]

@@ -1,0 +1,165 @@
+"""The climb of a ladder as bars: how fast each rung is, beside the libraries and the hardware's limit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from rung.results.current import Figure, Ladder, Limits, percent, time_text
+from rung.show import charts
+from rung.show.charts import Bar, Mark, Panel
+
+ORDER = ("f32", "tf32", "bf16", "f16")
+# A rung that an earlier panel has shown returns in a later one if the format made it this much faster.
+GAIN = 1.25
+COLUMNS = ("cold", "vs library")
+
+
+def climb(ladder: Ladder, limits: Limits, *, width: float = 860) -> str:
+    """One picture of a whole ladder: every rung in its first number format and in those it gains from."""
+    panels, seen = [], dict[str, float]()
+    bound = _bound(ladder)
+    for dtype in [d for d in ORDER if d in ladder.dtypes()]:
+        shape = ladder.headline(dtype)
+        column = ladder.column(dtype, shape)
+        ours = [f for f in column if not f.library]
+        fresh = [f for f in ours if f.name not in seen or f.us * GAIN <= seen[f.name]]
+        if dtype == "f16" and all(f.name in seen for f in ours):
+            continue
+        slow = {r: t for r, t in _forecasts(ladder, dtype, shape).items() if r not in seen}
+        seen |= {f.name: min(f.us, seen.get(f.name, f.us)) for f in ours} | dict.fromkeys(slow, math.inf)
+        shown = [*fresh, *(f for f in column if f.library)]
+        if fresh:
+            panels.append(panel(shown, ladder, limits, dtype, shape, bound, slow))
+    name = ladder.operation.name
+    title = f"The climb of {name} on an {limits.gpu}"
+    return charts.bars(
+        panels,
+        title=title,
+        description=describe(panels, bound),
+        unit=unit_of(bound),
+        columns=COLUMNS,
+        footnote=_footnote(panels),
+        width=width,
+    )
+
+
+def time_chart(ladder: Ladder, limits: Limits, dtype: str, shape: str, *, width: float = 440) -> str:
+    """Every rung and library at one shape and number format, labels above the bars (narrow screens)."""
+    bound = _bound(ladder)
+    slow = _forecasts(ladder, dtype, shape)
+    one = panel(ladder.column(dtype, shape), ladder, limits, dtype, shape, bound, slow)
+    title = f"{ladder.operation.name} in {dtype} at {shape}: rungs and libraries"
+    return charts.bars(
+        [one],
+        title=title,
+        description=describe([one], bound),
+        unit=unit_of(bound),
+        columns=COLUMNS,
+        footnote=_footnote([one]),
+        width=width,
+        stacked=True,
+    )
+
+
+def _footnote(panels: Sequence[Panel]) -> str:
+    old = any(b.faded for p in panels for b in p.bars)
+    return "† pale: measured on an earlier version of the rung" if old else ""
+
+
+def unit_of(bound: str) -> str:
+    return "TFLOP/s" if bound == "compute" else "GB/s"
+
+
+def _bound(ladder: Ladder) -> str:
+    """By which ceiling the ladder is measured: that which most figures at the headline are nearer to."""
+    marks = [f.bound for f in ladder.found.values() if f.row["shape"] == ladder.headline(f.row["dtype"])]
+    return max(("memory", "compute"), key=marks.count)
+
+
+def _forecasts(ladder: Ladder, dtype: str, shape: str) -> dict[str, str]:
+    """The rungs that would have taken too long to be timed, and how long."""
+    return {
+        rung.name: ladder.too_slow[key]
+        for rung in ladder.rungs
+        if (key := (rung.full_name, dtype, shape)) in ladder.too_slow and key not in ladder.found
+    }
+
+
+def panel(
+    figures: Sequence[Figure],
+    ladder: Ladder,
+    limits: Limits,
+    dtype: str,
+    shape: str,
+    bound: str,
+    slow: Mapping[str, str],
+) -> Panel:
+    """Bars of speed with the time beside each; of rungs too slow to be timed, the forecast alone."""
+    by_name = {f.name: f for f in figures}
+    bars = []
+    for rung in ladder.rungs:
+        figure = by_name.get(rung.name)
+        if figure is not None:
+            bars.append(_bar(figure, dtype, bound))
+        elif rung.name in slow:
+            bars.append(Bar(label(rung.name), None, (slow[rung.name], ""), dtype))
+    title = f"{dtype}, {dims_text(figures[0], ladder)}"
+    return Panel(title, bars, _marks(ladder, limits, dtype, shape, bound))
+
+
+def _bar(figure: Figure, dtype: str, bound: str) -> Bar:
+    value = figure.row["tflops"] if bound == "compute" else figure.row["gbps"]
+    versus = ratio_text(figure.ratio) if figure.ratio is not None and not figure.library else ""
+    notes = (f"{time_text(figure.us)}{'†' if figure.old else ''} µs", versus)
+    tip = f"{figure.name}: {time_text(figure.us)} µs, {percent(figure.share)} of the measured limit"
+    return Bar(label(figure.name), value, notes, "library" if figure.library else dtype, figure.old, tip)
+
+
+def ratio_text(ratio: float) -> str:
+    """Speed in units of the best library's: 0.02×, 1.24×, 12×."""
+    if ratio >= 9.95:
+        return f"{ratio:.0f}×"
+    if ratio < 0.00095:
+        return "<0.001×"
+    return f"{ratio:.2f}×" if ratio >= 0.00995 else f"{ratio:.3f}×"
+
+
+def label(name: str) -> str:
+    """The number and name of a rung; the name of a library."""
+    number, _, rest = name.partition("_")
+    return f"{number} {rest.replace('_', ' ')}" if number.isdigit() else name
+
+
+def dims_text(figure: Figure, ladder: Ladder) -> str:
+    values = figure.row["values"]
+    return " ".join(f"{d}={values[d]}" for d in ladder.operation.dims if d in values)
+
+
+def _marks(ladder: Ladder, limits: Limits, dtype: str, shape: str, bound: str) -> list[Mark]:
+    marks = []
+    best = ladder.best_library(dtype, shape)
+    if best is not None:
+        value = best.row["tflops"] if bound == "compute" else best.row["gbps"]
+        marks.append(Mark(f"best library ({best.name})", value, "library", dashed=True))
+    limit = limits.flops.get(dtype, 0.0) / 1e12 if bound == "compute" else limits.bytes / 1e9
+    if limit:
+        marks.append(Mark("measured limit", limit, "limit"))
+    return marks
+
+
+def describe(panels: Sequence[Panel], bound: str) -> str:
+    """The chart in words, for whoever cannot see it."""
+    unit = unit_of(bound)
+    told = []
+    for one in panels:
+        timed = [(b, b.value) for b in one.bars if b.value is not None]
+        ours = [(b, v) for b, v in timed if b.colour != "library"] or timed
+        (first, slowly), (best, fast) = ours[0], max(ours, key=lambda pair: pair[1])
+        told.append(
+            f"{one.title}: from {first.label} with {slowly:.3g} {unit} ({first.notes[0]}) "
+            f"to {best.label} with {fast:.3g} {unit} ({best.notes[0]})"
+        )
+        told += [f"{m.label}: {m.value:.3g} {unit}" for m in one.marks]
+        told += [f"{b.label} would take {b.notes[0]}" for b in one.bars if b.value is None]
+    return "; ".join(told) + "."

@@ -1,0 +1,53 @@
+"""A sweep as a picture: for each tunable, the best time that each of its values reached."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rung.errors import RungError
+from rung.show import charts
+from rung.sweep.summary import Finding
+from rung.sweep.sweep import Sweep
+
+UNITS = {"us": "us, cold", "occupancy": "occupancy", "": ""}
+
+
+def chart(swept: Sweep, told: Sequence[Finding]) -> str:
+    """One curve a tunable, over its values."""
+    unit = told[0].unit
+    title = f"{swept.subject.rung.full_name}, {swept.subject.dtype.name}, {swept.subject.shape}"
+    series = [
+        charts.Series(
+            f.tunable,
+            [(float(value), figure) for value, figure in f.points],
+            charts.SERIES[i % len(charts.SERIES)],
+        )
+        for i, f in enumerate(told)
+    ]
+    return charts.curves(
+        series,
+        title=f"Sweep of {title}",
+        description=" ".join(f.sentence for f in told),
+        x_label="value of the tunable",
+        y_label=UNITS[unit],
+        log_x=all(value > 0 for f in told for value, _ in f.points),
+        ticks=sorted({float(value) for f in told for value, _ in f.points}) if len(told) == 1 else None,
+    )
+
+
+def write(swept: Sweep, told: Sequence[Finding], path: Path) -> None:
+    """The chart as a file."""
+    drawn = [f for f in told if f.unit]
+    if not drawn:
+        raise RungError(f"there is nothing to draw in {path}: no tunable has two values with a figure.")
+    write_svg(chart(swept, drawn), path)
+
+
+def write_svg(svg: str, path: Path) -> None:
+    """A chart as a file of its own, for a light page."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(charts.standalone(svg, "light"), encoding="utf-8")
+    except OSError as error:
+        raise RungError(f"{path} cannot be written: {error.strerror}.") from None

@@ -1,0 +1,199 @@
+"""What studies share: how they ask for times, and what they give back."""
+
+from __future__ import annotations
+
+import gc
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+
+from rung.dtypes import dtype as dtype_named
+from rung.errors import RungError
+from rung.expressions import Number
+from rung.rungs import catalogue
+from rung.rungs.base import Rung
+from rung.show import charts
+
+
+@dataclass(frozen=True)
+class Time:
+    """One contestant of a race: microseconds (cold), or the reason why there are none."""
+
+    us: float | None
+    reason: str = ""
+    norm: float = 0.0  # error of the whole against the float64 reference
+    tflops: float | None = None
+
+
+@dataclass
+class Found:
+    """What a study gives: a table, a chart, and a sentence that follows from the figures."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: list[tuple[Any, ...]]
+    finding: str
+    series: list[charts.Series] = field(default_factory=list)
+    x_label: str = ""
+    y_label: str = ""
+    log_x: bool = True
+    log_y: bool = True
+    more: dict[str, Found] = field(default_factory=dict)  # further tables and charts of the same study
+
+    @property
+    def drawable(self) -> bool:
+        return any(value is not None for s in self.series for _, value in s.points)
+
+    def svg(self) -> str:
+        """The chart."""
+        return charts.curves(
+            [s for s in self.series if any(value is not None for _, value in s.points)],
+            title=self.title,
+            description=self.finding,
+            x_label=self.x_label,
+            y_label=self.y_label,
+            width=720,
+            height=400,
+            log_x=self.log_x,
+            log_y=self.log_y,
+        )
+
+
+class Lab(Protocol):
+    """Where a study gets its figures from."""
+
+    quick: bool  # fewer points
+
+    @property
+    def gpu(self) -> bool:
+        """Whether times can be taken here."""
+
+    @property
+    def sms(self) -> int:
+        """Multiprocessors."""
+
+    def race(
+        self, rungs: Sequence[str], values: Mapping[str, Number], dtype: str, seconds: float = 0.15
+    ) -> dict[str, Time]:
+        """Rungs and libraries of one operation against each other, by full name, checked.
+
+        Without a GPU: the errors alone, of the first that the emulator can run.
+        """
+
+    def peak(self, rung: str, values: Mapping[str, Number], dtype: str) -> int | None:
+        """Bytes that a call needs at most beside its operands; None if it cannot run."""
+
+
+class Gpu:
+    """The lab of this machine."""
+
+    def __init__(self, *, quick: bool = False, tell: Callable[[str], None] = lambda _: None) -> None:
+        self.quick, self.tell = quick, tell
+
+    @property
+    def gpu(self) -> bool:
+        return torch.cuda.is_available()
+
+    @property
+    def sms(self) -> int:
+        return torch.cuda.get_device_properties(torch.cuda.current_device()).multi_processor_count
+
+    def race(
+        self, rungs: Sequence[str], values: Mapping[str, Number], dtype: str, seconds: float = 0.15
+    ) -> dict[str, Time]:
+        from rung.bench import race as bench
+
+        shown = ", ".join(f"{n}={v}" for n, v in values.items())
+        self.tell(f"{rungs[0].partition('/')[0]} {dtype} {shown}")
+        chosen = [catalogue.find(r) for r in rungs]
+        if not self.gpu:
+            return _emulated(chosen, dtype)
+        running = [r for r in chosen if dtype in r.dtypes]
+        found = {r.full_name: Time(None, f"has no {dtype} version") for r in chosen if r not in running}
+        try:
+            rows = bench.bench(
+                running,
+                shape="study",
+                values=values,
+                dtype=dtype,
+                seconds=0.06 if self.quick else seconds,
+                warm=False,
+            ) if running else []  # fmt: skip
+        except (RungError, RuntimeError) as error:  # out of memory, mostly
+            return {r.full_name: Time(None, str(error).splitlines()[0][:120]) for r in chosen}
+        finally:
+            gc.collect()
+            torch.cuda.empty_cache()
+        for row in rows:
+            time = row.cold_us if row.verdict == "ok" else None
+            found[row.rung] = Time(time, row.reason, row.norm, row.tflops)
+        return found
+
+    def peak(self, rung: str, values: Mapping[str, Number], dtype: str) -> int | None:
+        one, real = catalogue.find(rung), dtype_named(dtype)
+        if dtype not in one.dtypes:
+            return None
+        whole = one.operation.complete(values)
+        names = [o.name for o in one.operation.operands if not o.optional or o.name in one.binds]
+        try:
+            tensors = one.operation.inputs(
+                whole,
+                real,
+                1,
+                empty=lambda _, shape, kind: torch.empty(shape, dtype=kind, device="cuda"),
+                names=names,
+                device="cuda",
+            )
+            torch.cuda.synchronize()
+            gc.collect()
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats()
+            before = torch.cuda.memory_allocated()
+            call = one.prepare(tensors, whole, real, device="cuda")
+            call.run()
+            torch.cuda.synchronize()
+            return torch.cuda.max_memory_allocated() - before
+        except (RungError, RuntimeError):
+            return None
+        finally:
+            gc.collect()
+            torch.cuda.empty_cache()
+
+
+def _emulated(rungs: Sequence[Rung], dtype: str) -> dict[str, Time]:
+    """The largest error over the operation's cases, of the first rung that the emulator can run; no time."""
+    from rung.check.trial import check
+
+    found: dict[str, Time] = {}
+    for rung in rungs:
+        if dtype not in rung.dtypes:
+            found[rung.full_name] = Time(None, f"has no {dtype} version")
+            continue
+        report = check(rung, dtype, device="emulator")
+        right = report.verdict == "ok"
+        found[rung.full_name] = Time(None, "" if right else report.reason or report.verdict, report.norm)
+        if right:
+            break
+    return found
+
+
+def need_gpu(lab: Lab, study: str) -> None:
+    """Refuse a study that is all times where none can be taken."""
+    if not lab.gpu:
+        raise RungError(f"`rung study {study}` is made of times, and there is no CUDA device here to take them.")
+
+
+def times(factor: float) -> str:
+    """A ratio in words of the same length: 5.1x, 120x."""
+    return f"{factor:.2g}x" if factor < 10 else f"{factor:.0f}x"
+
+
+def shown(us: float | None) -> str:
+    """Microseconds with three figures; nothing for nothing."""
+    if us is None:
+        return ""
+    digits = max(0, 2 - math.floor(math.log10(us))) if us > 0 else 0
+    return f"{us:.{min(digits, 3)}f}"

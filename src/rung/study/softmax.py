@@ -1,0 +1,71 @@
+"""Rows of 256 to 8192: one thread that runs along a row, against a tree over a block."""
+
+from __future__ import annotations
+
+from rung.show import charts
+from rung.study.common import Found, Lab, need_gpu, shown, times
+
+LINEAR, TREE = "softmax/01_naive", "softmax/02_tree"
+OTHERS = ("softmax/05_warp", "softmax/08_split", "softmax/torch")
+# The source's own table: (linear, tree) in milliseconds, on its machine.
+SOURCE_MS = {
+    256: (0.135, 0.027),
+    512: (0.156, 0.044),
+    1024: (0.300, 0.088),
+    2048: (0.619, 0.205),
+    4096: (1.456, 0.641),
+    8192: (3.719, 2.071),
+}
+
+
+def run(lab: Lab) -> Found:
+    """N rows of N columns, as attention's scores are."""
+    need_gpu(lab, "softmax")
+    sizes = [256, 1024, 4096] if lab.quick else list(SOURCE_MS)
+    names = (LINEAR, TREE, *OTHERS)
+    found = {n: lab.race(names, {"B": 1, "NH": 1, "T": n, "S": n, "causal": 0, "scale": 1.0}, "f32") for n in sizes}
+    rows, gains = [], {}
+    for n in sizes:
+        linear, tree = found[n][LINEAR].us, found[n][TREE].us
+        gain = linear / tree if linear and tree else None
+        if gain:
+            gains[n] = gain
+        theirs = SOURCE_MS[n]
+        rows.append(
+            (
+                n,
+                *(shown(found[n][name].us) for name in names),
+                f"{gain:.2f}x" if gain else "",
+                f"{theirs[0] / theirs[1]:.2f}x",
+            )
+        )
+    series = [
+        charts.Series(name.partition("/")[2], [(float(n), found[n][name].us) for n in sizes], charts.SERIES[i])
+        for i, name in enumerate(names)
+    ]
+    columns = ("N", *(n.partition("/")[2] for n in names), "tree gains", "source's tree gains")
+    return Found(
+        "Softmax over N rows of N: one thread a row against a tree",
+        columns,
+        rows,
+        sentence(gains),
+        series,
+        "N (rows and columns, f32)",
+        "us, cold",
+    )
+
+
+def sentence(gains: dict[int, float]) -> str:
+    """What the gains over N amount to."""
+    if not gains:
+        return "Neither kernel could be timed here."
+    most = max(gains, key=lambda n: gains[n])
+    least = min(gains, key=lambda n: gains[n])
+    first, last = min(gains), max(gains)
+    trend = "less and less" if gains[first] > 1.2 * gains[last] else "more and more"
+    if max(gains[first], gains[last]) < 1.2 * min(gains[first], gains[last]):
+        trend = "about as much at both ends"
+    return (
+        f"The tree gains {times(gains[most])} at N = {most} and {times(gains[least])} at N = {least}: "
+        f"{trend} as rows grow; the source saw 5.1x at 256 fall to 1.8x at 8192."
+    )

@@ -1,0 +1,199 @@
+"""How the configurations of a sweep are judged: timed on a GPU, by what the compiler says, or emulated."""
+
+from __future__ import annotations
+
+import copy
+import gc
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+from rung.errors import RungError
+from rung.profile import inspect
+from rung.rungs.base import Device, Rung
+from rung.rungs.cuda import CudaRung
+from rung.sweep.sweep import Culprit, Measure, Outcome, Subject, Tuning
+
+BATCH = 7  # and the default beside them
+
+
+def measure_named(name: str | None, arch: str | None = None) -> Measure:
+    """`time` (GPU), `compiler` or `emulator`; unnamed, the best that this machine allows."""
+    gpu = torch.cuda.is_available()
+    if name is None:
+        name = "time" if gpu else "compiler"
+    if name == "time":
+        if not gpu:
+            raise RungError(
+                "there is no CUDA device here to take times on; --measure compiler and --measure emulator "
+                "need none."
+            )
+        return Timed()
+    if name == "compiler":
+        return Compiled(arch or here())
+    if name == "emulator":
+        return Emulated()
+    raise RungError(f"--measure {name} is not known; use time, compiler or emulator.")
+
+
+def here() -> str:
+    """The architecture of the GPU at hand; sm_90 where there is none."""
+    if not torch.cuda.is_available():
+        return "sm_90"
+    major, minor = torch.cuda.get_device_capability()
+    return f"sm_{major}{minor}"
+
+
+class Compiled:
+    """Registers, occupancy and spills: what is known without a GPU. It gives no time."""
+
+    name, timed, batch = "compiler", False, 1
+    device: Device = "emulator"
+
+    def __init__(self, arch: str) -> None:
+        self.arch = arch
+
+    def __call__(self, subject: Subject, batch: Sequence[Tuning], effort: float) -> Iterator[Outcome]:
+        for tuning in batch:
+            figures, reason = compiler_figures(subject, tuning, self.arch)
+            yield Outcome("failed" if reason else "ok", reason, figures)
+
+
+class Emulated:
+    """Right or wrong, on the emulator, at the operation's first case. It gives no time."""
+
+    name, timed, batch = "emulator", False, 1
+    device: Device = "emulator"
+    arch = "sm_90"
+
+    def __call__(self, subject: Subject, batch: Sequence[Tuning], effort: float) -> Iterator[Outcome]:
+        from rung.check.trial import check
+
+        for tuning in batch:
+            report = check(subject.rung, subject.dtype.name, device="emulator", tuning=tuning, quick=True)
+            right = report.verdict == "ok"
+            yield Outcome("ok" if right else "failed", report.reason, {"element": report.element})
+
+
+class Timed:
+    """Checked and timed on the GPU, a batch interleaved with the default configuration."""
+
+    name, timed = "time", True
+    device: Device = "cuda"
+
+    def __init__(self, batch: int = BATCH) -> None:
+        self.batch = batch
+        self.arch = here()
+
+    def __call__(self, subject: Subject, batch: Sequence[Tuning], effort: float) -> Iterator[Outcome]:
+        from rung.bench import race
+
+        default = subject.rung.tuned(None)
+        tunings = [default, *(t for t in batch if t != default)]
+        variants = [_variant(subject.rung, t) for t in tunings]
+        try:
+            rows = race.bench(
+                variants,
+                shape=subject.shape,
+                values=subject.values,
+                dtype=subject.dtype.name,
+                tunings={v.full_name: t for v, t in zip(variants, tunings, strict=True)},
+                seconds=effort,
+                warm=False,
+            )
+        except RuntimeError as error:
+            if not _alive() and len(batch) == 1:
+                raise Culprit(dict(batch[0]), _first_line(error)) from None
+            if not _alive():
+                raise Culprit({}, _first_line(error)) from None
+            gc.collect()
+            torch.cuda.empty_cache()
+            yield from [Outcome("failed", _first_line(error))] * len(batch)
+            return
+        if not _alive():
+            lost = next((i for i, r in enumerate(rows) if r.verdict == "failed"), 0)
+            raise Culprit(dict(tunings[lost]), rows[lost].reason)
+        reference = rows[0].cold_us if rows[0].verdict == "ok" else None
+        found = {_key(t): r for t, r in zip(tunings, rows, strict=True)}
+        del variants
+        gc.collect()
+        torch.cuda.empty_cache()
+        for tuning in batch:
+            yield _outcome(found[_key(tuning)], reference, subject, tuning, self.arch)
+
+
+def _outcome(row: Any, reference: float | None, subject: Subject, tuning: Tuning, arch: str) -> Outcome:
+    figures: dict[str, Any] = {}
+    if isinstance(subject.rung, CudaRung):
+        figures, _ = compiler_figures(subject, tuning, arch)
+    if row.verdict != "ok" or row.cold_us is None:
+        reason = row.reason or "no time was taken"
+        return Outcome("illegal" if row.verdict == "refused" else "failed", reason, figures)
+    figures |= {
+        "cold_us": row.cold_us,
+        "cold_p20_us": row.cold_p20_us,
+        "cold_p80_us": row.cold_p80_us,
+        "n": row.n,
+        "cold_samples_us": row.cold_samples_us,
+        "default_us": reference,
+        "ratio": row.cold_us / reference if reference else None,
+        "gbps": row.gbps,
+        "tflops": row.tflops,
+        "notes": row.notes,
+    }
+    return Outcome("ok", "", figures)
+
+
+def compiler_figures(subject: Subject, tuning: Tuning, arch: str) -> tuple[dict[str, Any], str]:
+    """Registers, spills and occupancy over the rung's kernels (the worst of each), or why there are none."""
+    shape = (subject.shape, subject.values)
+    rows = list(
+        inspect.inspect(
+            [subject.rung], [arch], dtype=subject.dtype.name, shape=shape, tuning=tuning, mix=False
+        )
+    )
+    bad = next((r for r in rows if r.state == "failed"), None)
+    if bad is not None:
+        return {}, " ".join(bad.reason.split())[:300]
+    told = [r for r in rows if r.occupancy is not None]
+    if not told:
+        return {}, rows[0].reason if rows else "nothing was compiled"
+    tightest = min(told, key=lambda r: r.occupancy or 0.0)
+    return {
+        "registers": max(r.registers or 0 for r in told),
+        "shared": max((r.static_shared or 0) + (r.dynamic_shared or 0) for r in told),
+        "spills": sum((r.spill_stores or 0) + (r.spill_loads or 0) for r in told),
+        "occupancy": tightest.occupancy,
+        "limiter": tightest.limiter,
+        "threads": max(_threads(r.block) for r in told),
+        "blocks_sm": tightest.blocks_sm,
+    }, ""
+
+
+def _threads(block: tuple[int, int, int] | None) -> int:
+    x, y, z = block or (1, 1, 1)
+    return x * y * z
+
+
+def _variant(rung: Rung, tuning: Tuning) -> Rung:
+    """The same rung under a name of its own, so that several configurations can meet in one race."""
+    variant = copy.copy(rung)
+    variant.name = f"{rung.name}[{_key(tuning)}]"
+    return variant
+
+
+def _key(tuning: Tuning) -> str:
+    return ",".join(f"{n}={v}" for n, v in sorted(tuning.items()))
+
+
+def _alive() -> bool:
+    try:
+        torch.cuda.synchronize()
+    except RuntimeError:
+        return False
+    return True
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0][:200] if str(error) else type(error).__name__

@@ -1,0 +1,194 @@
+"""A sweep spread over a Slurm cluster: one array, a shard of the configurations for each task.
+
+A task appends to a file of its own and, started again, goes on where that file ends; so a task that failed
+or was requeued loses at most what it was measuring. The folder is all the state there is: giving the same
+command again submits only what is still missing.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rung.errors import RungError
+from rung.results import store
+from rung.sweep.sweep import Row, Tuning, merge
+
+POLL = 2.0  # seconds
+DEAF = 30  # polls without an answer of the controller before giving up
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is asked of the cluster for each task."""
+
+    tasks: int = 4
+    gpus: int = 1
+    exclusive: bool = False
+    partition: str | None = None
+    account: str | None = None
+    time: str | None = None
+    options: tuple[str, ...] = ()  # more of sbatch's own, as given
+
+
+def script(words: Sequence[str], request: Request, folder: Path, shards: Sequence[int]) -> str:
+    """The batch script: `words` is the sweep's command line without anything about Slurm."""
+    lines = [
+        f"--array={_ranges(shards)}",
+        "--job-name=rung-sweep",
+        f"--output={folder}/task-%a.log",
+        "--open-mode=append",
+        "--requeue",
+        "--ntasks=1",
+        f"--gres=gpu:{request.gpus}" if request.gpus else "",
+        "--exclusive" if request.exclusive else "",
+        f"--partition={request.partition}" if request.partition else "",
+        f"--account={request.account}" if request.account else "",
+        f"--time={request.time}" if request.time else "",
+        *request.options,
+    ]
+    header = "\n".join(f"#SBATCH {line}" for line in lines if line)
+    exports = "".join(
+        f"export {name}={shlex.quote(os.environ[name])}\n"
+        for name in ("PYTHONPATH", "RUNG_CACHE", "RUNG_TUNINGS")
+        if name in os.environ
+    )
+    command = " ".join(shlex.quote(w) for w in (sys.executable, "-m", "rung", *words))
+    shard = f'--shard "$SLURM_ARRAY_TASK_ID/{request.tasks}"'
+    output = f'--output {shlex.quote(str(folder))}/shard-"$SLURM_ARRAY_TASK_ID".jsonl'
+    return (
+        f"#!/bin/bash\n{header}\n\n"
+        f"cd {shlex.quote(str(Path.cwd()))}\n{exports}"
+        f"exec {command} \\\n  {shard} \\\n  {output}\n"
+    )
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """0-3,7 for 0 1 2 3 7."""
+    parts: list[list[int]] = []
+    for number in sorted(numbers):
+        if parts and number == parts[-1][1] + 1:
+            parts[-1][1] = number
+        else:
+            parts.append([number, number])
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in parts)
+
+
+def shard_of(wanted: Sequence[Tuning], index: int, of: int) -> list[Tuning]:
+    """Every `of`-th configuration, so that slow neighbours do not meet in one task."""
+    return list(wanted[index::of])
+
+
+def gathered(folder: Path, wanted: Sequence[Tuning]) -> list[Row]:
+    """The rows of all shards, each configuration once."""
+    rows = [
+        row
+        for path in sorted(folder.glob("shard-*.jsonl"))
+        for row in store.read(path)
+        if row.get("kind") == "sweep"
+    ]
+    return merge(rows, wanted)
+
+
+def missing(folder: Path, wanted: Sequence[Tuning], tasks: int) -> list[int]:
+    """The shards that have not measured all of their configurations."""
+    there = [row["tuning"] for row in gathered(folder, wanted)]
+    return [i for i in range(tasks) if any(t not in there for t in shard_of(wanted, i, tasks))]
+
+
+def submit(path: Path) -> str:
+    """Hand the script to sbatch; gives the job's number."""
+    if not shutil.which("sbatch"):
+        raise RungError(
+            "there is no sbatch on this machine: run this on a login node of a Slurm cluster, or see the "
+            "script with --dry-run."
+        )
+    done = subprocess.run(["sbatch", "--parsable", str(path)], capture_output=True, text=True, check=False)
+    job = done.stdout.strip().partition(";")[0]
+    if done.returncode or not job.isdigit():
+        said = (done.stderr.strip() or done.stdout.strip() or "no reason given").splitlines()
+        reason = re.sub(r"^sbatch: (error: )?", "", said[-1]).rstrip(".")
+        raise RungError(f"sbatch refused {path}: {reason}.")
+    return job
+
+
+def unfinished(job: str) -> set[str] | None:
+    """The states of the job's tasks that wait or run; None when the controller does not answer."""
+    command = ["squeue", "--noheader", "--array", f"--jobs={job}", "--format=%K %T"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        return set() if "Invalid job id" in done.stderr else None
+    ended = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL")
+    return {line.strip() for line in done.stdout.splitlines() if line.strip() and not line.endswith(ended)}
+
+
+def wait(job: str, tell: Callable[[set[str]], None], poll: float = POLL) -> None:
+    """Until no task of the job waits or runs."""
+    deaf = 0
+    while True:
+        states = unfinished(job)
+        if states is None:
+            deaf += 1
+            if deaf > DEAF:
+                raise RungError(
+                    f"squeue has not answered for a minute; job {job} may still run, and the same command "
+                    "gathers it later."
+                )
+        else:
+            deaf = 0
+            tell(states)
+            if not states:
+                return
+        time.sleep(poll)
+
+
+def spread(
+    words: Sequence[str],
+    request: Request,
+    folder: Path,
+    wanted: Sequence[Tuning],
+    *,
+    retries: int = 2,
+    waiting: bool = True,
+    tell: Callable[[str, int, int], None] = lambda text, done, total: None,
+) -> list[Row]:
+    """Submit what is missing, wait, and submit again what failed; gives all rows."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RungError(f"{folder} cannot be made: {error.strerror}; --folder names another place.") from None
+    for attempt in range(retries + 1):
+        shards = missing(folder, wanted, request.tasks)
+        if not shards:
+            break
+        path = folder / f"job-{attempt}.sh"
+        path.write_text(script(words, request, folder, shards))
+        job = submit(path)
+        tell(f"job {job}, tasks {_ranges(shards)}", len(gathered(folder, wanted)), len(wanted))
+        if not waiting:
+            return gathered(folder, wanted)
+
+        def report(states: set[str], job: str = job) -> None:
+            running = sum("RUNNING" in s for s in states)
+            there = len(gathered(folder, wanted))
+            tell(f"job {job}: {running} running, {len(states) - running} waiting", there, len(wanted))
+
+        wait(job, report)
+    lost = missing(folder, wanted, request.tasks)
+    if lost:
+        log = folder / f"task-{lost[0]}.log"
+        last = log.read_text(errors="replace").strip().splitlines()[-1:] if log.exists() else []
+        said = f"; {log} ends with {last[0]!r}" if last else ""
+        raise RungError(
+            f"tasks {_ranges(lost)} did not finish in {retries + 1} attempts{said}; what was measured is in "
+            f"{folder}, and the same command goes on from there."
+        )
+    return gathered(folder, wanted)
