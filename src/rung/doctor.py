@@ -215,7 +215,8 @@ def _triton() -> Iterator[Finding]:
     ]
     for name, device in places:
         try:
-            probe = python_module.load(Path(__file__).parent / "emulator" / "probe_triton.py", interpret=device == "cpu")
+            path = Path(__file__).parent / "emulator" / "probe_triton.py"
+            probe = python_module.load(path, interpret=device == "cpu")
             x = torch.arange(40, dtype=torch.float32, device=device)
             out = torch.empty_like(x)
             probe.run(x, out)
