@@ -10,7 +10,8 @@ if TYPE_CHECKING:
     import torch
 
 Argument = tuple[str, Any]
-"""(kind, value): "pointer" and a tensor or None; i32 u32 i64 u64 f32 f64 bool f16 bf16 and a number."""
+"""(kind, value): "pointer" and a tensor or None; "tensor_map" and a map (`emulated()` packs it);
+i32 u32 i64 u64 f32 f64 bool f16 bf16 and a number."""
 
 
 @dataclass(frozen=True)

@@ -256,6 +256,9 @@ def _bytes_of(kind: str, value: Any) -> bytes:
         if value is not None and value.device.type != "cpu":
             raise RungError(f"The emulator takes CPU tensors, and one on {value.device} was given.")
         return struct.pack("P", 0 if value is None else value.data_ptr())
+    if kind == "tensor_map":
+        packed: bytes = value.emulated()
+        return packed
     if kind == "bf16":
         return struct.pack("h", torch.tensor(value, dtype=torch.bfloat16).view(torch.int16).item())
     if kind not in _FORMATS:
