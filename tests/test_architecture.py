@@ -19,6 +19,7 @@ ORDER = (
     ("sweep",),
     ("bench",),
     ("check",),
+    ("ops",),
     ("results",),
     ("gpt2",),
     ("rungs",),

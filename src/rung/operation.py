@@ -102,6 +102,7 @@ class Operation:
     shapes: dict[str, Values]
     reduction: str | int = 1
     derived: dict[str, str] = field(default_factory=dict)
+    inverse: dict[str, str] = field(default_factory=dict)  # dims that a caller's views determine
     scalars: dict[str, Number | str] = field(default_factory=dict)
     libraries: tuple[Library, ...] = ()
     story: str = ""

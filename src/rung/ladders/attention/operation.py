@@ -77,6 +77,7 @@ OPERATION = Operation(
     story="From five kernels that write T x T scores to one that never does, and on to the tensor cores.",
     dims=("B", "T", "C", "NH"),
     derived={"HS": "C // NH"},
+    inverse={"C": "NH * HS"},
     scalars={"scale": "1 / sqrt(C // NH)", "causal": 1},
     operands=(
         Operand("qkv", ("B", "T", "3 * C")),

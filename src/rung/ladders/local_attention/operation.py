@@ -83,6 +83,7 @@ OPERATION = Operation(
     story="A window lets the cost grow with T instead of T squared, if a kernel leaves out what it hides.",
     dims=("B", "T", "C", "NH"),
     derived={"HS": "C // NH"},
+    inverse={"C": "NH * HS"},
     scalars={"scale": "1 / sqrt(C // NH)", "window": 128},
     operands=(
         Operand("qkv", ("B", "T", "3 * C")),
