@@ -70,7 +70,7 @@ def test_triton_tiles_that_fit_an_older_gpu_are_not_refused() -> None:
     # In a process of its own, as for a user.
     program = (
         "import sys\n"
-        "from rung import catalogue\n"
+        "from rung.rungs import catalogue\n"
         "from rung.profile.inspect import inspect\n"
         "rung = catalogue.find('attention/29_triton')\n"
         "shape = ('usual', rung.operation.complete({'B': 1, 'T': 256, 'C': 256, 'NH': 4}))\n"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from rung.cli import counters as cli
+from rung.cli import profile as cli
 from rung.cli import main
 from rung.dtypes import dtype
 from rung.errors import RungError

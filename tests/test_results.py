@@ -63,7 +63,7 @@ def test_a_line_cut_short_is_skipped_with_a_warning_and_harms_no_other(store: Pa
 WRITER = """
 import sys
 from pathlib import Path
-from rung.lab import results
+from rung.results import store as results
 for i in range(int(sys.argv[3])):
     results.append({"kind": "bench", "rung": sys.argv[2], "i": i, "cold_samples_us": [i * 0.125] * 2000}, Path(sys.argv[1]))
 """
@@ -99,7 +99,7 @@ FILLER = """
 import resource, sys
 from pathlib import Path
 from rung.errors import RungError
-from rung.lab import results
+from rung.results import store as results
 if sys.argv[2] != "0":
     resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), int(sys.argv[2])))
 done = 0

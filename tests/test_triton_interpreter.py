@@ -59,7 +59,7 @@ def test_triton_that_was_imported_to_be_compiled_is_interpreted_all_the_same(tmp
         "    tl.store(out, tl.max(tl.load(x + tl.arange(0, N)), 0) + tl.cdiv(N, 3))\n"
     )
     code = (
-        "import triton.language, torch; from pathlib import Path; from rung import python_module\n"
+        "import triton.language, torch; from pathlib import Path; from rung.rungs import python_module\n"
         f"kernel = python_module.load(Path({str(path)!r}), interpret=True).largest\n"
         "x, out = torch.arange(8.0), torch.zeros(1); kernel[(1,)](x, out, 8); assert float(out) == 10.0"
     )
@@ -74,7 +74,7 @@ from pathlib import Path
 import numpy as np
 import torch, triton.language as tl
 from triton.language import core, math, random, standard
-from rung import catalogue, python_module
+from rung.rungs import catalogue, python_module
 from rung.check.trial import check
 from rung.profile.inspect import inspect
 
