@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from rung.cli import profile as cli
 from rung.cli import main
+from rung.cli import profile as cli
 from rung.dtypes import dtype
 from rung.errors import RungError
 from rung.profile import counters, ncu, trace
