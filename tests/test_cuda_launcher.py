@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from rung.cuda import launcher
+from rung.cuda import launcher, tensor_map
 from rung.cuda.launch import Argument, Build, load
 from rung.errors import RungError
 
@@ -70,6 +70,16 @@ def test_each_kind_fills_its_own_bytes_only(
     launch()
     assert received == [(2**64 - 1, bits, 2**64 - 1)]
     assert config.hStream == 0x55
+
+
+def test_a_tensor_map_fills_its_128_bytes(monkeypatch: pytest.MonkeyPatch, received: list[tuple[int, ...]]) -> None:
+    encoded = bytes(range(tensor_map.SIZE))
+    args: list[Argument] = [("i32", 7), ("tensor_map", SimpleNamespace(encode=lambda: encoded)), ("i32", 9)]
+    launch, _ = made(args, received)
+    launch.pack(args)
+    places = list(launch._pointers)
+    assert ctypes.string_at(places[1], tensor_map.SIZE) == encoded
+    assert [ctypes.c_int.from_address(places[i]).value for i in (0, 2)] == [7, 9]
 
 
 @pytest.mark.parametrize("value", [0.1, -3.0, 1 / 3, 65504.0, 1e-3, 1.00390625, 1.01171875, 3.4e38])

@@ -22,6 +22,12 @@ dtype = "f32"
 zero = true
 [constants]
 weight = "c_weight"
+[maps.x_map]
+operand = "x"
+dims = ["B * T", "C"]
+box = ["BLOCK", 64]
+swizzle = 128
+fill = "nan"
 [[launch]]
 kernel = "first"
 grid = ["T", "B"]
@@ -51,6 +57,7 @@ def test_every_key_arrives() -> None:
     assert header.bind == {"inp": "x"}
     assert header.buffers["scores"] == frontmatter.Buffer(("B", "T", "T"), "f32", True)
     assert header.constants == {"weight": "c_weight"}
+    assert header.maps == {"x_map": frontmatter.Map("x", ("BLOCK", 64), dims=("B * T", "C"), swizzle=128, fill="nan")}
     first, second = header.launches
     assert (first.kernel, first.grid, first.block, first.shared) == (
         "first",
@@ -77,6 +84,10 @@ def test_every_key_arrives() -> None:
         (("/*---", "/*"), "no header"),
         (('inp = "x"', "inp = true"), "bind.inp"),
         (('weight = "c_weight"', "weight = 3"), "constants.weight"),
+        (('operand = "x"', ""), "maps.x_map has no operand"),
+        (('box = ["BLOCK", 64]', 'box = "BLOCK"'), "maps.x_map.box"),
+        (('fill = "nan"', 'fill = "ones"'), "maps.x_map.fill"),
+        (('fill = "nan"', "filled = 1"), "unknown key 'filled'"),
         (("pdl = true", "gird = 3"), "unknown key 'gird'"),
     ],
 )

@@ -8,28 +8,31 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 import torch
 
+from rung.cuda import tensor_map
 from rung.cuda.launch import Argument
 from rung.errors import RungError
 
-# Each argument has a slot of eight bytes; the kind gives its bytes within.
 _FORMATS = {
     "pointer": "Q",
-    "i32": "i4x",
-    "u32": "I4x",
+    "i32": "i",
+    "u32": "I",
     "i64": "q",
     "u64": "Q",
-    "f32": "f4x",
+    "f32": "f",
     "f64": "d",
-    "bool": "?7x",
-    "f16": "e6x",
-    "bf16": "H6x",
+    "bool": "?",
+    "f16": "e",
+    "bf16": "H",
+    "tensor_map": f"{tensor_map.SIZE}s",
 }
-SIZES = {kind: struct.calcsize(layout[0]) for kind, layout in _FORMATS.items()}
-_SLOT = 8
+SIZES = {kind: struct.calcsize(layout) for kind, layout in _FORMATS.items()}
+# Each argument has a slot of whole eight bytes.
+_SLOTS = {kind: f"{layout}{-SIZES[kind] % 8}x" for kind, layout in _FORMATS.items()}
 
 _last_kernel = ""
 
@@ -63,12 +66,11 @@ class Launcher:
         self._function = function
         self._config = config
         self._index = device
-        self._layout = struct.Struct("<" + "".join(_FORMATS[kind] for kind in kinds))
-        self._buffer = ctypes.create_string_buffer(max(1, _SLOT * len(kinds)))
+        self._layout = struct.Struct("<" + "".join(_SLOTS[kind] for kind in kinds))
+        self._buffer = ctypes.create_string_buffer(max(1, self._layout.size))
         first = ctypes.addressof(self._buffer)
-        self._pointers = (ctypes.c_void_p * max(1, len(kinds)))(
-            *[first + _SLOT * i for i in range(len(kinds))]
-        )
+        places = accumulate((struct.calcsize("<" + _SLOTS[kind]) for kind in kinds[:-1]), initial=first)
+        self._pointers = (ctypes.c_void_p * max(1, len(kinds)))(*places)
         self._parameters = ctypes.addressof(self._pointers)
         self._start = driver.cuLaunchKernelEx
         self._stream = -1
@@ -76,9 +78,7 @@ class Launcher:
 
     def pack(self, args: Sequence[Argument]) -> None:
         try:
-            self._layout.pack_into(
-                self._buffer, 0, *[self._encoded(i, *argument) for i, argument in enumerate(args)]
-            )
+            self._layout.pack_into(self._buffer, 0, *[self._encoded(i, *argument) for i, argument in enumerate(args)])
         except (struct.error, TypeError, OverflowError) as problem:
             raise RungError(self._misfit(args, problem)) from problem
 
@@ -92,6 +92,8 @@ class Launcher:
                     f"and the kernel runs on cuda:{self._index}."
                 )
             return value.data_ptr()
+        if kind == "tensor_map":
+            return value.encode()
         return _bfloat16_bits(value) if kind == "bf16" else value
 
     def _misfit(self, args: Sequence[Argument], problem: Exception) -> str:

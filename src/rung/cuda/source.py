@@ -23,6 +23,7 @@ class Parameter:
     name: str
     pointer: bool
     const: bool
+    grid_constant: bool = False
 
 
 @dataclass(frozen=True)
@@ -240,7 +241,9 @@ def _parameter(text: str, types: dict[str, str], where: str) -> Parameter:
     if not star:
         kept = kept[:-1]
     ctype = _spelled([types.get(w, w) or w for w in kept])
-    return Parameter(ctype + "*" * max(0, pointers - 1), names[-1], pointers > 0, const)
+    return Parameter(
+        ctype + "*" * max(0, pointers - 1), names[-1], pointers > 0, const, "__grid_constant__" in words
+    )
 
 
 def _spelled(words: list[str]) -> str:

@@ -187,7 +187,7 @@ class EmulatedModule:
                     f"{self._build.origin}: parameter {i + 1} of kernel '{kernel}' is "
                     f"{'a pointer' if size < 0 else f'a value of {size} bytes'}, and a {kind} was given."
                 )
-            packed.append(ctypes.create_string_buffer(data, len(data)))
+            packed.append(_aligned(data))
         return packed
 
     # ---- what went wrong --------------------------------------------------------------------------------------
@@ -249,6 +249,14 @@ class EmulatedModule:
             if file.endswith(Path(self._build.origin).name) and number.isdigit():
                 return f", line {number}"
         return ""
+
+
+def _aligned(data: bytes) -> ctypes.Array[ctypes.c_char]:
+    """The bytes at a multiple of 64, as the widest parameter wants."""
+    room = bytearray(len(data) + 64)
+    start = -ctypes.addressof(ctypes.c_char.from_buffer(room)) % 64
+    room[start : start + len(data)] = data
+    return (ctypes.c_char * len(data)).from_buffer(room, start)
 
 
 def _bytes_of(kind: str, value: Any) -> bytes:

@@ -15,7 +15,7 @@ VECTOR = 16
 _SHARED_BY_ALL = "rung.cuh"  # it defines vector loads; who names none of them has none
 _VECTORS = re.compile(
     r"\b(?:u?(?:char|short|int|long|longlong|float|double)[24]|(?:__)?(?:half|nv_bfloat16)2|__nv_bfloat162"
-    r"|Vec(?:16)?|load_vec|store_vec|cp_async_16|load_no_allocate)\b|cp\.async|\.v[24]\."
+    r"|Vec(?:16)?|load_vec|store_vec|cp_async_16|load_no_allocate|TensorMap)\b|cp\.async|\.v[24]\."
 )
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)"', re.MULTILINE)
 

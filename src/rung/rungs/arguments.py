@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import torch
 
 from rung.cuda.source import Parameter
+from rung.cuda.tensor_map import TensorMap
 from rung.dtypes import ELEMENTS, Dtype
 from rung.errors import RungError
 from rung.expressions import Number, evaluate, evaluate_int
@@ -48,6 +50,7 @@ class Arguments:
     tensors: Tensors
     buffers: Tensors
     dtype: Dtype
+    maps: Mapping[str, TensorMap] = field(default_factory=dict)
 
     def operand(self, name: str) -> torch.Tensor:
         if name not in self.tensors:
@@ -59,6 +62,8 @@ class Arguments:
         where = f"{self.rung.path}: parameter {parameter.name!r} of {kernel}"
         if parameter.pointer:
             return "pointer", self._pointer(parameter, target, where)
+        if parameter.ctype == "TensorMap":
+            return "tensor_map", self._map(parameter, target, where)
         kind = SCALAR_KINDS.get(self.dtype.ctype if parameter.ctype == "Real" else parameter.ctype)
         if kind is None:
             raise RungError(
@@ -87,6 +92,16 @@ class Arguments:
             raise RungError(f"{where} is bound to nothing; {self._choices({})}")
         _must_point_to(parameter, tensor, self.dtype, where)
         return tensor
+
+    def _map(self, parameter: Parameter, target: str | int | float, where: str) -> TensorMap:
+        if target not in self.maps:
+            known = f"there are {', '.join(self.maps)}" if self.maps else f"write [maps.{parameter.name}]"
+            raise RungError(f"{where} is bound to no tensor map; {known}.")
+        if not parameter.grid_constant:
+            raise RungError(
+                f"{where} is a copy in each thread; write const __grid_constant__ TensorMap {parameter.name}."
+            )
+        return self.maps[str(target)]
 
     def _choices(self, names: Values) -> str:
         operands = ", ".join(o.name for o in self.rung.operation.operands)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -13,6 +13,7 @@ import torch
 
 from rung.cuda import limits
 from rung.cuda.source import Parameter, kernel_parameters
+from rung.cuda.tensor_map import TensorMap, packed_strides
 from rung.dtypes import Dtype, element
 from rung.errors import RungError
 from rung.expressions import evaluate, evaluate_int
@@ -70,7 +71,7 @@ class CudaRung(Rung):
     @cached_property
     def binds(self) -> frozenset[str]:
         operands = {o.name for o in self.operation.operands}
-        bound = set(self.header.constants)
+        bound = set(self.header.constants) | {m.operand for m in self.header.maps.values()} & operands
         for entry in self.header.launches:
             for parameter in self.parameters[entry.kernel]:
                 target = self._target(parameter, entry)
@@ -205,7 +206,7 @@ class CudaRung(Rung):
             buffers[name] = make(name, shape, element(buffer.dtype, dtype))
             if buffer.zero_once:
                 buffers[name].zero_()
-        bound = Arguments(self, tensors, buffers, dtype)
+        bound = Arguments(self, tensors, buffers, dtype, self._maps(tensors | buffers, names, dtype))
         module = self._load(self.build(values, dtype, tuning), device, emulation)
 
         steps: list[Callable[[], None]] = []
@@ -230,6 +231,40 @@ class CudaRung(Rung):
 
         only = steps[0] if len(steps) == 1 else run
         return Prepared(self, only, self.tuned(tuning), launched, module, buffers)
+
+    def _maps(self, tensors: Tensors, names: Values, dtype: Dtype) -> dict[str, TensorMap]:
+        """The tensor maps of the header for these operands and buffers."""
+
+        def numbers(expressions: Iterable[header.Expression], what: str) -> tuple[int, ...]:
+            return tuple(evaluate_int(e, names, f"maps.{what}") for e in expressions)
+
+        made = {}
+        for name, entry in self.header.maps.items():
+            if entry.operand not in tensors:
+                known = ", ".join(tensors)
+                raise RungError(
+                    f"{self.path}: maps.{name} is of {entry.operand!r}, which is not there; there are {known}."
+                )
+            tensor = tensors[entry.operand]
+            dims, strides = numbers(entry.dims, f"{name}.dims"), numbers(entry.strides, f"{name}.strides")
+            if not strides and not tensor.is_contiguous():
+                raise RungError(
+                    f"{self.path}: maps.{name} gives no strides, and {entry.operand} has gaps; write strides."
+                )
+            offset, swizzle, promotion = numbers((entry.offset, entry.swizzle, entry.promotion), name)
+            made[name] = TensorMap(
+                name=name,
+                tensor=tensor,
+                dims=dims or tuple(tensor.shape),
+                strides=strides or packed_strides(dims or tuple(tensor.shape)),
+                box=numbers(entry.box, f"{name}.box"),
+                offset=offset,
+                swizzle=swizzle,
+                promotion=promotion,
+                fill="nan" if entry.fill == "nan" else "zeros",
+                tf32=entry.tf32 and dtype.name == "tf32",
+            )
+        return made
 
     def _load(self, build: Build, device: Device, emulation: Settings | None) -> Module:
         if device == "cuda":

@@ -27,6 +27,21 @@ class Buffer:
 
 
 @dataclass(frozen=True)
+class Map:
+    """A tensor map for an operand or a buffer; sizes as in shapes, the dimension that runs fastest last."""
+
+    operand: str
+    box: tuple[Expression, ...]
+    dims: tuple[Expression, ...] = ()  # else the operand's own shape
+    strides: tuple[Expression, ...] = ()  # in elements, of all dimensions but the last; else packed
+    offset: Expression = 0  # of the first element
+    swizzle: Expression = 0  # bytes
+    promotion: Expression = 128  # bytes that L2 fetches at least
+    fill: str = "zeros"  # or "nan": what lies beyond the edges
+    tf32: bool = False  # floats are rounded on their way, where the rung's dtype is tf32
+
+
+@dataclass(frozen=True)
 class Launch:
     """One kernel launch: which kernel, over what grid, and how.
 
@@ -75,6 +90,7 @@ class Header:
     define: dict[str, Expression] = field(default_factory=dict)
     bind: dict[str, str | int | float] = field(default_factory=dict)
     buffers: dict[str, Buffer] = field(default_factory=dict)
+    maps: dict[str, Map] = field(default_factory=dict)
     inside: Inside | None = None
     constants: dict[str, str] = field(default_factory=dict)
     launches: tuple[Launch, ...] = ()
@@ -133,6 +149,7 @@ class _Reader:
             define={k: self.expression(v, f"define.{k}") for k, v in self.table(table, "define").items()},
             bind=self.bind(table),
             buffers={k: self.buffer(v, k) for k, v in self.table(table, "buffers").items()},
+            maps={k: self.map(v, k) for k, v in self.table(table, "maps").items()},
             inside=self.inside(table),
             constants={k: self.symbol(v, k) for k, v in self.table(table, "constants").items()},
             launches=tuple(self.launch(entry) for entry in launches),
@@ -219,6 +236,29 @@ class _Reader:
             zero=zero is True,
             zero_once=zero == "once",
         )
+
+    def map(self, value: Any, name: str) -> Map:
+        where = f"maps.{name}"
+        if not isinstance(value, dict):
+            raise self.fail(f'{where} is not a table; write [{where}] with operand = "x" and box = [64, 64].')
+        self.known(value, where, set(Map.__dataclass_fields__))
+        operand, fill = self.text(value, "operand"), self.text(value, "fill") or "zeros"
+        if not operand or not value.get("box"):
+            raise self.fail(
+                f'{where} has no {"box" if operand else "operand"}; write operand = "x" and box = [64, 64].'
+            )
+        if fill not in ("zeros", "nan"):
+            raise self.fail(f'{where}.fill = {fill!r} is neither "zeros" nor "nan".')
+        sizes = {k: self.expressions(value.get(k, []), f"{where}.{k}") for k in ("box", "dims", "strides")}
+        numbers = {
+            k: self.expression(value[k], f"{where}.{k}") for k in ("offset", "swizzle", "promotion") if k in value
+        }
+        return Map(operand, **sizes, **numbers, fill=fill, tf32=self.flag(value, "tf32"))  # type: ignore[arg-type]
+
+    def expressions(self, value: Any, key: str) -> tuple[Expression, ...]:
+        if not isinstance(value, list):
+            raise self.fail(f"{key} is not a list of expressions.")
+        return tuple(self.expression(v, key) for v in value)
 
     def inside(self, table: dict[str, Any]) -> Inside | None:
         if "inside" not in table:

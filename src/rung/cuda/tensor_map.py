@@ -1,0 +1,139 @@
+"""Tensor maps: what Hopper's copy engine knows of a tensor, as plain data, for the driver and for the emulator."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from rung.errors import RungError
+
+SIZE = 128  # bytes of an encoded map
+SWIZZLES = (0, 32, 64, 128)
+PROMOTIONS = (0, 64, 128, 256)
+FILLS = ("zeros", "nan")
+_PIECE = 16  # addresses, strides and rows of a box are whole pieces of so many bytes
+_MOST_RANK, _MOST_BOX = 5, 256
+_MAGIC = 0x50414D544E455354
+_EMULATED = struct.Struct("<QQ4Q5I5H5B5B40x")
+
+_DRIVER_TYPES = {
+    torch.float32: "FLOAT32",
+    torch.float16: "FLOAT16",
+    torch.bfloat16: "BFLOAT16",
+    torch.float64: "FLOAT64",
+    torch.int32: "INT32",
+    torch.int64: "INT64",
+    torch.int8: "UINT8",
+    torch.uint8: "UINT8",
+}
+
+
+@dataclass(frozen=True)
+class TensorMap:
+    """A box of a tensor, as copied at once. Sizes are listed as in shapes: the dimension that runs fastest comes last.
+
+    `strides` are those of all dimensions but the last, and like `offset` in elements. What a box holds beyond the
+    tensor's edge is `fill`ed and never stored; `swizzle` is the width in bytes in which shared memory's pieces are
+    exchanged; `promotion` is how many bytes L2 fetches at least; `tf32` rounds floats on their way.
+    """
+
+    name: str
+    tensor: torch.Tensor
+    dims: tuple[int, ...]
+    strides: tuple[int, ...]
+    box: tuple[int, ...]
+    offset: int = 0
+    swizzle: int = 0
+    promotion: int = 128
+    fill: Literal["zeros", "nan"] = "zeros"
+    tf32: bool = False
+
+    def __post_init__(self) -> None:
+        wrong = self._wrong()
+        if wrong:
+            raise RungError(f"maps.{self.name} cannot be encoded: {wrong}.")
+
+    @property
+    def address(self) -> int:
+        return self.tensor.data_ptr() + self.offset * self.tensor.element_size()
+
+    def encode(self) -> bytes:
+        """The driver's form, for a GPU."""
+        from cuda.bindings import driver
+
+        size = self.tensor.element_size()
+        kind = "TFLOAT32" if self._rounds else _DRIVER_TYPES[self.tensor.dtype]
+        swizzle = f"SWIZZLE_{self.swizzle}B" if self.swizzle else "SWIZZLE_NONE"
+        promotion = f"L2_{self.promotion}B" if self.promotion else "NONE"
+        error, encoded = driver.cuTensorMapEncodeTiled(
+            getattr(driver.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{kind}"),
+            len(self.dims),
+            self.address,
+            [driver.cuuint64_t(n) for n in reversed(self.dims)],
+            [driver.cuuint64_t(n * size) for n in reversed(self.strides)],
+            [driver.cuuint32_t(n) for n in reversed(self.box)],
+            [driver.cuuint32_t(1)] * len(self.dims),
+            driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
+            getattr(driver.CUtensorMapSwizzle, f"CU_TENSOR_MAP_{swizzle}"),
+            getattr(driver.CUtensorMapL2promotion, f"CU_TENSOR_MAP_L2_PROMOTION_{promotion}"),
+            driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE
+            if self.fill == "zeros"
+            else driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NAN_REQUEST_ZERO_FMA,
+        )
+        if error:
+            raise RungError(f"maps.{self.name} cannot be encoded: the driver answers {error.name}.")
+        return ctypes.string_at(encoded.getPtr(), SIZE)
+
+    def emulated(self) -> bytes:
+        """The emulator's form: `TensorMapFields` in its headers."""
+        size, rank = self.tensor.element_size(), len(self.dims)
+        more = (1,) * (_MOST_RANK - rank)
+        strides = [n * size for n in reversed(self.strides)] + [0] * (_MOST_RANK - rank)
+        floats = 2 if self._rounds else int(self.tensor.dtype.is_floating_point)
+        return _EMULATED.pack(
+            _MAGIC, self.address, *strides, *reversed(self.dims), *more, *reversed(self.box), *more,
+            *[1] * _MOST_RANK, rank, size, SWIZZLES.index(self.swizzle), FILLS.index(self.fill), floats,
+        )  # fmt: skip
+
+    @property
+    def _rounds(self) -> bool:
+        return self.tf32 and self.tensor.dtype == torch.float32
+
+    def _wrong(self) -> str | None:
+        """What the hardware does not take, in its order of importance."""
+        size, rank = self.tensor.element_size(), len(self.dims)
+        if not 1 <= rank <= _MOST_RANK:
+            return f"it has {rank} dimensions, and 1 to {_MOST_RANK} are allowed"
+        if len(self.box) != rank or len(self.strides) != rank - 1:
+            return f"its {rank} dims want as many sizes in box and {rank - 1} strides"
+        if self.tensor.dtype not in _DRIVER_TYPES:
+            return f"the copy engine has no elements of {self.tensor.dtype}"
+        if self.swizzle not in SWIZZLES or self.promotion not in PROMOTIONS:
+            return f"swizzle is one of {SWIZZLES} and promotion one of {PROMOTIONS} bytes"
+        if not all(0 < n < 2**32 for n in self.dims):
+            return f"its dims {self.dims} are not all between 1 and 2^32"
+        if not all(0 < n <= _MOST_BOX for n in self.box):
+            return f"its box {self.box} is not between 1 and {_MOST_BOX} everywhere"
+        row = self.box[-1] * size
+        if row % _PIECE or (self.swizzle and row > self.swizzle):
+            most = f" and at most its swizzle of {self.swizzle}" if self.swizzle else ""
+            return f"a row of its box has {row} bytes, and wants a multiple of {_PIECE}{most}"
+        if self.address % _PIECE:
+            return f"its first element lies at no multiple of {_PIECE} bytes"
+        if any(n * size % _PIECE for n in self.strides):
+            return f"its strides {self.strides} are not all multiples of {_PIECE} bytes"
+        if self.fill == "nan" and not self.tensor.dtype.is_floating_point:
+            return f"elements of {self.tensor.dtype} cannot be filled with nan"
+        return None
+
+
+def packed_strides(dims: tuple[int, ...]) -> tuple[int, ...]:
+    """Of all dimensions but the last, where elements lie one behind the other."""
+    strides = [1]
+    for size in reversed(dims[1:]):
+        strides.insert(0, strides[0] * size)
+    return tuple(strides[:-1])

@@ -1,0 +1,106 @@
+"""A tensor map: bound by name, laid out as the emulator reads it, refused where the copy engine would."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from rung.cuda.tensor_map import TensorMap, packed_strides
+from rung.dtypes import DTYPES
+from rung.errors import RungError
+from rung.rungs import catalogue
+from rung.rungs.cuda import CudaRung
+
+KERNEL = """/*---
+idea = "Says what is inside a map."
+dtypes = ["f32", "tf32", "bf16"]
+[tune]
+ROWS = [2, 1]
+[maps.a_map]
+operand = "{operand}"
+dims = ["B * T", "C"]
+box = ["ROWS", 4]
+offset = "C"
+{keys}
+[[launch]]
+kernel = "k"
+grid = 1
+block = 1
+---*/
+#include "tensor_map.cuh"
+#include "rung_emulator/tensor_map.h"
+extern "C" __global__ void k({parameter}, const float* a, float* out)
+{{
+    const auto& map = reinterpret_cast<const rung_emulator::TensorMapFields&>({name});
+    const float told[] = {{float(map.magic == rung_emulator::TENSOR_MAP_MAGIC),
+                          float(map.address - reinterpret_cast<unsigned long long>(a)), float(map.rank),
+                          float(map.dims[0]), float(map.dims[1]), float(map.dims[2]), float(map.strides[0]),
+                          float(map.box[0]), float(map.box[1]), float(map.element_strides[1]), float(map.element_bytes),
+                          float(map.swizzle), float(map.fill), float(map.is_float)}};
+    for (int i = 0; i < 14; i++) out[i] = told[i];
+}}
+"""
+
+
+def told(
+    folder: Path,
+    keys: str = "",
+    dtype: str = "f32",
+    operand: str = "a",
+    parameter: str = "const __grid_constant__ TensorMap a_map",
+) -> list[float]:
+    path = folder / "mine.cu"
+    path.write_text(KERNEL.format(keys=keys, operand=operand, parameter=parameter, name=parameter.split()[-1]))
+    rung = CudaRung(catalogue.operation("residual"), path)
+    tensors = {n: torch.zeros(2, 3, 4, dtype=DTYPES[dtype].torch) for n in ("a", "b", "out")}
+    values = rung.operation.complete({"B": 2, "T": 3, "C": 4})
+    rung.prepare(tensors, values, DTYPES[dtype], device="emulator").run()
+    return [float(x) for x in tensors["out"].flatten()[:14]]
+
+
+def test_what_the_header_says_is_inside(tmp_path: Path) -> None:
+    assert told(tmp_path) == [1, 16, 2, 4, 6, 1, 16, 4, 2, 1, 4, 0, 0, 1]
+    swizzled = told(tmp_path, 'swizzle = 32\nfill = "nan"\nstrides = ["2 * C"]\ntf32 = true')
+    assert swizzled == [1, 16, 2, 4, 6, 1, 32, 4, 2, 1, 4, 1, 1, 1]
+
+
+def test_floats_are_rounded_where_the_rung_multiplies_tf32(tmp_path: Path) -> None:
+    assert told(tmp_path, "tf32 = true", dtype="tf32")[-1] == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"operand": "c"}, "'c', which is not there; there are a, b, out"),
+        ({"parameter": "const __grid_constant__ TensorMap other"}, "'other'.*there are a_map"),
+        ({"parameter": "TensorMap a_map"}, "__grid_constant__"),
+        ({"keys": 'strides = ["C + 1"]'}, "strides .*multiples of 16"),
+        ({"keys": "swizzle = 48"}, "swizzle is one of"),
+    ],
+)
+def test_what_does_not_fit_is_named(tmp_path: Path, change: dict[str, str], said: str) -> None:
+    with pytest.raises(RungError, match=said):
+        told(tmp_path, **change)
+
+
+def test_what_the_copy_engine_refuses_is_refused_before() -> None:
+    tensor = torch.zeros(64, 128, dtype=torch.bfloat16)
+    good = TensorMap("m", tensor, (64, 128), (128,), (64, 64), swizzle=128)
+    assert len(good.emulated()) == 128
+    for change, said in (
+        ({"box": (64, 128)}, "row of its box has 256 bytes"),
+        ({"box": (512, 64)}, "not between 1 and 256"),
+        ({"offset": 1}, "no multiple of 16"),
+        ({"dims": (2, 2, 2, 2, 2, 2)}, "6 dimensions"),
+        ({"box": (64,)}, "as many sizes"),
+        ({"tensor": tensor.to(torch.complex64)}, "no elements of torch.complex64"),
+        ({"dims": (0, 128)}, "between 1 and"),
+    ):
+        with pytest.raises(RungError, match=said):
+            replace(good, **change)  # type: ignore[arg-type]
+
+
+def test_strides_without_gaps() -> None:
+    assert packed_strides((7,)) == ()
+    assert packed_strides((2, 3, 4, 5)) == (60, 20, 5)
