@@ -1,9 +1,15 @@
 """The header of a rung: read whole, or refused with the key that is wrong."""
 
-import pytest
+from pathlib import Path
 
+import pytest
+import torch
+
+from rung.dtypes import DTYPES
 from rung.errors import RungError
+from rung.rungs import catalogue
 from rung.rungs import header as frontmatter
+from rung.rungs.cuda import CudaRung
 
 GOOD = """/*---
 idea   = "An idea."
@@ -89,9 +95,78 @@ def test_every_key_arrives() -> None:
         (('fill = "nan"', 'fill = "ones"'), "maps.x_map.fill"),
         (('fill = "nan"', "filled = 1"), "unknown key 'filled'"),
         (("pdl = true", "gird = 3"), "unknown key 'gird'"),
+        (("dtypes =", 'from = "24"\ndtypes ='), "names no rung"),
+        (("dtypes =", f'found = "{"x" * 401}"\ndtypes ='), "found has 401 characters"),
+        (("[define]", "[let]\nA = true\n[define]"), "let.A"),
+        (("[define]", '[let]\nA = "B2 + 1"\nB2 = 2\n[define]'), "let.A uses B2"),
+        (("[define]", '[let]\nA = "A + 1"\n[define]'), "let.A uses A"),
     ],
 )
 def test_what_is_wrong_is_named(change: tuple[str, str], said: str) -> None:
     with pytest.raises(RungError, match=r"bad\.cu") as caught:
         frontmatter.parse(GOOD.replace(*change, 1), "bad.cu")
     assert said in str(caught.value)
+
+
+LET = """/*---
+idea = "Named expressions."
+needs = "HALF >= 2"
+dims = ["N"]
+[tune]
+WAYS = [2, 4]
+[let]
+HALF = "N // WAYS"
+BYTES = "4 * HALF"
+[define]
+SLOTS = "HALF"
+[buffers.kept]
+shape = ["HALF"]
+[[launch]]
+kernel = "k"
+grid = "HALF"
+block = "HALF + layer"
+shared = "BYTES"
+each = { layer = "HALF" }
+bind = { half = "HALF" }
+---*/
+extern "C" __global__ void k(const Real* x, Real* out, int half, Real* kept) { }
+"""
+
+
+def test_a_named_expression_serves_every_place_that_takes_one(tmp_path: Path) -> None:
+    path = tmp_path / "let.cu"
+    path.write_text(LET)
+    rung = catalogue.rung_from_file(catalogue.operation("relu"), path)
+    assert isinstance(rung, CudaRung)
+    launches = rung.launches({"N": 12}, DTYPES["f32"], {"WAYS": 4})
+    assert [(c.grid, c.block, c.shared) for _, c in launches] == [((3, 1, 1), (3 + i, 1, 1), 12) for i in range(3)]
+    defines = dict(rung.build({"N": 12}, DTYPES["f32"]).defines)
+    assert (defines["SLOTS"], defines["DIM_N"]) == ("6", "12")
+    assert rung.refusal({"N": 3}, DTYPES["f32"]) == f"{rung.full_name} needs HALF >= 2"
+
+
+def test_a_named_expression_is_worked_out_only_where_it_is_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "let.cu"
+    path.write_text(LET.replace('needs = "HALF >= 2"', 'needs = ["N > 4", "8 // (N - 4) > 0"]').replace("N // WAYS", "8 // (N - 4)"))
+    rung = catalogue.rung_from_file(catalogue.operation("relu"), path)
+    assert rung.refusal({"N": 4}, DTYPES["f32"]) == f"{rung.full_name} needs N > 4"
+
+
+def test_a_named_expression_cannot_replace_a_dimension(tmp_path: Path) -> None:
+    path = tmp_path / "let.cu"
+    path.write_text(LET.replace("BYTES", "sms"))
+    rung = catalogue.rung_from_file(catalogue.operation("relu"), path)
+    with pytest.raises(RungError, match=r"let\.sms has the name of a dimension"):
+        rung.refusal({"N": 12}, DTYPES["f32"])
+
+
+def test_a_python_rung_has_named_expressions_too(tmp_path: Path) -> None:
+    path = tmp_path / "let.py"
+    path.write_text(
+        '"""Idea."""\nLET = {"HALF": "N // 2"}\nBUFFERS = {"kept": {"shape": ["HALF"]}}\n'
+        "def run(x, out, kept, HALF):\n    assert kept.shape == (HALF,)\n    out.copy_(x.relu())\n"
+    )
+    rung = catalogue.rung_from_file(catalogue.operation("relu"), path)
+    x, out = torch.tensor([-1.0, 2.0, 3.0, -4.0]), torch.empty(4)
+    rung.prepare({"x": x, "out": out}, {"N": 4}, DTYPES["f32"], device="cpu").run()
+    assert out.tolist() == [0.0, 2.0, 3.0, 0.0]

@@ -16,6 +16,23 @@ from rung.errors import RungError
 Number = int | float | bool
 
 
+class Names(dict[str, Number]):
+    """Values by name, and named expressions ([let]), each worked out when an expression asks for it."""
+
+    def __init__(self, values: Mapping[str, Number], let: Mapping[str, str | int]) -> None:
+        super().__init__(values)
+        self.let = let
+
+    def __contains__(self, name: object) -> bool:
+        return super().__contains__(name) or name in self.let
+
+    def __missing__(self, name: str) -> Number:
+        return evaluate_int(self.let[name], self, f"let.{name}")
+
+    def also(self, **values: Number) -> "Names":
+        return Names({**self, **values}, self.let)
+
+
 def _ceil_div(a: int, b: int) -> int:
     return -(-a // b)
 
@@ -101,7 +118,7 @@ def _value(node: ast.expr, names: Mapping[str, Number], text: str) -> Any:
         case ast.Name(id=name):
             if name in names:
                 return names[name]
-            known = ", ".join(sorted(names))
+            known = ", ".join(sorted({*names, *getattr(names, "let", ())}))
             raise RungError(f"the expression {text!r} names {name!r}, which is not known; there are {known}.")
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY:
             a, b = _value(left, names, text), _value(right, names, text)

@@ -369,7 +369,7 @@ class _Race:
             verdict = statistics.verdict(contestant.cold, best.cold)
             row.against_library = f"{verdict} {'with' if verdict == 'tie' else 'than'} {best.name}"
             row.library_ratio = statistics.summarise(best.cold).median / summary.median
-        previous = catalogue.before(rung) if rung.number is not None else None
+        previous = catalogue.parent(rung) if rung.number is not None else None
         if previous is not None and previous.full_name in timed:
             row.against_before = statistics.verdict(contestant.cold, timed[previous.full_name].cold)
 

@@ -132,7 +132,7 @@ def _refusal(
 ) -> str | None:
     if dtype.name not in rung.dtypes:
         return f"has no {dtype.name} version; it has {', '.join(rung.dtypes)}"
-    names = rung.names(values, dtype, tuning) | {"sm": int(re.sub(r"\D", "", arch))}
+    names = rung.names(values, dtype, tuning).also(sm=int(re.sub(r"\D", "", arch)))
     return next((f"needs {rule}" for rule in rung.needs if not evaluate(rule, names)), None)
 
 

@@ -19,7 +19,7 @@ import torch
 
 from rung.dtypes import Dtype
 from rung.errors import RungError
-from rung.expressions import evaluate, evaluate_int
+from rung.expressions import Names, evaluate, evaluate_int
 from rung.operation import Operation, Tensors, Values
 from rung.rungs import alignment, header
 
@@ -59,9 +59,11 @@ class Rung(ABC):
         self.name = name
         self.path = path
         self.idea = self.expect = self.found = self.provenance = ""
+        self.parent = self.leap = ""  # the rung that it says it is from, and why it replaces most of that
         self.dtypes: tuple[str, ...] = ()
         self.needs: tuple[str, ...] = ()
         self.tune: dict[str, tuple[int, ...]] = {}
+        self.let: dict[str, header.Expression] = {}
         self.emulate = ""
 
     @property
@@ -72,6 +74,14 @@ class Rung(ABC):
     def number(self) -> int | None:
         digits = re.match(r"(\d+)_", self.name)
         return int(digits.group(1)) if digits else None
+
+    @property
+    def story(self) -> str:
+        """The page beside the rung, for what is longer than `found`; empty when there is none."""
+        if self.path is None or self.number is None:
+            return ""
+        page = self.path.with_name(f"{self.number:02}.md")
+        return page.read_text(encoding="utf-8") if page.is_file() else ""
 
     @property
     @abstractmethod
@@ -120,7 +130,7 @@ class Rung(ABC):
         tuning: Mapping[str, int] | None,
         tensors: Tensors | None = None,
         device: Device = "emulator",
-    ) -> Values:
+    ) -> Names:
         """Everything an expression of this rung may name."""
         sm, sms = device_facts(device)
         names: Values = {**values, **self.tuned(tuning), "sizeof_real": dtype.size, "sm": sm, "sms": sms}
@@ -131,7 +141,10 @@ class Rung(ABC):
             for index, (dim, stride) in enumerate(zip(operand.shape, strides, strict=True)):
                 label = dim if isinstance(dim, str) and dim.isidentifier() else str(index)
                 names[f"{operand.name}_stride_{label}"] = stride
-        return names
+        for name in self.let:
+            if name in names:
+                raise RungError(f"{self.path}: let.{name} has the name of a dimension, scalar or tunable; rename it.")
+        return Names(names, self.let)
 
     def refusal(
         self,
@@ -179,7 +192,8 @@ _PROSE = r"""^(?:{keys})[ \t]*=[ \t]*
         (?:\"\"\".*?\"\"\" | '''.*?''' | \((?:\s*(?:"(?:\\.|[^"\\])*"))+\s*\)
          | "(?:\\.|[^"\\\n])*" | '[^'\n]*')
         [^\n]*\n"""
-_TOLD = ("idea", "expect", "found", "provenance", "EXPECT", "FOUND", "PROVENANCE")
+_KEYS_TOLD = ("idea", "expect", "found", "provenance", "from", "leap")
+_TOLD = (*_KEYS_TOLD, *(key.upper() for key in _KEYS_TOLD))
 # Which GPUs and addresses a rung leaves alone changes nothing of what runs on the others.
 _ADMITTANCE = re.compile(
     r'^needs[ \t]*=[ \t]*"sm >= \d+"\n|(?<=\w) and sm >= \d+(?="$)'

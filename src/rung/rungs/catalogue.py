@@ -92,8 +92,10 @@ def select(spec: str | None, file: Path | None = None) -> list[Rung]:
     return [find(spec)] if "/" in spec else list(rungs(operation(spec).name))
 
 
-def before(rung: Rung) -> Rung | None:
-    """The rung that this one was climbed from."""
+def parent(rung: Rung) -> Rung | None:
+    """The rung that this one changes: the one it names, else the number before."""
+    if rung.parent:
+        return find(rung.parent)
     ladder = [r for r in rungs(rung.operation.name, libraries=False) if r.number is not None]
     place = next((i for i, r in enumerate(ladder) if r.name == rung.name), None)
     return ladder[place - 1] if place else None

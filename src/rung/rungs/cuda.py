@@ -16,7 +16,7 @@ from rung.cuda.source import Parameter, kernel_parameters
 from rung.cuda.tensor_map import TensorMap, packed_strides
 from rung.dtypes import Dtype, element
 from rung.errors import RungError
-from rung.expressions import evaluate, evaluate_int
+from rung.expressions import Names, evaluate, evaluate_int
 from rung.operation import Operation, Tensors, Values
 from rung.rungs import alignment, header, source_file
 from rung.rungs.arguments import Arguments
@@ -40,6 +40,7 @@ class CudaRung(Rung):
         self.header = h = header.parse(self._source, str(path))
         self.idea, self.expect, self.found, self.provenance = h.idea, h.expect, h.found, h.provenance
         self.dtypes, self.needs, self.tune, self.emulate = h.dtypes, h.needs, h.tune, h.emulate
+        self.parent, self.leap, self.let = h.parent, h.leap, h.let
         self._purposes: tuple[str, ...] = ()
         for name in h.constants:
             if name not in [o.name for o in operation.operands]:
@@ -123,7 +124,7 @@ class CudaRung(Rung):
         names = self.names(values, dtype, tuning)
         defines = {dtype.macro: "1", **dict.fromkeys(self._purposes, "1")}
         defines |= {name: str(value) for name, value in self.tuned(tuning).items()}
-        for name, expression in self.header.define.items():
+        for name, expression in {**{f"DIM_{dim}": dim for dim in self.header.dims}, **self.header.define}.items():
             defines[name] = str(evaluate_int(expression, names, f"define.{name}"))
         assert self.path is not None
         return Build(
@@ -148,17 +149,17 @@ class CudaRung(Rung):
         """The kernels that a call at this shape launches, and how; not `emulated`: on some GPU, wherever it is."""
         names = self.names(values, dtype, tuning, device=device)
         if emulated is not None:
-            names = {**names, "emulated": int(emulated)}
+            names = names.also(emulated=int(emulated))
         return [(e.kernel, self._config(e, scope)) for e, scope in self._schedule(names)]
 
-    def _schedule(self, names: Values) -> Iterator[tuple[header.Launch, Values]]:
+    def _schedule(self, names: Names) -> Iterator[tuple[header.Launch, Names]]:
         """The launches in their order, each with the names that its expressions may use."""
         for each, group in itertools.groupby(self.header.launches, key=lambda entry: entry.each):
             entries = list(group)
             rounds = [names]
             if each is not None:
                 count = evaluate_int(each[1], names, f"each.{each[0]}")
-                rounds = [{**names, each[0]: i} for i in range(count)]
+                rounds = [names.also(**{each[0]: i}) for i in range(count)]
             for scope in rounds:
                 for entry in entries:
                     if entry.when is None or bool(evaluate(entry.when, scope)):

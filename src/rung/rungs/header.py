@@ -9,10 +9,13 @@ from typing import Any
 
 from rung.dtypes import DTYPES
 from rung.errors import RungError
+from rung.expressions import names_in
 
 Expression = str | int
 
 _BLOCK = re.compile(r"\A\s*/\*---[ \t]*\n(.*?)\n[ \t]*---\*/", re.DOTALL)
+LONGEST_FOUND = 400  # characters; a longer story has a page beside the rung
+_PARENT = re.compile(r"\w+/\w+")
 _PLACE = re.compile(r" \(at line (?P<line>\d+), column (?P<column>\d+)\)$")
 
 
@@ -80,6 +83,8 @@ class Header:
     expect: str = ""
     found: str = ""
     provenance: str = ""
+    parent: str = ""  # `from` in the file: the rung that this one changes, when it is not the number before
+    leap: str = ""  # why most of the parent's code is replaced at once
     dtypes: tuple[str, ...] = ("f32",)
     needs: tuple[str, ...] = ()
     align: Expression | None = None  # bytes at whose multiples operands start; else what the source lets expect
@@ -87,6 +92,8 @@ class Header:
     arch_specific: bool = False
     emulate: str = ""
     tune: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    let: dict[str, Expression] = field(default_factory=dict)
+    dims: tuple[str, ...] = ()  # those that the code is compiled for: each is defined as DIM_<name>
     define: dict[str, Expression] = field(default_factory=dict)
     bind: dict[str, str | int | float] = field(default_factory=dict)
     buffers: dict[str, Buffer] = field(default_factory=dict)
@@ -122,6 +129,36 @@ def _why_no_header(source: str) -> str:
     return "has no header; begin it with /*--- TOML ---*/ (`rung new` writes one)."
 
 
+def short_enough(found: str, origin: str) -> str:
+    """What was found, unless it is a story."""
+    if len(found) > LONGEST_FOUND:
+        raise RungError(
+            f"{origin}: found has {len(found)} characters; keep at most {LONGEST_FOUND}, and tell the rest in a page "
+            "beside the rung (its number and .md, such as 13.md)."
+        )
+    return found
+
+
+def parent_name(name: str, origin: str) -> str:
+    """The rung that a rung says it is from."""
+    if name and not _PARENT.fullmatch(name):
+        raise RungError(f"{origin}: from = {name!r} names no rung; write OP/NUMBER, such as attention/24.")
+    return name
+
+
+def let_table(table: dict[str, Any], origin: str) -> dict[str, Expression]:
+    """Named expressions, each over dims, tunables and the names above it."""
+    for i, (name, expression) in enumerate(table.items()):
+        if isinstance(expression, bool) or not isinstance(expression, str | int):
+            raise RungError(f"{origin}: let.{name} = {expression!r} is not an expression; write a number or a string.")
+        later = names_in(str(expression)) & set(list(table)[i:])
+        if later:
+            raise RungError(
+                f"{origin}: let.{name} uses {min(later)}, which is not defined above it; move the lines into order."
+            )
+    return dict(table)
+
+
 class _Reader:
     """Turns a table of TOML into a `Header`, naming the key of whatever does not fit."""
 
@@ -132,20 +169,25 @@ class _Reader:
         return RungError(f"{self.origin}: {problem}")
 
     def header(self, table: dict[str, Any]) -> Header:
-        self.known(table, "the header", set(Header.__dataclass_fields__) - {"launches"} | {"launch"})
+        names = {{"parent": "from", "launches": "launch"}.get(f, f) for f in Header.__dataclass_fields__}
+        self.known(table, "the header", names)
         launches = table.get("launch", [])
         if not isinstance(launches, list) or not launches:
             raise self.fail("the header has no [[launch]]; say which kernel runs over which grid and block.")
         if "idea" not in table:
             raise self.fail('the header has no idea; add idea = "…" in one sentence.')
         return Header(
-            **{k: self.text(table, k) for k in ("idea", "expect", "found", "provenance", "emulate")},
+            **{k: self.text(table, k) for k in ("idea", "expect", "provenance", "leap", "emulate")},
+            found=short_enough(self.text(table, "found"), self.origin),
+            parent=parent_name(self.text(table, "from"), self.origin),
             dtypes=self.dtypes(table.get("dtypes", ["f32"])),
             needs=self.strings(table.get("needs", []), "needs"),
             align=self.expression(table["align"], "align") if "align" in table else None,
             options=self.strings(table.get("options", []), "options"),
             arch_specific=self.flag(table, "arch_specific"),
             tune={k: self.choices(v, k) for k, v in self.table(table, "tune").items()},
+            let=let_table(self.table(table, "let"), self.origin),
+            dims=self.strings(table.get("dims", []), "dims"),
             define={k: self.expression(v, f"define.{k}") for k, v in self.table(table, "define").items()},
             bind=self.bind(table),
             buffers={k: self.buffer(v, k) for k, v in self.table(table, "buffers").items()},

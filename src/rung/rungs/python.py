@@ -37,6 +37,7 @@ class PythonRung(Rung):
             facts.tune,
             facts.emulate,
         )
+        self.parent, self.leap, self.let = facts.parent, facts.leap, facts.let
         if facts.triton:
             self.kind = "triton"
 

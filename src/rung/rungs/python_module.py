@@ -15,7 +15,7 @@ from typing import Any
 from rung.dtypes import DTYPES
 from rung.errors import RungError
 from rung.rungs import source_file
-from rung.rungs.header import Buffer, Expression
+from rung.rungs.header import Buffer, Expression, let_table, parent_name, short_enough
 
 
 @dataclass(frozen=True)
@@ -27,11 +27,14 @@ class Facts:
     expect: str
     found: str
     provenance: str
+    parent: str
+    leap: str
     emulate: str
     dtypes: tuple[str, ...]
     needs: tuple[str, ...]
     align: Expression  # bytes at whose multiples operands start
     tune: dict[str, tuple[int, ...]]
+    let: dict[str, Expression]
     buffers: dict[str, Buffer]
     parameters: dict[str, bool]  # of run(): name -> required
     triton: bool
@@ -61,13 +64,16 @@ def read_facts(path: Path) -> Facts:
         source=source,
         doc=" ".join(doc.split()),
         expect=str(constants.get("EXPECT", "")),
-        found=str(constants.get("FOUND", "")),
+        found=short_enough(str(constants.get("FOUND", "")), str(path)),
         provenance=str(constants.get("PROVENANCE", "")),
+        parent=parent_name(str(constants.get("FROM", "")), str(path)),
+        leap=str(constants.get("LEAP", "")),
         emulate=str(constants.get("EMULATE", "")),
         dtypes=dtypes,
         needs=_tuple(constants.get("NEEDS", ())),
         align=_expression(constants.get("ALIGN", 1), path),
         tune=_tune(constants.get("TUNE", {}), path),
+        let=let_table(constants.get("LET", {}), str(path)),
         buffers=_buffers(constants.get("BUFFERS", {}), path),
         parameters=_parameters(run),
         triton=any("triton" in _imported(n) for n in tree.body),

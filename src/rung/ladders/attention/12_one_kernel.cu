@@ -3,6 +3,7 @@ idea   = "One kernel instead of five: a block has one query of one head, keeps i
 expect = "No scores and no permuted copies in memory, five launches become one, and T * NH * B blocks fill any GPU. But every query reads all of its keys and values again."
 found  = "13.9 ms at b8t1024 in f32 on an H200, 13.1x the time of rung 9: every query reads all of K and V again; the same in bf16 (14.3 ms). At b4t64, the report's size, 47.0 us is 360x over the badly launched rung (the report, with a window: 106x), but 2.59x the time of rung 9."
 provenance = "ECE 408 GPT-2 report, milestone 3, local attention: 106x over the baseline, much of which its authors ascribe to the fusion and the launch; the window itself is in the ladder local_attention."
+from   = "attention/6"
 dtypes = ["f32", "f16", "bf16"]
 needs  = ["HS <= BLOCK", "T <= 50000"]
 

@@ -1,8 +1,10 @@
 /*---
 idea   = "Flash attention: the softmax is built up tile by tile with a running maximum m and sum l, so that the T x T scores never leave the chip."
 expect = "Memory traffic falls from T * T to T * HS numbers a head. A naive inside spends the gain again: one output a thread, O in global memory, and 32 lanes reading one column of K from a single bank."
-found  = "The best algorithm so far, and slower than every GPU rung before it but 2 and 6: 18.9 ms at b8t1024 in f32 on an H200, 12.6x the time of torch's naive attention, which keeps the scores in memory; 184 us at b4t64, 28.2 ms for one head of 8192. The profiler counts 7.8 wavefronts a shared load and 35.6 million conflicts in 527 us (B 1, T 256, 12 heads). The study's whole text took twice torch's time at this version."
+found  = "The best algorithm so far, and slower than every GPU rung before it but 2 and 6: 18.9 ms at b8t1024 in f32 on an H200, 12.6x the time of torch's naive attention, which keeps the scores in memory. The profiler counts 7.8 wavefronts per shared load and 35.6 million bank conflicts in 527 us (13.md)."
 provenance = "fp32 flash attention case study, version 1: blockDim (32, 16), B_c = B_r = 48; 30.6 s where torch's naive attention took 15.3 s, on a GTX 1660 Super."
+from   = "attention/12"
+leap   = "The scores' row is gone, and with it the order of the work: maximum, sum and output grow together, tile by tile, so that no loop of the parent remains."
 dtypes = ["f32"]
 
 buffers.qh = { shape = ["B", "NH", "T", "HS"], dtype = "f32" }

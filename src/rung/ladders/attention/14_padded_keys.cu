@@ -1,7 +1,7 @@
 /*---
 idea   = "Thirty-two lanes read one column of K at once. One more word a row sends them to 32 banks instead of one."
 expect = "The scores' loads stop being serialised 32-fold (2-fold at a head of 80): about a third off the whole."
-found  = "18.9 -> 4.81 ms (3.93x) at b8t1024 in f32 on an H200, 184 -> 36.6 us (5.01x) at b4t64, 3.33x for one head of 1024 and 3.65x for one of 8192: not a third but about three quarters off, for one word a row, and the largest gain of the study here as there (30.6 -> 21.0 s for a whole text, 1.46x). The profiler sees why: 7.8 wavefronts a shared load become 1.0, 35.6 million conflicts none, 527 us become 152 (B 1, T 256, 12 heads)."
+found  = "18.9 -> 4.81 ms (3.93x) at b8t1024 in f32 on an H200, 184 -> 36.6 us (5.01x) at b4t64: not a third but about three quarters off, for one word per row. The profiler sees why: 7.8 wavefronts per shared load become 1.0, 35.6 million conflicts none. The study gained 1.46x for a whole text (14.md)."
 provenance = "fp32 flash attention case study, version 2: 30.6 -> 21.0 s, its largest gain."
 dtypes = ["f32"]
 

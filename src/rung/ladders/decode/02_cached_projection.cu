@@ -1,7 +1,7 @@
 /*---
 idea   = "A KV cache inside the QKV projection: for old positions it copies keys and values from the cache instead of computing them."
 expect = "Two thirds of one of four matrices are saved, at the price of reading the cache into a second place: the report gained 57 %, since its attention and MLP went on over all positions."
-found  = "On an H200, at the two places in the text that the bench timed, 7.34 -> 7.09 ms (1.03x) and 213 -> 180 ms (1.18x) a step of gpt2 in f32, 7.17 -> 6.77 ms (1.06x) and 213 -> 180 ms (1.18x) in bf16: a gain far below the report's 57 %. The bench, whose medians mix the places, calls it a tie (94 ms, 93 ms in bf16); torch takes 2.07 ms in f32. Presumably attention and the MLP over all places weigh more here."
+found  = "On an H200, at the two places in the text that the bench timed, 7.34 -> 7.09 ms (1.03x) and 213 -> 180 ms (1.18x) a step of gpt2 in f32: a gain far below the report's 57 %. The bench, whose medians mix the places, calls it a tie. Presumably attention and the MLP over all places weigh more here (02.md)."
 provenance = "ECE 408 milestone 3, KV Cache (prepare_qkv): 43.9 to 69.0 tokens/s"
 dtypes = ["f32", "f16", "bf16"]
 [tune]

@@ -3,7 +3,9 @@ idea   = "Programmatic dependent launch: a kernel starts while the one before st
 expect = "Between two kernels the memory no longer stands still: weights of the next stream in while the last sums are being added up."
 found  = "195 us a step of gpt2 in bf16 on an H200, 5126 tokens/s with eight steps a graph; the weights alone would take 29 % of that at 4.3 TB/s, and 39 % of gpt2-xl's 1863 us (539 tokens/s). Its kernels timed alone, 12 x 13.3 + 26.3 us at 50 tokens, make 186 us of a step of 186: the chain of short kernels sets the time, not yet the bytes."
 provenance = "ours; the trial of a persistent kernel showed that the chain of short phases costs more than the bytes"
+from   = "decode/4"
 dtypes = ["f32", "f16", "bf16"]
+dims   = ["B", "L", "C", "NH", "F", "V", "MAXT"]
 needs  = [
   "C * sizeof_real % 16 == 0 and F // FC2_SPLIT * sizeof_real % 16 == 0 and C // PROJ_SPLIT * sizeof_real % 16 == 0",
   "F % FC2_SPLIT == 0 and C % PROJ_SPLIT == 0 and C % 4 == 0 and F % 4 == 0",
@@ -27,13 +29,6 @@ HEAD_ROWS = [4, 2, 6]
 HEAD_BLOCKS = [2, 1, 3]
 EARLY = [1, 0]
 [define]
-DIM_B = "B"
-DIM_L = "L"
-DIM_C = "C"
-DIM_NH = "NH"
-DIM_F = "F"
-DIM_V = "V"
-DIM_MAXT = "MAXT"
 ACT = "act"
 BY_LAYER = "by_layer"
 DEPENDENT = 1

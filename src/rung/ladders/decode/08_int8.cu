@@ -3,7 +3,9 @@ idea   = "Weights in eight bits, one scale a row; a byte becomes a float by one 
 expect = "Half the bytes of bf16. Where a step waits rather than reads, at gpt2, that shows only in the vocabulary; at gpt2-xl it should be close to half the time."
 found  = "Not half the time: 1863 -> 1482 us a step of gpt2-xl against bf16 on an H200 (1.26x), and at gpt2 a loss, 195 -> 225 us (0.87x). The vocabulary gains as promised (24.8 -> 15.0 us); the expanding product loses (3.95 -> 5.20 us a layer)."
 provenance = "ours"
+from   = "decode/6"
 dtypes = ["f32", "f16", "bf16"]
+dims   = ["B", "L", "C", "NH", "F", "V", "MAXT"]
 needs  = [
   "C % 16 == 0 and F // FC2_SPLIT % 16 == 0 and C // PROJ_SPLIT % 16 == 0 and C * sizeof_real % 16 == 0",
   "F % FC2_SPLIT == 0 and C % PROJ_SPLIT == 0 and C % 4 == 0 and F % 4 == 0",
@@ -27,13 +29,6 @@ HEAD_ROWS = [4, 2, 6]
 HEAD_BLOCKS = [2, 1, 3]
 EARLY = [1, 0]
 [define]
-DIM_B = "B"
-DIM_L = "L"
-DIM_C = "C"
-DIM_NH = "NH"
-DIM_F = "F"
-DIM_V = "V"
-DIM_MAXT = "MAXT"
 ACT = "act"
 BY_LAYER = "by_layer"
 DEPENDENT = 1

@@ -3,7 +3,9 @@ idea   = "Many sequences are the columns of a matrix product: tensor cores multi
 expect = "At 64 sequences the arithmetic is a tenth of what the tensor cores do meanwhile: a step costs one pass over the weights, one over the caches, and seven short kernels a layer."
 found  = "On an H200 at one sequence of gpt2 in bf16 280 us a step, slower than rung 8 (239 us, 0.86x) and rung 6 (201 us, 0.72x); no library was timed in bf16, nor this rung in f32. Presumably one column leaves nearly all of a tile empty, and seven kernels a layer are more to wait for. What was expected is of 64 sequences, of which no time stands in this bench."
 provenance = "ours"
+from   = "decode/4"
 dtypes = ["bf16", "f16"]
+dims   = ["B", "L", "C", "NH", "F", "V", "MAXT"]
 needs  = [
   "sm >= 80",
   "C % 32 == 0 and F % 32 == 0",
@@ -22,13 +24,6 @@ HEAD_TILES = [4, 2]
 KEY_WARPS = [4, 2, 8]
 KEY_LOADS = [8, 4]
 [define]
-DIM_B = "B"
-DIM_L = "L"
-DIM_C = "C"
-DIM_NH = "NH"
-DIM_F = "F"
-DIM_V = "V"
-DIM_MAXT = "MAXT"
 ACT = "act"
 BY_LAYER = "by_layer"
 COLS = "min(COLUMNS, round_up(B, 8))"

@@ -1,9 +1,11 @@
 /*---
 idea   = "Weights stream through shared memory: one more warp has the copy engine bring whole rows, a ring of them ahead of the arithmetic and before the kernel's input is there, with a limit to what is under way. Biases and what the rows are added to are fetched early as well."
 expect = "Registers no longer bound what is under way: 100 KB a multiprocessor instead of 25. A kernel's own chain is some 2.3 us: 0.45 until it is released, 1.1 for its input and the norm, 0.5 for the last rows, 0.3 to end. gpt2-xl, which reads 14 us a layer, comes from 37 us near 20."
-found  = "On an H200 at tunings of their own, against rung 6: gpt2 187 -> 175 us a step in bf16 (5,646 tokens/s), a tie in f32, gpt2-xl 1855 -> 1343 us (706 tokens/s, 54 % of what memory gives): 27 us a layer, not 20. Stamps inside the kernels say why: fetching biases and addends late cost 0.7 us a kernel and is mended, but two kernels share 227 KB, so a ring holds two thirds of a block's rows, and what the next kernel asks for meanwhile comes before the rest: the rows of xl's expand end 4.8 us after its input is there. Bringing the rest or the next matrices into L2 made it slower, as did larger rings, which keep the next kernel from starting."
+found  = "On an H200 at tunings of their own, against rung 6: gpt2 187 -> 175 us a step in bf16, a tie in f32, gpt2-xl 1855 -> 1343 us: 27 us a layer, not 20. Two kernels share 227 KB, so a ring holds two thirds of a block's rows, and what the next kernel asks for comes before the rest. Larger rings and copies into L2 were slower (10.md)."
 provenance = "ours"
+from   = "decode/6"
 dtypes = ["f32", "f16", "bf16"]
+dims   = ["B", "L", "C", "NH", "F", "V", "MAXT"]
 needs  = [
   "sm >= 80",
   "C * sizeof_real % 16 == 0 and F // FC2_SPLIT * sizeof_real % 16 == 0 and C // PROJ_SPLIT * sizeof_real % 16 == 0",
@@ -44,13 +46,6 @@ HEAD_THREADS = [256, 384, 512]
 HEAD_BLOCKS = [2, 1]
 HEAD_AHEAD = [8, 16, 0]
 [define]
-DIM_B = "B"
-DIM_L = "L"
-DIM_C = "C"
-DIM_NH = "NH"
-DIM_F = "F"
-DIM_V = "V"
-DIM_MAXT = "MAXT"
 ACT = "act"
 BY_LAYER = "by_layer"
 PARTS = "ceil_div(MAXT, KEY_WARPS * KEY_LOADS * (32 // (HS * sizeof_real // 16)))"

@@ -4,6 +4,7 @@ expect = "Between the rungs before it: where a step of bf16 still reads, at gpt2
 found  = "On an H200 at tunings of their own, against rung 8: gpt2 224 -> 169 us a step (5,872 tokens/s), gpt2-xl 1477 -> 1193 us at the best tuning seen, 1393 us at rung 10's. Half the bytes of bf16 save 6 us a step of gpt2: what is left is five chains a layer, 2.6 us each."
 provenance = "ours"
 dtypes = ["f32", "f16", "bf16"]
+dims   = ["B", "L", "C", "NH", "F", "V", "MAXT"]
 needs  = [
   "sm >= 80",
   "C % 16 == 0 and F // FC2_SPLIT % 16 == 0 and C // PROJ_SPLIT % 16 == 0 and C * sizeof_real % 16 == 0",
@@ -44,13 +45,6 @@ HEAD_THREADS = [512, 256, 384]
 HEAD_BLOCKS = [1, 2]
 HEAD_AHEAD = [8, 16, 0]
 [define]
-DIM_B = "B"
-DIM_L = "L"
-DIM_C = "C"
-DIM_NH = "NH"
-DIM_F = "F"
-DIM_V = "V"
-DIM_MAXT = "MAXT"
 ACT = "act"
 BY_LAYER = "by_layer"
 PARTS = "ceil_div(MAXT, KEY_WARPS * KEY_LOADS * (32 // (HS * sizeof_real // 16)))"

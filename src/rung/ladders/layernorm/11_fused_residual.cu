@@ -3,6 +3,7 @@ idea   = "The residual addition happens on the way in: x + residual is normalise
 expect = "Two kernels move 3 + 2 rows, the fused one 4, and one launch is gone: a fifth less traffic than the best residual and layernorm in turn."
 provenance = "ECE 408 milestone 3, Fused Kernels; proposed in milestone 2; llm.c fuses the same pair."
 found  = "18.2 us at b8t1024 in bf16 on an H200 for both operations, though registers spill there: the best residual and layernorm take 21.2 us in turn (1.16x). In f32 33.8 -> 32.3 us (1.05x): less than the fifth expected."
+from   = "layernorm/8"
 dtypes = ["f32", "f16", "bf16"]
 needs  = ["BLOCK % 32 == 0", "C <= 4096"]
 [tune]

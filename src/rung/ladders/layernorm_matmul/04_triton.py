@@ -17,6 +17,7 @@ FOUND = (
     "repeats, and the way through registers both cost."
 )
 PROVENANCE = "ours; on rung 17 of matmul"
+FROM = "matmul/17"
 DTYPES = ("bf16", "f16", "tf32")
 TUNE = {
     "BM": (128, 64, 32, 16),

@@ -3,6 +3,7 @@ idea   = "The same walk over the window's tiles on the tensor cores; a warp more
 expect = "At T much beyond the window a time that grows with T alone: at T 8192 and window 128 an order below the full attention of the same inside."
 found  = "On an H200 4.34 us at b4t64 and 32.1 us at b8t1024 in bf16, 11.0x and 106x over rung 2, 4.80x and 10.1x the speed of torch's memory-efficient attention; 37 % of the measured bandwidth at b8t1024. T 8192 was not timed, so that the order expected there is open; at T 1024 full attention of the same inside takes 57.8 us (attention/27, another run)."
 provenance = "The inside of attention/27_tensor_cores."
+from   = "attention/27"
 dtypes = ["f16", "bf16"]
 needs  = ["sm >= 80", "window >= 1", "HS % 16 == 0", "HS <= 128", "scale > 0", "q_stride_T % 8 == 0", "MT * BC <= 128"]
 options = ["--use_fast_math"]

@@ -3,6 +3,7 @@ idea   = "Split the depth: SPLITS blocks share a tile of the output, each summin
 expect = "Narrow outputs stop leaving most of the GPU idle: 256 x 768 has 48 tiles of 64 x 64 for 132 multiprocessors, and 192 pieces of work at four splits. Where tiles were plenty it only costs the partials' trip through memory."
 found  = "For 256 rows 16.6 -> 15.0 us (1.10x) in bf16 on an H200, 1.11x in tf32, and 18.7 -> 13.2 us (1.42x) for one row: a gain, not the several times that idle multiprocessors suggested, and 0.40x cublasLt's speed. Where tiles are plenty it only costs, as expected: 117 -> 352 us (0.33x) at 8192 x 768 x 3072, 0.40x in tf32."
 provenance = "ours; split-K is named among the plans of the milestone 2 report"
+from   = "matmul/14"
 dtypes = ["bf16", "f16", "tf32"]
 needs  = [
   "sm >= 80",

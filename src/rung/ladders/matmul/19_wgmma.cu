@@ -1,8 +1,10 @@
 /*---
 idea   = "Products of four warps (wgmma) that read both operands from shared memory while the warps go on: one group of warps does nothing but copy, two multiply, and blocks stay for all their tiles, so that the copies of the next begin while this one is stored."
 expect = "mma.sync reaches 50 % of what the library measures: every operand goes through registers, and eight warps wait for one another at each step. With wgmma a step of 128 x 256 x 64 is four instructions a warp. What is left is L2: 48 KB a step, 1,000 cycles at the full rate, is twice what a multiprocessor gets from it without sharing tiles: 600 to 650 TFLOP/s, 0.85x cublasLt."
-found  = "On an H200 in bf16 91.9 us at b8t1024, 420 TFLOP/s, 0.65x cublasLt, where rung 17 has 77.5 us, 0.77x; 484 TFLOP/s and 0.64x at 8192 (rung 17 608, 0.81x); 0.33x at b4t64, whose tiles are few. The fastest in CUDA C++, and short of 600: at 484 all blocks together read 5.7 TB/s from L2, which I take for its limit without having measured it. Two blocks that share a tile of the weights would save a third of that; the copies that bring it to both want descriptors of the tensors, which launches here do not make. A stage is announced when the copies of two later ones have been asked for; with three, all four stages were waited for by both sides, for ever, on the GPU alone, since the emulator copies and multiplies in turns."
+found  = "On an H200 in bf16 91.9 us at b8t1024, 420 TFLOP/s, 0.65x cublasLt, where rung 17 has 0.77x; 484 TFLOP/s and 0.64x at 8192; 0.33x at b4t64, whose tiles are few. The fastest in CUDA C++, and short of 600, presumably for L2's bandwidth. With a stage announced one copy later, all stages were waited for by both sides, for ever (19.md)."
 provenance = "ours; one group of warps that copies for two that multiply is CUTLASS' practice"
+from   = "matmul/16"
+leap   = "Another instruction, which reads shared memory by itself: layouts, barriers and the warps' roles all follow from it."
 dtypes = ["bf16", "f16"]
 arch_specific = true
 needs  = ["sm >= 90 and sm < 100", "C % 8 == 0"]

@@ -11,6 +11,7 @@ FOUND = (
     "tensor cores."
 )
 PROVENANCE = "ours; on rung 18 of matmul"
+FROM = "matmul_gelu/4"
 DTYPES = ("f32",)
 TUNE = {
     "BM": (64, 128, 32, 16),

@@ -1,7 +1,7 @@
 /*---
 idea   = "The residual is added in the epilogue, straight onto the sums in registers."
 expect = "One launch less and two of the three extra passes gone; in f16 and bf16 one rounding less as well."
-found  = "On an H200 a loss at b8t1024 in f32: 940 us -> 1.17 ms (0.80x), slower than the separate kernels and 0.75x the speed of cuBLAS adding to its output; a tie there in bf16 (1.27 ms, 0.05x torch's). At b4t64 a gain, 331 -> 322 us (1.03x) in f32 and 423 -> 368 us (1.15x) in bf16, 0.13x and 0.03x the best library's speed. The cause of the loss was not measured; registers (127, no spills) are those of rung 1's product, and 25 MB of residual cannot take 232 us, so that presumably the main loop itself runs slower."
+found  = "On an H200 a loss at b8t1024 in f32: 940 us -> 1.17 ms (0.80x), 0.75x the speed of cuBLAS adding to its output; a tie there in bf16. At b4t64 a gain, 1.03x in f32 and 1.15x in bf16. The cause of the loss was not measured; 25 MB of residual cannot take 232 us, so that presumably the main loop itself runs slower (02.md)."
 provenance = "ECE 408 GPT-2, milestone 3: fused kernels; on rung 08 of matmul"
 dtypes = ["f32", "f16", "bf16"]
 needs  = ["BM % 64 == 0 and BN % 32 == 0", "BK % (16 // sizeof_real) == 0", "(BM * BK * sizeof_real // 16) % ((BM // 8) * (BN // 8)) == 0", "(BN * BK * sizeof_real // 16) % ((BM // 8) * (BN // 8)) == 0"]

@@ -10,6 +10,7 @@ FOUND = (
     "torch's speed, 58 % of the measured rate at b8t1024."
 )
 PROVENANCE = "ours; on rung 17 of matmul"
+FROM = "matmul_gelu/4"
 DTYPES = ("bf16", "f16", "tf32")
 TUNE = {
     "BM": (128, 64, 32, 16),

@@ -4,11 +4,10 @@ expect = "The vocabulary is read once, 200 KB for gpt2, and nothing is sorted: a
 found  = ""
 provenance = "ours"
 dtypes = ["f32"]
+dims   = ["V"]
 needs  = "V * 4 <= 226000"
 [tune]
 BLOCK = [1024, 512, 256]
-[define]
-DIM_V = "V"
 [[launch]]
 kernel = "sample"
 grid   = "B"

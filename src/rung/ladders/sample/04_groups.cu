@@ -1,15 +1,14 @@
 /*---
 idea   = "A whole GPU looks at the vocabulary once, and leaves of each 32 tokens their largest logit and the sum of their exponentials; one block then draws from these, and opens only the groups in which a winner can lie."
 expect = "Temperature alone needs no second look: a draw among 1571 groups, then among 32 tokens, some 7 us for gpt2 in place of 85. Top-k opens at most k groups: two searches of 32 halvings over a few numbers a thread, some 15 us in place of 56. A nucleus wider than GROUPS groups is found the first rung's way, as slowly."
-found  = "Slower than rung 2 for a nucleus, in the same engine (gpt2 in bf16 on an H200, one sequence): 2,307 tokens/s at temperature 0.8 with top-p 0.95, against 3,752 and a greedy 5,656; 4,166 with top-k 50 as well (4,316), and ahead with min-p and penalties besides, 4,118 against 3,939. A nucleus costs 257 us a token, with top-k 63 us: a list of 512 groups is too short for this nucleus by all appearances, and the up to 32 halvings then each read a row of 200 KB from memory, one block alone, where rung 2 has it on chip. A draw without a nucleus was not timed."
+found  = "Slower than rung 2 for a nucleus, in the same engine (gpt2 in bf16 on an H200, one sequence): 2,307 tokens/s at top-p 0.95, against 3,752 and a greedy 5,656; 4,166 with top-k 50 as well (4,316). A list of 512 groups seems too short for this nucleus, and each halving then reads a row of 200 KB from memory, where rung 2 has it on chip (04.md)."
 provenance = "ours"
 dtypes = ["f32"]
+dims   = ["V"]
 [tune]
 BLOCK = [1024, 512]
 GROUPS = [512, 256, 1024]
 TOGETHER = [4, 2, 8]
-[define]
-DIM_V = "V"
 [buffers.maxima]
 shape = ["B", "ceil_div(V, 32)"]
 dtype = "f32"

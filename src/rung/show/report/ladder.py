@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from rung.profile import roofline
 from rung.profile.inspect import Row
 from rung.results.current import Figure, Figures, Ladder, percent, time_text
-from rung.rungs import catalogue
-from rung.rungs.base import Rung, without_prose
+from rung.rungs import catalogue, difference
+from rung.rungs.base import Rung
 from rung.show import climb_chart
 from rung.show.report import sweeps
-from rung.show.report.markup import difference, prose, source, story, table, text
+from rung.show.report.markup import patch, prose, source, story, table, text
 
 
 def page(
@@ -153,24 +153,24 @@ def _notes(figures: Sequence[Figure]) -> str:
 
 
 def _rung(rung: Rung, measured: Ladder | None, resources: Sequence[Row]) -> str:
-    before = catalogue.before(rung)
-    facts = [("expected", rung.expect), ("found", rung.found), ("from", rung.provenance)]
+    parent = catalogue.parent(rung)
+    facts = [("expected", rung.expect), ("found", rung.found), ("a leap because", rung.leap), ("by", rung.provenance)]
     told = "".join(f"<dt>{label}</dt><dd>{prose(value)}</dd>" for label, value in facts if value)
     chips = "".join(f"<li>{text(m)}</li>" for m in (rung.kind, *rung.dtypes))
     needs = "".join(f"<li><code>{text(n)}</code></li>" for n in rung.needs)
     told += f"<dt>needs</dt><dd><ul>{needs}</ul></dd>" if needs else ""
     tunables = " · ".join(f"{n} = {', '.join(map(str, v))}" for n, v in rung.tune.items())
     changes = ""
-    if before is not None:
+    if parent is not None:
         changes = (
-            f"<details><summary>What changed from {text(before.name)}</summary>"
-            f"{difference(without_prose(before.source), without_prose(rung.source))}</details>"
+            f"<details><summary>What changed from {text(parent.full_name)}</summary>"
+            f"{patch(difference.lines(parent, rung)[2:])}</details>"
         )
     return f"""<article class="rung" id="{_id(rung)}">
 <h3><a href="#{_id(rung)}">{text(rung.name.replace("_", " "))}</a></h3>
 <p class="idea">{prose(rung.idea)}</p>
 <ul class="chips">{chips}</ul>
-{_speed(rung, before, measured)}
+{_speed(rung, parent, measured)}
 <dl>{told}{f"<dt>tunables</dt><dd>{text(tunables)}</dd>" if tunables else ""}</dl>
 {_resources(resources)}
 {changes}
@@ -179,8 +179,8 @@ def _rung(rung: Rung, measured: Ladder | None, resources: Sequence[Row]) -> str:
 """
 
 
-def _speed(rung: Rung, before: Rung | None, measured: Ladder | None) -> str:
-    """One line: how fast in each number format, and how much against the rung before."""
+def _speed(rung: Rung, parent: Rung | None, measured: Ladder | None) -> str:
+    """One line: how fast in each number format, and how much against the rung that it is from."""
     if measured is None:
         return ""
     told = []
@@ -191,9 +191,9 @@ def _speed(rung: Rung, before: Rung | None, measured: Ladder | None) -> str:
             continue
         line = f"<strong>{time_text(figure.us)} µs</strong>{'†' if figure.old else ''} in {dtype}"
         line += f", {percent(figure.share)} of the limit"
-        earlier = measured.get(before.full_name, dtype, shape) if before is not None else None
-        if earlier is not None and before is not None:
-            line += f", {climb_chart.ratio_text(earlier.us / figure.us)} the speed of {text(before.name)}"
+        earlier = measured.get(parent.full_name, dtype, shape) if parent is not None else None
+        if earlier is not None and parent is not None:
+            line += f", {climb_chart.ratio_text(earlier.us / figure.us)} the speed of {text(parent.name)}"
         told.append(f"<li>{line}</li>")
     return f'<ul class="speed">{"".join(told)}</ul>' if told else ""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import html
 import re
 import xml.etree.ElementTree as ET
@@ -37,9 +36,8 @@ def source(code: str, kind: str) -> str:
     return scrolled(f'<pre class="code"><code>{_PLAIN.sub(lambda m: m[1], marked)}</code></pre>', "source")
 
 
-def difference(before: str, after: str) -> str:
-    """What changed, line by line."""
-    lines = list(difflib.unified_diff(before.splitlines(), after.splitlines(), lineterm="", n=3))[2:]
+def patch(lines: Sequence[str]) -> str:
+    """A patch's lines, coloured by what they are."""
     marked = []
     for line in lines:
         kind = {"+": "ins", "-": "del", "@": "hunk"}.get(line[:1], "")

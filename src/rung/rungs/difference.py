@@ -1,0 +1,61 @@
+"""What a rung changes in the rung that it is from: of the code alone, with the ladder's own headers in their place."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import re
+from pathlib import Path
+
+from rung.rungs import source_file
+from rung.rungs.base import Rung, without_prose
+
+_HEADER = re.compile(r"\A\s*/\*---.*?---\*/", re.DOTALL)
+_COMMENT = re.compile(r'("(?:\\.|[^"\\\n])*")|/\*.*?\*/|//[^\n]*', re.DOTALL)
+_INCLUDE = re.compile(r'^#include "([^"/]+\.cuh)"[^\n]*$', re.MULTILINE)
+_TOKEN = re.compile(r"\w+|[^\w\s]")
+
+
+def code(rung: Rung) -> str:
+    """A rung's text without what it tells of itself; a header that stands beside it is read where it is included."""
+    text = without_prose(rung.source)
+    if rung.path is None or rung.path.suffix != ".cu":
+        return _without_docstring(text)
+    return _with_neighbours(text, rung.path.parent, set())
+
+
+def lines(parent: Rung, rung: Rung) -> list[str]:
+    """The difference as a patch, without file names."""
+    names = (parent.full_name, rung.full_name)
+    return list(difflib.unified_diff(code(parent).splitlines(), code(rung).splitlines(), *names, lineterm="", n=3))
+
+
+def replaced(parent: Rung, rung: Rung) -> float:
+    """The share of a rung's tokens that its parent does not have in the same order; headers' settings do not count."""
+    before, after = (_TOKEN.findall(_COMMENT.sub(r"\1", _HEADER.sub("", code(r)))) for r in (parent, rung))
+    same = difflib.SequenceMatcher(None, before, after, autojunk=False).get_matching_blocks()
+    return 1.0 - sum(block.size for block in same) / max(1, len(after))
+
+
+def _with_neighbours(text: str, folder: Path, seen: set[str]) -> str:
+    def expand(found: re.Match[str]) -> str:
+        path = folder / found[1]
+        if not path.is_file():
+            return found[0]  # one of those that all ladders share
+        if found[1] in seen:
+            return ""
+        seen.add(found[1])
+        inner = source_file.read(path).replace("#pragma once\n", "")
+        return f"// ---- {found[1]}\n" + _with_neighbours(inner, folder, seen)
+
+    return _INCLUDE.sub(expand, text)
+
+
+def _without_docstring(text: str) -> str:
+    try:
+        first = ast.parse(text).body[0]
+    except (SyntaxError, IndexError):
+        return text
+    if not (isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)):
+        return text
+    return "\n".join(text.splitlines()[first.end_lineno :]).lstrip("\n")

@@ -1,0 +1,127 @@
+"""Rungs as a story: where each comes from, what it changes there, and pages for what is longer than a sentence."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from rung.cli import main
+from rung.errors import RungError
+from rung.rungs import catalogue, difference
+from rung.rungs.base import Rung
+
+MOST = 0.60  # of a rung's tokens that may be new to its parent before the header has to say why
+SHORT = 40  # lines that are read at a glance, whatever changed in them
+
+EVERY = [rung for name in catalogue.operations() for rung in catalogue.rungs(name, libraries=False)]
+
+
+class Show:
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self.capsys = capsys
+
+    def __call__(self, *words: str) -> str:
+        with pytest.raises(SystemExit) as ended:
+            main(["show", *words])
+        assert ended.value.code == 0
+        return self.capsys.readouterr().out
+
+
+@pytest.fixture
+def shown(capsys: pytest.CaptureFixture[str]) -> Show:
+    return Show(capsys)
+
+
+def body_lines(rung: Rung) -> int:
+    text = re.sub(r"\A\s*/\*---.*?---\*/", "", difference.code(rung), flags=re.DOTALL)
+    return sum(bool(line.strip()) for line in text.splitlines())
+
+
+@pytest.mark.parametrize("rung", EVERY, ids=lambda rung: rung.full_name)
+def test_where_most_of_the_parent_is_replaced_the_header_says_why(rung: Rung) -> None:
+    parent = catalogue.parent(rung)
+    if parent is not None and parent.kind != rung.kind:
+        return  # another language: all of it is new
+    if parent is None or body_lines(rung) <= SHORT:
+        assert not rung.leap, f"{rung.full_name} explains a leap that is none"
+        return
+    share = difference.replaced(parent, rung)
+    if rung.leap:
+        assert share > MOST / 2, f"{rung.full_name} explains a leap, but keeps most of {parent.full_name}"
+    else:
+        assert share <= MOST, f"{rung.full_name} replaces {share:.0%} of {parent.full_name}; say why in leap"
+
+
+def test_every_chain_of_parents_ends_at_a_first_rung() -> None:
+    for rung in EVERY:
+        seen: list[str] = []
+        at: Rung | None = rung
+        while at is not None:
+            assert at.full_name not in seen, f"{rung.full_name} descends from itself: {seen}"
+            seen.append(at.full_name)
+            at = catalogue.parent(at)
+        assert catalogue.find(seen[-1]).number == 1
+
+
+def test_no_change_is_measured_between_a_rung_and_itself_and_all_of_it_against_nothing_alike() -> None:
+    rung = catalogue.find("layernorm/7")
+    assert difference.replaced(rung, rung) == 0.0
+    assert difference.replaced(catalogue.find("transpose/1"), catalogue.find("matmul/19")) > 0.8
+
+
+def test_a_difference_is_shown_to_the_parent_in_another_ladder(shown: Show) -> None:
+    output = shown("local_attention/3", "--diff")
+    assert output.startswith("--- attention/24_output_in_registers\n+++ local_attention/03_tiles")
+    assert len(output.splitlines()) < 100  # and small, since it is the true parent
+
+
+@pytest.mark.parametrize("rung", ["layernorm/7", "attention/16", "decode/11", "matmul/18", "layernorm/12"])
+def test_a_difference_is_of_the_code_alone(shown: Show, rung: str) -> None:
+    changed = [line for line in shown(rung, "--diff").splitlines() if line[:1] in "+-"][2:]
+    assert changed
+    assert not [line for line in changed if re.match(r"[+-](idea|expect|found|provenance|from|leap)\b", line, re.I)]
+
+
+def test_a_rung_that_only_sets_an_option_differs_by_that_line(shown: Show) -> None:
+    changed = [line for line in shown("attention/16", "--diff").splitlines() if line[:1] in "+-"][2:]
+    assert changed == ['+options = ["--use_fast_math"]']
+
+
+def test_headers_of_the_ladder_are_part_of_what_is_compared() -> None:
+    code = difference.code(catalogue.find("decode/10"))
+    assert "// ---- stream.cuh" in code and "#pragma once" not in code and '#include "rung.cuh"' in code
+
+
+def test_a_long_story_is_a_page_that_show_prints(shown: Show) -> None:
+    rung = catalogue.find("decode/13")
+    assert len(rung.found) <= 400 < len(rung.story)
+    assert rung.story.rstrip() in shown("decode/13")
+    assert json.loads(shown("decode/13", "--json"))["story"] == rung.story
+
+
+def test_every_page_beside_a_rung_belongs_to_one() -> None:
+    pages = set(catalogue.LADDERS.glob("*/[0-9][0-9].md"))
+    assert pages == {rung.path.with_name(f"{rung.number:02}.md") for rung in EVERY if rung.story and rung.path}
+
+
+def test_a_kernel_of_ones_own_may_name_its_parent(shown: Show, tmp_path: Path) -> None:
+    source = catalogue.find("relu/1").source.replace("dtypes", 'from = "relu/2"\ndtypes', 1)
+    mine = tmp_path / "mine.cu"
+    mine.write_text(source)
+    assert "--- relu/02_vectors" in shown("relu", str(mine), "--diff")
+    mine.write_text(source.replace("relu/2", "relu/99"))
+    with pytest.raises(RungError, match="relu has no rung '99'"):
+        catalogue.parent(catalogue.rung_from_file(catalogue.operation("relu"), mine))
+
+
+def test_a_python_rung_tells_its_parent_and_leap_as_constants(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text('"""Idea."""\nFROM = "relu/1"\nLEAP = "new"\ndef run(x, out):\n    out.copy_(x.relu())\n')
+    rung = catalogue.rung_from_file(catalogue.operation("relu"), path)
+    assert (rung.parent, rung.leap) == ("relu/1", "new")
+    parent = catalogue.parent(rung)
+    assert parent is not None and parent.name == "01_one_element"
+    assert "Idea" not in difference.code(rung) and "FROM" not in difference.code(rung)
