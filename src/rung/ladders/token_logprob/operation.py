@@ -1,0 +1,108 @@
+"""How likely each token was: the head, its softmax, and of all probabilities only what a score needs."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from rung.operation import Case, Cost, Library, Operand, Operation, Tensors, Values
+from rung.precision import float32_products
+
+TOKENS_AT_ONCE = 256  # bounds the memory of the reference's logits
+NEAR = 2e-3  # of the largest logit: how far rounding, that of tf32 included, may move one
+
+
+def reference(t: Tensors, v: Values) -> Tensors:
+    rows = t["x"].flatten(0, 1)
+    logprob, entropy = [], []
+    for x, target in zip(rows.split(TOKENS_AT_ONCE), t["targets"].flatten().split(TOKENS_AT_ONCE), strict=True):
+        logp = (x @ t["weight"].T).log_softmax(-1)
+        logprob.append(logp.gather(1, target[:, None].long())[:, 0])
+        entropy.append(-(logp.exp() * logp).sum(-1))
+    shape = t["targets"].shape
+    return {"logprob": torch.cat(logprob).view(shape), "entropy": torch.cat(entropy).view(shape)}
+
+
+def rank(t: Tensors, v: Values) -> torch.Tensor:
+    """How many tokens were likelier. Logits that rounding may put on either side of the target's leave a choice."""
+    found: list[torch.Tensor] = []
+    given = t["rank"].flatten().to("cpu")
+    rows = t["x"].flatten(0, 1)
+    targets = t["targets"].flatten().long()
+    for start in range(0, len(rows), TOKENS_AT_ONCE):
+        part = slice(start, start + TOKENS_AT_ONCE)
+        logits = rows[part].double() @ t["weight"].double().T
+        own = logits.gather(1, targets[part, None])
+        near = NEAR * logits.abs().amax(1, keepdim=True).clamp(min=1.0)
+        fewest = (logits > own + near).sum(1).cpu()
+        most = (logits >= own - near).sum(1).cpu() - 1
+        found.append(torch.minimum(torch.maximum(given[part], fewest), most))
+    counted: torch.Tensor = torch.cat(found).to(torch.int32).view(t["targets"].shape)
+    return counted
+
+
+def cost(v: Values, size: int) -> Cost:
+    tokens = v["B"] * v["T"]
+    return Cost(flops=2.0 * tokens * v["V"] * v["C"], bytes=float(size * v["C"] * (tokens + v["V"]) + 16 * tokens))
+
+
+def spread(v: Values, generator: torch.Generator) -> torch.Tensor:
+    """Rows whose logits have a standard deviation of 4: some tokens are much likelier than the rest."""
+    V, C = int(v["V"]), int(v["C"])
+    return torch.randn(V, C, generator=generator) * (4 / math.sqrt(C))
+
+
+def torch_cross_entropy(
+    x: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor, V: int, dtype: str
+) -> dict[str, torch.Tensor]:
+    """As it is usually written: all logits, a softmax in float32, and a gather."""
+    rows, wanted = x.flatten(0, 1), targets.flatten().long()
+    with float32_products(dtype):
+        logp = (rows @ weight.T).float().log_softmax(-1)
+    own = logp.gather(1, wanted[:, None])
+    shape = targets.shape
+    return {
+        "logprob": own.view(shape),
+        "entropy": -(logp.exp() * logp).sum(-1).view(shape),
+        "rank": (logp > own).sum(-1).int().view(shape),
+    }
+
+
+OPERATION = Operation(
+    name="token_logprob",
+    summary="log softmax(x · weightᵀ) of each target, with its rank and the entropy; no logits are stored",
+    story="A head of 50257 columns whose output nobody needs: what is reduced on the spot is not written.",
+    dims=("B", "T", "C", "V"),
+    operands=(
+        Operand("x", ("B", "T", "C")),
+        Operand("weight", ("V", "C"), make=spread),
+        Operand("targets", ("B", "T"), dtype="i32", below="V"),
+        Operand("logprob", ("B", "T"), role="out", dtype="f32"),
+        Operand("entropy", ("B", "T"), role="out", dtype="f32"),
+        Operand("rank", ("B", "T"), role="out", dtype="i32", follows=rank),
+    ),
+    reference=reference,
+    cost=cost,
+    reduction="C",
+    cases=(
+        Case("odd", {"B": 2, "T": 3, "C": 37, "V": 13}),
+        Case("one token of two", {"B": 1, "T": 1, "C": 1, "V": 2}),
+        Case("prime", {"B": 1, "T": 67, "C": 31, "V": 251}),
+        Case("2^5 + 1 tokens", {"B": 1, "T": 33, "C": 64, "V": 1025}),
+        Case("large values", {"B": 1, "T": 9, "C": 48, "V": 300}, magnitude=3.0, dtypes=("f32", "f16", "bf16")),
+        Case("the whole vocabulary", {"B": 1, "T": 2, "C": 8, "V": 50257}, dtypes=("f32",)),
+        Case("gpt2", {"B": 2, "T": 129, "C": 768, "V": 50257}, where="cuda"),
+        Case("gpt2-xl", {"B": 1, "T": 70, "C": 1600, "V": 50257}, where="cuda"),
+    ),
+    shapes={
+        "b1t64": {"B": 1, "T": 64, "C": 768, "V": 50257},
+        "b8t1024": {"B": 8, "T": 1024, "C": 768, "V": 50257},
+        "b32t1024": {"B": 32, "T": 1024, "C": 768, "V": 50257},
+        "xl b8t1024": {"B": 8, "T": 1024, "C": 1600, "V": 50257},
+    },
+    libraries=(
+        # Logits in 16 bits are rounded before the softmax, and leave the bound.
+        Library("torch", torch_cross_entropy, ("f32", "tf32"), note="All logits in memory, log_softmax, gather."),
+    ),
+)
