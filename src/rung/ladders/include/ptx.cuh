@@ -65,10 +65,42 @@ __device__ __forceinline__ void byte_barrier_expect(uint64_t* barrier, unsigned 
 __device__ __forceinline__ void byte_barrier_wait(uint64_t* barrier, unsigned parity)
 {
     unsigned complete = 0;
-    while (!complete)
+#if defined(RUNG_WATCHDOG)  // a build for debugging: who waits too long stops the kernel
+    const long long start = clock64();
+#endif
+    while (!complete) {
+#if defined(RUNG_WATCHDOG)
+        if (clock64() - start > 2000000000ll) __trap();
+#endif
         asm volatile("{\n\t.reg .pred p;\n\tmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n\t"
                      "selp.u32 %0, 1, 0, p;\n\t}"
                      : "=r"(complete) : "r"(shared_address(barrier)), "r"(parity) : "memory");
+    }
+}
+
+// What ordinary instructions of this thread have written to shared memory is seen by the copy engine and by wgmma, once a
+// barrier behind it has told them.
+__device__ __forceinline__ void fence_async_proxy() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+// __syncthreads for THREADS of the block, which all name the same number (1 to 15); or arrive there without waiting.
+template <int THREADS>
+__device__ __forceinline__ void sync_some(int number) { asm volatile("bar.sync %0, %1;" ::"r"(number), "n"(THREADS) : "memory"); }
+template <int THREADS>
+__device__ __forceinline__ void arrive_some(int number) { asm volatile("bar.arrive %0, %1;" ::"r"(number), "n"(THREADS) : "memory"); }
+
+// True in one lane of a whole warp, and the compiler knows that it is one.
+__device__ __forceinline__ bool elect_one()
+{
+    uint32_t chosen;
+    asm volatile("{\n\t.reg .pred p;\n\telect.sync _|p, 0xffffffff;\n\tselp.u32 %0, 1, 0, p;\n\t}" : "=r"(chosen));
+    return chosen;
+}
+
+// The counterpart of ldmatrix_x4: lane i hands over the address of row i % 8 of 8x8 matrix i / 8.
+__device__ __forceinline__ void stmatrix_x4(void* smem, const uint32_t (&r)[4])
+{
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
+                 ::"r"(shared_address(smem)), "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3]) : "memory");
 }
 
 // Whole pieces of 16 bytes from global to shared memory by the copy engine: one thread asks for all of them.

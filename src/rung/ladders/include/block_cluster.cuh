@@ -1,0 +1,33 @@
+// Blocks of a cluster (sm_90): who one is in it, its barrier, and the byte barriers of its other blocks.
+#pragma once
+#include "rung.cuh"
+
+#if !defined(RUNG_EMULATOR) && __CUDA_ARCH__ >= 900
+
+__device__ __forceinline__ int cluster_rank()
+{
+    uint32_t rank;
+    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    return int(rank);
+}
+
+// All threads of all blocks of the cluster; what was written before it, to any block's shared memory, may be read after it.
+__device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
+__device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
+__device__ __forceinline__ void cluster_sync() { cluster_arrive(), cluster_wait(); }
+
+// Where the same variable of block `rank` lies, as an address of the cluster's shared memory.
+__device__ __forceinline__ uint32_t cluster_address(const void* smem, int rank)
+{
+    uint32_t there;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared_address(smem)), "r"(rank));
+    return there;
+}
+
+// Arrives at block `rank`'s barrier.
+__device__ __forceinline__ void byte_barrier_arrive_at(uint64_t* barrier, int rank)
+{
+    asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(cluster_address(barrier, rank)) : "memory");
+}
+
+#endif

@@ -1,0 +1,89 @@
+// matmul's rungs from 22 on in pieces: a ring of stages that the copy engine fills and warpgroups multiply from. Read rungs 20 and
+// 21 first, where it stands in full.
+//
+// Wants the macros BN (columns of a block's tile) and STAGES. Of a block's THREADS the first COMPUTING multiply, a warpgroup for
+// each 64 rows; the warpgroup behind them copies.
+#pragma once
+#include "block_cluster.cuh"
+#include "tensor_map.cuh"
+#include "warpgroup_epilogue.cuh"
+
+namespace hopper_tile {
+
+constexpr int BM = 128, COMPUTING = BM / 64 * WARPGROUP, THREADS = COMPUTING + WARPGROUP;
+constexpr int A_BYTES = BM * SWIZZLE_ROW, STAGE_BYTES = A_BYTES + BN * SWIZZLE_ROW;
+constexpr int ALIGN = 1024;                              // where the swizzle's pattern begins again
+constexpr int GIVEN = 24, TAKEN = 240;                   // registers: 65,536 are 168 each at the start
+
+using Sums = float[BN / 2];
+
+__device__ __forceinline__ char* aligned(char* shared) { return shared + (ALIGN - reinterpret_cast<uintptr_t>(shared) % ALIGN) % ALIGN; }
+
+// Stages and their barriers: `full` counts bytes, `empty` the warps that have read a stage. Each side goes round on its own.
+struct Ring
+{
+    char* stages;
+    uint64_t *full, *empty;
+    int stage = 0;
+    unsigned parity = 0;
+
+    __device__ __forceinline__ Ring(char* shared, uint64_t (&full)[STAGES], uint64_t (&empty)[STAGES])
+        : stages(aligned(shared)), full(full), empty(empty) {}
+
+    // By one thread of the block, in front of a barrier of all that take part.
+    __device__ __forceinline__ void set_up(int readers)
+    {
+        for (int i = 0; i < STAGES; i++) byte_barrier_init(full + i), byte_barrier_init(empty + i, readers);
+    }
+    __device__ __forceinline__ char* a() const { return stages + stage * STAGE_BYTES; }
+    __device__ __forceinline__ char* b() const { return a() + A_BYTES; }
+    __device__ __forceinline__ void advance()
+    {
+        if (++stage == STAGES) stage = 0, parity ^= 1;
+    }
+
+    // The copying thread, before it asks for anything of this stage. In the first round all stages are free.
+    __device__ __forceinline__ void open() const
+    {
+        byte_barrier_wait(empty + stage, parity ^ 1);
+        byte_barrier_expect(full + stage, STAGE_BYTES);
+    }
+    __device__ __forceinline__ void wait() const { byte_barrier_wait(full + stage, parity); }
+    __device__ __forceinline__ uint64_t* before() const { return empty + (stage == 0 ? STAGES : stage) - 1; }
+};
+
+struct ReleaseHere
+{
+    __device__ __forceinline__ void operator()(uint64_t* empty) const
+    {
+        if (lane_id() == 0) byte_barrier_arrive(empty);
+    }
+};
+
+// Four products of this warpgroup's 64 rows with a stage.
+__device__ __forceinline__ void multiply_stage(Sums& sums, const Ring& ring, bool add)
+{
+    const SharedTile a = tile_along_depth(ring.a() + threadIdx.x / WARPGROUP * 64 * SWIZZLE_ROW), b = tile_along_depth(ring.b());
+#pragma unroll
+    for (int k = 0; k < SWIZZLE_ROW; k += PRODUCT_STEP) warpgroup_multiply<BN>(sums, a + k, b + k, add || k > 0);
+}
+
+// A tile's whole depth. `release` lets a stage go: when the products of the next are under way, those of this one are done.
+template <class Release = ReleaseHere>
+__device__ __forceinline__ void multiply_tile(Sums& sums, Ring& ring, int steps, Release release = {})
+{
+    for (int step = 0; step < steps; step++) {
+        ring.wait();
+        warpgroup_begin();
+        multiply_stage(sums, ring, step > 0);
+        warpgroup_commit();
+        warpgroup_wait<1>();
+        if (step > 0) release(ring.before());
+        ring.advance();
+    }
+    warpgroup_wait<0>();
+    warpgroup_settle(sums);
+    release(ring.before());
+}
+
+}  // namespace hopper_tile
