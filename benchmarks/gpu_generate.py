@@ -35,8 +35,8 @@ from rung.gpt2.config import Config
 from rung.gpt2.gpu.engine import DTYPES, Engine
 from rung.gpt2.gpu.operands import dims
 from rung.gpt2.gpu.prefill import Prefill
-from rung.gpt2.gpu.prefill_rungs import THREE_PRODUCTS, prefill_rungs
 from rung.gpt2.random_model import SIZES, config_of
+from rung.gpt2.rungs import THREE_PRODUCTS, prefill_rungs
 from rung.gpt2.sampling import Sampling
 from rung.gpt2.weights import Weights
 from rung.results import machine

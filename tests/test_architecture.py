@@ -1,6 +1,7 @@
 """Imports run one way, from the command line down to the dtypes; read from the syntax tree, functions included."""
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -34,7 +35,6 @@ LEVEL = {room: len(ORDER) - i for i, rooms in enumerate(ORDER) for room in rooms
 # Imports that still run up, each to be turned round. Nothing is added here.
 STILL_UP = {
     ("check/trial.py", "rung.bench"),
-    ("parallel/tensor_parallel.py", "rung.climb.model"),
     ("profile/roofline.py", "rung.show"),
     ("profile/roofline.py", "rung.show.charts"),
     ("profile/roofline.py", "rung.show.climb_chart"),
@@ -90,6 +90,63 @@ def test_no_import_runs_up() -> None:
                 if target in LEVEL and target != room and LEVEL[target] >= LEVEL[room]:
                     up.add((str(path.relative_to(PACKAGE)), module))
     assert up == STILL_UP
+
+
+def _edges() -> dict[str, set[str]]:
+    """Which modules a module names in its imports, those in functions and for types included."""
+    modules = _modules()
+    found: dict[str, set[str]] = {}
+    for name, path in modules.items():
+        targets = {
+            f"{module}.{one}" if f"{module}.{one}" in modules else module
+            for module, names in _imports(path)
+            for one in names or [""]
+        }
+        found[name] = {target for target in targets if target in modules and target != name}
+    return found
+
+
+def _circle(edges: dict[str, set[str]]) -> list[str]:
+    """One circle of imports, or nothing."""
+    done: set[str] = set()
+
+    def walk(module: str, way: list[str]) -> list[str]:
+        if module in way:
+            return [*way[way.index(module) :], module]
+        if module not in done:
+            for target in sorted(edges.get(module, ())):
+                if circle := walk(target, [*way, module]):
+                    return circle
+            done.add(module)
+        return []
+
+    return next((circle for module in sorted(edges) if (circle := walk(module, []))), [])
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    edges = _edges()
+    assert {"rung.rungs.catalogue", "rung.cuda.launch"} <= edges["rung.gpt2.gpu.prefill_ladder"]
+    assert _circle({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c", "b"]
+    assert _circle(edges) == []
+
+
+def test_one_module_of_gpt2_names_rungs() -> None:
+    naming = set()
+    for path in (PACKAGE / "gpt2").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            called = node.func if isinstance(node, ast.Call) else None
+            if isinstance(called, ast.Attribute) and ast.unparse(called) in ("catalogue.find", "catalogue.rungs"):
+                naming.add(path.name)
+    assert naming == {"ladder_plan.py", "rungs.py"}  # the first asks for a whole ladder, and names none of its rungs
+
+
+def test_no_behaviour_of_the_model_hangs_on_the_environment() -> None:
+    asking = [
+        path.name
+        for path in (PACKAGE / "gpt2").rglob("*.py")
+        if re.search(r"environ|getenv", path.read_text(encoding="utf-8"))
+    ]
+    assert sorted(asking) == ["build.py", "hub.py"]  # where the compiler and the hub's files are
 
 
 def test_every_room_has_its_level() -> None:

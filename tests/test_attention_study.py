@@ -16,12 +16,11 @@ from rung import emulator
 from rung.cli import main
 from rung.climb import attention as study
 from rung.climb.attention import NaivePlan, Row, Way
-from rung.climb.model import converted
 from rung.errors import RungError
 from rung.gpt2.config import Config
 from rung.gpt2.load import INNER, load
 from rung.gpt2.model import Transformer
-from rung.gpt2.weights import Linear, Weights, read_weights
+from rung.gpt2.weights import Linear, Weights, converted, read_weights
 from rung.results import store
 
 PROMPT = "Once upon a time there was a"
@@ -318,11 +317,13 @@ def test_without_a_time_nothing_is_drawn_and_that_is_said(
 def test_a_rung_reads_the_packed_product_where_it_lies(inner: Inner) -> None:
     config, weights, prompt = inner
     plan = study.RungPlan("emulator", "float32", "study", {"attention": "23_strided"})
-    model = Transformer(config, converted(weights, plan), plan)
+    model = Transformer(config, converted(weights, plan.matrix, plan.vector), plan)
     with torch.inference_mode():
         x = model.hidden(torch.tensor([prompt]))
         truth = NaivePlan(torch.device("cpu"), torch.float32, torch.float32)
-        wanted = Transformer(config, converted(weights, truth), truth).hidden(torch.tensor([prompt]))
+        wanted = Transformer(config, converted(weights, truth.matrix, truth.vector), truth).hidden(
+            torch.tensor([prompt])
+        )
     torch.testing.assert_close(x, wanted)
     kept = {operation for operation, _, _ in plan._outputs}
     assert {"qkv", "attention"} <= kept and not any(name.startswith("attention ") for name in kept)  # no copies

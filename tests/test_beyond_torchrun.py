@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from rung.errors import RungError
+from rung.gpt2.choose_plan import make_plan
 from rung.gpt2.config import read_config
 from rung.gpt2.load import INNER
-from rung.gpt2.plan import make_plan
 from rung.gpt2.weights import Linear, read_weights
 from rung.parallel import launch, nccl, placement, reference, tensor_parallel
 

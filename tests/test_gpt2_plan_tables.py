@@ -14,7 +14,7 @@ from rung import emulator
 from rung.errors import RungError
 from rung.gpt2 import load
 from rung.gpt2.load import Model
-from rung.gpt2.plan import FUSED, LADDERS, OPERATIONS, PLANS
+from rung.gpt2.rungs import FUSED, LADDERS, OPERATIONS, PLANS
 from rung.rungs import catalogue
 
 emulated = pytest.mark.skipif(emulator.available() is not None, reason="the emulator needs g++")
@@ -199,7 +199,7 @@ def test_a_stand_in_computes_the_same() -> None:
     adds = catalogue.find("layernorm/11")
     values = adds.operation.complete({"B": 1, "T": 1, "C": 5000})
     assert adds.refusal(values, DTYPES["f32"]) is not None
-    assert catalogue.stand_in(adds, values, DTYPES["f32"]) is None
+    assert adds.stand_in(values, DTYPES["f32"]) is None
 
 
 @emulated

@@ -17,8 +17,8 @@ from rung.gpt2.gpu.engine import Engine
 from rung.gpt2.gpu.operands import stack
 from rung.gpt2.gpu.prefill import Prefill
 from rung.gpt2.gpu.prefill_ladder import LadderPass
-from rung.gpt2.gpu.prefill_rungs import THREE_PRODUCTS, prefill_rungs, tiles
-from rung.gpt2.plan import LADDERS, OPERATIONS, Rungs
+from rung.gpt2.gpu.tiles import tiles
+from rung.gpt2.rungs import LADDERS, OPERATIONS, THREE_PRODUCTS, Rungs, prefill_rungs
 from rung.gpt2.weights import Linear, read_weights
 from rung.operation import Tensors
 from rung.rungs import catalogue
@@ -218,13 +218,10 @@ def test_the_kernels_beside_the_ladders_compile_for_a_gpu(real: str) -> None:
     assert all((used.spill_stores, used.stack) == (0, 0) for used in cubin.resources.values())
 
 
-def test_a_way_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_way_that_is_none_is_refused() -> None:
     config, tensors = state(models.saved(), torch.float32, 1)
-    monkeypatch.setenv("RUNG_PREFILL", "fast")
-    with pytest.raises(
-        RungError, match=r"'fast' is no way to read prompts; set RUNG_PREFILL to one of ladder, torch\."
-    ):
-        Prefill(config, tensors, 1, CAPACITY)
+    with pytest.raises(RungError, match=r"'fast' is no way to read prompts; use one of ladder, torch\."):
+        Prefill(config, tensors, 1, CAPACITY, "fast")
 
 
 # ---- on a GPU -------------------------------------------------------------------------------------------------------

@@ -10,7 +10,8 @@ import pytest
 from rung.cuda import sass
 from rung.cuda.limits import occupancy
 from rung.errors import RungError
-from rung.profile.inspect import Row, inspect
+from rung.profile.inspect import inspect
+from rung.profile.resources import Row
 from rung.rungs import catalogue
 from rung.rungs.base import Rung
 

@@ -13,7 +13,6 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import gpt2_models as models
-import rung
 from rung import emulator
 from rung.errors import RungError
 from rung.gpt2.config import read_config
@@ -21,12 +20,16 @@ from rung.gpt2.gpu import loading
 from rung.gpt2.gpu.engine import Engine
 from rung.gpt2.gpu.loading import Arrival, Piece, arrival, as_weights, empty_operands, pieces
 from rung.gpt2.gpu.operands import stack
+from rung.gpt2.gpu.plan import GpuPlan
 from rung.gpt2.gpu.prefill import Prefill
 from rung.gpt2.gpu.transport import AtOnce, Mark
+from rung.gpt2.load import Model
+from rung.gpt2.model import Transformer
 from rung.gpt2.tensors import open_tensors
 from rung.gpt2.torch_plan import TorchPlan
 from rung.gpt2.weights import read_weights, tensor_reader
 from rung.operation import Tensors
+from rung.rungs.base import Device
 from test_gpu_prefill import CAPACITY, UNEQUAL, assert_transformers, state
 
 CPU = torch.device("cpu")
@@ -44,6 +47,12 @@ def overlapped(folder: Path, dtype: torch.dtype, where: torch.device = CPU) -> A
     found = arrival(folder, read_config(folder / "config.json"), dtype, where)
     assert found is not None
     return found
+
+
+def loaded(folder: Path, at_once: bool, device: Device = "emulator") -> Model:
+    """A model by the plan best, its weights computed with while others arrive, or after all have."""
+    config, plan = read_config(folder / "config.json"), GpuPlan(device, "float32", {}, overlapped=at_once)
+    return Model(Transformer(config, plan.read(folder, config), plan), folder, str(folder), 0.0)
 
 
 def assert_same_bits(found: Tensors, right: Tensors) -> None:
@@ -224,10 +233,8 @@ def test_what_cannot_travel_is_loaded_plainly(tmp_path: Path) -> None:
     assert arrival(odd, read_config(odd / "config.json"), torch.bfloat16, CPU) is None
 
 
-@pytest.mark.parametrize("way", ["overlapped", "plain"])
-def test_bad_files_are_refused_in_the_same_sentences(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
-    monkeypatch.setenv("RUNG_LOADING", way)
-    how = {"device": "emulator", "dtype": "float32", "plan": "best"}
+@pytest.mark.parametrize("at_once", [True, False])
+def test_bad_files_are_refused_in_the_same_sentences(tmp_path: Path, at_once: bool) -> None:
     shutil.copytree(models.saved(), tmp_path / "model")
     file = tmp_path / "model" / "model.safetensors"
     tensors = {n: t.contiguous() for n, t in load_file(file).items()}
@@ -235,40 +242,31 @@ def test_bad_files_are_refused_in_the_same_sentences(tmp_path: Path, monkeypatch
 
     save_file({**tensors, last: tensors[last].to(torch.int8)}, file)
     with pytest.raises(RungError, match="holds int8, which are no weights without their scales"):
-        rung.load(tmp_path / "model", **how)  # type: ignore[arg-type]
+        loaded(tmp_path / "model", at_once)
     save_file({n: t for n, t in tensors.items() if n != last}, file)
     with pytest.raises(RungError, match=r"tensor 'ln_f\.bias' is missing, which config\.json asks for"):
-        rung.load(tmp_path / "model", **how)  # type: ignore[arg-type]
+        loaded(tmp_path / "model", at_once)
     save_file({**tensors, last: tensors[last][1:]}, file)
     with pytest.raises(RungError, match=r"has shape \(63,\), but config.json asks for \(64,\)"):
-        rung.load(tmp_path / "model", **how)  # type: ignore[arg-type]
+        loaded(tmp_path / "model", at_once)
     save_file(tensors, file)
     file.write_bytes(file.read_bytes()[:-100])
     with pytest.raises(RungError, match="ends at byte"):
-        rung.load(tmp_path / "model", **how)  # type: ignore[arg-type]
-
-
-def test_a_way_of_loading_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RUNG_LOADING", "fast")
-    with pytest.raises(
-        RungError, match=r"'fast' is no way to load weights; set RUNG_LOADING to one of overlapped, plain"
-    ):
-        rung.load(models.saved(), device="emulator", dtype="float32", plan="best")
+        loaded(tmp_path / "model", at_once)
 
 
 # ---- the model ------------------------------------------------------------------------------------------------------
 
 
 @emulated
-@pytest.mark.parametrize("way", ["overlapped", "plain"])
-def test_text_and_logits_are_transformers(monkeypatch: pytest.MonkeyPatch, way: str) -> None:
-    monkeypatch.setenv("RUNG_LOADING", way)
+@pytest.mark.parametrize("at_once", [True, False])
+def test_text_and_logits_are_transformers(at_once: bool) -> None:
     folder, ids = models.saved(), models.some_ids(9)
-    model = rung.load(folder, device="emulator", dtype="float32", plan="best")
+    model = loaded(folder, at_once)
     assert list(model.generate([ids], max_new_tokens=3, temperature=0)[0].tokens) == models.reference_greedy(
         folder, ids, 3
     )
-    first = rung.load(folder, device="emulator", dtype="float32", plan="best").logits(ids)
+    first = loaded(folder, at_once).logits(ids)
     assert float((first - models.reference_logits(folder, ids)).abs().max()) < 1e-3
 
 
@@ -291,15 +289,14 @@ def test_on_a_gpu_operands_are_those_of_plain_loading(
 
 @pytest.mark.gpu
 @on_a_gpu
-def test_on_a_gpu_text_is_the_same_however_weights_came(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_a_gpu_text_is_the_same_however_weights_came() -> None:
     folder, ids = models.saved(n_embd=256, n_layer=6), models.some_ids(20)
     right = models.reference_greedy(folder, ids, 30)
-    for way in ("overlapped", "plain"):
-        monkeypatch.setenv("RUNG_LOADING", way)
-        model = rung.load(folder, device="cuda", dtype="float32")
+    for at_once in (True, False):
+        model = loaded(folder, at_once, "cuda")
         for _ in range(2):  # the second prompt is read by the recording
             assert list(model.generate([ids], max_new_tokens=30, temperature=0)[0].tokens) == right
-        logits = rung.load(folder, device="cuda", dtype="float32").logits(ids).cpu()
+        logits = loaded(folder, at_once, "cuda").logits(ids).cpu()
         assert float((logits - models.reference_logits(folder, ids)).abs().max()) < 1e-2
 
 

@@ -111,7 +111,7 @@ def test_a_draw_follows_the_probabilities() -> None:
     assert (counts - probabilities).abs().max() < 0.05  # four deviations of a half of 2000
 
 
-def test_the_engine_samples_by_the_rung_that_the_environment_names(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_engine_samples_by_the_rung_that_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     model = load("inner", dtype="float32")
     weights = read_weights(INNER, model.config, lambda w: Linear(w.float().contiguous()), lambda v: v.float())
     taken: list[str] = []
@@ -122,8 +122,7 @@ def test_the_engine_samples_by_the_rung_that_the_environment_names(monkeypatch: 
         return prepare(rung, *args, **options)
 
     monkeypatch.setattr(CudaRung, "prepare", noted)
-    monkeypatch.setenv(choice.WAY, "cluster")
-    engine = Engine(model.config, weights, "float32", "emulator", rung="6")
+    engine = Engine(model.config, weights, "float32", "emulator", rung="6", sample="cluster")
     given = [list(model.tokenizer.encode("The king"))]
     ways: list[dict[str, Any]] = [{"temperature": 1.0, "top_p": 1.0}, {"temperature": 1.2, "top_p": 0.8}, {"top_k": 30}]
     for how in ways:
@@ -133,11 +132,10 @@ def test_the_engine_samples_by_the_rung_that_the_environment_names(monkeypatch: 
     assert "05_cluster" in taken and "02_candidates" not in taken
 
 
-def test_a_name_that_is_no_rung_is_told_with_those_that_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(choice.WAY, "sample/clutter")
+def test_a_name_that_is_no_rung_is_told_with_those_that_are() -> None:
     tensors = {name: torch.zeros(1, 8, dtype=torch.int32) for name in ("logits", "steps", "next")}
     with pytest.raises(RungError, match=r"no rung 'clutter' \(did you mean .*cluster\?\); it has 01_bisection, "):
-        choice.Choice(tensors, 1, 8, "emulator")
+        choice.Choice(tensors, 1, 8, "emulator", "clutter")
 
 
 @pytest.mark.parametrize("cluster", [8])

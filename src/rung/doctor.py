@@ -150,13 +150,13 @@ def _launch() -> Iterator[Finding]:
 
     if not torch.cuda.is_available():
         return
-    from rung.cuda import launch
+    from rung.cuda.driver import load_module
     from rung.cuda.launch import Build, LaunchConfig
     from rung.cuda.launcher import synchronize
 
     x = torch.arange(32, dtype=torch.float32, device="cuda")
     try:
-        module = launch.load(Build(_PROBE, "probe.cu", ("probe",), ()))
+        module = load_module(Build(_PROBE, "probe.cu", ("probe",), ()))
         module.launch("probe", LaunchConfig((1, 1, 1), (32, 1, 1)), [("pointer", x), ("i32", 32)])
         synchronize()
     except RungError as problem:

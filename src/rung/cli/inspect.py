@@ -11,7 +11,7 @@ from rung.cli import console
 
 if TYPE_CHECKING:
     from rung.operation import Values
-    from rung.profile.inspect import Row
+    from rung.profile.resources import Row
 
 _COLUMNS = ("rung", "kernel", "arch", "dtype", "registers", "shared", "spills", "stack", "block",
             "occupancy", "limited by", "remark")  # fmt: skip

@@ -17,14 +17,14 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from rung.climb.model import IDENTICAL, converted
+from rung.climb.model import IDENTICAL
 from rung.errors import RungError
 from rung.gpt2.cache import Cache
 from rung.gpt2.config import Config
 from rung.gpt2.ladder_plan import LadderPlan
 from rung.gpt2.model import Transformer
 from rung.gpt2.torch_plan import TorchPlan
-from rung.gpt2.weights import Linear, Norm, Weights
+from rung.gpt2.weights import Linear, Norm, Weights, converted
 from rung.rungs import catalogue
 from rung.rungs.base import Device, Rung
 from rung.show import charts
@@ -140,7 +140,7 @@ class _Study:
         """Fill in what is measured; of a way whose text is another, no time."""
         plan = way.make()
         self.cuda = plan.device.type == "cuda"
-        model = Transformer(self.config, converted(self.weights, plan), plan)
+        model = Transformer(self.config, converted(self.weights, plan.matrix, plan.vector), plan)
         first = not self.stamps
         written = self._warm(model, len(self.truth) or self.tokens)
         self.truth = self.truth or written

@@ -17,14 +17,15 @@ from typing import Any
 import torch
 
 from rung.errors import RungError
+from rung.gpt2.choose_plan import make_plan
 from rung.gpt2.config import Config
 from rung.gpt2.generate import Options, Prompt, Run
 from rung.gpt2.gpu.engine import DTYPES, Engine
 from rung.gpt2.model import Transformer
-from rung.gpt2.plan import PLANS, Plan, make_plan
+from rung.gpt2.rungs import PLANS
 from rung.gpt2.sampling import Sampling
 from rung.gpt2.torch_plan import TorchPlan
-from rung.gpt2.weights import Layer, Linear, Norm, Weights
+from rung.gpt2.weights import Weights, converted
 from rung.rungs import catalogue
 from rung.rungs.base import Device
 from rung.show import charts
@@ -146,7 +147,7 @@ class Climber:
         self.prompt, self.progress = tuple(prompt), progress
         where = torch.device("cuda" if device == "cuda" else "cpu")
         reference = TorchPlan(where, torch.float32, torch.float32)
-        self._reference = Transformer(config, converted(weights, reference), reference)
+        self._reference = Transformer(config, converted(weights, reference.matrix, reference.vector), reference)
         greedy = self._greedy_reference(min(IDENTICAL, new_tokens))
         self.text = [*self.prompt, *greedy]
         ids = torch.tensor([self.text[: len(prompt) + COMPARED]])
@@ -246,7 +247,7 @@ class _Planned(_Way):
     def __init__(self, climber: Climber, step: Step) -> None:
         self.climber = climber
         plan = make_plan(climber.device, step.dtype, step.plan, {})
-        self.model = Transformer(climber.config, converted(climber.weights, plan), plan)
+        self.model = Transformer(climber.config, converted(climber.weights, plan.matrix, plan.vector), plan)
         self.slow = step.plan != "torch"
 
     def logits(self, text: Sequence[int]) -> tuple[int, torch.Tensor]:
@@ -279,26 +280,6 @@ class _Decoded(_Way):
     def write(self, count: int) -> Iterator[int]:
         for step in self.engine.write([self.climber.prompt], [count]):
             yield step[0]
-
-
-def converted(weights: Weights, plan: Plan) -> Weights:
-    """Raw float32 weights in the form that a plan computes with."""
-
-    def linear(raw: Linear) -> Linear:
-        made = plan.matrix(raw.weight)
-        made.bias = None if raw.bias is None else plan.vector(raw.bias)
-        return made
-
-    def norm(raw: Norm) -> Norm:
-        return Norm(plan.vector(raw.weight), plan.vector(raw.bias))
-
-    wte = linear(weights.wte)
-    layers = [
-        Layer(norm(x.ln_1), linear(x.qkv), linear(x.attn_proj), norm(x.ln_2), linear(x.fc), linear(x.mlp_proj))
-        for x in weights.layers
-    ]
-    head = wte if weights.head is weights.wte else linear(weights.head)
-    return Weights(wte, plan.vector(weights.wpe), layers, norm(weights.ln_f), head)
 
 
 # ---- shown ----------------------------------------------------------------------------------------------------------

@@ -76,10 +76,3 @@ class Module(Protocol):
 
     def set_constant(self, symbol: str, tensor: torch.Tensor) -> None:
         """Copies a tensor into a `__constant__` array, in stream order."""
-
-
-def load(build: Build) -> Module:
-    """Compiles `build` for the current CUDA device, or takes it from the cache, and loads it."""
-    from rung.cuda.driver import load_module
-
-    return load_module(build)

@@ -211,10 +211,11 @@ class Run:
         starts = [self._window(sequence) for sequence in batch]
         self.stats.prompt_tokens += sum(map(len, starts))
         options = self.options
-        if not options.slide and not options.logprobs:
+        writer = self._transformer.service.writer
+        if writer is not None and not options.slide and not options.logprobs:
             room = self._transformer.config.context + 1
             limits = [min(options.max_new_tokens, room - len(start)) for start in starts]
-            steps = self._transformer.plan.write(
+            steps = writer.write(
                 starts,
                 limits,
                 stop_tokens=options.stop_tokens,
@@ -222,8 +223,7 @@ class Run:
                 seed=self.seed,
                 sequences=[sequence.sample for sequence in batch],
             )
-            if steps is not None:
-                return self._follow(first, batch, limits, steps)
+            return self._follow(first, batch, limits, steps)
         return self._choose(first, batch, starts)
 
     def _follow(

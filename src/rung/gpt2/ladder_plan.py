@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
@@ -17,7 +16,7 @@ import torch
 from rung.dtypes import dtype as named_dtype
 from rung.errors import RungError
 from rung.gpt2.cache import Cache
-from rung.gpt2.plan import LADDERS
+from rung.gpt2.rungs import find, ladder_of
 from rung.gpt2.torch_plan import TorchPlan
 from rung.gpt2.weights import Linear, Norm
 from rung.precision import float32_products
@@ -55,9 +54,9 @@ class LadderPlan(TorchPlan):
         self.name, self.dtype, self.on = name, dtype, device
         self._device: Device = device
         self._real = named_dtype(SHORT_NAMES[dtype])
-        self.asked = {o: _find(o, given) for o, given in rungs.items() if isinstance(given, str)}
+        self.asked = {o: find(o, given) for o, given in rungs.items() if isinstance(given, str)}
         self.preferred = {
-            o: tuple(_find(o, rung) for rung in given) for o, given in rungs.items() if not isinstance(given, str)
+            o: tuple(find(o, rung) for rung in given) for o, given in rungs.items() if not isinstance(given, str)
         }
         where = torch.device("cuda" if device == "cuda" else "cpu")
         super().__init__(where, self._real.torch, self._real.torch, window)
@@ -253,7 +252,7 @@ class LadderPlan(TorchPlan):
             if self._refusal(rung, values, tensors) is None:
                 self.note(f"{reason}; {rung.full_name} serves.")
                 return rung
-        other = catalogue.stand_in(first, values, self._format(first), self._device)
+        other = first.stand_in(values, self._format(first), self._device)
         self.note(f"{reason}; {other.full_name} stands in." if other else f"{reason}; torch serves.")
         return other
 
@@ -284,7 +283,7 @@ class LadderPlan(TorchPlan):
             return None
         call = (operation, *dims.values())
         if call not in self._serving:
-            values = catalogue.operation(LADDERS.get(operation, operation)).complete(dims)
+            values = catalogue.operation(ladder_of(operation)).complete(dims)
             self._serving[call] = self._choose(operation, values, tensors)
         rung = self._serving[call]
         if rung is None:
@@ -322,19 +321,6 @@ class LadderPlan(TorchPlan):
         return self._outputs[key]
 
 
-def _find(operation: str, name: str) -> Rung:
-    ladder = LADDERS.get(operation, operation)
-    if name.endswith((".cu", ".py")):
-        rung = catalogue.rung_from_file(catalogue.operation(ladder), Path(name))
-    else:
-        rung = catalogue.find(f"{ladder}/{name}")
-    if ladder == "layernorm" and ("residual" in rung.binds) != (operation == "residual_layernorm"):
-        other = "residual_layernorm" if operation == "layernorm" else "layernorm"
-        does = "adds a residual on the way in" if operation == "layernorm" else "adds no residual"
-        raise RungError(f"{rung.full_name} {does}; it serves as {other}={name}.")
-    return rung
-
-
 def _aligned(tensor: torch.Tensor) -> torch.Tensor:
     # A tensor that still lies in its file begins anywhere; kernels read 16 bytes at a time.
     return tensor if tensor.data_ptr() % ALIGNMENT == 0 else tensor.clone()
@@ -361,5 +347,5 @@ def _at(config: Config, operation: str) -> dict[str, Number]:
         known["C"] = c.F
     if "matmul" in operation:
         known["C"], known["OC"] = inputs, outputs
-    of = catalogue.operation(LADDERS.get(operation, operation))
+    of = catalogue.operation(ladder_of(operation))
     return {name: known[name] for name in (*of.dims, *of.scalars) if name in known}

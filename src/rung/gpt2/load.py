@@ -10,13 +10,12 @@ from typing import Any, TypedDict, Unpack, overload
 import torch
 
 from rung.errors import RungError
+from rung.gpt2.choose_plan import make_plan
 from rung.gpt2.config import read_config
 from rung.gpt2.generate import Completion, Options, Prompt, Run
 from rung.gpt2.model import Transformer
-from rung.gpt2.plan import make_plan
 from rung.gpt2.sampling import Sampling
 from rung.gpt2.tokenizer import Tokenizer, read_tokenizer
-from rung.gpt2.weights import read_weights
 
 INNER = Path(__file__).parent / "inner"
 
@@ -167,10 +166,7 @@ def load(
     folder = find(str(model), revision=revision, offline=offline)
     config = read_config(folder / "config.json")
     chosen.admit(config)
-    weights = chosen.fetch(folder, config)
-    if weights is None:
-        weights = read_weights(folder, config, chosen.matrix, chosen.vector)
-    transformer = Transformer(config, weights, chosen)
+    transformer = Transformer(config, chosen.read(folder, config), chosen)
     return Model(transformer, folder, str(model), time.perf_counter() - began)
 
 

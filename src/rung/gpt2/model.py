@@ -17,7 +17,7 @@ class Transformer:
 
     def __init__(self, config: Config, weights: Weights, plan: Plan) -> None:
         self.config, self.weights, self.plan = config, weights, plan
-        plan.ready(config, weights)
+        self.service = plan.serve(config, weights)
 
     def hidden(self, tokens: torch.Tensor, cache: Cache | None = None) -> torch.Tensor:
         """(B, T) -> (B, T, C): what the LM head reads. The cache is filled, not advanced."""
@@ -45,25 +45,22 @@ class Transformer:
     @torch.inference_mode()
     def advance(self, tokens: Sequence[Sequence[int]], cache: Cache) -> torch.Tensor:
         """Append these tokens to the cache's sequences; logits (rows, V) in float32 for what follows each."""
-        logits = self.plan.step(tokens, cache)
-        if logits is None:
-            longest = max(map(len, tokens))
-            if self.plan.prompts_alone if longest > 1 else self.plan.tokens_alone:
-                logits = torch.cat([self._alone(ids, cache.row(row)) for row, ids in enumerate(tokens)])
-            else:
-                # Short rows are padded at their end: nothing before the padding sees it, and what it
-                # leaves in the cache is overwritten before it can be read.
-                padded = torch.tensor([[*ids, *[0] * (longest - len(ids))] for ids in tokens])
-                last = torch.tensor([len(ids) - 1 for ids in tokens])
-                logits = self._last(padded.to(self.plan.device), last.to(self.plan.device), cache)
+        logits = self._next(tokens, cache)
         cache.advance([len(ids) for ids in tokens])
         return logits
 
-    def _alone(self, ids: Sequence[int], cache: Cache) -> torch.Tensor:
-        logits = self.plan.step([ids], cache)
-        if logits is not None:
-            return logits
-        return self._last(torch.tensor([ids]), torch.tensor([len(ids) - 1]), cache)
+    def _next(self, tokens: Sequence[Sequence[int]], cache: Cache) -> torch.Tensor:
+        stepper, longest = self.service.stepper, max(map(len, tokens))
+        if stepper is not None and stepper.takes(tokens):
+            return stepper.step(tokens, cache)
+        alone = self.plan.prompts_alone if longest > 1 else self.plan.tokens_alone
+        if alone and len(tokens) > 1:
+            return torch.cat([self._next([ids], cache.row(row)) for row, ids in enumerate(tokens)])
+        # Short rows are padded at their end: nothing before the padding sees it, and what it
+        # leaves in the cache is overwritten before it can be read.
+        padded = torch.tensor([[*ids, *[0] * (longest - len(ids))] for ids in tokens])
+        last = torch.tensor([len(ids) - 1 for ids in tokens])
+        return self._last(padded.to(self.plan.device), last.to(self.plan.device), cache)
 
     def _last(self, tokens: torch.Tensor, last: torch.Tensor, cache: Cache) -> torch.Tensor:
         x = self.hidden(tokens, cache)

@@ -1,118 +1,60 @@
-"""A plan says which implementation serves each operation of the model.
-
-The forward pass is written once, in model.py, over the methods of `Plan`. This module is the only one of
-gpt2 that knows rungs by name.
-"""
+"""What a plan is: an implementation for each operation of the model. The forward pass (model.py) is written over it."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import torch
 
-from rung.errors import RungError
 from rung.gpt2.cache import Cache
 from rung.gpt2.config import Config
 from rung.gpt2.sampling import Sampling
-from rung.gpt2.weights import Linear, Norm, Weights
+from rung.gpt2.weights import Linear, Norm, Weights, read_weights
 
 DTYPES = ("auto", "float32", "tf32", "float16", "bfloat16", "int8")
 ALIASES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
 DEVICES = ("cpu", "emulator", "cuda")
 
-# What the model's forward pass is made of; a ladder each, but for residual_layernorm.
-OPERATIONS = (
-    "embedding", "layernorm", "matmul", "attention", "local_attention", "softmax", "gelu", "relu", "residual",
-    "layernorm_matmul", "matmul_gelu", "matmul_residual", "residual_layernorm",
-)  # fmt: skip
-# Rungs of layernorm that add the residual on the way in and give the sum as well.
-LADDERS = {"residual_layernorm": "layernorm"}
-# What a fused operation takes over from others.
-FUSED = {
-    "layernorm_matmul": ("layernorm", "matmul"),
-    "matmul_gelu": ("matmul", "gelu"),
-    "matmul_residual": ("matmul", "residual"),
-    "residual_layernorm": ("residual", "layernorm"),
-}
 
-# Operation -> rungs, as `rung list` names them: the first that has the dtype serves. If it does not take the shape,
-# one of those after it does, or else the highest of the ladder that would, and the plan's notes say so. What a plan
-# leaves out runs through torch.
-Rungs = Mapping[str, tuple[str, ...]]
+class Stepper(Protocol):
+    """More tokens for each sequence in one call, in place of the operations one by one."""
 
-# Every operation as it is written first. (Tensor cores alone know tf32: the first rungs that have it.)
-_NAIVE: Rungs = {
-    "embedding": ("1",),
-    "layernorm": ("1",),
-    "matmul": ("1", "9"),
-    "attention": ("2", "10"),
-    "local_attention": ("1", "5"),
-    "gelu": ("1",),
-    "relu": ("1",),
-    "residual": ("1",),
-}
-# Sums and maxima by many threads together; neighbours in a warp read neighbours in memory.
-_REDUCTION: Rungs = {
-    "embedding": ("2",),
-    "layernorm": ("6",),
-    "matmul": ("2", "9"),
-    "attention": ("6", "10"),
-    "local_attention": ("2", "5"),
-    "gelu": ("2",),
-    "relu": ("2",),
-    "residual": ("2",),
-}
-# Products from tiles in shared memory and registers.
-_TILED: Rungs = {
-    **_REDUCTION,
-    "embedding": ("3",),
-    "layernorm": ("7",),
-    "matmul": ("4", "9"),
-    "attention": ("9", "10"),
-    "local_attention": ("3", "2", "5"),
-}
-# Products on tensor cores where the dtype has them, else with double-buffered tiles. Where attention writes its
-# scores to memory, no rung has 16 bits on tensor cores: there the flash rung serves already.
-_TENSORCORE: Rungs = {
-    **_TILED,
-    "embedding": ("4",),
-    "layernorm": ("8",),
-    "matmul": ("14", "8"),
-    "attention": ("10", "27", "9"),
-    "local_attention": ("4", "3", "5"),
-    "gelu": ("4",),
-    "residual": ("3",),
-}
-# Attention whose scores never reach memory.
-_FLASH: Rungs = {**_TENSORCORE, "attention": ("27", "24", "29")}
-# What a product begins or ends with happens in its prologue or epilogue.
-_FUSED: Rungs = {
-    **_FLASH,
-    "layernorm_matmul": ("3", "2"),
-    "matmul_gelu": ("3", "2"),
-    "matmul_residual": ("3", "2"),
-    "residual_layernorm": ("11",),
-}
-# What torch and its libraries have, called through the same ladders.
-_LIBRARY: Rungs = {
-    **dict.fromkeys(("embedding", "layernorm", "matmul", "gelu", "relu", "residual"), ("torch",)),
-    "attention": ("sdpa_flash", "sdpa_efficient", "torch", "sdpa_math"),
-    "local_attention": ("sdpa_efficient", "torch", "sdpa_math"),
-}
-PLANS: dict[str, Rungs] = {
-    "torch": {},
-    "best": {},  # whole steps of the decode ladder
-    "library": _LIBRARY,
-    "naive": _NAIVE,
-    "reduction": _REDUCTION,
-    "tiled": _TILED,
-    "tensorcore": _TENSORCORE,
-    "flash": _FLASH,
-    "fused": _FUSED,
-}
-WINDOWED = "fused"  # what serves on a GPU when a window is asked for and no plan
+    def takes(self, tokens: Sequence[Sequence[int]]) -> bool: ...
+
+    def step(self, tokens: Sequence[Sequence[int]], cache: Cache) -> torch.Tensor:
+        """Logits (rows, V). It writes the cache, but leaves advancing it to the caller."""
+
+
+class Writer(Protocol):
+    """Whole texts, whose tokens are chosen where they are computed."""
+
+    def write(
+        self,
+        prompts: Sequence[Sequence[int]],
+        limits: Sequence[int],
+        *,
+        stop_tokens: Sequence[int] = (),
+        sampling: Sampling | None = None,
+        seed: int = 0,
+        sequences: Sequence[int] | None = None,
+    ) -> Iterator[list[int]]:
+        """For each step the tokens of all rows.
+
+        A row ends with one of `stop_tokens` or after `limits[row]` tokens, and gives -1 from then on;
+        `sequences[row]` names its random numbers.
+        """
+
+
+@dataclass(frozen=True)
+class Service:
+    """What a plan has, once the weights are there, beside its operations."""
+
+    stepper: Stepper | None = None
+    writer: Writer | None = None
 
 
 class Plan(ABC):
@@ -185,36 +127,18 @@ class Plan(ABC):
         total = self.residual(a, b)
         return total, self.layernorm(total, norm, eps)
 
-    def step(self, tokens: Sequence[Sequence[int]], cache: Cache) -> torch.Tensor | None:
-        """The operation "more tokens for each sequence" in one: logits (rows, V), or None to do it by parts.
-
-        A plan that serves it writes the cache, but leaves advancing it to the caller.
-        """
-        return None
-
-    def write(
-        self,
-        prompts: Sequence[Sequence[int]],
-        limits: Sequence[int],
-        *,
-        stop_tokens: Sequence[int],
-        sampling: Sampling,
-        seed: int,
-        sequences: Sequence[int],
-    ) -> Iterator[list[int]] | None:
-        """Whole texts, chosen where they are computed: for each step the tokens of all rows.
-
-        A row ends with one of `stop_tokens` or after `limits[row]` tokens, and gives -1 from then on;
-        `sequences[row]` names its random numbers. None when the host is to choose, from `step`'s logits.
-        """
-        return None
+    # What frames the forward pass.
 
     def admit(self, config: Config) -> None:  # noqa: B027 - most plans take every model
         """Called before weights are read: RungError when a rung that was asked for does not take this model."""
 
-    def fetch(self, folder: Path, config: Config) -> Weights | None:
-        """Weights that the plan loads in its own way, and that may still be on their way; None: load them plainly."""
-        return None
+    def read(self, folder: Path, config: Config) -> Weights:
+        """The model's weights in the form that the plan reads; they may still be on their way."""
+        return read_weights(folder, config, self.matrix, self.vector)
+
+    def serve(self, config: Config, weights: Weights) -> Service:
+        """Called once, when the weights are there."""
+        return Service()
 
     @property
     def rungs_in_use(self) -> dict[str, str]:
@@ -226,69 +150,35 @@ class Plan(ABC):
         """Where the plan has departed from what was asked for, a sentence each."""
         return []
 
-    def ready(self, config: Config, weights: Weights) -> None:  # noqa: B027 - most plans need nothing
-        """Called once, when the weights are there."""
 
+class WrappedPlan(Plan):
+    """Another plan's operations, some of them replaced; what is fused in it falls apart into operations here."""
 
-def make_plan(
-    device: str,
-    dtype: str,
-    name: str | None,
-    kernels: Mapping[str, str],
-    threads: int | None = None,
-    window: int | None = None,
-) -> Plan:
-    """The plan for a device, by name, with single rungs swapped by `kernels`.
+    def __init__(self, inner: Plan, name: str) -> None:
+        self.inner, self.name, self.on, self.dtype = inner, name, inner.on, inner.dtype
+        self.device, self.cache_dtype = inner.device, inner.cache_dtype
+        self.prompts_alone, self.tokens_alone = inner.prompts_alone, inner.tokens_alone
 
-    With a `window` a token attends to so many tokens, itself the last of them.
-    """
-    if device not in DEVICES:
-        raise RungError(f"device {device!r} is not known; use one of {', '.join(DEVICES)}.")
-    dtype = ALIASES.get(dtype, dtype)
-    if dtype not in DTYPES:
-        raise RungError(f"dtype {dtype!r} is not known; use one of {', '.join(DTYPES)}.")
-    if name is not None and name not in PLANS:
-        raise RungError(f"there is no plan {name!r}; there are {', '.join(PLANS)}.")
-    if window is not None and window < 1:
-        raise RungError(f"the window is {window}; a token sees at least itself, which is a window of 1.")
-    if device == "cpu":
-        from rung.gpt2.cpu.plan import CpuPlan
+    def matrix(self, weight: torch.Tensor) -> Linear:
+        return self.inner.matrix(weight)
 
-        if kernels or name not in (None, "torch"):
-            raise RungError(
-                "the cpu runs no rungs; add --device emulator or --device cuda to choose kernels."
-            )
-        return CpuPlan(dtype, threads, window)
-    if device == "cuda" and name is None:
-        if window is not None:
-            name = WINDOWED
-        elif set(kernels) <= {"decode"}:
-            name = "best"
-    if name == "best":
-        from rung.gpt2.gpu.plan import GpuPlan
+    def vector(self, tensor: torch.Tensor) -> torch.Tensor:
+        return self.inner.vector(tensor)
 
-        if window is not None:
-            raise RungError(f"the plan best attends to all tokens; take --plan {WINDOWED} for a window.")
-        other = [operation for operation in kernels if operation != "decode"]
-        if other:
-            raise RungError(
-                f"the plan best runs whole steps and swaps decode alone, not {other[0]}; choose another --plan."
-            )
-        return GpuPlan("cuda" if device == "cuda" else "emulator", dtype, kernels)
-    from rung.gpt2.ladder_plan import LadderPlan
+    def embedding(self, tokens: torch.Tensor, past: Sequence[int], wte: Linear, wpe: torch.Tensor) -> torch.Tensor:
+        return self.inner.embedding(tokens, past, wte, wpe)
 
-    unknown = [operation for operation in kernels if operation not in OPERATIONS]
-    if unknown:
-        raise RungError(f"the model has no operation {unknown[0]!r}; it has {', '.join(OPERATIONS)}.")
-    if window is not None and kernels.keys() & {"attention", "softmax"}:
-        raise RungError("with a window attention runs on local_attention; swap its rung, or leave --window out.")
-    if window is None and "local_attention" in kernels:
-        raise RungError("local_attention serves a window alone; add --window 128, or swap attention.")
-    name = name or "naive"
-    left_out = {o: parts for o, parts in FUSED.items() if o in PLANS[name] and kernels.keys() & set(parts)}
-    rungs = {o: rungs for o, rungs in PLANS[name].items() if o not in left_out}
-    plan = LadderPlan("cuda" if device == "cuda" else "emulator", dtype, name, {**rungs, **kernels}, window)
-    for operation in left_out.keys() - kernels.keys():
-        swapped = " and ".join(part for part in left_out[operation] if part in kernels)
-        plan.note(f"{operation} is left out, so that the rung given for {swapped} serves.")
-    return plan
+    def layernorm(self, x: torch.Tensor, norm: Norm, eps: float) -> torch.Tensor:
+        return self.inner.layernorm(x, norm, eps)
+
+    def matmul(self, x: torch.Tensor, linear: Linear) -> torch.Tensor:
+        return self.inner.matmul(x, linear)
+
+    def attention(self, qkv: torch.Tensor, NH: int, scale: float, layer: int, cache: Cache | None) -> torch.Tensor:
+        return self.inner.attention(qkv, NH, scale, layer, cache)
+
+    def activation(self, x: torch.Tensor, name: str) -> torch.Tensor:
+        return self.inner.activation(x, name)
+
+    def residual(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return self.inner.residual(a, b)

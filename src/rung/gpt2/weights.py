@@ -139,6 +139,28 @@ def read_weights(
     )
 
 
+def converted(
+    weights: Weights, matrix: Callable[[torch.Tensor], Linear], vector: Callable[[torch.Tensor], torch.Tensor]
+) -> Weights:
+    """Raw float32 weights in the form that `matrix` and `vector` give them."""
+
+    def linear(raw: Linear) -> Linear:
+        made = matrix(raw.weight)
+        made.bias = None if raw.bias is None else vector(raw.bias)
+        return made
+
+    def norm(raw: Norm) -> Norm:
+        return Norm(vector(raw.weight), vector(raw.bias))
+
+    wte = linear(weights.wte)
+    layers = [
+        Layer(norm(x.ln_1), linear(x.qkv), linear(x.attn_proj), norm(x.ln_2), linear(x.fc), linear(x.mlp_proj))
+        for x in weights.layers
+    ]
+    head = wte if weights.head is weights.wte else linear(weights.head)
+    return Weights(wte, vector(weights.wpe), layers, norm(weights.ln_f), head)
+
+
 def tensor_reader(files: list[TensorFile], config: Config) -> Callable[[str], torch.Tensor]:
     """Gives a tensor by its name without prefix, as it lies in the file; names and shapes are checked at once."""
     found = _locate(files, config)

@@ -13,7 +13,7 @@ import json
 import os
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,15 +21,15 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from rung.climb.model import converted
 from rung.errors import RungError
 from rung.gpt2 import random_model
 from rung.gpt2.cache import Cache
+from rung.gpt2.choose_plan import make_plan
 from rung.gpt2.config import Config, read_config
 from rung.gpt2.load import Model, find
 from rung.gpt2.model import Transformer
-from rung.gpt2.plan import Plan, make_plan
-from rung.gpt2.weights import Layer, Linear, Norm, Weights, read_weights
+from rung.gpt2.plan import Plan, WrappedPlan
+from rung.gpt2.weights import Layer, Linear, Weights, converted, read_weights
 from rung.parallel.group import Group, joined
 from rung.parallel.placement import cuts
 
@@ -41,26 +41,12 @@ class Part(Linear):
     """Some of a matrix's columns; products with the parts add up to the product with the whole."""
 
 
-class ShardPlan(Plan):
+class ShardPlan(WrappedPlan):
     """Another plan, on this process's part of the weights."""
 
     def __init__(self, inner: Plan, rank: int, size: int) -> None:
-        self.inner, self.rank, self.size = inner, rank, size
-        self.name, self.on, self.dtype = f"{inner.name} over {size}", inner.on, inner.dtype
-        self.device, self.cache_dtype = inner.device, inner.cache_dtype
-        self.prompts_alone, self.tokens_alone = inner.prompts_alone, inner.tokens_alone
-
-    def matrix(self, weight: torch.Tensor) -> Linear:
-        return self.inner.matrix(weight)
-
-    def vector(self, tensor: torch.Tensor) -> torch.Tensor:
-        return self.inner.vector(tensor)
-
-    def embedding(self, tokens: torch.Tensor, past: Sequence[int], wte: Linear, wpe: torch.Tensor) -> torch.Tensor:
-        return self.inner.embedding(tokens, past, wte, wpe)
-
-    def layernorm(self, x: torch.Tensor, norm: Norm, eps: float) -> torch.Tensor:
-        return self.inner.layernorm(x, norm, eps)
+        super().__init__(inner, f"{inner.name} over {size}")
+        self.rank, self.size = rank, size
 
     def matmul(self, x: torch.Tensor, linear: Linear) -> torch.Tensor:
         if not isinstance(linear, Part):
@@ -72,12 +58,6 @@ class ShardPlan(Plan):
     def attention(self, qkv: torch.Tensor, NH: int, scale: float, layer: int, cache: Cache | None) -> torch.Tensor:
         ours = cuts(NH, self.size)
         return self.inner.attention(qkv, ours[self.rank + 1] - ours[self.rank], scale, layer, cache)
-
-    def activation(self, x: torch.Tensor, name: str) -> torch.Tensor:
-        return self.inner.activation(x, name)
-
-    def residual(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-        return self.inner.residual(a, b)
 
 
 class ShardedTransformer(Transformer):
@@ -120,7 +100,7 @@ def shard(weights: Weights, config: Config, plan: ShardPlan) -> Weights:
     if plan.size > config.NH:
         raise RungError(f"{plan.size} processes are more than the model's {config.NH} heads; start fewer.")
     layers = [shard_layer(layer, config, plan.rank, plan.size) for layer in weights.layers]
-    made = converted(replace(weights, layers=layers), plan)
+    made = converted(replace(weights, layers=layers), plan.matrix, plan.vector)
     for layer in made.layers:
         layer.attn_proj = Part(layer.attn_proj.weight, layer.attn_proj.bias)
         layer.mlp_proj = Part(layer.mlp_proj.weight, layer.mlp_proj.bias)
@@ -157,7 +137,7 @@ def _split(group: Group, dtype: str, name: str, config: Config, weights: Weights
 
 def _alone(group: Group, dtype: str, name: str, config: Config, weights: Weights, folder: Path) -> Model:
     plan = _plan(group, dtype)
-    return Model(Transformer(config, converted(weights, plan), plan), folder, name, 0.0)
+    return Model(Transformer(config, converted(weights, plan.matrix, plan.vector), plan), folder, name, 0.0)
 
 
 # --- Measuring

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -25,10 +25,8 @@ from rung.cuda.nvrtc import ptxas_resources
 from rung.dtypes import Dtype, element
 from rung.errors import RungError
 from rung.operation import Tensors, Values
+from rung.profile.resources import Row, filled, mixes_of
 from rung.rungs.python import PythonRung
-
-if TYPE_CHECKING:
-    from rung.profile.inspect import Row
 
 Prepared = dict[Build, dict[str, LaunchConfig]]
 
@@ -37,8 +35,6 @@ def rows(
     rung: PythonRung, row: Row, values: Values, dtype: Dtype, tuning: Mapping[str, int] | None, mix: bool
 ) -> Iterator[Row]:
     """A row for each Triton kernel that a call at this shape launches."""
-    from rung.profile.inspect import filled, mixes_of
-
     kernels, prepared = _compiled(rung, row.arch, values, dtype, tuning)
     for build, launches in prepared.items():
         cubin = nvrtc.compile_cubin(build, row.arch)

@@ -65,6 +65,7 @@ class Rung(ABC):
         self.tune: dict[str, tuple[int, ...]] = {}
         self.let: dict[str, header.Expression] = {}
         self.emulate = ""
+        self.siblings: Callable[[], Sequence[Rung]] = tuple  # the rungs of its ladder, libraries left out
 
     @property
     def full_name(self) -> str:
@@ -96,7 +97,7 @@ class Rung(ABC):
     @property
     def digest(self) -> str:
         """Changes whenever what is run does; what a rung tells of itself (its idea, its findings) may."""
-        text = _ADMITTANCE.sub("", without_prose(self.source))
+        text = _ADMISSION_RULES.sub("", without_prose(self.source))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     @abstractmethod
@@ -175,6 +176,25 @@ class Rung(ABC):
         """At a multiple of how many bytes every operand must start."""
         return 1
 
+    def stand_in(
+        self,
+        values: Values,
+        dtype: Dtype,
+        device: Device = "emulator",
+        tuning: Mapping[str, int] | None = None,
+        tensors: Tensors | None = None,
+    ) -> Rung | None:
+        """The highest rung of the same ladder that does take what this one refuses."""
+        extra = {o.name for o in self.operation.operands if o.optional and not o.nullable and not o.written}
+        for other in reversed(self.siblings()):
+            if other.name == self.name or (other.emulate and device != "cuda"):
+                continue
+            if other.binds & extra != self.binds & extra:
+                continue  # what it computes is something else
+            if other.refusal(values, dtype, tuning, tensors, device) is None:
+                return other
+        return None
+
     def admit(
         self, tensors: Tensors, values: Values, dtype: Dtype, tuning: Mapping[str, int] | None, device: Device
     ) -> None:
@@ -182,9 +202,7 @@ class Rung(ABC):
         reason = self.refusal(values, dtype, tuning, tensors, device)
         if reason is None:
             return
-        from rung.rungs import catalogue
-
-        other = catalogue.stand_in(self, values, dtype, device, tensors=tensors)
+        other = self.stand_in(values, dtype, device, tensors=tensors)
         raise RungError(f"{reason}; {other.full_name} would do." if other else f"{reason}.")
 
 
@@ -192,10 +210,10 @@ _PROSE = r"""^(?:{keys})[ \t]*=[ \t]*
         (?:\"\"\".*?\"\"\" | '''.*?''' | \((?:\s*(?:"(?:\\.|[^"\\])*"))+\s*\)
          | "(?:\\.|[^"\\\n])*" | '[^'\n]*')
         [^\n]*\n"""
-_KEYS_TOLD = ("idea", "expect", "found", "provenance", "from", "leap")
-_TOLD = (*_KEYS_TOLD, *(key.upper() for key in _KEYS_TOLD))
+_KEYS = ("idea", "expect", "found", "provenance", "from", "leap")
+_PROSE_KEYS = (*_KEYS, *(key.upper() for key in _KEYS))
 # Which GPUs and addresses a rung leaves alone changes nothing of what runs on the others.
-_ADMITTANCE = re.compile(
+_ADMISSION_RULES = re.compile(
     r'^needs[ \t]*=[ \t]*"sm >= \d+"\n|(?<=\w) and sm >= \d+(?="$)'
     r'|(?<=\[)"sm >= \d+[^"\n]*", |^[ \t]+"sm >= \d+[^"\n]*",\n'  # the first in a list, or a line of one
     r'|^(?:align|ALIGN)[ \t]*=[ \t]*(?:\d+|"[^"\n]*")[ \t]*\n',
@@ -203,7 +221,7 @@ _ADMITTANCE = re.compile(
 )
 
 
-def without_prose(source: str, keys: Sequence[str] = _TOLD) -> str:
+def without_prose(source: str, keys: Sequence[str] = _PROSE_KEYS) -> str:
     """A rung's source without what it tells of itself."""
     pattern = _PROSE.replace("{keys}", "|".join(keys))
     return re.sub(pattern, "", source, flags=re.MULTILINE | re.DOTALL | re.VERBOSE)

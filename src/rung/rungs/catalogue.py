@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
-from rung.dtypes import Dtype
 from rung.errors import RungError
-from rung.operation import Operation, Tensors, Values
+from rung.operation import Operation
 from rung.rungs import python_module
-from rung.rungs.base import Device, Rung
+from rung.rungs.base import Rung
 from rung.rungs.cuda import CudaRung
 from rung.rungs.library import LibraryRung
 from rung.rungs.python import PythonRung
@@ -49,7 +47,7 @@ def rungs(name: str, *, libraries: bool = True) -> tuple[Rung, ...]:
     files = sorted(p for p in (LADDERS / name).glob("[0-9]*_*") if p.suffix in (".cu", ".py"))
     found: list[Rung] = [rung_from_file(of, path) for path in files]
     if libraries:
-        found += [LibraryRung(of, library) for library in of.libraries]
+        found += [_of_its_ladder(LibraryRung(of, library)) for library in of.libraries]
     return tuple(found)
 
 
@@ -59,11 +57,14 @@ def rung_from_file(of: Operation, path: Path) -> Rung:
         raise RungError(f"{path} is a folder; name one .cu or .py file in it.")
     if not path.exists():
         raise RungError(f"there is no file {path}; `rung new {of.name} {path.stem}` writes one to start from.")
-    if path.suffix == ".cu":
-        return CudaRung(of, path)
-    if path.suffix == ".py":
-        return PythonRung(of, path)
-    raise RungError(f"{path} is neither a .cu nor a .py file, so it cannot be a rung.")
+    if path.suffix not in (".cu", ".py"):
+        raise RungError(f"{path} is neither a .cu nor a .py file, so it cannot be a rung.")
+    return _of_its_ladder(CudaRung(of, path) if path.suffix == ".cu" else PythonRung(of, path))
+
+
+def _of_its_ladder(rung: Rung) -> Rung:
+    rung.siblings = partial(rungs, rung.operation.name, libraries=False)
+    return rung
 
 
 def find(spec: str) -> Rung:
@@ -99,26 +100,6 @@ def parent(rung: Rung) -> Rung | None:
     ladder = [r for r in rungs(rung.operation.name, libraries=False) if r.number is not None]
     place = next((i for i, r in enumerate(ladder) if r.name == rung.name), None)
     return ladder[place - 1] if place else None
-
-
-def stand_in(
-    rung: Rung,
-    values: Values,
-    dtype: Dtype,
-    device: Device = "emulator",
-    tuning: Mapping[str, int] | None = None,
-    tensors: Tensors | None = None,
-) -> Rung | None:
-    """The highest rung of the same ladder that does take what `rung` refuses."""
-    extra = {o.name for o in rung.operation.operands if o.optional and not o.nullable and not o.written}
-    for other in reversed(rungs(rung.operation.name, libraries=False)):
-        if other.name == rung.name or (other.emulate and device != "cuda"):
-            continue
-        if other.binds & extra != rung.binds & extra:
-            continue  # what it computes is something else
-        if other.refusal(values, dtype, tuning, tensors, device) is None:
-            return other
-    return None
 
 
 def _meant(word: str, names: list[str]) -> str:

@@ -268,21 +268,26 @@ class CudaRung(Rung):
         return made
 
     def _load(self, build: Build, device: Device, emulation: Settings | None) -> Module:
-        if device == "cuda":
-            return _on_gpu(build, torch.cuda.current_device())
-        if self.emulate:
+        if self.emulate and device != "cuda":
             raise RungError(f"{self.full_name} runs on a GPU only: {self.emulate}")
-        from rung.emulator import Settings
+        return load_module(build, device, emulation)
 
-        return _emulated(build, emulation or Settings())
+
+def load_module(build: Build, device: Device, emulation: Settings | None = None) -> Module:
+    """The compiled kernels of `build` on the current GPU, or emulated."""
+    if device == "cuda":
+        return _on_gpu(build, torch.cuda.current_device())
+    from rung.emulator import Settings
+
+    return _emulated(build, emulation or Settings())
 
 
 @lru_cache(maxsize=256)  # a shape is prepared for many sets of tensors, and its code looked up once
 def _on_gpu(build: Build, index: int) -> Module:
-    from rung.cuda import launch
+    from rung.cuda import driver
 
     with torch.cuda.device(index):
-        return launch.load(build)
+        return driver.load_module(build)
 
 
 @lru_cache(maxsize=256)

@@ -57,9 +57,9 @@ def walk(module: Module, kernel: str, way: Chain, first: int, steps: int) -> Non
 def run(lab: Lab) -> Found:
     """Arrays from 4 KiB to far beyond the L2."""
     need_gpu(lab, "memory-latency")
-    from rung.cuda import launch
+    from rung.cuda.driver import load_module
 
-    module = launch.load(build())
+    module = load_module(build())
     for kernel in ("chase_global", "chase_shared"):
         module.prepare(kernel, ONE)
     l2 = torch.cuda.get_device_properties(torch.cuda.current_device()).L2_cache_size

@@ -12,6 +12,7 @@ from rung.gpt2.cache import Cache
 from rung.gpt2.config import Config
 from rung.gpt2.cpu import build
 from rung.gpt2.cpu.engine import Column, Engine, available
+from rung.gpt2.plan import Service
 from rung.gpt2.torch_plan import TorchPlan
 from rung.gpt2.weights import Weights
 
@@ -57,22 +58,30 @@ class CpuPlan(TorchPlan):
         self.threads = threads
         torch.set_num_threads(threads or processors())
         self._native = available()
-        self._engine: Engine | None = None
         # torch rounds a row of bfloat16 otherwise when others stand beside it.
         self.tokens_alone = self._native is None and stored != torch.float32
         if self._native is not None:
             self.cache_dtype = torch.float32 if stored == torch.float32 else torch.bfloat16
 
-    def ready(self, config: Config, weights: Weights) -> None:
-        if self._native is not None:
-            worth = weights.nbytes() // BYTES_A_THREAD
-            threads = self.threads or max(1, min(processors(), MOST_THREADS, worth))
-            self._engine = Engine(self._native, config, weights, threads, self.window)
+    def serve(self, config: Config, weights: Weights) -> Service:
+        if self._native is None:
+            return Service()
+        worth = weights.nbytes() // BYTES_A_THREAD
+        threads = self.threads or max(1, min(processors(), MOST_THREADS, worth))
+        return Service(stepper=NativeStep(Engine(self._native, config, weights, threads, self.window)))
 
-    def step(self, tokens: Sequence[Sequence[int]], cache: Cache) -> torch.Tensor | None:
+
+class NativeStep:
+    """A few tokens for each sequence through the compiled step."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def takes(self, tokens: Sequence[Sequence[int]]) -> bool:
+        return max(map(len, tokens)) <= SHORT_PROMPT
+
+    def step(self, tokens: Sequence[Sequence[int]], cache: Cache) -> torch.Tensor:
         engine = self._engine
-        if engine is None or max(map(len, tokens)) > SHORT_PROMPT:
-            return None
         columns: list[Column] = []
         parts: list[torch.Tensor] = []
         asked = 0

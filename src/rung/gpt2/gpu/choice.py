@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 
 import torch
 
 from rung.dtypes import dtype as named_dtype
+from rung.gpt2.rungs import SAMPLE_RUNGS, find
 from rung.gpt2.sampling import WORD, Sampling
 from rung.operation import Tensors
 from rung.rungs import catalogue
 from rung.rungs.base import Device
 
-# The fastest first, as raced on an H200; the last ones keep a row in memory: for GPUs, and vocabularies, with which it
-# does not fit on chip.
-PREFERRED = ("cluster", "candidates", "bisection", "in_memory", "groups")
-WAY = "RUNG_SAMPLE"  # the environment's word for a rung in place of these
-
 
 class Choice:
-    """Turns `logits` into `next`. Its settings lie in device memory: what is captured serves them all."""
+    """Turns `logits` into `next`, by `rung` or the first that takes the shape.
 
-    def __init__(self, tensors: Tensors, rows: int, vocabulary: int, device: Device) -> None:
+    Its settings lie in device memory: what is captured serves them all.
+    """
+
+    def __init__(
+        self, tensors: Tensors, rows: int, vocabulary: int, device: Device, rung: str | None = None
+    ) -> None:
         where = tensors["logits"].device
         self.greedy = True
         self._next, self._logits = tensors["next"], tensors["logits"]
@@ -31,14 +31,10 @@ class Choice:
         self._seeds = torch.zeros(rows, 4, dtype=torch.int32, device=where)
         state = {"marks": self._marks, "settings": self._settings, "seeds": self._seeds}
         taken = {name: tensors[name] for name in ("logits", "steps", "next")}
-        operation, values = catalogue.operation("sample"), {"B": rows, "V": vocabulary}
-        real = named_dtype("f32")
-        if named := os.environ.get(WAY):
-            rung = catalogue.find(f"sample/{named.removeprefix('sample/')}")
-        else:
-            fitting = (catalogue.find(f"sample/{name}") for name in PREFERRED)
-            rung = next(r for r in fitting if r.refusal(operation.complete(values), real, device=device) is None)
-        self._sample = rung.prepare(taken | state, operation.complete(values), real, device=device)
+        values, real = catalogue.operation("sample").complete({"B": rows, "V": vocabulary}), named_dtype("f32")
+        rungs = (find("sample", name) for name in ([rung] if rung else SAMPLE_RUNGS))
+        chosen = next(r for r in rungs if rung or r.refusal(values, real, device=device) is None)
+        self._sample = chosen.prepare(taken | state, values, real, device=device)
 
     def begin(self, sampling: Sampling, seed: int, sequences: Sequence[int], prompts: Sequence[Sequence[int]]) -> None:
         """A new batch: how to choose, and what its prompts hold."""

@@ -15,6 +15,7 @@ from rung.gpt2.gpu.loading import Arrival
 from rung.gpt2.gpu.memory import refuse
 from rung.gpt2.gpu.operands import dims, stack
 from rung.gpt2.gpu.session import Session, Work
+from rung.gpt2.rungs import decode_rungs, find
 from rung.gpt2.sampling import Sampling
 from rung.gpt2.weights import Weights
 from rung.operation import Tensors
@@ -23,9 +24,6 @@ from rung.rungs.base import Device, Rung
 
 AHEAD = 32  # steps that are under way before the host has seen them
 GRANULE = 64  # caches are made for multiples of so many tokens, so that sessions are found again
-FEW = 4  # up to so many sequences, weights go through the kernels for one row
-WIDE = 1024  # channels from which one kernel for the whole step gains as it is, without having been tuned
-SOME = 32  # up to so many, through our own tensor-core kernels; the library's products are faster for more
 DTYPES = {"float32": "f32", "tf32": "f32", "float16": "f16", "bfloat16": "bf16", "int8": "bf16"}
 
 
@@ -40,6 +38,7 @@ class Engine:
         device: Device = "cuda",
         *,
         rung: str | None = None,
+        sample: str | None = None,
         tuning: Mapping[str, int] | None = None,
         graph: bool = True,
         steps: int = 8,
@@ -50,6 +49,7 @@ class Engine:
         self.config, self.dtype, self.device = config, dtype, device
         self.real = named_dtype(DTYPES[dtype])
         self._rung, self._tuning, self._graph, self._steps = rung, dict(tuning or {}), graph, steps
+        self._sample = sample  # the rung that draws tokens, in place of the one that fits
         # Weights that are on their way already lie where they belong.
         self.arriving = arriving
         self.operands = self._stacked(weights) if arriving is None else arriving.operands
@@ -84,7 +84,7 @@ class Engine:
             if not tuning and self.device == "cuda":
                 complete = rung.operation.complete(values)
                 tuning = tunings.best(rung, complete, self.real.name, device=self.device) or {}
-            work = Work(rung, tuning, self._graph, self._steps)
+            work = Work(rung, tuning, self._graph, self._steps, self._sample)
             self._sessions[key] = Session(self.config, self.operands, self.real, self.device, rows, capacity, work)
         if self.arriving is not None and not self.arriving.finished:
             self._sessions[key]._prefill.arriving = self.arriving
@@ -98,30 +98,17 @@ class Engine:
     def rung(self, values: Mapping[str, Number]) -> Rung:
         """The decode rung that serves a batch of this shape."""
         if self._rung is not None:
-            return catalogue.find(f"decode/{self._rung}")
+            return find("decode", self._rung)
         complete = catalogue.operation("decode").complete(values)
-        for name in self._preferred(complete):
-            rung = catalogue.find(f"decode/{name}")
+        rows, channels = int(values["B"]), int(values["C"])
+        for name in decode_rungs(rows, channels, self.dtype, lambda name: self._tuned(name, complete)):
+            rung = find("decode", name)
             if rung.refusal(complete, self.real, device=self.device) is None:
                 return rung
         raise RungError("no rung of decode takes this model.")
 
-    def _preferred(self, values: Mapping[str, Number]) -> tuple[str, ...]:
-        if values["B"] > SOME:
-            return ("12", "9", "torch", "3")
-        if values["B"] > FEW:
-            return ("9", "12", "torch", "3")
-        wide, eight, full = values["C"] >= WIDE, self.dtype == "int8", self.real.name == "f32"
-        whole, streamed, plain = ("14", "11", "8") if eight else ("15" if full else "13", "10", "6")
-        # The first two have much to set. Where nobody has, one kernel gains for wide models alone, the streamed ones
-        # for these and eight bits.
-        order = [streamed, plain] if eight or wide or self._tuned(streamed, values) else [plain, streamed]
-        if (wide and not full) or self._tuned(whole, values):
-            order.insert(0, whole)
-        return (*order, "6", "3")
-
     def _tuned(self, name: str, values: Mapping[str, Number]) -> bool:
-        rung = catalogue.find(f"decode/{name}")
+        rung = find("decode", name)
         return self.device == "cuda" and bool(tunings.best(rung, values, self.real.name, device=self.device))
 
     def write(

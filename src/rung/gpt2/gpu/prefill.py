@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -14,12 +13,11 @@ from rung.errors import RungError
 from rung.gpt2.config import Config
 from rung.gpt2.gpu.loading import Arrival
 from rung.gpt2.gpu.prefill_ladder import LadderPass
-from rung.gpt2.plan import Rungs
+from rung.gpt2.rungs import Rungs
 from rung.operation import Tensors
 
 BUCKETS = (16, 32, 64, 128, 256, 384, 512, 768, 1024)
 WAYS = ("ladder", "torch")
-WAY = "RUNG_PREFILL"  # the environment's word on it
 
 
 class Pass(Protocol):
@@ -42,13 +40,13 @@ class Prefill:
         tensors: Tensors,
         rows: int,
         capacity: int,
-        way: str | None = None,
+        way: str = WAYS[0],
         rungs: Rungs | None = None,
     ) -> None:
         self.config, self.t, self.rows, self.capacity, self._rungs = config, tensors, rows, capacity, rungs
-        self.way = way or os.environ.get(WAY) or WAYS[0]
-        if self.way not in WAYS:
-            raise RungError(f"{self.way!r} is no way to read prompts; set {WAY} to one of {', '.join(WAYS)}.")
+        self.way = way
+        if way not in WAYS:
+            raise RungError(f"{way!r} is no way to read prompts; use one of {', '.join(WAYS)}.")
         self.arriving: Arrival | None = None  # weights that are still on their way
         self.passes: dict[int, Pass] = {}
         self._graphs: dict[int, torch.cuda.CUDAGraph] = {}

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import cache
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 
-from rung.cuda.launch import Argument, Build, LaunchConfig, Module
+from rung.cuda.launch import Argument, Build, LaunchConfig
 from rung.dtypes import DTYPES, Dtype
 from rung.expressions import Number
 from rung.gpt2.config import Config
 from rung.gpt2.gpu.memory import refuse
-from rung.gpt2.gpu.prefill_rungs import prefill_rungs, tiles
-from rung.gpt2.plan import LADDERS, Rungs
+from rung.gpt2.gpu.tiles import tiles
+from rung.gpt2.rungs import Rungs, find, ladder_of, last_resort, prefill_rungs
 from rung.operation import Tensors, Values
 from rung.rungs import catalogue, tunings
 from rung.rungs.base import Device, Rung, device_facts
-from rung.rungs.cuda import INCLUDE
+from rung.rungs.cuda import INCLUDE, load_module
 
 ALIGNMENT = 32  # bytes; WMMA asks for the most
 THREADS = 256
@@ -192,7 +191,7 @@ class LadderPass:
         return found
 
     def _launch(self, kernel: str, blocks: int, tensors: list[torch.Tensor], sizes: tuple[int, ...]) -> None:
-        module = _module(self._device, self._real)
+        module = load_module(build(self._real), self._device)
         config = LaunchConfig(grid=(blocks, 1, 1), block=(THREADS, 1, 1))
         arguments: list[Argument] = [*(("pointer", t) for t in tensors), *(("i32", n) for n in sizes)]
         module.prepare(kernel, config)
@@ -201,17 +200,17 @@ class LadderPass:
     # ---- which rung ---------------------------------------------------------------------------------------------
 
     def _must(self, operation: str, tensors: Tensors, dims: Mapping[str, Number]) -> None:
-        taken = self._op(operation, tensors, dims, (*self._rungs.get(operation, ()), "torch", "sdpa_math", "1"))
+        taken = self._op(operation, tensors, dims, (*self._rungs.get(operation, ()), *last_resort(operation)))
         assert taken, f"no rung of {operation} takes {dims}"
 
     def _op(
         self, operation: str, tensors: Tensors, dims: Mapping[str, Number], names: tuple[str, ...] | None = None
     ) -> bool:
         """Append the operation, by the first rung named that takes it; False when none does."""
-        values = catalogue.operation(LADDERS.get(operation, operation)).complete(dims)
+        values = catalogue.operation(ladder_of(operation)).complete(dims)
         for name in self._rungs.get(operation, ()) if names is None else names:
-            rung = _find(operation, name)
-            if rung is None or not self._takes(rung, values, tensors):
+            rung = find(operation, name)
+            if not self._takes(rung, values, tensors):
                 continue
             tuning = self._tuning(operation, rung, values)
             prepared = rung.prepare(tensors, values, self._real, device=self._device, tuning=tuning)
@@ -265,15 +264,6 @@ def _dims(x: torch.Tensor) -> dict[str, Number]:
     return {"B": B, "T": T, "C": C}
 
 
-@cache
-def _find(operation: str, name: str) -> Rung | None:
-    ladder = LADDERS.get(operation, operation)
-    names = [rung.name for rung in catalogue.rungs(ladder)]
-    if name not in names and not name.isdigit():
-        return None
-    return catalogue.find(f"{ladder}/{name}")
-
-
 def build(real: Dtype) -> Build:
     """The kernels that no ladder has."""
     source = Path(__file__).with_name("prefill.cu")
@@ -284,14 +274,3 @@ def build(real: Dtype) -> Build:
         defines=((real.macro, "1"),),
         include=(str(INCLUDE),),
     )
-
-
-@cache
-def _module(device: Device, real: Dtype) -> Module:
-    if device == "cuda":
-        from rung.cuda import launch
-
-        return launch.load(build(real))
-    from rung import emulator
-
-    return emulator.load(build(real), settings=emulator.Settings())

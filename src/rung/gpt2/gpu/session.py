@@ -20,7 +20,7 @@ from rung.gpt2.gpu.prefill import Prefill
 from rung.gpt2.sampling import Sampling
 from rung.operation import Tensors
 from rung.rungs.base import Device, Prepared, Rung
-from rung.rungs.cuda import INCLUDE
+from rung.rungs.cuda import INCLUDE, load_module
 
 RING = 4096  # steps that the host may lag behind
 MOST_STOPS = 64
@@ -35,6 +35,7 @@ class Work:
     tuning: Mapping[str, int]
     graph: bool = True
     steps: int = 8  # tokens of one graph launch
+    sample: str | None = None  # the rung that draws tokens, in place of the one that fits
 
 
 class Session:
@@ -70,7 +71,7 @@ class Session:
         self._counter = self._published.numpy()
         self._advance = {grown: self._bind_advance(grown) for grown in (0, 1)}
         self._prefill = Prefill(config, self.tensors, rows, capacity)
-        self._choice = Choice(self.tensors, rows, config.vocabulary, device)
+        self._choice = Choice(self.tensors, rows, config.vocabulary, device, work.sample)
         self._graphs: dict[tuple[bool, int], torch.cuda.CUDAGraph] = {}
         self.enqueued = 0
 
@@ -134,7 +135,7 @@ class Session:
         t, missing = self.tensors, self.rows - len(prompts)
         # Rows that are not asked for repeat the last prompt, ended from the start.
         prompts = [*prompts, *[prompts[-1]] * missing]
-        self._settle()
+        self._synchronize()
         self._published.zero_()
         t["limits"].copy_(torch.tensor([*limits, *[0] * missing], dtype=torch.int32))
         t["done"].copy_(torch.tensor([0] * len(limits) + [1] * missing, dtype=torch.int32))
@@ -148,7 +149,7 @@ class Session:
         self._advance[0]()
         self.enqueued = 1
 
-    def _settle(self) -> None:
+    def _synchronize(self) -> None:
         if self.device == "cuda":
             torch.cuda.synchronize()
 
@@ -207,10 +208,4 @@ def _advance_module(device: Device) -> Module:
         defines=(("RUNG_F32", "1"),),
         include=(str(INCLUDE),),
     )
-    if device == "cuda":
-        from rung.cuda import launch
-
-        return launch.load(build)
-    from rung import emulator
-
-    return emulator.load(build, settings=emulator.Settings())
+    return load_module(build, device)

@@ -195,10 +195,10 @@ def build(defines):
 @cache
 def _module(build, device):
     if device.type == "cuda":
-        from rung.cuda import launch
+        from rung.cuda.driver import load_module
 
         with torch.cuda.device(device):
-            return launch.load(build)
+            return load_module(build)
     from rung import emulator
 
     return emulator.load(build, settings=emulator.Settings())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from rung.profile import roofline
-from rung.profile.inspect import Row
+from rung.profile.resources import Row
 from rung.results.current import Figure, Figures, Ladder, percent, time_text
 from rung.rungs import catalogue, difference
 from rung.rungs.base import Rung

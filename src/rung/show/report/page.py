@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rung.dtypes import DTYPES
-from rung.profile.inspect import Row
+from rung.profile.resources import Row
 from rung.results.current import Figures, Ladder, percent, time_text
 from rung.rungs import catalogue
 from rung.rungs.base import Rung

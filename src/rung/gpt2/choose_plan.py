@@ -1,0 +1,75 @@
+"""The plan that serves, by device, dtype and name, with single rungs swapped."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rung.errors import RungError
+from rung.gpt2.plan import ALIASES, DEVICES, DTYPES, Plan
+from rung.gpt2.rungs import FUSED, OPERATIONS, PLANS, WINDOWED
+
+BEST_SWAPS = {"decode", "sample"}  # ladders whose rungs the plan best lets one choose
+
+
+def make_plan(
+    device: str,
+    dtype: str,
+    name: str | None,
+    kernels: Mapping[str, str],
+    threads: int | None = None,
+    window: int | None = None,
+) -> Plan:
+    """The plan for a device, by name, with single rungs swapped by `kernels`.
+
+    With a `window` a token attends to so many tokens, itself the last of them.
+    """
+    if device not in DEVICES:
+        raise RungError(f"device {device!r} is not known; use one of {', '.join(DEVICES)}.")
+    dtype = ALIASES.get(dtype, dtype)
+    if dtype not in DTYPES:
+        raise RungError(f"dtype {dtype!r} is not known; use one of {', '.join(DTYPES)}.")
+    if name is not None and name not in PLANS:
+        raise RungError(f"there is no plan {name!r}; there are {', '.join(PLANS)}.")
+    if window is not None and window < 1:
+        raise RungError(f"the window is {window}; a token sees at least itself, which is a window of 1.")
+    if device == "cpu":
+        from rung.gpt2.cpu.plan import CpuPlan  # imported where it serves: the others take time to import
+
+        if kernels or name not in (None, "torch"):
+            raise RungError(
+                "the cpu runs no rungs; add --device emulator or --device cuda to choose kernels."
+            )
+        return CpuPlan(dtype, threads, window)
+    if device == "cuda" and name is None:
+        if window is not None:
+            name = WINDOWED
+        elif set(kernels) <= BEST_SWAPS:
+            name = "best"
+    if name == "best":
+        from rung.gpt2.gpu.plan import GpuPlan
+
+        if window is not None:
+            raise RungError(f"the plan best attends to all tokens; take --plan {WINDOWED} for a window.")
+        other = [operation for operation in kernels if operation not in BEST_SWAPS]
+        if other:
+            raise RungError(
+                f"the plan best runs whole steps and swaps decode and sample, not {other[0]}; choose another --plan."
+            )
+        return GpuPlan("cuda" if device == "cuda" else "emulator", dtype, kernels)
+    from rung.gpt2.ladder_plan import LadderPlan
+
+    unknown = [operation for operation in kernels if operation not in OPERATIONS]
+    if unknown:
+        raise RungError(f"the model has no operation {unknown[0]!r}; it has {', '.join(OPERATIONS)}.")
+    if window is not None and kernels.keys() & {"attention", "softmax"}:
+        raise RungError("with a window attention runs on local_attention; swap its rung, or leave --window out.")
+    if window is None and "local_attention" in kernels:
+        raise RungError("local_attention serves a window alone; add --window 128, or swap attention.")
+    name = name or "naive"
+    left_out = {o: parts for o, parts in FUSED.items() if o in PLANS[name] and kernels.keys() & set(parts)}
+    rungs = {o: rungs for o, rungs in PLANS[name].items() if o not in left_out}
+    plan = LadderPlan("cuda" if device == "cuda" else "emulator", dtype, name, {**rungs, **kernels}, window)
+    for operation in left_out.keys() - kernels.keys():
+        swapped = " and ".join(part for part in left_out[operation] if part in kernels)
+        plan.note(f"{operation} is left out, so that the rung given for {swapped} serves.")
+    return plan

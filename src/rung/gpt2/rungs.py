@@ -1,0 +1,204 @@
+"""Which rungs serve the model: the one module of gpt2 that names them.
+
+Tables for the plans' operations, for prompts on a GPU, for whole steps of the decode ladder, and for drawing tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+
+from rung.errors import RungError
+from rung.rungs import catalogue
+from rung.rungs.base import Device, Rung
+
+# What the model's forward pass is made of; a ladder each, but for residual_layernorm.
+OPERATIONS = (
+    "embedding", "layernorm", "matmul", "attention", "local_attention", "softmax", "gelu", "relu", "residual",
+    "layernorm_matmul", "matmul_gelu", "matmul_residual", "residual_layernorm",
+)  # fmt: skip
+# Rungs of layernorm that add the residual on the way in and give the sum as well.
+LADDERS = {"residual_layernorm": "layernorm"}
+# What a fused operation takes over from others.
+FUSED = {
+    "layernorm_matmul": ("layernorm", "matmul"),
+    "matmul_gelu": ("matmul", "gelu"),
+    "matmul_residual": ("matmul", "residual"),
+    "residual_layernorm": ("residual", "layernorm"),
+}
+
+# Operation -> rungs, as `rung list` names them: the first that has the dtype serves. If it does not take the shape,
+# one of those after it does, or else the highest of the ladder that would, and the plan's notes say so. What a plan
+# leaves out runs through torch.
+Rungs = Mapping[str, tuple[str, ...]]
+
+# Every operation as it is written first. (Tensor cores alone know tf32: the first rungs that have it.)
+_NAIVE: Rungs = {
+    "embedding": ("1",),
+    "layernorm": ("1",),
+    "matmul": ("1", "9"),
+    "attention": ("2", "10"),
+    "local_attention": ("1", "5"),
+    "gelu": ("1",),
+    "relu": ("1",),
+    "residual": ("1",),
+}
+# Sums and maxima by many threads together; neighbours in a warp read neighbours in memory.
+_REDUCTION: Rungs = {
+    "embedding": ("2",),
+    "layernorm": ("6",),
+    "matmul": ("2", "9"),
+    "attention": ("6", "10"),
+    "local_attention": ("2", "5"),
+    "gelu": ("2",),
+    "relu": ("2",),
+    "residual": ("2",),
+}
+# Products from tiles in shared memory and registers.
+_TILED: Rungs = {
+    **_REDUCTION,
+    "embedding": ("3",),
+    "layernorm": ("7",),
+    "matmul": ("4", "9"),
+    "attention": ("9", "10"),
+    "local_attention": ("3", "2", "5"),
+}
+# Products on tensor cores where the dtype has them, else with double-buffered tiles. Where attention writes its
+# scores to memory, no rung has 16 bits on tensor cores: there the flash rung serves already.
+_TENSORCORE: Rungs = {
+    **_TILED,
+    "embedding": ("4",),
+    "layernorm": ("8",),
+    "matmul": ("14", "8"),
+    "attention": ("10", "27", "9"),
+    "local_attention": ("4", "3", "5"),
+    "gelu": ("4",),
+    "residual": ("3",),
+}
+# Attention whose scores never reach memory.
+_FLASH: Rungs = {**_TENSORCORE, "attention": ("27", "24", "29")}
+# What a product begins or ends with happens in its prologue or epilogue.
+_FUSED: Rungs = {
+    **_FLASH,
+    "layernorm_matmul": ("3", "2"),
+    "matmul_gelu": ("3", "2"),
+    "matmul_residual": ("3", "2"),
+    "residual_layernorm": ("11",),
+}
+# What torch and its libraries have, called through the same ladders.
+_LIBRARY: Rungs = {
+    **dict.fromkeys(("embedding", "layernorm", "matmul", "gelu", "relu", "residual"), ("torch",)),
+    "attention": ("sdpa_flash", "sdpa_efficient", "torch", "sdpa_math"),
+    "local_attention": ("sdpa_efficient", "torch", "sdpa_math"),
+}
+PLANS: dict[str, Rungs] = {
+    "torch": {},
+    "best": {},  # whole steps of the decode ladder
+    "library": _LIBRARY,
+    "naive": _NAIVE,
+    "reduction": _REDUCTION,
+    "tiled": _TILED,
+    "tensorcore": _TENSORCORE,
+    "flash": _FLASH,
+    "fused": _FUSED,
+}
+WINDOWED = "fused"  # what serves on a GPU when a window is asked for and no plan
+
+
+def ladder_of(operation: str) -> str:
+    """The ladder that has an operation's rungs."""
+    return LADDERS.get(operation, operation)
+
+
+@cache
+def find(operation: str, name: str) -> Rung:
+    """The rung that serves an operation of the model, by its name in the ladder or as a file."""
+    ladder = ladder_of(operation)
+    if name.endswith((".cu", ".py")):
+        rung = catalogue.rung_from_file(catalogue.operation(ladder), Path(name))
+    else:
+        rung = catalogue.find(f"{ladder}/{name}")
+    if ladder == "layernorm" and ("residual" in rung.binds) != (operation == "residual_layernorm"):
+        other = "residual_layernorm" if operation == "layernorm" else "layernorm"
+        does = "adds a residual on the way in" if operation == "layernorm" else "adds no residual"
+        raise RungError(f"{rung.full_name} {does}; it serves as {other}={name}.")
+    return rung
+
+
+# ---- prompts on a GPU, by dtype and number of tokens ----------------------------------------------------------------
+
+FEW_TOKENS = 256  # up to so many, float32's attention is faster on its CUDA rung
+MANY_TOKENS = 768  # from so many, and for few, float32's products are fastest on tensor cores, three for one
+
+# The first that takes the shape serves; `matmul_residual` and `layernorm_matmul` are left out where the sum is
+# rather made together with the layernorm behind it, and fused where a table has them.
+_ON_A_GPU: Rungs = {
+    "embedding": ("3", "2"),
+    "layernorm": ("9", "8", "6"),
+    "residual_layernorm": ("11",),
+    "matmul": ("cublaslt", "torch"),
+    "matmul_gelu": ("cublaslt", "torch"),
+    "gelu": ("4", "2"),
+    "relu": ("2",),
+    "residual": ("3", "2"),
+}
+_ATTENTION = {
+    "f32": ("29", "24", "sdpa_efficient"),
+    "f16": ("27", "29", "sdpa_flash"),
+    "bf16": ("27", "29", "sdpa_flash"),
+}
+THREE_PRODUCTS: Rungs = {"matmul": ("18", "cublaslt"), "matmul_gelu": ("5", "cublaslt")}
+# Emulated, a prompt would take minutes: torch's calls stand in, through the same ladders.
+_WITHOUT_ONE: Rungs = {
+    **dict.fromkeys(("embedding", "layernorm", "matmul", "matmul_gelu", "gelu", "relu", "residual"), ("torch",)),
+    "attention": ("sdpa_math",),
+}
+
+
+def prefill_rungs(device: Device, dtype: str, tokens: int) -> Rungs:
+    """Operation -> rungs for prompts of so many tokens in all, padding included."""
+    if device != "cuda":
+        return _WITHOUT_ONE
+    table = {**_ON_A_GPU, "attention": _ATTENTION[dtype]}
+    if dtype == "f32":
+        if tokens <= FEW_TOKENS:
+            table["attention"] = ("24", "29", "sdpa_efficient")
+        if FEW_TOKENS < tokens < MANY_TOKENS:
+            table["matmul_residual"] = ("cublas_accumulate",)
+        else:
+            table |= THREE_PRODUCTS
+    return table
+
+
+def last_resort(operation: str) -> tuple[str, ...]:
+    """Those that take every shape, for what a table's rungs all refuse."""
+    return ("torch", "sdpa_math", "1") if operation == "attention" else ("torch", "1")
+
+
+# ---- whole steps, and the token that follows ------------------------------------------------------------------------
+
+MAX_ROWS_GEMV = 4  # up to so many sequences, weights go through the kernels for one row
+MAX_ROWS_OWN_MMA = 32  # up to so many, through our own tensor-core kernels; the library's products are faster for more
+MIN_CHANNELS_ONE_KERNEL = 1024  # from so many, one kernel for the whole step gains without having been tuned
+
+
+def decode_rungs(rows: int, channels: int, dtype: str, tuned: Callable[[str], bool]) -> tuple[str, ...]:
+    """Rungs of decode in the order of preference; `tuned` tells whether one has been tuned for this GPU and shape."""
+    if rows > MAX_ROWS_OWN_MMA:
+        return ("12", "9", "torch", "3")
+    if rows > MAX_ROWS_GEMV:
+        return ("9", "12", "torch", "3")
+    wide, eight, full = channels >= MIN_CHANNELS_ONE_KERNEL, dtype == "int8", dtype in ("float32", "tf32")
+    whole, streamed, plain = ("14", "11", "8") if eight else ("15" if full else "13", "10", "6")
+    # The first two have much to set. Where nobody has, one kernel gains for wide models alone, the streamed ones
+    # for these and eight bits.
+    order = [streamed, plain] if eight or wide or tuned(streamed) else [plain, streamed]
+    if (wide and not full) or tuned(whole):
+        order.insert(0, whole)
+    return (*order, "6", "3")
+
+
+# Rungs of sample: the fastest first, as raced on an H200; the last ones keep a row in memory: for GPUs, and
+# vocabularies, with which it does not fit on chip.
+SAMPLE_RUNGS = ("cluster", "candidates", "bisection", "in_memory", "groups")
