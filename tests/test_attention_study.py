@@ -22,6 +22,7 @@ from rung.gpt2.load import INNER, load
 from rung.gpt2.model import Transformer
 from rung.gpt2.weights import Linear, Weights, converted, read_weights
 from rung.results import store
+from rung.show import attention_text_chart
 
 PROMPT = "Once upon a time there was a"
 Inner = tuple[Config, Weights, list[int]]
@@ -73,10 +74,10 @@ def measured(inner: Inner, chosen: Sequence[Way], tokens: int = 12, seconds: flo
 
 def test_a_slow_way_is_cut_off_and_says_how_far_it_came(inner: Inner, clock: SimpleNamespace) -> None:
     naive, slow = measured(inner, [paced(clock, "naive torch", 0.5), paced(clock, "slow", lambda n: 5.0)])
-    assert (naive["written"], naive["seconds"], study.told(naive)) == (12, 6.0, "6.00 s")
+    assert (naive["written"], naive["seconds"], attention_text_chart.told(naive)) == (12, 6.0, "6.00 s")
     # The first token is on no clock; two more take 10 s, and the third of them passes 12.
     assert (slow["written"], slow["same"], slow["verdict"]) == (4, 4, "ok")
-    assert study.told(slow) == "4 of 12 tokens in 20.00 s"
+    assert attention_text_chart.told(slow) == "4 of 12 tokens in 20.00 s"
     assert slow["against_naive"] == pytest.approx(4 * 0.5 / 20.0)  # and not of naive torch's 6 s
     start = len(inner[2])
     assert slow["curve"] == [(start, 0.0), *((start + n, 5.0 * n) for n in (1, 2, 3, 4))]
@@ -91,7 +92,7 @@ def test_what_compiles_at_the_first_token_is_not_cut_off_for_it(inner: Inner, cl
 def test_nobody_writes_further_than_the_text_that_it_is_held_against(inner: Inner, clock: SimpleNamespace) -> None:
     naive, fast = measured(inner, [paced(clock, "naive torch", 5.0), paced(clock, "fast", 1.0)])
     assert (naive["written"], fast["written"]) == (4, 4)
-    assert study.told(fast) == "4 of 12 tokens in 4.00 s" and fast["against_naive"] == 5.0
+    assert attention_text_chart.told(fast) == "4 of 12 tokens in 4.00 s" and fast["against_naive"] == 5.0
 
 
 def test_the_time_is_told_at_marks_of_the_text_within_what_was_written(
@@ -120,7 +121,7 @@ def test_a_wrong_way_gets_no_time(inner: Inner, clock: SimpleNamespace) -> None:
         inner, [paced(clock, "naive torch", 0.5), Way("wrong", make), paced(clock, "right", 0.25)]
     )
     assert 4 <= wrong["same"] < 12  # one wrong step may still give the right token
-    assert study.told(wrong) == f"its text leaves naive torch's at token {wrong['same'] + 1}"
+    assert attention_text_chart.told(wrong) == f"its text leaves naive torch's at token {wrong['same'] + 1}"
     assert wrong["seconds"] is None and not {"curve", "at", "against_naive"} & wrong.keys()
     assert made[0].count == 12  # it did not write again
     assert right["seconds"] == 3.0
@@ -198,11 +199,11 @@ TELLING = ["naive torch", "torch SDPA", "02_first", "05_best_plain", "06_flash",
 
 
 def test_the_curves_are_chosen_by_what_was_measured() -> None:
-    assert [r["name"] for r in study.telling(ROWS)] == TELLING
+    assert [r["name"] for r in attention_text_chart.telling(ROWS)] == TELLING
     without = [r for r in ROWS if r["name"] not in ("02_first", "06_flash")]
     # 04 is now the first kernel, 07 the slowest flash attention.
-    assert [r["name"] for r in study.telling(without)][2:] == ["04_plain", "05_best_plain", "07_flash", "08_flash"]
-    assert [r["name"] for r in study.telling(ROWS[:4])] == ["naive torch", "torch SDPA", "02_first"]
+    assert [r["name"] for r in attention_text_chart.telling(without)][2:] == ["04_plain", "05_best_plain", "07_flash", "08_flash"]
+    assert [r["name"] for r in attention_text_chart.telling(ROWS[:4])] == ["naive torch", "torch SDPA", "02_first"]
 
 
 def drawn(svg: str) -> tuple[dict[str, list[tuple[float, float]]], list[str], int]:
@@ -219,7 +220,7 @@ def drawn(svg: str) -> tuple[dict[str, list[tuple[float, float]]], list[str], in
 
 
 def test_the_picture_has_the_curves_and_a_bar_for_each_whole_text() -> None:
-    curves, texts, bars = drawn(study.chart("gpt2", ROWS))
+    curves, texts, bars = drawn(attention_text_chart.chart("gpt2", ROWS))
     cut = "02 first: 4 of 20 tokens in 12.00 s"
     assert list(curves) == ["naive torch", "torch SDPA", cut, "05 best plain", "06 flash", "08 flash"]
     assert {*curves} <= {*texts} and "seconds" in texts and "tokens of text" in texts
@@ -233,7 +234,7 @@ def test_the_picture_has_the_curves_and_a_bar_for_each_whole_text() -> None:
 
 def test_the_picture_without_a_whole_text_has_curves_only() -> None:
     rows = [row("naive torch", 12.0, kind="torch", written=4), row("02_first", 3.0, written=4), row("03_wrong", None)]
-    curves, _, bars = drawn(study.chart("gpt2", rows))
+    curves, _, bars = drawn(attention_text_chart.chart("gpt2", rows))
     assert [len(points) for points in curves.values()] == [5, 5] and bars == 0
 
 

@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 
 from result_rows import CEILINGS, MACHINE, document, row
+from rung.bench.subject import Subject
 from rung.dtypes import dtype
 from rung.profile import counters, ncu, roofline
 from rung.results import current, store
 from rung.rungs import catalogue
-from rung.show import charts
+from rung.show import charts, roofline_chart
 from rung.show.charts import Point, Roof
-from rung.sweep.sweep import Subject
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -47,7 +47,7 @@ def column(found: current.Figures, name: str, kind: str = "f32") -> list[current
 
 
 def test_ceilings_are_the_measured_and_the_data_sheets(found: current.Figures) -> None:
-    measured, sheet = roofline.roofs(found.limits, ["f32"])
+    measured, sheet = roofline_chart.roofs(found.limits, ["f32"])
     assert (measured.bytes, measured.flops) == (CEILINGS["bytes"], CEILINGS["flops"]["f32"])  # type: ignore[index]
     assert measured.ridge == pytest.approx(50e12 / 4e12)
     assert sheet.dashed and sheet.flops == 67e12
@@ -83,7 +83,7 @@ def test_counted_bytes_make_a_second_hollow_point(found: current.Figures) -> Non
     counted = counters.as_result(subject, None, counters.report(subject, ncu.parse(table)))
     (placed,) = roofline.place(column(found, "attention"), [counted])
     assert placed.counted == 4_000_000
-    svg = roofline.chart([placed], found.limits)
+    svg = roofline_chart.chart([placed], found.limits)
     assert svg.count("<circle") == 2 and svg.count('fill="var(--surface)" stroke="var(--f32)"') == 1
     (other,) = roofline.place(column(found, "attention"), [{**counted, "digest": "of another source"}])
     assert other.counted is None

@@ -13,14 +13,15 @@ from typing import Any
 
 import torch
 
-from rung.bench import statistics, timing
+from rung.bench import timing
 from rung.check.compare import compare
+from rung.cuda.stall import stall
 from rung.dtypes import Dtype
 from rung.dtypes import dtype as dtype_named
 from rung.errors import RungError
 from rung.expressions import Number
 from rung.operation import Operation, Tensors, Values
-from rung.results import machine
+from rung.results import machine, statistics
 from rung.rungs import catalogue
 from rung.rungs import identity as headers
 from rung.rungs.base import Prepared, Rung
@@ -334,7 +335,7 @@ class _Race:
         reference = self.changed[key]
         first.poison()
         torch.cuda.synchronize()
-        timing.stall(2_000_000)  # work on another stream would now read too early
+        stall(2_000_000)  # work on another stream would now read too early
         contestant.replay()
         torch.cuda.synchronize()
         problem = self._compare(first, reference, row)

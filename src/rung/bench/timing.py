@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 
 import torch
 
-from rung.bench import statistics
+from rung.cuda.stall import stall
+from rung.results import statistics
 
 SHORT = 20e-6  # below this a call is timed as one of at least CALLS
 CALLS = 20
@@ -190,11 +191,6 @@ def _timed(work: Callable[[], object], head_start: float) -> tuple[float, float]
     launching = time.perf_counter() - begin
     end.synchronize()
     return float(start.elapsed_time(end)) * 1e-3, launching
-
-
-def stall(cycles: int) -> None:
-    """Keep the current stream busy for a while, so that whoever does not wait for it is seen."""
-    torch.cuda._sleep(cycles)  # type: ignore[no-untyped-call]
 
 
 def _graph(calls: list[Callable[[], None]]) -> Callable[[], None]:

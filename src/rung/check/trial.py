@@ -14,9 +14,9 @@ from typing import Any, Literal
 
 import torch
 
-from rung.bench import timing
 from rung.check.compare import Deviation, compare
 from rung.check.storage import GuardedStorage
+from rung.cuda.stall import stall
 from rung.dtypes import Dtype
 from rung.dtypes import dtype as dtype_named
 from rung.errors import RungError
@@ -382,7 +382,7 @@ class _Trial:
         """Inputs that arrive late on the current stream: work on another stream would not have waited."""
         fresh = self._inputs(seed, lambda name, shape, kind: torch.empty(shape, dtype=kind, device="cuda"))
         torch.cuda.synchronize()
-        timing.stall(50_000_000)
+        stall(50_000_000)
         for name, tensor in fresh.items():
             if self.operation.operand(name).view_of is None and self.operation.operand(name).role != "out":
                 self.tensors[name].copy_(tensor)

@@ -53,12 +53,14 @@ def climb(
     if device == "cuda" and not torch.cuda.is_available():
         raise RungError("there is no CUDA device here, and no speed is made up without one.")
     from rung.climb import model as generation
+    from rung.show import model_chart
 
     config, weights, ids = _model(model, prompt, device)
     if study is not None:
         if study != "attention":
             raise RungError(f"there is no study {study!r} of the climb; there is attention.")
         from rung.climb import attention
+        from rung.show.attention_text_chart import told
 
         ways = attention.ways("cuda" if device == "cuda" else "emulator", rung)
         found: dict[str, Any] = {"study": study, "model": model.removeprefix("random:"), "rows": []}
@@ -66,7 +68,7 @@ def climb(
             found["rows"].append(row)
             found |= _machine()
             _store(found, output)  # after each, so that an interrupted study keeps what it measured
-            _tell(f"{row['name']}: {attention.told(row)}")
+            _tell(f"{row['name']}: {told(row)}")
         console.print_json(found) if json else _print_study(found["rows"])
         _draw_study(found, svg)
         return
@@ -80,7 +82,7 @@ def climb(
     result = climber.climb(generation.steps(dtype or ["float32", "bfloat16", "int8"], plans, rung))
     _store({**result.as_json(), **_machine()}, output)
     if svg is not None and any(row.tokens_per_second for row in result.rows):
-        _draw(generation.chart(result.as_json()), svg)
+        _draw(model_chart.chart(result.as_json()), svg)
     if json:
         console.print_json({**result.as_json(), **_machine()})
     else:
@@ -171,7 +173,7 @@ def _print(result: Climb) -> None:
 
 
 def _print_study(rows: Sequence[dict[str, Any]]) -> None:
-    from rung.climb.attention import told
+    from rung.show.attention_text_chart import told
 
     columns = ("attention", "time", "against naive torch at the same length", "same tokens", "")
     shown = []
@@ -190,7 +192,7 @@ def _print_study(rows: Sequence[dict[str, Any]]) -> None:
 
 
 def _draw_study(found: dict[str, Any], svg: Path | None) -> None:
-    from rung.climb.attention import chart
+    from rung.show.attention_text_chart import chart
 
     if svg is None:
         return

@@ -38,7 +38,7 @@ def roofline(
     from rung.dtypes import dtype as dtype_named
     from rung.profile import roofline as lab
     from rung.results import current, store
-    from rung.show import charts
+    from rung.show import charts, roofline_chart
 
     for name in dtype or ():
         dtype_named(name)
@@ -56,13 +56,13 @@ def roofline(
         )
     limits = found.limits
     if output is not None:
-        svg = charts.standalone(lab.chart(placed, limits), "dark" if dark else "light")
+        svg = charts.standalone(roofline_chart.chart(placed, limits), "dark" if dark else "light")
         store.write_whole(output, svg)
     if json:
         console.print_json(lab.as_json(placed, limits))
         return
     print(f"{limits.gpu}")
-    for roof in lab.roofs(limits, list(dict.fromkeys(p.dtype for p in placed))):
+    for roof in roofline_chart.roofs(limits, list(dict.fromkeys(p.dtype for p in placed))):
         print(f"  {roof.label} FLOP/byte")
     print()
     console.table(lab.COLUMNS, lab.table(placed), right=lab.COLUMNS[3:8] + lab.COLUMNS[9:])

@@ -15,8 +15,9 @@ from rung.cli import console
 from rung.errors import RungError
 
 if TYPE_CHECKING:
+    from rung.bench.subject import Subject
     from rung.sweep.slurm import Request
-    from rung.sweep.sweep import Measure, Row, Subject, Sweep, Tuning
+    from rung.sweep.sweep import Measure, Row, Sweep, Tuning
 
 SHOWN = 24
 
@@ -104,10 +105,10 @@ def sweep(
 def subject_of(spec: str, file: Path | None, shape: str | None, dtype: str | None) -> Subject:
     """One rung at one shape (its usual one when none is named) and dtype."""
     from rung.bench import race
+    from rung.bench.subject import Subject
     from rung.dtypes import dtype as dtype_named
     from rung.profile.inspect import DEFAULT_SHAPE
     from rung.rungs import catalogue
-    from rung.sweep.sweep import Subject
 
     chosen = catalogue.select(spec, file)
     if len(chosen) != 1:

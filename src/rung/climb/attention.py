@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gc
 import math
-import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -27,8 +26,6 @@ from rung.gpt2.torch_plan import TorchPlan
 from rung.gpt2.weights import Linear, Norm, Weights, converted
 from rung.rungs import catalogue
 from rung.rungs.base import Device, Rung
-from rung.show import charts
-from rung.show.charts import Bar, Mark, Panel, Series
 
 Row = dict[str, Any]
 MARKS = (64, 128, 256, 512, 1024)  # tokens of text at which the time so far is told
@@ -195,97 +192,3 @@ def _curve(start: int, stamps: Sequence[float]) -> list[tuple[int, float]]:
     step = max(1, len(stamps) // POINTS)
     kept = sorted({*range(step - 1, len(stamps), step), len(stamps) - 1})
     return [(start, 0.0), *((start + i + 1, stamps[i]) for i in kept)]
-
-
-# ---- shown ----------------------------------------------------------------------------------------------------------
-
-
-def told(row: Row) -> str:
-    """How far it came: 2.80 s, or 19 of 512 tokens in 12.10 s, or why there is no time."""
-    if row["seconds"] is None:
-        return str(row["verdict"])
-    spent = f"{row['seconds']:.2f} s"
-    return spent if _whole(row) else f"{row['written']} of {row['tokens']} tokens in {spent}"
-
-
-def telling(rows: Sequence[Row]) -> list[Row]:
-    """At most six rows, no more than curves can be told apart: torch's, the first rung on the GPU, the fastest that
-    is no flash attention, the slowest that is, and the fastest of all."""
-    timed = [row for row in rows if row["seconds"] is not None]
-    kernels = [row for row in timed if row["kind"] in ("cuda", "triton")]
-    plain = [row for row in kernels if not row["flash"]]
-    flash = [row for row in kernels if row["flash"]]
-    found = [row for row in timed if row["kind"] == "torch"][:2] + kernels[:1]
-    found += sorted(plain, key=_gain)[-1:] + sorted(flash, key=_gain)[:1] + sorted(kernels, key=_gain)[-1:]
-    return list({row["name"]: row for row in found}.values())
-
-
-def _gain(row: Row) -> float:
-    return float(row["against_naive"])
-
-
-WIDTH = 860.0
-COLOURS = ("ink", "library", "limit", "f16", "bf16", "f32")
-
-
-def chart(model: str, rows: Sequence[Row]) -> str:
-    """Time against tokens of text for the rows that tell most, and the time of every row as a bar (an SVG)."""
-    some = telling(rows)
-    what = f"{rows[0]['tokens']} tokens by {model} in float32, without a cache"
-    text = ", ".join(f"{_label(row)} {told(row)}" for row in some)
-    top = max((1.1 * row["seconds"] for row in some if _whole(row)), default=math.inf)
-    series = [
-        Series(
-            _label(row) if _whole(row) else f"{_label(row)}: {told(row)}", _up_to(top, row["curve"]), colour
-        )
-        for row, colour in zip(some, COLOURS, strict=False)
-    ]
-    above = charts.curves(
-        series, title="Time against tokens", description=f"{what}: {text}.",
-        x_label="tokens of text", y_label="seconds", width=WIDTH, height=440, log_x=False, log_y=False, marks=False,
-    )  # fmt: skip
-    if not any(_whole(row) for row in rows):  # bars of different lengths of text would compare nothing
-        return above
-    return _stacked(above, _bars(what, rows), "Attention rung by rung", f"{what}: {text}.")
-
-
-def _up_to(top: float, curve: Sequence[tuple[int, float]]) -> list[tuple[float, float]]:
-    """A way that was cut off leaves the picture, rather than pressing the others together at its bottom."""
-    inside: list[tuple[float, float]] = []
-    for n, seconds in curve:
-        if seconds > top:
-            before, low = inside[-1]
-            return [*inside, (before + (n - before) * (top - low) / (seconds - low), top)]
-        inside.append((n, seconds))
-    return inside
-
-
-def _whole(row: Row) -> bool:
-    return row["seconds"] is not None and bool(row["written"] == row["tokens"])
-
-
-def _bars(what: str, rows: Sequence[Row]) -> str:
-    drawn: list[Bar] = []
-    for row in rows:
-        gain = "" if row["seconds"] is None else f"{row['against_naive']:.2f}×"
-        colour = "library" if row["kind"] == "torch" else "f32"
-        notes = (told(row) if row["seconds"] is not None else "no time", gain)
-        drawn.append(Bar(_label(row), row["seconds"] if _whole(row) else None, notes, colour, tip=row["what"]))
-    naive = [Mark(_label(rows[0]), rows[0]["seconds"], "library", dashed=True)] if drawn[0].value else []
-    return charts.bars(
-        [Panel(what, drawn, naive)],
-        title="Time of every rung", description="A bar for each that wrote all tokens.", unit="seconds",
-        columns=("time", "vs naive, same length"), width=WIDTH,
-    )  # fmt: skip
-
-
-def _label(row: Row) -> str:
-    return str(row["name"]).replace("_", " ")
-
-
-def _stacked(above: str, below: str, title: str, description: str) -> str:
-    """One picture over another."""
-    heights = [float(re.findall(r' height="([\d.]+)"', picture)[0]) for picture in (above, below)]
-    canvas = charts.Canvas(WIDTH, sum(heights) + 24)
-    canvas.elements += [above, below.replace("<svg ", f'<svg y="{heights[0] + 24:g}" ', 1)]
-    return canvas.svg(title, description)

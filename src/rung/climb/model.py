@@ -10,7 +10,7 @@ from __future__ import annotations
 import gc
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -28,8 +28,6 @@ from rung.gpt2.torch_plan import TorchPlan
 from rung.gpt2.weights import Weights, converted
 from rung.rungs import catalogue
 from rung.rungs.base import Device
-from rung.show import charts
-from rung.show.charts import Bar, Mark, Panel
 
 GREEDY = Sampling(temperature=0)
 # How far a number format may take the logits from float32's, as KL divergence a token in nats.
@@ -280,37 +278,3 @@ class _Decoded(_Way):
     def write(self, count: int) -> Iterator[int]:
         for step in self.engine.write([self.climber.prompt], [count]):
             yield step[0]
-
-
-# ---- shown ----------------------------------------------------------------------------------------------------------
-
-COLOURS = {"float32": "f32", "tf32": "tf32", "float16": "f16", "bfloat16": "bf16", "int8": "f16"}
-
-
-def chart(climb: Mapping[str, Any]) -> str:
-    """The climb as bars of tokens per second, a panel for each number format (an SVG)."""
-    rows = [row for row in climb["rows"] if row["tokens_per_second"] is not None]
-    panels = []
-    for dtype in dict.fromkeys(row["dtype"] for row in rows):
-        some = [row for row in rows if row["dtype"] == dtype]
-        limit = some[-1]["tokens_per_second"] / some[-1]["of_bandwidth"]
-        drawn = [
-            Bar(
-                row["name"].replace("_", " "),
-                row["tokens_per_second"],
-                (f"{row['tokens_per_second']:,.0f}", "" if row["gain"] is None else f"{row['gain']:.2f}×"),
-                COLOURS[dtype],
-                tip=row["what"],
-            )
-            for row in some
-        ]
-        panels.append(Panel(f"{climb['model']}, {dtype}, batch 1", drawn, [Mark("memory bandwidth", limit, "limit")]))
-    best = max(rows, key=lambda row: row["tokens_per_second"])
-    return charts.bars(
-        panels,
-        title=f"The climb of {climb['model']}",
-        description=f"From {rows[0]['tokens_per_second']:,.0f} tokens per second ({rows[0]['name']}) to "
-        f"{best['tokens_per_second']:,.0f} ({best['name']}, {best['dtype']}).",
-        unit="tokens per second",
-        columns=("tokens/s", "vs before"),
-    )

@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from rung.bench.subject import Subject
 from rung.errors import RungError
 from rung.profile import ncu
 from rung.rungs import catalogue
-from rung.sweep.sweep import Subject
 
 _STALL = "smsp__average_warps_issue_stalled_{}_per_issue_active.ratio"
 STALLS = {

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rung.bench import statistics
 from rung.errors import RungError
-from rung.results import store
+from rung.results import statistics, store
 from rung.results.store import Result
 
 _COMMIT = re.compile(r"[0-9a-f]{4,40}")

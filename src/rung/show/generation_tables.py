@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from rung.show import attention_text_chart
 from rung.show.parallel_tables import read, table, times
 
 MEASURED = "results/h200/generate-2026-11-22.json"
@@ -24,13 +25,11 @@ def makers(root: Path) -> dict[str, Callable[[], str]]:
 
 def pictures(root: Path) -> dict[str, str]:
     """Text written with one rung of attention after the other, if that was measured."""
-    from rung.climb import attention
-
     path = root / STUDIED
     if not path.is_file():
         return {}
     study = read(path)
-    return {"attention-rung-by-rung": attention.chart(study["model"], study["rows"])}
+    return {"attention-rung-by-rung": attention_text_chart.chart(study["model"], study["rows"])}
 
 
 def _if_there(make: Callable[[Rows], str], path: Path) -> str:

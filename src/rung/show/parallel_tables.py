@@ -8,8 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from rung.results.source_times import SOURCE_MS
 from rung.show import charts
-from rung.study.softmax import SOURCE_MS
 
 HOST = ("sequential C++", "vectorised C++, 1 thread", "vectorised C++, 16 threads")
 GPU = ("CUDA, linear softmax", "CUDA, tree softmax", "CUDA, flash", "torch SDPA on the GPU")

@@ -19,7 +19,7 @@ from rung.errors import RungError
 from rung.results import current, store
 from rung.results.current import Figure, Figures, Ladder
 from rung.rungs import catalogue
-from rung.show import charts, climb_chart, generation_tables, parallel_tables
+from rung.show import charts, climb_chart, generation_tables, model_chart, parallel_tables
 from rung.show.text_table import aligned
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -78,9 +78,7 @@ def _pictures(found: Figures) -> dict[str, str]:
     """The climbs of some ladders, and that of the whole model."""
     pictures = {n: climb_chart.climb(found.ladder(n), found.limits) for n in CLIMBS if n in found.names()}
     for row in found.of_kind("climb"):
-        from rung.climb import model
-
-        pictures["model"] = model.chart(row)
+        pictures["model"] = model_chart.chart(row)
     return pictures
 
 

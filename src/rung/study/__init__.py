@@ -7,7 +7,8 @@ from typing import Any
 
 from rung.errors import RungError
 from rung.results import store
-from rung.study.common import Found, Lab
+from rung.show.found import Found
+from rung.study.common import Lab
 
 # name on the command line -> module, and what it asks
 STUDIES = {

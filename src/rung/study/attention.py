@@ -19,10 +19,11 @@ from rung.errors import RungError
 from rung.parallel import data, launch, model, pipeline, placement
 from rung.parallel.mpi_rank import Case, Job
 from rung.parallel.mpi_rank import run as run_ranks
+from rung.results.source_times import SOURCE_MS
 from rung.show import charts
-from rung.study.common import Found, Lab, times
+from rung.show.found import Found
+from rung.study.common import Lab, times
 from rung.study.contestants import ON_A_GPU, SEQUENTIAL, Measured, on_a_gpu, sequential, truth, vectorised
-from rung.study.softmax import SOURCE_MS
 
 LINEAR, TREE = "CUDA, linear softmax", "CUDA, tree softmax"
 NODES = (1, 2, 4, 8, 16, 32, 64)

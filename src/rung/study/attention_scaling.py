@@ -6,7 +6,8 @@ import math
 from collections.abc import Mapping
 
 from rung.show import charts
-from rung.study.common import Found, Lab, need_gpu, shown, times
+from rung.show.found import Found
+from rung.study.common import Lab, need_gpu, shown, times
 
 B, C, NH = 1, 768, 12
 NAIVE, FLASH = "attention/09_joint_tiles", "attention/24_output_in_registers"

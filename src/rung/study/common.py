@@ -5,8 +5,8 @@ from __future__ import annotations
 import gc
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 
@@ -15,7 +15,6 @@ from rung.errors import RungError
 from rung.expressions import Number
 from rung.rungs import catalogue
 from rung.rungs.base import Rung
-from rung.show import charts
 
 
 @dataclass(frozen=True)
@@ -26,40 +25,6 @@ class Time:
     reason: str = ""
     norm: float = 0.0  # error of the whole against the float64 reference
     tflops: float | None = None
-
-
-@dataclass
-class Found:
-    """What a study gives: a table, a chart, and a sentence that follows from the figures."""
-
-    title: str
-    columns: tuple[str, ...]
-    rows: list[tuple[Any, ...]]
-    finding: str
-    series: list[charts.Series] = field(default_factory=list)
-    x_label: str = ""
-    y_label: str = ""
-    log_x: bool = True
-    log_y: bool = True
-    more: dict[str, Found] = field(default_factory=dict)  # further tables and charts of the same study
-
-    @property
-    def drawable(self) -> bool:
-        return any(value is not None for s in self.series for _, value in s.points)
-
-    def svg(self) -> str:
-        """The chart."""
-        return charts.curves(
-            [s for s in self.series if any(value is not None for _, value in s.points)],
-            title=self.title,
-            description=self.finding,
-            x_label=self.x_label,
-            y_label=self.y_label,
-            width=720,
-            height=400,
-            log_x=self.log_x,
-            log_y=self.log_y,
-        )
 
 
 class Lab(Protocol):

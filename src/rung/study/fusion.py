@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from rung.expressions import Number
 from rung.show import charts
-from rung.study.common import Found, Lab, need_gpu, shown, times
+from rung.show.found import Found
+from rung.study.common import Lab, need_gpu, shown, times
 
 GPT2 = {"B": 8, "T": 1024, "C": 768}
 

@@ -25,8 +25,9 @@ from rung.gpt2.tensors import open_tensors
 from rung.gpt2.torch_plan import TorchPlan
 from rung.gpt2.weights import Weights, read_weights, tensor_reader
 from rung.operation import Tensors
+from rung.show.found import Found
 from rung.show.timeline import Lane, Timeline
-from rung.study.common import Found, Lab, need_gpu, times
+from rung.study.common import Lab, need_gpu, times
 
 PROMPT = 512
 SERIAL, PIPELINED, PLAIN = "one after the other", "pipelined", "tensor by tensor, then stacked"

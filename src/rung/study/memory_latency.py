@@ -11,7 +11,8 @@ import torch
 from rung.cuda.launch import Build, LaunchConfig, Module
 from rung.errors import RungError
 from rung.show import charts
-from rung.study.common import Found, Lab, need_gpu
+from rung.show.found import Found
+from rung.study.common import Lab, need_gpu
 
 LINE = 128  # bytes: each step of the walk is in a cache line of its own
 SOURCE_CYCLES = {"shared memory": 23, "L1": 33, "L2": 200, "global memory": 290}

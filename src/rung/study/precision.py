@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from rung.expressions import Number
 from rung.show import charts
-from rung.study.common import Found, Lab, Time, shown, times
+from rung.show.found import Found
+from rung.study.common import Lab, Time, shown, times
 
 DTYPES = ("f32", "tf32", "f16", "bf16")
 GPT2: dict[str, Number] = {"B": 8, "T": 1024, "C": 768}

@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
+from rung.results.source_times import SOURCE_MS
 from rung.show import charts
-from rung.study.common import Found, Lab, need_gpu, shown, times
+from rung.show.found import Found
+from rung.study.common import Lab, need_gpu, shown, times
 
 LINEAR, TREE = "softmax/01_naive", "softmax/02_tree"
 OTHERS = ("softmax/05_warp", "softmax/08_split", "softmax/torch")
-# The source's own table: (linear, tree) in milliseconds, on its machine.
-SOURCE_MS = {
-    256: (0.135, 0.027),
-    512: (0.156, 0.044),
-    1024: (0.300, 0.088),
-    2048: (0.619, 0.205),
-    4096: (1.456, 0.641),
-    8192: (3.719, 2.071),
-}
 
 
 def run(lab: Lab) -> Found:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from rung.show import charts
-from rung.study.common import Found, Lab, Time, need_gpu, shown, times
+from rung.show.found import Found
+from rung.study.common import Lab, Time, need_gpu, shown, times
 
 OURS = ("matmul/14_mma_pipeline", "matmul/16_persistent", "matmul/17_triton")
 LIBRARY = "matmul/torch"

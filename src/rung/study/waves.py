@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 from rung.rungs import catalogue
 from rung.show import charts
-from rung.study.common import Found, Lab, need_gpu, shown
+from rung.show.found import Found
+from rung.study.common import Lab, need_gpu, shown
 
 RUNG, LIBRARY = "matmul/14_mma_pipeline", "matmul/torch"
 K = 1024

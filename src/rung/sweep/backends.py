@@ -9,11 +9,12 @@ from typing import Any
 
 import torch
 
+from rung.bench.subject import Subject
 from rung.errors import RungError
 from rung.profile import inspect
 from rung.rungs.base import Device, Rung
 from rung.rungs.cuda import CudaRung
-from rung.sweep.sweep import Culprit, Measure, Outcome, Subject, Tuning
+from rung.sweep.sweep import Culprit, Measure, Outcome, Tuning
 
 BATCH = 7  # and the default beside them
 

@@ -14,10 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from rung.bench.subject import Subject
 from rung.cuda import limits
-from rung.dtypes import Dtype
 from rung.errors import RungError
-from rung.operation import Values
 from rung.results import machine
 from rung.results import store as results
 from rung.rungs.base import Device, Rung
@@ -27,16 +26,6 @@ Tuning = dict[str, int]
 Row = dict[str, Any]
 MOST = 20_000  # configurations that a sweep takes on without being asked for a sample
 FINALISTS = 4
-
-
-@dataclass(frozen=True)
-class Subject:
-    """What is swept: a rung at one shape (all its values) and dtype."""
-
-    rung: Rung
-    shape: str
-    values: Values
-    dtype: Dtype
 
 
 @dataclass

@@ -9,7 +9,7 @@ from rung.profile.resources import Row
 from rung.results.current import Figure, Figures, Ladder, percent, time_text
 from rung.rungs import catalogue, difference
 from rung.rungs.base import Rung
-from rung.show import climb_chart
+from rung.show import climb_chart, roofline_chart
 from rung.show.report import sweeps
 from rung.show.report.markup import patch, prose, source, story, table, text
 
@@ -88,7 +88,7 @@ def _panel(ladder: Ladder, found: Figures, dtype: str) -> str:
     roof = ""
     if placed and found.limits.flops.get(dtype):
         title = f"Roofline of {ladder.operation.name} in {dtype} at {shape}"
-        drawn = roofline.chart(placed, found.limits, title=title, width=440, least=380)
+        drawn = roofline_chart.chart(placed, found.limits, title=title, width=440, least=380)
         roof = (
             f'<figure class="chart">{drawn}'
             "<figcaption>Each rung under the ceilings; intensity by the cost model.</figcaption></figure>"

@@ -13,7 +13,7 @@ from rung.profile.resources import Row
 from rung.results.current import Figures, Ladder, percent, time_text
 from rung.rungs import catalogue
 from rung.rungs.base import Rung
-from rung.show import charts, climb_chart
+from rung.show import charts, climb_chart, model_chart
 from rung.show.report import ladder as ladder_page
 from rung.show.report.markup import clean_svg, prose, scrolled, table, text
 
@@ -153,10 +153,8 @@ def _model(found: Figures | None) -> str:
             ]
             for s in steps
         ]
-        from rung.climb import model
-
         columns = ("step", "dtype", "tokens/s", "vs before", "of bandwidth", "KL")
-        drawn = scrolled(model.chart(climbed), f"chart of {name}")
+        drawn = scrolled(model_chart.chart(climbed), f"chart of {name}")
         picture = f'<figure class="chart wide">{drawn}</figure>'
         parts.append(
             f"<h2>{text(name)}</h2>{picture}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rung.bench.subject import Subject
 from rung.dtypes import DTYPES
 from rung.errors import RungError
 from rung.results.current import Figures
@@ -12,7 +13,7 @@ from rung.rungs import catalogue
 from rung.show import sweep_chart
 from rung.show.report.markup import table, text
 from rung.sweep import summary, sweep
-from rung.sweep.sweep import Subject, Sweep
+from rung.sweep.sweep import Sweep
 
 
 def section(name: str, found: Figures) -> str:
