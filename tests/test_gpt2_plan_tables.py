@@ -12,7 +12,6 @@ import gpt2_models as models
 import rung
 from rung import emulator
 from rung.errors import RungError
-from rung.gpt2 import load
 from rung.gpt2.load import Model
 from rung.gpt2.rungs import FUSED, LADDERS, OPERATIONS, PLANS
 from rung.rungs import catalogue
@@ -187,7 +186,7 @@ def test_a_rung_that_was_asked_for_is_refused_before_weights_are_read(
         raise AssertionError("weights were read")
 
     folder = models.saved(n_layer=1, n_embd=48, n_head=2)
-    monkeypatch.setattr(load, "read_weights", unexpected)
+    monkeypatch.setattr("rung.gpt2.plan.read_weights", unexpected)
     with pytest.raises(RungError, match=reason):
         on_emulator(folder, dtype, "naive", kernels=kernels)
 
