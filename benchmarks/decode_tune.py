@@ -43,7 +43,7 @@ GROUPS = {
     "one kernel": ("STEP_WARPS", "KEY_PART", "RING"),
     "parts": ("KEY_PART", "PARTS_AT_ONCE"),
     "pace": ("PACE",),
-    "quiet": ("QUIET_STREAM", "QUIET_HIDDEN", "QUIET_IDLE"),
+    "quiet": ("POLL_DELAY_STREAM_CYCLES", "POLL_DELAY_HIDDEN_CYCLES", "POLL_DELAY_IDLE_CYCLES"),
     "ahead": ("AHEAD", "REST", "BULK", "FLIGHT"),
     "many sequences": ("FC2_SPLIT", "HEAD_N", "HEAD_K", "HEAD_STAGES"),
 }

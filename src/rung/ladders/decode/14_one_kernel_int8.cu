@@ -10,8 +10,8 @@ needs  = [
   "C % 64 == 0 and F % C == 0",
   "HS * sizeof_real % 16 == 0 and 32 % (HS * sizeof_real // 16) == 0",
   "B == 1 and 3 * HS <= STEP_WARPS * 32",
-  "sms <= 152",
-  "min(120, min(RING * 1024, 222000 - (max(4 * C, 2 * F) + 768 * STEP_WARPS + C)) // (C * 2 + (0 if C * 2 % 128 == 64 else 64))) >= 24",
+  "sms <= MOST_BLOCKS",
+  "SLOTS >= 24",
 ]
 [tune]
 STEP_WARPS = [10, 6, 7, 8, 9, 11]
@@ -21,17 +21,26 @@ KEY_PART = [80, 160, 40, 120]
 KEY_LOADS = [2, 1, 4]
 PARTS_AT_ONCE = [2, 3, 4, 5, 6, 11]
 PACE = [40, 0, 28, 32, 36, 48, 64]
-QUIET_STREAM = [900, 0, 600, 1200, 1500]
-QUIET_HIDDEN = [1500, 0, 1000, 2000, 2500]
-QUIET_IDLE = [0, 1000, 2000, 4000]
+POLL_DELAY_STREAM_CYCLES = [900, 0, 600, 1200, 1500]
+POLL_DELAY_HIDDEN_CYCLES = [1500, 0, 1000, 2000, 2500]
+POLL_DELAY_IDLE_CYCLES = [0, 1000, 2000, 4000]
+[let]
+MOST_BLOCKS = 152
+SLOT_BYTES = "C * sizeof_real + (0 if C * sizeof_real % 128 == 64 else 64)"
+OTHER_BYTES = "sizeof_real * max(2 * C, F * (2 if sizeof_real == 4 else 1)) + 768 * STEP_WARPS + C"
+SLOTS = "min(120, min(RING * 1024, 222000 - OTHER_BYTES) // SLOT_BYTES)"
+C_PARCELS = "ceil_div(ceil_div(C, sms), 3)"
+QKV_PARCELS = "ceil_div(ceil_div(3 * C, sms), 3)"
+HIDDEN_PARCELS = "ceil_div(ceil_div(F * sizeof_real // 4, sms), 3)"
+HEAD_PARCELS = "NH * max(1, sms // NH) * HS * sizeof_real // 8"
 [define]
 EIGHT_BITS = 1
 ACT = "act"
 BY_LAYER = "by_layer"
-MOST_BLOCKS = "152"
-SLOTS = "min(120, min(RING * 1024, 222000 - (max(4 * C, 2 * F) + 768 * STEP_WARPS + C)) // (C * 2 + (0 if C * 2 % 128 == 64 else 64)))"
+MOST_BLOCKS = "MOST_BLOCKS"
+SLOTS = "SLOTS"
 [buffers.mail]
-shape = ["sms * (2 * ceil_div(ceil_div(C, sms), 3) + ceil_div(ceil_div(3 * C, sms), 3) + ceil_div(ceil_div(F // 2, sms), 3) + 1) + NH * max(1, sms // NH) * HS // 4", "4"]
+shape = ["sms * (2 * C_PARCELS + QKV_PARCELS + HIDDEN_PARCELS + 1) + HEAD_PARCELS", "4"]
 dtype = "i32"
 zero = "once"
 [buffers.clock]
@@ -44,13 +53,13 @@ dtype = "i32"
 zero = "once"
 [inside]
 counter = "spent"
-columns = ["mail", "norm", "weights", "products", "sending", "room"]
+columns = ["mail", "norm", "weights", "products", "sending", "free slot"]
 rows = [["QKV", "projection", "FC", "FC 2", "head", "attention"], ["copies"]]
 [[launch]]
 kernel = "step"
 grid   = "sms"
 block  = "STEP_WARPS * 32 + (0 if emulated else 32)"
-shared = "min(120, min(RING * 1024, 222000 - (max(4 * C, 2 * F) + 768 * STEP_WARPS + C)) // (C * 2 + (0 if C * 2 % 128 == 64 else 64))) * (C * 2 + (0 if C * 2 % 128 == 64 else 64)) + max(4 * C, 2 * F) + 768 * STEP_WARPS + C"
+shared = "SLOTS * SLOT_BYTES + OTHER_BYTES"
 cooperative = true
 pdl = true
 ---*/

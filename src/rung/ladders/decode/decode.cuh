@@ -79,9 +79,9 @@ struct Row
 template <class W, int K>
 struct Spread
 {
-    using Part = Row<W, K>;
-    static constexpr int GROUPS = Part::EACH / 4;
-    static constexpr int STRIDE = Part::PIECES * WARP_SIZE;
+    using RowSlice = Row<W, K>;
+    static constexpr int GROUPS = RowSlice::EACH / 4;
+    static constexpr int STRIDE = RowSlice::PIECES * WARP_SIZE;
     static constexpr int FLOAT4S = GROUPS * STRIDE;
 
     // Where float4 number f of the vector goes.
@@ -112,24 +112,24 @@ struct Norm
 template <class W, int K>
 __device__ __forceinline__ Norm norm_of(const float4* x, int lane, float eps)
 {
-    using Part = Row<W, K>;
+    using RowSlice = Row<W, K>;
     constexpr int GROUPS = Spread<W, K>::GROUPS, STRIDE = Spread<W, K>::STRIDE;
     float sum = 0.0f;
 #pragma unroll
-    for (int i = 0; i < Part::PIECES; i++)
+    for (int i = 0; i < RowSlice::PIECES; i++)
 #pragma unroll
         for (int j = 0; j < GROUPS; j++) {
-            if (!Part::inside(i, lane)) continue;
+            if (!RowSlice::inside(i, lane)) continue;
             const float4 f = x[j * STRIDE + i * WARP_SIZE + lane];
             sum += (f.x + f.y) + (f.z + f.w);
         }
     const float mean = warp_sum(sum) / K;
     float squares = 0.0f;
 #pragma unroll
-    for (int i = 0; i < Part::PIECES; i++)
+    for (int i = 0; i < RowSlice::PIECES; i++)
 #pragma unroll
         for (int j = 0; j < GROUPS; j++) {
-            if (!Part::inside(i, lane)) continue;
+            if (!RowSlice::inside(i, lane)) continue;
             const float4 f = x[j * STRIDE + i * WARP_SIZE + lane];
             squares += (f.x - mean) * (f.x - mean) + (f.y - mean) * (f.y - mean) + (f.z - mean) * (f.z - mean) +
                        (f.w - mean) * (f.w - mean);
@@ -148,13 +148,13 @@ template <class W, int K, int ROWS>
 __device__ __forceinline__ void dot_norm(float (&sum)[ROWS], const Row<W, K> (&weight)[ROWS], const float4* x,
                                          const float4* gain, const float4* shift, Norm norm, int lane)
 {
-    using Part = Row<W, K>;
+    using RowSlice = Row<W, K>;
     float even[ROWS] = {}, odd[ROWS] = {};
 #pragma unroll
-    for (int i = 0; i < Part::PIECES; i++)
+    for (int i = 0; i < RowSlice::PIECES; i++)
 #pragma unroll
-        for (int j = 0; j < Part::EACH; j += 4) {
-            if (!Part::inside(i, lane)) continue;
+        for (int j = 0; j < RowSlice::EACH; j += 4) {
+            if (!RowSlice::inside(i, lane)) continue;
             const int at = j / 4 * Spread<W, K>::STRIDE + i * WARP_SIZE + lane;
             const float4 f = normalised(x[at], norm, gain[at], shift[at]);
 #pragma unroll
@@ -173,13 +173,13 @@ __device__ __forceinline__ void dot_norm(float (&sum)[ROWS], const Row<W, K> (&w
 template <class W, int K, int ROWS>
 __device__ __forceinline__ void dot(float (&sum)[ROWS], const Row<W, K> (&weight)[ROWS], const float4* x, int lane)
 {
-    using Part = Row<W, K>;
+    using RowSlice = Row<W, K>;
     float even[ROWS] = {}, odd[ROWS] = {};
 #pragma unroll
-    for (int i = 0; i < Part::PIECES; i++)
+    for (int i = 0; i < RowSlice::PIECES; i++)
 #pragma unroll
-        for (int j = 0; j < Part::EACH; j += 4) {
-            if (!Part::inside(i, lane)) continue;
+        for (int j = 0; j < RowSlice::EACH; j += 4) {
+            if (!RowSlice::inside(i, lane)) continue;
             const float4 f = x[j / 4 * Spread<W, K>::STRIDE + i * WARP_SIZE + lane];
 #pragma unroll
             for (int r = 0; r < ROWS; r++) {
@@ -204,9 +204,9 @@ __device__ __forceinline__ float chosen(const float (&sum)[ROWS], int lane)
     return own;
 }
 
-// A row shared by SPLIT neighbouring warps, each with K of its weights: for each of B vectors the sum over all of them,
+// A row shared by WARPS_PER_ROW neighbouring warps, each with K of its weights: for each of B vectors the sum over all of them,
 // valid in the first warp of the row.
-template <int SPLIT, int WARPS, class W, int K>
+template <int WARPS_PER_ROW, int WARPS, class W, int K>
 __device__ __forceinline__ void split_dot(float (&sum)[B], const Row<W, K> (&weight)[1], const float4* x)
 {
     __shared__ float partial[WARPS][B];
@@ -214,17 +214,17 @@ __device__ __forceinline__ void split_dot(float (&sum)[B], const Row<W, K> (&wei
 #pragma unroll
     for (int b = 0; b < B; b++) {
         float own[1];
-        dot(own, weight, x + (b * SPLIT + warp % SPLIT) * Spread<W, K>::FLOAT4S, lane);
+        dot(own, weight, x + (b * WARPS_PER_ROW + warp % WARPS_PER_ROW) * Spread<W, K>::FLOAT4S, lane);
         sum[b] = own[0];
-        if (SPLIT > 1 && lane == 0) partial[warp][b] = sum[b];
+        if (WARPS_PER_ROW > 1 && lane == 0) partial[warp][b] = sum[b];
     }
-    if (SPLIT == 1) return;
+    if (WARPS_PER_ROW == 1) return;
     __syncthreads();
-    if (warp % SPLIT == 0)
+    if (warp % WARPS_PER_ROW == 0)
 #pragma unroll
         for (int b = 0; b < B; b++)
 #pragma unroll
-            for (int s = 1; s < SPLIT; s++) sum[b] += partial[warp + s][b];
+            for (int s = 1; s < WARPS_PER_ROW; s++) sum[b] += partial[warp + s][b];
 }
 
 // ---- the model --------------------------------------------------------------------------------------------------

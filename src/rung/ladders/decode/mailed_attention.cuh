@@ -20,12 +20,12 @@ struct KeyParts
 };
 
 // One part of one head; most blocks have one, or none.
-struct Part
+struct KeyRange
 {
     int head, first, end;
     bool wanted, last;
 
-    __device__ __forceinline__ Part(const KeyParts& parts, int key_parts, int length, int item)
+    __device__ __forceinline__ KeyRange(const KeyParts& parts, int key_parts, int length, int item)
     {
         const int part = item % key_parts;
         head = item / key_parts, first = part * parts.size, end = min(length, first + parts.size);
@@ -45,15 +45,15 @@ __device__ __forceinline__ float over_key(float x)
 struct Attention
 {
     // Which parcel, and which number in it, has the thread's number of a head's query, key and value.
-    static __device__ __forceinline__ unsigned origin_of(const Mail& mail, int head)
+    static __device__ __forceinline__ unsigned origin_of(const Mailboxes& mail, int head)
     {
         const int i = min(int(threadIdx.x), 3 * HS - 1), row = i / HS * C + head * HS + i % HS;
         const int block = mail.qkv.share.owner(row), within = row - mail.qkv.share.begin(block);
         return (block * mail.qkv.each + within / 3) * 4 + within % 3;
     }
 
-    static __device__ __forceinline__ void run(const Model& m, Ring& ring, const Mail& mail, const Part& part, unsigned origin,
-                                               int layer, int item, uint32_t round)
+    static __device__ __forceinline__ void run(const Model& m, Ring& ring, const Mailboxes& mail, const KeyRange& part, unsigned origin,
+                                               int layer, int item, uint32_t epoch)
     {
         __shared__ float fresh[3 * HS], ms[STEP_WARPS], ls[STEP_WARPS], ys[STEP_WARPS][HS];
         const int lane = lane_id(), warp = warp_id(), own = lane / KEY_LANES;
@@ -63,7 +63,7 @@ struct Attention
         ring.watch.start(ATTENTION, MAIL);
         if (i < 3 * HS) {
             Parcel got[1];
-            receive(got, round, [&](int) { return mail.qkv.mail + origin / 4; });
+            receive(got, epoch, [&](int) { return mail.qkv.mail + origin / 4; });
             const uint32_t word = origin % 4 == 0 ? got[0].word[0] : origin % 4 == 1 ? got[0].word[1] : got[0].word[2];
             const float number = __uint_as_float(word);
             fresh[i] = i < HS ? number * (scale * 1.44269504f) : to_float(from_float<Real>(number));  // the query for exp2
@@ -89,7 +89,7 @@ struct Attention
             const int count = min(KEY_GROUP, part.end - first), slots = ceil_div(count, NH);
             const auto piece = [&](const Real* cache, int key, int behind) {
 #ifdef RUNG_EMULATOR
-                return at<uint4>(place(cache + cached(layer, 0, part.head, first + key)) + lane % KEY_LANES * 16);
+                return at<uint4>(smem_address(cache + cached(layer, 0, part.head, first + key)) + lane % KEY_LANES * 16);
 #else
                 return at<uint4>(ring.address(behind + key / NH) + key % NH * (HS * int(sizeof(Real))) + lane % KEY_LANES * 16);
 #endif
@@ -152,26 +152,26 @@ struct Attention
         }
         y *= __fdividef(1.0f, all);
         const float next = __shfl_down_sync(ALL_LANES, y, 1);
-        const uint32_t word = SPLIT ? __float_as_uint(y) : pack2<__half>(in_half(y), in_half(next));
-        const uint32_t second = SPLIT ? __float_as_uint(next) : __shfl_down_sync(ALL_LANES, word, 2);
+        const uint32_t word = TWO_TERM_TF32 ? __float_as_uint(y) : pack2<__half>(in_half(y), in_half(next));
+        const uint32_t second = TWO_TERM_TF32 ? __float_as_uint(next) : __shfl_down_sync(ALL_LANES, word, 2);
         if (i < HS && i % OUTPUTS == 0)
-            send(mail.attention + (item * HS + i) / OUTPUTS, word, second, __float_as_uint(most + __log2f(all)), round + 1);
+            send(mail.attention + (item * HS + i) / OUTPUTS, word, second, __float_as_uint(most + __log2f(all)), epoch + 1);
     }
 };
 
 // Number j of those in a parcel; one that was not asked for has none, and no weight.
 __device__ __forceinline__ float output(const Parcel& got, int j)
 {
-    if (SPLIT) return __uint_as_float(got.word[j]);
+    if (TWO_TERM_TF32) return __uint_as_float(got.word[j]);
     const uint32_t word = got.word[j / 2];
     return __half2float(__ushort_as_half(static_cast<unsigned short>(j % 2 ? word >> 16 : word)));
 }
 
 // All heads' outputs, from the parts of their keys.
-__device__ __forceinline__ void receive_attention(const Mail& mail, int parts, const Vector& to, uint32_t round)
+__device__ __forceinline__ void receive_attention(const Mailboxes& mail, int parts, const Vector& to, uint32_t epoch)
 {
     constexpr int PARCELS = C / OUTPUTS, OF_HEAD = HS / OUTPUTS, AT_ONCE = ceil_div(PARCELS, THREADS);
-    const int thread = again(threadIdx.x);
+    const int thread = opaque(threadIdx.x);
     const Parcel* from[AT_ONCE];
     float y[AT_ONCE][OUTPUTS] = {}, sum[AT_ONCE] = {}, top[AT_ONCE];
 #pragma unroll
@@ -182,7 +182,7 @@ __device__ __forceinline__ void receive_attention(const Mail& mail, int parts, c
 #pragma unroll 1
     for (int part = 0; part < parts; part += PARTS_AT_ONCE) {
         Parcel got[AT_ONCE * PARTS_AT_ONCE];
-        receive(got, round, [&](int i) { return from[i / PARTS_AT_ONCE] + (part + i % PARTS_AT_ONCE) * OF_HEAD; },
+        receive(got, epoch, [&](int i) { return from[i / PARTS_AT_ONCE] + (part + i % PARTS_AT_ONCE) * OF_HEAD; },
                 [&](int i) { return part + i % PARTS_AT_ONCE < parts; });
 #pragma unroll
         for (int i = 0; i < AT_ONCE; i++) {

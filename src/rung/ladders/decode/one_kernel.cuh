@@ -3,7 +3,7 @@
 // stay in the instruction cache is fetched again in every layer.
 #pragma once
 #include "mailed_attention.cuh"
-#include "residual_stream.cuh"
+#include "residual_vector.cuh"
 
 namespace decode {
 
@@ -25,29 +25,29 @@ __device__ __forceinline__ float activated(float x)
 struct Hidden
 {
     static constexpr int HELD = ceil_div(F / HIDDEN + MOST_BLOCKS, THREADS);
-    Place places[HELD];
+    ParcelSpan spans[HELD];
 
-    __device__ __forceinline__ void look_up(const HiddenMail& shared)
+    __device__ __forceinline__ void look_up(const HiddenMailbox& shared)
     {
 #pragma unroll
-        for (int i = 0; i < HELD; i++) places[i] = Place::of(shared, int(threadIdx.x) + i * THREADS);
+        for (int i = 0; i < HELD; i++) spans[i] = ParcelSpan::of(shared, int(threadIdx.x) + i * THREADS);
     }
 
-    __device__ __forceinline__ void receive_from(const HiddenMail& shared, const Vector& to, uint32_t round) const
+    __device__ __forceinline__ void receive_from(const HiddenMailbox& shared, const Vector& to, uint32_t epoch) const
     {
         Parcel got[HELD];
-        const int thread = again(threadIdx.x);
-        receive(got, round, [&](int i) { return shared.mail + min(thread + i * THREADS, shared.parcels() - 1); });
+        const int thread = opaque(threadIdx.x);
+        receive(got, epoch, [&](int i) { return shared.mail + min(thread + i * THREADS, shared.parcels() - 1); });
 #pragma unroll
         for (int i = 0; i < HELD; i++) {
-            const Place place = places[i].renewed();
+            const ParcelSpan span = spans[i].renewed();
 #pragma unroll
             for (int j = 0; j < 3; j++) {
-                if (j * HIDDEN_IN_WORD >= place.count()) continue;
-                if (SPLIT)
-                    to.set(place.first() + j, __uint_as_float(got[i].word[j]));
+                if (j * HIDDEN_IN_WORD >= span.count()) continue;
+                if (TWO_TERM_TF32)
+                    to.set(span.first() + j, __uint_as_float(got[i].word[j]));
                 else
-                    reinterpret_cast<uint32_t*>(to.numbers)[place.first() / 2 + j] = got[i].word[j];
+                    reinterpret_cast<uint32_t*>(to.numbers)[span.first() / 2 + j] = got[i].word[j];
             }
         }
     }
@@ -56,7 +56,7 @@ struct Hidden
 // ---- the head ---------------------------------------------------------------------------------------------------
 
 // The largest of each block's own goes to the first block, which picks.
-__device__ __forceinline__ void pick(const Model& m, const Mail& mail, Best best, uint32_t round)
+__device__ __forceinline__ void pick(const Model& m, const Mailboxes& mail, Best best, uint32_t epoch)
 {
     __shared__ Best winners[STEP_WARPS];
     best = warp_best(best);
@@ -64,13 +64,13 @@ __device__ __forceinline__ void pick(const Model& m, const Mail& mail, Best best
     sync_computing();
     if (threadIdx.x == 0) {
         for (int w = 1; w < STEP_WARPS; w++) best = better(best, winners[w]);
-        send(mail.best + blockIdx.x, __float_as_uint(best.value), uint32_t(best.index), 0, round);
+        send(mail.best + blockIdx.x, __float_as_uint(best.value), uint32_t(best.index), 0, epoch);
     }
     everyone_has_sent();
     if (blockIdx.x > 0 || warp_id() > 0) return;
     for (int i = lane_id(); i < int(gridDim.x); i += WARP_SIZE) {
         Parcel got[1];
-        receive(got, round, [&](int) { return mail.best + i; });
+        receive(got, epoch, [&](int) { return mail.best + i; });
         best = better(best, {__uint_as_float(got[0].word[0]), int(got[0].word[1])});
     }
     best = warp_best(best);
@@ -82,12 +82,12 @@ __device__ __forceinline__ void pick(const Model& m, const Mail& mail, Best best
 struct Step
 {
     const Model& m;
-    const Mail& mail;  // in shared memory, as the next: in registers they would push out what is needed more often
-    const Shares& shares;
-    const Rooms rooms;
+    const Mailboxes& mail;  // in shared memory, as the next: in registers they would push out what is needed more often
+    const BlockRows& block_rows;
+    const SharedLayout layout;
     Ring ring;
     int length = 0;      // known when the step before has ended, as the next
-    uint32_t round = 0;  // of the letters that are sent first
+    uint32_t epoch = 0;  // of the letters that are sent first
 
     // What lies before this runs while the step before does.
     __device__ __forceinline__ void wait_for_input()
@@ -107,7 +107,7 @@ struct Step
     // What a thread sends of a batch of rows, found out before the rows' sums are there. The numbers go out in parcels: four
     // lanes make one, three of them a word each, of one number or of two. A block with fewer rows than others sends empty
     // parcels, so that all hear from it.
-    struct Letter
+    struct PendingOutput
     {
         Parcel* to;
         int row;           // of the batch; the hidden numbers' words are of two
@@ -115,7 +115,7 @@ struct Step
         float bias[2], residual, scale[2];
     };
 
-    __device__ __forceinline__ Letter address(int phase, int layer, const Weights& w, int first, const Real* biases, int thread) const
+    __device__ __forceinline__ PendingOutput prepare_output(int phase, int layer, const Weights& w, int first, const Real* biases, int thread) const
     {
         const bool wide = phase == FC && HIDDEN_IN_WORD > 1;
         const int word = thread / 4 * 3 + thread % 4;
@@ -124,46 +124,46 @@ struct Step
                      : phase == FC ? mail.hidden.mail : mail.after_mlp.mail;
         const int before = wide ? first / 6 : first / 3;
         const int parcels = first + BATCH < w.rows ? (wide ? BATCH / 6 : BATCH / 3) : each - before;
-        Letter letter;
-        letter.to = to + blockIdx.x * each + before + thread / 4;
-        letter.sends = thread % 4 == 0 && thread / 4 < parcels;
-        letter.row = wide ? 2 * word : word;
-        letter.some = thread % 4 < 3 && letter.row < min(BATCH, w.rows - first);
+        PendingOutput output;
+        output.to = to + blockIdx.x * each + before + thread / 4;
+        output.sends = thread % 4 == 0 && thread / 4 < parcels;
+        output.row = wide ? 2 * word : word;
+        output.some = thread % 4 < 3 && output.row < min(BATCH, w.rows - first);
 #pragma unroll
-        for (int j = 0; j < 2; j++) letter.bias[j] = to_float(biases[first + max(0, min(letter.row + j, w.rows - first - 1))]);
+        for (int j = 0; j < 2; j++) output.bias[j] = to_float(biases[first + max(0, min(output.row + j, w.rows - first - 1))]);
 #pragma unroll
-        for (int j = 0; j < 2; j++) letter.scale[j] = shares.scale(m, phase, layer, first + letter.row + j);
-        letter.residual = letter.some && (phase == PROJ || phase == FC2) ? rooms.residual[first + letter.row] : 0.0f;
-        return letter;
+        for (int j = 0; j < 2; j++) output.scale[j] = block_rows.scale(m, phase, layer, first + output.row + j);
+        output.residual = output.some && (phase == PROJ || phase == FC2) ? layout.residual[first + output.row] : 0.0f;
+        return output;
     }
 
-    __device__ __forceinline__ void post(int phase, int layer, const Letter& letter, const float* sums, int first, int begin,
-                                         uint32_t round) const
+    __device__ __forceinline__ void send_output(int phase, int layer, const PendingOutput& output, const float* sums, int first, int begin,
+                                         uint32_t epoch) const
     {
         float out[2] = {};
-        if (letter.some) {
-            out[0] = scaled(whole_sum(sums, letter.row), letter.scale[0]) + letter.bias[0];
+        if (output.some) {
+            out[0] = scaled(whole_sum(sums, output.row), output.scale[0]) + output.bias[0];
             if (phase == FC) {
                 if (HIDDEN_IN_WORD > 1)
-                    out[1] = activated(scaled(whole_sum(sums, letter.row + 1), letter.scale[1]) + letter.bias[1]);
+                    out[1] = activated(scaled(whole_sum(sums, output.row + 1), output.scale[1]) + output.bias[1]);
                 out[0] = activated(out[0]);
             } else {
-                out[0] += letter.residual;
+                out[0] += output.residual;
             }
         }
         const uint32_t word = phase == FC ? hidden_word(out[0], out[1]) : __float_as_uint(out[0]);
         const uint32_t second = __shfl_down_sync(ALL_LANES, word, 1), third = __shfl_down_sync(ALL_LANES, word, 2);
-        if (letter.sends) send(letter.to, word, second, third, round);
-        if (!letter.some || phase == FC) return;
+        if (output.sends) send(output.to, word, second, third, epoch);
+        if (!output.some || phase == FC) return;
         if (phase == QKV)
-            cache(layer, begin + first + letter.row, out[0]);
+            cache(layer, begin + first + output.row, out[0]);
         else
-            rooms.residual[first + letter.row] = out[0];
+            layout.residual[first + output.row] = out[0];
     }
 
     __device__ __forceinline__ void compute(const int* clock)
     {
-        Stream stream;
+        ResidualVector stream;
         Hidden hidden;
         Best best = {-INFINITY, INT_MAX};
         stream.look_up(mail.after_mlp);
@@ -172,42 +172,42 @@ struct Step
         ring.watch.start(MAIL);
         wait_for_input();
         ring.watch.start(SENDING);
-        round = uint32_t(load_fresh(clock)) + 1;  // as many are sent in every step
+        epoch = uint32_t(load_fresh(clock)) + 1;  // as many are sent in every step
         const KeyParts parts(length, mail.key_parts);
         const Real *token = m.wte + size_t(load_fresh(m.tokens)) * C, *position = m.wpe + size_t(length) * C;
-        for (int i = threadIdx.x; i < shares.of[PROJ].y; i += THREADS) {
-            const int channel = shares.of[PROJ].x + i;
-            rooms.residual[i] = to_float(token[channel]) + to_float(position[channel]);
+        for (int i = threadIdx.x; i < block_rows.of[PROJ].y; i += THREADS) {
+            const int channel = block_rows.of[PROJ].x + i;
+            layout.residual[i] = to_float(token[channel]) + to_float(position[channel]);
         }
-        const Part own(parts, mail.key_parts, length, blockIdx.x);
-        int turn = 0;
+        const KeyRange own(parts, mail.key_parts, length, blockIdx.x);
+        int parity = 0;
 #pragma unroll 1
-        for (int number = 0; number <= PHASES * L; number++) {  // phases, all through the same code: see above
-            const int layer = number / PHASES, phase = number == PHASES * L ? int(HEAD) : number % PHASES;
+        for (int phase_index = 0; phase_index <= PHASES * L; phase_index++) {  // phases, all through the same code: see above
+            const int layer = phase_index / PHASES, phase = phase_index == PHASES * L ? int(HEAD) : phase_index % PHASES;
 #ifdef RUNG_EMULATOR
-            const Weights w = shares.weights(m, phase, layer);
+            const Weights w = block_rows.weights(m, phase, layer);
 #else
-            const Weights w(shares.of[phase], phase == FC2 ? PARTS : 1);
+            const Weights w(block_rows.of[phase], phase == FC2 ? PARTS : 1);
 #endif
-            const Vector x = {rooms.vector, phase != FC2 ? C : SPLIT ? F : 0};
+            const Vector x = {layout.vector, phase != FC2 ? C : TWO_TERM_TF32 ? F : 0};
             ring.watch.start(phase, SENDING);
             ring.await(ring.unit);
-            Letter letter;
-            if (phase < HEAD) letter = address(phase, layer, w, 0, ring.bias(w), again(threadIdx.x));
+            PendingOutput output;
+            if (phase < HEAD) output = prepare_output(phase, layer, w, 0, ring.bias(w), opaque(threadIdx.x));
             ring.watch.start(MAIL);
             if (phase == PROJ) {
-                if (!own.wanted) keep_quiet(QUIET_IDLE);
-                receive_attention(mail, parts.count, x, round + 1);
+                if (!own.wanted) delay_polling(POLL_DELAY_IDLE_CYCLES);
+                receive_attention(mail, parts.count, x, epoch + 1);
             } else if (phase == FC2) {
-                keep_quiet(QUIET_HIDDEN);
-                hidden.receive_from(mail.hidden, x, round + 3);
+                delay_polling(POLL_DELAY_HIDDEN_CYCLES);
+                hidden.receive_from(mail.hidden, x, epoch + 3);
             } else {
-                if (number > 0) keep_quiet(QUIET_STREAM);
-                if (number == 0)
+                if (phase_index > 0) delay_polling(POLL_DELAY_STREAM_CYCLES);
+                if (phase_index == 0)
                     stream.embed(token, position);
                 else
                     stream.receive_from(phase == FC ? mail.after_attention.mail : mail.after_mlp.mail, mail.after_mlp.parcels(),
-                                        phase == FC ? round + 2 : round - 1);
+                                        phase == FC ? epoch + 2 : epoch - 1);
                 ring.watch.start(NORM);
                 stream.normalise(x, ring.gain(w), ring.shift(w), m.eps);
             }
@@ -215,27 +215,27 @@ struct Step
             sync_computing();
             ring.watch.start(PRODUCTS);
 #pragma unroll 1
-            for (int first = 0; first == 0 || first < w.rows; first += BATCH, turn ^= 1) {
+            for (int first = 0; first == 0 || first < w.rows; first += BATCH, parity ^= 1) {
                 const int rows = min(BATCH, w.rows - first);
-                float* sums = rooms.partial + turn * STEP_WARPS * BATCH;
-                const float scale = phase == HEAD ? shares.scale(m, HEAD, 0, first + threadIdx.x) : 1.0f;
+                float* sums = layout.partial + parity * STEP_WARPS * BATCH;
+                const float scale = phase == HEAD ? block_rows.scale(m, HEAD, 0, first + threadIdx.x) : 1.0f;
                 multiply(ring, w, x, sums, first, rows);
                 sync_computing();
                 ring.watch.start(SENDING);
                 if (phase < HEAD) {
-                    const uint32_t of = phase == QKV ? round : round + 1 + phase;
-                    if (first > 0) letter = address(phase, layer, w, first, shares.weights(m, phase, layer).bias, threadIdx.x);
-                    post(phase, layer, letter, sums, first, w.begin, of);
+                    const uint32_t of = phase == QKV ? epoch : epoch + 1 + phase;
+                    if (first > 0) output = prepare_output(phase, layer, w, first, block_rows.weights(m, phase, layer).bias, threadIdx.x);
+                    send_output(phase, layer, output, sums, first, w.begin, of);
                     for (int later = THREADS; later < 4 * (BATCH / 3 + 1); later += THREADS) {  // if there are few warps
-                        letter = address(phase, layer, w, first, shares.weights(m, phase, layer).bias, threadIdx.x + later);
-                        post(phase, layer, letter, sums, first, w.begin, of);
+                        output = prepare_output(phase, layer, w, first, block_rows.weights(m, phase, layer).bias, threadIdx.x + later);
+                        send_output(phase, layer, output, sums, first, w.begin, of);
                     }
                     ring.watch.start(PRODUCTS);
                     continue;
                 }
                 for (int row = threadIdx.x; row < rows; row += THREADS) {
                     const int token = w.begin + first + row;
-                    const float own = row == int(threadIdx.x) ? scale : shares.scale(m, HEAD, 0, first + row);
+                    const float own = row == int(threadIdx.x) ? scale : block_rows.scale(m, HEAD, 0, first + row);
                     const float logit = scaled(whole_sum(sums, row), own);
                     m.logits[token] = logit;
                     best = better(best, {logit, token});
@@ -243,20 +243,20 @@ struct Step
                 ring.watch.start(PRODUCTS);
             }
             if (phase < HEAD) everyone_has_sent();
-            if (phase == FC2) round += 5;
+            if (phase == FC2) epoch += 5;
             if (phase != QKV) continue;
 #pragma unroll 1
             for (int item = blockIdx.x; item < NH * mail.key_parts; item += gridDim.x) {
-                Part part = own;
+                KeyRange part = own;
                 unsigned from = origin;
                 if (item != int(blockIdx.x))
-                    part = Part(parts, mail.key_parts, length, item), from = Attention::origin_of(mail, part.head);
-                if (part.wanted) Attention::run(m, ring, mail, part, from, layer, item, round);
+                    part = KeyRange(parts, mail.key_parts, length, item), from = Attention::origin_of(mail, part.head);
+                if (part.wanted) Attention::run(m, ring, mail, part, from, layer, item, epoch);
             }
             everyone_has_sent();
         }
         ring.watch.start(MAIL);
-        pick(m, mail, best, round);
+        pick(m, mail, best, epoch);
     }
 
 #ifndef RUNG_EMULATOR
@@ -267,13 +267,13 @@ struct Step
         for (int layer = 0; layer < L; layer++) {
 #pragma unroll 1
             for (int phase = QKV; phase < PHASES; phase++) {
-                copier.copy(shares.weights(m, phase, layer));
+                copier.copy(block_rows.weights(m, phase, layer));
                 if (phase > QKV) continue;
                 if (layer == 0) wait_for_input();  // weights nobody writes, keys the step before
                 const KeyParts parts(length, mail.key_parts);
 #pragma unroll 1
                 for (int item = blockIdx.x; item < NH * mail.key_parts; item += gridDim.x) {
-                    const Part part(parts, mail.key_parts, length, item);
+                    const KeyRange part(parts, mail.key_parts, length, item);
 #pragma unroll 1
                     for (int first = part.first; part.wanted && first < part.end; first += KEY_GROUP) {
                         const size_t begin = cached(layer, 0, part.head, first);
@@ -282,7 +282,7 @@ struct Step
                 }
             }
         }
-        copier.copy(shares.weights(m, HEAD, L));
+        copier.copy(block_rows.weights(m, HEAD, L));
         copier.ring.watch.stop(spent, COPIES, COPIES);
     }
 #endif
@@ -292,18 +292,18 @@ __device__ __forceinline__ void whole_step(const Model& m, Parcel* parcels, int*
 {
     extern __shared__ uint4 shared[];
     __shared__ uint64_t barriers[2 * UNITS];
-    __shared__ uint4 room_of_mail[(sizeof(Mail) + 15) / 16], room_of_shares[(sizeof(Shares) + 15) / 16];
-    Mail& mail = *reinterpret_cast<Mail*>(room_of_mail);
-    Shares& shares = *reinterpret_cast<Shares*>(room_of_shares);
-    const Rooms rooms(shared);
+    __shared__ uint4 mailboxes_storage[(sizeof(Mailboxes) + 15) / 16], block_rows_storage[(sizeof(BlockRows) + 15) / 16];
+    Mailboxes& mail = *reinterpret_cast<Mailboxes*>(mailboxes_storage);
+    BlockRows& block_rows = *reinterpret_cast<BlockRows*>(block_rows_storage);
+    const SharedLayout layout(shared);
     pdl_launch_dependents();
     const bool copying = warp_id() == STEP_WARPS;
     const int first = copying ? int(COPIES) : int(QKV), last = copying ? int(COPIES) : int(ATTENTION);  // rows of the thread
     const Watch watch(copying || threadIdx.x == 0, first, last, SENDING);
-    const Ring ring = {rooms.ring, barriers, barriers + UNITS, place(rooms.ring), place(barriers), 0, 0, watch};
-    Step step = {m, mail, shares, rooms, ring};
-    if (threadIdx.x == 0) mail = Mail(parcels);
-    if (threadIdx.x == (STEP_WARPS - 1) * WARP_SIZE) shares = Shares();
+    const Ring ring = {layout.ring, barriers, barriers + UNITS, smem_address(layout.ring), smem_address(barriers), 0, 0, watch};
+    Step step = {m, mail, block_rows, layout, ring};
+    if (threadIdx.x == 0) mail = Mailboxes(parcels);
+    if (threadIdx.x == (STEP_WARPS - 1) * WARP_SIZE) block_rows = BlockRows();
 #ifndef RUNG_EMULATOR
     if (copying) step.ring.set_up(lane_id());
 #endif
@@ -318,7 +318,7 @@ __device__ __forceinline__ void whole_step(const Model& m, Parcel* parcels, int*
     step.compute(clock);
     step.ring.watch.stop(spent, first, last);
     // The first block is done when it has heard from all others, and they have read the clock.
-    if (blockIdx.x == 0 && threadIdx.x == 0) *clock = int(step.round);
+    if (blockIdx.x == 0 && threadIdx.x == 0) *clock = int(step.epoch);
 }
 
 }  // namespace decode

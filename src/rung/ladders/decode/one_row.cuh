@@ -82,25 +82,25 @@ __device__ __forceinline__ void project_qkv_row(Matrix<W> qkv, const int* tokens
 __device__ __forceinline__ void attend_row(const int* lengths, const float* q, const Real* k_cache, const Real* v_cache,
                                            float* parts, int layer, float scale)
 {
-    using Share = Keys<KEY_LOADS>;
+    using WarpKeys = Keys<KEY_LOADS>;
     const int part = blockIdx.x, head = blockIdx.y, b = blockIdx.z, lane = lane_id(), warp = warp_id();
-    const int length = load_fresh(lengths + b), first = (part * KEY_WARPS + warp) * Share::COUNT;
-    if (part * KEY_WARPS * Share::COUNT > length) return;
+    const int length = load_fresh(lengths + b), first = (part * KEY_WARPS + warp) * WarpKeys::COUNT;
+    if (part * KEY_WARPS * WarpKeys::COUNT > length) return;
 
     const Real* keys = k_cache + cached(layer, b, head, 0);
     const Real* values = v_cache + cached(layer, b, head, 0);
-    Share share;
-    share.request(keys, values, first, 0, length, lane);
+    WarpKeys keys_held;
+    keys_held.request(keys, values, first, 0, length, lane);
     wait_for_input();
-    share.request(keys, values, first, length, length + 1, lane);
+    keys_held.request(keys, values, first, length, length + 1, lane);
     float query[VEC], y[VEC], m, l;
 #pragma unroll
     for (int j = 0; j < VEC; j += 4) {
         const float4 f =
-            load_fresh(reinterpret_cast<const float4*>(q + b * C + head * HS + lane % Share::LANES * VEC + j));
+            load_fresh(reinterpret_cast<const float4*>(q + b * C + head * HS + lane % WarpKeys::LANES * VEC + j));
         query[j] = f.x, query[j + 1] = f.y, query[j + 2] = f.z, query[j + 3] = f.w;
     }
-    share.attend(query, BY_LAYER ? scale / (layer + 1) : scale, first, length + 1, lane, m, l, y);
+    keys_held.attend(query, BY_LAYER ? scale / (layer + 1) : scale, first, length + 1, lane, m, l, y);
     store_part<KEY_WARPS>(parts + ((size_t(b) * NH + head) * PARTS + part) * (HS + 4), m, l, y, lane, warp);
 }
 

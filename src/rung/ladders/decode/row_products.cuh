@@ -38,17 +38,17 @@ struct Vector
 // Sixteen bytes of eight-bit weights become words for two steps.
 struct Words
 {
-    uint32_t even[EACH * STEPS], odd[EACH * STEPS];  // those of the lane's column that meet words 0 or 1, and 2 or 3
+    uint32_t even[MAX_CHUNKS * STEPS], odd[MAX_CHUNKS * STEPS];  // those of the lane's column that meet words 0 or 1, and 2 or 3
 
     __device__ __forceinline__ void load(const Vector& vector, int part)
     {
         const int g = lane_id() / 4, t = lane_id() % 4;
         const bool wanted = g < (vector.left > 0 ? 4 : 2);
-        const Address from = place(vector.numbers) + (g / 2 % 2 * vector.left + part * C) * int(sizeof(Factor)) + (warp_id() * 64 + t * 16) * STEPS + g % 2 * 4;
+        const Address from = smem_address(vector.numbers) + (g / 2 % 2 * vector.left + part * C) * int(sizeof(Factor)) + (warp_id() * 64 + t * 16) * STEPS + g % 2 * 4;
 #pragma unroll
-        for (int i = 0; i < EACH * STEPS; i++) {
+        for (int i = 0; i < MAX_CHUNKS * STEPS; i++) {
             even[i] = odd[i] = 0;
-            if (wanted && (i / STEPS < ALL || warp_id() < MORE)) {
+            if (wanted && (i / STEPS < CHUNKS_PER_WARP || warp_id() < WARPS_WITH_EXTRA)) {
                 const Address word = from + i / STEPS * (STEP_WARPS * 64 * STEPS) + i % STEPS * 16;
                 even[i] = at<uint32_t>(word), odd[i] = at<uint32_t>(word + 8);
             }
@@ -79,7 +79,7 @@ __device__ __forceinline__ int row_of(int g)
 }
 
 // The upper part of a weight, and what it leaves: both meet both parts of the vector.
-__device__ __forceinline__ void multiply_split(float (&acc)[2][4], const uint32_t (&words)[4], uint32_t even, uint32_t odd)
+__device__ __forceinline__ void multiply_two_term(float (&acc)[2][4], const uint32_t (&words)[4], uint32_t even, uint32_t odd)
 {
     uint32_t upper[4], lower[4];
 #pragma unroll
@@ -101,20 +101,20 @@ __device__ __forceinline__ void multiply_halves(float (&acc)[4], const uint32_t 
 // What a warp has of a tile: eight rows, those beyond the last are the last again.
 struct Tile
 {
-    uint4 bits[EACH];
+    uint4 bits[MAX_CHUNKS];
 
     __device__ __forceinline__ void load(const Ring& ring, const Weights& w, int ahead, int first, int part, int row, int last)
     {
         row = min(row + row_of(lane_id() / 4), last);
         const int own = warp_id() * 64 + lane_id() % 4 * 16;
 #ifdef RUNG_EMULATOR
-        const Address from = place(w.row(first + row, part)) + own;
+        const Address from = smem_address(w.row(first + row, part)) + own;
 #else
         const Address from = ring.address(ahead + row / ROWS_OF_SLOT) + row % ROWS_OF_SLOT * ROW_BYTES + own;
 #endif
 #pragma unroll
-        for (int i = 0; i < EACH; i++)
-            if (i < ALL || warp_id() < MORE) bits[i] = at<uint4>(from + i * (STEP_WARPS * 64));
+        for (int i = 0; i < MAX_CHUNKS; i++)
+            if (i < CHUNKS_PER_WARP || warp_id() < WARPS_WITH_EXTRA) bits[i] = at<uint4>(from + i * (STEP_WARPS * 64));
     }
 
     __device__ __forceinline__ void multiply(float (&acc)[2][4], const Words& x, int i) const
@@ -123,8 +123,8 @@ struct Tile
 #pragma unroll
         for (int j = 0; j < STEPS; j++) {
             uint32_t a[4] = {words[0], words[1], words[2], words[3]};
-            if (SPLIT) {
-                multiply_split(acc, a, x.even[i], x.odd[i]);
+            if (TWO_TERM_TF32) {
+                multiply_two_term(acc, a, x.even[i], x.odd[i]);
                 continue;
             }
             if (SCALED) as_halves(words[2 * j % 4], a[0], a[1]), as_halves(words[(2 * j + 1) % 4], a[2], a[3]);
@@ -157,8 +157,8 @@ __device__ __forceinline__ void multiply_rows(Ring& ring, const Weights& w, cons
 #pragma unroll
         for (int n = 0; n < N; n++) tiles[n].load(ring, w, 0, first, part, n * 8, count - 1);
 #pragma unroll
-        for (int i = 0; i < EACH; i++)
-            if (i < ALL || warp_id() < MORE)
+        for (int i = 0; i < MAX_CHUNKS; i++)
+            if (i < CHUNKS_PER_WARP || warp_id() < WARPS_WITH_EXTRA)
 #pragma unroll
                 for (int n = 0; n < N; n++) tiles[n].multiply(acc[n], x, i);
         ring.release(slots_of(count));
@@ -184,8 +184,8 @@ __device__ __forceinline__ void multiply_parts(Ring& ring, const Weights& w, con
             tiles[p].load(ring, w, p * slots_of(count), first, part + p, 0, count - 1);
         }
 #pragma unroll
-        for (int i = 0; i < EACH; i++)
-            if (i < ALL || warp_id() < MORE)
+        for (int i = 0; i < MAX_CHUNKS; i++)
+            if (i < CHUNKS_PER_WARP || warp_id() < WARPS_WITH_EXTRA)
 #pragma unroll
                 for (int p = 0; p < TOGETHER; p++) tiles[p].multiply(acc[p], x[p], i);
 #pragma unroll
@@ -201,7 +201,7 @@ __device__ __forceinline__ void multiply_parts(Ring& ring, const Weights& w, con
 // Up to BATCH rows from `first` on: partial[warp][row].
 __device__ __forceinline__ void multiply(Ring& ring, const Weights& w, const Vector& vector, float* partial, int first, int rows)
 {
-    Address sums = place(partial + warp_id() * BATCH);
+    Address sums = smem_address(partial + warp_id() * BATCH);
     Words x;
     if (w.parts == 1) x.load(vector, 0);
 #pragma unroll 1

@@ -26,15 +26,15 @@ struct Model
 };
 
 // Of each phase: the first of this block's rows, and how many they are.
-struct Shares
+struct BlockRows
 {
     int2 of[HEAD + 1];
 
-    __device__ __forceinline__ Shares()
+    __device__ __forceinline__ BlockRows()
     {
         const int block = blockIdx.x;
-        const Share<1> c(C), c3(3 * C), v(V);
-        const Share<4 / sizeof(Factor)> f(F);
+        const RowPartition<1> c(C), c3(3 * C), v(V);
+        const RowPartition<4 / sizeof(Factor)> f(F);
         of[QKV] = make_int2(c3.begin(block), c3.count(block)), of[FC] = make_int2(f.begin(block), f.count(block));
         of[PROJ] = of[FC2] = make_int2(c.begin(block), c.count(block)), of[HEAD] = make_int2(v.begin(block), v.count(block));
     }
@@ -62,17 +62,17 @@ struct Shares
 
 __device__ __forceinline__ float scaled(float sum, float scale) { return SCALED ? sum * scale : sum; }
 
-constexpr int HIDDEN_PARTS = SPLIT ? 2 : 1;  // hidden numbers travel as the tensor cores take them, but for floats
+constexpr int HIDDEN_PARTS = TWO_TERM_TF32 ? 2 : 1;  // hidden numbers travel as the tensor cores take them, but for floats
 
 // What lies in shared memory beside the ring: the vector of a phase, sums of the warps for two batches of rows, and the
 // block's own rows of the residual stream.
-struct Rooms
+struct SharedLayout
 {
     uint4* ring;
     Factor* vector;
     float *partial, *residual;
 
-    __device__ __forceinline__ explicit Rooms(uint4* shared)
+    __device__ __forceinline__ explicit SharedLayout(uint4* shared)
     {
         ring = shared;
         vector = reinterpret_cast<Factor*>(ring + SLOTS * PIECES);  // of the stream with its rest, or of hidden numbers
@@ -83,20 +83,20 @@ struct Rooms
 
 // Numbers in a parcel of hidden ones, and those of them in a word.
 constexpr int HIDDEN_IN_WORD = 4 / sizeof(Factor), HIDDEN = 3 * HIDDEN_IN_WORD;
-using HiddenMail = Shared<HIDDEN, HIDDEN_IN_WORD>;
+using HiddenMailbox = Mailbox<HIDDEN, HIDDEN_IN_WORD>;
 
-constexpr int OUTPUTS = SPLIT ? 2 : 4;  // numbers of a head's output in a parcel, as floats or halves, with their weight
+constexpr int OUTPUTS = TWO_TERM_TF32 ? 2 : 4;  // numbers of a head's output in a parcel, as floats or halves, with their weight
 
-// Five kinds of mail, each with a place of its own: a letter of one layer is replaced by that of the next, which nobody
-// writes before he has read what all others wrote after they had read the letter.
-struct Mail
+// Five kinds of mail, each with a mailbox of its own: a parcel of one layer is replaced by that of the next, which nobody
+// writes before he has read what all others wrote after they had read the parcel.
+struct Mailboxes
 {
-    Shared<3> qkv, after_attention, after_mlp;
-    HiddenMail hidden;
+    Mailbox<3> qkv, after_attention, after_mlp;
+    HiddenMailbox hidden;
     Parcel *attention, *best;
     int key_parts;
 
-    __device__ __forceinline__ explicit Mail(Parcel* at)
+    __device__ __forceinline__ explicit Mailboxes(Parcel* at)
         : qkv(at, 3 * C), after_attention(at + qkv.parcels(), C), after_mlp(after_attention.mail + after_attention.parcels(), C),
           hidden(after_mlp.mail + after_mlp.parcels(), F), attention(hidden.mail + hidden.parcels()),
           key_parts(max(1, int(gridDim.x) / NH))

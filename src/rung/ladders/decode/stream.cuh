@@ -114,15 +114,15 @@ __device__ __forceinline__ void sync_computing()
     __syncthreads();
 }
 
-// A block's rows of a matrix with K columns, dealt to its warps in groups of ROWS; SPLIT neighbouring warps share a row.
+// A block's rows of a matrix with K columns, dealt to its warps in groups of ROWS; WARPS_PER_ROW neighbouring warps share a row.
 // Each warp has a ring of SLOTS such groups.
-template <class W, int K, int SPLIT, int ROWS, int SLOTS, int THREADS>
-struct Stream
+template <class W, int K, int WARPS_PER_ROW, int ROWS, int SLOTS, int THREADS>
+struct WeightStream
 {
-    static constexpr int PART = K / SPLIT, WARPS = THREADS / 32, GROUPS = WARPS / SPLIT;
-    using Part = Row<W, PART>;
-    using At = Spread<W, PART>;
-    static constexpr int SLOT = ROWS * Part::COUNT;  // in pieces of 16 bytes
+    static constexpr int SLICE = K / WARPS_PER_ROW, WARPS = THREADS / 32, GROUPS = WARPS / WARPS_PER_ROW;
+    using RowSlice = Row<W, SLICE>;
+    using At = Spread<W, SLICE>;
+    static constexpr int SLOT = ROWS * RowSlice::COUNT;  // in pieces of 16 bytes
 
     const W* weight;
     uint4* ring;               // of the whole block
@@ -158,7 +158,7 @@ struct Stream
         return true;
     }
 
-    __device__ __forceinline__ int row_of(int w, int turn) const { return begin + (turn * GROUPS + w / SPLIT) * ROWS; }
+    __device__ __forceinline__ int row_of(int w, int step) const { return begin + (step * GROUPS + w / WARPS_PER_ROW) * ROWS; }
     __device__ __forceinline__ uint4* slot_of(int w, int slot) const { return ring + (w * SLOTS + slot) * SLOT; }
 
     // The vectors lie behind the ring, and the ends of the rows behind those.
@@ -168,7 +168,7 @@ struct Stream
     }
     static __device__ __forceinline__ Ends<THREADS> ends(uint4* shared)
     {
-        return {reinterpret_cast<float2*>(behind(shared) + B * SPLIT * At::FLOAT4S)};
+        return {reinterpret_cast<float2*>(behind(shared) + B * WARPS_PER_ROW * At::FLOAT4S)};
     }
 
 #if !defined(RUNG_EMULATOR) && __CUDA_ARCH__ >= 900
@@ -180,24 +180,24 @@ struct Stream
     // All rows of the block, in the order in which they will be used: a lane for each of the computing warps.
     __device__ __forceinline__ void copy() const
     {
-        constexpr unsigned BYTES = PART * sizeof(W);
-        constexpr int TURN = WARPS * ROWS * BYTES, WANTED = (FLIGHT * 1024 + TURN / 2) / TURN;
+        constexpr unsigned BYTES = SLICE * sizeof(W);
+        constexpr int STEP_BYTES = WARPS * ROWS * BYTES, WANTED = (FLIGHT * 1024 + STEP_BYTES / 2) / STEP_BYTES;
         constexpr int DEPTH = WANTED < 1 ? 1 : WANTED < SLOTS ? WANTED : SLOTS;  // of a ring's slots, under way
         static_assert(WARPS <= WARP_SIZE, "one lane of the copying warp for each computing warp");
         if (lane >= WARPS) return;
-        for (int turn = 0, row = row_of(lane, 0); row < end; turn++, row += GROUPS * ROWS) {
-            const int slot = turn % SLOTS, late = turn - DEPTH, count = min(ROWS, end - row);
+        for (int step = 0, row = row_of(lane, 0); row < end; step++, row += GROUPS * ROWS) {
+            const int slot = step % SLOTS, late = step - DEPTH, count = min(ROWS, end - row);
             uint64_t* barrier = arrived + lane * SLOTS;
-            if (turn == SLOTS && REST) prefetch_rest();
+            if (step == SLOTS && REST) prefetch_rest();
             if (late >= 0) byte_barrier_wait(barrier + late % SLOTS, late / SLOTS % 2);
-            if (turn >= SLOTS) byte_barrier_wait(left + lane * SLOTS + slot, (turn / SLOTS - 1) % 2);
+            if (step >= SLOTS) byte_barrier_wait(left + lane * SLOTS + slot, (step / SLOTS - 1) % 2);
             byte_barrier_expect(barrier + slot, count * BYTES);
-            const W* from = weight + size_t(row) * K + lane % SPLIT * PART;
-            if (SPLIT == 1) {  // rows follow one another
+            const W* from = weight + size_t(row) * K + lane % WARPS_PER_ROW * SLICE;
+            if (WARPS_PER_ROW == 1) {  // rows follow one another
                 bulk_copy(slot_of(lane, slot), from, count * BYTES, barrier + slot);
             } else {
                 for (int r = 0; r < count; r++)
-                    bulk_copy(slot_of(lane, slot) + r * Part::COUNT, from + size_t(r) * K, BYTES, barrier + slot);
+                    bulk_copy(slot_of(lane, slot) + r * RowSlice::COUNT, from + size_t(r) * K, BYTES, barrier + slot);
             }
         }
     }
@@ -210,10 +210,10 @@ struct Stream
         if (lane == 0 && first < end) prefetch(weight + size_t(first) * K, size_t(end - first) * K);
     }
 
-    __device__ __forceinline__ void await(int slot, int round) const
+    __device__ __forceinline__ void await(int slot, int lap) const
     {
         if (ENGINE)
-            byte_barrier_wait(arrived + warp * SLOTS + slot, round % 2);
+            byte_barrier_wait(arrived + warp * SLOTS + slot, lap % 2);
         else
             cp_async_wait<SLOTS - 1>();
     }
@@ -236,15 +236,15 @@ struct Stream
 
     __device__ __forceinline__ void request(int slot)
     {
-        const W* from = weight + warp % SPLIT * PART;
+        const W* from = weight + warp % WARPS_PER_ROW * SLICE;
 #pragma unroll
         for (int r = 0; r < ROWS; r++)
             if (next + r < end)
 #pragma unroll
-                for (int i = 0; i < Part::PIECES; i++)
-                    if (Part::inside(i, lane)) {
+                for (int i = 0; i < RowSlice::PIECES; i++)
+                    if (RowSlice::inside(i, lane)) {
                         const int piece = i * WARP_SIZE + lane;
-                        cp_async_16(slot_of(warp, slot) + r * Part::COUNT + piece,
+                        cp_async_16(slot_of(warp, slot) + r * RowSlice::COUNT + piece,
                                     reinterpret_cast<const uint4*>(from + size_t(next + r) * K) + piece);
                     }
         cp_async_commit();
@@ -255,26 +255,26 @@ struct Stream
     template <class Use>
     __device__ __forceinline__ void run(const float4* xs, Use use)
     {
-        const float4* mine = xs + warp % SPLIT * At::FLOAT4S;
-        float4 x[Part::PIECES][At::GROUPS];
+        const float4* mine = xs + warp % WARPS_PER_ROW * At::FLOAT4S;
+        float4 x[RowSlice::PIECES][At::GROUPS];
         if (B == 1) read(x, mine);
-        int slot = 0, round = 0;
+        int slot = 0, lap = 0;
         for (int row = row_of(warp, 0); row < end; row += GROUPS * ROWS) {
-            await(slot, round);
-            Row<W, PART> rows[ROWS];
+            await(slot, lap);
+            Row<W, SLICE> rows[ROWS];
 #pragma unroll
             for (int r = 0; r < ROWS; r++)
 #pragma unroll
-                for (int i = 0; i < Part::PIECES; i++) {
+                for (int i = 0; i < RowSlice::PIECES; i++) {
                     rows[r].bits[i] = zero_bits();
-                    if (Part::inside(i, lane) && row + r < end)
-                        rows[r].bits[i] = slot_of(warp, slot)[r * Part::COUNT + i * WARP_SIZE + lane];
+                    if (RowSlice::inside(i, lane) && row + r < end)
+                        rows[r].bits[i] = slot_of(warp, slot)[r * RowSlice::COUNT + i * WARP_SIZE + lane];
                 }
             release(slot);
-            if (++slot == SLOTS) slot = 0, round++;
+            if (++slot == SLOTS) slot = 0, lap++;
 #pragma unroll
             for (int b = 0; b < B; b++) {
-                if (B > 1) read(x, mine + b * SPLIT * At::FLOAT4S);
+                if (B > 1) read(x, mine + b * WARPS_PER_ROW * At::FLOAT4S);
                 float sums[ROWS];
 #pragma unroll
                 for (int r = 0; r < ROWS; r++) sums[r] = product(rows[r], x);
@@ -285,21 +285,21 @@ struct Stream
         }
     }
 
-    __device__ __forceinline__ void read(float4 (&x)[Part::PIECES][At::GROUPS], const float4* from) const
+    __device__ __forceinline__ void read(float4 (&x)[RowSlice::PIECES][At::GROUPS], const float4* from) const
     {
 #pragma unroll
-        for (int i = 0; i < Part::PIECES; i++)
+        for (int i = 0; i < RowSlice::PIECES; i++)
 #pragma unroll
             for (int j = 0; j < At::GROUPS; j++)
-                x[i][j] = Part::inside(i, lane) ? from[j * At::STRIDE + i * WARP_SIZE + lane]
+                x[i][j] = RowSlice::inside(i, lane) ? from[j * At::STRIDE + i * WARP_SIZE + lane]
                                                 : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     }
 
-    static __device__ __forceinline__ float product(const Row<W, PART>& row, const float4 (&x)[Part::PIECES][At::GROUPS])
+    static __device__ __forceinline__ float product(const Row<W, SLICE>& row, const float4 (&x)[RowSlice::PIECES][At::GROUPS])
     {
         float even = 0.0f, odd = 0.0f;
 #pragma unroll
-        for (int i = 0; i < Part::PIECES; i++)
+        for (int i = 0; i < RowSlice::PIECES; i++)
 #pragma unroll
             for (int j = 0; j < At::GROUPS; j++) {
                 even += row.at(i, 4 * j) * x[i][j].x;

@@ -11,7 +11,7 @@ __device__ __forceinline__ void project_qkv_streamed(Matrix<W> qkv, const W* pro
                                                      float* q, Real* k_cache, Real* v_cache, int layer, float eps)
 {
     extern __shared__ uint4 shared[];
-    using Rows = Stream<W, C, 1, QKV_ROWS, QKV_SLOTS, QKV_THREADS>;
+    using Rows = WeightStream<W, C, 1, QKV_ROWS, QKV_SLOTS, QKV_THREADS>;
     float4* xs = Rows::behind(shared);
     Rows rows;
     BlockNorm<W, QKV_THREADS> norm;
@@ -78,14 +78,14 @@ __device__ __forceinline__ void attend_streamed(const W* fc, const int* lengths,
 
 // The warps' parts of each of a block's rows, added in their order to the residual stream. What a thread adds them to is
 // on its way while the products are made.
-template <int SPLIT, int THREADS>
+template <int WARPS_PER_ROW, int THREADS>
 struct Residual
 {
-    float* sums;  // (B, SPLIT, rows)
+    float* sums;  // (B, WARPS_PER_ROW, rows)
     int begin, rows;
     float bias, scale, before;
 
-    __device__ __forceinline__ float& at(int b, int part, int row) const { return sums[(b * SPLIT + part) * rows + row]; }
+    __device__ __forceinline__ float& at(int b, int part, int row) const { return sums[(b * WARPS_PER_ROW + part) * rows + row]; }
 
     template <class W>
     __device__ __forceinline__ void fetch_ends(Matrix<W> matrix, const Real* biases, int layer)
@@ -111,24 +111,24 @@ struct Residual
             }
             float sum = at(b, 0, r);
 #pragma unroll
-            for (int part = 1; part < SPLIT; part++) sum += at(b, part, r);
+            for (int part = 1; part < WARPS_PER_ROW; part++) sum += at(b, part, r);
             x[b * C + begin + r] = before + sum * scale + bias;
         }
     }
 };
 
 // B vectors in parts of PIECE float4s each; up to TOGETHER of a thread's loads are under way before the first is stored.
-template <class At, int SPLIT, int PIECE, int THREADS, int TOGETHER, class Load>
+template <class At, int WARPS_PER_ROW, int PIECE, int THREADS, int TOGETHER, class Load>
 __device__ __forceinline__ void spread_parts(float4* to, Load load)
 {
-    constexpr int COUNT = B * SPLIT * PIECE, EACH = (COUNT + THREADS - 1) / THREADS;
+    constexpr int COUNT = B * WARPS_PER_ROW * PIECE, EACH = (COUNT + THREADS - 1) / THREADS;
     constexpr int BATCH = EACH < TOGETHER ? EACH : TOGETHER;
     for (int first = threadIdx.x; first < COUNT; first += BATCH * THREADS) {
         float4 v[BATCH];
 #pragma unroll
         for (int i = 0; i < BATCH; i++) {
             const int f = min(first + i * THREADS, COUNT - 1);  // always a load: none waits behind a branch
-            v[i] = load(f / (SPLIT * PIECE), f % (SPLIT * PIECE));
+            v[i] = load(f / (WARPS_PER_ROW * PIECE), f % (WARPS_PER_ROW * PIECE));
         }
 #pragma unroll
         for (int i = 0; i < BATCH; i++) {
@@ -143,7 +143,7 @@ __device__ __forceinline__ void project_streamed(Matrix<W> proj, const W* fc2, c
                                                  const float* parts, float* x, int layer)
 {
     extern __shared__ uint4 shared[];
-    using Rows = Stream<W, C, PROJ_SPLIT, PROJ_ROWS, PROJ_SLOTS, PROJ_THREADS>;
+    using Rows = WeightStream<W, C, PROJ_SPLIT, PROJ_ROWS, PROJ_SLOTS, PROJ_THREADS>;
     using At = typename Rows::At;
     constexpr int KEYS = KEY_WARPS * Keys<KEY_LOADS>::COUNT, PIECE = C / PROJ_SPLIT / 4;
     float4* ys = Rows::behind(shared);
@@ -174,7 +174,7 @@ __device__ __forceinline__ void expand_streamed(Matrix<W> fc, const W* qkv, cons
                                                 const Real* fc_b, const float* x, float* h, int layer, float eps)
 {
     extern __shared__ uint4 shared[];
-    using Rows = Stream<W, C, 1, FC_ROWS, FC_SLOTS, FC_THREADS>;
+    using Rows = WeightStream<W, C, 1, FC_ROWS, FC_SLOTS, FC_THREADS>;
     float4* xs = Rows::behind(shared);
     Rows rows;
     BlockNorm<W, FC_THREADS> norm;
@@ -198,7 +198,7 @@ __device__ __forceinline__ void contract_streamed(Matrix<W> fc2, const W* head, 
                                                   int layer)
 {
     extern __shared__ uint4 shared[];
-    using Rows = Stream<W, F, FC2_SPLIT, FC2_ROWS, FC2_SLOTS, FC2_THREADS>;
+    using Rows = WeightStream<W, F, FC2_SPLIT, FC2_ROWS, FC2_SLOTS, FC2_THREADS>;
     using At = typename Rows::At;
     constexpr int PIECE = F / FC2_SPLIT / 4;
     float4* hs = Rows::behind(shared);
@@ -228,7 +228,7 @@ __device__ __forceinline__ void head_streamed(Matrix<W> head, const Real* lnf_w,
     extern __shared__ uint4 shared[];
     constexpr int WARPS = HEAD_THREADS / 32;
     __shared__ Best winners[B][WARPS];
-    using Rows = Stream<W, C, 1, HEAD_ROWS, HEAD_SLOTS, HEAD_THREADS>;
+    using Rows = WeightStream<W, C, 1, HEAD_ROWS, HEAD_SLOTS, HEAD_THREADS>;
     float4* xs = Rows::behind(shared);
     Rows rows;
     BlockNorm<W, HEAD_THREADS> norm;

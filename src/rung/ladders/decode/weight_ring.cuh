@@ -15,7 +15,7 @@ using Weight = Real;
 using Factor = Real;
 #endif
 constexpr bool SCALED = sizeof(Weight) == 1;
-constexpr bool SPLIT = sizeof(Factor) == 4;  // tensor cores take ten bits of a float's fraction, and the next ten beside them
+constexpr bool TWO_TERM_TF32 = sizeof(Factor) == 4;  // tensor cores take ten bits of a float's fraction, and the next ten beside them
 constexpr int ROW_BYTES = C * sizeof(Weight), SLOT_BYTES = C * sizeof(Real);  // a slot has room for a vector of C
 constexpr int ROWS_OF_SLOT = sizeof(Real) / sizeof(Weight);
 
@@ -23,10 +23,10 @@ constexpr int THREADS = STEP_WARPS * WARP_SIZE;         // that compute
 constexpr int CHUNK = 64 / sizeof(Weight);              // columns of 64 bytes: one step of the tensor cores, or two
 constexpr int STEPS = CHUNK * sizeof(Factor) / 64;
 constexpr int CHUNKS = C / CHUNK, PARTS = F / C;        // of a row of C; rows of F come in parts of C
-constexpr int ALL = CHUNKS / STEP_WARPS, MORE = CHUNKS % STEP_WARPS, EACH = ALL + (MORE > 0);  // chunks of every warp, of some
+constexpr int CHUNKS_PER_WARP = CHUNKS / STEP_WARPS, WARPS_WITH_EXTRA = CHUNKS % STEP_WARPS, MAX_CHUNKS = CHUNKS_PER_WARP + (WARPS_WITH_EXTRA > 0);  // chunks of every warp, of some
 constexpr int PIECES = SLOT_BYTES % 128 == 64 ? SLOT_BYTES / 16 : SLOT_BYTES / 16 + 4;  // of a slot: neighbouring rows lie half of all banks apart
 constexpr bool ROOMY = STEP_WARPS <= 7;                 // with the copying one, two warps have a quarter of the registers
-constexpr int TILES = EACH <= (ROOMY ? 4 : SCALED ? 2 : 3) ? 3 : 2;  // of eight rows, as many as registers have room for
+constexpr int TILES = MAX_CHUNKS <= (ROOMY ? 4 : SCALED ? 2 : 3) ? 3 : 2;  // of eight rows, as many as registers have room for
 constexpr int UNIT = 8 * TILES, UNITS = 128;            // rows released together; such units on their way
 constexpr int KEY_SLOTS = 10;                           // of a unit of keys and values, for either
 constexpr int BATCH = 96;                               // rows between two barriers
@@ -45,7 +45,7 @@ constexpr int ARRIVING = 1;
 // copying thread's, and columns.
 enum Phase { QKV, PROJ, FC, FC2, PHASES, HEAD = PHASES };
 enum Account { ATTENTION = HEAD + 1, COPIES, ROWS };
-enum Cost { MAIL, NORM, WEIGHTS, PRODUCTS, SENDING, ROOM, COLUMNS };
+enum Cost { MAIL, NORM, WEIGHTS, PRODUCTS, SENDING, WAIT_FREE_SLOT, COLUMNS };
 using Watch = Stopwatch<ROWS, COLUMNS>;
 
 // Slots of so many rows.
@@ -92,14 +92,14 @@ __device__ __forceinline__ void sync_computing()
 #ifdef RUNG_EMULATOR
 using Address = const char*;
 
-__device__ __forceinline__ Address place(const void* of) { return static_cast<Address>(of); }
+__device__ __forceinline__ Address smem_address(const void* of) { return static_cast<Address>(of); }
 template <class T>
 __device__ __forceinline__ T at(Address address) { return *reinterpret_cast<const T*>(address); }
 __device__ __forceinline__ void put(Address address, float x) { *reinterpret_cast<float*>(const_cast<char*>(address)) = x; }
 #else
 using Address = uint32_t;
 
-__device__ __forceinline__ Address place(const void* of) { return Address(again(int(shared_address(of)))); }
+__device__ __forceinline__ Address smem_address(const void* of) { return Address(opaque(int(shared_address(of)))); }
 template <class T>
 __device__ __forceinline__ T at(Address address);
 template <>
@@ -288,7 +288,7 @@ struct Copier
     __device__ __forceinline__ void make_room()
     {
         while (free == 0) {
-            ring.watch.start(ROOM);
+            ring.watch.start(WAIT_FREE_SLOT);
             byte_barrier_wait(ring.left + released % UNITS, released / UNITS % 2);
             ring.watch.start(SENDING);
             free += sizes[released++ % UNITS];

@@ -6,23 +6,23 @@ namespace decode {
 
 constexpr int HELD = ceil_div(C / 3 + MOST_BLOCKS, THREADS);  // parcels of a vector of C that a thread receives
 
-struct Stream
+struct ResidualVector
 {
     float v[HELD][3];
-    Place places[HELD];
-    float about = 0.0f;  // the mean of the last vector: deviations from it can be squared and summed without loss
+    ParcelSpan spans[HELD];
+    float running_mean = 0.0f;  // the mean of the last vector: deviations from it can be squared and summed without loss
 
-    __device__ __forceinline__ void look_up(const Shared<3>& shared)
+    __device__ __forceinline__ void look_up(const Mailbox<3>& shared)
     {
 #pragma unroll
-        for (int i = 0; i < HELD; i++) places[i] = Place::of(shared, int(threadIdx.x) + i * THREADS);
+        for (int i = 0; i < HELD; i++) spans[i] = ParcelSpan::of(shared, int(threadIdx.x) + i * THREADS);
     }
 
-    __device__ __forceinline__ void receive_from(const Parcel* mail, int parcels, uint32_t round)
+    __device__ __forceinline__ void receive_from(const Parcel* mail, int parcels, uint32_t epoch)
     {
         Parcel got[HELD];
-        const int thread = again(threadIdx.x);
-        receive(got, round, [&](int i) { return mail + min(thread + i * THREADS, parcels - 1); });  // one too many: the last
+        const int thread = opaque(threadIdx.x);
+        receive(got, epoch, [&](int i) { return mail + min(thread + i * THREADS, parcels - 1); });  // one too many: the last
 #pragma unroll
         for (int i = 0; i < HELD; i++)
 #pragma unroll
@@ -35,7 +35,7 @@ struct Stream
         for (int i = 0; i < HELD; i++)
 #pragma unroll
             for (int j = 0; j < 3; j++) {
-                const int channel = min(places[i].first() + j, C - 1);
+                const int channel = min(spans[i].first() + j, C - 1);
                 v[i][j] = to_float(token[channel]) + to_float(position[channel]);
             }
     }
@@ -47,10 +47,10 @@ struct Stream
         float sum = 0.0f, square = 0.0f;
 #pragma unroll
         for (int i = 0; i < HELD; i++) {
-            const int count = places[i].renewed().count();
+            const int count = spans[i].renewed().count();
 #pragma unroll
             for (int j = 0; j < 3; j++) {
-                v[i][j] -= about;
+                v[i][j] -= running_mean;
                 const float own = j < count ? v[i][j] : 0.0f;
                 sum += own, square += own * own;
             }
@@ -62,24 +62,24 @@ struct Stream
 #pragma unroll
         for (int w = 0; w < STEP_WARPS; w++) sum += sums[w].x, square += sums[w].y;
         const float mean = sum / C, rstd = rsqrtf(fmaxf(square / C - mean * mean, 0.0f) + eps);
-        about += mean;
+        running_mean += mean;
         float g[HELD][3], b[HELD][3];  // asked for together: behind branches each would wait for itself
 #pragma unroll
         for (int i = 0; i < HELD; i++) {
-            const Place place = places[i].renewed();
+            const ParcelSpan span = spans[i].renewed();
 #pragma unroll
             for (int j = 0; j < 3; j++) {
-                const int channel = min(place.first() + j, C - 1);
+                const int channel = min(span.first() + j, C - 1);
                 g[i][j] = to_float(gain[channel]), b[i][j] = to_float(shift[channel]);
             }
         }
 #pragma unroll
         for (int i = 0; i < HELD; i++) {
-            const Place place = places[i].renewed();
+            const ParcelSpan span = spans[i].renewed();
 #pragma unroll
             for (int j = 0; j < 3; j++) {
                 const float x = (v[i][j] - mean) * rstd * g[i][j] + b[i][j];
-                if (j < place.count()) to.set(place.first() + j, x);
+                if (j < span.count()) to.set(span.first() + j, x);
             }
         }
     }
