@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import itertools
 import math
+import signal
+import threading
 from collections.abc import Iterator
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -233,23 +237,18 @@ def test_echo_puts_the_prompt_in_front(inner: Model) -> None:
     assert "".join(inner.stream("The fox", seed=1, max_new_tokens=5, echo=True)) == echoed.text
 
 
-def test_interruption_keeps_what_was_written(inner: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = 0
-
-    def interrupted(*arguments: object) -> torch.Tensor:
-        nonlocal calls
-        calls += 1
-        if calls == 6:
-            raise KeyboardInterrupt
-        return choose(*arguments)  # type: ignore[arg-type]
-
-    monkeypatch.setattr("rung.gpt2.generate.choose", interrupted)
-    run = inner.run(["Once upon a time"], temperature=0, max_new_tokens=50)
-    pieces = [piece for _, piece in run]
-    completion = run.completions[0]
-    assert run.interrupted and completion.finish_reason == "interrupted"
-    assert len(completion.tokens) == 5
-    assert "".join(pieces) == completion.text == inner.tokenizer.decode(completion.tokens)
+def test_interruption_keeps_what_was_written(inner: Model) -> None:
+    run = inner.run(["Once upon a time"] * 8, temperature=0, max_new_tokens=500, batch_size=4)
+    pieces: dict[int, list[str]] = {}
+    for index, piece in run:
+        pieces.setdefault(index, []).append(piece)
+        if len(pieces[index]) == 5 and index == 0:
+            threading.Timer(0.01, signal.raise_signal, [signal.SIGINT]).start()
+    assert run.interrupted
+    for index, completion in enumerate(run.completions):
+        assert completion.finish_reason == "interrupted" and len(completion.tokens) < 500
+        assert "".join(pieces.get(index, [])) == completion.text == inner.tokenizer.decode(completion.tokens)
+    assert run.completions[0].tokens and not run.completions[7].tokens
 
 
 @pytest.mark.parametrize(
@@ -347,7 +346,8 @@ def test_a_plan_that_chooses_for_itself_is_followed(inner: Model, monkeypatch: p
         ]
         return (list(tokens) for tokens in itertools.zip_longest(*texts, fillvalue=-1))
 
-    monkeypatch.setattr(inner.plan, "write", write)
+    service = replace(inner.transformer.service, writer=SimpleNamespace(write=write))  # type: ignore[arg-type]
+    monkeypatch.setattr(inner.transformer, "service", service)
     found = inner.generate(prompts, **keywords)
     assert [(c.text, c.finish_reason) for c in found] == [(c.text, c.finish_reason) for c in expected]
     assert asked["sequences"] == [0, 1, 0, 1, 0, 1] and asked["limits"] == [30] * 6

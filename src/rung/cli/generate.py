@@ -14,8 +14,9 @@ import typer
 from rung.errors import RungError
 
 if TYPE_CHECKING:
-    from rung.gpt2.generate import Completion, Run
+    from rung.gpt2.generate import Run
     from rung.gpt2.load import Model
+    from rung.gpt2.options import Completion
 
 
 def generate(
@@ -66,7 +67,9 @@ def generate(
         bool, typer.Option("--logprobs", help="Log-probabilities of the tokens, in JSON.")
     ] = False,
     prompts: Annotated[Path | None, typer.Option(help="A file of prompts, one a line.")] = None,
-    batch_size: Annotated[int, typer.Option(help="Texts written at the same time.")] = 8,
+    batch_size: Annotated[
+        int | None, typer.Option(help="Texts written at the same time; by default as many as the memory allows.")
+    ] = None,
     json_: Annotated[bool, typer.Option("--json", help="One JSON object a text.")] = False,
     stats: Annotated[
         bool, typer.Option("--stats", help="Times, tokens per second and memory, on stderr.")
@@ -231,7 +234,7 @@ def _collect(run: Run, *, as_json: bool, at_once: bool) -> None:
 
     total = len(run.completions)
     progress: Any = nullcontext()
-    if total > run.options.batch_size and sys.stderr.isatty():
+    if total > 1 and sys.stderr.isatty():
         from rich.console import Console
         from rich.progress import Progress
 

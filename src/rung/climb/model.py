@@ -19,9 +19,10 @@ import torch
 from rung.errors import RungError
 from rung.gpt2.choose_plan import make_plan
 from rung.gpt2.config import Config
-from rung.gpt2.generate import Options, Prompt, Run
+from rung.gpt2.generate import Run
 from rung.gpt2.gpu.engine import DTYPES, Engine
 from rung.gpt2.model import Transformer
+from rung.gpt2.options import Options, Prompt
 from rung.gpt2.rungs import PLANS
 from rung.gpt2.sampling import Sampling
 from rung.gpt2.torch_plan import TorchPlan

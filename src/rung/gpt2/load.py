@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 import time
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Generator, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, TypedDict, Unpack, overload
 
 import torch
 
 from rung.errors import RungError
+from rung.gpt2.batching.choice import backend_of
+from rung.gpt2.batching.engine import BatchEngine
+from rung.gpt2.batching.text import Piece, Request, Transcript
 from rung.gpt2.choose_plan import make_plan
 from rung.gpt2.config import read_config
-from rung.gpt2.generate import Completion, Options, Prompt, Run
+from rung.gpt2.generate import Run
 from rung.gpt2.model import Transformer
+from rung.gpt2.options import Completion, Options, Prompt
 from rung.gpt2.sampling import Sampling
 from rung.gpt2.tokenizer import Tokenizer, read_tokenizer
 
@@ -38,7 +45,11 @@ class Keywords(TypedDict, total=False):
     slide: bool
     echo: bool
     logprobs: bool
-    batch_size: int
+    top_logprobs: int
+    prompt_logprobs: int | None
+    min_tokens: int
+    priority: int
+    batch_size: int | None
 
 
 class Model:
@@ -49,6 +60,9 @@ class Model:
         self.config, self.plan = transformer.config, transformer.plan
         self.load_seconds = load_seconds
         self._tokenizer: Tokenizer | None = None
+        self._engine: BatchEngine | None = None
+        self._slots: int | None = None
+        self._lock = threading.Lock()
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -56,6 +70,18 @@ class Model:
         if self._tokenizer is None:
             self._tokenizer = read_tokenizer(self.folder)
         return self._tokenizer
+
+    @property
+    def engine(self) -> BatchEngine:
+        """What all texts of this model go through, from whatever thread they come."""
+        with self._lock:
+            if self._engine is None:
+                try:
+                    tokenizer = self.tokenizer
+                except RungError:
+                    tokenizer = None  # tokens can be continued without one
+                self._engine = BatchEngine(lambda: backend_of(self.transformer, self._slots), tokenizer)
+            return self._engine
 
     @overload
     def generate(  # type: ignore[overload-overlap]
@@ -85,6 +111,56 @@ class Model:
                 yield piece
         return run.completions[0]
 
+    def submit(self, prompt: str | Sequence[int], **options: Unpack[Keywords]) -> Future[Completion]:
+        """Continue a prompt while the caller goes on; the future holds the completion, and can be cancelled."""
+        request = self._one(prompt, options, "submit gives one text")
+        future: Future[Completion] = Future()
+        transcript = Transcript(request)
+
+        def hear(piece: Piece) -> None:
+            if future.cancelled():
+                ticket.cancel()
+            elif not piece.last:
+                transcript.add(piece)
+            elif future.set_running_or_notify_cancel():
+                try:
+                    transcript.add(piece)
+                    future.set_result(transcript.completion())
+                except RungError as error:
+                    future.set_exception(error)
+
+        ticket = self.engine.submit(request, hear)
+        future.add_done_callback(lambda done: ticket.cancel() if done.cancelled() else None)
+        return future
+
+    async def astream(self, prompt: str | Sequence[int], **options: Unpack[Keywords]) -> AsyncGenerator[str, None]:
+        """Continue a prompt: `async for piece in model.astream(...)`; leaving the loop ends the text."""
+        request = self._one(prompt, options, "astream gives one text")
+        loop = asyncio.get_running_loop()
+        pieces: asyncio.Queue[Piece] = asyncio.Queue()
+
+        def hear(piece: Piece) -> None:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(pieces.put_nowait, piece)
+
+        ticket = self.engine.submit(request, hear)
+        transcript = Transcript(request)
+        try:
+            if request.options.echo:
+                yield request.prompt.text
+            while transcript.reason is None:
+                piece = await pieces.get()
+                transcript.add(piece)
+                if piece.text:
+                    yield piece.text
+        finally:
+            ticket.cancel()
+
+    def _one(self, prompt: str | Sequence[int], options: Keywords, what: str) -> Request:
+        if options.get("num_samples", 1) != 1:
+            raise RungError(f"{what}; leave num_samples at 1, or use generate.")
+        return self.run([prompt], **options).requests[0]
+
     def logits(self, ids: Sequence[int] | Sequence[Sequence[int]] | torch.Tensor) -> torch.Tensor:
         """Logits in float32 for tokens (T) or (B, T): (T, V) or (B, T, V)."""
         try:
@@ -103,7 +179,7 @@ class Model:
         logits = self.transformer.logits(tokens.view(-1, tokens.shape[-1]))
         return logits[0] if tokens.ndim == 1 else logits
 
-    def run(self, prompts: Sequence[str] | Sequence[Sequence[int]], **options: Unpack[Keywords]) -> Run:
+    def run(self, prompts: Sequence[str | Sequence[int]], **options: Unpack[Keywords]) -> Run:
         """A run over prompts that has not begun; iterate over it. Prompts are texts or token lists."""
         if isinstance(prompts, str | bytes) or not isinstance(prompts, Iterable):
             raise RungError("prompts are a list, of texts or of lists of tokens.")
@@ -118,9 +194,8 @@ class Model:
             settings = Options(sampling=Sampling(**how), **given)
         except TypeError as error:
             raise RungError(f"generate: {error}.") from None
-        return Run(
-            self.transformer, self._tokenizer_if_any(prompts), [self._prompt(p) for p in prompts], settings
-        )
+        tokenizer = self._tokenizer_if_any(prompts)
+        return Run(self.transformer, tokenizer, [self._prompt(p) for p in prompts], settings, self.engine)
 
     def _prompt(self, prompt: str | Sequence[int]) -> Prompt:
         if isinstance(prompt, str):
@@ -130,7 +205,7 @@ class Model:
         ids = tuple(int(i) for i in prompt)
         return Prompt(self._tokenizer.decode(ids) if self._tokenizer else "", ids)
 
-    def _tokenizer_if_any(self, prompts: Sequence[str] | Sequence[Sequence[int]]) -> Tokenizer | None:
+    def _tokenizer_if_any(self, prompts: Sequence[str | Sequence[int]]) -> Tokenizer | None:
         # Tokens can be continued without a tokenizer; text cannot.
         try:
             return self.tokenizer

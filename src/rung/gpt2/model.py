@@ -49,6 +49,13 @@ class Transformer:
         cache.advance([len(ids) for ids in tokens])
         return logits
 
+    @torch.inference_mode()
+    def advance_all(self, ids: Sequence[int], cache: Cache) -> torch.Tensor:
+        """Append tokens to the cache's one sequence; logits (T, V) in float32 for what follows each of them."""
+        logits = self._head(self.hidden(torch.tensor([list(ids)], device=self.plan.device), cache))[0]
+        cache.advance([len(ids)])
+        return logits
+
     def _next(self, tokens: Sequence[Sequence[int]], cache: Cache) -> torch.Tensor:
         stepper, longest = self.service.stepper, max(map(len, tokens))
         if stepper is not None and stepper.takes(tokens):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -97,15 +98,24 @@ class Engine:
             config.layers, config.C, config.NH, config.F, config.vocabulary,
             min(window or config.context, config.context), config.eps,
         )  # fmt: skip
-        pointers = (ctypes.c_void_p * len(tensors))(*(None if t is None else t.data_ptr() for t in tensors))
-        self._handle: int | None = library.rung_new(ctypes.byref(shape), pointers)
+        self._shape = shape
+        self._begin()
+
+    def _begin(self) -> None:
+        pointers = (ctypes.c_void_p * len(self._tensors))(
+            *(None if t is None else t.data_ptr() for t in self._tensors)
+        )
+        self._handle: int | None = self._library.rung_new(ctypes.byref(self._shape), pointers)
+        self._pid = os.getpid()
 
     def __del__(self) -> None:
-        if getattr(self, "_handle", None):
+        if getattr(self, "_handle", None) and self._pid == os.getpid():
             self._library.rung_free(self._handle)
 
     def step(self, columns: Sequence[Column], cache: Cache, outputs: int) -> torch.Tensor:
         """Logits (outputs, V) of the columns that ask for them; keys and values go to the cache."""
+        if os.getpid() != self._pid:
+            self._begin()  # behind a fork, where the threads of the one before are not
         n = len(columns)
         logits = torch.empty(outputs, self._config.vocabulary)
         place = (ctypes.c_int64 * (3 * n))(*(x for c in columns for x in (c.row, c.position, c.output)))

@@ -75,13 +75,13 @@ class NativeStep:
     """A few tokens for each sequence through the compiled step."""
 
     def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+        self.engine = engine
 
     def takes(self, tokens: Sequence[Sequence[int]]) -> bool:
         return max(map(len, tokens)) <= SHORT_PROMPT
 
     def step(self, tokens: Sequence[Sequence[int]], cache: Cache) -> torch.Tensor:
-        engine = self._engine
+        engine = self.engine
         columns: list[Column] = []
         parts: list[torch.Tensor] = []
         asked = 0

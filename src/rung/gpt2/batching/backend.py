@@ -1,0 +1,52 @@
+"""What computes: slots for texts, each with keys and values of its own, that advance together."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+from rung.gpt2.batching.text import Text
+from rung.gpt2.options import Chosen
+
+
+@dataclass(frozen=True)
+class Fresh:
+    """A token that a turn chose for a slot. Without a token only its prompt was read, as was asked."""
+
+    slot: int
+    chosen: Chosen | None
+    prompt: tuple[Chosen | None, ...] | None = None
+    full: bool = False  # no place is left for a token behind it
+
+
+@dataclass
+class Clock:
+    """Where the time of an engine went, since it was made."""
+
+    prompt_tokens: int = 0
+    prefill_seconds: float = 0.0
+    decode_seconds: float = 0.0
+
+
+class Backend(ABC):
+    """Texts sit in `slots` slots. Its methods are called from one thread."""
+
+    slots: int
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+
+    def enter(self) -> None:  # noqa: B027 - most have nothing to prepare
+        """Called once in the thread that will call all the rest."""
+
+    @abstractmethod
+    def begin(self, slot: int, text: Text) -> None:
+        """A new text in a slot that is free."""
+
+    @abstractmethod
+    def turn(self) -> list[Fresh]:
+        """Advance the texts by a step, or read a part of their prompts. Texts may be left out of a turn."""
+
+    @abstractmethod
+    def end(self, slot: int) -> None:
+        """The slot's text has ended, or is wanted no longer; what it holds is forgotten."""

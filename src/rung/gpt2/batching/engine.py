@@ -1,0 +1,245 @@
+"""The engine: requests wait, take a slot, advance together, and leave when they end or are cancelled.
+
+One thread calls the backend, so that a model may be used from any number of threads. Who is admitted next: the lowest
+priority number, among equals the one that came first. An admitted text keeps its slot until it ends.
+"""
+
+from __future__ import annotations
+
+import atexit
+import heapq
+import os
+import queue
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+
+import torch
+
+from rung.errors import RungError
+from rung.gpt2.batching.backend import Backend, Clock
+from rung.gpt2.batching.text import Piece, Request, Text
+from rung.gpt2.tokenizer import Tokenizer
+
+IDLE_SECONDS = 1.0  # after so long without work the thread ends; the next request starts another
+Listener = Callable[[Piece], None]
+_engines: weakref.WeakSet[BatchEngine] = weakref.WeakSet()
+
+
+class Ticket:
+    """A request that was handed in. Its listener hears each piece, in the engine's thread."""
+
+    def __init__(self, engine: BatchEngine, request: Request, listener: Listener, number: int) -> None:
+        self.request, self.listener = request, listener
+        self.order = (request.options.priority, number)
+        self.cancelled = self.ended = False
+        self._engine = engine
+
+    def __lt__(self, other: Ticket) -> bool:
+        return self.order < other.order
+
+    def cancel(self) -> None:
+        """End the text at the next token; its last piece says "interrupted"."""
+        self._engine.cancel(self)
+
+
+class BatchEngine:
+    """`backend` is made when the first request comes."""
+
+    def __init__(self, backend: Callable[[], Backend], tokenizer: Tokenizer | None) -> None:
+        self._make, self._tokenizer = backend, tokenizer
+        self._new()
+        _engines.add(self)
+
+    def _new(self) -> None:
+        self._pid = os.getpid()
+        self._lock = threading.Condition()
+        self._backend: Backend | None = None
+        self._thread: threading.Thread | None = None
+        self._closed = False
+        self._count = 0
+        self._waiting: list[Ticket] = []  # a heap
+        self._running: dict[int, tuple[Ticket, Text]] = {}
+        self._free: list[int] = []  # a heap
+
+    # ---- from any thread --------------------------------------------------------------------------------------------
+
+    def submit(self, request: Request, listener: Listener) -> Ticket:
+        """Hand a request in. The listener must not wait for anything."""
+        if os.getpid() != self._pid:
+            self._new()  # a fork: the parent's thread and what it was writing are not here
+        with self._lock:
+            if self._closed:
+                raise RungError("the engine was closed; load the model again.")
+            ticket = Ticket(self, request, listener, self._count)
+            self._count += 1
+            heapq.heappush(self._waiting, ticket)
+            self._lock.notify()
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._serve, name="rung-engine", daemon=True)
+                self._thread.start()
+        return ticket
+
+    def cancel(self, ticket: Ticket) -> None:
+        """See Ticket.cancel."""
+        with self._lock:
+            ticket.cancelled = True
+            self._lock.notify()
+
+    @property
+    def load(self) -> tuple[int, int]:
+        """How many texts are being written, and how many wait."""
+        return len(self._running), len(self._waiting)
+
+    @property
+    def slots(self) -> int:
+        """How many texts can be written at a time; 0 before the first request."""
+        return self._backend.slots if self._backend else 0
+
+    @property
+    def clock(self) -> Clock:
+        return self._backend.clock if self._backend else Clock()
+
+    def close(self, timeout: float | None = 5.0) -> None:
+        """End all texts and the thread."""
+        if os.getpid() != self._pid:
+            return
+        with self._lock:
+            self._closed = True
+            self._lock.notify()
+            thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(timeout)
+
+    # ---- in the engine's thread -------------------------------------------------------------------------------------
+
+    @torch.inference_mode()
+    def _serve(self) -> None:
+        while self._wait():
+            try:
+                if self._backend is None:
+                    backend = self._make()
+                    backend.enter()
+                    self._backend, self._free = backend, list(range(backend.slots))
+                self._admit(self._backend)
+                self._turn(self._backend)
+            except RungError as error:
+                self._fail(str(error))
+            except Exception as error:  # whoever waits for a text has to hear of it
+                self._fail(f"the engine failed ({type(error).__name__}: {error}); the text was not finished.")
+
+    def _wait(self) -> bool:
+        """Wait for work; False when the thread is to end."""
+        with self._lock:
+            if not self._running and not self._waiting and not self._closed:
+                self._lock.wait_for(lambda: self._waiting or self._closed, IDLE_SECONDS)
+            if self._running or self._waiting:
+                if not self._closed:
+                    return True
+                tickets = [*self._waiting, *(ticket for ticket, _ in self._running.values())]
+                self._waiting.clear()
+                self._running.clear()
+                for ticket in tickets:
+                    self._tell(ticket, Piece(reason="interrupted"))
+            self._thread = None
+            return False
+
+    def _admit(self, backend: Backend) -> None:
+        with self._lock:
+            left = [ticket for ticket in self._waiting if ticket.cancelled]
+            if left:
+                self._waiting = [ticket for ticket in self._waiting if not ticket.cancelled]
+                heapq.heapify(self._waiting)
+            admitted = [heapq.heappop(self._waiting) for _ in range(min(len(self._free), len(self._waiting)))]
+            gone = [slot for slot, (ticket, _) in self._running.items() if ticket.cancelled]
+        for ticket in left:
+            self._tell(ticket, Piece(reason="interrupted"))
+        for slot in gone:
+            ticket, text = self._leave(backend, slot)
+            self._tell(ticket, Piece(text.finish("interrupted"), reason=text.reason))
+        for ticket in admitted:
+            slot, text = heapq.heappop(self._free), Text(ticket.request, self._tokenizer)
+            self._running[slot] = ticket, text
+            backend.begin(slot, text)
+
+    def _turn(self, backend: Backend) -> None:
+        if not self._running:
+            return
+        for fresh in backend.turn():
+            ticket, text = self._running[fresh.slot]
+            if fresh.chosen is None:
+                piece = Piece(text.finish("length"), (), text.reason, fresh.prompt)
+            else:
+                before = len(text.tokens)
+                shown = text.accept(fresh.chosen.token)
+                if text.reason is None and fresh.full:
+                    shown += text.finish("length")
+                kept = (fresh.chosen,) if len(text.tokens) > before else ()
+                piece = Piece(shown, kept, text.reason, fresh.prompt)
+            if text.reason is not None:
+                self._leave(backend, fresh.slot)
+            self._tell(ticket, piece)
+
+    def _leave(self, backend: Backend, slot: int) -> tuple[Ticket, Text]:
+        backend.end(slot)
+        heapq.heappush(self._free, slot)
+        return self._running.pop(slot)
+
+    def _fail(self, message: str) -> None:
+        """All texts under way end with the reason; the next ones get a backend that is new."""
+        with self._lock:
+            tickets = [ticket for ticket, _ in self._running.values()]
+            if self._backend is None:
+                tickets += self._waiting
+                self._waiting = []
+            self._running.clear()
+            self._backend = None
+        for ticket in tickets:
+            self._tell(ticket, Piece(error=message))
+
+    @staticmethod
+    def _tell(ticket: Ticket, piece: Piece) -> None:
+        ticket.ended = piece.last
+        ticket.listener(piece)
+
+
+class Stream:
+    """Pieces of several requests in one queue, for a reader who waits: (its key, piece)."""
+
+    def __init__(self, engine: BatchEngine) -> None:
+        self._engine, self._pid = engine, os.getpid()
+        self._pieces: queue.SimpleQueue[tuple[int, Piece]] = queue.SimpleQueue()
+        self._tickets: dict[int, Ticket] = {}
+
+    def submit(self, key: int, request: Request) -> None:
+        self._tickets[key] = self._engine.submit(request, lambda piece: self._pieces.put((key, piece)))
+
+    def __iter__(self) -> Iterator[tuple[int, Piece]]:
+        """Until all requests have ended; more may be submitted meanwhile."""
+        while self._tickets:
+            if os.getpid() != self._pid:
+                raise RungError("the text was begun before a fork; ask for it again in the new process.")
+            key, piece = self._pieces.get()
+            if piece.last:
+                del self._tickets[key]
+            yield key, piece
+
+    def cancel(self) -> None:
+        """End those under way; their last pieces still come."""
+        for ticket in self._tickets.values():
+            ticket.cancel()
+
+
+@atexit.register
+def _close_all() -> None:
+    # A thread that computes while the interpreter takes modules apart would end the process by a signal.
+    for engine in list(_engines):
+        engine.close()
+
+
+def _after_fork() -> None:
+    # The threads of torch's pool are the parent's; a child that waited for them would hang.
+    torch.set_num_threads(1)
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,241 @@
+"""The backend that chooses on the host: any plan's logits, and the CPU's native step for all texts at once.
+
+A text's bits do not depend on its company. On a CPU a column of the native step is computed by itself whatever stands
+beside it, and a longer prompt is read alone, in parts that begin at the same tokens whatever else is under way.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from rung.gpt2.batching.backend import Backend, Fresh
+from rung.gpt2.batching.text import Text
+from rung.gpt2.cpu.engine import Column, Engine
+from rung.gpt2.cpu.plan import SHORT_PROMPT
+from rung.gpt2.model import Transformer
+from rung.gpt2.options import Chosen
+from rung.gpt2.sampling import Penalties, choose, uniform
+
+PART = 128  # tokens of a prompt that are read in one turn: what the other texts wait for
+
+
+@dataclass
+class _Row:
+    """A slot's text. `pending` is what has to be read before the next token can be chosen."""
+
+    text: Text
+    pending: tuple[int, ...]
+    penalties: Penalties | None
+    first: torch.Tensor | None = None  # (V), logits behind the prompt, while the cache still holds it
+    leader: _Row | None = None  # the row that reads the same prompt
+    told: list[Chosen | None] | None = None  # log-probabilities of the prompt so far
+    slot: int = 0
+    seen: bool = field(default=False)  # the prompt's log-probabilities were handed out
+
+
+class HostBackend(Backend):
+    """`native` computes few tokens of many texts in one call; without it each text goes through the plan."""
+
+    def __init__(self, transformer: Transformer, slots: int, native: Engine | None = None) -> None:
+        super().__init__()
+        self.slots = slots
+        self._transformer, self._native = transformer, native
+        config, plan = transformer.config, transformer.plan
+        self._context, self._vocabulary = config.context, config.vocabulary
+        self._cache = transformer.new_cache(slots, config.context)
+        self._cache.begin(slots)
+        self._rows: dict[int, _Row] = {}  # in the order of admission
+        on_cpu = plan.on == "cpu"
+        self._part = PART if on_cpu else config.context
+        # Together a step of the rungs serves all rows at once; the CPU's plain operations round by the batch.
+        self._together = native is None and not on_cpu and not plan.tokens_alone
+
+    # ---- slots ------------------------------------------------------------------------------------------------------
+
+    def begin(self, slot: int, text: Text) -> None:
+        options, ids = text.options, text.window(self._context)
+        penalties = None
+        if options.sampling.penalised:
+            penalties = Penalties(options.sampling, [text.request.ids], self._vocabulary)
+        row = _Row(text, ids, penalties, slot=slot)
+        if options.prompt_logprobs is None:
+            row.leader = next((r for r in self._rows.values() if self._leads(r, ids)), None)
+        else:
+            row.told = [None]
+        self._cache.lengths[slot] = 0
+        self._rows[slot] = row
+
+    def _leads(self, row: _Row, ids: tuple[int, ...]) -> bool:
+        # A prompt whose every token has logits is read by other products: its bits are its own.
+        reading = row.leader is None and not row.text.tokens
+        return row.told is None and (row.first is not None or reading) and row.text.request.ids == ids
+
+    def end(self, slot: int) -> None:
+        row = self._rows.pop(slot)
+        for other in self._rows.values():
+            if other.leader is row:
+                other.leader = None  # it reads the prompt itself, unless the next one does
+        self._cache.lengths[slot] = 0
+
+    # ---- a turn -----------------------------------------------------------------------------------------------------
+
+    def turn(self) -> list[Fresh]:
+        began = time.perf_counter()
+        logits: dict[int, torch.Tensor] = {}
+        busy = [row for row in self._rows.values() if row.leader is None]
+        budget = self._part
+        for row in busy:
+            if len(row.pending) > self._short(row) and budget > 0:
+                budget -= min(self._part, len(row.pending))
+                self._read(row, logits)
+        read = time.perf_counter()
+        few = [row for row in busy if row.slot not in logits and 0 < len(row.pending) <= self._short(row)]
+        if self._native is not None:
+            self._columns(self._native, few, logits)
+        elif self._together and len(few) > 1:
+            self._batch(few, logits)
+        else:
+            for row in few:
+                self._read(row, logits)
+        self._follow(logits)
+        fresh = [self._choose(self._rows[slot], row) for slot, row in logits.items()]
+        self.clock.prefill_seconds += read - began
+        self.clock.decode_seconds += time.perf_counter() - read
+        return fresh
+
+    def _short(self, row: _Row) -> int:
+        # A native column may give logits as well as another; the plan's own step is for single tokens.
+        return SHORT_PROMPT if self._native is not None else 1
+
+    def _read(self, row: _Row, logits: dict[int, torch.Tensor]) -> None:
+        part, alone = row.pending[: self._part], self._cache.row(row.slot)
+        if row.told is not None and not row.seen:
+            every = self._transformer.advance_all(part, alone)
+            self._tell(row, part, every)
+            found = every[-1:]
+        else:
+            found = self._transformer.advance([part], alone)
+        self._settle(row, part, alone.lengths[0])
+        if not row.pending:
+            logits[row.slot] = found
+
+    def _columns(self, native: Engine, rows: Sequence[_Row], logits: dict[int, torch.Tensor]) -> None:
+        while rows:
+            taken: list[_Row] = []
+            columns: list[Column] = []
+            outputs: dict[int, tuple[int, int]] = {}  # slot -> its rows of the logits
+            asked = 0
+            for row in rows:
+                if len(columns) + len(row.pending) > native.columns_at_once:
+                    break
+                every, last = row.told is not None and not row.seen, len(row.pending) - 1
+                first = asked
+                for i, token in enumerate(row.pending):
+                    wanted = every or i == last
+                    columns.append(Column(token, row.slot, self._cache.lengths[row.slot] + i, asked if wanted else -1))
+                    asked += wanted
+                outputs[row.slot] = (first, asked)
+                taken.append(row)
+            found = native.step(columns, self._cache, asked)
+            for row in taken:
+                first, end = outputs[row.slot]
+                if row.told is not None and not row.seen:
+                    self._tell(row, row.pending, found[first:end])
+                logits[row.slot] = found[end - 1 : end]
+                self._settle(row, row.pending, self._cache.lengths[row.slot] + len(row.pending))
+            rows = rows[len(taken) :]
+
+    def _batch(self, rows: Sequence[_Row], logits: dict[int, torch.Tensor]) -> None:
+        # Slots between them take part with a token that is forgotten: it lies behind what they hold.
+        held = list(self._cache.lengths)
+        tokens = {row.slot: row.pending[0] for row in rows}
+        used = max(tokens) + 1
+        lengths = self._cache.lengths
+        self._cache.lengths = [min(n, self._cache.capacity - 1) for n in lengths[:used]]
+        found = self._transformer.advance([[tokens.get(slot, 0)] for slot in range(used)], self._cache)
+        self._cache.lengths = held
+        for row in rows:
+            logits[row.slot] = found[row.slot : row.slot + 1]
+            self._settle(row, row.pending, held[row.slot] + 1)
+
+    def _settle(self, row: _Row, part: Sequence[int], length: int) -> None:
+        if not row.text.tokens:
+            self.clock.prompt_tokens += len(part)
+        self._cache.lengths[row.slot] = length
+        row.pending = row.pending[len(part) :]
+
+    def _follow(self, logits: dict[int, torch.Tensor]) -> None:
+        """Rows whose prompt another has read take over its keys and values."""
+        for slot, found in logits.items():
+            row = self._rows[slot]
+            if not row.text.tokens:
+                row.first = found
+        for row in self._rows.values():
+            leader = row.leader
+            if leader is None or leader.first is None:
+                continue
+            used = len(leader.text.request.ids)
+            for tensor in (self._cache.k, self._cache.v):
+                tensor[:, row.slot, :, :used] = tensor[:, leader.slot, :, :used]
+            self._cache.lengths[row.slot] = used
+            row.pending, row.leader, row.first = (), None, leader.first
+            logits[row.slot] = leader.first
+
+    # ---- tokens -----------------------------------------------------------------------------------------------------
+
+    def _choose(self, row: _Row, logits: torch.Tensor) -> Fresh:
+        text, options = row.text, row.text.options
+        prompt = None
+        if row.told is not None and not row.seen:
+            prompt, row.seen = tuple(row.told), True
+        if options.max_new_tokens == 0:
+            return Fresh(row.slot, None, prompt)
+        scores = row.penalties.apply(logits.to(row.penalties.counts.device)) if row.penalties else logits
+        step = len(text.tokens)
+        if step < options.min_tokens and options.stop_tokens:
+            scores = scores.clone()
+            scores[:, list(options.stop_tokens)] = -torch.inf
+        drawn = options.sampling.temperature > 0
+        uniforms = [uniform(text.request.seed, text.request.sample, step)] if drawn else []
+        token = int(choose(scores, options.sampling, uniforms))
+        if row.penalties:
+            row.penalties.add(torch.tensor([token]))
+        full = self._cache.lengths[row.slot] == self._cache.capacity
+        if full and options.slide:
+            self._slide(row, token)
+        else:
+            row.pending = (token,)
+        chosen = Chosen(token)
+        if options.logprobs or options.top_logprobs:
+            chosen = _told(logits, [token], options.top_logprobs)[0]
+        return Fresh(row.slot, chosen, prompt, full and not options.slide)
+
+    def _slide(self, row: _Row, token: int) -> None:
+        ids = (*row.text.request.ids, *row.text.tokens, token)
+        row.pending = ids[-max(1, self._context // 2) :]
+        row.first = None
+        self._cache.lengths[row.slot] = 0
+
+    def _tell(self, row: _Row, part: Sequence[int], logits: torch.Tensor) -> None:
+        """Log-probabilities of the tokens behind those of `part`, each by its row of logits."""
+        assert row.told is not None
+        ids, at = row.text.request.ids, len(row.told)
+        behind = ids[at : at + len(part)]
+        row.told += _told(logits[: len(behind)], behind, row.text.options.prompt_logprobs or 0)
+
+
+def _told(logits: torch.Tensor, tokens: Sequence[int], top: int) -> list[Chosen]:
+    """The model's own (before penalties and temperature) log-probabilities of tokens, a row of logits each."""
+    found = []
+    for row, token in zip(logits, tokens, strict=True):
+        logprobs = row.log_softmax(-1)
+        best: tuple[tuple[int, float], ...] = ()
+        if top:
+            values, ids = logprobs.topk(min(top, len(logprobs)))
+            best = tuple(zip(ids.tolist(), values.tolist(), strict=True))
+        found.append(Chosen(token, float(logprobs[token]), best))
+    return found

@@ -1,0 +1,139 @@
+"""One text that is being written: from chosen tokens to pieces of text, and when it ends."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rung.errors import RungError
+from rung.gpt2.config import Config
+from rung.gpt2.options import Chosen, Completion, Options, Prompt, Reason
+from rung.gpt2.stops import StopFinder
+from rung.gpt2.tokenizer import Detokenizer, Tokenizer
+
+
+@dataclass(frozen=True)
+class Request:
+    """A text to write. `seed` and `sample` name its random numbers."""
+
+    prompt: Prompt
+    options: Options
+    seed: int
+    sample: int = 0
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        return self.prompt.ids
+
+
+@dataclass(frozen=True)
+class Piece:
+    """What a step added to a text. `reason` is set with the last piece, `error` when the engine failed."""
+
+    text: str = ""
+    tokens: tuple[Chosen, ...] = ()
+    reason: Reason | None = None
+    prompt: tuple[Chosen | None, ...] | None = None  # the prompt's own log-probabilities, with the first piece
+    error: str | None = None
+
+    @property
+    def last(self) -> bool:
+        return self.reason is not None or self.error is not None
+
+
+def check(prompt: Prompt, options: Options, config: Config) -> None:
+    """RungError when the model cannot go on from this prompt."""
+    if not prompt.ids:
+        raise RungError("the prompt is empty; give at least one character to go on from.")
+    if len(prompt.ids) > config.context and not options.slide:
+        raise RungError(
+            f"the prompt has {len(prompt.ids):,} tokens and the model's context {config.context:,}; "
+            "shorten it, or add --slide to keep its end."
+        )
+    if len(prompt.ids) > config.context and options.prompt_logprobs is not None:
+        raise RungError(
+            f"the prompt has {len(prompt.ids):,} tokens, and log-probabilities of a prompt need all of them within "
+            f"the model's context of {config.context:,}; shorten it."
+        )
+    if max(prompt.ids) >= config.vocabulary or min(prompt.ids) < 0:
+        raise RungError(
+            f"the prompt has token {max(prompt.ids)} and the model only {config.vocabulary:,}; "
+            "use the tokenizer that belongs to the model."
+        )
+
+
+class Text:
+    """A request's tokens so far, its text, and why it ended."""
+
+    def __init__(self, request: Request, tokenizer: Tokenizer | None) -> None:
+        self.request, self.options = request, request.options
+        self.tokens: list[int] = []
+        self.reason: Reason | None = None
+        self._detokenizer = Detokenizer(tokenizer) if tokenizer else None
+        self._stops = StopFinder(self.options.stop)
+
+    def accept(self, token: int) -> str:
+        """Add a token; the text that it makes certain."""
+        if token in self.options.stop_tokens:
+            return self.finish("stop")
+        self.tokens.append(token)
+        piece = self._push(self._detokenizer.push(token)) if self._detokenizer else ""
+        if self._stops.stopped:
+            self.reason = "stop"
+        elif len(self.tokens) == self.options.max_new_tokens:
+            piece += self.finish("length")
+        return piece
+
+    def finish(self, reason: Reason) -> str:
+        """End the text; what was held back."""
+        rest = self._push(self._detokenizer.flush()) if self._detokenizer else ""
+        if not self._stops.stopped:
+            rest += self._stops.flush()
+        self.reason = "stop" if self._stops.stopped else reason
+        return rest
+
+    def _push(self, text: str) -> str:
+        return text if len(self.tokens) < self.options.min_tokens else self._stops.push(text)
+
+    def window(self, context: int) -> tuple[int, ...]:
+        """The tokens to read next. When they fill the context there is no room to slide in: the newer half is kept."""
+        ids = (*self.request.ids, *self.tokens)
+        return ids if len(ids) <= context else ids[-max(1, context // 2) :]
+
+
+class Transcript:
+    """What a reader has of a text: its pieces put together."""
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        self.reason: Reason | None = None
+        self.tokens: list[int] = []
+        self._text: list[str] = []
+        self._chosen: list[Chosen] = []
+        self._prompt: list[Chosen | None] | None = None
+
+    def add(self, piece: Piece) -> None:
+        """One more piece; RungError when it says that the engine failed."""
+        if piece.error is not None:
+            raise RungError(piece.error)
+        self._text.append(piece.text)
+        self.tokens.extend(chosen.token for chosen in piece.tokens)
+        self._chosen.extend(piece.tokens)
+        if piece.prompt is not None:
+            self._prompt = list(piece.prompt)
+        self.reason = piece.reason
+
+    def completion(self) -> Completion:
+        request, options = self.request, self.request.options
+        text = "".join(self._text)
+        return Completion(
+            prompt=request.prompt.text,
+            text=request.prompt.text + text if options.echo else text,
+            tokens=list(self.tokens),
+            finish_reason=self.reason or "interrupted",
+            sample=request.sample,
+            seed=request.seed,
+            prompt_tokens=len(request.ids),
+            logprobs=[c.logprob for c in self._chosen if c.logprob is not None] if options.logprobs else None,
+            top_logprobs=[c.top for c in self._chosen] if options.top_logprobs else None,
+            prompt_logprobs=self._prompt,
+        )

@@ -1,0 +1,93 @@
+"""What a text is asked to be, and what came of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from numbers import Integral
+from typing import Literal
+
+from rung.errors import RungError
+from rung.gpt2.sampling import Sampling
+
+Reason = Literal["stop", "length", "interrupted"]
+MOST_ALTERNATIVES = 100  # likeliest tokens that are told beside a chosen one
+
+
+@dataclass(frozen=True)
+class Options:
+    """Everything that a run needs to know beside its prompts."""
+
+    sampling: Sampling = field(default_factory=Sampling)
+    max_new_tokens: int = 200
+    min_tokens: int = 0  # no stop token is chosen and no stop string looked for before
+    seed: int | None = None  # None: another one each time
+    num_samples: int = 1
+    stop: tuple[str, ...] = ()
+    stop_tokens: tuple[int, ...] = ()
+    slide: bool = False
+    echo: bool = False
+    logprobs: bool = False
+    top_logprobs: int = 0  # so many of the likeliest tokens with theirs, at each token
+    prompt_logprobs: int | None = None  # the prompt's own, each with so many of the likeliest
+    priority: int = 0  # lower is admitted earlier
+    batch_size: int | None = None  # texts of this run at a time; None: as many as there are slots
+
+    def __post_init__(self) -> None:
+        least: dict[str, int] = {"max_new_tokens": 0 if self.prompt_logprobs is not None else 1}
+        least |= {"num_samples": 1, "min_tokens": 0, "top_logprobs": 0}
+        if self.prompt_logprobs is not None:
+            least["prompt_logprobs"] = 0
+        if self.batch_size is not None:
+            least["batch_size"] = 1
+        for name, low in least.items():
+            value = getattr(self, name)
+            if not isinstance(value, Integral) or value < low:
+                raise RungError(f"{name.replace('_', '-')} is {value!r}; it must be at least {low} and whole.")
+        for name in ("top_logprobs", "prompt_logprobs"):
+            if (getattr(self, name) or 0) > MOST_ALTERNATIVES:
+                raise RungError(
+                    f"{name.replace('_', '-')} is {getattr(self, name)}; at most {MOST_ALTERNATIVES} tokens are told."
+                )
+        if not isinstance(self.priority, Integral):
+            raise RungError(f"priority is {self.priority!r}; it must be a whole number, lower is earlier.")
+        if self.seed is not None and not (isinstance(self.seed, Integral) and 0 <= self.seed < 1 << 64):
+            raise RungError(f"seed is {self.seed!r}; it must be a whole number from 0 to 2^64 - 1.")
+
+    @property
+    def needs_logits(self) -> bool:
+        """Whether more than the chosen tokens is wanted, or a choice that only the host makes."""
+        told = self.logprobs or self.top_logprobs or self.prompt_logprobs is not None
+        return bool(told or self.min_tokens)
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A prompt as text and as tokens."""
+
+    text: str
+    ids: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A token, what the model gave it, and the likeliest tokens beside it, the likeliest first."""
+
+    token: int
+    logprob: float | None = None
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass
+class Completion:
+    """What came of one sample of one prompt."""
+
+    prompt: str
+    text: str  # with the prompt in front if echo was asked for
+    tokens: list[int]  # those generated
+    finish_reason: Reason
+    sample: int
+    seed: int
+    prompt_tokens: int
+    logprobs: list[float] | None = None
+    top_logprobs: list[tuple[tuple[int, float], ...]] | None = None
+    prompt_logprobs: list[Chosen | None] | None = None  # the first is None: nothing comes before it
