@@ -1,0 +1,199 @@
+/*---
+idea   = "Blocks stay. As many as fit take tiles of queries from a counter, the longest first, and the producer fetches the next tile's Q, K and V while the consumers finish this one."
+expect = "A block of rung 32 begins with an empty pipeline and ends with a softmax, a product and a store that nothing else hides: at b8t1024 that is two of some seven steps. A quarter there, next to nothing at 8192 keys, where only the last wave gains."
+dtypes = ["bf16", "f16"]
+arch_specific = true
+emulate = "the emulator does not yet copy by tensor maps."
+needs  = ["sm >= 90 and sm < 100", "HS % 16 == 0", "HS <= 128", "scale > 0", "q_stride_T % 8 == 0", "GROUPS * BLOCKS <= 3", "GROUPS * (3 * BC + 2 * HS + 128) <= 4 * (512 // BLOCKS - 24)"]  # registers
+options = ["--use_fast_math"]
+
+[define]
+HS = "C // NH"
+
+[tune]
+GROUPS = [2, 3, 1]  # consumer warpgroups of a block: 64 queries each
+BC     = [128, 64]
+STAGES = [2, 3]
+BLOCKS = [1, 2]
+TURNS  = [1, 0]
+
+[buffers]
+counter = { shape = [1], dtype = "i32", zero = "once" }  # of tiles given out; the last one turns it back
+
+[maps.q_map]
+operand = "q"
+strides = ["q_stride_B", "q_stride_NH", "q_stride_T"]
+box     = [1, 1, "64 * GROUPS", 64]
+swizzle = 128
+
+[maps.k_map]
+operand = "k"
+strides = ["k_stride_B", "k_stride_NH", "k_stride_T"]
+box     = [1, 1, "BC", 64]
+swizzle = 128
+
+[maps.v_map]
+operand = "v"
+strides = ["v_stride_B", "v_stride_NH", "v_stride_T"]
+box     = [1, 1, "BC", 64]
+swizzle = 128
+
+[[launch]]
+kernel = "flash"
+grid   = "min(sms * BLOCKS, B * NH * ceil_div(T, 64 * GROUPS))"
+block  = "128 * (GROUPS + 1)"
+shared = "ceil_div(HS, 64) * 128 * (64 * GROUPS + 2 * STAGES * BC) + 8 * (3 + 4 * STAGES)"
+---*/
+#include "attention_tile.cuh"
+
+constexpr int BR = 64 * GROUPS;  // queries of a block
+// What the block starts with is shared anew: the producer keeps little, and the consumers take the rest.
+constexpr int AT_START = 65536 / (WARPGROUP * (GROUPS + 1) * BLOCKS) / 8 * 8, PRODUCER = 24;
+constexpr int REST = ((GROUPS + 1) * AT_START - PRODUCER) / GROUPS / 8 * 8, CONSUMER = REST < 240 ? REST : 240;
+
+struct Shared
+{
+    Real q[PARTS][BR * 64], k[STAGES][PARTS][BC * 64], v[STAGES][PARTS][BC * 64];
+    uint64_t q_full, q_free, k_full[STAGES], k_free[STAGES], v_full[STAGES], v_free[STAGES];
+    int tile;  // what q is of; -1: there is no more
+};
+
+// A stage of step i, and the parity of the round in which it is full; it was free in the round before.
+__device__ __forceinline__ int stage_of(unsigned i) { return i % STAGES; }
+__device__ __forceinline__ unsigned round_of(unsigned i) { return i / STAGES % 2; }
+
+// This warp is done with a stage.
+__device__ __forceinline__ void release(uint64_t* barrier)
+{
+    __syncwarp();
+    if (threadIdx.x % WARP_SIZE == 0) byte_barrier_arrive(barrier);
+}
+
+extern "C" __global__ void __launch_bounds__(WARPGROUP*(GROUPS + 1), BLOCKS)
+    flash(const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap k_map,
+          const __grid_constant__ TensorMap v_map, Real* __restrict__ out, float* __restrict__ lse, int* counter, int B, int T,
+          int NH, float scale, int causal)
+{
+    extern __shared__ __align__(1024) unsigned char memory[];
+    Shared& shared = *reinterpret_cast<Shared*>(memory);
+    const int group = threadIdx.x / WARPGROUP, tiles = B * NH * ceil_div(T, BR);
+    const auto row_of = [&](int tile) { return (ceil_div(T, BR) - 1 - tile / (B * NH)) * BR; };  // the longest rows first
+    const auto blocks_for = [&](int rows) { return ceil_div(causal ? min(T, rows) : T, BC); };
+
+    if (threadIdx.x == 0) {
+        byte_barrier_init(&shared.q_full);
+        byte_barrier_init(&shared.q_free, GROUPS * WARPGROUP / WARP_SIZE);
+        for (int stage = 0; stage < STAGES; stage++) {
+            byte_barrier_init(&shared.k_full[stage]);
+            byte_barrier_init(&shared.v_full[stage]);
+            byte_barrier_init(&shared.k_free[stage], GROUPS * WARPGROUP / WARP_SIZE);
+            byte_barrier_init(&shared.v_free[stage], GROUPS * WARPGROUP / WARP_SIZE);
+        }
+    }
+    __syncthreads();
+
+    if (group == GROUPS) {
+        warpgroup_give_registers<PRODUCER>();
+        if (threadIdx.x % WARPGROUP > 0) return;
+        int first = 0;  // step of this tile
+        for (int tile = blockIdx.x, turn = 0;; turn++) {
+            byte_barrier_wait(&shared.q_free, turn % 2 ^ 1);
+            shared.tile = tile < tiles ? tile : -1;
+            if (tile >= tiles) break;
+            const int row0 = row_of(tile), nh = tile % (B * NH) % NH, b = tile % (B * NH) / NH, blocks = blocks_for(row0 + BR);
+            byte_barrier_expect(&shared.q_full, sizeof(shared.q));
+            load_rows<BR>(shared.q, &q_map, &shared.q_full, row0, nh, b);
+            const int given = atomicAdd(counter, 1);
+            for (int i = 0; i <= blocks; i++) {  // from the last block of keys to the first, and values one step behind
+                if (i < blocks) {
+                    const int stage = stage_of(first + i);
+                    byte_barrier_wait(&shared.k_free[stage], round_of(first + i) ^ 1);
+                    byte_barrier_expect(&shared.k_full[stage], sizeof(shared.k[0]));
+                    load_rows<BC>(shared.k[stage], &k_map, &shared.k_full[stage], (blocks - 1 - i) * BC, nh, b);
+                }
+                if (i > 0) {
+                    const int stage = stage_of(first + i - 1);
+                    byte_barrier_wait(&shared.v_free[stage], round_of(first + i - 1) ^ 1);
+                    byte_barrier_expect(&shared.v_full[stage], sizeof(shared.v[0]));
+                    load_rows<BC>(shared.v[stage], &v_map, &shared.v_full[stage], (blocks - i) * BC, nh, b);
+                }
+            }
+            first += blocks;
+            tile = gridDim.x + given;
+            if (given == tiles - 1) *counter = 0;  // every tile has asked for its successor
+        }
+        byte_barrier_arrive(&shared.q_full);
+    } else {
+        warpgroup_take_registers<CONSUMER>();
+        const float scale2 = scale * LOG2_E;
+        // Turns to multiply go round: named barrier g + 1 says that it is group g's.
+        const auto take_turn = [&] {
+            if (TURNS && GROUPS > 1) sync_some<2 * WARPGROUP>(group + 1);
+        };
+        const auto pass_turn = [&] {
+            if (TURNS && GROUPS > 1) arrive_some<2 * WARPGROUP>((group + 1) % GROUPS + 1);
+        };
+        if (group == GROUPS - 1) pass_turn();
+
+        int first = 0;  // step of this tile
+        for (int turn = 0;; turn++) {
+            byte_barrier_wait(&shared.q_full, turn % 2);
+            const int tile = shared.tile;
+            if (tile < 0) break;
+            const int row0 = row_of(tile), nh = tile % (B * NH) % NH, b = tile % (B * NH) / NH, rows_at = row0 + group * 64;
+            const int end = first + blocks_for(row0 + BR), mine = rows_at < T ? blocks_for(rows_at + 64) : 0;
+            SoftmaxRows rows;
+            float s[BC / 2], o[HS / 2] = {}, shrink[2];
+            uint32_t p[BC / 16][4];
+            int i = first;
+            for (; i < end - mine; i++) {  // keys behind all queries of this group
+                byte_barrier_wait(&shared.k_full[stage_of(i)], round_of(i));
+                release(&shared.k_free[stage_of(i)]);
+                byte_barrier_wait(&shared.v_full[stage_of(i)], round_of(i));
+                release(&shared.v_free[stage_of(i)]);
+                take_turn();
+                pass_turn();
+            }
+            if (i < end) {
+                byte_barrier_wait(&shared.k_full[stage_of(i)], round_of(i));
+                take_turn();
+                start_scores<BR>(s, shared.q, group * 64, shared.k[stage_of(i)]);
+                pass_turn();
+                warpgroup_wait<0>();
+                release(&shared.k_free[stage_of(i)]);
+                if (i + 1 == end) release(&shared.q_free);
+                mask_scores(s, rows_at, (mine - 1) * BC, T, causal);
+                rows.add(s, shrink, scale2);
+                pack_probabilities(p, s);
+                if (i + 1 < end) byte_barrier_wait(&shared.k_full[stage_of(i + 1)], round_of(i + 1));
+                while (++i < end) {  // the scores of these keys beside the values of those before
+                    const int stage = stage_of(i), before = stage_of(i - 1);
+                    byte_barrier_wait(&shared.v_full[before], round_of(i - 1));
+                    take_turn();
+                    start_scores<BR>(s, shared.q, group * 64, shared.k[stage]);
+                    start_values(o, p, shared.v[before]);
+                    pass_turn();
+                    warpgroup_wait<1>();
+                    release(&shared.k_free[stage]);
+                    if (i + 1 == end) release(&shared.q_free);
+                    rows.add(s, shrink, scale2);
+                    // A loop here keeps the compiler from moving the second wait in front of the exponentials.
+                    if (i + 1 < end) byte_barrier_wait(&shared.k_full[stage_of(i + 1)], round_of(i + 1));
+                    warpgroup_wait<0>();
+                    release(&shared.v_free[before]);
+                    scale_rows(o, shrink);
+                    pack_probabilities(p, s);
+                }
+                byte_barrier_wait(&shared.v_full[stage_of(i - 1)], round_of(i - 1));
+                start_values(o, p, shared.v[stage_of(i - 1)]);
+                warpgroup_wait<0>();
+                release(&shared.v_free[stage_of(i - 1)]);
+            } else {
+                release(&shared.q_free);
+            }
+            rows.finish();
+            store_rows(out, lse, o, rows, rows_at, T, nh, NH, b, scale);
+            first = end;
+        }
+    }
+}

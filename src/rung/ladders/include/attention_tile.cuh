@@ -1,0 +1,124 @@
+// Attention by wgmma: what a warpgroup computes for 64 queries and BC keys, with S, P and O in registers. Tiles of q, k and v
+// lie in shared memory as tensor maps bring them: rows of 64 numbers, swizzled, the next 64 of longer heads in a part of their
+// own. HS and BC are the rung's.
+#pragma once
+#include "tensor_map.cuh"
+#include "warpgroup.cuh"
+
+constexpr int PARTS = ceil_div(HS, 64);  // of a head
+constexpr float LOG2_E = 1.4426950408889634f;
+
+// One tile of ROWS queries, keys or values: `row0` on of one head.
+template <int ROWS>
+__device__ __forceinline__ void load_rows(Real (&tile)[PARTS][ROWS * 64], const TensorMap* map, uint64_t* barrier, int row0, int nh, int b)
+{
+    for (int part = 0; part < PARTS; part++) tensor_load(tile[part], map, barrier, 64 * part, row0, nh, b);
+}
+
+// Starts s = q k^T for the 64 queries from `row` on.
+template <int BR>
+__device__ __forceinline__ void start_scores(float (&s)[BC / 2], const Real (&q)[PARTS][BR * 64], int row, const Real (&k)[PARTS][BC * 64])
+{
+    warpgroup_begin();
+#pragma unroll
+    for (int kk = 0; kk < HS / 16; kk++) {
+        const SharedTile query = tile_along_depth(&q[kk / 4][row * 64]), key = tile_along_depth(k[kk / 4]);
+        warpgroup_multiply<BC>(s, query + kk % 4 * PRODUCT_STEP, key + kk % 4 * PRODUCT_STEP, kk > 0);
+    }
+    warpgroup_commit();
+}
+
+// Starts o += p v. Two neighbouring 8 columns of S have the layout of one operand, so that P stays where it was computed.
+__device__ __forceinline__ void start_values(float (&o)[HS / 2], const uint32_t (&p)[BC / 16][4], const Real (&v)[PARTS][BC * 64])
+{
+    warpgroup_begin();
+#pragma unroll
+    for (int kk = 0; kk < BC / 16; kk++) {
+        warpgroup_multiply<HS, true>(o, p[kk], tile_across_depth(&v[0][kk * 16 * 64], BC * SWIZZLE_ROW), true);
+    }
+    warpgroup_commit();
+}
+
+// Hides keys behind the last and, if causal, behind the query: s is for the queries from row0 on and the keys from key0 on.
+__device__ __forceinline__ void mask_scores(float (&s)[BC / 2], int row0, int key0, int T, int causal)
+{
+    const int first = key0 + warpgroup_column();
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        const int seen = (causal ? min(T, row0 + warpgroup_row(h) + 1) : T) - first;
+#pragma unroll
+        for (int i = 2 * h; i < BC / 2; i += 4) {
+            if (i / 4 * 8 >= seen) s[i] = -INFINITY;
+            if (i / 4 * 8 + 1 >= seen) s[i + 1] = -INFINITY;
+        }
+    }
+}
+
+// A thread's two rows: their maximum m, and l, the sum over this thread's columns alone.
+struct SoftmaxRows
+{
+    float m[2] = {-INFINITY, -INFINITY}, l[2] = {};
+
+    // s becomes exp(scale (s - m)), and m and l take it in; what was summed before has to be multiplied by `shrink`. scale2 is
+    // scale / log(2): powers of two are what the hardware has.
+    __device__ __forceinline__ void add(float (&s)[BC / 2], float (&shrink)[2], float scale2)
+    {
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            float largest = m[h];
+#pragma unroll
+            for (int i = 2 * h; i < BC / 2; i += 4) largest = fmaxf(largest, fmaxf(s[i], s[i + 1]));
+            largest = fmaxf(largest, __shfl_xor_sync(ALL_LANES, largest, 1));
+            largest = fmaxf(largest, __shfl_xor_sync(ALL_LANES, largest, 2));
+            shrink[h] = exp2f((m[h] - largest) * scale2);
+            m[h] = largest;
+            l[h] *= shrink[h];
+#pragma unroll
+            for (int i = 2 * h; i < BC / 2; i += 4) {
+                s[i] = exp2f(fmaf(s[i], scale2, -largest * scale2));
+                s[i + 1] = exp2f(fmaf(s[i + 1], scale2, -largest * scale2));
+                l[h] += s[i] + s[i + 1];
+            }
+        }
+    }
+
+    // Over the four threads of each row.
+    __device__ __forceinline__ void finish()
+    {
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            l[h] += __shfl_xor_sync(ALL_LANES, l[h], 1);
+            l[h] += __shfl_xor_sync(ALL_LANES, l[h], 2);
+        }
+    }
+};
+
+__device__ __forceinline__ void scale_rows(float (&o)[HS / 2], const float (&factor)[2])
+{
+#pragma unroll
+    for (int i = 0; i < HS / 2; i++) o[i] *= factor[i / 2 % 2];
+}
+
+__device__ __forceinline__ void pack_probabilities(uint32_t (&p)[BC / 16][4], const float (&s)[BC / 2])
+{
+#pragma unroll
+    for (int i = 0; i < BC / 4; i++) p[i / 4][i % 4] = pack2<Real>(s[2 * i], s[2 * i + 1]);
+}
+
+// o / l for the 64 queries from row0 on, and their logsumexp if asked.
+__device__ __forceinline__ void store_rows(Real* out, float* lse, const float (&o)[HS / 2], const SoftmaxRows& rows, int row0, int T,
+                                           int nh, int NH, int b, float scale)
+{
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        const int t = row0 + warpgroup_row(h);
+        if (t >= T) continue;
+        const float share = 1.0f / rows.l[h];
+        Real* to = out + (((int64_t)b * T + t) * NH + nh) * HS + warpgroup_column();
+#pragma unroll
+        for (int i = 2 * h; i < HS / 2; i += 4) {
+            *reinterpret_cast<uint32_t*>(to + i / 4 * 8) = pack2<Real>(o[i] * share, o[i + 1] * share);
+        }
+        if (lse != nullptr && warpgroup_column() == 0) lse[((int64_t)b * NH + nh) * T + t] = scale * rows.m[h] + logf(rows.l[h]);
+    }
+}
