@@ -18,7 +18,7 @@ from rung.rungs.cuda import CudaRung
 
 def test_the_tour_goes_to_every_ladder_at_shapes_and_in_formats_that_it_has() -> None:
     stops = list(tour.stops())
-    assert {s.operation for s in stops} == set(catalogue.operations()) == set(tour.TOUR)
+    assert {s.operation for s in stops} == set(catalogue.operations())
     for stop in stops:
         assert stop.shape in catalogue.operation(stop.operation).shapes, stop
         assert any(stop.dtype in r.dtypes for r in catalogue.rungs(stop.operation)), stop

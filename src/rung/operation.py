@@ -89,6 +89,15 @@ class Library:
 
 
 @dataclass(frozen=True)
+class Race:
+    """What `rung bench all` times: one of the operation's shapes in some number formats."""
+
+    shape: str
+    dtypes: tuple[str, ...]
+    patience: float = 1.0  # seconds that a single call may take
+
+
+@dataclass(frozen=True)
 class Operation:
     """An operation of the model: everything about it that does not depend on how it is computed."""
 
@@ -106,6 +115,7 @@ class Operation:
     scalars: dict[str, Number | str] = field(default_factory=dict)
     libraries: tuple[Library, ...] = ()
     story: str = ""
+    tour: tuple[Race, ...] = ()  # nothing said: all shapes, in all formats that its rungs have
 
     def operand(self, name: str) -> Operand:
         """The operand called `name`."""

@@ -65,7 +65,7 @@ def tasks(
         raise RungError(f"none of the chosen rungs has {' and '.join(tuning or {})}; check one rung with its own.")
     found = []
     for rung in chosen:
-        own = rung.path is not None and catalogue.LADDERS not in rung.path.resolve().parents
+        own = not catalogue.shipped(rung)
         file = str(rung.path) if own else None
         for dtype in rung.dtypes:
             if not dtypes or dtype in dtypes:

@@ -89,6 +89,11 @@ def _dispatch(words: list[str]) -> int:
 
         print(f"rung {__version__}")
         return 0
+    if words[0] == "--ladders":
+        if len(words) < 3:
+            raise RungError("--ladders takes a folder of ladders, and a verb behind it.")
+        os.environ["RUNG_LADDERS"] = words[1]
+        words = words[2:]
     verb = words[0]
     if verb not in VERBS:
         close = difflib.get_close_matches(verb, VERBS, n=1)
@@ -130,4 +135,5 @@ def _help() -> str:
     lines = ["rung runs GPT-2 on hand-written GPU kernels, climbed one rung at a time.", ""]
     lines += ["usage: rung VERB ...      (rung VERB --help tells a verb's options)", ""]
     lines += [f"  {verb:<{width}}  {summary}" for verb, (_, summary) in VERBS.items()]
-    return "\n".join([*lines, "", "  rung --version"])
+    lines += ["", "  rung --version", "  rung --ladders FOLDER VERB ...      with your own operations, a folder each"]
+    return "\n".join(lines)

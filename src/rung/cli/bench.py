@@ -52,8 +52,16 @@ def bench(
     from rung.rungs import tunings as tuned
 
     if not torch.cuda.is_available():
-        names = ", ".join(r.full_name for r in ([] if rung in ("all", "ceilings") else catalogue.select(rung, file)))
-        would = f" It would have raced {names}." if names else ""
+        would = ""
+        if rung == "all":
+            planned = _tour(shape, dtype, patience)
+            ladders = ", ".join(dict.fromkeys(race.running[0].operation.name for race in planned))
+            would = f" It would have run {len(planned)} races of {ladders}."
+        elif rung != "ceilings":
+            chosen = catalogue.select(rung, file)
+            planned = _ladder(chosen, shape, dtype, patience, "/" in rung or file is not None, vs)
+            where = ", ".join(f"{race.shape} {race.dtype}" for race in planned)
+            would = f" It would have raced {', '.join(r.full_name for r in chosen)} at {where}."
         raise RungError(f"there is no CUDA device here, and no figure is made up without one.{would}")
     ceilings = lab.measure_ceilings()
     if rung == "ceilings":

@@ -179,7 +179,7 @@ def profile(subject: Subject, tuning: Mapping[str, int] | None = None) -> Report
     if not torch.cuda.is_available():
         raise RungError("there is no CUDA device here, and ncu counts on nothing else.")
     rung = subject.rung
-    own = rung.path is not None and catalogue.LADDERS not in rung.path.resolve().parents
+    own = not catalogue.shipped(rung)
     task = {
         "rung": rung.full_name,
         "file": str(rung.path) if own else None,

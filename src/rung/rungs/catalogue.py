@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 from functools import cache, partial
 from pathlib import Path
 
@@ -14,22 +15,41 @@ from rung.rungs.cuda import CudaRung
 from rung.rungs.library import LibraryRung
 from rung.rungs.python import PythonRung
 
-LADDERS = Path(__file__).parents[1] / "ladders"
+LADDERS = Path(__file__).parents[1] / "ladders"  # those that come with rung
+MORE_LADDERS = "RUNG_LADDERS"  # names folders of further ladders, as PATH does; child processes see them too
+
+
+def folders() -> dict[str, Path]:
+    """Operation -> the folder of its ladder, of those that come with rung and of the user's own."""
+    more = [Path(folder).resolve() for folder in os.environ.get(MORE_LADDERS, "").split(os.pathsep) if folder]
+    found: dict[str, Path] = {}
+    for place in (LADDERS, *more):
+        if not place.is_dir():
+            raise RungError(f"there is no folder {place} of further ladders; mend --ladders or {MORE_LADDERS}.")
+        for path in sorted(place.glob("*/operation.py")):
+            if path.parent.name in found:
+                raise RungError(f"{path.parent} and {found[path.parent.name]} hold the same operation; rename one.")
+            found[path.parent.name] = path.parent
+    return found
+
+
+def shipped(rung: Rung) -> bool:
+    """Whether the rung comes with rung, rather than being the user's own."""
+    return rung.path is None or LADDERS in rung.path.resolve().parents
 
 
 @cache
 def operations() -> dict[str, Operation]:
     """Every operation that has a ladder."""
-    return {path.parent.name: _operation_at(path) for path in sorted(LADDERS.glob("*/operation.py"))}
+    return {name: _operation_at(folder / "operation.py") for name, folder in folders().items()}
 
 
 def operation(name: str) -> Operation:
     """The operation called `name`."""
-    path = LADDERS / name / "operation.py"
-    if name.isidentifier() and path.is_file():
-        return _operation_at(path)
-    names = sorted(p.parent.name for p in LADDERS.glob("*/operation.py"))
-    raise RungError(f"there is no operation {name!r}{_meant(name, names)}; there are {', '.join(names)}.")
+    found = folders()
+    if name not in found:
+        raise RungError(f"there is no operation {name!r}{_meant(name, list(found))}; there are {', '.join(found)}.")
+    return _operation_at(found[name] / "operation.py")
 
 
 @cache
@@ -44,7 +64,7 @@ def _operation_at(path: Path) -> Operation:
 def rungs(name: str, *, libraries: bool = True) -> tuple[Rung, ...]:
     """The ladder of an operation: its rungs in the order of their numbers, then the libraries."""
     of = operation(name)
-    files = sorted(p for p in (LADDERS / name).glob("[0-9]*_*") if p.suffix in (".cu", ".py"))
+    files = sorted(p for p in folders()[name].glob("[0-9]*_*") if p.suffix in (".cu", ".py"))
     found: list[Rung] = [rung_from_file(of, path) for path in files]
     if libraries:
         found += [_of_its_ladder(LibraryRung(of, library)) for library in of.libraries]

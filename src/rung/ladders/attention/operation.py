@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from rung.operation import Case, Cost, Library, Operand, Operation, Tensors, Values
+from rung.operation import Case, Cost, Library, Operand, Operation, Race, Tensors, Values
 from rung.precision import float32_products
 
 QUERIES_AT_ONCE = 1024  # bounds the reference's memory at T in the thousands
@@ -135,5 +135,11 @@ OPERATION = Operation(
         Library(
             "sdpa_cudnn", sdpa(SDPBackend.CUDNN_ATTENTION), ("f16", "bf16"), "cuda", "cuDNN's attention.", ("T > 1",)
         ),
+    ),
+    tour=(
+        Race("b4t64", ("f32", "tf32", "f16", "bf16"), patience=0.2),
+        Race("b8t1024", ("f32", "tf32", "f16", "bf16"), patience=0.2),
+        *(Race(f"n{n}", ("f32",), patience=0.2) for n in (256, 512, 1024, 2048, 4096, 8192)),
+        Race("b1h16n8192", ("bf16",), patience=0.2),
     ),
 )

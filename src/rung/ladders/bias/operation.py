@@ -2,7 +2,7 @@
 
 import torch
 
-from rung.operation import Case, Cost, Library, Operand, Operation, Tensors, Values
+from rung.operation import Case, Cost, Library, Operand, Operation, Race, Tensors, Values
 
 
 def reference(t: Tensors, v: Values) -> Tensors:
@@ -46,4 +46,5 @@ OPERATION = Operation(
         "b8t1024": dict(B=8, T=1024, OC=3072),
     },
     libraries=(Library("torch", torch_bias),),
+    tour=(Race("b4t64", ("f32",)), Race("b8t1024", ("f32",))),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from rung.operation import Case, Cost, Library, Operand, Operation
+from rung.operation import Case, Cost, Library, Operand, Operation, Race
 
 
 def reference(t: dict[str, torch.Tensor], v: dict[str, int | float]) -> dict[str, torch.Tensor]:
@@ -40,4 +40,5 @@ OPERATION = Operation(
     ),
     shapes={"n1m": {"N": 1 << 20}, "n16m": {"N": 1 << 24}, "n64m": {"N": 1 << 26}},
     libraries=(Library("torch", torch_copy, dtypes=("f32", "f16", "bf16")),),
+    tour=(Race("n64m", ("f32", "bf16")),),
 )

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 import torch.nn.functional as F
 
-from rung.operation import Case, Cost, Library, Operand, Operation, Tensors, Values
+from rung.operation import Case, Cost, Library, Operand, Operation, Race, Tensors, Values
 
 Make = Callable[[Values, torch.Generator], torch.Tensor]
 
@@ -293,4 +293,5 @@ OPERATION = Operation(
     },
     # In half precision torch rounds the residual stream after every operator and leaves the bounds.
     libraries=(Library("torch", torch_decode, ("f32",), note="The step through torch, operator by operator."),),
+    tour=(Race("gpt2", ("f32", "bf16"), patience=0.2), Race("gpt2 b64", ("bf16",), patience=0.2)),
 )

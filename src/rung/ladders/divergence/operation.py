@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from rung.operation import Case, Cost, Library, Operand, Operation
+from rung.operation import Case, Cost, Library, Operand, Operation, Race
 
 FREE, STIFF = 1 / 32, 1 / 8  # spring constants, exact in every dtype
 KEPT = 1 - 1 / 128  # the part of its speed that a spring with friction keeps
@@ -66,4 +66,5 @@ OPERATION = Operation(
             note="torch has no such kernel: a few elementwise calls a step, all launches and traffic",
         ),
     ),
+    tour=(Race("n16m", ("f32",)),),
 )

@@ -3,7 +3,7 @@
 import torch
 import torch.nn.functional as F
 
-from rung.operation import Case, Cost, Library, Operand, Operation, Tensors, Values
+from rung.operation import Case, Cost, Library, Operand, Operation, Race, Tensors, Values
 
 
 def reference(t: Tensors, v: Values) -> Tensors:
@@ -54,4 +54,5 @@ OPERATION = Operation(
         "b8t1024": dict(B=8, T=1024, C=768, V=50257, MAXT=1024),
     },
     libraries=(Library("torch", torch_embedding, note="F.embedding, then an addition: two kernels"),),
+    tour=(Race("b4t64", ("f32", "bf16")), Race("b8t1024", ("f32", "bf16"))),
 )

@@ -5,7 +5,7 @@ import math
 import torch
 import torch.nn.functional as F
 
-from rung.operation import Case, Cost, Library, Operand, Operation, Tensors, Values
+from rung.operation import Case, Cost, Library, Operand, Operation, Race, Tensors, Values
 
 CUBIC = 0.044715  # a library once shipped 0.44715, and no test noticed
 
@@ -54,4 +54,9 @@ OPERATION = Operation(
         "b8t1024": dict(B=8, T=1024, C=3072),
     },
     libraries=(Library("torch", torch_gelu),),
+    tour=(
+        Race("b4t64", ("f32", "bf16")),
+        Race("b8t1024", ("f32", "f16", "bf16")),
+        Race("b8t1024c768", ("f32",)),
+    ),
 )

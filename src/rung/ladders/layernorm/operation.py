@@ -3,7 +3,7 @@
 import torch
 import torch.nn.functional as F
 
-from rung.operation import Case, Cost, Library, Operand, Operation, Tensors, Values
+from rung.operation import Case, Cost, Library, Operand, Operation, Race, Tensors, Values
 
 
 def reference(t: Tensors, v: Values) -> Tensors:
@@ -77,4 +77,9 @@ OPERATION = Operation(
         "b64t1024": dict(B=64, T=1024, C=768),
     },
     libraries=(Library("torch", torch_layernorm),),
+    tour=(
+        Race("b4t64", ("f32", "bf16")),
+        Race("b8t1024", ("f32", "f16", "bf16")),
+        Race("b64t1024", ("f32",)),
+    ),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from rung.operation import Case, Cost, Library, Operand, Operation, Tensors, Values
+from rung.operation import Case, Cost, Library, Operand, Operation, Race, Tensors, Values
 from rung.precision import float32_products
 
 EVERY_DTYPE = ("f32", "tf32", "f16", "bf16")
@@ -81,4 +81,5 @@ OPERATION = Operation(
         "b8t1024": {"B": 8, "T": 1024, "C": 768, "OC": 2304},
     },
     libraries=(Library("torch", torch_separate, EVERY_DTYPE, note="F.layer_norm, then F.linear."),),
+    tour=(Race("b4t64", ("f32", "bf16")), Race("b8t1024", ("f32", "bf16"))),
 )

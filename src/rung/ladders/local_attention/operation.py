@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from rung.operation import Case, Cost, Library, Operand, Operation, Tensors, Values
+from rung.operation import Case, Cost, Library, Operand, Operation, Race, Tensors, Values
 from rung.precision import float32_products
 
 QUERIES_AT_ONCE = 1024  # bounds the reference's memory at T in the thousands
@@ -132,4 +132,5 @@ OPERATION = Operation(
             note="xFormers' CUTLASS kernel under a mask, which it reads but does not skip by.",
         ),
     ),
+    tour=(Race("b4t64", ("f32", "bf16")), Race("b8t1024", ("f32", "bf16"))),
 )

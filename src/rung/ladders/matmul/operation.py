@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from rung.operation import Case, Cost, Library, Operand, Operation, Tensors, Values
+from rung.operation import Case, Cost, Library, Operand, Operation, Race, Tensors, Values
 from rung.precision import float32_products
 
 EVERY_DTYPE = ("f32", "tf32", "f16", "bf16")
@@ -85,5 +85,12 @@ OPERATION = Operation(
     libraries=(
         Library("torch", torch_linear, EVERY_DTYPE, note="F.linear; float32 on tensor cores only as tf32."),
         Library("cublaslt", torch_addmm, EVERY_DTYPE, note="addmm into `out`, the bias in the epilogue."),
+    ),
+    tour=(
+        Race("b4t64", ("f32", "tf32", "f16", "bf16")),
+        Race("b8t1024", ("f32", "tf32", "f16", "bf16")),
+        Race("4096x768x3072", ("bf16",)),
+        Race("decode", ("f32", "bf16")),
+        Race("lm head", ("bf16",)),
     ),
 )

@@ -7,7 +7,7 @@ import math
 import torch
 import torch.nn.functional as F
 
-from rung.operation import Case, Cost, Library, Operand, Operation, Tensors, Values
+from rung.operation import Case, Cost, Library, Operand, Operation, Race, Tensors, Values
 from rung.precision import float32_products
 
 EVERY_DTYPE = ("f32", "tf32", "f16", "bf16")
@@ -84,4 +84,5 @@ OPERATION = Operation(
             note="The GELU epilogue: on a GPU the tanh form, on a CPU the same call takes the erf form.",
         ),
     ),
+    tour=(Race("b4t64", ("f32", "bf16")), Race("b8t1024", ("f32", "bf16"))),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from rung.operation import Case, Cost, Library, Operand, Operation, Tensors, Values
+from rung.operation import Case, Cost, Library, Operand, Operation, Race, Tensors, Values
 from rung.precision import float32_products
 
 EVERY_DTYPE = ("f32", "tf32", "f16", "bf16")
@@ -85,4 +85,5 @@ OPERATION = Operation(
             note="residual + bias into `out`, then cuBLAS with beta = 1, which adds to what stands there.",
         ),
     ),
+    tour=(Race("b4t64", ("f32", "bf16")), Race("b8t1024", ("f32", "bf16"))),
 )

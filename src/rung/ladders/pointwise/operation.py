@@ -7,7 +7,7 @@ from functools import cache
 
 import torch
 
-from rung.operation import Case, Cost, Library, Operand, Operation
+from rung.operation import Case, Cost, Library, Operand, Operation, Race
 
 
 def reference(t: dict[str, torch.Tensor], v: dict[str, int | float]) -> dict[str, torch.Tensor]:
@@ -60,4 +60,5 @@ OPERATION = Operation(
             note="fuses the five by itself",
         ),
     ),
+    tour=(Race("n64m", ("f32",)),),
 )

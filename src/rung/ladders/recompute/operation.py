@@ -7,7 +7,7 @@ from functools import cache
 
 import torch
 
-from rung.operation import Case, Cost, Library, Operand, Operation
+from rung.operation import Case, Cost, Library, Operand, Operation, Race
 
 
 def forward_backward(x: torch.Tensor, dy: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -84,4 +84,5 @@ OPERATION = Operation(
             note="one kernel forward and one backward, which recomputes",
         ),
     ),
+    tour=(Race("n64m", ("f32",)),),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from rung.operation import Case, Cost, Library, Operand, Operation
+from rung.operation import Case, Cost, Library, Operand, Operation, Race
 
 
 def reference(t: dict[str, torch.Tensor], v: dict[str, int | float]) -> dict[str, torch.Tensor]:
@@ -48,4 +48,5 @@ OPERATION = Operation(
         "b1n64m": {"B": 1, "N": 1 << 26},
     },
     libraries=(Library("torch", torch_sum, dtypes=("f32", "f16", "bf16")),),
+    tour=(Race("b65536n1024", ("f32",)), Race("b16n1m", ("f32",))),
 )

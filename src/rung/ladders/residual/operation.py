@@ -2,7 +2,7 @@
 
 import torch
 
-from rung.operation import Case, Cost, Library, Operand, Operation, Tensors, Values
+from rung.operation import Case, Cost, Library, Operand, Operation, Race, Tensors, Values
 
 
 def reference(t: Tensors, v: Values) -> Tensors:
@@ -48,4 +48,5 @@ OPERATION = Operation(
         "b64t1024": dict(B=64, T=1024, C=768),
     },
     libraries=(Library("torch", torch_residual),),
+    tour=(Race("b4t64", ("f32", "bf16")), Race("b8t1024", ("f32", "bf16"))),
 )

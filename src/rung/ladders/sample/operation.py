@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from rung.operation import Case, Cost, Operand, Operation, Tensors, Values
+from rung.operation import Case, Cost, Operand, Operation, Race, Tensors, Values
 
 SETTINGS = ("temperature", "top_k", "top_p", "min_p", "repetition", "presence", "frequency")
 WORD = 0xFFFFFFFF
@@ -127,4 +127,5 @@ OPERATION = Operation(
         Case("gpt2", {"B": 64, "V": 50257}, where="cuda"),
     ),
     shapes={"gpt2": {"B": 1, "V": 50257}, "gpt2 b64": {"B": 64, "V": 50257}, "gpt2 b256": {"B": 256, "V": 50257}},
+    tour=(Race("gpt2", ("f32",)), Race("gpt2 b64", ("f32",))),
 )

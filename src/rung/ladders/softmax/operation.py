@@ -2,7 +2,7 @@
 
 import torch
 
-from rung.operation import Case, Cost, Library, Operand, Operation, Tensors, Values
+from rung.operation import Case, Cost, Library, Operand, Operation, Race, Tensors, Values
 
 
 def hidden(T: int, S: int, device: torch.device | str = "cpu") -> torch.Tensor:
@@ -65,4 +65,5 @@ OPERATION = Operation(
         "vocabulary": dict(B=1, NH=1, T=8192, S=50257, causal=0, scale=1.0),
     },
     libraries=(Library("torch", torch_softmax, note="scaling and masking are kernels of their own"),),
+    tour=(Race("b4t64", ("f32", "bf16")), Race("b8t1024", ("f32", "bf16")), Race("vocabulary", ("f32",))),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from rung.operation import Case, Cost, Library, Operand, Operation
+from rung.operation import Case, Cost, Library, Operand, Operation, Race
 
 
 def reference(t: dict[str, torch.Tensor], v: dict[str, int | float]) -> dict[str, torch.Tensor]:
@@ -45,4 +45,5 @@ OPERATION = Operation(
         "c8192x8192": {"R": 8192, "C": 8192},
     },
     libraries=(Library("torch", torch_transpose, dtypes=("f32", "f16", "bf16")),),
+    tour=(Race("c8192x8192", ("f32", "bf16")),),
 )

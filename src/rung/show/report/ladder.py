@@ -24,7 +24,7 @@ def page(
     """The page of the ladder `name`; `around` are its neighbours."""
     operation = catalogue.operation(name)
     rungs = catalogue.rungs(name, libraries=False)
-    readme = catalogue.LADDERS / name / "README.md"
+    readme = catalogue.folders()[name] / "README.md"
     told = story(readme.read_text(encoding="utf-8")) if readme.is_file() else ""
     parts = [
         f'<section class="page" id="{name}"><h1 tabindex="-1">{name}</h1>',
