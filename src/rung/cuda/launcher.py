@@ -93,7 +93,7 @@ class Launcher:
                 )
             return value.data_ptr()
         if kind == "tensor_map":
-            return value.encode()
+            return bytes(tensor_map.SIZE) if value is None else value.encode()
         return _bfloat16_bits(value) if kind == "bf16" else value
 
     def _misfit(self, args: Sequence[Argument], problem: Exception) -> str:

@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 import torch
 
+from rung.cuda import tensor_map
 from rung.cuda.launch import Argument, Build, LaunchConfig, Resources
 from rung.cuda.source import kernel_parameters
 from rung.emulator import native
@@ -265,7 +266,7 @@ def _bytes_of(kind: str, value: Any) -> bytes:
             raise RungError(f"The emulator takes CPU tensors, and one on {value.device} was given.")
         return struct.pack("P", 0 if value is None else value.data_ptr())
     if kind == "tensor_map":
-        packed: bytes = value.emulated()
+        packed: bytes = value.emulated() if value else bytes(tensor_map.SIZE)
         return packed
     if kind == "bf16":
         return struct.pack("h", torch.tensor(value, dtype=torch.bfloat16).view(torch.int16).item())

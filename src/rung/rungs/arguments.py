@@ -50,7 +50,7 @@ class Arguments:
     tensors: Tensors
     buffers: Tensors
     dtype: Dtype
-    maps: Mapping[str, TensorMap] = field(default_factory=dict)
+    maps: Mapping[str, TensorMap | None] = field(default_factory=dict)
 
     def operand(self, name: str) -> torch.Tensor:
         if name not in self.tensors:
@@ -93,7 +93,7 @@ class Arguments:
         _must_point_to(parameter, tensor, self.dtype, where)
         return tensor
 
-    def _map(self, parameter: Parameter, target: str | int | float, where: str) -> TensorMap:
+    def _map(self, parameter: Parameter, target: str | int | float, where: str) -> TensorMap | None:
         if target not in self.maps:
             known = f"there are {', '.join(self.maps)}" if self.maps else f"write [maps.{parameter.name}]"
             raise RungError(f"{where} is bound to no tensor map; {known}.")

@@ -233,14 +233,17 @@ class CudaRung(Rung):
         only = steps[0] if len(steps) == 1 else run
         return Prepared(self, only, self.tuned(tuning), launched, module, buffers)
 
-    def _maps(self, tensors: Tensors, names: Values, dtype: Dtype) -> dict[str, TensorMap]:
+    def _maps(self, tensors: Tensors, names: Values, dtype: Dtype) -> dict[str, TensorMap | None]:
         """The tensor maps of the header for these operands and buffers."""
 
         def numbers(expressions: Iterable[header.Expression], what: str) -> tuple[int, ...]:
             return tuple(evaluate_int(e, names, f"maps.{what}") for e in expressions)
 
-        made = {}
+        made: dict[str, TensorMap | None] = {}
         for name, entry in self.header.maps.items():
+            if not evaluate(entry.when, names):
+                made[name] = None
+                continue
             if entry.operand not in tensors:
                 known = ", ".join(tensors)
                 raise RungError(

@@ -42,6 +42,7 @@ class Map:
     promotion: Expression = 128  # bytes that L2 fetches at least
     fill: str = "zeros"  # or "nan": what lies beyond the edges
     tf32: bool = False  # floats are rounded on their way, where the rung's dtype is tf32
+    when: Expression = 1  # where this is 0, the kernel is given zeros and must not use them
 
 
 @dataclass(frozen=True)
@@ -293,7 +294,7 @@ class _Reader:
             raise self.fail(f'{where}.fill = {fill!r} is neither "zeros" nor "nan".')
         sizes = {k: self.expressions(value.get(k, []), f"{where}.{k}") for k in ("box", "dims", "strides")}
         numbers = {
-            k: self.expression(value[k], f"{where}.{k}") for k in ("offset", "swizzle", "promotion") if k in value
+            k: self.expression(value[k], f"{where}.{k}") for k in ("offset", "swizzle", "promotion", "when") if k in value
         }
         return Map(operand, **sizes, **numbers, fill=fill, tf32=self.flag(value, "tf32"))  # type: ignore[arg-type]
 

@@ -12,8 +12,8 @@ __device__ __forceinline__ int cluster_rank()
 }
 
 // All threads of all blocks of the cluster; what was written before it, to any block's shared memory, may be read after it.
-__device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
-__device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
+__device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.release;" ::: "memory"); }
+__device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire;" ::: "memory"); }
 __device__ __forceinline__ void cluster_sync() { cluster_arrive(), cluster_wait(); }
 
 // Where the same variable of block `rank` lies, as an address of the cluster's shared memory.

@@ -37,6 +37,8 @@ struct Ring
     }
     __device__ __forceinline__ char* a() const { return stages + stage * STAGE_BYTES; }
     __device__ __forceinline__ char* b() const { return a() + A_BYTES; }
+    __device__ __forceinline__ char* boxes(int group) const { return stages + STAGES * STAGE_BYTES + group * BOXES * BOX_BYTES; }
+    __device__ __forceinline__ uint64_t* arrival() const { return full + stage; }
     __device__ __forceinline__ void advance()
     {
         if (++stage == STAGES) stage = 0, parity ^= 1;
@@ -59,6 +61,58 @@ struct ReleaseHere
         if (lane_id() == 0) byte_barrier_arrive(empty);
     }
 };
+
+// To all blocks of the cluster, which fill the stage together.
+template <int BLOCKS>
+struct ReleaseEverywhere
+{
+    __device__ __forceinline__ void operator()(uint64_t* empty) const
+    {
+        if (lane_id() < BLOCKS) byte_barrier_arrive_at(empty, lane_id());
+    }
+};
+
+// `rows` of the weights for all blocks of the cluster: each fetches its share for all.
+template <int BLOCKS>
+__device__ __forceinline__ void tensor_load_shared(char* tile, const TensorMap* map, uint64_t* barrier, int rank, int rows, int k, int row)
+{
+    const int share = rows / BLOCKS;
+    if (BLOCKS == 1)
+        tensor_load(tile, map, barrier, k, row);
+    else
+        tensor_load_multicast(tile + rank * share * SWIZZLE_ROW, map, barrier, (1 << BLOCKS) - 1, k, row + rank * share);
+}
+
+#if defined(LEAD)
+// The first warpgroup runs LEAD steps ahead of the second, so that they do not store at the same time (rung 22).
+struct Lead
+{
+    int left;
+    __device__ __forceinline__ explicit Lead(int steps) : left(min(LEAD, steps))
+    {
+        if (threadIdx.x >= WARPGROUP && left > 0) sync_some<COMPUTING>(BARRIER);
+    }
+    __device__ __forceinline__ void step()
+    {
+        if (threadIdx.x < WARPGROUP && left > 0 && --left == 0) arrive_some<COMPUTING>(BARRIER);
+    }
+    static constexpr int BARRIER = 15;
+};
+#endif
+
+#if defined(CLUSTER) && defined(GROUP)
+// Tiles of clusters, CLUSTER blocks one below the other: GROUP of them down, then one to the right, until the band is done.
+struct ClusterTiles
+{
+    int down, across;
+    __device__ __forceinline__ int count() const { return down * across; }
+    __device__ __forceinline__ int2 origin(int tile, int rank) const
+    {
+        const int band = tile / (GROUP * across), within = tile % (GROUP * across), height = min(down - band * GROUP, GROUP);
+        return make_int2(((band * GROUP + within % height) * CLUSTER + rank) * BM, within / height * BN);
+    }
+};
+#endif
 
 // Four products of this warpgroup's 64 rows with a stage.
 __device__ __forceinline__ void multiply_stage(Sums& sums, const Ring& ring, bool add)

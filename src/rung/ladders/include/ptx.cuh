@@ -190,6 +190,14 @@ __device__ __forceinline__ uint32_t to_tf32(float x)
     return r;
 }
 
+// By the special function unit, to 11 bits (sm_75).
+__device__ __forceinline__ float tanh_approx(float x)
+{
+    float r;
+    asm("tanh.approx.f32 %0, %1;" : "=f"(r) : "f"(x));
+    return r;
+}
+
 // ---- programmatic dependent launch ------------------------------------------------------------------------------
 
 // Everything before pdl_wait may run while the previous kernel of the stream still does; its results may be read after.

@@ -8,7 +8,7 @@
 namespace hopper_tile {
 
 constexpr int BOX = DEEP, BOX_BYTES = 64 * SWIZZLE_ROW;  // columns and bytes of what a warpgroup stores at once
-constexpr int BOXES = 2;                                 // of each warpgroup
+constexpr int BOXES = 2;                                 // of each warpgroup, one on its way while the other is filled
 
 struct AddBias
 {
@@ -18,6 +18,36 @@ struct AddBias
     {
         if (!bias) return v;
         return make_float2(v.x + to_float(bias[min(column, OC - 1)]), v.y + to_float(bias[min(column + 1, OC - 1)]));
+    }
+};
+
+// x / 2 * (1 + tanh(u)) with one special function: a tile has 128 of them a thread.
+__device__ __forceinline__ float gelu(float x)
+{
+    const float half = 0.5f * x;
+    return half + half * tanh_approx(x * (0.7978845608f + 0.0356774081f * x * x));
+}
+
+struct BiasGelu
+{
+    AddBias bias;
+    __device__ __forceinline__ float2 operator()(float2 v, int row, int column) const
+    {
+        v = bias(v, row, column);
+        return make_float2(gelu(v.x), gelu(v.y));
+    }
+};
+
+struct BiasResidual
+{
+    AddBias bias;
+    const Real* residual;
+    int M;
+    __device__ __forceinline__ float2 operator()(float2 v, int row, int column) const
+    {
+        v = bias(v, row, column);
+        const Real* at = residual + size_t(min(row, M - 1)) * bias.OC;
+        return make_float2(v.x + to_float(at[min(column, bias.OC - 1)]), v.y + to_float(at[min(column + 1, bias.OC - 1)]));
     }
 };
 
@@ -49,8 +79,9 @@ __device__ __forceinline__ void store_pairs(const float (&sums)[N / 2], int m0, 
 template <int N, class Finish>
 __device__ __forceinline__ void fill_box(const float (&sums)[N / 2], char* box, int c, int m0, int n0, Finish finish)
 {
-    const int first = m0 + threadIdx.x / WARPGROUP * 64, warp_row = threadIdx.x % WARPGROUP / WARP_SIZE * 16;
+    const int first = m0 + threadIdx.x / WARPGROUP * 64;
 #if defined(RUNG_F16) || defined(RUNG_BF16)
+    const int warp_row = threadIdx.x % WARPGROUP / WARP_SIZE * 16;
 #pragma unroll
     for (int j = 0; j < BOX / 8; j += 2) {  // 16 columns of the warp's 16 rows
         uint32_t words[4];
@@ -116,6 +147,80 @@ __device__ __forceinline__ void store_ragged(const float (&sums)[N / 2], char* b
                 if (n0 + c + i < OC)
                     to[i] = *reinterpret_cast<const Real*>(box + swizzled_place(r, i * int(sizeof(Real)) / 16) + i * sizeof(Real) % 16);
         }
+    }
+}
+
+// A warpgroup's part of another matrix of the output's shape, brought to where its boxes are filled before the sums are there.
+template <int N>
+struct Brought
+{
+    static constexpr int BYTES = N / BOX * BOX_BYTES;  // of each warpgroup
+    char* boxes;                                       // this warpgroup's
+    uint64_t* barrier;
+    unsigned parity = 0;
+
+    __device__ __forceinline__ Brought(char* boxes, uint64_t* barrier) : boxes(boxes), barrier(barrier) {}
+
+    // By one thread, once the last tile's boxes have been stored from here.
+    __device__ __forceinline__ void ask(const TensorMap* map, int m0, int n0, int OC)
+    {
+        tensor_store_wait_read<0>();
+        byte_barrier_expect(barrier, (min(N, OC - n0) + BOX - 1) / BOX * BOX_BYTES);
+        for (int c = 0; c < N && n0 + c < OC; c += BOX)
+            tensor_load(boxes + c / BOX * BOX_BYTES, map, barrier, n0 + c, m0 + threadIdx.x / WARPGROUP * 64);
+    }
+    __device__ __forceinline__ void wait()
+    {
+        byte_barrier_wait(barrier, parity);
+        parity ^= 1;
+    }
+};
+
+// Adds what a box holds to its columns of the sums.
+template <int N>
+__device__ __forceinline__ void add_box(float (&sums)[N / 2], const char* box, int c)
+{
+#if defined(RUNG_F16) || defined(RUNG_BF16)
+    const int warp_row = threadIdx.x % WARPGROUP / WARP_SIZE * 16;
+#pragma unroll
+    for (int j = 0; j < BOX / 8; j += 2) {
+        uint32_t words[4];
+        ldmatrix_x4(words, box + swizzled_place(warp_row + lane_id() % 16, j + lane_id() / 16));
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            Real pair[2];
+            memcpy(pair, &words[i], 4);
+            const int at = (c / 8 + j + i / 2) * 4 + i % 2 * 2;
+            sums[at] += to_float(pair[0]), sums[at + 1] += to_float(pair[1]);
+        }
+    }
+#else
+#pragma unroll
+    for (int j = 0; j < BOX / 8; j++) {
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const int at = (c / 8 + j) * 4 + half * 2, column = j * 8 + warpgroup_column();
+            const float2 v = *reinterpret_cast<const float2*>(box + swizzled_place(warpgroup_row(half), column / 4) + column % 4 * 4);
+            sums[at] += v.x, sums[at + 1] += v.y;
+        }
+    }
+#endif
+}
+
+// Each box is added to the sums, filled with the result, and stored from where it lies: a warp touches its own rows alone.
+template <int N, class Finish>
+__device__ __forceinline__ void store_onto(float (&sums)[N / 2], char* boxes, const TensorMap* out_map, int m0, int n0, int OC, Finish finish)
+{
+    const int group = threadIdx.x / WARPGROUP;
+#pragma unroll
+    for (int c = 0; c < N; c += BOX) {
+        if (n0 + c >= OC) break;
+        char* box = boxes + c / BOX * BOX_BYTES;
+        add_box<N>(sums, box, c);
+        fill_box<N>(sums, box, c, m0, n0, finish);
+        fence_async_proxy();
+        sync_some<WARPGROUP>(1 + group);
+        if (threadIdx.x % WARPGROUP == 0) tensor_store(out_map, box, n0 + c, m0 + group * 64), tensor_store_commit();
     }
 }
 

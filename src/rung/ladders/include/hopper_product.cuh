@@ -1,0 +1,64 @@
+// matmul's rung 25 as a function, for the products with an epilogue of their own. Read that rung first; the macros are its.
+#pragma once
+#include "hopper_tile.cuh"
+
+namespace hopper_tile {
+
+// `epilogue.before(origin)` is called by a multiplying warpgroup as its tile begins, `epilogue.after(sums, origin)` with the sums.
+template <class Epilogue>
+__device__ __forceinline__ void product(const TensorMap& x_map, const TensorMap& weight_map, Ring& ring, int M, int OC, int C,
+                                        Epilogue& epilogue)
+{
+    const int rank = cluster_rank(), clusters = gridDim.x / CLUSTER, steps = ceil_div(C, DEEP);
+    const ClusterTiles tiles{ceil_div(M, BM * CLUSTER), ceil_div(OC, BN)};
+    if (threadIdx.x == 0) ring.set_up(COMPUTING / WARP_SIZE * CLUSTER);
+    cluster_sync();
+
+    if (threadIdx.x >= COMPUTING) {
+        warpgroup_give_registers<GIVEN>();
+        if (threadIdx.x == COMPUTING)
+            for (int tile = blockIdx.x / CLUSTER; tile < tiles.count(); tile += clusters) {
+                const int2 origin = tiles.origin(tile, rank);
+                for (int step = 0; step < steps; step++, ring.advance()) {
+                    ring.open();
+                    tensor_load(ring.a(), &x_map, ring.arrival(), step * DEEP, origin.x);
+                    tensor_load_shared<CLUSTER>(ring.b(), &weight_map, ring.arrival(), rank, BN, step * DEEP, origin.y);
+                }
+            }
+    } else {
+        warpgroup_take_registers<TAKEN>();
+        Lead lead(steps);
+        Sums sums;
+        for (int tile = blockIdx.x / CLUSTER; tile < tiles.count(); tile += clusters) {
+            const int2 origin = tiles.origin(tile, rank);
+            epilogue.before(origin);
+            multiply_tile(sums, ring, steps, [&](uint64_t* empty) { lead.step(), ReleaseEverywhere<CLUSTER>()(empty); });
+            epilogue.after(sums, origin);
+        }
+        tensor_store_wait<0>();
+    }
+    cluster_sync();
+}
+
+// Stores what `finish` makes of the sums: by the copy engine, or where RAGGED says that rows begin anywhere, by the warps.
+template <class Finish>
+struct StoreTile
+{
+    char* boxes;
+    const TensorMap* out_map;
+    Real* out;
+    int M, OC;
+    Finish finish;
+
+    __device__ __forceinline__ void before(int2) const {}
+    __device__ __forceinline__ void after(const Sums& sums, int2 origin) const
+    {
+#if RAGGED
+        store_ragged<BN>(sums, boxes, origin.x, origin.y, M, OC, out, finish);
+#else
+        store_boxes<BN>(sums, boxes, out_map, origin.x, origin.y, OC, finish);
+#endif
+    }
+};
+
+}  // namespace hopper_tile

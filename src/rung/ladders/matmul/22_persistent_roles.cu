@@ -1,0 +1,70 @@
+/*---
+idea   = "Blocks stay: the copying warp goes on to the next tile while this one is stored, and one of the two multiplying warpgroups runs LEAD steps ahead, so that it stores while the other still multiplies."
+expect = "A depth of 768 is 12 steps, 12,000 cycles of tensor cores a tile; storing takes some 1,500 and filling the ring 1,000 more. Both go under the products: 0.9x cublasLt where rung 21 has 0.75x, and less at a depth of 8192."
+dtypes = ["bf16", "f16", "tf32"]
+arch_specific = true
+emulate = "the emulator does not yet copy by tensor maps."
+needs  = ["sm >= 90 and sm < 100", "C * sizeof_real % 16 == 0"]
+[tune]
+BN     = [256, 192, 128]
+STAGES = [4, 3]
+LEAD   = [2, 0, 1, 3]
+[bind]
+M = "B * T"
+[maps.x_map]
+operand = "x"
+dims    = ["B * T", "C"]
+box     = [128, "128 // sizeof_real"]
+swizzle = 128
+tf32    = true
+[maps.weight_map]
+operand = "weight"
+box     = ["BN", "128 // sizeof_real"]
+swizzle = 128
+tf32    = true
+[[launch]]
+kernel = "matmul"
+grid   = "min(sms, ceil_div(B * T, 128) * ceil_div(OC, BN))"
+block  = 384
+shared = "STAGES * (128 + BN) * 128 + 1024"
+---*/
+#include "hopper_tile.cuh"
+
+using namespace hopper_tile;
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+    matmul(const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap weight_map, const Real* bias, Real* out, int M, int OC,
+           int C)
+{
+    extern __shared__ char shared[];
+    __shared__ uint64_t full[STAGES], empty[STAGES];
+    Ring ring(shared, full, empty);
+    const int down = ceil_div(M, BM), tiles = down * ceil_div(OC, BN), steps = ceil_div(C, DEEP);
+    if (threadIdx.x == 0) ring.set_up(COMPUTING / WARP_SIZE);
+    __syncthreads();
+
+    if (threadIdx.x >= COMPUTING) {
+        warpgroup_give_registers<GIVEN>();
+        if (threadIdx.x == COMPUTING)
+            for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x)
+                for (int step = 0; step < steps; step++, ring.advance()) {
+                    ring.open();
+                    tensor_load(ring.a(), &x_map, ring.arrival(), step * DEEP, tile % down * BM);
+                    tensor_load(ring.b(), &weight_map, ring.arrival(), step * DEEP, tile / down * BN);
+                }
+    } else {
+        warpgroup_take_registers<TAKEN>();
+        const int group = threadIdx.x / WARPGROUP, lead = min(LEAD, steps);
+        int done = 0;
+        auto release = [&](uint64_t* empty) {
+            if (lane_id() == 0) byte_barrier_arrive(empty);
+            if (group == 0 && ++done == lead) arrive_some<COMPUTING>(1);
+        };
+        if (group == 1 && lead > 0) sync_some<COMPUTING>(1);
+        Sums sums;
+        for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+            multiply_tile(sums, ring, steps, release);
+            store_pairs<BN>(sums, tile % down * BM, tile / down * BN, M, OC, out, AddBias{bias, OC});
+        }
+    }
+}

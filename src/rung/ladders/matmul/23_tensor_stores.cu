@@ -1,0 +1,71 @@
+/*---
+idea   = "Sums leave as they came: a warpgroup lays 64 columns of its tile into swizzled shared memory by stmatrix, and the copy engine stores the box while the next is laid out."
+expect = "Four lanes store 16 bytes of a row, half a sector, 64 times a tile; stmatrix lays 16 columns of 16 rows with one instruction and without conflicts, and boxes leave in whole lines: storing takes 400 cycles in place of 1,500. What was hidden before gains nothing, the last tile of each block does: 3 % at 8192x768x3072."
+dtypes = ["bf16", "f16", "tf32"]
+arch_specific = true
+emulate = "the emulator does not yet copy by tensor maps."
+needs  = ["sm >= 90 and sm < 100", "C * sizeof_real % 16 == 0", "OC * sizeof_real % 16 == 0"]
+[tune]
+BN     = [256, 192, 128]
+STAGES = [4, 3]
+LEAD   = [2, 0, 1, 3]
+[bind]
+M = "B * T"
+[maps.x_map]
+operand = "x"
+dims    = ["B * T", "C"]
+box     = [128, "128 // sizeof_real"]
+swizzle = 128
+tf32    = true
+[maps.weight_map]
+operand = "weight"
+box     = ["BN", "128 // sizeof_real"]
+swizzle = 128
+tf32    = true
+[maps.out_map]
+operand = "out"
+dims    = ["B * T", "OC"]
+box     = [64, "128 // sizeof_real"]
+swizzle = 128
+[[launch]]
+kernel = "matmul"
+grid   = "min(sms, ceil_div(B * T, 128) * ceil_div(OC, BN))"
+block  = 384
+shared = "STAGES * (128 + BN) * 128 + 4 * 8192 + 1024"
+---*/
+#include "hopper_tile.cuh"
+
+using namespace hopper_tile;
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+    matmul(const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap weight_map, const __grid_constant__ TensorMap out_map,
+           const Real* bias, int M, int OC, int C)
+{
+    extern __shared__ char shared[];
+    __shared__ uint64_t full[STAGES], empty[STAGES];
+    Ring ring(shared, full, empty);
+    const int down = ceil_div(M, BM), tiles = down * ceil_div(OC, BN), steps = ceil_div(C, DEEP);
+    if (threadIdx.x == 0) ring.set_up(COMPUTING / WARP_SIZE);
+    __syncthreads();
+
+    if (threadIdx.x >= COMPUTING) {
+        warpgroup_give_registers<GIVEN>();
+        if (threadIdx.x == COMPUTING)
+            for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x)
+                for (int step = 0; step < steps; step++, ring.advance()) {
+                    ring.open();
+                    tensor_load(ring.a(), &x_map, ring.arrival(), step * DEEP, tile % down * BM);
+                    tensor_load(ring.b(), &weight_map, ring.arrival(), step * DEEP, tile / down * BN);
+                }
+    } else {
+        warpgroup_take_registers<TAKEN>();
+        const int group = threadIdx.x / WARPGROUP;
+        Lead lead(steps);
+        Sums sums;
+        for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+            multiply_tile(sums, ring, steps, [&](uint64_t* empty) { lead.step(), ReleaseHere()(empty); });
+            store_boxes<BN>(sums, ring.boxes(group), &out_map, tile % down * BM, tile / down * BN, OC, AddBias{bias, OC});
+        }
+        tensor_store_wait<0>();
+    }
+}

@@ -1,0 +1,55 @@
+/*---
+idea   = "The epilogue of matmul/25: one warpgroup's GELUs, by the special function unit's own tanh, run under the other's products."
+expect = "A tile has 128 GELUs a thread, 1,000 cycles of special functions and as many of arithmetic; a warpgroup that runs LEAD steps ahead has 1,500 while the other keeps the tensor cores busy. So the GELU costs at most 2 %, where cublasLt's own epilogue makes a product 1.13 times as long."
+dtypes = ["bf16", "f16", "tf32"]
+arch_specific = true
+emulate = "the emulator does not yet copy by tensor maps."
+needs  = ["sm >= 90 and sm < 100", "C * sizeof_real % 16 == 0"]
+[tune]
+BN      = [256, 192, 128]
+STAGES  = [4, 3]
+LEAD    = [3, 2, 0, 1]
+CLUSTER = [2, 1, 4]
+GROUP   = [8, 4, 16, 1000]
+[define]
+RAGGED = "min(1, OC * sizeof_real % 16)"
+[bind]
+M = "B * T"
+[maps.x_map]
+operand = "x"
+dims    = ["B * T", "C"]
+box     = [128, "128 // sizeof_real"]
+swizzle = 128
+tf32    = true
+[maps.weight_map]
+operand = "weight"
+box     = ["BN // CLUSTER", "128 // sizeof_real"]
+swizzle = 128
+tf32    = true
+[maps.out_map]
+operand = "out"
+dims    = ["B * T", "OC"]
+box     = [64, "128 // sizeof_real"]
+swizzle = 128
+when    = "OC * sizeof_real % 16 == 0"
+[[launch]]
+kernel = "matmul_gelu"
+grid   = "CLUSTER * min(sms // CLUSTER, ceil_div(B * T, 128 * CLUSTER) * ceil_div(OC, BN))"
+block  = 384
+cluster = "CLUSTER"
+shared = "STAGES * (128 + BN) * 128 + 4 * 8192 + 1024"
+---*/
+#include "hopper_product.cuh"
+
+using namespace hopper_tile;
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+    matmul_gelu(const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap weight_map, const __grid_constant__ TensorMap out_map,
+                const Real* bias, Real* out, int M, int OC, int C)
+{
+    extern __shared__ char shared[];
+    __shared__ uint64_t full[STAGES], empty[STAGES];
+    Ring ring(shared, full, empty);
+    StoreTile<BiasGelu> store{ring.boxes(threadIdx.x / WARPGROUP), &out_map, out, M, OC, {{bias, OC}}};
+    product(x_map, weight_map, ring, M, OC, C, store);
+}
