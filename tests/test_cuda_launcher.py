@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from rung.cuda import launcher, tensor_map
-from rung.cuda.launch import Argument, Build, load
+from rung.cuda.driver import load_module
+from rung.cuda.launch import Argument, Build
 from rung.errors import RungError
 
 
@@ -124,4 +125,4 @@ def test_no_gpu_is_one_sentence() -> None:
     if torch.cuda.is_available():
         pytest.skip("a GPU is here")
     with pytest.raises(RungError, match=r"mine\.cu cannot run on the GPU: no CUDA device"):
-        load(Build("", "mine.cu", (), ()))
+        load_module(Build("", "mine.cu", (), ()))

@@ -8,7 +8,7 @@ needs  = ["sm >= 90 and sm < 100", "C * sizeof_real % 16 == 0",
           "STAGES * (128 + BN) * 128 + 2 * BN // (128 // sizeof_real) * 8192 <= 231168"]
 [tune]
 BN      = [192, 256, 128]
-STAGES  = [4, 3, 5]
+STAGES  = [3, 4, 5]
 LEAD    = [2, 0, 1, 3]
 CLUSTER = [2, 1, 4]
 GROUP   = [8, 4, 16, 1000]
