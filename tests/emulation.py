@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from rung import emulator
+from rung.cuda.driver import load_module as load_on_gpu
 from rung.cuda.launch import Build, LaunchConfig
-from rung.cuda.launch import load as load_on_gpu
 from rung.cuda.source import kernel_parameters, kernels_in
 
 INCLUDE = str(Path(__file__).parents[1] / "src" / "rung" / "ladders" / "include")
