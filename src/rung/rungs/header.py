@@ -293,9 +293,8 @@ class _Reader:
         if fill not in ("zeros", "nan"):
             raise self.fail(f'{where}.fill = {fill!r} is neither "zeros" nor "nan".')
         sizes = {k: self.expressions(value.get(k, []), f"{where}.{k}") for k in ("box", "dims", "strides")}
-        numbers = {
-            k: self.expression(value[k], f"{where}.{k}") for k in ("offset", "swizzle", "promotion", "when") if k in value
-        }
+        given = [k for k in ("offset", "swizzle", "promotion", "when") if k in value]
+        numbers = {k: self.expression(value[k], f"{where}.{k}") for k in given}
         return Map(operand, **sizes, **numbers, fill=fill, tf32=self.flag(value, "tf32"))  # type: ignore[arg-type]
 
     def expressions(self, value: Any, key: str) -> tuple[Expression, ...]:
