@@ -26,10 +26,19 @@ class Cache:
         shape = (layers, rows, NH, capacity, HS)
         # Zeros, since attention multiplies what it masks, and a NaN would survive that. The system hands out
         # zeroed pages when they are first touched, so that a long context costs nothing until it is filled.
-        self.k = torch.zeros(shape, dtype=dtype, device=device)
-        self.v = torch.zeros(shape, dtype=dtype, device=device)
-        self.allocated = rows  # rows in memory, for strides; `lengths` has those in use
-        self.lengths = [0] * rows
+        self._hold(torch.zeros(shape, dtype=dtype, device=device), torch.zeros(shape, dtype=dtype, device=device))
+
+    def _hold(self, k: torch.Tensor, v: torch.Tensor) -> None:
+        self.k, self.v = k, v
+        self.allocated = k.shape[1]  # rows in memory, for strides; `lengths` has those in use
+        self.lengths = [0] * self.allocated
+
+    @classmethod
+    def over(cls, k: torch.Tensor, v: torch.Tensor) -> Cache:
+        """An empty cache in memory that is there already, (layers, rows, NH, capacity, HS) each."""
+        made = cls.__new__(cls)
+        made._hold(k, v)
+        return made
 
     @property
     def capacity(self) -> int:

@@ -15,6 +15,7 @@ import torch
 
 from rung.dtypes import dtype as named_dtype
 from rung.errors import RungError
+from rung.gpt2.binding import aligned, dims_of
 from rung.gpt2.cache import Cache
 from rung.gpt2.rungs import find, ladder_of
 from rung.gpt2.torch_plan import TorchPlan
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from rung.rungs.base import Device, Prepared, Rung
 
 SHORT_NAMES = {"float32": "f32", "tf32": "tf32", "float16": "f16", "bfloat16": "bf16"}
-ALIGNMENT = 32  # bytes; WMMA asks for the most
 
 
 class LadderPlan(TorchPlan):
@@ -91,12 +91,12 @@ class LadderPlan(TorchPlan):
             self._must_take(rung, values, views)
 
     def matrix(self, weight: torch.Tensor) -> Linear:
-        linear = Linear(_aligned(super().matrix(weight).weight))
+        linear = Linear(aligned(super().matrix(weight).weight))
         self._lasting.add(_memory(linear.weight))
         return linear
 
     def vector(self, tensor: torch.Tensor) -> torch.Tensor:
-        vector = _aligned(tensor.to(self.device, self.compute).contiguous())
+        vector = aligned(tensor.to(self.device, self.compute).contiguous())
         self._lasting.add(_memory(vector))
         return vector
 
@@ -116,7 +116,7 @@ class LadderPlan(TorchPlan):
 
     def layernorm(self, x: torch.Tensor, norm: Norm, eps: float) -> torch.Tensor:
         tensors = {"x": x, "weight": norm.weight, "bias": norm.bias}
-        out = self._run("layernorm", tuple(x.shape), tensors, {**_dims(x), "eps": eps})
+        out = self._run("layernorm", tuple(x.shape), tensors, {**dims_of(x), "eps": eps})
         return super().layernorm(x, norm, eps) if out is None else out
 
     def matmul(self, x: torch.Tensor, linear: Linear) -> torch.Tensor:
@@ -147,7 +147,7 @@ class LadderPlan(TorchPlan):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         total = self._output("residual_layernorm sum", tuple(a.shape))
         tensors = {"x": a, "residual": b, "weight": norm.weight, "bias": norm.bias, "sum": total}
-        out = self._run("residual_layernorm", tuple(a.shape), tensors, {**_dims(a), "eps": eps})
+        out = self._run("residual_layernorm", tuple(a.shape), tensors, {**dims_of(a), "eps": eps})
         return super().residual_layernorm(a, b, norm, eps) if out is None else (total, out)
 
     def _product(
@@ -216,7 +216,7 @@ class LadderPlan(TorchPlan):
     def activation(self, x: torch.Tensor, name: str) -> torch.Tensor:
         out = None
         if name == "gelu_tanh":
-            out = self._run("gelu", tuple(x.shape), {"x": x}, _dims(x))
+            out = self._run("gelu", tuple(x.shape), {"x": x}, dims_of(x))
         elif name == "relu":
             out = self._run("relu", (x.numel(),), {"x": x.reshape(-1)}, {"N": x.numel()})
         else:
@@ -224,7 +224,7 @@ class LadderPlan(TorchPlan):
         return super().activation(x, name) if out is None else out.view(x.shape)
 
     def residual(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-        out = self._run("residual", tuple(a.shape), {"a": a, "b": b}, _dims(a))
+        out = self._run("residual", tuple(a.shape), {"a": a, "b": b}, dims_of(a))
         return super().residual(a, b) if out is None else out
 
     # ---- which rung -------------------------------------------------------------------------------------------------
@@ -321,18 +321,8 @@ class LadderPlan(TorchPlan):
         return self._outputs[key]
 
 
-def _aligned(tensor: torch.Tensor) -> torch.Tensor:
-    # A tensor that still lies in its file begins anywhere; kernels read 16 bytes at a time.
-    return tensor if tensor.data_ptr() % ALIGNMENT == 0 else tensor.clone()
-
-
 def _memory(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
-
-
-def _dims(x: torch.Tensor) -> dict[str, Number]:
-    B, T, C = x.shape
-    return {"B": B, "T": T, "C": C}
 
 
 def _at(config: Config, operation: str) -> dict[str, Number]:

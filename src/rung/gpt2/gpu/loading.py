@@ -15,6 +15,7 @@ from pathlib import Path
 
 import torch
 
+from rung.gpt2.binding import ALIGNMENT
 from rung.gpt2.config import Config
 from rung.gpt2.gpu.memory import refuse
 from rung.gpt2.gpu.operands import LINEARS, NORMS
@@ -25,7 +26,6 @@ from rung.operation import Tensors
 
 SLOT = 8 << 20  # bytes of a pinned buffer
 SLOTS = 4
-ALIGNMENT = 32  # bytes that every layer's part of an operand begins at a multiple of
 NAMES = {
     "ln1": "ln_1", "qkv": "attn.c_attn", "proj": "attn.c_proj", "ln2": "ln_2", "fc": "mlp.c_fc", "fc2": "mlp.c_proj",
 }  # fmt: skip

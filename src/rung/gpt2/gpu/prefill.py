@@ -7,13 +7,15 @@ from typing import Protocol
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 
 from rung.errors import RungError
+from rung.gpt2.cache import Cache
 from rung.gpt2.config import Config
-from rung.gpt2.gpu.loading import Arrival
+from rung.gpt2.gpu.loading import Arrival, as_weights
 from rung.gpt2.gpu.prefill_ladder import LadderPass
+from rung.gpt2.model import Transformer
 from rung.gpt2.rungs import Rungs
+from rung.gpt2.torch_plan import TorchPlan
 from rung.operation import Tensors
 
 BUCKETS = (16, 32, 64, 128, 256, 384, 512, 768, 1024)
@@ -109,32 +111,18 @@ class Prefill:
 
 
 class TorchPass:
-    """The same by torch's operations, one after the other: what the ladders are measured against."""
+    """The model's forward pass by torch's operations: what the ladders are measured against."""
 
     def __init__(self, config: Config, tensors: Tensors, rows: int, length: int) -> None:
-        self.config, self.t, self.rows, self.length = config, tensors, rows, length
         self.tokens = tensors["history"][:, :length]
+        self._lengths, self._logits = tensors["lengths"], tensors["logits"]
+        self._cache = Cache.over(tensors["k_cache"], tensors["v_cache"])
+        self._plan = TorchPlan(tensors["wte"].device, tensors["wte"].dtype, tensors["wte"].dtype)
+        self._model = Transformer(config, as_weights(tensors, config), self._plan)
+        self._rows = torch.arange(rows, device=tensors["wte"].device)
 
     @torch.inference_mode()
     def run(self) -> None:
-        t, c, B, T = self.t, self.config, self.rows, self.length
-        x = F.embedding(self.tokens, t["wte"]) + t["wpe"][:T]  # (B, T, C)
-        for layer in range(c.layers):
-            n = F.layer_norm(x, (c.C,), t["ln1_w"][layer], t["ln1_b"][layer], c.eps)
-            qkv = F.linear(n, t["qkv_w"][layer], t["qkv_b"][layer])
-            q, k, v = qkv.view(B, T, 3, c.NH, c.HS).permute(2, 0, 3, 1, 4).unbind()  # (B, NH, T, HS)
-            t["k_cache"][layer, :, :, :T], t["v_cache"][layer, :, :, :T] = k, v
-            y = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=c.attention_scale(layer))
-            x = x + F.linear(y.transpose(1, 2).reshape(B, T, c.C), t["proj_w"][layer], t["proj_b"][layer])
-            n = F.layer_norm(x, (c.C,), t["ln2_w"][layer], t["ln2_b"][layer], c.eps)
-            h = self._activation(F.linear(n, t["fc_w"][layer], t["fc_b"][layer]))
-            x = x + F.linear(h, t["fc2_w"][layer], t["fc2_b"][layer])
-        rows = torch.arange(B, device=x.device)
-        last = x[rows, t["lengths"].long() - 1]  # (B, C)
-        last = F.layer_norm(last, (c.C,), t["lnf_w"], t["lnf_b"], c.eps)
-        t["logits"].copy_(F.linear(last, t["head_w"]))
-
-    def _activation(self, x: torch.Tensor) -> torch.Tensor:
-        if self.config.activation == "relu":
-            return F.relu(x)
-        return F.gelu(x, approximate="tanh" if self.config.activation == "gelu_tanh" else "none")
+        x = self._model.hidden(self.tokens, self._cache)  # (B, T, C)
+        last = x[self._rows, self._lengths.long() - 1]  # (B, C)
+        self._logits.copy_(self._plan.matmul(last, self._model.weights.head))

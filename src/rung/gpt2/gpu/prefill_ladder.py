@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from rung.cuda.launch import Argument, Build, LaunchConfig
 from rung.dtypes import DTYPES, Dtype
 from rung.expressions import Number
+from rung.gpt2.binding import aligned, dims_of
 from rung.gpt2.config import Config
 from rung.gpt2.gpu.memory import refuse
 from rung.gpt2.gpu.tiles import tiles
@@ -20,7 +21,6 @@ from rung.rungs import catalogue, tunings
 from rung.rungs.base import Device, Rung, device_facts
 from rung.rungs.cuda import INCLUDE, load_module
 
-ALIGNMENT = 32  # bytes; WMMA asks for the most
 THREADS = 256
 HELD = 32 << 20  # bytes of qkv that wait for their way into the caches: they are still in the L2 then
 LEAST_ROWS = 16  # of a product in tiles: of one row's, all but a sixteenth would be empty
@@ -106,7 +106,7 @@ class LadderPass:
             return out
         ln_weight, ln_bias = self._aligned("ln1_w", layer), self._aligned("ln1_b", layer)
         tensors = {"x": x, "ln_weight": ln_weight, "ln_bias": ln_bias, "weight": weight, "bias": bias, "out": out}
-        dims = {**_dims(x), "OC": out.shape[2], "eps": self.config.eps}
+        dims = {**dims_of(x), "OC": out.shape[2], "eps": self.config.eps}
         if not self._op("layernorm_matmul", tensors, dims):
             self._matmul(self._norm(x, LN1, layer), weight, bias, out)
         return out
@@ -127,16 +127,16 @@ class LadderPass:
         weight, bias = self._linear(name, layer)
         out = self._buffer(f"stream behind {name}", B, T, C)
         tensors = {"x": x, "weight": weight, "bias": bias, "residual": stream, "out": out}
-        added = self._op("matmul_residual", tensors, {**_dims(x), "OC": C})
+        added = self._op("matmul_residual", tensors, {**dims_of(x), "OC": C})
         product = out if added else self._buffer("product", B, T, C)
         if not added:
             self._matmul(x, weight, bias, product)
             normed = self._buffer("normed", B, T, C)
             ln_weight, ln_bias = (self._aligned(n, norm[1]) for n in norm[0])
             both = {"x": product, "residual": stream, "weight": ln_weight, "bias": ln_bias, "sum": out, "out": normed}
-            if self._op("residual_layernorm", both, {**_dims(stream), "eps": self.config.eps}):
+            if self._op("residual_layernorm", both, {**dims_of(stream), "eps": self.config.eps}):
                 return out, normed
-            self._must("residual", {"a": stream, "b": product, "out": out}, _dims(stream))
+            self._must("residual", {"a": stream, "b": product, "out": out}, dims_of(stream))
         if norm[0] == LN1 and "layernorm_matmul" in self._rungs:
             return out, None
         return out, self._norm(out, *norm)
@@ -147,12 +147,12 @@ class LadderPass:
         out = self._buffer("h", B, T, self.config.F)
         kind = self.config.activation
         tensors = {"x": x, "weight": weight, "bias": bias, "out": out}
-        if kind == "gelu_tanh" and self._op("matmul_gelu", tensors, {**_dims(x), "OC": self.config.F}):
+        if kind == "gelu_tanh" and self._op("matmul_gelu", tensors, {**dims_of(x), "OC": self.config.F}):
             return out
         before = self._buffer("before activation", B, T, self.config.F)
         self._matmul(x, weight, bias, before)
         if kind == "gelu_tanh":
-            self._must("gelu", {"x": before, "out": out}, _dims(before))
+            self._must("gelu", {"x": before, "out": out}, dims_of(before))
         elif kind == "relu":
             flat = {"x": before.view(-1), "out": out.view(-1)}
             self._must("relu", flat, {"N": before.numel()})
@@ -164,13 +164,13 @@ class LadderPass:
         out = self._buffer("normed", *x.shape)
         weight, bias = (self._aligned(name, layer) for name in names)
         self._must(
-            "layernorm", {"x": x, "weight": weight, "bias": bias, "out": out}, {**_dims(x), "eps": self.config.eps}
+            "layernorm", {"x": x, "weight": weight, "bias": bias, "out": out}, {**dims_of(x), "eps": self.config.eps}
         )
         return out
 
     def _matmul(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, out: torch.Tensor) -> None:
         tensors = {"x": x, "weight": weight, "out": out} | ({} if bias is None else {"bias": bias})
-        self._must("matmul", tensors, {**_dims(x), "OC": weight.shape[0]})
+        self._must("matmul", tensors, {**dims_of(x), "OC": weight.shape[0]})
 
     # ---- what no ladder has -------------------------------------------------------------------------------------
 
@@ -245,23 +245,16 @@ class LadderPass:
 
     def _aligned(self, name: str, layer: int | None = None) -> torch.Tensor:
         """A weight that the next step reads."""
-        # A layer of odd width, or a tensor that lies in its file, begins anywhere; kernels read 16 bytes at a time.
         group = {"wte": 0, "wpe": 0}.get(name, 1 + (self.config.layers if layer is None else layer))
         if group > self._gated:
             self._gates[len(self._steps)] = self._gated = group
-        tensor = self.t[name] if layer is None else self.t[name][layer]
-        return tensor if tensor.data_ptr() % ALIGNMENT == 0 else tensor.clone()
+        return aligned(self.t[name] if layer is None else self.t[name][layer])
 
     def _buffer(self, name: str, *shape: int, dtype: torch.dtype | None = None) -> torch.Tensor:
         key = f"{name} {shape}"
         if key not in self._buffers:
             self._buffers[key] = torch.empty(shape, dtype=dtype or self._real.torch, device=self._where)
         return self._buffers[key]
-
-
-def _dims(x: torch.Tensor) -> dict[str, Number]:
-    B, T, C = x.shape
-    return {"B": B, "T": T, "C": C}
 
 
 def build(real: Dtype) -> Build:
