@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import AsyncGenerator, Generator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, TypedDict, Unpack, overload
@@ -22,6 +22,7 @@ from rung.gpt2.generate import Run
 from rung.gpt2.model import Transformer
 from rung.gpt2.options import Completion, Options, Prompt
 from rung.gpt2.sampling import Sampling
+from rung.gpt2.score import PlanRater, Score, Text, scores, spans
 from rung.gpt2.tokenizer import Tokenizer, read_tokenizer
 
 INNER = Path(__file__).parent / "inner"
@@ -52,6 +53,15 @@ class Keywords(TypedDict, total=False):
     batch_size: int | None
 
 
+class ScoreKeywords(TypedDict, total=False):
+    """What `score` takes."""
+
+    context: int | None  # tokens of a window: the model's whole context
+    stride: int | None  # tokens from window to window: half the context
+    per_token: bool
+    predict_first: bool  # the first token as well, after an end of text
+
+
 class Model:
     """A GPT-2 that was loaded."""
 
@@ -63,6 +73,7 @@ class Model:
         self._engine: BatchEngine | None = None
         self._slots: int | None = None
         self._lock = threading.Lock()
+        self._rater = transformer.service.rater or PlanRater(transformer)
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -178,6 +189,45 @@ class Model:
             raise RungError(f"a token is outside the model's vocabulary of {self.config.vocabulary:,}.")
         logits = self.transformer.logits(tokens.view(-1, tokens.shape[-1]))
         return logits[0] if tokens.ndim == 1 else logits
+
+    @overload
+    def score(  # type: ignore[overload-overlap]
+        self, texts: str, **options: Unpack[ScoreKeywords]
+    ) -> Score: ...
+    @overload
+    def score(
+        self, texts: Iterable[str] | Iterable[Sequence[int]], **options: Unpack[ScoreKeywords]
+    ) -> list[Score]: ...
+    def score(self, texts: Any, **options: Unpack[ScoreKeywords]) -> Score | list[Score]:
+        """How likely a text is, or each of several: log-probability, perplexity, bits per byte; tokens' own if asked."""
+        found = list(self.scores([texts] if isinstance(texts, str) else texts, **options))
+        return found[0] if isinstance(texts, str) else found
+
+    def scores(
+        self, texts: Iterable[str] | Iterable[Sequence[int]], **options: Unpack[ScoreKeywords]
+    ) -> Iterator[Score]:
+        """The same for a stream of texts, each score as soon as it is known."""
+        unknown = set(options) - ScoreKeywords.__annotations__.keys()
+        if unknown:
+            raise RungError(f"score has no option {min(unknown)!r}; it has {', '.join(ScoreKeywords.__annotations__)}.")
+        context, stride = spans(options.get("context"), options.get("stride"), self.config.context)
+        first = None
+        if options.get("predict_first", False):
+            if not self.config.eos:
+                raise RungError("the model's config names no end of text to put before the first token.")
+            first = self.config.eos[0]
+        per_token = options.get("per_token", False)
+        return scores(
+            self._rater, map(self._text, texts), context=context, stride=stride, per_token=per_token, first=first
+        )
+
+    def _text(self, text: str | Sequence[int]) -> Text:
+        prompt = self._prompt(text)
+        wrong = next((i for i in prompt.ids if not 0 <= i < self.config.vocabulary), None)
+        if wrong is not None:
+            raise RungError(f"token {wrong} is outside the model's vocabulary of {self.config.vocabulary:,}.")
+        known = isinstance(text, str) or self._tokenizer is not None
+        return Text(prompt.ids, len(prompt.text.encode()) if known else None)
 
     def run(self, prompts: Sequence[str | Sequence[int]], **options: Unpack[Keywords]) -> Run:
         """A run over prompts that has not begun; iterate over it. Prompts are texts or token lists."""

@@ -13,6 +13,7 @@ import torch
 from rung.gpt2.cache import Cache
 from rung.gpt2.config import Config
 from rung.gpt2.sampling import Sampling
+from rung.gpt2.score import Rater
 from rung.gpt2.weights import Linear, Norm, Weights, read_weights
 
 DTYPES = ("auto", "float32", "tf32", "float16", "bfloat16", "int8")
@@ -55,6 +56,7 @@ class Service:
 
     stepper: Stepper | None = None
     writer: Writer | None = None
+    rater: Rater | None = None
 
 
 class Plan(ABC):

@@ -12,6 +12,7 @@ from rung.gpt2.config import Config
 from rung.gpt2.gpu.engine import DTYPES, Engine
 from rung.gpt2.gpu.loading import Arrival, arrival, as_weights
 from rung.gpt2.gpu.operands import LINEARS, NORMS
+from rung.gpt2.gpu.rating import GpuRater
 from rung.gpt2.plan import Service, WrappedPlan
 from rung.gpt2.torch_plan import TorchPlan
 from rung.gpt2.weights import Linear, Weights
@@ -56,7 +57,7 @@ class GpuPlan(WrappedPlan):
         )
         if self._arriving is None and not self._eight_bits:
             _share(weights, self.engine)
-        return Service(writer=self.engine)
+        return Service(writer=self.engine, rater=GpuRater(config, self.engine.operands, ready=self.engine.arrive))
 
     def embedding(self, tokens: torch.Tensor, past: Sequence[int], wte: Linear, wpe: torch.Tensor) -> torch.Tensor:
         if self.engine is not None:

@@ -91,7 +91,11 @@ class LadderPass:
             h = self._fc(n, layer)
             x, n = self._sum("fc2", h, x, layer, (LAST, None) if ends else (LN1, layer + 1))
         assert n is not None
-        logits = t["logits"].view(B, 1, -1)
+        self._end(n)
+
+    def _end(self, n: torch.Tensor) -> None:
+        """The logits that follow each prompt."""
+        logits = self.t["logits"].view(self.B, 1, -1)
         if logits.dtype == self._real.torch:
             self._matmul(n, self._aligned("head_w"), None, logits)
             return

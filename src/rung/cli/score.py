@@ -1,0 +1,169 @@
+"""`rung score`: how likely texts are."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Annotated, Any, TextIO
+
+import typer
+
+from rung.errors import RungError
+
+
+def score(
+    files: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Texts: .jsonl (a text each line), .parquet, or plain files; - or nothing for standard input."
+        ),
+    ] = None,
+    model: Annotated[str, typer.Option("--model", "-m", help="inner, gpt2, a hub id or a folder.")] = "inner",
+    field: Annotated[str, typer.Option(help="Where a .jsonl line or a .parquet row has its text.")] = "text",
+    lines: Annotated[bool, typer.Option("--lines", help="Each line of a plain file is a text of its own.")] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="Write JSON lines here; what stands there already is not computed again."),
+    ] = None,
+    per_token: Annotated[
+        bool, typer.Option("--per-token", help="Each token's log-probability, rank and entropy.")
+    ] = False,
+    predict_first: Annotated[
+        bool, typer.Option("--predict-first", help="Predict the first token as well, after an end of text.")
+    ] = False,
+    stride: Annotated[int | None, typer.Option(help="Tokens from window to window; half the context.")] = None,
+    context: Annotated[int | None, typer.Option(help="Tokens of a window; the model's whole context.")] = None,
+    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16, int8; on a GPU float16 as well.")] = "auto",
+    device: Annotated[str, typer.Option(help="cpu, cuda or emulator.")] = "cpu",
+    revision: Annotated[str | None, typer.Option(help="A branch, tag or commit of the model on the hub.")] = None,
+    offline: Annotated[bool, typer.Option("--offline", help="Use only what was downloaded before.")] = False,
+    threads: Annotated[int | None, typer.Option(help="CPU threads; by default as many as there are.")] = None,
+) -> None:
+    """Log-probability, perplexity and bits per byte of each text, as JSON lines in the order of the texts.
+
+    rung score chapter.txt --model gpt2
+    cat questions.jsonl | rung score --field question -o scores.jsonl
+    """
+    done = _done(out)
+    from rung.gpt2.load import load
+
+    chosen = load(model, device=device, dtype=dtype, revision=revision, offline=offline, threads=threads)
+    labelled = _labelled(files or ["-"], field, lines)
+    waiting: list[dict[str, Any]] = []
+
+    def texts() -> Iterator[str]:
+        for index, (label, text) in enumerate(labelled):
+            if index < done:
+                continue
+            waiting.append({"index": index, **label})
+            yield text
+
+    options: Any = {"per_token": per_token, "predict_first": predict_first, "stride": stride, "context": context}
+    with _opened(out) as sink, _progress() as bar:
+        task = bar.add_task("texts", total=None, completed=done) if bar else None
+        for one in chosen.scores(texts(), **options):
+            print(json.dumps({**waiting.pop(0), **one.as_json()}), file=sink, flush=True)
+            if bar and task is not None:
+                bar.advance(task)
+
+
+def _labelled(files: list[str], field: str, lines: bool) -> Iterator[tuple[dict[str, str], str]]:
+    """Every text, with the file that it is from where there are several."""
+    for name in files:
+        label = {"file": name} if len(files) > 1 else {}
+        for text in _texts(name, field, lines):
+            yield label, text
+
+
+def _texts(name: str, field: str, lines: bool) -> Iterator[str]:
+    if name.endswith(".parquet"):
+        yield from _column(name, field)
+        return
+    try:
+        with nullcontext(sys.stdin) if name == "-" else Path(name).open(encoding="utf-8") as file:
+            if name.endswith(".jsonl") or (name == "-" and not lines):
+                yield from _records(file, name, field)
+            elif lines:
+                yield from (line.rstrip("\n") for line in file)
+            else:
+                yield file.read()
+    except UnicodeDecodeError:
+        raise RungError(f"{name} is not UTF-8; convert it, with iconv for example.") from None
+    except OSError as error:
+        raise RungError(f"{name} cannot be read ({error.strerror}); name a file of texts.") from None
+
+
+def _records(file: TextIO, name: str, field: str) -> Iterator[str]:
+    """JSON lines; standard input that does not begin with one is a single plain text."""
+    for number, line in enumerate(file, 1):
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError):
+            if name == "-" and number == 1:
+                yield line + file.read()
+                return
+            raise RungError(f"line {number} of {name} is no JSON; give an object with the field {field!r}.") from None
+        text = record.get(field) if isinstance(record, dict) else record
+        if not isinstance(text, str):
+            raise RungError(f"line {number} of {name} has no text in {field!r}; --field names another.")
+        yield text
+
+
+def _column(name: str, field: str) -> Iterator[str]:
+    try:
+        from pyarrow import ArrowException, parquet  # type: ignore[import-not-found]
+    except ImportError:
+        raise RungError(f"reading {name} needs pyarrow; `pip install pyarrow` brings it.") from None
+    try:
+        with parquet.ParquetFile(name) as file:
+            if field not in file.schema_arrow.names:
+                there = ", ".join(file.schema_arrow.names)
+                raise RungError(f"{name} has no column {field!r}; it has {there}; --field names one.")
+            for batch in file.iter_batches(columns=[field]):
+                for value in batch.column(0).to_pylist():
+                    if not isinstance(value, str):
+                        raise RungError(f"the column {field!r} of {name} holds {type(value).__name__}, not text.")
+                    yield value
+    except (ArrowException, OSError) as error:
+        raise RungError(f"{name} cannot be read as parquet: {str(error).splitlines()[0]}.") from None
+
+
+def _done(out: Path | None) -> int:
+    """How many texts the output has already; a last line that was cut off is taken away."""
+    if out is None or not out.exists():
+        return 0
+    data = out.read_bytes()
+    whole = data[: data.rfind(b"\n") + 1]
+    if len(whole) < len(data):
+        out.write_bytes(whole)
+    try:
+        indices = [json.loads(line)["index"] for line in whole.splitlines()]
+    except (ValueError, KeyError, TypeError):
+        raise RungError(f"{out} holds something other than scores; name another file with --out.") from None
+    if indices != list(range(len(indices))):
+        raise RungError(f"the scores in {out} are not those of the first texts in order; name another file with --out.")
+    return len(indices)
+
+
+def _opened(out: Path | None) -> Any:
+    if out is None:
+        return nullcontext(sys.stdout)
+    try:
+        return out.open("a", encoding="utf-8")
+    except OSError as error:
+        raise RungError(f"{out} cannot be written ({error.strerror}); name another file with --out.") from None
+
+
+def _progress() -> Any:
+    if not sys.stderr.isatty():
+        return nullcontext(None)
+    from rich.console import Console
+    from rich.progress import MofNCompleteColumn, Progress, SpinnerColumn, TimeElapsedColumn
+
+    columns = (SpinnerColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    return Progress(*columns, console=Console(stderr=True), transient=True)

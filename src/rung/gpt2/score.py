@@ -1,0 +1,207 @@
+"""How likely a text is: the log-probability of each token after those before it, over windows where a text is long.
+
+A text's figures are the same, bit for bit, whatever stands beside it: on a CPU each window is computed alone, and on a
+GPU each goes through a pass of fixed size that its own length chooses, whose rows do not see each other.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+
+from rung.errors import RungError
+
+if TYPE_CHECKING:
+    from rung.gpt2.model import Transformer
+
+TOKENS_AT_ONCE = 64  # whose logits are in memory at the same time: 13 MB for GPT-2
+
+
+@dataclass(frozen=True)
+class Rated:
+    """What is known of a window's tokens from the second on, each given those before it: three rows of T - 1."""
+
+    logprobs: torch.Tensor  # nats
+    ranks: torch.Tensor  # how many tokens were likelier
+    entropies: torch.Tensor  # nats
+
+    def last(self, count: int) -> Rated:
+        keep = slice(len(self.logprobs) - count, None)
+        return Rated(self.logprobs[keep], self.ranks[keep], self.entropies[keep])
+
+
+class Rater(Protocol):
+    """Rates windows of tokens; the results come in the windows' order."""
+
+    def rate(self, windows: Iterable[Sequence[int]]) -> Iterator[Rated]: ...
+
+
+class PlanRater:
+    """Window after window through the operations of any plan."""
+
+    def __init__(self, transformer: Transformer) -> None:
+        self.transformer = transformer
+        self._lock = threading.Lock()  # a plan's buffers serve one window at a time
+
+    def rate(self, windows: Iterable[Sequence[int]]) -> Iterator[Rated]:
+        for ids in windows:
+            with self._lock:
+                rated = self._one(torch.tensor([list(ids)]))
+            yield rated
+
+    @torch.inference_mode()
+    def _one(self, tokens: torch.Tensor) -> Rated:
+        model = self.transformer
+        # A copy, since the plan may use its buffers again.
+        x = model.hidden(tokens.to(model.plan.device)).clone()[:, :-1]  # (1, T - 1, C)
+        wanted = tokens[0, 1:].to(x.device)
+        parts: list[tuple[torch.Tensor, ...]] = []
+        for start in range(0, x.shape[1], TOKENS_AT_ONCE):
+            part = slice(start, start + TOKENS_AT_ONCE)
+            logits = model.plan.matmul(x[:, part], model.weights.head)[0].float()
+            total = logits.logsumexp(-1, keepdim=True)
+            own = logits.gather(1, wanted[part, None])
+            ranks = (logits > own).sum(1)
+            mean = (torch.sub(logits, total).exp_() * logits).sum(1)  # of the logits under their own distribution
+            parts.append(((own - total)[:, 0].cpu(), ranks.cpu(), (total[:, 0] - mean).cpu()))
+        if not parts:
+            nothing = torch.empty(0)
+            return Rated(nothing, nothing.long(), nothing)
+        return Rated(*(torch.cat(kind) for kind in zip(*parts, strict=True)))
+
+
+@dataclass(frozen=True)
+class Score:
+    """A text's figures. With `per_token` the lists have an entry for each token, None where nothing predicts it."""
+
+    tokens: int
+    predicted: int
+    logprob: float  # nats, over all predicted tokens
+    bytes: int | None = None  # of the text in UTF-8, where it is known
+    token_ids: tuple[int, ...] | None = None
+    token_logprobs: tuple[float | None, ...] | None = None
+    token_ranks: tuple[int | None, ...] | None = None
+    token_entropies: tuple[float | None, ...] | None = None
+
+    @property
+    def loss(self) -> float:
+        """Nats per predicted token; NaN where there is none."""
+        return -self.logprob / self.predicted if self.predicted else math.nan
+
+    @property
+    def perplexity(self) -> float:
+        """exp(loss), infinity where that is beyond a float."""
+        try:
+            return math.exp(self.loss)
+        except OverflowError:
+            return math.inf
+
+    @property
+    def bits_per_byte(self) -> float | None:
+        """Bits that the model needs for a byte of the text."""
+        return -self.logprob / math.log(2) / self.bytes if self.bytes else None
+
+    def as_json(self) -> dict[str, object]:
+        """Plain data; what is unknown is left out."""
+        lists = {
+            name: list(value)
+            for name in ("token_ids", "token_logprobs", "token_ranks", "token_entropies")
+            if (value := getattr(self, name)) is not None
+        }
+        ratio = self.bits_per_byte
+        return {
+            "tokens": self.tokens,
+            "predicted": self.predicted,
+            "logprob": self.logprob,
+            **({"perplexity": self.perplexity} if self.predicted else {}),
+            **({"bits_per_byte": ratio} if ratio is not None and self.predicted else {}),
+            **lists,
+        }
+
+
+@dataclass(frozen=True)
+class Text:
+    """What is to be scored: tokens, and how many bytes of text they are, where that is known."""
+
+    ids: Sequence[int]
+    bytes: int | None = None
+
+
+def windows(tokens: int, context: int, stride: int) -> Iterator[tuple[int, int, int]]:
+    """(begin, end, fresh): each window's span, and how many tokens at its end no window before has seen."""
+    done = 0
+    for begin in range(0, tokens, stride):
+        end = min(begin + context, tokens)
+        yield begin, end, end - done
+        done = end
+        if end == tokens:
+            return
+
+
+def spans(context: int | None, stride: int | None, longest: int) -> tuple[int, int]:
+    """The context and the stride to use: the model's whole context, and half of it, where nothing is said."""
+    context = longest if context is None else context
+    stride = max(1, context // 2) if stride is None else stride
+    if not 2 <= context <= longest:
+        raise RungError(f"context is {context}; it must lie between 2 and the model's {longest:,}.")
+    if not 1 <= stride <= context:
+        raise RungError(f"stride is {stride}; it must lie between 1 and the context, {context}.")
+    return context, stride
+
+
+def scores(
+    rater: Rater, texts: Iterable[Text], *, context: int, stride: int, per_token: bool = False, first: int | None = None
+) -> Iterator[Score]:
+    """Each text's score, in the order of the texts and as soon as it is known.
+
+    `first` is a token to put before each text, so that its own first token is predicted as well.
+    """
+    waiting: list[tuple[Text, list[int], list[int]]] = []  # texts whose windows are on their way: ids, fresh tokens
+
+    def cut() -> Iterator[Sequence[int]]:
+        for text in texts:
+            ids = [*([] if first is None else [first]), *text.ids]
+            fresh = []
+            for begin, end, new in windows(len(ids), context, stride) if len(ids) > 1 else ():
+                wanted = min(new, end - begin - 1)  # nothing predicts a window's first token
+                if wanted:
+                    fresh.append(wanted)
+                    yield ids[begin:end]
+            waiting.append((text, ids, fresh))
+        return
+
+    # A text is complete once its last window has been cut; the rater may have read further ahead by then.
+    rated: list[Rated] = []
+    for one in itertools.chain(rater.rate(cut()), [None]):
+        if one is not None:
+            rated.append(one)
+        while waiting and len(rated) >= len(waiting[0][2]):
+            text, ids, fresh = waiting.pop(0)
+            parts = [r.last(count) for r, count in zip(rated, fresh, strict=False)]
+            del rated[: len(fresh)]
+            yield _score(text, ids, parts, per_token, first is not None)
+
+
+def _score(text: Text, ids: Sequence[int], parts: Sequence[Rated], per_token: bool, preceded: bool) -> Score:
+    logprobs = [float(p) for part in parts for p in part.logprobs]
+    if not per_token:
+        return Score(len(text.ids), len(logprobs), math.fsum(logprobs), text.bytes)
+    ranks = [int(r) for part in parts for r in part.ranks]
+    entropies = [float(e) for part in parts for e in part.entropies]
+    unknown: list[None] = [None] * (len(text.ids) - len(logprobs))
+    return Score(
+        len(text.ids),
+        len(logprobs),
+        math.fsum(logprobs),
+        text.bytes,
+        tuple(text.ids),
+        (*unknown, *logprobs),
+        (*unknown, *ranks),
+        (*unknown, *entropies),
+    )
