@@ -199,7 +199,7 @@ class Model:
         self, texts: Iterable[str] | Iterable[Sequence[int]], **options: Unpack[ScoreKeywords]
     ) -> list[Score]: ...
     def score(self, texts: Any, **options: Unpack[ScoreKeywords]) -> Score | list[Score]:
-        """How likely a text is, or each of several: log-probability, perplexity, bits per byte; `per_token` adds tokens."""
+        """How likely a text is, or each of several. With `per_token` the figures of each token are there as well."""
         found = list(self.scores([texts] if isinstance(texts, str) else texts, **options))
         return found[0] if isinstance(texts, str) else found
 
