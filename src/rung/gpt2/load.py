@@ -21,8 +21,9 @@ from rung.gpt2.config import read_config
 from rung.gpt2.generate import Run
 from rung.gpt2.model import Transformer
 from rung.gpt2.options import Completion, Options, Prompt
+from rung.gpt2.plan_rater import PlanRater
 from rung.gpt2.sampling import Sampling
-from rung.gpt2.score import PlanRater, Score, Text, scores, spans
+from rung.gpt2.score import Score, Text, scores, spans
 from rung.gpt2.tokenizer import Tokenizer, read_tokenizer
 
 INNER = Path(__file__).parent / "inner"

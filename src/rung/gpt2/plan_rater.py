@@ -1,0 +1,47 @@
+"""Windows of tokens rated through the operations of any plan, one window at a time."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+
+import torch
+
+from rung.gpt2.model import Transformer
+from rung.gpt2.score import Rated
+
+TOKENS_AT_ONCE = 64  # whose logits are in memory at the same time: 13 MB for GPT-2
+
+
+class PlanRater:
+    """Window after window through the operations of any plan."""
+
+    def __init__(self, transformer: Transformer) -> None:
+        self.transformer = transformer
+        self._lock = threading.Lock()  # a plan's buffers serve one window at a time
+
+    def rate(self, windows: Iterable[Sequence[int]]) -> Iterator[Rated]:
+        for ids in windows:
+            with self._lock:
+                rated = self._one(torch.tensor([list(ids)]))
+            yield rated
+
+    @torch.inference_mode()
+    def _one(self, tokens: torch.Tensor) -> Rated:
+        model = self.transformer
+        # A copy, since the plan may use its buffers again.
+        x = model.hidden(tokens.to(model.plan.device)).clone()[:, :-1]  # (1, T - 1, C)
+        wanted = tokens[0, 1:].to(x.device)
+        parts: list[tuple[torch.Tensor, ...]] = []
+        for start in range(0, x.shape[1], TOKENS_AT_ONCE):
+            part = slice(start, start + TOKENS_AT_ONCE)
+            logits = model.plan.matmul(x[:, part], model.weights.head)[0].float()
+            total = logits.logsumexp(-1, keepdim=True)
+            own = logits.gather(1, wanted[part, None])
+            ranks = (logits > own).sum(1)
+            mean = (torch.sub(logits, total).exp_() * logits).sum(1)  # of the logits under their own distribution
+            parts.append(((own - total)[:, 0].cpu(), ranks.cpu(), (total[:, 0] - mean).cpu()))
+        if not parts:
+            nothing = torch.empty(0)
+            return Rated(nothing, nothing.long(), nothing)
+        return Rated(*(torch.cat(kind) for kind in zip(*parts, strict=True)))
