@@ -1,11 +1,13 @@
 """A tensor map: bound by name, laid out as the emulator reads it, refused where the copy engine would."""
 
+import ctypes
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
+from rung.cuda import tensor_map
 from rung.cuda.tensor_map import TensorMap, packed_strides
 from rung.dtypes import DTYPES
 from rung.errors import RungError
@@ -103,6 +105,27 @@ def test_what_the_copy_engine_refuses_is_refused_before() -> None:
     ):
         with pytest.raises(RungError, match=said):
             replace(good, **change)  # type: ignore[arg-type]
+
+
+def test_the_driver_gets_sizes_fastest_first_and_room_where_it_wants_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    tensor = torch.zeros(64, 128)
+    asked: list[tuple[object, ...]] = []
+
+    def encode(room: int, kind: int, rank: int, address: int, *rest: object) -> int:
+        arrays = [list(a)[: rank - 1 if i == 1 else rank] for i, a in enumerate(rest[:4])]  # type: ignore[call-overload]
+        asked.append((kind, address - tensor.data_ptr(), *arrays, *rest[4:]))
+        assert room % 64 == 0
+        ctypes.memset(room, 0x5A, 128)
+        return 0
+
+    monkeypatch.setattr(tensor_map, "_driver_function", lambda: encode)
+    made = TensorMap("m", tensor, (64, 64), (128,), (16, 32), offset=64, swizzle=128, promotion=256, fill="nan", tf32=True)
+    assert made.encode() == b"\x5a" * 128
+    # CU_TENSOR_MAP_DATA_TYPE_TFLOAT32, and behind the sizes: no interleaving, swizzle of 128, promotion of 256, NaN
+    assert asked == [(11, 256, [64, 64], [512], [32, 16], [1, 1], 0, 3, 3, 1)]
+    monkeypatch.setattr(tensor_map, "_driver_function", lambda: lambda *_: 1)
+    with pytest.raises(RungError, match=r"maps\.m cannot be encoded: the driver answers CUDA_ERROR_INVALID_VALUE"):
+        made.encode()
 
 
 def test_strides_without_gaps() -> None:

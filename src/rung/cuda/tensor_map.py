@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, cast
 
 import torch
 
@@ -30,6 +32,10 @@ _DRIVER_TYPES = {
     torch.int8: "UINT8",
     torch.uint8: "UINT8",
 }
+_DRIVER_FILLS = {"zeros": "NONE", "nan": "NAN_REQUEST_ZERO_FMA"}
+_ENCODE = ctypes.CFUNCTYPE(  # of cuTensorMapEncodeTiled
+    ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.c_uint32, *[ctypes.c_void_p] * 5, *[ctypes.c_int] * 4
+)
 
 
 @dataclass(frozen=True)
@@ -65,28 +71,28 @@ class TensorMap:
         """The driver's form, for a GPU."""
         from cuda.bindings import driver
 
-        size = self.tensor.element_size()
-        kind = "TFLOAT32" if self._rounds else _DRIVER_TYPES[self.tensor.dtype]
-        swizzle = f"SWIZZLE_{self.swizzle}B" if self.swizzle else "SWIZZLE_NONE"
-        promotion = f"L2_{self.promotion}B" if self.promotion else "NONE"
-        error, encoded = driver.cuTensorMapEncodeTiled(
-            getattr(driver.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{kind}"),
-            len(self.dims),
+        def constant(kind: str, name: str) -> int:
+            return int(getattr(getattr(driver, f"CUtensorMap{kind}"), f"CU_TENSOR_MAP_{name}"))
+
+        size, rank = self.tensor.element_size(), len(self.dims)
+        room, start = _room(SIZE)
+        error = _driver_function()(
+            start,
+            constant("DataType", f"DATA_TYPE_{'TFLOAT32' if self._rounds else _DRIVER_TYPES[self.tensor.dtype]}"),
+            rank,
             self.address,
-            [driver.cuuint64_t(n) for n in reversed(self.dims)],
-            [driver.cuuint64_t(n * size) for n in reversed(self.strides)],
-            [driver.cuuint32_t(n) for n in reversed(self.box)],
-            [driver.cuuint32_t(1)] * len(self.dims),
-            driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
-            getattr(driver.CUtensorMapSwizzle, f"CU_TENSOR_MAP_{swizzle}"),
-            getattr(driver.CUtensorMapL2promotion, f"CU_TENSOR_MAP_L2_PROMOTION_{promotion}"),
-            driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE
-            if self.fill == "zeros"
-            else driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NAN_REQUEST_ZERO_FMA,
+            (ctypes.c_uint64 * rank)(*reversed(self.dims)),
+            (ctypes.c_uint64 * rank)(*[n * size for n in reversed(self.strides)]),
+            (ctypes.c_uint32 * rank)(*reversed(self.box)),
+            (ctypes.c_uint32 * rank)(*[1] * rank),
+            constant("Interleave", "INTERLEAVE_NONE"),
+            constant("Swizzle", f"SWIZZLE_{self.swizzle}B" if self.swizzle else "SWIZZLE_NONE"),
+            constant("L2promotion", f"L2_PROMOTION_L2_{self.promotion}B" if self.promotion else "L2_PROMOTION_NONE"),
+            constant("FloatOOBfill", f"FLOAT_OOB_FILL_{_DRIVER_FILLS[self.fill]}"),
         )
         if error:
-            raise RungError(f"maps.{self.name} cannot be encoded: the driver answers {error.name}.")
-        return ctypes.string_at(encoded.getPtr(), SIZE)
+            raise RungError(f"maps.{self.name} cannot be encoded: the driver answers {driver.CUresult(error).name}.")
+        return room.raw[start - ctypes.addressof(room) :][:SIZE]
 
     def emulated(self) -> bytes:
         """The emulator's form: `TensorMapFields` in its headers."""
@@ -137,3 +143,18 @@ def packed_strides(dims: tuple[int, ...]) -> tuple[int, ...]:
     for size in reversed(dims[1:]):
         strides.insert(0, strides[0] * size)
     return tuple(strides[:-1])
+
+
+@functools.cache
+def _driver_function() -> Callable[..., int]:
+    """cuTensorMapEncodeTiled wants its map at a multiple of 64 bytes; that of cuda.bindings does not lie there."""
+    try:
+        return cast("Callable[..., int]", _ENCODE(("cuTensorMapEncodeTiled", ctypes.CDLL("libcuda.so.1"))))
+    except (OSError, AttributeError) as problem:
+        raise RungError(f"Tensor maps want a driver of CUDA 12 or later ({problem}).") from problem
+
+
+def _room(size: int) -> tuple[ctypes.Array[ctypes.c_char], int]:
+    """Memory, and the first address in it that is a multiple of 64 with `size` bytes behind it."""
+    room = ctypes.create_string_buffer(size + 63)
+    return room, -(-ctypes.addressof(room) // 64) * 64
