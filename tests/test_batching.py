@@ -191,7 +191,7 @@ class Counting(Backend):
 
     def __init__(self, slots: int) -> None:
         super().__init__()
-        self.slots, self.held, self.begun = slots, {}, []
+        self.slots, self.context, self.held, self.begun = slots, CONTEXT, {}, []
         self.gate = threading.Semaphore(0)
         self.held: dict[int, Text]
         self.begun: list[int]

@@ -18,6 +18,7 @@ from rung.errors import RungError
 # A verb's function bears the verb's name (with a trailing underscore where Python has that name).
 VERBS = {
     "generate": ("generate", "Write text with a GPT-2 model."),
+    "serve": ("serve", "OpenAI's completions over HTTP, with a page to try them."),
     "climb": ("climb", "The whole model, from the plainest kernels to the fastest decode."),
     "list": ("list_", "The ladders, or the rungs of one."),
     "show": ("show", "A rung's idea and source, and what changed from the rung before."),

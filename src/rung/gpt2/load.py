@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import AsyncGenerator, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from typing import Any, TypedDict, Unpack, overload
 
@@ -72,7 +73,6 @@ class Model:
         self.load_seconds = load_seconds
         self._tokenizer: Tokenizer | None = None
         self._engine: BatchEngine | None = None
-        self._slots: int | None = None
         self._lock = threading.Lock()
         self._rater = transformer.service.rater or PlanRater(transformer)
 
@@ -92,7 +92,7 @@ class Model:
                     tokenizer = self.tokenizer
                 except RungError:
                     tokenizer = None  # tokens can be continued without one
-                self._engine = BatchEngine(lambda: backend_of(self.transformer, self._slots), tokenizer)
+                self._engine = BatchEngine(partial(backend_of, self.transformer), tokenizer)
             return self._engine
 
     @overload

@@ -32,12 +32,10 @@ class Backend(ABC):
     """Texts sit in `slots` slots. Its methods are called from one thread."""
 
     slots: int
+    context: int  # tokens that a slot has places for
 
     def __init__(self) -> None:
         self.clock = Clock()
-
-    def enter(self) -> None:  # noqa: B027 - most have nothing to prepare
-        """Called once in the thread that will call all the rest."""
 
     @abstractmethod
     def begin(self, slot: int, text: Text) -> None:

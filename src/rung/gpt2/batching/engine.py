@@ -11,8 +11,10 @@ import heapq
 import os
 import queue
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import torch
 
@@ -33,6 +35,7 @@ class Ticket:
         self.request, self.listener = request, listener
         self.order = (request.options.priority, number)
         self.cancelled = self.ended = False
+        self.submitted, self.queued = time.monotonic(), 0.0
         self._engine = engine
 
     def __lt__(self, other: Ticket) -> bool:
@@ -44,9 +47,9 @@ class Ticket:
 
 
 class BatchEngine:
-    """`backend` is made when the first request comes."""
+    """`backend` makes one when the first request comes; it may be given how many slots."""
 
-    def __init__(self, backend: Callable[[], Backend], tokenizer: Tokenizer | None) -> None:
+    def __init__(self, backend: Callable[..., Backend], tokenizer: Tokenizer | None) -> None:
         self._make, self._tokenizer = backend, tokenizer
         self._new()
         _engines.add(self)
@@ -97,6 +100,23 @@ class BatchEngine:
         return self._backend.slots if self._backend else 0
 
     @property
+    def usage(self) -> float:
+        """The share of all slots' places for tokens that is taken."""
+        held = sum(len(text.request.ids) + len(text.tokens) for _, text in list(self._running.values()))
+        return held / (self._backend.slots * self._backend.context) if self._backend else 0.0
+
+    def prepare(self, slots: int | None = None) -> None:
+        """Make the backend now, with so many slots where a number is given."""
+        if slots is not None:
+            self._make = partial(self._make, slots)
+        with self._lock:
+            self._use(self._make())
+
+    def _use(self, backend: Backend) -> Backend:
+        self._backend, self._free = backend, list(range(backend.slots))
+        return backend
+
+    @property
     def clock(self) -> Clock:
         return self._backend.clock if self._backend else Clock()
 
@@ -117,12 +137,9 @@ class BatchEngine:
     def _serve(self) -> None:
         while self._wait():
             try:
-                if self._backend is None:
-                    backend = self._make()
-                    backend.enter()
-                    self._backend, self._free = backend, list(range(backend.slots))
-                self._admit(self._backend)
-                self._turn(self._backend)
+                backend = self._backend or self._use(self._make())
+                self._admit(backend)
+                self._turn(backend)
             except RungError as error:
                 self._fail(str(error))
             except Exception as error:  # whoever waits for a text has to hear of it
@@ -159,6 +176,7 @@ class BatchEngine:
             self._tell(ticket, Piece(text.finish("interrupted"), reason=text.reason))
         for ticket in admitted:
             slot, text = heapq.heappop(self._free), Text(ticket.request, self._tokenizer)
+            ticket.queued = time.monotonic() - ticket.submitted
             self._running[slot] = ticket, text
             backend.begin(slot, text)
 
@@ -168,14 +186,14 @@ class BatchEngine:
         for fresh in backend.turn():
             ticket, text = self._running[fresh.slot]
             if fresh.chosen is None:
-                piece = Piece(text.finish("length"), (), text.reason, fresh.prompt)
+                piece = Piece(text.finish("length"), (), text.reason, fresh.prompt, ticket.queued)
             else:
                 before = len(text.tokens)
                 shown = text.accept(fresh.chosen.token)
                 if text.reason is None and fresh.full:
                     shown += text.finish("length")
                 kept = (fresh.chosen,) if len(text.tokens) > before else ()
-                piece = Piece(shown, kept, text.reason, fresh.prompt)
+                piece = Piece(shown, kept, text.reason, fresh.prompt, None if before else ticket.queued)
             if text.reason is not None:
                 self._leave(backend, fresh.slot)
             self._tell(ticket, piece)

@@ -45,7 +45,7 @@ class HostBackend(Backend):
         self.slots = slots
         self._transformer, self._native = transformer, native
         config, plan = transformer.config, transformer.plan
-        self._context, self._vocabulary = config.context, config.vocabulary
+        self.context, self._vocabulary = config.context, config.vocabulary
         self._cache = transformer.new_cache(slots, config.context)
         self._cache.begin(slots)
         self._rows: dict[int, _Row] = {}  # in the order of admission
@@ -57,7 +57,7 @@ class HostBackend(Backend):
     # ---- slots ------------------------------------------------------------------------------------------------------
 
     def begin(self, slot: int, text: Text) -> None:
-        options, ids = text.options, text.window(self._context)
+        options, ids = text.options, text.window(self.context)
         penalties = None
         if options.sampling.penalised:
             penalties = Penalties(options.sampling, [text.request.ids], self._vocabulary)
@@ -216,7 +216,7 @@ class HostBackend(Backend):
 
     def _slide(self, row: _Row, token: int) -> None:
         ids = (*row.text.request.ids, *row.text.tokens, token)
-        row.pending = ids[-max(1, self._context // 2) :]
+        row.pending = ids[-max(1, self.context // 2) :]
         row.first = None
         self._cache.lengths[row.slot] = 0
 

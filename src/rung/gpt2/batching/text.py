@@ -33,6 +33,7 @@ class Piece:
     tokens: tuple[Chosen, ...] = ()
     reason: Reason | None = None
     prompt: tuple[Chosen | None, ...] | None = None  # the prompt's own log-probabilities, with the first piece
+    queued: float | None = None  # seconds that it waited for a slot, with the first piece
     error: str | None = None
 
     @property

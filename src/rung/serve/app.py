@@ -1,0 +1,360 @@
+"""The routes: completions and what clients ask beside them, with the limits that keep a server up."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hmac
+import json
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from rung.gpt2.batching.text import Piece
+from rung.serve.completions import Call, Choice, Served, answer, joined, parse, usage, written
+from rung.serve.errors import Refusal
+from rung.serve.metrics import Metrics
+from rung.serve.pool import Job, Pool
+
+PAGE = Path(__file__).with_name("page.html")
+READ_SECONDS = 30.0  # for a body to arrive
+OPEN = ("/", "/health")  # paths that need no key
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one client may ask of the server."""
+
+    body: int = 4 << 20  # bytes
+    queue: int = 1024  # texts that wait, beside those in slots
+    seconds: float = 600.0  # for a request
+
+
+class Server:
+    """The application's state."""
+
+    def __init__(
+        self, served: Served, pool: Pool, limits: Limits, key: str | None = None, origins: Sequence[str] = ()
+    ) -> None:
+        self.served, self.pool, self.limits, self._key = served, pool, limits, key
+        self.metrics = Metrics(served.name)
+        self._started = int(time.time())
+        handlers = {
+            ("/", "GET"): self.page,
+            ("/health", "GET"): self.health,
+            ("/metrics", "GET"): self.show_metrics,
+            ("/v1/models", "GET"): self.models,
+            ("/v1/models/{name:path}", "GET"): self.model,
+            ("/v1/completions", "POST"): self.completions,
+            ("/tokenize", "POST"): self.tokenize,
+            ("/detokenize", "POST"): self.detokenize,
+            ("/tokenizer_info", "GET"): self.tokenizer_info,
+        }
+        cors = Middleware(CORSMiddleware, allow_origins=list(origins), allow_methods=["*"], allow_headers=["*"])
+        self.app = Starlette(
+            routes=[
+                Route(path, partial(self._guarded, handler), methods=[method])
+                for (path, method), handler in handlers.items()
+            ],
+            middleware=[cors] if origins else [],
+            exception_handlers={HTTPException: _no_route, Exception: _broken},
+            lifespan=self._lifespan,
+        )
+
+    @contextlib.asynccontextmanager
+    async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
+        try:
+            yield
+        finally:
+            await self.pool.stop()
+
+    async def _guarded(self, handler: Callable[[Request], Awaitable[Response]], request: Request) -> Response:
+        try:
+            self._authorize(request)
+            return await handler(request)
+        except Refusal as refusal:
+            return refusal.response()
+        except ClientDisconnect:
+            return Response(status_code=499)  # nobody reads it
+
+    def _authorize(self, request: Request) -> None:
+        if self._key is None or request.url.path in OPEN:
+            return
+        given = request.headers.get("authorization", "").removeprefix("Bearer ")
+        if not hmac.compare_digest(given.encode(), self._key.encode()):
+            message = "the API key is missing or wrong; send it as 'Authorization: Bearer KEY'."
+            raise Refusal(401, message, code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
+
+    # ---- bodies -----------------------------------------------------------------------------------------------------
+
+    async def _body(self, request: Request) -> Any:
+        # A page elsewhere can make a browser post forms and plain text here without being asked, but no JSON.
+        if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+            raise Refusal(415, "the body must be JSON; send the header 'Content-Type: application/json'.")
+        try:
+            raw = await asyncio.wait_for(self._read(request), READ_SECONDS)
+        except TimeoutError:
+            close = {"Connection": "close"}
+            raise Refusal(408, f"the body did not arrive within {READ_SECONDS:g} s.", headers=close) from None
+        try:
+            return json.loads(raw)
+        except (ValueError, RecursionError) as error:
+            raise Refusal(400, f"the body is no JSON ({str(error)[:80]}).") from None
+
+    async def _read(self, request: Request) -> bytes:
+        length = request.headers.get("content-length", "")
+        most, raw = self.limits.body, bytearray()
+        if not length.isdigit() or int(length) <= most:
+            async for part in request.stream():
+                raw += part
+                if len(raw) > most:
+                    break
+            else:
+                return bytes(raw)
+        message = f"the body is larger than {most:,} bytes; send fewer or shorter prompts at once."
+        raise Refusal(413, message, headers={"Connection": "close"})
+
+    # ---- completions ------------------------------------------------------------------------------------------------
+
+    async def completions(self, request: Request) -> Response:
+        call = parse(await self._body(request), self.served)
+        self._admit(len(call.requests))
+        writing = Writing(self, call)
+        if call.stream:
+            return StreamedAnswer(writing)
+        async with left_by(request.receive) as gone:
+            try:
+                return JSONResponse(await writing.whole(gone))
+            finally:
+                writing.cancel()
+
+    def _admit(self, texts: int) -> None:
+        self._alive()
+        busy, room = self.pool.jobs, self.pool.slots + self.limits.queue
+        if busy + texts > room and busy:
+            message = f"{busy} texts are being written or wait, and {room} is the most; try again later."
+            raise Refusal(429, message, code="queue_full", headers={"Retry-After": "1"})
+        if texts > room:
+            raise Refusal(400, f"{texts} texts are more than this server takes at once, {room}; send fewer.", "prompt")
+
+    def _alive(self) -> None:
+        if not self.pool.serving:
+            raise Refusal(503, "the engine is not running; try again later.", headers={"Retry-After": "5"})
+
+    # ---- beside them ------------------------------------------------------------------------------------------------
+
+    async def page(self, request: Request) -> Response:
+        policy = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'"
+        headers = {"Content-Security-Policy": policy, "X-Content-Type-Options": "nosniff"}
+        return HTMLResponse(PAGE.read_text(encoding="utf-8"), headers=headers)
+
+    async def health(self, request: Request) -> Response:
+        if not self.pool.healthy:
+            raise Refusal(503, "an engine is not running.")
+        return JSONResponse({"status": "ok"})
+
+    async def show_metrics(self, request: Request) -> Response:
+        workers = self.pool.workers
+        waiting = sum(one.waiting for one in workers)
+        self.metrics.waiting.set(min(waiting, self.pool.jobs))
+        self.metrics.running.set(max(0, self.pool.jobs - waiting))
+        self.metrics.usage.set(sum(one.usage for one in workers) / len(workers) if self.pool.jobs else 0)
+        return Response(self.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    def _card(self) -> dict[str, Any]:
+        s = self.served
+        return {
+            "id": s.name, "object": "model", "created": self._started, "owned_by": "rung",
+            "max_model_len": s.config.context,
+        }  # fmt: skip
+
+    async def models(self, request: Request) -> Response:
+        return JSONResponse({"object": "list", "data": [self._card()]})
+
+    async def model(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        if name != self.served.name:
+            message = f"there is no model {name!r} here; this server has {self.served.name!r}."
+            raise Refusal(404, message, "model", "model_not_found")
+        return JSONResponse(self._card())
+
+    async def tokenize(self, request: Request) -> Response:
+        body = await self._body(request)
+        text = body.get("prompt") if isinstance(body, dict) else None
+        if not isinstance(text, str):
+            raise Refusal(400, 'send {"prompt": "a text"}.', "prompt")
+        ids = self.served.tokenizer.encode(text)
+        found = {"count": len(ids), "max_model_len": self.served.config.context, "tokens": ids}
+        if body.get("return_token_strs") is True:
+            found["token_strs"] = [written(id, self.served.tokenizer) for id in ids]
+        return JSONResponse(found)
+
+    async def detokenize(self, request: Request) -> Response:
+        body = await self._body(request)
+        ids = body.get("tokens") if isinstance(body, dict) else None
+        vocabulary = self.served.config.vocabulary
+        if not isinstance(ids, list) or not all(type(id) is int and 0 <= id < vocabulary for id in ids):
+            raise Refusal(400, f'send {{"tokens": [...]}}, whole numbers below {vocabulary}.', "tokens")
+        return JSONResponse({"prompt": self.served.tokenizer.decode(ids)})
+
+    async def tokenizer_info(self, request: Request) -> Response:
+        s = self.served
+        end = s.tokenizer.decode(s.config.eos[:1]) if s.config.eos else None
+        return JSONResponse({
+            "tokenizer_class": "GPT2Tokenizer", "model_max_length": s.config.context, "vocab_size": s.config.vocabulary,
+            "bos_token": end, "eos_token": end, "unk_token": end, "pad_token": None, "chat_template": None,
+        })  # fmt: skip
+
+
+# ---- a call that is being written -----------------------------------------------------------------------------------
+
+
+class Writing:
+    """A call's texts under way: their pieces in one queue, in the order in which they come."""
+
+    def __init__(self, server: Server, call: Call) -> None:
+        self._server, self.call = server, call
+        self.choices = [Choice(call, i, server.served.tokenizer) for i in range(len(call.requests))]
+        self._pieces: asyncio.Queue[tuple[int, Piece]] = asyncio.Queue()
+        self._deadline = time.monotonic() + server.limits.seconds
+        self._jobs: list[Job] = []
+        for i, request in enumerate(call.requests):
+            watch = server.metrics.begin(len(request.ids))
+
+            def hear(piece: Piece, i: int = i, see: Callable[[Piece], None] = watch.see) -> None:
+                see(piece)
+                self._pieces.put_nowait((i, piece))
+
+            self._jobs.append(server.pool.submit(request, hear))
+
+    async def parts(self, gone: asyncio.Event) -> AsyncIterator[dict[str, Any]]:
+        """Each piece as a chunk's choice until all texts have ended; Refusal when they cannot."""
+        left = len(self.choices)
+        leaving = asyncio.ensure_future(gone.wait())
+        try:
+            while left:
+                i, piece = await self._next(leaving)
+                if piece.error is not None:
+                    raise Refusal(500, piece.error, code="engine_error")
+                left -= piece.reason is not None
+                yield self.choices[i].add(piece)
+        finally:
+            leaving.cancel()
+
+    async def _next(self, leaving: asyncio.Future[Any]) -> tuple[int, Piece]:
+        if self._pieces.empty():
+            waiting = asyncio.ensure_future(self._pieces.get())
+            try:
+                remaining = self._deadline - time.monotonic()
+                await asyncio.wait({waiting, leaving}, timeout=remaining, return_when=asyncio.FIRST_COMPLETED)
+                if waiting.done():
+                    return waiting.result()
+            finally:
+                waiting.cancel()
+            if not leaving.done():
+                raise self._late()
+        if leaving.done():
+            raise ClientDisconnect
+        if time.monotonic() > self._deadline:
+            raise self._late()
+        return self._pieces.get_nowait()
+
+    def _late(self) -> Refusal:
+        return Refusal(504, f"the request took longer than {self._server.limits.seconds:g} s; ask for fewer tokens.")
+
+    async def whole(self, gone: asyncio.Event) -> dict[str, Any]:
+        """The answer to a call that does not stream."""
+        parts: list[list[dict[str, Any]]] = [[] for _ in self.choices]
+        async for part in self.parts(gone):
+            parts[part["index"]].append(part)
+        return answer(self.call, self._server.served.name, list(map(joined, parts)), usage=self.usage)
+
+    async def chunks(self, gone: asyncio.Event) -> AsyncIterator[dict[str, Any]]:
+        """The chunks of a call that does; what says nothing is left out."""
+        more = {"usage": None} if self.call.include_usage else {}
+        name = self._server.served.name
+        async for part in self.parts(gone):
+            told = part["logprobs"] and part["logprobs"]["tokens"]
+            if part["text"] or part["finish_reason"] or told or "prompt_logprobs" in part:
+                yield answer(self.call, name, [part], **more)
+        if self.call.include_usage:
+            yield answer(self.call, name, [], usage=self.usage)
+
+    @property
+    def usage(self) -> dict[str, int]:
+        return usage(self.call, self.choices)
+
+    def cancel(self) -> None:
+        """End what is not needed any more."""
+        for job in self._jobs:
+            if not job.ended:
+                self._server.metrics.ended("interrupted")
+            job.cancel()
+
+
+class StreamedAnswer(Response):
+    """Server-sent events. A client that goes away ends its texts, also while nothing is being sent."""
+
+    def __init__(self, writing: Writing) -> None:
+        super().__init__(media_type="text/event-stream", headers={"Cache-Control": "no-store"})
+        self._writing = writing
+        del self.headers["content-length"]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def event(data: str) -> None:
+            await send({"type": "http.response.body", "body": f"data: {data}\n\n".encode(), "more_body": True})
+
+        async with left_by(receive) as gone:
+            try:
+                await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+                try:
+                    async for chunk in self._writing.chunks(gone):
+                        await event(json.dumps(chunk, ensure_ascii=False, separators=(",", ":")))
+                except Refusal as refusal:
+                    await event(json.dumps(refusal.body))
+                await event("[DONE]")
+                await send({"type": "http.response.body", "body": b""})
+            except (ClientDisconnect, OSError):
+                pass
+            finally:
+                self._writing.cancel()
+
+
+@contextlib.asynccontextmanager
+async def left_by(receive: Receive) -> AsyncIterator[asyncio.Event]:
+    """An event that is set when the client has gone."""
+    gone = asyncio.Event()
+
+    async def watch() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        gone.set()
+
+    task = asyncio.create_task(watch())
+    try:
+        yield gone
+    finally:
+        task.cancel()
+
+
+async def _no_route(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    path = request.url.path
+    known = {404: f"there is nothing at {path}.", 405: f"{path} does not take {request.method}."}
+    return Refusal(error.status_code, known.get(error.status_code, error.detail), headers=error.headers).response()
+
+
+async def _broken(request: Request, error: Exception) -> Response:
+    return Refusal(500, f"the server failed ({type(error).__name__}).", code="internal_error").response()

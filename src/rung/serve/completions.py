@@ -1,0 +1,321 @@
+"""OpenAI's completions: from a JSON body to requests, and from pieces back to choices."""
+
+from __future__ import annotations
+
+import codecs
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rung.errors import RungError
+from rung.gpt2.batching.text import Piece, Request, check
+from rung.gpt2.config import Config
+from rung.gpt2.options import Chosen, Options, Prompt
+from rung.gpt2.sampling import Sampling
+from rung.gpt2.tokenizer import Tokenizer
+from rung.serve.errors import Refusal
+
+MOST_LOGPROBS = 20
+MOST_TEXTS = 1024  # of one request: prompts times n
+MOST_STOPS = 64
+# Fields that change no text, and those of OpenAI's that are taken only with the value that changes nothing.
+IGNORED = {"user", "metadata", "store", "service_tier"}
+NEUTRAL: dict[str, tuple[Any, ...]] = {"suffix": (None, ""), "logit_bias": (None, {}), "best_of": (None, 1)}
+
+
+@dataclass(frozen=True)
+class Served:
+    """The model behind the server, as far as requests are concerned."""
+
+    name: str
+    config: Config
+    tokenizer: Tokenizer
+
+
+@dataclass(frozen=True)
+class Call:
+    """A body that was understood."""
+
+    requests: list[Request]  # the samples of a prompt side by side; a choice each
+    n: int
+    echo: bool
+    logprobs: int | None
+    prompt_logprobs: int | None
+    stream: bool
+    include_usage: bool
+    max_tokens: int
+    id: str = field(default_factory=lambda: f"cmpl-{secrets.token_hex(12)}")
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    @property
+    def prompt_tokens(self) -> int:
+        return sum(len(request.ids) for request in self.requests[:: self.n])
+
+
+# ---- in -------------------------------------------------------------------------------------------------------------
+
+
+class _Fields:
+    """The fields of a body, each taken once, by type; what is left is not known."""
+
+    def __init__(self, body: Mapping[str, Any]) -> None:
+        self._left = dict(body)
+
+    def take(self, name: str, wanted: str, holds: Callable[[Any], bool], default: Any) -> Any:
+        value = self._left.pop(name, None)
+        if value is None:
+            return default
+        if not holds(value):
+            raise Refusal(400, f"{name} is {_shown(value)}; it must be {wanted}.", name)
+        return value
+
+    def whole(self, name: str, low: int, high: int, default: Any) -> Any:
+        def holds(v: Any) -> bool:
+            return _whole(v) and low <= v <= high
+
+        return self.take(name, f"a whole number from {low} to {high}", holds, default)
+
+    def number(self, name: str, low: float, high: float, default: float) -> float:
+        def holds(v: Any) -> bool:
+            return isinstance(v, int | float) and not isinstance(v, bool) and low <= v <= high
+
+        return float(self.take(name, f"a number from {low:g} to {high:g}", holds, default))
+
+    def flag(self, name: str) -> bool:
+        return bool(self.take(name, "true or false", lambda v: isinstance(v, bool), False))
+
+    def end(self) -> None:
+        for name, values in NEUTRAL.items():
+            if self._left.pop(name, None) not in values:
+                raise Refusal(400, f"{name} is not supported; leave it out.", name)
+        for name in self._left.keys() - IGNORED:
+            raise Refusal(400, f"there is no field {_shown(name)}; see docs/serving.md for those there are.", name)
+
+
+def _whole(v: Any) -> bool:
+    return isinstance(v, int) and not isinstance(v, bool)
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def parse(body: Any, served: Served) -> Call:
+    """A call, or Refusal when the body asks for what is not possible."""
+    if not isinstance(body, dict):
+        raise Refusal(400, "the body is no JSON object; send {\"prompt\": ...}.")
+    f = _Fields(body)
+    model = f.take("model", "a string", lambda v: isinstance(v, str), served.name)
+    if model != served.name:
+        raise Refusal(
+            404, f"there is no model {_shown(model)} here; this server has {served.name!r}.", "model", "model_not_found"
+        )
+    prompts = _prompts(f, served.tokenizer)
+    n = f.whole("n", 1, MOST_TEXTS, 1)
+    if n * len(prompts) > MOST_TEXTS:
+        raise Refusal(400, f"{len(prompts)} prompts with n {n} are more than {MOST_TEXTS} texts; send fewer.", "n")
+    max_tokens = f.whole("max_tokens", 0, 1 << 20, 16)
+    min_tokens = f.whole("min_tokens", 0, 1 << 20, 0)
+    if min_tokens > max_tokens:
+        raise Refusal(400, f"min_tokens is {min_tokens}; it must not be above max_tokens, {max_tokens}.", "min_tokens")
+    echo, logprobs = f.flag("echo"), f.whole("logprobs", 0, MOST_LOGPROBS, None)
+    prompt_logprobs = f.whole("prompt_logprobs", 0, MOST_LOGPROBS, None)
+    top_k = f.whole("top_k", -1, 1 << 31, 0)
+    stop_tokens = f.take("stop_token_ids", "a list of tokens", _tokens, [])
+    if any(t >= served.config.vocabulary for t in stop_tokens):
+        raise Refusal(400, f"stop_token_ids are not all below {served.config.vocabulary}.", "stop_token_ids")
+    if not f.flag("ignore_eos"):
+        stop_tokens = [*stop_tokens, *served.config.eos]
+    stream = f.flag("stream")
+    details = f.take("stream_options", "an object", lambda v: isinstance(v, dict), {})
+    seed = f.whole("seed", -(1 << 63), (1 << 64) - 1, None)
+    try:
+        options = Options(
+            sampling=Sampling(
+                temperature=f.number("temperature", 0, 100, 1.0),
+                top_k=top_k if top_k > 0 else None,
+                top_p=f.number("top_p", 0, 1, 1.0),
+                min_p=f.number("min_p", 0, 1, 0.0),
+                repetition_penalty=f.number("repetition_penalty", 0, 1e6, 1.0),
+                presence_penalty=f.number("presence_penalty", -1e6, 1e6, 0.0),
+                frequency_penalty=f.number("frequency_penalty", -1e6, 1e6, 0.0),
+            ),
+            max_new_tokens=max_tokens,
+            min_tokens=min_tokens,
+            stop=tuple(_stops(f)),
+            stop_tokens=tuple(stop_tokens),
+            logprobs=logprobs is not None,
+            top_logprobs=logprobs or 0,
+            prompt_logprobs=_of_prompt(echo, logprobs, prompt_logprobs, max_tokens),
+            priority=f.whole("priority", -(1 << 31), 1 << 31, 0),
+        )
+        f.end()
+        for prompt in prompts:
+            _fits(prompt, options, served.config)
+    except RungError as error:
+        raise Refusal(400, str(error)) from None
+    first = secrets.randbits(32) if seed is None else seed % (1 << 64)
+    requests = [Request(prompt, options, first, sample) for prompt in prompts for sample in range(n)]
+    usage = stream and details.get("include_usage") is True
+    return Call(requests, n, echo, logprobs, prompt_logprobs, stream, usage, max_tokens)
+
+
+def _of_prompt(echo: bool, logprobs: int | None, asked: int | None, max_tokens: int) -> int | None:
+    """How many alternatives are told at each of the prompt's tokens; None when nothing is asked of them."""
+    wanted = [k for k in (asked, logprobs if echo else None, 0 if max_tokens == 0 else None) if k is not None]
+    return max(wanted) if wanted else None
+
+
+def _fits(prompt: Prompt, options: Options, config: Config) -> None:
+    check(prompt, options, config)
+    together = len(prompt.ids) + max(0, options.max_new_tokens)
+    if together > config.context + 1:
+        raise Refusal(
+            400,
+            f"the model's context is {config.context} tokens, and {len(prompt.ids)} of the prompt and max_tokens "
+            f"{options.max_new_tokens} are more; ask for at most {config.context + 1 - len(prompt.ids)}.",
+            "max_tokens",
+            "context_length_exceeded",
+        )
+
+
+def _tokens(value: Any) -> bool:
+    return isinstance(value, list) and all(_whole(v) and v >= 0 for v in value)
+
+
+def _prompts(f: _Fields, tokenizer: Tokenizer) -> list[Prompt]:
+    wanted = "a text, a list of texts, a list of tokens or a list of such lists"
+    given = f.take("prompt", wanted, lambda v: isinstance(v, str | list), None)
+    if given is None or given == []:
+        raise Refusal(400, "there is no prompt; give a text, texts, or tokens.", "prompt")
+    if isinstance(given, str) or _tokens(given):
+        given = [given]
+    prompts = []
+    for one in given:
+        if isinstance(one, str):
+            try:
+                prompts.append(Prompt(one, tuple(tokenizer.encode(one))))
+            except RungError as error:
+                raise Refusal(400, str(error), "prompt") from None
+        elif _tokens(one):
+            prompts.append(Prompt(tokenizer.decode(one), tuple(one)))
+        else:
+            raise Refusal(400, f"prompt holds {_shown(one)}; it must be {wanted}.", "prompt")
+    return prompts
+
+
+def _stops(f: _Fields) -> Sequence[str]:
+    def holds(v: Any) -> bool:
+        texts = isinstance(v, list) and len(v) <= MOST_STOPS and all(isinstance(s, str) for s in v)
+        return isinstance(v, str) or texts
+
+    given = f.take("stop", f"a text or a list of up to {MOST_STOPS} texts", holds, [])
+    return [given] if isinstance(given, str) else given
+
+
+# ---- out ------------------------------------------------------------------------------------------------------------
+
+
+def written(token: int, tokenizer: Tokenizer) -> str:
+    """A token as text; bytes that are no character by themselves are spelt, so that tokens stay distinct."""
+    raw = tokenizer.bytes(token)
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in raw)
+
+
+class Choice:
+    """One text of a call: what each piece adds to its choice."""
+
+    def __init__(self, call: Call, index: int, tokenizer: Tokenizer) -> None:
+        self.call, self.index, self.request = call, index, call.requests[index]
+        self.new_tokens = 0
+        self.reason: str | None = None
+        self._tokenizer = tokenizer
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._offset = 0 if call.echo else len(self.request.prompt.text)
+        self._begun = False
+
+    def add(self, piece: Piece) -> dict[str, Any]:
+        """The choice of a chunk: what this piece says."""
+        call, text, chosen = self.call, piece.text, list[Chosen | None](piece.tokens)
+        choice: dict[str, Any] = {"index": self.index}
+        if not self._begun:
+            self._begun = True
+            if call.echo:
+                text = self.request.prompt.text + text
+                chosen = [*(piece.prompt or ()), *chosen]
+            if call.prompt_logprobs is not None and piece.prompt is not None:
+                choice["prompt_logprobs"] = [self._by_id(c) for c in piece.prompt]
+        self.new_tokens += len(piece.tokens)
+        self.reason = piece.reason
+        choice["text"] = text
+        choice["logprobs"] = self._logprobs(chosen) if call.logprobs is not None else None
+        choice["finish_reason"] = piece.reason
+        return choice
+
+    def _logprobs(self, chosen: Sequence[Chosen | None]) -> dict[str, Any]:
+        told: dict[str, list[Any]] = {"text_offset": [], "token_logprobs": [], "tokens": [], "top_logprobs": []}
+        for c in chosen:
+            token = self.request.ids[0] if c is None else c.token
+            told["text_offset"].append(self._place(token))
+            told["tokens"].append(written(token, self._tokenizer))
+            told["token_logprobs"].append(None if c is None else c.logprob)
+            told["top_logprobs"].append(None if c is None else self._top(c))
+        return told
+
+    def _place(self, token: int) -> int:
+        """Where a token's text begins; that of half a character is known when its other half comes, or does not."""
+        raw, before = self._tokenizer.bytes(token), self._offset
+        shown = self._decoder.decode(raw)
+        self._offset += len(shown)
+        try:
+            return before + len(shown) - len(raw.decode("utf-8"))
+        except UnicodeDecodeError:
+            return before
+
+    def _top(self, chosen: Chosen) -> dict[str, float | None]:
+        """The likeliest by name; the chosen one is always among them."""
+        likeliest = chosen.top[: self.call.logprobs]
+        return {written(t, self._tokenizer): p for t, p in likeliest} | {
+            written(chosen.token, self._tokenizer): chosen.logprob
+        }
+
+    def _by_id(self, chosen: Chosen | None) -> dict[str, Any] | None:
+        if chosen is None:
+            return None
+        ranks = {token: rank for rank, (token, _) in enumerate(chosen.top, 1)}
+        likeliest = dict(chosen.top[: self.call.prompt_logprobs]) | {chosen.token: chosen.logprob}
+        return {
+            str(token): {"logprob": p, "rank": ranks.get(token), "decoded_token": written(token, self._tokenizer)}
+            for token, p in likeliest.items()
+        }
+
+
+def joined(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The whole choice from those of its chunks."""
+    whole: dict[str, Any] = {**parts[0], "text": "".join(part["text"] for part in parts)}
+    whole["finish_reason"] = parts[-1]["finish_reason"]
+    if whole["logprobs"] is not None:
+        whole["logprobs"] = {name: [v for part in parts for v in part["logprobs"][name]] for name in whole["logprobs"]}
+    return whole
+
+
+def usage(call: Call, choices: Sequence[Choice]) -> dict[str, int]:
+    """OpenAI's count of tokens."""
+    new = sum(choice.new_tokens for choice in choices)
+    return {
+        "prompt_tokens": call.prompt_tokens,
+        "completion_tokens": new,
+        "total_tokens": call.prompt_tokens + new,
+    }
+
+
+def answer(call: Call, model: str, choices: Sequence[Mapping[str, Any]], **more: Any) -> dict[str, Any]:
+    """A completion, or one of its chunks."""
+    head = {"id": call.id, "object": "text_completion", "created": call.created, "model": model}
+    return {**head, "choices": list(choices), **more}

@@ -1,0 +1,89 @@
+"""A server for tests: in a thread of this process, its engine in a process of its own; or all of it by the command."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+
+from rung.gpt2.batching.worker import Setup
+from rung.gpt2.config import read_config
+from rung.gpt2.tokenizer import read_tokenizer
+from rung.serve.app import Limits, Server
+from rung.serve.completions import Served
+from rung.serve.pool import Pool
+
+SOURCE = Path(__file__).parents[1] / "src"
+
+
+class Running:
+    """`url`, and the server's parts."""
+
+    def __init__(self, folder: Path, name: str, slots: int, limits: Limits, workers: int = 1, **how: Any) -> None:
+        setup = Setup({"model": str(folder), "dtype": "float32"}, slots)
+        self.pool = Pool([setup] * workers)
+        served = Served(name, read_config(folder / "config.json"), read_tokenizer(folder))
+        self.server = Server(served, self.pool, limits, **how)
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listening.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        self._uvicorn = uvicorn.Server(uvicorn.Config(self.server.app, log_level="error", timeout_graceful_shutdown=5))
+        self._up = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), daemon=True)
+        self._thread.start()
+        assert self._up.wait(120)
+
+    async def _run(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        await self.pool.start()
+        self._up.set()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._uvicorn._serve([self._listening])
+
+    def stop(self) -> None:
+        self._uvicorn.should_exit = True
+        self._thread.join(30)
+        assert not self._thread.is_alive()
+
+
+@contextlib.contextmanager
+def running(folder: Path, name: str = "tiny", slots: int = 4, **how: Any) -> Iterator[Running]:
+    """A server while the block runs."""
+    limits = Limits(**how.pop("limits", {}))
+    one = Running(folder, name, slots, limits, **how)
+    try:
+        yield one
+    finally:
+        one.stop()
+
+
+@contextlib.contextmanager
+def command(*words: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """`rung serve` with these words and a free port, and its address."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "rung", "serve", "--port", "0", *words], stderr=subprocess.PIPE, text=True,
+        env={**os.environ, "PYTHONPATH": str(SOURCE)},
+    )  # fmt: skip
+    try:
+        assert process.stderr is not None
+        lines = []
+        for line in process.stderr:
+            lines.append(line)
+            if found := re.search(r"http://\S+:\d+", line):
+                yield process, found[0]
+                return
+        raise AssertionError("".join(lines))
+    finally:
+        process.kill()
+        process.wait()
+        process.stderr.close()  # type: ignore[union-attr]
