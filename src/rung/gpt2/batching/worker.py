@@ -75,7 +75,8 @@ def start(setup: Setup) -> tuple[subprocess.Popen[bytes], Connection]:
     """A worker that begins to load; its first message is Ready or Failed."""
     ours, theirs = socket.socketpair()
     # The child imports what this process would.
-    program = f"import sys; sys.path[:] = {sys.path}; from rung.gpt2.batching.worker import main; main({theirs.fileno()})"
+    program = f"import sys; sys.path[:] = {sys.path}; from rung.gpt2.batching import worker; worker"
+    program += f".main({theirs.fileno()})"
     seeing = [] if setup.gpu is None else ["env", f"CUDA_VISIBLE_DEVICES={setup.gpu}"]
     with theirs:
         process = subprocess.Popen(
