@@ -237,7 +237,7 @@ class LadderPass:
                 return best
         if operation == "residual_layernorm" and values["B"] * values["T"] <= FEW_ROWS and 32 in rung.tune["BLOCK"]:
             return {"BLOCK": 32}
-        if {"BM", "BN", "num_warps"} <= rung.tune.keys():
+        if {"BM", "BN", "num_warps"} <= rung.tune.keys() and "OC" in values:
             rows, columns, depth = (int(values[n]) for n in ("T", "OC", "C"))
             return tiles(rung.tune, self.B * rows, columns, depth, device_facts(self._device)[1])
         return None
