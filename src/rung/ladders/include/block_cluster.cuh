@@ -24,10 +24,11 @@ __device__ __forceinline__ uint32_t cluster_address(const void* smem, int rank)
     return there;
 }
 
-// Arrives at block `rank`'s barrier.
+// Arrives at block `rank`'s barrier. It orders what this thread did in its own block's memory; with .cluster for a scope, ptxas
+// would wait for all that it wrote anywhere.
 __device__ __forceinline__ void byte_barrier_arrive_at(uint64_t* barrier, int rank)
 {
-    asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(cluster_address(barrier, rank)) : "memory");
+    asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(cluster_address(barrier, rank)) : "memory");
 }
 
 #endif

@@ -4,10 +4,11 @@
 
 namespace hopper_tile {
 
-// `epilogue.before(origin)` is called by a multiplying warpgroup as its tile begins, `epilogue.after(sums, origin)` with the sums.
+// `epilogue.before(origin)` is called by a multiplying warpgroup as its tile begins, `epilogue.after(sums, bias, origin)`
+// with its sums.
 template <class Epilogue>
-__device__ __forceinline__ void product(const TensorMap& x_map, const TensorMap& weight_map, Ring& ring, int M, int OC, int C,
-                                        Epilogue& epilogue)
+__device__ __forceinline__ void product(const TensorMap& x_map, const TensorMap& weight_map, Ring& ring, const Real* bias_of_all, int M,
+                                        int OC, int C, Epilogue& epilogue)
 {
     const int rank = cluster_rank(), clusters = gridDim.x / CLUSTER, steps = ceil_div(C, DEEP);
     const ClusterTiles tiles{ceil_div(M, BM * CLUSTER), ceil_div(OC, BN)};
@@ -32,15 +33,16 @@ __device__ __forceinline__ void product(const TensorMap& x_map, const TensorMap&
         for (int tile = blockIdx.x / CLUSTER; tile < tiles.count(); tile += clusters) {
             const int2 origin = tiles.origin(tile, rank);
             epilogue.before(origin);
+            const Bias<BN, !RAGGED> bias(bias_of_all, origin.y, OC);
             multiply_tile(sums, ring, steps, [&](uint64_t* empty) { lead.step(), ReleaseEverywhere<CLUSTER>()(empty); });
-            epilogue.after(sums, origin);
+            epilogue.after(sums, bias, origin);
         }
         tensor_store_wait<0>();
     }
     cluster_sync();
 }
 
-// Stores what `finish` makes of the sums: by the copy engine, or where RAGGED says that rows begin anywhere, by the warps.
+// Stores what `finish` makes of a pair of sums: by the copy engine, or where RAGGED says that rows begin anywhere, by the warps.
 template <class Finish>
 struct StoreTile
 {
@@ -51,12 +53,13 @@ struct StoreTile
     Finish finish;
 
     __device__ __forceinline__ void before(int2) const {}
-    __device__ __forceinline__ void after(const Sums& sums, int2 origin) const
+    __device__ __forceinline__ void after(const Sums& sums, const Bias<BN, !RAGGED>& bias, int2 origin) const
     {
+        const auto biased = [&](float2 v, int j, int, int) { return finish(bias.add(v, j)); };
 #if RAGGED
-        store_ragged<BN>(sums, boxes, origin.x, origin.y, M, OC, out, finish);
+        store_ragged<BN>(sums, boxes, origin.x, origin.y, M, OC, out, biased);
 #else
-        store_boxes<BN>(sums, boxes, out_map, origin.x, origin.y, OC, finish);
+        store_boxes<BN>(sums, boxes, out_map, origin.x, origin.y, OC, biased);
 #endif
     }
 };

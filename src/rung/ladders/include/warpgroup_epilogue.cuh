@@ -1,6 +1,6 @@
 // How the sums of warpgroups become a tile of the output: first what is done to them (bias, GELU, ...), then the way they leave.
-// A warpgroup has 64 rows of N columns of its block's tile; `finish(pair, row, column)` turns two neighbouring sums of the output's
-// row and column into what is stored, also for places beyond the edges, where nothing is.
+// A warpgroup has 64 rows of N columns of its block's tile; `finish(pair, j, row, column)` turns two neighbouring sums of
+// the output's row and column, among the tile's columns from 8 * j on, into what is stored; also beyond the edges, where nothing is.
 #pragma once
 #include "tensor_map.cuh"
 #include "warpgroup.cuh"
@@ -10,14 +10,41 @@ namespace hopper_tile {
 constexpr int BOX = DEEP, BOX_BYTES = 64 * SWIZZLE_ROW;  // columns and bytes of what a warpgroup stores at once
 constexpr int BOXES = 2;                                 // of each warpgroup, one on its way while the other is filled
 
-struct AddBias
+// What this thread's sums of a tile get added, asked for before its products: the epilogue need not wait for it. EVEN: all
+// rows of the output are.
+template <int N, bool EVEN = false>
+struct Bias
 {
-    const Real* bias;
-    int OC;
-    __device__ __forceinline__ float2 operator()(float2 v, int, int column) const
+    // As they lie in memory: two halves are one register, and the compiler would take two for them.
+    using Pair = Vec<uint32_t, sizeof(Real) / 2>;
+    Pair pairs[N / 8];
+
+    __device__ __forceinline__ Bias(const Real* bias, int n0, int OC)
     {
-        if (!bias) return v;
-        return make_float2(v.x + to_float(bias[min(column, OC - 1)]), v.y + to_float(bias[min(column + 1, OC - 1)]));
+        const int first = n0 + warpgroup_column();
+#pragma unroll
+        for (int j = 0; j < N / 8; j++) {  // beyond the edge the last pair serves
+            if (!bias)
+                pairs[j] = {};
+            else if (EVEN || OC % 2 == 0)
+                pairs[j] = *reinterpret_cast<const Pair*>(bias + min(first + j * 8, OC - 2));
+            else
+                pairs[j] = joined(bias[min(first + j * 8, OC - 1)], bias[min(first + j * 8 + 1, OC - 1)]);
+        }
+    }
+    static __device__ __forceinline__ Pair joined(Real x, Real y)
+    {
+        const Real both[2] = {x, y};
+        Pair pair;
+        memcpy(&pair, both, sizeof(pair));
+        return pair;
+    }
+    // To a pair of columns among the tile's 8 * j and the following.
+    __device__ __forceinline__ float2 add(float2 v, int j) const
+    {
+        Real both[2];
+        memcpy(both, &pairs[j], sizeof(both));
+        return make_float2(v.x + to_float(both[0]), v.y + to_float(both[1]));
     }
 };
 
@@ -28,28 +55,14 @@ __device__ __forceinline__ float gelu(float x)
     return half + half * tanh_approx(x * (0.7978845608f + 0.0356774081f * x * x));
 }
 
-struct BiasGelu
-{
-    AddBias bias;
-    __device__ __forceinline__ float2 operator()(float2 v, int row, int column) const
-    {
-        v = bias(v, row, column);
-        return make_float2(gelu(v.x), gelu(v.y));
-    }
-};
+__device__ __forceinline__ float2 gelu(float2 v) { return make_float2(gelu(v.x), gelu(v.y)); }
 
-struct BiasResidual
+// Two neighbours of a matrix with rows that begin anywhere, or of its edge.
+__device__ __forceinline__ float2 pair_at(const Real* matrix, int row, int column, int rows, int columns)
 {
-    AddBias bias;
-    const Real* residual;
-    int M;
-    __device__ __forceinline__ float2 operator()(float2 v, int row, int column) const
-    {
-        v = bias(v, row, column);
-        const Real* at = residual + size_t(min(row, M - 1)) * bias.OC;
-        return make_float2(v.x + to_float(at[min(column, bias.OC - 1)]), v.y + to_float(at[min(column + 1, bias.OC - 1)]));
-    }
-};
+    const Real* at = matrix + size_t(min(row, rows - 1)) * columns;
+    return make_float2(to_float(at[min(column, columns - 1)]), to_float(at[min(column + 1, columns - 1)]));
+}
 
 // From registers to memory: pairs where rows are even, else number by number. m0 and n0 are the block's tile.
 template <int N, class Finish>
@@ -63,7 +76,7 @@ __device__ __forceinline__ void store_pairs(const float (&sums)[N / 2], int m0, 
 #pragma unroll
         for (int j = 0; j < N / 8; j++) {
             const int column = n0 + j * 8 + warpgroup_column();
-            const float2 v = finish(make_float2(sums[j * 4 + half * 2], sums[j * 4 + half * 2 + 1]), row, column);
+            const float2 v = finish(make_float2(sums[j * 4 + half * 2], sums[j * 4 + half * 2 + 1]), j, row, column);
             if (row >= M || column >= OC) continue;
             if (OC % 2 == 0) {
                 *reinterpret_cast<Vec<Real, 2>*>(to + column) = {from_float<Real>(v.x), from_float<Real>(v.y)};
@@ -88,7 +101,7 @@ __device__ __forceinline__ void fill_box(const float (&sums)[N / 2], char* box, 
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             const int at = (c / 8 + j + i / 2) * 4 + i % 2 * 2;
-            const float2 v = finish(make_float2(sums[at], sums[at + 1]), first + warpgroup_row(i % 2),
+            const float2 v = finish(make_float2(sums[at], sums[at + 1]), at / 4, first + warpgroup_row(i % 2),
                                     n0 + c + (j + i / 2) * 8 + warpgroup_column());
             words[i] = pack2<Real>(v.x, v.y);
         }
@@ -101,7 +114,7 @@ __device__ __forceinline__ void fill_box(const float (&sums)[N / 2], char* box, 
         for (int half = 0; half < 2; half++) {
             const int at = (c / 8 + j) * 4 + half * 2, column = j * 8 + warpgroup_column();
             *reinterpret_cast<float2*>(box + swizzled_place(warpgroup_row(half), column / 4) + column % 4 * 4) =
-                finish(make_float2(sums[at], sums[at + 1]), first + warpgroup_row(half), n0 + c + column);
+                finish(make_float2(sums[at], sums[at + 1]), at / 4, first + warpgroup_row(half), n0 + c + column);
         }
     }
 #endif

@@ -55,6 +55,7 @@ extern "C" __global__ void __launch_bounds__(256, 1)
         for (int step = 0; step < min(STAGES - 1, steps); step++) load(step);
 
     float sums[BN / 2];
+    const hopper_tile::Bias<BN> added(bias, n0, OC);
     for (int step = 0; step < steps; step++) {
         const char* stage = stages + step % STAGES * STAGE_BYTES;
         const SharedTile a = tile_along_depth(stage + group * 64 * SWIZZLE_ROW), b = tile_along_depth(stage + A_BYTES);
@@ -69,5 +70,5 @@ extern "C" __global__ void __launch_bounds__(256, 1)
     }
     warpgroup_wait<0>();
     warpgroup_settle(sums);
-    hopper_tile::store_pairs<BN>(sums, m0, n0, M, OC, out, hopper_tile::AddBias{bias, OC});
+    hopper_tile::store_pairs<BN>(sums, m0, n0, M, OC, out, [&](float2 v, int j, int, int) { return added.add(v, j); });
 }

@@ -63,8 +63,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         if (group == 1 && lead > 0) sync_some<COMPUTING>(1);
         Sums sums;
         for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+            const Bias<BN> added(bias, tile / down * BN, OC);
+            const auto finish = [&](float2 v, int j, int, int) { return added.add(v, j); };
             multiply_tile(sums, ring, steps, release);
-            store_pairs<BN>(sums, tile % down * BM, tile / down * BN, M, OC, out, AddBias{bias, OC});
+            store_pairs<BN>(sums, tile % down * BM, tile / down * BN, M, OC, out, finish);
         }
     }
 }

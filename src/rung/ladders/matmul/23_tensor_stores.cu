@@ -63,8 +63,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         Lead lead(steps);
         Sums sums;
         for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+            const Bias<BN, true> added(bias, tile / down * BN, OC);
+            const auto finish = [&](float2 v, int j, int, int) { return added.add(v, j); };
             multiply_tile(sums, ring, steps, [&](uint64_t* empty) { lead.step(), ReleaseHere()(empty); });
-            store_boxes<BN>(sums, ring.boxes(group), &out_map, tile % down * BM, tile / down * BN, OC, AddBias{bias, OC});
+            store_boxes<BN>(sums, ring.boxes(group), &out_map, tile % down * BM, tile / down * BN, OC, finish);
         }
         tensor_store_wait<0>();
     }

@@ -69,8 +69,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         Sums sums;
         for (int tile = blockIdx.x / CLUSTER; tile < tiles; tile += clusters) {
             const int2 origin = make_int2((tile % down * CLUSTER + rank) * BM, tile / down * BN);
+            const Bias<BN, true> added(bias, origin.y, OC);
+            const auto finish = [&](float2 v, int j, int, int) { return added.add(v, j); };
             multiply_tile(sums, ring, steps, [&](uint64_t* empty) { lead.step(), ReleaseEverywhere<CLUSTER>()(empty); });
-            store_boxes<BN>(sums, ring.boxes(group), &out_map, origin.x, origin.y, OC, AddBias{bias, OC});
+            store_boxes<BN>(sums, ring.boxes(group), &out_map, origin.x, origin.y, OC, finish);
         }
         tensor_store_wait<0>();
     }

@@ -73,11 +73,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         Sums sums;
         for (int tile = blockIdx.x / CLUSTER; tile < tiles.count(); tile += clusters) {
             const int2 origin = tiles.origin(tile, rank);
+            const Bias<BN, !RAGGED> added(bias, origin.y, OC);
+            const auto finish = [&](float2 v, int j, int, int) { return added.add(v, j); };
             multiply_tile(sums, ring, steps, [&](uint64_t* empty) { lead.step(), ReleaseEverywhere<CLUSTER>()(empty); });
 #if RAGGED
-            store_ragged<BN>(sums, ring.boxes(group), origin.x, origin.y, M, OC, out, AddBias{bias, OC});
+            store_ragged<BN>(sums, ring.boxes(group), origin.x, origin.y, M, OC, out, finish);
 #else
-            store_boxes<BN>(sums, ring.boxes(group), &out_map, origin.x, origin.y, OC, AddBias{bias, OC});
+            store_boxes<BN>(sums, ring.boxes(group), &out_map, origin.x, origin.y, OC, finish);
 #endif
         }
         tensor_store_wait<0>();

@@ -43,6 +43,11 @@ shared = "STAGES * (128 + BN) * 128 + 4 * 8192 + 1024"
 
 using namespace hopper_tile;
 
+struct Gelu
+{
+    __device__ __forceinline__ float2 operator()(float2 v) const { return gelu(v); }
+};
+
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     matmul_gelu(const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap weight_map, const __grid_constant__ TensorMap out_map,
                 const Real* bias, Real* out, int M, int OC, int C)
@@ -50,6 +55,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     extern __shared__ char shared[];
     __shared__ uint64_t full[STAGES], empty[STAGES];
     Ring ring(shared, full, empty);
-    StoreTile<BiasGelu> store{ring.boxes(threadIdx.x / WARPGROUP), &out_map, out, M, OC, {{bias, OC}}};
-    product(x_map, weight_map, ring, M, OC, C, store);
+    StoreTile<Gelu> store{ring.boxes(threadIdx.x / WARPGROUP), &out_map, out, M, OC, {}};
+    product(x_map, weight_map, ring, bias, M, OC, C, store);
 }

@@ -57,19 +57,21 @@ struct StoreOnto
     const Real* residual;
     Real* out;
     int M, OC;
-    AddBias bias;
 
     __device__ __forceinline__ void before(int2 origin)
     {
         if (!RAGGED && threadIdx.x % WARPGROUP == 0) brought.ask(residual_map, origin.x, origin.y, OC);
     }
-    __device__ __forceinline__ void after(Sums& sums, int2 origin)
+    __device__ __forceinline__ void after(Sums& sums, const Bias<BN, !RAGGED>& bias, int2 origin)
     {
 #if RAGGED
-        store_ragged<BN>(sums, brought.boxes, origin.x, origin.y, M, OC, out, BiasResidual{bias, residual, M});
+        store_ragged<BN>(sums, brought.boxes, origin.x, origin.y, M, OC, out, [&](float2 v, int j, int row, int column) {
+            const float2 r = pair_at(residual, row, column, M, OC);
+            return bias.add(make_float2(v.x + r.x, v.y + r.y), j);
+        });
 #else
         brought.wait();
-        store_onto<BN>(sums, brought.boxes, out_map, origin.x, origin.y, OC, bias);
+        store_onto<BN>(sums, brought.boxes, out_map, origin.x, origin.y, OC, [&](float2 v, int j, int, int) { return bias.add(v, j); });
 #endif
     }
 };
@@ -85,6 +87,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     const int group = threadIdx.x / WARPGROUP;
     if (threadIdx.x == 0)
         for (uint64_t& barrier : here) byte_barrier_init(&barrier);
-    StoreOnto store{{ring.boxes(0) + group * Brought<BN>::BYTES, here + group}, &residual_map, &out_map, residual, out, M, OC, {bias, OC}};
-    product(x_map, weight_map, ring, M, OC, C, store);
+    StoreOnto store{{ring.boxes(0) + group * Brought<BN>::BYTES, here + group}, &residual_map, &out_map, residual, out, M, OC};
+    product(x_map, weight_map, ring, bias, M, OC, C, store);
 }
