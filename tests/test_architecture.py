@@ -29,7 +29,7 @@ ORDER = (
     ("cuda",),
     ("operation",),
     ("expressions",),
-    ("dtypes", "precision"),
+    ("dtypes", "precision", "inputs"),
     ("errors",),
 )
 LEVEL = {room: len(ORDER) - i for i, rooms in enumerate(ORDER) for room in rooms}

@@ -16,6 +16,7 @@ import torch
 from rung.dtypes import DTYPES, Dtype, element
 from rung.errors import RungError
 from rung.expressions import Number, evaluate, evaluate_int
+from rung.inputs import Change
 
 Values = dict[str, Number]
 Tensors = dict[str, torch.Tensor]
@@ -74,6 +75,7 @@ class Case:
     magnitude: float = 1.0
     where: Literal["any", "cuda"] = "any"
     dtypes: tuple[str, ...] = tuple(DTYPES)
+    change: Mapping[str, Change] = field(default_factory=dict)  # by operand: what becomes of its usual numbers
 
 
 @dataclass(frozen=True)
@@ -175,6 +177,7 @@ class Operation:
         seed: int,
         *,
         magnitude: float = 1.0,
+        change: Mapping[str, Change] | None = None,
         empty: Callable[[str, tuple[int, ...], torch.dtype], torch.Tensor],
         names: Sequence[str] | None = None,
         device: str = "cpu",
@@ -190,7 +193,8 @@ class Operation:
                 continue
             tensor = empty(operand.name, operand.size(values), element(operand.dtype, dtype))
             if operand.role != "out":
-                tensor.copy_(_random(operand, values, tensor, seed * 1009 + index, magnitude, device))
+                made = _random(operand, values, tensor, seed * 1009 + index, magnitude, device)
+                tensor.copy_(change[operand.name](made, values) if change and operand.name in change else made)
             tensors[operand.name] = tensor
         return tensors
 

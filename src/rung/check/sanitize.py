@@ -91,6 +91,7 @@ def _launch_all(operation: str) -> None:
                 named(name),
                 1,
                 magnitude=case.magnitude,
+                change=case.change,
                 names=names,
                 empty=lambda _, shape, kind: torch.zeros(shape, dtype=kind, device="cuda"),
             )

@@ -242,7 +242,13 @@ class _Trial:
     def _inputs(self, seed: int, empty: Callable[..., torch.Tensor]) -> Tensors:
         self._seed = seed
         return self.operation.inputs(
-            self.values, self.dtype, seed, magnitude=self.case.magnitude, empty=empty, names=self.names
+            self.values,
+            self.dtype,
+            seed,
+            magnitude=self.case.magnitude,
+            change=self.case.change,
+            empty=empty,
+            names=self.names,
         )
 
     def _refill(self, seed: int) -> None:

@@ -2,6 +2,7 @@
 
 import torch
 
+from rung.inputs import F16_TOP, F32_TOP, spread
 from rung.operation import Case, Cost, Library, Operand, Operation, Race, Tensors, Values
 
 
@@ -38,6 +39,16 @@ OPERATION = Operation(
         Case("2^10 - 1", dict(B=1, T=1, OC=1023)),
         Case("large values", dict(B=1, T=5, OC=64), magnitude=100.0),
         Case("gpt2", dict(B=1, T=2, OC=768)),
+        Case(
+            "up to float16's end", dict(B=1, T=5, OC=64), change={"x": spread(F16_TOP - 1), "bias": spread(F16_TOP - 1)}
+        ),
+        Case(
+            "up to float32's end",
+            dict(B=1, T=5, OC=64),
+            dtypes=("f32", "tf32", "bf16"),
+            change={"x": spread(F32_TOP), "bias": spread(F32_TOP)},
+        ),
+        Case("three batches", dict(B=3, T=11, OC=2304)),
         Case("gpt2's qkv", dict(B=3, T=129, OC=2304), where="cuda"),
         Case("gpt2-xl", dict(B=2, T=65, OC=6400), where="cuda"),
     ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from rung.inputs import F16_TOP, F32_TOP, spread
 from rung.operation import Case, Cost, Library, Operand, Operation, Race
 
 
@@ -36,6 +37,9 @@ OPERATION = Operation(
         Case("power of two less one", {"N": 8191}),
         Case("power of two", {"N": 16384}),
         Case("large values", {"N": 1000}, magnitude=100.0),
+        Case("up to float16's end", {"N": 1000}, change={"x": spread(F16_TOP)}),
+        Case("up to float32's end", {"N": 1000}, dtypes=("f32", "bf16"), change={"x": spread(F32_TOP)}),
+        Case("more than 16 bits count", {"N": 70001}),
         Case("millions", {"N": (1 << 22) + 5}, where="cuda"),
     ),
     shapes={"n1m": {"N": 1 << 20}, "n16m": {"N": 1 << 24}, "n64m": {"N": 1 << 26}},

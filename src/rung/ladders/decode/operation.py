@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 import torch.nn.functional as F
 
+from rung.inputs import near_the_end, times
 from rung.operation import Case, Cost, Library, Operand, Operation, Race, Tensors, Values
 
 Make = Callable[[Values, torch.Generator], torch.Tensor]
@@ -273,8 +274,25 @@ OPERATION = Operation(
         Case("keys in several parts", _dims(1, 1, 32, 1, 33, 300)),
         Case("rows that end within a piece", _dims(1, 1, 320, 5, 13, 6)),
         Case("narrow MLP", _dims(2, 1, 32, 4, 5, 4, 48)),
-        Case("GELU by erf, scores by layer", {**_dims(1, 2, 32, 2, 19, 4), "act": 1, "by_layer": 1}),
+        Case(
+            "GELU by erf, scores by layer",
+            {**_dims(3, 2, 32, 2, 19, 8), "act": 1, "by_layer": 1, "scale": 2.5},
+            change={"fc2_w": times(16.0), "fc2_s": times(16.0)},
+        ),
         Case("ReLU", {**_dims(1, 1, 32, 2, 19, 4), "act": 2}),
+        Case("another eps and scale", {**_dims(2, 2, 64, 2, 67, 9), "eps": 0.03, "scale": 0.7}),
+        Case(
+            "small variances",
+            _dims(3, 1, 64, 1, 37, 12),
+            change={"wte": times(2.0**-9), "wpe": times(2.0**-8), "head_w": times(2.0**-9), "head_s": times(2.0**-9)},
+        ),
+        Case("scores beyond exp", {**_dims(3, 1, 32, 2, 67, 60), "scale": 40.0}, dtypes=("f32",)),
+        Case(
+            "gpt2's vocabulary and last position",
+            _dims(2, 1, 32, 2, 50257, 1024),
+            change={"tokens": near_the_end("V"), "lengths": near_the_end("MAXT")},
+        ),
+        Case("heads of 48", _dims(1, 1, 96, 2, 31, 40)),
         Case("eight sequences", _dims(8, 1, 64, 2, 40, 20)),
         Case("eleven sequences", _dims(11, 1, 32, 1, 35, 150)),
         Case("gpt2, two layers", _dims(1, 2, 768, 12, 50257, 1024), where="cuda"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import torch
 
+from rung.inputs import F16_TOP, spread
 from rung.operation import Case, Cost, Library, Operand, Operation, Race
 
 FREE, STIFF = 1 / 32, 1 / 8  # spring constants, exact in every dtype
@@ -55,6 +56,8 @@ OPERATION = Operation(
         Case("power of two and one", {"N": 1025, "STEPS": 33}),
         Case("power of two less one", {"N": 2047, "STEPS": 16}),
         Case("large values", {"N": 600, "STEPS": 100}, magnitude=100.0),
+        Case("more than 16 bits count", {"N": 70001, "STEPS": 2}),
+        Case("up to float16's end", {"N": 333, "STEPS": 3}, change={"x": spread(F16_TOP)}),
         Case("long", {"N": (1 << 16) + 3, "STEPS": 256}, where="cuda"),
     ),
     shapes={"n1m": {"N": 1 << 20, "STEPS": 256}, "n16m": {"N": 1 << 24, "STEPS": 256}},

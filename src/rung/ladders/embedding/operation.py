@@ -3,6 +3,7 @@
 import torch
 import torch.nn.functional as F
 
+from rung.inputs import F16_TOP, near_the_end, spread
 from rung.operation import Case, Cost, Library, Operand, Operation, Race, Tensors, Values
 
 
@@ -45,6 +46,22 @@ OPERATION = Operation(
         Case("2^7 + 1", dict(B=1, T=2, C=129, V=17, MAXT=2)),
         Case("large values", dict(B=1, T=3, C=127, V=13, MAXT=3), magnitude=100.0),
         Case("gpt2", dict(B=2, T=2, C=768, V=61, MAXT=4)),
+        Case(
+            "tokens and positions at their ends",
+            dict(B=3, T=8, C=8, V=50257, MAXT=1024, start=1016),
+            change={"tokens": near_the_end("V")},
+        ),
+        Case(
+            "beyond 16 bits",
+            dict(B=2, T=5, C=8, V=70001, MAXT=3000, start=2995),
+            change={"tokens": near_the_end("V")},
+        ),
+        Case("three batches", dict(B=3, T=29, C=800, V=83, MAXT=64, start=35)),
+        Case(
+            "up to float16's end",
+            dict(B=2, T=3, C=64, V=29, MAXT=16),
+            change={"wte": spread(F16_TOP - 1), "wpe": spread(F16_TOP - 1)},
+        ),
         Case("gpt2, whole tables", dict(B=3, T=129, C=768, V=50257, MAXT=1024), where="cuda"),
         Case("gpt2-xl", dict(B=2, T=65, C=1600, V=50257, MAXT=1024, start=959), where="cuda"),
     ),

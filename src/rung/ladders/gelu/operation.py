@@ -5,6 +5,7 @@ import math
 import torch
 import torch.nn.functional as F
 
+from rung.inputs import F16_TOP, F32_TOP, around, spread
 from rung.operation import Case, Cost, Library, Operand, Operation, Race, Tensors, Values
 
 CUBIC = 0.044715  # a library once shipped 0.44715, and no test noticed
@@ -44,6 +45,12 @@ OPERATION = Operation(
         Case("the tails", dict(B=1, T=5, C=67), magnitude=5.0),
         Case("large values", dict(B=1, T=5, C=67), magnitude=100.0),
         Case("gpt2", dict(B=1, T=1, C=3072)),
+        Case("where it bends", dict(B=1, T=4, C=33), change={"x": around(-2.0, 0.5)}),
+        Case("up to float16's end", dict(B=1, T=5, C=67), change={"x": spread(F16_TOP)}),
+        Case(
+            "up to float32's end", dict(B=1, T=5, C=67), dtypes=("f32", "tf32", "bf16"), change={"x": spread(F32_TOP)}
+        ),
+        Case("three batches", dict(B=3, T=4, C=6400)),
         Case("gpt2, a batch", dict(B=3, T=129, C=3072), where="cuda"),
         Case("gpt2-xl", dict(B=2, T=65, C=6400), where="cuda"),
     ),

@@ -3,6 +3,7 @@
 import torch
 import torch.nn.functional as F
 
+from rung.inputs import ROW_SCALES, raised_from, rows_scaled, times
 from rung.operation import Case, Cost, Library, Operand, Operation, Race, Tensors, Values
 
 
@@ -65,6 +66,13 @@ OPERATION = Operation(
         Case("2^7 + 1", dict(B=1, T=2, C=129)),
         Case("large values", dict(B=1, T=3, C=64), magnitude=100.0),
         Case("gpt2", dict(B=1, T=3, C=768)),
+        Case("small and large variances", dict(B=2, T=5, C=96), change={"x": rows_scaled(*ROW_SCALES)}),
+        Case("another eps", dict(B=1, T=6, C=129, eps=2e-3), change={"x": rows_scaled(0.02, 0.1, 1.0)}),
+        Case("up to the format's end", dict(B=1, T=5, C=192), change={"x": times(1500.0)}),
+        Case("three batches", dict(B=3, T=31, C=768)),
+        Case("gpt2-xl, a row", dict(B=1, T=2, C=1600)),
+        Case("more than 2048 columns", dict(B=1, T=2, C=2503), change={"x": raised_from(1024, 4.0)}),
+        Case("two columns", dict(B=1, T=9, C=2)),
         Case("gpt2, a batch", dict(B=3, T=129, C=768), where="cuda"),
         Case("gpt2-medium", dict(B=1, T=65, C=1024), where="cuda"),
         Case("gpt2-large", dict(B=1, T=65, C=1280), where="cuda"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
+from rung.inputs import ROW_SCALES, raised_from, rows_scaled, times
 from rung.operation import Case, Cost, Library, Operand, Operation, Race, Tensors, Values
 from rung.precision import float32_products
 
@@ -68,6 +69,14 @@ OPERATION = Operation(
         Case("one row", {"B": 1, "T": 1, "C": 2, "OC": 9}),
         Case("aligned", {"B": 2, "T": 33, "C": 72, "OC": 136}),
         Case("large values", {"B": 1, "T": 17, "C": 33, "OC": 31}, magnitude=10.0),
+        Case("small and large variances", {"B": 2, "T": 10, "C": 40, "OC": 24}, change={"x": rows_scaled(*ROW_SCALES)}),
+        Case(
+            "another eps", {"B": 1, "T": 9, "C": 48, "OC": 16, "eps": 2e-3}, change={"x": rows_scaled(0.01, 0.04, 1.0)}
+        ),
+        Case("up to the format's end", {"B": 1, "T": 9, "C": 40, "OC": 8}, change={"x": times(4000.0)}),
+        Case("square", {"B": 1, "T": 45, "C": 45, "OC": 45}),
+        Case("three batches", {"B": 3, "T": 65, "C": 16, "OC": 352}),
+        Case("more than 2048 columns", {"B": 1, "T": 2, "C": 2504, "OC": 30}, change={"x": raised_from(1024, 4.0)}),
         Case("decode", {"B": 1, "T": 1, "C": 768, "OC": 2304}, where="cuda"),
         Case("primes", {"B": 3, "T": 67, "C": 251, "OC": 509}, where="cuda"),
         Case("one above a power of two", {"B": 1, "T": 129, "C": 1025, "OC": 257}, where="cuda"),

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from rung.inputs import large_but_for_scores, scores_beyond_exp
 from rung.operation import Case, Cost, Library, Operand, Operation, Race, Tensors, Values
 from rung.precision import float32_products
 
@@ -111,7 +112,30 @@ OPERATION = Operation(
             dtypes=("f32", "f16", "bf16"),
         ),
         Case("heads of 80", dict(B=1, T=9, C=80, NH=1, window=4)),
-        Case("heads of 128", dict(B=1, T=300, C=128, NH=1, window=100), where="cuda"),
+        Case("heads of 128", dict(B=1, T=35, C=128, NH=1, window=20)),
+        Case("heads of 96", dict(B=1, T=11, C=192, NH=2, window=6)),
+        Case("heads of 25", dict(B=1, T=9, C=50, NH=2, window=6)),
+        Case("heads of 20, another scale", dict(B=1, T=19, C=40, NH=2, scale=0.41, window=7)),
+        Case("heads of 48, three batches", dict(B=3, T=31, C=240, NH=5, window=17)),
+        Case("heads of 16, many keys", dict(B=1, T=259, C=16, NH=1, window=140)),
+        Case(
+            "scores beyond exp",
+            dict(B=1, T=37, C=32, NH=2, scale=4.0, window=21),
+            dtypes=("f32", "f16", "bf16"),
+            change={"qkv": scores_beyond_exp(5.3, climbing=False)},
+        ),
+        Case(
+            "climbing and falling scores",
+            dict(B=1, T=67, C=64, NH=2, scale=4.0, window=60),
+            dtypes=("f32", "f16", "bf16"),
+            change={"qkv": scores_beyond_exp(5.3, climbing=True)},
+        ),
+        Case(
+            "up to the format's end",
+            dict(B=1, T=23, C=64, NH=2, scale=2e-6, window=9),
+            change={"qkv": large_but_for_scores(300.0)},
+        ),
+        Case("heads of 128, more keys", dict(B=1, T=300, C=128, NH=1, window=100), where="cuda"),
         Case("gpt2", dict(B=4, T=64, C=768, NH=12), where="cuda"),
         Case("gpt2, prime", dict(B=2, T=199, C=768, NH=12), where="cuda"),
         Case("gpt2-xl, full context", dict(B=1, T=1024, C=1600, NH=25), where="cuda"),

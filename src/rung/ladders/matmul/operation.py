@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
+from rung.inputs import F16_TOP, times, two_sided
 from rung.operation import Case, Cost, Library, Operand, Operation, Race, Tensors, Values
 from rung.precision import float32_products
 
@@ -22,9 +23,7 @@ def cost(v: Values, size: int) -> Cost:
     return Cost(flops=2.0 * rows * columns * depth, bytes=float(size * moved))
 
 
-def torch_linear(
-    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, dtype: str
-) -> torch.Tensor:
+def torch_linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, dtype: str) -> torch.Tensor:
     with float32_products(dtype):
         return F.linear(x, weight, bias)
 
@@ -61,6 +60,18 @@ OPERATION = Operation(
         Case("aligned", {"B": 2, "T": 33, "C": 72, "OC": 136}),
         Case("GPT-2 XL's depth", {"B": 1, "T": 2, "C": 1600, "OC": 5}),
         Case("large values", {"B": 1, "T": 17, "C": 33, "OC": 31}, magnitude=30.0),
+        Case(
+            "up to the format's end",
+            {"B": 1, "T": 17, "C": 40, "OC": 24},
+            change={
+                "x": two_sided(F16_TOP, 0.02, 0),
+                "weight": two_sided(F16_TOP, 0.02, 1),
+                "bias": times(2000.0),
+            },
+        ),
+        Case("square", {"B": 1, "T": 45, "C": 45, "OC": 45}),
+        Case("three batches", {"B": 3, "T": 65, "C": 16, "OC": 352}),
+        Case("the MLP's depth", {"B": 1, "T": 2, "C": 6400, "OC": 12}),
         Case("decode", {"B": 1, "T": 1, "C": 768, "OC": 2304}, where="cuda"),
         Case("qkv", {"B": 4, "T": 64, "C": 768, "OC": 2304}, where="cuda"),
         Case("primes", {"B": 3, "T": 67, "C": 251, "OC": 509}, where="cuda"),

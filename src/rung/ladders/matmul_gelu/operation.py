@@ -7,6 +7,7 @@ import math
 import torch
 import torch.nn.functional as F
 
+from rung.inputs import F16_TOP, around, times, two_sided
 from rung.operation import Case, Cost, Library, Operand, Operation, Race, Tensors, Values
 from rung.precision import float32_products
 
@@ -25,9 +26,7 @@ def cost(v: Values, size: int) -> Cost:
     return Cost(flops=2.0 * rows * columns * depth + 9.0 * rows * columns, bytes=float(size * moved))
 
 
-def torch_separate(
-    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, dtype: str
-) -> torch.Tensor:
+def torch_separate(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, dtype: str) -> torch.Tensor:
     with float32_products(dtype):
         return F.gelu(F.linear(x, weight, bias), approximate="tanh")
 
@@ -62,6 +61,23 @@ OPERATION = Operation(
         Case("one row", {"B": 1, "T": 1, "C": 2, "OC": 9}),
         Case("aligned", {"B": 2, "T": 33, "C": 72, "OC": 136}),
         Case("large values", {"B": 1, "T": 17, "C": 33, "OC": 31}, magnitude=30.0),
+        Case(
+            "up to the format's end",
+            {"B": 1, "T": 17, "C": 40, "OC": 24},
+            change={
+                "x": two_sided(F16_TOP, 0.02, 0),
+                "weight": two_sided(F16_TOP, 0.02, 1),
+                "bias": times(2000.0),
+            },
+        ),
+        Case(
+            "where gelu bends",
+            {"B": 1, "T": 10, "C": 24, "OC": 16},
+            change={"x": times(0.1), "bias": around(-2.5, 0.3)},
+        ),
+        Case("square", {"B": 1, "T": 45, "C": 45, "OC": 45}),
+        Case("three batches", {"B": 3, "T": 65, "C": 16, "OC": 352}),
+        Case("the MLP's depth", {"B": 1, "T": 2, "C": 6400, "OC": 12}),
         Case("decode", {"B": 1, "T": 1, "C": 768, "OC": 3072}, where="cuda"),
         Case("primes", {"B": 3, "T": 67, "C": 251, "OC": 509}, where="cuda"),
         Case("one above a power of two", {"B": 1, "T": 129, "C": 1025, "OC": 257}, where="cuda"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
+from rung.inputs import F16_TOP, spread, times, two_sided
 from rung.operation import Case, Cost, Library, Operand, Operation, Race, Tensors, Values
 from rung.precision import float32_products
 
@@ -64,6 +65,24 @@ OPERATION = Operation(
         Case("one row", {"B": 1, "T": 1, "C": 2, "OC": 9}),
         Case("aligned", {"B": 2, "T": 33, "C": 72, "OC": 136}),
         Case("large values", {"B": 1, "T": 17, "C": 33, "OC": 31}, magnitude=30.0),
+        Case(
+            "up to the format's end",
+            {"B": 1, "T": 17, "C": 40, "OC": 24},
+            change={
+                "x": two_sided(F16_TOP, 0.02, 0),
+                "weight": two_sided(F16_TOP, 0.02, 1),
+                "bias": times(2000.0),
+                "residual": times(200.0),
+            },
+        ),
+        Case(
+            "residual up to the format's end",
+            {"B": 1, "T": 3, "C": 8, "OC": 40},
+            change={"residual": spread(F16_TOP)},
+        ),
+        Case("square", {"B": 1, "T": 45, "C": 45, "OC": 45}),
+        Case("three batches", {"B": 3, "T": 65, "C": 16, "OC": 352}),
+        Case("the MLP's depth", {"B": 1, "T": 2, "C": 6400, "OC": 12}),
         Case("decode", {"B": 1, "T": 1, "C": 3072, "OC": 768}, where="cuda"),
         Case("primes", {"B": 3, "T": 67, "C": 251, "OC": 509}, where="cuda"),
         Case("one above a power of two", {"B": 1, "T": 129, "C": 1025, "OC": 257}, where="cuda"),

@@ -47,6 +47,7 @@ OPERATION = Operation(
         Case("power of two and one", {"N": 2049}),
         Case("power of two less one", {"N": 4095}),
         Case("large values", {"N": 1000}, magnitude=100.0),
+        Case("more than 16 bits count", {"N": 70001}),
         Case("millions", {"N": (1 << 22) + 5}, where="cuda"),
     ),
     shapes={"n1m": {"N": 1 << 20}, "n16m": {"N": 1 << 24}, "n64m": {"N": 1 << 26}},

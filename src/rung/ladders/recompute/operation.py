@@ -7,6 +7,7 @@ from functools import cache
 
 import torch
 
+from rung.inputs import F16_TOP, spread
 from rung.operation import Case, Cost, Library, Operand, Operation, Race
 
 
@@ -71,6 +72,12 @@ OPERATION = Operation(
         Case("power of two and one", {"N": 2049}),
         Case("power of two less one", {"N": 4095}),
         Case("large values", {"N": 1000}, magnitude=100.0),
+        Case("more than 16 bits count", {"N": 70001}),
+        Case(
+            "up to float16's end",
+            {"N": 1000},
+            change={"x": lambda x, _: x * 2, "dy": spread(F16_TOP)},
+        ),
         Case("millions", {"N": (1 << 22) + 5}, where="cuda"),
     ),
     shapes={"n1m": {"N": 1 << 20}, "n16m": {"N": 1 << 24}, "n64m": {"N": 1 << 26}},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from rung.inputs import F16_TOP, spread
 from rung.operation import Case, Cost, Library, Operand, Operation, Race
 
 
@@ -39,6 +40,9 @@ OPERATION = Operation(
         Case("several blocks a row", {"B": 2, "N": 20011}),
         Case("gpt2 width", {"B": 6, "N": 768}),
         Case("large values", {"B": 4, "N": 1000}, magnitude=100.0),
+        Case("more than 16 bits count", {"B": 70, "N": 1003}),
+        Case("up to float16's end", {"B": 3, "N": 300}, change={"x": spread(F16_TOP)}),
+        Case("up to float32's end", {"B": 3, "N": 300}, dtypes=("f32", "bf16"), change={"x": spread(116.0)}),
         Case("a million", {"B": 4, "N": (1 << 20) + 3}, where="cuda"),
     ),
     shapes={

@@ -2,6 +2,7 @@
 
 import torch
 
+from rung.inputs import F16_TOP, F32_TOP, spread
 from rung.operation import Case, Cost, Library, Operand, Operation, Race, Tensors, Values
 
 
@@ -38,6 +39,14 @@ OPERATION = Operation(
         Case("2^11 + 1", dict(B=1, T=1, C=2049)),
         Case("large values", dict(B=1, T=5, C=67), magnitude=100.0),
         Case("gpt2", dict(B=1, T=3, C=768)),
+        Case("up to float16's end", dict(B=1, T=5, C=67), change={"a": spread(F16_TOP - 1), "b": spread(F16_TOP - 1)}),
+        Case(
+            "up to float32's end",
+            dict(B=1, T=5, C=67),
+            dtypes=("f32", "tf32", "bf16"),
+            change={"a": spread(F32_TOP), "b": spread(F32_TOP)},
+        ),
+        Case("three batches", dict(B=3, T=15, C=1600)),
         Case("gpt2, a batch", dict(B=3, T=129, C=768), where="cuda"),
         Case("gpt2-xl", dict(B=2, T=65, C=1600), where="cuda"),
     ),

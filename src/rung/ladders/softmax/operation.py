@@ -2,6 +2,7 @@
 
 import torch
 
+from rung.inputs import row_scores, times
 from rung.operation import Case, Cost, Library, Operand, Operation, Race, Tensors, Values
 
 
@@ -54,6 +55,19 @@ OPERATION = Operation(
         Case("large values", dict(B=1, NH=1, T=3, S=127), magnitude=100.0),
         Case("plain rows", dict(B=1, NH=1, T=3, S=257, causal=0, scale=1.0)),
         Case("gpt2, one query", dict(B=1, NH=1, T=1, S=1024)),
+        Case("three batches of heads", dict(B=3, NH=2, T=111, S=111)),
+        Case("more than 2048 columns", dict(B=1, NH=1, T=2, S=2503)),
+        Case(
+            "scores beyond exp",
+            dict(B=1, NH=2, T=5, S=70, scale=0.3),
+            change={"x": row_scores(373.0, climbing=False)},
+        ),
+        Case(
+            "climbing and falling scores",
+            dict(B=1, NH=1, T=4, S=300, causal=0, scale=0.3),
+            change={"x": row_scores(373.0, climbing=True)},
+        ),
+        Case("up to the format's end", dict(B=2, NH=1, T=3, S=67, scale=5e-4), change={"x": times(15000.0)}),
         Case("gpt2", dict(B=2, NH=12, T=129, S=129), where="cuda"),
         Case("gpt2, full context", dict(B=1, NH=12, T=1024, S=1024), where="cuda"),
         Case("vocabulary", dict(B=1, NH=1, T=67, S=50257, causal=0, scale=1.0), where="cuda"),
@@ -64,6 +78,14 @@ OPERATION = Operation(
         "rows1024": dict(B=1, NH=1, T=8192, S=1024, causal=0, scale=1.0),
         "vocabulary": dict(B=1, NH=1, T=8192, S=50257, causal=0, scale=1.0),
     },
-    libraries=(Library("torch", torch_softmax, note="scaling and masking are kernels of their own"),),
+    libraries=(
+        Library(
+            "torch",
+            torch_softmax,
+            note="scaling and masking are kernels of their own",
+            # In 16 bits the scaled scores are rounded, unless the scale is a power of two.
+            needs=("sizeof_real == 4 or scale == 0.125 or scale == 1",),
+        ),
+    ),
     tour=(Race("b4t64", ("f32", "bf16")), Race("b8t1024", ("f32", "bf16")), Race("vocabulary", ("f32",))),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from rung.inputs import F16_TOP, F32_TOP, spread
 from rung.operation import Case, Cost, Library, Operand, Operation, Race
 
 
@@ -36,6 +37,10 @@ OPERATION = Operation(
         Case("primes", {"R": 67, "C": 101}),
         Case("powers of two, off by one", {"R": 63, "C": 129}),
         Case("large values", {"R": 40, "C": 96}, magnitude=100.0),
+        Case("a small square", {"R": 45, "C": 45}),
+        Case("a square", {"R": 270, "C": 270}),
+        Case("up to float16's end", {"R": 40, "C": 24}, change={"x": spread(F16_TOP)}),
+        Case("up to float32's end", {"R": 40, "C": 24}, dtypes=("f32", "bf16"), change={"x": spread(F32_TOP)}),
         Case("gpt2 weight", {"R": 768, "C": 2304}, where="cuda"),
     ),
     shapes={

@@ -1,0 +1,127 @@
+"""Changes that a case makes to an operand's usual numbers, so that each part of the formula shows in the result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+
+Change = Callable[[torch.Tensor, Mapping[str, int | float]], torch.Tensor]
+F16_TOP = 15.9  # 2 to this power is just below float16's largest number
+F32_TOP = 126.0  # float32's and bfloat16's end, with room for one addition
+ROW_SCALES = (1e-3, 1.0, 4e-3, 30.0, 2e-3)  # variances around and below GPT-2's eps of 1e-5, and far above
+
+
+def spread(top: float, low: float = -8.0) -> Change:
+    """Either sign, and sizes from 2^low to 2^top, each power of two as likely as the next."""
+
+    def change(x: torch.Tensor, _: Mapping[str, int | float]) -> torch.Tensor:
+        return x.sign() * torch.exp2(low + (top - low) * torch.erf(x.abs() * 0.5**0.5))
+
+    return change
+
+
+def times(factor: float, most: float = 6e4) -> Change:
+    """Larger by a factor, but finite in every number format."""
+    return lambda x, _: (x * factor).clamp(-most, most)
+
+
+def around(centre: float, width: float) -> Change:
+    """Near one number, where a function bends."""
+    return lambda x, _: centre + width * x
+
+
+def raised_from(column: int, by: float) -> Change:
+    """Columns from this one on lie higher, so that who stops early sees another mean."""
+
+    def change(x: torch.Tensor, _: Mapping[str, int | float]) -> torch.Tensor:
+        return x + by * (torch.arange(x.shape[-1], device=x.device) >= column)
+
+    return change
+
+
+def mostly_below_zero(x: torch.Tensor, _: Mapping[str, int | float]) -> torch.Tensor:
+    """Large numbers below zero, and a few small ones above."""
+    return torch.where(x > 1, x * 0.01, -100 * x.abs())
+
+
+def rows_scaled(*scales: float) -> Change:
+    """Row after row of the last dimension by the next of the scales."""
+
+    def change(x: torch.Tensor, _: Mapping[str, int | float]) -> torch.Tensor:
+        flat = x.reshape(-1, x.shape[-1])
+        by = torch.tensor(scales).repeat(-(-len(flat) // len(scales)))[: len(flat)]
+        return (flat * by.to(x.device)[:, None]).view_as(x)
+
+    return change
+
+
+def two_sided(top: float, factor: float, odd: int) -> Change:
+    """Large numbers in every second column and small ones between: two such operands keep their product in range."""
+
+    def change(x: torch.Tensor, v: Mapping[str, int | float]) -> torch.Tensor:
+        large = torch.arange(x.shape[-1], device=x.device) % 2 == odd
+        return torch.where(large, spread(top)(x, v), x * factor)
+
+    return change
+
+
+def near_the_end(of: str) -> Change:
+    """Whole numbers below the dim `of`: the last, the first, and every other counted from the end."""
+
+    def change(x: torch.Tensor, v: Mapping[str, int | float]) -> torch.Tensor:
+        moved = torch.where(torch.arange(x.numel(), device=x.device).view_as(x) % 2 == 0, x, x % 97)
+        moved = int(v[of]) - 1 - moved
+        moved.view(-1)[:2] = torch.tensor([int(v[of]) - 1, 0], dtype=x.dtype, device=x.device)[: moved.numel()]
+        return moved
+
+    return change
+
+
+def scores_beyond_exp(part: float, *, climbing: bool) -> Change:
+    """Packed q, k and v (B, T, 3 C) whose scores q k leave exp's range once they are scaled.
+
+    The last feature of each head carries the size: `part` squared, above zero for every second query and below it
+    for the others; with `climbing`, keys go from one end to the other, so that running maxima move all the way.
+    """
+
+    def change(x: torch.Tensor, v: Mapping[str, int | float]) -> torch.Tensor:
+        B, T, heads = x.shape[0], x.shape[1], int(v["NH"])
+        qkv = x.view(B, T, 3, heads, -1).clone()
+        qkv[:, :, :2] *= 0.3
+        position = torch.arange(T, device=x.device)
+        turn = position[:, None] // (1 if climbing else 2) + torch.arange(heads, device=x.device)
+        side = torch.where(turn % 2 == 0, 1, -1)
+        keys = torch.linspace(-1, 1, T, device=x.device) if climbing else torch.ones(T, device=x.device)
+        if climbing:
+            keys[-1] = 2.2  # a last key far above all others
+        qkv[:, :, 0, :, -1] = part * side
+        qkv[:, :, 1, :, -1] = part * keys[:, None]
+        return qkv.view_as(x)
+
+    return change
+
+
+def large_but_for_scores(size: float) -> Change:
+    """Packed q and k of this size, and values that go up to float16's end: the case's scale has to undo the former."""
+
+    def change(x: torch.Tensor, v: Mapping[str, int | float]) -> torch.Tensor:
+        parts = x.view(*x.shape[:2], 3, -1)
+        changed = torch.cat([parts[:, :, :2] * size, times(15000.0)(parts[:, :, 2:], v)], 2)
+        return changed.view_as(x)
+
+    return change
+
+
+def row_scores(size: float, *, climbing: bool) -> Change:
+    """Rows of scores around +size and -size in turn, or that climb and fall from one to the other."""
+
+    def change(x: torch.Tensor, _: Mapping[str, int | float]) -> torch.Tensor:
+        flat = x.reshape(-1, x.shape[-1])
+        side = torch.where(torch.arange(len(flat), device=x.device) % 2 == 0, 1.0, -1.0)[:, None]
+        along = torch.linspace(-1, 1, flat.shape[1], device=x.device) if climbing else torch.ones(1, device=x.device)
+        if climbing:
+            along[-1] = 2.2  # a last score far above all others
+        return (flat * size / 100 + size * side * along).view_as(x)
+
+    return change

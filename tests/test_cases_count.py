@@ -1,0 +1,460 @@
+"""Every part of a formula counts: leaving one out or changing it moves some case's result tenfold out of tolerance."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from rung.check.compare import compare
+from rung.dtypes import dtype as dtype_named
+from rung.operation import Operation, Tensors, Values
+from rung.rungs import catalogue
+
+Mutant = Callable[[Operation, Tensors, Values], Tensors]
+LEAVE_OUT = {"layernorm": {"residual", "sum"}, "decode": {"history"}}
+TENFOLD = 10.0
+
+
+def tensors(change: Callable[[Tensors, Values], None]) -> Mutant:
+    """The reference of changed operands."""
+
+    def mutant(of: Operation, t: Tensors, v: Values) -> Tensors:
+        t = {name: tensor.clone() for name, tensor in t.items() if of.operand(name).view_of is None}
+        change(t, v)
+        for operand in of.operands:
+            if operand.view_of in t and operand.view is not None:
+                t[operand.name] = operand.view(t[operand.view_of], v)
+        return of.reference(t, v)
+
+    return mutant
+
+
+def scalars(**changed: float | str | Callable[[Values], float]) -> Mutant:
+    """The reference with other scalars."""
+
+    def mutant(of: Operation, t: Tensors, v: Values) -> Tensors:
+        return of.reference(t, {**v, **{n: c(v) if callable(c) else c for n, c in changed.items()}})
+
+    return mutant
+
+
+def without(name: str) -> Mutant:
+    return tensors(lambda t, v: t[name].zero_())
+
+
+def clamped(name: str, at: float) -> Mutant:
+    return tensors(lambda t, v: t[name].clamp_(-at, at))
+
+
+def cut(name: str, length: int, dim: int = -1) -> Mutant:
+    """What lies beyond is not read."""
+
+    def change(t: Tensors, v: Values) -> None:
+        if t[name].shape[dim] > length:
+            t[name].narrow(dim, length, t[name].shape[dim] - length).zero_()
+
+    return tensors(change)
+
+
+def rolled(name: str, dim: int = -1) -> Mutant:
+    return tensors(lambda t, v: t[name].copy_(t[name].roll(1, dim)))
+
+
+def wrapped(name: str, below: int) -> Mutant:
+    """An index kept in too few bits."""
+    return tensors(lambda t, v: t[name].copy_(t[name] % below))
+
+
+def replaced(name: str, get: Callable[[Tensors, Values], torch.Tensor]) -> Mutant:
+    return lambda of, t, v: {**of.reference(t, v), name: get(t, v)}
+
+
+def other_batch(name: str, keep: int = 2) -> Mutant:
+    """From the third batch on, the second's numbers."""
+
+    def change(t: Tensors, v: Values) -> None:
+        if t[name].shape[0] > keep:
+            t[name][keep:] = t[name][keep - 1]
+
+    return tensors(change)
+
+
+def beyond(name: str, elements: int = 1 << 16) -> Mutant:
+    """Elements whose number needs more than 16 bits are taken from the beginning."""
+
+    def change(t: Tensors, v: Values) -> None:
+        flat = t[name].view(-1)
+        if len(flat) > elements:
+            flat[elements:] = flat[: len(flat) - elements].clone() if len(flat) < 2 * elements else 0
+
+    return tensors(change)
+
+
+CLAMPS = (200.0, 600.0, 20000.0)
+
+
+def ends(*names: str) -> dict[str, Mutant]:
+    return {f"{n} clamped at {at:g}": clamped(n, at) for n in names for at in CLAMPS}
+
+
+# ---- formulas of their own ---------------------------------------------------------------------------------------
+
+
+def _exp_without(maximum: Callable[[torch.Tensor], torch.Tensor | float]) -> Callable[[torch.Tensor], torch.Tensor]:
+    def softmax(scores: torch.Tensor) -> torch.Tensor:
+        e = torch.exp(scores.float() - maximum(scores.float()))
+        return (e / e.sum(-1, keepdim=True)).double()
+
+    return softmax
+
+
+MAXIMA: dict[str, Callable[[torch.Tensor], torch.Tensor | float]] = {
+    "no maximum": lambda s: 0.0,
+    "maximum of the first eight": lambda s: s[..., :8].amax(-1, keepdim=True),
+    "maximum that starts at 0": lambda s: s.amax(-1, keepdim=True).clamp(min=0.0),
+    "maximum without the last": lambda s: s[..., : max(1, s.shape[-1] - 1)].amax(-1, keepdim=True),
+}
+
+
+def _softmax_with(softmax: Callable[[torch.Tensor], torch.Tensor], shift: int = 0) -> Mutant:
+    def mutant(of: Operation, t: Tensors, v: Values) -> Tensors:
+        T, S = int(v["T"]), int(v["S"])
+        scores = t["x"] * v["scale"]
+        if v["causal"]:
+            hidden = torch.ones(T, S, dtype=torch.bool).triu(1 + S - T + shift)
+            scores = scores.masked_fill(hidden, -torch.inf)
+        return {"out": softmax(scores)}
+
+    return mutant
+
+
+def _attention_with(softmax: Callable[[torch.Tensor], torch.Tensor], shift: int = 0, wider: int = 0) -> Mutant:
+    def mutant(of: Operation, t: Tensors, v: Values) -> Tensors:
+        T = int(v["T"])
+        scores = t["q"] @ t["k"].transpose(2, 3) * v["scale"]
+        query, key = torch.arange(T)[:, None], torch.arange(T)
+        seen = torch.ones(T, T, dtype=torch.bool)
+        if "window" in v:
+            seen = (key <= query + shift) & (key > query - v["window"] - wider)
+        elif v["causal"]:
+            seen = key <= query + shift
+        p = softmax(scores.masked_fill(~seen, -torch.inf))
+        out = (p @ t["v"]).transpose(1, 2).flatten(2)
+        return {**of.reference(t, v), "out": out}
+
+    return mutant
+
+
+def _plain(scores: torch.Tensor) -> torch.Tensor:
+    return scores.softmax(-1).nan_to_num(0.0)
+
+
+def _layernorm(change: str) -> Mutant:
+    def mutant(of: Operation, t: Tensors, v: Values) -> Tensors:
+        x, C = t["x"], t["x"].shape[-1]
+        mean = x.mean(-1, keepdim=True)
+        centred = x - (0 if change == "no mean" else mean)
+        variance = (x - mean).square().mean(-1, keepdim=True)
+        if change == "N-1":
+            variance = variance * C / max(1, C - 1)
+        rstd = (variance + v["eps"]).rsqrt()
+        if change == "eps outside the root":
+            rstd = 1 / (variance.sqrt() + v["eps"])
+        if change == "mean of the first 1024":
+            centred = x - x[..., :1024].mean(-1, keepdim=True)
+        y = centred * rstd
+        weight, bias = ("weight", "bias") if "ln_weight" not in t else ("ln_weight", "ln_bias")
+        y = y * t[weight] + t[bias]
+        if "ln_weight" in t:
+            return {"out": y @ t["weight"].T + t["bias"]}
+        return {**of.reference(t, v), "out": y}
+
+    return mutant
+
+
+def _gelu(cubic: float = 0.044715, root: float = 0.7978845608028654, half: float = 0.5, clamp: float = 1e30) -> Mutant:
+    def mutant(of: Operation, t: Tensors, v: Values) -> Tensors:
+        u = t["x"] if "weight" not in t else t["x"] @ t["weight"].T + t["bias"]
+        inner = (root * (u + cubic * u**3)).clamp(-clamp, clamp)
+        return {"out": half * u * (1 + torch.tanh(inner))}
+
+    return mutant
+
+
+def _erf(of: Operation, t: Tensors, v: Values) -> Tensors:
+    u = t["x"] if "weight" not in t else t["x"] @ t["weight"].T + t["bias"]
+    return {"out": torch.nn.functional.gelu(u)}
+
+
+NORMS = {
+    **{c: _layernorm(c) for c in ("no mean", "N-1", "eps outside the root")},
+    "no eps": scalars(eps=0.0),
+    "eps fixed": scalars(eps=1e-5),
+    "another eps": scalars(eps=1e-6),
+    "twice eps": scalars(eps=lambda v: 2 * v["eps"]),
+}
+PRODUCTS = {
+    "no bias": without("bias"),
+    "bias moved": rolled("bias"),
+    "first 1600 columns": cut("x", 1600),
+    "last column left out": tensors(lambda t, v: t["x"][..., -1].zero_()),
+    "second batch for the third": other_batch("x"),
+}
+GELUS = {
+    "cubic 0.44715": _gelu(cubic=0.44715),
+    "cubic 0.0447": _gelu(cubic=0.0447),
+    "no cubic": _gelu(cubic=0.0),
+    "root of 2/pi as 0.8": _gelu(root=0.8),
+    "erf": _erf,
+}
+SCALES = {
+    "scale fixed": scalars(scale=0.125),
+    "no scale": scalars(scale=1.0),
+    "scale of 64": scalars(scale=lambda v: 0.125 if "HS" in v else 0.25),
+}
+
+MUTANTS: dict[str, dict[str, Mutant]] = {
+    "attention": {
+        **{name: _attention_with(_exp_without(m)) for name, m in MAXIMA.items()},
+        **SCALES,
+        "scale from HS": scalars(scale=lambda v: float(v["HS"]) ** -0.5),
+        "always causal": scalars(causal=1),
+        "never causal": scalars(causal=0),
+        "mask one further": _attention_with(_plain, shift=1),
+        "mask one less": _attention_with(_plain, shift=-1),
+        "third batch": other_batch("qkv"),
+        "16-bit index": beyond("qkv"),
+        **ends("qkv"),
+    },
+    "local_attention": {
+        **{name: _attention_with(_exp_without(m)) for name, m in MAXIMA.items()},
+        **SCALES,
+        "scale from HS": scalars(scale=lambda v: float(v["HS"]) ** -0.5),
+        "window one more": _attention_with(_plain, wider=1),
+        "window one less": _attention_with(_plain, wider=-1),
+        "window fixed": scalars(window=128),
+        "no window": scalars(window=1 << 20),
+        "window at most 128": scalars(window=lambda v: min(128, v["window"])),
+        "mask one further": _attention_with(_plain, shift=1),
+        "third batch": other_batch("qkv"),
+        "16-bit index": beyond("qkv"),
+        **ends("qkv"),
+    },
+    "softmax": {
+        **{name: _softmax_with(_exp_without(m)) for name, m in MAXIMA.items()},
+        **SCALES,
+        "always causal": scalars(causal=1),
+        "never causal": scalars(causal=0),
+        "mask one further": _softmax_with(_plain, shift=1),
+        "mask one less": _softmax_with(_plain, shift=-1),
+        "first 2048 columns": lambda of, t, v: {
+            "out": torch.nn.functional.pad(
+                (o := of.reference(t, v)["out"])[..., :2048], (0, max(0, o.shape[-1] - 2048))
+            )
+        },
+        "third batch": other_batch("x"),
+        "16-bit index": beyond("x"),
+        **ends("x"),
+    },
+    "layernorm": {
+        **NORMS,
+        "no weight": tensors(lambda t, v: t["weight"].fill_(1)),
+        "no bias": without("bias"),
+        "bias moved": rolled("bias"),
+        "weight moved": rolled("weight"),
+        "mean of the first 1024": _layernorm("mean of the first 1024"),
+        "first 1600 columns": cut("x", 1600),
+        "first 2048 columns": cut("x", 2048),
+        "third batch": other_batch("x"),
+        "16-bit index": beyond("x"),
+        **ends("x"),
+    },
+    "layernorm_matmul": {
+        **NORMS,
+        **PRODUCTS,
+        "no ln_weight": tensors(lambda t, v: t["ln_weight"].fill_(1)),
+        "no ln_bias": without("ln_bias"),
+        "first 2048 columns": cut("x", 2048),
+        "16-bit index": beyond("weight"),
+        **ends("x"),
+    },
+    "matmul": {**PRODUCTS, "16-bit index": beyond("weight"), **ends("x", "weight")},
+    "matmul_gelu": {**PRODUCTS, **GELUS, "16-bit index": beyond("weight"), **ends("x", "weight")},
+    "matmul_residual": {
+        **PRODUCTS,
+        "no residual": without("residual"),
+        "third residual": other_batch("residual"),
+        "16-bit index": beyond("residual"),
+        **ends("x", "weight", "residual"),
+    },
+    "gelu": {**GELUS, "third batch": other_batch("x"), "16-bit index": beyond("x"), **ends("x")},
+    "bias": {"no bias": without("bias"), "bias moved": rolled("bias"), "third": other_batch("x"), **ends("x", "bias")},
+    "residual": {"no a": without("a"), "no b": without("b"), "third": other_batch("b"), **ends("a", "b")},
+    "copy": {"16-bit index": beyond("x"), **ends("x"), "clamped at 1e30": clamped("x", 1e30)},
+    "relu": {
+        "no clamp": replaced("out", lambda t, v: t["x"].clone()),
+        "leaky": replaced("out", lambda t, v: t["x"].clamp(min=0) + 0.001 * t["x"].clamp(max=0)),
+        "16-bit index": beyond("x"),
+        **ends("x"),
+    },
+    "transpose": {
+        "copy": replaced("out", lambda t, v: t["x"].reshape(t["x"].shape[1], -1)),
+        "16-bit index": beyond("x"),
+        **ends("x"),
+    },
+    "reduce": {
+        "without the last": tensors(lambda t, v: t["x"][:, -1].zero_()),
+        "without the first": tensors(lambda t, v: t["x"][:, 0].zero_()),
+        "first 16384": cut("x", 16384),
+        "16-bit index": beyond("x"),
+        **ends("x"),
+    },
+    "embedding": {
+        "no wpe": without("wpe"),
+        "no wte": without("wte"),
+        "no start": scalars(start=0),
+        "start one further": tensors(lambda t, v: t["wpe"].copy_(t["wpe"].roll(-1, 0))),
+        "tokens of 8 bits": wrapped("tokens", 1 << 8),
+        "tokens of 16 bits": wrapped("tokens", 1 << 16),
+        "tokens below 50256": tensors(lambda t, v: t["tokens"].clamp_(max=50255)),
+        "positions below 1024": tensors(lambda t, v: t["wpe"][1024:].zero_()),
+        "last position": tensors(lambda t, v: t["wpe"][-1].zero_()),
+        "third batch": other_batch("tokens"),
+        **ends("wte", "wpe"),
+    },
+    "divergence": {
+        "one step less": scalars(STEPS=lambda v: v["STEPS"] - 1),
+        "16-bit index": beyond("x"),
+        **ends("x"),
+    },
+    "pointwise": {
+        "sine alone": replaced("out", lambda t, v: torch.sin(t["x"]) ** 2),
+        "cosine alone": replaced("out", lambda t, v: torch.cos(t["x"]) ** 2),
+        "cosine not squared": replaced("out", lambda t, v: torch.sin(t["x"]) ** 2 + torch.cos(t["x"])),
+    },
+    "recompute": {
+        "dy ignored": tensors(lambda t, v: t["dy"].fill_(1)),
+        "two sigmoids": replaced("y", lambda t, v: torch.sigmoid(torch.sigmoid(t["x"]))),
+        "16-bit index": beyond("x"),
+        **ends("dy"),
+    },
+    "sample": {
+        "greedy": tensors(lambda t, v: t["settings"][:, 0].zero_()),
+        "never greedy": tensors(lambda t, v: t["settings"][:, 0].clamp_(min=0.3)),
+        **{
+            f"no {name}": tensors(lambda t, v, i=i, off=off: t["settings"][:, i].fill_(off))
+            for i, name, off in (
+                (1, "top_k", 0.0),
+                (2, "top_p", 1.0),
+                (3, "min_p", 0.0),
+                (4, "repetition", 1.0),
+                (5, "presence", 0.0),
+                (6, "frequency", 0.0),
+            )
+        },
+        "no step": without("steps"),
+        "steps of 16 bits": wrapped("steps", 1 << 16),
+        "one seed": tensors(lambda t, v: t["seeds"].copy_(t["seeds"][:1].expand_as(t["seeds"]))),
+        **{f"no word {i} of the seed": tensors(lambda t, v, i=i: t["seeds"][:, i].zero_()) for i in range(3)},
+        "no marks": without("marks"),
+        "tokens of 8 bits": tensors(lambda t, v: t["logits"][:, 256:].fill_(-1e9)),
+    },
+    "decode": {
+        "no eps": scalars(eps=0.0),
+        "eps fixed": scalars(eps=1e-5),
+        "scale from HS": scalars(scale=lambda v: float(v["HS"]) ** -0.5),
+        "scale fixed": scalars(scale=0.125),
+        "always GELU": scalars(act=0),
+        "erf as tanh": scalars(act=lambda v: 0 if v["act"] == 1 else v["act"]),
+        "no scale by layer": scalars(by_layer=0),
+        "tokens of 8 bits": wrapped("tokens", 1 << 8),
+        "tokens below 50256": tensors(lambda t, v: t["tokens"].clamp_(max=50255)),
+        "positions below 1023": tensors(lambda t, v: t["lengths"].clamp_(max=1022)),
+        "no positions": without("wpe"),
+        "third sequence": other_batch("tokens"),
+        **{
+            f"no {n}": without(n)
+            for n in ("ln1_b", "ln2_b", "lnf_b", "qkv_b", "proj_b", "fc_b", "fc2_b", "k_cache", "v_cache")
+        },
+        **{f"{n} is 1": tensors(lambda t, v, n=n: t[n].fill_(1)) for n in ("ln1_w", "ln2_w", "lnf_w")},
+    },
+}
+
+
+def given(of: Operation, values: Values, dtype: str, case: object) -> Tensors:
+    real = dtype_named(dtype)
+    names = [
+        o.name
+        for o in of.operands
+        if o.name not in LEAVE_OUT.get(of.name, ()) and not (o.optional and o.name.endswith(("_q", "_s")))
+    ]
+    tensors = of.inputs(
+        values,
+        real,
+        3,
+        magnitude=case.magnitude,
+        change=case.change,
+        names=names,  # type: ignore[attr-defined]
+        empty=lambda _, shape, kind: torch.zeros(shape, dtype=kind),
+    )
+    return {
+        n: t.double() if t.is_floating_point() else t.long() for n, t in tensors.items() if of.operand(n).role != "out"
+    }
+
+
+@functools.cache
+def known(operation: str, dtype: str, index: int) -> tuple[Tensors, Tensors]:
+    """The operands of a case, and what should come of them."""
+    of = catalogue.operation(operation)
+    values = of.complete(of.cases[index].values)
+    exact = given(of, values, dtype, of.cases[index])
+    return exact, of.reference({n: t.clone() for n, t in exact.items()}, values)
+
+
+def distance(of: Operation, dtype: str, mutant: Mutant) -> float:
+    """How many times the tolerance the mutant is off at the case that shows it best."""
+    worst, real = 0.0, dtype_named(dtype)
+    for index, case in enumerate(of.cases):
+        if case.where != "any" or dtype not in case.dtypes:
+            continue
+        values = of.complete(case.values)
+        exact, truth = known(of.name, dtype, index)
+        wrong = mutant(of, {n: t.clone() for n, t in exact.items()}, values)
+        for name, right in truth.items():
+            if of.operand(name).optional and of.operand(name).role == "out":
+                continue
+            kind = torch.int64 if not right.is_floating_point() else torch.float64
+            found = compare(
+                name, wrong[name].to(kind), right, real, of.tolerance(values, real), exact=kind == torch.int64
+            )
+            far = max(found.element, found.norm / real.norm_cap)
+            strange = not found.ok and (far <= 1 or kind == torch.int64)  # NaN, infinity, another whole number
+            worst = max(worst, float("inf") if strange else far)
+        if worst >= TENFOLD:
+            break
+    return worst
+
+
+PAIRS = [(op, name) for op, mutants in MUTANTS.items() for name in mutants]
+# Below ten times what 16 bits round away.
+ONLY_F32 = {
+    *((of, name) for of in ("gelu", "matmul_gelu") for name in ("cubic 0.0447", "root of 2/pi as 0.8", "erf")),
+    ("decode", "erf as tanh"),
+    ("decode", "no scale by layer"),
+}
+
+
+@pytest.mark.parametrize("dtype", ["f32", pytest.param("bf16", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("operation", "name"), PAIRS)
+def test_a_change_of_the_formula_shows_tenfold(operation: str, name: str, dtype: str) -> None:
+    if dtype != "f32" and (operation, name) in ONLY_F32:
+        pytest.skip("below what the format can hold")
+    far = distance(catalogue.operation(operation), dtype, MUTANTS[operation][name])
+    assert far >= TENFOLD, f"{operation}: {name!r} moves the result by {far:.3g} x the tolerance at most"
+
+
+def test_every_operation_is_looked_at() -> None:
+    assert set(catalogue.operations()) == set(MUTANTS)
