@@ -2,24 +2,16 @@
 
 import torch
 
-from rung.bench.race import Pace, Row, _Set
+from rung.bench.race import Pace, Row
+from rung.check.operands import Operands
 from rung.dtypes import dtype
 from rung.rungs import catalogue
 
 
-def on_cpu(name: str, values: dict[str, int]) -> _Set:
+def on_cpu(name: str, values: dict[str, int]) -> Operands:
     operation = catalogue.operation(name)
-    one = _Set.__new__(_Set)  # the bench's own are on a GPU
-    one.operation, one.values, one.dtype = operation, operation.complete(values), dtype("f32")
-    one.names = [o.name for o in operation.operands if not o.optional]
-    one.tensors = operation.inputs(
-        one.values,
-        one.dtype,
-        3,
-        empty=lambda _, shape, kind: torch.empty(shape, dtype=kind),
-        names=one.names,
-        device="cpu",
-    )
+    names = [o.name for o in operation.operands if not o.optional]
+    one = Operands(operation, operation.complete(values), dtype("f32"), names, 3, device="cpu")
     one.keep()
     return one
 

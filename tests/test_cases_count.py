@@ -152,6 +152,17 @@ def _plain(scores: torch.Tensor) -> torch.Tensor:
     return scores.softmax(-1).nan_to_num(0.0)
 
 
+def _logprob_with(maximum: Callable[[torch.Tensor], torch.Tensor | float]) -> Mutant:
+    def mutant(of: Operation, t: Tensors, v: Values) -> Tensors:
+        logits = (t["x"] @ t["weight"].T).float()
+        shift = maximum(logits)
+        lse = (logits - shift).exp().sum(-1, keepdim=True).log() + shift
+        picked = (logits - lse).double().gather(-1, t["targets"][..., None])[..., 0]
+        return {**of.reference(t, v), "logprob": picked}
+
+    return mutant
+
+
 def _layernorm(change: str) -> Mutant:
     def mutant(of: Operation, t: Tensors, v: Values) -> Tensors:
         x, C = t["x"], t["x"].shape[-1]
@@ -340,6 +351,14 @@ MUTANTS: dict[str, dict[str, Mutant]] = {
         "two sigmoids": replaced("y", lambda t, v: torch.sigmoid(torch.sigmoid(t["x"]))),
         "16-bit index": beyond("x"),
         **ends("dy"),
+    },
+    "token_logprob": {
+        **{name: _logprob_with(m) for name, m in MAXIMA.items()},
+        "targets of 8 bits": wrapped("targets", 1 << 8),
+        "targets below 50256": tensors(lambda t, v: t["targets"].clamp_(max=50255)),
+        "target one beside": rolled("weight", 0),
+        "third batch": other_batch("x"),
+        "first 16384 tokens": tensors(lambda t, v: t["weight"][16384:].zero_()),
     },
     "sample": {
         "greedy": tensors(lambda t, v: t["settings"][:, 0].zero_()),

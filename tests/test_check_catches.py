@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from rung.check.trial import Report, check
+from rung.check.report import Report
+from rung.check.trial import check
 from rung.rungs import catalogue
 
 BROKEN = Path(__file__).parent / "broken"
@@ -24,7 +25,7 @@ def verdict_on(name: str, device: str = "emulator") -> Report:
         ("mutated_input.cu", "changed its input a"),
         ("out_of_bounds_write.cu", "out"),
         ("out_of_bounds_read.cu", "a"),
-        ("stray_copy.cu", "past the end of out"),
+        ("stray_copy.cu", "past the end"),
         ("writes_before.cu", "before the start of out"),
         ("race.cu", "race"),
         ("divergent_barrier.cu", "__syncthreads"),

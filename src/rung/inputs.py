@@ -125,3 +125,16 @@ def row_scores(size: float, *, climbing: bool) -> Change:
         return (flat * size / 100 + size * side * along).view_as(x)
 
     return change
+
+
+def far_in_one_feature(size: float, *, both: bool) -> Change:
+    """The last feature of every row is `size`, or with `both` of either sign in turn: products lie far from zero."""
+
+    def change(x: torch.Tensor, _: Mapping[str, int | float]) -> torch.Tensor:
+        flat = x.reshape(-1, x.shape[-1]) * 0.5
+        turn = torch.arange(len(flat), device=x.device) % 2
+        flat[:, -1] = torch.where(turn == 1, -size, size) if both else size
+        flat[-1, -1] *= 1.0 if both else 2.2
+        return flat.view_as(x)
+
+    return change

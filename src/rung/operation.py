@@ -42,7 +42,6 @@ class Operand:
     nullable: bool = False
     counted: bool = False
     instead: str | None = None
-    strided: bool = False
     below: str | int | None = None
     make: Callable[[Values, torch.Generator], torch.Tensor] | None = None
     view_of: str | None = None

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from rung.bench import timing
-from rung.check.compare import compare
+from rung.check.operands import Operands
 from rung.cuda.stall import stall
 from rung.dtypes import Dtype
 from rung.dtypes import dtype as dtype_named
@@ -68,63 +68,6 @@ class Ceilings:
 
     bytes: float
     flops: Mapping[str, float]
-
-
-class _Set:
-    """One set of operands and, of each contestant, the call bound to it."""
-
-    def __init__(
-        self, operation: Operation, values: Values, dtype: Dtype, names: Sequence[str], seed: int
-    ) -> None:
-        self.operation, self.values, self.dtype, self.names = operation, values, dtype, names
-        self.tensors = self._fill(seed, lambda _, shape, kind: torch.empty(shape, dtype=kind, device="cuda"))
-        self._given: Tensors = {}
-
-    def _fill(self, seed: int, empty: Callable[[str, tuple[int, ...], torch.dtype], torch.Tensor]) -> Tensors:
-        return self.operation.inputs(
-            self.values, self.dtype, seed, empty=empty, names=self.names, device="cuda"
-        )
-
-    def refill(self, seed: int) -> None:
-        """New numbers behind the same pointers."""
-        self._fill(seed, lambda name, shape, kind: self.tensors[name])
-
-    def reference(self, calls: int = 1) -> Tensors:
-        """After so many calls: what a call changes, the next one finds."""
-        exact = {}
-        for name in self.names:
-            if self.operation.operand(name).role != "out":
-                tensor = self.tensors[name]
-                exact[name] = tensor.double() if tensor.is_floating_point() else tensor.long()
-        found = self.operation.reference(exact, self.values)
-        changed = [n for n in found if n in exact]
-        for _ in range(calls - 1 if changed else 0):
-            found = self.operation.reference({**exact, **{n: found[n] for n in changed}}, self.values)
-        return found
-
-    def keep(self) -> None:
-        """Remember what calls will change, for `restore`."""
-        inout = [n for n in self.names if self.operation.operand(n).role == "inout"]
-        self._given = {n: self.tensors[n].clone() for n in inout}
-
-    def restore(self) -> None:
-        """What calls have changed becomes what it was."""
-        for name, tensor in self._given.items():
-            self.tensors[name].copy_(tensor)
-
-    def outputs(self) -> list[str]:
-        operands = (self.operation.operand(n) for n in self.names)
-        return [o.name for o in operands if o.written and o.view_of is None]
-
-    def poison(self) -> None:
-        for name in self.outputs():
-            if self.operation.operand(name).role == "out":
-                self.tensors[name].view(torch.uint8).fill_(0xFF)
-
-    @property
-    def bytes(self) -> int:
-        owned = [n for n in self.names if self.operation.operand(n).view_of is None]
-        return sum(self.tensors[n].numel() * self.tensors[n].element_size() for n in owned)
 
 
 def bench(
@@ -199,11 +142,11 @@ class _Race:
         groups: dict[tuple[str, ...], list[Rung]] = {}
         for rung in chosen:
             groups.setdefault(self._names(rung), []).append(rung)
-        entrants: list[tuple[Rung, timing.Contestant, list[_Set]]] = []
+        entrants: list[tuple[Rung, timing.Contestant, list[Operands]]] = []
         for names, members in groups.items():
-            sets = [_Set(self.operation, self.values, self.dtype, names, 1)]
+            sets = [Operands(self.operation, self.values, self.dtype, names, 1, device="cuda")]
             sets += [
-                _Set(self.operation, self.values, self.dtype, names, 1 + i)
+                Operands(self.operation, self.values, self.dtype, names, 1 + i, device="cuda")
                 for i in range(1, self._fits(sets[0].bytes))
             ]
             sets[0].keep()
@@ -251,7 +194,7 @@ class _Race:
         self,
         rung: Rung,
         row: Row,
-        sets: list[_Set],
+        sets: list[Operands],
         reference: Tensors,
         tunings: Mapping[str, dict[str, int]],
     ) -> timing.Contestant | None:
@@ -308,24 +251,14 @@ class _Race:
             return None
         return contestant
 
-    def _compare(self, one: _Set, reference: Tensors, row: Row) -> str:
-        reference = self.operation.expected(reference, one.tensors, self.values)
-        for name in one.outputs():
-            out = one.tensors[name]
-            deviation = compare(
-                name,
-                out,
-                reference[name].reshape(out.shape),
-                self.dtype,
-                self.operation.tolerance(self.values, self.dtype),
-                exact=not out.is_floating_point(),
-            )
+    def _compare(self, one: Operands, reference: Tensors, row: Row) -> str:
+        for deviation in one.deviations(reference):
             row.element, row.norm = max(row.element, deviation.element), max(row.norm, deviation.norm)
             if not deviation.ok:
                 return deviation.problem
         return ""
 
-    def _again(self, row: Row, contestant: timing.Contestant, sets: list[_Set]) -> None:
+    def _again(self, row: Row, contestant: timing.Contestant, sets: list[Operands]) -> None:
         """What the timed graphs compute from changed inputs must be right as well."""
         first = sets[0]
         first.refill(4242)

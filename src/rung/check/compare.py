@@ -62,7 +62,7 @@ def _special_mismatch(name: str, out: torch.Tensor, reference: torch.Tensor, fin
     strange = ~torch.isfinite(out) & finite
     if bool(strange.any()):
         count, nan = int(strange.sum()), int((torch.isnan(out) & finite).sum())
-        what = "NaN (never written?)" if nan == count else "NaN or infinite"
+        what = "NaN" if nan == count else "NaN or infinite"
         return f"{name}: {count} of {out.numel()} values are {what}"
     rest = ~finite
     same = (torch.isnan(out) & torch.isnan(reference)) | (out == reference)

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import torch
 
-from rung.check.trial import Report, check
+from rung.check.report import Report
+from rung.check.trial import check
 from rung.errors import RungError
 from rung.rungs import catalogue
 from rung.rungs.base import Device, Rung

@@ -1,74 +1,89 @@
-"""Memory in which a mistake shows: poisoned before every run, with guards on both sides."""
+"""Memory in which a mistake shows: poisoned before every run, watched to the byte on both sides."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 
+from rung.check.operands import POISONS, fill
 from rung.rungs.base import Device
 
-BAND = 256  # bytes on each side that no kernel may touch
-POISON = 0xFF  # NaN in every floating-point format, -1 in every signed integer
+BAND = 4096  # bytes at least on each side that no kernel may touch
+PAGE = 4096
+STRICTEST = 32  # the alignment that the most demanding rung asks for: fragments straight from memory
+
+Raw = Callable[[str, int], torch.Tensor]  # so many bytes for this name, up to the end of a page
 
 
 @dataclass
-class _Block:
-    raw: torch.Tensor  # (bytes,) bands and data
+class Block:
+    """One tensor's memory: a band, the data, a band."""
+
+    raw: torch.Tensor  # (bytes,)
     start: int
     end: int
     head: torch.Tensor  # the bands as they were filled
     tail: torch.Tensor
 
 
-STRICTEST = 32  # the alignment that the most demanding rung asks for: fragments straight from memory
-
-
-@dataclass
 class GuardedStorage:
     """Hands out tensors whose neighbourhood is watched.
 
-    On the emulator a page without access follows the data, so that a read past the end faults too;
-    on a GPU bands of a known pattern stand on both sides.
+    Bands with a pattern of their own stand on both sides, and the pattern changes from run to run: what a kernel
+    reads there changes as well, and what it writes there is seen. On the emulator pages without access lie before and
+    behind them, and where the operands need no alignment the data itself ends where that page begins.
     """
 
-    device: Device
-    blocks: dict[str, _Block] = field(default_factory=dict)
+    def __init__(self, device: Device, *, alignment: int = STRICTEST, raw: Raw | None = None) -> None:
+        self.device, self.alignment = device, alignment
+        self._raw = raw or (_on_gpu if device == "cuda" else _on_cpu)
+        self.blocks: dict[str, Block] = {}
+        self._turn = 0
 
     def empty(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """A poisoned tensor with guards."""
-        return self._carve(name, shape, math.prod(shape) * dtype.itemsize, dtype)
-
-    def empty_padded(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        """The same with eight unused elements after every row: a tensor that is not contiguous."""
-        wide = (*shape[:-1], shape[-1] + 8)
-        return self._carve(name, wide, math.prod(wide) * dtype.itemsize, dtype)[..., : shape[-1]]
-
-    def _carve(self, name: str, shape: tuple[int, ...], size: int, dtype: torch.dtype) -> torch.Tensor:
-        room = -(-size // STRICTEST) * STRICTEST  # what lies between the data and that boundary is watched as well
-        if self.device == "cuda":
-            raw = torch.empty(BAND + room + BAND, dtype=torch.uint8, device="cuda")
-        else:
-            from rung import emulator
-
-            if emulator.available() is None:
-                raw = emulator.guarded_empty(BAND + room)
-            else:
-                raw = torch.empty(BAND + room + BAND, dtype=torch.uint8)
-        # Every tensor's bands hold a NaN of their own, so that what is read beside one and written beside
-        # another leaves a trace.
-        raw[1::2] = POISON
-        raw[0::2] = 0x81 + len(self.blocks) % 0x7E
-        end = BAND + size
-        self.blocks[name] = _Block(raw, BAND, end, raw[:BAND].clone(), raw[end:].clone())
+        size = math.prod(shape) * dtype.itemsize
+        multiple = max(self.alignment, dtype.itemsize)
+        room = -(-size // multiple) * multiple  # what lies between the data and that boundary is watched as well
+        behind = BAND if self.device == "cuda" else 0  # on a CPU a page that faults stands there
+        raw = self._raw(name, -(-(BAND + room + behind) // PAGE) * PAGE)
+        start = len(raw) - behind - room
+        empty = raw[:0]
+        self.blocks[name] = Block(raw, start, start + size, empty, empty)
+        self._paint(len(self.blocks), self.blocks[name])
         self.poison(name)
-        return raw[BAND:end].view(dtype).view(shape)
+        return raw[start : start + size].view(dtype).view(shape)
 
-    def poison(self, name: str) -> None:
+    def _paint(self, number: int, block: Block) -> None:
+        # Every tensor's bands are its own, so that what is read beside one and written beside another leaves a trace.
+        pattern = bytearray(POISONS[self._turn % len(POISONS)])
+        if pattern == b"\xff":
+            pattern = bytearray((0x81 + number % 0x7E, 0xFF))  # a NaN with a payload
+        block.head, block.tail = block.raw[: block.start], block.raw[block.end :]
+        fill(block.head, bytes(pattern))
+        fill(block.tail, bytes(pattern))
+        block.head, block.tail = block.head.clone(), block.tail.clone()
+
+    def repaint(self, turn: int) -> None:
+        """Other bands for another run."""
+        self._turn = turn
+        for number, block in enumerate(self.blocks.values()):
+            self._paint(number, block)
+
+    def poison(self, name: str, number: int = 0) -> None:
         """Make what the last run left in `name` unusable."""
         block = self.blocks[name]
-        block.raw[block.start : block.end].fill_(POISON)
+        fill(block.raw[block.start : block.end], POISONS[number % len(POISONS)])
+
+    def still_poisoned(self, name: str, number: int, width: int) -> int:
+        """How many elements of so many bytes are as `poison` left them."""
+        data = self.blocks[name].raw[self.blocks[name].start : self.blocks[name].end]
+        untouched = torch.empty_like(data)
+        fill(untouched, POISONS[number % len(POISONS)])
+        return int((data.view(-1, width) == untouched.view(-1, width)).all(1).sum())
 
     def damaged(self) -> str | None:
         """Which tensor was written beside, if any."""
@@ -88,3 +103,15 @@ class GuardedStorage:
         """Whether the bytes of `name` differ from a snapshot."""
         block = self.blocks[name]
         return not torch.equal(block.raw[block.start : block.end], before)
+
+
+def _on_gpu(_: str, size: int) -> torch.Tensor:
+    return torch.empty(size, dtype=torch.uint8, device="cuda")
+
+
+def _on_cpu(_: str, size: int) -> torch.Tensor:
+    from rung import emulator
+
+    if emulator.available() is None:
+        return emulator.guarded_empty(size)
+    return torch.empty(size, dtype=torch.uint8)

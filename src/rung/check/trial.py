@@ -1,64 +1,47 @@
 """Is a rung right? Every promise about correctness, kept in one place.
 
-A rung runs at every case of its operation that it takes, each with its own seed, and at one case with
-five. Between runs the inputs change behind the same pointers, outputs are poisoned, guards are looked
-at, and inputs must be as they were. The verdict is one `Report` for each rung and dtype.
+A rung runs at every case of its operation that it takes, twice, with poison and guards that change from run to run,
+and both are looked at after every run. At the largest case that is affordable it also meets five seeds behind the
+same pointers, every order of threads that the emulator has, a GPU with one multiprocessor, late inputs, a CUDA graph,
+and, when it is checked alone, its tunables' other values and some hundred more runs. The verdict is one `Report` for
+each rung and dtype.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import torch
 
-from rung.check.compare import Deviation, compare
-from rung.check.storage import GuardedStorage
-from rung.cuda.stall import stall
+from rung.check import pairwise
+from rung.check.calls import Call, Here, Host, How, Order
+from rung.check.compare import Deviation
+from rung.check.operands import Operands
+from rung.check.report import SHARE_REFUSED, Failure, Report
 from rung.dtypes import Dtype
 from rung.dtypes import dtype as dtype_named
 from rung.errors import RungError
 from rung.operation import Case, Operation, Tensors, Values
-from rung.rungs.base import Device, Prepared, Rung
+from rung.rungs.base import Device, Rung
 from rung.rungs.cuda import CudaRung
 
 SEEDS = 5
 PATIENCE = 5.0  # seconds: a case whose single run is forecast to take longer is left out, and said so
-Verdict = Literal["ok", "failed", "compiled", "skipped"]
-Order = Literal["forward", "reverse", "shuffled"]
 
 
-@dataclass
-class Report:
-    """What was found about one rung in one dtype."""
+@dataclass(frozen=True)
+class Effort:
+    """How much is tried: a whole ladder at once has to be quick, one rung is looked at from all sides."""
 
-    rung: str
-    dtype: str
-    device: str
-    verdict: Verdict = "ok"
-    reason: str = ""
-    case: str = ""  # where it failed
-    cases: int = 0
-    runs: int = 0
-    element: float = 0.0  # worst error / bound
-    norm: float = 0.0
-    norm_cap: float = 0.0
-    nondeterministic: bool = False
-    notes: list[str] = field(default_factory=list)
-    left_out: dict[str, str] = field(default_factory=dict)  # case -> rule that excludes it
-
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
+    affordable: float  # seconds of a run, for the case that is looked at from all sides
+    tunables: bool  # every two values of two tunables
+    later_runs: int  # at the smallest case, before its outputs are looked at again
 
 
-_remembered: dict[tuple[object, ...], Tensors] = {}  # references of small cases, by all that determines them
-REMEMBERED = 256
-
-
-class _Failure(Exception):
-    """A rung was caught; the message says at what."""
+LADDER = Effort(0.02, tunables=False, later_runs=0)
+ALONE = Effort(0.3, tunables=True, later_runs=400)
+QUICK = Effort(0.0, tunables=False, later_runs=0)
 
 
 def check(
@@ -71,6 +54,8 @@ def check(
     tuning: dict[str, int] | None = None,
     quick: bool = False,
     races: bool = False,
+    effort: Effort = ALONE,
+    host: Host | None = None,
 ) -> Report:
     """Check one rung in one dtype; `quick` stops after its first case.
 
@@ -81,34 +66,29 @@ def check(
     if reason is not None:
         return _only_compiled(rung, dtype_named(dtype), report, reason, tuning)
     cases = list(_legal_cases(rung, dtype_named(dtype), device, case, tuning, report))
-    if quick:
-        cases = cases[:1]
     if not cases:
         report.verdict = "skipped" if case else "failed"
         report.reason = next(iter(report.left_out.values()), "no case of the operation applies")
         return report
     if device == "cuda":
         torch.cuda.synchronize()
-    pace = 0.0  # seconds a FLOP at the largest case so far: only the naive rungs have to care
-    for index, (one, values) in enumerate(cases):
-        flops = rung.operation.cost(values, dtype_named(dtype).size).flops
-        if pace * flops > PATIENCE:
-            report.left_out[one.name] = f"{rung.full_name} would take {pace * flops:.0f} s a run"
-            continue
-        try:
-            trial = _Trial(rung, dtype_named(dtype), one, values, device, tuning, report, races)
-            trial.run(seed=seed + index, thorough=index == 0)
-        except (_Failure, RungError) as failure:
-            report.verdict, report.reason, report.case = "failed", str(failure), one.name
-            return report
-        except Exception as error:  # a Python rung or a library may raise anything
-            text = f"{type(error).__name__}: {error}".splitlines()[0]
-            report.verdict, report.reason, report.case = "failed", text, one.name
-            return report
-        report.cases += 1
-        # What is shorter says how long a launch takes; the emulator only gets cases that are small.
-        if device == "cuda" and trial.seconds > 0.05 and flops:
-            pace = trial.seconds / flops
+    of = _Rung(rung, dtype_named(dtype), device, tuning, report, races, host or Here(device))
+    try:
+        of.judge(cases[:1] if quick else cases, seed, QUICK if quick else effort)
+    except (Failure, RungError) as failure:
+        report.verdict, report.reason = "failed", str(failure)
+        of.explain_nan()
+        return report
+    except Exception as error:  # a Python rung or a library may raise anything
+        text = (f"{type(error).__name__}: {error}".splitlines() or [type(error).__name__])[0]
+        report.verdict, report.reason = "failed", text
+        return report
+    report.case = ""
+    if case is None and not quick and len(report.left_out) > SHARE_REFUSED * (report.cases + len(report.left_out)):
+        rules = "; ".join(sorted({r.removeprefix(f"{rung.full_name} ") for r in report.left_out.values()}))
+        report.verdict = "few cases"
+        refused = len(report.left_out)
+        report.reason = f"right at {report.cases}, but refuses {refused} of the operation's cases ({rules})"
     return report
 
 
@@ -164,263 +144,275 @@ def _legal_cases(
         yield case, values
 
 
-class _Trial:
-    """One rung at one case: storage, inputs, reference, and the runs over them."""
+class _Rung:
+    """One rung in one dtype, at all its cases."""
 
     def __init__(
         self,
         rung: Rung,
         dtype: Dtype,
-        case: Case,
-        values: Values,
         device: Device,
         tuning: dict[str, int] | None,
         report: Report,
         races: bool,
+        host: Host,
     ) -> None:
-        self.races = races
-        self.rung, self.dtype, self.case, self.values = rung, dtype, case, values
-        self.device, self.tuning, self.report = device, tuning, report
-        self.operation: Operation = rung.operation
-        self.seconds = 0.0  # the fastest single run so far
+        self.rung, self.dtype, self.device, self.tuning = rung, dtype, device, tuning
+        self.report, self.races, self.host = report, races, host
+        self.cuda = isinstance(rung, CudaRung)
+        self.largest: tuple[float, int] | None = None  # of the cases whose runs are affordable: bytes and index
+        self.at: tuple[Case, Values, int] | None = None
 
-    def run(self, *, seed: int, thorough: bool) -> None:
-        names = self._bound()
-        self._with(names, seed, thorough=thorough)
-        if not thorough:
+    def judge(self, cases: list[tuple[Case, Values]], seed: int, effort: Effort) -> None:
+        pace = 0.0  # seconds a FLOP at the largest case so far: only the naive rungs have to care
+        for index, (case, values) in enumerate(cases):
+            cost = self.rung.operation.cost(values, self.dtype.size)
+            if pace * cost.flops > PATIENCE:
+                self.report.left_out[case.name] = f"{self.rung.full_name} would take {pace * cost.flops:.0f} s a run"
+                continue
+            trial = self._trial(case, values, seed + index)
+            trial.twice()
+            trial.another_order(seed + index)
+            if index == 0:
+                self._without_nullable(case, values, seed)
+            self.report.cases += 1
+            size = cost.bytes + cost.flops
+            if trial.seconds <= effort.affordable and (self.largest is None or size > self.largest[0]):
+                self.largest = (size, index)
+            # What is shorter says how long a launch takes; the emulator only gets cases that are small.
+            if self.device == "cuda" and trial.seconds > 0.05 and cost.flops:
+                pace = trial.seconds / cost.flops
+        if effort is QUICK:
             return
-        nullable = {o.name for o in self.operation.operands if o.nullable and o.name in names}
+        case, values = cases[self.largest[1] if self.largest else 0]
+        self._from_all_sides(case, values, seed)
+        if effort.later_runs:
+            self._trial(*cases[0], seed).later_runs(effort.later_runs)
+        if effort.tunables and not self.tuning:
+            self._tunables(cases, seed)
+
+    def _trial(
+        self, case: Case, values: Values, seed: int, how: How | None = None, names: list[str] | None = None
+    ) -> _Trial:
+        self.at = (case, values, seed)
+        self.report.case = case.name
+        how = how or How(self.tuning, races=self.races)
+        return _Trial(self, case, values, how, names or self._bound(), seed)
+
+    def _from_all_sides(self, case: Case, values: Values, seed: int) -> None:
+        trial = self._trial(case, values, seed)
+        for other in range(SEEDS):
+            trial.operands.refill(seed + 100 * other)
+            trial.twice()
+        if self.device == "cuda":
+            trial.late(seed + 7919)
+            if self.cuda:
+                trial.replayed(seed + 7920)
+        else:
+            trial.another_order(0)
+            trial.another_order(1)
+            if self.cuda and "sms" in self.rung.source:
+                self._trial(case, values, seed, How(self.tuning, sms=1)).twice()
+        self._without_nullable(case, values, seed)
+
+    def _without_nullable(self, case: Case, values: Values, seed: int) -> None:
+        names = self._bound()
+        nullable = {o.name for o in self.rung.operation.operands if o.nullable and o.name in names}
         if nullable:
-            self._with([n for n in names if n not in nullable], seed, thorough=False)
-        if any(o.strided and o.name in names for o in self.operation.operands):
-            self._with(names, seed, thorough=False, padded=True)
+            self._trial(case, values, seed, names=[n for n in names if n not in nullable]).twice()
+
+    def _tunables(self, cases: list[tuple[Case, Values]], seed: int) -> None:
+        ordered = sorted(range(len(cases)), key=lambda i: i != (self.largest or (0.0, 0))[1])
+        for setting in pairwise.settings(self.rung.tune):
+            for index in ordered:
+                case, values = cases[index]
+                if self.rung.refusal(values, self.dtype, setting, device=self.device) is None:
+                    break
+            else:
+                continue
+            told = ", ".join(f"{n}={v}" for n, v in setting.items() if v != self.rung.tune[n][0])
+            try:
+                self._trial(case, values, seed, How(setting)).twice()
+            except (Failure, RungError) as failure:
+                if "room" in str(failure) and isinstance(failure, RungError):
+                    continue  # no GPU takes this setting
+                raise Failure(f"with {told}: {failure}") from None
+            self.report.tunings += 1
 
     def _bound(self) -> list[str]:
         """The operands of this call: the required ones, and the optional ones that the rung binds."""
-        binds = self.rung.binds
-        wholes = {o.view_of for o in self.operation.operands if o.name in binds and o.view_of}
-        missing = self.operation.required - binds - wholes
-        lost = [m for m in sorted(missing) if self.operation.operand(m).written]
+        operation, binds = self.rung.operation, self.rung.binds
+        wholes = {o.view_of for o in operation.operands if o.name in binds and o.view_of}
+        missing = operation.required - binds - wholes
+        lost = [m for m in sorted(missing) if operation.operand(m).written]
         if lost:
-            raise _Failure(f"the rung never binds the output {lost[0]}")
+            raise Failure(f"the rung never binds the output {lost[0]}")
         chosen = []
-        for operand in self.operation.operands:
+        for operand in operation.operands:
             whole = operand.view_of or operand.name
-            wanted = operand.name in binds or operand.name in self.operation.required
-            if wanted or operand.name in wholes or (operand.view_of and whole in self.operation.required):
+            wanted = operand.name in binds or operand.name in operation.required
+            if wanted or operand.name in wholes or (operand.view_of and whole in operation.required):
                 chosen.append(operand.name)
         return chosen
 
-    def _with(self, names: list[str], seed: int, *, thorough: bool, padded: bool = False) -> None:
-        self.names = names
-        self.storage = GuardedStorage(self.device)
-        self.tensors = self._allocate(seed, padded)
-        if padded and self.rung.refusal(self.values, self.dtype, self.tuning, self.tensors, self.device):
+    def explain_nan(self) -> None:
+        """A value that was never written is often one that was read too early: name the race if there is one."""
+        if "never written" not in self.report.reason or not self.cuda or "__shared__" not in self.rung.source:
             return
-        first = self._settle(seed, self._prepare())
-        for other in range(1, SEEDS if thorough else 1):
-            self._refill(seed + 100 * other)
-            self._settle(seed + 100 * other, self._prepared)
         if self.device == "cuda":
-            if thorough:
-                self._delayed(seed + 7919)
-                self._captured(seed + 7920)
-        elif isinstance(self.rung, CudaRung) and not padded:
-            self._refill(seed)
-            self._other_orders(first, thorough, seed)
+            self.report.reason += "; a missing barrier looks like this too: check it with --device emulator --races"
+            return
+        if self.races or self.at is None:
+            return
+        reason = self.report.reason
+        try:
+            self._trial(*self.at, How(self.tuning, races=True)).twice()
+        except RungError as fault:
+            if getattr(fault, "kind", "") == "race":
+                self.report.reason = f"a race: {fault} The result: {reason}"
+        except Failure:
+            pass
 
-    def _allocate(self, seed: int, padded: bool) -> Tensors:
-        strided = {o.name for o in self.operation.operands if o.strided}
 
-        def empty(name: str, shape: tuple[int, ...], kind: torch.dtype) -> torch.Tensor:
-            if padded and name in strided:
-                return self.storage.empty_padded(name, shape, kind)
-            return self.storage.empty(name, shape, kind)
+class _Trial:
+    """One rung bound at one case, and the runs over it."""
 
-        return self._inputs(seed, empty)
-
-    def _inputs(self, seed: int, empty: Callable[..., torch.Tensor]) -> Tensors:
-        self._seed = seed
-        return self.operation.inputs(
-            self.values,
-            self.dtype,
-            seed,
-            magnitude=self.case.magnitude,
-            change=self.case.change,
-            empty=empty,
-            names=self.names,
+    def __init__(self, of: _Rung, case: Case, values: Values, how: How, names: list[str], seed: int) -> None:
+        self.of, self.how, self.report = of, how, of.report
+        self.operation: Operation = of.rung.operation
+        self.seconds = 0.0  # the fastest single run so far
+        self.turn = 0
+        self.storage = of.host.storage(_alignment(of.rung))
+        device = "cuda" if of.device == "cuda" else "cpu"
+        self.operands = Operands(
+            self.operation, values, of.dtype, names, seed, device=device, empty=self.storage.empty, case=case
         )
+        self.call = of.host.bind(of.rung, self.operands, how, self.storage)
 
-    def _refill(self, seed: int) -> None:
-        """New numbers behind the same pointers."""
-        self._inputs(seed, lambda name, shape, kind: self.tensors[name])
+    def twice(self) -> None:
+        """Run twice and look each time at everything that could be wrong."""
+        first = self._once(self.call)
+        again = self._once(self.call)
+        if any(not _same_bits(first[n], again[n]) for n in first):
+            self.report.nondeterministic = True
 
-    def _prepare(self, order: Order | None = None) -> Prepared:
-        emulation = None
-        if self.device == "emulator" and isinstance(self.rung, CudaRung):
-            from rung.emulator import Settings
-
-            emulation = Settings(order=order or "forward", seed=17, check_races=self.races)
-        scratch = self.storage if order is None else GuardedStorage(self.device)
-        self._prepared = self.rung.prepare(
-            self.tensors,
-            self.values,
-            self.dtype,
-            device=self.device,
-            tuning=self.tuning,
-            empty=lambda name, shape, kind: scratch.empty(f"buffer {name}", shape, kind),
-            emulation=emulation,
-        )
-        return self._prepared
-
-    def _outputs(self) -> list[str]:
-        return [n for n in self.names if self._is_output(n)]
-
-    def _is_output(self, name: str) -> bool:
-        operand = self.operation.operand(name)
-        return operand.written and operand.view_of is None
-
-    def _poison(self) -> None:
-        for name in self._outputs():
-            if self.operation.operand(name).role == "out":
-                self.storage.poison(name)
-
-    def _reference(self) -> Tensors:
-        """What the outputs should be; the rungs of a ladder meet the same numbers, so it is remembered."""
-        key = (self.operation.name, self.case.name, self.dtype.name, self._seed, tuple(self.names))
-        if self.device == "cuda" or key not in _remembered:
-            reference = self._computed_reference()
-            if self.device == "cuda":
-                return reference
-            if len(_remembered) >= REMEMBERED:
-                _remembered.clear()
-            _remembered[key] = reference
-        return _remembered[key]
-
-    def _computed_reference(self) -> Tensors:
-        exact: Tensors = {}
-        for name in self.names:
-            tensor = self.tensors[name]
-            if self.operation.operand(name).role != "out":
-                exact[name] = tensor.double() if tensor.is_floating_point() else tensor.long()
-        return self.operation.reference(exact, self.values)
-
-    def _settle(self, seed: int, prepared: Prepared) -> Tensors:
-        """Run once and look at everything that could be wrong; gives the outputs."""
-        reference = self._reference()
-        inputs = [n for n in self.names if n in self.storage.blocks and not self._is_output(n)]
-        before = {n: self.storage.snapshot(n) for n in inputs}
-        carried = {n: self.tensors[n].clone() for n in self._outputs() if self.operation.operand(n).role == "inout"}
+    def _once(self, call: Call, how: str = "run") -> Tensors:
+        """One run on poisoned outputs, the inputs and what it changes as they were; gives the outputs."""
+        operands = self.operands
+        reference = operands.reference()
+        operands.keep()
+        before = {n: self.storage.snapshot(n) for n in operands.inputs}
         self._poison()
-        self._go(prepared)
+        if how == "replayed":
+            call.replayed()
+        else:
+            took = call.run()
+            self.seconds = min(self.seconds or took, took)
+        self.report.runs += 1
         self._compare(reference)
         self._look_around(before)
-        first = {n: self.tensors[n].clone() for n in self._outputs()}
-        for name, tensor in carried.items():
-            self.tensors[name].copy_(tensor)
-        self._poison()
-        self._go(prepared)
-        if any(not _same_bits(first[n], self.tensors[n]) for n in first):
-            self.report.nondeterministic = True
-            self._compare(reference)
-        return first
+        outputs = {n: operands.tensors[n].clone() for n in operands.outputs}
+        operands.restore()
+        return outputs
 
-    def _go(self, prepared: Prepared) -> None:
-        start = time.perf_counter()
-        prepared.run()
-        if self.device == "cuda":
-            try:
-                torch.cuda.synchronize()
-            except RuntimeError as error:
-                raise _Failure(f"the GPU reports: {str(error).splitlines()[0]}") from None
-        took = time.perf_counter() - start
-        self.seconds = min(self.seconds or took, took)
-        self.report.runs += 1
+    def _poison(self) -> None:
+        self.storage.repaint(self.turn)
+        for name in self.operands.outputs:
+            if self.operation.operand(name).role == "out":
+                self.storage.poison(name, self.turn)
+        self.turn += 1
+
+    def another_order(self, number: int) -> None:
+        """The emulator's threads and blocks in another order: what depends on the order is a race."""
+        if self.of.device == "cuda" or not self.of.cuda:
+            return
+        order: Order = ("reverse", "shuffled")[number % 2]  # type: ignore[assignment]
+        usual = self._once(self.call)
+        scratch = self.of.host.storage(_alignment(self.of.rung))
+        how = How(self.how.tuning, order=order, sms=self.how.sms)
+        try:
+            other = self._once(self.of.host.bind(self.of.rung, self.operands, how, scratch))
+        except Failure as failure:
+            told = str(failure)
+            raise Failure(f"a race: right in one order of threads, not in another ({order}): {told}") from None
+        moved = [n for n in usual if not _same_bits(usual[n], other[n])]
+        if not moved:
+            return
+        if "atomic" not in _code(self.of.rung.source):
+            raise Failure(f"a race: {moved[0]} depends on the order in which threads run ({order})")
+        self.report.nondeterministic = True
+
+    def later_runs(self, count: int) -> None:
+        """A run that comes late must be as good as the first."""
+        try:
+            self._once(self.call)
+            self.call.run(count)
+            self.report.runs += count
+            self.operands.refill(self.operands.seed + 1)  # what a call changes has moved on
+            self._once(self.call)
+        except Failure as failure:
+            raise Failure(f"after {count} runs: {failure}") from None
+
+    def late(self, seed: int) -> None:
+        """Inputs that arrive late on the current stream: work on another stream would not have waited."""
+        self._poison()
+        self.call.late(seed)
+        try:
+            self._compare(self.operands.reference())
+        except Failure as failure:
+            raise Failure(f"does not wait for the current stream: {failure}") from None
+        self.operands.refill(seed)
+
+    def replayed(self, seed: int) -> None:
+        """The same launches recorded once and replayed on other inputs, as the model does."""
+        try:
+            for other in range(2):
+                self.operands.refill(seed + other)
+                self._once(self.call, "replayed")
+        except Failure as failure:
+            raise Failure(f"replayed from a CUDA graph: {failure}") from None
 
     def _look_around(self, before: Tensors) -> None:
         damage = self.storage.damaged()
         if damage:
-            raise _Failure(damage)
+            raise Failure(damage)
         for name, bytes_before in before.items():
             if self.storage.changed(name, bytes_before):
-                raise _Failure(f"changed its input {name}")
+                raise Failure(f"changed its input {name}")
 
     def _compare(self, reference: Tensors) -> None:
-        reference = self.operation.expected(reference, self.tensors, self.values)
-        for name in self._outputs():
-            if name not in reference:
-                raise RungError(f"the reference of {self.operation.name} gives no {name!r}.")
-            out = self.tensors[name]
-            deviation = compare(
-                name,
-                out,
-                reference[name].reshape(out.shape),
-                self.dtype,
-                self.operation.tolerance(self.values, self.dtype),
-                exact=not out.is_floating_point(),
-            )
+        for deviation in self.operands.deviations(reference):
             self._note(deviation)
+
+    def _never_written(self) -> str:
+        """Which output still holds the poison of this run."""
+        for name in self.operands.outputs:
+            out = self.operands.tensors[name]
+            left = self.storage.still_poisoned(name, self.turn - 1, out.element_size())
+            if left and self.operation.operand(name).role == "out":
+                return f"{name}: {left} of {out.numel()} values were never written"
+        return ""
 
     def _note(self, deviation: Deviation) -> None:
         self.report.element = max(self.report.element, deviation.element)
         self.report.norm = max(self.report.norm, deviation.norm)
         if not deviation.ok:
-            raise _Failure(deviation.problem)
+            raise Failure(self._never_written() or deviation.problem)
 
-    def _other_orders(self, first: Tensors, thorough: bool, seed: int) -> None:
-        """The emulator's threads and blocks in other orders: what depends on the order is a race."""
-        both: tuple[Order, Order] = ("reverse", "shuffled")
-        orders = both if thorough else (both[seed % 2],)
-        for order in orders:
-            self._refill(seed)  # what is read and written has moved on
-            reference = self._reference()
-            self._poison()
-            self._go(self._prepare(order))
-            moved = [n for n in first if not _same_bits(first[n], self.tensors[n])]
-            if not moved:
-                continue
-            if "atomic" not in self.rung.source:
-                raise _Failure(f"a race: {moved[0]} depends on the order in which threads run ({order})")
-            self.report.nondeterministic = True
-            self._compare(reference)
 
-    def _delayed(self, seed: int) -> None:
-        """Inputs that arrive late on the current stream: work on another stream would not have waited."""
-        fresh = self._inputs(seed, lambda name, shape, kind: torch.empty(shape, dtype=kind, device="cuda"))
-        torch.cuda.synchronize()
-        stall(50_000_000)
-        for name, tensor in fresh.items():
-            if self.operation.operand(name).view_of is None and self.operation.operand(name).role != "out":
-                self.tensors[name].copy_(tensor)
-        self._poison()
-        self._prepared.run()
-        seen = {n: self.tensors[n].clone() for n in self._outputs()}
-        self._go(self._prepared)  # waits for everything
-        self._refill(seed)
-        reference = self._reference()
-        for name, tensor in seen.items():
-            self.tensors[name].copy_(tensor)
-        try:
-            self._compare(reference)
-        except _Failure as failure:
-            raise _Failure(f"does not wait for the current stream: {failure}") from None
+def _alignment(rung: Rung) -> int:
+    """At what multiples data has to start; 1 where any element's own address will do."""
+    from rung.check.storage import STRICTEST
 
-    def _captured(self, seed: int) -> None:
-        """The same launches recorded once and replayed on other inputs, as the model does."""
-        if not isinstance(self.rung, CudaRung):
-            return
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-            self._prepared.run()
-        self._refill(seed)
-        reference = self._reference()
-        self._poison()
-        graph.replay()
-        torch.cuda.synchronize()
-        try:
-            self._compare(reference)
-        except _Failure as failure:
-            raise _Failure(f"replayed from a CUDA graph: {failure}") from None
+    fragments = "wmma" in rung.source or not isinstance(rung, CudaRung)
+    return STRICTEST if fragments or rung.align != 1 else 1
+
+
+def _code(source: str) -> str:
+    """A source without its comments."""
+    import re
+
+    return re.sub(r"/\*.*?\*/|//[^\n]*", " ", source, flags=re.DOTALL)
 
 
 def _same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import hashlib
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -227,12 +228,27 @@ def without_prose(source: str, keys: Sequence[str] = _PROSE_KEYS) -> str:
     return re.sub(pattern, "", source, flags=re.MULTILINE | re.DOTALL | re.VERBOSE)
 
 
+_emulated_multiprocessors = 4
+
+
 def device_facts(device: Device) -> tuple[int, int]:
     """Compute capability (90 for 9.0) and the number of multiprocessors."""
     if device == "cuda":
         facts = torch.cuda.get_device_properties(torch.cuda.current_device())
         return facts.major * 10 + facts.minor, facts.multi_processor_count
-    return 90, 4
+    return 90, _emulated_multiprocessors
+
+
+@contextmanager
+def emulated_multiprocessors(count: int | None) -> Iterator[None]:
+    """Inside the block the emulator has so many multiprocessors: with one, persistent blocks take every tile."""
+    global _emulated_multiprocessors
+    before = _emulated_multiprocessors
+    _emulated_multiprocessors = count or before
+    try:
+        yield
+    finally:
+        _emulated_multiprocessors = before
 
 
 def _packed_strides(shape: Sequence[int]) -> list[int]:

@@ -6,6 +6,7 @@ import math
 
 import torch
 
+from rung.inputs import far_in_one_feature, near_the_end
 from rung.operation import Case, Cost, Library, Operand, Operation, Tensors, Values
 from rung.precision import float32_products
 
@@ -92,6 +93,17 @@ OPERATION = Operation(
         Case("2^5 + 1 tokens", {"B": 1, "T": 33, "C": 64, "V": 1025}),
         Case("large values", {"B": 1, "T": 9, "C": 48, "V": 300}, magnitude=3.0, dtypes=("f32", "f16", "bf16")),
         Case("the whole vocabulary", {"B": 1, "T": 2, "C": 8, "V": 50257}, dtypes=("f32",)),
+        Case(
+            "the vocabulary's end, three batches",
+            {"B": 3, "T": 2, "C": 8, "V": 50257},
+            change={"targets": near_the_end("V")},
+        ),
+        Case(
+            "logits beyond exp",
+            {"B": 1, "T": 6, "C": 24, "V": 270},
+            dtypes=("f32", "f16", "bf16"),
+            change={"x": far_in_one_feature(12.0, both=True), "weight": far_in_one_feature(12.0, both=False)},
+        ),
         Case("gpt2", {"B": 2, "T": 129, "C": 768, "V": 50257}, where="cuda"),
         Case("gpt2-xl", {"B": 1, "T": 70, "C": 1600, "V": 50257}, where="cuda"),
     ),

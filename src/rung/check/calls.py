@@ -1,0 +1,149 @@
+"""A rung bound to operands in this process, and the ways in which the checker has it run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import torch
+
+from rung.check.operands import Operands
+from rung.check.report import Failure
+from rung.check.storage import GuardedStorage
+from rung.cuda.stall import stall
+from rung.operation import Tensors
+from rung.rungs import base
+from rung.rungs.base import Device, Prepared, Rung
+from rung.rungs.cuda import CudaRung
+
+Order = Literal["forward", "reverse", "shuffled"]
+STALL = 50_000_000  # cycles: far longer than the host needs to queue what follows
+
+
+@dataclass(frozen=True)
+class How:
+    """How a call is bound: tunables, and on the emulator the order of threads and the number of multiprocessors."""
+
+    tuning: dict[str, int] | None = None
+    order: Order = "forward"
+    races: bool = False
+    sms: int | None = None
+
+
+class Call(Protocol):
+    """A bound rung. Every method returns when the work is done."""
+
+    def run(self, times: int = 1) -> float:
+        """Run so often; the seconds of the fastest."""
+        ...
+
+    def late(self, seed: int) -> None:
+        """Run while the inputs of `seed` only arrive, on the current stream."""
+        ...
+
+    def replayed(self) -> None:
+        """Run from a CUDA graph, recorded at the first time."""
+        ...
+
+
+class Host(Protocol):
+    """Where the rung's code runs."""
+
+    def storage(self, alignment: int) -> GuardedStorage: ...
+
+    def bind(self, rung: Rung, operands: Operands, how: How, scratch: GuardedStorage) -> Call: ...
+
+
+class Here:
+    """In this process: for the rungs of our own ladders."""
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+
+    def storage(self, alignment: int) -> GuardedStorage:
+        return GuardedStorage(self.device, alignment=alignment)
+
+    def bind(self, rung: Rung, operands: Operands, how: How, scratch: GuardedStorage) -> Call:
+        prepared = prepare(rung, operands, how, self.device, scratch)
+        return _CallHere(prepared, operands, self.device)
+
+
+def prepare(rung: Rung, operands: Operands, how: How, device: Device, scratch: GuardedStorage) -> Prepared:
+    """The rung bound to these operands, its buffers in memory that is watched as well."""
+    emulation = None
+    if device == "emulator" and isinstance(rung, CudaRung):
+        from rung.emulator import Settings
+
+        emulation = Settings(order=how.order, seed=17, check_races=how.races)
+    with base.emulated_multiprocessors(how.sms):
+        return rung.prepare(
+            operands.tensors,
+            operands.values,
+            operands.dtype,
+            device=device,
+            tuning=how.tuning,
+            empty=lambda name, shape, kind: scratch.empty(f"buffer {name}", shape, kind),
+            emulation=emulation,
+        )
+
+
+class _CallHere:
+    def __init__(self, prepared: Prepared, operands: Operands, device: Device) -> None:
+        self._prepared, self._operands, self._device = prepared, operands, device
+        self._graph: torch.cuda.CUDAGraph | None = None
+
+    def run(self, times: int = 1) -> float:
+        best = float("inf")
+        for _ in range(times):
+            start = time.perf_counter()
+            self._prepared.run()
+            if self._device == "cuda":
+                wait()
+            best = min(best, time.perf_counter() - start)
+        return best
+
+    def late(self, seed: int) -> None:
+        operands = self._operands
+        seen = run_late(
+            self._prepared.run,
+            lambda: operands.refill(seed),
+            {n: operands.tensors[n] for n in operands.outputs},
+            prefetch=lambda: operands.prefetch(seed),
+        )
+        for name, tensor in seen.items():
+            operands.tensors[name].copy_(tensor)
+
+    def replayed(self) -> None:
+        if self._graph is None:
+            self._graph = torch.cuda.CUDAGraph()
+            kept = {n: self._operands.tensors[n].clone() for n in self._operands.outputs}
+            with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
+                self._prepared.run()
+            for name, tensor in kept.items():
+                self._operands.tensors[name].copy_(tensor)
+        self._graph.replay()
+        wait()
+
+
+def run_late(
+    run: Callable[[], None], arrive: Callable[[], None], outputs: Tensors, *, prefetch: Callable[[], None]
+) -> Tensors:
+    """Queue a long pause, the inputs, the call and a copy of its outputs: work on another stream comes too early."""
+    prefetch()
+    torch.cuda.synchronize()
+    stall(STALL)
+    arrive()
+    run()
+    seen = {n: t.clone() for n, t in outputs.items()}
+    wait()
+    return seen
+
+
+def wait() -> None:
+    """Until the GPU is done; what it complains of is the rung's."""
+    try:
+        torch.cuda.synchronize()
+    except RuntimeError as error:
+        raise Failure(f"the GPU reports: {str(error).splitlines()[0]}") from None

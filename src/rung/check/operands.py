@@ -1,0 +1,189 @@
+"""One set of an operation's operands: filled, poisoned, compared with the reference. Check and bench share it."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+
+import torch
+
+from rung.check.compare import Deviation, compare
+from rung.dtypes import Dtype
+from rung.errors import RungError
+from rung.operation import Case, Operation, Tensors, Values
+
+Empty = Callable[[str, tuple[int, ...], torch.dtype], torch.Tensor]
+
+# What an output holds before a run. NaN alone is swallowed by fmaxf and by ==, so the pattern changes from run to
+# run: NaN, the largest number of each format, minus zero, and numbers such as an earlier run may have left.
+POISONS: tuple[bytes, ...] = (b"\xff", b"\xff\x7b", b"\x00\x80", b"\x9a\x40", b"\xff\xfb")
+
+
+class Remembered:
+    """Tensors by what determines them, the least recently used ones forgotten when there are too many bytes."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit, self._held = limit, 0
+        self._known: OrderedDict[Hashable, Tensors] = OrderedDict()
+
+    def get(self, key: Hashable, make: Callable[[], Tensors]) -> Tensors:
+        if key in self._known:
+            self._known.move_to_end(key)
+            return self._known[key]
+        made = make()
+        self._known[key] = made
+        self._held += _bytes(made)
+        while self._held > self._limit and len(self._known) > 1:
+            self._held -= _bytes(self._known.popitem(last=False)[1])
+        return made
+
+
+def _bytes(tensors: Tensors) -> int:
+    return sum(t.numel() * t.element_size() for t in tensors.values())
+
+
+# The rungs of a ladder meet the same numbers: what a case asks for and should give is computed once in a process.
+_references = Remembered(1 << 30)
+_inputs = Remembered(1 << 30)
+
+
+class Operands:
+    """Tensors for one call of an operation, and what its outputs should become."""
+
+    def __init__(
+        self,
+        operation: Operation,
+        values: Values,
+        dtype: Dtype,
+        names: Sequence[str],
+        seed: int,
+        *,
+        device: str,
+        empty: Empty | None = None,
+        case: Case | None = None,
+    ) -> None:
+        self.operation, self.values, self.dtype, self.names = operation, values, dtype, tuple(names)
+        self.device, self.case = device, case
+        self._given: Tensors = {}
+        self.tensors: Tensors = {}
+        where = device
+        self.tensors = self._fill(seed, empty or (lambda _, shape, kind: torch.empty(shape, dtype=kind, device=where)))
+
+    def _fill(self, seed: int, empty: Empty) -> Tensors:
+        self.seed = seed
+        case = self.case
+        if case is None:  # of a bench: large, and wanted once
+            return self.operation.inputs(
+                self.values, self.dtype, seed, empty=empty, names=self.names, device=self.device
+            )
+        tensors: Tensors = {}
+        usual = _inputs.get(self._key(), lambda: self._made(case, seed))
+        for name in self.names:
+            operand = self.operation.operand(name)
+            if operand.view is not None and operand.view_of is not None:
+                tensors[name] = operand.view(tensors[operand.view_of], self.values)
+                continue
+            tensors[name] = empty(name, tuple(usual[name].shape), usual[name].dtype)
+            if operand.role != "out":
+                tensors[name].copy_(usual[name])
+        return tensors
+
+    def _made(self, case: Case, seed: int) -> Tensors:
+        owned = [n for n in self.names if self.operation.operand(n).view_of is None]
+        return self.operation.inputs(
+            self.values,
+            self.dtype,
+            seed,
+            magnitude=case.magnitude,
+            change=case.change,
+            names=owned,
+            device=self.device,
+            empty=lambda name, shape, kind: torch.empty(
+                shape, dtype=kind, device="meta" if self.operation.operand(name).role == "out" else self.device
+            ),
+        )
+
+    def _key(self) -> tuple[Hashable, ...]:
+        case = self.case.name if self.case else ""
+        return (self.operation.name, case, self.dtype.name, self.seed, self.names, self.device)
+
+    def prefetch(self, seed: int) -> None:
+        """Make the numbers of a seed, for `refill` to copy."""
+        before, self.seed = self.seed, seed
+        assert self.case is not None
+        case = self.case
+        _inputs.get(self._key(), lambda: self._made(case, seed))
+        self.seed = before
+
+    def refill(self, seed: int) -> None:
+        """New numbers behind the same pointers."""
+        self._fill(seed, lambda name, shape, kind: self.tensors[name])
+
+    @property
+    def outputs(self) -> list[str]:
+        operands = (self.operation.operand(n) for n in self.names)
+        return [o.name for o in operands if o.written and o.view_of is None]
+
+    @property
+    def inputs(self) -> list[str]:
+        operands = (self.operation.operand(n) for n in self.names)
+        return [o.name for o in operands if not o.written and o.view_of is None]
+
+    @property
+    def bytes(self) -> int:
+        owned = [n for n in self.names if self.operation.operand(n).view_of is None]
+        return sum(self.tensors[n].numel() * self.tensors[n].element_size() for n in owned)
+
+    def poison(self, number: int = 0) -> None:
+        """Make what the last run left in the outputs unusable, in a way that depends on `number`."""
+        for name in self.outputs:
+            if self.operation.operand(name).role == "out":
+                fill(self.tensors[name].view(-1).view(torch.uint8), POISONS[number % len(POISONS)])
+
+    def keep(self) -> None:
+        """Remember what calls will change, for `restore`."""
+        inout = [n for n in self.names if self.operation.operand(n).role == "inout"]
+        self._given = {n: self.tensors[n].clone() for n in inout}
+
+    def restore(self) -> None:
+        """What calls have changed becomes what it was."""
+        for name, tensor in self._given.items():
+            self.tensors[name].copy_(tensor)
+
+    def reference(self, calls: int = 1) -> Tensors:
+        """What the outputs should be after so many calls: what a call changes, the next one finds."""
+        if self.case is None:
+            return self._computed(calls)
+        return _references.get((*self._key(), calls), lambda: self._computed(calls))
+
+    def _computed(self, calls: int) -> Tensors:
+        exact = {}
+        for name in self.names:
+            if self.operation.operand(name).role != "out":
+                tensor = self.tensors[name]
+                exact[name] = tensor.double() if tensor.is_floating_point() else tensor.long()
+        found = self.operation.reference(exact, self.values)
+        changed = [n for n in found if n in exact]
+        for _ in range(calls - 1 if changed else 0):
+            found = self.operation.reference({**exact, **{n: found[n] for n in changed}}, self.values)
+        return found
+
+    def deviations(self, reference: Tensors) -> list[Deviation]:
+        """How far each output is off."""
+        reference = self.operation.expected(reference, self.tensors, self.values)
+        found = []
+        for name in self.outputs:
+            if name not in reference:
+                raise RungError(f"the reference of {self.operation.name} gives no {name!r}.")
+            out = self.tensors[name]
+            tolerance = self.operation.tolerance(self.values, self.dtype)
+            exact = not out.is_floating_point()
+            right = reference[name].reshape(out.shape).to(out.device)
+            found.append(compare(name, out, right, self.dtype, tolerance, exact=exact))
+        return found
+
+
+def fill(raw: torch.Tensor, pattern: bytes) -> None:
+    """Repeat a pattern of bytes over raw memory."""
+    for i, byte in enumerate(pattern):
+        raw[i :: len(pattern)] = byte

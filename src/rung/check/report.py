@@ -1,0 +1,38 @@
+"""What a check found about one rung in one dtype."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+Verdict = Literal["ok", "failed", "few cases", "calls the library", "compiled", "skipped"]
+NOT_JUDGED: tuple[Verdict, ...] = ("few cases", "calls the library", "compiled", "skipped")
+SHARE_REFUSED = 0.5  # a rung whose `needs` refuses more of the cases than this is not called right
+
+
+@dataclass
+class Report:
+    """What was found about one rung in one dtype."""
+
+    rung: str
+    dtype: str
+    device: str
+    verdict: Verdict = "ok"
+    reason: str = ""
+    case: str = ""  # where it failed
+    cases: int = 0
+    runs: int = 0
+    element: float = 0.0  # worst error / bound
+    norm: float = 0.0
+    norm_cap: float = 0.0
+    nondeterministic: bool = False
+    tunings: int = 0  # values of tunables tried beside the defaults
+    notes: list[str] = field(default_factory=list)
+    left_out: dict[str, str] = field(default_factory=dict)  # case -> rule that excludes it
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+class Failure(Exception):
+    """A rung was caught; the message says at what."""
