@@ -326,7 +326,7 @@ class _Trial:
         """The emulator's threads and blocks in another order: what depends on the order is a race."""
         if self.of.device == "cuda" or not self.of.cuda:
             return
-        order: Order = ("reverse", "shuffled")[number % 2]  # type: ignore[assignment]
+        order: Order = ("reverse", "shuffled")[number % 2]
         usual = self._once(self.call)
         scratch = self.of.host.storage(_alignment(self.of.rung))
         how = How(self.how.tuning, order=order, sms=self.how.sms)
