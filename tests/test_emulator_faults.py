@@ -233,7 +233,7 @@ def test_a_stack_that_overflows() -> None:
 @pytest.mark.parametrize(
     ("source", "words"),
     [
-        ('__global__ void k(int* x) { asm volatile("bar.sync 0;"); }', "test.cu:1 holds inline PTX"),
+        ('__global__ void k(int* x) { asm volatile("tcgen05.fence;"); }', "PTX instruction tcgen05.fence"),
         ("#include <cub/cub.cuh>\n__global__ void k(int* x) {}", "does not model CUB"),
         ("#include <cuda/barrier>\n__global__ void k(int* x) {}", "does not model libcu"),
     ],
@@ -366,11 +366,20 @@ def test_a_grid_barrier_of_atomics_works_when_all_blocks_are_resident() -> None:
     assert out.eq(3).all()
 
 
-def test_a_spin_that_never_ends_is_stopped_and_told() -> None:
-    settings = {"seconds": 0.3}
-    fault = fault_of(GRID_BARRIER, torch.zeros(1, dtype=torch.int32), torch.zeros(3, 32), grid=3, settings=settings)
+def test_a_spin_that_never_ends_is_told_at_once() -> None:
+    fault = fault_of(GRID_BARRIER, torch.zeros(1, dtype=torch.int32), torch.zeros(3, 32), grid=3)
+    words = "no thread can go on: thread 0 looks again and again at line 4; threads 1-31 wait at __syncthreads (test.cu:5)"
+    assert fault.kind == "deadlock" and words in str(fault)
+
+
+def test_a_spin_that_the_runtime_does_not_see_is_stopped() -> None:
+    source = """
+    __global__ void k(volatile int* flag) {
+        if (threadIdx.x == 0)
+            while (*flag == 0) continue;
+    }"""
+    fault = fault_of(source, torch.zeros(1, dtype=torch.int32), settings={"seconds": 0.3})
     assert fault.kind == "deadlock" and "line 4" in str(fault) and "no thread has ended for 0.3 seconds" in str(fault)
-    assert "threads 1-31 wait at __syncthreads (test.cu:5)" in str(fault)
 
 
 def test_an_index_outside_of_an_array_names_the_array() -> None:

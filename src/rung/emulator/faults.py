@@ -6,16 +6,16 @@ from typing import Literal
 
 from rung.errors import RungError
 
-FaultKind = Literal["barrier", "deadlock", "bounds", "shared", "unsupported", "trap", "race"]
-KINDS: tuple[FaultKind, ...] = ("barrier", "deadlock", "bounds", "shared", "unsupported", "trap", "race")
+FaultKind = Literal["barrier", "deadlock", "bounds", "shared", "unsupported", "trap", "race", "async"]
+KINDS: tuple[FaultKind, ...] = ("barrier", "deadlock", "bounds", "shared", "unsupported", "trap", "race", "async")
 
 
 class EmulatorFault(RungError):
     """A fault inside an emulated kernel; the process and later launches are unharmed.
 
     `kind`: a barrier that not all threads reach, a deadlock, an access outside a buffer, too much shared
-    memory, something that the emulator does not model, a trap (a failed assert, a division by zero), or a race
-    in shared memory.
+    memory, something that the emulator does not model, a trap (a failed assert, a division by zero), a race, or a
+    mistake with asynchronous work (a barrier of bytes that nobody set up, an arrival too many, a fence that lacks).
     """
 
     def __init__(self, kind: FaultKind, message: str) -> None:

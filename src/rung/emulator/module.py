@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import math
+import re
 import struct
 import subprocess
 import threading
@@ -30,6 +31,8 @@ _ORDERS: tuple[Order, ...] = ("forward", "reverse", "shuffled")
 _FORMATS = {"i32": "i", "u32": "I", "i64": "q", "u64": "Q", "f32": "f", "f64": "d", "bool": "?", "f16": "e"}
 _one_at_a_time = threading.Lock()  # the runtime's state is global
 _NOWHERE = 0xFFFFFFFF
+_SHARED_ROOM = 1 << 20
+_PATTERNS = 5  # of what memory holds that nobody has written: NaN first, then others from launch to launch
 CONSTANT_ROOM = 64 * 1024  # bytes of __constant__ memory that a module has
 
 
@@ -39,7 +42,7 @@ class Settings:
 
     order: Order = "forward"
     seed: int = 0
-    poison: bool = True  # shared memory holds NaNs at the start of every block
+    poison: bool = True  # shared memory holds what no kernel has written at the start of every block
     seconds: float = 60.0  # without any thread that ends, and the launch is stopped
     check_races: bool = False  # every access to shared memory is looked at; several times slower
 
@@ -64,6 +67,7 @@ class EmulatedModule:
         self._module = ctypes.addressof(ctypes.c_char.in_dll(self._library, "rung_module"))
         self._ready: set[tuple[str, LaunchConfig]] = set()
         self._constants: dict[str, int] = {}
+        self._launches = 0
 
     @property
     def resources(self) -> Mapping[str, Resources]:
@@ -124,7 +128,7 @@ class EmulatedModule:
             cooperative=config.cooperative,
             order=_ORDERS.index(self._settings.order),
             seed=self._settings.seed & 0xFFFFFFFF,
-            poison=self._settings.poison,
+            poison=0,
             races=self._settings.check_races,
             seconds=self._settings.seconds,
         )
@@ -133,6 +137,9 @@ class EmulatedModule:
         def go(keep: tuple[Any, ...] = (values, pointers, args)) -> None:
             report = native.Report()
             with _one_at_a_time:
+                if self._settings.poison:
+                    launch.poison = 1 + (self._settings.seed + self._launches) % _PATTERNS
+                self._launches += 1
                 run(ctypes.byref(launch), ctypes.byref(report))
             if report.fault:
                 raise self._fault(kernel, report, args)
@@ -196,6 +203,7 @@ class EmulatedModule:
     def _fault(self, kernel: str, report: native.Report, args: Sequence[Argument]) -> EmulatorFault:
         kind: FaultKind = KINDS[report.fault - 1]
         text = report.text.decode(errors="replace")
+        text = re.sub(r"\{([0-9a-f]+)\}", lambda place: self._line_of(int(place[1], 16) - 1)[2:] or "some line", text)
         where = f"kernel '{kernel}', block ({report.block.x}, {report.block.y}, {report.block.z})"
         if report.thread.x != _NOWHERE:
             where += f", thread ({report.thread.x}, {report.thread.y}, {report.thread.z})"
@@ -203,7 +211,8 @@ class EmulatedModule:
             where += self._line_of(report.counter)
         if kind == "race":
             line = self._line_of(report.other_counter).replace(", line", " at line")
-            text += f"{line}, with no barrier between: {self._variable(report.address)}"
+            what, _, lacks = text.partition("|")
+            text = f"{what}{line}, {lacks}: {self._place(kernel, report.address, args)}"
         elif not text:
             text = self._touched(kernel, report.address, args)
         return EmulatorFault(kind, f"{self._build.origin}: {where}: {text}.")
@@ -222,6 +231,19 @@ class EmulatedModule:
             side = "past the end" if address >= start else "before the start"
             return f"touches parameter '{name}' {side}: element {index} (a tensor of {value.numel() or count} elements)"
         return f"touches memory that belongs to no argument (address {address:#x})"
+
+    def _place(self, kernel: str, address: int, args: Sequence[Argument]) -> str:
+        """What lies at an address, or at an offset in shared memory, which is smaller than any address."""
+        if address < _SHARED_ROOM:
+            return self._variable(address)
+        for i, (kind, value) in enumerate(args):
+            if kind != "pointer" or value is None:
+                continue
+            start, size = value.data_ptr(), value.element_size()
+            if start <= address < start + value.untyped_storage().nbytes() - value.storage_offset() * size:
+                name = kernel_parameters(self._build.source, kernel, self._build.origin)[i].name
+                return f"parameter '{name}', element {(address - start) // size}"
+        return "global memory"
 
     def _variable(self, offset: int) -> str:
         """The `__shared__` variable at an offset in a block's shared memory."""

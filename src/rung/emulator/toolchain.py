@@ -26,8 +26,10 @@ COMMON = (
     *("-std=c++17", "-fPIC", "-fvisibility=hidden", "-fno-exceptions", "-fno-rtti", "-nostdinc++", "-w"),
     *("-ffp-contract=off", "-fno-strict-aliasing", "-fwrapv", "-fno-delete-null-pointer-checks"),
     *("-fno-extern-tls-init", "-fno-asynchronous-unwind-tables", "-U_FORTIFY_SOURCE"),
+    "-fno-gnu-unique",  # a static variable of an inline function belongs to one library
 )
 HEADER = "rung_emulator.h"
+_C_HEADERS = [f"{name}.h" for name in ("float", "limits", "math", "stddef", "stdint", "stdio", "stdlib", "string")]
 RUNTIME_FLAGS = ("-std=c++17", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-fno-exceptions", "-fno-rtti")
 
 
@@ -143,6 +145,19 @@ def headers(flags: tuple[str, ...]) -> Path:
             raise RungError(f"The emulator's headers do not compile with {compiler()}: {result.stderr.strip()[:800]}")
 
     return cached(f"headers-{key(flags, str(INCLUDE))}", make) / HEADER
+
+
+def stand_ins() -> Path:
+    """Empty files named as the headers that every kernel has already, for preprocessing a source on its own."""
+
+    def make(work: Path, target: Path) -> None:
+        names = [str(path.relative_to(INCLUDE)) for path in INCLUDE.rglob("*.h")]
+        for name in (*names, *_C_HEADERS):
+            path = target / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("")
+
+    return cached(f"stand-ins-{key()}", make)
 
 
 def runtime_library() -> Path:

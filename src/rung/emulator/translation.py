@@ -10,8 +10,8 @@ from pathlib import Path
 
 from rung.cuda.cubin_cache import includes_of
 from rung.cuda.launch import Build
-from rung.cuda.source import code_only, kernel_parameters, kernels_in
-from rung.emulator import toolchain
+from rung.cuda.source import kernel_parameters, kernels_in
+from rung.emulator import inline_ptx, toolchain
 from rung.emulator.elf import SharedSymbol, shared_symbols
 from rung.emulator.faults import EmulatorFault
 from rung.errors import RungError
@@ -24,6 +24,11 @@ _CHECKS = ("-fsanitize=bounds,alignment", "-fno-sanitize-recover=all")
 _RACES = ("-fsanitize=thread",)
 # A local variable that is never set holds a wild number, not what the thread before it left there.
 _SINCE = {(11,): ("--param", "tsan-instrument-func-entry-exit=0"), (12,): ("-ftrivial-auto-var-init=pattern",)}
+# What decides between parts of a source before the emulator's headers have been read.
+_EXPANDED = (
+    *("-DRUNG_EMULATOR=1", "-D__CUDACC__=1", "-D__CUDA_ARCH__=900", "-D__CUDA_ARCH_FEAT_SM90_ALL=1"),
+    *("-D__CUDACC_VER_MAJOR__=13", "-D__CUDACC_VER_MINOR__=0", "-Wno-builtin-macro-redefined"),
+)
 _NOT_MODELLED = {
     "cuda/": "libcu++",
     "cub/": "CUB",
@@ -48,7 +53,6 @@ def translate(build: Build, *, races: bool = False) -> Translation:
     toolchain.require()
     for kernel in build.kernels:
         kernel_parameters(build.source, kernel, build.origin)  # names the kernels that there are
-    _refuse_ptx(build)
     flags = _flags(races)
     includes = sorted((Path(path).name, text) for path, text in includes_of(build))
     key = toolchain.key(_unit(build), build.kernels, flags, includes, DYNAMIC_ROOM)
@@ -63,7 +67,7 @@ def _flags(races: bool) -> tuple[str, ...]:
 
 
 def _folders(build: Build) -> tuple[str, ...]:
-    return (str(toolchain.INCLUDE), *build.include, str(Path(build.origin).absolute().parent))
+    return (*build.include, str(Path(build.origin).absolute().parent))
 
 
 def _macros(build: Build) -> str:
@@ -79,10 +83,19 @@ def _macros(build: Build) -> str:
 
 
 def _compile(build: Build, flags: tuple[str, ...], key: str, work: Path, target: Path) -> None:
-    (work / "kernel.cpp").write_text(_unit(build))
+    (work / "source.cpp").write_text(_unit(build))
     folders = [f"-I{folder}" for folder in _folders(build)]
+    expand = ["-E", "-std=c++17", "-nostdinc", "-nostdinc++", *_EXPANDED, f"-I{toolchain.stand_ins()}", *folders]
+    expanded = toolchain.run([*expand, "source.cpp", "-o", "expanded.cpp"], work)
+    if expanded.returncode:
+        raise _compile_error(build, expanded.stderr)
+    try:
+        text = inline_ptx.without_asm((work / "expanded.cpp").read_text())
+    except inline_ptx.NotUnderstood as problem:
+        raise EmulatorFault("unsupported", f"{build.origin}: {problem}.") from None
+    (work / "kernel.cpp").write_text(text)
     header = str(toolchain.headers(flags))
-    result = toolchain.run([*flags, *folders, "-include", header, "-c", "kernel.cpp", "-o", "kernel.o"], work)
+    result = toolchain.run([*flags, "-include", header, "-c", "kernel.cpp", "-o", "kernel.o"], work)
     if result.returncode:
         raise _compile_error(build, result.stderr)
     symbols = shared_symbols(work / "kernel.o")
@@ -129,18 +142,6 @@ def _static_bytes(kernel: str, build: Build, symbols: tuple[SharedSymbol, ...]) 
 
 def _within(symbol: str, mark: str) -> bool:
     return re.match(rf"_ZZN?(?:\d+\w*?)?{re.escape(mark)}[EIvP]", symbol) is not None
-
-
-def _refuse_ptx(build: Build) -> None:
-    code = code_only(build.source)
-    found = re.search(r"\b(?:asm|__asm__|__asm)\b", code)
-    if found:
-        line = code.count("\n", 0, found.start()) + 1
-        raise EmulatorFault(
-            "unsupported",
-            f"{build.origin}:{line} holds inline PTX, which the emulator does not model: use the wrappers of "
-            'rung.cuh, or say in the header emulate = "why not".',
-        )
 
 
 def _compile_error(build: Build, log: str) -> RungError:

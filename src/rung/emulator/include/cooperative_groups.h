@@ -161,8 +161,8 @@ struct thread_group
 struct cluster_group
 {
     static void sync(Site site = here()) { rung_meet_cluster(site); }
-    static void barrier_arrive() {}
-    static void barrier_wait(Site site = here()) { rung_meet_cluster(site); }
+    static void barrier_arrive(Site site = here()) { rung_arrive_cluster(site); }
+    static void barrier_wait(Site site = here()) { rung_wait_cluster(site); }
     static dim3 dim_blocks() { const rung_emulator::Index d = rung_cluster_dim(); return dim3(d.x, d.y, d.z); }
     static dim3 block_index() { const dim3 d = dim_blocks(); return dim3(blockIdx.x % d.x, blockIdx.y % d.y, blockIdx.z % d.z); }
     static unsigned num_blocks() { const dim3 d = dim_blocks(); return d.x * d.y * d.z; }

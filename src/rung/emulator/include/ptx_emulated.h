@@ -1,4 +1,4 @@
-// The instructions of ptx.cuh in plain C++, with the register layouts of the PTX manual.
+// Those functions of ptx.cuh that hot loops call, in plain C++: interpreted, as the others are, they would be slow.
 #pragma once
 
 inline uint4 load_no_allocate(const uint4* address) { return *address; }
@@ -170,10 +170,5 @@ inline uint32_t to_tf32(float x)
 }
 
 inline uint4 renewed(uint4 words) { return words; }
-
-// ---- programmatic dependent launch: kernels run one after the other here --------------------------------------------
-
-inline void pdl_wait() {}
-inline void pdl_launch_dependents() {}
 
 inline float tanh_approx(float x) { return tanhf(x); }

@@ -1,21 +1,28 @@
 // Blocks of a grid: one after the other, or all that must run together in turns, each with its own shared memory.
+#include "async.h"
 #include "races.h"
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <stdint.h>
 #include <string.h>
 
 namespace rung_emulator {
 
 unsigned resident;
 Meeting grid_meeting;
-unsigned long ended;
+unsigned long ended, progress;
+unsigned long long launches;
+Block* blocks;
 
 namespace {
 
 constexpr size_t CANARY = 256;  // behind the dynamic shared memory
 
-Block* blocks;  // resident at once: one, a cluster, or the whole grid when cooperative
+unsigned* set_order;  // which sets of blocks run together, one after the other
+Block* loaded;  // whose shared memory lies where the kernel's code expects it
+// Rounds over all threads in which each of them only looked again, before they are taken to wait for ever.
+constexpr unsigned QUIET_ROUNDS = 4000;
 
 void thread_main()
 {
@@ -24,13 +31,15 @@ void thread_main()
     Block& block = *me.block;
     me.copies.committed++;
     finish_copies(me, 0);
+    end_products(me);
     me.state = State::Done;
-    ended++;
+    ended++, progress++;
     me.turn->ready--;
     me.warp->alive &= ~(1u << me.lane);
     block.alive--;
     leave(block.barrier);
-    if (block.cluster) leave(*block.cluster);
+    if (Meeting& meeting = block.cluster ? *block.cluster : block.alone; me.cluster_round == meeting.round) meeting.arrived--;
+    leave(block.cluster ? *block.cluster : block.alone);
     if (launch->cooperative) leave(grid_meeting);
     for (unsigned lane = 0; lane < WARP; lane++)  // lanes that waited for this one, or for none any more
         if (me.warp->waiting >> lane & 1) {
@@ -41,10 +50,12 @@ void thread_main()
     __builtin_unreachable();
 }
 
+size_t with_canary();
+
 void set_meeting(Meeting& meeting, State state, const char* name, Block* first, unsigned count)
 {
     const unsigned threads = launch->block.x * launch->block.y * launch->block.z;
-    meeting = {state, name, first, count, 0, threads * count, threads * count, 1};
+    meeting = {state, name, first, count, 0, threads * count, threads * count, 1, {}, {}};
 }
 
 void allocate(Block& block, unsigned number)
@@ -66,14 +77,17 @@ void allocate(Block& block, unsigned number)
         thread.block = &block;
         give_stack(thread, number * block.thread_count + i);
     }
-    block.saved = resident > 1 ? new char[shared.fixed_bytes + shared.dynamic_bytes + 2 * CANARY] : nullptr;
+    block.saved = resident > 1 ? new char[with_canary()] : nullptr;
+    block.bytes = new std::vector<ByteBarrier*>;
 }
 
 void free_block(Block& block)
 {
+    for (unsigned i = 0; i < block.warp_count; i++) free_products(block.warps[i]);
     for (unsigned i = 0; i < block.thread_count; i++) free(block.threads[i].copies.list);
-    for (unsigned i = 0; i < block.warp_count; i++) free(block.warps[i].clocks);
     free(block.past);
+    forget_barriers(block);
+    delete block.bytes;
     delete[] block.threads;
     delete[] block.listed;
     delete[] block.warps;
@@ -90,8 +104,11 @@ void begin(Block& block, Index index, unsigned salt)
     block.count = block.any = 0;
     block.all = 1;
     set_meeting(block.barrier, State::AtBlock, "__syncthreads", &block, 1);
+    set_meeting(block.alone, State::AtCluster, "cluster.sync()", &block, 1);
+    for (Named& named : block.named) named = {0, 0, 1, {}};
+    forget_barriers(block);
     set_turns(block, salt);
-    forget(block);
+    forget_shared(block);
     for (unsigned i = 0; i < block.warp_count; i++) {
         Warp& warp = block.warps[i];
         const unsigned lanes = block.thread_count - i * WARP;
@@ -103,29 +120,29 @@ void begin(Block& block, Index index, unsigned salt)
         Thread& thread = block.threads[i];
         thread.state = State::Ready;
         thread.copies.count = thread.copies.committed = 0;
+        thread.bulk_committed = thread.products_committed = thread.cluster_round = 0;
+        thread.registers_ordered = thread.products_begun = thread.spinning = false;
+        memset(&thread.polls, 0, sizeof thread.polls);
         start_at(thread, thread_main);
     }
 }
 
-void poison_shared(char* fixed, char* dynamic)
+size_t with_canary() { return shared_bytes() + (shared.dynamic ? CANARY : 0); }
+
+// Brings the block's shared memory to where the kernel's code expects it.
+void load_shared(Block& block)
 {
-    if (launch->poison) {
-        memset(fixed, 0xff, shared.fixed_bytes);
-        if (dynamic) memset(dynamic, 0xff, shared.dynamic_bytes);
-    }
-    if (dynamic) memset(dynamic + shared.dynamic_bytes, 0xff, CANARY);
+    if (loaded == &block) return;
+    if (loaded) memcpy(loaded->saved, shared.fixed, with_canary());
+    if (block.saved) memcpy(shared.fixed, block.saved, with_canary());
+    loaded = &block;
 }
 
-void save_shared(Block& block)
+void poison_shared(Block& block)
 {
-    memcpy(block.saved, shared.fixed, shared.fixed_bytes);
-    if (shared.dynamic) memcpy(block.saved + shared.fixed_bytes, shared.dynamic, shared.dynamic_bytes + CANARY);
-}
-
-void load_shared(const Block& block)
-{
-    memcpy(shared.fixed, block.saved, shared.fixed_bytes);
-    if (shared.dynamic) memcpy(shared.dynamic, block.saved + shared.fixed_bytes, shared.dynamic_bytes + CANARY);
+    char* memory = memory_of(block);
+    poison(memory, shared_bytes());
+    if (shared.dynamic) memset(memory + shared_bytes(), 0xff, CANARY);
 }
 
 void check_canary(const Block& block)
@@ -146,34 +163,44 @@ void check_canary(const Block& block)
 // Runs the block until all its threads wait or have ended.
 void run_block(Block& block)
 {
-    if (resident > 1) load_shared(block);
-    watch_block(block);
+    load_shared(block);
     *launch->module->block_index = block.index;
     run_first(block);
     if (report->fault) return;
     if (block.alive == 0) {
         block.finished = true;
         check_canary(block);
+        end_block(block);
+        if (resident > 1) poison(memory_of(block), shared_bytes());  // nobody may read there any more
     }
-    if (resident > 1) save_shared(block);
 }
 
-[[gnu::noinline]] void report_stuck(Block& block)
+[[gnu::noinline]] void report_stuck()
 {
-    bool at_barrier = false;
-    for (unsigned i = 0; i < block.thread_count; i++) at_barrier |= block.threads[i].state == State::AtBlock;
-    report->fault = int(at_barrier ? FaultKind::Barrier : FaultKind::Deadlock);
-    report->block = block.index;
+    bool at_barrier = false, spins = false;
+    const Block* first = nullptr;
+    for (unsigned b = 0; b < resident; b++) {
+        if (blocks[b].finished) continue;
+        if (!first) first = &blocks[b];
+        for (unsigned i = 0; i < blocks[b].thread_count; i++) {
+            at_barrier |= blocks[b].threads[i].state == State::AtBlock;
+            spins |= blocks[b].threads[i].state == State::Ready || blocks[b].threads[i].state == State::AtBytes;
+        }
+    }
+    report->fault = int(at_barrier && !spins ? FaultKind::Barrier : FaultKind::Deadlock);
+    report->block = first->index;
     report->thread = {~0u, ~0u, ~0u};
-    char text[1200];
-    describe_waiting(block, text, sizeof text);
+    char text[1400];
+    describe_all(text, sizeof text);
     snprintf(report->text, sizeof report->text, "no thread can go on: %s", text);
 }
 
 // Runs `resident` blocks to their end, in turns when they wait for each other.
 void run_resident(unsigned* order)
 {
+    unsigned quiet = 0;
     for (unsigned left = resident; left && !report->fault;) {
+        const unsigned long before = progress;
         bool moved = false;
         for (unsigned i = 0; i < resident && !report->fault; i++) {
             Block& block = blocks[order[i]];
@@ -183,10 +210,15 @@ void run_resident(unsigned* order)
             moved = true;
             left -= block.finished;
         }
-        if (moved) continue;
-        for (unsigned i = 0; i < resident; i++)
-            if (!blocks[i].finished) return report_stuck(blocks[i]);
+        if (report->fault) return;
+        if (progress != before || complete_one()) {
+            quiet = 0;
+            continue;
+        }
+        if (!left || (moved && ++quiet < QUIET_ROUNDS)) continue;
+        return report_stuck();
     }
+    if (!report->fault) complete_all();
 }
 
 Index index_at(unsigned linear, Index dim)
@@ -197,49 +229,109 @@ Index index_at(unsigned linear, Index dim)
 
 }  // namespace
 
-void run_grid()
+Index block_of_set(unsigned set, unsigned resident_number)
 {
     const Index cluster = launch->cluster, grid = launch->grid;
-    const unsigned cluster_size = volume(cluster), total = volume(grid);
-    const Index clusters = {grid.x / cluster.x, grid.y / cluster.y, grid.z / cluster.z};
+    const unsigned cluster_size = volume(cluster), number = set_order[set] * resident + resident_number;
+    const Index origin = index_at(number / cluster_size, {grid.x / cluster.x, grid.y / cluster.y, grid.z / cluster.z});
+    const Index inside = index_at(number % cluster_size, cluster);
+    return {origin.x * cluster.x + inside.x, origin.y * cluster.y + inside.y, origin.z * cluster.z + inside.z};
+}
+
+unsigned shared_bytes() { return unsigned(shared.fixed_bytes + (shared.dynamic ? shared.dynamic_bytes : 0)); }
+
+char* memory_of(const Block& block) { return loaded == &block || !block.saved ? shared.fixed : block.saved; }
+
+bool place_of(const void* address, Place& place)
+{
+    Block& mine = *running->block;
+    const unsigned count = mine.cluster ? mine.cluster->block_count : 1;
+    Block* first = &mine - mine.cluster_rank;
+    for (unsigned i = 0; i < count; i++) {
+        const char* memory = memory_of(first[i]);
+        if (static_cast<const char*>(address) < memory || static_cast<const char*>(address) >= memory + shared_bytes()) continue;
+        place = {first + i, unsigned(static_cast<const char*>(address) - memory)};
+        return true;
+    }
+    return false;
+}
+
+// The low bits are those of the pointer, so that both agree on what is aligned.
+static unsigned window() { return 1024 + unsigned(reinterpret_cast<uintptr_t>(shared.fixed) % 1024); }
+
+unsigned address_of(Place place) { return place.block->cluster_rank << 24 | (place.offset + window()); }
+
+Place place_at(unsigned address, unsigned bytes, const char* what, Site site)
+{
+    const unsigned rank = address >> 24, offset = (address & 0xffffff) - window();
+    Block& mine = *running->block;
+    const unsigned count = mine.cluster ? mine.cluster->block_count : 1;
+    if (rank >= count)
+        fault(FaultKind::Bounds, "%s (%s:%d) at shared address 0x%x: block %u of a cluster of %u", what, site.file, site.line,
+              address, rank, count);
+    if (offset > shared_bytes() || bytes > shared_bytes() - offset)
+        fault(FaultKind::Bounds, "%s (%s:%d) touches bytes %d to %d of shared memory, which has %u", what, site.file, site.line,
+              int(offset), int(offset + bytes), shared_bytes());
+    Block& block = mine.cluster ? (&mine - mine.cluster_rank)[rank] : mine;
+    if (block.finished)
+        fault(FaultKind::Async, "%s (%s:%d) touches the shared memory of block %u of the cluster, which has ended", what,
+              site.file, site.line, rank);
+    return {&block, offset};
+}
+
+void poison(void* to, size_t bytes)
+{
+    // NaN in every format; huge and of either sign; minus nothing; what no pattern explains. 0: what was there before.
+    static const unsigned PATTERNS[] = {0xffffffffu, 0x7f7f7f7fu, 0xff7fff7fu, 0x80008000u};
+    constexpr unsigned COUNT = sizeof PATTERNS / sizeof PATTERNS[0];
+    if (!launch->poison) return;
+    const unsigned number = unsigned(launch->poison - 1) % (COUNT + 1);
+    unsigned noise = launch->seed * 2654435761u + 12345u;
+    char* at = static_cast<char*>(to);
+    for (size_t i = 0; i < bytes; i += 4) {
+        if (number == COUNT) noise = noise * 1664525u + 1013904223u;
+        const unsigned word = number == COUNT ? noise ^ noise >> 15 : PATTERNS[number];
+        memcpy(at + i, &word, bytes - i < 4 ? bytes - i : 4);
+    }
+}
+
+void run_grid()
+{
+    const unsigned cluster_size = volume(launch->cluster), total = volume(launch->grid);
     const bool all = launch->cooperative;
-    watch_shared(launch->races);
     resident = all ? total : cluster_size;
     meeting_lanes = false;
     blocks = new Block[resident]();
     for (unsigned i = 0; i < resident; i++) allocate(blocks[i], i);
+    watch(launch->races);
 
     unsigned* order = new unsigned[resident];
     arrange(order, resident, 7);
     const unsigned sets = total / resident;
-    unsigned* set_order = new unsigned[sets];
+    set_order = new unsigned[sets];
     arrange(set_order, sets, 8);
     Meeting* cluster_meetings = new Meeting[resident / cluster_size];
 
     for (unsigned s = 0; s < sets && !report->fault; s++) {
+        loaded = nullptr;
+        watch_set(s);
         set_meeting(grid_meeting, State::AtGrid, "grid.sync()", blocks, resident);
         for (unsigned c = 0; c < resident / cluster_size; c++)
             set_meeting(cluster_meetings[c], State::AtCluster, "cluster.sync()", blocks + c * cluster_size, cluster_size);
         for (unsigned i = 0; i < resident; i++) {
-            const unsigned number = set_order[s] * resident + i;
-            const Index origin = index_at(number / cluster_size, clusters);
-            const Index inside = index_at(number % cluster_size, cluster);
-            begin(blocks[i],
-                  {origin.x * cluster.x + inside.x, origin.y * cluster.y + inside.y, origin.z * cluster.z + inside.z},
-                  number);
+            begin(blocks[i], block_of_set(s, i), set_order[s] * resident + i);
             blocks[i].cluster = cluster_size > 1 ? &cluster_meetings[i / cluster_size] : nullptr;
             blocks[i].cluster_rank = i % cluster_size;
-            if (resident > 1)
-                poison_shared(blocks[i].saved, shared.dynamic ? blocks[i].saved + shared.fixed_bytes : nullptr);
-            else
-                poison_shared(shared.fixed, shared.dynamic);
+            poison_shared(blocks[i]);
         }
         run_resident(order);
     }
+    unwatch();
     delete[] cluster_meetings;
     delete[] set_order;
     delete[] order;
     for (unsigned i = 0; i < resident; i++) free_block(blocks[i]);
+    drop_pending();
     delete[] blocks;
 }
 

@@ -1,5 +1,5 @@
 // What kernels call; runtime.h declares it.
-#include "races.h"
+#include "async.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -13,12 +13,7 @@ Report* report;
 Thread* running;
 SharedMemory shared;
 const char *code, *code_end;
-
-void abandon()
-{
-    leave_block();
-    __builtin_unreachable();
-}
+unsigned long atomics;
 
 void fault(FaultKind kind, const char* format, ...)
 {
@@ -32,20 +27,59 @@ void fault(FaultKind kind, const char* format, ...)
     abandon();
 }
 
-void finish_copies(Thread& thread, unsigned groups_left)
+void finish_copies(Thread& thread, unsigned groups_left, unsigned below)
 {
     Copies& copies = thread.copies;
     unsigned kept = 0;
     for (unsigned i = 0; i < copies.count; i++) {
         const Copy& copy = copies.list[i];
-        if (copy.group + groups_left >= copies.committed) copies.list[kept++] = copy;
+        const bool waited_for = groups_left < copies.committed && copy.group < copies.committed - groups_left;
+        if (!waited_for && copy.number >= below) copies.list[kept++] = copy;
         else {
-            note_copy(copy.to, copy.bytes, copy.place);
-            if (copy.valid) memcpy(copy.to, copy.from, size_t(copy.bytes));
-            else memset(copy.to, 0, size_t(copy.bytes));
+            note_copy(thread, copy.to, copy.bytes, copy.place);
+            memcpy(memory_at(copy.to), copy.from, size_t(copy.taken));
+            memset(memory_at(copy.to) + copy.taken, 0, size_t(copy.bytes - copy.taken));
         }
     }
     copies.count = kept;
+}
+
+void copy_async(Place to, const void* from, int bytes, int taken, Site site, const void* place)
+{
+    Copies& copies = running->copies;
+    if (size_t(memory_at(to)) % size_t(bytes) || (taken && size_t(from) % size_t(bytes)))
+        fault(FaultKind::Bounds, "cp_async of %d bytes (%s:%d) from %p to %p: both must be multiples of %d", bytes, site.file,
+              site.line, from, static_cast<void*>(memory_at(to)), bytes);
+    if (copies.count == copies.room) {
+        copies.room = copies.room ? 2 * copies.room : 16;
+        copies.list = static_cast<Copy*>(realloc(copies.list, copies.room * sizeof(Copy)));
+    }
+    copies.list[copies.count++] = {to, from, bytes, taken, copies.committed, copies.issued++, place};
+    if (taken) note_access(from, size_t(taken), false, false, place);
+    note_copy(*running, to, bytes, place);  // from now on, and until the wait, nobody else may touch it
+    poison(memory_at(to), size_t(bytes));   // in flight: neither the old data nor the new
+}
+
+void pause(const void* place)
+{
+    Thread& me = *running;
+    me.spin_place = place;
+    Block& block = *me.block;
+    me.spinning = true;
+    if (++block.turn_at == block.turn_count) block.turn_at = 0;  // else threads of this turn would go round for ever
+    if (++block.pauses < ready_count(block)) run_next();
+    else leave_block();
+    me.spinning = false;
+}
+
+void poll(const void* address, unsigned long long value, const void* place)
+{
+    Polls& polls = running->polls;
+    const unsigned slot = unsigned((size_t(address) >> 2) * 2654435761u >> 20) % Polls::ROOM;
+    const bool known = polls.address[slot] == address, same = known && polls.value[slot] == value;
+    polls.address[slot] = address, polls.value[slot] = value;
+    if (same) pause(place);
+    else if (known) progress++;
 }
 
 }  // namespace rung_emulator
@@ -117,29 +151,19 @@ void rung_meet_grid(Site site)
 
 void rung_meet_cluster(Site site)
 {
-    if (!running->block->cluster) {
-        rung_meet_block(0, Vote::Count, "cluster.sync()", site);
-        return;
-    }
-    wait_as(State::AtCluster, "cluster.sync()", site);
-    arrive(*running->block->cluster);
-    run_next();
+    arrive_cluster(true, site);
+    wait_cluster(true, site);
 }
+
+void rung_arrive_cluster(Site site) { arrive_cluster(true, site); }
+void rung_wait_cluster(Site site) { wait_cluster(true, site); }
 
 void rung_copy_async(void* to, const void* from, int bytes, bool valid, Site site)
 {
-    Copies& copies = running->copies;
-    const void* place = __builtin_return_address(0);
-    if (size_t(to) % size_t(bytes) || (valid && size_t(from) % size_t(bytes)))
-        fault(FaultKind::Bounds, "cp_async of %d bytes (%s:%d) from %p to %p: both must be multiples of %d", bytes, site.file,
-              site.line, from, to, bytes);
-    if (copies.count == copies.room) {
-        copies.room = copies.room ? 2 * copies.room : 16;
-        copies.list = static_cast<Copy*>(realloc(copies.list, copies.room * sizeof(Copy)));
-    }
-    copies.list[copies.count++] = {to, from, bytes, valid, copies.committed, place};
-    note_copy(to, bytes, place);  // from now on, and until the wait, nobody else may touch it
-    if (launch->poison) memset(to, 0xff, size_t(bytes));  // in flight: neither the old data nor the new
+    Place target;
+    if (!place_of(to, target) || target.block != running->block)
+        fault(FaultKind::Bounds, "cp_async (%s:%d) to %p, which is not in the block's shared memory", site.file, site.line, to);
+    copy_async(target, from, bytes, valid ? bytes : 0, site, __builtin_return_address(0));
 }
 
 void rung_copy_commit() { running->copies.committed++; }
@@ -154,23 +178,37 @@ void* rung_map_shared(void* address, unsigned rank)
     if (rank >= size)
         fault(FaultKind::Bounds, "map_shared_rank of block %u in a cluster of %u", rank, size);
     if (rank == me.cluster_rank) return address;
-    char* there = static_cast<char*>(address);
-    const Block& other = (&me)[int(rank) - int(me.cluster_rank)];
-    if (there >= shared.fixed && there < shared.fixed + shared.fixed_bytes) return other.saved + (there - shared.fixed);
-    if (shared.dynamic && there >= shared.dynamic && there < shared.dynamic + shared.dynamic_bytes)
-        return other.saved + shared.fixed_bytes + (there - shared.dynamic);
-    fault(FaultKind::Bounds, "map_shared_rank of %p, which is not in shared memory", address);
+    Place place;
+    if (!place_of(address, place) || place.block != &me)
+        fault(FaultKind::Bounds, "map_shared_rank of %p, which is not in this block's shared memory", address);
+    place.block += int(rank) - int(me.cluster_rank);
+    return memory_at(place);
+}
+
+unsigned rung_shared_address(const void* address, Site site)
+{
+    Place place;
+    if (!place_of(address, place))
+        fault(FaultKind::Bounds, "%p (%s:%d) is not in shared memory", address, site.file, site.line);
+    return address_of(place);
+}
+
+void* rung_shared_pointer(unsigned address, Site site)
+{
+    return memory_at(place_at(address, 0, "__cvta_shared_to_generic", site));
 }
 
 unsigned rung_dynamic_bytes() { return launch->dynamic_bytes; }
 
-void rung_pause()
+void rung_atomic(const void* address, unsigned long long value)
 {
-    Block& block = *running->block;
-    if (++block.turn_at == block.turn_count) block.turn_at = 0;  // else threads of this turn would go round for ever
-    if (++block.pauses < ready_count(block) || resident == 1) return run_next();
-    leave_block();
+    atomics++;
+    poll(address, value, __builtin_return_address(0));
 }
+unsigned long rung_atomics_ran() { return atomics; }
+
+void rung_pause() { pause(__builtin_return_address(0)); }
+void rung_poll(const void* address, unsigned long long value) { poll(address, value, __builtin_return_address(0)); }
 
 void rung_fault(FaultKind kind, Site site, const char* text)
 {

@@ -2,7 +2,7 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
-#include "scheduler.h"
+#include "async.h"
 
 #include <dlfcn.h>
 #include <link.h>
@@ -89,6 +89,8 @@ void on_signal(int number, siginfo_t* info, void* context)
     report->signal = number;
     report->address = info->si_code > 0 && info->si_code != 128 ? (unsigned long long)info->si_addr : 0;
     report->counter = program_counter(context);
+    const char* at = reinterpret_cast<const char*>(report->counter);
+    if ((at < code || at >= code_end) && running->caller) report->counter = (unsigned long long)running->caller - 1;
     report->block = running->block->index;
     report->thread = running->index;
     if (number == SIGFPE) {
@@ -113,7 +115,7 @@ void on_signal(int number, siginfo_t* info, void* context)
 
 // A thread that has run long without meeting others is taken to be spinning and made to let them run; a launch in which
 // no thread has ended for long is stopped. The handler runs on the fiber's own stack, so that it can turn to another fiber.
-constexpr int TICK_MILLISECONDS = 10, PATIENCE = 5;
+constexpr int TICK_MILLISECONDS = 2, PATIENCE = 2;
 unsigned long switches_before, ended_before;
 int ticks_alone;
 int tick_signal() { return SIGRTMAX - 3; }
@@ -145,7 +147,8 @@ void on_tick(int, siginfo_t*, void* context)
     }
     if (ticks_alone < PATIENCE) return;
     const int error = errno;
-    rung_pause();
+    progress++;  // nobody knows what it waits for, if it waits
+    pause(at);
     errno = error;
 }
 
@@ -199,6 +202,7 @@ extern "C" RUNG_API int rung_launch(const Launch* asked, Report* answer)
 {
     memset(answer, 0, offsetof(Report, text) + 1);
     launch = asked;
+    launches++;
     report = answer;
     shared = find_shared(*asked->module);
     *asked->module->block_dim = asked->block;

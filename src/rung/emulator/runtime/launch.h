@@ -17,7 +17,7 @@ struct Launch
     int cooperative;
     int order;
     unsigned seed;
-    int poison;
+    int poison;      // 0: none, else the number of the pattern, from 1
     int races;       // the kernel was compiled to tell its accesses, and they are to be checked
     double seconds;  // without any thread that ends: the launch is then stopped
 };

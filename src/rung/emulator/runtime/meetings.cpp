@@ -1,7 +1,8 @@
 // Where threads wait for each other: lanes of a warp, blocks, clusters, grids.
-#include "races.h"
+#include "async.h"
 
 #include <stdio.h>
+#include <string.h>
 
 namespace rung_emulator {
 
@@ -13,12 +14,14 @@ void wait_as(State state, const char* what, Site site)
     running->what = what;
     running->site = site;
     running->turn->ready--;
+    progress++;
 }
 
-static void wake(Thread& thread)
+void wake(Thread& thread)
 {
     thread.state = State::Ready;
     thread.turn->ready++;
+    progress++;
 }
 
 bool complete_lanes(Warp& warp, unsigned mask, Collective collective)
@@ -47,13 +50,14 @@ bool complete_lanes(Warp& warp, unsigned mask, Collective collective)
 
 static void release(Meeting& meeting)
 {
+    order_blocks(meeting);
     for (unsigned b = 0; b < meeting.block_count; b++) {
         Block& block = meeting.blocks[b];
         for (unsigned i = 0; i < block.thread_count; i++)
             if (block.threads[i].state == meeting.state) wake(block.threads[i]);
         rewind(block);
-        forget(block);
     }
+    if (meeting.state == State::AtCluster) hand_over(meeting.clock, meeting.released);
     meeting.arrived = 0;
     meeting.round++;
 }
@@ -65,9 +69,11 @@ static void release(Meeting& meeting)
     fault(FaultKind::Barrier, "%s is not reached by every thread: %s", meeting.name, text);
 }
 
+// Of a cluster's barrier those who have ended are not waited for.
 void arrive(Meeting& meeting)
 {
     if (++meeting.arrived < meeting.alive) return;
+    if (meeting.state == State::AtCluster) return release(meeting);
     if (meeting.alive < meeting.total) never_reached(meeting);
     release(meeting);
 }
@@ -75,7 +81,88 @@ void arrive(Meeting& meeting)
 void leave(Meeting& meeting)
 {
     meeting.alive--;
+    if (meeting.state == State::AtCluster && meeting.alive && meeting.arrived == meeting.alive) return release(meeting);
     if (meeting.arrived && meeting.arrived == meeting.alive) never_reached(meeting);
+}
+
+void arrive_cluster(bool release, Site site)
+{
+    Thread& me = *running;
+    if (me.cluster_round)
+        fault(FaultKind::Barrier, "the thread arrives at the cluster's barrier (%s:%d) again before it has waited there", site.file,
+              site.line);
+    Meeting& meeting = me.block->cluster ? *me.block->cluster : me.block->alone;
+    me.cluster_round = meeting.round;
+    if (release) publish(meeting.clock);
+    progress++;
+    arrive(meeting);
+}
+
+void wait_cluster(bool acquire, Site site)
+{
+    Thread& me = *running;
+    if (!me.cluster_round)
+        fault(FaultKind::Barrier, "the thread waits at the cluster's barrier (%s:%d) where it has not arrived", site.file, site.line);
+    Meeting& meeting = me.block->cluster ? *me.block->cluster : me.block->alone;
+    if (me.cluster_round == meeting.round) {
+        wait_as(State::AtCluster, "cluster.sync()", site);
+        run_next();
+    }
+    me.cluster_round = 0;
+    if (acquire) learn(meeting.released);
+}
+
+// bar.sync and bar.arrive: threads that come to the same number, until there are `count`.
+void meet_named(unsigned id, unsigned count, bool wait, const char* what, Site site)
+{
+    Thread& me = *running;
+    if (id > 15) fault(FaultKind::Barrier, "%s (%s:%d): barrier %u does not exist; a block has 0 to 15", what, site.file, site.line, id);
+    if (!count || count % WARP || count > (me.block->thread_count + WARP - 1) / WARP * WARP)
+        fault(FaultKind::Barrier, "%s (%s:%d) for %u threads; take a multiple of 32 that the block has", what, site.file, site.line, count);
+    Named& named = me.block->named[id];
+    if (named.arrived && named.expected != count)
+        fault(FaultKind::Barrier, "%s (%s:%d) for %u threads at barrier %u, where others wait for %u", what, site.file, site.line, count,
+              id, named.expected);
+    named.expected = count;
+    progress++;
+    publish(named.clock);
+    if (++named.arrived == count) {
+        Block& block = *me.block;
+        named.arrived = 0, named.round++;
+        for (unsigned i = 0; i < block.thread_count; i++) {
+            Thread& thread = block.threads[i];
+            if (thread.state == State::AtNamed && thread.mask == id) {
+                learn_as(thread, named.clock);
+                wake(thread);
+            }
+        }
+        if (wait) learn(named.clock);
+        empty(named.clock);
+    } else if (wait) {
+        me.mask = id;
+        wait_as(State::AtNamed, what, site);
+        run_next();
+    }
+}
+
+void describe_all(char* text, size_t room)
+{
+    size_t used = 0;
+    unsigned told = 0;
+    text[0] = 0;
+    for (unsigned b = 0; b < resident && used + 100 < room; b++) {
+        const Block& block = blocks[b];
+        if (block.finished) continue;
+        if (++told > 4) {
+            used += size_t(snprintf(text + used, room - used, "; and more blocks"));
+            break;
+        }
+        if (resident > 1)
+            used += size_t(snprintf(text + used, room - used, "%sblock (%u, %u, %u): ", told > 1 ? "; " : "", block.index.x,
+                                    block.index.y, block.index.z));
+        describe_waiting(block, text + used, room - used);
+        used = strlen(text);
+    }
 }
 
 // "threads 0-31 wait at __syncthreads (a.cu:12), threads 32-255 have ended"
@@ -86,8 +173,9 @@ void describe_waiting(const Block& block, char* text, size_t room)
         if (used < room) used += size_t(snprintf(text + used, room - used, format, values...));
     };
     auto same = [](const Thread& a, const Thread& b) {
-        return a.state == b.state && (a.state == State::Ready || a.state == State::Done ||
-               (a.what == b.what && a.site.line == b.site.line && (a.state != State::AtLanes || a.mask == b.mask)));
+        return a.state == b.state && ((a.state == State::Ready && (!a.spinning || a.spin_place == b.spin_place)) || a.state == State::Done ||
+               (a.what == b.what && a.site.line == b.site.line && ((a.state != State::AtLanes && a.state != State::AtNamed) || a.mask == b.mask) &&
+                (a.state != State::AtBytes || a.bytes == b.bytes)));
     };
     unsigned kinds = 0;
     text[0] = 0;
@@ -109,12 +197,20 @@ void describe_waiting(const Block& block, char* text, size_t room)
             add(last > j ? "%s %u-%u" : "%s %u", pieces > 1 ? "," : "", j, last);
             j = last;
         }
-        if (kind.state == State::Ready) add(" can run");
+        if (kind.state == State::Ready && kind.spinning) add(total > 1 ? " look again and again at {%lx}" : " looks again and again at {%lx}", (unsigned long)kind.spin_place);
+        else if (kind.state == State::Ready) add(" can run");
         else if (kind.state == State::Done) add(total > 1 ? " have ended" : " has ended");
         else {
             add(total > 1 ? " wait at %s" : " waits at %s", kind.what);
             if (kind.state == State::AtLanes) add(" for lanes 0x%08x", kind.mask);
+            if (kind.state == State::AtNamed) add(" %u, where %u of %u have come", kind.mask, block.named[kind.mask].arrived,
+                                                  block.named[kind.mask].expected);
             add(" (%s:%d)", kind.site.file, kind.site.line);
+            if (kind.state == State::AtBytes) {
+                char detail[200];
+                describe_bytes(*kind.bytes, detail, sizeof detail);
+                add(" for parity %u: %s", kind.phase % 2, detail);
+            }
         }
     }
 }

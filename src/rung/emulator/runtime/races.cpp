@@ -1,116 +1,477 @@
-// g++'s thread sanitizer calls these at every access to memory; the rules of what is ordered are CUDA's, and only shared
-// memory is looked at: __syncthreads orders a block, __syncwarp the lanes of its mask, shuffles and votes order nothing.
-#include "races.h"
+// Vector clocks: each thread counts its releases, and knows of every other one up to which count its accesses came before.
+// g++'s thread sanitizer calls the functions below at every access of a kernel; the rules of what is ordered are CUDA's.
+// Barriers order their threads, __syncwarp its lanes; shuffles and votes order nothing; an atomic hands on what a fence
+// before it has covered, and a fence or barrier after it takes that up; an mbarrier hands on what came before its arrivals.
+#include "async.h"
 
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+
+#include <initializer_list>
+#include <unordered_map>
 
 namespace rung_emulator {
-namespace {
 
 bool watching;
-unsigned last_epoch;
-uintptr_t base;
-size_t bytes;
-Past* past;         // of the block that runs
 
-unsigned& clock_of(const Thread& thread, unsigned lane) { return thread.warp->clocks[thread.lane * WARP + lane]; }
+namespace {
 
-// Has `thread` met the other one, at or after its `clock`?
-bool ordered(const Thread& thread, unsigned other, unsigned clock)
+constexpr unsigned BARRIER_AGENTS = 64, OUT_AGENTS = 16;
+constexpr size_t MOST_BYTES = size_t(256) << 20;  // of all threads' clocks; launches beyond are not looked at
+
+// What is remembered of four bytes: the last write, and two of the reads since.
+struct Access
 {
-    if (other == thread.rank) return true;
-    return other / WARP == thread.rank / WARP && clock_of(thread, other % WARP) >= clock;
+    unsigned clock, place;  // of the instruction, from the start of the kernel's code; clock 0: none
+    unsigned short slot;
+    unsigned char mask;  // of the bytes
+    bool strong;         // an atomic, or a volatile or relaxed access: these do not race with each other
+};
+struct Cell
+{
+    Access write, read, other;
+};
+
+constexpr unsigned PAGE_CELLS = 1024;
+struct Page
+{
+    uintptr_t number;
+    unsigned long long launch;
+    Page* next;
+    Cell cells[PAGE_CELLS];
+};
+constexpr unsigned BUCKETS = 4096;
+Page* buckets[BUCKETS];
+Page *last_page;
+
+unsigned threads, slots, width;       // of the blocks that run together; with agents; of a row
+unsigned* table;                      // [slot][width]: what the thread knows, and of what it knows that fence.proxy.async covers
+unsigned* now;                        // [slot]
+unsigned* born;                       // [slot]: the count at which its thread of the present blocks began
+Clock *released, *heard;              // [slot]: what the last fence covers; what atomics have told since
+std::vector<unsigned> set_begins;     // by set of blocks: the count at which its threads began
+std::vector<unsigned> sets;
+std::vector<unsigned*> rows_of_set, rows_of_launch, free_rows;
+std::unordered_map<const void*, Clock> locations;
+uintptr_t base;                       // of shared memory, where the kernel's code sees it
+size_t bytes_of_block;
+
+unsigned slot_of(const Thread& thread) { return unsigned(thread.block - blocks) * threads + thread.rank; }
+unsigned* row_of(unsigned slot) { return table + size_t(slot) * width; }
+
+unsigned* new_row(bool for_launch)
+{
+    unsigned* row;
+    if (free_rows.empty()) row = static_cast<unsigned*>(malloc(width * sizeof(unsigned)));
+    else row = free_rows.back(), free_rows.pop_back();
+    memset(row, 0, width * sizeof(unsigned));
+    (for_launch ? rows_of_launch : rows_of_set).push_back(row);
+    return row;
 }
 
-[[noreturn]] void race(const Thread& me, uintptr_t address, bool write, unsigned place, unsigned other, bool other_writes,
-                       unsigned other_place)
+void join(unsigned* to, const unsigned* from)
 {
-    report->address = address - base;
+    for (unsigned i = 0; i < width; i++) to[i] = to[i] < from[i] ? from[i] : to[i];
+}
+
+void join_thread(unsigned* to, unsigned slot)
+{
+    join(to, row_of(slot));
+    if (to[slot] < now[slot]) to[slot] = now[slot];
+}
+
+bool ordered(unsigned me, const Access& was)
+{
+    return row_of(me)[was.slot] >= was.clock || (was.slot == me && was.clock >= born[me]);
+}
+
+// Of a generic write, before the copy engine or the tensor cores read: covered by a fence.proxy.async on the way?
+bool proxied(unsigned me, const Access& was) { return was.slot >= threads * resident || row_of(me)[slots + was.slot] >= was.clock; }
+
+[[noreturn]] void race(uintptr_t where, bool write, unsigned place, const Access& was, bool was_write, const char* how,
+                       const char* lacks)
+{
+    report->address = where;
     report->counter = uintptr_t(code) + place;
-    report->other_counter = uintptr_t(code) + other_place;
-    report->other = me.block->threads[other].index;
-    fault(FaultKind::Race, "%s what thread (%u, %u, %u) %s", write ? "writes" : "reads", report->other.x, report->other.y,
-          report->other.z, other_writes ? "has written" : "has read");
+    report->other_counter = uintptr_t(code) + was.place;
+    const char* verb = write ? "writes" : "reads";
+    const char* past = was_write ? "written" : "read";
+    if (was.slot >= threads * resident)
+        fault(FaultKind::Race, "%s%s what a copy or product under way %s|%s", verb, how, was_write ? "writes" : "reads", lacks);
+    size_t set = 0;
+    while (set + 1 < set_begins.size() && set_begins[set + 1] <= was.clock) set++;
+    const unsigned rank = was.slot % threads, number = was.slot / threads;
+    const Index block = launch->block, mine = running->block->index, other = block_of_set(sets[set], number);
+    const Index thread = {rank % block.x, rank / block.x % block.y, rank / (block.x * block.y)};
+    char of[80] = "";
+    if (other.x != mine.x || other.y != mine.y || other.z != mine.z)
+        snprintf(of, sizeof of, " of block (%u, %u, %u)", other.x, other.y, other.z);
+    fault(FaultKind::Race, "%s%s what thread (%u, %u, %u)%s has %s|%s", verb, how, thread.x, thread.y, thread.z, of, past, lacks);
 }
 
-void access(uintptr_t address, size_t size, bool write, bool atomic, const void* caller)
+// The cells of a block's shared memory, or of a page of the rest.
+Cell* shared_cells(Block& block)
 {
-    const size_t offset = address - base;
-    if (offset >= bytes || !running) return;
-    const Thread& me = *running;
-    const unsigned epoch = me.block->epoch, clock = clock_of(me, me.lane);
-    const unsigned place = unsigned(static_cast<const char*>(caller) - code - 1);  // inside the call
-    for (size_t i = offset / 2, end = (offset + size + 1) / 2; i < end && i < bytes / 2; i++) {
-        Past& was = past[i];
-        if (was.write_epoch == epoch && !(atomic && was.write_atomic) && !ordered(me, was.writer, was.write_clock))
-            race(me, address, write, place, was.writer, true, was.write_place);
-        if (write) {
-            if (was.read_epoch == epoch && !(atomic && was.read_atomic)) {
-                if (!ordered(me, was.reader, was.read_clock)) race(me, address, true, place, was.reader, false, was.read_place);
-                if (!ordered(me, was.other_reader, was.other_read_clock))
-                    race(me, address, true, place, was.other_reader, false, was.other_read_place);
-            }
-            was.write_epoch = epoch, was.writer = (unsigned short)me.rank, was.write_atomic = atomic;
-            was.write_clock = clock, was.write_place = place;
-        } else if (was.read_epoch != epoch) {
-            was.read_epoch = epoch, was.read_atomic = atomic;
-            was.reader = was.other_reader = (unsigned short)me.rank;
-            was.read_clock = was.other_read_clock = clock;
-            was.read_place = was.other_read_place = place;
-        } else if (was.reader == me.rank) {
-            was.read_clock = clock, was.read_place = place, was.read_atomic &= atomic;
-        } else {
-            was.other_reader = (unsigned short)me.rank, was.other_read_clock = clock, was.other_read_place = place;
-            was.read_atomic &= atomic;
-        }
+    if (!block.past) block.past = static_cast<struct Past*>(calloc(bytes_of_block / 4 + 2, sizeof(Cell)));
+    return reinterpret_cast<Cell*>(block.past);
+}
+
+Cell* page_cells(uintptr_t number)
+{
+    Page*& bucket = buckets[number * 2654435761u % BUCKETS];
+    Page* page = bucket;
+    while (page && page->number != number) page = page->next;
+    if (!page) {
+        page = static_cast<Page*>(calloc(1, sizeof(Page)));
+        page->number = number, page->next = bucket, page->launch = launches;
+        bucket = page;
+    } else if (page->launch != launches) {
+        memset(page->cells, 0, sizeof page->cells);
+        page->launch = launches;
     }
+    last_page = page;
+    return page->cells;
+}
+
+// The cell of an address, and its place for a report: an offset in shared memory, or the address itself.
+Cell& cell_of(uintptr_t address)
+{
+    const uintptr_t number = address / (4 * PAGE_CELLS);
+    Page* page = last_page && last_page->number == number && last_page->launch == launches ? last_page : nullptr;
+    return (page ? page->cells : page_cells(number))[address / 4 % PAGE_CELLS];
+}
+
+struct Accessor
+{
+    unsigned me;       // whose knowledge counts
+    unsigned slot, clock;
+    bool agent;
+};
+
+inline void touch(Cell& cell, uintptr_t where, unsigned char mask, bool write, bool strong, unsigned place, const Accessor& who)
+{
+    Access& last = cell.write;
+    if (last.clock && last.mask & mask && !(strong && last.strong)) {
+        if (last.slot == who.slot && last.clock == who.clock && who.agent) {}  // pieces of one operation
+        else if (!ordered(who.me, last))
+            race(where, write, place, last, true, who.agent ? " asynchronously" : "", "with no barrier between");
+        else if (who.agent && !write && !proxied(who.me, last))
+            race(where, write, place, last, true, " asynchronously", "with no fence.proxy.async between");
+    }
+    const Access mine = {who.clock, place, (unsigned short)who.slot, mask, strong};
+    if (!write) {
+        Access& read = cell.read;
+        if (!read.clock || (read.slot == who.slot && (read.strong || !strong))) {
+            const unsigned char both = read.clock ? read.mask | mask : mask;
+            read = mine, read.mask = both;
+        } else {
+            const unsigned char both = cell.other.clock ? cell.other.mask | mask : mask;
+            cell.other = mine, cell.other.mask = both;
+        }
+        return;
+    }
+    for (const Access* read : {&cell.read, &cell.other})
+        if (read->clock && read->mask & mask && !(strong && read->strong) && !(read->slot == who.slot && read->clock == who.clock && who.agent) &&
+            !ordered(who.me, *read))
+            race(where, true, place, *read, false, who.agent ? " asynchronously" : "", "with no barrier between");
+    if (last.clock == mine.clock && last.slot == mine.slot && last.strong == strong) last.mask |= mask, last.place = place;
+    else last = mine;
+    cell.read.clock = cell.other.clock = 0;  // ordered before this write, by whatever orders the write itself
+}
+
+void touch_span(Cell* cells, uintptr_t first, size_t size, bool in_shared, bool write, bool strong, unsigned place, const Accessor& who)
+{
+    for (uintptr_t at = first, end = first + size; at < end;) {
+        const uintptr_t next = at / 4 * 4 + 4 < end ? at / 4 * 4 + 4 : end;
+        const unsigned char mask = (unsigned char)(((1u << (next - at)) - 1) << at % 4);
+        touch(in_shared ? cells[at / 4] : cell_of(at), at, mask, write, strong, place, who);
+        at = next;
+    }
+}
+
+unsigned place_in_code(const void* caller) { return caller ? unsigned(static_cast<const char*>(caller) - code - 1) : 0; }
+
+void access(uintptr_t address, size_t size, bool write, bool strong, const void* caller)
+{
+    if (!watching || !running) return;
+    Thread& me = *running;
+    if (address - uintptr_t(me.stack) < STACK_BYTES) return;  // its own variables
+    const Index* index = launch->module->thread_index;
+    if (address - uintptr_t(index) < sizeof(Index) || address - uintptr_t(launch->module->block_index) < sizeof(Index) ||
+        address - uintptr_t(launch->module->block_dim) < sizeof(Index) || address - uintptr_t(launch->module->grid_dim) < sizeof(Index))
+        return;
+    const unsigned slot = slot_of(me);
+    const Accessor who = {slot, slot, now[slot], false};
+    Place place;
+    if (address - base < bytes_of_block) place = {me.block, unsigned(address - base)};
+    else if (!me.block->cluster || !place_of(reinterpret_cast<void*>(address), place))
+        return touch_span(nullptr, address, size, false, write, strong, place_in_code(caller), who);
+    touch_span(shared_cells(*place.block), place.offset, size, true, write, strong, place_in_code(caller), who);
 }
 
 }  // namespace
 
-void watch_shared(bool on)
+// ---- the scheduler ----------------------------------------------------------------------------------------------------
+
+void watch(bool on)
 {
-    watching = on;
+    threads = volume(launch->block);
+    const unsigned warps = (threads + WARP - 1) / WARP * resident;
+    slots = threads * resident + BARRIER_AGENTS + OUT_AGENTS + warps;
+    width = 2 * slots;
     base = uintptr_t(shared.fixed);
-    bytes = !on ? 0 : shared.dynamic ? size_t(shared.dynamic - shared.fixed) + shared.dynamic_bytes : shared.fixed_bytes;
+    bytes_of_block = shared_bytes();
+    last_page = nullptr;
+    watching = on && slots < 65536 && size_t(slots) * width * 4 <= MOST_BYTES;
+    if (!watching) return;
+    table = static_cast<unsigned*>(calloc(size_t(slots) * width, sizeof(unsigned)));
+    now = static_cast<unsigned*>(calloc(slots, sizeof(unsigned)));
+    born = static_cast<unsigned*>(calloc(slots, sizeof(unsigned)));
+    released = static_cast<Clock*>(calloc(slots, sizeof(Clock)));
+    heard = static_cast<Clock*>(calloc(slots, sizeof(Clock)));
+    set_begins.clear(), sets.clear(), locations.clear();
 }
 
-void watch_block(Block& block)
+void watch_set(unsigned number)
 {
     if (!watching) return;
-    if (!block.past) block.past = static_cast<Past*>(calloc(bytes / 2 + 1, sizeof(Past)));
-    past = block.past;
-}
-
-void forget(Block& block)
-{
-    block.epoch = ++last_epoch;
-    if (!watching) return;
-    for (unsigned w = 0; w < block.warp_count; w++) {
-        Warp& warp = block.warps[w];
-        if (!warp.clocks) warp.clocks = static_cast<unsigned*>(malloc(WARP * WARP * sizeof(unsigned)));
-        for (unsigned i = 0; i < WARP; i++)
-            for (unsigned j = 0; j < WARP; j++) warp.clocks[i * WARP + j] = i == j;
+    unsigned latest = 0;
+    for (unsigned i = 0; i < threads * resident; i++) latest = latest < now[i] ? now[i] : latest;
+    for (unsigned* row : rows_of_set) free_rows.push_back(row);
+    rows_of_set.clear();
+    set_begins.push_back(latest + 1), sets.push_back(number);
+    for (unsigned i = 0; i < threads * resident; i++) {
+        memset(row_of(i), 0, width * sizeof(unsigned));
+        now[i] = born[i] = latest + 1;
+        released[i] = heard[i] = {};
     }
+}
+
+void forget_shared(Block& block)
+{
+    if (watching && block.past) memset(static_cast<void*>(block.past), 0, (bytes_of_block / 4 + 2) * sizeof(Cell));
+}
+
+void unwatch()
+{
+    if (!watching) return;
+    watching = false;
+    for (std::vector<unsigned*>* rows : {&rows_of_set, &rows_of_launch, &free_rows}) {
+        for (unsigned* row : *rows) free(row);
+        rows->clear();
+    }
+    free(table), free(now), free(born), free(released), free(heard);
+}
+
+// ---- what orders --------------------------------------------------------------------------------------------------------
+
+static void take_up(unsigned slot)  // what atomics have told
+{
+    if (!heard[slot].row) return;
+    join(row_of(slot), heard[slot].row);
+    memset(heard[slot].row, 0, width * sizeof(unsigned));
+}
+
+void order_blocks(const Meeting& meeting)
+{
+    if (!watching || meeting.state == State::AtCluster) return;
+    std::vector<unsigned> all(width);
+    for (unsigned b = 0; b < meeting.block_count; b++)
+        for (unsigned i = 0; i < meeting.blocks[b].thread_count; i++) {
+            const unsigned slot = slot_of(meeting.blocks[b].threads[i]);
+            take_up(slot);
+            join_thread(all.data(), slot);
+        }
+    for (unsigned b = 0; b < meeting.block_count; b++)
+        for (unsigned i = 0; i < meeting.blocks[b].thread_count; i++) {
+            const unsigned slot = slot_of(meeting.blocks[b].threads[i]);
+            memcpy(row_of(slot), all.data(), width * sizeof(unsigned));
+            now[slot]++;
+        }
 }
 
 void order_lanes(Warp& warp, unsigned lanes)
 {
     if (!watching) return;
-    unsigned latest[WARP] = {};
-    for (unsigned i = 0; i < WARP; i++)
-        if (lanes >> i & 1)
-            for (unsigned j = 0; j < WARP; j++)
-                if (latest[j] < warp.clocks[i * WARP + j]) latest[j] = warp.clocks[i * WARP + j];
-    for (unsigned i = 0; i < WARP; i++)
-        if (lanes >> i & 1) {
-            for (unsigned j = 0; j < WARP; j++) warp.clocks[i * WARP + j] = latest[j];
-            warp.clocks[i * WARP + i]++;
+    static std::vector<unsigned> all;
+    all.assign(width, 0);
+    for (unsigned lane = 0; lane < WARP; lane++)
+        if (lanes >> lane & 1) {
+            take_up(slot_of(*warp.lanes[lane]));
+            join_thread(all.data(), slot_of(*warp.lanes[lane]));
+        }
+    for (unsigned lane = 0; lane < WARP; lane++)
+        if (lanes >> lane & 1) {
+            const unsigned slot = slot_of(*warp.lanes[lane]);
+            memcpy(row_of(slot), all.data(), width * sizeof(unsigned));
+            now[slot]++;
         }
 }
 
-void note_copy(const void* to, int size, const void* place) { access(uintptr_t(to), size_t(size), true, false, place); }
+void publish_of(const Thread& thread, Clock& to)
+{
+    if (!watching) return;
+    if (!to.row) to.row = new_row(false);
+    join_thread(to.row, slot_of(thread));
+    now[slot_of(thread)]++;
+}
+
+void publish(Clock& to) { publish_of(*running, to); }
+
+void learn_as(const Thread& thread, const Clock& from)
+{
+    if (watching && from.row) join(row_of(slot_of(thread)), from.row);
+}
+
+void learn(const Clock& from) { learn_as(*running, from); }
+
+void hand_over(Clock& from, Clock& to)
+{
+    if (!watching || !from.row) return;
+    if (!to.row) to.row = new_row(false);
+    memcpy(to.row, from.row, width * sizeof(unsigned));
+    empty(from);
+}
+
+void empty(Clock& clock)
+{
+    if (watching && clock.row) memset(clock.row, 0, width * sizeof(unsigned));
+}
+
+void fence()
+{
+    if (!watching || !running) return;
+    const unsigned me = slot_of(*running);
+    take_up(me);
+    if (!released[me].row) released[me].row = new_row(false);
+    memcpy(released[me].row, row_of(me), width * sizeof(unsigned));
+    released[me].row[me] = now[me];
+    now[me]++;
+}
+
+void fence_proxy()
+{
+    if (!watching) return;
+    const unsigned me = slot_of(*running);
+    unsigned* row = row_of(me);
+    memcpy(row + slots, row, slots * sizeof(unsigned));
+    row[slots + me] = now[me];
+    now[me]++;
+}
+
+void synchronize(const void* address, bool load, bool store, Memory order)
+{
+    if (!watching || !running) return;
+    const unsigned me = slot_of(*running);
+    Place place;
+    const void* key = address;
+    if (place_of(address, place)) key = shared_cells(*place.block) + place.offset / 4;
+    const auto found = locations.find(key);
+    Clock* location = found == locations.end() ? nullptr : &found->second;
+    const bool acquire = order == Memory::Acquire || order == Memory::AcquireRelease;
+    const bool release = order == Memory::Release || order == Memory::AcquireRelease;
+    if (load && location && location->row) {
+        if (acquire) join(row_of(me), location->row);
+        else {
+            if (!heard[me].row) heard[me].row = new_row(false);
+            join(heard[me].row, location->row);
+        }
+    }
+    if (!store) return;
+    if (!load && location && location->row) memset(location->row, 0, width * sizeof(unsigned));
+    if (!release && !released[me].row) return;
+    if (!location) location = &locations[key];
+    if (!location->row) location->row = new_row(true);
+    if (release) {
+        join_thread(location->row, me);
+        now[me]++;
+    } else {
+        join(location->row, released[me].row);
+    }
+}
+
+// ---- what accesses ------------------------------------------------------------------------------------------------------
+
+void note_access(const void* address, size_t bytes, bool write, bool strong, const void* place)
+{
+    access(uintptr_t(address), bytes, write, strong, place);
+}
+
+void note_copy(const Thread& thread, Place to, int bytes, const void* place)
+{
+    if (!watching) return;
+    const unsigned slot = slot_of(thread);
+    touch_span(shared_cells(*to.block), to.offset, size_t(bytes), true, true, false, place_in_code(place), {slot, slot, now[slot], false});
+}
+
+void note_barrier(Place place, bool, Site)
+{
+    if (!watching) return;  // what lay there is forgotten: barriers are touched by their own instructions only
+    memset(static_cast<void*>(shared_cells(*place.block) + place.offset / 4), 0, 2 * sizeof(Cell));
+}
+
+// ---- agents -------------------------------------------------------------------------------------------------------------
+
+unsigned agent_of_barrier(unsigned number) { return number % BARRIER_AGENTS; }
+
+unsigned agent_of_warp(const Warp& warp)
+{
+    const Block& block = *warp.lanes[0]->block;
+    return BARRIER_AGENTS + OUT_AGENTS + unsigned(&block - blocks) * block.warp_count + unsigned(&warp - block.warps);
+}
+
+static void note_span(const Thread& issuer, const Span& span, bool write, unsigned agent, unsigned long serial)
+{
+    if (span.fill) return;
+    const unsigned me = slot_of(issuer);
+    const Accessor who = {me, threads * resident + agent, unsigned(serial), true};
+    const unsigned place = place_in_code(issuer.caller);
+    if (span.shared.block) touch_span(shared_cells(*span.shared.block), span.shared.offset, span.bytes, true, write, false, place, who);
+    else touch_span(nullptr, uintptr_t(span.global), span.bytes, false, write, false, place, who);
+}
+
+void note_operand(const Thread& issuer, Place from, unsigned bytes, unsigned agent, unsigned long serial)
+{
+    if (!watching) return;
+    Span span = {};
+    span.shared = from, span.bytes = bytes;
+    note_span(issuer, span, false, agent, serial);
+}
+
+// A copy out of shared memory has read before it has written, and one can be waited for without the other.
+unsigned writing_agent(const Pending& operation)
+{
+    return operation.kind == Async::CopyOut ? operation.agent + OUT_AGENTS / 2 : operation.agent;
+}
+
+void note_operation(Pending& operation)
+{
+    if (!watching || operation.kind == Async::Arrive) return;
+    const Thread& issuer = *operation.thread;
+    if (!operation.barriers.empty()) operation.agent = operation.barriers[0]->agent;
+    else operation.agent = BARRIER_AGENTS + slot_of(issuer) % (OUT_AGENTS / 2);  // and that of its writes behind
+    // Global memory that a copy brings in has been written by kernels before, or by threads whose writes are ordered.
+    for (const Span& span : operation.from) note_span(issuer, span, false, operation.agent, operation.serial);
+    for (const Span& span : operation.to)
+        if (!operation.reduce) note_span(issuer, span, true, writing_agent(operation), operation.serial);
+}
+
+void agent_done(unsigned agent, unsigned long serial, Clock& to)
+{
+    if (!watching) return;
+    if (!to.row) to.row = new_row(false);
+    unsigned& known = to.row[threads * resident + agent];
+    if (known < serial) known = unsigned(serial);
+}
+
+void agent_known(unsigned agent, unsigned long serial)
+{
+    if (!watching) return;
+    unsigned& known = row_of(slot_of(*running))[threads * resident + agent];
+    if (known < serial) known = unsigned(serial);
+}
 
 }  // namespace rung_emulator
 
@@ -119,17 +480,23 @@ void note_copy(const void* to, int size, const void* place) { access(uintptr_t(t
 using namespace rung_emulator;
 #define HERE __builtin_return_address(0)
 
+static inline void strong_access(void* address, size_t size, bool load, bool store, const void* caller)
+{
+    if (!watching || !running) return;
+    access(uintptr_t(address), size, store, true, caller);
+    synchronize(address, load, store, Memory::Relaxed);
+}
+
 extern "C" {
 
 #define PLAIN(SIZE) \
     RUNG_API void __tsan_read##SIZE(void* a) { access(uintptr_t(a), SIZE, false, false, HERE); } \
     RUNG_API void __tsan_write##SIZE(void* a) { access(uintptr_t(a), SIZE, true, false, HERE); } \
-    RUNG_API void __tsan_volatile_read##SIZE(void* a) { access(uintptr_t(a), SIZE, false, false, HERE); } \
-    RUNG_API void __tsan_volatile_write##SIZE(void* a) { access(uintptr_t(a), SIZE, true, false, HERE); } \
+    RUNG_API void __tsan_volatile_read##SIZE(void* a) { strong_access(a, SIZE, true, false, HERE); } \
+    RUNG_API void __tsan_volatile_write##SIZE(void* a) { strong_access(a, SIZE, false, true, HERE); } \
     RUNG_API void __tsan_unaligned_read##SIZE(void* a) { access(uintptr_t(a), SIZE, false, false, HERE); } \
     RUNG_API void __tsan_unaligned_write##SIZE(void* a) { access(uintptr_t(a), SIZE, true, false, HERE); }
-RUNG_API void __tsan_read1(void*) {}  // neighbouring bytes share what is remembered
-RUNG_API void __tsan_write1(void*) {}
+PLAIN(1)
 PLAIN(2)
 PLAIN(4)
 PLAIN(8)
@@ -139,38 +506,42 @@ RUNG_API void __tsan_write_range(void* a, size_t size) { access(uintptr_t(a), si
 RUNG_API void __tsan_func_entry(void*) {}
 RUNG_API void __tsan_func_exit() {}
 RUNG_API void __tsan_init() {}
-RUNG_API void __tsan_atomic_thread_fence(int) { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+RUNG_API void __tsan_atomic_thread_fence(int)
+{
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+    fence();
+}
 
 #define FETCH(BITS, T, NAME) \
     RUNG_API T __tsan_atomic##BITS##_fetch_##NAME(T* a, T value, int) \
     { \
-        access(uintptr_t(a), sizeof(T), true, true, HERE); \
+        strong_access(a, sizeof(T), true, true, HERE); \
         return __atomic_fetch_##NAME(a, value, __ATOMIC_SEQ_CST); \
     }
 #define ATOMIC(BITS, T) \
     RUNG_API T __tsan_atomic##BITS##_load(const T* a, int) \
     { \
-        access(uintptr_t(a), sizeof(T), false, true, HERE); \
+        strong_access(const_cast<T*>(a), sizeof(T), true, false, HERE); \
         return __atomic_load_n(a, __ATOMIC_SEQ_CST); \
     } \
     RUNG_API void __tsan_atomic##BITS##_store(T* a, T value, int) \
     { \
-        access(uintptr_t(a), sizeof(T), true, true, HERE); \
+        strong_access(a, sizeof(T), false, true, HERE); \
         __atomic_store_n(a, value, __ATOMIC_SEQ_CST); \
     } \
     RUNG_API T __tsan_atomic##BITS##_exchange(T* a, T value, int) \
     { \
-        access(uintptr_t(a), sizeof(T), true, true, HERE); \
+        strong_access(a, sizeof(T), true, true, HERE); \
         return __atomic_exchange_n(a, value, __ATOMIC_SEQ_CST); \
     } \
     RUNG_API int __tsan_atomic##BITS##_compare_exchange_strong(T* a, T* expected, T value, int, int) \
     { \
-        access(uintptr_t(a), sizeof(T), true, true, HERE); \
+        strong_access(a, sizeof(T), true, true, HERE); \
         return __atomic_compare_exchange_n(a, expected, value, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST); \
     } \
     RUNG_API int __tsan_atomic##BITS##_compare_exchange_weak(T* a, T* expected, T value, int, int) \
     { \
-        access(uintptr_t(a), sizeof(T), true, true, HERE); \
+        strong_access(a, sizeof(T), true, true, HERE); \
         return __atomic_compare_exchange_n(a, expected, value, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST); \
     } \
     FETCH(BITS, T, add) \

@@ -1,23 +1,46 @@
-// Finds two accesses to the same shared memory, one of them a write, with no barrier between them.
+// Finds two accesses to the same memory, one of them a write, that nothing orders: no barrier, fence or wait between them.
 #pragma once
 #include "scheduler.h"
 
 namespace rung_emulator {
 
-// What is remembered of two bytes of shared memory: the last write, and two threads that have read since a barrier.
-struct Past
-{
-    unsigned write_epoch, read_epoch;  // of the block's barriers; others are forgotten
-    unsigned short writer, reader, other_reader;
-    bool write_atomic, read_atomic;
-    unsigned write_clock, read_clock, other_read_clock;
-    unsigned write_place, read_place, other_read_place;  // of the instruction, from the start of the kernel's code
-};
+struct Pending;
 
-void watch_shared(bool on);         // at the start of a launch
-void watch_block(Block& block);     // before a block runs
-void forget(Block& block);          // a barrier of the whole block
+extern bool watching;  // the kernel was compiled to tell its accesses, and they are looked at
+
+// ---- what the scheduler tells ---------------------------------------------------------------------------------------
+void watch(bool on);                // at the start of a launch
+void watch_set(unsigned number);    // before blocks begin that run together
+void forget_shared(Block& block);   // new shared memory
+void unwatch();                     // at the end of a launch
+Index block_of_set(unsigned set, unsigned number);  // blocks.cpp: which block was number `number` of those
+
+// ---- what orders ----------------------------------------------------------------------------------------------------
+void order_blocks(const Meeting& meeting);     // a barrier of all threads of these blocks
 void order_lanes(Warp& warp, unsigned lanes);  // a __syncwarp
-void note_copy(const void* to, int bytes, const void* place);
+void publish(Clock& to);                       // what the running thread knows, for those who learn from it
+void publish_of(const Thread& thread, Clock& to);
+void learn(const Clock& from);
+void learn_as(const Thread& thread, const Clock& from);
+void hand_over(Clock& from, Clock& to);        // `to` gets it, and `from` is empty
+void empty(Clock& clock);
+void fence();                                  // __threadfence, fence.acq_rel
+void fence_proxy();                            // fence.proxy.async
+enum class Memory { Relaxed, Acquire, Release, AcquireRelease };
+void synchronize(const void* address, bool load, bool store, Memory order);  // through an atomic or strong access
+
+// ---- what accesses --------------------------------------------------------------------------------------------------
+void note_access(const void* address, size_t bytes, bool write, bool strong, const void* place);
+void note_copy(const Thread& thread, Place to, int bytes, const void* place);
+void note_barrier(Place place, bool init, Site site);
+
+// ---- copy engine and tensor cores: agents, whose operations are numbered -----------------------------------------------
+unsigned agent_of_barrier(unsigned number);
+unsigned agent_of_warp(const Warp& warp);
+void note_operation(Pending& operation);
+void note_operand(const Thread& issuer, Place from, unsigned bytes, unsigned agent, unsigned long serial);  // read by an agent
+unsigned writing_agent(const Pending& operation);
+void agent_done(unsigned agent, unsigned long serial, Clock& to);
+void agent_known(unsigned agent, unsigned long serial);  // to the running thread
 
 }  // namespace rung_emulator

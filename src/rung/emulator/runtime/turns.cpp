@@ -1,5 +1,5 @@
 // Whose turn it is among the threads of a block, and the order in which turns come.
-#include "scheduler.h"
+#include "async.h"
 
 namespace rung_emulator {
 
@@ -39,6 +39,14 @@ void arrange_any(T* items, unsigned count, unsigned salt)
 }
 
 }  // namespace
+
+unsigned random_below(unsigned n)
+{
+    static Random random(0);
+    static unsigned long long begun;
+    if (begun != launches) begun = launches, random = Random(launch->seed * 7919ull + 11);
+    return random.below(n);
+}
 
 void arrange(unsigned* numbers, unsigned count, unsigned salt)
 {
@@ -95,6 +103,7 @@ static Thread* next_ready(Block& block)
 void run_next()
 {
     Thread* me = running;
+    complete_some();
     Thread* next = next_ready(*me->block);
     if (next == me) return;
     running = next;

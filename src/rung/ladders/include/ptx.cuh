@@ -1,8 +1,10 @@
-// PTX instructions under names. Included by rung.cuh; the emulator has the same functions in plain C++.
+// PTX instructions under names. Included by rung.cuh. The emulator interprets PTX, here and in any kernel; the functions that
+// hot loops call it has in plain C++ as well (ptx_emulated.h), and leaves out here.
 #pragma once
 
 // ---- memory -----------------------------------------------------------------------------------------------------
 
+#ifndef RUNG_EMULATOR
 __device__ __forceinline__ uint4 load_no_allocate(const uint4* address)
 {
     uint4 r;
@@ -11,12 +13,14 @@ __device__ __forceinline__ uint4 load_no_allocate(const uint4* address)
                  : "l"(address));
     return r;
 }
+#endif
 
 __device__ __forceinline__ uint32_t shared_address(const void* smem)
 {
     return static_cast<uint32_t>(__cvta_generic_to_shared(smem));
 }
 
+#ifndef RUNG_EMULATOR
 // Asynchronous copies from global to shared memory (sm_80). The data may be read after cp_async_wait by the thread that
 // copied, and after a barrier behind that wait by the others. An invalid copy reads nothing and writes zeros.
 __device__ __forceinline__ void cp_async_16(void* smem, const void* gmem, bool valid = true)
@@ -36,6 +40,7 @@ __device__ __forceinline__ void cp_async_commit() { asm volatile("cp.async.commi
 // Waits until at most N of the committed groups are still under way.
 template <int N>
 __device__ __forceinline__ void cp_async_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory"); }
+#endif
 
 #if __CUDA_ARCH__ >= 900
 // A barrier in shared memory for so many arrivals, and for bytes if any are expected. Whoever sets it up may use it at
@@ -111,15 +116,18 @@ __device__ __forceinline__ void bulk_copy(void* smem, const void* gmem, unsigned
 }
 #endif
 
+#ifndef RUNG_EMULATOR
 // The same four words, but the compiler takes them for new ones: it will not keep what it has computed from the old.
 __device__ __forceinline__ uint4 renewed(uint4 words)
 {
     asm volatile("" : "+r"(words.x), "+r"(words.y), "+r"(words.z), "+r"(words.w));
     return words;
 }
+#endif
 
 // ---- tensor cores -----------------------------------------------------------------------------------------------
 
+#ifndef RUNG_EMULATOR
 // Lane i hands over the address of row i % 8 of 8x8 matrix i / 8 (16 bytes a row). Register j of lane i then holds
 // elements 2 * (i % 4) and the next of row i / 4 of matrix j; `trans` takes the matrices transposed.
 __device__ __forceinline__ void ldmatrix_x4(uint32_t (&r)[4], const void* smem)
@@ -197,6 +205,7 @@ __device__ __forceinline__ float tanh_approx(float x)
     asm("tanh.approx.f32 %0, %1;" : "=f"(r) : "f"(x));
     return r;
 }
+#endif
 
 // ---- programmatic dependent launch ------------------------------------------------------------------------------
 

@@ -188,9 +188,8 @@ __device__ __forceinline__ void store_vec(T* address, const Vec<T, N>& vec)
 
 #if defined(RUNG_EMULATOR)
 #include "ptx_emulated.h"
-#else
-#include "ptx.cuh"
 #endif
+#include "ptx.cuh"
 
 // For data read once: through the read-only path, leaving no line in L1.
 template <class T>

@@ -130,18 +130,6 @@ extern "C" __global__ void __launch_bounds__(COMPUTING + wgmma::THREADS, 1)
     const Tiles tiles = {M, OC, C};
     const bool copying = threadIdx.x >= COMPUTING;
     float sums[BN / 2];
-#ifdef RUNG_EMULATOR
-    for (int tile = blockIdx.x; tile < tiles.count(); tile += gridDim.x) {
-        for (int step = 0; step < tiles.depth(); step++) {
-            if (copying) copy_stage(stages, tiles, x, weight, tiles.origin(tile), step), cp_async_wait<0>();
-            __syncthreads();
-            if (!copying) multiply_stage(sums, stages, step > 0);
-            __syncthreads();
-        }
-        if (!copying && OC % 8 == 0) store(sums, tiles, tiles.origin(tile), bias, out);
-        if (!copying && OC % 8 > 0) store_ragged(sums, tiles, tiles.origin(tile), bias, out);
-    }
-#else
     __shared__ uint64_t full[STAGES], empty[STAGES];
     if (threadIdx.x < STAGES)
         byte_barrier_init(full + threadIdx.x, wgmma::THREADS), byte_barrier_init(empty + threadIdx.x, COMPUTING / WARP_SIZE);
@@ -179,5 +167,4 @@ extern "C" __global__ void __launch_bounds__(COMPUTING + wgmma::THREADS, 1)
         else
             store_ragged(sums, tiles, tiles.origin(tile), bias, out);
     }
-#endif
 }

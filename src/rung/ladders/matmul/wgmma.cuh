@@ -14,27 +14,6 @@ __device__ __forceinline__ int place(int row, int piece) { return row * ROW_BYTE
 // Where lane t of the four on a row has its numbers: word j of the 8 columns from 8 * j on is columns 2t and 2t + 1.
 __device__ __forceinline__ int row_of(int thread, int half) { return thread / WARP_SIZE * 16 + thread % WARP_SIZE / 4 + half * 8; }
 
-#ifdef RUNG_EMULATOR
-// As the tensor cores compute it, each thread its own numbers, from the places where they read.
-template <int N>
-inline void multiply(float (&d)[N / 2], const char* a, const char* b, int step, bool add)
-{
-    const int thread = threadIdx.x % THREADS;
-    const auto at = [&](const char* tile, int row, int k) {
-        return to_float(*reinterpret_cast<const Real*>(tile + place(row, k / 8) + k % 8 * 2));
-    };
-    for (int i = 0; i < N / 2; i++) {
-        const int row = row_of(thread, i / 2 % 2), column = i / 4 * 8 + thread % 4 * 2 + i % 2;
-        float sum = 0.0f;
-        for (int k = 0; k < STEP; k++) sum += at(a, row, step * STEP + k) * at(b, column, step * STEP + k);
-        d[i] = add ? d[i] + sum : sum;
-    }
-}
-inline void begin() {}
-inline void commit() {}
-template <int LEFT, int N>
-inline void await(float (&)[N]) {}
-#else
 // What the tensor cores are told of a tile: where it begins, 1024 bytes from eight rows to the next, pieces swapped in 128 bytes.
 __device__ __forceinline__ uint64_t describe(const char* tile)
 {
@@ -96,7 +75,6 @@ template <int REGISTERS>
 __device__ __forceinline__ void keep_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(REGISTERS)); }
 template <int REGISTERS>
 __device__ __forceinline__ void take_registers() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(REGISTERS)); }
-#endif
 
 // Four lanes have a word of each of four times eight columns; then each has all four words of one of them.
 __device__ __forceinline__ uint4 gather(uint32_t (&w)[4])

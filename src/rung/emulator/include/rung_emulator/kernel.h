@@ -17,3 +17,5 @@
 #include "memory.h"
 #include "threads.h"
 #include "warp.h"
+#include "ptx.h"
+#include "tensor_map.h"

@@ -14,8 +14,26 @@ RUNG_STORE(__stcg)
 RUNG_STORE(__stcs)
 RUNG_STORE(__stwt)
 
+namespace rung_emulator {
+
+// After an atomic: one that finds the same again may stand in a loop that waits.
+template <class T>
+inline void seen(T* address, T old)
+{
+    unsigned long long bits = 0;
+    memcpy(&bits, &old, sizeof(T) < 8 ? sizeof(T) : 8);
+    rung_atomic(address, bits);
+}
+
+}  // namespace rung_emulator
+
 #define RUNG_ATOMIC(NAME, T, BUILTIN) \
-    inline T NAME(T* address, T value) { return BUILTIN(address, value, __ATOMIC_RELAXED); }
+    inline T NAME(T* address, T value) \
+    { \
+        const T old = BUILTIN(address, value, __ATOMIC_RELAXED); \
+        rung_emulator::seen(address, old); \
+        return old; \
+    }
 #define RUNG_ATOMIC_INTEGER(T) \
     RUNG_ATOMIC(atomicAdd, T, __atomic_fetch_add) \
     RUNG_ATOMIC(atomicSub, T, __atomic_fetch_sub) \
@@ -26,6 +44,7 @@ RUNG_STORE(__stwt)
     inline T atomicCAS(T* address, T expected, T value) \
     { \
         __atomic_compare_exchange_n(address, &expected, value, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED); \
+        rung_emulator::seen(address, expected); \
         return expected; \
     } \
     inline T atomicMin(T* address, T value) \
@@ -43,6 +62,7 @@ inline T update(T* address, Change change)
     __atomic_load(address, &old, __ATOMIC_RELAXED);
     do fresh = change(old);
     while (!__atomic_compare_exchange(address, &old, &fresh, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
+    seen(address, old);
     return old;
 }
 
@@ -69,6 +89,7 @@ inline unsigned atomicDec(unsigned* address, unsigned most) { return rung_emulat
 inline unsigned short atomicCAS(unsigned short* address, unsigned short expected, unsigned short value)
 {
     __atomic_compare_exchange_n(address, &expected, value, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+    rung_emulator::seen(address, expected);
     return expected;
 }
 

@@ -23,7 +23,7 @@ struct Module
     void* (*dynamic_shared)();  // where `extern __shared__` arrays start
 };
 
-enum class FaultKind : int { None, Barrier, Deadlock, Bounds, Shared, Unsupported, Trap, Race };
+enum class FaultKind : int { None, Barrier, Deadlock, Bounds, Shared, Unsupported, Trap, Race, Async };
 
 }  // namespace rung_emulator
 
@@ -39,6 +39,8 @@ RUNG_API int rung_lane();
 RUNG_API int rung_meet_block(int predicate, rung_emulator::Vote vote, const char* what, rung_emulator::Site site);
 RUNG_API void rung_meet_grid(rung_emulator::Site site);
 RUNG_API void rung_meet_cluster(rung_emulator::Site site);
+RUNG_API void rung_arrive_cluster(rung_emulator::Site site);
+RUNG_API void rung_wait_cluster(rung_emulator::Site site);
 
 RUNG_API void rung_copy_async(void* to, const void* from, int bytes, bool valid, rung_emulator::Site site);
 RUNG_API void rung_copy_commit();
@@ -48,5 +50,10 @@ RUNG_API rung_emulator::Index rung_cluster_dim();
 RUNG_API void* rung_map_shared(void* address, unsigned rank);  // the same variable in another block of the cluster
 RUNG_API unsigned rung_dynamic_bytes();
 RUNG_API void rung_pause();  // lets other threads run: spinning threads call it
+RUNG_API void rung_poll(const void* address, unsigned long long value);  // found there, perhaps in a loop
+RUNG_API void rung_atomic(const void* address, unsigned long long value);  // a read-modify-write that has found this
+RUNG_API unsigned long rung_atomics_ran();                                 // in this process
+RUNG_API unsigned rung_shared_address(const void* address, rung_emulator::Site site);  // as PTX has it
+RUNG_API void* rung_shared_pointer(unsigned address, rung_emulator::Site site);
 [[noreturn]] RUNG_API void rung_fault(rung_emulator::FaultKind kind, rung_emulator::Site site, const char* text);
 }

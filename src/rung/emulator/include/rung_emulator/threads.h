@@ -43,5 +43,3 @@ inline long long clock64()
 inline long clock() { return long(clock64()); }
 inline unsigned long long __globaltimer() { return (unsigned long long)clock64(); }
 inline unsigned __smid() { return 0; }
-
-inline unsigned __cvta_generic_to_shared(const void*) = delete;  // an address for PTX, which is not modelled

@@ -1,0 +1,497 @@
+// Tensor cores: wgmma, whose operands are read and whose results appear while the warps go on, and mma.sync, ldmatrix and
+// stmatrix, which warps wait for. A warp of the four of a wgmma has 16 of the 64 rows; its product is its own.
+#include "ptx.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <initializer_list>
+
+#include "../include/rung_emulator/round16.h"
+
+namespace rung_emulator {
+
+namespace {
+
+// What the numbers in memory and registers are.
+enum class Number : unsigned char { Half, Bfloat, Tf32, E4m3, E5m2, S8, U8 };
+
+float small(unsigned bits, unsigned exponents, unsigned mantissas)
+{
+    const unsigned exponent = bits >> mantissas & ((1u << exponents) - 1), mantissa = bits & ((1u << mantissas) - 1);
+    const float sign = bits & 0x80 ? -1.0f : 1.0f;
+    const int bias = (1 << (exponents - 1)) - 1;
+    if (exponents == 5 && exponent == 31) return mantissa ? NAN : sign * INFINITY;
+    if (exponents == 4 && (bits & 0x7f) == 0x7f) return NAN;
+    if (!exponent) return sign * ldexpf(float(mantissa), 1 - bias - int(mantissas));
+    return sign * ldexpf(float((1u << mantissas) + mantissa), int(exponent) - bias - int(mantissas));
+}
+
+unsigned bytes_of(Number n) { return n == Number::Tf32 ? 4 : n == Number::Half || n == Number::Bfloat ? 2 : 1; }
+
+float number(const char* at, Number n)
+{
+    unsigned bits = 0;
+    memcpy(&bits, at, bytes_of(n));
+    switch (n) {
+    case Number::Half: return half_value((unsigned short)bits);
+    case Number::Bfloat: return bfloat16_value((unsigned short)bits);
+    case Number::Tf32: return bits_as<float>(bits & 0xffffe000u);  // tensor cores read the upper 19 bits
+    case Number::E4m3: return small(bits, 4, 3);
+    case Number::E5m2: return small(bits, 5, 2);
+    case Number::S8: return float((signed char)bits);
+    default: return float(bits);
+    }
+}
+
+bool number_named(const std::string& word, Number& n)
+{
+    static const struct { const char* name; Number n; } NAMES[] = {{"f16", Number::Half}, {"bf16", Number::Bfloat}, {"tf32", Number::Tf32},
+        {"e4m3", Number::E4m3}, {"e5m2", Number::E5m2}, {"s8", Number::S8}, {"u8", Number::U8}};
+    for (const auto& entry : NAMES)
+        if (word == entry.name) return n = entry.n, true;
+    return false;
+}
+
+// Where a descriptor says that the rows of an operand lie.
+struct Descriptor
+{
+    unsigned start, leading, stride, chunks;  // of 16 bytes in a row of the swizzle's pattern; 1: none
+    bool across;                              // rows run along the other dimension: "transposed"
+
+    static Descriptor of(unsigned long long bits, bool across)
+    {
+        static const unsigned CHUNKS[] = {1, 8, 4, 2};
+        return {unsigned(bits & 0x3fff) << 4, unsigned(bits >> 16 & 0x3fff) << 4, unsigned(bits >> 32 & 0x3fff) << 4, CHUNKS[bits >> 62], across};
+    }
+    // Of element (row, k), whose size is `bytes`.
+    unsigned address(unsigned row, unsigned k, unsigned bytes) const
+    {
+        const unsigned each = 16 / bytes, eight = chunks == 1 ? 16 : chunks * 16;
+        unsigned at;
+        if (!across) {
+            const unsigned chunk = k / each, within = k % each * bytes;
+            at = start + row / 8 * stride + row % 8 * eight + (chunks == 1 ? chunk * leading : chunk * 16) + within;
+        } else {
+            const unsigned chunk = row / each, within = row % each * bytes;
+            at = chunks == 1 ? start + chunk * stride + k % 8 * 16 + k / 8 * leading + within
+                             : start + chunk % chunks * 16 + chunk / chunks * leading + k % 8 * eight + k / 8 * stride + within;
+        }
+        return at ^ (at >> 7 & (chunks - 1)) << 4;
+    }
+};
+
+struct Product
+{
+    Warp* warp;
+    unsigned columns, depth, rows_from;
+    Number a_number, b_number;
+    char result;                     // 'f', 'h' (f16) or 's'
+    bool from_registers, add, computed;
+    float a_sign, b_sign;
+    Descriptor a, b;
+    unsigned a_words[WARP][4];
+    std::vector<char*> targets;      // [lane][register]
+    std::vector<unsigned> words;     // [lane][register]: what was there, then the result
+    Product* before;                 // under way, and adds to the same registers
+    unsigned group;
+    unsigned long serial;
+    Site site;
+
+    unsigned registers() const { return columns / (result == 'h' ? 4 : 2); }
+};
+
+}  // namespace
+
+struct WarpProducts
+{
+    std::vector<Product*> under_way, done;  // of the latter the last that wrote certain registers
+};
+
+namespace {
+
+unsigned long serials;
+
+// Numbers of an operand as floats: [row][k] or [k][row].
+void read_operand(const Product& p, const Descriptor& d, Number n, unsigned rows, unsigned first, float* out, bool by_depth)
+{
+    Block& block = *p.warp->lanes[0]->block;
+    const char* memory = memory_of(block);
+    const unsigned origin = address_of({&block, 0}) & 0xffffff, size = shared_bytes(), bytes = bytes_of(n);
+    for (unsigned row = 0; row < rows; row++)
+        for (unsigned k = 0; k < p.depth; k++) {
+            const unsigned offset = d.address(first + row, k, bytes) - origin;
+            if (offset + bytes > size)
+                fault(FaultKind::Bounds, "wgmma (%s:%d) reads byte %d of shared memory, which has %u: its descriptor is wrong",
+                      p.site.file, p.site.line, int(offset), size);
+            out[by_depth ? k * rows + row : row * p.depth + k] = number(memory + offset, n);
+        }
+}
+
+void read_registers(const Product& p, float* out)
+{
+    const unsigned bytes = bytes_of(p.a_number), each = 4 / bytes;
+    for (unsigned lane = 0; lane < WARP; lane++)
+        for (unsigned r = 0; r < 4; r++)
+            for (unsigned e = 0; e < each; e++) {
+                const unsigned row = lane / 4 + r % 2 * 8, k = lane % 4 * each + e + r / 2 * (p.depth / 2);
+                out[row * p.depth + k] = number(reinterpret_cast<const char*>(&p.a_words[lane][r]) + e * bytes, p.a_number);
+            }
+}
+
+__attribute__((optimize("O3"))) void multiply(const float* a, const float* b, float* sums, unsigned columns, unsigned depth)
+{
+    for (unsigned row = 0; row < 16; row++)
+        for (unsigned k = 0; k < depth; k++) {
+            const float x = a[row * depth + k];
+            for (unsigned c = 0; c < columns; c++) sums[row * columns + c] += x * b[k * columns + c];
+        }
+}
+
+void compute(Product& p)
+{
+    if (p.computed) return;
+    p.computed = true;
+    if (p.before) {
+        compute(*p.before);
+        p.words = p.before->words;
+    }
+    std::vector<float> a(16 * p.depth), b(p.depth * p.columns), sums(16 * p.columns);
+    if (p.from_registers) read_registers(p, a.data());
+    else read_operand(p, p.a, p.a_number, 16, p.rows_from, a.data(), false);
+    read_operand(p, p.b, p.b_number, p.columns, 0, b.data(), true);
+    multiply(a.data(), b.data(), sums.data(), p.columns, p.depth);
+    const float sign = p.a_sign * p.b_sign;
+    const unsigned registers = p.registers();
+    for (unsigned lane = 0; lane < WARP; lane++)
+        for (unsigned i = 0; i < p.columns / 2; i++) {
+            const unsigned row = lane / 4 + i / 2 % 2 * 8, column = i / 4 * 8 + lane % 4 * 2 + i % 2;
+            const float sum = sign * sums[row * p.columns + column];
+            if (p.result == 'h') {
+                unsigned& word = p.words[lane * registers + i / 2];
+                const unsigned shift = 16 * (i % 2);
+                const float old = p.add ? half_value((unsigned short)(word >> shift)) : 0.0f;
+                word = (word & ~(0xffffu << shift)) | unsigned(half_bits(old + sum)) << shift;
+            } else {
+                unsigned& word = p.words[lane * registers + i];
+                if (p.result == 's') word = (p.add ? word : 0) + unsigned(int(sum));
+                else word = bits_as<unsigned>(p.add ? bits_as<float>(word) + sum : sum);
+            }
+        }
+}
+
+struct Call
+{
+    Machine* machine;
+    const Instruction* instruction;
+};
+
+// The operands of wgmma.mma_async in the order of the manual.
+void issue_product(void* const* data, unsigned lanes)
+{
+    const Call& first = *static_cast<Call*>(data[__builtin_ctz(lanes)]);
+    const Instruction& i = *first.instruction;
+    Machine& m = *first.machine;
+    Warp& warp = *running->warp;
+    if (lanes != ~0u) fault(FaultKind::Barrier, "wgmma (%s:%d) wants all 32 lanes of the warp", m.site.file, m.site.line);
+    Product* p = new Product{};
+    p->warp = &warp;
+    p->site = m.site;
+    p->serial = ++serials;
+    unsigned numbers = 0;
+    for (const std::string& w : i.words) {
+        unsigned rows, columns, depth;
+        if (sscanf(w.c_str(), "m%un%uk%u", &rows, &columns, &depth) == 3) p->columns = columns, p->depth = depth;
+        else if (w == "f32" && !p->result) p->result = 'f';
+        else if (w == "s32" && !p->result) p->result = 's';
+        else if (w == "f16" && !p->result) p->result = 'h';
+        else if (Number n; number_named(w, n)) (numbers++ ? p->b_number : p->a_number) = n;
+    }
+    if (numbers != 2 || !p->columns || p->columns > 256 || p->columns % 8 || p->depth * bytes_of(p->a_number) != 32) m.refuse(i, "is not modelled");
+    const unsigned registers = p->registers();
+    if (i.args.size() < 4 || i.args[0].parts.size() != registers) m.refuse(i, "has the wrong number of registers");
+    p->from_registers = i.args[1].kind == Kind::Vector;
+    p->rows_from = warp.lanes[0]->rank / WARP % 4 * 16;
+    p->add = m.predicate(i.args[3]);
+    const auto argument = [&](unsigned k, long long otherwise) { return i.args.size() > k ? (long long)m.number(i.args[k]) : otherwise; };
+    p->a_sign = argument(4, 1) == -1 ? -1.0f : 1.0f, p->b_sign = argument(5, 1) == -1 ? -1.0f : 1.0f;
+    const bool a_across = !p->from_registers && argument(6, 0), b_across = argument(p->from_registers ? 6 : 7, 0);
+    if (!p->from_registers) p->a = Descriptor::of(m.number(i.args[1]), a_across);
+    p->b = Descriptor::of(m.number(i.args[2]), b_across);
+    if ((p->from_registers ? 0 : m.number(i.args[1]) >> 49 & 7) || m.number(i.args[2]) >> 49 & 7) m.refuse(i, "with a base offset is not modelled");
+
+    if (!warp.products) warp.products = new WarpProducts;
+    WarpProducts& all = *warp.products;
+    char* key = nullptr;
+    for (unsigned lane = 0; lane < WARP; lane++) {
+        Machine& at = *static_cast<Call*>(data[lane])->machine;
+        for (unsigned r = 0; r < registers; r++) {
+            const Argument& d = i.args[0].parts[r];
+            if (d.kind != Kind::Register || d.reg >= at.program.operands || !at.operands[d.reg].target) m.refuse(i, "wants its sums in variables");
+            p->targets.push_back(static_cast<char*>(at.operands[d.reg].target));
+            p->words.push_back(unsigned(at.registers[d.reg].low));
+        }
+        if (p->from_registers)
+            for (unsigned r = 0; r < 4; r++) p->a_words[lane][r] = unsigned(at.number(i.args[1].parts[r]));
+    }
+    key = p->targets[0];
+    for (Product* other : all.under_way)
+        if (other->targets[0] == key) p->before = other;
+    Thread& lane0 = *warp.lanes[0];
+    p->group = lane0.products_committed;
+    bool untouched = p->before && p->before->columns == p->columns;
+    if (p->before && !untouched) m.refuse(i, "changes the shape of sums that are under way");
+    for (Product* other : all.done)
+        if (other->targets[0] == key && other->columns == p->columns) untouched |= other->words == p->words;
+    const bool needs = p->from_registers || (p->add && !untouched) || !lane0.products_begun;
+    if (needs && !lane0.registers_ordered)
+        fault(FaultKind::Async, "wgmma (%s:%d) takes registers that the warp has written, with no wgmma.fence between", m.site.file, m.site.line);
+    all.under_way.push_back(p);
+    const unsigned agent = agent_of_warp(warp);
+    if (watching) {  // every 16 bytes that are read
+        Block& block = *lane0.block;
+        const unsigned origin = address_of({&block, 0}) & 0xffffff;
+        const auto note = [&](const Descriptor& d, Number n, unsigned rows, unsigned from) {
+            const unsigned each = 16 / bytes_of(n);
+            for (unsigned row = 0; row < rows; row += d.across ? each : 1)
+                for (unsigned k = 0; k < p->depth; k += d.across ? 1 : each) {
+                    const unsigned offset = d.address(from + row, k, bytes_of(n)) - origin;
+                    if (offset + 16 <= shared_bytes()) note_operand(*running, {&block, offset}, 16, agent, p->serial);
+                }
+        };
+        if (!p->from_registers) note(p->a, p->a_number, 16, p->rows_from);
+        note(p->b, p->b_number, p->columns, 0);
+    }
+    if (launch->order == int(Order::Reverse)) compute(*p);
+}
+
+void multiply_async(Machine& m, const Instruction& i)
+{
+    Call call = {&m, &i};
+    rung_meet_lanes(0xffffffffu, issue_product, &call, "wgmma.mma_async", m.site);
+    for (const Argument& d : i.args[0].parts) m.set(d, 0x7fffffffull);  // until the wait: neither the old sums nor the new
+}
+
+struct Wait
+{
+    unsigned left;
+};
+
+void finish_products(void* const* data, unsigned lanes)
+{
+    Warp& warp = *running->warp;
+    const unsigned left = static_cast<Wait*>(data[__builtin_ctz(lanes)])->left;
+    if (!warp.products) return;
+    WarpProducts& all = *warp.products;
+    const unsigned committed = warp.lanes[0]->products_committed;
+    while (!all.under_way.empty() && all.under_way[0]->group + left < committed) {
+        Product* p = all.under_way[0];
+        compute(*p);
+        all.under_way.erase(all.under_way.begin());
+        bool last = true;
+        for (Product* other : all.under_way) {
+            if (other->before == p) {
+                if (!other->computed) other->words = p->words;
+                other->before = nullptr;
+            }
+            last &= other->targets[0] != p->targets[0];
+        }
+        if (last)
+            for (size_t k = 0; k < p->targets.size(); k++) memcpy(p->targets[k], &p->words[k], 4);
+        for (size_t k = 0; k < all.done.size(); k++)
+            if (all.done[k]->targets[0] == p->targets[0] || all.done.size() > 4) {
+                delete all.done[k];
+                all.done.erase(all.done.begin() + long(k));
+                break;
+            }
+        all.done.push_back(p);
+        const unsigned agent = agent_of_warp(warp);
+        Thread* const before = running;
+        for (unsigned lane = 0; lane < WARP; lane++)
+            if (lanes >> lane & 1) {
+                running = warp.lanes[lane];
+                running->registers_ordered = false;
+                agent_known(agent, p->serial);
+            }
+        running = before;
+    }
+}
+
+void wait_products(Machine& m, const Instruction& i)
+{
+    Wait wait = {unsigned(m.number(i.args[0]))};
+    m.store_operands();
+    rung_meet_lanes(0xffffffffu, finish_products, &wait, "wgmma.wait_group", m.site);
+    m.reload_operands();
+}
+
+void fence_products(Machine& m, const Instruction&)
+{
+    rung_meet_lanes(0xffffffffu, nullptr_collective, nullptr, "wgmma.fence", m.site);
+    running->registers_ordered = running->products_begun = true;
+}
+
+void commit_products(Machine& m, const Instruction&)
+{
+    rung_meet_lanes(0xffffffffu, nullptr_collective, nullptr, "wgmma.commit_group", m.site);
+    running->products_committed++;
+}
+
+// ---- mma.sync, ldmatrix, stmatrix -----------------------------------------------------------------------------------------
+
+void multiply_now(void* const* data, unsigned lanes)
+{
+    const Call& first = *static_cast<Call*>(data[__builtin_ctz(lanes)]);
+    const Instruction& i = *first.instruction;
+    Machine& m = *first.machine;
+    if (lanes != ~0u) fault(FaultKind::Barrier, "mma (%s:%d) wants all 32 lanes of the warp", m.site.file, m.site.line);
+    unsigned depth = 0;
+    Number a_number = {}, b_number = {};
+    char result = 0;
+    unsigned numbers = 0;
+    for (const std::string& w : i.words) {
+        unsigned k;
+        if (sscanf(w.c_str(), "m16n8k%u", &k) == 1) depth = k;
+        else if (!result && (w == "f32" || w == "s32" || w == "f16")) result = w == "f32" ? 'f' : w == "s32" ? 's' : 'h';
+        else if (Number n; numbers < 2 && number_named(w, n)) (numbers++ ? b_number : a_number) = n;
+    }
+    const unsigned bytes = bytes_of(a_number), each = 4 / bytes;
+    if (!depth || numbers != 2 || !i.has("row") || !i.has("col")) m.refuse(i, "is not modelled");
+    const unsigned a_words = unsigned(i.args[1].parts.size()), b_words = unsigned(i.args[2].kind == Kind::Vector ? i.args[2].parts.size() : 1);
+    if (a_words * WARP * each != 16 * depth || b_words * WARP * each != 8 * depth) m.refuse(i, "is not modelled");
+    std::vector<float> a(16 * depth), b(8 * depth);
+    for (unsigned lane = 0; lane < WARP; lane++) {
+        const Machine& at = *static_cast<Call*>(data[lane])->machine;
+        const unsigned g = lane / 4, t = lane % 4;
+        for (unsigned r = 0; r < a_words; r++)
+            for (unsigned e = 0; e < each; e++) {
+                const unsigned word = unsigned(at.number(i.args[1].parts[r]));
+                a[(g + r % 2 * 8) * depth + t * each + e + r / 2 * 4 * each] = number(reinterpret_cast<const char*>(&word) + e * bytes, a_number);
+            }
+        for (unsigned r = 0; r < b_words; r++)
+            for (unsigned e = 0; e < each; e++) {
+                const unsigned word = unsigned(at.number(i.args[2].kind == Kind::Vector ? i.args[2].parts[r] : i.args[2]));
+                b[g * depth + t * each + e + r * 4 * each] = number(reinterpret_cast<const char*>(&word) + e * bytes, b_number);
+            }
+    }
+    for (unsigned lane = 0; lane < WARP; lane++) {
+        Machine& at = *static_cast<Call*>(data[lane])->machine;
+        float sums[4];
+        for (unsigned k = 0; k < 4; k++) {
+            const unsigned row = lane / 4 + k / 2 * 8, column = lane % 4 * 2 + k % 2;
+            sums[k] = 0;
+            for (unsigned j = 0; j < depth; j++) sums[k] += a[row * depth + j] * b[column * depth + j];
+        }
+        for (unsigned k = 0; k < (result == 'h' ? 2u : 4u); k++) {
+            const unsigned old = unsigned(at.number(i.args[3].parts[k]));
+            unsigned fresh;
+            if (result == 'h')
+                fresh = half_bits(half_value((unsigned short)old) + sums[2 * k]) | unsigned(half_bits(half_value((unsigned short)(old >> 16)) + sums[2 * k + 1])) << 16;
+            else if (result == 's') fresh = old + unsigned(int(sums[k]));
+            else fresh = bits_as<unsigned>(bits_as<float>(old) + sums[k]);
+            at.set(i.args[0].parts[k], fresh);
+        }
+    }
+}
+
+void multiply_sync(Machine& m, const Instruction& i)
+{
+    Call call = {&m, &i};
+    rung_meet_lanes(0xffffffffu, multiply_now, &call, "mma.sync", m.site);
+}
+
+struct Rows
+{
+    char* row;
+    unsigned words[4];
+    unsigned matrices;
+    bool across;
+};
+
+void load_rows(void* const* data, unsigned lanes)
+{
+    const Rows& first = *static_cast<Rows*>(data[__builtin_ctz(lanes)]);
+    for (unsigned k = 0; k < first.matrices; k++) {
+        unsigned short matrix[8][8] = {};
+        for (unsigned row = 0; row < 8; row++)
+            if (lanes >> (8 * k + row) & 1) memcpy(matrix[row], static_cast<Rows*>(data[8 * k + row])->row, 16);
+        for (unsigned lane = 0; lane < WARP; lane++) {
+            if (!(lanes >> lane & 1)) continue;
+            const unsigned g = lane / 4, t = lane % 4 * 2;
+            static_cast<Rows*>(data[lane])->words[k] = first.across ? matrix[t][g] | unsigned(matrix[t + 1][g]) << 16
+                                                                    : matrix[g][t] | unsigned(matrix[g][t + 1]) << 16;
+        }
+    }
+}
+
+void store_rows(void* const* data, unsigned lanes)
+{
+    const Rows& first = *static_cast<Rows*>(data[__builtin_ctz(lanes)]);
+    for (unsigned k = 0; k < first.matrices; k++) {
+        unsigned short matrix[8][8] = {};
+        for (unsigned lane = 0; lane < WARP; lane++) {
+            if (!(lanes >> lane & 1)) continue;
+            const unsigned g = lane / 4, t = lane % 4 * 2, word = static_cast<Rows*>(data[lane])->words[k];
+            (first.across ? matrix[t][g] : matrix[g][t]) = (unsigned short)word;
+            (first.across ? matrix[t + 1][g] : matrix[g][t + 1]) = (unsigned short)(word >> 16);
+        }
+        for (unsigned row = 0; row < 8; row++)
+            if (lanes >> (8 * k + row) & 1) memcpy(static_cast<Rows*>(data[8 * k + row])->row, matrix[row], 16);
+    }
+}
+
+void matrices(Machine& m, const Instruction& i)
+{
+    const bool loads = i.words[0] == "ldmatrix";
+    const Argument &at = i.args[loads ? 1 : 0], &registers = i.args[loads ? 0 : 1];
+    const std::vector<Argument> alone = {registers};
+    const std::vector<Argument>& words = registers.kind == Kind::Vector ? registers.parts : alone;
+    if (!i.has("m8n8") || !i.has("b16")) m.refuse(i, "is not modelled");
+    Rows rows = {nullptr, {}, unsigned(words.size()), i.has("trans")};
+    if (running->lane < 8 * rows.matrices) {
+        rows.row = i.space == Space::Generic ? reinterpret_cast<char*>(m.address(at)) : memory_at(m.shared(at, 16, i));
+        if (size_t(rows.row) % 16) fault(FaultKind::Bounds, "%s (%s:%d): a row begins at no multiple of 16 bytes", i.text.c_str(), m.site.file, m.site.line);
+        note_access(rows.row, 16, !loads, false, running->caller);
+    }
+    if (!loads)
+        for (size_t k = 0; k < words.size(); k++) rows.words[k] = unsigned(m.number(words[k]));
+    rung_meet_lanes(0xffffffffu, loads ? load_rows : store_rows, &rows, loads ? "ldmatrix" : "stmatrix", m.site);
+    if (loads)
+        for (size_t k = 0; k < words.size(); k++) m.set(words[k], rows.words[k]);
+}
+
+}  // namespace
+
+// Registers that nobody has waited for are lost with their thread.
+void end_products(Thread& thread)
+{
+    Warp& warp = *thread.warp;
+    if (warp.products && !warp.products->under_way.empty()) {
+        const Product& p = *warp.products->under_way[0];
+        fault(FaultKind::Async, "a thread ends while its wgmma (%s:%d) is under way: wait with wgmma.wait_group", p.site.file, p.site.line);
+    }
+}
+
+void free_products(Warp& warp)
+{
+    if (!warp.products) return;
+    for (std::vector<Product*>* list : {&warp.products->under_way, &warp.products->done})
+        for (Product* p : *list) delete p;
+    delete warp.products;
+    warp.products = nullptr;
+}
+
+Handler product_handler(const Instruction& i)
+{
+    const std::string& name = i.words[0];
+    if (name == "mma") return multiply_sync;
+    if (name == "ldmatrix" || name == "stmatrix") return matrices;
+    if (name != "wgmma" || i.words.size() < 2) return nullptr;
+    if (i.words[1] == "fence") return fence_products;
+    if (i.words[1] == "commit_group") return commit_products;
+    if (i.words[1] == "wait_group") return wait_products;
+    return i.words[1] == "mma_async" ? multiply_async : nullptr;
+}
+
+}  // namespace rung_emulator
