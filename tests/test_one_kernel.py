@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -206,6 +208,29 @@ def test_a_text_is_the_references_at_every_step(monkeypatch: pytest.MonkeyPatch,
     text = Text(one.values, named(dtype), one.start, one.steps, tuning=one.tuning)
     assert text.prepared.launches[0][1].grid == (one.sms, 1, 1)
     text.write().assert_right()
+
+
+# The rungs that lead to it have one part less each: the paces, tensor cores, the ring, epochs.
+@pytest.mark.parametrize("name", ["as tuned, more warps than chunks", "from three parts to four", "shares of unequal size",
+                                  "two accesses of several warps", "an MLP as narrow as the stream"])  # fmt: skip
+@pytest.mark.parametrize("number", [16, 17, 18, 19])
+def test_the_rungs_that_lead_there_are_right_at_every_step(
+    monkeypatch: pytest.MonkeyPatch, number: int, name: str
+) -> None:
+    one, rung = DIVISIONS[name], catalogue.find(f"decode/{number}")
+    monkeypatch.setattr(base, "device_facts", lambda device: (90, one.sms))
+    Text(one.values, named("bf16"), one.start, one.steps, tuning=one.tuning, rung=rung).write().assert_right()
+
+
+def test_each_rung_on_the_way_exchanges_one_part() -> None:
+    chain = [catalogue.find("decode/13")]
+    while chain[-1].number != 16:
+        parent = catalogue.parent(chain[-1])
+        assert parent is not None
+        chain.append(parent)
+    assert [rung.number for rung in chain] == [13, 19, 18, 17, 16]
+    parts = [set(re.findall(r'^#include "(\w+\.cuh)"', rung.source, re.MULTILINE)) for rung in chain]
+    assert [len(after - before) for after, before in itertools.pairwise(parts)] == [0, 1, 1, 1]
 
 
 # Rows of eight bits: an odd number of them in a share leaves half of a slot empty.

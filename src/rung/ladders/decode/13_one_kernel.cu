@@ -1,8 +1,9 @@
 /*---
-idea   = "The whole step is one kernel, a block on each multiprocessor: a thread has the copy engine stream all weights through one ring without a stop, blocks hand on numbers together with the round's number in single 16-byte accesses, and tensor cores multiply, which leaves a weight nothing but one read of shared memory."
-expect = "Rung 10 loses gpt2-xl's time where a kernel ends: two of them share the shared memory, and requests stand behind those of the next. Here the ring (180 KB, 6 us of memory) belongs to one and is full when a phase begins. A phase is a chain of 0.8 us for sending and receiving, 0.3 for the norm, some 0.4 for what the ring holds: 5 of them in a layer, 9 us, hide behind the 14.3 us that memory takes. With stalls 17 us a layer, 48 layers and the head 870 us: 1,100 tokens/s for gpt2-xl in bf16 instead of 706. gpt2, 12 layers of some 8 us and 19 us of head, 120 us instead of 175."
+idea   = "Paced: nobody asks for a parcel before it can be there, rows are requested at a set number of bytes per cycle, and a step's kernel starts while the one before ends."
+expect = "A phase is a chain of 0.8 us for sending and receiving, 0.3 for the norm, some 0.4 for what the ring holds: 5 of them in a layer, 9 us, hide behind the 14.3 us that memory takes. With stalls 17 us a layer, 48 layers and the head 870 us: 1,100 tokens/s for gpt2-xl in bf16 instead of rung 10's 706. gpt2 120 us instead of 175."
 found  = "On an H200 whole texts of gpt2 in bf16 at 6,521 tokens/s (rung 10: 5,570 in another process), gpt2-xl at 1,025, 74 % of what memory gives. The 870 us expected for gpt2-xl are missed by 105. Asking late gained most; rows at a set pace, keys through the ring and a launch that starts early followed. Stack was the worst enemy (13.md)."
 provenance = "ours; 16-byte parcels with a flag are NCCL's low-latency protocol between GPUs"
+from   = "decode/19"
 dtypes = ["bf16", "f16"]
 dims   = ["B", "L", "C", "NH", "F", "V", "MAXT"]
 needs  = [
@@ -62,6 +63,9 @@ shared = "SLOTS * SLOT_BYTES + OTHER_BYTES"
 cooperative = true
 pdl = true
 ---*/
+#include "exchange_epochs.cuh"
+#include "weights_by_ring.cuh"
+#include "products_tensor_cores.cuh"
 #include "one_kernel.cuh"
 
 using namespace decode;

@@ -3,6 +3,7 @@ idea   = "The step in one kernel in 32 bits: tensor cores take a weight in two p
 expect = "Rung 10 takes 230 us a step of gpt2, of which memory needs 116. In one kernel memory goes on while blocks talk: with rung 13's 95 us of talk and norms, some of it hidden, 180 us, 5,500 tokens/s."
 found  = "On an H200 gpt2 takes 226 us a step, not 180, and loses: 4,328 tokens/s where rung 10 writes 4,533 in the same run, so that rung 10 serves it. gpt2-medium gains: 545 us, where rung 10 takes 634. Products take twice as long as rung 13's: a float is taken apart where it is multiplied, and the two parts meet both of the vector's."
 provenance = "ours"
+from   = "decode/13"
 dtypes = ["f32"]
 dims   = ["B", "L", "C", "NH", "F", "V", "MAXT"]
 needs  = [
@@ -62,6 +63,9 @@ shared = "SLOTS * SLOT_BYTES + OTHER_BYTES"
 cooperative = true
 pdl = true
 ---*/
+#include "exchange_epochs.cuh"
+#include "weights_by_ring.cuh"
+#include "products_tensor_cores.cuh"
 #include "one_kernel.cuh"
 
 using namespace decode;

@@ -2,7 +2,6 @@
 // attention, and two behind the head. Each may begin while its predecessor ends, and reads what that wrote behind pdl_wait.
 #pragma once
 #include "decode.cuh"
-#include "read_once.cuh"
 
 using namespace decode;
 

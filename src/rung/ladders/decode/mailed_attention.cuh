@@ -1,6 +1,6 @@
 // Attention by all blocks: queries, keys and values of the new token come by mail, and so do the parts' outputs.
 #pragma once
-#include "step_layout.cuh"
+#include "phases.cuh"
 
 namespace decode {
 
@@ -52,7 +52,7 @@ struct Attention
         return (block * mail.qkv.each + within / 3) * 4 + within % 3;
     }
 
-    static __device__ __forceinline__ void run(const Model& m, Ring& ring, const Mailboxes& mail, const KeyRange& part, unsigned origin,
+    static __device__ __forceinline__ void run(const Model& m, WeightSource& source, const Mailboxes& mail, const KeyRange& part, unsigned origin,
                                                int layer, int item, uint32_t epoch)
     {
         __shared__ float fresh[3 * HS], ms[STEP_WARPS], ls[STEP_WARPS], ys[STEP_WARPS][HS];
@@ -60,7 +60,7 @@ struct Attention
         const float scale = BY_LAYER ? m.scale / (layer + 1) : m.scale;
         static_assert(3 * HS <= THREADS, "a number each");
         const int i = threadIdx.x;
-        ring.watch.start(ATTENTION, MAIL);
+        source.watch.start(ATTENTION, MAIL);
         if (i < 3 * HS) {
             Parcel got[1];
             receive(got, epoch, [&](int) { return mail.qkv.mail + origin / 4; });
@@ -69,7 +69,7 @@ struct Attention
             fresh[i] = i < HS ? number * (scale * 1.44269504f) : to_float(from_float<Real>(number));  // the query for exp2
         }
         sync_computing();
-        ring.watch.start(PRODUCTS);
+        source.watch.start(PRODUCTS);
         float q[VEC], sum[VEC] = {}, top = -INFINITY, l = 0.0f;
 #pragma unroll
         for (int j = 0; j < VEC; j++) q[j] = fresh[lane % KEY_LANES * VEC + j];
@@ -87,14 +87,11 @@ struct Attention
 #pragma unroll 1
         for (int first = part.first; first < part.end; first += KEY_GROUP) {
             const int count = min(KEY_GROUP, part.end - first), slots = ceil_div(count, NH);
+            const size_t begins = cached(layer, 0, part.head, first);
             const auto piece = [&](const Real* cache, int key, int behind) {
-#ifdef RUNG_EMULATOR
-                return at<uint4>(smem_address(cache + cached(layer, 0, part.head, first + key)) + lane % KEY_LANES * 16);
-#else
-                return at<uint4>(ring.address(behind + key / NH) + key % NH * (HS * int(sizeof(Real))) + lane % KEY_LANES * 16);
-#endif
+                return source.key_piece(cache + begins, key, behind, lane % KEY_LANES);
             };
-            ring.await(ring.unit);
+            source.await();
 #pragma unroll 1
             for (int begin = warp * KEYS_AT_ONCE; begin < count; begin += STEP_WARPS * KEY_COUNT) {
                 float s[KEY_LOADS], most = top;
@@ -126,7 +123,7 @@ struct Attention
                     for (int j = 0; j < VEC; j++) sum[j] += p * weight_at(bits, j, (const Real*)nullptr);
                 }
             }
-            ring.release(2 * slots);
+            source.release(2 * slots);
         }
 #pragma unroll
         for (int offset = WARP_SIZE / 2; offset >= KEY_LANES; offset /= 2) {
@@ -139,7 +136,7 @@ struct Attention
 #pragma unroll
             for (int j = 0; j < VEC; j++) ys[warp][lane * VEC + j] = sum[j];
         sync_computing();
-        ring.watch.start(SENDING);
+        source.watch.start(SENDING);
         if (warp * WARP_SIZE >= HS) return;
         const int d = min(i, HS - 1);
         float most = ms[0], all = 0.0f, y = 0.0f;

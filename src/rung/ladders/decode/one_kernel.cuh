@@ -1,6 +1,6 @@
-// A whole step for one sequence by blocks that stay: one on each multiprocessor, with the weights of all layers streaming
-// through its shared memory, and numbers sent from block to block. What the layers repeat must be short: code that does not
-// stay in the instruction cache is fetched again in every layer.
+// A whole step for one sequence by blocks that stay, one on each multiprocessor. A rung that includes this has chosen how weights
+// come (weights_*.cuh), how numbers go from block to block (exchange_*.cuh), and how rows are multiplied (products_*.cuh).
+// What the layers repeat must be short: code that does not stay in the instruction cache is fetched again in every layer.
 #pragma once
 #include "mailed_attention.cuh"
 #include "residual_vector.cuh"
@@ -66,7 +66,7 @@ __device__ __forceinline__ void pick(const Model& m, const Mailboxes& mail, Best
         for (int w = 1; w < STEP_WARPS; w++) best = better(best, winners[w]);
         send(mail.best + blockIdx.x, __float_as_uint(best.value), uint32_t(best.index), 0, epoch);
     }
-    everyone_has_sent();
+    all_have_sent();
     if (blockIdx.x > 0 || warp_id() > 0) return;
     for (int i = lane_id(); i < int(gridDim.x); i += WARP_SIZE) {
         Parcel got[1];
@@ -85,15 +85,20 @@ struct Step
     const Mailboxes& mail;  // in shared memory, as the next: in registers they would push out what is needed more often
     const BlockRows& block_rows;
     const SharedLayout layout;
-    Ring ring;
+    WeightSource source;
     int length = 0;      // known when the step before has ended, as the next
-    uint32_t epoch = 0;  // of the letters that are sent first
+    uint32_t epoch = 0;  // the first of the layer
 
     // What lies before this runs while the step before does.
     __device__ __forceinline__ void wait_for_input()
     {
         pdl_wait();
         length = load_fresh(m.lengths);
+    }
+
+    __device__ __forceinline__ uint32_t epoch_of(int phase, int PhaseSpec::*which) const
+    {
+        return epoch + entry(phase, [&](const PhaseSpec& spec) { return spec.*which; });
     }
 
     // Keys and values are for later steps, too.
@@ -115,9 +120,10 @@ struct Step
         float bias[2], residual, scale[2];
     };
 
-    __device__ __forceinline__ PendingOutput prepare_output(int phase, int layer, const Weights& w, int first, const Real* biases, int thread) const
+    __device__ __forceinline__ PendingOutput prepare_output(int phase, int layer, const Weights& w, int first, const Real* biases,
+                                                            int thread) const
     {
-        const bool wide = phase == FC && HIDDEN_IN_WORD > 1;
+        const bool wide = has(phase, Epilogue::ACTIVATE) && HIDDEN_IN_WORD > 1;
         const int word = thread / 4 * 3 + thread % 4;
         const int each = phase == QKV ? mail.qkv.each : phase == FC ? mail.hidden.each : mail.after_mlp.each;
         Parcel* to = phase == QKV ? mail.qkv.mail : phase == PROJ ? mail.after_attention.mail
@@ -133,17 +139,18 @@ struct Step
         for (int j = 0; j < 2; j++) output.bias[j] = to_float(biases[first + max(0, min(output.row + j, w.rows - first - 1))]);
 #pragma unroll
         for (int j = 0; j < 2; j++) output.scale[j] = block_rows.scale(m, phase, layer, first + output.row + j);
-        output.residual = output.some && (phase == PROJ || phase == FC2) ? layout.residual[first + output.row] : 0.0f;
+        output.residual = output.some && has(phase, Epilogue::ADD_RESIDUAL) ? layout.residual[first + output.row] : 0.0f;
         return output;
     }
 
-    __device__ __forceinline__ void send_output(int phase, int layer, const PendingOutput& output, const float* sums, int first, int begin,
-                                         uint32_t epoch) const
+    __device__ __forceinline__ void send_output(int phase, int layer, const PendingOutput& output, const float* sums, int first,
+                                                int begin, uint32_t sent) const
     {
+        const bool activates = has(phase, Epilogue::ACTIVATE);
         float out[2] = {};
         if (output.some) {
             out[0] = scaled(whole_sum(sums, output.row), output.scale[0]) + output.bias[0];
-            if (phase == FC) {
+            if (activates) {
                 if (HIDDEN_IN_WORD > 1)
                     out[1] = activated(scaled(whole_sum(sums, output.row + 1), output.scale[1]) + output.bias[1]);
                 out[0] = activated(out[0]);
@@ -151,28 +158,91 @@ struct Step
                 out[0] += output.residual;
             }
         }
-        const uint32_t word = phase == FC ? hidden_word(out[0], out[1]) : __float_as_uint(out[0]);
+        const uint32_t word = activates ? hidden_word(out[0], out[1]) : __float_as_uint(out[0]);
         const uint32_t second = __shfl_down_sync(ALL_LANES, word, 1), third = __shfl_down_sync(ALL_LANES, word, 2);
-        if (output.sends) send(output.to, word, second, third, epoch);
-        if (!output.some || phase == FC) return;
-        if (phase == QKV)
+        if (output.sends) send(output.to, word, second, third, sent);
+        if (!output.some || activates) return;
+        if (has(phase, Epilogue::CACHE))
             cache(layer, begin + first + output.row, out[0]);
         else
             layout.residual[first + output.row] = out[0];
     }
 
+    // Logits go to memory, and the best of them stays with the thread.
+    __device__ __forceinline__ void write_logits(const Weights& w, const float* sums, int first, int rows, float scale, Best& best) const
+    {
+        for (int row = threadIdx.x; row < rows; row += THREADS) {
+            const int token = w.begin + first + row;
+            const float own = row == int(threadIdx.x) ? scale : block_rows.scale(m, HEAD, 0, first + row);
+            const float logit = scaled(whole_sum(sums, row), own);
+            m.logits[token] = logit;
+            best = better(best, {logit, token});
+        }
+    }
+
+    // The phase's vector, to where products take it.
+    __device__ __forceinline__ void receive_input(int phase, bool embedding, const Vector& x, ResidualVector& residual,
+                                                  const Hidden& hidden, int key_ranges, bool attended, const Real* token,
+                                                  const Real* position, const Weights& w)
+    {
+        const auto awaited = [&] { return epoch_of(phase, &PhaseSpec::awaited); };
+        if (has(phase, Input::ATTENTION)) {
+            if (!attended) delay_polling(POLL_DELAY_IDLE_CYCLES);
+            receive_attention(mail, key_ranges, x, awaited());
+        } else if (has(phase, Input::HIDDEN)) {
+            delay_polling(POLL_DELAY_HIDDEN_CYCLES);
+            hidden.receive_from(mail.hidden, x, awaited());
+        } else {
+            if (!embedding) delay_polling(POLL_DELAY_STREAM_CYCLES);
+            if (embedding)
+                residual.embed(token, position);
+            else
+                residual.receive_from(phase == FC ? mail.after_attention.mail : mail.after_mlp.mail, mail.after_mlp.parcels(), awaited());
+            source.watch.start(NORM);
+            residual.normalise(x, source.gain(w), source.shift(w), m.eps);
+        }
+    }
+
+    // The block's rows times the vector, a batch at a time, and what becomes of them.
+    __device__ __forceinline__ void multiply_and_send(int phase, int layer, const Weights& w, const Vector& x, PendingOutput& output,
+                                                      int& parity, Best& best)
+    {
+#pragma unroll 1
+        for (int first = 0; first == 0 || first < w.rows; first += BATCH, parity ^= 1) {
+            const int rows = min(BATCH, w.rows - first);
+            float* sums = layout.partial + parity * STEP_WARPS * BATCH;
+            const float scale = phase == HEAD ? block_rows.scale(m, HEAD, 0, first + threadIdx.x) : 1.0f;
+            multiply(source, w, x, sums, first, rows);
+            sync_computing();
+            source.watch.start(SENDING);
+            if (phase == HEAD) {
+                write_logits(w, sums, first, rows, scale, best);
+            } else {
+                const uint32_t sent = epoch_of(phase, &PhaseSpec::sent);
+                const auto biases = [&] { return block_rows.weights(m, phase, layer).bias; };
+                if (first > 0) output = prepare_output(phase, layer, w, first, biases(), threadIdx.x);
+                send_output(phase, layer, output, sums, first, w.begin, sent);
+                for (int later = THREADS; later < 4 * (BATCH / 3 + 1); later += THREADS) {  // if there are few warps
+                    output = prepare_output(phase, layer, w, first, biases(), threadIdx.x + later);
+                    send_output(phase, layer, output, sums, first, w.begin, sent);
+                }
+            }
+            source.watch.start(PRODUCTS);
+        }
+    }
+
     __device__ __forceinline__ void compute(const int* clock)
     {
-        ResidualVector stream;
+        ResidualVector residual;
         Hidden hidden;
         Best best = {-INFINITY, INT_MAX};
-        stream.look_up(mail.after_mlp);
+        residual.look_up(mail.after_mlp);
         hidden.look_up(mail.hidden);
         const unsigned origin = Attention::origin_of(mail, min(int(blockIdx.x) / mail.key_parts, NH - 1));
-        ring.watch.start(MAIL);
+        source.watch.start(MAIL);
         wait_for_input();
-        ring.watch.start(SENDING);
-        epoch = uint32_t(load_fresh(clock)) + 1;  // as many are sent in every step
+        source.watch.start(SENDING);
+        epoch = uint32_t(load_fresh(clock)) + 1;
         const KeyParts parts(length, mail.key_parts);
         const Real *token = m.wte + size_t(load_fresh(m.tokens)) * C, *position = m.wpe + size_t(length) * C;
         for (int i = threadIdx.x; i < block_rows.of[PROJ].y; i += THREADS) {
@@ -182,141 +252,104 @@ struct Step
         const KeyRange own(parts, mail.key_parts, length, blockIdx.x);
         int parity = 0;
 #pragma unroll 1
-        for (int phase_index = 0; phase_index <= PHASES * L; phase_index++) {  // phases, all through the same code: see above
+        for (int phase_index = 0; phase_index <= PHASES * L; phase_index++) {  // all through the same code: see above
             const int layer = phase_index / PHASES, phase = phase_index == PHASES * L ? int(HEAD) : phase_index % PHASES;
-#ifdef RUNG_EMULATOR
-            const Weights w = block_rows.weights(m, phase, layer);
-#else
-            const Weights w(block_rows.of[phase], phase == FC2 ? PARTS : 1);
-#endif
+            const Weights w = COPY_WARPS > 0 ? Weights(block_rows.of[phase], phase == FC2 ? PARTS : 1)
+                                             : block_rows.weights(m, phase, phase == HEAD ? 0 : layer);
             const Vector x = {layout.vector, phase != FC2 ? C : TWO_TERM_TF32 ? F : 0};
-            ring.watch.start(phase, SENDING);
-            ring.await(ring.unit);
+            source.watch.start(phase, SENDING);
+            source.await();
             PendingOutput output;
-            if (phase < HEAD) output = prepare_output(phase, layer, w, 0, ring.bias(w), opaque(threadIdx.x));
-            ring.watch.start(MAIL);
-            if (phase == PROJ) {
-                if (!own.wanted) delay_polling(POLL_DELAY_IDLE_CYCLES);
-                receive_attention(mail, parts.count, x, epoch + 1);
-            } else if (phase == FC2) {
-                delay_polling(POLL_DELAY_HIDDEN_CYCLES);
-                hidden.receive_from(mail.hidden, x, epoch + 3);
-            } else {
-                if (phase_index > 0) delay_polling(POLL_DELAY_STREAM_CYCLES);
-                if (phase_index == 0)
-                    stream.embed(token, position);
-                else
-                    stream.receive_from(phase == FC ? mail.after_attention.mail : mail.after_mlp.mail, mail.after_mlp.parcels(),
-                                        phase == FC ? epoch + 2 : epoch - 1);
-                ring.watch.start(NORM);
-                stream.normalise(x, ring.gain(w), ring.shift(w), m.eps);
-            }
-            ring.release(Weights::EXTRAS);
+            if (phase < HEAD) output = prepare_output(phase, layer, w, 0, source.bias(w), opaque(threadIdx.x));
+            source.watch.start(MAIL);
+            receive_input(phase, phase_index == 0, x, residual, hidden, parts.count, own.wanted, token, position, w);
+            source.release(Weights::EXTRAS);
             sync_computing();
-            ring.watch.start(PRODUCTS);
-#pragma unroll 1
-            for (int first = 0; first == 0 || first < w.rows; first += BATCH, parity ^= 1) {
-                const int rows = min(BATCH, w.rows - first);
-                float* sums = layout.partial + parity * STEP_WARPS * BATCH;
-                const float scale = phase == HEAD ? block_rows.scale(m, HEAD, 0, first + threadIdx.x) : 1.0f;
-                multiply(ring, w, x, sums, first, rows);
-                sync_computing();
-                ring.watch.start(SENDING);
-                if (phase < HEAD) {
-                    const uint32_t of = phase == QKV ? epoch : epoch + 1 + phase;
-                    if (first > 0) output = prepare_output(phase, layer, w, first, block_rows.weights(m, phase, layer).bias, threadIdx.x);
-                    send_output(phase, layer, output, sums, first, w.begin, of);
-                    for (int later = THREADS; later < 4 * (BATCH / 3 + 1); later += THREADS) {  // if there are few warps
-                        output = prepare_output(phase, layer, w, first, block_rows.weights(m, phase, layer).bias, threadIdx.x + later);
-                        send_output(phase, layer, output, sums, first, w.begin, of);
-                    }
-                    ring.watch.start(PRODUCTS);
-                    continue;
-                }
-                for (int row = threadIdx.x; row < rows; row += THREADS) {
-                    const int token = w.begin + first + row;
-                    const float own = row == int(threadIdx.x) ? scale : block_rows.scale(m, HEAD, 0, first + row);
-                    const float logit = scaled(whole_sum(sums, row), own);
-                    m.logits[token] = logit;
-                    best = better(best, {logit, token});
-                }
-                ring.watch.start(PRODUCTS);
-            }
-            if (phase < HEAD) everyone_has_sent();
-            if (phase == FC2) epoch += 5;
-            if (phase != QKV) continue;
-#pragma unroll 1
-            for (int item = blockIdx.x; item < NH * mail.key_parts; item += gridDim.x) {
-                KeyRange part = own;
-                unsigned from = origin;
-                if (item != int(blockIdx.x))
-                    part = KeyRange(parts, mail.key_parts, length, item), from = Attention::origin_of(mail, part.head);
-                if (part.wanted) Attention::run(m, ring, mail, part, from, layer, item, epoch);
-            }
-            everyone_has_sent();
+            source.watch.start(PRODUCTS);
+            multiply_and_send(phase, layer, w, x, output, parity, best);
+            if (phase < HEAD) all_have_sent();
+            if (phase == FC2) epoch += EPOCHS_OF_LAYER;
+            if (phase == QKV) attend(layer, parts, own, origin);
         }
-        ring.watch.start(MAIL);
+        source.watch.start(MAIL);
         pick(m, mail, best, epoch);
     }
 
-#ifndef RUNG_EMULATOR
-    __device__ __forceinline__ void copy(int* sizes, int* spent)
+    // The block's ranges of keys: most blocks have one, or none.
+    __device__ __forceinline__ void attend(int layer, const KeyParts& parts, const KeyRange& own, unsigned origin)
     {
-        Copier copier = {ring, sizes};
 #pragma unroll 1
-        for (int layer = 0; layer < L; layer++) {
+        for (int item = blockIdx.x; item < NH * mail.key_parts; item += gridDim.x) {
+            KeyRange range = own;
+            unsigned from = origin;
+            if (item != int(blockIdx.x))
+                range = KeyRange(parts, mail.key_parts, length, item), from = Attention::origin_of(mail, range.head);
+            if (range.wanted) Attention::run(m, source, mail, range, from, layer, item, epoch);
+        }
+        all_have_sent();
+    }
+};
+
+// What the copying thread does, in the order in which the others will need it.
+template <class Source>
+__device__ __forceinline__ void copy_all(Step& step, int* spent)
+{
+    __shared__ int sizes[Source::UNITS];
+    typename Source::Copier copier = {step.source, sizes};
+    const Model& m = step.m;
 #pragma unroll 1
-            for (int phase = QKV; phase < PHASES; phase++) {
-                copier.copy(block_rows.weights(m, phase, layer));
-                if (phase > QKV) continue;
-                if (layer == 0) wait_for_input();  // weights nobody writes, keys the step before
-                const KeyParts parts(length, mail.key_parts);
+    for (int layer = 0; layer < L; layer++) {
 #pragma unroll 1
-                for (int item = blockIdx.x; item < NH * mail.key_parts; item += gridDim.x) {
-                    const KeyRange part(parts, mail.key_parts, length, item);
+        for (int phase = QKV; phase < PHASES; phase++) {
+            copier.copy(step.block_rows.weights(m, phase, layer));
+            if (phase > QKV) continue;
+            if (layer == 0) step.wait_for_input();  // weights nobody writes, keys the step before
+            const KeyParts parts(step.length, step.mail.key_parts);
 #pragma unroll 1
-                    for (int first = part.first; part.wanted && first < part.end; first += KEY_GROUP) {
-                        const size_t begin = cached(layer, 0, part.head, first);
-                        copier.copy_keys(m.k_cache + begin, m.v_cache + begin, min(KEY_GROUP, part.end - first));
-                    }
+            for (int item = blockIdx.x; item < NH * step.mail.key_parts; item += gridDim.x) {
+                const KeyRange range(parts, step.mail.key_parts, step.length, item);
+#pragma unroll 1
+                for (int first = range.first; range.wanted && first < range.end; first += KEY_GROUP) {
+                    const size_t begin = cached(layer, 0, range.head, first);
+                    copier.copy_keys(m.k_cache + begin, m.v_cache + begin, min(KEY_GROUP, range.end - first));
                 }
             }
         }
-        copier.copy(block_rows.weights(m, HEAD, L));
-        copier.ring.watch.stop(spent, COPIES, COPIES);
     }
-#endif
-};
+    copier.copy(step.block_rows.weights(m, HEAD, 0));
+    copier.ring.watch.stop(spent, COPIES, COPIES);
+}
+
+template <class Source>
+__device__ __forceinline__ void run_copying_warp(Step& step, int* spent)
+{
+    if constexpr (COPY_WARPS > 0) {
+        if (Source::elected()) copy_all<Source>(step, spent);
+    }
+}
 
 __device__ __forceinline__ void whole_step(const Model& m, Parcel* parcels, int* clock, int* spent)
 {
     extern __shared__ uint4 shared[];
-    __shared__ uint64_t barriers[2 * UNITS];
     __shared__ uint4 mailboxes_storage[(sizeof(Mailboxes) + 15) / 16], block_rows_storage[(sizeof(BlockRows) + 15) / 16];
     Mailboxes& mail = *reinterpret_cast<Mailboxes*>(mailboxes_storage);
     BlockRows& block_rows = *reinterpret_cast<BlockRows*>(block_rows_storage);
     const SharedLayout layout(shared);
     pdl_launch_dependents();
-    const bool copying = warp_id() == STEP_WARPS;
+    const bool copying = COPY_WARPS > 0 && warp_id() == STEP_WARPS;
     const int first = copying ? int(COPIES) : int(QKV), last = copying ? int(COPIES) : int(ATTENTION);  // rows of the thread
-    const Watch watch(copying || threadIdx.x == 0, first, last, SENDING);
-    const Ring ring = {layout.ring, barriers, barriers + UNITS, smem_address(layout.ring), smem_address(barriers), 0, 0, watch};
-    Step step = {m, mail, block_rows, layout, ring};
+    Step step = {m, mail, block_rows, layout,
+                 WeightSource(layout.staged, Watch(copying || threadIdx.x == 0, first, last, SENDING))};
     if (threadIdx.x == 0) mail = Mailboxes(parcels);
     if (threadIdx.x == (STEP_WARPS - 1) * WARP_SIZE) block_rows = BlockRows();
-#ifndef RUNG_EMULATOR
-    if (copying) step.ring.set_up(lane_id());
-#endif
+    step.source.set_up(copying);
     __syncthreads();
-#ifndef RUNG_EMULATOR
-    __shared__ int sizes[UNITS];
     if (copying) {
-        if (elected()) step.copy(sizes, spent);
+        run_copying_warp<WeightSource>(step, spent);
         return;
     }
-#endif
     step.compute(clock);
-    step.ring.watch.stop(spent, first, last);
+    step.source.watch.stop(spent, first, last);
     // The first block is done when it has heard from all others, and they have read the clock.
     if (blockIdx.x == 0 && threadIdx.x == 0) *clock = int(step.epoch);
 }

@@ -1,6 +1,6 @@
 // The residual stream, of which every block receives all, and its norm.
 #pragma once
-#include "step_layout.cuh"
+#include "phases.cuh"
 
 namespace decode {
 

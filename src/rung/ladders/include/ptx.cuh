@@ -109,10 +109,24 @@ __device__ __forceinline__ void stmatrix_x4(void* smem, const uint32_t (&r)[4])
 }
 
 // Whole pieces of 16 bytes from global to shared memory by the copy engine: one thread asks for all of them.
-__device__ __forceinline__ void bulk_copy(void* smem, const void* gmem, unsigned bytes, uint64_t* barrier)
+__device__ __forceinline__ void bulk_copy(uint32_t smem, const void* gmem, unsigned bytes, uint32_t barrier)
 {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
-                 ::"r"(shared_address(smem)), "l"(gmem), "r"(bytes), "r"(shared_address(barrier)) : "memory");
+                 ::"r"(smem), "l"(gmem), "r"(bytes), "r"(barrier) : "memory");
+}
+
+__device__ __forceinline__ void bulk_copy(void* smem, const void* gmem, unsigned bytes, uint64_t* barrier)
+{
+    bulk_copy(shared_address(smem), gmem, bytes, shared_address(barrier));
+}
+
+// The same of what no other reader waits for: L2 gives up such lines first, and keeps what is needed again.
+__device__ __forceinline__ void bulk_copy_once(void* smem, const void* gmem, unsigned bytes, uint64_t* barrier)
+{
+    uint64_t policy;
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;"
+                 ::"r"(shared_address(smem)), "l"(gmem), "r"(bytes), "r"(shared_address(barrier)), "l"(policy) : "memory");
 }
 #endif
 

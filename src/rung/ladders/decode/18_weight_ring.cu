@@ -1,0 +1,73 @@
+/*---
+idea   = "One warp has the copy engine bring all weights, and the cached keys, through one ring in shared memory in the order of their use: memory goes on while blocks wait for one another."
+expect = "200 KB a multiprocessor are 6 us of memory, more than an exchange takes: when a phase begins its rows are there. Memory's time and the exchanges' no longer add up."
+provenance = "ours"
+from   = "decode/17"
+dtypes = ["bf16", "f16"]
+dims   = ["B", "L", "C", "NH", "F", "V", "MAXT"]
+needs  = [
+  "sm >= 90 and sms >= 4",
+  "C % 32 == 0 and F % C == 0",
+  "HS * sizeof_real % 16 == 0 and 32 % (HS * sizeof_real // 16) == 0",
+  "B == 1 and 3 * HS <= STEP_WARPS * 32",
+  "sms <= MOST_BLOCKS",
+  "SLOTS >= 24",
+]
+[tune]
+STEP_WARPS = [10, 6, 7, 8, 11]
+RING = [200, 160, 120]
+FLIGHT = [3, 2, 4, 8]
+KEY_PART = [80, 160, 40, 120]
+KEY_LOADS = [2, 1, 4]
+PARTS_AT_ONCE = [2, 3, 4, 5, 6, 11]
+[let]
+MOST_BLOCKS = 152
+SLOT_BYTES = "C * sizeof_real + (0 if C * sizeof_real % 128 == 64 else 64)"
+OTHER_BYTES = "sizeof_real * max(2 * C, F * (2 if sizeof_real == 4 else 1)) + 768 * STEP_WARPS + C"
+SLOTS = "min(120, min(RING * 1024, 222000 - OTHER_BYTES) // SLOT_BYTES)"
+C_PARCELS = "ceil_div(ceil_div(C, sms), 3)"
+QKV_PARCELS = "ceil_div(ceil_div(3 * C, sms), 3)"
+HIDDEN_PARCELS = "ceil_div(ceil_div(F * sizeof_real // 4, sms), 3)"
+HEAD_PARCELS = "NH * max(1, sms // NH) * HS * sizeof_real // 8"
+[define]
+ACT = "act"
+BY_LAYER = "by_layer"
+MOST_BLOCKS = "MOST_BLOCKS"
+SLOTS = "SLOTS"
+PACE = 0
+POLL_DELAY_STREAM_CYCLES = 0
+POLL_DELAY_HIDDEN_CYCLES = 0
+POLL_DELAY_IDLE_CYCLES = 0
+[buffers.mail]
+shape = ["sms * (2 * C_PARCELS + QKV_PARCELS + HIDDEN_PARCELS + 1) + HEAD_PARCELS", "4"]
+dtype = "i32"
+zero = "once"
+[buffers.clock]
+shape = ["1"]
+dtype = "i32"
+zero = "once"
+[[launch]]
+kernel = "step"
+grid   = "sms"
+block  = "STEP_WARPS * 32 + (0 if emulated else 32)"
+shared = "SLOTS * SLOT_BYTES + OTHER_BYTES"
+cooperative = true
+---*/
+#include "exchange_epochs.cuh"
+#include "weights_by_ring.cuh"
+#include "products_cuda_cores.cuh"
+#include "one_kernel.cuh"
+
+using namespace decode;
+
+extern "C" __global__ void __launch_bounds__(STEP_WARPS * 32 + 32, 1)
+    step(const int* tokens, const int* lengths, const Real* wte, const Real* wpe, const Real* ln1_w, const Real* ln1_b,
+         const Real* qkv_w, const Real* qkv_b, const Real* proj_w, const Real* proj_b, const Real* ln2_w, const Real* ln2_b,
+         const Real* fc_w, const Real* fc_b, const Real* fc2_w, const Real* fc2_b, const Real* lnf_w, const Real* lnf_b,
+         const Real* head_w, Real* k_cache, Real* v_cache, float* logits, int* next, int* mail, int* clock, float eps,
+         float scale)
+{
+    const Model model = {tokens, lengths, wte,   wpe,   ln1_w,  ln1_b,   qkv_w,   qkv_b,  proj_w, proj_b, ln2_w, ln2_b, fc_w,
+                         fc_b,   fc2_w,   fc2_b, lnf_w, lnf_b,  head_w,  k_cache, v_cache, logits, next,  eps,   scale};
+    whole_step(model, reinterpret_cast<Parcel*>(mail), clock, nullptr);
+}

@@ -1,0 +1,45 @@
+// Numbers from block to block with a barrier of the whole grid between writing and reading.
+#pragma once
+#include <cooperative_groups.h>
+#include "mailboxes.cuh"
+#ifdef RUNG_EMULATOR
+#include <assert.h>
+#endif
+
+namespace decode {
+
+__device__ __forceinline__ void send(Parcel* to, uint32_t a, uint32_t b, uint32_t c, uint32_t epoch)
+{
+    __stcg(reinterpret_cast<uint4*>(to), make_uint4(a, b, c, epoch));
+}
+
+// Parcel i of N lies at from(i); those that are not wanted hold no numbers.
+template <int N, class From, class Wanted>
+__device__ __forceinline__ void receive(Parcel (&got)[N], uint32_t epoch, From from, Wanted wanted)
+{
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        got[i] = {{0, 0, 0}, epoch};
+        if (wanted(i)) {
+            const uint4 bits = __ldcg(reinterpret_cast<const uint4*>(from(i)));
+            got[i] = {{bits.x, bits.y, bits.z}, bits.w};
+        }
+#ifdef RUNG_EMULATOR
+        assert(got[i].epoch == epoch);
+#endif
+    }
+}
+
+template <int N, class From>
+__device__ __forceinline__ void receive(Parcel (&got)[N], uint32_t epoch, From from)
+{
+    receive(got, epoch, from, [](int) { return true; });
+}
+
+// Whoever returns from here may read what all others have sent.
+__device__ __forceinline__ void all_have_sent() { cooperative_groups::this_grid().sync(); }
+
+// Nobody asks before the barrier, so nobody has to hold back.
+__device__ __forceinline__ void delay_polling(int) {}
+
+}  // namespace decode

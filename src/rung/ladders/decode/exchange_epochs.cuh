@@ -1,0 +1,77 @@
+// Numbers from block to block without a barrier, as in NCCL's low-latency (LL) protocol: payload and epoch travel in one store
+// of 16 bytes. Whoever reads the epoch that it waits for has the payload with it, after one trip to L2 instead of one for a
+// flag and one for the data.
+#pragma once
+#ifdef RUNG_EMULATOR
+#include "exchange_barriers.cuh"  // until blocks run at once there
+#else
+#include "mailboxes.cuh"
+
+namespace decode {
+
+__device__ __forceinline__ void send(Parcel* to, uint32_t a, uint32_t b, uint32_t c, uint32_t epoch)
+{
+    asm volatile("{\n\t.reg .b64 lo, hi;\n\t.reg .b128 all;\n\tmov.b64 lo, {%1, %2};\n\tmov.b64 hi, {%3, %4};\n\t"
+                 "mov.b128 all, {lo, hi};\n\tst.relaxed.gpu.global.b128 [%0], all;\n\t}"
+                 ::"l"(to), "r"(a), "r"(b), "r"(c), "r"(epoch) : "memory");
+}
+
+__device__ __forceinline__ Parcel look(const Parcel* at)
+{
+    Parcel p;
+    asm volatile("{\n\t.reg .b64 lo, hi;\n\t.reg .b128 all;\n\tld.relaxed.gpu.global.b128 all, [%4];\n\t"
+                 "mov.b128 {lo, hi}, all;\n\tmov.b64 {%0, %1}, lo;\n\tmov.b64 {%2, %3}, hi;\n\t}"
+                 : "=r"(p.word[0]), "=r"(p.word[1]), "=r"(p.word[2]), "=r"(p.epoch) : "l"(at) : "memory");
+    return p;
+}
+
+// The same where it is wanted; a parcel that is not counts as one of this epoch.
+__device__ __forceinline__ Parcel look_if(bool wanted, const Parcel* at, uint32_t epoch)
+{
+    Parcel p;
+    asm volatile("{\n\t.reg .pred wanted;\n\t.reg .b64 lo, hi;\n\t.reg .b128 all;\n\tsetp.ne.b32 wanted, %5, 0;\n\t"
+                 "mov.b64 lo, 0;\n\tmov.b64 hi, {0, %6};\n\tmov.b128 all, {lo, hi};\n\t"
+                 "@wanted ld.relaxed.gpu.global.b128 all, [%4];\n\tmov.b128 {lo, hi}, all;\n\t"
+                 "mov.b64 {%0, %1}, lo;\n\tmov.b64 {%2, %3}, hi;\n\t}"
+                 : "=r"(p.word[0]), "=r"(p.word[1]), "=r"(p.word[2]), "=r"(p.epoch)
+                 : "l"(at), "r"(int(wanted)), "r"(epoch) : "memory");
+    return p;
+}
+
+// Thousands of threads that ask for what cannot be there yet delay the parcels themselves, and the weights. So nobody asks
+// before so many cycles have passed.
+__device__ __forceinline__ void delay_polling(int cycles)
+{
+    const unsigned begin = clock();
+    while (unsigned(clock()) - begin < unsigned(cycles)) continue;
+}
+
+// Parcel i of N lies at from(i). All that are wanted are requested before the first is examined, and requested again until
+// they are there.
+template <int N, class From, class Wanted>
+__device__ __forceinline__ void receive(Parcel (&got)[N], uint32_t epoch, From from, Wanted wanted)
+{
+#pragma unroll
+    for (int i = 0; i < N; i++) got[i] = look_if(wanted(i), from(i), epoch);
+    for (;;) {
+        uint32_t missing = 0;
+#pragma unroll
+        for (int i = 0; i < N; i++) missing |= got[i].epoch ^ epoch;
+        if (missing == 0) break;
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            if (got[i].epoch != epoch) got[i] = look(from(i));
+    }
+}
+
+template <int N, class From>
+__device__ __forceinline__ void receive(Parcel (&got)[N], uint32_t epoch, From from)
+{
+    receive(got, epoch, from, [](int) { return true; });
+}
+
+// Whoever waits for a parcel waits for its epoch: no barrier is needed.
+__device__ __forceinline__ void all_have_sent() {}
+
+}  // namespace decode
+#endif

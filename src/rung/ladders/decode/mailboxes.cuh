@@ -1,0 +1,74 @@
+// How the blocks of one kernel divide rows among them, and where the numbers of each lie for all others: in parcels of 16
+// bytes, three words and the epoch in which they were sent. How a parcel is sent and awaited, exchange_*.cuh say.
+#pragma once
+#include "step_types.cuh"
+
+namespace decode {
+
+struct Parcel
+{
+    uint32_t word[3], epoch;
+};
+
+// Whole division of small numbers by one that is known at run time only.
+struct Divisor
+{
+    float inverse;
+
+    __device__ __forceinline__ explicit Divisor(int n) : inverse(1.0f / float(n)) {}
+    __device__ __forceinline__ int divide(int x) const { return int((float(x) + 0.5f) * inverse); }
+};
+
+// Rows that the blocks share, STEP at a time: the first `longer` blocks have one step more.
+template <int STEP>
+struct RowPartition
+{
+    int least, longer;
+
+    __device__ __forceinline__ explicit RowPartition(int rows)
+    {
+        const int steps = rows / STEP;
+        least = steps / int(gridDim.x), longer = steps - least * int(gridDim.x);
+    }
+    __device__ __forceinline__ int most() const { return STEP * (least + (longer > 0)); }
+    __device__ __forceinline__ int begin(int block) const { return STEP * (block * least + min(block, longer)); }
+    __device__ __forceinline__ int count(int block) const { return STEP * (least + (block < longer)); }
+    __device__ __forceinline__ int owner(int row) const
+    {
+        const int step = row / STEP, split = longer * (least + 1);
+        return step < split ? Divisor(least + 1).divide(step) : longer + Divisor(max(least, 1)).divide(step - split);
+    }
+};
+
+// A vector whose numbers the blocks make in such block_rows, and send PER to a parcel: (block, parcel).
+template <int PER, int STEP = 1>
+struct Mailbox
+{
+    Parcel* mail;
+    RowPartition<STEP> share;
+    int each;  // parcels of a block
+
+    __device__ __forceinline__ Mailbox(Parcel* at, int rows) : mail(at), share(rows), each(ceil_div(share.most(), PER)) {}
+
+    __device__ __forceinline__ int parcels() const { return each * int(gridDim.x); }
+};
+
+// The numbers in a parcel: which is the first, and how many.
+struct ParcelSpan
+{
+    int packed;
+
+    template <int PER, int STEP>
+    static __device__ __forceinline__ ParcelSpan of(const Mailbox<PER, STEP>& shared, int parcel)
+    {
+        const int block = Divisor(shared.each).divide(parcel), skipped = (parcel - block * shared.each) * PER;
+        const int left = parcel < shared.parcels() ? shared.share.count(block) - skipped : 0;
+        return {(shared.share.begin(block) + skipped) * 8 + max(0, min(PER, left))};
+    }
+    __device__ __forceinline__ int first() const { return packed >> 3; }
+    __device__ __forceinline__ int count() const { return packed & 7; }
+
+    __device__ __forceinline__ ParcelSpan renewed() const { return {opaque(packed)}; }
+};
+
+}  // namespace decode

@@ -1,0 +1,111 @@
+// Products of eight rows with the vector by tensor cores: what rounding left of the vector's numbers is one more column, which
+// costs nothing.
+#pragma once
+#include "step_vector.cuh"
+
+namespace decode {
+
+// What a warp multiplies its chunks of the rows with. A lane's sixteen bytes of a row, words 0 to 3, are what tensor cores
+// take for one step: they see words 0 and 2 as a row, and 1 and 3 as the eighth row below. So a vector needs two columns on
+// the right, one for its even words and one for the odd, and of the products the even column's upper row and the odd
+// column's lower one count. Columns 0 and 1 are the vector's, 2 and 3 those of what was left of it.
+// Sixteen bytes of eight-bit weights become words for two steps.
+struct Words
+{
+    uint32_t even[MAX_CHUNKS * STEPS], odd[MAX_CHUNKS * STEPS];  // those of the lane's column that meet words 0 or 1, and 2 or 3
+
+    __device__ __forceinline__ void load(const Vector& vector, int part)
+    {
+        const int g = lane_id() / 4, t = lane_id() % 4;
+        const bool wanted = g < (vector.left > 0 ? 4 : 2);
+        const Address from = smem_address(vector.numbers) + (g / 2 % 2 * vector.left + part * C) * int(sizeof(Factor)) + (warp_id() * 64 + t * 16) * STEPS + g % 2 * 4;
+#pragma unroll
+        for (int i = 0; i < MAX_CHUNKS * STEPS; i++) {
+            even[i] = odd[i] = 0;
+            if (wanted && (i / STEPS < CHUNKS_PER_WARP || warp_id() < WARPS_WITH_EXTRA)) {
+                const Address word = from + i / STEPS * (STEP_WARPS * 64 * STEPS) + i % STEPS * 16;
+                even[i] = at<uint32_t>(word), odd[i] = at<uint32_t>(word + 8);
+            }
+        }
+    }
+};
+
+// Four whole numbers of eight bits as halves: a byte b + 128 in the last bits of 1024 is the half 1152 + b.
+__device__ __forceinline__ void as_halves(uint32_t bytes, uint32_t& lower, uint32_t& upper)
+{
+#ifdef RUNG_EMULATOR
+    const auto byte = [&](int i) { return float(int8_t(bytes >> 8 * i)); };
+    lower = pack2<__half>(byte(0), byte(1)), upper = pack2<__half>(byte(2), byte(3));
+#else
+    const uint32_t moved = bytes ^ 0x80808080u, least = 0x64806480u;  // 1152 twice
+    lower = __byte_perm(moved, 0x64646464u, 0x4140), upper = __byte_perm(moved, 0x64646464u, 0x4342);
+    asm("sub.f16x2 %0, %0, %1;" : "+r"(lower) : "r"(least));
+    asm("sub.f16x2 %0, %0, %1;" : "+r"(upper) : "r"(least));
+#endif
+}
+
+// Which of a tile's rows has lane group g. Eight lanes read at once; their two rows must not begin in the same bank, as the
+// two of a slot may.
+__device__ __forceinline__ int row_of(int g)
+{
+    constexpr bool SAME_BANK = ROWS_OF_SLOT == 2 && C % 128 == 0;
+    return SAME_BANK ? (g & 4) | (g & 1) << 1 | (g >> 1 & 1) : g;
+}
+
+// The upper part of a weight, and what it leaves: both meet both parts of the vector.
+__device__ __forceinline__ void multiply_two_term(float (&acc)[2][4], const uint32_t (&words)[4], uint32_t even, uint32_t odd)
+{
+    uint32_t upper[4], lower[4];
+#pragma unroll
+    for (int k = 0; k < 4; k++) {
+        upper[k] = to_tf32(__uint_as_float(words[k]));
+        lower[k] = __float_as_uint(__uint_as_float(words[k]) - __uint_as_float(upper[k]));
+    }
+    const uint32_t b[2] = {even, odd};
+    mma_m16n8k8_tf32(acc[0], upper, b), mma_m16n8k8_tf32(acc[1], lower, b);
+}
+
+__device__ __forceinline__ void multiply_halves(float (&acc)[4], const uint32_t (&a)[4], const uint32_t (&b)[2])
+{
+#ifndef RUNG_F32
+    mma_m16n8k16<Factor>(acc, a, b);
+#endif
+}
+
+// Of eight rows: what the lanes of a warp have of their sums.
+struct Sums
+{
+    float acc[2][4] = {};
+
+    // Sixteen bytes of a row, the lane's part of chunk i.
+    __device__ __forceinline__ void add(const uint4& bits, const Words& x, int i)
+    {
+        const uint32_t words[4] = {bits.x, bits.y, bits.z, bits.w};
+#pragma unroll
+        for (int j = 0; j < STEPS; j++) {
+            uint32_t a[4] = {words[0], words[1], words[2], words[3]};
+            if (TWO_TERM_TF32) {
+                multiply_two_term(acc, a, x.even[i], x.odd[i]);
+                continue;
+            }
+            if (SCALED) as_halves(words[2 * j % 4], a[0], a[1]), as_halves(words[(2 * j + 1) % 4], a[2], a[3]);
+            const int step = i * STEPS + j;
+            const uint32_t b[2] = {x.even[step], x.odd[step]};
+            multiply_halves(acc[step % 2], a, b);
+        }
+    }
+    __device__ __forceinline__ void add(const Sums& other)
+    {
+#pragma unroll
+        for (int i = 0; i < 8; i++) acc[i / 4][i % 4] += other.acc[i / 4][i % 4];
+    }
+    // Row lane / 4, in the first of its four lanes.
+    __device__ __forceinline__ float total() const
+    {
+        const float sum = (acc[0][0] + acc[1][0]) + (acc[0][3] + acc[1][3]);
+        return sum + __shfl_xor_sync(ALL_LANES, sum, 1);
+    }
+};
+
+}  // namespace decode
+#include "row_products.cuh"

@@ -1,0 +1,117 @@
+// What all versions of the step in one kernel share: what the shape makes of a row, the phases of a layer and what their time
+// is put down to, and accesses to shared memory.
+#pragma once
+#include "decode.cuh"
+#include "stopwatch.cuh"
+
+namespace decode {
+
+// Weights of eight bits are whole numbers with a scale for each row; half precision holds them exactly.
+#ifdef EIGHT_BITS
+using Weight = int8_t;
+using Factor = __half;  // of the vector that meets the weights
+#else
+using Weight = Real;
+using Factor = Real;
+#endif
+constexpr bool SCALED = sizeof(Weight) == 1;
+constexpr bool TWO_TERM_TF32 = sizeof(Factor) == 4;  // tensor cores take ten bits of a float's fraction, and the next ten beside them
+constexpr int ROW_BYTES = C * sizeof(Weight), SLOT_BYTES = C * sizeof(Real);
+constexpr int ROWS_OF_SLOT = sizeof(Real) / sizeof(Weight);
+
+constexpr int THREADS = STEP_WARPS * WARP_SIZE;         // that compute
+constexpr int CHUNK = 64 / sizeof(Weight);              // columns of 64 bytes: one step of the tensor cores, or two
+constexpr int STEPS = CHUNK * sizeof(Factor) / 64;
+constexpr int CHUNKS = C / CHUNK, PARTS = F / C;        // of a row of C; rows of F come in parts of C
+constexpr int CHUNKS_PER_WARP = CHUNKS / STEP_WARPS, WARPS_WITH_EXTRA = CHUNKS % STEP_WARPS;
+constexpr int MAX_CHUNKS = CHUNKS_PER_WARP + (WARPS_WITH_EXTRA > 0);
+constexpr bool ROOMY = STEP_WARPS <= 7;                 // with the copying one, two warps have a quarter of the registers
+constexpr int TILES = MAX_CHUNKS <= (ROOMY ? 4 : SCALED ? 2 : 3) ? 3 : 2;  // of eight rows, as many as registers have room for
+constexpr int UNIT = 8 * TILES;                         // rows that a warp multiplies together
+constexpr int KEY_SLOTS = 10;                           // rows that are as long as a group of keys, or of values
+constexpr int BATCH = 96;                               // rows between two barriers
+static_assert(C % CHUNK == 0 && F % C == 0 && B == 1, "one sequence, whole chunks, whole parts");
+static_assert(BATCH % UNIT == 0, "a batch is whole units");
+
+// What the step's time is put down to, in the order of [inside]: rows, which are the phases and these, the last of them the
+// copying thread's, and columns.
+enum Phase { QKV, PROJ, FC, FC2, PHASES, HEAD = PHASES };
+enum Account { ATTENTION = HEAD + 1, COPIES, ROWS };
+enum Cost { MAIL, NORM, WEIGHTS, PRODUCTS, SENDING, WAIT_FREE_SLOT, COLUMNS };
+using Watch = Stopwatch<ROWS, COLUMNS>;
+
+// Slots of so many rows.
+__device__ __forceinline__ int slots_of(int rows) { return ceil_div(rows, ROWS_OF_SLOT); }
+
+// What a phase needs of the model: a block's rows of a matrix, their biases, and gain and shift of a layer norm before it.
+struct Weights
+{
+    const Weight* matrix;
+    const Real *bias, *gain, *shift;  // these may be null
+    int begin, rows, parts;
+
+    static constexpr int EXTRAS = 3;  // the vectors, each in a slot of its own; that of biases begins at 16 bytes
+
+    __device__ __forceinline__ Weights(const Weight* all, int2 share, int parts_, const Real* biases, const Real* gains,
+                                       const Real* shifts)
+        : begin(share.x), rows(share.y), parts(parts_), gain(gains), shift(shifts)
+    {
+        matrix = all + size_t(begin) * parts * C;
+        bias = biases ? biases + begin : nullptr;
+    }
+    // What the computing threads need to know of one.
+    __device__ __forceinline__ Weights(int2 share, int parts_)
+        : matrix(nullptr), bias(nullptr), gain(nullptr), shift(nullptr), begin(share.x), rows(share.y), parts(parts_)
+    {
+    }
+    // From a multiple of 16 bytes to the block's biases: all operands begin at one, and so do all layers.
+    __device__ __forceinline__ int skipped() const { return begin % VEC; }
+    __device__ __forceinline__ const Weight* row(int r, int part) const { return matrix + (size_t(r) * parts + part) * C; }
+};
+
+// The same number, but the compiler takes it for a new one: else it keeps, for all layers, whatever follows from it.
+__device__ __forceinline__ int opaque(int number)
+{
+#ifndef RUNG_EMULATOR
+    asm volatile("" : "+r"(number));
+#endif
+    return number;
+}
+
+// Places in shared memory. The hardware's own addresses are kept in registers: the compiler would compute those of arrays
+// again wherever they are used.
+#ifdef RUNG_EMULATOR
+using Address = const char*;
+
+__device__ __forceinline__ Address smem_address(const void* of) { return static_cast<Address>(of); }
+template <class T>
+__device__ __forceinline__ T at(Address address) { return *reinterpret_cast<const T*>(address); }
+__device__ __forceinline__ void put(Address address, float x) { *reinterpret_cast<float*>(const_cast<char*>(address)) = x; }
+#else
+using Address = uint32_t;
+
+__device__ __forceinline__ Address smem_address(const void* of) { return Address(opaque(int(shared_address(of)))); }
+template <class T>
+__device__ __forceinline__ T at(Address address);
+template <>
+__device__ __forceinline__ uint4 at<uint4>(Address address)
+{
+    uint4 v;
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(address));
+    return v;
+}
+template <>
+__device__ __forceinline__ uint32_t at<uint32_t>(Address address)
+{
+    uint32_t v;
+    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(address));
+    return v;
+}
+__device__ __forceinline__ void put(Address address, float x)
+{
+    asm volatile("st.shared.f32 [%0], %1;" ::"r"(address), "f"(x) : "memory");
+}
+
+#endif
+
+}  // namespace decode
