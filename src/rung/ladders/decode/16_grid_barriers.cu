@@ -7,7 +7,7 @@ leap   = "One kernel in place of six: phases become turns of a loop, vectors tha
 dtypes = ["bf16", "f16"]
 dims   = ["B", "L", "C", "NH", "F", "V", "MAXT"]
 needs  = [
-  "sm >= 80 and sms >= 4",
+  "sms >= 4",
   "C % 32 == 0 and F % C == 0",
   "HS * sizeof_real % 16 == 0 and 32 % (HS * sizeof_real // 16) == 0",
   "B == 1 and 3 * HS <= STEP_WARPS * 32",
