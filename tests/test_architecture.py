@@ -30,7 +30,7 @@ ORDER = (
     ("operation",),
     ("expressions",),
     ("dtypes", "precision", "inputs"),
-    ("errors",),
+    ("errors", "lazy"),
 )
 LEVEL = {room: len(ORDER) - i for i, rooms in enumerate(ORDER) for room in rooms}
 # The row reader that tunings need comes down next; nothing is added here.

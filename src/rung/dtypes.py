@@ -1,10 +1,11 @@
 """The number formats a rung can be built for, and how exact each is expected to be."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 
-import torch
-
 from rung.errors import RungError
+from rung.lazy import torch
 
 
 @dataclass(frozen=True)
@@ -12,12 +13,16 @@ class Dtype:
     """A number format: how it is stored, named in C++, and how far a result may be off."""
 
     name: str
-    torch: torch.dtype
+    stored: str  # as an element of memory
     ctype: str
     macro: str
     rtol: float
     atol: float  # the least absolute tolerance, in units of the data's size: four steps of the format
     norm_cap: float
+
+    @property
+    def torch(self) -> torch.dtype:
+        return element(self.stored, self)
 
     @property
     def size(self) -> int:
@@ -27,23 +32,23 @@ class Dtype:
 DTYPES = {
     d.name: d
     for d in (
-        Dtype("f32", torch.float32, "float", "RUNG_F32", 1.3e-6, 1e-4, 1e-5),
-        Dtype("tf32", torch.float32, "float", "RUNG_TF32", 1e-3, 4e-3, 1e-3),
-        Dtype("f16", torch.float16, "__half", "RUNG_F16", 1e-3, 2e-3, 1e-3),
-        Dtype("bf16", torch.bfloat16, "__nv_bfloat16", "RUNG_BF16", 1.6e-2, 1.6e-2, 1e-2),
+        Dtype("f32", "f32", "float", "RUNG_F32", 1.3e-6, 1e-4, 1e-5),
+        Dtype("tf32", "f32", "float", "RUNG_TF32", 1e-3, 4e-3, 1e-3),
+        Dtype("f16", "f16", "__half", "RUNG_F16", 1e-3, 2e-3, 1e-3),
+        Dtype("bf16", "bf16", "__nv_bfloat16", "RUNG_BF16", 1.6e-2, 1.6e-2, 1e-2),
     )
 }
 
-# What an operand, a buffer or a parameter of a kernel may hold, beside "real".
-ELEMENTS: dict[str, torch.dtype] = {
-    "f32": torch.float32,
-    "f16": torch.float16,
-    "bf16": torch.bfloat16,
-    "f64": torch.float64,
-    "i8": torch.int8,
-    "u8": torch.uint8,
-    "i32": torch.int32,
-    "i64": torch.int64,
+# What an operand, a buffer or a parameter of a kernel may hold, beside "real"; and its name in torch.
+ELEMENTS = {
+    "f32": "float32",
+    "f16": "float16",
+    "bf16": "bfloat16",
+    "f64": "float64",
+    "i8": "int8",
+    "u8": "uint8",
+    "i32": "int32",
+    "i64": "int64",
 }
 
 
@@ -57,10 +62,14 @@ def dtype(name: str) -> Dtype:
 
 def element(kind: str, real: Dtype) -> torch.dtype:
     """The torch dtype of an operand or buffer declared as `kind` ("real" follows the rung's dtype)."""
-    if kind == "real":
-        return real.torch
-    try:
-        return ELEMENTS[kind]
-    except KeyError:
+    name = ELEMENTS.get(real.stored if kind == "real" else kind)
+    if name is None:
         known = ", ".join(["real", *ELEMENTS])
-        raise RungError(f"element type {kind!r} is not known; use one of {known}.") from None
+        raise RungError(f"element type {kind!r} is not known; use one of {known}.")
+    found: torch.dtype = getattr(torch, name)
+    return found
+
+
+def name_of(kind: torch.dtype) -> str:
+    """What rung calls a dtype of torch; torch's own word for one that no operand holds."""
+    return next((name for name, word in ELEMENTS.items() if str(kind) == f"torch.{word}"), str(kind))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-import torch
+from rung.lazy import torch
 
-Change = Callable[[torch.Tensor, Mapping[str, int | float]], torch.Tensor]
+Change = Callable[["torch.Tensor", Mapping[str, int | float]], "torch.Tensor"]
 F16_TOP = 15.9  # 2 to this power is just below float16's largest number
 F32_TOP = 126.0  # float32's and bfloat16's end, with room for one addition
 ROW_SCALES = (1e-3, 1.0, 4e-3, 30.0, 2e-3)  # variances around and below GPT-2's eps of 1e-5, and far above

@@ -11,15 +11,14 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-import torch
-
 from rung.dtypes import DTYPES, Dtype, element
 from rung.errors import RungError
 from rung.expressions import Number, evaluate, evaluate_int
 from rung.inputs import Change
+from rung.lazy import torch
 
 Values = dict[str, Number]
-Tensors = dict[str, torch.Tensor]
+Tensors = dict[str, "torch.Tensor"]
 
 
 @dataclass(frozen=True)

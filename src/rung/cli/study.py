@@ -36,9 +36,6 @@ def study(
     rung study attention --n 256 --n 1024 --mpi --ranks 1 --ranks 4 --data qkv
     """
     from rung import study as studies
-    from rung.results import machine
-    from rung.show.sweep_chart import write_svg
-    from rung.study.common import Gpu
 
     if name is None:
         questions = [(n, text) for n, (_, text) in studies.STUDIES.items()]
@@ -64,6 +61,10 @@ def study(
     given = {key: value for key, value in wanted.items() if value is not None and value != ()}
     if given and name != "attention":
         raise RungError(f"--{next(iter(given))} is an option of `rung study attention` only.")
+    from rung.results import machine
+    from rung.show.sweep_chart import write_svg
+    from rung.study.common import Gpu
+
     answers = []
     for one in studies.STUDIES if name == "all" else [name]:
         found = studies.run(one, Gpu(quick=quick, tell=lambda text: console.note(f"  {text}")), **given)

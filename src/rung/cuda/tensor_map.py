@@ -9,9 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, cast
 
-import torch
-
 from rung.errors import RungError
+from rung.lazy import torch
 
 SIZE = 128  # bytes of an encoded map
 SWIZZLES = (0, 32, 64, 128)
@@ -23,14 +22,14 @@ _MAGIC = 0x50414D544E455354
 _EMULATED = struct.Struct("<QQ4Q5I5H5B5B40x")
 
 _DRIVER_TYPES = {
-    torch.float32: "FLOAT32",
-    torch.float16: "FLOAT16",
-    torch.bfloat16: "BFLOAT16",
-    torch.float64: "FLOAT64",
-    torch.int32: "INT32",
-    torch.int64: "INT64",
-    torch.int8: "UINT8",
-    torch.uint8: "UINT8",
+    "torch.float32": "FLOAT32",
+    "torch.float16": "FLOAT16",
+    "torch.bfloat16": "BFLOAT16",
+    "torch.float64": "FLOAT64",
+    "torch.int32": "INT32",
+    "torch.int64": "INT64",
+    "torch.int8": "UINT8",
+    "torch.uint8": "UINT8",
 }
 _DRIVER_FILLS = {"zeros": "NONE", "nan": "NAN_REQUEST_ZERO_FMA"}
 _ENCODE = ctypes.CFUNCTYPE(  # of cuTensorMapEncodeTiled
@@ -78,7 +77,7 @@ class TensorMap:
         room, start = _room(SIZE)
         error = _driver_function()(
             start,
-            constant("DataType", f"DATA_TYPE_{'TFLOAT32' if self._rounds else _DRIVER_TYPES[self.tensor.dtype]}"),
+            constant("DataType", f"DATA_TYPE_{'TFLOAT32' if self._rounds else _DRIVER_TYPES[str(self.tensor.dtype)]}"),
             rank,
             self.address,
             (ctypes.c_uint64 * rank)(*reversed(self.dims)),
@@ -116,7 +115,7 @@ class TensorMap:
             return f"it has {rank} dimensions, and 1 to {_MOST_RANK} are allowed"
         if len(self.box) != rank or len(self.strides) != rank - 1:
             return f"its {rank} dims want as many sizes in box and {rank - 1} strides"
-        if self.tensor.dtype not in _DRIVER_TYPES:
+        if str(self.tensor.dtype) not in _DRIVER_TYPES:
             return f"the copy engine has no elements of {self.tensor.dtype}"
         if self.swizzle not in SWIZZLES or self.promotion not in PROMOTIONS:
             return f"swizzle is one of {SWIZZLES} and promotion one of {PROMOTIONS} bytes"

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-import torch
+from rung.lazy import torch
 
 # Vendor's figures: bytes/s, and dense FLOP/s by number format (sparse ones halved).
 # Sources: NVIDIA's data sheets of A100, H100, H200, L40S, A40, B200 and the RTX 4090/3090 white papers.

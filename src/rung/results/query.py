@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rung.errors import RungError
-from rung.results import statistics, store
+from rung.results import store
 from rung.results.store import Result
 
 _COMMIT = re.compile(r"[0-9a-f]{4,40}")
@@ -106,6 +106,8 @@ def _timed(rows: Iterable[Result]) -> dict[tuple[Any, ...], Result]:
 def _verdict(a: Result, b: Result, ratio: float) -> str:
     ours, theirs = b.get("cold_samples_us") or [], a.get("cold_samples_us") or []
     if len(ours) > 2 and len(theirs) > 2:
+        from rung.results import statistics  # brings numpy
+
         return statistics.verdict(ours, theirs)
     return "tie" if abs(ratio - 1) < 0.005 else ("faster" if ratio > 1 else "slower")
 

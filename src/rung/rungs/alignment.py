@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-import torch
+from rung.lazy import torch
 
 VECTOR = 16
 _SHARED_BY_ALL = "rung.cuh"  # it defines vector loads; who names none of them has none

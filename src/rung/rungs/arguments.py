@@ -7,13 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import torch
-
 from rung.cuda.source import Parameter
 from rung.cuda.tensor_map import TensorMap
-from rung.dtypes import ELEMENTS, Dtype
+from rung.dtypes import Dtype, name_of
 from rung.errors import RungError
 from rung.expressions import Number, evaluate, evaluate_int
+from rung.lazy import torch
 from rung.operation import Tensors, Values
 from rung.rungs.base import Rung
 
@@ -28,15 +27,15 @@ SCALAR_KINDS = {
     "__nv_bfloat16": "bf16", "nv_bfloat16": "bf16",
 }  # fmt: skip
 
-POINTEES: dict[str, torch.dtype] = {
-    **dict.fromkeys(("float", "float2", "float3", "float4"), torch.float32),
-    **dict.fromkeys(("__half", "half", "__half2", "half2"), torch.float16),
-    **dict.fromkeys(("__nv_bfloat16", "nv_bfloat16", "__nv_bfloat162", "nv_bfloat162"), torch.bfloat16),
-    **dict.fromkeys(("int", "int32_t", "unsigned int", "unsigned", "uint32_t"), torch.int32),
-    **dict.fromkeys(("long long", "int64_t", "long"), torch.int64),
-    **dict.fromkeys(("int8_t", "signed char"), torch.int8),
-    **dict.fromkeys(("uint8_t", "unsigned char"), torch.uint8),
-    "double": torch.float64,
+POINTEES = {  # what a pointer of C points to, as an element type of rung
+    **dict.fromkeys(("float", "float2", "float3", "float4"), "f32"),
+    **dict.fromkeys(("__half", "half", "__half2", "half2"), "f16"),
+    **dict.fromkeys(("__nv_bfloat16", "nv_bfloat16", "__nv_bfloat162", "nv_bfloat162"), "bf16"),
+    **dict.fromkeys(("int", "int32_t", "unsigned int", "unsigned", "uint32_t"), "i32"),
+    **dict.fromkeys(("long long", "int64_t", "long"), "i64"),
+    **dict.fromkeys(("int8_t", "signed char"), "i8"),
+    **dict.fromkeys(("uint8_t", "unsigned char"), "u8"),
+    "double": "f64",
 }
 # Pointers to these may aim at anything: they are how vector loads are written.
 ANY_POINTEE = re.compile(r"void|char|u?int[24]|Vec\b.*|Vec16")
@@ -118,10 +117,10 @@ def _must_point_to(parameter: Parameter, tensor: torch.Tensor, dtype: Dtype, whe
     if ANY_POINTEE.fullmatch(ctype):
         return
     pointee = POINTEES.get(ctype)
-    held = next((name for name, kind in ELEMENTS.items() if kind == tensor.dtype), str(tensor.dtype))
+    held = name_of(tensor.dtype)
     if pointee is None:
         raise RungError(f"{where} points to {ctype!r}, which is not known; use Real, float, int, void or a vector.")
-    if pointee != tensor.dtype:
+    if pointee != held:
         raise RungError(f"{where} points to {parameter.ctype}, but the tensor holds {held}; change one of them.")
 
 

@@ -16,11 +16,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-import torch
-
 from rung.dtypes import Dtype
 from rung.errors import RungError
 from rung.expressions import Names, evaluate, evaluate_int
+from rung.lazy import torch
 from rung.operation import Operation, Tensors, Values
 from rung.rungs import alignment, header
 
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from rung.emulator import Settings
 
 Device = Literal["cuda", "emulator", "cpu"]
-Empty = Callable[[str, tuple[int, ...], torch.dtype], torch.Tensor]
+Empty = Callable[[str, tuple[int, ...], "torch.dtype"], "torch.Tensor"]
 
 
 @dataclass

@@ -9,14 +9,13 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-import torch
-
 from rung.cuda import limits
 from rung.cuda.source import Parameter, kernel_parameters
 from rung.cuda.tensor_map import TensorMap, packed_strides
 from rung.dtypes import Dtype, element
 from rung.errors import RungError
 from rung.expressions import Names, evaluate, evaluate_int
+from rung.lazy import torch
 from rung.operation import Operation, Tensors, Values
 from rung.rungs import alignment, header, source_file
 from rung.rungs.arguments import Arguments

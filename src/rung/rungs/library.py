@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from rung.dtypes import Dtype
 from rung.errors import RungError
+from rung.lazy import torch
 from rung.operation import Library, Operation, Tensors, Values
 from rung.rungs.base import Device, Empty, Prepared, Rung
 

@@ -8,11 +8,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from rung.dtypes import Dtype, element
 from rung.errors import RungError
 from rung.expressions import evaluate_int
+from rung.lazy import torch
 from rung.operation import Operation, Tensors, Values
 from rung.rungs import header, python_module
 from rung.rungs.base import Device, Empty, Prepared, Rung

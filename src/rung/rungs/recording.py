@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 
-import torch
-
 from rung.dtypes import dtype as named_dtype
 from rung.expressions import Number
+from rung.lazy import torch
 from rung.operation import Tensors
 from rung.rungs import catalogue
 

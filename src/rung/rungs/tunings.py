@@ -16,11 +16,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from rung.cuda import limits
 from rung.errors import RungError
 from rung.expressions import Number
+from rung.lazy import torch
 from rung.results import store
 from rung.rungs.base import Device, Rung
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rung.errors import RungError
 from rung.results import store
-from rung.show.found import Found
-from rung.study.common import Lab
+
+if TYPE_CHECKING:
+    from rung.show.found import Found
+    from rung.study.common import Lab
 
 # name on the command line -> module, and what it asks
 STUDIES = {

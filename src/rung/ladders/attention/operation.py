@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import torch
-import torch.nn.functional as F
-from torch.nn.attention import SDPBackend, sdpa_kernel
-
 from rung.inputs import large_but_for_scores, scores_beyond_exp
+from rung.lazy import F, torch
 from rung.operation import Case, Cost, Library, Operand, Operation, Race, Tensors, Values
 from rung.precision import float32_products
 
@@ -62,11 +59,11 @@ def torch_naive(
         return merged(scores.softmax(3) @ v)
 
 
-def sdpa(backend: SDPBackend) -> Callable[..., torch.Tensor]:
+def sdpa(backend: str) -> Callable[..., torch.Tensor]:
     """torch's scaled_dot_product_attention, held to one of its backends."""
 
     def run(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, causal: int) -> torch.Tensor:
-        with sdpa_kernel(backend):
+        with torch.nn.attention.sdpa_kernel(getattr(torch.nn.attention.SDPBackend, backend)):
             return merged(F.scaled_dot_product_attention(q, k, v, is_causal=bool(causal), scale=scale))
 
     return run
@@ -148,16 +145,16 @@ OPERATION = Operation(
     libraries=(
         # In 16 bits its scores are rounded before the softmax, and leave the bound.
         Library("torch", torch_naive, ("f32", "tf32"), note="Two products and a softmax in torch."),
-        Library("sdpa_math", sdpa(SDPBackend.MATH), note="torch's reference path for its fused attention."),
+        Library("sdpa_math", sdpa("MATH"), note="torch's reference path for its fused attention."),
         Library(
             "sdpa_efficient",
-            sdpa(SDPBackend.EFFICIENT_ATTENTION),
+            sdpa("EFFICIENT_ATTENTION"),
             where="cuda",
             note="xFormers' CUTLASS kernel.",
         ),
-        Library("sdpa_flash", sdpa(SDPBackend.FLASH_ATTENTION), ("f16", "bf16"), "cuda", "FlashAttention 2."),
+        Library("sdpa_flash", sdpa("FLASH_ATTENTION"), ("f16", "bf16"), "cuda", "FlashAttention 2."),
         Library(
-            "sdpa_cudnn", sdpa(SDPBackend.CUDNN_ATTENTION), ("f16", "bf16"), "cuda", "cuDNN's attention.", ("T > 1",)
+            "sdpa_cudnn", sdpa("CUDNN_ATTENTION"), ("f16", "bf16"), "cuda", "cuDNN's attention.", ("T > 1",)
         ),
     ),
     tour=(

@@ -1,8 +1,9 @@
 """The bias on its own, after a product that has none: what an epilogue saves."""
 
-import torch
+from __future__ import annotations
 
 from rung.inputs import F16_TOP, F32_TOP, spread
+from rung.lazy import torch
 from rung.operation import Case, Cost, Library, Operand, Operation, Race, Tensors, Values
 
 

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import torch
-import torch.nn.functional as F
-
 from rung.inputs import near_the_end, times
+from rung.lazy import F, torch
 from rung.operation import Case, Cost, Library, Operand, Operation, Race, Tensors, Values
 
-Make = Callable[[Values, torch.Generator], torch.Tensor]
+Make = Callable[[Values, "torch.Generator"], "torch.Tensor"]
 
 ACTIVATIONS: tuple[Callable[[torch.Tensor], torch.Tensor], ...] = (
     lambda x: F.gelu(x, approximate="tanh"),
-    F.gelu,
-    F.relu,
+    lambda x: F.gelu(x),
+    lambda x: F.relu(x),
 )
 MATRICES = {"qkv": ("3 * C", "C"), "proj": ("C", "C"), "fc": ("F", "C"), "fc2": ("C", "F")}
 

@@ -6,9 +6,8 @@ those at odd places have stiffer springs and friction. The loops are long enough
 
 from __future__ import annotations
 
-import torch
-
 from rung.inputs import F16_TOP, spread
+from rung.lazy import torch
 from rung.operation import Case, Cost, Library, Operand, Operation, Race
 
 FREE, STIFF = 1 / 32, 1 / 8  # spring constants, exact in every dtype

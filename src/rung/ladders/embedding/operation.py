@@ -1,9 +1,9 @@
 """What a token is and where it stands: two rows of learned numbers, added."""
 
-import torch
-import torch.nn.functional as F
+from __future__ import annotations
 
 from rung.inputs import F16_TOP, near_the_end, spread
+from rung.lazy import F, torch
 from rung.operation import Case, Cost, Library, Operand, Operation, Race, Tensors, Values
 
 

@@ -1,11 +1,11 @@
 """GPT-2's activation: GELU in its tanh form."""
 
+from __future__ import annotations
+
 import math
 
-import torch
-import torch.nn.functional as F
-
 from rung.inputs import F16_TOP, F32_TOP, around, spread
+from rung.lazy import F, torch
 from rung.operation import Case, Cost, Library, Operand, Operation, Race, Tensors, Values
 
 CUBIC = 0.044715  # a library once shipped 0.44715, and no test noticed

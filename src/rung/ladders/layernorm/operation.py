@@ -1,9 +1,9 @@
 """Every token's vector, shifted to mean 0 and scaled to variance 1, then weighted and biased."""
 
-import torch
-import torch.nn.functional as F
+from __future__ import annotations
 
 from rung.inputs import ROW_SCALES, raised_from, rows_scaled, times
+from rung.lazy import F, torch
 from rung.operation import Case, Cost, Library, Operand, Operation, Race, Tensors, Values
 
 

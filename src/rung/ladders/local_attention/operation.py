@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import torch
-import torch.nn.functional as F
-from torch.nn.attention import SDPBackend, sdpa_kernel
-
 from rung.inputs import large_but_for_scores, scores_beyond_exp
+from rung.lazy import F, torch
 from rung.operation import Case, Cost, Library, Operand, Operation, Race, Tensors, Values
 from rung.precision import float32_products
 
@@ -66,12 +63,12 @@ def torch_masked(
         return merged(scores.softmax(3) @ v)
 
 
-def sdpa(backend: SDPBackend) -> Callable[..., torch.Tensor]:
+def sdpa(backend: str) -> Callable[..., torch.Tensor]:
     """torch's scaled_dot_product_attention under a mask, held to one of its backends."""
 
     def run(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, window: int) -> torch.Tensor:
         T = q.shape[2]
-        with sdpa_kernel(backend):
+        with torch.nn.attention.sdpa_kernel(getattr(torch.nn.attention.SDPBackend, backend)):
             mask = seen(T, window, 0, T, q.device)
             return merged(F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale))
 
@@ -148,10 +145,10 @@ OPERATION = Operation(
     libraries=(
         # In 16 bits its scores are rounded before the softmax, and leave the bound.
         Library("torch", torch_masked, ("f32", "tf32"), note="Two products, a mask and a softmax in torch."),
-        Library("sdpa_math", sdpa(SDPBackend.MATH), note="torch's reference path, under a mask."),
+        Library("sdpa_math", sdpa("MATH"), note="torch's reference path, under a mask."),
         Library(
             "sdpa_efficient",
-            sdpa(SDPBackend.EFFICIENT_ATTENTION),
+            sdpa("EFFICIENT_ATTENTION"),
             where="cuda",
             note="xFormers' CUTLASS kernel under a mask, which it reads but does not skip by.",
         ),

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import torch
-import torch.nn.functional as F
-
 from rung.inputs import F16_TOP, times, two_sided
+from rung.lazy import F, torch
 from rung.operation import Case, Cost, Library, Operand, Operation, Race, Tensors, Values
 from rung.precision import float32_products
 

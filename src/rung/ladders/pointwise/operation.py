@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 
-import torch
-
+from rung.lazy import torch
 from rung.operation import Case, Cost, Library, Operand, Operation, Race
 
 

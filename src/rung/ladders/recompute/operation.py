@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 
-import torch
-
 from rung.inputs import F16_TOP, spread
+from rung.lazy import torch
 from rung.operation import Case, Cost, Library, Operand, Operation, Race
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import torch
-
 from rung.inputs import F16_TOP, spread
+from rung.lazy import torch
 from rung.operation import Case, Cost, Library, Operand, Operation, Race
 
 

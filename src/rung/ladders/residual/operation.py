@@ -1,8 +1,9 @@
 """The stream that runs past every block: what came in, plus what the block has made of it."""
 
-import torch
+from __future__ import annotations
 
 from rung.inputs import F16_TOP, F32_TOP, spread
+from rung.lazy import torch
 from rung.operation import Case, Cost, Library, Operand, Operation, Race, Tensors, Values
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import torch
-
+from rung.lazy import torch
 from rung.operation import Case, Cost, Operand, Operation, Race, Tensors, Values
 
 SETTINGS = ("temperature", "top_k", "top_p", "min_p", "repetition", "presence", "frequency")

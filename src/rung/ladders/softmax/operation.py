@@ -1,8 +1,9 @@
 """Scores to probabilities: each row of attention scores, scaled, masked and normalised."""
 
-import torch
+from __future__ import annotations
 
 from rung.inputs import row_scores, times
+from rung.lazy import torch
 from rung.operation import Case, Cost, Library, Operand, Operation, Race, Tensors, Values
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 
-import torch
-
 from rung.inputs import far_in_one_feature, near_the_end
+from rung.lazy import torch
 from rung.operation import Case, Cost, Library, Operand, Operation, Tensors, Values
 from rung.precision import float32_products
 
