@@ -33,6 +33,7 @@ VERBS = {
     "study": ("study", "Questions that one figure cannot answer: waves, fusion, precision, latency ..."),
     "inspect": ("inspect", "Registers, shared memory, spills and occupancy, without a GPU."),
     "new": ("new", "A working kernel to start from."),
+    "convert": ("convert", "A checkpoint of nanoGPT or llm.c in Hugging Face's layout."),
     "score": ("score", "How likely texts are: log-probability, perplexity, bits per byte, as JSON lines."),
     "perplexity": ("perplexity", "How well a model predicts a text file."),
     "doctor": ("doctor", "What works on this machine, what is missing, what to do."),

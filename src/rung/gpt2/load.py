@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import threading
 import time
 from collections.abc import AsyncGenerator, Generator, Iterable, Iterator, Mapping, Sequence
@@ -280,8 +281,8 @@ def load(
 ) -> Model:
     """Load a GPT-2.
 
-    `model` is "inner" (the small one in this package), a folder in Hugging Face's layout, or an id of the
-    hub such as "gpt2". `plan` names who serves the operations, and `kernels` swaps single rungs
+    `model` is "inner" (the small one in this package), a folder in Hugging Face's layout, a checkpoint of nanoGPT
+    (ckpt.pt) or llm.c (.bin), or an id of the hub such as "gpt2". `plan` names who serves the operations, and `kernels` swaps single rungs
     ({"attention": "5"}); both are for devices that run rungs.
     With a `window` a token attends to so many tokens, itself the last of them.
     """
@@ -304,9 +305,22 @@ def find(model: str, *, revision: str | None = None, offline: bool = False) -> P
     if path.is_dir():
         return path
     if path.exists():
-        raise RungError(f"{model} is a file; name the folder that holds config.json and the weights.")
+        return _converted(path)
     if model.startswith((".", "/", "~")) or model.count("/") > 1:
         raise RungError(f"there is no folder {model}; check the path.")
     from rung.gpt2 import hub
 
     return hub.fetch(model, revision=revision, offline=offline)
+
+
+def _converted(checkpoint: Path) -> Path:
+    """The folder that a checkpoint of another trainer was written to; done once for each state of the file."""
+    from rung.cuda.cubin_cache import cache_folder
+    from rung.gpt2.checkpoints import convert
+
+    status = checkpoint.stat()
+    state = f"{checkpoint.resolve()} {status.st_size} {status.st_mtime_ns}"
+    folder = cache_folder() / "checkpoints" / hashlib.sha256(state.encode()).hexdigest()[:24]
+    if not (folder / "config.json").is_file():
+        convert(checkpoint, folder)
+    return folder

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -122,7 +123,7 @@ def scores(
 
     `first` is a token to put before each text, so that its own first token is predicted as well.
     """
-    waiting: list[tuple[Text, list[int], list[int]]] = []  # texts whose windows are on their way: ids, fresh tokens
+    waiting: deque[tuple[Text, list[int], list[int]]] = deque()  # texts whose windows are on their way: ids, fresh tokens
 
     def cut() -> Iterator[Sequence[int]]:
         for text in texts:
@@ -142,18 +143,18 @@ def scores(
         if one is not None:
             rated.append(one)
         while waiting and len(rated) >= len(waiting[0][2]):
-            text, ids, fresh = waiting.pop(0)
+            text, ids, fresh = waiting.popleft()
             parts = [r.last(count) for r, count in zip(rated, fresh, strict=False)]
             del rated[: len(fresh)]
             yield _score(text, ids, parts, per_token, first is not None)
 
 
 def _score(text: Text, ids: Sequence[int], parts: Sequence[Rated], per_token: bool, preceded: bool) -> Score:
-    logprobs = [float(p) for part in parts for p in part.logprobs]
+    logprobs = [p for part in parts for p in part.logprobs.tolist()]
     if not per_token:
         return Score(len(text.ids), len(logprobs), math.fsum(logprobs), text.bytes)
-    ranks = [int(r) for part in parts for r in part.ranks]
-    entropies = [float(e) for part in parts for e in part.entropies]
+    ranks = [r for part in parts for r in part.ranks.tolist()]
+    entropies = [e for part in parts for e in part.entropies.tolist()]
     unknown: list[None] = [None] * (len(text.ids) - len(logprobs))
     return Score(
         len(text.ids),

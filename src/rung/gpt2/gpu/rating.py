@@ -7,6 +7,7 @@ bucket's length as these are, so that the memory of all passes is the same and i
 
 from __future__ import annotations
 
+import itertools
 import math
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -21,7 +22,7 @@ from rung.gpt2.score import Rated
 from rung.operation import Tensors
 
 TOKENS = 8192  # of a pass, padding included
-AHEAD = 2048  # windows that are read before the first is rated, so that passes fill
+FIRST, AHEAD = 64, 2048  # windows that are read before the first is rated, at first and at most: passes are to fill
 LENGTHS = (16, 32, 48, 64, 96, 128, 160, 192, 224, 256, 320, 384, 448, 512, 640, 768, 896, 1024)
 
 
@@ -34,8 +35,7 @@ class RatingPass(LadderPass):
         held = {"lengths": torch.full((rows,), length, dtype=torch.int32, device=where)}
         held["history"] = torch.zeros(rows, length, dtype=torch.int32, device=where)
         self.targets = torch.zeros(rows, length, dtype=torch.int32, device=where)
-        self.logprobs, self.entropies = (torch.zeros(rows, length, device=where) for _ in range(2))
-        self.ranks = torch.zeros(rows, length, dtype=torch.int32, device=where)
+        self.found = torch.zeros(3, rows, length, device=where)  # log-probabilities, entropies, ranks (as integers)
         super().__init__(config, {**tensors, **held}, rows, length, length)
 
     def _keep(self, qkv: torch.Tensor, first: int, layers: int) -> None:
@@ -45,10 +45,9 @@ class RatingPass(LadderPass):
         return y, x  # all tokens, not each row's last
 
     def _end(self, n: torch.Tensor) -> None:
-        tensors = {
-            "x": n, "weight": self._aligned("head_w"), "targets": self.targets,
-            "logprob": self.logprobs, "entropy": self.entropies, "rank": self.ranks,
-        }  # fmt: skip
+        logprob, entropy, rank = self.found.unbind()
+        tensors = {"x": n, "weight": self._aligned("head_w"), "targets": self.targets}
+        tensors |= {"logprob": logprob, "entropy": entropy, "rank": rank.view(torch.int32)}
         B, T, C = n.shape
         dims = {"B": B, "T": T, "C": C, "V": self.t["head_w"].shape[0]}
         taken = self._op("token_logprob", tensors, dims, score_rungs(self._device))
@@ -62,6 +61,36 @@ class RatingPass(LadderPass):
             most = -(-count * self._budget // (self.B * self.T))
             self._shared[key] = torch.empty(max(count, most), dtype=kind, device=self._where)
         return self._shared[key][:count].view(shape)
+
+
+class _Group:
+    """Windows whose passes are enqueued."""
+
+    def __init__(self, lengths: Sequence[int]) -> None:
+        self._lengths = lengths
+        self._parts: list[tuple[list[int], torch.Tensor]] = []
+        self._done: torch.cuda.Event | None = None
+
+    def add(self, indices: list[int], found: torch.Tensor) -> None:
+        self._parts.append((indices, found))
+
+    def end(self) -> None:
+        """Everything has been enqueued."""
+        if self._parts[0][1].is_pinned():
+            self._done = torch.cuda.Event()
+            self._done.record()
+
+    def results(self) -> list[Rated]:
+        """All windows' figures in their order, once the GPU has them."""
+        if self._done is not None:
+            self._done.synchronize()
+        places = {index: (found, row) for part, found in self._parts for row, index in enumerate(part)}
+        rated = []
+        for index, length in enumerate(self._lengths):
+            found, row = places[index]
+            logprobs, entropies, ranks = found[:, row, : length - 1].unbind()
+            rated.append(Rated(logprobs, ranks.view(torch.int32), entropies))
+        return rated
 
 
 class GpuRater:
@@ -84,30 +113,32 @@ class GpuRater:
         self._lock = threading.Lock()  # the passes' buffers serve one group at a time
 
     def rate(self, windows: Iterable[Sequence[int]]) -> Iterator[Rated]:
+        """While a group's figures are handed out, the GPU is at the next group."""
         self._ready()
         source = iter(windows)
-        while True:
-            group = [w for _, w in zip(range(self._ahead), source, strict=False)]
-            if not group:
-                return
+        size, before = min(FIRST, self._ahead), None
+        while group := list(itertools.islice(source, size)):
             with self._lock:
-                rated = self._rate(group)
-            yield from rated
+                begun = self._begin(group)
+            if before is not None:
+                yield from before.results()
+            size, before = min(2 * size, self._ahead), begun
+        if before is not None:
+            yield from before.results()
 
     @torch.inference_mode()
-    def _rate(self, group: Sequence[Sequence[int]]) -> list[Rated]:
+    def _begin(self, group: Sequence[Sequence[int]]) -> _Group:
         by_length: dict[int, list[int]] = {}
         for index, window in enumerate(group):
             by_length.setdefault(self._length(len(window)), []).append(index)
-        found: list[Rated | None] = [None] * len(group)
+        begun = _Group([len(window) for window in group])
         for length in sorted(by_length, reverse=True):  # the longest first: shared buffers are then large enough
-            indices = by_length[length]
-            rows = self._rows(length)
+            indices, rows = by_length[length], self._rows(length)
             for start in range(0, len(indices), rows):
                 part = indices[start : start + rows]
-                for index, rated in zip(part, self._pass(length, [group[i] for i in part]), strict=True):
-                    found[index] = rated
-        return [r for r in found if r is not None]
+                begun.add(part, self._pass(length, [group[i] for i in part]))
+        begun.end()
+        return begun
 
     def _length(self, tokens: int) -> int:
         return min([*(n for n in LENGTHS if n >= tokens), self.config.context])
@@ -115,22 +146,24 @@ class GpuRater:
     def _rows(self, length: int) -> int:
         return max(1, self._tokens // length)
 
-    def _pass(self, length: int, windows: Sequence[Sequence[int]]) -> Iterator[Rated]:
+    def _pass(self, length: int, windows: Sequence[Sequence[int]]) -> torch.Tensor:
+        """Enqueue one pass; its figures will be in the memory that is returned."""
         rows = self._rows(length)
         if length not in self.passes:
             self.passes[length] = RatingPass(self.config, self.t, rows, length, self._shared, self._tokens)
         one = self.passes[length]
-        tokens, targets = (np.zeros((rows, length), dtype=np.int32) for _ in range(2))
+        on_gpu = one.tokens.is_cuda
+        given = torch.zeros(2, rows, length, dtype=torch.int32, pin_memory=on_gpu)
+        tokens, targets = given.numpy()
         for row, window in enumerate(windows):
-            tokens[row, : len(window)] = window
-            targets[row, : len(window) - 1] = window[1:]
-        one.tokens.copy_(torch.from_numpy(tokens))
-        one.targets.copy_(torch.from_numpy(targets))
+            ids = np.asarray(window, dtype=np.int32)
+            tokens[row, : len(ids)] = ids
+            targets[row, : len(ids) - 1] = ids[1:]
+        one.tokens.copy_(given[0], non_blocking=True)
+        one.targets.copy_(given[1], non_blocking=True)
         self._run(length, one)
-        logprobs, ranks, entropies = (t.to("cpu", copy=True) for t in (one.logprobs, one.ranks, one.entropies))
-        for row, window in enumerate(windows):
-            seen = slice(0, len(window) - 1)
-            yield Rated(logprobs[row, seen], ranks[row, seen], entropies[row, seen])
+        found = torch.empty(one.found.shape, pin_memory=on_gpu)
+        return found.copy_(one.found, non_blocking=True)
 
     def _run(self, length: int, one: RatingPass) -> None:
         if one.tokens.device.type != "cuda":
