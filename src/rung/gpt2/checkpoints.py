@@ -1,7 +1,7 @@
 """Checkpoints of other trainers as folders in Hugging Face's layout: nanoGPT's ckpt.pt and llm.c's .bin.
 
-Both keep matrices as (outputs, inputs), where GPT-2's own files have (inputs, outputs). nanoGPT computes GELU by erf and
-may do without biases; llm.c computes GELU by tanh and pads its vocabulary.
+Both keep matrices as (outputs, inputs), where GPT-2's own files have (inputs, outputs). nanoGPT computes GELU by
+erf and may do without biases; llm.c computes GELU by tanh and pads its vocabulary.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TOKENIZERS = ("tokenizer.json", "vocab.json", "merges.txt")
 
 
 def convert(source: Path, folder: Path) -> Config:
-    """Write the checkpoint as a model's folder: config.json, model.safetensors and, where it is known, the tokenizer."""
+    """Write the checkpoint as a model's folder: config.json, model.safetensors, and the tokenizer if it is known."""
     fields, tensors = _read(source)
     config = parse_config(fields, str(source))
     _check(source, config, tensors)

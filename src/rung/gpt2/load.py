@@ -282,8 +282,8 @@ def load(
     """Load a GPT-2.
 
     `model` is "inner" (the small one in this package), a folder in Hugging Face's layout, a checkpoint of nanoGPT
-    (ckpt.pt) or llm.c (.bin), or an id of the hub such as "gpt2". `plan` names who serves the operations, and `kernels` swaps single rungs
-    ({"attention": "5"}); both are for devices that run rungs.
+    (ckpt.pt) or llm.c (.bin), or an id of the hub such as "gpt2". `plan` names who serves the operations, and
+    `kernels` swaps single rungs ({"attention": "5"}); both are for devices that run rungs.
     With a `window` a token attends to so many tokens, itself the last of them.
     """
     began = time.perf_counter()

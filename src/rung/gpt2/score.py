@@ -123,7 +123,7 @@ def scores(
 
     `first` is a token to put before each text, so that its own first token is predicted as well.
     """
-    waiting: deque[tuple[Text, list[int], list[int]]] = deque()  # texts whose windows are on their way: ids, fresh tokens
+    waiting: deque[tuple[Text, list[int], list[int]]] = deque()  # ids, and each window's fresh tokens
 
     def cut() -> Iterator[Sequence[int]]:
         for text in texts:
