@@ -23,7 +23,10 @@ from rung.gpt2.tensors import SAFETENSORS
 from rung.gpt2.weights import MASKS, PREFIX, expected
 
 LLMC_MAGIC = 20240326
-LLMC_TYPES = {3: (np.dtype("<f4"), torch.float32), 5: (np.dtype("<u2"), torch.bfloat16)}
+LLMC_TYPES: dict[int, tuple[np.dtype[Any], torch.dtype]] = {
+    3: (np.dtype("<f4"), torch.float32),
+    5: (np.dtype("<u2"), torch.bfloat16),
+}
 LLMC_HEADER = 256  # words of four bytes
 COMPILED = "_orig_mod."  # torch.compile puts this before every name
 TOKENIZERS = ("tokenizer.json", "vocab.json", "merges.txt")
@@ -93,7 +96,8 @@ def _nanogpt(source: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
         sizes = [shape[name] for name in ("vocab_size", "block_size", "n_layer", "n_head", "n_embd")]
     except KeyError as error:
         raise RungError(f"{source}: its model_args lack {error}.") from None
-    fields = _fields(*sizes, activation="gelu")
+    vocabulary, context, layers, heads, channels = sizes
+    fields = _fields(vocabulary, context, layers, heads, channels, "gelu")
     tensors: dict[str, torch.Tensor] = {}
     for key, value in state.items():
         name = str(key).removeprefix(COMPILED).removeprefix(PREFIX)
@@ -119,7 +123,7 @@ def _llmc(source: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
         version = int(header[1]) if len(header) > 1 else 0
         raise RungError(f"{source} is of llm.c's version {version}; rung reads 3 (float32) and 5 (bfloat16).")
     context, vocabulary, layers, heads, channels, padded = (int(n) for n in header[2:8])
-    fields = _fields(vocabulary, context, layers, heads, channels, activation="gelu_new")
+    fields = _fields(vocabulary, context, layers, heads, channels, "gelu_new")
     config = parse_config(fields, str(source))
     if not vocabulary <= padded < vocabulary + 4096:
         raise RungError(f"{source} pads its vocabulary of {vocabulary:,} to {padded:,}, which cannot be.")

@@ -77,7 +77,7 @@ class _Group:
     def end(self) -> None:
         """Everything has been enqueued."""
         if self._parts[0][1].is_pinned():
-            self._done = torch.cuda.Event()
+            self._done = torch.cuda.Event()  # type: ignore[no-untyped-call]
             self._done.record()
 
     def results(self) -> list[Rated]:
