@@ -21,6 +21,7 @@ from rung.gpt2.batching.text import Piece, Request, Transcript
 from rung.gpt2.choose_plan import make_plan
 from rung.gpt2.config import read_config
 from rung.gpt2.generate import Run
+from rung.gpt2.inside import look
 from rung.gpt2.model import Transformer
 from rung.gpt2.options import Completion, Options, Prompt
 from rung.gpt2.plan_rater import PlanRater
@@ -176,21 +177,79 @@ class Model:
 
     def logits(self, ids: Sequence[int] | Sequence[Sequence[int]] | torch.Tensor) -> torch.Tensor:
         """Logits in float32 for tokens (T) or (B, T): (T, V) or (B, T, V)."""
+        tokens = self._tokens(ids, "logits")
+        logits = self.transformer.logits(tokens.view(-1, tokens.shape[-1]))
+        return logits[0] if tokens.ndim == 1 else logits
+
+    def inside(
+        self,
+        text: str | Sequence[int] | Sequence[Sequence[int]] | torch.Tensor,
+        names: str | Sequence[str] = "blocks.*.hook_resid_post",
+        *,
+        out: str | Path | None = None,
+    ) -> dict[str, torch.Tensor]:
+        """Activations of one forward pass by TransformerLens' names, * for any part of one, each (B, T, ...).
+
+        They are copied to the CPU as they come. With `out` they are written to that file, as safetensors, too.
+        """
+        tokens = self._tokens(self.tokenizer.encode(text) if isinstance(text, str) else text, "inside")
+        found: dict[str, torch.Tensor] = {}
+
+        def keep(name: str, tensor: torch.Tensor) -> None:
+            found[name] = tensor.to("cpu", copy=True).contiguous()
+
+        patterns = [names] if isinstance(names, str) else list(names)
+        look(self.transformer, tokens.view(-1, tokens.shape[-1]), patterns, keep)
+        if out is not None:
+            from safetensors import SafetensorError
+            from safetensors.torch import save_file
+
+            try:
+                save_file(found, out)
+            except (OSError, SafetensorError) as error:
+                raise RungError(f"{out} cannot be written ({error}); name another file.") from None
+        return found
+
+    def hidden_states(
+        self, text: str | Sequence[int] | Sequence[Sequence[int]] | torch.Tensor, layers: Sequence[int] | None = None
+    ) -> list[torch.Tensor]:
+        """The residual stream, (B, T, C) each: 0 is the embeddings, i what block i gave, the last one normalised.
+
+        `layers` chooses among them, from the end where negative.
+        """
+        last = self.config.layers
+        chosen = list(range(last + 1)) if layers is None else [n + last + 1 if n < 0 else n for n in layers]
+        wrong = next((n for n in chosen if not 0 <= n <= last), None)
+        if wrong is not None:
+            raise RungError(f"layer {wrong} is not there; the model has 0 to {last}.")
+        wanted = ["ln_final.hook_normalized" if n == last else f"blocks.{n}.hook_resid_pre" for n in chosen]
+        found = self.inside(text, list(dict.fromkeys(wanted)))
+        return [found[name] for name in wanted]
+
+    def embed(self, texts: str | Sequence[str], *, layer: int = -1, pooling: str = "mean") -> torch.Tensor:
+        """A vector for a text (C), or for each of several (n, C): its tokens' mean at a layer, or its last token's."""
+        if pooling not in ("mean", "last"):
+            raise RungError(f"pooling is {pooling!r}; it must be 'mean' or 'last'.")
+        vectors = []
+        for text in [texts] if isinstance(texts, str) else texts:
+            states = self.hidden_states(text, [layer])[0][0].float()  # (T, C)
+            vectors.append(states.mean(0) if pooling == "mean" else states[-1])
+        return vectors[0] if isinstance(texts, str) else torch.stack(vectors)
+
+    def _tokens(self, ids: Any, who: str) -> torch.Tensor:
+        """Tokens (T) or (B, T), checked."""
         try:
             tokens = torch.as_tensor(ids)
         except (TypeError, ValueError):
-            raise RungError("logits takes tokens, in one row or in rows of the same length.") from None
+            raise RungError(f"{who} takes tokens, in one row or in rows of the same length.") from None
         if tokens.ndim not in (1, 2) or (tokens.numel() and tokens.is_floating_point()):
-            raise RungError("logits takes tokens, in one row or in rows of the same length.")
+            raise RungError(f"{who} takes tokens, in one row or in rows of the same length.")
         tokens = tokens.to(torch.int64)
         if tokens.numel() == 0 or tokens.shape[-1] > self.config.context:
-            raise RungError(
-                f"logits takes 1 to {self.config.context:,} tokens a row; got {tokens.shape[-1]:,}."
-            )
+            raise RungError(f"{who} takes 1 to {self.config.context:,} tokens a row; got {tokens.shape[-1]:,}.")
         if int(tokens.max()) >= self.config.vocabulary or int(tokens.min()) < 0:
             raise RungError(f"a token is outside the model's vocabulary of {self.config.vocabulary:,}.")
-        logits = self.transformer.logits(tokens.view(-1, tokens.shape[-1]))
-        return logits[0] if tokens.ndim == 1 else logits
+        return tokens
 
     @overload
     def score(  # type: ignore[overload-overlap]
