@@ -112,7 +112,7 @@ def look(transformer: Transformer, tokens: torch.Tensor, patterns: Sequence[str]
     for pattern in patterns:
         found = fnmatch.filter(known, pattern)
         if not found:
-            raise RungError(f"no activation is called {pattern!r}; names are like {known[2]}, and * stands for any part.")
+            raise RungError(f"no activation is called {pattern!r}; names are like {known[2]}, * for any part.")
         wanted |= set(found)
     plan = WatchedPlan(transformer.plan, transformer.weights, frozenset(wanted), see)
     Transformer(transformer.config, transformer.weights, plan).hidden(tokens.to(plan.device))
