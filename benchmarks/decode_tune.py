@@ -94,7 +94,7 @@ class Search:
         values = values_of(self.name, self.rows)
         session.decode = self.rung.prepare(tensors, values, self.real, device="cuda", tuning=tuning)
         session._graphs.clear()
-        session._choice.greedy = True
+        session.choice.greedy = True
         session.tensors["limits"].fill_(1 << 30)
         graph, times = session.graph(8), []
         for trial in range(6):

@@ -158,7 +158,7 @@ class Bench:
     def step_time(self, engine: Engine, rows: int, length: int) -> float:
         """Seconds a step, from graphs of eight; lengths are put back, so that all see about the same context."""
         session = engine.session(rows, engine.config.context if length > 400 else 512)
-        session._choice.greedy = True
+        session.choice.greedy = True
         lengths = session.tensors["lengths"]
         session.tensors["limits"].fill_(1 << 30)
         lengths.fill_(length)

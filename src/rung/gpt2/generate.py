@@ -15,7 +15,7 @@ from rung.gpt2.model import Transformer
 from rung.gpt2.options import Chosen, Completion, Options, Prompt
 from rung.gpt2.tokenizer import Tokenizer
 
-FIXED_BATCH = 8  # texts at a time where a plan writes whole batches and no number was given
+FIXED_BATCH = 8  # up to so many texts a plan that writes whole batches serves, where no other number was given
 
 
 @dataclass
@@ -87,7 +87,8 @@ class Run:
         return sum(text.reason is not None for text in self._texts)
 
     def __iter__(self) -> Iterator[tuple[int, str]]:
-        return self._stream() if self._steps(self._texts[:1]) is None else self._batches()
+        few = len(self._texts) <= (self.options.batch_size or FIXED_BATCH)
+        return self._stream() if not few or self._steps(self._texts[:1]) is None else self._batch()
 
     # ---- through the engine -----------------------------------------------------------------------------------------
 
@@ -146,14 +147,15 @@ class Run:
         )
         return limits, steps
 
-    def _batches(self) -> Iterator[tuple[int, str]]:
-        size = self.options.batch_size or FIXED_BATCH
+    def _batch(self) -> Iterator[tuple[int, str]]:
+        if not self._engine.alone.acquire(blocking=False):
+            yield from self._stream()  # another run is being written so
+            return
         texts = [Text(request, self._tokenizer) for request in self.requests]
         try:
-            for first in range(0, len(texts), size):
-                steps = self._steps(self._texts[first : first + size])
-                assert steps is not None
-                yield from self._follow(first, texts[first : first + size], *steps)
+            steps = self._steps(self._texts)
+            assert steps is not None
+            yield from self._follow(texts, *steps)
         except KeyboardInterrupt:
             self.interrupted = True
             for index, text in enumerate(texts):
@@ -161,9 +163,11 @@ class Run:
                     piece = text.finish("interrupted")
                     self._texts[index].add(Piece(piece, reason=text.reason))
                     yield index, piece
+        finally:
+            self._engine.alone.release()
 
     def _follow(
-        self, first: int, texts: Sequence[Text], limits: Sequence[int], steps: Iterator[list[int]]
+        self, texts: Sequence[Text], limits: Sequence[int], steps: Iterator[list[int]]
     ) -> Iterator[tuple[int, str]]:
         # The plan chooses; here tokens become text, and a stop string may end a text early.
         self.stats.prompt_tokens += sum(len(text.request.ids) for text in texts)
@@ -174,7 +178,7 @@ class Run:
                 self.stats.prefill_seconds += seconds
             else:
                 self.stats.decode_seconds += seconds
-            for index, (text, token, limit) in enumerate(zip(texts, tokens, limits, strict=True), first):
+            for index, (text, token, limit) in enumerate(zip(texts, tokens, limits, strict=True)):
                 if text.reason is not None or token < 0:
                     continue
                 before = len(text.tokens)

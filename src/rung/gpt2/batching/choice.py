@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -11,13 +12,25 @@ from rung.gpt2.batching.host import HostBackend
 from rung.gpt2.cpu.plan import NativeStep
 from rung.gpt2.model import Transformer
 
+if TYPE_CHECKING:
+    from rung.gpt2.gpu.engine import Engine
+
 # Texts at a time on a CPU: the native step takes as many columns in one pass over the weights.
 MOST_SLOTS = 32
-SHARE = 0.5  # of the memory that is free, for keys and values
+MOST_GPU_SLOTS = 256
+EXACT_SLOTS = 32  # in float32, where one text alone goes through the kernels for all rows
+SHARE = 0.4  # of the memory that is free, for keys and values
 
 
 def backend_of(transformer: Transformer, slots: int | None = None) -> Backend:
     """The backend of a model that was loaded; `slots` in place of what its memory allows."""
+    writer = transformer.service.writer
+    if writer is not None:
+        from rung.gpt2.gpu.engine import Engine
+        from rung.gpt2.gpu.slots import GpuBackend
+
+        if isinstance(writer, Engine):  # a test may put another one there
+            return GpuBackend(transformer, writer, slots or _gpu_slots(transformer, writer))
     step = transformer.service.stepper
     native = step.engine if isinstance(step, NativeStep) else None
     return HostBackend(transformer, slots or _slots(transformer), native)
@@ -30,8 +43,20 @@ def slot_bytes(transformer: Transformer) -> int:
 
 
 def _slots(transformer: Transformer) -> int:
+    return max(1, min(MOST_SLOTS, int(SHARE * _free(transformer)) // slot_bytes(transformer)))
+
+
+def _gpu_slots(transformer: Transformer, engine: Engine) -> int:
+    # Sessions of fewer rows, and those that prompts are read in, take as much again.
+    fitting = int(SHARE * _free(transformer)) // slot_bytes(transformer)
+    most = min(EXACT_SLOTS if engine.real.name == "f32" else MOST_GPU_SLOTS, max(1, fitting))
+    slots = 1 << most.bit_length() - 1
+    while slots > 1 and not engine.takes(slots):
+        slots //= 2
+    return slots
+
+
+def _free(transformer: Transformer) -> int:
     if transformer.plan.device.type == "cuda":
-        free = torch.cuda.mem_get_info()[0]
-    else:
-        free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return max(1, min(MOST_SLOTS, int(SHARE * free) // slot_bytes(transformer)))
+        return torch.cuda.mem_get_info()[0]
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

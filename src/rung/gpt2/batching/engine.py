@@ -56,6 +56,7 @@ class BatchEngine:
 
     def _new(self) -> None:
         self._pid = os.getpid()
+        self.alone = threading.Lock()  # held by the one run that a plan writes as a whole, past the engine
         self._lock = threading.Condition()
         self._backend: Backend | None = None
         self._thread: threading.Thread | None = None
@@ -184,6 +185,8 @@ class BatchEngine:
         if not self._running:
             return
         for fresh in backend.turn():
+            if fresh.slot not in self._running:
+                continue  # an earlier token of this turn ended the text
             ticket, text = self._running[fresh.slot]
             if fresh.chosen is None:
                 piece = Piece(text.finish("length"), (), text.reason, fresh.prompt, ticket.queued)

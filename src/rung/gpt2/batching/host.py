@@ -211,7 +211,7 @@ class HostBackend(Backend):
             row.pending = (token,)
         chosen = Chosen(token)
         if options.logprobs or options.top_logprobs:
-            chosen = _told(logits, [token], options.top_logprobs)[0]
+            chosen = told(logits, [token], options.top_logprobs)[0]
         return Fresh(row.slot, chosen, prompt, full and not options.slide)
 
     def _slide(self, row: _Row, token: int) -> None:
@@ -225,17 +225,15 @@ class HostBackend(Backend):
         assert row.told is not None
         ids, at = row.text.request.ids, len(row.told)
         behind = ids[at : at + len(part)]
-        row.told += _told(logits[: len(behind)], behind, row.text.options.prompt_logprobs or 0)
+        row.told += told(logits[: len(behind)], behind, row.text.options.prompt_logprobs or 0)
 
 
-def _told(logits: torch.Tensor, tokens: Sequence[int], top: int) -> list[Chosen]:
+def told(logits: torch.Tensor, tokens: Sequence[int], top: int) -> list[Chosen]:
     """The model's own (before penalties and temperature) log-probabilities of tokens, a row of logits each."""
-    found = []
-    for row, token in zip(logits, tokens, strict=True):
-        logprobs = row.log_softmax(-1)
-        best: tuple[tuple[int, float], ...] = ()
-        if top:
-            values, ids = logprobs.topk(min(top, len(logprobs)))
-            best = tuple(zip(ids.tolist(), values.tolist(), strict=True))
-        found.append(Chosen(token, float(logprobs[token]), best))
-    return found
+    logprobs = logits.log_softmax(-1)
+    chosen = logprobs.gather(1, torch.tensor(list(tokens), device=logits.device)[:, None])[:, 0].tolist()
+    best: list[tuple[tuple[int, float], ...]] = [()] * len(tokens)
+    if top:
+        values, ids = logprobs.topk(min(top, logprobs.shape[-1]))
+        best = [tuple(zip(i, v, strict=True)) for i, v in zip(ids.tolist(), values.tolist(), strict=True)]
+    return list(map(Chosen, tokens, chosen, best))

@@ -6,7 +6,8 @@
 // host's memory; the counter is written last.
 extern "C" __global__ void advance(const int* next, int* tokens, int* lengths, int* history, int* done, int* steps,
                                    const int* limits, const int* stop_tokens, const int* stops, uint64_t ring,
-                                   uint64_t published, int B, int MAXT, int V, int RING, int grown)
+                                   uint64_t published, int B, int MAXT, int V, int RING, int MOST_STOPS,
+                                   int grown)
 {
     pdl_launch_dependents();  // whatever comes next waits for this kernel, which waits for the step
     pdl_wait();
@@ -20,7 +21,7 @@ extern "C" __global__ void advance(const int* next, int* tokens, int* lengths, i
             const int length = lengths[b] + grown;
             if (grown && length - 1 < MAXT) history[size_t(b) * MAXT + length - 1] = tokens[b];
             bool stop = length >= MAXT || step + 1 >= limits[b];
-            for (int i = 0; i < *stops; i++) stop = stop || token == stop_tokens[i];
+            for (int i = 0; i < stops[b]; i++) stop = stop || token == stop_tokens[b * MOST_STOPS + i];
             // An ended sequence stays where it is, so that the steps it still takes part in remain in bounds.
             tokens[b] = token;
             lengths[b] = min(length, MAXT - 1);

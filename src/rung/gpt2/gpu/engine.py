@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -49,11 +50,12 @@ class Engine:
         self.config, self.dtype, self.device = config, dtype, device
         self.real = named_dtype(DTYPES[dtype])
         self._rung, self._tuning, self._graph, self._steps = rung, dict(tuning or {}), graph, steps
-        self._sample = sample  # the rung that draws tokens, in place of the one that fits
+        self.sample = sample  # the rung that draws tokens, in place of the one that fits
         # Weights that are on their way already lie where they belong.
         self.arriving = arriving
         self.operands = self._stacked(weights) if arriving is None else arriving.operands
         self._sessions: dict[tuple[int, int], Session] = {}
+        self.lock = threading.RLock()  # one thread at a time launches or records
         self.reserve = 0  # tokens that every session has room for at least
 
     def _stacked(self, weights: Weights) -> Tensors:
@@ -78,17 +80,26 @@ class Engine:
         capacity = min(self.config.context, -(-tokens // GRANULE) * GRANULE)
         key = (rows, capacity)
         if key not in self._sessions:
-            values = dims(self.config, rows, capacity)
-            rung = self.rung(values)
-            tuning = {name: value for name, value in self._tuning.items() if name in rung.tune}
-            if not tuning and self.device == "cuda":
-                complete = rung.operation.complete(values)
-                tuning = tunings.best(rung, complete, self.real.name, device=self.device) or {}
-            work = Work(rung, tuning, self._graph, self._steps, self._sample)
-            self._sessions[key] = Session(self.config, self.operands, self.real, self.device, rows, capacity, work)
+            self._sessions[key] = self._made(rows, capacity)
         if self.arriving is not None and not self.arriving.finished:
             self._sessions[key]._prefill.arriving = self.arriving
         return self._sessions[key]
+
+    def _made(self, rows: int, capacity: int) -> Session:
+        values = dims(self.config, rows, capacity)
+        rung = self.rung(values)
+        tuning = {name: value for name, value in self._tuning.items() if name in rung.tune}
+        if not tuning and self.device == "cuda":
+            complete = rung.operation.complete(values)
+            tuning = tunings.best(rung, complete, self.real.name, device=self.device) or {}
+        work = Work(rung, tuning, self._graph, self._steps, self.sample)
+        return Session(self.config, self.operands, self.real, self.device, rows, capacity, work)
+
+    def open(self, rows: int) -> Session:
+        """A session of one's own, without texts, each of which may fill the context."""
+        session = self._made(rows, self.config.context)
+        session.open()
+        return session
 
     @property
     def sessions(self) -> list[Session]:
@@ -107,6 +118,14 @@ class Engine:
                 return rung
         raise RungError("no rung of decode takes this model.")
 
+    def takes(self, rows: int) -> bool:
+        """Whether there is a rung of decode for so many sequences that fill the context."""
+        try:
+            rung = self.rung(values := dims(self.config, rows, self.config.context))
+        except RungError:
+            return False
+        return rung.refusal(rung.operation.complete(values), self.real, device=self.device) is None
+
     def _tuned(self, name: str, values: Mapping[str, Number]) -> bool:
         rung = find("decode", name)
         return self.device == "cuda" and bool(tunings.best(rung, values, self.real.name, device=self.device))
@@ -124,21 +143,23 @@ class Engine:
         """For each step the tokens of all rows, -1 where a sequence has ended; until all have."""
         rows = len(prompts)
         reach = max(len(p) + n for p, n in zip(prompts, limits, strict=True))
-        session = self.session(rows, reach)
-        session.begin(
-            prompts,
-            limits,
-            stop_tokens,
-            sampling or Sampling(temperature=0),
-            seed,
-            sequences or range(rows),
-        )
+        with self.lock:
+            session = self.session(rows, reach)
+            session.begin(
+                prompts,
+                limits,
+                stop_tokens,
+                sampling or Sampling(temperature=0),
+                seed,
+                sequences or range(rows),
+            )
         most, shown = max(limits), 0
         left = set(range(rows))
         ends = set(stop_tokens)
         while left and shown < most:
             if session.enqueued - shown <= AHEAD // 2:
-                session.enqueue(min(AHEAD, most - session.enqueued))
+                with self.lock:
+                    session.enqueue(min(AHEAD, most - session.enqueued))
             self._await(session, shown)
             tokens = session.tokens(shown)
             shown += 1

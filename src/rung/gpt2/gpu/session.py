@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -71,7 +72,7 @@ class Session:
         self._counter = self._published.numpy()
         self._advance = {grown: self._bind_advance(grown) for grown in (0, 1)}
         self._prefill = Prefill(config, self.tensors, rows, capacity)
-        self._choice = Choice(self.tensors, rows, config.vocabulary, device, work.sample)
+        self.choice = Choice(self.tensors, rows, config.vocabulary, device, work.sample)
         self._graphs: dict[tuple[bool, int], torch.cuda.CUDAGraph] = {}
         self.enqueued = 0
 
@@ -100,8 +101,8 @@ class Session:
             "done": whole(rows),
             "steps": whole(1),
             "limits": whole(rows),
-            "stop_tokens": whole(MOST_STOPS),
-            "stops": whole(1),
+            "stop_tokens": whole(rows, MOST_STOPS),
+            "stops": whole(rows),
         }
 
     def _host(self, shape: tuple[int, ...]) -> torch.Tensor:
@@ -113,7 +114,7 @@ class Session:
         names = ("next", "tokens", "lengths", "history", "done", "steps", "limits", "stop_tokens", "stops")
         arguments: list[Argument] = [("pointer", self.tensors[n]) for n in names]
         arguments += [("u64", self._ring.data_ptr()), ("u64", self._published.data_ptr())]
-        arguments += [("i32", n) for n in (self.rows, self.capacity, self.config.vocabulary, RING, grown)]
+        arguments += [("i32", n) for n in (self.rows, self.capacity, self.config.vocabulary, RING, MOST_STOPS, grown)]
         config = LaunchConfig(grid=(1, 1, 1), block=(THREADS, 1, 1), pdl=True)
         module.prepare("advance", config)
         return module.bind("advance", config, arguments)
@@ -142,12 +143,52 @@ class Session:
         t["steps"].zero_()
         t["stops"].fill_(len(stop_tokens))
         if stop_tokens:
-            t["stop_tokens"][: len(stop_tokens)] = torch.tensor(list(stop_tokens), dtype=torch.int32, device=self.where)
-        self._choice.begin(sampling, seed, [*sequences, *[0] * missing], prompts)
+            t["stop_tokens"][:, : len(stop_tokens)] = self._whole(stop_tokens)
+        self.choice.begin(sampling, seed, [*sequences, *[0] * missing], prompts)
         self._prefill.run(prompts)
-        self._choice.run(picked=False)
+        self.choice.run(picked=False)
         self._advance[0]()
         self.enqueued = 1
+
+    # ---- rows by themselves ---------------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Begin without any text; `place` brings them in."""
+        self._synchronize()
+        self._published.zero_()
+        self.tensors["steps"].zero_()
+        self.enqueued = 0
+        self.leave(range(self.rows))
+
+    def place(
+        self, rows: Sequence[int], lengths: Sequence[int], limits: Sequence[int], stops: Sequence[Sequence[int]]
+    ) -> None:
+        """Rows go on with texts of so many cached tokens, up to the session's step `limit` or a stop token."""
+        t, at = self.tensors, self._whole(rows)
+        padded = [[*tokens, *[0] * (MOST_STOPS - len(tokens))] for tokens in stops]
+        t["lengths"][at] = self._whole(lengths)
+        t["limits"][at] = self._whole(limits)
+        t["stops"][at] = self._whole([len(tokens) for tokens in stops])
+        t["stop_tokens"][at] = self._whole(padded)
+        t["done"][at] = 0
+
+    def leave(self, rows: Sequence[int]) -> None:
+        """Nothing more is written in these rows."""
+        at = self._whole(rows)
+        self.tensors["done"][at] = 1
+        self.tensors["lengths"][at] = 0
+
+    def limit(self, limits: Sequence[int]) -> None:
+        """Other limits for the first rows."""
+        self.tensors["limits"][: len(limits)] = self._whole(limits)
+
+    def _whole(self, numbers: Sequence[Any]) -> torch.Tensor:
+        return torch.tensor(list(numbers), dtype=torch.int32, device=self.where)
+
+    def publish(self) -> None:
+        """End a step that was taken part by part."""
+        self._advance[1]()
+        self.enqueued += 1
 
     def _synchronize(self) -> None:
         if self.device == "cuda":
@@ -156,7 +197,7 @@ class Session:
     def step(self) -> None:
         """One token for each row, launch by launch."""
         self.decode.run()
-        self._choice.run(picked=True)
+        self.choice.run(picked=True)
         self._advance[1]()
 
     def enqueue(self, steps: int) -> None:
@@ -176,7 +217,7 @@ class Session:
 
     def graph(self, together: int) -> torch.cuda.CUDAGraph:
         """So many steps as one launch, captured when first asked for."""
-        key = (self._choice.greedy, together)
+        key = (self.choice.greedy, together)
         if key not in self._graphs:
             self.decode.run()  # what a Python rung sets up at its first call is set up before the recording
             torch.cuda.synchronize()

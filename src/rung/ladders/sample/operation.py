@@ -34,8 +34,8 @@ def reference(t: Tensors, v: Values) -> Tensors:
 
 
 def _random(t: Tensors, row: int) -> float:
-    low, high, sequence = t["seeds"][row, :3].tolist()
-    return uniform(low, high, sequence, int(t["steps"][0]))
+    low, high, sequence, offset = t["seeds"][row].tolist()
+    return uniform(low, high, sequence, int(t["steps"][0]) + offset)
 
 
 def _penalised(logits: torch.Tensor, marks: torch.Tensor, s: dict[str, float]) -> torch.Tensor:
@@ -111,7 +111,8 @@ OPERATION = Operation(
         Operand("marks", ("B", "V"), role="inout", dtype="i32", make=_marks),
         # temperature (0: greedy), top_k (0: all), top_p, min_p, repetition, presence, frequency, unused
         Operand("settings", ("B", "8"), dtype="f32", make=_settings),
-        Operand("seeds", ("B", "4"), dtype="i32", make=_seeds),  # seed's low and high word, sequence, unused
+        # the seed's low and high word, the sequence, what is added to steps
+        Operand("seeds", ("B", "4"), dtype="i32", make=_seeds),
         Operand("steps", (1,), dtype="i32", below=1000),
         Operand("next", ("B",), role="out", dtype="i32"),
     ),

@@ -6,11 +6,12 @@ namespace sample_steps {
 
 constexpr int V = DIM_V, WARPS = BLOCK / 32;
 
-// Philox 4x32 with ten rounds, keyed by the seed, at (step, 0, sequence, 0): a number in [0, 1) of 24 bits.
+// Philox 4x32 with ten rounds, keyed by the seed, at (step, 0, sequence, 0): a number in [0, 1) of 24 bits. A sequence's
+// own step is the batch's plus the seed's fourth word.
 __device__ __forceinline__ float uniform(const int* seed, int step)
 {
     uint32_t k0 = uint32_t(seed[0]), k1 = uint32_t(seed[1]);
-    uint32_t a = uint32_t(step), b = 0, c = uint32_t(seed[2]), d = 0;
+    uint32_t a = uint32_t(step) + uint32_t(seed[3]), b = 0, c = uint32_t(seed[2]), d = 0;
 #pragma unroll
     for (int round = 0; round < 10; round++) {
         const uint64_t x = uint64_t(0xD2511F53u) * a, y = uint64_t(0xCD9E8D57u) * c;

@@ -1,0 +1,144 @@
+"""Slots of the decode engine, its kernels emulated: each text is what it is alone, whoever joins, leaves or moves."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import torch
+
+import gpt2_models as models
+from rung.errors import RungError
+from rung.gpt2.batching.engine import BatchEngine
+from rung.gpt2.batching.text import Request
+from rung.gpt2.gpu import slots as slots_module
+from rung.gpt2.gpu.engine import Engine
+from rung.gpt2.gpu.slots import GpuBackend
+from rung.gpt2.load import Model
+from rung.gpt2.options import Completion, Options, Prompt
+from rung.gpt2.sampling import Sampling
+from rung.gpt2.weights import Linear, read_weights
+from test_batching import together
+
+SHAPE = {"n_embd": 32, "n_head": 2, "n_layer": 1, "vocab_size": 400, "n_positions": 32}
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    return models.ours(models.saved(**SHAPE))
+
+
+@pytest.fixture(scope="module")
+def weights(model: Model) -> Any:
+    return read_weights(model.folder, model.config, lambda w: Linear(w.float().clone()), lambda v: v.float().clone())
+
+
+def backend(model: Model, weights: Any, slots: int, dtype: str = "float32", rung: str | None = "6") -> GpuBackend:
+    engine = Engine(model.config, weights, dtype, "emulator", rung=rung, graph=False)
+    return GpuBackend(model.transformer, engine, slots)
+
+
+def request(length: int, new: int, sample: int = 0, **how: Any) -> Request:
+    options = {name: how.pop(name) for name in list(how) if name in Options.__dataclass_fields__}
+    sampling = Sampling(**{"temperature": 0.0, **how})
+    return Request(
+        Prompt("", tuple(models.some_ids(length, 400, seed=length))),
+        Options(sampling=sampling, max_new_tokens=new, **options), seed=11, sample=sample,
+    )  # fmt: skip
+
+
+def on_cpu(model: Model, asked: Request) -> Completion:
+    return together(model.engine, [asked])[0]
+
+
+MANY = [
+    request(5, 4, temperature=0.9),
+    request(3, 6, logprobs=True, top_logprobs=2),
+    request(17, 3, temperature=1.2, top_k=20),
+    request(5, 5, temperature=0.9, sample=1),
+    request(4, 4, temperature=0.8, repetition_penalty=1.5, frequency_penalty=0.5, logprobs=True),
+    request(30, 9),  # no place is left after three
+    request(32, 2),
+    request(6, 0, prompt_logprobs=2),
+    request(6, 2, prompt_logprobs=2),
+]
+
+
+def test_texts_in_slots_are_the_cpus(model: Model, weights: Any) -> None:
+    engine = BatchEngine(lambda: backend(model, weights, 3), model.tokenizer)
+    for found, asked in zip(together(engine, MANY), MANY, strict=True):
+        expected = on_cpu(model, asked)
+        assert (found.tokens, found.text, found.finish_reason) == (expected.tokens, expected.text, expected.finish_reason)
+        assert (found.logprobs or []) == pytest.approx(expected.logprobs or [], abs=1e-4)
+        for ours, theirs in zip(found.prompt_logprobs or [], expected.prompt_logprobs or [], strict=True):
+            assert (ours is None) == (theirs is None)
+            if ours is not None and theirs is not None:
+                assert ours.logprob == pytest.approx(theirs.logprob, abs=1e-4) and ours.top[0][0] == theirs.top[0][0]
+
+
+def test_a_text_has_the_same_bits_alone_and_among_others(model: Model, weights: Any) -> None:
+    asked = [request(n, 4, logprobs=True, temperature=1.0) for n in (4, 9, 6)]
+    among = together(BatchEngine(lambda: backend(model, weights, 3), None), asked)
+    shared = BatchEngine(lambda: backend(model, weights, 3), None)
+    assert [together(shared, [one])[0] for one in asked] == among
+
+
+def test_texts_move_into_more_rows_and_back(model: Model, weights: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slots_module, "ROWS", (1, 4))
+    one = backend(model, weights, 4)
+    one._exact = False  # as in 16 bits, with kernels whose rows are independent
+    moved: list[int] = []
+    move = one._move
+    monkeypatch.setattr(one, "_move", lambda rows: (moved.append(rows), move(rows))[1])
+    asked = [request(5, 14, temperature=1.0, frequency_penalty=0.3), *(request(4 + i, 3) for i in range(3))]
+    engine = BatchEngine(lambda: one, None)
+    first = engine.submit(asked[0], lambda piece: heard.append(piece))
+    heard: list[Any] = []
+    while len(heard) < 3:
+        pass
+    rest = together(engine, asked[1:])
+    while not first.ended:
+        pass
+    assert [chosen.token for piece in heard for chosen in piece.tokens] == on_cpu(model, asked[0]).tokens
+    assert [c.tokens for c in rest] == [on_cpu(model, one).tokens for one in asked[1:]]
+    assert moved == [1, 4, 1]
+
+
+def test_stops_are_each_texts_own(model: Model, weights: Any) -> None:
+    free = on_cpu(model, request(8, 8))
+    stop = free.tokens[3]
+    asked = [
+        request(8, 8, stop_tokens=(stop,)),
+        request(8, 8, stop_tokens=(stop,), min_tokens=6),
+        request(8, 8, stop=(free.text[4:6],)),
+        request(8, 8),
+        request(8, 8, stop_tokens=(free.tokens[0],)),
+    ]
+    engine = BatchEngine(lambda: backend(model, weights, 3), model.tokenizer)
+    for found, one in zip(together(engine, asked), asked, strict=True):
+        expected = on_cpu(model, one)
+        assert (found.tokens, found.text, found.finish_reason) == (expected.tokens, expected.text, expected.finish_reason)
+
+
+def test_a_text_slides_on_when_its_context_is_full(model: Model, weights: Any) -> None:
+    asked = [request(28, 9, slide=True, temperature=1.0), request(4, 5)]
+    found = together(BatchEngine(lambda: backend(model, weights, 2), None), asked)
+    assert [c.tokens for c in found] == [on_cpu(model, one).tokens for one in asked]
+
+
+def test_more_stop_tokens_than_a_step_looks_for_are_refused_by_themselves(model: Model, weights: Any) -> None:
+    engine = BatchEngine(lambda: backend(model, weights, 2), None)
+    with pytest.raises(RungError, match="stop tokens"):
+        together(engine, [request(4, 2, stop_tokens=tuple(range(65)))])
+    assert together(engine, [request(4, 2)])[0].tokens == on_cpu(model, request(4, 2)).tokens
+
+
+def test_threads_that_write_whole_batches_do_not_meet(model: Model) -> None:
+    emulated = models.rung.load(model.folder, device="emulator", dtype="float32", plan="best", kernels={"decode": "6"})
+    emulated.plan.engine._graph = False  # type: ignore[attr-defined]
+    prompts = [models.some_ids(n, 400, seed=n) for n in (3, 5, 7, 9)]
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda p: emulated.generate([p], temperature=0, max_new_tokens=4)[0].tokens, prompts))
+    assert found == [model.generate([p], temperature=0, max_new_tokens=4)[0].tokens for p in prompts]
+    torch.set_num_threads(2)
