@@ -116,7 +116,7 @@ def _records(file: TextIO, name: str, field: str) -> Iterator[str]:
 
 def _column(name: str, field: str) -> Iterator[str]:
     try:
-        from pyarrow import ArrowException, parquet  # type: ignore[import-not-found]
+        from pyarrow import ArrowException, parquet
     except ImportError:
         raise RungError(f"reading {name} needs pyarrow; `pip install pyarrow` brings it.") from None
     try:
