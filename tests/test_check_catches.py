@@ -1,12 +1,19 @@
 """Broken and cheating kernels: each must be caught, and for the right reason."""
 
+import os
+import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+from rung.check import isolated
+from rung.check.many import Task, run_task
 from rung.check.report import Report
-from rung.check.trial import check
+from rung.check.trial import LADDER, check
+from rung.check.workers import work_through
+from rung.cli.check import _exit_code
 from rung.rungs import catalogue
 
 BROKEN = Path(__file__).parent / "broken"
@@ -64,8 +71,94 @@ def test_is_caught_on_a_gpu(name: str, reason: str) -> None:
     torch.cuda.synchronize()
 
 
+def task_on(name: str, **more: Any) -> Task:
+    return Task(f"residual/{name.partition('.')[0]}", str(BROKEN / name), "f32", "emulator", 0, alone=True, **more)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        pytest.param("clamps.cu", "up to float", marks=pytest.mark.slow),
+        pytest.param("short_index.cu", "three batches: out", marks=pytest.mark.slow),
+        pytest.param("second_batch.cu", "values are off", marks=pytest.mark.slow),
+        pytest.param("only_default_tuning.cu", "with ROWS=2", marks=pytest.mark.slow),
+        ("far_before.cu", "before the start of out"),
+        pytest.param("reads_one_more.cu", "past the end", marks=pytest.mark.slow),
+        pytest.param("later_runs.cu", "after 400 runs", marks=pytest.mark.slow),
+        pytest.param("static_cache.cu", "values are off", marks=pytest.mark.slow),
+        pytest.param("damages_in_reverse.cu", "before the start of out", marks=pytest.mark.slow),
+        ("missing_barrier.cu", "race"),
+        ("exits.cu", "ended by itself (exit code 0)"),
+        pytest.param("aborts.cu", "SIGABRT", marks=pytest.mark.slow),
+        pytest.param("exits_at_import.py", "ended by itself (exit code 0)", marks=pytest.mark.slow),
+        pytest.param("exits_in_run.py", "SystemExit", marks=pytest.mark.slow),
+        ("patches_the_judge.py", "values are off"),
+        pytest.param("takes_the_reference.py", "out", marks=pytest.mark.slow),
+        pytest.param("swaps_storage.py", "never written", marks=pytest.mark.slow),
+        pytest.param("forges_answers.py", "", marks=pytest.mark.slow),
+    ],
+)
+def test_a_file_is_caught_in_a_process_of_its_own(name: str, reason: str) -> None:
+    report = run_task(task_on(name))
+    assert report.verdict == "failed", report
+    assert reason in f"{report.case}: {report.reason}"
+
+
+@pytest.mark.parametrize(
+    ("name", "verdict"),
+    [
+        ("few_cases.cu", "few cases"),
+        pytest.param("untrue_emulate.cu", "compiled", marks=pytest.mark.slow),
+        ("calls_the_reference.py", "calls the library"),
+        pytest.param("calls_numpy.py", "calls the library", marks=pytest.mark.slow),
+    ],
+)
+def test_what_was_not_judged_is_not_ok(name: str, verdict: str) -> None:
+    report = run_task(task_on(name))
+    assert report.verdict == verdict, report
+    assert report.reason
+    assert _exit_code([report], set()) == 3
+
+
+def test_a_rung_that_never_ends_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(isolated, "RUN_SECONDS", 1.0)
+    report = run_task(task_on("never_ends.py"))
+    assert report.verdict == "failed" and "did not end within 1 s" in report.reason
+
+
+def test_what_a_kernel_prints_is_not_on_standard_output(capfd: pytest.CaptureFixture[str]) -> None:
+    report = run_task(task_on("prints.cu", quick=True))
+    told = capfd.readouterr()
+    assert report.verdict == "ok", report
+    assert "hello" not in told.out and "hello from the kernel" in told.err
+
+
+@pytest.mark.slow
+def test_operands_may_be_mirrored_into_the_memory_of_a_device() -> None:
+    rung = catalogue.find("residual/01_naive")
+    with isolated.Isolated("emulator", mirrored=True) as host:
+        report = check(rung, "f32", device="emulator", host=host, quick=True)
+    assert report.verdict == "ok", report.reason
+    broken = catalogue.rung_from_file(rung.operation, BROKEN / "mutated_input.cu")
+    with isolated.Isolated("emulator", mirrored=True) as host:
+        assert "changed its input a" in check(broken, "f32", device="emulator", host=host).reason
+
+
+@pytest.mark.slow
+def test_a_process_that_dies_costs_one_verdict() -> None:
+    groups = [["a", "die", "b"], ["c"]]
+    found = list(work_through(groups, _die_or_not, lambda item, why: f"{item}: {why}", jobs=2))
+    assert sorted(found) == ["a!", "b!", "c!", "die: its process was ended by SIGKILL"]
+
+
+def _die_or_not(item: str) -> str:
+    if item == "die":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return f"{item}!"
+
+
 def test_the_same_checks_pass_an_honest_kernel() -> None:
-    report = check(catalogue.find("residual/01_naive"), "f32", device="emulator")
+    report = check(catalogue.find("residual/01_naive"), "f32", device="emulator", effort=LADDER)
     assert report.verdict == "ok", report.reason
     assert report.cases >= 6
     assert report.runs >= 2 * report.cases

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from rung.bench import tour
-from rung.bench.compile_ahead import Compilers, finish
+from rung.check.compile_ahead import Compilers, finish
 from rung.errors import RungError
 from rung.results import store
 from rung.rungs import catalogue, tunings

@@ -51,6 +51,13 @@ class Call(Protocol):
 class Host(Protocol):
     """Where the rung's code runs."""
 
+    library_calls: set[str]  # what it was seen to compute with beside kernels of its own
+
+    @property
+    def memory(self) -> str:
+        """Where the operands lie that the judge looks at: cpu or cuda."""
+        ...
+
     def storage(self, alignment: int) -> GuardedStorage: ...
 
     def bind(self, rung: Rung, operands: Operands, how: How, scratch: GuardedStorage) -> Call: ...
@@ -61,6 +68,11 @@ class Here:
 
     def __init__(self, device: Device) -> None:
         self.device = device
+        self.library_calls: set[str] = set()
+
+    @property
+    def memory(self) -> str:
+        return "cuda" if self.device == "cuda" else "cpu"
 
     def storage(self, alignment: int) -> GuardedStorage:
         return GuardedStorage(self.device, alignment=alignment)

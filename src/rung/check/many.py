@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
+import ctypes
 import os
-import signal
-import threading
+import sys
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
+from rung.check import compile_ahead
+from rung.check.isolated import Isolated
 from rung.check.report import Report
-from rung.check.trial import check
+from rung.check.trial import ALONE, LADDER, check
+from rung.check.workers import work_through
+from rung.dtypes import dtype as dtype_named
 from rung.errors import RungError
+from rung.operation import Values
 from rung.rungs import catalogue
 from rung.rungs.base import Device, Rung
+from rung.rungs.cuda import CudaRung
+
+SECONDS = 900.0  # for one rung and dtype
+PORTION = 6  # tasks that stay together
 
 
 @dataclass(frozen=True)
@@ -34,6 +41,11 @@ class Task:
     tuning: tuple[tuple[str, int], ...] = ()
     quick: bool = False
     races: bool = False
+    alone: bool = False  # looked at from all sides, tunables included
+
+    @property
+    def operation(self) -> str:
+        return self.rung.partition("/")[0]
 
 
 def device_named(name: str | None) -> Device:
@@ -65,13 +77,14 @@ def tasks(
         chosen[0].tuned(tuning)  # says what there is instead
         raise RungError(f"none of the chosen rungs has {' and '.join(tuning or {})}; check one rung with its own.")
     found = []
+    alone = len(chosen) == 1
     for rung in chosen:
         own = not catalogue.shipped(rung)
         file = str(rung.path) if own else None
         for dtype in rung.dtypes:
             if not dtypes or dtype in dtypes:
                 items = tuple(sorted((tuning or {}).items()))
-                found.append(Task(rung.full_name, file, dtype, device, seed, case, items, quick, races))
+                found.append(Task(rung.full_name, file, dtype, device, seed, case, items, quick, races, alone))
     if not found:
         raise RungError(f"nothing to check: none of the chosen rungs has {' or '.join(dtypes)}.")
     return found
@@ -90,68 +103,106 @@ def _with_case(chosen: Sequence[Rung], case: str | None) -> Sequence[Rung]:
 
 def run_task(task: Task) -> Report:
     """Check one rung and dtype; whatever goes wrong is a report."""
-    name = task.rung.partition("/")[0]
     try:
         if task.file:
-            rung = catalogue.rung_from_file(catalogue.operation(name), Path(task.file))
-        else:
-            rung = catalogue.find(task.rung)
-        lacking = [n for n, _ in task.tuning if n not in rung.tune]
-        if lacking:
-            return Report(task.rung, task.dtype, task.device, "skipped", f"it has no tunable {', '.join(lacking)}")
-        return check(
-            rung,
-            task.dtype,
-            device=task.device,
-            seed=task.seed,
-            case=task.case,
-            tuning=dict(task.tuning) or None,
-            quick=task.quick,
-            races=task.races,
-        )
+            return _run_file(task, catalogue.rung_from_file(catalogue.operation(task.operation), Path(task.file)))
+        return _run(task, catalogue.find(task.rung))
     except RungError as error:
         return Report(task.rung, task.dtype, task.device, "failed", str(error))
     except Exception as error:  # a Python rung may raise anything
-        text = f"{type(error).__name__}: {error}".splitlines()[0]
+        text = (f"{type(error).__name__}: {error}".splitlines() or [type(error).__name__])[0]
         return Report(task.rung, task.dtype, task.device, "failed", text)
 
 
-def check_all(work: Sequence[Task], jobs: int | None = None) -> Iterator[Report]:
-    """Reports in the order in which they are done."""
+def _run_file(task: Task, rung: Rung) -> Report:
+    """A rung of unknown origin, in a process of its own; on a GPU the emulator looks for races as well."""
+    with Isolated(task.device) as host:
+        report = _run(task, rung, host)
+    if task.device != "cuda" or report.verdict != "ok" or rung.kind != "cuda" or rung.emulate:
+        return report
+    with Isolated("emulator") as host:
+        emulated = _run(replace(task, device="emulator", races=True, quick=False), rung, host)
+    if emulated.verdict == "failed":
+        report.verdict, report.case = "failed", emulated.case
+        report.reason = f"right on the GPU, but on the emulator: {emulated.reason}"
+    elif emulated.verdict != "ok":
+        report.notes.append(f"the emulator did not judge it: {emulated.reason}")
+    return report
+
+
+def _run(task: Task, rung: Rung, host: Isolated | None = None) -> Report:
+    lacking = [n for n, _ in task.tuning if n not in rung.tune]
+    if lacking:
+        return Report(task.rung, task.dtype, task.device, "skipped", f"it has no tunable {', '.join(lacking)}")
+    return check(
+        rung,
+        task.dtype,
+        device=task.device,
+        seed=task.seed,
+        case=task.case,
+        tuning=dict(task.tuning) or None,
+        quick=task.quick,
+        races=task.races,
+        effort=ALONE if task.alone else LADDER,
+        host=host,
+    )
+
+
+def check_all(work: Sequence[Task], jobs: int | None = None, *, compile_ahead: bool = True) -> Iterator[Report]:
+    """Reports in the order in which they are done; a process that dies is a failed rung, and no other's loss."""
+    device = work[0].device
+    cores = os.cpu_count() or 1
     if jobs is None:
-        jobs = 1 if work[0].device == "cuda" else (os.cpu_count() or 1)
-    if jobs <= 1 or len(work) < 4:
+        jobs = max(1, min(8, cores // 2)) if device == "cuda" else cores
+    if len(work) < 4 or jobs <= 1:
         for task in work:
-            yield run_task(task)
+            with _printing_to_stderr():
+                report = run_task(task)
+            yield report
         return
-    context = multiprocessing.get_context("spawn")
-    others = multiprocessing.active_children()
-    pool = ProcessPoolExecutor(min(jobs, len(work)), mp_context=context, initializer=_one_thread)
-    try:
-        with _deaf_to_interrupts():  # as are the processes begun here: this one ends them
-            pending = [pool.submit(run_task, task) for task in work]
-        for done in as_completed(pending):
-            yield done.result()
-    except BaseException:  # interrupted, or nobody wants the rest
-        pool.shutdown(wait=False, cancel_futures=True)
-        for child in multiprocessing.active_children():
-            if child not in others:
-                child.terminate()
-        raise
-    pool.shutdown()
+    groups: dict[tuple[str, str], list[Task]] = {}
+    for task in work:  # those that meet the same operands and references
+        groups.setdefault((task.operation, task.dtype), []).append(task)
+    ordered = sorted(groups.values(), key=len, reverse=True)
+    if device != "cuda":  # where a task takes longer than the references that it shares
+        ordered = [group[start : start + PORTION] for group in ordered for start in range(0, len(group), PORTION)]
+    with _compilers(work, cores - jobs) if device == "cuda" and compile_ahead else contextlib.nullcontext():
+        yield from work_through(ordered, run_task, _lost, jobs=jobs, seconds=SECONDS)
 
 
 @contextlib.contextmanager
-def _deaf_to_interrupts() -> Iterator[None]:
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+def _printing_to_stderr() -> Iterator[None]:
+    """What a kernel prints is not part of what the command says."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        sys.stdout.flush()
+        ctypes.CDLL(None).fflush(None)
+        os.dup2(kept, 1)
+        os.close(kept)
 
 
-def _one_thread() -> None:
-    torch.set_num_threads(1)
+def _lost(task: Task, why: str) -> Report:
+    return Report(task.rung, task.dtype, task.device, "failed", f"{why}.")
+
+
+@contextlib.contextmanager
+def _compilers(work: Sequence[Task], cores: int) -> Iterator[None]:
+    """Compiles what the tasks are going to want on the cores that they leave free, the first cases first."""
+    with compile_ahead.Compilers(max(1, cores)) as compilers:
+        wanted: dict[tuple[str, object], tuple[Values, str]] = {}
+        for task in work:
+            rung = None if task.file else catalogue.find(task.rung)
+            if not isinstance(rung, CudaRung):
+                continue
+            real = dtype_named(task.dtype)
+            for case in rung.operation.cases:
+                values = rung.operation.complete(case.values)
+                if task.dtype in case.dtypes and rung.refusal(values, real, device="cuda") is None:
+                    wanted.setdefault((task.rung, rung.build(values, real)), (values, task.dtype))
+        for (name, _), (values, dtype) in wanted.items():
+            compilers.submit(name, values, dtype, None)
+        yield

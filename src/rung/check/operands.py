@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -11,6 +12,9 @@ from rung.check.compare import Deviation, compare
 from rung.dtypes import Dtype
 from rung.errors import RungError
 from rung.operation import Case, Operation, Tensors, Values
+
+if TYPE_CHECKING:
+    from rung.check.storage import Block
 
 Empty = Callable[[str, tuple[int, ...], torch.dtype], torch.Tensor]
 
@@ -66,6 +70,7 @@ class Operands:
         self.device, self.case = device, case
         self._given: Tensors = {}
         self.tensors: Tensors = {}
+        self.blocks: Mapping[str, Block] = {}  # the guarded memory that they lie in, if any
         where = device
         self.tensors = self._fill(seed, empty or (lambda _, shape, kind: torch.empty(shape, dtype=kind, device=where)))
 

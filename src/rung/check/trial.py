@@ -84,6 +84,10 @@ def check(
         report.verdict, report.reason = "failed", text
         return report
     report.case = ""
+    if of.host.library_calls:
+        report.verdict = "calls the library"
+        report.reason = f"right, but not by a kernel of its own: {', '.join(sorted(of.host.library_calls)[:6])}"
+        return report
     if case is None and not quick and len(report.left_out) > SHARE_REFUSED * (report.cases + len(report.left_out)):
         rules = "; ".join(sorted({r.removeprefix(f"{rung.full_name} ") for r in report.left_out.values()}))
         report.verdict = "few cases"
@@ -283,10 +287,10 @@ class _Trial:
         self.seconds = 0.0  # the fastest single run so far
         self.turn = 0
         self.storage = of.host.storage(_alignment(of.rung))
-        device = "cuda" if of.device == "cuda" else "cpu"
         self.operands = Operands(
-            self.operation, values, of.dtype, names, seed, device=device, empty=self.storage.empty, case=case
+            self.operation, values, of.dtype, names, seed, device=of.host.memory, empty=self.storage.empty, case=case
         )
+        self.operands.blocks = self.storage.blocks
         self.call = of.host.bind(of.rung, self.operands, how, self.storage)
 
     def twice(self) -> None:

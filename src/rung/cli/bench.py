@@ -173,7 +173,7 @@ def _tour(shapes: Sequence[str] | None, dtypes: Sequence[str] | None, patience: 
 
 
 def _compile(races: Sequence[_Race]) -> None:
-    from rung.bench.compile_ahead import Compilers, finish
+    from rung.check.compile_ahead import Compilers, finish
     from rung.rungs import tunings as tuned
 
     began = time.monotonic()

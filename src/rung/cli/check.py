@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
 from rung.cli import console
 from rung.errors import RungError
+
+if TYPE_CHECKING:
+    from rung.check.many import Task
+    from rung.check.report import Report
 
 
 def check(
@@ -35,7 +41,9 @@ def check(
 ) -> None:
     """Is a rung right? Every case and dtype against a float64 reference, on a GPU or emulated.
 
-    Exit code 0: all right; 1: a rung failed; 2: the question could not be understood.
+    A file runs in a process of its own with limits on time, memory and output; it is native code all the same.
+
+    Exit code 0: all right; 1: a rung failed; 2: invalid arguments; 3: a rung was not judged.
 
     Examples: rung check · rung check softmax/3 --dtype bf16 · rung check layernorm mine.cu
     """
@@ -60,15 +68,34 @@ def check(
         quick=quick,
         races=races,
     )
-    reports = list(_with_progress(many.check_all(work, jobs), len(work)))
-    order = {(t.rung, t.dtype): i for i, t in enumerate(work)}
-    reports.sort(key=lambda r: order[(r.rung, r.dtype)])
-    if json:
-        console.print_json({"device": _device_name(where), "reports": [r.as_json() for r in reports]})
-    else:
-        _print(reports, _device_name(where))
+    known: list[Report] = []
+    try:
+        for report in many.check_all(work, jobs):
+            known.append(report)
+            _say(report, work, file=sys.stderr if json else sys.stdout)
+    finally:  # a check that is stopped has said what it knew
+        order = {(t.rung, t.dtype): i for i, t in enumerate(work)}
+        known.sort(key=lambda r: order[(r.rung, r.dtype)])
+        if json:
+            rows = [r.as_json() for r in known]
+            complete = len(known) == len(work)
+            console.print_json({"device": _device_name(where), "complete": complete, "reports": rows})
+        else:
+            _sum_up(known, len(work), _device_name(where))
+    code = _exit_code(known, {r.full_name for r in chosen if r.kind == "library"})
+    if code:
+        raise typer.Exit(code)
+
+
+def _exit_code(reports: Sequence[Report], libraries: set[str]) -> int:
+    """1 when something is wrong, 3 when something was not judged (a library that wants a GPU may be left out)."""
+    from rung.check.report import NOT_JUDGED
+
     if any(r.verdict == "failed" for r in reports):
-        raise typer.Exit(1)
+        return 1
+    judged = [r for r in reports if r.verdict == "ok"]
+    unjudged = [r for r in reports if r.verdict in NOT_JUDGED]
+    return 3 if not judged or any(r.rung not in libraries for r in unjudged) else 0
 
 
 def _sanitize(operations: list[str], device: str, jobs: int | None, json: bool) -> None:
@@ -109,41 +136,35 @@ def _device_name(device: str) -> str:
     return torch.cuda.get_device_name()
 
 
-def _with_progress(reports: Any, total: int) -> Any:
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+def _say(report: Report, work: Sequence[Task], file: TextIO) -> None:
+    """One verdict, as it falls."""
+    name, dtype = (max(len(getattr(t, part)) for t in work) for part in ("rung", "dtype"))
+    cases = str(report.cases or "")
+    error = f"{report.element:.3f} of bound" if report.verdict == "ok" else ""
+    text = f"{report.rung:{name}}  {report.dtype:{dtype}}  {cases:>2}  {error:14}  {report.verdict}  {_remark(report)}"
+    if console.is_terminal() and file is sys.stdout:
+        from rich.text import Text
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    screen = Console(stderr=True)
-    with Progress(*columns, console=screen, transient=True, disable=not screen.is_terminal) as progress:
-        task = progress.add_task("checking", total=total)
-        for report in reports:
-            progress.update(task, advance=1, description=f"{report.rung} {report.dtype}"[:40].ljust(40))
-            yield report
-
-
-def _print(reports: list[Any], device: str) -> None:
-    rows = [
-        (
-            r.rung,
-            r.dtype,
-            r.cases or "",
-            f"{r.element:.3f}" if r.runs else "",
-            f"{r.norm:.1e}" if r.runs else "",
-            f"{r.norm_cap:.0e}" if r.runs else "",
-            r.verdict,
-            _remark(r),
-        )
-        for r in reports
-    ]
-    columns = ("rung", "dtype", "cases", "error/bound", "rel. error", "cap", "verdict", "remark")
-    console.table(columns, rows, right=("cases", "error/bound", "rel. error", "cap"))
-    counts = {v: sum(r.verdict == v for r in reports) for v in ("ok", "compiled", "skipped", "failed")}
-    text = ", ".join(f"{n} {v}" for v, n in counts.items() if n)
-    print(f"\n{text} on {device}; bounds: element by element, and on the whole (cap).")
+        line = Text(text.rstrip())
+        line.highlight_words([f"  {report.verdict}"], console.STYLES.get(report.verdict, "yellow"))
+        console.screen().print(line, soft_wrap=True)
+    else:
+        print(text.rstrip(), file=file, flush=True)
 
 
-def _remark(report: Any) -> str:
+def _sum_up(reports: Sequence[Report], wanted: int, device: str) -> None:
+    from rung.check.report import NOT_JUDGED
+
+    verdicts = ("ok", *NOT_JUDGED, "failed")
+    counts = {v: sum(r.verdict == v for r in reports) for v in verdicts}
+    text = ", ".join(f"{n} {v}" for v, n in counts.items() if n) or "nothing"
+    stopped = f"; stopped before the other {wanted - len(reports)}" if len(reports) < wanted else ""
+    worst = max((r.norm / r.norm_cap for r in reports if r.verdict == "ok" and r.norm_cap), default=0.0)
+    limits = f"Limits: per-element error, and overall relative error (at most {worst:.2f} of it)"
+    print(f"\n{text} on {device}{stopped}. {limits}.")
+
+
+def _remark(report: Report) -> str:
     parts = []
     if report.case:
         parts.append(f"case {report.case!r}:")
@@ -151,7 +172,11 @@ def _remark(report: Any) -> str:
         parts.append(report.reason)
     if report.nondeterministic:
         parts.append("nondeterministic")
+    if report.tunings:
+        parts.append(f"{report.tunings} other tunings")
+    parts += report.notes
     if report.left_out and not report.reason:
         rules = {r.removeprefix(f"{report.rung} ") for r in report.left_out.values()}
-        parts.append(f"{len(report.left_out)} cases left out ({'; '.join(sorted(rules))})")
-    return " ".join(parts)
+        cases = "case" if len(report.left_out) == 1 else "cases"
+        parts.append(f"{len(report.left_out)} {cases} left out ({'; '.join(sorted(rules))})")
+    return parts[0] + " " + "; ".join(parts[1:]) if report.case and parts else "; ".join(parts)

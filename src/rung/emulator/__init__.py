@@ -4,8 +4,17 @@ docs/emulator.md says what it models, what it catches and what it cannot.
 """
 
 from rung.emulator.faults import EmulatorFault, FaultKind
-from rung.emulator.guard import guarded_empty
+from rung.emulator.guard import guarded_empty, guarded_file
 from rung.emulator.module import EmulatedModule, Settings, load
 from rung.emulator.toolchain import available
 
-__all__ = ["EmulatedModule", "EmulatorFault", "FaultKind", "Settings", "available", "guarded_empty", "load"]
+__all__ = [
+    "EmulatedModule",
+    "EmulatorFault",
+    "FaultKind",
+    "Settings",
+    "available",
+    "guarded_empty",
+    "guarded_file",
+    "load",
+]

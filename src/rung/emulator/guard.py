@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import weakref
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
@@ -35,6 +36,29 @@ def guarded_empty(nbytes: int) -> torch.Tensor:
     if not start or not mapped.value:
         raise RungError(f"No memory for a guarded tensor of {nbytes} bytes: use a smaller case.")
     _alive[start] = Guarded(mapped.value, length.value, start, nbytes)
+    buffer = (ctypes.c_uint8 * nbytes).from_address(start)
+    weakref.finalize(buffer, _release, start)
+    return torch.frombuffer(buffer, dtype=torch.uint8)
+
+
+PROT_NONE, PROT_READ_WRITE = 0, 3
+MAP_SHARED, MAP_PRIVATE, MAP_FIXED, MAP_ANONYMOUS, MAP_NORESERVE = 1, 2, 0x10, 0x20, 0x4000
+GUARD = 1 << 16
+
+
+def guarded_file(path: str, nbytes: int) -> torch.Tensor:
+    """The same over a file of whole pages that another process maps as well."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long)
+    length = nbytes + 2 * GUARD
+    mapped = libc.mmap(None, length, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)
+    with Path(path).open("r+b") as file:
+        start = mapped + GUARD
+        found = libc.mmap(start, nbytes, PROT_READ_WRITE, MAP_SHARED | MAP_FIXED, file.fileno(), 0)
+    if found != start:
+        raise RungError(f"{path} cannot be mapped: use a smaller case.")
+    _alive[start] = Guarded(mapped, length, start, nbytes)
     buffer = (ctypes.c_uint8 * nbytes).from_address(start)
     weakref.finalize(buffer, _release, start)
     return torch.frombuffer(buffer, dtype=torch.uint8)

@@ -1,0 +1,212 @@
+"""Runs a rung of unknown origin in a process of its own, with limits; what judges it stays here.
+
+Operands lie in memory that both processes have mapped. Their numbers, the poison, the guards, the reference, the
+comparison and the report are this process's; the other one is only told to bind the rung and to run it. Whatever
+happens there, the verdict is read from the memory: an exit, a signal, silence or a forged answer is no result.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rung.check.calls import How
+from rung.check.operands import Operands
+from rung.check.report import Failure
+from rung.check.storage import GuardedStorage
+from rung.check.workers import how_it_ended
+from rung.emulator.faults import KINDS, EmulatorFault
+from rung.errors import RungError
+from rung.rungs.base import Device, Rung
+
+BIND_SECONDS, RUN_SECONDS = 180.0, 90.0
+ANSWER = 1 << 20  # bytes of an answer that are read at most
+OUTPUT = 1 << 16  # bytes of what the rung prints that are passed on
+
+
+class Isolated:
+    """A process for one rung; use it as a context."""
+
+    def __init__(self, device: Device, *, mirrored: bool | None = None) -> None:
+        self.device: Device = device
+        self.mirrored = device == "cuda" if mirrored is None else mirrored
+        self.library_calls: set[str] = set()
+        in_memory = Path("/dev/shm")
+        self._folder = Path(tempfile.mkdtemp(prefix="rung-", dir=in_memory if in_memory.is_dir() else None))
+        self._count = self._bound = 0
+        self._paths: dict[int, str] = {}  # of the memory that starts at an address
+        self._start()
+
+    def _start(self) -> None:
+        ask, self._asked = os.pipe()
+        self._answers, answer = os.pipe()
+        settings = {"ask": ask, "answer": answer, "device": self.device, "mirrored": self.mirrored}
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "rung.check.judged", json.dumps(settings)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            pass_fds=(ask, answer),
+            start_new_session=True,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
+        )
+        os.close(ask)
+        os.close(answer)
+        self._left = b""
+        self._printing = threading.Thread(target=self._pass_on, daemon=True)
+        self._printing.start()
+
+    def __enter__(self) -> Isolated:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the process and whatever it has started."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        self._printing.join(5)
+        for end in (self._asked, self._answers):
+            with contextlib.suppress(OSError):
+                os.close(end)
+        self._asked = self._answers = -1
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _pass_on(self) -> None:
+        """What the rung prints goes to stderr, up to a limit and without a terminal's control characters."""
+        assert self._process.stdout is not None
+        room = OUTPUT
+        while data := os.read(self._process.stdout.fileno(), 1 << 14):
+            text = data[:room].decode(errors="replace")
+            room -= min(room, len(data))
+            sys.stderr.write("".join(c if c.isprintable() or c in "\n\t" else "?" for c in text))
+            sys.stderr.flush()
+
+    # ---- the host ---------------------------------------------------------------------------------------------
+
+    @property
+    def memory(self) -> str:
+        return "cpu"
+
+    def storage(self, alignment: int) -> GuardedStorage:
+        return GuardedStorage(self.device, alignment=alignment, raw=self._shared)
+
+    def _shared(self, name: str, size: int) -> torch.Tensor:
+        self._count += 1
+        path = self._folder / str(self._count)
+        with path.open("wb") as file:
+            file.truncate(size)
+        raw = torch.from_file(str(path), shared=True, size=size, dtype=torch.uint8)
+        self._paths[raw.data_ptr()] = str(path)
+        return raw
+
+    def bind(self, rung: Rung, operands: Operands, how: How, scratch: GuardedStorage) -> _CallThere:
+        self._bound += 1
+        blocks = {n: operands.blocks[n] for n in operands.inputs + operands.outputs}
+        described = {
+            name: {
+                "path": self._paths[block.raw.data_ptr()],
+                "bytes": len(block.raw),
+                "start": block.start,
+                "end": block.end,
+                "shape": list(operands.tensors[name].shape),
+                "dtype": str(operands.tensors[name].dtype).removeprefix("torch."),
+            }
+            for name, block in blocks.items()
+        }
+        assert rung.path is not None
+        self.ask(
+            {
+                "do": "bind",
+                "call": self._bound,
+                "operation": rung.operation.name,
+                "file": str(rung.path),
+                "dtype": operands.dtype.name,
+                "values": operands.values,
+                "names": list(operands.names),
+                "blocks": described,
+                "how": how.__dict__,
+                "outputs": operands.outputs,
+            },
+            BIND_SECONDS,
+        )
+        for block in described.values():
+            Path(str(block["path"])).unlink(missing_ok=True)  # both have it mapped
+        return _CallThere(self, self._bound, operands)
+
+    def ask(self, what: dict[str, Any], seconds: float) -> dict[str, Any]:
+        """Have the process do something; it is a failure if it does not say that it did."""
+        if self._asked < 0 or self._process.poll() is not None:
+            raise Failure(how_it_ended(self._process.poll()))
+        try:
+            os.write(self._asked, json.dumps(what).encode() + b"\n")
+            line = self._line(time.monotonic() + seconds)
+            answer = json.loads(line)
+            if not isinstance(answer, dict):
+                raise ValueError
+        except (BrokenPipeError, EOFError):
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(5)
+            raise Failure(how_it_ended(self._process.poll())) from None
+        except TimeoutError:
+            self.close()
+            raise Failure(f"did not end within {seconds:.0f} s") from None
+        except ValueError:
+            self.close()
+            raise Failure("its process answered what nobody asked for") from None
+        self.library_calls.update(str(n)[:80] for n in answer.get("library", [])[:50])
+        if answer.get("error"):
+            text, kind = str(answer["error"])[:2000], answer.get("kind")
+            if kind in KINDS:
+                raise EmulatorFault(kind, text)
+            raise RungError(text) if kind == "rung" else Failure(text)
+        return answer
+
+    def _line(self, until: float) -> bytes:
+        while b"\n" not in self._left:
+            ready, _, _ = select.select([self._answers], [], [], max(0.0, until - time.monotonic()))
+            if not ready:
+                raise TimeoutError
+            data = os.read(self._answers, 1 << 16)
+            if not data:
+                raise EOFError
+            self._left += data
+            if len(self._left) > ANSWER:
+                raise ValueError
+        line, _, self._left = self._left.partition(b"\n")
+        return line
+
+
+class _CallThere:
+    def __init__(self, host: Isolated, number: int, operands: Operands) -> None:
+        self._host, self._number, self._operands = host, number, operands
+
+    def run(self, times: int = 1) -> float:
+        start = time.monotonic()
+        self._do("run", times=times)
+        return (time.monotonic() - start) / times
+
+    def late(self, seed: int) -> None:
+        self._operands.refill(seed)
+        self._do("late")
+
+    def replayed(self) -> None:
+        self._do("replayed")
+
+    def _do(self, what: str, **more: object) -> None:
+        self._host.ask({"do": what, "call": self._number, **more}, RUN_SECONDS)

@@ -1,0 +1,239 @@
+"""The process in which a rung of unknown origin runs: it binds and runs what it is told to, and judges nothing."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import ctypes
+import dataclasses
+import json
+import os
+import resource
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from rung.check.calls import How, prepare, run_late, wait
+from rung.check.storage import GuardedStorage
+from rung.dtypes import dtype as dtype_named
+from rung.errors import RungError
+from rung.operation import Tensors
+from rung.rungs import catalogue
+from rung.rungs.base import Device, Prepared
+from rung.rungs.cuda import CudaRung
+
+MEMORY = 8 << 30  # bytes of private memory, on the emulator; a GPU's driver maps far more than it uses
+FILE = 1 << 28  # bytes of any file that it writes
+PR_SET_PDEATHSIG = 1
+# What a rung may ask torch for beside its launches: memory, views of it, and copies of what it has computed.
+HARMLESS = (
+    "empty", "new_empty", "zeros", "zero_", "fill_", "full", "ones", "view", "reshape", "_unsafe_view", "as_strided",
+    "slice", "select", "detach", "alias", "t", "transpose", "permute", "expand", "squeeze", "unsqueeze", "unbind",
+    "split", "narrow", "unfold", "copy_", "clone", "_to_copy", "contiguous", "lift_fresh", "resize_", "set_",
+    "scalar_tensor", "arange", "item", "_local_scalar_dense", "empty_like", "zeros_like", "empty_strided", "flatten",
+)  # fmt: skip
+
+
+class _Listing(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Notes the operators of torch that compute something."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.found: set[str] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.overloadpacket.__name__
+        if name not in HARMLESS and name.removesuffix("_copy") not in HARMLESS:
+            self.found.add(f"{func.namespace}::{name}")
+        return func(*args, **(kwargs or {}))
+
+
+@dataclasses.dataclass
+class _Bound:
+    prepared: Prepared
+    raw: Tensors  # what the kernel works on
+    shared: Tensors  # what the judge sees: the same memory, unless it is mirrored
+    outputs: Tensors
+    scratch: GuardedStorage
+    listed: bool
+    plain: str
+    graph: Any = None
+
+
+def _copy(given: Tensors, to: Tensors) -> None:
+    for name, tensor in given.items():
+        to[name].copy_(tensor)
+
+
+class _Judged:
+    def __init__(self, device: Device, mirrored: bool) -> None:
+        self.device, self.mirrored = device, mirrored
+        self.mapped: Tensors = {}
+        self.calls: dict[int, _Bound] = {}
+
+    def bind(self, what: dict[str, Any]) -> None:
+        whole = catalogue.operation(what["operation"])
+        operation = dataclasses.replace(whole, reference=_nowhere, libraries=())
+        rung = catalogue.rung_from_file(operation, Path(what["file"]))
+        dtype = dtype_named(what["dtype"])
+        self.mapped = {b["path"]: self._map(b) for b in what["blocks"].values()}
+        shared = {name: self.mapped[b["path"]] for name, b in what["blocks"].items()}
+        raw = {name: self._mirror(tensor) for name, tensor in shared.items()} if self.mirrored else shared
+        tensors: Tensors = {}
+        for name in what["names"]:
+            operand = operation.operand(name)
+            if operand.view is not None and operand.view_of is not None:
+                tensors[name] = operand.view(tensors[operand.view_of], what["values"])
+                continue
+            block = what["blocks"][name]
+            data = raw[name][block["start"] : block["end"]]
+            tensors[name] = data.view(getattr(torch, block["dtype"])).view(block["shape"])
+        scratch = GuardedStorage(self.device)
+        bound = _Operands(tensors, what["values"], dtype)
+        how = How(**what["how"])
+        prepared = prepare(rung, bound, how, self.device, scratch)  # type: ignore[arg-type]
+        outputs = {n: tensors[n] for n in what["outputs"]}
+        plain = "" if isinstance(rung, CudaRung) else _computes_by_itself(rung.source)
+        self.calls = {k: c for k, c in self.calls.items() if k == what["call"] - 1}  # another order of the same
+        self.calls[what["call"]] = _Bound(
+            prepared, raw, shared, outputs, scratch, not isinstance(rung, CudaRung), plain
+        )
+
+    def _map(self, block: dict[str, Any]) -> torch.Tensor:
+        if block["path"] in self.mapped:
+            return self.mapped[block["path"]]
+        if self.device == "emulator" and not self.mirrored:
+            from rung import emulator
+
+            if emulator.available() is None:
+                return emulator.guarded_file(block["path"], block["bytes"])
+        return torch.from_file(block["path"], shared=True, size=block["bytes"], dtype=torch.uint8)
+
+    def _mirror(self, tensor: torch.Tensor) -> torch.Tensor:
+        return torch.empty_like(tensor, device="cuda" if self.device == "cuda" else "cpu")
+
+    def run(self, call: _Bound, times: int) -> dict[str, Any]:
+        self._arrive(call)
+        listing = _Listing()
+        with listing if call.listed else contextlib.nullcontext():
+            for _ in range(times):
+                call.prepared.run()
+        if self.device == "cuda":
+            wait()
+        self._leave(call)
+        library = sorted(listing.found) + ([call.plain] if call.plain else [])
+        return {"library": library}
+
+    def late(self, call: _Bound) -> dict[str, Any]:
+        fresh: Tensors = {}
+        seen = run_late(
+            call.prepared.run,
+            lambda: _copy(fresh, call.raw),
+            call.outputs,
+            prefetch=lambda: fresh.update({n: t.to(call.raw[n].device) for n, t in call.shared.items()}),
+        )
+        _copy(seen, call.outputs)
+        self._leave(call)
+        return {}
+
+    def replayed(self, call: _Bound) -> dict[str, Any]:
+        if call.graph is None:
+            call.graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(call.graph, capture_error_mode="thread_local"):
+                call.prepared.run()
+        self._arrive(call)
+        call.graph.replay()
+        wait()
+        self._leave(call)
+        return {}
+
+    def _arrive(self, call: _Bound) -> None:
+        if self.mirrored:
+            _copy(call.shared, call.raw)
+
+    def _leave(self, call: _Bound) -> None:
+        if self.mirrored:
+            _copy(call.raw, call.shared)
+        damage = call.scratch.damaged()
+        if damage:
+            raise RungError(damage)
+
+    def answer(self, what: dict[str, Any]) -> dict[str, Any]:
+        if what["do"] == "bind":
+            self.bind(what)
+            return {}
+        call = self.calls[what["call"]]
+        if what["do"] == "run":
+            return self.run(call, what["times"])
+        return self.late(call) if what["do"] == "late" else self.replayed(call)
+
+
+@dataclasses.dataclass
+class _Operands:
+    """The part of `Operands` that binding needs."""
+
+    tensors: Tensors
+    values: Any
+    dtype: Any
+
+
+def _nowhere(*_: object) -> Any:
+    raise RungError("a rung has no reference to call.")
+
+
+def _computes_by_itself(source: str) -> str:
+    """Which other library of arrays a Python rung uses, if it launches no kernel of its own."""
+    tree = ast.parse(source)
+    names = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}
+    attributes = {n.attr for n in ast.walk(tree) if isinstance(n, ast.Attribute)}
+    imported = {
+        (alias.name if isinstance(n, ast.Import) else n.module or "").split(".")[0]
+        for n in ast.walk(tree)
+        if isinstance(n, ast.Import | ast.ImportFrom)
+        for alias in n.names
+    }
+    arrays = imported & {"numpy", "scipy", "cupy", "jax", "numba", "pandas"}
+    if arrays:
+        return sorted(arrays)[0]
+    if "triton" not in imported and ("numpy" in attributes or "tolist" in attributes or "ctypes" in names):
+        return "Python, element by element"
+    return ""
+
+
+def _requests(descriptor: int) -> Iterator[dict[str, Any]]:
+    with os.fdopen(descriptor, "rb") as lines:
+        for line in lines:
+            yield json.loads(line)
+
+
+def _limit(device: str) -> None:
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (FILE, FILE))
+    if device != "cuda":
+        resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
+
+
+def main(settings: dict[str, Any]) -> None:
+    _limit(settings["device"])
+    torch.set_num_threads(1)
+    judged = _Judged(settings["device"], settings["mirrored"])
+    for what in _requests(settings["ask"]):
+        try:
+            answer = judged.answer(what)
+        except RungError as error:
+            answer = {"error": str(error), "kind": getattr(error, "kind", "rung")}
+        except (SystemExit, KeyboardInterrupt) as error:
+            answer = {"error": f"ends the process ({type(error).__name__}) instead of running"}
+        except BaseException as error:
+            answer = {"error": (f"{type(error).__name__}: {error}".splitlines() or ["an error"])[0]}
+        os.write(settings["answer"], json.dumps(answer).encode() + b"\n")
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))

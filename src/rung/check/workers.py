@@ -1,0 +1,135 @@
+"""Processes that work through groups of items; one that dies or takes too long costs its item a verdict, no other."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import signal
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from typing import Any, Generic, TypeVar
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+@dataclass
+class _Worker(Generic[Item]):
+    process: BaseProcess
+    pipe: Connection
+    group: deque[Item] = field(default_factory=deque)
+    since: float = 0.0
+
+
+def work_through(
+    groups: Sequence[Sequence[Item]],
+    work: Callable[[Item], Result],
+    lost: Callable[[Item, str], Result],
+    *,
+    jobs: int,
+    seconds: float = 600.0,
+    niceness: int = 0,
+) -> Iterator[Result]:
+    """The result of every item, as they fall; a group stays with one process, so that it can remember things.
+
+    `lost` says what an item comes to whose process ended, or that took longer than `seconds`.
+    """
+    waiting = deque(deque(group) for group in groups if group)
+    context = multiprocessing.get_context("spawn")
+    workers: list[_Worker[Item]] = []
+
+    def start() -> None:
+        ours, theirs = context.Pipe()
+        process = context.Process(target=_serve, args=(theirs, work, niceness), daemon=True)
+        with _deaf_to_interrupts():  # as is the process begun here: this one ends it
+            process.start()
+        theirs.close()
+        workers.append(_Worker(process, ours))
+
+    def give(worker: _Worker[Item]) -> None:
+        worker.since = time.monotonic()
+        if not worker.group and waiting:
+            worker.group = waiting.popleft()
+        worker.pipe.send(worker.group[0] if worker.group else None)
+
+    try:
+        for _ in range(min(jobs, len(waiting))):
+            start()
+            give(workers[-1])
+        while any(w.group for w in workers):
+            ready = wait([w.pipe for w in workers if w.group], timeout=1.0)
+            for worker in [w for w in workers if w.group]:
+                late = time.monotonic() - worker.since > seconds
+                if worker.pipe not in ready and not late:
+                    continue
+                item = worker.group.popleft()
+                try:
+                    if late and worker.pipe not in ready:
+                        raise TimeoutError
+                    result: Result = worker.pipe.recv()
+                except (EOFError, OSError, TimeoutError) as end:  # TimeoutError is an OSError
+                    why = f"did not end within {seconds:.0f} s" if isinstance(end, TimeoutError) else _death(worker)
+                    result = lost(item, why)
+                    _end(worker)
+                    workers.remove(worker)
+                    if worker.group:
+                        waiting.appendleft(worker.group)
+                    if waiting:
+                        start()
+                        give(workers[-1])
+                else:
+                    give(worker)
+                yield result
+    finally:
+        for worker in workers:
+            _end(worker)
+
+
+def _serve(pipe: Connection, work: Callable[[Any], Any], niceness: int) -> None:
+    import os
+
+    import torch
+
+    torch.set_num_threads(1)
+    os.nice(niceness)
+    os.dup2(2, 1)  # what a kernel prints is not part of what the command says
+    while (item := pipe.recv()) is not None:
+        pipe.send(work(item))
+
+
+def _death(worker: _Worker[Item]) -> str:
+    worker.process.join(5)
+    return how_it_ended(worker.process.exitcode)
+
+
+def how_it_ended(code: int | None) -> str:
+    """An exit code in words; below zero it is a signal's number."""
+    if code is not None and code < 0:
+        return f"its process was ended by {signal.Signals(-code).name}"
+    return f"its process ended by itself (exit code {code}) before a verdict"
+
+
+def _end(worker: _Worker[Item]) -> None:
+    worker.pipe.close()
+    if worker.group or worker.process.exitcode is None:
+        worker.process.terminate()
+    worker.process.join(5)
+    if worker.process.exitcode is None:
+        worker.process.kill()
+
+
+@contextlib.contextmanager
+def _deaf_to_interrupts() -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
