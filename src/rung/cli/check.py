@@ -143,11 +143,12 @@ def _say(report: Report, work: Sequence[Task], file: TextIO) -> None:
     error = f"{report.element:.3f} of bound" if report.verdict == "ok" else ""
     text = f"{report.rung:{name}}  {report.dtype:{dtype}}  {cases:>2}  {error:14}  {report.verdict}  {_remark(report)}"
     if console.is_terminal() and file is sys.stdout:
+        from rich.console import Console
         from rich.text import Text
 
         line = Text(text.rstrip())
         line.highlight_words([f"  {report.verdict}"], console.STYLES.get(report.verdict, "yellow"))
-        console.screen().print(line, soft_wrap=True)
+        Console(highlight=False).print(line, soft_wrap=True)
     else:
         print(text.rstrip(), file=file, flush=True)
 
