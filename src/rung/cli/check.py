@@ -88,14 +88,13 @@ def check(
 
 
 def _exit_code(reports: Sequence[Report], libraries: set[str]) -> int:
-    """1 when something is wrong, 3 when something was not judged (a library that wants a GPU may be left out)."""
+    """1 when something is wrong, 3 when something was not judged (among others, a library that wants a GPU may be)."""
     from rung.check.report import NOT_JUDGED
 
     if any(r.verdict == "failed" for r in reports):
         return 1
-    judged = [r for r in reports if r.verdict == "ok"]
-    unjudged = [r for r in reports if r.verdict in NOT_JUDGED]
-    return 3 if not judged or any(r.rung not in libraries for r in unjudged) else 0
+    unjudged = [r for r in reports if r.verdict in NOT_JUDGED and r.verdict != "skipped" and r.rung not in libraries]
+    return 3 if unjudged or not any(r.verdict == "ok" for r in reports) else 0
 
 
 def _sanitize(operations: list[str], device: str, jobs: int | None, json: bool) -> None:
