@@ -4,23 +4,16 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import torch
 
 from rung.check.compare import Deviation, compare
+from rung.check.storage import POISONS, Block, fill
 from rung.dtypes import Dtype
 from rung.errors import RungError
 from rung.operation import Case, Operation, Tensors, Values
 
-if TYPE_CHECKING:
-    from rung.check.storage import Block
-
 Empty = Callable[[str, tuple[int, ...], torch.dtype], torch.Tensor]
-
-# What an output holds before a run. NaN alone is swallowed by fmaxf and by ==, so the pattern changes from run to
-# run: NaN, the largest number of each format, minus zero, and numbers such as an earlier run may have left.
-POISONS: tuple[bytes, ...] = (b"\xff", b"\xff\x7b", b"\x00\x80", b"\x9a\x40", b"\xff\xfb")
 
 
 class Remembered:
@@ -186,9 +179,3 @@ class Operands:
             right = reference[name].reshape(out.shape).to(out.device)
             found.append(compare(name, out, right, self.dtype, tolerance, exact=exact))
         return found
-
-
-def fill(raw: torch.Tensor, pattern: bytes) -> None:
-    """Repeat a pattern of bytes over raw memory."""
-    for i, byte in enumerate(pattern):
-        raw[i :: len(pattern)] = byte
