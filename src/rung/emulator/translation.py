@@ -99,7 +99,7 @@ def _compile(build: Build, flags: tuple[str, ...], key: str, work: Path, target:
     if result.returncode:
         raise _compile_error(build, result.stderr)
     symbols = shared_symbols(work / "kernel.o")
-    (work / "shared.s").write_text(_dynamic_shared([s.name for s in symbols if s.declared]))
+    (work / "shared.s").write_text(_dynamic_shared([s.name for s in symbols if s.declared], _alignment(text)))
     linked = toolchain.run(["-shared", "-Wl,-z,lazy", "kernel.o", "shared.s", "-o", "kernel.so", "-lm"], work)
     if linked.returncode:
         raise RungError(f"{build.origin} does not link: {linked.stderr.strip()[:400]}")
@@ -116,14 +116,23 @@ def _unit(build: Build) -> str:
     return f'{_macros(build)}#line 1 {origin}\n{source}\n#line 1 "entries"\n{entries}'
 
 
-def _dynamic_shared(names: list[str]) -> str:
-    """All `extern __shared__` arrays are one memory, which lies behind the static ones."""
+def _alignment(source: str) -> int:
+    """What the source asks of `extern __shared__` arrays: a number, or nothing that can be read here."""
+    asked = re.findall(r"extern\s+__shared__[^;{]*?(?:__align__|alignas|aligned)\s*\(+\s*(\d+)", source)
+    return max([16, *map(int, asked)])
+
+
+def _dynamic_shared(names: list[str], alignment: int) -> str:
+    """All `extern __shared__` arrays are one memory, which lies behind the static ones.
+
+    It begins at a multiple of what the source asks for, and of no more than 128: code that counts on more shows.
+    """
     wanted = [name for name in dict.fromkeys(names) if name != "rung_dynamic_shared"]
     room = DYNAMIC_ROOM + _CANARY if wanted else 0
     names = [*wanted, "rung_dynamic_shared"]
     labels = "".join(f".globl {name}\n.hidden {name}\n.type {name}, STT_OBJECT\n{name}:\n" for name in names)
     return (
-        '.section .tbss.zz_dynamic,"awT",@nobits\n.balign 128\n'
+        f'.section .tbss.zz_dynamic,"awT",@nobits\n.balign {max(1024, alignment)}\n.zero {128 if alignment <= 128 else 0}\n'
         f'{labels}.zero {room}\n.section .note.GNU-stack,"",@progbits\n'
     )
 

@@ -3,7 +3,6 @@ idea   = "Hopper's own way to the tensor cores: the copy engine brings whole til
 expect = "mma.sync asks for every operand by ldmatrix and stops at half of what the tensor cores do; two blocks of two warpgroups on a multiprocessor let one compute exponentials while another multiplies. Ahead of rung 29, whose compiler does the same by other copies: 45 us at b8t1024 in bf16."
 dtypes = ["bf16", "f16"]
 arch_specific = true
-emulate = "the emulator does not yet copy by tensor maps."
 needs  = ["sm >= 90 and sm < 100", "HS % 16 == 0", "HS <= 128", "scale > 0", "q_stride_T % 8 == 0", "GROUPS * BLOCKS * (5 * BC + 4 * HS + 300) <= 4096"]  # registers
 options = ["--use_fast_math"]
 

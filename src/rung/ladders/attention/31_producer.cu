@@ -3,7 +3,6 @@ idea   = "Warps that do one thing: a producer that only asks for copies and give
 expect = "Rung 30 stops all warps at each block of keys, and one thread of them asks for copies between two products. With 160 or 240 registers a consumer holds S and P of 128 keys without spilling. A tenth."
 dtypes = ["bf16", "f16"]
 arch_specific = true
-emulate = "the emulator does not yet copy by tensor maps."
 needs  = ["sm >= 90 and sm < 100", "HS % 16 == 0", "HS <= 128", "scale > 0", "q_stride_T % 8 == 0", "GROUPS * BLOCKS * (5 * BC + 4 * HS + 300) <= 4096"]  # registers
 options = ["--use_fast_math"]
 

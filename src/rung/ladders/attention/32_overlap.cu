@@ -3,7 +3,6 @@ idea   = "Exponentials under products, twice. Within a warpgroup the scores of t
 expect = "At heads of 64 the exponentials of a tile take the special function units as long as its products take the tensor cores, 512 cycles each for 64 x 128: rung 31 adds them up wherever its warpgroups fall into step. If they overlap, up to a third is saved."
 dtypes = ["bf16", "f16"]
 arch_specific = true
-emulate = "the emulator does not yet copy by tensor maps."
 needs  = ["sm >= 90 and sm < 100", "HS % 16 == 0", "HS <= 128", "scale > 0", "q_stride_T % 8 == 0", "GROUPS * BLOCKS <= 3", "GROUPS * (3 * BC + 2 * HS + 128) <= 4 * (512 // BLOCKS - 24)"]  # registers
 options = ["--use_fast_math"]
 

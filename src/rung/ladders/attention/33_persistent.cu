@@ -3,7 +3,6 @@ idea   = "Blocks stay. As many as fit take tiles of queries from a counter, the 
 expect = "A block of rung 32 begins with an empty pipeline and ends with a softmax, a product and a store that nothing else hides: at b8t1024 that is two of some seven steps. A quarter there, next to nothing at 8192 keys, where only the last wave gains."
 dtypes = ["bf16", "f16"]
 arch_specific = true
-emulate = "the emulator does not yet copy by tensor maps."
 needs  = ["sm >= 90 and sm < 100", "HS % 16 == 0", "HS <= 128", "scale > 0", "q_stride_T % 8 == 0", "GROUPS * BLOCKS <= 3", "GROUPS * (3 * BC + 2 * HS + 128) <= 4 * (512 // BLOCKS - 24)"]  # registers
 options = ["--use_fast_math"]
 

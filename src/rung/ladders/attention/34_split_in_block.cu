@@ -4,7 +4,6 @@ expect = "One text of 1024 tokens has 64 or 96 tiles of 128 or 192 queries for 1
 from   = "attention/30"
 dtypes = ["bf16", "f16"]
 arch_specific = true
-emulate = "the emulator does not yet copy by tensor maps."
 needs  = ["sm >= 90 and sm < 100", "HS % 16 == 0", "HS <= 128", "scale > 0", "q_stride_T % 8 == 0", "GROUPS * BLOCKS * (5 * BC + 4 * HS + 300) <= 4096"]  # registers
 options = ["--use_fast_math"]
 

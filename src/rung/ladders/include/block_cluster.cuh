@@ -2,7 +2,7 @@
 #pragma once
 #include "rung.cuh"
 
-#if !defined(RUNG_EMULATOR) && __CUDA_ARCH__ >= 900
+#if __CUDA_ARCH__ >= 900
 
 __device__ __forceinline__ int cluster_rank()
 {

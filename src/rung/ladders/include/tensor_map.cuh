@@ -10,7 +10,7 @@ struct alignas(64) TensorMap
     char opaque[128];
 };
 
-#if !defined(RUNG_EMULATOR) && __CUDA_ARCH__ >= 900
+#if __CUDA_ARCH__ >= 900
 
 // Fetches the map itself ahead of its first use.
 __device__ __forceinline__ void tensor_prefetch(const TensorMap* map)

@@ -20,7 +20,7 @@ __device__ __forceinline__ int warpgroup_column() { return threadIdx.x % 4 * 2; 
 // Where piece p (16 bytes) of row r of a tile with rows of 128 bytes lies, once a tensor map has swizzled it.
 __device__ __forceinline__ int swizzled_place(int row, int piece) { return row * SWIZZLE_ROW + ((piece ^ (row & 7)) << 4); }
 
-#if !defined(RUNG_EMULATOR) && __CUDA_ARCH__ >= 900
+#if __CUDA_ARCH__ >= 900
 
 // What the tensor cores are told of a tile in shared memory. It begins at a multiple of 8 rows' bytes.
 struct SharedTile

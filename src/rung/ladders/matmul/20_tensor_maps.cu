@@ -3,7 +3,6 @@ idea   = "The copy engine fetches whole tiles: a tensor map says where a box of 
 expect = "Copying costs no instructions: 256 threads only multiply. 128 x 128 tiles ask 85 bytes of L2 for each of 64 multiply-adds, so that L2 stays the limit, and a block stores its tile while its tensor cores rest: 0.6x cublasLt."
 dtypes = ["bf16", "f16", "tf32"]
 arch_specific = true
-emulate = "the emulator does not yet copy by tensor maps."
 needs  = ["sm >= 90 and sm < 100", "C * sizeof_real % 16 == 0"]
 [tune]
 STAGES = [5, 4, 3]

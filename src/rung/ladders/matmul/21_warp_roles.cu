@@ -3,7 +3,6 @@ idea   = "Roles: one warpgroup only asks for copies and gives its registers away
 expect = "240 registers a thread hold a tile of 128 x 256, which reads 48 KB of L2 for 4.2 million operations where 128 x 128 reads 32 KB for half of that: a third less traffic per product, and no thread waits for the slowest at each step. Tensor cores still rest while a block stores: 0.75x cublasLt."
 dtypes = ["bf16", "f16", "tf32"]
 arch_specific = true
-emulate = "the emulator does not yet copy by tensor maps."
 needs  = ["sm >= 90 and sm < 100", "C * sizeof_real % 16 == 0"]
 [tune]
 BN     = [256, 192, 128]
