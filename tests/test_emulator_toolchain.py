@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import uuid
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +13,7 @@ import torch
 
 from emulation import load, needs_compiler
 from rung import emulator
+from rung.cuda import kept
 from rung.cuda.launch import Build, LaunchConfig
 from rung.emulator import toolchain
 from rung.emulator.translation import translate
@@ -73,7 +75,7 @@ def test_many_at_once_share_a_cold_cache(monkeypatch: pytest.MonkeyPatch, tmp_pa
         libraries = {str(t.library) for t in pool.map(lambda _: translate(build), range(3))}
     assert len(libraries) == 1 and Path(*libraries).is_file()
     left = sorted(path.name.partition("-")[0] for path in (tmp_path / "emulator").iterdir())
-    assert len(left) == 4 and left[-2:] == ["headers", "stand"]  # a library, what is known of it; nothing half made
+    assert len(left) == 4 and left[-2:] == ["headers", "stand"]  # a library, its entry; nothing half made
 
 
 @needs_compiler
@@ -95,3 +97,54 @@ def test_macros_of_a_kernel_do_not_reach_the_emulators_headers() -> None:
     out = torch.zeros(1)
     module.launch("k", LaunchConfig((1, 1, 1), (1, 1, 1)), [("pointer", out)])
     assert out.item() == 1
+
+
+def module_from(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("RUNG_CACHE", str(folder))
+    return translate(Build(SOURCE, "test.cu", ("k",), (("NUMBER", "3"),))).library
+
+
+@needs_compiler
+def test_a_damaged_entry_heals(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    library = module_from(tmp_path, monkeypatch)
+    whole = library.read_bytes()
+    for damage in (b"", whole[: len(whole) // 2], whole[:-1] + b"x"):
+        library.write_bytes(damage)
+        assert module_from(tmp_path, monkeypatch).read_bytes() == whole
+    for entry in (tmp_path / "emulator").glob("*.json"):
+        entry.write_text("{")
+    assert module_from(tmp_path, monkeypatch).read_bytes() == whole
+    precompiled = next((tmp_path / "emulator").glob("headers-*/*.gch"))
+    precompiled.write_bytes(precompiled.read_bytes()[:100])
+    library.unlink()
+    assert module_from(tmp_path, monkeypatch).read_bytes() == whole
+
+
+@needs_compiler
+def test_a_planted_library_is_not_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    library = module_from(tmp_path, monkeypatch)
+    (tmp_path / "emulator").chmod(0o777)
+    with pytest.raises(RungError, match="can be written by every user"):
+        module_from(tmp_path, monkeypatch)
+    (tmp_path / "emulator").chmod(0o755)
+    assert module_from(tmp_path, monkeypatch) == library
+
+
+@needs_compiler
+def test_what_killed_compilations_left_is_removed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    folder = tmp_path / "emulator"
+    (folder / ".work").mkdir(parents=True)
+    (folder / ".work" / "kernel.o").write_text("")
+    (folder / ".young").mkdir()
+    os.utime(folder / ".work", (0, 0))
+    module_from(tmp_path, monkeypatch)
+    assert not (folder / ".work").exists() and (folder / ".young").exists()
+
+
+def test_the_cache_follows_the_users_variables(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("RUNG_CACHE", "~/own")
+    assert kept.cache_folder() == tmp_path / "own"
+    monkeypatch.delenv("RUNG_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert kept.cache_folder() == tmp_path / "xdg" / "rung"

@@ -116,12 +116,12 @@ def test_without_a_working_compiler_torch_does_it(monkeypatch: pytest.MonkeyPatc
         ids = models.some_ids(5)
         completion = model.generate([ids], temperature=0, max_new_tokens=8)[0]
         assert completion.tokens == models.reference_greedy(models.saved(), ids, 8)
-    assert not list(tmp_path.glob("*.tmp"))
+    assert not list((tmp_path / "native").glob(".*"))
 
 
 def test_a_program_that_ends_early_leaves_no_half_made_library(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": "src", "RUNG_CACHE": str(tmp_path)}
     code = "from rung.gpt2.cpu import build; print(build.begin().made)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
-    assert Path(done.stdout.strip()).parent == tmp_path and done.stderr == ""
-    assert not list(tmp_path.iterdir())
+    assert Path(done.stdout.strip()).parent == tmp_path / "native" and done.stderr == ""
+    assert not list((tmp_path / "native").iterdir())

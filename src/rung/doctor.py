@@ -268,7 +268,7 @@ def _cluster() -> Iterator[Finding]:
 
 
 def _cache() -> Iterator[Finding]:
-    from rung.cuda.cubin_cache import cache_folder
+    from rung.cuda.kept import cache_folder
 
     folder = cache_folder()
     try:

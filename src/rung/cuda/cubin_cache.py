@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from rung.cuda.headers import Headers
+from rung.cuda.kept import cache_folder
 from rung.cuda.launch import Build, Resources
 from rung.errors import RungError
 
@@ -38,14 +39,6 @@ class Cubin:
     def spilling(self) -> tuple[str, ...]:
         """Kernels whose registers did not suffice."""
         return tuple(k for k, r in self.resources.items() if r.spill_stores or r.spill_loads)
-
-
-def cache_folder() -> Path:
-    """Where compiled code is kept: $RUNG_CACHE, or ~/.cache/rung."""
-    given = os.environ.get("RUNG_CACHE")
-    if given:
-        return Path(given).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rung"
 
 
 def includes_of(build: Build) -> Iterator[tuple[str, str]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import json
 import os
 import platform
 import shutil
@@ -13,7 +14,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from rung.cuda.cubin_cache import cache_folder
+from rung.cuda import kept
 from rung.errors import RungError
 
 HERE = Path(__file__).parent
@@ -29,6 +30,7 @@ COMMON = (
     "-fno-gnu-unique",  # a static variable of an inline function belongs to one library
 )
 HEADER = "rung_emulator.h"
+_WHOLE = "whole.json"  # the sizes of a cached folder's files
 _C_HEADERS = [f"{name}.h" for name in ("float", "limits", "math", "stddef", "stdint", "stdio", "stdlib", "string")]
 RUNTIME_FLAGS = ("-std=c++17", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-fno-exceptions", "-fno-rtti")
 
@@ -103,27 +105,39 @@ def key(*parts: object) -> str:
     return hashlib.sha256(repr(whole).encode()).hexdigest()[:32]
 
 
-def cached(name: str, make: Callable[[Path, Path], None]) -> Path:
-    """The file `name` in the cache; when absent, `make(work folder, target)` writes it. Safe among processes."""
-    folder = cache_folder() / "emulator"
-    path = folder / name
-    if path.exists():
+def cached_folder(name: str, make: Callable[[Path], None]) -> Path:
+    """The folder `name` in the cache, all of it; `make(folder)` fills one that is absent or lacks a part."""
+    where = kept.folder("emulator")
+    path = where / name
+    if _whole(path):
         return path
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder, prefix=".") as work:
-            target = Path(work) / name
-            make(Path(work), target)
+        with tempfile.TemporaryDirectory(dir=where, prefix=".") as work:
+            fresh = Path(work) / name
+            fresh.mkdir()
+            make(fresh)
+            sizes = {str(file.relative_to(fresh)): file.stat().st_size for file in fresh.rglob("*") if file.is_file()}
+            (fresh / _WHOLE).write_text(json.dumps(sizes))
+            if path.exists() and not _whole(path):
+                shutil.rmtree(path)
             try:
-                target.replace(path)
+                fresh.replace(path)
             except OSError:  # a folder that another process has put there meanwhile is as good
-                if not path.is_dir():
+                if not _whole(path):
                     raise
     except OSError as problem:
         raise RungError(
-            f"The cache folder {folder} cannot be written ({problem.strerror}): set RUNG_CACHE to another."
+            f"The cache folder {where} cannot be written ({problem.strerror}): set RUNG_CACHE to another."
         ) from problem
     return path
+
+
+def _whole(path: Path) -> bool:
+    try:
+        sizes = json.loads((path / _WHOLE).read_text())
+        return all((path / name).stat().st_size == size for name, size in sizes.items())
+    except (OSError, ValueError, AttributeError):
+        return False
 
 
 def run(arguments: list[str], work: Path) -> subprocess.CompletedProcess[str]:
@@ -136,37 +150,37 @@ def run(arguments: list[str], work: Path) -> subprocess.CompletedProcess[str]:
 def headers(flags: tuple[str, ...]) -> Path:
     """A header that stands for all of the emulator's, precompiled for these flags."""
 
-    def make(work: Path, target: Path) -> None:
-        target.mkdir()
+    def make(target: Path) -> None:
         header = target / HEADER
         header.write_text(f'#include "{INCLUDE / "rung_emulator" / "everything.h"}"\n')
-        result = run([*flags, "-x", "c++-header", str(header), "-o", f"{header}.gch"], work)
+        result = run([*flags, "-x", "c++-header", str(header), "-o", f"{header}.gch"], target)
         if result.returncode:
             raise RungError(f"The emulator's headers do not compile with {compiler()}: {result.stderr.strip()[:800]}")
 
-    return cached(f"headers-{key(flags, str(INCLUDE))}", make) / HEADER
+    return cached_folder(f"headers-{key(flags, str(INCLUDE))}", make) / HEADER
 
 
 def stand_ins() -> Path:
     """Empty files named as the headers that every kernel has already, for preprocessing a source on its own."""
 
-    def make(work: Path, target: Path) -> None:
-        names = [str(path.relative_to(INCLUDE)) for path in INCLUDE.rglob("*.h")]
-        for name in (*names, *_C_HEADERS):
+    def make(target: Path) -> None:
+        for name in (*(str(path.relative_to(INCLUDE)) for path in INCLUDE.rglob("*.h")), *_C_HEADERS):
             path = target / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text("")
 
-    return cached(f"stand-ins-{key()}", make)
+    return cached_folder(f"stand-ins-{key()}", make)
 
 
 def runtime_library() -> Path:
     """The runtime, compiled once for this machine and g++."""
 
-    def make(work: Path, target: Path) -> None:
+    def make(work: Path) -> tuple[Path, None]:
+        target = work / "runtime.so"
         sources = [str(path) for path in sorted(RUNTIME.glob("*.cpp"))]
         result = run([*RUNTIME_FLAGS, "-U_FORTIFY_SOURCE", *sources, "-o", str(target), "-ldl", "-lpthread"], work)
         if result.returncode:
             raise RungError(f"The emulator's runtime does not compile with {compiler()}: {result.stderr.strip()[:500]}")
+        return target, None
 
-    return cached(f"runtime-{key(RUNTIME_FLAGS)}.so", make)
+    return kept.kept("emulator", f"runtime-{key(RUNTIME_FLAGS)}", make).path

@@ -8,6 +8,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from rung.cuda import kept
 from rung.cuda.cubin_cache import includes_of
 from rung.cuda.launch import Build
 from rung.cuda.source import kernel_parameters, kernels_in
@@ -56,8 +57,8 @@ def translate(build: Build, *, races: bool = False) -> Translation:
     flags = _flags(races)
     includes = sorted((Path(path).name, text) for path, text in includes_of(build))
     key = toolchain.key(_unit(build), build.kernels, flags, includes, DYNAMIC_ROOM)
-    measured = toolchain.cached(f"{key}.json", functools.partial(_compile, build, flags, key))
-    return Translation(measured.with_name(f"{key}.so"), json.loads(measured.read_text()))
+    entry = kept.kept("emulator", key, functools.partial(_compile, build, flags))
+    return Translation(entry.path, entry.note)
 
 
 def _flags(races: bool) -> tuple[str, ...]:
@@ -82,7 +83,7 @@ def _macros(build: Build) -> str:
     return "".join(lines)
 
 
-def _compile(build: Build, flags: tuple[str, ...], key: str, work: Path, target: Path) -> None:
+def _compile(build: Build, flags: tuple[str, ...], work: Path) -> tuple[Path, dict[str, int]]:
     (work / "source.cpp").write_text(_unit(build))
     folders = [f"-I{folder}" for folder in _folders(build)]
     expand = ["-E", "-std=c++17", "-nostdinc", "-nostdinc++", *_EXPANDED, f"-I{toolchain.stand_ins()}", *folders]
@@ -95,7 +96,9 @@ def _compile(build: Build, flags: tuple[str, ...], key: str, work: Path, target:
         raise EmulatorFault("unsupported", f"{build.origin}: {problem}.") from None
     (work / "kernel.cpp").write_text(text)
     header = str(toolchain.headers(flags))
-    result = toolchain.run([*flags, "-include", header, "-c", "kernel.cpp", "-o", "kernel.o"], work)
+    result = toolchain.run(
+        [*flags, f"-ffile-prefix-map={work}=.", "-include", header, "-c", "kernel.cpp", "-o", "kernel.o"], work
+    )
     if result.returncode:
         raise _compile_error(build, result.stderr)
     symbols = shared_symbols(work / "kernel.o")
@@ -103,9 +106,7 @@ def _compile(build: Build, flags: tuple[str, ...], key: str, work: Path, target:
     linked = toolchain.run(["-shared", "-Wl,-z,lazy", "kernel.o", "shared.s", "-o", "kernel.so", "-lm"], work)
     if linked.returncode:
         raise RungError(f"{build.origin} does not link: {linked.stderr.strip()[:400]}")
-    library = target.with_name("kernel.so")
-    library.replace(target.parent.parent / f"{key}.so")
-    target.write_text(json.dumps({kernel: _static_bytes(kernel, build, symbols) for kernel in build.kernels}))
+    return work / "kernel.so", {kernel: _static_bytes(kernel, build, symbols) for kernel in build.kernels}
 
 
 def _unit(build: Build) -> str:
@@ -131,8 +132,9 @@ def _dynamic_shared(names: list[str], alignment: int) -> str:
     room = DYNAMIC_ROOM + _CANARY if wanted else 0
     names = [*wanted, "rung_dynamic_shared"]
     labels = "".join(f".globl {name}\n.hidden {name}\n.type {name}, STT_OBJECT\n{name}:\n" for name in names)
+    skipped = 128 if alignment <= 128 else 0
     return (
-        f'.section .tbss.zz_dynamic,"awT",@nobits\n.balign {max(1024, alignment)}\n.zero {128 if alignment <= 128 else 0}\n'
+        f'.section .tbss.zz_dynamic,"awT",@nobits\n.balign {max(1024, alignment)}\n.zero {skipped}\n'
         f'{labels}.zero {room}\n.section .note.GNU-stack,"",@progbits\n'
     )
 

@@ -13,7 +13,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from rung.cuda.cubin_cache import cache_folder
+from rung.cuda import kept
 from rung.errors import RungError
 
 Floats: TypeAlias = NDArray[np.float32]
@@ -62,19 +62,14 @@ def _pointer(array: Floats | Places) -> ctypes.c_void_p:
 def library() -> ctypes.CDLL:
     """Compiled on first use, kept in rung's cache."""
     identity = (SOURCE.read_bytes(), FLAGS, WIDE, os.environ.get("RUNG_CXX"), _processor())
-    name = f"local-block-{hashlib.sha256(repr(identity).encode()).hexdigest()[:24]}.so"
-    path = cache_folder() / "emulator" / name
-    if not path.exists():
-        from rung.emulator import toolchain  # brings in torch, which a rank can do without
-
-        path = toolchain.cached(name, _make)
-    return ctypes.CDLL(str(path))
+    key = f"local-block-{hashlib.sha256(repr(identity).encode()).hexdigest()[:24]}"
+    return ctypes.CDLL(str(kept.kept("native", key, _make).path))
 
 
-def _make(work: Path, target: Path) -> None:
-    from rung.emulator import toolchain
+def _make(work: Path) -> tuple[Path, None]:
+    from rung.emulator import toolchain  # brings in torch, which a rank can do without
 
-    compiler = toolchain.require()
+    compiler, target = toolchain.require(), work / "local_block.so"
     for flags in (
         (*FLAGS, *WIDE),
         (*FLAGS, "-march=native"),
@@ -83,7 +78,7 @@ def _make(work: Path, target: Path) -> None:
         command = [compiler, *flags, str(SOURCE), "-o", str(target)]
         made = subprocess.run(command, cwd=work, capture_output=True, text=True, check=False)
         if made.returncode == 0:
-            return
+            return target, None
     raise RungError(f"{compiler} cannot compile {SOURCE.name}: {made.stderr.strip()[:300]}")
 
 

@@ -101,13 +101,13 @@ class CudaRung(Rung):
         device: Device = "emulator",
     ) -> str | None:
         reason = super().refusal(values, dtype, tuning, tensors, device)
-        return self._too_large(values, dtype, tuning) if reason is None and device == "cuda" else reason
+        return self._too_large(values, dtype, tuning, device) if reason is None else reason
 
-    def _too_large(self, values: Values, dtype: Dtype, tuning: Mapping[str, int] | None) -> str | None:
+    def _too_large(self, values: Values, dtype: Dtype, tuning: Mapping[str, int] | None, device: Device) -> str | None:
         """Which launch this GPU has no room for, as far as can be known before compiling."""
         try:
-            here = limits.limits(f"sm_{device_facts('cuda')[0]}")
-            launches = self.launches(values, dtype, tuning, "cuda")
+            here = limits.limits(f"sm_{device_facts(device)[0]}")
+            launches = self.launches(values, dtype, tuning, device)
         except RungError:
             return None  # of a GPU that is not in the table, the driver will tell
         for kernel, config in launches:

@@ -195,7 +195,7 @@ unsigned place_in_code(const void* caller) { return caller ? unsigned(static_cas
 
 void access(uintptr_t address, size_t size, bool write, bool strong, const void* caller)
 {
-    if (!watching || !running) return;
+    if (!watching || !running || meeting_lanes) return;  // on behalf of a warp: what lanes bring each other
     Thread& me = *running;
     if (address - uintptr_t(me.stack) < STACK_BYTES) return;  // its own variables
     const Index* index = launch->module->thread_index;

@@ -12,8 +12,12 @@ import platform
 import shutil
 import subprocess
 import tempfile
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
+
+from rung.cuda import kept
+from rung.errors import RungError
 
 SOURCE = Path(__file__).with_name("decode.cpp")
 # Sums may be reordered, or loops over floats would not become vector code; infinities keep their meaning.
@@ -40,9 +44,10 @@ WIDE = "-mprefer-vector-width=512"
 class Compilation:
     """A library that is there, or being made."""
 
-    library: Path
+    library: Path | None
     process: subprocess.Popen[bytes] | None = None
     made: Path | None = None
+    key: str = ""
 
     def wait(self) -> Path | None:
         """The library's path once it is there; None when the compiler could not make it."""
@@ -52,8 +57,11 @@ class Compilation:
             if failed:
                 self.made.unlink(missing_ok=True)
                 return None
-            self.made.replace(self.library)  # at once, so that no other process sees half a library
-        return self.library if self.library.exists() else None
+            try:
+                self.library = kept.put(self.made.parent, self.key, self.made).path
+            except OSError:  # a full disk
+                self.made.unlink(missing_ok=True)
+        return self.library
 
     def abandon(self) -> None:
         """Leave nothing behind when the program ends before anyone waited."""
@@ -62,12 +70,6 @@ class Compilation:
             self.process.wait()
             self.made.unlink(missing_ok=True)
             self.process = None
-
-
-def cache_folder() -> Path:
-    """Where compiled code is kept: $RUNG_CACHE, or ~/.cache/rung."""
-    given = os.environ.get("RUNG_CACHE")
-    return Path(given) if given else Path.home() / ".cache" / "rung"
 
 
 _begun: Compilation | None = None
@@ -93,22 +95,27 @@ def _begin(compiler: str) -> Compilation | None:
     flags = [*FLAGS, WIDE] if platform.machine() in ("x86_64", "AMD64") else FLAGS
     identity = "\0".join([compiler, *flags, _processor()]).encode()
     key = hashlib.sha256(source + identity).hexdigest()[:16]
-    library = cache_folder() / f"decode-{key}.so"
-    if library.exists():
-        return Compilation(library)
+    name = f"decode-{key}"
     try:
-        library.parent.mkdir(parents=True, exist_ok=True)
-        handle, made = tempfile.mkstemp(dir=library.parent, prefix=f"decode-{key}-", suffix=".tmp")
+        where = kept.folder("native")
+    except RungError as problem:
+        warnings.warn(f"{problem} Until then text is made by torch.", stacklevel=2)
+        return None
+    found = kept.find(where, name)
+    if found:
+        return Compilation(found.path)
+    try:
+        handle, made = tempfile.mkstemp(dir=where, prefix=f".{name}-", suffix=".so")
         os.close(handle)
         process = subprocess.Popen(
             [compiler, *flags, str(SOURCE), "-o", made], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )  # fmt: skip
     except OSError:
-        for leftover in library.parent.glob(f"decode-{key}-*.tmp"):
+        for leftover in where.glob(f".{name}-*.so"):
             leftover.unlink(missing_ok=True)
         return None
-    return Compilation(library, process, Path(made))
+    return Compilation(None, process, Path(made), name)
 
 
 def _processor() -> str:

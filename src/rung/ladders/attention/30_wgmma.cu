@@ -11,7 +11,7 @@ HS = "C // NH"
 
 [tune]
 GROUPS = [2, 1, 3]  # warpgroups of a block: 64 queries each
-BC     = [64, 128, 96]
+BC     = [64, 128]
 STAGES = [2, 3]
 BLOCKS = [2, 1, 3]  # on a multiprocessor at once, for the compiler to fit its registers to
 

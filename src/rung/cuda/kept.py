@@ -1,0 +1,124 @@
+"""Native code on disk that this user compiled: found again by a key, and run only when it is what was written.
+
+An entry `KEY.json` names its file by the hash of its content, which is looked at before every use: what is truncated or
+changed is made anew. A folder that others may write to, or that belongs to someone else, is refused: whoever writes
+there decides what runs here. Imports nothing large.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import stat
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rung.errors import RungError
+
+_LEFT_OVER = 3600.0  # seconds after which what a killed compilation has left is removed
+_tidied: set[Path] = set()
+
+
+@dataclass(frozen=True)
+class Kept:
+    path: Path
+    note: Any = None  # what was said of it when it was made
+
+
+def cache_folder() -> Path:
+    """Where compiled code is kept: $RUNG_CACHE, or $XDG_CACHE_HOME/rung, or ~/.cache/rung."""
+    given = os.environ.get("RUNG_CACHE")
+    if given:
+        return Path(given).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").expanduser() / "rung"
+
+
+def folder(name: str) -> Path:
+    """The cache's folder of this name, made if need be; a RungError when others may write to it."""
+    path = cache_folder() / name
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        for place in (path, path.parent):
+            _require_own(place)
+    except OSError as problem:
+        raise RungError(
+            f"The cache folder {path} cannot be written ({problem.strerror}): set RUNG_CACHE to another."
+        ) from problem
+    _tidy(path)
+    return path
+
+
+def _require_own(place: Path) -> None:
+    facts = place.stat()
+    others_write = facts.st_mode & stat.S_IWOTH and not facts.st_mode & stat.S_ISVTX
+    if others_write or facts.st_uid not in (os.getuid(), 0):
+        whose = "can be written by every user" if others_write else "belongs to another user"
+        raise RungError(
+            f"The cache folder {place} {whose}, who could have rung run what they put there: "
+            "set RUNG_CACHE to a folder of your own, or take the permission away (chmod go-w)."
+        )
+
+
+def _tidy(path: Path) -> None:
+    if path in _tidied:
+        return
+    _tidied.add(path)
+    old = time.time() - _LEFT_OVER
+    for left in path.glob(".*"):
+        with contextlib.suppress(OSError):
+            if left.stat().st_mtime > old:
+                continue
+            if left.is_dir():
+                shutil.rmtree(left, ignore_errors=True)
+            else:
+                left.unlink()
+
+
+def find(where: Path, key: str) -> Kept | None:
+    """The entry, if it is there and its file is what was written."""
+    try:
+        entry = json.loads((where / f"{key}.json").read_text())
+        path = where / entry["file"]
+        facts = path.stat()
+        if facts.st_uid not in (os.getuid(), 0) or path.parent != where:
+            return None
+        if hashlib.sha256(path.read_bytes()).hexdigest() != entry["sha256"]:
+            return None
+        return Kept(path, entry.get("note"))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def put(where: Path, key: str, made: Path, note: Any = None) -> Kept:
+    """Moves a finished file into the cache. The file goes first: an entry never names half of one."""
+    digest = hashlib.sha256(made.read_bytes()).hexdigest()
+    path = where / f"{digest[:32]}{made.suffix}"
+    made.replace(path)
+    handle, temporary = tempfile.mkstemp(dir=where, prefix=".", suffix=".part")
+    with os.fdopen(handle, "w") as file:
+        json.dump({"file": path.name, "sha256": digest, "note": note}, file)
+    Path(temporary).replace(where / f"{key}.json")
+    return Kept(path, note)
+
+
+def kept(name: str, key: str, make: Callable[[Path], tuple[Path, Any]]) -> Kept:
+    """The entry of a folder of the cache; when absent or damaged `make(work folder)` gives its file and a note."""
+    where = folder(name)
+    found = find(where, key)
+    if found:
+        return found
+    try:
+        with tempfile.TemporaryDirectory(dir=where, prefix=".") as work:
+            made, note = make(Path(work))
+            return put(where, key, made, note)
+    except OSError as problem:
+        raise RungError(
+            f"The cache folder {where} cannot be written ({problem.strerror}): set RUNG_CACHE to another."
+        ) from problem
