@@ -374,7 +374,7 @@ def find(model: str, *, revision: str | None = None, offline: bool = False) -> P
 
 def _converted(checkpoint: Path) -> Path:
     """The folder that a checkpoint of another trainer was written to; done once for each state of the file."""
-    from rung.cuda.cubin_cache import cache_folder
+    from rung.cuda.kept import cache_folder
     from rung.gpt2.checkpoints import convert
 
     status = checkpoint.stat()

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from rung.cuda import kept
 from rung.emulator import toolchain
 
 EXPECT = "The baseline of baselines: every GPU rung is measured against it once, and it against nothing."
@@ -24,12 +25,13 @@ FLAGS = ("-O3", "-std=c++17", "-shared", "-fPIC")
 
 @functools.cache
 def _library() -> ctypes.CDLL:
-    def make(work: Path, target: Path) -> None:
-        compiler = toolchain.require()
-        subprocess.run([compiler, *FLAGS, str(SOURCE), "-o", str(target)], cwd=work, check=True)
+    def make(work: Path) -> tuple[Path, None]:
+        target = work / "sequential.so"
+        subprocess.run([toolchain.require(), *FLAGS, str(SOURCE), "-o", str(target)], cwd=work, check=True)
+        return target, None
 
     key = toolchain.key(FLAGS, SOURCE.read_text(encoding="utf-8"))
-    return ctypes.CDLL(str(toolchain.cached(f"attention-sequential-{key}.so", make)))
+    return ctypes.CDLL(str(kept.kept("native", f"attention-sequential-{key}", make).path))
 
 
 def run(
