@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rung.bench.compile_ahead import Compilers
 
+from rung.check.compile_ahead import Compilers
 from rung.dtypes import dtype as named_dtype
 from rung.errors import RungError
 from rung.expressions import Number
