@@ -234,6 +234,7 @@ def test_each_rung_on_the_way_exchanges_one_part() -> None:
 
 
 # Rows of eight bits: an odd number of them in a share leaves half of a slot empty.
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["f16", "bf16"])
 @pytest.mark.parametrize("name", [name for name, one in DIVISIONS.items() if int(one.values["C"]) % 64 == 0])
 def test_a_text_of_eight_bits_is_the_references_at_every_step(
@@ -246,6 +247,7 @@ def test_a_text_of_eight_bits_is_the_references_at_every_step(
     text.write().assert_right()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DIVISIONS)
 def test_a_text_in_floats_is_the_references_at_every_step(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     one = DIVISIONS[name]
@@ -253,6 +255,7 @@ def test_a_text_in_floats_is_the_references_at_every_step(monkeypatch: pytest.Mo
     Text(one.values, named("f32"), one.start, one.steps, tuning=one.tuning, rung=FLOATS).write().assert_right()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("heads", [3, 5, 7])  # chunks of 64 columns; slots whose rows begin in different banks
 @pytest.mark.parametrize("sms", [9, 14, 25])
 @pytest.mark.parametrize("parts", [1, 2, 4])
@@ -271,6 +274,7 @@ UNITS = {24: (7, 3), 16: (28, 1)}  # heads, warps
 BLOCKS = (30, 28, 25, 15, 14, 13, 10, 9, 7)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sms", BLOCKS)
 @pytest.mark.parametrize("parts", [1, 2, 3, 4])
 @pytest.mark.parametrize("unit", UNITS)

@@ -23,7 +23,7 @@ from rung.dtypes import Dtype
 from rung.dtypes import dtype as dtype_named
 from rung.errors import RungError
 from rung.operation import Case, Operation, Tensors, Values
-from rung.rungs.base import Device, Rung
+from rung.rungs.base import Device, Rung, emulated_multiprocessors
 from rung.rungs.cuda import CudaRung
 
 SEEDS = 5
@@ -215,9 +215,17 @@ class _Rung:
         else:
             trial.another_order(0)
             trial.another_order(1)
-            if self.cuda and "sms" in self.rung.source:
-                self._trial(case, values, seed, How(self.tuning, sms=1)).twice()
+            if self.cuda and "sms" in self.rung.source and (few := self._fewest_multiprocessors(values)):
+                self._trial(case, values, seed, How(self.tuning, sms=few)).twice()
         self._without_nullable(case, values, seed)
+
+    def _fewest_multiprocessors(self, values: Values) -> int | None:
+        """Few make loops over the grid go round; some rungs need more than one."""
+        for sms in (1, 2, 3, 5):
+            with emulated_multiprocessors(sms):
+                if self.rung.refusal(values, self.dtype, self.tuning, device=self.device) is None:
+                    return sms
+        return None
 
     def _without_nullable(self, case: Case, values: Values, seed: int) -> None:
         names = self._bound()

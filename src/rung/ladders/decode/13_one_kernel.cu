@@ -58,7 +58,7 @@ rows = [["QKV", "projection", "FC", "FC 2", "head", "attention"], ["copies"]]
 [[launch]]
 kernel = "step"
 grid   = "sms"
-block  = "STEP_WARPS * 32 + (0 if emulated else 32)"
+block  = "STEP_WARPS * 32 + 32"
 shared = "SLOTS * SLOT_BYTES + OTHER_BYTES"
 cooperative = true
 pdl = true

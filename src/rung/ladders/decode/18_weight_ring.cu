@@ -49,7 +49,7 @@ zero = "once"
 [[launch]]
 kernel = "step"
 grid   = "sms"
-block  = "STEP_WARPS * 32 + (0 if emulated else 32)"
+block  = "STEP_WARPS * 32 + 32"
 shared = "SLOTS * SLOT_BYTES + OTHER_BYTES"
 cooperative = true
 ---*/

@@ -2,9 +2,6 @@
 // of 16 bytes. Whoever reads the epoch that it waits for has the payload with it, after one trip to L2 instead of one for a
 // flag and one for the data.
 #pragma once
-#ifdef RUNG_EMULATOR
-#include "exchange_barriers.cuh"  // until blocks run at once there
-#else
 #include "mailboxes.cuh"
 
 namespace decode {
@@ -74,4 +71,3 @@ __device__ __forceinline__ void receive(Parcel (&got)[N], uint32_t epoch, From f
 __device__ __forceinline__ void all_have_sent() {}
 
 }  // namespace decode
-#endif

@@ -33,15 +33,10 @@ struct Words
 // Four whole numbers of eight bits as halves: a byte b + 128 in the last bits of 1024 is the half 1152 + b.
 __device__ __forceinline__ void as_halves(uint32_t bytes, uint32_t& lower, uint32_t& upper)
 {
-#ifdef RUNG_EMULATOR
-    const auto byte = [&](int i) { return float(int8_t(bytes >> 8 * i)); };
-    lower = pack2<__half>(byte(0), byte(1)), upper = pack2<__half>(byte(2), byte(3));
-#else
     const uint32_t moved = bytes ^ 0x80808080u, least = 0x64806480u;  // 1152 twice
     lower = __byte_perm(moved, 0x64646464u, 0x4140), upper = __byte_perm(moved, 0x64646464u, 0x4342);
     asm("sub.f16x2 %0, %0, %1;" : "+r"(lower) : "r"(least));
     asm("sub.f16x2 %0, %0, %1;" : "+r"(upper) : "r"(least));
-#endif
 }
 
 // Which of a tile's rows has lane group g. Eight lanes read at once; their two rows must not begin in the same bank, as the

@@ -72,22 +72,12 @@ struct Weights
 // The same number, but the compiler takes it for a new one: else it keeps, for all layers, whatever follows from it.
 __device__ __forceinline__ int opaque(int number)
 {
-#ifndef RUNG_EMULATOR
     asm volatile("" : "+r"(number));
-#endif
     return number;
 }
 
 // Places in shared memory. The hardware's own addresses are kept in registers: the compiler would compute those of arrays
 // again wherever they are used.
-#ifdef RUNG_EMULATOR
-using Address = const char*;
-
-__device__ __forceinline__ Address smem_address(const void* of) { return static_cast<Address>(of); }
-template <class T>
-__device__ __forceinline__ T at(Address address) { return *reinterpret_cast<const T*>(address); }
-__device__ __forceinline__ void put(Address address, float x) { *reinterpret_cast<float*>(const_cast<char*>(address)) = x; }
-#else
 using Address = uint32_t;
 
 __device__ __forceinline__ Address smem_address(const void* of) { return Address(opaque(int(shared_address(of)))); }
@@ -111,7 +101,5 @@ __device__ __forceinline__ void put(Address address, float x)
 {
     asm volatile("st.shared.f32 [%0], %1;" ::"r"(address), "f"(x) : "memory");
 }
-
-#endif
 
 }  // namespace decode

@@ -1,9 +1,6 @@
 // All weights of a step, one after the other through a ring in shared memory: one thread of the block asks the copy engine for
 // row after row of the block's share, whatever the others are at, and waits only for a free slot.
 #pragma once
-#ifdef RUNG_EMULATOR
-#include "weights_direct.cuh"  // until copies complete while others compute there
-#else
 #include "step_types.cuh"
 
 namespace decode {
@@ -234,4 +231,3 @@ struct WeightSource::Copier
 __device__ __forceinline__ void sync_computing() { sync_first<THREADS>(); }
 
 }  // namespace decode
-#endif
