@@ -76,7 +76,7 @@ class Model:
         self._tokenizer: Tokenizer | None = None
         self._engine: BatchEngine | None = None
         self._lock = threading.Lock()
-        self._rater = transformer.service.rater or PlanRater(transformer)
+        self.rater = transformer.service.rater or PlanRater(transformer)
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -279,7 +279,7 @@ class Model:
             first = self.config.eos[0]
         per_token = options.get("per_token", False)
         return scores(
-            self._rater, map(self._text, texts), context=context, stride=stride, per_token=per_token, first=first
+            self.rater, map(self._text, texts), context=context, stride=stride, per_token=per_token, first=first
         )
 
     def _text(self, text: str | Sequence[int]) -> Text:

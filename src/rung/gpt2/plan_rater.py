@@ -30,7 +30,7 @@ class PlanRater:
     def _one(self, tokens: torch.Tensor) -> Rated:
         model = self.transformer
         # A copy, since the plan may use its buffers again.
-        x = model.hidden(tokens.to(model.plan.device)).clone()[:, :-1]  # (1, T - 1, C)
+        x = model.hidden(tokens[:, :-1].to(model.plan.device)).clone()  # (1, T - 1, C)
         wanted = tokens[0, 1:].to(x.device)
         parts: list[tuple[torch.Tensor, ...]] = []
         for start in range(0, x.shape[1], TOKENS_AT_ONCE):

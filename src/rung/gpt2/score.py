@@ -32,7 +32,10 @@ class Rated:
 
 
 class Rater(Protocol):
-    """Rates windows of tokens; the results come in the windows' order."""
+    """Rates windows of tokens; the results come in the windows' order.
+
+    A window's last token is predicted and not read: it may have one token more than the model's context.
+    """
 
     def rate(self, windows: Iterable[Sequence[int]]) -> Iterator[Rated]: ...
 

@@ -130,7 +130,7 @@ class GpuRater:
     def _begin(self, group: Sequence[Sequence[int]]) -> _Group:
         by_length: dict[int, list[int]] = {}
         for index, window in enumerate(group):
-            by_length.setdefault(self._length(len(window)), []).append(index)
+            by_length.setdefault(self._length(len(window) - 1), []).append(index)
         begun = _Group([len(window) for window in group])
         for length in sorted(by_length, reverse=True):  # the longest first: shared buffers are then large enough
             indices, rows = by_length[length], self._rows(length)
@@ -157,7 +157,7 @@ class GpuRater:
         tokens, targets = given.numpy()
         for row, window in enumerate(windows):
             ids = np.asarray(window, dtype=np.int32)
-            tokens[row, : len(ids)] = ids
+            tokens[row, : len(ids) - 1] = ids[:-1]
             targets[row, : len(ids) - 1] = ids[1:]
         one.tokens.copy_(given[0], non_blocking=True)
         one.targets.copy_(given[1], non_blocking=True)
