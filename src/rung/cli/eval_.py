@@ -14,7 +14,7 @@ from rung.errors import RungError
 def eval_(
     tasks: Annotated[list[str], typer.Argument(help="Tasks as the harness names them, or files that describe one.")],
     model: Annotated[
-        str, typer.Option("--model", "-m", help="inner, gpt2, a hub id, a folder or a checkpoint.")
+        str, typer.Option("--model", "-m", help="inner, gpt2, a hub id or a folder.")
     ] = "inner",
     limit: Annotated[int | None, typer.Option(help="So many examples of each task.")] = None,
     shots: Annotated[int | None, typer.Option(help="Worked examples before each question; as the task says.")] = None,

@@ -40,7 +40,7 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]
         return self.model.tokenizer.encode(string)
 
     def _loglikelihood_tokens(self, requests: Sequence[Any], **_: Any) -> list[tuple[float, bool]]:
-        """For each (texts, context, continuation) the continuation's log-probability, and whether greedy would write it."""
+        """The log-probability of each continuation, and whether greedy decoding would write it."""
         # The last token is only predicted: a context may be full before it.
         windows = [[*context, *continuation][-(self.max_length + 1) :] for _, context, continuation in requests]
         found = []
