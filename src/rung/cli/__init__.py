@@ -23,6 +23,7 @@ VERBS = {
     "list": ("list_", "The ladders, or the rungs of one."),
     "show": ("show", "A rung's idea and source, and what changed from the rung before."),
     "check": ("check", "Is a rung right? Against a float64 reference, on a GPU or emulated."),
+    "mutate": ("mutate", "Which small changes to a right kernel does the checker miss?"),
     "bench": ("bench", "How fast? Rungs and libraries, interleaved, checked in the same run."),
     "sweep": ("sweep", "Which launch parameters are best for a rung, on this GPU, at this shape?"),
     "tunings": ("tunings", "The launch parameters that sweeps found best; bench and the model use them."),

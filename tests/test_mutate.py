@@ -1,0 +1,80 @@
+"""Mutants: small, at the right places, and noticed by the checker."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rung.check import mutants
+from rung.check.mutate import judge, trials
+from rung.cli import main
+from rung.rungs import catalogue
+
+SOURCE = """/*---
+idea = "if (a < b) __syncthreads();"
+---*/
+// if (a < b)
+extern "C" __global__ void k(const float* x, float* out, int N, float scale)
+{
+    __shared__ float s[32];
+    const int i = threadIdx.x;
+    s[i] = i < N ? x[i] * scale : 0.0f;
+    __syncthreads();
+    out[i] = fmaxf(s[31 - i], 0.5f);
+}
+"""
+
+
+def test_comments_the_header_and_strings_are_left_alone() -> None:
+    found = list(mutants.mutants(SOURCE))
+    assert found
+    assert all(m.line >= 5 for m in found)
+    assert all(m.source.splitlines()[:4] == SOURCE.splitlines()[:4] for m in found)
+
+
+def test_every_mutant_differs_in_one_line() -> None:
+    for m in mutants.mutants(SOURCE):
+        pairs = zip(SOURCE.splitlines(), m.source.splitlines(), strict=True)
+        assert [n for n, (a, b) in enumerate(pairs, 1) if a != b] == [m.line]
+
+
+def test_the_kinds_are_there() -> None:
+    kinds = {m.kind for m in mutants.mutants(SOURCE)}
+    assert {"barrier", "comparison", "index", "term", "scale", "clamp", "constant"} <= kinds
+
+
+def test_few_of_many_are_of_every_kind_and_repeat() -> None:
+    few = mutants.chosen({"k.cu": SOURCE}, 7, seed=3)
+    assert len(few) == 7 == len({m.kind for m in few})
+    assert few == mutants.chosen({"k.cu": SOURCE}, 7, seed=3)
+
+
+def test_every_rung_in_cuda_has_mutants() -> None:
+    for name in catalogue.operations():
+        for rung in catalogue.rungs(name, libraries=False):
+            if rung.kind == "cuda" and not rung.emulate:
+                assert len(trials([rung], limit=3, seed=0)) == 3, rung.full_name
+
+
+def test_a_mutant_is_refused_for_a_reason() -> None:
+    work = trials([catalogue.find("residual/1")], limit=None, seed=0)
+    line = next(n for n, text in enumerate(catalogue.find("residual/1").source.splitlines(), 1) if ") + to_float" in text)
+    (minus,) = [t for t in work if t.change == "+ -> -" and t.line == line]
+    verdict = judge(minus)
+    assert verdict.refused and verdict.compiles and "values are off" in verdict.reason
+
+
+@pytest.mark.slow
+def test_the_command_lists_survivors_and_goes_on_where_it_was(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = tmp_path / "mutants.jsonl"
+    command = ["mutate", "residual/1", "--limit", "2", "-j", "1", "-o", str(rows)]
+    with pytest.raises(SystemExit):
+        main(command)
+    assert len(rows.read_text().splitlines()) == 2
+    assert all(json.loads(line)["refused"] for line in rows.read_text().splitlines())
+    with pytest.raises(SystemExit):
+        main(command)
+    assert len(rows.read_text().splitlines()) == 2
+    assert "2 of 2 mutants that compile are refused" in capsys.readouterr().out
