@@ -24,6 +24,14 @@ __device__ __forceinline__ uint32_t cluster_address(const void* smem, int rank)
     return there;
 }
 
+// Four floats from there.
+__device__ __forceinline__ float4 cluster_load(uint32_t address)
+{
+    float4 v;
+    asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(address) : "memory");
+    return v;
+}
+
 // Arrives at block `rank`'s barrier. It orders what this thread did in its own block's memory; with .cluster for a scope, ptxas
 // would wait for all that it wrote anywhere.
 __device__ __forceinline__ void byte_barrier_arrive_at(uint64_t* barrier, int rank)

@@ -84,7 +84,9 @@ __device__ __forceinline__ void tensor_load_shared(char* tile, const TensorMap* 
 }
 
 #if defined(LEAD)
-// The first warpgroup runs LEAD steps ahead of the second, so that they do not store at the same time (rung 22).
+// The first warpgroup runs LEAD steps ahead of the second, so that they do not store at the same time (rung 22). It lets a stage
+// go when it holds the next, so that a lead of STAGES steps would wait for a stage that the second still has to read.
+static_assert(LEAD < STAGES, "a lead wants one stage more");
 struct Lead
 {
     int left;

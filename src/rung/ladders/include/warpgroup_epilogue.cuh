@@ -140,25 +140,43 @@ __device__ __forceinline__ void store_boxes(const float (&sums)[N / 2], char* bo
     }
 }
 
-// Rows that begin anywhere: a warp sends its own rows of a box, neighbouring lanes neighbouring numbers.
+// Rows that begin anywhere: a warp sends its own rows of a box, each lane four bytes of a row that lie at a multiple of four, and
+// where numbers have two bytes, those alone at the row's ends once for all rows.
 template <int N, class Finish>
 __device__ __forceinline__ void store_ragged(const float (&sums)[N / 2], char* box, int m0, int n0, int M, int OC, Real* out, Finish finish)
 {
+    constexpr int PER_WORD = 4 / sizeof(Real), AT_ONCE = 8;
+    using Word = Vec<Real, PER_WORD>;
     const int warp_row = threadIdx.x % WARPGROUP / WARP_SIZE * 16, first = m0 + threadIdx.x / WARPGROUP * 64;
+    const auto number = [&](int r, int i) {
+        return *reinterpret_cast<const Real*>(box + swizzled_place(r, i * int(sizeof(Real)) / 16) + i * sizeof(Real) % 16);
+    };
 #pragma unroll
     for (int c = 0; c < N; c += BOX) {
         if (n0 + c >= OC) break;
         __syncwarp();
         fill_box<N>(sums, box, c, m0, n0, finish);
         __syncwarp();
-#pragma unroll 4
-        for (int r = warp_row; r < warp_row + 16; r++) {
-            if (first + r >= M) break;
-            Real* to = out + size_t(first + r) * OC + n0 + c;
+        const int columns = min(BOX, OC - n0 - c);
+        const auto begin = [&](int r) { return out + size_t(first + r) * OC + n0 + c; };
+        const auto skipped = [&](int r) { return int(reinterpret_cast<uintptr_t>(begin(r)) % 4 / sizeof(Real)); };
 #pragma unroll
-            for (int i = lane_id(); i < BOX; i += WARP_SIZE)
-                if (n0 + c + i < OC)
-                    to[i] = *reinterpret_cast<const Real*>(box + swizzled_place(r, i * int(sizeof(Real)) / 16) + i * sizeof(Real) % 16);
+        for (int r0 = warp_row; r0 < warp_row + 16; r0 += AT_ONCE) {
+            Word words[AT_ONCE];
+#pragma unroll
+            for (int r = 0; r < AT_ONCE; r++)
+#pragma unroll
+                for (int i = 0; i < PER_WORD; i++)
+                    words[r][i] = number(r0 + r, min(lane_id() * PER_WORD + skipped(r0 + r) + i, BOX - 1));
+#pragma unroll
+            for (int r = 0; r < AT_ONCE; r++) {
+                const int i = lane_id() * PER_WORD + skipped(r0 + r);
+                if (first + r0 + r < M && i + PER_WORD <= columns) *reinterpret_cast<Word*>(begin(r0 + r) + i) = words[r];
+            }
+        }
+        if (PER_WORD == 2) {
+            const int r = warp_row + lane_id() % 16, skip = skipped(r), i = lane_id() < 16 ? 0 : columns - 1;
+            if (first + r < M && (lane_id() < 16 ? skip == 1 : (columns - skip) % 2 == 1)) begin(r)[i] = number(r, i);
         }
     }
 }

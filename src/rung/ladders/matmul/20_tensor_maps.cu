@@ -3,10 +3,12 @@ idea   = "The copy engine fetches whole tiles: a tensor map says where a box of 
 expect = "Copying costs no instructions: 256 threads only multiply. 128 x 128 tiles ask 85 bytes of L2 for each of 64 multiply-adds, so that L2 stays the limit, and a block stores its tile while its tensor cores rest: 0.6x cublasLt."
 dtypes = ["bf16", "f16", "tf32"]
 arch_specific = true
-needs  = ["sm >= 90 and sm < 100", "C * sizeof_real % 16 == 0"]
+needs  = ["sm >= 90 and sm < 100", "C * sizeof_real % 16 == 0", "SHARED <= 231424"]
 [tune]
 STAGES = [5, 4, 3]
 BN     = [128, 256, 64]
+[let]
+SHARED = "STAGES * (128 + BN) * 128 + 1024"
 [bind]
 M = "B * T"
 [maps.x_map]
@@ -24,7 +26,7 @@ tf32    = true
 kernel = "matmul"
 grid   = ["ceil_div(B * T, 128)", "ceil_div(OC, BN)"]
 block  = 256
-shared = "STAGES * (128 + BN) * 128 + 1024"
+shared = "SHARED"
 ---*/
 #include "warpgroup_epilogue.cuh"
 

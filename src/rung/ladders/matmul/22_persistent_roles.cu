@@ -3,7 +3,7 @@ idea   = "Blocks stay: the copying warp goes on to the next tile while this one 
 expect = "A depth of 768 is 12 steps, 12,000 cycles of tensor cores a tile; storing takes some 1,500 and filling the ring 1,000 more. Both go under the products: 0.9x cublasLt where rung 21 has 0.75x, and less at a depth of 8192."
 dtypes = ["bf16", "f16", "tf32"]
 arch_specific = true
-needs  = ["sm >= 90 and sm < 100", "C * sizeof_real % 16 == 0"]
+needs  = ["sm >= 90 and sm < 100", "LEAD < STAGES", "C * sizeof_real % 16 == 0"]
 [tune]
 BN     = [256, 192, 128]
 STAGES = [4, 3]

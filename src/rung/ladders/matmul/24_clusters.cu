@@ -3,7 +3,7 @@ idea   = "Two blocks of a cluster take tiles one below the other and share their
 expect = "48 KB of L2 a step become 32, so that 750 TFLOP/s read 5.9 TB/s in place of 8.8: 5 to 10 % where L2 is the limit (8192), little at a depth of 768."
 dtypes = ["bf16", "f16", "tf32"]
 arch_specific = true
-needs  = ["sm >= 90 and sm < 100 and sms >= CLUSTER", "C * sizeof_real % 16 == 0", "OC * sizeof_real % 16 == 0"]
+needs  = ["sm >= 90 and sm < 100", "LEAD < STAGES", "C * sizeof_real % 16 == 0", "OC * sizeof_real % 16 == 0"]
 [tune]
 BN      = [256, 192, 128]
 STAGES  = [4, 3]
@@ -29,7 +29,7 @@ box     = [64, "128 // sizeof_real"]
 swizzle = 128
 [[launch]]
 kernel = "matmul"
-grid   = "CLUSTER * min(sms // CLUSTER, ceil_div(B * T, 128 * CLUSTER) * ceil_div(OC, BN))"
+grid   = "CLUSTER * min(max(1, sms // CLUSTER), ceil_div(B * T, 128 * CLUSTER) * ceil_div(OC, BN))"
 block  = 384
 cluster = "CLUSTER"
 shared = "STAGES * (128 + BN) * 128 + 4 * 8192 + 1024"

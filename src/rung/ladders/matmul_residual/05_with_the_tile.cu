@@ -3,7 +3,7 @@ idea   = "The residual comes with the tile: the copy engine brings it to where t
 expect = "12.6 MB more to read, 3 us at memory's rate, all of it under the products: the plain product's time, where addmm onto the residual takes 1.19 times as long. 192 columns a tile, since 768 are four of these and 256 tiles fill 132 multiprocessors twice but for 3 %."
 dtypes = ["bf16", "f16", "tf32"]
 arch_specific = true
-needs  = ["sm >= 90 and sm < 100 and sms >= CLUSTER", "C * sizeof_real % 16 == 0",
+needs  = ["sm >= 90 and sm < 100", "LEAD < STAGES", "C * sizeof_real % 16 == 0",
           "STAGES * (128 + BN) * 128 + 2 * BN // (128 // sizeof_real) * 8192 <= 231168"]
 [tune]
 BN      = [192, 256, 128]
@@ -40,7 +40,7 @@ swizzle = 128
 when    = "OC * sizeof_real % 16 == 0"
 [[launch]]
 kernel = "matmul_residual"
-grid   = "CLUSTER * min(sms // CLUSTER, ceil_div(B * T, 128 * CLUSTER) * ceil_div(OC, BN))"
+grid   = "CLUSTER * min(max(1, sms // CLUSTER), ceil_div(B * T, 128 * CLUSTER) * ceil_div(OC, BN))"
 block  = 384
 cluster = "CLUSTER"
 shared = "STAGES * (128 + BN) * 128 + 2 * BN // (128 // sizeof_real) * 8192 + 1024"
