@@ -131,7 +131,8 @@ __device__ __forceinline__ void store_boxes(const float (&sums)[N / 2], char* bo
     for (int c = 0; c < N; c += BOX) {
         if (n0 + c >= OC) break;
         char* box = boxes + c / BOX % BOXES * BOX_BYTES;
-        if (leader) tensor_store_wait_read<BOXES - 1>();
+        if (leader && c == 0) tensor_store_wait_read<0>();  // of the tile before, which may have ended with the first box
+        if (leader && c > 0) tensor_store_wait_read<BOXES - 1>();
         sync_some<WARPGROUP>(1 + group);
         fill_box<N>(sums, box, c, m0, n0, finish);
         fence_async_proxy();
