@@ -94,7 +94,7 @@ def test_texts_and_log_probabilities_are_those_of_each_alone(dtype: str) -> None
     prompts = [tuple(models.some_ids(n, V, seed=n)) for n in (1, 2, 7, 9, 40, 129, 200, 256)]
     requests = [some_request(dice, prompts) for _ in range(40)]
     expected = [alone(model, request) for request in requests]
-    assert len({c.finish_reason for c in expected}) == 2 and len({len(c.tokens) for c in expected}) > 4
+    assert len({c.finish_reason for c in expected}) == 3 and len({len(c.tokens) for c in expected}) > 4
     for slots in (3, 16):
         order = list(range(len(requests)))
         dice.shuffle(order)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import itertools
 import math
+import re
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -262,15 +266,15 @@ def test_interruption_keeps_what_was_written(inner: Model) -> None:
         ({"top_k": 0}, "top-k is 0"),
         ({"min_p": 1.0}, "min-p is 1.0"),
         ({"repetition_penalty": 0.0}, "repetition-penalty is 0.0"),
-        ({"max_new_tokens": 0}, "max-new-tokens is 0"),
-        ({"num_samples": 0}, "num-samples is 0"),
-        ({"batch_size": 0}, "batch-size is 0"),
+        ({"max_new_tokens": 0}, "max_new_tokens is 0"),
+        ({"num_samples": 0}, "num_samples is 0"),
+        ({"batch_size": 0}, "batch_size is 0"),
         ({"seed": -1}, "seed is -1"),
         ({"colour": "red"}, "colour"),
         ({"temperature": "hot"}, "temperature is 'hot'"),
         ({"top_k": 2.5}, "top-k is 2.5"),
-        ({"max_new_tokens": 2.5}, "max-new-tokens is 2.5"),
-        ({"max_new_tokens": None}, "max-new-tokens is None"),
+        ({"max_new_tokens": 2.5}, "max_new_tokens is 2.5"),
+        ({"max_new_tokens": None}, "max_new_tokens is None"),
         ({"seed": "x"}, "seed is 'x'"),
     ],
 )
@@ -285,7 +289,7 @@ def test_settings_out_of_range_are_refused_in_one_sentence(
 def test_prompts_that_cannot_be_continued_are_refused(inner: Model) -> None:
     with pytest.raises(RungError, match="prompt is empty"):
         inner.generate("")
-    with pytest.raises(RungError, match=r"600 tokens and the model's context 512.*--slide"):
+    with pytest.raises(RungError, match=r"600 tokens and the model's context 512.*slide"):
         inner.generate([[5] * 600])
     with pytest.raises(RungError, match="token 4096"):
         inner.generate([[1, 4096]])
@@ -346,7 +350,7 @@ def test_a_plan_that_chooses_for_itself_is_followed(inner: Model, monkeypatch: p
         ]
         return (list(tokens) for tokens in itertools.zip_longest(*texts, fillvalue=-1))
 
-    service = replace(inner.transformer.service, writer=SimpleNamespace(write=write))  # type: ignore[arg-type]
+    service = replace(inner.transformer.service, writer=SimpleNamespace(write=write, made=1))  # type: ignore[arg-type]
     monkeypatch.setattr(inner.transformer, "service", service)
     found = inner.generate(prompts, **keywords)
     assert [(c.text, c.finish_reason) for c in found] == [(c.text, c.finish_reason) for c in expected]
@@ -361,3 +365,56 @@ def test_a_stream_is_lazy_and_can_be_left(inner: Model) -> None:
     assert first and len(first) < 20
     stream.close()  # type: ignore[attr-defined]
     assert list(stream) == []
+
+
+def test_tokens_made_ahead_are_no_speed(inner: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A plan that has made 7 of 10 tokens by the time that its first one is looked at; the others take 10 ms each.
+    def write(prompts: list[list[int]], limits: list[int], **_: Any) -> Iterator[list[int]]:
+        for step in range(10):
+            if step >= made:
+                time.sleep(0.01)
+            yield [5]
+
+    for made, timed in ((7, 3), (10, 0)):
+        writer = SimpleNamespace(write=write, made=made)
+        service = replace(inner.transformer.service, writer=writer)  # type: ignore[arg-type]
+        monkeypatch.setattr(inner.transformer, "service", service)
+        run = inner.run(["Once"], max_new_tokens=10)
+        assert len(list(run)) == 10 and run.stats.new_tokens == 10 and run.stats.decoded == timed
+        speed = run.stats.tokens_per_second
+        assert speed is None if timed == 0 else 50 < speed <= 100  # type: ignore[operator]
+
+
+def test_a_full_context_is_told(inner: Model) -> None:
+    assert inner.generate([[1] * 500], max_new_tokens=30, stop_tokens=())[0].finish_reason == "context"
+
+
+def test_a_completion_prints_as_its_text(inner: Model) -> None:
+    found = inner.generate("Once", max_new_tokens=3, temperature=0)
+    assert str(found) == found.text and repr(found.text) in repr(found) and "3 tokens" in repr(found)
+
+
+def test_other_libraries_names_are_answered_with_ours(inner: Model) -> None:
+    for keywords, said in (
+        ({"max_tokens": 3}, "it is called max_new_tokens"),
+        ({"temprature": 3}, "it is called temperature"),
+        ({"guidance": True}, "it has temperature, "),
+    ):
+        with pytest.raises(RungError, match=said):
+            inner.generate("x", **keywords)  # type: ignore[call-overload]
+    with pytest.raises(RungError, match=r"\[\[1, 2, 3\]\] is one prompt"):
+        inner.generate([1, 2, 3])  # type: ignore[list-item]
+
+
+def test_a_model_says_what_it_is_and_takes_torchs_dtypes() -> None:
+    model = rung.load(device="auto", dtype=torch.float32)
+    where = "cuda" if torch.cuda.is_available() else "cpu"
+    assert repr(model).startswith(f"<rung.Model inner: 6 layers of 256 channels, float32 on {where}"), repr(model)
+
+
+def test_the_library_speaks_of_no_options_of_the_command_line() -> None:
+    source = Path(rung.__file__).parent
+    for path in [*(source / "gpt2").rglob("*.py"), source / "ops.py"]:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                assert not re.search(r"(?<![\w-])--[a-z]", node.value), f"{path}, line {node.lineno}: {node.value}"

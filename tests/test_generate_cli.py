@@ -174,7 +174,7 @@ def test_stops_are_taken_as_text_number_and_token(command) -> None:  # type: ign
 
 def test_stats_tell_times_speed_and_memory(command) -> None:  # type: ignore[no-untyped-def]
     _, _, err = command("generate", "Once", "--stats", *GREEDY)
-    for word in ("loaded in", "prompt tokens in", "12 new ones at", "tokens/s", "MB"):
+    for word in ("loaded in", "prompt tokens in", "12 new tokens at", "tokens/s", "MB"):
         assert word in err
 
 
@@ -214,7 +214,7 @@ def test_bad_input_is_refused_in_one_sentence(command, monkeypatch, tmp_path: Pa
     refused(command("generate", ""), "prompt is empty")
     refused(command("generate", "x", "-t", "-1"), "temperature is -1")
     refused(command("generate", "x", "--top-p", "0"), "top-p is 0")
-    refused(command("generate", "x " * 2000), "context", "--slide")
+    refused(command("generate", "x " * 2000), "context", "let it slide")
     refused(command("generate", "x", "-m", "no/such/model"), "no/such/model")
     refused(command("generate", "x", "-m", "no-such-model", "--offline"), "no-such-model", "offline")
     refused(command("generate", "x", "--logprobs"), "--json")
@@ -303,3 +303,25 @@ def test_neither_transformers_nor_the_hub_is_imported_for_the_model_inside() -> 
         [sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": "src"}
     )
     assert done.stderr.strip() == "[]"
+
+
+def test_a_prompt_is_an_option_a_file_or_a_line_of_json(command, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    plain = command("generate", "The cat", *GREEDY)
+    assert command("generate", "-p", "The cat", *GREEDY) == plain
+    file = tmp_path / "chapter.txt"
+    file.write_text("The cat\n")
+    assert command("generate", "-f", str(file), *GREEDY) == plain
+    lines = tmp_path / "prompts.jsonl"
+    lines.write_text('"The cat"\n\n{"prompt": "Once\\nupon", "id": 7}\n')
+    out = command("generate", "--prompts", str(lines), "--json", *GREEDY)[1]
+    assert [json.loads(line)["prompt"] for line in out.splitlines()] == ["The cat", "Once\nupon"]
+    refused(command("generate", "a", "-p", "b"), "PROMPT and --prompt were both given")
+    refused(command("generate", "-p", "a", "-f", str(file)), "--prompt and --file")
+    lines.write_text('"a"\n{"text": "b"}\n')
+    refused(command("generate", "--prompts", str(lines)), "line 2", "has no text")
+    lines.write_text("{")
+    refused(command("generate", "--prompts", str(lines)), "line 1", "is not JSON")
+
+
+def test_threads_have_an_end(command) -> None:  # type: ignore[no-untyped-def]
+    refused(command("generate", "x", "--device", "cpu", "--threads", "100000"), "threads is 100000", "give at most")

@@ -305,7 +305,7 @@ def test_offline_by_environment_is_respected(hub: Path, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     assert rung.load("gpt2").folder.name == COMMIT
-    refused("gpt2-xl", "'gpt2-xl'", "offline", "--model inner")
+    refused("gpt2-xl", "'gpt2-xl'", "offline", "(inner)")
 
 
 def test_an_unknown_model_is_refused_in_one_sentence(hub: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from rung.cli import console
+from rung.cli import console, options
 from rung.errors import RungError
 from rung.expressions import Number
 from rung.rungs.base import Rung
@@ -23,11 +23,11 @@ def bench(
     rung: Annotated[
         str, typer.Argument(metavar="OP[/RUNG]", help="A ladder, one rung, `all` (at GPT-2's shapes), or `ceilings`.")
     ],
-    file: Annotated[Path | None, typer.Argument(help="Your own kernel, raced against the libraries of OP.")] = None,
-    shape: Annotated[list[str] | None, typer.Option(help="A shape's name, or B=4,T=64,C=768 (repeatable).")] = None,
-    dtype: Annotated[list[str] | None, typer.Option(help="Only this number format (repeatable).")] = None,
+    file: options.File = None,
+    shape: options.Shapes = None,
+    dtype: options.Dtypes = None,
     vs: Annotated[list[str] | None, typer.Option(help="Race against this rung too (repeatable).")] = None,
-    tune: Annotated[list[str] | None, typer.Option(help="A tunable's value, as in --tune BLOCK=128.")] = None,
+    tune: options.Tune = None,
     seconds: Annotated[float, typer.Option(min=0.05, help="Time cap for each rung and shape.")] = 0.6,
     patience: Annotated[
         float,
@@ -40,7 +40,7 @@ def bench(
             "--output", "-o", help="Also write the rows to this JSON file; for a folder, one for each ladder."
         ),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print the rows as JSON.")] = False,
+    json: options.Json = False,
 ) -> None:
     """How fast are rungs and libraries? Interleaved, cold and warm, checked in the same run."""
     import torch

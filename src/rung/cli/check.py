@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
-from rung.cli import console
+from rung.cli import console, options
 from rung.errors import RungError
 
 if TYPE_CHECKING:
@@ -21,12 +20,12 @@ def check(
     rung: Annotated[
         str | None, typer.Argument(metavar="[OP[/RUNG]]", help="A ladder or one rung; all when left out.")
     ] = None,
-    file: Annotated[Path | None, typer.Argument(help="Your own kernel (.cu or .py), checked as a rung of OP.")] = None,
+    file: options.File = None,
     device: Annotated[str | None, typer.Option(help="cuda or emulator; a GPU is used where there is one.")] = None,
-    dtype: Annotated[list[str] | None, typer.Option(help="Only this number format (may be repeated).")] = None,
+    dtype: options.Dtypes = None,
     case: Annotated[str | None, typer.Option(help="Only this case of the operation.")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Where the random inputs start.")] = 0,
-    tune: Annotated[list[str] | None, typer.Option(help="A tunable's value, as in --tune BLOCK=128.")] = None,
+    seed: options.Seed = 0,
+    tune: options.Tune = None,
     quick: Annotated[bool, typer.Option("--quick", help="Only the first case of each rung.")] = False,
     races: Annotated[
         bool, typer.Option("--races", help="Emulated: look at every access to shared memory (slower).")
@@ -37,7 +36,7 @@ def check(
         typer.Option("--sanitize", help="Launch each rung under compute-sanitizer instead (needs a GPU)."),
     ] = False,
     jobs: Annotated[int | None, typer.Option("--jobs", "-j", min=1, help="Processes (default: one a core).")] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print the reports as JSON.")] = False,
+    json: options.Json = False,
 ) -> None:
     """Is a rung right? Every case and dtype against a float64 reference, on a GPU or emulated.
 

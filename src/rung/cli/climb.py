@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rung.cli import console
+from rung.cli import console, options
 from rung.errors import RungError
 
 if TYPE_CHECKING:
@@ -36,9 +36,9 @@ def climb(
     study: Annotated[str | None, typer.Option(help="attention: no cache, float32, its rungs one by one.")] = None,
     seconds: Annotated[float, typer.Option(min=0.5, help="Time for each step; a slow one writes less.")] = 12.0,
     device: Annotated[str, typer.Option(help="cuda, or emulator to try the verb without a GPU.")] = "cuda",
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Also write JSON here.")] = None,
-    svg: Annotated[Path | None, typer.Option(help="Also draw the climb or the study into this file.")] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    output: options.Output = None,
+    svg: options.Svg = None,
+    json: options.Json = False,
 ) -> None:
     """The whole model, from the plainest kernels to the fastest decode: numbers first, then speed.
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rung.cli import options
 from rung.errors import RungError
 
 if TYPE_CHECKING:
@@ -20,82 +21,80 @@ if TYPE_CHECKING:
 
 
 def generate(
-    prompt: Annotated[
-        str | None, typer.Argument(help="The text to go on from. Left out or '-': standard input.")
+    text: Annotated[
+        str | None, typer.Argument(metavar="[PROMPT]", help="The text to continue. Left out or '-': standard input.")
     ] = None,
-    model: Annotated[
-        str,
-        typer.Option(
-            "--model", "-m", help="inner, gpt2[-medium|-large|-xl], distilgpt2, a hub id or a folder."
-        ),
-    ] = "inner",
-    device: Annotated[str, typer.Option(help="cpu, cuda, or emulator: CUDA kernels without a GPU.")] = "cpu",
-    dtype: Annotated[
-        str, typer.Option(help="auto, float32, bfloat16, int8; on a GPU also tf32 and float16.")
-    ] = "auto",
+    prompt: Annotated[str | None, typer.Option("--prompt", "-p", help="The same as an option.")] = None,
+    file: Annotated[
+        Path | None, typer.Option("--file", "-f", help="Continue this file's text; - is standard input.")
+    ] = None,
+    prompts: Annotated[
+        Path | None,
+        typer.Option(help="A file of prompts: one per line, or .jsonl with a string or {\"prompt\": ...} per line."),
+    ] = None,
+    model: options.Model = "inner",
+    device: options.ModelDevice = "auto",
+    dtype: options.ModelDtype = "auto",
     max_new_tokens: Annotated[
         int, typer.Option("--max-new-tokens", "-n", help="Stop after so many tokens.")
     ] = 200,
     temperature: Annotated[
-        float, typer.Option("--temperature", "-t", help="0 always takes the likeliest.")
+        float, typer.Option("--temperature", "-t", help="0 is greedy decoding.")
     ] = 0.8,
-    top_k: Annotated[int | None, typer.Option(help="Choose among the k likeliest tokens.")] = None,
-    top_p: Annotated[float, typer.Option(help="Choose among the likeliest tokens that sum up to p.")] = 0.95,
-    min_p: Annotated[float, typer.Option(help="Leave out tokens below p times the likeliest one.")] = 0.0,
+    top_k: Annotated[int | None, typer.Option(help="Sample from the k most likely tokens.")] = None,
+    top_p: Annotated[float, typer.Option(help="Sample from the most likely tokens that sum to p.")] = 0.95,
+    min_p: Annotated[float, typer.Option(help="Drop tokens less likely than p times the most likely one.")] = 0.0,
     repetition_penalty: Annotated[
-        float, typer.Option(help="Above 1: tokens that occurred become less likely.")
+        float, typer.Option(help="Above 1, tokens that occurred become less likely.")
     ] = 1.0,
     presence_penalty: Annotated[
-        float, typer.Option(help="Taken from the logits of tokens in the new text.")
+        float, typer.Option(help="Subtracted from the logits of tokens that the new text has.")
     ] = 0.0,
-    frequency_penalty: Annotated[float, typer.Option(help="The same, once for every occurrence.")] = 0.0,
+    frequency_penalty: Annotated[float, typer.Option(help="The same, once per occurrence.")] = 0.0,
     seed: Annotated[int | None, typer.Option(help="The same seed gives the same text.")] = None,
     num_samples: Annotated[int, typer.Option(help="Texts for each prompt.")] = 1,
-    stop: Annotated[list[str] | None, typer.Option(help="End before this text; may be given again.")] = None,
+    stop: Annotated[list[str] | None, typer.Option(help="End before this text (repeatable).")] = None,
     stop_token: Annotated[
-        list[str] | None, typer.Option(help="End at this token, a number or its text; may be given again.")
+        list[str] | None, typer.Option(help="End at this token, a number or its text (repeatable).")
     ] = None,
-    ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Go on past the end of text.")] = False,
+    ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Continue past the end-of-text token.")] = False,
     slide: Annotated[
-        bool, typer.Option("--slide", help="When the context is full, forget its older half and go on.")
+        bool, typer.Option("--slide", help="When the context is full, drop its older half and continue.")
     ] = False,
     echo: Annotated[
         bool | None,
-        typer.Option("--echo/--no-echo", help="Print the prompt too (the default, except in JSON)."),
+        typer.Option("--echo/--no-echo", help="Print the prompt too (default, except with --json)."),
     ] = None,
     logprobs: Annotated[
         bool, typer.Option("--logprobs", help="Log-probabilities of the tokens, in JSON.")
     ] = False,
-    prompts: Annotated[Path | None, typer.Option(help="A file of prompts, one a line.")] = None,
     batch_size: Annotated[
-        int | None, typer.Option(help="Texts written at the same time; by default as many as the memory allows.")
+        int | None, typer.Option(help="Texts written at the same time (default: as many as fit into memory).")
     ] = None,
-    json_: Annotated[bool, typer.Option("--json", help="One JSON object a text.")] = False,
+    json_: options.Json = False,
     stats: Annotated[
         bool, typer.Option("--stats", help="Times, tokens per second and memory, on stderr.")
     ] = False,
     no_stream: Annotated[
         bool, typer.Option("--no-stream", help="Print a text only when it is complete.")
     ] = False,
-    revision: Annotated[
-        str | None, typer.Option(help="A branch, tag or commit of the model on the hub.")
-    ] = None,
-    offline: Annotated[bool, typer.Option("--offline", help="Use only what was downloaded before.")] = False,
+    revision: options.Revision = None,
+    offline: options.Offline = False,
     plan: Annotated[
         str | None,
         typer.Option(
-            help="Which rungs serve the operations, on emulator and cuda: naive, reduction, tiled, tensorcore, "
+            help="Which rungs serve the operations (devices cuda and emulator): naive, reduction, tiled, tensorcore, "
             "flash, fused, library, torch or best."
         ),
     ] = None,
     kernel: Annotated[
         list[str] | None,
-        typer.Option(help="Swap one rung: attention=5 or gelu=my_kernel.cu; may be given again."),
+        typer.Option(help="Swap one rung: attention=5 or gelu=my_kernel.cu (repeatable)."),
     ] = None,
     window: Annotated[
-        int | None, typer.Option(help="Let a token see so many tokens only, itself the last of them.")
+        int | None, typer.Option(help="Each token attends to this many tokens, itself included.")
     ] = None,
-    threads: Annotated[int | None, typer.Option(help="CPU threads; by default as many as there are.")] = None,
+    threads: options.Threads = None,
 ) -> None:
     """Write text with a GPT-2 model.
 
@@ -103,20 +102,20 @@ def generate(
 
     rung generate "The ship" --model gpt2 -n 100 -t 0.7 --seed 1 --stats
 
-    cat chapter.txt | rung generate --model ./my-model --dtype int8
+    rung generate -f chapter.txt --model ./my-model --dtype int8
 
-    rung generate --prompts lines.txt --num-samples 3 --json
+    rung generate --prompts questions.jsonl --num-samples 3 --json
 
     rung generate "Hello" --device emulator -n 2 --kernel layernorm=7
     """
     if logprobs and not json_:
         raise RungError("log-probabilities are part of the JSON output; add --json.")
-    if device == "cpu":
-        # The compiler, should it be needed, works while torch is imported.
+    if device == "cpu" or (device == "auto" and not Path("/dev/nvidiactl").exists()):
+        # The compiler, if it is needed, works while torch is imported.
         from rung.gpt2.cpu import build
 
         build.begin()
-    texts = _prompts(prompt, prompts)
+    texts = _prompts(text, prompt, file, prompts)
     from rung.gpt2.load import load
 
     chosen = load(
@@ -156,41 +155,71 @@ def generate(
         raise typer.Exit(130)
 
 
-def _prompts(prompt: str | None, file: Path | None) -> list[str]:
+def _prompts(text: str | None, prompt: str | None, file: Path | None, prompts: Path | None) -> list[str]:
+    given = [
+        name
+        for name, value in (("PROMPT", text), ("--prompt", prompt), ("--file", file), ("--prompts", prompts))
+        if value is not None
+    ]
+    if len(given) > 1:
+        raise RungError(f"{given[0]} and {given[1]} were both given; choose one.")
+    if prompts is not None:
+        return _records(prompts) if prompts.suffix == ".jsonl" else _lines(prompts)
     if file is not None:
-        if prompt is not None:
-            raise RungError("both a prompt and --prompts were given; choose one.")
-        return _lines(file)
-    if prompt is None or prompt == "-":
-        if prompt is None and sys.stdin.isatty():
-            raise RungError('there is no prompt; try: rung generate "Once upon a time".')
-        prompt = _text(sys.stdin.buffer.read(), "standard input").removesuffix("\n")
+        return [_some(_read(file).removesuffix("\n"))]
+    text = prompt if text is None else text
+    if text is None and sys.stdin.isatty():
+        raise RungError('there is no prompt; try: rung generate "Once upon a time".')
+    return [_some(_read(Path("-")).removesuffix("\n") if text in (None, "-") else str(text))]
+
+
+def _some(prompt: str) -> str:
     if not prompt:
-        raise RungError("the prompt is empty; give at least one character to go on from.")
-    return [prompt]
+        raise RungError("the prompt is empty; give at least one character to continue.")
+    return prompt
+
+
+def _read(file: Path) -> str:
+    name = "standard input" if str(file) == "-" else str(file)
+    try:
+        content = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
+    except OSError as error:
+        raise RungError(f"{name} cannot be read ({error.strerror}); name a text file.") from None
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise RungError(f"{name} is not UTF-8 (line {line}); convert it, with iconv for example.") from None
 
 
 def _lines(file: Path) -> list[str]:
-    try:
-        content = file.read_bytes()
-    except OSError as error:
-        raise RungError(f"{file} cannot be read ({error.strerror}); name a text file of prompts.") from None
-    lines = [line.removesuffix("\r") for line in _text(content, str(file)).removesuffix("\n").split("\n")]
+    lines = [line.removesuffix("\r") for line in _read(file).removesuffix("\n").split("\n")]
     texts = [line for line in lines if line.strip()]
     if not texts:
-        raise RungError(f"{file} holds no prompt; write one a line.")
+        raise RungError(f"{file} holds no prompt; write one per line.")
     blank = len(lines) - len(texts)
     if blank:
         print(f"rung: {file}: {blank} blank line{'s' * (blank > 1)} left out.", file=sys.stderr)
     return texts
 
 
-def _text(content: bytes, origin: str) -> str:
-    try:
-        return content.decode()
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise RungError(f"{origin} is not UTF-8 (line {line}); convert it, with iconv for example.") from None
+def _records(file: Path) -> list[str]:
+    """The prompts of JSON lines: strings, or objects with a field `prompt`."""
+    texts = []
+    for number, line in enumerate(_read(file).splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError):
+            raise RungError(f"line {number} of {file} is not JSON; write a string or an object per line.") from None
+        text = record.get("prompt") if isinstance(record, dict) else record
+        if not isinstance(text, str):
+            raise RungError(f'line {number} of {file} has no text; write a string, or {{"prompt": "..."}}.')
+        texts.append(_some(text))
+    if not texts:
+        raise RungError(f"{file} holds no prompt; write one per line.")
+    return texts
 
 
 def _kernels(given: list[str]) -> dict[str, str]:
@@ -288,11 +317,11 @@ def _peak_memory() -> int:
 
 
 def _summary(f: dict[str, Any]) -> str:
-    speed = f"{f['tokens_per_s']:,} tokens/s" if f["tokens_per_s"] else "one token"
+    speed = f" at {f['tokens_per_s']:,} tokens/s" if f["tokens_per_s"] else " (too few to time)"
     rungs = [f"plan {f['plan']}: {', '.join(f['rungs'].values())}"] if f["rungs"] else []
     figures = (
         f"{f['model']}, {f['dtype']} on {f['device']}: loaded in {f['load_s']:.2f} s, "
         f"{f['prompt_tokens']} prompt tokens in {f['prefill_ms']:.1f} ms, "
-        f"{f['new_tokens']} new ones at {speed}; {f['peak_memory_mb']:,.0f} MB at most."
+        f"{f['new_tokens']} new tokens{speed}; {f['peak_memory_mb']:,.0f} MB at most."
     )
     return "\n".join([figures, *rungs, *(f"note: {note}" for note in f["notes"])])

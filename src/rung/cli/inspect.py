@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rung.cli import console
+from rung.cli import console, options
 
 if TYPE_CHECKING:
     from rung.operation import Values
@@ -20,23 +19,19 @@ _NUMBERS = ("registers", "shared", "spills", "stack", "occupancy")
 
 def inspect(
     rung: Annotated[str, typer.Argument(metavar="OP[/RUNG]", help="A ladder or one rung.")],
-    file: Annotated[
-        Path | None, typer.Argument(help="Your own kernel (.cu or .py), as a rung of OP.")
-    ] = None,
+    file: options.File = None,
     arch: Annotated[
         list[str] | None,
         typer.Option(help="sm_75 ... sm_120 (may be repeated; default: your GPU, or sm_90)."),
     ] = None,
-    dtype: Annotated[
-        str | None, typer.Option(help="f32, tf32, f16 or bf16 (default: a rung's first).")
-    ] = None,
-    shape: Annotated[str | None, typer.Option(help="A shape's name, or B=4,T=64,C=768.")] = None,
-    tune: Annotated[list[str] | None, typer.Option(help="A tunable's value, as in --tune BLOCK=128.")] = None,
+    dtype: options.Dtype = None,
+    shape: options.Shape = None,
+    tune: options.Tune = None,
     mix: Annotated[
         bool | None,
         typer.Option("--mix/--no-mix", help="Count instructions by class (default: for one rung)."),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print the rows as JSON.")] = False,
+    json: options.Json = False,
 ) -> None:
     """Registers, shared memory, spills, stack and theoretical occupancy of a rung, without a GPU.
 

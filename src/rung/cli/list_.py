@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rung.cli import console
+from rung.cli import console, options
 
 if TYPE_CHECKING:
     from rung.operation import Operation
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def list_(
     operation: Annotated[str | None, typer.Argument(metavar="[OP]", help="The ladder to list.")] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
+    json: options.Json = False,
 ) -> None:
     """The ladders, or the rungs of one with their ideas."""
     from rung.rungs import catalogue

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from rung.cli import options
 from rung.errors import RungError
 
 
@@ -15,17 +16,15 @@ def perplexity(
     model: Annotated[str, typer.Argument(help="inner, gpt2, a hub id or a folder.")],
     file: Annotated[Path, typer.Argument(help="A text file in UTF-8.")],
     stride: Annotated[
-        int | None, typer.Option(help="Tokens from window to window; half the context.")
+        int | None, typer.Option(help="Tokens from one window to the next (default: half the context).")
     ] = None,
-    context: Annotated[int | None, typer.Option(help="Tokens a window; the model's whole context.")] = None,
-    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16, int8.")] = "float32",
-    device: Annotated[str, typer.Option(help="cpu, cuda or emulator.")] = "cpu",
-    json_: Annotated[bool, typer.Option("--json", help="The figures as a JSON object.")] = False,
-    revision: Annotated[
-        str | None, typer.Option(help="A branch, tag or commit of the model on the hub.")
-    ] = None,
-    offline: Annotated[bool, typer.Option("--offline", help="Use only what was downloaded before.")] = False,
-    threads: Annotated[int | None, typer.Option(help="CPU threads; by default as many as there are.")] = None,
+    context: Annotated[int | None, typer.Option(help="Tokens per window (default: the model's context).")] = None,
+    dtype: options.ModelDtype = "float32",
+    device: options.ModelDevice = "auto",
+    json_: options.Json = False,
+    revision: options.Revision = None,
+    offline: options.Offline = False,
+    threads: options.Threads = None,
 ) -> None:
     """How well a model predicts a text file, over windows that overlap.
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rung.cli import console
+from rung.cli import console, options
 
 if TYPE_CHECKING:
     from rung.profile.counters import Profile, Report
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 def profile(
     rung: Annotated[str, typer.Argument(metavar="OP/RUNG", help="A rung; or `generate`: a model's tokens.")],
-    file: Annotated[Path | None, typer.Argument(help="Your own kernel, as a rung of OP.")] = None,
+    file: options.File = None,
     vs: Annotated[str | None, typer.Option(help="Another rung beside it.")] = None,
-    shape: Annotated[str | None, typer.Option(help="A shape's name, or B=4,T=64,C=768.")] = None,
-    dtype: Annotated[str | None, typer.Option(help="f32, tf32, f16 or bf16 (default: the rung's first).")] = None,
-    tune: Annotated[list[str] | None, typer.Option(help="A tunable's value, as in --tune BLOCK=128.")] = None,
+    shape: options.Shape = None,
+    dtype: options.Dtype = None,
+    tune: options.Tune = None,
     model: Annotated[
         str, typer.Option("--model", "-m", help="With generate: which model; random:gpt2-xl has random weights.")
     ] = "inner",
@@ -29,7 +29,7 @@ def profile(
     trace: Annotated[
         Path | None, typer.Option(help="With generate: write a Chrome trace (open it in ui.perfetto.dev).")
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+    json: options.Json = False,
 ) -> None:
     """What Nsight Compute counts of one checked launch: throughput, occupancy, caches, conflicts, stalls.
 

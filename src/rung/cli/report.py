@@ -9,16 +9,13 @@ from typing import Annotated
 
 import typer
 
-from rung.cli import console
+from rung.cli import console, options
 
 
 def report(
-    results: Annotated[
-        list[Path] | None,
-        typer.Argument(help="Results files or folders (default: your store and the published ones)."),
-    ] = None,
+    results: options.Measured = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="The file to write.")] = Path("report.html"),
-    gpu: Annotated[str | None, typer.Option(help="The GPU to tell of, by a part of its name.")] = None,
+    gpu: options.Gpu = None,
     compile: Annotated[
         bool,
         typer.Option("--compile/--no-compile", help="Registers and occupancy (compiles what is not cached)."),

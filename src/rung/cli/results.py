@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rung.cli import console
+from rung.cli import console, options
 from rung.errors import RungError
 
 if TYPE_CHECKING:
@@ -17,15 +17,12 @@ if TYPE_CHECKING:
 
 
 def results(
-    files: Annotated[
-        list[Path] | None,
-        typer.Argument(help="Results files or folders (default: your store and the published ones)."),
-    ] = None,
+    files: options.Measured = None,
     op: Annotated[str | None, typer.Option(help="Only this operation.")] = None,
     rung: Annotated[str | None, typer.Option(help="Only this rung, as in layernorm/05_tree or torch.")] = None,
     dtype: Annotated[str | None, typer.Option(help="Only this number format.")] = None,
     shape: Annotated[str | None, typer.Option(help="Only this shape, by its name.")] = None,
-    gpu: Annotated[str | None, typer.Option(help="Only this GPU, by a part of its name.")] = None,
+    gpu: options.Gpu = None,
     kind: Annotated[str | None, typer.Option(help="Only bench, sweep, profile or study rows.")] = None,
     compare: Annotated[
         tuple[str, str] | None,
@@ -33,7 +30,7 @@ def results(
     ] = None,
     all: Annotated[bool, typer.Option("--all", help="Also what was measured again later.")] = False,
     csv: Annotated[str | None, typer.Option(metavar="FILE", help="Write the rows as CSV (- prints).")] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
+    json: options.Json = False,
 ) -> None:
     """What was measured so far: list, filter, compare two machines or commits, export.
 

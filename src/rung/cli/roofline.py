@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rung.cli import console
+from rung.cli import console, options
 from rung.errors import RungError
 
 if TYPE_CHECKING:
@@ -16,20 +16,16 @@ if TYPE_CHECKING:
 
 def roofline(
     rung: Annotated[list[str], typer.Argument(metavar="OP[/RUNG]...", help="Ladders or rungs that were measured.")],
-    dtype: Annotated[
-        list[str] | None, typer.Option(help="A number format (repeatable; default: the first measured).")
-    ] = None,
-    shape: Annotated[
-        list[str] | None, typer.Option(help="A shape (repeatable; default: each ladder's headline).")
-    ] = None,
-    gpu: Annotated[str | None, typer.Option(help="The GPU, by a part of its name.")] = None,
+    dtype: options.Dtypes = None,
+    shape: options.Shapes = None,
+    gpu: options.Gpu = None,
     results: Annotated[
         list[Path] | None,
         typer.Option(help="A results file or folder (repeatable; default: your store and the published)."),
     ] = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Draw it into this SVG.")] = None,
+    output: options.Output = None,
     dark: Annotated[bool, typer.Option("--dark", help="Draw for a dark page.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
+    json: options.Json = False,
 ) -> None:
     """Rungs under the measured and the data sheet's ceilings, as a table and a log-log chart.
 

@@ -11,6 +11,7 @@ from typing import Annotated, Any, TextIO
 
 import typer
 
+from rung.cli import options
 from rung.errors import RungError
 
 
@@ -21,12 +22,12 @@ def score(
             help="Texts: .jsonl (a text each line), .parquet, or plain files; - or nothing for standard input."
         ),
     ] = None,
-    model: Annotated[str, typer.Option("--model", "-m", help="inner, gpt2, a hub id or a folder.")] = "inner",
+    model: options.Model = "inner",
     field: Annotated[str, typer.Option(help="Where a .jsonl line or a .parquet row has its text.")] = "text",
     lines: Annotated[bool, typer.Option("--lines", help="Each line of a plain file is a text of its own.")] = False,
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", help="Write JSON lines here; what stands there already is not computed again."),
+        typer.Option("--output", "--out", "-o", help="Write JSON lines here; a run that was stopped goes on."),
     ] = None,
     per_token: Annotated[
         bool, typer.Option("--per-token", help="Each token's log-probability, rank and entropy.")
@@ -34,13 +35,15 @@ def score(
     predict_first: Annotated[
         bool, typer.Option("--predict-first", help="Predict the first token as well, after an end of text.")
     ] = False,
-    stride: Annotated[int | None, typer.Option(help="Tokens from window to window; half the context.")] = None,
-    context: Annotated[int | None, typer.Option(help="Tokens of a window; the model's whole context.")] = None,
-    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16, int8; on a GPU float16 as well.")] = "auto",
-    device: Annotated[str, typer.Option(help="cpu, cuda or emulator.")] = "cpu",
-    revision: Annotated[str | None, typer.Option(help="A branch, tag or commit of the model on the hub.")] = None,
-    offline: Annotated[bool, typer.Option("--offline", help="Use only what was downloaded before.")] = False,
-    threads: Annotated[int | None, typer.Option(help="CPU threads; by default as many as there are.")] = None,
+    stride: Annotated[
+        int | None, typer.Option(help="Tokens from one window to the next (default: half the context).")
+    ] = None,
+    context: Annotated[int | None, typer.Option(help="Tokens per window (default: the model's context).")] = None,
+    dtype: options.ModelDtype = "auto",
+    device: options.ModelDevice = "auto",
+    revision: options.Revision = None,
+    offline: options.Offline = False,
+    threads: options.Threads = None,
 ) -> None:
     """Log-probability, perplexity and bits per byte of each text, as JSON lines in the order of the texts.
 

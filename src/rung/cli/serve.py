@@ -7,21 +7,20 @@ from typing import Annotated
 
 import typer
 
+from rung.cli import options
 from rung.errors import RungError
 
 
 def serve(
-    model: Annotated[
-        str, typer.Option("--model", "-m", help="inner, gpt2[-medium|-large|-xl], distilgpt2, a hub id or a folder.")
-    ] = "inner",
-    device: Annotated[str, typer.Option(help="cpu, cuda, or emulator: CUDA kernels without a GPU.")] = "cpu",
-    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16, int8; on a GPU also tf32 and float16.")] = "auto",
+    model: options.Model = "inner",
+    device: options.ModelDevice = "auto",
+    dtype: options.ModelDtype = "auto",
     host: Annotated[str, typer.Option(help="The address to listen at; 0.0.0.0 is every one.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="0 takes a free one.", min=0, max=65535)] = 8000,
     name: Annotated[str | None, typer.Option(help="What clients call the model; by default as --model.")] = None,
     slots: Annotated[int | None, typer.Option(help="Texts at a time; by default by the memory.", min=1)] = None,
     gpus: Annotated[int | None, typer.Option(help="Engines, one on each of so many GPUs.", min=1)] = None,
-    threads: Annotated[int | None, typer.Option(help="CPU threads; by default as many as there are.")] = None,
+    threads: options.Threads = None,
     api_key_file: Annotated[Path | None, typer.Option(help="A file with the key that clients must send.")] = None,
     cors: Annotated[
         list[str] | None, typer.Option(help="Let pages of this origin call the server; may be given again.")
@@ -29,8 +28,8 @@ def serve(
     max_body: Annotated[int, typer.Option(help="Bytes of a request.", min=1)] = 4 << 20,
     max_queue: Annotated[int, typer.Option(help="Texts that may wait; more are answered 429.", min=0)] = 1024,
     timeout: Annotated[float, typer.Option(help="Seconds that a request may take.", min=0.1)] = 600.0,
-    revision: Annotated[str | None, typer.Option(help="A branch, tag or commit of the model on the hub.")] = None,
-    offline: Annotated[bool, typer.Option("--offline", help="Use only what was downloaded before.")] = False,
+    revision: options.Revision = None,
+    offline: options.Offline = False,
 ) -> None:
     """Serve a GPT-2 over HTTP as OpenAI's completions; a page to try it is at /.
 

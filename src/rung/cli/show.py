@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from rung.cli import console
+from rung.cli import console, options
 from rung.errors import RungError
 
 _FIELDS = ("full_name", "kind", "idea", "expect", "found", "provenance", "leap", "dtypes", "needs", "tune", "source")
@@ -17,11 +16,11 @@ def show(
     rung: Annotated[
         str, typer.Argument(metavar="OP/RUNG", help="Such as layernorm/03_restrict, or layernorm/3.")
     ],
-    file: Annotated[Path | None, typer.Argument(help="Your own kernel, shown as a rung of OP.")] = None,
+    file: options.File = None,
     diff: Annotated[
         bool, typer.Option("--diff", help="Only what it changes in the rung that it is from; code alone.")
     ] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
+    json: options.Json = False,
 ) -> None:
     """A rung's idea and source, its story, and what it changes in the rung that it is from."""
     from rung.rungs import catalogue, difference

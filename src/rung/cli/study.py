@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from rung.cli import console
+from rung.cli import console, options
 from rung.errors import RungError
 
 
@@ -18,7 +18,7 @@ def study(
     quick: Annotated[bool, typer.Option("--quick", help="Fewer points, shorter looks.")] = False,
     chart: Annotated[Path | None, typer.Option(help="The SVG file to write (default: study-NAME.svg here).")] = None,
     no_chart: Annotated[bool, typer.Option("--no-chart", help="Write no file.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print the study as JSON.")] = False,
+    json: options.Json = False,
     n: Annotated[list[int] | None, typer.Option("--n", help="attention: rows of the sequence (repeatable).")] = None,
     d: Annotated[int | None, typer.Option("--d", help="attention: width of a head (64).")] = None,
     heads: Annotated[int | None, typer.Option(help="attention: how many heads (1).")] = None,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rung.cli import console
+from rung.cli import console, options
 from rung.errors import RungError
 
 if TYPE_CHECKING:
@@ -24,16 +24,16 @@ SHOWN = 24
 
 def sweep(
     rung: Annotated[str | None, typer.Argument(metavar="OP/RUNG", help="The rung to sweep.")] = None,
-    file: Annotated[Path | None, typer.Argument(help="Your own kernel, as a rung of OP.")] = None,
-    shape: Annotated[str | None, typer.Option(help="A shape's name, or B=4,T=64,C=768.")] = None,
-    dtype: Annotated[str | None, typer.Option(help="f32, tf32, f16 or bf16 (default: the rung's first).")] = None,
+    file: options.File = None,
+    shape: options.Shape = None,
+    dtype: options.Dtype = None,
     tune: Annotated[
         list[str] | None, typer.Option(help="Only these values, as in --tune BLOCK=64,128 (repeatable).")
     ] = None,
     random: Annotated[
         int | None, typer.Option(min=1, help="Draw this many legal configurations instead of all.")
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Where the drawing starts.")] = 0,
+    seed: options.Seed = 0,
     halving: Annotated[
         bool, typer.Option("--halving", help="Short looks at all, longer ones at the better half, and so on.")
     ] = False,
@@ -45,9 +45,9 @@ def sweep(
     seconds: Annotated[float, typer.Option(min=0.01, help="Time cap for each configuration.")] = 0.2,
     again: Annotated[bool, typer.Option("--again", help="Measure also what was measured before.")] = False,
     course: Annotated[bool, typer.Option("--course", help="The course project's table of block sizes, here.")] = False,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Rows go to this JSON-lines file.")] = None,
-    plot: Annotated[Path | None, typer.Option(help="Draw the tunables into this SVG file.")] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print rows and findings as JSON.")] = False,
+    output: options.Output = None,
+    plot: options.Svg = None,
+    json: options.Json = False,
     slurm: Annotated[bool, typer.Option("--slurm", help="Spread it over a Slurm cluster.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="With --slurm: print the script, submit nothing.")] = False,
     tasks: Annotated[int, typer.Option(min=1, help="With --slurm: tasks of the array.")] = 4,

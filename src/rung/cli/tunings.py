@@ -7,13 +7,13 @@ from typing import Annotated, Any
 
 import typer
 
-from rung.cli import console
+from rung.cli import console, options
 
 
 def tunings(
     rung: Annotated[str | None, typer.Argument(metavar="[OP[/RUNG]]", help="Only these.")] = None,
     file: Annotated[Path | None, typer.Option(help="Another file of tunings.")] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print them as JSON.")] = False,
+    json: options.Json = False,
 ) -> None:
     """The launch parameters that sweeps found best, which bench and the model use.
 

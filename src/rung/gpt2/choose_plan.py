@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import torch
+
 from rung.errors import RungError
 from rung.gpt2.plan import ALIASES, DEVICES, DTYPES, Plan
 from rung.gpt2.rungs import FUSED, OPERATIONS, PLANS, WINDOWED
@@ -13,18 +15,21 @@ BEST_SWAPS = {"decode", "sample"}  # ladders whose rungs the plan best lets one 
 
 def make_plan(
     device: str,
-    dtype: str,
+    dtype: str | torch.dtype,
     name: str | None,
     kernels: Mapping[str, str],
     threads: int | None = None,
     window: int | None = None,
 ) -> Plan:
-    """The plan for a device, by name, with single rungs swapped by `kernels`.
+    """The plan for a device, by name, with single rungs swapped by `kernels`; auto is a GPU where there is one.
 
     With a `window` a token attends to so many tokens, itself the last of them.
     """
     if device not in DEVICES:
         raise RungError(f"device {device!r} is not known; use one of {', '.join(DEVICES)}.")
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    dtype = str(dtype).removeprefix("torch.")
     dtype = ALIASES.get(dtype, dtype)
     if dtype not in DTYPES:
         raise RungError(f"dtype {dtype!r} is not known; use one of {', '.join(DTYPES)}.")
@@ -37,7 +42,7 @@ def make_plan(
 
         if kernels or name not in (None, "torch"):
             raise RungError(
-                "the cpu runs no rungs; add --device emulator or --device cuda to choose kernels."
+                "The CPU runs no rungs; choose the device emulator or cuda to choose plans and kernels."
             )
         return CpuPlan(dtype, threads, window)
     if device == "cuda" and name is None:
@@ -49,11 +54,11 @@ def make_plan(
         from rung.gpt2.gpu.plan import GpuPlan
 
         if window is not None:
-            raise RungError(f"the plan best attends to all tokens; take --plan {WINDOWED} for a window.")
+            raise RungError(f"the plan best attends to all tokens; choose the plan {WINDOWED} for a window.")
         other = [operation for operation in kernels if operation not in BEST_SWAPS]
         if other:
             raise RungError(
-                f"the plan best runs whole steps and swaps decode and sample, not {other[0]}; choose another --plan."
+                f"the plan best runs whole steps and swaps decode and sample, not {other[0]}; choose another plan."
             )
         return GpuPlan("cuda" if device == "cuda" else "emulator", dtype, kernels)
     from rung.gpt2.ladder_plan import LadderPlan
@@ -62,9 +67,9 @@ def make_plan(
     if unknown:
         raise RungError(f"the model has no operation {unknown[0]!r}; it has {', '.join(OPERATIONS)}.")
     if window is not None and kernels.keys() & {"attention", "softmax"}:
-        raise RungError("with a window attention runs on local_attention; swap its rung, or leave --window out.")
+        raise RungError("with a window attention runs on local_attention; swap its rung, or leave the window out.")
     if window is None and "local_attention" in kernels:
-        raise RungError("local_attention serves a window alone; add --window 128, or swap attention.")
+        raise RungError("local_attention serves a window alone; give a window, or swap attention.")
     name = name or "naive"
     left_out = {o: parts for o, parts in FUSED.items() if o in PLANS[name] and kernels.keys() & set(parts)}
     rungs = {o: rungs for o, rungs in PLANS[name].items() if o not in left_out}

@@ -26,7 +26,7 @@ class Stats:
     new_tokens: int = 0
     prefill_seconds: float = 0.0
     decode_seconds: float = 0.0
-    decoded: int = 0  # tokens that came out of decode steps: all but the first of each sequence
+    decoded: int = 0  # tokens in that time: none of a first step, nor of those made while it was waited for
 
     @property
     def tokens_per_second(self) -> float | None:
@@ -171,25 +171,28 @@ class Run:
     ) -> Iterator[tuple[int, str]]:
         # The plan chooses; here tokens become text, and a stop string may end a text early.
         self.stats.prompt_tokens += sum(len(text.request.ids) for text in texts)
-        began = time.perf_counter()
+        began = last = time.perf_counter()
+        writer, ahead = self._transformer.service.writer, 0
         for step, tokens in enumerate(steps):
-            seconds = time.perf_counter() - began
+            now = time.perf_counter()
             if step == 0:
-                self.stats.prefill_seconds += seconds
-            else:
-                self.stats.decode_seconds += seconds
+                self.stats.prefill_seconds += now - began
+                # Steps that were made while the first was waited for say nothing of the speed.
+                last, ahead = now, max(1, writer.made if writer else 0)
+            elif step >= ahead:
+                self.stats.decode_seconds += now - last
+                last = now
             for index, (text, token, limit) in enumerate(zip(texts, tokens, limits, strict=True)):
                 if text.reason is not None or token < 0:
                     continue
                 before = len(text.tokens)
                 piece = text.accept(token)
                 if text.reason is None and len(text.tokens) == limit:
-                    piece += text.finish("length")
+                    piece += text.finish("context")
                 self.stats.new_tokens += 1
-                self.stats.decoded += step > 0
+                self.stats.decoded += step >= ahead
                 kept = tuple(map(Chosen, text.tokens[before:]))
                 self._texts[index].add(Piece(piece, kept, text.reason))
                 yield index, piece
             if all(text.reason is not None for text in texts):
                 return
-            began = time.perf_counter()

@@ -107,7 +107,7 @@ class _Download:
             else "cannot be downloaded"
         )
         reason = "rung is offline" if self.offline or _offline_by_environment() else "the hub is out of reach"
-        mend = "go online once, name a folder, or use the model inside the package (--model inner)"
+        mend = "go online once, name a folder, or use the model inside the package (inner)"
         return RungError(f"model {self.model!r} {where} and {reason}; {mend}.")
 
 

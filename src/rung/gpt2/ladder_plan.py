@@ -48,9 +48,9 @@ class LadderPlan(TorchPlan):
         if dtype == "auto":
             dtype = "bfloat16" if device == "cuda" else "float32"
         if dtype not in SHORT_NAMES:
-            raise RungError(f"rungs have no {dtype}; use one of {', '.join(SHORT_NAMES)}, or --device cpu.")
+            raise RungError(f"rungs have no {dtype}; use one of {', '.join(SHORT_NAMES)}, or the device cpu.")
         if device == "cuda" and not torch.cuda.is_available():
-            raise RungError("no CUDA device is to be seen; use --device cpu, or --device emulator for rungs.")
+            raise RungError("No CUDA device was found; choose the device cpu, or emulator for rungs.")
         self.name, self.dtype, self.on = name, dtype, device
         self._device: Device = device
         self._real = named_dtype(SHORT_NAMES[dtype])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import difflib
 import hashlib
 import threading
 import time
@@ -20,6 +21,7 @@ from rung.gpt2.batching.engine import BatchEngine
 from rung.gpt2.batching.text import Piece, Request, Transcript
 from rung.gpt2.choose_plan import make_plan
 from rung.gpt2.config import read_config
+from rung.gpt2.cpu.plan import processors
 from rung.gpt2.generate import Run
 from rung.gpt2.inside import look
 from rung.gpt2.model import Transformer
@@ -77,6 +79,11 @@ class Model:
         self._engine: BatchEngine | None = None
         self._lock = threading.Lock()
         self.rater = transformer.service.rater or PlanRater(transformer)
+
+    def __repr__(self) -> str:
+        c, plan = self.config, self.plan
+        by = "" if plan.name == plan.on else f", plan {plan.name}"
+        return f"<rung.Model {self.name}: {c.layers} layers of {c.C} channels, {plan.dtype} on {plan.on}{by}>"
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -301,10 +308,10 @@ class Model:
         given["stop"] = (stop,) if isinstance(stop, str) else tuple(stop)
         given["stop_tokens"] = (stop_tokens,) if isinstance(stop_tokens, int) else tuple(stop_tokens)
         how = {name: given.pop(name) for name in Sampling.__dataclass_fields__ if name in given}
-        try:
-            settings = Options(sampling=Sampling(**how), **given)
-        except TypeError as error:
-            raise RungError(f"generate: {error}.") from None
+        unknown = next((name for name in given if name not in Options.__dataclass_fields__), None)
+        if unknown is not None:
+            raise RungError(f"generate has no option {unknown!r}; {_meant(unknown)}.")
+        settings = Options(sampling=Sampling(**how), **given)
         tokenizer = self._tokenizer_if_any(prompts)
         return Run(self.transformer, tokenizer, [self._prompt(p) for p in prompts], settings, self.engine)
 
@@ -312,7 +319,10 @@ class Model:
         if isinstance(prompt, str):
             return Prompt(prompt, tuple(self.tokenizer.encode(prompt)))
         if isinstance(prompt, bytes) or not isinstance(prompt, Iterable):
-            raise RungError(f"{prompt!r} is no prompt; give a text or a list of tokens, or a list of such.")
+            raise RungError(
+                f"a prompt is a text or a list of tokens, not {prompt!r}; "
+                "generate takes one text, or a list of prompts: [[1, 2, 3]] is one prompt of three tokens."
+            )
         ids = tuple(int(i) for i in prompt)
         return Prompt(self._tokenizer.decode(ids) if self._tokenizer else "", ids)
 
@@ -326,11 +336,19 @@ class Model:
             return None
 
 
+def _meant(word: str) -> str:
+    """What a keyword that `generate` does not have is called here."""
+    names = list(Keywords.__annotations__)
+    called = {"max_tokens": "max_new_tokens", "max_length": "max_new_tokens", "n": "num_samples"}.get(word)
+    close = [called] if called else difflib.get_close_matches(word, names, n=1)
+    return f"it is called {close[0]}" if close else f"it has {', '.join(names)}"
+
+
 def load(
     model: str | Path = "inner",
     *,
     device: str = "cpu",
-    dtype: str = "auto",
+    dtype: str | torch.dtype = "auto",
     revision: str | None = None,
     offline: bool = False,
     threads: int | None = None,
@@ -341,13 +359,16 @@ def load(
     """Load a GPT-2.
 
     `model` is "inner" (the small one in this package), a folder in Hugging Face's layout, a checkpoint of nanoGPT
-    (ckpt.pt) or llm.c (.bin), or an id of the hub such as "gpt2". `plan` names who serves the operations, and
-    `kernels` swaps single rungs ({"attention": "5"}); both are for devices that run rungs.
+    (ckpt.pt) or llm.c (.bin), or an id of the hub such as "gpt2". `device` is cpu, cuda, emulator (the CUDA kernels
+    without a GPU) or auto: a GPU where there is one. `dtype` is a name such as "bfloat16", or torch's own. `plan` names
+    who serves the operations, and `kernels` swaps single rungs ({"attention": "5"}); the CPU runs no rungs.
     With a `window` a token attends to so many tokens, itself the last of them.
     """
     began = time.perf_counter()
     if threads is not None and threads < 1:
         raise RungError(f"threads is {threads}; it must be at least 1.")
+    if threads is not None and threads > (most := 4 * processors()):
+        raise RungError(f"threads is {threads}; this process has {processors()} processors, so give at most {most}.")
     chosen = make_plan(device, dtype, plan, kernels or {}, threads, window)
     folder = find(str(model), revision=revision, offline=offline)
     config = read_config(folder / "config.json")

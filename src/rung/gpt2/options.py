@@ -9,7 +9,7 @@ from typing import Literal
 from rung.errors import RungError
 from rung.gpt2.sampling import Sampling
 
-Reason = Literal["stop", "length", "interrupted"]
+Reason = Literal["stop", "length", "context", "interrupted"]  # context: the model's is full
 MOST_ALTERNATIVES = 100  # likeliest tokens that are told beside a chosen one
 
 
@@ -42,11 +42,11 @@ class Options:
         for name, low in least.items():
             value = getattr(self, name)
             if not isinstance(value, Integral) or value < low:
-                raise RungError(f"{name.replace('_', '-')} is {value!r}; it must be at least {low} and whole.")
+                raise RungError(f"{name} is {value!r}; it must be at least {low} and whole.")
         for name in ("top_logprobs", "prompt_logprobs"):
             if (getattr(self, name) or 0) > MOST_ALTERNATIVES:
                 raise RungError(
-                    f"{name.replace('_', '-')} is {getattr(self, name)}; at most {MOST_ALTERNATIVES} tokens are told."
+                    f"{name} is {getattr(self, name)}; at most {MOST_ALTERNATIVES} tokens are told."
                 )
         if not isinstance(self.priority, Integral):
             raise RungError(f"priority is {self.priority!r}; it must be a whole number, lower is earlier.")
@@ -77,9 +77,9 @@ class Chosen:
     top: tuple[tuple[int, float], ...] = ()
 
 
-@dataclass
+@dataclass(repr=False)
 class Completion:
-    """What came of one sample of one prompt."""
+    """What came of one sample of one prompt; printed, it is its text."""
 
     prompt: str
     text: str  # with the prompt in front if echo was asked for
@@ -91,3 +91,9 @@ class Completion:
     logprobs: list[float] | None = None
     top_logprobs: list[tuple[tuple[int, float], ...]] | None = None
     prompt_logprobs: list[Chosen | None] | None = None  # the first is None: nothing comes before it
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __repr__(self) -> str:
+        return f"Completion({self.text!r}, {len(self.tokens)} tokens, finish_reason={self.finish_reason!r})"

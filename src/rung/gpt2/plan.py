@@ -18,7 +18,7 @@ from rung.gpt2.weights import Linear, Norm, Weights, read_weights
 
 DTYPES = ("auto", "float32", "tf32", "float16", "bfloat16", "int8")
 ALIASES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
-DEVICES = ("cpu", "emulator", "cuda")
+DEVICES = ("auto", "cpu", "cuda", "emulator")
 
 
 class Stepper(Protocol):
@@ -32,6 +32,10 @@ class Stepper(Protocol):
 
 class Writer(Protocol):
     """Whole texts, whose tokens are chosen where they are computed."""
+
+    @property
+    def made(self) -> int:
+        """Steps of the write under way whose tokens are there, those included that were not yet handed out."""
 
     def write(
         self,

@@ -255,7 +255,7 @@ class Choice:
         self.reason = piece.reason
         choice["text"] = text
         choice["logprobs"] = self._logprobs(chosen) if call.logprobs is not None else None
-        choice["finish_reason"] = piece.reason
+        choice["finish_reason"] = "length" if piece.reason == "context" else piece.reason  # as OpenAI has it
         return choice
 
     def _logprobs(self, chosen: Sequence[Chosen | None]) -> dict[str, Any]:

@@ -52,7 +52,7 @@ class Metrics:
         return Watch(self, prompt_tokens)
 
     def ended(self, reason: str) -> None:
-        self._success.labels(self._model, "abort" if reason == "interrupted" else reason).inc()
+        self._success.labels(self._model, {"interrupted": "abort", "context": "length"}.get(reason, reason)).inc()
 
 
 class Watch:

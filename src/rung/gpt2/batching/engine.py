@@ -189,12 +189,13 @@ class BatchEngine:
                 continue  # an earlier token of this turn ended the text
             ticket, text = self._running[fresh.slot]
             if fresh.chosen is None:
+                # Nothing was wanted but the prompt's figures.
                 piece = Piece(text.finish("length"), (), text.reason, fresh.prompt, ticket.queued)
             else:
                 before = len(text.tokens)
                 shown = text.accept(fresh.chosen.token)
                 if text.reason is None and fresh.full:
-                    shown += text.finish("length")
+                    shown += text.finish("context")
                 kept = (fresh.chosen,) if len(text.tokens) > before else ()
                 piece = Piece(shown, kept, text.reason, fresh.prompt, None if before else ticket.queued)
             if text.reason is not None:

@@ -103,6 +103,8 @@ class HostBackend(Backend):
                 self._read(row, logits)
         self._follow(logits)
         fresh = [self._choose(self._rows[slot], row) for slot, row in logits.items()]
+        if few and all(not row.text.tokens for row in few):
+            read = time.perf_counter()  # short prompts, and nothing else
         self.clock.prefill_seconds += read - began
         self.clock.decode_seconds += time.perf_counter() - read
         return fresh

@@ -48,7 +48,7 @@ def check(prompt: Prompt, options: Options, config: Config) -> None:
     if len(prompt.ids) > config.context and not options.slide:
         raise RungError(
             f"the prompt has {len(prompt.ids):,} tokens and the model's context {config.context:,}; "
-            "shorten it, or add --slide to keep its end."
+            "shorten it, or let it slide to keep its end."
         )
     if len(prompt.ids) > config.context and options.prompt_logprobs is not None:
         raise RungError(

@@ -56,6 +56,7 @@ class Engine:
         self.operands = self._stacked(weights) if arriving is None else arriving.operands
         self._sessions: dict[tuple[int, int], Session] = {}
         self.lock = threading.RLock()  # one thread at a time launches or records
+        self._writing: Session | None = None
         self.reserve = 0  # tokens that every session has room for at least
 
     def _stacked(self, weights: Weights) -> Tensors:
@@ -63,7 +64,7 @@ class Engine:
             refuse(
                 weights.nbytes() * self.real.size // max(1, weights.wte.weight.element_size()),
                 "stacking the model's weights",
-                "use a smaller model, or --dtype bfloat16",
+                "use a smaller model, or the dtype bfloat16",
             )
         where = torch.device("cuda" if self.device == "cuda" else "cpu")
         return stack(weights, self.real.torch, where, int8=self.dtype == "int8")
@@ -144,7 +145,7 @@ class Engine:
         rows = len(prompts)
         reach = max(len(p) + n for p, n in zip(prompts, limits, strict=True))
         with self.lock:
-            session = self.session(rows, reach)
+            session = self._writing = self.session(rows, reach)
             session.begin(
                 prompts,
                 limits,
@@ -165,6 +166,11 @@ class Engine:
             shown += 1
             yield tokens
             left -= {b for b in left if tokens[b] in ends or shown >= limits[b] or tokens[b] < 0}
+
+    @property
+    def made(self) -> int:
+        """Steps of the write under way whose tokens are there, those included that were not yet handed out."""
+        return self._writing.seen if self._writing else 0
 
     def logits_after(self, prompt: Sequence[int], text: Sequence[int]) -> torch.Tensor:
         """Logits (len(text), V) that follow each token of `text`, which is read token by token behind the prompt."""

@@ -210,7 +210,7 @@ def arrival(folder: Path, config: Config, compute: torch.dtype, device: torch.de
     read = tensor_reader(files, config)
     if device.type == "cuda":
         count = config.layers * 12 * config.C * config.C + (2 - config.tied) * config.vocabulary * config.C
-        refuse(count * compute.itemsize, "the model's weights", "use a smaller model, or --dtype bfloat16")
+        refuse(count * compute.itemsize, "the model's weights", "use a smaller model, or the dtype bfloat16")
     operands = empty_operands(config, compute, device)
     return Arrival(operands, pieces(read, config, operands), transport_to(device))
 

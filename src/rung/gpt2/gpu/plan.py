@@ -26,7 +26,7 @@ class GpuPlan(WrappedPlan):
 
     def __init__(self, device: Device, dtype: str, kernels: Mapping[str, str], *, overlapped: bool = True) -> None:
         if device == "cuda" and not torch.cuda.is_available():
-            raise RungError("no CUDA device is to be seen; use --device cpu, or --device emulator for rungs.")
+            raise RungError("No CUDA device was found; choose the device cpu, or emulator for rungs.")
         if dtype == "auto":
             dtype = "bfloat16" if device == "cuda" else "float32"
         if dtype not in DTYPES:

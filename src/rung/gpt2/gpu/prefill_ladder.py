@@ -56,7 +56,7 @@ class LadderPass:
             refuse(
                 rows * length * width * self._real.size,
                 f"reading {rows} prompts of {length:,} tokens",
-                "write fewer texts at a time (--batch-size)",
+                "write fewer texts at a time",
             )
         history = tensors["history"]
         self.tokens = history[:, :length] if rows == 1 else self._buffer("tokens", rows, length, dtype=torch.int32)

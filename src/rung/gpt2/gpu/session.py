@@ -83,7 +83,7 @@ class Session:
             refuse(
                 needed,
                 f"a cache for {rows} texts of {T:,} tokens",
-                "write fewer texts at a time (--batch-size) or shorter ones (-n)",
+                "write fewer texts at a time or shorter ones",
             )
 
         def whole(*shape: int) -> torch.Tensor:

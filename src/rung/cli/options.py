@@ -1,0 +1,46 @@
+"""Options that several verbs have: each is declared once, so that it means the same everywhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+# ---- every verb ------------------------------------------------------------------------------------------------------
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Output = Annotated[Path | None, typer.Option("--output", "-o", help="Write to this file.")]
+Svg = Annotated[Path | None, typer.Option(help="Draw a chart into this SVG file.")]
+
+# ---- rungs -----------------------------------------------------------------------------------------------------------
+
+File = Annotated[Path | None, typer.Argument(help="Your own kernel (.cu or .py), as a rung of OP.")]
+Dtype = Annotated[str | None, typer.Option(help="f32, tf32, f16 or bf16 (default: the rung's first).")]
+Dtypes = Annotated[list[str] | None, typer.Option("--dtype", help="Only this number format (repeatable).")]
+Shape = Annotated[str | None, typer.Option(help="A shape's name, or B=4,T=64,C=768.")]
+Shapes = Annotated[
+    list[str] | None, typer.Option("--shape", help="A shape's name, or B=4,T=64,C=768 (repeatable).")
+]
+Tune = Annotated[list[str] | None, typer.Option(help="A tunable's value, as in --tune BLOCK=128 (repeatable).")]
+Seed = Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Where random numbers start.")]
+Gpu = Annotated[str | None, typer.Option(help="Only this GPU, by a part of its name.")]
+Measured = Annotated[
+    list[Path] | None, typer.Argument(help="Results files or folders (default: your store and the published ones).")
+]
+
+# ---- models ----------------------------------------------------------------------------------------------------------
+
+Model = Annotated[
+    str, typer.Option("--model", "-m", help="inner, gpt2[-medium|-large|-xl], distilgpt2, a hub id or a folder.")
+]
+ModelDevice = Annotated[
+    str, typer.Option("--device", help="auto (a GPU if there is one), cpu, cuda, or emulator: kernels without a GPU.")
+]
+ModelDtype = Annotated[
+    str, typer.Option("--dtype", help="auto, float32, bfloat16, int8; on a GPU also tf32 and float16.")
+]
+Revision = Annotated[str | None, typer.Option(help="A branch, tag or commit of the model on the hub.")]
+Offline = Annotated[bool, typer.Option("--offline", help="Use only what was downloaded before.")]
+Threads = Annotated[int | None, typer.Option(help="CPU threads (default: one per processor, as far as that pays).")]
+Tokens = Annotated[int, typer.Option("--tokens", "-n", min=2, help="How many tokens.")]
