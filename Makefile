@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 TEST_READY := $(VENV)/.test-ready
 JOBS ?= 2
+# Kernels that clang-format lays out; a ladder joins when nobody else is at work on it.
+FORMATTED := $(wildcard src/rung/ladders/decode/*.cuh src/rung/ladders/decode/1[3-9]_*.cu)
 
 .PHONY: demo test test-all lint check tables tables-check browser clean help
 
@@ -14,7 +16,7 @@ help:
 	@echo "make test-all  run the slow ones as well"
 	@echo "make check   every rung against its reference (emulated where there is no GPU)"
 	@echo "make tables  write the tables and pictures that are made from results/"
-	@echo "make lint    ruff and mypy"
+	@echo "make lint    ruff, mypy and clang-format"
 	@echo "make clean   remove the environment and caches of this folder"
 
 $(BIN)/python:
@@ -54,6 +56,7 @@ browser:
 
 lint: $(TEST_READY)
 	$(BIN)/ruff check
+	$(BIN)/clang-format --dry-run -Werror $(FORMATTED)
 	$(BIN)/mypy
 
 clean:

@@ -64,8 +64,7 @@ struct Row
 #pragma unroll
         for (int i = 0; i < PIECES; i++) {
             bits[i] = zero_bits();
-            if (wanted && inside(i, lane))
-                bits[i] = load_no_allocate(reinterpret_cast<const uint4*>(row) + i * WARP_SIZE + lane);
+            if (wanted && inside(i, lane)) bits[i] = load_no_allocate(reinterpret_cast<const uint4*>(row) + i * WARP_SIZE + lane);
         }
     }
 
@@ -145,8 +144,8 @@ __device__ __forceinline__ float4 normalised(float4 x, Norm norm, float4 gain, f
 
 // ROWS rows times the layer norm of a spread vector, which is made piece by piece on the way; sums in every lane.
 template <class W, int K, int ROWS>
-__device__ __forceinline__ void dot_norm(float (&sum)[ROWS], const Row<W, K> (&weight)[ROWS], const float4* x,
-                                         const float4* gain, const float4* shift, Norm norm, int lane)
+__device__ __forceinline__ void dot_norm(float (&sum)[ROWS], const Row<W, K> (&weight)[ROWS], const float4* x, const float4* gain,
+                                         const float4* shift, Norm norm, int lane)
 {
     using RowSlice = Row<W, K>;
     float even[ROWS] = {}, odd[ROWS] = {};
@@ -251,8 +250,8 @@ __device__ __forceinline__ size_t cached(int layer, int b, int head, int t)
 template <int LOADS>
 struct Keys
 {
-    static constexpr int LANES = HS / VEC;              // on one key
-    static constexpr int AT_ONCE = WARP_SIZE / LANES;   // keys in one request
+    static constexpr int LANES = HS / VEC;             // on one key
+    static constexpr int AT_ONCE = WARP_SIZE / LANES;  // keys in one request
     static constexpr int COUNT = LOADS * AT_ONCE;
     static_assert(HS % VEC == 0 && WARP_SIZE % LANES == 0, "a key must be 1, 2, 4 ... 32 pieces of 16 bytes");
 
@@ -273,8 +272,8 @@ struct Keys
     }
 
     // Softmax over the keys before `end`: the maximum, the sum, and in lanes 0 .. LANES - 1 the weighted values.
-    __device__ __forceinline__ void attend(const float (&q)[VEC], float scale, int first, int end, int lane, float& m,
-                                           float& l, float (&y)[VEC]) const
+    __device__ __forceinline__ void attend(const float (&q)[VEC], float scale, int first, int end, int lane, float& m, float& l,
+                                           float (&y)[VEC]) const
     {
         float s[LOADS];
         m = -INFINITY;
@@ -382,8 +381,7 @@ __device__ __forceinline__ Best warp_best(Best best)
 {
 #pragma unroll
     for (int offset = WARP_SIZE / 2; offset > 0; offset /= 2)
-        best = better(best, {__shfl_xor_sync(ALL_LANES, best.value, offset),
-                             __shfl_xor_sync(ALL_LANES, best.index, offset)});
+        best = better(best, {__shfl_xor_sync(ALL_LANES, best.value, offset), __shfl_xor_sync(ALL_LANES, best.index, offset)});
     return best;
 }
 

@@ -9,8 +9,9 @@ namespace decode {
 __device__ __forceinline__ void send(Parcel* to, uint32_t a, uint32_t b, uint32_t c, uint32_t epoch)
 {
     asm volatile("{\n\t.reg .b64 lo, hi;\n\t.reg .b128 all;\n\tmov.b64 lo, {%1, %2};\n\tmov.b64 hi, {%3, %4};\n\t"
-                 "mov.b128 all, {lo, hi};\n\tst.relaxed.gpu.global.b128 [%0], all;\n\t}"
-                 ::"l"(to), "r"(a), "r"(b), "r"(c), "r"(epoch) : "memory");
+                 "mov.b128 all, {lo, hi};\n\tst.relaxed.gpu.global.b128 [%0], all;\n\t}" ::"l"(to),
+                 "r"(a), "r"(b), "r"(c), "r"(epoch)
+                 : "memory");
 }
 
 __device__ __forceinline__ Parcel look(const Parcel* at)
@@ -18,7 +19,9 @@ __device__ __forceinline__ Parcel look(const Parcel* at)
     Parcel p;
     asm volatile("{\n\t.reg .b64 lo, hi;\n\t.reg .b128 all;\n\tld.relaxed.gpu.global.b128 all, [%4];\n\t"
                  "mov.b128 {lo, hi}, all;\n\tmov.b64 {%0, %1}, lo;\n\tmov.b64 {%2, %3}, hi;\n\t}"
-                 : "=r"(p.word[0]), "=r"(p.word[1]), "=r"(p.word[2]), "=r"(p.epoch) : "l"(at) : "memory");
+                 : "=r"(p.word[0]), "=r"(p.word[1]), "=r"(p.word[2]), "=r"(p.epoch)
+                 : "l"(at)
+                 : "memory");
     return p;
 }
 
@@ -31,7 +34,8 @@ __device__ __forceinline__ Parcel look_if(bool wanted, const Parcel* at, uint32_
                  "@wanted ld.relaxed.gpu.global.b128 all, [%4];\n\tmov.b128 {lo, hi}, all;\n\t"
                  "mov.b64 {%0, %1}, lo;\n\tmov.b64 {%2, %3}, hi;\n\t}"
                  : "=r"(p.word[0]), "=r"(p.word[1]), "=r"(p.word[2]), "=r"(p.epoch)
-                 : "l"(at), "r"(int(wanted)), "r"(epoch) : "memory");
+                 : "l"(at), "r"(int(wanted)), "r"(epoch)
+                 : "memory");
     return p;
 }
 

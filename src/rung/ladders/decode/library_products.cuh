@@ -63,8 +63,7 @@ struct StreamRow
 #pragma unroll
         for (int w = 0; w < WARPS; w++) mean += held(w) / C * parts[w].x;
 #pragma unroll
-        for (int w = 0; w < WARPS; w++)
-            squares += parts[w].y + held(w) * (parts[w].x - mean) * (parts[w].x - mean);
+        for (int w = 0; w < WARPS; w++) squares += parts[w].y + held(w) * (parts[w].x - mean) * (parts[w].x - mean);
         return {mean, rsqrtf(squares / C + eps)};
     }
 
@@ -169,8 +168,8 @@ struct KeyRing
 
     __device__ __forceinline__ KeyRing(uint4* all, uint64_t* barriers, const int* lengths, const Real* k, const Real* v,
                                        int layer_)
-        : k_cache(k), v_cache(v), slots(all + warp_id() * KEY_SLOTS * 2 * PIECES),
-          arrived(barriers + warp_id() * KEY_SLOTS), ahead(lengths), layer(layer_), slot(0), round(0)
+        : k_cache(k), v_cache(v), slots(all + warp_id() * KEY_SLOTS * 2 * PIECES), arrived(barriers + warp_id() * KEY_SLOTS),
+          ahead(lengths), layer(layer_), slot(0), round(0)
     {
         set_up();
 #pragma unroll
@@ -295,8 +294,7 @@ struct Attention
 #pragma unroll
         for (int i = 0; i < KEY_LOADS; i++) top = fmaxf(top, s[i]);
 #pragma unroll
-        for (int offset = WARP_SIZE / 2; offset >= LANES; offset /= 2)
-            top = fmaxf(top, __shfl_xor_sync(ALL_LANES, top, offset));
+        for (int offset = WARP_SIZE / 2; offset >= LANES; offset /= 2) top = fmaxf(top, __shfl_xor_sync(ALL_LANES, top, offset));
         const float shrink = exp2f(m - top);
         m = top;
         l *= shrink;

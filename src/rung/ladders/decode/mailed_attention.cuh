@@ -52,8 +52,8 @@ struct Attention
         return (block * mail.qkv.each + within / 3) * 4 + within % 3;
     }
 
-    static __device__ __forceinline__ void run(const Model& m, WeightSource& source, const Mailboxes& mail, const KeyRange& part, unsigned origin,
-                                               int layer, int item, uint32_t epoch)
+    static __device__ __forceinline__ void run(const Model& m, WeightSource& source, const Mailboxes& mail, const KeyRange& part,
+                                               unsigned origin, int layer, int item, uint32_t epoch)
     {
         __shared__ float fresh[3 * HS], ms[STEP_WARPS], ls[STEP_WARPS], ys[STEP_WARPS][HS];
         const int lane = lane_id(), warp = warp_id(), own = lane / KEY_LANES;
@@ -179,8 +179,9 @@ __device__ __forceinline__ void receive_attention(const Mailboxes& mail, int par
 #pragma unroll 1
     for (int part = 0; part < parts; part += PARTS_AT_ONCE) {
         Parcel got[AT_ONCE * PARTS_AT_ONCE];
-        receive(got, epoch, [&](int i) { return from[i / PARTS_AT_ONCE] + (part + i % PARTS_AT_ONCE) * OF_HEAD; },
-                [&](int i) { return part + i % PARTS_AT_ONCE < parts; });
+        receive(
+            got, epoch, [&](int i) { return from[i / PARTS_AT_ONCE] + (part + i % PARTS_AT_ONCE) * OF_HEAD; },
+            [&](int i) { return part + i % PARTS_AT_ONCE < parts; });
 #pragma unroll
         for (int i = 0; i < AT_ONCE; i++) {
             const Parcel* parcels = got + i * PARTS_AT_ONCE;

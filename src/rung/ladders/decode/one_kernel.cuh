@@ -11,7 +11,10 @@ namespace decode {
 
 // Hidden numbers as they travel: two halves in a word, or a float.
 template <class T>
-__device__ __forceinline__ uint32_t packed(float a, float b, const T*) { return pack2<T>(within_range(a), within_range(b)); }
+__device__ __forceinline__ uint32_t packed(float a, float b, const T*)
+{
+    return pack2<T>(within_range(a), within_range(b));
+}
 __device__ __forceinline__ uint32_t packed(float a, float, const float*) { return __float_as_uint(a); }
 __device__ __forceinline__ uint32_t hidden_word(float a, float b) { return packed(a, b, (const Factor*)nullptr); }
 
@@ -96,7 +99,7 @@ struct Step
         length = load_fresh(m.lengths);
     }
 
-    __device__ __forceinline__ uint32_t epoch_of(int phase, int PhaseSpec::*which) const
+    __device__ __forceinline__ uint32_t epoch_of(int phase, int PhaseSpec::* which) const
     {
         return epoch + entry(phase, [&](const PhaseSpec& spec) { return spec.*which; });
     }
@@ -126,8 +129,10 @@ struct Step
         const bool wide = has(phase, Epilogue::ACTIVATE) && HIDDEN_IN_WORD > 1;
         const int word = thread / 4 * 3 + thread % 4;
         const int each = phase == QKV ? mail.qkv.each : phase == FC ? mail.hidden.each : mail.after_mlp.each;
-        Parcel* to = phase == QKV ? mail.qkv.mail : phase == PROJ ? mail.after_attention.mail
-                     : phase == FC ? mail.hidden.mail : mail.after_mlp.mail;
+        Parcel* to = phase == QKV    ? mail.qkv.mail
+                     : phase == PROJ ? mail.after_attention.mail
+                     : phase == FC   ? mail.hidden.mail
+                                     : mail.after_mlp.mail;
         const int before = wide ? first / 6 : first / 3;
         const int parcels = first + BATCH < w.rows ? (wide ? BATCH / 6 : BATCH / 3) : each - before;
         PendingOutput output;
@@ -169,7 +174,8 @@ struct Step
     }
 
     // Logits go to memory, and the best of them stays with the thread.
-    __device__ __forceinline__ void write_logits(const Weights& w, const float* sums, int first, int rows, float scale, Best& best) const
+    __device__ __forceinline__ void write_logits(const Weights& w, const float* sums, int first, int rows, float scale,
+                                                 Best& best) const
     {
         for (int row = threadIdx.x; row < rows; row += THREADS) {
             const int token = w.begin + first + row;
@@ -197,15 +203,16 @@ struct Step
             if (embedding)
                 residual.embed(token, position);
             else
-                residual.receive_from(phase == FC ? mail.after_attention.mail : mail.after_mlp.mail, mail.after_mlp.parcels(), awaited());
+                residual.receive_from(phase == FC ? mail.after_attention.mail : mail.after_mlp.mail, mail.after_mlp.parcels(),
+                                      awaited());
             source.watch.start(NORM);
             residual.normalise(x, source.gain(w), source.shift(w), m.eps);
         }
     }
 
     // The block's rows times the vector, a batch at a time, and what becomes of them.
-    __device__ __forceinline__ void multiply_and_send(int phase, int layer, const Weights& w, const Vector& x, PendingOutput& output,
-                                                      int& parity, Best& best)
+    __device__ __forceinline__ void multiply_and_send(int phase, int layer, const Weights& w, const Vector& x,
+                                                      PendingOutput& output, int& parity, Best& best)
     {
 #pragma unroll 1
         for (int first = 0; first == 0 || first < w.rows; first += BATCH, parity ^= 1) {

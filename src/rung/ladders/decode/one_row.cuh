@@ -28,9 +28,8 @@ __device__ __forceinline__ void wait_for_input(bool early = EARLY)
 
 template <class W>
 __device__ __forceinline__ void project_qkv_row(Matrix<W> qkv, const int* tokens, const int* lengths, const Real* wte,
-                                                const Real* wpe, const Real* ln1_w, const Real* ln1_b,
-                                                const Real* qkv_b, float* x, float* q, Real* k_cache, Real* v_cache,
-                                                int layer, float eps)
+                                                const Real* wpe, const Real* ln1_w, const Real* ln1_b, const Real* qkv_b,
+                                                float* x, float* q, Real* k_cache, Real* v_cache, int layer, float eps)
 {
     using At = Spread<W, C>;
     extern __shared__ float4 shared[];
@@ -96,8 +95,7 @@ __device__ __forceinline__ void attend_row(const int* lengths, const float* q, c
     float query[VEC], y[VEC], m, l;
 #pragma unroll
     for (int j = 0; j < VEC; j += 4) {
-        const float4 f =
-            load_fresh(reinterpret_cast<const float4*>(q + b * C + head * HS + lane % WarpKeys::LANES * VEC + j));
+        const float4 f = load_fresh(reinterpret_cast<const float4*>(q + b * C + head * HS + lane % WarpKeys::LANES * VEC + j));
         query[j] = f.x, query[j + 1] = f.y, query[j + 2] = f.z, query[j + 3] = f.w;
     }
     keys_held.attend(query, BY_LAYER ? scale / (layer + 1) : scale, first, length + 1, lane, m, l, y);
@@ -106,8 +104,8 @@ __device__ __forceinline__ void attend_row(const int* lengths, const float* q, c
 
 // The heads' parts are merged by every block for itself, then C * PROJ_SPLIT warps share the rows.
 template <class W>
-__device__ __forceinline__ void project_row(Matrix<W> proj, const int* lengths, const Real* proj_b, const float* parts,
-                                            float* x, int layer)
+__device__ __forceinline__ void project_row(Matrix<W> proj, const int* lengths, const Real* proj_b, const float* parts, float* x,
+                                            int layer)
 {
     constexpr int K = C / PROJ_SPLIT, KEYS = KEY_WARPS * Keys<KEY_LOADS>::COUNT;
     using At = Spread<W, K>;
@@ -139,8 +137,8 @@ __device__ __forceinline__ void project_row(Matrix<W> proj, const int* lengths, 
 }
 
 template <class W>
-__device__ __forceinline__ void expand_row(Matrix<W> fc, const Real* ln2_w, const Real* ln2_b, const Real* fc_b,
-                                           const float* x, float* h, int layer, float eps)
+__device__ __forceinline__ void expand_row(Matrix<W> fc, const Real* ln2_w, const Real* ln2_b, const Real* fc_b, const float* x,
+                                           float* h, int layer, float eps)
 {
     using At = Spread<W, C>;
     extern __shared__ float4 shared[];
@@ -149,8 +147,7 @@ __device__ __forceinline__ void expand_row(Matrix<W> fc, const Real* ln2_w, cons
 
     Row<W, C> weight[FC_ROWS];
 #pragma unroll
-    for (int r = 0; r < FC_ROWS; r++)
-        weight[r].request(fc.weight + (size_t(layer) * F + row + r) * C, lane, row + r < F);
+    for (int r = 0; r < FC_ROWS; r++) weight[r].request(fc.weight + (size_t(layer) * F + row + r) * C, lane, row + r < F);
     const bool mine = lane < FC_ROWS && row + lane < F;
     const float bias = mine ? to_float(fc_b[layer * F + row + lane]) : 0.0f;
     const float scale = mine ? fc.row_scale(layer * F + row + lane) : 0.0f;
@@ -201,8 +198,8 @@ __device__ __forceinline__ void contract_row(Matrix<W> fc2, const Real* fc2_b, c
 
 // Warps stride over the vocabulary; each keeps the best it has seen, each block reports one for every sequence.
 template <class W>
-__device__ __forceinline__ void head_row(Matrix<W> head, const Real* lnf_w, const Real* lnf_b, const float* x,
-                                         float* logits, float* best_value, int* best_index, float eps)
+__device__ __forceinline__ void head_row(Matrix<W> head, const Real* lnf_w, const Real* lnf_b, const float* x, float* logits,
+                                         float* best_value, int* best_index, float eps)
 {
     constexpr int WARPS = HEAD_THREADS / 32;
     using At = Spread<W, C>;

@@ -23,7 +23,8 @@ struct Model
     float* logits;
     int* next;
     float eps, scale;
-    const float *qkv_s = nullptr, *proj_s = nullptr, *fc_s = nullptr, *fc2_s = nullptr, *head_s = nullptr;  // of rows of eight bits
+    const float *qkv_s = nullptr, *proj_s = nullptr, *fc_s = nullptr, *fc2_s = nullptr,
+                *head_s = nullptr;  // of rows of eight bits
 };
 
 enum class Input { RESIDUAL, ATTENTION, HIDDEN };
@@ -33,18 +34,19 @@ enum class Epilogue { CACHE, ADD_RESIDUAL, ACTIVATE, LOGITS };
 struct PhaseSpec
 {
     Input input;
-    int awaited;                              // the epoch of the input
+    int awaited;                               // the epoch of the input
     const Real *Model::*gain, *Model::*shift;  // of the norm before the product, or null
-    const Weight* Model::*matrix;
-    const Real* Model::*bias;
-    const float* Model::*scale;  // of rows of eight bits
+    const Weight* Model::* matrix;
+    const Real* Model::* bias;
+    const float* Model::* scale;  // of rows of eight bits
     int rows, columns;
     Epilogue epilogue;
     int sent;  // the epoch of what goes to the phase's mailbox
 };
 
 __device__ constexpr PhaseSpec TABLE[] = {
-    {Input::RESIDUAL, -1, &Model::ln1_w, &Model::ln1_b, &Model::qkv_w, &Model::qkv_b, &Model::qkv_s, 3 * C, C, Epilogue::CACHE, 0},
+    {Input::RESIDUAL, -1, &Model::ln1_w, &Model::ln1_b, &Model::qkv_w, &Model::qkv_b, &Model::qkv_s, 3 * C, C, Epilogue::CACHE,
+     0},
     {Input::ATTENTION, 1, nullptr, nullptr, &Model::proj_w, &Model::proj_b, &Model::proj_s, C, C, Epilogue::ADD_RESIDUAL, 2},
     {Input::RESIDUAL, 2, &Model::ln2_w, &Model::ln2_b, &Model::fc_w, &Model::fc_b, &Model::fc_s, F, C, Epilogue::ACTIVATE, 3},
     {Input::HIDDEN, 3, nullptr, nullptr, &Model::fc2_w, &Model::fc2_b, &Model::fc2_s, C, F, Epilogue::ADD_RESIDUAL, 4},

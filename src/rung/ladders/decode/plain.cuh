@@ -12,8 +12,7 @@ __device__ __forceinline__ float activate(float x)
 }
 
 // Row o of a layer's (OC, K) matrix times K floats.
-__device__ __forceinline__ float linear(const float* x, const Real* weight, const Real* bias, int layer, int OC, int o,
-                                        int K)
+__device__ __forceinline__ float linear(const float* x, const Real* weight, const Real* bias, int layer, int OC, int o, int K)
 {
     const Real* row = weight + (size_t(layer) * OC + o) * K;
     float sum = 0.0f;

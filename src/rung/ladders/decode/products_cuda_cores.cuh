@@ -32,7 +32,8 @@ struct Sums
         const Vec16<Factor> numbers = load_vec(from), left = x.left > 0 ? load_vec(from + x.left) : Vec16<Factor>();
 #pragma unroll
         for (int j = 0; j < VEC; j++)
-            acc[j % 2] += weight_at(bits, j, (const Weight*)nullptr) * (to_float(numbers[j]) + (x.left > 0 ? to_float(left[j]) : 0.0f));
+            acc[j % 2] +=
+                weight_at(bits, j, (const Weight*)nullptr) * (to_float(numbers[j]) + (x.left > 0 ? to_float(left[j]) : 0.0f));
     }
     __device__ __forceinline__ void add(const Sums& other) { acc[0] += other.acc[0], acc[1] += other.acc[1]; }
     // Row lane / 4, in each of its four lanes.

@@ -18,7 +18,8 @@ struct Words
     {
         const int g = lane_id() / 4, t = lane_id() % 4;
         const bool wanted = g < (vector.left > 0 ? 4 : 2);
-        const Address from = smem_address(vector.numbers) + (g / 2 % 2 * vector.left + part * C) * int(sizeof(Factor)) + (warp_id() * 64 + t * 16) * STEPS + g % 2 * 4;
+        const Address from = smem_address(vector.numbers) + (g / 2 % 2 * vector.left + part * C) * int(sizeof(Factor)) +
+                             (warp_id() * 64 + t * 16) * STEPS + g % 2 * 4;
 #pragma unroll
         for (int i = 0; i < MAX_CHUNKS * STEPS; i++) {
             even[i] = odd[i] = 0;

@@ -10,7 +10,8 @@ struct Tile
 {
     uint4 bits[MAX_CHUNKS];
 
-    __device__ __forceinline__ void load(const WeightSource& ring, const Weights& w, int ahead, int first, int part, int row, int last)
+    __device__ __forceinline__ void load(const WeightSource& ring, const Weights& w, int ahead, int first, int part, int row,
+                                         int last)
     {
         row = min(row + row_of(lane_id() / 4), last);
         const auto from = ring.row(w, first, part, ahead, row) + (warp_id() * 64 + lane_id() % 4 * 16);
@@ -29,8 +30,8 @@ __device__ __forceinline__ void put_sums(Address to, const Sums& sums)
 
 // Up to N * 8 rows, the next unit of the ring or its next `w.parts` units.
 template <int N>
-__device__ __forceinline__ void multiply_rows(WeightSource& ring, const Weights& w, const Vector& vector, Words& x, Address sums, int first,
-                                              int count)
+__device__ __forceinline__ void multiply_rows(WeightSource& ring, const Weights& w, const Vector& vector, Words& x, Address sums,
+                                              int first, int count)
 {
     Sums acc[N];
 #pragma unroll 1
@@ -52,7 +53,8 @@ __device__ __forceinline__ void multiply_rows(WeightSource& ring, const Weights&
 }
 
 // Up to eight rows in several parts, of which some are asked for together.
-__device__ __forceinline__ void multiply_parts(WeightSource& ring, const Weights& w, const Vector& vector, Address sums, int first, int count)
+__device__ __forceinline__ void multiply_parts(WeightSource& ring, const Weights& w, const Vector& vector, Address sums,
+                                               int first, int count)
 {
     constexpr int TOGETHER = PARTS % 4 == 0 && TILES == 3 ? 4 : PARTS % 2 == 0 ? 2 : 1;
     Sums acc[TOGETHER];
@@ -81,7 +83,8 @@ __device__ __forceinline__ void multiply_parts(WeightSource& ring, const Weights
 }
 
 // Up to BATCH rows from `first` on: partial[warp][row].
-__device__ __forceinline__ void multiply(WeightSource& ring, const Weights& w, const Vector& vector, float* partial, int first, int rows)
+__device__ __forceinline__ void multiply(WeightSource& ring, const Weights& w, const Vector& vector, float* partial, int first,
+                                         int rows)
 {
     Address sums = smem_address(partial + warp_id() * BATCH);
     Words x;

@@ -15,21 +15,22 @@ using Weight = Real;
 using Factor = Real;
 #endif
 constexpr bool SCALED = sizeof(Weight) == 1;
-constexpr bool TWO_TERM_TF32 = sizeof(Factor) == 4;  // tensor cores take ten bits of a float's fraction, and the next ten beside them
+constexpr bool TWO_TERM_TF32 =
+    sizeof(Factor) == 4;  // tensor cores take ten bits of a float's fraction, and the next ten beside them
 constexpr int ROW_BYTES = C * sizeof(Weight), SLOT_BYTES = C * sizeof(Real);
 constexpr int ROWS_OF_SLOT = sizeof(Real) / sizeof(Weight);
 
-constexpr int THREADS = STEP_WARPS * WARP_SIZE;         // that compute
-constexpr int CHUNK = 64 / sizeof(Weight);              // columns of 64 bytes: one step of the tensor cores, or two
+constexpr int THREADS = STEP_WARPS * WARP_SIZE;  // that compute
+constexpr int CHUNK = 64 / sizeof(Weight);       // columns of 64 bytes: one step of the tensor cores, or two
 constexpr int STEPS = CHUNK * sizeof(Factor) / 64;
-constexpr int CHUNKS = C / CHUNK, PARTS = F / C;        // of a row of C; rows of F come in parts of C
+constexpr int CHUNKS = C / CHUNK, PARTS = F / C;  // of a row of C; rows of F come in parts of C
 constexpr int CHUNKS_PER_WARP = CHUNKS / STEP_WARPS, WARPS_WITH_EXTRA = CHUNKS % STEP_WARPS;
 constexpr int MAX_CHUNKS = CHUNKS_PER_WARP + (WARPS_WITH_EXTRA > 0);
-constexpr bool ROOMY = STEP_WARPS <= 7;                 // with the copying one, two warps have a quarter of the registers
+constexpr bool ROOMY = STEP_WARPS <= 7;  // with the copying one, two warps have a quarter of the registers
 constexpr int TILES = MAX_CHUNKS <= (ROOMY ? 4 : SCALED ? 2 : 3) ? 3 : 2;  // of eight rows, as many as registers have room for
-constexpr int UNIT = 8 * TILES;                         // rows that a warp multiplies together
-constexpr int KEY_SLOTS = 10;                           // rows that are as long as a group of keys, or of values
-constexpr int BATCH = 96;                               // rows between two barriers
+constexpr int UNIT = 8 * TILES;                                            // rows that a warp multiplies together
+constexpr int KEY_SLOTS = 10;  // rows that are as long as a group of keys, or of values
+constexpr int BATCH = 96;      // rows between two barriers
 static_assert(C % CHUNK == 0 && F % C == 0 && B == 1, "one sequence, whole chunks, whole parts");
 static_assert(BATCH % UNIT == 0, "a batch is whole units");
 

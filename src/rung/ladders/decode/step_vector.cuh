@@ -15,7 +15,10 @@ __device__ __forceinline__ float in_half(float x)
 __device__ __forceinline__ float within_range(float x) { return SCALED ? in_half(x) : x; }
 
 template <class T>
-__device__ __forceinline__ T nearest(float x, const T*) { return from_float<T>(x); }
+__device__ __forceinline__ T nearest(float x, const T*)
+{
+    return from_float<T>(x);
+}
 __device__ __forceinline__ float nearest(float x, const float*) { return __uint_as_float(to_tf32(x)); }
 
 // A vector in shared memory, and behind it what was left when its numbers were rounded, if that is wanted.

@@ -37,8 +37,7 @@ __device__ __forceinline__ void prefetch(const W* from, size_t count)
 {
 #if !defined(RUNG_EMULATOR) && __CUDA_ARCH__ >= 900
     const unsigned bytes = unsigned(count * sizeof(W) / 16 * 16);
-    if (bytes > 0)
-        asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
+    if (bytes > 0) asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
 #endif
 }
 
@@ -291,8 +290,8 @@ struct WeightStream
         for (int i = 0; i < RowSlice::PIECES; i++)
 #pragma unroll
             for (int j = 0; j < At::GROUPS; j++)
-                x[i][j] = RowSlice::inside(i, lane) ? from[j * At::STRIDE + i * WARP_SIZE + lane]
-                                                : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+                x[i][j] =
+                    RowSlice::inside(i, lane) ? from[j * At::STRIDE + i * WARP_SIZE + lane] : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     }
 
     static __device__ __forceinline__ float product(const Row<W, SLICE>& row, const float4 (&x)[RowSlice::PIECES][At::GROUPS])
@@ -375,8 +374,7 @@ struct BlockNorm
             for (int w = 0; w < WARPS; w++) mean += held(w) * means[b][w];
             mean /= C;
 #pragma unroll
-            for (int w = 0; w < WARPS; w++)
-                square += squares[b][w] + held(w) * (means[b][w] - mean) * (means[b][w] - mean);
+            for (int w = 0; w < WARPS; w++) square += squares[b][w] + held(w) * (means[b][w] - mean) * (means[b][w] - mean);
             const Norm norm = {mean, rsqrtf(square / C + eps)};
 #pragma unroll
             for (int i = 0; i < EACH; i++) {

@@ -6,9 +6,9 @@ namespace decode {
 
 template <class W>
 __device__ __forceinline__ void project_qkv_streamed(Matrix<W> qkv, const W* proj, const W* fc, const int* tokens,
-                                                     const int* lengths, const Real* wte, const Real* wpe,
-                                                     const Real* ln1_w, const Real* ln1_b, const Real* qkv_b, float* x,
-                                                     float* q, Real* k_cache, Real* v_cache, int layer, float eps)
+                                                     const int* lengths, const Real* wte, const Real* wpe, const Real* ln1_w,
+                                                     const Real* ln1_b, const Real* qkv_b, float* x, float* q, Real* k_cache,
+                                                     Real* v_cache, int layer, float eps)
 {
     extern __shared__ uint4 shared[];
     using Rows = WeightStream<W, C, 1, QKV_ROWS, QKV_SLOTS, QKV_THREADS>;
@@ -68,8 +68,7 @@ __device__ __forceinline__ void attend_streamed(const W* fc, const int* lengths,
     float query[VEC], y[VEC], m, l;
 #pragma unroll
     for (int j = 0; j < VEC; j += 4) {
-        const float4 f =
-            load_fresh(reinterpret_cast<const float4*>(q + b * C + head * HS + lane % Share::LANES * VEC + j));
+        const float4 f = load_fresh(reinterpret_cast<const float4*>(q + b * C + head * HS + lane % Share::LANES * VEC + j));
         query[j] = f.x, query[j + 1] = f.y, query[j + 2] = f.z, query[j + 3] = f.w;
     }
     share.attend(query, BY_LAYER ? scale / (layer + 1) : scale, first, length + 1, lane, m, l, y);
@@ -152,8 +151,8 @@ __device__ __forceinline__ void project_streamed(Matrix<W> proj, const W* fc2, c
         if (AHEAD == 1 || AHEAD == 2) prefetch_share(fc2 + size_t(layer) * C * F, size_t(C) * F);
     };
     if (!rows.start(proj.weight + size_t(layer) * C * C, C, shared, 2, ahead)) return;
-    Residual<PROJ_SPLIT, PROJ_THREADS> residual = {reinterpret_cast<float*>(ys + B * PROJ_SPLIT * At::FLOAT4S),
-                                                  rows.begin, rows.end - rows.begin};
+    Residual<PROJ_SPLIT, PROJ_THREADS> residual = {reinterpret_cast<float*>(ys + B * PROJ_SPLIT * At::FLOAT4S), rows.begin,
+                                                   rows.end - rows.begin};
     residual.fetch_ends(proj, proj_b, layer);
     int active[B];
 #pragma unroll
@@ -188,9 +187,7 @@ __device__ __forceinline__ void expand_streamed(Matrix<W> fc, const W* qkv, cons
     ends.fetch(fc, fc_b, layer * F + rows.begin, rows.end - rows.begin);
     wait_for_input(true);
     norm.run(xs, eps, [&](int b, int f) { return load_fresh(reinterpret_cast<const float4*>(x + b * C) + f); });
-    rows.run(xs, [&](int row, int b, float sum) {
-        h[b * F + row] = activate<ACT>(ends.apply(row - rows.begin, sum));
-    });
+    rows.run(xs, [&](int row, int b, float sum) { h[b * F + row] = activate<ACT>(ends.apply(row - rows.begin, sum)); });
 }
 
 template <class W>
@@ -222,8 +219,8 @@ __device__ __forceinline__ void contract_streamed(Matrix<W> fc2, const W* head, 
 
 // Each lane keeps the best of the rows that it finishes; each block reports one for every sequence.
 template <class W>
-__device__ __forceinline__ void head_streamed(Matrix<W> head, const Real* lnf_w, const Real* lnf_b, const float* x,
-                                              float* logits, float* best_value, int* best_index, float eps)
+__device__ __forceinline__ void head_streamed(Matrix<W> head, const Real* lnf_w, const Real* lnf_b, const float* x, float* logits,
+                                              float* best_value, int* best_index, float eps)
 {
     extern __shared__ uint4 shared[];
     constexpr int WARPS = HEAD_THREADS / 32;

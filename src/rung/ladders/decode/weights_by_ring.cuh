@@ -19,7 +19,9 @@ constexpr int ARRIVING = 1;
 __device__ __forceinline__ void wait_at(Address barrier, unsigned parity)
 {
     asm volatile("{\n\t.reg .pred done;\nagain:\n\tmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n\t"
-                 "@!done bra again;\n\t}" ::"r"(barrier), "r"(parity) : "memory");
+                 "@!done bra again;\n\t}" ::"r"(barrier),
+                 "r"(parity)
+                 : "memory");
 }
 __device__ __forceinline__ void arrive_at(Address barrier)
 {
@@ -111,7 +113,8 @@ struct WeightSource
     }
 };
 
-static_assert(SLOTS >= UNIT && SLOTS >= 2 * KEY_SLOTS && SLOTS < WeightSource::UNITS, "the ring must hold a unit, and no more slots than units");
+static_assert(SLOTS >= UNIT && SLOTS >= 2 * KEY_SLOTS && SLOTS < WeightSource::UNITS,
+              "the ring must hold a unit, and no more slots than units");
 
 // What the copying thread knows: slots known to be free, units known to be released, and how many slots each unit took.
 struct WeightSource::Copier
@@ -226,7 +229,6 @@ struct WeightSource::Copier
         }
     }
 };
-
 
 __device__ __forceinline__ void sync_computing() { sync_first<THREADS>(); }
 

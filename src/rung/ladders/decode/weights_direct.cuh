@@ -4,7 +4,7 @@
 
 namespace decode {
 
-constexpr int COPY_WARPS = 0;   // all warps compute
+constexpr int COPY_WARPS = 0;     // all warps compute
 constexpr int STAGED_PIECES = 0;  // of 16 bytes, in shared memory
 
 struct WeightSource
@@ -25,10 +25,7 @@ struct WeightSource
     {
         return reinterpret_cast<const char*>(w.row(first + row, part));
     }
-    static __device__ __forceinline__ uint4 piece(const char* at)
-    {
-        return load_no_allocate(reinterpret_cast<const uint4*>(at));
-    }
+    static __device__ __forceinline__ uint4 piece(const char* at) { return load_no_allocate(reinterpret_cast<const uint4*>(at)); }
     // 16 bytes of a key, or of a value, from the cache's group that begins at `keys`.
     __device__ __forceinline__ uint4 key_piece(const Real* keys, int key, int, int lane) const
     {
