@@ -54,7 +54,7 @@ def test_the_first_token_only_sees_itself(rung: str) -> None:
     torch.testing.assert_close(out[:, 0], tensors["v"][:, 0, 0], rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.parametrize("rung", [r.name for r in rungs("local_attention")])
+@pytest.mark.parametrize("rung", [r.name for r in rungs("local_attention") if not r.emulate])
 def test_a_window_that_covers_the_sequence_is_full_attention(rung: str) -> None:
     values: Values = dict(B=1, T=37, C=64, NH=2)
     dtype = catalogue.find(f"local_attention/{rung}").dtypes[0]
@@ -130,6 +130,17 @@ def test_what_a_rung_cannot_do_is_refused_by_rule(spec: str, dtype: str, values:
     with pytest.raises(RungError) as refusal:
         run(spec, values, inputs(name, values, dtype), dtype)
     assert rule in str(refusal.value)
+
+
+@pytest.mark.parametrize("spec", [*(f"attention/{n}" for n in range(30, 36)), "local_attention/6"])
+def test_a_block_of_keys_that_some_queries_see_nothing_of_is_refused(spec: str) -> None:
+    """Of the first block, the last in order, each of 64 queries has to see one key: else its maximum is no number."""
+    rung = catalogue.find(spec)
+    values, dtype = rung.operation.complete(dict(B=1, T=130, C=32, NH=1)), dtype_named(rung.dtypes[0])
+    assert all(block % 64 == 0 for block in rung.tune["BC"])
+    least = {name: min(choices) for name, choices in rung.tune.items()}
+    assert rung.refusal(values, dtype, {**least, "BC": 64}) is None
+    assert "BC % 64 == 0" in str(rung.refusal(values, dtype, {**least, "BC": 96}))
 
 
 def test_a_refusal_names_a_rung_that_would_do() -> None:

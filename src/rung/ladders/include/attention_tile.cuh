@@ -10,32 +10,46 @@ constexpr float LOG2_E = 1.4426950408889634f;
 
 // One tile of ROWS queries, keys or values: `row0` on of one head.
 template <int ROWS>
-__device__ __forceinline__ void load_rows(Real (&tile)[PARTS][ROWS * 64], const TensorMap* map, uint64_t* barrier, int row0, int nh, int b)
+__device__ __forceinline__ void load_rows(Factor (&tile)[PARTS][ROWS * 64], const TensorMap* map, uint64_t* barrier, int row0, int nh, int b)
 {
     for (int part = 0; part < PARTS; part++) tensor_load(tile[part], map, barrier, 64 * part, row0, nh, b);
 }
 
-// Starts s = q k^T for the 64 queries from `row` on.
+// s (+)= q k^T for the 64 queries from `row` on.
 template <int BR>
-__device__ __forceinline__ void start_scores(float (&s)[BC / 2], const Real (&q)[PARTS][BR * 64], int row, const Real (&k)[PARTS][BC * 64])
+__device__ __forceinline__ void multiply_scores(float (&s)[BC / 2], const Factor (&q)[PARTS][BR * 64], int row,
+                                                const Factor (&k)[PARTS][BC * 64], bool add)
 {
-    warpgroup_begin();
 #pragma unroll
     for (int kk = 0; kk < HS / 16; kk++) {
         const SharedTile query = tile_along_depth(&q[kk / 4][row * 64]), key = tile_along_depth(k[kk / 4]);
-        warpgroup_multiply<BC>(s, query + kk % 4 * PRODUCT_STEP, key + kk % 4 * PRODUCT_STEP, kk > 0);
+        warpgroup_multiply<BC>(s, query + kk % 4 * PRODUCT_STEP, key + kk % 4 * PRODUCT_STEP, add || kk > 0);
     }
+}
+
+// o (+)= p v. Two neighbouring 8 columns of S have the layout of one operand, so that P stays where it was computed.
+__device__ __forceinline__ void multiply_values(float (&o)[HS / 2], const uint32_t (&p)[BC / 16][4], const Factor (&v)[PARTS][BC * 64],
+                                                bool add)
+{
+#pragma unroll
+    for (int kk = 0; kk < BC / 16; kk++) {
+        warpgroup_multiply<HS, true>(o, p[kk], tile_across_depth(&v[0][kk * 16 * 64], BC * SWIZZLE_ROW), add || kk > 0);
+    }
+}
+
+template <int BR>
+__device__ __forceinline__ void start_scores(float (&s)[BC / 2], const Factor (&q)[PARTS][BR * 64], int row,
+                                             const Factor (&k)[PARTS][BC * 64])
+{
+    warpgroup_begin();
+    multiply_scores<BR>(s, q, row, k, false);
     warpgroup_commit();
 }
 
-// Starts o += p v. Two neighbouring 8 columns of S have the layout of one operand, so that P stays where it was computed.
-__device__ __forceinline__ void start_values(float (&o)[HS / 2], const uint32_t (&p)[BC / 16][4], const Real (&v)[PARTS][BC * 64])
+__device__ __forceinline__ void start_values(float (&o)[HS / 2], const uint32_t (&p)[BC / 16][4], const Factor (&v)[PARTS][BC * 64])
 {
     warpgroup_begin();
-#pragma unroll
-    for (int kk = 0; kk < BC / 16; kk++) {
-        warpgroup_multiply<HS, true>(o, p[kk], tile_across_depth(&v[0][kk * 16 * 64], BC * SWIZZLE_ROW), true);
-    }
+    multiply_values(o, p, v, true);
     warpgroup_commit();
 }
 
@@ -102,11 +116,12 @@ __device__ __forceinline__ void scale_rows(float (&o)[HS / 2], const float (&fac
 __device__ __forceinline__ void pack_probabilities(uint32_t (&p)[BC / 16][4], const float (&s)[BC / 2])
 {
 #pragma unroll
-    for (int i = 0; i < BC / 4; i++) p[i / 4][i % 4] = pack2<Real>(s[2 * i], s[2 * i + 1]);
+    for (int i = 0; i < BC / 4; i++) p[i / 4][i % 4] = pack2<Factor>(s[2 * i], s[2 * i + 1]);
 }
 
 // o / l for the 64 queries from row0 on, and their logsumexp if asked.
-__device__ __forceinline__ void store_rows(Real* out, float* lse, const float (&o)[HS / 2], const SoftmaxRows& rows, int row0, int T,
+template <class Number>
+__device__ __forceinline__ void store_rows(Number* out, float* lse, const float (&o)[HS / 2], const SoftmaxRows& rows, int row0, int T,
                                            int nh, int NH, int b, float scale)
 {
 #pragma unroll
@@ -114,10 +129,10 @@ __device__ __forceinline__ void store_rows(Real* out, float* lse, const float (&
         const int t = row0 + warpgroup_row(h);
         if (t >= T) continue;
         const float share = 1.0f / rows.l[h];
-        Real* to = out + (((int64_t)b * T + t) * NH + nh) * HS + warpgroup_column();
+        Number* to = out + (((int64_t)b * T + t) * NH + nh) * HS + warpgroup_column();
 #pragma unroll
         for (int i = 2 * h; i < HS / 2; i += 4) {
-            *reinterpret_cast<uint32_t*>(to + i / 4 * 8) = pack2<Real>(o[i] * share, o[i + 1] * share);
+            *reinterpret_cast<uint32_t*>(to + i / 4 * 8) = pack2<Number>(o[i] * share, o[i + 1] * share);
         }
         if (lse != nullptr && warpgroup_column() == 0) lse[((int64_t)b * NH + nh) * T + t] = scale * rows.m[h] + logf(rows.l[h]);
     }

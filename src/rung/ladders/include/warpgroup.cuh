@@ -4,9 +4,16 @@
 #pragma once
 #include "rung.cuh"
 
+// What the tensor cores multiply: Real, or halves where a rung of f32 splits its numbers into them.
+#if defined(MULTIPLY_HALVES)
+using Factor = __half;
+#else
+using Factor = Real;
+#endif
+
 constexpr int WARPGROUP = 128;                   // threads
 constexpr int SWIZZLE_ROW = 128;                 // bytes of a tile's row in the widest swizzle
-constexpr int DEEP = SWIZZLE_ROW / sizeof(Real);  // numbers in such a row
+constexpr int DEEP = SWIZZLE_ROW / sizeof(Factor);  // numbers in such a row
 constexpr int PRODUCT_STEP = 32;                 // bytes that one product is deep: 16 halves, 8 floats
 
 // Of this thread's N / 2 sums, sums[4 * j + 2 * half] and the next are row warpgroup_row(half), columns 8 * j + warpgroup_column()
@@ -82,14 +89,14 @@ __device__ __forceinline__ void warpgroup_multiply(float (&d)[N / 2], const uint
 
 #if defined(RUNG_BF16)
 #define RUNG_WGMMA(N) "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16"
-#elif defined(RUNG_F16)
+#elif defined(RUNG_F16) || defined(MULTIPLY_HALVES)
 #define RUNG_WGMMA(N) "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.f16.f16"
 #else
 #define RUNG_WGMMA(N) "wgmma.mma_async.sync.aligned.m64n" #N "k8.f32.tf32.tf32"
 #endif
 
 // Only numbers of 16 bits may be transposed.
-#if defined(RUNG_BF16) || defined(RUNG_F16)
+#if defined(RUNG_BF16) || defined(RUNG_F16) || defined(MULTIPLY_HALVES)
 #define RUNG_WGMMA_END_A(trans) ", p, 1, 1, 0, %" #trans ";\n\t}"
 #define RUNG_WGMMA_END(trans) ", p, 1, 1, %" #trans ";\n\t}"
 #else
