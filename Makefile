@@ -8,13 +8,14 @@ JOBS ?= 2
 # Kernels that clang-format lays out; a ladder joins when nobody else is at work on it.
 FORMATTED := $(wildcard src/rung/ladders/decode/*.cuh src/rung/ladders/decode/1[3-9]_*.cu)
 
-.PHONY: demo test test-all lint check tables tables-check browser clean help
+.PHONY: demo test test-all lint check measure tables tables-check browser clean help
 
 help:
 	@echo "make demo    install, then tell a story with the model inside"
 	@echo "make test    install what the tests need, then run the fast ones"
 	@echo "make test-all  run the slow ones as well"
 	@echo "make check   every rung against its reference (emulated where there is no GPU)"
+	@echo "make measure  renew every figure that is shown (needs a GPU; call again to go on)"
 	@echo "make tables  write the tables and pictures that are made from results/"
 	@echo "make lint    ruff, mypy and clang-format"
 	@echo "make clean   remove the environment and caches of this folder"
@@ -35,6 +36,9 @@ demo: $(READY)
 
 check: $(READY)
 	$(BIN)/rung check
+
+measure: $(READY)
+	$(BIN)/python benchmarks/measure.py
 
 tables: $(READY)
 	$(BIN)/python -m rung.show.tables

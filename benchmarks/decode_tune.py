@@ -30,7 +30,6 @@ from rung.gpt2.gpu.engine import DTYPES, Engine
 from rung.gpt2.gpu.operands import dims
 from rung.gpt2.random_model import config_of, weights_of
 from rung.results import machine
-from rung.results import store as results
 from rung.rungs import catalogue, tunings
 
 GROUPS = {
@@ -176,18 +175,16 @@ class Search:
         for capacity in (64, 128, 256, 512, 1024):
             values = catalogue.operation("decode").complete(dims(config_of(self.name), self.rows, capacity))
             if self.rung.refusal(values, real, self.best, device="cuda") is None:
-                row = {
-                    "operation": "decode",
-                    "rung": self.rung.full_name,
-                    **results.source_of(self.rung),
-                    "dtype": real.name,
-                    "shape": self.name,
-                    "values": values,
-                    "tuning": self.best,
-                    "cold_us": found["us"],
-                    "machine": facts,
-                }
-                tunings.record(self.rung, row, {"cold_us": found["default_us"]}, store)
+                tunings.record(
+                    self.rung,
+                    dtype=real.name,
+                    values=values,
+                    tuning=self.best,
+                    cold_us=found["us"],
+                    default_us=found["default_us"],
+                    machine=facts,
+                    path=store,
+                )
 
 
 def main() -> None:

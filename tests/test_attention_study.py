@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,13 +16,14 @@ import torch
 from rung import emulator
 from rung.cli import main
 from rung.climb import attention as study
-from rung.climb.attention import NaivePlan, Row, Way
+from rung.climb.attention import NaivePlan, Way
 from rung.errors import RungError
 from rung.gpt2.config import Config
 from rung.gpt2.load import INNER, load
 from rung.gpt2.model import Transformer
 from rung.gpt2.weights import Linear, Weights, converted, read_weights
 from rung.results import store
+from rung.results.row import Row
 from rung.show import attention_text_chart
 
 PROMPT = "Once upon a time there was a"
@@ -68,16 +70,25 @@ def paced(
     return Way(name, lambda: Paced(clock, cost if callable(cost) else lambda count: cost, wrong))
 
 
-def measured(inner: Inner, chosen: Sequence[Way], tokens: int = 12, seconds: float = 12.0) -> list[Row]:
-    return list(study.run(*inner, tokens, chosen, seconds=seconds))
+def measured(inner: Inner, chosen: Sequence[Way], tokens: int = 12, seconds: float = 12.0) -> list[dict[str, Any]]:
+    """What the rows say, flat; metrics by their short names."""
+    return [flat(row) for row in study.run(*inner, tokens, chosen, seconds=seconds)]
+
+
+def flat(row: Row) -> dict[str, Any]:
+    names = {"written": "tokens", "seconds": "seconds", "same": "same_tokens", "against_naive": "vs_naive"}
+    figures = {name: row.metrics[metric] for name, metric in names.items() if metric in row.metrics}
+    curves = {name: row.detail[name] for name in ("at", "curve") if name in row.detail}
+    verdict = row.reason or row.verdict
+    return {"name": row.part, "verdict": verdict, "told": attention_text_chart.told(row), "seconds": None, **figures, **curves}
 
 
 def test_a_slow_way_is_cut_off_and_says_how_far_it_came(inner: Inner, clock: SimpleNamespace) -> None:
     naive, slow = measured(inner, [paced(clock, "naive torch", 0.5), paced(clock, "slow", lambda n: 5.0)])
-    assert (naive["written"], naive["seconds"], attention_text_chart.told(naive)) == (12, 6.0, "6.00 s")
+    assert (naive["written"], naive["seconds"], naive["told"]) == (12, 6.0, "6.00 s")
     # The first token is on no clock; two more take 10 s, and the third of them passes 12.
     assert (slow["written"], slow["same"], slow["verdict"]) == (4, 4, "ok")
-    assert attention_text_chart.told(slow) == "4 of 12 tokens in 20.00 s"
+    assert slow["told"] == "4 of 12 tokens in 20.00 s"
     assert slow["against_naive"] == pytest.approx(4 * 0.5 / 20.0)  # and not of naive torch's 6 s
     start = len(inner[2])
     assert slow["curve"] == [(start, 0.0), *((start + n, 5.0 * n) for n in (1, 2, 3, 4))]
@@ -92,7 +103,7 @@ def test_what_compiles_at_the_first_token_is_not_cut_off_for_it(inner: Inner, cl
 def test_nobody_writes_further_than_the_text_that_it_is_held_against(inner: Inner, clock: SimpleNamespace) -> None:
     naive, fast = measured(inner, [paced(clock, "naive torch", 5.0), paced(clock, "fast", 1.0)])
     assert (naive["written"], fast["written"]) == (4, 4)
-    assert attention_text_chart.told(fast) == "4 of 12 tokens in 4.00 s" and fast["against_naive"] == 5.0
+    assert fast["told"] == "4 of 12 tokens in 4.00 s" and fast["against_naive"] == 5.0
 
 
 def test_the_time_is_told_at_marks_of_the_text_within_what_was_written(
@@ -121,7 +132,7 @@ def test_a_wrong_way_gets_no_time(inner: Inner, clock: SimpleNamespace) -> None:
         inner, [paced(clock, "naive torch", 0.5), Way("wrong", make), paced(clock, "right", 0.25)]
     )
     assert 4 <= wrong["same"] < 12  # one wrong step may still give the right token
-    assert attention_text_chart.told(wrong) == f"its text leaves naive torch's at token {wrong['same'] + 1}"
+    assert wrong["told"] == f"its text leaves naive torch's at token {wrong['same'] + 1:.0f}"
     assert wrong["seconds"] is None and not {"curve", "at", "against_naive"} & wrong.keys()
     assert made[0].count == 12  # it did not write again
     assert right["seconds"] == 3.0
@@ -173,14 +184,14 @@ def test_ways_know_which_rungs_are_flash_attention() -> None:
 
 def row(name: str, seconds: float | None, *, kind: str = "cuda", flash: bool = False, written: int = 20) -> Row:
     """Of 20 tokens behind a prompt of 8; naive torch takes 2 s."""
-    common = {"name": name, "what": "", "kind": kind, "flash": flash, "tokens": 20, "verdict": "ok", "seconds": seconds}
+    detail = {"step": 0, "idea": "", "language": kind, "flash": flash}
+    made = Row(kind="climb", what="gpt2", part=name, options={"study": "attention", "new_tokens": 20}, detail=detail)
     if seconds is None:
-        return {**common, "written": 0, "verdict": "its text leaves naive torch's at token 3", "same": 2}
+        reason = "its text leaves naive torch's at token 3"
+        return replace(made, verdict="failed", reason=reason, metrics={"same_tokens": 2.0})
     curve = [(8 + n, seconds * n / written) for n in range(written + 1)]
-    return {
-        **common, "written": written, "same": written, "curve": curve, "at": {},
-        "against_naive": written * 0.1 / seconds,
-    }  # fmt: skip
+    figures = {"tokens": written, "same_tokens": written, "seconds": seconds, "vs_naive": written * 0.1 / seconds}
+    return replace(made, metrics=figures, detail={**detail, "curve": curve, "at": {}})
 
 
 ROWS = [
@@ -199,11 +210,11 @@ TELLING = ["naive torch", "torch SDPA", "02_first", "05_best_plain", "06_flash",
 
 
 def test_the_curves_are_chosen_by_what_was_measured() -> None:
-    assert [r["name"] for r in attention_text_chart.telling(ROWS)] == TELLING
-    without = [r for r in ROWS if r["name"] not in ("02_first", "06_flash")]
+    assert [r.part for r in attention_text_chart.telling(ROWS)] == TELLING
+    without = [r for r in ROWS if r.part not in ("02_first", "06_flash")]
     # 04 is now the first kernel, 07 the slowest flash attention.
-    assert [r["name"] for r in attention_text_chart.telling(without)][2:] == ["04_plain", "05_best_plain", "07_flash", "08_flash"]
-    assert [r["name"] for r in attention_text_chart.telling(ROWS[:4])] == ["naive torch", "torch SDPA", "02_first"]
+    assert [r.part for r in attention_text_chart.telling(without)][2:] == ["04_plain", "05_best_plain", "07_flash", "08_flash"]
+    assert [r.part for r in attention_text_chart.telling(ROWS[:4])] == ["naive torch", "torch SDPA", "02_first"]
 
 
 def drawn(svg: str) -> tuple[dict[str, list[tuple[float, float]]], list[str], int]:
@@ -251,38 +262,36 @@ def climb(*words: str) -> int:
 def test_rungs_write_what_torch_writes_and_everything_is_kept(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    output, svg = tmp_path / "study.json", tmp_path / "study.svg"
+    output, svg = tmp_path / "study.jsonl", tmp_path / "study.svg"
     words = ("-n", "5", "--rung", "1", "--rung", "3", "--rung", "27")
     assert climb(*words, "--prompt", PROMPT, "-o", str(output), "--svg", str(svg), "--json") == 0
     heard = capsys.readouterr()
-    kept = json.loads(output.read_text())
-    assert json.loads(heard.out) == kept
-    assert (kept["study"], kept["model"]) == ("attention", "inner") and {"machine", "state"} <= kept.keys()
-    rows = kept["rows"]
-    assert [r["name"] for r in rows] == ["naive torch", "torch SDPA", "01_sequential", "03_launch", "27_tensor_cores"]
-    assert [r.get("same") for r in rows] == [5, 5, 5, 5, None] and "has no f32 version" in rows[-1]["verdict"]
-    assert all(r["seconds"] > 0 and len(r["curve"]) == 6 for r in rows[:4])
+    rows = list(store.read(output))
+    assert [Row.of_json(r) for r in json.loads(heard.out)] == rows
+    assert {(r.kind, r.what, r.options["study"]) for r in rows} == {("climb", "inner", "attention")}
+    assert [r.part for r in rows] == ["naive torch", "torch SDPA", "01_sequential", "03_launch", "27_tensor_cores"]
+    assert [r.metrics.get("same_tokens") for r in rows] == [5, 5, 5, 5, None]
+    assert "has no f32 version" in rows[-1].reason and list(rows[3].texts) == ["attention/03_launch"]
+    assert all(r.metrics["seconds"] > 0 and len(r.detail["curve"]) == 6 for r in rows[:4])
     assert "var(--" not in svg.read_text() and set(drawn(svg.read_text())[0]) == {
         "naive torch", "torch SDPA", "03 launch",
     }  # fmt: skip
-    assert store.load(tmp_path) == []  # a document of another kind in a folder of results
 
 
 def test_the_file_is_written_after_each_row_and_outlives_an_interruption(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    output = tmp_path / "study.json"
+    output = tmp_path / "study.jsonl"
 
     def interrupted(*given: Any, **options: Any) -> Iterator[Row]:
         for count, each in enumerate(ROWS[:3], start=1):
             yield each
-            assert [r["name"] for r in json.loads(output.read_text())["rows"]] == [r["name"] for r in ROWS[:count]]
+            assert [r.part for r in store.read(output)] == [r.part for r in ROWS[:count]]
         raise KeyboardInterrupt
 
     monkeypatch.setattr(study, "run", interrupted)
     assert climb("-o", str(output)) == 130
-    kept = json.loads(output.read_text())
-    assert len(kept["rows"]) == 3 and kept["machine"]["torch"] == torch.__version__
+    assert len(list(store.read(output))) == 3
     assert "01_host: 5.00 s" in capsys.readouterr().err
 
 
@@ -296,10 +305,10 @@ def test_the_table_gives_no_speed_to_what_was_cut_off(
         yield from ROWS
 
     monkeypatch.setattr(study, "run", run)
-    assert climb("--seconds", "3") == 0 and options == {"seconds": 3.0}
+    assert climb("--seconds", "3") == 0 and options["seconds"] == 3.0
     head, *lines = capsys.readouterr().out.splitlines()
     assert "against naive torch at the same length" in head
-    by_name = {r["name"]: line.removeprefix(r["name"]).split() for r, line in zip(ROWS, lines, strict=True)}
+    by_name = {r.part: line.removeprefix(r.part).split() for r, line in zip(ROWS, lines, strict=True)}
     assert by_name["06_flash"] == ["4.00", "s", "0.50x", "20"]
     assert by_name["02_first"] == ["4", "of", "20", "tokens", "in", "12.00", "s", "0.03x", "4"]
     assert by_name["03_wrong"] == ["2", "its", "text", "leaves", "naive", "torch's", "at", "token", "3"]

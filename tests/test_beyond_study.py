@@ -44,9 +44,9 @@ def test_over_ranks_it_gives_tables_charts_and_a_row(tmp_path, capsys):
     assert "CUDA, tree softmax" in out.partition("Left out:")[2] or torch.cuda.is_available()
     for part in ("", "-speedup", "-strong", "-weak"):
         assert (tmp_path / f"study-attention{part}.svg").read_text().startswith("<svg")
-    (row,) = store.read(tmp_path / "results.jsonl")
-    assert {"speedup", "strong", "weak"} <= set(row["more"])
-    assert [r[0] for r in row["more"]["strong"]["rows"]][-1] == 64
+    rows = {row.part: row for row in store.read(tmp_path / "results.jsonl")}
+    assert {"", "speedup", "strong", "weak"} <= set(rows) and rows[""].options["ranks"] == [1, 2]
+    assert [r[0] for r in rows["strong"].detail["rows"]][-1] == 64
     kept = data.load(tmp_path / "kept" / data.file_name(64, 64, 1), (1, 64, 64))
     assert (kept == data.generate(64, 64, 1, seed=0)).all()
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from rung.cli import main
-from rung.rungs import catalogue
+from rung.rungs import catalogue, identity
 from rung.rungs.cuda import CudaRung
 
 KERNEL = """/*---
@@ -157,12 +157,9 @@ def test_the_least_gpu_a_rung_is_for_is_no_part_of_what_is_measured(tmp_path: Pa
     def digest(needs: str) -> str:
         path = tmp_path / "mine.cu"
         path.write_text(KERNEL.replace("[[launch]]", f"{needs}[[launch]]"))
-        return catalogue.rung_from_file(catalogue.operation("gelu"), path).digest
+        return identity.text(catalogue.rung_from_file(catalogue.operation("gelu"), path))
 
-    assert digest("") == digest('needs  = "sm >= 80"\n')
-    assert digest('needs = "C % 4 == 0"\n') == digest('needs = "C % 4 == 0 and sm >= 80"\n') != digest("")
-    assert digest('needs = ["B > 0", "C > 0"]\n') == digest('needs = ["sm >= 80", "B > 0", "C > 0"]\n') != digest("")
-    assert digest('needs = [\n  "B > 0",\n]\n') == digest('needs = [\n  "sm >= 80 or C < 9",\n  "B > 0",\n]\n')
+    assert digest("") == digest('needs  = "sm >= 80"\n') == digest('needs = ["C % 4 == 0", "sm >= 80"]\n')
 
 
 @pytest.mark.parametrize("spec", ["matmul/wmma_tf32", "attention/wmma_tf32"])

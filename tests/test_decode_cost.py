@@ -44,7 +44,7 @@ def test_a_step_is_charged_the_bytes_that_its_rung_must_move(name: str, dtype: s
 def test_gigabytes_a_second_are_those_bytes_over_the_time(name: str, dtype: str, size: int) -> None:
     rung, values = catalogue.find(name), DECODE.complete(DECODE.shapes["gpt2"])
     race = bench._Race(DECODE, "gpt2", values, DTYPES[dtype])
-    made = bench.Row("decode", rung.full_name, rung.kind, dtype, "gpt2", values, rung.digest, {})
+    made = bench.Row("decode", rung.full_name, rung.kind, dtype, "gpt2", values, {})
     contestant = timing.Contestant(rung.full_name, [])
     contestant.cold = [200e-6] * 10
     race._conclude(rung, made, contestant, {}, [rung], bench.Ceilings(bytes=4e12, flops={}))
@@ -57,11 +57,11 @@ def test_shares_of_the_ceiling_and_the_roofline_go_by_the_same_bytes(
     tmp_path: Path, name: str, dtype: str, size: int
 ) -> None:
     found = current.of_gpu(
-        store.load(document(tmp_path / "b.json", [row(name, 200.0, dtype=dtype, shape="gpt2")])), None
+        store.load(document(tmp_path / "b.jsonl", [row(name, 200.0, dtype=dtype, shape="gpt2")])), None
     )
     figure = found.ladder("decode").get(catalogue.find(name).full_name, dtype, "gpt2")
     assert figure is not None
-    assert figure.share == pytest.approx(size / 200e-6 / CEILINGS["bytes"])  # type: ignore[operator]
+    assert figure.share == pytest.approx(size / 200e-6 / CEILINGS.metrics["copy_bytes_per_s"])
     (placed,) = roofline.place([figure])
     assert placed.bytes == size
 

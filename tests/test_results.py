@@ -9,12 +9,12 @@ import os
 import subprocess
 import sys
 import textwrap
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from result_rows import MACHINE, document, row
+from result_rows import MACHINE, document, of_other_code, row
 from rung.errors import RungError
 from rung.results import query
 from rung.results import store as results
@@ -23,8 +23,7 @@ from rung.rungs import catalogue
 SOURCES = str(catalogue.LADDERS.parents[1])
 
 
-def bench(rung: str, us: float, **other: Any) -> dict[str, Any]:
-    return {**row(rung, us, **other), "kind": "bench", "rung_kind": "cuda", "machine": MACHINE}
+bench = row
 
 
 def python(code: str, *words: str) -> subprocess.Popen[str]:
@@ -43,10 +42,36 @@ def test_what_is_appended_is_read_back_with_key_and_time(store: Path) -> None:
     first = results.append(bench("gelu/naive", 80.0), store)
     results.append(bench("gelu/naive", 81.0), store)
     found = list(results.read(store))
-    assert [r["cold_us"] for r in found] == [80.0, 81.0]
-    assert found[0] == first and first["time"].endswith("Z")
-    assert found[0]["key"] == found[1]["key"] == results.key_of(bench("gelu/naive", 99.0))
-    assert results.key_of(bench("gelu/naive", 80.0, tuning={"BLOCK": 64})) != first["key"]
+    assert [r.cold_us for r in found] == [80.0, 81.0]
+    assert found[0] == first and first.time.endswith("Z")
+    assert found[0].key == found[1].key == bench("gelu/naive", 99.0).key
+    assert bench("gelu/naive", 80.0, tuning={"BLOCK": 64}).key != first.key
+
+
+def test_every_field_survives_the_file(store: Path) -> None:
+    whole = bench(
+        "gelu/naive", 80.0, part="a", options={"n": 1}, code="c", verdict="failed", reason="r", notes=["n"],
+        weights="random", quick=True, state={"sm_mhz": "1980"},
+    )  # fmt: skip
+    assert all(getattr(whole, f.name) for f in fields(whole)), "a field that is empty here proves nothing"
+    assert results.append(whole, store) == whole
+    assert list(results.read(store)) == [whole]
+
+
+def test_a_field_that_a_later_version_adds_is_passed_over(store: Path) -> None:
+    kept = bench("gelu/naive", 80.0).as_json()
+    store.write_text(json.dumps({**kept, "invented_later": 1}) + "\n")
+    assert list(results.read(store)) == [bench("gelu/naive", 80.0)]
+
+
+def test_publishing_keeps_the_newest_answer_and_no_failure_in_its_place(tmp_path: Path) -> None:
+    old, new = (bench("gelu/naive", us, time=f"2026-01-0{day}T00:00:00Z") for us, day in ((80.0, 1), (70.0, 2)))
+    failed = bench("gelu/naive", None, verdict="failed", time="2026-01-03T00:00:00Z")
+    other = bench("gelu/vector", None, verdict="failed")
+    assert results.publish([old, other], tmp_path) == {"bench": 2}
+    results.publish([new, failed], tmp_path)
+    assert [r.cold_us for r in results.load(tmp_path)] == [70.0, None]
+    assert results.publish([new, failed], tmp_path) == {"bench": 2}  # publishing twice changes nothing
 
 
 def test_a_line_cut_short_is_skipped_with_a_warning_and_harms_no_other(store: Path) -> None:
@@ -57,15 +82,17 @@ def test_a_line_cut_short_is_skipped_with_a_warning_and_harms_no_other(store: Pa
     results.append(bench("gelu/naive", 82.0), store)
     with pytest.warns(UserWarning, match="line 2 is cut short"):
         found = list(results.read(store))
-    assert [r["cold_us"] for r in found] == [80.0, 82.0]
+    assert [r.cold_us for r in found] == [80.0, 82.0]
 
 
 WRITER = """
 import sys
 from pathlib import Path
-from rung.results import store as results
+from rung.results import store
+from rung.results.row import Row
 for i in range(int(sys.argv[3])):
-    results.append({"kind": "bench", "rung": sys.argv[2], "i": i, "cold_samples_us": [i * 0.125] * 2000}, Path(sys.argv[1]))
+    row = Row(kind="bench", what=sys.argv[2], metrics={"i": i}, samples={"cold_us": [i * 0.125] * 2000}, commit="x")
+    store.append(row, Path(sys.argv[1]))
 """
 
 
@@ -75,7 +102,7 @@ def test_two_processes_append_at_once_and_every_line_is_whole(store: Path) -> No
         assert writer.wait(60) == 0, writer.communicate()[1]
     found = list(results.read(store))
     for name in ("a", "b"):
-        assert [r["i"] for r in found if r["rung"] == name] == list(range(60))
+        assert [r.metrics["i"] for r in found if r.what == name] == list(range(60))
 
 
 def test_a_writer_killed_half_way_leaves_whole_lines(store: Path) -> None:
@@ -84,10 +111,10 @@ def test_a_writer_killed_half_way_leaves_whole_lines(store: Path) -> None:
         assert writer.poll() is None
     writer.kill()
     writer.communicate()
-    kept = [r["i"] for r in results.read(store)]
+    kept = [r.metrics["i"] for r in results.read(store)]
     assert kept == list(range(len(kept))) and len(kept) > 10
     results.append(bench("gelu/naive", 80.0), store)
-    assert list(results.read(store))[-1]["cold_us"] == 80.0
+    assert list(results.read(store))[-1].cold_us == 80.0
 
 
 def test_a_full_device_is_one_sentence() -> None:
@@ -99,13 +126,15 @@ FILLER = """
 import resource, sys
 from pathlib import Path
 from rung.errors import RungError
-from rung.results import store as results
+from rung.results import store
+from rung.results.row import Row
 if sys.argv[2] != "0":
     resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), int(sys.argv[2])))
 done = 0
 try:
     for i in range(10000):
-        results.append({"kind": "bench", "i": i, "cold_samples_us": [i * 0.5] * 100}, Path(sys.argv[1]))
+        row = Row(kind="bench", what="a/b", metrics={"i": i}, samples={"cold_us": [i * 0.5] * 100}, commit="x")
+        store.append(row, Path(sys.argv[1]))
         done += 1
 except RungError as error:
     print(done, error)
@@ -119,7 +148,7 @@ def filled(path: Path, limit: int) -> list[int]:
     assert filler.returncode == 0, err
     done, _, sentence = out.partition(" ")
     assert "cannot be written" in sentence and sentence.count("\n") == 1
-    kept = [r["i"] for r in results.read(path)]
+    kept = [r.metrics["i"] for r in results.read(path)]
     assert kept == list(range(int(done)))
     assert path.read_bytes().endswith(b"\n")
     return kept
@@ -129,7 +158,7 @@ def test_a_disk_that_fills_up_in_the_middle_of_a_line_keeps_the_lines_before(sto
     kept = filled(store, 20_000)
     assert len(kept) > 5
     results.append(bench("gelu/naive", 80.0), store)  # there is room again
-    assert list(results.read(store))[-1]["cold_us"] == 80.0
+    assert list(results.read(store))[-1].cold_us == 80.0
 
 
 def test_a_tiny_disk_keeps_the_lines_before(tmp_path: Path) -> None:
@@ -160,27 +189,6 @@ def test_files_of_others_are_refused_in_one_sentence(tmp_path: Path, content: by
     assert "\n" not in str(caught.value)
 
 
-def test_both_formats_are_read_alike(tmp_path: Path, store: Path) -> None:
-    results.append(bench("gelu/naive", 80.0), store)
-    path = document(tmp_path / "bench.json", [row("gelu/naive", 80.0)])
-    (one,), (other,) = results.load(store), results.load(path)
-    for name in ("kind", "rung", "cold_us", "digest", "machine"):
-        assert one[name] == other[name]
-    assert other["rung_kind"] == "cuda" and other["commit"] == "abc"
-    assert {r["cold_us"] for r in results.load(tmp_path)} == {80.0}
-
-
-def test_documents_of_another_kind_may_lie_in_a_folder_of_results(tmp_path: Path) -> None:
-    document(tmp_path / "bench.json", [row("gelu/naive", 80.0)])
-    (tmp_path / "check.json").write_text('{"device": "a GPU", "reports": []}')
-    (tmp_path / "other.json").write_text(json.dumps({"machine": MACHINE, "rows": [{"section": "decode"}]}))
-    (tmp_path / "climb.json").write_text(json.dumps({"model": "gpt2", "new_tokens": 8, "machine": MACHINE, "rows": []}))
-    results.append({"kind": "study", "study": "waves", "columns": ["N"], "rows": [[1]]}, tmp_path / "one.jsonl")
-    assert [r["kind"] for r in results.load(tmp_path)] == ["bench", "climb", "study"]
-    with pytest.raises(RungError, match=r"other.json is not a file of rung's results"):
-        results.load(tmp_path / "other.json")
-
-
 def rung(*words: str, store: Path) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": SOURCES, "RUNG_RESULTS": str(store)}
     return subprocess.run(
@@ -193,14 +201,15 @@ def rung(*words: str, store: Path) -> subprocess.CompletedProcess[str]:
 def two(tmp_path: Path) -> tuple[Path, Path]:
     """The same kernels on two machines, at two commits."""
     a = document(
-        tmp_path / "a.json",
-        [row("gelu/naive", 80.0), row("gelu/vector", 60.0), row("layernorm/tree", 50.0)],
-        commit="aaaa1111",
+        tmp_path / "a.jsonl",
+        [row(name, us, commit="aaaa1111") for name, us in
+         (("gelu/naive", 80.0), ("gelu/vector", 60.0), ("layernorm/tree", 50.0))],
     )
     b = document(
-        tmp_path / "b.json",
-        [row("gelu/naive", 80.1), row("gelu/vector", 30.0), row("gelu/triton", 30.0)],
-        commit="bbbb2222", machine={**MACHINE, "gpu": "NVIDIA A100"}, time="2026-02-02T00:00:00Z",
+        tmp_path / "b.jsonl",
+        [row(name, us, commit="bbbb2222", machine={**MACHINE, "gpu": "NVIDIA A100"}) for name, us in
+         (("gelu/naive", 80.1), ("gelu/vector", 30.0), ("gelu/triton", 30.0))],
+        time="2026-02-02T00:00:00Z",
     )  # fmt: skip
     return a, b
 
@@ -208,28 +217,35 @@ def two(tmp_path: Path) -> tuple[Path, Path]:
 def test_listing_and_filtering(two: tuple[Path, Path], store: Path) -> None:
     files = [str(p) for p in two]
     done = rung(*files, store=store)
-    assert done.returncode == 0 and len(done.stdout.splitlines()) == 7
-    done = rung(*files, "--op", "gelu", "--gpu", "a100", "--rung", "02_vector", "--json", store=store)
+    assert done.returncode == 0 and len(done.stdout.splitlines()) >= 8
+    done = rung(*files, "--op", "gelu", "--gpu", "a100", "--rung", "02_vector", "--kind", "bench", "--json", store=store)
     (found,) = json.loads(done.stdout)
-    assert found["cold_us"] == 30.0
+    assert found["metrics"]["cold_us"] == 30.0
     done = rung(*files, "--op", "gelu", "--dtype", "bf16", store=store)
-    assert done.returncode == 2 and done.stderr.startswith("rung: there are no results with --op gelu --dtype bf16")
+    assert done.returncode == 2 and done.stderr.startswith("rung: no results match --op gelu --dtype bf16")
 
 
 def test_only_the_newest_is_listed_unless_all_are_wanted(tmp_path: Path, store: Path) -> None:
     for us, day in ((80.0, "01"), (70.0, "03"), (75.0, "02")):
-        document(tmp_path / f"{day}.json", [row("gelu/naive", us)], time=f"2026-01-{day}T00:00:00Z")
+        document(tmp_path / f"{day}.jsonl", [row("gelu/naive", us)], time=f"2026-01-{day}T00:00:00Z")
     shown = json.loads(rung(str(tmp_path), "--json", store=store).stdout)
-    assert [r["cold_us"] for r in shown] == [70.0]
-    assert len(json.loads(rung(str(tmp_path), "--all", "--json", store=store).stdout)) == 3
+    assert [r["metrics"]["cold_us"] for r in shown if r["kind"] == "bench"] == [70.0]
+    assert len(json.loads(rung(str(tmp_path), "--all", "--op", "gelu", "--json", store=store).stdout)) == 3
 
 
-@pytest.mark.parametrize("names", [("a.json", "b.json"), ("aaaa", "bbbb2222"), ("H200", "A100")])
+def test_a_figure_of_other_code_is_listed_only_when_all_are_wanted(tmp_path: Path, store: Path) -> None:
+    document(tmp_path / "a.jsonl", [of_other_code(row("gelu/naive", 80.0)), row("gelu/vector", 60.0)])
+    words = (str(tmp_path), "--op", "gelu", "--json")
+    assert [r["what"] for r in json.loads(rung(*words, store=store).stdout)] == ["gelu/02_vector"]
+    assert len(json.loads(rung(*words, "--all", store=store).stdout)) == 2
+
+
+@pytest.mark.parametrize("names", [("a.jsonl", "b.jsonl"), ("aaaa", "bbbb2222"), ("H200", "A100")])
 def test_two_files_commits_or_machines_are_compared(
     two: tuple[Path, Path], store: Path, names: tuple[str, str]
 ) -> None:
     files = [str(p) for p in two]
-    given = [str(two[0].parent / n) if n.endswith("json") else n for n in names]
+    given = [str(two[0].parent / n) if n.endswith("jsonl") else n for n in names]
     told = json.loads(rung(*files, "--compare", *given, "--json", store=store).stdout)
     assert [(t["rung"], round(t["ratio"], 2), t["verdict"]) for t in told] == [
         ("gelu/01_naive", 1.0, "tie"),
@@ -243,7 +259,7 @@ def test_what_cannot_be_compared_is_named(two: tuple[Path, Path], store: Path) -
     done = rung(*map(str, two), "--compare", "H200", "V100", store=store)
     assert done.returncode == 2
     assert done.stderr == (
-        "rung: 'V100' is no results file, commit (aaaa1111, bbbb2222) or GPU (NVIDIA A100, NVIDIA H200) "
+        "rung: 'V100' is no results file, commit (aaaa1111, abc, bbbb2222) or GPU (NVIDIA A100, NVIDIA H200) "
         "of these results.\n"
     )
 
@@ -253,8 +269,8 @@ def test_csv_has_a_column_for_every_dim_and_tunable(two: tuple[Path, Path], stor
     done = rung(*map(str, two), "--csv", str(path), store=store)
     assert done.returncode == 0, done.stderr
     lines = list(csv.DictReader(io.StringIO(path.read_text())))
-    assert len(lines) == 6
-    tree = next(x for x in lines if x["rung"] == "layernorm/05_tree")
+    assert len(lines) == 7
+    tree = next(x for x in lines if x["what"] == "layernorm/05_tree")
     assert (tree["cold_us"], tree["dim:C"], tree["tune:BLOCK"], tree["gpu"]) == ("50.0", "768", "256", "NVIDIA H200")
     assert rung(*map(str, two), "--csv", "/dev/full", store=store).returncode == 2
 
@@ -268,7 +284,7 @@ def test_a_torn_line_is_told_in_a_sentence_not_in_a_traceback(store: Path) -> No
 
 
 def test_the_verdict_needs_more_than_half_a_percent() -> None:
-    slow = bench("gelu/naive", 100.0, cold_samples_us=None)
+    slow = bench("gelu/naive", 100.0, samples={})
     for us, verdict in ((99.8, "tie"), (90.0, "faster"), (110.0, "slower")):
-        (pair,) = query.compare([slow], [bench("gelu/naive", us, cold_samples_us=None)])
+        (pair,) = query.compare([slow], [bench("gelu/naive", us, samples={})])
         assert pair.verdict == verdict

@@ -9,11 +9,12 @@ import re
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from result_rows import CEILINGS, MACHINE, document, row
+from result_rows import CEILINGS, MACHINE, document, of_other_code, row
 from rung.bench.subject import Subject
 from rung.dtypes import dtype
 from rung.profile import counters, ncu, roofline
@@ -28,7 +29,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 @pytest.fixture
 def found(tmp_path: Path) -> current.Figures:
     path = document(
-        tmp_path / "bench.json",
+        tmp_path / "bench.jsonl",
         [
             row("matmul/naive", 21000.0, shape="4096x768x3072"),
             row("matmul/register_tiles", 730.0, shape="4096x768x3072"),
@@ -48,7 +49,7 @@ def column(found: current.Figures, name: str, kind: str = "f32") -> list[current
 
 def test_ceilings_are_the_measured_and_the_data_sheets(found: current.Figures) -> None:
     measured, sheet = roofline_chart.roofs(found.limits, ["f32"])
-    assert (measured.bytes, measured.flops) == (CEILINGS["bytes"], CEILINGS["flops"]["f32"])  # type: ignore[index]
+    assert (measured.bytes, measured.flops) == (CEILINGS.metrics["copy_bytes_per_s"], CEILINGS.metrics["f32_flops"])
     assert measured.ridge == pytest.approx(50e12 / 4e12)
     assert sheet.dashed and sheet.flops == 67e12
     assert measured.at(1.0) == 4e12 and measured.at(1000.0) == 50e12
@@ -56,7 +57,7 @@ def test_ceilings_are_the_measured_and_the_data_sheets(found: current.Figures) -
 
 def test_a_faster_copy_than_the_ceilings_raises_the_limit(tmp_path: Path) -> None:
     rows = [row("copy/vectors", 100.0, shape="n64m"), row("copy/vectors", 0.5, shape="n1m")]
-    path = document(tmp_path / "copy.json", rows)
+    path = document(tmp_path / "copy.jsonl", rows)
     limits = current.of_gpu(store.load(path), None).limits
     assert limits.bytes == pytest.approx(2 * 4 * 67108864 / 100e-6)  # the small one fits the L2 and does not count
 
@@ -85,8 +86,7 @@ def test_counted_bytes_make_a_second_hollow_point(found: current.Figures) -> Non
     assert placed.counted == 4_000_000
     svg = roofline_chart.chart([placed], found.limits)
     assert svg.count("<circle") == 2 and svg.count('fill="var(--surface)" stroke="var(--f32)"') == 1
-    (other,) = roofline.place(column(found, "attention"), [{**counted, "digest": "of another source"}])
-    assert other.counted is None
+    assert replace(found, results=[of_other_code(counted)]).of_kind("profile") == []
 
 
 def circles(svg: str) -> list[tuple[float, float]]:
@@ -138,7 +138,7 @@ def rung(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_command_prints_a_table_and_draws(found: current.Figures, tmp_path: Path) -> None:
-    done = rung("matmul", "relu", "--results", "bench.json", "-o", "roof.svg", cwd=tmp_path)
+    done = rung("matmul", "relu", "--results", "bench.jsonl", "-o", "roof.svg", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert MACHINE["gpu"] in done.stdout and "f32 measured: 50 TFLOP/s, 4.00 TB/s; ridge 12" in done.stdout
     line = next(x for x in done.stdout.splitlines() if "05_register_tiles" in x).split()
@@ -146,7 +146,7 @@ def test_the_command_prints_a_table_and_draws(found: current.Figures, tmp_path: 
     picture = (tmp_path / "roof.svg").read_text()
     assert "matmul 05 register tiles" in picture and "var(" not in picture
     ET.fromstring(picture)
-    told = json.loads(rung("matmul", "--results", "bench.json", "--json", cwd=tmp_path).stdout)
+    told = json.loads(rung("matmul", "--results", "bench.jsonl", "--json", cwd=tmp_path).stdout)
     assert [r["rung"] for r in told["rungs"]] == ["matmul/01_naive", "matmul/05_register_tiles", "matmul/torch"]
 
 
@@ -158,7 +158,7 @@ def test_what_was_not_measured_is_said_in_one_sentence(found: current.Figures, t
         (("matmul", "-o", "missing/x.svg"), "missing/x.svg cannot be written: No such file or directory."),
         (("matmul", "--dtype", "f8"), "f8"),
     ):
-        done = rung(*words, "--results", "bench.json", cwd=tmp_path)
+        done = rung(*words, "--results", "bench.jsonl", cwd=tmp_path)
         assert done.returncode == 2 and told in done.stderr and done.stderr.count("\n") == 1
     done = rung("matmul", "--results", "nothing.json", cwd=tmp_path)
     assert done.returncode == 2 and done.stderr.startswith("rung: there is no results file nothing.json")

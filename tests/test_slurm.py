@@ -17,6 +17,7 @@ import pytest
 from rung.cli import main
 from rung.errors import RungError
 from rung.results import store as results
+from rung.results.row import Row
 from rung.rungs import catalogue
 from rung.sweep import slurm
 from rung.sweep import sweep as lab
@@ -64,8 +65,8 @@ def tuned(*words: str) -> list[str]:
     return [*words, *(part for word in TUNE for part in ("--tune", word))]
 
 
-def row(tuning: lab.Tuning, verdict: str = "ok") -> dict[str, Any]:
-    return {"kind": "sweep", "rung": RUNG, "tuning": tuning, "verdict": verdict, "values": {}, "machine": {}}
+def row(tuning: lab.Tuning, verdict: str = "ok") -> Row:
+    return Row(kind="sweep", what=RUNG, tuning=tuning, verdict=verdict)
 
 
 def test_a_dry_run_shows_the_script_and_submits_nothing(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -109,7 +110,7 @@ def test_a_configuration_that_two_attempts_measured_is_gathered_once(tmp_path: P
     results.append(row(every[0], "failed"), tmp_path / "shard-0.jsonl")
     results.append(row(every[0]), tmp_path / "shard-0.jsonl")
     results.append(row(every[1]), tmp_path / "shard-1.jsonl")
-    assert [(r["tuning"], r["verdict"]) for r in slurm.gathered(tmp_path, every)] == [
+    assert [(r.tuning, r.verdict) for r in slurm.gathered(tmp_path, every)] == [
         (every[0], "ok"),
         (every[1], "ok"),
     ]
@@ -142,7 +143,7 @@ def local(capsys: pytest.CaptureFixture[str], store: Path) -> list[Any]:
 
 
 def _table(rows: list[dict[str, Any]]) -> list[Any]:
-    return [(r["tuning"], r["verdict"], r.get("registers"), r.get("occupancy")) for r in rows]
+    return [(r["tuning"], r.get("verdict", "ok"), r["metrics"].get("registers"), r["metrics"].get("occupancy")) for r in rows]
 
 
 @on_a_cluster
@@ -153,11 +154,11 @@ def test_a_sweep_over_slurm_gives_the_table_of_a_sweep_at_home(
     spread = ("--slurm", "--gpus", "0", "--tasks", "2", "--folder", str(folder))
     assert rung(*tuned(*WORDS), *spread, "--json", "-o", str(store)) == 0
     assert _table(json.loads(capsys.readouterr().out)["rows"]) == local(capsys, tmp_path / "home.jsonl")
-    assert len([r for r in results.read(store) if r["kind"] == "sweep"]) == 8
+    assert len([r for r in results.read(store) if r.kind == "sweep"]) == 8
     jobs = sorted(folder.glob("job-*.sh"))
     assert rung(*tuned(*WORDS), *spread, "--json", "-o", str(store)) == 0  # all is there: nothing is submitted
     assert sorted(folder.glob("job-*.sh")) == jobs
-    assert len([r for r in results.read(store) if r["kind"] == "sweep"]) == 8
+    assert len([r for r in results.read(store) if r.kind == "sweep"]) == 8
 
 
 @on_a_cluster

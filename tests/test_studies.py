@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -209,9 +208,8 @@ def test_a_study_writes_a_chart_and_a_row(
     svg = (tmp_path / "charts" / "fusion.svg").read_text()
     assert svg.startswith("<svg") and "Fusing gains most for" in svg
     (row,) = store.read(tmp_path / "results.jsonl")
-    assert (row["kind"], row["study"]) == ("study", "fusion")
-    assert row["finding"] in out and len(row["series"]) == 2
-    assert json.dumps(row)
+    assert (row.kind, row.what, row.quick) == ("study", "fusion", False)
+    assert row.detail["finding"] in out and len(row.detail["series"]) == 2
 
 
 def test_an_unknown_study_and_the_list_of_them(capsys: pytest.CaptureFixture[str]) -> None:

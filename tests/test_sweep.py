@@ -41,16 +41,16 @@ def rung(*words: str) -> int:
 
 
 def table(swept: lab.Sweep) -> list[tuple[Any, ...]]:
-    return [(r["tuning"], r["verdict"], r["reason"], r.get("cold_us")) for r in swept.rows]
+    return [(r.tuning, r.verdict, r.reason, r.cold_us) for r in swept.rows]
 
 
 def test_a_sweep_covers_the_whole_grid_in_the_headers_order(tmp_path: Path) -> None:
     swept = sweep(tmp_path / "rows.jsonl")
     tune = catalogue.find(RUNG).tune
-    assert [r["tuning"] for r in swept.rows] == [
+    assert [r.tuning for r in swept.rows] == [
         {"BLOCK": b, "STREAM": s} for b in tune["BLOCK"] for s in tune["STREAM"]
     ]
-    assert swept.rows[0]["tuning"] == catalogue.find(RUNG).tuned(None)
+    assert swept.rows[0].tuning == catalogue.find(RUNG).tuned(None)
 
 
 def test_a_sweep_killed_half_way_and_resumed_gives_the_same_table(tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_illegal_configurations_are_rows_with_their_reason_and_are_never_launche
     measure = Invented()
     swept = lab.sweep(about, lab.configurations(one), measure, store=tmp_path / "rows.jsonl", finals=False)
     assert measure.calls == [{"BLOCK": 64, "MORE": 0}]
-    reasons = {(r["tuning"]["BLOCK"], r["tuning"]["MORE"]): (r["verdict"], r["reason"]) for r in swept.rows}
+    reasons = {(r.tuning["BLOCK"], r.tuning["MORE"]): (r.verdict, r.reason) for r in swept.rows}
     assert reasons[64, 0] == ("ok", "")
     assert reasons[48, 0][0] == "illegal" and "needs BLOCK % 32 == 0" in reasons[48, 0][1]
     assert reasons[2048, 0][0] == "illegal" and "2048 threads" in reasons[2048, 0][1]
@@ -135,9 +135,9 @@ def test_halving_spends_more_on_the_better_half(tmp_path: Path) -> None:
     swept = lab.sweep(about, wanted, measure, store=tmp_path / "rows.jsonl", halving=True)
     assert len(measure.calls) == 14 + 7 + 4
     best = summary.best_of(swept)
-    assert best is not None and best[0]["tuning"] == {"BLOCK": 256, "STREAM": 0}
-    assert best[0]["options"]["round"] == 2
-    assert {r["options"]["round"] for r in swept.rows} == {0, 1, 2}
+    assert best is not None and best[0].tuning == {"BLOCK": 256, "STREAM": 0}
+    assert best[0].options["round"] == 2
+    assert {r.options["round"] for r in swept.rows} == {0, 1, 2}
 
 
 def test_a_configuration_that_fails_is_a_row_and_the_sweep_goes_on(tmp_path: Path) -> None:
@@ -145,8 +145,8 @@ def test_a_configuration_that_fails_is_a_row_and_the_sweep_goes_on(tmp_path: Pat
     broken = {"BLOCK": 64, "STREAM": 0}
     measure = Invented(broken=broken)
     swept = lab.sweep(about, lab.configurations(about.rung), measure, store=tmp_path / "rows.jsonl")
-    failed = [r for r in swept.rows if r["verdict"] != "ok"]
-    assert [(r["tuning"], r["reason"]) for r in failed] == [(broken, "wrong result")]
+    failed = [r for r in swept.rows if r.verdict != "ok"]
+    assert [(r.tuning, r.reason) for r in failed] == [(broken, "wrong result")]
     assert len(swept.rows) == 14
 
 
@@ -165,10 +165,10 @@ def test_a_configuration_that_takes_the_gpu_along_is_written_down_before_the_pro
     with pytest.raises(lab.Culprit):
         lab.sweep(about, lab.configurations(about.rung), Deadly(), store=store)
     rows = list(results.read(store))
-    assert rows[-1]["tuning"] == {"BLOCK": 96, "STREAM": 1} and rows[-1]["verdict"] == "failed"
+    assert rows[-1].tuning == {"BLOCK": 96, "STREAM": 1} and rows[-1].verdict == "failed"
     later = lab.configurations(about.rung, only={"BLOCK": [96], "STREAM": [1]})
     swept = lab.sweep(about, later, Deadly(), store=store, finals=False)  # known, so not launched again
-    assert swept.rows[0]["reason"] == "illegal memory access"
+    assert swept.rows[0].reason == "illegal memory access"
 
 
 def test_a_finding_names_the_best_value_the_loss_at_the_worst_and_the_limit(tmp_path: Path) -> None:
@@ -178,8 +178,9 @@ def test_a_finding_names_the_best_value_the_loss_at_the_worst_and_the_limit(tmp_
         def __call__(self, subject: Any, batch: Any, effort: float) -> Any:
             for tuning, outcome in zip(batch, super().__call__(subject, batch, effort), strict=True):
                 outcome.figures |= {
-                    "registers": 70, "threads": tuning["BLOCK"], "limiter": "registers", "occupancy": 0.25,
+                    "registers": 70, "threads": tuning["BLOCK"], "occupancy": 0.25,
                 }  # fmt: skip
+                outcome.detail["limiter"] = "registers"
                 yield outcome
 
     swept = lab.sweep(about, lab.configurations(about.rung), WithOccupancy(), store=tmp_path / "rows.jsonl")
@@ -193,15 +194,20 @@ def test_a_finding_names_the_best_value_the_loss_at_the_worst_and_the_limit(tmp_
     assert "BLOCK" in svg and "256 is best" in svg
 
 
+def record(rung: Any, values: Any, tuning: lab.Tuning, gpu: str = "G") -> None:
+    tunings.record(
+        rung, dtype="f32", values=values, tuning=tuning, cold_us=3.0, default_us=None, machine={"gpu": gpu}
+    )  # fmt: skip
+
+
 def test_the_winner_becomes_the_tuning_for_its_class_of_shapes_until_the_source_changes(
     tmp_path: Path,
 ) -> None:
     swept = sweep(tmp_path / "rows.jsonl")
     won = summary.best_of(swept)
     assert won is not None
-    row = {**won[0], "machine": {"gpu": "NVIDIA H200"}}
-    tunings.record(swept.subject.rung, row, won[1])
     one = swept.subject.rung
+    record(one, won[0].values, won[0].tuning, gpu="NVIDIA H200")
     values = one.operation.complete({"B": 7, "T": 900, "C": 700})
 
     def best(**changed: Any) -> dict[str, int] | None:
@@ -214,7 +220,7 @@ def test_the_winner_becomes_the_tuning_for_its_class_of_shapes_until_the_source_
     assert best(values=one.operation.complete({"B": 1, "T": 900, "C": 700})) is None
     text = one.path.read_text() if one.path else ""
     changed = tmp_path / "09_split.cu"
-    changed.write_text(text + "\n// another line\n")
+    changed.write_text(text + "\n__device__ int another;\n")
     other = catalogue.rung_from_file(one.operation, changed)
     assert tunings.best(other, values, "f32", "NVIDIA H200", device="emulator") is None
 
@@ -222,11 +228,7 @@ def test_the_winner_becomes_the_tuning_for_its_class_of_shapes_until_the_source_
 def test_a_tuning_that_a_neighbouring_shape_does_not_allow_is_not_used(tmp_path: Path) -> None:
     one = catalogue.find("bias/02_vector")
     values = one.operation.complete({"B": 4, "T": 64, "OC": 3072})
-    row = {
-        "operation": "bias", "rung": one.full_name, "digest": one.digest, "dtype": "f32", "shape": "b4t64",
-        "values": values, "tuning": {"BLOCK": 64, "ROWS": 2}, "cold_us": 3.0, "machine": {"gpu": "G"},
-    }  # fmt: skip
-    tunings.record(one, row, None)
+    record(one, values, {"BLOCK": 64, "ROWS": 2})
     assert tunings.best(one, values, "f32", "G", device="emulator") == {"BLOCK": 64, "ROWS": 2}
     ragged = one.operation.complete({"B": 4, "T": 64, "OC": 3071})
     assert tunings.best(one, ragged, "f32", "G", device="emulator") is None
@@ -236,12 +238,7 @@ def test_of_a_class_the_nearest_shape_counts_and_of_a_shape_the_newest() -> None
     one = catalogue.find("bias/02_vector")
 
     def tuned(block: int, **dims: int) -> None:
-        row = {
-            "operation": "bias", "rung": one.full_name, "digest": one.digest, "dtype": "f32", "shape": "",
-            "values": one.operation.complete(dims), "tuning": {"BLOCK": block, "ROWS": 2}, "cold_us": 3.0,
-            "machine": {"gpu": "G"},
-        }  # fmt: skip
-        tunings.record(one, row, None)
+        record(one, one.operation.complete(dims), {"BLOCK": block, "ROWS": 2})
 
     def best(**dims: int) -> dict[str, int] | None:
         return tunings.best(one, one.operation.complete(dims), "f32", "G", device="emulator")
@@ -267,7 +264,7 @@ def test_a_win_within_half_a_percent_leaves_the_default(tmp_path: Path) -> None:
 
     swept = lab.sweep(about, lab.configurations(about.rung), Flat(), store=tmp_path / "rows.jsonl")
     best = summary.best_of(swept)
-    assert best is not None and best[0]["tuning"] == about.rung.tuned(None)
+    assert best is not None and best[0].tuning == about.rung.tuned(None)
 
 
 def test_without_a_gpu_the_compiler_tells_registers_and_occupancy_and_no_time(
@@ -279,8 +276,8 @@ def test_without_a_gpu_the_compiler_tells_registers_and_occupancy_and_no_time(
     answer = json.loads(shown.out)
     assert answer["best"] is None and answer["measure"] == "compiler"
     assert [r["tuning"]["ROWS"] for r in answer["rows"]] == [1, 8]
-    assert all(r["registers"] > 0 and r["threads"] == 64 and "cold_us" not in r for r in answer["rows"])
-    assert answer["rows"][0]["registers"] < answer["rows"][1]["registers"]
+    assert all(r["metrics"]["registers"] > 0 and r["metrics"]["threads"] == 64 and "cold_us" not in r["metrics"] for r in answer["rows"])
+    assert answer["rows"][0]["metrics"]["registers"] < answer["rows"][1]["metrics"]["registers"]
     assert "no time is taken" in shown.err
     assert rung("tunings") == 0
     assert "no tunings" in capsys.readouterr().err
@@ -290,7 +287,7 @@ def test_emulated_a_configuration_is_right_or_wrong(tmp_path: Path) -> None:
     about = subject("softmax/02_tree", "b4t64")
     wanted = lab.configurations(about.rung, only={"BLOCK": [64, 128]})
     swept = lab.sweep(about, wanted, backends.Emulated(), store=tmp_path / "rows.jsonl")
-    assert [r["verdict"] for r in swept.rows] == ["ok", "ok"]
+    assert [r.verdict for r in swept.rows] == ["ok", "ok"]
     assert "right at 64, 128" in summary.findings(swept)[0].sentence
 
 
@@ -370,7 +367,7 @@ def test_on_a_gpu_the_winner_is_timed_against_the_default_and_kept(
     words = ("sweep", "layernorm/05_tree", "--tune", "BLOCK=256,4,64", "--seconds", "0.05", "--json")
     assert rung(*words, "-o", str(tmp_path / "rows.jsonl")) == 0
     answer = json.loads(capsys.readouterr().out)
-    times = {r["tuning"]["BLOCK"]: r["cold_us"] for r in answer["rows"]}
+    times = {r["tuning"]["BLOCK"]: r["metrics"]["cold_us"] for r in answer["rows"]}
     assert times[4] > 1.2 * times[256]
     assert answer["best"]["BLOCK"] in (64, 256)
     one = catalogue.find("layernorm/05_tree")
@@ -413,7 +410,7 @@ def test_configurations_race_the_default_in_their_batch_and_are_told_apart(
         asked.append(tunings_)
         rows = []
         for one, tuning in zip(chosen, tunings_, strict=True):
-            row = bench.Row("layernorm", one.full_name, "cuda", "f32", "b8t1024", {}, one.digest, tuning)
+            row = bench.Row("layernorm", one.full_name, "cuda", "f32", "b8t1024", {}, tuning)
             row.cold_us = 10.0 + tuning["BLOCK"] / 64
             if tuning["BLOCK"] == 512:
                 row.verdict, row.reason, row.cold_us = "failed", "wrong", None

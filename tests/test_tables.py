@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import re
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from result_rows import MACHINE, document, row
-from rung.rungs import catalogue
-from rung.show import tables
+from result_rows import MACHINE, TIME, document, of_other_code, row
+from rung.errors import RungError
+from rung.results import codes, store
+from rung.results.row import Row
+from rung.show import figures, report, tables
 
 
 @pytest.fixture
@@ -22,10 +24,10 @@ def root(tmp_path: Path) -> Path:
         page.parent.mkdir(parents=True)
         page.write_text(f"# {name}\n\nProse.\n\n<!-- times -->\n<!-- /times -->\n\nMore prose.\n")
     (tmp_path / "README.md").write_text(
-        "# rung\n<!-- climb:layernorm -->\nold\n<!-- /climb:layernorm -->\n<!-- other -->\nkept\n<!-- /other -->\n"
+        "# rung\n<!-- climb:layernorm -->\nold\n<!-- /climb:layernorm -->\nkept\n"
     )
     document(
-        tmp_path / "results/h200/bench.json",
+        tmp_path / "results/h200/bench.jsonl",
         [
             row("layernorm/naive", 580.0, library_us=40.0),
             row("layernorm/registers", 20.0, library_us=40.0),
@@ -41,7 +43,8 @@ def root(tmp_path: Path) -> Path:
 
 def write(root: Path) -> None:
     for path, text in tables.generated(root).items():
-        tables._write(path, text)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
 
 
 def page(root: Path, name: str = "layernorm") -> str:
@@ -76,30 +79,28 @@ def test_what_failed_its_check_has_no_time(root: Path) -> None:
 
 
 def test_what_was_too_slow_to_time_has_its_forecast(root: Path) -> None:
-    reason = "a call would take about 8 s; --patience allows for it"
-    refused = row("layernorm/unrolled", 1.0, verdict="refused", reason=reason, cold_us=None)
-    document(root / "results/h200/slow.json", [refused])
+    refused = row("layernorm/unrolled", None, verdict="too slow", forecast_s=8.2)
+    document(root / "results/h200/slow.jsonl", [refused])
     assert line(page(root), "02_unrolled")[3] == "about 8 s"
     write(root)
     assert "02 unrolled would take about 8 s" in (root / "docs/pictures/climb-layernorm-light.svg").read_text()
 
 
 def test_a_forecast_of_less_than_a_second_is_not_told_as_none(root: Path) -> None:
-    reason = "a call would take about 0 s; --patience allows for it"
-    refused = row("layernorm/unrolled", 1.0, verdict="refused", reason=reason, cold_us=None)
-    document(root / "results/h200/slow.json", [refused])
+    refused = row("layernorm/unrolled", None, verdict="too slow", forecast_s=0.3)
+    document(root / "results/h200/slow.jsonl", [refused])
     assert line(page(root), "02_unrolled")[3] == "under 1 s"
 
 
 def test_a_ladder_is_judged_by_the_shape_at_which_most_of_it_has_a_time(root: Path) -> None:
     alone = [row("reduce/triton", 60.0, shape="b65536n1024")]
-    document(root / "results/h200/one.json", alone)
-    found = tables._published(root)
-    assert found is not None and found.ladder("reduce").headline("f32") == "b65536n1024"
+    document(root / "results/h200/one.jsonl", alone)
+    found, _ = tables.figures(store.published(root))
+    assert found.ladder("reduce").headline("f32") == "b65536n1024"
     both = [row(f"reduce/{n}", 20.0, shape="b16n1m") for n in ("triton", "atomic")]
-    document(root / "results/h200/two.json", both)
-    found = tables._published(root)
-    assert found is not None and found.ladder("reduce").headline("f32") == "b16n1m"
+    document(root / "results/h200/two.jsonl", both)
+    found, _ = tables.figures(store.published(root))
+    assert found.ladder("reduce").headline("f32") == "b16n1m"
 
 
 def test_a_ladder_without_results_stays_empty(root: Path) -> None:
@@ -107,31 +108,18 @@ def test_a_ladder_without_results_stays_empty(root: Path) -> None:
 
 
 def test_the_newest_file_wins_whatever_its_name(root: Path) -> None:
-    document(root / "results/h200/a.json", [row("layernorm/naive", 570.0)], time="2026-02-01T00:00:00Z")
-    document(root / "results/h200/z.json", [row("layernorm/naive", 111.0)], time="2025-01-01T00:00:00Z")
+    document(root / "results/h200/a.jsonl", [row("layernorm/naive", 570.0)], time="2026-02-01T00:00:00Z")
+    document(root / "results/h200/z.jsonl", [row("layernorm/naive", 111.0)], time="2025-01-01T00:00:00Z")
     assert line(page(root), "01_naive")[3] == "570"
 
 
-def test_a_figure_of_an_earlier_source_is_marked_and_yields_to_one_of_the_present(root: Path) -> None:
-    later = "2026-03-01T00:00:00Z"
-    old = row("layernorm/tree", 50.0, digest="0" * 16)
-    older_naive = row("layernorm/naive", 1.0, digest="0" * 16)
-    document(root / "results/h200/later.json", [old, older_naive], time=later)
+def test_a_figure_of_other_code_leaves_its_place_empty_and_says_since_when(root: Path) -> None:
+    old = of_other_code(row("layernorm/tree", 50.0, time="2026-03-01T00:00:00Z"))
+    older_naive = of_other_code(row("layernorm/naive", 1.0, time="2026-03-01T00:00:00Z"))
+    document(root / "results/h200/later.jsonl", [old, older_naive])
     text = page(root)
-    assert line(text, "05_tree")[3] == "50.0†"
-    assert "† measured on an earlier version" in text
-    assert line(text, "01_naive")[3] == "580"
-
-
-def test_what_a_rung_says_of_itself_does_not_make_its_figures_old(tmp_path: Path) -> None:
-    rung = catalogue.find("layernorm/tree")
-    assert rung.path is not None
-    told, changed = tmp_path / "05_tree.cu", tmp_path / "changed.cu"
-    told.write_text(re.sub(r'^found  *= "[^\n]*"$', 'found = "Twice as fast."', rung.source, flags=re.MULTILINE))
-    changed.write_text(rung.source.replace("BLOCK = [", "BLOCK = [32, "))
-    other = catalogue.rung_from_file(rung.operation, told)
-    assert other.found == "Twice as fast." and other.digest == rung.digest
-    assert catalogue.rung_from_file(rung.operation, changed).digest != rung.digest
+    assert line(text, "05_tree")[3:] == ["code changed since 2026-03-01", "", ""] and "50.0" not in text
+    assert line(text, "01_naive")[3] == "580"  # an older one of the code at hand
 
 
 def test_the_climb_is_a_picture_in_light_and_dark(root: Path) -> None:
@@ -155,57 +143,90 @@ def test_the_climb_is_a_picture_in_light_and_dark(root: Path) -> None:
 def test_the_readme_tells_of_the_model_the_checks_and_the_cpu(root: Path) -> None:
     parts = ("climb:model", "check", "cpu")
     (root / "README.md").write_text("".join(f"<!-- {p} -->\n<!-- /{p} -->\n" for p in parts))
-    step = {"dtype": "bfloat16", "of_bandwidth": 0.3, "gain": None, "what": "", "verdict": "ok"}
-    climbed = {
-        "model": "gpt2", "new_tokens": 512, "machine": MACHINE,
-        "rows": [
-            {**step, "name": "naive", "tokens_per_second": 120.0},
-            {**step, "name": "07_graph", "tokens_per_second": 5400.0, "gain": 45.0},
-        ],
-    }  # fmt: skip
-    report = {"dtype": "f32", "cases": 9, "norm": 3e-7, "norm_cap": 1e-5}
-    checks = {
-        "device": "NVIDIA H200", "commit": "abc1234",
-        "reports": [
-            {**report, "rung": "layernorm/01_naive", "verdict": "ok", "element": 0.25},
-            {**report, "rung": "a/2", "verdict": "failed", "element": 7.0},
-            {**report, "rung": "a/3", "verdict": "skipped", "element": 0.0},
-        ],
-    }
-    cpu = {
-        "what": "gpt2 124M", "first_token_s": {"median": 1.9},
-        "machine": {"processor": "Xeon", "processors": 2, "torch": "2.13", "transformers": "5"},
-        "generation": {
-            "rung int8": {"tokens_per_s": {"median": 80.0}, "against": "transformers bfloat16", "ratio": {"median": 3.2}}
-        },
-        "prefill": {}, "accuracy": {"rung int8": {"kl_divergence_per_token": 2e-4}},
-    }  # fmt: skip
-    for name, value in (("h200/climb", climbed), ("h200/check", checks), ("cpu_generate", cpu)):
-        (root / f"results/{name}.json").write_text(json.dumps(value))
+    steps = [
+        Row(kind="climb", what="gpt2", part=name, dtype="bfloat16", weights="random", machine=MACHINE, time=TIME,
+            detail={"step": i, "idea": ""}, metrics={"tokens_per_s": rate, "of_bandwidth": 0.3})
+        for i, (name, rate) in enumerate((("naive", 120.0), ("07_graph", 5400.0)))
+    ]  # fmt: skip
+    figures = {"cases": 9, "error_element": 0.25, "error_norm": 3e-7, "norm_cap": 1e-5}
+    checks = [
+        replace(row(rung, None, shape=shape), kind="check", shape="", verdict=verdict, metrics=figures, commit="abc1234def")
+        for rung, shape, verdict in (
+            ("layernorm/naive", "b8t1024", "ok"), ("gelu/naive", "b8t1024", "failed"), ("gelu/vector", "b8t1024", "skipped")
+        )
+    ]  # fmt: skip
+    cpu = Row(
+        kind="generate", what="gpt2", part="text", dtype="int8", weights="random", time=TIME,
+        options={"by": "rung", "texts": 1, "prompt_tokens": 8, "new_tokens": 64}, detail={"peer": "transformers bfloat16"},
+        metrics={"tokens_per_s": 80.0, "vs_peer": 3.2, "kl_nats": 2e-4},
+        machine={"cpu": "Xeon", "cores": 2, "torch": "2.13", "transformers": "5"},
+    )  # fmt: skip
+    store.write(root / "results/h200/more.jsonl", [*steps, *checks])
+    store.write(root / "results/cpu/generate.jsonl", [cpu])
     write(root)
     readme = (root / "README.md").read_text()
     assert "in bfloat16 from 120 tokens/s (naive) to 5,400 (07_graph)" in readme
-    assert (root / "docs/pictures/climb-model-dark.svg").is_file()
+    assert "random weights" in (root / "docs/pictures/climb-model-dark.svg").read_text()
     assert "layernorm/01_naive  f32        9        0.250     3.0e-07  1e-05  ok" in readme
     assert "1 of 2 implementations and number formats are right on an NVIDIA H200 (commit abc1234)." in readme
-    assert "| rung int8 | 80 | 3.20× bfloat16 |  |  | 2.0e-04 |" in readme
+    assert "| rung int8 | 80 | 3.20× bfloat16 |  |  | 2.0e-04 |" in readme and "gpt2, random weights" in readme
+
+
+def numbers(text: str) -> list[str]:
+    return re.findall(r"\d[\d,.]*\d|\d", text)
+
+
+def test_results_report_and_readme_show_the_same_figure() -> None:
+    """Of each ladder's first and best rung: what the README's overview says is what the other two do."""
+    readme = (tables.ROOT / "README.md").read_text(encoding="utf-8")
+    gpu, _ = tables.figures(store.published())
+    page = report.build(gpu, {})
+    listed = {(r.what, r.dtype, r.shape): figures.headline(r) for r in gpu.results if r.kind == "bench" and codes.current(r)}
+    for name in gpu.names():
+        ladder = gpu.ladder(name)
+        told = re.search(rf"^\| \[{name}\]\([^)]*\) \| \d+ \| (\S+) → (\S+) µs \((\w+), ([^)]*)\) \|", readme, re.MULTILINE)
+        assert told is not None, name
+        first, best, dtype, shape = told.groups()
+        ours = [f for f in ladder.column(dtype, shape) if not f.library]
+        fastest = min(ours, key=lambda f: f.us)
+        for shown, figure in ((first, ours[0]), (best, fastest)):
+            assert listed[figure.row.what, dtype, shape] == f"{shown} µs"
+            assert f"<strong>{shown} µs</strong> in {dtype}" in page.partition(f'id="{name}-{figure.name}"')[2].partition("</article>")[0]
+
+
+PROSE_FREE = ("README.md", "docs/generation.md")
+MEASURED = re.compile(r"\d[\d,.]* ?(?:µs|us\b|tokens/s|TB/s|GB/s|TFLOP/s|times as fast|× )|\d ?% of (?:memory|bandwidth|the speed)")
+
+
+@pytest.mark.parametrize("name", PROSE_FREE)
+def test_prose_holds_no_measured_figure(name: str) -> None:
+    """Figures stand in the parts that are made from rows; what a sentence says of them would grow old."""
+    text = (tables.ROOT / name).read_text(encoding="utf-8")
+    prose = re.sub(r"<!-- ([\w:]+) -->.*?<!-- /\1 -->|```.*?```", "", text, flags=re.DOTALL)
+    assert MEASURED.findall(prose) == []
+
+
+def test_a_part_that_nothing_makes_is_named(root: Path) -> None:
+    (root / "README.md").write_text("<!-- other -->\nkept\n<!-- /other -->\n")
+    with pytest.raises(RungError, match=r"README.md has a part 'other' that nothing makes"):
+        tables.generated(root)
 
 
 def test_writing_twice_changes_nothing(root: Path) -> None:
     assert tables.stale(root)
     write(root)
-    assert tables.stale(root) == []
+    assert tables.stale(root) == {}
 
 
 def test_a_picture_that_nothing_makes_any_more_is_stale(root: Path) -> None:
     write(root)
     left = root / "docs/pictures/climb-gelu-light.svg"
     left.write_text("<svg/>")
-    assert tables.stale(root) == [left]
+    assert tables.stale(root) == {left: None}
 
 
 def test_an_edited_time_is_stale(root: Path) -> None:
     write(root)
     path = root / "src/rung/ladders/layernorm/README.md"
     path.write_text(path.read_text().replace("| 580 |", "| 280 |"))
-    assert tables.stale(root) == [path]
+    assert list(tables.stale(root)) == [path]

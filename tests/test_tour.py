@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 
+from rung import lines
 from rung.bench import tour
 from rung.check.compile_ahead import Compilers, finish
 from rung.errors import RungError
-from rung.results import store
-from rung.rungs import catalogue, tunings
+from rung.rungs import catalogue, identity, tunings
 from rung.rungs.cuda import CudaRung
 
 
@@ -47,18 +48,23 @@ def test_kernels_are_compiled_in_other_processes_and_failures_are_counted(
 
 
 def test_tunings_that_come_with_rung_are_of_the_rungs_as_they_are() -> None:
-    rows = list(store.read(tunings.MEASURED))
+    rows = list(lines.read(tunings.MEASURED, tunings.FORMAT))
     assert rows
     for row in rows:
         rung = catalogue.find(row["rung"])
-        assert rung.digest == row["digest"], f"{row['rung']} has changed since it was tuned"
+        assert identity.own_text(rung) == row["own_text"], f"{row['rung']} has changed since it was tuned"
         assert all(value in rung.tune[name] for name, value in row["tuning"].items())
         assert row["class"] == tunings.shape_class(rung, row["values"])
 
 
+def record(row: dict[str, Any]) -> None:
+    given = {name: row[name] for name in ("dtype", "values", "tuning", "cold_us", "machine")}
+    tunings.record(catalogue.find(row["rung"]), **given, default_us=None)
+
+
 def test_a_users_tuning_comes_before_one_that_came_with_rung(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RUNG_TUNINGS", str(tmp_path / "tunings.jsonl"))
-    row = next(r for r in store.read(tunings.MEASURED) if r["rung"].startswith("layernorm/"))
+    row = next(r for r in lines.read(tunings.MEASURED, tunings.FORMAT) if r["rung"].startswith("layernorm/"))
     rung = catalogue.find(row["rung"])
     assert isinstance(rung, CudaRung)
 
@@ -67,7 +73,7 @@ def test_a_users_tuning_comes_before_one_that_came_with_rung(tmp_path: Path, mon
 
     assert known() == row["tuning"]
     own = {**row, "tuning": {**row["tuning"], "BLOCK": 96}}
-    tunings.record(rung, own, None)
+    record(own)
     assert known() == own["tuning"]
 
 
@@ -89,12 +95,12 @@ def test_a_gpu_that_differs_in_memory_alone_is_served_by_its_siblings_tunings(
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: name)
     here = SimpleNamespace(major=capability[0], minor=capability[1], multi_processor_count=sms)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: here)
-    rows = [r for r in store.read(tunings.MEASURED) if r["rung"].startswith("decode/13")]
+    rows = [r for r in lines.read(tunings.MEASURED, tunings.FORMAT) if r["rung"].startswith("decode/13")]
     for row in rows:
         rung = catalogue.find(row["rung"])
         found = tunings.best(rung, row["values"], row["dtype"], device="emulator")
         assert found == (row["tuning"] if known else None)
     own = {**rows[0], "tuning": {**rows[0]["tuning"], "RING": 120}, "machine": {"gpu": name}}
-    tunings.record(catalogue.find(own["rung"]), own, None)
+    record(own)
     rung = catalogue.find(own["rung"])
     assert tunings.best(rung, own["values"], own["dtype"], device="emulator") == own["tuning"]

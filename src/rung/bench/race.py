@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 
@@ -22,8 +21,9 @@ from rung.errors import RungError
 from rung.expressions import Number
 from rung.operation import Operation, Tensors, Values
 from rung.results import machine, statistics
-from rung.rungs import catalogue
-from rung.rungs import identity as headers
+from rung.results.current import TOO_SLOW
+from rung.results.row import Row as Result
+from rung.rungs import catalogue, identity
 from rung.rungs.base import Prepared, Rung
 from rung.rungs.library import LibraryRung
 
@@ -38,9 +38,8 @@ class Row:
     dtype: str
     shape: str
     values: dict[str, Number]
-    digest: str
     tuning: dict[str, int] = field(default_factory=dict)
-    verdict: str = "ok"  # or failed, refused
+    verdict: str = "ok"  # or failed, refused, "too slow"
     reason: str = ""
     cold_us: float | None = None
     cold_p20_us: float | None = None
@@ -59,7 +58,7 @@ class Row:
     norm: float = 0.0
     notes: list[str] = field(default_factory=list)
     cold_samples_us: list[float] = field(default_factory=list)
-    headers: str = ""  # the digest of what the rung reaches in them
+    forecast_s: float | None = None  # of a call that was left out for it
 
 
 @dataclass(frozen=True)
@@ -173,9 +172,7 @@ class _Race:
             self.dtype.name,
             self.shape,
             dict(self.values),
-            rung.digest,
             rung.tuned(tuning),
-            headers=headers.digest(rung),
         )
 
     def _names(self, rung: Rung) -> tuple[str, ...]:
@@ -201,9 +198,10 @@ class _Race:
         tuning = tunings.get(rung.full_name)
         reason = rung.refusal(self.values, self.dtype, tuning, sets[0].tensors, "cuda")
         if rung.full_name in self.too_slow:
-            forecast = self.too_slow[rung.full_name]
+            row.forecast_s = forecast = self.too_slow[rung.full_name]
             told = f"{forecast:.0f}" if forecast >= 1 else f"{forecast:.1g}"
-            reason = f"a call would take about {told} s; --patience allows for it"
+            row.verdict, row.reason = TOO_SLOW, f"a call would take about {told} s; --patience allows for it"
+            return None
         if reason is not None:
             row.verdict, row.reason = "refused", reason
             return None
@@ -379,10 +377,47 @@ def _matmul(x: torch.Tensor, y: torch.Tensor, out: torch.Tensor, *, tf32: bool) 
     return call
 
 
-def as_result(row: Row) -> dict[str, Any]:
+METRICS = {  # of a row of the race, and as results name them
+    "cold_us": "cold_us", "cold_p20_us": "cold_p20_us", "cold_p80_us": "cold_p80_us", "n": "n", "warm_us": "warm_us",
+    "gbps": "gbps", "tflops": "tflops", "of_bandwidth": "of_bandwidth", "of_rate": "of_rate",
+    "of_datasheet": "of_datasheet", "library_ratio": "vs_library", "element": "error_element", "norm": "error_norm",
+    "forecast_s": "forecast_s",
+}  # fmt: skip
+
+
+def as_result(row: Row, rung: Rung, *, quick: bool = False) -> Result:
     """A row as the results store keeps it."""
-    taken = {"machine": machine.facts(), "state": machine.state()}
-    return {**row.__dict__, "kind": "bench", "rung_kind": row.kind, **taken}
+    told = {"language": row.kind, "against_before": row.against_before, "against_library": row.against_library}
+    figures = {result: float(value) for own, result in METRICS.items() if (value := getattr(row, own))}
+    code = ""
+    if row.verdict == "ok":
+        code = identity.code(rung, row.values, row.dtype, row.tuning, machine.arch())
+    return Result(
+        kind="bench",
+        what=row.rung,
+        dtype=row.dtype,
+        shape=row.shape,
+        values=dict(row.values),
+        tuning=row.tuning,
+        texts={row.rung: identity.text(rung)},
+        code=code,
+        verdict=row.verdict,
+        reason=row.reason,
+        metrics=figures,
+        samples={"cold_us": row.cold_samples_us} if row.cold_samples_us else {},
+        detail={name: value for name, value in told.items() if value},
+        notes=row.notes,
+        quick=quick,
+        machine=machine.facts(),
+        state=machine.state(),
+    )
+
+
+def ceilings_result(ceilings: Ceilings) -> Result:
+    """The ceilings as the results store keeps them."""
+    rates = {f"{name}_flops": rate for name, rate in ceilings.flops.items()}
+    figures = {"copy_bytes_per_s": ceilings.bytes, **rates}
+    return Result(kind="ceilings", what="machine", metrics=figures, machine=machine.facts(), state=machine.state())
 
 
 def shapes_of(operation: Operation, wanted: Sequence[str]) -> Iterator[tuple[str, Values]]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json as jsonlib
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,6 +16,10 @@ from rung.errors import RungError
 from rung.expressions import Number
 from rung.rungs.base import Rung
 
+if TYPE_CHECKING:
+    from rung.results.row import Row as Result
+
+QUICK = 0.05  # seconds for each rung, below which a bench counts as quick
 MANY = 8  # builds, from which all cores compile them ahead of the first race
 
 
@@ -36,10 +40,11 @@ def bench(
     limit: Annotated[float | None, typer.Option(help="Skip what is left after this many seconds in all.")] = None,
     output: Annotated[
         Path | None,
-        typer.Option(
-            "--output", "-o", help="Also write the rows to this JSON file; for a folder, one for each ladder."
-        ),
+        typer.Option("--output", "-o", help="Also write the rows to this file; a folder keeps its newest rows."),
     ] = None,
+    missing: Annotated[
+        bool, typer.Option("--missing", help="Only races in which a rung has no figure of its present code yet.")
+    ] = False,
     json: options.Json = False,
 ) -> None:
     """How fast are rungs and libraries? Interleaved, cold and warm, checked in the same run."""
@@ -64,6 +69,7 @@ def bench(
             would = f" It would have raced {', '.join(r.full_name for r in chosen)} at {where}."
         raise RungError(f"there is no CUDA device here, and no figure is made up without one.{would}")
     ceilings = lab.measure_ceilings()
+    rows = [store.append(lab.ceilings_result(ceilings))]
     if rung == "ceilings":
         _print_ceilings(ceilings, json)
         return
@@ -71,10 +77,11 @@ def bench(
         races = _tour(shape, dtype, patience)
     else:
         races = _ladder(catalogue.select(rung, file), shape, dtype, patience, "/" in rung or file is not None, vs)
+    if missing:
+        races = [race for race in races if not _known(race)]
     given = parse_tuning(tune)
     if sum(r.kind == "cuda" for race in races for r in race.running) >= MANY:
         _compile(races)
-    rows: list[Any] = []
     pace: dict[str, lab.Pace] = {}
     start = time.monotonic()
     took: dict[str, float] = {}
@@ -100,21 +107,20 @@ def bench(
             patience=race.patience,
         )
         pace[race.dtype].learn(found)
-        for row in found:
-            store.append(lab.as_result(row))
-        rows += found
+        ran = {r.full_name: r for r in race.running}
+        rows += [store.append(lab.as_result(row, ran[row.rung], quick=seconds < QUICK)) for row in found]
         took[name] = took.get(name, 0.0) + time.monotonic() - began
         if not json:
             _print(found)
         if output is not None and output.is_dir():
-            _write(output / f"bench-{name}.json", [r for r in rows if r.operation == name], ceilings)
+            store.publish(rows, output)
         elif output is not None:
-            _write(output, rows, ceilings)
+            store.write(output, rows)
     if rung == "all":
         each = ", ".join(f"{name} {seconds:.0f}" for name, seconds in took.items())
         console.note(f"rung: {len(rows)} rows in {time.monotonic() - start:.0f} s ({each}).")
     if json:
-        console.print_json([lab.as_result(r) for r in rows])
+        console.print_json([r.as_json() for r in rows])
     if any(r.verdict == "failed" for r in rows):
         raise typer.Exit(1)
 
@@ -189,17 +195,19 @@ def _compile(races: Sequence[_Race]) -> None:
     console.note(f"rung: {len(waiting)} builds of kernels were made ready in {time.monotonic() - began:.0f} s.")
 
 
-def _write(path: Path, rows: list[Any], ceilings: Any) -> None:
-    from rung.results import machine, store
+def _known(race: _Race) -> bool:
+    """Whether every rung of the race has a row of its present code, on a GPU of this name."""
+    from rung.results import codes, machine
 
-    whole = {
-        **store.stamp(),
-        "machine": machine.facts(),
-        "state": machine.state(),
-        "ceilings": {"bytes": ceilings.bytes, "flops": dict(ceilings.flops)},
-        "rows": [r.__dict__ for r in rows],
-    }
-    store.write_whole(path, jsonlib.dumps(whole))
+    there = {(r.what, r.dtype, r.shape) for r in _rows_here(machine.facts()["gpu"]) if codes.current(r)}
+    return all((r.full_name, race.dtype, race.shape) in there for r in race.running)
+
+
+@cache
+def _rows_here(gpu: str) -> tuple[Result, ...]:
+    from rung.results import store
+
+    return tuple(r for r in store.gather() if r.kind == "bench" and r.gpu == gpu and r.verdict != "failed")
 
 
 def _print_ceilings(ceilings: Any, json: bool) -> None:

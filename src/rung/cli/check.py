@@ -36,6 +36,8 @@ def check(
         typer.Option("--sanitize", help="Launch each rung under compute-sanitizer instead (needs a GPU)."),
     ] = False,
     jobs: Annotated[int | None, typer.Option("--jobs", "-j", min=1, help="Processes (default: one a core).")] = None,
+    output: options.Output = None,
+    missing: Annotated[bool, typer.Option("--missing", help="Only what has no verdict of its code yet.")] = False,
     json: options.Json = False,
 ) -> None:
     """Is a rung right? Every case and dtype against a float64 reference, on a GPU or emulated.
@@ -46,8 +48,9 @@ def check(
 
     Examples: rung check · rung check softmax/3 --dtype bf16 · rung check layernorm mine.cu
     """
-    from rung.check import many
+    from rung.check import many, verdicts
     from rung.dtypes import dtype as dtype_named
+    from rung.results import store
     from rung.rungs import catalogue
 
     for name in dtype or []:
@@ -67,10 +70,17 @@ def check(
         quick=quick,
         races=races,
     )
+    if missing:
+        known_rows = store.gather([output] if output is not None and output.exists() else ())
+        right = verdicts.known(where, known_rows)
+        work = [t for t in work if (t.rung, t.dtype) not in right]
+    by_name = {r.full_name: r for r in chosen}
     known: list[Report] = []
     try:
         for report in many.check_all(work, jobs):
             known.append(report)
+            if output is not None:
+                store.append(verdicts.as_result(report, by_name[report.rung]), output)
             _say(report, work, file=sys.stderr if json else sys.stdout)
     finally:  # a check that is stopped has said what it knew
         order = {(t.rung, t.dtype): i for i, t in enumerate(work)}

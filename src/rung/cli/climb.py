@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json as jsonlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,6 +15,7 @@ if TYPE_CHECKING:
     from rung.climb.model import Climb, Row
     from rung.gpt2.config import Config
     from rung.gpt2.weights import Weights
+    from rung.results.row import Row as Result
 
 PROMPT = "Hello, I'm a language model,"
 # What GPT-2's tokenizer makes of it, for random weights, which have no tokenizer.
@@ -53,42 +53,48 @@ def climb(
     if device == "cuda" and not torch.cuda.is_available():
         raise RungError("there is no CUDA device here, and no speed is made up without one.")
     from rung.climb import model as generation
-    from rung.show import model_chart
+    from rung.show import attention_text_chart, model_chart
 
     config, weights, ids = _model(model, prompt, device)
+    trained = "random" if model.startswith("random:") else model
     if study is not None:
         if study != "attention":
             raise RungError(f"there is no study {study!r} of the climb; there is attention.")
         from rung.climb import attention
-        from rung.show.attention_text_chart import told
 
         ways = attention.ways("cuda" if device == "cuda" else "emulator", rung)
-        found: dict[str, Any] = {"study": study, "model": model.removeprefix("random:"), "rows": []}
-        for row in attention.run(config, weights, ids, tokens, ways, seconds=seconds):
-            found["rows"].append(row)
-            found |= _machine()
-            _store(found, output)  # after each, so that an interrupted study keeps what it measured
-            _tell(f"{row['name']}: {told(row)}")
-        console.print_json(found) if json else _print_study(found["rows"])
-        _draw_study(found, svg)
+        name, kept = model.removeprefix("random:"), []
+        for row in attention.run(config, weights, ids, tokens, ways, seconds=seconds, model=name, trained=trained):
+            kept.append(_keep(row, device, output))  # each at once, so that an interrupted study keeps what it measured
+            console.note(f"{row.part}: {attention_text_chart.told(row)}")
+        console.print_json([row.as_json() for row in kept]) if json else _print_study(kept)
+        _draw_study(kept, svg)
         return
-    bandwidth = _bandwidth(device)
     climber = generation.Climber(
         model.removeprefix("random:"), config, weights, ids, tokens,
-        device="cuda" if device == "cuda" else "emulator", bandwidth=bandwidth, seconds=seconds,
-        progress=lambda row: None if json else _tell(_line(row)),
+        device="cuda" if device == "cuda" else "emulator", bandwidth=_bandwidth(device), seconds=seconds,
+        progress=lambda row: None if json else console.note(_line(row)),
     )  # fmt: skip
     plans = [name for name in plan if name != "none"] if plan is not None else None
-    result = climber.climb(generation.steps(dtype or ["float32", "bfloat16", "int8"], plans, rung))
-    _store({**result.as_json(), **_machine()}, output)
-    if svg is not None and any(row.tokens_per_second for row in result.rows):
-        _draw(model_chart.chart(result.as_json()), svg)
+    kept = []
+    for step in climber.climb(generation.steps(dtype or ["float32", "bfloat16", "int8"], plans, rung)):
+        kept.append(_keep(climber.result.result(step, trained), device, output))
+    if svg is not None and (timed := model_chart.steps(kept)):
+        _draw(model_chart.chart(timed), svg)
     if json:
-        console.print_json({**result.as_json(), **_machine()})
+        console.print_json([row.as_json() for row in kept])
     else:
-        _print(result)
-    if any(row.verdict == "failed" for row in result.rows):
+        _print(climber.result)
+    if any(row.verdict == "failed" for row in kept):
         raise typer.Exit(1)
+
+
+def _keep(row: Result, device: str, output: Path | None) -> Result:
+    """Into the user's store what a GPU did; into the named file all."""
+    from rung.results import store
+
+    kept = row if output is None else store.append(row, output)
+    return store.append(kept) if device == "cuda" else kept
 
 
 def _model(model: str, prompt: str, device: str) -> tuple[Config, Weights, list[int]]:
@@ -110,35 +116,19 @@ def _model(model: str, prompt: str, device: str) -> tuple[Config, Weights, list[
     return config, weights, list(read_tokenizer(folder).encode(prompt))
 
 
-def _bandwidth(device: str) -> float:
+def _bandwidth(device: str) -> float | None:
     if device != "cuda":
-        return 1e9
+        return None
     from rung.bench import race
 
     return race.measure_ceilings().bytes
 
 
-def _machine() -> dict[str, Any]:
-    from rung.results import machine
-
-    return {"machine": machine.facts(), "state": machine.state()}
-
-
-def _tell(text: str) -> None:
-    console.note(text)
-
-
 def _line(row: Row) -> str:
     if row.verdict != "ok":
         return f"{row.dtype} {row.name}: {row.verdict}: {row.reason}"
-    return f"{row.dtype} {row.name}: {row.tokens_per_second:,.0f} tokens/s"
-
-
-def _store(found: Any, path: Path | None) -> None:
-    from rung.results import store
-
-    if path is not None:
-        store.write_whole(path, jsonlib.dumps(found, indent=1))
+    speed = "right" if row.tokens_per_second is None else f"{row.tokens_per_second:,.0f} tokens/s"
+    return f"{row.dtype} {row.name}: {speed}"
 
 
 def _draw(picture: str, path: Path) -> None:
@@ -172,31 +162,29 @@ def _print(result: Climb) -> None:
     console.table(columns, shown, right=columns[2:10])
 
 
-def _print_study(rows: Sequence[dict[str, Any]]) -> None:
+def _print_study(rows: Sequence[Result]) -> None:
     from rung.show.attention_text_chart import told
 
     columns = ("attention", "time", "against naive torch at the same length", "same tokens", "")
-    shown = []
-    for row in rows:
-        known = row["seconds"] is not None
-        shown.append(
-            (
-                row["name"],
-                told(row) if known else "",
-                f"{row['against_naive']:.2f}x" if known else "",
-                row.get("same", ""),
-                "" if row["verdict"] == "ok" else row["verdict"],
-            )
+    shown = [
+        (
+            row.part,
+            told(row) if row.verdict == "ok" else "",
+            f"{row.metrics['vs_naive']:.2f}x" if row.verdict == "ok" else "",
+            f"{row.metrics['same_tokens']:.0f}" if "same_tokens" in row.metrics else "",
+            row.reason,
         )
+        for row in rows
+    ]
     console.table(columns, shown, right=columns[1:4])
 
 
-def _draw_study(found: dict[str, Any], svg: Path | None) -> None:
-    from rung.show.attention_text_chart import chart
+def _draw_study(rows: Sequence[Result], svg: Path | None) -> None:
+    from rung.show import attention_text_chart
 
     if svg is None:
         return
-    if any(row["seconds"] is not None for row in found["rows"]):
-        _draw(chart(found["model"], found["rows"]), svg)
+    if any("seconds" in row.metrics for row in rows):
+        _draw(attention_text_chart.chart(rows[0].what, rows), svg)
     else:
         console.note(f"{svg} was not drawn: there are no times.")

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from rung.gpt2.gpu.engine import Engine
     from rung.profile.stopwatch import Inside
     from rung.profile.trace import Breakdown
+    from rung.results.row import Row
 
 SHOWN = 15
 
@@ -49,6 +50,7 @@ def run(
     import torch
 
     from rung.profile import trace
+    from rung.results import store
 
     where = device or ("cuda" if torch.cuda.is_available() else "cpu")
     if where == "cuda" and not torch.cuda.is_available():
@@ -58,8 +60,11 @@ def run(
     found = trace.record(lambda: writer.write(tokens), path)
     floor = _floor(writer.engine) if where == "cuda" and writer.engine is not None else None
     inside = _inside(writer.engine) if floor is not None and writer.engine is not None else None
+    row = _as_result(model, dtype, found, floor, inside, writer.engine)
+    if where == "cuda":
+        store.append(row)
     if json:
-        console.print_json(_as_json(model, found, floor, inside))
+        console.print_json(row.as_json())
         return
     _print(found, floor)
     if inside is not None:
@@ -68,17 +73,37 @@ def run(
         print(f"Trace: {path} (open it in ui.perfetto.dev or chrome://tracing).")
 
 
-def _as_json(model: str, found: Breakdown, floor: Floor | None, inside: Inside | None) -> dict[str, Any]:
+def _as_result(
+    model: str, dtype: str | None, found: Breakdown, floor: Floor | None, inside: Inside | None, engine: Engine | None
+) -> Row:
+    """The profile as the results store keeps it."""
     from rung.results import machine
+    from rung.results.row import Row
+    from rung.rungs import identity
 
-    return {
-        "model": model,
-        **{n: getattr(found, n) for n in ("device", "tokens", "seconds", "gap")},
-        "shares": [vars(s) for s in found.shares],
-        "floor": None if floor is None else {**floor._asdict(), "seconds": floor.seconds},
-        "inside": None if inside is None else inside.as_json(),
-        "machine": machine.facts(),
+    rung = engine.sessions[-1].work.rung if engine is not None and engine.sessions else None
+    figures: dict[str, float | None] = {
+        "token_us": found.seconds * 1e6,
+        "gap_us": found.gap * 1e6,
+        "floor_us": None if floor is None else floor.seconds * 1e6,
     }
+    told = {
+        "shares": [vars(s) for s in found.shares],
+        "floor": None if floor is None else floor._asdict(),
+        "inside": None if inside is None else inside.as_json(),
+    }
+    return Row(
+        kind="profile",
+        what=model.removeprefix("random:"),
+        part="generate",
+        dtype=dtype or (engine.dtype if engine is not None else ""),
+        options={"device": found.device, "tokens": found.tokens},
+        texts={rung.full_name: identity.text(rung)} if rung is not None else {},
+        detail={name: value for name, value in told.items() if value is not None},
+        weights="random" if model.startswith("random:") else model,
+        machine=machine.facts(),
+        state=machine.state(),
+    ).with_metrics(**figures)
 
 
 def _print(found: Breakdown, floor: Floor | None) -> None:

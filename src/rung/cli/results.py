@@ -13,7 +13,7 @@ from rung.cli import console, options
 from rung.errors import RungError
 
 if TYPE_CHECKING:
-    from rung.results.store import Result
+    from rung.results.row import Row
 
 
 def results(
@@ -23,20 +23,24 @@ def results(
     dtype: Annotated[str | None, typer.Option(help="Only this number format.")] = None,
     shape: Annotated[str | None, typer.Option(help="Only this shape, by its name.")] = None,
     gpu: options.Gpu = None,
-    kind: Annotated[str | None, typer.Option(help="Only bench, sweep, profile or study rows.")] = None,
+    kind: Annotated[str | None, typer.Option(help="Only rows of this kind: bench, climb, study ...")] = None,
     compare: Annotated[
         tuple[str, str] | None,
         typer.Option(metavar="A B", help="Hold B against A: two files, commits or GPUs."),
     ] = None,
-    all: Annotated[bool, typer.Option("--all", help="Also what was measured again later.")] = False,
+    all: Annotated[bool, typer.Option("--all", help="Also what was measured again later, and of other code.")] = False,
     csv: Annotated[str | None, typer.Option(metavar="FILE", help="Write the rows as CSV (- prints).")] = None,
+    publish: Annotated[
+        Path | None, typer.Option(help="Put the rows into this folder of current rows, one file for each kind.")
+    ] = None,
     json: options.Json = False,
 ) -> None:
     """What was measured so far: list, filter, compare two machines or commits, export.
 
     Examples: rung results --op gelu · rung results --compare A100 H200 · rung results --csv all.csv
     """
-    from rung.results import query, store
+    from rung.results import codes, query, store
+    from rung.results.row import newest
 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -50,55 +54,51 @@ def results(
         _compare(compare, a, b, json)
         return
     rows = query.chosen(every, **wanted)
-    rows = rows if all else query.newest(rows)
+    rows = rows if all else [row for row in newest(rows) if codes.current(row)]
     if not rows:
         given = " ".join(f"--{n} {v}" for n, v in wanted.items() if v)
-        raise RungError(f"there are no results{' with ' + given if given else ''}; `rung bench` makes some.")
+        raise RungError(f"no results match{' ' + given if given else ''}; run `rung bench` to create some.")
     if csv == "-":
         sys.stdout.write(query.as_csv(rows))
     elif csv is not None:
         store.write_whole(Path(csv), query.as_csv(rows))
         console.note(f"{csv}: {len(rows)} rows")
     elif json:
-        console.print_json(rows)
+        console.print_json([row.as_json() for row in rows])
+    elif publish is not None:
+        for kind, count in store.publish(rows, publish).items():
+            console.note(f"{publish / kind}.jsonl: {count} rows")
     else:
         _list(rows)
 
 
-def _list(rows: list[Result]) -> None:
-    from rung.results import query
-    from rung.results.current import time_text
+def _list(rows: list[Row]) -> None:
+    from rung.show.figures import headline, remark
 
-    shown = []
-    for row in rows:
-        us, warm = row.get("cold_us"), row.get("warm_us")
-        tuning = " ".join(f"{n}={v}" for n, v in (row.get("tuning") or {}).items())
-        shown.append(
-            (
-                row.get("rung") or row.get("study") or row.get("operation") or "",
-                row.get("kind", ""),
-                row.get("dtype", ""),
-                row.get("shape", ""),
-                time_text(us) if us else "",
-                time_text(warm) if warm else "",
-                row.get("verdict", ""),
-                tuning if row.get("kind") in ("sweep", "tuning") else "",
-                query.gpu_of(row),
-                str(row.get("time", ""))[:10],
-                str(row.get("commit", ""))[:8],
-                str(row.get("reason") or row.get("finding") or "").partition("\n")[0],
-            )
+    shown = [
+        (
+            " ".join(filter(None, (row.what, row.part))),
+            row.kind,
+            row.dtype,
+            row.shape,
+            headline(row),
+            "" if row.verdict == "ok" else row.verdict,
+            " ".join(f"{n}={v}" for n, v in row.tuning.items()) if row.kind == "sweep" else "",
+            row.gpu,
+            row.time[:10],
+            row.commit[:8],
+            remark(row),
         )
-    columns = ("what", "kind", "dtype", "shape", "cold us", "warm us", "verdict", "tuning", "gpu", "day", "commit",
-               "remark")  # fmt: skip
+        for row in rows
+    ]
+    columns = ("what", "kind", "dtype", "shape", "figure", "verdict", "tuning", "gpu", "day", "commit", "remark")
     used = [i for i in range(len(columns)) if any(line[i] for line in shown)]
-    console.table([columns[i] for i in used], [[line[i] for i in used] for line in shown], right=columns[4:6])
+    console.table([columns[i] for i in used], [[line[i] for i in used] for line in shown], right=("figure",))
 
 
-def _compare(names: tuple[str, str], a: list[Result], b: list[Result], json: bool) -> None:
+def _compare(names: tuple[str, str], a: list[Row], b: list[Row], json: bool) -> None:
     from rung.results import query
     from rung.results.current import time_text
-    from rung.results.store import same_source
 
     pairs = query.compare(a, b)
     if not pairs:
@@ -106,14 +106,14 @@ def _compare(names: tuple[str, str], a: list[Result], b: list[Result], json: boo
     if json:
         told = [
             {
-                "rung": p.a["rung"],
-                "dtype": p.a["dtype"],
-                "shape": p.a["shape"],
-                "a_us": p.a["cold_us"],
-                "b_us": p.b["cold_us"],
+                "rung": p.a.what,
+                "dtype": p.a.dtype,
+                "shape": p.a.shape,
+                "a_us": p.a.cold_us,
+                "b_us": p.b.cold_us,
                 "ratio": p.ratio,
                 "verdict": p.verdict,
-                "same_source": same_source(p.a, p.b),
+                "same_source": p.same_code,
             }
             for p in pairs
         ]
@@ -121,18 +121,18 @@ def _compare(names: tuple[str, str], a: list[Result], b: list[Result], json: boo
         return
     shown = [
         (
-            p.a["rung"],
-            p.a["dtype"],
-            p.a["shape"],
-            time_text(p.a["cold_us"]),
-            time_text(p.b["cold_us"]),
+            p.a.what,
+            p.a.dtype,
+            p.a.shape,
+            time_text(p.a.metrics["cold_us"]),
+            time_text(p.b.metrics["cold_us"]),
             f"{p.ratio:.2f}x",
             p.verdict,
-            "" if same_source(p.a, p.b) else "the source differs",
+            "" if p.same_code else "the source differs",
         )
         for p in pairs
     ]
-    columns = ("rung", "dtype", "shape", "A, us", "B, us", "B/A speed", "B is", "remark")
+    columns = ("rung", "dtype", "shape", "A, µs", "B, µs", "B/A speed", "B is", "remark")
     print(f"A: {names[0]}\nB: {names[1]}\n")
     console.table(columns, shown, right=columns[3:6])
     counts = {v: sum(p.verdict == v for p in pairs) for v in ("faster", "slower", "tie")}

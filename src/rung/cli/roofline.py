@@ -39,7 +39,7 @@ def roofline(
     for name in dtype or ():
         dtype_named(name)
     rows = store.gather(results or ())
-    if not any(r.get("kind") == "bench" for r in rows):
+    if not any(r.kind == "bench" for r in rows):
         raise RungError(
             f"nothing has been measured yet; `rung bench {rung[0]}` on a GPU does, or --results names a file."
         )
@@ -62,9 +62,6 @@ def roofline(
         print(f"  {roof.label} FLOP/byte")
     print()
     console.table(lab.COLUMNS, lab.table(placed), right=lab.COLUMNS[3:8] + lab.COLUMNS[9:])
-    if any(f.old for f in chosen):
-        names = ", ".join(dict.fromkeys(str(f.row["rung"]) for f in chosen if f.old))
-        console.note(f"measured on an earlier version of the rung: {names}")
     if output is not None:
         console.note(f"drawn in {output}")
 
@@ -85,9 +82,9 @@ def _chosen(found: Figures, spec: str, dtypes: list[str] | None, shapes: list[st
         if kind in ladder.dtypes()
         for shape in shapes or [ladder.headline(kind)]
         for figure in ladder.column(kind, shape)
-        if only is None or figure.row["rung"] == only or figure.library
+        if only is None or figure.row.what == only or figure.library
     ]
-    if not any(only is None or f.row["rung"] == only for f in chosen):
+    if not any(only is None or f.row.what == only for f in chosen):
         where = " ".join([*(shapes or ()), *(dtypes or ())])
         raise RungError(
             f"{spec}{' at ' + where if where else ''} was not measured on {found.gpu or 'a GPU'}; "

@@ -61,16 +61,16 @@ def study(
     given = {key: value for key, value in wanted.items() if value is not None and value != ()}
     if given and name != "attention":
         raise RungError(f"--{next(iter(given))} is an option of `rung study attention` only.")
-    from rung.results import machine
+    from rung.results import store
     from rung.show.sweep_chart import write_svg
     from rung.study.common import Gpu
 
     answers = []
     for one in studies.STUDIES if name == "all" else [name]:
         found = studies.run(one, Gpu(quick=quick, tell=lambda text: console.note(f"  {text}")), **given)
-        row = studies.as_result(one, found, machine.facts())
-        studies.keep(one, found, machine.facts())
-        answers.append(row)
+        kept = {key: str(value) if isinstance(value, Path) else value for key, value in given.items() if key != "data"}
+        rows = studies.as_results(one, found, quick=quick, options=kept)
+        answers.append([store.append(row).as_json() for row in rows])
         for part, each in {"": found, **found.more}.items():
             path = _chart_path(chart or Path(f"study-{one}.svg"), part)
             drawn = each.drawable and not no_chart

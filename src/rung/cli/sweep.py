@@ -16,8 +16,9 @@ from rung.errors import RungError
 
 if TYPE_CHECKING:
     from rung.bench.subject import Subject
+    from rung.results.row import Row
     from rung.sweep.slurm import Request
-    from rung.sweep.sweep import Measure, Row, Sweep, Tuning
+    from rung.sweep.sweep import Measure, Sweep, Tuning
 
 SHOWN = 24
 
@@ -278,10 +279,11 @@ def _spread(
     json: bool,
 ) -> None:
     from rung.results import store as results
+    from rung.rungs import identity
     from rung.sweep import slurm
     from rung.sweep.sweep import Sweep
 
-    name = f"rung-sweep-{subject.rung.full_name.replace('/', '-')}-{subject.dtype.name}-{subject.rung.digest}"
+    name = f"rung-sweep-{subject.rung.full_name.replace('/', '-')}-{subject.dtype.name}-{identity.text(subject.rung)}"
     folder = (folder or Path(name)).resolve()
     if dry_run:
         print(slurm.script(words, request, folder, range(request.tasks)), end="")
@@ -291,15 +293,15 @@ def _spread(
     if len(rows) < len(wanted):
         console.note(f"rung: {len(rows)} of {len(wanted)} rows so far; the same command gathers the rest.")
         return
-    there = {r["key"] for r in results.read(output) if r.get("kind") == "sweep"}
+    there = {r.key for r in results.read(output) if r.kind == "sweep"}
     for row in rows:
-        if row["key"] not in there:
+        if row.key not in there:
             results.append(row, output)
-    timed = any(r.get("cold_us") is not None for r in rows)
-    gpus = {r["machine"].get("gpu") for r in rows}
+    timed = any(r.cold_us is not None for r in rows)
+    gpus = {r.gpu for r in rows}
     if timed and len(gpus) > 1:
         console.note(f"rung: the tasks ran on different GPUs ({', '.join(map(str, gpus))}); see --partition.")
-    _conclude(Sweep(subject, rows[0]["options"]["measure"], timed, rows), plot, json, keep=len(gpus) == 1)
+    _conclude(Sweep(subject, rows[0].options["measure"], timed, rows), plot, json, keep=len(gpus) == 1)
 
 
 def _conclude(swept: Sweep, plot: Path | None, json: bool, *, keep: bool) -> None:
@@ -309,7 +311,17 @@ def _conclude(swept: Sweep, plot: Path | None, json: bool, *, keep: bool) -> Non
     told = summary.findings(swept)
     won = summary.best_of(swept)
     if won is not None and keep:
-        tunings.record(swept.subject.rung, *won)
+        best, default = won
+        subject = swept.subject
+        tunings.record(
+            subject.rung,
+            dtype=subject.dtype.name,
+            values=subject.values,
+            tuning=best.tuning,
+            cold_us=best.metrics["cold_us"],
+            default_us=default.cold_us if default else None,
+            machine=best.machine,
+        )
     if plot is not None:
         from rung.show import sweep_chart
 
@@ -322,14 +334,14 @@ def _conclude(swept: Sweep, plot: Path | None, json: bool, *, keep: bool) -> Non
                 "dtype": swept.subject.dtype.name,
                 "measure": swept.measure,
                 "resumed": swept.resumed,
-                "rows": swept.rows,
+                "rows": [r.as_json() for r in swept.rows],
                 "findings": [f.as_json() for f in told],
-                "best": won[0]["tuning"] if won else None,
+                "best": won[0].tuning if won else None,
             }
         )
     else:
         _print(swept, told, won)
-    if not any(r["verdict"] == "ok" for r in swept.rows):
+    if not any(r.verdict == "ok" for r in swept.rows):
         raise typer.Exit(1)
 
 
@@ -337,21 +349,21 @@ def _print(swept: Sweep, told: list[Any], won: tuple[Row, Row | None] | None) ->
     from rung.sweep.sweep import figure_of
 
     names = list(swept.subject.rung.tune)
-    right = sorted((r for r in swept.rows if r["verdict"] == "ok"), key=figure_of)
+    right = sorted((r for r in swept.rows if r.verdict == "ok"), key=figure_of)
     default = swept.subject.rung.tuned(None)
     print(f"{swept.subject.rung.full_name}  {swept.subject.dtype.name}  {swept.subject.shape}\n")
     cells = []
     for row in right[:SHOWN]:
-        time, ratio = row.get("cold_us"), row.get("ratio")
+        time, ratio = row.cold_us, row.metrics.get("ratio")
         cells.append(
             (
-                *(row["tuning"][n] for n in names),
+                *(row.tuning[n] for n in names),
                 "" if time is None else f"{time:.2f}",
                 "" if ratio is None else f"{ratio:.3f}",
-                row.get("registers", ""),
-                "" if row.get("occupancy") is None else f"{row['occupancy']:.0%}",
-                row.get("limiter", ""),
-                "default" if row["tuning"] == default else "",
+                f"{row.metrics['registers']:.0f}" if "registers" in row.metrics else "",
+                _occupancy(row),
+                row.detail.get("limiter", ""),
+                "default" if row.tuning == default else "",
             )
         )
     columns = (*names, "cold us", "x default", "registers", "occupancy", "limited by", "")
@@ -361,8 +373,8 @@ def _print(swept: Sweep, told: list[Any], won: tuple[Row, Row | None] | None) ->
     for verdict, words in (("illegal", "illegal, not launched"), ("failed", "failed")):
         reasons: dict[str, int] = {}
         for row in swept.rows:
-            if row["verdict"] == verdict:
-                reasons[row["reason"]] = reasons.get(row["reason"], 0) + 1
+            if row.verdict == verdict:
+                reasons[row.reason] = reasons.get(row.reason, 0) + 1
         for reason, count in reasons.items():
             print(f"{count} {words}: {reason}")
     if swept.resumed:
@@ -372,8 +384,9 @@ def _print(swept: Sweep, told: list[Any], won: tuple[Row, Row | None] | None) ->
         print(finding.sentence)
     if won is not None:
         best, own = won
-        named = " ".join(f"{n}={v}" for n, v in best["tuning"].items())
-        gain = f", {1 / best['ratio']:.2f}x the default" if best is not own and best.get("ratio") else ""
+        named = " ".join(f"{n}={v}" for n, v in best.tuning.items())
+        ratio = best.metrics.get("ratio") if best is not own else None
+        gain = f", {1 / ratio:.2f}x the default" if ratio else ""
         print(f"\nTuned: {named}{gain}; bench and the model use it from now on (`rung tunings`).")
 
 
@@ -398,7 +411,7 @@ def _course(
     if json:
         console.print_json(
             {
-                "rows": [row for s in swept for row in s.rows],
+                "rows": [row.as_json() for s in swept for row in s.rows],
                 "findings": [f.as_json() for f in told],
                 "theirs_ns": {c.title: c.theirs_ns for c in course.TABLE},
             }
@@ -422,10 +435,14 @@ def _course(
 
 
 def _course_cell(swept: Sweep, column: Any, value: int) -> str:
-    row = next(r for r in swept.rows if r["tuning"][column.tunable] == value)
+    row = next(r for r in swept.rows if r.tuning[column.tunable] == value)
     theirs = f"({column.theirs_ns[value] / 1e3:.0f})"
-    if row["verdict"] != "ok":
-        return f"{row['verdict']} {theirs}"
-    if row.get("cold_us") is not None:
-        return f"{row['cold_us']:.2f} {theirs}"
-    return f"{row['occupancy']:.0%} {theirs}" if row.get("occupancy") is not None else f"right {theirs}"
+    if row.verdict != "ok":
+        return f"{row.verdict} {theirs}"
+    if row.cold_us is not None:
+        return f"{row.cold_us:.2f} {theirs}"
+    return f"{_occupancy(row) or 'right'} {theirs}"
+
+
+def _occupancy(row: Row) -> str:
+    return f"{row.metrics['occupancy']:.0%}" if "occupancy" in row.metrics else ""

@@ -24,12 +24,14 @@ from rung.gpt2.ladder_plan import LadderPlan
 from rung.gpt2.model import Transformer
 from rung.gpt2.torch_plan import TorchPlan
 from rung.gpt2.weights import Linear, Norm, Weights, converted
-from rung.rungs import catalogue
+from rung.results import machine
+from rung.results.row import Row
+from rung.rungs import catalogue, identity
 from rung.rungs.base import Device, Rung
 
-Row = dict[str, Any]
 MARKS = (64, 128, 256, 512, 1024)  # tokens of text at which the time so far is told
 POINTS = 64  # of a curve, about
+Fields = dict[str, Any]
 
 
 class NaivePlan(TorchPlan):
@@ -67,6 +69,7 @@ class Way:
     what: str = ""
     kind: str = "torch"  # or that of a rung: "python" is the one that runs on the host
     flash: bool = False
+    rung: Rung | None = None
 
 
 def ways(device: Device, only: Sequence[str] | None = None) -> list[Way]:
@@ -87,7 +90,7 @@ def _of_rung(rung: Rung, device: Device) -> Way:
     # Of the kernels only flash attention has each row's logsumexp at hand, and can give it.
     flash = rung.kind in ("cuda", "triton") and "lse" in rung.binds
     chosen = {"attention": rung.name}
-    return Way(rung.name, lambda: RungPlan(device, "float32", "study", chosen), rung.idea, rung.kind, flash)
+    return Way(rung.name, lambda: RungPlan(device, "float32", "study", chosen), rung.idea, rung.kind, flash, rung)
 
 
 def run(
@@ -98,6 +101,8 @@ def run(
     chosen: Sequence[Way],
     *,
     seconds: float = 12.0,
+    model: str = "gpt2",
+    trained: str = "random",
 ) -> Iterator[Row]:
     """A row for each way, as soon as it is measured; the first is the one that the others are held against.
 
@@ -107,8 +112,8 @@ def run(
     if len(prompt) + tokens > config.context:
         raise RungError(f"{tokens} tokens behind the prompt are more than the context of {config.context}.")
     study = _Study(config, weights, prompt, tokens, seconds)
-    for way in chosen:
-        row: Row = {
+    for step, way in enumerate(chosen):
+        row: Fields = {
             "name": way.name, "what": way.what, "kind": way.kind, "flash": way.flash,
             "tokens": tokens, "written": 0, "verdict": "ok", "seconds": None,
         }  # fmt: skip
@@ -119,9 +124,31 @@ def run(
         gc.collect()
         if study.cuda:
             torch.cuda.empty_cache()  # buffers of every length of text
-        yield row
+        yield _result(model, trained, step, way, row)
         if not study.stamps:
             return  # without the first one's text and time nothing can be held against it
+
+
+def _result(model: str, trained: str, step: int, way: Way, found: Fields) -> Row:
+    """A way as the results store keeps it."""
+    right = found["verdict"] == "ok"
+    told = {"step": step, "idea": way.what, "language": way.kind, "flash": way.flash}
+    row = Row(
+        kind="climb",
+        what=model,
+        part=way.name,
+        dtype="float32",
+        options={"study": "attention", "new_tokens": found["tokens"]},
+        texts={way.rung.full_name: identity.text(way.rung)} if way.rung else {},
+        verdict="ok" if right else "failed",
+        reason="" if right else found["verdict"],
+        detail={**told, **{name: found[name] for name in ("at", "curve") if name in found}},
+        weights=trained,
+        machine=machine.facts(),
+        state=machine.state(),
+    )
+    figures = {"tokens": found["written"] or None, "seconds": found["seconds"], "vs_naive": found.get("against_naive")}
+    return row.with_metrics(**figures, same_tokens=found.get("same"))
 
 
 class _Study:
@@ -133,7 +160,7 @@ class _Study:
         self.stamps: list[float] = []
         self.cuda = False
 
-    def measure(self, way: Way, row: Row) -> None:
+    def measure(self, way: Way, row: Fields) -> None:
         """Fill in what is measured; of a way whose text is another, no time."""
         plan = way.make()
         self.cuda = plan.device.type == "cuda"
@@ -168,7 +195,7 @@ class _Study:
                 break
         return written
 
-    def _same(self, written: Sequence[int], row: Row) -> bool:
+    def _same(self, written: Sequence[int], row: Fields) -> bool:
         pairs = zip(written, self.truth, strict=False)
         row["same"] = next((i for i, (a, b) in enumerate(pairs) if a != b), len(written))
         right = bool(row["same"] >= min(len(written), IDENTICAL))

@@ -11,8 +11,7 @@ import gc
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
 
 import torch
 
@@ -23,11 +22,13 @@ from rung.gpt2.generate import Run
 from rung.gpt2.gpu.engine import DTYPES, Engine
 from rung.gpt2.model import Transformer
 from rung.gpt2.options import Options, Prompt
-from rung.gpt2.rungs import PLANS
+from rung.gpt2.rungs import LADDERS, PLANS
 from rung.gpt2.sampling import Sampling
 from rung.gpt2.torch_plan import TorchPlan
 from rung.gpt2.weights import Weights, converted
-from rung.rungs import catalogue
+from rung.results import machine
+from rung.results.row import Row as Result
+from rung.rungs import catalogue, identity
 from rung.rungs.base import Device
 
 GREEDY = Sampling(temperature=0)
@@ -56,6 +57,7 @@ class Row:
     peak_bytes: int | None = None
     of_bandwidth: float | None = None
     gain: float | None = None  # speed over the step before
+    rungs: tuple[str, ...] = ()  # that ran
 
 
 @dataclass
@@ -66,11 +68,39 @@ class Climb:
     prompt_tokens: int
     new_tokens: int
     reference: str
-    bandwidth: float
+    bandwidth: float | None  # None where no GPU's speed is told
+    on_gpu: bool = True
     rows: list[Row] = field(default_factory=list)
 
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
+    def result(self, index: int, weights: str) -> Result:
+        """One step as the results store keeps it."""
+        row = self.rows[index]
+        figures: dict[str, float | None] = {
+            "tokens_per_s": row.tokens_per_second,
+            "first_ms": None if row.first_seconds is None else row.first_seconds * 1e3,
+            "peak_bytes": row.peak_bytes,
+            "of_bandwidth": row.of_bandwidth,
+            "vs_before": row.gain,
+            "kl_nats": row.divergence,
+            "same_likeliest": row.likeliest,
+            "same_tokens": row.identical,
+            "tokens": row.tokens or None,
+        }
+        asked = {"prompt_tokens": self.prompt_tokens, "new_tokens": self.new_tokens}
+        return Result(
+            kind="climb",
+            what=self.model,
+            part=row.name,
+            dtype=row.dtype,
+            options=asked,
+            texts={name: identity.text(catalogue.find(name)) for name in row.rungs},
+            verdict=row.verdict,
+            reason=row.reason,
+            detail={"step": index, "idea": row.what, "reference": self.reference},
+            weights=weights,
+            machine=machine.facts() if self.on_gpu else {**machine.facts(), "gpu": ""},
+            state=machine.state(),
+        ).with_metrics(**figures)
 
 
 @dataclass(frozen=True)
@@ -133,7 +163,7 @@ class Climber:
         new_tokens: int,
         *,
         device: Device = "cuda",
-        bandwidth: float = 4.3e12,
+        bandwidth: float | None = None,
         seconds: float = 12.0,
         progress: Callable[[Row], None] = lambda row: None,
     ) -> None:
@@ -151,7 +181,7 @@ class Climber:
         self.text = [*self.prompt, *greedy]
         ids = torch.tensor([self.text[: len(prompt) + COMPARED]])
         self.truth = self._reference.logits(ids)[0].double().log_softmax(-1)
-        self.result = Climb(name, len(prompt), new_tokens, "torch float32", bandwidth)
+        self.result = Climb(name, len(prompt), new_tokens, "torch float32", bandwidth, device == "cuda")
 
     def _greedy_reference(self, count: int) -> list[int]:
         run = Run(self._reference, None, [Prompt("", self.prompt)], Options(sampling=GREEDY, max_new_tokens=count))
@@ -159,8 +189,8 @@ class Climber:
             pass
         return run.completions[0].tokens
 
-    def climb(self, chosen: Sequence[Step]) -> Climb:
-        """All steps, one after the other; one that fails is a row with its reason."""
+    def climb(self, chosen: Sequence[Step]) -> Iterator[int]:
+        """All steps, one after the other: the row of each, by its index; one that fails is a row with its reason."""
         before: dict[str, float] = {}
         for step in chosen:
             row = Row(step.name, step.what, step.dtype)
@@ -176,20 +206,23 @@ class Climber:
             gc.collect()
             if self.device == "cuda":
                 torch.cuda.empty_cache()
-        return self.result
+            yield len(self.result.rows) - 1
 
     def _take(self, step: Step, row: Row) -> None:
         if self.device == "cuda":
             torch.cuda.reset_peak_memory_stats()
         way: _Way = _Planned(self, step) if step.rung is None else _Decoded(self, step)
+        row.rungs = way.rungs
         self._gate(way, row)
         if row.verdict != "ok":
             return
+        if self.device != "cuda":
+            row.reason = "right; an emulator has no speed"
+            return
         self._time(way, row)
-        if self.device == "cuda":
-            row.peak_bytes = torch.cuda.max_memory_allocated()
-        assert row.tokens_per_second is not None
-        row.of_bandwidth = row.tokens_per_second * weight_bytes(self.config, step.dtype) / self.result.bandwidth
+        row.peak_bytes = torch.cuda.max_memory_allocated()
+        if row.tokens_per_second is not None and self.result.bandwidth:
+            row.of_bandwidth = row.tokens_per_second * weight_bytes(self.config, step.dtype) / self.result.bandwidth
 
     def _gate(self, way: _Way, row: Row) -> None:
         first, logits = way.logits(self.text[: len(self.prompt) + COMPARED])
@@ -230,6 +263,7 @@ class _Way(ABC):
     """One way to write text, of those that are climbed."""
 
     slow = False
+    rungs: tuple[str, ...] = ()  # that run
 
     @abstractmethod
     def logits(self, text: Sequence[int]) -> tuple[int, torch.Tensor]:
@@ -248,6 +282,12 @@ class _Planned(_Way):
         plan = make_plan(climber.device, step.dtype, step.plan, {})
         self.model = Transformer(climber.config, converted(climber.weights, plan.matrix, plan.vector), plan)
         self.slow = step.plan != "torch"
+        table = PLANS[str(step.plan)]
+        self.rungs = tuple(
+            catalogue.find(f"{LADDERS.get(operation, operation)}/{name}").full_name
+            for operation, names in table.items()
+            for name in names
+        )
 
     def logits(self, text: Sequence[int]) -> tuple[int, torch.Tensor]:
         return 0, self.model.logits(torch.tensor([list(text)]))[0]
@@ -264,7 +304,9 @@ class _Decoded(_Way):
 
     def __init__(self, climber: Climber, step: Step) -> None:
         self.climber = climber
-        self.slow = (catalogue.find(f"decode/{step.rung}").number or 0) < 3
+        rung = catalogue.find(f"decode/{step.rung}")
+        self.slow = (rung.number or 0) < 3
+        self.rungs = (rung.full_name,)
         self.engine = Engine(
             climber.config, climber.weights, step.dtype, climber.device,
             rung=step.rung, graph=step.graph, steps=step.steps,

@@ -12,7 +12,9 @@ from typing import Any
 from rung.bench.subject import Subject
 from rung.errors import RungError
 from rung.profile import ncu
-from rung.rungs import catalogue
+from rung.results import machine
+from rung.results.row import Row
+from rung.rungs import catalogue, identity
 
 _STALL = "smsp__average_warps_issue_stalled_{}_per_issue_active.ratio"
 STALLS = {
@@ -155,20 +157,23 @@ def side_by_side(reports: Sequence[Report]) -> list[tuple[Profile | None, ...]]:
     return sorted(groups, key=lambda group: -max(_duration(k) for k in group if k is not None))
 
 
-def as_result(subject: Subject, tuning: Mapping[str, int] | None, report: Report) -> dict[str, Any]:
+def as_result(subject: Subject, tuning: Mapping[str, int] | None, report: Report) -> Row:
     """The profile as the results store keeps it; the roofline places the rung by its counted bytes."""
-    from rung.results import machine, store
-
     rung = subject.rung
-    return {
-        "kind": "profile",
-        "operation": rung.operation.name,
-        **store.source_of(rung),
-        "values": dict(subject.values),
-        "tuning": rung.tuned(tuning),
-        **report.as_json(),
-        "machine": machine.facts(),
-    }
+    whole = {"dram_bytes": report.dram_bytes, "duration_us": report.seconds * 1e6 or None}
+    row = Row(
+        kind="profile",
+        what=rung.full_name,
+        dtype=report.dtype,
+        shape=report.shape,
+        values=dict(subject.values),
+        tuning=rung.tuned(tuning),
+        texts={rung.full_name: identity.text(rung)},
+        metrics={"cost_bytes": report.model_bytes, "cost_flops": report.model_flops},
+        detail={"kernels": [asdict(kernel) for kernel in report.kernels]},
+        machine=machine.facts(),
+    )
+    return row.with_metrics(**whole)
 
 
 def profile(subject: Subject, tuning: Mapping[str, int] | None = None) -> Report:

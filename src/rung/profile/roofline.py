@@ -6,12 +6,12 @@ bytes that really moved, the rung has a second, hollow point.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from rung.results.current import Figure, Limits, cost_of, percent, time_text
-from rung.results.store import Result, same_source
+from rung.results.row import Row
 from rung.rungs import catalogue
 
 
@@ -35,7 +35,7 @@ class Placed:
         return self.flops / self.figure.us * 1e6
 
 
-def place(figures: Iterable[Figure], profiles: Sequence[Result] = ()) -> list[Placed]:
+def place(figures: Iterable[Figure], profiles: Sequence[Row] = ()) -> list[Placed]:
     """The figures with what the operation must compute and move, and what was counted."""
     placed = []
     for figure in figures:
@@ -43,19 +43,18 @@ def place(figures: Iterable[Figure], profiles: Sequence[Result] = ()) -> list[Pl
         cost = cost_of(row, figure.rung, _operation(figure))
         if cost.flops > 0 and cost.bytes > 0:
             counted = _counted(row, profiles)
-            placed.append(Placed(figure, row["dtype"], row["shape"], cost.flops, cost.bytes, counted))
+            placed.append(Placed(figure, row.dtype, row.shape, cost.flops, cost.bytes, counted))
     return placed
 
 
 def _operation(figure: Figure) -> Any:
-    return catalogue.operation(figure.row["operation"])
+    return catalogue.operation(figure.row.operation)
 
 
-def _counted(row: Mapping[str, Any], profiles: Sequence[Result]) -> float | None:
-    of = [p for p in profiles if p.get("dram_bytes") and same_source(p, row)]
-    found = [p for p in of if all(p.get(n) == row.get(n) for n in ("rung", "dtype", "values"))]
-    newest = max(found, key=lambda p: p.get("time", ""), default=None)
-    return float(newest["dram_bytes"]) if newest else None
+def _counted(row: Row, profiles: Sequence[Row]) -> float | None:
+    of = [p for p in profiles if p.metrics.get("dram_bytes") and p.what == row.what and p.dtype == row.dtype]
+    newest = max((p for p in of if p.values == row.values), key=lambda p: p.time, default=None)
+    return newest.metrics["dram_bytes"] if newest else None
 
 
 COLUMNS = ("rung", "dtype", "shape", "FLOP/byte", "counted", "us", "TFLOP/s", "GB/s", "bound by", "of limit",
@@ -66,10 +65,10 @@ def table(placed: Sequence[Placed]) -> list[tuple[str, ...]]:
     """A line for each rung, in words and numbers."""
     lines: list[tuple[str, ...]] = []
     for one in placed:
-        sheet = one.figure.row.get("of_datasheet")
+        sheet = one.figure.row.metrics.get("of_datasheet")
         lines.append(
             (
-                str(one.figure.row["rung"]),
+                one.figure.row.what,
                 one.dtype,
                 one.shape,
                 f"{one.intensity:.3g}",
@@ -93,7 +92,7 @@ def as_json(placed: Sequence[Placed], limits: Limits) -> dict[str, Any]:
         "datasheet": dict(limits.sheet),
         "rungs": [
             {
-                "rung": p.figure.row["rung"],
+                "rung": p.figure.row.what,
                 "dtype": p.dtype,
                 "shape": p.shape,
                 "intensity": p.intensity,
@@ -101,7 +100,6 @@ def as_json(placed: Sequence[Placed], limits: Limits) -> dict[str, Any]:
                 "flops_per_second": p.rate,
                 "share": p.figure.share,
                 "bound": p.figure.bound,
-                "earlier_version": p.figure.old,
             }
             for p in placed
         ],

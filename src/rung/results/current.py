@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,8 +11,9 @@ from typing import Any
 from rung.dtypes import DTYPES
 from rung.errors import RungError
 from rung.operation import Cost, Operation
+from rung.results import codes
 from rung.results.machine import DATASHEET
-from rung.results.store import Result, same_source, source_of
+from rung.results.row import Row, newest
 from rung.rungs import catalogue
 from rung.rungs.base import Rung
 
@@ -21,6 +21,7 @@ HEADLINE = "b8t1024"  # GPT-2 at eight sequences of 1024 tokens
 SMALL = "b4t64"
 # A copy of less than this fits the L2 at least in part, and tells nothing of the memory.
 LARGE = 256e6
+TOO_SLOW = "too slow"  # the verdict of a rung that was left out by forecast
 
 
 @dataclass(frozen=True)
@@ -42,35 +43,29 @@ class Limits:
 
 @dataclass(frozen=True)
 class Figure:
-    """One rung's time at one shape and number format."""
+    """One rung's time at one shape and number format, of the code at hand."""
 
-    row: Mapping[str, Any]
-    rung: Rung | None  # None when the ladder no longer has it
+    row: Row
+    rung: Rung
     share: float  # of the measured limit
     bound: str  # "memory" or "compute": which ceiling is the nearer one
 
     @property
     def name(self) -> str:
-        return str(self.row["rung"]).partition("/")[2]
+        return self.rung.name
 
     @property
     def us(self) -> float:
-        return float(self.row["cold_us"])
-
-    @property
-    def old(self) -> bool:
-        """Whether the rung's source, or what it reaches in its headers, has changed since."""
-        return self.rung is None or not same_source(self.row, source_of(self.rung))
+        return self.row.metrics["cold_us"]
 
     @property
     def library(self) -> bool:
-        return self.row.get("rung_kind") == "library"
+        return self.rung.kind == "library"
 
     @property
     def ratio(self) -> float | None:
         """The best library's time over ours, of the same race."""
-        value = self.row.get("library_ratio")
-        return float(value) if value else None
+        return self.row.metrics.get("vs_library")
 
 
 @dataclass
@@ -81,9 +76,16 @@ class Ladder:
     rungs: Sequence[Rung]
     found: dict[tuple[str, str, str], Figure] = field(default_factory=dict)  # rung, dtype, shape
     too_slow: dict[tuple[str, str, str], str] = field(default_factory=dict)  # the forecast instead of a time
+    changed: dict[tuple[str, str, str], str] = field(default_factory=dict)  # instead of a time: the day it was taken
 
     def get(self, rung: str, dtype: str, shape: str) -> Figure | None:
         return self.found.get((rung, dtype, shape))
+
+    def instead(self, rung: str, dtype: str, shape: str) -> str:
+        """What stands where there is no time: a forecast, or since when the code is another; mostly nothing."""
+        key = (rung, dtype, shape)
+        since = f"code changed since {self.changed[key]}" if key in self.changed else ""
+        return self.too_slow.get(key) or since
 
     def dtypes(self) -> list[str]:
         return [d for d in DTYPES if any(k[1] == d for k in self.found)]
@@ -118,118 +120,97 @@ class Ladder:
 
     def _work(self, shape: str) -> float:
         row = next(f.row for k, f in self.found.items() if k[2] == shape)
-        cost = self.operation.cost(dict(row["values"]), 4)
+        cost = self.operation.cost(dict(row.values), 4)
         return cost.flops + 10 * cost.bytes
 
 
 @dataclass
 class Figures:
-    """Everything measured on one GPU."""
+    """Everything measured on one GPU, of the code at hand."""
 
     gpu: str
-    results: list[Result]
+    results: list[Row]
 
     @cached_property
     def limits(self) -> Limits:
         """The highest ceilings seen, among them whatever a copy of the `copy` ladder reached."""
         size, flops = 0.0, dict[str, float]()
-        for row in self._bench:
-            ceilings = row.get("ceilings") or _implied(row)
-            size = max(size, ceilings.get("bytes", 0.0))
-            for dtype, rate in ceilings.get("flops", {}).items():
-                flops[dtype] = max(flops.get(dtype, 0.0), rate)
-            if row["operation"] == "copy" and row["gbps"] * 1e3 * row["cold_us"] >= LARGE:
-                size = max(size, row["gbps"] * 1e9)
+        for row in self.results:
+            if row.kind == "ceilings":
+                size = max(size, row.metrics["copy_bytes_per_s"])
+                rates = {d: row.metrics[f"{d}_flops"] for d in DTYPES if f"{d}_flops" in row.metrics}
+                flops |= {d: max(rate, flops.get(d, 0.0)) for d, rate in rates.items()}
+            elif row.kind == "bench" and row.timed and row.operation == "copy":
+                rate = row.metrics["gbps"] * 1e9
+                size = max(size, rate if rate * row.metrics["cold_us"] / 1e6 >= LARGE else 0.0)
         return Limits(self.gpu, size, flops, DATASHEET.get(self.gpu, {}))
 
     @cached_property
-    def _bench(self) -> list[Result]:
-        return [r for r in self.results if r.get("kind") == "bench" and _timed(r)]
+    def _bench(self) -> list[Row]:
+        return [r for r in self.results if r.kind == "bench"]
 
     def names(self) -> list[str]:
         """The ladders of which something was measured."""
-        seen = {r["operation"] for r in self._bench}
+        seen = {r.operation for r in self._bench if r.timed and codes.current(r)}
         return [n for n in catalogue.operations() if n in seen]
 
     def ladder(self, name: str) -> Ladder:
-        """The newest figure of each rung, of its present source where there is one."""
+        """The newest figure of each rung's present code."""
         ladder = Ladder(catalogue.operation(name), catalogue.rungs(name))
         rungs = {r.full_name: r for r in ladder.rungs}
-        sources = {r.full_name: source_of(r) for r in ladder.rungs}
-        rows: dict[tuple[str, str, str], Result] = {}
-        newest: dict[tuple[str, str, str], tuple[bool, str]] = {}
-        for row in self.results:
-            if row.get("kind") != "bench" or row.get("operation") != name:
+        for row in sorted(self._bench, key=lambda r: r.time):
+            rung = rungs.get(row.what)
+            if row.operation != name or rung is None:
                 continue
-            key = (row["rung"], row["dtype"], row["shape"])
-            if row.get("verdict") == "refused":
-                forecast = re.search(r"would take (about [\d.]+ s)", row.get("reason", ""))
-                # Half a second and less is rounded to none in files of some benches.
-                told = forecast[1].replace("about 0 s", "under 1 s") if forecast else ""
-                ladder.too_slow |= {key: told} if told else {}
+            key = (row.what, row.dtype, row.shape)
+            if not codes.current(row):
+                ladder.changed[key] = row.time[:10]
                 continue
-            rung = rungs.get(row["rung"])
-            rank = (rung is not None and same_source(row, sources[row["rung"]]), row.get("time", ""))
-            if key not in newest or rank >= newest[key]:
-                newest[key], rows[key] = rank, row
-        for key, row in rows.items():
-            if _timed(row):
-                ladder.found[key] = self._figure(row, rungs.get(row["rung"]), ladder.operation)
+            for known in (ladder.found, ladder.too_slow):
+                known.pop(key, None)
+            if row.timed:
+                ladder.found[key] = self._figure(row, rung, ladder.operation)
+            elif row.verdict == TOO_SLOW:
+                seconds = row.metrics.get("forecast_s", 0.0)
+                ladder.too_slow[key] = f"about {seconds:.0f} s" if seconds >= 1 else "under 1 s"
+        for key in {**ladder.found, **ladder.too_slow}:
+            ladder.changed.pop(key, None)
         return ladder
 
-    def of_kind(self, kind: str, operation: str | None = None) -> list[Result]:
-        """The rows of another sort, such as "sweep" or "study"."""
-        return [
-            r
-            for r in self.results
-            if r.get("kind") == kind and (operation is None or str(r.get("rung", "")).partition("/")[0] == operation)
-        ]
+    def of_kind(self, kind: str, operation: str | None = None) -> list[Row]:
+        """The newest rows of another kind, such as "sweep" or "study", as far as they are of the code at hand."""
+        some = [r for r in self.results if r.kind == kind and operation in (None, r.operation)]
+        return [r for r in newest(some) if codes.current(r)]
 
     @property
     def machine(self) -> Mapping[str, Any]:
         """The machine, as the newest result describes it."""
-        newest = max(self.results, key=lambda r: r.get("time", ""), default={})
-        return dict(newest.get("machine", {}))
+        described = max(self.results, key=lambda r: r.time, default=None)
+        return described.machine if described else {}
 
-    def _figure(self, row: Result, rung: Rung | None, operation: Operation) -> Figure:
+    def _figure(self, row: Row, rung: Rung, operation: Operation) -> Figure:
         cost = cost_of(row, rung, operation)
-        seconds = row["cold_us"] / 1e6
-        rate = self.limits.flops.get(row["dtype"], 0.0)
+        seconds = row.metrics["cold_us"] / 1e6
+        rate = self.limits.flops.get(row.dtype, 0.0)
         compute = bool(rate) and cost.flops / rate > cost.bytes / (self.limits.bytes or 1.0)
-        share = self.limits.share(cost.flops, cost.bytes, seconds, row["dtype"])
+        share = self.limits.share(cost.flops, cost.bytes, seconds, row.dtype)
         return Figure(row, rung, share, "compute" if compute else "memory")
 
 
-def cost_of(row: Mapping[str, Any], rung: Rung | None, operation: Operation) -> Cost:
-    """What the rung must compute and move; of one that the ladder no longer has, what the operation must."""
-    binds = rung.binds if rung is not None else frozenset[str]()
-    return operation.cost_with(dict(row["values"]), DTYPES[row["dtype"]], binds)
+def cost_of(row: Row, rung: Rung, operation: Operation) -> Cost:
+    """What the rung must compute and move."""
+    return operation.cost_with(dict(row.values), DTYPES[row.dtype], rung.binds)
 
 
-def _timed(row: Result) -> bool:
-    return bool(row.get("cold_us")) and row.get("verdict", "ok") == "ok"
-
-
-def _implied(row: Result) -> dict[str, Any]:
-    """The ceilings that a row's shares were taken of."""
-    found: dict[str, Any] = {"flops": {}}
-    if row.get("of_bandwidth"):
-        found["bytes"] = row["gbps"] * 1e9 / row["of_bandwidth"]
-    if row.get("of_rate"):
-        found["flops"][row["dtype"]] = row["tflops"] * 1e12 / row["of_rate"]
-    return found
-
-
-def by_gpu(results: Iterable[Result]) -> dict[str, Figures]:
+def by_gpu(results: Iterable[Row]) -> dict[str, Figures]:
     """The results of each GPU by itself, the best known first; times on a CPU stand under ''."""
     found: dict[str, Figures] = {}
     for row in results:
-        gpu = row.get("machine", {}).get("gpu", "")
-        found.setdefault(gpu, Figures(gpu, [])).results.append(row)
+        found.setdefault(row.gpu, Figures(row.gpu, [])).results.append(row)
     return dict(sorted(found.items(), key=lambda item: (item[0] == "", -len(item[1].results))))
 
 
-def of_gpu(results: Sequence[Result], wanted: str | None) -> Figures:
+def of_gpu(results: Sequence[Row], wanted: str | None) -> Figures:
     """The figures of the GPU whose name holds `wanted`; without it, of the one most was measured on."""
     found = by_gpu(results)
     for gpu, figures in found.items():
@@ -240,10 +221,10 @@ def of_gpu(results: Sequence[Result], wanted: str | None) -> Figures:
 
 
 def time_text(us: float) -> str:
-    """Microseconds with three digits, or all that stand before the point."""
+    """Microseconds with three digits, or all that stand before the point, in groups of three."""
     if us < 9.995:
         return f"{us:.2f}"
-    return f"{us:.1f}" if us < 99.95 else f"{us:.0f}"
+    return f"{us:.1f}" if us < 99.95 else f"{us:,.0f}"
 
 
 def percent(share: float) -> str:

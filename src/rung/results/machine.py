@@ -97,6 +97,11 @@ def facts() -> dict[str, Any]:
     return found
 
 
+def arch() -> str:
+    """The architecture that is compiled for here: that of the GPU, or of an H200 where there is none."""
+    return f"sm_{facts()['capability'].replace('.', '')}" if torch.cuda.is_available() else "sm_90"
+
+
 def state() -> dict[str, Any]:
     """What may change while measuring: clocks, temperature, and whether the GPU holds itself back."""
     if not torch.cuda.is_available():

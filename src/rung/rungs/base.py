@@ -1,4 +1,4 @@
-"""What every rung has, whatever it is written in: its rules, its digest, and a way to be bound to tensors.
+"""What every rung has, whatever it is written in: its rules and a way to be bound to tensors.
 
 `Rung.prepare` binds a rung to tensors (compiling, allocating and packing arguments on the way) and
 gives a `Prepared`, whose `run` only launches; that is what gets checked, timed, captured in a graph
@@ -7,7 +7,6 @@ and used by the model.
 
 from __future__ import annotations
 
-import hashlib
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -93,12 +92,6 @@ class Rung(ABC):
     @abstractmethod
     def binds(self) -> frozenset[str]:
         """The operands that this rung takes."""
-
-    @property
-    def digest(self) -> str:
-        """Changes whenever what is run does; what a rung tells of itself (its idea, its findings) may."""
-        text = _ADMISSION_RULES.sub("", without_prose(self.source))
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     @abstractmethod
     def prepare(
@@ -212,13 +205,6 @@ _PROSE = r"""^(?:{keys})[ \t]*=[ \t]*
         [^\n]*\n"""
 _KEYS = ("idea", "expect", "found", "provenance", "from", "leap")
 _PROSE_KEYS = (*_KEYS, *(key.upper() for key in _KEYS))
-# Which GPUs and addresses a rung leaves alone changes nothing of what runs on the others.
-_ADMISSION_RULES = re.compile(
-    r'^needs[ \t]*=[ \t]*"sm >= \d+"\n|(?<=\w) and sm >= \d+(?="$)'
-    r'|(?<=\[)"sm >= \d+[^"\n]*", |^[ \t]+"sm >= \d+[^"\n]*",\n'  # the first in a list, or a line of one
-    r'|^(?:align|ALIGN)[ \t]*=[ \t]*(?:\d+|"[^"\n]*")[ \t]*\n',
-    re.MULTILINE,
-)
 
 
 def without_prose(source: str, keys: Sequence[str] = _PROSE_KEYS) -> str:

@@ -1,165 +1,188 @@
-"""What a rung is built from beside its own text: of the headers that it includes, the definitions that it reaches.
+"""Of which code a figure is: a digest of a rung's text, and one of its compiled code.
 
-A digest of these tells whether a figure is that of the present code. Whole headers would tell too much: every rung
-includes rung.cuh, and one more helper there changes none of them. What cannot be told apart is taken to be reached.
+The text's digest needs no compiler. It leaves out comments, layout and what a rung tells of itself, and takes in every
+file that the rung includes, so that equal digests mean equal code. Where the text differs, the compiled code decides:
+NVRTC compiles without a GPU, and the digest covers the machine code of every kernel, the launches and what is bound to
+each parameter. Triton and Python rungs have a text alone.
 """
 
 from __future__ import annotations
 
+import ast
 import hashlib
+import json
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+import struct
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
+from rung.dtypes import dtype as dtype_named
+from rung.errors import RungError
+from rung.expressions import Number, evaluate
 from rung.rungs import source_file
-from rung.rungs.base import without_prose
+from rung.rungs.base import Rung
+from rung.rungs.cuda import CudaRung
 
-if TYPE_CHECKING:
-    from rung.rungs.base import Rung
-
-INCLUDE = Path(__file__).parents[1] / "ladders" / "include"
-_COMMENT = re.compile(r'("(?:\\.|[^"\\\n])*")|/\*.*?\*/|//[^\n]*', re.DOTALL)
+# What a rung tells of itself, and which calls it leaves alone: nothing of what runs.
+TOLD = {"idea", "expect", "found", "provenance", "from", "leap", "needs", "align", "emulate", "tune"}
+CONSTANTS = {name.upper() for name in TOLD}
+_HEADER = re.compile(r"\A\s*/\*---[ \t]*\n(.*?)\n[ \t]*---\*/", re.DOTALL)
+_COMMENT = re.compile(r"(\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*')|/\*.*?\*/|//[^\n]*", re.DOTALL)
 _INCLUDED = re.compile(r'^[ \t]*#[ \t]*include[ \t]*["<]([^">\n]+)[">]', re.MULTILINE)
-_NAMED = re.compile(r"""["']([\w./]+\.cuh?|\w+/\w+)["']""")  # by a Python rung: a file, or another rung
-_DIRECTIVE = re.compile(r"[ \t]*#[ \t]*(\w+)[ \t]*(\w*)")
-_WORD = re.compile(r"[A-Za-z_]\w*")
-_NESTED = (re.compile(r"\([^()]*\)"), re.compile(r"<[^<>]*>"), re.compile(r"\[[^\[\]]*\]"))
-_NAMESPACE = re.compile(r"(?:inline\s+)?namespace\b[^;={]*$")
+_SPACE = re.compile(r"(?<=\w) (?!\w)|(?<!\w) (?=\w)|(?<![\w+&<>-]) (?!\w)")  # that separates nothing
 
 
-@dataclass(frozen=True)
-class Piece:
-    """A definition at the top level of a header; without a name it is always reached."""
-
-    name: str
-    code: str
-    text: str  # the code in one line, behind the conditions under which it is compiled
-    words: frozenset[str]
+def text(rung: Rung) -> str:
+    """The digest of a rung's text and of every file that it includes or names."""
+    parts = [own_text(rung)]
+    if rung.path is not None:
+        parts += sorted(_digest(_code(source_file.read(path))) for path in files(rung))
+    return _digest("\n".join(parts))
 
 
-def digest(rung: Rung) -> str:
-    """Of what the rung reaches beyond its own text; empty when that is all."""
-    code = "\n".join(piece.text for piece in reached(rung))
-    return hashlib.sha256(code.encode()).hexdigest()[:16] if code else ""
+def own_text(rung: Rung) -> str:
+    """The digest of the rung's own file."""
+    return _own(rung.source, rung.path.suffix if rung.path else "")
 
 
-def reached(rung: Rung) -> list[Piece]:
-    """The definitions that a rung's own text names, and those that these name."""
-    if rung.path is None:
-        return []
-    pieces: list[Piece] = []
-    for path, text in files(rung):
-        named = path.suffix == ".cuh" and rung.path.suffix != ".py"
-        pieces += pieces_of(text) if named else [_whole(text)]  # a Python rung may put names of kernels together
-    words = set(_WORD.findall(without_prose(rung.source)))
-    taken: set[int] = set()
-    found = -1
-    while found < len(taken):
-        found = len(taken)
-        for i, piece in enumerate(pieces):
-            if i not in taken and (not piece.name or piece.name in words):
-                taken.add(i)
-                words |= piece.words
-    return [piece for i, piece in enumerate(pieces) if i in taken]
+@lru_cache(maxsize=512)
+def _own(source: str, suffix: str) -> str:
+    if not suffix:
+        return _digest(source)
+    if suffix == ".py":
+        return _digest(_python(source))
+    header = _HEADER.match(source)
+    table = tomllib.loads(header.group(1)) if header else {}
+    kept = {name: value for name, value in table.items() if name not in TOLD}
+    return _digest(json.dumps(kept, sort_keys=True) + _code(source))
 
 
-def files(rung: Rung) -> Iterator[tuple[Path, str]]:
-    """The files that a rung includes or names, at any depth, without comments; CUDA's own are not among them."""
+def code(
+    rung: Rung, values: Mapping[str, Number], dtype: str, tuning: Mapping[str, int] | None = None, arch: str = "sm_90"
+) -> str:
+    """Compiler, architecture and digest of what runs at this shape; empty for a rung that is not CUDA C++."""
+    if not isinstance(rung, CudaRung):
+        return ""
+    from rung.cuda import nvrtc
+
+    whole, real = rung.operation.complete(values), dtype_named(dtype)
+    build = rung.build(whole, real, tuning)
+    cubin = nvrtc.compile_cubin(build, arch)
+    names, h = rung.names(whole, real, tuning), rung.header
+    launches = [
+        (kernel, {name: value for name, value in asdict(config).items() if value})
+        for kernel, config in rung.launches(whole, real, tuning, emulated=False)
+    ]
+    bound = [
+        (p.ctype, p.pointer, _value(entry.bind.get(p.name, h.bind.get(p.name, p.name)), names))
+        for entry in h.launches
+        for p in rung.parameters[entry.kernel]
+    ]
+    buffers = [
+        (name, [_value(size, names) for size in b.shape], b.dtype, b.zero, b.zero_once)
+        for name, b in sorted(h.buffers.items())
+    ]
+    maps = [(name, repr(entry)) for name, entry in sorted(h.maps.items())]
+    described = (launches, bound, sorted(h.constants.items()), buffers, maps)
+    folders = sorted({str(Path(build.origin).parent), *build.include}, key=len, reverse=True)
+    parts = []
+    for name, found in sorted(machine_code(cubin.path.read_bytes()).items()):
+        for folder in folders:  # an assertion holds the path of its file
+            found = found.replace(folder.encode(), b"")
+        parts.append(f"{name} {_digest(found)}")
+    major, minor = nvrtc.version()
+    return f"nvrtc{major}.{minor}-{cubin.arch}:{_digest(repr(described) + repr(parts))}"
+
+
+def _value(expression: str | int | float, names: Mapping[str, Number]) -> object:
+    """The number behind an expression, however it is written; an operand or a loop's variable as it is."""
+    if not isinstance(expression, str):
+        return expression
+    try:
+        return evaluate(expression, names)
+    except RungError:
+        return expression
+
+
+def machine_code(elf: bytes) -> dict[str, bytes]:
+    """Instructions, constants and initialised memory of a cubin; around them stand names that hang on the source."""
+    (table,), (size, count, names) = struct.unpack_from("<Q", elf, 0x28), struct.unpack_from("<HHH", elf, 0x3A)
+    sections = [struct.unpack_from("<IIQQQQ", elf, table + i * size) for i in range(count)]
+    labels = sections[names][4]
+    found = {}
+    for name, kind, _, _, at, length in sections:
+        label = elf[labels + name : elf.index(b"\0", labels + name)].decode()
+        if label.startswith((".text.", ".nv.constant", ".nv.global.init", ".rodata")) and kind != _NO_BITS:
+            found[label] = elf[at : at + length]
+    return found
+
+
+_NO_BITS = 8  # a section without bytes in the file
+
+
+def files(rung: Rung) -> Iterator[Path]:
+    """The files that a rung includes or names, at any depth; CUDA's own are not among them."""
     assert rung.path is not None
-    source, path = rung.source, rung.path
-    queue, seen = [(source, path)], {path.resolve()}
+    include = rung.path.parent.parent / "include"
+    shared = include if include.is_dir() else Path(__file__).parents[1] / "ladders" / "include"
+    queue, seen = [rung.path], {rung.path.resolve()}
     while queue:
-        text, origin = queue.pop(0)
-        names = _NAMED.findall(source) if origin == path and path.suffix == ".py" else []
-        for name in (*_INCLUDED.findall(text), *names):
-            places = (origin.parent / name, INCLUDE / name, path.parent.parent / f"{name}.cu")
+        origin = queue.pop(0)
+        for name in _named(origin):
+            places = (origin.parent / name, shared / name, rung.path.parent.parent / f"{name}.cu")
             found = next((p.resolve() for p in places if p.suffix in (".cu", ".cuh") and p.is_file()), None)
             if found is not None and found not in seen:
                 seen.add(found)
-                inner = _bare(source_file.read(found))
-                queue.append((inner, found))
-                yield found, inner
+                queue.append(found)
+                yield found
 
 
-@lru_cache(maxsize=256)
-def pieces_of(text: str) -> tuple[Piece, ...]:
-    """The definitions of a header, from its text without comments."""
-    found: list[Piece] = []
-    conditions: list[str] = []
-    held, depth = "", 0
-
-    def keep(name: str) -> None:
-        nonlocal held
-        whole = _even("\n".join([*conditions, held]))
-        if held.strip():
-            found.append(Piece(name, held, whole, frozenset(_WORD.findall(whole))))
-        held = ""
-
-    for line in re.sub(r"\\\n", " ", text).splitlines(keepends=True):
-        directive = _DIRECTIVE.match(line)
-        if directive and depth == 0 and not held.strip():
-            kind, name = directive.groups()
-            held = ""
-            if kind in ("if", "ifdef", "ifndef"):
-                conditions.append(_even(line))
-            elif kind in ("else", "elif"):
-                conditions[-1:] = [f"{''.join(conditions[-1:])} {_even(line)}"]
-            elif kind == "endif":
-                conditions[-1:] = []
-            elif kind == "define":
-                held = line
-                keep(name)
-            elif kind == "undef":
-                held = line
-                keep("")
-            continue
-        for sign in line:
-            if sign == "{" and depth == 0 and _NAMESPACE.search(held.strip()):
-                held = ""
-                continue
-            if sign == "}" and depth == 0 and not held.strip():
-                continue  # of a namespace
-            held += sign
-            depth += (sign == "{") - (sign == "}")
-            if depth == 0 and (sign == ";" or (sign == "}" and not _declares_further(held))):
-                keep(_name(held))
-    return tuple(found) if depth == 0 and not held.strip() else (_whole(text),)
+def _named(path: Path) -> list[str]:
+    source = source_file.read(path)
+    if path.suffix != ".py":
+        return _INCLUDED.findall(source)
+    strings = (n.value for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Constant) and isinstance(n.value, str))
+    written = [s for s in strings if len(s) < 200]
+    return [s for s in written if re.fullmatch(r"[\w./]+", s)] + [n for s in written for n in _INCLUDED.findall(s)]
 
 
-def _whole(text: str) -> Piece:
-    return Piece("", text, _even(text), frozenset(_WORD.findall(text)))
+@lru_cache(maxsize=512)
+def _code(source: str) -> str:
+    """C++ without comments and layout; directives keep their lines."""
+    bare = _COMMENT.sub(lambda match: str(match.group(1) or " "), source.replace("\\\n", " "))
+    lines: list[str] = []
+    for line in bare.splitlines():
+        even = " ".join(line.split())
+        if even.startswith("#") or not lines or lines[-1].startswith("#"):
+            lines.append(even)
+        elif even:
+            lines[-1] = f"{lines[-1]} {even}".strip()
+    return "\n".join(_SPACE.sub("", line) for line in lines if line)
 
 
-def _declares_further(text: str) -> bool:
-    """Whether a semicolon is to follow the closing brace: of a type, or of a value's braces."""
-    head = _flat(text)
-    return bool(re.search(r"\b(?:struct|class|union|enum)\b|=\s*$", head)) and not head.rstrip().endswith(")")
+def _python(source: str) -> str:
+    """Python without comments, layout, docstrings and what the rung tells of itself."""
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        body: list[Any] = getattr(node, "body", [])
+        first = body[0] if isinstance(body, list) and body else None
+        if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
+            body.pop(0)
+    tree.body = [node for node in tree.body if not _tells(node)]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            node.module = ""  # where a helper lives is no part of what it does
+    return ast.dump(tree)
 
 
-def _flat(text: str) -> str:
-    """What stands before a definition's body or value, without what stands in brackets."""
-    head = re.split(r"\{", text, maxsplit=1)[0]
-    for pattern in _NESTED:
-        while pattern.search(head):
-            head = pattern.sub(" ", head)
-    return head
+def _tells(node: ast.stmt) -> bool:
+    targets = node.targets if isinstance(node, ast.Assign) else []
+    return any(isinstance(t, ast.Name) and t.id in CONSTANTS for t in targets)
 
 
-def _name(text: str) -> str:
-    """The name that is defined; empty where that is not certain."""
-    flat = _flat(text)
-    words = _WORD.findall(re.split(r"=|(?<!:):(?!:)|;", flat, maxsplit=1)[0])
-    if len(words) < 2 or re.search(r",|->|\boperator\b|\b(?:extern|using|friend|static_assert)\b", flat):
-        return ""
-    return str(words[-1])
-
-
-def _bare(text: str) -> str:
-    return _COMMENT.sub(lambda match: str(match.group(1) or " "), text)
-
-
-def _even(text: str) -> str:
-    return " ".join(text.split())
+def _digest(what: str | bytes) -> str:
+    return hashlib.sha256(what.encode() if isinstance(what, str) else what).hexdigest()[:16]

@@ -12,17 +12,20 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from rung import lines
 from rung.cuda import limits
 from rung.errors import RungError
 from rung.expressions import Number
 from rung.lazy import torch
-from rung.results import store
+from rung.rungs import identity
 from rung.rungs.base import Device, Rung
 
+FORMAT = "rung-tuning-1"
 MEASURED = Path(__file__).with_name("tunings_measured.jsonl")
 _read: dict[Path, tuple[tuple[int, int], dict[tuple[str, ...], dict[str, Any]]]] = {}
 
@@ -31,7 +34,7 @@ def default_path() -> Path:
     """The user's file of tunings."""
     if "RUNG_TUNINGS" in os.environ:
         return Path(os.environ["RUNG_TUNINGS"])
-    return store.default_path().with_name("tunings.jsonl")
+    return lines.default_path().with_name("tunings.jsonl")
 
 
 def shape_class(rung: Rung, values: Mapping[str, Number]) -> str:
@@ -40,19 +43,32 @@ def shape_class(rung: Rung, values: Mapping[str, Number]) -> str:
 
 
 def record(
-    rung: Rung, row: Mapping[str, Any], default: Mapping[str, Any] | None, path: Path | None = None
-) -> dict[str, Any]:
+    rung: Rung,
+    *,
+    dtype: str,
+    values: Mapping[str, Number],
+    tuning: Mapping[str, int],
+    cold_us: float,
+    default_us: float | None,
+    machine: Mapping[str, Any],
+    path: Path | None = None,
+) -> None:
     """Keep the winner of a sweep."""
     kept = {
-        "kind": "tuning",
-        **{n: row[n] for n in ("operation", "rung", "digest", "dtype", "shape", "values", "tuning")},
-        **{n: row[n] for n in ("headers",) if row.get(n)},
-        "class": shape_class(rung, row["values"]),
-        "cold_us": row["cold_us"],
-        "default_us": default["cold_us"] if default else None,
-        "machine": row["machine"],
+        "format": FORMAT,
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "rung": rung.full_name,
+        "own_text": identity.own_text(rung),
+        "text": identity.text(rung),
+        "dtype": dtype,
+        "class": shape_class(rung, values),
+        "values": dict(values),
+        "tuning": dict(tuning),
+        "cold_us": cold_us,
+        "default_us": default_us,
+        "machine": dict(machine),
     }
-    return store.append(kept, path or default_path())
+    lines.append(path or default_path(), kept)
 
 
 def listed(path: Path | None = None) -> list[dict[str, Any]]:
@@ -62,11 +78,12 @@ def listed(path: Path | None = None) -> list[dict[str, Any]]:
     found = []
     for row in _by_question(path or default_path()).values():
         try:
-            now = store.source_of(catalogue.find(row["rung"]))
+            rung = catalogue.find(row["rung"])
+            own, whole = identity.own_text(rung), identity.text(rung)
         except RungError:
-            now = {"digest": "gone"}
-        stale = now["digest"] != row["digest"]
-        found.append({**row, "stale": stale, "headers_changed": not stale and not store.same_source(row, now)})
+            own = whole = "gone"
+        stale = own != row["own_text"]
+        found.append({**row, "stale": stale, "headers_changed": not stale and whole != row["text"]})
     return found
 
 
@@ -88,13 +105,14 @@ def best(
             return None
         gpu, chip = torch.cuda.get_device_name(), _chip()
     question = (rung.full_name, shape_class(rung, values), dtype)
+    own = identity.own_text(rung)
     ours, measured = (_by_question(p) for p in (path or default_path(), MEASURED))
     wanted = [(ours, "gpu", gpu)] if path else [(ours, "gpu", gpu), (measured, "gpu", gpu), (measured, "chip", chip)]
     for table, what, name in wanted:
         rows = [
             row
             for key, row in table.items()
-            if key[1:4] == question and row["digest"] == rung.digest and _named(row["machine"], what) == name
+            if key[1:4] == question and row["own_text"] == own and _named(row["machine"], what) == name
         ]
         if rows:
             break
@@ -148,11 +166,10 @@ def _by_question(path: Path) -> dict[tuple[str, ...], dict[str, Any]]:
     stamp = (status.st_mtime_ns, status.st_size)
     if path not in _read or _read[path][0] != stamp:
         table: dict[tuple[str, ...], dict[str, Any]] = {}
-        for row in store.read(path):
-            if row.get("kind") == "tuning":
-                question = (row["machine"].get("gpu", ""), row["rung"], row["class"], row["dtype"])
-                key = (*question, json.dumps(row["values"], sort_keys=True))
-                table.pop(key, None)  # the newest stands last
-                table[key] = row
+        for row in lines.read(path, FORMAT):
+            question = (row["machine"].get("gpu", ""), row["rung"], row["class"], row["dtype"])
+            key = (*question, json.dumps(row["values"], sort_keys=True))
+            table.pop(key, None)  # the newest stands last
+            table[key] = row
         _read[path] = (stamp, table)
     return _read[path][1]

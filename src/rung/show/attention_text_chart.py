@@ -1,40 +1,44 @@
-"""Text written with one rung of attention after the other, as a picture."""
+"""Text without a cache, attention rung by rung: time against tokens, and the time of every rung as a bar."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections.abc import Sequence
-from typing import Any
 
+from rung.results.row import Row
 from rung.show import charts
 from rung.show.charts import Bar, Mark, Panel, Series
 
-Row = dict[str, Any]  # as climb/attention.py measures it
+
+def steps(rows: Sequence[Row]) -> list[Row]:
+    """The rows of the study, in the order of its ways."""
+    some = [r for r in rows if r.kind == "climb" and r.options.get("study") == "attention"]
+    return sorted(some, key=lambda r: int(r.detail["step"]))
 
 
 def told(row: Row) -> str:
     """How far it came: 2.80 s, or 19 of 512 tokens in 12.10 s, or why there is no time."""
-    if row["seconds"] is None:
-        return str(row["verdict"])
-    spent = f"{row['seconds']:.2f} s"
-    return spent if _whole(row) else f"{row['written']} of {row['tokens']} tokens in {spent}"
+    if "seconds" not in row.metrics:
+        return row.reason
+    spent = f"{row.metrics['seconds']:.2f} s"
+    return spent if _whole(row) else f"{row.metrics['tokens']:.0f} of {row.options['new_tokens']} tokens in {spent}"
 
 
 def telling(rows: Sequence[Row]) -> list[Row]:
     """At most six rows, no more than curves can be told apart: torch's, the first rung on the GPU, the fastest that
     is no flash attention, the slowest that is, and the fastest of all."""
-    timed = [row for row in rows if row["seconds"] is not None]
-    kernels = [row for row in timed if row["kind"] in ("cuda", "triton")]
-    plain = [row for row in kernels if not row["flash"]]
-    flash = [row for row in kernels if row["flash"]]
-    found = [row for row in timed if row["kind"] == "torch"][:2] + kernels[:1]
+    timed = [row for row in rows if "seconds" in row.metrics]
+    kernels = [row for row in timed if row.detail["language"] in ("cuda", "triton")]
+    plain = [row for row in kernels if not row.detail["flash"]]
+    flash = [row for row in kernels if row.detail["flash"]]
+    found = [row for row in timed if row.detail["language"] == "torch"][:2] + kernels[:1]
     found += sorted(plain, key=_gain)[-1:] + sorted(flash, key=_gain)[:1] + sorted(kernels, key=_gain)[-1:]
-    return list({row["name"]: row for row in found}.values())
+    return list({row.part: row for row in found}.values())
 
 
 def _gain(row: Row) -> float:
-    return float(row["against_naive"])
+    return row.metrics["vs_naive"]
 
 
 WIDTH = 860.0
@@ -44,12 +48,12 @@ COLOURS = ("ink", "library", "limit", "f16", "bf16", "f32")
 def chart(model: str, rows: Sequence[Row]) -> str:
     """Time against tokens of text for the rows that tell most, and the time of every row as a bar (an SVG)."""
     some = telling(rows)
-    what = f"{rows[0]['tokens']} tokens by {model} in float32, without a cache"
+    what = f"{rows[0].options['new_tokens']} tokens by {model} in float32, without a cache"
     text = ", ".join(f"{_label(row)} {told(row)}" for row in some)
-    top = max((1.1 * row["seconds"] for row in some if _whole(row)), default=math.inf)
+    top = max((1.1 * row.metrics["seconds"] for row in some if _whole(row)), default=math.inf)
     series = [
         Series(
-            _label(row) if _whole(row) else f"{_label(row)}: {told(row)}", _up_to(top, row["curve"]), colour
+            _label(row) if _whole(row) else f"{_label(row)}: {told(row)}", _up_to(top, row.detail["curve"]), colour
         )
         for row, colour in zip(some, COLOURS, strict=False)
     ]
@@ -74,17 +78,18 @@ def _up_to(top: float, curve: Sequence[tuple[int, float]]) -> list[tuple[float, 
 
 
 def _whole(row: Row) -> bool:
-    return row["seconds"] is not None and bool(row["written"] == row["tokens"])
+    return "seconds" in row.metrics and bool(row.metrics["tokens"] == row.options["new_tokens"])
 
 
 def _bars(what: str, rows: Sequence[Row]) -> str:
     drawn: list[Bar] = []
     for row in rows:
-        gain = "" if row["seconds"] is None else f"{row['against_naive']:.2f}×"
-        colour = "library" if row["kind"] == "torch" else "f32"
-        notes = (told(row) if row["seconds"] is not None else "no time", gain)
-        drawn.append(Bar(_label(row), row["seconds"] if _whole(row) else None, notes, colour, tip=row["what"]))
-    naive = [Mark(_label(rows[0]), rows[0]["seconds"], "library", dashed=True)] if drawn[0].value else []
+        gain = "" if "seconds" not in row.metrics else f"{row.metrics['vs_naive']:.2f}×"
+        colour = "library" if row.detail["language"] == "torch" else "f32"
+        notes = (told(row) if "seconds" in row.metrics else "no time", gain)
+        seconds = row.metrics["seconds"] if _whole(row) else None
+        drawn.append(Bar(_label(row), seconds, notes, colour, tip=row.detail["idea"]))
+    naive = [Mark(_label(rows[0]), rows[0].metrics["seconds"], "library", dashed=True)] if drawn[0].value else []
     return charts.bars(
         [Panel(what, drawn, naive)],
         title="Time of every rung", description="A bar for each that wrote all tokens.", unit="seconds",
@@ -93,7 +98,7 @@ def _bars(what: str, rows: Sequence[Row]) -> str:
 
 
 def _label(row: Row) -> str:
-    return str(row["name"]).replace("_", " ")
+    return row.part.replace("_", " ")
 
 
 def _stacked(above: str, below: str, title: str, description: str) -> str:

@@ -1,5 +1,9 @@
 """Charts as SVG, written by hand: bars, curves and the log-log plane of a roofline.
 
+A plotting library (matplotlib, plotly) gives neither text that a page can restyle by CSS variables and a screen reader
+can read, nor columns of numbers beside bars, and weighs more than all of rung; these files are read on GitHub without
+a script.
+
 Colours are CSS variables, so that a page can turn them with its scheme; `standalone` puts in those of
 one scheme, for a picture that must do without a page. Every chart says in `title` and `desc` what it shows.
 """
@@ -88,11 +92,10 @@ class Canvas:
             f'fill="var(--{colour})">{escape(text)}</text>'
         )
 
-    def rect(self, x: float, y: float, w: float, h: float, colour: str, *, faded: bool = False, tip: str = "") -> None:
-        opacity = ' fill-opacity="0.4"' if faded else ""
+    def rect(self, x: float, y: float, w: float, h: float, colour: str, *, tip: str = "") -> None:
         self.elements.append(
             f'<rect x="{_n(x)}" y="{_n(y)}" width="{_n(max(w, 1))}" height="{_n(h)}" rx="2" '
-            f'fill="var(--{colour})"{opacity}>{_tip(tip)}</rect>'
+            f'fill="var(--{colour})">{_tip(tip)}</rect>'
         )
 
     def line(
@@ -234,7 +237,6 @@ class Bar:
     value: float | None  # None: no bar, only its line of text
     notes: Sequence[str]  # what stands in the columns at the right
     colour: str
-    faded: bool = False
     tip: str = ""
 
 
@@ -262,7 +264,6 @@ def bars(
     description: str,
     unit: str,
     columns: Sequence[str] = (),
-    footnote: str = "",
     width: float = 860,
     stacked: bool = False,
 ) -> str:
@@ -277,7 +278,7 @@ def bars(
     x = log_scale([*(b.value or 0.0 for b in every), *(m.value for p in panels for m in p.marks)], left, right)
     row = 34.0 if stacked else 23.0
     top, heading = 4.0, 44.0
-    height = top + sum(heading + row * len(p.bars) + 14 for p in panels) + (34 if not footnote else 52)
+    height = top + sum(heading + row * len(p.bars) + 14 for p in panels) + 34
     canvas = Canvas(width, height)
     y = top
     for panel in panels:
@@ -288,9 +289,7 @@ def bars(
     for tick in x.ticks(7 if stacked else 10):
         anchor = "start" if x(tick) < 14 else "middle"
         canvas.text(x(tick), y + 12, tick_text(tick), colour="muted", size=12, anchor=anchor)
-    canvas.text(x.end, y + 28, unit, colour="muted", size=12, anchor="end")
-    if footnote:
-        canvas.text(left, y + 46, footnote, colour="muted", size=12)
+    canvas.text(x.end, y + 28, f"{unit}, logarithmic", colour="muted", size=12, anchor="end")
     return canvas.svg(title, description)
 
 
@@ -334,11 +333,11 @@ def _panel(
                 edge = left + (0.6 + 0.15 * place) * (x.end - left)
                 canvas.text(edge, at + 14, note, size=12, colour="muted", anchor="end", halo=True)
             if bar.value is not None:
-                canvas.rect(left, at + 19, end - left, 9, bar.colour, faded=bar.faded, tip=bar.tip)
+                canvas.rect(left, at + 19, end - left, 9, bar.colour, tip=bar.tip)
         else:
             canvas.text(left - 8, at + 15, bar.label, anchor="end")
             if bar.value is not None:
-                canvas.rect(left, at + 3, end - left, row - 7, bar.colour, faded=bar.faded, tip=bar.tip)
+                canvas.rect(left, at + 3, end - left, row - 7, bar.colour, tip=bar.tip)
             for note, edge in zip(bar.notes, edges, strict=True):
                 canvas.text(edge, at + 15, note, size=12, anchor="end")
     if not stacked:

@@ -39,7 +39,6 @@ def climb(ladder: Ladder, limits: Limits, *, width: float = 860) -> str:
         description=describe(panels, bound),
         unit=unit_of(bound),
         columns=COLUMNS,
-        footnote=_footnote(panels),
         width=width,
     )
 
@@ -56,15 +55,9 @@ def time_chart(ladder: Ladder, limits: Limits, dtype: str, shape: str, *, width:
         description=describe([one], bound),
         unit=unit_of(bound),
         columns=COLUMNS,
-        footnote=_footnote([one]),
         width=width,
         stacked=True,
     )
-
-
-def _footnote(panels: Sequence[Panel]) -> str:
-    old = any(b.faded for p in panels for b in p.bars)
-    return "† pale: measured on an earlier version of the rung" if old else ""
 
 
 def unit_of(bound: str) -> str:
@@ -73,7 +66,7 @@ def unit_of(bound: str) -> str:
 
 def _bound(ladder: Ladder) -> str:
     """By which ceiling the ladder is measured: that which most figures at the headline are nearer to."""
-    marks = [f.bound for f in ladder.found.values() if f.row["shape"] == ladder.headline(f.row["dtype"])]
+    marks = [f.bound for f in ladder.found.values() if f.row.shape == ladder.headline(f.row.dtype)]
     return max(("memory", "compute"), key=marks.count)
 
 
@@ -109,11 +102,11 @@ def panel(
 
 
 def _bar(figure: Figure, dtype: str, bound: str) -> Bar:
-    value = figure.row["tflops"] if bound == "compute" else figure.row["gbps"]
+    value = figure.row.metrics["tflops" if bound == "compute" else "gbps"]
     versus = ratio_text(figure.ratio) if figure.ratio is not None and not figure.library else ""
-    notes = (f"{time_text(figure.us)}{'†' if figure.old else ''} µs", versus)
+    notes = (f"{time_text(figure.us)} µs", versus)
     tip = f"{figure.name}: {time_text(figure.us)} µs, {percent(figure.share)} of the measured limit"
-    return Bar(label(figure.name), value, notes, "library" if figure.library else dtype, figure.old, tip)
+    return Bar(label(figure.name), value, notes, "library" if figure.library else dtype, tip=tip)
 
 
 def ratio_text(ratio: float) -> str:
@@ -132,7 +125,7 @@ def label(name: str) -> str:
 
 
 def dims_text(figure: Figure, ladder: Ladder) -> str:
-    values = figure.row["values"]
+    values = figure.row.values
     return " ".join(f"{d}={values[d]}" for d in ladder.operation.dims if d in values)
 
 
@@ -140,7 +133,7 @@ def _marks(ladder: Ladder, limits: Limits, dtype: str, shape: str, bound: str) -
     marks = []
     best = ladder.best_library(dtype, shape)
     if best is not None:
-        value = best.row["tflops"] if bound == "compute" else best.row["gbps"]
+        value = best.row.metrics["tflops" if bound == "compute" else "gbps"]
         marks.append(Mark(f"best library ({best.name})", value, "library", dashed=True))
     limit = limits.flops.get(dtype, 0.0) / 1e12 if bound == "compute" else limits.bytes / 1e9
     if limit:

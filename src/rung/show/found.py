@@ -22,6 +22,8 @@ class Found:
     log_x: bool = True
     log_y: bool = True
     more: dict[str, Found] = field(default_factory=dict)  # further tables and charts of the same study
+    texts: dict[str, str] = field(default_factory=dict)  # of the rungs that ran, the digests of their texts
+    weights: str = ""  # of a model that ran: random, trained, or its name
 
     @property
     def drawable(self) -> bool:

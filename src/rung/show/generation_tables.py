@@ -1,112 +1,169 @@
-"""The tables of measured speed in docs/generation.md and README.md, made of a published run of gpu_generate.py."""
+"""The tables of measured text generation, in README.md and docs/generation.md."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import partial
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterable
 
+from rung.results.current import Figures
+from rung.results.row import Row
 from rung.show import attention_text_chart
-from rung.show.parallel_tables import read, table, times
+from rung.show.markdown import picture, table, times
 
-MEASURED = "results/h200/generate-2026-11-22.json"
-STUDIED = "results/h200/climb-attention.json"
-LENGTHS = (64, 512, 1024)
-PEER = ("transformers, static + compile", "gain over it")
-Rows = Mapping[tuple[str, str], Mapping[str, Any]]
-
-
-def makers(root: Path) -> dict[str, Callable[[], str]]:
-    """By the name of the part; without the measurements a part stays empty."""
-    parts = {"speed:single": single, "speed:batch": batch, "speed:prompts": prompts, "gpu": summary}
-    return {name: partial(_if_there, make, root / MEASURED) for name, make in parts.items()}
+STATIC = "transformers, static + compile"
+COMPILED = "transformers, compiled"
+PEER = ("transformers, static cache + compile", "gain")
+PROMPTS = (("best", "`best`, ms"), ("torch", "torch, ms"), (COMPILED, "transformers compiled, ms"))
 
 
-def pictures(root: Path) -> dict[str, str]:
+def pictures(found: Figures) -> dict[str, str]:
     """Text written with one rung of attention after the other, if that was measured."""
-    path = root / STUDIED
-    if not path.is_file():
+    rows = attention_text_chart.steps(found.of_kind("climb"))
+    if not any("seconds" in row.metrics for row in rows):
         return {}
-    study = read(path)
-    return {"attention-rung-by-rung": attention_text_chart.chart(study["model"], study["rows"])}
+    return {"attention-rung-by-rung": attention_text_chart.chart(rows[0].what, rows)}
 
 
-def _if_there(make: Callable[[Rows], str], path: Path) -> str:
-    if not path.is_file():
-        return ""
-    return make({(row["section"], row["what"]): row for row in read(path)["rows"]})
+def attention(found: Figures) -> str:
+    """That picture, as a page in docs/ wants it; nothing where it was not measured."""
+    told = "Seconds against tokens of text for some ways of attention, and the time of every rung"
+    return picture("attention-rung-by-rung", told, "pictures") if pictures(found) else ""
 
 
-def single(rows: Rows) -> str:
-    """One sequence, by model and dtype; speed late in the context over speed early in it."""
+def part(found: Figures, name: str, by: str | None = None) -> list[Row]:
+    """The rows of a part of the generation benchmark, by whom."""
+    rows = [r for r in found.of_kind("generate") if r.part == name and r.verdict == "ok"]
+    order = sorted(rows, key=lambda r: (r.options.get("texts", 1) > 1, len(r.what), r.options.get("texts", 1)))
+    return [r for r in order if by is None or r.options.get("by") == by]
+
+
+def peer(found: Figures, row: Row, by: str = STATIC) -> Row | None:
+    """The same work by somebody else."""
+    asked = {**row.options, "by": by}
+    same = (r for r in part(found, row.part, by) if r.what == row.what and r.dtype == row.dtype)
+    return next((r for r in same if r.options == asked), None)
+
+
+def _beside(found: Figures, row: Row) -> tuple[str, str]:
+    theirs = peer(found, row)
+    if theirs is None:
+        return "", ""
+    rate = theirs.metrics["tokens_per_s"]
+    return f"{rate:,.0f}", times(row.metrics["tokens_per_s"] / rate)
+
+
+def _name(row: Row) -> str:
+    trained = f", {row.weights} weights" if row.weights else ""
+    return f"{row.what} {row.dtype}{trained}"
+
+
+def single(found: Figures) -> str:
+    """One text, by model and dtype; a step at 1000 tokens of context over one at 50."""
+    context = {(r.what, r.dtype): r.metrics for r in part(found, "context")}
     lines = []
-    for (section, what), row in rows.items():
-        if section == "single":
-            late = rows.get(("context", what))
-            lines.append(
-                [
-                    what,
-                    row["rung"],
-                    f"{row['value']:,.0f}",
-                    f"{row['step_us']:,.0f}",
-                    f"{row['share_of_bandwidth']:.0%}",
-                    f"{late['value']:.2f}" if late else "",
-                    *_beside_transformers(rows, f"{what} x 1", row["value"]),
-                ]
-            )
-    heads = ("model", "rung", "tokens/s", "step, µs", "of bandwidth", "at 1000 tokens / at 50", *PEER)
+    for row in part(found, "text", "rung"):
+        late = context.get((row.what, row.dtype))
+        if row.options["texts"] == 1:
+            m = row.metrics
+            share = f"{m['of_bandwidth']:.0%}" if "of_bandwidth" in m else ""
+            flat = f"{late['short_us'] / late['long_us']:.0%}" if late else ""
+            cells = [row.detail["rung"], f"{m['tokens_per_s']:,.0f}", f"{m['step_us']:,.0f}", share, flat]
+            lines.append([_name(row), *cells, *_beside(found, row)])
+    heads = ("model", "rung", "tokens/s", "step, µs", "of bandwidth", "speed at 1000 tokens, of that at 50", *PEER)
     return table(heads, lines, words=2)
 
 
-def _beside_transformers(rows: Rows, what: str, ours: float) -> tuple[str, str]:
-    """Tokens a second of transformers on the same work, and the gain over it; empty where it was not measured."""
-    row = rows.get(("peers", f"transformers {what} static + compile"))
-    return (f"{row['value']:,.0f}", times(ours / row["value"])) if row else ("", "")
-
-
-def batch(rows: Rows) -> str:
+def batch(found: Figures) -> str:
     """Several sequences at once."""
     lines = [
         [
-            what,
-            f"{row['value']:,.0f}",
-            f"{row['step_us']:,.0f}",
-            f"{row['first_ms']:.1f}",
-            *_beside_transformers(rows, what, row["value"]),
+            f"{_name(row)}, {row.options['texts']} texts",
+            row.detail["rung"],
+            f"{row.metrics['tokens_per_s']:,.0f}",
+            f"{row.metrics['step_us']:,.0f}",
+            f"{row.metrics['first_ms']:.1f}",
+            *_beside(found, row),
         ]
-        for (section, what), row in rows.items()
-        if section == "batch"
+        for row in part(found, "text", "rung")
+        if row.options["texts"] > 1
     ]
-    return table(("sequences", "tokens/s", "step, µs", "first token, ms", *PEER), lines)
+    return table(("sequences", "rung", "tokens/s", "step, µs", "first token, ms", *PEER), lines, words=2)
 
 
-def prompts(rows: Rows) -> str:
+def prompts(found: Figures) -> str:
     """Reading one prompt: the ladders, torch's operations one by one, and transformers compiled."""
+    rows = {(r.what, r.dtype, r.options["prompt_tokens"], r.options["by"]): r for r in part(found, "prompt")}
     lines = []
-    for dtype in ("bfloat16", "float32"):
-        for length in LENGTHS:
-            ways = ("ladder", "torch", "transformers, compiled")
-            ours, torch, peer = (float(rows["prefill", f"gpt2 {dtype} {length} {way}"]["value"]) for way in ways)
-            lines.append([f"{dtype}, {length}", *(f"{x:.3f}" for x in (ours, torch, peer)), times(peer / ours)])
-    return table(("gpt2, tokens", "`best`, ms", "torch, ms", "transformers compiled, ms", "gain over it"), lines)
+    for model, dtype, length in dict.fromkeys(key[:3] for key in sorted(rows, key=lambda k: (k[0], k[1], k[2]))):
+        here = [rows.get((model, dtype, length, by)) for by, _ in PROMPTS]
+        spent = [r.metrics["prompt_ms"] if r else None for r in here]
+        gain = times(spent[2] / spent[0]) if spent[0] and spent[2] else ""
+        lines.append([f"{model} {dtype}, {length}", *(f"{x:.3f}" if x else "" for x in spent), gain])
+    return table(("prompt, tokens", *(head for _, head in PROMPTS), "gain over it"), lines)
 
 
-def summary(rows: Rows) -> str:
-    """Ours beside transformers on the same work, where it was measured in the same run."""
+def sampling(found: Figures) -> str:
+    """What choosing a token costs."""
+    rows = {r.options["how"]: r.metrics["tokens_per_s"] for r in part(found, "sampling")}
+    greedy = rows.get("greedy")
+    lines = [[how, f"{rate:,.0f}", f"{rate / greedy:.0%}" if greedy else ""] for how, rate in rows.items()]
+    return table(("choice of a token, gpt2 bfloat16", "tokens/s", "of greedy"), lines)
+
+
+def inside(found: Figures) -> str:
+    """Where a token's time goes, in the kernel of the whole step and around it."""
     lines = []
-    for (section, what), row in rows.items():
-        if section not in ("single", "batch"):
-            continue
-        size, _, count = what.partition(" x ")
-        peer = rows.get(("peers", f"transformers {size} x {count or 1} static + compile"))
-        theirs = float(peer["value"]) if peer else None
-        lines.append(
-            [
-                f"{size}, {count} texts" if count else f"{size}, one text",
-                f"{row['value']:,.0f}",
-                f"{theirs:,.0f}" if theirs else "",
-                times(row["value"] / theirs) if theirs else "",
-            ]
-        )
-    return table(("", "tokens/s", "transformers, static cache + compile", "gain"), lines)
+    for row in found.of_kind("profile"):
+        if row.part == "generate" and "token_us" in row.metrics:
+            m, told = row.metrics, row.detail.get("inside") or {}
+            spent = {
+                column: 1e6 * sum(line[i] for line in told["spent"][:-1])
+                for i, column in enumerate(told.get("columns", ()))
+            }
+            shown = "; ".join(f"{name} {us:.0f}" for name, us in sorted(spent.items(), key=lambda x: -x[1]) if us >= 1)
+            cells = [f"{m['token_us']:.1f}", f"{m['gap_us']:.1f}", f"{m['floor_us']:.1f}", shown]
+            lines.append([_name(row), *cells])
+    heads = ("model", "token, µs", "gaps", "reading the weights takes", "inside the kernel, µs by cause (timed build)")
+    return table(heads, lines)
+
+
+def summary(found: Figures) -> str:
+    """Ours beside transformers on the same work, where it was measured."""
+    lines = []
+    for row in part(found, "text", "rung"):
+        texts = row.options["texts"]
+        told = "one text" if texts == 1 else f"{texts} texts"
+        lines.append([f"{_name(row)}, {told}", f"{row.metrics['tokens_per_s']:,.0f}", *_beside(found, row)])
+    return table(("", "tokens/s", *PEER), lines)
+
+
+def on_cpu(rows: Iterable[Row]) -> str:
+    """Text generation on a CPU, against transformers, run in turns."""
+    some = [r for r in rows if r.kind == "generate" and not r.gpu]
+    prompt = {(r.options["by"], r.dtype): r for r in some if r.part == "prompt"}
+    lines, shown = [], None
+    for row in some:
+        if row.part == "text":
+            shown = row
+            read = prompt.get((row.options["by"], row.dtype))
+            cells = [c for one in (row, read) for c in _against(one)]
+            loss = row.metrics.get("kl_nats")
+            lines.append([f"{row.options['by']} {row.dtype}", *cells, "" if loss is None else f"{loss:.1e}"])
+    if shown is None:
+        return ""
+    heads = ("", "tokens/s", "against transformers", "prompt, tokens/s", "against transformers", "KL, nats per token")
+    m, o = shown.machine, shown.options
+    first = next((f"{r.metrics['seconds']:.1f} s" for r in some if r.part == "first token"), "")
+    caption = (
+        f"{shown.what}, {shown.weights} weights, one text, {o['prompt_tokens']}-token prompt, {o['new_tokens']} new "
+        f"tokens, greedy; {m['cpu']}, {m['cores']} threads, torch {m['torch']}, transformers {m['transformers']}."
+    )
+    appears = f" The model inside: first token {first} after launch." if first else ""
+    return f"{table(heads, lines)}{caption}{appears}\n\n"
+
+
+def _against(row: Row | None) -> tuple[str, str]:
+    if row is None:
+        return "", ""
+    ratio = row.metrics.get("vs_peer")
+    rival = str(row.detail.get("peer", "")).removeprefix("transformers ")
+    return f"{row.metrics['tokens_per_s']:,.0f}", f"{ratio:.2f}× {rival}" if ratio else ""

@@ -1,40 +1,59 @@
-"""The climb of the whole model as a picture."""
+"""The climb of the whole model as bars of tokens per second, a panel for each number format."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Sequence
 
+from rung.results.row import Row
 from rung.show import charts
 from rung.show.charts import Bar, Mark, Panel
 
 COLOURS = {"float32": "f32", "tf32": "tf32", "float16": "f16", "bfloat16": "bf16", "int8": "f16"}
 
 
-def chart(climb: Mapping[str, Any]) -> str:
-    """The climb as bars of tokens per second, a panel for each number format (an SVG)."""
-    rows = [row for row in climb["rows"] if row["tokens_per_second"] is not None]
+def steps(rows: Iterable[Row], model: str | None = None) -> list[Row]:
+    """The timed steps of a model's climb in their order; without a name, of the model most steps were timed of."""
+    timed = [r for r in rows if r.kind == "climb" and "study" not in r.options and r.metrics.get("tokens_per_s")]
+    names = [r.what for r in timed]
+    chosen = model or max(sorted(set(names)), key=names.count, default="")
+    dtypes = list(dict.fromkeys(sorted((r.dtype for r in timed), key=list(COLOURS).index)))
+    some = [r for r in timed if r.what == chosen]
+    return sorted(some, key=lambda r: (dtypes.index(r.dtype), int(r.detail["step"])))
+
+
+def rate(row: Row) -> float:
+    return row.metrics["tokens_per_s"]
+
+
+def chart(rows: Sequence[Row]) -> str:
+    """The steps as an SVG."""
     panels = []
-    for dtype in dict.fromkeys(row["dtype"] for row in rows):
-        some = [row for row in rows if row["dtype"] == dtype]
-        limit = some[-1]["tokens_per_second"] / some[-1]["of_bandwidth"]
-        drawn = [
-            Bar(
-                row["name"].replace("_", " "),
-                row["tokens_per_second"],
-                (f"{row['tokens_per_second']:,.0f}", "" if row["gain"] is None else f"{row['gain']:.2f}×"),
-                COLOURS[dtype],
-                tip=row["what"],
-            )
-            for row in some
-        ]
-        panels.append(Panel(f"{climb['model']}, {dtype}, batch 1", drawn, [Mark("memory bandwidth", limit, "limit")]))
-    best = max(rows, key=lambda row: row["tokens_per_second"])
+    for dtype in dict.fromkeys(row.dtype for row in rows):
+        some = [row for row in rows if row.dtype == dtype]
+        drawn, before = [], None
+        for row in some:
+            gain = f"{rate(row) / before:.2f}×" if before else ""
+            before = rate(row)
+            label = row.part.replace("_", " ")
+            drawn.append(Bar(label, rate(row), (f"{rate(row):,.0f}", gain), COLOURS[dtype], tip=row.detail["idea"]))
+        limits = [rate(r) / r.metrics["of_bandwidth"] for r in some if r.metrics.get("of_bandwidth")]
+        marks = [Mark("memory bandwidth", limits[-1], "limit")] if limits else []
+        panels.append(Panel(f"{rows[0].what}, {dtype}, one sequence, {rows[0].weights} weights", drawn, marks))
     return charts.bars(
         panels,
-        title=f"The climb of {climb['model']}",
-        description=f"From {rows[0]['tokens_per_second']:,.0f} tokens per second ({rows[0]['name']}) to "
-        f"{best['tokens_per_second']:,.0f} ({best['name']}, {best['dtype']}).",
+        title=f"The climb of {rows[0].what}",
+        description=summary(rows),
         unit="tokens per second",
         columns=("tokens/s", "vs before"),
     )
+
+
+def summary(rows: Sequence[Row]) -> str:
+    """First and best of each number format, in words."""
+    told = []
+    for dtype in dict.fromkeys(r.dtype for r in rows):
+        some = [r for r in rows if r.dtype == dtype]
+        best = max(some, key=rate)
+        first = f"in {dtype} from {rate(some[0]):,.0f} tokens/s ({some[0].part})"
+        told.append(f"{first} to {rate(best):,.0f} ({best.part})")
+    return "; ".join(told)

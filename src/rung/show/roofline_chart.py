@@ -55,11 +55,11 @@ def chart(placed: Sequence[Placed], limits: Limits, *, title: str = "", width: f
 
 def _names(placed: Sequence[Placed]) -> list[str]:
     """The rung, and as much of its ladder, number format and shape as tells it from the others."""
-    several = len({p.figure.row["operation"] for p in placed}) > 1
+    several = len({p.figure.row.operation for p in placed}) > 1
     names = []
     for one in placed:
-        ladder = one.figure.row["operation"]
-        same = [p for p in placed if p.figure.row["operation"] == ladder]
+        ladder = one.figure.row.operation
+        same = [p for p in placed if p.figure.row.operation == ladder]
         extra = [one.dtype] if len({p.dtype for p in same}) > 1 else []
         extra += [one.shape] if len({p.shape for p in same}) > 1 else []
         name = f"{ladder} {label(one.figure.name)}" if several else label(one.figure.name)

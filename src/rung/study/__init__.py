@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Mapping
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from rung.errors import RungError
-from rung.results import store
+from rung.results import machine
+from rung.results.row import Row
+from rung.rungs import catalogue, identity
 
 if TYPE_CHECKING:
     from rung.show.found import Found
@@ -32,31 +36,31 @@ def run(name: str, lab: Lab, **options: Any) -> Found:
         raise RungError(f"there is no study {name!r}; there are {', '.join(STUDIES)}.")
     module = importlib.import_module(f"rung.study.{STUDIES[name][0]}")
     found: Found = module.run(lab, **options)
+    found.texts |= {rung: identity.text(catalogue.find(rung)) for rung in getattr(lab, "raced", ())}
     return found
 
 
-def as_result(name: str, found: Found, machine: dict[str, Any]) -> dict[str, Any]:
-    """The study as the results store keeps it."""
-    return {
-        "kind": "study",
-        "study": name,
-        "operation": "",
-        "rung": f"study/{name}",
-        "digest": "",
-        "dtype": "",
-        "values": {},
-        "tuning": {},
-        "title": found.title,
-        "columns": list(found.columns),
-        "rows": [list(r) for r in found.rows],
-        "finding": found.finding,
-        "series": [{"label": s.label, "points": [list(p) for p in s.points], "dashed": s.dashed} for s in found.series],
-        "axes": {"x": found.x_label, "y": found.y_label, "log_x": found.log_x, "log_y": found.log_y},
-        "machine": machine,
-        **({"more": {part: as_result(name, f, machine) for part, f in found.more.items()}} if found.more else {}),
-    }
-
-
-def keep(name: str, found: Found, machine: dict[str, Any]) -> None:
-    """Add the study to the results."""
-    store.append(as_result(name, found, machine))
+def as_results(name: str, found: Found, *, quick: bool = False, options: Mapping[str, Any] | None = None) -> list[Row]:
+    """The study as the results store keeps it: a row for itself, and one for each further table of it."""
+    return [
+        Row(
+            kind="study",
+            what=name,
+            part=part,
+            options=dict(options or {}),
+            texts=found.texts,
+            detail={
+                "title": one.title,
+                "columns": list(one.columns),
+                "rows": [list(r) for r in one.rows],
+                "finding": one.finding,
+                "series": [asdict(s) for s in one.series],
+                "axes": {"x": one.x_label, "y": one.y_label, "log_x": one.log_x, "log_y": one.log_y},
+            },
+            weights=found.weights,
+            quick=quick,
+            machine=machine.facts(),
+            state=machine.state(),
+        )
+        for part, one in {"": found, **found.more}.items()
+    ]

@@ -20,6 +20,7 @@ from rung.parallel import data, launch, model, pipeline, placement
 from rung.parallel.mpi_rank import Case, Job
 from rung.parallel.mpi_rank import run as run_ranks
 from rung.results.source_times import SOURCE_MS
+from rung.rungs import catalogue, identity
 from rung.show import charts
 from rung.show.found import Found
 from rung.study.common import Lab, times
@@ -87,6 +88,7 @@ def run(lab: Lab, **asked: Any) -> Found:
     measured += [_as_measured(row) for row in mpi_rows if row["part"] == "sizes"]
     whole = found(options, measured, mpi_rows, left_out)
     if lab.gpu:
+        whole.texts = {rung: identity.text(catalogue.find(rung)) for rung in ON_A_GPU.values()}
         units = 48 if lab.quick else 192
         rows = pipeline.measure(units=units, T=1024, HS=options.d, dtype=dtype_named("f32"), causal=options.causal)
         whole.more["pipeline"] = pipelined(rows, f"{units} heads of 1024 x {options.d}")

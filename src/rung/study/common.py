@@ -57,6 +57,7 @@ class Gpu:
 
     def __init__(self, *, quick: bool = False, tell: Callable[[str], None] = lambda _: None) -> None:
         self.quick, self.tell = quick, tell
+        self.raced: dict[str, None] = {}  # the rungs that ran
 
     @property
     def gpu(self) -> bool:
@@ -74,6 +75,7 @@ class Gpu:
         shown = ", ".join(f"{n}={v}" for n, v in values.items())
         self.tell(f"{rungs[0].partition('/')[0]} {dtype} {shown}")
         chosen = [catalogue.find(r) for r in rungs]
+        self.raced |= dict.fromkeys(r.full_name for r in chosen)
         if not self.gpu:
             return _emulated(chosen, dtype)
         running = [r for r in chosen if dtype in r.dtypes]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -57,8 +58,8 @@ class Compiled:
 
     def __call__(self, subject: Subject, batch: Sequence[Tuning], effort: float) -> Iterator[Outcome]:
         for tuning in batch:
-            figures, reason = compiler_figures(subject, tuning, self.arch)
-            yield Outcome("failed" if reason else "ok", reason, figures)
+            found = compiler_figures(subject, tuning, self.arch)
+            yield Outcome("failed" if found.reason else "ok", found.reason, dict(found.figures), detail=found.detail)
 
 
 class Emulated:
@@ -125,28 +126,38 @@ class Timed:
 
 
 def _outcome(row: Any, reference: float | None, subject: Subject, tuning: Tuning, arch: str) -> Outcome:
-    figures: dict[str, Any] = {}
+    compiled = CompilerFigures()
     if isinstance(subject.rung, CudaRung):
-        figures, _ = compiler_figures(subject, tuning, arch)
+        compiled = compiler_figures(subject, tuning, arch)
     if row.verdict != "ok" or row.cold_us is None:
         reason = row.reason or "no time was taken"
-        return Outcome("illegal" if row.verdict == "refused" else "failed", reason, figures)
-    figures |= {
+        verdict = "illegal" if row.verdict == "refused" else "failed"
+        return Outcome(verdict, reason, dict(compiled.figures), detail=compiled.detail)
+    figures = {
+        **compiled.figures,
         "cold_us": row.cold_us,
         "cold_p20_us": row.cold_p20_us,
         "cold_p80_us": row.cold_p80_us,
         "n": row.n,
-        "cold_samples_us": row.cold_samples_us,
         "default_us": reference,
         "ratio": row.cold_us / reference if reference else None,
         "gbps": row.gbps,
         "tflops": row.tflops,
-        "notes": row.notes,
     }
-    return Outcome("ok", "", figures)
+    samples = {"cold_us": row.cold_samples_us}
+    return Outcome("ok", "", figures, samples, compiled.detail, row.notes)
 
 
-def compiler_figures(subject: Subject, tuning: Tuning, arch: str) -> tuple[dict[str, Any], str]:
+@dataclass(frozen=True)
+class CompilerFigures:
+    """What the compiler makes of a configuration, or the reason why it makes nothing."""
+
+    figures: dict[str, float | None] = field(default_factory=dict)
+    detail: dict[str, str] = field(default_factory=dict)
+    reason: str = ""
+
+
+def compiler_figures(subject: Subject, tuning: Tuning, arch: str) -> CompilerFigures:
     """Registers, spills and occupancy over the rung's kernels (the worst of each), or why there are none."""
     shape = (subject.shape, subject.values)
     rows = list(
@@ -156,20 +167,20 @@ def compiler_figures(subject: Subject, tuning: Tuning, arch: str) -> tuple[dict[
     )
     bad = next((r for r in rows if r.state == "failed"), None)
     if bad is not None:
-        return {}, " ".join(bad.reason.split())[:300]
+        return CompilerFigures(reason=" ".join(bad.reason.split())[:300])
     told = [r for r in rows if r.occupancy is not None]
     if not told:
-        return {}, rows[0].reason if rows else "nothing was compiled"
+        return CompilerFigures(reason=rows[0].reason if rows else "nothing was compiled")
     tightest = min(told, key=lambda r: r.occupancy or 0.0)
-    return {
+    figures: dict[str, float | None] = {
         "registers": max(r.registers or 0 for r in told),
         "shared": max((r.static_shared or 0) + (r.dynamic_shared or 0) for r in told),
         "spills": sum((r.spill_stores or 0) + (r.spill_loads or 0) for r in told),
         "occupancy": tightest.occupancy,
-        "limiter": tightest.limiter,
         "threads": max(_threads(r.block) for r in told),
         "blocks_sm": tightest.blocks_sm,
-    }, ""
+    }
+    return CompilerFigures(figures, {"limiter": tightest.limiter} if tightest.limiter else {})
 
 
 def _threads(block: tuple[int, int, int] | None) -> int:

@@ -20,7 +20,8 @@ from pathlib import Path
 
 from rung.errors import RungError
 from rung.results import store
-from rung.sweep.sweep import Row, Tuning, merge
+from rung.results.row import Row
+from rung.sweep.sweep import Tuning, merge
 
 POLL = 2.0  # seconds
 DEAF = 30  # polls without an answer of the controller before giving up
@@ -93,14 +94,14 @@ def gathered(folder: Path, wanted: Sequence[Tuning]) -> list[Row]:
         row
         for path in sorted(folder.glob("shard-*.jsonl"))
         for row in store.read(path)
-        if row.get("kind") == "sweep"
+        if row.kind == "sweep"
     ]
     return merge(rows, wanted)
 
 
 def missing(folder: Path, wanted: Sequence[Tuning], tasks: int) -> list[int]:
     """The shards that have not measured all of their configurations."""
-    there = [row["tuning"] for row in gathered(folder, wanted)]
+    there = [row.tuning for row in gathered(folder, wanted)]
     return [i for i in range(tasks) if any(t not in there for t in shard_of(wanted, i, tasks))]
 
 

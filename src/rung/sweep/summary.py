@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from rung.sweep.sweep import Row, Sweep, figure_of, ranked
+from rung.results.row import Row
+from rung.sweep.sweep import Sweep, figure_of, ranked
 
 
 @dataclass(frozen=True)
@@ -27,32 +28,32 @@ class Finding:
 
 def findings(swept: Sweep) -> list[Finding]:
     """One for each tunable that took at least two values."""
-    right = [r for r in swept.rows if r["verdict"] == "ok"]
+    right = [r for r in swept.rows if r.verdict == "ok"]
     names = list(swept.subject.rung.tune)
     return [f for name in names if (f := _finding(name, right, swept.rows)) is not None]
 
 
 def _finding(name: str, right: Sequence[Row], rows: Sequence[Row]) -> Finding | None:
-    values = list(dict.fromkeys(r["tuning"][name] for r in right))
-    tried = list(dict.fromkeys(r["tuning"][name] for r in rows))
+    values = list(dict.fromkeys(r.tuning[name] for r in right))
+    tried = list(dict.fromkeys(r.tuning[name] for r in rows))
     if len(tried) < 2 or not right:
         return None
-    champions = {v: min((r for r in right if r["tuning"][name] == v), key=figure_of) for v in values}
+    champions = {v: min((r for r in right if r.tuning[name] == v), key=figure_of) for v in values}
     ordered = sorted(values, key=lambda v: figure_of(champions[v]))
     best, worst = ordered[0], ordered[-1]
-    timed = all(r.get("cold_us") is not None for r in champions.values())
-    known = all(r.get("occupancy") is not None for r in champions.values())
+    timed = all(r.cold_us is not None for r in champions.values())
+    known = all("occupancy" in r.metrics for r in champions.values())
     never = [str(v) for v in tried if v not in values]
     if timed:
         unit = "us"
-        points = [(v, float(champions[v]["cold_us"])) for v in sorted(values)]
+        points = [(v, champions[v].metrics["cold_us"]) for v in sorted(values)]
         loss = figure_of(champions[worst]) / figure_of(champions[best]) - 1
         text = f"{best} is best" + (
             f"; {worst} takes {_times(loss)}" if loss >= 0.005 else ", and the others are as fast"
         )
     elif known:
         unit = "occupancy"
-        points = [(v, float(champions[v]["occupancy"])) for v in sorted(values)]
+        points = [(v, champions[v].metrics["occupancy"]) for v in sorted(values)]
         loss = points_of(points, best) - points_of(points, worst)
         most = f"occupancy is at most {points_of(points, best):.0%} at {best}"
         less = f" and {points_of(points, worst):.0%} at {worst}" if loss > 0 else " and at all others"
@@ -79,21 +80,22 @@ def _sets_the_block(name: str, right: Sequence[Row]) -> bool:
     """Whether the tunable, all others being equal, changes the number of threads."""
     seen: dict[tuple[int, ...], set[int]] = {}
     for row in right:
-        others = tuple(v for n, v in row["tuning"].items() if n != name)
-        seen.setdefault(others, set()).add(row.get("threads", 0))
+        others = tuple(v for n, v in row.tuning.items() if n != name)
+        seen.setdefault(others, set()).add(int(row.metrics.get("threads", 0)))
     return any(len(threads) > 1 for threads in seen.values())
 
 
 def _limit(right: Sequence[Row]) -> str:
     """What bounds the occupancy of the largest block."""
-    told = [r for r in right if r.get("threads") and r.get("limiter")]
+    told = [r for r in right if r.metrics.get("threads") and r.detail.get("limiter")]
     if not told:
         return ""
-    largest = max(told, key=lambda r: (r["threads"], r["registers"]))
-    text = f"at the largest block ({largest['threads']} threads, {largest['registers']} registers each) "
-    if largest["occupancy"] >= 1:
+    largest = max(told, key=lambda r: (r.metrics["threads"], r.metrics["registers"]))
+    threads, registers, occupancy = (largest.metrics[n] for n in ("threads", "registers", "occupancy"))
+    text = f"at the largest block ({threads:.0f} threads, {registers:.0f} registers each) "
+    if occupancy >= 1:
         return text + "occupancy is full"
-    return text + f"{largest['limiter']} limit occupancy to {largest['occupancy']:.0%}"
+    return text + f"{largest.detail['limiter']} limit occupancy to {occupancy:.0%}"
 
 
 def best_of(swept: Sweep) -> tuple[Row, Row | None] | None:
@@ -104,7 +106,7 @@ def best_of(swept: Sweep) -> tuple[Row, Row | None] | None:
     if not order:
         return None
     default = swept.subject.rung.tuned(None)
-    own = next((r for r in order if r["tuning"] == default), None)
+    own = next((r for r in order if r.tuning == default), None)
     if own is not None and figure_of(order[0]) > figure_of(own) * 0.995:
         return own, own
     return order[0], own

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -19,11 +19,12 @@ from rung.cuda import limits
 from rung.errors import RungError
 from rung.results import machine
 from rung.results import store as results
+from rung.results.row import Row
+from rung.rungs import identity as identities
 from rung.rungs.base import Device, Rung
 from rung.rungs.cuda import CudaRung
 
 Tuning = dict[str, int]
-Row = dict[str, Any]
 MOST = 20_000  # configurations that a sweep takes on without being asked for a sample
 FINALISTS = 4
 
@@ -34,7 +35,10 @@ class Outcome:
 
     verdict: str
     reason: str = ""
-    figures: dict[str, Any] = field(default_factory=dict)
+    figures: dict[str, float | None] = field(default_factory=dict)
+    samples: dict[str, list[float]] = field(default_factory=dict)
+    detail: dict[str, Any] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
 
 
 class Measure(Protocol):
@@ -162,7 +166,7 @@ def sweep(
     progress: Callable[[int, int, str], None] = lambda done, total, text: None,
 ) -> Sweep:
     """Judge every configuration; the fastest few of a timed sweep meet once more, for longer."""
-    known = {} if again else {r["key"]: r for r in results.read(store) if r.get("kind") == "sweep"}
+    known = {} if again else {r.key: r for r in results.read(store) if r.kind == "sweep"}
     run = _Run(subject, measure, store, known, progress)
     schedule = _schedule(len(wanted), effort, halving, finals and measure.timed)
     run.total = sum(count for count, _ in schedule)
@@ -170,10 +174,10 @@ def sweep(
     chosen = list(wanted)
     for number, (count, seconds) in enumerate(schedule):
         if number:
-            chosen = [r["tuning"] for r in ranked(list(latest.values()))[:count]]
+            chosen = [r.tuning for r in ranked(list(latest.values()))[:count]]
         for row in run.round(chosen, number, seconds):
-            if row["verdict"] == "ok" or not number:
-                latest[_word(row["tuning"])] = row
+            if row.verdict == "ok" or not number:
+                latest[_word(row.tuning)] = row
     rows = [latest[_word(t)] for t in wanted]
     return Sweep(subject, measure.name, measure.timed, rows, run.resumed)
 
@@ -208,6 +212,7 @@ class _Run:
     ) -> None:
         self.subject, self.measure, self.store = subject, measure, store
         self.known, self.progress = known, progress
+        self.text = identities.text(subject.rung)
         self.done = self.total = self.resumed = 0
 
     def round(self, chosen: Sequence[Tuning], number: int, seconds: float) -> list[Row]:
@@ -215,7 +220,7 @@ class _Run:
         open_: list[Tuning] = []
         for tuning in chosen:
             blank = self._blank(tuning, number)
-            found = self.known.get(results.key_of(blank))
+            found = self.known.get(blank.key)
             if found is None:
                 reason = illegal(self.subject, tuning, self.measure.device, self.measure.arch)
                 if reason is None:
@@ -240,23 +245,28 @@ class _Run:
 
     def _blank(self, tuning: Tuning, number: int) -> Row:
         subject = self.subject
-        return {
-            "kind": "sweep",
-            "operation": subject.rung.operation.name,
-            "rung": subject.rung.full_name,
-            **results.source_of(subject.rung),
-            "dtype": subject.dtype.name,
-            "shape": subject.shape,
-            "values": dict(subject.values),
-            "tuning": dict(tuning),
-            "options": {"measure": self.measure.name, "arch": self.measure.arch, "round": number},
-            "machine": machine.facts(),
-        }
+        return Row(
+            kind="sweep",
+            what=subject.rung.full_name,
+            texts={subject.rung.full_name: self.text},
+            dtype=subject.dtype.name,
+            shape=subject.shape,
+            values=dict(subject.values),
+            tuning=dict(tuning),
+            options={"measure": self.measure.name, "arch": self.measure.arch, "round": number},
+            machine=machine.facts(),
+        )
 
     def _keep(self, blank: Row, outcome: Outcome) -> Row:
-        return results.append(
-            {**blank, "verdict": outcome.verdict, "reason": outcome.reason, **outcome.figures}, self.store
+        row = replace(
+            blank,
+            verdict=outcome.verdict,
+            reason=outcome.reason,
+            samples=outcome.samples,
+            detail=outcome.detail,
+            notes=outcome.notes,
         )
+        return results.append(row.with_metrics(**outcome.figures), self.store)
 
     def _tell(self, tuning: Tuning) -> None:
         self.done += 1
@@ -265,31 +275,20 @@ class _Run:
 
 def figure_of(row: Row) -> float:
     """What a row is ranked by, smaller being better: the time against the default's, else the occupancy."""
-    if row.get("ratio") is not None:
-        return float(row["ratio"])
-    if row.get("occupancy") is not None:
-        return -float(row["occupancy"])
-    return 0.0
+    return row.metrics.get("ratio", -row.metrics.get("occupancy", 0.0))
 
 
 def ranked(rows: Sequence[Row]) -> list[Row]:
     """The configurations that worked, those of the last round and the fastest first."""
-    right = [r for r in rows if r["verdict"] == "ok"]
-    return sorted(right, key=lambda r: (-int(r["options"]["round"]), figure_of(r)))
-
-
-def identity(row: Row) -> str:
-    """The same configuration of the same source, whatever machine it ran on."""
-    source = (row["digest"], row.get("headers"))
-    parts = (row["rung"], *source, row["dtype"], sorted(row["values"].items()), _word(row["tuning"]))
-    return repr(parts)
+    right = [r for r in rows if r.verdict == "ok"]
+    return sorted(right, key=lambda r: (-int(r.options["round"]), figure_of(r)))
 
 
 def merge(rows: Sequence[Row], wanted: Sequence[Tuning]) -> list[Row]:
     """Rows of several processes in the order of the configurations, each once; ok ones win over others."""
     best: dict[str, Row] = {}
     for row in rows:
-        word = _word(row["tuning"])
-        if word not in best or (best[word]["verdict"] != "ok" and row["verdict"] == "ok"):
+        word = _word(row.tuning)
+        if word not in best or (best[word].verdict != "ok" and row.verdict == "ok"):
             best[word] = row
     return [best[_word(t)] for t in wanted if _word(t) in best]

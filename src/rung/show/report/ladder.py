@@ -1,227 +1,167 @@
-"""One ladder's page: its story, its times, and its rungs with idea, finding, source and difference."""
+"""What a ladder's page shows: its story, its times, and its rungs with idea, finding, source and difference."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
+
+from markupsafe import Markup
 
 from rung.profile import roofline
-from rung.profile.resources import Row
+from rung.profile.resources import Row as Resources
 from rung.results.current import Figure, Figures, Ladder, percent, time_text
 from rung.rungs import catalogue, difference
 from rung.rungs.base import Rung
-from rung.show import climb_chart, roofline_chart
+from rung.show import charts, climb_chart, roofline_chart
 from rung.show.report import sweeps
-from rung.show.report.markup import patch, prose, source, story, table, text
+from rung.show.report.markup import patch, source, story
+
+COLUMNS = ("p20 – p80", "warm, µs", "GB/s", "TFLOP/s", "of limit", "of data sheet", "vs library", "vs before")
 
 
-def page(
-    name: str,
-    measured: Ladder | None,
-    found: Figures | None,
-    resources: Mapping[str, list[Row]],
-    around: tuple[str | None, str | None],
-) -> str:
-    """The page of the ladder `name`; `around` are its neighbours."""
-    operation = catalogue.operation(name)
+def context(
+    name: str, names: Sequence[str], found: Figures | None, resources: Mapping[str, Sequence[Resources]]
+) -> dict[str, Any]:
+    """Everything that the template sets of the ladder `name`."""
+    operation, place = catalogue.operation(name), names.index(name)
     rungs = catalogue.rungs(name, libraries=False)
     readme = catalogue.folders()[name] / "README.md"
-    told = story(readme.read_text(encoding="utf-8")) if readme.is_file() else ""
-    parts = [
-        f'<section class="page" id="{name}"><h1 tabindex="-1">{name}</h1>',
-        f'<p class="summary"><code>{text(operation.summary)}</code></p><p>{prose(operation.story)}</p>',
-        _measured(measured, found) if measured is not None and found is not None else _unmeasured(name),
-        f'<details class="story"><summary>The story of this ladder</summary>{told}</details>' if told else "",
-        _contents(rungs),
-        "<h2>The rungs</h2>",
-        *(_rung(rung, measured, resources.get(rung.full_name, [])) for rung in rungs),
-        _libraries(name),
-        sweeps.section(name, found) if found is not None else "",
-        _neighbours(around),
-        "</section>\n",
+    measured = found.ladder(name) if found is not None and name in found.names() else None
+    panels = [_panel(measured, found, dtype) for dtype in measured.dtypes()] if found and measured else []
+    dtypes = [panel["dtype"] for panel in panels]
+    return {
+        "name": name,
+        "operation": operation,
+        "standing": _standing(measured),
+        "panels": panels,
+        "first": next((d for d in ("bf16", "f32", *dtypes) if d in dtypes), ""),
+        "story": story(readme.read_text(encoding="utf-8")) if readme.is_file() else "",
+        "rungs": [_rung(rung, measured, resources.get(rung.full_name, [])) for rung in rungs],
+        "libraries": [r for r in catalogue.rungs(name) if r.kind == "library"],
+        "sweeps": sweeps.of(name, found) if found else [],
+        "before": names[place - 1] if place else "",
+        "after": names[place + 1] if place + 1 < len(names) else "",
+    }
+
+
+def _standing(ladder: Ladder | None) -> dict[str, str]:
+    nothing = {"spark": "", "times": "", "where": "", "share": "", "ratio": ""}
+    if ladder is None:
+        return nothing
+    dtype = next(d for d in ("bf16", "f32", *ladder.dtypes()) if d in ladder.dtypes())
+    shape = ladder.headline(dtype)
+    ours = [f for f in ladder.column(dtype, shape) if not f.library]
+    if not ours:
+        return nothing
+    best = min(ours, key=lambda f: f.us)
+    name = f"{ladder.operation.name} in {dtype}: speed from rung to rung"
+    return {
+        "spark": charts.sparkline([1 / f.us for f in ours], dtype, name),
+        "times": f"{time_text(ours[0].us)} → {time_text(best.us)}",
+        "where": f"{dtype}, {shape}",
+        "share": percent(best.share),
+        "ratio": climb_chart.ratio_text(best.ratio) if best.ratio is not None else "",
+    }
+
+
+def _panel(ladder: Ladder, found: Figures, dtype: str) -> dict[str, Any]:
+    """Charts and table of one number format."""
+    shapes, main = ladder.shapes(dtype), ladder.headline(dtype)
+    figures = ladder.column(dtype, main)
+    placed = roofline.place(figures, found.of_kind("profile"))
+    roof = ""
+    if placed and found.limits.flops.get(dtype):
+        title = f"Roofline of {ladder.operation.name} in {dtype} at {main}"
+        roof = roofline_chart.chart(placed, found.limits, title=title, width=440, least=380)
+    rows, classes = [], []
+    for rung in ladder.rungs:
+        cells = [_time(ladder, rung, dtype, shape) for shape in shapes]
+        if any(cells):
+            library = rung.kind == "library"
+            link = rung.name if library else Markup('<a href="#{}">{}</a>').format(_id(rung), rung.name)
+            rows.append([link, *cells, *_details(ladder.get(rung.full_name, dtype, main))])
+            classes.append("library" if library else "")
+    return {
+        "dtype": dtype,
+        "shape": main,
+        "bars": climb_chart.time_chart(ladder, found.limits, dtype, main),
+        "roof": roof,
+        "columns": ["rung", *(f"{s}, µs" for s in shapes), *COLUMNS],
+        "rows": rows,
+        "classes": classes,
+        "notes": "; ".join(f"{f.name}: {n}" for f in figures for n in f.row.notes),
+    }
+
+
+def _time(ladder: Ladder, rung: Rung, dtype: str, shape: str) -> str:
+    figure = ladder.get(rung.full_name, dtype, shape)
+    if figure is None:
+        return ladder.instead(rung.full_name, dtype, shape)
+    best = figure.us == min(f.us for f in ladder.column(dtype, shape))
+    return Markup("<strong>{}</strong>").format(time_text(figure.us)) if best else time_text(figure.us)
+
+
+def _details(figure: Figure | None) -> list[str]:
+    if figure is None:
+        return [""] * len(COLUMNS)
+    m = figure.row.metrics
+    return [
+        f"{time_text(m['cold_p20_us'])} – {time_text(m['cold_p80_us'])}" if "cold_p20_us" in m else "",
+        time_text(m["warm_us"]) if "warm_us" in m else "",
+        f"{m['gbps']:,.0f}" if "gbps" in m else "",
+        f"{m['tflops']:.3g}" if "tflops" in m else "",
+        percent(figure.share),
+        percent(m["of_datasheet"]) if "of_datasheet" in m else "",
+        climb_chart.ratio_text(figure.ratio) if figure.ratio is not None else "",
+        str(figure.row.detail.get("against_before", "")),
     ]
-    return "".join(parts)
-
-
-def _unmeasured(name: str) -> str:
-    return f"<p>Not measured here yet: <code>rung bench {name}</code> on a GPU does.</p>"
-
-
-def _neighbours(around: tuple[str | None, str | None]) -> str:
-    before, after = around
-    left = f'<a href="#{before}">← {before}</a>' if before else "<span></span>"
-    right = f'<a href="#{after}">{after} →</a>' if after else "<span></span>"
-    return f'<p class="neighbours">{left}<a href="#index">Overview</a>{right}</p>'
-
-
-def _contents(rungs: Sequence[Rung]) -> str:
-    items = "".join(f'<li><a href="#{_id(r)}">{text(r.name)}</a></li>' for r in rungs)
-    return f'<details class="contents"><summary>Jump to a rung</summary><ol>{items}</ol></details>'
 
 
 def _id(rung: Rung) -> str:
     return f"{rung.operation.name}-{rung.name}"
 
 
-def _measured(ladder: Ladder, found: Figures) -> str:
-    """Charts and tables, one number format at a time."""
-    dtypes = ladder.dtypes()
-    name = ladder.operation.name
-    first = next((d for d in ("bf16", "f32") if d in dtypes), dtypes[0])
-    choices = "".join(
-        f'<label><input type="radio" name="dtype-{name}" value="{d}"{" checked" if d == first else ""}> {d}</label>'
-        for d in dtypes
-    )
-    panels = "".join(_panel(ladder, found, dtype) for dtype in dtypes)
-    return f"""<h2>Times</h2>
-<div class="tabs"><fieldset><legend>Number format</legend>{choices}</fieldset>
-{panels}</div>"""
-
-
-def _panel(ladder: Ladder, found: Figures, dtype: str) -> str:
-    shape = ladder.headline(dtype)
-    figures = ladder.column(dtype, shape)
-    picture = (
-        f'<figure class="chart">{climb_chart.time_chart(ladder, found.limits, dtype, shape)}'
-        "<figcaption>Bars: speed. Numbers: cold time, and speed against the best library.</figcaption></figure>"
-    )
-    placed = roofline.place(figures, found.of_kind("profile"))
-    roof = ""
-    if placed and found.limits.flops.get(dtype):
-        title = f"Roofline of {ladder.operation.name} in {dtype} at {shape}"
-        drawn = roofline_chart.chart(placed, found.limits, title=title, width=440, least=380)
-        roof = (
-            f'<figure class="chart">{drawn}'
-            "<figcaption>Each rung under the ceilings; intensity by the cost model.</figcaption></figure>"
-        )
-    return (
-        f'<div class="panel" data-dtype="{dtype}"><div class="charts">{picture}{roof}</div>'
-        f"{_table(ladder, dtype)}{_notes(figures)}</div>"
-    )
-
-
-def _table(ladder: Ladder, dtype: str) -> str:
-    shapes, main = ladder.shapes(dtype), ladder.headline(dtype)
-    columns = ["rung", *(f"{s}, µs" for s in shapes), "p20 – p80", "warm, µs", "GB/s", "TFLOP/s", "of limit",
-               "of data sheet", "vs library", "vs before"]  # fmt: skip
-    rows, classes = [], []
-    for rung in ladder.rungs:
-        times = [ladder.get(rung.full_name, dtype, s) for s in shapes]
-        slow = [ladder.too_slow.get((rung.full_name, dtype, s), "") for s in shapes]
-        if not any(times) and not any(slow):
-            continue
-        anchor = text(rung.name) if rung.kind == "library" else f'<a href="#{_id(rung)}">{text(rung.name)}</a>'
-        cells = [_time(f, ladder, dtype, s) or forecast for f, s, forecast in zip(times, shapes, slow, strict=True)]
-        rows.append([anchor, *cells, *_details(ladder.get(rung.full_name, dtype, main))])
-        classes.append("library" if rung.kind == "library" else "")
-    numbers = range(1, len(columns) - 1)
-    label = f"{ladder.operation.name} in {dtype}, all shapes; from p20 on: {main}"
-    caption = f'<p class="caption">Cold medians; the columns from p20 on tell of {text(main)}.</p>'
-    return table(columns, rows, numbers=list(numbers), label=label, classes=classes) + caption
-
-
-def _time(figure: Figure | None, ladder: Ladder, dtype: str, shape: str) -> str:
-    if figure is None:
-        return ""
-    told = time_text(figure.us) + ("†" if figure.old else "")
-    best = figure.us == min(f.us for f in ladder.column(dtype, shape))
-    return f"<strong>{told}</strong>" if best else told
-
-
-def _details(figure: Figure | None) -> list[str]:
-    if figure is None:
-        return [""] * 8
-    row = figure.row
-    spread = f"{time_text(row['cold_p20_us'])} – {time_text(row['cold_p80_us'])}" if row.get("cold_p20_us") else ""
-    warm, sheet = row.get("warm_us"), row.get("of_datasheet")
-    return [
-        spread,
-        time_text(warm) if warm else "",
-        f"{row['gbps']:.0f}",
-        f"{row['tflops']:.3g}",
-        percent(figure.share),
-        percent(sheet) if sheet else "",
-        climb_chart.ratio_text(figure.ratio) if figure.ratio is not None else "",
-        text(row.get("against_before") or ""),
-    ]
-
-
-def _notes(figures: Sequence[Figure]) -> str:
-    notes = [f"{f.name}: {n}" for f in figures for n in f.row.get("notes") or ()]
-    if any(f.old for f in figures):
-        notes.append("† measured on an earlier version of the rung")
-    return f'<p class="caption">{text("; ".join(notes))}.</p>' if notes else ""
-
-
-def _rung(rung: Rung, measured: Ladder | None, resources: Sequence[Row]) -> str:
+def _rung(rung: Rung, measured: Ladder | None, resources: Sequence[Resources]) -> dict[str, Any]:
     parent = catalogue.parent(rung)
     facts = [("expected", rung.expect), ("found", rung.found), ("a leap because", rung.leap), ("by", rung.provenance)]
-    told = "".join(f"<dt>{label}</dt><dd>{prose(value)}</dd>" for label, value in facts if value)
-    chips = "".join(f"<li>{text(m)}</li>" for m in (rung.kind, *rung.dtypes))
-    needs = "".join(f"<li><code>{text(n)}</code></li>" for n in rung.needs)
-    told += f"<dt>needs</dt><dd><ul>{needs}</ul></dd>" if needs else ""
-    tunables = " · ".join(f"{n} = {', '.join(map(str, v))}" for n, v in rung.tune.items())
-    changes = ""
-    if parent is not None:
-        changes = (
-            f"<details><summary>What changed from {text(parent.full_name)}</summary>"
-            f"{patch(difference.lines(parent, rung)[2:])}</details>"
-        )
-    return f"""<article class="rung" id="{_id(rung)}">
-<h3><a href="#{_id(rung)}">{text(rung.name.replace("_", " "))}</a></h3>
-<p class="idea">{prose(rung.idea)}</p>
-<ul class="chips">{chips}</ul>
-{_speed(rung, parent, measured)}
-<dl>{told}{f"<dt>tunables</dt><dd>{text(tunables)}</dd>" if tunables else ""}</dl>
-{_resources(resources)}
-{changes}
-<details><summary>Source</summary>{source(rung.source, rung.kind)}</details>
-</article>
-"""
+    first = resources[0] if resources else None
+    return {
+        "rung": rung,
+        "id": _id(rung),
+        "facts": [(label, value) for label, value in facts if value],
+        "tunables": " · ".join(f"{n} = {', '.join(map(str, v))}" for n, v in rung.tune.items()),
+        "speed": _speed(rung, parent, measured) if measured else [],
+        "resources": [_compiled(row) for row in resources],
+        "compiled": f"compiled for {first.arch}, {first.dtype}, {first.shape}" if first else "",
+        "parent": parent.full_name if parent else "",
+        "changes": patch(difference.lines(parent, rung)[2:]) if parent else "",
+        "source": source(rung.source, rung.kind),
+    }
 
 
-def _speed(rung: Rung, parent: Rung | None, measured: Ladder | None) -> str:
-    """One line: how fast in each number format, and how much against the rung that it is from."""
-    if measured is None:
-        return ""
+def _speed(rung: Rung, parent: Rung | None, measured: Ladder) -> list[dict[str, str]]:
+    """How fast in each number format, and how much against the rung that it is from."""
     told = []
     for dtype in measured.dtypes():
         shape = measured.headline(dtype)
         figure = measured.get(rung.full_name, dtype, shape)
         if figure is None:
+            instead = measured.instead(rung.full_name, dtype, shape)
+            told += [{"us": "", "dtype": dtype, "instead": instead}] if instead else []
             continue
-        line = f"<strong>{time_text(figure.us)} µs</strong>{'†' if figure.old else ''} in {dtype}"
-        line += f", {percent(figure.share)} of the limit"
         earlier = measured.get(parent.full_name, dtype, shape) if parent is not None else None
-        if earlier is not None and parent is not None:
-            line += f", {climb_chart.ratio_text(earlier.us / figure.us)} the speed of {text(parent.name)}"
-        told.append(f"<li>{line}</li>")
-    return f'<ul class="speed">{"".join(told)}</ul>' if told else ""
+        gain = climb_chart.ratio_text(earlier.us / figure.us) if earlier is not None else ""
+        name = parent.name if parent else ""
+        share = percent(figure.share)
+        told.append({"us": time_text(figure.us), "dtype": dtype, "share": share, "gain": gain, "parent": name})
+    return told
 
 
-def _resources(rows: Sequence[Row]) -> str:
-    if not rows:
-        return ""
-    shown = []
-    for row in rows:
-        if row.registers is None:
-            shown.append([text(row.kernel or row.dtype), "", "", "", "", "", text(row.reason.splitlines()[0])])
-            continue
-        shared = f"{row.static_shared}+{row.dynamic_shared}" if row.dynamic_shared else str(row.static_shared)
-        spills = f"{row.spill_stores}+{row.spill_loads}" if row.spills else "0"
-        block = " × ".join(str(n) for n in row.block or () if n > 1) or "1"
-        limiter = f"limited by {row.limiter}" if row.limiter and (row.occupancy or 0) < 1 else ""
-        occupancy = f"{100 * (row.occupancy or 0):.0f} %"
-        shown.append([text(row.kernel), block, str(row.registers), shared, spills, occupancy, text(limiter)])
-    first = rows[0]
-    columns = ("kernel", "block", "registers", "shared, B", "spills, B", "occupancy", "")
-    label = f"compiled for {first.arch}, {first.dtype}, {first.shape}"
-    inner = table(columns, shown, numbers=(1, 2, 3, 4, 5), label=label)
-    return f"<details><summary>Registers and occupancy</summary>{inner}<p class=caption>{text(label)}</p></details>"
-
-
-def _libraries(name: str) -> str:
-    libraries = [r for r in catalogue.rungs(name) if r.kind == "library"]
-    if not libraries:
-        return ""
-    items = "".join(f"<li><strong>{text(r.name)}</strong>: {prose(r.idea)}</li>" for r in libraries)
-    return f"<h2>The libraries</h2><ul>{items}</ul>"
+def _compiled(row: Resources) -> list[str]:
+    if row.registers is None:
+        return [row.kernel or row.dtype, "", "", "", "", "", row.reason.splitlines()[0]]
+    shared = f"{row.static_shared}+{row.dynamic_shared}" if row.dynamic_shared else str(row.static_shared)
+    spills = f"{row.spill_stores}+{row.spill_loads}" if row.spills else "0"
+    block = " × ".join(str(n) for n in row.block or () if n > 1) or "1"
+    limiter = f"limited by {row.limiter}" if row.limiter and (row.occupancy or 0) < 1 else ""
+    return [row.kernel, block, str(row.registers), shared, spills, f"{100 * (row.occupancy or 0):.0f} %", limiter]

@@ -1,83 +1,69 @@
-"""The whole page: the index, the ladders, the studies, the machine."""
+"""The whole page: the model's climb, the ladders, the studies, the machine; report.html.j2 sets it."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import jinja2
+from markupsafe import Markup
+
 from rung.dtypes import DTYPES
-from rung.profile.resources import Row
-from rung.results.current import Figures, Ladder, percent, time_text
+from rung.profile.resources import Row as Resources
+from rung.results.current import Figures, percent
+from rung.results.row import Row
 from rung.rungs import catalogue
 from rung.rungs.base import Rung
-from rung.show import charts, climb_chart, model_chart
-from rung.show.report import ladder as ladder_page
-from rung.show.report.markup import clean_svg, prose, scrolled, table, text
+from rung.show import attention_text_chart, charts, figures, model_chart, parallel_tables
+from rung.show.report import ladder
+from rung.show.report.markup import prose
 
 HERE = Path(__file__).parent
 SECTIONS = (("model", "The whole model"), ("studies", "Studies"), ("machine", "The machine"))
-
-Resources = Mapping[str, list[Row]]  # of each rung, by its full name
+COLOURS = (
+    ("f32", "f32"), ("tf32", "tf32"), ("bf16", "bf16"), ("f16", "f16, and int8 of the model"),
+    ("library", "a library"), ("limit", "line: the limit"),
+)  # fmt: skip
+LISTS = (("generate", "Text"), ("profile", "Profiles"), ("parallel", "Over streams and GPUs"))
 
 
 def build(
     found: Figures | None,
-    resources: Resources | None = None,
+    resources: Mapping[str, list[Resources]] | None = None,
     *,
     others: tuple[str, ...] = (),
-    progress: Callable[[str], None] = lambda _: None,
 ) -> str:
     """The report as one HTML document; `others` are GPUs that there are results of, too."""
     names = list(catalogue.operations())
-    pages = []
-    for place, name in enumerate(names):
-        progress(name)
-        around = (names[place - 1] if place else None, names[place + 1] if place + 1 < len(names) else None)
-        measured = found.ladder(name) if found is not None and name in found.names() else None
-        pages.append(ladder_page.page(name, measured, found, resources or {}, around))
-    sections = [_index(names, found), *pages, _model(found), _studies(found), _machine(found, others)]
-    return _document(names, "".join(sections))
-
-
-def _document(names: list[str], body: str) -> str:
     script = (HERE / "report.js").read_text(encoding="utf-8")
-    style = _scheme_css() + (HERE / "report.css").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    policy = f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{digest}'"
-    ladders = "".join(f'<li><a href="#{n}">{n}</a></li>' for n in names)
-    rest = "".join(f'<li><a href="#{n}">{title}</a></li>' for n, title in SECTIONS)
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{policy}">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<title>rung: the report</title>
-<link rel="icon" href="data:,">
-<style>
-{style}</style>
-</head>
-<body>
-<a class="skip" href="#content">Skip to the content</a>
-<header><a class="home" href="#index">rung</a> <span>GPU kernels, one rung at a time</span></header>
-<nav aria-label="Ladders">
-<details open><summary>Contents</summary>
-<ul><li><a href="#index">Overview</a></li></ul>
-<h2>Ladders</h2><ul>{ladders}</ul>
-<ul>{rest}</ul>
-</details>
-</nav>
-<main id="content" tabindex="-1">
-{body}
-</main>
-<script>{script}</script>
-</body>
-</html>
-"""
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(HERE), autoescape=True, trim_blocks=True, lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )  # fmt: skip
+    environment.filters["prose"] = lambda value: Markup(prose(str(value)))
+    steps = attention_text_chart.steps(found.of_kind("climb")) if found else []
+    steps = steps if any("seconds" in r.metrics for r in steps) else []
+    return environment.get_template("report.html.j2").render(
+        policy=f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{digest}'",
+        style=_scheme_css() + (HERE / "report.css").read_text(encoding="utf-8"),
+        script=script,
+        sections=SECTIONS,
+        colours=COLOURS,
+        ladders=[ladder.context(name, names, found, resources or {}) for name in names],
+        climbs=_climbs(found) if found else [],
+        attention=attention_text_chart.chart(steps[0].what, steps) if steps else "",
+        lists=[(title, rows) for kind, title in LISTS if found and (rows := _list(found.of_kind(kind)))],
+        studies=[_study(row) for row in (found.of_kind("study") if found else ())],
+        measured=bool(found and found.results),
+        gpu=found.gpu or "a CPU" if found else "",
+        machine=_machine(found) if found else [],
+        ceilings=_ceilings(found) if found else [],
+        others=others,
+    ).lstrip()
 
 
 def _scheme_css() -> str:
@@ -88,134 +74,52 @@ def _scheme_css() -> str:
     return f":root{{{rules('light')}}}\n{dark}{{:root{{{rules('dark')}}}}}\n"
 
 
-def _index(names: list[str], found: Figures | None) -> str:
-    measured = found.names() if found is not None else []
-    rows = []
+def _climbs(found: Figures) -> list[dict[str, Any]]:
+    """Tokens per second of each model, step by step, that of the most steps first."""
+    climbed = [r for r in found.of_kind("climb") if "study" not in r.options]
+    names = dict.fromkeys(r.what for r in climbed)
+    told = []
     for name in names:
-        operation = catalogue.operation(name)
-        count = str(len(catalogue.rungs(name, libraries=False)))
-        told = [f'<a href="#{name}">{name}</a><small>{prose(operation.story)}</small>', count]
-        if found is not None and name in measured:
-            told += _standing(found.ladder(name))
-        else:
-            told += ["", "", "", ""]
-        rows.append(told)
-    columns = ("ladder", "rungs", "climb", "first → best, µs", "of limit", "vs library")
-    where = (
-        f"Measured on an {text(found.gpu)}; <a href='#machine'>the machine</a> says which, and how to read the figures."
-        if found is not None and measured
-        else "Nothing has been measured here yet: <code>rung bench all</code> on a GPU does. "
-        "Ideas, sources and what the compiler makes of them need none."
-    )
-    shown = table(columns, rows, numbers=(1, 3, 4, 5), label="ladders")
-    return f"""<section class="page" id="index">
-<h1 tabindex="-1">Overview</h1>
-<p>Each operation of GPT-2 has a ladder: numbered kernels from the naive one to the fastest known, each differing
-from the one before by a single idea. A page tells a ladder's story, what each rung was expected to bring and what
-it brought, its source, and what changed from the rung before.</p>
-<p>{where}</p>
-{shown}
-</section>
-"""
+        steps, rows, before = model_chart.steps(climbed, name), [], dict[str, float]()
+        for row in steps:
+            m, rate = row.metrics, model_chart.rate(row)
+            gain = f"{rate / before[row.dtype]:.2f}×" if row.dtype in before else ""
+            before[row.dtype] = rate
+            share = percent(m["of_bandwidth"]) if m.get("of_bandwidth") else ""
+            idea = Markup("{}<small>{}</small>").format(row.part.replace("_", " "), Markup(prose(row.detail["idea"])))
+            loss = f"{m['kl_nats']:.1e}" if "kl_nats" in m else ""
+            rows.append([idea, row.dtype, f"{rate:,.0f}", gain, share, loss])
+        if steps:
+            summary, weights = model_chart.summary(steps), steps[0].weights
+            picture = model_chart.chart(steps)
+            told.append({"name": name, "summary": summary, "weights": weights, "picture": picture, "rows": rows})
+    return sorted(told, key=lambda climb: -len(climb["rows"]))
 
 
-def _standing(ladder: Ladder) -> list[str]:
-    dtype = next(d for d in ("bf16", "f32", *ladder.dtypes()) if d in ladder.dtypes())
-    shape = ladder.headline(dtype)
-    ours = [f for f in ladder.column(dtype, shape) if not f.library]
-    if not ours:
-        return ["", "", "", ""]
-    best = min(ours, key=lambda f: f.us)
-    ratio = climb_chart.ratio_text(best.ratio) if best.ratio is not None else ""
-    name = f"{ladder.operation.name} in {dtype}: speed from rung to rung"
-    spark = charts.sparkline([1 / f.us for f in ours], dtype, name)
-    times = f"{time_text(ours[0].us)} → {time_text(best.us)}<small>{dtype}, {text(shape)}</small>"
-    return [spark, times, percent(best.share), ratio]
+def _list(rows: Iterable[Row]) -> list[list[str]]:
+    """Rows that have no page of their own, each with its figure."""
+    shown = []
+    for row in rows:
+        how = ", ".join(f"{n} {v}" for n, v in row.options.items())
+        shown.append([f"{row.what} {row.part}".strip(), row.dtype, how, figures.headline(row), figures.remark(row)])
+    return shown
 
 
-def _model(found: Figures | None) -> str:
-    """Tokens per second of the whole model, step by step."""
-    rows = found.of_kind("climb") if found is not None else []
-    newest = {str(r["model"]): r for r in sorted(rows, key=lambda r: str(r.get("time", "")))}
-    parts = []
-    for name, climbed in newest.items():
-        steps = [s for s in climbed["rows"] if s.get("tokens_per_second")]
-        if not steps:
-            continue
-        lines = [
-            [
-                text(str(s["name"]).replace("_", " ")) + f"<small>{prose(str(s.get('what', '')))}</small>",
-                text(s["dtype"]),
-                f"{s['tokens_per_second']:,.0f}",
-                f"{s['gain']:.2f}×" if s.get("gain") else "",
-                percent(s["of_bandwidth"]) if s.get("of_bandwidth") else "",
-                f"{s['divergence']:.1e}" if s.get("divergence") is not None else "",
-            ]
-            for s in steps
-        ]
-        columns = ("step", "dtype", "tokens/s", "vs before", "of bandwidth", "KL")
-        drawn = scrolled(model_chart.chart(climbed), f"chart of {name}")
-        picture = f'<figure class="chart wide">{drawn}</figure>'
-        parts.append(
-            f"<h2>{text(name)}</h2>{picture}"
-            + table(columns, lines, numbers=(2, 3, 4, 5), label=f"the climb of {name}")
-        )
-    body = "".join(parts) or "<p>Not measured here yet: <code>rung climb -o FILE</code> on a GPU does.</p>"
-    return f'<section class="page" id="model"><h1 tabindex="-1">The whole model</h1>{body}</section>\n'
+def _study(row: Row) -> dict[str, Any]:
+    told = row.detail
+    return {
+        "id": f"{row.what}-{row.part}" if row.part else row.what,
+        "title": told["title"],
+        "finding": told["finding"],
+        "marks": figures.marks(row),
+        "picture": parallel_tables.chart(told, 440) if _drawable(told) else "",
+        "columns": [str(c) for c in told["columns"]],
+        "rows": [[f"{v:.4g}" if isinstance(v, float) else v for v in line] for line in told["rows"]],
+    }
 
 
-def _studies(found: Figures | None) -> str:
-    rows = found.of_kind("study") if found is not None else []
-    newest = {str(r.get("study")): r for r in sorted(rows, key=lambda r: r.get("time", ""))}
-    parts = []
-    for name, row in newest.items():
-        made = row.get("table") or row
-        columns = [str(c) for c in made.get("columns", [])]
-        cells = [[text(_number(v)) for v in line] for line in made.get("rows", [])]
-        picture = clean_svg(str(row["svg"])) if row.get("svg") else _curves(row)
-        parts.append(
-            f'<article class="study" id="study-{text(name)}"><h2>{text(row.get("title") or name)}</h2>'
-            f"<p>{prose(str(row.get('finding', '')))}</p>"
-            + (f'<figure class="chart">{picture}</figure>' if picture else "")
-            + (_study_table(name, columns, cells) if columns and cells else "")
-            + "</article>"
-        )
-    body = "".join(parts) or "<p>No study has been run here yet; <code>rung study --help</code> lists them.</p>"
-    return f'<section class="page" id="studies"><h1 tabindex="-1">Studies</h1>{body}</section>\n'
-
-
-def _study_table(name: str, columns: list[str], cells: list[list[str]]) -> str:
-    shown = table(columns, cells, numbers=list(range(1, len(columns))), label=f"study {name}")
-    if len(cells) <= 12:
-        return shown
-    return f"<details><summary>All {len(cells)} rows</summary>{shown}</details>"
-
-
-def _curves(row: Mapping[str, Any]) -> str:
-    """A study's chart, drawn from its points."""
-    axes = row.get("axes") or {}
-    series = []
-    for index, one in enumerate(row.get("series") or []):
-        points = [(float(a), None if b is None else float(b)) for a, b in one["points"]]
-        if any(b is not None for _, b in points):
-            colour = charts.SERIES[index % len(charts.SERIES)]
-            series.append(charts.Series(str(one["label"]), points, colour, bool(one.get("dashed"))))
-    if not series:
-        return ""
-    return charts.curves(
-        series,
-        title=str(row.get("title") or row.get("study")),
-        description=str(row.get("finding", "")),
-        x_label=str(axes.get("x", "")),
-        y_label=str(axes.get("y", "")),
-        width=440,
-        log_x=bool(axes.get("log_x", True)),
-        log_y=bool(axes.get("log_y", True)),
-    )
-
-
-def _number(value: object) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+def _drawable(told: Mapping[str, Any]) -> bool:
+    return any(y is not None for s in told["series"] for _, y in s["points"])
 
 
 MACHINE_FACTS = {
@@ -227,43 +131,27 @@ STATE_FACTS = {"sm_mhz": "SM clock, MHz", "memory_mhz": "memory clock, MHz", "ce
                "watts": "power, W"}  # fmt: skip
 
 
-def _machine(found: Figures | None, others: tuple[str, ...]) -> str:
-    if found is None or not found.results:
-        body = "<p>Nothing has been measured, so there is no machine to describe.</p>"
-        return f'<section class="page" id="machine"><h1 tabindex="-1">The machine</h1>{body}</section>\n'
-    rows = [[text(label), text(_fact(key, found.machine[key]))] for key, label in MACHINE_FACTS.items()
-            if found.machine.get(key)]  # fmt: skip
-    state = max(found.results, key=lambda r: r.get("time", "")).get("state") or {}
-    rows += [[f"{text(label)} (afterwards)", text(state[key])] for key, label in STATE_FACTS.items() if state.get(key)]
-    times = sorted(str(r["time"]) for r in found.results if r.get("time"))
-    commits = sorted({str(r["commit"]) for r in found.results if r.get("commit")})
-    rows.append(["results", str(len(found.results))])
-    rows += [["measured", text(f"{times[0]} to {times[-1]}")]] if times else []
-    rows += [["commits", text(", ".join(commits))]] if commits else []
+def _machine(found: Figures) -> list[list[str]]:
+    rows = [[label, _fact(key, found.machine[key])] for key, label in MACHINE_FACTS.items() if found.machine.get(key)]
+    newest = max(found.results, key=lambda r: r.time, default=None)
+    state = newest.state if newest else {}
+    rows += [[f"{label} (afterwards)", str(state[key])] for key, label in STATE_FACTS.items() if state.get(key)]
+    times = sorted(r.time for r in found.results if r.time)
+    commits = sorted({r.commit[:8] for r in found.results if r.commit})
+    rows.append(["results", f"{len(found.results):,}"])
+    rows += [["measured", f"{times[0]} to {times[-1]}"]] if times else []
+    return rows + ([["commits", ", ".join(commits)]] if commits else [])
+
+
+def _ceilings(found: Figures) -> list[list[str]]:
     limits = found.limits
-    ceilings = [["memory, TB/s", f"{limits.bytes / 1e12:.2f}" if limits.bytes else "",
-                 f"{limits.sheet['bytes'] / 1e12:.2f}" if limits.sheet else ""]]  # fmt: skip
+    memory = (limits.bytes, limits.sheet.get("bytes", 0.0))
+    rows = [["memory, TB/s", *(f"{x / 1e12:.2f}" if x else "" for x in memory)]]
     for dtype in DTYPES:
-        seen, sheet = limits.flops.get(dtype), limits.sheet.get(dtype)
-        if seen or sheet:
-            ceilings.append([f"{dtype}, TFLOP/s", f"{seen / 1e12:.0f}" if seen else "",
-                             f"{sheet / 1e12:.0f}" if sheet else ""])  # fmt: skip
-    also = f"<p>There are results of {text(', '.join(others))} too; <code>rung report --gpu</code> shows them.</p>"
-    return f"""<section class="page" id="machine">
-<h1 tabindex="-1">The machine</h1>
-{table(("", ""), rows, label="the machine")}
-<h2>Ceilings</h2>
-{table(("", "measured", "data sheet"), ceilings, numbers=(1, 2), label="ceilings")}
-{also if others else ""}
-<h2>How to read the figures</h2>
-<p>Every time is the median of a rung that was found right in the same run, at that shape, on that machine, against a
-float64 reference. <strong>Cold</strong> means that inputs rotate through more memory than the caches hold;
-<strong>warm</strong>, that one set is used again and again. Rungs and libraries took turns in one process.</p>
-<p>GB/s and TFLOP/s count what the operation must move and compute at least, whatever the kernel moves in fact. The
-limit is the nearer of two ceilings measured there: the fastest copy, and the fastest matrix product in that number
-format. A rung may pass 100 % where part of its data stays in the L2 cache.</p>
-</section>
-"""
+        both = (limits.flops.get(dtype, 0.0), limits.sheet.get(dtype, 0.0))
+        if any(both):
+            rows.append([f"{dtype}, TFLOP/s", *(f"{x / 1e12:,.0f}" if x else "" for x in both)])
+    return rows
 
 
 def _fact(key: str, value: object) -> str:
@@ -274,11 +162,11 @@ def _fact(key: str, value: object) -> str:
     return str(value)
 
 
-def resources_of(rungs: list[Rung], arch: str, progress: Callable[[str], None]) -> dict[str, list[Row]]:
+def resources_of(rungs: list[Rung], arch: str, progress: Callable[[str], None]) -> dict[str, list[Resources]]:
     """What the compiler makes of each rung."""
     from rung.profile import inspect
 
-    made: dict[str, list[Row]] = {}
+    made: dict[str, list[Resources]] = {}
     for rung in rungs:
         progress(rung.full_name)
         if rung.kind in ("cuda", "triton"):

@@ -1,0 +1,384 @@
+"""Text generation on one GPU: rung against transformers (eager, and static cache + compile), in one run.
+
+    PYTHONPATH=src python benchmarks/generate.py [--output rows.jsonl] [--sections text,prompt,...] [--missing]
+
+Weights are random (drawn as transformers draws them), the same for both sides. Every figure is a row of the results
+store; one that fails is a row with its reason, and the others go on. Sections: text (one text and batches), context
+(a step at 50 and at 1000 tokens), sampling (what choosing costs), prompt, agreement (logits and greedy text against
+transformers in float32), peers (transformers on the same texts).
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import functools
+import gc
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rung.gpt2 import random_model
+from rung.gpt2.config import Config
+from rung.gpt2.gpu.engine import Engine
+from rung.gpt2.gpu.operands import dims
+from rung.gpt2.gpu.prefill import Prefill
+from rung.gpt2.random_model import SIZES, config_of
+from rung.gpt2.sampling import Sampling
+from rung.gpt2.weights import Weights
+from rung.results import codes, machine, store
+from rung.results.row import Row
+from rung.rungs import catalogue, identity
+from rung.show.figures import headline
+from rung.show.generation_tables import COMPILED, STATIC
+
+PROMPT, NEW = 8, 512
+BATCH = 128  # tokens of prompt and of text where there are several
+LENGTHS = (64, 512, 1024)
+TORCH = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+SINGLE = (("gpt2", "bfloat16"), ("gpt2", "float32"), ("gpt2", "int8"), ("gpt2-xl", "bfloat16"), ("gpt2-xl", "int8"))
+TEXTS = (*((name, dtype, 1) for name, dtype in SINGLE), *(("gpt2", "bfloat16", n) for n in (8, 64, 256)))
+PEERS = (("gpt2", "bfloat16", 1), ("gpt2", "bfloat16", 64), ("gpt2", "bfloat16", 256), ("gpt2", "float32", 1),
+         ("gpt2-xl", "bfloat16", 1))  # fmt: skip
+SAMPLING = {
+    "greedy": Sampling(temperature=0),
+    "temperature": Sampling(temperature=0.8, top_p=1.0),
+    "top-k 50": Sampling(temperature=0.8, top_k=50, top_p=1.0),
+    "top-p 0.95": Sampling(temperature=0.8, top_p=0.95),
+    "all": Sampling(0.8, 50, 0.95, 0.01, 1.1, 0.1, 0.1),
+}
+
+
+def transformers_model(config: Config, weights: Weights, dtype: torch.dtype) -> Any:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    model = GPT2LMHeadModel(
+        GPT2Config(n_layer=config.layers, n_embd=config.C, n_head=config.NH, bos_token_id=0, eos_token_id=None)
+    )
+    state: dict[str, Any] = {"transformer.wte.weight": weights.wte.weight, "transformer.wpe.weight": weights.wpe}
+    state |= {"transformer.ln_f.weight": weights.ln_f.weight, "transformer.ln_f.bias": weights.ln_f.bias}
+    state["lm_head.weight"] = weights.wte.weight
+    for i, layer in enumerate(weights.layers):
+        for name, norm in (("ln_1", layer.ln_1), ("ln_2", layer.ln_2)):
+            state[f"transformer.h.{i}.{name}.weight"] = norm.weight
+            state[f"transformer.h.{i}.{name}.bias"] = norm.bias
+        for name, linear in (
+            ("attn.c_attn", layer.qkv),
+            ("attn.c_proj", layer.attn_proj),
+            ("mlp.c_fc", layer.fc),
+            ("mlp.c_proj", layer.mlp_proj),
+        ):
+            state[f"transformer.h.{i}.{name}.weight"] = linear.weight.t()
+            state[f"transformer.h.{i}.{name}.bias"] = linear.bias
+    missing = model.load_state_dict(state, strict=False)
+    assert not missing.unexpected_keys, missing
+    return model.to("cuda", dtype).eval()
+
+
+@functools.cache
+def weights_of(name: str) -> Weights:
+    return random_model.weights_of(config_of(name), "cuda")
+
+
+class Bench:
+    """Measures, and keeps each figure as a row."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self.arguments, self.began = arguments, time.perf_counter()
+        self.there = {r.key: r for r in store.gather() if r.kind == "generate" and r.verdict == "ok"}
+        self.bandwidth = 0.0
+
+    @contextlib.contextmanager
+    def row(self, part: str, what: str, dtype: str, rungs: tuple[str, ...] = (), **options: Any) -> Iterator[Found]:
+        """The figures that the block fills in become a row; so does the reason why it has none."""
+        texts = {name: identity.text(catalogue.find(name)) for name in rungs}
+        blank = Row(
+            kind="generate",
+            what=what,
+            part=part,
+            dtype=dtype,
+            options=options,
+            texts=texts,
+            weights="random",
+            detail={"rung": rungs[0].partition("/")[2]} if len(rungs) == 1 else {},
+            machine=machine.facts(),
+        )
+        known = self.there.get(blank.key)
+        found = Found(wanted=not (self.late() or (self.arguments.missing and known and codes.current(known))))
+        reason = ""
+        try:
+            yield found
+        except Exception as error:
+            reason = (str(error) or type(error).__name__).splitlines()[0][:300]
+        gc.collect()
+        torch.cuda.empty_cache()
+        if found.wanted and (found.metrics or reason):
+            verdict = "failed" if reason else "ok"
+            row = Row(**{**vars(blank), "verdict": verdict, "reason": reason, "state": machine.state()})
+            row = store.append(row.with_metrics(**found.metrics), self.arguments.output)
+            told = " ".join(str(v) for v in options.values())
+            spent, figure = time.perf_counter() - self.began, headline(row) or row.reason
+            print(f"[{spent:6.1f} s] {part} {what} {dtype} {told}: {figure}", flush=True)
+
+    def late(self) -> bool:
+        return bool(time.perf_counter() - self.began > self.arguments.limit)
+
+    def engine(self, name: str, dtype: str) -> Engine:
+        return Engine(config_of(name), weights_of(name), dtype)
+
+    def served(self, engine: Engine, rows: int, length: int = 512) -> tuple[str, ...]:
+        """The rung of decode that serves so many texts."""
+        return (engine.rung(dims(engine.config, rows, length)).full_name,)
+
+    # ---- sections -----------------------------------------------------------------------------------------------
+
+    def text(self) -> None:
+        """One text of 512 tokens behind 8, and batches of 128 behind 128."""
+        for name, dtype, rows in TEXTS:
+            engine = self.engine(name, dtype)
+            length, new = (PROMPT, NEW) if rows == 1 else (BATCH, BATCH)
+            served = self.served(engine, rows)
+            asked = {"by": "rung", "texts": rows, "prompt_tokens": length, "new_tokens": new}
+            with self.row("text", name, dtype, served, **asked) as found:
+                if found.wanted:
+                    rate, first = self.write(engine, rows, length, new)
+                    step = self.step_time(engine, rows, 200 if rows == 1 else 192)
+                    found.metrics |= {"tokens_per_s": rate, "first_ms": first * 1e3, "step_us": step * 1e6}
+                    if rows == 1:
+                        found.metrics["of_bandwidth"] = self.floor(name, dtype) / step
+
+    def context(self) -> None:
+        """A step early and late in the context."""
+        for name, dtype in SINGLE[:4]:
+            engine = self.engine(name, dtype)
+            engine.reserve = engine.config.context
+            with self.row("context", name, dtype, self.served(engine, 1, engine.config.context), by="rung") as found:
+                if found.wanted:
+                    short, late = (self.step_time(engine, 1, n) for n in (50, 976))
+                    found.metrics |= {"short_us": short * 1e6, "long_us": late * 1e6}
+
+    def sampling(self) -> None:
+        """What choosing costs."""
+        engine = self.engine("gpt2", "bfloat16")
+        for label, how in SAMPLING.items():
+            with self.row("sampling", "gpt2", "bfloat16", self.served(engine, 1), how=label) as found:
+                if found.wanted:
+                    found.metrics["tokens_per_s"], _ = self.write(engine, 1, PROMPT, NEW, sampling=how, seed=1)
+
+    def prompt(self) -> None:
+        """Prompts of 64, 512 and 1024 tokens: by the ladders, by torch, and by transformers compiled."""
+        for dtype in ("bfloat16", "float32"):
+            engine = self.engine("gpt2", dtype)
+            session = engine.session(1, 1024)
+            for length in LENGTHS:
+                for by, way in (("best", "ladder"), ("torch", "torch")):
+                    reader = Prefill(engine.config, session.tensors, 1, session.capacity, way=way)
+                    reader.run(self.prompts(1, length))
+                    used = tuple(dict.fromkeys(getattr(reader.passes[length], "rungs_in_use", {}).values()))
+                    with self.row("prompt", "gpt2", dtype, used, by=by, prompt_tokens=length) as found:
+                        if found.wanted:
+                            found.metrics["prompt_ms"] = self._replay_time(reader._graphs[length], 25) * 1e3
+            del engine, session
+            self._compiled_prompt(dtype)
+
+    def _compiled_prompt(self, dtype: str) -> None:
+        """transformers' forward over a prompt, compiled into a CUDA graph: keys and values, and the last logits."""
+        model: Any = None
+        for length in LENGTHS:
+            with self.row("prompt", "gpt2", dtype, by=COMPILED, prompt_tokens=length) as found:
+                if not found.wanted:
+                    continue
+                model = model or transformers_model(config_of("gpt2"), weights_of("gpt2"), TORCH[dtype])
+                ids = torch.tensor(self.prompts(1, length), device="cuda")
+
+                def forward(ids: torch.Tensor = ids, model: Any = model) -> Any:
+                    out = model(ids, use_cache=True, logits_to_keep=1)
+                    return out.logits, [(layer.keys, layer.values) for layer in out.past_key_values.layers]
+
+                torch._dynamo.reset()
+                compiled = torch.compile(forward, mode="reduce-overhead")
+                with torch.inference_mode():
+                    found.metrics["prompt_ms"] = self._call_time(compiled) * 1e3
+
+    def agreement(self) -> None:
+        """Greedy text and logits against transformers float32 (64 tokens behind an 8-token prompt)."""
+        model = transformers_model(config_of("gpt2"), weights_of("gpt2"), torch.float32)
+        prompt = self.prompts(1, PROMPT)[0]
+        with torch.inference_mode():
+            ids = torch.tensor([prompt], device="cuda")
+            text = model.generate(ids, max_new_tokens=64, do_sample=False, use_cache=True)[0].tolist()
+            truth = model(torch.tensor([text], device="cuda")).logits[0].double().log_softmax(-1)
+        for dtype in ("float32", "bfloat16", "int8"):
+            engine = self.engine("gpt2", dtype)
+            served = self.served(engine, 1)
+            with self.row("agreement", "gpt2", dtype, served, **{"with": "transformers float32"}) as found:
+                if found.wanted:
+                    ours = [step[0] for step in engine.write([prompt], [64])]
+                    same = next((i for i, (a, b) in enumerate(zip(ours, text[PROMPT:], strict=True)) if a != b), 64)
+                    kl, likeliest = self._forced(engine, text, truth)
+                    found.metrics |= {"same_tokens": same, "kl_nats": kl, "same_likeliest": likeliest}
+
+    def peers(self) -> None:
+        """transformers on the same texts."""
+        for name, dtype, rows in PEERS:
+            model: Any = None
+            length, new = (PROMPT, NEW) if rows == 1 else (BATCH, BATCH)
+            for by, more in ((STATIC, {"cache_implementation": "static"}), ("transformers, eager", {})):
+                with self.row("text", name, dtype, by=by, texts=rows, prompt_tokens=length, new_tokens=new) as found:
+                    if found.wanted:
+                        model = model or transformers_model(config_of(name), weights_of(name), TORCH[dtype])
+                        found.metrics["tokens_per_s"] = self._peer(model, rows, length, new, more)
+
+    # ---- how ----------------------------------------------------------------------------------------------------
+
+    def step_time(self, engine: Engine, rows: int, length: int) -> float:
+        """Seconds a step, from graphs of eight; lengths are put back, so that all see about the same context."""
+        session = engine.session(rows, engine.config.context if length > 400 else 512)
+        session.choice.greedy = True
+        lengths = session.tensors["lengths"]
+        session.tensors["limits"].fill_(1 << 30)
+        lengths.fill_(length)
+        graph = session.graph(8)
+        times = []
+        for trial in range(7):
+            lengths.fill_(length)
+            session.tensors["done"].zero_()
+            session.tensors["steps"].zero_()
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+            begin.record()
+            for _ in range(3):
+                graph.replay()
+            end.record()
+            end.synchronize()
+            if trial > 1:
+                times.append(begin.elapsed_time(end) / 24e3)
+        return float(statistics.median(times))
+
+    def _replay_time(self, graph: torch.cuda.CUDAGraph, times: int = 9) -> float:
+        found = []
+        for trial in range(times + 2):
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+            begin.record()
+            graph.replay()
+            end.record()
+            end.synchronize()
+            if trial > 1:
+                found.append(begin.elapsed_time(end) / 1e3)
+        return float(statistics.median(found))
+
+    def _forced(self, engine: Engine, text: list[int], truth: torch.Tensor) -> tuple[float, float]:
+        """KL divergence per token and share of equal likeliest tokens, both models reading the same text."""
+        session = engine.session(1, len(text))
+        session.begin([text[:PROMPT]], [10**6], (), Sampling(temperature=0), 0, [0])
+        kls, hits = [], []
+        for at in range(PROMPT, len(text)):
+            session.tensors["tokens"][0] = text[at]
+            session.tensors["done"].zero_()
+            session.step()
+            torch.cuda.synchronize()
+            p = session.tensors["logits"][0].double().log_softmax(-1)
+            kls.append(float((truth[at].exp() * (truth[at] - p)).sum()))
+            hits.append(int(p.argmax()) == int(truth[at].argmax()))
+        return statistics.mean(kls), statistics.mean(hits)
+
+    def prompts(self, rows: int, length: int) -> list[list[int]]:
+        generator = torch.Generator().manual_seed(7)
+        drawn: list[list[int]] = torch.randint(0, 50000, (rows, length), generator=generator).tolist()
+        return drawn
+
+    def write(self, engine: Engine, rows: int, length: int, new: int, **how: Any) -> tuple[float, float]:
+        """(tokens a second in all, seconds to the first) of the median of three runs after one to warm up."""
+        found, prompts = [], self.prompts(rows, length)
+        for trial in range(4):
+            torch.cuda.synchronize()
+            began, first, count = time.perf_counter(), 0.0, 0
+            for step in engine.write(prompts, [new] * rows, **how):
+                count += len(step)
+                first = first or time.perf_counter() - began
+            if trial:
+                found.append((count / (time.perf_counter() - began), first))
+        return sorted(found)[1]
+
+    def _call_time(self, call: Callable[[], Any], times: int = 25) -> float:
+        """Seconds on the GPU, launches queued behind one another so that the host's part does not count."""
+        for _ in range(5):
+            call()
+        torch.cuda.synchronize()
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        begin.record()
+        for _ in range(times):
+            torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
+            call()
+        end.record()
+        end.synchronize()
+        return float(begin.elapsed_time(end) / 1e3 / times)
+
+    def _peer(self, model: Any, rows: int, length: int, new: int, more: dict[str, str]) -> float:
+        ids = torch.tensor(self.prompts(rows, length), device="cuda")
+        mask = torch.ones_like(ids)
+        found = []
+        with torch.inference_mode():
+            for trial in range(3 if more else 2):
+                torch.cuda.synchronize()
+                began = time.perf_counter()
+                out = model.generate(ids, attention_mask=mask, max_new_tokens=new, do_sample=False, pad_token_id=0,
+                                     **more)  # fmt: skip
+                torch.cuda.synchronize()
+                if trial:
+                    found.append((out.shape[1] - length) * rows / (time.perf_counter() - began))
+        return float(max(found))
+
+    def floor(self, name: str, dtype: str) -> float:
+        """Seconds that reading the weights once takes, at the speed of a copy here."""
+        if not self.bandwidth:
+            from rung.bench import race
+
+            self.bandwidth = race.measure_ceilings().bytes
+        layers, C, _ = SIZES[name]
+        size = {"float32": 4, "bfloat16": 2, "int8": 1}[dtype]
+        return float(size * (layers * 12 * C * C + 50257 * C) / self.bandwidth)
+
+
+class Found:
+    """What a block of measuring found; `wanted` is whether it is to measure at all."""
+
+    def __init__(self, *, wanted: bool) -> None:
+        self.wanted = wanted
+        self.metrics: dict[str, float | None] = {}
+
+
+SECTIONS = ("text", "context", "prompt", "sampling", "agreement", "peers")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sections", default=",".join(SECTIONS))
+    parser.add_argument("--output", type=Path, help="the file of rows (default: your store of results)")
+    parser.add_argument("--limit", type=float, default=1e9, help="begin nothing new after so many seconds")
+    parser.add_argument("--missing", action="store_true", help="only what has no row of the present code")
+    arguments = parser.parse_args()
+    if not torch.cuda.is_available():
+        print("there is no CUDA device here; nothing is measured without one.", file=sys.stderr)
+        return 2
+    chosen: list[str] = arguments.sections.split(",")
+    unknown = [name for name in chosen if name not in SECTIONS]
+    if unknown:
+        parser.error(f"there is no section {unknown[0]!r}; there are {', '.join(SECTIONS)}")
+    bench, failed = Bench(arguments), 0
+    for name in chosen:
+        run: Callable[[], None] = getattr(bench, name)
+        try:
+            run()
+        except Exception as error:  # the other sections go on
+            failed += 1
+            print(f"{name} failed: {(str(error) or repr(error)).splitlines()[0]}", flush=True)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,187 @@
+"""Renews every figure that is shown, on one GPU: calls the verbs for what has no row of the present code.
+
+    PYTHONPATH=src python3 benchmarks/measure.py --budget 540 [SECTION ...]
+
+Rows go to one store, measured.jsonl under $OUT (or ./measured), what the verbs print to measure.log beside it. Whatever
+has a current row there or in results/ is not measured again, so that a second call goes on where the first one stopped;
+`rung results FILE --publish results/h200` puts the rows among the published ones. A section that fails or runs out of
+time is a row with its reason, and the rest goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from rung.climb import attention, model
+from rung.results import codes, machine, store
+from rung.results.row import Row
+from rung.study import STUDIES
+
+ROOT = Path(__file__).resolve().parent.parent
+OUT = Path(os.environ.get("OUT") or "measured").resolve()
+RUNG = [sys.executable, "-m", "rung"]
+LEAST = 15.0  # seconds, below which nothing new is begun
+
+
+@dataclass(frozen=True)
+class Task:
+    """A call, and how long it may take; `own_limit` is the option by which it ends in good order."""
+
+    words: list[str]
+    limit: float
+    own_limit: str = ""
+
+
+class Measured:
+    """The rows of the present code on this GPU."""
+
+    def __init__(self) -> None:
+        gpu = machine.facts().get("gpu", "")
+        self.rows = [r for r in store.gather() if r.gpu == gpu and r.verdict == "ok" and codes.current(r)]
+
+    def parts(self, kind: str, what: str | None = None, study: bool = False) -> set[str]:
+        """Which parts there are of a kind: steps of a climb, ways of a study, sections of the text benchmark."""
+        some = (r for r in self.rows if r.kind == kind and what in (None, r.what))
+        return {f"{r.part} {r.dtype}".strip() for r in some if ("study" in r.options) == study}
+
+    def whats(self, kind: str, part: str | None = None) -> set[str]:
+        return {r.what for r in self.rows if r.kind == kind and part in (None, r.part) and not r.quick}
+
+
+def bench(there: Measured) -> list[Task]:
+    words = ["bench", "all", "--missing", "--seconds", "0.06", "--patience", "0.2"]
+    return [Task([*RUNG, *words], 420, "--limit")]
+
+
+def climb(there: Measured) -> list[Task]:
+    tasks = []
+    for dtype in ("bfloat16", "float32", "int8"):
+        wanted = {f"{step.name} {dtype}" for step in model.steps([dtype])}
+        if wanted - there.parts("climb", "gpt2"):
+            tasks.append(Task([*RUNG, "climb", "--dtype", dtype, "--seconds", "1"], 150))
+    return tasks
+
+
+def generate(there: Measured) -> list[Task]:
+    sections = "text,context,prompt,sampling,agreement"
+    return [Task([sys.executable, "benchmarks/generate.py", "--missing", "--sections", sections], 240, "--limit")]
+
+
+def peers(there: Measured) -> list[Task]:
+    return [Task([sys.executable, "benchmarks/generate.py", "--missing", "--sections", "peers"], 200, "--limit")]
+
+
+def check(there: Measured) -> list[Task]:
+    return [Task([*RUNG, "check", "--device", "cuda", "--missing", "-o", os.environ["RUNG_RESULTS"]], 300)]
+
+
+def study(there: Measured) -> list[Task]:
+    last = ("attention",)  # the sequential loops take longest
+    names = [n for n in STUDIES if n not in there.whats("study")]
+    return [Task([*RUNG, "study", n, "--no-chart"], 200 if n in last else 60) for n in sorted(names, key=last.count)]
+
+
+def profile(there: Measured) -> list[Task]:
+    wanted = [n for n in ("gpt2", "gpt2-xl") if n not in there.whats("profile", "generate")]
+    return [Task([*RUNG, "profile", "generate", "-m", f"random:{n}", "-n", "256"], 60) for n in wanted]
+
+
+def attention_climb(there: Measured) -> list[Task]:
+    wanted = {f"{way.name} float32" for way in attention.ways("cuda")}
+    if not wanted - there.parts("climb", "gpt2", study=True):
+        return []
+    return [Task([*RUNG, "climb", "--study", "attention", "--seconds", "3"], 200)]
+
+
+def sweep(there: Measured) -> list[Task]:
+    layernorm = ["sweep", "layernorm/09_split", "--dtype", "f32", "--shape", "b8t1024", "--seconds", "0.05"]
+    return [Task([*RUNG, "sweep", "--course", "--seconds", "0.03"], 60), Task([*RUNG, *layernorm], 60)]
+
+
+def parallel(there: Measured) -> list[Task]:
+    done = "pipeline" in {p.partition(" ")[0] for p in there.parts("parallel")}
+    return [] if done else [Task([sys.executable, "benchmarks/parallel.py", "pipeline"], 90)]
+
+
+# In the order of what is missed most.
+SECTIONS: dict[str, Callable[[Measured], list[Task]]] = {
+    "climb": climb, "generate": generate, "bench": bench, "peers": peers, "study": study, "check": check,
+    "profile": profile, "attention": attention_climb, "parallel": parallel, "sweep": sweep,
+}  # fmt: skip
+
+
+def run(task: Task, log: Path, left: float) -> str:
+    """Carry out a call; gives the reason why it failed, empty where it did not."""
+    limit = min(task.limit, left)
+    words = [*task.words, *([task.own_limit, f"{max(limit - LEAST, 1):.0f}"] if task.own_limit else [])]
+    with log.open("a", encoding="utf-8") as out:
+        out.write(f"\n$ {' '.join(words)}\n")
+        out.flush()
+        try:
+            done = subprocess.run(words, stdout=out, stderr=subprocess.STDOUT, timeout=limit, cwd=ROOT, check=False)
+        except subprocess.TimeoutExpired:
+            return f"stopped after {limit:.0f} s"
+        except OSError as error:
+            return str(error)
+    if done.returncode in (0, 1):  # 1: some of what it measured failed, and is a row with its reason
+        return ""
+    said = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
+    return f"exit {done.returncode}: {said[-1][:200]}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("sections", nargs="*", help=f"of {', '.join(SECTIONS)} (default: all)")
+    parser.add_argument("--budget", type=float, default=540, help="seconds in all")
+    parser.add_argument("--dry-run", action="store_true", help="only say what would be called")
+    chosen = parser.parse_args()
+    unknown = [name for name in chosen.sections if name not in SECTIONS]
+    if unknown:
+        parser.error(f"there is no section {unknown[0]!r}; there are {', '.join(SECTIONS)}")
+    OUT.mkdir(parents=True, exist_ok=True)
+    scratch = tempfile.mkdtemp(prefix="rung-measure-")
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT / "src"), os.environ.get("PYTHONPATH")]))
+    os.environ["RUNG_RESULTS"] = str(OUT / "measured.jsonl")
+    os.environ["RUNG_TUNINGS"] = str(Path(scratch) / "tunings.jsonl")  # a sweep's winner is no part of the next figures
+    began, told = time.monotonic(), []
+    for name in chosen.sections or SECTIONS:
+        tasks = SECTIONS[name](Measured())
+        if chosen.dry_run:
+            print(*(f"{name}: {' '.join(task.words)}" for task in tasks), sep="\n")
+            continue
+        start, before = time.monotonic(), len(_kept())
+        reasons = []
+        for task in tasks:
+            left = chosen.budget - (time.monotonic() - began)
+            if left < LEAST:
+                reasons.append("out of time; call again to go on")
+                break
+            reasons.append(run(task, OUT / "measure.log", left))
+        reason = "; ".join(filter(None, reasons))
+        rows = len(_kept()) - before
+        spent = time.monotonic() - start
+        store.append(Row(kind="measure", what=name, verdict="failed" if reason else "ok", reason=reason,
+                         metrics={"seconds": spent, "rows": float(rows)}, machine=machine.facts()))  # fmt: skip
+        told.append((name, f"{len(tasks)}", f"{rows}", f"{spent:.0f}", reason))
+        print(f"{name}: {rows} rows in {spent:.0f} s {reason}", flush=True)
+    if told:
+        print(f"\n{'section':<10} {'calls':>5} {'rows':>5} {'s':>5}  problem")
+        print(*(f"{n:<10} {calls:>5} {rows:>5} {s:>5}  {reason}" for n, calls, rows, s, reason in told), sep="\n")
+        print(f"\n{len(_kept())} rows in {OUT / 'measured.jsonl'}, {time.monotonic() - began:.0f} s.")
+    return 0
+
+
+def _kept() -> list[Row]:
+    return list(store.read()) if (OUT / "measured.jsonl").exists() else []
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,148 @@
+"""Attention over CUDA streams and over several GPUs, and GPT-2 split over GPUs, as rows of results.
+
+`PYTHONPATH=src python benchmarks/parallel.py [--output rows.jsonl] [pipeline] [ring] [split]`; `ring:4` means four GPUs
+alone. With one GPU the last two say that they need more. A case that fails is a row with its reason.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rung.dtypes import dtype
+from rung.errors import RungError
+from rung.parallel import launch, pipeline
+from rung.results import machine, store
+from rung.results.row import Row
+from rung.rungs import catalogue, identity
+
+ROOT = Path(__file__).resolve().parent.parent
+TENSOR_CORES = "attention/27_tensor_cores"
+Keep = Callable[[Row], None]
+
+
+def row(part: str, what: str, kind: str, options: Mapping[str, Any], figures: Mapping[str, float], **more: Any) -> Row:
+    """A measurement of `part`; `more` are other fields of the row."""
+    facts = {**machine.facts(), "gpus": torch.cuda.device_count()}
+    return Row(kind="parallel", what=what, part=part, dtype=kind, options=dict(options), metrics=dict(figures),
+               machine=facts, **more)  # fmt: skip
+
+
+def pipelined(keep: Keep, only: int | None) -> None:
+    """Copies and kernels over streams: where they are of like size, and where compute is far less."""
+    plain = [("f32", pipeline.RUNG, T) for T in (1024, 2048)]
+    for kind, rung, T in (*plain, *(("bf16", TENSOR_CORES, T) for T in (1024, 4096))):
+        texts = {rung: identity.text(catalogue.find(rung))}
+        for r in pipeline.measure(units=192, T=T, HS=64, dtype=dtype(kind), causal=True, rung=rung):
+            figures = {
+                "seconds": r.seconds,
+                "copying_in_s": r.overlap.copying_in,
+                "computing_s": r.overlap.computing,
+                "copying_out_s": r.overlap.copying_out,
+                "bound_s": r.overlap.bound,
+                "of_overlap": r.overlap.reached,
+            }
+            asked = {"T": T, "heads": 192, "chunk": r.chunk, "streams": r.streams}
+            keep(row("pipeline", "attention", kind, asked, figures, texts=texts))
+
+
+def ring(keep: Keep, only: int | None) -> None:
+    """N = 8192 ... 131072, with and without a mask, against one GPU."""
+    sizes = ("8192", "16384", "32768", "65536", "131072")
+    for gpus in _counts(only):
+        for mask in ((), ("--causal",)):
+            asked = {"gpus": gpus, "causal": bool(mask)}
+            for r in _job(keep, "ring", "attention", asked, "rung.parallel.nccl", [*sizes, *mask], gpus):
+                figures = {
+                    "seconds": r["seconds"],
+                    "passing_s": r["passing_seconds"],
+                    "one_gpu_s": r["one_seconds"],
+                    "vs_one_gpu": r["speed_up"],
+                    "error_norm": r["error"],
+                    "tflops": r["tflops"],
+                    "step_bytes": r["bytes_a_step"],
+                }
+                more = {"n": r["n"], "heads": r["heads"], "d": r["d"], "backend": r["backend"]}
+                keep(row("ring", "attention", r["dtype"], {**asked, **more}, figures))
+
+
+def split(keep: Keep, only: int | None) -> None:
+    """Random weights of GPT-2's sizes, prompts of 512 tokens."""
+    for gpus in _counts(only):
+        for model, kind, texts in (("gpt2", "float32", 1), ("gpt2-xl", "bfloat16", 1), ("gpt2-xl", "bfloat16", 8)):
+            words = [f"random:{model}", "--dtype", kind, "--tokens", "512", "--rows", str(texts)]
+            asked = {"gpus": gpus, "texts": texts, "prompt_tokens": 512}
+            for r in _job(keep, "split", model, asked, "rung.parallel.tensor_parallel", words, gpus):
+                figures = {
+                    "prompt_s": r["split_prompt_seconds"],
+                    "token_s": r["split_token_seconds"],
+                    "one_gpu_prompt_s": r["alone_prompt_seconds"],
+                    "one_gpu_token_s": r["alone_token_seconds"],
+                    "vs_one_gpu_prompt": r["prompt_speed_up"],
+                    "vs_one_gpu_token": r["token_speed_up"],
+                    "error_norm": r["error"],
+                }
+                same = {"same_greedy_tokens": r["same_greedy_tokens"]}
+                keep(row("split", model, kind, asked, figures, detail=same, weights="random"))
+
+
+def _counts(only: int | None) -> list[int]:
+    counts = [n for n in (2, 4) if n <= torch.cuda.device_count() and only in (n, None)]
+    if not counts:
+        raise RungError(f"{only or 'two'} GPUs are needed; of what is here, {torch.cuda.device_count()} can be seen.")
+    return counts
+
+
+def _job(
+    keep: Keep, part: str, what: str, asked: dict[str, Any], module: str, words: list[str], gpus: int
+) -> list[Any]:
+    """What the processes of a job say; of one that fails, a row with the reason."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "rows.json"
+        try:
+            launch.torchrun(module, [*words, "--output", str(file)], gpus, limit=200)
+            found = json.loads(file.read_text(encoding="utf-8"))
+        except RungError as error:
+            keep(row(part, what, "", asked, {}, verdict="failed", reason=str(error).splitlines()[0]))
+            return []
+    return found if isinstance(found, list) else [found]
+
+
+SECTIONS: dict[str, Callable[[Keep, int | None], None]] = {"pipeline": pipelined, "ring": ring, "split": split}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("sections", nargs="*", default=list(SECTIONS))
+    parser.add_argument("--output", type=Path, help="the file of rows (default: your store of results)")
+    chosen = parser.parse_args()
+    unknown = [name for name in chosen.sections if name.partition(":")[0] not in SECTIONS]
+    if unknown:
+        parser.error(f"there is no section {unknown[0]!r}; there are {', '.join(SECTIONS)}")
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT / "src"), os.environ.get("PYTHONPATH")]))
+
+    def keep(made: Row) -> None:
+        store.append(made, chosen.output)
+        print(f"{made.part} {made.dtype} {made.options}: {made.metrics or made.reason}", flush=True)
+
+    failed = 0
+    for name in chosen.sections:
+        section, _, count = name.partition(":")
+        try:
+            SECTIONS[section](keep, int(count) if count else None)
+        except (RungError, RuntimeError) as error:  # the other sections go on
+            failed += 1
+            print(f"{name} failed: {str(error).splitlines()[0]}", flush=True)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

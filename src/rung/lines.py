@@ -1,0 +1,102 @@
+"""Files of JSON lines that are only ever added to.
+
+A line is written whole or not at all, by a single `write` to a file opened for appending, so that two processes may
+share a file. A line cut short by a power failure is skipped with a warning.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import warnings
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from rung.errors import RungError
+
+
+def default_path() -> Path:
+    """Where results go unless told otherwise: the user's data folder."""
+    if "RUNG_RESULTS" in os.environ:
+        return Path(os.environ["RUNG_RESULTS"])
+    base = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
+    return Path(base) / "rung" / "results.jsonl"
+
+
+def append(path: Path, row: Mapping[str, Any]) -> None:
+    """Add one row to the file, which is made if need be."""
+    data = (json.dumps(row, ensure_ascii=False) + "\n").encode()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        try:
+            with contextlib.suppress(OSError):  # a filesystem without locks: one write must do
+                fcntl.flock(file, fcntl.LOCK_EX)
+            _end_last_line(file)
+            written = os.write(file, data)
+            if written != len(data):  # a full disk may take only part of the line
+                os.ftruncate(file, os.fstat(file).st_size - written)
+                raise OSError(28, "No space left on device")
+        finally:
+            os.close(file)
+    except OSError as error:
+        raise RungError(f"{path} cannot be written: {error.strerror}; RUNG_RESULTS names another place.") from None
+
+
+def _end_last_line(file: int) -> None:
+    """Begin a line of our own where the last writer was cut off in the middle of its."""
+    size = os.fstat(file).st_size
+    if size and os.pread(file, 1, size - 1) != b"\n":
+        os.write(file, b"\n")
+
+
+def read(path: Path, form: str) -> Iterator[dict[str, Any]]:
+    """Every whole row whose "format" is `form`; rows of another format are an error."""
+    if not path.exists():
+        return
+    lines = [(n, line) for n, line in enumerate(_bytes(path).split(b"\n"), 1) if line.strip()]
+    ours: list[dict[str, Any]] = []
+    torn = strangers = 0
+    for number, line in lines:
+        row = None
+        with contextlib.suppress(ValueError):
+            row = json.loads(line)
+        if isinstance(row, dict) and row.get("format") == form:
+            ours.append(row)
+        elif row is None:
+            torn += 1
+            warnings.warn(f"{path}, line {number} is cut short and was skipped.", stacklevel=2)
+        else:
+            strangers += 1
+    if strangers or (torn > 1 and not ours):
+        count = f"{strangers or torn} of {len(lines)} lines are of another kind"
+        raise RungError(f"{path} is not a file of rung's results ({count}); `rung bench -o FILE` writes one.")
+    yield from ours
+
+
+def _bytes(path: Path) -> bytes:
+    if not path.is_file():  # a device may never end
+        raise RungError(f"{path} is not a file; results are kept in one.")
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise RungError(f"{path} cannot be read: {error.strerror}.") from None
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file that is either complete or what it was before."""
+    try:
+        if path.exists() and not path.is_file():  # a pipe or a device
+            path.write_text(text, encoding="utf-8")
+            return
+        part = path.with_name(f".{path.name}.{os.getpid()}.part")
+        try:
+            part.write_text(text, encoding="utf-8")
+            part.replace(path)
+        finally:
+            part.unlink(missing_ok=True)
+    except OSError as error:
+        raise RungError(f"{path} cannot be written: {error.strerror}.") from None

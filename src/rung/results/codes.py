@@ -1,0 +1,109 @@
+"""Whether a row is of the code at hand, told without compiling anything.
+
+A rung whose text is the measured one is the code at hand. Where only the text has changed, `codes.json`, beside the
+published rows, knows what each text compiles to; `python -m rung.results.codes` brings it up to date (`make tables`
+does), and compiles what it does not know yet: of a text all builds of the published rows, as NVRTC makes them here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from collections.abc import Iterable, Mapping
+from functools import cache
+from pathlib import Path
+
+from rung.errors import RungError
+from rung.results import store
+from rung.results.row import Row
+from rung.rungs import catalogue, identity
+from rung.rungs.base import Rung
+
+FILE = store.ROOT / "results" / "codes.json"
+
+Codes = Mapping[str, Mapping[str, str]]  # rung -> digest of a text -> digest of what it compiles to
+
+
+@cache
+def known(path: Path = FILE) -> Codes:
+    """The index; empty where there is none, as in an installed package."""
+    found: Codes = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    return found
+
+
+@cache
+def text_now(name: str) -> str:
+    """The digest of the text of the ladder's rung; empty where the ladder no longer has it."""
+    try:
+        return identity.text(catalogue.find(name))
+    except RungError:
+        return ""
+
+
+def current(row: Row, codes: Codes | None = None) -> bool:
+    """Whether every rung that ran is the same code now."""
+    index = known() if codes is None else codes
+    return all(same(name, text, text_now(name), index) for name, text in row.texts.items())
+
+
+def same(name: str, then: str, now: str, codes: Codes) -> bool:
+    """Whether two texts of a rung are the same code, as far as is known."""
+    compiled = codes.get(name, {})
+    return then == now or (compiled.get(then) is not None and compiled.get(then) == compiled.get(now))
+
+
+def built(row: Row, rung: Rung) -> str:
+    """What the rung compiles to at the row's shape and tuning; empty where it does not, or with another compiler."""
+    arch = row.code.partition("-")[2].partition(":")[0].rstrip("a")
+    try:
+        return identity.code(rung, row.values, row.dtype, row.tuning, arch)
+    except RungError:
+        return ""
+
+
+def updated(rows: Iterable[Row], codes: Codes) -> dict[str, dict[str, str]]:
+    """The index of the texts that these rows and the ladders have."""
+    benched: dict[str, dict[str, list[Row]]] = {}
+    for row in rows:
+        if row.kind == "bench" and row.code and len(row.texts) == 1:
+            benched.setdefault(row.what, {}).setdefault(row.texts[row.what], []).append(row)
+    found: dict[str, dict[str, str]] = {}
+    for name, by_text in benched.items():
+        now = text_now(name)
+        if not now or set(by_text) == {now}:
+            continue
+        # Texts are compared by the builds of the newest rows alone.
+        text, measured = max(by_text.items(), key=lambda item: max(r.time for r in item[1]))
+        if now == text:
+            continue
+        there = codes.get(name, {})
+        measured = sorted(measured, key=lambda r: r.key)
+        then = _digest([r.code for r in measured])
+        compiled = there.get(now) if there.get(text) == then else None
+        if compiled is None:
+            print(f"compiling {name}, whose text has changed", file=sys.stderr)
+            rung = catalogue.find(name)
+            compiled = _digest([built(row, rung) for row in measured])
+        found[name] = {text: then, now: compiled}
+    return found
+
+
+def _digest(codes: list[str]) -> str:
+    return hashlib.sha256(" ".join(codes).encode()).hexdigest()[:16]
+
+
+def refresh(path: Path = FILE) -> bool:
+    """Bring the index up to date; tells whether it changed."""
+    rows = [row for folder in sorted(path.parent.glob("*/")) for row in store.load(folder)]
+    there = known(path)
+    now = updated(rows, there)
+    if now == there:
+        return False
+    store.write_whole(path, json.dumps(now, indent=1, sort_keys=True) + "\n")
+    known.cache_clear()
+    return True
+
+
+if __name__ == "__main__":
+    print(f"{FILE}: {'written' if refresh() else 'up to date'}")

@@ -1,0 +1,110 @@
+"""The one schema of everything that is measured.
+
+A row says what was measured (`kind`, `what`, `shape`, `dtype`, `tuning`, `options`), of which code (`texts`, `code`),
+where and when (`machine`, `state`, `time`, `commit`), and what came out (`verdict`, `metrics`, `samples`, `detail`).
+A metric's name ends in its unit: `cold_us`, `first_ms`, `tokens_per_s`, `peak_bytes`; names that begin with `of_` are
+shares of a limit, and those with `vs_` ratios of speeds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+FORMAT = "rung-result-2"
+# The last says how a part of `make measure` went.
+KINDS = (
+    "bench", "ceilings", "sweep", "profile", "climb", "generate", "parallel", "study", "check", "sanitize", "measure",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One measurement."""
+
+    kind: str  # one of KINDS
+    what: str  # a rung as layernorm/07_warp, a study, or a model and what it did
+    part: str = ""  # of several rows that tell of the same: single, batch, prompt ...; the chart of a study
+    dtype: str = ""
+    shape: str = ""
+    values: dict[str, Any] = field(default_factory=dict)
+    tuning: dict[str, int] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)  # how it was measured
+    texts: dict[str, str] = field(default_factory=dict)  # of each rung that ran, the digest of its text
+    code: str = ""  # of a single rung: compiler, architecture and digest of its compiled code
+    verdict: str = "ok"  # or failed, refused, illegal, "too slow"
+    reason: str = ""
+    metrics: dict[str, float] = field(default_factory=dict)
+    samples: dict[str, list[float]] = field(default_factory=dict)
+    detail: dict[str, Any] = field(default_factory=dict)  # what is no number: tables, curves, verdicts against others
+    notes: list[str] = field(default_factory=list)
+    weights: str = ""  # of a model: random, trained, or its name
+    quick: bool = False  # fewer points or shorter looks than usual
+    machine: dict[str, Any] = field(default_factory=dict)
+    state: dict[str, Any] = field(default_factory=dict)
+    time: str = ""
+    commit: str = ""
+
+    @property
+    def operation(self) -> str:
+        """The ladder, for kinds that are of one rung."""
+        return self.what.partition("/")[0]
+
+    @property
+    def rung(self) -> str:
+        """The rung's name without its ladder."""
+        return self.what.partition("/")[2]
+
+    @property
+    def gpu(self) -> str:
+        return str(self.machine.get("gpu", ""))
+
+    @property
+    def library(self) -> bool:
+        return self.detail.get("language") == "library"
+
+    @property
+    def cold_us(self) -> float | None:
+        return self.metrics.get("cold_us")
+
+    @property
+    def timed(self) -> bool:
+        return self.verdict == "ok" and bool(self.metrics.get("cold_us"))
+
+    @property
+    def question(self) -> tuple[Any, ...]:
+        """What was asked: rows with the same question, of whatever time and code, answer the same."""
+        own = (self.kind, self.what, self.part, self.dtype, self.gpu)
+        return own + tuple(json.dumps(x, sort_keys=True) for x in (self.values, self.tuning, self.options))
+
+    @property
+    def key(self) -> str:
+        """Content address: the question, the code and the driver, not what came out of it."""
+        asked = (*self.question, sorted(self.texts.items()), self.machine.get("driver"))
+        return hashlib.sha256(repr(asked).encode()).hexdigest()[:20]
+
+    def as_json(self) -> dict[str, Any]:
+        """What is kept; fields that are empty are left out."""
+        told = {f.name: getattr(self, f.name) for f in fields(self)}
+        return {"format": FORMAT, **{name: value for name, value in told.items() if value not in ("", {}, [], False)}}
+
+    @staticmethod
+    def of_json(kept: Mapping[str, Any]) -> Row:
+        """A row of the store; names that a later version may add are passed over."""
+        known = {f.name for f in fields(Row)}
+        return Row(**{name: value for name, value in kept.items() if name in known})
+
+    def with_metrics(self, **metrics: float | None) -> Row:
+        """The same with these figures; None is no figure."""
+        return replace(self, metrics={**self.metrics, **{n: v for n, v in metrics.items() if v is not None}})
+
+
+def newest(rows: Iterable[Row]) -> list[Row]:
+    """The last answer to each question, in the order in which the questions were first asked."""
+    latest: dict[tuple[Any, ...], Row] = {}
+    for row in sorted(rows, key=lambda r: r.time):
+        latest[row.question] = row
+    return list(latest.values())

@@ -1,0 +1,149 @@
+"""The tables and pictures of ladders: in each ladder's README, and the overview and the climbs of README.md."""
+
+from __future__ import annotations
+
+from rung.results import current
+from rung.results.current import Figure, Figures, Ladder
+from rung.rungs import catalogue
+from rung.show import climb_chart, markdown, model_chart
+from rung.show.text_table import aligned
+
+CLIMBS = ("attention", "matmul", "layernorm")
+SHOWN = "layernorm"  # the ladder whose check the README shows
+
+
+def pictures(found: Figures) -> dict[str, str]:
+    """The climbs of some ladders, and that of the whole model."""
+    drawn = {f"climb-{n}": climb_chart.climb(found.ladder(n), found.limits) for n in CLIMBS if n in found.names()}
+    steps = model_chart.steps(found.of_kind("climb"))
+    return drawn | ({"climb-model": model_chart.chart(steps)} if steps else {})
+
+
+def times(found: Figures, name: str) -> str:
+    """A ladder's tables of times; nothing when nothing was measured."""
+    if name not in found.names():
+        return ""
+    ladder = found.ladder(name)
+    parts = [_caption(found, ladder), *(_table(ladder, dtype) for dtype in ladder.dtypes())]
+    notes = _notes(ladder)
+    return "\n" + "\n".join(parts) + ("\n" + notes + "\n" if notes else "\n")
+
+
+def _caption(found: Figures, ladder: Ladder) -> str:
+    machine, limits = found.machine, found.limits
+    rates = ", ".join(f"{limits.flops[d] / 1e12:.0f} TFLOP/s in {d}" for d in ladder.dtypes() if d in limits.flops)
+    return (
+        f"Cold times on an {found.gpu} (driver {machine.get('driver')}, CUDA {machine.get('cuda')}, "
+        f"torch {machine.get('torch')}), as `rung bench {ladder.operation.name}` takes them, each of the code as it "
+        f"is. The limit is the highest that was measured on such a machine: {limits.bytes / 1e12:.2f} TB/s, {rates}; "
+        "the share and the comparison with the best library are those of the column in bold.\n"
+    )
+
+
+def _table(ladder: Ladder, dtype: str) -> str:
+    shapes, main = ladder.few_shapes(dtype), ladder.headline(dtype)
+    heads = [dtype, "idea", *(f"**{s}**, µs" if s == main else f"{s}, µs" for s in shapes), "of limit", "vs library"]
+    lines = []
+    for rung in ladder.rungs:
+        row = [ladder.get(rung.full_name, dtype, s) for s in shapes]
+        others = [ladder.instead(rung.full_name, dtype, s) for s in shapes]
+        if not any(row) and not any(others):
+            continue
+        chief = ladder.get(rung.full_name, dtype, main)
+        library = rung.kind == "library"
+        name = f"*{rung.name}*" if library else f"[{rung.name}]({rung.path.name if rung.path else ''})"
+        cells = [name, "" if library else markdown.plain(current.short(rung.idea))]
+        cells += [_cell(f, ladder) if f else other for f, other in zip(row, others, strict=True)]
+        lines.append([*cells, current.percent(chief.share) if chief else "", versus(chief)])
+    return markdown.table(heads, lines, words=2).strip("\n") + "\n"
+
+
+def _cell(figure: Figure, ladder: Ladder) -> str:
+    text = current.time_text(figure.us)
+    best = figure.us == min(f.us for f in ladder.column(figure.row.dtype, figure.row.shape))
+    return f"**{text}**" if best else text
+
+
+def versus(figure: Figure | None) -> str:
+    """The speed against the best library's of the same race; nothing where there was none."""
+    return climb_chart.ratio_text(figure.ratio) if figure is not None and figure.ratio is not None else ""
+
+
+def _notes(ladder: Ladder) -> str:
+    shown = [f for k, f in ladder.found.items() if k[2] in ladder.few_shapes(k[1])]
+    if any(f.share > 1.05 for f in shown):
+        return "More than 100 %: part of the data stays in the L2, or the kernel beats the fastest copy seen.\n"
+    return ""
+
+
+def climb(found: Figures, name: str) -> str:
+    """The picture of a ladder's climb, or of the model's."""
+    if name == "model":
+        steps = model_chart.steps(found.of_kind("climb"))
+        told = f"The climb of the whole model: {model_chart.summary(steps)}" if steps else ""
+    else:
+        told = f"The climb of {name}: {summary(found.ladder(name))}" if name in found.names() else ""
+    return markdown.picture(f"climb-{name}", told, "docs/pictures") if told else ""
+
+
+def summary(ladder: Ladder) -> str:
+    """First, best and library in each number format, in words."""
+    told = []
+    for dtype in ladder.dtypes():
+        shape = ladder.headline(dtype)
+        ours = [f for f in ladder.column(dtype, shape) if not f.library]
+        library = ladder.best_library(dtype, shape)
+        if not ours:
+            continue
+        best = min(ours, key=lambda f: f.us)
+        text = f"in {dtype} from {current.time_text(ours[0].us)} µs ({ours[0].name}) "
+        text += f"to {current.time_text(best.us)} µs ({best.name})"
+        told.append(text + (f", {library.name} {current.time_text(library.us)} µs" if library else ""))
+    return "; ".join(told)
+
+
+def overview(found: Figures) -> str:
+    """All ladders: what they compute, how many rungs, and where the best of them stands."""
+    measured = set(found.names())
+    lines = []
+    for name, operation in catalogue.operations().items():
+        cells = [operation.story, "", ""]
+        if name in measured:
+            cells = best_cells(found.ladder(name)) or cells
+        lines.append([f"[{name}](src/rung/ladders/{name})", len(catalogue.rungs(name, libraries=False)), *cells])
+    heads = ("ladder", "rungs", "from naive to best", "of limit", "vs library")
+    made = markdown.table(heads, lines)
+    return made.replace("| --- | ---: | ---: | ---: | ---: |", "| --- | ---: | --- | ---: | ---: |")
+
+
+def best_cells(ladder: Ladder) -> list[str]:
+    """First and best rung at the headline, the best's share of the limit, and it against the best library."""
+    dtype = next(d for d in ("bf16", "f32", *ladder.dtypes()) if d in ladder.dtypes())
+    shape = ladder.headline(dtype)
+    ours = [f for f in ladder.column(dtype, shape) if not f.library]
+    if not ours:
+        return []
+    best = min(ours, key=lambda f: f.us)
+    path = f"{current.time_text(ours[0].us)} → {current.time_text(best.us)} µs ({dtype}, {shape})"
+    return [path, current.percent(best.share), versus(best)]
+
+
+def checked(found: Figures) -> str:
+    """What `rung check` said of one ladder, and of all, where it last ran on a GPU."""
+    every = [r for r in found.of_kind("check") if r.verdict in ("ok", "failed")]
+    if not every:
+        return ""
+    columns = ("rung", "dtype", "cases", "error/bound", "rel. error", "cap", "verdict")
+    rows = [
+        (r.what, r.dtype, f"{r.metrics['cases']:.0f}", f"{r.metrics.get('error_element', 0):.3f}",
+         f"{r.metrics.get('error_norm', 0):.1e}", f"{r.metrics.get('norm_cap', 0):.0e}", r.verdict)
+        for r in every
+        if r.operation == SHOWN and r.dtype == "f32"
+    ]  # fmt: skip
+    right = sum(r.verdict == "ok" for r in every)
+    commits = sorted({r.commit[:7] for r in every})
+    where = f"{found.gpu} (commit {', '.join(commits)})" if len(commits) == 1 else found.gpu
+    sentence = f"{right} of {len(every)} implementations and number formats are right on an {where}."
+    table = aligned(columns, rows, right=columns[2:6])
+    shown = "\n".join([f"$ rung check {SHOWN} --dtype f32", *table])
+    return f"\n```text\n{shown}\n```\n\nOf all ladders {sentence}\n\n"

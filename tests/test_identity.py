@@ -1,0 +1,194 @@
+"""Of which code a figure is: texts that say the same are equal, and where they differ the compiled code decides."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from result_rows import row
+from rung.cuda import nvrtc
+from rung.dtypes import DTYPES
+from rung.results import codes, store
+from rung.rungs import catalogue, identity, tunings
+from rung.rungs.base import Rung
+from rung.rungs.cuda import CudaRung
+
+KERNEL = """/*---
+idea = "A test."
+dtypes = ["f32"]
+[tune]
+BLOCK = [32, 64]
+[[launch]]
+kernel = "k"
+grid = "B * T"
+block = "BLOCK"
+---*/
+#include "rung.cuh"
+#include "own.cuh"
+extern "C" __global__ void k(const Real* a, const Real* b, Real* out)
+{
+    // One sum.
+    out[threadIdx.x] = twice(a[0]) + b[0];
+}
+"""
+OWN = '#pragma once\n#include "deeper.cuh"\n__device__ Real unused(Real x) { return x - 1; }\n'
+DEEPER = "#pragma once\n__device__ Real twice(Real x) { return 2 * x; }\n"
+SHAPE = {"B": 2, "T": 4, "C": 64}
+
+
+def mine(folder: Path, kernel: str = KERNEL, own: str = OWN, deeper: str = DEEPER) -> Rung:
+    folder.mkdir(exist_ok=True)
+    path = folder / "mine.cu"
+    path.write_text(kernel)
+    (folder / "own.cuh").write_text(own)
+    (folder / "deeper.cuh").write_text(deeper)
+    return catalogue.rung_from_file(catalogue.operation("residual"), path)
+
+
+def code(rung: Rung) -> str:
+    return identity.code(rung, SHAPE, "f32", {"BLOCK": 32})
+
+
+SAID = [
+    ('idea = "A test."', 'idea = "Another."\nfound = "Twice as fast."\nneeds = "sm >= 70"'),
+    ("// One sum.\n", "/* a\n comment */\n"),
+    ("    out[threadIdx.x] = twice(a[0]) + b[0];", "  out[ threadIdx.x ]=twice( a[0] )\n      + b[0];"),
+    ("BLOCK = [32, 64]", "BLOCK = [32, 64, 128]"),
+]
+
+
+@pytest.mark.parametrize(("old", "new"), SAID)
+def test_what_is_only_said_leaves_the_text_as_it_is(tmp_path: Path, old: str, new: str) -> None:
+    assert KERNEL.count(old) == 1
+    before = identity.text(mine(tmp_path / "a"))
+    assert identity.text(mine(tmp_path / "b", KERNEL.replace(old, new))) == before
+
+
+CHANGED = [
+    (KERNEL, "twice(a[0]) + b[0]", "twice(a[0]) - b[0]"),
+    (KERNEL, 'grid = "B * T"', 'grid = "B"'),
+    (DEEPER, "2 * x", "3 * x"),
+]
+
+
+@pytest.mark.parametrize(("of", "old", "new"), CHANGED)
+def test_what_runs_changes_text_and_code(tmp_path: Path, of: str, old: str, new: str) -> None:
+    assert of.count(old) == 1
+    before, after = mine(tmp_path / "a"), mine(tmp_path / "b", *(t.replace(old, new) if t == of else t for t in (KERNEL, OWN, DEEPER)))
+    assert identity.text(before) != identity.text(after)
+    assert code(before) != code(after)
+
+
+SAME_CODE = [
+    (KERNEL, "const Real* a, const Real* b, Real* out)\n{", "const Real* a, const Real* b, Real* out)\n{\n    const int one = 1;"),
+    (OWN, "return x - 1;", "return x - 2;"),
+    (DEEPER, "2 * x", "x * 2"),
+    (KERNEL, 'grid = "B * T"', 'grid = "T * B"'),
+]
+
+
+@pytest.mark.parametrize(("of", "old", "new"), SAME_CODE)
+def test_another_text_may_be_the_same_code(tmp_path: Path, of: str, old: str, new: str) -> None:
+    assert of.count(old) == 1
+    before, after = mine(tmp_path / "a"), mine(tmp_path / "b", *(t.replace(old, new) if t == of else t for t in (KERNEL, OWN, DEEPER)))
+    assert identity.text(before) != identity.text(after)
+    assert code(before) == code(after) != ""
+
+
+def test_code_says_its_compiler_and_architecture(tmp_path: Path) -> None:
+    major, minor = nvrtc.version()
+    assert re.fullmatch(rf"nvrtc{major}\.{minor}-sm_90:[0-9a-f]{{16}}", code(mine(tmp_path)))
+    assert identity.code(catalogue.find("layernorm/torch"), SHAPE, "f32") == ""
+
+
+def test_the_machine_code_is_that_of_the_kernels(tmp_path: Path) -> None:
+    rung = mine(tmp_path)
+    assert isinstance(rung, CudaRung)
+    build = rung.build(rung.operation.complete(SHAPE), DTYPES["f32"])
+    found = identity.machine_code(nvrtc.compile_cubin(build, "sm_90").path.read_bytes())
+    assert [name for name in found if name.startswith(".text.")] == [".text.k"] and len(found[".text.k"]) >= 128
+
+
+def test_a_python_rung_is_its_code_and_the_files_that_it_names(tmp_path: Path) -> None:
+    named = {name: {p.name for p in identity.files(catalogue.find(name))} for name in ("decode/05", "decode/12")}
+    assert {"04_one_row.cu", "rung.cuh"} <= named["decode/05"] and "rung.cuh" in named["decode/12"]
+    source = (catalogue.LADDERS / "layernorm" / "12_triton.py").read_text()
+    one, other, third = (tmp_path / f"{name}.py" for name in "abc")
+    one.write_text(source)
+    other.write_text(source.replace('FOUND = (', 'FOUND = ("Something else. "') + "\n# a comment\n")
+    third.write_text(source.replace("eps", "epsilon"))
+    operation = catalogue.operation("layernorm")
+    texts = [identity.own_text(catalogue.rung_from_file(operation, p)) for p in (one, other)]
+    assert texts[0] == texts[1] != identity._own(third.read_text(), ".py")
+
+
+# ---- the index of compiled code -------------------------------------------------------------------------------------
+
+
+def test_a_figure_belongs_to_its_text_or_to_the_same_compiled_code() -> None:
+    made = row("layernorm/tree", 30.0)
+    (now,) = made.texts.values()
+    earlier = replace(made, texts={made.what: "0" * 16})
+    assert codes.current(made, {}) and not codes.current(earlier, {})
+    assert codes.current(earlier, {made.what: {"0" * 16: "c", now: "c"}})
+    assert not codes.current(earlier, {made.what: {"0" * 16: "c", now: "d"}})
+    gone = replace(made, texts={"layernorm/99_gone": now})
+    assert not codes.current(gone, {})
+
+
+def test_the_index_compiles_what_it_does_not_know_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = row("gelu/naive", 80.0, shape="b4t64", time="2026-01-01T00:00:00Z")
+    rung = catalogue.find("gelu/naive")
+    right = identity.code(rung, made.values, "f32", made.tuning)
+    earlier = replace(made, texts={made.what: "0" * 16}, code=right)
+    found = codes.updated([earlier], {})
+    assert codes.current(earlier, found)
+    assert not codes.current(earlier, codes.updated([replace(earlier, code=right[:-1] + "x")], {}))
+    monkeypatch.setattr(codes, "built", None)  # what is known is not compiled again
+    assert codes.updated([earlier], found) == found
+    assert codes.updated([replace(made, code=right)], {}) == {}  # of the text at hand: nothing to know
+
+
+
+def recompiled(name: str) -> None:
+    """Every published row of the rung that is shown compiles to what it says, as far as this compiler can tell."""
+    ours = "nvrtc{}.{}-".format(*nvrtc.version())
+    rows = [r for r in store.published() if r.kind == "bench" and r.what == name and r.code.startswith(ours)]
+    for shown in (r for r in rows if codes.current(r)):
+        assert codes.built(shown, catalogue.find(name)) == shown.code, f"{name} {shown.dtype} {shown.shape}"
+
+
+@pytest.mark.parametrize("name", ["bias/01_naive", "gelu/01_naive", "reduce/05_shuffle"])
+def test_a_shown_figure_is_of_the_code_at_hand(name: str) -> None:
+    recompiled(name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted({r.what for r in store.published() if r.kind == "bench" and r.code}))
+def test_every_shown_figure_is_of_the_code_at_hand(name: str) -> None:
+    recompiled(name)
+
+
+# ---- tunings --------------------------------------------------------------------------------------------------------
+
+
+def test_a_tuning_of_other_headers_is_listed_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rung, path = catalogue.find("layernorm/tree"), tmp_path / "tunings.jsonl"
+    values = rung.operation.complete(SHAPE)
+
+    def record(dtype: str) -> None:
+        tunings.record(
+            rung, dtype=dtype, values=values, tuning={"BLOCK": 64}, cold_us=1.0, default_us=None,
+            machine={"gpu": "one"}, path=path,
+        )  # fmt: skip
+
+    record("f32")
+    monkeypatch.setattr(identity, "text", lambda rung: "0" * 16)
+    record("bf16")
+    monkeypatch.undo()
+    listed = tunings.listed(path)
+    assert {r["dtype"]: r["headers_changed"] for r in listed} == {"f32": False, "bf16": True}
+    assert not any(r["stale"] for r in listed)  # the rung's own text, and with it the tunables, is as it was
