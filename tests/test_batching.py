@@ -293,8 +293,8 @@ def test_slots_follow_the_memory(model: Model, monkeypatch: pytest.MonkeyPatch) 
 
     each = choice.slot_bytes(model.transformer)
     assert each == 2 * 3 * 64 * CONTEXT * 4
-    for free, slots in ((0, 1), (6 * each, 3), (10_000 * each, choice.MOST_SLOTS)):
-        monkeypatch.setattr(choice.os, "sysconf", lambda name, free=free: free if name == "SC_AVPHYS_PAGES" else 1)
+    for free, slots in ((0, 1), (3 * each / choice.SHARE, 3), (10_000 * each, choice.MOST_SLOTS)):
+        monkeypatch.setattr(choice.os, "sysconf", lambda name, free=free: int(free) if name == "SC_AVPHYS_PAGES" else 1)
         assert backend_of(model.transformer).slots == slots
 
 

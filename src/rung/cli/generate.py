@@ -95,6 +95,7 @@ def generate(
         int | None, typer.Option(help="Each token attends to this many tokens, itself included.")
     ] = None,
     threads: options.Threads = None,
+    gpus: Annotated[int | None, typer.Option(help="Write on so many GPUs of this machine.", min=1)] = None,
 ) -> None:
     """Write text with a GPT-2 model.
 
@@ -115,13 +116,22 @@ def generate(
         from rung.gpt2.cpu import build
 
         build.begin()
+    if gpus is not None:
+        if device not in ("auto", "cuda"):
+            raise RungError(f"--gpus counts GPUs and --device is {device}; leave one of them out.")
+        device = "cuda"
     texts = _prompts(text, prompt, file, prompts)
     from rung.gpt2.load import load
 
-    chosen = load(
-        model, device=device, dtype=dtype, revision=revision, offline=offline, threads=threads, plan=plan,
-        kernels=_kernels(kernel or []), window=window,
-    )  # fmt: skip
+    how: dict[str, Any] = {
+        "model": model, "device": device, "dtype": dtype, "revision": revision, "offline": offline, "threads": threads,
+        "plan": plan, "kernels": _kernels(kernel or []), "window": window,
+    }  # fmt: skip
+    chosen = load(**how)
+    if gpus is not None:
+        from rung.gpt2.batching.worker import Setup
+
+        chosen.spread([Setup(how, gpu=gpu) for gpu in range(1, gpus)])
     show_prompt = (not json_) if echo is None else echo
     run = chosen.run(
         texts,

@@ -46,8 +46,10 @@ def serve(
         raise RungError(f"the server needs {error.name}; install it: pip install 'rung[serve]'.") from None
     from rung.gpt2.batching.worker import Setup
 
-    if gpus is not None and device != "cuda":
-        raise RungError("--gpus counts GPUs; add --device cuda.")
+    if gpus is not None:
+        if device not in ("auto", "cuda"):
+            raise RungError(f"--gpus counts GPUs and --device is {device}; leave one of them out.")
+        device = "cuda"
     how = {
         "model": model, "device": device, "dtype": dtype, "threads": threads, "revision": revision, "offline": offline,
     }  # fmt: skip

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from rung.gpt2.batching.backend import Clock
 from rung.gpt2.batching.choice import backend_of
-from rung.gpt2.batching.engine import BatchEngine, Stream
+from rung.gpt2.batching.engine import BatchEngine, Engine, Stream
 from rung.gpt2.batching.text import Piece, Request, Text, Transcript, check
 from rung.gpt2.model import Transformer
 from rung.gpt2.options import Chosen, Completion, Options, Prompt
@@ -47,13 +47,13 @@ class Run:
         tokenizer: Tokenizer | None,
         prompts: Sequence[Prompt],
         options: Options,
-        engine: BatchEngine | None = None,
+        engine: Engine | None = None,
     ) -> None:
         self.options, self.stats, self.interrupted = options, Stats(), False
         self._taken = 0
         self.seed = secrets.randbits(32) if options.seed is None else options.seed
         self._transformer, self._tokenizer = transformer, tokenizer
-        self._engine = engine or BatchEngine(lambda: backend_of(transformer, 1), tokenizer)
+        self._engine: Engine = engine or BatchEngine(lambda: backend_of(transformer, 1), tokenizer)
         for prompt in prompts:
             check(prompt, options, transformer.config)
         self._texts = [

@@ -7,6 +7,7 @@ import difflib
 import hashlib
 import threading
 import time
+import weakref
 from collections.abc import AsyncGenerator, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
@@ -18,7 +19,9 @@ import torch
 from rung.errors import RungError
 from rung.gpt2.batching.choice import backend_of
 from rung.gpt2.batching.engine import BatchEngine
+from rung.gpt2.batching.fleet import Fleet
 from rung.gpt2.batching.text import Piece, Request, Transcript
+from rung.gpt2.batching.worker import Setup
 from rung.gpt2.choose_plan import make_plan
 from rung.gpt2.config import read_config
 from rung.gpt2.cpu.plan import processors
@@ -77,6 +80,7 @@ class Model:
         self.load_seconds = load_seconds
         self._tokenizer: Tokenizer | None = None
         self._engine: BatchEngine | None = None
+        self._fleet: Fleet | None = None
         self._lock = threading.Lock()
         self.rater = transformer.service.rater or PlanRater(transformer)
 
@@ -103,6 +107,12 @@ class Model:
                     tokenizer = None  # tokens can be continued without one
                 self._engine = BatchEngine(partial(backend_of, self.transformer), tokenizer)
             return self._engine
+
+    def spread(self, setups: Sequence[Setup]) -> None:
+        """Texts of runs go to this process and to a worker for each of `setups`; returns when all are up."""
+        fleet = Fleet(self.engine, setups)
+        weakref.finalize(self, fleet.close)
+        self._fleet = fleet
 
     @overload
     def generate(  # type: ignore[overload-overlap]
@@ -313,7 +323,8 @@ class Model:
             raise RungError(f"generate has no option {unknown!r}; {_meant(unknown)}.")
         settings = Options(sampling=Sampling(**how), **given)
         tokenizer = self._tokenizer_if_any(prompts)
-        return Run(self.transformer, tokenizer, [self._prompt(p) for p in prompts], settings, self.engine)
+        engine = self._fleet or self.engine
+        return Run(self.transformer, tokenizer, [self._prompt(p) for p in prompts], settings, engine)
 
     def _prompt(self, prompt: str | Sequence[int]) -> Prompt:
         if isinstance(prompt, str):

@@ -26,6 +26,7 @@ class TorchPlan(Plan):
         self, device: torch.device, stored: torch.dtype, compute: torch.dtype, window: int | None = None
     ) -> None:
         self.device, self.stored, self.compute, self.window = device, stored, compute, window
+        self.on = device.type
         self.cache_dtype = compute
 
     def matrix(self, weight: torch.Tensor) -> Linear:

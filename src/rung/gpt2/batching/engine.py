@@ -15,6 +15,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Protocol
 
 import torch
 
@@ -26,6 +27,23 @@ from rung.gpt2.tokenizer import Tokenizer
 IDLE_SECONDS = 1.0  # after so long without work the thread ends; the next request starts another
 Listener = Callable[[Piece], None]
 _engines: weakref.WeakSet[BatchEngine] = weakref.WeakSet()
+
+
+class Handed(Protocol):
+    """A request that was handed in."""
+
+    def cancel(self) -> None: ...
+
+
+class Engine(Protocol):
+    """What a run hands its requests to."""
+
+    alone: threading.Lock
+
+    @property
+    def clock(self) -> Clock: ...
+
+    def submit(self, request: Request, listener: Listener) -> Handed: ...
 
 
 class Ticket:
@@ -50,7 +68,8 @@ class BatchEngine:
     """`backend` makes one when the first request comes; it may be given how many slots."""
 
     def __init__(self, backend: Callable[..., Backend], tokenizer: Tokenizer | None) -> None:
-        self._make, self._tokenizer = backend, tokenizer
+        self._backend_of, self._tokenizer = backend, tokenizer
+        self._make: Callable[[], Backend] = backend
         self._new()
         _engines.add(self)
 
@@ -108,10 +127,11 @@ class BatchEngine:
 
     def prepare(self, slots: int | None = None) -> None:
         """Make the backend now, with so many slots where a number is given."""
-        if slots is not None:
-            self._make = partial(self._make, slots)
         with self._lock:
-            self._use(self._make())
+            if slots is not None:
+                self._make = partial(self._backend_of, slots)
+            if self._backend is None or slots is not None:
+                self._use(self._make())
 
     def _use(self, backend: Backend) -> Backend:
         self._backend, self._free = backend, list(range(backend.slots))
@@ -228,10 +248,10 @@ class BatchEngine:
 class Stream:
     """Pieces of several requests in one queue, for a reader who waits: (its key, piece)."""
 
-    def __init__(self, engine: BatchEngine) -> None:
+    def __init__(self, engine: Engine) -> None:
         self._engine, self._pid = engine, os.getpid()
         self._pieces: queue.SimpleQueue[tuple[int, Piece]] = queue.SimpleQueue()
-        self._tickets: dict[int, Ticket] = {}
+        self._tickets: dict[int, Handed] = {}
 
     def submit(self, key: int, request: Request) -> None:
         self._tickets[key] = self._engine.submit(request, lambda piece: self._pieces.put((key, piece)))
