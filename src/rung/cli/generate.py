@@ -129,7 +129,7 @@ def generate(
     }  # fmt: skip
     chosen = load(**how)
     if gpus is not None:
-        from rung.gpt2.batching.worker import Setup
+        from rung.gpt2.batching.wire import Setup
 
         chosen.spread([Setup(how, gpu=gpu) for gpu in range(1, gpus)])
     show_prompt = (not json_) if echo is None else echo

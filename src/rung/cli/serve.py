@@ -44,7 +44,7 @@ def serve(
         from rung.serve.run import serve as run
     except ModuleNotFoundError as error:
         raise RungError(f"the server needs {error.name}; install it: pip install 'rung[serve]'.") from None
-    from rung.gpt2.batching.worker import Setup
+    from rung.gpt2.batching.wire import Setup
 
     if gpus is not None:
         if device not in ("auto", "cuda"):

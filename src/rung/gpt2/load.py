@@ -21,7 +21,7 @@ from rung.gpt2.batching.choice import backend_of
 from rung.gpt2.batching.engine import BatchEngine
 from rung.gpt2.batching.fleet import Fleet
 from rung.gpt2.batching.text import Piece, Request, Transcript
-from rung.gpt2.batching.worker import Setup
+from rung.gpt2.batching.wire import Setup
 from rung.gpt2.choose_plan import make_plan
 from rung.gpt2.config import read_config
 from rung.gpt2.cpu.plan import processors

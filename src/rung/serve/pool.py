@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 
 from rung.errors import RungError
-from rung.gpt2.batching import worker
+from rung.gpt2.batching import wire
 from rung.gpt2.batching.text import Piece, Request
-from rung.gpt2.batching.worker import Cancel, Failed, News, Ready, Setup, Stop, Submit
+from rung.gpt2.batching.wire import Cancel, Failed, News, Ready, Setup, Stop, Submit
 
 DIED = "the engine's process died while the text was being written; send the request again."
 RESTARTS = 1  # a process that dies more often than that has a reason that another start does not mend
@@ -58,7 +58,7 @@ class Worker:
 
     def start(self) -> None:
         self.settled.clear()
-        self.process, self.connection = worker.start(self.setup)
+        self.process, self.connection = wire.start(self.setup)
         threading.Thread(target=self._listen, args=(self.process, self.connection), daemon=True).start()
 
     def _listen(self, process: subprocess.Popen[bytes], connection: Connection) -> None:

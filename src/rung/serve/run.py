@@ -13,7 +13,7 @@ from typing import Any
 import uvicorn
 
 from rung.errors import RungError
-from rung.gpt2.batching.worker import Setup
+from rung.gpt2.batching.wire import Setup
 from rung.gpt2.config import read_config
 from rung.gpt2.load import find
 from rung.gpt2.tokenizer import read_tokenizer

@@ -13,11 +13,11 @@ from multiprocessing.connection import Connection
 from subprocess import Popen
 
 from rung.errors import RungError
-from rung.gpt2.batching import worker
+from rung.gpt2.batching import wire
 from rung.gpt2.batching.backend import Clock
 from rung.gpt2.batching.engine import BatchEngine, Handed, Listener
 from rung.gpt2.batching.text import Piece, Request
-from rung.gpt2.batching.worker import Cancel, Failed, News, Ready, Setup, Stop, Submit
+from rung.gpt2.batching.wire import Cancel, Failed, News, Ready, Setup, Stop, Submit
 
 
 @dataclass
@@ -42,7 +42,7 @@ class _Worker:
     def __init__(self, setup: Setup) -> None:
         self.process: Popen[bytes]
         self.connection: Connection
-        self.process, self.connection = worker.start(setup)
+        self.process, self.connection = wire.start(setup)
         self.texts: dict[int, _Text] = {}
         self.slots = 0
 

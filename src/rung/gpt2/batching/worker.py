@@ -1,6 +1,6 @@
-"""An engine in a process of its own: requests go in and pieces come out through one connection.
+"""An engine in a process of its own: requests go in and pieces come out through one connection (see wire.py).
 
-The parent starts it with `start`. The child ends when it is told to, or when its parent is gone.
+The process ends when it is told to, or when its parent is gone.
 """
 
 from __future__ import annotations
@@ -8,83 +8,15 @@ from __future__ import annotations
 import contextlib
 import queue
 import signal
-import socket
-import subprocess
-import sys
 import threading
-from collections.abc import Mapping
-from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
 from rung.errors import RungError
 from rung.gpt2.batching.engine import BatchEngine, Ticket
-from rung.gpt2.batching.text import Piece, Request
-
-
-@dataclass(frozen=True)
-class Setup:
-    """What a worker is to load: keywords of `rung.load`, slots (None: by the memory), the one GPU that it sees."""
-
-    model: Mapping[str, Any]
-    slots: int | None = None
-    gpu: int | None = None
-
-
-@dataclass(frozen=True)
-class Ready:
-    """The model is there."""
-
-    slots: int
-
-
-@dataclass(frozen=True)
-class Failed:
-    """The model could not be loaded."""
-
-    reason: str
-
-
-@dataclass(frozen=True)
-class News:
-    """Pieces of texts by the parent's keys, and how full the engine is."""
-
-    pieces: list[tuple[int, Piece]]
-    running: int
-    waiting: int
-    usage: float
-
-
-@dataclass(frozen=True)
-class Submit:
-    key: int
-    request: Request
-
-
-@dataclass(frozen=True)
-class Cancel:
-    key: int
-
-
-@dataclass(frozen=True)
-class Stop:
-    """End; what is under way is interrupted."""
-
-
-def start(setup: Setup) -> tuple[subprocess.Popen[bytes], Connection]:
-    """A worker that begins to load; its first message is Ready or Failed."""
-    ours, theirs = socket.socketpair()
-    # The child imports what this process would.
-    program = f"import sys; sys.path[:] = {sys.path}; from rung.gpt2.batching import worker; worker"
-    program += f".main({theirs.fileno()})"
-    seeing = [] if setup.gpu is None else ["env", f"CUDA_VISIBLE_DEVICES={setup.gpu}"]
-    with theirs:
-        process = subprocess.Popen(
-            [*seeing, sys.executable, "-c", program], pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL
-        )
-    connection = Connection(ours.detach())
-    connection.send(setup)
-    return process, connection
+from rung.gpt2.batching.text import Piece
+from rung.gpt2.batching.wire import Cancel, Failed, News, Ready, Setup, Stop, Submit
+from rung.gpt2.load import load
 
 
 def main(descriptor: int) -> None:
@@ -109,8 +41,6 @@ def main(descriptor: int) -> None:
 
 
 def _load(setup: Setup) -> BatchEngine:
-    from rung.gpt2.load import load
-
     model = load(**setup.model)
     model.engine.prepare(setup.slots)
     return model.engine

@@ -1,0 +1,78 @@
+"""How a process and the workers beside it talk: what a worker loads, requests to it, pieces from it."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any
+
+from rung.gpt2.batching.text import Piece, Request
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What a worker is to load: keywords of `rung.load`, slots (None: by the memory), the one GPU that it sees."""
+
+    model: Mapping[str, Any]
+    slots: int | None = None
+    gpu: int | None = None
+
+
+@dataclass(frozen=True)
+class Ready:
+    """The model is there."""
+
+    slots: int
+
+
+@dataclass(frozen=True)
+class Failed:
+    """The model could not be loaded."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class News:
+    """Pieces of texts by the parent's keys, and how full the engine is."""
+
+    pieces: list[tuple[int, Piece]]
+    running: int
+    waiting: int
+    usage: float
+
+
+@dataclass(frozen=True)
+class Submit:
+    key: int
+    request: Request
+
+
+@dataclass(frozen=True)
+class Cancel:
+    key: int
+
+
+@dataclass(frozen=True)
+class Stop:
+    """End; what is under way is interrupted."""
+
+
+def start(setup: Setup) -> tuple[subprocess.Popen[bytes], Connection]:
+    """A worker that begins to load; its first message is Ready or Failed."""
+    ours, theirs = socket.socketpair()
+    # The child imports what this process would.
+    program = f"import sys; sys.path[:] = {sys.path}; from rung.gpt2.batching import worker; worker"
+    program += f".main({theirs.fileno()})"
+    seeing = [] if setup.gpu is None else ["env", f"CUDA_VISIBLE_DEVICES={setup.gpu}"]
+    with theirs:
+        process = subprocess.Popen(
+            [*seeing, sys.executable, "-c", program], pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL
+        )
+    connection = Connection(ours.detach())
+    connection.send(setup)
+    return process, connection
