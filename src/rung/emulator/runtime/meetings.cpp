@@ -39,9 +39,9 @@ bool complete_lanes(Warp& warp, unsigned mask, Collective collective)
         meeting_lanes = true;
         collective(data, wanted);
         meeting_lanes = false;
-    } else {
-        order_lanes(warp, wanted);
     }
+    // Who has a number of ldmatrix knows that its row has been read, whichever lane named it.
+    if (!collective || strncmp(running->what, "ldmatrix", 8) == 0) order_lanes(warp, wanted);
     warp.waiting &= ~wanted;
     for (unsigned lane = 0; lane < WARP; lane++)
         if (wanted >> lane & 1) wake(*warp.lanes[lane]);
@@ -205,6 +205,7 @@ void describe_waiting(const Block& block, char* text, size_t room)
             if (kind.state == State::AtLanes) add(" for lanes 0x%08x", kind.mask);
             if (kind.state == State::AtNamed) add(" %u, where %u of %u have come", kind.mask, block.named[kind.mask].arrived,
                                                   block.named[kind.mask].expected);
+            if (kind.caller) add(" at {%lx}", (unsigned long)kind.caller);
             add(" (%s:%d)", kind.site.file, kind.site.line);
             if (kind.state == State::AtBytes) {
                 char detail[200];
