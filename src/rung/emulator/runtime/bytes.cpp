@@ -16,9 +16,8 @@ void init_bytes(Place place, unsigned count, Site site)
         fault(FaultKind::Async, "mbarrier.init (%s:%d) for %u arrivals; 1 to %u are possible", site.file, site.line, count, (1u << 20) - 1);
     note_barrier(place, true, site);
     std::vector<ByteBarrier*>& all = *place.block->bytes;
-    ByteBarrier* barrier = nullptr;
-    for (ByteBarrier* other : all)
-        if (other->place.offset == place.offset) barrier = other;
+    if (all.empty()) all.resize(shared_bytes() / 8 + 1);
+    ByteBarrier*& barrier = all[place.offset / 8];
     if (barrier) {
         unsigned long long found;
         memcpy(&found, memory_at(place), 8);
@@ -26,8 +25,8 @@ void init_bytes(Place place, unsigned count, Site site)
             fault(FaultKind::Async, "mbarrier.init (%s:%d) of a barrier (set up at %s:%d) whose phase is under way", site.file,
                   site.line, barrier->init.file, barrier->init.line);
     } else {
-        all.push_back(barrier = new ByteBarrier{});
-        barrier->agent = agent_of_barrier(unsigned(all.size()) * 7 + place.block->cluster_rank);
+        barrier = new ByteBarrier{};
+        barrier->agent = agent_of_barrier(place.offset / 8 + place.block->cluster_rank);
     }
     const Clock arriving = barrier->arriving, complete = barrier->complete;
     *barrier = {place, 0x9E3779B97F4A7C15ull * ++tokens, count, count, 0, 0, site, arriving, complete, barrier->agent};
@@ -36,8 +35,8 @@ void init_bytes(Place place, unsigned count, Site site)
 
 ByteBarrier& barrier_at(Place place, const char* what, Site site)
 {
-    for (ByteBarrier* barrier : *place.block->bytes) {
-        if (barrier->place.offset != place.offset) continue;
+    const std::vector<ByteBarrier*>& all = *place.block->bytes;
+    if (ByteBarrier* barrier = place.offset % 8 == 0 && place.offset / 8 < all.size() ? all[place.offset / 8] : nullptr) {
         unsigned long long found;
         memcpy(&found, memory_at(place), 8);
         if (found != barrier->token)
@@ -54,13 +53,7 @@ void invalidate_bytes(Place place, const char* what, Site site)
     ByteBarrier& barrier = barrier_at(place, what, site);
     if (barrier.bytes)
         fault(FaultKind::Async, "%s (%s:%d) on a barrier to which %ld bytes are still to come", what, site.file, site.line, barrier.bytes);
-    std::vector<ByteBarrier*>& all = *place.block->bytes;
-    for (size_t i = 0; i < all.size(); i++)
-        if (all[i] == &barrier) {
-            all[i] = all.back();
-            all.pop_back();
-            break;
-        }
+    (*place.block->bytes)[place.offset / 8] = nullptr;
     delete &barrier;
     poison(memory_at(place), 8);
 }

@@ -124,7 +124,7 @@ struct Block
     int count_result, all_result, any_result;
     Meeting barrier;
     Named named[16];
-    std::vector<ByteBarrier*>* bytes;  // those set up in its shared memory
+    std::vector<ByteBarrier*>* bytes;  // those set up in its shared memory, by their place in words of 8 bytes
     Meeting* cluster;                  // null when the block is alone
     Meeting alone;                     // ... and then this
     unsigned cluster_rank;
