@@ -88,12 +88,21 @@ def check(
         report.verdict = "calls the library"
         report.reason = f"right, but not by a kernel of its own: {', '.join(sorted(of.host.library_calls)[:6])}"
         return report
-    if case is None and not quick and len(report.left_out) > SHARE_REFUSED * (report.cases + len(report.left_out)):
+    if case is None and not quick and _hides(rung, dtype_named(dtype), device, tuning, report):
         rules = "; ".join(sorted({r.removeprefix(f"{rung.full_name} ") for r in report.left_out.values()}))
         report.verdict = "few cases"
         refused = len(report.left_out)
         report.reason = f"right at {report.cases}, but refuses {refused} of the operation's cases ({rules})"
     return report
+
+
+def _hides(rung: Rung, dtype: Dtype, device: Device, tuning: dict[str, int] | None, report: Report) -> bool:
+    """Whether it refuses most of the cases, and most of the shapes of the model too."""
+    if len(report.left_out) <= SHARE_REFUSED * (report.cases + len(report.left_out)):
+        return False
+    shapes = [rung.operation.complete(values) for values in rung.operation.shapes.values()]
+    refused = [v for v in shapes if rung.refusal(v, dtype, tuning, device=device) is not None]
+    return len(refused) > SHARE_REFUSED * len(shapes)
 
 
 def _cannot_run(rung: Rung, device: Device) -> str | None:
