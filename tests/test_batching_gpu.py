@@ -134,6 +134,16 @@ def test_more_stop_tokens_than_a_step_looks_for_are_refused_by_themselves(model:
     assert together(engine, [request(4, 2)])[0].tokens == on_cpu(model, request(4, 2)).tokens
 
 
+def test_a_gpu_behind_a_fork_is_refused_in_one_sentence(model: Model, weights: Any) -> None:
+    engine = Engine(model.config, weights, "float32", "emulator", rung="6", graph=False)
+    list(engine.write([[5]], [2]))
+    engine.device, engine._pid = "cuda", engine._pid + 1
+    with pytest.raises(RungError, match="behind a fork"):
+        list(engine.write([[5]], [2]))
+    with pytest.raises(RungError, match="behind a fork"):
+        engine.open(1)
+
+
 def test_threads_that_write_whole_batches_do_not_meet(model: Model) -> None:
     emulated = models.rung.load(model.folder, device="emulator", dtype="float32", plan="best", kernels={"decode": "6"})
     emulated.plan.engine._graph = False  # type: ignore[attr-defined]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -55,6 +56,7 @@ class Engine:
         self.arriving = arriving
         self.operands = self._stacked(weights) if arriving is None else arriving.operands
         self._sessions: dict[tuple[int, int], Session] = {}
+        self._pid = os.getpid()
         self.lock = threading.RLock()  # one thread at a time launches or records
         self._writing: Session | None = None
         self.reserve = 0  # tokens that every session has room for at least
@@ -98,6 +100,7 @@ class Engine:
 
     def open(self, rows: int) -> Session:
         """A session of one's own, without texts, each of which may fill the context."""
+        self.check_process()
         session = self._made(rows, self.config.context)
         session.open()
         return session
@@ -118,6 +121,11 @@ class Engine:
             if rung.refusal(complete, self.real, device=self.device) is None:
                 return rung
         raise RungError("no rung of decode takes this model.")
+
+    def check_process(self) -> None:
+        """RungError behind a fork: CUDA's state does not survive one."""
+        if self.device == "cuda" and os.getpid() != self._pid:
+            raise RungError("a GPU cannot be used behind a fork; start the process by spawn, and load the model there.")
 
     def takes(self, rows: int) -> bool:
         """Whether there is a rung of decode for so many sequences that fill the context."""
@@ -144,6 +152,7 @@ class Engine:
         """For each step the tokens of all rows, -1 where a sequence has ended; until all have."""
         rows = len(prompts)
         reach = max(len(p) + n for p, n in zip(prompts, limits, strict=True))
+        self.check_process()
         with self.lock:
             session = self._writing = self.session(rows, reach)
             session.begin(
