@@ -45,12 +45,13 @@ class Settings:
     poison: bool = True  # shared memory holds what no kernel has written at the start of every block
     seconds: float = 60.0  # without any thread that ends, and the launch is stopped
     check_races: bool = False  # every access to shared memory is looked at; several times slower
+    coverage: bool = False  # basic blocks are counted: coverage.py tells by line
 
 
 def load(build: Build, *, settings: Settings | None = None) -> EmulatedModule:
     """Compiles `build` with g++ (or takes it from the cache) and loads it."""
     settings = settings or Settings()
-    return EmulatedModule(build, translate(build, races=settings.check_races), settings)
+    return EmulatedModule(build, translate(build, races=settings.check_races, coverage=settings.coverage), settings)
 
 
 class EmulatedModule:
@@ -68,6 +69,15 @@ class EmulatedModule:
         self._ready: set[tuple[str, LaunchConfig]] = set()
         self._constants: dict[str, int] = {}
         self._launches = 0
+
+    @property
+    def library(self) -> Path:
+        return self._path
+
+    @property
+    def base(self) -> int | None:
+        """Where the library lies in memory."""
+        return _base_of(self._path)
 
     @property
     def resources(self) -> Mapping[str, Resources]:

@@ -23,6 +23,7 @@ _CANARY = 256
 _CHECKS = ("-fsanitize=bounds,alignment", "-fno-sanitize-recover=all")
 # Every access told to the runtime, which looks for races in shared memory.
 _RACES = ("-fsanitize=thread",)
+_COVERAGE = ("-fsanitize-coverage=trace-pc",)
 # A local variable that is never set holds a wild number, not what the thread before it left there.
 _SINCE = {(11,): ("--param", "tsan-instrument-func-entry-exit=0"), (12,): ("-ftrivial-auto-var-init=pattern",)}
 # What decides between parts of a source before the emulator's headers have been read.
@@ -49,12 +50,12 @@ class Translation:
     static_shared: dict[str, int]
 
 
-def translate(build: Build, *, races: bool = False) -> Translation:
+def translate(build: Build, *, races: bool = False, coverage: bool = False) -> Translation:
     """Compiles `build` with g++, or takes it from the cache."""
     toolchain.require()
     for kernel in build.kernels:
         kernel_parameters(build.source, kernel, build.origin)  # names the kernels that there are
-    flags = _flags(races)
+    flags = (*_flags(races), *(_COVERAGE if coverage else ()))
     includes = sorted((Path(path).name, text) for path, text in includes_of(build))
     key = toolchain.key(_unit(build), build.kernels, flags, includes, DYNAMIC_ROOM)
     entry = kept.kept("emulator", key, functools.partial(_compile, build, flags))

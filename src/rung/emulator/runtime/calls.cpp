@@ -198,6 +198,12 @@ void* rung_shared_pointer(unsigned address, Site site)
     return memory_at(place_at(address, 0, "__cvta_shared_to_generic", site));
 }
 
+long long rung_ticks()
+{
+    static long long ticks;
+    return ticks += 100;
+}
+
 unsigned rung_dynamic_bytes() { return launch->dynamic_bytes; }
 
 void rung_atomic(const void* address, unsigned long long value)

@@ -49,6 +49,7 @@ RUNG_API void rung_copy_wait(int groups_left);
 RUNG_API rung_emulator::Index rung_cluster_dim();
 RUNG_API void* rung_map_shared(void* address, unsigned rank);  // the same variable in another block of the cluster
 RUNG_API unsigned rung_dynamic_bytes();
+RUNG_API long long rung_ticks();  // grows at every look
 RUNG_API void rung_pause();  // lets other threads run: spinning threads call it
 RUNG_API void rung_poll(const void* address, unsigned long long value);  // found there, perhaps in a loop
 RUNG_API void rung_atomic(const void* address, unsigned long long value);  // a read-modify-write that has found this
