@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 from rung.cli import main
-from rung.climb.model import DIVERGENCE, Climber, Row, Step
+from rung.climb.model import DIVERGENCE, Climb, Climber, Row, Step
 from rung.gpt2.load import INNER, load
 from rung.gpt2.weights import Linear, read_weights
+from rung.show import model_chart
+from rung.show.sweep_chart import write_svg
 
 
 @pytest.fixture(scope="module")
@@ -40,12 +43,23 @@ def test_the_gate_lets_a_right_rung_by(climber: Climber) -> None:
     assert (row.verdict, row.reason) == ("ok", "") and row.identical == 3
 
 
+def test_an_emulated_climb_tells_no_speed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = "climb --device emulator --model inner --plan none --rung 3 --dtype float32 -n 1 --prompt Once"
+    picture, found = tmp_path / "climb.svg", tmp_path / "climb.jsonl"
+    with pytest.raises(SystemExit) as ended:
+        main([*words.split(), "--svg", str(picture), "-o", str(found)])
+    assert not ended.value.code and not picture.exists()
+    (row,) = (json.loads(line) for line in found.read_text().splitlines())
+    assert row["verdict"] == "ok" and row["metrics"]["same_tokens"] == 1
+    assert not {"tokens_per_s", "first_ms", "of_bandwidth"} & {n for n, v in row["metrics"].items() if v is not None}
+    captured = capsys.readouterr()
+    assert not re.search(r"[0-9] tokens/s|[0-9] ?%", captured.out + captured.err)
+
+
 def test_the_climb_is_drawn_in_colours_of_its_own(tmp_path: Path) -> None:
     """A file without a page around it has nobody who says what --ink is."""
-    words = "climb --device emulator --model inner --plan none --rung 3 --dtype float32 -n 1 --seconds 0.5"
-    picture, found = tmp_path / "climb.svg", tmp_path / "climb.json"
-    with pytest.raises(SystemExit) as ended:
-        main([*words.split(), "--prompt", "Once", "--svg", str(picture), "-o", str(found), "--json"])
-    assert not ended.value.code
-    assert json.loads(found.read_text())["rows"][0]["verdict"] == "ok"
+    climbed = Climb("gpt2", 8, 16, "torch float32", 4e12)
+    climbed.rows.append(Row("03_appended", "", "float32", tokens_per_second=500.0, of_bandwidth=0.25))
+    picture = tmp_path / "climb.svg"
+    write_svg(model_chart.chart(model_chart.steps([climbed.result(0, "random")])), picture)
     assert "03 appended" in picture.read_text() and "var(--" not in picture.read_text()

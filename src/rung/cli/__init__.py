@@ -7,6 +7,7 @@ import functools
 import importlib
 import io
 import os
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -86,6 +87,8 @@ def _silence() -> None:
 
 
 def _dispatch(words: list[str]) -> int:
+    if words[:1] == ["help"] and len(words) > 1:
+        words = [words[1], "--help"]
     if not words or words[0] in ("-h", "--help", "help"):
         print(_help())
         return 0
@@ -113,8 +116,15 @@ def _run(verb: str, words: list[str]) -> int:
     module_name, summary = VERBS[verb]
     module = importlib.import_module(f"rung.cli.{module_name}")
     function = getattr(module, module_name)
+    from typer.core import TyperCommand
+
+    class Verb(TyperCommand):
+        def get_help(self, *given: Any) -> str:
+            """Typer's own names of types, such as list[str], say nothing to whom Python is foreign."""
+            return re.sub(r"<list\[(\w+)\]>", lambda m: f"<{m[1].lower()}>".ljust(len(m[0])), super().get_help(*given))
+
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-    app.command(verb, help=function.__doc__ or summary)(_heard(function))
+    app.command(verb, help=function.__doc__ or summary, cls=Verb)(_heard(function))
     app(words, prog_name=f"rung {verb}", standalone_mode=True)  # ends the process, with the verb's own code
     return 0
 
@@ -138,7 +148,7 @@ def _heard(function: Callable[..., None]) -> Callable[..., None]:
 def _help() -> str:
     width = max(map(len, VERBS))
     lines = ["rung runs GPT-2 on hand-written GPU kernels, climbed one rung at a time.", ""]
-    lines += ["usage: rung VERB ...      (rung VERB --help tells a verb's options)", ""]
+    lines += ["usage: rung VERB ...      (`rung help VERB` shows a verb's options)", ""]
     lines += [f"  {verb:<{width}}  {summary}" for verb, (_, summary) in VERBS.items()]
     lines += ["", "  rung --version", "  rung --ladders FOLDER VERB ...      with your own operations, a folder each"]
     return "\n".join(lines)

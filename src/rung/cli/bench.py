@@ -258,4 +258,4 @@ def _print(rows: list[Any]) -> None:
         "vs before",
         "notes",
     )
-    console.table(columns, shown, right=columns[1:8])
+    console.table(columns, shown, right=columns[1:8], drop=("p20-p80", "TFLOP/s", "GB/s", "notes", "vs before"))

@@ -125,6 +125,9 @@ def _sanitize(operations: list[str], device: str, jobs: int | None, json: bool) 
         raise typer.Exit(1)
 
 
+MOST = 1 << 20  # no tunable of a kernel is larger
+
+
 def parse_tuning(words: list[str] | None) -> dict[str, int] | None:
     """`["BLOCK=128"]` as a dictionary."""
     tuning = {}
@@ -132,6 +135,8 @@ def parse_tuning(words: list[str] | None) -> dict[str, int] | None:
         name, equals, value = word.partition("=")
         if not equals or not value.lstrip("-").isdigit():
             raise RungError(f"--tune {word} is not NAME=NUMBER, as in --tune BLOCK=128.")
+        if abs(int(value)) > MOST:
+            raise RungError(f"--tune {word} is more than any kernel takes; give at most {MOST:,}.")
         tuning[name] = int(value)
     return tuning or None
 

@@ -48,12 +48,17 @@ def climb(
     """
     import torch
 
+    from rung.climb import model as generation
+    from rung.gpt2.load import find
+    from rung.gpt2.random_model import asked
+    from rung.show import attention_text_chart, model_chart
+
     if device not in ("cuda", "emulator"):
         raise RungError(f"device {device!r} runs no rungs; use cuda or emulator.")
+    if asked(model) is None:
+        find(model)
     if device == "cuda" and not torch.cuda.is_available():
-        raise RungError("there is no CUDA device here, and no speed is made up without one.")
-    from rung.climb import model as generation
-    from rung.show import attention_text_chart, model_chart
+        raise RungError("`rung climb` needs a CUDA device; --device emulator tries it, without times.")
 
     config, weights, ids = _model(model, prompt, device)
     trained = "random" if model.startswith("random:") else model
@@ -159,7 +164,7 @@ def _print(result: Climb) -> None:
                 row.reason or ("" if row.verdict == "ok" else row.verdict),
             )
         )
-    console.table(columns, shown, right=columns[2:10])
+    console.table(columns, shown, right=columns[2:10], drop=("tokens", "peak, MB", "same", "first, ms", "KL"))
 
 
 def _print_study(rows: Sequence[Result]) -> None:

@@ -6,7 +6,7 @@ import json
 import math
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 from rich.console import Console
 from rich.table import Table
@@ -49,9 +49,14 @@ def _plain(value: Any) -> Any:
 
 
 def table(
-    columns: Sequence[str], rows: Sequence[Sequence[Any]], *, right: Sequence[str] = (), title: str = ""
+    columns: Sequence[str],
+    rows: Sequence[Sequence[Any]],
+    *,
+    right: Sequence[str] = (),
+    title: str = "",
+    drop: Sequence[str] = (),
 ) -> None:
-    """Print rows under columns; `right` names the columns of numbers."""
+    """Print rows under columns; `right` names columns of numbers, `drop` what a narrow terminal leaves out first."""
     cells = [["" if c is None else str(c) for c in row] for row in rows]
     used = [i for i in range(len(columns)) if not cells or any(r[i] for r in cells)]
     columns, cells = [columns[i] for i in used], [[r[i] for i in used] for r in cells]
@@ -59,34 +64,51 @@ def table(
         print("\n".join(aligned(columns, cells, right)))
         return
     console = Console(highlight=False)
-    prose = [i for i in range(1, len(columns)) if max((len(r[i]) for r in cells), default=0) > PROSE]
-    rest = sum(_width(columns, cells, i) + 2 for i in range(len(columns)) if i not in prose)
-    if rest + PROSE * len(prose) > console.width:
-        _records(console, columns, cells)
-        return
+    kept, same, left_out = fitting(columns, cells, console.width, drop)
+    prose = _prose(cells, len(columns))
     shown = Table(title=title or None, title_justify="left", header_style="bold", box=None, pad_edge=False)
-    for i, column in enumerate(columns):
-        shown.add_column(
-            column, justify="right" if column in right else "left", no_wrap=i not in prose, overflow="fold"
-        )
+    for i in kept:
+        justify: Literal["left", "right"] = "right" if columns[i] in right else "left"
+        shown.add_column(columns[i], justify=justify, no_wrap=i not in prose, overflow="fold")
     for row in cells:
-        shown.add_row(*(Text(c, style=STYLES.get(c, "")) for c in row))
+        shown.add_row(*(Text(row[i], style=STYLES.get(row[i], "")) for i in kept))
     console.print(shown)
+    if same:
+        every = ", ".join(f"{columns[i]} {cells[0][i]}" for i in same)
+        console.print(Text(f"In every row: {every}.", style="dim"))
+    if left_out:
+        names = ", ".join(columns[i] for i in left_out)
+        console.print(Text(f"Not shown at this width: {names}.", style="dim"))
 
 
-def _width(columns: Sequence[str], cells: list[list[str]], i: int) -> int:
-    return max([len(columns[i]), *(len(r[i]) for r in cells)])
+def fitting(
+    columns: Sequence[str], cells: Sequence[Sequence[str]], width: int, drop: Sequence[str] = ()
+) -> tuple[list[int], list[int], list[int]]:
+    """The columns that fit; where they do not all: those that say the same in every row, and those left out."""
+    prose = _prose(cells, len(columns))
+    need = [max([len(c), *(PROSE if i in prose else len(r[i]) for r in cells)]) for i, c in enumerate(columns)]
+    kept = list(range(len(columns)))
+    same: list[int] = []
+    left_out: list[int] = []
+
+    def too_wide() -> bool:
+        return sum(need[i] + 2 for i in kept) - 2 > width
+
+    for i in range(1, len(columns)):
+        if too_wide() and len(cells) > 1 and len({row[i] for row in cells}) == 1:
+            kept.remove(i)
+            same.append(i)
+    named = [columns.index(name) for name in drop if name in columns]
+    for i in [*named, *(i for i in reversed(range(1, len(columns))) if i not in named)]:
+        if too_wide() and i in kept and len(kept) > 2:
+            kept.remove(i)
+            left_out.append(i)
+    return kept, same, sorted(left_out)
 
 
-def _records(console: Console, columns: Sequence[str], cells: list[list[str]]) -> None:
-    """A terminal too narrow for the table: a paragraph a row."""
-    for row in cells:
-        line = Text(row[0], style="bold")
-        for column, cell in zip(columns[1:], row[1:], strict=True):
-            if cell:
-                line.append(f" · {column} ", style="dim")
-                line.append(cell, style=STYLES.get(cell, "not bold"))
-        console.print(line)
+def _prose(cells: Sequence[Sequence[str]], count: int) -> list[int]:
+    """Columns that may be folded."""
+    return [i for i in range(1, count) if max((len(row[i]) for row in cells), default=0) > PROSE]
 
 
 def note(text: str) -> None:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 _COLUMNS = ("rung", "kernel", "arch", "dtype", "registers", "shared", "spills", "stack", "block",
             "occupancy", "limited by", "remark")  # fmt: skip
+_DROP = ("remark", "stack", "kernel", "block", "arch", "dtype")
 _NUMBERS = ("registers", "shared", "spills", "stack", "occupancy")
 
 
@@ -84,10 +85,10 @@ def _shape(spec: str, word: str | None) -> tuple[str, Values] | None:
 
 
 def _print(rows: list[Row]) -> None:
-    console.table(_COLUMNS, [_cells(row) for row in rows], right=_NUMBERS)
+    console.table(_COLUMNS, [_cells(row) for row in rows], right=_NUMBERS, drop=_DROP)
     shapes = dict.fromkeys(row.shape for row in rows if row.registers is not None)
     if shapes:
-        print(f"\nCompiled for the shape {', '.join(shapes)}; shared memory is static+dynamic bytes a block.")
+        print(f"\nCompiled for the shape {', '.join(shapes)}; shared memory is static+dynamic bytes per block.")
     mixed = [row for row in rows if row.mix]
     if mixed:
         from rung.cuda.sass import CLASSES
@@ -95,13 +96,13 @@ def _print(rows: list[Row]) -> None:
         present = {name for row in mixed for name in row.mix}
         order = [n for c in (*CLASSES, "other") for n in (c, f"{c}.64", f"{c}.128") if n in present]
         columns = ("kernel", "arch", "instructions", *order)
-        print("\nInstructions in the code, by class (.64 and .128: bits a thread, of those before):")
+        print("\nInstructions in the code, by class (.64 and .128: bits per thread):")
         cells = [(r.kernel, r.arch, r.mix["total"], *(r.mix.get(n, "") for n in order)) for r in mixed]
         console.table(columns, cells, right=columns[2:])
     spilling = sorted({f"{row.rung} ({row.kernel}) on {row.arch}" for row in rows if row.spills})
     if spilling:
         console.note(
-            f"warning: registers spill to local memory in {', '.join(spilling)}: give a thread less to hold, "
+            f"warning: registers spill to local memory in {', '.join(spilling)}: give each thread less to hold, "
             "or relax __launch_bounds__."
         )
     for row in rows:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def list_(
-    operation: Annotated[str | None, typer.Argument(metavar="[OP]", help="The ladder to list.")] = None,
+    operation: Annotated[str | None, typer.Argument(metavar="[OP[/RUNG]]", help="The ladder to list.")] = None,
     json: options.Json = False,
 ) -> None:
     """The ladders, or the rungs of one with their ideas."""
@@ -29,7 +29,7 @@ def list_(
         else:
             console.table(("operation", "rungs", "what it computes"), rows, right=("rungs",))
         return
-    ladder = catalogue.rungs(catalogue.operation(operation.partition("/")[0]).name)
+    ladder = catalogue.select(operation)
     if json:
         fields = ("name", "kind", "idea", "expect", "found", "provenance", "dtypes", "needs", "tune")
         console.print_json([{f: getattr(r, f) for f in fields} for r in ladder])

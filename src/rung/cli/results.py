@@ -92,8 +92,7 @@ def _list(rows: list[Row]) -> None:
         for row in rows
     ]
     columns = ("what", "kind", "dtype", "shape", "figure", "verdict", "tuning", "gpu", "day", "commit", "remark")
-    used = [i for i in range(len(columns)) if any(line[i] for line in shown)]
-    console.table([columns[i] for i in used], [[line[i] for i in used] for line in shown], right=("figure",))
+    console.table(columns, shown, right=("figure",), drop=("commit", "day", "remark", "tuning", "verdict", "kind"))
 
 
 def _compare(names: tuple[str, str], a: list[Row], b: list[Row], json: bool) -> None:

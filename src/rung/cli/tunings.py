@@ -45,7 +45,7 @@ def tunings(
         for r in rows
     ]
     columns = ("rung", "dtype", "shapes up to", "GPU", "tuning", "cold us", "gain", "remark")
-    console.table(columns, cells, right=("cold us", "gain"))
+    console.table(columns, cells, right=("cold us", "gain"), drop=("remark", "GPU", "cold us"))
 
 
 def _remark(row: dict[str, Any]) -> str:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
 import logging
 import re
+import socket
 import sys
+import urllib.parse
+import urllib.request
 from pathlib import Path
 
 from rung.errors import RungError
@@ -18,6 +22,7 @@ HOMES = {
     "gpt2-xl": "openai-community/gpt2-xl",
     "distilgpt2": "distilbert/distilgpt2",
 }
+PATIENCE = 4.0  # seconds until the hub counts as out of reach
 ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 
 
@@ -68,8 +73,11 @@ class _Download:
 
     def get(self, file: str) -> Path | None:
         """The file's place in the cache; None where the model has no such file."""
-        from huggingface_hub import errors, hf_hub_download
+        from huggingface_hub import errors, hf_hub_download, try_to_load_from_cache
 
+        cached = file != "config.json" or try_to_load_from_cache(self.home, file, revision=self.revision)
+        if not (cached or self.offline or _offline_by_environment() or _in_reach()):
+            raise self._absent()
         try:
             return Path(
                 hf_hub_download(self.home, file, revision=self.revision, local_files_only=self.offline)
@@ -92,7 +100,7 @@ class _Download:
             ) from None
         except (errors.RepositoryNotFoundError, errors.HFValidationError):
             raise RungError(
-                f"model {self.model!r} is neither a folder here nor on the hub; check its name, or its path."
+                f"model {self.model!r} is neither a folder here nor on the hub{_meant(self.model)}; check it."
             ) from None
         except (errors.HfHubHTTPError, OSError) as error:
             first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
@@ -108,7 +116,26 @@ class _Download:
         )
         reason = "rung is offline" if self.offline or _offline_by_environment() else "the hub is out of reach"
         mend = "go online once, name a folder, or use the model inside the package (inner)"
-        return RungError(f"model {self.model!r} {where} and {reason}; {mend}.")
+        return RungError(f"model {self.model!r}{_meant(self.model)} {where} and {reason}; {mend}.")
+
+
+def _meant(model: str) -> str:
+    close = difflib.get_close_matches(model, [*HOMES, "inner"], n=1)
+    return f" (did you mean {close[0]}?)" if close and close[0] != model else ""
+
+
+def _in_reach() -> bool:
+    """Whether the hub takes a connection: asked first, since the library tries for half a minute."""
+    from huggingface_hub import constants
+
+    if urllib.request.getproxies():
+        return True  # the proxy will tell
+    where = urllib.parse.urlsplit(constants.ENDPOINT)
+    try:
+        with socket.create_connection((where.hostname or "", where.port or 443), timeout=PATIENCE):
+            return True
+    except OSError:
+        return False
 
 
 def _offline_by_environment() -> bool:
