@@ -175,7 +175,7 @@ def test_a_rung_that_refuses_is_replaced_and_the_plan_says_so(
     [
         ({"attention": "27"}, "float16", r"attention/27_tensor_cores needs HS % 16 == 0; attention/29_triton would do\."),
         ({"attention": "24"}, "bfloat16", r"attention/24_output_in_registers has no bf16 version.*would do\."),
-        ({"matmul": "14"}, "float32", r"matmul/14_mma_pipeline has no f32 version; .*; matmul/18_three_products would do\."),
+        ({"matmul": "14"}, "float32", r"matmul/14_mma_pipeline has no f32 version; .*; matmul/\d+_three_products would do\."),
         ({"attention": "sdpa_flash"}, "float16", r"attention/sdpa_flash runs on a GPU only\."),
     ],
 )
@@ -229,7 +229,7 @@ def test_rungs_at_the_wrong_place_are_refused(folder: Path) -> None:
         on_emulator(folder, kernels={"layernorm": "11"})
     with pytest.raises(RungError, match="adds no residual; it serves as layernorm=8"):
         on_emulator(folder, kernels={"residual_layernorm": "8"})
-    with pytest.raises(RungError, match="--window 128"):
+    with pytest.raises(RungError, match="give a window"):
         on_emulator(folder, kernels={"local_attention": "3"})
     with pytest.raises(RungError, match="runs on local_attention"):
         on_emulator(folder, kernels={"attention": "3"}, window=4)

@@ -128,8 +128,10 @@ def find(operation: str, name: str) -> Rung:
 
 # ---- prompts on a GPU, by dtype and number of tokens ----------------------------------------------------------------
 
-FEW_TOKENS = 256  # up to so many, float32's attention is faster on its CUDA rung
-MANY_TOKENS = 768  # from so many, and for few, float32's products are fastest on tensor cores, three for one
+FEW_TOKENS = 256  # up to so many, float32's products are fastest on tensor cores, three for one
+FULL_GRID = 2048  # from so many, attention's tiles fill a GPU without dividing the keys among a block's warpgroups
+MANY_ROWS = 4096  # from so many, our own product with GELU is faster than the library's
+MANY_TOKENS = 768  # from so many again
 
 # The first that takes the shape serves; `matmul_residual` and `layernorm_matmul` are left out where the sum is
 # rather made together with the layernorm behind it, and fused where a table has them.
@@ -143,11 +145,8 @@ _ON_A_GPU: Rungs = {
     "relu": ("2",),
     "residual": ("3", "2"),
 }
-_ATTENTION = {
-    "f32": ("29", "24", "sdpa_efficient"),
-    "f16": ("27", "29", "sdpa_flash"),
-    "bf16": ("27", "29", "sdpa_flash"),
-}
+_FEW_TILES = ("34", "31", "27", "29", "sdpa_flash")
+_MANY_TILES = ("30", "33", "27", "29", "sdpa_flash")
 THREE_PRODUCTS: Rungs = {"matmul": ("18", "cublaslt"), "matmul_gelu": ("5", "cublaslt")}
 # Emulated, a prompt would take minutes: torch's calls stand in, through the same ladders.
 _WITHOUT_ONE: Rungs = {
@@ -160,10 +159,11 @@ def prefill_rungs(device: Device, dtype: str, tokens: int) -> Rungs:
     """Operation -> rungs for prompts of so many tokens in all, padding included."""
     if device != "cuda":
         return _WITHOUT_ONE
-    table = {**_ON_A_GPU, "attention": _ATTENTION[dtype]}
+    table = {**_ON_A_GPU, "attention": _FEW_TILES if tokens < FULL_GRID else _MANY_TILES}
+    if dtype != "f32" and tokens >= MANY_ROWS:
+        table["matmul_gelu"] = ("6", *table["matmul_gelu"])
     if dtype == "f32":
-        if tokens <= FEW_TOKENS:
-            table["attention"] = ("24", "29", "sdpa_efficient")
+        table["attention"] = ("35", *(("24", "29") if tokens <= FEW_TOKENS else ("29", "24")), "sdpa_efficient")
         if FEW_TOKENS < tokens < MANY_TOKENS:
             table["matmul_residual"] = ("cublas_accumulate",)
         else:
