@@ -88,6 +88,7 @@ def task_on(name: str, **more: Any) -> Task:
         pytest.param("static_cache.cu", "values are off", marks=pytest.mark.slow),
         pytest.param("damages_in_reverse.cu", "before the start of out", marks=pytest.mark.slow),
         ("missing_barrier.cu", "race"),
+        ("lost_update.cu", "shared variable"),
         ("exits.cu", "ended by itself (exit code 0)"),
         pytest.param("aborts.cu", "SIGABRT", marks=pytest.mark.slow),
         pytest.param("exits_at_import.py", "ended by itself (exit code 0)", marks=pytest.mark.slow),

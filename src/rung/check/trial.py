@@ -199,6 +199,8 @@ class _Rung:
             return
         case, values = cases[self.largest[1] if self.largest else 0]
         self._from_all_sides(case, values, seed)
+        if effort.tunables and self.cuda and self.device == "emulator" and not self.races:
+            self._trial(case, values, seed, How(self.tuning, races=True)).twice()
         if effort.later_runs:
             self._trial(*cases[0], seed).later_runs(effort.later_runs)
         if effort.tunables and not self.tuning:
