@@ -41,7 +41,7 @@ bool complete_lanes(Warp& warp, unsigned mask, Collective collective)
         meeting_lanes = false;
     }
     // Who has a number of ldmatrix knows that its row has been read, whichever lane named it.
-    if (!collective || strncmp(running->what, "ldmatrix", 8) == 0) order_lanes(warp, wanted);
+    if (wanted && (!collective || strncmp(warp.lanes[__builtin_ctz(wanted)]->what, "ldmatrix", 8) == 0)) order_lanes(warp, wanted);
     warp.waiting &= ~wanted;
     for (unsigned lane = 0; lane < WARP; lane++)
         if (wanted >> lane & 1) wake(*warp.lanes[lane]);
