@@ -26,6 +26,8 @@ from rung.results import store
 from rung.results.row import Row
 from rung.show import attention_text_chart
 
+pytestmark = pytest.mark.slow
+
 PROMPT = "Once upon a time there was a"
 Inner = tuple[Config, Weights, list[int]]
 Cost = Callable[[int], float]  # which token of those that a way writes in both passes -> seconds

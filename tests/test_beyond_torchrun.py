@@ -18,6 +18,8 @@ from rung.gpt2.load import INNER
 from rung.gpt2.weights import Linear, read_weights
 from rung.parallel import launch, nccl, placement, reference, tensor_parallel
 
+pytestmark = pytest.mark.slow
+
 SOURCE = str(Path(__file__).parent.parent / "src")
 SIZES = (1, 7, 64, 257)
 
