@@ -178,6 +178,7 @@ class Search:
                 tunings.record(
                     self.rung,
                     dtype=real.name,
+                    shape=self.name,
                     values=values,
                     tuning=self.best,
                     cold_us=found["us"],

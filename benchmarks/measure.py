@@ -131,7 +131,7 @@ def run(task: Task, log: Path, left: float) -> str:
             return f"stopped after {limit:.0f} s"
         except OSError as error:
             return str(error)
-    if done.returncode in (0, 1):  # 1: some of what it measured failed, and is a row with its reason
+    if done.returncode in (0, 1, 3):  # 1 and 3: some of it failed or was not judged, and is a row with its reason
         return ""
     said = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
     return f"exit {done.returncode}: {said[-1][:200]}"

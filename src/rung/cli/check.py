@@ -71,7 +71,7 @@ def check(
         races=races,
     )
     if missing:
-        known_rows = store.gather([output] if output is not None and output.exists() else ())
+        known_rows = store.gather() + (store.load(output) if output is not None and output.exists() else [])
         right = verdicts.known(where, known_rows)
         work = [t for t in work if (t.rung, t.dtype) not in right]
     by_name = {r.full_name: r for r in chosen}

@@ -316,6 +316,7 @@ def _conclude(swept: Sweep, plot: Path | None, json: bool, *, keep: bool) -> Non
         tunings.record(
             subject.rung,
             dtype=subject.dtype.name,
+            shape=subject.shape,
             values=subject.values,
             tuning=best.tuning,
             cold_us=best.metrics["cold_us"],

@@ -51,6 +51,7 @@ def record(
     cold_us: float,
     default_us: float | None,
     machine: Mapping[str, Any],
+    shape: str = "",
     path: Path | None = None,
 ) -> None:
     """Keep the winner of a sweep."""
@@ -62,6 +63,7 @@ def record(
         "text": identity.text(rung),
         "dtype": dtype,
         "class": shape_class(rung, values),
+        "shape": shape,
         "values": dict(values),
         "tuning": dict(tuning),
         "cold_us": cold_us,
