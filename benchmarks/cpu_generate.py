@@ -11,7 +11,6 @@ within a round.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import os
 import platform
@@ -31,6 +30,9 @@ import transformers
 import rung
 from rung.gpt2.cpu.plan import processors
 from rung.gpt2.load import Model
+from rung.results import store
+from rung.results.machine import facts as machine_facts
+from rung.results.row import Row
 
 PROMPT, NEW, PREFILL = 8, 64, 512
 # Which figure of transformers each of ours is held against, and the ratio that is promised.
@@ -221,15 +223,40 @@ def measure(rounds: int) -> dict[str, Any]:
     }
 
 
+def rows(found: dict[str, Any]) -> list[Row]:
+    """The figures as the results store keeps them."""
+    facts: dict[str, Any] = {**machine_facts(), "gpu": ""}
+    made: list[Row] = []
+    asked: dict[str, dict[str, Any]] = {"text": {"texts": 1, "new_tokens": NEW}, "prompt": {}}
+    for part, key, length in (("text", "generation", PROMPT), ("prompt", "prefill", PREFILL)):
+        for name, figures in found[key].items():
+            by, dtype = name.split(" ")
+            rate, ratio = figures["tokens_per_s"], figures.get("ratio", {})
+            loss = found["accuracy"].get(name, {}).get("kl_divergence_per_token") if part == "text" else None
+            row = Row(
+                kind="generate", what="gpt2", part=part, dtype=dtype, weights="random", machine=facts,
+                options={"by": by, **asked[part], "prompt_tokens": length},
+                detail={"peer": figures["against"]} if ratio else {}, samples={"tokens_per_s": rate["samples"]},
+            )  # fmt: skip
+            figure = {"tokens_per_s": rate["median"], "vs_peer": ratio.get("median"), "kl_nats": loss}
+            made.append(row.with_metrics(**figure))
+    first = found["first_token_s"]
+    inner = Row(
+        kind="generate", what="the model inside", part="first token", weights="trained", options={"by": "rung"},
+        metrics={"seconds": first["median"]}, samples={"seconds": first["samples"]}, machine=facts,
+    )  # fmt: skip
+    return [*made, inner]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="CPU generation: rung against transformers.")
-    parser.add_argument("--out", type=Path, default=Path("results/cpu_generate.json"))
+    parser.add_argument("--output", type=Path, help="the file of rows (default: your store of results)")
     parser.add_argument("--rounds", type=int, default=10)
     arguments = parser.parse_args()
     transformers.logging.set_verbosity_error()
     result = measure(arguments.rounds)
-    arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    arguments.out.write_text(json.dumps(result, indent=1) + "\n")
+    for row in rows(result):
+        store.append(row, arguments.output)
     for part in ("generation", "prefill"):
         for name, figures in result[part].items():
             ratio = f"   {figures['ratio']['median']:.2f}x {figures['against']}" if "ratio" in figures else ""
