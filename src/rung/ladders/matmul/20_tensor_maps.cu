@@ -1,6 +1,7 @@
 /*---
 idea   = "The copy engine fetches whole tiles: a tensor map says where a box of x or weight lies and how its pieces are swizzled, one thread asks, and a byte barrier tells when it has arrived; wgmma reads the tiles as they lie."
 expect = "Copying costs no instructions: 256 threads only multiply. 128 x 128 tiles ask 85 bytes of L2 for each of 64 multiply-adds, so that L2 stays the limit, and a block stores its tile while its tensor cores rest: 0.6x cublasLt."
+found  = "99.9 us at 8192x768x3072 in bf16 on an H200, 0.63x cublasLt, as expected, and slower than Triton's 81.0 us: copies cost no instructions any more, but each block still waits for its own tile."
 dtypes = ["bf16", "f16", "tf32"]
 arch_specific = true
 needs  = ["sm >= 90 and sm < 100", "C * sizeof_real % 16 == 0", "SHARED <= 231424"]
