@@ -256,9 +256,9 @@ def test_generation_is_profiled_here_with_a_chrome_trace(tmp_path: Path, capsys:
     path = tmp_path / "deep" / "trace.json"
     assert rung("profile", "generate", "--device", "cpu", "-n", "3", "--trace", str(path), "--json") == 0
     answer = json.loads(capsys.readouterr().out)
-    assert answer["tokens"] == 3 and answer["device"] == "cpu"
-    assert 0 < answer["gap"] < answer["seconds"]
-    assert any(s["name"].startswith("aten::") for s in answer["shares"])
+    assert answer["kind"] == "profile" and answer["what"] == "inner"
+    assert 0 < answer["metrics"]["gap_us"] < answer["metrics"]["token_us"]
+    assert any(s["name"].startswith("aten::") for s in answer["detail"]["shares"])
     assert json.loads(path.read_text())["traceEvents"]
 
 

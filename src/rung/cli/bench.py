@@ -61,13 +61,13 @@ def bench(
         if rung == "all":
             planned = _tour(shape, dtype, patience)
             ladders = ", ".join(dict.fromkeys(race.running[0].operation.name for race in planned))
-            would = f" It would have run {len(planned)} races of {ladders}."
+            would = f" Would have timed {len(planned)} races of {ladders}."
         elif rung != "ceilings":
             chosen = catalogue.select(rung, file)
             planned = _ladder(chosen, shape, dtype, patience, "/" in rung or file is not None, vs)
             where = ", ".join(f"{race.shape} {race.dtype}" for race in planned)
-            would = f" It would have raced {', '.join(r.full_name for r in chosen)} at {where}."
-        raise RungError(f"there is no CUDA device here, and no figure is made up without one.{would}")
+            would = f" Would have timed {', '.join(r.full_name for r in chosen)} at {where}."
+        raise RungError(f"`rung bench` needs a CUDA device, and none was found.{would}")
     ceilings = lab.measure_ceilings()
     rows = [store.append(lab.ceilings_result(ceilings))]
     if rung == "ceilings":

@@ -124,12 +124,15 @@ def _print(found: Breakdown, floor: Floor | None) -> None:
         rows.append(
             (f"{len(found.shares) - SHOWN} others", "", "", f"{rest * 1e6:.1f}", f"{rest / found.seconds:.1%}")
         )
-    rows.append(("(gaps)", "", "", f"{found.gap * 1e6:.1f}", f"{found.gap / found.seconds:.1%}"))
-    columns = (what, "calls", "runs, us", "us a token", "share")
+    # On a CPU rung's compiled step calls no operator of torch, so that the profiler sees nothing in its time.
+    idle = "gaps" if found.device == "cuda" else "outside of torch's operators: rung's compiled step, Python"
+    rows.append((f"({idle})", "", "", f"{found.gap * 1e6:.1f}", f"{found.gap / found.seconds:.1%}"))
+    columns = (what, "calls", "runs, us", "us per token", "share")
     console.table(columns, rows, right=columns[1:])
+    place = "in gaps" if found.device == "cuda" else "outside of operators"
     print(
-        f"\n{found.seconds * 1e6:.1f} us a token on the {found.device} under the profiler, "
-        f"{found.gap / found.seconds:.0%} of it in gaps, over {found.tokens} tokens and their prompt."
+        f"\n{found.seconds * 1e6:.1f} us per token on the {found.device} under the profiler, "
+        f"{found.gap / found.seconds:.0%} of it {place}, over {found.tokens} tokens and their prompt."
     )
     if overlap:
         print("Some begin while the one before still runs: a token's time is put down to what then goes on alone.")
@@ -196,6 +199,18 @@ def _writer(model: str, where: str, plan: str | None, dtype: str | None) -> Writ
 
     def write(tokens: int) -> int:
         return sum(len(c.tokens) for c in loaded.generate(prompt, **options, max_new_tokens=tokens))
+
+    def here(tokens: int) -> int:
+        """In this thread, the one that torch's profiler watches on a CPU."""
+        model = loaded.transformer
+        cache = model.new_cache(1, len(prompt[0]) + tokens)
+        logits = model.advance(prompt, cache)
+        for _ in range(tokens - 1):
+            logits = model.advance([[int(logits.argmax())]], cache)
+        return tokens
+
+    if where == "cpu":
+        return Writer(here, None)
 
     return Writer(write, loaded.plan.engine if isinstance(loaded.plan, GpuPlan) else None)
 

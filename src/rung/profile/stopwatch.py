@@ -51,7 +51,7 @@ def of(
     if not isinstance(rung, CudaRung) or rung.header.inside is None:
         return None
     if not torch.cuda.is_available():
-        raise RungError("there is no CUDA device here, and no time is made up without one.")
+        raise RungError("a time inside a kernel needs a CUDA device, and none was found.")
     plain = rung.prepare(tensors, values, dtype, device="cuda", tuning=tuning)
     timed = rung.built_for(TIMED).prepare(tensors, values, dtype, device="cuda", tuning=tuning)
     for call in (plain, timed):
