@@ -378,10 +378,12 @@ class _Trial:
 
     def late(self, seed: int) -> None:
         """Inputs that arrive late on the current stream: work on another stream would not have waited."""
+        self.operands.refill(seed)
+        reference = self.operands.reference()  # of what a call changes, before one has
         self._poison()
         self.call.late(seed)
         try:
-            self._compare(self.operands.reference())
+            self._compare(reference)
         except Failure as failure:
             raise Failure(f"does not wait for the current stream: {failure}") from None
         self.operands.refill(seed)

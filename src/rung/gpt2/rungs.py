@@ -147,7 +147,7 @@ _ON_A_GPU: Rungs = {
 }
 _FEW_TILES = ("34", "31", "27", "29", "sdpa_flash")
 _MANY_TILES = ("30", "33", "27", "29", "sdpa_flash")
-THREE_PRODUCTS: Rungs = {"matmul": ("18", "cublaslt"), "matmul_gelu": ("5", "cublaslt")}
+THREE_PRODUCTS: Rungs = {"matmul": ("18", "cublaslt"), "matmul_gelu": ("5", "torch")}
 # Emulated, a prompt would take minutes: torch's calls stand in, through the same ladders.
 _WITHOUT_ONE: Rungs = {
     **dict.fromkeys(("embedding", "layernorm", "matmul", "matmul_gelu", "gelu", "relu", "residual"), ("torch",)),

@@ -151,10 +151,11 @@ OPERATION = Operation(
             sdpa("EFFICIENT_ATTENTION"),
             where="cuda",
             note="xFormers' CUTLASS kernel.",
+            needs=("HS % 8 == 0",),
         ),
         Library("sdpa_flash", sdpa("FLASH_ATTENTION"), ("f16", "bf16"), "cuda", "FlashAttention 2."),
         Library(
-            "sdpa_cudnn", sdpa("CUDNN_ATTENTION"), ("f16", "bf16"), "cuda", "cuDNN's attention.", ("T > 1",)
+            "sdpa_cudnn", sdpa("CUDNN_ATTENTION"), ("f16", "bf16"), "cuda", "cuDNN's attention.", ("T > 1", "HS % 8 == 0")
         ),
     ),
     tour=(

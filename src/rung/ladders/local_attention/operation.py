@@ -151,6 +151,7 @@ OPERATION = Operation(
             sdpa("EFFICIENT_ATTENTION"),
             where="cuda",
             note="xFormers' CUTLASS kernel under a mask, which it reads but does not skip by.",
+            needs=("HS % 8 == 0",),
         ),
     ),
     tour=(Race("b4t64", ("f32", "bf16")), Race("b8t1024", ("f32", "bf16"))),
