@@ -155,7 +155,12 @@ OPERATION = Operation(
         ),
         Library("sdpa_flash", sdpa("FLASH_ATTENTION"), ("f16", "bf16"), "cuda", "FlashAttention 2."),
         Library(
-            "sdpa_cudnn", sdpa("CUDNN_ATTENTION"), ("f16", "bf16"), "cuda", "cuDNN's attention.", ("T > 1", "HS % 8 == 0")
+            "sdpa_cudnn",
+            sdpa("CUDNN_ATTENTION"),
+            ("f16", "bf16"),
+            "cuda",
+            "cuDNN's attention.",
+            ("T > 1", "HS % 8 == 0"),
         ),
     ),
     tour=(
