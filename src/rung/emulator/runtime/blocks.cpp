@@ -11,7 +11,7 @@ namespace rung_emulator {
 
 unsigned resident;
 Meeting grid_meeting;
-unsigned long ended, progress;
+unsigned long ended, progress, spins;
 unsigned long long launches;
 Block* blocks;
 
@@ -200,7 +200,7 @@ void run_resident(unsigned* order)
 {
     unsigned quiet = 0;
     for (unsigned left = resident; left && !report->fault;) {
-        const unsigned long before = progress;
+        const unsigned long before = progress, spins_before = spins;
         bool moved = false;
         for (unsigned i = 0; i < resident && !report->fault; i++) {
             Block& block = blocks[order[i]];
@@ -211,7 +211,9 @@ void run_resident(unsigned* order)
             left -= block.finished;
         }
         if (report->fault) return;
-        if (progress != before || complete_one()) {
+        // Threads that only spin may wait for what the copy engine still has to do: it must not wait for them to stop.
+        const bool advanced = progress - before != spins - spins_before;
+        if (advanced || complete_one() || progress != before) {
             quiet = 0;
             continue;
         }

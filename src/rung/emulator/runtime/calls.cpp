@@ -75,8 +75,10 @@ void pause(const void* place)
 void poll(const void* address, unsigned long long value, const void* place)
 {
     Polls& polls = running->polls;
-    const unsigned slot = unsigned((size_t(address) >> 2) * 2654435761u >> 20) % Polls::ROOM;
-    const bool known = polls.address[slot] == address, same = known && polls.value[slot] == value;
+    unsigned slot = 0;
+    while (slot < Polls::ROOM && polls.address[slot] != address) slot++;
+    const bool known = slot < Polls::ROOM, same = known && polls.value[slot] == value;
+    if (!known) slot = polls.next, polls.next = (polls.next + 1) % Polls::ROOM;
     polls.address[slot] = address, polls.value[slot] = value;
     if (same) pause(place);
     else if (known) progress++;

@@ -147,7 +147,7 @@ void on_tick(int, siginfo_t*, void* context)
     }
     if (ticks_alone < PATIENCE) return;
     const int error = errno;
-    progress++;  // nobody knows what it waits for, if it waits
+    progress++, spins++;  // nobody knows what it waits for, if it waits
     pause(at);
     errno = error;
 }

@@ -44,7 +44,8 @@ struct ByteBarrier;
 // What a thread has found where it looks again and again: while that stays the same, it waits.
 struct Polls
 {
-    static constexpr unsigned ROOM = 16;
+    static constexpr unsigned ROOM = 64;  // more than a thread asks for in turn: a parcel of each of its neighbours, say
+    unsigned next;                        // the oldest, which a new one replaces
     const void* address[ROOM];
     unsigned long long value[ROOM];
 };
@@ -156,6 +157,7 @@ extern unsigned resident;     // blocks that run together
 extern Block* blocks;         // these
 extern Meeting grid_meeting;
 extern unsigned long progress;  // grows whenever something has happened that a waiting thread may wait for
+extern unsigned long spins;     // of progress, how often a thread was merely taken to be spinning
 
 
 // blocks.cpp
