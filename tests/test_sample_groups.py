@@ -9,7 +9,6 @@ import torch
 
 from rung.cuda import nvrtc
 from rung.dtypes import dtype as named
-from rung.gpt2.gpu import choice
 from rung.gpt2.gpu.engine import Engine
 from rung.gpt2.load import INNER, load
 from rung.gpt2.sampling import Sampling
@@ -86,11 +85,10 @@ def test_a_draw_follows_the_probabilities() -> None:
     assert (counts - probabilities).abs().max() < 0.05  # four deviations of a half of 2000
 
 
-def test_the_engine_samples_through_groups_what_the_cpu_samples(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choice, "PREFERRED", ("groups",))
+def test_the_engine_samples_through_groups_what_the_cpu_samples() -> None:
     model = load("inner", dtype="float32")
     weights = read_weights(INNER, model.config, lambda w: Linear(w.float().contiguous()), lambda v: v.float())
-    engine = Engine(model.config, weights, "float32", "emulator", rung="6")
+    engine = Engine(model.config, weights, "float32", "emulator", rung="6", sample="groups")
     given = [list(model.tokenizer.encode("The king"))]
     for how in ({"temperature": 1.0}, {"temperature": 1.2, "top_p": 0.8}, {"temperature": 0.9, "top_k": 30}):
         (theirs,) = model.generate(given, max_new_tokens=4, stop_tokens=(), seed=9, **how)  # type: ignore[call-overload]

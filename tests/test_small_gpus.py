@@ -72,11 +72,10 @@ def test_tokens_are_sampled_by_a_rung_that_fits(
     assert [name[:2] for name in chosen] == [served]
 
 
-def test_text_is_sampled_alike_with_the_vocabulary_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choice, "PREFERRED", ("in_memory",))
+def test_text_is_sampled_alike_with_the_vocabulary_in_memory() -> None:
     model = load("inner", dtype="float32")
     weights = read_weights(INNER, model.config, lambda w: Linear(w.float().contiguous()), lambda v: v.float())
-    engine = Engine(model.config, weights, "float32", "emulator", rung="6")
+    engine = Engine(model.config, weights, "float32", "emulator", rung="6", sample="in_memory")
     given = [list(model.tokenizer.encode("The king"))]
     for how in ({"temperature": 1.2, "top_p": 0.8}, {"temperature": 0.9, "top_k": 30, "presence_penalty": 0.5}):
         (theirs,) = model.generate(given, max_new_tokens=5, stop_tokens=(), seed=9, **how)  # type: ignore[call-overload]

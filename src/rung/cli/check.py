@@ -169,9 +169,11 @@ def _say(report: Report, work: Sequence[Task], file: TextIO) -> None:
 def _sum_up(reports: Sequence[Report], wanted: int, device: str) -> None:
     from rung.check.report import NOT_JUDGED
 
+    if not reports:
+        return
     verdicts = ("ok", *NOT_JUDGED, "failed")
     counts = {v: sum(r.verdict == v for r in reports) for v in verdicts}
-    text = ", ".join(f"{n} {v}" for v, n in counts.items() if n) or "nothing"
+    text = ", ".join(f"{n} {v}" for v, n in counts.items() if n)
     stopped = f"; stopped before the other {wanted - len(reports)}" if len(reports) < wanted else ""
     worst = max((r.norm / r.norm_cap for r in reports if r.verdict == "ok" and r.norm_cap), default=0.0)
     limits = f"Limits: per-element error, and overall relative error (at most {worst:.2f} of it)"

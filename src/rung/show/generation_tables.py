@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import datetime
 
 from rung.results.current import Figures
 from rung.results.row import Row
@@ -36,11 +37,17 @@ def part(found: Figures, name: str, by: str | None = None) -> list[Row]:
     return [r for r in order if by is None or r.options.get("by") == by]
 
 
+def one_run(a: Row, b: Row) -> bool:
+    """Whether two rows may be compared: measured on the same GPU, of the same code, within an hour."""
+    hours = abs((datetime.fromisoformat(a.time) - datetime.fromisoformat(b.time)).total_seconds()) / 3600
+    return a.machine.get("gpu") == b.machine.get("gpu") and a.commit == b.commit and hours < 1
+
+
 def peer(found: Figures, row: Row, by: str = STATIC) -> Row | None:
-    """The same work by somebody else."""
+    """The same work by somebody else, in the same run."""
     asked = {**row.options, "by": by}
     same = (r for r in part(found, row.part, by) if r.what == row.what and r.dtype == row.dtype)
-    return next((r for r in same if r.options == asked), None)
+    return next((r for r in same if r.options == asked and one_run(r, row)), None)
 
 
 def _beside(found: Figures, row: Row) -> tuple[str, str]:
@@ -95,7 +102,8 @@ def prompts(found: Figures) -> str:
     lines = []
     for model, dtype, length in dict.fromkeys(key[:3] for key in sorted(rows, key=lambda k: (k[0], k[1], k[2]))):
         here = [rows.get((model, dtype, length, by)) for by, _ in PROMPTS]
-        spent = [r.metrics["prompt_ms"] if r else None for r in here]
+        newest = max((r for r in here if r), key=lambda r: r.time)
+        spent = [r.metrics["prompt_ms"] if r and one_run(r, newest) else None for r in here]
         gain = times(spent[2] / spent[0]) if spent[0] and spent[2] else ""
         lines.append([f"{model} {dtype}, {length}", *(f"{x:.3f}" if x else "" for x in spent), gain])
     return table(("prompt, tokens", *(head for _, head in PROMPTS), "gain over it"), lines)
