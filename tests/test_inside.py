@@ -132,7 +132,7 @@ def test_the_fastest_rung_says_where_its_step_goes(capsys: pytest.CaptureFixture
         main(["profile", "generate", "--device", "cuda", "--model", "random:gpt2-medium", "-n", "16", "--json"])
     assert not ended.value.code
     answer = json.loads(capsys.readouterr().out)
-    found = answer["inside"]
+    found = answer["detail"]["inside"]
     assert found["rung"] == "decode/13_one_kernel" and found["blocks"] > 100
     of_first_thread = sum(map(sum, found["spent"][:6]))
     assert 0.8 * found["timed_seconds"] < of_first_thread <= 1.001 * found["timed_seconds"]

@@ -271,9 +271,11 @@ def test_random_weights_are_written_on_a_gpu_alone(capsys: pytest.CaptureFixture
 def test_a_step_of_random_weights_is_broken_down_by_kernel(capsys: pytest.CaptureFixture[str]) -> None:
     assert rung("profile", "generate", "--device", "cuda", "--model", "random:gpt2", "-n", "24", "--json") == 0
     answer = json.loads(capsys.readouterr().out)
-    assert answer["tokens"] == 24 and "advance" in {s["name"] for s in answer["shares"]}
-    assert sum(s["seconds"] for s in answer["shares"]) + answer["gap"] == pytest.approx(answer["seconds"])
-    assert 0 < answer["floor"]["seconds"] < answer["seconds"] and answer["inside"] is None
+    shares, metrics = answer["detail"]["shares"], answer["metrics"]
+    assert answer["options"]["tokens"] == 24 and "advance" in {s["name"] for s in shares}
+    spent = sum(s["seconds"] for s in shares) * 1e6
+    assert spent + metrics["gap_us"] == pytest.approx(metrics["token_us"], rel=1e-5)
+    assert 0 < metrics["floor_us"] < metrics["token_us"]
 
 
 @pytest.mark.gpu

@@ -380,6 +380,7 @@ class _Trial:
         """Inputs that arrive late on the current stream: work on another stream would not have waited."""
         self.operands.refill(seed)
         reference = self.operands.reference()  # of what a call changes, before one has
+        self.operands.refill(seed + 1)  # who comes too early finds other inputs
         self._poison()
         self.call.late(seed)
         try:
