@@ -462,6 +462,7 @@ PAIRS = [(op, name) for op, mutants in MUTANTS.items() for name in mutants]
 ONLY_F32 = {
     *((of, name) for of in ("gelu", "matmul_gelu") for name in ("cubic 0.0447", "root of 2/pi as 0.8", "erf")),
     ("decode", "erf as tanh"),
+    ("decode", "eps fixed"),
     ("decode", "no scale by layer"),
 }
 

@@ -27,7 +27,7 @@ def parameters(signature: str, kernel: str = "k") -> tuple[Parameter, ...]:
         ("short int n", Parameter("short", "n", False, False)),
         ("signed char c", Parameter("signed char", "c", False, False)),
         ("const int n = 3", Parameter("int", "n", False, True)),
-        ("const __grid_constant__ CUtensorMap map", Parameter("CUtensorMap", "map", False, True)),
+        ("const __grid_constant__ CUtensorMap map", Parameter("CUtensorMap", "map", False, True, grid_constant=True)),
         ("struct Shape s", Parameter("Shape", "s", False, False)),
         ("ns::Pair<int, 4> p", Parameter("ns::Pair<int, 4>", "p", False, False)),
         ("Real scale = Real(f(1, 2))", Parameter("Real", "scale", False, False)),
