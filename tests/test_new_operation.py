@@ -96,7 +96,7 @@ def test_it_is_listed_and_forecast(ladders: Path, rung: Call) -> None:
     code, out, _ = rung("--ladders", ladders, "list", "scaling")
     assert code == 0 and "01_naive" in out and "torch" in out
     code, _, err = rung("--ladders", ladders, "bench", "scaling")
-    assert code == 2 and "would have raced scaling/01_naive, scaling/torch at n1m f32" in err
+    assert code == 2 and "Would have timed scaling/01_naive, scaling/torch at n1m f32" in err
     assert "scaling" in rung("--ladders", ladders, "bench", "all")[2]
     assert "there is no operation 'scaling'" in rung("list", "scaling")[2]
 

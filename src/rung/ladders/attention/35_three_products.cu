@@ -3,6 +3,7 @@ idea   = "float32 by three products of halves. A first kernel splits every tile 
 expect = "Rung 29 splits each tile into three TF32 products anew for every block of queries. Halves multiply twice as fast as TF32 and may be transposed, so V needs no turning: 3 x 17 us of products at b8t1024 and 25 us for the splitting, against 317 us."
 found  = "117.7 us at b8t1024 on an H200 (three warpgroups, 128 keys): 4.17x over torch's efficient attention (491 us), 3.3x over rung 29. 648 us for 16 heads of 8192, 6.9x over torch's. Blocks of 64 keys take 121.8 us. For one text of 1024 tokens one warpgroup a block is faster: 27.7 us, where three take 35.1 us."
 from   = "attention/31"
+leap   = "Every product becomes three and K and V come as halves that a kernel of its own has split: loads, products and the sum of a block of keys are other code; roles, masks and the softmax stay."
 dtypes = ["f32"]
 arch_specific = true
 needs  = ["sm >= 90 and sm < 100", "HS % 16 == 0", "HS <= 128", "scale > 0", "q_stride_T % 4 == 0", "BC % 64 == 0", "GROUPS * (BC + 2 * HS + 64) <= 2 * (512 // BLOCKS - 24)"]  # registers
