@@ -119,4 +119,4 @@ def test_a_hub_out_of_reach_is_told_in_one_sentence(
     with pytest.raises(RungError, match="'gpt2' cannot be downloaded and the hub is out of reach") as caught:
         rung.load("gpt2")
     assert "\n" not in str(caught.value)
-    assert capfd.readouterr().err == "rung: the hub does not answer; trying for half a minute.\n"
+    assert capfd.readouterr().err in ("", "rung: the hub does not answer; trying for half a minute.\n")

@@ -99,7 +99,7 @@ def test_generation_reaches_the_last_position_of_the_context(step: str) -> None:
     prompts = [models.some_ids(length, seed=length) for length in (50, 64, 3)]
     completions = model.generate(prompts, temperature=0, max_new_tokens=200)
     for prompt, completion in zip(prompts, completions, strict=True):
-        assert completion.finish_reason == "length"
+        assert completion.finish_reason == "context"
         # The last position predicts one token more, which is given but no longer read.
         assert len(prompt) + len(completion.tokens) == 64 + 1
         ids = prompt + completion.tokens
