@@ -182,8 +182,8 @@ def test_a_cancelled_and_a_requeued_task_lose_nothing(tmp_path: Path) -> None:
         thread.join(timeout=240)
     assert not thread.is_alive()
     rows = answer[0]
-    assert [r["tuning"] for r in rows] == every and all(r["verdict"] == "ok" for r in rows)
-    kept = [r["tuning"] for p in folder.glob("shard-*.jsonl") for r in results.read(p)]
+    assert [r.tuning for r in rows] == every and all(r.verdict == "ok" for r in rows)
+    kept = [r.tuning for p in folder.glob("shard-*.jsonl") for r in results.read(p)]
     assert len(kept) == len(every)  # what was measured before was not measured again
 
 
