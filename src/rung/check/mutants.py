@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
@@ -14,10 +17,14 @@ class Mutant:
 
     kind: str
     line: int
+    column: int
     before: str
     after: str
-    source: str
-    file: str = ""  # the rung's own, or a header beside it
+    start: int  # in the source
+
+    def of(self, source: str) -> str:
+        """The source with this change."""
+        return source[: self.start] + self.after + source[self.start + len(self.before) :]
 
     @property
     def change(self) -> str:
@@ -35,10 +42,12 @@ def _replace(kind: str, pattern: str, *by: str) -> tuple[str, re.Pattern[str], t
     return kind, re.compile(pattern), by
 
 
+DROPPED = ("barrier", "fence", "wait")
 # What is dropped altogether is a statement; what is replaced is one operator, name or number.
 RULES = (
     _replace("barrier", r"\b\w*(?:sync|barrier)\w*\([^;{}()]*\)(?=;)", ""),
-    _replace("fence or wait", r"\b\w*(?:fence|wait|commit|arrive)\w*(?:<[^<>;]*>)?\([^;{}]*\)(?=;)", ""),
+    _replace("fence", r"\b\w*fence\w*(?:<[^<>;]*>)?\([^;{}]*\)(?=;)", ""),
+    _replace("wait", r"\b\w*(?:wait|commit|arrive)\w*(?:<[^<>;]*>)?\([^;{}]*\)(?=;)", ""),
     _replace("comparison", r"(?<![<>=!\-])<(?![<=])(?= )", "<="),
     _replace("comparison", r"(?<= )<=(?= )", "<"),
     _replace("comparison", r"(?<![<>\-])>(?![>=])(?= )", ">="),
@@ -52,7 +61,7 @@ RULES = (
     _replace("term", r"(?<= )-(?= )", "+"),
     _replace("term", r"(?<= )\*(?= )", "+"),
     _replace("term", r"(?<= )\+=(?= )", "="),
-    _replace("scale", r"(?<=\* )scale\b", "1.0f"),
+    _replace("scale", r"(?<=\* )scale\b|\bscale(?= \*)", "1.0f"),
     _replace("eps", r"\beps\b(?=\))", "1e-5f"),
     _replace("eps", r"\+ eps\b", ""),
     _replace("clamp", r"\bf?max[f]?\(([^(),]+), ([^(),]+)\)", r"(\1)"),
@@ -62,27 +71,23 @@ RULES = (
     _replace("mask", r"\bif \(([^(){};]+)\)", "if (true)"),
     _replace("constant", _NUMBER + r"(\d+\.\d*f)\b", r"(\1 + 0.02f)"),
     _replace("constant", _NUMBER + r"([1-9]\d?)\b(?![.\w])(?=[;)\]]| [*/+])", r"(\1 + 1)"),
-    _replace("cast", r"\bto_real\(([^()]*)\)", r"to_real((float)(int)(\1))"),
-    _replace("cast", r"\(float\)", "(float)(int)"),
+    _replace("cast", r"\bto_float\(", "(float)(int)to_float("),
+    _replace("cast", r"\b(from_float<\w+>)\(", r"\1((int)"),
 )
 
 
 def mutants(source: str) -> Iterator[Mutant]:
     """Every mutant of a source, in the order of its lines; comments, strings and the header are left alone."""
-    code = _HIDDEN.sub(lambda m: re.sub(r"[^\n]", "\0", m.group()), _HEADER.sub(_blank, source))
+    code = _HIDDEN.sub(_blank, _HEADER.sub(_blank, source))
     found = []
     for kind, pattern, choices in RULES:
         for match in pattern.finditer(code):
-            if "\0" in match.group():
+            if "\0" in match.group() or (kind in DROPPED and _declares(code, match.start())):
                 continue
-            if kind in ("barrier", "fence or wait") and _declares(code, match.start()):
-                continue
-            for choice in choices:
-                after = match.expand(choice)
-                line = code.count("\n", 0, match.start()) + 1
-                changed = source[: match.start()] + after + source[match.end() :]
-                found.append(Mutant(kind, line, match.group(), after, changed))
-    yield from sorted(found, key=lambda m: (m.line, m.kind, m.before))
+            start = match.start()
+            line, column = code.count("\n", 0, start) + 1, start - code.rfind("\n", 0, start)
+            found += [Mutant(kind, line, column, match.group(), match.expand(by), start) for by in choices]
+    yield from sorted(found, key=lambda m: (m.start, m.kind))
 
 
 def _blank(match: re.Match[str]) -> str:
@@ -95,18 +100,12 @@ def _declares(code: str, start: int) -> bool:
     return bool(re.search(r"(?:void|int|bool|float|auto)\s*$", before))
 
 
-def chosen(sources: Mapping[str, str], limit: int | None, seed: int) -> list[Mutant]:
-    """At most `limit` mutants of these files, every kind as often as the others where there are enough of it."""
-    every = [replace(mutant, file=file) for file, source in sources.items() for mutant in mutants(source)]
-    if limit is None or len(every) <= limit:
-        return every
+def sample(groups: Sequence[Sequence[Item]], count: int, seed: int) -> list[Item]:
+    """At most `count` items, of each group as many as of the others where it has enough."""
     generator = random.Random(seed)
-    kinds: dict[str, list[Mutant]] = {}
-    for mutant in every:
-        kinds.setdefault(mutant.kind, []).append(mutant)
-    for of_kind in kinds.values():
-        generator.shuffle(of_kind)
-    taken: list[Mutant] = []
-    while len(taken) < limit:
-        taken += [of_kind.pop() for of_kind in kinds.values() if of_kind][: limit - len(taken)]
-    return sorted(taken, key=lambda m: (m.file, m.line, m.kind))
+    left = [generator.sample(group, len(group)) for group in groups]
+    generator.shuffle(left)
+    taken: list[Item] = []
+    while any(left) and len(taken) < count:
+        taken += [group.pop() for group in left if group][: count - len(taken)]
+    return taken

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rung.check.mutants import chosen
+from rung.check.calls import Here
+from rung.check.isolated import Isolated
+from rung.check.mutants import Mutant, mutants, sample
 from rung.check.report import NOT_JUDGED
 from rung.check.trial import Effort, check
 from rung.check.workers import work_through
 from rung.errors import RungError
-from rung.rungs import catalogue
+from rung.results import machine
+from rung.results.row import Row
+from rung.rungs import catalogue, identity
 from rung.rungs.base import Device, Rung
 from rung.rungs.cuda import CudaRung
 
@@ -29,64 +34,62 @@ class Trial:
     """One mutant to be checked, in words that another process understands."""
 
     rung: str
-    operation: str
     dtype: str
     device: Device
     kind: str
-    file: str
-    line: int
-    change: str
+    place: dict[str, Any]  # the file, the rung's own or a header beside it, its line and column, and the change
     source: str
     path: str  # of the rung as it is
+    text: str  # the rung's digest
+
+    @property
+    def question(self) -> tuple[Any, ...]:
+        """As the row that answers it has it."""
+        return _row(self, "").question
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """What became of one mutant."""
-
-    rung: str
-    dtype: str
-    kind: str
-    file: str
-    line: int
-    change: str
-    refused: bool
-    compiles: bool
-    reason: str
-
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-
-def trials(rungs: Sequence[Rung], *, limit: int | None, seed: int, device: Device = "emulator") -> list[Trial]:
-    """The mutants of these rungs, in the rung's first number format."""
-    found = []
+def trials(rungs: Sequence[Rung], *, count: int | None, seed: int, device: Device = "emulator") -> list[Trial]:
+    """Mutants of these rungs, in the rung's first number format: all, or of every ladder and kind as many."""
+    groups: dict[tuple[str, str], list[tuple[CudaRung, Path, Mutant]]] = {}
+    sources: dict[Path, str] = {}
     for rung in rungs:
         if not isinstance(rung, CudaRung) or (rung.emulate and device != "cuda"):
             continue
         assert rung.path is not None
-        for m in chosen(_files(rung.path), limit, seed):
-            place, of, dtype = str(rung.path), rung.operation.name, rung.dtypes[0]
-            found.append(Trial(rung.full_name, of, dtype, device, m.kind, m.file, m.line, m.change, m.source, place))
-    if not found:
+        for file, source in _files(rung.path).items():
+            sources[path := rung.path.parent / file] = source
+            for mutant in mutants(source):
+                groups.setdefault((rung.operation.name, mutant.kind), []).append((rung, path, mutant))
+    if not groups:
         raise RungError("nothing to mutate: none of the chosen rungs is CUDA C++ that runs here.")
+    every = sum(map(len, groups.values()))
+    found = []
+    for rung, path, m in sample(list(groups.values()), every if count is None else count, seed):
+        place = {"file": path.name, "line": m.line, "column": m.column, "change": m.change}
+        name, text = rung.full_name, identity.text(rung)
+        found.append(Trial(name, rung.dtypes[0], device, m.kind, place, m.of(sources[path]), str(rung.path), text))
     return found
 
 
-def mutate(work: Sequence[Trial], *, jobs: int, niceness: int = 0) -> Iterator[Verdict]:
-    """The verdict on each mutant, as they fall; who ends the process or takes too long is refused."""
+def mutate(work: Sequence[Trial], *, jobs: int, niceness: int = 0) -> Iterator[Row]:
+    """A row for each mutant, as they fall; who ends the process or takes too long is refused."""
     groups = [[trial] for trial in work]
-    yield from work_through(groups, judge, _lost, jobs=jobs, seconds=SECONDS, niceness=niceness)
+    yield from work_through(groups, judge, _row, jobs=jobs, seconds=SECONDS, niceness=niceness)
 
 
-def _lost(trial: Trial, why: str) -> Verdict:
-    return _verdict(trial, refused=True, compiles=True, reason=why)
-
-
-def _verdict(trial: Trial, *, refused: bool, compiles: bool, reason: str) -> Verdict:
-    first = reason.splitlines()[0][:200] if reason else ""
-    t = trial
-    return Verdict(t.rung, t.dtype, t.kind, t.file, t.line, t.change, refused, compiles, first)
+def _row(trial: Trial, reason: str, verdict: str = "failed") -> Row:
+    """Its verdict is the checker's: `ok` is a survivor, `illegal` does not compile, and counts neither way."""
+    return Row(
+        kind="mutate",
+        what=trial.rung,
+        part=trial.kind,
+        dtype=trial.dtype,
+        options={"device": trial.device, **trial.place},
+        texts={trial.rung: trial.text},
+        verdict=verdict,
+        reason=reason.partition("\n")[0][:200],
+        machine=machine.facts(),
+    )
 
 
 def _files(path: Path) -> dict[str, str]:
@@ -101,22 +104,24 @@ def _files(path: Path) -> dict[str, str]:
     return found
 
 
-def judge(trial: Trial) -> Verdict:
+def judge(trial: Trial) -> Row:
     """Check one mutant up to its first failure."""
     with tempfile.TemporaryDirectory(prefix="rung-mutant-") as folder:
         original = Path(trial.path)
         for name in _files(original):
             (Path(folder) / name).symlink_to(original.parent / name)
-        changed, path = Path(folder) / trial.file, Path(folder) / original.name
+        changed, path = Path(folder) / trial.place["file"], Path(folder) / original.name
         changed.unlink()
         changed.write_text(trial.source, encoding="utf-8")
-        compiles, refused = True, True
+        # On a GPU in a process of its own: a wrong kernel may leave the context in ruins.
+        host = Isolated(trial.device) if trial.device == "cuda" else Here(trial.device)
         try:
-            rung = catalogue.rung_from_file(catalogue.operation(trial.operation), path)
-            report = check(rung, trial.dtype, device=trial.device, effort=EFFORT)
+            with host if isinstance(host, Isolated) else contextlib.nullcontext():
+                rung = catalogue.rung_from_file(catalogue.operation(trial.rung.partition("/")[0]), path)
+                report = check(rung, trial.dtype, device=trial.device, effort=EFFORT, host=host)
             reason = report.reason.replace(f"{folder}/", "")
             refused = report.verdict == "failed" or report.verdict in NOT_JUDGED
-            compiles = "does not compile" not in reason
         except RungError as error:
-            reason = str(error)
-    return _verdict(trial, refused=refused, compiles=compiles, reason=reason)
+            reason, refused = str(error).replace(f"{folder}/", ""), True
+    illegal = "does not compile" in reason
+    return _row(trial, reason, "illegal" if illegal else "failed" if refused else "ok")

@@ -17,7 +17,8 @@ from typing import Any
 FORMAT = "rung-result-2"
 # The last says how a part of `make measure` went.
 KINDS = (
-    "bench", "ceilings", "sweep", "profile", "climb", "generate", "parallel", "study", "check", "sanitize", "measure",
+    "bench", "ceilings", "sweep", "profile", "climb", "generate", "parallel", "study", "check", "mutate", "sanitize",
+    "measure",
 )  # fmt: skip
 
 
