@@ -203,7 +203,7 @@ class Counting(Backend):
 
     def turn(self) -> list[Fresh]:
         self.gate.acquire()
-        return [Fresh(slot, Chosen(1)) for slot in self.held]
+        return [Fresh(slot, (Chosen(1),)) for slot in self.held]
 
     def end(self, slot: int) -> None:
         del self.held[slot]
@@ -265,7 +265,7 @@ def test_an_engine_that_fails_says_so_to_everyone_and_goes_on(model: Model) -> N
         def turn(self) -> list[Fresh]:
             if len(made) == 1 and len(self.held) == 2:
                 raise MemoryError("no more")
-            return [Fresh(slot, Chosen(1)) for slot in self.held]
+            return [Fresh(slot, (Chosen(1),)) for slot in self.held]
 
     def make() -> Backend:
         made.append(Failing(2))
@@ -395,9 +395,9 @@ def test_samples_go_on_when_the_one_that_read_their_prompt_is_cancelled(model: M
         tokens: dict[int, list[int]] = {1: [], 2: []}
         while any(len(t) < 5 for t in tokens.values()):
             for fresh in backend.turn():
-                assert fresh.chosen is not None
-                tokens[fresh.slot].append(fresh.chosen.token)
-                texts[fresh.slot].tokens.append(fresh.chosen.token)
+                new = [chosen.token for chosen in fresh.chosen]
+                tokens[fresh.slot] += new
+                texts[fresh.slot].tokens += new
     for slot in (1, 2):
         assert tokens[slot][:5] == alone(model, requests[slot]).tokens
 

@@ -91,7 +91,7 @@ def test_texts_move_into_more_rows_and_back(model: Model, weights: Any, monkeypa
     moved: list[int] = []
     move = one._move
     monkeypatch.setattr(one, "_move", lambda rows: (moved.append(rows), move(rows))[1])
-    asked = [request(5, 14, temperature=1.0, frequency_penalty=0.3), *(request(4 + i, 3) for i in range(3))]
+    asked = [request(5, 27, temperature=1.0, frequency_penalty=0.3), *(request(4 + i, 3) for i in range(3))]
     engine = BatchEngine(lambda: one, None)
     first = engine.submit(asked[0], lambda piece: heard.append(piece))
     heard: list[Any] = []

@@ -171,7 +171,7 @@ def test_characters_of_several_tokens_are_never_cut(model: Model) -> None:
     ids = model.tokenizer.encode(text)
     assert len(ids) > len(text)
     detokenizer = Detokenizer(model.tokenizer)
-    pieces = [detokenizer.push(id) for id in ids]
+    pieces = [detokenizer.push([id]) for id in ids]
     assert "" in pieces and "".join(pieces) == text
     assert "�" not in "".join(pieces)
 
@@ -179,7 +179,7 @@ def test_characters_of_several_tokens_are_never_cut(model: Model) -> None:
 def test_half_a_character_at_the_end_becomes_a_replacement(model: Model) -> None:
     detokenizer = Detokenizer(model.tokenizer)
     first = model.tokenizer.encode("🦊")[:1]
-    assert detokenizer.push(first[0]) == ""
+    assert detokenizer.push(first[:1]) == ""
     assert detokenizer.flush() == "�" == model.tokenizer.decode(first)
 
 

@@ -186,7 +186,7 @@ class Run:
                 if text.reason is not None or token < 0:
                     continue
                 before = len(text.tokens)
-                piece = text.accept(token)
+                piece = text.accept((token,))
                 if text.reason is None and len(text.tokens) == limit:
                     piece += text.finish("context")
                 self.stats.new_tokens += 1

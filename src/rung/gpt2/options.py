@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cache
 from numbers import Integral
 from typing import Literal
 
@@ -75,6 +76,12 @@ class Chosen:
     token: int
     logprob: float | None = None
     top: tuple[tuple[int, float], ...] = ()
+
+
+@cache
+def plain(token: int) -> Chosen:
+    """A token of which nothing else is told."""
+    return Chosen(token)
 
 
 @dataclass(repr=False)

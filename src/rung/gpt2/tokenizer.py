@@ -73,15 +73,15 @@ class Tokenizer:
 
 
 class Detokenizer:
-    """Turns tokens into text one by one, holding back characters of which bytes are still missing."""
+    """Turns tokens into text as they come, holding back characters of which bytes are still missing."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
-    def push(self, id: int) -> str:
-        """The text that is certain once this token is known."""
-        return self._decoder.decode(self._tokenizer.bytes(id))
+    def push(self, ids: Sequence[int]) -> str:
+        """The text that is certain once these tokens are known."""
+        return self._decoder.decode(b"".join(map(self._tokenizer.bytes, ids)))
 
     def flush(self) -> str:
         """What was held back, now that no more tokens come."""

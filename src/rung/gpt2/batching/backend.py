@@ -9,14 +9,14 @@ from rung.gpt2.batching.text import Text
 from rung.gpt2.options import Chosen
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Fresh:
-    """A token that a turn chose for a slot. Without a token only its prompt was read, as was asked."""
+    """Tokens that a turn chose for a slot, in order. Without any only its prompt was read, as was asked."""
 
     slot: int
-    chosen: Chosen | None
+    chosen: tuple[Chosen, ...]
     prompt: tuple[Chosen | None, ...] | None = None
-    full: bool = False  # no place is left for a token behind it
+    full: bool = False  # no place is left for a token behind the last
 
 
 @dataclass

@@ -81,6 +81,7 @@ class BatchEngine:
         self._thread: threading.Thread | None = None
         self._closed = False
         self._count = 0
+        self._cancelled = False  # somebody was, since the last look
         self._waiting: list[Ticket] = []  # a heap
         self._running: dict[int, tuple[Ticket, Text]] = {}
         self._free: list[int] = []  # a heap
@@ -106,7 +107,7 @@ class BatchEngine:
     def cancel(self, ticket: Ticket) -> None:
         """See Ticket.cancel."""
         with self._lock:
-            ticket.cancelled = True
+            ticket.cancelled = self._cancelled = True
             self._lock.notify()
 
     @property
@@ -183,13 +184,15 @@ class BatchEngine:
             return False
 
     def _admit(self, backend: Backend) -> None:
+        left, gone = [], []
         with self._lock:
-            left = [ticket for ticket in self._waiting if ticket.cancelled]
-            if left:
+            if self._cancelled:
+                self._cancelled = False
+                left = [ticket for ticket in self._waiting if ticket.cancelled]
                 self._waiting = [ticket for ticket in self._waiting if not ticket.cancelled]
                 heapq.heapify(self._waiting)
+                gone = [slot for slot, (ticket, _) in self._running.items() if ticket.cancelled]
             admitted = [heapq.heappop(self._waiting) for _ in range(min(len(self._free), len(self._waiting)))]
-            gone = [slot for slot, (ticket, _) in self._running.items() if ticket.cancelled]
         for ticket in left:
             self._tell(ticket, Piece(reason="interrupted"))
         for slot in gone:
@@ -208,19 +211,15 @@ class BatchEngine:
             if fresh.slot not in self._running:
                 continue  # an earlier token of this turn ended the text
             ticket, text = self._running[fresh.slot]
-            if fresh.chosen is None:
-                # Nothing was wanted but the prompt's figures.
-                piece = Piece(text.finish("length"), (), text.reason, fresh.prompt, ticket.queued)
-            else:
-                before = len(text.tokens)
-                shown = text.accept(fresh.chosen.token)
-                if text.reason is None and fresh.full:
-                    shown += text.finish("context")
-                kept = (fresh.chosen,) if len(text.tokens) > before else ()
-                piece = Piece(shown, kept, text.reason, fresh.prompt, None if before else ticket.queued)
+            chosen, before = fresh.chosen, len(text.tokens)
+            shown = text.accept([one.token for one in chosen])
+            if text.reason is None and (fresh.full or not chosen):
+                shown += text.finish("context" if chosen else "length")
+            if len(text.tokens) - before < len(chosen):
+                chosen = chosen[: len(text.tokens) - before]
             if text.reason is not None:
                 self._leave(backend, fresh.slot)
-            self._tell(ticket, piece)
+            self._tell(ticket, Piece(shown, chosen, text.reason, fresh.prompt, None if before else ticket.queued))
 
     def _leave(self, backend: Backend, slot: int) -> tuple[Ticket, Text]:
         backend.end(slot)

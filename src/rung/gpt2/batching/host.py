@@ -17,7 +17,7 @@ from rung.gpt2.batching.text import Text
 from rung.gpt2.cpu.engine import Column, Engine
 from rung.gpt2.cpu.plan import SHORT_PROMPT
 from rung.gpt2.model import Transformer
-from rung.gpt2.options import Chosen
+from rung.gpt2.options import Chosen, plain
 from rung.gpt2.sampling import Penalties, choose, uniform
 
 PART = 128  # tokens of a prompt that are read in one turn: what the other texts wait for
@@ -195,7 +195,7 @@ class HostBackend(Backend):
         if row.told is not None and not row.seen:
             prompt, row.seen = tuple(row.told), True
         if options.max_new_tokens == 0:
-            return Fresh(row.slot, None, prompt)
+            return Fresh(row.slot, (), prompt)
         scores = row.penalties.apply(logits.to(row.penalties.counts.device)) if row.penalties else logits
         step = len(text.tokens)
         if step < options.min_tokens and options.stop_tokens:
@@ -211,10 +211,10 @@ class HostBackend(Backend):
             self._slide(row, token)
         else:
             row.pending = (token,)
-        chosen = Chosen(token)
+        chosen = plain(token)
         if options.logprobs or options.top_logprobs:
             chosen = told(logits, [token], options.top_logprobs)[0]
-        return Fresh(row.slot, chosen, prompt, full and not options.slide)
+        return Fresh(row.slot, (chosen,), prompt, full and not options.slide)
 
     def _slide(self, row: _Row, token: int) -> None:
         ids = (*row.text.request.ids, *row.text.tokens, token)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rung.errors import RungError
@@ -25,9 +26,9 @@ class Request:
         return self.prompt.ids
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Piece:
-    """What a step added to a text. `reason` is set with the last piece, `error` when the engine failed."""
+    """What a turn added to a text. `reason` is set with the last piece, `error` when the engine failed."""
 
     text: str = ""
     tokens: tuple[Chosen, ...] = ()
@@ -72,15 +73,29 @@ class Text:
         self._detokenizer = Detokenizer(tokenizer) if tokenizer else None
         self._stops = StopFinder(self.options.stop)
 
-    def accept(self, token: int) -> str:
-        """Add a token; the text that it makes certain."""
-        if token in self.options.stop_tokens:
-            return self.finish("stop")
-        self.tokens.append(token)
-        piece = self._push(self._detokenizer.push(token)) if self._detokenizer else ""
+    def accept(self, tokens: Sequence[int]) -> str:
+        """Add tokens, up to where the text ends; the text that they make certain."""
+        if not self.options.stop:
+            return self._add(tokens)
+        piece = ""
+        for token in tokens:  # a stop string may end the text behind each
+            piece += self._add((token,))
+            if self.reason is not None:
+                break
+        return piece
+
+    def _add(self, tokens: Sequence[int]) -> str:
+        options = self.options
+        kept = tokens[: options.max_new_tokens - len(self.tokens)]
+        stop = next((i for i, token in enumerate(kept) if token in options.stop_tokens), None)
+        kept = kept[:stop]
+        self.tokens += kept
+        piece = self._push(self._detokenizer.push(kept)) if self._detokenizer else ""
         if self._stops.stopped:
             self.reason = "stop"
-        elif len(self.tokens) == self.options.max_new_tokens:
+        elif stop is not None:
+            piece += self.finish("stop")
+        elif len(self.tokens) == options.max_new_tokens:
             piece += self.finish("length")
         return piece
 

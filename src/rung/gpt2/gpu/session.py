@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from rung.cuda.launch import Argument, Build, LaunchConfig, Module
@@ -232,6 +233,12 @@ class Session:
     def seen(self) -> int:
         """Steps whose tokens the host can read."""
         return int(self._counter[0])
+
+    def block(self, first: int, count: int) -> list[list[int]]:
+        """For each row the tokens of so many steps that were seen; -1 from where its sequence had ended."""
+        steps = np.arange(first, first + count) % RING
+        rows: list[list[int]] = self._ring.numpy()[steps].T.tolist()
+        return rows
 
     def tokens(self, step: int) -> list[int]:
         """The rows' tokens of a step that was seen; -1 where a sequence had ended."""

@@ -28,7 +28,7 @@ from rung.gpt2.gpu.engine import Engine
 from rung.gpt2.gpu.prefill import BUCKETS, Prefill
 from rung.gpt2.gpu.session import MOST_STOPS, Session
 from rung.gpt2.model import Transformer
-from rung.gpt2.options import Chosen
+from rung.gpt2.options import Chosen, plain
 
 ROWS = (1, 4, 8, 16, 32, 64, 128, 256)  # of the sessions that texts move between
 READERS = (1, 4, 8)  # prompts that are read together
@@ -62,8 +62,8 @@ class _Note(Protocol):
 
     steps: int
 
-    def take(self) -> list[tuple[_Live, Chosen]] | None:
-        """The next step's tokens; None while the GPU has not come so far."""
+    def take(self) -> list[tuple[_Live, tuple[Chosen, ...]]] | None:
+        """The tokens that are there; None while the GPU has not come so far."""
 
 
 @dataclass
@@ -76,14 +76,12 @@ class _First:
     told: _Told | None
     steps: int = 1
 
-    def take(self) -> list[tuple[_Live, Chosen]] | None:
+    def take(self) -> list[tuple[_Live, tuple[Chosen, ...]]] | None:
         if not _arrived(self.ready) or (self.told and not _arrived(self.told.ready)):
             return None
         self.steps = 0
-        chosen = [Chosen(token) for token in self.tokens.tolist()[: len(self.lives)]]
-        if self.told is not None:
-            chosen = [self.told.of(row, one) for row, one in enumerate(chosen)]
-        return list(zip(self.lives, chosen, strict=True))
+        tokens = self.tokens.tolist()
+        return [(live, (_told(self.told, row, tokens[row]),)) for row, live in enumerate(self.lives)]
 
 
 @dataclass
@@ -96,16 +94,17 @@ class _Steps:
     lives: list[_Live | None]
     told: _Told | None = None
 
-    def take(self) -> list[tuple[_Live, Chosen]] | None:
-        if self.session.seen <= self.first or (self.told and not _arrived(self.told.ready)):
+    def take(self) -> list[tuple[_Live, tuple[Chosen, ...]]] | None:
+        count = min(self.session.seen - self.first, self.steps)
+        if count <= 0 or (self.told and not _arrived(self.told.ready)):
             return None
-        tokens = self.session.tokens(self.first)
-        self.first, self.steps = self.first + 1, self.steps - 1
+        rows = self.session.block(self.first, count)
+        self.first, self.steps = self.first + count, self.steps - count
         found = []
         for row, live in enumerate(self.lives):
-            if live is not None and tokens[row] >= 0:
-                chosen = Chosen(tokens[row])
-                found.append((live, self.told.of(row, chosen) if self.told else chosen))
+            if live is not None and rows[row][0] >= 0:
+                kept = rows[row][: rows[row].index(-1)] if rows[row][-1] < 0 else rows[row]
+                found.append((live, tuple([_told(self.told, row, token) for token in kept])))
         return found
 
 
@@ -119,14 +118,18 @@ class _Told:
     wanted: list[int | None]  # by row: how many of the likeliest; None: nothing at all
     ready: torch.cuda.Event | None
 
-    def of(self, row: int, chosen: Chosen) -> Chosen:
+    def of(self, row: int, token: int) -> Chosen:
         wanted = self.wanted[row]
         if wanted is None:
-            return chosen
+            return plain(token)
         best: tuple[tuple[int, float], ...] = ()
         if wanted and self.top is not None and self.ids is not None:
             best = tuple(zip(self.ids[row, :wanted].tolist(), self.top[row, :wanted].tolist(), strict=True))
-        return Chosen(chosen.token, float(self.values[row]), best)
+        return Chosen(token, float(self.values[row]), best)
+
+
+def _told(told: _Told | None, row: int, token: int) -> Chosen:
+    return told.of(row, token) if told else plain(token)
 
 
 class _Reader:
@@ -269,7 +272,7 @@ class GpuBackend(Backend):
         found = (None, *told(logits[:-1], ids[1:], text.options.prompt_logprobs or 0))
         if text.options.max_new_tokens == 0:
             self.clock.prompt_tokens += len(ids)
-            return [Fresh(slot, None, found)]
+            return [Fresh(slot, (), found)]
         self._prompts[slot] = found
         return []
 
@@ -472,6 +475,7 @@ class GpuBackend(Backend):
         fresh: list[Fresh] = []
         looks = 0
         while self._notes:
+            before = self._notes[0].steps
             taken = self._notes[0].take()
             if taken is None:
                 if fresh or not wait:
@@ -480,18 +484,18 @@ class GpuBackend(Backend):
                 self._look(looks)
                 continue
             if isinstance(self._notes[0], _Steps):
-                self._taken += 1
+                self._taken += before - self._notes[0].steps
             if self._notes[0].steps == 0:
                 self._notes.popleft()
             for live, chosen in taken:
                 fresh += self._fresh(live, chosen)
         return fresh
 
-    def _fresh(self, live: _Live, chosen: Chosen) -> list[Fresh]:
+    def _fresh(self, live: _Live, chosen: tuple[Chosen, ...]) -> list[Fresh]:
         text, slot = live.text, live.slot
         if self._held.get(slot) is not text:
             return []  # it has left
-        live.count += 1
+        live.count += len(chosen)
         full = live.base + live.count > self.context
         if full:
             self._leave(live)
