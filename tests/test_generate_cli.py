@@ -185,9 +185,9 @@ def test_stats_tell_which_rungs_served_and_what_the_plan_could_not_do(command) -
     _, _, err = command(*words)
     assert "plan fused: embedding/04_reuse, " in err and "gelu/01_naive" in err and "local_attention/03_tiles" in err
     assert "note: matmul_gelu is left out, so that the rung given for gelu serves." in err
-    assert "note: local_attention runs through torch" in err
+    assert "cached_attention/04_split_keys" in err and "through torch" not in err
     figures = json.loads(command(*words, "--json")[1])["stats"]
-    assert figures["plan"] == "fused" and figures["rungs"]["gelu"] == "gelu/01_naive" and len(figures["notes"]) == 2
+    assert figures["plan"] == "fused" and figures["rungs"]["gelu"] == "gelu/01_naive" and len(figures["notes"]) == 1
 
 
 def test_a_window_changes_the_text(command) -> None:  # type: ignore[no-untyped-def]

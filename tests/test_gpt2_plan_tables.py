@@ -103,7 +103,7 @@ def test_logits_are_those_of_transformers(folder: Path, plan: str, dtype: str) -
         served = catalogue.find(used[operation])
         assert short in served.dtypes
         assert served in [catalogue.find(f"{operation}/{name}") for name in PLANS[plan][operation]]
-    left = {"softmax", "relu", "local_attention"}
+    left = {"softmax", "relu", "local_attention", "cached_attention"}
     parts = {"gelu", "residual"} if plan == "fused" else set()
     assert used.keys() == PLANS[plan].keys() - left - parts
 
@@ -143,7 +143,10 @@ def test_text_with_a_cache_is_that_of_transformers(folder: Path, plan: str) -> N
         model.generate(prompts, temperature=0, max_new_tokens=4), prompts, strict=True
     ):
         assert completion.tokens == models.reference_greedy(folder, prompt, 4)
-    assert any("attention runs through torch" in note for note in model.plan.notes)
+    assert model.plan.rungs_in_use["cached_attention"] == catalogue.find(
+        f"cached_attention/{PLANS[plan]['cached_attention'][0]}"
+    ).full_name
+    assert not any("attention" in note for note in model.plan.notes)
 
 
 # ---- what no rung of the plan does ----------------------------------------------------------------------------------

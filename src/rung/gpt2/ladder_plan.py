@@ -1,8 +1,8 @@
 """The model's operations through rungs: on a GPU, or on the emulator.
 
 Every call finds its output at the same address as in the step before, so a rung is bound to its tensors
-once per shape and afterwards only launched. What no rung does (an activation that is not GPT-2's own,
-attention of new tokens to a cache) torch does, and a note says so.
+once per shape and afterwards only launched. What no rung does (an activation that is not GPT-2's own) torch does,
+and a note says so.
 """
 
 from __future__ import annotations
@@ -66,6 +66,7 @@ class LadderPlan(TorchPlan):
         self._calls: Counter[tuple[str, tuple[int, ...]]] = Counter()
         self._outputs: dict[tuple[str, tuple[int, ...], int], torch.Tensor] = {}
         self._prepared: dict[tuple[object, ...], Prepared] = {}
+        self._past = torch.empty(0)  # tokens of each sequence before those of the step
         self._lasting: set[int] = set()  # memory that is neither freed nor moved between steps
 
     def note(self, text: str) -> None:
@@ -173,15 +174,32 @@ class LadderPlan(TorchPlan):
             out = self._whole_attention(qkv, NH, scale, layer, cache)
             if out is not None:
                 return out
-        elif self._has("softmax") and len(set(past)) == 1 and self.window is None:
-            out = self._attention_by_parts(qkv, NH, scale, layer, cache)
+        else:
+            assert cache is not None
+            if self._has("softmax") and len(set(past)) == 1 and self.window is None:
+                out = self._attention_by_parts(qkv, NH, scale, layer, cache)
+            else:
+                out = self._cached_attention(qkv, NH, scale, layer, cache)
             if out is not None:
                 return out
-        else:
-            whole = "attention" if self.window is None else "local_attention"
-            self._torch_does(whole, "no rung of it lets new tokens look at cached keys")
         with float32_products(self._real.name):
             return super().attention(qkv, NH, scale, layer, cache)
+
+    def _cached_attention(
+        self, qkv: torch.Tensor, NH: int, scale: float, layer: int, cache: Cache
+    ) -> torch.Tensor | None:
+        B, T, width = qkv.shape
+        q, *kv = self._heads(qkv, NH)
+        cache.write(layer, kv[0], kv[1])
+        k, v = cache.k[layer, :B], cache.v[layer, :B]
+        self._lasting |= {_memory(k), _memory(v)}
+        if layer == 0:
+            self._past = self._output("past", (B,), torch.int32).copy_(torch.tensor(cache.lengths))
+        dims: dict[str, Number] = {"B": B, "T": T, "S": cache.capacity, "C": width // 3, "NH": NH, "scale": scale}
+        if self.window is not None:
+            dims["window"] = self.window
+        tensors = {"qkv": qkv, "q": q, "k": k, "v": v, "past": self._past}
+        return self._run("cached_attention", (B, T, width // 3), tensors, dims)
 
     def _whole_attention(
         self, qkv: torch.Tensor, NH: int, scale: float, layer: int, cache: Cache | None

@@ -15,8 +15,8 @@ from rung.rungs.base import Device, Rung
 
 # What the model's forward pass is made of; a ladder each, but for residual_layernorm.
 OPERATIONS = (
-    "embedding", "layernorm", "matmul", "attention", "local_attention", "softmax", "gelu", "relu", "residual",
-    "layernorm_matmul", "matmul_gelu", "matmul_residual", "residual_layernorm",
+    "embedding", "layernorm", "matmul", "attention", "local_attention", "cached_attention", "softmax", "gelu", "relu",
+    "residual", "layernorm_matmul", "matmul_gelu", "matmul_residual", "residual_layernorm",
 )  # fmt: skip
 # Rungs of layernorm that add the residual on the way in and give the sum as well.
 LADDERS = {"residual_layernorm": "layernorm"}
@@ -40,6 +40,7 @@ _NAIVE: Rungs = {
     "matmul": ("1", "9"),
     "attention": ("2", "10"),
     "local_attention": ("1", "5"),
+    "cached_attention": ("1",),
     "gelu": ("1",),
     "relu": ("1",),
     "residual": ("1",),
@@ -51,6 +52,7 @@ _REDUCTION: Rungs = {
     "matmul": ("2", "9"),
     "attention": ("6", "10"),
     "local_attention": ("2", "5"),
+    "cached_attention": ("2",),
     "gelu": ("2",),
     "relu": ("2",),
     "residual": ("2",),
@@ -63,6 +65,7 @@ _TILED: Rungs = {
     "matmul": ("4", "9"),
     "attention": ("9", "10"),
     "local_attention": ("3", "2", "5"),
+    "cached_attention": ("3",),
 }
 # Products on tensor cores where the dtype has them, else with double-buffered tiles. Where attention writes its
 # scores to memory, no rung has 16 bits on tensor cores: there the flash rung serves already.
@@ -77,7 +80,7 @@ _TENSORCORE: Rungs = {
     "residual": ("3",),
 }
 # Attention whose scores never reach memory.
-_FLASH: Rungs = {**_TENSORCORE, "attention": ("27", "24", "29")}
+_FLASH: Rungs = {**_TENSORCORE, "attention": ("27", "24", "29"), "cached_attention": ("4",)}
 # What a product begins or ends with happens in its prologue or epilogue.
 _FUSED: Rungs = {
     **_FLASH,
@@ -91,6 +94,7 @@ _LIBRARY: Rungs = {
     **dict.fromkeys(("embedding", "layernorm", "matmul", "gelu", "relu", "residual"), ("torch",)),
     "attention": ("sdpa_flash", "sdpa_efficient", "torch", "sdpa_math"),
     "local_attention": ("sdpa_efficient", "torch", "sdpa_math"),
+    "cached_attention": ("sdpa",),
 }
 PLANS: dict[str, Rungs] = {
     "torch": {},

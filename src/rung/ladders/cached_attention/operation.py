@@ -1,0 +1,135 @@
+"""Attention of new tokens over keys and values that a cache holds, each sequence with a past of its own length."""
+
+from __future__ import annotations
+
+from rung.inputs import times
+from rung.lazy import F, torch
+from rung.operation import Case, Cost, Library, Operand, Operation, Race, Tensors, Values
+from rung.precision import float32_products
+
+
+def queries(qkv: torch.Tensor, v: Values) -> torch.Tensor:
+    """The view (B, NH, T, HS) of the queries inside qkv (B, T, 3 C)."""
+    B, T, NH, HS = (int(v[n]) for n in ("B", "T", "NH", "HS"))
+    return qkv.view(B, T, 3, NH, HS)[:, :, 0].transpose(1, 2)
+
+
+def merged(o: torch.Tensor) -> torch.Tensor:
+    """(B, NH, T, HS) -> (B, T, C)"""
+    return o.transpose(1, 2).flatten(2)
+
+
+def seen(past: torch.Tensor, T: int, S: int, window: int, first: int) -> torch.Tensor:
+    """Which keys each query looks at: (B, 1, T, S)."""
+    query = past.long()[:, None, None, None] + torch.arange(T, device=past.device)[:, None]
+    key = torch.arange(S, device=past.device)
+    return (key <= query) & ((key > query - window) | (key < first))
+
+
+def reference(t: Tensors, v: Values) -> Tensors:
+    T, S, window, first = (int(v[n]) for n in ("T", "S", "window", "globals"))
+    scores = t["q"] @ t["k"].transpose(2, 3) * v["scale"]
+    scores.masked_fill_(~seen(t["past"], T, S, window, first), -torch.inf)
+    return {"out": merged(scores.softmax(3) @ t["v"])}
+
+
+def cost(v: Values, size: int) -> Cost:
+    keys = min(v["S"], v["window"] + v["globals"])
+    hidden = v["T"] * (v["T"] - 1) / 2 if keys == v["S"] else 0  # from the earlier of the new tokens
+    read = min(v["S"], keys + v["T"] - 1)
+    return Cost(
+        flops=4 * v["B"] * v["C"] * (v["T"] * keys - hidden),
+        bytes=2 * v["B"] * v["C"] * (read + v["T"]) * size,
+    )
+
+
+def torch_masked(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, past: torch.Tensor, scale: float, window: int, globals: int,
+    dtype: str, T: int, S: int,
+) -> torch.Tensor:  # fmt: skip
+    with float32_products(dtype):
+        scores = q @ k.transpose(2, 3) * scale
+        scores.masked_fill_(~seen(past, T, S, window, globals), -torch.inf)
+        return merged(scores.softmax(3) @ v)
+
+
+def sdpa(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, past: torch.Tensor, scale: float, window: int, globals: int,
+    T: int, S: int,
+) -> torch.Tensor:  # fmt: skip
+    mask = seen(past, T, S, window, globals)
+    backends = torch.nn.attention.SDPBackend
+    with torch.nn.attention.sdpa_kernel([backends.EFFICIENT_ATTENTION, backends.MATH]):
+        return merged(F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale))
+
+
+def full(v: Values, generator: torch.Generator) -> torch.Tensor:
+    """Every sequence has come to the end of what the cache has room for."""
+    return torch.full((int(v["B"]),), int(v["S"] - v["T"]), dtype=torch.int32)
+
+
+def uneven(past: torch.Tensor, v: Values) -> torch.Tensor:
+    """The first sequence begins, the others are on their way, the last is at its end."""
+    return torch.linspace(0, float(v["S"] - v["T"]), int(v["B"])).to(past)
+
+
+def climbing(k: torch.Tensor, v: Values) -> torch.Tensor:
+    """Keys that grow towards the end, so that running maxima move all the way."""
+    return k * torch.linspace(0.1, 6.0, k.shape[2], device=k.device)[:, None]
+
+
+OPERATION = Operation(
+    name="cached_attention",
+    summary="out = softmax(q k^T scale, over the cached keys up to the query's own) v, for every head",
+    story="One query reads every key that there is: bytes count, and who fetches them.",
+    dims=("B", "T", "S", "C", "NH"),
+    derived={"HS": "C // NH"},
+    scalars={"scale": "1 / sqrt(C // NH)", "window": "S", "globals": 0},
+    operands=(
+        Operand("qkv", ("B", "T", "3 * C")),
+        Operand("q", ("B", "NH", "T", "HS"), view_of="qkv", view=queries),
+        # The cache: places for S tokens, those of the new ones among them; what lies behind them is not read.
+        Operand("k", ("B", "NH", "S", "HS")),
+        Operand("v", ("B", "NH", "S", "HS")),
+        Operand("past", ("B",), dtype="i32", make=full),  # tokens before the new ones
+        Operand("out", ("B", "T", "C"), role="out"),
+    ),
+    reference=reference,
+    cost=cost,
+    reduction="HS * S",  # two sums deep
+    cases=(
+        Case("one key", dict(B=1, T=1, S=1, C=32, NH=1)),
+        Case("odd", dict(B=3, T=1, S=7, C=64, NH=2), change={"past": uneven}),
+        Case("several new tokens", dict(B=2, T=5, S=33, C=32, NH=1), change={"past": uneven}),
+        Case("no past", dict(B=1, T=9, S=9, C=32, NH=1)),
+        Case("prime", dict(B=1, T=1, S=67, C=48, NH=1)),
+        Case("2^8 + 1 keys", dict(B=1, T=1, S=257, C=64, NH=2)),
+        Case("heads of 128", dict(B=1, T=2, S=35, C=128, NH=1)),
+        Case("heads of 80", dict(B=1, T=1, S=40, C=160, NH=2)),
+        Case("heads of 25", dict(B=2, T=1, S=19, C=50, NH=2, scale=0.41), change={"past": uneven}),
+        Case("a window", dict(B=3, T=2, S=67, C=32, NH=1, window=13), change={"past": uneven}),
+        Case("a window of one", dict(B=1, T=3, S=17, C=32, NH=1, window=1)),
+        Case("a window and the first tokens", dict(B=3, T=3, S=70, C=32, NH=1, window=11, globals=5),
+             change={"past": uneven}),
+        Case("more first tokens than there are", dict(B=2, T=1, S=21, C=32, NH=1, window=4, globals=30),
+             change={"past": uneven}),
+        Case("large values", dict(B=1, T=1, S=18, C=32, NH=1), magnitude=4.0),
+        Case("scores beyond exp", dict(B=1, T=2, S=37, C=32, NH=1, scale=1.0), magnitude=4.0),
+        Case("climbing scores", dict(B=2, T=1, S=67, C=64, NH=2, scale=1.0), change={"k": climbing}),
+        Case("up to the format's end", dict(B=1, T=1, S=23, C=64, NH=2, scale=8e-6),
+             change={"k": times(15000.0), "v": times(15000.0)}),
+        Case("gpt2", dict(B=4, T=1, S=1024, C=768, NH=12), where="cuda", change={"past": uneven}),
+        Case("gpt2-xl", dict(B=1, T=3, S=1024, C=1600, NH=25), where="cuda"),
+    ),
+    shapes={
+        "b1s1024": dict(B=1, T=1, S=1024, C=768, NH=12),
+        "b1s128": dict(B=1, T=1, S=128, C=768, NH=12),
+        "b64s1024": dict(B=64, T=1, S=1024, C=768, NH=12),
+    },
+    libraries=(
+        # In 16 bits its scores are rounded before the softmax, and leave the bound.
+        Library("torch", torch_masked, ("f32",), note="Two products, a mask and a softmax in torch."),
+        Library("sdpa", sdpa, note="torch's scaled_dot_product_attention under a mask."),
+    ),
+    tour=(Race("b1s1024", ("f32", "bf16")), Race("b1s128", ("f32", "bf16")), Race("b64s1024", ("f32", "bf16"))),
+)  # fmt: skip
