@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from rung.expressions import Number
 from rung.inputs import times
 from rung.lazy import F, torch
 from rung.operation import Case, Cost, Library, Operand, Operation, Race, Tensors, Values
@@ -68,12 +71,12 @@ def full(v: Values, generator: torch.Generator) -> torch.Tensor:
     return torch.full((int(v["B"]),), int(v["S"] - v["T"]), dtype=torch.int32)
 
 
-def uneven(past: torch.Tensor, v: Values) -> torch.Tensor:
+def uneven(past: torch.Tensor, v: Mapping[str, Number]) -> torch.Tensor:
     """The first sequence begins, the others are on their way, the last is at its end."""
     return torch.linspace(0, float(v["S"] - v["T"]), int(v["B"])).to(past)
 
 
-def climbing(k: torch.Tensor, v: Values) -> torch.Tensor:
+def climbing(k: torch.Tensor, v: Mapping[str, Number]) -> torch.Tensor:
     """Keys that grow towards the end, so that running maxima move all the way."""
     return k * torch.linspace(0.1, 6.0, k.shape[2], device=k.device)[:, None]
 
