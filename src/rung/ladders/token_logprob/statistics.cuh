@@ -11,7 +11,7 @@ struct Statistics
 
     __device__ __forceinline__ void add(float logit, bool larger)
     {
-        if (logit > m) rescale(logit);
+        raise(logit);
         const float e = __expf(logit - m);
         l += e;
         s += e * (logit - m);
@@ -21,7 +21,7 @@ struct Statistics
     __device__ __forceinline__ void merge(const Statistics& other)
     {
         if (other.l == 0.0f) return;
-        if (other.m > m) rescale(other.m);
+        raise(other.m);
         const float shift = other.m - m, factor = __expf(shift);
         l += other.l * factor;
         s += (other.s + other.l * shift) * factor;
@@ -32,9 +32,10 @@ struct Statistics
     // -sum p log p, with p = exp(logit - m) / l
     __device__ __forceinline__ float entropy() const { return logf(l) - s / l; }
 
-private:
-    __device__ __forceinline__ void rescale(float to)
+    // To a maximum that is no smaller than `to`.
+    __device__ __forceinline__ void raise(float to)
     {
+        if (!(to > m)) return;
         if (l > 0.0f) {
             const float shift = m - to, factor = __expf(shift);
             s = (s + l * shift) * factor;
