@@ -8,10 +8,10 @@ import pytest
 
 from emulation import needs_compiler
 from rung.check.trial import check
-from rung.rungs import catalogue
+from rung.rungs import catalogue, folders
 
 pytestmark = needs_compiler
-LADDER = Path(catalogue.LADDERS) / "matmul"
+LADDER = Path(folders.LADDERS) / "matmul"
 
 # file, what stands there, what stands there instead, and what the refusal says (one of these)
 MISTAKES = {

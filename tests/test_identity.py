@@ -12,7 +12,7 @@ from result_rows import row
 from rung.cuda import nvrtc
 from rung.dtypes import DTYPES
 from rung.results import codes, store
-from rung.rungs import catalogue, identity, tunings
+from rung.rungs import catalogue, folders, identity, tunings
 from rung.rungs.base import Rung
 from rung.rungs.cuda import CudaRung
 
@@ -115,14 +115,14 @@ def test_the_machine_code_is_that_of_the_kernels(tmp_path: Path) -> None:
 def test_a_python_rung_is_its_code_and_the_files_that_it_names(tmp_path: Path) -> None:
     named = {name: {p.name for p in identity.files(catalogue.find(name))} for name in ("decode/05", "decode/12")}
     assert {"04_one_row.cu", "rung.cuh"} <= named["decode/05"] and "rung.cuh" in named["decode/12"]
-    source = (catalogue.LADDERS / "layernorm" / "12_triton.py").read_text()
+    source = (folders.LADDERS / "layernorm" / "12_triton.py").read_text()
     one, other, third = (tmp_path / f"{name}.py" for name in "abc")
     one.write_text(source)
     other.write_text(source.replace('FOUND = (', 'FOUND = ("Something else. "') + "\n# a comment\n")
     third.write_text(source.replace("eps", "epsilon"))
     operation = catalogue.operation("layernorm")
     texts = [identity.own_text(catalogue.rung_from_file(operation, p)) for p in (one, other)]
-    assert texts[0] == texts[1] != identity._own(third.read_text(), ".py")
+    assert texts[0] == texts[1] != identity.own_text(catalogue.rung_from_file(operation, third))
 
 
 # ---- the index of compiled code -------------------------------------------------------------------------------------

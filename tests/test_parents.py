@@ -10,8 +10,9 @@ import pytest
 
 from rung.cli import main
 from rung.errors import RungError
-from rung.rungs import catalogue, difference
+from rung.rungs import catalogue, difference, folders, header, identity
 from rung.rungs.base import Rung
+from rung.rungs.cuda import CudaRung
 
 MOST = 0.60  # of a rung's tokens that may be new to its parent before the header has to say why
 SHORT = 40  # lines that are read at a glance, whatever changed in them
@@ -103,7 +104,7 @@ def test_a_long_story_is_a_page_that_show_prints(shown: Show) -> None:
 
 
 def test_every_page_beside_a_rung_belongs_to_one() -> None:
-    pages = set(catalogue.LADDERS.glob("*/[0-9][0-9].md"))
+    pages = set(folders.LADDERS.glob("*/[0-9][0-9].md"))
     assert pages == {rung.path.with_name(f"{rung.number:02}.md") for rung in EVERY if rung.story and rung.path}
 
 
@@ -125,3 +126,71 @@ def test_a_python_rung_tells_its_parent_and_leap_as_constants(tmp_path: Path) ->
     parent = catalogue.parent(rung)
     assert parent is not None and parent.name == "01_one_element"
     assert "Idea" not in difference.code(rung) and "FROM" not in difference.code(rung)
+
+
+HEIR = """/*---
+idea = "An idea."
+from = "relu/2"
+{keys}
+---*/
+"""
+
+
+def heir(tmp_path: Path, keys: str) -> Rung:
+    """A rung in a file of its own, from a parent of the ladder."""
+    path = tmp_path / "mine.cu"
+    parent = catalogue.find("relu/2").source
+    path.write_text(HEIR.format(keys=keys) + parent[parent.index("#include") :])
+    return catalogue.rung_from_file(catalogue.operation("relu"), path)
+
+
+def test_a_header_inherits_what_it_lists_and_says_what_differs(tmp_path: Path, shown: Show) -> None:
+    parent = catalogue.find("relu/2")
+    rung = heir(
+        tmp_path,
+        'inherit = ["dtypes", "tune", "launch"]\nneeds = "N > 8"\n[tune]\nMORE = [2]\n[[launch]]\ngrid = 7',
+    )
+    assert isinstance(rung, CudaRung) and isinstance(parent, CudaRung)
+    assert (rung.dtypes, rung.needs) == (parent.dtypes, ("N > 8",))
+    assert rung.tune == {**parent.tune, "MORE": (2,)}
+    (mine,), (theirs,) = rung.header.launches, parent.header.launches
+    assert mine.grid == (7,) and (mine.kernel, mine.block) == (theirs.kernel, theirs.block)
+    whole = shown("relu", str(rung.path), "--header")
+    assert header.table(whole, "whole.cu") == rung.table and "inherit" not in whole
+    assert [line for line in difference.lines(parent, rung)[3:] if line.startswith("-grid")]
+
+
+def test_inherited_conditions_come_before_a_rungs_own() -> None:
+    parent, rung = catalogue.find("matmul/22"), catalogue.find("matmul/23")
+    assert "needs" not in rung.source.partition("inherit")[0] and 'needs  = "' in rung.source
+    assert rung.needs[: len(parent.needs)] == parent.needs and len(rung.needs) == len(parent.needs) + 1
+
+
+def test_the_identity_of_a_rung_covers_what_its_header_inherits(tmp_path: Path) -> None:
+    short = identity.own_text(heir(tmp_path, 'inherit = ["dtypes", "tune", "launch"]'))
+    assert short == identity.own_text(catalogue.find("relu/2"))
+    assert short != identity.own_text(heir(tmp_path, 'inherit = ["tune", "launch"]'))
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ('inherit = ["lunch"]', "'lunch' cannot be inherited from relu/2"),
+        ('inherit = ["idea"]', "'idea' cannot be inherited"),
+        ('inherit = "tune"', "inherit wants a list"),
+        ('dtypes = ["f32"]\ninherit = ["dtypes"]', "cannot be joined; drop one"),
+    ],
+)
+def test_what_cannot_be_inherited_is_named(tmp_path: Path, keys: str, said: str) -> None:
+    with pytest.raises(RungError, match=said):
+        heir(tmp_path, keys)
+
+
+def test_headers_that_inherit_from_each_other_are_refused(tmp_path: Path) -> None:
+    ladder = tmp_path / "mine"
+    ladder.mkdir()
+    for number, parent in ((1, 2), (2, 1)):
+        text = HEIR.format(keys='inherit = ["tune"]').replace("relu/2", f"mine/{parent}")
+        (ladder / f"{number:02}_rung.cu").write_text(text)
+    with pytest.raises(RungError, match="leads back"):
+        header.table((ladder / "01_rung.cu").read_text(), str(ladder / "01_rung.cu"))

@@ -18,9 +18,9 @@ from result_rows import MACHINE, document, of_other_code, row
 from rung.errors import RungError
 from rung.results import query
 from rung.results import store as results
-from rung.rungs import catalogue
+from rung.rungs import folders
 
-SOURCES = str(catalogue.LADDERS.parents[1])
+SOURCES = str(folders.LADDERS.parents[1])
 
 
 bench = row

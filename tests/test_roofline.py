@@ -19,7 +19,7 @@ from rung.bench.subject import Subject
 from rung.dtypes import dtype
 from rung.profile import counters, ncu, roofline
 from rung.results import current, store
-from rung.rungs import catalogue
+from rung.rungs import catalogue, folders
 from rung.show import charts, roofline_chart
 from rung.show.charts import Point, Roof
 
@@ -129,7 +129,7 @@ def test_spreading_keeps_order_distance_and_bounds(places: list[float]) -> None:
 
 
 def rung(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    sources = str(catalogue.LADDERS.parents[1])
+    sources = str(folders.LADDERS.parents[1])
     environment = {**os.environ, "PYTHONPATH": sources, "RUNG_RESULTS": str(cwd / "store.jsonl")}
     return subprocess.run(
         [sys.executable, "-m", "rung", "roofline", *words],

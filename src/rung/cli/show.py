@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from rung.cli import console, options
 from rung.errors import RungError
+
+if TYPE_CHECKING:
+    from rung.rungs.base import Rung
 
 _FIELDS = ("full_name", "kind", "idea", "expect", "found", "provenance", "leap", "dtypes", "needs", "tune", "source")
 
@@ -19,6 +22,9 @@ def show(
     file: options.File = None,
     diff: Annotated[
         bool, typer.Option("--diff", help="Only what it changes in the rung that it is from; code alone.")
+    ] = False,
+    header: Annotated[
+        bool, typer.Option("--header", help="Only its header, with what that inherits from the rung it is from.")
     ] = False,
     json: options.Json = False,
 ) -> None:
@@ -42,10 +48,10 @@ def show(
         return
     if diff and chosen.leap:
         changes.insert(0, f"# {chosen.leap}")
-    text = "\n".join(changes) if diff else chosen.source.rstrip()
+    text = "\n".join(changes) if diff else _header(chosen) if header else chosen.source.rstrip()
     if not console.is_terminal():
         print(text)
-        if chosen.story and not diff:
+        if chosen.story and not (diff or header):
             print("\n" + chosen.story.rstrip())
         return
     from rich.console import Console
@@ -56,6 +62,15 @@ def show(
     origin = f"  (from {parent.full_name})" if parent else ""
     out.print(f"[bold]{chosen.full_name}[/bold]{origin}  {chosen.idea}", highlight=False)
     language = "diff" if diff else {"cuda": "c++"}.get(chosen.kind, "python")
-    out.print(Syntax(text, language, line_numbers=not diff, word_wrap=True, background_color="default"))
-    if chosen.story and not diff:
+    out.print(Syntax(text, language, line_numbers=not (diff or header), word_wrap=True, background_color="default"))
+    if chosen.story and not (diff or header):
         out.print(Markdown(chosen.story))
+
+
+def _header(rung: Rung) -> str:
+    from rung.rungs.cuda import CudaRung
+    from rung.rungs.header import written
+
+    if not isinstance(rung, CudaRung):
+        raise RungError(f"{rung.full_name} is {rung.kind}: only a .cu rung has a header.")
+    return written(rung.table)

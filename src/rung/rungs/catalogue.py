@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import os
 from functools import cache, partial
 from pathlib import Path
 
@@ -12,25 +11,9 @@ from rung.operation import Operation
 from rung.rungs import python_module
 from rung.rungs.base import Rung
 from rung.rungs.cuda import CudaRung
+from rung.rungs.folders import LADDERS, folders
 from rung.rungs.library import LibraryRung
 from rung.rungs.python import PythonRung
-
-LADDERS = Path(__file__).parents[1] / "ladders"  # those that come with rung
-MORE_LADDERS = "RUNG_LADDERS"  # names folders of further ladders, as PATH does; child processes see them too
-
-
-def folders() -> dict[str, Path]:
-    """Operation -> the folder of its ladder, of those that come with rung and of the user's own."""
-    more = [Path(folder).resolve() for folder in os.environ.get(MORE_LADDERS, "").split(os.pathsep) if folder]
-    found: dict[str, Path] = {}
-    for place in (LADDERS, *more):
-        if not place.is_dir():
-            raise RungError(f"there is no folder {place} of further ladders; mend --ladders or {MORE_LADDERS}.")
-        for path in sorted(place.glob("*/operation.py")):
-            if path.parent.name in found:
-                raise RungError(f"{path.parent} and {found[path.parent.name]} hold the same operation; rename one.")
-            found[path.parent.name] = path.parent
-    return found
 
 
 def shipped(rung: Rung) -> bool:

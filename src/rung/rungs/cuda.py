@@ -36,7 +36,8 @@ class CudaRung(Rung):
     def __init__(self, operation: Operation, path: Path) -> None:
         super().__init__(operation, path.stem, path)
         self._source = source_file.read(path)
-        self.header = h = header.parse(self._source, str(path))
+        self.table = header.table(self._source, str(path))
+        self.header = h = header.of_table(self.table, str(path))
         self.idea, self.expect, self.found, self.provenance = h.idea, h.expect, h.found, h.provenance
         self.dtypes, self.needs, self.tune, self.emulate = h.dtypes, h.needs, h.tune, h.emulate
         self.parent, self.leap, self.let = h.parent, h.leap, h.let

@@ -7,8 +7,9 @@ import difflib
 import re
 from pathlib import Path
 
-from rung.rungs import source_file
+from rung.rungs import header, source_file
 from rung.rungs.base import Rung, without_prose
+from rung.rungs.cuda import CudaRung
 
 _HEADER = re.compile(r"\A\s*/\*---.*?---\*/", re.DOTALL)
 _COMMENT = re.compile(r'("(?:\\.|[^"\\\n])*")|/\*.*?\*/|//[^\n]*', re.DOTALL)
@@ -18,10 +19,12 @@ _TOKEN = re.compile(r"\w+|[^\w\s]")
 
 def code(rung: Rung) -> str:
     """A rung's text without what it tells of itself; a header that stands beside it is read where it is included."""
-    text = without_prose(rung.source)
-    if rung.path is None or rung.path.suffix != ".cu":
-        return _without_docstring(text)
-    return _with_neighbours(text, rung.path.parent, set())
+    if not isinstance(rung, CudaRung):
+        return _without_docstring(without_prose(rung.source))
+    assert rung.path is not None
+    keys = {name: value for name, value in rung.table.items() if name not in header.TOLD}
+    body = _HEADER.sub("", rung.source)
+    return header.written(keys) + _with_neighbours(body, rung.path.parent, set())
 
 
 def lines(parent: Rung, rung: Rung) -> list[str]:

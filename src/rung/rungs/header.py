@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from rung.dtypes import DTYPES
 from rung.errors import RungError
 from rung.expressions import names_in
+from rung.rungs import source_file
+from rung.rungs.folders import folders
 
 Expression = str | int
 
 _BLOCK = re.compile(r"\A\s*/\*---[ \t]*\n(.*?)\n[ \t]*---\*/", re.DOTALL)
+TOLD = ("idea", "expect", "found", "provenance", "from", "leap")  # what a rung says of itself
 LONGEST_FOUND = 400  # characters; a longer story has a page beside the rung
 _PARENT = re.compile(r"\w+/\w+")
 _PLACE = re.compile(r" \(at line (?P<line>\d+), column (?P<column>\d+)\)$")
@@ -104,20 +109,109 @@ class Header:
     launches: tuple[Launch, ...] = ()
 
 
+# Every key but those that only tell of a rung may come from the parent that `from` names.
+INHERITED = {"launch", *Header.__dataclass_fields__} - {*TOLD, "parent", "launches"}
+
+
 def parse(source: str, origin: str) -> Header:
     """The header at the top of `source`; `origin` names the file in errors."""
+    return of_table(table(source, origin), origin)
+
+
+def of_table(keys: dict[str, Any], origin: str) -> Header:
+    """The header that has these keys."""
+    return _Reader(origin).header(keys)
+
+
+def written(keys: dict[str, Any]) -> str:
+    """Keys as a header of TOML, in one order."""
+    order = [*TOLD, *Header.__dataclass_fields__, "launch"]
+    keys = {name: keys[name] for name in sorted(keys, key=order.index)}
+    plain = {name: value for name, value in keys.items() if not _is_table(value)}
+    lines = [f"{name} = {_inline(value)}" for name, value in plain.items()]
+    for name, value in keys.items():
+        if name in plain:
+            continue
+        if isinstance(value, list):
+            for entry in value:
+                lines += [f"[[{name}]]", *(f"{k} = {_inline(v)}" for k, v in entry.items())]
+            continue
+        rows = {k: v for k, v in value.items() if not _is_table(v)}
+        if rows:
+            lines += [f"[{name}]", *(f"{k} = {_inline(v)}" for k, v in rows.items())]
+        for inner, entry in value.items():
+            if inner not in rows:
+                lines += [f"[{name}.{inner}]", *(f"{k} = {_inline(v)}" for k, v in entry.items())]
+    return "\n".join(["/*---", *lines, "---*/"])
+
+
+def _is_table(value: Any) -> bool:
+    return isinstance(value, dict) or (isinstance(value, list) and value != [] and isinstance(value[0], dict))
+
+
+def _inline(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{name} = {_inline(inner)}" for name, inner in value.items()) + " }"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_inline, value)) + "]"
+    return json.dumps(value, ensure_ascii=False)
+
+
+def table(source: str, origin: str, heirs: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """The header's keys, those that it inherits among them."""
+    own = _own_table(source, origin)
+    if "inherit" not in own:
+        return own
+    keys, parent = own.pop("inherit"), own.get("from", "")
+    if not isinstance(keys, list) or not parent:
+        raise RungError(f'{origin}: inherit wants a list of keys, and from = "OP/NUMBER" beside it.')
+    path, heirs = _file_of(parent, origin), (*heirs, Path(origin).resolve())
+    if path.resolve() in heirs:
+        raise RungError(f"{origin}: inherit leads back to {path.name}; one of the two has to stand in full.")
+    theirs = table(source_file.read(path), str(path), heirs)
+    for key in keys:
+        if key not in INHERITED or key not in theirs:
+            there = ", ".join(name for name in theirs if name in INHERITED)
+            raise RungError(f"{origin}: {key!r} cannot be inherited from {parent}; it has {there}.")
+        own[key] = _merged(key, theirs[key], own[key], origin) if key in own else theirs[key]
+    return own
+
+
+def _merged(key: str, theirs: Any, own: Any, origin: str) -> Any:
+    """Names of a table are added or replaced, conditions are added, and launches change key by key in their order."""
+    if isinstance(theirs, dict) and isinstance(own, dict):
+        return theirs | own
+    if key == "needs":
+        return [n for part in (theirs, own) for n in (part if isinstance(part, list) else [part])]
+    if key == "launch" and isinstance(own, list) and len(own) == len(theirs):
+        return [_merged("", *pair, origin) for pair in zip(theirs, own, strict=True)]
+    raise RungError(f"{origin}: {key} stands in the header and in inherit, and the two cannot be joined; drop one.")
+
+
+def _file_of(rung: str, origin: str) -> Path:
+    """The file of the rung that `rung` names, in a ladder beside this one or in any other."""
+    name, _, which = parent_name(rung, origin).partition("/")
+    beside = Path(origin).parent.parent / name
+    folder = beside if beside.is_dir() else folders().get(name, beside)
+    for path in folder.glob("[0-9]*_*.cu"):
+        number, _, short = path.stem.partition("_")
+        if which in (path.stem, short) or (which.isdigit() and int(which) == int(number)):
+            return path
+    raise RungError(f"{origin}: from = {rung!r} is no .cu rung, so that no header can be inherited from it.")
+
+
+def _own_table(source: str, origin: str) -> dict[str, Any]:
     found = _BLOCK.match(source)
     if found is None:
         raise RungError(f"{origin} {_why_no_header(source)}")
     try:
-        table = tomllib.loads(found.group(1))
+        return tomllib.loads(found.group(1))
     except tomllib.TOMLDecodeError as error:
         problem, place = str(error), _PLACE.search(str(error))
         if place:
             line = int(place["line"]) + source.count("\n", 0, found.start(1))
             problem = f"{problem[: place.start()]}, at line {line}, column {place['column']}"
         raise RungError(f"{origin}: the header is not TOML: {problem}.") from None
-    return _Reader(origin).header(table)
 
 
 def _why_no_header(source: str) -> str:

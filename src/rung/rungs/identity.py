@@ -13,7 +13,6 @@ import hashlib
 import json
 import re
 import struct
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from functools import lru_cache
@@ -23,14 +22,13 @@ from typing import Any
 from rung.dtypes import dtype as dtype_named
 from rung.errors import RungError
 from rung.expressions import Number, evaluate
-from rung.rungs import source_file
+from rung.rungs import header, source_file
 from rung.rungs.base import Rung
 from rung.rungs.cuda import CudaRung
 
 # What a rung tells of itself, and which calls it leaves alone: nothing of what runs.
-TOLD = {"idea", "expect", "found", "provenance", "from", "leap", "needs", "align", "emulate", "tune"}
+TOLD = {*header.TOLD, "needs", "align", "emulate", "tune"}
 CONSTANTS = {name.upper() for name in TOLD}
-_HEADER = re.compile(r"\A\s*/\*---[ \t]*\n(.*?)\n[ \t]*---\*/", re.DOTALL)
 _COMMENT = re.compile(r"(\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*')|/\*.*?\*/|//[^\n]*", re.DOTALL)
 _INCLUDED = re.compile(r'^[ \t]*#[ \t]*include[ \t]*["<]([^">\n]+)[">]', re.MULTILINE)
 _SPACE = re.compile(r"(?<=\w) (?!\w)|(?<!\w) (?=\w)|(?<![\w+&<>-]) (?!\w)")  # that separates nothing
@@ -45,20 +43,11 @@ def text(rung: Rung) -> str:
 
 
 def own_text(rung: Rung) -> str:
-    """The digest of the rung's own file."""
-    return _own(rung.source, rung.path.suffix if rung.path else "")
-
-
-@lru_cache(maxsize=512)
-def _own(source: str, suffix: str) -> str:
-    if not suffix:
-        return _digest(source)
-    if suffix == ".py":
-        return _digest(_python(source))
-    header = _HEADER.match(source)
-    table = tomllib.loads(header.group(1)) if header else {}
-    kept = {name: value for name, value in table.items() if name not in TOLD}
-    return _digest(json.dumps(kept, sort_keys=True) + _code(source))
+    """The digest of the rung's own file, and of what its header inherits."""
+    if isinstance(rung, CudaRung):
+        kept = {name: value for name, value in rung.table.items() if name not in TOLD}
+        return _digest(json.dumps(kept, sort_keys=True) + _code(rung.source))
+    return _digest(_python(rung.source) if rung.path else rung.source)
 
 
 def code(
@@ -164,6 +153,7 @@ def _code(source: str) -> str:
     return "\n".join(_SPACE.sub("", line) for line in lines if line)
 
 
+@lru_cache(maxsize=512)
 def _python(source: str) -> str:
     """Python without comments, layout, docstrings and what the rung tells of itself."""
     tree = ast.parse(source)

@@ -3,18 +3,12 @@ idea   = "The same five kernels with the launch repaired: one thread an output o
 expect = "From one block to thousands: the largest single gain of the ladder, without a change in what is computed. It stays bound by global loads, two for every multiplication."
 found  = "16.9 ms -> 75.8 us (223x) at b4t64 on an H200, 182 ms -> 421 us (433x) for one head of 512, in bf16 17.8 ms -> 80.9 us (220x): the largest gain of the ladder, as promised. 11.1 ms at b8t1024, 0.04x the speed of torch's memory-efficient attention."
 provenance = "ECE 408 GPT-2 report, milestone 2: the launch configuration on its own, profiled apart from tiling; milestone 3 names the cause."
+from   = "attention/2"
+inherit = ["buffers", "launch"]
 dtypes = ["f32", "f16", "bf16"]
-
-buffers.qh     = { shape = ["B", "NH", "T", "HS"], dtype = "real" }
-buffers.kh     = { shape = ["B", "NH", "T", "HS"], dtype = "real" }
-buffers.vh     = { shape = ["B", "NH", "T", "HS"], dtype = "real" }
-buffers.oh     = { shape = ["B", "NH", "T", "HS"], dtype = "real" }
-buffers.scores = { shape = ["B", "NH", "T", "T"], dtype = "f32" }
 
 [[launch]]
 kernel = "permute"
-grid   = "ceil_div(B * T * C, 256)"
-block  = 256
 
 [[launch]]
 kernel = "query_key"
@@ -23,8 +17,6 @@ block  = [16, 16]
 
 [[launch]]
 kernel = "softmax"
-grid   = "ceil_div(B * NH * T, 256)"
-block  = 256
 
 [[launch]]
 kernel = "attend_value"
@@ -33,8 +25,6 @@ block  = [16, 16]
 
 [[launch]]
 kernel = "unpermute"
-grid   = "ceil_div(B * T * C, 256)"
-block  = 256
 ---*/
 #include "rung.cuh"
 

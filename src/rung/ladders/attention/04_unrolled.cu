@@ -3,38 +3,9 @@ idea   = "The inner loops of both products unrolled eightfold: fewer branches, a
 expect = "A few to a few tens of per cent, more for AV than for QK^T. A compiler of today already unrolls by four, so perhaps less."
 found  = "Nothing, or slower: 11.1 -> 11.3 ms (0.98x) at b8t1024 in f32 on an H200, 0.99x in bf16, ties at b4t64 and for one head up to 4096. The report had 1.05x (QK^T) and 1.43x (AV) on an A40, in the launch of rung 2."
 provenance = "ECE 408 GPT-2 report, milestone 3, loop unrolling: 185.9 -> 176.4 ms (QK^T) and 284.9 -> 198.7 ms (AV) on an A40; registers 40 -> 48 and 40 -> 64."
+from   = "attention/3"
+inherit = ["buffers", "launch"]
 dtypes = ["f32", "f16", "bf16"]
-
-buffers.qh     = { shape = ["B", "NH", "T", "HS"], dtype = "real" }
-buffers.kh     = { shape = ["B", "NH", "T", "HS"], dtype = "real" }
-buffers.vh     = { shape = ["B", "NH", "T", "HS"], dtype = "real" }
-buffers.oh     = { shape = ["B", "NH", "T", "HS"], dtype = "real" }
-buffers.scores = { shape = ["B", "NH", "T", "T"], dtype = "f32" }
-
-[[launch]]
-kernel = "permute"
-grid   = "ceil_div(B * T * C, 256)"
-block  = 256
-
-[[launch]]
-kernel = "query_key"
-grid   = ["ceil_div(T, 16)", "ceil_div(T, 16)", "B * NH"]
-block  = [16, 16]
-
-[[launch]]
-kernel = "softmax"
-grid   = "ceil_div(B * NH * T, 256)"
-block  = 256
-
-[[launch]]
-kernel = "attend_value"
-grid   = ["ceil_div(HS, 16)", "ceil_div(T, 16)", "B * NH"]
-block  = [16, 16]
-
-[[launch]]
-kernel = "unpermute"
-grid   = "ceil_div(B * T * C, 256)"
-block  = 256
 ---*/
 #include "rung.cuh"
 

@@ -3,38 +3,9 @@ idea   = "__restrict__ on every pointer: the compiler may assume that no store c
 expect = "Nothing: the sums live in registers and each thread stores once, at its end, so there was no load to repeat."
 found  = "Nothing, as expected and as in the report: 11.3 -> 11.3 ms (1.00x) at b8t1024 in f32 on an H200 and 1.01x in bf16, ties as at every other shape but one head of 4096 (0.99x). Registers and counts of instructions are those of rung 4."
 provenance = "ECE 408 GPT-2 report, milestone 3, restrict: identical machine code and times on an A40."
+from   = "attention/4"
+inherit = ["buffers", "launch"]
 dtypes = ["f32", "f16", "bf16"]
-
-buffers.qh     = { shape = ["B", "NH", "T", "HS"], dtype = "real" }
-buffers.kh     = { shape = ["B", "NH", "T", "HS"], dtype = "real" }
-buffers.vh     = { shape = ["B", "NH", "T", "HS"], dtype = "real" }
-buffers.oh     = { shape = ["B", "NH", "T", "HS"], dtype = "real" }
-buffers.scores = { shape = ["B", "NH", "T", "T"], dtype = "f32" }
-
-[[launch]]
-kernel = "permute"
-grid   = "ceil_div(B * T * C, 256)"
-block  = 256
-
-[[launch]]
-kernel = "query_key"
-grid   = ["ceil_div(T, 16)", "ceil_div(T, 16)", "B * NH"]
-block  = [16, 16]
-
-[[launch]]
-kernel = "softmax"
-grid   = "ceil_div(B * NH * T, 256)"
-block  = 256
-
-[[launch]]
-kernel = "attend_value"
-grid   = ["ceil_div(HS, 16)", "ceil_div(T, 16)", "B * NH"]
-block  = [16, 16]
-
-[[launch]]
-kernel = "unpermute"
-grid   = "ceil_div(B * T * C, 256)"
-block  = 256
 ---*/
 #include "rung.cuh"
 

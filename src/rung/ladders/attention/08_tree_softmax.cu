@@ -3,29 +3,11 @@ idea   = "The softmax's maximum and sum as trees in shared memory, the last warp
 expect = "The softmax several times faster at T = 256 and less so at 8192, where it meets the memory's roof; the whole changes little at large T, since the products grow with it."
 found  = "3.25 -> 1.96 ms (1.66x) for the whole at b8t1024 in f32 on an H200 (1.65x in bf16), more than expected: two fifths of the time were the linear scan's; 1.11x at b4t64. For one head 1.21x at 256 queries, 1.30x at 1024, 1.51x at 4096 and 1.68x at 8192, not less but more; the milestone's whole gained 1.32x, 1.36x and 1.04x, its softmax alone 5.07x, 3.56x and 3.40x."
 provenance = "15-418 attention milestone: the softmax 5.07x faster at N = 256 and 1.80x at 8192; the whole 1.03x at 8192."
+from   = "attention/7"
+inherit = ["bind", "buffers", "tune", "launch"]
 dtypes = ["f32", "f16", "bf16"]
 
 # q, k and v are views of one qkv and share their strides
-bind = { stride_B = "q_stride_B", stride_NH = "q_stride_NH", stride_T = "q_stride_T" }
-buffers.scores = { shape = ["B", "NH", "T", "T"], dtype = "f32" }
-
-[tune]
-BLOCK = [256, 128, 512]
-
-[[launch]]
-kernel = "query_key"
-grid   = ["ceil_div(T, 32)", "ceil_div(T, 32)", "B * NH"]
-block  = [32, 32]
-
-[[launch]]
-kernel = "softmax"
-grid   = ["T", "B * NH"]
-block  = "BLOCK"
-
-[[launch]]
-kernel = "attend_value"
-grid   = ["ceil_div(HS, 32)", "ceil_div(T, 32)", "B * NH"]
-block  = [32, 32]
 ---*/
 #include "rung.cuh"
 

@@ -3,29 +3,17 @@ idea   = "Thirty-two lanes read one column of K at once. One more word a row sen
 expect = "The scores' loads stop being serialised 32-fold (2-fold at a head of 80): about a third off the whole."
 found  = "18.9 -> 4.81 ms (3.93x) at b8t1024 in f32 on an H200, 184 -> 36.6 us (5.01x) at b4t64: not a third but about three quarters off, for one word per row. The profiler sees why: 7.8 wavefronts per shared load become 1.0, 35.6 million conflicts none. The study gained 1.46x for a whole text (14.md)."
 provenance = "fp32 flash attention case study, version 2: 30.6 -> 21.0 s, its largest gain."
+from   = "attention/13"
+inherit = ["buffers", "tune", "launch"]
 dtypes = ["f32"]
 
-buffers.qh = { shape = ["B", "NH", "T", "HS"], dtype = "f32" }
-buffers.kh = { shape = ["B", "NH", "T", "HS"], dtype = "f32" }
-buffers.vh = { shape = ["B", "NH", "T", "HS"], dtype = "f32" }
 # the running maximum and sum of every row, and what its earlier outputs are multiplied by
-buffers.m      = { shape = ["B", "NH", "T"], dtype = "f32" }
-buffers.l      = { shape = ["B", "NH", "T"], dtype = "f32" }
-buffers.shrink = { shape = ["B", "NH", "T"], dtype = "f32" }
-
-[tune]
-BR = [48, 64, 32]
-BC = [48, 64, 32]
 
 [[launch]]
 kernel = "contiguous"
-grid   = "ceil_div(B * T * C, 256)"
-block  = 256
 
 [[launch]]
 kernel = "flash"
-grid   = ["ceil_div(T, BR)", "NH", "B"]
-block  = [32, 16]
 shared = "4 * ((BR + 2 * BC) * HS + BC + BR * BC)"
 ---*/
 #include "rung.cuh"

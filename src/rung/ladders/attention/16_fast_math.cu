@@ -3,31 +3,12 @@ idea   = "Compiled with fast math: expf becomes one hardware exponential and a m
 expect = "Each score costs one exponential and, in this inside, HS divisions: some per cent, at an error far below the bound."
 found  = "5.02 -> 3.26 ms (1.54x) at b8t1024 in f32 on an H200, a third off for a compiler's option; 1.38x at b4t64, 1.51x to 1.57x for one head of 256 to 8192. The study, whose time is that of a whole text, saw 19.7 -> 18.6 s, 1.06x."
 provenance = "fp32 flash attention case study, version 4: 19.7 -> 18.6 s."
+from   = "attention/15"
+inherit = ["buffers", "tune", "launch"]
 dtypes = ["f32"]
 options = ["--use_fast_math"]
 
-buffers.qh = { shape = ["B", "NH", "T", "HS"], dtype = "f32" }
-buffers.kh = { shape = ["B", "NH", "T", "HS"], dtype = "f32" }
-buffers.vh = { shape = ["B", "NH", "T", "HS"], dtype = "f32" }
 # the running maximum and sum of every row, and what its earlier outputs are multiplied by
-buffers.m      = { shape = ["B", "NH", "T"], dtype = "f32" }
-buffers.l      = { shape = ["B", "NH", "T"], dtype = "f32" }
-buffers.shrink = { shape = ["B", "NH", "T"], dtype = "f32" }
-
-[tune]
-BR = [32, 16]
-BC = 32
-
-[[launch]]
-kernel = "contiguous"
-grid   = "ceil_div(B * T * C, 256)"
-block  = 256
-
-[[launch]]
-kernel = "flash"
-grid   = ["ceil_div(T, BR)", "NH", "B"]
-block  = ["BC", "BR"]
-shared = "4 * ((BR + 2 * BC) * HS + BC)"
 ---*/
 #include "rung.cuh"
 

@@ -3,27 +3,13 @@ idea   = "A row's maximum and sum by warp shuffles, in five steps each; m and l 
 expect = "One lane no longer scans 32 scores while 31 wait, and two barriers a tile disappear: five to ten per cent."
 found  = "3.26 -> 2.52 ms (1.29x) at b8t1024 in f32 on an H200, 1.21x at b4t64, 1.28x to 1.30x for one head of 256 to 8192: more than the five to ten per cent expected; the study: 18.6 -> 17.7 s, 1.05x of a whole text."
 provenance = "fp32 flash attention case study, version 5: 18.6 -> 17.7 s."
+from   = "attention/16"
+inherit = ["options", "tune", "launch"]
 dtypes = ["f32"]
-options = ["--use_fast_math"]
 
 buffers.qh = { shape = ["B", "NH", "T", "HS"], dtype = "f32" }
 buffers.kh = { shape = ["B", "NH", "T", "HS"], dtype = "f32" }
 buffers.vh = { shape = ["B", "NH", "T", "HS"], dtype = "f32" }
-
-[tune]
-BR = [32, 16]
-BC = 32
-
-[[launch]]
-kernel = "contiguous"
-grid   = "ceil_div(B * T * C, 256)"
-block  = 256
-
-[[launch]]
-kernel = "flash"
-grid   = ["ceil_div(T, BR)", "NH", "B"]
-block  = ["BC", "BR"]
-shared = "4 * ((BR + 2 * BC) * HS + BC)"
 ---*/
 #include "rung.cuh"
 

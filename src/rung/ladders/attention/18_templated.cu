@@ -3,30 +3,12 @@ idea   = "Three small things: head size and tiles known to the compiler, one div
 expect = "The dot product unrolls, and divisions leave the inner loop: some per cent, most of it from the division."
 found  = "2.52 -> 1.74 ms (1.45x) at b8t1024 in f32 on an H200, 1.25x at b4t64 and 1.39x to 1.51x for one head of 256 to 8192: far from 'some per cent'; the study: 17.7 -> 17.3 s, 1.02x of a whole text."
 provenance = "fp32 flash attention case study, version 6: 17.7 -> 17.3 s."
+from   = "attention/17"
+inherit = ["options", "buffers", "tune", "launch"]
 dtypes = ["f32"]
-options = ["--use_fast_math"]
-
-buffers.qh = { shape = ["B", "NH", "T", "HS"], dtype = "f32" }
-buffers.kh = { shape = ["B", "NH", "T", "HS"], dtype = "f32" }
-buffers.vh = { shape = ["B", "NH", "T", "HS"], dtype = "f32" }
 
 [define]
 HS = "C // NH"
-
-[tune]
-BR = [32, 16]
-BC = 32
-
-[[launch]]
-kernel = "contiguous"
-grid   = "ceil_div(B * T * C, 256)"
-block  = 256
-
-[[launch]]
-kernel = "flash"
-grid   = ["ceil_div(T, BR)", "NH", "B"]
-block  = ["BC", "BR"]
-shared = "4 * ((BR + 2 * BC) * HS + BC)"
 ---*/
 #include "rung.cuh"
 

@@ -3,30 +3,16 @@ idea   = "float4 wherever numbers lie side by side: tiles in, dot products, resu
 expect = "A quarter of the load instructions, but the same bytes: little, unless the issue of loads was the limit."
 found  = "1.74 -> 1.72 ms (1.01x) at b8t1024 in f32 on an H200, 1.02x at b4t64, a tie for one head from 1024 to 8192: next to nothing, as expected. The study, 17.3 -> 17.2 s, calls it negligible too."
 provenance = "fp32 flash attention case study, version 7: 17.3 -> 17.2 s, 'negligible'."
+from   = "attention/18"
+inherit = ["options", "buffers", "define", "tune", "launch"]
 dtypes = ["f32"]
 needs  = "HS % 4 == 0"
-options = ["--use_fast_math"]
-
-buffers.qh = { shape = ["B", "NH", "T", "HS"], dtype = "f32" }
-buffers.kh = { shape = ["B", "NH", "T", "HS"], dtype = "f32" }
-buffers.vh = { shape = ["B", "NH", "T", "HS"], dtype = "f32" }
-
-[define]
-HS = "C // NH"
-
-[tune]
-BR = [32, 16]
-BC = 32
 
 [[launch]]
 kernel = "contiguous"
-grid   = "ceil_div(B * T * C, 256)"
-block  = 256
 
 [[launch]]
 kernel = "flash"
-grid   = ["ceil_div(T, BR)", "NH", "B"]
-block  = ["BC", "BR"]
 shared = "4 * ((BR + 2 * BC) * HS + 4 * BC)"
 ---*/
 #include "rung.cuh"

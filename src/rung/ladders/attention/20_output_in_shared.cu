@@ -3,30 +3,15 @@ idea   = "O waits in shared memory and is written to global memory once, at the 
 expect = "The read-modify-write of O in every tile stops going to the caches and memory: ten per cent, more at large T."
 found  = "1.72 -> 1.69 ms (1.02x) at b8t1024 in f32 on an H200, a tie at b4t64, 1.01x for one head of 8192: not the ten per cent expected, nor the study's 17.2 -> 15.3 s (1.12x). On this GPU O presumably never left the caches."
 provenance = "fp32 flash attention case study, version 8: 17.2 -> 15.3 s."
+from   = "attention/19"
+inherit = ["needs", "options", "buffers", "define", "tune", "launch"]
 dtypes = ["f32"]
-needs  = "HS % 4 == 0"
-options = ["--use_fast_math"]
-
-buffers.qh = { shape = ["B", "NH", "T", "HS"], dtype = "f32" }
-buffers.kh = { shape = ["B", "NH", "T", "HS"], dtype = "f32" }
-buffers.vh = { shape = ["B", "NH", "T", "HS"], dtype = "f32" }
-
-[define]
-HS = "C // NH"
-
-[tune]
-BR = [32, 16]
-BC = 32
 
 [[launch]]
 kernel = "contiguous"
-grid   = "ceil_div(B * T * C, 256)"
-block  = 256
 
 [[launch]]
 kernel = "flash"
-grid   = ["ceil_div(T, BR)", "NH", "B"]
-block  = ["BC", "BR"]
 shared = "4 * ((2 * BR + 2 * BC) * HS + 4 * BC)"
 ---*/
 #include "rung.cuh"

@@ -3,29 +3,15 @@ idea   = "Two columns of S and of O a thread: a number of Q or of P, once in a r
 expect = "Half of the reads of Q and P go, but so do half of the threads: about even, and the ground for the next rung."
 found  = "1.69 -> 1.37 ms (1.24x) at b8t1024 in f32 on an H200, better than the even game expected; 1.03x at b4t64, for one head 1.02x to 1.04x up to 4096, 1.13x at 8192. The study: 15.3 -> 15.4 s."
 provenance = "fp32 flash attention case study, version 9: blockDim (16, 32), tiles (32, 32), register tile (2, 1); 15.3 -> 15.4 s."
+from   = "attention/20"
+inherit = ["needs", "options", "buffers", "define", "tune", "launch"]
 dtypes = ["f32"]
-needs  = "HS % 4 == 0"
-options = ["--use_fast_math"]
-
-buffers.qh = { shape = ["B", "NH", "T", "HS"], dtype = "f32" }
-buffers.kh = { shape = ["B", "NH", "T", "HS"], dtype = "f32" }
-buffers.vh = { shape = ["B", "NH", "T", "HS"], dtype = "f32" }
-
-[define]
-HS = "C // NH"
-
-[tune]
-BR = [32, 16]
-BC = 32
 
 [[launch]]
 kernel = "contiguous"
-grid   = "ceil_div(B * T * C, 256)"
-block  = 256
 
 [[launch]]
 kernel = "flash"
-grid   = ["ceil_div(T, BR)", "NH", "B"]
 block  = ["BC // 2", "BR"]
 shared = "4 * ((2 * BR + 2 * BC) * HS + 4 * BC + BR * BC)"
 ---*/

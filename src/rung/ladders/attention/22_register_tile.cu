@@ -3,31 +3,19 @@ idea   = "Two rows as well: four values of S and O a thread, and tiles of 64 x 3
 expect = "Four multiplications for four numbers read, after two for three: the first gain that comes from reading shared memory less."
 found  = "1.37 ms -> 977 us (1.40x) at b8t1024 in f32 on an H200; but 13.9 -> 15.7 us (0.89x) at b4t64, and 0.83x to 0.85x for one head up to 4096, since taller tiles leave fewer blocks; 1.13x for one of 8192. The study: 15.4 -> 14.9 s, 1.03x."
 provenance = "fp32 flash attention case study, version 10: blockDim (16, 32), tiles B_r = 64, B_c = 32, register tile (2, 2); 15.4 -> 14.9 s, ahead of torch's naive attention."
+from   = "attention/21"
+inherit = ["needs", "options", "buffers", "define", "tune", "launch"]
 dtypes = ["f32"]
-needs  = "HS % 4 == 0"
-options = ["--use_fast_math"]
-
-buffers.qh = { shape = ["B", "NH", "T", "HS"], dtype = "f32" }
-buffers.kh = { shape = ["B", "NH", "T", "HS"], dtype = "f32" }
-buffers.vh = { shape = ["B", "NH", "T", "HS"], dtype = "f32" }
-
-[define]
-HS = "C // NH"
 
 [tune]
 BR = [64, 32]
-BC = 32
 
 [[launch]]
 kernel = "contiguous"
-grid   = "ceil_div(B * T * C, 256)"
-block  = 256
 
 [[launch]]
 kernel = "flash"
-grid   = ["ceil_div(T, BR)", "NH", "B"]
 block  = ["BC // 2", "BR // 2"]
-shared = "4 * ((2 * BR + 2 * BC) * HS + 4 * BC + BR * BC)"
 ---*/
 #include "rung.cuh"
 

@@ -2,41 +2,16 @@
 idea   = "Warps that do one thing: a producer that only asks for copies and gives up its registers, and consumer warpgroups that only compute and take them. Byte barriers say which stage is full and which is free, for K and V apart, and nothing stops the whole block any more."
 expect = "Rung 30 stops all warps at each block of keys, and one thread of them asks for copies between two products. With 160 or 240 registers a consumer holds S and P of 128 keys without spilling. A tenth."
 found  = "No tenth at b8t1024: 43.6 us in bf16 on an H200 with two blocks of 64 keys, as rung 30, and 50 to 56 us with blocks of 128. With many keys 3 %: 290 us for 16 heads of 8192 against 298, by three consumers. At heads of 128, which rung 30 was not set for, 79.9 us (b4, T 2048), 1.06x cuDNN's speed."
+from   = "attention/30"
+inherit = ["arch_specific", "needs", "options", "define", "tune", "maps", "launch"]
 dtypes = ["bf16", "f16"]
-arch_specific = true
-needs  = ["sm >= 90 and sm < 100", "HS % 16 == 0", "HS <= 128", "scale > 0", "q_stride_T % 8 == 0", "BC % 64 == 0", "GROUPS * BLOCKS * (5 * BC + 4 * HS + 300) <= 4096"]  # registers
-options = ["--use_fast_math"]
-
-[define]
-HS = "C // NH"
 
 [tune]
 GROUPS = [2, 3, 1]  # consumer warpgroups of a block: 64 queries each
-BC     = [128, 64]
-STAGES = [2, 3]
 BLOCKS = [1, 2]
-
-[maps.q_map]
-operand = "q"
-strides = ["q_stride_B", "q_stride_NH", "q_stride_T"]
-box     = [1, 1, "64 * GROUPS", 64]
-swizzle = 128
-
-[maps.k_map]
-operand = "k"
-strides = ["k_stride_B", "k_stride_NH", "k_stride_T"]
-box     = [1, 1, "BC", 64]
-swizzle = 128
-
-[maps.v_map]
-operand = "v"
-strides = ["v_stride_B", "v_stride_NH", "v_stride_T"]
-box     = [1, 1, "BC", 64]
-swizzle = 128
 
 [[launch]]
 kernel = "flash"
-grid   = ["B * NH", "ceil_div(T, 64 * GROUPS)"]
 block  = "128 * (GROUPS + 1)"
 shared = "ceil_div(HS, 64) * 128 * (64 * GROUPS + 2 * STAGES * BC) + 8 * (1 + 4 * STAGES)"
 ---*/

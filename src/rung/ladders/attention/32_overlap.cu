@@ -2,44 +2,13 @@
 idea   = "Exponentials under products, twice. Within a warpgroup the scores of the next keys are asked for before the values of these, so that its softmax runs while P V does; and between warpgroups turns are taken, so that one multiplies while the others are at their softmax."
 expect = "At heads of 64 the exponentials of a tile take the special function units as long as its products take the tensor cores, 512 cycles each for 64 x 128: rung 31 adds them up wherever its warpgroups fall into step. If they overlap, up to a third is saved."
 found  = "Where keys are many: 285 us for 16 heads of 8192 in bf16 on an H200, 1.20x cuDNN's speed, 1.02x rung 31, with or without turns. At heads of 128 73.7 us with turns and 78.1 without, 1.08x over rung 31. At b8t1024 48.6 us, behind rung 30's 43.5: a third is not saved anywhere, since blocks that share a multiprocessor overlap already."
+from   = "attention/31"
+inherit = ["arch_specific", "options", "define", "tune", "maps", "launch"]
 dtypes = ["bf16", "f16"]
-arch_specific = true
 needs  = ["sm >= 90 and sm < 100", "HS % 16 == 0", "HS <= 128", "scale > 0", "q_stride_T % 8 == 0", "BC % 64 == 0", "GROUPS * BLOCKS <= 3", "GROUPS * (3 * BC + 2 * HS + 128) <= 4 * (512 // BLOCKS - 24)"]  # registers
-options = ["--use_fast_math"]
-
-[define]
-HS = "C // NH"
 
 [tune]
-GROUPS = [2, 3, 1]  # consumer warpgroups of a block: 64 queries each
-BC     = [128, 64]
-STAGES = [2, 3]
-BLOCKS = [1, 2]
 TURNS  = [1, 0]
-
-[maps.q_map]
-operand = "q"
-strides = ["q_stride_B", "q_stride_NH", "q_stride_T"]
-box     = [1, 1, "64 * GROUPS", 64]
-swizzle = 128
-
-[maps.k_map]
-operand = "k"
-strides = ["k_stride_B", "k_stride_NH", "k_stride_T"]
-box     = [1, 1, "BC", 64]
-swizzle = 128
-
-[maps.v_map]
-operand = "v"
-strides = ["v_stride_B", "v_stride_NH", "v_stride_T"]
-box     = [1, 1, "BC", 64]
-swizzle = 128
-
-[[launch]]
-kernel = "flash"
-grid   = ["B * NH", "ceil_div(T, 64 * GROUPS)"]
-block  = "128 * (GROUPS + 1)"
-shared = "ceil_div(HS, 64) * 128 * (64 * GROUPS + 2 * STAGES * BC) + 8 * (1 + 4 * STAGES)"
 ---*/
 #include "attention_tile.cuh"
 

@@ -2,46 +2,16 @@
 idea   = "Blocks stay. As many as fit take tiles of queries from a counter, the longest first, and the producer fetches the next tile's Q, K and V while the consumers finish this one."
 expect = "A block of rung 32 begins with an empty pipeline and ends with a softmax, a product and a store that nothing else hides: at b8t1024 that is two of some seven steps. A quarter there, next to nothing at 8192 keys, where only the last wave gains."
 found  = "The fastest at heads of 128: 71.6 us (b4, T 2048, 8 heads) in bf16 on an H200, 1.18x cuDNN's speed, 1.03x rung 32. At b8t1024 45.7 us, 1.06x over rung 32 and not a quarter, behind rung 30's 43.5. At 16 heads of 8192 303 us, slower than rung 32's 285."
+from   = "attention/32"
+inherit = ["arch_specific", "needs", "options", "define", "tune", "maps", "launch"]
 dtypes = ["bf16", "f16"]
-arch_specific = true
-needs  = ["sm >= 90 and sm < 100", "HS % 16 == 0", "HS <= 128", "scale > 0", "q_stride_T % 8 == 0", "BC % 64 == 0", "GROUPS * BLOCKS <= 3", "GROUPS * (3 * BC + 2 * HS + 128) <= 4 * (512 // BLOCKS - 24)"]  # registers
-options = ["--use_fast_math"]
-
-[define]
-HS = "C // NH"
-
-[tune]
-GROUPS = [2, 3, 1]  # consumer warpgroups of a block: 64 queries each
-BC     = [128, 64]
-STAGES = [2, 3]
-BLOCKS = [1, 2]
-TURNS  = [1, 0]
 
 [buffers]
 counter = { shape = [1], dtype = "i32", zero = "once" }  # of tiles given out; the last one turns it back
 
-[maps.q_map]
-operand = "q"
-strides = ["q_stride_B", "q_stride_NH", "q_stride_T"]
-box     = [1, 1, "64 * GROUPS", 64]
-swizzle = 128
-
-[maps.k_map]
-operand = "k"
-strides = ["k_stride_B", "k_stride_NH", "k_stride_T"]
-box     = [1, 1, "BC", 64]
-swizzle = 128
-
-[maps.v_map]
-operand = "v"
-strides = ["v_stride_B", "v_stride_NH", "v_stride_T"]
-box     = [1, 1, "BC", 64]
-swizzle = 128
-
 [[launch]]
 kernel = "flash"
 grid   = "min(sms * BLOCKS, B * NH * ceil_div(T, 64 * GROUPS))"
-block  = "128 * (GROUPS + 1)"
 shared = "ceil_div(HS, 64) * 128 * (64 * GROUPS + 2 * STAGES * BC) + 8 * (3 + 4 * STAGES)"
 ---*/
 #include "attention_tile.cuh"

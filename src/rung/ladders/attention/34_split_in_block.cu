@@ -3,18 +3,11 @@ idea   = "For few queries: the warpgroups of a block share 64 queries and divide
 expect = "One text of 1024 tokens has 64 or 96 tiles of 128 or 192 queries for 132 multiprocessors, and the longest takes eight steps one after another. Tiles of 64 are 192, and with three warpgroups the longest takes three steps: a third of rung 32's time at b1t1024, and slower where tiles are many, since each reads all its keys for itself."
 found  = "The fastest for few queries, as expected, by less: 11.7 us at b1t1024 in bf16 on an H200 (two warpgroups, 128 keys), 1.03x over rung 32, 1.53x over rung 29, 1.30x cuDNN's speed; at T 512 6.70 us, 1.10x over rung 32, 1.52x cuDNN's speed. At b8t1024 48.1 us against rung 30's 43.5."
 from   = "attention/30"
+inherit = ["arch_specific", "needs", "options", "define", "tune", "maps", "launch"]
 dtypes = ["bf16", "f16"]
-arch_specific = true
-needs  = ["sm >= 90 and sm < 100", "HS % 16 == 0", "HS <= 128", "scale > 0", "q_stride_T % 8 == 0", "BC % 64 == 0", "GROUPS * BLOCKS * (5 * BC + 4 * HS + 300) <= 4096"]  # registers
-options = ["--use_fast_math"]
-
-[define]
-HS = "C // NH"
 
 [tune]
 GROUPS = [2, 3, 4]  # warpgroups of a block
-BC     = [128, 64]
-STAGES = [2, 3]  # of each
 BLOCKS = [1, 2]
 
 [maps.q_map]
@@ -23,22 +16,9 @@ strides = ["q_stride_B", "q_stride_NH", "q_stride_T"]
 box     = [1, 1, 64, 64]
 swizzle = 128
 
-[maps.k_map]
-operand = "k"
-strides = ["k_stride_B", "k_stride_NH", "k_stride_T"]
-box     = [1, 1, "BC", 64]
-swizzle = 128
-
-[maps.v_map]
-operand = "v"
-strides = ["v_stride_B", "v_stride_NH", "v_stride_T"]
-box     = [1, 1, "BC", 64]
-swizzle = 128
-
 [[launch]]
 kernel = "flash"
 grid   = ["B * NH", "ceil_div(T, 64)"]
-block  = "128 * GROUPS"
 shared = "ceil_div(HS, 64) * 128 * (64 + GROUPS * 2 * STAGES * BC) + 512 * GROUPS + 8 * (1 + GROUPS * STAGES)"
 ---*/
 #include "attention_tile.cuh"

@@ -3,85 +3,9 @@ idea   = "A KV cache inside the QKV projection: for old positions it copies keys
 expect = "Two thirds of one of four matrices are saved, at the price of reading the cache into a second place: the report gained 57 %, since its attention and MLP went on over all positions."
 found  = "On an H200, at the two places in the text that the bench timed, 7.34 -> 7.09 ms (1.03x) and 213 -> 180 ms (1.18x) a step of gpt2 in f32: a gain far below the report's 57 %. The bench, whose medians mix the places, calls it a tie. Presumably attention and the MLP over all places weigh more here (02.md)."
 provenance = "ECE 408 milestone 3, KV Cache (prepare_qkv): 43.9 to 69.0 tokens/s"
+from   = "decode/1"
+inherit = ["tune", "define", "buffers", "launch"]
 dtypes = ["f32", "f16", "bf16"]
-[tune]
-BLOCK = [128, 64, 256]
-[define]
-ACT = "act"
-[buffers.x]
-shape = ["B", "MAXT", "C"]
-dtype = "f32"
-[buffers.n]
-shape = ["B", "MAXT", "C"]
-dtype = "f32"
-[buffers.qkv]
-shape = ["B", "MAXT", "3 * C"]
-dtype = "f32"
-[buffers.p]
-shape = ["B", "NH", "MAXT", "MAXT"]
-dtype = "f32"
-[buffers.y]
-shape = ["B", "MAXT", "C"]
-dtype = "f32"
-[buffers.h]
-shape = ["B", "MAXT", "F"]
-dtype = "f32"
-[[launch]]
-kernel = "embed"
-grid   = ["ceil_div(C, BLOCK)", "MAXT", "B"]
-block  = "BLOCK"
-[[launch]]
-kernel = "layer_norm"
-grid   = ["MAXT", "B"]
-block  = 32
-bind   = { gain = "ln1_w", shift = "ln1_b" }
-each   = { layer = "L" }
-[[launch]]
-kernel = "project_qkv"
-grid   = ["ceil_div(3 * C, BLOCK)", "MAXT", "B"]
-block  = "BLOCK"
-each   = { layer = "L" }
-[[launch]]
-kernel = "attend"
-grid   = ["NH", "MAXT", "B"]
-block  = 64
-each   = { layer = "L" }
-[[launch]]
-kernel = "add_linear"
-grid   = ["ceil_div(C, BLOCK)", "MAXT", "B"]
-block  = "BLOCK"
-bind   = { inp = "y", weight = "proj_w", bias = "proj_b", K = "C", OC = "C" }
-each   = { layer = "L" }
-[[launch]]
-kernel = "layer_norm"
-grid   = ["MAXT", "B"]
-block  = 32
-bind   = { gain = "ln2_w", shift = "ln2_b" }
-each   = { layer = "L" }
-[[launch]]
-kernel = "expand"
-grid   = ["ceil_div(F, BLOCK)", "MAXT", "B"]
-block  = "BLOCK"
-each   = { layer = "L" }
-[[launch]]
-kernel = "add_linear"
-grid   = ["ceil_div(C, BLOCK)", "MAXT", "B"]
-block  = "BLOCK"
-bind   = { inp = "h", weight = "fc2_w", bias = "fc2_b", K = "F", OC = "C" }
-each   = { layer = "L" }
-[[launch]]
-kernel = "layer_norm"
-grid   = ["MAXT", "B"]
-block  = 32
-bind   = { gain = "lnf_w", shift = "lnf_b", layer = 0 }
-[[launch]]
-kernel = "head"
-grid   = ["ceil_div(V, BLOCK)", "B"]
-block  = "BLOCK"
-[[launch]]
-kernel = "pick"
-grid   = "B"
-block  = 32
 ---*/
 #include "plain.cuh"
 

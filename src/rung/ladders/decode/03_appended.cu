@@ -3,11 +3,9 @@ idea   = "Only the new token goes through the model: the QKV projection's epilog
 expect = "A step costs one column instead of all: the arithmetic falls by the length of the text, and what is left is reading weights badly, one row a thread."
 found  = "On an H200, at the two places in the text that the bench timed, 7.1 -> 6.7 ms (1.06x) and 180 -> 8.1 ms (22x) a step of gpt2 in f32: as expected, a step hardly grows with the text any more. Its median is 0.28x torch's speed in f32 and 2 % of the measured bandwidth: weights read badly, as expected (03.md)."
 provenance = "ECE 408 milestone 3, KV Cache, without its second pass over old positions"
+from   = "decode/2"
+inherit = ["tune", "define", "launch"]
 dtypes = ["f32", "f16", "bf16"]
-[tune]
-BLOCK = [128, 64, 256]
-[define]
-ACT = "act"
 [buffers.x]
 shape = ["B", "C"]
 dtype = "f32"
@@ -29,59 +27,34 @@ dtype = "f32"
 [[launch]]
 kernel = "embed"
 grid   = ["ceil_div(C, BLOCK)", "B"]
-block  = "BLOCK"
 [[launch]]
 kernel = "layer_norm"
 grid   = "B"
-block  = 32
-bind   = { gain = "ln1_w", shift = "ln1_b" }
-each   = { layer = "L" }
 [[launch]]
 kernel = "project_qkv"
 grid   = ["ceil_div(3 * C, BLOCK)", "B"]
-block  = "BLOCK"
-each   = { layer = "L" }
 [[launch]]
 kernel = "attend"
 grid   = ["NH", "B"]
-block  = 64
-each   = { layer = "L" }
 [[launch]]
 kernel = "add_linear"
 grid   = ["ceil_div(C, BLOCK)", "B"]
-block  = "BLOCK"
-bind   = { inp = "y", weight = "proj_w", bias = "proj_b", K = "C", OC = "C" }
-each   = { layer = "L" }
 [[launch]]
 kernel = "layer_norm"
 grid   = "B"
-block  = 32
-bind   = { gain = "ln2_w", shift = "ln2_b" }
-each   = { layer = "L" }
 [[launch]]
 kernel = "expand"
 grid   = ["ceil_div(F, BLOCK)", "B"]
-block  = "BLOCK"
-each   = { layer = "L" }
 [[launch]]
 kernel = "add_linear"
 grid   = ["ceil_div(C, BLOCK)", "B"]
-block  = "BLOCK"
-bind   = { inp = "h", weight = "fc2_w", bias = "fc2_b", K = "F", OC = "C" }
-each   = { layer = "L" }
 [[launch]]
 kernel = "layer_norm"
 grid   = "B"
-block  = 32
-bind   = { gain = "lnf_w", shift = "lnf_b", layer = 0 }
 [[launch]]
 kernel = "head"
-grid   = ["ceil_div(V, BLOCK)", "B"]
-block  = "BLOCK"
 [[launch]]
 kernel = "pick"
-grid   = "B"
-block  = 32
 ---*/
 #include "plain.cuh"
 

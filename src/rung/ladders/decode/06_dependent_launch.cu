@@ -4,99 +4,35 @@ expect = "Between two kernels the memory no longer stands still: weights of the 
 found  = "195 us a step of gpt2 in bf16 on an H200, 5126 tokens/s with eight steps a graph; the weights alone would take 29 % of that at 4.3 TB/s, and 39 % of gpt2-xl's 1863 us (539 tokens/s). Its kernels timed alone, 12 x 13.3 + 26.3 us at 50 tokens, make 186 us of a step of 186: the chain of short kernels sets the time, not yet the bytes."
 provenance = "ours; the trial of a persistent kernel showed that the chain of short phases costs more than the bytes"
 from   = "decode/4"
+inherit = ["dims", "needs", "tune", "bind", "buffers", "launch"]
 dtypes = ["f32", "f16", "bf16"]
-dims   = ["B", "L", "C", "NH", "F", "V", "MAXT"]
-needs  = [
-  "C * sizeof_real % 16 == 0 and F // FC2_SPLIT * sizeof_real % 16 == 0 and C // PROJ_SPLIT * sizeof_real % 16 == 0",
-  "F % FC2_SPLIT == 0 and C % PROJ_SPLIT == 0 and C % 4 == 0 and F % 4 == 0",
-  "HS * sizeof_real % 16 == 0 and 32 % (HS * sizeof_real // 16) == 0",
-  "B <= 8 and (B + 2) * round_up(C, 512 // sizeof_real) * 4 <= 200000",
-  "B * FC2_SPLIT * round_up(F // FC2_SPLIT, 512 // sizeof_real) * 4 <= 200000",
-]
 [tune]
-QKV_THREADS = [256, 128, 512]
-QKV_ROWS = [2, 1, 3, 4]
-KEY_WARPS = [4, 8, 2]
-KEY_LOADS = [8, 4]
-PROJ_THREADS = [256, 128, 512]
-PROJ_SPLIT = [2, 1, 4]
-FC_THREADS = [256, 128, 512]
-FC_ROWS = [2, 3, 4, 1]
-FC2_THREADS = [384, 256, 512]
-FC2_SPLIT = [2, 1, 4, 8]
-HEAD_THREADS = [256, 512]
-HEAD_ROWS = [4, 2, 6]
-HEAD_BLOCKS = [2, 1, 3]
 EARLY = [1, 0]
 [define]
 ACT = "act"
 BY_LAYER = "by_layer"
 DEPENDENT = 1
 PARTS = "ceil_div(MAXT, KEY_WARPS * KEY_LOADS * (32 // (HS * sizeof_real // 16)))"
-[bind]
-groups = "min(HEAD_BLOCKS * sms, ceil_div(V, HEAD_THREADS // 32 * HEAD_ROWS))"
-[buffers.x]
-shape = ["B", "C"]
-dtype = "f32"
-[buffers.q]
-shape = ["B", "C"]
-dtype = "f32"
-[buffers.parts]
-shape = ["B", "NH", "ceil_div(MAXT, KEY_WARPS * KEY_LOADS * (32 // (HS * sizeof_real // 16)))", "HS + 4"]
-dtype = "f32"
-[buffers.h]
-shape = ["B", "F"]
-dtype = "f32"
-[buffers.best_value]
-shape = ["B", "HEAD_BLOCKS * sms"]
-dtype = "f32"
-[buffers.best_index]
-shape = ["B", "HEAD_BLOCKS * sms"]
-dtype = "i32"
 [[launch]]
 kernel = "project_qkv"
-grid   = "ceil_div(3 * C, QKV_THREADS // 32 * QKV_ROWS)"
-block  = "QKV_THREADS"
-shared = "(B + 2) * round_up(C, 512 // sizeof_real) * 4"
 pdl    = true
-each   = { layer = "L" }
 [[launch]]
 kernel = "attend"
-grid   = ["ceil_div(MAXT, KEY_WARPS * KEY_LOADS * (32 // (HS * sizeof_real // 16)))", "NH", "B"]
-block  = "KEY_WARPS * 32"
 pdl    = true
-each   = { layer = "L" }
 [[launch]]
 kernel = "project"
-grid   = "ceil_div(C * PROJ_SPLIT, PROJ_THREADS // 32)"
-block  = "PROJ_THREADS"
-shared = "B * PROJ_SPLIT * round_up(C // PROJ_SPLIT, 512 // sizeof_real) * 4"
 pdl    = true
-each   = { layer = "L" }
 [[launch]]
 kernel = "expand"
-grid   = "ceil_div(F, FC_THREADS // 32 * FC_ROWS)"
-block  = "FC_THREADS"
-shared = "(B + 2) * round_up(C, 512 // sizeof_real) * 4"
 pdl    = true
-each   = { layer = "L" }
 [[launch]]
 kernel = "contract"
-grid   = "ceil_div(C * FC2_SPLIT, FC2_THREADS // 32)"
-block  = "FC2_THREADS"
-shared = "B * FC2_SPLIT * round_up(F // FC2_SPLIT, 512 // sizeof_real) * 4"
 pdl    = true
-each   = { layer = "L" }
 [[launch]]
 kernel = "head"
-grid   = "min(HEAD_BLOCKS * sms, ceil_div(V, HEAD_THREADS // 32 * HEAD_ROWS))"
-block  = "HEAD_THREADS"
-shared = "(B + 2) * round_up(C, 512 // sizeof_real) * 4"
 pdl    = true
 [[launch]]
 kernel = "pick"
-grid   = "B"
-block  = 128
 pdl    = true
 ---*/
 #include "one_row.cuh"

@@ -4,8 +4,8 @@ expect = "Half the bytes of bf16. Where a step waits rather than reads, at gpt2,
 found  = "Not half the time: 1863 -> 1482 us a step of gpt2-xl against bf16 on an H200 (1.26x), and at gpt2 a loss, 195 -> 225 us (0.87x). The vocabulary gains as promised (24.8 -> 15.0 us); the expanding product loses (3.95 -> 5.20 us a layer)."
 provenance = "ours"
 from   = "decode/6"
+inherit = ["dims", "tune", "define", "bind", "buffers", "launch"]
 dtypes = ["f32", "f16", "bf16"]
-dims   = ["B", "L", "C", "NH", "F", "V", "MAXT"]
 needs  = [
   "C % 16 == 0 and F // FC2_SPLIT % 16 == 0 and C // PROJ_SPLIT % 16 == 0 and C * sizeof_real % 16 == 0",
   "F % FC2_SPLIT == 0 and C % PROJ_SPLIT == 0 and C % 4 == 0 and F % 4 == 0",
@@ -13,91 +13,25 @@ needs  = [
   "B <= 8 and (B + 2) * round_up(C, 512) * 4 <= 200000",
   "B * FC2_SPLIT * round_up(F // FC2_SPLIT, 512) * 4 <= 200000",
 ]
-[tune]
-QKV_THREADS = [256, 128, 512]
-QKV_ROWS = [2, 1, 3, 4]
-KEY_WARPS = [4, 8, 2]
-KEY_LOADS = [8, 4]
-PROJ_THREADS = [256, 128, 512]
-PROJ_SPLIT = [2, 1, 4]
-FC_THREADS = [256, 128, 512]
-FC_ROWS = [2, 3, 4, 1]
-FC2_THREADS = [384, 256, 512]
-FC2_SPLIT = [2, 1, 4, 8]
-HEAD_THREADS = [256, 512]
-HEAD_ROWS = [4, 2, 6]
-HEAD_BLOCKS = [2, 1, 3]
-EARLY = [1, 0]
-[define]
-ACT = "act"
-BY_LAYER = "by_layer"
-DEPENDENT = 1
-PARTS = "ceil_div(MAXT, KEY_WARPS * KEY_LOADS * (32 // (HS * sizeof_real // 16)))"
-[bind]
-groups = "min(HEAD_BLOCKS * sms, ceil_div(V, HEAD_THREADS // 32 * HEAD_ROWS))"
-[buffers.x]
-shape = ["B", "C"]
-dtype = "f32"
-[buffers.q]
-shape = ["B", "C"]
-dtype = "f32"
-[buffers.parts]
-shape = ["B", "NH", "ceil_div(MAXT, KEY_WARPS * KEY_LOADS * (32 // (HS * sizeof_real // 16)))", "HS + 4"]
-dtype = "f32"
-[buffers.h]
-shape = ["B", "F"]
-dtype = "f32"
-[buffers.best_value]
-shape = ["B", "HEAD_BLOCKS * sms"]
-dtype = "f32"
-[buffers.best_index]
-shape = ["B", "HEAD_BLOCKS * sms"]
-dtype = "i32"
 [[launch]]
 kernel = "project_qkv"
-grid   = "ceil_div(3 * C, QKV_THREADS // 32 * QKV_ROWS)"
-block  = "QKV_THREADS"
 shared = "(B + 2) * round_up(C, 512) * 4"
-pdl    = true
-each   = { layer = "L" }
 [[launch]]
 kernel = "attend"
-grid   = ["ceil_div(MAXT, KEY_WARPS * KEY_LOADS * (32 // (HS * sizeof_real // 16)))", "NH", "B"]
-block  = "KEY_WARPS * 32"
-pdl    = true
-each   = { layer = "L" }
 [[launch]]
 kernel = "project"
-grid   = "ceil_div(C * PROJ_SPLIT, PROJ_THREADS // 32)"
-block  = "PROJ_THREADS"
 shared = "B * PROJ_SPLIT * round_up(C // PROJ_SPLIT, 512) * 4"
-pdl    = true
-each   = { layer = "L" }
 [[launch]]
 kernel = "expand"
-grid   = "ceil_div(F, FC_THREADS // 32 * FC_ROWS)"
-block  = "FC_THREADS"
 shared = "(B + 2) * round_up(C, 512) * 4"
-pdl    = true
-each   = { layer = "L" }
 [[launch]]
 kernel = "contract"
-grid   = "ceil_div(C * FC2_SPLIT, FC2_THREADS // 32)"
-block  = "FC2_THREADS"
 shared = "B * FC2_SPLIT * round_up(F // FC2_SPLIT, 512) * 4"
-pdl    = true
-each   = { layer = "L" }
 [[launch]]
 kernel = "head"
-grid   = "min(HEAD_BLOCKS * sms, ceil_div(V, HEAD_THREADS // 32 * HEAD_ROWS))"
-block  = "HEAD_THREADS"
 shared = "(B + 2) * round_up(C, 512) * 4"
-pdl    = true
 [[launch]]
 kernel = "pick"
-grid   = "B"
-block  = 128
-pdl    = true
 ---*/
 #include "one_row.cuh"
 

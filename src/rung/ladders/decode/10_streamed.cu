@@ -4,8 +4,8 @@ expect = "Registers no longer bound what is under way: 100 KB a multiprocessor i
 found  = "On an H200 at tunings of their own, against rung 6: gpt2 187 -> 175 us a step in bf16, a tie in f32, gpt2-xl 1855 -> 1343 us: 27 us a layer, not 20. Two kernels share 227 KB, so a ring holds two thirds of a block's rows, and what the next kernel asks for comes before the rest. Larger rings and copies into L2 were slower (10.md)."
 provenance = "ours"
 from   = "decode/6"
+inherit = ["dims", "buffers", "launch"]
 dtypes = ["f32", "f16", "bf16"]
-dims   = ["B", "L", "C", "NH", "F", "V", "MAXT"]
 needs  = [
   "sm >= 80",
   "C * sizeof_real % 16 == 0 and F // FC2_SPLIT * sizeof_real % 16 == 0 and C // PROJ_SPLIT * sizeof_real % 16 == 0",
@@ -51,69 +51,35 @@ BY_LAYER = "by_layer"
 PARTS = "ceil_div(MAXT, KEY_WARPS * KEY_LOADS * (32 // (HS * sizeof_real // 16)))"
 [bind]
 groups = "HEAD_BLOCKS * sms"
-[buffers.x]
-shape = ["B", "C"]
-dtype = "f32"
-[buffers.q]
-shape = ["B", "C"]
-dtype = "f32"
-[buffers.parts]
-shape = ["B", "NH", "ceil_div(MAXT, KEY_WARPS * KEY_LOADS * (32 // (HS * sizeof_real // 16)))", "HS + 4"]
-dtype = "f32"
-[buffers.h]
-shape = ["B", "F"]
-dtype = "f32"
-[buffers.best_value]
-shape = ["B", "HEAD_BLOCKS * sms"]
-dtype = "f32"
-[buffers.best_index]
-shape = ["B", "HEAD_BLOCKS * sms"]
-dtype = "i32"
 [[launch]]
 kernel = "project_qkv"
 grid   = "sms"
 block  = "QKV_THREADS + 32 * BULK"
 shared = "QKV_THREADS // 32 * QKV_SLOTS * QKV_ROWS * C * sizeof_real + B * round_up(C, 512 // sizeof_real) * 4 + ceil_div(3 * C, sms) * 8"
-pdl    = true
-each   = { layer = "L" }
 [[launch]]
 kernel = "attend"
-grid   = ["ceil_div(MAXT, KEY_WARPS * KEY_LOADS * (32 // (HS * sizeof_real // 16)))", "NH", "B"]
-block  = "KEY_WARPS * 32"
-pdl    = true
-each   = { layer = "L" }
 [[launch]]
 kernel = "project"
 grid   = "sms"
 block  = "PROJ_THREADS + 32 * BULK"
 shared = "PROJ_THREADS // 32 * PROJ_SLOTS * PROJ_ROWS * C // PROJ_SPLIT * sizeof_real + B * PROJ_SPLIT * (round_up(C // PROJ_SPLIT, 512 // sizeof_real) + ceil_div(C, sms)) * 4"
-pdl    = true
-each   = { layer = "L" }
 [[launch]]
 kernel = "expand"
 grid   = "sms"
 block  = "FC_THREADS + 32 * BULK"
 shared = "FC_THREADS // 32 * FC_SLOTS * FC_ROWS * C * sizeof_real + B * round_up(C, 512 // sizeof_real) * 4 + ceil_div(F, sms) * 8"
-pdl    = true
-each   = { layer = "L" }
 [[launch]]
 kernel = "contract"
 grid   = "sms"
 block  = "FC2_THREADS + 32 * BULK"
 shared = "FC2_THREADS // 32 * FC2_SLOTS * FC2_ROWS * F // FC2_SPLIT * sizeof_real + B * FC2_SPLIT * (round_up(F // FC2_SPLIT, 512 // sizeof_real) + ceil_div(C, sms)) * 4"
-pdl    = true
-each   = { layer = "L" }
 [[launch]]
 kernel = "head"
 grid   = "HEAD_BLOCKS * sms"
 block  = "HEAD_THREADS + 32 * BULK"
 shared = "HEAD_THREADS // 32 * HEAD_SLOTS * HEAD_ROWS * C * sizeof_real + B * round_up(C, 512 // sizeof_real) * 4 + ceil_div(V, HEAD_BLOCKS * sms) * 8"
-pdl    = true
 [[launch]]
 kernel = "pick"
-grid   = "B"
-block  = 128
-pdl    = true
 ---*/
 #include "streamed.cuh"
 

@@ -3,8 +3,9 @@ idea   = "The streamed kernels with weights of eight bits: a row is half as long
 expect = "Between the rungs before it: where a step of bf16 still reads, at gpt2-xl, close to half its time."
 found  = "On an H200 at tunings of their own, against rung 8: gpt2 224 -> 169 us a step (5,872 tokens/s), gpt2-xl 1477 -> 1193 us at the best tuning seen, 1393 us at rung 10's. Half the bytes of bf16 save 6 us a step of gpt2: what is left is five chains a layer, 2.6 us each."
 provenance = "ours"
+from   = "decode/10"
+inherit = ["dims", "tune", "define", "bind", "buffers", "launch"]
 dtypes = ["f32", "f16", "bf16"]
-dims   = ["B", "L", "C", "NH", "F", "V", "MAXT"]
 needs  = [
   "sm >= 80",
   "C % 16 == 0 and F // FC2_SPLIT % 16 == 0 and C // PROJ_SPLIT % 16 == 0 and C * sizeof_real % 16 == 0",
@@ -19,100 +20,34 @@ needs  = [
   "HEAD_THREADS // 32 * HEAD_SLOTS * HEAD_ROWS * C * 1 + B * round_up(C, 512) * 4 + ceil_div(V, HEAD_BLOCKS * sms) * 8 <= 230000",
 ]
 [tune]
-AHEAD = [0, 1, 2, 3]
-BULK = [1, 0]
-REST = [0, 1]
-FLIGHT = [48, 24, 96, 200]
-FC2_ROWS = [3, 2, 1]
-FC2_SLOTS = [1, 2, 3, 4]
 FC_ROWS = [3, 2, 1]
-FC_SLOTS = [1, 2, 3, 4, 5, 7]
-QKV_ROWS = [3, 2, 1]
 QKV_SLOTS = [2, 1, 3, 4, 5]
-HEAD_ROWS = [2, 3, 4]
 HEAD_SLOTS = [1, 2, 3, 4]
-PROJ_SPLIT = [1, 2]
-PROJ_ROWS = [2, 1]
 FC2_SPLIT = [2, 4, 8]
-KEY_LOADS = [4, 8, 16]
-KEY_WARPS = [8, 4]
 QKV_THREADS = [416, 256, 192, 320, 384, 512, 608, 640]
 FC_THREADS = [512, 256, 224, 320, 384, 416, 544, 640, 800]
-FC2_THREADS = [256, 384, 416, 512, 640, 768]
 PROJ_THREADS = [192, 256, 384, 416]
-PROJ_SLOTS = [1, 2, 3]
 HEAD_THREADS = [512, 256, 384]
 HEAD_BLOCKS = [1, 2]
-HEAD_AHEAD = [8, 16, 0]
-[define]
-ACT = "act"
-BY_LAYER = "by_layer"
-PARTS = "ceil_div(MAXT, KEY_WARPS * KEY_LOADS * (32 // (HS * sizeof_real // 16)))"
-[bind]
-groups = "HEAD_BLOCKS * sms"
-[buffers.x]
-shape = ["B", "C"]
-dtype = "f32"
-[buffers.q]
-shape = ["B", "C"]
-dtype = "f32"
-[buffers.parts]
-shape = ["B", "NH", "ceil_div(MAXT, KEY_WARPS * KEY_LOADS * (32 // (HS * sizeof_real // 16)))", "HS + 4"]
-dtype = "f32"
-[buffers.h]
-shape = ["B", "F"]
-dtype = "f32"
-[buffers.best_value]
-shape = ["B", "HEAD_BLOCKS * sms"]
-dtype = "f32"
-[buffers.best_index]
-shape = ["B", "HEAD_BLOCKS * sms"]
-dtype = "i32"
 [[launch]]
 kernel = "project_qkv"
-grid   = "sms"
-block  = "QKV_THREADS + 32 * BULK"
 shared = "QKV_THREADS // 32 * QKV_SLOTS * QKV_ROWS * C * 1 + B * round_up(C, 512) * 4 + ceil_div(3 * C, sms) * 8"
-pdl    = true
-each   = { layer = "L" }
 [[launch]]
 kernel = "attend"
-grid   = ["ceil_div(MAXT, KEY_WARPS * KEY_LOADS * (32 // (HS * sizeof_real // 16)))", "NH", "B"]
-block  = "KEY_WARPS * 32"
-pdl    = true
-each   = { layer = "L" }
 [[launch]]
 kernel = "project"
-grid   = "sms"
-block  = "PROJ_THREADS + 32 * BULK"
 shared = "PROJ_THREADS // 32 * PROJ_SLOTS * PROJ_ROWS * C // PROJ_SPLIT * 1 + B * PROJ_SPLIT * (round_up(C // PROJ_SPLIT, 512) + ceil_div(C, sms)) * 4"
-pdl    = true
-each   = { layer = "L" }
 [[launch]]
 kernel = "expand"
-grid   = "sms"
-block  = "FC_THREADS + 32 * BULK"
 shared = "FC_THREADS // 32 * FC_SLOTS * FC_ROWS * C * 1 + B * round_up(C, 512) * 4 + ceil_div(F, sms) * 8"
-pdl    = true
-each   = { layer = "L" }
 [[launch]]
 kernel = "contract"
-grid   = "sms"
-block  = "FC2_THREADS + 32 * BULK"
 shared = "FC2_THREADS // 32 * FC2_SLOTS * FC2_ROWS * F // FC2_SPLIT * 1 + B * FC2_SPLIT * (round_up(F // FC2_SPLIT, 512) + ceil_div(C, sms)) * 4"
-pdl    = true
-each   = { layer = "L" }
 [[launch]]
 kernel = "head"
-grid   = "HEAD_BLOCKS * sms"
-block  = "HEAD_THREADS + 32 * BULK"
 shared = "HEAD_THREADS // 32 * HEAD_SLOTS * HEAD_ROWS * C * 1 + B * round_up(C, 512) * 4 + ceil_div(V, HEAD_BLOCKS * sms) * 8"
-pdl    = true
 [[launch]]
 kernel = "pick"
-grid   = "B"
-block  = 128
-pdl    = true
 ---*/
 #include "streamed.cuh"
 

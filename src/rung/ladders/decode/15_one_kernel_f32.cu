@@ -4,8 +4,8 @@ expect = "Rung 10 takes 230 us a step of gpt2, of which memory needs 116. In one
 found  = "On an H200 gpt2 takes 226 us a step, not 180, and loses: 4,328 tokens/s where rung 10 writes 4,533 in the same run, so that rung 10 serves it. gpt2-medium gains: 545 us, where rung 10 takes 634. Products take twice as long as rung 13's: a float is taken apart where it is multiplied, and the two parts meet both of the vector's."
 provenance = "ours"
 from   = "decode/13"
+inherit = ["dims", "tune", "let", "define", "buffers", "inside", "launch"]
 dtypes = ["f32"]
-dims   = ["B", "L", "C", "NH", "F", "V", "MAXT"]
 needs  = [
   "sm >= 90 and sms >= 4",
   "C % 16 == 0 and F % C == 0",
@@ -14,54 +14,6 @@ needs  = [
   "sms <= MOST_BLOCKS",
   "SLOTS >= 24",
 ]
-[tune]
-STEP_WARPS = [10, 6, 7, 8, 11]
-RING = [200, 160, 120]
-FLIGHT = [3, 2, 4, 8]
-KEY_PART = [80, 160, 40, 120]
-KEY_LOADS = [2, 1, 4]
-PARTS_AT_ONCE = [2, 3, 4, 5, 6, 11]
-PACE = [40, 0, 28, 32, 36, 48, 64]
-POLL_DELAY_STREAM_CYCLES = [900, 0, 600, 1200, 1500]
-POLL_DELAY_HIDDEN_CYCLES = [1500, 0, 1000, 2000, 2500]
-POLL_DELAY_IDLE_CYCLES = [0, 1000, 2000, 4000]
-[let]
-MOST_BLOCKS = 152
-SLOT_BYTES = "C * sizeof_real + (0 if C * sizeof_real % 128 == 64 else 64)"
-OTHER_BYTES = "sizeof_real * max(2 * C, F * (2 if sizeof_real == 4 else 1)) + 768 * STEP_WARPS + C"
-SLOTS = "min(120, min(RING * 1024, 222000 - OTHER_BYTES) // SLOT_BYTES)"
-C_PARCELS = "ceil_div(ceil_div(C, sms), 3)"
-QKV_PARCELS = "ceil_div(ceil_div(3 * C, sms), 3)"
-HIDDEN_PARCELS = "ceil_div(ceil_div(F * sizeof_real // 4, sms), 3)"
-HEAD_PARCELS = "NH * max(1, sms // NH) * HS * sizeof_real // 8"
-[define]
-ACT = "act"
-BY_LAYER = "by_layer"
-MOST_BLOCKS = "MOST_BLOCKS"
-SLOTS = "SLOTS"
-[buffers.mail]
-shape = ["sms * (2 * C_PARCELS + QKV_PARCELS + HIDDEN_PARCELS + 1) + HEAD_PARCELS", "4"]
-dtype = "i32"
-zero = "once"
-[buffers.clock]
-shape = ["1"]
-dtype = "i32"
-zero = "once"
-[buffers.spent]
-shape = ["sms", "7", "6"]
-dtype = "i32"
-zero = "once"
-[inside]
-counter = "spent"
-columns = ["mail", "norm", "weights", "products", "sending", "free slot"]
-rows = [["QKV", "projection", "FC", "FC 2", "head", "attention"], ["copies"]]
-[[launch]]
-kernel = "step"
-grid   = "sms"
-block  = "STEP_WARPS * 32 + 32"
-shared = "SLOTS * SLOT_BYTES + OTHER_BYTES"
-cooperative = true
-pdl = true
 ---*/
 #include "exchange_epochs.cuh"
 #include "weights_by_ring.cuh"

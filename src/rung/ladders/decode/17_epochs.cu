@@ -3,48 +3,8 @@ idea   = "No barrier: a number travels with the epoch in which it was sent, in o
 expect = "A barrier is two trips to L2 behind one another and a third for the data; a parcel is there after one. Five exchanges a layer at about half the time each."
 provenance = "ours"
 from   = "decode/16"
+inherit = ["dims", "needs", "tune", "let", "define", "buffers", "launch"]
 dtypes = ["bf16", "f16"]
-dims   = ["B", "L", "C", "NH", "F", "V", "MAXT"]
-needs  = [
-  "sms >= 4",
-  "C % 32 == 0 and F % C == 0",
-  "HS * sizeof_real % 16 == 0 and 32 % (HS * sizeof_real // 16) == 0",
-  "B == 1 and 3 * HS <= STEP_WARPS * 32",
-  "sms <= MOST_BLOCKS",
-]
-[tune]
-STEP_WARPS = [10, 6, 7, 8, 11]
-KEY_PART = [80, 160, 40, 120]
-KEY_LOADS = [2, 1, 4]
-PARTS_AT_ONCE = [2, 3, 4, 5, 6, 11]
-[let]
-MOST_BLOCKS = 152
-OTHER_BYTES = "sizeof_real * max(2 * C, F * (2 if sizeof_real == 4 else 1)) + 768 * STEP_WARPS + C"
-C_PARCELS = "ceil_div(ceil_div(C, sms), 3)"
-QKV_PARCELS = "ceil_div(ceil_div(3 * C, sms), 3)"
-HIDDEN_PARCELS = "ceil_div(ceil_div(F * sizeof_real // 4, sms), 3)"
-HEAD_PARCELS = "NH * max(1, sms // NH) * HS * sizeof_real // 8"
-[define]
-ACT = "act"
-BY_LAYER = "by_layer"
-MOST_BLOCKS = "MOST_BLOCKS"
-POLL_DELAY_STREAM_CYCLES = 0
-POLL_DELAY_HIDDEN_CYCLES = 0
-POLL_DELAY_IDLE_CYCLES = 0
-[buffers.mail]
-shape = ["sms * (2 * C_PARCELS + QKV_PARCELS + HIDDEN_PARCELS + 1) + HEAD_PARCELS", "4"]
-dtype = "i32"
-zero = "once"
-[buffers.clock]
-shape = ["1"]
-dtype = "i32"
-zero = "once"
-[[launch]]
-kernel = "step"
-grid   = "sms"
-block  = "STEP_WARPS * 32"
-shared = "OTHER_BYTES"
-cooperative = true
 ---*/
 #include "exchange_epochs.cuh"
 #include "weights_direct.cuh"

@@ -3,55 +3,8 @@ idea   = "Tensor cores multiply the rows with the vector: one column is the vect
 expect = "A multiplication by CUDA cores wants a weight made a float and three reads of shared memory for one of the ring. Tensor cores take the 16 bytes as they are: products end with the reads."
 provenance = "ours"
 from   = "decode/18"
+inherit = ["dims", "needs", "tune", "let", "define", "buffers", "launch"]
 dtypes = ["bf16", "f16"]
-dims   = ["B", "L", "C", "NH", "F", "V", "MAXT"]
-needs  = [
-  "sm >= 90 and sms >= 4",
-  "C % 32 == 0 and F % C == 0",
-  "HS * sizeof_real % 16 == 0 and 32 % (HS * sizeof_real // 16) == 0",
-  "B == 1 and 3 * HS <= STEP_WARPS * 32",
-  "sms <= MOST_BLOCKS",
-  "SLOTS >= 24",
-]
-[tune]
-STEP_WARPS = [10, 6, 7, 8, 11]
-RING = [200, 160, 120]
-FLIGHT = [3, 2, 4, 8]
-KEY_PART = [80, 160, 40, 120]
-KEY_LOADS = [2, 1, 4]
-PARTS_AT_ONCE = [2, 3, 4, 5, 6, 11]
-[let]
-MOST_BLOCKS = 152
-SLOT_BYTES = "C * sizeof_real + (0 if C * sizeof_real % 128 == 64 else 64)"
-OTHER_BYTES = "sizeof_real * max(2 * C, F * (2 if sizeof_real == 4 else 1)) + 768 * STEP_WARPS + C"
-SLOTS = "min(120, min(RING * 1024, 222000 - OTHER_BYTES) // SLOT_BYTES)"
-C_PARCELS = "ceil_div(ceil_div(C, sms), 3)"
-QKV_PARCELS = "ceil_div(ceil_div(3 * C, sms), 3)"
-HIDDEN_PARCELS = "ceil_div(ceil_div(F * sizeof_real // 4, sms), 3)"
-HEAD_PARCELS = "NH * max(1, sms // NH) * HS * sizeof_real // 8"
-[define]
-ACT = "act"
-BY_LAYER = "by_layer"
-MOST_BLOCKS = "MOST_BLOCKS"
-SLOTS = "SLOTS"
-PACE = 0
-POLL_DELAY_STREAM_CYCLES = 0
-POLL_DELAY_HIDDEN_CYCLES = 0
-POLL_DELAY_IDLE_CYCLES = 0
-[buffers.mail]
-shape = ["sms * (2 * C_PARCELS + QKV_PARCELS + HIDDEN_PARCELS + 1) + HEAD_PARCELS", "4"]
-dtype = "i32"
-zero = "once"
-[buffers.clock]
-shape = ["1"]
-dtype = "i32"
-zero = "once"
-[[launch]]
-kernel = "step"
-grid   = "sms"
-block  = "STEP_WARPS * 32 + 32"
-shared = "SLOTS * SLOT_BYTES + OTHER_BYTES"
-cooperative = true
 ---*/
 #include "exchange_epochs.cuh"
 #include "weights_by_ring.cuh"

@@ -4,18 +4,8 @@ expect = "Two kernels move 3 + 2 rows, the fused one 4, and one launch is gone: 
 provenance = "ECE 408 milestone 3, Fused Kernels; proposed in milestone 2; llm.c fuses the same pair."
 found  = "18.2 us at b8t1024 in bf16 on an H200 for both operations, though registers spill there: the best residual and layernorm take 21.2 us in turn (1.16x). In f32 33.8 -> 32.3 us (1.05x): less than the fifth expected."
 from   = "layernorm/8"
+inherit = ["needs", "tune", "define", "launch"]
 dtypes = ["f32", "f16", "bf16"]
-needs  = ["BLOCK % 32 == 0", "C <= 4096"]
-[tune]
-BLOCK  = [128, 32, 64, 256, 512]
-STREAM = [1, 0]
-[define]
-VECTORS = "ceil_div(C, 32 * (16 // sizeof_real))"
-ALIGNED = "1 if C % (16 // sizeof_real) == 0 else 0"
-[[launch]]
-kernel = "layernorm"
-grid   = "ceil_div(B * T, BLOCK // 32)"
-block  = "BLOCK"
 ---*/
 #include "rung.cuh"
 

@@ -4,6 +4,7 @@ expect = "No barrier more than the plain pipeline has. The work per number copie
 found  = "On an H200 159 -> 32.2 us (4.95x) at b4t64 and 1.01 ms -> 159 us (6.33x) at b8t1024 in bf16, 0.31x and 0.43x torch's speed. The work does not hide: 23 % of the measured rate at b8t1024, where the plain pipeline has 42 % (matmul/14, another run). Presumably too few warps stand beside a warp: 249 registers a thread leave 8 on a multiprocessor."
 provenance = "ours; on rung 14 of matmul"
 from   = "matmul/14"
+inherit = ["tune", "define", "bind"]
 leap   = "Of the parent's main loop only its parts in include/ stay: between a copy's arrival and its use each thread now normalises."
 dtypes = ["bf16", "f16", "tf32"]
 needs  = [
@@ -15,17 +16,6 @@ needs  = [
   "(BN * BK * sizeof_real // 16) % (BM // WM * (BN // WN) * 32) == 0",
   "STAGES * (BM + BN) * BK * sizeof_real + BM * 8 <= 232448",
 ]
-[tune]
-BM = [128, 64, 256]
-BN = [128, 64, 256]
-BK = [32, 64]
-WM = [64, 32]
-WN = [64, 32]
-STAGES = [3, 4]
-[define]
-ALIGNED = "int(C * sizeof_real % 16 == 0)"
-[bind]
-M = "B * T"
 [buffers.statistics]
 shape = ["B", "T", 2]
 dtype = "f32"

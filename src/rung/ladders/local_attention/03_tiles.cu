@@ -4,28 +4,14 @@ expect = "A key is read once for 64 queries instead of once for each: an order f
 found  = "On an H200 47.6 -> 7.95 us (5.98x) at b4t64 and 3.37 ms -> 159 us (21.2x) at b8t1024 in f32: the order that was promised and more at T 1024, less at T 64, where a head is one tile of queries. 3.14x and 5.79x the speed of torch's memory-efficient attention; 38 % of the measured f32 rate at b8t1024."
 provenance = "The inside of attention/24_output_in_registers; the window as in Longformer and Mistral."
 from   = "attention/24"
+inherit = ["options", "bind", "define", "tune", "launch"]
 dtypes = ["f32"]
 needs  = ["sm >= 80", "window >= 1", "HS % 4 == 0", "scale > 0", "q_stride_T % 4 == 0"]
-options = ["--use_fast_math"]
 
 # q, k and v are views of one qkv and share their strides
-bind = { stride_B = "q_stride_B", stride_NH = "q_stride_NH", stride_T = "q_stride_T" }
-
-[define]
-HS = "C // NH"
-
-[tune]
-BR = [64, 128]
-BC = [64, 32]
-TM = [4, 8]
-TN = [4, 8]
-BLOCKS = [2, 3, 1]  # on a multiprocessor at once, for the compiler to fit its registers to
 
 [[launch]]
 kernel = "local_attention"
-grid   = ["B * NH", "ceil_div(T, BR)"]
-block  = ["BC // TN", "BR // TM"]
-shared = "4 * (BR * (HS + 4) + 2 * BC * HS + BR * (BC + BC // TN))"
 ---*/
 #include "rung.cuh"
 

@@ -4,28 +4,14 @@ expect = "At T much beyond the window a time that grows with T alone: at T 8192 
 found  = "On an H200 4.34 us at b4t64 and 32.1 us at b8t1024 in bf16, 11.0x and 106x over rung 2, 4.80x and 10.1x the speed of torch's memory-efficient attention; 37 % of the measured bandwidth at b8t1024. T 8192 was not timed, so that the order expected there is open; at T 1024 full attention of the same inside takes 57.8 us (attention/27, another run)."
 provenance = "The inside of attention/27_tensor_cores."
 from   = "attention/27"
+inherit = ["options", "bind", "define", "tune", "launch"]
 dtypes = ["f16", "bf16"]
 needs  = ["sm >= 80", "window >= 1", "HS % 16 == 0", "HS <= 128", "scale > 0", "q_stride_T % 8 == 0", "MT * BC <= 128"]
-options = ["--use_fast_math"]
 
 # q, k and v are views of one qkv and share their strides
-bind = { stride_B = "q_stride_B", stride_NH = "q_stride_NH", stride_T = "q_stride_T" }
-
-[define]
-HS = "C // NH"
-M_TILES = "MT if HS <= 64 else 1"  # O of two would not fit the registers beside S
-
-[tune]
-WARPS  = [4, 8]
-MT     = [2, 1]  # tiles of 16 rows a warp
-BC     = [64, 32, 128]
-STAGES = [2, 3]
 
 [[launch]]
 kernel = "local_attention"
-grid   = ["B * NH", "ceil_div(T, 16 * WARPS * (MT if HS <= 64 else 1))"]
-block  = "32 * WARPS"
-shared = "(2 * HS if HS % 64 == 0 or HS == 32 else 2 * HS + 16) * (16 * WARPS * (MT if HS <= 64 else 1) + 2 * STAGES * BC)"
 ---*/
 #include "rung.cuh"
 

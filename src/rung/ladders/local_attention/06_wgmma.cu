@@ -4,13 +4,9 @@ expect = "A window of 128 is two or three blocks of 64 keys: a block lives short
 found  = "23.9 us at b8t1024 in bf16 on an H200 with two stages and four blocks on a multiprocessor, 1.34x over rung 4 and 1.11x over rung 5, not the half of rung 4's time that was expected. Three stages take 25.6 us, blocks of 128 keys 27.6 us: what counts is how many blocks there are at once. 29.8 us for 16 heads of 8192, 1.15x over rung 5."
 provenance = "The inside of attention/30_wgmma."
 from   = "attention/30"
+inherit = ["arch_specific", "options", "define", "maps", "launch"]
 dtypes = ["bf16", "f16"]
-arch_specific = true
 needs  = ["sm >= 90 and sm < 100", "window >= 1", "HS % 16 == 0", "HS <= 128", "scale > 0", "q_stride_T % 8 == 0", "BC % 64 == 0", "GROUPS * BLOCKS * (5 * BC + 4 * HS + 300) <= 4096"]  # registers
-options = ["--use_fast_math"]
-
-[define]
-HS = "C // NH"
 
 [tune]
 GROUPS = [1, 2]  # warpgroups of a block: 64 queries each
@@ -18,29 +14,8 @@ BC     = [64, 128]
 STAGES = [3, 2]
 BLOCKS = [3, 4, 2]  # on a multiprocessor at once, for the compiler to fit its registers to
 
-[maps.q_map]
-operand = "q"
-strides = ["q_stride_B", "q_stride_NH", "q_stride_T"]
-box     = [1, 1, "64 * GROUPS", 64]
-swizzle = 128
-
-[maps.k_map]
-operand = "k"
-strides = ["k_stride_B", "k_stride_NH", "k_stride_T"]
-box     = [1, 1, "BC", 64]
-swizzle = 128
-
-[maps.v_map]
-operand = "v"
-strides = ["v_stride_B", "v_stride_NH", "v_stride_T"]
-box     = [1, 1, "BC", 64]
-swizzle = 128
-
 [[launch]]
 kernel = "local_attention"
-grid   = ["B * NH", "ceil_div(T, 64 * GROUPS)"]
-block  = "128 * GROUPS"
-shared = "ceil_div(HS, 64) * 128 * (64 * GROUPS + 2 * STAGES * BC) + 8 * (1 + STAGES)"
 ---*/
 #include "attention_tile.cuh"
 

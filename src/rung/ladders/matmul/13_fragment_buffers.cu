@@ -3,29 +3,9 @@ idea   = "Two fragments of each operand: the next pair is loaded before the pres
 expect = "Loads and products overlap inside a warp. With 32 warps to switch between, there may be little left to hide."
 found  = "Slower again: 1.50 -> 1.54 ms (0.97x) at 8192 x 768 x 3072 in tf32 on an H200, 0.96x for 256 rows (in f16 a tie); the report gained 'an insignificant amount'. With 32 warps to switch between little was left to hide, as feared."
 provenance = "ECE 408 GPT-2, milestone 3: double buffering of the fragments, which gained little there"
+from   = "matmul/12"
+inherit = ["bind", "buffers", "launch"]
 dtypes = ["tf32", "f16"]
-[bind]
-M    = "B * T"
-C16  = "round_up(C, 16)"
-OC16 = "round_up(OC, 16)"
-[buffers.weight_half]
-shape = ["round_up(C, 16)", "round_up(OC, 16)"]
-dtype = "f16"
-[buffers.x_half]
-shape = ["round_up(B * T, 16)", "round_up(C, 16)"]
-dtype = "f16"
-[[launch]]
-kernel = "transpose_to_half"
-grid   = ["ceil_div(C, 32)", "ceil_div(OC, 32)"]
-block  = [32, 8]
-[[launch]]
-kernel = "convert"
-grid   = ["ceil_div(round_up(C, 16), 256)", "min(round_up(B * T, 16), 65535)"]
-block  = 256
-[[launch]]
-kernel = "matmul"
-grid   = ["ceil_div(OC, 16 * 32)", "ceil_div(B * T, 16)"]
-block  = [32, 32]
 ---*/
 #include "rung.cuh"
 #include <mma.h>

@@ -2,31 +2,15 @@
 idea   = "Blocks stay: the copying warp goes on to the next tile while this one is stored, and one of the two multiplying warpgroups runs LEAD steps ahead, so that it stores while the other still multiplies."
 expect = "A depth of 768 is 12 steps, 12,000 cycles of tensor cores a tile; storing takes some 1,500 and filling the ring 1,000 more. Both go under the products: 0.9x cublasLt where rung 21 has 0.75x, and less at a depth of 8192."
 found  = "90.8 us at 8192x768x3072 in bf16 on an H200, 1.06x over rung 21 and 0.69x cublasLt, where 0.9x was expected. Without a lead it takes 89.4 us: the lead gives nothing. The stores of pairs from registers are what remains: rung 25 stores through shared memory and takes 64.5 us."
+from   = "matmul/21"
+inherit = ["arch_specific", "tune", "bind", "maps", "launch"]
 dtypes = ["bf16", "f16", "tf32"]
-arch_specific = true
 needs  = ["sm >= 90 and sm < 100", "LEAD < STAGES", "C * sizeof_real % 16 == 0"]
 [tune]
-BN     = [256, 192, 128]
-STAGES = [4, 3]
 LEAD   = [2, 0, 1, 3]
-[bind]
-M = "B * T"
-[maps.x_map]
-operand = "x"
-dims    = ["B * T", "C"]
-box     = [128, "128 // sizeof_real"]
-swizzle = 128
-tf32    = true
-[maps.weight_map]
-operand = "weight"
-box     = ["BN", "128 // sizeof_real"]
-swizzle = 128
-tf32    = true
 [[launch]]
 kernel = "matmul"
 grid   = "min(sms, ceil_div(B * T, 128) * ceil_div(OC, BN))"
-block  = 384
-shared = "STAGES * (128 + BN) * 128 + 1024"
 ---*/
 #include "hopper_tile.cuh"
 

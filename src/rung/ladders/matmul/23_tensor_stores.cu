@@ -2,26 +2,10 @@
 idea   = "Sums leave as they came: a warpgroup lays 64 columns of its tile into swizzled shared memory by stmatrix, and the copy engine stores the box while the next is laid out."
 expect = "Four lanes store 16 bytes of a row, half a sector, 64 times a tile; stmatrix lays 16 columns of 16 rows with one instruction and without conflicts, and boxes leave in whole lines: storing takes 400 cycles in place of 1,500. What was hidden before gains nothing, the last tile of each block does: 3 % at 8192x768x3072."
 found  = "Right on an H200 at the 7 cases in bf16 and the 8 in tf32 whose rows are multiples of 16 bytes. It was not timed alone there; rung 25, which stores the same way, shows what the stores give."
+from   = "matmul/22"
+inherit = ["arch_specific", "needs", "tune", "bind", "maps", "launch"]
 dtypes = ["bf16", "f16", "tf32"]
-arch_specific = true
-needs  = ["sm >= 90 and sm < 100", "LEAD < STAGES", "C * sizeof_real % 16 == 0", "OC * sizeof_real % 16 == 0"]
-[tune]
-BN     = [256, 192, 128]
-STAGES = [4, 3]
-LEAD   = [2, 0, 1, 3]
-[bind]
-M = "B * T"
-[maps.x_map]
-operand = "x"
-dims    = ["B * T", "C"]
-box     = [128, "128 // sizeof_real"]
-swizzle = 128
-tf32    = true
-[maps.weight_map]
-operand = "weight"
-box     = ["BN", "128 // sizeof_real"]
-swizzle = 128
-tf32    = true
+needs  = "OC * sizeof_real % 16 == 0"
 [maps.out_map]
 operand = "out"
 dims    = ["B * T", "OC"]
@@ -29,8 +13,6 @@ box     = [64, "128 // sizeof_real"]
 swizzle = 128
 [[launch]]
 kernel = "matmul"
-grid   = "min(sms, ceil_div(B * T, 128) * ceil_div(OC, BN))"
-block  = 384
 shared = "STAGES * (128 + BN) * 128 + 4 * 8192 + 1024"
 ---*/
 #include "hopper_tile.cuh"

@@ -4,26 +4,12 @@ expect = "The second launch reads two outputs' worth and writes one for a single
 found  = "On an H200 331 us at b4t64 and 940 us at b8t1024 in f32, 0.13x and 0.93x the speed of cuBLAS adding to its output; 423 us and 1.28 ms in bf16, 0.02x and 0.05x torch's. The second launch was not timed apart. At b4t64 presumably the 12 tiles of 128 x 128, for 132 multiprocessors, set the time."
 provenance = "ECE 408 GPT-2, milestone 3: fused kernels, the state before; on rung 08 of matmul"
 from   = "matmul_gelu/1"
+inherit = ["needs", "tune", "bind", "buffers", "launch"]
 dtypes = ["f32", "f16", "bf16"]
-needs  = ["BM % 64 == 0 and BN % 32 == 0", "BK % (16 // sizeof_real) == 0", "(BM * BK * sizeof_real // 16) % ((BM // 8) * (BN // 8)) == 0", "(BN * BK * sizeof_real // 16) % ((BM // 8) * (BN // 8)) == 0"]
-[tune]
-BM = [128, 64]
-BN = [128, 64]
-BK = [16, 8]
-VECTORS = [4, 2, 8]
-[bind]
-M = "B * T"
-[buffers.product]
-shape = ["B", "T", "OC"]
 [[launch]]
 kernel = "matmul"
-grid   = ["ceil_div(OC, BN)", "ceil_div(B * T, BM)"]
-block  = "(BM // 8) * (BN // 8)"
 [[launch]]
 kernel = "add"
-grid   = "ceil_div(B * T * OC, 256 * VECTORS * (16 // sizeof_real))"
-block  = 256
-bind   = { count = "B * T * OC" }
 ---*/
 #include "fma_tile.cuh"
 

@@ -4,32 +4,10 @@ expect = "The residual's reads come at the end of a tile, where other blocks of 
 found  = "On an H200 368 -> 58.7 us (6.26x) at b4t64 and 1.27 ms -> 131 us (9.71x) at b8t1024 in bf16, 0.17x and 0.47x torch's speed. Roughly as expected at b8t1024: as many multiplications of another shape take the plain pipeline 117 us (matmul/14, another run). At b4t64 presumably 12 tiles leave most multiprocessors idle."
 provenance = "ours; on rung 14 of matmul"
 from   = "matmul_gelu/3"
+inherit = ["needs", "tune", "define", "bind", "launch"]
 dtypes = ["bf16", "f16", "tf32"]
-needs  = [
-  "sm >= 80",
-  "BM % WM == 0 and BN % WN == 0",
-  "BK * sizeof_real == 64 or BK * sizeof_real == 128",
-  "BM // WM * (BN // WN) <= 16",
-  "(BM * BK * sizeof_real // 16) % (BM // WM * (BN // WN) * 32) == 0",
-  "(BN * BK * sizeof_real // 16) % (BM // WM * (BN // WN) * 32) == 0",
-  "STAGES * (BM + BN) * BK * sizeof_real <= 232448",
-]
-[tune]
-BM = [128, 64, 256]
-BN = [128, 64, 256]
-BK = [32, 64]
-WM = [64, 32]
-WN = [64, 32]
-STAGES = [3, 4]
-[define]
-ALIGNED = "int(C * sizeof_real % 16 == 0)"
-[bind]
-M = "B * T"
 [[launch]]
 kernel = "matmul_residual"
-grid   = ["ceil_div(OC, BN)", "ceil_div(B * T, BM)"]
-block  = "BM // WM * (BN // WN) * 32"
-shared = "STAGES * (BM + BN) * BK * sizeof_real"
 ---*/
 #include "mma_tile.cuh"
 

@@ -1,6 +1,8 @@
 /*---
 idea   = "The same reduction behind the mma.sync pipeline of matmul/14."
 expect = "Tensor cores multiply some ten times faster than the FMA units, so that the exponentials, one per logit, become a visible part: about a fifth of the product's time at C 768."
+from   = "token_logprob/3"
+inherit = ["tune", "bind", "buffers", "launch"]
 dtypes = ["bf16", "f16", "tf32"]
 needs  = [
   "sm >= 80",
@@ -12,34 +14,21 @@ needs  = [
   "STAGES * (BM + BN) * BK * sizeof_real <= 220000",
 ]
 [tune]
-BM = [128, 64]
 BN = [128, 64, 256]
 BK = [32, 64]
 WM = [64, 32]
 WN = [64, 32]
 STAGES = [3, 4]
-SLICES = [8, 1, 4, 16]
 [define]
 ALIGNED = "int(C * sizeof_real % 16 == 0)"
-[bind]
-M = "B * T"
-slices = "SLICES"
-[buffers]
-own   = { dtype = "f32", shape = ["B * T"] }
-parts = { dtype = "f32", shape = ["SLICES", "B * T", 4] }
 [[launch]]
 kernel = "target_logits"
-grid   = "ceil_div(B * T, 8)"
-block  = 256
 [[launch]]
 kernel = "token_logprob"
-grid   = ["ceil_div(B * T, BM)", "SLICES"]
 block  = "BM // WM * (BN // WN) * 32"
 shared = "STAGES * (BM + BN) * BK * sizeof_real"
 [[launch]]
 kernel = "merge_slices"
-grid   = "ceil_div(B * T, 128)"
-block  = 128
 ---*/
 #include "merge.cuh"
 #include "mma_tile.cuh"

@@ -10,7 +10,7 @@ from markupsafe import Markup
 from rung.profile import roofline
 from rung.profile.resources import Row as Resources
 from rung.results.current import Figure, Figures, Ladder, percent, time_text
-from rung.rungs import catalogue, difference
+from rung.rungs import catalogue, difference, folders
 from rung.rungs.base import Rung
 from rung.show import charts, climb_chart, roofline_chart
 from rung.show.report import sweeps
@@ -25,7 +25,7 @@ def context(
     """Everything that the template sets of the ladder `name`."""
     operation, place = catalogue.operation(name), names.index(name)
     rungs = catalogue.rungs(name, libraries=False)
-    readme = catalogue.folders()[name] / "README.md"
+    readme = folders.folders()[name] / "README.md"
     measured = found.ladder(name) if found is not None and name in found.names() else None
     panels = [_panel(measured, found, dtype) for dtype in measured.dtypes()] if found and measured else []
     dtypes = [panel["dtype"] for panel in panels]
