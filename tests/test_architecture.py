@@ -14,7 +14,7 @@ PACKAGE = ROOT / "src" / "rung"
 ORDER = (
     ("cli",),
     ("serve",),
-    ("study", "doctor"),
+    ("study", "doctor", "door"),
     ("climb", "parallel"),
     ("show",),
     ("sweep",),

@@ -396,7 +396,8 @@ def test_a_completion_prints_as_its_text(inner: Model) -> None:
 
 def test_other_libraries_names_are_answered_with_ours(inner: Model) -> None:
     for keywords, said in (
-        ({"max_tokens": 3}, "it is called max_new_tokens"),
+        ({"max_length": 3}, "it is called max_new_tokens"),
+        ({"max_tokens": 3, "max_new_tokens": 3}, "mean the same"),
         ({"temprature": 3}, "it is called temperature"),
         ({"guidance": True}, "it has temperature, "),
     ):

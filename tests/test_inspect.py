@@ -203,7 +203,7 @@ def test_the_verb_warns_of_spills_and_fails_on_what_cannot_run(
     path = mine(tmp_path, "nonsense;").path
     assert rung_inspect("residual", str(path), "--arch", "sm_90") == 1
     captured = capsys.readouterr()
-    assert "failed: does not compile (see below)" in captured.out
+    assert "failed: does not compile (see its reason)" in captured.out
     assert "mine.cu:" in captured.err and 'identifier "nonsense" is undefined' in captured.err
     keys = 'dtypes = ["f32"]\noptions = ["--maxrregcount=32"]'
     body = (

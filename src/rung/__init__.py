@@ -3,22 +3,49 @@
 from __future__ import annotations
 
 import importlib
+import sys
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from rung.errors import RungError
 
 if TYPE_CHECKING:
     from rung import ops
+    from rung.door import bench, check, inspect
     from rung.gpt2.load import load
 
-__all__ = ["RungError", "load", "ops"]
+__all__ = ["RungError", "bench", "check", "inspect", "load", "ops"]
 __version__ = "0.1.0"
 
 # Where each public name lives; nothing that pulls in torch is imported before it is used.
-_HOME = {"load": ("rung.gpt2.load", "load"), "ops": ("rung.ops", None)}
+_HOME = {"inspect": ("rung.door", "inspect"), "load": ("rung.gpt2.load", "load"), "ops": ("rung.ops", None)}
+_ROOMS = ("bench", "check")  # packages that are verbs as well
+
+
+class _Room(ModuleType):
+    """A package that can be called: `rung.check("gelu/2")` beside `rung.check.many`."""
+
+    @property
+    def __wrapped__(self) -> Any:  # where `inspect.signature` and completion look
+        return getattr(importlib.import_module("rung.door"), self.__name__.rpartition(".")[2])
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        return self.__wrapped__(*args, **options)
+
+
+class _Package(ModuleType):
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in _ROOMS:  # set by whichever import comes first
+            value.__class__ = _Room
+        super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package
 
 
 def __getattr__(name: str) -> Any:
+    if name in _ROOMS:
+        return importlib.import_module(f"rung.{name}")
     if name not in _HOME:
         raise AttributeError(f"module 'rung' has no attribute {name!r}; it has {', '.join(__all__)}")
     module, attribute = _HOME[name]

@@ -151,10 +151,13 @@ def _device_name(device: str) -> str:
 
 def _say(report: Report, work: Sequence[Task], file: TextIO) -> None:
     """One verdict, as it falls."""
+    from rung.show import verb_tables
+
     name, dtype = (max(len(getattr(t, part)) for t in work) for part in ("rung", "dtype"))
     cases = str(report.cases or "")
     error = f"{report.element:.3f} of bound" if report.verdict == "ok" else ""
-    text = f"{report.rung:{name}}  {report.dtype:{dtype}}  {cases:>2}  {error:14}  {report.verdict}  {_remark(report)}"
+    remark = verb_tables.remark(report)
+    text = f"{report.rung:{name}}  {report.dtype:{dtype}}  {cases:>2}  {error:14}  {report.verdict}  {remark}"
     if console.is_terminal() and file is sys.stdout:
         from rich.console import Console
         from rich.text import Text
@@ -178,21 +181,3 @@ def _sum_up(reports: Sequence[Report], wanted: int, device: str) -> None:
     worst = max((r.norm / r.norm_cap for r in reports if r.verdict == "ok" and r.norm_cap), default=0.0)
     limits = f"Limits: per-element error, and overall relative error (at most {worst:.2f} of it)"
     print(f"\n{text} on {device}{stopped}. {limits}.")
-
-
-def _remark(report: Report) -> str:
-    parts = []
-    if report.case:
-        parts.append(f"case {report.case!r}:")
-    if report.reason:
-        parts.append(report.reason)
-    if report.nondeterministic:
-        parts.append("nondeterministic")
-    if report.tunings:
-        parts.append(f"{report.tunings} other tunings")
-    parts += report.notes
-    if report.left_out and not report.reason:
-        rules = {r.removeprefix(f"{report.rung} ") for r in report.left_out.values()}
-        cases = "case" if len(report.left_out) == 1 else "cases"
-        parts.append(f"{len(report.left_out)} {cases} left out ({'; '.join(sorted(rules))})")
-    return parts[0] + " " + "; ".join(parts[1:]) if report.case and parts else "; ".join(parts)

@@ -12,11 +12,6 @@ if TYPE_CHECKING:
     from rung.operation import Values
     from rung.profile.resources import Row
 
-_COLUMNS = ("rung", "kernel", "arch", "dtype", "registers", "shared", "spills", "stack", "block",
-            "occupancy", "limited by", "remark")  # fmt: skip
-_DROP = ("remark", "stack", "kernel", "block", "arch", "dtype")
-_NUMBERS = ("registers", "shared", "spills", "stack", "occupancy")
-
 
 def inspect(
     rung: Annotated[str, typer.Argument(metavar="OP[/RUNG]", help="A ladder or one rung.")],
@@ -51,7 +46,7 @@ def inspect(
     rows = list(
         lab.inspect(
             chosen,
-            arch or [_default_arch()],
+            arch or [lab.default_arch()],
             dtype=dtype,
             shape=_shape(rung, shape),
             tuning=parse_tuning(tune),
@@ -66,15 +61,6 @@ def inspect(
         raise typer.Exit(1)
 
 
-def _default_arch() -> str:
-    import torch
-
-    if not torch.cuda.is_available():
-        return "sm_90"
-    major, minor = torch.cuda.get_device_capability()
-    return f"sm_{major}{minor}"
-
-
 def _shape(spec: str, word: str | None) -> tuple[str, Values] | None:
     from rung.bench import race
     from rung.rungs import catalogue
@@ -85,7 +71,10 @@ def _shape(spec: str, word: str | None) -> tuple[str, Values] | None:
 
 
 def _print(rows: list[Row]) -> None:
-    console.table(_COLUMNS, [_cells(row) for row in rows], right=_NUMBERS, drop=_DROP)
+    from rung.show import verb_tables
+
+    table = verb_tables.compiled(rows)
+    console.table(table.columns, table.rows, right=table.right, drop=table.drop)
     shapes = dict.fromkeys(row.shape for row in rows if row.registers is not None)
     if shapes:
         print(f"\nCompiled for the shape {', '.join(shapes)}; shared memory is static+dynamic bytes per block.")
@@ -108,17 +97,3 @@ def _print(rows: list[Row]) -> None:
     for row in rows:
         if "\n" in row.reason:
             console.note(f"{row.rung} on {row.arch}: {row.reason}")
-
-
-def _cells(row: Row) -> tuple[object, ...]:
-    if row.registers is None:
-        reason = "does not compile (see below)" if "\n" in row.reason else row.reason
-        return (row.rung, row.kernel, row.arch, row.dtype, *[""] * 7, f"{row.state}: {reason}")
-    shared = f"{row.static_shared}+{row.dynamic_shared}" if row.dynamic_shared else row.static_shared
-    spills = f"{row.spill_stores}+{row.spill_loads}" if row.spills else 0
-    block = "x".join(str(n) for n in row.block or () if n > 1) or "1"
-    remark = row.reason or (f"more with {row.hint}" if row.hint else "")
-    return (
-        row.rung, row.kernel, row.arch, row.dtype, row.registers, shared, spills, row.stack, block,
-        f"{100 * (row.occupancy or 0):.0f} %", row.limiter, remark,
-    )  # fmt: skip

@@ -48,6 +48,7 @@ class Keywords(TypedDict, total=False):
     presence_penalty: float
     frequency_penalty: float
     max_new_tokens: int
+    max_tokens: int  # the same, as OpenAI's clients call it
     seed: int | None
     num_samples: int
     stop: str | Sequence[str]
@@ -88,6 +89,11 @@ class Model:
         c, plan = self.config, self.plan
         by = "" if plan.name == plan.on else f", plan {plan.name}"
         return f"<rung.Model {self.name}: {c.layers} layers of {c.C} channels, {plan.dtype} on {plan.on}{by}>"
+
+    def __str__(self) -> str:
+        c = self.config
+        heads = f"{c.NH} heads, context {c.context:,}, vocabulary {c.vocabulary:,}"
+        return f"{self!r}\n{heads}; from {self.folder}, loaded in {self.load_seconds:.1f} s"
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -312,6 +318,10 @@ class Model:
         if isinstance(prompts, str | bytes) or not isinstance(prompts, Iterable):
             raise RungError("prompts are a list, of texts or of lists of tokens.")
         given: dict[str, Any] = dict(options)
+        if "max_tokens" in given:
+            if "max_new_tokens" in given:
+                raise RungError("max_tokens and max_new_tokens mean the same; give one of them.")
+            given["max_new_tokens"] = given.pop("max_tokens")
         stop, stop_tokens = given.get("stop", ()), given.get("stop_tokens")
         if stop_tokens is None:
             stop_tokens = self.config.eos
@@ -350,7 +360,7 @@ class Model:
 def _meant(word: str) -> str:
     """What a keyword that `generate` does not have is called here."""
     names = list(Keywords.__annotations__)
-    called = {"max_tokens": "max_new_tokens", "max_length": "max_new_tokens", "n": "num_samples"}.get(word)
+    called = {"max_length": "max_new_tokens", "n": "num_samples"}.get(word)
     close = [called] if called else difflib.get_close_matches(word, names, n=1)
     return f"it is called {close[0]}" if close else f"it has {', '.join(names)}"
 

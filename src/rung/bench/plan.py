@@ -1,0 +1,117 @@
+"""Which races there are to be, of one ladder or of all, and their run one after another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from rung.bench import race as lab
+from rung.bench import tour
+from rung.check.compile_ahead import Compilers, finish
+from rung.errors import RungError
+from rung.expressions import Number
+from rung.rungs import catalogue, tunings
+from rung.rungs.base import Rung
+
+MANY = 8  # builds, from which all cores compile them ahead of the first race
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One race: who runs at which shape and in which format."""
+
+    running: list[Rung]
+    chosen: list[Rung]  # those that were asked for
+    shape: str
+    values: Mapping[str, Number]
+    dtype: str
+    patience: float
+
+    @property
+    def operation(self) -> str:
+        return self.running[0].operation.name
+
+    def tunings(self, given: Mapping[str, int] | None) -> dict[str, dict[str, int]]:
+        """The given tunables for those that were asked for, else what sweeps found best."""
+        complete = self.running[0].operation.complete(self.values)
+        best = {
+            r.full_name: (dict(given) if given and r in self.chosen else None)
+            or tunings.best(r, complete, self.dtype)
+            for r in self.running
+        }
+        return {name: tuning for name, tuning in best.items() if tuning}
+
+
+def of_ladder(
+    chosen: Sequence[Rung],
+    shapes: Sequence[str] | None,
+    dtypes: Sequence[str] | None,
+    patience: float,
+    some: bool,
+    vs: Sequence[str] | None,
+) -> list[Planned]:
+    """One ladder's races; where only some of its rungs were asked for, the libraries run too."""
+    contestants = list(chosen)
+    if some:
+        contestants += [catalogue.find(v) for v in vs or []]
+        libraries = catalogue.rungs(chosen[0].operation.name)
+        contestants += [r for r in libraries if r.kind == "library" and r not in contestants]
+    races = []
+    for name, values in lab.shapes_of(chosen[0].operation, shapes or ()):
+        for kind in ("f32", "tf32", "f16", "bf16"):
+            running = [r for r in contestants if kind in r.dtypes]
+            if (not dtypes or kind in dtypes) and any(r in chosen for r in running):
+                races.append(Planned(running, list(chosen), name, values, kind, patience))
+    return races
+
+
+def of_tour(shapes: Sequence[str] | None, dtypes: Sequence[str] | None, patience: float) -> list[Planned]:
+    """All ladders: the tour's races, or those at the shapes that were asked for, where a ladder has them."""
+    races = []
+    for stop in tour.stops():
+        every = list(catalogue.rungs(stop.operation))
+        running = [r for r in every if stop.dtype in r.dtypes]
+        if running and (not shapes or stop.shape in shapes) and (not dtypes or stop.dtype in dtypes):
+            values = running[0].operation.shapes[stop.shape]
+            races.append(Planned(running, every, stop.shape, values, stop.dtype, min(patience, stop.patience)))
+    if not races:
+        raise RungError("no ladder has such a shape in such a format; `rung list` names the shapes.")
+    return races
+
+
+def compile_ahead(races: Sequence[Planned]) -> int:
+    """Have all cores compile what the races want, where that is much; gives the number of builds."""
+    if sum(r.kind == "cuda" for race in races for r in race.running) < MANY:
+        return 0
+    with Compilers() as compilers:
+        waiting = [
+            compilers.submit(r.full_name, race.values, race.dtype, best.get(r.full_name))
+            for race in races
+            for best in [race.tunings(None)]
+            for r in race.running
+            if r.kind == "cuda"
+        ]
+        finish(waiting)
+    return len(waiting)
+
+
+def run(
+    races: Iterable[Planned], tuning: Mapping[str, int] | None, ceilings: lab.Ceilings | None, seconds: float
+) -> Iterator[tuple[Planned, list[lab.Row]]]:
+    """Race after race; the pace of a rung at one shape tells whether it is too slow for the next."""
+    pace: dict[str, lab.Pace] = {}
+    for race in races:
+        of = pace.setdefault(race.dtype, lab.Pace())
+        found = lab.bench(
+            race.running,
+            shape=race.shape,
+            values=race.values,
+            dtype=race.dtype,
+            tunings=race.tunings(tuning),
+            ceilings=ceilings,
+            seconds=seconds,
+            pace=of,
+            patience=race.patience,
+        )
+        of.learn(found)
+        yield race, found

@@ -1,0 +1,172 @@
+"""The verbs for Python: `rung.check("gelu/2")`, `rung.bench(...)`, `rung.inspect(...)`.
+
+What they are asked about is a ladder ("gelu"), a rung ("gelu/2", "softmax/torch") or a file of one's own with its
+operation. What they give is a sequence of typed rows that shows itself as a table, in a notebook too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Generic, TypeVar, overload
+
+import torch
+
+from rung.bench import plan
+from rung.bench import race as races
+from rung.bench.race import Row as Timed
+from rung.check import many
+from rung.check.report import Report
+from rung.errors import RungError
+from rung.profile import inspect as compiler
+from rung.profile.resources import Row as Compiled
+from rung.rungs import catalogue
+from rung.rungs.base import Rung
+from rung.show import verb_tables
+from rung.show.verb_tables import Table
+
+What = str | Path | Rung
+R = TypeVar("R")
+
+
+class Rows(Sequence[R], Generic[R]):
+    """Rows of one kind; printed, and in a notebook, they are a table."""
+
+    def __init__(self, rows: Sequence[R], draw: Callable[[Sequence[R]], Table]) -> None:
+        self._rows, self._draw = tuple(rows), draw
+
+    @overload
+    def __getitem__(self, index: int) -> R: ...
+    @overload
+    def __getitem__(self, index: slice) -> Rows[R]: ...
+    def __getitem__(self, index: int | slice) -> R | Rows[R]:
+        return Rows(self._rows[index], self._draw) if isinstance(index, slice) else self._rows[index]
+
+    def __iter__(self) -> Iterator[R]:
+        return iter(self._rows)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def table(self) -> Table:
+        """Columns and rows; `print` and notebooks show it."""
+        return self._draw(self._rows)
+
+    def __repr__(self) -> str:
+        return str(self.table())
+
+    def _repr_html_(self) -> str:
+        return self.table()._repr_html_()
+
+
+class Reports(Rows[Report]):
+    """What a check found, one report for each rung and number format."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether all were judged and found right."""
+        return bool(self) and all(report.verdict == "ok" for report in self)
+
+
+def chosen(what: What, operation: str | None) -> list[Rung]:
+    """The rungs that are meant by a name, a rung, or a file."""
+    if isinstance(what, Rung):
+        return [what]
+    path = Path(what)
+    if path.suffix not in (".cu", ".py"):
+        if operation is not None:
+            raise RungError(f"{what} is no .cu or .py file, so that `operation` says nothing; leave it out.")
+        return catalogue.select(str(what))
+    own = path.resolve().parent
+    name = operation or next((name for name, folder in catalogue.folders().items() if folder == own), None)
+    if name is None:
+        raise RungError(f'{path} is of no ladder; say which operation it computes, as in operation="gelu".')
+    return catalogue.select(name, path)
+
+
+def check(
+    what: What,
+    *,
+    operation: str | None = None,
+    dtypes: Sequence[str] | str = (),
+    case: str | None = None,
+    device: str | None = None,
+    seed: int = 0,
+    tuning: Mapping[str, int] | None = None,
+    quick: bool = False,
+    races: bool = False,
+    libraries: bool = False,
+    jobs: int | None = None,
+) -> Reports:
+    """Is it right? Every case and number format against a float64 reference, on a GPU or on the emulator.
+
+    `what` is a ladder ("gelu"), a rung ("gelu/2"), or a file, whose `operation` is to be named; a file runs in a
+    process of its own. `device` is cuda or emulator: the GPU where there is one. `quick` runs the first case alone,
+    `races` watches every access to shared memory.
+    """
+    rungs = chosen(what, operation)
+    rungs = [r for r in rungs if libraries or r.kind != "library"] or rungs
+    work = many.tasks(
+        rungs,
+        device=many.device_named(device),
+        seed=seed,
+        case=case,
+        dtypes=[dtypes] if isinstance(dtypes, str) else dtypes,
+        tuning=dict(tuning) if tuning else None,
+        quick=quick,
+        races=races,
+    )
+    order = {(task.rung, task.dtype): i for i, task in enumerate(work)}
+    found = sorted(many.check_all(work, jobs), key=lambda report: order[(report.rung, report.dtype)])
+    return Reports(found, verb_tables.checked)
+
+
+def bench(
+    what: What,
+    *,
+    operation: str | None = None,
+    shapes: Sequence[str] | str = (),
+    dtypes: Sequence[str] | str = (),
+    vs: Sequence[str] | str = (),
+    tuning: Mapping[str, int] | None = None,
+    seconds: float = 0.6,
+    patience: float = 2.0,
+) -> Rows[Timed]:
+    """How fast is it? Rungs and libraries, interleaved, cold and warm, checked in the same run; this needs a GPU.
+
+    `shapes` are the operation's, or written out ("B=4,T=64,C=768"); `vs` names further rungs to race against. A rung
+    that would take longer than `patience` seconds for a call is left out.
+    """
+    if not torch.cuda.is_available():
+        raise RungError("there is no CUDA device here, and a time on the emulator means nothing; use a GPU.")
+    rungs = chosen(what, operation)
+    some = len(rungs) == 1
+    planned = plan.of_ladder(rungs, _several(shapes), _several(dtypes), patience, some, _several(vs))
+    plan.compile_ahead(planned)
+    ran = plan.run(planned, tuning, races.measure_ceilings(), seconds)
+    return Rows([row for _, rows in ran for row in rows], lambda rows: verb_tables.timed(rows, where=True))
+
+
+def inspect(
+    what: What,
+    *,
+    operation: str | None = None,
+    archs: Sequence[str] | str = (),
+    dtype: str | None = None,
+    shape: str | None = None,
+    tuning: Mapping[str, int] | None = None,
+    mix: bool = False,
+) -> Rows[Compiled]:
+    """What the compiler makes of it: registers, shared memory, spills, occupancy; this needs no GPU.
+
+    `archs` are such as "sm_90": the GPU's where there is one. With `mix` instructions are counted by class.
+    """
+    rungs = [r for r in chosen(what, operation) if r.kind != "library"]
+    named = next(races.shapes_of(rungs[0].operation, [shape])) if shape else None
+    where = _several(archs) or [compiler.default_arch()]
+    found = compiler.inspect(rungs, where, dtype=dtype, shape=named, tuning=tuning, mix=mix)
+    return Rows(list(found), verb_tables.compiled)
+
+
+def _several(words: Sequence[str] | str) -> list[str]:
+    return [words] if isinstance(words, str) else list(words)

@@ -1,0 +1,127 @@
+"""What `check`, `bench` and `inspect` found, as tables: the command line prints them, Python's door shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+from rung.show.text_table import aligned
+
+if TYPE_CHECKING:
+    from rung.bench.race import Row as Timed
+    from rung.check.report import Report
+    from rung.profile.resources import Row as Compiled
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows under columns; `right` names columns of numbers, `drop` what a narrow terminal leaves out first."""
+
+    columns: tuple[str, ...]
+    rows: Sequence[Sequence[Any]]
+    right: tuple[str, ...] = ()
+    drop: tuple[str, ...] = ()
+
+    def _filled(self) -> tuple[list[str], list[list[str]]]:
+        """Columns that hold something, as text."""
+        cells = [["" if c is None else str(c) for c in row] for row in self.rows]
+        used = [i for i in range(len(self.columns)) if any(row[i] for row in cells)]
+        return [self.columns[i] for i in used], [[row[i] for i in used] for row in cells]
+
+    def __str__(self) -> str:
+        columns, rows = self._filled()
+        return "\n".join(aligned(columns, rows, self.right))
+
+    def _repr_html_(self) -> str:
+        columns, rows = self._filled()
+        side = ["right" if c in self.right else "left" for c in columns]
+
+        def line(tag: str, cells: Sequence[str]) -> str:
+            made = (f'<{tag} style="text-align:{s}">{escape(c)}</{tag}>' for s, c in zip(side, cells, strict=True))
+            return f"<tr>{''.join(made)}</tr>"
+
+        body = "".join(line("td", row) for row in rows)
+        return f"<table><thead>{line('th', columns)}</thead><tbody>{body}</tbody></table>"
+
+
+def checked(reports: Iterable[Report]) -> Table:
+    """The verdicts of a check."""
+    rows = [
+        (r.rung, r.dtype, r.cases or "", f"{r.element:.3f}" if r.verdict == "ok" else "", r.verdict, remark(r))
+        for r in reports
+    ]
+    return Table(("rung", "dtype", "cases", "of bound", "verdict", "remark"), rows, ("cases", "of bound"))
+
+
+def remark(report: Report) -> str:
+    """Where and why, and what else is to be said of a verdict."""
+    parts = [f"case {report.case!r}:"] if report.case else []
+    if report.reason:
+        parts.append(report.reason)
+    if report.nondeterministic:
+        parts.append("nondeterministic")
+    if report.tunings:
+        parts.append(f"{report.tunings} other tunings")
+    parts += report.notes
+    if report.left_out and not report.reason:
+        rules = {r.removeprefix(f"{report.rung} ") for r in report.left_out.values()}
+        cases = "case" if len(report.left_out) == 1 else "cases"
+        parts.append(f"{len(report.left_out)} {cases} left out ({'; '.join(sorted(rules))})")
+    return parts[0] + " " + "; ".join(parts[1:]) if report.case else "; ".join(parts)
+
+
+_TIMES = ("cold us", "p20-p80", "warm us", "GB/s", "TFLOP/s", "of limit", "vs lib")
+
+
+def timed(rows: Iterable[Timed], *, where: bool = False) -> Table:
+    """The figures of races, fastest kernels and libraries alike; with `where` shape and dtype as columns."""
+    front = ("rung", "dtype", "shape") if where else ("rung",)
+    lines = []
+    for r in rows:
+        place = (r.rung.partition("/")[2], r.dtype, r.shape)[: len(front)]
+        if r.verdict != "ok":
+            lines.append((*place, *[""] * len(_TIMES), r.verdict, r.reason))
+            continue
+        lines.append(
+            (
+                *place,
+                f"{r.cold_us:.2f}",
+                "" if r.cold_p20_us is None else f"{r.cold_p20_us:.2f}-{r.cold_p80_us:.2f}",
+                "" if r.warm_us is None else f"{r.warm_us:.2f}",
+                "" if r.gbps is None else f"{r.gbps:.0f}",
+                "" if r.tflops is None else f"{r.tflops:.1f}",
+                f"{max(r.of_bandwidth or 0, r.of_rate or 0):.0%}",
+                "" if r.library_ratio is None else f"{r.library_ratio:.2f}x",
+                r.against_before,
+                "; ".join(r.notes),
+            )
+        )
+    drop = ("p20-p80", "TFLOP/s", "GB/s", "notes", "vs before")
+    return Table((*front, *_TIMES, "vs before", "notes"), lines, _TIMES, drop)
+
+
+_COMPILED = ("rung", "kernel", "arch", "dtype", "registers", "shared", "spills", "stack", "block",
+             "occupancy", "limited by", "remark")  # fmt: skip
+_NUMBERS = ("registers", "shared", "spills", "stack", "occupancy")
+_LEAST = ("remark", "stack", "kernel", "block", "arch", "dtype")
+
+
+def compiled(rows: Iterable[Compiled]) -> Table:
+    """What the compiler says of kernels."""
+    return Table(_COMPILED, [_compiled(row) for row in rows], _NUMBERS, _LEAST)
+
+
+def _compiled(row: Compiled) -> tuple[object, ...]:
+    if row.registers is None:
+        reason = "does not compile (see its reason)" if "\n" in row.reason else row.reason
+        return (row.rung, row.kernel, row.arch, row.dtype, *[""] * 7, f"{row.state}: {reason}")
+    shared = f"{row.static_shared}+{row.dynamic_shared}" if row.dynamic_shared else row.static_shared
+    spills = f"{row.spill_stores}+{row.spill_loads}" if row.spills else 0
+    block = "x".join(str(n) for n in row.block or () if n > 1) or "1"
+    told = row.reason or (f"more with {row.hint}" if row.hint else "")
+    return (
+        row.rung, row.kernel, row.arch, row.dtype, row.registers, shared, spills, row.stack, block,
+        f"{100 * (row.occupancy or 0):.0f} %", row.limiter, told,
+    )  # fmt: skip
