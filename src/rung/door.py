@@ -22,6 +22,7 @@ from rung.profile import inspect as compiler
 from rung.profile.resources import Row as Compiled
 from rung.rungs import catalogue
 from rung.rungs.base import Rung
+from rung.rungs.folders import folders
 from rung.show import verb_tables
 from rung.show.verb_tables import Table
 
@@ -78,7 +79,7 @@ def chosen(what: What, operation: str | None) -> list[Rung]:
             raise RungError(f"{what} is no .cu or .py file, so that `operation` says nothing; leave it out.")
         return catalogue.select(str(what))
     own = path.resolve().parent
-    name = operation or next((name for name, folder in catalogue.folders().items() if folder == own), None)
+    name = operation or next((name for name, folder in folders().items() if folder == own), None)
     if name is None:
         raise RungError(f'{path} is of no ladder; say which operation it computes, as in operation="gelu".')
     return catalogue.select(name, path)
