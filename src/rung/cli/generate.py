@@ -15,7 +15,7 @@ from rung.cli import options
 from rung.errors import RungError
 
 if TYPE_CHECKING:
-    from rung.gpt2.generate import Run
+    from rung.gpt2.generate import Run, Stats
     from rung.gpt2.load import Model
     from rung.gpt2.options import Completion
 
@@ -94,6 +94,7 @@ def generate(
     window: Annotated[
         int | None, typer.Option(help="Each token attends to this many tokens, itself included.")
     ] = None,
+    draft: options.Draft = None,
     threads: options.Threads = None,
     gpus: Annotated[int | None, typer.Option(help="Write on so many GPUs of this machine.", min=1)] = None,
 ) -> None:
@@ -106,6 +107,8 @@ def generate(
     rung generate -f chapter.txt --model ./my-model --dtype int8
 
     rung generate --prompts questions.jsonl --num-samples 3 --json
+
+    rung generate -f log.txt --model gpt2 --draft ngram --stats
 
     rung generate "Hello" --device emulator -n 2 --kernel layernorm=7
     """
@@ -125,7 +128,7 @@ def generate(
 
     how: dict[str, Any] = {
         "model": model, "device": device, "dtype": dtype, "revision": revision, "offline": offline, "threads": threads,
-        "plan": plan, "kernels": _kernels(kernel or []), "window": window,
+        "plan": plan, "kernels": _kernels(kernel or []), "window": window, "draft": draft,
     }  # fmt: skip
     chosen = load(**how)
     if gpus is not None:
@@ -312,10 +315,20 @@ def _figures(model: Model, run: Run) -> dict[str, Any]:
         "prefill_ms": round(s.prefill_seconds * 1e3, 2),
         "new_tokens": s.new_tokens,
         "tokens_per_s": round(s.tokens_per_second, 1) if s.tokens_per_second else None,
+        "drafts": _drafts(s) if model.transformer.drafting else None,
         "peak_memory_mb": round(_peak_memory() / 1e6, 1),
         "plan": model.plan.name,
         "rungs": model.plan.rungs_in_use,
         "notes": model.plan.notes,
+    }
+
+
+def _drafts(s: Stats) -> dict[str, Any]:
+    return {
+        "proposed": s.proposed,
+        "accepted": s.accepted,
+        "steps": s.drafted,
+        "tokens_per_step": round(1 + s.accepted / s.drafted, 2) if s.drafted else None,
     }
 
 
@@ -329,6 +342,10 @@ def _peak_memory() -> int:
 def _summary(f: dict[str, Any]) -> str:
     speed = f" at {f['tokens_per_s']:,} tokens/s" if f["tokens_per_s"] else " (too few to time)"
     rungs = [f"plan {f['plan']}: {', '.join(f['rungs'].values())}"] if f["rungs"] else []
+    if f["drafts"]:
+        d = f["drafts"]
+        share = f", {d['tokens_per_step']} tokens a step where there was a draft" if d["steps"] else ""
+        rungs.append(f"drafts: {d['accepted']} of {d['proposed']} tokens accepted in {d['steps']} steps{share}.")
     figures = (
         f"{f['model']}, {f['dtype']} on {f['device']}: loaded in {f['load_s']:.2f} s, "
         f"{f['prompt_tokens']} prompt tokens in {f['prefill_ms']:.1f} ms, "

@@ -41,6 +41,10 @@ ModelDtype = Annotated[
     str, typer.Option("--dtype", help="auto, float32, bfloat16, int8; on a GPU also tf32 and float16.")
 ]
 Revision = Annotated[str | None, typer.Option(help="A branch, tag or commit of the model on the hub.")]
+Draft = Annotated[
+    str | None,
+    typer.Option(help="Tokens read several at a time, proposed by this smaller model, or by the text so far (ngram)."),
+]
 Offline = Annotated[bool, typer.Option("--offline", help="Use only what was downloaded before.")]
 Threads = Annotated[int | None, typer.Option(help="CPU threads (default: one per processor, as far as that pays).")]
 Tokens = Annotated[int, typer.Option("--tokens", "-n", min=2, help="How many tokens.")]

@@ -20,6 +20,7 @@ def serve(
     name: Annotated[str | None, typer.Option(help="What clients call the model; by default as --model.")] = None,
     slots: Annotated[int | None, typer.Option(help="Texts at a time; by default by the memory.", min=1)] = None,
     gpus: Annotated[int | None, typer.Option(help="Engines, one on each of so many GPUs.", min=1)] = None,
+    draft: options.Draft = None,
     threads: options.Threads = None,
     api_key_file: Annotated[Path | None, typer.Option(help="A file with the key that clients must send.")] = None,
     cors: Annotated[
@@ -52,6 +53,7 @@ def serve(
         device = "cuda"
     how = {
         "model": model, "device": device, "dtype": dtype, "threads": threads, "revision": revision, "offline": offline,
+        "draft": draft,
     }  # fmt: skip
     run(
         [Setup(how, slots, gpu) for gpu in ([None] if gpus is None else range(gpus))],

@@ -27,6 +27,9 @@ class Stats:
     prefill_seconds: float = 0.0
     decode_seconds: float = 0.0
     decoded: int = 0  # tokens in that time: none of a first step, nor of those made while it was waited for
+    proposed: int = 0  # tokens of drafts, of which so many were accepted, in so many steps
+    accepted: int = 0
+    drafted: int = 0
 
     @property
     def tokens_per_second(self) -> float | None:
@@ -125,6 +128,9 @@ class Run:
         stats.prompt_tokens = now.prompt_tokens - before.prompt_tokens
         stats.prefill_seconds = now.prefill_seconds - before.prefill_seconds
         stats.decode_seconds = now.decode_seconds - before.decode_seconds
+        stats.proposed = now.proposed - before.proposed
+        stats.accepted = now.accepted - before.accepted
+        stats.drafted = now.drafted - before.drafted
         stats.decoded = stats.new_tokens - sum(bool(text.tokens) for text in self._texts)
 
     # ---- by a plan that writes a whole batch ------------------------------------------------------------------------

@@ -25,6 +25,7 @@ from rung.gpt2.batching.wire import Setup
 from rung.gpt2.choose_plan import make_plan
 from rung.gpt2.config import read_config
 from rung.gpt2.cpu.plan import processors
+from rung.gpt2.drafts import NGRAM, drafting
 from rung.gpt2.generate import Run
 from rung.gpt2.inside import look
 from rung.gpt2.model import Transformer
@@ -376,6 +377,7 @@ def load(
     plan: str | None = None,
     kernels: Mapping[str, str] | None = None,
     window: int | None = None,
+    draft: str | Path | None = None,
 ) -> Model:
     """Load a GPT-2.
 
@@ -383,7 +385,8 @@ def load(
     (ckpt.pt) or llm.c (.bin), or an id of the hub such as "gpt2". `device` is cpu, cuda, emulator (the CUDA kernels
     without a GPU) or auto: a GPU where there is one. `dtype` is a name such as "bfloat16", or torch's own. `plan` names
     who serves the operations, and `kernels` swaps single rungs ({"attention": "5"}); the CPU runs no rungs.
-    With a `window` a token attends to so many tokens, itself the last of them.
+    With a `window` a token attends to so many tokens, itself the last of them. `draft` proposes tokens that the model
+    reads several at a time: a smaller model with the same vocabulary, or "ngram", the text so far.
     """
     began = time.perf_counter()
     if threads is not None and threads < 1:
@@ -395,6 +398,14 @@ def load(
     config = read_config(folder / "config.json")
     chosen.admit(config)
     transformer = Transformer(config, chosen.read(folder, config), chosen)
+    if draft is not None:
+        if transformer.service.writer is not None:
+            raise RungError("the plan best takes no drafts yet; leave the draft out, or choose another plan.")
+        smaller = None if draft == NGRAM else load(
+            draft, device=device, dtype=dtype, revision=revision, offline=offline, threads=threads, plan=plan,
+            kernels=kernels, window=window,
+        )  # fmt: skip
+        transformer.drafting = drafting(smaller.transformer if smaller else None, transformer)
     return Model(transformer, folder, str(model), time.perf_counter() - began)
 
 

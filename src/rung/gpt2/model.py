@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 
@@ -18,6 +19,7 @@ class Transformer:
     def __init__(self, config: Config, weights: Weights, plan: Plan) -> None:
         self.config, self.weights, self.plan = config, weights, plan
         self.service = plan.serve(config, weights)
+        self.drafting: Drafting | None = None  # where drafts for its texts come from
 
     def hidden(self, tokens: torch.Tensor, cache: Cache | None = None) -> torch.Tensor:
         """(B, T) -> (B, T, C): what the LM head reads. The cache is filled, not advanced."""
@@ -82,3 +84,11 @@ class Transformer:
         """An empty cache for so many sequences of up to so many tokens."""
         c = self.config
         return Cache(c.layers, rows, c.NH, capacity, c.HS, self.plan.cache_dtype, self.plan.device)
+
+
+@dataclass(frozen=True)
+class Drafting:
+    """Where a model's drafts come from (None: its texts so far), and what a token of one costs of a step."""
+
+    source: Transformer | None
+    cost: float

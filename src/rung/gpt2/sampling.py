@@ -32,9 +32,9 @@ def philox(key: int, counter: tuple[int, int, int, int]) -> tuple[int, int, int,
     return a, b, c, d
 
 
-def uniform(seed: int, sequence: int, step: int) -> float:
+def uniform(seed: int, sequence: int, step: int, use: int = 0) -> float:
     """The random number in [0, 1) that decides this step of this sequence; 24 bits, exact in float32."""
-    return (philox(seed, (step, 0, sequence, 0))[0] >> 8) / (1 << 24)
+    return (philox(seed, (step, use, sequence, 0))[0] >> 8) / (1 << 24)
 
 
 @dataclass(frozen=True)
@@ -137,11 +137,14 @@ def _nucleus(p: torch.Tensor, top_p: float) -> torch.Tensor:
 
 def choose(logits: torch.Tensor, sampling: Sampling, uniforms: Sequence[float]) -> torch.Tensor:
     """(B, V) logits, one random number a row -> (B) tokens."""
-    if sampling.temperature == 0:
-        return logits.argmax(-1)
-    cumulative = distribution(logits, sampling).double().cumsum(-1)
+    return logits.argmax(-1) if sampling.temperature == 0 else pick(distribution(logits, sampling), uniforms)
+
+
+def pick(p: torch.Tensor, uniforms: Sequence[float]) -> torch.Tensor:
+    """(B, V) probabilities, up to a factor, and one random number a row -> (B) tokens."""
+    cumulative = p.double().cumsum(-1)
     total = cumulative[:, -1:].contiguous()
-    u = torch.tensor(uniforms, dtype=torch.float64, device=logits.device)[:, None] * total
+    u = torch.tensor(uniforms, dtype=torch.float64, device=p.device)[:, None] * total
     chosen = torch.searchsorted(cumulative, u, right=True).squeeze(-1)
     # u < 1, but its product with the sum may round up to the sum: then the last token with any probability.
     return torch.minimum(chosen, torch.searchsorted(cumulative, total).squeeze(-1))

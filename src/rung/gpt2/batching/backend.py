@@ -26,6 +26,9 @@ class Clock:
     prompt_tokens: int = 0
     prefill_seconds: float = 0.0
     decode_seconds: float = 0.0
+    proposed: int = 0  # tokens of drafts
+    accepted: int = 0
+    drafted: int = 0  # steps that had a draft to read
 
 
 class Backend(ABC):

@@ -33,7 +33,7 @@ def backend_of(transformer: Transformer, slots: int | None = None) -> Backend:
             return GpuBackend(transformer, writer, slots or _gpu_slots(transformer, writer))
     step = transformer.service.stepper
     native = step.engine if isinstance(step, NativeStep) else None
-    return HostBackend(transformer, slots or _slots(transformer), native)
+    return HostBackend(transformer, slots or _slots(transformer), native, transformer.drafting)
 
 
 def slot_bytes(transformer: Transformer) -> int:

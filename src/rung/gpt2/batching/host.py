@@ -16,9 +16,10 @@ from rung.gpt2.batching.backend import Backend, Fresh
 from rung.gpt2.batching.text import Text
 from rung.gpt2.cpu.engine import Column, Engine
 from rung.gpt2.cpu.plan import SHORT_PROMPT
-from rung.gpt2.model import Transformer
+from rung.gpt2.drafts import PROPOSING, Draft, DraftModel, Lookup, Pace, follow, numbers
+from rung.gpt2.model import Drafting, Transformer
 from rung.gpt2.options import Chosen, plain
-from rung.gpt2.sampling import Penalties, choose, uniform
+from rung.gpt2.sampling import Penalties
 
 PART = 128  # tokens of a prompt that are read in one turn: what the other texts wait for
 
@@ -35,12 +36,17 @@ class _Row:
     told: list[Chosen | None] | None = None  # log-probabilities of the prompt so far
     slot: int = 0
     seen: bool = field(default=False)  # the prompt's log-probabilities were handed out
+    draft: Draft = field(default_factory=Draft)  # what `pending` holds behind the text's last token
+    pace: Pace | None = None
+    lookup: Lookup = field(default_factory=Lookup)
 
 
 class HostBackend(Backend):
     """`native` computes few tokens of many texts in one call; without it each text goes through the plan."""
 
-    def __init__(self, transformer: Transformer, slots: int, native: Engine | None = None) -> None:
+    def __init__(
+        self, transformer: Transformer, slots: int, native: Engine | None = None, drafting: Drafting | None = None
+    ) -> None:
         super().__init__()
         self.slots = slots
         self._transformer, self._native = transformer, native
@@ -49,6 +55,8 @@ class HostBackend(Backend):
         self._cache = transformer.new_cache(slots, config.context)
         self._cache.begin(slots)
         self._rows: dict[int, _Row] = {}  # in the order of admission
+        self._drafting = drafting
+        self._draft_model = DraftModel(drafting.source, slots) if drafting and drafting.source else None
         on_cpu = plan.on == "cpu"
         self._part = PART if on_cpu else config.context
         # Together a step of the rungs serves all rows at once; the CPU's plain operations round by the batch.
@@ -61,13 +69,15 @@ class HostBackend(Backend):
         penalties = None
         if options.sampling.penalised:
             penalties = Penalties(options.sampling, [text.request.ids], self._vocabulary)
-        row = _Row(text, ids, penalties, slot=slot)
+        row = _Row(text, ids, penalties, slot=slot, pace=Pace(self._drafting.cost) if self._drafting else None)
         if options.prompt_logprobs is None:
             row.leader = next((r for r in self._rows.values() if self._leads(r, ids)), None)
         else:
             row.told = [None]
         self._cache.lengths[slot] = 0
         self._rows[slot] = row
+        if self._draft_model is not None:
+            self._draft_model.forget(slot)
 
     def _leads(self, row: _Row, ids: tuple[int, ...]) -> bool:
         # A prompt whose every token has logits is read by other products: its bits are its own.
@@ -87,6 +97,8 @@ class HostBackend(Backend):
         began = time.perf_counter()
         logits: dict[int, torch.Tensor] = {}
         busy = [row for row in self._rows.values() if row.leader is None]
+        for row in busy:
+            self._draft(row)
         budget = self._part
         for row in busy:
             if len(row.pending) > self._short(row) and budget > 0:
@@ -119,6 +131,8 @@ class HostBackend(Backend):
             every = self._transformer.advance_all(part, alone)
             self._tell(row, part, every)
             found = every[-1:]
+        elif row.draft.tokens:
+            found = self._transformer.advance_all(part, alone)
         else:
             found = self._transformer.advance([part], alone)
         self._settle(row, part, alone.lengths[0])
@@ -137,7 +151,7 @@ class HostBackend(Backend):
                 every, last = row.told is not None and not row.seen, len(row.pending) - 1
                 first = asked
                 for i, token in enumerate(row.pending):
-                    wanted = every or i == last
+                    wanted = every or i == last or bool(row.draft.tokens)
                     columns.append(Column(token, row.slot, self._cache.lengths[row.slot] + i, asked if wanted else -1))
                     asked += wanted
                 outputs[row.slot] = (first, asked)
@@ -147,7 +161,7 @@ class HostBackend(Backend):
                 first, end = outputs[row.slot]
                 if row.told is not None and not row.seen:
                     self._tell(row, row.pending, found[first:end])
-                logits[row.slot] = found[end - 1 : end]
+                logits[row.slot] = found[end - 1 - len(row.draft.tokens) : end]
                 self._settle(row, row.pending, self._cache.lengths[row.slot] + len(row.pending))
             rows = rows[len(taken) :]
 
@@ -189,35 +203,70 @@ class HostBackend(Backend):
 
     # ---- tokens -----------------------------------------------------------------------------------------------------
 
+    def _draft(self, row: _Row) -> None:
+        """Put a draft behind the text's last token, where one is worth it."""
+        row.draft, text = Draft(), row.text
+        if row.pace is None or not text.tokens or len(row.pending) != 1:
+            return
+        room = self._cache.capacity - self._cache.lengths[row.slot] - 1
+        most = min(row.pace.length(), room, text.options.max_new_tokens - len(text.tokens) - 1)
+        if most <= 0:
+            return
+        ids = [*text.request.ids, *text.tokens]
+        if self._draft_model is None:
+            row.draft = Draft(row.lookup.propose(ids, most))
+        else:
+            request, step = text.request, len(text.tokens)
+            ids = ids[len(ids) - self._cache.lengths[row.slot] - 1 :]  # behind a slide, those that are left
+            row.draft = self._draft_model.propose(
+                row.slot, ids, most, text.options.sampling,
+                lambda i: numbers(request.seed, request.sample, step + i)(PROPOSING),
+            )  # fmt: skip
+        row.pending = (*row.pending, *row.draft.tokens)
+
     def _choose(self, row: _Row, logits: torch.Tensor) -> Fresh:
-        text, options = row.text, row.text.options
+        """The token behind the last one, and those behind what was accepted of a draft: a row of logits each."""
+        text, options, draft = row.text, row.text.options, row.draft
         prompt = None
         if row.told is not None and not row.seen:
             prompt, row.seen = tuple(row.told), True
         if options.max_new_tokens == 0:
             return Fresh(row.slot, (), prompt)
+        fresh: list[Chosen] = []
+        length, proposed = self._cache.lengths[row.slot] - len(draft.tokens), [*draft.tokens, -1]
+        for i, one in enumerate(torch.split(logits, 1)):
+            q = draft.q[i] if draft.q and i < len(draft.q) else None
+            token = self._token(row, one, len(text.tokens) + i, proposed[i], q)
+            told_of = options.logprobs or options.top_logprobs
+            fresh.append(told(one, [token], options.top_logprobs)[0] if told_of else plain(token))
+            if token != proposed[i] or token in options.stop_tokens:
+                break
+        self._cache.lengths[row.slot] = length + len(fresh) - 1
+        if draft.tokens and row.pace is not None:
+            accepted = len(fresh) - (token != proposed[len(fresh) - 1])
+            row.pace.saw(len(draft.tokens), accepted)
+            self.clock.drafted, self.clock.accepted = self.clock.drafted + 1, self.clock.accepted + accepted
+            self.clock.proposed += len(draft.tokens)
+        full = self._cache.lengths[row.slot] == self._cache.capacity
+        if full and options.slide:
+            self._slide(row, [one.token for one in fresh])
+        else:
+            row.pending = (token,)
+        return Fresh(row.slot, tuple(fresh), prompt, full and not options.slide)
+
+    def _token(self, row: _Row, logits: torch.Tensor, step: int, proposed: int, q: torch.Tensor | None) -> int:
+        request, options = row.text.request, row.text.options
         scores = row.penalties.apply(logits.to(row.penalties.counts.device)) if row.penalties else logits
-        step = len(text.tokens)
         if step < options.min_tokens and options.stop_tokens:
             scores = scores.clone()
             scores[:, list(options.stop_tokens)] = -torch.inf
-        drawn = options.sampling.temperature > 0
-        uniforms = [uniform(text.request.seed, text.request.sample, step)] if drawn else []
-        token = int(choose(scores, options.sampling, uniforms))
+        token = follow(scores, options.sampling, proposed, q, numbers(request.seed, request.sample, step))
         if row.penalties:
             row.penalties.add(torch.tensor([token]))
-        full = self._cache.lengths[row.slot] == self._cache.capacity
-        if full and options.slide:
-            self._slide(row, token)
-        else:
-            row.pending = (token,)
-        chosen = plain(token)
-        if options.logprobs or options.top_logprobs:
-            chosen = told(logits, [token], options.top_logprobs)[0]
-        return Fresh(row.slot, (chosen,), prompt, full and not options.slide)
+        return token
 
-    def _slide(self, row: _Row, token: int) -> None:
-        ids = (*row.text.request.ids, *row.text.tokens, token)
+    def _slide(self, row: _Row, tokens: Sequence[int]) -> None:
+        ids = (*row.text.request.ids, *row.text.tokens, *tokens)
         row.pending = ids[-max(1, self.context // 2) :]
         row.first = None
         self._cache.lengths[row.slot] = 0

@@ -1,0 +1,161 @@
+"""Drafts: tokens proposed behind a text, which the model reads in one step and keeps as far as it would have said so.
+
+They come from a smaller model with the same vocabulary, or from what followed the text's last few tokens where they
+stood before. How many are proposed depends on the text alone, never on a clock or on other texts: seeds repeat.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from rung.errors import RungError
+from rung.gpt2.model import Drafting, Transformer
+from rung.gpt2.sampling import Sampling, distribution, pick, uniform
+
+NGRAM = "ngram"
+MOST = 7  # tokens of a draft: with the text's last one they are the eight that a step takes at once
+COLUMN = 0.2  # of a step's time: about what one more token costs in it
+GRAMS = (4, 3, 2)  # tokens that are looked for in the text so far, the longest first
+START = 0.7  # of proposals are expected to be accepted, before there is any experience
+LEARN, RECOVER = 0.1, 1 / 64  # how fast experience counts, and is forgotten while nothing is proposed
+PROPOSING, ACCEPTING, REMAINING = 1, 2, 3  # uses of random numbers beside choosing, which is 0
+
+
+class Pace:
+    """How many tokens are worth proposing to a text, from how many of them it took."""
+
+    def __init__(self, cost: float) -> None:
+        self._cost, self._rate = cost, START
+
+    def length(self) -> int:
+        """The number that gives the most tokens in a step's time; 0 while drafts do not pay."""
+        tokens, best, most = 1.0, 0, 1.0
+        for k in range(1, MOST + 1):
+            tokens += self._rate**k
+            if tokens / (1 + k * self._cost) > most:
+                best, most = k, tokens / (1 + k * self._cost)
+        if best == 0:
+            self._rate += RECOVER * (START - self._rate)
+        return best
+
+    def saw(self, proposed: int, accepted: int) -> None:
+        """So many were proposed, and the first so many of them accepted."""
+        self._rate = 1 - (1 - self._rate) * (1 - LEARN) ** accepted
+        if accepted < proposed:
+            self._rate *= 1 - LEARN
+
+
+class Lookup:
+    """Where the last tokens of a text stood before, and what came behind them then."""
+
+    def __init__(self) -> None:
+        self._behind: dict[tuple[int, ...], int] = {}
+        self._known = 0
+
+    def propose(self, ids: Sequence[int], most: int) -> list[int]:
+        """`ids` are the text so far: those of the call before, and perhaps more."""
+        for end in range(max(1, self._known), len(ids)):
+            for n in GRAMS:
+                if n <= end:
+                    self._behind[tuple(ids[end - n : end])] = end
+        self._known = len(ids)
+        for n in GRAMS:
+            at = self._behind.get(tuple(ids[-n:]))
+            if at is not None:
+                found: list[int] = []
+                for i in range(at, at + most):  # what repeats may reach into the proposal itself
+                    found.append(ids[i] if i < len(ids) else found[i - len(ids)])
+                return found
+        return []
+
+
+@dataclass
+class Draft:
+    """Tokens proposed, and the distributions that they were drawn from; None where each was the only choice."""
+
+    tokens: list[int] = field(default_factory=list)
+    q: list[torch.Tensor] | None = None
+
+
+class DraftModel:
+    """A smaller model that reads what the texts hold, each in a slot of its own, and goes on from there."""
+
+    def __init__(self, transformer: Transformer, slots: int) -> None:
+        self._transformer = transformer
+        self._context = transformer.config.context
+        self._cache = transformer.new_cache(slots, self._context)
+        self._cache.begin(slots)
+        self._held: list[list[int]] = [[] for _ in range(slots)]
+
+    def forget(self, slot: int) -> None:
+        """Another text comes: what is left of the one before would be read by other products than what is new."""
+        self._held[slot] = []
+
+    def propose(self, slot: int, ids: Sequence[int], most: int, sampling: Sampling, u: Callable[[int], float]) -> Draft:
+        """u(i) is the random number that draws the proposal's token i."""
+        most = min(most, self._context - len(ids) + 1)
+        if most <= 0:
+            return Draft()
+        held, row = self._held[slot], self._cache.row(slot)
+        same = min(len(held), len(ids) - 1)
+        if held[:same] != ids[:same]:
+            same = next(i for i in range(same) if held[i] != ids[i])
+        row.lengths = [same]
+        tokens: list[int] = []
+        q: list[torch.Tensor] = []
+        unread = list(ids[same:])
+        for i in range(most):
+            logits = self._transformer.advance([unread], row)
+            if sampling.temperature == 0:
+                unread = [int(logits.argmax())]
+            else:
+                q.append(normalised(distribution(logits, sampling))[0])
+                unread = [int(pick(q[-1][None], [u(i)]))]
+            tokens += unread
+        self._held[slot] = [*ids, *tokens[:-1]]
+        return Draft(tokens, q or None)
+
+
+def drafting(source: Transformer | None, model: Transformer) -> Drafting:
+    """RungError when `source` cannot draft for the model."""
+    if source is None:
+        return Drafting(None, COLUMN)
+    ours, theirs = model.config.vocabulary, source.config.vocabulary
+    if ours != theirs:
+        raise RungError(f"the draft has a vocabulary of {theirs:,}, the model one of {ours:,}; take one with the same.")
+    return Drafting(source, COLUMN + source.weights.nbytes() / model.weights.nbytes())
+
+
+def normalised(p: torch.Tensor) -> torch.Tensor:
+    """(B, V) -> (B, V), each row's sum 1, in float64."""
+    p = p.double()
+    return p / p.sum(-1, keepdim=True)
+
+
+def follow(
+    logits: torch.Tensor, sampling: Sampling, proposed: int, q: torch.Tensor | None, u: Callable[[int], float]
+) -> int:
+    """The token behind (1, V) logits, where one was proposed; it is distributed as if none had been.
+
+    A proposal drawn from q (V) is kept with probability min(1, p / q), and else replaced by a token of what p has more
+    than q. One that was the only choice (q is None) need only be compared with the token that is drawn anyway: that
+    keeps it with probability p. u(use) gives the step's random numbers.
+    """
+    if sampling.temperature == 0:
+        return int(logits.argmax(-1))
+    p = distribution(logits, sampling)
+    if q is None:
+        return int(pick(p, [u(0)]))
+    p = normalised(p)
+    if u(ACCEPTING) * float(q[proposed]) < float(p[0, proposed]):
+        return proposed
+    rest = (p - q).clamp_(min=0)
+    return int(pick(rest if float(rest.sum()) > 0 else p, [u(REMAINING)]))
+
+
+def numbers(seed: int, sequence: int, step: int) -> Callable[[int], float]:
+    """A step's random numbers by their use."""
+    return lambda use: uniform(seed, sequence, step, use)
