@@ -3,6 +3,7 @@
 import pytest
 
 from rung.check import many
+from rung.check.trial import check
 from rung.rungs import catalogue
 
 PORTION = 12  # rungs and dtypes a test, so that a large ladder is spread over the processes
@@ -13,6 +14,14 @@ def portions() -> list[tuple[str, int]]:
     return [(name, start) for name, count in counts.items() for start in range(0, count, PORTION)]
 
 
+@pytest.mark.parametrize("operation", list(catalogue.operations()))
+def test_a_ladders_first_rung_is_right(operation: str) -> None:
+    rung = catalogue.rungs(operation)[0]
+    report = check(rung, rung.dtypes[0], device="emulator", quick=True)
+    assert report.verdict == "ok", report.reason
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(("operation", "start"), portions())
 def test_every_rung_is_right_on_the_emulator(operation: str, start: int) -> None:
     ladder = {r.full_name: r for r in catalogue.rungs(operation)}
