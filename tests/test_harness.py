@@ -52,7 +52,8 @@ def evaluated(model: object, folder: Path) -> dict:
     from lm_eval.tasks import TaskManager
 
     return lm_eval.simple_evaluate(
-        model=model, tasks=["choose", "roll", "write"], task_manager=TaskManager(include_path=str(folder)),
+        model=model, tasks=["choose", "roll", "write"],
+        task_manager=TaskManager(include_path=str(folder), include_defaults=False),
         bootstrap_iters=0, log_samples=True,
     )  # fmt: skip
 
@@ -88,21 +89,7 @@ def test_the_command_line_evaluates(tasks: Path, capsys: pytest.CaptureFixture[s
 
     folder = saved(eos_token_id=399)
     with pytest.raises(SystemExit) as ended:
-        main(
-            [
-                "eval",
-                "choose",
-                "-m",
-                str(folder),
-                "--include",
-                str(tasks),
-                "--limit",
-                "2",
-                "--dtype",
-                "float32",
-                "--json",
-            ]
-        )
+        main(f"eval choose -m {folder} --include {tasks} --limit 2 --dtype float32 --json".split())
     assert not ended.value.code
     out = capsys.readouterr().out
     assert "acc,none" in json.loads(out[out.index("{") :])["results"]["choose"]

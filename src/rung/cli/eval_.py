@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from rung.cli import options
 from rung.errors import RungError
 
 
 def eval_(
     tasks: Annotated[list[str], typer.Argument(help="Tasks as the harness names them, or files that describe one.")],
-    model: Annotated[
-        str, typer.Option("--model", "-m", help="inner, gpt2, a hub id or a folder.")
-    ] = "inner",
+    model: options.Model = "inner",
     limit: Annotated[int | None, typer.Option(help="So many examples of each task.")] = None,
     shots: Annotated[int | None, typer.Option(help="Worked examples before each question; as the task says.")] = None,
     include: Annotated[Path | None, typer.Option(help="A folder with further tasks (.yaml).")] = None,
-    json_: Annotated[bool, typer.Option("--json", help="All results as one JSON document.")] = False,
-    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16, int8; on a GPU float16 as well.")] = "auto",
-    device: Annotated[str, typer.Option(help="cpu, cuda or emulator.")] = "cpu",
-    revision: Annotated[str | None, typer.Option(help="A branch, tag or commit of the model on the hub.")] = None,
-    offline: Annotated[bool, typer.Option("--offline", help="Use only what was downloaded before.")] = False,
-    threads: Annotated[int | None, typer.Option(help="CPU threads; by default as many as there are.")] = None,
+    json: options.Json = False,
+    dtype: options.ModelDtype = "auto",
+    device: options.ModelDevice = "auto",
+    revision: options.Revision = None,
+    offline: options.Offline = False,
+    threads: options.Threads = None,
 ) -> None:
     """Accuracy and perplexity on tasks of lm-evaluation-harness (the extra `eval`).
 
@@ -40,15 +38,17 @@ def eval_(
     from rung.gpt2.load import load
 
     chosen = load(model, device=device, dtype=dtype, revision=revision, offline=offline, threads=threads)
-    manager = TaskManager(include_path=str(include) if include else None)
-    missing = [t for t in tasks if not t.endswith(".yaml") and not manager.match_tasks([t])]
+    manager = TaskManager(include_path=str(include) if include else None, include_defaults=False)
+    if missing := [t for t in tasks if not t.endswith(".yaml") and not manager.match_tasks([t])]:
+        manager = TaskManager(include_path=str(include) if include else None)  # reading all that it brings takes 10 s
+        missing = [t for t in missing if not manager.match_tasks([t])]
     if missing:
         raise RungError(f"there is no task {missing[0]!r}; `--include FOLDER` adds tasks of your own.")
     found: Any = lm_eval.simple_evaluate(
         model=HarnessModel(chosen), tasks=tasks, num_fewshot=shots, limit=limit, task_manager=manager, bootstrap_iters=0
     )
-    if json_:
-        print(json.dumps({"results": found["results"], "n-samples": found["n-samples"]}, indent=2, default=str))
+    if json:
+        console.print_json({"results": found["results"], "n-samples": found["n-samples"]})
         return
     rows = [
         (task, name.removesuffix(",none"), f"{value:.4f}")
