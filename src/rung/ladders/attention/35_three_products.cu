@@ -38,6 +38,7 @@ shared = "ceil_div(HS, 64) * 256 * (64 * GROUPS + 2 * STAGES * BC) + 256 * GROUP
 ---*/
 #define MULTIPLY_HALVES
 #include "attention_tile.cuh"
+#include "halves.cuh"
 
 constexpr int BR = 64 * GROUPS;    // queries of a block
 constexpr int SPLITTERS = 256;     // threads of `split`
@@ -65,39 +66,16 @@ struct Shared
     uint64_t k_full[STAGES], k_free[STAGES], v_full[STAGES], v_free[STAGES];
 };
 
-// The unit in which numbers up to `largest` stay below 2^15, and what they have to be multiplied by for it.
-struct Unit
-{
-    float unit, factor;
-    __device__ __forceinline__ explicit Unit(float largest)
-    {
-        const int exponent = max(__float_as_int(largest) >> 23, 15);  // of 2^127 times as much
-        unit = __int_as_float((exponent - 14) << 23);
-        factor = __int_as_float((268 - exponent) << 23);
-    }
-};
-
-__device__ __forceinline__ void split2(float x, float y, uint32_t& hi, uint32_t& lo)
-{
-    const __half2 rounded = __floats2half2_rn(x, y);
-    const float2 back = __half22float2(rounded);
-    memcpy(&hi, &rounded, 4);
-    lo = pack2<__half>(x - back.x, y - back.y);
-}
-
 // Four neighbouring numbers of a row into their places.
 template <int ROWS>
 __device__ __forceinline__ void store_halves(Halves<ROWS>& tile, int row, int column, float4 x, float factor)
 {
     const int at = swizzled_place(row, column % 64 / 8) + column % 8 * int(sizeof(__half));
     uint2 hi, lo;
-    split2(x.x * factor, x.y * factor, hi.x, lo.x);
-    split2(x.z * factor, x.w * factor, hi.y, lo.y);
+    split4(x, factor, hi, lo);
     *reinterpret_cast<uint2*>(reinterpret_cast<char*>(tile.hi[column / 64]) + at) = hi;
     *reinterpret_cast<uint2*>(reinterpret_cast<char*>(tile.lo[column / 64]) + at) = lo;
 }
-
-__device__ __forceinline__ float largest_of(float4 x) { return fmaxf(fmaxf(fabsf(x.x), fabsf(x.y)), fmaxf(fabsf(x.z), fabsf(x.w))); }
 
 // One tile of BC keys or values.
 extern "C" __global__ void __launch_bounds__(SPLITTERS)
