@@ -20,7 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from rung.climb import attention, model
+from rung.climb import attention, course, model
 from rung.results import codes, machine, store
 from rung.results.row import Row
 from rung.study import STUDIES
@@ -101,6 +101,13 @@ def attention_climb(there: Measured) -> list[Task]:
     return [Task([*RUNG, "climb", "--study", "attention", "--seconds", "3"], 200)]
 
 
+def course_climb(there: Measured) -> list[Task]:
+    wanted = {f"{step.name} {step.dtype}" for step in course.steps()}
+    if not wanted - there.parts("climb", "gpt2", study=True):
+        return []
+    return [Task([*RUNG, "climb", "--study", "course"], 150)]
+
+
 def sweep(there: Measured) -> list[Task]:
     layernorm = ["sweep", "layernorm/09_split", "--dtype", "f32", "--shape", "b8t1024", "--seconds", "0.05"]
     return [Task([*RUNG, "sweep", "--course", "--seconds", "0.03"], 60), Task([*RUNG, *layernorm], 60)]
@@ -114,7 +121,7 @@ def parallel(there: Measured) -> list[Task]:
 # In the order of what is missed most.
 SECTIONS: dict[str, Callable[[Measured], list[Task]]] = {
     "climb": climb, "generate": generate, "bench": bench, "peers": peers, "study": study, "check": check,
-    "profile": profile, "attention": attention_climb, "parallel": parallel, "sweep": sweep,
+    "profile": profile, "attention": attention_climb, "course": course_climb, "parallel": parallel, "sweep": sweep,
 }  # fmt: skip
 
 

@@ -267,6 +267,16 @@ MUTANTS: dict[str, dict[str, Mutant]] = {
         "the query's own key left out": tensors(lambda t, v: t["past"].sub_(1).clamp_(min=0)),
         **ends("k", "v"),
     },
+    "cached_projection": {
+        "nothing kept": scalars(past=0),
+        "one more from the cache": scalars(past=lambda v: min(v["past"] + 1, v["T"])),
+        "one less from the cache": scalars(past=lambda v: max(v["past"] - 1, 0)),
+        "keys are values": tensors(lambda t, v: t["k_cache"].copy_(t["v_cache"])),
+        "no bias": without("bias"),
+        "third batch": other_batch("x"),
+        "third cache": other_batch("v_cache"),
+        **ends("x", "weight"),
+    },
     "softmax": {
         **{name: _softmax_with(_exp_without(m)) for name, m in MAXIMA.items()},
         **SCALES,

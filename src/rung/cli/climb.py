@@ -18,8 +18,10 @@ if TYPE_CHECKING:
     from rung.results.row import Row as Result
 
 PROMPT = "Hello, I'm a language model,"
-# What GPT-2's tokenizer makes of it, for random weights, which have no tokenizer.
+NEW_TOKENS = 512
+# What GPT-2's tokenizer makes of prompts, for random weights, which have no tokenizer.
 PROMPT_TOKENS = (15496, 11, 314, 1101, 257, 3303, 2746, 11)
+TOKENIZED = {PROMPT: PROMPT_TOKENS, "The city with the largest population is": (464, 1748, 351, 262, 4387, 3265, 318)}
 
 
 def climb(
@@ -27,13 +29,15 @@ def climb(
         str, typer.Option("--model", "-m", help="As for generate; random:gpt2 has random weights.")
     ] = "random:gpt2",
     prompt: Annotated[str, typer.Option(help="What to go on from.")] = PROMPT,
-    tokens: Annotated[int, typer.Option("--tokens", "-n", min=1, help="Tokens to write at each step.")] = 512,
+    tokens: Annotated[int, typer.Option("--tokens", "-n", min=1, help="Tokens to write at each step.")] = NEW_TOKENS,
     dtype: Annotated[list[str] | None, typer.Option(help="float32, bfloat16, int8 ... (repeatable).")] = None,
     plan: Annotated[list[str] | None, typer.Option(help="Only these plans (repeatable; none: skip them).")] = None,
     rung: Annotated[
         list[str] | None, typer.Option(help="Only these rungs of decode, or of the study's ladder (repeatable).")
     ] = None,
-    study: Annotated[str | None, typer.Option(help="attention: no cache, float32, its rungs one by one.")] = None,
+    study: Annotated[
+        str | None, typer.Option(help="Without a cache: attention (rung by rung) or course (rungs alone).")
+    ] = None,
     seconds: Annotated[float, typer.Option(min=0.5, help="Time for each step; a slow one writes less.")] = 12.0,
     device: Annotated[str, typer.Option(help="cuda, or emulator to try the verb without a GPU.")] = "cuda",
     output: options.Output = None,
@@ -48,6 +52,7 @@ def climb(
     """
     import torch
 
+    from rung.climb import course
     from rung.climb import model as generation
     from rung.gpt2.load import find
     from rung.gpt2.random_model import asked
@@ -60,11 +65,14 @@ def climb(
     if device == "cuda" and not torch.cuda.is_available():
         raise RungError("`rung climb` needs a CUDA device; --device emulator tries it, without times.")
 
+    if study not in (None, "attention", "course"):
+        raise RungError(f"there is no study {study!r} of the climb; there are attention and course.")
+    if study == "course":
+        prompt = course.PROMPT if prompt == PROMPT else prompt
+        tokens = course.NEW_TOKENS if tokens == NEW_TOKENS else tokens
     config, weights, ids = _model(model, prompt, device)
     trained = "random" if model.startswith("random:") else model
-    if study is not None:
-        if study != "attention":
-            raise RungError(f"there is no study {study!r} of the climb; there is attention.")
+    if study == "attention":
         from rung.climb import attention
 
         ways = attention.ways("cuda" if device == "cuda" else "emulator", rung)
@@ -78,11 +86,12 @@ def climb(
     climber = generation.Climber(
         model.removeprefix("random:"), config, weights, ids, tokens,
         device="cuda" if device == "cuda" else "emulator", bandwidth=_bandwidth(device), seconds=seconds,
-        progress=lambda row: None if json else console.note(_line(row)),
+        study=study or "", progress=lambda row: None if json else console.note(_line(row)),
     )  # fmt: skip
     plans = [name for name in plan if name != "none"] if plan is not None else None
     kept = []
-    for step in climber.climb(generation.steps(dtype or ["float32", "bfloat16", "int8"], plans, rung)):
+    steps = generation.steps(dtype or ["float32", "bfloat16", "int8"], plans, rung) if study is None else course.steps()
+    for step in climber.climb(steps):
         kept.append(_keep(climber.result.result(step, trained), device, output))
     if svg is not None and (timed := model_chart.steps(kept)):
         _draw(model_chart.chart(timed), svg)
@@ -106,10 +115,10 @@ def _model(model: str, prompt: str, device: str) -> tuple[Config, Weights, list[
     from rung.gpt2 import random_model
 
     if (config := random_model.asked(model)) is not None:
-        if prompt != PROMPT:
+        if prompt not in TOKENIZED:
             raise RungError("random weights have no tokenizer; leave --prompt out, or name a real --model.")
         where = "cuda" if device == "cuda" else "cpu"
-        return config, random_model.weights_of(config, where), list(PROMPT_TOKENS)
+        return config, random_model.weights_of(config, where), list(TOKENIZED[prompt])
     from rung.gpt2.config import read_config
     from rung.gpt2.load import find
     from rung.gpt2.tokenizer import read_tokenizer

@@ -70,6 +70,7 @@ class Climb:
     reference: str
     bandwidth: float | None  # None where no GPU's speed is told
     on_gpu: bool = True
+    study: str = ""  # whose steps are climbed; each is then compared with the one before, whatever its format
     rows: list[Row] = field(default_factory=list)
 
     def result(self, index: int, weights: str) -> Result:
@@ -86,7 +87,9 @@ class Climb:
             "same_tokens": row.identical,
             "tokens": row.tokens or None,
         }
-        asked = {"prompt_tokens": self.prompt_tokens, "new_tokens": self.new_tokens}
+        asked: dict[str, int | str] = {"prompt_tokens": self.prompt_tokens, "new_tokens": self.new_tokens}
+        if self.study:
+            asked["study"] = self.study
         return Result(
             kind="climb",
             what=self.model,
@@ -114,6 +117,7 @@ class Step:
     rung: str | None = None
     graph: bool = False
     steps: int = 1
+    way: Callable[[Climber, Step], Way] | None = None  # a way of its own, neither by a plan nor by a rung of decode
 
 
 def steps(dtypes: Sequence[str], plans: Sequence[str] | None = None, rungs: Sequence[str] | None = None) -> list[Step]:
@@ -165,6 +169,7 @@ class Climber:
         device: Device = "cuda",
         bandwidth: float | None = None,
         seconds: float = 12.0,
+        study: str = "",
         progress: Callable[[Row], None] = lambda row: None,
     ) -> None:
         if len(prompt) + new_tokens > config.context + 1:
@@ -181,7 +186,7 @@ class Climber:
         self.text = [*self.prompt, *greedy]
         ids = torch.tensor([self.text[: len(prompt) + COMPARED]])
         self.truth = self._reference.logits(ids)[0].double().log_softmax(-1)
-        self.result = Climb(name, len(prompt), new_tokens, "torch float32", bandwidth, device == "cuda")
+        self.result = Climb(name, len(prompt), new_tokens, "torch float32", bandwidth, device == "cuda", study)
 
     def _greedy_reference(self, count: int) -> list[int]:
         run = Run(self._reference, None, [Prompt("", self.prompt)], Options(sampling=GREEDY, max_new_tokens=count))
@@ -199,8 +204,9 @@ class Climber:
             except (RungError, RuntimeError) as error:
                 row.verdict, row.reason = "failed", str(error).splitlines()[0][:300]
             if row.tokens_per_second is not None:
-                row.gain = row.tokens_per_second / before[step.dtype] if step.dtype in before else None
-                before[step.dtype] = row.tokens_per_second
+                chain = self.result.study or step.dtype
+                row.gain = row.tokens_per_second / before[chain] if chain in before else None
+                before[chain] = row.tokens_per_second
             self.result.rows.append(row)
             self.progress(row)
             gc.collect()
@@ -211,7 +217,7 @@ class Climber:
     def _take(self, step: Step, row: Row) -> None:
         if self.device == "cuda":
             torch.cuda.reset_peak_memory_stats()
-        way: _Way = _Planned(self, step) if step.rung is None else _Decoded(self, step)
+        way = (step.way or (_Planned if step.rung is None else _Decoded))(self, step)
         row.rungs = way.rungs
         self._gate(way, row)
         if row.verdict != "ok":
@@ -224,7 +230,7 @@ class Climber:
         if row.tokens_per_second is not None and self.result.bandwidth:
             row.of_bandwidth = row.tokens_per_second * weight_bytes(self.config, step.dtype) / self.result.bandwidth
 
-    def _gate(self, way: _Way, row: Row) -> None:
+    def _gate(self, way: Way, row: Row) -> None:
         first, logits = way.logits(self.text[: len(self.prompt) + COMPARED])
         ours = logits.double().log_softmax(-1)
         truth = self.truth[first : first + len(ours)]
@@ -245,7 +251,7 @@ class Climber:
         if row.dtype == "float32" and same < count:
             row.verdict, row.reason = "failed", f"its greedy text leaves the reference's at token {same + 1}"
 
-    def _time(self, way: _Way, row: Row) -> None:
+    def _time(self, way: Way, row: Row) -> None:
         # A step that is slow is given as many tokens as fit the time; its rate falls with the length of the text.
         began = time.perf_counter()
         first, count = 0.0, 0
@@ -259,7 +265,7 @@ class Climber:
         row.tokens_per_second = count / (time.perf_counter() - began)
 
 
-class _Way(ABC):
+class Way(ABC):
     """One way to write text, of those that are climbed."""
 
     slow = False
@@ -274,7 +280,7 @@ class _Way(ABC):
         """So many tokens after the prompt."""
 
 
-class _Planned(_Way):
+class _Planned(Way):
     """Through the operations, chosen on the host."""
 
     def __init__(self, climber: Climber, step: Step) -> None:
@@ -299,7 +305,7 @@ class _Planned(_Way):
             yield run.completions[0].tokens[-1]
 
 
-class _Decoded(_Way):
+class _Decoded(Way):
     """Through one rung of decode."""
 
     def __init__(self, climber: Climber, step: Step) -> None:

@@ -312,13 +312,15 @@ class LadderPlan(TorchPlan):
         key = (*call, *(t.data_ptr() for t in given.values()))
         prepared = self._prepared.get(key)
         if prepared is None:
-            values, real = rung.operation.complete(dims), self._format(rung)
-            tuning = tunings.best(rung, values, real.name) if self.on == "cuda" else None
-            prepared = rung.prepare(given, values, real, device=self._device, tuning=tuning)
-            self._prepared[key] = prepared
+            prepared = self._prepared[key] = self._bind(rung, given, rung.operation.complete(dims))
             self._in_use.setdefault(operation, {})[rung.full_name] = None
         prepared.run()
         return out
+
+    def _bind(self, rung: Rung, given: Tensors, values: Values) -> Prepared:
+        real = self._format(rung)
+        tuning = tunings.best(rung, values, real.name) if self.on == "cuda" else None
+        return rung.prepare(given, values, real, device=self._device, tuning=tuning)
 
     def _lasts(self, operation: str, name: str, tensor: torch.Tensor) -> torch.Tensor:
         if _memory(tensor) in self._lasting:
