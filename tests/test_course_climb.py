@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import gpt2_models as models
 import pytest
 import torch
 
+import gpt2_models as models
 from rung import emulator
 from rung.climb import course
 from rung.climb.model import Climber, Row
