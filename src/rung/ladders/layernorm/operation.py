@@ -88,6 +88,6 @@ OPERATION = Operation(
     tour=(
         Race("b4t64", ("f32", "bf16")),
         Race("b8t1024", ("f32", "f16", "bf16")),
-        Race("b64t1024", ("f32",)),
+        Race("b64t1024", ("f32", "bf16")),
     ),
 )
