@@ -14,7 +14,7 @@ PACKAGE = ROOT / "src" / "rung"
 ORDER = (
     ("cli",),
     ("serve",),
-    ("study", "doctor", "door"),
+    ("study", "doctor", "door", "exchange"),
     ("climb", "parallel"),
     ("show",),
     ("sweep",),

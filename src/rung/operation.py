@@ -115,6 +115,7 @@ class Operation:
     scalars: dict[str, Number | str] = field(default_factory=dict)
     libraries: tuple[Library, ...] = ()
     story: str = ""
+    complaint: Callable[[Tensors, Values], str] | None = None  # decides, where given, in place of the error's bound
     tour: tuple[Race, ...] = ()  # nothing said: all shapes, in all formats that its rungs have
 
     def operand(self, name: str) -> Operand:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
@@ -14,6 +15,7 @@ from rung.errors import RungError
 if TYPE_CHECKING:
     from rung.check.many import Task
     from rung.check.report import Report
+    from rung.rungs.base import Rung
 
 
 def check(
@@ -21,6 +23,10 @@ def check(
         str | None, typer.Argument(metavar="[OP[/RUNG]]", help="A ladder or one rung; all when left out.")
     ] = None,
     file: options.File = None,
+    problem: Annotated[
+        Path | None,
+        typer.Option(help="A problem of GPU MODE's kind (reference.py, task.yml), to which the file is a submission."),
+    ] = None,
     device: Annotated[str | None, typer.Option(help="cuda or emulator; a GPU is used where there is one.")] = None,
     dtype: options.Dtypes = None,
     case: Annotated[str | None, typer.Option(help="Only this case of the operation.")] = None,
@@ -47,6 +53,7 @@ def check(
     Exit code 0: all right; 1: a rung failed; 2: invalid arguments; 3: a rung was not judged.
 
     Examples: rung check · rung check softmax/3 --dtype bf16 · rung check layernorm mine.cu
+    · rung check --problem ./vectoradd submission.py
     """
     from rung.check import many, verdicts
     from rung.dtypes import dtype as dtype_named
@@ -55,7 +62,10 @@ def check(
 
     for name in dtype or []:
         dtype_named(name)
-    chosen = [r for r in catalogue.select(rung, file) if libraries or r.kind != "library"]
+    if problem is not None:
+        chosen = [_submission(problem, rung, file)]
+    else:
+        chosen = [r for r in catalogue.select(rung, file) if libraries or r.kind != "library"]
     where = many.device_named(device)
     if sanitize:
         _sanitize(sorted({r.operation.name for r in chosen}), where, jobs, json)
@@ -94,6 +104,14 @@ def check(
     code = _exit_code(known, {r.full_name for r in chosen if r.kind == "library"})
     if code:
         raise typer.Exit(code)
+
+
+def _submission(problem: Path, given: str | None, file: Path | None) -> Rung:
+    from rung.exchange.problem import submission
+
+    if given is None or file is not None:
+        raise RungError("--problem takes the submission alone, as in `rung check --problem FOLDER submission.py`.")
+    return submission(problem, Path(given))
 
 
 def _exit_code(reports: Sequence[Report], libraries: set[str]) -> int:

@@ -1,0 +1,413 @@
+"""A problem in GPU MODE's format as an operation, and a submission to it as a rung.
+
+The problem is a folder with task.yml (its tests) and reference.py (generate_input, ref_kernel, check_implementation),
+which are the user's own and run in this process. A submission is a file with `custom_kernel(data)`; it becomes a rung
+of a ladder in a temporary folder and is judged as any stranger's file is: in a process of its own, on memory that is
+poisoned and guarded, behind the same pointers with other numbers. What decides is the problem's check_implementation.
+"""
+
+from __future__ import annotations
+
+import ast
+import atexit
+import contextlib
+import importlib.util
+import json
+import os
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+from unittest import mock
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from rung.dtypes import DTYPES, ELEMENTS, Dtype, name_of
+from rung.errors import RungError
+from rung.inputs import Change
+from rung.operation import Case, Cost, Operand, Operation, Tensors, Values
+from rung.rungs import catalogue
+from rung.rungs.base import Rung
+from rung.rungs.folders import MORE_LADDERS
+
+FUNCTIONS = ("generate_input", "ref_kernel", "check_implementation")
+DESCRIPTION = "problem.json"
+_OPERATION = """# Made by `rung check --problem`: a problem in GPU MODE's format.
+from pathlib import Path
+
+from rung.exchange import problem
+
+OPERATION = problem.described(Path(__file__).parent)
+"""
+_ADDED = """
+
+# ---- what rung adds: these hold whatever stands above ----
+DTYPES = {dtypes}
+NEEDS = ()
+TUNE = LET = BUFFERS = {{}}
+ALIGN = 1
+EMULATE = FROM = LEAP = FOUND = ""
+
+
+def run({inputs}, {outputs}, *, test):
+    from rung.exchange import problem
+
+    problem.submitted(custom_kernel, {folder!r}, int(test), ({inputs},), ({outputs},))
+"""
+
+
+def submission(folder: Path, file: Path) -> Rung:
+    """The file as a rung of the problem in the folder."""
+    place = _ladder(folder)
+    of = catalogue.operation(place.name)
+    try:
+        source = file.read_text(encoding="utf-8")
+        tree = ast.parse(source)
+    except (OSError, ValueError, SyntaxError) as error:
+        raise RungError(f"{file} is no Python file that can be read ({error}); name a submission.") from None
+    defined = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+    defined |= {ast.unparse(t) for node in tree.body if isinstance(node, ast.Assign) for t in node.targets}
+    if "custom_kernel" not in defined:
+        raise RungError(f"{file} has no custom_kernel; define custom_kernel(data), as GPU MODE's submissions do.")
+    if "run" in defined:
+        raise RungError(f"{file} defines run, a name that rung needs; call it something else.")
+    inputs = [o.name for o in of.operands if o.role != "out"]
+    outputs = [o.name for o in of.operands if o.role == "out"]
+    dtypes = sorted({d for case in of.cases for d in case.dtypes})
+    added = _ADDED.format(dtypes=dtypes, inputs=", ".join(inputs), outputs=", ".join(outputs), folder=str(place))
+    told = "" if ast.get_docstring(tree) else f'"""The submission {file.name}."""\n'
+    path = place / f"{re.sub(r'[^A-Za-z0-9_]', '_', file.stem)}.py"
+    path.write_text(told + source + added, encoding="utf-8")
+    return catalogue.rung_from_file(of, path)
+
+
+# ---- the problem, read where it is judged ----------------------------------------------------------------------------
+
+
+def _ladder(folder: Path) -> Path:
+    """A ladder for the problem, in a temporary folder that other processes find as well."""
+    tests, files = _task(folder)
+    name = "problem_" + re.sub(r"[^a-z0-9]+", "_", folder.resolve().name.lower())
+    top = Path(tempfile.mkdtemp(prefix="rung-problem-"))
+    atexit.register(shutil.rmtree, top, ignore_errors=True)
+    place = top / name
+    for part in ("judge", "beside"):  # a submission sees what stands beside it, and not the reference
+        (place / part).mkdir(parents=True)
+    for target, source in files.items():
+        part = "judge" if target == "reference.py" else "beside"
+        if not source.is_file():
+            raise RungError(f"{folder} names {source}, which is not there; task.yml lists its files.")
+        shutil.copyfile(source, place / part / Path(target).name)
+    described = _describe(_Judge(place), tests, folder)
+    (place / DESCRIPTION).write_text(json.dumps({"folder": str(folder), **described}), encoding="utf-8")
+    (place / "operation.py").write_text(_OPERATION, encoding="utf-8")
+    more = os.environ.get(MORE_LADDERS)
+    os.environ[MORE_LADDERS] = f"{more}{os.pathsep}{top}" if more else str(top)
+    return place
+
+
+def _task(folder: Path) -> tuple[list[dict[str, Any]], dict[str, Path]]:
+    """The tests of task.yml, and the files that go with the problem by the names that they import each other by."""
+    import yaml
+
+    try:
+        task = yaml.safe_load((folder / "task.yml").read_text(encoding="utf-8"))
+        tests = [dict(test) for test in task["tests"]]
+        listed = {str(f["name"]): str(f["source"]) for f in task.get("files", [])}
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, yaml.YAMLError) as error:
+        raise RungError(f"{folder / 'task.yml'} is no task that can be read ({error!r}); it lists `tests`.") from None
+    if not tests:
+        raise RungError(f"{folder / 'task.yml'} has no tests; name at least one.")
+    listed = listed or {p.name: p.name for p in folder.glob("*.py")}
+    listed.setdefault("reference.py", "reference.py")
+    wanted = {n: s for n, s in listed.items() if n.endswith(".py") and not s.startswith("@") and n != "eval.py"}
+    return tests, {name: (folder / source).resolve() for name, source in wanted.items()}
+
+
+class _Judge:
+    """The problem's own functions."""
+
+    def __init__(self, place: Path) -> None:
+        self._place = place
+
+    @cached_property
+    def module(self) -> ModuleType:
+        path = self._place / "judge" / "reference.py"
+        before = set(sys.modules)
+        sys.path[:0] = [str(path.parent), str(self._place / "beside")]
+        try:
+            spec = importlib.util.spec_from_file_location("reference", path)
+            assert spec is not None and spec.loader is not None
+            found = importlib.util.module_from_spec(spec)
+            with _on_this_machine():
+                spec.loader.exec_module(found)
+        except Exception as error:
+            raise RungError(f"the problem's reference.py fails: {type(error).__name__}: {error}.") from None
+        finally:
+            del sys.path[:2]
+            for name in set(sys.modules) - before:  # another problem has a `utils` of its own
+                if str(getattr(sys.modules[name], "__file__", "") or "").startswith(str(self._place)):
+                    del sys.modules[name]
+        for name in FUNCTIONS:
+            if not callable(getattr(found, name, None)):
+                raise RungError(f"the problem's reference.py has no {name}; it needs {', '.join(FUNCTIONS)}.")
+        return found
+
+    def data(self, test: Mapping[str, Any], seed: int | None = None) -> Any:
+        """The input of a test; with a seed another one of the same shapes."""
+        asked = dict(test)
+        if seed is not None and "seed" in asked:
+            asked["seed"] = int(asked["seed"]) + seed
+        torch.manual_seed(seed or 0)
+        return self._call("generate_input", **asked)
+
+    def reference(self, data: Any) -> Any:
+        return self._call("ref_kernel", data)
+
+    def complaint(self, data: Any, output: Any) -> str:
+        """What check_implementation has against an output; nothing when it is right."""
+        said = self._call("check_implementation", data, output)
+        if isinstance(said, tuple):
+            good, text = said
+            return "" if good else str(text) or "check_implementation refuses it"
+        return str(said or "")
+
+    def _call(self, name: str, *args: Any, **options: Any) -> Any:
+        try:
+            with _on_this_machine():
+                return getattr(self.module, name)(*args, **options)
+        except RungError:
+            raise
+        except Exception as error:
+            raise RungError(f"the problem's {name} fails: {type(error).__name__}: {error}.") from None
+
+
+def _describe(judge: _Judge, tests: Sequence[Mapping[str, Any]], folder: Path) -> dict[str, Any]:
+    """What a submission is handed and gives, test by test: found by calling the problem's functions once."""
+    found: list[dict[str, Any]] = []
+    for test in tests:
+        data = judge.data(test)
+        inputs, form = _flat(data)
+        kept = [t.clone() for t in inputs]
+        results, out_form = _flat(judge.reference(data))
+        given = {t.data_ptr(): i for i, t in enumerate(inputs) if t.numel()}
+        places = [given.get(t.data_ptr()) for t in results]  # an input that receives the result
+        changed = [i for i, (a, b) in enumerate(zip(kept, inputs, strict=True)) if not torch.equal(a, b)]
+        if any(i not in places for i in changed) or not results:
+            raise RungError(f"{folder}: ref_kernel changes an input that is no output; rung does not judge that.")
+        held = [i for i in range(len(inputs)) if i not in places]
+        names = {i: f"in{n}" for n, i in enumerate(held)}
+        names |= {place: f"out{n}" for n, place in enumerate(places) if place is not None}
+        described = [_operand(names[i], t, "out" if i in places else "in") for i, t in enumerate(inputs)]
+        described += [_operand(f"out{n}", t, "out") for n, t in enumerate(results) if places[n] is None]
+        found.append({
+            "name": ", ".join(f"{k} {v}" for k, v in test.items()),
+            "test": dict(test),
+            "data": form,
+            "names": [names[i] for i in range(len(inputs))],
+            "output": out_form,
+            "operands": described,
+        })  # fmt: skip
+    first = [(o["name"], o["dtype"], len(o["shape"]), o["role"]) for o in found[0]["operands"]]
+    for case in found:
+        if [(o["name"], o["dtype"], len(o["shape"]), o["role"]) for o in case["operands"]] != first:
+            raise RungError(f"{folder}: the tests differ in the number, dtype or rank of their tensors.")
+    return {"cases": found}
+
+
+def _operand(name: str, tensor: torch.Tensor, role: str) -> dict[str, Any]:
+    kind = name_of(tensor.dtype)
+    if kind not in ELEMENTS:
+        raise RungError(f"the problem has a tensor of {kind}; rung judges {', '.join(ELEMENTS)}.")
+    return {"name": name, "shape": list(tensor.shape), "dtype": kind, "role": role}
+
+
+# ---- the operation, in whatever process ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Problem(Operation):
+    """An operation whose inputs come from the problem, all at once."""
+
+    draw: Callable[[int, int], Tensors] | None = None  # test, seed
+
+    def inputs(
+        self,
+        values: Values,
+        dtype: Dtype,
+        seed: int,
+        *,
+        magnitude: float = 1.0,
+        change: Mapping[str, Change] | None = None,
+        empty: Callable[[str, tuple[int, ...], torch.dtype], torch.Tensor],
+        names: Sequence[str] | None = None,
+        device: str = "cpu",
+    ) -> Tensors:
+        """Operands filled by generate_input (outputs left as `empty` gave them)."""
+        assert self.draw is not None
+        drawn = self.draw(int(values["test"]), seed)
+        tensors: Tensors = {}
+        for operand in self.operands:
+            if names is None or operand.name in names:
+                kind: torch.dtype = getattr(torch, ELEMENTS[operand.dtype])
+                tensors[operand.name] = empty(operand.name, operand.size(values), kind)
+                if operand.role != "out":
+                    tensors[operand.name].copy_(drawn[operand.name])
+        return tensors
+
+
+def described(place: Path) -> Operation:
+    """The operation that a problem's description tells; its functions are asked only where it is judged."""
+    sys.path.append(str(place / "beside"))  # what a submission imports
+    told = json.loads((place / DESCRIPTION).read_text(encoding="utf-8"))
+    cases, judge = told["cases"], _Judge(place)
+    operands = tuple(
+        Operand(o["name"], tuple(f"{o['name']}_{axis}" for axis in range(len(o["shape"]))), o["role"], o["dtype"])
+        for o in cases[0]["operands"]
+    )
+    kind = next((o.dtype for o in operands if o.role == "out" and o.dtype in DTYPES), "f32")
+
+    def values(number: int, case: Mapping[str, Any]) -> Values:
+        sizes = {f"{o['name']}_{axis}": n for o in case["operands"] for axis, n in enumerate(o["shape"])}
+        return {"test": number, **sizes}
+
+    def draw(test: int, seed: int) -> Tensors:
+        flat, _ = _flat(judge.data(cases[test - 1]["test"], seed))
+        return dict(zip(cases[test - 1]["names"], flat, strict=True))
+
+    def data(tensors: Tensors, test: int) -> Any:
+        case = cases[test - 1]
+        of = {o.name: o for o in operands}
+        held = [
+            torch.zeros_like(tensors[n]) if of[n].role == "out" else _as_declared(tensors[n], of[n])
+            for n in case["names"]
+        ]
+        return _formed(case["data"], held)
+
+    def reference(tensors: Tensors, v: Values) -> Tensors:
+        test = int(v["test"])
+        outs = {o.name: torch.empty(o.size(v), dtype=getattr(torch, ELEMENTS[o.dtype])) for o in operands}
+        flat, _ = _flat(judge.reference(data({**outs, **tensors}, test)))
+        return {f"out{n}": t.double() if t.is_floating_point() else t for n, t in enumerate(flat)}
+
+    def complaint(tensors: Tensors, v: Values) -> str:
+        test = int(v["test"])
+        outputs = [tensors[o.name].clone() for o in sorted(operands, key=lambda o: o.name) if o.role == "out"]
+        said = judge.complaint(data(tensors, test), _formed(cases[test - 1]["output"], outputs))
+        return f"check_implementation: {' '.join(said.split())[:300]}" if said else ""
+
+    every = [values(number, case) for number, case in enumerate(cases, 1)]
+    return Problem(
+        name=place.name,
+        summary=f"the problem in {told['folder']}",
+        dims=tuple(every[0]),
+        operands=operands,
+        reference=reference,
+        cost=lambda v, size: Cost(0.0, float(sum(4 * n for n in v.values()))),
+        cases=tuple(Case(c["name"], v, dtypes=(kind,)) for c, v in zip(cases, every, strict=True)),
+        shapes={c["name"]: v for c, v in zip(cases, every, strict=True)},
+        complaint=complaint,
+        draw=draw,
+    )
+
+
+def _as_declared(tensor: torch.Tensor, operand: Operand) -> torch.Tensor:
+    """A copy in the operand's own format (a reference is otherwise computed in float64)."""
+    return tensor.to(getattr(torch, ELEMENTS[operand.dtype]), copy=True)
+
+
+# ---- the submission, in its own process ------------------------------------------------------------------------------
+
+
+def submitted(
+    kernel: Callable[[Any], Any], place: str, test: int, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]
+) -> None:
+    """Call a submission, and put what it gives where the judge looks."""
+    case = json.loads((Path(place) / DESCRIPTION).read_text(encoding="utf-8"))["cases"][test - 1]
+    names = [o["name"] for o in case["operands"] if o["role"] != "out"]
+    tensors = dict(zip(names, inputs, strict=True))
+    tensors |= {o["name"]: outputs[int(o["name"][3:])] for o in case["operands"] if o["role"] == "out"}
+    with _on_this_machine():
+        given = kernel(_formed(case["data"], [tensors[n] for n in case["names"]]))
+    flat, form = _flat(given)
+    if form != case["output"]:
+        raise RungError("custom_kernel gives something else than ref_kernel does: another number of tensors.")
+    for out, result in zip(outputs, flat, strict=True):
+        if type(result) is not torch.Tensor:
+            raise RungError(f"custom_kernel gives a {type(result).__name__}, not a plain tensor that is computed.")
+        if result.shape != out.shape or result.dtype != out.dtype:
+            told = f"{tuple(result.shape)} of {result.dtype}, not {tuple(out.shape)} of {out.dtype}"
+            raise RungError(f"custom_kernel gives {told}.".replace("torch.", ""))
+        if result.data_ptr() != out.data_ptr():
+            out.copy_(result)
+
+
+# ---- data as plain forms ---------------------------------------------------------------------------------------------
+
+
+def _flat(value: Any) -> tuple[list[torch.Tensor], Any]:
+    """The tensors in tuples, lists and dictionaries, and the form that holds them, as JSON keeps it."""
+    tensors: list[torch.Tensor] = []
+
+    def form(part: Any) -> Any:
+        if isinstance(part, torch.Tensor):
+            tensors.append(part)
+            return {"tensor": len(tensors) - 1}
+        if isinstance(part, tuple | list):
+            return {type(part).__name__ if type(part) in (tuple, list) else "tuple": [form(p) for p in part]}
+        if isinstance(part, dict) and all(isinstance(k, str) for k in part):
+            return {"dict": {k: form(p) for k, p in part.items()}}
+        if part is None or isinstance(part, bool | int | float | str):
+            return {"value": part}
+        raise RungError(f"the problem hands over a {type(part).__name__}; rung takes tensors, numbers and texts.")
+
+    return tensors, form(value)
+
+
+def _formed(form: Any, tensors: Sequence[torch.Tensor]) -> Any:
+    """The form with these tensors in it."""
+    ((kind, held),) = form.items()
+    if kind == "tensor":
+        return tensors[held]
+    if kind == "value":
+        return held
+    if kind == "dict":
+        return {k: _formed(p, tensors) for k, p in held.items()}
+    parts = [_formed(p, tensors) for p in held]
+    return tuple(parts) if kind == "tuple" else parts
+
+
+class _NoGpu(TorchFunctionMode):
+    """Tensors that are asked for on a GPU come on the CPU."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.Tensor.cuda:
+            return args[0]
+        args = tuple("cpu" if _is_gpu(a) else a for a in args)
+        return func(*args, **{k: "cpu" if k == "device" and _is_gpu(v) else v for k, v in (kwargs or {}).items()})
+
+
+class _OnCpu(torch.Generator):
+    def __new__(cls, device: Any = "cpu") -> _OnCpu:
+        return super().__new__(cls, "cpu" if _is_gpu(device) else device)  # type: ignore[call-arg]
+
+
+def _is_gpu(value: Any) -> bool:
+    return isinstance(value, str | torch.device) and str(value).partition(":")[0] == "cuda"
+
+
+@contextlib.contextmanager
+def _on_this_machine() -> Iterator[None]:
+    """Where there is no GPU, code that asks for one runs on the CPU (and Triton's kernels in the interpreter)."""
+    if torch.cuda.is_available():
+        yield
+        return
+    with _NoGpu(), mock.patch.object(torch, "Generator", _OnCpu), mock.patch.object(torch.cuda, "synchronize"):
+        yield

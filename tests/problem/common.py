@@ -1,0 +1,9 @@
+"""What problems share, as GPU MODE's repositories have a utils.py beside theirs."""
+
+import torch
+
+
+def close(mine: torch.Tensor, theirs: torch.Tensor) -> tuple[bool, str]:
+    if mine.shape != theirs.shape or not torch.allclose(mine, theirs, rtol=1e-4, atol=1e-4):
+        return False, "mismatch found! custom implementation doesn't match reference"
+    return True, ""
