@@ -30,7 +30,7 @@ ORDER = (
     ("operation",),
     ("expressions",),
     ("dtypes", "precision", "inputs"),
-    ("lines",),
+    ("lines", "files"),
     ("errors", "lazy"),
 )
 LEVEL = {room: len(ORDER) - i for i, rooms in enumerate(ORDER) for room in rooms}

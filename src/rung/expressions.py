@@ -12,8 +12,11 @@ from functools import lru_cache
 from typing import Any
 
 from rung.errors import RungError
+from rung.files import shown
 
 Number = int | float | bool
+LONGEST = 2000  # characters of an expression
+BITS = 128  # of a whole number on the way
 
 
 class Names(dict[str, Number]):
@@ -22,12 +25,19 @@ class Names(dict[str, Number]):
     def __init__(self, values: Mapping[str, Number], let: Mapping[str, str | int]) -> None:
         super().__init__(values)
         self.let = let
+        self._known: dict[str, Number | None] = {}  # None while it is worked out
 
     def __contains__(self, name: object) -> bool:
         return super().__contains__(name) or name in self.let
 
     def __missing__(self, name: str) -> Number:
-        return evaluate_int(self.let[name], self, f"let.{name}")
+        if name not in self._known:
+            self._known[name] = None
+            self._known[name] = evaluate_int(self.let[name], self, f"let.{name}")
+        value = self._known[name]
+        if value is None:
+            raise RungError(f"let.{name} is made of itself; write it over dimensions and tunables.")
+        return value
 
     def also(self, **values: Number) -> "Names":
         return Names({**self, **values}, self.let)
@@ -79,12 +89,12 @@ _COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
 
 @lru_cache(maxsize=4096)
 def _parse(text: str) -> ast.expr:
+    if len(text) > LONGEST:
+        raise RungError(f"an expression of {len(text):,} characters is too long; write at most {LONGEST:,}.")
     try:
         return ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        raise RungError(
-            f"the expression {text!r} cannot be read; write Python arithmetic over names."
-        ) from None
+        raise RungError(f"the expression {shown(text)} cannot be read; write Python arithmetic over names.") from None
 
 
 def names_in(text: str) -> set[str]:
@@ -100,33 +110,40 @@ def evaluate(text: str | int | float, names: Mapping[str, Number]) -> Number:
         value: Number = _value(_parse(text), names, text)
         return value
     except (ZeroDivisionError, OverflowError, ValueError, TypeError, RecursionError) as error:
-        raise RungError(f"the expression {text!r} has no value here: {error}.") from None
+        raise RungError(f"the expression {shown(text)} has no value here: {error}.") from None
 
 
 def evaluate_int(text: str | int, names: Mapping[str, Number], what: str) -> int:
     """The expression's value as a whole number; `what` names it in the error."""
     value = evaluate(text, names)
     if isinstance(value, float) and not value.is_integer():
-        raise RungError(f"{what} = {text!r} gives {value}, not a whole number; use // or ceil_div.")
+        raise RungError(f"{what} = {shown(text)} gives {value}, not a whole number; use // or ceil_div.")
     return int(value)
+
+
+def _bounded(value: Any, text: str) -> Any:
+    """The value, unless it is a whole number that no size is: the next product of it would be longer still."""
+    if isinstance(value, int) and value.bit_length() > BITS:
+        raise RungError(f"the expression {shown(text)} goes beyond 2^{BITS}; no size is so large.")
+    return value
 
 
 def _value(node: ast.expr, names: Mapping[str, Number], text: str) -> Any:
     match node:
         case ast.Constant(value=bool() | int() | float() as constant):
-            return constant
+            return _bounded(constant, text)
         case ast.Name(id=name):
             if name in names:
                 return names[name]
-            known = ", ".join(sorted({*names, *getattr(names, "let", ())}))
-            raise RungError(f"the expression {text!r} names {name!r}, which is not known; there are {known}.")
+            known = ", ".join(sorted({*names, *getattr(names, "let", ())})[:60])
+            raise RungError(f"the expression {shown(text)} names {name!r}, which is not known; there are {known}.")
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY:
             a, b = _value(left, names, text), _value(right, names, text)
             if isinstance(op, ast.LShift) and not 0 <= b <= 64:
-                raise RungError(f"the expression {text!r} shifts by {b}; shift by 0 to 64.")
-            return _BINARY[type(op)](a, b)
+                raise RungError(f"the expression {shown(text)} shifts by {b}; shift by 0 to 64.")
+            return _bounded(_BINARY[type(op)](a, b), text)
         case ast.BinOp(left=left, op=ast.Pow(), right=ast.Constant(value=int() as power)) if 0 <= power <= 8:
-            return _value(left, names, text) ** power
+            return _bounded(_value(left, names, text) ** power, text)
         case ast.UnaryOp(op=op, operand=operand) if type(op) in _UNARY:
             return _UNARY[type(op)](_value(operand, names, text))
         case ast.BoolOp(op=ast.And(), values=values):
@@ -139,8 +156,8 @@ def _value(node: ast.expr, names: Mapping[str, Number], text: str) -> Any:
         case ast.IfExp(test=test, body=body, orelse=orelse):
             return _value(body if _value(test, names, text) else orelse, names, text)
         case ast.Call(func=ast.Name(id=name), args=args, keywords=[]) if name in FUNCTIONS:
-            return FUNCTIONS[name](*(_value(a, names, text) for a in args))
+            return _bounded(FUNCTIONS[name](*(_value(a, names, text) for a in args)), text)
     raise RungError(
-        f"the expression {text!r} uses {ast.unparse(node)!r}, which is not allowed; "
+        f"the expression {shown(text)} uses {ast.unparse(node)!r}, which is not allowed; "
         f"use arithmetic, comparisons and {', '.join(FUNCTIONS)}."
     )

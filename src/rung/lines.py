@@ -62,7 +62,7 @@ def read(path: Path, form: str) -> Iterator[dict[str, Any]]:
     torn = strangers = 0
     for number, line in lines:
         row = None
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(ValueError, RecursionError):
             row = json.loads(line)
         if isinstance(row, dict) and row.get("format") == form:
             ours.append(row)

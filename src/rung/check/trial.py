@@ -442,7 +442,7 @@ def _code(source: str) -> str:
     """A source without its comments."""
     import re
 
-    return re.sub(r"/\*.*?\*/|//[^\n]*", " ", source, flags=re.DOTALL)
+    return re.sub(r"/\*.*?(?:\*/|\Z)|//[^\n]*", " ", source, flags=re.DOTALL)
 
 
 def _same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:

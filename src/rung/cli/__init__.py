@@ -52,7 +52,8 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         sys.stdout.flush()
         sys.exit(code)
     except RungError as error:
-        print(f"rung: {error}", file=sys.stderr)
+        said = "".join(c if c.isprintable() or c in "\n\t" else "?" for c in str(error))  # no escapes of a stranger's
+        print(f"rung: {said}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
         _interrupted()

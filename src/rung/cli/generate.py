@@ -13,6 +13,7 @@ import typer
 
 from rung.cli import options
 from rung.errors import RungError
+from rung.files import TEXT, read_bytes
 
 if TYPE_CHECKING:
     from rung.gpt2.generate import Run, Stats
@@ -195,9 +196,11 @@ def _some(prompt: str) -> str:
 def _read(file: Path) -> str:
     name = "standard input" if str(file) == "-" else str(file)
     try:
-        content = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
+        content = sys.stdin.buffer.read(TEXT + 1) if str(file) == "-" else read_bytes(file)
     except OSError as error:
         raise RungError(f"{name} cannot be read ({error.strerror}); name a text file.") from None
+    if len(content) > TEXT:
+        raise RungError(f"{name} does not end after {TEXT >> 20} MB; give less at once.")
     try:
         return content.decode()
     except UnicodeDecodeError as error:

@@ -10,6 +10,7 @@ import typer
 
 from rung.cli import options
 from rung.errors import RungError
+from rung.files import read_bytes
 
 
 def perplexity(
@@ -31,7 +32,7 @@ def perplexity(
     rung perplexity gpt2 chapter.txt --stride 512
     """
     try:
-        text = file.read_text(encoding="utf-8")
+        text = read_bytes(file).decode()
     except UnicodeDecodeError:
         raise RungError(f"{file} is not UTF-8; convert it, with iconv for example.") from None
     except OSError as error:

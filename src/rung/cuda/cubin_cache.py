@@ -19,6 +19,7 @@ from rung.cuda.headers import Headers
 from rung.cuda.kept import cache_folder
 from rung.cuda.launch import Build, Resources
 from rung.errors import RungError
+from rung.files import read_bytes, shown
 
 _FORMAT = "1"  # of the entries
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*(?:"([^"\n]+)"|<([^>\n]+)>)', re.MULTILINE)
@@ -50,12 +51,16 @@ def includes_of(build: Build) -> Iterator[tuple[str, str]]:
         text, here = queue.pop()
         for match in _INCLUDE.finditer(text):
             name = match.group(1) or match.group(2)
+            if name.startswith(("/", "~")) or (name.startswith("..") and not Path(name).suffix):
+                raise RungError(f"{build.origin} includes {shown(name)}; name headers relative to the file.")
             for folder in (here, *folders):
                 path = folder / name
+                if path.is_fifo() or path.is_char_device():  # the compiler would wait for its writer, or for its end
+                    raise RungError(f"{build.origin} includes {path}, which is no file; correct the #include.")
                 if path.is_file():
                     if path.resolve() not in seen:
                         seen.add(path.resolve())
-                        inner = path.read_text(errors="replace")
+                        inner = read_bytes(path).decode(errors="replace")
                         queue.append((inner, path.parent))
                         yield str(path), inner
                     break

@@ -70,7 +70,7 @@ _BLANKED = re.compile(
     r"""
       /\*.*?(?:\*/|\Z)                                       # block comment
     | //(?:\\\n|[^\n])*                                      # line comment, continued by a backslash
-    | \bR"(?P<fence>[^()\\\s]{0,16})\(.*?\)(?P=fence)"       # raw string
+    | \bR"(?P<fence>[^()\\\s]{0,16})\(.*?(?:\)(?P=fence)"|\Z)  # raw string
     | "(?:\\.|[^"\\\n])*"                                    # string
     | (?:(?<![0-9A-Za-z_])|\b(?:u8|u|U|L))'(?:\\.|[^'\\\n])+'  # character, but not the ' of 1'000
     """,
@@ -78,6 +78,7 @@ _BLANKED = re.compile(
 )
 _DIRECTIVE = re.compile(r"^[ \t]*\#(?:\\\n|[^\n])*", re.MULTILINE)
 _TOKEN = re.compile(r"[A-Za-z_]\w*|::|\d[\w.]*|\S")
+_MOST_KERNELS, _LONGEST_LIST = 1_000, 10_000  # tokens of a list in brackets
 _CLOSING = {"(": ")", "[": "]", "{": "}", "<": ">"}
 
 
@@ -143,9 +144,12 @@ def _drop_disabled(text: str) -> str:
 
 def _signatures(source: str) -> Iterator[_Signature]:
     text = code_only(source)
-    for mark in re.finditer(r"\b__global__\b", text):
-        tokens = list(_TOKEN.finditer(text, mark.end()))
-        i = 0
+    tokens = list(_TOKEN.finditer(text))
+    marks = [i for i, token in enumerate(tokens) if token.group() == "__global__"]
+    if len(marks) > _MOST_KERNELS:
+        raise RungError(f"a source with {len(marks):,} times __global__ is not read; keep {_MOST_KERNELS:,} in a file.")
+    for mark in marks:
+        i = mark + 1
         while i < len(tokens):
             token = tokens[i].group()
             if token in ("{", ";", "}", "__global__"):
@@ -165,7 +169,7 @@ def _signatures(source: str) -> Iterator[_Signature]:
                 inside = (
                     text[tokens[opening].end() : tokens[closing].start()] if closing < len(tokens) else ""
                 )
-                yield _Signature(token, _template(text[: mark.start()]), inside, after == "{")
+                yield _Signature(token, _template(text[: tokens[mark].start()]), inside, after == "{")
                 break
             i = closing + 1  # an attribute or macro with arguments, such as __launch_bounds__(BLOCK, 2)
 
@@ -174,7 +178,7 @@ def _matching(tokens: list[re.Match[str]], opening: int) -> int:
     """Index of the token that closes the bracket at `opening`, or the number of tokens."""
     left, right = tokens[opening].group(), _CLOSING[tokens[opening].group()]
     depth = 0
-    for i in range(opening, len(tokens)):
+    for i in range(opening, min(len(tokens), opening + _LONGEST_LIST)):
         token = tokens[i].group()
         depth += (token == left) - (token == right)
         if depth == 0:

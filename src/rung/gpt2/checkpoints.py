@@ -19,7 +19,7 @@ from safetensors.torch import save_file
 
 from rung.errors import RungError
 from rung.gpt2.config import Config, parse_config
-from rung.gpt2.tensors import SAFETENSORS
+from rung.gpt2.tensors import SAFETENSORS, load_pickled
 from rung.gpt2.weights import MASKS, PREFIX, expected
 
 LLMC_MAGIC = 20240326
@@ -83,12 +83,7 @@ def _fields(vocabulary: int, context: int, layers: int, heads: int, channels: in
 
 
 def _nanogpt(source: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
-    try:
-        saved: Any = torch.load(source, map_location="cpu", weights_only=True, mmap=True)
-    except pickle.UnpicklingError:
-        raise RungError(f"{source} is cut off, or holds more than data, and loading that could run code.") from None
-    except (RuntimeError, OSError, EOFError, ValueError, KeyError):
-        raise RungError(f"{source} is cut off or no PyTorch file; copy it again.") from None
+    saved = load_pickled(source, "copy it again", "save its tensors alone")
     shape, state = (saved.get(k) if isinstance(saved, dict) else None for k in ("model_args", "model"))
     if not isinstance(shape, dict) or not isinstance(state, dict):
         raise RungError(f"{source} is no checkpoint of nanoGPT: it has no 'model' and 'model_args'.")

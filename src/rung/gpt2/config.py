@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rung import files
 from rung.errors import RungError
+from rung.files import shown
 
 # Names that config.json uses -> what they compute.
 ACTIVATIONS = {
@@ -50,13 +51,13 @@ class Config:
 def read_config(path: Path) -> Config:
     """The config in a file; RungError when it is not a GPT-2's."""
     try:
-        fields = json.loads(path.read_text(encoding="utf-8"))
+        fields = files.read_json(path, "fetch the model again")
     except FileNotFoundError:
         raise RungError(
             f"{path} is missing: a model's folder holds config.json beside its weights."
         ) from None
-    except (OSError, ValueError) as error:
-        raise RungError(f"{path} cannot be read as JSON ({error}); fetch the model again.") from None
+    except OSError as error:
+        raise RungError(f"{path} cannot be read ({error.strerror}); fetch the model again.") from None
     if not isinstance(fields, dict):
         raise RungError(f"{path} does not hold a JSON object; fetch the model again.")
     return parse_config(fields, str(path))
@@ -66,38 +67,38 @@ def parse_config(fields: Mapping[str, Any], origin: str) -> Config:
     """The config in a dictionary of config.json's names."""
     kind = fields.get("model_type")
     if kind != "gpt2":
-        raise RungError(f"{origin} describes a model of type {kind!r}; rung runs models of type 'gpt2'.")
+        raise RungError(f"{origin} describes a model of type {shown(kind)}; rung runs models of type 'gpt2'.")
     if fields.get("add_cross_attention"):
         raise RungError(f"{origin} asks for cross attention, which rung does not run; use a plain GPT-2.")
 
     def whole(names: tuple[str, ...], default: int) -> int:
         value = next((fields[name] for name in names if fields.get(name) is not None), default)
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise RungError(f"{origin} gives {names[0]} as {value!r}; it must be a whole number above 0.")
+        if not isinstance(value, int) or isinstance(value, bool) or not 0 < value < 1 << 31:
+            raise RungError(f"{origin} gives {names[0]} as {shown(value)}; it must be a whole number from 1 to 2^31.")
         return value
 
     def flag(name: str, default: bool) -> bool:
         value = fields.get(name, default)
-        if value not in (True, False, None):
-            raise RungError(f"{origin} gives {name} as {value!r}; it must be true or false.")
+        if not (value is None or isinstance(value, bool)):
+            raise RungError(f"{origin} gives {name} as {shown(value)}; it must be true or false.")
         return bool(value)
 
     activation = fields.get("activation_function", "gelu_new")
     if not isinstance(activation, str) or activation not in ACTIVATIONS:
         known = ", ".join(ACTIVATIONS)
-        raise RungError(f"{origin} names the activation {activation!r}; rung has {known}.")
+        raise RungError(f"{origin} names the activation {shown(activation)}; rung has {known}.")
     C, NH = whole(("n_embd", "hidden_size"), 768), whole(("n_head", "num_attention_heads"), 12)
     if C % NH:
         raise RungError(
             f"{origin} divides {C} channels among {NH} heads; n_embd must be a multiple of n_head."
         )
     eps = fields.get("layer_norm_epsilon", 1e-5)
-    if not isinstance(eps, int | float) or not 0 <= eps < math.inf:
-        raise RungError(f"{origin} gives layer_norm_epsilon as {eps!r}; it must be a number such as 1e-05.")
+    if isinstance(eps, bool) or not isinstance(eps, int | float) or not 0 <= eps <= 1:
+        raise RungError(f"{origin} gives layer_norm_epsilon as {shown(eps)}; it must be a number such as 1e-05.")
     eos = fields.get("eos_token_id", 50256)
     ends = [] if eos is None else eos if isinstance(eos, list) else [eos]
-    if not all(isinstance(end, int) for end in ends):
-        raise RungError(f"{origin} gives eos_token_id as {eos!r}; it must be a token's number, or several.")
+    if not all(isinstance(end, int) and not isinstance(end, bool) and abs(end) < 1 << 31 for end in ends):
+        raise RungError(f"{origin} gives eos_token_id as {shown(eos)}; it must be a token's number, or several.")
     return Config(
         vocabulary=whole(("vocab_size",), 50257),
         context=whole(("n_positions", "max_position_embeddings", "n_ctx"), 1024),

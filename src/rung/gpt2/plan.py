@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -140,7 +141,8 @@ class Plan(ABC):
 
     def read(self, folder: Path, config: Config) -> Weights:
         """The model's weights in the form that the plan reads; they may still be on their way."""
-        return read_weights(folder, config, self.matrix, self.vector)
+        most = torch.finfo(torch.float16).max if self.dtype == "float16" else math.inf
+        return read_weights(folder, config, self.matrix, self.vector, most)
 
     def serve(self, config: Config, weights: Weights) -> Service:
         """Called once, when the weights are there."""

@@ -7,18 +7,23 @@ tensors after that, so that a large model is never in memory twice.
 from __future__ import annotations
 
 import json
+import operator
 import pickle
 import struct
 import warnings
+import zipfile
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from rung import files
 from rung.errors import RungError
+from rung.files import shown
 
 SAFETENSORS, BIN = "model.safetensors", "pytorch_model.bin"
+HEADER = 100_000_000  # bytes of a header at most, as the format has it
 
 
 def open_tensors(folder: Path) -> list[TensorFile]:
@@ -37,17 +42,23 @@ def open_tensors(folder: Path) -> list[TensorFile]:
 def shards(index: Path) -> list[str]:
     """The names of the files that an index of shards lists."""
     try:
-        files = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-    except (OSError, ValueError, KeyError, AttributeError, TypeError):
+        names = sorted(set(files.read_json(index, "fetch the model again")["weight_map"].values()))
+    except (OSError, KeyError, AttributeError, TypeError):
         raise RungError(f"{index} is not an index of shards; fetch the model again.") from None
-    if not files:
+    if not names:
         raise RungError(f"{index} lists no shard; fetch the model again.")
-    for file in files:
-        if not isinstance(file, str) or Path(file).name != file:
-            raise RungError(
-                f"{index} lists the shard {file!r}, which is not a file beside it; fetch it again."
-            )
-    return files
+    for name in names:
+        if not isinstance(name, str) or Path(name).name != name or "\0" in name or len(name) > 200:
+            raise RungError(f"{index} lists the shard {shown(name)}, which is not a file beside it; fetch it again.")
+    return names
+
+
+def _require_file(path: Path) -> None:
+    """A pipe would wait for its writer, and a device may never end."""
+    if not path.exists():
+        raise RungError(f"{path} is missing, though the index of shards lists it; fetch the model again.")
+    if not path.is_file():
+        raise RungError(f"{path} is no regular file; fetch the model again.")
 
 
 class Safetensors:
@@ -77,36 +88,34 @@ class Safetensors:
 
 def _checked_header(path: Path) -> dict[str, tuple[int, ...]]:
     # The format: the header's length in 8 bytes, the header in JSON, then the bytes of all tensors.
+    _require_file(path)
     try:
         size = path.stat().st_size
         with path.open("rb") as file:
             (length,) = struct.unpack("<Q", file.read(8))
-            if 8 + length > size:
+            if 8 + length > size or length > HEADER:
                 raise ValueError
             header = json.loads(file.read(length))
-    except FileNotFoundError:
-        raise RungError(
-            f"{path} is missing, though the index of shards lists it; fetch the model again."
-        ) from None
-    except (OSError, ValueError, struct.error):
-        raise RungError(
-            f"{path} is not a safetensors file, or is cut off in its header; fetch it again."
-        ) from None
+        if not isinstance(header, dict):
+            raise ValueError
+    except (OSError, ValueError, RecursionError, struct.error):
+        raise RungError(f"{path} is not a safetensors file, or is cut off in its header; fetch it again.") from None
     shapes: dict[str, tuple[int, ...]] = {}
     for name, entry in header.items():
         if name == "__metadata__":
             continue
         try:
-            end = 8 + length + entry["data_offsets"][1]
-            shapes[name] = tuple(int(n) for n in entry["shape"])
-        except (KeyError, TypeError, IndexError, ValueError):
-            raise RungError(
-                f"{path}: the header's entry for tensor {name!r} is broken; fetch it again."
-            ) from None
+            _, end = entry["data_offsets"]
+            end, shape = 8 + length + operator.index(end), tuple(map(operator.index, entry["shape"]))
+            if min(shape, default=0) < 0:
+                raise ValueError
+        except (KeyError, TypeError, ValueError):
+            raise RungError(f"{path}: the header's entry for tensor {shown(name)} is broken; fetch it again.") from None
         if end > size:
             raise RungError(
-                f"{path}: tensor {name!r} ends at byte {end:,}, the file at {size:,}; fetch it again."
+                f"{path}: tensor {shown(name)} ends at byte {shown(end)}, the file at {size:,}; fetch it again."
             )
+        shapes[name] = shape
     return shapes
 
 
@@ -115,32 +124,47 @@ class Pickled:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        try:
-            # Files older than PyTorch 1.6 are no zip archives, and only those can be mapped.
-            with path.open("rb") as file:
-                mapped = file.read(4) == b"PK\x03\x04"
-            with warnings.catch_warnings(action="ignore"):  # a foreign pickle is told in one sentence below
-                loaded: Any = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
-        except FileNotFoundError:
-            raise RungError(
-                f"{path} is missing, though the index of shards lists it; fetch it again."
-            ) from None
-        except pickle.UnpicklingError as error:
-            reason = "is cut off or no PyTorch file; fetch it again"
-            if "nsupported" in str(error):  # a global, a class or an operation: all that is not data
-                reason = "holds more than tensors, and loading that could run code; convert it to safetensors"
-            raise RungError(f"{path} {reason}.") from None
-        except (RuntimeError, OSError, EOFError, ValueError, KeyError):
-            raise RungError(f"{path} is cut off or no PyTorch file; fetch it again.") from None
+        loaded = load_pickled(path, "fetch it again", "convert it to safetensors")
         if not isinstance(loaded, dict) or not all(
             isinstance(name, str) and isinstance(tensor, torch.Tensor) for name, tensor in loaded.items()
         ):
             raise RungError(f"{path} does not hold named tensors; fetch the model again.")
+        for name, tensor in loaded.items():
+            if tensor.layout != torch.strided or tensor.is_meta or tensor.is_quantized or not _dense(tensor):
+                raise RungError(f"{path}: tensor {shown(name)} has not a value for each place; save it as a plain one.")
         self._tensors: dict[str, torch.Tensor] = loaded
         self.shapes = {name: tuple(tensor.shape) for name, tensor in loaded.items()}
 
     def read(self, name: str) -> torch.Tensor:
         return self._tensors[name]
+
+
+def _dense(tensor: torch.Tensor) -> bool:
+    """Not more elements than its file has bytes for: a stride of 0 makes a billion out of one."""
+    return tensor.nbytes <= tensor.untyped_storage().nbytes()
+
+
+def load_pickled(path: Path, mend: str, otherwise: str) -> Any:
+    """What PyTorch saved, read without running any code that the file may hold."""
+    _require_file(path)
+    try:
+        # Files older than PyTorch 1.6 are no zip archives, and only those can be mapped.
+        with path.open("rb") as file:
+            mapped = file.read(4) == b"PK\x03\x04"
+        if mapped and any(entry.compress_type for entry in zipfile.ZipFile(path).infolist()):
+            raise RungError(f"{path} is compressed, which PyTorch's files are not; {mend}.")
+        with warnings.catch_warnings(action="ignore"):  # a foreign pickle is told in one sentence below
+            return torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
+    except RungError:
+        raise
+    except pickle.UnpicklingError as error:
+        if "nsupported" in str(error):  # a global, a class or an operation: all that is not data
+            raise RungError(
+                f"{path} holds more than tensors, and loading that could run code; {otherwise}."
+            ) from None
+    except Exception:  # whatever a broken pickle makes of torch's own functions
+        pass
+    raise RungError(f"{path} is cut off or no PyTorch file; {mend}.") from None
 
 
 TensorFile = Safetensors | Pickled

@@ -10,7 +10,13 @@ from typing import Any
 
 from rung.errors import RungError
 
+LARGEST = 1 << 28  # bytes of a tokenizer's file
 FILES = ("tokenizer.json", "vocab.json", "merges.txt")
+
+
+def _pass_on(error: BaseException) -> None:
+    if isinstance(error, KeyboardInterrupt | SystemExit | GeneratorExit):
+        raise error
 
 
 def byte_alphabet() -> dict[str, int]:
@@ -43,7 +49,11 @@ class Tokenizer:
         """The tokens of a text; special tokens written out in it count as such."""
         if not text.isascii() and any("\ud800" <= c <= "\udfff" for c in text):
             raise RungError("the text is not UTF-8; convert it, with iconv for example.")
-        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+        try:
+            ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+        except BaseException as error:
+            _pass_on(error)
+            raise RungError(f"{self.origin} cannot be applied to this text; fetch it again.") from None
         return ids
 
     def token(self, text: str) -> int | None:
@@ -93,6 +103,9 @@ def read_tokenizer(folder: Path) -> Tokenizer:
     import tokenizers
 
     whole, vocab, merges = (folder / name for name in FILES)
+    for file in (whole, vocab, merges):
+        if file.is_file() and file.stat().st_size > LARGEST:
+            raise RungError(f"{file} has more than {LARGEST >> 20} MB, which no tokenizer has; fetch it again.")
     try:
         if whole.is_file():
             return Tokenizer(tokenizers.Tokenizer.from_file(str(whole)), str(whole))
@@ -104,7 +117,8 @@ def read_tokenizer(folder: Path) -> Tokenizer:
             if tokenizer.token_to_id("<|endoftext|>") is not None:
                 tokenizer.add_special_tokens(["<|endoftext|>"])
             return Tokenizer(tokenizer, str(vocab))
-    except Exception as error:  # the library raises bare Exceptions
-        origin = whole if whole.is_file() else vocab
-        raise RungError(f"{origin} is not a tokenizer that can be read ({error}); fetch it again.") from None
+    except BaseException as error:  # the library raises bare Exceptions, and panics that are none
+        _pass_on(error)
+        origin, said = whole if whole.is_file() else vocab, " ".join(str(error).split())[:200]
+        raise RungError(f"{origin} is not a tokenizer that can be read ({said}); fetch it again.") from None
     raise RungError(f"{folder} has no tokenizer: put tokenizer.json there, or vocab.json and merges.txt.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from pathlib import Path
 import torch
 
 from rung.errors import RungError
+from rung.files import shown
 from rung.gpt2.config import Config
 from rung.gpt2.tensors import TensorFile, open_tensors
 
@@ -104,12 +106,19 @@ def read_weights(
     config: Config,
     matrix: Callable[[torch.Tensor], Linear],
     vector: Callable[[torch.Tensor], torch.Tensor],
+    most: float = math.inf,
 ) -> Weights:
-    """The weights in a folder, every tensor checked before the first is read.
+    """The weights in a folder, names and shapes checked before the first is read.
 
-    `matrix` converts an (OC, C) matrix to what the plan computes with, and `vector` everything else.
+    `matrix` converts an (OC, C) matrix to what the plan computes with, and `vector` everything else; `most` is the
+    largest number that they have.
     """
-    read = tensor_reader(open_tensors(folder), config)
+    raw = tensor_reader(open_tensors(folder), config)
+
+    def read(name: str) -> torch.Tensor:
+        tensor = raw(name)
+        require_numbers(name, torch.aminmax(tensor.float() if tensor.itemsize == 1 else tensor), most)
+        return tensor
 
     def norm(name: str) -> Norm:
         return Norm(vector(read(f"{name}.weight")), vector(read(f"{name}.bias")))
@@ -161,6 +170,16 @@ def converted(
     return Weights(wte, vector(weights.wpe), layers, norm(weights.ln_f), head)
 
 
+def require_numbers(name: str, ends: tuple[torch.Tensor, torch.Tensor], most: float = math.inf) -> None:
+    """A RungError for weights that are no numbers, or too large: any token at all would come out of them."""
+    least, largest = (float(x) for x in ends)
+    if not (math.isfinite(least) and math.isfinite(largest) and max(-least, largest) <= most):
+        raise RungError(
+            f"the model's tensor {name!r} holds NaN, infinity or numbers beyond the number format; "
+            "take a model that was saved whole, or load it as float32."
+        )
+
+
 def tensor_reader(files: list[TensorFile], config: Config) -> Callable[[str], torch.Tensor]:
     """Gives a tensor by its name without prefix, as it lies in the file; names and shapes are checked at once."""
     found = _locate(files, config)
@@ -196,7 +215,7 @@ def _locate(files: list[TensorFile], config: Config) -> dict[str, tuple[TensorFi
                 )
             if shape != wanted[name]:
                 raise RungError(
-                    f"{file.path}: tensor {key!r} has shape {shape}, but config.json asks for {wanted[name]}."
+                    f"{file.path}: tensor {key!r} has shape {shown(shape)}, but config.json asks for {wanted[name]}."
                 )
             if name in found:
                 raise RungError(f"{file.path}: tensor {key!r} is there twice, also as {found[name][1]!r}.")

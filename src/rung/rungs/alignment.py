@@ -35,7 +35,7 @@ def of_source(source: str, folders: Iterable[Path]) -> int:
 
 
 def _without_comments(text: str) -> str:
-    return re.sub(r"/\*.*?\*/|//[^\n]*", " ", text, flags=re.DOTALL)
+    return re.sub(r"/\*.*?(?:\*/|\Z)|//[^\n]*", " ", text, flags=re.DOTALL)
 
 
 def misplaced(tensors: Iterable[tuple[str, torch.Tensor]], multiple: int) -> str | None:

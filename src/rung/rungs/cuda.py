@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from rung.cuda.launch import Build, LaunchConfig, Module
     from rung.emulator import Settings
 
+MOST_ROUNDS = 4096  # of launches that are repeated
+LARGEST_BUFFER = 1 << 38  # elements
 INCLUDE = Path(__file__).parents[1] / "ladders" / "include"
 
 
@@ -159,6 +162,8 @@ class CudaRung(Rung):
             rounds = [names]
             if each is not None:
                 count = evaluate_int(each[1], names, f"each.{each[0]}")
+                if count > MOST_ROUNDS:
+                    raise RungError(f"{self.path}: each.{each[0]} = {count:,}; at most {MOST_ROUNDS:,} rounds are run.")
                 rounds = [names.also(**{each[0]: i}) for i in range(count)]
             for scope in rounds:
                 for entry in entries:
@@ -204,6 +209,9 @@ class CudaRung(Rung):
         buffers: Tensors = {}
         for name, buffer in self.header.buffers.items():
             shape = tuple(evaluate_int(s, names, f"the size of buffer {name}") for s in buffer.shape)
+            if min(shape) < 0 or math.prod(shape) > LARGEST_BUFFER:
+                sizes = " x ".join(str(s) for s in shape)
+                raise RungError(f"{self.path}: buffers.{name} has the shape {sizes}, which no memory has; correct it.")
             buffers[name] = make(name, shape, element(buffer.dtype, dtype))
             if buffer.zero_once:
                 buffers[name].zero_()

@@ -206,6 +206,8 @@ def _own_table(source: str, origin: str) -> dict[str, Any]:
         raise RungError(f"{origin} {_why_no_header(source)}")
     try:
         return tomllib.loads(found.group(1))
+    except RecursionError:
+        raise RungError(f"{origin}: the header nests too deeply; write one value for each key.") from None
     except tomllib.TOMLDecodeError as error:
         problem, place = str(error), _PLACE.search(str(error))
         if place:
@@ -219,7 +221,7 @@ def _why_no_header(source: str) -> str:
         return "is empty; `rung new` writes a kernel to start from."
     if source.lstrip().startswith("/*---"):
         return "begins a header that does not end; put ---*/ on a line of its own after it."
-    if re.search(r"^\s*/\*---", source, re.MULTILINE):
+    if re.search(r"^[ \t]*/\*---", source, re.MULTILINE):
         return "has its header too far down; move it to the top of the file."
     return "has no header; begin it with /*--- TOML ---*/ (`rung new` writes one)."
 
@@ -243,10 +245,12 @@ def parent_name(name: str, origin: str) -> str:
 
 def let_table(table: dict[str, Any], origin: str) -> dict[str, Expression]:
     """Named expressions, each over dims, tunables and the names above it."""
-    for i, (name, expression) in enumerate(table.items()):
+    waiting = set(table)
+    for name, expression in table.items():
         if isinstance(expression, bool) or not isinstance(expression, str | int):
             raise RungError(f"{origin}: let.{name} = {expression!r} is not an expression; write a number or a string.")
-        later = names_in(str(expression)) & set(list(table)[i:])
+        later = names_in(str(expression)) & waiting
+        waiting.discard(name)
         if later:
             raise RungError(
                 f"{origin}: let.{name} uses {min(later)}, which is not defined above it; move the lines into order."

@@ -14,6 +14,7 @@ from typing import Any
 
 from rung.dtypes import DTYPES
 from rung.errors import RungError
+from rung.files import shown
 from rung.rungs import source_file
 from rung.rungs.header import Buffer, Expression, let_table, parent_name, short_enough
 
@@ -49,11 +50,13 @@ def read_facts(path: Path) -> Facts:
         raise RungError(f"{path}, line {error.lineno}: {error.msg}.") from None
     except ValueError as error:  # a byte that no source has
         raise RungError(f"{path} is not Python: {error}.") from None
+    except (RecursionError, MemoryError):
+        raise RungError(f"{path} nests too deeply for Python; write it in shorter expressions.") from None
     constants = _constants(tree)
     run = next((n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == "run"), None)
     if run is None:
         raise RungError(f"{path} has no function run; define run(<operands by name>, ...) at its top level.")
-    dtypes = _tuple(constants.get("DTYPES", ("f32",)))
+    dtypes = _texts(constants, "DTYPES", ("f32",), path)
     for name in dtypes:
         if name not in DTYPES:
             raise RungError(f"{path}: DTYPES names {name!r}; the number formats are {', '.join(DTYPES)}.")
@@ -70,10 +73,10 @@ def read_facts(path: Path) -> Facts:
         leap=str(constants.get("LEAP", "")),
         emulate=str(constants.get("EMULATE", "")),
         dtypes=dtypes,
-        needs=_tuple(constants.get("NEEDS", ())),
+        needs=_texts(constants, "NEEDS", (), path),
         align=_expression(constants.get("ALIGN", 1), path),
         tune=_tune(constants.get("TUNE", {}), path),
-        let=let_table(constants.get("LET", {}), str(path)),
+        let=_let(constants.get("LET", {}), path),
         buffers=_buffers(constants.get("BUFFERS", {}), path),
         parameters=_parameters(run),
         triton=any("triton" in _imported(n) for n in tree.body),
@@ -88,7 +91,7 @@ def _constants(tree: ast.Module) -> dict[str, Any]:
             if isinstance(target, ast.Name) and target.id.isupper():
                 try:
                     found[target.id] = ast.literal_eval(node.value)  # type: ignore[attr-defined]
-                except ValueError:
+                except (ValueError, TypeError, RecursionError, MemoryError):
                     continue
     return found
 
@@ -108,8 +111,18 @@ def _imported(node: ast.stmt) -> set[str]:
     return set()
 
 
-def _tuple(value: Any) -> tuple[str, ...]:
-    return (value,) if isinstance(value, str) else tuple(value)
+def _texts(constants: dict[str, Any], key: str, default: tuple[str, ...], path: Path) -> tuple[str, ...]:
+    value = constants.get(key, default)
+    texts = (value,) if isinstance(value, str) else value
+    if not isinstance(texts, tuple | list) or not all(isinstance(text, str) for text in texts):
+        raise RungError(f"{path}: {key} = {shown(value)} is not a string or a list of strings.")
+    return tuple(texts)
+
+
+def _let(value: Any, path: Path) -> dict[str, Expression]:
+    if not isinstance(value, dict) or not all(isinstance(name, str) for name in value):
+        raise RungError(f'{path}: LET is not a dictionary of expressions; write LET = {{"rows": "B * T"}}.')
+    return let_table(value, str(path))
 
 
 def _expression(value: Any, path: Path) -> Expression:

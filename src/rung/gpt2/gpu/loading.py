@@ -21,7 +21,7 @@ from rung.gpt2.gpu.memory import refuse
 from rung.gpt2.gpu.operands import LINEARS, NORMS
 from rung.gpt2.gpu.transport import Mark, Transport, transport_to
 from rung.gpt2.tensors import Safetensors, open_tensors
-from rung.gpt2.weights import Layer, Linear, Norm, Weights, tensor_reader
+from rung.gpt2.weights import Layer, Linear, Norm, Weights, require_numbers, tensor_reader
 from rung.operation import Tensors
 
 SLOT = 8 << 20  # bytes of a pinned buffer
@@ -106,6 +106,7 @@ class Arrival:
         indirect = [p.source.nbytes for group in groups for p in group if not _direct(p)]
         self._raw = transport.room(max(indirect, default=1))
         self._copies: list[tuple[str, Mark, Mark]] = []
+        self._ends: list[tuple[str, tuple[torch.Tensor, torch.Tensor]]] = []  # least and largest of each tensor
         self._marks: list[Mark | None] = [None] * len(groups)
         self._handed_over = [threading.Event() for _ in groups]
         self._error: BaseException | None = None
@@ -140,6 +141,8 @@ class Arrival:
             self._thread = None
         self._slots, self._groups, self._raw = [], [], torch.empty(0)
         self.finished = True
+        for name, ends in self._ends:
+            require_numbers(name, ends)
 
     @property
     def timeline(self) -> list[Span]:
@@ -155,6 +158,7 @@ class Arrival:
                 for number, group in enumerate(self._groups):
                     for piece in group:
                         self._carry(piece, step_by_step)
+                        self._ends.append((piece.name, torch.aminmax(piece.target)))
                     self._marks[number] = self.transport.mark()
                     self._handed_over[number].set()
         except BaseException as error:  # whoever waits is to have it
