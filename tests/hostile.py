@@ -379,7 +379,9 @@ def _header_classes() -> Iterator[tuple[str, Any]]:
                 "bind = 5", "[bind]\na = true", "define = 3", '[define]\nX = ""', "buffers = 1", "maps = 1", "let = 7",
                 "constants = 7", 'constants = { a = "zz" }', 'from = "../../x"', "emulate = 7", "unknown = 1", "align = true",
                 "found = '" + "x" * 500 + "'", "dims = [5]", "inside = 5", "[maps.m]\noperand = 'a'\nbox = [-1]",
-                "[maps.m]\noperand = 'zz'\nbox = [1]", "dims = ['nothing']", "tune = 1"):  # fmt: skip
+                "[maps.m]\noperand = 'zz'\nbox = [1]", "dims = ['nothing']", "tune = 1", "inherit = 5", "inherit = [5]", "inherit = ['tune']\nfrom = 5",
+                "inherit = ['tune']\nfrom = 'residual/999'", "inherit = ['nothing']\nfrom = 'residual/1'",
+                "inherit = ['idea', 'launch']\nfrom = 'residual/1'"):  # fmt: skip
         yield f"header with {top[:24]!r}", _kernel(top=top)
     for text in ("", "\n" * 200_000, "/*---\n" + "\n" * 200_000, "/*---\n---*/", "/*---\nx\n---*/", "\0" * 5000, "/*---" * 50_000,
                  "(" * 200_000, "// " + "x" * 900_000, 'R"(' * 50_000, "'" * 100_000, '"' * 100_000):  # fmt: skip

@@ -163,7 +163,8 @@ def table(source: str, origin: str, heirs: tuple[Path, ...] = ()) -> dict[str, A
     if "inherit" not in own:
         return own
     keys, parent = own.pop("inherit"), own.get("from", "")
-    if not isinstance(keys, list) or not parent:
+    texts = isinstance(keys, list) and all(isinstance(key, str) for key in [*keys, parent])
+    if not texts or not parent:
         raise RungError(f'{origin}: inherit wants a list of keys, and from = "OP/NUMBER" beside it.')
     path, heirs = _file_of(parent, origin), (*heirs, Path(origin).resolve())
     if path.resolve() in heirs:
