@@ -196,6 +196,10 @@ class Counting(Backend):
         self.held: dict[int, Text]
         self.begun: list[int]
 
+    @property
+    def room(self) -> int:
+        return self.slots - len(self.held)
+
     def begin(self, slot: int, text: Text) -> None:
         assert slot not in self.held
         self.held[slot] = text

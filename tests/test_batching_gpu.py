@@ -7,13 +7,17 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import gpt2_models as models
 from rung.errors import RungError
+from rung.gpt2.batching.choice import backend_of
 from rung.gpt2.batching.engine import BatchEngine
-from rung.gpt2.batching.text import Request
+from rung.gpt2.batching.text import Request, Text
 from rung.gpt2.gpu import slots as slots_module
 from rung.gpt2.gpu.engine import Engine
+from rung.gpt2.gpu.reading import PASS, bucket, passes, shapes
 from rung.gpt2.gpu.slots import GpuBackend
 from rung.gpt2.load import Model
 from rung.gpt2.options import Completion, Options, Prompt
@@ -152,3 +156,112 @@ def test_threads_that_write_whole_batches_do_not_meet(model: Model) -> None:
         found = list(pool.map(lambda p: emulated.generate([p], temperature=0, max_new_tokens=4)[0].tokens, prompts))
     assert found == [model.generate([p], temperature=0, max_new_tokens=4)[0].tokens for p in prompts]
     torch.set_num_threads(2)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.integers(1, 1024), max_size=30), st.booleans())
+def test_passes_read_each_prompt_once_at_no_more_cost_than_alone(lengths: list[int], alone: bool) -> None:
+    found = passes(lengths, 1024, alone=alone)
+    assert sorted(i for _, _, which in found for i in which) == list(range(len(lengths)))
+    for rows, length, which in found:
+        assert (rows, length) in shapes(1024, alone=alone)
+        assert 1 <= len(which) <= rows and all(lengths[i] <= length for i in which)
+    cost = sum(PASS + rows * length for rows, length, _ in found)
+    assert cost <= sum(PASS + bucket(n, 1024) for n in lengths)
+
+
+def test_prompts_of_unlike_lengths_are_read_together_where_that_is_less_work() -> None:
+    assert passes([500, 20], 1024) == [(1, 512, [0]), (1, 32, [1])]
+    assert passes([500, 20, 480], 1024) == [(4, 512, [0, 2, 1])]
+    assert passes([500, 20, 480, 400, 300], 1024) == [(4, 512, [0, 2, 3, 4]), (1, 32, [1])]
+    assert passes([60, 20, 10], 1024) == [(4, 64, [0, 1, 2])]
+
+
+def test_a_row_is_free_as_soon_as_the_last_step_of_its_text_is_launched(
+    model: Model, weights: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = backend(model, weights, 1)
+    monkeypatch.setattr(one, "_collect", lambda wait: [])  # the GPU has done nothing yet
+    texts = [Text(request(5, 3), None), Text(request(7, 3), None)]
+    for slot, text in enumerate(texts):
+        assert one.room == 1
+        one.begin(slot, text)
+        assert one.room == 0
+        with torch.inference_mode():
+            one.turn()
+    monkeypatch.undo()
+    tokens: dict[int, list[int]] = {0: [], 1: []}
+    while sum(map(len, tokens.values())) < 6:
+        with torch.inference_mode():
+            for fresh in one.turn():
+                tokens[fresh.slot] += [chosen.token for chosen in fresh.chosen]
+    assert tokens == {slot: on_cpu(model, text.request).tokens for slot, text in enumerate(texts)}
+
+
+def test_prompts_are_gathered_while_rows_are_busy(model: Model, weights: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = backend(model, weights, 8)
+    monkeypatch.setattr(slots_module, "MOST_AHEAD", 2)
+    one._per_step = 1e-9
+    for slot in range(3):
+        one.begin(slot, Text(request(5, 20, slot), None))
+    with torch.inference_mode():
+        one.turn()
+        one.begin(3, Text(request(9, 20), None))
+        one.turn()
+        assert len(one._waiting) == 1  # steps have hardly begun since the last prompts
+        one._per_step = 1.0
+        one.turn()
+        assert not one._waiting
+
+
+def test_a_warm_backend_has_what_any_text_needs(model: Model, weights: Any) -> None:
+    one = backend(model, weights, 2)
+    one.warm()
+    sessions, readers = dict(one._banks), dict(one._readers)
+    assert {(1, 16), (1, 32)} == set(readers)
+    asked = [request(5, 4), request(30, 2)]
+    assert [c.tokens for c in together(BatchEngine(lambda: one, None), asked)] == [on_cpu(model, r).tokens for r in asked]
+    assert (one._banks, one._readers) == (sessions, readers)
+
+
+# ---- on a GPU ---------------------------------------------------------------------------------------------------------
+
+
+on_gpu = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+GPU_SHAPE = {"n_embd": 128, "n_head": 2, "n_layer": 2, "vocab_size": 400, "n_positions": 256}
+
+
+def gpu_backend(dtype: str, slots: int) -> GpuBackend:
+    there = models.rung.load(models.saved(**GPU_SHAPE), device="cuda", dtype=dtype)
+    one = backend_of(there.transformer, slots)
+    assert isinstance(one, GpuBackend)
+    one.warm()
+    return one
+
+
+@pytest.mark.parametrize("marks", [pytest.param(None, marks=on_gpu)])
+def test_on_a_gpu_a_text_has_the_same_bits_alone_and_among_others(marks: None) -> None:
+    one = gpu_backend("float32", 8)
+    asked = [request(3 + 7 * i, 20 + i, sample=i, temperature=1.0, logprobs=i % 3 == 0) for i in range(30)]
+    asked += [request(5, 9, frequency_penalty=0.5, temperature=0.7), request(90, 166, stop_tokens=(7,))]
+    shared = BatchEngine(lambda: one, None)
+    among = together(shared, asked)
+    assert [together(shared, [each])[0] for each in asked] == among
+
+
+@pytest.mark.parametrize("dtype", [pytest.param("bfloat16", marks=on_gpu)])
+def test_on_a_gpu_nothing_is_waited_for_while_texts_are_admitted(dtype: str) -> None:
+    one = gpu_backend(dtype, 16)
+    texts = [Text(request(5 + 9 * i, 40, sample=i, temperature=float(i % 2)), None) for i in range(16)]
+    torch.cuda.set_sync_debug_mode("error")  # type: ignore[no-untyped-call]
+    try:
+        with torch.inference_mode():
+            for slot, text in enumerate(texts):
+                one.begin(slot, text)
+                one._read()
+                one._launch()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")  # type: ignore[no-untyped-call]
+    torch.cuda.synchronize()
+    written = one._collect(wait=False)
+    assert {fresh.slot for fresh in written} == set(range(16))

@@ -12,7 +12,7 @@ from rung import dtypes, emulator
 from rung.cuda import nvrtc
 from rung.errors import RungError
 from rung.gpt2.config import Config, read_config
-from rung.gpt2.gpu import prefill_ladder
+from rung.gpt2.gpu import prefill_ladder, seating
 from rung.gpt2.gpu.engine import Engine
 from rung.gpt2.gpu.operands import stack
 from rung.gpt2.gpu.prefill import Prefill
@@ -213,9 +213,10 @@ def test_the_table_names_rungs_that_there_are(device: str, dtype: str, tokens: i
 
 @pytest.mark.parametrize("real", ["f32", "f16", "bf16"])
 def test_the_kernels_beside_the_ladders_compile_for_a_gpu(real: str) -> None:
-    cubin = nvrtc.compile_cubin(prefill_ladder.build(dtypes.dtype(real)), "sm_90")
-    assert cubin.resources.keys() == {"keep", "last"}
-    assert all((used.spill_stores, used.stack) == (0, 0) for used in cubin.resources.values())
+    for build, kernels in ((prefill_ladder.build, {"keep", "last"}), (seating.build, {"seat"})):
+        cubin = nvrtc.compile_cubin(build(dtypes.dtype(real)), "sm_90")
+        assert cubin.resources.keys() == kernels
+        assert all((used.spill_stores, used.stack) == (0, 0) for used in cubin.resources.values())
 
 
 def test_a_way_that_is_none_is_refused() -> None:

@@ -56,7 +56,7 @@ def serve(
         "draft": draft,
     }  # fmt: skip
     run(
-        [Setup(how, slots, gpu) for gpu in ([None] if gpus is None else range(gpus))],
+        [Setup(how, slots, gpu, warm=True) for gpu in ([None] if gpus is None else range(gpus))],
         name=name, host=host, port=port, limits=Limits(max_body, max_queue, timeout), key=_key(api_key_file),
         origins=cors or [],
     )  # fmt: skip

@@ -29,6 +29,14 @@ class Clock:
     proposed: int = 0  # tokens of drafts
     accepted: int = 0
     drafted: int = 0  # steps that had a draft to read
+    # On a GPU, which works while the host does.
+    admit_seconds: float = 0.0  # of the host, for prompts and new texts
+    launch_seconds: float = 0.0  # of the host, for steps
+    idle_seconds: float = 0.0  # of the GPU at least, between two turns
+    passes: int = 0
+    padded_tokens: int = 0
+    steps: int = 0
+    row_steps: int = 0  # with a text in the row
 
 
 class Backend(ABC):
@@ -40,9 +48,18 @@ class Backend(ABC):
     def __init__(self) -> None:
         self.clock = Clock()
 
+    @property
+    @abstractmethod
+    def room(self) -> int:
+        """How many more texts it takes now."""
+
+    def warm(self) -> None:
+        """Prepare for any text, so that the first ones are written as fast as the others."""
+        self.clock = Clock()  # none of it counts
+
     @abstractmethod
     def begin(self, slot: int, text: Text) -> None:
-        """A new text in a slot that is free."""
+        """A new text; its slot is a number that no other text has, the lowest there is."""
 
     @abstractmethod
     def turn(self) -> list[Fresh]:

@@ -84,7 +84,8 @@ class BatchEngine:
         self._cancelled = False  # somebody was, since the last look
         self._waiting: list[Ticket] = []  # a heap
         self._running: dict[int, tuple[Ticket, Text]] = {}
-        self._free: list[int] = []  # a heap
+        self._free: list[int] = []  # a heap: numbers below _top that no text has
+        self._top = 0
 
     # ---- from any thread --------------------------------------------------------------------------------------------
 
@@ -126,16 +127,18 @@ class BatchEngine:
         held = sum(len(text.request.ids) + len(text.tokens) for _, text in list(self._running.values()))
         return held / (self._backend.slots * self._backend.context) if self._backend else 0.0
 
-    def prepare(self, slots: int | None = None) -> None:
+    def prepare(self, slots: int | None = None, *, warm: bool = False) -> None:
         """Make the backend now, with so many slots where a number is given."""
         with self._lock:
             if slots is not None:
                 self._make = partial(self._backend_of, slots)
             if self._backend is None or slots is not None:
                 self._use(self._make())
+            if warm and self._backend is not None:
+                self._backend.warm()
 
     def _use(self, backend: Backend) -> Backend:
-        self._backend, self._free = backend, list(range(backend.slots))
+        self._backend, self._free, self._top = backend, [], 0
         return backend
 
     @property
@@ -192,13 +195,15 @@ class BatchEngine:
                 self._waiting = [ticket for ticket in self._waiting if not ticket.cancelled]
                 heapq.heapify(self._waiting)
                 gone = [slot for slot, (ticket, _) in self._running.items() if ticket.cancelled]
-            admitted = [heapq.heappop(self._waiting) for _ in range(min(len(self._free), len(self._waiting)))]
+            admitted = [heapq.heappop(self._waiting) for _ in range(min(backend.room, len(self._waiting)))]
         for ticket in left:
             self._tell(ticket, Piece(reason="interrupted"))
         for slot in gone:
             ticket, text = self._leave(backend, slot)
             self._tell(ticket, Piece(text.finish("interrupted"), reason=text.reason))
         for ticket in admitted:
+            if not self._free:
+                self._free, self._top = [self._top], self._top + 1
             slot, text = heapq.heappop(self._free), Text(ticket.request, self._tokenizer)
             ticket.queued = time.monotonic() - ticket.submitted
             self._running[slot] = ticket, text

@@ -64,6 +64,10 @@ class HostBackend(Backend):
 
     # ---- slots ------------------------------------------------------------------------------------------------------
 
+    @property
+    def room(self) -> int:
+        return self.slots - len(self._rows)
+
     def begin(self, slot: int, text: Text) -> None:
         options, ids = text.options, text.window(self.context)
         penalties = None

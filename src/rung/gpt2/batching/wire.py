@@ -15,11 +15,15 @@ from rung.gpt2.batching.text import Piece, Request
 
 @dataclass(frozen=True)
 class Setup:
-    """What a worker is to load: keywords of `rung.load`, slots (None: by the memory), the one GPU that it sees."""
+    """What a worker is to load: keywords of `rung.load`, slots (None: by the memory), the one GPU that it sees.
+
+    A `warm` one is ready when it has prepared for any text.
+    """
 
     model: Mapping[str, Any]
     slots: int | None = None
     gpu: int | None = None
+    warm: bool = False
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,7 @@ def main(descriptor: int) -> None:
 
 def _load(setup: Setup) -> BatchEngine:
     model = load(**setup.model)
-    model.engine.prepare(setup.slots)
+    model.engine.prepare(setup.slots, warm=setup.warm)
     return model.engine
 
 

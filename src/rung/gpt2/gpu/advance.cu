@@ -22,9 +22,9 @@ extern "C" __global__ void advance(const int* next, int* tokens, int* lengths, i
             if (grown && length - 1 < MAXT) history[size_t(b) * MAXT + length - 1] = tokens[b];
             bool stop = length >= MAXT || step + 1 >= limits[b];
             for (int i = 0; i < stops[b]; i++) stop = stop || token == stop_tokens[b * MOST_STOPS + i];
-            // An ended sequence stays where it is, so that the steps it still takes part in remain in bounds.
+            // The steps that an ended sequence still takes part in are to cost little, and to remain in bounds.
             tokens[b] = token;
-            lengths[b] = min(length, MAXT - 1);
+            lengths[b] = stop ? 0 : length;
             done[b] = stop;
         }
         out[b] = over ? -1 : token;

@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from rung.dtypes import dtype as named_dtype
+from rung.gpt2.gpu.memory import sent
 from rung.gpt2.rungs import SAMPLE_RUNGS, find
 from rung.gpt2.sampling import WORD, Sampling
 from rung.operation import Tensors
 from rung.rungs import catalogue
 from rung.rungs.base import Device
+
+SETTINGS, SEEDS = 8, 4  # numbers of a text
 
 
 @dataclass(frozen=True)
@@ -24,6 +28,14 @@ class Draw:
     sequence: int
     marks: torch.Tensor | None = None  # (V); None without penalties
 
+    def packed(self, offset: int) -> list[int]:
+        """All but the marks, as the kernels read it; `offset` is added to their steps to give the text's own."""
+        s = self.sampling
+        settings = [s.temperature, s.top_k or 0, s.top_p, s.min_p, s.repetition_penalty]
+        settings += [s.presence_penalty, s.frequency_penalty, 0]
+        bits: list[int] = np.asarray(settings, dtype=np.float32).view(np.int32).tolist()
+        return [*bits, *map(_signed, (self.seed & WORD, self.seed >> 32 & WORD)), self.sequence, offset]
+
     @property
     def greedy(self) -> bool:
         return self.sampling.temperature == 0 and not self.sampling.penalised
@@ -32,47 +44,44 @@ class Draw:
 class Choice:
     """Turns `logits` into `next`, by `rung` or the first that takes the shape.
 
-    Its settings lie in device memory: what is captured serves them all.
+    Its settings lie in device memory, in `tensors` where they are there: what is captured serves them all.
     """
 
-    def __init__(
-        self, tensors: Tensors, rows: int, vocabulary: int, device: Device, rung: str | None = None
-    ) -> None:
+    def __init__(self, tensors: Tensors, rows: int, vocabulary: int, device: Device, rung: str | None = None) -> None:
         where = tensors["logits"].device
         self.greedy = True
         self._next, self._logits = tensors["next"], tensors["logits"]
-        self.marks = torch.zeros(rows, vocabulary, dtype=torch.int32, device=where)
-        self._settings = torch.zeros(rows, 8, device=where)
-        self._seeds = torch.zeros(rows, 4, dtype=torch.int32, device=where)
-        state = {"marks": self.marks, "settings": self._settings, "seeds": self._seeds}
+        self.state = {
+            "marks": torch.zeros(rows, vocabulary, dtype=torch.int32, device=where),
+            "settings": torch.zeros(rows, SETTINGS, device=where),
+            "seeds": torch.zeros(rows, SEEDS, dtype=torch.int32, device=where),
+        }
+        self.state |= {name: tensors[name] for name in ("settings", "seeds") if name in tensors}
         taken = {name: tensors[name] for name in ("logits", "steps", "next")}
         values, real = catalogue.operation("sample").complete({"B": rows, "V": vocabulary}), named_dtype("f32")
         rungs = (find("sample", name) for name in ([rung] if rung else SAMPLE_RUNGS))
         chosen = next(r for r in rungs if rung or r.refusal(values, real, device=device) is None)
-        self._sample = chosen.prepare(taken | state, values, real, device=device)
+        self._sample = chosen.prepare(taken | self.state, values, real, device=device)
 
     def begin(self, sampling: Sampling, seed: int, sequences: Sequence[int], prompts: Sequence[Sequence[int]]) -> None:
         """A new batch: how to choose, and what its prompts hold."""
-        draws = [Draw(sampling, seed, sequence, _seen(prompt, self.marks.shape[1]) if sampling.penalised else None)
-                 for sequence, prompt in zip(sequences, prompts, strict=True)]  # fmt: skip
+        vocabulary = self._logits.shape[1]
+        draws = [
+            Draw(sampling, seed, sequence, _seen(prompt, vocabulary) if sampling.penalised else None)
+            for sequence, prompt in zip(sequences, prompts, strict=True)
+        ]
         self.greedy = draws[0].greedy
         if not self.greedy:
-            self.place(range(len(draws)), [(draw, 0) for draw in draws])
+            packed = [draw.packed(0) for draw in draws]
+            sent([numbers[:SETTINGS] for numbers in packed], self.state["settings"].view(torch.int32))
+            sent([numbers[SETTINGS:] for numbers in packed], self.state["seeds"])
+            for row, draw in enumerate(draws):
+                self.mark(row, draw)
 
-    def place(self, rows: Sequence[int], draws: Sequence[tuple[Draw, int]], *, marks: bool = True) -> None:
-        """Rows have other texts from now on; each with what is added to the session's steps to give its own."""
-        settings, seeds = [], []
-        for draw, offset in draws:
-            s = draw.sampling
-            settings.append([s.temperature, s.top_k or 0, s.top_p, s.min_p, s.repetition_penalty])
-            settings[-1] += [s.presence_penalty, s.frequency_penalty, 0]
-            seeds.append([*map(_signed, (draw.seed & WORD, draw.seed >> 32 & WORD)), draw.sequence, offset])
-        at = torch.tensor(list(rows), device=self._settings.device)
-        self._settings[at] = torch.tensor(settings, device=at.device)
-        self._seeds[at] = torch.tensor(seeds, dtype=torch.int32, device=at.device)
-        for row, (draw, _) in zip(rows, draws, strict=True):
-            if marks and draw.marks is not None:
-                self.marks[row] = draw.marks.to(at.device)
+    def mark(self, row: int, draw: Draw) -> None:
+        """What the text of this row holds so far, where its sampling asks for it."""
+        if draw.marks is not None:
+            sent(draw.marks.numpy(), self.state["marks"][row])
 
     def run(self, *, picked: bool) -> None:
         """`picked`: `next` already holds the likeliest."""

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
 import torch
 
 from rung.errors import RungError
@@ -21,3 +25,10 @@ def refuse(needed: int, what: str, mend: str) -> None:
             f"{what} takes {needed / 2**30:.2f} GiB and the GPU has {max(0, free - SPARE) / 2**30:.2f} GiB left; "
             f"{mend}."
         )
+
+
+def sent(numbers: Sequence[Any] | np.ndarray, to: torch.Tensor) -> None:
+    """Whole numbers to the device, behind what was launched before and without waiting for it."""
+    staged = torch.empty(to.shape, dtype=torch.int32, pin_memory=to.is_cuda)
+    staged.numpy()[:] = numbers
+    to.copy_(staged, non_blocking=True)

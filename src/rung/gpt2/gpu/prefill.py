@@ -12,6 +12,7 @@ from rung.errors import RungError
 from rung.gpt2.cache import Cache
 from rung.gpt2.config import Config
 from rung.gpt2.gpu.loading import Arrival, as_weights
+from rung.gpt2.gpu.memory import sent
 from rung.gpt2.gpu.prefill_ladder import LadderPass
 from rung.gpt2.model import Transformer
 from rung.gpt2.rungs import Rungs
@@ -63,13 +64,18 @@ class Prefill:
         for row, prompt in zip(padded, prompts, strict=True):
             row[: len(prompt)] = prompt
         tokens = self._pass(bucket).tokens
-        tokens.copy_(torch.from_numpy(padded))
+        sent(padded, tokens)
         if tokens.data_ptr() != t["history"].data_ptr():
             t["history"][:, :bucket].copy_(tokens)
-        t["lengths"].copy_(torch.tensor([len(p) for p in prompts], dtype=torch.int32))
+        sent([len(p) for p in prompts], t["lengths"])
         if self.arriving is not None:
             self._run_while_arriving(self._pass(bucket), self.arriving)
-        elif t["lengths"].device.type == "cuda":
+        else:
+            self.replay(bucket)
+
+    def replay(self, bucket: int) -> None:
+        """Read what lies in the tensors already: `history`, where a bucket fills it, and lengths."""
+        if self.t["lengths"].is_cuda:
             self._graph(bucket).replay()
         else:
             self._pass(bucket).run()

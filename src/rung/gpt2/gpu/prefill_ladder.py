@@ -59,7 +59,8 @@ class LadderPass:
                 "write fewer texts at a time",
             )
         history = tensors["history"]
-        self.tokens = history[:, :length] if rows == 1 else self._buffer("tokens", rows, length, dtype=torch.int32)
+        whole = rows == 1 or length == history.shape[1]
+        self.tokens = history[:, :length] if whole else self._buffer("tokens", rows, length, dtype=torch.int32)
         self._build()
 
     def run(self, before: Callable[[int], None] | None = None) -> None:

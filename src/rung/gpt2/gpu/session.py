@@ -56,7 +56,7 @@ class Session:
         self.config, self.rows, self.capacity, self.work = config, rows, capacity, work
         self.device: Device = device
         self.where = torch.device("cuda" if device == "cuda" else "cpu")
-        self._real = real
+        self.real = real
         self.tensors = {**operands, **self._state()}
         self.tensors["wpe"] = operands["wpe"][:capacity]
         self.values = work.rung.operation.complete(dims(config, rows, capacity))
@@ -80,7 +80,7 @@ class Session:
     def _state(self) -> Tensors:
         c, rows, T = self.config, self.rows, self.capacity
         if self.device == "cuda":
-            needed = 2 * c.layers * rows * T * c.C * self._real.size + 12 * rows * c.vocabulary
+            needed = 2 * c.layers * rows * T * c.C * self.real.size + 12 * rows * c.vocabulary
             refuse(
                 needed,
                 f"a cache for {rows} texts of {T:,} tokens",
@@ -95,8 +95,8 @@ class Session:
             "tokens": whole(rows),
             "lengths": whole(rows),
             "history": whole(rows, T),
-            "k_cache": torch.zeros(cache, dtype=self._real.torch, device=self.where),
-            "v_cache": torch.zeros(cache, dtype=self._real.torch, device=self.where),
+            "k_cache": torch.zeros(cache, dtype=self.real.torch, device=self.where),
+            "v_cache": torch.zeros(cache, dtype=self.real.torch, device=self.where),
             "logits": torch.empty(rows, c.vocabulary, device=self.where),
             "next": whole(rows),
             "done": whole(rows),
@@ -154,34 +154,13 @@ class Session:
     # ---- rows by themselves ---------------------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Begin without any text; `place` brings them in."""
+        """Begin without any text; see seating.py for how they come."""
         self._synchronize()
         self._published.zero_()
         self.tensors["steps"].zero_()
         self.enqueued = 0
-        self.leave(range(self.rows))
-
-    def place(
-        self, rows: Sequence[int], lengths: Sequence[int], limits: Sequence[int], stops: Sequence[Sequence[int]]
-    ) -> None:
-        """Rows go on with texts of so many cached tokens, up to the session's step `limit` or a stop token."""
-        t, at = self.tensors, self._whole(rows)
-        padded = [[*tokens, *[0] * (MOST_STOPS - len(tokens))] for tokens in stops]
-        t["lengths"][at] = self._whole(lengths)
-        t["limits"][at] = self._whole(limits)
-        t["stops"][at] = self._whole([len(tokens) for tokens in stops])
-        t["stop_tokens"][at] = self._whole(padded)
-        t["done"][at] = 0
-
-    def leave(self, rows: Sequence[int]) -> None:
-        """Nothing more is written in these rows."""
-        at = self._whole(rows)
-        self.tensors["done"][at] = 1
-        self.tensors["lengths"][at] = 0
-
-    def limit(self, limits: Sequence[int]) -> None:
-        """Other limits for the first rows."""
-        self.tensors["limits"][: len(limits)] = self._whole(limits)
+        self.tensors["done"].fill_(1)
+        self.tensors["lengths"].zero_()
 
     def _whole(self, numbers: Sequence[Any]) -> torch.Tensor:
         return torch.tensor(list(numbers), dtype=torch.int32, device=self.where)

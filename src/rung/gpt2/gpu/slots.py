@@ -1,8 +1,9 @@
 """Continuous batching on a GPU: texts sit in rows of a session and are joined by others between graph replays.
 
-A prompt is read by a reader, which has one or a few rows and a cache of its own; its keys, values and first token are
-then copied into a free row while steps that were launched before still run. The host launches everything in order, so
-that it knows which texts each launch had in its rows: a launch is noted with them, and its tokens are read later.
+Prompts are read together in passes (reading.py), in caches of their own; keys, values and first tokens are then copied
+into free rows (seating.py) while steps that were launched before still run. The host launches everything in order, so
+that it knows which texts each launch had in its rows: a launch is noted with them, and its tokens are read later. It
+never waits for the GPU on the way: a row is free for the next text as soon as the last step of its text was launched.
 
 In 16 bits the rows follow the load: one text alone is written by the rungs for one row, and texts move into a session
 of more rows when more come. In float32 there is one number of rows, and prompts are read one by one: the same kernels
@@ -23,18 +24,19 @@ from rung.errors import RungError
 from rung.gpt2.batching.backend import Backend, Fresh
 from rung.gpt2.batching.host import told
 from rung.gpt2.batching.text import Text
-from rung.gpt2.gpu.choice import Choice, Draw
+from rung.gpt2.gpu.choice import Draw
 from rung.gpt2.gpu.engine import Engine
-from rung.gpt2.gpu.prefill import BUCKETS, Prefill
+from rung.gpt2.gpu.reading import CHUNK, Reader, bucket, passes, shapes
+from rung.gpt2.gpu.seating import NOBODY, Seating, record
 from rung.gpt2.gpu.session import MOST_STOPS, Session
 from rung.gpt2.model import Transformer
 from rung.gpt2.options import Chosen, plain
 
 ROWS = (1, 4, 8, 16, 32, 64, 128, 256)  # of the sessions that texts move between
-READERS = (1, 4, 8)  # prompts that are read together
-READ_TOKENS = 8192  # padding included, in one turn: what the texts under way wait for
 AHEAD_SECONDS = 4e-3  # of work that is launched before the host has seen it; a new text waits behind it
 MOST_AHEAD = 32
+GATHER_SECONDS = 4e-3  # of steps between two readings of prompts, so that those that come meanwhile are read together
+RAMP = 4 * CHUNK  # tokens of prompts in a turn while more texts wait than are under way
 LONGEST = 1 << 30  # steps of a session until its counters begin again
 
 
@@ -132,37 +134,13 @@ def _told(told: _Told | None, row: int, token: int) -> Chosen:
     return told.of(row, token) if told else plain(token)
 
 
-class _Reader:
-    """Prompts into a cache of its own, and the first token behind each."""
-
-    def __init__(self, engine: Engine, rows: int) -> None:
-        c, where = engine.config, engine.operands["wte"].device
-        self.rows = rows
-        cache = (c.layers, rows, c.NH, c.context, c.HS)
-        self.tensors = {
-            **engine.operands,
-            "lengths": torch.zeros(rows, dtype=torch.int32, device=where),
-            "history": torch.zeros(rows, c.context, dtype=torch.int32, device=where),
-            "k_cache": torch.zeros(cache, dtype=engine.real.torch, device=where),
-            "v_cache": torch.zeros(cache, dtype=engine.real.torch, device=where),
-            "logits": torch.empty(rows, c.vocabulary, device=where),
-            "next": torch.zeros(rows, dtype=torch.int32, device=where),
-            "steps": torch.zeros(1, dtype=torch.int32, device=where),
-        }
-        self._prefill = Prefill(c, self.tensors, rows, c.context)
-        self.choice = Choice(self.tensors, rows, c.vocabulary, engine.device, engine.sample)
-
-    def read(self, prompts: Sequence[Sequence[int]]) -> None:
-        """Leaves the logits that follow each prompt; rows that are not asked for repeat the last one."""
-        self._prefill.run([*prompts, *[prompts[-1]] * (self.rows - len(prompts))])
-
-
 @dataclass
 class _Bank:
     """A session and the texts of its rows."""
 
     session: Session
-    rows: list[_Live | None] = field(default_factory=list)
+    seating: Seating
+    rows: list[_Live | None]
     stale: set[int] = field(default_factory=set)  # rows whose text has left, while the session does not know it
 
     @property
@@ -180,7 +158,10 @@ class GpuBackend(Backend):
         self._cuda = engine.device == "cuda"
         self._exact = engine.real.name == "f32"
         self._banks: dict[int, _Bank] = {}
-        self._readers: dict[int, _Reader] = {}
+        self._readers: dict[tuple[int, int], Reader] = {}
+        room = engine.config.layers * max(CHUNK, self.context) * engine.config.C
+        where = engine.operands["wte"].device
+        self._caches = torch.zeros(2, room, dtype=engine.real.torch, device=where).unbind()
         self._bank: _Bank | None = None
         self._waiting: deque[Text] = deque()
         self._slot_of: dict[int, int] = {}  # id of a text -> its slot
@@ -188,7 +169,9 @@ class GpuBackend(Backend):
         self._notes: deque[_Note] = deque()
         self._prompts: dict[int, tuple[Chosen | None, ...]] = {}  # slot -> log-probabilities not yet handed out
         self._per_step = 1e-3  # seconds, as seen
+        self._since = 0  # steps that were launched since prompts were read
         self._seen_at, self._taken = 0.0, 0
+        self._gap_at = 0.0  # when a turn ended with work left to do
 
     # ---- slots ------------------------------------------------------------------------------------------------------
 
@@ -205,14 +188,24 @@ class GpuBackend(Backend):
         self._prompts.pop(slot, None)
         if text in self._waiting:
             self._waiting.remove(text)
-        for live in self._bank.lives if self._bank else ():
-            if live.slot == slot:
+        bank = self._bank
+        for live in bank.lives if bank else ():
+            if bank and live.slot == slot:
                 self._leave(live)
+                bank.stale.add(live.row)
+
+    @property
+    def room(self) -> int:
+        return max(0, self.slots - self._busy - len(self._waiting))
+
+    @property
+    def _busy(self) -> int:
+        """Rows that are taken when all that was launched is done."""
+        return sum(live is not None for live in self._bank.rows) if self._bank else 0
 
     def _leave(self, live: _Live) -> None:
         if self._bank is not None and live.row >= 0 and self._bank.rows[live.row] is live:
             self._bank.rows[live.row] = None
-            self._bank.stale.add(live.row)
 
     # ---- a turn -----------------------------------------------------------------------------------------------------
 
@@ -222,49 +215,52 @@ class GpuBackend(Backend):
             torch.cuda.set_device(torch.cuda.current_device())  # the driver's context, for this thread
         with self._engine.lock:
             self._engine.arrive()
+            if self._gap_at and not self._notes:
+                self.clock.idle_seconds += began - self._gap_at
             fresh = self._read()
             read = time.perf_counter()
             self._launch()
+        launched = time.perf_counter()
         fresh += self._collect(wait=not fresh)
-        ended = time.perf_counter()
+        self.clock.admit_seconds += read - began
+        self.clock.launch_seconds += launched - read
         self.clock.prefill_seconds += read - began
-        self.clock.decode_seconds += ended - read
-        self._pace(ended)
+        self.clock.decode_seconds += launched - read
+        self._gap_at = time.perf_counter() if self._busy or self._waiting else 0.0
         return fresh
-
-    def _pace(self, now: float) -> None:
-        """Learn how long a step takes from turns throughout which the GPU had work."""
-        if self._seen_at and self._taken:
-            self._per_step += 0.2 * ((now - self._seen_at) / self._taken - self._per_step)
-        self._seen_at, self._taken = (now if self._notes else 0.0), 0
 
     # ---- prompts ----------------------------------------------------------------------------------------------------
 
     def _read(self) -> list[Fresh]:
-        fresh, budget = [], READ_TOKENS
-        while self._waiting and budget > 0:
-            group = self._group()
-            budget -= len(group) * _bucket(max(len(text.window(self.context)) for text in group), self.context)
-            for text in group:
-                if text.options.prompt_logprobs is not None and not text.tokens:
-                    fresh += self._tell_prompt(text)
-            rest = [text for text in group if text.options.max_new_tokens > 0]
-            if rest:
-                self._place(rest)
+        fresh: list[Fresh] = []
+        texts = self._next()
+        for text in texts:
+            if text.options.prompt_logprobs is not None and not text.tokens:
+                fresh += self._tell_prompt(text)
+        texts = [text for text in texts if text.options.max_new_tokens > 0]
+        if texts:
+            self._fit(len(texts))
+        lengths = [len(text.window(self.context)) for text in texts]
+        for rows, length, which in passes(lengths, self.context, alone=self._exact):
+            self.clock.passes += 1
+            self.clock.padded_tokens += rows * length
+            self._place(self._reader(rows, length), [texts[i] for i in which])
         return fresh
 
-    def _group(self) -> list[Text]:
-        """The next prompts that are read together: as many as wait and are padded alike."""
-        most = 1 if self._exact else max(r for r in READERS if r <= max(1, len(self._waiting)))
-        first = self._waiting.popleft()
-        group, bucket = [first], _bucket(len(first.window(self.context)), self.context)
-        for text in list(self._waiting):
-            if len(group) == most:
-                break
-            if _bucket(len(text.window(self.context)), self.context) == bucket:
-                self._waiting.remove(text)
-                group.append(text)
-        return group
+    def _next(self) -> list[Text]:
+        """The texts whose prompts are read now, in the order in which they came."""
+        busy, texts = self._busy, list[Text]()
+        most = min(len(self._waiting), self.slots - busy)  # one that slid may wait for a row
+        few = most < busy
+        if few and self._since * self._per_step < GATHER_SECONDS:
+            return texts
+        budget = CHUNK if few else RAMP
+        while len(texts) < most and budget > 0:
+            budget -= bucket(len(self._waiting[0].window(self.context)), self.context)
+            texts.append(self._waiting.popleft())
+        if texts:
+            self._since = 0
+        return texts
 
     def _tell_prompt(self, text: Text) -> list[Fresh]:
         ids, slot = list(text.request.ids), self._slot_of[id(text)]
@@ -276,111 +272,104 @@ class GpuBackend(Backend):
         self._prompts[slot] = found
         return []
 
-    def _place(self, texts: list[Text]) -> None:
+    def _place(self, reader: Reader, texts: list[Text]) -> None:
         windows = [text.window(self.context) for text in texts]
         vocabulary = self._engine.config.vocabulary
         lives = [
             _Live(self._slot_of[id(text)], text, _draw(text, vocabulary), len(window), len(text.tokens))
             for text, window in zip(texts, windows, strict=True)
         ]
-        reader = self._reader(len(texts))
-        reader.read(windows)
+        going_on = [live.text.options.max_new_tokens > live.wrote + 1 and live.base < self.context for live in lives]
+        bank = self._bank
+        assert bank is not None
+        free = iter([row for row, live in enumerate(bank.rows) if live is None])
+        records = [
+            self._seat(bank, i, live, next(free)) if goes else NOBODY
+            for i, (live, goes) in enumerate(zip(lives, going_on, strict=True))
+        ]
+        reader.read(windows, [(live.draw, live.wrote) for live in lives], records)
         self.clock.prompt_tokens += sum(len(w) for t, w in zip(texts, windows, strict=True) if not t.tokens)
         shown = self._tell(reader.tensors["logits"], lives, reader.rows)
         masked = self._mask(reader.tensors["logits"], lives)
-        reader.choice.place(range(len(lives)), [(live.draw, live.wrote) for live in lives])
         reader.choice.greedy = all(live.draw.greedy for live in lives) and not masked
         reader.choice.run(picked=False)
         ending = shown(reader.tensors["next"]) if shown else None
         self._notes.append(_First(lives, *self._to_host(reader.tensors["next"]), ending))
-        going_on = [
-            (i, live)
-            for i, live in enumerate(lives)
-            if live.text.options.max_new_tokens > live.wrote + 1 and live.base < self.context
-        ]
-        if going_on:
-            self._settle(reader, going_on)
+        if any(going_on):
+            bank.seating.bring(reader.tensors, reader.records)
 
-    def _settle(self, reader: _Reader, lives: list[tuple[int, _Live]]) -> None:
-        """From the reader's rows into free rows of the session that texts are written in."""
-        bank = self._fit(len(lives))
-        free = [row for row, live in enumerate(bank.rows) if live is None]
-        session, where = bank.session, bank.session.where
-        for (_, live), row in zip(lives, free, strict=False):
-            live.row, bank.rows[row] = row, live
-            bank.stale.discard(row)
-            live.offset = live.wrote + 1 - session.enqueued
-            live.limit = session.enqueued + live.text.options.max_new_tokens - live.wrote - 1
-        to = torch.tensor([live.row for _, live in lives], device=where)
-        of = torch.tensor([i for i, _ in lives], device=where)
-        t, r = session.tensors, reader.tensors
-        for i, live in lives:
-            for name in ("k_cache", "v_cache"):
-                t[name][:, live.row, :, : live.base] = r[name][:, i, :, : live.base]
-        t["history"][to] = r["history"][of, : session.capacity]
-        t["tokens"][to] = r["next"][of]
-        rows = [live.row for _, live in lives]
-        session.place(
-            rows,
-            [live.base for _, live in lives],
-            [live.limit for _, live in lives],
-            [live.text.options.stop_tokens for _, live in lives],
-        )
-        session.choice.place(rows, [(live.draw, live.offset) for _, live in lives], marks=False)
-        if any(live.draw.marks is not None for _, live in lives):
-            session.choice.marks[to] = reader.choice.marks[of]  # the first token is among them
+    def _seat(self, bank: _Bank, of: int, live: _Live, row: int) -> list[int]:
+        """A text of the reader's row `of` goes on in a free row."""
+        live.row, bank.rows[row] = row, live
+        bank.stale.discard(row)
+        done = bank.session.enqueued
+        live.offset = live.wrote + 1 - done
+        live.limit = done + min(live.text.options.max_new_tokens - live.wrote - 1, self.context - live.base)
+        return record(of, row, live.base, live.limit, live.draw, live.offset, live.text.options.stop_tokens)
 
-    def _reader(self, prompts: int) -> _Reader:
-        rows = next(r for r in READERS if r >= prompts)
-        if rows not in self._readers:
-            self._readers[rows] = _Reader(self._engine, rows)
-        return self._readers[rows]
+    def _reader(self, rows: int, length: int) -> Reader:
+        if (rows, length) not in self._readers:
+            self._readers[rows, length] = Reader(self._engine, rows, length, self._caches)
+        return self._readers[rows, length]
 
     # ---- sessions ---------------------------------------------------------------------------------------------------
 
-    def _fit(self, more: int) -> _Bank:
-        """The session with room for so many more texts; those under way move into it."""
+    def _fit(self, more: int) -> None:
+        """Makes room for so many more texts; those under way move into a session of more rows."""
         current = self._bank
-        count = more + (len(current.lives) if current else 0)
+        count = more + self._busy
         if current is None or count > len(current.rows):
-            return self._move(self._rows(count))
-        if current.session.enqueued > LONGEST and not current.lives and not self._notes:
+            self._move(self._rows(count))
+        elif current.session.enqueued > LONGEST and not current.lives and not self._notes:
             current.session.open()
-        return current
 
     def _rows(self, texts: int) -> int:
         if self._exact:
             return self.slots
         return min(self.slots, next((r for r in ROWS if r >= texts), self.slots))
 
+    def _open(self, rows: int) -> _Bank:
+        if rows not in self._banks:
+            session = self._engine.open(rows)
+            self._banks[rows] = _Bank(session, Seating(session), [None] * rows)
+        return self._banks[rows]
+
     def _move(self, rows: int) -> _Bank:
         """Texts under way go on in the session of so many rows."""
         old = self._bank
-        if rows not in self._banks:
-            self._banks[rows] = _Bank(self._engine.open(rows), [None] * rows)
-        new = self._bank = self._banks[rows]
+        new = self._bank = self._open(rows)
         new.stale = set(range(rows))
         if old is None:
             return new
         a, b, lives = old.session, new.session, old.lives
         old.rows = [None] * len(old.rows)
-        if not lives:
-            return new
-        of = torch.tensor([live.row for live in lives], device=a.where)
-        for name in ("tokens", "lengths", "done", "history", "stop_tokens", "stops"):
-            b.tensors[name][: len(lives)] = a.tensors[name][of]
-        b.choice.marks[: len(lives)] = a.choice.marks[of]
+        records = []
         for row, live in enumerate(lives):
             used = live.base + a.enqueued + live.offset - live.wrote - 1
-            for name in ("k_cache", "v_cache"):
-                b.tensors[name][:, row, :, :used] = a.tensors[name][:, live.row, :, :used]
             live.limit += b.enqueued - a.enqueued
             live.offset += a.enqueued - b.enqueued
+            stops = live.text.options.stop_tokens
+            records.append(record(live.row, row, used, live.limit, live.draw, live.offset, stops))
             live.row, new.rows[row] = row, live
             new.stale.discard(row)
-        b.limit([live.limit for live in lives])
-        b.choice.place(range(len(lives)), [(live.draw, live.offset) for live in lives], marks=False)
+        if records:
+            new.seating.move(old.seating.state, records)
         return new
+
+    def warm(self) -> None:
+        """Record what texts of any number and length will need, so that none of them waits for it."""
+        with self._engine.lock, torch.inference_mode():
+            self._engine.arrive()
+            for rows in [self.slots] if self._exact else sorted({self._rows(r) for r in ROWS}):
+                session = self._open(rows).session
+                for greedy in (True, False):
+                    session.choice.greedy = greedy
+                    for together in {1, session.work.steps} if self._cuda else ():
+                        session.graph(together)
+            for rows, length in shapes(self.context, alone=self._exact):
+                reader = self._reader(rows, length)
+                reader.tensors["lengths"].fill_(1)
+                reader.replay()
 
     # ---- steps ------------------------------------------------------------------------------------------------------
 
@@ -392,27 +381,42 @@ class GpuBackend(Backend):
             bank = self._move(self._rows(len(bank.lives)))
         session = bank.session
         if bank.stale:
-            session.leave(sorted(bank.stale))
+            bank.seating.leave(sorted(bank.stale))
             bank.stale.clear()
-        needed = max(live.limit for live in bank.lives) - session.enqueued
         ahead = sum(note.steps for note in self._notes)
         most = max(2, min(MOST_AHEAD, int(AHEAD_SECONDS / self._per_step)))
-        while needed > 0 and ahead < most:
-            together = self._step(bank, min(needed, most - ahead))
-            needed, ahead = needed - together, ahead + together
+        # Where many steps are launched ahead they are launched many at a time, as one graph.
+        least = min(session.work.steps, most)
+        while lives := bank.lives:
+            needed = max(live.limit for live in lives) - session.enqueued
+            if most - ahead < min(least, needed):
+                break
+            ahead += self._step(bank, min(needed, most - ahead))
 
     def _step(self, bank: _Bank, most: int) -> int:
         """Launch some steps; how many."""
         session, lives = bank.session, bank.lives
-        logits = session.tensors["logits"]
         first, rows = session.enqueued, list(bank.rows)
         masked = [live for live in lives if self._masked(live, first)]
         session.choice.greedy = all(live.draw.greedy for live in lives) and not masked
         wanted = any(live.text.options.logprobs or live.text.options.top_logprobs for live in lives)
-        if not wanted and not masked:
-            session.enqueue(most if most < session.work.steps else session.work.steps)
+        if wanted or masked:
+            self._notes.append(_Steps(session, first, 1, rows, self._told_step(session, rows, masked)))
+        else:
+            session.enqueue(min(most, session.work.steps))
             self._notes.append(_Steps(session, first, session.enqueued - first, rows))
-            return session.enqueued - first
+        steps = session.enqueued - first
+        self._since += steps
+        self.clock.steps += steps
+        self.clock.row_steps += steps * len(lives)
+        for live in lives:
+            if live.limit <= session.enqueued:  # its last step was launched
+                self._leave(live)
+        return steps
+
+    def _told_step(self, session: Session, rows: list[_Live | None], masked: list[_Live]) -> _Told | None:
+        """A step taken part by part, where more than its tokens is wanted."""
+        logits = session.tensors["logits"]
         session.decode.run()
         shown = self._tell(logits, rows, len(rows))
         for live in masked:
@@ -420,8 +424,7 @@ class GpuBackend(Backend):
         session.choice.run(picked=True)
         ending = shown(session.tensors["next"]) if shown else None
         session.publish()
-        self._notes.append(_Steps(session, first, 1, rows, ending))
-        return 1
+        return ending
 
     def _masked(self, live: _Live, step: int) -> bool:
         options = live.text.options
@@ -473,23 +476,36 @@ class GpuBackend(Backend):
 
     def _collect(self, *, wait: bool) -> list[Fresh]:
         fresh: list[Fresh] = []
-        looks = 0
+        looks, mark = 0, time.perf_counter()
         while self._notes:
-            before = self._notes[0].steps
-            taken = self._notes[0].take()
+            note = self._notes[0]
+            before, taken = note.steps, note.take()
             if taken is None:
                 if fresh or not wait:
                     break
                 looks += 1
                 self._look(looks)
                 continue
-            if isinstance(self._notes[0], _Steps):
-                self._taken += before - self._notes[0].steps
-            if self._notes[0].steps == 0:
+            if note.steps == 0:
                 self._notes.popleft()
+            now = time.perf_counter()
+            if isinstance(note, _Steps):
+                self._taken += before - note.steps
+                self.clock.decode_seconds += now - mark
+            else:
+                self._seen_at = 0.0  # the GPU has read prompts since
+                self.clock.prefill_seconds += now - mark
+            mark = now
             for live, chosen in taken:
                 fresh += self._fresh(live, chosen)
+        self._pace(mark)
         return fresh
+
+    def _pace(self, now: float) -> None:
+        """Learn how long a step takes from steps between which the GPU did nothing else."""
+        if self._seen_at and self._taken:
+            self._per_step += 0.2 * ((now - self._seen_at) / self._taken - self._per_step)
+        self._seen_at, self._taken = (now if self._notes else 0.0), 0
 
     def _fresh(self, live: _Live, chosen: tuple[Chosen, ...]) -> list[Fresh]:
         text, slot = live.text, live.slot
@@ -508,10 +524,6 @@ class GpuBackend(Backend):
         time.sleep(2e-5)
         if looks % 50_000 == 0 and torch.cuda.current_stream().query() and self._notes[0].take() is None:
             raise RungError("the GPU stopped before the tokens it was asked for were written.")
-
-
-def _bucket(tokens: int, capacity: int) -> int:
-    return min([*(b for b in BUCKETS if b >= tokens), capacity])
 
 
 def _draw(text: Text, vocabulary: int) -> Draw:
