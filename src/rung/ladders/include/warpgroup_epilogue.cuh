@@ -8,7 +8,9 @@
 namespace hopper_tile {
 
 constexpr int BOX = SWIZZLE_ROW / sizeof(Real), BOX_BYTES = 64 * SWIZZLE_ROW;  // columns and bytes of what a warpgroup stores at once
-constexpr int BOXES = 2;                                 // of each warpgroup, one on its way while the other is filled
+#if !defined(BOXES)
+#define BOXES 2  // of each warpgroup: one is on its way while the other is filled; a whole tile's, and none is waited for
+#endif
 
 // What this thread's sums of a tile get added, asked for before its products: the epilogue need not wait for it. EVEN: all
 // rows of the output are.
