@@ -339,3 +339,33 @@ def test_a_rung_reads_the_packed_product_where_it_lies(inner: Inner) -> None:
     torch.testing.assert_close(x, wanted)
     kept = {operation for operation, _, _ in plan._outputs}
     assert {"qkv", "attention"} <= kept and not any(name.startswith("attention ") for name in kept)  # no copies
+
+
+@emulated
+def test_several_texts_at_once_are_the_same_text_and_told_beside_one(inner: Inner) -> None:
+    config, weights, prompt = inner
+    ways = study.ways("emulator", ["03_launch"])
+    one, two = (list(study.run(config, weights, prompt, 3, ways, batch=batch)) for batch in (1, 2))
+    assert [r.metrics["same_tokens"] for r in two] == [3, 3, 3]
+    assert [r.options.get("batch") for r in (*one, *two)] == [None] * 3 + [2] * 3
+    assert attention_text_chart.steps([*one, *two]) == one
+    columns, lines = attention_text_chart.batches([*one, *two])
+    assert columns[1:] == ["1 text: time", "1 text: peak", "2 texts: time", "2 texts: peak"]
+    assert [line[0] for line in lines] == ["naive torch", "torch SDPA", "03 launch"]
+    assert attention_text_chart.batches(one) == ([], [])
+
+
+def test_a_batch_whose_rows_differ_gets_no_time(inner: Inner) -> None:
+    config, weights, prompt = inner
+
+    class OneRowWrong(NaivePlan):
+        def matmul(self, x: torch.Tensor, linear: Linear) -> torch.Tensor:
+            y = super().matmul(x, linear)
+            if y.shape[-1] == config.vocabulary and len(y) > 1:
+                y[1] = -y[1]
+            return y
+
+    way = Way("wrong", lambda: OneRowWrong(torch.device("cpu"), torch.float32, torch.float32))
+    right = study.ways("emulator", [])[0]
+    rows = list(study.run(config, weights, prompt, 3, [right, way], batch=2))
+    assert [r.verdict for r in rows] == ["ok", "failed"] and "leaves naive torch's at token 1" in rows[1].reason

@@ -66,7 +66,11 @@ def tuned(*words: str) -> list[str]:
 
 
 def row(tuning: lab.Tuning, verdict: str = "ok") -> Row:
-    return Row(kind="sweep", what=RUNG, tuning=tuning, verdict=verdict)
+    return Row(kind="sweep", what=RUNG, shape="b4t64", tuning=tuning, verdict=verdict)
+
+
+def places(tunings: list[lab.Tuning]) -> list[lab.Place]:
+    return [lab.place_of(row(tuning)) for tuning in tunings]
 
 
 def test_a_dry_run_shows_the_script_and_submits_nothing(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -100,7 +104,7 @@ def test_only_the_shards_that_lack_rows_are_submitted_again(tmp_path: Path) -> N
     for index in range(3):
         for tuning in slurm.shard_of(every, index, 3)[: 3 if index != 1 else 1]:
             results.append(row(tuning), tmp_path / f"shard-{index}.jsonl")
-    assert slurm.missing(tmp_path, every, 3) == [1]
+    assert slurm.missing(tmp_path, places(every), 3) == [1]
     script = slurm.script(WORDS, slurm.Request(tasks=12, gpus=0), tmp_path, [1, 4, 5, 6, 9])
     assert "#SBATCH --array=1,4-6,9\n" in script and "gres" not in script
 
@@ -110,7 +114,7 @@ def test_a_configuration_that_two_attempts_measured_is_gathered_once(tmp_path: P
     results.append(row(every[0], "failed"), tmp_path / "shard-0.jsonl")
     results.append(row(every[0]), tmp_path / "shard-0.jsonl")
     results.append(row(every[1]), tmp_path / "shard-1.jsonl")
-    assert [(r.tuning, r.verdict) for r in slurm.gathered(tmp_path, every)] == [
+    assert [(r.tuning, r.verdict) for r in slurm.gathered(tmp_path, places(every))] == [
         (every[0], "ok"),
         (every[1], "ok"),
     ]
@@ -161,6 +165,30 @@ def test_a_sweep_over_slurm_gives_the_table_of_a_sweep_at_home(
     assert len([r for r in results.read(store) if r.kind == "sweep"]) == 8
 
 
+def test_the_courses_table_is_one_array_over_all_of_its_kernels(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    words = ("--course", "--slurm", "--dry-run", "--tasks", "5", "--measure", "compiler", "--profile")
+    assert rung("sweep", *words, "--folder", str(tmp_path / "f")) == 0
+    script = capsys.readouterr().out
+    assert "#SBATCH --array=0-4\n" in script and '--shard "$SLURM_ARRAY_TASK_ID/5"' in script
+    assert "-m rung sweep --course --measure compiler --seconds 0.2 --profile" in script
+
+
+@on_a_cluster
+def test_the_courses_table_over_slurm_is_that_of_this_machine(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("sweep", "--course", "--measure", "compiler", "--json")
+    spread = ("--slurm", "--gpus", "0", "--tasks", "2", "--folder", str(tmp_path / "f"))
+    assert rung(*words, *spread, "-o", str(tmp_path / "gathered.jsonl")) == 0
+    there = json.loads(capsys.readouterr().out)
+    assert rung(*words, "-o", str(tmp_path / "home.jsonl")) == 0
+    home = json.loads(capsys.readouterr().out)
+    assert len(there["rows"]) == 71 and _table(there["rows"]) == _table(home["rows"])
+    assert there["calls"]["layernorm"] == 25 and there["theirs_us"]["layernorm"]["256"] == pytest.approx(180.449)
+
+
 @on_a_cluster
 def test_a_cancelled_and_a_requeued_task_lose_nothing(tmp_path: Path) -> None:
     folder = tmp_path / "folder"
@@ -169,7 +197,7 @@ def test_a_cancelled_and_a_requeued_task_lose_nothing(tmp_path: Path) -> None:
 
     def work() -> None:
         request = slurm.Request(tasks=2, gpus=0)
-        answer.append(slurm.spread(tuned(*WORDS), request, folder, every, tell=lambda *t: said.append(t)))
+        answer.append(slurm.spread(tuned(*WORDS), request, folder, places(every), tell=lambda *t: said.append(t)))
 
     thread = threading.Thread(target=work)
     thread.start()
@@ -192,7 +220,7 @@ def test_a_task_that_always_fails_is_given_up_with_its_last_words(tmp_path: Path
     folder = tmp_path / "folder"
     request = slurm.Request(tasks=1, gpus=0)
     with pytest.raises(RungError, match=r"tasks 0 did not finish in 2 attempts.*there is no operation 'nonsense'"):
-        slurm.spread(["sweep", "nonsense/1"], request, folder, wanted(), retries=1)
+        slurm.spread(["sweep", "nonsense/1"], request, folder, places(wanted()), retries=1)
 
 
 def _rows(path: Path) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,9 +13,10 @@ from rung import emulator, study
 from rung.cli import main
 from rung.cuda import nvrtc
 from rung.errors import RungError
+from rung.gpt2.config import Config
 from rung.results import store
 from rung.rungs import catalogue
-from rung.study import attention_scaling, fusion, memory_latency, precision, softmax, vocab, waves
+from rung.study import attention_scaling, cache, fusion, memory_latency, precision, softmax, vocab, waves
 from rung.study.common import Time, shown, times
 
 Clock = Callable[[str, Mapping[str, float], str], float | None]
@@ -54,7 +56,7 @@ def test_softmax_tells_how_the_trees_gain_changes_with_the_row() -> None:
 
     found = study.run("softmax", FakeLab(clock))
     assert [row[0] for row in found.rows] == [256, 512, 1024, 2048, 4096, 8192]
-    assert found.rows[0][-2:] == ("3.00x", "5.00x")  # the source's table gives 0.135 / 0.027
+    assert found.rows[0][-2:] == ("3.00x", "5.07x")  # as the source's table has it
     assert "3x at N = 256" in found.finding and "less and less" in found.finding
 
 
@@ -82,6 +84,22 @@ def test_waves_finds_the_edge_and_predicts_the_saw_tooth() -> None:
     assert [b for _, b in ours.points] == pytest.approx([b for _, b in predicted.points])
     rows = {row[0]: row for row in found.rows}
     assert rows[edge][2:4] == (1, "100%") and rows[edge + 1][2:4] == (2, "54%")
+
+
+def test_squares_are_told_by_what_divides_them_and_by_their_waves() -> None:
+    def clock(name: str, values: Mapping[str, float], dtype: str) -> float:
+        n = int(values["T"])
+        return (1.0 + n % 2) * -(-(-(-n // 256) * -(-n // 128)) // 108)  # the lecture's tile on its A100; odd: twice
+
+    squares = study.run("waves", FakeLab(clock)).more["squares"]
+    rows = {row[0]: dict(zip(squares.columns, row, strict=True)) for row in squares.rows}
+    assert {1792, 1793} <= set(rows) and len(rows) > 50
+    assert [rows[n]["tiles of 256 x 128"] for n in (1792, 1793)] == [98, 120]
+    assert [rows[n]["divisible by"] for n in (1792, 1793, 1800, 1794)] == [128, 1, 8, 2]
+    assert "1793 takes cuBLAS 4.00 times as long as 1792" in squares.finding
+    first, *_, last = squares.series
+    assert (first.label, last.label) == ("cuBLAS, multiples of 128", "cuBLAS, odd sizes")
+    assert {rows[int(x)]["divisible by"] for x, _ in first.points} == {128}
 
 
 @pytest.mark.parametrize("sms", [132, 108, 84, 142, 7])
@@ -185,7 +203,7 @@ def test_the_chasing_kernels_compile_for_a_gpu_and_keep_their_loads() -> None:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="here is a GPU")
-@pytest.mark.parametrize("name", [n for n in study.STUDIES if n not in ("precision", "attention")])
+@pytest.mark.parametrize("name", [n for n in study.STUDIES if n not in ("precision", "attention", "cache")])
 def test_without_a_gpu_no_time_is_made_up(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["study", name])
@@ -246,3 +264,53 @@ def test_on_a_gpu_a_load_from_memory_is_not_one_from_the_l2() -> None:
     found = study.run("memory-latency", Gpu(quick=True))
     ns = {str(where): float(str(value)) for where, _, value, *_ in found.rows}
     assert ns["L1"] < 0.5 * ns["L2"] and ns["L2"] < 0.6 * ns["global memory"], ns
+
+
+def on_a_cpu() -> FakeLab:
+    lab = FakeLab(lambda name, values, dtype: None)
+    lab.gpu = False
+    return lab
+
+
+def small_gpt2() -> Config:
+    return Config(500, 64, 32, 2, 2, 128, "gelu_tanh", 1e-5, True, False, True, (499,))
+
+
+def test_the_caches_study_writes_the_same_tokens_by_every_way_on_a_cpu_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache, "POSITIONS", (4, 48))
+    found = cache.run(on_a_cpu(), config=small_gpt2())
+    assert found.columns == ("N", "without, ms", "with, ms", "cache, MB") and found.weights == "random"
+    assert [row[0] for row in found.rows] == [4, 48] and "on a CPU" in found.title
+    assert found.rows[1][-1] == f"{2 * 2 * 32 * 4 * 48 / 1e6:.2f}"
+    passes = found.more["passes"]
+    assert [(row[0], row[1], row[-1]) for row in passes.rows] == [
+        (n, way, cache.STEPS) for n in (4, 48) for way in ("without", "with")
+    ]
+    assert all(float(cell) > 0 for row in passes.rows for cell in row[2:5])
+
+
+def test_a_way_of_writing_that_leaves_the_others_text_ends_the_caches_study(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = cache._ways
+
+    def other(*about: Any) -> Any:
+        yield from real(*about)
+        yield "wrong", lambda prompt: iter([1] * cache.STEPS)
+
+    monkeypatch.setattr(cache, "_ways", other)
+    monkeypatch.setattr(cache, "POSITIONS", (4,))
+    with pytest.raises(RungError, match="wrong writes other tokens behind 4"):
+        cache.run(on_a_cpu(), config=small_gpt2())
+
+
+def test_the_caches_study_tells_the_gain_the_growth_and_the_first_pass() -> None:
+    def passes(first: float, later: float) -> cache.Passes:
+        return cache.Passes((1,) * 4, (first, later, later, later))
+
+    found = {
+        "without": {8: passes(0.002, 0.002), 1000: passes(0.02, 0.02)},
+        "with": {8: passes(0.0021, 0.001), 1000: passes(0.03, 0.002)},
+    }
+    told = cache.report(found, small_gpt2(), "a GPU")
+    assert "2x as fast behind 8 tokens and 10x behind 1000" in told.finding
+    assert "without it a step takes 10x as long there, with it 2x" in told.finding
+    assert "1.50 times as long when it fills the cache" in told.more["passes"].finding

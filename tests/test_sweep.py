@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from rung.cli import main
+from rung.cli.sweep import subject_of
 from rung.errors import RungError
 from rung.results import store as results
 from rung.rungs import catalogue, tunings
@@ -292,15 +293,15 @@ def test_emulated_a_configuration_is_right_or_wrong(tmp_path: Path) -> None:
 
 
 def test_the_courses_table_can_be_swept_with_the_headers_as_they_are() -> None:
-    sizes = {c.title: list(c.theirs_ns) for c in course.TABLE}
-    assert sizes.pop("embedding") == list(range(3, 11))
-    assert all(s == [4, 8, 16, 32, 64, 128, 256, 512, 1024] for s in sizes.values())
-    for column in course.TABLE:
-        one = catalogue.find(column.rung)
-        wanted = lab.configurations(one, only={column.tunable: list(column.theirs_ns)})
-        values = one.operation.complete(one.operation.shapes[course.SHAPE])
-        about = lab.Subject(one, course.SHAPE, values, subject().dtype)
-        assert [lab.illegal(about, t, "emulator", "sm_90") for t in wanted] == [None] * len(wanted)
+    theirs = {c.title: list(c.theirs) for c in course.TABLE}
+    assert theirs.pop("embedding") == list(course.EDGES)
+    for title in ("residual, fused", "gelu, fused", "layernorm", "prepare out"):
+        assert theirs.pop(title) == list(course.BLOCKS)
+    assert not any(theirs.values())
+    subjects = [subject_of(c.rung, None, c.shape, c.dtype) for c in course.TABLE]
+    every = course.configurations(subjects)
+    assert len(every) == 7 * 9 + 8 and len({lab.place(s, t) for _, s, t in every}) == len(every)
+    assert [lab.illegal(s, t, "emulator", "sm_90") for _, s, t in every] == [None] * len(every)
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,7 @@ def climb(
     study: Annotated[
         str | None, typer.Option(help="Without a cache: attention (rung by rung) or course (rungs alone).")
     ] = None,
+    batch: Annotated[int, typer.Option(min=1, help="With --study attention: so many texts at once.")] = 1,
     seconds: Annotated[float, typer.Option(min=0.5, help="Time for each step; a slow one writes less.")] = 12.0,
     device: Annotated[str, typer.Option(help="cuda, or emulator to try the verb without a GPU.")] = "cuda",
     output: options.Output = None,
@@ -77,7 +78,9 @@ def climb(
 
         ways = attention.ways("cuda" if device == "cuda" else "emulator", rung)
         name, kept = model.removeprefix("random:"), []
-        for row in attention.run(config, weights, ids, tokens, ways, seconds=seconds, model=name, trained=trained):
+        for row in attention.run(
+            config, weights, ids, tokens, ways, batch=batch, seconds=seconds, model=name, trained=trained
+        ):
             kept.append(_keep(row, device, output))  # each at once, so that an interrupted study keeps what it measured
             console.note(f"{row.part}: {attention_text_chart.told(row)}")
         console.print_json([row.as_json() for row in kept]) if json else _print_study(kept)

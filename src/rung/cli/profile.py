@@ -14,7 +14,12 @@ if TYPE_CHECKING:
 
 
 def profile(
-    rung: Annotated[str, typer.Argument(metavar="OP/RUNG", help="A rung; or `generate`: a model's tokens.")],
+    rung: Annotated[
+        str,
+        typer.Argument(
+            metavar="OP/RUNG", help="A rung; `all`: the rungs that the sources profile; `generate`: a model's tokens."
+        ),
+    ],
     file: options.File = None,
     vs: Annotated[str | None, typer.Option(help="Another rung beside it.")] = None,
     shape: options.Shape = None,
@@ -29,18 +34,28 @@ def profile(
     trace: Annotated[
         Path | None, typer.Option(help="With generate: write a Chrome trace (open it in ui.perfetto.dev).")
     ] = None,
+    whole: Annotated[
+        bool, typer.Option("--whole", help="With generate: loading and compiling too, the first run as it is.")
+    ] = False,
+    limit: Annotated[float, typer.Option(min=1, help="With all: seconds, after which nothing new begins.")] = 600.0,
+    again: Annotated[bool, typer.Option("--again", help="With all: what has a row of this code, too.")] = False,
     json: options.Json = False,
 ) -> None:
     """What Nsight Compute counts of one checked launch: throughput, occupancy, caches, conflicts, stalls.
 
     Clocks are left as they are. `rung profile generate` shows where a token's time goes, on a CPU too.
 
+    `rung profile all` keeps the counters of every rung that a source profiles (`rung study sources` shows them).
+
     Examples: rung profile attention/13 --vs attention/14 · rung profile generate -m gpt2 --trace token.json
     """
     if rung == "generate":
         from rung.cli import profile_generate
 
-        profile_generate.run(model, device, plan, dtype, tokens, trace, json)
+        profile_generate.run(model, device, plan, dtype, tokens, trace, json, whole)
+        return
+    if rung == "all":
+        _all(limit, again, json)
         return
     from rung.cli.check import parse_tuning
     from rung.cli.sweep import subject_of
@@ -58,6 +73,26 @@ def profile(
         console.print_json([r.as_json() for r in reports])
     else:
         _print(reports)
+
+
+def _all(limit: float, again: bool, json: bool) -> None:
+    """Count what has no row yet, as far as the time goes; each row is kept at once."""
+    from rung.profile import atlas
+
+    chosen = atlas.wanted()
+    chosen = chosen if again else atlas.missing(chosen)
+    rows = []
+    for row in atlas.collect(chosen, limit, lambda text: console.note(f"  {text}")):
+        rows.append(row)
+        if row.verdict != "ok":
+            console.note(f"  {row.what} {row.dtype} {row.shape}: {row.reason}")
+    if json:
+        console.print_json([row.as_json() for row in rows])
+    else:
+        right = sum(row.verdict == "ok" for row in rows)
+        print(f"{right} of {len(chosen)} profiled; `rung study sources` shows them beside the sources' figures.")
+    if any(row.verdict != "ok" for row in rows):
+        raise typer.Exit(1)
 
 
 def _print(reports: list[Report]) -> None:
@@ -101,6 +136,11 @@ def _shared(kernel: Profile) -> str:
     return "" if static is None else f"{static:.0f}+{dynamic or 0:.0f}"
 
 
+def _opcodes(kernel: Profile) -> str:
+    return ", ".join(f"{name} {kernel.opcodes[name]:,.0f}" for name in OPCODES_SHOWN if kernel.opcodes.get(name))
+
+
+OPCODES_SHOWN = ("FADD", "FMUL", "FFMA", "HMMA", "HGMMA", "BRA")
 _ROWS = (
     ("duration, us", _plain("seconds", "{:.2f}", 1e6)),
     ("grid", lambda k: k.grid),
@@ -125,6 +165,15 @@ _ROWS = (
     ("instructions", _plain("instructions", "{:,.0f}")),
     ("threads an instruction", _plain("threads_per_instruction", "{:.1f}")),
     ("branch efficiency, %", _plain("branch_uniform", "{:.1f}")),
+    ("global loads", _plain("global_loads", "{:,.0f}")),
+    ("global stores", _plain("global_stores", "{:,.0f}")),
+    ("global memory's share of bytes, %", _plain("global_share", "{:.1f}")),
+    ("by opcode", _opcodes),
+    ("eligible warps", _plain("eligible_warps", "{:.2f}")),
+    ("cycles of a warp an issue", _plain("cycles_per_issue", "{:.1f}")),
+    ("ALU pipe, %", _plain("pipe_alu", "{:.1f}")),
+    ("FMA pipe, %", _plain("pipe_fma", "{:.1f}")),
+    ("LSU pipe, %", _plain("pipe_lsu", "{:.1f}")),
     ("tensor pipe busy, %", _plain("tensor_active", "{:.1f}")),
     ("issue slots used, %", _plain("issue_active", "{:.1f}")),
 )

@@ -45,6 +45,7 @@ def run(
     tokens: int,
     path: Path | None,
     json: bool,
+    whole: bool = False,
 ) -> None:
     """Write `tokens` tokens under the profiler and tell what their time was spent on."""
     import torch
@@ -55,12 +56,20 @@ def run(
     where = device or ("cuda" if torch.cuda.is_available() else "cpu")
     if where == "cuda" and not torch.cuda.is_available():
         raise RungError("there is no CUDA device here; --device cpu profiles the CPU's operators.")
-    writer = _writer(model, where, plan, dtype)
-    writer.write(tokens)  # compiled, recorded and warm
-    found = trace.record(lambda: writer.write(tokens), path)
+    made: list[Writer] = []
+
+    def work() -> int:
+        if whole or not made:
+            made.append(_writer(model, where, plan, dtype))
+        return made[-1].write(tokens)
+
+    if not whole:
+        work()  # compiled, recorded and warm
+    found = trace.record(work, path)
+    writer = made[-1]
     floor = _floor(writer.engine) if where == "cuda" and writer.engine is not None else None
     inside = _inside(writer.engine) if floor is not None and writer.engine is not None else None
-    row = _as_result(model, dtype, found, floor, inside, writer.engine)
+    row = _as_result(model, dtype, found, floor, inside, writer.engine, whole)
     if where == "cuda":
         store.append(row)
     if json:
@@ -74,7 +83,13 @@ def run(
 
 
 def _as_result(
-    model: str, dtype: str | None, found: Breakdown, floor: Floor | None, inside: Inside | None, engine: Engine | None
+    model: str,
+    dtype: str | None,
+    found: Breakdown,
+    floor: Floor | None,
+    inside: Inside | None,
+    engine: Engine | None,
+    whole: bool,
 ) -> Row:
     """The profile as the results store keeps it."""
     from rung.results import machine
@@ -89,13 +104,15 @@ def _as_result(
     }
     told = {
         "shares": [vars(s) for s in found.shares],
+        "copies": [vars(t) for t in found.copies] or None,
+        "calls": [vars(t) for t in found.calls] or None,
         "floor": None if floor is None else floor._asdict(),
         "inside": None if inside is None else inside.as_json(),
     }
     return Row(
         kind="profile",
         what=model.removeprefix("random:"),
-        part="generate",
+        part="whole run" if whole else "generate",
         dtype=dtype or (engine.dtype if engine is not None else ""),
         options={"device": found.device, "tokens": found.tokens},
         texts={rung.full_name: identity.text(rung)} if rung is not None else {},
@@ -136,6 +153,14 @@ def _print(found: Breakdown, floor: Floor | None) -> None:
     )
     if overlap:
         print("Some begin while the one before still runs: a token's time is put down to what then goes on alone.")
+    for title, totals in (("copies", found.copies), ("calls of CUDA", found.calls)):
+        if totals:
+            print(f"\n{title} of the whole run:\n")
+            lines = [
+                (t.name[:70], t.calls, f"{t.seconds * 1e3:.3f}", f"{t.bytes / 1e6:.2f}" if t.bytes else "")
+                for t in totals[:SHOWN]
+            ]
+            console.table((title, "how many", "ms", "MB"), lines, right=("how many", "ms", "MB"))
     if floor is not None:
         print(
             f"Memory gives a step's {floor.bytes / 1e6:,.0f} MB of weights in {floor.seconds * 1e6:.0f} us "

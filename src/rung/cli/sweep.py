@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -17,10 +18,12 @@ from rung.errors import RungError
 if TYPE_CHECKING:
     from rung.bench.subject import Subject
     from rung.results.row import Row
+    from rung.sweep.course import Column
     from rung.sweep.slurm import Request
-    from rung.sweep.sweep import Measure, Sweep, Tuning
+    from rung.sweep.sweep import Measure, Place, Sweep, Tuning
 
 SHOWN = 24
+T = TypeVar("T")
 
 
 def sweep(
@@ -45,6 +48,9 @@ def sweep(
     arch: Annotated[str | None, typer.Option(help="For --measure compiler: sm_75 ... sm_120.")] = None,
     seconds: Annotated[float, typer.Option(min=0.01, help="Time cap for each configuration.")] = 0.2,
     again: Annotated[bool, typer.Option("--again", help="Measure also what was measured before.")] = False,
+    profile: Annotated[
+        bool, typer.Option("--profile", help="Count each with Nsight Compute too: achieved occupancy, stalls.")
+    ] = False,
     course: Annotated[bool, typer.Option("--course", help="The course project's table of block sizes, here.")] = False,
     output: options.Output = None,
     plot: options.Svg = None,
@@ -77,21 +83,26 @@ def sweep(
     """
     from rung.sweep.backends import measure_named
 
-    if course:
-        if rung or file or slurm:
-            raise RungError("--course sweeps its own rungs here; leave out OP/RUNG, FILE and --slurm.")
-        _course(measure_named(measure, arch), shape, dtype, seconds, again, output, json)
-        return
-    if rung is None:
+    if course and (rung or file):
+        raise RungError("--course sweeps its own rungs; leave out OP/RUNG and FILE.")
+    if rung is None and not course:
         raise RungError("name a rung, as in `rung sweep layernorm/9`, or give --course.")
     if slurm and halving:
         raise RungError("--halving compares all configurations in one process; leave it out with --slurm.")
+    request = _request(tasks, gpus, exclusive, partition, account, time, sbatch)
+    cluster = _Cluster(request, folder, dry_run, not no_wait, retries, output) if slurm or dry_run else None
+    if course:
+        words = ["sweep", "--course", *_common(shape, dtype, measure, arch, seconds, profile)]
+        _course(cluster, words, measure, arch, shape, dtype, seconds, again, profile, shard, output, json)
+        return
+    assert rung is not None
     subject = subject_of(rung, file, shape, dtype)
-    if slurm or dry_run:
-        request = _request(tasks, gpus, exclusive, partition, account, time, sbatch)
+    if cluster is not None:
         wanted = _wanted(subject, tune, random, seed, None)
-        words = _words(subject, rung, file, tune, random, seed, measure, arch, seconds)
-        _spread(subject, words, request, wanted, folder, dry_run, not no_wait, retries, output, plot, json)
+        words = _words(subject, rung, file, tune, random, seed)
+        words += _common(_named(subject), subject.dtype.name, measure, arch, seconds, profile)
+        name = f"{subject.rung.full_name.replace('/', '-')}-{subject.dtype.name}"
+        _spread(subject, name, words, cluster, wanted, plot, json)
         return
     how = measure_named(measure, arch)
     if one_by_one:
@@ -100,6 +111,8 @@ def sweep(
     if shard is not None:
         wanted = _shard(wanted, shard)
     swept = _sweep(subject, wanted, how, output, seconds, halving, shard is None, again)
+    if profile:
+        _profile([swept], output)
     _conclude(swept, plot, json, keep=shard is None)
 
 
@@ -152,7 +165,7 @@ def _wanted(
     return lab.configurations(subject.rung, only=_only(tune), sample=sample, seed=seed, legal=legal)
 
 
-def _shard(wanted: list[Tuning], word: str) -> list[Tuning]:
+def _shard(wanted: list[T], word: str) -> list[T]:
     from rung.sweep import slurm
 
     index, _, of = word.partition("/")
@@ -243,65 +256,93 @@ def _request(
 
 
 def _words(
-    subject: Subject,
-    spec: str,
-    file: Path | None,
-    tune: list[str] | None,
-    sample: int | None,
-    seed: int,
-    measure: str | None,
-    arch: str | None,
-    seconds: float,
+    subject: Subject, spec: str, file: Path | None, tune: list[str] | None, sample: int | None, seed: int
 ) -> list[str]:
-    """The command line of a task."""
+    """The command line of a task, as far as it is of one rung."""
     words = ["sweep", spec, *([str(file.resolve())] if file else [])]
-    shape = subject.shape if "=" in subject.shape or subject.shape in subject.rung.operation.shapes else None
-    words += ["--shape", shape] if shape else []
-    words += ["--dtype", subject.dtype.name, "--seconds", str(seconds)]
     words += [part for word in tune or [] for part in ("--tune", word)]
-    words += ["--random", str(sample), "--seed", str(seed)] if sample else []
-    words += ["--measure", measure] if measure else []
-    words += ["--arch", arch] if arch else []
-    return words
+    return words + (["--random", str(sample), "--seed", str(seed)] if sample else [])
+
+
+def _named(subject: Subject) -> str | None:
+    return subject.shape if "=" in subject.shape or subject.shape in subject.rung.operation.shapes else None
+
+
+def _common(
+    shape: str | None, dtype: str | None, measure: str | None, arch: str | None, seconds: float, profile: bool
+) -> list[str]:
+    """The options of a task that every sweep has."""
+    given = (("--shape", shape), ("--dtype", dtype), ("--measure", measure), ("--arch", arch))
+    words = [part for name, value in given if value for part in (name, value)]
+    return [*words, "--seconds", str(seconds), *(["--profile"] if profile else [])]
+
+
+@dataclass(frozen=True)
+class _Cluster:
+    """How a sweep is spread over one."""
+
+    request: Request
+    folder: Path | None
+    dry_run: bool
+    waiting: bool
+    retries: int
+    output: Path | None
+
+    def rows(self, name: str, words: list[str], wanted: list[Place]) -> list[Row] | None:
+        """The rows of all tasks, kept in the store; None where the array was only shown, or is not done."""
+        from rung.results import store
+        from rung.sweep import slurm
+
+        folder = (self.folder or Path(f"rung-sweep-{name}")).resolve()
+        if self.dry_run:
+            print(slurm.script(words, self.request, folder, range(self.request.tasks)), end="")
+            return None
+        with _progress(name) as tell:
+            rows = slurm.spread(
+                words, self.request, folder, wanted, retries=self.retries, waiting=self.waiting, tell=tell
+            )
+        if len(rows) < len(wanted):
+            console.note(f"rung: {len(rows)} of {len(wanted)} rows so far; the same command gathers the rest.")
+            return None
+        there = {r.key for r in store.read(self.output) if r.kind in ("sweep", "profile")}
+        for row in (*rows, *slurm.kept(folder, "profile")):
+            if row.key not in there:
+                store.append(row, self.output)
+        gpus = {r.gpu for r in rows}
+        if any(r.cold_us is not None for r in rows) and len(gpus) > 1:
+            console.note(f"rung: the tasks ran on different GPUs ({', '.join(map(str, gpus))}); see --partition.")
+        return rows
 
 
 def _spread(
     subject: Subject,
+    name: str,
     words: list[str],
-    request: Request,
+    cluster: _Cluster,
     wanted: list[Tuning],
-    folder: Path | None,
-    dry_run: bool,
-    waiting: bool,
-    retries: int,
-    output: Path | None,
     plot: Path | None,
     json: bool,
 ) -> None:
-    from rung.results import store as results
     from rung.rungs import identity
-    from rung.sweep import slurm
-    from rung.sweep.sweep import Sweep
+    from rung.sweep.sweep import Sweep, place
 
-    name = f"rung-sweep-{subject.rung.full_name.replace('/', '-')}-{subject.dtype.name}-{identity.text(subject.rung)}"
-    folder = (folder or Path(name)).resolve()
-    if dry_run:
-        print(slurm.script(words, request, folder, range(request.tasks)), end="")
-        return
-    with _progress(subject.rung.full_name) as tell:
-        rows = slurm.spread(words, request, folder, wanted, retries=retries, waiting=waiting, tell=tell)
-    if len(rows) < len(wanted):
-        console.note(f"rung: {len(rows)} of {len(wanted)} rows so far; the same command gathers the rest.")
-        return
-    there = {r.key for r in results.read(output) if r.kind == "sweep"}
-    for row in rows:
-        if row.key not in there:
-            results.append(row, output)
-    timed = any(r.cold_us is not None for r in rows)
-    gpus = {r.gpu for r in rows}
-    if timed and len(gpus) > 1:
-        console.note(f"rung: the tasks ran on different GPUs ({', '.join(map(str, gpus))}); see --partition.")
-    _conclude(Sweep(subject, rows[0].options["measure"], timed, rows), plot, json, keep=len(gpus) == 1)
+    name = f"{name}-{identity.text(subject.rung)}"
+    rows = cluster.rows(name, words, [place(subject, tuning) for tuning in wanted])
+    if rows is not None:
+        timed = any(r.cold_us is not None for r in rows)
+        swept = Sweep(subject, rows[0].options["measure"], timed, rows)
+        _conclude(swept, plot, json, keep=len({r.gpu for r in rows}) == 1)
+
+
+def _profile(swept: Sequence[Sweep], store: Path | None) -> None:
+    """Nsight Compute's counters of each configuration that worked, as rows of their own."""
+    from rung.profile import atlas
+
+    chosen = [(s.subject, row.tuning) for s in swept for row in s.rows if row.verdict == "ok"]
+    left = atlas.missing(chosen, store)
+    for row in atlas.collect(left, float("inf"), lambda text: console.note(f"  {text}"), store):
+        if row.verdict != "ok":
+            console.note(f"rung: {row.what} {row.tuning}: {row.reason}")
 
 
 def _conclude(swept: Sweep, plot: Path | None, json: bool, *, keep: bool) -> None:
@@ -392,57 +433,103 @@ def _print(swept: Sweep, told: list[Any], won: tuple[Row, Row | None] | None) ->
 
 
 def _course(
-    how: Measure,
+    cluster: _Cluster | None,
+    words: list[str],
+    measure: str | None,
+    arch: str | None,
     shape: str | None,
     dtype: str | None,
     seconds: float,
     again: bool,
+    profile: bool,
+    shard: str | None,
     output: Path | None,
     json: bool,
 ) -> None:
-    from rung.sweep import course, summary
-    from rung.sweep import sweep as lab
+    """The course's table: here, as one task of an array, or as the array."""
+    from rung.results import store
+    from rung.sweep import course
+    from rung.sweep.sweep import Sweep, place
 
-    swept = []
-    for column in course.TABLE:
-        subject = subject_of(column.rung, None, shape or course.SHAPE, dtype)
-        wanted = lab.configurations(subject.rung, only={column.tunable: sorted(column.theirs_ns)})
-        swept.append(_sweep(subject, wanted, how, output, seconds, False, False, again))
+    subjects = [subject_of(c.rung, None, shape or c.shape, dtype or c.dtype) for c in course.TABLE]
+    every = course.configurations(subjects)
+    if cluster is not None:
+        found = cluster.rows("course", words, [place(subject, tuning) for _, subject, tuning in every])
+        if found is None:
+            return
+        swept, at = [], iter(found)
+        for column, subject in zip(course.TABLE, subjects, strict=True):
+            rows = [next(at) for _ in column.sizes]
+            swept.append(Sweep(subject, rows[0].options["measure"], any(r.cold_us for r in rows), rows))
+    else:
+        from rung.sweep.backends import measure_named
+
+        how = measure_named(measure, arch)
+        chosen = _shard(every, shard) if shard is not None else every
+        swept = []
+        for column, subject in zip(course.TABLE, subjects, strict=True):
+            wanted = [tuning for c, _, tuning in chosen if c is column]
+            if wanted:
+                swept.append(_sweep(subject, wanted, how, output, seconds, False, False, again))
+        if profile:
+            _profile(swept, output)
+    if shard is None:
+        _print_course(swept, [r for r in store.read(output) if r.kind == "profile"], json)
+
+
+def _print_course(swept: Sequence[Sweep], profiles: Sequence[Row], json: bool) -> None:
+    from rung.sweep import course, summary
+    from rung.sweep.sweep import place_of
+
     told = [f for s in swept for f in summary.findings(s)]
+    occupancy = {place_of(r): _achieved(r) for r in profiles}
     if json:
         console.print_json(
             {
                 "rows": [row.as_json() for s in swept for row in s.rows],
                 "findings": [f.as_json() for f in told],
-                "theirs_ns": {c.title: c.theirs_ns for c in course.TABLE},
+                "calls": {c.title: c.calls for c in course.TABLE},
+                "theirs_us": {c.title: c.theirs for c in course.TABLE},
+                "achieved_occupancy": [[*at, share] for at, share in occupancy.items() if share],
             }
         )
         return
-    unit = "us, cold" if how.timed else "theoretical occupancy; no time was taken"
-    edges = course.TABLE[-1]
-    for columns, title in ((course.TABLE[:-1], "threads"), ((edges,), "edge of the cube")):
-        here = [s for c, s in zip(course.TABLE, swept, strict=True) if c in columns]
-        print(f"\n{unit}; in brackets the course's A40, us in all")
+    timed = any(s.timed for s in swept)
+    unit = "us of a forward pass's calls, cold" if timed else "theoretical occupancy; no time was taken"
+    for edges, title in ((False, "threads"), (True, "edge of the cube")):
+        columns = [(c, s) for c, s in zip(course.TABLE, swept, strict=True) if (c.tunable == "EDGE") == edges]
+        print(f"\n{unit}; in brackets the course's A40")
         rows = [
-            (value, *(_course_cell(s, c, value) for s, c in zip(here, columns, strict=True)))
-            for value in sorted(columns[0].theirs_ns)
+            (size, *(_course_cell(s, c, size, occupancy) for c, s in columns)) for size in columns[0][0].sizes
         ]
-        names = (title, *(c.title for c in columns))
+        names = (title, *(f"{c.title} x{c.calls}" for c, _ in columns))
         console.table(names, rows, right=names)
+    if any(occupancy.values()):
+        print("Behind the time: the occupancy that Nsight Compute saw.")
     print()
     for s in swept:
         for finding in summary.findings(s):
-            print(f"{s.subject.rung.operation.name}: {finding.sentence}")
+            print(f"{s.subject.rung.full_name} {s.subject.shape}: {finding.sentence}")
 
 
-def _course_cell(swept: Sweep, column: Any, value: int) -> str:
-    row = next(r for r in swept.rows if r.tuning[column.tunable] == value)
-    theirs = f"({column.theirs_ns[value] / 1e3:.0f})"
+def _course_cell(swept: Sweep, column: Column, size: int, occupancy: Mapping[Place, float | None]) -> str:
+    from rung.sweep.sweep import place_of
+
+    row = next(r for r in swept.rows if r.tuning[column.tunable] == size)
+    theirs = f" ({column.theirs[size]:.0f})" if size in column.theirs else ""
     if row.verdict != "ok":
-        return f"{row.verdict} {theirs}"
-    if row.cold_us is not None:
-        return f"{row.cold_us:.2f} {theirs}"
-    return f"{_occupancy(row) or 'right'} {theirs}"
+        return f"{row.verdict}{theirs}"
+    if row.cold_us is None:
+        return f"{_occupancy(row) or 'right'}{theirs}"
+    achieved = occupancy.get(place_of(row))
+    return f"{row.cold_us * column.calls:.1f}{theirs}" + (f" {achieved:.0f} %" if achieved else "")
+
+
+def _achieved(row: Row) -> float | None:
+    """The achieved occupancy of a profile's longest kernel."""
+    kernels = [k["figures"] for k in row.detail["kernels"] if "achieved_occupancy" in k["figures"]]
+    longest = max(kernels, key=lambda k: k.get("seconds", 0.0), default=None)
+    return None if longest is None else float(longest["achieved_occupancy"])
 
 
 def _occupancy(row: Row) -> str:

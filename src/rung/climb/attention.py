@@ -100,22 +100,24 @@ def run(
     tokens: int,
     chosen: Sequence[Way],
     *,
+    batch: int = 1,
     seconds: float = 12.0,
     model: str = "gpt2",
     trained: str = "random",
 ) -> Iterator[Row]:
     """A row for each way, as soon as it is measured; the first is the one that the others are held against.
 
+    A `batch` writes the text so many times at once; every row of it must come out the same.
     Each writes the text once to warm up, for at most `seconds`, and then as many tokens again by the clock.
     None writes further than the first did: nothing would say whether it is right there.
     """
     if len(prompt) + tokens > config.context:
         raise RungError(f"{tokens} tokens behind the prompt are more than the context of {config.context}.")
-    study = _Study(config, weights, prompt, tokens, seconds)
+    study = _Study(config, weights, prompt, tokens, seconds, batch)
     for step, way in enumerate(chosen):
         row: Fields = {
             "name": way.name, "what": way.what, "kind": way.kind, "flash": way.flash,
-            "tokens": tokens, "written": 0, "verdict": "ok", "seconds": None,
+            "tokens": tokens, "batch": batch, "written": 0, "verdict": "ok", "seconds": None,
         }  # fmt: skip
         try:
             study.measure(way, row)
@@ -132,13 +134,14 @@ def run(
 def _result(model: str, trained: str, step: int, way: Way, found: Fields) -> Row:
     """A way as the results store keeps it."""
     right = found["verdict"] == "ok"
+    several = {"batch": found["batch"]} if found["batch"] > 1 else {}
     told = {"step": step, "idea": way.what, "language": way.kind, "flash": way.flash}
     row = Row(
         kind="climb",
         what=model,
         part=way.name,
         dtype="float32",
-        options={"study": "attention", "new_tokens": found["tokens"]},
+        options={"study": "attention", "new_tokens": found["tokens"], **several},
         texts={way.rung.full_name: identity.text(way.rung)} if way.rung else {},
         verdict="ok" if right else "failed",
         reason="" if right else found["verdict"],
@@ -148,13 +151,14 @@ def _result(model: str, trained: str, step: int, way: Way, found: Fields) -> Row
         state=machine.state(),
     )
     figures = {"tokens": found["written"] or None, "seconds": found["seconds"], "vs_naive": found.get("against_naive")}
-    return row.with_metrics(**figures, same_tokens=found.get("same"))
+    return row.with_metrics(**figures, same_tokens=found.get("same"), peak_bytes=found.get("peak"))
 
 
 class _Study:
     def __init__(
-        self, config: Config, weights: Weights, prompt: Sequence[int], tokens: int, seconds: float
+        self, config: Config, weights: Weights, prompt: Sequence[int], tokens: int, seconds: float, batch: int
     ) -> None:
+        self.batch = batch
         self.config, self.weights, self.prompt, self.tokens, self.seconds = config, weights, prompt, tokens, seconds
         self.truth: list[int] = []  # the text of the first way, and when each token of it was there
         self.stamps: list[float] = []
@@ -170,8 +174,12 @@ class _Study:
         self.truth = self.truth or written
         if not self._same(written, row):
             return
+        if self.cuda:
+            torch.cuda.reset_peak_memory_stats()
         began = time.perf_counter()
-        timed = list(_write(model, self.prompt, len(written)))
+        timed = list(_write(model, self.prompt, len(written), self.batch))
+        if self.cuda:
+            row["peak"] = torch.cuda.max_memory_allocated()  # weights and all
         if not self._same([token for token, _ in timed], row):
             return
         stamps = [stamp - began for _, stamp in timed]
@@ -187,7 +195,7 @@ class _Study:
         """The text, as far as it gets in time; compiles and allocates on the way."""
         written: list[int] = []
         end = math.inf
-        for token, stamp in _write(model, self.prompt, most):
+        for token, stamp in _write(model, self.prompt, most, self.batch):
             if not written:
                 end = stamp + self.seconds  # kernels are compiled for the first token, which is no fault of theirs
             written.append(token)
@@ -205,13 +213,15 @@ class _Study:
 
 
 @torch.inference_mode()
-def _write(model: Transformer, prompt: Sequence[int], tokens: int) -> Iterator[tuple[int, float]]:
-    ids = torch.zeros(1, len(prompt) + tokens, dtype=torch.int64, device=model.plan.device)
-    ids[0, : len(prompt)] = torch.tensor(list(prompt))
+def _write(model: Transformer, prompt: Sequence[int], tokens: int, batch: int = 1) -> Iterator[tuple[int, float]]:
+    """Each token of the first row, and when it was there; -1 where another row's is not the same."""
+    ids = torch.zeros(batch, len(prompt) + tokens, dtype=torch.int64, device=model.plan.device)
+    ids[:, : len(prompt)] = torch.tensor(list(prompt))
     for end in range(len(prompt), len(prompt) + tokens):
         x = model.hidden(ids[:, :end])[:, -1:]
         ids[:, end] = model.plan.matmul(x, model.weights.head)[:, 0].argmax(-1)
-        yield int(ids[0, end]), time.perf_counter()
+        first, *others = ids[:, end].tolist()
+        yield (first if others.count(first) == len(others) else -1), time.perf_counter()
 
 
 def _curve(start: int, stamps: Sequence[float]) -> list[tuple[int, float]]:

@@ -155,6 +155,15 @@ def _plan_text(name: str) -> str:
     return served or "every operation by torch"
 
 
+def rungs_of(plan: str) -> tuple[str, ...]:
+    """The rungs that a plan may run."""
+    return tuple(
+        catalogue.find(f"{LADDERS.get(operation, operation)}/{name}").full_name
+        for operation, names in PLANS[plan].items()
+        for name in names
+    )
+
+
 class Climber:
     """Takes the steps for one model and prompt."""
 
@@ -288,12 +297,7 @@ class _Planned(Way):
         plan = make_plan(climber.device, step.dtype, step.plan, {})
         self.model = Transformer(climber.config, converted(climber.weights, plan.matrix, plan.vector), plan)
         self.slow = step.plan != "torch"
-        table = PLANS[str(step.plan)]
-        self.rungs = tuple(
-            catalogue.find(f"{LADDERS.get(operation, operation)}/{name}").full_name
-            for operation, names in table.items()
-            for name in names
-        )
+        self.rungs = rungs_of(str(step.plan))
 
     def logits(self, text: Sequence[int]) -> tuple[int, torch.Tensor]:
         return 0, self.model.logits(torch.tensor([list(text)]))[0]

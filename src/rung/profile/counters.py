@@ -16,6 +16,7 @@ from rung.results import machine
 from rung.results.row import Row
 from rung.rungs import catalogue, identity
 
+MARKER = "spin_kernel"  # torch.cuda._sleep's; rung.profile.target puts it before each task
 _STALL = "smsp__average_warps_issue_stalled_{}_per_issue_active.ratio"
 STALLS = {
     "long_scoreboard": "waits for global or local memory: more loads in flight, better coalescing, or a tile "
@@ -66,6 +67,13 @@ SINGLE = {
     "waves": "launch__waves_per_multiprocessor",
     "l1_hit": "l1tex__t_sector_hit_rate.pct",
     "l2_hit": "lts__t_sector_hit_rate.pct",
+    "l1_throughput": "l1tex__throughput.avg.pct_of_peak_sustained_active",
+    "l2_throughput": "lts__throughput.avg.pct_of_peak_sustained_elapsed",
+    "memory_busy": "gpu__compute_memory_access_throughput.avg.pct_of_peak_sustained_elapsed",
+    "memory_requests": "gpu__compute_memory_request_throughput.avg.pct_of_peak_sustained_elapsed",
+    "sm_busy": "sm__instruction_throughput.avg.pct_of_peak_sustained_active",
+    "eligible_warps": "smsp__warps_eligible.avg.per_cycle_active",
+    "cycles_per_issue": "smsp__average_warp_latency_per_inst_issued.ratio",
     "dram_read": "dram__bytes_read.sum",
     "dram_write": "dram__bytes_write.sum",
     "conflicts_load": "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_ld.sum",
@@ -74,6 +82,22 @@ SINGLE = {
     "wavefronts_store": "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_st.sum",
     "shared_loads": "smsp__inst_executed_op_shared_ld.sum",
     "shared_stores": "smsp__inst_executed_op_shared_st.sum",
+    "shared_bytes": "sm__sass_data_bytes_mem_shared.sum",
+    "global_loads": "smsp__inst_executed_op_global_ld.sum",
+    "global_stores": "smsp__inst_executed_op_global_st.sum",
+    "global_read_requests": "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum",
+    "global_write_requests": "l1tex__t_requests_pipe_lsu_mem_global_op_st.sum",
+    "global_read_bytes": "l1tex__t_bytes_pipe_lsu_mem_global_op_ld.sum",
+    "global_write_bytes": "l1tex__t_bytes_pipe_lsu_mem_global_op_st.sum",
+    "fadd": "smsp__sass_thread_inst_executed_op_fadd_pred_on.sum",
+    "fmul": "smsp__sass_thread_inst_executed_op_fmul_pred_on.sum",
+    "ffma": "smsp__sass_thread_inst_executed_op_ffma_pred_on.sum",
+    "pipe_alu": "sm__inst_executed_pipe_alu.avg.pct_of_peak_sustained_active",
+    "pipe_lsu": "sm__inst_executed_pipe_lsu.avg.pct_of_peak_sustained_active",
+    "pipe_fma": "sm__inst_executed_pipe_fma.avg.pct_of_peak_sustained_active",
+    "pipe_adu": "sm__inst_executed_pipe_adu.avg.pct_of_peak_sustained_active",
+    "hmma": "sm__inst_executed_pipe_tensor_op_hmma.sum",
+    "gmma": "sm__inst_executed_pipe_tensor_op_gmma.sum",
     "instructions": "smsp__inst_executed.sum",
     "threads_per_instruction": "smsp__thread_inst_executed_per_inst_executed.ratio",
     "branch_uniform": "smsp__sass_average_branch_targets_threads_uniform.pct",
@@ -82,7 +106,8 @@ SINGLE = {
     "tensor_instructions": "sm__inst_executed_pipe_tensor.sum",
     "issue_active": "smsp__issue_active.avg.pct_of_peak_sustained_active",
 }
-METRICS = (*SINGLE.values(), *CLASSES.values(), *(_STALL.format(s) for s in STALLS))
+OPCODES = "sass__inst_executed_per_opcode"
+METRICS = (OPCODES, *SINGLE.values(), *CLASSES.values(), *(_STALL.format(s) for s in STALLS))
 
 
 @dataclass(frozen=True)
@@ -105,6 +130,7 @@ class Profile:
     figures: dict[str, float]
     classes: dict[str, float]
     stalls: list[Stall]
+    opcodes: dict[str, float] = field(default_factory=dict)  # instructions of warps
 
 
 @dataclass
@@ -131,6 +157,15 @@ class Report:
         """What all kernels together moved to and from memory."""
         counted = [k.figures.get("dram_read", 0.0) + k.figures.get("dram_write", 0.0) for k in self.kernels]
         return sum(counted) if any("dram_read" in k.figures for k in self.kernels) else None
+
+    @property
+    def flops(self) -> float | None:
+        """Float32 operations that all kernels together executed; None where tensor cores had a part."""
+        if not all({"fadd", "fmul", "ffma"} <= k.figures.keys() for k in self.kernels):
+            return None
+        if any(k.figures.get("tensor_instructions") for k in self.kernels):
+            return None
+        return sum(k.figures["fadd"] + k.figures["fmul"] + 2 * k.figures["ffma"] for k in self.kernels)
 
     @property
     def seconds(self) -> float:
@@ -160,7 +195,7 @@ def side_by_side(reports: Sequence[Report]) -> list[tuple[Profile | None, ...]]:
 def as_result(subject: Subject, tuning: Mapping[str, int] | None, report: Report) -> Row:
     """The profile as the results store keeps it; the roofline places the rung by its counted bytes."""
     rung = subject.rung
-    whole = {"dram_bytes": report.dram_bytes, "duration_us": report.seconds * 1e6 or None}
+    whole = {"dram_bytes": report.dram_bytes, "flops": report.flops, "duration_us": report.seconds * 1e6 or None}
     row = Row(
         kind="profile",
         what=rung.full_name,
@@ -168,6 +203,7 @@ def as_result(subject: Subject, tuning: Mapping[str, int] | None, report: Report
         shape=report.shape,
         values=dict(subject.values),
         tuning=rung.tuned(tuning),
+        options={"tuning": "given"} if tuning else {},
         texts={rung.full_name: identity.text(rung)},
         metrics={"cost_bytes": report.model_bytes, "cost_flops": report.model_flops},
         detail={"kernels": [asdict(kernel) for kernel in report.kernels]},
@@ -183,17 +219,36 @@ def profile(subject: Subject, tuning: Mapping[str, int] | None = None) -> Report
     ncu.find()
     if not torch.cuda.is_available():
         raise RungError("there is no CUDA device here, and ncu counts on nothing else.")
+    return report(subject, split(launched([(subject, tuning)]), 1)[0])
+
+
+def launched(chosen: Sequence[tuple[Subject, Mapping[str, int] | None]], timeout: float = 300) -> list[ncu.Launch]:
+    """What ncu counts of one launch of each, in one process; a marker stands before each of them."""
+    tasks = [_task(subject, tuning) for subject, tuning in chosen]
+    return ncu.run([sys.executable, "-m", "rung.profile.target", json.dumps(tasks)], METRICS, timeout=timeout)
+
+
+def _task(subject: Subject, tuning: Mapping[str, int] | None) -> dict[str, Any]:
     rung = subject.rung
-    own = not catalogue.shipped(rung)
-    task = {
+    return {
         "rung": rung.full_name,
-        "file": str(rung.path) if own else None,
+        "file": None if catalogue.shipped(rung) else str(rung.path),
         "dtype": subject.dtype.name,
         "values": {n: v for n, v in subject.values.items() if n not in rung.operation.derived},
         "tuning": dict(tuning or {}),
     }
-    command = [sys.executable, "-m", "rung.profile.target", json.dumps(task)]
-    return report(subject, ncu.run(command, METRICS))
+
+
+def split(launches: Sequence[ncu.Launch], count: int) -> list[list[ncu.Launch]]:
+    """The kernels of each of `count` tasks, by the markers before them; all of the first where there is no marker."""
+    found: list[list[ncu.Launch]] = []
+    for launch in launches:
+        if MARKER in launch.kernel:
+            found.append([])
+        elif found:
+            found[-1].append(launch)
+    found = found or [list(launches)]
+    return (found + [[] for _ in range(count)])[:count]
 
 
 def report(subject: Subject, launches: Sequence[ncu.Launch]) -> Report:
@@ -211,9 +266,19 @@ def _kernel(launch: ncu.Launch) -> Profile:
         wavefronts, count = figures.get(f"wavefronts_{kind}"), figures.get(f"shared_{short}")
         if wavefronts is not None and count:
             figures[f"ways_{kind}"] = wavefronts / count
+    if "issue_active" in figures:
+        figures["no_eligible"] = 100 - figures["issue_active"]
+    if seconds := figures.get("seconds"):
+        figures["bytes_per_s"] = (figures.get("dram_read", 0.0) + figures.get("dram_write", 0.0)) / seconds
+    traffic = [figures.get(f"global_{way}_bytes") for way in ("read", "write")]
+    moved = sum(b for b in traffic if b is not None)
+    if "shared_bytes" in figures and moved:
+        figures["global_share"] = 100 * moved / (moved + figures["shared_bytes"])
     classes = {name: m[metric] for name, metric in CLASSES.items() if metric in m}
     waits = {name: m[_STALL.format(name)] for name in STALLS if _STALL.format(name) in m}
+    figures |= {f"stall_{name}": value for name, value in waits.items()}
     total = sum(waits.values()) or 1.0
     order = sorted((n for n in waits if n != "selected"), key=lambda n: -waits[n])
     stalls = [Stall(n, waits[n], waits[n] / total, STALLS[n]) for n in order[:3] if waits[n] > 0]
-    return Profile(launch.kernel, launch.grid, launch.block, figures, classes, stalls)
+    opcodes = dict(launch.parts.get(OPCODES, {}))
+    return Profile(launch.kernel, launch.grid, launch.block, figures, classes, stalls, opcodes)

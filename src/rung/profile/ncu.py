@@ -5,11 +5,12 @@ from __future__ import annotations
 import csv
 import io
 import os
+import re
 import shutil
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from rung.errors import RungError
@@ -39,12 +40,16 @@ UNITS = {"ns": 1e-9, "nsecond": 1e-9, "us": 1e-6, "usecond": 1e-6, "ms": 1e-3, "
 
 @dataclass(frozen=True)
 class Launch:
-    """One profiled kernel: metrics by name, in base units (seconds, bytes, per cent as ncu gives them)."""
+    """One profiled kernel: metrics by name, in base units (seconds, bytes, per cent as ncu gives them).
+
+    `parts` holds a metric that ncu counts apart, such as instructions by opcode.
+    """
 
     kernel: str
     block: str
     grid: str
     metrics: Mapping[str, float]
+    parts: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
 
 def find() -> str:
@@ -67,8 +72,12 @@ def find() -> str:
 
 def run(command: Sequence[str], metrics: Sequence[str], *, timeout: float = 300) -> list[Launch]:
     """Profile what `command` launches between cudaProfilerStart and Stop."""
-    ncu = find()
-    text, said, code = _once(ncu, command, ["--metrics", ",".join(metrics)], timeout)
+    ncu, wanted = find(), [m for m in metrics if m not in _UNKNOWN]
+    text, said, code = _once(ncu, command, ["--metrics", ",".join(wanted)], timeout)
+    while unknown := unknown_metrics(said, wanted):
+        _UNKNOWN.update(unknown)
+        wanted = [m for m in wanted if m not in unknown]
+        text, said, code = _once(ncu, command, ["--metrics", ",".join(wanted)], timeout)
     launches = parse(text)
     if not launches and "metric" in said and not _own_words(said) and "ERR_NVGPUCTRPERM" not in said:
         # Another ncu knows other names: its own full set holds most of what is wanted.
@@ -77,6 +86,15 @@ def run(command: Sequence[str], metrics: Sequence[str], *, timeout: float = 300)
     if launches:
         return launches
     raise RungError(_complaint(said, code))
+
+
+_UNKNOWN: set[str] = set()  # metrics that the ncu of this machine does not know on this GPU
+
+
+def unknown_metrics(said: str, metrics: Sequence[str]) -> set[str]:
+    """Those that ncu complains of; it names the first that it fails to find, as a name or as a pattern of it."""
+    lines = [line.replace("\\", "") for line in said.splitlines() if "Failed to find metric" in line]
+    return {m for m in metrics if any(re.search(rf"\b{re.escape(m.partition('.')[0])}\b", line) for line in lines)}
 
 
 def _own_words(said: str) -> list[str]:
@@ -90,7 +108,8 @@ def _once(ncu: str, command: Sequence[str], what: Sequence[str], timeout: float)
         log = Path(folder) / "table.csv"
         words = [
             ncu, "--clock-control", "none", "--profile-from-start", "off", "--target-processes", "all",
-            "--csv", "--page", "raw", "--print-units", "base", "--log-file", str(log), *what, *command,
+            "--csv", "--page", "raw", "--print-units", "base", "--print-metric-instances", "details",
+            "--log-file", str(log), *what, *command,
         ]  # fmt: skip
         try:
             done = subprocess.run(words, capture_output=True, text=True, timeout=timeout, check=False)
@@ -129,14 +148,20 @@ def parse(text: str) -> list[Launch]:
     for row in body:
         if len(row) != len(names):
             continue
-        metrics = {}
+        metrics, parts = {}, {}
         for name, unit, cell in zip(names, units, row, strict=True):
             value = None if name in FIXED else _number(cell)
             if value is not None:
                 metrics[name] = value * UNITS.get(unit, 1.0)
+                if named := _PART.findall(cell):
+                    parts[name] = {part: float(count.replace(",", "")) for part, count in named}
         block, grid = (row[place[n]] if n in place else "" for n in ("Block Size", "Grid Size"))
-        launches.append(Launch(row[place["Kernel Name"]].partition("(")[0], block, grid, metrics))
+        name = row[place["Kernel Name"]].replace("(anonymous namespace)", "<unnamed>")
+        launches.append(Launch(name.partition("(")[0], block, grid, metrics, parts))
     return launches
+
+
+_PART = re.compile(r"([A-Za-z][\w.]*)\s*:\s*([\d,]+(?:\.\d+)?)")  # of "7 (FADD: 3; FFMA: 4)"
 
 
 def _number(cell: str) -> float | None:

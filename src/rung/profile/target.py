@@ -1,6 +1,6 @@
-"""The program that ncu watches: one rung, checked at the shape, then launched once between two marks.
+"""The program that ncu watches: rungs, each checked at its shape, then launched once behind a marker.
 
-Called as `python -m rung.profile.target '{"rung": ..., "values": ..., ...}'`.
+Called as `python -m rung.profile.target '[{"rung": ..., "values": ..., ...}, ...]'`.
 """
 
 from __future__ import annotations
@@ -66,18 +66,28 @@ def prepared(rung: Rung, task: dict[str, Any], device: str = "cuda") -> Prepared
 
 
 def main(word: str) -> None:
-    task = json.loads(word)
-    try:
-        call = prepared(find(task), task)
-    except RungError as error:
-        print(f"rung: {error}", file=sys.stderr)
-        sys.exit(2)
-    call.run()
-    torch.cuda.synchronize()
-    torch.cuda.profiler.start()  # type: ignore[no-untyped-call]
-    call.run()
-    torch.cuda.synchronize()
-    torch.cuda.profiler.stop()  # type: ignore[no-untyped-call]
+    """Run the tasks one after another: what cannot be prepared is said, and leaves a marker without a launch."""
+    tasks, failed = json.loads(word), 0
+    for task in tasks:
+        call = None
+        try:
+            call = prepared(find(task), task)
+            call.run()
+        except (RungError, torch.cuda.OutOfMemoryError) as error:
+            failed += 1
+            print(f"rung: {error}", file=sys.stderr)
+            if len(tasks) == 1:
+                break
+        torch.cuda.synchronize()
+        torch.cuda.profiler.start()  # type: ignore[no-untyped-call]
+        torch.cuda._sleep(1)  # type: ignore[no-untyped-call]  # the marker
+        if call is not None:
+            call.run()
+        torch.cuda.synchronize()
+        torch.cuda.profiler.stop()  # type: ignore[no-untyped-call]
+        del call
+        torch.cuda.empty_cache()
+    sys.exit(2 if failed else 0)
 
 
 if __name__ == "__main__":

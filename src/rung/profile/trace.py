@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,14 +28,26 @@ class Share:
 
 
 @dataclass(frozen=True)
+class Total:
+    """All copies of one kind, or all calls of one function of CUDA's, over the whole run."""
+
+    name: str
+    calls: int
+    seconds: float
+    bytes: float = 0.0
+
+
+@dataclass(frozen=True)
 class Breakdown:
-    """Of one token, on average; `gap` is the time in which nothing ran."""
+    """Of one token, on average; `gap` is the time in which nothing ran. Copies and calls are those of the whole run."""
 
     device: str
     tokens: int
     seconds: float
     gap: float
     shares: list[Share]
+    copies: list[Total] = field(default_factory=list)
+    calls: list[Total] = field(default_factory=list)
 
 
 def record(work: Callable[[], int], path: Path | None) -> Breakdown:
@@ -82,7 +94,23 @@ def breakdown(events: Sequence[dict[str, Any]], tokens: int) -> Breakdown:
     ]
     shares.sort(key=lambda s: -s.seconds)
     seconds = (end - start) * 1e-6 / tokens
-    return Breakdown(device, tokens, seconds, max(0.0, seconds - sum(s.seconds for s in shares)), shares)
+    gap = max(0.0, seconds - sum(s.seconds for s in shares))
+    copies, called = _totals(spans, "gpu_memcpy", "gpu_memset"), _totals(spans, "cuda_runtime", "cuda_driver")
+    return Breakdown(device, tokens, seconds, gap, shares, copies, called)
+
+
+def _totals(spans: Sequence[dict[str, Any]], *kinds: str) -> list[Total]:
+    """Events of these categories by name, those of the most time first."""
+    named: dict[str, list[dict[str, Any]]] = {}
+    for event in spans:
+        if event.get("cat") in kinds:
+            named.setdefault(str(event["name"]), []).append(event)
+    totals = [
+        Total(name, len(some), sum(float(e["dur"]) for e in some) * 1e-6,
+              sum(float(e.get("args", {}).get("bytes", 0)) for e in some))
+        for name, some in named.items()
+    ]  # fmt: skip
+    return sorted(totals, key=lambda total: -total.seconds)
 
 
 def _outermost(events: list[dict[str, Any]]) -> list[dict[str, Any]]:

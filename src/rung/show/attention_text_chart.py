@@ -13,8 +13,31 @@ from rung.show.charts import Bar, Mark, Panel, Series
 
 def steps(rows: Sequence[Row]) -> list[Row]:
     """The rows of the study, in the order of its ways."""
-    some = [r for r in rows if r.kind == "climb" and r.options.get("study") == "attention"]
-    return sorted(some, key=lambda r: int(r.detail["step"]))
+    return sorted((r for r in _of_study(rows) if "batch" not in r.options), key=lambda r: int(r.detail["step"]))
+
+
+def _of_study(rows: Sequence[Row]) -> list[Row]:
+    return [r for r in rows if r.kind == "climb" and r.options.get("study") == "attention"]
+
+
+def batches(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
+    """Time and peak memory of each way over the texts written at once; nothing where only one was."""
+    some = _of_study(rows)
+    sizes = sorted({int(r.options.get("batch", 1)) for r in some})
+    by = {(r.part, int(r.options.get("batch", 1))): r for r in some}
+    names = [name for name in dict.fromkeys(r.part for r in steps(some)) if (name, sizes[-1]) in by]
+    if len(sizes) < 2:
+        return [], []
+    columns = ["attention", *(f"{n} text{'s' * (n > 1)}: {what}" for n in sizes for what in ("time", "peak"))]
+    lines = []
+    for name in names:
+        line = [name.replace("_", " ")]
+        for n in sizes:
+            row = by.get((name, n))
+            peak = row.metrics.get("peak_bytes") if row else None
+            line += [told(row) if row else "", f"{peak / 1e6:,.0f} MB" if peak else ""]
+        lines.append(line)
+    return columns, lines
 
 
 def told(row: Row) -> str:

@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from rung.results import sources
 from rung.results.current import Figures
 from rung.results.row import Row
-from rung.results.source_times import SOURCE_MS
 from rung.show import charts
 from rung.show.markdown import ms, picture, table, times
 
 HOST = ("sequential C++", "vectorised C++, 1 thread", "vectorised C++, 16 threads")
 GPU = ("CUDA, linear softmax", "CUDA, tree softmax", "CUDA, flash", "torch SDPA on the GPU")
 RANKS = ("MPI ring, 1 rank", "MPI ring, 2 ranks", "MPI ring, 4 ranks")
-SOURCE_GAINS = dict(zip(SOURCE_MS, ("5.07x", "3.56x", "3.40x", "3.02x", "2.27x", "1.80x"), strict=True))
 LAYERS = {"gpt2": 12, "gpt2-medium": 24, "gpt2-large": 36, "gpt2-xl": 48}
 # What `nccl.attend` and `nccl.merge` read and write of each element of out, every step: bf16 to float32 (2 + 4), times
 # its weight (4 + 4), the sum so far times its own (4 + 4), and their sum (8 + 4).
@@ -39,10 +38,10 @@ def study(found: Figures) -> str:
 
 
 def softmax(found: Figures) -> str:
-    rows = [
-        [n, linear, tree, gain, *(f"{x:.3f}" for x in SOURCE_MS[n]), SOURCE_GAINS[n]]
-        for n, linear, tree, gain, _ in study_of(found, "softmax").get("rows", [])
-    ]
+    rows = []
+    for n, linear, tree, gain, _ in study_of(found, "softmax").get("rows", []):
+        *ms_there, gain_there = sources.softmax()[n]
+        rows.append([n, linear, tree, gain, *(f"{x:.3f}" for x in ms_there), f"{gain_there:.2f}x"])
     return table(("N", "linear, ms", "tree, ms", "gain", "source: linear, ms", "tree, ms", "gain"), rows)
 
 

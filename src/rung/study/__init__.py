@@ -23,6 +23,7 @@ STUDIES = {
     "softmax": ("softmax", "What does a tree gain over one thread a row, for rows of 256 to 8192?"),
     "attention": ("attention", "Attention from sequential C++ to CUDA and MPI: what did each step gain?"),
     "attention-scaling": ("attention_scaling", "Time and peak memory as the context grows."),
+    "cache": ("cache", "What does a cache of keys and values gain, at the first pass and at later ones? (A CPU too.)"),
     "memory-latency": ("memory_latency", "How far away are shared memory, L1, L2 and global memory?"),
     "fusion": ("fusion", "What does it gain to fuse one kernel into another?"),
     "loading": ("loading", "What does it gain to read, copy and compute at the same time while a model is loaded?"),

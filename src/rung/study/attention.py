@@ -19,7 +19,7 @@ from rung.errors import RungError
 from rung.parallel import data, launch, model, pipeline, placement
 from rung.parallel.mpi_rank import Case, Job
 from rung.parallel.mpi_rank import run as run_ranks
-from rung.results.source_times import SOURCE_MS
+from rung.results import sources
 from rung.rungs import catalogue, identity
 from rung.show import charts
 from rung.show.found import Found
@@ -283,9 +283,9 @@ def softmax(by: dict[tuple[str, int], Measured], sizes: Sequence[int]) -> Found:
         linear, tree = (by.get((name, n)) for name in (LINEAR, TREE))
         if not (linear and tree and linear.softmax and tree.softmax):
             continue
-        theirs = SOURCE_MS.get(n)
+        theirs = sources.softmax().get(n)
         gains.append((float(n), linear.softmax / tree.softmax))
-        source.append((float(n), theirs[0] / theirs[1] if theirs else None))
+        source.append((float(n), theirs[2] if theirs else None))
         rows.append((n, _ms(linear.softmax), _ms(tree.softmax), _times(gains[-1][1]), *map(_times, (source[-1][1],))))
     ends = f"{gains[0][1]:.2f}x at {gains[0][0]:g}, {gains[-1][1]:.2f}x at {gains[-1][0]:g}" if gains else ""
     return Found(

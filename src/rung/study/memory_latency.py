@@ -10,12 +10,12 @@ import torch
 
 from rung.cuda.launch import Build, LaunchConfig, Module
 from rung.errors import RungError
+from rung.results import sources
 from rung.show import charts
 from rung.show.found import Found
 from rung.study.common import Lab, need_gpu
 
 LINE = 128  # bytes: each step of the walk is in a cache line of its own
-SOURCE_CYCLES = {"shared memory": 23, "L1": 33, "L2": 200, "global memory": 290}
 ONE = LaunchConfig((1, 1, 1), (1, 1, 1))
 
 
@@ -115,14 +115,13 @@ def _clock() -> float | None:
 
 def report(shared_ns: float, ns: Mapping[int, float], l2: int, ghz: float | None) -> Found:
     """The plateaus among the sizes, and the table."""
-    levels = plateaus(ns, l2)
+    levels, there = plateaus(ns, l2), sources.latencies()
     rows: list[tuple[object, ...]] = [
-        ("shared memory", "16 KiB", f"{shared_ns:.1f}", _cycles(shared_ns, ghz), SOURCE_CYCLES["shared memory"])
+        ("shared memory", "16 KiB", f"{shared_ns:.1f}", _cycles(shared_ns, ghz), there["shared memory"])
     ]
     for size, value in ns.items():
         level = next((name for name, (sizes, _) in levels.items() if size in sizes), "between")
-        theirs = SOURCE_CYCLES.get(level, "")
-        rows.append((level, _size(size), f"{value:.1f}", _cycles(value, ghz), theirs))
+        rows.append((level, _size(size), f"{value:.1f}", _cycles(value, ghz), there.get(level, "")))
     series = [
         charts.Series("global load", [(size / 1024, value) for size, value in ns.items()], "f32"),
         charts.Series("shared memory", [(min(ns) / 1024, shared_ns), (max(ns) / 1024, shared_ns)], "tf32", dashed=True),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rung.results.source_times import SOURCE_MS
+from rung.results import sources
 from rung.show import charts
 from rung.show.found import Found
 from rung.study.common import Lab, need_gpu, shown, times
@@ -14,7 +14,7 @@ OTHERS = ("softmax/05_warp", "softmax/08_split", "softmax/torch")
 def run(lab: Lab) -> Found:
     """N rows of N columns, as attention's scores are."""
     need_gpu(lab, "softmax")
-    sizes = [256, 1024, 4096] if lab.quick else list(SOURCE_MS)
+    sizes = [256, 1024, 4096] if lab.quick else list(sources.softmax())
     names = (LINEAR, TREE, *OTHERS)
     found = {n: lab.race(names, {"B": 1, "NH": 1, "T": n, "S": n, "causal": 0, "scale": 1.0}, "f32") for n in sizes}
     rows, gains = [], {}
@@ -23,13 +23,12 @@ def run(lab: Lab) -> Found:
         gain = linear / tree if linear and tree else None
         if gain:
             gains[n] = gain
-        theirs = SOURCE_MS[n]
         rows.append(
             (
                 n,
                 *(shown(found[n][name].us) for name in names),
                 f"{gain:.2f}x" if gain else "",
-                f"{theirs[0] / theirs[1]:.2f}x",
+                f"{sources.softmax()[n][2]:.2f}x",
             )
         )
     series = [

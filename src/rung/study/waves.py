@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rung.rungs import catalogue
 from rung.show import charts
@@ -27,7 +27,79 @@ def run(lab: Lab) -> Found:
         race = lab.race((RUNG, LIBRARY), {"B": 1, "T": rows, "C": K, "OC": columns}, "bf16", seconds=0.1)
         tiles = -(-rows // tune["BM"]) * across
         points.append((rows, tiles, -(-tiles // lab.sms), race[RUNG].us, race[LIBRARY].us))
-    return found(points, columns, lab.sms)
+    whole = found(points, columns, lab.sms)
+    whole.more["squares"] = squares([(n, *square(lab, n)) for n in square_sizes(lab.quick)], lab.sms, tune)
+    return whole
+
+
+SQUARES = (1792, 2048)  # the sizes around which a tile of 256 x 128 makes another wave of an A100, and a power of two
+
+
+def square_sizes(quick: bool) -> list[int]:
+    """Square products as the lecture plots them: multiples of 128 and of 32, and the neighbours of some."""
+    if quick:
+        return [1024, 1536, *(n + d for n in SQUARES for d in (0, 1))]
+    sizes = set(range(512, 4097, 128)) | set(range(1472, 2081, 32))  # multiples of 128 and of 32
+    sizes |= {n + d for n in (1024, *SQUARES, 3072) for d in (-8, -1, 0, 1, 2, 8)}
+    return sorted(sizes)
+
+
+def square(lab: Lab, n: int) -> tuple[float | None, float | None]:
+    """Microseconds of N x N x N by our kernel and by cuBLAS."""
+    race = lab.race((RUNG, LIBRARY), {"B": 1, "T": n, "C": n, "OC": n}, "bf16", seconds=0.02)
+    return race[RUNG].us, race[LIBRARY].us
+
+
+def band(n: int) -> int:
+    """The largest power of two up to 128 that divides the size: the bands of the plot."""
+    return min(n & -n, 128)
+
+
+def squares(points: Sequence[tuple[int, float | None, float | None]], sms: int, tune: Mapping[str, int]) -> Found:
+    """Rates over the size, a curve for each band of divisibility."""
+
+    def rate(n: int, us: float | None) -> float | None:
+        return 2 * n**3 / us / 1e6 if us else None
+
+    rows = []
+    for n, ours, theirs in points:
+        tiles = -(-n // tune["BM"]) * -(-n // tune["BN"])
+        lecture = -(-n // 256) * -(-n // 128)
+        told = (rate(n, ours), rate(n, theirs))
+        rows.append((n, band(n), tiles, -(-tiles // sms), lecture, shown(ours), shown(theirs),
+                     *("" if r is None else f"{r:.0f}" for r in told)))  # fmt: skip
+    bands = sorted({band(n) for n, _, _ in points}, reverse=True)
+    series = [
+        charts.Series(
+            f"cuBLAS, multiples of {b}" if b > 1 else "cuBLAS, odd sizes",
+            [(float(n), rate(n, us)) for n, _, us in points if band(n) == b],
+            ("library", *charts.SERIES)[i % (1 + len(charts.SERIES))],
+        )
+        for i, b in enumerate(bands)
+    ]
+    return Found(
+        "N x N x N in bf16: bands by what divides N, steps where a wave begins",
+        ("N", "divisible by", "tiles", "waves", "tiles of 256 x 128", "us", "cuBLAS us", "TFLOP/s", "cuBLAS TFLOP/s"),
+        rows,
+        square_sentence(points),
+        series,
+        "N",
+        "TFLOP/s, cold",
+        log_x=False,
+        log_y=False,
+    )
+
+
+def square_sentence(points: Sequence[tuple[int, float | None, float | None]]) -> str:
+    """What one more row and column costs where the lecture has its example, and what oddness costs in the mean."""
+    theirs = {n: us for n, _, us in points if us}
+    parts = []
+    if 1792 in theirs and 1793 in theirs:
+        parts.append(f"1793 takes cuBLAS {theirs[1793] / theirs[1792]:.2f} times as long as 1792")
+    odd = [theirs[n] / theirs[n - 1] for n in theirs if n % 2 and n - 1 in theirs]
+    if odd:
+        parts.append(f"one more than a multiple of 128 costs {statistics.median(odd) - 1:+.0%} in the median")
+    return "; ".join(parts) + "." if parts else "Nothing could be compared here."
 
 
 def _divisor(sms: int) -> int:

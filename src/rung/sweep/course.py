@@ -1,61 +1,68 @@
-"""The block sizes that the course project swept, and what it measured on its A40.
+"""The block sizes that the course project swept; rung.results.sources has what it measured on its A40.
 
-Milestone 3 of the ECE 408 project timed residual, GELU, layernorm and the bias after cuBLAS's product with
-4 to 1024 threads a block, and the embedding with cubes of 3 to 10 threads a side.
+Milestone 3 of the ECE 408 project timed, with 4 to 1024 threads a block, the residual and GELU as they are fused with
+the bias behind cuBLAS's product, layernorm and the bias alone, and the embedding with cubes of 3 to 10 threads a side.
+Its times are sums over a forward pass. The kernels that are not fused, and the conversion to half before a product of
+tensor cores, which its script could sweep too, stand beside them without figures of theirs.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rung.results import sources
+
+if TYPE_CHECKING:
+    from rung.bench.subject import Subject
+    from rung.sweep.sweep import Tuning
 
 EDGES = tuple(range(3, 11))
 BLOCKS = (4, 8, 16, 32, 64, 128, 256, 512, 1024)
-SHAPE = "b4t64"
 
 
 @dataclass(frozen=True)
 class Column:
-    """One kernel of the table: our rung, its tunable, and the source's nanoseconds by block size."""
+    """One kernel of the table: our rung, its tunable, and how often a forward pass of GPT-2 calls it."""
 
     title: str
     rung: str
-    tunable: str
-    theirs_ns: dict[int, int]
+    calls: int
+    shape: str = "b4t64"
+    tunable: str = "BLOCK"
+    dtype: str = "f32"
 
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        return EDGES if self.tunable == "EDGE" else BLOCKS
 
-def _by(sizes: tuple[int, ...], *nanoseconds: int) -> dict[int, int]:
-    return dict(zip(sizes, nanoseconds, strict=True))
+    @property
+    def theirs(self) -> dict[int, float]:
+        """The source's microseconds of a forward pass by size."""
+        return sources.course(self.rung, self.shape)
 
 
 TABLE = (
-    Column(
-        "residual",
-        "residual/01_naive",
-        "BLOCK",
-        _by(BLOCKS, 882555, 478433, 275871, 177281, 137634, 132672, 133918, 139041, 177024),
-    ),
-    Column(
-        "gelu",
-        "gelu/01_naive",
-        "BLOCK",
-        _by(BLOCKS, 1662430, 851648, 446526, 244127, 142239, 96833, 97600, 103811, 154751),
-    ),
-    Column(
-        "layernorm",
-        "layernorm/05_tree",
-        "BLOCK",
-        _by(BLOCKS, 1400798, 1204481, 653725, 383038, 254399, 195682, 180449, 256734, 533955),
-    ),
-    Column(
-        "prepare out",
-        "bias/01_naive",
-        "BLOCK",
-        _by(BLOCKS, 3462653, 1748225, 891774, 279606, 141189, 168575, 96042, 165439, 183550),
-    ),
-    Column(
-        "embedding",
-        "embedding/01_naive",
-        "EDGE",
-        _by(EDGES, 12032, 7488, 7136, 7296, 7617, 7904, 8288, 9504),
-    ),
+    Column("residual, fused", "bias/01_naive", 24, "B=4,T=64,OC=768"),
+    Column("gelu, fused", "bias_gelu/01_naive", 12),
+    Column("layernorm", "layernorm/05_tree", 25),
+    Column("prepare out", "bias/01_naive", 12, "B=4,T=64,OC=2304"),
+    Column("residual", "residual/01_naive", 24),
+    Column("gelu", "gelu/01_naive", 12),
+    Column("to half", "matmul/11_fused_transpose", 12, tunable="CONVERT", dtype="tf32"),
+    Column("embedding", "embedding/01_naive", 1, tunable="EDGE"),
 )
+
+
+def configurations(
+    subjects: Sequence[Subject], columns: Sequence[Column] = TABLE
+) -> list[tuple[Column, Subject, Tuning]]:
+    """Each column's sizes, column after column."""
+    from rung.sweep import sweep
+
+    return [
+        (column, subject, tuning)
+        for column, subject in zip(columns, subjects, strict=True)
+        for tuning in sweep.configurations(subject.rung, only={column.tunable: column.sizes})
+    ]

@@ -17,11 +17,14 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from rung.errors import RungError
 from rung.results import store
 from rung.results.row import Row
-from rung.sweep.sweep import Tuning, merge
+from rung.sweep.sweep import Place, merge, place_of
+
+T = TypeVar("T")
 
 POLL = 2.0  # seconds
 DEAF = 30  # polls without an answer of the controller before giving up
@@ -83,26 +86,25 @@ def _ranges(numbers: Sequence[int]) -> str:
     return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in parts)
 
 
-def shard_of(wanted: Sequence[Tuning], index: int, of: int) -> list[Tuning]:
+def shard_of(wanted: Sequence[T], index: int, of: int) -> list[T]:
     """Every `of`-th configuration, so that slow neighbours do not meet in one task."""
     return list(wanted[index::of])
 
 
-def gathered(folder: Path, wanted: Sequence[Tuning]) -> list[Row]:
+def kept(folder: Path, kind: str) -> list[Row]:
+    """The rows of one kind that the tasks wrote."""
+    return [r for path in sorted(folder.glob("shard-*.jsonl")) for r in store.read(path) if r.kind == kind]
+
+
+def gathered(folder: Path, wanted: Sequence[Place]) -> list[Row]:
     """The rows of all shards, each configuration once."""
-    rows = [
-        row
-        for path in sorted(folder.glob("shard-*.jsonl"))
-        for row in store.read(path)
-        if row.kind == "sweep"
-    ]
-    return merge(rows, wanted)
+    return merge(kept(folder, "sweep"), wanted)
 
 
-def missing(folder: Path, wanted: Sequence[Tuning], tasks: int) -> list[int]:
+def missing(folder: Path, wanted: Sequence[Place], tasks: int) -> list[int]:
     """The shards that have not measured all of their configurations."""
-    there = [row.tuning for row in gathered(folder, wanted)]
-    return [i for i in range(tasks) if any(t not in there for t in shard_of(wanted, i, tasks))]
+    there = {place_of(row) for row in gathered(folder, wanted)}
+    return [i for i in range(tasks) if any(at not in there for at in shard_of(wanted, i, tasks))]
 
 
 def submit(path: Path) -> str:
@@ -155,7 +157,7 @@ def spread(
     words: Sequence[str],
     request: Request,
     folder: Path,
-    wanted: Sequence[Tuning],
+    wanted: Sequence[Place],
     *,
     retries: int = 2,
     waiting: bool = True,

@@ -284,11 +284,22 @@ def ranked(rows: Sequence[Row]) -> list[Row]:
     return sorted(right, key=lambda r: (-int(r.options["round"]), figure_of(r)))
 
 
-def merge(rows: Sequence[Row], wanted: Sequence[Tuning]) -> list[Row]:
+Place = tuple[str, str, str]  # what one configuration is of: the rung, the shape, and the tuning in words
+
+
+def place(subject: Subject, tuning: Mapping[str, int]) -> Place:
+    return subject.rung.full_name, subject.shape, _word(tuning)
+
+
+def place_of(row: Row) -> Place:
+    return row.what, row.shape, _word(row.tuning)
+
+
+def merge(rows: Sequence[Row], wanted: Sequence[Place]) -> list[Row]:
     """Rows of several processes in the order of the configurations, each once; ok ones win over others."""
-    best: dict[str, Row] = {}
+    best: dict[Place, Row] = {}
     for row in rows:
-        word = _word(row.tuning)
-        if word not in best or (best[word].verdict != "ok" and row.verdict == "ok"):
-            best[word] = row
-    return [best[_word(t)] for t in wanted if _word(t) in best]
+        at = place_of(row)
+        if at not in best or (best[at].verdict != "ok" and row.verdict == "ok"):
+            best[at] = row
+    return [best[at] for at in wanted if at in best]

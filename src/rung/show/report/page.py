@@ -13,6 +13,7 @@ from markupsafe import Markup
 
 from rung.dtypes import DTYPES
 from rung.profile.resources import Row as Resources
+from rung.results import codes, sources
 from rung.results.current import Figures, percent
 from rung.results.row import Row
 from rung.rungs import catalogue
@@ -22,7 +23,9 @@ from rung.show.report import ladder
 from rung.show.report.markup import prose
 
 HERE = Path(__file__).parent
-SECTIONS = (("model", "The whole model"), ("studies", "Studies"), ("machine", "The machine"))
+SECTIONS = (
+    ("model", "The whole model"), ("studies", "Studies"), ("sources", "The sources"), ("machine", "The machine"),
+)  # fmt: skip
 COLOURS = (
     ("f32", "f32"), ("tf32", "tf32"), ("bf16", "bf16"), ("f16", "f16, and int8 of the model"),
     ("library", "a library"), ("limit", "line: the limit"),
@@ -56,8 +59,11 @@ def build(
         ladders=[ladder.context(name, names, found, resources or {}) for name in names],
         climbs=_climbs(found) if found else [],
         attention=attention_text_chart.chart(steps[0].what, steps) if steps else "",
+        batches=attention_text_chart.batches(found.of_kind("climb")) if found else ([], []),
         lists=[(title, rows) for kind, title in LISTS if found and (rows := _list(found.of_kind(kind)))],
         studies=[_study(row) for row in (found.of_kind("study") if found else ())],
+        sources=_sources([r for r in found.results if codes.current(r)] if found else []),
+        source_columns=sources.COLUMNS,
         measured=bool(found and found.results),
         gpu=found.gpu or "a CPU" if found else "",
         machine=_machine(found) if found else [],
@@ -116,6 +122,20 @@ def _study(row: Row) -> dict[str, Any]:
         "columns": [str(c) for c in told["columns"]],
         "rows": [[f"{v:.4g}" if isinstance(v, float) else v for v in line] for line in told["rows"]],
     }
+
+
+def _sources(rows: list[Row]) -> list[dict[str, Any]]:
+    """The five documents, each of their figures beside ours."""
+    told = [(e, e.table(rows)) for e in sources.experiments()]
+    return [
+        {
+            "cited": document.cited,
+            "experiments": [(e, lines) for e, lines in told if e.document == document],
+            "there": sum(bool(line[2]) for e, lines in told for line in lines if e.document == document),
+            "all": sum(len(lines) for e, lines in told if e.document == document),
+        }
+        for document in sources.documents().values()
+    ]
 
 
 def _drawable(told: Mapping[str, Any]) -> bool:

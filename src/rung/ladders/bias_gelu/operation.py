@@ -1,0 +1,65 @@
+"""Bias and GELU in one pass, after a product that has neither: half of what a fused epilogue saves."""
+
+from __future__ import annotations
+
+import math
+
+from rung.inputs import F16_TOP, F32_TOP, around, spread
+from rung.lazy import F, torch
+from rung.operation import Case, Cost, Library, Operand, Operation, Race, Tensors, Values
+
+
+def reference(t: Tensors, v: Values) -> Tensors:
+    y = t["x"] + t["bias"]
+    return {"out": 0.5 * y * (1.0 + torch.tanh(math.sqrt(2.0 / math.pi) * (y + 0.044715 * y**3)))}
+
+
+def cost(v: Values, size: int) -> Cost:
+    elements = v["B"] * v["T"] * v["OC"]
+    return Cost(flops=10 * elements, bytes=(2 * elements + v["OC"]) * size)
+
+
+def torch_bias_gelu(x: torch.Tensor, bias: torch.Tensor, **_: object) -> torch.Tensor:
+    return F.gelu(x + bias, approximate="tanh")
+
+
+OPERATION = Operation(
+    name="bias_gelu",
+    summary="out = gelu(x + bias), the same bias for every token",
+    story="What follows a product without an epilogue, in one pass over memory instead of two.",
+    dims=("B", "T", "OC"),
+    operands=(
+        Operand("x", ("B", "T", "OC")),
+        Operand("bias", ("OC",)),
+        Operand("out", ("B", "T", "OC"), role="out"),
+    ),
+    reference=reference,
+    cost=cost,
+    cases=(
+        Case("one", dict(B=1, T=1, OC=1)),
+        Case("odd", dict(B=1, T=3, OC=7)),
+        Case("prime", dict(B=2, T=5, OC=67)),
+        Case("2^10 + 1", dict(B=1, T=3, OC=1025)),
+        Case("the tails", dict(B=1, T=5, OC=67), magnitude=5.0),
+        Case("large values", dict(B=1, T=5, OC=64), magnitude=100.0),
+        Case("gpt2", dict(B=1, T=2, OC=3072)),
+        Case("where it bends", dict(B=1, T=4, OC=33), change={"x": around(-2.0, 0.5), "bias": around(0.5, 0.2)}),
+        Case(
+            "up to float16's end", dict(B=1, T=5, OC=64), change={"x": spread(F16_TOP - 1), "bias": spread(F16_TOP - 1)}
+        ),
+        Case(
+            "up to float32's end",
+            dict(B=1, T=5, OC=64),
+            dtypes=("f32", "bf16"),
+            change={"x": spread(F32_TOP), "bias": spread(F32_TOP)},
+        ),
+        Case("three batches", dict(B=3, T=11, OC=6400)),
+        Case("gpt2, a batch", dict(B=3, T=129, OC=3072), where="cuda"),
+    ),
+    shapes={
+        "b4t64": dict(B=4, T=64, OC=3072),
+        "b8t1024": dict(B=8, T=1024, OC=3072),
+    },
+    libraries=(Library("torch", torch_bias_gelu),),
+    tour=(Race("b4t64", ("f32",)), Race("b8t1024", ("f32",))),
+)

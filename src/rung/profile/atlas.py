@@ -1,0 +1,95 @@
+"""The atlas of profiles: what Nsight Compute counts of every rung that a source profiles, kept as rows.
+
+What is wanted stands in rung.results.sources. Rungs are profiled several to a process, for a process takes longer to
+start than most kernels to be counted; what fails among others is tried once more alone, and says why.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from rung.bench.subject import Subject
+from rung.dtypes import dtype as dtype_named
+from rung.errors import RungError
+from rung.profile import counters, ncu
+from rung.results import codes, machine, sources, store
+from rung.results.current import HEADLINE
+from rung.results.row import Row
+from rung.rungs import catalogue
+
+TOGETHER = 12  # rungs in one process
+PATIENCE = 150.0  # seconds for one process
+Wanted = tuple[Subject, Mapping[str, int] | None]
+
+
+# Beside them, for the points that the roofline counts: a ladder from this number on, at GPT-2's usual shape.
+ROOFLINE = (("attention", "f32", 13), ("attention", "bf16", 27), ("matmul", "bf16", 14), ("layernorm", "f32", 2),
+            ("softmax", "f32", 2))  # fmt: skip
+
+
+def wanted() -> list[Wanted]:
+    """Each rung, shape, dtype and tuning of which a source has a counter, then the roofline's."""
+    asked = {(r.what, r.dtype, r.shape, tuple(r.tuning.items())) for r in sources.references("profile")}
+    first: list[Wanted] = [(subject(w, d, s), dict(tuning) or None) for w, d, s, tuning in sorted(asked)]
+    there = {(s.rung.full_name, s.dtype.name, s.shape) for s, tuning in first if not tuning}
+    return first + [
+        (about, None)
+        for ladder, dtype, least in ROOFLINE
+        for rung in catalogue.rungs(ladder, libraries=False)
+        if dtype in rung.dtypes and (rung.number or 0) >= least
+        if (rung.full_name, dtype, HEADLINE) not in there
+        if rung.refusal((about := subject(rung.full_name, dtype, HEADLINE)).values, about.dtype) is None
+    ]
+
+
+def subject(what: str, dtype: str, shape: str) -> Subject:
+    """A rung at a named shape, or at one written out."""
+    from rung.bench import race
+
+    rung = catalogue.find(what)
+    ((name, dims),) = race.shapes_of(rung.operation, [shape])
+    return Subject(rung, name, rung.operation.complete(dims), dtype_named(dtype))
+
+
+def missing(chosen: Sequence[Wanted], path: Path | None = None) -> list[Wanted]:
+    """Those that have no row of the present code on this GPU, in the store or among the published."""
+    gpu = machine.facts().get("gpu", "")
+    kept = list(store.read(path)) if path is not None else store.gather()
+    known = {row.question for row in kept if row.gpu == gpu and row.kind == "profile" and codes.current(row)}
+    return [(s, t) for s, t in chosen if _row(s, t, []).question not in known]
+
+
+def collect(
+    chosen: Sequence[Wanted], limit: float, tell: Callable[[str], None], path: Path | None = None
+) -> Iterator[Row]:
+    """A row for each as soon as it is counted, and kept; ends when the `limit` in seconds leaves no room for more."""
+    ncu.find()
+    end = time.monotonic() + limit
+    for start in range(0, len(chosen), TOGETHER):
+        group, left = chosen[start : start + TOGETHER], end - time.monotonic()
+        if left < 15:
+            tell(f"out of time: {len(chosen) - start} of {len(chosen)} are left; the same command goes on")
+            return
+        tell(f"{start + len(group)} of {len(chosen)}: {group[0][0].rung.full_name} to {group[-1][0].rung.full_name}")
+        try:
+            counted = counters.split(counters.launched(group, timeout=min(PATIENCE, left)), len(group))
+        except RungError as error:
+            tell(str(error))
+            counted = [[] for _ in group]
+        for (about, tuning), launches in zip(group, counted, strict=True):
+            if launches or end - time.monotonic() > 15:
+                yield store.append(_row(about, tuning, launches) if launches else _alone(about, tuning), path)
+
+
+def _alone(about: Subject, tuning: Mapping[str, int] | None) -> Row:
+    try:
+        return _row(about, tuning, counters.split(counters.launched([(about, tuning)], timeout=PATIENCE), 1)[0])
+    except RungError as error:
+        return replace(_row(about, tuning, []), verdict="failed", reason=str(error))
+
+
+def _row(about: Subject, tuning: Mapping[str, int] | None, launches: Sequence[ncu.Launch]) -> Row:
+    return counters.as_result(about, tuning, counters.report(about, launches))

@@ -1,0 +1,262 @@
+"""What the five documents that rung follows report, and the stored rows of ours that stand beside each figure.
+
+sources.toml holds the figures; a figure of ours is only ever read out of rows. Where no row answers, the place is empty
+and names the command that fills it.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from rung.errors import RungError
+from rung.results.row import Row
+
+FILE = Path(__file__).with_name("sources.toml")
+NONE = "- "  # begins the reason why no row of ours can answer
+SCALES = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "GB": 1e9}
+COMMANDS = {"profile": "rung profile all", "sweep": "rung sweep --course", "climb": "rung climb",
+            "text": "rung climb --study attention"}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Document:
+    """One of the five."""
+
+    name: str
+    title: str
+    authors: str
+    year: str
+    address: str
+    gpu: str
+
+    @property
+    def cited(self) -> str:
+        return f"{self.authors}: {self.title}, {self.year}; {self.address}."
+
+
+@dataclass(frozen=True)
+class Reference:
+    """Where a figure of ours stands: a kind of row, what it is of, and which of its numbers."""
+
+    kind: str
+    what: str  # a rung, a step of the climb, a study
+    kernels: tuple[str, ...]  # of a profile; none means the whole rung
+    figure: str
+    where: tuple[tuple[str, str], ...]  # a tuning, or columns of a study's table
+    dtype: str
+    shape: str
+    calls: int
+
+    @property
+    def tuning(self) -> dict[str, int]:
+        return {name: int(value) for name, value in self.where} if self.kind in ("profile", "sweep") else {}
+
+    @property
+    def command(self) -> str:
+        """What fills the place."""
+        if self.kind == "bench":
+            shape = f"'{self.shape}'" if " " in self.shape else self.shape
+            return f"rung bench {self.what} --dtype {self.dtype} --shape {shape}"
+        return COMMANDS.get(self.kind) or f"rung study {self.what.partition('/')[0]}"
+
+    def value(self, rows: Sequence[Row]) -> float | None:
+        """Our figure in seconds, bytes or plain numbers, of the newest row that has it."""
+        found = [v for r in rows if self._fits(r) and (v := self._read(r)) is not None]
+        return found[-1] * self.calls if found else None
+
+    def _fits(self, row: Row) -> bool:
+        if row.verdict != "ok" or row.quick:
+            return False
+        if self.kind in ("climb", "text"):
+            study = row.options.get("study") == "attention"
+            same = row.options.get("batch", 1) == 1 and row.dtype == self.dtype
+            return row.kind == "climb" and row.part == self.what and study == (self.kind == "text") and same
+        if self.kind == "study":
+            return row.kind == "study" and self.what == "/".join(filter(None, (row.what, row.part)))
+        if self.kind == "profile" and bool(self.tuning) != bool(row.options.get("tuning")):
+            return False  # without one, that of a bench is meant
+        same = row.kind == self.kind and row.what == self.what and row.dtype == self.dtype and row.shape == self.shape
+        return same and all(row.tuning.get(name) == value for name, value in self.tuning.items())
+
+    def _read(self, row: Row) -> float | None:
+        if self.kind == "study":
+            return self._cell(row)
+        if self.kind != "profile" or self.figure in row.metrics:
+            value = row.metrics.get(self.figure)
+            return None if value is None else value * _unit(self.figure)
+        values = [self._counted(k) for k in row.detail["kernels"] if not self.kernels or k["kernel"] in self.kernels]
+        counted = [v for v in values if v is not None]
+        if not counted:
+            return None
+        # A library has kernels whose names are its own affair: its largest one by time tells.
+        return sum(counted) if self.kernels else counted[_longest(row.detail["kernels"])]
+
+    def _counted(self, kernel: dict[str, Any]) -> float | None:
+        if self.figure.startswith("opcode "):
+            return kernel["opcodes"].get(self.figure.removeprefix("opcode ")) if kernel["opcodes"] else None
+        parts = [kernel["figures"].get(name) for name in self.figure.split(" + ")]
+        there = [p for p in parts if p is not None]
+        return sum(there) if len(there) == len(parts) else None
+
+    def _cell(self, row: Row) -> float | None:
+        columns = [str(c) for c in row.detail["columns"]]
+        if self.figure not in columns or any(name not in columns for name, _ in self.where):
+            return None
+        for line in row.detail["rows"]:
+            cells = dict(zip(columns, line, strict=True))
+            if all(str(cells[name]) == value for name, value in self.where):
+                number = re.match(r"-?[\d.]+", str(cells[self.figure]).replace(",", ""))
+                return float(number[0]) * _unit(self.figure) if number else None
+        return None
+
+
+def _longest(kernels: Sequence[dict[str, Any]]) -> int:
+    return max(range(len(kernels)), key=lambda i: kernels[i]["figures"].get("seconds", 0.0))
+
+
+def _unit(figure: str) -> float:
+    """The unit that a metric's name, or a table's heading, ends in."""
+    return SCALES.get(re.split(r"[_ ]", figure)[-1], 1.0) if figure.endswith(("us", "ms", "ns", "_s")) else 1.0
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One number of theirs, and where ours is; two references are a ratio, none has a reason instead."""
+
+    what: str
+    value: float
+    unit: str
+    ours: tuple[Reference, ...]
+    reason: str
+
+    def beside(self, rows: Sequence[Row]) -> float | None:
+        """Our number in their unit."""
+        values = [reference.value(rows) for reference in self.ours]
+        if not values or any(v is None for v in values):
+            return None
+        first, *rest = [v for v in values if v is not None]
+        if rest:
+            return (first / rest[0]) * (100 if self.unit == "%" else 1) if rest[0] else None
+        return first / SCALES.get(self.unit, 1.0)
+
+    def missing(self, rows: Sequence[Row]) -> str:
+        """Why the place is empty, or what fills it."""
+        wanted = [r.command for r in self.ours if r.value(rows) is None]
+        return self.reason or "; ".join(dict.fromkeys(wanted))
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A table or a passage of a document."""
+
+    document: Document
+    section: str
+    title: str
+    gpu: str
+    figures: tuple[Figure, ...]
+
+    def table(self, rows: Sequence[Row]) -> list[tuple[str, str, str, str, str]]:
+        """What was measured, theirs, ours, the unit, and what fills an empty place."""
+        lines = []
+        for f in self.figures:
+            ours = f.beside(rows)
+            lines.append((f.what, number(f.value), "" if ours is None else number(ours), f.unit,
+                          "" if ours is not None else f.missing(rows)))  # fmt: skip
+        return lines
+
+
+COLUMNS = ("measured", "theirs", "ours", "unit", "fills it")
+
+
+def number(value: float) -> str:
+    """Four digits, in groups of three before the point."""
+    return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.4g}"
+
+
+@cache
+def documents() -> dict[str, Document]:
+    return {name: Document(name, **told) for name, told in _data()["documents"].items()}
+
+
+@cache
+def experiments() -> tuple[Experiment, ...]:
+    """All of them, in the order of the documents."""
+    return tuple(_experiment(told) for told in _data()["experiments"])
+
+
+@cache
+def _data() -> dict[str, Any]:
+    return tomllib.loads(FILE.read_text(encoding="utf-8"))
+
+
+def _experiment(told: dict[str, Any]) -> Experiment:
+    document = documents()[told["document"]]
+    usual = (told.get("dtype", "f32"), told.get("shape", "b4t64"))
+    figures = []
+    for what, value, ours, *unit in told["figures"]:
+        spec = [ours] if isinstance(ours, str) else ours
+        reason = spec[0].removeprefix(NONE) if spec[0].startswith(NONE) else ""
+        references = () if reason else tuple(reference(text, *usual) for text in spec)
+        figures.append(Figure(what, float(value), unit[0] if unit else told["unit"], references, reason))
+    return Experiment(document, told["section"], told["title"], told.get("gpu", document.gpu), tuple(figures))
+
+
+def reference(text: str, dtype: str, shape: str) -> Reference:
+    """`KIND | WHAT | ... | FIGURE [* CALLS] [@DTYPE [SHAPE]]`."""
+    kind, what, *middle, last = (part.strip() for part in text.split("|"))
+    if kind not in (*COMMANDS, "bench", "study"):
+        raise RungError(f"sources.toml: {text!r} begins with no kind of row.")
+    last, _, at = last.partition(" @")
+    if at:
+        dtype, _, other = at.partition(" ")
+        shape = other or shape
+    figure, _, calls = last.partition(" * ")
+    what, *tuning = what.split(" ") if kind == "profile" else [what]
+    what, _, kernels = what.partition(":") if kind == "profile" else (what, "", "")
+    where = tuple((name, value) for name, _, value in (part.partition("=") for part in (*middle, *tuning)))
+    parts = tuple(filter(None, kernels.split("+")))
+    return Reference(kind, what, parts, figure, where, dtype, shape, int(calls or 1))
+
+
+def references(kind: str) -> Iterator[Reference]:
+    """Every place of ours of one kind that a figure names."""
+    for experiment in experiments():
+        for figure in experiment.figures:
+            yield from (r for r in figure.ours if r.kind == kind)
+
+
+def course(rung: str, shape: str = "b4t64") -> dict[int, float]:
+    """Microseconds a forward pass by the size of a block, as the course's sweep has them; empty where it has none."""
+    return {
+        next(iter(r.tuning.values())): figure.value
+        for experiment in experiments()
+        for figure in experiment.figures
+        for r in figure.ours
+        if r.kind == "sweep" and (r.what, r.shape) == (rung, shape) and experiment.section.startswith("Configuration")
+    }
+
+
+def softmax() -> dict[int, list[float]]:
+    """Milliseconds of the linear and the tree softmax, and the tree's gain, by size: three kernels' table 1."""
+    return {int(n): values for n, values in _by("Table 1", "N").items()}
+
+
+def latencies() -> dict[str, float]:
+    """Cycles of a load, by what is loaded from, as the lecture has them."""
+    return {level: cycles for level, (cycles,) in _by("Part 1, anatomy of a GPU", "where").items()}
+
+
+def _by(section: str, column: str) -> dict[str, list[float]]:
+    """The figures of a section by their place in the column of our table."""
+    table: dict[str, list[float]] = {}
+    for experiment in experiments():
+        if experiment.section == section:
+            for figure in experiment.figures:
+                table.setdefault(dict(figure.ours[0].where)[column], []).append(figure.value)
+    return table
