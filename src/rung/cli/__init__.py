@@ -35,6 +35,7 @@ VERBS = {
     "study": ("study", "Questions that one figure cannot answer: waves, fusion, precision, latency ..."),
     "inspect": ("inspect", "Registers, shared memory, spills and occupancy, without a GPU."),
     "new": ("new", "A working kernel to start from."),
+    "export": ("export", "A rung for others: torch, the hub's kernels, KernelBench, LeetGPU, GPU MODE, flashinfer."),
     "convert": ("convert", "A checkpoint of nanoGPT or llm.c in Hugging Face's layout."),
     "score": ("score", "How likely texts are: log-probability, perplexity, bits per byte, as JSON lines."),
     "eval": ("eval_", "Tasks of lm-evaluation-harness: accuracy, perplexity."),
