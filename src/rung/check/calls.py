@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -16,18 +17,17 @@ from rung.cuda.stall import stall
 from rung.operation import Tensors
 from rung.rungs import base
 from rung.rungs.base import Device, Prepared, Rung
-from rung.rungs.cuda import CudaRung
 
 Order = Literal["forward", "reverse", "shuffled"]
+SEED = 17  # of the shuffled order
 STALL = 50_000_000  # cycles: far longer than the host needs to queue what follows
 
 
 @dataclass(frozen=True)
 class How:
-    """How a call is bound: tunables, and on the emulator the order of threads and the number of multiprocessors."""
+    """How a call is bound: tunables; emulated, the number of multiprocessors and whether races are looked for."""
 
     tuning: dict[str, int] | None = None
-    order: Order = "forward"
     races: bool = False
     sms: int | None = None
 
@@ -35,8 +35,8 @@ class How:
 class Call(Protocol):
     """A bound rung. Every method returns when the work is done."""
 
-    def run(self, times: int = 1) -> float:
-        """Run so often; the seconds of the fastest."""
+    def run(self, times: int = 1, order: Order = "forward") -> float:
+        """Run so often; the seconds of the fastest. Emulated threads take turns in this order."""
         ...
 
     def late(self, seed: int) -> None:
@@ -54,6 +54,11 @@ class Host(Protocol):
     library_calls: set[str]  # what it was seen to compute with beside kernels of its own
 
     @property
+    def atomics(self) -> bool:
+        """Whether emulated kernels have used any so far."""
+        ...
+
+    @property
     def memory(self) -> str:
         """Where the operands lie that the judge looks at: cpu or cuda."""
         ...
@@ -69,6 +74,11 @@ class Here:
     def __init__(self, device: Device) -> None:
         self.device = device
         self.library_calls: set[str] = set()
+        self._atomics_before = atomics_ran(device)
+
+    @property
+    def atomics(self) -> bool:
+        return atomics_ran(self.device) != self._atomics_before
 
     @property
     def memory(self) -> str:
@@ -79,17 +89,12 @@ class Here:
 
     def bind(self, rung: Rung, operands: Operands, how: How, scratch: GuardedStorage) -> Call:
         prepared = prepare(rung, operands, how, self.device, scratch)
-        return _CallHere(prepared, operands, self.device)
+        return _CallHere(prepared, operands, self.device, how)
 
 
 def prepare(rung: Rung, operands: Operands, how: How, device: Device, scratch: GuardedStorage) -> Prepared:
     """The rung bound to these operands, its buffers in memory that is watched as well."""
-    emulation = None
-    if device == "emulator" and isinstance(rung, CudaRung):
-        from rung.emulator import Settings
-
-        emulation = Settings(order=how.order, seed=17, check_races=how.races)
-    with base.emulated_multiprocessors(how.sms):
+    with base.emulated_multiprocessors(how.sms), emulated(device, how):
         return rung.prepare(
             operands.tensors,
             operands.values,
@@ -97,23 +102,39 @@ def prepare(rung: Rung, operands: Operands, how: How, device: Device, scratch: G
             device=device,
             tuning=how.tuning,
             empty=lambda name, shape, kind: scratch.empty(f"buffer {name}", shape, kind),
-            emulation=emulation,
         )
 
 
+def emulated(device: Device, how: How, order: Order = "forward") -> AbstractContextManager[None]:
+    """How the emulator goes about what is loaded and launched within."""
+    if device == "cuda":
+        return nullcontext()
+    from rung import emulator
+
+    return emulator.under(order=order, seed=SEED, check_races=how.races)
+
+
+def atomics_ran(device: Device) -> int:
+    """How many read-modify-writes emulated kernels have done in this process."""
+    from rung import emulator
+
+    return emulator.atomics_ran() if device != "cuda" and emulator.available() is None else 0
+
+
 class _CallHere:
-    def __init__(self, prepared: Prepared, operands: Operands, device: Device) -> None:
-        self._prepared, self._operands, self._device = prepared, operands, device
+    def __init__(self, prepared: Prepared, operands: Operands, device: Device, how: How) -> None:
+        self._prepared, self._operands, self._device, self._how = prepared, operands, device, how
         self._graph: torch.cuda.CUDAGraph | None = None
 
-    def run(self, times: int = 1) -> float:
+    def run(self, times: int = 1, order: Order = "forward") -> float:
         best = float("inf")
-        for _ in range(times):
-            start = time.perf_counter()
-            self._prepared.run()
-            if self._device == "cuda":
-                wait()
-            best = min(best, time.perf_counter() - start)
+        with emulated(self._device, self._how, order):
+            for _ in range(times):
+                start = time.perf_counter()
+                self._prepared.run()
+                if self._device == "cuda":
+                    wait()
+                best = min(best, time.perf_counter() - start)
         return best
 
     def late(self, seed: int) -> None:

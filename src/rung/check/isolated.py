@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 
-from rung.check.calls import How
+from rung.check.calls import How, Order
 from rung.check.operands import Operands
 from rung.check.report import Failure
 from rung.check.storage import GuardedStorage
@@ -44,6 +44,7 @@ class Isolated:
         self.device: Device = device
         self.mirrored = device == "cuda" if mirrored is None else mirrored
         self.library_calls: set[str] = set()
+        self.atomics = False
         in_memory = Path("/dev/shm")
         self._folder = Path(tempfile.mkdtemp(prefix="rung-", dir=in_memory if in_memory.is_dir() else None))
         self._count = self._bound = 0
@@ -170,6 +171,7 @@ class Isolated:
             self.close()
             raise Failure("its process answered what nobody asked for") from None
         self.library_calls.update(str(n)[:80] for n in answer.get("library", [])[:50])
+        self.atomics = self.atomics or bool(answer.get("atomics"))
         if answer.get("error"):
             text, kind = str(answer["error"])[:2000], answer.get("kind")
             if kind in KINDS:
@@ -196,9 +198,9 @@ class _CallThere:
     def __init__(self, host: Isolated, number: int, operands: Operands) -> None:
         self._host, self._number, self._operands = host, number, operands
 
-    def run(self, times: int = 1) -> float:
+    def run(self, times: int = 1, order: Order = "forward") -> float:
         start = time.monotonic()
-        self._do("run", times=times)
+        self._do("run", times=times, order=order)
         return (time.monotonic() - start) / times
 
     def late(self, seed: int) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from rung.check.calls import How, prepare, run_late, wait
+from rung.check.calls import How, Order, atomics_ran, emulated, prepare, run_late, wait
 from rung.check.storage import GuardedStorage
 from rung.dtypes import dtype as dtype_named
 from rung.errors import RungError
@@ -62,6 +62,7 @@ class _Bound:
     scratch: GuardedStorage
     listed: bool
     plain: str
+    how: How
     graph: Any = None
 
 
@@ -99,9 +100,9 @@ class _Judged:
         prepared = prepare(rung, bound, how, self.device, scratch)  # type: ignore[arg-type]
         outputs = {n: tensors[n] for n in what["outputs"]}
         plain = "" if isinstance(rung, CudaRung) else _computes_by_itself(rung.source)
-        self.calls = {k: c for k, c in self.calls.items() if k == what["call"] - 1}  # another order of the same
+        self.calls = {k: c for k, c in self.calls.items() if k == what["call"] - 1}  # which is gone back to
         self.calls[what["call"]] = _Bound(
-            prepared, raw, shared, outputs, scratch, not isinstance(rung, CudaRung), plain
+            prepared, raw, shared, outputs, scratch, not isinstance(rung, CudaRung), plain, how
         )
 
     def _map(self, block: dict[str, Any]) -> torch.Tensor:
@@ -117,17 +118,17 @@ class _Judged:
     def _mirror(self, tensor: torch.Tensor) -> torch.Tensor:
         return torch.empty_like(tensor, device="cuda" if self.device == "cuda" else "cpu")
 
-    def run(self, call: _Bound, times: int) -> dict[str, Any]:
+    def run(self, call: _Bound, times: int, order: Order) -> dict[str, Any]:
         self._arrive(call)
         listing = _Listing()
-        with listing if call.listed else contextlib.nullcontext():
+        with listing if call.listed else contextlib.nullcontext(), emulated(self.device, call.how, order):
             for _ in range(times):
                 call.prepared.run()
         if self.device == "cuda":
             wait()
         self._leave(call)
         library = sorted(listing.found) + ([call.plain] if call.plain else [])
-        return {"library": library}
+        return {"library": library, "atomics": atomics_ran(self.device)}
 
     def late(self, call: _Bound) -> dict[str, Any]:
         fresh: Tensors = {}
@@ -169,7 +170,7 @@ class _Judged:
             return {}
         call = self.calls[what["call"]]
         if what["do"] == "run":
-            return self.run(call, what["times"])
+            return self.run(call, what["times"], what["order"])
         return self.late(call) if what["do"] == "late" else self.replayed(call)
 
 

@@ -24,7 +24,7 @@ from rung.rungs.base import Device, Rung
 from rung.rungs.cuda import CudaRung
 
 # As a rung alone, with fewer of the later runs: what makes a mutant is not written to wait.
-EFFORT = Effort(0.1, tunables=True, later_runs=0)
+EFFORT = Effort(0.1, 0.1, tunables=True, later_runs=0)
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n/]+)"', re.MULTILINE)
 SECONDS = 120.0  # a mutant that takes longer is refused
 

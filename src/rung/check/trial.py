@@ -1,10 +1,10 @@
 """Is a rung right? Every promise about correctness, kept in one place.
 
 A rung runs at every case of its operation that it takes, twice, with poison and guards that change from run to run,
-and both are looked at after every run. At the largest case that is affordable it also meets five seeds behind the
-same pointers, every order of threads that the emulator has, a GPU with one multiprocessor, late inputs, a CUDA graph,
-and, when it is checked alone, its tunables' other values and some hundred more runs. The verdict is one `Report` for
-each rung and dtype.
+and both are looked at after every run; the emulator takes the threads of the second run in another order. At the
+largest case that is affordable it also meets five seeds behind the same pointers, every order of threads that the
+emulator has, its search for races, a GPU with one multiprocessor, late inputs, a CUDA graph, and, when it is checked
+alone, its tunables' other values and some hundred more runs. The verdict is one `Report` for each rung and dtype.
 """
 
 from __future__ import annotations
@@ -15,18 +15,20 @@ from dataclasses import dataclass
 import torch
 
 from rung.check import pairwise
-from rung.check.calls import Call, Here, Host, How, Order
+from rung.check.calls import Here, Host, How, Order
 from rung.check.compare import Deviation
 from rung.check.operands import Operands
 from rung.check.report import SHARE_REFUSED, Failure, Report
 from rung.dtypes import Dtype
 from rung.dtypes import dtype as dtype_named
+from rung.emulator import EmulatorFault
 from rung.errors import RungError
 from rung.operation import Case, Operation, Tensors, Values
 from rung.rungs.base import Device, Rung, emulated_multiprocessors
 from rung.rungs.cuda import CudaRung
 
 SEEDS = 5
+ORDERS: tuple[Order, ...] = ("forward", "reverse", "shuffled")
 PATIENCE = 5.0  # seconds: a case whose single run is forecast to take longer is left out, and said so
 
 
@@ -35,13 +37,14 @@ class Effort:
     """How much is tried: a whole ladder at once has to be quick, one rung is looked at from all sides."""
 
     affordable: float  # seconds of a run, for the case that is looked at from all sides
+    watched: float  # ... and for the one in which every access is looked at
     tunables: bool  # every two values of two tunables
     later_runs: int  # at the smallest case, before its outputs are looked at again
 
 
-LADDER = Effort(0.02, tunables=False, later_runs=0)
-ALONE = Effort(0.3, tunables=True, later_runs=400)
-QUICK = Effort(0.0, tunables=False, later_runs=0)
+LADDER = Effort(0.02, 0.004, tunables=False, later_runs=0)
+ALONE = Effort(0.3, 0.3, tunables=True, later_runs=400)
+QUICK = Effort(0.0, 0.0, tunables=False, later_runs=0)
 
 
 def check(
@@ -175,7 +178,8 @@ class _Rung:
         self.rung, self.dtype, self.device, self.tuning = rung, dtype, device, tuning
         self.report, self.races, self.host = report, races, host
         self.cuda = isinstance(rung, CudaRung)
-        self.largest: tuple[float, int] | None = None  # of the cases whose runs are affordable: bytes and index
+        self.took: list[tuple[float, float, int]] = []  # seconds of a run, size and index of the cases that have run
+        self.turns = 0
         self.at: tuple[Case, Values, int] | None = None
 
     def judge(self, cases: list[tuple[Case, Values]], seed: int, effort: Effort) -> None:
@@ -187,26 +191,28 @@ class _Rung:
                 continue
             trial = self._trial(case, values, seed + index)
             trial.twice()
-            trial.another_order(seed + index)
-            if index == 0:
+            if effort is QUICK:
                 self._without_nullable(case, values, seed)
             self.report.cases += 1
-            size = cost.bytes + cost.flops
-            if trial.seconds <= effort.affordable and (self.largest is None or size > self.largest[0]):
-                self.largest = (size, index)
+            self.took.append((trial.seconds, cost.bytes + cost.flops, index))
             # What is shorter says how long a launch takes; the emulator only gets cases that are small.
             if self.device == "cuda" and trial.seconds > 0.05 and cost.flops:
                 pace = trial.seconds / cost.flops
         if effort is QUICK:
             return
-        case, values = cases[self.largest[1] if self.largest else 0]
-        self._from_all_sides(case, values, seed)
-        if effort.tunables and self.cuda and self.device == "emulator" and not self.races:
-            self._trial(case, values, seed, How(self.tuning, races=True)).twice()
+        largest = self._largest(effort.affordable)
+        self._from_all_sides(*cases[largest], seed)
+        if self.device == "emulator" and not self.races:
+            self._trial(*cases[self._largest(effort.watched)], seed, How(self.tuning, races=True)).once()
         if effort.later_runs:
             self._trial(*cases[0], seed).later_runs(effort.later_runs)
         if effort.tunables and not self.tuning:
-            self._tunables(cases, seed)
+            self._tunables(cases, largest, seed)
+
+    def _largest(self, affordable: float) -> int:
+        """The index of the largest case whose runs take no longer; if they all do, of the one that takes least."""
+        affordable = max(affordable, min(self.took)[0])
+        return max((size, index) for seconds, size, index in self.took if seconds <= affordable)[1]
 
     def _trial(
         self, case: Case, values: Values, seed: int, how: How | None = None, names: list[str] | None = None
@@ -220,16 +226,13 @@ class _Rung:
         trial = self._trial(case, values, seed)
         for other in range(SEEDS):
             trial.operands.refill(seed + 100 * other)
-            trial.twice()
+            trial.twice() if self.device == "cuda" else trial.once(ORDERS[other % len(ORDERS)])
         if self.device == "cuda":
             trial.late(seed + 7919)
             if self.cuda:
                 trial.replayed(seed + 7920)
-        else:
-            trial.another_order(0)
-            trial.another_order(1)
-            if self.cuda and "sms" in self.rung.source and (few := self._fewest_multiprocessors(values)):
-                self._trial(case, values, seed, How(self.tuning, sms=few)).twice()
+        elif self.cuda and "sms" in self.rung.source and (few := self._fewest_multiprocessors(values)):
+            self._trial(case, values, seed, How(self.tuning, sms=few)).twice()
         self._without_nullable(case, values, seed)
 
     def _fewest_multiprocessors(self, values: Values) -> int | None:
@@ -246,8 +249,8 @@ class _Rung:
         if nullable:
             self._trial(case, values, seed, names=[n for n in names if n not in nullable]).twice()
 
-    def _tunables(self, cases: list[tuple[Case, Values]], seed: int) -> None:
-        ordered = sorted(range(len(cases)), key=lambda i: i != (self.largest or (0.0, 0))[1])
+    def _tunables(self, cases: list[tuple[Case, Values]], largest: int, seed: int) -> None:
+        ordered = sorted(range(len(cases)), key=lambda i: i != largest)
         for setting in pairwise.settings(self.rung.tune):
             for index in ordered:
                 case, values = cases[index]
@@ -287,16 +290,26 @@ class _Rung:
         if self.device == "cuda":
             self.report.reason += "; a missing barrier looks like this too: check it with --device emulator --races"
             return
-        if self.races or self.at is None:
-            return
         reason = self.report.reason
         try:
-            self._trial(*self.at, How(self.tuning, races=True)).twice()
-        except RungError as fault:
+            self.look_for_races()
+        except EmulatorFault as fault:
+            self.report.reason = f"a race: {fault} The result: {reason}"
+
+    def look_for_races(self) -> None:
+        """Run as before, and have every access looked at; a race is a fault, whatever else is wrong is known."""
+        if self.races or self.at is None:
+            return
+        try:
+            self._trial(*self.at, How(self.tuning, races=True)).once()
+        except (Failure, RungError) as fault:
             if getattr(fault, "kind", "") == "race":
-                self.report.reason = f"a race: {fault} The result: {reason}"
-        except Failure:
-            pass
+                raise
+
+    def next_order(self) -> Order:
+        """Of the orders of threads that are not the usual one, each in its turn."""
+        self.turns += 1
+        return "forward" if self.device == "cuda" else ORDERS[1 + self.turns % 2]
 
 
 class _Trial:
@@ -314,33 +327,59 @@ class _Trial:
         self.operands.blocks = self.storage.blocks
         self.call = of.host.bind(of.rung, self.operands, how, self.storage)
 
-    def twice(self) -> None:
-        """Run twice and look each time at everything that could be wrong."""
-        first = self._once(self.call)
-        again = self._once(self.call)
-        if any(not _same_bits(first[n], again[n]) for n in first):
-            self.report.nondeterministic = True
+    def once(self, order: Order = "forward") -> Tensors:
+        """Run, and look at everything that could be wrong."""
+        try:
+            return self._once(order=order)
+        except Failure as failure:
+            raise self._because_of(order, failure) from None
 
-    def _once(self, call: Call, how: str = "run") -> Tensors:
+    def twice(self) -> None:
+        """Run and look twice, emulated threads in another order the second time: what depends on it is a race."""
+        first = self._once()
+        order = self.of.next_order()
+        again = self.once(order)
+        moved = [n for n in first if not _same_bits(first[n], again[n])]
+        if not moved or self.report.nondeterministic:
+            return
+        usual = first if order == "forward" else self._once()
+        if all(_same_bits(first[n], usual[n]) for n in first) and order != "forward":
+            self.of.look_for_races()
+            if not self.of.host.atomics:  # which may add in any order
+                raise Failure(f"a race: {moved[0]} depends on the order in which threads run ({order})")
+        self.report.nondeterministic = True
+
+    def _because_of(self, order: Order, failure: Failure) -> Failure:
+        """A failure in another order of threads, if it is none in the usual one."""
+        if order == "forward":
+            return failure
+        try:
+            self._once()
+        except Failure:
+            return failure
+        return Failure(f"a race: right in one order of threads, not in another ({order}): {failure}")
+
+    def _once(self, how: str = "run", order: Order = "forward") -> Tensors:
         """One run on poisoned outputs, the inputs and what it changes as they were; gives the outputs."""
         operands = self.operands
         reference = operands.reference()
         operands.keep()
         before = {n: self.storage.snapshot(n) for n in operands.inputs}
         self._poison()
-        if how == "replayed":
-            call.replayed()
-        else:
-            took = call.run()
-            self.seconds = min(self.seconds or took, took)
-        self.report.runs += 1
-        if self.operation.complaint is not None:  # it looks at the inputs, too
+        try:
+            if how == "replayed":
+                self.call.replayed()
+            else:
+                took = self.call.run(order=order)
+                self.seconds = min(self.seconds or took, took)
+            self.report.runs += 1
+            if self.operation.complaint is not None:  # it looks at the inputs, too
+                self._look_around(before)
+            self._compare(reference)
             self._look_around(before)
-        self._compare(reference)
-        self._look_around(before)
-        outputs = {n: operands.tensors[n].clone() for n in operands.outputs}
-        operands.restore()
-        return outputs
+            return {n: operands.tensors[n].clone() for n in operands.outputs}
+        finally:
+            operands.restore()
 
     def _poison(self) -> None:
         self.storage.repaint(self.turn)
@@ -349,34 +388,14 @@ class _Trial:
                 self.storage.poison(name, self.turn)
         self.turn += 1
 
-    def another_order(self, number: int) -> None:
-        """The emulator's threads and blocks in another order: what depends on the order is a race."""
-        if self.of.device == "cuda" or not self.of.cuda:
-            return
-        order: Order = ("reverse", "shuffled")[number % 2]
-        usual = self._once(self.call)
-        scratch = self.of.host.storage(_alignment(self.of.rung))
-        how = How(self.how.tuning, order=order, sms=self.how.sms)
-        try:
-            other = self._once(self.of.host.bind(self.of.rung, self.operands, how, scratch))
-        except Failure as failure:
-            told = str(failure)
-            raise Failure(f"a race: right in one order of threads, not in another ({order}): {told}") from None
-        moved = [n for n in usual if not _same_bits(usual[n], other[n])]
-        if not moved:
-            return
-        if "atomic" not in _code(self.of.rung.source):
-            raise Failure(f"a race: {moved[0]} depends on the order in which threads run ({order})")
-        self.report.nondeterministic = True
-
     def later_runs(self, count: int) -> None:
         """A run that comes late must be as good as the first."""
         try:
-            self._once(self.call)
+            self._once()
             self.call.run(count)
             self.report.runs += count
             self.operands.refill(self.operands.seed + 1)  # what a call changes has moved on
-            self._once(self.call)
+            self._once()
         except Failure as failure:
             raise Failure(f"after {count} runs: {failure}") from None
 
@@ -398,7 +417,7 @@ class _Trial:
         try:
             for other in range(2):
                 self.operands.refill(seed + other)
-                self._once(self.call, "replayed")
+                self._once("replayed")
         except Failure as failure:
             raise Failure(f"replayed from a CUDA graph: {failure}") from None
 
@@ -436,13 +455,6 @@ def _alignment(rung: Rung) -> int:
 
     fragments = "wmma" in rung.source or not isinstance(rung, CudaRung)
     return STRICTEST if fragments or rung.align != 1 else 1
-
-
-def _code(source: str) -> str:
-    """A source without its comments."""
-    import re
-
-    return re.sub(r"/\*.*?(?:\*/|\Z)|//[^\n]*", " ", source, flags=re.DOTALL)
 
 
 def _same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:

@@ -5,7 +5,7 @@ docs/emulator.md says what it models, what it catches and what it cannot.
 
 from rung.emulator.faults import EmulatorFault, FaultKind
 from rung.emulator.guard import guarded_empty, guarded_file
-from rung.emulator.module import EmulatedModule, Settings, load
+from rung.emulator.module import EmulatedModule, Settings, atomics_ran, load, under
 from rung.emulator.toolchain import available
 
 __all__ = [
@@ -13,8 +13,10 @@ __all__ = [
     "EmulatorFault",
     "FaultKind",
     "Settings",
+    "atomics_ran",
     "available",
     "guarded_empty",
     "guarded_file",
     "load",
+    "under",
 ]

@@ -19,12 +19,10 @@ _CALL = re.compile(r"^\s*[0-9a-f]+:.*<__sanitizer_cov_trace_pc@plt>\n\s*([0-9a-f
 
 def lines(module: EmulatedModule) -> dict[Path, dict[int, int]]:
     """By file and line, how often its code has run: the kernel's own file and what it includes."""
-    library, base = module.library, module.base
-    if base is None:
-        raise RungError("the kernel's library is not loaded: launch it before asking for coverage.")
-    returns = [int(found, 16) for found in _CALL.findall(_tool("objdump", "-d", "--no-show-raw-insn", str(library)))]
-    if not returns:
+    if not module.counting:
         raise RungError("this kernel was not compiled for coverage: load it with Settings(coverage=True).")
+    library, base = module.counting[0].path, module.counting[0].base
+    returns = [int(found, 16) for found in _CALL.findall(_tool("objdump", "-d", "--no-show-raw-insn", str(library)))]
     runtime = native.runtime()
     found: dict[Path, dict[int, int]] = {}
     places = _tool("addr2line", "-a", "-i", "-e", str(library), *(hex(at - 1) for at in returns))

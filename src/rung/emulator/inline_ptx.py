@@ -117,7 +117,7 @@ def _call(inside: str) -> str:
     for operand in inputs:
         tied = re.fullmatch(r"\d+", operand.constraint)
         if tied:
-            raise NotUnderstood("an operand tied to another by its number is not modelled: write \"+r\"")
+            raise NotUnderstood('an operand tied to another by its number is not modelled: write "+r"')
         made.append(f'rung_emulator::ptx_in("{operand.constraint}", ({operand.expression}))')
     array = f"rung_emulator::PtxOperand rung_o[] = {{{', '.join(_flat(m) for m in made)}}}; " if made else ""
     given = f"{'rung_o' if made else 'nullptr'}, {len(made)}, rung_emulator::here()"
@@ -126,4 +126,3 @@ def _call(inside: str) -> str:
 
 def _flat(text: str) -> str:
     return re.sub(r"\s*\n\s*", " ", text)
-

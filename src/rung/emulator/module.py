@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import math
@@ -9,8 +10,8 @@ import re
 import struct
 import subprocess
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,7 +24,7 @@ from rung.emulator import native
 from rung.emulator.elf import shared_symbols
 from rung.emulator.faults import KINDS, EmulatorFault, FaultKind
 from rung.emulator.guard import mapping_of
-from rung.emulator.translation import DYNAMIC_ROOM, Translation, translate
+from rung.emulator.translation import DYNAMIC_ROOM, translate
 from rung.errors import RungError
 
 Order = Literal["forward", "reverse", "shuffled"]
@@ -48,36 +49,110 @@ class Settings:
     coverage: bool = False  # basic blocks are counted: coverage.py tells by line
 
 
+_ambient = Settings()
+
+
+@contextlib.contextmanager
+def under(**changes: Any) -> Iterator[None]:
+    """Within it modules without settings of their own run under the ambient ones with these changes."""
+    global _ambient
+    before, _ambient = _ambient, replace(_ambient, **changes)
+    try:
+        yield
+    finally:
+        _ambient = before
+
+
+def atomics_ran() -> int:
+    """How many read-modify-writes kernels have done in this process."""
+    return int(native.runtime().rung_atomics_ran())
+
+
 def load(build: Build, *, settings: Settings | None = None) -> EmulatedModule:
-    """Compiles `build` with g++ (or takes it from the cache) and loads it."""
-    settings = settings or Settings()
-    return EmulatedModule(build, translate(build, races=settings.check_races, coverage=settings.coverage), settings)
+    """Compiles `build` with g++ (or takes it from the cache) and loads it; without settings, see `under`."""
+    return EmulatedModule(build, settings)
+
+
+class Library:
+    """One way in which a source is compiled: plain, to look for races, to count its blocks."""
+
+    def __init__(self, build: Build, settings: Settings) -> None:
+        native.runtime()
+        translation = translate(build, races=settings.check_races, coverage=settings.coverage)
+        self.path, self.static_shared = translation.library, translation.static_shared
+        self.code = ctypes.CDLL(str(self.path))
+        self.module = ctypes.addressof(ctypes.c_char.in_dll(self.code, "rung_module"))
+        self.origin = build.origin
+        self.entries = [
+            ctypes.cast(getattr(self.code, f"rung_entry_{number}"), ctypes.c_void_p)
+            for number in range(len(build.kernels))
+        ]
+
+    @property
+    def base(self) -> int | None:
+        """Where it lies in memory."""
+        return _base_of(self.path)
+
+    def line_of(self, counter: int) -> str:
+        """The line of an instruction, through addr2line where binutils have it."""
+        base = self.base
+        if not counter or base is None or counter < base:
+            return ""
+        try:
+            result = subprocess.run(
+                ["addr2line", "-i", "-e", str(self.path), hex(counter - base)],
+                capture_output=True,
+                text=True,
+                check=True,
+            )
+        except (OSError, subprocess.CalledProcessError):
+            return ""
+        for line in result.stdout.splitlines():
+            file, _, number = line.partition(" ")[0].rpartition(":")
+            if file.endswith(Path(self.origin).name) and number.isdigit():
+                return f", line {number}"
+        return ""
+
+    def variable(self, offset: int) -> str:
+        """The `__shared__` variable at an offset in a block's shared memory."""
+        symbols = [s for s in shared_symbols(self.path) if s.offset <= offset and s.plain != "rung_dynamic_shared"]
+        if not symbols:
+            return "shared memory"
+        nearest = max(symbols, key=lambda s: s.offset)
+        return f"shared variable '{nearest.plain}', byte {offset - nearest.offset}"
 
 
 class EmulatedModule:
     """Kernels of one source, compiled by g++; launched on CPU tensors, synchronously."""
 
-    def __init__(self, build: Build, translation: Translation, settings: Settings) -> None:
-        if settings.order not in _ORDERS:
-            raise RungError(f"Thread order '{settings.order}' is not known: take one of {', '.join(_ORDERS)}.")
-        native.runtime()
-        self._build, self._settings = build, settings
-        self._static_shared = translation.static_shared
-        self._path = translation.library
-        self._library = ctypes.CDLL(str(translation.library))
-        self._module = ctypes.addressof(ctypes.c_char.in_dll(self._library, "rung_module"))
+    def __init__(self, build: Build, settings: Settings | None = None) -> None:
+        self._build, self._own = build, settings
+        if self.settings.order not in _ORDERS:
+            raise RungError(f"Thread order '{self.settings.order}' is not known: take one of {', '.join(_ORDERS)}.")
+        self._libraries: dict[tuple[bool, bool], Library] = {}
+        self._static_shared = self._library(self.settings).static_shared
         self._ready: set[tuple[str, LaunchConfig]] = set()
         self._constants: dict[str, int] = {}
         self._launches = 0
 
     @property
-    def library(self) -> Path:
-        return self._path
+    def settings(self) -> Settings:
+        return self._own or _ambient
 
     @property
-    def base(self) -> int | None:
-        """Where the library lies in memory."""
-        return _base_of(self._path)
+    def build(self) -> Build:
+        return self._build
+
+    def _library(self, settings: Settings) -> Library:
+        way = (settings.check_races, settings.coverage)
+        if way not in self._libraries:
+            self._libraries[way] = Library(self._build, settings)
+        return self._libraries[way]
+
+    @property
+    def counting(self) -> list[Library]:
+        """Those of its libraries that count which blocks are entered."""
+        return [library for (_, coverage), library in self._libraries.items() if coverage]
 
     @property
     def resources(self) -> Mapping[str, Resources]:
@@ -125,10 +200,7 @@ class EmulatedModule:
         number = self._number(kernel)
         values = self._pack(kernel, number, args)
         pointers = (ctypes.c_void_p * max(1, len(values)))(*(ctypes.addressof(v) for v in values))
-        entry = ctypes.cast(getattr(self._library, f"rung_entry_{number}"), ctypes.c_void_p)
         launch = native.Launch(
-            module=self._module,
-            entry=entry,
             args=ctypes.cast(pointers, ctypes.POINTER(ctypes.c_void_p)),
             kernel=kernel.encode(),
             grid=native.Index(*config.grid),
@@ -136,30 +208,30 @@ class EmulatedModule:
             cluster=native.Index(*(config.cluster or (1, 1, 1))),
             dynamic_bytes=config.shared,
             cooperative=config.cooperative,
-            order=_ORDERS.index(self._settings.order),
-            seed=self._settings.seed & 0xFFFFFFFF,
-            poison=0,
-            races=self._settings.check_races,
-            seconds=self._settings.seconds,
         )
         run = native.runtime().rung_launch
 
         def go(keep: tuple[Any, ...] = (values, pointers, args)) -> None:
-            report = native.Report()
+            report, settings = native.Report(), self.settings
+            library = self._library(settings)
+            launch.module, launch.entry = library.module, library.entries[number]
+            launch.order = _ORDERS.index(settings.order)
+            launch.seed = settings.seed & 0xFFFFFFFF
+            launch.races, launch.seconds = settings.check_races, settings.seconds
             with _one_at_a_time:
-                if self._settings.poison:
-                    launch.poison = 1 + (self._settings.seed + self._launches) % _PATTERNS
+                launch.poison = 1 + (settings.seed + self._launches) % _PATTERNS if settings.poison else 0
                 self._launches += 1
                 run(ctypes.byref(launch), ctypes.byref(report))
             if report.fault:
-                raise self._fault(kernel, report, args)
+                raise self._fault(kernel, report, args, library)
 
         return go
 
     def set_constant(self, symbol: str, tensor: torch.Tensor) -> None:
         """Copies a tensor into a `__constant__` array."""
         room = ctypes.c_ulonglong()
-        address = native.runtime().rung_symbol(self._library._handle, symbol.encode(), ctypes.byref(room))
+        library = self._library(self.settings).code
+        address = native.runtime().rung_symbol(library._handle, symbol.encode(), ctypes.byref(room))
         if not address:
             raise RungError(
                 f"{self._build.origin} has no __constant__ variable named '{symbol}' (outside functions, not static)."
@@ -189,7 +261,7 @@ class EmulatedModule:
             ) from None
 
     def _pack(self, kernel: str, number: int, args: Sequence[Argument]) -> list[ctypes.Array[ctypes.c_char]]:
-        shape_of = getattr(self._library, f"rung_shape_{number}")
+        shape_of = getattr(self._library(self.settings).code, f"rung_shape_{number}")
         shape_of.restype = ctypes.POINTER(ctypes.c_int)
         shape = shape_of()
         if shape[0] != len(args):
@@ -210,19 +282,19 @@ class EmulatedModule:
 
     # ---- what went wrong --------------------------------------------------------------------------------------
 
-    def _fault(self, kernel: str, report: native.Report, args: Sequence[Argument]) -> EmulatorFault:
+    def _fault(self, kernel: str, report: native.Report, args: Sequence[Argument], library: Library) -> EmulatorFault:
         kind: FaultKind = KINDS[report.fault - 1]
         text = report.text.decode(errors="replace")
-        text = re.sub(r"\{([0-9a-f]+)\}", lambda place: self._line_of(int(place[1], 16) - 1)[2:] or "some line", text)
+        text = re.sub(r"\{([0-9a-f]+)\}", lambda place: library.line_of(int(place[1], 16) - 1)[2:] or "some line", text)
         where = f"kernel '{kernel}', block ({report.block.x}, {report.block.y}, {report.block.z})"
         if report.thread.x != _NOWHERE:
             where += f", thread ({report.thread.x}, {report.thread.y}, {report.thread.z})"
         if report.counter:
-            where += self._line_of(report.counter)
+            where += library.line_of(report.counter)
         if kind == "race":
-            line = self._line_of(report.other_counter).replace(", line", " at line")
+            line = library.line_of(report.other_counter).replace(", line", " at line")
             what, _, lacks = text.partition("|")
-            text = f"{what}{line}, {lacks}: {self._place(kernel, report.address, args)}"
+            text = f"{what}{line}, {lacks}: {self._place(kernel, report.address, args, library)}"
         elif not text:
             text = self._touched(kernel, report.address, args)
         return EmulatorFault(kind, f"{self._build.origin}: {where}: {text}.")
@@ -242,10 +314,10 @@ class EmulatedModule:
             return f"touches parameter '{name}' {side}: element {index} (a tensor of {value.numel() or count} elements)"
         return f"touches memory that belongs to no argument (address {address:#x})"
 
-    def _place(self, kernel: str, address: int, args: Sequence[Argument]) -> str:
+    def _place(self, kernel: str, address: int, args: Sequence[Argument], library: Library) -> str:
         """What lies at an address, or at an offset in shared memory, which is smaller than any address."""
         if address < _SHARED_ROOM:
-            return self._variable(address)
+            return library.variable(address)
         for i, (kind, value) in enumerate(args):
             if kind != "pointer" or value is None:
                 continue
@@ -254,34 +326,6 @@ class EmulatedModule:
                 name = kernel_parameters(self._build.source, kernel, self._build.origin)[i].name
                 return f"parameter '{name}', element {(address - start) // size}"
         return "global memory"
-
-    def _variable(self, offset: int) -> str:
-        """The `__shared__` variable at an offset in a block's shared memory."""
-        symbols = [s for s in shared_symbols(self._path) if s.offset <= offset and s.plain != "rung_dynamic_shared"]
-        if not symbols:
-            return "shared memory"
-        nearest = max(symbols, key=lambda s: s.offset)
-        return f"shared variable '{nearest.plain}', byte {offset - nearest.offset}"
-
-    def _line_of(self, counter: int) -> str:
-        """The line of an instruction, through addr2line where binutils have it."""
-        base = _base_of(self._path)
-        if not counter or base is None or counter < base:
-            return ""
-        try:
-            result = subprocess.run(
-                ["addr2line", "-i", "-e", str(self._path), hex(counter - base)],
-                capture_output=True,
-                text=True,
-                check=True,
-            )
-        except (OSError, subprocess.CalledProcessError):
-            return ""
-        for line in result.stdout.splitlines():
-            file, _, number = line.partition(" ")[0].rpartition(":")
-            if file.endswith(Path(self._build.origin).name) and number.isdigit():
-                return f", line {number}"
-        return ""
 
 
 def _aligned(data: bytes) -> ctypes.Array[ctypes.c_char]:

@@ -24,7 +24,6 @@ from rung.rungs import alignment, header
 
 if TYPE_CHECKING:
     from rung.cuda.launch import LaunchConfig, Module
-    from rung.emulator import Settings
 
 Device = Literal["cuda", "emulator", "cpu"]
 Empty = Callable[[str, tuple[int, ...], "torch.dtype"], "torch.Tensor"]
@@ -103,9 +102,8 @@ class Rung(ABC):
         device: Device,
         tuning: Mapping[str, int] | None = None,
         empty: Empty | None = None,
-        emulation: Settings | None = None,
     ) -> Prepared:
-        """Bind the rung to these tensors. `empty` allocates scratch; `emulation` sets the thread order."""
+        """Bind the rung to these tensors. `empty` allocates scratch."""
 
     def tuned(self, tuning: Mapping[str, int] | None) -> dict[str, int]:
         """The tunables' values: the defaults, replaced by those given."""

@@ -24,7 +24,6 @@ from rung.rungs.base import Device, Empty, Prepared, Rung, device_facts
 
 if TYPE_CHECKING:
     from rung.cuda.launch import Build, LaunchConfig, Module
-    from rung.emulator import Settings
 
 MOST_ROUNDS = 4096  # of launches that are repeated
 LARGEST_BUFFER = 1 << 38  # elements
@@ -199,7 +198,6 @@ class CudaRung(Rung):
         device: Device,
         tuning: Mapping[str, int] | None = None,
         empty: Empty | None = None,
-        emulation: Settings | None = None,
     ) -> Prepared:
         self.admit(tensors, values, dtype, tuning, device)
         self._require_parameters_for_bind()
@@ -216,7 +214,7 @@ class CudaRung(Rung):
             if buffer.zero_once:
                 buffers[name].zero_()
         bound = Arguments(self, tensors, buffers, dtype, self._maps(tensors | buffers, names, dtype))
-        module = self._load(self.build(values, dtype, tuning), device, emulation)
+        module = self._load(self.build(values, dtype, tuning), device)
 
         steps: list[Callable[[], None]] = []
         for name, buffer in self.header.buffers.items():
@@ -278,19 +276,17 @@ class CudaRung(Rung):
             )
         return made
 
-    def _load(self, build: Build, device: Device, emulation: Settings | None) -> Module:
+    def _load(self, build: Build, device: Device) -> Module:
         if self.emulate and device != "cuda":
             raise RungError(f"{self.full_name} runs on a GPU only: {self.emulate}")
-        return load_module(build, device, emulation)
+        return load_module(build, device)
 
 
-def load_module(build: Build, device: Device, emulation: Settings | None = None) -> Module:
+def load_module(build: Build, device: Device) -> Module:
     """The compiled kernels of `build` on the current GPU, or emulated."""
     if device == "cuda":
         return _on_gpu(build, torch.cuda.current_device())
-    from rung.emulator import Settings
-
-    return _emulated(build, emulation or Settings())
+    return _emulated(build)
 
 
 @lru_cache(maxsize=256)  # a shape is prepared for many sets of tensors, and its code looked up once
@@ -302,10 +298,10 @@ def _on_gpu(build: Build, index: int) -> Module:
 
 
 @lru_cache(maxsize=256)
-def _emulated(build: Build, settings: Settings) -> Module:
+def _emulated(build: Build) -> Module:
     from rung import emulator
 
-    return emulator.load(build, settings=settings)
+    return emulator.load(build)
 
 
 def _zero_step(buffer: torch.Tensor) -> Callable[[], None]:

@@ -5,16 +5,13 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rung.dtypes import Dtype
 from rung.errors import RungError
 from rung.lazy import torch
 from rung.operation import Library, Operation, Tensors, Values
 from rung.rungs.base import Device, Empty, Prepared, Rung
-
-if TYPE_CHECKING:
-    from rung.emulator import Settings
 
 
 class LibraryRung(Rung):
@@ -51,7 +48,6 @@ class LibraryRung(Rung):
         device: Device,
         tuning: Mapping[str, int] | None = None,
         empty: Empty | None = None,
-        emulation: Settings | None = None,
     ) -> Prepared:
         self.admit(tensors, values, dtype, tuning, device)
         if self.library.where == "cuda" and device != "cuda":

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rung.dtypes import Dtype, element
 from rung.errors import RungError
@@ -15,9 +15,6 @@ from rung.lazy import torch
 from rung.operation import Operation, Tensors, Values
 from rung.rungs import header, python_module
 from rung.rungs.base import Device, Empty, Prepared, Rung
-
-if TYPE_CHECKING:
-    from rung.emulator import Settings
 
 
 class PythonRung(Rung):
@@ -67,7 +64,6 @@ class PythonRung(Rung):
         device: Device,
         tuning: Mapping[str, int] | None = None,
         empty: Empty | None = None,
-        emulation: Settings | None = None,
     ) -> Prepared:
         self.admit(tensors, values, dtype, tuning, device)
         if self.emulate and device != "cuda":

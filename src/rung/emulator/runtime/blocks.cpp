@@ -122,7 +122,7 @@ void begin(Block& block, Index index, unsigned salt)
         thread.copies.count = thread.copies.committed = 0;
         thread.bulk_committed = thread.products_committed = thread.cluster_round = 0;
         thread.registers_ordered = thread.products_begun = thread.spinning = false;
-        memset(&thread.polls, 0, sizeof thread.polls);
+        thread.polls.used = thread.polls.next = 0;
         start_at(thread, thread_main);
     }
 }
@@ -281,20 +281,33 @@ Place place_at(unsigned address, unsigned bytes, const char* what, Site site)
     return {&block, offset};
 }
 
-void poison(void* to, size_t bytes)
+// What lies in memory that nobody has written: made once a launch for the largest amount so far, then copied.
+static char* poisoned;
+static size_t poisoned_bytes;
+static unsigned long long poisoned_for;
+
+static void make_poison(size_t bytes)
 {
     // NaN in every format; huge and of either sign; minus nothing; what no pattern explains. 0: what was there before.
     static const unsigned PATTERNS[] = {0xffffffffu, 0x7f7f7f7fu, 0xff7fff7fu, 0x80008000u};
     constexpr unsigned COUNT = sizeof PATTERNS / sizeof PATTERNS[0];
-    if (!launch->poison) return;
     const unsigned number = unsigned(launch->poison - 1) % (COUNT + 1);
+    const size_t words = bytes / 4 + 1;
+    poisoned = static_cast<char*>(realloc(poisoned, words * 4));
+    unsigned* at = reinterpret_cast<unsigned*>(poisoned);
     unsigned noise = launch->seed * 2654435761u + 12345u;
-    char* at = static_cast<char*>(to);
-    for (size_t i = 0; i < bytes; i += 4) {
+    for (size_t i = 0; i < words; i++) {
         if (number == COUNT) noise = noise * 1664525u + 1013904223u;
-        const unsigned word = number == COUNT ? noise ^ noise >> 15 : PATTERNS[number];
-        memcpy(at + i, &word, bytes - i < 4 ? bytes - i : 4);
+        at[i] = number == COUNT ? noise ^ noise >> 15 : PATTERNS[number];
     }
+    poisoned_bytes = bytes, poisoned_for = launches;
+}
+
+void poison(void* to, size_t bytes)
+{
+    if (!launch->poison || !bytes) return;
+    if (poisoned_for != launches || poisoned_bytes < bytes) make_poison(bytes);
+    memcpy(to, poisoned, bytes);
 }
 
 void run_grid()

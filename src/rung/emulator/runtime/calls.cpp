@@ -76,9 +76,10 @@ void poll(const void* address, unsigned long long value, const void* place)
 {
     Polls& polls = running->polls;
     unsigned slot = 0;
-    while (slot < Polls::ROOM && polls.address[slot] != address) slot++;
-    const bool known = slot < Polls::ROOM, same = known && polls.value[slot] == value;
-    if (!known) slot = polls.next, polls.next = (polls.next + 1) % Polls::ROOM;
+    while (slot < polls.used && polls.address[slot] != address) slot++;
+    const bool known = slot < polls.used, same = known && polls.value[slot] == value;
+    if (!known && polls.used < Polls::ROOM) slot = polls.used++;
+    else if (!known) slot = polls.next, polls.next = (polls.next + 1) % Polls::ROOM;
     polls.address[slot] = address, polls.value[slot] = value;
     if (same) pause(place);
     else if (known) progress++;

@@ -115,16 +115,18 @@ void on_signal(int number, siginfo_t* info, void* context)
 
 // A thread that has run long without meeting others is taken to be spinning and made to let them run; a launch in which
 // no thread has ended for long is stopped. The handler runs on the fiber's own stack, so that it can turn to another fiber.
-constexpr int TICK_MILLISECONDS = 2, PATIENCE = 2;
+// Time is what this thread has had of the CPU: on a machine with other work to do nobody is taken to spin or to wait.
+constexpr int TICK_MILLISECONDS = 2;
+constexpr double PATIENCE = 4e-3;
 unsigned long switches_before, ended_before;
-int ticks_alone;
+double switched_at;
 int tick_signal() { return SIGRTMAX - 3; }
 double alive_at;
 
 double now()
 {
     timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
     return double(t.tv_sec) + 1e-9 * double(t.tv_nsec);
 }
 
@@ -132,20 +134,21 @@ void on_tick(int, siginfo_t*, void* context)
 {
     if (!running || !pthread_equal(pthread_self(), launching)) return;
     const char* at = reinterpret_cast<const char*>(program_counter(context));
-    if (ended != ended_before) alive_at = now();
+    const double time = now();
+    if (ended != ended_before) alive_at = time;
     ended_before = ended;
-    ticks_alone = switches == switches_before ? ticks_alone + 1 : 0;
+    if (switches != switches_before) switched_at = time;
     switches_before = switches;
     if (at < code || at >= code_end || meeting_lanes) return;  // never in the middle of the runtime or of libc
     if (running->state != State::Ready) return;  // in a collective function, which the runtime has called
-    if (now() - alive_at > launch->seconds) {
+    if (time - alive_at > launch->seconds) {
         report->counter = (unsigned long long)at;
         char text[1000];
         describe_waiting(*running->block, text, sizeof text);
-        fault(FaultKind::Deadlock, "no thread has ended for %.1f seconds (do they wait for one that cannot run?): %s",
+        fault(FaultKind::Deadlock, "no thread has ended for %.1f seconds of CPU time (do they wait for one that cannot run?): %s",
               launch->seconds, text);
     }
-    if (ticks_alone < PATIENCE) return;
+    if (time - switched_at < PATIENCE) return;
     const int error = errno;
     progress++, spins++;  // nobody knows what it waits for, if it waits
     pause(at);
@@ -171,7 +174,7 @@ struct Guarded  // signal handlers stand for the duration of a launch
         action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
         for (int i = 0; i < COUNT; i++) sigaction(CAUGHT[i], &action, &before[i]);
 
-        alive_at = now();
+        alive_at = switched_at = now();
         action.sa_sigaction = on_tick;
         action.sa_flags = SA_SIGINFO | SA_NODEFER | SA_RESTART;
         sigaction(tick_signal(), &action, &old_tick);

@@ -45,7 +45,7 @@ struct ByteBarrier;
 struct Polls
 {
     static constexpr unsigned ROOM = 64;  // more than a thread asks for in turn: a parcel of each of its neighbours, say
-    unsigned next;                        // the oldest, which a new one replaces
+    unsigned used, next;                  // next: the oldest, which a new one replaces
     const void* address[ROOM];
     unsigned long long value[ROOM];
 };

@@ -201,7 +201,7 @@ def _module(build, device):
             return load_module(build)
     from rung import emulator
 
-    return emulator.load(build, settings=emulator.Settings())
+    return emulator.load(build)
 
 
 def _slots(given):
