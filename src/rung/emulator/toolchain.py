@@ -92,16 +92,16 @@ def machine_flags() -> tuple[str, ...]:
 
 
 @functools.cache
-def sources_digest() -> str:
-    """Of the emulator's own files: a change to them makes everything compile anew."""
+def sources_digest(*folders: Path) -> str:
+    """Of the emulator's own files. Kernels are compiled with its headers, and find the runtime when they are loaded."""
     digest = hashlib.sha256()
-    for path in sorted([*INCLUDE.rglob("*.h"), *RUNTIME.iterdir()]):
+    for path in sorted(path for folder in folders for path in folder.rglob("*") if path.is_file()):
         digest.update(str(path.relative_to(HERE)).encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()
 
 
-def key(*parts: object) -> str:
-    whole = (compiler(), compiler_version(), machine_flags(), sources_digest(), parts)
+def key(*parts: object, folders: tuple[Path, ...] = (INCLUDE,)) -> str:
+    whole = (compiler(), compiler_version(), machine_flags(), sources_digest(*folders), parts)
     return hashlib.sha256(repr(whole).encode()).hexdigest()[:32]
 
 
@@ -183,4 +183,4 @@ def runtime_library() -> Path:
             raise RungError(f"The emulator's runtime does not compile with {compiler()}: {result.stderr.strip()[:500]}")
         return target, None
 
-    return kept.kept("emulator", f"runtime-{key(RUNTIME_FLAGS)}", make).path
+    return kept.kept("emulator", f"runtime-{key(RUNTIME_FLAGS, folders=(INCLUDE, RUNTIME))}", make).path
