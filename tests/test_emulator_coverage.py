@@ -1,44 +1,86 @@
-"""Which lines ran: each counted as often as it was entered, and those never reached by 0."""
+"""Which branches and turns of loops were reached: counted at every condition, except for what a build knows."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 import torch
 
-from emulation import load, needs_compiler
+from emulation import INCLUDE, load, needs_compiler, run
+from rung import emulator
 from rung.cuda.launch import LaunchConfig
 from rung.emulator import Settings, coverage
-from rung.errors import RungError
+from rung.emulator.coverage import Unreached
 
-SOURCE = """__global__ void k(int* out, int n) {
+pytestmark = needs_compiler
+
+SOURCE = """template <int N> __device__ constexpr int twice() { if (N > 3) return N; return 2 * N; }
+constexpr int WIDTH = 4;
+__global__ void k(int* out, int n) {
     for (int i = threadIdx.x; i < n; i += blockDim.x) {
         if (i < 100)
             out[i] += 1;
-        else
-            out[i] -= 1;
+        else if (i == 1000) out[i] = 0;
+        if (WIDTH == twice<2>()) out[i] += 10;
     }
+    for (int j = 0; j < WIDTH; j++) out[0] += 0;
+    int left = n;
+    do left -= 32; while (left > 64);
+    while (left > 0) { if (left == 7) break; left--; }
 }"""
 
 
-@needs_compiler
-def test_lines_are_counted() -> None:
+def launched(*sizes: int) -> coverage.Counts:
+    coverage.taken()
     module = load(SOURCE, settings=Settings(coverage=True))
-    out = torch.zeros(128, dtype=torch.int32)
-
-    def counts(n: int) -> dict[int, int]:
+    for n in sizes:
+        out = torch.zeros(128, dtype=torch.int32)
         module.launch("k", LaunchConfig((1, 1, 1), (32, 1, 1)), [("pointer", out), ("i32", n)])
-        return coverage.lines(module)[Path("test.cu")]
-
-    few = counts(64)
-    assert few[4] == 64 and few[6] == 0  # the loop has two turns, and the other branch none
-    all_of = counts(128)
-    assert all_of[4] == 164 and all_of[6] == 28
-    assert coverage.merged([few, all_of])[4] == 228
+        assert out[: min(n, 100)].tolist() == [11] * min(n, 100)
+    return coverage.taken()
 
 
-@needs_compiler
-def test_a_build_without_counters_is_told() -> None:
-    with pytest.raises(RungError, match="not compiled for coverage"):
-        coverage.lines(load(SOURCE + "\n"))
+def told(counts: coverage.Counts) -> list[tuple[int, str]]:
+    return [(place.line, place.never) for place in coverage.unreached(counts)]
+
+
+def test_what_no_launch_has_done_is_named() -> None:
+    assert told(launched(64)) == [
+        (4, "never skipped"), (4, "never one turn"), (5, "never false"), (12, "never true"), (13, "never skipped"),
+        (13, "never one turn"),
+    ]  # fmt: skip
+
+
+def test_launches_add_up_and_constants_are_no_question() -> None:
+    assert told(launched(20, 33, 64, 128)) == [(7, "never true")]
+    assert told(coverage.merged([launched(64), launched(20, 33, 128)])) == [(7, "never true")]
+
+
+def test_the_source_may_say_what_never_happens(tmp_path: Path) -> None:
+    file = tmp_path / "a.cu"
+    file.write_text("a\n// never true: n is even\nb\nc // never false: nobody asks\n")
+    odd = coverage.Site(str(file), 3, 0, "branch", "if (n % 2)")
+    other = coverage.Site(str(file), 4, 0, "branch", "if (n)")
+    assert told({odd: [5, 0, 0, 0], other: [0, 5, 0, 0]}) == []
+    assert told({odd: [5, 1, 0, 0]}) == [(3, "said to be never true, and is")]
+    assert told({other: [0, 5, 0, 0], odd: [0, 0, 0, 1]}) == []
+
+
+def test_ladders_are_counted_where_they_include() -> None:
+    coverage.taken()
+    source = '#include "rung.cuh"\n__global__ void k(float* out) { out[threadIdx.x] = warp_sum(1.0f); }'
+    with emulator.under(coverage=True):
+        out = torch.zeros(32)
+        load(source).launch("k", LaunchConfig((1, 1, 1), (32, 1, 1)), [("pointer", out)])
+    assert out.tolist() == [32.0] * 32
+    assert {Path(site.file).parent for site in coverage.taken()} <= {Path(INCLUDE)}
+
+
+def test_a_build_without_counters_counts_nothing() -> None:
+    coverage.taken()
+    run(SOURCE, torch.zeros(128, dtype=torch.int32), 64)
+    assert coverage.taken() == {}
+
+
+def test_places_are_ordered() -> None:
+    assert sorted([Unreached("b", 1, "", ""), Unreached("a", 2, "", "")])[0].file == "a"

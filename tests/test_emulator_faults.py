@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import faulthandler
+import os
 import signal
+import subprocess
 import threading
 from typing import Any
 
@@ -368,7 +370,9 @@ def test_a_grid_barrier_of_atomics_works_when_all_blocks_are_resident() -> None:
 
 def test_a_spin_that_never_ends_is_told_at_once() -> None:
     fault = fault_of(GRID_BARRIER, torch.zeros(1, dtype=torch.int32), torch.zeros(3, 32), grid=3)
-    words = "no thread can go on: thread 0 looks again and again at line 4; threads 1-31 wait at __syncthreads (test.cu:5)"
+    words = (
+        "no thread can go on: thread 0 looks again and again at line 4; threads 1-31 wait at __syncthreads (test.cu:5)"
+    )
     assert fault.kind == "deadlock" and words in str(fault)
 
 
@@ -380,6 +384,20 @@ def test_a_spin_that_the_runtime_does_not_see_is_stopped() -> None:
     }"""
     fault = fault_of(source, torch.zeros(1, dtype=torch.int32), settings={"seconds": 0.3})
     assert fault.kind == "deadlock" and "line 4" in str(fault) and "no thread has ended for 0.3 seconds" in str(fault)
+
+
+def test_a_process_that_gets_no_time_is_not_taken_to_wait() -> None:
+    source = """
+    __global__ void k(float* out, int turns) {
+        float x = out[threadIdx.x];
+        for (int i = 0; i < turns; i++) x = x * 0.5f + 1.0f;
+        out[threadIdx.x] = x;
+    }"""
+    out = torch.zeros(1)
+    stop = f"sleep 0.1; kill -STOP {os.getpid()}; sleep 1; kill -CONT {os.getpid()}"
+    with subprocess.Popen(["sh", "-c", stop]):
+        run(source, out, 50_000_000, block=1, settings={"seconds": 0.9})
+    assert out.item() == 2.0
 
 
 def test_an_index_outside_of_an_array_names_the_array() -> None:

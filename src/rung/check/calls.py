@@ -14,6 +14,8 @@ from rung.check.operands import Operands
 from rung.check.report import Failure
 from rung.check.storage import GuardedStorage
 from rung.cuda.stall import stall
+from rung.emulator import coverage
+from rung.emulator.coverage import Unreached
 from rung.operation import Tensors
 from rung.rungs import base
 from rung.rungs.base import Device, Prepared, Rung
@@ -29,6 +31,7 @@ class How:
 
     tuning: dict[str, int] | None = None
     races: bool = False
+    coverage: bool = False  # branches are counted
     sms: int | None = None
 
 
@@ -65,6 +68,10 @@ class Host(Protocol):
 
     def storage(self, alignment: int) -> GuardedStorage: ...
 
+    def unreached(self) -> list[Unreached]:
+        """What no emulated launch has done since this was asked last, where branches were counted."""
+        ...
+
     def bind(self, rung: Rung, operands: Operands, how: How, scratch: GuardedStorage) -> Call: ...
 
 
@@ -86,6 +93,9 @@ class Here:
 
     def storage(self, alignment: int) -> GuardedStorage:
         return GuardedStorage(self.device, alignment=alignment)
+
+    def unreached(self) -> list[Unreached]:
+        return coverage.unreached(coverage.taken())
 
     def bind(self, rung: Rung, operands: Operands, how: How, scratch: GuardedStorage) -> Call:
         prepared = prepare(rung, operands, how, self.device, scratch)
@@ -111,7 +121,7 @@ def emulated(device: Device, how: How, order: Order = "forward") -> AbstractCont
         return nullcontext()
     from rung import emulator
 
-    return emulator.under(order=order, seed=SEED, check_races=how.races)
+    return emulator.under(order=order, seed=SEED, check_races=how.races, coverage=how.coverage and not how.races)
 
 
 def atomics_ran(device: Device) -> int:

@@ -28,6 +28,7 @@ from rung.check.operands import Operands
 from rung.check.report import Failure
 from rung.check.storage import GuardedStorage
 from rung.check.workers import how_it_ended
+from rung.emulator.coverage import Unreached
 from rung.emulator.faults import KINDS, EmulatorFault
 from rung.errors import RungError
 from rung.rungs.base import Device, Rung
@@ -106,6 +107,10 @@ class Isolated:
 
     def storage(self, alignment: int) -> GuardedStorage:
         return GuardedStorage(self.device, alignment=alignment, raw=self._shared)
+
+    def unreached(self) -> list[Unreached]:
+        told = self.ask({"do": "unreached"}, RUN_SECONDS).get("unreached", [])
+        return [Unreached(str(file), int(line), str(text), str(never)) for file, line, text, never in told[:1000]]
 
     def _shared(self, name: str, size: int) -> torch.Tensor:
         self._count += 1

@@ -21,6 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from rung.check.calls import How, Order, atomics_ran, emulated, prepare, run_late, wait
 from rung.check.storage import GuardedStorage
 from rung.dtypes import dtype as dtype_named
+from rung.emulator import coverage
 from rung.errors import RungError
 from rung.operation import Tensors
 from rung.rungs import catalogue
@@ -168,6 +169,8 @@ class _Judged:
         if what["do"] == "bind":
             self.bind(what)
             return {}
+        if what["do"] == "unreached":
+            return {"unreached": [dataclasses.astuple(place) for place in coverage.unreached(coverage.taken())]}
         call = self.calls[what["call"]]
         if what["do"] == "run":
             return self.run(call, what["times"], what["order"])

@@ -42,6 +42,7 @@ class Task:
     quick: bool = False
     races: bool = False
     alone: bool = False  # looked at from all sides, tunables included
+    coverage: bool = False
 
     @property
     def operation(self) -> str:
@@ -68,6 +69,7 @@ def tasks(
     tuning: dict[str, int] | None = None,
     quick: bool = False,
     races: bool = False,
+    coverage: bool = False,
 ) -> list[Task]:
     """What there is to check. A user's own file is told apart from the ladder's by its path."""
     if device == "cuda" and not torch.cuda.is_available():
@@ -84,7 +86,9 @@ def tasks(
         for dtype in rung.dtypes:
             if not dtypes or dtype in dtypes:
                 items = tuple(sorted((tuning or {}).items()))
-                found.append(Task(rung.full_name, file, dtype, device, seed, case, items, quick, races, alone))
+                found.append(
+                    Task(rung.full_name, file, dtype, device, seed, case, items, quick, races, alone, coverage)
+                )
     if not found:
         raise RungError(f"nothing to check: none of the chosen rungs has {' or '.join(dtypes)}.")
     return found
@@ -143,6 +147,7 @@ def _run(task: Task, rung: Rung, host: Isolated | None = None) -> Report:
         tuning=dict(task.tuning) or None,
         quick=task.quick,
         races=task.races,
+        coverage=task.coverage,
         effort=ALONE if task.alone else LADDER,
         host=host,
     )

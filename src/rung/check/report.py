@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from rung.emulator.coverage import Unreached
+
 Verdict = Literal["ok", "failed", "few cases", "calls the library", "compiled", "skipped"]
 NOT_JUDGED: tuple[Verdict, ...] = ("few cases", "calls the library", "compiled", "skipped")
 SHARE_REFUSED = 0.5  # a rung whose `needs` refuses more of the cases than this is not called right
@@ -28,6 +30,7 @@ class Report:
     nondeterministic: bool = False
     tunings: int = 0  # values of tunables tried beside the defaults
     notes: list[str] = field(default_factory=list)
+    unreached: list[Unreached] = field(default_factory=list)  # branches that no case takes, where they were counted
     left_out: dict[str, str] = field(default_factory=dict)  # case -> rule that excludes it
 
     def as_json(self) -> dict[str, Any]:

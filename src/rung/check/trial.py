@@ -10,7 +10,7 @@ alone, its tunables' other values and some hundred more runs. The verdict is one
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -57,12 +57,14 @@ def check(
     tuning: dict[str, int] | None = None,
     quick: bool = False,
     races: bool = False,
+    coverage: bool = False,
     effort: Effort = ALONE,
     host: Host | None = None,
 ) -> Report:
     """Check one rung in one dtype; `quick` stops after its first case.
 
-    With `races` the emulator looks at every access to shared memory, not only at what different orders give.
+    With `races` the emulator looks at every access to shared memory, not only at what different orders give; with
+    `coverage` it says which branches no case has taken.
     """
     report = Report(rung.full_name, dtype, device, norm_cap=dtype_named(dtype).norm_cap)
     reason = _cannot_run(rung, device)
@@ -75,7 +77,9 @@ def check(
         return report
     if device == "cuda":
         torch.cuda.synchronize()
-    of = _Rung(rung, dtype_named(dtype), device, tuning, report, races, host or Here(device))
+    of = _Rung(rung, dtype_named(dtype), device, tuning, report, races, coverage, host or Here(device))
+    if coverage:
+        of.host.unreached()  # of what ran before
     try:
         of.judge(cases[:1] if quick else cases, seed, QUICK if quick else effort)
     except (Failure, RungError) as failure:
@@ -89,6 +93,8 @@ def check(
     report.case = ""
     if rung.operation.complaint is not None:
         report.notes.append("judged by the problem's own check_implementation; the error is rung's")
+    if coverage:
+        report.unreached = of.host.unreached()
     if of.host.library_calls:
         report.verdict = "calls the library"
         report.reason = f"right, but not by a kernel of its own: {', '.join(sorted(of.host.library_calls)[:6])}"
@@ -173,10 +179,11 @@ class _Rung:
         tuning: dict[str, int] | None,
         report: Report,
         races: bool,
+        coverage: bool,
         host: Host,
     ) -> None:
         self.rung, self.dtype, self.device, self.tuning = rung, dtype, device, tuning
-        self.report, self.races, self.host = report, races, host
+        self.report, self.races, self.coverage, self.host = report, races, coverage, host
         self.cuda = isinstance(rung, CudaRung)
         self.took: list[tuple[float, float, int]] = []  # seconds of a run, size and index of the cases that have run
         self.turns = 0
@@ -219,7 +226,7 @@ class _Rung:
     ) -> _Trial:
         self.at = (case, values, seed)
         self.report.case = case.name
-        how = how or How(self.tuning, races=self.races)
+        how = replace(how or How(self.tuning, races=self.races), coverage=self.coverage)
         return _Trial(self, case, values, how, names or self._bound(), seed)
 
     def _from_all_sides(self, case: Case, values: Values, seed: int) -> None:

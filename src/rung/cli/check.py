@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ from rung.errors import RungError
 if TYPE_CHECKING:
     from rung.check.many import Task
     from rung.check.report import Report
+    from rung.emulator.coverage import Unreached
     from rung.rungs.base import Rung
 
 
@@ -35,6 +37,9 @@ def check(
     quick: Annotated[bool, typer.Option("--quick", help="Only the first case of each rung.")] = False,
     races: Annotated[
         bool, typer.Option("--races", help="Emulated: look at every access to shared memory (slower).")
+    ] = False,
+    coverage: Annotated[
+        bool, typer.Option("--coverage", help="Emulated: show branches and turns of loops that no case has reached.")
     ] = False,
     libraries: Annotated[bool, typer.Option(help="Check the library calls as well.")] = True,
     sanitize: Annotated[
@@ -79,7 +84,10 @@ def check(
         tuning=parse_tuning(tune),
         quick=quick,
         races=races,
+        coverage=coverage,
     )
+    if coverage and where != "emulator":
+        raise RungError("branches are counted on the emulator; add --device emulator.")
     if missing:
         known_rows = store.gather() + (store.load(output) if output is not None and output.exists() else [])
         right = verdicts.known(where, known_rows)
@@ -100,6 +108,7 @@ def check(
             complete = len(known) == len(work)
             console.print_json({"device": _device_name(where), "complete": complete, "reports": rows})
         else:
+            _show_unreached(known)
             _sum_up(known, len(work), _device_name(where))
     code = _exit_code(known, {r.full_name for r in chosen if r.kind == "library"})
     if code:
@@ -199,3 +208,16 @@ def _sum_up(reports: Sequence[Report], wanted: int, device: str) -> None:
     worst = max((r.norm / r.norm_cap for r in reports if r.verdict == "ok" and r.norm_cap), default=0.0)
     limits = f"Limits: per-element error, and overall relative error (at most {worst:.2f} of it)"
     print(f"\n{text} on {device}{stopped}. {limits}.")
+
+
+def _show_unreached(reports: Sequence[Report]) -> None:
+    """The places that no case has reached in any number format, beside their source."""
+    asked: dict[str, list[set[Unreached]]] = {}
+    for report in reports:
+        asked.setdefault(report.rung, []).append(set(report.unreached))
+    places = sorted(set().union(*(set.intersection(*found) for found in asked.values())))
+    for file, of_file in itertools.groupby(places, key=lambda place: place.file):
+        print(f"\n{file}")
+        for line, of_line in itertools.groupby(of_file, key=lambda place: place.line):
+            here = list(of_line)
+            print(f"{line:6}  {here[0].text}\n        ^ {', '.join(dict.fromkeys(p.never for p in here))}")

@@ -1,55 +1,83 @@
-"""Which lines of a kernel ran, and how often, over all launches of a process.
+"""Which branches and turns of loops no launch has reached, over all builds of a source that ran in this process.
 
-Kernels loaded with `Settings(coverage=True)` count how often each of their basic blocks is entered. A line has as many
-turns as the most frequent block on it; a line with 0 was compiled and never reached.
+Kernels loaded with `Settings(coverage=True)` count at every `if`, `for` and `while` (branches.py). A condition that was
+evaluated wants to be true and false, a loop to be left after no turn, one, and several; what is constant in a build is
+no question there.
 """
 
 from __future__ import annotations
 
-import re
-import subprocess
+import ctypes
+import functools
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
-from rung.emulator import native
-from rung.emulator.module import EmulatedModule
-from rung.errors import RungError
+from rung.emulator.branches import Site
+from rung.emulator.module import Library
 
-_CALL = re.compile(r"^\s*[0-9a-f]+:.*<__sanitizer_cov_trace_pc@plt>\n\s*([0-9a-f]+):", re.MULTILINE)
-
-
-def lines(module: EmulatedModule) -> dict[Path, dict[int, int]]:
-    """By file and line, how often its code has run: the kernel's own file and what it includes."""
-    if not module.counting:
-        raise RungError("this kernel was not compiled for coverage: load it with Settings(coverage=True).")
-    library, base = module.counting[0].path, module.counting[0].base
-    returns = [int(found, 16) for found in _CALL.findall(_tool("objdump", "-d", "--no-show-raw-insn", str(library)))]
-    runtime = native.runtime()
-    found: dict[Path, dict[int, int]] = {}
-    places = _tool("addr2line", "-a", "-i", "-e", str(library), *(hex(at - 1) for at in returns))
-    index = -1
-    for line in places.splitlines():
-        if line.startswith("0x"):
-            index += 1
-            count = runtime.rung_entered(base, returns[index])
-            continue
-        file, _, number = line.partition(" ")[0].rpartition(":")
-        if number.isdigit() and not file.startswith("?"):
-            of = found.setdefault(Path(file), {})
-            of[int(number)] = max(of.get(int(number), 0), count)
-    return found
+Counts = dict[Site, list[int]]
+OUTCOMES = {"branch": ("never false", "never true"), "loop": ("never skipped", "never one turn", "never several turns")}
 
 
-def merged(parts: list[dict[int, int]]) -> dict[int, int]:
-    """The same lines in several builds of one file, as for several cases: counts add up."""
-    total: dict[int, int] = {}
-    for part in parts:
-        for line, count in part.items():
-            total[line] = total.get(line, 0) + count
+def taken() -> Counts:
+    """What was counted since the last call, for sites that were met."""
+    total: Counts = {}
+    for library in Library.counting:
+        sites = json.loads(ctypes.string_at(ctypes.addressof(ctypes.c_char.in_dll(library.code, "rung_sites"))))
+        counts = (ctypes.c_uint * (4 * len(sites))).in_dll(library.code, "rung_counts")
+        for number, site in enumerate(sites):
+            found = list(counts[4 * number : 4 * number + 4])
+            if any(found):
+                total = merged([total, {Site(*site): found}])
+        ctypes.memset(counts, 0, ctypes.sizeof(counts))
     return total
 
 
-def _tool(name: str, *arguments: str) -> str:
+def merged(parts: Iterable[Counts]) -> Counts:
+    """Counts of several builds: they add up, and what varies in one is constant in none."""
+    total: Counts = {}
+    for part in parts:
+        for site, counts in part.items():
+            before = total.get(site, [0, 0, 0, counts[3]])
+            sums = [a + b for a, b in zip(counts[:3], before[:3], strict=True)]
+            total[site] = [*sums, counts[3] if counts[3] == before[3] else min(counts[3], before[3]) and 2]
+    return total
+
+
+@dataclass(frozen=True, order=True)
+class Unreached:
+    """What no launch has done at a place of a source."""
+
+    file: str
+    line: int
+    text: str
+    never: str
+
+
+def unreached(counts: Counts) -> list[Unreached]:
+    """What never happened, in the order of files and lines, and what did though the source says that it never does.
+
+    A source says so on the line or above it: `// never true: B is at least 1`.
+    """
+    found = []
+    for site, turned in sorted(counts.items()):
+        source = _lines(site.file)
+        said = " ".join(line.partition("//")[2] for line in source[max(0, site.line - 2) : site.line])
+        for number, told in enumerate(OUTCOMES[site.kind]):
+            asked = not (turned[3] == 1 or (turned[3] == 2 and site.kind == "loop" and number == 0))
+            excused = f"{told}:" in said
+            if asked and not turned[number] and not excused:
+                found.append(Unreached(site.file, site.line, site.text, told))
+            elif excused and turned[number]:
+                found.append(Unreached(site.file, site.line, site.text, f"said to be {told}, and is"))
+    return found
+
+
+@functools.cache
+def _lines(file: str) -> list[str]:
     try:
-        return subprocess.run([name, *arguments], capture_output=True, text=True, check=True).stdout
-    except (OSError, subprocess.CalledProcessError) as problem:
-        raise RungError(f"coverage needs {name}, which cannot be run ({problem}): install binutils.") from None
+        return Path(file).read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return []

@@ -52,14 +52,14 @@ def without_asm(source: str) -> str:
             out.append(source[at : found.end()])
             at = found.end()
             continue
-        end = _closing(source, opening.end())
+        end = closing(source, opening.end())
         out.append(source[at : found.start()])
         out.append(_call(source[opening.end() : end]))
         out.append("\n" * source.count("\n", found.start(), end + 1))
         at = end + 1
 
 
-def _closing(source: str, at: int) -> int:
+def closing(source: str, at: int) -> int:
     """Where the parenthesis that was opened before `at` closes."""
     depth = 1
     while at < len(source):
@@ -71,10 +71,10 @@ def _closing(source: str, at: int) -> int:
         if depth == 0:
             return at
         at += 1
-    raise NotUnderstood("an asm statement is not closed")
+    raise NotUnderstood("a parenthesis is not closed")
 
 
-def _split(text: str, mark: str) -> Iterator[str]:
+def split(text: str, mark: str) -> Iterator[str]:
     """Pieces between marks that stand outside of parentheses and strings; `::` is two colons, or a name's."""
     depth, start, at = 0, 0, 0
     while at < len(text):
@@ -92,7 +92,7 @@ def _split(text: str, mark: str) -> Iterator[str]:
 
 def _operands(text: str) -> list[_Operand]:
     found = []
-    for piece in _split(text, ","):
+    for piece in split(text, ","):
         if not piece.strip():
             continue
         match = _OPERAND.match(piece)
@@ -103,7 +103,7 @@ def _operands(text: str) -> list[_Operand]:
 
 
 def _call(inside: str) -> str:
-    sections = list(_split(inside, ":"))
+    sections = list(split(inside, ":"))
     template = sections[0].strip()
     if not re.sub(r'""|\s', "", template):
         return "((void)0)"  # holds the compiler back, and there is nothing to hold back here

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 
@@ -46,7 +46,7 @@ class Settings:
     poison: bool = True  # shared memory holds what no kernel has written at the start of every block
     seconds: float = 60.0  # without any thread that ends, and the launch is stopped
     check_races: bool = False  # every access to shared memory is looked at; several times slower
-    coverage: bool = False  # basic blocks are counted: coverage.py tells by line
+    coverage: bool = False  # conditions and turns of loops are counted: coverage.py tells by line
 
 
 _ambient = Settings()
@@ -74,7 +74,9 @@ def load(build: Build, *, settings: Settings | None = None) -> EmulatedModule:
 
 
 class Library:
-    """One way in which a source is compiled: plain, to look for races, to count its blocks."""
+    """One way in which a source is compiled: plain, to look for races, to count its branches."""
+
+    counting: ClassVar[list[Library]] = []  # those that count
 
     def __init__(self, build: Build, settings: Settings) -> None:
         native.runtime()
@@ -83,6 +85,8 @@ class Library:
         self.code = ctypes.CDLL(str(self.path))
         self.module = ctypes.addressof(ctypes.c_char.in_dll(self.code, "rung_module"))
         self.origin = build.origin
+        if settings.coverage:
+            self.counting.append(self)
         self.entries = [
             ctypes.cast(getattr(self.code, f"rung_entry_{number}"), ctypes.c_void_p)
             for number in range(len(build.kernels))
@@ -139,20 +143,11 @@ class EmulatedModule:
     def settings(self) -> Settings:
         return self._own or _ambient
 
-    @property
-    def build(self) -> Build:
-        return self._build
-
     def _library(self, settings: Settings) -> Library:
         way = (settings.check_races, settings.coverage)
         if way not in self._libraries:
             self._libraries[way] = Library(self._build, settings)
         return self._libraries[way]
-
-    @property
-    def counting(self) -> list[Library]:
-        """Those of its libraries that count which blocks are entered."""
-        return [library for (_, coverage), library in self._libraries.items() if coverage]
 
     @property
     def resources(self) -> Mapping[str, Resources]:

@@ -61,8 +61,6 @@ def runtime() -> ctypes.CDLL:
         ctypes.POINTER(ctypes.c_ulonglong),
     )
     library.rung_guarded.restype = ctypes.c_void_p
-    library.rung_entered.argtypes = (ctypes.c_ulonglong, ctypes.c_ulonglong)
-    library.rung_entered.restype = ctypes.c_uint
     library.rung_atomics_ran.restype = ctypes.c_ulong
     library.rung_unmap.argtypes = (ctypes.c_void_p, ctypes.c_ulonglong)
     library.rung_unmap.restype = None

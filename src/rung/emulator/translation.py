@@ -12,7 +12,7 @@ from rung.cuda import kept
 from rung.cuda.cubin_cache import includes_of
 from rung.cuda.launch import Build
 from rung.cuda.source import kernel_parameters, kernels_in
-from rung.emulator import inline_ptx, toolchain
+from rung.emulator import branches, inline_ptx, toolchain
 from rung.emulator.elf import SharedSymbol, shared_symbols
 from rung.emulator.faults import EmulatorFault
 from rung.errors import RungError
@@ -23,7 +23,6 @@ _CANARY = 256
 _CHECKS = ("-fsanitize=bounds,alignment", "-fno-sanitize-recover=all")
 # Every access told to the runtime, which looks for races in shared memory.
 _RACES = ("-fsanitize=thread",)
-_COVERAGE = ("-fsanitize-coverage=trace-pc",)
 # A local variable that is never set holds a wild number, not what the thread before it left there.
 _SINCE = {(11,): ("--param", "tsan-instrument-func-entry-exit=0"), (12,): ("-ftrivial-auto-var-init=pattern",)}
 # What decides between parts of a source before the emulator's headers have been read.
@@ -55,10 +54,11 @@ def translate(build: Build, *, races: bool = False, coverage: bool = False) -> T
     toolchain.require()
     for kernel in build.kernels:
         kernel_parameters(build.source, kernel, build.origin)  # names the kernels that there are
-    flags = (*_flags(races), *(_COVERAGE if coverage else ()))
+    flags = _flags(races)
     includes = sorted((Path(path).name, text) for path, text in includes_of(build))
-    key = toolchain.key(_unit(build), build.kernels, flags, includes, DYNAMIC_ROOM)
-    entry = kept.kept("emulator", key, functools.partial(_compile, build, flags))
+    counters = (branches.COUNTERS.read_text(), Path(branches.__file__).read_text()) if coverage else ()
+    key = toolchain.key(_unit(build), build.kernels, flags, includes, DYNAMIC_ROOM, *counters)
+    entry = kept.kept("emulator", key, functools.partial(_compile, build, flags, coverage))
     return Translation(entry.path, entry.note)
 
 
@@ -84,7 +84,7 @@ def _macros(build: Build) -> str:
     return "".join(lines)
 
 
-def _compile(build: Build, flags: tuple[str, ...], work: Path) -> tuple[Path, dict[str, int]]:
+def _compile(build: Build, flags: tuple[str, ...], coverage: bool, work: Path) -> tuple[Path, dict[str, int]]:
     (work / "source.cpp").write_text(_unit(build))
     folders = [f"-I{folder}" for folder in _folders(build)]
     expand = ["-E", "-std=c++17", "-nostdinc", "-nostdinc++", *_EXPANDED, f"-I{toolchain.stand_ins()}", *folders]
@@ -93,6 +93,7 @@ def _compile(build: Build, flags: tuple[str, ...], work: Path) -> tuple[Path, di
         raise _compile_error(build, expanded.stderr)
     try:
         text = inline_ptx.without_asm((work / "expanded.cpp").read_text())
+        text = branches.counted(text) if coverage else text
     except inline_ptx.NotUnderstood as problem:
         raise EmulatorFault("unsupported", f"{build.origin}: {problem}.") from None
     (work / "kernel.cpp").write_text(text)

@@ -62,6 +62,8 @@ def remark(report: Report) -> str:
         parts.append(report.reason)
     if report.nondeterministic:
         parts.append("nondeterministic")
+    if report.unreached:
+        parts.append(f"{len(report.unreached)} outcomes of branches not reached")
     if report.tunings:
         parts.append(f"{report.tunings} other tunings")
     parts += report.notes

@@ -1,0 +1,134 @@
+"""Puts counters into a preprocessed source: one for every `if`, `for` and `while` that is not in a constexpr function.
+
+A counter tells how often a condition was true and false, or a loop was left after no turn, one, or several. What the
+compiler knows to be constant in a build says so, and is not asked to go the other way there.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from bisect import bisect_right
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from rung.emulator.inline_ptx import closing, split
+
+COUNTERS = Path(__file__).parent / "counters.h"
+
+_MARKER = re.compile(r'^# (\d+) "((?:\\.|[^"\\\n])*)"[^\n]*\n', re.MULTILINE)
+_TOKEN = re.compile(
+    r'(?P<skipped>"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|//[^\n]*|/\*.*?\*/|^[ \t]*#[^\n]*)'
+    r"|(?P<mark>[{};])"
+    r"|\b(?P<word>if|for|while)\b\s*(?P<constexpr>constexpr\b)?\s*\(",
+    re.DOTALL | re.MULTILINE,
+)
+_ASSIGNED = re.compile(r"(\w+)\s*=(?!=)([^,]*)")
+_BOUND = re.compile(r"^\s*\w+\s*(?:<=?|>=?|!=)\s*([^<>=&|?{]+)$")
+
+
+class Site(NamedTuple):
+    """One condition of a source."""
+
+    file: str
+    line: int
+    nth: int  # of those on the line
+    kind: Literal["branch", "loop"]
+    text: str
+
+
+@dataclass
+class _Place:
+    markers: list[tuple[int, int, str]]  # behind it: position, line, file
+    source: str
+
+    def at(self, position: int) -> tuple[str, int]:
+        index = bisect_right(self.markers, position, key=lambda m: m[0]) - 1
+        if index < 0:
+            return "", self.source.count("\n", 0, position) + 1
+        begin, line, file = self.markers[index]
+        return file, line + self.source.count("\n", begin, position)
+
+
+@dataclass
+class _Counted:
+    place: _Place
+    sites: list[Site] = field(default_factory=list)
+
+    def new(self, position: int, kind: Literal["branch", "loop"], text: str) -> int:
+        file, line = self.place.at(position)
+        nth = sum((s.file, s.line) == (file, line) for s in self.sites)
+        self.sites.append(Site(file, line, nth, kind, " ".join(text.split())))
+        return len(self.sites) - 1
+
+
+def counted(source: str) -> str:
+    """The source with counters, and the list of their sites as `rung_sites`."""
+    markers = [(m.end(), int(m[1]), json.loads(f'"{m[2]}"')) for m in _MARKER.finditer(source)]
+    found = _Counted(_Place(markers, source))
+    text = _instrumented(source, found)
+    pieces = re.findall(r"(?s).{1,1000}", json.dumps(found.sites))
+    sites = "\n".join(json.dumps(piece) for piece in pieces)
+    visible = 'extern "C" __attribute__((visibility("default"))) const char rung_sites[];'
+    return (
+        f'#line 1 "{COUNTERS.name}"\n{COUNTERS.read_text()}unsigned rung_counts[{max(1, len(found.sites))}][4];\n'
+        f"{visible}\nconst char rung_sites[] = {sites};\n{text}"
+    )
+
+
+def _instrumented(source: str, found: _Counted) -> str:
+    out: list[str] = []
+    at = boundary = 0
+    constant = [False]  # for each open brace, whether it stands in a constexpr function or a constant
+    while token := _TOKEN.search(source, at):
+        out.append(source[at : token.start()])
+        at = token.end()
+        out.append(token.group())
+        if mark := token["mark"]:
+            if mark == "{":
+                before = re.sub(r"\bif\s+constexpr\b", "", source[boundary : token.start()])
+                constant.append(constant[-1] or bool(re.search(r"\bconstexpr\b", before)))
+            elif mark == "}" and len(constant) > 1:
+                constant.pop()
+            boundary = at
+        elif token["word"] and not token["constexpr"] and not constant[-1]:
+            end = closing(source, at)
+            out[-1] = _statement(token, source[at:end], source[end + 1 :].lstrip()[:1] == ";", found)
+            at = end + 1
+    return "".join([*out, source[at:]])
+
+
+def _statement(token: re.Match[str], inside: str, ends: bool, found: _Counted) -> str:
+    """An `if (`, `for (` or `while (` with what stands in its parentheses, counted where it is understood."""
+    word, parts = token["word"], list(split(inside, ";"))
+    whole = f"{word} ({inside})"
+    if word == "for":
+        if len(parts) != 3:
+            return whole
+        begin, condition, step = parts
+        number = found.new(token.start(), "loop", whole)
+        turns = f"for (rung_emulator::Turns rung_t({number}, {_constant(begin, condition)}); rung_t.once();) "
+        return f"{turns}for ({begin}; rung_t.turn({condition.strip() or 'true'}); {step})"
+    declares = len(parts) > 1 or re.search(r"^[\s\w:<>*&]+\s[*&]*\w+\s*=[^=]", inside)
+    if declares or "{" in inside:
+        return whole
+    if word == "while" and not ends:  # else it is that of a do, or has no body
+        number = found.new(token.start(), "loop", whole)
+        turns = f"for (rung_emulator::Turns rung_t({number}, false, false); rung_t.once();) "
+        return f"{turns}while (rung_t.turn(bool({inside})))"
+    number = found.new(token.start(), "branch", whole)
+    return f"{word} (rung_emulator::took({number}, bool({inside}), __builtin_constant_p(bool({inside}))))"
+
+
+def _constant(begin: str, condition: str) -> str:
+    """Whether a loop's bounds are constants, as two expressions."""
+    first, bound = _ASSIGNED.search(begin), _BOUND.match(condition)
+    if first is None or "{" in begin + condition:
+        return "false, false"
+    names = {name for name, _ in _ASSIGNED.findall(begin)}
+    known = [
+        f"__builtin_constant_p({text.strip()})" if text and not names & set(re.findall(r"\w+", text)) else "false"
+        for text in (first[2], bound and bound[1])
+    ]
+    return ", ".join(known)

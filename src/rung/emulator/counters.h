@@ -1,0 +1,33 @@
+// What a source compiled for coverage is given: how often each of its conditions was true and false, and how many turns its
+// loops took. branches.py puts the calls there.
+extern "C" __attribute__((visibility("default"))) unsigned rung_counts[][4];
+
+namespace rung_emulator {
+
+inline void count(unsigned& n) { n += n != ~0u; }
+
+// 0: was false, 1: was true, 3: known when compiled
+inline __attribute__((always_inline)) bool took(int site, bool yes, bool known)
+{
+    count(rung_counts[site][yes]);
+    if (known) rung_counts[site][3] = 1;
+    return yes;
+}
+
+// 0, 1, 2: left after no turn, one, several; 3: what is known when compiled: 2 where it begins, 1 where it ends as well
+struct Turns
+{
+    int site;
+    unsigned turns = 0;
+    bool entered = false;
+
+    inline __attribute__((always_inline)) Turns(int site_, bool begin, bool end) : site(site_)
+    {
+        rung_counts[site][3] = begin && end ? 1 : begin ? 2 : 0;
+    }
+    ~Turns() { count(rung_counts[site][turns < 2 ? turns : 2]); }
+    bool once() { return entered ? false : entered = true; }
+    bool turn(bool yes) { return turns += yes, yes; }
+};
+
+}  // namespace rung_emulator
