@@ -15,10 +15,10 @@ import torch
 from transformers import GPT2LMHeadModel
 
 import gpt2_models as models
+from rung import emulator
 from rung.cuda import limits, nvrtc
 from rung.dtypes import Dtype
 from rung.dtypes import dtype as named
-from rung.emulator import Settings
 from rung.gpt2.gpu.engine import Engine
 from rung.gpt2.sampling import Sampling
 from rung.gpt2.weights import Linear, read_weights
@@ -50,7 +50,6 @@ class Text:
         steps: int,
         device: Device = "emulator",
         tuning: Mapping[str, int] | None = None,
-        emulation: Settings | None = None,
         rung: Rung = RUNG,
     ) -> None:
         self.values, self.real, self.start, self.steps = values, real, start, steps
@@ -66,7 +65,7 @@ class Text:
         self.next = torch.empty(steps, dtype=torch.int32, device=where)
         self.at = torch.zeros(1, dtype=torch.int32, device=where)  # of the step that comes
         given = {o.name: self.own[o.name] for o in bound}
-        self.prepared = rung.prepare(given, values, real, device=device, tuning=tuning, emulation=emulation)
+        self.prepared = rung.prepare(given, values, real, device=device, tuning=tuning)
         self.reset()
 
     def reset(self) -> None:
@@ -289,11 +288,10 @@ def test_rows_fill_a_unit_of_the_ring_or_do_not(
 
 def test_the_order_of_threads_changes_nothing() -> None:
     # Not with the race detector: the clock's writer has heard from all its readers, but by relaxed parcels.
-    orders = (Settings("forward", 5), Settings("reverse", 5), Settings("shuffled", 5))
-    found = [
-        Text(dims(64, 2), named("bf16"), 23, 4, tuning=FEW_KEYS, emulation=order).write()
-        for order in orders
-    ]
+    found = []
+    for order in ("forward", "reverse", "shuffled"):
+        with emulator.under(order=order, seed=5):
+            found.append(Text(dims(64, 2), named("bf16"), 23, 4, tuning=FEW_KEYS).write())
     found[0].assert_right()
     for other in found[1:]:
         assert_same_bits(other.found(), found[0].found())
