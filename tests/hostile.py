@@ -417,7 +417,7 @@ def _header_classes() -> Iterator[tuple[str, Any]]:
                  '"""x"""\nALIGN = []', '"""x"""\nNEEDS = "' + "-" * 1500 + '1"', '"""x"""\nX = ' + "-" * 50_000 + "1",
                  '"""x"""\nX = ' + "(" * 50_000, '"""x"""\nBUFFERS = {"s": {"shape": [-1]}}',
                  '"""x"""\nDTYPES = [["f32"]]', '"""x"""\nLET = {5: 5}', '"""x"""\nTUNE = {"X": [1.5]}', "x = = 1",
-                 '"""x"""\nX = {**{}, 1: 2}', '"""x"""\nraise SystemExit', '"""x"""\nNEEDS = "9**9**9"'):  # fmt: skip
+                 '"""x"""\nX = {**{}, 1: 2}', '"""x"""\nNEEDS = "9**9**9"'):  # fmt: skip
         yield f"python {text[8:30]!r} {len(text)}", text + run
 
 

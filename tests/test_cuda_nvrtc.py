@@ -1,5 +1,6 @@
 """Compiling without a GPU: resources, templates, errors for people, and a cache that can be trusted."""
 
+import hashlib
 import json
 import multiprocessing
 import os
@@ -226,6 +227,19 @@ def test_a_damaged_entry_is_rebuilt(damage: str, own_cache: Path, compilations: 
     assert again.path.read_bytes() == image
     assert nvrtc.compile_cubin(build(), "sm_90") == again
     assert len(compilations) == 2
+
+
+def test_code_that_somebody_else_could_have_put_there_is_not_loaded(own_cache: Path, compilations: list[str]) -> None:
+    sound = nvrtc.compile_cubin(build(), "sm_90")
+    planted = own_cache.parent / "planted.cubin"
+    planted.write_bytes(b"planted")
+    entry = next(own_cache.glob("*.json"))
+    told = json.loads(entry.read_text())
+    entry.write_text(json.dumps(told | {"file": "../planted.cubin", "sha256": hashlib.sha256(b"planted").hexdigest()}))
+    assert nvrtc.compile_cubin(build(), "sm_90").path == sound.path and len(compilations) == 2
+    own_cache.chmod(0o777)
+    with pytest.raises(RungError, match="can be written by every user"):
+        nvrtc.compile_cubin(build(), "sm_90")
 
 
 def test_processes_that_compile_the_same_at_once_agree(own_cache: Path) -> None:

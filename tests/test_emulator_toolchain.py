@@ -118,6 +118,10 @@ def test_a_damaged_entry_heals(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     precompiled.write_bytes(precompiled.read_bytes()[:100])
     library.unlink()
     assert module_from(tmp_path, monkeypatch).read_bytes() == whole
+    header = next((tmp_path / "emulator").glob("stand-ins-*/stdio.h"))
+    header.write_text("#error planted\n")  # of the right size or not, it is not what was written
+    library.unlink()
+    assert module_from(tmp_path, monkeypatch).read_bytes() == whole and header.read_text() == ""
 
 
 @needs_compiler

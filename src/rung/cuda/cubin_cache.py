@@ -8,20 +8,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
-import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from rung.cuda import kept
 from rung.cuda.headers import Headers
-from rung.cuda.kept import cache_folder
 from rung.cuda.launch import Build, Resources
 from rung.errors import RungError
 from rung.files import read_bytes, shown
 
-_FORMAT = "1"  # of the entries
+_FORMAT = "2"  # of the entries
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*(?:"([^"\n]+)"|<([^>\n]+)>)', re.MULTILINE)
 
 
@@ -91,49 +89,24 @@ def _digest(data: bytes) -> str:
 
 def read(key: str, build: Build, arch: str) -> Cubin | None:
     """The cached cubin, or None when it is absent or damaged."""
-    folder = cache_folder() / "cubin"
+    found = kept.find(kept.folder("cubin"), key)
     try:
-        entry = json.loads((folder / f"{key}.json").read_text())
-        path = folder / f"{entry['sha256'][:32]}.cubin"
-        if _digest(path.read_bytes()) != entry["sha256"] or set(entry["lowered"]) != set(build.kernels):
+        note = found.note if found else {}
+        if found is None or set(note["lowered"]) != set(build.kernels):
             return None
-        resources = {k: Resources(**r) for k, r in entry["resources"].items()}
-        return Cubin(path, arch, entry["lowered"], resources, entry["log"], key)
-    except (OSError, ValueError, KeyError, TypeError):
+        resources = {k: Resources(**r) for k, r in note["resources"].items()}
+        return Cubin(found.path, arch, note["lowered"], resources, note["log"], key)
+    except (AttributeError, KeyError, TypeError):
         return None
 
 
 def write(
     key: str, code: bytes, arch: str, lowered: dict[str, str], resources: dict[str, Resources], log: str
 ) -> Cubin:
-    """The code goes first, under its own hash: an entry never names the code of another writer."""
-    folder = cache_folder() / "cubin"
-    digest = _digest(code)
-    entry = {
-        "sha256": digest,
-        "arch": arch,
-        "lowered": lowered,
-        "resources": {k: asdict(r) for k, r in resources.items()},
-        "log": log,
-    }
-    path = folder / f"{digest[:32]}.cubin"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        _replace(path, code)
-        _replace(folder / f"{key}.json", json.dumps(entry).encode())
-    except OSError as problem:
-        raise RungError(
-            f"The cache folder {folder} cannot be written ({problem.strerror}): set RUNG_CACHE to another."
-        ) from problem
-    return Cubin(path, arch, lowered, resources, log, key)
+    note = {"lowered": lowered, "resources": {k: asdict(r) for k, r in resources.items()}, "log": log}
 
+    def make(work: Path) -> tuple[Path, dict[str, object]]:
+        (work / "code.cubin").write_bytes(code)
+        return work / "code.cubin", note
 
-def _replace(path: Path, data: bytes) -> None:
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".part")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    return Cubin(kept.kept("cubin", key, make, anew=True).path, arch, lowered, resources, log, key)

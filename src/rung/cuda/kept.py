@@ -108,10 +108,10 @@ def put(where: Path, key: str, made: Path, note: Any = None) -> Kept:
     return Kept(path, note)
 
 
-def kept(name: str, key: str, make: Callable[[Path], tuple[Path, Any]]) -> Kept:
+def kept(name: str, key: str, make: Callable[[Path], tuple[Path, Any]], *, anew: bool = False) -> Kept:
     """The entry of a folder of the cache; when absent or damaged `make(work folder)` gives its file and a note."""
     where = folder(name)
-    found = find(where, key)
+    found = None if anew else find(where, key)
     if found:
         return found
     try:

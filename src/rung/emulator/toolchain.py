@@ -30,7 +30,8 @@ COMMON = (
     "-fno-gnu-unique",  # a static variable of an inline function belongs to one library
 )
 HEADER = "rung_emulator.h"
-_WHOLE = "whole.json"  # the sizes of a cached folder's files
+_WHOLE = "whole.json"  # the digests of a cached folder's files
+_looked_at: set[tuple[tuple[Path, int, int], ...]] = set()
 _C_HEADERS = [f"{name}.h" for name in ("float", "limits", "math", "stddef", "stdint", "stdio", "stdlib", "string")]
 RUNTIME_FLAGS = ("-std=c++17", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-fno-exceptions", "-fno-rtti")
 
@@ -116,8 +117,8 @@ def cached_folder(name: str, make: Callable[[Path], None]) -> Path:
             fresh = Path(work) / name
             fresh.mkdir()
             make(fresh)
-            sizes = {str(file.relative_to(fresh)): file.stat().st_size for file in fresh.rglob("*") if file.is_file()}
-            (fresh / _WHOLE).write_text(json.dumps(sizes))
+            digests = {str(file.relative_to(fresh)): _digest(file) for file in fresh.rglob("*") if file.is_file()}
+            (fresh / _WHOLE).write_text(json.dumps(digests))
             if path.exists() and not _whole(path):
                 shutil.rmtree(path)
             try:
@@ -133,11 +134,23 @@ def cached_folder(name: str, make: Callable[[Path], None]) -> Path:
 
 
 def _whole(path: Path) -> bool:
+    """Whether a folder's files are those that were written; what has not changed since it was looked at, is."""
     try:
-        sizes = json.loads((path / _WHOLE).read_text())
-        return all((path / name).stat().st_size == size for name, size in sizes.items())
-    except (OSError, ValueError, AttributeError):
+        files = [path / _WHOLE, *(path / name for name in json.loads((path / _WHOLE).read_text()))]
+        facts = tuple((file, found.st_size, found.st_mtime_ns) for file in files for found in [file.stat()])
+        if facts in _looked_at:
+            return True
+        digests = json.loads((path / _WHOLE).read_text())
+        if any(_digest(path / name) != digest for name, digest in digests.items()):
+            return False
+        _looked_at.add(facts)
+        return True
+    except (OSError, ValueError, AttributeError, TypeError):
         return False
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def run(arguments: list[str], work: Path) -> subprocess.CompletedProcess[str]:
