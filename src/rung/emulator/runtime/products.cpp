@@ -359,7 +359,10 @@ void multiply_now(void* const* data, unsigned lanes)
     const unsigned bytes = bytes_of(a_number), each = 4 / bytes;
     if (!depth || numbers != 2 || !i.has("row") || !i.has("col")) m.refuse(i, "is not modelled");
     const unsigned a_words = unsigned(i.args[1].parts.size()), b_words = unsigned(i.args[2].kind == Kind::Vector ? i.args[2].parts.size() : 1);
-    if (a_words * WARP * each != 16 * depth || b_words * WARP * each != 8 * depth) m.refuse(i, "is not modelled");
+    const bool sparse = i.has("sp") || i.has("sp::ordered_metadata");  // a holds two of every four columns; of halves, 32 deep
+    const unsigned held = sparse ? depth / 2 : depth;
+    if (sparse && (depth != 32 || each != 2)) m.refuse(i, "is not modelled");
+    if (a_words * WARP * each != 16 * held || b_words * WARP * each != 8 * depth) m.refuse(i, "is not modelled");
     std::vector<float> a(16 * depth), b(8 * depth);
     for (unsigned lane = 0; lane < WARP; lane++) {
         const Machine& at = *static_cast<Call*>(data[lane])->machine;
@@ -367,13 +370,25 @@ void multiply_now(void* const* data, unsigned lanes)
         for (unsigned r = 0; r < a_words; r++)
             for (unsigned e = 0; e < each; e++) {
                 const unsigned word = unsigned(at.number(i.args[1].parts[r]));
-                a[(g + r % 2 * 8) * depth + t * each + e + r / 2 * 4 * each] = number(reinterpret_cast<const char*>(&word) + e * bytes, a_number);
+                a[(g + r % 2 * 8) * held + t * each + e + r / 2 * 4 * each] = number(reinterpret_cast<const char*>(&word) + e * bytes, a_number);
             }
         for (unsigned r = 0; r < b_words; r++)
             for (unsigned e = 0; e < each; e++) {
                 const unsigned word = unsigned(at.number(i.args[2].kind == Kind::Vector ? i.args[2].parts[r] : i.args[2]));
                 b[g * depth + t * each + e + r * 4 * each] = number(reinterpret_cast<const char*>(&word) + e * bytes, b_number);
             }
+    }
+    if (sparse) {
+        std::vector<float> whole(16 * depth);
+        const unsigned selector = unsigned(m.number(i.args[5]));
+        for (unsigned row = 0; row < 16; row++)
+            for (unsigned k = 0; k < held; k++) {
+                const Machine& at = *static_cast<Call*>(data[row % 8 * 4 + 2 * selector + k / 8])->machine;
+                const unsigned pair = unsigned(at.number(i.args[4])) >> (row / 8 * 16 + k % 8 / 2 * 4) & 15, lower = pair & 3, upper = pair >> 2;
+                if (lower >= upper) m.refuse(i, "with places out of order is not modelled");
+                whole[row * depth + k / 2 * 4 + (k % 2 ? upper : lower)] = a[row * held + k];
+            }
+        a = whole;
     }
     for (unsigned lane = 0; lane < WARP; lane++) {
         Machine& at = *static_cast<Call*>(data[lane])->machine;

@@ -3,7 +3,6 @@ idea   = "One thread per number: of an earlier token it copies the key or value 
 expect = "Of the sums two in three go, for all tokens but the new ones; what a thread does instead is a copy. Each sum still reads a row of x and one of weight by itself."
 provenance = "ECE 408 GPT-2 report, milestone 3, KV cache (prepare_qkv): 43.9 to 69.0 tokens/s; its first pass was 60 % slower than the plain product, since it fills the cache as well."
 from   = "matmul/1"
-leap   = "The product is that of matmul's first rung; what it leaves out and keeps is new."
 dtypes = ["f32", "f16", "bf16"]
 [tune]
 BLOCK = [16, 8, 32]

@@ -1,0 +1,22 @@
+/*---
+idea   = "Sixteen bits on the tensor cores: mma.sync of 16 x 8 x 16, tiles of 64 x 64 by four warps, copied one step ahead."
+expect = "An order above the CUDA cores; the frame in which the next rungs change nothing but the format."
+leap   = "From here on warps multiply, and tiles are copied asynchronously."
+dtypes = ["f16", "bf16"]
+needs  = ["sm >= 80", "C % 8 == 0"]
+align  = 16
+[[launch]]
+kernel = "product"
+grid   = ["ceil_div(OC, 64)", "ceil_div(M, 64)"]
+block  = 128
+---*/
+#include "low_tile.cuh"
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+    product(const Real* x, const Real* weight, Real* out, int M, int OC, int C)
+{
+    float sums[2][4][4] = {};
+    tile_product(x, weight, M, OC, int64_t(C) * sizeof(Real), sums,
+                 [](float(&d)[4], const uint32_t(&a)[4], const uint32_t(&b)[2]) { mma_m16n8k16<Real>(d, a, b); });
+    each_output(M, OC, sums, [&](int row, int column, float sum) { out[int64_t(row) * OC + column] = from_float<Real>(sum); });
+}

@@ -1,0 +1,162 @@
+"""out = x · weightᵀ in fewer bits: from numbers of 32, 16 and 8 bits, and from weights half of which are zero.
+
+A rung binds the operands of its format, and the reference multiplies in float64 what these say: codes times scales, or
+the kept weights at their places. What a format loses against the numbers it was made from stands in the README.
+"""
+
+from __future__ import annotations
+
+from rung.inputs import times
+from rung.lazy import F, torch
+from rung.operation import Case, Cost, Library, Operand, Operation, Race, Tensors, Values
+from rung.precision import float32_products
+
+CODES = 127  # the largest of eight bits; -128 is left out, so that a sign changes nothing
+E4M3_TOP = 448.0
+
+
+def quantised(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rows as whole numbers of eight bits, and what each row is to be multiplied by."""
+    scale = x.abs().amax(-1).float().clamp(min=1e-30) / CODES
+    return (x / scale[:, None]).round().clamp(-CODES, CODES), scale
+
+
+def in_eight_bits(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rows in e4m3, and their scales."""
+    scale = x.abs().amax(-1).clamp(min=1e-30) / E4M3_TOP
+    return (x / scale[:, None]).to(torch.float8_e4m3fn), scale
+
+
+def two_of_four(weight: torch.Tensor) -> torch.Tensor:
+    """The two largest of every four neighbours; zeros for the others."""
+    four = weight.view(weight.shape[0], -1, 4)
+    kept = torch.zeros_like(four, dtype=torch.bool).scatter_(2, four.abs().topk(2, 2).indices, True)
+    return (four * kept).view_as(weight)
+
+
+def from_e4m3(codes: torch.Tensor) -> torch.Tensor:
+    return codes.to(torch.uint8).view(torch.float8_e4m3fn).double()
+
+
+def spread_out(kept: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    """(OC, C / 2) kept weights at their places, two bits each, as an (OC, C) matrix."""
+    OC, half = kept.shape
+    bits = torch.arange(16, device=kept.device) * 2
+    where = (places.long()[:, :, None] >> bits & 3).view(OC, half)
+    column = torch.arange(half, device=kept.device) // 2 * 4 + where
+    return kept.new_zeros(OC, 2 * half).scatter_(1, column, kept)
+
+
+def reference(t: Tensors, v: Values) -> Tensors:
+    if "w_kept" in t:
+        return {"out": t["x"] @ spread_out(t["w_kept"], t["w_places"]).T}
+    if "w_f8" in t:
+        x, w = (from_e4m3(t[f"{n}_f8"]) * t[f"{n}_scale"][:, None] for n in "xw")
+        return {"out": x @ w.T}
+    if "w_q" not in t:
+        return {"out": t["x"] @ t["weight"].T}
+    codes, scale = (t["x_q"], t["x_scale"]) if "x_q" in t else quantised(t["x"])
+    return {"out": codes.double() @ t["w_q"].double().T * scale.double()[:, None] * t["w_scale"]}
+
+
+def cost(v: Values, size: int) -> Cost:
+    # The operands' bytes come on top: those that a rung binds.
+    return Cost(flops=2.0 * v["M"] * v["OC"] * v["C"], bytes=float(size * v["M"] * v["OC"]))
+
+
+def codes(rows: str) -> Operand:
+    def make(v: Values, generator: torch.Generator) -> torch.Tensor:
+        return quantised(torch.randn(int(v[rows]), int(v["C"]), generator=generator))[0].to(torch.int8)
+
+    return Operand("x_q" if rows == "M" else "w_q", (rows, "C"), dtype="i8", optional=True, make=make)
+
+
+def eights(rows: str) -> Operand:
+    def make(v: Values, generator: torch.Generator) -> torch.Tensor:
+        made = in_eight_bits(torch.randn(int(v[rows]), int(v["C"]), generator=generator))[0]
+        return made.view(torch.uint8)
+
+    return Operand("x_f8" if rows == "M" else "w_f8", (rows, "C"), dtype="u8", optional=True, make=make)
+
+
+def scales(rows: str) -> Operand:
+    def make(v: Values, generator: torch.Generator) -> torch.Tensor:
+        return (0.5 + torch.rand(int(v[rows]), generator=generator)) / 64
+
+    return Operand("x_scale" if rows == "M" else "w_scale", (rows,), dtype="f32", optional=True, make=make)
+
+
+def places(v: Values, generator: torch.Generator) -> torch.Tensor:
+    """For every four columns two places, the lower first: four bits, and 32 columns a word."""
+    pairs = torch.tensor([a | b << 2 for a in range(4) for b in range(a + 1, 4)])
+    groups = pairs[torch.randint(6, (int(v["OC"]), max(1, int(v["C"]) // 32), 8), generator=generator)]
+    return (groups << 4 * torch.arange(8)).sum(2).to(torch.int32)
+
+
+def torch_linear(x: torch.Tensor, weight: torch.Tensor, dtype: str) -> torch.Tensor:
+    with float32_products(dtype):
+        return F.linear(x, weight)
+
+
+def int_mm(
+    x_q: torch.Tensor, w_q: torch.Tensor, x_scale: torch.Tensor, w_scale: torch.Tensor, out: torch.Tensor
+) -> torch.Tensor:
+    return (torch._int_mm(x_q, w_q.T) * x_scale[:, None] * w_scale).to(out.dtype)
+
+
+def scaled_mm(
+    x_f8: torch.Tensor, w_f8: torch.Tensor, x_scale: torch.Tensor, w_scale: torch.Tensor, out: torch.Tensor
+) -> torch.Tensor:
+    x, w = x_f8.view(torch.float8_e4m3fn), w_f8.view(torch.float8_e4m3fn)
+    return torch._scaled_mm(x, w.T, scale_a=x_scale[:, None], scale_b=w_scale[None], out_dtype=out.dtype)
+
+
+OPERATION = Operation(
+    name="matmul_low",
+    summary="out = x · weightᵀ, from floats, from eight bits with a scale for each row, or from two weights of four",
+    story="Fewer bits a number: more products an instruction, fewer bytes, and an error that scales have to hold down.",
+    dims=("M", "OC", "C"),
+    operands=(
+        Operand("x", ("M", "C"), optional=True),
+        Operand("weight", ("OC", "C"), optional=True),
+        codes("M"),
+        codes("OC"),
+        eights("M"),
+        eights("OC"),
+        scales("M"),
+        scales("OC"),
+        Operand("w_kept", ("OC", "C // 2"), optional=True),
+        Operand("w_places", ("OC", "max(1, C // 32)"), dtype="i32", optional=True, make=places),
+        Operand("out", ("M", "OC"), role="out"),
+    ),
+    reference=reference,
+    cost=cost,
+    reduction="C",
+    cases=(
+        Case("one row", dict(M=1, OC=8, C=32)),
+        Case("odd", dict(M=7, OC=13, C=64)),
+        Case("2^6 + 1", dict(M=65, OC=66, C=96)),
+        Case("prime", dict(M=67, OC=71, C=160)),
+        Case("narrow", dict(M=3, OC=2, C=128)),
+        Case("many columns", dict(M=2, OC=129, C=32)),
+        Case("deep", dict(M=5, OC=9, C=1056)),
+        Case("large values", dict(M=9, OC=10, C=64), magnitude=8.0),
+        Case("up to the format's end", dict(M=6, OC=7, C=64), change={"x": times(1200.0)}),
+        Case("large scales", dict(M=6, OC=7, C=64), dtypes=("f32", "bf16"), change={"x_scale": times(1e4)}),
+        Case("gpt2", dict(M=256, OC=2304, C=768), where="cuda"),
+        Case("gpt2-xl, odd rows", dict(M=333, OC=1601, C=6400), where="cuda"),
+    ),
+    shapes={
+        "gpt2 fc, 256 rows": dict(M=256, OC=3072, C=768),
+        "gpt2 fc, 8192 rows": dict(M=8192, OC=3072, C=768),
+        "n4096": dict(M=4096, OC=4096, C=4096),
+    },
+    libraries=(
+        Library("torch", torch_linear, ("f32", "f16", "bf16"), note="The product as torch has it."),
+        Library("int_mm", int_mm, ("f32", "f16", "bf16"), "cuda", "torch._int_mm, scaled afterwards.",
+                ("M > 16", "C % 16 == 0", "OC % 16 == 0")),
+        Library("scaled_mm", scaled_mm, ("bf16",), "cuda", "torch._scaled_mm on e4m3, a scale for each row.",
+                ("C % 16 == 0", "OC % 16 == 0")),
+    ),
+    tour=(Race("gpt2 fc, 8192 rows", ("f32", "f16", "bf16")), Race("n4096", ("f32", "f16", "bf16"))),
+)  # fmt: skip
