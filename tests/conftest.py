@@ -1,6 +1,24 @@
-"""Which tests are collected: those of the server need its extra, which a machine that only has a GPU may lack."""
+"""Which tests are collected, and which processors they use.
+
+Those of the server need its extra, which a machine that only has a GPU may lack.
+"""
 
 import importlib.util
+import os
 
 needed = ("uvicorn", "starlette", "openai")
 collect_ignore_glob = [] if all(importlib.util.find_spec(name) for name in needed) else ["test_serve*.py"]
+
+
+def _take_one_processor(worker: str, workers: int) -> None:
+    """Each of several test processes keeps to one processor.
+
+    Threads of two processes on the same two processors spin while they wait for each other: three times the work.
+    """
+    here = sorted(os.sched_getaffinity(0))
+    if workers >= len(here):
+        os.sched_setaffinity(0, {here[int(worker.removeprefix("gw")) % len(here)]})
+
+
+if "PYTEST_XDIST_WORKER" in os.environ and hasattr(os, "sched_setaffinity"):
+    _take_one_processor(os.environ["PYTEST_XDIST_WORKER"], int(os.environ["PYTEST_XDIST_WORKER_COUNT"]))
