@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -199,8 +199,16 @@ DIVISIONS = {
 }
 
 
-@pytest.mark.parametrize("dtype", ["f16", "bf16"])
-@pytest.mark.parametrize("name", DIVISIONS)
+QUICK = ("as tuned, more warps than chunks", "from three parts to four", "two accesses of several warps", "ReLU")
+
+
+def by_turns(multiple: int, *dtypes: str, quick: Sequence[str] = ()) -> list[Any]:
+    """Every division in one of the formats: each is a program of its own, which is compiled for some seconds."""
+    named = [(name, dtypes[i % 2]) for i, (name, one) in enumerate(DIVISIONS.items()) if not one.values["C"] % multiple]
+    return [pytest.param(*case, id="-".join(case), marks=() if case[0] in quick else pytest.mark.slow) for case in named]
+
+
+@pytest.mark.parametrize(("name", "dtype"), by_turns(1, "f16", "bf16", quick=QUICK))
 def test_a_text_is_the_references_at_every_step(monkeypatch: pytest.MonkeyPatch, name: str, dtype: str) -> None:
     one = DIVISIONS[name]
     monkeypatch.setattr(base, "device_facts", lambda device: (90, one.sms))
@@ -210,6 +218,7 @@ def test_a_text_is_the_references_at_every_step(monkeypatch: pytest.MonkeyPatch,
 
 
 # The rungs that lead to it have one part less each: the paces, tensor cores, the ring, epochs.
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["as tuned, more warps than chunks", "from three parts to four", "shares of unequal size",
                                   "two accesses of several warps", "an MLP as narrow as the stream"])  # fmt: skip
 @pytest.mark.parametrize("number", [16, 17, 18, 19])
@@ -233,9 +242,7 @@ def test_each_rung_on_the_way_exchanges_one_part() -> None:
 
 
 # Rows of eight bits: an odd number of them in a share leaves half of a slot empty.
-@pytest.mark.slow
-@pytest.mark.parametrize("dtype", ["f16", "bf16"])
-@pytest.mark.parametrize("name", [name for name, one in DIVISIONS.items() if int(one.values["C"]) % 64 == 0])
+@pytest.mark.parametrize(("name", "dtype"), by_turns(64, "bf16", "f16"))
 def test_a_text_of_eight_bits_is_the_references_at_every_step(
     monkeypatch: pytest.MonkeyPatch, name: str, dtype: str
 ) -> None:
