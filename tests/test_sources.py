@@ -7,7 +7,7 @@ import json
 import pytest
 
 from rung.cli import main
-from rung.climb import attention, model
+from rung.climb import attention, course, model
 from rung.errors import RungError
 from rung.results import sources
 from rung.results.row import Row
@@ -38,6 +38,8 @@ def test_a_place_names_a_rung_a_shape_and_a_tuning_that_exist(kind: str) -> None
 def test_a_step_of_the_climb_and_a_study_that_a_place_names_exist() -> None:
     steps = {s.name for s in model.steps(["float32", "bfloat16"])}
     assert {r.what for r in sources.references("climb")} <= steps
+    steps_of_course = {(s.name, s.dtype) for s in course.steps()}
+    assert {(r.what, r.dtype) for r in sources.references("course")} <= steps_of_course
     assert {r.what for r in sources.references("text")} <= {way.name for way in attention.ways("emulator")}
     assert {r.what.partition("/")[0] for r in sources.references("study")} <= set(STUDIES)
 

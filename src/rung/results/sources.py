@@ -18,10 +18,11 @@ from rung.errors import RungError
 from rung.results.row import Row
 
 FILE = Path(__file__).with_name("sources.toml")
+STUDIES = {"climb": "", "text": "attention", "course": "course"}  # of the climb's rows
 NONE = "- "  # begins the reason why no row of ours can answer
 SCALES = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "GB": 1e9}
 COMMANDS = {"profile": "rung profile all", "sweep": "rung sweep --course", "climb": "rung climb",
-            "text": "rung climb --study attention"}  # fmt: skip
+            "text": "rung climb --study attention", "course": "rung climb --study course"}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -73,10 +74,9 @@ class Reference:
     def _fits(self, row: Row) -> bool:
         if row.verdict != "ok" or row.quick:
             return False
-        if self.kind in ("climb", "text"):
-            study = row.options.get("study") == "attention"
-            same = row.options.get("batch", 1) == 1 and row.dtype == self.dtype
-            return row.kind == "climb" and row.part == self.what and study == (self.kind == "text") and same
+        if self.kind in STUDIES:
+            same = row.options.get("batch", 1) == 1 and row.dtype == self.dtype and row.part == self.what
+            return row.kind == "climb" and row.options.get("study", "") == STUDIES[self.kind] and same
         if self.kind == "study":
             return row.kind == "study" and self.what == "/".join(filter(None, (row.what, row.part)))
         if self.kind == "profile" and bool(self.tuning) != bool(row.options.get("tuning")):
