@@ -186,9 +186,14 @@ def _layernorm(change: str) -> Mutant:
     return mutant
 
 
+def _before_gelu(t: Tensors) -> torch.Tensor:
+    x = t["x"] if "weight" not in t else t["x"] @ t["weight"].T
+    return x + t["bias"] if "bias" in t else x
+
+
 def _gelu(cubic: float = 0.044715, root: float = 0.7978845608028654, half: float = 0.5, clamp: float = 1e30) -> Mutant:
     def mutant(of: Operation, t: Tensors, v: Values) -> Tensors:
-        u = t["x"] if "weight" not in t else t["x"] @ t["weight"].T + t["bias"]
+        u = _before_gelu(t)
         inner = (root * (u + cubic * u**3)).clamp(-clamp, clamp)
         return {"out": half * u * (1 + torch.tanh(inner))}
 
@@ -196,7 +201,7 @@ def _gelu(cubic: float = 0.044715, root: float = 0.7978845608028654, half: float
 
 
 def _erf(of: Operation, t: Tensors, v: Values) -> Tensors:
-    u = t["x"] if "weight" not in t else t["x"] @ t["weight"].T + t["bias"]
+    u = _before_gelu(t)
     return {"out": torch.nn.functional.gelu(u)}
 
 
@@ -326,6 +331,7 @@ MUTANTS: dict[str, dict[str, Mutant]] = {
     },
     "gelu": {**GELUS, "third batch": other_batch("x"), "16-bit index": beyond("x"), **ends("x")},
     "bias": {"no bias": without("bias"), "bias moved": rolled("bias"), "third": other_batch("x"), **ends("x", "bias")},
+    "bias_gelu": {**GELUS, "no bias": without("bias"), "bias moved": rolled("bias"), "third": other_batch("x")},
     "residual": {"no a": without("a"), "no b": without("b"), "third": other_batch("b"), **ends("a", "b")},
     "copy": {"16-bit index": beyond("x"), **ends("x"), "clamped at 1e30": clamped("x", 1e30)},
     "relu": {
@@ -483,7 +489,7 @@ def distance(of: Operation, dtype: str, mutant: Mutant) -> float:
 PAIRS = [(op, name) for op, mutants in MUTANTS.items() for name in mutants]
 # Below ten times what 16 bits round away.
 ONLY_F32 = {
-    *((of, name) for of in ("gelu", "matmul_gelu") for name in ("cubic 0.0447", "root of 2/pi as 0.8", "erf")),
+    *((of, name) for of in ("gelu", "bias_gelu", "matmul_gelu") for name in ("cubic 0.0447", "root of 2/pi as 0.8", "erf")),
     ("decode", "erf as tanh"),
     ("decode", "eps fixed"),
     ("decode", "no scale by layer"),
