@@ -7,6 +7,7 @@ import os
 import random
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from dataclasses import replace
 from functools import cache
@@ -139,6 +140,46 @@ def test_eight_threads_write_what_one_writes(model: Model) -> None:
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(lambda i: model.generate(prompts[i], seed=i, **how).text, range(len(prompts))))
     assert found == expected
+
+
+def a_thousand(of: Model, threads: int = 8, count: int = 1000) -> list[str]:
+    """Texts of different lengths, sampled with seeds of their own."""
+    prompts = [models.some_ids(1 + i % 17, V, seed=i) for i in range(count)]
+
+    def one(i: int) -> str:
+        (text,) = of.generate([prompts[i]], seed=i, temperature=1.0, max_new_tokens=1 + i % 7, stop_tokens=())
+        return text.text
+
+    with ThreadPoolExecutor(threads) as pool:
+        return list(pool.map(one, range(count)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("dtype", "count"), [("float32", 1000), ("bfloat16", 200), ("int8", 200)])
+def test_a_thousand_texts_of_eight_threads_are_each_as_alone(dtype: str, count: int) -> None:
+    alone = a_thousand(loaded(dtype), 1, count)
+    assert len(set(alone)) > count // 3
+    began = time.monotonic()
+    assert a_thousand(loaded(dtype), 8, count) == alone
+    assert time.monotonic() - began < 120
+
+
+@pytest.mark.slow
+def test_behind_a_fork_eight_threads_write_as_before(model: Model) -> None:
+    expected = a_thousand(model, count=64)  # whose threads the child does not have
+
+    def child() -> bytes:
+        return b"yes" if a_thousand(model, count=64) == expected else b"no"
+
+    assert in_a_fork(child) == b"yes"
+    assert a_thousand(model, count=64) == expected
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_on_a_gpu_a_thousand_texts_of_eight_threads_are_each_as_alone() -> None:
+    on_gpu = rung.load(models.saved(n_positions=CONTEXT), dtype="float32", device="cuda")
+    assert a_thousand(on_gpu) == a_thousand(on_gpu, threads=1)
 
 
 def test_two_streams_in_one_thread_are_two_texts(model: Model) -> None:
@@ -344,23 +385,14 @@ def test_coroutines_stream_side_by_side_and_can_be_left(model: Model) -> None:
     assert asyncio.run(both()) == expected
 
 
-def test_a_fork_writes_the_same_text_and_refuses_its_parents() -> None:
-    model = rung.load(models.saved(n_positions=CONTEXT), dtype="float32", threads=2)
-    how: dict[str, Any] = {"temperature": 1.0, "max_new_tokens": 20, "seed": 4}
-    prompt = models.some_ids(60, V)
-    expected = model.generate([prompt], **how)[0].tokens
-    stream = model.stream("Once", max_new_tokens=200, temperature=0, stop_tokens=())
-    next(stream)
+def in_a_fork(work: Callable[[], bytes]) -> bytes:
+    """What the child of a fork answers within 30 seconds."""
     read, write = os.pipe()
     child = os.fork()
     if child == 0:  # pragma: no cover - the child
-        answer = b"no"
+        answer = b"raised"
         try:
-            same = model.generate([prompt], **how)[0].tokens == expected
-            try:
-                list(stream)
-            except RungError as error:
-                answer = b"yes" if same and "fork" in str(error) else b"other"
+            answer = work()
         finally:
             os.write(write, answer)
             os._exit(0)
@@ -369,8 +401,29 @@ def test_a_fork_writes_the_same_text_and_refuses_its_parents() -> None:
     while os.waitpid(child, os.WNOHANG) == (0, 0):
         assert time.monotonic() < deadline, "the child hangs"
         time.sleep(0.01)
-    assert os.read(read, 10) == b"yes"
-    os.close(read)
+    try:
+        return os.read(read, 10)
+    finally:
+        os.close(read)
+
+
+def test_a_fork_writes_the_same_text_and_refuses_its_parents() -> None:
+    model = rung.load(models.saved(n_positions=CONTEXT), dtype="float32", threads=2)
+    how: dict[str, Any] = {"temperature": 1.0, "max_new_tokens": 20, "seed": 4}
+    prompt = models.some_ids(60, V)
+    expected = model.generate([prompt], **how)[0].tokens
+    stream = model.stream("Once", max_new_tokens=200, temperature=0, stop_tokens=())
+    next(stream)
+
+    def child() -> bytes:
+        same = model.generate([prompt], **how)[0].tokens == expected
+        try:
+            list(stream)
+        except RungError as error:
+            return b"yes" if same and "fork" in str(error) else b"other"
+        return b"no"
+
+    assert in_a_fork(child) == b"yes"
     assert "".join(stream)  # the parent goes on
 
 
