@@ -37,7 +37,7 @@ shape = ["sms * (2 * C_PARCELS + QKV_PARCELS + HIDDEN_PARCELS + 1) + HEAD_PARCEL
 dtype = "i32"
 zero = "once"
 [buffers.clock]
-shape = ["1"]
+shape = ["sms"]
 dtype = "i32"
 zero = "once"
 [[launch]]

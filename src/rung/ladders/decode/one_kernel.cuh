@@ -249,7 +249,7 @@ struct Step
         source.watch.start(MAIL);
         wait_for_input();
         source.watch.start(SENDING);
-        epoch = uint32_t(load_fresh(clock)) + 1;
+        epoch = uint32_t(load_fresh(clock + blockIdx.x)) + 1;
         const KeyParts parts(length, mail.key_parts);
         const Real *token = m.wte + size_t(load_fresh(m.tokens)) * C, *position = m.wpe + size_t(length) * C;
         for (int i = threadIdx.x; i < block_rows.of[PROJ].y; i += THREADS) {
@@ -357,8 +357,8 @@ __device__ __forceinline__ void whole_step(const Model& m, Parcel* parcels, int*
     }
     step.compute(clock);
     step.source.watch.stop(spent, first, last);
-    // The first block is done when it has heard from all others, and they have read the clock.
-    if (blockIdx.x == 0 && threadIdx.x == 0) *clock = int(step.epoch);
+    // Each block has its own: nothing orders one block's reading before another's writing.
+    if (threadIdx.x == 0) clock[blockIdx.x] = int(step.epoch);
 }
 
 }  // namespace decode

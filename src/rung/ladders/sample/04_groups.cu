@@ -275,6 +275,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK)
     else if ((s.top_k <= 0 || s.top_k >= V) && s.top_p >= 1.0f && s.min_p <= 0.0f)
         token = draw_from_all(survey, row, largest, 1.0f / s.temperature, u);
     else token = draw_from_some(survey, row, largest, u, list, work + size_t(b) * V);
+    __syncwarp();  // behind every lane's look at the marks
     if (threadIdx.x == 0) {
         next[b] = token;
         int* mark = marks + size_t(b) * V + token;
