@@ -37,12 +37,12 @@ class Effort:
     """How much is tried: a whole ladder at once has to be quick, one rung is looked at from all sides."""
 
     affordable: float  # seconds of a run, for the case that is looked at from all sides
-    watched: float  # ... and for the one in which every access is looked at; 0: none is
+    watched: float  # ... and for the one in which every access is looked at
     tunables: bool  # every two values of two tunables
     later_runs: int  # at the smallest case, before its outputs are looked at again
 
 
-LADDER = Effort(0.02, 0.0, tunables=False, later_runs=0)
+LADDER = Effort(0.02, 0.004, tunables=False, later_runs=0)
 ALONE = Effort(0.3, 0.3, tunables=True, later_runs=400)
 QUICK = Effort(0.0, 0.0, tunables=False, later_runs=0)
 
@@ -209,7 +209,8 @@ class _Rung:
             return
         largest = self._largest(effort.affordable)
         self._from_all_sides(*cases[largest], seed)
-        if effort.watched and self.device == "emulator" and not self.races:
+        first = effort.tunables or self.dtype.name == self.rung.dtypes[0]  # the others have the same text
+        if first and self.device == "emulator" and not self.races:
             self._trial(*cases[self._largest(effort.watched)], seed, How(self.tuning, races=True)).once()
         if effort.later_runs:
             self._trial(*cases[0], seed).later_runs(effort.later_runs)
