@@ -54,7 +54,7 @@ def test_the_copy_of_a_librarys_result_into_the_operand_is_not_timed_but_made_af
     assert call.bare is not None
     call.bare()
     assert bool((out == 7).all())
-    call.settle()
+    call.copy_back()
     assert not bool((out == 7).any())
     settled = out.clone()
     out.fill_(7)

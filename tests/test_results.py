@@ -9,14 +9,14 @@ import os
 import subprocess
 import sys
 import textwrap
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
 
 from result_rows import MACHINE, document, of_other_code, row
 from rung.errors import RungError
-from rung.results import query
+from rung.results import query, tree
 from rung.results import store as results
 from rung.rungs import folders
 
@@ -288,3 +288,45 @@ def test_the_verdict_needs_more_than_half_a_percent() -> None:
     for us, verdict in ((99.8, "tie"), (90.0, "faster"), (110.0, "slower")):
         (pair,) = query.compare([slow], [bench("gelu/naive", us, samples={})])
         assert pair.verdict == verdict
+
+
+# ---- of which sources a row is ------------------------------------------------------------------------------------------
+
+
+def git(folder: Path, *words: str) -> str:
+    who = ("-c", "user.name=a", "-c", "user.email=a@b")
+    return subprocess.run(["git", "-C", folder, *who, *words], check=True, capture_output=True, text=True).stdout.strip()
+
+
+def test_a_row_names_the_commit_only_if_its_sources_ran(tmp_path: Path) -> None:
+    package = tmp_path / "src" / "rung"
+    (package / "a" / "deep").mkdir(parents=True)
+    for name, text in (("a.py", "1"), ("a/deep/b.cu", "é"), ("a-b", ""), ("a/c", "\r\n")):
+        (package / name).write_text(text, encoding="utf-8")
+    git(tmp_path, "init", "-q")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "-q", "-m", "one")
+    first = git(tmp_path, "rev-parse", "HEAD")[:12]
+    (package / "__pycache__").mkdir()
+    (package / "__pycache__" / "a.pyc").write_text("")
+    assert tree.commit.__wrapped__(package) == first
+    (package / "a.py").write_text("2")
+    changed = tree.commit.__wrapped__(package)
+    assert changed == "tree-" + tree.digest(package)[:12] != "tree-" + git(package, "rev-parse", "HEAD:./")[:12]
+    assert tree.known.__wrapped__(changed, package) == changed  # no commit has it yet
+    git(tmp_path, "commit", "-qam", "two")
+    (package / "a.py").write_text("3")
+    assert tree.known.__wrapped__(changed, package) == git(tmp_path, "rev-parse", "HEAD")[:12]
+    assert tree.known.__wrapped__("tree-" + git(package, "rev-parse", "HEAD~1:./")[:12], package) == first
+
+
+def test_a_package_without_a_history_is_known_by_its_content(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("1")
+    assert tree.commit.__wrapped__(tmp_path) == "tree-" + tree.digest(tmp_path)[:12]
+
+
+def test_publishing_finds_the_commit_of_a_copied_tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tree, "known", {"tree-0123456789ab": "fedcba987654"}.get)
+    rows = [replace(row("gelu/naive", 80.0), commit="tree-0123456789ab")]
+    results.publish(rows, tmp_path)
+    assert [r.commit for r in results.load(tmp_path)] == ["fedcba987654"]

@@ -62,11 +62,11 @@ def test_the_look_at_the_outputs_runs_all_that_makes_them_and_nothing_else(monke
     monkeypatch.setattr(timing, "_estimate", lambda _: 30e-6)
     monkeypatch.setattr(timing, "seconds", lambda work: work() or 20 * 30e-6)
     monkeypatch.setattr(timing.torch.cuda, "synchronize", lambda: None)
-    one = Contestant("library", calls, settle=lambda: written.append((-1, -1)))
+    one = Contestant("library", calls, copy_back=lambda: written.append((-1, -1)))
     one.get_ready()
     assert len(one._units) == 3, "14 calls of 30 us are a sample, and the third goes through the first again"
     written.clear()
     one.replay()
-    assert named[0] in written, "what settle copies has been computed anew"
+    assert named[0] in written, "what copy_back copies has been computed anew"
     assert written[-1] == (-1, -1)
     assert {place for place, _ in written} < set(range(-1, 30)), "not everything"

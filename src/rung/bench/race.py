@@ -241,7 +241,7 @@ class _Race:
             row.tflops = self.operation.cost(self.values, self.dtype.size).flops / took / 1e12
             return None
         calls = [p.bare or p.run for p in prepared]
-        contestant = timing.Contestant(rung.full_name, calls, settle=prepared[0].settle)
+        contestant = timing.Contestant(rung.full_name, calls, copy_back=prepared[0].copy_back)
         try:
             contestant.get_ready()
         except (RungError, RuntimeError) as error:

@@ -49,7 +49,7 @@ class Contestant:
 
     name: str
     calls: list[Callable[[], None]]
-    settle: Callable[[], None] = lambda: None  # brings the first call's result to where it is looked for
+    copy_back: Callable[[], None] = lambda: None  # brings the first call's result to where it is looked for
     notes: list[str] = field(default_factory=list)
     cold: list[float] = field(default_factory=list)  # seconds a call
     warm: list[float] = field(default_factory=list)
@@ -112,7 +112,7 @@ class Contestant:
         """
         for replay in self._first:
             replay()
-        self.settle()
+        self.copy_back()
 
 
 def race(contestants: list[Contestant], *, cap: float = 0.6, warm: bool = True) -> None:

@@ -126,12 +126,12 @@ def _run(verb: str, words: list[str]) -> int:
             return re.sub(r"<list\[(\w+)\]>", lambda m: f"<{m[1].lower()}>".ljust(len(m[0])), super().get_help(*given))
 
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-    app.command(verb, help=function.__doc__ or summary, cls=Verb)(_heard(function))
+    app.command(verb, help=function.__doc__ or summary, cls=Verb)(_ended_quietly(function))
     app(words, prog_name=f"rung {verb}", standalone_mode=True)  # ends the process, with the verb's own code
     return 0
 
 
-def _heard(function: Callable[..., None]) -> Callable[..., None]:
+def _ended_quietly(function: Callable[..., None]) -> Callable[..., None]:
     """The verb, whose reader may leave before the end; Typer would call that a failure."""
 
     @functools.wraps(function)

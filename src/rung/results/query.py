@@ -14,7 +14,7 @@ from rung.errors import RungError
 from rung.results import store
 from rung.results.row import Row
 
-_COMMIT = re.compile(r"[0-9a-f]{4,40}")
+_COMMIT = re.compile(r"(tree-)?[0-9a-f]{4,40}")
 
 
 def chosen(

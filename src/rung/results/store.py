@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import subprocess
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 
 from rung import lines
 from rung.errors import RungError
 from rung.lines import default_path, write_whole
+from rung.results import tree
 from rung.results.row import FORMAT, KINDS, Row, newest
 
 __all__ = ["append", "default_path", "gather", "load", "publish", "published", "read", "write", "write_whole"]
@@ -24,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[3]
 def append(row: Row, path: Path | None = None) -> Row:
     """Add one measurement; gives it back with its time and commit."""
     now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    whole = replace(row, time=row.time or now, commit=row.commit or _commit())
+    whole = replace(row, time=row.time or now, commit=row.commit or tree.commit())
     lines.append(path or default_path(), whole.as_json())
     return whole
 
@@ -70,6 +68,7 @@ def publish(rows: Iterable[Row], folder: Path) -> dict[str, int]:
     together = load(folder) if folder.is_dir() else []
     right = {r.key for r in together if r.verdict == "ok"}
     together += [r for r in rows if r.verdict == "ok" or r.key not in right]
+    together = [replace(r, commit=tree.known(r.commit)) if r.commit.startswith(tree.TREE) else r for r in together]
     folder.mkdir(parents=True, exist_ok=True)
     counts = {}
     for kind in KINDS:
@@ -82,14 +81,3 @@ def publish(rows: Iterable[Row], folder: Path) -> dict[str, int]:
 
 def _order(row: Row) -> tuple[str, ...]:
     return row.what, row.part, row.dtype, row.shape, str(row.values), str(row.tuning), str(row.options)
-
-
-@cache
-def _commit() -> str:
-    """The commit of a source checkout; empty for an installed package."""
-    here = Path(__file__).resolve().parent
-    command = ["git", "-C", str(here), "rev-parse", "--short=12", "HEAD"]
-    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-        done = subprocess.run(command, capture_output=True, text=True, timeout=5, check=False)
-        return done.stdout.strip() if done.returncode == 0 else ""
-    return ""

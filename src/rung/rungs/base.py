@@ -34,7 +34,7 @@ class Prepared:
     """A rung bound to tensors, ready to run as often as wanted.
 
     A library may put its result where it likes; `run` then copies it into the operand. What is timed is `bare`,
-    the call without that copy, after which `settle` makes up for it.
+    the call without that copy, after which `copy_back` makes up for it.
     """
 
     rung: Rung
@@ -44,7 +44,7 @@ class Prepared:
     module: Module | None = None
     buffers: Tensors = field(default_factory=dict)
     bare: Callable[[], None] | None = None
-    settle: Callable[[], None] = lambda: None
+    copy_back: Callable[[], None] = lambda: None
 
 
 class Rung(ABC):

@@ -70,16 +70,16 @@ class LibraryRung(Rung):
             if result is not None:
                 results.update(result if isinstance(result, dict) else {"out": result})
 
-        def settle() -> None:
+        def copy_back() -> None:
             for name, tensor in results.items():
                 if name in tensors and tensor.data_ptr() != tensors[name].data_ptr():
                     tensors[name].copy_(tensor)
 
         def run() -> None:
             bare()
-            settle()
+            copy_back()
 
-        return Prepared(self, run, {}, bare=bare, settle=settle)
+        return Prepared(self, run, {}, bare=bare, copy_back=copy_back)
 
 
 def _is_output(operation: Operation, name: str) -> bool:

@@ -120,7 +120,7 @@ def _once(folder: Path, config: Config, device: torch.device, dtype: torch.dtype
         name = "embeddings" if group == 0 else "logits" if group > config.layers else f"layer {group - 1}"
         begun.append((name, arrival.transport.reached()))
 
-    _settle(device)
+    _synchronize(device)
     disk = _bytes_from_disk()
     arrival.start(overlapped=overlapped)
     with torch.inference_mode():
@@ -137,22 +137,22 @@ def _once(folder: Path, config: Config, device: torch.device, dtype: torch.dtype
 def _plainly(folder: Path, config: Config, device: torch.device, dtype: torch.dtype) -> float:
     """As weights are loaded for other devices, and stacked then; building the pass is left out, as above."""
     plan = TorchPlan(device, dtype, dtype)
-    _settle(device)
+    _synchronize(device)
     began = time.perf_counter()
     weights: Weights = read_weights(folder, config, plan.matrix, plan.vector)
     operands = stack(weights, dtype, device)
-    _settle(device, collect=False)
+    _synchronize(device, collect=False)
     took = time.perf_counter() - began
     prompt = _pass(config, operands)
-    _settle(device)
+    _synchronize(device)
     began = time.perf_counter()
     with torch.inference_mode():
         prompt.run()
-    _settle(device, collect=False)
+    _synchronize(device, collect=False)
     return took + time.perf_counter() - began
 
 
-def _settle(device: torch.device, *, collect: bool = True) -> None:
+def _synchronize(device: torch.device, *, collect: bool = True) -> None:
     if collect:
         gc.collect()
     if device.type == "cuda":

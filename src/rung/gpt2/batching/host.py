@@ -139,7 +139,7 @@ class HostBackend(Backend):
             found = self._transformer.advance_all(part, alone)
         else:
             found = self._transformer.advance([part], alone)
-        self._settle(row, part, alone.lengths[0])
+        self._consumed(row, part, alone.lengths[0])
         if not row.pending:
             logits[row.slot] = found
 
@@ -166,7 +166,7 @@ class HostBackend(Backend):
                 if row.told is not None and not row.seen:
                     self._tell(row, row.pending, found[first:end])
                 logits[row.slot] = found[end - 1 - len(row.draft.tokens) : end]
-                self._settle(row, row.pending, self._cache.lengths[row.slot] + len(row.pending))
+                self._consumed(row, row.pending, self._cache.lengths[row.slot] + len(row.pending))
             rows = rows[len(taken) :]
 
     def _batch(self, rows: Sequence[_Row], logits: dict[int, torch.Tensor]) -> None:
@@ -180,9 +180,9 @@ class HostBackend(Backend):
         self._cache.lengths = held
         for row in rows:
             logits[row.slot] = found[row.slot : row.slot + 1]
-            self._settle(row, row.pending, held[row.slot] + 1)
+            self._consumed(row, row.pending, held[row.slot] + 1)
 
-    def _settle(self, row: _Row, part: Sequence[int], length: int) -> None:
+    def _consumed(self, row: _Row, part: Sequence[int], length: int) -> None:
         if not row.text.tokens:
             self.clock.prompt_tokens += len(part)
         self._cache.lengths[row.slot] = length

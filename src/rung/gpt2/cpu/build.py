@@ -77,10 +77,8 @@ _tried = False
 
 
 def begin() -> Compilation | None:
-    """Start compiling unless it is done; None without a compiler, or when RUNG_NATIVE=0 forbids it."""
+    """Start compiling unless it is done; None without a compiler."""
     global _begun, _tried
-    if os.environ.get("RUNG_NATIVE") == "0":
-        return None
     if not _tried:
         _tried = True
         compiler = os.environ.get("RUNG_CXX") or shutil.which("g++") or shutil.which("clang++")
