@@ -83,22 +83,40 @@ def check(there: Measured) -> list[Task]:
     return [Task([*RUNG, "check", "--device", "cuda", "--missing", "-o", os.environ["RUNG_RESULTS"]], 300)]
 
 
+PARTS = {"waves": "squares", "cache": "passes", "ranks": "weak"}  # a part of a study that it did not always have
+LONG = {"attention": 200, "ranks": 180, "waves": 120, "cache": 90}  # seconds
+
+
 def study(there: Measured) -> list[Task]:
-    last = ("attention",)  # the sequential loops take longest
-    names = [n for n in STUDIES if n not in there.whats("study")]
-    return [Task([*RUNG, "study", n, "--no-chart"], 200 if n in last else 60) for n in sorted(names, key=last.count)]
+    last = ("ranks", "attention")  # the sequential loops take longest
+    whole = there.whats("study", "")
+    names = [n for n in STUDIES if n not in whole or PARTS.get(n, "") not in there.parts("study", n)]
+    return [Task([*RUNG, "study", n, "--no-chart"], LONG.get(n, 60)) for n in sorted(names, key=last.count)]
 
 
 def profile(there: Measured) -> list[Task]:
     wanted = [n for n in ("gpt2", "gpt2-xl") if n not in there.whats("profile", "generate")]
-    return [Task([*RUNG, "profile", "generate", "-m", f"random:{n}", "-n", "256"], 60) for n in wanted]
+    tasks = [Task([*RUNG, "profile", "generate", "-m", f"random:{n}", "-n", "256"], 60) for n in wanted]
+    if "inner" not in there.whats("profile", "whole run"):
+        tasks.append(Task([*RUNG, "profile", "generate", "--whole", "--plan", "best"], 60))
+    return tasks
+
+
+def atlas(there: Measured) -> list[Task]:
+    """What Nsight Compute counts; only what has no row yet, the sources' rungs first."""
+    return [Task([*RUNG, "profile", "all"], 260, "--limit")]
 
 
 def attention_climb(there: Measured) -> list[Task]:
     wanted = {f"{way.name} float32" for way in attention.ways("cuda")}
-    if not wanted - there.parts("climb", "gpt2", study=True):
-        return []
-    return [Task([*RUNG, "climb", "--study", "attention", "--seconds", "3"], 200)]
+    study = [*RUNG, "climb", "--study", "attention", "--seconds"]
+    tasks = [Task([*study, "3"], 200)] if wanted - there.parts("climb", "gpt2", study=True) else []
+    known = {r.options.get("batch") for r in there.rows if r.kind == "climb" and r.part == AT_ONCE[-1]}
+    rungs = [word for name in AT_ONCE for word in ("--rung", name)]
+    return tasks + [Task([*study, "4", "--batch", str(n), *rungs], 60) for n in (4, 16) if n not in known]
+
+
+AT_ONCE = ("12_one_kernel", "13_flash", "29_triton", "24_output_in_registers")  # also written as several texts at once
 
 
 def course_climb(there: Measured) -> list[Task]:
@@ -110,7 +128,7 @@ def course_climb(there: Measured) -> list[Task]:
 
 def sweep(there: Measured) -> list[Task]:
     layernorm = ["sweep", "layernorm/09_split", "--dtype", "f32", "--shape", "b8t1024", "--seconds", "0.05"]
-    return [Task([*RUNG, "sweep", "--course", "--seconds", "0.03"], 60), Task([*RUNG, *layernorm], 60)]
+    return [Task([*RUNG, "sweep", "--course", "--seconds", "0.03"], 90), Task([*RUNG, *layernorm], 60)]
 
 
 def parallel(there: Measured) -> list[Task]:
@@ -121,7 +139,8 @@ def parallel(there: Measured) -> list[Task]:
 # In the order of what is missed most.
 SECTIONS: dict[str, Callable[[Measured], list[Task]]] = {
     "climb": climb, "generate": generate, "bench": bench, "peers": peers, "study": study, "check": check,
-    "profile": profile, "attention": attention_climb, "course": course_climb, "parallel": parallel, "sweep": sweep,
+    "profile": profile, "atlas": atlas, "attention": attention_climb, "course": course_climb, "parallel": parallel,
+    "sweep": sweep,
 }  # fmt: skip
 
 

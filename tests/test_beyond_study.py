@@ -11,7 +11,8 @@ from rung.cli import main
 from rung.parallel import data, launch
 from rung.parallel.pipeline import Overlap, Row
 from rung.results import store
-from rung.study import attention, contestants
+from rung.study import attention, contestants, ranks
+from rung.study.common import Gpu
 from rung.study.contestants import Measured
 
 without_mpi = launch.available()
@@ -140,3 +141,39 @@ def test_the_pipelines_gain_is_told_beside_its_bound():
     assert found.rows[1] == (6, 2, "2.600", "1.73x", "2.000", "1.800", "0.700", "2.000", "80%")
     assert "Chunks of 6 over 2 streams take 2.600 ms, 1.73 times" in found.finding
     assert found.svg().startswith("<svg")
+
+
+def ring(one: float) -> dict[tuple[str, int], float]:
+    return {(part, r): one / (r if part == "strong" else 1) for part in ("strong", "weak") for r in (1, 4, 16)}
+
+
+def test_ranks_cuda_and_one_core_stand_on_one_chart_and_forecasts_are_told_apart() -> None:
+    alone = {"sequential C++": 1.0, "vectorised C++, 1 thread": 0.2, "CUDA, tree softmax": 0.02, "CUDA, flash": 0.01}
+    found = ranks.report({c: ranks.Kind(ring(0.1 * (2 - c)), alone) for c in (True, False)}, 8192, "MPI")
+    assert {row[0] for row in found.rows} == {"causal", "full"}
+    labels = [s.label for s in found.series]
+    for name in ("causal", "full"):
+        assert {f"ring, {name}", f"forecast, {name}", f"CUDA, flash, {name}"} <= set(labels)
+    by = {(row[0], row[1], row[2]): row for row in found.rows}
+    assert by["causal", "ring", 16][4:6] == ("6.250", "16x") and by["causal", "ring", 64][4] == ""
+    assert float(by["full", "ring", 64][6]) > 0
+    assert by["causal", "CUDA, flash", ""][5] == "10x"
+    assert "Full: " not in found.finding and "16 ranks take 0.06 of one rank's time" in found.finding
+    assert "joined by MPI" in found.finding and "forecast" in found.finding
+    weak = found.more["weak"]
+    assert [row[3] for row in weak.rows if row[0] == "full" and row[4]] == [4096, 8192, 16384]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("problem", [None, "mpi4py is not installed; `pip install 'rung[mpi]'` brings it."])
+def test_ranks_are_measured_over_mpi_and_over_gloo_where_there_is_none(
+    problem: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if problem is None and launch.available():
+        pytest.skip("no MPI here")
+    if problem:
+        monkeypatch.setattr(launch, "available", lambda: problem)
+    found = ranks.run(Gpu(quick=True), n=128, ranks=(1, 2))
+    measured = [row for row in found.rows if row[1] == "ring" and row[4]]
+    assert [(row[0], row[2]) for row in measured] == [(k, r) for k in ("causal", "full") for r in (1, 2)]
+    assert ("gloo, since mpi4py is not installed" in found.finding) == bool(problem)

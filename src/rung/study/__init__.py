@@ -22,6 +22,7 @@ STUDIES = {
     "vocab": ("vocab", "Why are 50304 columns faster than 50257?"),
     "softmax": ("softmax", "What does a tree gain over one thread a row, for rows of 256 to 8192?"),
     "attention": ("attention", "Attention from sequential C++ to CUDA and MPI: what did each step gain?"),
+    "ranks": ("ranks", "The same attention on one core, over the processes of a host, and by CUDA, causal and full."),
     "attention-scaling": ("attention_scaling", "Time and peak memory as the context grows."),
     "cache": ("cache", "What does a cache of keys and values gain, at the first pass and at later ones? (A CPU too.)"),
     "memory-latency": ("memory_latency", "How far away are shared memory, L1, L2 and global memory?"),

@@ -6,7 +6,7 @@ import json
 import math
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -105,8 +105,11 @@ def _several_gpus() -> str:
 # --- MPI
 
 
-def ranked(options: Options) -> list[dict[str, Any]]:
-    """One row for each case and number of ranks. Launched here, or as a rank of the job that is running."""
+def ranked(options: Options, growing: Callable[[int, int], int] | None = None) -> list[dict[str, Any]]:
+    """One row for each case and number of ranks. Launched here, or as a rank of the job that is running.
+
+    `growing` gives the size of the weakly scaled case from the largest size and the ranks.
+    """
     if launch.inside_a_job():
         return _inside(options)
     problem = launch.available()
@@ -117,8 +120,8 @@ def ranked(options: Options) -> list[dict[str, Any]]:
         options.check_ranks(ranks)
         with tempfile.TemporaryDirectory(prefix="rung-study-") as folder:
             results, job = Path(folder) / "results.json", Path(folder) / "job.json"
-            replace(_job(options, ranks), results=str(results)).write(job)
-            pairs = sum(c.n**2 for c in _cases(options, ranks)) * options.heads
+            replace(_job(options, ranks, growing), results=str(results)).write(job)
+            pairs = sum(c.n**2 for c in _cases(options, ranks, growing)) * options.heads
             launch.run(["-m", "rung.parallel.mpi_rank", str(job)], ranks, limit=options.patience + 120 + pairs / 1e6)
             rows += _labelled(json.loads(results.read_text(encoding="utf-8")), options)
     return rows
@@ -146,9 +149,9 @@ def _inside(options: Options) -> list[dict[str, Any]]:
     return _labelled(rows, options)
 
 
-def _job(options: Options, ranks: int) -> Job:
+def _job(options: Options, ranks: int, growing: Callable[[int, int], int] | None = None) -> Job:
     return Job(
-        cases=_cases(options, ranks),
+        cases=_cases(options, ranks, growing),
         d=options.d,
         heads=options.heads,
         seed=options.seed,
@@ -159,12 +162,13 @@ def _job(options: Options, ranks: int) -> Job:
     )
 
 
-def _cases(options: Options, ranks: int) -> list[Case]:
+def _cases(options: Options, ranks: int, growing: Callable[[int, int], int] | None = None) -> list[Case]:
     """All sizes; with a mask at the largest also without zig-zag; then a size that grows with the ranks."""
     cases = [Case(n, options.causal) for n in options.n]
     if options.causal:
         cases.append(Case(max(options.n), True, placement="contiguous"))
-    return [*cases, Case(_weak(options, ranks), options.causal)]
+    grown = growing(max(options.n), ranks) if growing else _weak(options, ranks)
+    return [*cases, Case(grown, options.causal)]
 
 
 def _weak(options: Options, ranks: int) -> int:
