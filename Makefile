@@ -8,7 +8,7 @@ JOBS ?= 2
 # Kernels that clang-format lays out; a ladder joins when nobody else is at work on it.
 FORMATTED := $(wildcard src/rung/ladders/decode/*.cuh src/rung/ladders/decode/1[3-9]_*.cu)
 
-.PHONY: demo test test-all lint check measure tables tables-check browser clean help
+.PHONY: demo test test-all lint check measure tables tables-check docs browser clean help
 
 help:
 	@echo "make demo    install, then tell a story with the model inside"
@@ -17,6 +17,7 @@ help:
 	@echo "make check   every rung against its reference (emulated where there is no GPU)"
 	@echo "make measure  renew every figure that is shown (needs a GPU; call again to go on)"
 	@echo "make tables  write the tables and pictures that are made from results/"
+	@echo "make docs    build the documentation site in build/site"
 	@echo "make lint    ruff, mypy and clang-format"
 	@echo "make clean   remove the environment and caches of this folder"
 
@@ -45,6 +46,9 @@ tables: $(READY)
 
 tables-check: $(READY)
 	$(BIN)/python -m rung.show.tables --check
+
+docs: $(TEST_READY)
+	$(BIN)/mkdocs build --strict --quiet --site-dir build/site
 
 test: $(TEST_READY)
 	$(BIN)/python -m pytest -n $(JOBS) -m "not gpu and not slow" --durations=15

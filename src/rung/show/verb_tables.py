@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rung.profile.resources import Row as Compiled
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Table:
     """Rows under columns; `right` names columns of numbers, `drop` what a narrow terminal leaves out first."""
 
@@ -30,7 +30,7 @@ class Table:
         used = [i for i in range(len(self.columns)) if any(row[i] for row in cells)]
         return [self.columns[i] for i in used], [[row[i] for i in used] for row in cells]
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         columns, rows = self._filled()
         return "\n".join(aligned(columns, rows, self.right))
 
