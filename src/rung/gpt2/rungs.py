@@ -188,12 +188,21 @@ def last_resort(operation: str) -> tuple[str, ...]:
 # ---- whole steps, and the token that follows ------------------------------------------------------------------------
 
 MAX_ROWS_GEMV = 4  # up to so many sequences, weights go through the kernels for one row
+MAX_FEW_ROWS = 8  # up to so many, one kernel takes all rows at once
 MAX_ROWS_OWN_MMA = 32  # up to so many, through our own tensor-core kernels; the library's products are faster for more
 MIN_CHANNELS_ONE_KERNEL = 1024  # from so many, one kernel for the whole step gains without having been tuned
 
 
+def few_rows_rung(dtype: str) -> str:
+    """The rung of decode whose rows may be neighbouring tokens of one text."""
+    return {"int8": "21", "float32": "22", "tf32": "22"}.get(dtype, "20")
+
+
 def decode_rungs(rows: int, channels: int, dtype: str, tuned: Callable[[str], bool]) -> tuple[str, ...]:
     """Rungs of decode in the order of preference; `tuned` tells whether one has been tuned for this GPU and shape."""
+    few = few_rows_rung(dtype)
+    if 1 < rows <= MAX_FEW_ROWS and tuned(few):
+        return (few, *decode_rungs(rows, channels, dtype, lambda name: name != few and tuned(name)))
     if rows > MAX_ROWS_OWN_MMA:
         return ("12", "9", "torch", "3")
     if rows > MAX_ROWS_GEMV:

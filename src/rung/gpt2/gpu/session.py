@@ -99,6 +99,8 @@ class Session:
             "v_cache": torch.zeros(cache, dtype=self.real.torch, device=self.where),
             "logits": torch.empty(rows, c.vocabulary, device=self.where),
             "next": whole(rows),
+            "texts": torch.arange(rows, dtype=torch.int32, device=self.where),  # each row a text of its own
+            "caches": torch.arange(rows, dtype=torch.int32, device=self.where),
             "done": whole(rows),
             "steps": whole(1),
             "limits": whole(rows),

@@ -309,16 +309,21 @@ struct Keys
     }
 };
 
+struct BlockSync
+{
+    __device__ __forceinline__ void operator()() const { __syncthreads(); }
+};
+
 // The warps' parts of one head become the block's: y (HS), then the maximum and the sum.
-template <int WARPS>
-__device__ __forceinline__ void store_part(float* to, float m, float l, const float (&y)[VEC], int lane, int warp)
+template <int WARPS, class Sync = BlockSync>
+__device__ __forceinline__ void store_part(float* to, float m, float l, const float (&y)[VEC], int lane, int warp, Sync sync = {})
 {
     __shared__ float ms[WARPS], ls[WARPS], ys[WARPS][HS];
     if (lane == 0) ms[warp] = m, ls[warp] = l;
     if (lane < HS / VEC)
 #pragma unroll
         for (int j = 0; j < VEC; j++) ys[warp][lane * VEC + j] = y[j];
-    __syncthreads();
+    sync();
     float largest = ms[0];
 #pragma unroll
     for (int w = 1; w < WARPS; w++) largest = fmaxf(largest, ms[w]);

@@ -7,6 +7,8 @@
 
 namespace decode {
 
+static_assert(B == 1, "one sequence");
+
 // ---- the MLP ----------------------------------------------------------------------------------------------------
 
 // Hidden numbers as they travel: two halves in a word, or a float.

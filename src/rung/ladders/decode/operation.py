@@ -29,14 +29,19 @@ def _with_cache(t: Tensors, v: Values) -> Tensors:
     k_cache, v_cache = t["k_cache"].clone(), t["v_cache"].clone()
     tokens, lengths = t["tokens"], t["lengths"]
     rows = torch.arange(B, device=tokens.device)
-    x = t["wte"][tokens] + t["wpe"][lengths]  # (B, C)
-    seen = torch.arange(int(v["MAXT"]), device=tokens.device) <= lengths[:, None]  # (B, MAXT)
+    firsts = t["texts"].long() if "texts" in t else rows
+    caches = t["caches"].long()[firsts] if "caches" in t else firsts
+    at = lengths[firsts] + rows - firsts
+    inside, at = at < int(v["MAXT"]), at.clamp(max=int(v["MAXT"]) - 1)
+    kept = caches[inside], slice(None), at[inside]
+    x = t["wte"][tokens] + t["wpe"][at]  # (B, C)
+    seen = torch.arange(int(v["MAXT"]), device=tokens.device) <= at[:, None]  # (B, MAXT)
     for layer in range(int(v["L"])):
         q, k, value = _qkv(x, t, v, layer).view(B, 3, NH, HS).unbind(1)
-        k_cache[layer, rows, :, lengths], v_cache[layer, rows, :, lengths] = k, value
-        scores = (k_cache[layer] @ q[..., None])[..., 0] * _scale(v, layer)  # (B, NH, MAXT)
+        k_cache[layer][kept], v_cache[layer][kept] = k[inside], value[inside]
+        scores = (k_cache[layer, caches] @ q[..., None])[..., 0] * _scale(v, layer)  # (B, NH, MAXT)
         p = scores.masked_fill(~seen[:, None], -torch.inf).softmax(-1)
-        y = (p[:, :, None] @ v_cache[layer]).view(B, NH * HS)
+        y = (p[:, :, None] @ v_cache[layer, caches]).view(B, NH * HS)
         x = _rest(x, y, t, v, layer)
     return {"logits": _logits(x, t, v), "k_cache": k_cache, "v_cache": v_cache}
 
@@ -166,6 +171,18 @@ def _layer_operands() -> list[Operand]:
     return operands
 
 
+def _texts(v: Values, generator: torch.Generator) -> torch.Tensor:
+    """Each row begins a text or goes on with the one before."""
+    rows = torch.arange(int(v["B"]))
+    begins = torch.rand(len(rows), generator=generator) < 0.4
+    begins[0] = True
+    return torch.where(begins, rows, 0).cummax(0).values
+
+
+def _caches(v: Values, generator: torch.Generator) -> torch.Tensor:
+    return torch.randperm(int(v["B"]), generator=generator)
+
+
 def _eight_bits() -> list[Operand]:
     operands = []
     for name, (rows, inputs) in MATRICES.items():
@@ -259,6 +276,10 @@ OPERATION = Operation(
         Operand("v_cache", ("L", "B", "NH", "MAXT", "HS"), role="inout", optional=True, counted=True),
         Operand("logits", ("B", "V"), role="out", dtype="f32"),
         Operand("next", ("B",), role="out", dtype="i32", follows=most_likely),
+        # Of each row the first row with the same text: rows of a text are neighbours, their tokens follow one another from
+        # lengths[first] on, and are kept in the caches' row caches[first], unless that has no place for them.
+        Operand("texts", ("B",), dtype="i32", optional=True, make=_texts),
+        Operand("caches", ("B",), dtype="i32", optional=True, make=_caches),
     ),
     reference=reference,
     cost=cost,

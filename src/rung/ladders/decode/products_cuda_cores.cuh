@@ -37,14 +37,14 @@ struct Sums
     }
     __device__ __forceinline__ void add(const Sums& other) { acc[0] += other.acc[0], acc[1] += other.acc[1]; }
     // Row lane / 4, in each of its four lanes.
-    __device__ __forceinline__ float total() const
+    __device__ __forceinline__ float total(int = 0) const
     {
         float sum = acc[0] + acc[1];
         sum += __shfl_xor_sync(ALL_LANES, sum, 1);
         return sum + __shfl_xor_sync(ALL_LANES, sum, 2);
     }
 };
-static_assert(!SCALED, "weights are as long as the vector's numbers");
+static_assert(!SCALED && B == 1, "one sequence; weights are as long as the vector's numbers");
 
 }  // namespace decode
 #include "row_products.cuh"

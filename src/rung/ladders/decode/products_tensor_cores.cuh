@@ -9,23 +9,30 @@ namespace decode {
 // take for one step: they see words 0 and 2 as a row, and 1 and 3 as the eighth row below. So a vector needs two columns on
 // the right, one for its even words and one for the odd, and of the products the even column's upper row and the odd
 // column's lower one count. Columns 0 and 1 are the vector's, 2 and 3 those of what was left of it.
+// Several rows' vectors have further columns, and where eight do not suffice further sets of eight, which the same weights meet.
 // Sixteen bytes of eight-bit weights become words for two steps.
 struct Words
 {
-    uint32_t even[MAX_CHUNKS * STEPS], odd[MAX_CHUNKS * STEPS];  // those of the lane's column that meet words 0 or 1, and 2 or 3
+    // Those of the lane's column that meet words 0 or 1, and 2 or 3.
+    uint32_t even[COLUMN_SETS][MAX_CHUNKS * STEPS], odd[COLUMN_SETS][MAX_CHUNKS * STEPS];
 
     __device__ __forceinline__ void load(const Vector& vector, int part)
     {
         const int g = lane_id() / 4, t = lane_id() % 4;
-        const bool wanted = g < (vector.left > 0 ? 4 : 2);
-        const Address from = smem_address(vector.numbers) + (g / 2 % 2 * vector.left + part * C) * int(sizeof(Factor)) +
-                             (warp_id() * 64 + t * 16) * STEPS + g % 2 * 4;
 #pragma unroll
-        for (int i = 0; i < MAX_CHUNKS * STEPS; i++) {
-            even[i] = odd[i] = 0;
-            if (wanted && (i / STEPS < CHUNKS_PER_WARP || warp_id() < WARPS_WITH_EXTRA)) {
-                const Address word = from + i / STEPS * (STEP_WARPS * 64 * STEPS) + i % STEPS * 16;
-                even[i] = at<uint32_t>(word), odd[i] = at<uint32_t>(word + 8);
+        for (int set = 0; set < COLUMN_SETS; set++) {
+            const int b = B == 1 ? 0 : (set * 8 + g) / COLUMNS_OF_VECTOR, rest = WITH_REST ? g / 2 % 2 : 0;
+            const bool wanted = B == 1 ? g < (vector.left > 0 ? 4 : 2) : b < B && (rest == 0 || vector.left > 0);
+            const Address from = smem_address(vector.numbers) +
+                                 (rest * vector.left + part * C + (B == 1 ? 0 : b * vector.apart)) * int(sizeof(Factor)) +
+                                 (warp_id() * 64 + t * 16) * STEPS + g % 2 * 4;
+#pragma unroll
+            for (int i = 0; i < MAX_CHUNKS * STEPS; i++) {
+                even[set][i] = odd[set][i] = 0;
+                if (wanted && (i / STEPS < CHUNKS_PER_WARP || warp_id() < WARPS_WITH_EXTRA)) {
+                    const Address word = from + i / STEPS * (STEP_WARPS * 64 * STEPS) + i % STEPS * 16;
+                    even[set][i] = at<uint32_t>(word), odd[set][i] = at<uint32_t>(word + 8);
+                }
             }
         }
     }
@@ -71,7 +78,7 @@ __device__ __forceinline__ void multiply_halves(float (&acc)[4], const uint32_t 
 // Of eight rows: what the lanes of a warp have of their sums.
 struct Sums
 {
-    float acc[2][4] = {};
+    float acc[COLUMN_SETS][2][4] = {};
 
     // Sixteen bytes of a row, the lane's part of chunk i.
     __device__ __forceinline__ void add(const uint4& bits, const Words& x, int i)
@@ -81,25 +88,29 @@ struct Sums
         for (int j = 0; j < STEPS; j++) {
             uint32_t a[4] = {words[0], words[1], words[2], words[3]};
             if (TWO_TERM_TF32) {
-                multiply_two_term(acc, a, x.even[i], x.odd[i]);
+#pragma unroll
+                for (int set = 0; set < COLUMN_SETS; set++) multiply_two_term(acc[set], a, x.even[set][i], x.odd[set][i]);
                 continue;
             }
             if (SCALED) as_halves(words[2 * j % 4], a[0], a[1]), as_halves(words[(2 * j + 1) % 4], a[2], a[3]);
             const int step = i * STEPS + j;
-            const uint32_t b[2] = {x.even[step], x.odd[step]};
-            multiply_halves(acc[step % 2], a, b);
+#pragma unroll
+            for (int set = 0; set < COLUMN_SETS; set++) {
+                const uint32_t b[2] = {x.even[set][step], x.odd[set][step]};
+                multiply_halves(acc[set][step % 2], a, b);
+            }
         }
     }
     __device__ __forceinline__ void add(const Sums& other)
     {
 #pragma unroll
-        for (int i = 0; i < 8; i++) acc[i / 4][i % 4] += other.acc[i / 4][i % 4];
+        for (int i = 0; i < 8 * COLUMN_SETS; i++) acc[i / 8][i / 4 % 2][i % 4] += other.acc[i / 8][i / 4 % 2][i % 4];
     }
-    // Row lane / 4, in the first of its four lanes.
-    __device__ __forceinline__ float total() const
+    // Row lane / 4 times the lane's vector of a set: each has one lane of four, or two of which the first counts.
+    __device__ __forceinline__ float total(int set = 0) const
     {
-        const float sum = (acc[0][0] + acc[1][0]) + (acc[0][3] + acc[1][3]);
-        return sum + __shfl_xor_sync(ALL_LANES, sum, 1);
+        const float sum = (acc[set][0][0] + acc[set][1][0]) + (acc[set][0][3] + acc[set][1][3]);
+        return COLUMNS_OF_VECTOR == 4 ? sum + __shfl_xor_sync(ALL_LANES, sum, 1) : sum;
     }
 };
 

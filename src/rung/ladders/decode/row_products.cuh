@@ -21,11 +21,21 @@ struct Tile
     }
 };
 
-// The sums of eight rows over the warp's chunks, to where they belong.
+// The sums of eight rows over the warp's chunks, to where they belong: those with each vector BATCH numbers apart.
 __device__ __forceinline__ void put_sums(Address to, const Sums& sums)
 {
-    const float sum = sums.total();
-    if (lane_id() % 4 == 0) put(to + row_of(lane_id() / 4) * 4, sum);
+    if constexpr (B == 1) {
+        const float sum = sums.total();
+        if (lane_id() % 4 == 0) put(to + row_of(lane_id() / 4) * 4, sum);
+    } else {
+        constexpr int LANES = COLUMNS_OF_VECTOR / 2;
+#pragma unroll
+        for (int set = 0; set < COLUMN_SETS; set++) {
+            const int t = lane_id() % 4, b = (set * 4 + t) / LANES;
+            const float sum = sums.total(set);
+            if (t % LANES == 0 && b < B) put(to + (b * BATCH + row_of(lane_id() / 4)) * 4, sum);
+        }
+    }
 }
 
 // Up to N * 8 rows, the next unit of the ring or its next `w.parts` units.
@@ -82,11 +92,11 @@ __device__ __forceinline__ void multiply_parts(WeightSource& ring, const Weights
     put_sums(sums, acc[0]);
 }
 
-// Up to BATCH rows from `first` on: partial[warp][row].
+// Up to BATCH rows from `first` on: partial[warp][vector][row].
 __device__ __forceinline__ void multiply(WeightSource& ring, const Weights& w, const Vector& vector, float* partial, int first,
                                          int rows)
 {
-    Address sums = smem_address(partial + warp_id() * BATCH);
+    Address sums = smem_address(partial + warp_id() * (B * BATCH));
     Words x;
     if (w.parts == 1) x.load(vector, 0);
 #pragma unroll 1
@@ -96,19 +106,19 @@ __device__ __forceinline__ void multiply(WeightSource& ring, const Weights& w, c
             multiply_rows<TILES>(ring, w, vector, x, sums, first + row, count);
         else if (count > 8)
             multiply_rows<2>(ring, w, vector, x, sums, first + row, count);
-        else if (PARTS > 1 && w.parts > 1)
+        else if (B == 1 && PARTS > 1 && w.parts > 1)
             multiply_parts(ring, w, vector, sums, first + row, count);
         else
             multiply_rows<1>(ring, w, vector, x, sums, first + row, count);
     }
 }
 
-// The product of a row, from the parts that the warps have of it.
-__device__ __forceinline__ float whole_sum(const float* partial, int row)
+// The product of a row with vector b, from the parts that the warps have of it.
+__device__ __forceinline__ float whole_sum(const float* partial, int row, int b = 0)
 {
     float sums[2] = {};
 #pragma unroll
-    for (int w = 0; w < STEP_WARPS; w++) sums[w % 2] += partial[w * BATCH + row];
+    for (int w = 0; w < STEP_WARPS; w++) sums[w % 2] += partial[(w * B + b) * BATCH + row];
     return sums[0] + sums[1];
 }
 

@@ -31,7 +31,7 @@ constexpr int TILES = MAX_CHUNKS <= (ROOMY ? 4 : SCALED ? 2 : 3) ? 3 : 2;  // of
 constexpr int UNIT = 8 * TILES;                                            // rows that a warp multiplies together
 constexpr int KEY_SLOTS = 10;  // rows that are as long as a group of keys, or of values
 constexpr int BATCH = 96;      // rows between two barriers
-static_assert(C % CHUNK == 0 && F % C == 0 && B == 1, "one sequence, whole chunks, whole parts");
+static_assert(C % CHUNK == 0 && F % C == 0, "whole chunks, whole parts");
 static_assert(BATCH % UNIT == 0, "a batch is whole units");
 
 // What the step's time is put down to, in the order of [inside]: rows, which are the phases and these, the last of them the

@@ -21,17 +21,32 @@ __device__ __forceinline__ T nearest(float x, const T*)
 }
 __device__ __forceinline__ float nearest(float x, const float*) { return __uint_as_float(to_tf32(x)); }
 
-// A vector in shared memory, and behind it what was left when its numbers were rounded, if that is wanted.
+// Of the eight columns of the tensor cores a vector takes two, for its even and its odd words, and two more for what was left when
+// its numbers were rounded: as long as all vectors find room at once, or where a rounded number is too coarse.
+constexpr bool WITH_REST = TWO_TERM_TF32 || B <= 2;
+constexpr int COLUMNS_OF_VECTOR = WITH_REST ? 4 : 2, COLUMN_SETS = ceil_div(B * COLUMNS_OF_VECTOR, 8);
+
+// A vector in shared memory, and behind it what was left when its numbers were rounded, if that is wanted. Of several rows each has
+// its own, at equal distances.
 struct Vector
 {
     Factor* numbers;
-    int left;  // numbers to what was left; 0 if there is nothing
+    int left;       // numbers to what was left; 0 if there is nothing
+    int apart = 0;  // numbers from a row's vector to the next one's
 
     __device__ __forceinline__ void set(int i, float x) const
     {
         x = within_range(x);
         const Factor near = nearest(x, (const Factor*)nullptr);
         numbers[i] = near, numbers[left + i] = from_float<Factor>(x - to_float(near));
+    }
+    // The same, also where nothing is wanted of what was left, in row b.
+    __device__ __forceinline__ void set(int b, int i, float x) const
+    {
+        if (left > 0)
+            Vector{numbers + b * apart, left}.set(i, x);
+        else
+            numbers[b * apart + i] = nearest(within_range(x), (const Factor*)nullptr);
     }
 };
 

@@ -1,0 +1,33 @@
+/*---
+idea   = "Few rows in 32 bits: a weight is taken apart once and its two parts meet both parts of every row's vector."
+expect = "Rung 15 is bound by taking weights apart, which rows share: 2 to 4 rows take little longer than its one."
+provenance = "ours"
+from   = "decode/20"
+inherit = ["dims", "tune", "let", "define", "buffers", "inside", "launch"]
+dtypes = ["f32"]
+needs  = [
+  "sm >= 90 and sms >= 4",
+  "C % 16 == 0 and F % C == 0",
+  "HS * sizeof_real % 16 == 0 and 32 % (HS * sizeof_real // 16) == 0",
+  "B <= 8 and B <= STEP_WARPS",
+  "SLOTS >= 24",
+]
+---*/
+#include "weights_by_ring.cuh"
+#include "products_tensor_cores.cuh"
+#include "few_rows.cuh"
+
+using namespace decode;
+
+extern "C" __global__ void __launch_bounds__(STEP_WARPS * 32 + 32, 1)
+    step(const int* tokens, const int* lengths, const int* texts, const int* caches, const Real* wte, const Real* wpe,
+         const Real* ln1_w, const Real* ln1_b, const Real* qkv_w, const Real* qkv_b, const Real* proj_w, const Real* proj_b,
+         const Real* ln2_w, const Real* ln2_b, const Real* fc_w, const Real* fc_b, const Real* fc2_w, const Real* fc2_b,
+         const Real* lnf_w, const Real* lnf_b, const Real* head_w, Real* k_cache, Real* v_cache, float* logits, int* next,
+         float* x, float* q, float* parts, Real* h, float* best_value, int* best_index, int* counter, int* clock, float eps,
+         float scale, int* spent)
+{
+    const Model model = {tokens, lengths, wte,   wpe,   ln1_w, ln1_b,  qkv_w,   qkv_b,   proj_w, proj_b, ln2_w, ln2_b, fc_w,
+                         fc_b,   fc2_w,   fc2_b, lnf_w, lnf_b, head_w, k_cache, v_cache, logits, next,   eps,   scale};
+    few_rows_step(model, texts, caches, {x, q, parts, h, best_value, best_index}, counter, clock, spent);
+}

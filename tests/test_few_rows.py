@@ -1,0 +1,83 @@
+"""The step for few rows: texts of their own, and neighbouring tokens of one text, step after step."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from rung.dtypes import dtype as named
+from rung.emulator import Settings
+from rung.operation import Tensors, Values
+from rung.rungs import catalogue
+from rung.rungs.base import Prepared
+
+BOUNDS = {"20": ("bf16", 1e-2), "21": ("bf16", 1e-2), "22": ("f32", 1e-5)}
+
+
+def prepared(number: str, B: int, **settings: object) -> tuple[Prepared, Tensors, Values]:
+    rung = catalogue.find(f"decode/{number}")
+    values = rung.operation.complete({"B": B, "L": 2, "C": 64, "NH": 2, "F": 128, "V": 67, "MAXT": 12})
+    bound = [o for o in rung.operation.operands if o.name in rung.binds]
+    names = [*(o.name for o in bound), *(o.instead for o in bound if o.instead)]
+    real = named(BOUNDS[number][0])
+    tensors = rung.operation.inputs(
+        values, real, 3, names=names, empty=lambda _, shape, kind: torch.zeros(shape, dtype=kind)
+    )
+    of_rung = {o.name: tensors[o.name] for o in bound}
+    run = rung.prepare(of_rung, values, real, device="emulator", tuning={}, emulation=Settings(**settings))  # type: ignore[arg-type]
+    return run, tensors, values
+
+
+def wide(tensors: Tensors) -> Tensors:
+    return {n: t.double() if t.is_floating_point() else t.long() for n, t in tensors.items()}
+
+
+@pytest.mark.parametrize("number", BOUNDS)
+def test_tokens_of_one_text_in_one_step_are_those_of_single_steps(number: str) -> None:
+    """Three tokens beside two texts of one token: what one step gives, the reference gives token by token."""
+    run, t, values = prepared(number, 5)
+    t["texts"].copy_(torch.tensor([0, 1, 1, 1, 4]))
+    t["caches"].copy_(torch.tensor([3, 0, 9, 9, 1]))
+    t["lengths"].copy_(torch.tensor([5, 2, 99, 99, 11]))  # of a text's first row alone
+    rung = catalogue.find(f"decode/{number}")
+    alone = wide({n: tensor.clone() for n, tensor in t.items() if n not in ("texts", "caches")})
+    cache = {name: alone[name].clone() for name in ("k_cache", "v_cache")}
+    expected = {}
+    for row, at, length in ((0, 3, 5), (1, 0, 2), (2, 0, 3), (3, 0, 4), (4, 1, 11)):
+        one = {**alone, "tokens": alone["tokens"][row : row + 1], "lengths": torch.tensor([length])}
+        one |= {name: kept[:, at : at + 1] for name, kept in cache.items()}
+        found = rung.operation.reference(one, {**values, "B": 1})
+        for name, kept in cache.items():
+            kept[:, at] = found[name][:, 0]
+        expected[row] = found["logits"][0]
+    run.run()
+    bound = BOUNDS[number][1]
+    for row, logits in expected.items():
+        assert float((t["logits"][row].double() - logits).norm() / logits.norm()) < bound, row
+    for name, kept in cache.items():
+        assert float((t[name].double() - kept).norm() / kept.norm()) < bound
+    assert t["next"].tolist() == t["logits"].argmax(1).tolist()
+
+
+def test_rows_beyond_the_cache_harm_nobody_and_steps_follow_one_another() -> None:
+    run, t, values = prepared("22", 3, order="shuffled", seed=5)
+    t["texts"].copy_(torch.tensor([0, 1, 1]))
+    t["caches"].copy_(torch.tensor([2, 0, 0]))
+    t["lengths"].copy_(torch.tensor([4, 11, 0]))  # the third row would lie at 12 of 12
+    for _ in range(3):
+        before = t["k_cache"].clone()
+        expected = catalogue.find("decode/22").operation.reference(wide(t), values)
+        run.run()
+        moved = (t["k_cache"] != before).any(-1).nonzero()[:, [1, 3]].unique(dim=0).tolist()
+        assert moved in ([[0, 11], [2, int(t["lengths"][0])]], [[2, int(t["lengths"][0])]])  # the same token again
+        assert float((t["logits"].double() - expected["logits"]).norm() / expected["logits"].norm()) < 1e-5
+        t["lengths"][0] += 1
+        t["tokens"].copy_(t["next"])
+
+
+@pytest.mark.slow
+def test_no_access_races() -> None:
+    run, t, values = prepared("20", 2, order="shuffled", seed=7, check_races=True)
+    run.run()
+    run.run()
+    assert t["next"].tolist() == t["logits"].argmax(1).tolist()
