@@ -77,7 +77,7 @@ def test_rows_beyond_the_cache_harm_nobody_and_steps_follow_one_another() -> Non
 
 @pytest.mark.slow
 def test_no_access_races() -> None:
-    run, t, values = prepared("20", 2, order="shuffled", seed=7, check_races=True)
+    run, t, _ = prepared("20", 2, order="shuffled", seed=7, check_races=True)
     run.run()
     run.run()
     assert t["next"].tolist() == t["logits"].argmax(1).tolist()

@@ -1,10 +1,9 @@
 /*---
-idea   = "One kernel for two to eight rows, texts or neighbouring tokens of one text: tensor cores' tiles have eight columns, of which a single row uses four, and the weights that pass by serve all of them."
+idea   = "One kernel for two to eight rows, texts or neighbouring tokens of one text: tensor cores' tiles have eight columns, of which a single row uses four, and the weights that pass by serve all of them. Blocks leave what they made in memory and meet at a barrier."
 expect = "A step reads the weights once, whatever the rows are: for gpt2 five barriers of 1.3 us a layer stand where rung 13 has parcels of some 0.7, so that 2 to 8 rows take about 200 us, where rung 6 takes 265 for two and 427 for four, and rung 9 316 for eight."
 provenance = "ours"
 from   = "decode/13"
 inherit = ["dims", "inside"]
-leap   = "Numbers for eight rows would fill eight times the parcels: blocks leave them in memory and meet at a barrier, and a warp takes a row's norm. Keys are read where they are cached, which is how a row sees those of the rows before it."
 dtypes = ["bf16", "f16"]
 needs  = [
   "sm >= 90 and sms >= 4",

@@ -276,8 +276,8 @@ OPERATION = Operation(
         Operand("v_cache", ("L", "B", "NH", "MAXT", "HS"), role="inout", optional=True, counted=True),
         Operand("logits", ("B", "V"), role="out", dtype="f32"),
         Operand("next", ("B",), role="out", dtype="i32", follows=most_likely),
-        # Of each row the first row with the same text: rows of a text are neighbours, their tokens follow one another from
-        # lengths[first] on, and are kept in the caches' row caches[first], unless that has no place for them.
+        # Of each row the first row with the same text: rows of a text are neighbours, their tokens follow one another
+        # from lengths[first] on, and are kept in the caches' row caches[first], unless that has no place for them.
         Operand("texts", ("B",), dtype="i32", optional=True, make=_texts),
         Operand("caches", ("B",), dtype="i32", optional=True, make=_caches),
     ),
