@@ -136,11 +136,17 @@ def parallel(there: Measured) -> list[Task]:
     return [] if done else [Task([sys.executable, "benchmarks/parallel.py", "pipeline"], 90)]
 
 
+def serving(there: Measured) -> list[Task]:
+    wanted = {f"engine {part} bfloat16" for part in ("parts", "many", "arrivals", "alone")}
+    done = not wanted - there.parts("generate", "gpt2")
+    return [] if done else [Task([sys.executable, "benchmarks/serving.py"], 120)]
+
+
 # In the order of what is missed most.
 SECTIONS: dict[str, Callable[[Measured], list[Task]]] = {
     "climb": climb, "generate": generate, "bench": bench, "peers": peers, "study": study, "check": check,
-    "profile": profile, "atlas": atlas, "attention": attention_climb, "course": course_climb, "parallel": parallel,
-    "sweep": sweep,
+    "serving": serving, "profile": profile, "atlas": atlas, "attention": attention_climb, "course": course_climb,
+    "parallel": parallel, "sweep": sweep,
 }  # fmt: skip
 
 

@@ -1,24 +1,26 @@
 """Continuous batching, measured: many uneven prompts, texts that arrive at random, and one text alone.
 
-    PYTHONPATH=src python benchmarks/serving.py --output out.json [--device cuda] [--model gpt2] [--slots 64,256]
+    PYTHONPATH=src python benchmarks/serving.py [--output rows.jsonl] [--device cuda] [--model gpt2] [--slots 64,256]
 
-Weights are random, tokens greedy, no text ends early. Sections: many (tokens/s from the first prompt handed in to the
-last token, beside fixed batches of the same texts), arrivals (time to the first token and between tokens, Poisson
-arrivals at 70 % of the capacity that `many` found with the most slots), alone (one text through the engine, beside the
-path that `rung generate` takes). Each figure is the median of --repeats runs behind one that is not counted.
+Weights are random, tokens greedy, no text ends early. Sections: parts (milliseconds of each pass of prompts and of a step
+of each number of rows; on a GPU), many (tokens/s from the first prompt handed in to the last token, beside fixed batches
+of the same texts; where the time went), arrivals (time to the first token and between tokens, Poisson arrivals at 70 % of
+the capacity that `many` found with the most slots), alone (one text through the engine, beside the path that `rung
+generate` takes). Each figure is the median of --repeats runs behind one that is not counted, and a row of results.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import statistics
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -31,10 +33,18 @@ from rung.gpt2.options import Options, Prompt
 from rung.gpt2.random_model import config_of, weights_of
 from rung.gpt2.sampling import Sampling
 from rung.gpt2.weights import converted
+from rung.results import machine, store
+from rung.results.row import Row
+
+if TYPE_CHECKING:
+    from rung.gpt2.gpu.slots import GpuBackend
 
 GREEDY = Sampling(temperature=0)
 SHORTEST, LONGEST = 16, 512
 LOAD = 0.7
+CACHED = 320  # tokens of each row, where a step is timed
+
+Metrics = dict[str, float]
 
 
 class Bench:
@@ -53,13 +63,51 @@ class Bench:
             for _ in range(given.prompts)
         ]
         self._engines: dict[int, BatchEngine] = {}
+        self._capacity = 0.0
+        self.spent: Metrics = {}  # ms of passes and steps by their shape
+        self.taken: Counter[str] = Counter()  # how many of them there were
+
+    def row(self, part: str, metrics: Metrics, **options: object) -> None:
+        """Keep a section's figures and tell them."""
+        g = self.given
+        asked = {"device": g.device, "prompts": g.prompts, "new": g.new, **options}
+        found = Row(
+            kind="generate", what=g.model, part=f"engine {part}", dtype=self.transformer.plan.dtype, options=asked,
+            weights="random", metrics=metrics, machine=machine.facts(), state=machine.state(),
+        )  # fmt: skip
+        store.append(found, g.output)
+        lines = (f"  {name:<28} {value:,.4g}" for name, value in metrics.items())
+        print(f"{part} {options}:", *lines, sep="\n", flush=True)
 
     def engine(self, slots: int) -> BatchEngine:
         if slots not in self._engines:
             for other in self._engines.values():
                 other.close()
-            self._engines = {slots: BatchEngine(lambda: backend_of(self.transformer, slots), None)}
+            backend = backend_of(self.transformer, slots)
+            backend.warm()
+            self._engines = {slots: BatchEngine(lambda: backend, None)}
+            if self._on_gpu:
+                self._count(backend)  # type: ignore[arg-type]
         return self._engines[slots]
+
+    @property
+    def _on_gpu(self) -> bool:
+        return self.given.device == "cuda" and self.transformer.service.writer is not None
+
+    def _count(self, backend: GpuBackend) -> None:
+        """See which passes and steps there are."""
+        reader, step = backend._reader, backend._step
+
+        def read(rows: int, length: int) -> object:
+            self.taken[f"pass_{rows}x{length}_ms"] += 1
+            return reader(rows, length)
+
+        def stepped(bank: object, most: int) -> int:
+            steps = step(bank, most)  # type: ignore[arg-type]
+            self.taken[f"step_{len(bank.rows)}_ms"] += steps  # type: ignore[attr-defined]
+            return steps
+
+        backend._reader, backend._step = read, stepped  # type: ignore[method-assign, assignment]
 
     def request(self, prompt: Sequence[int], new: int) -> Request:
         return Request(Prompt("", tuple(prompt)), Options(sampling=GREEDY, max_new_tokens=new), 0)
@@ -68,19 +116,68 @@ class Bench:
         run()  # graphs are recorded, kernels compiled
         return statistics.median(run() for _ in range(self.given.repeats))
 
+    # ---- parts ------------------------------------------------------------------------------------------------------
+
+    @torch.inference_mode()
+    def parts(self) -> None:
+        """What the engine's work is made of, by itself."""
+        if not self._on_gpu:
+            return
+        from rung.gpt2.gpu.slots import GpuBackend
+
+        self.engine(self.given.slots[-1]).prepare()
+        backend = self._engines[self.given.slots[-1]]._backend
+        assert isinstance(backend, GpuBackend)
+        for (rows, length), reader in sorted(backend._readers.items()):
+            reader.tensors["lengths"].fill_(length)
+            self.spent[f"pass_{rows}x{length}_ms"] = self._ms(reader.replay)
+        for rows, bank in sorted(backend._banks.items()):
+            session = bank.session
+            session.choice.greedy, together = True, session.work.steps
+            graph, tensors = session.graph(together), session.tensors
+            tensors["limits"].fill_(1 << 30)
+            tensors["done"].zero_()
+            tensors["lengths"].fill_(CACHED)
+            self.spent[f"step_{rows}_ms"] = self._ms(graph.replay) / together
+            session.open()
+        self.row("parts", self.spent, cached=CACHED)
+
+    def _ms(self, run: Callable[[], object]) -> float:
+        times = []
+        for _ in range(self.given.repeats + 2):
+            torch.cuda.synchronize()
+            began = time.perf_counter()
+            for _ in range(5):
+                run()
+            torch.cuda.synchronize()
+            times.append((time.perf_counter() - began) * 200)
+        return statistics.median(times[2:])
+
     # ---- many -------------------------------------------------------------------------------------------------------
 
-    def many(self) -> dict[str, Any]:
-        """New tokens per second, all prompts there at once."""
-        new = self.given.new
-        found: dict[str, Any] = {"prompts": len(self.prompts), "new": new}
+    def many(self) -> None:
+        """New tokens per second, all prompts there at once, and where the last run's time went."""
+        new, writer = self.given.new, self.transformer.service.writer
         for slots in self.given.slots:
-            found[f"{slots} slots, tokens/s"] = self._median(lambda slots=slots: self._all(slots, new))  # type: ignore[misc]
-        if self.transformer.service.writer is not None:
-            for rows in self.given.slots:
-                rate = self._median(lambda rows=rows: self._fixed(rows, new))  # type: ignore[misc]
-                found[f"fixed batches of {rows}, tokens/s"] = rate
-        return found
+            rate = self._capacity = self._median(lambda slots=slots: self._all(slots, new))  # type: ignore[misc]
+            engine = self.engine(slots)
+            before = replace(engine.clock)
+            self.taken.clear()
+            seconds = len(self.prompts) * new / self._all(slots, new)
+            spent = {name: after - getattr(before, name) for name, after in vars(engine.clock).items()}
+            steps = spent.pop("steps")
+            found = {"tokens_per_s": rate, "run_ms": seconds * 1e3}
+            found |= {f"{n.removesuffix('_seconds')}_ms": v * 1e3 for n, v in spent.items() if n.endswith("_seconds")}
+            found |= {n: v for n, v in spent.items() if not n.endswith("_seconds")}
+            found |= {"steps": steps, "rows_a_step": spent["row_steps"] / max(1, steps)}
+            if self.spent:
+                parts = {kind: sum(n * self.spent[name] for name, n in self.taken.items() if name.startswith(kind))
+                         for kind in ("pass", "step")}  # fmt: skip
+                found |= {"gpu_prompts_ms": parts["pass"], "gpu_steps_ms": parts["step"]}
+                found["rest_ms"] = seconds * 1e3 - sum(parts.values())
+            if writer is not None:
+                found["fixed_batches_tokens_per_s"] = self._median(lambda rows=slots: self._fixed(rows, new))  # type: ignore[misc]
+            self.row("many", found, slots=slots)
 
     def _all(self, slots: int, new: int) -> float:
         engine, left, done = self.engine(slots), len(self.prompts), threading.Event()
@@ -114,10 +211,10 @@ class Bench:
 
     # ---- arrivals ---------------------------------------------------------------------------------------------------
 
-    def arrivals(self) -> dict[str, Any]:
+    def arrivals(self) -> None:
         """Milliseconds to the first token and between tokens."""
         new, slots, dice = self.given.new, self.given.slots[-1], random.Random(2)
-        capacity = self._median(lambda: self._all(slots, new)) / new  # texts per second
+        capacity = (self._capacity or self._median(lambda: self._all(slots, new))) / new  # texts per second
         engine, count = self.engine(slots), self.given.arrivals
         first: list[float] = []
         between: list[float] = []
@@ -147,14 +244,14 @@ class Bench:
             engine.submit(self.request(dice.choice(self.prompts), new), listener())
         done.wait()
         spent = time.perf_counter() - began
-        return {
-            "slots": slots, "texts": count, "texts/s asked": LOAD * capacity, "texts/s written": count / spent,
-            "first token, ms": _percentiles(first), "between tokens, ms": _percentiles(between),
-        }  # fmt: skip
+        found = {"asked_texts_per_s": LOAD * capacity, "written_texts_per_s": count / spent}
+        found |= {f"first_{name}_ms": value for name, value in _percentiles(first).items()}
+        found |= {f"between_{name}_ms": value for name, value in _percentiles(between).items()}
+        self.row("arrivals", found, slots=slots, texts=count, load=LOAD)
 
     # ---- alone ------------------------------------------------------------------------------------------------------
 
-    def alone(self) -> dict[str, Any]:
+    def alone(self) -> None:
         """Tokens per second of one text."""
         new: int = self.given.alone
         prompt, engine = self.prompts[0][:SHORTEST], self.engine(self.given.slots[0])
@@ -172,7 +269,7 @@ class Bench:
             done.wait()
             return (new - 1) / float(times[-1] - times[0])
 
-        found: dict[str, Any] = {"new": new, "engine, tokens/s": self._median(through_engine)}
+        found = {"tokens_per_s": self._median(through_engine)}
         writer = self.transformer.service.writer
         if writer is not None:
 
@@ -182,9 +279,9 @@ class Bench:
                     times.append(time.perf_counter())
                 return (new - 1) / float(times[-1] - times[0])
 
-            found["rung generate, tokens/s"] = self._median(whole)
-            found["ratio"] = found["engine, tokens/s"] / found["rung generate, tokens/s"]
-        return found
+            found["generate_tokens_per_s"] = self._median(whole)
+            found["vs_generate"] = found["tokens_per_s"] / found["generate_tokens_per_s"]
+        self.row("alone", found, tokens=new)
 
 
 def _percentiles(seconds: Sequence[float]) -> dict[str, float]:
@@ -194,7 +291,7 @@ def _percentiles(seconds: Sequence[float]) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--output", type=Path, help="rows of results (default: the store)")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--dtype", default="auto")
     parser.add_argument("--model", default="gpt2")
@@ -204,14 +301,11 @@ def main() -> None:
     parser.add_argument("--alone", type=int, default=512)
     parser.add_argument("--arrivals", type=int, default=1000)
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--sections", default="many,arrivals,alone")
+    parser.add_argument("--sections", default="parts,many,arrivals,alone")
     given = parser.parse_args()
     bench = Bench(given)
-    found: dict[str, Any] = {"model": given.model, "device": given.device, "dtype": bench.transformer.plan.dtype}
     for section in given.sections.split(","):
-        found[section] = getattr(bench, section)()
-        print(section, json.dumps(found[section], indent=1), flush=True)
-        given.output.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        getattr(bench, section)()
 
 
 if __name__ == "__main__":
