@@ -2,11 +2,11 @@
 
     PYTHONPATH=src python benchmarks/serving.py [--output rows.jsonl] [--device cuda] [--model gpt2] [--slots 64,256]
 
-Weights are random, tokens greedy, no text ends early. Sections: parts (milliseconds of each pass of prompts and of a step
-of each number of rows; on a GPU), many (tokens/s from the first prompt handed in to the last token, beside fixed batches
-of the same texts; where the time went), arrivals (time to the first token and between tokens, Poisson arrivals at 70 % of
-the capacity that `many` found with the most slots), alone (one text through the engine, beside the path that `rung
-generate` takes). Each figure is the median of --repeats runs behind one that is not counted, and a row of results.
+Weights are random, tokens greedy, no text ends early. Sections: parts (milliseconds of each pass of prompts and of a
+step of each number of rows; on a GPU), many (tokens/s from the first prompt handed in to the last token, beside fixed
+batches of the same texts; where the time went), arrivals (time to the first token and between tokens, Poisson arrivals
+at 70 % of the capacity that `many` found with the most slots), alone (one text through the engine, beside the path of
+`rung generate`). Each figure is the median of --repeats runs behind one that is not counted, and a row of results.
 """
 
 from __future__ import annotations

@@ -68,10 +68,10 @@ def running(folder: Path, name: str = "tiny", slots: int = 4, **how: Any) -> Ite
 
 
 @contextlib.contextmanager
-def command(*words: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """`rung serve` with these words and a free port, and its address."""
+def command(*words: str, port: int = 0) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """`rung serve` with these words, at a free port where none is named, and its address."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "rung", "serve", "--port", "0", *words], stderr=subprocess.PIPE, text=True,
+        [sys.executable, "-m", "rung", "serve", "--port", str(port), *words], stderr=subprocess.PIPE, text=True,
         env={**os.environ, "PYTHONPATH": str(SOURCE)},
     )  # fmt: skip
     try:

@@ -8,6 +8,7 @@ import json
 import os
 import random
 import signal
+import socket
 import threading
 import time
 import urllib.request
@@ -250,8 +251,6 @@ def test_two_hundred_clients_for_a_while_of_which_many_misbehave(model: Model) -
 
 
 def test_a_slow_body_is_told_that_it_was_too_slow(monkeypatch: pytest.MonkeyPatch) -> None:
-    import socket
-
     from rung.serve import app
 
     monkeypatch.setattr(app, "READ_SECONDS", 0.2)
@@ -261,3 +260,26 @@ def test_a_slow_body_is_told_that_it_was_too_slow(monkeypatch: pytest.MonkeyPatc
             one.sendall(b"Content-Length: 100\r\n\r\n{")
             assert b" 408 " in one.recv(1000)
         assert settled(server)
+
+
+# ---- replicas ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_cluster_serves_replicas_behind_one_address(model: Model) -> None:
+    pytest.importorskip("ray")
+    import openai
+
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    words = ("--model", str(folder()), "--dtype", "float32", "--name", "tiny", "--device", "cpu", "--ray", "local")
+    with command(*words, port=port) as (process, url):
+        client = openai.OpenAI(base_url=f"{url}/v1", api_key="none", timeout=60)
+        asked: Any = body(3, PROMPTS[0], model="tiny", temperature=1.0, top_p=1.0)
+        assert client.completions.create(**asked).choices[0].text == expected(model, 3, PROMPTS[0])
+        pieces = [chunk.choices[0].text for chunk in client.completions.create(**asked, stream=True)]
+        assert len(pieces) > 1 and "".join(pieces) == expected(model, 3, PROMPTS[0])
+        with pytest.raises(openai.BadRequestError):
+            client.completions.create(**{**asked, "max_tokens": "many"})
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0

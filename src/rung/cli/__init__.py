@@ -6,6 +6,7 @@ import difflib
 import functools
 import importlib
 import io
+import itertools
 import os
 import re
 import sys
@@ -109,7 +110,15 @@ def _dispatch(words: list[str]) -> int:
         close = difflib.get_close_matches(verb, VERBS, n=1)
         meant = f" (did you mean {close[0]}?)" if close else ""
         raise RungError(f"there is no verb {verb!r}{meant}; `rung --help` lists them.")
-    return _run(verb, words[1:])
+    return _run(verb, _whole(words[1:]))
+
+
+def _whole(words: list[str]) -> list[str]:
+    """`--ray` may stand without an address, which Typer has no way to say."""
+    return [
+        f"{word}=auto" if word == "--ray" and (not behind or behind.startswith("-")) else word
+        for word, behind in itertools.zip_longest(words, words[1:], fillvalue="")
+    ]
 
 
 def _run(verb: str, words: list[str]) -> int:

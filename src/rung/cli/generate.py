@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import json
+import secrets
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
-from rung.cli import options
+from rung.cli import options, resume
 from rung.errors import RungError
 from rung.files import TEXT, read_bytes
 
 if TYPE_CHECKING:
+    from rung.gpt2.config import Config
     from rung.gpt2.generate import Run, Stats
     from rung.gpt2.load import Model
     from rung.gpt2.options import Completion
+    from rung.gpt2.tokenizer import Tokenizer
 
 
 def generate(
@@ -97,7 +100,12 @@ def generate(
     ] = None,
     draft: options.Draft = None,
     threads: options.Threads = None,
-    gpus: Annotated[int | None, typer.Option(help="Write on so many GPUs of this machine.", min=1)] = None,
+    gpus: options.Gpus = None,
+    ray: options.Ray = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Write JSON lines here; a run that was stopped goes on."),
+    ] = None,
 ) -> None:
     """Write text with a GPT-2 model.
 
@@ -120,53 +128,69 @@ def generate(
         from rung.gpt2.cpu import build
 
         build.begin()
-    if gpus is not None:
-        if device not in ("auto", "cuda"):
-            raise RungError(f"--gpus counts GPUs and --device is {device}; leave one of them out.")
-        device = "cuda"
-    texts = _prompts(text, prompt, file, prompts)
-    from rung.gpt2.load import load
-
+    device = options.device_of(gpus, device, ray)
+    texts, done = _prompts(text, prompt, file, prompts), resume.done(output)
+    json_ = json_ or output is not None
+    first = done // num_samples * num_samples  # results of prompts that are not written again
+    texts = texts[done // num_samples :]
     how: dict[str, Any] = {
         "model": model, "device": device, "dtype": dtype, "revision": revision, "offline": offline, "threads": threads,
         "plan": plan, "kernels": _kernels(kernel or []), "window": window, "draft": draft,
     }  # fmt: skip
-    chosen = load(**how)
-    if gpus is not None:
-        from rung.gpt2.batching.wire import Setup
-
-        chosen.spread([Setup(how, gpu=gpu) for gpu in range(1, gpus)])
     show_prompt = (not json_) if echo is None else echo
-    run = chosen.run(
-        texts,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        min_p=min_p,
-        repetition_penalty=repetition_penalty,
-        presence_penalty=presence_penalty,
-        frequency_penalty=frequency_penalty,
-        max_new_tokens=max_new_tokens,
-        seed=seed,
-        num_samples=num_samples,
-        stop=tuple(stop or ()),
-        stop_tokens=_stop_tokens(chosen, stop_token or [], ignore_eos),
-        slide=slide,
-        echo=show_prompt,
-        logprobs=logprobs,
-        batch_size=batch_size,
-    )
-    single = len(texts) * num_samples == 1
-    if single and not json_ and not no_stream and sys.stdout.isatty():
-        _stream(run, texts[0] if show_prompt else "")
-    else:
-        # Into a file or pipe each text goes as soon as it is complete; figures are known when all are.
-        _collect(run, as_json=json_, at_once=not sys.stdout.isatty() and not (json_ and stats))
-        _print(run.take(unfinished=True), _figures(chosen, run) if stats else None, json_)
+    asked: dict[str, Any] = {
+        "temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p,
+        "repetition_penalty": repetition_penalty, "presence_penalty": presence_penalty,
+        "frequency_penalty": frequency_penalty, "max_new_tokens": max_new_tokens, "seed": seed,
+        "num_samples": num_samples, "stop": tuple(stop or ()), "slide": slide, "echo": show_prompt,
+        "logprobs": logprobs, "batch_size": batch_size,
+    }  # fmt: skip
+    with resume.opened(output) as sink:
+
+        def say(completions: Iterable[tuple[int, Completion]], figures: dict[str, Any] | None = None) -> None:
+            missing = ((first + i, one) for i, one in completions if first + i >= done)
+            _print(missing, figures, json_, sink if output else None)
+
+        if ray is not None:
+            say(_over_ray(how, texts, asked, (stop_token or [], ignore_eos), ray))
+            return
+        from rung.gpt2.load import load
+
+        chosen = load(**how)
+        if gpus is not None:
+            from rung.gpt2.batching.wire import Setup
+
+            chosen.spread([Setup(how, gpu=gpu) for gpu in range(1, gpus)])
+        asked["stop_tokens"] = _stop_tokens(chosen.config, lambda: chosen.tokenizer, stop_token or [], ignore_eos)
+        run = chosen.run(texts, **asked)
+        single = len(texts) * num_samples == 1
+        if single and not json_ and not no_stream and sys.stdout.isatty():
+            _stream(run, texts[0] if show_prompt else "")
+        else:
+            # Into a file or pipe each text goes as soon as it is complete; figures are known when all are.
+            at_once = output is not None or (not sys.stdout.isatty() and not (json_ and stats))
+            _collect(run, say if at_once else None)
+            say(run.take(unfinished=output is None), _figures(chosen, run) if stats else None)
     if stats and not json_:
         print(_summary(_figures(chosen, run)), file=sys.stderr)
     if run.interrupted:
         raise typer.Exit(130)
+
+
+def _over_ray(
+    how: dict[str, Any], texts: list[str], asked: dict[str, Any], stops: tuple[list[str], bool], address: str
+) -> Iterator[tuple[int, Completion]]:
+    from rung.gpt2.config import read_config
+    from rung.gpt2.load import find
+    from rung.gpt2.options import Completion
+    from rung.gpt2.tokenizer import read_tokenizer
+    from rung.parallel.blocks import Job, over_ray
+
+    folder = find(how["model"], revision=how["revision"], offline=how["offline"])
+    seed = secrets.randbits(32) if asked["seed"] is None else asked["seed"]
+    stop_tokens = _stop_tokens(read_config(folder / "config.json"), lambda: read_tokenizer(folder), *stops)
+    found = over_ray(Job(how, "generate", {**asked, "seed": seed, "stop_tokens": stop_tokens}), texts, address)
+    return enumerate(Completion(**record) for records in found for record in records)
 
 
 def _prompts(text: str | None, prompt: str | None, file: Path | None, prompts: Path | None) -> list[str]:
@@ -248,14 +272,16 @@ def _kernels(given: list[str]) -> dict[str, str]:
     return kernels
 
 
-def _stop_tokens(model: Model, given: list[str], ignore_eos: bool) -> list[int]:
-    ids = [] if ignore_eos else list(model.config.eos)
+def _stop_tokens(
+    config: Config, tokenizer: Callable[[], Tokenizer], given: list[str], ignore_eos: bool
+) -> list[int]:
+    ids = [] if ignore_eos else list(config.eos)
     for text in given:
-        id = int(text) if text.isdigit() else model.tokenizer.token(text)
+        id = int(text) if text.isdigit() else tokenizer().token(text)
         if id is None:
             raise RungError(f"--stop-token {text!r} is no single token of this model; use --stop for a text.")
-        if id >= model.config.vocabulary:
-            raise RungError(f"--stop-token {id} is outside the model's vocabulary of {model.config.vocabulary:,}.")
+        if id >= config.vocabulary:
+            raise RungError(f"--stop-token {id} is outside the model's vocabulary of {config.vocabulary:,}.")
         ids.append(id)
     return ids
 
@@ -274,7 +300,7 @@ def _stream(run: Run, prompt: str) -> None:
     out.flush()
 
 
-def _collect(run: Run, *, as_json: bool, at_once: bool) -> None:
+def _collect(run: Run, say: Callable[[Iterable[tuple[int, Completion]]], None] | None) -> None:
     from contextlib import nullcontext
 
     total = len(run.completions)
@@ -288,19 +314,23 @@ def _collect(run: Run, *, as_json: bool, at_once: bool) -> None:
         with progress as bar:
             task = bar.add_task("texts", total=total) if bar else None
             for _ in run:
-                if at_once:
-                    _print(run.take(), None, as_json)
+                if say:
+                    say(run.take())
                 if bar:
                     bar.update(task, completed=run.finished)
     except KeyboardInterrupt:
         run.interrupted = True
 
 
-def _print(completions: Iterable[tuple[int, Completion]], figures: dict[str, Any] | None, as_json: bool) -> None:
+def _print(
+    completions: Iterable[tuple[int, Completion]], figures: dict[str, Any] | None, as_json: bool, sink: TextIO | None
+) -> None:
     for index, completion in completions:
         if as_json:
-            fields = {k: v for k, v in asdict(completion).items() if v is not None}
-            print(json.dumps(fields | ({"stats": figures} if figures else {}), ensure_ascii=False), flush=True)
+            fields = {"index": index} if sink else {}
+            fields |= {k: v for k, v in asdict(completion).items() if v is not None}
+            told = json.dumps(fields | ({"stats": figures} if figures else {}), ensure_ascii=False)
+            print(told, file=sink, flush=True)
             continue
         if index:
             print("---")

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from rung.errors import RungError
+
 # ---- every verb ------------------------------------------------------------------------------------------------------
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -48,3 +50,17 @@ Draft = Annotated[
 Offline = Annotated[bool, typer.Option("--offline", help="Use only what was downloaded before.")]
 Threads = Annotated[int | None, typer.Option(help="CPU threads (default: one per processor, as far as that pays).")]
 Tokens = Annotated[int, typer.Option("--tokens", "-n", min=2, help="How many tokens.")]
+Gpus = Annotated[int | None, typer.Option(help="Work on so many GPUs of this machine.", min=1)]
+Ray = Annotated[
+    str | None,
+    typer.Option(metavar="[ADDRESS]", help="Work on a Ray cluster: its address, auto (one that runs here) or local."),
+]
+
+
+def device_of(gpus: int | None, device: str, ray: str | None = None) -> str:
+    """The device that --device and --gpus mean together."""
+    if gpus is not None and ray is not None:
+        raise RungError("--gpus counts GPUs of this machine and --ray takes those of a cluster; leave one of them out.")
+    if gpus is not None and device not in ("auto", "cuda"):
+        raise RungError(f"--gpus counts GPUs and --device is {device}; leave one of them out.")
+    return device if gpus is None else "cuda"

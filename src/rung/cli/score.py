@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import deque
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Annotated, Any, TextIO
 
 import typer
 
-from rung.cli import options
+from rung.cli import options, resume
 from rung.errors import RungError
 
 
@@ -44,18 +45,23 @@ def score(
     revision: options.Revision = None,
     offline: options.Offline = False,
     threads: options.Threads = None,
+    gpus: options.Gpus = None,
+    ray: options.Ray = None,
 ) -> None:
     """Log-probability, perplexity and bits per byte of each text, as JSON lines in the order of the texts.
 
     rung score chapter.txt --model gpt2
     cat questions.jsonl | rung score --field question -o scores.jsonl
-    """
-    done = _done(out)
-    from rung.gpt2.load import load
 
-    chosen = load(model, device=device, dtype=dtype, revision=revision, offline=offline, threads=threads)
+    rung score corpus.jsonl --model gpt2 --ray auto -o scores.jsonl
+    """
+    done = resume.done(out)
+    how: dict[str, Any] = {
+        "model": model, "device": options.device_of(gpus, device, ray), "dtype": dtype, "revision": revision,
+        "offline": offline, "threads": threads,
+    }  # fmt: skip
     labelled = _labelled(files or ["-"], field, lines)
-    waiting: list[dict[str, Any]] = []
+    waiting: deque[dict[str, Any]] = deque()
 
     def texts() -> Iterator[str]:
         for index, (label, text) in enumerate(labelled):
@@ -64,13 +70,27 @@ def score(
             waiting.append({"index": index, **label})
             yield text
 
-    options: Any = {"per_token": per_token, "predict_first": predict_first, "stride": stride, "context": context}
-    with _opened(out) as sink, _progress() as bar:
+    asked = {"per_token": per_token, "predict_first": predict_first, "stride": stride, "context": context}
+    with resume.opened(out) as sink, _progress() as bar:
         task = bar.add_task("texts", total=None, completed=done) if bar else None
-        for one in chosen.scores(texts(), **options):
-            print(json.dumps({**waiting.pop(0), **one.as_json()}), file=sink, flush=True)
+        for one in _scores(how, texts(), asked, gpus, ray):
+            print(json.dumps({**waiting.popleft(), **one}), file=sink, flush=True)
             if bar and task is not None:
                 bar.advance(task)
+
+
+def _scores(
+    how: dict[str, Any], texts: Iterator[str], asked: dict[str, Any], gpus: int | None, ray: str | None
+) -> Iterator[dict[str, Any]]:
+    if ray is None and gpus is None:
+        from rung.gpt2.load import load
+
+        return (one.as_json() for one in load(**how).scores(texts, **asked))
+    from rung.parallel.blocks import Job, over_gpus, over_ray
+
+    job = Job(how, "score", asked)
+    found = over_gpus(job, texts, gpus) if ray is None and gpus else over_ray(job, texts, ray or "auto")
+    return (one for (one,) in found)
 
 
 def _labelled(files: list[str], field: str, lines: bool) -> Iterator[tuple[dict[str, str], str]]:
@@ -134,32 +154,6 @@ def _column(name: str, field: str) -> Iterator[str]:
                     yield value
     except (ArrowException, OSError) as error:
         raise RungError(f"{name} cannot be read as parquet: {str(error).splitlines()[0]}.") from None
-
-
-def _done(out: Path | None) -> int:
-    """How many texts the output has already; a last line that was cut off is taken away."""
-    if out is None or not out.exists():
-        return 0
-    data = out.read_bytes()
-    whole = data[: data.rfind(b"\n") + 1]
-    if len(whole) < len(data):
-        out.write_bytes(whole)
-    try:
-        indices = [json.loads(line)["index"] for line in whole.splitlines()]
-    except (ValueError, KeyError, TypeError):
-        raise RungError(f"{out} holds something other than scores; name another file with --out.") from None
-    if indices != list(range(len(indices))):
-        raise RungError(f"the scores in {out} are not those of the first texts in order; name another file with --out.")
-    return len(indices)
-
-
-def _opened(out: Path | None) -> Any:
-    if out is None:
-        return nullcontext(sys.stdout)
-    try:
-        return out.open("a", encoding="utf-8")
-    except OSError as error:
-        raise RungError(f"{out} cannot be written ({error.strerror}); name another file with --out.") from None
 
 
 def _progress() -> Any:

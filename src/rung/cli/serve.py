@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -31,6 +31,7 @@ def serve(
     timeout: Annotated[float, typer.Option(help="Seconds that a request may take.", min=0.1)] = 600.0,
     revision: options.Revision = None,
     offline: options.Offline = False,
+    ray: options.Ray = None,
 ) -> None:
     """Serve a GPT-2 over HTTP as OpenAI's completions; a page to try it is at /.
 
@@ -47,19 +48,21 @@ def serve(
         raise RungError(f"the server needs {error.name}; install it: pip install 'rung[serve]'.") from None
     from rung.gpt2.batching.wire import Setup
 
-    if gpus is not None:
-        if device not in ("auto", "cuda"):
-            raise RungError(f"--gpus counts GPUs and --device is {device}; leave one of them out.")
-        device = "cuda"
+    device = options.device_of(gpus, device, ray)
     how = {
         "model": model, "device": device, "dtype": dtype, "threads": threads, "revision": revision, "offline": offline,
         "draft": draft,
     }  # fmt: skip
-    run(
-        [Setup(how, slots, gpu, warm=True) for gpu in ([None] if gpus is None else range(gpus))],
-        name=name, host=host, port=port, limits=Limits(max_body, max_queue, timeout), key=_key(api_key_file),
-        origins=cors or [],
-    )  # fmt: skip
+    behind: dict[str, Any] = {
+        "name": name, "host": host, "port": port, "limits": Limits(max_body, max_queue, timeout),
+        "key": _key(api_key_file), "origins": cors or [],
+    }  # fmt: skip
+    if ray is not None:
+        from rung.serve.replicas import serve_over_ray
+
+        serve_over_ray(Setup(how, slots, warm=True), ray, **behind)
+        return
+    run([Setup(how, slots, gpu, warm=True) for gpu in ([None] if gpus is None else range(gpus))], **behind)
 
 
 def _key(file: Path | None) -> str | None:

@@ -75,6 +75,8 @@ class Server:
 
     @contextlib.asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
+        if not self.pool.workers:
+            await self.pool.start()
         try:
             yield
         finally:

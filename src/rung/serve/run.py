@@ -43,11 +43,16 @@ def serve(
     origins: Sequence[str],
 ) -> None:  # fmt: skip
     """Serve until SIGINT or SIGTERM. One engine for each of `setups`, all with the same model."""
-    how: dict[str, Any] = dict(setups[0].model)
-    folder = find(how["model"], revision=how.get("revision"), offline=how.get("offline", False))
-    served = Served(name or how["model"], read_config(folder / "config.json"), read_tokenizer(folder))
+    served = served_by(setups[0], name)
     with _listen(host, port) as listening:
         asyncio.run(_serve(setups, served, listening, limits, key, origins))
+
+
+def served_by(setup: Setup, name: str | None) -> Served:
+    """What clients see of the model."""
+    how: dict[str, Any] = dict(setup.model)
+    folder = find(how["model"], revision=how.get("revision"), offline=how.get("offline", False))
+    return Served(name or how["model"], read_config(folder / "config.json"), read_tokenizer(folder))
 
 
 async def _serve(
