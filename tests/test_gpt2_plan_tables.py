@@ -35,19 +35,19 @@ def error(model: Model, ids: list[int], right: torch.Tensor) -> float:
     return float((model.logits(ids).cpu() - right).abs().max() / right.abs().max().clamp_min(1))
 
 
-def windowed_logits(folder: Path, ids: list[int], window: int) -> torch.Tensor:
-    """transformers' own, under a mask that hides what lies before the window."""
+def windowed_logits(folder: Path, ids: list[int], window: int, first: int = 0) -> torch.Tensor:
+    """transformers' own, under a mask that hides what lies before the window, but for the first tokens."""
     place = torch.arange(len(ids))
-    hidden = (place > place[:, None]) | (place <= place[:, None] - window)
+    hidden = (place > place[:, None]) | ((place <= place[:, None] - window) & (place >= first))
     mask = torch.zeros(1, 1, len(ids), len(ids)).masked_fill(hidden, -torch.inf)
     with torch.inference_mode():
         return models.reference(folder)(torch.tensor([ids]), attention_mask=mask).logits[0]
 
 
-def windowed_greedy(folder: Path, ids: list[int], window: int, tokens: int) -> list[int]:
+def windowed_greedy(folder: Path, ids: list[int], window: int, tokens: int, first: int = 0) -> list[int]:
     text = list(ids)
     for _ in range(tokens):
-        text.append(int(windowed_logits(folder, text, window)[-1].argmax()))
+        text.append(int(windowed_logits(folder, text, window, first)[-1].argmax()))
     return text[len(ids) :]
 
 
@@ -290,6 +290,28 @@ def test_a_window_that_covers_the_context_changes_nothing(folder: Path) -> None:
     for plan in ("naive", "fused"):
         full = on_emulator(folder, plan=plan).logits(ids)
         assert error(on_emulator(folder, plan=plan, window=64), ids, full) < 1e-5
+
+
+@pytest.mark.parametrize(("device", "plan"), [("cpu", None), ("emulator", "naive"), ("emulator", "fused")])
+def test_first_tokens_are_seen_beside_the_window(folder: Path, device: str, plan: str | None) -> None:
+    if device == "emulator" and emulator.available() is not None:
+        pytest.skip("the emulator needs g++")
+    prompts = [models.some_ids(9), models.some_ids(5)]
+    model = rung.load(folder, device=device, dtype="float32", plan=plan, window=3, global_tokens=2)
+    right = windowed_logits(folder, prompts[0], 3, 2)
+    assert error(model, prompts[0], right) < 1e-5
+    assert error(model, prompts[0], windowed_logits(folder, prompts[0], 3)) > 1e-3  # they count
+    for one in model.generate(prompts, temperature=0, max_new_tokens=4):
+        assert one.tokens == windowed_greedy(folder, prompts[one.prompt_tokens == 5], 3, 4, 2)
+    if plan is not None:
+        used, notes = model.plan.rungs_in_use, model.plan.notes
+        assert used["local_attention"] == f"local_attention/{'07_global_keys' if plan == 'naive' else '08_global_tiles'}"
+        assert "cached_attention" in used and not any("attention" in note for note in notes)
+
+
+def test_global_tokens_want_a_window(folder: Path) -> None:
+    with pytest.raises(RungError, match=r"1 tokens cannot be global; .* a window"):
+        rung.load(folder, global_tokens=1)
 
 
 # ---- on a GPU -------------------------------------------------------------------------------------------------------

@@ -95,9 +95,8 @@ def generate(
         list[str] | None,
         typer.Option(help="Swap one rung: attention=5 or gelu=my_kernel.cu (repeatable)."),
     ] = None,
-    window: Annotated[
-        int | None, typer.Option(help="Each token attends to this many tokens, itself included.")
-    ] = None,
+    window: options.Window = None,
+    global_: options.Global = 0,
     draft: options.Draft = None,
     threads: options.Threads = None,
     gpus: options.Gpus = None,
@@ -135,7 +134,8 @@ def generate(
     texts = texts[done // num_samples :]
     how: dict[str, Any] = {
         "model": model, "device": device, "dtype": dtype, "revision": revision, "offline": offline, "threads": threads,
-        "plan": plan, "kernels": _kernels(kernel or []), "window": window, "draft": draft,
+        "plan": plan, "kernels": _kernels(kernel or []), "window": window,
+        "global_tokens": global_, "draft": draft,
     }  # fmt: skip
     show_prompt = (not json_) if echo is None else echo
     asked: dict[str, Any] = {

@@ -43,6 +43,8 @@ ModelDtype = Annotated[
     str, typer.Option("--dtype", help="auto, float32, bfloat16, int8; on a GPU also tf32 and float16.")
 ]
 Revision = Annotated[str | None, typer.Option(help="A branch, tag or commit of the model on the hub.")]
+Window = Annotated[int | None, typer.Option(help="Each token attends to this many tokens, itself included.")]
+Global = Annotated[int, typer.Option("--global", min=0, help="With a window: this many first tokens are seen by all.")]
 Draft = Annotated[
     str | None,
     typer.Option(help="Tokens read several at a time, proposed by this smaller model, or by the text so far (ngram)."),

@@ -26,6 +26,8 @@ def perplexity(
     revision: options.Revision = None,
     offline: options.Offline = False,
     threads: options.Threads = None,
+    window: options.Window = None,
+    global_: options.Global = 0,
 ) -> None:
     """How well a model predicts a text file, over windows that overlap.
 
@@ -40,7 +42,10 @@ def perplexity(
     from rung.gpt2 import perplexity as measure
     from rung.gpt2.load import load
 
-    chosen = load(model, device=device, dtype=dtype, revision=revision, offline=offline, threads=threads)
+    chosen = load(
+        model, device=device, dtype=dtype, revision=revision, offline=offline, threads=threads, window=window,
+        global_tokens=global_,
+    )  # fmt: skip
     result = measure.perplexity(chosen, text, stride=stride, context=context)
     if json_:
         print(json.dumps({"perplexity": result.perplexity, "loss": result.loss, "tokens": result.tokens}))

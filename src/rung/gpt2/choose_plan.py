@@ -8,7 +8,8 @@ import torch
 
 from rung.errors import RungError
 from rung.gpt2.plan import ALIASES, DEVICES, DTYPES, Plan
-from rung.gpt2.rungs import FUSED, OPERATIONS, PLANS, WINDOWED
+from rung.gpt2.rungs import FIRST_KEYS, FIRST_KEYS_TILED, FUSED, OPERATIONS, PLANS, WINDOWED
+from rung.rungs.base import Device
 
 BEST_SWAPS = {"decode", "sample"}  # ladders whose rungs the plan best lets one choose
 
@@ -20,10 +21,11 @@ def make_plan(
     kernels: Mapping[str, str],
     threads: int | None = None,
     window: int | None = None,
+    global_tokens: int = 0,
 ) -> Plan:
     """The plan for a device, by name, with single rungs swapped by `kernels`; auto is a GPU where there is one.
 
-    With a `window` a token attends to so many tokens, itself the last of them.
+    With a `window` a token attends to so many tokens, itself the last of them, and to the text's first `global_tokens`.
     """
     if device not in DEVICES:
         raise RungError(f"device {device!r} is not known; use one of {', '.join(DEVICES)}.")
@@ -37,6 +39,10 @@ def make_plan(
         raise RungError(f"there is no plan {name!r}; there are {', '.join(PLANS)}.")
     if window is not None and window < 1:
         raise RungError(f"the window is {window}; a token sees at least itself, which is a window of 1.")
+    if global_tokens < 0 or (global_tokens and window is None):
+        raise RungError(
+            f"{global_tokens} tokens cannot be global; give 0 or more, and a window beside which they are seen."
+        )
     if device == "cpu":
         from rung.gpt2.cpu.plan import CpuPlan  # imported where it serves: the others take time to import
 
@@ -44,7 +50,7 @@ def make_plan(
             raise RungError(
                 "The CPU runs no rungs; choose the device emulator or cuda to choose plans and kernels."
             )
-        return CpuPlan(dtype, threads, window)
+        return CpuPlan(dtype, threads, window, global_tokens)
     if device == "cuda" and name is None:
         if window is not None:
             name = WINDOWED
@@ -73,7 +79,10 @@ def make_plan(
     name = name or "naive"
     left_out = {o: parts for o, parts in FUSED.items() if o in PLANS[name] and kernels.keys() & set(parts)}
     rungs = {o: rungs for o, rungs in PLANS[name].items() if o not in left_out}
-    plan = LadderPlan("cuda" if device == "cuda" else "emulator", dtype, name, {**rungs, **kernels}, window)
+    if global_tokens and "local_attention" in rungs:
+        rungs["local_attention"] = FIRST_KEYS.get(name, FIRST_KEYS_TILED)
+    on: Device = "cuda" if device == "cuda" else "emulator"
+    plan = LadderPlan(on, dtype, name, {**rungs, **kernels}, window, global_tokens)
     for operation in left_out.keys() - kernels.keys():
         swapped = " and ".join(part for part in left_out[operation] if part in kernels)
         plan.note(f"{operation} is left out, so that the rung given for {swapped} serves.")

@@ -44,6 +44,7 @@ class LadderPlan(TorchPlan):
         name: str,
         rungs: Mapping[str, str | tuple[str, ...]],
         window: int | None = None,
+        global_tokens: int = 0,
     ) -> None:
         if dtype == "auto":
             dtype = "bfloat16" if device == "cuda" else "float32"
@@ -59,7 +60,7 @@ class LadderPlan(TorchPlan):
             o: tuple(find(o, rung) for rung in given) for o, given in rungs.items() if not isinstance(given, str)
         }
         where = torch.device("cuda" if device == "cuda" else "cpu")
-        super().__init__(where, self._real.torch, self._real.torch, window)
+        super().__init__(where, self._real.torch, self._real.torch, window, global_tokens)
         self._notes: dict[str, None] = {}
         self._in_use: dict[str, dict[str, None]] = {}
         self._serving: dict[tuple[object, ...], Rung | None] = {}
@@ -85,7 +86,7 @@ class LadderPlan(TorchPlan):
         for operation, rung in self.asked.items():
             dims = _at(config, operation)
             if operation == "local_attention" and self.window is not None:
-                dims["window"] = self.window
+                dims |= {"window": self.window, "globals": self.global_tokens}
             values = rung.operation.complete(dims)
             qkv = torch.empty(1, config.context, 3 * config.C, device="meta")
             views = dict(zip("qkv", self._heads(qkv, config.NH), strict=True)) if "attention" in operation else {}
@@ -197,7 +198,7 @@ class LadderPlan(TorchPlan):
             self._past = self._output("past", (B,), torch.int32).copy_(torch.tensor(cache.lengths))
         dims: dict[str, Number] = {"B": B, "T": T, "S": cache.capacity, "C": width // 3, "NH": NH, "scale": scale}
         if self.window is not None:
-            dims["window"] = self.window
+            dims |= {"window": self.window, "globals": self.global_tokens}
         tensors = {"qkv": qkv, "q": q, "k": k, "v": v, "past": self._past}
         return self._run("cached_attention", (B, T, width // 3), tensors, dims)
 
@@ -209,7 +210,8 @@ class LadderPlan(TorchPlan):
         dims: dict[str, Number] = {"B": B, "T": T, "C": C, "NH": NH, "scale": scale}
         operation = "attention"
         if self.window is not None:
-            operation, dims["window"] = "local_attention", self.window
+            operation = "local_attention"
+            dims |= {"window": self.window, "globals": self.global_tokens}
         elif not self._has("attention") and self._has("softmax"):
             return self._attention_by_parts(qkv, NH, scale, layer, cache)
         q, k, v = self._heads(qkv, NH)

@@ -377,6 +377,7 @@ def load(
     plan: str | None = None,
     kernels: Mapping[str, str] | None = None,
     window: int | None = None,
+    global_tokens: int = 0,
     draft: str | Path | None = None,
 ) -> Model:
     """Load a GPT-2.
@@ -385,15 +386,16 @@ def load(
     (ckpt.pt) or llm.c (.bin), or an id of the hub such as "gpt2". `device` is cpu, cuda, emulator (the CUDA kernels
     without a GPU) or auto: a GPU where there is one. `dtype` is a name such as "bfloat16", or torch's own. `plan` names
     who serves the operations, and `kernels` swaps single rungs ({"attention": "5"}); the CPU runs no rungs.
-    With a `window` a token attends to so many tokens, itself the last of them. `draft` proposes tokens that the model
-    reads several at a time: a smaller model with the same vocabulary, or "ngram", the text so far.
+    With a `window` a token attends to so many tokens, itself the last of them, and to the text's first `global_tokens`.
+    `draft` proposes tokens that the model reads several at a time: a smaller model with the same vocabulary, or
+    "ngram", the text so far.
     """
     began = time.perf_counter()
     if threads is not None and threads < 1:
         raise RungError(f"threads is {threads}; it must be at least 1.")
     if threads is not None and threads > (most := 4 * processors()):
         raise RungError(f"threads is {threads}; this process has {processors()} processors, so give at most {most}.")
-    chosen = make_plan(device, dtype, plan, kernels or {}, threads, window)
+    chosen = make_plan(device, dtype, plan, kernels or {}, threads, window, global_tokens)
     folder = find(str(model), revision=revision, offline=offline)
     config = read_config(folder / "config.json")
     chosen.admit(config)
@@ -403,7 +405,7 @@ def load(
             raise RungError("the plan best takes no drafts yet; leave the draft out, or choose another plan.")
         smaller = None if draft == NGRAM else load(
             draft, device=device, dtype=dtype, revision=revision, offline=offline, threads=threads, plan=plan,
-            kernels=kernels, window=window,
+            kernels=kernels, window=window, global_tokens=global_tokens,
         )  # fmt: skip
         transformer.drafting = drafting(smaller.transformer if smaller else None, transformer)
     return Model(transformer, folder, str(model), time.perf_counter() - began)

@@ -107,6 +107,9 @@ PLANS: dict[str, Rungs] = {
     "flash": _FLASH,
     "fused": _FUSED,
 }
+# In place of a table's local_attention where every token sees the first of the text as well.
+FIRST_KEYS: Mapping[str, tuple[str, ...]] = {"naive": ("7",), "reduction": ("7",)}
+FIRST_KEYS_TILED = ("9", "8", "7")
 WINDOWED = "fused"  # what serves on a GPU when a window is asked for and no plan
 
 

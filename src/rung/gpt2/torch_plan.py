@@ -23,9 +23,15 @@ class TorchPlan(Plan):
     name = "torch"
 
     def __init__(
-        self, device: torch.device, stored: torch.dtype, compute: torch.dtype, window: int | None = None
+        self,
+        device: torch.device,
+        stored: torch.dtype,
+        compute: torch.dtype,
+        window: int | None = None,
+        global_tokens: int = 0,
     ) -> None:
-        self.device, self.stored, self.compute, self.window = device, stored, compute, window
+        self.device, self.stored, self.compute = device, stored, compute
+        self.window, self.global_tokens = window, global_tokens
         self.on = device.type
         self.cache_dtype = compute
 
@@ -78,7 +84,7 @@ class TorchPlan(Plan):
             past = cache.lengths
             if any(past):
                 k, v = (t.to(q.dtype) for t in cache.read(layer, T))
-        if T == 1 and self.window is not None and len(set(past)) == 1:
+        if T == 1 and self.window is not None and not self.global_tokens and len(set(past)) == 1:
             k, v = k[:, :, -self.window :], v[:, :, -self.window :]
         mask, causal = self._mask(past, T)
         with self._no_plans_by_shape():
@@ -106,14 +112,14 @@ class TorchPlan(Plan):
         hidden = self.window is not None and self.window < S
         if not any(past) and not hidden:
             return None, True
-        if T == 1 and len(set(past)) == 1:
+        if T == 1 and len(set(past)) == 1 and not (hidden and self.global_tokens):
             return None, False
         before = torch.tensor(past, device=self.device)
         last = before[:, None] + torch.arange(T, device=self.device)  # (rows, T): the last key that a query sees
         keys = torch.arange(S, device=self.device)
         seen = keys <= last[..., None]
         if self.window is not None:
-            seen &= keys > last[..., None] - self.window
+            seen &= (keys > last[..., None] - self.window) | (keys < self.global_tokens)
         return seen[:, None], False  # (rows, 1, T, S)
 
     def activation(self, x: torch.Tensor, name: str) -> torch.Tensor:

@@ -48,16 +48,18 @@ class CpuPlan(TorchPlan):
     name = on = "cpu"
     prompts_alone = True
 
-    def __init__(self, dtype: str, threads: int | None = None, window: int | None = None) -> None:
+    def __init__(
+        self, dtype: str, threads: int | None = None, window: int | None = None, global_tokens: int = 0
+    ) -> None:
         if dtype not in CPU_DTYPES:
             raise RungError(f"the cpu computes no {dtype}; use one of {', '.join(CPU_DTYPES)}.")
         self.dtype = resolve(dtype)
         stored = getattr(torch, self.dtype)
         compute = torch.float32 if stored == torch.float32 or not fast_bfloat16() else torch.bfloat16
-        super().__init__(torch.device("cpu"), stored, compute, window)
+        super().__init__(torch.device("cpu"), stored, compute, window, global_tokens)
         self.threads = threads
         torch.set_num_threads(threads or processors())
-        self._native = available()
+        self._native = None if global_tokens else available()  # the compiled step has a window alone
         # torch rounds a row of bfloat16 otherwise when others stand beside it.
         self.tokens_alone = self._native is None and stored != torch.float32
         if self._native is not None:

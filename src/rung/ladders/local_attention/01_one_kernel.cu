@@ -5,7 +5,7 @@ found  = "On an H200 169 us at b4t64 and 9.37 ms at b8t1024 in f32 (bf16: 170 us
 provenance = "ECE 408 GPT-2 report, milestone 3, local attention: 4.44 ms at B 4, T 64, NH 12, window 128 on an A40, 106x its five kernels. There the window ended one key short of the query's own; here it includes it."
 from   = "attention/6"
 dtypes = ["f32", "f16", "bf16"]
-needs  = "1 <= window <= 1024"
+needs  = ["1 <= window <= 1024", "globals == 0"]
 
 # q, k and v are views of one qkv and share their strides
 bind = { stride_B = "q_stride_B", stride_NH = "q_stride_NH", stride_T = "q_stride_T" }

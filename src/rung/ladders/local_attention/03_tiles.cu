@@ -6,7 +6,7 @@ provenance = "The inside of attention/24_output_in_registers; the window as in L
 from   = "attention/24"
 inherit = ["options", "bind", "define", "tune", "launch"]
 dtypes = ["f32"]
-needs  = ["sm >= 80", "window >= 1", "HS % 4 == 0", "scale > 0", "q_stride_T % 4 == 0"]
+needs  = ["sm >= 80", "window >= 1", "globals == 0", "HS % 4 == 0", "scale > 0", "q_stride_T % 4 == 0"]
 
 # q, k and v are views of one qkv and share their strides
 

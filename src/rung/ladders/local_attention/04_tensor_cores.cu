@@ -6,7 +6,7 @@ provenance = "The inside of attention/27_tensor_cores."
 from   = "attention/27"
 inherit = ["options", "bind", "define", "tune", "launch"]
 dtypes = ["f16", "bf16"]
-needs  = ["sm >= 80", "window >= 1", "HS % 16 == 0", "HS <= 128", "scale > 0", "q_stride_T % 8 == 0", "MT * BC <= 128"]
+needs  = ["sm >= 80", "window >= 1", "globals == 0", "HS % 16 == 0", "HS <= 128", "scale > 0", "q_stride_T % 8 == 0", "MT * BC <= 128"]
 
 # q, k and v are views of one qkv and share their strides
 

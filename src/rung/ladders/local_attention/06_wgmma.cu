@@ -6,7 +6,7 @@ provenance = "The inside of attention/30_wgmma."
 from   = "attention/30"
 inherit = ["arch_specific", "options", "define", "maps", "launch"]
 dtypes = ["bf16", "f16"]
-needs  = ["sm >= 90 and sm < 100", "window >= 1", "HS % 16 == 0", "HS <= 128", "scale > 0", "q_stride_T % 8 == 0", "BC % 64 == 0", "GROUPS * BLOCKS * (5 * BC + 4 * HS + 300) <= 4096"]  # registers
+needs  = ["sm >= 90 and sm < 100", "window >= 1", "globals == 0", "HS % 16 == 0", "HS <= 128", "scale > 0", "q_stride_T % 8 == 0", "BC % 64 == 0", "GROUPS * BLOCKS * (5 * BC + 4 * HS + 300) <= 4096"]  # registers
 
 [tune]
 GROUPS = [1, 2]  # warpgroups of a block: 64 queries each

@@ -1,4 +1,4 @@
-"""Causal self-attention in which a query sees only the last `window` keys, its own among them."""
+"""Causal self-attention in which a query sees the last `window` keys, its own among them, and the first `globals`."""
 
 from __future__ import annotations
 
@@ -27,28 +27,28 @@ def merged(o: torch.Tensor) -> torch.Tensor:
     return o.transpose(1, 2).flatten(2)
 
 
-def seen(T: int, window: int, start: int, end: int, device: torch.device) -> torch.Tensor:
-    """Which keys the queries start ... end - 1 look at: (end - start, T)."""
+def seen(T: int, window: int, start: int, end: int, device: torch.device, first: int = 0) -> torch.Tensor:
+    """Which keys the queries start ... end - 1 look at, the `first` of the text among them: (end - start, T)."""
     query = torch.arange(start, end, device=device)[:, None]
     key = torch.arange(T, device=device)
-    return (key <= query) & (key > query - window)
+    return (key <= query) & ((key > query - window) | (key < first))
 
 
 def reference(t: Tensors, v: Values) -> Tensors:
     q, k, values = t["q"], t["k"], t["v"]
-    T, window = q.shape[2], int(v["window"])
+    T, window, first = q.shape[2], int(v["window"]), int(v["globals"])
     o, lse = [], []
     for start in range(0, T, QUERIES_AT_ONCE):
         end = min(T, start + QUERIES_AT_ONCE)
         scores = q[:, :, start:end] @ k.transpose(2, 3) * v["scale"]
-        scores.masked_fill_(~seen(T, window, start, end, q.device), -torch.inf)
+        scores.masked_fill_(~seen(T, window, start, end, q.device, first), -torch.inf)
         lse.append(scores.logsumexp(3))
         o.append(scores.softmax(3) @ values)
     return {"out": merged(torch.cat(o, 2)), "lse": torch.cat(lse, 2)}
 
 
 def cost(v: Values, size: int) -> Cost:
-    T, full = v["T"], min(v["T"], v["window"])
+    T, full = v["T"], min(v["T"], v["window"] + v.get("globals", 0))  # rows from before it have none
     scores = full * (full + 1) / 2 + (T - full) * full
     return Cost(flops=4 * v["B"] * v["C"] * scores, bytes=4 * v["B"] * T * v["C"] * size)
 
@@ -77,12 +77,12 @@ def sdpa(backend: str) -> Callable[..., torch.Tensor]:
 
 OPERATION = Operation(
     name="local_attention",
-    summary="out = softmax(q k^T scale, over the last `window` keys up to the query's own) v, for every head",
+    summary="out = softmax(q k^T scale, over the last `window` keys and the first `globals`) v, for every head",
     story="A window lets the cost grow with T instead of T squared, if a kernel leaves out what it hides.",
     dims=("B", "T", "C", "NH"),
     derived={"HS": "C // NH"},
     inverse={"C": "NH * HS"},
-    scalars={"scale": "1 / sqrt(C // NH)", "window": 128},
+    scalars={"scale": "1 / sqrt(C // NH)", "window": 128, "globals": 0},
     operands=(
         Operand("qkv", ("B", "T", "3 * C")),
         Operand("q", ("B", "NH", "T", "HS"), view_of="qkv", view=heads_of(0)),
@@ -132,6 +132,11 @@ OPERATION = Operation(
             dict(B=1, T=23, C=64, NH=2, scale=2e-6, window=9),
             change={"qkv": large_but_for_scores(300.0)},
         ),
+        Case("the first key", dict(B=2, T=41, C=64, NH=2, window=7, globals=1)),
+        Case("some first keys", dict(B=1, T=150, C=32, NH=1, window=20, globals=5)),
+        Case("first keys beyond a tile", dict(B=1, T=203, C=64, NH=1, window=9, globals=70)),
+        Case("first keys, heads of 80", dict(B=1, T=30, C=80, NH=1, window=3, globals=11)),
+        Case("more first keys than there are", dict(B=1, T=19, C=32, NH=1, window=2, globals=40)),
         Case("heads of 128, more keys", dict(B=1, T=300, C=128, NH=1, window=100), where="cuda"),
         Case("gpt2", dict(B=4, T=64, C=768, NH=12), where="cuda"),
         Case("gpt2, prime", dict(B=2, T=199, C=768, NH=12), where="cuda"),
@@ -141,18 +146,20 @@ OPERATION = Operation(
         "b4t64": dict(B=4, T=64, C=768, NH=12),
         "b8t1024": dict(B=8, T=1024, C=768, NH=12),
         "b1h16n8192": dict(B=1, T=8192, C=1024, NH=16),
+        "b8t1024 global": dict(B=8, T=1024, C=768, NH=12, globals=1),
     },
     libraries=(
         # In 16 bits its scores are rounded before the softmax, and leave the bound.
-        Library("torch", torch_masked, ("f32", "tf32"), note="Two products, a mask and a softmax in torch."),
-        Library("sdpa_math", sdpa("MATH"), note="torch's reference path, under a mask."),
+        Library("torch", torch_masked, ("f32", "tf32"), note="Two products, a mask and a softmax in torch.",
+                needs=("globals == 0",)),
+        Library("sdpa_math", sdpa("MATH"), note="torch's reference path, under a mask.", needs=("globals == 0",)),
         Library(
             "sdpa_efficient",
             sdpa("EFFICIENT_ATTENTION"),
             where="cuda",
             note="xFormers' CUTLASS kernel under a mask, which it reads but does not skip by.",
-            needs=("HS % 8 == 0",),
+            needs=("HS % 8 == 0", "globals == 0"),
         ),
     ),
-    tour=(Race("b4t64", ("f32", "bf16")), Race("b8t1024", ("f32", "bf16"))),
+    tour=(Race("b4t64", ("f32", "bf16")), Race("b8t1024", ("f32", "bf16")), Race("b8t1024 global", ("f32", "bf16"))),
 )

@@ -1,0 +1,206 @@
+/*---
+idea   = "The same on the tensor cores: every warp takes the tiles of the first keys, and leaves out of the window's what only others see."
+expect = "Rung 4's time and a tile's for each block of queries."
+provenance = "The inside of local_attention/4; the first keys as in Longformer."
+from   = "local_attention/4"
+inherit = ["options", "bind", "define", "tune", "launch"]
+dtypes = ["f16", "bf16"]
+needs  = ["sm >= 80", "window >= 1", "globals >= 0", "HS % 16 == 0", "HS <= 128", "scale > 0", "q_stride_T % 8 == 0", "MT * BC <= 128"]
+
+# q, k and v are views of one qkv and share their strides
+
+[[launch]]
+kernel = "local_attention"
+---*/
+#include "rung.cuh"
+
+constexpr int BR = 16 * M_TILES * WARPS;
+constexpr int CHUNKS = HS / 8;  // of 16 bytes in a row
+constexpr bool SWIZZLED = CHUNKS % 8 == 0 || CHUNKS == 4;
+constexpr int ROW = 8 * (SWIZZLED ? CHUNKS : CHUNKS + 1);  // an odd number of chunks a row needs no swizzle
+constexpr float LOG2_E = 1.4426950408889634f;
+
+// Where a chunk of a row lies in a tile: one column's chunks of eight rows in a line fill all 32 banks.
+__device__ __forceinline__ int chunk_at(unsigned row, unsigned chunk) {
+    if (CHUNKS % 8 == 0) chunk ^= row % 8;
+    if (CHUNKS == 4) chunk ^= row / 2 % 4;
+    return row * ROW + chunk * 8;
+}
+
+// Starts copying COUNT rows of HS numbers into shared memory; zeros behind the last token.
+template <int COUNT>
+__device__ __forceinline__ void load_tile(Real* tile, const Real* rows, int row_stride, int tokens) {
+    #pragma unroll
+    for (unsigned i = 0; i < COUNT * CHUNKS; i += 32 * WARPS) {
+        unsigned row = (i + threadIdx.x) / CHUNKS, chunk = (i + threadIdx.x) % CHUNKS;
+        if (COUNT * CHUNKS % (32 * WARPS) != 0 && row >= COUNT) break;
+        bool valid = (int)row < tokens;
+        cp_async_16(tile + chunk_at(row, chunk), rows + (valid ? (int)row * row_stride : 0) + chunk * 8, valid);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(32 * WARPS)
+    local_attention(const Real* __restrict__ q, const Real* __restrict__ k, const Real* __restrict__ v,
+                    Real* __restrict__ out, float* __restrict__ lse, int T, int NH, int stride_B, int stride_NH,
+                    int stride_T, int window, int globals, float scale) {
+    extern __shared__ __align__(16) unsigned char shared[];
+    Real* Q = reinterpret_cast<Real*>(shared);  // (BR, ROW)
+    Real* K = Q + BR * ROW;                     // (STAGES, BC, ROW)
+    Real* V = K + STAGES * BC * ROW;            // (STAGES, BC, ROW)
+    unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    int b = blockIdx.x / NH, nh = blockIdx.x % NH;
+    int row0 = blockIdx.y * BR;
+    int warp_row0 = row0 + warp * 16 * M_TILES;
+    int64_t head = (int64_t)b * stride_B + nh * stride_NH;
+    const Real *keys = k + head, *values = v + head;
+    // The tiles of keys that this block sees: from the first row's oldest key to the last row's own.
+    int first = max(0, row0 - window + 1) / BC, tiles = ceil_div(min(T, row0 + BR), BC);
+    // Before them those of the first keys. All tiles by number, from 0 on.
+    int before = min(ceil_div(globals, BC), first), count = before + tiles - first;
+    auto tile_of = [&](int number) { return number < before ? number : first + number - before; };
+    float scale2 = scale * LOG2_E;  // exp(scale x) = 2^(scale2 x)
+
+    load_tile<BR>(Q, q + head + (int64_t)row0 * stride_T, stride_T, T - row0);
+    cp_async_commit();
+    #pragma unroll
+    for (int stage = 0; stage < STAGES - 1; stage++) {
+        if (stage < count) {
+            int tile = tile_of(stage);
+            int64_t at = (int64_t)tile * BC * stride_T;
+            load_tile<BC>(K + stage * BC * ROW, keys + at, stride_T, T - tile * BC);
+            load_tile<BC>(V + stage * BC * ROW, values + at, stride_T, T - tile * BC);
+        }
+        cp_async_commit();
+    }
+    cp_async_wait<STAGES - 1>();
+    __syncthreads();
+    uint32_t query[M_TILES][HS / 16][4];
+    #pragma unroll
+    for (int i = 0; i < M_TILES; i++) {
+        #pragma unroll
+        for (int kk = 0; kk < HS / 16; kk++) {
+            ldmatrix_x4(query[i][kk], Q + chunk_at((warp * M_TILES + i) * 16 + lane % 16, 2 * kk + lane / 16));
+        }
+    }
+
+    // Of each 16 x 8 tile a lane has rows lane / 4 and lane / 4 + 8, columns 2 * (lane % 4) and the next. l counts
+    // those columns alone; the four lanes of a row are added at the end.
+    float o[M_TILES][HS / 8][4] = {}, l[M_TILES][2] = {}, m[M_TILES][2];
+    #pragma unroll
+    for (int i = 0; i < M_TILES; i++) m[i][0] = m[i][1] = -INFINITY;
+
+    for (int number = 0; number < count; number++) {
+        cp_async_wait<STAGES - 2>();
+        __syncthreads();  // this tile is here, and every warp is done with the one before
+        int later = number + STAGES - 1, key0 = tile_of(number) * BC;
+        if (later < count) {
+            int next = tile_of(later);
+            int64_t at = (int64_t)next * BC * stride_T;
+            load_tile<BC>(K + later % STAGES * BC * ROW, keys + at, stride_T, T - next * BC);
+            load_tile<BC>(V + later % STAGES * BC * ROW, values + at, stride_T, T - next * BC);
+        }
+        cp_async_commit();
+        // Nothing of this tile is seen by this warp's rows.
+        if (key0 >= warp_row0 + 16 * M_TILES || (key0 + BC <= warp_row0 - window + 1 && key0 >= globals)) continue;
+        const Real* K_tile = K + number % STAGES * BC * ROW;
+        const Real* V_tile = V + number % STAGES * BC * ROW;
+
+        float s[M_TILES][BC / 8][4] = {};
+        #pragma unroll
+        for (int kk = 0; kk < HS / 16; kk++) {
+            #pragma unroll
+            for (int n = 0; n < BC / 16; n++) {
+                uint32_t key[4];
+                ldmatrix_x4(key, K_tile + chunk_at(n * 16 + lane / 16 * 8 + lane % 8, 2 * kk + lane / 8 % 2));
+                #pragma unroll
+                for (int i = 0; i < M_TILES; i++) {
+                    mma_m16n8k16<Real>(s[i][2 * n], query[i][kk], {key[0], key[1]});
+                    mma_m16n8k16<Real>(s[i][2 * n + 1], query[i][kk], {key[2], key[3]});
+                }
+            }
+        }
+        if (key0 + BC - 1 > warp_row0 || key0 < warp_row0 + 16 * M_TILES - window) {  // an edge cuts through this tile
+            #pragma unroll
+            for (int i = 0; i < M_TILES; i++) {
+                #pragma unroll
+                for (int n = 0; n < BC / 8; n++) {
+                    #pragma unroll
+                    for (int x = 0; x < 4; x++) {
+                        int t1 = warp_row0 + i * 16 + lane / 4 + x / 2 * 8, t2 = key0 + n * 8 + lane % 4 * 2 + x % 2;
+                        if (t2 > t1 || (t2 <= t1 - window && t2 >= globals)) s[i][n][x] = -INFINITY;
+                    }
+                }
+            }
+        }
+        #pragma unroll
+        for (int i = 0; i < M_TILES; i++) {
+            #pragma unroll
+            for (int h = 0; h < 2; h++) {  // rows lane / 4 and lane / 4 + 8
+                float largest = m[i][h];
+                #pragma unroll
+                for (int n = 0; n < BC / 8; n++) largest = fmaxf(largest, fmaxf(s[i][n][2 * h], s[i][n][2 * h + 1]));
+                largest = fmaxf(largest, __shfl_xor_sync(ALL_LANES, largest, 1));
+                largest = fmaxf(largest, __shfl_xor_sync(ALL_LANES, largest, 2));
+                float from = largest == -INFINITY ? 0.0f : largest;  // a row may see nothing of its first tile
+                float shrink = exp2f((m[i][h] - from) * scale2);
+                m[i][h] = largest;
+                l[i][h] *= shrink;
+                #pragma unroll
+                for (int n = 0; n < BC / 8; n++) {
+                    #pragma unroll
+                    for (int x = 2 * h; x < 2 * h + 2; x++) {
+                        s[i][n][x] = exp2f(fmaf(s[i][n][x], scale2, -from * scale2));
+                        l[i][h] += s[i][n][x];
+                    }
+                }
+                #pragma unroll
+                for (int n = 0; n < HS / 8; n++) {
+                    o[i][n][2 * h] *= shrink;
+                    o[i][n][2 * h + 1] *= shrink;
+                }
+            }
+        }
+        #pragma unroll
+        for (int kk = 0; kk < BC / 16; kk++) {
+            uint32_t p[M_TILES][4];  // two neighbouring tiles of S have the layout of one operand
+            #pragma unroll
+            for (int i = 0; i < M_TILES; i++) {
+                #pragma unroll
+                for (int x = 0; x < 4; x++) {
+                    const float* pair = &s[i][2 * kk + x / 2][x % 2 * 2];
+                    p[i][x] = pack2<Real>(pair[0], pair[1]);
+                }
+            }
+            #pragma unroll
+            for (int n = 0; n < HS / 16; n++) {
+                uint32_t value[4];
+                ldmatrix_x4_trans(value, V_tile + chunk_at(kk * 16 + lane % 16, 2 * n + lane / 16));
+                #pragma unroll
+                for (int i = 0; i < M_TILES; i++) {
+                    mma_m16n8k16<Real>(o[i][2 * n], p[i], {value[0], value[1]});
+                    mma_m16n8k16<Real>(o[i][2 * n + 1], p[i], {value[2], value[3]});
+                }
+            }
+        }
+    }
+    #pragma unroll
+    for (int i = 0; i < M_TILES; i++) {
+        #pragma unroll
+        for (int h = 0; h < 2; h++) {
+            l[i][h] += __shfl_xor_sync(ALL_LANES, l[i][h], 1);
+            l[i][h] += __shfl_xor_sync(ALL_LANES, l[i][h], 2);
+            int t1 = warp_row0 + i * 16 + lane / 4 + h * 8;
+            if (t1 >= T) continue;
+            Real* row = out + (((int64_t)b * T + t1) * NH + nh) * HS + lane % 4 * 2;
+            float inverse = 1.0f / l[i][h];
+            #pragma unroll
+            for (int n = 0; n < HS / 8; n++) {
+                uint32_t pair = pack2<Real>(o[i][n][2 * h] * inverse, o[i][n][2 * h + 1] * inverse);
+                *reinterpret_cast<uint32_t*>(row + n * 8) = pair;
+            }
+            if (lse != nullptr && lane % 4 == 0) {
+                lse[((int64_t)b * NH + nh) * T + t1] = scale * m[i][h] + logf(l[i][h]);
+            }
+        }
+    }
+}
