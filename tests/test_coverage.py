@@ -1,9 +1,15 @@
-"""docs/coverage.md says where each technique of the sources is found; here its words are held to account."""
+"""docs/coverage.md says where each technique of the sources is found; here its words are held to account.
+
+What is said to be there names what shows it: a rung of which a row is stored, a stored row by its file and name, or a
+test. A verb or a module alone shows nothing.
+"""
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -21,7 +27,7 @@ SOURCES = (
     "flash_attention_case_study",
     "attention_milestone",
 )
-STATES = ("there", "planned: ", "background: ")
+STATES = ("there", "not measured: ", "not there: ", "background: ")
 
 
 @dataclass(frozen=True)
@@ -53,6 +59,28 @@ def read(text: str) -> list[Row]:
     return rows
 
 
+@cache
+def stored(file: str) -> set[str]:
+    """What the rows of a file of results are of, and of its parts; those that went well."""
+    path = ROOT / file
+    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.is_file() else []
+    right = [row for row in rows if row.get("verdict", "ok") == "ok"]
+    return {"/".join(filter(None, parts)) for r in right for parts in ((r["what"],), (r["what"], r.get("part", "")))}
+
+
+def shows(name: str) -> bool:
+    """Whether `name` is evidence: a test, a stored row, or a rung that has one."""
+    if "::" in name or "#" in name:
+        return True
+    if name.startswith("rung ") or name.count("/") != 1:
+        return False
+    try:
+        rung = catalogue.find(name).full_name
+    except RungError:
+        return False
+    return any(rung in stored(f"results/h200/{kind}.jsonl") for kind in ("bench", "check", "profile"))
+
+
 def complaint(name: str) -> str | None:
     """Why `name` (a rung, a command, a test or another file) cannot be what realises something."""
     if name.startswith("rung "):
@@ -62,6 +90,9 @@ def complaint(name: str) -> str | None:
         module = ROOT / "src" / "rung" / "cli" / f"{VERBS[verb][0]}.py"
         return None if module.exists() else f"the verb {verb!r} has no module"
     path, _, test = name.partition("::")
+    if "#" in name:
+        file, _, what = name.partition("#")
+        return None if what in stored(file) else f"{file} has no row of {what!r} that went well"
     if path.startswith(("tests/", "src/", "docs/", "tools/", "benchmarks/", "results/")):
         if not (ROOT / path).exists():
             return f"there is no {path}"
@@ -83,6 +114,7 @@ def test_what_is_said_to_be_there_is_there(row: Row) -> None:
         assert row.state.split(": ", 1)[1], f"line {row.line} gives no reason"
         return
     assert row.names, f"line {row.line} ({row.technique}) names nothing"
+    assert any(map(shows, row.names)), f"line {row.line} ({row.technique}) names no stored row and no test"
     wrong = {name: why for name in row.names if (why := complaint(name)) is not None}
     assert not wrong, f"line {row.line} ({row.technique}): {wrong}"
 
@@ -99,6 +131,7 @@ def test_every_source_is_covered() -> None:
         "rung fly",
         "tests/test_nothing.py",
         "tests/test_coverage.py::test_no",
+        "results/h200/study.jsonl#tides",
     ],
 )
 def test_a_name_that_does_not_exist_is_noticed(name: str) -> None:
@@ -106,7 +139,20 @@ def test_a_name_that_does_not_exist_is_noticed(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["copy/01_strided", "rung check copy", "tests/test_coverage.py", "pointwise/torch.compile"]
+    "name",
+    ["copy/01_strided", "rung check copy", "tests/test_coverage.py", "pointwise/torch.compile",
+     "results/h200/study.jsonl#waves", "results/h200/parallel.jsonl#attention/pipeline"],
 )
 def test_a_name_that_exists_passes(name: str) -> None:
     assert complaint(name) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "evidence"),
+    [
+        ("rung profile", False), ("src/rung/gpt2/cache.py", False), ("docs/beyond.md", False), ("copy/99_nowhere", False),
+        ("copy/01_strided", True), ("results/h200/study.jsonl#waves", True), ("tests/test_a.py::test_b", True),
+    ],
+)  # fmt: skip
+def test_a_verb_or_a_module_shows_nothing_by_itself(name: str, evidence: bool) -> None:
+    assert shows(name) == evidence

@@ -84,8 +84,10 @@ def test_a_counter_is_that_of_the_named_kernel_of_a_profile_without_a_tuning_of_
     place = figure("The baseline's one block", "preattention: achieved occupancy, %")
     assert place.beside([profile({}, achieved_occupancy=8.0)]) == 8.0
     assert place.beside([profile({"tuning": "given"}, achieved_occupancy=8.0)]) is None
-    branches = figure("Branch instructions", "preattention, baseline")
-    assert branches.beside([profile({})]) == 7.0
+    branches = sources.reference("profile | attention/02_five_kernels:query_key | opcode BRA", "f32", "b4t64")
+    assert branches.value([profile({})]) == 7.0
+    tuned = sources.reference("profile | attention/02_five_kernels:query_key UNROLL=1 | opcode BRA", "f32", "b4t64")
+    assert tuned.tuning == {"UNROLL": 1} and tuned.value([profile({})]) is None
     assert place.missing([]) == "rung profile all"
 
 
