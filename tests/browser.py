@@ -75,6 +75,7 @@ class Page:
         self.call("Emulation.setEmulatedMedia", features=[scheme])
 
     def open(self, url: str) -> None:
+        self.events = [e for e in self.events if e["method"] != "Page.loadEventFired"]  # those of pages before
         self.call("Page.navigate", url=url)
         while not any(e["method"] == "Page.loadEventFired" for e in self.events):
             if self._receive(30) is None:
