@@ -12,13 +12,21 @@ from rung.errors import RungError
 if TYPE_CHECKING:
     from rung import ops
     from rung.door import bench, check, inspect
+    from rung.exchange import hf as transformers
+    from rung.exchange.hf import generate
     from rung.gpt2.load import load
 
-__all__ = ["RungError", "bench", "check", "inspect", "load", "ops"]
+__all__ = ["RungError", "bench", "check", "generate", "inspect", "load", "ops", "transformers"]
 __version__ = "0.1.0"
 
 # Where each public name lives; nothing that pulls in torch is imported before it is used.
-_HOME = {"inspect": ("rung.door", "inspect"), "load": ("rung.gpt2.load", "load"), "ops": ("rung.ops", None)}
+_HOME = {
+    "generate": ("rung.exchange.hf", "generate"),
+    "inspect": ("rung.door", "inspect"),
+    "load": ("rung.gpt2.load", "load"),
+    "ops": ("rung.ops", None),
+    "transformers": ("rung.exchange.hf", None),
+}
 _ROOMS = ("bench", "check")  # packages that are verbs as well
 
 

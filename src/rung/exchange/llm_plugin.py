@@ -1,0 +1,67 @@
+"""A plug-in for `llm`: `llm -m rung "Once upon a time"`, and `-m rung/gpt2` for gpt2's weights.
+
+GPT-2 continues texts and answers nobody: a conversation goes on where its last text ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import Any
+
+import llm
+from pydantic import Field
+
+import rung
+from rung.gpt2.load import Model
+
+MODELS = {"rung": "inner", **{f"rung/{n}": n for n in ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl", "distilgpt2")}}
+
+
+@llm.hookimpl  # type: ignore[untyped-decorator]
+def register_models(register: Callable[..., None]) -> None:
+    """Tell llm which models there are; none is loaded before it is asked."""
+    for model_id, name in MODELS.items():
+        register(Continuation(model_id, name))
+
+
+@cache
+def _loaded(name: str, device: str, dtype: str) -> Model:
+    return rung.load(name, device=device, dtype=dtype)
+
+
+class Continuation(llm.Model):  # type: ignore[misc]
+    """A GPT-2 that continues the prompt."""
+
+    can_stream = True
+
+    class Options(llm.Options):  # type: ignore[misc]
+        """What `-o` takes."""
+
+        max_tokens: int = Field(default=200, ge=1, description="So many tokens at most.")
+        temperature: float = Field(default=0.8, ge=0, description="0 takes the likeliest token.")
+        top_k: int | None = Field(default=None, ge=1, description="Only so many of the likeliest tokens.")
+        top_p: float = Field(default=1.0, gt=0, le=1, description="Only the likeliest tokens of this share.")
+        min_p: float = Field(default=0.0, ge=0, le=1, description="Only tokens of this share of the likeliest.")
+        repetition_penalty: float = Field(default=1.0, gt=0, description="Above 1: less of what was said.")
+        seed: int | None = Field(default=None, ge=0, description="The same text again.")
+        stop: str | None = Field(default=None, description="The text ends before this.")
+        device: str = Field(default="auto", description="auto, cpu or cuda.")
+        dtype: str = Field(default="auto", description="auto, float32, bfloat16, int8.")
+
+    def __init__(self, model_id: str, name: str) -> None:
+        self.model_id, self.name = model_id, name
+
+    def __str__(self) -> str:
+        return f"rung: {self.model_id}"
+
+    def execute(self, prompt: Any, stream: bool, response: Any, conversation: Any) -> Iterator[str]:
+        """The continuation, piece by piece."""
+        given = prompt.options.model_dump()
+        model = _loaded(self.name, given.pop("device"), given.pop("dtype"))
+        before = "".join(f"{r.prompt.prompt}{r.text()}" for r in (conversation.responses if conversation else ()))
+        if given["stop"] is None:
+            del given["stop"]
+        pieces = model.stream(f"{before}{prompt.prompt}", **given)
+        done = yield from pieces  # where nobody streams, llm joins them
+        response.set_usage(input=done.prompt_tokens, output=len(done.tokens))
