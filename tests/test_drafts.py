@@ -123,13 +123,20 @@ def distances(samples: tuple[int, ...], run: Callable[[int], list[int]], target:
     return found
 
 
-@pytest.mark.parametrize("most", [3_000, pytest.param(100_000, marks=pytest.mark.slow)])
-def test_accepted_and_replaced_tokens_approach_the_target_as_one_over_the_root(most: int) -> None:
+@pytest.mark.parametrize(
+    ("most", "device"),
+    [
+        (3_000, "cpu"),
+        pytest.param(100_000, "cpu", marks=pytest.mark.slow),
+        pytest.param(100_000, "cuda", marks=pytest.mark.gpu),
+    ],
+)
+def test_accepted_and_replaced_tokens_approach_the_target_as_one_over_the_root(most: int, device: str) -> None:
     V, k, sampling = 10, 2, Sampling(temperature=1, top_p=1)
     generator = torch.Generator().manual_seed(11)
-    logits, q = (torch.randn(1, V, generator=generator) for _ in range(2))
+    logits, q = (torch.randn(1, V, generator=generator).to(device) for _ in range(2))
     q = q.softmax(-1).double()
-    target = logits.softmax(-1)[0].double()
+    target = logits.softmax(-1)[0].double().cpu()
 
     def run(sample: int) -> list[int]:
         kept = []
@@ -147,7 +154,7 @@ def test_accepted_and_replaced_tokens_approach_the_target_as_one_over_the_root(m
         assert distance < 4 / n**0.5  # by noise alone the norm is about 1 / root of n, references lie 0.4 apart
     assert found[-1] < found[0] * (steps[0] / steps[-1]) ** 0.5 * 4
     wrong = [pick(q, [numbers(1, i, 0)(PROPOSING)]) for i in range(1000)]  # the draft's own are not the target's
-    assert float((torch.bincount(torch.cat(wrong), minlength=V) / 1000 - target).norm()) > 0.1
+    assert float((torch.bincount(torch.cat(wrong), minlength=V).cpu() / 1000 - target).norm()) > 0.1
 
 
 def test_drafted_samples_of_a_model_have_its_distribution() -> None:
@@ -212,3 +219,40 @@ def test_stats_say_what_was_proposed_and_accepted(capsys: pytest.CaptureFixture[
     assert 0 < drafts["accepted"] <= drafts["proposed"]
     assert drafts["tokens_per_step"] == round(1 + drafts["accepted"] / drafts["steps"], 2)
     assert f"drafts: {drafts['accepted']} of {drafts['proposed']} tokens accepted" in stats()[1]
+
+
+# ---- on a GPU --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("device", ["emulator", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_the_gpus_step_of_several_rows_verifies_what_the_text_proposes(device: str) -> None:
+    long = device == "cuda"
+    folder = models.saved(n_layer=1, n_positions=256 if long else 64)
+    drafted = rung.load(folder, device=device, dtype="float32", plan="best", draft="ngram")
+    ids = [[5, 6, 7, 8] * 3, [9, 8, 9, 8, 9, 8]]
+    for temperature in (0.0, 0.5) if long else (0.0,):
+        options: dict[str, Any] = {"temperature": temperature, "max_new_tokens": 200 if long else 6, "seed": 1}
+        run = drafted.run(ids, stop_tokens=(), **options)
+        list(run)
+        wanted = models.ours(folder, "float32").generate(ids, stop_tokens=(), **options)
+        assert [c.tokens for c in run.completions] == [c.tokens for c in wanted]
+        assert run.stats.proposed > 0
+    assert drafted.engine.slots in (2, 4, 8)
+
+
+@pytest.mark.gpu
+def test_greedy_text_is_the_same_over_ten_thousand_tokens_on_a_gpu() -> None:
+    options: dict[str, Any] = {"temperature": 0, "max_new_tokens": 2500, "stop_tokens": (), "slide": True}
+    drafted = rung.load("inner", device="cuda", dtype="float32", draft="ngram")
+    assert tokens(drafted, **options) == tokens(rung.load("inner", device="cuda", dtype="float32"), **options)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
+def test_a_smaller_model_drafts_on_a_gpu(dtype: str) -> None:
+    model = rung.load("inner", device="cuda", dtype=dtype, draft="inner")
+    assert model.transformer.drafting is not None
+    model.transformer.drafting = Drafting(model.transformer.drafting.source, 0.0)
+    run = model.run(PROMPTS, temperature=0, max_new_tokens=100, stop_tokens=())
+    list(run)
+    assert run.stats.accepted > 0.8 * run.stats.proposed > 0  # it drafts for itself, by other kernels

@@ -139,7 +139,7 @@ class Run:
         """Each text's limit, and its tokens step by step; None when the engine is to write."""
         options = self.options
         writer = self._transformer.service.writer
-        if writer is None or options.slide or options.needs_logits:
+        if writer is None or self._transformer.drafting or options.slide or options.needs_logits:
             return None
         room = self._transformer.config.context + 1
         limits = [min(options.max_new_tokens, room - len(text.request.ids)) for text in texts]

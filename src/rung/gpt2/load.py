@@ -401,8 +401,6 @@ def load(
     chosen.admit(config)
     transformer = Transformer(config, chosen.read(folder, config), chosen)
     if draft is not None:
-        if transformer.service.writer is not None:
-            raise RungError("the plan best takes no drafts yet; leave the draft out, or choose another plan.")
         smaller = None if draft == NGRAM else load(
             draft, device=device, dtype=dtype, revision=revision, offline=offline, threads=threads, plan=plan,
             kernels=kernels, window=window, global_tokens=global_tokens,

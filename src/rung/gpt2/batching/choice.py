@@ -30,6 +30,12 @@ def backend_of(transformer: Transformer, slots: int | None = None) -> Backend:
         from rung.gpt2.gpu.slots import GpuBackend
 
         if isinstance(writer, Engine):  # a test may put another one there
+            if transformer.drafting is not None:
+                from rung.gpt2.gpu.columns import Columns
+
+                columns = Columns(writer)
+                slots = min(slots or columns.columns_at_once, columns.columns_at_once)
+                return HostBackend(transformer, slots, columns, transformer.drafting)
             return GpuBackend(transformer, writer, slots or _gpu_slots(transformer, writer))
     step = transformer.service.stepper
     native = step.engine if isinstance(step, NativeStep) else None

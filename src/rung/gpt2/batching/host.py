@@ -9,19 +9,31 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import torch
 
 from rung.gpt2.batching.backend import Backend, Fresh
 from rung.gpt2.batching.text import Text
-from rung.gpt2.cpu.engine import Column, Engine
+from rung.gpt2.cache import Cache
+from rung.gpt2.cpu.engine import Column
 from rung.gpt2.cpu.plan import SHORT_PROMPT
-from rung.gpt2.drafts import PROPOSING, Draft, DraftModel, Lookup, Pace, follow, numbers
+from rung.gpt2.drafts import MOST, PROPOSING, Draft, DraftModel, Lookup, Pace, follow, numbers
 from rung.gpt2.model import Drafting, Transformer
 from rung.gpt2.options import Chosen, plain
 from rung.gpt2.sampling import Penalties
 
 PART = 128  # tokens of a prompt that are read in one turn: what the other texts wait for
+
+
+class Columns(Protocol):
+    """Few tokens of many texts in one call."""
+
+    columns_at_once: int
+    cache: Cache | None  # that of the texts, where it has one of its own
+
+    def step(self, columns: Sequence[Column], cache: Cache, outputs: int) -> torch.Tensor:
+        """Logits (outputs, V) of the columns that ask for them; keys and values go to the cache."""
 
 
 @dataclass
@@ -45,14 +57,14 @@ class HostBackend(Backend):
     """`native` computes few tokens of many texts in one call; without it each text goes through the plan."""
 
     def __init__(
-        self, transformer: Transformer, slots: int, native: Engine | None = None, drafting: Drafting | None = None
+        self, transformer: Transformer, slots: int, native: Columns | None = None, drafting: Drafting | None = None
     ) -> None:
         super().__init__()
         self.slots = slots
         self._transformer, self._native = transformer, native
         config, plan = transformer.config, transformer.plan
         self.context, self._vocabulary = config.context, config.vocabulary
-        self._cache = transformer.new_cache(slots, config.context)
+        self._cache = (native and native.cache) or transformer.new_cache(slots, config.context)
         self._cache.begin(slots)
         self._rows: dict[int, _Row] = {}  # in the order of admission
         self._drafting = drafting
@@ -127,7 +139,7 @@ class HostBackend(Backend):
 
     def _short(self, row: _Row) -> int:
         # A native column may give logits as well as another; the plan's own step is for single tokens.
-        return SHORT_PROMPT if self._native is not None else 1
+        return min(SHORT_PROMPT, self._native.columns_at_once) if self._native is not None else 1
 
     def _read(self, row: _Row, logits: dict[int, torch.Tensor]) -> None:
         part, alone = row.pending[: self._part], self._cache.row(row.slot)
@@ -143,7 +155,7 @@ class HostBackend(Backend):
         if not row.pending:
             logits[row.slot] = found
 
-    def _columns(self, native: Engine, rows: Sequence[_Row], logits: dict[int, torch.Tensor]) -> None:
+    def _columns(self, native: Columns, rows: Sequence[_Row], logits: dict[int, torch.Tensor]) -> None:
         while rows:
             taken: list[_Row] = []
             columns: list[Column] = []
@@ -213,7 +225,8 @@ class HostBackend(Backend):
         if row.pace is None or not text.tokens or len(row.pending) != 1:
             return
         room = self._cache.capacity - self._cache.lengths[row.slot] - 1
-        most = min(row.pace.length(), room, text.options.max_new_tokens - len(text.tokens) - 1)
+        most = self._native.columns_at_once - 1 if self._native else MOST
+        most = min(row.pace.length(), most, room, text.options.max_new_tokens - len(text.tokens) - 1)
         if most <= 0:
             return
         ids = [*text.request.ids, *text.tokens]

@@ -63,6 +63,8 @@ def _bind(path: Path) -> ctypes.CDLL | None:
 class Engine:
     """A model ready for steps. Keeps the weights alive, and its own threads between steps."""
 
+    cache: Cache | None = None  # it takes whatever cache it is given
+
     def __init__(
         self, library: ctypes.CDLL, config: Config, weights: Weights, threads: int, window: int | None = None
     ) -> None:

@@ -17,7 +17,7 @@ from rung.gpt2.gpu.loading import Arrival
 from rung.gpt2.gpu.memory import refuse
 from rung.gpt2.gpu.operands import dims, stack
 from rung.gpt2.gpu.session import Session, Work
-from rung.gpt2.rungs import decode_rungs, find
+from rung.gpt2.rungs import MAX_FEW_ROWS, decode_rungs, few_rows_rung, find
 from rung.gpt2.sampling import Sampling
 from rung.gpt2.weights import Weights
 from rung.operation import Tensors
@@ -90,13 +90,26 @@ class Engine:
 
     def _made(self, rows: int, capacity: int) -> Session:
         values = dims(self.config, rows, capacity)
-        rung = self.rung(values)
+        return self._with(self.rung(values), values, rows, capacity)
+
+    def _with(self, rung: Rung, values: Mapping[str, Number], rows: int, capacity: int) -> Session:
         tuning = {name: value for name, value in self._tuning.items() if name in rung.tune}
         if not tuning and self.device == "cuda":
             complete = rung.operation.complete(values)
             tuning = tunings.best(rung, complete, self.real.name, device=self.device) or {}
         work = Work(rung, tuning, self._graph, self._steps, self.sample)
         return Session(self.config, self.operands, self.real, self.device, rows, capacity, work)
+
+    def few_rows(self) -> Session:
+        """A session whose rows may be neighbouring tokens of one text: as many as a step takes at once."""
+        self.check_process()
+        rung, reason = find("decode", few_rows_rung(self.dtype)), None
+        for rows in (MAX_FEW_ROWS, 4, 2):
+            values = dims(self.config, rows, self.config.context)
+            reason = rung.refusal(rung.operation.complete(values), self.real, device=self.device)
+            if reason is None:
+                return self._with(rung, values, rows, self.config.context)
+        raise RungError(f"{rung.full_name}, which reads drafts, {reason}; leave the draft out or choose another plan.")
 
     def open(self, rows: int) -> Session:
         """A session of one's own, without texts, each of which may fill the context."""
