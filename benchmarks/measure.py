@@ -142,11 +142,16 @@ def serving(there: Measured) -> list[Task]:
     return [] if done else [Task([sys.executable, "benchmarks/serving.py"], 120)]
 
 
+def mutants(there: Measured) -> list[Task]:
+    words = ["mutate", "--all", "--sample", "150", "--seed", "0", "--device", "cuda", "-j", "8"]
+    return [Task([*RUNG, *words, "-o", os.environ["RUNG_RESULTS"]], 400)]
+
+
 # In the order of what is missed most.
 SECTIONS: dict[str, Callable[[Measured], list[Task]]] = {
     "climb": climb, "generate": generate, "bench": bench, "peers": peers, "study": study, "check": check,
     "serving": serving, "profile": profile, "atlas": atlas, "attention": attention_climb, "course": course_climb,
-    "parallel": parallel, "sweep": sweep,
+    "parallel": parallel, "sweep": sweep, "mutants": mutants,
 }  # fmt: skip
 
 

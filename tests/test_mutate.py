@@ -9,7 +9,9 @@ import pytest
 from rung.check import mutants
 from rung.check.mutate import judge, trials
 from rung.cli import main
+from rung.results.row import Row
 from rung.rungs import catalogue
+from rung.show import mutation_tables
 
 SOURCE = """/*---
 idea = "if (a < b) __syncthreads();"
@@ -69,6 +71,39 @@ def test_a_mutant_is_refused_for_a_reason() -> None:
     (minus,) = [t for t in work if t.place["change"] == "+ -> -" and t.place["line"] == line]
     verdict = judge(minus)
     assert verdict.verdict == "failed" and "values are off" in verdict.reason
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("rung", "change", "line"),
+    [
+        ("embedding/4", "B -> B - 1", "for (int b = 0; b < B; b += UNROLL) {"),
+        ("sample/2", "min(first, i) -> (i)", "first = z[i] == value ? min(first, i) : first;"),
+    ],
+)
+def test_what_once_survived_is_refused_by_the_case_that_was_added(rung: str, change: str, line: str) -> None:
+    work = [t for t in trials([catalogue.find(rung)], count=None, seed=0) if t.place["change"] == change]
+    (wrong,) = [
+        t for t in work if line in (Path(t.path).parent / t.place["file"]).read_text().splitlines()[t.place["line"] - 1]
+    ]
+    assert judge(wrong).verdict == "failed"
+
+
+def test_a_score_counts_what_compiles_and_ends_and_names_each_survivor() -> None:
+    def row(what: str, verdict: str, note: str = "") -> Row:
+        place = {"file": "01.cu", "line": 7, "change": "a -> b"}
+        return Row(kind="mutate", what=what, part="term", options=place, verdict=verdict, notes=[note] if note else [])
+
+    rows = [
+        *(row("gelu/01", verdict) for verdict in ("failed", "failed", "failed", "illegal", "too slow")),
+        row("gelu/01", "ok", "equivalent: the same"), row("relu/01", "ok"), row("relu/01", "failed"),
+    ]  # fmt: skip
+    parts = mutation_tables.parts(rows)
+    ladders = parts["mutants:ladders"]()
+    assert "| gelu | 4 | 3 | 1 | 0 | 100.0% |" in ladders and "| relu | 2 | 1 | 0 | 1 | 50.0% |" in ladders
+    assert "| all | 6 | 4 | 1 | 1 | 80.0% |" in parts["mutants:kinds"]()
+    survivors = parts["mutants:survivors"]().splitlines()
+    assert "nobody has looked" in survivors[3] and "equivalent: the same" in survivors[4]
 
 
 @pytest.mark.slow

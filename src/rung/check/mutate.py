@@ -26,7 +26,7 @@ from rung.rungs.cuda import CudaRung
 # As a rung alone, with fewer of the later runs: what makes a mutant is not written to wait.
 EFFORT = Effort(0.1, 0.1, tunables=True, later_runs=0)
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n/]+)"', re.MULTILINE)
-SECONDS = 120.0  # a mutant that takes longer is refused
+SECONDS = 300.0  # a mutant that takes longer is refused
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,6 @@ class Trial:
     """One mutant to be checked, in words that another process understands."""
 
     rung: str
-    dtype: str
     device: Device
     kind: str
     place: dict[str, Any]  # the file, the rung's own or a header beside it, its line and column, and the change
@@ -49,7 +48,7 @@ class Trial:
 
 
 def trials(rungs: Sequence[Rung], *, count: int | None, seed: int, device: Device = "emulator") -> list[Trial]:
-    """Mutants of these rungs, in the rung's first number format: all, or of every ladder and kind as many."""
+    """Mutants of these rungs: all, or of every ladder and kind as many."""
     groups: dict[tuple[str, str], list[tuple[CudaRung, Path, Mutant]]] = {}
     sources: dict[Path, str] = {}
     for rung in rungs:
@@ -67,7 +66,7 @@ def trials(rungs: Sequence[Rung], *, count: int | None, seed: int, device: Devic
     for rung, path, m in sample(list(groups.values()), every if count is None else count, seed):
         place = {"file": path.name, "line": m.line, "column": m.column, "change": m.change}
         name, text = rung.full_name, identity.text(rung)
-        found.append(Trial(name, rung.dtypes[0], device, m.kind, place, m.of(sources[path]), str(rung.path), text))
+        found.append(Trial(name, device, m.kind, place, m.of(sources[path]), str(rung.path), text))
     return found
 
 
@@ -83,7 +82,6 @@ def _row(trial: Trial, reason: str, verdict: str = "failed") -> Row:
         kind="mutate",
         what=trial.rung,
         part=trial.kind,
-        dtype=trial.dtype,
         options={"device": trial.device, **trial.place},
         texts={trial.rung: trial.text},
         verdict=verdict,
@@ -105,7 +103,7 @@ def _files(path: Path) -> dict[str, str]:
 
 
 def judge(trial: Trial) -> Row:
-    """Check one mutant up to its first failure."""
+    """Check one mutant up to its first failure, in all of its rung's number formats."""
     with tempfile.TemporaryDirectory(prefix="rung-mutant-") as folder:
         original = Path(trial.path)
         for name in _files(original):
@@ -118,9 +116,12 @@ def judge(trial: Trial) -> Row:
         try:
             with host if isinstance(host, Isolated) else contextlib.nullcontext():
                 rung = catalogue.rung_from_file(catalogue.operation(trial.rung.partition("/")[0]), path)
-                report = check(rung, trial.dtype, device=trial.device, effort=EFFORT, host=host)
+                for dtype in rung.dtypes:
+                    report = check(rung, dtype, device=trial.device, effort=EFFORT, host=host)
+                    refused = report.verdict in ("failed", *NOT_JUDGED)
+                    if refused:
+                        break
             reason = report.reason.replace(f"{folder}/", "")
-            refused = report.verdict == "failed" or report.verdict in NOT_JUDGED
         except RungError as error:
             reason, refused = str(error).replace(f"{folder}/", ""), True
     illegal = "does not compile" in reason

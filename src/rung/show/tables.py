@@ -18,7 +18,7 @@ from rung.errors import RungError
 from rung.results import codes, current, store
 from rung.results.current import Figures
 from rung.results.row import Row
-from rung.show import charts, generation_tables, ladder_tables, parallel_tables
+from rung.show import charts, generation_tables, ladder_tables, mutation_tables, parallel_tables
 
 ROOT = Path(__file__).resolve().parents[3]
 _PART = re.compile(r"<!-- (?P<name>[\w:]+) -->\n(?P<body>.*?)<!-- /(?P=name) -->", re.DOTALL)
@@ -69,8 +69,9 @@ def makers_of(gpu: Figures, cpu: Figures) -> dict[str, Callable[[], str]]:
 
 def generated(root: Path = ROOT) -> dict[Path, str]:
     """Every file that holds generated parts, and what it should hold."""
-    gpu, cpu = figures(store.published(root))
-    makers = makers_of(gpu, cpu)
+    rows = store.published(root)
+    gpu, cpu = figures(rows)
+    makers = makers_of(gpu, cpu) | mutation_tables.parts(rows)
     files: dict[Path, str] = {}
     documents = [root / "README.md", *sorted((root / "docs").rglob("*.md"))]
     for path in [*documents, *sorted((root / "src/rung/ladders").glob("*/README.md"))]:

@@ -44,6 +44,8 @@ OPERATION = Operation(
         Case("later start", dict(B=2, T=3, C=64, V=29, MAXT=16, start=13)),
         Case("prime", dict(B=2, T=3, C=67, V=31, MAXT=5, start=2)),
         Case("2^7 + 1", dict(B=1, T=2, C=129, V=17, MAXT=2)),
+        Case("one row of vectors", dict(B=1, T=5, C=64, V=23, MAXT=8)),
+        Case("five rows of vectors", dict(B=5, T=2, C=72, V=23, MAXT=8)),
         Case("large values", dict(B=1, T=3, C=127, V=13, MAXT=3), magnitude=100.0),
         Case("gpt2", dict(B=2, T=2, C=768, V=61, MAXT=4)),
         Case(

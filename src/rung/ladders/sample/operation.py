@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from rung.lazy import torch
-from rung.operation import Case, Cost, Operand, Operation, Race, Tensors, Values
+from rung.operation import Case, Change, Cost, Operand, Operation, Race, Tensors, Values
 
 SETTINGS = ("temperature", "top_k", "top_p", "min_p", "repetition", "presence", "frequency")
 WORD = 0xFFFFFFFF
@@ -82,6 +84,13 @@ def _settings(v: Values, generator: torch.Generator) -> torch.Tensor:
     return torch.stack(columns, 1)
 
 
+def _greedy(settings: torch.Tensor, _: Mapping[str, int | float]) -> torch.Tensor:
+    return torch.cat([torch.zeros_like(settings[:, :1]), settings[:, 1:]], 1)
+
+
+TIES: dict[str, Change] = {"logits": lambda x, _: x.round(), "settings": _greedy}
+
+
 def _logits(v: Values, generator: torch.Generator) -> torch.Tensor:
     B, V = int(v["B"]), int(v["V"])
     spread = torch.tensor([0.1, 1.0, 3.0, 8.0])[torch.randint(4, (B, 1), generator=generator)]
@@ -126,6 +135,7 @@ OPERATION = Operation(
         Case("several a thread", {"B": 4, "V": 4500}),
         Case("many settings", {"B": 96, "V": 61}),
         Case("late steps", {"B": 16, "V": 97}, change={"steps": lambda x, _: x * 70001 + 65536}),
+        Case("greedy among equals", {"B": 8, "V": 2300}, change=TIES),
         Case("gpt2's vocabulary", {"B": 2, "V": 50257}),
         Case("gpt2", {"B": 64, "V": 50257}, where="cuda"),
     ),

@@ -1,0 +1,53 @@
+"""How many mutants of right kernels the checker refuses, and why others survive: docs/notes/mutation.md.
+
+Who has looked at a survivor writes into its row's notes what it is: `equivalent: ...` or `missing: ...`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+
+from rung.results.row import Row
+from rung.show import markdown
+
+EQUIVALENT = "equivalent:"
+
+
+def parts(rows: Iterable[Row]) -> dict[str, Callable[[], str]]:
+    """The note's generated parts, of all rows: what they tell of is the checker of their day."""
+    some = [r for r in rows if r.kind == "mutate"]
+    return {
+        "mutants:ladders": partial(_scores, some, "ladder", lambda r: r.operation),
+        "mutants:kinds": partial(_scores, some, "kind", lambda r: r.part),
+        "mutants:survivors": partial(_survivors, some),
+    }
+
+
+def _equivalent(row: Row) -> bool:
+    return any(note.startswith(EQUIVALENT) for note in row.notes)
+
+
+def _scores(rows: list[Row], head: str, of: Callable[[Row], str]) -> str:
+    def line(name: str, some: list[Row]) -> tuple[str, ...]:
+        judged = [r for r in some if r.verdict in ("ok", "failed")]  # not what does not compile, or takes too long
+        refused, same = sum(r.verdict == "failed" for r in judged), sum(_equivalent(r) for r in judged)
+        share = refused / max(1, len(judged) - same)
+        return name, f"{len(judged)}", f"{refused}", f"{same}", f"{len(judged) - refused - same}", f"{share:.1%}"
+
+    lines = [line(name, [r for r in rows if of(r) == name]) for name in sorted({of(r) for r in rows})]
+    heads = (head, "mutants", "refused", "equivalent", "missed", "refused of those that are not equivalent")
+    return markdown.table(heads, [*lines, line("all", rows)])
+
+
+def _survivors(rows: list[Row]) -> str:
+    alive = sorted((r for r in rows if r.verdict == "ok"), key=lambda r: (_equivalent(r), r.what, r.options["line"]))
+    return markdown.table(
+        ("rung", "line", "kind", "change", "why it survives"),
+        [
+            (r.what, f"{r.options['file']}:{r.options['line']}", r.part, f"`{r.options['change']}`",
+             "; ".join(r.notes) or "nobody has looked at it yet")
+            for r in alive
+        ],
+        words=5,
+    )  # fmt: skip
