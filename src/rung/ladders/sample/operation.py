@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from rung.inputs import Change
 from rung.lazy import torch
-from rung.operation import Case, Change, Cost, Operand, Operation, Race, Tensors, Values
+from rung.operation import Case, Cost, Operand, Operation, Race, Tensors, Values
 
 SETTINGS = ("temperature", "top_k", "top_p", "min_p", "repetition", "presence", "frequency")
 WORD = 0xFFFFFFFF
