@@ -52,6 +52,7 @@ def test_over_ranks_it_gives_tables_charts_and_a_row(tmp_path, capsys):
     assert (kept == data.generate(64, 64, 1, seed=0)).all()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(without_mpi is not None, reason=str(without_mpi))
 def test_a_running_job_is_joined(tmp_path, capsys):
     program = tmp_path / "rank.py"

@@ -158,6 +158,7 @@ def _die_or_not(item: str) -> str:
     return f"{item}!"
 
 
+@pytest.mark.slow
 def test_the_same_checks_pass_an_honest_kernel() -> None:
     report = check(catalogue.find("residual/01_naive"), "f32", device="emulator", effort=LADDER)
     assert report.verdict == "ok", report.reason

@@ -175,6 +175,7 @@ def _hear_ctrl_c() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.mark.slow
 def test_an_interrupt_ends_every_process_at_once(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "rung", "check", "attention", "-j", "2"]
     running = subprocess.Popen(

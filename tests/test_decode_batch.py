@@ -240,6 +240,7 @@ def test_the_largest_of_any_number_of_tiles_is_found(slots: int) -> None:
     assert found.tolist() == [64 * at for at in places]
 
 
+@pytest.mark.slow
 def test_more_tiles_than_a_round_of_picking_has() -> None:
     values = dims(B=2, C=16, NH=1, V=16 * 1024 + 5, MAXT=3)
     tensors = inputs(values)

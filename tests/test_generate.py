@@ -241,6 +241,7 @@ def test_echo_puts_the_prompt_in_front(inner: Model) -> None:
     assert "".join(inner.stream("The fox", seed=1, max_new_tokens=5, echo=True)) == echoed.text
 
 
+@pytest.mark.slow
 def test_interruption_keeps_what_was_written(inner: Model) -> None:
     run = inner.run(["Once upon a time"] * 8, temperature=0, max_new_tokens=500, batch_size=4)
     pieces: dict[int, list[str]] = {}

@@ -98,6 +98,7 @@ def test_only_the_end_of_a_line_ends_a_prompt(command, tmp_path: Path) -> None: 
     assert prompts == ["The king\x0cThe\u2028fox", "The wood"]
 
 
+@pytest.mark.slow
 def test_texts_go_into_a_pipe_as_soon_as_they_are_complete(tmp_path: Path) -> None:
     file = tmp_path / "prompts.txt"
     file.write_text("The king\n" * 20)

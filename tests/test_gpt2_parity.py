@@ -53,7 +53,7 @@ def greedy(model: Model, prompts: list[list[int]], tokens: int) -> list[list[int
     return [c.tokens for c in model.generate(prompts, temperature=0, max_new_tokens=tokens)]
 
 
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", [size if size == "gpt2" else pytest.param(size, marks=pytest.mark.slow) for size in SIZES])
 def test_every_width_gives_the_same_logits_and_the_same_greedy_text(size: str, step: str) -> None:
     C, NH, layers = SIZES[size]
     folder = models.saved(n_embd=C, n_head=NH, n_layer=layers, n_positions=128)
