@@ -5,8 +5,8 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 TEST_READY := $(VENV)/.test-ready
 JOBS ?= 2
-# Kernels that clang-format lays out; a ladder joins when nobody else is at work on it.
-FORMATTED := $(wildcard src/rung/ladders/decode/*.cuh src/rung/ladders/decode/1[3-9]_*.cu)
+# Kernels that clang-format lays out.
+FORMATTED := $(wildcard src/rung/ladders/*/*.cu src/rung/ladders/*/*.cuh)
 
 .PHONY: demo test test-all lint check measure tables tables-check docs browser clean help
 

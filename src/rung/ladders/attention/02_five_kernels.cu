@@ -39,8 +39,8 @@ block  = 256
 #include "rung.cuh"
 
 // qkv (B, T, 3, NH, HS) -> qh, kh, vh (B, NH, T, HS)
-extern "C" __global__ void permute(const Real* qkv, Real* qh, Real* kh, Real* vh, int B, int T, int C, int NH,
-                                   int HS) {
+extern "C" __global__ void permute(const Real* qkv, Real* qh, Real* kh, Real* vh, int B, int T, int C, int NH, int HS)
+{
     int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= B * T * C) return;
     int hs = i % HS, t = i / HS % T, nh = i / HS / T % NH, b = i / HS / T / NH;
@@ -51,8 +51,8 @@ extern "C" __global__ void permute(const Real* qkv, Real* qh, Real* kh, Real* vh
 }
 
 // scores (B, NH, T, T) = qh @ kh^T, up to the diagonal if causal
-extern "C" __global__ void query_key(const Real* qh, const Real* kh, float* scores, int B, int T, int NH,
-                                     int HS, int causal) {
+extern "C" __global__ void query_key(const Real* qh, const Real* kh, float* scores, int B, int T, int NH, int HS, int causal)
+{
     int nh = blockIdx.x * blockDim.x + threadIdx.x;
     int b = blockIdx.y * blockDim.y + threadIdx.y;
     if (nh >= NH || b >= B) return;
@@ -70,7 +70,8 @@ extern "C" __global__ void query_key(const Real* qh, const Real* kh, float* scor
 }
 
 // One thread a row, in place.
-extern "C" __global__ void softmax(float* scores, int B, int T, int NH, float scale, int causal) {
+extern "C" __global__ void softmax(float* scores, int B, int T, int NH, float scale, int causal)
+{
     int64_t row = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (row >= (int64_t)B * NH * T) return;
     float* x = scores + row * T;
@@ -86,8 +87,8 @@ extern "C" __global__ void softmax(float* scores, int B, int T, int NH, float sc
 }
 
 // oh (B, NH, T, HS) = scores @ vh
-extern "C" __global__ void attend_value(const float* scores, const Real* vh, Real* oh, int B, int T, int NH,
-                                        int HS, int causal) {
+extern "C" __global__ void attend_value(const float* scores, const Real* vh, Real* oh, int B, int T, int NH, int HS, int causal)
+{
     int nh = blockIdx.x * blockDim.x + threadIdx.x;
     int b = blockIdx.y * blockDim.y + threadIdx.y;
     if (nh >= NH || b >= B) return;
@@ -105,7 +106,8 @@ extern "C" __global__ void attend_value(const float* scores, const Real* vh, Rea
 }
 
 // oh (B, NH, T, HS) -> out (B, T, NH, HS)
-extern "C" __global__ void unpermute(const Real* oh, Real* out, int B, int T, int C, int NH, int HS) {
+extern "C" __global__ void unpermute(const Real* oh, Real* out, int B, int T, int C, int NH, int HS)
+{
     int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= B * T * C) return;
     int hs = i % HS, nh = i / HS % NH, t = i / HS / NH % T, b = i / HS / NH / T;

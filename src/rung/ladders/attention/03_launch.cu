@@ -29,8 +29,8 @@ kernel = "unpermute"
 #include "rung.cuh"
 
 // qkv (B, T, 3, NH, HS) -> qh, kh, vh (B, NH, T, HS)
-extern "C" __global__ void permute(const Real* qkv, Real* qh, Real* kh, Real* vh, int B, int T, int C, int NH,
-                                   int HS) {
+extern "C" __global__ void permute(const Real* qkv, Real* qh, Real* kh, Real* vh, int B, int T, int C, int NH, int HS)
+{
     int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= B * T * C) return;
     int hs = i % HS, t = i / HS % T, nh = i / HS / T % NH, b = i / HS / T / NH;
@@ -41,8 +41,8 @@ extern "C" __global__ void permute(const Real* qkv, Real* qh, Real* kh, Real* vh
 }
 
 // scores (B, NH, T, T) = qh @ kh^T, up to the diagonal if causal
-extern "C" __global__ void query_key(const Real* qh, const Real* kh, float* scores, int T, int HS,
-                                     int causal) {
+extern "C" __global__ void query_key(const Real* qh, const Real* kh, float* scores, int T, int HS, int causal)
+{
     int t2 = blockIdx.x * blockDim.x + threadIdx.x;
     int t1 = blockIdx.y * blockDim.y + threadIdx.y;
     if (t1 >= T || t2 >= (causal ? t1 + 1 : T)) return;
@@ -55,7 +55,8 @@ extern "C" __global__ void query_key(const Real* qh, const Real* kh, float* scor
 }
 
 // One thread a row, in place.
-extern "C" __global__ void softmax(float* scores, int B, int T, int NH, float scale, int causal) {
+extern "C" __global__ void softmax(float* scores, int B, int T, int NH, float scale, int causal)
+{
     int64_t row = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (row >= (int64_t)B * NH * T) return;
     float* x = scores + row * T;
@@ -71,8 +72,8 @@ extern "C" __global__ void softmax(float* scores, int B, int T, int NH, float sc
 }
 
 // oh (B, NH, T, HS) = scores @ vh
-extern "C" __global__ void attend_value(const float* scores, const Real* vh, Real* oh, int T, int HS,
-                                        int causal) {
+extern "C" __global__ void attend_value(const float* scores, const Real* vh, Real* oh, int T, int HS, int causal)
+{
     int hs = blockIdx.x * blockDim.x + threadIdx.x;
     int t1 = blockIdx.y * blockDim.y + threadIdx.y;
     if (t1 >= T || hs >= HS) return;
@@ -86,7 +87,8 @@ extern "C" __global__ void attend_value(const float* scores, const Real* vh, Rea
 }
 
 // oh (B, NH, T, HS) -> out (B, T, NH, HS)
-extern "C" __global__ void unpermute(const Real* oh, Real* out, int B, int T, int C, int NH, int HS) {
+extern "C" __global__ void unpermute(const Real* oh, Real* out, int B, int T, int C, int NH, int HS)
+{
     int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= B * T * C) return;
     int hs = i % HS, nh = i / HS % NH, t = i / HS / NH % T, b = i / HS / NH / T;

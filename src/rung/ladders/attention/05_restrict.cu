@@ -11,7 +11,8 @@ dtypes = ["f32", "f16", "bf16"]
 
 // qkv (B, T, 3, NH, HS) -> qh, kh, vh (B, NH, T, HS)
 extern "C" __global__ void permute(const Real* __restrict__ qkv, Real* __restrict__ qh, Real* __restrict__ kh,
-                                   Real* __restrict__ vh, int B, int T, int C, int NH, int HS) {
+                                   Real* __restrict__ vh, int B, int T, int C, int NH, int HS)
+{
     int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= B * T * C) return;
     int hs = i % HS, t = i / HS % T, nh = i / HS / T % NH, b = i / HS / T / NH;
@@ -22,14 +23,15 @@ extern "C" __global__ void permute(const Real* __restrict__ qkv, Real* __restric
 }
 
 // scores (B, NH, T, T) = qh @ kh^T, up to the diagonal if causal
-extern "C" __global__ void query_key(const Real* __restrict__ qh, const Real* __restrict__ kh,
-                                     float* __restrict__ scores, int T, int HS, int causal) {
+extern "C" __global__ void query_key(const Real* __restrict__ qh, const Real* __restrict__ kh, float* __restrict__ scores, int T,
+                                     int HS, int causal)
+{
     int t2 = blockIdx.x * blockDim.x + threadIdx.x;
     int t1 = blockIdx.y * blockDim.y + threadIdx.y;
     if (t1 >= T || t2 >= (causal ? t1 + 1 : T)) return;
     int64_t head = (int64_t)blockIdx.z * T;
     float sum = 0.0f;
-    #pragma unroll 8
+#pragma unroll 8
     for (int hs = 0; hs < HS; hs++) {
         sum += to_float(qh[(head + t1) * HS + hs]) * to_float(kh[(head + t2) * HS + hs]);
     }
@@ -37,8 +39,8 @@ extern "C" __global__ void query_key(const Real* __restrict__ qh, const Real* __
 }
 
 // One thread a row, in place.
-extern "C" __global__ void softmax(float* __restrict__ scores, int B, int T, int NH, float scale,
-                                   int causal) {
+extern "C" __global__ void softmax(float* __restrict__ scores, int B, int T, int NH, float scale, int causal)
+{
     int64_t row = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (row >= (int64_t)B * NH * T) return;
     float* x = scores + row * T;
@@ -54,15 +56,16 @@ extern "C" __global__ void softmax(float* __restrict__ scores, int B, int T, int
 }
 
 // oh (B, NH, T, HS) = scores @ vh
-extern "C" __global__ void attend_value(const float* __restrict__ scores, const Real* __restrict__ vh,
-                                        Real* __restrict__ oh, int T, int HS, int causal) {
+extern "C" __global__ void attend_value(const float* __restrict__ scores, const Real* __restrict__ vh, Real* __restrict__ oh,
+                                        int T, int HS, int causal)
+{
     int hs = blockIdx.x * blockDim.x + threadIdx.x;
     int t1 = blockIdx.y * blockDim.y + threadIdx.y;
     if (t1 >= T || hs >= HS) return;
     int64_t head = (int64_t)blockIdx.z * T;
     int end = causal ? t1 + 1 : T;
     float sum = 0.0f;
-    #pragma unroll 8
+#pragma unroll 8
     for (int t2 = 0; t2 < end; t2++) {
         sum += scores[(head + t1) * T + t2] * to_float(vh[(head + t2) * HS + hs]);
     }
@@ -70,8 +73,8 @@ extern "C" __global__ void attend_value(const float* __restrict__ scores, const 
 }
 
 // oh (B, NH, T, HS) -> out (B, T, NH, HS)
-extern "C" __global__ void unpermute(const Real* __restrict__ oh, Real* __restrict__ out, int B, int T, int C,
-                                     int NH, int HS) {
+extern "C" __global__ void unpermute(const Real* __restrict__ oh, Real* __restrict__ out, int B, int T, int C, int NH, int HS)
+{
     int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= B * T * C) return;
     int hs = i % HS, nh = i / HS % NH, t = i / HS / NH % T, b = i / HS / NH / T;

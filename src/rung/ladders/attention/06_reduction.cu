@@ -39,16 +39,19 @@ block  = 256
 ---*/
 #include "rung.cuh"
 
-struct Add {
+struct Add
+{
     __device__ float operator()(float a, float b) const { return a + b; }
 };
-struct Larger {
+struct Larger
+{
     __device__ float operator()(float a, float b) const { return fmaxf(a, b); }
 };
 
 // Combines one number of every thread, in a tree over shared memory; any block size up to 1024 will do.
 template <class Combine>
-__device__ float tree(float x, Combine combine) {
+__device__ float tree(float x, Combine combine)
+{
     __shared__ float partial[1024];
     int tx = threadIdx.x;
     __syncthreads();  // readers of the tree before
@@ -63,8 +66,8 @@ __device__ float tree(float x, Combine combine) {
 }
 
 // qkv (B, T, 3, NH, HS) -> qh, kh, vh (B, NH, T, HS)
-extern "C" __global__ void permute(const Real* qkv, Real* qh, Real* kh, Real* vh, int B, int T, int C, int NH,
-                                   int HS) {
+extern "C" __global__ void permute(const Real* qkv, Real* qh, Real* kh, Real* vh, int B, int T, int C, int NH, int HS)
+{
     int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= B * T * C) return;
     int hs = i % HS, t = i / HS % T, nh = i / HS / T % NH, b = i / HS / T / NH;
@@ -75,8 +78,8 @@ extern "C" __global__ void permute(const Real* qkv, Real* qh, Real* kh, Real* vh
 }
 
 // scores (B, NH, T, T) = qh @ kh^T, up to the diagonal if causal
-extern "C" __global__ void query_key(const Real* qh, const Real* kh, float* scores, int T, int HS,
-                                     int causal) {
+extern "C" __global__ void query_key(const Real* qh, const Real* kh, float* scores, int T, int HS, int causal)
+{
     int t1 = blockIdx.x / T, t2 = blockIdx.x % T, hs = threadIdx.x;
     if (causal && t2 > t1) return;
     int64_t head = (int64_t)blockIdx.y * T;
@@ -86,7 +89,8 @@ extern "C" __global__ void query_key(const Real* qh, const Real* kh, float* scor
 }
 
 // In place.
-extern "C" __global__ void softmax(float* scores, int T, float scale, int causal) {
+extern "C" __global__ void softmax(float* scores, int T, float scale, int causal)
+{
     int t1 = blockIdx.x;
     float* x = scores + ((int64_t)blockIdx.y * T + t1) * T;
     int end = causal ? t1 + 1 : T;
@@ -103,8 +107,8 @@ extern "C" __global__ void softmax(float* scores, int T, float scale, int causal
 }
 
 // oh (B, NH, T, HS) = scores @ vh
-extern "C" __global__ void attend_value(const float* scores, const Real* vh, Real* oh, int T, int HS,
-                                        int causal) {
+extern "C" __global__ void attend_value(const float* scores, const Real* vh, Real* oh, int T, int HS, int causal)
+{
     int t1 = blockIdx.x / HS, hs = blockIdx.x % HS;
     int64_t head = (int64_t)blockIdx.y * T;
     int end = causal ? t1 + 1 : T;
@@ -117,7 +121,8 @@ extern "C" __global__ void attend_value(const float* scores, const Real* vh, Rea
 }
 
 // oh (B, NH, T, HS) -> out (B, T, NH, HS)
-extern "C" __global__ void unpermute(const Real* oh, Real* out, int B, int T, int C, int NH, int HS) {
+extern "C" __global__ void unpermute(const Real* oh, Real* out, int B, int T, int C, int NH, int HS)
+{
     int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= B * T * C) return;
     int hs = i % HS, nh = i / HS % NH, t = i / HS / NH % T, b = i / HS / NH / T;

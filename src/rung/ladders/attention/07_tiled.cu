@@ -33,8 +33,9 @@ block  = [32, 32]
 constexpr int TILE = 32;
 
 // scores (B, NH, T, T) = q @ k^T, where a tile holds anything that the mask leaves
-extern "C" __global__ void query_key(const Real* q, const Real* k, float* scores, int T, int NH, int HS,
-                                     int stride_B, int stride_NH, int stride_T, int causal) {
+extern "C" __global__ void query_key(const Real* q, const Real* k, float* scores, int T, int NH, int HS, int stride_B,
+                                     int stride_NH, int stride_T, int causal)
+{
     __shared__ float Q[TILE][TILE];
     __shared__ float K[TILE][TILE + 1];
     int tx = threadIdx.x, ty = threadIdx.y, row0 = blockIdx.y * TILE, key0 = blockIdx.x * TILE;
@@ -55,7 +56,8 @@ extern "C" __global__ void query_key(const Real* q, const Real* k, float* scores
 }
 
 // In place. One thread finds the row's maximum, then its sum; all of them exponentiate and divide.
-extern "C" __global__ void softmax(float* scores, int T, float scale, int causal) {
+extern "C" __global__ void softmax(float* scores, int T, float scale, int causal)
+{
     __shared__ float largest, sum;
     int t1 = blockIdx.x;
     float* x = scores + ((int64_t)blockIdx.y * T + t1) * T;
@@ -76,8 +78,9 @@ extern "C" __global__ void softmax(float* scores, int T, float scale, int causal
 }
 
 // out (B, T, NH, HS) = scores @ v; scores beyond a row's last key count as zeros
-extern "C" __global__ void attend_value(const float* scores, const Real* v, Real* out, int T, int NH, int HS,
-                                        int stride_B, int stride_NH, int stride_T, int causal) {
+extern "C" __global__ void attend_value(const float* scores, const Real* v, Real* out, int T, int NH, int HS, int stride_B,
+                                        int stride_NH, int stride_T, int causal)
+{
     __shared__ float P[TILE][TILE];
     __shared__ float V[TILE][TILE];
     int tx = threadIdx.x, ty = threadIdx.y, t1 = blockIdx.y * TILE + ty, hs = blockIdx.x * TILE + tx;

@@ -14,8 +14,9 @@ dtypes = ["f32", "f16", "bf16"]
 constexpr int TILE = 32;
 
 // scores (B, NH, T, T) = q @ k^T, where a tile holds anything that the mask leaves
-extern "C" __global__ void query_key(const Real* q, const Real* k, float* scores, int T, int NH, int HS,
-                                     int stride_B, int stride_NH, int stride_T, int causal) {
+extern "C" __global__ void query_key(const Real* q, const Real* k, float* scores, int T, int NH, int HS, int stride_B,
+                                     int stride_NH, int stride_T, int causal)
+{
     __shared__ float Q[TILE][TILE];
     __shared__ float K[TILE][TILE + 1];
     int tx = threadIdx.x, ty = threadIdx.y, row0 = blockIdx.y * TILE, key0 = blockIdx.x * TILE;
@@ -35,16 +36,19 @@ extern "C" __global__ void query_key(const Real* q, const Real* k, float* scores
     if (t1 < T && t2 < T) scores[((int64_t)blockIdx.z * T + t1) * T + t2] = sum;
 }
 
-struct Add {
+struct Add
+{
     __device__ float operator()(float a, float b) const { return a + b; }
 };
-struct Larger {
+struct Larger
+{
     __device__ float operator()(float a, float b) const { return fmaxf(a, b); }
 };
 
 // Half of the threads take over from the other half at each step; the last warp needs no barrier of the block.
 template <class Combine>
-__device__ float tree(float x, Combine combine) {
+__device__ float tree(float x, Combine combine)
+{
     __shared__ float partial[BLOCK];
     int tx = threadIdx.x;
     __syncthreads();  // readers of the tree before
@@ -64,7 +68,8 @@ __device__ float tree(float x, Combine combine) {
 }
 
 // In place, one block a row.
-extern "C" __global__ void softmax(float* scores, int T, float scale, int causal) {
+extern "C" __global__ void softmax(float* scores, int T, float scale, int causal)
+{
     int t1 = blockIdx.x;
     float* x = scores + ((int64_t)blockIdx.y * T + t1) * T;
     int end = causal ? t1 + 1 : T;
@@ -81,8 +86,9 @@ extern "C" __global__ void softmax(float* scores, int T, float scale, int causal
 }
 
 // out (B, T, NH, HS) = scores @ v; scores beyond a row's last key count as zeros
-extern "C" __global__ void attend_value(const float* scores, const Real* v, Real* out, int T, int NH, int HS,
-                                        int stride_B, int stride_NH, int stride_T, int causal) {
+extern "C" __global__ void attend_value(const float* scores, const Real* v, Real* out, int T, int NH, int HS, int stride_B,
+                                        int stride_NH, int stride_T, int causal)
+{
     __shared__ float P[TILE][TILE];
     __shared__ float V[TILE][TILE];
     int tx = threadIdx.x, ty = threadIdx.y, t1 = blockIdx.y * TILE + ty, hs = blockIdx.x * TILE + tx;

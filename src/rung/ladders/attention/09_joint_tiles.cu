@@ -34,8 +34,9 @@ constexpr int TILE = 32;
 constexpr int ROWS = TILE / COARSE;  // of threads; each has COARSE outputs of one column, ROWS apart
 
 // scores (B, NH, T, T) = q @ k^T, where a tile holds anything that the mask leaves
-extern "C" __global__ void query_key(const Real* q, const Real* k, float* scores, int T, int NH, int HS,
-                                     int stride_B, int stride_NH, int stride_T, int causal) {
+extern "C" __global__ void query_key(const Real* q, const Real* k, float* scores, int T, int NH, int HS, int stride_B,
+                                     int stride_NH, int stride_T, int causal)
+{
     __shared__ float Q[TILE][TILE];
     __shared__ float K[TILE][TILE + 1];
     int tx = threadIdx.x, ty = threadIdx.y, row0 = blockIdx.y * TILE, key0 = blockIdx.x * TILE;
@@ -50,31 +51,34 @@ extern "C" __global__ void query_key(const Real* q, const Real* k, float* scores
             K[r][tx] = inside && key0 + r < T ? to_float(k[at + (int64_t)(key0 + r) * stride_T]) : 0.0f;
         }
         __syncthreads();
-        #pragma unroll
+#pragma unroll
         for (int i = 0; i < TILE; i++) {
             float key = K[tx][i];
-            #pragma unroll
+#pragma unroll
             for (int c = 0; c < COARSE; c++) sum[c] += Q[ty + c * ROWS][i] * key;
         }
         __syncthreads();
     }
-    #pragma unroll
+#pragma unroll
     for (int c = 0; c < COARSE; c++) {
         int t1 = row0 + ty + c * ROWS, t2 = key0 + tx;
         if (t1 < T && t2 < T) scores[((int64_t)blockIdx.z * T + t1) * T + t2] = sum[c];
     }
 }
 
-struct Add {
+struct Add
+{
     __device__ float operator()(float a, float b) const { return a + b; }
 };
-struct Larger {
+struct Larger
+{
     __device__ float operator()(float a, float b) const { return fmaxf(a, b); }
 };
 
 // Half of the threads take over from the other half at each step; the last warp needs no barrier of the block.
 template <class Combine>
-__device__ float tree(float x, Combine combine) {
+__device__ float tree(float x, Combine combine)
+{
     __shared__ float partial[BLOCK];
     int tx = threadIdx.x;
     __syncthreads();  // readers of the tree before
@@ -94,7 +98,8 @@ __device__ float tree(float x, Combine combine) {
 }
 
 // In place, one block a row.
-extern "C" __global__ void softmax(float* scores, int T, float scale, int causal) {
+extern "C" __global__ void softmax(float* scores, int T, float scale, int causal)
+{
     int t1 = blockIdx.x;
     float* x = scores + ((int64_t)blockIdx.y * T + t1) * T;
     int end = causal ? t1 + 1 : T;
@@ -111,8 +116,9 @@ extern "C" __global__ void softmax(float* scores, int T, float scale, int causal
 }
 
 // out (B, T, NH, HS) = scores @ v; scores beyond a row's last key count as zeros
-extern "C" __global__ void attend_value(const float* scores, const Real* v, Real* out, int T, int NH, int HS,
-                                        int stride_B, int stride_NH, int stride_T, int causal) {
+extern "C" __global__ void attend_value(const float* scores, const Real* v, Real* out, int T, int NH, int HS, int stride_B,
+                                        int stride_NH, int stride_T, int causal)
+{
     __shared__ float P[TILE][TILE];
     __shared__ float V[TILE][TILE];
     int tx = threadIdx.x, ty = threadIdx.y, row0 = blockIdx.y * TILE, hs = blockIdx.x * TILE + tx;
@@ -129,15 +135,15 @@ extern "C" __global__ void attend_value(const float* scores, const Real* v, Real
             V[r][tx] = hs < HS && key0 + r < T ? to_float(values[(int64_t)(key0 + r) * stride_T + hs]) : 0.0f;
         }
         __syncthreads();
-        #pragma unroll
+#pragma unroll
         for (int i = 0; i < TILE; i++) {
             float value = V[i][tx];
-            #pragma unroll
+#pragma unroll
             for (int c = 0; c < COARSE; c++) sum[c] += P[ty + c * ROWS][i] * value;
         }
         __syncthreads();
     }
-    #pragma unroll
+#pragma unroll
     for (int c = 0; c < COARSE; c++) {
         int t1 = row0 + ty + c * ROWS;
         if (t1 < T && hs < HS) out[(((int64_t)b * T + t1) * NH + nh) * HS + hs] = from_float<Real>(sum[c]);

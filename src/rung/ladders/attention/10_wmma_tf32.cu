@@ -52,13 +52,14 @@ using namespace nvcuda;
 constexpr int TILE = 16, DEPTH = 8;  // m16n16k8
 
 template <class Fragment>
-__device__ void round_to_tf32(Fragment& fragment) {
+__device__ void round_to_tf32(Fragment& fragment)
+{
     for (int i = 0; i < fragment.num_elements; i++) fragment.x[i] = wmma::__float_to_tf32(fragment.x[i]);
 }
 
 // qkv (B, T, 3, NH, HS) -> qh, kh, vh (B, NH, TP, HS), zeros behind the last token
-extern "C" __global__ void permute(const float* qkv, float* qh, float* kh, float* vh, int B, int T, int C, int NH,
-                                   int HS, int TP) {
+extern "C" __global__ void permute(const float* qkv, float* qh, float* kh, float* vh, int B, int T, int C, int NH, int HS, int TP)
+{
     int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= B * TP * C) return;
     int hs = i % HS, t = i / HS % TP, nh = i / HS / TP % NH, b = i / HS / TP / NH;
@@ -69,8 +70,8 @@ extern "C" __global__ void permute(const float* qkv, float* qh, float* kh, float
 }
 
 // scores (B, NH, TP, TP) = qh @ kh^T, where a tile holds anything that the mask leaves
-extern "C" __global__ void query_key(const float* qh, const float* kh, float* scores, int HS, int TP,
-                                     int causal) {
+extern "C" __global__ void query_key(const float* qh, const float* kh, float* scores, int HS, int TP, int causal)
+{
     int row0 = blockIdx.y * TILE, key0 = blockIdx.x * TILE;
     if (causal && key0 > row0) return;
     int64_t head = (int64_t)blockIdx.z * TP;
@@ -89,7 +90,8 @@ extern "C" __global__ void query_key(const float* qh, const float* kh, float* sc
 }
 
 // In place, one block a row; zeros from the row's last key to the end of its tile.
-extern "C" __global__ void softmax(float* scores, int T, int TP, float scale, int causal) {
+extern "C" __global__ void softmax(float* scores, int T, int TP, float scale, int causal)
+{
     int t1 = blockIdx.x;
     float* x = scores + ((int64_t)blockIdx.y * TP + t1) * TP;
     int end = causal ? t1 + 1 : T;
@@ -107,8 +109,8 @@ extern "C" __global__ void softmax(float* scores, int T, int TP, float scale, in
 }
 
 // oh (B, NH, TP, HS) = scores @ vh
-extern "C" __global__ void attend_value(const float* scores, const float* vh, float* oh, int HS, int TP,
-                                        int causal) {
+extern "C" __global__ void attend_value(const float* scores, const float* vh, float* oh, int HS, int TP, int causal)
+{
     int row0 = blockIdx.y * TILE, hs = blockIdx.x * TILE;
     int64_t head = (int64_t)blockIdx.z * TP;
     int end = causal ? row0 + TILE : TP;
@@ -127,8 +129,8 @@ extern "C" __global__ void attend_value(const float* scores, const float* vh, fl
 }
 
 // oh (B, NH, TP, HS) -> out (B, T, NH, HS)
-extern "C" __global__ void unpermute(const float* oh, float* out, int B, int T, int C, int NH, int HS,
-                                     int TP) {
+extern "C" __global__ void unpermute(const float* oh, float* out, int B, int T, int C, int NH, int HS, int TP)
+{
     int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= B * T * C) return;
     int hs = i % HS, nh = i / HS % NH, t = i / HS / NH % T, b = i / HS / NH / T;

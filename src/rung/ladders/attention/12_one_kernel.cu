@@ -21,8 +21,9 @@ shared = "4 * (T + BLOCK)"
 ---*/
 #include "rung.cuh"
 
-extern "C" __global__ void attention(const Real* q, const Real* k, const Real* v, Real* out, int T, int NH, int HS,
-                                     int stride_B, int stride_NH, int stride_T, float scale, int causal) {
+extern "C" __global__ void attention(const Real* q, const Real* k, const Real* v, Real* out, int T, int NH, int HS, int stride_B,
+                                     int stride_NH, int stride_T, float scale, int causal)
+{
     extern __shared__ float weights[];  // (T)
     float* partial = weights + T;       // (BLOCK)
     int t1 = blockIdx.x, nh = blockIdx.y, b = blockIdx.z, tx = threadIdx.x;

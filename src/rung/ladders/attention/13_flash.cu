@@ -33,8 +33,8 @@ shared = "4 * ((BR + 2 * BC) * HS + BR * BC)"
 #include "rung.cuh"
 
 // qkv (B, T, 3, NH, HS) -> qh, kh, vh (B, NH, T, HS): the copies that a framework calls contiguous()
-extern "C" __global__ void contiguous(const float* qkv, float* qh, float* kh, float* vh, int B, int T, int C,
-                                      int NH) {
+extern "C" __global__ void contiguous(const float* qkv, float* qh, float* kh, float* vh, int B, int T, int C, int NH)
+{
     int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= B * T * C) return;
     int HS = C / NH, hs = i % HS, t = i / HS % T, nh = i / HS / T % NH, b = i / HS / T / NH;
@@ -46,8 +46,9 @@ extern "C" __global__ void contiguous(const float* qkv, float* qh, float* kh, fl
 
 // One block has Br queries of one head and goes over the keys Bc at a time. O, m and l live in global memory, O always
 // divided by the l of the moment, as in the paper's first version.
-extern "C" __global__ void flash(const float* qh, const float* kh, const float* vh, float* out, float* lse, float* m,
-                                 float* l, float* shrink, int T, int NH, int HS, float scale, int causal) {
+extern "C" __global__ void flash(const float* qh, const float* kh, const float* vh, float* out, float* lse, float* m, float* l,
+                                 float* shrink, int T, int NH, int HS, float scale, int causal)
+{
     const int Br = BR, Bc = BC;
     extern __shared__ float shared[];
     float* Q = shared;       // (Br, HS)

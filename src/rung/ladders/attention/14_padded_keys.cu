@@ -19,8 +19,8 @@ shared = "4 * ((BR + 2 * BC) * HS + BC + BR * BC)"
 #include "rung.cuh"
 
 // qkv (B, T, 3, NH, HS) -> qh, kh, vh (B, NH, T, HS): the copies that a framework calls contiguous()
-extern "C" __global__ void contiguous(const float* qkv, float* qh, float* kh, float* vh, int B, int T, int C,
-                                      int NH) {
+extern "C" __global__ void contiguous(const float* qkv, float* qh, float* kh, float* vh, int B, int T, int C, int NH)
+{
     int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= B * T * C) return;
     int HS = C / NH, hs = i % HS, t = i / HS % T, nh = i / HS / T % NH, b = i / HS / T / NH;
@@ -32,15 +32,16 @@ extern "C" __global__ void contiguous(const float* qkv, float* qh, float* kh, fl
 
 // One block has Br queries of one head and goes over the keys Bc at a time. O, m and l live in global memory, O always
 // divided by the l of the moment, as in the paper's first version.
-extern "C" __global__ void flash(const float* qh, const float* kh, const float* vh, float* out, float* lse, float* m,
-                                 float* l, float* shrink, int T, int NH, int HS, float scale, int causal) {
+extern "C" __global__ void flash(const float* qh, const float* kh, const float* vh, float* out, float* lse, float* m, float* l,
+                                 float* shrink, int T, int NH, int HS, float scale, int causal)
+{
     const int Br = BR, Bc = BC;
     extern __shared__ float shared[];
-    int stride = HS + 1;                           // of a row of K: the extra word moves each row by one bank
-    float* Q = shared;       // (Br, HS)
-    float* K = Q + Br * HS;  // (Bc, stride)
+    int stride = HS + 1;         // of a row of K: the extra word moves each row by one bank
+    float* Q = shared;           // (Br, HS)
+    float* K = Q + Br * HS;      // (Bc, stride)
     float* V = K + Bc * stride;  // (Bc, HS)
-    float* S = V + Bc * HS;  // (Br, Bc)
+    float* S = V + Bc * HS;      // (Br, Bc)
     int tx = threadIdx.x, ty = threadIdx.y, tid = ty * blockDim.x + tx, threads = blockDim.x * blockDim.y;
     int row0 = blockIdx.x * Br, nh = blockIdx.y, b = blockIdx.z, rows = min(Br, T - row0);
     int64_t head = ((int64_t)b * NH + nh) * T;

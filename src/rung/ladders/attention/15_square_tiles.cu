@@ -31,8 +31,8 @@ shared = "4 * ((BR + 2 * BC) * HS + BC)"
 #include "rung.cuh"
 
 // qkv (B, T, 3, NH, HS) -> qh, kh, vh (B, NH, T, HS): the copies that a framework calls contiguous()
-extern "C" __global__ void contiguous(const float* qkv, float* qh, float* kh, float* vh, int B, int T, int C,
-                                      int NH) {
+extern "C" __global__ void contiguous(const float* qkv, float* qh, float* kh, float* vh, int B, int T, int C, int NH)
+{
     int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= B * T * C) return;
     int HS = C / NH, hs = i % HS, t = i / HS % T, nh = i / HS / T % NH, b = i / HS / T / NH;
@@ -43,9 +43,10 @@ extern "C" __global__ void contiguous(const float* qkv, float* qh, float* kh, fl
 }
 
 // A thread has one score of each tile; a warp has one row of them.
-extern "C" __global__ void __launch_bounds__(BR * BC)
-    flash(const float* qh, const float* kh, const float* vh, float* out, float* lse, float* m, float* l, float* shrink,
-          int T, int NH, int HS, float scale, int causal) {
+extern "C" __global__ void __launch_bounds__(BR* BC)
+    flash(const float* qh, const float* kh, const float* vh, float* out, float* lse, float* m, float* l, float* shrink, int T,
+          int NH, int HS, float scale, int causal)
+{
     __shared__ float S[BR][BC];
     extern __shared__ float shared[];
     int stride = HS + 1;         // of a row of K: the extra word moves each row by one bank

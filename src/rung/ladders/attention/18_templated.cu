@@ -13,8 +13,8 @@ HS = "C // NH"
 #include "rung.cuh"
 
 // qkv (B, T, 3, NH, HS) -> qh, kh, vh (B, NH, T, HS): the copies that a framework calls contiguous()
-extern "C" __global__ void contiguous(const float* qkv, float* qh, float* kh, float* vh, int B, int T, int C,
-                                      int NH) {
+extern "C" __global__ void contiguous(const float* qkv, float* qh, float* kh, float* vh, int B, int T, int C, int NH)
+{
     int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= B * T * C) return;
     int hs = i % HS, t = i / HS % T, nh = i / HS / T % NH, b = i / HS / T / NH;
@@ -25,9 +25,10 @@ extern "C" __global__ void contiguous(const float* qkv, float* qh, float* kh, fl
 }
 
 // A thread has one score of each tile, a warp one row. O is kept in `out` without its denominator until the end.
-extern "C" __global__ void __launch_bounds__(BR * BC)
-    flash(const float* __restrict__ qh, const float* __restrict__ kh, const float* __restrict__ vh,
-          float* __restrict__ out, float* __restrict__ lse, int T, int NH, float scale, int causal) {
+extern "C" __global__ void __launch_bounds__(BR* BC)
+    flash(const float* __restrict__ qh, const float* __restrict__ kh, const float* __restrict__ vh, float* __restrict__ out,
+          float* __restrict__ lse, int T, int NH, float scale, int causal)
+{
     extern __shared__ float shared[];
     constexpr int stride = HS + 1;  // of a row of K: the extra word moves each row by one bank
     __shared__ float S[BR][BC];
@@ -54,7 +55,7 @@ extern "C" __global__ void __launch_bounds__(BR * BC)
         }
         __syncthreads();
         float score = 0.0f;
-        #pragma unroll
+#pragma unroll
         for (int hs = 0; hs < HS; hs++) score += Q[ty * HS + hs] * K[tx * stride + hs];
         score = key0 + tx < T && (!causal || key0 + tx <= t1) ? scale * score : -INFINITY;
         float m_new = fmaxf(m, warp_max(score));
@@ -66,7 +67,7 @@ extern "C" __global__ void __launch_bounds__(BR * BC)
         if (t1 < T) {
             for (int hs = tx; hs < HS; hs += BC) {
                 float sum = 0.0f;
-                #pragma unroll
+#pragma unroll
                 for (int c = 0; c < BC; c++) sum += S[ty][c] * V[c * HS + hs];
                 O[hs] = shrink * O[hs] + sum;
             }

@@ -17,8 +17,8 @@ shared = "4 * ((2 * BR + 2 * BC) * HS + 4 * BC)"
 #include "rung.cuh"
 
 // qkv (B, T, 3, NH, HS) -> qh, kh, vh (B, NH, T, HS): the copies that a framework calls contiguous()
-extern "C" __global__ void contiguous(const float* qkv, float* qh, float* kh, float* vh, int B, int T, int C,
-                                      int NH) {
+extern "C" __global__ void contiguous(const float* qkv, float* qh, float* kh, float* vh, int B, int T, int C, int NH)
+{
     int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= B * T * C) return;
     int hs = i % HS, t = i / HS % T, nh = i / HS / T % NH, b = i / HS / T / NH;
@@ -29,12 +29,14 @@ extern "C" __global__ void contiguous(const float* qkv, float* qh, float* kh, fl
 }
 
 // sum + a . b
-__device__ float dot(float4 a, float4 b, float sum) {
+__device__ float dot(float4 a, float4 b, float sum)
+{
     return fmaf(a.w, b.w, fmaf(a.z, b.z, fmaf(a.y, b.y, fmaf(a.x, b.x, sum))));
 }
 
 // Rows of HS numbers from global to shared memory, 16 bytes at a time; zeros behind the last token.
-__device__ void load_tile(float* tile, int stride, const float* rows, int count, int tokens) {
+__device__ void load_tile(float* tile, int stride, const float* rows, int count, int tokens)
+{
     for (int i = threadIdx.y * BC + threadIdx.x; i < count * HS / 4; i += BR * BC) {
         int r = i / (HS / 4), hs = i % (HS / 4) * 4;
         float4 x = r < tokens ? *reinterpret_cast<const float4*>(rows + (int64_t)r * HS + hs) : float4{};
@@ -43,9 +45,10 @@ __device__ void load_tile(float* tile, int stride, const float* rows, int count,
 }
 
 // A thread has one score of each tile, a warp one row. O waits in shared memory, without its denominator, for the end.
-extern "C" __global__ void __launch_bounds__(BR * BC)
-    flash(const float* __restrict__ qh, const float* __restrict__ kh, const float* __restrict__ vh,
-          float* __restrict__ out, float* __restrict__ lse, int T, int NH, float scale, int causal) {
+extern "C" __global__ void __launch_bounds__(BR* BC)
+    flash(const float* __restrict__ qh, const float* __restrict__ kh, const float* __restrict__ vh, float* __restrict__ out,
+          float* __restrict__ lse, int T, int NH, float scale, int causal)
+{
     extern __shared__ __align__(16) float shared[];
     constexpr int stride = HS + 4;  // of a row of K: eight lanes reading 16 bytes each then meet all 32 banks
     __shared__ float S[BR][BC];
@@ -67,7 +70,7 @@ extern "C" __global__ void __launch_bounds__(BR * BC)
         load_tile(V, HS, vh + (head + key0) * HS, BC, T - key0);
         __syncthreads();
         float score = 0.0f;
-        #pragma unroll
+#pragma unroll
         for (int hs = 0; hs < HS; hs += 4) {
             float4 query = *reinterpret_cast<float4*>(&Q[ty * HS + hs]);
             score = dot(query, *reinterpret_cast<float4*>(&K[tx * stride + hs]), score);
@@ -81,7 +84,7 @@ extern "C" __global__ void __launch_bounds__(BR * BC)
         __syncwarp();
         for (int hs = tx; hs < HS; hs += BC) {
             float sum = 0.0f;
-            #pragma unroll
+#pragma unroll
             for (int c = 0; c < BC; c++) sum += S[ty][c] * V[c * HS + hs];
             O[ty * HS + hs] = shrink * O[ty * HS + hs] + sum;
         }

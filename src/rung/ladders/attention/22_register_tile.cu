@@ -20,8 +20,8 @@ block  = ["BC // 2", "BR // 2"]
 #include "rung.cuh"
 
 // qkv (B, T, 3, NH, HS) -> qh, kh, vh (B, NH, T, HS): the copies that a framework calls contiguous()
-extern "C" __global__ void contiguous(const float* qkv, float* qh, float* kh, float* vh, int B, int T, int C,
-                                      int NH) {
+extern "C" __global__ void contiguous(const float* qkv, float* qh, float* kh, float* vh, int B, int T, int C, int NH)
+{
     int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= B * T * C) return;
     int hs = i % HS, t = i / HS % T, nh = i / HS / T % NH, b = i / HS / T / NH;
@@ -35,22 +35,26 @@ constexpr int NX = BC / 2, NY = BR / 2;  // threads; each has columns tx and tx 
 constexpr int ROWS = 2, COLS = 2;
 
 // sum + a . b
-__device__ float dot(float4 a, float4 b, float sum) {
+__device__ float dot(float4 a, float4 b, float sum)
+{
     return fmaf(a.w, b.w, fmaf(a.z, b.z, fmaf(a.y, b.y, fmaf(a.x, b.x, sum))));
 }
 
 // Over the NX neighbouring lanes that share a row.
-__device__ float row_max(float x) {
+__device__ float row_max(float x)
+{
     for (int offset = NX / 2; offset > 0; offset /= 2) x = fmaxf(x, __shfl_xor_sync(ALL_LANES, x, offset));
     return x;
 }
-__device__ float row_sum(float x) {
+__device__ float row_sum(float x)
+{
     for (int offset = NX / 2; offset > 0; offset /= 2) x += __shfl_xor_sync(ALL_LANES, x, offset);
     return x;
 }
 
 // Rows of HS numbers from global to shared memory, 16 bytes at a time; zeros behind the last token.
-__device__ void load_tile(float* tile, int stride, const float* rows, int count, int tokens) {
+__device__ void load_tile(float* tile, int stride, const float* rows, int count, int tokens)
+{
     for (int i = threadIdx.y * NX + threadIdx.x; i < count * HS / 4; i += NX * NY) {
         int r = i / (HS / 4), hs = i % (HS / 4) * 4;
         float4 x = r < tokens ? *reinterpret_cast<const float4*>(rows + (int64_t)r * HS + hs) : float4{};
@@ -58,16 +62,16 @@ __device__ void load_tile(float* tile, int stride, const float* rows, int count,
     }
 }
 
-extern "C" __global__ void flash(const float* __restrict__ qh, const float* __restrict__ kh,
-                                 const float* __restrict__ vh, float* __restrict__ out, float* __restrict__ lse, int T,
-                                 int NH, float scale, int causal) {
+extern "C" __global__ void flash(const float* __restrict__ qh, const float* __restrict__ kh, const float* __restrict__ vh,
+                                 float* __restrict__ out, float* __restrict__ lse, int T, int NH, float scale, int causal)
+{
     extern __shared__ __align__(16) float shared[];
     constexpr int stride = HS + 4;  // of a row of K: eight lanes reading 16 bytes each then meet all 32 banks
-    float* Q = shared;           // (BR, HS)
-    float* K = Q + BR * HS;      // (BC, stride)
-    float* V = K + BC * stride;  // (BC, HS)
-    float* O = V + BC * HS;      // (BR, HS), without the denominator
-    float* S = O + BR * HS;      // (BR, BC)
+    float* Q = shared;              // (BR, HS)
+    float* K = Q + BR * HS;         // (BC, stride)
+    float* V = K + BC * stride;     // (BC, HS)
+    float* O = V + BC * HS;         // (BR, HS), without the denominator
+    float* S = O + BR * HS;         // (BR, BC)
     int tx = threadIdx.x, ty = threadIdx.y, row0 = blockIdx.x * BR, nh = blockIdx.y, b = blockIdx.z;
     int64_t head = ((int64_t)b * NH + nh) * T;
     float m[ROWS], l[ROWS], shrink[ROWS];  // the same in all lanes of a row
@@ -85,22 +89,22 @@ extern "C" __global__ void flash(const float* __restrict__ qh, const float* __re
         load_tile(V, HS, vh + (head + key0) * HS, BC, T - key0);
         __syncthreads();
         float score[ROWS][COLS] = {};
-        #pragma unroll
+#pragma unroll
         for (int hs = 0; hs < HS; hs += 4) {
             float4 key[COLS];
-            #pragma unroll
+#pragma unroll
             for (int j = 0; j < COLS; j++) key[j] = *reinterpret_cast<float4*>(&K[(tx + j * NX) * stride + hs]);
-            #pragma unroll
+#pragma unroll
             for (int i = 0; i < ROWS; i++) {
                 float4 query = *reinterpret_cast<float4*>(&Q[(ty + i * NY) * HS + hs]);
-                #pragma unroll
+#pragma unroll
                 for (int j = 0; j < COLS; j++) score[i][j] = dot(query, key[j], score[i][j]);
             }
         }
-        #pragma unroll
+#pragma unroll
         for (int i = 0; i < ROWS; i++) {
             float largest = m[i], sum = 0.0f;
-            #pragma unroll
+#pragma unroll
             for (int j = 0; j < COLS; j++) {
                 int t1 = row0 + ty + i * NY, t2 = key0 + tx + j * NX;
                 score[i][j] = t2 < T && (!causal || t2 <= t1) ? scale * score[i][j] : -INFINITY;
@@ -109,7 +113,7 @@ extern "C" __global__ void flash(const float* __restrict__ qh, const float* __re
             largest = row_max(largest);
             shrink[i] = expf(m[i] - largest);
             m[i] = largest;
-            #pragma unroll
+#pragma unroll
             for (int j = 0; j < COLS; j++) {
                 float p = expf(score[i][j] - largest);
                 S[(ty + i * NY) * BC + tx + j * NX] = p;
@@ -120,21 +124,21 @@ extern "C" __global__ void flash(const float* __restrict__ qh, const float* __re
         __syncwarp();
         for (int hs = tx; hs < HS; hs += NX * COLS) {
             float sum[ROWS][COLS] = {};
-            #pragma unroll
+#pragma unroll
             for (int c = 0; c < BC; c++) {
                 float value[COLS];
-                #pragma unroll
+#pragma unroll
                 for (int j = 0; j < COLS; j++) value[j] = hs + j * NX < HS ? V[c * HS + hs + j * NX] : 0.0f;
-                #pragma unroll
+#pragma unroll
                 for (int i = 0; i < ROWS; i++) {
                     float p = S[(ty + i * NY) * BC + c];
-                    #pragma unroll
+#pragma unroll
                     for (int j = 0; j < COLS; j++) sum[i][j] += p * value[j];
                 }
             }
-            #pragma unroll
+#pragma unroll
             for (int i = 0; i < ROWS; i++) {
-                #pragma unroll
+#pragma unroll
                 for (int j = 0; j < COLS; j++) {
                     float* o = &O[(ty + i * NY) * HS + hs + j * NX];
                     if (hs + j * NX < HS) *o = shrink[i] * *o + sum[i][j];

@@ -29,22 +29,26 @@ constexpr int NX = BC / 2, NY = BR / 2;  // threads; each has columns tx and tx 
 constexpr int ROWS = 2, COLS = 2;
 
 // sum + a . b
-__device__ float dot(float4 a, float4 b, float sum) {
+__device__ float dot(float4 a, float4 b, float sum)
+{
     return fmaf(a.w, b.w, fmaf(a.z, b.z, fmaf(a.y, b.y, fmaf(a.x, b.x, sum))));
 }
 
 // Over the NX neighbouring lanes that share a row.
-__device__ float row_max(float x) {
+__device__ float row_max(float x)
+{
     for (int offset = NX / 2; offset > 0; offset /= 2) x = fmaxf(x, __shfl_xor_sync(ALL_LANES, x, offset));
     return x;
 }
-__device__ float row_sum(float x) {
+__device__ float row_sum(float x)
+{
     for (int offset = NX / 2; offset > 0; offset /= 2) x += __shfl_xor_sync(ALL_LANES, x, offset);
     return x;
 }
 
 // Rows of HS numbers, `row_stride` apart in global memory, into shared memory; zeros behind the last token.
-__device__ void load_tile(float* tile, int stride, const float* rows, int64_t row_stride, int count, int tokens) {
+__device__ void load_tile(float* tile, int stride, const float* rows, int64_t row_stride, int count, int tokens)
+{
     for (int i = threadIdx.y * NX + threadIdx.x; i < count * HS / 4; i += NX * NY) {
         int r = i / (HS / 4), hs = i % (HS / 4) * 4;
         float4 x = r < tokens ? *reinterpret_cast<const float4*>(rows + r * row_stride + hs) : float4{};
@@ -53,15 +57,16 @@ __device__ void load_tile(float* tile, int stride, const float* rows, int64_t ro
 }
 
 extern "C" __global__ void flash(const float* __restrict__ q, const float* __restrict__ k, const float* __restrict__ v,
-                                 float* __restrict__ out, float* __restrict__ lse, int T, int NH, int stride_B,
-                                 int stride_NH, int stride_T, float scale, int causal) {
+                                 float* __restrict__ out, float* __restrict__ lse, int T, int NH, int stride_B, int stride_NH,
+                                 int stride_T, float scale, int causal)
+{
     extern __shared__ __align__(16) float shared[];
     constexpr int stride = HS + 4;  // of a row of K: eight lanes reading 16 bytes each then meet all 32 banks
-    float* Q = shared;           // (BR, HS)
-    float* K = Q + BR * HS;      // (BC, stride)
-    float* V = K + BC * stride;  // (BC, HS)
-    float* O = V + BC * HS;      // (BR, HS), without the denominator
-    float* S = O + BR * HS;      // (BR, BC)
+    float* Q = shared;              // (BR, HS)
+    float* K = Q + BR * HS;         // (BC, stride)
+    float* V = K + BC * stride;     // (BC, HS)
+    float* O = V + BC * HS;         // (BR, HS), without the denominator
+    float* S = O + BR * HS;         // (BR, BC)
     int tx = threadIdx.x, ty = threadIdx.y, row0 = blockIdx.x * BR, nh = blockIdx.y, b = blockIdx.z;
     int64_t head = (int64_t)b * stride_B + nh * stride_NH;
     float m[ROWS], l[ROWS], shrink[ROWS];  // the same in all lanes of a row
@@ -79,22 +84,22 @@ extern "C" __global__ void flash(const float* __restrict__ q, const float* __res
         load_tile(V, HS, v + head + (int64_t)key0 * stride_T, stride_T, BC, T - key0);
         __syncthreads();
         float score[ROWS][COLS] = {};
-        #pragma unroll
+#pragma unroll
         for (int hs = 0; hs < HS; hs += 4) {
             float4 key[COLS];
-            #pragma unroll
+#pragma unroll
             for (int j = 0; j < COLS; j++) key[j] = *reinterpret_cast<float4*>(&K[(tx + j * NX) * stride + hs]);
-            #pragma unroll
+#pragma unroll
             for (int i = 0; i < ROWS; i++) {
                 float4 query = *reinterpret_cast<float4*>(&Q[(ty + i * NY) * HS + hs]);
-                #pragma unroll
+#pragma unroll
                 for (int j = 0; j < COLS; j++) score[i][j] = dot(query, key[j], score[i][j]);
             }
         }
-        #pragma unroll
+#pragma unroll
         for (int i = 0; i < ROWS; i++) {
             float largest = m[i], sum = 0.0f;
-            #pragma unroll
+#pragma unroll
             for (int j = 0; j < COLS; j++) {
                 int t1 = row0 + ty + i * NY, t2 = key0 + tx + j * NX;
                 score[i][j] = t2 < T && (!causal || t2 <= t1) ? scale * score[i][j] : -INFINITY;
@@ -103,7 +108,7 @@ extern "C" __global__ void flash(const float* __restrict__ q, const float* __res
             largest = row_max(largest);
             shrink[i] = expf(m[i] - largest);
             m[i] = largest;
-            #pragma unroll
+#pragma unroll
             for (int j = 0; j < COLS; j++) {
                 float p = expf(score[i][j] - largest);
                 S[(ty + i * NY) * BC + tx + j * NX] = p;
@@ -114,21 +119,21 @@ extern "C" __global__ void flash(const float* __restrict__ q, const float* __res
         __syncwarp();
         for (int hs = tx; hs < HS; hs += NX * COLS) {
             float sum[ROWS][COLS] = {};
-            #pragma unroll
+#pragma unroll
             for (int c = 0; c < BC; c++) {
                 float value[COLS];
-                #pragma unroll
+#pragma unroll
                 for (int j = 0; j < COLS; j++) value[j] = hs + j * NX < HS ? V[c * HS + hs + j * NX] : 0.0f;
-                #pragma unroll
+#pragma unroll
                 for (int i = 0; i < ROWS; i++) {
                     float p = S[(ty + i * NY) * BC + c];
-                    #pragma unroll
+#pragma unroll
                     for (int j = 0; j < COLS; j++) sum[i][j] += p * value[j];
                 }
             }
-            #pragma unroll
+#pragma unroll
             for (int i = 0; i < ROWS; i++) {
-                #pragma unroll
+#pragma unroll
                 for (int j = 0; j < COLS; j++) {
                     float* o = &O[(ty + i * NY) * HS + hs + j * NX];
                     if (hs + j * NX < HS) *o = shrink[i] * *o + sum[i][j];

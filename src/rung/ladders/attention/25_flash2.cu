@@ -25,7 +25,8 @@ constexpr int BR = 16, BC = 16, NTHREADS = 256;
 constexpr int ROWS_AT_ONCE = NTHREADS / BC;
 
 extern "C" __global__ void flash(const float* q, const float* k, const float* v, float* out, float* lse, int T, int NH,
-                                 int stride_B, int stride_NH, int stride_T, float scale, int causal) {
+                                 int stride_B, int stride_NH, int stride_T, float scale, int causal)
+{
     __shared__ float qi[BR * D];
     __shared__ float ks[BC * D];
     __shared__ float vs[BC * D];

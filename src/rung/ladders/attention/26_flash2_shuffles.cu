@@ -23,7 +23,8 @@ shared = "4 * (2 * 16 * HS + 2 * 16 * HS + 16 * 16 + 3 * 16)"
 constexpr int BR = 16, BC = 16, NTHREADS = BR * BC;
 
 extern "C" __global__ void flash(const float* q, const float* k, const float* v, float* out, float* lse, int T, int NH,
-                                 int stride_B, int stride_NH, int stride_T, float scale, int causal) {
+                                 int stride_B, int stride_NH, int stride_T, float scale, int causal)
+{
     extern __shared__ float shared_mem[];
     float* qi = shared_mem;
     float* ks = qi + BR * D;

@@ -43,7 +43,8 @@ constexpr int ROW = 8 * (SWIZZLED ? CHUNKS : CHUNKS + 1);  // an odd number of c
 constexpr float LOG2_E = 1.4426950408889634f, LN_2 = 0.6931471805599453f;
 
 // Where a chunk of a row lies in a tile: one column's chunks of eight rows in a line fill all 32 banks.
-__device__ __forceinline__ int chunk_at(unsigned row, unsigned chunk) {
+__device__ __forceinline__ int chunk_at(unsigned row, unsigned chunk)
+{
     if (CHUNKS % 8 == 0) chunk ^= row % 8;
     if (CHUNKS == 4) chunk ^= row / 2 % 4;
     return row * ROW + chunk * 8;
@@ -51,8 +52,9 @@ __device__ __forceinline__ int chunk_at(unsigned row, unsigned chunk) {
 
 // Starts copying COUNT rows of HS numbers into shared memory; zeros behind the last token.
 template <int COUNT>
-__device__ __forceinline__ void load_tile(Real* tile, const Real* rows, int row_stride, int tokens) {
-    #pragma unroll
+__device__ __forceinline__ void load_tile(Real* tile, const Real* rows, int row_stride, int tokens)
+{
+#pragma unroll
     for (unsigned i = 0; i < COUNT * CHUNKS; i += 32 * WARPS) {
         unsigned row = (i + threadIdx.x) / CHUNKS, chunk = (i + threadIdx.x) % CHUNKS;
         if (COUNT * CHUNKS % (32 * WARPS) != 0 && row >= COUNT) break;
@@ -62,9 +64,10 @@ __device__ __forceinline__ void load_tile(Real* tile, const Real* rows, int row_
 }
 
 extern "C" __global__ void __launch_bounds__(32 * WARPS)
-    flash(const Real* __restrict__ q, const Real* __restrict__ k, const Real* __restrict__ v,
-          float* __restrict__ shares_o, float* __restrict__ shares_m, float* __restrict__ shares_l, int T, int NH,
-          int stride_B, int stride_NH, int stride_T, float scale, int causal) {
+    flash(const Real* __restrict__ q, const Real* __restrict__ k, const Real* __restrict__ v, float* __restrict__ shares_o,
+          float* __restrict__ shares_m, float* __restrict__ shares_l, int T, int NH, int stride_B, int stride_NH, int stride_T,
+          float scale, int causal)
+{
     extern __shared__ __align__(16) unsigned char shared[];
     Real* Q = reinterpret_cast<Real*>(shared);  // (BR, ROW)
     Real* K = Q + BR * ROW;                     // (STAGES, BC, ROW)
@@ -77,11 +80,11 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS)
     const Real *keys = k + head, *values = v + head;
     int all_tiles = ceil_div(causal ? min(T, row0 + BR) : T, BC), share = ceil_div(all_tiles, SPLITS);
     int first = blockIdx.z * share, tiles = min(all_tiles, first + share);  // this block's tiles: first ... tiles - 1
-    float scale2 = scale * LOG2_E;  // exp(scale x) = 2^(scale2 x)
+    float scale2 = scale * LOG2_E;                                          // exp(scale x) = 2^(scale2 x)
 
     load_tile<BR>(Q, q + head + (int64_t)row0 * stride_T, stride_T, T - row0);
     cp_async_commit();
-    #pragma unroll
+#pragma unroll
     for (int stage = 0; stage < STAGES - 1; stage++) {
         int tile = first + stage;
         if (tile < tiles) {
@@ -94,7 +97,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS)
     cp_async_wait<STAGES - 1>();
     __syncthreads();
     uint32_t query[HS / 16][4];
-    #pragma unroll
+#pragma unroll
     for (int kk = 0; kk < HS / 16; kk++) {
         ldmatrix_x4(query[kk], Q + chunk_at(warp * 16 + lane % 16, 2 * kk + lane / 16));
     }
@@ -118,9 +121,9 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS)
         const Real* V_tile = V + tile % STAGES * BC * ROW;
 
         float s[BC / 8][4] = {};
-        #pragma unroll
+#pragma unroll
         for (int kk = 0; kk < HS / 16; kk++) {
-            #pragma unroll
+#pragma unroll
             for (int n = 0; n < BC / 16; n++) {
                 uint32_t key[4];
                 ldmatrix_x4(key, K_tile + chunk_at(n * 16 + lane / 16 * 8 + lane % 8, 2 * kk + lane / 8 % 2));
@@ -129,19 +132,19 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS)
             }
         }
         if (key0 + BC > T || (causal && key0 + BC - 1 > warp_row0)) {  // the mask cuts through this tile
-            #pragma unroll
+#pragma unroll
             for (int n = 0; n < BC / 8; n++) {
-                #pragma unroll
+#pragma unroll
                 for (int x = 0; x < 4; x++) {
                     int t1 = warp_row0 + lane / 4 + x / 2 * 8, t2 = key0 + n * 8 + lane % 4 * 2 + x % 2;
                     if (t2 >= T || (causal && t2 > t1)) s[n][x] = -INFINITY;
                 }
             }
         }
-        #pragma unroll
+#pragma unroll
         for (int h = 0; h < 2; h++) {  // rows lane / 4 and lane / 4 + 8
             float largest = m[h];
-            #pragma unroll
+#pragma unroll
             for (int n = 0; n < BC / 8; n++) largest = fmaxf(largest, fmaxf(s[n][2 * h], s[n][2 * h + 1]));
             largest = fmaxf(largest, __shfl_xor_sync(ALL_LANES, largest, 1));
             largest = fmaxf(largest, __shfl_xor_sync(ALL_LANES, largest, 2));
@@ -149,29 +152,29 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS)
             float shrink = exp2f((m[h] - from) * scale2);
             m[h] = largest;
             l[h] *= shrink;
-            #pragma unroll
+#pragma unroll
             for (int n = 0; n < BC / 8; n++) {
-                #pragma unroll
+#pragma unroll
                 for (int x = 2 * h; x < 2 * h + 2; x++) {
                     s[n][x] = exp2f(fmaf(s[n][x], scale2, -from * scale2));
                     l[h] += s[n][x];
                 }
             }
-            #pragma unroll
+#pragma unroll
             for (int n = 0; n < HS / 8; n++) {
                 o[n][2 * h] *= shrink;
                 o[n][2 * h + 1] *= shrink;
             }
         }
-        #pragma unroll
+#pragma unroll
         for (int kk = 0; kk < BC / 16; kk++) {
             uint32_t p[4];  // two neighbouring tiles of S have the layout of one operand
-            #pragma unroll
+#pragma unroll
             for (int x = 0; x < 4; x++) {
                 const float* pair = &s[2 * kk + x / 2][x % 2 * 2];
                 p[x] = pack2<Real>(pair[0], pair[1]);
             }
-            #pragma unroll
+#pragma unroll
             for (int n = 0; n < HS / 16; n++) {
                 uint32_t value[4];
                 ldmatrix_x4_trans(value, V_tile + chunk_at(kk * 16 + lane % 16, 2 * n + lane / 16));
@@ -180,17 +183,16 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS)
             }
         }
     }
-    #pragma unroll
+#pragma unroll
     for (int h = 0; h < 2; h++) {
         l[h] += __shfl_xor_sync(ALL_LANES, l[h], 1);
         l[h] += __shfl_xor_sync(ALL_LANES, l[h], 2);
         int t1 = warp_row0 + lane / 4 + h * 8;
         if (t1 >= T) continue;
         int64_t row = ((int64_t)blockIdx.z * gridDim.x + blockIdx.x) * T + t1;
-        #pragma unroll
+#pragma unroll
         for (int n = 0; n < HS / 8; n++) {
-            *reinterpret_cast<float2*>(&shares_o[row * HS + n * 8 + lane % 4 * 2]) =
-                make_float2(o[n][2 * h], o[n][2 * h + 1]);
+            *reinterpret_cast<float2*>(&shares_o[row * HS + n * 8 + lane % 4 * 2]) = make_float2(o[n][2 * h], o[n][2 * h + 1]);
         }
         if (lane % 4 == 0) {
             shares_m[row] = m[h] * scale2;
@@ -201,25 +203,26 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS)
 
 // One thread has four neighbouring outputs.
 extern "C" __global__ void merge(const float* __restrict__ shares_o, const float* __restrict__ shares_m,
-                                 const float* __restrict__ shares_l, Real* __restrict__ out, float* __restrict__ lse,
-                                 int B, int T, int NH) {
+                                 const float* __restrict__ shares_l, Real* __restrict__ out, float* __restrict__ lse, int B,
+                                 int T, int NH)
+{
     int rows = B * NH * T, i = blockIdx.x * blockDim.x + threadIdx.x, row = i / (HS / 4), hs = i % (HS / 4) * 4;
     if (row >= rows) return;
     float m = -INFINITY, l = 0.0f, o[4] = {};
-    #pragma unroll
+#pragma unroll
     for (int split = 0; split < SPLITS; split++) m = fmaxf(m, shares_m[(int64_t)split * rows + row]);
-    #pragma unroll
+#pragma unroll
     for (int split = 0; split < SPLITS; split++) {
         int64_t at = (int64_t)split * rows + row;
         float weight = exp2f(shares_m[at] - m);
         l += weight * shares_l[at];
         Vec<float, 4> share = load_vec(&shares_o[at * HS + hs]);
-        #pragma unroll
+#pragma unroll
         for (int x = 0; x < 4; x++) o[x] += weight * share[x];
     }
     int t = row % T, nh = row / T % NH, b = row / T / NH;
     Vec<Real, 4> result;
-    #pragma unroll
+#pragma unroll
     for (int x = 0; x < 4; x++) result[x] = from_float<Real>(o[x] / l);
     *reinterpret_cast<Vec<Real, 4>*>(&out[(((int64_t)b * T + t) * NH + nh) * HS + hs]) = result;
     if (lse != nullptr && hs == 0) lse[row] = m * LN_2 + logf(l);

@@ -50,7 +50,7 @@ struct Shared
     uint64_t q_full, full[STAGES];
 };
 
-extern "C" __global__ void __launch_bounds__(WARPGROUP * GROUPS, BLOCKS)
+extern "C" __global__ void __launch_bounds__(WARPGROUP* GROUPS, BLOCKS)
     flash(const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap k_map,
           const __grid_constant__ TensorMap v_map, Real* __restrict__ out, float* __restrict__ lse, int T, int NH, float scale,
           int causal)
@@ -58,7 +58,7 @@ extern "C" __global__ void __launch_bounds__(WARPGROUP * GROUPS, BLOCKS)
     extern __shared__ __align__(1024) unsigned char memory[];
     Shared& shared = *reinterpret_cast<Shared*>(memory);
     const int b = blockIdx.x / NH, nh = blockIdx.x % NH, row0 = (gridDim.y - 1 - blockIdx.y) * BR;  // the longest rows first
-    const int rows_at = row0 + threadIdx.x / WARPGROUP * 64;  // this warpgroup's
+    const int rows_at = row0 + threadIdx.x / WARPGROUP * 64;                                        // this warpgroup's
     const int blocks = ceil_div(causal ? min(T, row0 + BR) : T, BC);
     const int mine = rows_at < T ? ceil_div(causal ? min(T, rows_at + 64) : T, BC) : 0;
     const float scale2 = scale * LOG2_E;

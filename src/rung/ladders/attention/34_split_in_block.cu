@@ -42,7 +42,7 @@ struct Shared
 };
 static_assert(sizeof(float[GROUPS][64 * O_STRIDE]) <= sizeof(Stage[GROUPS][STAGES]), "O fits where stages were");
 
-extern "C" __global__ void __launch_bounds__(WARPGROUP * GROUPS, BLOCKS)
+extern "C" __global__ void __launch_bounds__(WARPGROUP* GROUPS, BLOCKS)
     flash(const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap k_map,
           const __grid_constant__ TensorMap v_map, Real* __restrict__ out, float* __restrict__ lse, int T, int NH, float scale,
           int causal)

@@ -144,8 +144,9 @@ struct Rows
 };
 
 extern "C" __global__ void __launch_bounds__(WARPGROUP*(GROUPS + 1), BLOCKS)
-    flash(const float* __restrict__ q, const __half* __restrict__ halves, const float* __restrict__ units, float* __restrict__ out,
-          float* __restrict__ lse, int T, int NH, int stride_B, int stride_NH, int stride_T, float scale, int causal)
+    flash(const float* __restrict__ q, const __half* __restrict__ halves, const float* __restrict__ units,
+          float* __restrict__ out, float* __restrict__ lse, int T, int NH, int stride_B, int stride_NH, int stride_T, float scale,
+          int causal)
 {
     extern __shared__ __align__(1024) unsigned char memory[];
     Shared& shared = *reinterpret_cast<Shared*>(memory);
@@ -255,7 +256,8 @@ extern "C" __global__ void __launch_bounds__(WARPGROUP*(GROUPS + 1), BLOCKS)
         const float share = 1.0f / rows.l[h];
         float* to = out + (((int64_t)b * T + t) * NH + nh) * HS + warpgroup_column();
 #pragma unroll
-        for (int j = 2 * h; j < HS / 2; j += 4) *reinterpret_cast<float2*>(to + j / 4 * 8) = make_float2(o[j] * share, o[j + 1] * share);
+        for (int j = 2 * h; j < HS / 2; j += 4)
+            *reinterpret_cast<float2*>(to + j / 4 * 8) = make_float2(o[j] * share, o[j + 1] * share);
         if (lse != nullptr && warpgroup_column() == 0) {
             lse[((int64_t)b * NH + nh) * T + t] = (rows.m[h] - HEADROOM) * LN_2 + logf(rows.l[h]);
         }

@@ -45,8 +45,8 @@ block  = 256
 constexpr int INNER_STEPS = UNROLL, OUTER_STEPS = OUTER;  // a pragma takes a constant, not a macro
 
 // qkv (B, T, 3, NH, HS) -> qh, kh, vh (B, NH, T, HS)
-extern "C" __global__ void permute(const Real* qkv, Real* qh, Real* kh, Real* vh, int B, int T, int C, int NH,
-                                   int HS) {
+extern "C" __global__ void permute(const Real* qkv, Real* qh, Real* kh, Real* vh, int B, int T, int C, int NH, int HS)
+{
     int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= B * T * C) return;
     int hs = i % HS, t = i / HS % T, nh = i / HS / T % NH, b = i / HS / T / NH;
@@ -57,19 +57,19 @@ extern "C" __global__ void permute(const Real* qkv, Real* qh, Real* kh, Real* vh
 }
 
 // scores (B, NH, T, T) = qh @ kh^T, up to the diagonal if causal
-extern "C" __global__ void query_key(const Real* qh, const Real* kh, float* scores, int B, int T, int NH,
-                                     int HS, int causal) {
+extern "C" __global__ void query_key(const Real* qh, const Real* kh, float* scores, int B, int T, int NH, int HS, int causal)
+{
     int nh = blockIdx.x * blockDim.x + threadIdx.x;
     int b = blockIdx.y * blockDim.y + threadIdx.y;
     if (nh >= NH || b >= B) return;
     int64_t head = ((int64_t)b * NH + nh) * T;
-    #pragma unroll OUTER_STEPS
+#pragma unroll OUTER_STEPS
     for (int t1 = 0; t1 < T; t1++) {
         int end = causal ? t1 + 1 : T;
-        #pragma unroll OUTER_STEPS
+#pragma unroll OUTER_STEPS
         for (int t2 = 0; t2 < end; t2++) {
             float sum = 0.0f;
-            #pragma unroll INNER_STEPS
+#pragma unroll INNER_STEPS
             for (int hs = 0; hs < HS; hs++) {
                 sum += to_float(qh[(head + t1) * HS + hs]) * to_float(kh[(head + t2) * HS + hs]);
             }
@@ -79,7 +79,8 @@ extern "C" __global__ void query_key(const Real* qh, const Real* kh, float* scor
 }
 
 // One thread a row, in place.
-extern "C" __global__ void softmax(float* scores, int B, int T, int NH, float scale, int causal) {
+extern "C" __global__ void softmax(float* scores, int B, int T, int NH, float scale, int causal)
+{
     int64_t row = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (row >= (int64_t)B * NH * T) return;
     float* x = scores + row * T;
@@ -95,19 +96,19 @@ extern "C" __global__ void softmax(float* scores, int B, int T, int NH, float sc
 }
 
 // oh (B, NH, T, HS) = scores @ vh
-extern "C" __global__ void attend_value(const float* scores, const Real* vh, Real* oh, int B, int T, int NH,
-                                        int HS, int causal) {
+extern "C" __global__ void attend_value(const float* scores, const Real* vh, Real* oh, int B, int T, int NH, int HS, int causal)
+{
     int nh = blockIdx.x * blockDim.x + threadIdx.x;
     int b = blockIdx.y * blockDim.y + threadIdx.y;
     if (nh >= NH || b >= B) return;
     int64_t head = ((int64_t)b * NH + nh) * T;
-    #pragma unroll OUTER_STEPS
+#pragma unroll OUTER_STEPS
     for (int t1 = 0; t1 < T; t1++) {
         int end = causal ? t1 + 1 : T;
-        #pragma unroll OUTER_STEPS
+#pragma unroll OUTER_STEPS
         for (int hs = 0; hs < HS; hs++) {
             float sum = 0.0f;
-            #pragma unroll INNER_STEPS
+#pragma unroll INNER_STEPS
             for (int t2 = 0; t2 < end; t2++) {
                 sum += scores[(head + t1) * T + t2] * to_float(vh[(head + t2) * HS + hs]);
             }
@@ -117,7 +118,8 @@ extern "C" __global__ void attend_value(const float* scores, const Real* vh, Rea
 }
 
 // oh (B, NH, T, HS) -> out (B, T, NH, HS)
-extern "C" __global__ void unpermute(const Real* oh, Real* out, int B, int T, int C, int NH, int HS) {
+extern "C" __global__ void unpermute(const Real* oh, Real* out, int B, int T, int C, int NH, int HS)
+{
     int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= B * T * C) return;
     int hs = i % HS, nh = i / HS % NH, t = i / HS / NH % T, b = i / HS / NH / T;

@@ -16,7 +16,7 @@ block  = "BLOCK"
 #include "rung.cuh"
 
 extern "C" __global__ void __launch_bounds__(BLOCK)
-add_bias(const Real* __restrict__ x, const Real* __restrict__ bias, Real* __restrict__ out, int B, int T, int OC)
+    add_bias(const Real* __restrict__ x, const Real* __restrict__ bias, Real* __restrict__ out, int B, int T, int OC)
 {
     const int column = (blockIdx.x * BLOCK + threadIdx.x) * VEC;
     if (column >= OC) return;

@@ -18,8 +18,8 @@ block  = "BLOCK"
 #include "window.cuh"
 
 extern "C" __global__ void cached_attention(const Real* q, const Real* k, const Real* v, const int* past, float* scores,
-                                            Real* out, int T, int S, int NH, int HS, int stride_B, int stride_NH,
-                                            int stride_T, int window, int globals, float scale)
+                                            Real* out, int T, int S, int NH, int HS, int stride_B, int stride_NH, int stride_T,
+                                            int window, int globals, float scale)
 {
     int tid = threadIdx.x, t = blockIdx.x, b = blockIdx.y / NH, nh = blockIdx.y % NH;
     Seen seen(past[b] + t, window, globals);

@@ -23,9 +23,9 @@ shared = "4 * WARPS * (HS + 2)"
 
 constexpr int COLS = (HS + WARP_SIZE - 1) / WARP_SIZE;  // channels of a lane
 
-extern "C" __global__ void cached_attention(const Real* q, const Real* k, const Real* v, const int* past, Real* out, int T,
-                                            int S, int NH, int stride_B, int stride_NH, int stride_T, int window,
-                                            int globals, float scale)
+extern "C" __global__ void cached_attention(const Real* q, const Real* k, const Real* v, const int* past, Real* out, int T, int S,
+                                            int NH, int stride_B, int stride_NH, int stride_T, int window, int globals,
+                                            float scale)
 {
     extern __shared__ float shared[];
     float *ms = shared, *ls = ms + WARPS, *os = ls + WARPS;  // (WARPS), (WARPS), (WARPS, HS)
@@ -41,7 +41,7 @@ extern "C" __global__ void cached_attention(const Real* q, const Real* k, const 
     for (int i = warp; i < seen.count; i += WARPS) {
         int64_t at = (head + seen.key(i)) * HS + lane;
         float value[COLS], score = 0.0f;
-        #pragma unroll
+#pragma unroll
         for (int c = 0; c < COLS; c++) {
             bool inside = HS % WARP_SIZE == 0 || lane + c * WARP_SIZE < HS;
             score += own[c] * (inside ? to_float(k[at + c * WARP_SIZE]) : 0.0f);
@@ -51,7 +51,7 @@ extern "C" __global__ void cached_attention(const Real* q, const Real* k, const 
         float largest = fmaxf(m, score), shrink = expf(m - largest), p = expf(score - largest);
         m = largest;
         l = l * shrink + p;
-        #pragma unroll
+#pragma unroll
         for (int c = 0; c < COLS; c++) o[c] = o[c] * shrink + p * value[c];
     }
     if (lane == 0) ms[warp] = m, ls[warp] = l;

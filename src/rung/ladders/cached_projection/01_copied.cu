@@ -13,8 +13,8 @@ block  = ["BLOCK", "BLOCK"]
 ---*/
 #include "rung.cuh"
 
-extern "C" __global__ void project(const Real* x, const Real* weight, const Real* bias, Real* k_cache, Real* v_cache,
-                                   Real* out, int T, int C, int MAXT, int past)
+extern "C" __global__ void project(const Real* x, const Real* weight, const Real* bias, Real* k_cache, Real* v_cache, Real* out,
+                                   int T, int C, int MAXT, int past)
 {
     const int oc = blockIdx.x * BLOCK + threadIdx.x, t = blockIdx.y * BLOCK + threadIdx.y, b = blockIdx.z;
     if (t >= T || oc >= 3 * C) return;

@@ -12,8 +12,8 @@ block  = ["TILE", "TILE"]
 ---*/
 #include "rung.cuh"
 
-extern "C" __global__ void project(const Real* x, const Real* weight, const Real* bias, Real* k_cache, Real* v_cache,
-                                   Real* out, int T, int C, int MAXT, int past)
+extern "C" __global__ void project(const Real* x, const Real* weight, const Real* bias, Real* k_cache, Real* v_cache, Real* out,
+                                   int T, int C, int MAXT, int past)
 {
     // One column more than needed: the lanes of a warp read down a column of w_tile, and an odd pitch sends them to 32 banks.
     __shared__ float x_tile[TILE][TILE + 1];

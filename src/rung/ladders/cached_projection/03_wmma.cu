@@ -34,7 +34,8 @@ extern "C" __global__ void __launch_bounds__(WARP_SIZE)
 
     const int t0 = blockIdx.y * TILE, n0 = blockIdx.x * TILE, part = n0 / C, b = blockIdx.z, rows = min(TILE, T - t0);
     wmma::fragment<wmma::matrix_a, TILE, TILE, DEPTH, wmma::precision::tf32, wmma::row_major> a;
-    wmma::fragment<wmma::matrix_b, TILE, TILE, DEPTH, wmma::precision::tf32, wmma::col_major> w;  // weight's rows are columns here
+    wmma::fragment<wmma::matrix_b, TILE, TILE, DEPTH, wmma::precision::tf32, wmma::col_major>
+        w;  // weight's rows are columns here
     wmma::fragment<wmma::accumulator, TILE, TILE, DEPTH, float> sum;
     wmma::fill_fragment(sum, 0.0f);
     const bool cached = part > 0 && t0 + rows <= past;

@@ -14,7 +14,8 @@ block  = "BLOCK"
 ---*/
 #include "rung.cuh"
 
-extern "C" __global__ void copy(const Real* x, Real* out, int N) {
+extern "C" __global__ void copy(const Real* x, Real* out, int N)
+{
     const int first = blockIdx.x * BLOCK * CHUNK + threadIdx.x;
     for (int k = 0; k < CHUNK; ++k) {
         const int i = first + k * BLOCK;

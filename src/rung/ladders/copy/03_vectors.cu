@@ -13,7 +13,8 @@ block  = "BLOCK"
 ---*/
 #include "rung.cuh"
 
-extern "C" __global__ void copy(const Real* x, Real* out, int N) {
+extern "C" __global__ void copy(const Real* x, Real* out, int N)
+{
     const int i = (blockIdx.x * BLOCK + threadIdx.x) * VEC;
     if (i + VEC <= N) {
         store_vec(out + i, load_vec<Real>(x + i));

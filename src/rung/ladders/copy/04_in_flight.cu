@@ -14,7 +14,8 @@ block  = "BLOCK"
 ---*/
 #include "rung.cuh"
 
-extern "C" __global__ void copy(const Real* x, Real* out, int N) {
+extern "C" __global__ void copy(const Real* x, Real* out, int N)
+{
     const int tile = blockIdx.x * BLOCK * DEPTH * VEC;
     const int first = tile + threadIdx.x * VEC;
     if (tile + BLOCK * DEPTH * VEC <= N) {

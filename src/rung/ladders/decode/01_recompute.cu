@@ -89,8 +89,8 @@ using namespace plain;
 
 // Blocks are launched for every position that a text may have; those behind its end leave at once.
 
-extern "C" __global__ void embed(const int* tokens, const int* lengths, const int* history, const Real* wte,
-                                 const Real* wpe, float* x, int C, int MAXT)
+extern "C" __global__ void embed(const int* tokens, const int* lengths, const int* history, const Real* wte, const Real* wpe,
+                                 float* x, int C, int MAXT)
 {
     const int c = blockIdx.x * blockDim.x + threadIdx.x, t = blockIdx.y, b = blockIdx.z;
     if (c >= C || t > lengths[b]) return;
@@ -99,7 +99,7 @@ extern "C" __global__ void embed(const int* tokens, const int* lengths, const in
 }
 
 extern "C" __global__ void layer_norm(const float* x, const Real* gain, const Real* shift, const int* lengths, float* n,
-                                int layer, int C, int MAXT, float eps)
+                                      int layer, int C, int MAXT, float eps)
 {
     const int t = blockIdx.x, b = blockIdx.y;
     if (t > lengths[b]) return;
@@ -107,8 +107,8 @@ extern "C" __global__ void layer_norm(const float* x, const Real* gain, const Re
     normalise(x + row, gain + layer * C, shift + layer * C, n + row, C, eps);
 }
 
-extern "C" __global__ void project_qkv(const float* n, const Real* qkv_w, const Real* qkv_b, const int* lengths,
-                                       float* qkv, int layer, int MAXT, int C)
+extern "C" __global__ void project_qkv(const float* n, const Real* qkv_w, const Real* qkv_b, const int* lengths, float* qkv,
+                                       int layer, int MAXT, int C)
 {
     const int o = blockIdx.x * blockDim.x + threadIdx.x, t = blockIdx.y, b = blockIdx.z;
     if (o >= 3 * C || t > lengths[b]) return;
@@ -117,8 +117,8 @@ extern "C" __global__ void project_qkv(const float* n, const Real* qkv_w, const 
 }
 
 // A block a query: a thread a key for the scores, then a thread a channel for the output.
-extern "C" __global__ void attend(const float* qkv, const int* lengths, float* p, float* y, int layer, int NH, int MAXT,
-                                  int HS, int C, float scale, int by_layer)
+extern "C" __global__ void attend(const float* qkv, const int* lengths, float* p, float* y, int layer, int NH, int MAXT, int HS,
+                                  int C, float scale, int by_layer)
 {
     const int head = blockIdx.x, t = blockIdx.y, b = blockIdx.z;
     if (t > lengths[b]) return;
@@ -156,8 +156,8 @@ extern "C" __global__ void add_linear(const float* inp, const Real* weight, cons
     x[row * OC + o] += linear(inp + row * K, weight, bias, layer, OC, o, K);
 }
 
-extern "C" __global__ void expand(const float* n, const Real* fc_w, const Real* fc_b, const int* lengths, float* h,
-                                  int layer, int MAXT, int F, int C)
+extern "C" __global__ void expand(const float* n, const Real* fc_w, const Real* fc_b, const int* lengths, float* h, int layer,
+                                  int MAXT, int F, int C)
 {
     const int o = blockIdx.x * blockDim.x + threadIdx.x, t = blockIdx.y, b = blockIdx.z;
     if (o >= F || t > lengths[b]) return;
@@ -165,8 +165,7 @@ extern "C" __global__ void expand(const float* n, const Real* fc_w, const Real* 
     h[row * F + o] = activate(linear(n + row * C, fc_w, fc_b, layer, F, o, C));
 }
 
-extern "C" __global__ void head(const float* n, const Real* head_w, const int* lengths, float* logits, int MAXT, int V,
-                                int C)
+extern "C" __global__ void head(const float* n, const Real* head_w, const int* lengths, float* logits, int MAXT, int V, int C)
 {
     const int o = blockIdx.x * blockDim.x + threadIdx.x, b = blockIdx.y;
     if (o >= V) return;

@@ -79,9 +79,12 @@ extern "C" __global__ void project_qkv(const float* n, const Real* qkv_w, const 
     const float sum = linear(n + b * C, qkv_w, qkv_b, layer, 3 * C, o, C);
     const int c = o % C;
     const size_t at = cached(layer, b, c / HS, lengths[b], B, NH, MAXT, HS) + c % HS;
-    if (o < C) q[b * C + c] = sum;
-    else if (o < 2 * C) k_cache[at] = from_float<Real>(sum);
-    else v_cache[at] = from_float<Real>(sum);
+    if (o < C)
+        q[b * C + c] = sum;
+    else if (o < 2 * C)
+        k_cache[at] = from_float<Real>(sum);
+    else
+        v_cache[at] = from_float<Real>(sum);
 }
 
 // A block a head: a thread a key for the scores, then a thread a channel for the output.
@@ -114,8 +117,7 @@ extern "C" __global__ void attend(const float* q, const Real* k_cache, const Rea
     }
 }
 
-extern "C" __global__ void add_linear(const float* inp, const Real* weight, const Real* bias, float* x, int layer, int OC,
-                                      int K)
+extern "C" __global__ void add_linear(const float* inp, const Real* weight, const Real* bias, float* x, int layer, int OC, int K)
 {
     const int o = blockIdx.x * blockDim.x + threadIdx.x, b = blockIdx.y;
     if (o < OC) x[b * OC + o] += linear(inp + size_t(b) * K, weight, bias, layer, OC, o, K);

@@ -40,17 +40,14 @@ pdl    = true
 using namespace decode;
 
 extern "C" __global__ void __launch_bounds__(QKV_THREADS)
-    project_qkv(const int* tokens, const int* lengths, const Real* wte, const Real* wpe, const Real* ln1_w,
-                const Real* ln1_b, const Real* qkv_w, const Real* qkv_b, float* x, float* q, Real* k_cache,
-                Real* v_cache, int layer, float eps)
+    project_qkv(const int* tokens, const int* lengths, const Real* wte, const Real* wpe, const Real* ln1_w, const Real* ln1_b,
+                const Real* qkv_w, const Real* qkv_b, float* x, float* q, Real* k_cache, Real* v_cache, int layer, float eps)
 {
-    project_qkv_row<Real>({qkv_w, nullptr}, tokens, lengths, wte, wpe, ln1_w, ln1_b, qkv_b, x, q, k_cache, v_cache, layer,
-                          eps);
+    project_qkv_row<Real>({qkv_w, nullptr}, tokens, lengths, wte, wpe, ln1_w, ln1_b, qkv_b, x, q, k_cache, v_cache, layer, eps);
 }
 
 extern "C" __global__ void __launch_bounds__(KEY_WARPS * 32)
-    attend(const int* lengths, const float* q, const Real* k_cache, const Real* v_cache, float* parts, int layer,
-           float scale)
+    attend(const int* lengths, const float* q, const Real* k_cache, const Real* v_cache, float* parts, int layer, float scale)
 {
     attend_row(lengths, q, k_cache, v_cache, parts, layer, scale);
 }
@@ -61,9 +58,8 @@ extern "C" __global__ void __launch_bounds__(PROJ_THREADS)
     project_row<Real>({proj_w, nullptr}, lengths, proj_b, parts, x, layer);
 }
 
-extern "C" __global__ void __launch_bounds__(FC_THREADS)
-    expand(const Real* ln2_w, const Real* ln2_b, const Real* fc_w, const Real* fc_b, const float* x, float* h,
-           int layer, float eps)
+extern "C" __global__ void __launch_bounds__(FC_THREADS) expand(const Real* ln2_w, const Real* ln2_b, const Real* fc_w,
+                                                                const Real* fc_b, const float* x, float* h, int layer, float eps)
 {
     expand_row<Real>({fc_w, nullptr}, ln2_w, ln2_b, fc_b, x, h, layer, eps);
 }
@@ -81,8 +77,7 @@ extern "C" __global__ void __launch_bounds__(HEAD_THREADS)
     head_row<Real>({head_w, nullptr}, lnf_w, lnf_b, x, logits, best_value, best_index, eps);
 }
 
-extern "C" __global__ void __launch_bounds__(128)
-    pick(const float* best_value, const int* best_index, int* next, int groups)
+extern "C" __global__ void __launch_bounds__(128) pick(const float* best_value, const int* best_index, int* next, int groups)
 {
     pick_row(best_value, best_index, next, groups);
 }

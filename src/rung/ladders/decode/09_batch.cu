@@ -219,8 +219,7 @@ struct Tile
                     for (int j = 0; j < COLS / 8; j++)
 #pragma unroll
                         for (int e = 0; e < 4; e += 2) {
-                            float2* at =
-                                reinterpret_cast<float2*>(part + (16 * i + g + 4 * e) * STRIDE + 8 * j + 2 * t);
+                            float2* at = reinterpret_cast<float2*>(part + (16 * i + g + 4 * e) * STRIDE + 8 * j + 2 * t);
                             own[i][j][e] += at->x, own[i][j][e + 1] += at->y;
                             if (half == 1) *at = make_float2(own[i][j][e], own[i][j][e + 1]);
                         }
@@ -253,9 +252,8 @@ __device__ __forceinline__ const float* product(const Real* weight, const Real* 
     return sums;
 }
 
-extern "C" __global__ void __launch_bounds__(256)
-    project_qkv(const int* lengths, const Real* qkv_w, const Real* qkv_b, const Real* n, float* q, Real* k_cache,
-                Real* v_cache, int layer)
+extern "C" __global__ void __launch_bounds__(256) project_qkv(const int* lengths, const Real* qkv_w, const Real* qkv_b,
+                                                              const Real* n, float* q, Real* k_cache, Real* v_cache, int layer)
 {
     product<QKV_TILES, C>(qkv_w + size_t(layer) * 3 * C * C, n, 3 * C, 1, [&](int row, int b, float sum) {
         sum += to_float(qkv_b[layer * 3 * C + row]);
@@ -269,24 +267,21 @@ extern "C" __global__ void __launch_bounds__(256)
     });
 }
 
-extern "C" __global__ void __launch_bounds__(256)
-    project(const Real* proj_w, const Real* y, float* proj_parts, int layer)
+extern "C" __global__ void __launch_bounds__(256) project(const Real* proj_w, const Real* y, float* proj_parts, int layer)
 {
     float* parts = proj_parts + size_t(blockIdx.z) * B * C;
     product<PROJ_TILES, C>(proj_w + size_t(layer) * C * C, y, C, PROJ_SPLITS,
                            [&](int row, int b, float sum) { parts[b * C + row] = sum; });
 }
 
-extern "C" __global__ void __launch_bounds__(256)
-    expand(const Real* fc_w, const Real* fc_b, const Real* n, Real* h, int layer)
+extern "C" __global__ void __launch_bounds__(256) expand(const Real* fc_w, const Real* fc_b, const Real* n, Real* h, int layer)
 {
     product<FC_TILES, C>(fc_w + size_t(layer) * F * C, n, F, 1, [&](int row, int b, float sum) {
         h[size_t(b) * F + row] = from_float<Real>(activate<ACT>(sum + to_float(fc_b[layer * F + row])));
     });
 }
 
-extern "C" __global__ void __launch_bounds__(256)
-    contract(const Real* fc2_w, const Real* h, float* fc2_parts, int layer)
+extern "C" __global__ void __launch_bounds__(256) contract(const Real* fc2_w, const Real* h, float* fc2_parts, int layer)
 {
     float* parts = fc2_parts + size_t(blockIdx.z) * B * C;
     product<FC2_TILES, F>(fc2_w + size_t(layer) * C * F, h, C, FC2_SPLITS,
@@ -297,8 +292,8 @@ extern "C" __global__ void __launch_bounds__(256)
     head(const Real* head_w, const Real* n, float* logits, float* best_value, int* best_index)
 {
     using T = Tile<HEAD_TILES, C>;
-    const float* sums = product<HEAD_TILES, C>(
-        head_w, n, V, 1, [&](int row, int b, float sum) { logits[size_t(b) * V + row] = sum; });
+    const float* sums =
+        product<HEAD_TILES, C>(head_w, n, V, 1, [&](int row, int b, float sum) { logits[size_t(b) * V + row] = sum; });
     const int row0 = blockIdx.x * T::ROWS;
     for (int b = warp_id(); b < COLS && blockIdx.y * COLS + b < B; b += WARPS) {
         Best best = {-INFINITY, INT_MAX};
@@ -330,7 +325,7 @@ extern "C" __global__ void __launch_bounds__(256)
 // The parts of the product before are added to the residual stream, whose layer norm the product after reads.
 extern "C" __global__ void __launch_bounds__(256)
     add_norm(const float* parts, const Real* bias, const Real* gain, const Real* shift, float* x, Real* n, int splits, int row,
-         int layer, float eps)
+             int layer, float eps)
 {
     constexpr int EACH = (C / 4 + 255) / 256;
     const int b = blockIdx.x;
@@ -368,8 +363,7 @@ extern "C" __global__ void __launch_bounds__(256)
         if (f >= C / 4) continue;
         const float4 g = four_floats(gain + layer * C + 4 * f), s = four_floats(shift + layer * C + 4 * f);
         const float4 out = normalised(v[i], own, g, s);
-        *reinterpret_cast<uint2*>(n + size_t(b) * C + 4 * f) =
-            make_uint2(pack2<Real>(out.x, out.y), pack2<Real>(out.z, out.w));
+        *reinterpret_cast<uint2*>(n + size_t(b) * C + 4 * f) = make_uint2(pack2<Real>(out.x, out.y), pack2<Real>(out.z, out.w));
     }
 }
 
@@ -389,8 +383,7 @@ extern "C" __global__ void __launch_bounds__(KEY_WARPS * 32)
     float query[VEC], sum[VEC] = {}, largest = -INFINITY, total = 0.0f;
 #pragma unroll
     for (int j = 0; j < VEC; j += 4) {
-        const float4 f =
-            load_fresh(reinterpret_cast<const float4*>(q + b * C + head * HS + lane % Share::LANES * VEC + j));
+        const float4 f = load_fresh(reinterpret_cast<const float4*>(q + b * C + head * HS + lane % Share::LANES * VEC + j));
         query[j] = f.x, query[j + 1] = f.y, query[j + 2] = f.z, query[j + 3] = f.w;
     }
     for (; first <= length; first += KEY_WARPS * Share::COUNT) {
@@ -424,8 +417,7 @@ extern "C" __global__ void __launch_bounds__(KEY_WARPS * 32)
     }
 }
 
-extern "C" __global__ void __launch_bounds__(128)
-    pick(const float* best_value, const int* best_index, int* next, int groups)
+extern "C" __global__ void __launch_bounds__(128) pick(const float* best_value, const int* best_index, int* next, int groups)
 {
     __shared__ Best winners[4];
     const int b = blockIdx.x;

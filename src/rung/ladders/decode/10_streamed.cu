@@ -86,12 +86,12 @@ kernel = "pick"
 using namespace decode;
 
 extern "C" __global__ void __launch_bounds__(QKV_THREADS + 32 * BULK)
-    project_qkv(const int* tokens, const int* lengths, const Real* wte, const Real* wpe, const Real* ln1_w,
-                const Real* ln1_b, const Real* qkv_w, const Real* qkv_b, const Real* proj_w, const Real* fc_w,
-                float* x, float* q, Real* k_cache, Real* v_cache, int layer, float eps)
+    project_qkv(const int* tokens, const int* lengths, const Real* wte, const Real* wpe, const Real* ln1_w, const Real* ln1_b,
+                const Real* qkv_w, const Real* qkv_b, const Real* proj_w, const Real* fc_w, float* x, float* q, Real* k_cache,
+                Real* v_cache, int layer, float eps)
 {
-    project_qkv_streamed<Real>({qkv_w, nullptr}, proj_w, fc_w, tokens, lengths, wte, wpe, ln1_w, ln1_b, qkv_b, x, q,
-                              k_cache, v_cache, layer, eps);
+    project_qkv_streamed<Real>({qkv_w, nullptr}, proj_w, fc_w, tokens, lengths, wte, wpe, ln1_w, ln1_b, qkv_b, x, q, k_cache,
+                               v_cache, layer, eps);
 }
 
 extern "C" __global__ void __launch_bounds__(KEY_WARPS * 32)
@@ -109,8 +109,8 @@ extern "C" __global__ void __launch_bounds__(PROJ_THREADS + 32 * BULK)
 }
 
 extern "C" __global__ void __launch_bounds__(FC_THREADS + 32 * BULK)
-    expand(const Real* ln2_w, const Real* ln2_b, const Real* fc_w, const Real* fc_b, const Real* qkv_w,
-           const Real* fc2_w, const float* x, float* h, int layer, float eps)
+    expand(const Real* ln2_w, const Real* ln2_b, const Real* fc_w, const Real* fc_b, const Real* qkv_w, const Real* fc2_w,
+           const float* x, float* h, int layer, float eps)
 {
     expand_streamed<Real>({fc_w, nullptr}, qkv_w, fc2_w, ln2_w, ln2_b, fc_b, x, h, layer, eps);
 }
@@ -128,8 +128,7 @@ extern "C" __global__ void __launch_bounds__(HEAD_THREADS + 32 * BULK)
     head_streamed<Real>({head_w, nullptr}, lnf_w, lnf_b, x, logits, best_value, best_index, eps);
 }
 
-extern "C" __global__ void __launch_bounds__(128)
-    pick(const float* best_value, const int* best_index, int* next, int groups)
+extern "C" __global__ void __launch_bounds__(128) pick(const float* best_value, const int* best_index, int* next, int groups)
 {
     pick_streamed(best_value, best_index, next, groups);
 }

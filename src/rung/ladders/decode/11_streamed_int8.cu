@@ -54,12 +54,12 @@ kernel = "pick"
 using namespace decode;
 
 extern "C" __global__ void __launch_bounds__(QKV_THREADS + 32 * BULK)
-    project_qkv(const int* tokens, const int* lengths, const Real* wte, const Real* wpe, const Real* ln1_w,
-                const Real* ln1_b, const int8_t* qkv_q, const float* qkv_s, const Real* qkv_b, const int8_t* proj_q, const int8_t* fc_q,
-                float* x, float* q, Real* k_cache, Real* v_cache, int layer, float eps)
+    project_qkv(const int* tokens, const int* lengths, const Real* wte, const Real* wpe, const Real* ln1_w, const Real* ln1_b,
+                const int8_t* qkv_q, const float* qkv_s, const Real* qkv_b, const int8_t* proj_q, const int8_t* fc_q, float* x,
+                float* q, Real* k_cache, Real* v_cache, int layer, float eps)
 {
-    project_qkv_streamed<int8_t>({qkv_q, qkv_s}, proj_q, fc_q, tokens, lengths, wte, wpe, ln1_w, ln1_b, qkv_b, x, q,
-                              k_cache, v_cache, layer, eps);
+    project_qkv_streamed<int8_t>({qkv_q, qkv_s}, proj_q, fc_q, tokens, lengths, wte, wpe, ln1_w, ln1_b, qkv_b, x, q, k_cache,
+                                 v_cache, layer, eps);
 }
 
 extern "C" __global__ void __launch_bounds__(KEY_WARPS * 32)
@@ -70,34 +70,34 @@ extern "C" __global__ void __launch_bounds__(KEY_WARPS * 32)
 }
 
 extern "C" __global__ void __launch_bounds__(PROJ_THREADS + 32 * BULK)
-    project(const int* lengths, const int8_t* proj_q, const float* proj_s, const Real* proj_b, const int8_t* fc2_q, const float* parts, float* x,
-            int layer)
+    project(const int* lengths, const int8_t* proj_q, const float* proj_s, const Real* proj_b, const int8_t* fc2_q,
+            const float* parts, float* x, int layer)
 {
     project_streamed<int8_t>({proj_q, proj_s}, fc2_q, lengths, proj_b, parts, x, layer);
 }
 
 extern "C" __global__ void __launch_bounds__(FC_THREADS + 32 * BULK)
-    expand(const Real* ln2_w, const Real* ln2_b, const int8_t* fc_q, const float* fc_s, const Real* fc_b,
-           const int8_t* qkv_q, const int8_t* fc2_q, const float* x, float* h, int layer, float eps)
+    expand(const Real* ln2_w, const Real* ln2_b, const int8_t* fc_q, const float* fc_s, const Real* fc_b, const int8_t* qkv_q,
+           const int8_t* fc2_q, const float* x, float* h, int layer, float eps)
 {
     expand_streamed<int8_t>({fc_q, fc_s}, qkv_q, fc2_q, ln2_w, ln2_b, fc_b, x, h, layer, eps);
 }
 
 extern "C" __global__ void __launch_bounds__(FC2_THREADS + 32 * BULK)
-    contract(const int8_t* fc2_q, const float* fc2_s, const Real* fc2_b, const int8_t* head_q, const float* h, float* x, int layer)
+    contract(const int8_t* fc2_q, const float* fc2_s, const Real* fc2_b, const int8_t* head_q, const float* h, float* x,
+             int layer)
 {
     contract_streamed<int8_t>({fc2_q, fc2_s}, head_q, fc2_b, h, x, layer);
 }
 
 extern "C" __global__ void __launch_bounds__(HEAD_THREADS + 32 * BULK)
-    head(const Real* lnf_w, const Real* lnf_b, const int8_t* head_q, const float* head_s, const float* x, float* logits, float* best_value,
-         int* best_index, float eps)
+    head(const Real* lnf_w, const Real* lnf_b, const int8_t* head_q, const float* head_s, const float* x, float* logits,
+         float* best_value, int* best_index, float eps)
 {
     head_streamed<int8_t>({head_q, head_s}, lnf_w, lnf_b, x, logits, best_value, best_index, eps);
 }
 
-extern "C" __global__ void __launch_bounds__(128)
-    pick(const float* best_value, const int* best_index, int* next, int groups)
+extern "C" __global__ void __launch_bounds__(128) pick(const float* best_value, const int* best_index, int* next, int groups)
 {
     pick_streamed(best_value, best_index, next, groups);
 }

@@ -13,7 +13,8 @@ block  = "BLOCK"
 ---*/
 #include "rung.cuh"
 
-extern "C" __global__ void swing(const Real* x, Real* out, int N, int STEPS) {
+extern "C" __global__ void swing(const Real* x, Real* out, int N, int STEPS)
+{
     const int i = blockIdx.x * BLOCK + threadIdx.x;
     if (i >= N) return;
     float u = to_float(x[i]), w = 0.0f;

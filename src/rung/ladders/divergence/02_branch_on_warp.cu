@@ -14,7 +14,8 @@ block  = "BLOCK"
 ---*/
 #include "rung.cuh"
 
-extern "C" __global__ void swing(const Real* x, Real* out, int N, int STEPS) {
+extern "C" __global__ void swing(const Real* x, Real* out, int N, int STEPS)
+{
     const int pair = warp_id() / 2, odd = warp_id() % 2;
     const int i = blockIdx.x * BLOCK + pair * 64 + lane_id() * 2 + odd;
     if (i >= N) return;

@@ -13,8 +13,8 @@ block  = ["EDGE", "EDGE", "EDGE"]
 ---*/
 #include "rung.cuh"
 
-extern "C" __global__ void embedding(const int* tokens, const Real* wte, const Real* wpe, Real* out, int B, int T,
-                                     int C, int start)
+extern "C" __global__ void embedding(const int* tokens, const Real* wte, const Real* wpe, Real* out, int B, int T, int C,
+                                     int start)
 {
     const int b = blockIdx.x * blockDim.x + threadIdx.x;
     const int t = blockIdx.y * blockDim.y + threadIdx.y;

@@ -13,12 +13,10 @@ block  = "BLOCK"
 ---*/
 #include "rung.cuh"
 
-extern "C" __global__ void embedding(const int* tokens, const Real* wte, const Real* wpe, Real* out, int T, int C,
-                                     int start)
+extern "C" __global__ void embedding(const int* tokens, const Real* wte, const Real* wpe, Real* out, int T, int C, int start)
 {
     const int64_t row = blockIdx.x;  // (b, t)
     const Real* token = wte + int64_t(tokens[row]) * C;
     const Real* position = wpe + int64_t(start + row % T) * C;
-    for (int c = threadIdx.x; c < C; c += BLOCK)
-        out[row * C + c] = from_float<Real>(to_float(token[c]) + to_float(position[c]));
+    for (int c = threadIdx.x; c < C; c += BLOCK) out[row * C + c] = from_float<Real>(to_float(token[c]) + to_float(position[c]));
 }

@@ -13,9 +13,8 @@ block  = "BLOCK"
 ---*/
 #include "rung.cuh"
 
-extern "C" __global__ void embedding(const int* __restrict__ tokens, const Real* __restrict__ wte,
-                                     const Real* __restrict__ wpe, Real* __restrict__ out, int B, int T, int C,
-                                     int start)
+extern "C" __global__ void embedding(const int* __restrict__ tokens, const Real* __restrict__ wte, const Real* __restrict__ wpe,
+                                     Real* __restrict__ out, int B, int T, int C, int start)
 {
     const unsigned vectors = ceil_div(C, VEC);  // in a row
     const unsigned i = blockIdx.x * BLOCK + threadIdx.x;
@@ -33,7 +32,6 @@ extern "C" __global__ void embedding(const int* __restrict__ tokens, const Real*
         for (int j = 0; j < VEC; ++j) a[j] = from_float<Real>(to_float(a[j]) + to_float(b[j]));
         store_vec(sum, a);
     } else {  // rows do not begin at multiples of 16 bytes
-        for (int j = 0; j < VEC && c + j < C; ++j)
-            sum[j] = from_float<Real>(to_float(token[j]) + to_float(position[j]));
+        for (int j = 0; j < VEC && c + j < C; ++j) sum[j] = from_float<Real>(to_float(token[j]) + to_float(position[j]));
     }
 }

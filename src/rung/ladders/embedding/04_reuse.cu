@@ -14,9 +14,8 @@ block  = "BLOCK"
 ---*/
 #include "rung.cuh"
 
-extern "C" __global__ void embedding(const int* __restrict__ tokens, const Real* __restrict__ wte,
-                                     const Real* __restrict__ wpe, Real* __restrict__ out, int B, int T, int C,
-                                     int start)
+extern "C" __global__ void embedding(const int* __restrict__ tokens, const Real* __restrict__ wte, const Real* __restrict__ wpe,
+                                     Real* __restrict__ out, int B, int T, int C, int start)
 {
     const unsigned vectors = ceil_div(C, VEC);  // in a row
     const unsigned i = blockIdx.x * BLOCK + threadIdx.x;

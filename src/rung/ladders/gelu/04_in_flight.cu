@@ -22,14 +22,12 @@ __device__ __forceinline__ float gelu_sigmoid(float x)
     return x / (1.0f + expf(-TWO_SQRT_2_OVER_PI * x * (1.0f + 0.044715f * x * x)));
 }
 
-extern "C" __global__ void __launch_bounds__(BLOCK)
-gelu(const Real* __restrict__ x, Real* __restrict__ out, int B, int T, int C)
+extern "C" __global__ void __launch_bounds__(BLOCK) gelu(const Real* __restrict__ x, Real* __restrict__ out, int B, int T, int C)
 {
     const int64_t N = int64_t(B) * T * C;
     const int64_t tile = int64_t(blockIdx.x) * BLOCK * UNROLL * VEC;
     if (tile + BLOCK * UNROLL * VEC > N) {  // the last block
-        for (int64_t i = tile + threadIdx.x; i < N; i += BLOCK)
-            out[i] = from_float<Real>(gelu_sigmoid(to_float(x[i])));
+        for (int64_t i = tile + threadIdx.x; i < N; i += BLOCK) out[i] = from_float<Real>(gelu_sigmoid(to_float(x[i])));
         return;
     }
     const int64_t first = tile + threadIdx.x * VEC;
@@ -41,7 +39,9 @@ gelu(const Real* __restrict__ x, Real* __restrict__ out, int B, int T, int C)
     for (int u = 0; u < UNROLL; ++u) {
 #pragma unroll
         for (int j = 0; j < VEC; ++j) y[u][j] = from_float<Real>(gelu_sigmoid(to_float(y[u][j])));
-        if (STREAM) store_stream(out + first + u * BLOCK * VEC, y[u]);
-        else store_vec(out + first + u * BLOCK * VEC, y[u]);
+        if (STREAM)
+            store_stream(out + first + u * BLOCK * VEC, y[u]);
+        else
+            store_vec(out + first + u * BLOCK * VEC, y[u]);
     }
 }

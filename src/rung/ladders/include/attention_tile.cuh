@@ -10,7 +10,8 @@ constexpr float LOG2_E = 1.4426950408889634f;
 
 // One tile of ROWS queries, keys or values: `row0` on of one head.
 template <int ROWS>
-__device__ __forceinline__ void load_rows(Factor (&tile)[PARTS][ROWS * 64], const TensorMap* map, uint64_t* barrier, int row0, int nh, int b)
+__device__ __forceinline__ void load_rows(Factor (&tile)[PARTS][ROWS * 64], const TensorMap* map, uint64_t* barrier, int row0,
+                                          int nh, int b)
 {
     for (int part = 0; part < PARTS; part++) tensor_load(tile[part], map, barrier, 64 * part, row0, nh, b);
 }
@@ -28,8 +29,8 @@ __device__ __forceinline__ void multiply_scores(float (&s)[BC / 2], const Factor
 }
 
 // o (+)= p v. Two neighbouring 8 columns of S have the layout of one operand, so that P stays where it was computed.
-__device__ __forceinline__ void multiply_values(float (&o)[HS / 2], const uint32_t (&p)[BC / 16][4], const Factor (&v)[PARTS][BC * 64],
-                                                bool add)
+__device__ __forceinline__ void multiply_values(float (&o)[HS / 2], const uint32_t (&p)[BC / 16][4],
+                                                const Factor (&v)[PARTS][BC * 64], bool add)
 {
 #pragma unroll
     for (int kk = 0; kk < BC / 16; kk++) {
@@ -46,7 +47,8 @@ __device__ __forceinline__ void start_scores(float (&s)[BC / 2], const Factor (&
     warpgroup_commit();
 }
 
-__device__ __forceinline__ void start_values(float (&o)[HS / 2], const uint32_t (&p)[BC / 16][4], const Factor (&v)[PARTS][BC * 64])
+__device__ __forceinline__ void start_values(float (&o)[HS / 2], const uint32_t (&p)[BC / 16][4],
+                                             const Factor (&v)[PARTS][BC * 64])
 {
     warpgroup_begin();
     multiply_values(o, p, v, true);
@@ -121,8 +123,8 @@ __device__ __forceinline__ void pack_probabilities(uint32_t (&p)[BC / 16][4], co
 
 // o / l for the 64 queries from row0 on, and their logsumexp if asked.
 template <class Number>
-__device__ __forceinline__ void store_rows(Number* out, float* lse, const float (&o)[HS / 2], const SoftmaxRows& rows, int row0, int T,
-                                           int nh, int NH, int b, float scale)
+__device__ __forceinline__ void store_rows(Number* out, float* lse, const float (&o)[HS / 2], const SoftmaxRows& rows, int row0,
+                                           int T, int nh, int NH, int b, float scale)
 {
 #pragma unroll
     for (int h = 0; h < 2; h++) {

@@ -72,8 +72,8 @@ __device__ __forceinline__ int first_col() { return threadIdx.x / 32 % (BN / WN)
 
 // sum += x · weightᵀ for the tile at (m0, n0); `change` reworks the numbers of x.
 template <class Change = AsItIs>
-__device__ __forceinline__ void multiply_tiles(Sums& sum, const Real* x, const Real* weight, int m0, int n0, int M,
-                                               int OC, int C, Change change = {})
+__device__ __forceinline__ void multiply_tiles(Sums& sum, const Real* x, const Real* weight, int m0, int n0, int M, int OC, int C,
+                                               Change change = {})
 {
     __shared__ __align__(16) float x_tile[2][BK][BM + PAD];
     __shared__ __align__(16) float w_tile[2][BK][BN + PAD];

@@ -14,7 +14,10 @@ struct Unit
     }
 };
 
-__device__ __forceinline__ float largest_of(float4 x) { return fmaxf(fmaxf(fabsf(x.x), fabsf(x.y)), fmaxf(fabsf(x.z), fabsf(x.w))); }
+__device__ __forceinline__ float largest_of(float4 x)
+{
+    return fmaxf(fmaxf(fabsf(x.x), fabsf(x.y)), fmaxf(fabsf(x.z), fabsf(x.w)));
+}
 
 __device__ __forceinline__ void split2(float x, float y, uint32_t& hi, uint32_t& lo)
 {

@@ -7,8 +7,8 @@ namespace hopper_tile {
 // `epilogue.before(origin)` is called by a multiplying warpgroup as its tile begins, `epilogue.after(sums, bias, origin)`
 // with its sums.
 template <class Epilogue>
-__device__ __forceinline__ void product(const TensorMap& x_map, const TensorMap& weight_map, Ring& ring, const Real* bias_of_all, int M,
-                                        int OC, int C, Epilogue& epilogue)
+__device__ __forceinline__ void product(const TensorMap& x_map, const TensorMap& weight_map, Ring& ring, const Real* bias_of_all,
+                                        int M, int OC, int C, Epilogue& epilogue)
 {
     const int rank = cluster_rank(), clusters = gridDim.x / CLUSTER, steps = ceil_div(C, DEEP);
     const ClusterTiles tiles{ceil_div(M, BM * CLUSTER), ceil_div(OC, BN)};

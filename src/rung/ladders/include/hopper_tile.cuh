@@ -12,12 +12,15 @@ namespace hopper_tile {
 
 constexpr int BM = 128, COMPUTING = BM / 64 * WARPGROUP, THREADS = COMPUTING + WARPGROUP;
 constexpr int A_BYTES = BM * SWIZZLE_ROW, STAGE_BYTES = A_BYTES + BN * SWIZZLE_ROW;
-constexpr int ALIGN = 1024;                              // where the swizzle's pattern begins again
-constexpr int GIVEN = 24, TAKEN = 240;                   // registers: 65,536 are 168 each at the start
+constexpr int ALIGN = 1024;             // where the swizzle's pattern begins again
+constexpr int GIVEN = 24, TAKEN = 240;  // registers: 65,536 are 168 each at the start
 
 using Sums = float[BN / 2];
 
-__device__ __forceinline__ char* aligned(char* shared) { return shared + (ALIGN - reinterpret_cast<uintptr_t>(shared) % ALIGN) % ALIGN; }
+__device__ __forceinline__ char* aligned(char* shared)
+{
+    return shared + (ALIGN - reinterpret_cast<uintptr_t>(shared) % ALIGN) % ALIGN;
+}
 
 // Stages and their barriers: `full` counts bytes, `empty` the warps that have read a stage. Each side goes round on its own.
 struct Ring
@@ -28,7 +31,9 @@ struct Ring
     unsigned parity = 0;
 
     __device__ __forceinline__ Ring(char* shared, uint64_t (&full)[STAGES], uint64_t (&empty)[STAGES])
-        : stages(aligned(shared)), full(full), empty(empty) {}
+        : stages(aligned(shared)), full(full), empty(empty)
+    {
+    }
 
     // By one thread of the block, in front of a barrier of all that take part.
     __device__ __forceinline__ void set_up(int readers)
@@ -74,7 +79,8 @@ struct ReleaseEverywhere
 
 // `rows` of the weights for all blocks of the cluster: each fetches its share for all.
 template <int BLOCKS>
-__device__ __forceinline__ void tensor_load_shared(char* tile, const TensorMap* map, uint64_t* barrier, int rank, int rows, int k, int row)
+__device__ __forceinline__ void tensor_load_shared(char* tile, const TensorMap* map, uint64_t* barrier, int rank, int rows, int k,
+                                                   int row)
 {
     const int share = rows / BLOCKS;
     if (BLOCKS == 1)

@@ -144,9 +144,8 @@ struct AsItIs
 // sum += x · weightᵀ over the depth tiles first ... last - 1. `landed(x_tile, c0)` may rework the pieces that this
 // thread has copied, after they have arrived and before any other thread reads them.
 template <class Landed = AsItIs>
-__device__ __forceinline__ void multiply_tiles(Sums& sum, char* smem, const TileCopy<BM>& x_copy,
-                                               const TileCopy<BN>& w_copy, const Place& place, int first, int last,
-                                               int C, Landed landed = {})
+__device__ __forceinline__ void multiply_tiles(Sums& sum, char* smem, const TileCopy<BM>& x_copy, const TileCopy<BN>& w_copy,
+                                               const Place& place, int first, int last, int C, Landed landed = {})
 {
     const int tiles = last - first;
     auto start = [&](int tile) {
@@ -191,8 +190,7 @@ __device__ __forceinline__ void for_each_pair(const Sums& sum, const Place& plac
 #pragma unroll
         for (int j = 0; j < WN / 8; j++) {
             const float* s = &sum[i / 2][j][i % 2 * 2];
-            visit(place.warp_m + i * 8 + place.lane / 4, place.warp_n + j * 8 + place.lane % 4 * 2,
-                  make_float2(s[0], s[1]));
+            visit(place.warp_m + i * 8 + place.lane / 4, place.warp_n + j * 8 + place.lane % 4 * 2, make_float2(s[0], s[1]));
         }
     }
 }
@@ -235,8 +233,8 @@ struct Known
 // It is also called for the edge's outside, with places moved inside; only stores are guarded, so that the code
 // stays short.
 template <class Finish>
-__device__ __forceinline__ void store_tile(const Sums& sum, const Place& place, int m0, int n0, int M, int OC,
-                                           const Real* bias, Real* out, Finish finish)
+__device__ __forceinline__ void store_tile(const Sums& sum, const Place& place, int m0, int n0, int M, int OC, const Real* bias,
+                                           Real* out, Finish finish)
 {
     constexpr int PIECE = sizeof(Real) == 4 ? 2 : 8;  // what a lane stores at once
     if (OC % PIECE == 0) {
@@ -257,8 +255,7 @@ __device__ __forceinline__ void store_tile(const Sums& sum, const Place& place, 
 #pragma unroll
                 for (int p = 0; p < 4; p++) {
                     const float* s = &sum[i / 2][j + p][i % 2 * 2];
-                    v[p] = finish(make_float2(s[0] + b[p].x, s[1] + b[p].y), min(row, M - 1), inner[p], true,
-                                  Known<true>{});
+                    v[p] = finish(make_float2(s[0] + b[p].x, s[1] + b[p].y), min(row, M - 1), inner[p], true, Known<true>{});
                 }
                 Real* to = out + size_t(row) * OC + n0 + place.warp_n + j * 8;
 #if defined(RUNG_TF32)
@@ -275,8 +272,7 @@ __device__ __forceinline__ void store_tile(const Sums& sum, const Place& place, 
                 for (int p = 0; p < 4; p++) packed[p] = pack2<Real>(v[p].x, v[p].y);
                 transpose_quad(packed, place.lane);
                 if (row < M && n0 + place.warp_n + j * 8 + place.lane % 4 * 8 < OC) {
-                    *reinterpret_cast<uint4*>(to + place.lane % 4 * 8) =
-                        make_uint4(packed[0], packed[1], packed[2], packed[3]);
+                    *reinterpret_cast<uint4*>(to + place.lane % 4 * 8) = make_uint4(packed[0], packed[1], packed[2], packed[3]);
                 }
 #endif
             }
@@ -302,7 +298,10 @@ __device__ __forceinline__ void store_tile(const Sums& sum, const Place& place, 
 struct Unchanged
 {
     template <class Paired>
-    __device__ __forceinline__ float2 operator()(float2 v, int, int, bool, Paired) const { return v; }
+    __device__ __forceinline__ float2 operator()(float2 v, int, int, bool, Paired) const
+    {
+        return v;
+    }
 };
 
 }  // namespace mma_tile

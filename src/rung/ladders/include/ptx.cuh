@@ -25,21 +25,24 @@ __device__ __forceinline__ uint32_t shared_address(const void* smem)
 // copied, and after a barrier behind that wait by the others. An invalid copy reads nothing and writes zeros.
 __device__ __forceinline__ void cp_async_16(void* smem, const void* gmem, bool valid = true)
 {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
-                 ::"r"(shared_address(smem)), "l"(gmem), "r"(valid ? 16 : 0) : "memory");
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(smem)), "l"(gmem), "r"(valid ? 16 : 0)
+                 : "memory");
 }
 
 __device__ __forceinline__ void cp_async_4(void* smem, const void* gmem, bool valid = true)
 {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;"
-                 ::"r"(shared_address(smem)), "l"(gmem), "r"(valid ? 4 : 0) : "memory");
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared_address(smem)), "l"(gmem), "r"(valid ? 4 : 0)
+                 : "memory");
 }
 
 __device__ __forceinline__ void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
 // Waits until at most N of the committed groups are still under way.
 template <int N>
-__device__ __forceinline__ void cp_async_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory"); }
+__device__ __forceinline__ void cp_async_wait()
+{
+    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+}
 #endif
 
 #if __CUDA_ARCH__ >= 900
@@ -47,8 +50,9 @@ __device__ __forceinline__ void cp_async_wait() { asm volatile("cp.async.wait_gr
 // once, others after a __syncthreads.
 __device__ __forceinline__ void byte_barrier_init(uint64_t* barrier, unsigned arrivals = 1)
 {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;\n\tfence.mbarrier_init.release.cluster;"
-                 ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;\n\tfence.mbarrier_init.release.cluster;" ::"r"(shared_address(barrier)),
+                 "r"(arrivals)
+                 : "memory");
 }
 
 __device__ __forceinline__ void byte_barrier_arrive(uint64_t* barrier)
@@ -58,12 +62,14 @@ __device__ __forceinline__ void byte_barrier_arrive(uint64_t* barrier)
 
 // __syncthreads for the first THREADS of the block.
 template <int THREADS>
-__device__ __forceinline__ void sync_first() { asm volatile("bar.sync 1, %0;" ::"n"(THREADS) : "memory"); }
+__device__ __forceinline__ void sync_first()
+{
+    asm volatile("bar.sync 1, %0;" ::"n"(THREADS) : "memory");
+}
 
 __device__ __forceinline__ void byte_barrier_expect(uint64_t* barrier, unsigned bytes)
 {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
-                 : "memory");
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes) : "memory");
 }
 
 // Until the round of this parity (0, 1, 0, ...) is complete.
@@ -79,7 +85,9 @@ __device__ __forceinline__ void byte_barrier_wait(uint64_t* barrier, unsigned pa
 #endif
         asm volatile("{\n\t.reg .pred p;\n\tmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n\t"
                      "selp.u32 %0, 1, 0, p;\n\t}"
-                     : "=r"(complete) : "r"(shared_address(barrier)), "r"(parity) : "memory");
+                     : "=r"(complete)
+                     : "r"(shared_address(barrier)), "r"(parity)
+                     : "memory");
     }
 }
 
@@ -89,9 +97,15 @@ __device__ __forceinline__ void fence_async_proxy() { asm volatile("fence.proxy.
 
 // __syncthreads for THREADS of the block, which all name the same number (1 to 15); or arrive there without waiting.
 template <int THREADS>
-__device__ __forceinline__ void sync_some(int number) { asm volatile("bar.sync %0, %1;" ::"r"(number), "n"(THREADS) : "memory"); }
+__device__ __forceinline__ void sync_some(int number)
+{
+    asm volatile("bar.sync %0, %1;" ::"r"(number), "n"(THREADS) : "memory");
+}
 template <int THREADS>
-__device__ __forceinline__ void arrive_some(int number) { asm volatile("bar.arrive %0, %1;" ::"r"(number), "n"(THREADS) : "memory"); }
+__device__ __forceinline__ void arrive_some(int number)
+{
+    asm volatile("bar.arrive %0, %1;" ::"r"(number), "n"(THREADS) : "memory");
+}
 
 // True in one lane of a whole warp, and the compiler knows that it is one.
 __device__ __forceinline__ bool elect_one()
@@ -104,15 +118,17 @@ __device__ __forceinline__ bool elect_one()
 // The counterpart of ldmatrix_x4: lane i hands over the address of row i % 8 of 8x8 matrix i / 8.
 __device__ __forceinline__ void stmatrix_x4(void* smem, const uint32_t (&r)[4])
 {
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
-                 ::"r"(shared_address(smem)), "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3]) : "memory");
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared_address(smem)), "r"(r[0]),
+                 "r"(r[1]), "r"(r[2]), "r"(r[3])
+                 : "memory");
 }
 
 // Whole pieces of 16 bytes from global to shared memory by the copy engine: one thread asks for all of them.
 __device__ __forceinline__ void bulk_copy(uint32_t smem, const void* gmem, unsigned bytes, uint32_t barrier)
 {
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
-                 ::"r"(smem), "l"(gmem), "r"(bytes), "r"(barrier) : "memory");
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(smem), "l"(gmem),
+                 "r"(bytes), "r"(barrier)
+                 : "memory");
 }
 
 __device__ __forceinline__ void bulk_copy(void* smem, const void* gmem, unsigned bytes, uint64_t* barrier)
@@ -125,8 +141,11 @@ __device__ __forceinline__ void bulk_copy_once(void* smem, const void* gmem, uns
 {
     uint64_t policy;
     asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;"
-                 ::"r"(shared_address(smem)), "l"(gmem), "r"(bytes), "r"(shared_address(barrier)), "l"(policy) : "memory");
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(
+            shared_address(smem)),
+        "l"(gmem), "r"(bytes), "r"(shared_address(barrier)), "l"(policy)
+        : "memory");
 }
 #endif
 
@@ -147,25 +166,33 @@ __device__ __forceinline__ uint4 renewed(uint4 words)
 __device__ __forceinline__ void ldmatrix_x4(uint32_t (&r)[4], const void* smem)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(shared_address(smem)) : "memory");
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(shared_address(smem))
+                 : "memory");
 }
 
 __device__ __forceinline__ void ldmatrix_x4_trans(uint32_t (&r)[4], const void* smem)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(shared_address(smem)) : "memory");
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(shared_address(smem))
+                 : "memory");
 }
 
 __device__ __forceinline__ void ldmatrix_x2(uint32_t (&r)[2], const void* smem)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
-                 : "=r"(r[0]), "=r"(r[1]) : "r"(shared_address(smem)) : "memory");
+                 : "=r"(r[0]), "=r"(r[1])
+                 : "r"(shared_address(smem))
+                 : "memory");
 }
 
 __device__ __forceinline__ void ldmatrix_x2_trans(uint32_t (&r)[2], const void* smem)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
-                 : "=r"(r[0]), "=r"(r[1]) : "r"(shared_address(smem)) : "memory");
+                 : "=r"(r[0]), "=r"(r[1])
+                 : "r"(shared_address(smem))
+                 : "memory");
 }
 
 // d += a * b for a tile of 16 x 8, 16 deep, by one warp. With g = lane / 4 and t = lane % 4:
@@ -185,8 +212,7 @@ __device__ __forceinline__ void mma_m16n8k16<__half>(float (&d)[4], const uint32
 }
 
 template <>
-__device__ __forceinline__ void mma_m16n8k16<__nv_bfloat16>(float (&d)[4], const uint32_t (&a)[4],
-                                                            const uint32_t (&b)[2])
+__device__ __forceinline__ void mma_m16n8k16<__nv_bfloat16>(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2])
 {
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
                  "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"

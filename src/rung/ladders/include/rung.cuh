@@ -60,11 +60,20 @@ __device__ __forceinline__ float to_float(__nv_bfloat16 x) { return __bfloat162f
 template <class T>
 __device__ __forceinline__ T from_float(float x);
 template <>
-__device__ __forceinline__ float from_float<float>(float x) { return x; }
+__device__ __forceinline__ float from_float<float>(float x)
+{
+    return x;
+}
 template <>
-__device__ __forceinline__ __half from_float<__half>(float x) { return __float2half_rn(x); }
+__device__ __forceinline__ __half from_float<__half>(float x)
+{
+    return __float2half_rn(x);
+}
 template <>
-__device__ __forceinline__ __nv_bfloat16 from_float<__nv_bfloat16>(float x) { return __float2bfloat16_rn(x); }
+__device__ __forceinline__ __nv_bfloat16 from_float<__nv_bfloat16>(float x)
+{
+    return __float2bfloat16_rn(x);
+}
 
 // Two 16-bit numbers in one register, `lo` in the lower half: the form in which mma takes its operands.
 template <class T>
@@ -77,8 +86,8 @@ __device__ __forceinline__ uint32_t pack2<__half>(float lo, float hi)
 template <>
 __device__ __forceinline__ uint32_t pack2<__nv_bfloat16>(float lo, float hi)
 {
-    return uint32_t(__bfloat16_as_ushort(__float2bfloat16_rn(lo))) |
-           uint32_t(__bfloat16_as_ushort(__float2bfloat16_rn(hi))) << 16;
+    return uint32_t(__bfloat16_as_ushort(__float2bfloat16_rn(lo))) | uint32_t(__bfloat16_as_ushort(__float2bfloat16_rn(hi)))
+                                                                         << 16;
 }
 
 // ---- who am I ---------------------------------------------------------------------------------------------------
@@ -87,13 +96,13 @@ constexpr int WARP_SIZE = 32;
 constexpr unsigned ALL_LANES = 0xffffffffu;
 
 template <class A, class B>
-__host__ __device__ constexpr A ceil_div(A a, B b) { return (a + b - 1) / b; }
+__host__ __device__ constexpr A ceil_div(A a, B b)
+{
+    return (a + b - 1) / b;
+}
 
 // The thread's number in its block; x runs fastest, as in the numbering of warps.
-__device__ __forceinline__ int thread_rank()
-{
-    return int((threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x);
-}
+__device__ __forceinline__ int thread_rank() { return int((threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x); }
 __device__ __forceinline__ int lane_id() { return thread_rank() % WARP_SIZE; }
 __device__ __forceinline__ int warp_id() { return thread_rank() / WARP_SIZE; }
 __device__ __forceinline__ int block_threads() { return int(blockDim.x * blockDim.y * blockDim.z); }

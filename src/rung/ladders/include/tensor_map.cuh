@@ -21,34 +21,43 @@ __device__ __forceinline__ void tensor_prefetch(const TensorMap* map)
 // One box to shared memory; its bytes, those beyond the tensor's edges too, count towards the barrier's. One thread asks for it.
 __device__ __forceinline__ void tensor_load(void* smem, const TensorMap* map, uint64_t* barrier, int c0, int c1)
 {
-    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4}], [%2];"
-                 ::"r"(shared_address(smem)), "l"(map), "r"(shared_address(barrier)), "r"(c0), "r"(c1) : "memory");
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4}], [%2];" ::"r"(
+                     shared_address(smem)),
+                 "l"(map), "r"(shared_address(barrier)), "r"(c0), "r"(c1)
+                 : "memory");
 }
 __device__ __forceinline__ void tensor_load(void* smem, const TensorMap* map, uint64_t* barrier, int c0, int c1, int c2)
 {
-    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], [%2];"
-                 ::"r"(shared_address(smem)), "l"(map), "r"(shared_address(barrier)), "r"(c0), "r"(c1), "r"(c2) : "memory");
+    asm volatile(
+        "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], [%2];" ::"r"(
+            shared_address(smem)),
+        "l"(map), "r"(shared_address(barrier)), "r"(c0), "r"(c1), "r"(c2)
+        : "memory");
 }
 __device__ __forceinline__ void tensor_load(void* smem, const TensorMap* map, uint64_t* barrier, int c0, int c1, int c2, int c3)
 {
-    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], [%2];"
-                 ::"r"(shared_address(smem)), "l"(map), "r"(shared_address(barrier)), "r"(c0), "r"(c1), "r"(c2), "r"(c3)
-                 : "memory");
+    asm volatile(
+        "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], [%2];" ::"r"(
+            shared_address(smem)),
+        "l"(map), "r"(shared_address(barrier)), "r"(c0), "r"(c1), "r"(c2), "r"(c3)
+        : "memory");
 }
 
 // The same box to the same place in every block of the cluster whose bit is set in `blocks`, and its bytes to their barriers.
-__device__ __forceinline__ void tensor_load_multicast(void* smem, const TensorMap* map, uint64_t* barrier, uint16_t blocks, int c0, int c1)
+__device__ __forceinline__ void tensor_load_multicast(void* smem, const TensorMap* map, uint64_t* barrier, uint16_t blocks,
+                                                      int c0, int c1)
 {
     asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster"
-                 " [%0], [%1, {%4, %5}], [%2], %3;"
-                 ::"r"(shared_address(smem)), "l"(map), "r"(shared_address(barrier)), "h"(blocks), "r"(c0), "r"(c1) : "memory");
+                 " [%0], [%1, {%4, %5}], [%2], %3;" ::"r"(shared_address(smem)),
+                 "l"(map), "r"(shared_address(barrier)), "h"(blocks), "r"(c0), "r"(c1)
+                 : "memory");
 }
-__device__ __forceinline__ void tensor_load_multicast(void* smem, const TensorMap* map, uint64_t* barrier, uint16_t blocks, int c0, int c1,
-                                                      int c2, int c3)
+__device__ __forceinline__ void tensor_load_multicast(void* smem, const TensorMap* map, uint64_t* barrier, uint16_t blocks,
+                                                      int c0, int c1, int c2, int c3)
 {
     asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster"
-                 " [%0], [%1, {%4, %5, %6, %7}], [%2], %3;"
-                 ::"r"(shared_address(smem)), "l"(map), "r"(shared_address(barrier)), "h"(blocks), "r"(c0), "r"(c1), "r"(c2), "r"(c3)
+                 " [%0], [%1, {%4, %5, %6, %7}], [%2], %3;" ::"r"(shared_address(smem)),
+                 "l"(map), "r"(shared_address(barrier)), "h"(blocks), "r"(c0), "r"(c1), "r"(c2), "r"(c3)
                  : "memory");
 }
 
@@ -56,26 +65,35 @@ __device__ __forceinline__ void tensor_load_multicast(void* smem, const TensorMa
 // barrier in front of this.
 __device__ __forceinline__ void tensor_store(const TensorMap* map, const void* smem, int c0, int c1)
 {
-    asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%2, %3}], [%1];"
-                 ::"l"(map), "r"(shared_address(smem)), "r"(c0), "r"(c1) : "memory");
+    asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%2, %3}], [%1];" ::"l"(map),
+                 "r"(shared_address(smem)), "r"(c0), "r"(c1)
+                 : "memory");
 }
 __device__ __forceinline__ void tensor_store(const TensorMap* map, const void* smem, int c0, int c1, int c2)
 {
-    asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%2, %3, %4}], [%1];"
-                 ::"l"(map), "r"(shared_address(smem)), "r"(c0), "r"(c1), "r"(c2) : "memory");
+    asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%2, %3, %4}], [%1];" ::"l"(map),
+                 "r"(shared_address(smem)), "r"(c0), "r"(c1), "r"(c2)
+                 : "memory");
 }
 __device__ __forceinline__ void tensor_store(const TensorMap* map, const void* smem, int c0, int c1, int c2, int c3)
 {
-    asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];"
-                 ::"l"(map), "r"(shared_address(smem)), "r"(c0), "r"(c1), "r"(c2), "r"(c3) : "memory");
+    asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(map),
+                 "r"(shared_address(smem)), "r"(c0), "r"(c1), "r"(c2), "r"(c3)
+                 : "memory");
 }
 
 // The thread's stores since the last commit are a group; it waits until of all but LEFT groups shared memory has been read, or
 // memory written.
 __device__ __forceinline__ void tensor_store_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 template <int LEFT>
-__device__ __forceinline__ void tensor_store_wait_read() { asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(LEFT) : "memory"); }
+__device__ __forceinline__ void tensor_store_wait_read()
+{
+    asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(LEFT) : "memory");
+}
 template <int LEFT>
-__device__ __forceinline__ void tensor_store_wait() { asm volatile("cp.async.bulk.wait_group %0;" ::"n"(LEFT) : "memory"); }
+__device__ __forceinline__ void tensor_store_wait()
+{
+    asm volatile("cp.async.bulk.wait_group %0;" ::"n"(LEFT) : "memory");
+}
 
 #endif

@@ -11,10 +11,10 @@ using Factor = __half;
 using Factor = Real;
 #endif
 
-constexpr int WARPGROUP = 128;                   // threads
-constexpr int SWIZZLE_ROW = 128;                 // bytes of a tile's row in the widest swizzle
+constexpr int WARPGROUP = 128;                      // threads
+constexpr int SWIZZLE_ROW = 128;                    // bytes of a tile's row in the widest swizzle
 constexpr int DEEP = SWIZZLE_ROW / sizeof(Factor);  // numbers in such a row
-constexpr int PRODUCT_STEP = 32;                 // bytes that one product is deep: 16 halves, 8 floats
+constexpr int PRODUCT_STEP = 32;                    // bytes that one product is deep: 16 halves, 8 floats
 
 // Of this thread's N / 2 sums, sums[4 * j + 2 * half] and the next are row warpgroup_row(half), columns 8 * j + warpgroup_column()
 // and the next.
@@ -74,9 +74,15 @@ __device__ __forceinline__ void warpgroup_settle(float (&sums)[COUNT])
 
 // How many registers each thread of this warpgroup has from here on; a kernel's warpgroups share what they had at its start.
 template <int REGISTERS>
-__device__ __forceinline__ void warpgroup_give_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(REGISTERS)); }
+__device__ __forceinline__ void warpgroup_give_registers()
+{
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(REGISTERS));
+}
 template <int REGISTERS>
-__device__ __forceinline__ void warpgroup_take_registers() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(REGISTERS)); }
+__device__ __forceinline__ void warpgroup_take_registers()
+{
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(REGISTERS));
+}
 
 // ---- sums += a * b, or sums = a * b where `add` is false --------------------------------------------------------
 // warpgroup_multiply<N>(sums, a, b, add): both from shared memory, or a from registers (as mma.sync takes it, 16 rows a warp).
@@ -171,35 +177,38 @@ __device__ __forceinline__ void warpgroup_multiply(float (&d)[N / 2], const uint
 #define RUNG_WGMMA_D128 RUNG_WGMMA_D124, RUNG_WGMMA_F4(124)
 
 // N columns, N / 2 registers of sums, and the numbers of the asm's operands behind these.
-#define RUNG_WGMMA_DEFINE(N, SUMS, n0, n1, n2, n3, n4, n5, n6) \
-    template <> \
-    __device__ __forceinline__ void warpgroup_multiply<N, false>(float (&d)[SUMS], SharedTile a, SharedTile b, bool add) \
-    { \
-        RUNG_WGMMA_SHARED(N, SUMS, n0, n1, n2, n3, 0) \
-    } \
-    template <> \
-    __device__ __forceinline__ void warpgroup_multiply<N, true>(float (&d)[SUMS], SharedTile a, SharedTile b, bool add) \
-    { \
-        RUNG_WGMMA_SHARED(N, SUMS, n0, n1, n2, n3, 1) \
-    } \
-    template <> \
-    __device__ __forceinline__ void warpgroup_multiply<N, false>(float (&d)[SUMS], const uint32_t (&a)[4], SharedTile b, bool add) \
-    { \
-        RUNG_WGMMA_REGISTERS(N, SUMS, n0, n1, n2, n3, n4, n5, n6, 0) \
-    } \
-    template <> \
-    __device__ __forceinline__ void warpgroup_multiply<N, true>(float (&d)[SUMS], const uint32_t (&a)[4], SharedTile b, bool add) \
-    { \
-        RUNG_WGMMA_REGISTERS(N, SUMS, n0, n1, n2, n3, n4, n5, n6, 1) \
+#define RUNG_WGMMA_DEFINE(N, SUMS, n0, n1, n2, n3, n4, n5, n6)                                                                   \
+    template <>                                                                                                                  \
+    __device__ __forceinline__ void warpgroup_multiply<N, false>(float (&d)[SUMS], SharedTile a, SharedTile b, bool add)         \
+    {                                                                                                                            \
+        RUNG_WGMMA_SHARED(N, SUMS, n0, n1, n2, n3, 0)                                                                            \
+    }                                                                                                                            \
+    template <>                                                                                                                  \
+    __device__ __forceinline__ void warpgroup_multiply<N, true>(float (&d)[SUMS], SharedTile a, SharedTile b, bool add)          \
+    {                                                                                                                            \
+        RUNG_WGMMA_SHARED(N, SUMS, n0, n1, n2, n3, 1)                                                                            \
+    }                                                                                                                            \
+    template <>                                                                                                                  \
+    __device__ __forceinline__ void warpgroup_multiply<N, false>(float (&d)[SUMS], const uint32_t (&a)[4], SharedTile b,         \
+                                                                 bool add)                                                       \
+    {                                                                                                                            \
+        RUNG_WGMMA_REGISTERS(N, SUMS, n0, n1, n2, n3, n4, n5, n6, 0)                                                             \
+    }                                                                                                                            \
+    template <>                                                                                                                  \
+    __device__ __forceinline__ void warpgroup_multiply<N, true>(float (&d)[SUMS], const uint32_t (&a)[4], SharedTile b,          \
+                                                                bool add)                                                        \
+    {                                                                                                                            \
+        RUNG_WGMMA_REGISTERS(N, SUMS, n0, n1, n2, n3, n4, n5, n6, 1)                                                             \
     }
-#define RUNG_WGMMA_SHARED(N, SUMS, n0, n1, n2, n3, TRANS) \
-    asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %" #n2 ", 0;\n\t" RUNG_WGMMA(N) " {" RUNG_WGMMA_R##SUMS "}, %" #n0 \
-                 ", %" #n1 RUNG_WGMMA_END_A(n3) \
-                 : RUNG_WGMMA_D##SUMS : "l"(a.bits), "l"(b.bits), "r"(int(add)), "n"(TRANS));
-#define RUNG_WGMMA_REGISTERS(N, SUMS, n0, n1, n2, n3, n4, n5, n6, TRANS) \
-    asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %" #n5 ", 0;\n\t" RUNG_WGMMA(N) " {" RUNG_WGMMA_R##SUMS "}, {%" #n0 \
-                 ",%" #n1 ",%" #n2 ",%" #n3 "}, %" #n4 RUNG_WGMMA_END(n6) \
-                 : RUNG_WGMMA_D##SUMS \
+#define RUNG_WGMMA_SHARED(N, SUMS, n0, n1, n2, n3, TRANS)                                                                        \
+    asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %" #n2 ", 0;\n\t" RUNG_WGMMA(N) " {" RUNG_WGMMA_R##SUMS                   \
+                 "}, %" #n0 ", %" #n1 RUNG_WGMMA_END_A(n3)                                                                       \
+                 : RUNG_WGMMA_D##SUMS                                                                                            \
+                 : "l"(a.bits), "l"(b.bits), "r"(int(add)), "n"(TRANS));
+#define RUNG_WGMMA_REGISTERS(N, SUMS, n0, n1, n2, n3, n4, n5, n6, TRANS)                                                         \
+    asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %" #n5 ", 0;\n\t" RUNG_WGMMA(N) " {" RUNG_WGMMA_R##SUMS                   \
+                 "}, {%" #n0 ",%" #n1 ",%" #n2 ",%" #n3 "}, %" #n4 RUNG_WGMMA_END(n6)                                            \
+                 : RUNG_WGMMA_D##SUMS                                                                                            \
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.bits), "r"(int(add)), "n"(TRANS));
 
 RUNG_WGMMA_DEFINE(8, 4, 4, 5, 6, 7, 8, 9, 10)

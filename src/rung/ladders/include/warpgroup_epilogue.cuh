@@ -7,7 +7,8 @@
 
 namespace hopper_tile {
 
-constexpr int BOX = SWIZZLE_ROW / sizeof(Real), BOX_BYTES = 64 * SWIZZLE_ROW;  // columns and bytes of what a warpgroup stores at once
+constexpr int BOX = SWIZZLE_ROW / sizeof(Real),
+              BOX_BYTES = 64 * SWIZZLE_ROW;  // columns and bytes of what a warpgroup stores at once
 #if !defined(BOXES)
 #define BOXES 2  // of each warpgroup: one is on its way while the other is filled; a whole tile's, and none is waited for
 #endif
@@ -124,7 +125,8 @@ __device__ __forceinline__ void fill_box(const float (&sums)[N / 2], char* box, 
 
 // By the copy engine, box after box: one is written while the one before is on its way. `boxes` are this warpgroup's own.
 template <int N, class Finish>
-__device__ __forceinline__ void store_boxes(const float (&sums)[N / 2], char* boxes, const TensorMap* out_map, int m0, int n0, int OC, Finish finish)
+__device__ __forceinline__ void store_boxes(const float (&sums)[N / 2], char* boxes, const TensorMap* out_map, int m0, int n0,
+                                            int OC, Finish finish)
 {
     static_assert(N % BOX == 0, "whole boxes");
     const int group = threadIdx.x / WARPGROUP;
@@ -146,7 +148,8 @@ __device__ __forceinline__ void store_boxes(const float (&sums)[N / 2], char* bo
 // Rows that begin anywhere: a warp sends its own rows of a box, each lane four bytes of a row that lie at a multiple of four, and
 // where numbers have two bytes, those alone at the row's ends once for all rows.
 template <int N, class Finish>
-__device__ __forceinline__ void store_ragged(const float (&sums)[N / 2], char* box, int m0, int n0, int M, int OC, Real* out, Finish finish)
+__device__ __forceinline__ void store_ragged(const float (&sums)[N / 2], char* box, int m0, int n0, int M, int OC, Real* out,
+                                             Finish finish)
 {
     constexpr int PER_WORD = 4 / sizeof(Real), AT_ONCE = 8;
     using Word = Vec<Real, PER_WORD>;
@@ -234,7 +237,8 @@ __device__ __forceinline__ void add_box(float (&sums)[N / 2], const char* box, i
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             const int at = (c / 8 + j) * 4 + half * 2, column = j * 8 + warpgroup_column();
-            const float2 v = *reinterpret_cast<const float2*>(box + swizzled_place(warpgroup_row(half), column / 4) + column % 4 * 4);
+            const float2 v =
+                *reinterpret_cast<const float2*>(box + swizzled_place(warpgroup_row(half), column / 4) + column % 4 * 4);
             sums[at] += v.x, sums[at + 1] += v.y;
         }
     }
@@ -243,7 +247,8 @@ __device__ __forceinline__ void add_box(float (&sums)[N / 2], const char* box, i
 
 // Each box is added to the sums, filled with the result, and stored from where it lies: a warp touches its own rows alone.
 template <int N, class Finish>
-__device__ __forceinline__ void store_onto(float (&sums)[N / 2], char* boxes, const TensorMap* out_map, int m0, int n0, int OC, Finish finish)
+__device__ __forceinline__ void store_onto(float (&sums)[N / 2], char* boxes, const TensorMap* out_map, int m0, int n0, int OC,
+                                           Finish finish)
 {
     const int group = threadIdx.x / WARPGROUP;
 #pragma unroll

@@ -1,7 +1,8 @@
 // Which keys a query sees under a window: the last `window` up to its own, and the first `globals` of the text.
 #pragma once
 
-struct Seen {
+struct Seen
+{
     int globals, begin, count;  // of the first ones, those before the window; where that begins; how many in all
     __device__ Seen(int query, int window, int first)
     {

@@ -13,8 +13,8 @@ block  = "BLOCK"
 ---*/
 #include "rung.cuh"
 
-extern "C" __global__ void layernorm(const Real* x, const Real* weight, const Real* bias, Real* out, int B, int T,
-                                     int C, float eps)
+extern "C" __global__ void layernorm(const Real* x, const Real* weight, const Real* bias, Real* out, int B, int T, int C,
+                                     float eps)
 {
     const int row = blockIdx.x * BLOCK + threadIdx.x;
     if (row >= B * T) return;

@@ -16,9 +16,8 @@ block  = "BLOCK"
 
 constexpr int STEPS = UNROLL;  // a pragma takes a constant, not a macro
 
-extern "C" __global__ void layernorm(const Real* __restrict__ x, const Real* __restrict__ weight,
-                                     const Real* __restrict__ bias, Real* __restrict__ out, int B, int T, int C,
-                                     float eps)
+extern "C" __global__ void layernorm(const Real* __restrict__ x, const Real* __restrict__ weight, const Real* __restrict__ bias,
+                                     Real* __restrict__ out, int B, int T, int C, float eps)
 {
     const int row = blockIdx.x * BLOCK + threadIdx.x;
     if (row >= B * T) return;

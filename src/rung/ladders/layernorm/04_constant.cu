@@ -23,8 +23,7 @@ constexpr int STEPS = UNROLL;  // a pragma takes a constant, not a macro
 __constant__ Real c_weight[4096];
 __constant__ Real c_bias[4096];
 
-extern "C" __global__ void layernorm(const Real* __restrict__ x, Real* __restrict__ out, int B, int T, int C,
-                                     float eps)
+extern "C" __global__ void layernorm(const Real* __restrict__ x, Real* __restrict__ out, int B, int T, int C, float eps)
 {
     const int row = blockIdx.x * BLOCK + threadIdx.x;
     if (row >= B * T) return;

@@ -29,8 +29,8 @@ __device__ float tree_sum(float x)
     return sum;
 }
 
-extern "C" __global__ void layernorm(const Real* __restrict__ x, const Real* __restrict__ weight,
-                                     const Real* __restrict__ bias, Real* __restrict__ out, int C, float eps)
+extern "C" __global__ void layernorm(const Real* __restrict__ x, const Real* __restrict__ weight, const Real* __restrict__ bias,
+                                     Real* __restrict__ out, int C, float eps)
 {
     const Real* __restrict__ in = x + int64_t(blockIdx.x) * C;
     Real* __restrict__ normed = out + int64_t(blockIdx.x) * C;

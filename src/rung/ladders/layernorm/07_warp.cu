@@ -15,9 +15,8 @@ block  = "BLOCK"
 ---*/
 #include "rung.cuh"
 
-extern "C" __global__ void layernorm(const Real* __restrict__ x, const Real* __restrict__ weight,
-                                     const Real* __restrict__ bias, Real* __restrict__ out, int B, int T, int C,
-                                     float eps)
+extern "C" __global__ void layernorm(const Real* __restrict__ x, const Real* __restrict__ weight, const Real* __restrict__ bias,
+                                     Real* __restrict__ out, int B, int T, int C, float eps)
 {
     const int row = blockIdx.x * (BLOCK / WARP_SIZE) + warp_id();
     if (row >= B * T) return;  // the whole warp

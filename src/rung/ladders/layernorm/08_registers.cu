@@ -46,8 +46,10 @@ __device__ __forceinline__ void store(Real* __restrict__ row, int i, int C, cons
 {
     if (ALIGNED) {
         if (!inside(i, 0, C)) return;
-        if (STREAM) store_stream(row + column(i, 0), a);
-        else store_vec(row + column(i, 0), a);
+        if (STREAM)
+            store_stream(row + column(i, 0), a);
+        else
+            store_vec(row + column(i, 0), a);
     } else {
 #pragma unroll
         for (int j = 0; j < VEC; ++j)
@@ -56,8 +58,8 @@ __device__ __forceinline__ void store(Real* __restrict__ row, int i, int C, cons
 }
 
 extern "C" __global__ void __launch_bounds__(BLOCK)
-layernorm(const Real* __restrict__ x, const Real* __restrict__ weight, const Real* __restrict__ bias,
-          Real* __restrict__ out, int B, int T, int C, float eps)
+    layernorm(const Real* __restrict__ x, const Real* __restrict__ weight, const Real* __restrict__ bias, Real* __restrict__ out,
+              int B, int T, int C, float eps)
 {
     const int row = blockIdx.x * (BLOCK / WARP_SIZE) + warp_id();
     if (row >= B * T) return;  // the whole warp

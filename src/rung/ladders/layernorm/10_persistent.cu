@@ -49,8 +49,10 @@ __device__ __forceinline__ void store(Real* __restrict__ row, int i, int C, cons
 {
     if (ALIGNED) {
         if (!inside(i, 0, C)) return;
-        if (STREAM) store_stream(row + column(i, 0), a);
-        else store_vec(row + column(i, 0), a);
+        if (STREAM)
+            store_stream(row + column(i, 0), a);
+        else
+            store_vec(row + column(i, 0), a);
     } else {
 #pragma unroll
         for (int j = 0; j < VEC; ++j)
@@ -59,8 +61,8 @@ __device__ __forceinline__ void store(Real* __restrict__ row, int i, int C, cons
 }
 
 extern "C" __global__ void __launch_bounds__(BLOCK, RESIDENT)
-layernorm(const Real* __restrict__ x, const Real* __restrict__ weight, const Real* __restrict__ bias,
-          Real* __restrict__ out, int B, int T, int C, float eps)
+    layernorm(const Real* __restrict__ x, const Real* __restrict__ weight, const Real* __restrict__ bias, Real* __restrict__ out,
+              int B, int T, int C, float eps)
 {
     const int rows = B * T, warps = gridDim.x * (BLOCK / WARP_SIZE);
     int row = blockIdx.x * (BLOCK / WARP_SIZE) + warp_id();
@@ -100,8 +102,7 @@ layernorm(const Real* __restrict__ x, const Real* __restrict__ weight, const Rea
         for (int i = 0; i < VECTORS; ++i) {
 #pragma unroll
             for (int j = 0; j < VEC; ++j)
-                a[i][j] =
-                    from_float<Real>((to_float(a[i][j]) - mean) * rstd * to_float(w[i][j]) + to_float(b[i][j]));
+                a[i][j] = from_float<Real>((to_float(a[i][j]) - mean) * rstd * to_float(w[i][j]) + to_float(b[i][j]));
             store(normed, i, C, a[i]);
         }
     }

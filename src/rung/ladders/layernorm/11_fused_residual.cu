@@ -36,8 +36,10 @@ __device__ __forceinline__ void store(Real* __restrict__ row, int i, int C, cons
 {
     if (ALIGNED) {
         if (!inside(i, 0, C)) return;
-        if (STREAM) store_stream(row + column(i, 0), a);
-        else store_vec(row + column(i, 0), a);
+        if (STREAM)
+            store_stream(row + column(i, 0), a);
+        else
+            store_vec(row + column(i, 0), a);
     } else {
 #pragma unroll
         for (int j = 0; j < VEC; ++j)
@@ -46,9 +48,8 @@ __device__ __forceinline__ void store(Real* __restrict__ row, int i, int C, cons
 }
 
 extern "C" __global__ void __launch_bounds__(BLOCK)
-layernorm(const Real* __restrict__ x, const Real* __restrict__ residual, const Real* __restrict__ weight,
-          const Real* __restrict__ bias, Real* __restrict__ out, Real* __restrict__ sum, int B, int T, int C,
-          float eps)
+    layernorm(const Real* __restrict__ x, const Real* __restrict__ residual, const Real* __restrict__ weight,
+              const Real* __restrict__ bias, Real* __restrict__ out, Real* __restrict__ sum, int B, int T, int C, float eps)
 {
     const int row = blockIdx.x * (BLOCK / WARP_SIZE) + warp_id();
     if (row >= B * T) return;  // the whole warp
@@ -90,8 +91,7 @@ layernorm(const Real* __restrict__ x, const Real* __restrict__ residual, const R
     for (int i = 0; i < VECTORS; ++i) {
         const Vec<Real, VEC> w = load(weight, i, C), b = load(bias, i, C);
 #pragma unroll
-        for (int j = 0; j < VEC; ++j)
-            a[i][j] = from_float<Real>((n[i][j] - mean) * rstd * to_float(w[j]) + to_float(b[j]));
+        for (int j = 0; j < VEC; ++j) a[i][j] = from_float<Real>((n[i][j] - mean) * rstd * to_float(w[j]) + to_float(b[j]));
         store(out + first, i, C, a[i]);
     }
 }

@@ -30,8 +30,8 @@ __device__ __forceinline__ void load(Vec<Real, VEC> (&a)[VECTORS], const Real* r
 }
 
 extern "C" __global__ void __launch_bounds__(BLOCK)
-layernorm(const Real* __restrict__ x, const Real* __restrict__ weight, const Real* __restrict__ bias,
-          Real* __restrict__ out, int B, int T, int C, float eps)
+    layernorm(const Real* __restrict__ x, const Real* __restrict__ weight, const Real* __restrict__ bias, Real* __restrict__ out,
+              int B, int T, int C, float eps)
 {
     extern __shared__ __align__(128) char shared[];
     constexpr int WARPS = BLOCK / WARP_SIZE;
@@ -89,8 +89,10 @@ layernorm(const Real* __restrict__ x, const Real* __restrict__ weight, const Rea
             for (int j = 0; j < VEC; ++j)
                 a[i][j] = from_float<Real>((to_float(a[i][j]) - mean) * rstd * to_float(w[i][j]) + to_float(b[i][j]));
             if (column(i) >= C) continue;
-            if (STREAM) store_stream(normed + column(i), a[i]);
-            else store_vec(normed + column(i), a[i]);
+            if (STREAM)
+                store_stream(normed + column(i), a[i]);
+            else
+                store_vec(normed + column(i), a[i]);
         }
     }
 }

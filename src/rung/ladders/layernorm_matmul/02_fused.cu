@@ -21,8 +21,8 @@ block  = "(BM // 8) * (BN // 8)"
 using namespace fma_tile;
 
 extern "C" __global__ void __launch_bounds__(THREADS, 512 / THREADS)
-    layernorm_matmul(const Real* x, const Real* ln_weight, const Real* ln_bias, const Real* weight, const Real* bias,
-                     Real* out, int M, int OC, int C, float eps)
+    layernorm_matmul(const Real* x, const Real* ln_weight, const Real* ln_bias, const Real* weight, const Real* bias, Real* out,
+                     int M, int OC, int C, float eps)
 {
     __shared__ float means[BM], rstds[BM];
     const int m0 = blockIdx.y * BM, n0 = blockIdx.x * BN;

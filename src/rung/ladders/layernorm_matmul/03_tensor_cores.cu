@@ -82,8 +82,8 @@ struct Normalise
 };
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-    layernorm_matmul(const Real* x, const Real* ln_weight, const Real* ln_bias, const float2* statistics,
-                     const Real* weight, const Real* bias, Real* out, int M, int OC, int C)
+    layernorm_matmul(const Real* x, const Real* ln_weight, const Real* ln_bias, const float2* statistics, const Real* weight,
+                     const Real* bias, Real* out, int M, int OC, int C)
 {
     extern __shared__ __align__(128) char smem[];
     const int m0 = blockIdx.y * BM, n0 = blockIdx.x * BN;

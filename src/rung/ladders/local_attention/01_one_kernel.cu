@@ -18,16 +18,19 @@ shared = "4 * window"
 ---*/
 #include "rung.cuh"
 
-struct Add {
+struct Add
+{
     __device__ float operator()(float a, float b) const { return a + b; }
 };
-struct Larger {
+struct Larger
+{
     __device__ float operator()(float a, float b) const { return fmaxf(a, b); }
 };
 
 // Combines one number of every thread, in a tree over shared memory; any block size will do.
 template <class Combine>
-__device__ float tree(float x, float* partial, Combine combine) {
+__device__ float tree(float x, float* partial, Combine combine)
+{
     int idx = threadIdx.x;
     __syncthreads();  // readers of the tree before
     partial[idx] = x;
@@ -40,9 +43,9 @@ __device__ float tree(float x, float* partial, Combine combine) {
     return partial[0];
 }
 
-extern "C" __global__ void local_attention(const Real* q, const Real* k, const Real* v, Real* out, int T, int NH,
-                                           int HS, int stride_B, int stride_NH, int stride_T, int window,
-                                           float scale) {
+extern "C" __global__ void local_attention(const Real* q, const Real* k, const Real* v, Real* out, int T, int NH, int HS,
+                                           int stride_B, int stride_NH, int stride_T, int window, float scale)
+{
     extern __shared__ float partial[];  // (window)
     int t1 = blockIdx.x, nh = blockIdx.y, b = blockIdx.z, idx = threadIdx.x;
     int t2 = max(0, t1 - window + 1) + idx;

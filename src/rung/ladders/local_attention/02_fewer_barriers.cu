@@ -20,9 +20,9 @@ shared = "4 * (window + BLOCK)"
 ---*/
 #include "rung.cuh"
 
-extern "C" __global__ void local_attention(const Real* q, const Real* k, const Real* v, Real* out, int T, int NH,
-                                           int HS, int stride_B, int stride_NH, int stride_T, int window,
-                                           float scale) {
+extern "C" __global__ void local_attention(const Real* q, const Real* k, const Real* v, Real* out, int T, int NH, int HS,
+                                           int stride_B, int stride_NH, int stride_T, int window, float scale)
+{
     extern __shared__ float weights[];  // (window)
     float* partial = weights + window;  // (BLOCK)
     int t1 = blockIdx.x, nh = blockIdx.y, b = blockIdx.z, tx = threadIdx.x;

@@ -42,7 +42,7 @@ __device__ __forceinline__ void mask_past(float (&s)[BC / 2], int row0, int key0
     }
 }
 
-extern "C" __global__ void __launch_bounds__(WARPGROUP * GROUPS, BLOCKS)
+extern "C" __global__ void __launch_bounds__(WARPGROUP* GROUPS, BLOCKS)
     local_attention(const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap k_map,
                     const __grid_constant__ TensorMap v_map, Real* __restrict__ out, float* __restrict__ lse, int T, int NH,
                     int window, float scale)

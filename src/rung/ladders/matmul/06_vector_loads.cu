@@ -36,7 +36,8 @@ __device__ __forceinline__ Vec16<Real> fetch(const Real* matrix, int row, int ro
 
 // Copies rows r0 ... of `matrix` to tile[k][r].
 template <int ROWS>
-__device__ __forceinline__ void copy_transposed(float (&tile)[BK][ROWS + PAD], const Real* matrix, int r0, int rows, int c0, int C)
+__device__ __forceinline__ void copy_transposed(float (&tile)[BK][ROWS + PAD], const Real* matrix, int r0, int rows, int c0,
+                                                int C)
 {
     constexpr int PER_ROW = BK / VEC;
 #pragma unroll

@@ -49,7 +49,8 @@ extern "C" __global__ void __launch_bounds__(WARP_SIZE)
     const bool x_inside = aligned && m0 + TILE <= M, w_inside = aligned && n0 + TILE <= OC;
 
     wmma::fragment<wmma::matrix_a, TILE, TILE, DEPTH, wmma::precision::tf32, wmma::row_major> a;
-    wmma::fragment<wmma::matrix_b, TILE, TILE, DEPTH, wmma::precision::tf32, wmma::col_major> b;  // weight's rows are columns here
+    wmma::fragment<wmma::matrix_b, TILE, TILE, DEPTH, wmma::precision::tf32, wmma::col_major>
+        b;  // weight's rows are columns here
     wmma::fragment<wmma::accumulator, TILE, TILE, DEPTH, float> sum;
     wmma::fill_fragment(sum, 0.0f);
 

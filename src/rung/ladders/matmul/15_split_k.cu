@@ -46,9 +46,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     // The partials are padded to whole tiles: nothing to guard.
     const size_t rows = size_t(gridDim.y) * BM, cols = size_t(gridDim.x) * BN;
     float* mine = partial + (split * rows + m0) * cols + n0;
-    for_each_pair(sum, place, [&](int row, int col, float2 v) {
-        *reinterpret_cast<float2*>(mine + row * cols + col) = v;
-    });
+    for_each_pair(sum, place, [&](int row, int col, float2 v) { *reinterpret_cast<float2*>(mine + row * cols + col) = v; });
 }
 
 extern "C" __global__ void add_partials(const float* partial, const Real* bias, Real* out, int M, int OC)

@@ -57,7 +57,8 @@ __device__ __forceinline__ void copy_tile(char* tile, const Real* matrix, int fi
     }
 }
 
-__device__ __forceinline__ void copy_stage(char* stage, const Tiles& tiles, const Real* x, const Real* weight, int2 origin, int step)
+__device__ __forceinline__ void copy_stage(char* stage, const Tiles& tiles, const Real* x, const Real* weight, int2 origin,
+                                           int step)
 {
     copy_tile<BM>(stage, x, origin.x, tiles.M, step * wgmma::DEEP, tiles.C);
     copy_tile<BN>(stage + A_BYTES, weight, origin.y, tiles.OC, step * wgmma::DEEP, tiles.C);
@@ -84,7 +85,8 @@ __device__ __forceinline__ float2 two(const Real* from)
 // Rows of whole 16 bytes: four lanes put theirs together.
 __device__ __forceinline__ void store(const float (&sums)[BN / 2], const Tiles& tiles, int2 origin, const Real* bias, Real* out)
 {
-    const int t = lane_id() % 4, row = origin.x + threadIdx.x / wgmma::THREADS * 64 + wgmma::row_of(threadIdx.x % wgmma::THREADS, 0);
+    const int t = lane_id() % 4,
+              row = origin.x + threadIdx.x / wgmma::THREADS * 64 + wgmma::row_of(threadIdx.x % wgmma::THREADS, 0);
     Real* to = out + size_t(row) * tiles.OC + origin.y + t * 8;
 #pragma unroll
     for (int i = 0; i < BN / 32; i++, to += 32) {
@@ -110,7 +112,8 @@ __device__ __forceinline__ void store(const float (&sums)[BN / 2], const Tiles& 
 }
 
 // Rows of any length, number by number.
-__device__ __forceinline__ void store_ragged(const float (&sums)[BN / 2], const Tiles& tiles, int2 origin, const Real* bias, Real* out)
+__device__ __forceinline__ void store_ragged(const float (&sums)[BN / 2], const Tiles& tiles, int2 origin, const Real* bias,
+                                             Real* out)
 {
     const int row = origin.x + threadIdx.x / wgmma::THREADS * 64 + wgmma::row_of(threadIdx.x % wgmma::THREADS, 0);
     const int first = origin.y + lane_id() % 4 * 2;

@@ -19,8 +19,8 @@ shared = "STAGES * (128 + BN) * 128 + 1024"
 constexpr int BM = 128, COMPUTING = 256, A_BYTES = BM * SWIZZLE_ROW, STAGE_BYTES = A_BYTES + BN * SWIZZLE_ROW;
 
 extern "C" __global__ void __launch_bounds__(COMPUTING + WARPGROUP, 1)
-    matmul(const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap weight_map, const Real* bias, Real* out, int M, int OC,
-           int C)
+    matmul(const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap weight_map, const Real* bias, Real* out,
+           int M, int OC, int C)
 {
     extern __shared__ char shared[];
     __shared__ uint64_t full[STAGES], empty[STAGES];

@@ -17,8 +17,8 @@ grid   = "min(sms, ceil_div(B * T, 128) * ceil_div(OC, BN))"
 using namespace hopper_tile;
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
-    matmul(const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap weight_map, const Real* bias, Real* out, int M, int OC,
-           int C)
+    matmul(const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap weight_map, const Real* bias, Real* out,
+           int M, int OC, int C)
 {
     extern __shared__ char shared[];
     __shared__ uint64_t full[STAGES], empty[STAGES];

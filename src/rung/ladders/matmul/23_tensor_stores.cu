@@ -20,8 +20,8 @@ shared = "STAGES * (128 + BN) * 128 + 4 * 8192 + 1024"
 using namespace hopper_tile;
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
-    matmul(const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap weight_map, const __grid_constant__ TensorMap out_map,
-           const Real* bias, int M, int OC, int C)
+    matmul(const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap weight_map,
+           const __grid_constant__ TensorMap out_map, const Real* bias, int M, int OC, int C)
 {
     extern __shared__ char shared[];
     __shared__ uint64_t full[STAGES], empty[STAGES];

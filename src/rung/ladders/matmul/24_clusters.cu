@@ -22,8 +22,8 @@ cluster = "CLUSTER"
 using namespace hopper_tile;
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
-    matmul(const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap weight_map, const __grid_constant__ TensorMap out_map,
-           const Real* bias, int M, int OC, int C)
+    matmul(const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap weight_map,
+           const __grid_constant__ TensorMap out_map, const Real* bias, int M, int OC, int C)
 {
     extern __shared__ char shared[];
     __shared__ uint64_t full[STAGES], empty[STAGES];

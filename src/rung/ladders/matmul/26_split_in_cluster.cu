@@ -38,13 +38,14 @@ shared = "SHARED"
 #include "tensor_map.cuh"
 #include "warpgroup.cuh"
 
-constexpr int BM = 64 * GROUPS, THREADS = GROUPS * WARPGROUP, A_BYTES = BM * SWIZZLE_ROW, STAGE_BYTES = A_BYTES + BN * SWIZZLE_ROW;
+constexpr int BM = 64 * GROUPS, THREADS = GROUPS * WARPGROUP, A_BYTES = BM * SWIZZLE_ROW,
+              STAGE_BYTES = A_BYTES + BN * SWIZZLE_ROW;
 constexpr int PITCH = BN % 16 == 8 ? BN : BN + 8;  // floats from row to row: 8 more than a multiple of 16 has no bank conflicts
 constexpr int PIECES = BM * BN / 4;                // of four sums
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
-    matmul(const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap weight_map, const Real* bias, Real* out, int M, int OC,
-           int C)
+    matmul(const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap weight_map, const Real* bias, Real* out,
+           int M, int OC, int C)
 {
     extern __shared__ char shared[];
     __shared__ uint64_t full[STAGES];

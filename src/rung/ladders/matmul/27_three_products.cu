@@ -78,9 +78,9 @@ extern "C" __global__ void __launch_bounds__(256)
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
-    matmul(const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap x_low_map, const __grid_constant__ TensorMap weight_map,
-           const __grid_constant__ TensorMap weight_low_map, const __grid_constant__ TensorMap out_map, const Real* bias, Real* out, int M,
-           int OC, int C)
+    matmul(const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap x_low_map,
+           const __grid_constant__ TensorMap weight_map, const __grid_constant__ TensorMap weight_low_map,
+           const __grid_constant__ TensorMap out_map, const Real* bias, Real* out, int M, int OC, int C)
 {
     extern __shared__ char shared[];
     __shared__ uint64_t full[STAGES], empty[STAGES];
@@ -99,8 +99,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                     for (int step = 0; step < steps; step++, ring.advance()) {
                         ring.open();
                         tensor_load(ring.a(), pass == 0 ? &x_low_map : &x_map, ring.arrival(), step * DEEP, origin.x);
-                        tensor_load_shared<CLUSTER>(ring.b(), pass == 1 ? &weight_low_map : &weight_map, ring.arrival(), rank, BN, step * DEEP,
-                                                    origin.y);
+                        tensor_load_shared<CLUSTER>(ring.b(), pass == 1 ? &weight_low_map : &weight_map, ring.arrival(), rank, BN,
+                                                    step * DEEP, origin.y);
                     }
             }
     } else {

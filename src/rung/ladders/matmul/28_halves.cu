@@ -78,7 +78,8 @@ extern "C" __global__ void __launch_bounds__(256)
     const size_t row = of_x ? either : either - M;
     const float* from = (of_x ? x : weight) + row * C;
     float largest = 0.0f;
-    for (int c = lane_id() * 4; c < C; c += WARP_SIZE * 4) largest = fmaxf(largest, largest_of(*reinterpret_cast<const float4*>(from + c)));
+    for (int c = lane_id() * 4; c < C; c += WARP_SIZE * 4)
+        largest = fmaxf(largest, largest_of(*reinterpret_cast<const float4*>(from + c)));
     const Unit unit(warp_max(largest));
     for (int c = lane_id() * 4; c < C; c += WARP_SIZE * 4) {
         uint2 hi, lo;
@@ -90,9 +91,10 @@ extern "C" __global__ void __launch_bounds__(256)
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
-    matmul(const __grid_constant__ TensorMap x_hi_map, const __grid_constant__ TensorMap x_lo_map, const __grid_constant__ TensorMap weight_hi_map,
-           const __grid_constant__ TensorMap weight_lo_map, const __grid_constant__ TensorMap out_map, const float* x_unit,
-           const float* weight_unit, const float* bias, float* out, int M, int OC, int C)
+    matmul(const __grid_constant__ TensorMap x_hi_map, const __grid_constant__ TensorMap x_lo_map,
+           const __grid_constant__ TensorMap weight_hi_map, const __grid_constant__ TensorMap weight_lo_map,
+           const __grid_constant__ TensorMap out_map, const float* x_unit, const float* weight_unit, const float* bias,
+           float* out, int M, int OC, int C)
 {
     extern __shared__ char shared[];
     __shared__ uint64_t full[STAGES], empty[STAGES];
@@ -111,8 +113,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                     for (int step = 0; step < steps; step++, ring.advance()) {
                         ring.open();
                         tensor_load(ring.a(), pass == 0 ? &x_lo_map : &x_hi_map, ring.arrival(), step * DEEP, origin.x);
-                        tensor_load_shared<CLUSTER>(ring.b(), pass == 1 ? &weight_lo_map : &weight_hi_map, ring.arrival(), rank, BN,
-                                                    step * DEEP, origin.y);
+                        tensor_load_shared<CLUSTER>(ring.b(), pass == 1 ? &weight_lo_map : &weight_hi_map, ring.arrival(), rank,
+                                                    BN, step * DEEP, origin.y);
                     }
             }
     } else {

@@ -7,12 +7,15 @@
 namespace wgmma {
 
 constexpr int ROW_BYTES = 128, DEEP = ROW_BYTES / sizeof(Real), STEP = 16;  // of a tile; of one product
-constexpr int THREADS = 128;                                                  // four warps
+constexpr int THREADS = 128;                                                // four warps
 
 __device__ __forceinline__ int place(int row, int piece) { return row * ROW_BYTES + ((piece ^ (row & 7)) << 4); }
 
 // Where lane t of the four on a row has its numbers: word j of the 8 columns from 8 * j on is columns 2t and 2t + 1.
-__device__ __forceinline__ int row_of(int thread, int half) { return thread / WARP_SIZE * 16 + thread % WARP_SIZE / 4 + half * 8; }
+__device__ __forceinline__ int row_of(int thread, int half)
+{
+    return thread / WARP_SIZE * 16 + thread % WARP_SIZE / 4 + half * 8;
+}
 
 // What the tensor cores are told of a tile: where it begins, 1024 bytes from eight rows to the next, pieces swapped in 128 bytes.
 __device__ __forceinline__ uint64_t describe(const char* tile)
@@ -50,7 +53,8 @@ __device__ __forceinline__ void multiply(float (&d)[N / 2], const char* a, const
 template <>
 __device__ __forceinline__ void multiply<128>(float (&d)[64], const char* a, const char* b, int step, bool add)
 {
-    const uint64_t from_a = describe(a) + step * (STEP * sizeof(Real) >> 4), from_b = describe(b) + step * (STEP * sizeof(Real) >> 4);
+    const uint64_t from_a = describe(a) + step * (STEP * sizeof(Real) >> 4),
+                   from_b = describe(b) + step * (STEP * sizeof(Real) >> 4);
     asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %66, 0;\n\twgmma.mma_async.sync.aligned.m64n128k16.f32." WGMMA_TYPES
                  " {" WGMMA_TO59 "%60,%61,%62,%63}, %64, %65, p, 1, 1, 0, 0;\n\t}"
                  : WGMMA_D32(0), WGMMA_D32(32)
@@ -60,10 +64,11 @@ __device__ __forceinline__ void multiply<128>(float (&d)[64], const char* a, con
 template <>
 __device__ __forceinline__ void multiply<256>(float (&d)[128], const char* a, const char* b, int step, bool add)
 {
-    const uint64_t from_a = describe(a) + step * (STEP * sizeof(Real) >> 4), from_b = describe(b) + step * (STEP * sizeof(Real) >> 4);
+    const uint64_t from_a = describe(a) + step * (STEP * sizeof(Real) >> 4),
+                   from_b = describe(b) + step * (STEP * sizeof(Real) >> 4);
     asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %130, 0;\n\twgmma.mma_async.sync.aligned.m64n256k16.f32." WGMMA_TYPES
-                 " {" WGMMA_TO59 WGMMA_R8(6) WGMMA_R8(7) WGMMA_R8(8) WGMMA_R8(9) WGMMA_R8(10) WGMMA_R8(11)
-                 "%120,%121,%122,%123,%124,%125,%126,%127}, %128, %129, p, 1, 1, 0, 0;\n\t}"
+                 " {" WGMMA_TO59 WGMMA_R8(6) WGMMA_R8(7) WGMMA_R8(8) WGMMA_R8(9) WGMMA_R8(10)
+                     WGMMA_R8(11) "%120,%121,%122,%123,%124,%125,%126,%127}, %128, %129, p, 1, 1, 0, 0;\n\t}"
                  : WGMMA_D32(0), WGMMA_D32(32), WGMMA_D32(64), WGMMA_D32(96)
                  : "l"(from_a), "l"(from_b), "r"(int(add)));
 }
@@ -72,9 +77,15 @@ __device__ __forceinline__ void multiply<256>(float (&d)[128], const char* a, co
 __device__ __forceinline__ void publish() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 template <int REGISTERS>
-__device__ __forceinline__ void keep_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(REGISTERS)); }
+__device__ __forceinline__ void keep_registers()
+{
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(REGISTERS));
+}
 template <int REGISTERS>
-__device__ __forceinline__ void take_registers() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(REGISTERS)); }
+__device__ __forceinline__ void take_registers()
+{
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(REGISTERS));
+}
 
 // Four lanes have a word of each of four times eight columns; then each has all four words of one of them.
 __device__ __forceinline__ uint4 gather(uint32_t (&w)[4])

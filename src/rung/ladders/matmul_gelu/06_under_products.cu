@@ -50,8 +50,8 @@ struct Gelu
 };
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
-    matmul_gelu(const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap weight_map, const __grid_constant__ TensorMap out_map,
-                const Real* bias, Real* out, int M, int OC, int C)
+    matmul_gelu(const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap weight_map,
+                const __grid_constant__ TensorMap out_map, const Real* bias, Real* out, int M, int OC, int C)
 {
     extern __shared__ char shared[];
     __shared__ uint64_t full[STAGES], empty[STAGES];

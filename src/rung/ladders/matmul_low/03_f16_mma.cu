@@ -12,11 +12,10 @@ block  = 128
 ---*/
 #include "low_tile.cuh"
 
-extern "C" __global__ void __launch_bounds__(THREADS)
-    product(const Real* x, const Real* weight, Real* out, int M, int OC, int C)
+extern "C" __global__ void __launch_bounds__(THREADS) product(const Real* x, const Real* weight, Real* out, int M, int OC, int C)
 {
     float sums[2][4][4] = {};
     tile_product(x, weight, M, OC, int64_t(C) * sizeof(Real), sums,
-                 [](float(&d)[4], const uint32_t(&a)[4], const uint32_t(&b)[2]) { mma_m16n8k16<Real>(d, a, b); });
+                 [](float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) { mma_m16n8k16<Real>(d, a, b); });
     each_output(M, OC, sums, [&](int row, int column, float sum) { out[int64_t(row) * OC + column] = from_float<Real>(sum); });
 }

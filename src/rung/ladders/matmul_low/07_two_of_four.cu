@@ -53,7 +53,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         for (int half = 0; half < 2; half++) {  // 32 columns
             uint32_t b[4][4];
 #pragma unroll
-            for (int j = 0; j < 4; j++) ldmatrix_x4(b[j], &x_tile[step % 2][columns + 8 * j + lane % 8][half * 64 + lane / 8 * 16]);
+            for (int j = 0; j < 4; j++)
+                ldmatrix_x4(b[j], &x_tile[step % 2][columns + 8 * j + lane % 8][half * 64 + lane / 8 * 16]);
 #pragma unroll
             for (int i = 0; i < 2; i++) {
                 uint32_t a[4];

@@ -15,7 +15,8 @@ struct Stage
 
 // Starts copying 64 of the matrix's rows, WIDTH - 16 bytes from byte `at` on; zeros behind the last row and the last byte.
 template <int WIDTH>
-__device__ __forceinline__ void load_rows(char (*tile)[WIDTH], const char* matrix, int row0, int rows, int64_t at, int64_t row_bytes)
+__device__ __forceinline__ void load_rows(char (*tile)[WIDTH], const char* matrix, int row0, int rows, int64_t at,
+                                          int64_t row_bytes)
 {
     constexpr int PIECES = WIDTH / 16 - 1;
     for (int i = threadIdx.x; i < 64 * PIECES; i += THREADS) {

@@ -71,7 +71,8 @@ struct StoreOnto
         });
 #else
         brought.wait();
-        store_onto<BN>(sums, brought.boxes, out_map, origin.x, origin.y, OC, [&](float2 v, int j, int, int) { return bias.add(v, j); });
+        store_onto<BN>(sums, brought.boxes, out_map, origin.x, origin.y, OC,
+                       [&](float2 v, int j, int, int) { return bias.add(v, j); });
 #endif
     }
 };

@@ -43,22 +43,26 @@ block  = "BLOCK"
 ---*/
 #include "rung.cuh"
 
-extern "C" __global__ void sine(const Real* x, Real* sines, int N) {
+extern "C" __global__ void sine(const Real* x, Real* sines, int N)
+{
     const int i = blockIdx.x * BLOCK + threadIdx.x;
     if (i < N) sines[i] = sinf(x[i]);
 }
 
-extern "C" __global__ void cosine(const Real* x, Real* cosines, int N) {
+extern "C" __global__ void cosine(const Real* x, Real* cosines, int N)
+{
     const int i = blockIdx.x * BLOCK + threadIdx.x;
     if (i < N) cosines[i] = cosf(x[i]);
 }
 
-extern "C" __global__ void square(const Real* inp, Real* result, int N) {
+extern "C" __global__ void square(const Real* inp, Real* result, int N)
+{
     const int i = blockIdx.x * BLOCK + threadIdx.x;
     if (i < N) result[i] = inp[i] * inp[i];
 }
 
-extern "C" __global__ void add(const Real* sines_squared, const Real* cosines_squared, Real* out, int N) {
+extern "C" __global__ void add(const Real* sines_squared, const Real* cosines_squared, Real* out, int N)
+{
     const int i = blockIdx.x * BLOCK + threadIdx.x;
     if (i < N) out[i] = sines_squared[i] + cosines_squared[i];
 }

@@ -13,7 +13,8 @@ block  = "BLOCK"
 ---*/
 #include "rung.cuh"
 
-extern "C" __global__ void sin2_plus_cos2(const Real* x, Real* out, int N) {
+extern "C" __global__ void sin2_plus_cos2(const Real* x, Real* out, int N)
+{
     const int i = blockIdx.x * BLOCK + threadIdx.x;
     if (i >= N) return;
     float sine, cosine;

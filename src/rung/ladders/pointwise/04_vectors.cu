@@ -13,13 +13,15 @@ block  = "BLOCK"
 ---*/
 #include "rung.cuh"
 
-__device__ inline Real sin2_plus_cos2_of(Real x) {
+__device__ inline Real sin2_plus_cos2_of(Real x)
+{
     float sine, cosine;
     sincosf(to_float(x), &sine, &cosine);
     return from_float<Real>(sine * sine + cosine * cosine);
 }
 
-extern "C" __global__ void sin2_plus_cos2(const Real* x, Real* out, int N) {
+extern "C" __global__ void sin2_plus_cos2(const Real* x, Real* out, int N)
+{
     const int i = (blockIdx.x * BLOCK + threadIdx.x) * VEC;
     if (i + VEC <= N) {
         Vec<Real, VEC> v = load_vec<Real>(x + i);

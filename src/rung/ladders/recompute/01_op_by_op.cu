@@ -51,12 +51,14 @@ bind   = { grad = "d1", activation = "s1", result = "dx" }
 ---*/
 #include "rung.cuh"
 
-extern "C" __global__ void sigmoid(const Real* inp, Real* result, int N) {
+extern "C" __global__ void sigmoid(const Real* inp, Real* result, int N)
+{
     const int i = blockIdx.x * BLOCK + threadIdx.x;
     if (i < N) result[i] = 1.0f / (1.0f + expf(-inp[i]));
 }
 
-extern "C" __global__ void sigmoid_backward(const Real* grad, const Real* activation, Real* result, int N) {
+extern "C" __global__ void sigmoid_backward(const Real* grad, const Real* activation, Real* result, int N)
+{
     const int i = blockIdx.x * BLOCK + threadIdx.x;
     if (i < N) result[i] = grad[i] * activation[i] * (1.0f - activation[i]);
 }

@@ -26,7 +26,8 @@ block  = "BLOCK"
 __device__ inline float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 __device__ inline float slope(float s) { return s * (1.0f - s); }  // of a sigmoid whose value is s
 
-extern "C" __global__ void forward(const Real* x, Real* s1, Real* s2, Real* y, int N) {
+extern "C" __global__ void forward(const Real* x, Real* s1, Real* s2, Real* y, int N)
+{
     const int i = blockIdx.x * BLOCK + threadIdx.x;
     if (i >= N) return;
     const float a1 = sigmoid(to_float(x[i])), a2 = sigmoid(a1);
@@ -35,7 +36,8 @@ extern "C" __global__ void forward(const Real* x, Real* s1, Real* s2, Real* y, i
     y[i] = from_float<Real>(sigmoid(a2));
 }
 
-extern "C" __global__ void backward(const Real* dy, const Real* s1, const Real* s2, Real* dx, int N) {
+extern "C" __global__ void backward(const Real* dy, const Real* s1, const Real* s2, Real* dx, int N)
+{
     const int i = blockIdx.x * BLOCK + threadIdx.x;
     if (i >= N) return;
     const float a1 = to_float(s1[i]), a2 = to_float(s2[i]), a3 = sigmoid(a2);

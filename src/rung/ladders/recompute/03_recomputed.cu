@@ -20,12 +20,14 @@ block  = "BLOCK"
 __device__ inline float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 __device__ inline float slope(float s) { return s * (1.0f - s); }  // of a sigmoid whose value is s
 
-extern "C" __global__ void forward(const Real* x, Real* y, int N) {
+extern "C" __global__ void forward(const Real* x, Real* y, int N)
+{
     const int i = blockIdx.x * BLOCK + threadIdx.x;
     if (i < N) y[i] = from_float<Real>(sigmoid(sigmoid(sigmoid(to_float(x[i])))));
 }
 
-extern "C" __global__ void backward(const Real* x, const Real* dy, Real* dx, int N) {
+extern "C" __global__ void backward(const Real* x, const Real* dy, Real* dx, int N)
+{
     const int i = blockIdx.x * BLOCK + threadIdx.x;
     if (i >= N) return;
     const float a1 = sigmoid(to_float(x[i])), a2 = sigmoid(a1), a3 = sigmoid(a2);

@@ -23,12 +23,14 @@ __device__ inline float slope(float s) { return s * (1.0f - s); }  // of a sigmo
 
 __device__ inline Real value_of(Real x) { return from_float<Real>(sigmoid(sigmoid(sigmoid(to_float(x))))); }
 
-__device__ inline Real gradient_of(Real x, Real dy) {
+__device__ inline Real gradient_of(Real x, Real dy)
+{
     const float a1 = sigmoid(to_float(x)), a2 = sigmoid(a1), a3 = sigmoid(a2);
     return from_float<Real>(to_float(dy) * slope(a3) * slope(a2) * slope(a1));
 }
 
-extern "C" __global__ void forward(const Real* x, Real* y, int N) {
+extern "C" __global__ void forward(const Real* x, Real* y, int N)
+{
     const int i = (blockIdx.x * BLOCK + threadIdx.x) * VEC;
     if (i + VEC <= N) {
         Vec<Real, VEC> v = load_vec<Real>(x + i);
@@ -40,7 +42,8 @@ extern "C" __global__ void forward(const Real* x, Real* y, int N) {
     }
 }
 
-extern "C" __global__ void backward(const Real* x, const Real* dy, Real* dx, int N) {
+extern "C" __global__ void backward(const Real* x, const Real* dy, Real* dx, int N)
+{
     const int i = (blockIdx.x * BLOCK + threadIdx.x) * VEC;
     if (i + VEC <= N) {
         const Vec<Real, VEC> u = load_vec<Real>(x + i);

@@ -14,7 +14,8 @@ block  = "BLOCK"
 ---*/
 #include "rung.cuh"
 
-extern "C" __global__ void row_sum(const Real* x, float* out, int B, int N) {
+extern "C" __global__ void row_sum(const Real* x, float* out, int B, int N)
+{
     const int b = blockIdx.x * BLOCK + threadIdx.x;
     if (b >= B) return;
     const Real* row = x + (size_t)b * N;

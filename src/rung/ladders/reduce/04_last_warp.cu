@@ -14,7 +14,8 @@ block  = "BLOCK"
 ---*/
 #include "rung.cuh"
 
-extern "C" __global__ void row_sum(const Real* x, float* out, int N) {
+extern "C" __global__ void row_sum(const Real* x, float* out, int N)
+{
     __shared__ float partial[BLOCK];
     const int t = threadIdx.x;
     const Real* row = x + (size_t)blockIdx.x * N;

@@ -14,12 +14,14 @@ block  = "BLOCK"
 ---*/
 #include "rung.cuh"
 
-__device__ inline float sum_of_warp(float sum) {  // the whole sum arrives in lane 0
+__device__ inline float sum_of_warp(float sum)
+{  // the whole sum arrives in lane 0
     for (int offset = 16; offset >= 1; offset /= 2) sum += __shfl_down_sync(0xffffffffu, sum, offset);
     return sum;
 }
 
-extern "C" __global__ void row_sum(const Real* x, float* out, int N) {
+extern "C" __global__ void row_sum(const Real* x, float* out, int N)
+{
     __shared__ float of_warp[BLOCK / 32];
     const int t = threadIdx.x;
     const Real* row = x + (size_t)blockIdx.x * N;

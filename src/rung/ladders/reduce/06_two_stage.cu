@@ -23,7 +23,8 @@ bind   = { chunks = "ceil_div(N, CHUNK)" }
 ---*/
 #include "rung.cuh"
 
-extern "C" __global__ void chunk_sum(const Real* x, float* partial, int N) {
+extern "C" __global__ void chunk_sum(const Real* x, float* partial, int N)
+{
     const Real* row = x + (size_t)blockIdx.x * N;
     const int first = blockIdx.y * CHUNK, last = min(first + CHUNK, N);
     float sum = 0.0f;
@@ -32,7 +33,8 @@ extern "C" __global__ void chunk_sum(const Real* x, float* partial, int N) {
     if (threadIdx.x == 0) partial[(size_t)blockIdx.x * gridDim.y + blockIdx.y] = sum;
 }
 
-extern "C" __global__ void row_sum(const float* partial, float* out, int chunks) {
+extern "C" __global__ void row_sum(const float* partial, float* out, int chunks)
+{
     const float* row = partial + (size_t)blockIdx.x * chunks;
     float sum = 0.0f;
     for (int n = threadIdx.x; n < chunks; n += BLOCK) sum += row[n];

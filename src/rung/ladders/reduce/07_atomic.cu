@@ -19,12 +19,14 @@ block  = "BLOCK"
 ---*/
 #include "rung.cuh"
 
-extern "C" __global__ void clear(float* out, int B) {
+extern "C" __global__ void clear(float* out, int B)
+{
     const int b = blockIdx.x * BLOCK + threadIdx.x;
     if (b < B) out[b] = 0.0f;
 }
 
-extern "C" __global__ void row_sum(const Real* x, float* out, int N) {
+extern "C" __global__ void row_sum(const Real* x, float* out, int N)
+{
     const Real* row = x + (size_t)blockIdx.x * N;
     const int first = blockIdx.y * CHUNK, last = min(first + CHUNK, N);
     float sum = 0.0f;

@@ -23,7 +23,8 @@ block  = "BLOCK"
 ---*/
 #include "rung.cuh"
 
-extern "C" __global__ void row_sum(const Real* x, float* partial, int* finished, float* out, int N) {
+extern "C" __global__ void row_sum(const Real* x, float* partial, int* finished, float* out, int N)
+{
     __shared__ bool last_block;
     const Real* row = x + (size_t)blockIdx.x * N;
     const int first = blockIdx.y * CHUNK, last = min(first + CHUNK, N);

@@ -13,7 +13,8 @@ block  = "BLOCK"
 ---*/
 #include "rung.cuh"
 
-extern "C" __global__ void relu(const Real* x, Real* out, int N) {
+extern "C" __global__ void relu(const Real* x, Real* out, int N)
+{
     const int i = blockIdx.x * BLOCK + threadIdx.x;
     if (i >= N) return;
     const float value = to_float(x[i]);

@@ -13,12 +13,14 @@ block  = "BLOCK"
 ---*/
 #include "rung.cuh"
 
-__device__ inline Real relu_of(Real x) {
+__device__ inline Real relu_of(Real x)
+{
     const float value = to_float(x);
     return from_float<Real>(value < 0.0f ? 0.0f : value);  // so that a NaN stays one
 }
 
-extern "C" __global__ void relu(const Real* x, Real* out, int N) {
+extern "C" __global__ void relu(const Real* x, Real* out, int N)
+{
     const int i = (blockIdx.x * BLOCK + threadIdx.x) * VEC;
     if (i + VEC <= N) {
         Vec<Real, VEC> v = load_vec<Real>(x + i);

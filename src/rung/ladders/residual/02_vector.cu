@@ -13,8 +13,8 @@ block  = "BLOCK"
 ---*/
 #include "rung.cuh"
 
-extern "C" __global__ void residual(const Real* __restrict__ a, const Real* __restrict__ b, Real* __restrict__ out,
-                                    int B, int T, int C)
+extern "C" __global__ void residual(const Real* __restrict__ a, const Real* __restrict__ b, Real* __restrict__ out, int B, int T,
+                                    int C)
 {
     const int64_t N = int64_t(B) * T * C;
     const int64_t i = (int64_t(blockIdx.x) * BLOCK + threadIdx.x) * VEC;

@@ -16,13 +16,12 @@ block  = "BLOCK"
 #include "rung.cuh"
 
 extern "C" __global__ void __launch_bounds__(BLOCK)
-residual(const Real* __restrict__ a, const Real* __restrict__ b, Real* __restrict__ out, int B, int T, int C)
+    residual(const Real* __restrict__ a, const Real* __restrict__ b, Real* __restrict__ out, int B, int T, int C)
 {
     const int64_t N = int64_t(B) * T * C;
     const int64_t tile = int64_t(blockIdx.x) * BLOCK * UNROLL * VEC;
     if (tile + BLOCK * UNROLL * VEC > N) {  // the last block
-        for (int64_t i = tile + threadIdx.x; i < N; i += BLOCK)
-            out[i] = from_float<Real>(to_float(a[i]) + to_float(b[i]));
+        for (int64_t i = tile + threadIdx.x; i < N; i += BLOCK) out[i] = from_float<Real>(to_float(a[i]) + to_float(b[i]));
         return;
     }
     const int64_t first = tile + threadIdx.x * VEC;
@@ -37,7 +36,9 @@ residual(const Real* __restrict__ a, const Real* __restrict__ b, Real* __restric
     for (int u = 0; u < UNROLL; ++u) {
 #pragma unroll
         for (int j = 0; j < VEC; ++j) x[u][j] = from_float<Real>(to_float(x[u][j]) + to_float(y[u][j]));
-        if (STREAM) store_stream(out + first + u * BLOCK * VEC, x[u]);
-        else store_vec(out + first + u * BLOCK * VEC, x[u]);
+        if (STREAM)
+            store_stream(out + first + u * BLOCK * VEC, x[u]);
+        else
+            store_vec(out + first + u * BLOCK * VEC, x[u]);
     }
 }

@@ -28,8 +28,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK)
     pdl_launch_dependents();
     const Settings s(settings + 8 * b);
     const Numbers numbers = {row, V};
-    const float largest =
-        block_max(numbers.load(logits + size_t(b) * V, s.penalised() ? marks + size_t(b) * V : nullptr, s));
+    const float largest = block_max(numbers.load(logits + size_t(b) * V, s.penalised() ? marks + size_t(b) * V : nullptr, s));
     int token;
     if (s.temperature == 0.0f) {
         token = numbers.first_equal(largest);

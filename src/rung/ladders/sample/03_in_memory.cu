@@ -62,8 +62,7 @@ __device__ __forceinline__ int gather(const Numbers& from, float edge, float* va
 }
 
 extern "C" __global__ void __launch_bounds__(BLOCK)
-    sample(const float* logits, int* marks, const float* settings, const int* seeds, const int* steps, int* next,
-           float* work)
+    sample(const float* logits, int* marks, const float* settings, const int* seeds, const int* steps, int* next, float* work)
 {
     extern __shared__ float values[];  // of the candidates
     int* tokens = reinterpret_cast<int*>(values + LIST);

@@ -229,8 +229,10 @@ __device__ __forceinline__ int draw_from_some(const Survey& survey, const Row& r
     const int count = survey.list(edge, groups);
     bool listed = count <= GROUPS;
     Numbers numbers = {listed ? list : work, listed ? count * WARP_SIZE : V};
-    if (listed) gather(row, groups, count, edge, list);
-    else numbers.load(row.logits, s.penalised() ? row.marks : nullptr, s);
+    if (listed)
+        gather(row, groups, count, edge, list);
+    else
+        numbers.load(row.logits, s.penalised() ? row.marks : nullptr, s);
     if (some) {
         const float least = bisect(largest, [&](float e) { return numbers.count_from(e) >= s.top_k; });
         numbers.drop_below(least, -INFINITY);
@@ -271,10 +273,12 @@ extern "C" __global__ void __launch_bounds__(BLOCK)
     const Survey survey(maxima + size_t(b) * G, sums + size_t(b) * G);
     const float largest = survey.largest(), u = uniform(seeds + 4 * b, *steps);
     int token;
-    if (s.temperature == 0.0f) token = likeliest(survey, row, largest);
+    if (s.temperature == 0.0f)
+        token = likeliest(survey, row, largest);
     else if ((s.top_k <= 0 || s.top_k >= V) && s.top_p >= 1.0f && s.min_p <= 0.0f)
         token = draw_from_all(survey, row, largest, 1.0f / s.temperature, u);
-    else token = draw_from_some(survey, row, largest, u, list, work + size_t(b) * V);
+    else
+        token = draw_from_some(survey, row, largest, u, list, work + size_t(b) * V);
     __syncwarp();  // behind every lane's look at the marks
     if (threadIdx.x == 0) {
         next[b] = token;

@@ -24,7 +24,7 @@ using cluster::warp_total, cluster::warp_upto;
 
 typedef unsigned long long Mass;  // of probability, or of tokens counted
 
-constexpr int EACH = ceil_div(V, CLUSTER * BLOCK), ALL_WARPS = CLUSTER * WARPS;
+constexpr int EACH = ceil_div(V, CLUSTER* BLOCK), ALL_WARPS = CLUSTER * WARPS;
 constexpr int BITS = 10, BINS = 1 << BITS, CHUNKS = BINS / WARP_SIZE;
 constexpr uint32_t ONE = 0x3f800000;  // 1.0f
 
@@ -170,8 +170,7 @@ struct Part
                 const Mass before = __shfl_sync(ALL_LANES, upto - chunk, c);
                 const int bin = c * WARP_SIZE + lane_id();
 #pragma unroll
-                for (int r = 0; r < CLUSTER; r++)
-                    on += *cluster::of(low + bin, r) + (Mass(*cluster::of(high + bin, r)) << LIMB);
+                for (int r = 0; r < CLUSTER; r++) on += *cluster::of(low + bin, r) + (Mass(*cluster::of(high + bin, r)) << LIMB);
                 upto = before + warp_upto(on);
                 const unsigned reached = __ballot_sync(ALL_LANES, upto >= edge.wanted);
                 if (lane_id() == max(__ffs(int(reached)) - 1, 0)) {

@@ -31,8 +31,7 @@ struct Settings
     int top_k;
 
     __device__ __forceinline__ explicit Settings(const float* s)
-        : temperature(s[0]), top_p(s[2]), min_p(s[3]), repetition(s[4]), presence(s[5]), frequency(s[6]),
-          top_k(int(s[1]))
+        : temperature(s[0]), top_p(s[2]), min_p(s[3]), repetition(s[4]), presence(s[5]), frequency(s[6]), top_k(int(s[1]))
     {
     }
 
@@ -64,8 +63,10 @@ __device__ __forceinline__ float bisect(float top, Holds holds)
     uint32_t low = ordered(-FLT_MAX), high = ordered(top);
     while (low < high) {
         const uint32_t middle = low + (high - low + 1) / 2;
-        if (holds(from_ordered(middle))) low = middle;
-        else high = middle - 1;
+        if (holds(from_ordered(middle)))
+            low = middle;
+        else
+            high = middle - 1;
     }
     return from_ordered(low);
 }
@@ -185,8 +186,10 @@ struct Numbers
             const int middle = (low + high) / 2;
             int before = 0;
             each([&](int i) { before += z[i] == edge && i <= middle; });
-            if (block_count(before) >= kept) high = middle;
-            else low = middle + 1;
+            if (block_count(before) >= kept)
+                high = middle;
+            else
+                low = middle + 1;
         }
         each([&](int i) {
             if (z[i] == edge && i > low) z[i] = 0.0f;

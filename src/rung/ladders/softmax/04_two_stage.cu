@@ -14,8 +14,14 @@ block  = "BLOCK"
 ---*/
 #include "rung.cuh"
 
-struct Max { __device__ float operator()(float a, float b) const { return fmaxf(a, b); } };
-struct Sum { __device__ float operator()(float a, float b) const { return a + b; } };
+struct Max
+{
+    __device__ float operator()(float a, float b) const { return fmaxf(a, b); }
+};
+struct Sum
+{
+    __device__ float operator()(float a, float b) const { return a + b; }
+};
 
 template <class Op>
 __device__ float two_stage(float x, Op op, float neutral)
@@ -37,8 +43,7 @@ __device__ float two_stage(float x, Op op, float neutral)
     return total;
 }
 
-extern "C" __global__ void softmax(const Real* __restrict__ x, Real* __restrict__ out, int T, int S, int causal,
-                                   float scale)
+extern "C" __global__ void softmax(const Real* __restrict__ x, Real* __restrict__ out, int T, int S, int causal, float scale)
 {
     const int64_t row = blockIdx.x;
     const int visible = causal ? S - T + int(row % T) + 1 : S;

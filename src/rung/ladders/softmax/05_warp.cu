@@ -15,8 +15,8 @@ block  = "BLOCK"
 ---*/
 #include "rung.cuh"
 
-extern "C" __global__ void softmax(const Real* __restrict__ x, Real* __restrict__ out, int B, int NH, int T, int S,
-                                   int causal, float scale)
+extern "C" __global__ void softmax(const Real* __restrict__ x, Real* __restrict__ out, int B, int NH, int T, int S, int causal,
+                                   float scale)
 {
     const int row = blockIdx.x * (BLOCK / WARP_SIZE) + warp_id();
     if (row >= B * NH * T) return;  // the whole warp

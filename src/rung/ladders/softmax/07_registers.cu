@@ -24,16 +24,17 @@ __device__ __forceinline__ Vec<Real, VEC> load(const Real* __restrict__ row, int
     if (s >= 0 && s + VEC <= visible) return load_stream(row + s);
     Vec<Real, VEC> a;
 #pragma unroll
-    for (int j = 0; j < VEC; ++j)
-        a[j] = s + j >= 0 && s + j < visible ? row[s + j] : from_float<Real>(-INFINITY);
+    for (int j = 0; j < VEC; ++j) a[j] = s + j >= 0 && s + j < visible ? row[s + j] : from_float<Real>(-INFINITY);
     return a;
 }
 
 __device__ __forceinline__ void store(Real* __restrict__ row, int s, int S, const Vec<Real, VEC>& a)
 {
     if (s >= 0 && s + VEC <= S) {
-        if (STREAM) store_stream(row + s, a);
-        else store_vec(row + s, a);
+        if (STREAM)
+            store_stream(row + s, a);
+        else
+            store_vec(row + s, a);
         return;
     }
 #pragma unroll
@@ -42,7 +43,7 @@ __device__ __forceinline__ void store(Real* __restrict__ row, int s, int S, cons
 }
 
 extern "C" __global__ void __launch_bounds__(BLOCK)
-softmax(const Real* __restrict__ x, Real* __restrict__ out, int B, int NH, int T, int S, int causal, float scale)
+    softmax(const Real* __restrict__ x, Real* __restrict__ out, int B, int NH, int T, int S, int causal, float scale)
 {
     const int row = blockIdx.x * (BLOCK / WARP_SIZE) + warp_id();
     if (row >= B * NH * T) return;  // the whole warp

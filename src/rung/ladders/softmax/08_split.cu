@@ -23,16 +23,17 @@ __device__ __forceinline__ uint4 load(const Real* __restrict__ row, int s, int v
     if (s >= 0 && s + VEC <= visible) return bits_of(load_stream(row + s));
     Vec<Real, VEC> a;
 #pragma unroll
-    for (int j = 0; j < VEC; ++j)
-        a[j] = s + j >= 0 && s + j < visible ? row[s + j] : from_float<Real>(-INFINITY);
+    for (int j = 0; j < VEC; ++j) a[j] = s + j >= 0 && s + j < visible ? row[s + j] : from_float<Real>(-INFINITY);
     return sizeof(Real) < 4 ? renewed(bits_of(a)) : bits_of(a);
 }
 
 __device__ __forceinline__ void store(Real* __restrict__ row, int s, int S, const Vec<Real, VEC>& a)
 {
     if (s >= 0 && s + VEC <= S) {
-        if (STREAM) store_stream(row + s, a);
-        else store_vec(row + s, a);
+        if (STREAM)
+            store_stream(row + s, a);
+        else
+            store_vec(row + s, a);
         return;
     }
 #pragma unroll
@@ -49,7 +50,7 @@ __device__ __forceinline__ Vec<Real, VEC> numbers(uint4& bits)
 }
 
 extern "C" __global__ void __launch_bounds__(BLOCK)
-softmax(const Real* __restrict__ x, Real* __restrict__ out, int T, int S, int causal, float scale)
+    softmax(const Real* __restrict__ x, Real* __restrict__ out, int T, int S, int causal, float scale)
 {
     const int64_t row = blockIdx.x;
     const int visible = causal ? S - T + int(row % T) + 1 : S;

@@ -18,8 +18,8 @@ __device__ __forceinline__ float dot(const Real* a, const Real* b, int C)
     return sum;
 }
 
-extern "C" __global__ void token_logprob(const Real* x, const Real* weight, const int* targets, float* logprob,
-                                         float* entropy, int* rank, int B, int T, int C, int V)
+extern "C" __global__ void token_logprob(const Real* x, const Real* weight, const int* targets, float* logprob, float* entropy,
+                                         int* rank, int B, int T, int C, int V)
 {
     const int token = blockIdx.x * BLOCK + threadIdx.x;
     if (token >= B * T) return;

@@ -12,8 +12,8 @@ block  = "WARPS * 32"
 ---*/
 #include "statistics.cuh"
 
-extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE)
-token_logprob(const Real* x, const Real* weight, const int* targets, float* logprob, float* entropy, int* rank, int C, int V)
+extern "C" __global__ void __launch_bounds__(WARPS* WARP_SIZE)
+    token_logprob(const Real* x, const Real* weight, const int* targets, float* logprob, float* entropy, int* rank, int C, int V)
 {
     __shared__ Statistics of_warp[WARPS];
     const int token = blockIdx.x;

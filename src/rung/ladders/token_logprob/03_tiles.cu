@@ -33,7 +33,7 @@ block  = 128
 using namespace fma_tile;
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-token_logprob(const Real* x, const Real* weight, const int* targets, const float* own, float4* parts, int M, int C, int V)
+    token_logprob(const Real* x, const Real* weight, const int* targets, const float* own, float4* parts, int M, int C, int V)
 {
     __shared__ Statistics of_warp[BN / WN][BM];
     const int m0 = blockIdx.x * BM, warp_n = threadIdx.x / WARP_SIZE % (BN / WN);
@@ -76,7 +76,8 @@ extern "C" __global__ void target_logits(const Real* x, const Real* weight, cons
     find_target_logits(x, weight, targets, own, M, C);
 }
 
-extern "C" __global__ void merge_slices(const float4* parts, const float* own, float* logprob, float* entropy, int* rank, int M, int slices)
+extern "C" __global__ void merge_slices(const float4* parts, const float* own, float* logprob, float* entropy, int* rank, int M,
+                                        int slices)
 {
     merge_all_slices(parts, own, logprob, entropy, rank, M, slices);
 }

@@ -36,7 +36,7 @@ kernel = "merge_slices"
 using namespace mma_tile;
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-token_logprob(const Real* x, const Real* weight, const int* targets, const float* own, float4* parts, int M, int C, int V)
+    token_logprob(const Real* x, const Real* weight, const int* targets, const float* own, float4* parts, int M, int C, int V)
 {
     extern __shared__ __align__(128) char smem[];
     __shared__ Statistics of_warp[WARPS_N][BM];
@@ -86,7 +86,8 @@ extern "C" __global__ void target_logits(const Real* x, const Real* weight, cons
     find_target_logits(x, weight, targets, own, M, C);
 }
 
-extern "C" __global__ void merge_slices(const float4* parts, const float* own, float* logprob, float* entropy, int* rank, int M, int slices)
+extern "C" __global__ void merge_slices(const float4* parts, const float* own, float* logprob, float* entropy, int* rank, int M,
+                                        int slices)
 {
     merge_all_slices(parts, own, logprob, entropy, rank, M, slices);
 }

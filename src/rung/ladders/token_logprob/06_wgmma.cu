@@ -84,8 +84,8 @@ __device__ __forceinline__ void add_row(Statistics& row, const Sums& sums, int h
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
-    token_logprob(const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap weight_map, const int* targets, const float* own,
-                  float4* parts, int M, int C, int V, int slices, int per_slice)
+    token_logprob(const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap weight_map, const int* targets,
+                  const float* own, float4* parts, int M, int C, int V, int slices, int per_slice)
 {
     extern __shared__ char shared[];
     __shared__ uint64_t full[STAGES], empty[STAGES];
@@ -147,7 +147,8 @@ extern "C" __global__ void target_logits(const Real* x, const Real* weight, cons
     find_target_logits(x, weight, targets, own, M, C);
 }
 
-extern "C" __global__ void merge_slices(const float4* parts, const float* own, float* logprob, float* entropy, int* rank, int M, int slices)
+extern "C" __global__ void merge_slices(const float4* parts, const float* own, float* logprob, float* entropy, int* rank, int M,
+                                        int slices)
 {
     merge_all_slices(parts, own, logprob, entropy, rank, M, slices);
 }

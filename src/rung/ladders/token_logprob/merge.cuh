@@ -4,7 +4,8 @@
 #include "statistics.cuh"
 
 // One warp per token.
-__device__ __forceinline__ void find_target_logits(const Real* x, const Real* weight, const int* targets, float* own, int M, int C)
+__device__ __forceinline__ void find_target_logits(const Real* x, const Real* weight, const int* targets, float* own, int M,
+                                                   int C)
 {
     const int token = blockIdx.x * (blockDim.x / WARP_SIZE) + warp_id();
     if (token >= M) return;
@@ -13,7 +14,8 @@ __device__ __forceinline__ void find_target_logits(const Real* x, const Real* we
 }
 
 // One thread per token; slices are merged in their order, so that the result does not depend on which ended first.
-__device__ __forceinline__ void merge_all_slices(const float4* parts, const float* own, float* logprob, float* entropy, int* rank, int M, int slices)
+__device__ __forceinline__ void merge_all_slices(const float4* parts, const float* own, float* logprob, float* entropy, int* rank,
+                                                 int M, int slices)
 {
     const int token = blockIdx.x * blockDim.x + threadIdx.x;
     if (token >= M) return;

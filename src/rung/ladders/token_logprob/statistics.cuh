@@ -70,7 +70,8 @@ __device__ __forceinline__ float dot_of_warp(const Real* a, const Real* b, int C
     return warp_sum(sum);
 }
 
-__device__ __forceinline__ void store(const Statistics& all, float target_logit, int token, float* logprob, float* entropy, int* rank)
+__device__ __forceinline__ void store(const Statistics& all, float target_logit, int token, float* logprob, float* entropy,
+                                      int* rank)
 {
     logprob[token] = target_logit - all.logsumexp();
     entropy[token] = all.entropy();

@@ -13,7 +13,8 @@ block  = [32, "ROWS"]
 ---*/
 #include "rung.cuh"
 
-extern "C" __global__ void transpose(const Real* x, Real* out, int R, int C) {
+extern "C" __global__ void transpose(const Real* x, Real* out, int R, int C)
+{
     const int c = blockIdx.x * 32 + threadIdx.x;
     const int r = blockIdx.y * ROWS + threadIdx.y;
     if (r < R && c < C) out[(size_t)c * R + r] = x[(size_t)r * C + c];

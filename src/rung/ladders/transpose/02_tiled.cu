@@ -15,7 +15,8 @@ block  = [32, "ROWS"]
 
 constexpr int TILE = 32;
 
-extern "C" __global__ void transpose(const Real* x, Real* out, int R, int C) {
+extern "C" __global__ void transpose(const Real* x, Real* out, int R, int C)
+{
     __shared__ Real tile[TILE][TILE];  // [row of x][column of x]
     const int c0 = blockIdx.x * TILE, r0 = blockIdx.y * TILE;
 
