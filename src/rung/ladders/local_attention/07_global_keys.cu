@@ -21,10 +21,10 @@ shared = "4 * (min(window, T) + min(globals, T) + BLOCK)"
 #include "rung.cuh"
 #include "window.cuh"
 
-extern "C" __global__ void local_attention(const Real* q, const Real* k, const Real* v, Real* out, int T, int NH,
-                                           int HS, int stride_B, int stride_NH, int stride_T, int window,
-                                           int globals, float scale) {
-    extern __shared__ float weights[];  // (window + globals), or T where that is less
+extern "C" __global__ void local_attention(const Real* q, const Real* k, const Real* v, Real* out, int T, int NH, int HS,
+                                           int stride_B, int stride_NH, int stride_T, int window, int globals, float scale)
+{
+    extern __shared__ float weights[];                            // (window + globals), or T where that is less
     float* partial = weights + min(window, T) + min(globals, T);  // (BLOCK)
     int t1 = blockIdx.x, nh = blockIdx.y, b = blockIdx.z, tx = threadIdx.x;
     Seen seen(t1, window, globals);
@@ -52,7 +52,8 @@ extern "C" __global__ void local_attention(const Real* q, const Real* k, const R
     int hs = tx % HS, slices = BLOCK / HS;
     float o = 0.0f;
     if (tx < slices * HS) {
-        for (int i = tx / HS; i < seen.count; i += slices) o += weights[i] * to_float(value[(int64_t)seen.key(i) * stride_T + hs]);
+        for (int i = tx / HS; i < seen.count; i += slices)
+            o += weights[i] * to_float(value[(int64_t)seen.key(i) * stride_T + hs]);
     }
     partial[tx] = o;
     __syncthreads();

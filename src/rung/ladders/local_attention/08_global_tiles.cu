@@ -25,9 +25,10 @@ constexpr float LOG2_E = 1.4426950408889634f;
 // Starts copying COUNT rows of HS numbers into shared memory; zeros behind the last token. With `rotate`, row r begins
 // r % NX chunks further on and wraps around, so that NX rows read at one column lie in different banks.
 template <int COUNT, bool rotate>
-__device__ __forceinline__ void load_tile(float* tile, int stride, const float* rows, int row_stride, int tokens) {
+__device__ __forceinline__ void load_tile(float* tile, int stride, const float* rows, int row_stride, int tokens)
+{
     unsigned tid = threadIdx.y * NX + threadIdx.x;
-    #pragma unroll
+#pragma unroll
     for (unsigned i = 0; i < COUNT * CHUNKS; i += NX * NY) {
         unsigned r = (i + tid) / CHUNKS, chunk = (i + tid) % CHUNKS, slot = rotate ? (chunk + r % NX) % CHUNKS : chunk;
         if (COUNT * CHUNKS % (NX * NY) != 0 && r >= COUNT) break;
@@ -36,15 +37,16 @@ __device__ __forceinline__ void load_tile(float* tile, int stride, const float* 
     }
 }
 
-extern "C" __global__ void __launch_bounds__(NX * NY, BLOCKS)
+extern "C" __global__ void __launch_bounds__(NX* NY, BLOCKS)
     local_attention(const float* __restrict__ q, const float* __restrict__ k, const float* __restrict__ v,
-                    float* __restrict__ out, float* __restrict__ lse, int T, int NH, int stride_B, int stride_NH,
-                    int stride_T, int window, int globals, float scale) {
+                    float* __restrict__ out, float* __restrict__ lse, int T, int NH, int stride_B, int stride_NH, int stride_T,
+                    int window, int globals, float scale)
+{
     extern __shared__ __align__(16) float shared[];
-    float* Q = shared;              // (BR, Q_STRIDE)
-    float* K = Q + BR * Q_STRIDE;   // (BC, HS), rotated
-    float* V = K + BC * HS;         // (BC, HS)
-    float* P = V + BC * HS;         // (BR, P_STRIDE)
+    float* Q = shared;             // (BR, Q_STRIDE)
+    float* K = Q + BR * Q_STRIDE;  // (BC, HS), rotated
+    float* V = K + BC * HS;        // (BC, HS)
+    float* P = V + BC * HS;        // (BR, P_STRIDE)
     int tx = threadIdx.x, ty = threadIdx.y, b = blockIdx.x / NH, nh = blockIdx.x % NH;
     int row0 = blockIdx.y * BR;
     int64_t head = (int64_t)b * stride_B + nh * stride_NH;
@@ -58,7 +60,7 @@ extern "C" __global__ void __launch_bounds__(NX * NY, BLOCKS)
 
     // l counts the columns of this thread alone; those of its row are added at the end.
     float m[TM], l[TM] = {}, o[TM][O_CHUNKS][4] = {};
-    #pragma unroll
+#pragma unroll
     for (int i = 0; i < TM; i++) m[i] = -INFINITY;
 
     load_tile<BR, false>(Q, Q_STRIDE, q + head + (int64_t)row0 * stride_T, stride_T, T - row0);
@@ -72,38 +74,38 @@ extern "C" __global__ void __launch_bounds__(NX * NY, BLOCKS)
         cp_async_commit();
 
         float s[TM][TN] = {};
-        #pragma unroll DEPTH
+#pragma unroll DEPTH
         for (int chunk = 0; chunk < CHUNKS; chunk++) {
             Vec<float, 4> key[TN];
             unsigned slot = (unsigned)(chunk + tx) % CHUNKS;
-            #pragma unroll
+#pragma unroll
             for (int j = 0; j < TN; j++) key[j] = load_vec(&K[(tx + j * NX) * HS + 4 * slot]);
-            #pragma unroll
+#pragma unroll
             for (int i = 0; i < TM; i++) {
                 Vec<float, 4> query = load_vec(&Q[(ty + i * NY) * Q_STRIDE + 4 * chunk]);
-                #pragma unroll
+#pragma unroll
                 for (int j = 0; j < TN; j++) {
-                    #pragma unroll
+#pragma unroll
                     for (int x = 0; x < 4; x++) s[i][j] = fmaf(query[x], key[j][x], s[i][j]);
                 }
             }
         }
         if (key0 + BC > row0 || key0 < row0 + BR - window) {  // an edge of the window cuts through this tile
-            #pragma unroll
+#pragma unroll
             for (int i = 0; i < TM; i++) {
-                #pragma unroll
+#pragma unroll
                 for (int j = 0; j < TN; j++) {
                     int t1 = row0 + ty + i * NY, t2 = key0 + tx + j * NX;
                     if (t2 > t1 || (t2 <= t1 - window && t2 >= globals)) s[i][j] = -INFINITY;
                 }
             }
         }
-        #pragma unroll
+#pragma unroll
         for (int i = 0; i < TM; i++) {
             float largest = m[i];
-            #pragma unroll
+#pragma unroll
             for (int j = 0; j < TN; j++) largest = fmaxf(largest, s[i][j]);
-            #pragma unroll
+#pragma unroll
             for (int offset = NX / 2; offset > 0; offset /= 2) {
                 largest = fmaxf(largest, __shfl_xor_sync(ALL_LANES, largest, offset));
             }
@@ -111,15 +113,15 @@ extern "C" __global__ void __launch_bounds__(NX * NY, BLOCKS)
             float shrink = exp2f((m[i] - from) * scale2);
             m[i] = largest;
             l[i] *= shrink;
-            #pragma unroll
+#pragma unroll
             for (int j = 0; j < TN; j++) {
                 float p = exp2f(fmaf(s[i][j], scale2, -from * scale2));
                 l[i] += p;
                 P[(ty + i * NY) * P_STRIDE + tx + j * NX] = p;
             }
-            #pragma unroll
+#pragma unroll
             for (int j = 0; j < O_CHUNKS; j++) {
-                #pragma unroll
+#pragma unroll
                 for (int x = 0; x < 4; x++) o[i][j][x] *= shrink;
             }
         }
@@ -131,40 +133,40 @@ extern "C" __global__ void __launch_bounds__(NX * NY, BLOCKS)
             cp_async_commit();
         }
 
-        #pragma unroll DEPTH
+#pragma unroll DEPTH
         for (int c = 0; c < BC; c += 4) {
             Vec<float, 4> p[TM];
-            #pragma unroll
+#pragma unroll
             for (int i = 0; i < TM; i++) p[i] = load_vec(&P[(ty + i * NY) * P_STRIDE + c]);
-            #pragma unroll
+#pragma unroll
             for (int x = 0; x < 4; x++) {
-                #pragma unroll
+#pragma unroll
                 for (int j = 0; j < O_CHUNKS; j++) {
                     int chunk = tx + j * NX;
                     if (CHUNKS % NX != 0 && chunk >= CHUNKS) continue;
                     Vec<float, 4> value = load_vec(&V[(c + x) * HS + 4 * chunk]);
-                    #pragma unroll
+#pragma unroll
                     for (int i = 0; i < TM; i++) {
-                        #pragma unroll
+#pragma unroll
                         for (int y = 0; y < 4; y++) o[i][j][y] = fmaf(p[i][x], value[y], o[i][j][y]);
                     }
                 }
             }
         }
     }
-    #pragma unroll
+#pragma unroll
     for (int i = 0; i < TM; i++) {
-        #pragma unroll
+#pragma unroll
         for (int offset = NX / 2; offset > 0; offset /= 2) l[i] += __shfl_xor_sync(ALL_LANES, l[i], offset);
         int t1 = row0 + ty + i * NY;
         if (t1 >= T) continue;
         float* row = out + (((int64_t)b * T + t1) * NH + nh) * HS;
-        #pragma unroll
+#pragma unroll
         for (int j = 0; j < O_CHUNKS; j++) {
             int chunk = tx + j * NX;
             if (chunk >= CHUNKS) continue;
             Vec<float, 4> x;
-            #pragma unroll
+#pragma unroll
             for (int y = 0; y < 4; y++) x[y] = o[i][j][y] / l[i];
             store_vec(row + 4 * chunk, x);
         }
