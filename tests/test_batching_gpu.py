@@ -198,6 +198,23 @@ def test_a_row_is_free_as_soon_as_the_last_step_of_its_text_is_launched(
     assert tokens == {slot: on_cpu(model, text.request).tokens for slot, text in enumerate(texts)}
 
 
+@pytest.mark.parametrize("ahead", [7, 20])
+def test_steps_are_launched_before_those_ahead_are_done(
+    model: Model, weights: Any, monkeypatch: pytest.MonkeyPatch, ahead: int
+) -> None:
+    one = backend(model, weights, 1)
+    one._per_step = slots_module.AHEAD_SECONDS / (ahead + 0.5)
+    monkeypatch.setattr(one, "_collect", lambda wait: [])
+    one.begin(0, Text(request(3, 28), None))
+    with torch.inference_mode():
+        one.turn()
+        one._notes.clear()
+        one._notes.append(slots_module._Steps(one._banks[1].session, 0, ahead // 2, [None]))  # half of them are left
+        before = one.clock.steps
+        one._launch()
+    assert ahead // 2 < ahead // 2 + one.clock.steps - before <= ahead
+
+
 def test_prompts_are_gathered_while_rows_are_busy(model: Model, weights: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     one = backend(model, weights, 8)
     monkeypatch.setattr(slots_module, "MOST_AHEAD", 2)

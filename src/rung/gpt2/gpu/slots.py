@@ -362,6 +362,7 @@ class GpuBackend(Backend):
             self._engine.arrive()
             for rows in [self.slots] if self._exact else sorted({self._rows(r) for r in ROWS}):
                 session = self._open(rows).session
+                self._banks[rows].seating.leave(range(rows))
                 for greedy in (True, False):
                     session.choice.greedy = greedy
                     for together in {1, session.work.steps} if self._cuda else ():
@@ -370,6 +371,9 @@ class GpuBackend(Backend):
                 reader = self._reader(rows, length)
                 reader.tensors["lengths"].fill_(1)
                 reader.replay()
+                for greedy in (True, False):
+                    reader.choice.greedy = greedy
+                    reader.choice.run(picked=False)
 
     # ---- steps ------------------------------------------------------------------------------------------------------
 
@@ -385,8 +389,8 @@ class GpuBackend(Backend):
             bank.stale.clear()
         ahead = sum(note.steps for note in self._notes)
         most = max(2, min(MOST_AHEAD, int(AHEAD_SECONDS / self._per_step)))
-        # Where many steps are launched ahead they are launched many at a time, as one graph.
-        least = min(session.work.steps, most)
+        # Many at a time, as one graph, where as many are left to do meanwhile.
+        least = session.work.steps if most >= 2 * session.work.steps else 1
         while lives := bank.lives:
             needed = max(live.limit for live in lives) - session.enqueued
             if most - ahead < min(least, needed):
