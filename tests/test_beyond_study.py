@@ -125,7 +125,7 @@ def test_softmax_times_stand_beside_the_sources():
     }
     found = attention.softmax(by, [256, 8192])
     assert found.rows == [
-        (256, "0.600", "0.100", "6.00x", "5.00x"),
+        (256, "0.600", "0.100", "6.00x", "5.07x"),
         (8192, "0.600", "0.200", "3.00x", "1.80x"),
     ]
     assert "6.00x at 256, 3.00x at 8192" in found.finding

@@ -203,7 +203,7 @@ def test_the_chasing_kernels_compile_for_a_gpu_and_keep_their_loads() -> None:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="here is a GPU")
-@pytest.mark.parametrize("name", [n for n in study.STUDIES if n not in ("precision", "attention", "cache")])
+@pytest.mark.parametrize("name", [n for n in study.STUDIES if n not in ("precision", "attention", "cache", "ranks")])
 def test_without_a_gpu_no_time_is_made_up(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["study", name])
