@@ -4,8 +4,9 @@
 
 Weights are random (drawn as transformers draws them), the same for both sides. Every figure is a row of the results
 store; one that fails is a row with its reason, and the others go on. Sections: text (one text and batches), context
-(a step at 50 and at 1000 tokens), sampling (what choosing costs), prompt, agreement (logits and greedy text against
-transformers in float32), peers (transformers on the same texts).
+(a step at 50 and at 1000 tokens), few (two to eight texts by the step of few rows, and by the rungs beside it), drafts
+(the model of the package with and without them), sampling (what choosing costs), prompt, agreement (logits and greedy
+text against transformers in float32), peers (transformers on the same texts).
 """
 
 from __future__ import annotations
@@ -23,12 +24,16 @@ from typing import Any
 
 import torch
 
+import rung
+from rung.errors import RungError
 from rung.gpt2 import random_model
 from rung.gpt2.config import Config
+from rung.gpt2.drafts import NGRAM
 from rung.gpt2.gpu.engine import Engine
 from rung.gpt2.gpu.operands import dims
 from rung.gpt2.gpu.prefill import Prefill
 from rung.gpt2.random_model import SIZES, config_of
+from rung.gpt2.rungs import few_rows_rung
 from rung.gpt2.sampling import Sampling
 from rung.gpt2.weights import Weights
 from rung.results import codes, machine, store
@@ -51,6 +56,12 @@ SAMPLING = {
     "top-k 50": Sampling(temperature=0.8, top_k=50, top_p=1.0),
     "top-p 0.95": Sampling(temperature=0.8, top_p=0.95),
     "all": Sampling(0.8, 50, 0.95, 0.01, 1.1, 0.1, 0.1),
+}
+
+
+DRAFTED = {
+    "repeats": "The wolf said: little pig, little pig, let me come in. " * 6,
+    "does not": "Once upon a time there was a king who had three sons.",
 }
 
 
@@ -161,6 +172,46 @@ class Bench:
                 if found.wanted:
                     short, late = (self.step_time(engine, 1, n) for n in (50, 976))
                     found.metrics |= {"short_us": short * 1e6, "long_us": late * 1e6}
+
+    def few(self) -> None:
+        """Two, four and eight texts of 128 behind 128: the step of few rows beside what would serve without it."""
+        for name, dtype in SINGLE:
+            for few in (few_rows_rung(dtype), None):
+                engine = Engine(config_of(name), weights_of(name), dtype, rung=few)
+                for rows in (2, 4, 8):
+                    try:
+                        served = self.served(engine, rows)
+                    except RungError:
+                        continue
+                    asked = {"by": "rung", "texts": rows, "few_rows": few is not None}
+                    with self.row("few", name, dtype, served, **asked) as found:
+                        if found.wanted:
+                            rate, _ = self.write(engine, rows, BATCH, BATCH)
+                            step = self.step_time(engine, rows, 192)
+                            found.metrics |= {"tokens_per_s": rate, "step_us": step * 1e6}
+
+    def drafts(self) -> None:
+        """A text that repeats itself and one that does not, greedy and sampled, undrafted and drafted."""
+        for dtype in ("bfloat16", "float32"):
+            for draft in (None, NGRAM):
+                model = rung.load("inner", device="cuda", dtype=dtype, draft=draft)
+                for text, prompt in DRAFTED.items():
+                    for temperature in (0.0, 0.8):
+                        asked = {"draft": draft or "none", "text": text, "temperature": temperature}
+                        rungs = (f"decode/{few_rows_rung(dtype)}",) if draft else ()
+                        served = tuple(catalogue.find(name).full_name for name in rungs)
+                        with self.row("drafts", "inner", dtype, served, **asked) as found:
+                            if found.wanted:
+                                for _ in range(2):  # the first prepares
+                                    run = model.run([prompt], temperature=temperature, seed=1, stop_tokens=())
+                                    began = time.perf_counter()
+                                    list(run)
+                                    seconds = time.perf_counter() - began
+                                    found.metrics["tokens_per_s"] = len(run.completions[0].tokens) / seconds
+                                s = run.stats
+                                if s.proposed:
+                                    found.metrics["accepted"] = s.accepted / s.proposed
+                                    found.metrics["tokens_per_step"] = 1 + s.accepted / s.drafted
 
     def sampling(self) -> None:
         """What choosing costs."""
@@ -352,7 +403,7 @@ class Found:
         self.metrics: dict[str, float | None] = {}
 
 
-SECTIONS = ("text", "context", "prompt", "sampling", "agreement", "peers")
+SECTIONS = ("text", "few", "drafts", "context", "prompt", "sampling", "agreement", "peers")
 
 
 def main() -> int:

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rung.climb import attention, course, model
+from rung.gpt2.rungs import few_rows_rung
 from rung.results import codes, machine, store
 from rung.results.row import Row
 from rung.study import STUDIES
@@ -71,7 +72,7 @@ def climb(there: Measured) -> list[Task]:
 
 
 def generate(there: Measured) -> list[Task]:
-    sections = "text,context,prompt,sampling,agreement"
+    sections = "text,few,drafts,context,prompt,sampling,agreement"
     return [Task([sys.executable, "benchmarks/generate.py", "--missing", "--sections", sections], 240, "--limit")]
 
 
@@ -128,7 +129,14 @@ def course_climb(there: Measured) -> list[Task]:
 
 def sweep(there: Measured) -> list[Task]:
     layernorm = ["sweep", "layernorm/09_split", "--dtype", "f32", "--shape", "b8t1024", "--seconds", "0.05"]
-    return [Task([*RUNG, "sweep", "--course", "--seconds", "0.03"], 90), Task([*RUNG, *layernorm], 60)]
+    few = [
+        [*RUNG, "sweep", f"decode/{few_rows_rung(dtype)}", "--dtype", real, "--halving", "--seconds", "0.03",
+         "--shape", f"B={rows},L=12,C=768,NH=12,F=3072,V=50257,MAXT=256"]
+        for dtype, real in (("bfloat16", "bf16"), ("int8", "bf16"), ("float32", "f32")) for rows in (2, 4, 8)
+        if dtype != "float32" or rows < 8
+    ]  # fmt: skip
+    course = Task([*RUNG, "sweep", "--course", "--seconds", "0.03"], 90)
+    return [course, Task([*RUNG, *layernorm], 60), *(Task(words, 60) for words in few)]
 
 
 def parallel(there: Measured) -> list[Task]:
