@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import torch
 
 from rung.errors import RungError
 from rung.gpt2.plan import ALIASES, DEVICES, DTYPES, Plan
 from rung.gpt2.rungs import FIRST_KEYS, FIRST_KEYS_TILED, FUSED, OPERATIONS, PLANS, WINDOWED
-from rung.rungs.base import Device
+
+if TYPE_CHECKING:
+    from rung.rungs.base import Device
 
 BEST_SWAPS = {"decode", "sample"}  # ladders whose rungs the plan best lets one choose
 

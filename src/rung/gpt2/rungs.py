@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rung.errors import RungError
-from rung.rungs import catalogue
-from rung.rungs.base import Device, Rung
+
+if TYPE_CHECKING:
+    from rung.rungs.base import Device, Rung
 
 # What the model's forward pass is made of; a ladder each, but for residual_layernorm.
 OPERATIONS = (
@@ -121,6 +123,8 @@ def ladder_of(operation: str) -> str:
 @cache
 def find(operation: str, name: str) -> Rung:
     """The rung that serves an operation of the model, by its name in the ladder or as a file."""
+    from rung.rungs import catalogue  # a CPU, which runs no rungs, has no need of it
+
     ladder = ladder_of(operation)
     if name.endswith((".cu", ".py")):
         rung = catalogue.rung_from_file(catalogue.operation(ladder), Path(name))
