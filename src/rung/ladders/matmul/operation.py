@@ -100,6 +100,6 @@ OPERATION = Operation(
         Race("b8t1024", ("f32", "tf32", "f16", "bf16")),
         Race("4096x768x3072", ("bf16",)),
         Race("decode", ("f32", "bf16")),
-        Race("lm head", ("bf16",)),
+        Race("lm head", ("f32", "tf32", "f16", "bf16")),
     ),
 )

@@ -1,0 +1,139 @@
+/*---
+idea   = "Version 12 as its study has it: O in registers, and K without padding, since each lane begins its dot product at another place of the row. A tile of 64 x 64 fits into 64 KB, with four by four outputs per thread."
+expect = "Twice the products for what is read from shared memory: 1.03x for the study's text on a GTX 1660 Super, much more for the kernel alone. Rung 24 went on from here in one step."
+provenance = "fp32 flash attention case study, version 12: 14.7 -> 14.3 s, level with torch's memory-efficient attention; blockDim (16, 16), B_c = B_r = 64, 64 KB of shared memory, on sm_75."
+from   = "attention/23"
+dtypes = ["f32"]
+needs  = ["sm >= 75", "HS % 4 == 0", "q_stride_T % 4 == 0"]
+options = ["--use_fast_math"]
+
+# q, k and v are views of one qkv and share their strides
+bind = { stride_B = "q_stride_B", stride_NH = "q_stride_NH", stride_T = "q_stride_T" }
+
+[define]
+HS = "C // NH"
+
+[[launch]]
+kernel = "flash"
+grid   = ["ceil_div(T, 64)", "NH", "B"]
+block  = [16, 16]
+shared = "4 * (3 * 64 * HS + 64 * 64)"
+---*/
+#include "rung.cuh"
+
+constexpr int BR = 64, BC = 64, NX = 16, NY = 16;  // threads; each has columns NX apart of rows NY apart
+constexpr int ROWS = BR / NY, COLS = BC / NX, O_COLS = (HS + NX - 1) / NX;
+
+// sum + a . b
+__device__ float dot(float4 a, float4 b, float sum) {
+    return fmaf(a.w, b.w, fmaf(a.z, b.z, fmaf(a.y, b.y, fmaf(a.x, b.x, sum))));
+}
+
+// Over the NX neighbouring lanes that share a row.
+__device__ float row_max(float x) {
+    for (int offset = NX / 2; offset > 0; offset /= 2) x = fmaxf(x, __shfl_xor_sync(ALL_LANES, x, offset));
+    return x;
+}
+__device__ float row_sum(float x) {
+    for (int offset = NX / 2; offset > 0; offset /= 2) x += __shfl_xor_sync(ALL_LANES, x, offset);
+    return x;
+}
+
+// Rows of HS numbers, `row_stride` apart in global memory, into shared memory; zeros behind the last token.
+__device__ void load_tile(float* tile, const float* rows, int64_t row_stride, int count, int tokens) {
+    for (int i = threadIdx.y * NX + threadIdx.x; i < count * HS / 4; i += NX * NY) {
+        int r = i / (HS / 4), hs = i % (HS / 4) * 4;
+        float4 x = r < tokens ? *reinterpret_cast<const float4*>(rows + r * row_stride + hs) : float4{};
+        *reinterpret_cast<float4*>(&tile[r * HS + hs]) = x;
+    }
+}
+
+extern "C" __global__ void flash(const float* __restrict__ q, const float* __restrict__ k, const float* __restrict__ v,
+                                 float* __restrict__ out, float* __restrict__ lse, int T, int NH, int stride_B,
+                                 int stride_NH, int stride_T, float scale, int causal) {
+    extern __shared__ __align__(16) float shared[];
+    float* Q = shared;       // (BR, HS)
+    float* K = Q + BR * HS;  // (BC, HS)
+    float* V = K + BC * HS;  // (BC, HS)
+    float* S = V + BC * HS;  // (BR, BC)
+    int tx = threadIdx.x, ty = threadIdx.y, row0 = blockIdx.x * BR, nh = blockIdx.y, b = blockIdx.z;
+    int64_t head = (int64_t)b * stride_B + nh * stride_NH;
+    float m[ROWS], l[ROWS], shrink[ROWS];  // the same in all lanes of a row
+    float o[ROWS][O_COLS] = {};            // without the denominator
+    for (int i = 0; i < ROWS; i++) {
+        m[i] = -INFINITY;
+        l[i] = 0.0f;
+    }
+
+    load_tile(Q, q + head + (int64_t)row0 * stride_T, stride_T, BR, T - row0);
+    for (int key0 = 0; key0 < T; key0 += BC) {
+        if (causal && key0 >= row0 + BR) break;  // from here on everything is masked
+        __syncthreads();
+        load_tile(K, k + head + (int64_t)key0 * stride_T, stride_T, BC, T - key0);
+        load_tile(V, v + head + (int64_t)key0 * stride_T, stride_T, BC, T - key0);
+        __syncthreads();
+        float score[ROWS][COLS] = {};
+        #pragma unroll
+        for (int chunk = 0; chunk < HS / 4; chunk++) {
+            int hs = 4 * ((chunk + tx) % (HS / 4));  // eight lanes reading 16 bytes each meet all 32 banks
+            float4 key[COLS];
+            #pragma unroll
+            for (int j = 0; j < COLS; j++) key[j] = *reinterpret_cast<float4*>(&K[(tx + j * NX) * HS + hs]);
+            #pragma unroll
+            for (int i = 0; i < ROWS; i++) {
+                float4 query = *reinterpret_cast<float4*>(&Q[(ty + i * NY) * HS + hs]);
+                #pragma unroll
+                for (int j = 0; j < COLS; j++) score[i][j] = dot(query, key[j], score[i][j]);
+            }
+        }
+        #pragma unroll
+        for (int i = 0; i < ROWS; i++) {
+            float largest = m[i], sum = 0.0f;
+            #pragma unroll
+            for (int j = 0; j < COLS; j++) {
+                int t1 = row0 + ty + i * NY, t2 = key0 + tx + j * NX;
+                score[i][j] = t2 < T && (!causal || t2 <= t1) ? scale * score[i][j] : -INFINITY;
+                largest = fmaxf(largest, score[i][j]);
+            }
+            largest = row_max(largest);
+            shrink[i] = expf(m[i] - largest);
+            m[i] = largest;
+            #pragma unroll
+            for (int j = 0; j < COLS; j++) {
+                float p = expf(score[i][j] - largest);
+                S[(ty + i * NY) * BC + tx + j * NX] = p;
+                sum += p;
+            }
+            l[i] = shrink[i] * l[i] + row_sum(sum);
+        }
+        __syncwarp();
+        #pragma unroll
+        for (int i = 0; i < ROWS; i++) {
+            #pragma unroll
+            for (int j = 0; j < O_COLS; j++) o[i][j] *= shrink[i];
+        }
+        #pragma unroll 4
+        for (int c = 0; c < BC; c++) {
+            float value[O_COLS];
+            #pragma unroll
+            for (int j = 0; j < O_COLS; j++) value[j] = tx + j * NX < HS ? V[c * HS + tx + j * NX] : 0.0f;
+            #pragma unroll
+            for (int i = 0; i < ROWS; i++) {
+                float p = S[(ty + i * NY) * BC + c];
+                #pragma unroll
+                for (int j = 0; j < O_COLS; j++) o[i][j] += p * value[j];
+            }
+        }
+    }
+    #pragma unroll
+    for (int i = 0; i < ROWS; i++) {
+        int t1 = row0 + ty + i * NY;
+        if (t1 >= T) break;
+        float* row = out + (((int64_t)b * T + t1) * NH + nh) * HS;
+        #pragma unroll
+        for (int j = 0; j < O_COLS; j++) {
+            if (tx + j * NX < HS) row[tx + j * NX] = o[i][j] / l[i];
+        }
+        if (lse != nullptr && tx == 0) lse[((int64_t)b * NH + nh) * T + t1] = m[i] + logf(l[i]);
+    }
+}
