@@ -103,6 +103,7 @@ def test_only_the_build_that_is_asked_for_counts(tmp_path: Path) -> None:
     assert not any(name.startswith("RUNG_T") for name, _ in rung.build(values, dtype("f32")).defines)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("purpose", [stopwatch.TIMED, sanitize.SANITIZED])
 def test_the_step_in_one_kernel_compiles_for_the_tools(purpose: str) -> None:
     rung = catalogue.find("decode/13")

@@ -126,6 +126,7 @@ def test_the_instruction_mix_is_there_when_a_disassembler_is(tmp_path: Path) -> 
     assert only(inspect([mine(tmp_path)], ["sm_90"], mix=False)).mix == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
 def test_triton_rungs_are_compiled_without_a_gpu(arch: str) -> None:
     # In a process of its own, as for a user.

@@ -39,7 +39,7 @@ def rungs(name: str) -> list[Rung]:
 
 
 @pytest.mark.parametrize(
-    "rung", [r for r in rungs("attention") if (r.number or 0) >= 13], ids=lambda r: r.name
+    "rung", [r for r in rungs("attention") if 13 <= (r.number or 0) < 36], ids=lambda r: r.name
 )
 def test_every_flash_rung_offers_the_logsumexp(rung: Rung) -> None:
     assert "lse" in rung.binds
