@@ -152,6 +152,19 @@ def test_the_index_compiles_what_it_does_not_know_and_nothing_else(monkeypatch: 
     assert codes.updated([replace(made, code=right)], {}) == {}  # of the text at hand: nothing to know
 
 
+def test_what_a_text_between_compiled_to_stays_known() -> None:
+    """A climb was measured with a text that is neither the bench's nor the present one; all three are the same code."""
+    made = row("gelu/naive", 80.0, shape="b4t64")
+    code = identity.code(catalogue.find("gelu/naive"), made.values, "f32", made.tuning)
+    benched = replace(made, texts={made.what: "0" * 16}, code=code)
+    climbed = replace(made, kind="climb", what="gpt2", texts={made.what: "1" * 16}, code="")
+    found = codes.updated([benched, climbed], {})
+    assert not codes.current(climbed, found)
+    (digest,) = set(found[made.what].values())
+    known = {made.what: {**found[made.what], "1" * 16: digest}}
+    assert codes.current(climbed, codes.updated([benched, climbed], known))
+
+
 
 def recompiled(name: str) -> None:
     """Every published row of the rung that is shown compiles to what it says, as far as this compiler can tell."""

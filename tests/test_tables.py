@@ -122,6 +122,20 @@ def test_a_figure_of_other_code_leaves_its_place_empty_and_says_since_when(root:
     assert line(text, "01_naive")[3] == "580"  # an older one of the code at hand
 
 
+def test_text_of_other_code_leaves_its_place_empty_and_says_since_when(root: Path) -> None:
+    (root / "README.md").write_text("<!-- gpu -->\n<!-- /gpu -->\n")
+    shown = Row(
+        kind="generate", what="gpt2", part="text", dtype="bfloat16", weights="random", machine=MACHINE, time="2026-03-01T00:00:00Z",
+        options={"by": "rung", "texts": 1}, detail={"rung": "naive"}, metrics={"tokens_per_s": 5400.0},
+    )  # fmt: skip
+    changed = replace(shown, what="gpt2-xl", texts={"decode/01_recompute": "0" * 16})
+    store.write(root / "results/h200/generate.jsonl", [shown, changed])
+    write(root)
+    readme = (root / "README.md").read_text()
+    assert "| gpt2 bfloat16, random weights, one text | 5,400 |" in readme
+    assert "| gpt2-xl bfloat16, random weights, one text | code changed since 2026-03-01 |  |  |" in readme
+
+
 def test_the_climb_is_a_picture_in_light_and_dark(root: Path) -> None:
     write(root)
     readme = (root / "README.md").read_text()

@@ -65,27 +65,31 @@ def built(row: Row, rung: Rung) -> str:
 def updated(rows: Iterable[Row], codes: Codes) -> dict[str, dict[str, str]]:
     """The index of the texts that these rows and the ladders have."""
     benched: dict[str, dict[str, list[Row]]] = {}
+    of_rows: dict[str, set[str]] = {}
     for row in rows:
+        for name, text in row.texts.items():
+            of_rows.setdefault(name, set()).add(text)
         if row.kind == "bench" and row.code and len(row.texts) == 1:
             benched.setdefault(row.what, {}).setdefault(row.texts[row.what], []).append(row)
     found: dict[str, dict[str, str]] = {}
     for name, by_text in benched.items():
         now = text_now(name)
-        if not now or set(by_text) == {now}:
+        if not now or of_rows[name] == {now}:
             continue
         # Texts are compared by the builds of the newest rows alone.
         text, measured = max(by_text.items(), key=lambda item: max(r.time for r in item[1]))
-        if now == text:
-            continue
         there = codes.get(name, {})
         measured = sorted(measured, key=lambda r: r.key)
         then = _digest([r.code for r in measured])
-        compiled = there.get(now) if there.get(text) == then else None
+        # What texts between that one and the present one compiled to, climbs may have been measured with.
+        kept = {t: there[t] for t in of_rows[name] & set(there)} if there.get(text, then) == then else {}
+        compiled = then if now == text else there.get(now) if there.get(text) == then else None
         if compiled is None:
             print(f"compiling {name}, whose text has changed", file=sys.stderr)
             rung = catalogue.find(name)
             compiled = _digest([built(row, rung) for row in measured])
-        found[name] = {text: then, now: compiled}
+        if len(of_text := {**kept, text: then, now: compiled}) > 1:
+            found[name] = dict(sorted(of_text.items()))
     return found
 
 

@@ -179,8 +179,14 @@ class Figures:
 
     def of_kind(self, kind: str, operation: str | None = None) -> list[Row]:
         """The newest rows of another kind, such as "sweep" or "study", as far as they are of the code at hand."""
-        some = [r for r in self.results if r.kind == kind and operation in (None, r.operation)]
-        return [r for r in newest(some) if codes.current(r)]
+        return [r for r in self._newest(kind, operation) if codes.current(r)]
+
+    def changed(self, kind: str) -> list[Row]:
+        """The newest rows of a kind that are of other code than the one at hand: their places are empty, and say since when."""
+        return [r for r in self._newest(kind) if not codes.current(r)]
+
+    def _newest(self, kind: str, operation: str | None = None) -> list[Row]:
+        return newest(r for r in self.results if r.kind == kind and operation in (None, r.operation))
 
     @property
     def machine(self) -> Mapping[str, Any]:

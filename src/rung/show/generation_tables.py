@@ -32,7 +32,18 @@ def attention(found: Figures) -> str:
 
 def part(found: Figures, name: str, by: str | None = None) -> list[Row]:
     """The rows of a part of the generation benchmark, by whom."""
-    rows = [r for r in found.of_kind("generate") if r.part == name and r.verdict == "ok"]
+    return _ordered(found.of_kind("generate"), name, by)
+
+
+def ours(found: Figures, name: str, by: str | None = "rung") -> list[tuple[Row, str]]:
+    """Rows of a part with what their cells say instead of figures, if the code has changed since they were measured."""
+    changed = {id(r): f"code changed since {r.time[:10]}" for r in found.changed("generate")}
+    rows = _ordered([*found.of_kind("generate"), *found.changed("generate")], name, by)
+    return [(r, changed.get(id(r), "")) for r in rows]
+
+
+def _ordered(some: Iterable[Row], name: str, by: str | None) -> list[Row]:
+    rows = [r for r in some if r.part == name and r.verdict == "ok"]
     order = sorted(rows, key=lambda r: (r.options.get("texts", 1) > 1, len(r.what), r.options.get("texts", 1)))
     return [r for r in order if by is None or r.options.get("by") == by]
 
@@ -67,9 +78,11 @@ def single(found: Figures) -> str:
     """One text, by model and dtype; a step at 1000 tokens of context over one at 50."""
     context = {(r.what, r.dtype): r.metrics for r in part(found, "context")}
     lines = []
-    for row in part(found, "text", "rung"):
+    for row, instead in ours(found, "text"):
         late = context.get((row.what, row.dtype))
-        if row.options["texts"] == 1:
+        if instead and row.options["texts"] == 1:
+            lines.append([_name(row), row.detail["rung"], instead, "", "", "", "", ""])
+        elif row.options["texts"] == 1:
             m = row.metrics
             share = f"{m['of_bandwidth']:.0%}" if "of_bandwidth" in m else ""
             flat = f"{late['short_us'] / late['long_us']:.0%}" if late else ""
@@ -81,18 +94,13 @@ def single(found: Figures) -> str:
 
 def batch(found: Figures) -> str:
     """Several sequences at once."""
-    lines = [
-        [
-            f"{_name(row)}, {row.options['texts']} texts",
-            row.detail["rung"],
-            f"{row.metrics['tokens_per_s']:,.0f}",
-            f"{row.metrics['step_us']:,.0f}",
-            f"{row.metrics['first_ms']:.1f}",
-            *_beside(found, row),
-        ]
-        for row in part(found, "text", "rung")
-        if row.options["texts"] > 1
-    ]
+    lines = []
+    for row, instead in ours(found, "text"):
+        if row.options["texts"] > 1:
+            m = row.metrics
+            cells = [f"{m['tokens_per_s']:,.0f}", f"{m['step_us']:,.0f}", f"{m['first_ms']:.1f}", *_beside(found, row)]
+            cells = [instead, "", "", "", ""] if instead else cells
+            lines.append([f"{_name(row)}, {row.options['texts']} texts", row.detail["rung"], *cells])
     return table(("sequences", "rung", "tokens/s", "step, µs", "first token, ms", *PEER), lines, words=2)
 
 
@@ -114,6 +122,7 @@ def sampling(found: Figures) -> str:
     rows = {r.options["how"]: r.metrics["tokens_per_s"] for r in part(found, "sampling")}
     greedy = rows.get("greedy")
     lines = [[how, f"{rate:,.0f}", f"{rate / greedy:.0%}" if greedy else ""] for how, rate in rows.items()]
+    lines += [[row.options["how"], instead, ""] for row, instead in ours(found, "sampling", None) if instead]
     return table(("choice of a token, gpt2 bfloat16", "tokens/s", "of greedy"), lines)
 
 
@@ -137,11 +146,13 @@ def inside(found: Figures) -> str:
 def summary(found: Figures) -> str:
     """Ours beside transformers on the same work, where it was measured."""
     lines = []
-    for row in part(found, "text", "rung"):
+    for row, instead in ours(found, "text"):
         texts = row.options["texts"]
         told = "one text" if texts == 1 else f"{texts} texts"
-        lines.append([f"{_name(row)}, {told}", f"{row.metrics['tokens_per_s']:,.0f}", *_beside(found, row)])
-    return table(("", "tokens/s", *PEER), lines)
+        cells = [instead, "", ""] if instead else [f"{row.metrics['tokens_per_s']:,.0f}", *_beside(found, row)]
+        lines.append([f"{_name(row)}, {told}", *cells])
+    earlier = "What earlier code reached is kept in [a note](docs/notes/text-speed-2026-11.md).\n\n"
+    return table(("", "tokens/s", *PEER), lines) + (earlier if any(instead for _, instead in ours(found, "text")) else "")
 
 
 def on_cpu(rows: Iterable[Row]) -> str:
