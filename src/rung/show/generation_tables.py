@@ -152,7 +152,8 @@ def summary(found: Figures) -> str:
         cells = [instead, "", ""] if instead else [f"{row.metrics['tokens_per_s']:,.0f}", *_beside(found, row)]
         lines.append([f"{_name(row)}, {told}", *cells])
     earlier = "What earlier code reached is kept in [a note](docs/notes/text-speed-2026-11.md).\n\n"
-    return table(("", "tokens/s", *PEER), lines) + (earlier if any(instead for _, instead in ours(found, "text")) else "")
+    some = any(instead for _, instead in ours(found, "text"))
+    return table(("", "tokens/s", *PEER), lines) + (earlier if some else "")
 
 
 def on_cpu(rows: Iterable[Row]) -> str:
