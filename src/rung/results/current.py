@@ -182,7 +182,7 @@ class Figures:
         return [r for r in self._newest(kind, operation) if codes.current(r)]
 
     def changed(self, kind: str) -> list[Row]:
-        """The newest rows of a kind that are of other code than the one at hand: their places are empty, and say since when."""
+        """The newest rows of a kind that are of other code: their places are empty, and say since when."""
         return [r for r in self._newest(kind) if not codes.current(r)]
 
     def _newest(self, kind: str, operation: str | None = None) -> list[Row]:
