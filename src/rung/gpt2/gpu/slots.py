@@ -32,7 +32,7 @@ from rung.gpt2.gpu.session import MOST_STOPS, Session
 from rung.gpt2.model import Transformer
 from rung.gpt2.options import Chosen, plain
 
-ROWS = (1, 4, 8, 16, 32, 64, 128, 256)  # of the sessions that texts move between
+ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)  # of the sessions that texts move between
 AHEAD_SECONDS = 4e-3  # of work that is launched before the host has seen it; a new text waits behind it
 MOST_AHEAD = 32
 GATHER_SECONDS = 4e-3  # of steps between two readings of prompts, so that those that come meanwhile are read together
