@@ -13,7 +13,7 @@ buffers.scores = { shape = ["B", "NH", "T", "T"], dtype = "f32" }
 
 [tune]
 UNROLL = [8, 1, 2, 4, 16, 32]
-OUTER  = [1, 2, 4, 8]
+OUTER  = [1, 8]
 
 [[launch]]
 kernel = "permute"

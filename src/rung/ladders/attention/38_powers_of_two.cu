@@ -25,22 +25,26 @@ constexpr float LOG2_E = 1.4426950408889634f;
 constexpr int ROWS = BR / NY, COLS = BC / NX, O_COLS = (HS + NX - 1) / NX;
 
 // sum + a . b
-__device__ float dot(float4 a, float4 b, float sum) {
+__device__ float dot(float4 a, float4 b, float sum)
+{
     return fmaf(a.w, b.w, fmaf(a.z, b.z, fmaf(a.y, b.y, fmaf(a.x, b.x, sum))));
 }
 
 // Over the NX neighbouring lanes that share a row.
-__device__ float row_max(float x) {
+__device__ float row_max(float x)
+{
     for (int offset = NX / 2; offset > 0; offset /= 2) x = fmaxf(x, __shfl_xor_sync(ALL_LANES, x, offset));
     return x;
 }
-__device__ float row_sum(float x) {
+__device__ float row_sum(float x)
+{
     for (int offset = NX / 2; offset > 0; offset /= 2) x += __shfl_xor_sync(ALL_LANES, x, offset);
     return x;
 }
 
 // Rows of HS numbers, `row_stride` apart in global memory, into shared memory; zeros behind the last token.
-__device__ void load_tile(float* tile, const float* rows, int64_t row_stride, int count, int tokens) {
+__device__ void load_tile(float* tile, const float* rows, int64_t row_stride, int count, int tokens)
+{
     for (int i = threadIdx.y * NX + threadIdx.x; i < count * HS / 4; i += NX * NY) {
         int r = i / (HS / 4), hs = i % (HS / 4) * 4;
         float4 x = r < tokens ? *reinterpret_cast<const float4*>(rows + r * row_stride + hs) : float4{};
@@ -49,8 +53,9 @@ __device__ void load_tile(float* tile, const float* rows, int64_t row_stride, in
 }
 
 extern "C" __global__ void flash(const float* __restrict__ q, const float* __restrict__ k, const float* __restrict__ v,
-                                 float* __restrict__ out, float* __restrict__ lse, int T, int NH, int stride_B,
-                                 int stride_NH, int stride_T, float scale, int causal) {
+                                 float* __restrict__ out, float* __restrict__ lse, int T, int NH, int stride_B, int stride_NH,
+                                 int stride_T, float scale, int causal)
+{
     extern __shared__ __align__(16) float shared[];
     float* Q = shared;       // (BR, HS)
     float* K = Q + BR * HS;  // (BC, HS)
@@ -60,7 +65,7 @@ extern "C" __global__ void flash(const float* __restrict__ q, const float* __res
     int64_t head = (int64_t)b * stride_B + nh * stride_NH;
     float m[ROWS], l[ROWS], shrink[ROWS];  // l counts the columns of this lane alone
     float o[ROWS][O_COLS] = {};            // without the denominator
-    const float scale2 = scale * LOG2_E;  // exp(scale x) = 2^(scale2 x)
+    const float scale2 = scale * LOG2_E;   // exp(scale x) = 2^(scale2 x)
     for (int i = 0; i < ROWS; i++) {
         m[i] = -INFINITY;
         l[i] = 0.0f;
@@ -74,23 +79,23 @@ extern "C" __global__ void flash(const float* __restrict__ q, const float* __res
         load_tile(V, v + head + (int64_t)key0 * stride_T, stride_T, BC, T - key0);
         __syncthreads();
         float score[ROWS][COLS] = {};
-        #pragma unroll
+#pragma unroll
         for (int chunk = 0; chunk < HS / 4; chunk++) {
             int hs = 4 * ((chunk + tx) % (HS / 4));  // eight lanes reading 16 bytes each meet all 32 banks
             float4 key[COLS];
-            #pragma unroll
+#pragma unroll
             for (int j = 0; j < COLS; j++) key[j] = *reinterpret_cast<float4*>(&K[(tx + j * NX) * HS + hs]);
-            #pragma unroll
+#pragma unroll
             for (int i = 0; i < ROWS; i++) {
                 float4 query = *reinterpret_cast<float4*>(&Q[(ty + i * NY) * HS + hs]);
-                #pragma unroll
+#pragma unroll
                 for (int j = 0; j < COLS; j++) score[i][j] = dot(query, key[j], score[i][j]);
             }
         }
-        #pragma unroll
+#pragma unroll
         for (int i = 0; i < ROWS; i++) {
             float largest = m[i], sum = 0.0f;
-            #pragma unroll
+#pragma unroll
             for (int j = 0; j < COLS; j++) {
                 int t1 = row0 + ty + i * NY, t2 = key0 + tx + j * NX;
                 if (t2 >= T || (causal && t2 > t1)) score[i][j] = -INFINITY;
@@ -99,7 +104,7 @@ extern "C" __global__ void flash(const float* __restrict__ q, const float* __res
             largest = row_max(largest);
             shrink[i] = exp2f((m[i] - largest) * scale2);
             m[i] = largest;
-            #pragma unroll
+#pragma unroll
             for (int j = 0; j < COLS; j++) {
                 float p = exp2f(fmaf(score[i][j], scale2, -largest * scale2));
                 S[(ty + i * NY) * BC + tx + j * NX] = p;
@@ -108,31 +113,31 @@ extern "C" __global__ void flash(const float* __restrict__ q, const float* __res
             l[i] = shrink[i] * l[i] + sum;
         }
         __syncwarp();
-        #pragma unroll
+#pragma unroll
         for (int i = 0; i < ROWS; i++) {
-            #pragma unroll
+#pragma unroll
             for (int j = 0; j < O_COLS; j++) o[i][j] *= shrink[i];
         }
-        #pragma unroll 4
+#pragma unroll 4
         for (int c = 0; c < BC; c++) {
             float value[O_COLS];
-            #pragma unroll
+#pragma unroll
             for (int j = 0; j < O_COLS; j++) value[j] = tx + j * NX < HS ? V[c * HS + tx + j * NX] : 0.0f;
-            #pragma unroll
+#pragma unroll
             for (int i = 0; i < ROWS; i++) {
                 float p = S[(ty + i * NY) * BC + c];
-                #pragma unroll
+#pragma unroll
                 for (int j = 0; j < O_COLS; j++) o[i][j] += p * value[j];
             }
         }
     }
-    #pragma unroll
+#pragma unroll
     for (int i = 0; i < ROWS; i++) {
         int t1 = row0 + ty + i * NY;
         l[i] = row_sum(l[i]);
         if (t1 >= T) continue;
         float* row = out + (((int64_t)b * T + t1) * NH + nh) * HS;
-        #pragma unroll
+#pragma unroll
         for (int j = 0; j < O_COLS; j++) {
             if (tx + j * NX < HS) row[tx + j * NX] = o[i][j] / l[i];
         }

@@ -54,7 +54,7 @@ extern "C" __global__ void convert(const Real* x, __half* x_half, int M, int C, 
 
 constexpr int WARPS = 32, COLUMNS = WARPS / ROWS;
 
-extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE, 1)
+extern "C" __global__ void __launch_bounds__(WARPS* WARP_SIZE, 1)
     matmul(const __half* x_half, const __half* weight_half, const Real* bias, Real* out, int M, int OC, int C16, int OC16)
 {
     __shared__ __align__(32) float results[WARPS][TILE][TILE];
@@ -76,7 +76,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE, 1)
         ws += w_step;
     }
 
-    float(&result)[TILE][TILE] = results[threadIdx.y];
+    float (&result)[TILE][TILE] = results[threadIdx.y];
     wmma::store_matrix_sync(&result[0][0], sum, TILE, wmma::mem_row_major);
     __syncwarp();
     for (int i = threadIdx.x; i < TILE * TILE; i += WARP_SIZE) {
