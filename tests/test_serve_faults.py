@@ -109,9 +109,10 @@ def test_the_readmes_curl_lines_work() -> None:
     import re
     import subprocess
 
-    readme = (Path(__file__).parents[1] / "docs" / "serving.md").read_text(encoding="utf-8")
-    lines = re.findall(r"^curl (?:.*\\\n)*.*$", readme, re.MULTILINE)
-    assert len(lines) >= 2
+    root = Path(__file__).parents[1]
+    pages = [(root / page).read_text(encoding="utf-8") for page in ("README.md", "docs/serving.md")]
+    lines = [line for page in pages for line in re.findall(r"^curl (?:.*\\\n)*.*$", page, re.MULTILINE)]
+    assert len(lines) >= 4
     with command("--dtype", "float32") as (_, url):
         for line in lines:
             done = subprocess.run(
