@@ -46,7 +46,7 @@ def check(
         bool,
         typer.Option("--sanitize", help="Launch each rung under compute-sanitizer instead (needs a GPU)."),
     ] = False,
-    jobs: Annotated[int | None, typer.Option("--jobs", "-j", min=1, help="Processes (default: one a core).")] = None,
+    jobs: options.Jobs = None,
     output: options.Output = None,
     missing: Annotated[bool, typer.Option("--missing", help="Only what has no verdict of its code yet.")] = False,
     json: options.Json = False,

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from rung.cli import console
+from rung.cli import console, options
 from rung.errors import RungError
 
 
@@ -23,7 +23,7 @@ def mutate(
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Which of them, where there are more.")] = 0,
     device: Annotated[str, typer.Option(help="emulator or cuda.")] = "emulator",
-    jobs: Annotated[int | None, typer.Option("--jobs", "-j", min=1, help="Processes (default: one a core).")] = None,
+    jobs: options.Jobs = None,
     nice: Annotated[int, typer.Option(min=0, max=19, help="Priority of these processes; 19 is the lowest.")] = 0,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Add a row for each mutant (JSON lines).")

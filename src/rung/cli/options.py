@@ -51,7 +51,6 @@ Draft = Annotated[
 ]
 Offline = Annotated[bool, typer.Option("--offline", help="Use only what was downloaded before.")]
 Threads = Annotated[int | None, typer.Option(help="CPU threads (default: one per processor, as far as that pays).")]
-Tokens = Annotated[int, typer.Option("--tokens", "-n", min=2, help="How many tokens.")]
 Gpus = Annotated[int | None, typer.Option(help="Work on so many GPUs of this machine.", min=1)]
 Ray = Annotated[
     str | None,
@@ -66,3 +65,9 @@ def device_of(gpus: int | None, device: str, ray: str | None = None) -> str:
     if gpus is not None and device not in ("auto", "cuda"):
         raise RungError(f"--gpus counts GPUs and --device is {device}; leave one of them out.")
     return device if gpus is None else "cuda"
+Stride = Annotated[int | None, typer.Option(help="Tokens from one window to the next (default: half the context).")]
+Context = Annotated[int | None, typer.Option(help="Tokens per window (default: the model's context).")]
+
+# ---- how many processes ----------------------------------------------------------------------------------------------
+
+Jobs = Annotated[int | None, typer.Option("--jobs", "-j", min=1, help="Processes (default: one a core).")]

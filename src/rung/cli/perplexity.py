@@ -16,10 +16,8 @@ from rung.files import read_bytes
 def perplexity(
     model: Annotated[str, typer.Argument(help="inner, gpt2, a hub id or a folder.")],
     file: Annotated[Path, typer.Argument(help="A text file in UTF-8.")],
-    stride: Annotated[
-        int | None, typer.Option(help="Tokens from one window to the next (default: half the context).")
-    ] = None,
-    context: Annotated[int | None, typer.Option(help="Tokens per window (default: the model's context).")] = None,
+    stride: options.Stride = None,
+    context: options.Context = None,
     dtype: options.ModelDtype = "float32",
     device: options.ModelDevice = "auto",
     json_: options.Json = False,

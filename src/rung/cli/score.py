@@ -36,10 +36,8 @@ def score(
     predict_first: Annotated[
         bool, typer.Option("--predict-first", help="Predict the first token as well, after an end of text.")
     ] = False,
-    stride: Annotated[
-        int | None, typer.Option(help="Tokens from one window to the next (default: half the context).")
-    ] = None,
-    context: Annotated[int | None, typer.Option(help="Tokens per window (default: the model's context).")] = None,
+    stride: options.Stride = None,
+    context: options.Context = None,
     dtype: options.ModelDtype = "auto",
     device: options.ModelDevice = "auto",
     revision: options.Revision = None,

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -41,6 +43,14 @@ class Group:
         worst = torch.tensor([seconds], device=self.device)
         dist.all_reduce(worst, dist.ReduceOp.MAX)
         return float(worst.item())
+
+    def report(self, measured: object, output: Path | None) -> None:
+        """What was measured as JSON, once: on standard output, and in a file."""
+        if self.first:
+            text = json.dumps(measured, indent=1)
+            if output:
+                output.write_text(text, encoding="utf-8")
+            print(text)
 
 
 @contextlib.contextmanager

@@ -9,7 +9,6 @@ zig-zag, so that with a causal mask every step of the ring is one dense product 
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -207,11 +206,7 @@ def main() -> None:
             measure(group, n, chosen.heads, chosen.head_size, chosen.dtype, chosen.causal, chosen.repeats)
             for n in chosen.n
         ]
-        if group.first:
-            text = json.dumps(rows, indent=1)
-            if chosen.output:
-                chosen.output.write_text(text, encoding="utf-8")
-            print(text)
+        group.report(rows, chosen.output)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ one: embeddings, norms and the head are computed by every GPU alike. The forward
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import statistics
 import time
@@ -217,11 +216,7 @@ def main() -> None:
     chosen = parser.parse_args()
     with joined(chosen.device, chosen.patience) as group:
         row = measure(group, chosen.model, chosen.dtype, chosen.tokens, chosen.rows, chosen.offline)
-        if group.first:
-            text = json.dumps(row, indent=1)
-            if chosen.output:
-                chosen.output.write_text(text, encoding="utf-8")
-            print(text)
+        group.report(row, chosen.output)
 
 
 if __name__ == "__main__":
