@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ STRICTEST = 32  # the alignment that the most demanding rung asks for: fragments
 # What an output holds before a run. NaN alone is swallowed by fmaxf and by ==, so the pattern changes from run to
 # run: NaN, the largest number of each format, minus zero, and numbers such as an earlier run may have left.
 POISONS: tuple[bytes, ...] = (b"\xff", b"\xff\x7b", b"\x00\x80", b"\x9a\x40", b"\xff\xfb")
+
+_made = itertools.count()  # scratch memory is painted once, and so otherwise in each storage
 
 Raw = Callable[[str, int], torch.Tensor]  # so many bytes for this name, up to the end of a page
 
@@ -45,6 +48,7 @@ class GuardedStorage:
         self._raw = raw or (_on_gpu if device == "cuda" else _on_cpu)
         self.blocks: dict[str, Block] = {}
         self._turn = 0
+        self._first = next(_made)
 
     def empty(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """A poisoned tensor with guards."""
@@ -57,7 +61,7 @@ class GuardedStorage:
         empty = raw[:0]
         self.blocks[name] = Block(raw, start, start + size, empty, empty)
         self._paint(len(self.blocks), self.blocks[name])
-        self.poison(name)
+        self.poison(name, self._first)
         return raw[start : start + size].view(dtype).view(shape)
 
     def _paint(self, number: int, block: Block) -> None:
