@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from rung.check import isolated
+from rung.check import isolated, trial
 from rung.check.many import Task, run_task
 from rung.check.report import Report
 from rung.check.trial import LADDER, check
@@ -112,6 +112,7 @@ def test_a_file_is_caught_in_a_process_of_its_own(name: str, reason: str) -> Non
     ("name", "verdict"),
     [
         ("few_cases.cu", "few cases"),
+        ("right_on_the_emulator.cu", "arithmetic only"),
         pytest.param("untrue_emulate.cu", "compiled", marks=pytest.mark.slow),
         ("calls_the_reference.py", "calls the library"),
         pytest.param("calls_numpy.py", "calls the library", marks=pytest.mark.slow),
@@ -175,3 +176,8 @@ def test_races_are_also_found_access_by_access() -> None:
     report = check(rung, "f32", device="emulator", races=True)
     assert report.verdict == "failed"
     assert "sums" in report.reason and "race" in report.reason.lower()
+
+
+def test_the_ladders_have_no_code_of_their_own_for_the_emulator() -> None:
+    rungs = [r for name in catalogue.operations() for r in catalogue.rungs(name, libraries=False)]
+    assert [r.full_name for r in rungs if trial._differs_on_a_gpu(r)] == []

@@ -13,7 +13,6 @@ from typing import Any
 from rung.check.calls import Here
 from rung.check.isolated import Isolated
 from rung.check.mutants import Mutant, mutants, sample
-from rung.check.report import NOT_JUDGED
 from rung.check.trial import Effort, check
 from rung.check.workers import work_through
 from rung.errors import RungError
@@ -118,7 +117,7 @@ def judge(trial: Trial) -> Row:
                 rung = catalogue.rung_from_file(catalogue.operation(trial.rung.partition("/")[0]), path)
                 for dtype in rung.dtypes:
                     report = check(rung, dtype, device=trial.device, effort=EFFORT, host=host)
-                    refused = report.verdict in ("failed", *NOT_JUDGED)
+                    refused = report.verdict not in ("ok", "arithmetic only")
                     if refused:
                         break
             reason = report.reason.replace(f"{folder}/", "")

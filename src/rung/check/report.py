@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 from rung.emulator.coverage import Unreached
 
-Verdict = Literal["ok", "failed", "few cases", "calls the library", "compiled", "skipped"]
-NOT_JUDGED: tuple[Verdict, ...] = ("few cases", "calls the library", "compiled", "skipped")
+Verdict = Literal["ok", "failed", "few cases", "arithmetic only", "calls the library", "compiled", "skipped"]
+NOT_JUDGED: tuple[Verdict, ...] = ("few cases", "arithmetic only", "calls the library", "compiled", "skipped")
 SHARE_REFUSED = 0.5  # a rung whose `needs` refuses more of the cases than this is not called right
 
 

@@ -9,6 +9,7 @@ alone, its tunables' other values and some hundred more runs. The verdict is one
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -24,10 +25,12 @@ from rung.dtypes import dtype as dtype_named
 from rung.emulator import EmulatorFault
 from rung.errors import RungError
 from rung.operation import Case, Operation, Tensors, Values
+from rung.rungs import identity, source_file
 from rung.rungs.base import Device, Rung, emulated_multiprocessors
-from rung.rungs.cuda import CudaRung
+from rung.rungs.cuda import INCLUDE, CudaRung
 
 SEEDS = 5
+_DIFFERS = re.compile(r"^[ \t]*#[^\n]*\bRUNG_EMULATOR\b", re.MULTILINE)
 ORDERS: tuple[Order, ...] = ("forward", "reverse", "shuffled")
 PATIENCE = 5.0  # seconds: a case whose single run is forecast to take longer is left out, and said so
 
@@ -104,7 +107,18 @@ def check(
         report.verdict = "few cases"
         refused = len(report.left_out)
         report.reason = f"right at {report.cases}, but refuses {refused} of the operation's cases ({rules})"
+    if report.verdict == "ok" and device == "emulator" and (file := _differs_on_a_gpu(rung)):
+        report.verdict = "arithmetic only"
+        report.reason = f"{file} has other code for the emulator than for a GPU, which was not tried"
     return report
+
+
+def _differs_on_a_gpu(rung: Rung) -> str:
+    """A file of the rung's own that tells the emulator from a GPU: what ran here is not what runs there."""
+    if rung.path is None:
+        return ""
+    own = (path for path in [rung.path, *identity.files(rung)] if path.resolve().parent != INCLUDE.resolve())
+    return next((path.name for path in own if _DIFFERS.search(source_file.read(path))), "")
 
 
 def _hides(rung: Rung, dtype: Dtype, device: Device, tuning: dict[str, int] | None, report: Report) -> bool:

@@ -201,7 +201,7 @@ struct KeyRing
         if (++slot == KEY_SLOTS) slot = 0, round ^= 1;
     }
 
-#if !defined(RUNG_EMULATOR) && __CUDA_ARCH__ >= 900
+#if __CUDA_ARCH__ >= 900
     __device__ __forceinline__ void set_up() const
     {
         if (lane_id() < KEY_SLOTS) byte_barrier_init(arrived + lane_id());

@@ -7,7 +7,7 @@
 
 namespace decode {
 
-#if !defined(RUNG_EMULATOR) && __CUDA_ARCH__ >= 900
+#if __CUDA_ARCH__ >= 900
 constexpr bool ENGINE = BULK;
 #else
 constexpr bool ENGINE = false;
@@ -35,7 +35,7 @@ __device__ __forceinline__ void wait_for_input(bool early)
 template <class W>
 __device__ __forceinline__ void prefetch(const W* from, size_t count)
 {
-#if !defined(RUNG_EMULATOR) && __CUDA_ARCH__ >= 900
+#if __CUDA_ARCH__ >= 900
     const unsigned bytes = unsigned(count * sizeof(W) / 16 * 16);
     if (bytes > 0) asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
 #endif
@@ -104,7 +104,7 @@ struct Ends
 template <int THREADS>
 __device__ __forceinline__ void sync_computing()
 {
-#if !defined(RUNG_EMULATOR) && __CUDA_ARCH__ >= 900
+#if __CUDA_ARCH__ >= 900
     if (ENGINE) {
         sync_first<THREADS>();
         return;
@@ -170,7 +170,7 @@ struct WeightStream
         return {reinterpret_cast<float2*>(behind(shared) + B * WARPS_PER_ROW * At::FLOAT4S)};
     }
 
-#if !defined(RUNG_EMULATOR) && __CUDA_ARCH__ >= 900
+#if __CUDA_ARCH__ >= 900
     __device__ __forceinline__ void set_up() const
     {
         for (int i = lane; i < 2 * WARPS * SLOTS; i += WARP_SIZE) byte_barrier_init(arrived + i);

@@ -2,19 +2,13 @@
 #pragma once
 #include "rung.cuh"
 
-#if defined(RUNG_EMULATOR)
-#include <cooperative_groups.h>
-#endif
-
 namespace cluster {
 
 typedef unsigned long long uint64;  // as shuffles and atomics name it
 
 __device__ __forceinline__ int rank()
 {
-#if defined(RUNG_EMULATOR)
-    return int(cooperative_groups::this_cluster().block_rank());
-#elif __CUDA_ARCH__ >= 900
+#if __CUDA_ARCH__ >= 900
     uint32_t rank;
     asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
     return int(rank);
@@ -26,9 +20,7 @@ __device__ __forceinline__ int rank()
 // What any thread wrote before it, to its own block's shared memory or another's, all threads may read after it.
 __device__ __forceinline__ void sync()
 {
-#if defined(RUNG_EMULATOR)
-    cooperative_groups::this_cluster().sync();
-#elif __CUDA_ARCH__ >= 900
+#if __CUDA_ARCH__ >= 900
     asm volatile("barrier.cluster.arrive.release;\n\tbarrier.cluster.wait.acquire;" ::: "memory");
 #endif
 }
@@ -37,9 +29,7 @@ __device__ __forceinline__ void sync()
 template <class T>
 __device__ __forceinline__ T* of(T* shared, int rank)
 {
-#if defined(RUNG_EMULATOR)
-    return cooperative_groups::this_cluster().map_shared_rank(shared, rank);
-#elif __CUDA_ARCH__ >= 900
+#if __CUDA_ARCH__ >= 900
     uint64_t there;
     asm("mapa.u64 %0, %1, %2;" : "=l"(there) : "l"(reinterpret_cast<uint64_t>(shared)), "r"(rank));
     return reinterpret_cast<T*>(there);
