@@ -3,6 +3,7 @@
 import json
 import math
 import random
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from transformers import GPT2Config, GPT2LMHeadModel
 
 import rung
 from gpt2_models import TEXT, reference, saved
@@ -17,6 +19,7 @@ from rung import RungError
 from rung.gpt2.gpu.operands import stack
 from rung.gpt2.gpu.rating import GpuRater
 from rung.gpt2.score import Text, scores
+from rung.results import store
 
 
 def expected(folder: Path, ids: list[int]) -> torch.Tensor:
@@ -176,3 +179,22 @@ def test_on_a_gpu_company_changes_no_bit_and_figures_are_transformers(dtype: str
     slack = {"float32": 1e-4, "bfloat16": 0.5, "int8": 1.0}[dtype]
     for ids, found in zip(texts, together, strict=True):
         assert found.token_logprobs[1:] == pytest.approx(expected(folder, ids).tolist(), abs=slack)
+
+
+@pytest.mark.slow
+def test_smaller_weights_lose_what_is_published() -> None:
+    """The divergence from transformers' float32 that README shows, on the weights and tokens it was measured with."""
+    rows = [r for r in store.published() if r.what == "gpt2" and "kl_nats" in r.metrics]
+    told = {r.dtype: r.metrics["kl_nats"] for r in rows if r.dtype in ("bfloat16", "int8")}
+    assert told.keys() == {"bfloat16", "int8"}
+    torch.manual_seed(0)
+    ids = torch.randint(0, 50257, (1, 576))[:, :24]
+    theirs = GPT2LMHeadModel(GPT2Config()).eval()
+    with tempfile.TemporaryDirectory() as folder:
+        theirs.save_pretrained(folder)
+        with torch.inference_mode():
+            right = theirs(ids).logits[0].log_softmax(-1)
+        for dtype, published in told.items():
+            logits = rung.load(folder, dtype=dtype).logits(ids[0])
+            found = F.kl_div(logits.log_softmax(-1), right, log_target=True, reduction="batchmean").item()
+            assert 0 < found < 1.5 * published, f"{dtype}: {found:.2g} nats per token, {published:.2g} published"
