@@ -225,6 +225,22 @@ def test_a_tokens_time_is_divided_into_kernels_and_gaps() -> None:
     assert [s.seconds for s in found.shares] == pytest.approx([20e-6, 5e-6])  # the copy's first 5 us went on beside
 
 
+def test_copies_and_calls_of_cuda_are_summed_over_the_whole_run() -> None:
+    copy = "Memcpy HtoD (Pageable -> Device)"
+    events = [
+        event("matmul", 10, 20),
+        {**event(copy, 40, 5, "gpu_memcpy"), "args": {"bytes": 4096}},
+        {**event(copy, 50, 15, "gpu_memcpy"), "args": {"bytes": 8192}},
+        event("Memset (Device)", 70, 1, "gpu_memset"),
+        event("cudaLaunchKernel", 0, 4, "cuda_runtime", 1),
+        event("cuLaunchKernelEx", 5, 9, "cuda_driver", 1),
+    ]
+    found = trace.breakdown(events, tokens=2)
+    assert [(t.name, t.calls, t.bytes) for t in found.copies] == [(copy, 2, 12_288), ("Memset (Device)", 1, 0)]
+    assert found.copies[0].seconds == pytest.approx(20e-6)
+    assert [t.name for t in found.calls] == ["cuLaunchKernelEx", "cudaLaunchKernel"]
+
+
 def test_kernels_that_wait_beside_their_producers_add_only_what_outlasts_them() -> None:
     events = [event("first", 0, 40), event("second", 10, 50), event("inner", 12, 3), event("third", 70, 10)]
     found = trace.breakdown(events, tokens=1)

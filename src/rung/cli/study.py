@@ -82,7 +82,7 @@ def study(
             if drawn:
                 write_svg(each.svg(), path)
             if not json:
-                print(f"{each.title}\n")
+                print(f"{each.title}{' (quick: fewer points, shorter looks)' if quick else ''}\n")
                 console.table(each.columns, each.rows, right=[c for c in each.columns if _number(c)])
                 print(f"\n{each.finding}")
                 print(f"Chart: {path}\n" if drawn else "")
