@@ -46,6 +46,7 @@ def test_three_sigmoids_have_autograds_gradient() -> None:
     torch.testing.assert_close(ours["dx"], x.grad)
 
 
+@pytest.mark.slow
 def test_even_springs_swing_on_and_odd_ones_come_to_rest() -> None:
     swing = catalogue.operation("divergence").reference
     x = torch.ones(2, dtype=torch.float64)

@@ -101,6 +101,7 @@ def test_it_is_listed_and_forecast(ladders: Path, rung: Call) -> None:
     assert "there is no operation 'scaling'" in rung("list", "scaling")[2]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(emulator.available() is not None, reason="the emulator needs g++")
 def test_it_is_checked_and_a_wrong_rung_is_caught(ladders: Path, rung: Call) -> None:
     code, out, err = rung("--ladders", ladders, "check", "scaling/1", "--device", "emulator", "--json")
