@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import logging
 import os
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
@@ -131,6 +132,7 @@ def over_ray(job: Job, texts: Iterable[str], address: str, *, block: int = BLOCK
     settings = ray.data.DataContext.get_current()
     settings.execution_options.preserve_order = True
     settings.enable_progress_bars = False
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
     blocks = -(-len(rows) // block)
     found = ray.data.from_items(rows, override_num_blocks=blocks).map_batches(
         Actor, fn_constructor_args=(job,), batch_size=block,
