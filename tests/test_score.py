@@ -198,3 +198,9 @@ def test_smaller_weights_lose_what_is_published() -> None:
             logits = rung.load(folder, dtype=dtype).logits(ids[0])
             found = F.kl_div(logits.log_softmax(-1), right, log_target=True, reduction="batchmean").item()
             assert 0 < found < 1.5 * published, f"{dtype}: {found:.2g} nats per token, {published:.2g} published"
+
+
+def test_figures_of_tokens_that_nobody_asks_for_change_no_bit() -> None:
+    model, ids = rung.load(saved(), dtype="float32"), ids_of(5, 60)
+    (alone,), (whole,) = model.score([ids]), model.score([ids], per_token=True)
+    assert alone.logprob == whole.logprob and alone.token_logprobs is None and whole.token_ranks is not None

@@ -20,14 +20,14 @@ class PlanRater:
         self.transformer = transformer
         self._lock = threading.Lock()  # a plan's buffers serve one window at a time
 
-    def rate(self, windows: Iterable[Sequence[int]]) -> Iterator[Rated]:
+    def rate(self, windows: Iterable[Sequence[int]], *, whole: bool = True) -> Iterator[Rated]:
         for ids in windows:
             with self._lock:
-                rated = self._one(torch.tensor([list(ids)]))
+                rated = self._one(torch.tensor([list(ids)]), whole)
             yield rated
 
     @torch.inference_mode()
-    def _one(self, tokens: torch.Tensor) -> Rated:
+    def _one(self, tokens: torch.Tensor, whole: bool) -> Rated:
         model = self.transformer
         # A copy, since the plan may use its buffers again.
         x = model.hidden(tokens[:, :-1].to(model.plan.device)).clone()  # (1, T - 1, C)
@@ -38,6 +38,9 @@ class PlanRater:
             logits = model.plan.matmul(x[:, part], model.weights.head)[0].float()
             total = logits.logsumexp(-1, keepdim=True)
             own = logits.gather(1, wanted[part, None])
+            if not whole:
+                parts.append(((own - total)[:, 0].cpu(), torch.empty(0, dtype=torch.int64), torch.empty(0)))
+                continue
             ranks = (logits > own).sum(1)
             mean = (torch.sub(logits, total).exp_() * logits).sum(1)  # of the logits under their own distribution
             parts.append(((own - total)[:, 0].cpu(), ranks.cpu(), (total[:, 0] - mean).cpu()))

@@ -37,7 +37,9 @@ class Rater(Protocol):
     A window's last token is predicted and not read: it may have one token more than the model's context.
     """
 
-    def rate(self, windows: Iterable[Sequence[int]]) -> Iterator[Rated]: ...
+    def rate(self, windows: Iterable[Sequence[int]], *, whole: bool = True) -> Iterator[Rated]:
+        """Not `whole`: ranks and entropies are not asked for and may be left empty."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -142,7 +144,7 @@ def scores(
 
     # A text is complete once its last window has been cut; the rater may have read further ahead by then.
     rated: list[Rated] = []
-    for one in itertools.chain(rater.rate(cut()), [None]):
+    for one in itertools.chain(rater.rate(cut(), whole=per_token), [None]):
         if one is not None:
             rated.append(one)
         while waiting and len(rated) >= len(waiting[0][2]):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -110,8 +110,8 @@ class Engine:
         self._handle: int | None = self._library.rung_new(ctypes.byref(self._shape), pointers)
         self._pid = os.getpid()
 
-    def __del__(self) -> None:
-        if getattr(self, "_handle", None) and self._pid == os.getpid():
+    def __del__(self, getpid: Callable[[], int] = os.getpid) -> None:  # `os` is gone when Python ends
+        if getattr(self, "_handle", None) and self._pid == getpid():
             self._library.rung_free(self._handle)
 
     def step(self, columns: Sequence[Column], cache: Cache, outputs: int) -> torch.Tensor:

@@ -112,7 +112,7 @@ class GpuRater:
         self._shared: Tensors = {}
         self._lock = threading.Lock()  # the passes' buffers serve one group at a time
 
-    def rate(self, windows: Iterable[Sequence[int]]) -> Iterator[Rated]:
+    def rate(self, windows: Iterable[Sequence[int]], *, whole: bool = True) -> Iterator[Rated]:
         """While a group's figures are handed out, the GPU is at the next group."""
         self._ready()
         source = iter(windows)
