@@ -180,7 +180,6 @@ def test_a_tiny_disk_keeps_the_lines_before(tmp_path: Path) -> None:
     "content",
     [b'{"some": "json"}\n', b"[1, 2]\n", b"time,rung\n1,2\n3,4\n", b"\x89PNG\r\n\x1a\n\x00\x00\n\xff\n"],
 )
-@pytest.mark.filterwarnings("ignore:.*cut short")
 def test_files_of_others_are_refused_in_one_sentence(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "other.json"
     path.write_bytes(content)

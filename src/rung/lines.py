@@ -59,7 +59,7 @@ def read(path: Path, form: str) -> Iterator[dict[str, Any]]:
         return
     lines = [(n, line) for n, line in enumerate(_bytes(path).split(b"\n"), 1) if line.strip()]
     ours: list[dict[str, Any]] = []
-    torn = strangers = 0
+    strangers, torn = 0, list[int]()
     for number, line in lines:
         row = None
         with contextlib.suppress(ValueError, RecursionError):
@@ -67,13 +67,14 @@ def read(path: Path, form: str) -> Iterator[dict[str, Any]]:
         if isinstance(row, dict) and row.get("format") == form:
             ours.append(row)
         elif row is None:
-            torn += 1
-            warnings.warn(f"{path}, line {number} is cut short and was skipped.", stacklevel=2)
+            torn.append(number)
         else:
             strangers += 1
-    if strangers or (torn > 1 and not ours):
-        count = f"{strangers or torn} of {len(lines)} lines are of another kind"
+    if strangers or (len(torn) > 1 and not ours):
+        count = f"{strangers or len(torn)} of {len(lines)} lines are of another kind"
         raise RungError(f"{path} is not a file of rung's results ({count}); `rung bench -o FILE` writes one.")
+    for number in torn:
+        warnings.warn(f"{path}, line {number} is cut short and was skipped.", stacklevel=2)
     yield from ours
 
 
