@@ -1,8 +1,9 @@
 """The best configuration known for a rung on a GPU, by class of shape and dtype, for bench and the model.
 
 Kept as JSON lines that are only added to, beside the results. The last line for the same shape counts, and for a
-shape that was not tuned the line of the nearest of its class; a tuning whose rung has changed since is not used. One
-whose headers alone have changed is: it only says which of the rung's own tunables to take, and the list marks it. What
+shape that was not tuned the line of the nearest of its class. A tuning of the rung's present text comes first; one of an
+earlier text is a better guess than the defaults, and serves as long as the rung still takes its values; the list marks
+it. What
 the user has not measured is looked up among the tunings that come with rung (tunings_measured.jsonl, from the GPUs that
 it was developed on), and where that GPU is not among them, those of one with the same capability and as many
 multiprocessors are taken: those of an H200 for an H100. That is a guess, and nothing was measured there.
@@ -74,7 +75,7 @@ def record(
 
 
 def listed(path: Path | None = None) -> list[dict[str, Any]]:
-    """The tunings in force: `stale` where the rung has changed or is gone, `headers_changed` where only those have."""
+    """All tunings: `stale` where the rung has changed or is gone, `headers_changed` where only those have."""
     from rung.rungs import catalogue
 
     found = []
@@ -111,11 +112,9 @@ def best(
     ours, measured = (_by_question(p) for p in (path or default_path(), MEASURED))
     wanted = [(ours, "gpu", gpu)] if path else [(ours, "gpu", gpu), (measured, "gpu", gpu), (measured, "chip", chip)]
     for table, what, name in wanted:
-        rows = [
-            row
-            for key, row in table.items()
-            if key[1:4] == question and row["own_text"] == own and _named(row["machine"], what) == name
-        ]
+        asked = [r for key, r in table.items() if key[1:4] == question and _named(r["machine"], what) == name]
+        known = [r for r in asked if all(value in rung.tune.get(n, ()) for n, value in r["tuning"].items())]
+        rows = [r for r in asked if r["own_text"] == own] or known
         if rows:
             break
     else:
