@@ -1,9 +1,9 @@
 """The best configuration known for a rung on a GPU, by class of shape and dtype, for bench and the model.
 
 Kept as JSON lines that are only added to, beside the results. The last line for the same shape counts, and for a
-shape that was not tuned the line of the nearest of its class. A tuning of the rung's present text comes first; one of an
-earlier text is a better guess than the defaults, and serves as long as the rung still takes its values; the list marks
-it. What
+shape that was not tuned the line of the nearest of its class. A tuning of the rung's present text comes first; one of
+an earlier text is a better guess than the defaults, and serves as long as the rung still takes its values; the list
+marks it. What
 the user has not measured is looked up among the tunings that come with rung (tunings_measured.jsonl, from the GPUs that
 it was developed on), and where that GPU is not among them, those of one with the same capability and as many
 multiprocessors are taken: those of an H200 for an H100. That is a guess, and nothing was measured there.
