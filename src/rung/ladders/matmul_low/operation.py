@@ -140,6 +140,7 @@ OPERATION = Operation(
         Case("narrow", dict(M=3, OC=2, C=128)),
         Case("many columns", dict(M=2, OC=129, C=32)),
         Case("deep", dict(M=5, OC=9, C=1056)),
+        Case("beyond 16 bits", dict(M=2, OC=130, C=1056)),
         Case("large values", dict(M=9, OC=10, C=64), magnitude=8.0),
         Case("up to the format's end", dict(M=6, OC=7, C=64), change={"x": times(1200.0)}),
         Case("large scales", dict(M=6, OC=7, C=64), dtypes=("f32", "bf16"), change={"x_scale": times(1e4)}),
