@@ -49,6 +49,7 @@ def score(
     """Log-probability, perplexity and bits per byte of each text, as JSON lines in the order of the texts.
 
     rung score chapter.txt --model gpt2
+
     cat questions.jsonl | rung score --field question -o scores.jsonl
 
     rung score corpus.jsonl --model gpt2 --ray auto -o scores.jsonl
