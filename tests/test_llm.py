@@ -17,8 +17,9 @@ ROOT = Path(__file__).parents[1]
 @pytest.fixture
 def model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> "llm.Model":
     monkeypatch.setenv("LLM_USER_PATH", str(tmp_path))
-    from llm.plugins import pm
+    from llm.plugins import load_plugins, pm
 
+    load_plugins()
     if not pm.is_registered(llm_plugin):  # where rung is installed its entry point has done so
         pm.register(llm_plugin)
     return llm.get_model("rung")

@@ -63,6 +63,7 @@ class Rung(ABC):
         self.tune: dict[str, tuple[int, ...]] = {}
         self.let: dict[str, header.Expression] = {}
         self.emulate = ""
+        self.aside = ""  # why it is no step of the climb: it stands in for no other rung
         self.siblings: Callable[[], Sequence[Rung]] = tuple  # the rungs of its ladder, libraries left out
 
     @property
@@ -175,10 +176,10 @@ class Rung(ABC):
         tuning: Mapping[str, int] | None = None,
         tensors: Tensors | None = None,
     ) -> Rung | None:
-        """The highest rung of the same ladder that does take what this one refuses."""
+        """The highest step of the same ladder that does take what this one refuses."""
         extra = {o.name for o in self.operation.operands if o.optional and not o.nullable and not o.written}
         for other in reversed(self.siblings()):
-            if other.name == self.name or (other.emulate and device != "cuda"):
+            if other.name == self.name or other.aside or (other.emulate and device != "cuda"):
                 continue
             if other.binds & extra != self.binds & extra:
                 continue  # what it computes is something else
@@ -201,7 +202,7 @@ _PROSE = r"""^(?:{keys})[ \t]*=[ \t]*
         (?:\"\"\".*?\"\"\" | '''.*?''' | \((?:\s*(?:"(?:\\.|[^"\\])*"))+\s*\)
          | "(?:\\.|[^"\\\n])*" | '[^'\n]*')
         [^\n]*\n"""
-_KEYS = ("idea", "expect", "found", "provenance", "from", "leap")
+_KEYS = ("idea", "expect", "found", "provenance", "from", "leap", "aside")
 _PROSE_KEYS = (*_KEYS, *(key.upper() for key in _KEYS))
 
 

@@ -42,7 +42,7 @@ class CudaRung(Rung):
         self.header = h = header.of_table(self.table, str(path))
         self.idea, self.expect, self.found, self.provenance = h.idea, h.expect, h.found, h.provenance
         self.dtypes, self.needs, self.tune, self.emulate = h.dtypes, h.needs, h.tune, h.emulate
-        self.parent, self.leap, self.let = h.parent, h.leap, h.let
+        self.parent, self.leap, self.aside, self.let = h.parent, h.leap, h.aside, h.let
         self._purposes: tuple[str, ...] = ()
         for name in h.constants:
             if name not in [o.name for o in operation.operands]:

@@ -18,7 +18,7 @@ from rung.rungs.folders import folders
 Expression = str | int
 
 _BLOCK = re.compile(r"\A\s*/\*---[ \t]*\n(.*?)\n[ \t]*---\*/", re.DOTALL)
-TOLD = ("idea", "expect", "found", "provenance", "from", "leap")  # what a rung says of itself
+TOLD = ("idea", "expect", "found", "provenance", "from", "leap", "aside")  # what a rung says of itself
 LONGEST_FOUND = 400  # characters; a longer story has a page beside the rung
 _PARENT = re.compile(r"\w+/\w+")
 _PLACE = re.compile(r" \(at line (?P<line>\d+), column (?P<column>\d+)\)$")
@@ -91,6 +91,7 @@ class Header:
     provenance: str = ""
     parent: str = ""  # `from` in the file: the rung that this one changes, when it is not the number before
     leap: str = ""  # why most of the parent's code is replaced at once
+    aside: str = ""  # why it is no step of the climb: such a rung stands in for no other
     dtypes: tuple[str, ...] = ("f32",)
     needs: tuple[str, ...] = ()
     align: Expression | None = None  # bytes at whose multiples operands start; else what the source lets expect
@@ -277,7 +278,7 @@ class _Reader:
         if "idea" not in table:
             raise self.fail('the header has no idea; add idea = "…" in one sentence.')
         return Header(
-            **{k: self.text(table, k) for k in ("idea", "expect", "provenance", "leap", "emulate")},
+            **{k: self.text(table, k) for k in ("idea", "expect", "provenance", "leap", "aside", "emulate")},
             found=short_enough(self.text(table, "found"), self.origin),
             parent=parent_name(self.text(table, "from"), self.origin),
             dtypes=self.dtypes(table.get("dtypes", ["f32"])),

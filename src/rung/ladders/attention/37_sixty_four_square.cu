@@ -3,6 +3,7 @@ idea   = "Version 12 as its study has it: O in registers, and K without padding,
 expect = "Twice the products for what is read from shared memory: 1.03x for the study's text on a GTX 1660 Super, much more for the kernel alone. Rung 24 went on from here in one step."
 provenance = "fp32 flash attention case study, version 12: 14.7 -> 14.3 s, level with torch's memory-efficient attention; blockDim (16, 16), B_c = B_r = 64, 64 KB of shared memory, on sm_75."
 from   = "attention/23"
+aside  = "Another way from rung 23 to 24, as the study went it."
 dtypes = ["f32"]
 needs  = ["sm >= 75", "HS % 4 == 0", "q_stride_T % 4 == 0"]
 options = ["--use_fast_math"]

@@ -2,6 +2,7 @@
 idea   = "Powers of two instead of e, the scale folded into them, and each lane's share of the denominator kept to itself until the end."
 expect = "A multiplication less per score, and four shuffles less per row and tile: a few per cent."
 from   = "attention/37"
+aside  = "Another way from rung 23 to 24, as the study went it."
 dtypes = ["f32"]
 needs  = ["sm >= 75", "scale > 0", "HS % 4 == 0", "q_stride_T % 4 == 0"]
 options = ["--use_fast_math"]

@@ -2,6 +2,7 @@
 idea   = "Tiles are copied asynchronously: V arrives while the scores are computed, and the next K while they are applied."
 expect = "Two waits for memory less per tile, where one block on a multiprocessor has nobody else to hide them. What is left to rung 24: rows of Q and S in other banks, the longest rows first, and two blocks."
 from   = "attention/38"
+aside  = "Another way from rung 23 to 24, as the study went it."
 dtypes = ["f32"]
 needs  = ["sm >= 80", "scale > 0", "HS % 4 == 0", "q_stride_T % 4 == 0"]
 options = ["--use_fast_math"]

@@ -3,6 +3,7 @@ idea   = "The block's 32 warps stand along both axes: ROWS of them along B T, wh
 expect = "Rung 12 has ROWS 1. With 32 a weight fragment is fetched once for 512 rows instead of once for 16: less traffic for the larger operand where there are rows enough; with four or eight both operands are shared."
 provenance = "ECE 408 GPT-2, milestone 3: its prose puts the 32 warps along OC, its code along B T. Both are here, and what lies between."
 from   = "matmul/12"
+aside  = "An experiment on rung 12, as the report made it."
 inherit = ["bind", "buffers", "launch"]
 dtypes = ["tf32", "f16"]
 [tune]
