@@ -12,7 +12,9 @@ from rung.errors import RungError
 if TYPE_CHECKING:
     from rung.rungs.base import Rung
 
-_FIELDS = ("full_name", "kind", "idea", "expect", "found", "provenance", "leap", "aside", "dtypes", "needs", "tune", "source")
+_FIELDS = (
+    "full_name", "kind", "idea", "expect", "found", "provenance", "leap", "aside", "dtypes", "needs", "tune", "source",
+)  # fmt: skip
 
 
 def show(
