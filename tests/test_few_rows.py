@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from rung import emulator
 from rung.dtypes import dtype as named
-from rung.emulator import Settings
 from rung.operation import Tensors, Values
 from rung.rungs import catalogue
 from rung.rungs.base import Prepared
@@ -14,7 +14,7 @@ from rung.rungs.base import Prepared
 BOUNDS = {"20": ("bf16", 1e-2), "21": ("bf16", 1e-2), "22": ("f32", 1e-5)}
 
 
-def prepared(number: str, B: int, **settings: object) -> tuple[Prepared, Tensors, Values]:
+def prepared(number: str, B: int) -> tuple[Prepared, Tensors, Values]:
     rung = catalogue.find(f"decode/{number}")
     values = rung.operation.complete({"B": B, "L": 2, "C": 64, "NH": 2, "F": 128, "V": 67, "MAXT": 12})
     bound = [o for o in rung.operation.operands if o.name in rung.binds]
@@ -24,7 +24,7 @@ def prepared(number: str, B: int, **settings: object) -> tuple[Prepared, Tensors
         values, real, 3, names=names, empty=lambda _, shape, kind: torch.zeros(shape, dtype=kind)
     )
     of_rung = {o.name: tensors[o.name] for o in bound}
-    run = rung.prepare(of_rung, values, real, device="emulator", tuning={}, emulation=Settings(**settings))  # type: ignore[arg-type]
+    run = rung.prepare(of_rung, values, real, device="emulator", tuning={})
     return run, tensors, values
 
 
@@ -60,14 +60,15 @@ def test_tokens_of_one_text_in_one_step_are_those_of_single_steps(number: str) -
 
 
 def test_rows_beyond_the_cache_harm_nobody_and_steps_follow_one_another() -> None:
-    run, t, values = prepared("22", 3, order="shuffled", seed=5)
+    run, t, values = prepared("22", 3)
     t["texts"].copy_(torch.tensor([0, 1, 1]))
     t["caches"].copy_(torch.tensor([2, 0, 0]))
     t["lengths"].copy_(torch.tensor([4, 11, 0]))  # the third row would lie at 12 of 12
     for _ in range(3):
         before = t["k_cache"].clone()
         expected = catalogue.find("decode/22").operation.reference(wide(t), values)
-        run.run()
+        with emulator.under(order="shuffled", seed=5):
+            run.run()
         moved = (t["k_cache"] != before).any(-1).nonzero()[:, [1, 3]].unique(dim=0).tolist()
         assert moved in ([[0, 11], [2, int(t["lengths"][0])]], [[2, int(t["lengths"][0])]])  # the same token again
         assert float((t["logits"].double() - expected["logits"]).norm() / expected["logits"].norm()) < 1e-5
@@ -77,7 +78,8 @@ def test_rows_beyond_the_cache_harm_nobody_and_steps_follow_one_another() -> Non
 
 @pytest.mark.slow
 def test_no_access_races() -> None:
-    run, t, _ = prepared("20", 2, order="shuffled", seed=7, check_races=True)
-    run.run()
-    run.run()
+    run, t, _ = prepared("20", 2)
+    with emulator.under(order="shuffled", seed=7, check_races=True):
+        run.run()
+        run.run()
     assert t["next"].tolist() == t["logits"].argmax(1).tolist()

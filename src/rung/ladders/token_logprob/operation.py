@@ -87,7 +87,8 @@ OPERATION = Operation(
     reduction="C",
     cases=(
         Case("odd", {"B": 2, "T": 3, "C": 37, "V": 13}),
-        Case("one token of two", {"B": 1, "T": 1, "C": 1, "V": 2}),
+        # Not in tf32: of a single product, what rounding its factors costs is no part of the result's own size.
+        Case("one token of two", {"B": 1, "T": 1, "C": 1, "V": 2}, dtypes=("f32", "f16", "bf16")),
         Case("prime", {"B": 1, "T": 67, "C": 31, "V": 251}),
         Case("2^5 + 1 tokens", {"B": 1, "T": 33, "C": 64, "V": 1025}),
         Case("large values", {"B": 1, "T": 9, "C": 48, "V": 300}, magnitude=3.0, dtypes=("f32", "f16", "bf16")),
