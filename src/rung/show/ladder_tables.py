@@ -146,4 +146,4 @@ def checked(found: Figures) -> str:
     sentence = f"{right} of {len(every)} implementations and number formats are right on an {where}."
     table = aligned(columns, rows, right=columns[2:6])
     shown = "\n".join([f"$ rung check {SHOWN} --dtype f32", *table])
-    return f"\n```text\n{shown}\n```\n\nOf all ladders {sentence}\n\n"
+    return f"\n```text\n{shown}\n```\n\nOf what has not changed since it was checked there, {sentence}\n\n"

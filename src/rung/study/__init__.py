@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 STUDIES = {
     "waves": ("waves", "What does the last, half-empty wave of blocks cost a matrix product?"),
     "vocab": ("vocab", "Why are 50304 columns faster than 50257?"),
-    "softmax": ("softmax", "What does a tree gain over one thread a row, for rows of 256 to 8192?"),
+    "softmax": ("softmax", "What does a tree gain over one thread per row, for rows of 256 to 8192?"),
     "attention": ("attention", "Attention from sequential C++ to CUDA and MPI: what did each step gain?"),
     "ranks": ("ranks", "The same attention on one core, over the processes of a host, and by CUDA, causal and full."),
     "attention-scaling": ("attention_scaling", "Time and peak memory as the context grows."),

@@ -37,7 +37,7 @@ def run(lab: Lab) -> Found:
     ]
     columns = ("N", *(n.partition("/")[2] for n in names), "tree gains", "source's tree gains")
     return Found(
-        "Softmax over N rows of N: one thread a row against a tree",
+        "Softmax over N rows of N: one thread per row against a tree",
         columns,
         rows,
         sentence(gains),

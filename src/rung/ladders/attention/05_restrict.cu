@@ -38,7 +38,7 @@ extern "C" __global__ void query_key(const Real* __restrict__ qh, const Real* __
     scores[(head + t1) * T + t2] = sum;
 }
 
-// One thread a row, in place.
+// One thread per row, in place.
 extern "C" __global__ void softmax(float* __restrict__ scores, int B, int T, int NH, float scale, int causal)
 {
     int64_t row = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;

@@ -97,7 +97,7 @@ __device__ float tree(float x, Combine combine)
     return partial[0];
 }
 
-// In place, one block a row.
+// In place, one block per row.
 extern "C" __global__ void softmax(float* scores, int T, float scale, int causal)
 {
     int t1 = blockIdx.x;

@@ -1,5 +1,5 @@
 /*---
-idea   = "The tensor cores do both products: one warp a block, 16x16 outputs at a time, fragments of TF32 loaded straight from global memory."
+idea   = "The tensor cores do both products: one warp per block, 16x16 outputs at a time, fragments of TF32 loaded straight from global memory."
 expect = "Four times fewer instructions, and multiplication all but free; what remains is the traffic of the scores and of fragments that nobody shares."
 found  = "1.30 ms at b8t1024 in tf32 on an H200, slower than rung 9 without tensor cores (1.06 ms), torch (1.07 ms) and cuBLAS (485 us): unshared fragments cost what the multiplications save. At b4t64 22.5 us, 1.25x torch's speed. On an A40 the report had it ahead of cuBLAS; over the badly launched rung in f32 it is 752x there, where the report names over 60x."
 provenance = "ECE 408 GPT-2 report, milestone 2: WMMA 16x16x8 for both products, over 60x the badly launched baseline and ahead of cuBLAS on an A40."
@@ -89,7 +89,7 @@ extern "C" __global__ void query_key(const float* qh, const float* kh, float* sc
     wmma::store_matrix_sync(scores + (head + row0) * TP + key0, sum, TP, wmma::mem_row_major);
 }
 
-// In place, one block a row; zeros from the row's last key to the end of its tile.
+// In place, one block per row; zeros from the row's last key to the end of its tile.
 extern "C" __global__ void softmax(float* scores, int T, int TP, float scale, int causal)
 {
     int t1 = blockIdx.x;

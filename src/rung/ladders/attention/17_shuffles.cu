@@ -1,6 +1,6 @@
 /*---
 idea   = "A row's maximum and sum by warp shuffles, in five steps each; m and l stay in registers and their global buffers go."
-expect = "One lane no longer scans 32 scores while 31 wait, and two barriers a tile disappear: five to ten per cent."
+expect = "One lane no longer scans 32 scores while 31 wait, and two barriers per tile disappear: five to ten per cent."
 found  = "3.26 -> 2.52 ms (1.29x) at b8t1024 in f32 on an H200, 1.21x at b4t64, 1.28x to 1.30x for one head of 256 to 8192: more than the five to ten per cent expected; the study: 18.6 -> 17.7 s, 1.05x of a whole text."
 provenance = "fp32 flash attention case study, version 5: 18.6 -> 17.7 s."
 from   = "attention/16"

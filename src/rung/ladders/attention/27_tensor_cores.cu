@@ -17,7 +17,7 @@ M_TILES = "MT if HS <= 64 else 1"  # O of two would not fit the registers beside
 
 [tune]
 WARPS  = [4, 8]
-MT     = [2, 1]  # tiles of 16 rows a warp
+MT     = [2, 1]  # tiles of 16 rows per warp
 BC     = [64, 32, 128]
 STAGES = [2, 3]
 

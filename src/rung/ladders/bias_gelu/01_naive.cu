@@ -1,5 +1,5 @@
 /*---
-idea   = "One thread an element: the bias of its column is added and GELU applied before the only store."
+idea   = "One thread per element: the bias of its column is added and GELU applied before the only store."
 expect = "One launch and one round trip through memory less than bias and GELU as kernels of their own: close to GELU's time alone, since tanhf sets it."
 provenance = "The prepare-out kernel fused with GELU of ECE 408, milestone 3 (fused kernels, configuration sweep)."
 dtypes = ["f32", "f16", "bf16"]

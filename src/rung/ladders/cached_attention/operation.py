@@ -84,7 +84,7 @@ def climbing(k: torch.Tensor, v: Mapping[str, Number]) -> torch.Tensor:
 OPERATION = Operation(
     name="cached_attention",
     summary="out = softmax(q k^T scale, over the cached keys up to the query's own) v, for every head",
-    story="One query reads every key that there is: bytes count, and who fetches them.",
+    story="One query reads every cached key: the more warps share that, the sooner it is done.",
     dims=("B", "T", "S", "C", "NH"),
     derived={"HS": "C // NH"},
     scalars={"scale": "1 / sqrt(C // NH)", "window": "S", "globals": 0},

@@ -116,7 +116,7 @@ extern "C" __global__ void project_qkv(const float* n, const Real* qkv_w, const 
     qkv[row * 3 * C + o] = linear(n + row * C, qkv_w, qkv_b, layer, 3 * C, o, C);
 }
 
-// A block a query: a thread a key for the scores, then a thread a channel for the output.
+// A block per query: a thread per key for the scores, then a thread per channel for the output.
 extern "C" __global__ void attend(const float* qkv, const int* lengths, float* p, float* y, int layer, int NH, int MAXT, int HS,
                                   int C, float scale, int by_layer)
 {

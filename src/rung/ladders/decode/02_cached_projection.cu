@@ -49,7 +49,7 @@ extern "C" __global__ void project_qkv(const float* n, const Real* qkv_w, const 
     if (o >= C) *kept = from_float<Real>(sum);
 }
 
-// A block a query: a thread a key for the scores, then a thread a channel for the output.
+// A block per query: a thread per key for the scores, then a thread per channel for the output.
 extern "C" __global__ void attend(const float* qkv, const int* lengths, float* p, float* y, int layer, int NH, int MAXT, int HS,
                                   int C, float scale, int by_layer)
 {

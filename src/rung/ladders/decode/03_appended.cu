@@ -1,6 +1,6 @@
 /*---
 idea   = "Only the new token goes through the model: the QKV projection's epilogue appends its key and value to the cache, and attention reads the cache in place."
-expect = "A step costs one column instead of all: the arithmetic falls by the length of the text, and what is left is reading weights badly, one row a thread."
+expect = "A step costs one column instead of all: the arithmetic falls by the length of the text, and what is left is reading weights badly, one row per thread."
 found  = "On an H200, at the two places in the text that the bench timed, 7.1 -> 6.7 ms (1.06x) and 180 -> 8.1 ms (22x) a step of gpt2 in f32: as expected, a step hardly grows with the text any more. Its median is 0.28x torch's speed in f32 and 2 % of the measured bandwidth: weights read badly, as expected (03.md)."
 provenance = "ECE 408 milestone 3, KV Cache, without its second pass over old positions"
 from   = "decode/2"
@@ -87,7 +87,7 @@ extern "C" __global__ void project_qkv(const float* n, const Real* qkv_w, const 
         v_cache[at] = from_float<Real>(sum);
 }
 
-// A block a head: a thread a key for the scores, then a thread a channel for the output.
+// A block per head: a thread per key for the scores, then a thread per channel for the output.
 extern "C" __global__ void attend(const float* q, const Real* k_cache, const Real* v_cache, const int* lengths, float* p,
                                   float* y, int layer, int B, int NH, int MAXT, int HS, int C, float scale, int by_layer)
 {

@@ -246,7 +246,7 @@ __device__ __forceinline__ size_t cached(int layer, int b, int head, int t)
 
 // ---- attention --------------------------------------------------------------------------------------------------
 
-// The keys and values that one warp holds: LOADS requests of 16 bytes a lane, neighbouring lanes on one key.
+// The keys and values that one warp holds: LOADS requests of 16 bytes per lane, neighbouring lanes on one key.
 template <int LOADS>
 struct Keys
 {

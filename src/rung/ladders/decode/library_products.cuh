@@ -13,7 +13,7 @@ __device__ __forceinline__ void wait_for_input()
 
 // ---- the residual stream ----------------------------------------------------------------------------------------
 
-// A block's row of the stream, four numbers a thread and round, with the norm's gain and shift.
+// A block's row of the stream, four numbers per thread and round, with the norm's gain and shift.
 struct StreamRow
 {
     static constexpr int EACH = (C / 4 + ROW_THREADS - 1) / ROW_THREADS;

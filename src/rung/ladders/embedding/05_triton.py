@@ -1,4 +1,4 @@
-"""One program a row, written as whole vectors: Triton chooses the lanes and the width of the loads."""
+"""One program per row, written as whole vectors: Triton chooses the lanes and the width of the loads."""
 
 import torch
 import triton

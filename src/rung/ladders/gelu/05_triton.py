@@ -1,4 +1,4 @@
-"""One program a tile, GELU as x times a sigmoid; Triton vectorises the loads and the exponentials."""
+"""One program per tile, GELU as x times a sigmoid; Triton vectorises the loads and the exponentials."""
 
 import torch
 import triton

@@ -161,7 +161,7 @@ __device__ __forceinline__ uint4 renewed(uint4 words)
 // ---- tensor cores -----------------------------------------------------------------------------------------------
 
 #ifndef RUNG_EMULATOR
-// Lane i hands over the address of row i % 8 of 8x8 matrix i / 8 (16 bytes a row). Register j of lane i then holds
+// Lane i hands over the address of row i % 8 of 8x8 matrix i / 8 (16 bytes per row). Register j of lane i then holds
 // elements 2 * (i % 4) and the next of row i / 4 of matrix j; `trans` takes the matrices transposed.
 __device__ __forceinline__ void ldmatrix_x4(uint32_t (&r)[4], const void* smem)
 {

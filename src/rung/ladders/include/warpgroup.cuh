@@ -85,7 +85,7 @@ __device__ __forceinline__ void warpgroup_take_registers()
 }
 
 // ---- sums += a * b, or sums = a * b where `add` is false --------------------------------------------------------
-// warpgroup_multiply<N>(sums, a, b, add): both from shared memory, or a from registers (as mma.sync takes it, 16 rows a warp).
+// warpgroup_multiply<N>(sums, a, b, add): both from shared memory, or a from registers (as mma.sync takes it, 16 rows per warp).
 // TRANS_B: b is a tile across the depth.
 
 template <int N, bool TRANS_B = false>

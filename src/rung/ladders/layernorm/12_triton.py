@@ -1,4 +1,4 @@
-"""One program a row, the row as one vector of the next power of two, which Triton keeps in registers."""
+"""One program per row, the row as one vector of the next power of two, which Triton keeps in registers."""
 
 import torch
 import triton

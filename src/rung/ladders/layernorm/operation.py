@@ -42,7 +42,7 @@ def torch_layernorm(
 OPERATION = Operation(
     name="layernorm",
     summary="out = (x - mean(x)) / sqrt(var(x) + eps) * weight + bias, over the last dimension",
-    story="Two reductions over a row: from one thread a row to a row that never leaves the registers.",
+    story="Two reductions over a row: from one thread per row to a row that never leaves the registers.",
     dims=("B", "T", "C"),
     scalars={"eps": 1e-5},
     operands=(

@@ -1,4 +1,4 @@
-"""One program a tile of a thousand elements; the mask of the last tile is all there is to get right."""
+"""One program per tile of a thousand elements; the mask of the last tile is all there is to get right."""
 
 import torch
 import triton

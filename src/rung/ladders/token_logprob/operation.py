@@ -72,7 +72,7 @@ def torch_cross_entropy(
 OPERATION = Operation(
     name="token_logprob",
     summary="log softmax(x · weightᵀ) of each target, with its rank and the entropy; no logits are stored",
-    story="A head of 50257 columns whose output nobody needs: what is reduced on the spot is not written.",
+    story="A head of 50257 columns whose logits are never stored: each tile is reduced where it is computed.",
     dims=("B", "T", "C", "V"),
     operands=(
         Operand("x", ("B", "T", "C")),
