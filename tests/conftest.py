@@ -1,13 +1,19 @@
-"""Which tests are collected, and which processors they use.
+"""Which tests are collected, which processors they use, and where their results go.
 
 Those of the server need its extra, which a machine that only has a GPU may lack.
 """
 
 import importlib.util
 import os
+import tempfile
+from pathlib import Path
 
 needed = ("uvicorn", "starlette", "openai")
 collect_ignore_glob = [] if all(importlib.util.find_spec(name) for name in needed) else ["test_serve*.py"]
+
+# Never among the results of whoever runs the tests: those are of tests that share the GPU.
+_store = tempfile.TemporaryDirectory(prefix="rung-tests-")
+os.environ["RUNG_RESULTS"] = str(Path(_store.name) / "results.jsonl")
 
 
 def _take_one_processor(worker: str, workers: int) -> None:

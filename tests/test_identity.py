@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+import hashlib
 import re
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -77,13 +80,20 @@ CHANGED = [
 @pytest.mark.parametrize(("of", "old", "new"), CHANGED)
 def test_what_runs_changes_text_and_code(tmp_path: Path, of: str, old: str, new: str) -> None:
     assert of.count(old) == 1
-    before, after = mine(tmp_path / "a"), mine(tmp_path / "b", *(t.replace(old, new) if t == of else t for t in (KERNEL, OWN, DEEPER)))
+    before, after = (
+        mine(tmp_path / "a"),
+        mine(tmp_path / "b", *(t.replace(old, new) if t == of else t for t in (KERNEL, OWN, DEEPER))),
+    )
     assert identity.text(before) != identity.text(after)
     assert code(before) != code(after)
 
 
 SAME_CODE = [
-    (KERNEL, "const Real* a, const Real* b, Real* out)\n{", "const Real* a, const Real* b, Real* out)\n{\n    const int one = 1;"),
+    (
+        KERNEL,
+        "const Real* a, const Real* b, Real* out)\n{",
+        "const Real* a, const Real* b, Real* out)\n{\n    const int one = 1;",
+    ),
     (OWN, "return x - 1;", "return x - 2;"),
     (DEEPER, "2 * x", "x * 2"),
     (KERNEL, 'grid = "B * T"', 'grid = "T * B"'),
@@ -93,7 +103,10 @@ SAME_CODE = [
 @pytest.mark.parametrize(("of", "old", "new"), SAME_CODE)
 def test_another_text_may_be_the_same_code(tmp_path: Path, of: str, old: str, new: str) -> None:
     assert of.count(old) == 1
-    before, after = mine(tmp_path / "a"), mine(tmp_path / "b", *(t.replace(old, new) if t == of else t for t in (KERNEL, OWN, DEEPER)))
+    before, after = (
+        mine(tmp_path / "a"),
+        mine(tmp_path / "b", *(t.replace(old, new) if t == of else t for t in (KERNEL, OWN, DEEPER))),
+    )
     assert identity.text(before) != identity.text(after)
     assert code(before) == code(after) != ""
 
@@ -118,7 +131,7 @@ def test_a_python_rung_is_its_code_and_the_files_that_it_names(tmp_path: Path) -
     source = (folders.LADDERS / "layernorm" / "12_triton.py").read_text()
     one, other, third = (tmp_path / f"{name}.py" for name in "abc")
     one.write_text(source)
-    other.write_text(source.replace('FOUND = (', 'FOUND = ("Something else. "') + "\n# a comment\n")
+    other.write_text(source.replace("FOUND = (", 'FOUND = ("Something else. "') + "\n# a comment\n")
     third.write_text(source.replace("eps", "epsilon"))
     operation = catalogue.operation("layernorm")
     texts = [identity.own_text(catalogue.rung_from_file(operation, p)) for p in (one, other)]
@@ -165,7 +178,6 @@ def test_what_a_text_between_compiled_to_stays_known() -> None:
     assert codes.current(climbed, codes.updated([benched, climbed], known))
 
 
-
 def recompiled(name: str) -> None:
     """Every published row of the rung that is shown compiles to what it says, as far as this compiler can tell."""
     ours = "nvrtc{}.{}-".format(*nvrtc.version())
@@ -205,3 +217,16 @@ def test_a_tuning_of_other_headers_is_listed_as_such(tmp_path: Path, monkeypatch
     listed = tunings.listed(path)
     assert {r["dtype"]: r["headers_changed"] for r in listed} == {"f32": False, "bf16": True}
     assert not any(r["stale"] for r in listed)  # the rung's own text, and with it the tunables, is as it was
+
+
+def test_a_python_rung_has_the_same_text_in_every_version_of_python(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = "class A:\n    def f(self, *, x: int = 1) -> None:\n        return None\n"
+    before = identity._python(source)
+    assert before == ast.dump(ast.parse(source)) or sys.version_info >= (3, 12)
+    assert hashlib.sha256(before.encode()).hexdigest()[:16] == "a94f5d7fc710dc9d"
+    for kind in (ast.FunctionDef, ast.ClassDef):  # as Python 3.12 has them
+        monkeypatch.setattr(kind, "_fields", (*kind._fields, "type_params"))
+        monkeypatch.setattr(kind, "type_params", [], raising=False)
+    assert identity._python(source + "\n") == before

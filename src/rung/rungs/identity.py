@@ -166,7 +166,22 @@ def _python(source: str) -> str:
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom):
             node.module = ""  # where a helper lives is no part of what it does
-    return ast.dump(tree)
+    return _dump(tree)
+
+
+def _dump(node: object) -> str:
+    """A tree in words that are the same in every version of Python, as `ast.dump` of 3.11 has them.
+
+    Python 3.12 gave functions and classes a list of type parameters, and since 3.13 `ast.dump` leaves out empty lists.
+    """
+    if isinstance(node, list):
+        return f"[{', '.join(map(_dump, node))}]"
+    if not isinstance(node, ast.AST):
+        return repr(node)
+    fields = [(name, getattr(node, name, None)) for name in node._fields if name != "type_params"]
+    optional = {name for name, value in fields if value is None and getattr(type(node), name, ...) is None}
+    kept = (f"{name}={_dump(value)}" for name, value in fields if name not in optional)
+    return f"{type(node).__name__}({', '.join(kept)})"
 
 
 def _tells(node: ast.stmt) -> bool:
