@@ -76,10 +76,10 @@ def test_a_file_that_is_no_rung_says_why(
 @pytest.mark.parametrize(
     ("facts", "said"),
     [
-        ("TUNE = [128]", "TUNE is not a dictionary of whole numbers"),
-        ('TUNE = {"BLOCK": 128}', "TUNE is not a dictionary of whole numbers"),
-        ('BUFFERS = {"tmp": ["B"]}', "BUFFERS is not a dictionary of shapes"),
-        ('BUFFERS = {"tmp": {"shape": ["B"], "zero": "once"}}', "BUFFERS has 'zero' for tmp"),
+        ("TUNE = [128]", "tune is not a table"),
+        ('TUNE = {"BLOCK": 1.5}', "tune.BLOCK is not a list of whole numbers"),
+        ('BUFFERS = {"tmp": ["B"]}', "buffers.tmp is not a table"),
+        ('BUFFERS = {"tmp": {"shape": ["B"], "kept": True}}', "buffers.tmp has an unknown key 'kept'"),
     ],
 )
 def test_a_python_file_with_facts_of_another_form_says_which(

@@ -190,18 +190,18 @@ def _real(rung: Rung) -> str:
 
 
 def _python(rung: PythonRung) -> list[str]:
-    facts = rung._facts
+    facts, buffers = rung.facts, rung.header.buffers
     known = {o.name for o in rung.operation.operands if o.name in rung.binds}
     given = []
     for name, required in facts.parameters.items():
         if name == "dtype":
             given.append("dtype={'float32': 'f32', 'float16': 'f16', 'bfloat16': 'bf16'}"
                          f"[str({_real(rung)}.dtype).partition('.')[2]]")  # fmt: skip
-        elif required or name in known or name in facts.buffers or name in rung.tune:
+        elif required or name in known or name in buffers or name in rung.tune:
             nullable = name in known and rung.operation.operand(name).nullable
             outs = nullable and rung.operation.operand(name).role == "out"
             given.append(f"{name}={'None' if outs else name}")
-    return [*_strides(rung, facts.parameters), *_buffers(facts.buffers, _real(rung)), f"launch({', '.join(given)})"]
+    return [*_strides(rung, facts.parameters), *_buffers(buffers, _real(rung)), f"launch({', '.join(given)})"]
 
 
 # ---- CUDA C++ --------------------------------------------------------------------------------------------------------

@@ -59,7 +59,7 @@ def _compiled(
     try:
         with _pretending(int(re.sub(r"\D", "", arch))) as launched, _noting() as prepared:
             tensors = _operands(rung, values, dtype)
-            arguments, _ = rung.arguments(tensors, values, dtype, device="emulator", tuning=tuning)
+            arguments = rung.arguments(rung.call(tensors, values, dtype, "emulator", tuning))
             rung.load("cuda").run(**arguments)
     except RungError:
         raise

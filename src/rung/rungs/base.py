@@ -7,6 +7,7 @@ and used by the model.
 
 from __future__ import annotations
 
+import math
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from rung.dtypes import Dtype
+from rung.dtypes import Dtype, element
 from rung.errors import RungError
 from rung.expressions import Names, evaluate, evaluate_int
 from rung.lazy import torch
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from rung.cuda.launch import LaunchConfig, Module
 
 Device = Literal["cuda", "emulator", "cpu"]
+LARGEST_BUFFER = 1 << 38  # elements
 Empty = Callable[[str, tuple[int, ...], "torch.dtype"], "torch.Tensor"]
 
 
@@ -47,23 +49,33 @@ class Prepared:
     copy_back: Callable[[], None] = lambda: None
 
 
+@dataclass(frozen=True)
+class Call:
+    """What a rung is called with."""
+
+    tensors: Tensors
+    values: Values
+    dtype: Dtype
+    device: Device
+    tuning: dict[str, int]
+    names: Names  # everything an expression may name
+    buffers: Tensors
+    zeroed: Sequence[Callable[[], None]]  # zeroes the buffers that every run finds zeroed
+
+
 class Rung(ABC):
     """One implementation of an operation."""
 
     kind: str = ""
 
-    def __init__(self, operation: Operation, name: str, path: Path | None) -> None:
+    def __init__(self, operation: Operation, name: str, path: Path | None, told: header.Header) -> None:
         self.operation = operation
         self.name = name
         self.path = path
-        self.idea = self.expect = self.found = self.provenance = ""
-        self.parent = self.leap = ""  # the rung that it says it is from, and why it replaces most of that
-        self.dtypes: tuple[str, ...] = ()
-        self.needs: tuple[str, ...] = ()
-        self.tune: dict[str, tuple[int, ...]] = {}
-        self.let: dict[str, header.Expression] = {}
-        self.emulate = ""
-        self.aside = ""  # why it is no step of the climb: it stands in for no other rung
+        self.header = told
+        self.idea, self.expect, self.found, self.provenance = told.idea, told.expect, told.found, told.provenance
+        self.parent, self.leap, self.aside, self.emulate = told.parent, told.leap, told.aside, told.emulate
+        self.dtypes, self.needs, self.tune, self.let = told.dtypes, told.needs, told.tune, told.let
         self.siblings: Callable[[], Sequence[Rung]] = tuple  # the rungs of its ladder, libraries left out
 
     @property
@@ -93,7 +105,6 @@ class Rung(ABC):
     def binds(self) -> frozenset[str]:
         """The operands that this rung takes."""
 
-    @abstractmethod
     def prepare(
         self,
         tensors: Tensors,
@@ -105,6 +116,39 @@ class Rung(ABC):
         empty: Empty | None = None,
     ) -> Prepared:
         """Bind the rung to these tensors. `empty` allocates scratch."""
+        self.admit(tensors, values, dtype, tuning, device)
+        if self.emulate and device != "cuda":
+            raise RungError(f"{self.full_name} runs on a GPU only: {self.emulate}")
+        return self.bound(self.call(tensors, values, dtype, device, tuning, empty))
+
+    def call(
+        self,
+        tensors: Tensors,
+        values: Values,
+        dtype: Dtype,
+        device: Device,
+        tuning: Mapping[str, int] | None = None,
+        empty: Empty | None = None,
+    ) -> Call:
+        """What a call is made of, its scratch allocated."""
+        names = self.names(values, dtype, tuning, tensors, device)
+        where = next(iter(tensors.values())).device
+        make: Empty = empty or (lambda _, shape, kind: torch.empty(shape, dtype=kind, device=where))
+        buffers: Tensors = {}
+        for name, buffer in self.header.buffers.items():
+            shape = tuple(evaluate_int(s, names, f"the size of buffer {name}") for s in buffer.shape)
+            if min(shape) < 0 or math.prod(shape) > LARGEST_BUFFER:
+                sizes = " x ".join(str(s) for s in shape)
+                raise RungError(f"{self.path}: buffers.{name} has the shape {sizes}, which no memory has; correct it.")
+            buffers[name] = make(name, shape, element(buffer.dtype, dtype))
+            if buffer.zero_once:
+                buffers[name].zero_()
+        zeroed = [_zeroing(buffers[name]) for name, buffer in self.header.buffers.items() if buffer.zero]
+        return Call(tensors, values, dtype, device, self.tuned(tuning), names, buffers, zeroed)
+
+    @abstractmethod
+    def bound(self, call: Call) -> Prepared:
+        """The rung, bound to what it is called with."""
 
     def tuned(self, tuning: Mapping[str, int] | None) -> dict[str, int]:
         """The tunables' values: the defaults, replaced by those given."""
@@ -166,7 +210,7 @@ class Rung(ABC):
     @property
     def align(self) -> header.Expression:
         """At a multiple of how many bytes every operand must start."""
-        return 1
+        return 1 if self.header.align is None else self.header.align
 
     def stand_in(
         self,
@@ -233,6 +277,13 @@ def emulated_multiprocessors(count: int | None) -> Iterator[None]:
         yield
     finally:
         _emulated_multiprocessors = before
+
+
+def _zeroing(buffer: torch.Tensor) -> Callable[[], None]:
+    def zero() -> None:
+        buffer.zero_()
+
+    return zero
 
 
 def _packed_strides(shape: Sequence[int]) -> list[int]:

@@ -73,8 +73,7 @@ def _of_its_ladder(rung: Rung) -> Rung:
 def find(spec: str) -> Rung:
     """The rung that `spec` names: softmax/03_unrolled, softmax/unrolled, softmax/3 or softmax/torch."""
     name, _, which = spec.partition("/")
-    of = operation(name)
-    ladder = rungs(of.name)
+    ladder = rungs(name)
     if not which:
         raise RungError(f"{spec!r} is an operation; name a rung of it, such as {ladder[0].full_name}.")
     for rung in ladder:

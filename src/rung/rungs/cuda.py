@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import itertools
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -13,20 +12,19 @@ from typing import TYPE_CHECKING, Self
 from rung.cuda import limits
 from rung.cuda.source import Parameter, kernel_parameters
 from rung.cuda.tensor_map import TensorMap, packed_strides
-from rung.dtypes import Dtype, element
+from rung.dtypes import Dtype
 from rung.errors import RungError
 from rung.expressions import Names, evaluate, evaluate_int
 from rung.lazy import torch
 from rung.operation import Operation, Tensors, Values
 from rung.rungs import alignment, header, source_file
 from rung.rungs.arguments import Arguments
-from rung.rungs.base import Device, Empty, Prepared, Rung, device_facts
+from rung.rungs.base import Call, Device, Prepared, Rung, device_facts
 
 if TYPE_CHECKING:
     from rung.cuda.launch import Build, LaunchConfig, Module
 
 MOST_ROUNDS = 4096  # of launches that are repeated
-LARGEST_BUFFER = 1 << 38  # elements
 INCLUDE = Path(__file__).parents[1] / "ladders" / "include"
 
 
@@ -36,15 +34,11 @@ class CudaRung(Rung):
     kind = "cuda"
 
     def __init__(self, operation: Operation, path: Path) -> None:
-        super().__init__(operation, path.stem, path)
         self._source = source_file.read(path)
         self.table = header.table(self._source, str(path))
-        self.header = h = header.of_table(self.table, str(path))
-        self.idea, self.expect, self.found, self.provenance = h.idea, h.expect, h.found, h.provenance
-        self.dtypes, self.needs, self.tune, self.emulate = h.dtypes, h.needs, h.tune, h.emulate
-        self.parent, self.leap, self.aside, self.let = h.parent, h.leap, h.aside, h.let
+        super().__init__(operation, path.stem, path, header.of_table(self.table, str(path)))
         self._purposes: tuple[str, ...] = ()
-        for name in h.constants:
+        for name in self.header.constants:
             if name not in [o.name for o in operation.operands]:
                 known = ", ".join(o.name for o in operation.operands)
                 raise RungError(f"{path}: constants.{name} is no operand of {operation.name}; it has {known}.")
@@ -189,41 +183,16 @@ class CudaRung(Rung):
             pdl=entry.pdl,
         )
 
-    def prepare(
-        self,
-        tensors: Tensors,
-        values: Values,
-        dtype: Dtype,
-        *,
-        device: Device,
-        tuning: Mapping[str, int] | None = None,
-        empty: Empty | None = None,
-    ) -> Prepared:
-        self.admit(tensors, values, dtype, tuning, device)
+    def bound(self, call: Call) -> Prepared:
         self._require_parameters_for_bind()
-        names = self.names(values, dtype, tuning, tensors, device)
-        where = next(iter(tensors.values())).device
-        make: Empty = empty or (lambda _, shape, kind: torch.empty(shape, dtype=kind, device=where))
-        buffers: Tensors = {}
-        for name, buffer in self.header.buffers.items():
-            shape = tuple(evaluate_int(s, names, f"the size of buffer {name}") for s in buffer.shape)
-            if min(shape) < 0 or math.prod(shape) > LARGEST_BUFFER:
-                sizes = " x ".join(str(s) for s in shape)
-                raise RungError(f"{self.path}: buffers.{name} has the shape {sizes}, which no memory has; correct it.")
-            buffers[name] = make(name, shape, element(buffer.dtype, dtype))
-            if buffer.zero_once:
-                buffers[name].zero_()
-        bound = Arguments(self, tensors, buffers, dtype, self._maps(tensors | buffers, names, dtype))
-        module = self._load(self.build(values, dtype, tuning), device)
-
-        steps: list[Callable[[], None]] = []
-        for name, buffer in self.header.buffers.items():
-            if buffer.zero:
-                steps.append(_zero_step(buffers[name]))
+        every = call.tensors | call.buffers
+        bound = Arguments(self, call.tensors, call.buffers, call.dtype, self._maps(every, call.names, call.dtype))
+        module = load_module(self.build(call.values, call.dtype, call.tuning), call.device)
+        steps: list[Callable[[], None]] = [*call.zeroed]
         for name, symbol in self.header.constants.items():
             steps.append(_constant_step(module, symbol, bound.operand(name)))
         launched: list[tuple[str, LaunchConfig]] = []
-        for entry, scope in self._schedule(names):
+        for entry, scope in self._schedule(call.names):
             config = self._config(entry, scope)
             arguments = [
                 bound.argument(p, entry.kernel, self._target(p, entry), scope) for p in self.parameters[entry.kernel]
@@ -237,7 +206,7 @@ class CudaRung(Rung):
                 step()
 
         only = steps[0] if len(steps) == 1 else run
-        return Prepared(self, only, self.tuned(tuning), launched, module, buffers)
+        return Prepared(self, only, call.tuning, launched, module, call.buffers)
 
     def _maps(self, tensors: Tensors, names: Values, dtype: Dtype) -> dict[str, TensorMap | None]:
         """The tensor maps of the header for these operands and buffers."""
@@ -276,11 +245,6 @@ class CudaRung(Rung):
             )
         return made
 
-    def _load(self, build: Build, device: Device) -> Module:
-        if self.emulate and device != "cuda":
-            raise RungError(f"{self.full_name} runs on a GPU only: {self.emulate}")
-        return load_module(build, device)
-
 
 def load_module(build: Build, device: Device) -> Module:
     """The compiled kernels of `build` on the current GPU, or emulated."""
@@ -302,13 +266,6 @@ def _emulated(build: Build) -> Module:
     from rung import emulator
 
     return emulator.load(build)
-
-
-def _zero_step(buffer: torch.Tensor) -> Callable[[], None]:
-    def step() -> None:
-        buffer.zero_()
-
-    return step
 
 
 def _constant_step(module: Module, symbol: str, tensor: torch.Tensor) -> Callable[[], None]:

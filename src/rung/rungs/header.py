@@ -1,4 +1,4 @@
-"""Reads the header of a `.cu` rung: TOML between `/*---` and `---*/` at the top of the file."""
+"""Reads the header of a rung: TOML at the top of a `.cu` file, or the constants of a `.py` file."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Inside:
 
 @dataclass(frozen=True)
 class Header:
-    """Everything a `.cu` rung says of itself."""
+    """Everything a rung says of itself."""
 
     idea: str
     expect: str = ""
@@ -110,6 +110,8 @@ class Header:
     launches: tuple[Launch, ...] = ()
 
 
+# What a Python rung may say, in constants of these names in capitals; it launches its kernels itself.
+_CONSTANTS = {*TOLD, "emulate", "dtypes", "needs", "align", "tune", "let", "buffers"}
 # Every key but those that only tell of a rung may come from the parent that `from` names.
 INHERITED = {"launch", *Header.__dataclass_fields__} - {*TOLD, "parent", "launches"}
 
@@ -122,6 +124,18 @@ def parse(source: str, origin: str) -> Header:
 def of_table(keys: dict[str, Any], origin: str) -> Header:
     """The header that has these keys."""
     return _Reader(origin).header(keys)
+
+
+def of_constants(constants: dict[str, Any], idea: str, origin: str) -> Header:
+    """The header of a Python rung."""
+    keys = {name.lower(): _as_toml(value) for name, value in constants.items() if name.lower() in _CONSTANTS}
+    return _Reader(origin).header({**keys, "idea": idea}, launches_itself=True)
+
+
+def _as_toml(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _as_toml(inner) for name, inner in value.items()}
+    return [_as_toml(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
 def written(keys: dict[str, Any]) -> str:
@@ -269,11 +283,11 @@ class _Reader:
     def fail(self, problem: str) -> RungError:
         return RungError(f"{self.origin}: {problem}")
 
-    def header(self, table: dict[str, Any]) -> Header:
+    def header(self, table: dict[str, Any], *, launches_itself: bool = False) -> Header:
         names = {{"parent": "from", "launches": "launch"}.get(f, f) for f in Header.__dataclass_fields__}
         self.known(table, "the header", names)
         launches = table.get("launch", [])
-        if not isinstance(launches, list) or not launches:
+        if not launches_itself and (not isinstance(launches, list) or not launches):
             raise self.fail("the header has no [[launch]]; say which kernel runs over which grid and block.")
         if "idea" not in table:
             raise self.fail('the header has no idea; add idea = "…" in one sentence.')
@@ -305,8 +319,8 @@ class _Reader:
 
     def table(self, parent: dict[str, Any], key: str) -> dict[str, Any]:
         value = parent.get(key, {})
-        if not isinstance(value, dict):
-            raise self.fail(f"{key} is not a table; write [{key}] and one line for each name.")
+        if not isinstance(value, dict) or not all(isinstance(name, str) for name in value):
+            raise self.fail(f"{key} is not a table; give one value for each name.")
         return value
 
     def text(self, table: dict[str, Any], key: str) -> str:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
-from rung.dtypes import Dtype
-from rung.errors import RungError
 from rung.lazy import torch
-from rung.operation import Library, Operation, Tensors, Values
-from rung.rungs.base import Device, Empty, Prepared, Rung
+from rung.operation import Library, Operation, Tensors
+from rung.rungs.base import Call, Prepared, Rung
+from rung.rungs.header import Header
 
 
 class LibraryRung(Rung):
@@ -20,13 +18,11 @@ class LibraryRung(Rung):
     kind = "library"
 
     def __init__(self, operation: Operation, library: Library) -> None:
-        super().__init__(operation, library.name, None)
+        idea = library.note or f"The {library.name} call that a user would make."
+        emulate = "the library call needs CUDA." if library.where == "cuda" else ""
+        told = Header(idea, dtypes=library.dtypes, needs=library.needs, emulate=emulate)
+        super().__init__(operation, library.name, None, told)
         self.library = library
-        self.idea = library.note or f"The {library.name} call that a user would make."
-        self.dtypes = library.dtypes
-        self.needs = library.needs
-        if library.where == "cuda":
-            self.emulate = "the library call needs CUDA."
 
     @property
     def source(self) -> str:
@@ -39,24 +35,11 @@ class LibraryRung(Rung):
         # What a library returns it need not take: the plain output is always bound.
         return frozenset((taken & operands) | {o for o in self.operation.required if _is_output(self.operation, o)})
 
-    def prepare(
-        self,
-        tensors: Tensors,
-        values: Values,
-        dtype: Dtype,
-        *,
-        device: Device,
-        tuning: Mapping[str, int] | None = None,
-        empty: Empty | None = None,
-    ) -> Prepared:
-        self.admit(tensors, values, dtype, tuning, device)
-        if self.library.where == "cuda" and device != "cuda":
-            raise RungError(f"{self.full_name} runs on a GPU only: {self.emulate}")
-        call = self.library.run
-        available: dict[str, Any] = {**self.names(values, dtype, tuning, tensors, device), **tensors}
-        available["dtype"] = dtype.name
+    def bound(self, call: Call) -> Prepared:
+        library, tensors = self.library.run, call.tensors
+        available: dict[str, Any] = {**call.names, **tensors, "dtype": call.dtype.name}
         arguments: dict[str, Any] = {}
-        for name, parameter in inspect.signature(call).parameters.items():
+        for name, parameter in inspect.signature(library).parameters.items():
             if name in available:
                 arguments[name] = available[name]
             elif parameter.default is inspect.Parameter.empty:
@@ -66,7 +49,7 @@ class LibraryRung(Rung):
 
         def bare() -> None:
             with torch.inference_mode():
-                result = call(**arguments)
+                result = library(**arguments)
             if result is not None:
                 results.update(result if isinstance(result, dict) else {"out": result})
 

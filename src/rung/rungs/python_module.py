@@ -12,11 +12,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from rung.dtypes import DTYPES
 from rung.errors import RungError
-from rung.files import shown
 from rung.rungs import source_file
-from rung.rungs.header import Buffer, Expression, let_table, parent_name, short_enough
+from rung.rungs.header import Header, of_constants
 
 
 @dataclass(frozen=True)
@@ -24,19 +22,7 @@ class Facts:
     """What a Python rung says of itself."""
 
     source: str
-    doc: str
-    expect: str
-    found: str
-    provenance: str
-    parent: str
-    leap: str
-    emulate: str
-    dtypes: tuple[str, ...]
-    needs: tuple[str, ...]
-    align: Expression  # bytes at whose multiples operands start
-    tune: dict[str, tuple[int, ...]]
-    let: dict[str, Expression]
-    buffers: dict[str, Buffer]
+    header: Header
     parameters: dict[str, bool]  # of run(): name -> required
     triton: bool
 
@@ -52,32 +38,15 @@ def read_facts(path: Path) -> Facts:
         raise RungError(f"{path} is not Python: {error}.") from None
     except (RecursionError, MemoryError):
         raise RungError(f"{path} nests too deeply for Python; write it in shorter expressions.") from None
-    constants = _constants(tree)
     run = next((n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == "run"), None)
     if run is None:
         raise RungError(f"{path} has no function run; define run(<operands by name>, ...) at its top level.")
-    dtypes = _texts(constants, "DTYPES", ("f32",), path)
-    for name in dtypes:
-        if name not in DTYPES:
-            raise RungError(f"{path}: DTYPES names {name!r}; the number formats are {', '.join(DTYPES)}.")
     doc = ast.get_docstring(tree)
     if not doc:
         raise RungError(f"{path} has no docstring; begin it with the rung's idea in one sentence.")
     return Facts(
         source=source,
-        doc=" ".join(doc.split()),
-        expect=str(constants.get("EXPECT", "")),
-        found=short_enough(str(constants.get("FOUND", "")), str(path)),
-        provenance=str(constants.get("PROVENANCE", "")),
-        parent=parent_name(str(constants.get("FROM", "")), str(path)),
-        leap=str(constants.get("LEAP", "")),
-        emulate=str(constants.get("EMULATE", "")),
-        dtypes=dtypes,
-        needs=_texts(constants, "NEEDS", (), path),
-        align=_expression(constants.get("ALIGN", 1), path),
-        tune=_tune(constants.get("TUNE", {}), path),
-        let=_let(constants.get("LET", {}), path),
-        buffers=_buffers(constants.get("BUFFERS", {}), path),
+        header=of_constants(_constants(tree), " ".join(doc.split()), str(path)),
         parameters=_parameters(run),
         triton=any("triton" in _imported(n) for n in tree.body),
     )
@@ -109,51 +78,6 @@ def _imported(node: ast.stmt) -> set[str]:
     if isinstance(node, ast.ImportFrom):
         return {(node.module or "").split(".")[0]}
     return set()
-
-
-def _texts(constants: dict[str, Any], key: str, default: tuple[str, ...], path: Path) -> tuple[str, ...]:
-    value = constants.get(key, default)
-    texts = (value,) if isinstance(value, str) else value
-    if not isinstance(texts, tuple | list) or not all(isinstance(text, str) for text in texts):
-        raise RungError(f"{path}: {key} = {shown(value)} is not a string or a list of strings.")
-    return tuple(texts)
-
-
-def _let(value: Any, path: Path) -> dict[str, Expression]:
-    if not isinstance(value, dict) or not all(isinstance(name, str) for name in value):
-        raise RungError(f'{path}: LET is not a dictionary of expressions; write LET = {{"rows": "B * T"}}.')
-    return let_table(value, str(path))
-
-
-def _expression(value: Any, path: Path) -> Expression:
-    if isinstance(value, bool) or not isinstance(value, str | int):
-        raise RungError(f"{path}: ALIGN = {value!r} is no number of bytes; write ALIGN = 16.")
-    return value
-
-
-def _tune(value: Any, path: Path) -> dict[str, tuple[int, ...]]:
-    try:
-        tune = {str(k): tuple(v) for k, v in value.items()}
-        if all(v and all(type(n) is int for n in v) for v in tune.values()):
-            return tune
-    except (AttributeError, TypeError):
-        pass
-    raise RungError(f'{path}: TUNE is not a dictionary of whole numbers; write TUNE = {{"BLOCK": [128, 64]}}.')
-
-
-def _buffers(value: Any, path: Path) -> dict[str, Buffer]:
-    try:
-        for name, entry in value.items():
-            strange = sorted(entry.keys() - {"shape", "dtype"})
-            if strange:
-                raise RungError(
-                    f"{path}: BUFFERS has {strange[0]!r} for {name}, which a rung in Python does not take; "
-                    "give shape and dtype, and do the rest in run()."
-                )
-        return {k: Buffer(tuple(v["shape"]), v.get("dtype", "real"), False) for k, v in value.items()}
-    except (AttributeError, KeyError, TypeError):
-        example = 'BUFFERS = {"tmp": {"shape": ["B", "T"], "dtype": "f32"}}'
-        raise RungError(f"{path}: BUFFERS is not a dictionary of shapes; write {example}.") from None
 
 
 _loaded: dict[tuple[str, str, bool], ModuleType] = {}
