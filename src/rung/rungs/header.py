@@ -6,6 +6,7 @@ import json
 import re
 import tomllib
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -174,7 +175,7 @@ def _inline(value: Any) -> str:
 
 def table(source: str, origin: str, heirs: tuple[Path, ...] = ()) -> dict[str, Any]:
     """The header's keys, those that it inherits among them."""
-    own = _own_table(source, origin)
+    own = dict(_own_table(source, origin))
     if "inherit" not in own:
         return own
     keys, parent = own.pop("inherit"), own.get("from", "")
@@ -216,6 +217,7 @@ def _file_of(rung: str, origin: str) -> Path:
     raise RungError(f"{origin}: from = {rung!r} is no .cu rung, so that no header can be inherited from it.")
 
 
+@lru_cache(maxsize=512)  # a parent is read for each rung that inherits from it
 def _own_table(source: str, origin: str) -> dict[str, Any]:
     found = _BLOCK.match(source)
     if found is None:

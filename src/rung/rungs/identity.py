@@ -38,7 +38,7 @@ def text(rung: Rung) -> str:
     """The digest of a rung's text and of every file that it includes or names."""
     parts = [own_text(rung)]
     if rung.path is not None:
-        parts += sorted(_digest(_code(source_file.read(path))) for path in files(rung))
+        parts += sorted(_digest_of(path, path.stat().st_mtime_ns) for path in files(rung))
     return _digest("\n".join(parts))
 
 
@@ -121,17 +121,27 @@ def files(rung: Rung) -> Iterator[Path]:
     queue, seen = [rung.path], {rung.path.resolve()}
     while queue:
         origin = queue.pop(0)
-        for name in _named(origin):
-            places = (origin.parent / name, shared / name, rung.path.parent.parent / f"{name}.cu")
-            found = next((p.resolve() for p in places if p.suffix in (".cu", ".cuh") and p.is_file()), None)
-            if found is not None and found not in seen:
+        for found in _named(origin, origin.stat().st_mtime_ns, shared, rung.path.parent.parent):
+            if found not in seen:
                 seen.add(found)
                 queue.append(found)
                 yield found
 
 
-def _named(path: Path) -> list[str]:
-    source = source_file.read(path)
+@lru_cache(maxsize=1024)  # most rungs share the same few headers
+def _named(origin: Path, changed: int, shared: Path, ladders: Path) -> tuple[Path, ...]:
+    """The files that this one includes or names."""
+    places = ((origin.parent / n, shared / n, ladders / f"{n}.cu") for n in _names(origin, source_file.read(origin)))
+    found = (next((p for p in some if p.suffix in (".cu", ".cuh") and p.is_file()), None) for some in places)
+    return tuple(path.resolve() for path in found if path is not None)
+
+
+@lru_cache(maxsize=1024)
+def _digest_of(path: Path, changed: int) -> str:
+    return _digest(_code(source_file.read(path)))
+
+
+def _names(path: Path, source: str) -> list[str]:
     if path.suffix != ".py":
         return _INCLUDED.findall(source)
     strings = (n.value for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Constant) and isinstance(n.value, str))
