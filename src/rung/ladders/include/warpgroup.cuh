@@ -4,9 +4,11 @@
 #pragma once
 #include "rung.cuh"
 
-// What the tensor cores multiply: Real, or halves where a rung of f32 splits its numbers into them.
+// What the tensor cores multiply: Real, halves where a rung of f32 splits its numbers into them, or eight bits.
 #if defined(MULTIPLY_HALVES)
 using Factor = __half;
+#elif defined(MULTIPLY_E4M3)
+using Factor = uint8_t;
 #else
 using Factor = Real;
 #endif
@@ -93,7 +95,9 @@ __device__ __forceinline__ void warpgroup_multiply(float (&d)[N / 2], SharedTile
 template <int N, bool TRANS_B = false>
 __device__ __forceinline__ void warpgroup_multiply(float (&d)[N / 2], const uint32_t (&a)[4], SharedTile b, bool add);
 
-#if defined(RUNG_BF16)
+#if defined(MULTIPLY_E4M3)
+#define RUNG_WGMMA(N) "wgmma.mma_async.sync.aligned.m64n" #N "k32.f32.e4m3.e4m3"
+#elif defined(RUNG_BF16)
 #define RUNG_WGMMA(N) "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16"
 #elif defined(RUNG_F16) || defined(MULTIPLY_HALVES)
 #define RUNG_WGMMA(N) "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.f16.f16"
@@ -102,7 +106,7 @@ __device__ __forceinline__ void warpgroup_multiply(float (&d)[N / 2], const uint
 #endif
 
 // Only numbers of 16 bits may be transposed.
-#if defined(RUNG_BF16) || defined(RUNG_F16) || defined(MULTIPLY_HALVES)
+#if (defined(RUNG_BF16) || defined(RUNG_F16) || defined(MULTIPLY_HALVES)) && !defined(MULTIPLY_E4M3)
 #define RUNG_WGMMA_END_A(trans) ", p, 1, 1, 0, %" #trans ";\n\t}"
 #define RUNG_WGMMA_END(trans) ", p, 1, 1, %" #trans ";\n\t}"
 #else
