@@ -1,10 +1,12 @@
 """model.score and `rung score`: transformers' figures, and the same bits in any company."""
 
+import itertools
 import json
 import math
 import random
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -16,8 +18,9 @@ from transformers import GPT2Config, GPT2LMHeadModel
 import rung
 from gpt2_models import TEXT, reference, saved
 from rung import RungError
+from rung.gpt2.gpu import rating
 from rung.gpt2.gpu.operands import stack
-from rung.gpt2.gpu.rating import GpuRater
+from rung.gpt2.gpu.rating import GpuRater, _Sent
 from rung.gpt2.score import Text, scores
 from rung.results import store
 
@@ -204,3 +207,35 @@ def test_figures_of_tokens_that_nobody_asks_for_change_no_bit() -> None:
     model, ids = rung.load(saved(), dtype="float32"), ids_of(5, 60)
     (alone,), (whole,) = model.score([ids]), model.score([ids], per_token=True)
     assert alone.logprob == whole.logprob and alone.token_logprobs is None and whole.token_ranks is not None
+
+
+def test_windows_wait_for_others_of_their_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    passes: list[tuple[int, int]] = []
+
+    class Counted(GpuRater):
+        def _send(self, length, windows):
+            passes.append((length, len(windows)))
+            figures = torch.zeros(3, len(windows), length)
+            for row, (_, window) in enumerate(windows):
+                figures[0, row] = window[0]
+            return _Sent([(number, len(window)) for number, window in windows], figures, None)
+
+    def rated(texts: list[list[int]], **how: int) -> list[float]:
+        passes.clear()
+        rater = Counted(SimpleNamespace(context=1024), {}, tokens=128, **how)
+        return [float(one.logprobs[0]) for one in rater.rate(texts)]
+
+    texts = [[i] * random.Random(i).choice((10, 17, 30, 64, 90)) for i in range(300)]
+    assert rated(texts) == list(range(300))
+    rows = {16: 8, 32: 4, 64: 2, 96: 1}
+    wanted = {length: sum(padded(len(t) - 1) == length for t in texts) for length in rows}
+    for length, most in rows.items():
+        assert sum(at == length for at, _ in passes) == -(-wanted[length] // most)
+    assert rated([[0] * 10, *[[1] * 30] * 20], ahead=9)[0] == 0 and passes.index((16, 1)) < 4
+    now = itertools.count(0, 3)
+    monkeypatch.setattr(rating.time, "monotonic", lambda: float(next(now)))
+    assert rated([[0] * 10, *[[1] * 30] * 20])[0] == 0 and passes[0] == (16, 1)
+
+
+def padded(tokens: int) -> int:
+    return next(n for n in rating.LENGTHS if n >= tokens)

@@ -32,3 +32,14 @@ def sent(numbers: Sequence[Any] | np.ndarray, to: torch.Tensor) -> None:
     staged = torch.empty(to.shape, dtype=torch.int32, pin_memory=to.is_cuda)
     staged.numpy()[:] = numbers
     to.copy_(staged, non_blocking=True)
+
+
+def to_host(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.cuda.Event | None]:
+    """A copy that is there when the event has come (without one: at once)."""
+    if not tensor.is_cuda:
+        return tensor.clone(), None
+    copy = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+    copy.copy_(tensor, non_blocking=True)
+    ready = torch.cuda.Event()  # type: ignore[no-untyped-call]
+    ready.record()
+    return copy, ready

@@ -7,34 +7,38 @@ bucket's length as these are, so that the memory of all passes is the same and i
 
 from __future__ import annotations
 
-import itertools
 import math
 import threading
+import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 
 from rung.gpt2.config import Config
+from rung.gpt2.gpu.memory import sent, to_host
 from rung.gpt2.gpu.prefill_ladder import LadderPass
 from rung.gpt2.rungs import score_rungs
 from rung.gpt2.score import Rated
 from rung.operation import Tensors
 
 TOKENS = 8192  # of a pass, padding included
-FIRST, AHEAD = 64, 2048  # windows that are read before the first is rated, at first and at most: passes are to fill
-LENGTHS = (16, 32, 48, 64, 96, 128, 160, 192, 224, 256, 320, 384, 448, 512, 640, 768, 896, 1024)
+SECONDS, AHEAD = 2.0, 8192  # that a window waits for a full pass at most, and windows that are read meanwhile
+DEEP = 16  # passes that are enqueued before the host waits for the first of them
+LENGTHS = (16, 32, 48, *range(64, 512, 32), *range(512, 1025, 64))
 
 
 class RatingPass(LadderPass):
-    """`rows` windows of `length` tokens: `run` reads `tokens`, and leaves log-probabilities, ranks and entropies."""
+    """`rows` windows of `length` tokens: `run` reads `given`, and leaves log-probabilities, ranks and entropies."""
 
     def __init__(self, config: Config, tensors: Tensors, rows: int, length: int, shared: Tensors, budget: int) -> None:
         self._shared, self._budget = shared, budget
         where = tensors["wte"].device
         held = {"lengths": torch.full((rows,), length, dtype=torch.int32, device=where)}
-        held["history"] = torch.zeros(rows, length, dtype=torch.int32, device=where)
-        self.targets = torch.zeros(rows, length, dtype=torch.int32, device=where)
+        self.given = torch.zeros(2, rows, length, dtype=torch.int32, device=where)
+        held["history"], self.targets = self.given.unbind()
         self.found = torch.zeros(3, rows, length, device=where)  # log-probabilities, entropies, ranks (as integers)
         super().__init__(config, {**tensors, **held}, rows, length, length)
 
@@ -63,34 +67,24 @@ class RatingPass(LadderPass):
         return self._shared[key][:count].view(shape)
 
 
-class _Group:
-    """Windows whose passes are enqueued."""
+@dataclass
+class _Sent:
+    """A pass that is enqueued: which windows are in its rows, and where their figures will be."""
 
-    def __init__(self, lengths: Sequence[int]) -> None:
-        self._lengths = lengths
-        self._parts: list[tuple[list[int], torch.Tensor]] = []
-        self._done: torch.cuda.Event | None = None
+    windows: list[tuple[int, int]]  # number and length of each row's
+    found: torch.Tensor  # (3, rows, length), on the host
+    done: torch.cuda.Event | None
 
-    def add(self, indices: list[int], found: torch.Tensor) -> None:
-        self._parts.append((indices, found))
+    def arrived(self) -> bool:
+        return self.done is None or bool(self.done.query())  # type: ignore[no-untyped-call]
 
-    def end(self) -> None:
-        """Everything has been enqueued."""
-        if self._parts[0][1].is_pinned():
-            self._done = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            self._done.record()
-
-    def results(self) -> list[Rated]:
-        """All windows' figures in their order, once the GPU has them."""
-        if self._done is not None:
-            self._done.synchronize()
-        places = {index: (found, row) for part, found in self._parts for row, index in enumerate(part)}
-        rated = []
-        for index, length in enumerate(self._lengths):
-            found, row = places[index]
-            logprobs, entropies, ranks = found[:, row, : length - 1].unbind()
-            rated.append(Rated(logprobs, ranks.view(torch.int32), entropies))
-        return rated
+    def results(self) -> Iterator[tuple[int, Rated]]:
+        """The windows' figures, once the GPU has them."""
+        if self.done is not None:
+            self.done.synchronize()
+        for row, (number, length) in enumerate(self.windows):
+            logprobs, entropies, ranks = self.found[:, row, : length - 1].unbind()
+            yield number, Rated(logprobs, ranks.view(torch.int32), entropies)
 
 
 class GpuRater:
@@ -110,60 +104,63 @@ class GpuRater:
         self.passes: dict[int, RatingPass] = {}
         self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
         self._shared: Tensors = {}
-        self._lock = threading.Lock()  # the passes' buffers serve one group at a time
+        self._lock = threading.Lock()  # the passes share their buffers
 
     def rate(self, windows: Iterable[Sequence[int]], *, whole: bool = True) -> Iterator[Rated]:
-        """While a group's figures are handed out, the GPU is at the next group."""
+        """A window waits until others of its length fill a pass with it, but not for ever."""
         self._ready()
-        source = iter(windows)
-        size, before = min(FIRST, self._ahead), None
-        while group := list(itertools.islice(source, size)):
-            with self._lock:
-                begun = self._begin(group)
-            if before is not None:
-                yield from before.results()
-            size, before = min(2 * size, self._ahead), begun
-        if before is not None:
-            yield from before.results()
+        rated: dict[int, Rated] = {}
+        told = 0
+        for number, one in self._rated(windows):
+            rated[number] = one
+            while told in rated:
+                yield rated.pop(told)
+                told += 1
 
-    @torch.inference_mode()
-    def _begin(self, group: Sequence[Sequence[int]]) -> _Group:
-        by_length: dict[int, list[int]] = {}
-        for index, window in enumerate(group):
-            by_length.setdefault(self._length(len(window) - 1), []).append(index)
-        begun = _Group([len(window) for window in group])
-        for length in sorted(by_length, reverse=True):  # the longest first: shared buffers are then large enough
-            indices, rows = by_length[length], self._rows(length)
-            for start in range(0, len(indices), rows):
-                part = indices[start : start + rows]
-                begun.add(part, self._pass(length, [group[i] for i in part]))
-        begun.end()
-        return begun
+    def _rated(self, windows: Iterable[Sequence[int]]) -> Iterator[tuple[int, Rated]]:
+        """In the order of the passes, each with the window's number."""
+        waiting: dict[int, list[tuple[int, Sequence[int]]]] = {}  # by length
+        since: dict[int, float] = {}  # when the first of them came; the oldest first
+        under_way: deque[_Sent] = deque()
+        for number, window in enumerate(windows):
+            length, now = self._length(len(window) - 1), time.monotonic()
+            since.setdefault(length, now)
+            waiting.setdefault(length, []).append((number, window))
+            oldest = next(iter(since))
+            late = now - since[oldest] > SECONDS or number - waiting[oldest][0][0] >= self._ahead
+            if (full := len(waiting[length]) == self._rows(length)) or late:
+                due = length if full else oldest
+                del since[due]
+                under_way.append(self._send(due, waiting.pop(due)))
+            while under_way and (len(under_way) > DEEP or under_way[0].arrived()):
+                yield from under_way.popleft().results()
+        under_way.extend([self._send(length, some) for length, some in waiting.items()])
+        for one in under_way:
+            yield from one.results()
 
     def _length(self, tokens: int) -> int:
-        return min([*(n for n in LENGTHS if n >= tokens), self.config.context])
+        return min(next((n for n in LENGTHS if n >= tokens), self.config.context), self.config.context)
 
     def _rows(self, length: int) -> int:
         return max(1, self._tokens // length)
 
-    def _pass(self, length: int, windows: Sequence[Sequence[int]]) -> torch.Tensor:
-        """Enqueue one pass; its figures will be in the memory that is returned."""
+    @torch.inference_mode()
+    def _send(self, length: int, windows: Sequence[tuple[int, Sequence[int]]]) -> _Sent:
+        """Enqueue one pass."""
         rows = self._rows(length)
-        if length not in self.passes:
-            self.passes[length] = RatingPass(self.config, self.t, rows, length, self._shared, self._tokens)
-        one = self.passes[length]
-        on_gpu = one.tokens.is_cuda
-        given = torch.zeros(2, rows, length, dtype=torch.int32, pin_memory=on_gpu)
-        tokens, targets = given.numpy()
-        for row, window in enumerate(windows):
+        given = np.zeros((2, rows, length), dtype=np.int32)
+        for row, (_, window) in enumerate(windows):
             ids = np.asarray(window, dtype=np.int32)
-            tokens[row, : len(ids) - 1] = ids[:-1]
-            targets[row, : len(ids) - 1] = ids[1:]
-        one.tokens.copy_(given[0], non_blocking=True)
-        one.targets.copy_(given[1], non_blocking=True)
-        self._run(length, one)
-        found = torch.empty(one.found.shape, pin_memory=on_gpu)
-        return found.copy_(one.found, non_blocking=True)
+            given[0, row, : len(ids) - 1] = ids[:-1]
+            given[1, row, : len(ids) - 1] = ids[1:]
+        with self._lock:
+            if length not in self.passes:
+                self.passes[length] = RatingPass(self.config, self.t, rows, length, self._shared, self._tokens)
+            one = self.passes[length]
+            sent(given, one.given)
+            self._run(length, one)
+            found, done = to_host(one.found)
+        return _Sent([(number, len(window)) for number, window in windows], found, done)
 
     def _run(self, length: int, one: RatingPass) -> None:
         if one.tokens.device.type != "cuda":

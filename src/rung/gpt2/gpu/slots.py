@@ -26,6 +26,7 @@ from rung.gpt2.batching.host import told
 from rung.gpt2.batching.text import Text
 from rung.gpt2.gpu.choice import Draw
 from rung.gpt2.gpu.engine import Engine
+from rung.gpt2.gpu.memory import to_host
 from rung.gpt2.gpu.reading import CHUNK, Reader, bucket, passes, shapes
 from rung.gpt2.gpu.seating import NOBODY, Seating, record
 from rung.gpt2.gpu.session import MOST_STOPS, Session
@@ -294,7 +295,7 @@ class GpuBackend(Backend):
         reader.choice.greedy = all(live.draw.greedy for live in lives) and not masked
         reader.choice.run(picked=False)
         ending = shown(reader.tensors["next"]) if shown else None
-        self._notes.append(_First(lives, *self._to_host(reader.tensors["next"]), ending))
+        self._notes.append(_First(lives, *to_host(reader.tensors["next"]), ending))
         if any(going_on):
             bank.seating.bring(reader.tensors, reader.records)
 
@@ -445,15 +446,6 @@ class GpuBackend(Backend):
 
     # ---- to the host ------------------------------------------------------------------------------------------------
 
-    def _to_host(self, tensor: torch.Tensor) -> tuple[torch.Tensor, torch.cuda.Event | None]:
-        if not self._cuda:
-            return tensor.clone(), None
-        copy = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
-        copy.copy_(tensor, non_blocking=True)
-        ready = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        ready.record()
-        return copy, ready
-
     def _tell(
         self, logits: torch.Tensor, lives: Sequence[_Live | None], rows: int
     ) -> Callable[[torch.Tensor], _Told] | None:
@@ -469,11 +461,11 @@ class GpuBackend(Backend):
         def of(tokens: torch.Tensor) -> _Told:
             most = max(w or 0 for w in wanted)
             best = logprobs.topk(min(most, logprobs.shape[-1])) if most else None
-            values, ready = self._to_host(logprobs.gather(1, tokens.long()[:, None])[:, 0])
+            values, ready = to_host(logprobs.gather(1, tokens.long()[:, None])[:, 0])
             if best is None:
                 return _Told(values, None, None, wanted, ready)
-            top, _ = self._to_host(best.values)
-            ids, ready = self._to_host(best.indices)
+            top, _ = to_host(best.values)
+            ids, ready = to_host(best.indices)
             return _Told(values, top, ids, wanted, ready)
 
         return of
