@@ -1,7 +1,7 @@
-"""Attention over CUDA streams and over several GPUs, and GPT-2 split over GPUs, as rows of results.
+"""Attention over CUDA streams and GPUs, GPT-2 split over GPUs, and many texts over GPUs, as rows of results.
 
-`PYTHONPATH=src python benchmarks/parallel.py [--output rows.jsonl] [pipeline] [ring] [split]`; `ring:4` means four GPUs
-alone. With one GPU the last two say that they need more. A case that fails is a row with its reason.
+`PYTHONPATH=src python benchmarks/parallel.py [--output rows.jsonl] [pipeline] [ring] [split] [texts]`; `ring:4` means
+four GPUs alone. With one GPU ring and split say that they need more. A case that fails is a row with its reason.
 """
 
 from __future__ import annotations
@@ -9,8 +9,10 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import random
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,9 @@ import torch
 
 from rung.dtypes import dtype
 from rung.errors import RungError
-from rung.parallel import launch, pipeline
+from rung.gpt2.batching.wire import Setup
+from rung.gpt2.load import load
+from rung.parallel import blocks, launch, pipeline
 from rung.results import machine, store
 from rung.results.row import Row
 from rung.rungs import catalogue, identity
@@ -94,6 +98,57 @@ def split(keep: Keep, only: int | None) -> None:
                 keep(row("split", model, kind, asked, figures, detail=same, weights="random"))
 
 
+TEXT, NEW = 512, 128  # tokens of a text that is scored, and of a prompt's continuation
+SCORED, WRITTEN = 8192, 256  # texts for each GPU
+
+
+def texts(keep: Keep, only: int | None) -> None:
+    """gpt2 with random weights: texts scored, and prompts continued, by a model on each GPU."""
+    from transformers import GPT2Config, GPT2LMHeadModel  # the other sections do without
+
+    counts = [n for n in (1, 2, 4) if n <= torch.cuda.device_count() and only in (n, None)]
+    with tempfile.TemporaryDirectory() as folder:
+        GPT2LMHeadModel(GPT2Config()).save_pretrained(folder)
+        how = {"model": folder, "device": "cuda", "dtype": "bfloat16"}
+        for verb, measure, count in (("score", _scored, SCORED), ("generate", _written, WRITTEN)):
+            first: list[Any] = []
+            for gpus in counts:
+                dice = random.Random(0)
+                some = [[dice.randrange(50257) for _ in range(TEXT)] for _ in range(count * gpus)]
+                asked = {"verb": verb, "gpus": gpus, "texts": len(some), "tokens": TEXT}
+                try:
+                    found, rate = measure(how, some, gpus)
+                except RungError as error:
+                    keep(row("texts", "gpt2", "bfloat16", asked, {}, verdict="failed", reason=str(error)))
+                    continue
+                first = first or found
+                same = sum(a == b for a, b in zip(found, first, strict=False)) / len(first)
+                figures = {"tokens_per_s": rate, "complete": len(found) / len(some), "same": same}
+                keep(row("texts", "gpt2", "bfloat16", asked, figures, weights="random"))
+
+
+def _scored(how: dict[str, Any], some: list[Any], gpus: int) -> tuple[list[float], float]:
+    """Each text's log-probability, and tokens per second while all GPUs are at work."""
+    found, times = [], []
+    for (record,) in blocks.over_gpus(blocks.Job(how, "score", {}), some, gpus):
+        found.append(record["logprob"])
+        times.append(time.perf_counter())
+    begin, end = len(some) * 3 // 10, len(some) * 9 // 10
+    return found, (end - begin) * TEXT / (times[end] - times[begin])
+
+
+def _written(how: dict[str, Any], some: list[Any], gpus: int) -> tuple[list[list[int]], float]:
+    """Each prompt's continuation, and new tokens per second of a run behind one that prepares."""
+    model = load(**how)
+    model.spread([Setup(how, gpu=gpu) for gpu in range(1, gpus)])
+    prompts = [ids[: TEXT // 4] for ids in some]
+    for _ in range(2):
+        began = time.perf_counter()
+        done = model.generate(prompts, max_new_tokens=NEW, temperature=0.0, stop_tokens=())
+        seconds = time.perf_counter() - began
+    return [one.tokens for one in done], sum(len(one.tokens) for one in done) / seconds
+
+
 def _counts(only: int | None) -> list[int]:
     counts = [n for n in (2, 4) if n <= torch.cuda.device_count() and only in (n, None)]
     if not counts:
@@ -116,7 +171,9 @@ def _job(
     return found if isinstance(found, list) else [found]
 
 
-SECTIONS: dict[str, Callable[[Keep, int | None], None]] = {"pipeline": pipelined, "ring": ring, "split": split}
+SECTIONS: dict[str, Callable[[Keep, int | None], None]] = {
+    "pipeline": pipelined, "ring": ring, "split": split, "texts": texts,
+}  # fmt: skip
 
 
 def main() -> int:

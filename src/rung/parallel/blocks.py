@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from rung.gpt2.load import Model
 
 BLOCK = 256  # texts of a block
+GPU_BLOCK = 1024  # where a GPU computes: its passes are to fill
 QUEUED = 2  # blocks that a process has: one is computed, the next waits for it
 Records = list[dict[str, Any]]  # of one text
 
@@ -52,7 +53,7 @@ class Job:
 # ---- processes ------------------------------------------------------------------------------------------------------
 
 
-def over_gpus(job: Job, texts: Iterable[str], gpus: int, *, block: int = BLOCK) -> Iterator[Records]:
+def over_gpus(job: Job, texts: Iterable[str], gpus: int, *, block: int = GPU_BLOCK) -> Iterator[Records]:
     """A process for each GPU of this machine."""
     spawn = get_context("spawn")  # CUDA does not survive a fork
     pools = {gpu: ProcessPoolExecutor(1, mp_context=spawn) for gpu in range(gpus)}
@@ -114,7 +115,7 @@ class Actor:
         return {"records": [json.dumps(records) for records in self._job.run(self._model, texts)]}
 
 
-def over_ray(job: Job, texts: Iterable[str], address: str, *, block: int = BLOCK) -> Iterator[Records]:
+def over_ray(job: Job, texts: Iterable[str], address: str, *, block: int | None = None) -> Iterator[Records]:
     """Ray Data over the cluster at an address (auto: the one of this machine, local: one made for this)."""
     with_ray(address)
     import ray
@@ -126,6 +127,7 @@ def over_ray(job: Job, texts: Iterable[str], address: str, *, block: int = BLOCK
     else:
         count, each = max(1, int(there.get("CPU", 1))), {"num_cpus": 1}
         job = Job({**job.model, "threads": job.model.get("threads") or 1}, job.verb, job.options)
+    block = block or (GPU_BLOCK if gpus else BLOCK)
     rows = [{"text": text} for text in texts]
     if not rows:
         return
