@@ -41,13 +41,6 @@ def perplexity(model: GPT2LMHeadModel, tokenizer: Tokenizer, passages: list[str]
     return float(torch.tensor(total / count, dtype=torch.float64).exp()), count
 
 
-@torch.no_grad()
-def greedy(model: GPT2LMHeadModel, ids: list[int], count: int) -> list[int]:
-    for _ in range(count):
-        ids = [*ids, int(model(torch.tensor([ids])).logits[0, -1].argmax())]
-    return ids
-
-
 def part_known(text: str) -> float:
     """The share of a text's words that are among the 4,000 most frequent of the books."""
     known = set((DATA / "story_words.txt").read_text().split())
@@ -106,7 +99,8 @@ def test_tokenizer_gives_any_text_back(tokenizer: Tokenizer, text: str) -> None:
 
 
 def test_greedy_continuation_is_english(model: GPT2LMHeadModel, tokenizer: Tokenizer) -> None:
-    text = tokenizer.decode(greedy(model, tokenizer.encode("Once upon a time").ids, 80))
+    ids = torch.tensor([tokenizer.encode("Once upon a time").ids])
+    text = tokenizer.decode(model.generate(ids, do_sample=False, min_new_tokens=80, max_new_tokens=80)[0].tolist())
     words = re.findall(r"[a-z]+", text.lower())
     assert part_known(text) >= 0.95, text
     assert len(words) >= 40, text

@@ -34,9 +34,7 @@ class Finding:
         return asdict(self)
 
 
-_PROBE = (
-    'extern "C" __global__ void probe(float* x, int n) { if (threadIdx.x < n) x[threadIdx.x] *= 2.0f; }\n'
-)
+_PROBE = 'extern "C" __global__ void probe(float* x, int n) { if (threadIdx.x < n) x[threadIdx.x] *= 2.0f; }\n'
 
 
 def examine() -> Iterator[Finding]:
@@ -106,9 +104,7 @@ def _compiler() -> Iterator[Finding]:
     install = "pip install cuda-core nvidia-cuda-nvrtc."
     for package in ("cuda-core", "cuda-bindings"):
         found = _package(package)
-        yield Finding(
-            package, "works" if found else "broken", found or "not installed", "" if found else install
-        )
+        yield Finding(package, "works" if found else "broken", found or "not installed", "" if found else install)
     try:
         number = nvrtc.version()
     except RungError as problem:
@@ -118,9 +114,7 @@ def _compiler() -> Iterator[Finding]:
     where = f"{number[0]}.{number[1]}, {_nvrtc_path()}"
     if driver and driver[0] < number[0]:
         mend = "update the driver, or pip install 'rung[cuda12]' and remove nvidia-cuda-nvrtc."
-        yield Finding(
-            "NVRTC", "broken", f"{where}: newer than the driver's CUDA {driver[0]}.{driver[1]}", mend
-        )
+        yield Finding("NVRTC", "broken", f"{where}: newer than the driver's CUDA {driver[0]}.{driver[1]}", mend)
     else:
         yield Finding("NVRTC", "works", where)
     found_headers = headers.find(number)
@@ -192,9 +186,7 @@ def _emulator() -> Iterator[Finding]:
         yield Finding("CPU emulator", lacking, str(problem), "check that g++ can compile C++17.")
         return
     right = bool((x == 2 * torch.arange(32)).all())
-    yield Finding(
-        "CPU emulator", "works" if right else lacking, "a kernel ran" + (", right" if right else ", wrong")
-    )
+    yield Finding("CPU emulator", "works" if right else lacking, "a kernel ran" + (", right" if right else ", wrong"))
 
 
 def _triton() -> Iterator[Finding]:
@@ -202,9 +194,7 @@ def _triton() -> Iterator[Finding]:
 
     found = _package("triton")
     if not found:
-        yield Finding(
-            "Triton", "missing", "not installed", "pip install triton (Linux), for the Triton rungs."
-        )
+        yield Finding("Triton", "missing", "not installed", "pip install triton (Linux), for the Triton rungs.")
         return
     yield Finding("Triton", "works", found)
     from rung.rungs import python_module
@@ -221,13 +211,9 @@ def _triton() -> Iterator[Finding]:
             out = torch.empty_like(x)
             probe.run(x, out)
             right = bool((out == 2 * x).all())
-            yield Finding(
-                name, "works" if right else "broken", "a kernel ran" + (", right" if right else ", wrong")
-            )
+            yield Finding(name, "works" if right else "broken", "a kernel ran" + (", right" if right else ", wrong"))
         except Exception as problem:  # Triton raises many kinds
-            yield Finding(
-                name, "broken", _first_line(problem), "reinstall Triton; it needs a C compiler, too."
-            )
+            yield Finding(name, "broken", _first_line(problem), "reinstall Triton; it needs a C compiler, too.")
 
 
 def _tools() -> Iterator[Finding]:
@@ -235,9 +221,7 @@ def _tools() -> Iterator[Finding]:
 
     found = sass.disassembler()
     mend = "comes with a CUDA toolkit or Triton; for instruction mixes in rung inspect."
-    yield Finding(
-        "disassembler", "works" if found else "missing", str(found or "no nvdisasm"), "" if found else mend
-    )
+    yield Finding("disassembler", "works" if found else "missing", str(found or "no nvdisasm"), "" if found else mend)
     purposes = {"ncu": "for rung profile", "compute-sanitizer": "for memory and race checks on the GPU"}
     for tool, purpose in purposes.items():
         path = shutil.which(tool) or _in_toolkit(tool)
@@ -278,9 +262,7 @@ def _cache() -> Iterator[Finding]:
         yield Finding("cache", "works", str(folder))
     except OSError as problem:
         reason = problem.strerror or str(problem)
-        yield Finding(
-            "cache", "broken", f"{folder}: {reason}", "set RUNG_CACHE to a folder that can be written."
-        )
+        yield Finding("cache", "broken", f"{folder}: {reason}", "set RUNG_CACHE to a folder that can be written.")
 
 
 def _package(name: str) -> str:

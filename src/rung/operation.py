@@ -116,6 +116,7 @@ class Operation:
     libraries: tuple[Library, ...] = ()
     story: str = ""
     complaint: Callable[[Tensors, Values], str] | None = None  # decides, where given, in place of the error's bound
+    draw: Callable[[Values, int], Tensors] | None = None  # all inputs of a case and a seed at once
     tour: tuple[Race, ...] = ()  # nothing said: all shapes, in all formats that its rungs have
 
     def operand(self, name: str) -> Operand:
@@ -140,17 +141,13 @@ class Operation:
         known = {*self.dims, *self.derived, *self.scalars}
         unknown = [n for n in values if n not in known]
         if unknown:
-            raise RungError(
-                f"{self.name} has no dimension {unknown[0]!r}; it has {', '.join(sorted(known))}."
-            )
+            raise RungError(f"{self.name} has no dimension {unknown[0]!r}; it has {', '.join(sorted(known))}.")
         for name, expression in [*self.derived.items(), *self.scalars.items()]:
             if name not in values:
                 values[name] = evaluate(expression, values)
         bad = [d for d in self.dims if values[d] < 1]
         if bad:
-            raise RungError(
-                f"{self.name} at {bad[0]} = {values[bad[0]]} is empty; every dimension is at least 1."
-            )
+            raise RungError(f"{self.name} at {bad[0]} = {values[bad[0]]} is empty; every dimension is at least 1.")
         return values
 
     def cost_with(self, values: Values, dtype: Dtype, binds: Container[str]) -> Cost:
@@ -183,6 +180,7 @@ class Operation:
     ) -> Tensors:
         """Operands filled with random numbers (outputs left as `empty` gave them), views included."""
         tensors: Tensors = {}
+        drawn = self.draw(values, seed) if self.draw else {}
         for index, operand in enumerate(self.operands):
             if names is not None and operand.name not in names:
                 continue
@@ -192,16 +190,15 @@ class Operation:
                 continue
             tensor = empty(operand.name, operand.size(values), element(operand.dtype, dtype))
             if operand.role != "out":
-                made = _random(operand, values, tensor, seed * 1009 + index, magnitude, device)
+                random = (operand, values, tensor, seed * 1009 + index, magnitude, device)
+                made = drawn[operand.name] if drawn else _random(*random)
                 tensor.copy_(change[operand.name](made, values) if change and operand.name in change else made)
             tensors[operand.name] = tensor
         return tensors
 
     def expected(self, reference: Tensors, tensors: Tensors, values: Values) -> Tensors:
         """The reference, and beside it what follows from the outputs that a call gave."""
-        following = {
-            o.name: o.follows(tensors, values) for o in self.operands if o.follows and o.name in tensors
-        }
+        following = {o.name: o.follows(tensors, values) for o in self.operands if o.follows and o.name in tensors}
         return {**reference, **following}
 
     def tolerance(self, values: Values, dtype: Dtype) -> float:

@@ -34,23 +34,17 @@ def generate(
     ] = None,
     prompts: Annotated[
         Path | None,
-        typer.Option(help="A file of prompts: one per line, or .jsonl with a string or {\"prompt\": ...} per line."),
+        typer.Option(help='A file of prompts: one per line, or .jsonl with a string or {"prompt": ...} per line.'),
     ] = None,
     model: options.Model = "inner",
     device: options.ModelDevice = "auto",
     dtype: options.ModelDtype = "auto",
-    max_new_tokens: Annotated[
-        int, typer.Option("--max-new-tokens", "-n", help="Stop after so many tokens.")
-    ] = 200,
-    temperature: Annotated[
-        float, typer.Option("--temperature", "-t", help="0 is greedy decoding.")
-    ] = 0.8,
+    max_new_tokens: Annotated[int, typer.Option("--max-new-tokens", "-n", help="Stop after so many tokens.")] = 200,
+    temperature: Annotated[float, typer.Option("--temperature", "-t", help="0 is greedy decoding.")] = 0.8,
     top_k: Annotated[int | None, typer.Option(help="Sample from the k most likely tokens.")] = None,
     top_p: Annotated[float, typer.Option(help="Sample from the most likely tokens that sum to p.")] = 0.95,
     min_p: Annotated[float, typer.Option(help="Drop tokens less likely than p times the most likely one.")] = 0.0,
-    repetition_penalty: Annotated[
-        float, typer.Option(help="Above 1, tokens that occurred become less likely.")
-    ] = 1.0,
+    repetition_penalty: Annotated[float, typer.Option(help="Above 1, tokens that occurred become less likely.")] = 1.0,
     presence_penalty: Annotated[
         float, typer.Option(help="Subtracted from the logits of tokens that the new text has.")
     ] = 0.0,
@@ -69,19 +63,13 @@ def generate(
         bool | None,
         typer.Option("--echo/--no-echo", help="Print the prompt too (default, except with --json)."),
     ] = None,
-    logprobs: Annotated[
-        bool, typer.Option("--logprobs", help="Log-probabilities of the tokens, in JSON.")
-    ] = False,
+    logprobs: Annotated[bool, typer.Option("--logprobs", help="Log-probabilities of the tokens, in JSON.")] = False,
     batch_size: Annotated[
         int | None, typer.Option(help="Texts written at the same time (default: as many as fit into memory).")
     ] = None,
     json_: options.Json = False,
-    stats: Annotated[
-        bool, typer.Option("--stats", help="Times, tokens per second and memory, on stderr.")
-    ] = False,
-    no_stream: Annotated[
-        bool, typer.Option("--no-stream", help="Print a text only when it is complete.")
-    ] = False,
+    stats: Annotated[bool, typer.Option("--stats", help="Times, tokens per second and memory, on stderr.")] = False,
+    no_stream: Annotated[bool, typer.Option("--no-stream", help="Print a text only when it is complete.")] = False,
     revision: options.Revision = None,
     offline: options.Offline = False,
     plan: Annotated[
@@ -272,9 +260,7 @@ def _kernels(given: list[str]) -> dict[str, str]:
     return kernels
 
 
-def _stop_tokens(
-    config: Config, tokenizer: Callable[[], Tokenizer], given: list[str], ignore_eos: bool
-) -> list[int]:
+def _stop_tokens(config: Config, tokenizer: Callable[[], Tokenizer], given: list[str], ignore_eos: bool) -> list[int]:
     ids = [] if ignore_eos else list(config.eos)
     for text in given:
         id = int(text) if text.isdigit() else tokenizer().token(text)

@@ -12,9 +12,7 @@ from rung.errors import RungError
 
 
 def new(
-    operation: Annotated[
-        str, typer.Argument(metavar="OP[/RUNG]", help="The operation, or the rung to copy.")
-    ],
+    operation: Annotated[str, typer.Argument(metavar="OP[/RUNG]", help="The operation, or the rung to copy.")],
     name: Annotated[str, typer.Argument(help="The new file's name; .cu or .py is added.")],
     folder: Annotated[Path, typer.Option(help="Where the file is written.")] = Path(),
 ) -> None:

@@ -21,9 +21,7 @@ File = Annotated[Path | None, typer.Argument(help="Your own kernel (.cu or .py),
 Dtype = Annotated[str | None, typer.Option(help="f32, tf32, f16 or bf16 (default: the rung's first).")]
 Dtypes = Annotated[list[str] | None, typer.Option("--dtype", help="Only this number format (repeatable).")]
 Shape = Annotated[str | None, typer.Option(help="A shape's name, or B=4,T=64,C=768.")]
-Shapes = Annotated[
-    list[str] | None, typer.Option("--shape", help="A shape's name, or B=4,T=64,C=768 (repeatable).")
-]
+Shapes = Annotated[list[str] | None, typer.Option("--shape", help="A shape's name, or B=4,T=64,C=768 (repeatable).")]
 Tune = Annotated[list[str] | None, typer.Option(help="A tunable's value, as in --tune BLOCK=128 (repeatable).")]
 Seed = Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Where random numbers start.")]
 Gpu = Annotated[str | None, typer.Option(help="Only this GPU, by a part of its name.")]
@@ -65,6 +63,8 @@ def device_of(gpus: int | None, device: str, ray: str | None = None) -> str:
     if gpus is not None and device not in ("auto", "cuda"):
         raise RungError(f"--gpus counts GPUs and --device is {device}; leave one of them out.")
     return device if gpus is None else "cuda"
+
+
 Stride = Annotated[int | None, typer.Option(help="Tokens from one window to the next (default: half the context).")]
 Context = Annotated[int | None, typer.Option(help="Tokens per window (default: the model's context).")]
 

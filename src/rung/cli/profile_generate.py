@@ -138,9 +138,7 @@ def _print(found: Breakdown, floor: Floor | None) -> None:
     ]
     rest = sum(s.seconds for s in found.shares[SHOWN:])
     if rest:
-        rows.append(
-            (f"{len(found.shares) - SHOWN} others", "", "", f"{rest * 1e6:.1f}", f"{rest / found.seconds:.1%}")
-        )
+        rows.append((f"{len(found.shares) - SHOWN} others", "", "", f"{rest * 1e6:.1f}", f"{rest / found.seconds:.1%}"))
     # On a CPU rung's compiled step calls no operator of torch, so that the profiler sees nothing in its time.
     idle = "gaps" if found.device == "cuda" else "outside of torch's operators: rung's compiled step, Python"
     rows.append((f"({idle})", "", "", f"{found.gap * 1e6:.1f}", f"{found.gap / found.seconds:.1%}"))
@@ -178,9 +176,7 @@ def print_inside(inside: Inside) -> None:
             rows.append((name, *map(_us, spent), _us(whole), f"{whole / inside.timed_seconds:.1%}"))
         if len(group) > 1:
             sums = [sum(part) for part in zip(*(spent for _, spent in group), strict=True)]
-            rows.append(
-                ("together", *map(_us, sums), _us(sum(sums)), f"{sum(sums) / inside.timed_seconds:.1%}")
-            )
+            rows.append(("together", *map(_us, sums), _us(sum(sums)), f"{sum(sums) / inside.timed_seconds:.1%}"))
     print(f"\nInside {inside.rung}, the mean of {inside.blocks} blocks:\n")
     console.table((" ", *columns), rows, right=columns)
     print(

@@ -18,9 +18,7 @@ _FIELDS = (
 
 
 def show(
-    rung: Annotated[
-        str, typer.Argument(metavar="OP/RUNG", help="Such as layernorm/03_restrict, or layernorm/3.")
-    ],
+    rung: Annotated[str, typer.Argument(metavar="OP/RUNG", help="Such as layernorm/03_restrict, or layernorm/3.")],
     file: options.File = None,
     diff: Annotated[
         bool, typer.Option("--diff", help="Only what it changes in the rung that it is from; code alone.")
@@ -34,9 +32,7 @@ def show(
     from rung.rungs import catalogue, difference
 
     if "/" not in rung and file is None:
-        raise RungError(
-            f"{rung!r} names a ladder; `rung list {rung}` shows its rungs, and OP/RUNG shows one."
-        )
+        raise RungError(f"{rung!r} names a ladder; `rung list {rung}` shows its rungs, and OP/RUNG shows one.")
     chosen = catalogue.select(rung, file)[0]
     parent = catalogue.parent(chosen)
     changes = difference.lines(parent, chosen) if parent is not None else []

@@ -499,9 +499,7 @@ def _print_course(swept: Sequence[Sweep], profiles: Sequence[Row], json: bool) -
     for edges, title in ((False, "threads"), (True, "edge of the cube")):
         columns = [(c, s) for c, s in zip(course.TABLE, swept, strict=True) if (c.tunable == "EDGE") == edges]
         print(f"\n{unit}; in brackets the course's A40")
-        rows = [
-            (size, *(_course_cell(s, c, size, occupancy) for c, s in columns)) for size in columns[0][0].sizes
-        ]
+        rows = [(size, *(_course_cell(s, c, size, occupancy) for c, s in columns)) for size in columns[0][0].sizes]
         names = (title, *(f"{c.title} x{c.calls}" for c, _ in columns))
         console.table(names, rows, right=names)
     if any(occupancy.values()):

@@ -175,4 +175,3 @@ def steps() -> list[Step]:
 
 def _way(rungs: Mapping[str, str], swept: bool) -> Callable[[Climber, Step], Way]:
     return lambda climber, step: _Course(climber, step, rungs, swept)
-

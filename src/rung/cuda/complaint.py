@@ -30,9 +30,7 @@ def complaint(build: Build, arch: str, found: Headers, text: str) -> str:
     if count > _SHOWN_ERRORS:
         shown.append(f"  and {count - _SHOWN_ERRORS} more")
     hint = _hint(found, " ".join(match["text"] for match in errors) or " ".join(shown))
-    return "\n".join(
-        [f"{build.origin} does not compile for {arch}:", *shown, *([f"  {hint}"] if hint else [])]
-    )
+    return "\n".join([f"{build.origin} does not compile for {arch}:", *shown, *([f"  {hint}"] if hint else [])])
 
 
 def _hint(found: Headers, errors: str) -> str:
@@ -43,9 +41,7 @@ def _hint(found: Headers, errors: str) -> str:
         return ""
     name = absent.group(1)
     if re.fullmatch(r"std\w+\.h|c?std\w+|math\.h|cmath|vector|string|algorithm|iostream", name):
-        return (
-            f"NVRTC has no standard library: leave <{name}> out, the types and maths it is for are built in."
-        )
+        return f"NVRTC has no standard library: leave <{name}> out, the types and maths it is for are built in."
     if name in NEEDED or name.startswith(("crt/", "nv/", "cuda", "cooperative_groups/")):
         return (
             f"CUDA's headers come from: {found.source}. Install nvidia-cuda-runtime, nvidia-cuda-crt and "

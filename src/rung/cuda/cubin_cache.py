@@ -64,9 +64,7 @@ def includes_of(build: Build) -> Iterator[tuple[str, str]]:
                     break
 
 
-def key_of(
-    build: Build, arch: str, headers: Headers, nvrtc: tuple[int, int], includes: dict[str, str]
-) -> str:
+def key_of(build: Build, arch: str, headers: Headers, nvrtc: tuple[int, int], includes: dict[str, str]) -> str:
     line_info = any("lineinfo" in option for option in build.options)
     parts = [
         _FORMAT,

@@ -27,9 +27,7 @@ _loaded: dict[tuple[str, int], CudaModule] = {}
 def load_module(build: Build) -> CudaModule:
     """The module of `build` on the current device; each is loaded once in a process."""
     if not torch.cuda.is_available():
-        raise RungError(
-            f"{build.origin} cannot run on the GPU: no CUDA device is to be had; try --device emulator."
-        )
+        raise RungError(f"{build.origin} cannot run on the GPU: no CUDA device is to be had; try --device emulator.")
     device = _device(torch.cuda.current_device())
     cubin = nvrtc.compile_cubin(build, device.limits.arch)
     at = (cubin.key, device.index)
@@ -52,9 +50,7 @@ class Device:
 
         def attribute(name: str) -> int:
             identity = getattr(names, f"CU_DEVICE_ATTRIBUTE_{name}")
-            return int(
-                check(driver.cuDeviceGetAttribute(identity, self.handle), f"GPU {index} does not answer")
-            )
+            return int(check(driver.cuDeviceGetAttribute(identity, self.handle), f"GPU {index} does not answer"))
 
         self.sms = attribute("MULTIPROCESSOR_COUNT")
         self.limits = limits.Limits(
@@ -154,8 +150,7 @@ class CudaModule:
         count = tensor.numel() * tensor.element_size()
         if count > size:
             raise RungError(
-                f"constant '{symbol}' of {self.origin} has {size} bytes, "
-                f"and the {count} of its tensor do not fit."
+                f"constant '{symbol}' of {self.origin} has {size} bytes, and the {count} of its tensor do not fit."
             )
         if tensor.device.index != self.device.index or not tensor.is_contiguous():
             what = f"on {tensor.device}" if tensor.device.index != self.device.index else "not contiguous"
@@ -236,9 +231,7 @@ class CudaModule:
                 )
             resident = clusters * math.prod(config.cluster)
         elif config.cooperative:
-            active = self._driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(
-                function, config.threads, config.shared
-            )
+            active = self._driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(function, config.threads, config.shared)
             blocks = int(check(active, f"{what} does not tell its occupancy"))
             resident = blocks * self.device.sms
         if config.cooperative and config.blocks > resident:
@@ -252,8 +245,7 @@ class CudaModule:
         parameters = kernel_parameters(self.build.source, kernel, self.origin)
         if len(parameters) != len(kinds):
             raise RungError(
-                f"kernel '{kernel}' of {self.origin} takes {len(parameters)} parameters, "
-                f"and {len(kinds)} are bound."
+                f"kernel '{kernel}' of {self.origin} takes {len(parameters)} parameters, and {len(kinds)} are bound."
             )
         for i, kind in enumerate(kinds):
             if kind not in SIZES:

@@ -64,9 +64,7 @@ def _find(nvrtc: tuple[int, int], override: str, environment: tuple[str, ...]) -
 
 def _bundle_can_unpack() -> bool:
     """NVRTC writes its bundle below the user's cache folder, and fails when it cannot."""
-    folder = Path(
-        os.environ.get("XDG_CACHE_HOME") or Path(os.environ.get("HOME") or "~").expanduser() / ".cache"
-    )
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path(os.environ.get("HOME") or "~").expanduser() / ".cache")
     existing = next(p for p in (folder, *folder.absolute().parents) if p.exists())
     return existing.is_dir() and os.access(existing, os.W_OK)
 
@@ -109,9 +107,7 @@ def _described(source: str, folders: tuple[str, ...]) -> Headers:
     for folder in folders:
         file = Path(folder) / "cuda.h"
         if file.is_file():
-            found = re.search(
-                r"^\s*#\s*define\s+CUDA_VERSION\s+(\d+)", file.read_text(errors="replace"), re.MULTILINE
-            )
+            found = re.search(r"^\s*#\s*define\s+CUDA_VERSION\s+(\d+)", file.read_text(errors="replace"), re.MULTILINE)
             if found:
                 number = int(found.group(1))
                 return Headers(source, folders, version=f"{number // 1000}.{number % 1000 // 10}")

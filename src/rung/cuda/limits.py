@@ -88,9 +88,7 @@ class Occupancy:
     blocks: int
     warps: int
     fraction: float
-    limiter: (
-        str  # "threads", "registers", "shared memory", "blocks", or "does not fit" for what cannot launch
-    )
+    limiter: str  # "threads", "registers", "shared memory", "blocks", or "does not fit" for what cannot launch
 
 
 def occupancy(arch: str | Limits, threads: int, registers: int, shared: int) -> Occupancy:
@@ -143,9 +141,7 @@ def hint(arch: str, threads: int, registers: int, shared: int) -> str:
     if now.fraction >= 1:
         return ""
     if now.limiter == "registers":
-        fewer = _first(
-            range(registers - 1, 15, -1), lambda r: occupancy(at, threads, r, shared).warps > now.warps
-        )
+        fewer = _first(range(registers - 1, 15, -1), lambda r: occupancy(at, threads, r, shared).warps > now.warps)
         return f"at most {fewer} registers a thread" if fewer else ""
     if now.limiter == "shared memory":
         step = range(shared // _SHARED_UNIT * _SHARED_UNIT, -1, -_SHARED_UNIT)

@@ -145,9 +145,7 @@ def _option_fields(build: Build) -> dict[str, Any]:
         else:
             known = [f"--{n}" for n in _FLAGS] + [f"--{n}=true|false" for n in _SWITCHES]
             known += ["--maxrregcount=N", "--diag-suppress=N,N", "--std=c++20", "-Xptxas=OPTION"]
-            raise RungError(
-                f"{build.origin}: the compiler option '{option}' is not known; {', '.join(known)} are."
-            )
+            raise RungError(f"{build.origin}: the compiler option '{option}' is not known; {', '.join(known)} are.")
     return fields
 
 
@@ -161,9 +159,7 @@ def ptxas_resources(log: str, symbol: str) -> Resources:
         return int(found.group(1)) if found else 0
 
     properties = section.partition(f"Function properties for {symbol}")[2]
-    local = re.search(
-        r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", properties
-    )
+    local = re.search(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", properties)
     stack, stores, loads = (int(g) for g in local.groups()) if local else (0, 0, 0)
     return Resources(
         registers=number(r"Used (\d+) registers"),

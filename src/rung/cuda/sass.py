@@ -72,9 +72,7 @@ def mix_of_file(path: Path) -> dict[str, dict[str, int]]:
     """The same for every function of a cubin file, by symbol."""
     tool = disassembler()
     if tool is None:
-        raise RungError(
-            "No disassembler was found: put nvdisasm of a CUDA toolkit on PATH, or install Triton."
-        )
+        raise RungError("No disassembler was found: put nvdisasm of a CUDA toolkit on PATH, or install Triton.")
     done = subprocess.run([tool, "-c", path], capture_output=True, text=True, timeout=120, check=False)
     if done.returncode:
         reason = (done.stderr.strip().splitlines() or ["no reason given"])[0]

@@ -95,8 +95,7 @@ def kernel_parameters(source: str, kernel: str, origin: str) -> tuple[Parameter,
     signature = next((s for s in found if s.body), found[0])
     given = _split(arguments.rstrip().removesuffix(">")) if arguments else []
     types = {
-        parameter: given[i] if i < len(given) else default
-        for i, (parameter, default) in enumerate(signature.template)
+        parameter: given[i] if i < len(given) else default for i, (parameter, default) in enumerate(signature.template)
     }
     texts = _split(signature.parameters)
     if texts in ([], ["void"]):
@@ -129,9 +128,7 @@ def _drop_disabled(text: str) -> str:
         directive = re.match(r"\s*#\s*(\w+)\s*(.*)", line)
         word, rest = (directive.group(1), directive.group(2).strip()) if directive else ("", "")
         if word.startswith("if"):
-            stack.append(
-                {"0": True, "false": True, "1": False, "true": False}.get(rest) if word == "if" else None
-            )
+            stack.append({"0": True, "false": True, "1": False, "true": False}.get(rest) if word == "if" else None)
         elif word == "else" and stack and stack[-1] is not None:
             stack[-1] = not stack[-1]
         elif word == "elif" and stack and stack[-1] is not None:
@@ -166,9 +163,7 @@ def _signatures(source: str) -> Iterator[_Signature]:
             closing = _matching(tokens, opening)
             after = tokens[closing + 1].group() if closing + 1 < len(tokens) else ""
             if after in ("{", ";"):
-                inside = (
-                    text[tokens[opening].end() : tokens[closing].start()] if closing < len(tokens) else ""
-                )
+                inside = text[tokens[opening].end() : tokens[closing].start()] if closing < len(tokens) else ""
                 yield _Signature(token, _template(text[: tokens[mark].start()]), inside, after == "{")
                 break
             i = closing + 1  # an attribute or macro with arguments, such as __launch_bounds__(BLOCK, 2)
@@ -233,33 +228,18 @@ def _parameter(text: str, types: dict[str, str], where: str) -> Parameter:
     const = "const" in words
     kept = [w for w in words if w not in _QUALIFIERS]
     names = [w for w in re.findall(r"[A-Za-z_]\w*", tail) if w not in _QUALIFIERS] if star else kept[1:]
-    if (
-        not names
-        or names[-1] in _BASIC
-        or not re.match(r"[A-Za-z_]", names[-1])
-        or (not star and kept[-2] == "::")
-    ):
-        raise RungError(
-            f"{where} has no name ('{' '.join(text.split())}'), and parameters are bound by name."
-        )
+    if not names or names[-1] in _BASIC or not re.match(r"[A-Za-z_]", names[-1]) or (not star and kept[-2] == "::"):
+        raise RungError(f"{where} has no name ('{' '.join(text.split())}'), and parameters are bound by name.")
     if not star:
         kept = kept[:-1]
     ctype = _spelled([types.get(w, w) or w for w in kept])
-    return Parameter(
-        ctype + "*" * max(0, pointers - 1), names[-1], pointers > 0, const, "__grid_constant__" in words
-    )
+    return Parameter(ctype + "*" * max(0, pointers - 1), names[-1], pointers > 0, const, "__grid_constant__" in words)
 
 
 def _spelled(words: list[str]) -> str:
     """One spelling for each integer type ("long unsigned int" is "unsigned long"); other types as written."""
-    if (
-        words
-        and all(w in _BASIC for w in words)
-        and len({"int", "signed", "unsigned", "short", "long"} & set(words))
-    ):
-        sign = (
-            "unsigned " if "unsigned" in words else "signed " if "signed" in words and "char" in words else ""
-        )
+    if words and all(w in _BASIC for w in words) and len({"int", "signed", "unsigned", "short", "long"} & set(words)):
+        sign = "unsigned " if "unsigned" in words else "signed " if "signed" in words and "char" in words else ""
         core = [w for w in words if w not in ("signed", "unsigned")]
         if "short" in core or "long" in core:
             core = [w for w in core if w != "int"]

@@ -69,7 +69,7 @@ def _torch(rung: Rung) -> dict[str, str]:
         f"{real}.new_empty(({''.join(f'{s}, ' for s in o.shape)}), dtype={_kind(o, real)})" for o in called.outputs
     )
     name = called.name
-    text = f'''{_doc(rung, "An operator of torch")}import torch
+    text = f"""{_doc(rung, "An operator of torch")}import torch
 
 from . import kernel
 
@@ -83,7 +83,7 @@ def {name}({", ".join(typed)}) -> {result}:
 def _({", ".join(typed)}) -> {result}:
     {dims}
     return {fakes}
-'''
+"""
     package = f"rung_{name}"
     project = (
         f'[build-system]\nrequires = ["setuptools"]\nbuild-backend = "setuptools.build_meta"\n\n[project]\n'
@@ -176,9 +176,7 @@ def _kernelbench(rung: Rung) -> dict[str, str]:
     given = ", ".join([*(o.name for o in called.inputs), *(f"{n}=self.{n}" for n in numbers)])
     init = f"    def __init__(self{', ' + takes if takes else ''}):\n        {keeps}\n"
     dims = "\n".join(f"{d} = {values[d]}" for d in rung.operation.dims)
-    made = ", ".join(
-        _made(rung, o, _shape_code(o), "", str(o.below)).replace(", , ", ", ") for o in called.inputs
-    )
+    made = ", ".join(_made(rung, o, _shape_code(o), "", str(o.below)).replace(", , ", ", ") for o in called.inputs)
     problem = (
         f"{_doc(rung, 'A problem of KernelBench')}{code}\n{dims}\n\n\nclass Model(torch.nn.Module):\n{init}\n"
         f"    def forward(self, {tensors}):\n        {body}\n\n\ndef get_inputs():\n    return [{made}]\n\n\n"

@@ -19,7 +19,6 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from types import ModuleType
@@ -29,9 +28,8 @@ from unittest import mock
 import torch
 from torch.overrides import TorchFunctionMode
 
-from rung.dtypes import DTYPES, ELEMENTS, Dtype, name_of
+from rung.dtypes import DTYPES, ELEMENTS, name_of
 from rung.errors import RungError
-from rung.inputs import Change
 from rung.operation import Case, Cost, Operand, Operation, Tensors, Values
 from rung.rungs import catalogue
 from rung.rungs.base import Rung
@@ -232,37 +230,6 @@ def _operand(name: str, tensor: torch.Tensor, role: str) -> dict[str, Any]:
 # ---- the operation, in whatever process ------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Problem(Operation):
-    """An operation whose inputs come from the problem, all at once."""
-
-    draw: Callable[[int, int], Tensors] | None = None  # test, seed
-
-    def inputs(
-        self,
-        values: Values,
-        dtype: Dtype,
-        seed: int,
-        *,
-        magnitude: float = 1.0,
-        change: Mapping[str, Change] | None = None,
-        empty: Callable[[str, tuple[int, ...], torch.dtype], torch.Tensor],
-        names: Sequence[str] | None = None,
-        device: str = "cpu",
-    ) -> Tensors:
-        """Operands filled by generate_input (outputs left as `empty` gave them)."""
-        assert self.draw is not None
-        drawn = self.draw(int(values["test"]), seed)
-        tensors: Tensors = {}
-        for operand in self.operands:
-            if names is None or operand.name in names:
-                kind: torch.dtype = getattr(torch, ELEMENTS[operand.dtype])
-                tensors[operand.name] = empty(operand.name, operand.size(values), kind)
-                if operand.role != "out":
-                    tensors[operand.name].copy_(drawn[operand.name])
-        return tensors
-
-
 def described(place: Path) -> Operation:
     """The operation that a problem's description tells; its functions are asked only where it is judged."""
     sys.path.append(str(place / "beside"))  # what a submission imports
@@ -278,9 +245,10 @@ def described(place: Path) -> Operation:
         sizes = {f"{o['name']}_{axis}": n for o in case["operands"] for axis, n in enumerate(o["shape"])}
         return {"test": number, **sizes}
 
-    def draw(test: int, seed: int) -> Tensors:
-        flat, _ = _flat(judge.data(cases[test - 1]["test"], seed))
-        return dict(zip(cases[test - 1]["names"], flat, strict=True))
+    def draw(v: Values, seed: int) -> Tensors:
+        case = cases[int(v["test"]) - 1]
+        flat, _ = _flat(judge.data(case["test"], seed))
+        return dict(zip(case["names"], flat, strict=True))
 
     def data(tensors: Tensors, test: int) -> Any:
         case = cases[test - 1]
@@ -304,7 +272,7 @@ def described(place: Path) -> Operation:
         return f"check_implementation: {' '.join(said.split())[:300]}" if said else ""
 
     every = [values(number, case) for number, case in enumerate(cases, 1)]
-    return Problem(
+    return Operation(
         name=place.name,
         summary=f"the problem in {told['folder']}",
         dims=tuple(every[0]),

@@ -21,7 +21,7 @@ from rung.rungs.cuda import INCLUDE, CudaRung
 from rung.rungs.header import Buffer, Expression, Launch
 from rung.rungs.python import PythonRung
 
-_HELPERS = '''
+_HELPERS = """
 from math import log2, sqrt
 
 
@@ -42,7 +42,7 @@ def _expect(name, tensor, shape, dtype, align):
         raise ValueError(f"{name} must be contiguous, {shape}, of {dtype}; it is {tuple(tensor.shape)} of {tensor.dtype}")
     if tensor.data_ptr() % align:
         raise ValueError(f"{name} must start at a multiple of {align} bytes; clone it")
-'''  # noqa: E501 - it is code of its own
+"""  # noqa: E501 - it is code of its own
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import statistics
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -43,6 +45,19 @@ class Group:
         worst = torch.tensor([seconds], device=self.device)
         dist.all_reduce(worst, dist.ReduceOp.MAX)
         return float(worst.item())
+
+    def timed(self, work: Callable[[], object], repeats: int = 5) -> float:
+        """The median of the slowest process's seconds, after one run that warms up."""
+        times = []
+        for attempt in range(repeats + 1):
+            self.meet()
+            start = time.perf_counter()
+            work()
+            if self.device.type == "cuda":
+                torch.cuda.synchronize()
+            if attempt:
+                times.append(self.slowest(time.perf_counter() - start))
+        return statistics.median(times)
 
     def report(self, measured: object, output: Path | None) -> None:
         """What was measured as JSON, once: on standard output, and in a file."""

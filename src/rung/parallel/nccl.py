@@ -9,8 +9,6 @@ zig-zag, so that with a causal mask every step of the ring is one dense product 
 from __future__ import annotations
 
 import argparse
-import statistics
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -124,19 +122,6 @@ def _error(found: torch.Tensor, qkv: torch.Tensor, rows: torch.Tensor, chosen: t
     return float((found[:, chosen].double() - right).norm() / right.norm())
 
 
-def _timed(group: Group, work: Callable[[], object], repeats: int) -> float:
-    times = []
-    for attempt in range(repeats + 1):
-        group.meet()
-        start = time.perf_counter()
-        work()
-        if group.device.type == "cuda":
-            torch.cuda.synchronize()
-        if attempt:  # the first warms up
-            times.append(group.slowest(time.perf_counter() - start))
-    return statistics.median(times)
-
-
 def measure(group: Group, n: int, heads: int, d: int, dtype: str, causal: bool, repeats: int) -> dict[str, Any]:
     """The ring's time and error, and the times of computing and of passing blocks alone, which bound it."""
     if n < group.size:
@@ -158,8 +143,8 @@ def measure(group: Group, n: int, heads: int, d: int, dtype: str, causal: bool, 
     def pass_only() -> None:
         travel(Neighbours(group.rank, group.size), block, spare, lambda owner, kv: None)
 
-    ring = _timed(group, lambda: ring_attention(group, local, rows, causal=causal), repeats)
-    passing = _timed(group, pass_only, repeats) if group.size > 1 else 0.0
+    ring = group.timed(lambda: ring_attention(group, local, rows, causal=causal), repeats)
+    passing = group.timed(pass_only, repeats) if group.size > 1 else 0.0
     scores = n * (n + 1) / 2 if causal else n**2
     one = _alone(group, n, heads, d, kind.torch, causal, repeats)
     return {
@@ -185,7 +170,7 @@ def measure(group: Group, n: int, heads: int, d: int, dtype: str, causal: bool, 
 def _alone(group: Group, n: int, heads: int, d: int, dtype: torch.dtype, causal: bool, repeats: int) -> float:
     """torch's fused attention of everything in one call. Every process does it, so that clocks are alike."""
     q, k, v = _inputs(n, heads, d, dtype, group.device)
-    return _timed(group, lambda: attend(q, k, v, causal=causal), repeats)
+    return group.timed(lambda: attend(q, k, v, causal=causal), repeats)
 
 
 def main() -> None:

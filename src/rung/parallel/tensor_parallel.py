@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import argparse
 import os
-import statistics
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -165,7 +163,7 @@ def measure(group: Group, model: str, dtype: str, tokens: int, rows: int, offlin
         "device": torch.cuda.get_device_name() if group.device.type == "cuda" else "cpu",
     }
     for name, one in (("split", split), ("alone", alone)):
-        row[f"{name}_prompt_seconds"] = _timed(group, lambda one=one: one.logits(ids))  # type: ignore[misc]
+        row[f"{name}_prompt_seconds"] = group.timed(lambda one=one: one.logits(ids))  # type: ignore[misc]
         row[f"{name}_token_seconds"] = _token(group, one, ids)
     row["prompt_speed_up"] = row["alone_prompt_seconds"] / row["split_prompt_seconds"]
     row["token_speed_up"] = row["alone_token_seconds"] / row["split_token_seconds"]
@@ -174,19 +172,6 @@ def measure(group: Group, model: str, dtype: str, tokens: int, rows: int, offlin
     ]
     row["same_greedy_tokens"] = greedy[0] == greedy[1]
     return row
-
-
-def _timed(group: Group, work: Callable[[], object], repeats: int = 5) -> float:
-    times = []
-    for attempt in range(repeats + 1):
-        group.meet()
-        start = time.perf_counter()
-        work()
-        if group.device.type == "cuda":
-            torch.cuda.synchronize()
-        if attempt:
-            times.append(group.slowest(time.perf_counter() - start))
-    return statistics.median(times)
 
 
 def _token(group: Group, model: Model, ids: torch.Tensor) -> float:
@@ -200,7 +185,7 @@ def _token(group: Group, model: Model, ids: torch.Tensor) -> float:
         cache.lengths = list(lengths)
         transformer.advance([[0]] * len(ids), cache)
 
-    return _timed(group, again)
+    return group.timed(again)
 
 
 def main() -> None:

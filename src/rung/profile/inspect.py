@@ -85,9 +85,7 @@ def _shape(
     """The shape to compile for, complete, and the rung's reason when it takes none at this dtype and GPU."""
     shapes = rung.operation.shapes
     usual = {DEFAULT_SHAPE: shapes[DEFAULT_SHAPE]} if DEFAULT_SHAPE in shapes else {}
-    candidates = (
-        dict([given]) if given else {**usual, **shapes, **{c.name: c.values for c in rung.operation.cases}}
-    )
+    candidates = dict([given]) if given else {**usual, **shapes, **{c.name: c.values for c in rung.operation.cases}}
     first: tuple[str, Values, str | None] | None = None
     for name, dims in candidates.items():
         values = rung.operation.complete(dims)
@@ -99,9 +97,7 @@ def _shape(
     return first
 
 
-def _refusal(
-    rung: Rung, arch: str, dtype: Dtype, values: Values, tuning: Mapping[str, int] | None
-) -> str | None:
+def _refusal(rung: Rung, arch: str, dtype: Dtype, values: Values, tuning: Mapping[str, int] | None) -> str | None:
     if dtype.name not in rung.dtypes:
         return f"has no {dtype.name} version; it has {', '.join(rung.dtypes)}"
     names = rung.names(values, dtype, tuning).also(sm=int(re.sub(r"\D", "", arch)))

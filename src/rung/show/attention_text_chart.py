@@ -75,9 +75,7 @@ def chart(model: str, rows: Sequence[Row]) -> str:
     text = ", ".join(f"{_label(row)} {told(row)}" for row in some)
     top = max((1.1 * row.metrics["seconds"] for row in some if _whole(row)), default=math.inf)
     series = [
-        Series(
-            _label(row) if _whole(row) else f"{_label(row)}: {told(row)}", _up_to(top, row.detail["curve"]), colour
-        )
+        Series(_label(row) if _whole(row) else f"{_label(row)}: {told(row)}", _up_to(top, row.detail["curve"]), colour)
         for row, colour in zip(some, COLOURS, strict=False)
     ]
     above = charts.curves(

@@ -90,9 +90,7 @@ def stale(root: Path = ROOT) -> dict[Path, str | None]:
     """The files that are not what the results make of them, and what they should be; None is to go."""
     wanted = generated(root)
     found: dict[Path, str | None] = {
-        path: text
-        for path, text in wanted.items()
-        if not path.is_file() or path.read_text(encoding="utf-8") != text
+        path: text for path, text in wanted.items() if not path.is_file() or path.read_text(encoding="utf-8") != text
     }
     return found | {p: None for p in sorted((root / "docs/pictures").glob("*.svg")) if p not in wanted}
 

@@ -70,9 +70,7 @@ def sequential(qkv: NDArray[np.float32], right: torch.Tensor, *, causal: bool, l
     return _host_time(n, SEQUENTIAL, call.run, lambda: _heads_first(tensors["out"], heads), right, limit)
 
 
-def vectorised(
-    qkv: NDArray[np.float32], right: torch.Tensor, *, causal: bool, threads: int, limit: float
-) -> Measured:
+def vectorised(qkv: NDArray[np.float32], right: torch.Tensor, *, causal: bool, threads: int, limit: float) -> Measured:
     """The block that MPI's ranks compute with, alone."""
     _, heads, n, d = qkv.shape
     at, q, kv = np.arange(n), np.ascontiguousarray(qkv[0]), np.ascontiguousarray(qkv[1:])

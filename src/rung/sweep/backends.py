@@ -28,8 +28,7 @@ def measure_named(name: str | None, arch: str | None = None) -> Measure:
     if name == "time":
         if not gpu:
             raise RungError(
-                "there is no CUDA device here to take times on; --measure compiler and --measure emulator "
-                "need none."
+                "there is no CUDA device here to take times on; --measure compiler and --measure emulator need none."
             )
         return Timed()
     if name == "compiler":
@@ -161,9 +160,7 @@ def compiler_figures(subject: Subject, tuning: Tuning, arch: str) -> CompilerFig
     """Registers, spills and occupancy over the rung's kernels (the worst of each), or why there are none."""
     shape = (subject.shape, subject.values)
     rows = list(
-        inspect.inspect(
-            [subject.rung], [arch], dtype=subject.dtype.name, shape=shape, tuning=tuning, mix=False
-        )
+        inspect.inspect([subject.rung], [arch], dtype=subject.dtype.name, shape=shape, tuning=tuning, mix=False)
     )
     bad = next((r for r in rows if r.state == "failed"), None)
     if bad is not None:

@@ -74,8 +74,7 @@ def choices(rung: Rung, only: Mapping[str, Sequence[int]] | None = None) -> dict
             if value not in rung.tune[name]:
                 known = ", ".join(map(str, rung.tune[name]))
                 raise RungError(
-                    f"{name} = {value} is not in the header of {rung.full_name}, which has {known}; "
-                    "add it there."
+                    f"{name} = {value} is not in the header of {rung.full_name}, which has {known}; add it there."
                 )
         chosen[name] = tuple(wanted)
     return chosen

@@ -50,26 +50,30 @@ def build(
     environment.filters["prose"] = lambda value: Markup(prose(str(value)))
     steps = attention_text_chart.steps(found.of_kind("climb")) if found else []
     steps = steps if any("seconds" in r.metrics for r in steps) else []
-    return environment.get_template("report.html.j2").render(
-        policy=f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{digest}'",
-        style=_scheme_css() + (HERE / "report.css").read_text(encoding="utf-8"),
-        script=script,
-        sections=SECTIONS,
-        colours=COLOURS,
-        ladders=[ladder.context(name, names, found, resources or {}) for name in names],
-        climbs=_climbs(found) if found else [],
-        attention=attention_text_chart.chart(steps[0].what, steps) if steps else "",
-        batches=attention_text_chart.batches(found.of_kind("climb")) if found else ([], []),
-        lists=[(title, rows) for kind, title in LISTS if found and (rows := _list(found.of_kind(kind)))],
-        studies=[_study(row) for row in (found.of_kind("study") if found else ())],
-        sources=_sources([r for r in found.results if codes.current(r)] if found else []),
-        source_columns=sources.COLUMNS,
-        measured=bool(found and found.results),
-        gpu=found.gpu or "a CPU" if found else "",
-        machine=_machine(found) if found else [],
-        ceilings=_ceilings(found) if found else [],
-        others=others,
-    ).lstrip()
+    return (
+        environment.get_template("report.html.j2")
+        .render(
+            policy=f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{digest}'",
+            style=_scheme_css() + (HERE / "report.css").read_text(encoding="utf-8"),
+            script=script,
+            sections=SECTIONS,
+            colours=COLOURS,
+            ladders=[ladder.context(name, names, found, resources or {}) for name in names],
+            climbs=_climbs(found) if found else [],
+            attention=attention_text_chart.chart(steps[0].what, steps) if steps else "",
+            batches=attention_text_chart.batches(found.of_kind("climb")) if found else ([], []),
+            lists=[(title, rows) for kind, title in LISTS if found and (rows := _list(found.of_kind(kind)))],
+            studies=[_study(row) for row in (found.of_kind("study") if found else ())],
+            sources=_sources([r for r in found.results if codes.current(r)] if found else []),
+            source_columns=sources.COLUMNS,
+            measured=bool(found and found.results),
+            gpu=found.gpu or "a CPU" if found else "",
+            machine=_machine(found) if found else [],
+            ceilings=_ceilings(found) if found else [],
+            others=others,
+        )
+        .lstrip()
+    )
 
 
 def _scheme_css() -> str:
