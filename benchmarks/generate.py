@@ -6,7 +6,8 @@ Weights are random (drawn as transformers draws them), the same for both sides. 
 store; one that fails is a row with its reason, and the others go on. Sections: text (one text and batches), context
 (a step at 50 and at 1000 tokens), few (two to eight texts by the step of few rows, and by the rungs beside it), drafts
 (the model of the package with and without them), sampling (what choosing costs), prompt, agreement (logits and greedy
-text against transformers in float32), peers (transformers on the same texts).
+text against transformers in float32), peers (transformers on the same texts), score (log-probabilities of given texts,
+even and uneven, by rung and by transformers eager and compiled).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import argparse
 import contextlib
 import functools
 import gc
+import random
 import statistics
 import sys
 import time
@@ -32,9 +34,11 @@ from rung.gpt2.drafts import NGRAM
 from rung.gpt2.gpu.engine import Engine
 from rung.gpt2.gpu.operands import dims
 from rung.gpt2.gpu.prefill import Prefill
+from rung.gpt2.gpu.rating import GpuRater
 from rung.gpt2.random_model import SIZES, config_of
 from rung.gpt2.rungs import few_rows_rung
 from rung.gpt2.sampling import Sampling
+from rung.gpt2.score import Text, scores
 from rung.gpt2.weights import Weights
 from rung.results import codes, machine, store
 from rung.results.row import Row
@@ -45,6 +49,7 @@ from rung.show.generation_tables import COMPILED, STATIC
 PROMPT, NEW = 8, 512
 BATCH = 128  # tokens of prompt and of text where there are several
 LENGTHS = (64, 512, 1024)
+SCORED = 1024  # tokens of a text that is scored
 TORCH = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 SINGLE = (("gpt2", "bfloat16"), ("gpt2", "float32"), ("gpt2", "int8"), ("gpt2-xl", "bfloat16"), ("gpt2-xl", "int8"))
 TEXTS = (*((name, dtype, 1) for name, dtype in SINGLE), *(("gpt2", "bfloat16", n) for n in (8, 64, 256)))
@@ -285,7 +290,69 @@ class Bench:
                         model = model or transformers_model(config_of(name), weights_of(name), TORCH[dtype])
                         found.metrics["tokens_per_s"] = self._peer(model, rows, length, new, more)
 
+    def score(self) -> None:
+        """Log-probabilities of texts of 1024 tokens, and of 10,000 uneven ones; transformers reads eight at a time."""
+        for name, texts in (("gpt2", 32), ("gpt2-xl", 8)):
+            engine, even = self.engine(name, "bfloat16"), self.prompts(texts, SCORED)
+            before = torch.cuda.memory_allocated()
+            rater = GpuRater(engine.config, engine.operands, ready=engine.arrive)
+            self._score(rater, even[:1])
+            used = tuple(dict.fromkeys(rater.passes[SCORED].rungs_in_use.values()))
+            asked: dict[str, Any] = {"texts": texts, "tokens": f"{SCORED}"}
+            with self.row("score", name, "bfloat16", used, by="rung", **asked) as found:
+                if found.wanted:
+                    run = functools.partial(self._score, rater, even)
+                    found.metrics |= self._rate(run, texts * SCORED, before)
+            if name == "gpt2":
+                dice = random.Random(1)
+                uneven = [ids[: dice.randint(5, 1000)] for ids in self.prompts(10_000, 1000)]
+                with self.row("score", name, "bfloat16", used, by="rung", texts=10_000, tokens="5 to 1000") as found:
+                    if found.wanted:
+                        run = functools.partial(self._score, rater, uneven)
+                        found.metrics |= self._rate(run, sum(map(len, uneven)), before, times=1)
+            del engine, rater
+            model: Any = None
+            for by in ("transformers, eager", COMPILED):
+                with self.row("score", name, "bfloat16", by=by, **asked) as found:
+                    if not found.wanted:
+                        continue
+                    model = model or transformers_model(config_of(name), weights_of(name), torch.bfloat16)
+                    before = torch.cuda.memory_allocated()
+
+                    def logprobs(ids: torch.Tensor, model: Any = model) -> torch.Tensor:
+                        logits = model(ids, use_cache=False).logits[:, :-1].float()
+                        found: torch.Tensor = logits.log_softmax(-1).gather(2, ids[:, 1:, None])[..., 0]
+                        return found
+
+                    torch._dynamo.reset()
+                    forward = torch.compile(logprobs) if by == COMPILED else logprobs
+
+                    def theirs(forward: Any = forward, even: list[list[int]] = even) -> None:
+                        with torch.inference_mode():
+                            sums = [forward(torch.tensor(even[i : i + 8], device="cuda")).sum(1)
+                                    for i in range(0, len(even), 8)]  # fmt: skip
+                        torch.cat(sums).tolist()
+
+                    found.metrics |= self._rate(theirs, texts * SCORED, before)
+
     # ---- how ----------------------------------------------------------------------------------------------------
+
+    def _score(self, rater: GpuRater, texts: list[list[int]]) -> None:
+        for _ in scores(rater, map(Text, texts), context=SCORED, stride=SCORED // 2):
+            pass
+
+    def _rate(self, run: Callable[[], None], tokens: int, before: int, times: int = 5) -> dict[str, float | None]:
+        """Tokens per second of a run behind one that prepares, and the peak of memory beside what was there before."""
+        run()
+        torch.cuda.reset_peak_memory_stats()
+        spent = []
+        for _ in range(times):
+            torch.cuda.synchronize()
+            began = time.perf_counter()
+            run()
+            spent.append(time.perf_counter() - began)
+        peak = torch.cuda.max_memory_allocated() - before
+        return {"tokens_per_s": tokens / statistics.median(spent), "peak_mb": peak / 1e6}
 
     def step_time(self, engine: Engine, rows: int, length: int) -> float:
         """Seconds a step, from graphs of eight; lengths are put back, so that all see about the same context."""
@@ -403,7 +470,7 @@ class Found:
         self.metrics: dict[str, float | None] = {}
 
 
-SECTIONS = ("text", "few", "drafts", "context", "prompt", "sampling", "agreement", "peers")
+SECTIONS = ("text", "few", "drafts", "context", "prompt", "sampling", "agreement", "peers", "score")
 
 
 def main() -> int:

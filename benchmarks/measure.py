@@ -20,6 +20,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 from rung.climb import attention, course, model
 from rung.gpt2.rungs import few_rows_rung
 from rung.results import codes, machine, store
@@ -78,6 +80,10 @@ def generate(there: Measured) -> list[Task]:
 
 def peers(there: Measured) -> list[Task]:
     return [Task([sys.executable, "benchmarks/generate.py", "--missing", "--sections", "peers"], 200, "--limit")]
+
+
+def score(there: Measured) -> list[Task]:
+    return [Task([sys.executable, "benchmarks/generate.py", "--missing", "--sections", "score"], 150, "--limit")]
 
 
 def check(there: Measured) -> list[Task]:
@@ -140,8 +146,9 @@ def sweep(there: Measured) -> list[Task]:
 
 
 def parallel(there: Measured) -> list[Task]:
-    done = "pipeline" in {p.partition(" ")[0] for p in there.parts("parallel")}
-    return [] if done else [Task([sys.executable, "benchmarks/parallel.py", "pipeline"], 90)]
+    known = {p.partition(" ")[0] for p in there.parts("parallel")}
+    names = [n for n in ("pipeline", "texts")[: torch.cuda.device_count()] if n not in known]
+    return [Task([sys.executable, "benchmarks/parallel.py", n], 120) for n in names]
 
 
 def serving(there: Measured) -> list[Task]:
@@ -158,8 +165,8 @@ def mutants(there: Measured) -> list[Task]:
 # In the order of what is missed most.
 SECTIONS: dict[str, Callable[[Measured], list[Task]]] = {
     "climb": climb, "generate": generate, "bench": bench, "peers": peers, "study": study, "check": check,
-    "serving": serving, "profile": profile, "atlas": atlas, "attention": attention_climb, "course": course_climb,
-    "parallel": parallel, "sweep": sweep, "mutants": mutants,
+    "serving": serving, "score": score, "profile": profile, "atlas": atlas, "attention": attention_climb,
+    "course": course_climb, "parallel": parallel, "sweep": sweep, "mutants": mutants,
 }  # fmt: skip
 
 

@@ -14,6 +14,7 @@ from rung.errors import RungError
 from rung.results import codes, store
 from rung.results.row import Row
 from rung.show import figures, report, tables
+from rung.show.generation_tables import COMPILED
 
 
 @pytest.fixture
@@ -134,6 +135,20 @@ def test_text_of_other_code_leaves_its_place_empty_and_says_since_when(root: Pat
     readme = (root / "README.md").read_text()
     assert "| gpt2 bfloat16, random weights, one text | 5,400 |" in readme
     assert "| gpt2-xl bfloat16, random weights, one text | code changed since 2026-03-01 |  |  |" in readme
+
+
+def test_scores_stand_beside_transformers_of_the_same_run(root: Path) -> None:
+    (root / "README.md").write_text("<!-- speed:score -->\n<!-- /speed:score -->\n")
+    ours = Row(
+        kind="generate", what="gpt2", part="score", dtype="bfloat16", weights="random", machine=MACHINE, time=TIME,
+        options={"by": "rung", "texts": 32, "tokens": "1024"}, metrics={"tokens_per_s": 3000.0, "peak_mb": 234.0},
+    )  # fmt: skip
+    theirs = replace(ours, options={**ours.options, "by": COMPILED}, metrics={"tokens_per_s": 2000.0})
+    other_day = replace(ours, options={**ours.options, "by": "transformers, eager"}, time="2025-01-01T00:00:00Z")
+    store.write(root / "results/h200/generate.jsonl", [ours, theirs, other_day])
+    write(root)
+    wanted = "| gpt2 bfloat16, random weights, 32 texts of 1024 tokens | 3,000 | 234 | 2,000 | 1.50× |  |  |"
+    assert wanted in (root / "README.md").read_text()
 
 
 def test_the_climb_is_a_picture_in_light_and_dark(root: Path) -> None:

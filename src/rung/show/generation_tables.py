@@ -117,6 +117,21 @@ def prompts(found: Figures) -> str:
     return table(("prompt, tokens", *(head for _, head in PROMPTS), "gain over it"), lines)
 
 
+def score(found: Figures) -> str:
+    """Log-probabilities of given texts."""
+    lines = []
+    for row, instead in ours(found, "score"):
+        m, rest = row.metrics, [peer(found, row, by) for by in (COMPILED, "transformers, eager")]
+        cells = [f"{m['tokens_per_s']:,.0f}", f"{m['peak_mb']:,.0f}"]
+        for theirs in rest:
+            rate = theirs.metrics["tokens_per_s"] if theirs else None
+            cells += [f"{rate:,.0f}", times(m["tokens_per_s"] / rate)] if rate else ["", ""]
+        told = f"{_name(row)}, {row.options['texts']:,} texts of {row.options['tokens']} tokens"
+        lines.append([told, *([instead, *[""] * 5] if instead else cells)])
+    heads = ("texts", "tokens/s", "memory beside the weights, MB", "transformers compiled", "gain")
+    return table((*heads, "transformers eager", "gain"), lines)
+
+
 def sampling(found: Figures) -> str:
     """What choosing a token costs."""
     rows = {r.options["how"]: r.metrics["tokens_per_s"] for r in part(found, "sampling")}
