@@ -22,6 +22,7 @@ from rung.gpt2.rungs import LADDERS, OPERATIONS, THREE_PRODUCTS, Rungs, prefill_
 from rung.gpt2.weights import Linear, read_weights
 from rung.operation import Tensors
 from rung.rungs import catalogue
+from rung.rungs.cuda import CudaRung
 
 emulated = pytest.mark.skipif(emulator.available() is not None, reason="the emulator needs g++")
 CAPACITY = 48
@@ -39,6 +40,9 @@ KERNELS: Rungs = {
 }
 FUSED: Rungs = {**KERNELS, "layernorm_matmul": ("2",), "matmul_residual": ("2",)}
 APART: Rungs = {name: rungs for name, rungs in KERNELS.items() if name != "residual_layernorm"}
+DEPENDENT: Rungs = {
+    **KERNELS, "residual_layernorm": ("14",), "matmul": ("30",), "matmul_gelu": ("7",), "attention": ("40",)
+}  # fmt: skip
 UNEQUAL = [models.some_ids(n, seed=n) for n in (5, 16, 1, 11)]
 
 
@@ -94,6 +98,20 @@ def test_caches_and_logits_are_transformers(way: str, prompts: list[list[int]]) 
 def test_kernels_of_the_ladders_leave_the_same(rungs: Rungs) -> None:
     folder = models.saved(n_layer=2)
     assert_transformers(read(folder, torch.float32, UNEQUAL, rungs=rungs), folder, UNEQUAL)
+
+
+@emulated
+def test_kernels_that_begin_before_their_input_is_there_leave_the_same() -> None:
+    folder = models.saved(n_embd=64, n_head=4, n_inner=128, n_layer=2)
+    config, tensors = state(folder, torch.bfloat16, 1)
+    prompt = Prefill(config, tensors, 1, CAPACITY, rungs=DEPENDENT)
+    prompt.run(UNEQUAL[:1])
+    assert_transformers(tensors, folder, UNEQUAL[:1], 2e-2)
+    reading = prompt.passes[16]
+    assert isinstance(reading, LadderPass)
+    for operation in ("residual_layernorm", "matmul", "matmul_gelu", "attention"):
+        rung = catalogue.find(reading.rungs_in_use[operation])
+        assert isinstance(rung, CudaRung) and all(launch.pdl for launch in rung.header.launches), operation
 
 
 @emulated

@@ -20,6 +20,8 @@ __device__ __forceinline__ void keep_by(const Real* qkv, Real* k_cache, Real* v_
 extern "C" __global__ void keep(const Real* qkv, Real* k_cache, Real* v_cache, int layers, int B, int T, int NH, int HS,
                                 int MAXT)
 {
+    pdl_launch_dependents();
+    pdl_wait();
     const bool whole = HS % VEC == 0;
     const int64_t i = int64_t(blockIdx.x) * blockDim.x + threadIdx.x;
     if (i >= int64_t(layers) * B * T * 2 * NH * HS / (whole ? VEC : 1)) return;
@@ -30,6 +32,8 @@ extern "C" __global__ void keep(const Real* qkv, Real* k_cache, Real* v_cache, i
 // Of y and x (B, T, C) the rows of each prompt's last token: nothing else of the last layer is ever read.
 extern "C" __global__ void last(const Real* y, const Real* x, const int* lengths, Real* y_last, Real* x_last, int T, int C)
 {
+    pdl_launch_dependents();
+    pdl_wait();
     const int b = blockIdx.x;
     const int64_t row = int64_t(b) * T + lengths[b] - 1;
     for (int c = threadIdx.x; c < C; c += blockDim.x) {

@@ -197,7 +197,7 @@ class LadderPass:
 
     def _launch(self, kernel: str, blocks: int, tensors: list[torch.Tensor], sizes: tuple[int, ...]) -> None:
         module = load_module(build(self._real), self._device)
-        config = LaunchConfig(grid=(blocks, 1, 1), block=(THREADS, 1, 1))
+        config = LaunchConfig(grid=(blocks, 1, 1), block=(THREADS, 1, 1), pdl=True)
         arguments: list[Argument] = [*(("pointer", t) for t in tensors), *(("i32", n) for n in sizes)]
         module.prepare(kernel, config)
         self._steps.append(module.bind(kernel, config, arguments))
