@@ -97,8 +97,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK)
 #pragma unroll
     for (int i = 0; i < VECTORS; ++i) {
 #pragma unroll
-        for (int j = 0; j < VEC; ++j)
-            a[i][j] = from_float<Real>((n[i][j] - mean) * rstd * to_float(w[i][j]) + to_float(b[i][j]));
+        for (int j = 0; j < VEC; ++j) a[i][j] = from_float<Real>((n[i][j] - mean) * rstd * to_float(w[i][j]) + to_float(b[i][j]));
         store(out + first, i, C, a[i]);
     }
 }

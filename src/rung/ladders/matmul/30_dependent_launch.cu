@@ -1,10 +1,9 @@
 /*---
 idea   = "A dependent launch: blocks begin while the kernel before still runs, ask for their weights and bias, which no kernel writes, and wait with x alone until that kernel is done."
 expect = "Of 6 us at few rows the launch and the way to memory are half. Behind another kernel of a prompt both lie under its time: 2 to 3 us a product, of 48. Alone nothing changes but that a row of launches overlaps."
-leap   = "The kernel of rung 26 as a function, which the product with GELU calls, too; new are where it waits and the bias in shared memory."
 from   = "matmul/26"
 inherit = ["dtypes", "arch_specific", "needs", "let", "bind", "maps", "launch"]
-needs  = ["SHARE == 1 or STAGES * SPLIT * 128 >= C * sizeof_real", "SPLIT * SHARE <= 8"]  # a shared stage is filled once
+needs  = ["SHARE == 1 or STAGES * SPLIT * 128 >= C * sizeof_real", "SPLIT * SHARE <= 8"]  # shared stages are filled once
 [tune]
 BN     = [72, 24, 48, 96, 144, 192]
 GROUPS = [2, 1]

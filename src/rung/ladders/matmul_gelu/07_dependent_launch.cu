@@ -1,7 +1,6 @@
 /*---
 idea   = "Few rows, launched early: the product of matmul/30 with GELU in its epilogue."
 expect = "matmul/30's gain behind another kernel, 2 to 3 us; a GELU of 16 sums a thread adds nothing that shows."
-leap   = "Another product: for few rows, with its depth split over a cluster."
 from   = "matmul/30"
 inherit = ["dtypes", "arch_specific", "needs", "let", "tune", "bind", "maps", "launch"]
 [[launch]]
@@ -11,8 +10,8 @@ kernel = "matmul_gelu"
 #include "warpgroup_epilogue.cuh"
 
 extern "C" __global__ void __launch_bounds__(dependent_product::THREADS, 1)
-    matmul_gelu(const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap weight_map, const Real* bias, Real* out,
-                int M, int OC, int C)
+    matmul_gelu(const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap weight_map, const Real* bias,
+                Real* out, int M, int OC, int C)
 {
     dependent_product::product(x_map, weight_map, bias, out, M, OC, C, [](float sum) { return hopper_tile::gelu(sum); });
 }
