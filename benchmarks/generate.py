@@ -5,9 +5,9 @@
 Weights are random (drawn as transformers draws them), the same for both sides. Every figure is a row of the results
 store; one that fails is a row with its reason, and the others go on. Sections: text (one text and batches), context
 (a step at 50 and at 1000 tokens), few (two to eight texts by the step of few rows, and by the rungs beside it), drafts
-(the model of the package with and without them), sampling (what choosing costs), prompt, agreement (logits and greedy
-text against transformers in float32), peers (transformers on the same texts), score (log-probabilities of given texts,
-even and uneven, by rung and by transformers eager and compiled).
+(the model of the package, or `--large`, with and without them), sampling (what choosing costs), prompt, agreement
+(logits and greedy text against transformers in float32), peers (transformers on the same texts), score
+(log-probabilities of given texts, even and uneven, by rung and by transformers eager and compiled).
 """
 
 from __future__ import annotations
@@ -64,9 +64,10 @@ SAMPLING = {
 }
 
 
+HELD_OUT = Path(__file__).parents[1] / "tests" / "data" / "held_out_stories.txt"
 DRAFTED = {
-    "repeats": "The wolf said: little pig, little pig, let me come in. " * 6,
-    "does not": "Once upon a time there was a king who had three sons.",
+    "repeats": ["The wolf said: little pig, little pig, let me come in. " * 6],
+    "does not": [passage[:250] for passage in HELD_OUT.read_text(encoding="utf-8").split("\n<|endoftext|>\n")],
 }
 
 
@@ -120,7 +121,7 @@ class Bench:
             dtype=dtype,
             options=options,
             texts=texts,
-            weights="random",
+            weights="trained" if part == "drafts" else "random",
             detail={"rung": rungs[0].partition("/")[2]} if len(rungs) == 1 else {},
             machine=machine.facts(),
         )
@@ -196,27 +197,48 @@ class Bench:
                             found.metrics |= {"tokens_per_s": rate, "step_us": step * 1e6}
 
     def drafts(self) -> None:
-        """A text that repeats itself and one that does not, greedy and sampled, undrafted and drafted."""
+        """Texts that repeat themselves and texts that do not, greedy and sampled, undrafted and drafted."""
+        large, device = self.arguments.large, "cuda" if torch.cuda.is_available() else "cpu"
+        what, path = ("gpt2, stories", large) if large else ("inner", "inner")
         for dtype in ("bfloat16", "float32"):
-            for draft in (None, NGRAM):
-                model = rung.load("inner", device="cuda", dtype=dtype, draft=draft)
-                for text, prompt in DRAFTED.items():
+            plain: dict[tuple[str, float], float] = {}
+            for draft in (None, NGRAM, *([self.arguments.draft] if large else [])):
+                model = rung.load(path, device=device, dtype=dtype, draft=draft)
+                name = "small model" if draft not in (None, NGRAM) else draft or "none"
+                rungs = (catalogue.find(f"decode/{few_rows_rung(dtype)}").full_name,) if draft else ()
+                for text, prompts in DRAFTED.items():
                     for temperature in (0.0, 0.8):
-                        asked = {"draft": draft or "none", "text": text, "temperature": temperature}
-                        rungs = (f"decode/{few_rows_rung(dtype)}",) if draft else ()
-                        served = tuple(catalogue.find(name).full_name for name in rungs)
-                        with self.row("drafts", "inner", dtype, served, **asked) as found:
+                        asked = {"draft": name, "text": text, "temperature": temperature}
+                        with self.row("drafts", what, dtype, rungs, **asked) as found:
                             if found.wanted:
-                                for _ in range(2):  # the first prepares
-                                    run = model.run([prompt], temperature=temperature, seed=1, stop_tokens=())
-                                    began = time.perf_counter()
-                                    list(run)
-                                    seconds = time.perf_counter() - began
-                                    found.metrics["tokens_per_s"] = len(run.completions[0].tokens) / seconds
-                                s = run.stats
-                                if s.proposed:
-                                    found.metrics["accepted"] = s.accepted / s.proposed
-                                    found.metrics["tokens_per_step"] = 1 + s.accepted / s.drafted
+                                measured = self._drafted(model, prompts, temperature)
+                                found.metrics |= measured
+                                rate = measured["tokens_per_s"]
+                                if draft is None:
+                                    plain[text, temperature] = rate
+                                elif (text, temperature) in plain:
+                                    found.metrics["vs_undrafted"] = rate / plain[text, temperature]
+
+    def _drafted(self, model: rung.Model, prompts: list[str], temperature: float) -> dict[str, float]:
+        """One text after the other; the first run of each prepares."""
+        tokens, seconds, proposed, accepted, drafted = 0, 0.0, 0, 0, 0
+        for prompt in prompts:
+            for last in (False, True):
+                run = model.run(
+                    [prompt], temperature=temperature, seed=1, stop_tokens=(), max_tokens=self.arguments.tokens
+                )
+                began = time.perf_counter()
+                list(run)
+                if last:
+                    seconds += time.perf_counter() - began
+                    tokens += len(run.completions[0].tokens)
+                    stats = run.stats
+                    proposed, accepted = proposed + stats.proposed, accepted + stats.accepted
+                    drafted += stats.drafted
+        found = {"tokens_per_s": tokens / seconds}
+        if proposed:
+            found |= {"accepted": accepted / proposed, "tokens_per_step": 1 + accepted / drafted}
+        return found
 
     def sampling(self) -> None:
         """What choosing costs."""
@@ -479,8 +501,11 @@ def main() -> int:
     parser.add_argument("--output", type=Path, help="the file of rows (default: your store of results)")
     parser.add_argument("--limit", type=float, default=1e9, help="begin nothing new after so many seconds")
     parser.add_argument("--missing", action="store_true", help="only what has no row of the present code")
+    parser.add_argument("--large", type=Path, help="drafts: a model of gpt2's size that was trained on stories")
+    parser.add_argument("--draft", default="inner", help="drafts: the small model with the same vocabulary")
+    parser.add_argument("--tokens", type=int, default=400, help="drafts: of a text")
     arguments = parser.parse_args()
-    if not torch.cuda.is_available():
+    if not torch.cuda.is_available() and arguments.sections != "drafts":
         print("there is no CUDA device here; nothing is measured without one.", file=sys.stderr)
         return 2
     chosen: list[str] = arguments.sections.split(",")

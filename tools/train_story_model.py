@@ -1,17 +1,19 @@
 """Trains the small GPT-2 that ships inside rung, on one GPU, in minutes.
 
     python tools/train_story_model.py tokenizer --data stories.txt.xz --out DIR --excerpt FILE
-    python tools/train_story_model.py train     --data stories.txt.xz --out DIR --state DIR --minutes 3.5
+    python tools/train_story_model.py train     --data stories.txt.xz --out DIR --state DIR --minutes 2
     python tools/train_story_model.py card      --out DIR
 
-Fourteen megabytes of text are few: a model of six million weights knows them by heart long before it has
-used up the minutes. So the minutes go into two larger, strongly regularised teachers first, one of which
-also reads the text in randomly coarser and finer tokens (BPE dropout); the small model then learns their
-averaged predictions. Two passages of every book are never trained on: one chooses among weights
-("validation"), the other gives the figures that are reported ("held-out").
+Fourteen megabytes of text are few: a model of ten million weights knows them by heart long before it has
+used up the minutes. So the minutes go into larger, strongly regularised teachers of gpt2's size first, which
+also read the text in randomly coarser and finer tokens (BPE dropout). The small model then learns their averaged
+predictions, on the text and on texts that the first teacher writes. Its matrices are rounded to eight bits
+(e4m3) in every step, so that the weights as stored are the ones that were trained. Two passages of every book are
+never trained on: one chooses among weights ("validation"), the other gives the figures that are reported ("held-out").
 
-`train` can be interrupted; the same command line goes on where the last saved state was. BPE dropout draws
-from the tokenizers library's own unseeded generator, everything else from --seed.
+`train` can be interrupted; the same command line goes on where the last saved state was. `--only 2` trains the
+second teacher alone, on another GPU at the same time. BPE dropout draws from the tokenizers library's own unseeded
+generator, everything else from --seed.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -56,13 +58,19 @@ class Shape:
     def heads(self) -> int:
         return self.width // 64
 
+    @classmethod
+    def named(cls, name: str, context: int, vocabulary: int) -> Shape:
+        """From LAYERSxWIDTH."""
+        layers, width = map(int, name.split("x"))
+        return cls(layers, width, context, vocabulary)
+
 
 @dataclass(frozen=True)
 class Recipe:
-    """How one model is trained; `share` is its part of the minutes."""
+    """How one model is trained."""
 
     shape: Shape
-    share: float
+    minutes: float
     batch: int
     dropout: float
     seed: int
@@ -203,41 +211,45 @@ def evaluation_rows(tokenizer: Tokenizer, passages: Sequence[str], context: int)
 # ---------------------------------------------------------------- the model, named as transformers names it
 
 
+def rounded(weight: Tensor, dtype: torch.dtype | None) -> Tensor:
+    """The weight as it will be stored; gradients pass as if it were not rounded."""
+    return weight if dtype is None else weight + (weight.to(dtype).to(weight.dtype) - weight).detach()
+
+
 class Conv1D(nn.Module):
     """A linear layer whose weight is (in, out), as GPT-2 stores it."""
 
-    def __init__(self, fan_in: int, fan_out: int, std: float) -> None:
+    def __init__(self, fan_in: int, fan_out: int, std: float, stored: torch.dtype | None) -> None:
         super().__init__()
+        self.stored = stored
         self.weight = nn.Parameter(torch.randn(fan_in, fan_out) * std)
         self.bias = nn.Parameter(torch.zeros(fan_out))
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.linear(x, self.weight.t(), self.bias)
+        return F.linear(x, rounded(self.weight, self.stored).t(), self.bias)
 
 
 class Attention(nn.Module):
-    def __init__(self, shape: Shape, dropout: float) -> None:
+    def __init__(self, shape: Shape, dropout: float, stored: torch.dtype | None) -> None:
         super().__init__()
         self.heads, self.dropout = shape.heads, dropout
-        self.c_attn = Conv1D(shape.width, 3 * shape.width, 0.02)
-        self.c_proj = Conv1D(shape.width, shape.width, 0.02 / math.sqrt(2 * shape.layers))
+        self.c_attn = Conv1D(shape.width, 3 * shape.width, 0.02, stored)
+        self.c_proj = Conv1D(shape.width, shape.width, 0.02 / math.sqrt(2 * shape.layers), stored)
 
     def forward(self, x: Tensor) -> Tensor:
         B, T, C = x.shape
         q, k, v = self.c_attn(x).view(B, T, 3, self.heads, 64).permute(2, 0, 3, 1, 4)  # each (B, NH, T, 64)
-        y = F.scaled_dot_product_attention(
-            q, k, v, is_causal=True, dropout_p=self.dropout if self.training else 0.0
-        )
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True, dropout_p=self.dropout if self.training else 0.0)
         y = self.c_proj(y.transpose(1, 2).reshape(B, T, C))
         return F.dropout(y, self.dropout, self.training)
 
 
 class Feedforward(nn.Module):
-    def __init__(self, shape: Shape, dropout: float) -> None:
+    def __init__(self, shape: Shape, dropout: float, stored: torch.dtype | None) -> None:
         super().__init__()
         self.dropout = dropout
-        self.c_fc = Conv1D(shape.width, 4 * shape.width, 0.02)
-        self.c_proj = Conv1D(4 * shape.width, shape.width, 0.02 / math.sqrt(2 * shape.layers))
+        self.c_fc = Conv1D(shape.width, 4 * shape.width, 0.02, stored)
+        self.c_proj = Conv1D(4 * shape.width, shape.width, 0.02 / math.sqrt(2 * shape.layers), stored)
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.c_proj(F.gelu(self.c_fc(x), approximate="tanh"))
@@ -245,12 +257,12 @@ class Feedforward(nn.Module):
 
 
 class Block(nn.Module):
-    def __init__(self, shape: Shape, dropout: float) -> None:
+    def __init__(self, shape: Shape, dropout: float, stored: torch.dtype | None) -> None:
         super().__init__()
         self.ln_1 = nn.LayerNorm(shape.width)
-        self.attn = Attention(shape, dropout)
+        self.attn = Attention(shape, dropout, stored)
         self.ln_2 = nn.LayerNorm(shape.width)
-        self.mlp = Feedforward(shape, dropout)
+        self.mlp = Feedforward(shape, dropout, stored)
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.attn(self.ln_1(x))
@@ -259,22 +271,25 @@ class Block(nn.Module):
 
 
 class GPT2(nn.Module):
-    def __init__(self, shape: Shape, dropout: float = 0.0) -> None:
+    """`stored` is the format that its matrices are rounded to in every pass."""
+
+    def __init__(self, shape: Shape, dropout: float = 0.0, stored: torch.dtype | None = None) -> None:
         super().__init__()
-        self.shape, self.dropout = shape, dropout
+        self.shape, self.dropout, self.stored = shape, dropout, stored
         self.wte = nn.Embedding(shape.vocabulary, shape.width)
         self.wpe = nn.Embedding(shape.context, shape.width)
-        self.h = nn.ModuleList(Block(shape, dropout) for _ in range(shape.layers))
+        self.h = nn.ModuleList(Block(shape, dropout, stored) for _ in range(shape.layers))
         self.ln_f = nn.LayerNorm(shape.width)
         nn.init.normal_(self.wte.weight, std=0.02)
         nn.init.normal_(self.wpe.weight, std=0.01)
 
     def forward(self, ids: Tensor) -> Tensor:
-        x = self.wte(ids) + self.wpe(torch.arange(ids.shape[1], device=ids.device))
+        wte = rounded(self.wte.weight, self.stored)
+        x = F.embedding(ids, wte) + self.wpe(torch.arange(ids.shape[1], device=ids.device))
         x = F.dropout(x, self.dropout, self.training)
         for block in self.h:
             x = block(x)
-        return F.linear(self.ln_f(x), self.wte.weight)
+        return F.linear(self.ln_f(x), wte)
 
 
 def autocast(device: torch.device) -> torch.autocast:
@@ -383,8 +398,8 @@ class Optimiser:
 # ---------------------------------------------------------------- training
 
 
-Draw = Callable[[int, torch.Generator, float], tuple[Tensor, Tensor]]  # count, generator, progress
-Targets = Callable[[Tensor], Tensor]  # ids -> probabilities of the teachers
+# count, generator, progress -> ids, what follows each, and the teachers' probabilities where there are teachers
+Draw = Callable[[int, torch.Generator, float], tuple[Tensor, ...]]
 
 
 @dataclass
@@ -408,17 +423,19 @@ def rate_factor(recipe: Recipe, step: int, progress: float) -> float:
 def train_model(
     name: str,
     recipe: Recipe,
-    seconds: float,
     draw: Draw,
-    targets: Targets | None,
     validation: tuple[Tensor, Tensor],
     state_file: Path,
     device: torch.device,
+    *,
+    stored: torch.dtype | None = None,
+    taught: bool = False,
 ) -> Trained:
     """Trains by the clock; the weights kept are the running mean that did best on the validation rows."""
+    seconds = 60 * recipe.minutes
     torch.manual_seed(recipe.seed)
     generator = torch.Generator(device).manual_seed(recipe.seed)
-    model = GPT2(recipe.shape, recipe.dropout).to(device)
+    model = GPT2(recipe.shape, recipe.dropout, stored).to(device)
     optimiser = Optimiser(model, recipe)
     parameters: list[Tensor] = list(model.parameters())
     average = copy.deepcopy(model).requires_grad_(False)
@@ -445,20 +462,16 @@ def train_model(
             logits = model(x)
         return F.cross_entropy(logits.float().flatten(0, 1), y.flatten())
 
-    def taught(x: Tensor, y: Tensor, p: Tensor) -> Tensor:
+    def as_taught(x: Tensor, y: Tensor, p: Tensor) -> Tensor:
         with autocast(device):
             logits = model(x)
         guess = F.log_softmax(logits.float(), dim=-1)
         truth = -guess.gather(-1, y[..., None]).mean()
         return 0.1 * truth - 0.9 * (p.float() * guess).sum(-1).mean()
 
-    def batch(progress: float) -> tuple[Tensor, ...]:
-        x, y = draw(recipe.batch, generator, progress)
-        return (x, y) if targets is None else (x, y, targets(x))
-
     def attempt(loss_of: Callable[..., Tensor]) -> None:
         for _ in range(2):
-            torch.autograd.backward(loss_of(*batch(0.0)))
+            torch.autograd.backward(loss_of(*draw(recipe.batch, generator, 0.0)))
         model.zero_grad(set_to_none=True)
 
     def synchronise() -> None:
@@ -467,12 +480,10 @@ def train_model(
 
     model.train()
     began = time.perf_counter()
-    loss_of = compiled(plain if targets is None else taught, device, attempt)
+    loss_of = compiled(as_taught if taught else plain, device, attempt)
     synchronise()
     preparation = time.perf_counter() - began
-    print(
-        f"{name}: {sum(p.numel() for p in parameters):,} weights, ready after {preparation:.0f} s", flush=True
-    )
+    print(f"{name}: {sum(p.numel() for p in parameters):,} weights, ready after {preparation:.0f} s", flush=True)
 
     clock = time.perf_counter() - elapsed
     every = seconds / 24
@@ -480,7 +491,7 @@ def train_model(
     running, since = torch.zeros((), device=device), 0
     while elapsed < seconds:
         progress = min(1.0, elapsed / seconds)
-        loss = loss_of(*batch(progress))
+        loss = loss_of(*draw(recipe.batch, generator, progress))
         torch.autograd.backward(loss)
         optimiser.step(caution * rate_factor(recipe, step, progress))
         # A short memory at first, else the start would weigh on the mean for long.
@@ -550,24 +561,78 @@ def train_model(
     return Trained(best[1], record)
 
 
-def average_prediction(teachers: Sequence[GPT2], batch: int, device: torch.device) -> Targets:
-    for teacher in teachers:
-        teacher.eval().requires_grad_(False)
+@torch.no_grad()
+def average_prediction(teachers: Sequence[GPT2], rows: Tensor) -> Tensor:
+    """(B, T) -> (B, T, V): the mean of what the teachers give each token that may follow."""
+    with autocast(rows.device):
+        total = sum(F.softmax(teacher(rows).float(), dim=-1) for teacher in teachers)
+    assert isinstance(total, Tensor)
+    return (total / len(teachers)).bfloat16()
 
-    def predict(x: Tensor) -> Tensor:
-        with autocast(device):
-            logits = [teacher(x) for teacher in teachers]
-        total = sum((F.softmax(one.float(), dim=-1) for one in logits), torch.zeros((), device=device))
-        return (total / len(teachers)).to(torch.bfloat16 if device.type == "cuda" else torch.float32)
 
-    def targets(x: Tensor) -> Tensor:
-        with torch.no_grad():
-            return fast(x)
+@dataclass
+class Lesson:
+    """Text with the teachers' predictions, made once: a window may begin at any of `starts`."""
 
-    with torch.no_grad():
-        example = torch.zeros(batch, teachers[0].shape.context, dtype=torch.long, device=device)
-        fast = compiled(predict, device, lambda f: f(example))
-    return targets
+    x: Tensor  # (N)
+    y: Tensor  # (N)
+    p: Tensor  # (N, V)
+    starts: Tensor
+
+    def draw(self, count: int, context: int, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
+        chosen = torch.randint(len(self.starts), (count,), generator=generator, device=self.x.device)
+        at = self.starts[chosen][:, None] + torch.arange(context, device=self.x.device)
+        return self.x[at], self.y[at], self.p[at]
+
+
+def lesson_on_text(teachers: Sequence[GPT2], stream: Tensor, context: int) -> Lesson:
+    """Every token but the first is predicted from half a context at least."""
+    x, half = stream[:-1], context // 2
+    p = torch.empty(len(x), teachers[0].shape.vocabulary, dtype=torch.bfloat16, device=x.device)
+    firsts = torch.arange(0, len(x) - context + 1, half, device=x.device)
+    firsts = torch.cat([firsts, firsts.new_tensor([len(x) - context])])
+    for some in torch.split(firsts, 64):
+        found = average_prediction(teachers, x[some[:, None] + torch.arange(context, device=x.device)])
+        for first, one in zip(some.tolist(), found, strict=True):
+            skipped = half if first else 0
+            p[first + skipped : first + context] = one[skipped:]
+    return Lesson(x, stream[1:], p, torch.arange(len(x) - context + 1, device=x.device))
+
+
+def own_words(folder: Path, windows: Windows, texts: int, seconds: float, seed: int) -> Tensor:
+    """(R, context) tokens: training text of an eighth of a window, which the model of the folder continues."""
+    import rung
+
+    device, began = windows.stream.device, time.perf_counter()
+    generator = torch.Generator(device).manual_seed(seed)
+    model = rung.load(folder, device=device.type, dtype="bfloat16")
+    rows: list[list[int]] = []
+    given = windows.context // 8
+    while not rows or time.perf_counter() - began < seconds:
+        prompts = windows.draw(texts, generator)[0][:, :given].tolist()
+        written = model.generate(
+            prompts,
+            temperature=1.0,
+            top_p=1.0,
+            seed=seed + len(rows),
+            stop_tokens=(),
+            max_tokens=windows.context - given,
+        )
+        rows += [[*prompt, *one.tokens] for prompt, one in zip(prompts, written, strict=True)]
+    took = time.perf_counter() - began
+    print(f"own words: {len(rows) * windows.context:,} tokens in {took:.0f} s", flush=True)
+    return torch.tensor(rows, device=device)
+
+
+def lesson_on_rows(teachers: Sequence[GPT2], rows: Tensor) -> Lesson:
+    """What follows a row's last token is drawn from the prediction itself."""
+    p = torch.cat([average_prediction(teachers, some) for some in torch.split(rows, 64)])  # (R, context, V)
+    last = torch.multinomial(p[:, -1].float(), 1)
+    y = torch.cat([rows[:, 1:], last], dim=1)
+    context = rows.shape[1]
+    return Lesson(
+        rows.flatten(), y.flatten(), p.flatten(0, 1), torch.arange(0, rows.numel(), context, device=rows.device)
+    )
 
 
 def best_ensemble(losses: Sequence[Tensor]) -> tuple[tuple[int, ...], float]:
@@ -613,8 +678,14 @@ def transformers_config(shape: Shape, dropout: float) -> dict[str, Any]:
     }
 
 
-def save_model(out: Path, weights: dict[str, Tensor], recipe: Recipe) -> None:
-    tensors = {f"transformer.{k}": v.to("cpu", torch.bfloat16).contiguous() for k, v in weights.items()}
+def save_model(out: Path, weights: dict[str, Tensor], recipe: Recipe, stored: torch.dtype | None) -> None:
+    """All in bfloat16, but for the matrices that were trained in another format."""
+    out.mkdir(parents=True, exist_ok=True)
+    tensors = {}
+    for name, weight in weights.items():
+        matrix = weight.ndim == 2 and name != "wpe.weight"
+        dtype = stored if stored and matrix else torch.bfloat16
+        tensors[f"transformer.{name}"] = weight.to("cpu", dtype).contiguous()
     save_file(tensors, out / "model.safetensors", metadata={"format": "pt"})
     config = transformers_config(recipe.shape, recipe.dropout)
     (out / "config.json").write_text(json.dumps(config, indent=2) + "\n")
@@ -628,9 +699,7 @@ def load_model(out: Path, shape: Shape, device: torch.device) -> GPT2:
 
 
 def figures(model: GPT2, tokenizer: Tokenizer, passages: Sequence[str]) -> dict[str, float | int]:
-    losses = token_losses(
-        model, evaluation_rows(tokenizer, passages, model.shape.context), half=False
-    ).double()
+    losses = token_losses(model, evaluation_rows(tokenizer, passages, model.shape.context), half=False).double()
     size = sum(len(p.encode()) for p in passages)
     return {
         "passages": len(passages),
@@ -643,9 +712,7 @@ def figures(model: GPT2, tokenizer: Tokenizer, passages: Sequence[str]) -> dict[
 
 
 @torch.no_grad()
-def continuation(
-    model: GPT2, tokenizer: Tokenizer, prompt: str, temperature: float, count: int, seed: int
-) -> str:
+def continuation(model: GPT2, tokenizer: Tokenizer, prompt: str, temperature: float, count: int, seed: int) -> str:
     device = model.wte.weight.device
     generator = torch.Generator().manual_seed(seed)
     ids = tokenizer.encode(prompt).ids
@@ -680,19 +747,22 @@ def write_card(out: Path) -> None:
     teachers = [m for name, m in record["models"].items() if name != "student"]
     minutes = sum(m["seconds"] for m in record["models"].values()) / 60
     size = (out / "model.safetensors").stat().st_size
+    eight = record.get("stored") is not None
+    formats = "in 8 bits (e4m3; norms, biases and positions in bfloat16)" if eight else "in bfloat16"
     story = record["samples"][1].split("\n", 1)[1].strip().replace("\n", "\n> ")
     lines = [
         "# The story model",
         "",
-        "A GPT-2 of six million weights that tells fairy tales. It ships inside rung, so that text comes out",
-        "with nothing downloaded, and serves as the fixture of end-to-end tests. It knows no facts and",
-        "follows no instructions; its stories wander, and carry the attitudes of books a century old.",
+        f"A GPT-2 of {round(student['weights'] / 1e6)} million weights that tells fairy tales. It ships inside",
+        "rung, so that text comes out with nothing downloaded, and serves as the fixture of end-to-end tests.",
+        "It knows no facts and follows no instructions; its stories wander, and carry the attitudes of books a",
+        "century old.",
         "",
         "| what | value |",
         "| --- | --- |",
         f"| shape | {config['n_layer']} layers, width {config['n_embd']}, {config['n_head']} heads of 64,"
         f" context {config['n_positions']}, tied embeddings |",
-        f"| weights | {student['weights']:,} in bfloat16, {size:,} bytes |",
+        f"| weights | {student['weights']:,} {formats}, {size:,} bytes |",
         f"| tokens | byte-level BPE, {config['vocab_size']:,}, made from the same books |",
         f"| held-out perplexity | {held['perplexity']:.3f} a token, {held['bits_per_byte']:.3f} bits a byte"
         f" ({held['tokens']:,} tokens, a passage of each book) |",
@@ -701,7 +771,7 @@ def write_card(out: Path) -> None:
         f"| trained on | {record['gpu']}, torch {record['versions']['torch']}, {record['date']},"
         f" {minutes:.1f} minutes in all, seed {record['seed']} |",
         "",
-        "Perplexities are those of the bfloat16 weights as stored, computed in float32: each passage after",
+        "Perplexities are those of the weights as stored, computed in float32: each passage after",
         f"one end-of-text token, in windows of {config['n_positions']} that do not overlap.",
         "",
         "## How it was trained",
@@ -720,7 +790,8 @@ def write_card(out: Path) -> None:
             f" taught with: {record['ensemble_loss']:.3f}).",
             "The small model then learned that prediction (nine parts) and the text itself (one part):"
             f" {student_tokens} million",
-            f"tokens, validation loss {student['validation_loss']:.3f}.",
+            f"tokens, validation loss {student['validation_loss']:.3f}; two fifths of them from"
+            f" {record.get('own_words', 0):,} tokens that the first teacher wrote.",
             "Settings and loss curves are in `training.json`.",
             "",
         ]
@@ -772,68 +843,91 @@ def train(args: argparse.Namespace) -> None:
     text, digest = read_text(args.data)
     split = split_text(text, args.seed)
     tokenizer = Tokenizer.from_file(str(args.tokenizer))
-    shape = Shape(args.layers, args.width, args.context, tokenizer.get_vocab_size())
-    big = replace(shape, layers=args.teacher_layers, width=args.teacher_width)
-    teaching = 0.56 if args.teachers else 0.0
-    recipes = {
-        f"teacher {i + 1}": Recipe(
-            big,
-            share=teaching / args.teachers,
-            batch=args.batch // 2,
-            dropout=(0.2, 0.3)[i % 2],
-            seed=args.seed + 1 + i,
-            subword_noise=0.5 * (i % 2),
+    vocabulary = tokenizer.get_vocab_size()
+    shape = Shape.named(args.shape, args.context, vocabulary)
+    stored = torch.float8_e4m3fn if args.eight_bits else None
+    recipes = {}
+    for i, wanted in enumerate(args.teachers, start=1):
+        name, _, dropout = wanted.partition(":")
+        big = Shape.named(name, args.context, vocabulary)
+        recipes[f"teacher {i}"] = Recipe(
+            big, args.teacher_minutes, args.batch // 2, float(dropout), args.seed + i, 0.5, matrix_decay=0.1
         )
-        for i in range(args.teachers)
-    }
-    student = Recipe(
-        shape, 1 - teaching, args.batch, 0.05 if args.teachers else 0.1, args.seed, matrix_decay=0.02
-    )
+    student = Recipe(shape, args.minutes, args.batch, 0.05 if recipes else 0.1, args.seed, matrix_decay=0.02)
     newline = tokenizer.encode("\n").ids[0]
 
     def windows(dropout: float | None = None) -> Windows:
         return Windows(encode(tokenizer, split.train, dropout), newline, args.context, device)
 
+    def state(name: str) -> Path:
+        path: Path = args.state / f"{name.replace(' ', '')}.pt"
+        return path
+
     clean = windows()
-    noisy = [windows(0.1) for _ in range(4 if args.teachers > 1 else 0)]
+    missing = any(not state(name).exists() for name in recipes)
+    noisy = [windows(0.1) for _ in range(4 if missing else 0)]
     validation = evaluation_rows(tokenizer, split.validation, args.context)
     print(
         f"{device}: {len(clean.stream):,} tokens, prepared in {time.perf_counter() - started:.0f} s",
         flush=True,
     )
 
-    def run(name: str, recipe: Recipe, targets: Targets | None) -> Trained:
+    trained: dict[str, Trained] = {}
+    teachers: list[GPT2] = []
+    for i, (name, recipe) in enumerate(recipes.items(), start=1):
+        if args.only not in (None, i):
+            continue
         chance = random.Random(recipe.seed)
 
-        def draw(count: int, generator: torch.Generator, progress: float) -> tuple[Tensor, Tensor]:
+        def draw(
+            count: int,
+            generator: torch.Generator,
+            progress: float,
+            chance: random.Random = chance,
+            recipe: Recipe = recipe,
+        ) -> tuple[Tensor, ...]:
             # Noise ends after 60 % of the time: text is only ever read in its regular tokens later.
             noise = recipe.subword_noise * max(0.0, 1 - progress / 0.6)
             source = chance.choice(noisy) if noisy and chance.random() < noise else clean
             return source.draw(count, generator)
 
-        seconds = 60 * args.minutes * recipe.share
-        state = args.state / f"{name.replace(' ', '')}.pt"
-        return train_model(name, recipe, seconds, draw, targets, validation, state, device)
-
-    trained: dict[str, Trained] = {}
-    teachers: list[GPT2] = []
-    for name, recipe in recipes.items():
-        trained[name] = run(name, recipe, None)
-        teacher = GPT2(recipe.shape).to(device)
+        trained[name] = train_model(name, recipe, draw, validation, state(name), device)
+        teacher = GPT2(recipe.shape)
         teacher.load_state_dict(trained[name].weights)
-        teachers.append(teacher)
-    targets: Targets | None = None
-    ensemble_loss: float | None = None
-    chosen: tuple[int, ...] = ()
+        teachers.append(teacher.to(device).eval().requires_grad_(False))
+    if args.large and args.only in (None, 1):
+        save_model(args.large, trained["teacher 1"].weights, recipes["teacher 1"], None)
+        (args.large / "tokenizer.json").write_bytes(args.tokenizer.read_bytes())
+    if args.only is not None:
+        return
+    chosen, ensemble_loss = best_ensemble([token_losses(t, validation) for t in teachers]) if teachers else ((), None)
+    draw_student: Draw = lambda count, generator, progress: clean.draw(count, generator)  # noqa: E731
     if teachers:
-        chosen, ensemble_loss = best_ensemble([token_losses(t, validation) for t in teachers])
-        print(
-            f"taught by teachers {[i + 1 for i in chosen]}: validation loss {ensemble_loss:.4f}", flush=True
-        )
-        targets = average_prediction([teachers[i] for i in chosen], args.batch, device)
-    trained["student"] = run("student", student, targets)
+        print(f"taught by teachers {[i + 1 for i in chosen]}: validation loss {ensemble_loss:.4f}", flush=True)
+        used = [teachers[i] for i in chosen]
+        texts_lesson = lesson_on_text(used, clean.stream, args.context)
+        own: Tensor | None = None
+        if args.large and args.writing:
+            try:
+                own = own_words(args.large, clean, args.texts, args.writing, args.seed)
+            except Exception as error:  # the books alone are better than no model
+                print(f"no own words: {type(error).__name__}: {error}", flush=True)
+        own_lesson = None if own is None else lesson_on_rows(used, own)
+        print(f"lessons made after {time.perf_counter() - started:.0f} s", flush=True)
 
-    save_model(args.out, trained["student"].weights, student)
+        def draw_student(count: int, generator: torch.Generator, progress: float) -> tuple[Tensor, ...]:
+            fewer = 0 if own_lesson is None else round(0.4 * count)
+            parts = [texts_lesson.draw(count - fewer, args.context, generator)]
+            if own_lesson is not None:
+                parts.append(own_lesson.draw(fewer, args.context, generator))
+            return tuple(torch.cat(part) for part in zip(*parts, strict=True))
+
+    trained["student"] = train_model(
+        "student", student, draw_student, validation, state(f"student {args.shape}"), device,
+        stored=stored, taught=bool(teachers),
+    )  # fmt: skip
+
+    save_model(args.out, trained["student"].weights, student, stored)
     if args.tokenizer.resolve() != (args.out / "tokenizer.json").resolve():
         (args.out / "tokenizer.json").write_bytes(args.tokenizer.read_bytes())
     torch.set_float32_matmul_precision("highest")
@@ -841,7 +935,7 @@ def train(args: argparse.Namespace) -> None:
     texts = list(samples(model, tokenizer))
     record = {
         "seed": args.seed,
-        "minutes": args.minutes,
+        "stored": "float8_e4m3fn" if args.eight_bits else None,
         "date": time.strftime("%Y-%m-%d"),
         "gpu": torch.cuda.get_device_name() if device.type == "cuda" else "no GPU",
         "versions": {
@@ -852,10 +946,12 @@ def train(args: argparse.Namespace) -> None:
         "data_sha256": digest,
         "training_tokens": len(clean.stream),
         "subword_noise": "BPE dropout 0.1, four readings, unseeded",
+        "own_words": 0 if not teachers or own is None else own.numel(),
         "held_out": figures(model, tokenizer, split.held_out),
         "excerpt": figures(model, tokenizer, excerpt(split.held_out)),
         "teachers_used": [i + 1 for i in chosen],
         "ensemble_loss": ensemble_loss,
+        "teachers_held_out": [figures(t, tokenizer, split.held_out) for t in teachers],
         "models": {name: one.record for name, one in trained.items()},
         "samples": texts,
     }
@@ -883,15 +979,18 @@ def main() -> None:
     verb.add_argument("--tokenizer", type=Path, required=True)
     verb.add_argument("--out", type=Path, required=True)
     verb.add_argument("--state", type=Path, required=True, help="folder for what a resumed run needs")
-    verb.add_argument("--minutes", type=float, default=4.0, help="of training, compiling not counted")
     verb.add_argument("--seed", type=int, default=1)
-    verb.add_argument("--layers", type=int, default=6)
-    verb.add_argument("--width", type=int, default=256)
+    verb.add_argument("--shape", default="5x384", help="layers x width of the model")
+    verb.add_argument("--minutes", type=float, default=2.0, help="of training the model, compiling not counted")
+    verb.add_argument("--eight-bits", action="store_true", help="train and store the matrices in e4m3")
     verb.add_argument("--context", type=int, default=512)
     verb.add_argument("--batch", type=int, default=64, help="windows a step; teachers take half")
-    verb.add_argument("--teachers", type=int, default=2)
-    verb.add_argument("--teacher-layers", type=int, default=6)
-    verb.add_argument("--teacher-width", type=int, default=512)
+    verb.add_argument("--teachers", nargs="*", default=["12x768:0.25", "12x768:0.35"], help="layers x width : dropout")
+    verb.add_argument("--teacher-minutes", type=float, default=3.5, help="the same for each teacher")
+    verb.add_argument("--only", type=int, help="train this teacher (1, 2, ...) and nothing else")
+    verb.add_argument("--large", type=Path, help="write the first teacher as a model here; it then writes texts, too")
+    verb.add_argument("--writing", type=float, default=20.0, help="seconds that it writes for; 0: not at all")
+    verb.add_argument("--texts", type=int, default=256, help="texts that it writes at a time")
     verb = verbs.add_parser("card", help="write README.md anew from training.json")
     verb.set_defaults(run=lambda args: write_card(args.out))
     verb.add_argument("--out", type=Path, required=True)
