@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import torch
 
 from rung.errors import RungError
+from rung.gpt2.cache import Cache
+from rung.gpt2.cpu.engine import Column
 from rung.gpt2.model import Drafting, Transformer
 from rung.gpt2.sampling import Sampling, distribution, pick, uniform
 
@@ -22,6 +25,16 @@ GRAMS = (4, 3, 2)  # tokens that are looked for in the text so far, the longest 
 START = 0.7  # of proposals are expected to be accepted, before there is any experience
 LEARN, RECOVER = 0.1, 1 / 64  # how fast experience counts, and is forgotten while nothing is proposed
 PROPOSING, ACCEPTING, REMAINING = 1, 2, 3  # uses of random numbers beside choosing, which is 0
+
+
+class Columns(Protocol):
+    """Few tokens of many texts in one call."""
+
+    columns_at_once: int
+    cache: Cache | None  # that of the texts, where it has one of its own
+
+    def step(self, columns: Sequence[Column], cache: Cache, outputs: int) -> torch.Tensor:
+        """Logits (outputs, V) of the columns that ask for them; keys and values go to the cache."""
 
 
 class Pace:
@@ -83,10 +96,10 @@ class Draft:
 class DraftModel:
     """A smaller model that reads what the texts hold, each in a slot of its own, and goes on from there."""
 
-    def __init__(self, transformer: Transformer, slots: int) -> None:
-        self._transformer = transformer
+    def __init__(self, transformer: Transformer, slots: int, native: Columns | None = None) -> None:
+        self._transformer, self._native = transformer, native
         self._context = transformer.config.context
-        self._cache = transformer.new_cache(slots, self._context)
+        self._cache = (native and native.cache) or transformer.new_cache(slots, self._context)
         self._cache.begin(slots)
         self._held: list[list[int]] = [[] for _ in range(slots)]
 
@@ -108,7 +121,7 @@ class DraftModel:
         q: list[torch.Tensor] = []
         unread = list(ids[same:])
         for i in range(most):
-            logits = self._transformer.advance([unread], row)
+            logits = self._read(slot, unread, row)
             if sampling.temperature == 0:
                 unread = [int(logits.argmax())]
             else:
@@ -117,6 +130,16 @@ class DraftModel:
             tokens += unread
         self._held[slot] = [*ids, *tokens[:-1]]
         return Draft(tokens, q or None)
+
+
+    def _read(self, slot: int, unread: Sequence[int], row: Cache) -> torch.Tensor:
+        """Logits (1, V) behind what is read."""
+        if self._native is None or len(unread) > self._native.columns_at_once:
+            return self._transformer.advance([unread], row)
+        last = len(unread) - 1
+        columns = [Column(t, slot, row.lengths[0] + i, 0 if i == last else -1) for i, t in enumerate(unread)]
+        row.advance([len(unread)])
+        return self._native.step(columns, self._cache, 1)
 
 
 def drafting(source: Transformer | None, model: Transformer) -> Drafting:
@@ -138,24 +161,38 @@ def normalised(p: torch.Tensor) -> torch.Tensor:
 
 
 def follow(
-    logits: torch.Tensor, sampling: Sampling, proposed: int, q: torch.Tensor | None, u: Callable[[int], float]
-) -> int:
-    """The token behind (1, V) logits, where one was proposed; it is distributed as if none had been.
+    logits: torch.Tensor,
+    sampling: Sampling,
+    proposed: Sequence[int],
+    q: Sequence[torch.Tensor] | None,
+    us: Sequence[Callable[[int], float]],
+) -> list[int]:
+    """The tokens behind the rows of (n, V) logits; for all of them, or all but the last, there is a proposal.
 
-    A proposal drawn from q (V) is kept with probability min(1, p / q), and else replaced by a token of what p has more
-    than q. One that was the only choice (q is None) need only be compared with the token that is drawn anyway: that
-    keeps it with probability p. u(use) gives the step's random numbers.
+    They end with the first that was not proposed, and are distributed as if none had been. A proposal drawn from q (V)
+    is kept with probability min(1, p / q), and else replaced by a token of what p has more than q. One that was the
+    only choice (q is None) need only be compared with the token that is drawn anyway: that keeps it with probability
+    p. us[i](use) gives a row's random numbers. A GPU is waited for once, or twice.
     """
     if sampling.temperature == 0:
-        return int(logits.argmax(-1))
-    p = distribution(logits, sampling)
-    if q is None:
-        return int(pick(p, [u(0)]))
-    p = normalised(p)
-    if u(ACCEPTING) * float(q[proposed]) < float(p[0, proposed]):
-        return proposed
-    rest = (p - q).clamp_(min=0)
-    return int(pick(rest if float(rest.sum()) > 0 else p, [u(REMAINING)]))
+        drawn: list[int] = logits.argmax(-1).tolist()
+    elif q is None:
+        drawn = pick(distribution(logits, sampling), [u(0) for u in us]).tolist()
+    else:
+        p, given = normalised(distribution(logits, sampling)), torch.stack(list(q))
+        at = torch.tensor(proposed, device=p.device)[:, None]
+        likely, guessed = torch.stack([p[: len(q)].gather(1, at), given.gather(1, at)])[:, :, 0].tolist()
+        kept = 0
+        while kept < len(q) and us[kept](ACCEPTING) * guessed[kept] < likely[kept]:
+            kept += 1
+        if kept == len(q):
+            return [*proposed, *(pick(p[kept:], [us[kept](0)]).tolist() if kept < len(p) else ())]
+        rest = (p[kept : kept + 1] - q[kept]).clamp_(min=0)
+        # What p has more sums to nothing where both are the same but for rounding.
+        rest = torch.where(rest.sum() > 0, rest, p[kept : kept + 1])
+        return [*proposed[:kept], int(pick(rest, [us[kept](REMAINING)]))]
+    kept = next((i for i, token in enumerate(proposed) if drawn[i] != token), len(proposed))
+    return drawn[: kept + 1]
 
 
 def numbers(seed: int, sequence: int, step: int) -> Callable[[int], float]:

@@ -35,7 +35,9 @@ def backend_of(transformer: Transformer, slots: int | None = None) -> Backend:
 
                 columns = Columns(writer)
                 slots = min(slots or columns.columns_at_once, columns.columns_at_once)
-                return HostBackend(transformer, slots, columns, transformer.drafting)
+                source = transformer.drafting.source and transformer.drafting.source.service.writer
+                proposing = Columns(source) if isinstance(source, Engine) else None
+                return HostBackend(transformer, slots, columns, transformer.drafting, proposing)
             return GpuBackend(transformer, writer, slots or _gpu_slots(transformer, writer))
     step = transformer.service.stepper
     native = step.engine if isinstance(step, NativeStep) else None

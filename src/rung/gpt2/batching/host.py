@@ -7,33 +7,21 @@ beside it, and a longer prompt is read alone, in parts that begin at the same to
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import torch
 
 from rung.gpt2.batching.backend import Backend, Fresh
 from rung.gpt2.batching.text import Text
-from rung.gpt2.cache import Cache
 from rung.gpt2.cpu.engine import Column
 from rung.gpt2.cpu.plan import SHORT_PROMPT
-from rung.gpt2.drafts import MOST, PROPOSING, Draft, DraftModel, Lookup, Pace, follow, numbers
+from rung.gpt2.drafts import MOST, PROPOSING, Columns, Draft, DraftModel, Lookup, Pace, follow, numbers
 from rung.gpt2.model import Drafting, Transformer
 from rung.gpt2.options import Chosen, plain
 from rung.gpt2.sampling import Penalties
 
 PART = 128  # tokens of a prompt that are read in one turn: what the other texts wait for
-
-
-class Columns(Protocol):
-    """Few tokens of many texts in one call."""
-
-    columns_at_once: int
-    cache: Cache | None  # that of the texts, where it has one of its own
-
-    def step(self, columns: Sequence[Column], cache: Cache, outputs: int) -> torch.Tensor:
-        """Logits (outputs, V) of the columns that ask for them; keys and values go to the cache."""
 
 
 @dataclass
@@ -57,7 +45,12 @@ class HostBackend(Backend):
     """`native` computes few tokens of many texts in one call; without it each text goes through the plan."""
 
     def __init__(
-        self, transformer: Transformer, slots: int, native: Columns | None = None, drafting: Drafting | None = None
+        self,
+        transformer: Transformer,
+        slots: int,
+        native: Columns | None = None,
+        drafting: Drafting | None = None,
+        proposing: Columns | None = None,
     ) -> None:
         super().__init__()
         self.slots = slots
@@ -68,7 +61,7 @@ class HostBackend(Backend):
         self._cache.begin(slots)
         self._rows: dict[int, _Row] = {}  # in the order of admission
         self._drafting = drafting
-        self._draft_model = DraftModel(drafting.source, slots) if drafting and drafting.source else None
+        self._draft_model = DraftModel(drafting.source, slots, proposing) if drafting and drafting.source else None
         on_cpu = plan.on == "cpu"
         self._part = PART if on_cpu else config.context
         # Together a step of the rungs serves all rows at once; the CPU's plain operations round by the batch.
@@ -243,7 +236,7 @@ class HostBackend(Backend):
 
     def _choose(self, row: _Row, logits: torch.Tensor) -> Fresh:
         """The token behind the last one, and those behind what was accepted of a draft: a row of logits each."""
-        text, options, draft = row.text, row.text.options, row.draft
+        options, draft = row.text.options, row.draft
         prompt = None
         if row.told is not None and not row.seen:
             prompt, row.seen = tuple(row.told), True
@@ -251,12 +244,10 @@ class HostBackend(Backend):
             return Fresh(row.slot, (), prompt)
         fresh: list[Chosen] = []
         length, proposed = self._cache.lengths[row.slot] - len(draft.tokens), [*draft.tokens, -1]
-        for i, one in enumerate(torch.split(logits, 1)):
-            q = draft.q[i] if draft.q and i < len(draft.q) else None
-            token = self._token(row, one, len(text.tokens) + i, proposed[i], q)
+        for i, token in enumerate(self._tokens(row, logits)):
             told_of = options.logprobs or options.top_logprobs
-            fresh.append(told(one, [token], options.top_logprobs)[0] if told_of else plain(token))
-            if token != proposed[i] or token in options.stop_tokens:
+            fresh.append(told(logits[i : i + 1], [token], options.top_logprobs)[0] if told_of else plain(token))
+            if token in options.stop_tokens:
                 break
         self._cache.lengths[row.slot] = length + len(fresh) - 1
         if draft.tokens and row.pace is not None:
@@ -271,16 +262,27 @@ class HostBackend(Backend):
             row.pending = (token,)
         return Fresh(row.slot, tuple(fresh), prompt, full and not options.slide)
 
-    def _token(self, row: _Row, logits: torch.Tensor, step: int, proposed: int, q: torch.Tensor | None) -> int:
-        request, options = row.text.request, row.text.options
-        scores = row.penalties.apply(logits.to(row.penalties.counts.device)) if row.penalties else logits
-        if step < options.min_tokens and options.stop_tokens:
-            scores = scores.clone()
-            scores[:, list(options.stop_tokens)] = -torch.inf
-        token = follow(scores, options.sampling, proposed, q, numbers(request.seed, request.sample, step))
-        if row.penalties:
-            row.penalties.add(torch.tensor([token]))
-        return token
+    def _tokens(self, row: _Row, logits: torch.Tensor) -> Iterator[int]:
+        """What follows the rows of logits, as far as it was proposed, and one more."""
+        request, options, draft, step = row.text.request, row.text.options, row.draft, len(row.text.tokens)
+        # With penalties each token changes the next one's scores; on a CPU only rows that count are sorted and drawn.
+        alone = row.penalties is not None or not (logits.is_cuda or options.sampling.temperature == 0)
+        for i in range(0, len(logits), 1 if alone else len(logits)):
+            some = slice(i, i + 1 if alone else None)
+            scores = logits[some]
+            if row.penalties is not None:
+                scores = row.penalties.apply(scores.to(row.penalties.counts.device))
+            early = min(options.min_tokens - step - i, len(scores)) if options.stop_tokens else 0
+            if early > 0:
+                scores = scores.clone()
+                scores[:early, list(options.stop_tokens)] = -torch.inf
+            us = [numbers(request.seed, request.sample, step + i + j) for j in range(len(scores))]
+            found = follow(scores, options.sampling, draft.tokens[some], (draft.q or [])[some] or None, us)
+            if row.penalties is not None:
+                row.penalties.add(torch.tensor(found))
+            yield from found
+            if found[-1:] != draft.tokens[some]:
+                return
 
     def _slide(self, row: _Row, tokens: Sequence[int]) -> None:
         ids = (*row.text.request.ids, *row.text.tokens, *tokens)

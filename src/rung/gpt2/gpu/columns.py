@@ -9,6 +9,9 @@ import torch
 from rung.gpt2.cache import Cache
 from rung.gpt2.cpu.engine import Column
 from rung.gpt2.gpu.engine import Engine
+from rung.gpt2.gpu.memory import sent
+
+STATE = ("tokens", "lengths", "texts", "caches")
 
 
 class Columns:
@@ -17,6 +20,7 @@ class Columns:
     def __init__(self, engine: Engine) -> None:
         self._engine, self._session = engine, engine.few_rows()
         self.columns_at_once = self._session.rows
+        self._numbers = torch.zeros(len(STATE) + 1, self.columns_at_once, dtype=torch.int32, device=self._session.where)
         self.cache: Cache | None = Cache.over(self._session.tensors["k_cache"], self._session.tensors["v_cache"])
 
     @torch.inference_mode()
@@ -27,20 +31,21 @@ class Columns:
             firsts.append(firsts[-1] if i and columns[i - 1].row == column.row else i)
         # Rows that are left go on behind the last text, where nothing counts.
         missing = self.columns_at_once - len(columns)
-        state = {
-            "tokens": [*(c.token for c in columns), *[0] * missing],
-            "lengths": [*(c.position for c in columns), *[0] * missing],
-            "texts": [*firsts, *[firsts[-1]] * missing],
-            "caches": [*(c.row for c in columns), *[0] * missing],
-        }
-        session = self._session
-        with self._engine.lock:
-            self._engine.arrive()
-            for name, numbers in state.items():
-                session.tensors[name].copy_(torch.tensor(numbers, dtype=torch.int32))
-            session.decode.run()
         order = [0] * outputs
         for i, column in enumerate(columns):
             if column.output >= 0:
                 order[column.output] = i
-        return session.tensors["logits"][torch.tensor(order, device=session.where)]
+        state = [
+            [*(c.token for c in columns), *[0] * missing],
+            [*(c.position for c in columns), *[0] * missing],
+            [*firsts, *[firsts[-1]] * missing],
+            [*(c.row for c in columns), *[0] * missing],
+            [*order, *[0] * (self.columns_at_once - outputs)],
+        ]
+        session = self._session
+        with self._engine.lock:
+            self._engine.arrive()
+            sent(state, self._numbers)  # one copy to the device, and from there to where the step reads
+            torch._foreach_copy_([session.tensors[name] for name in STATE], list(self._numbers[: len(STATE)]))
+            session.decode.run()
+            return session.tensors["logits"][self._numbers[-1, :outputs]]
