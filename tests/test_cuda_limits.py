@@ -56,14 +56,14 @@ def test_a_lean_kernel_fills_every_architecture(arch: str) -> None:
 
 
 def test_what_the_hint_promises_comes_true() -> None:
-    assert hint("sm_90", 256, 40, 0) == "at most 32 registers a thread"
+    assert hint("sm_90", 256, 40, 0) == "at most 32 registers per thread"
     assert occupancy("sm_90", 256, 32, 0).warps > occupancy("sm_90", 256, 33, 0).warps
     assert hint("sm_90", 32, 32, 0) == "blocks of 64 threads"
     less = int(hint("sm_90", 128, 32, 100000).split()[2])
     assert occupancy("sm_90", 128, 32, less).blocks == 3
     assert occupancy("sm_90", 128, 32, less + 128).blocks == 2
     assert hint("sm_90", 256, 32, 0) == ""
-    assert hint("sm_90", 1024, 100, 0).startswith("cannot launch: 100 registers a thread, 64 are allowed")
+    assert hint("sm_90", 1024, 100, 0).startswith("cannot launch: 100 registers per thread, 64 are allowed")
 
 
 def test_architecture_suffixes_share_limits_and_unknown_ones_are_told() -> None:

@@ -83,7 +83,7 @@ def test_two_rungs_are_printed_side_by_side(capsys: pytest.CaptureFixture[str]) 
     shown = capsys.readouterr().out
     (conflicts,) = [line for line in shown.splitlines() if line.startswith("bank conflicts, loads")]
     assert conflicts.split()[-2:] == ["31,000", "0"]
-    (ways,) = [line for line in shown.splitlines() if line.startswith("wavefronts a shared load")]
+    (ways,) = [line for line in shown.splitlines() if line.startswith("wavefronts per shared load")]
     assert ways.split()[-2:] == ["32.00", "1.00"]
     assert "against  attention/14_padded_keys" in shown
     assert "2.00 MB to and from memory; its cost model says" in shown
@@ -135,7 +135,7 @@ def test_what_a_kernel_has_none_of_is_a_dash_in_its_column(capsys: pytest.Captur
     (head,) = [line for line in shown if line.count("contiguous") == 2]
     assert head.split()[::2] == ["13_flash", "14_padded_keys"] * 2
     assert head.split()[1::2] == ["flash", "flash", "contiguous", "contiguous"]
-    (ways,) = [line for line in shown if line.startswith("wavefronts a shared load")]
+    (ways,) = [line for line in shown if line.startswith("wavefronts per shared load")]
     assert ways.split()[-4:] == ["32.00", "1.00", "-", "-"]
 
 

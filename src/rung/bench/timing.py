@@ -22,7 +22,7 @@ CALLS = 20
 FULL = 400e-6  # what a sample takes at least: a graph's own beginning on the GPU is counted
 LONG = 20e-3  # such a call needs no company to be timed
 HEAD_START, MOST_HEAD_START = 200e-6, 5e-3  # seconds for which the GPU waits while work is launched
-CLOCK = 3e9  # no GPU has more cycles a second
+CLOCK = 3e9  # no GPU has more cycles per second
 MIN_SAMPLES = 10
 MAX_SETS = 256
 MAX_CALLS = 400
@@ -51,7 +51,7 @@ class Contestant:
     calls: list[Callable[[], None]]
     copy_back: Callable[[], None] = lambda: None  # brings the first call's result to where it is looked for
     notes: list[str] = field(default_factory=list)
-    cold: list[float] = field(default_factory=list)  # seconds a call
+    cold: list[float] = field(default_factory=list)  # seconds per call
     warm: list[float] = field(default_factory=list)
     _units: list[tuple[Callable[[], None], int]] = field(default_factory=list)  # (replay, calls in it)
     _first: list[Callable[[], None]] = field(default_factory=list)  # replays with the first call in them

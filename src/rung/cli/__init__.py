@@ -1,4 +1,4 @@
-"""The command line: one module a verb, imported only when that verb is used."""
+"""The command line: one module per verb, imported only when that verb is used."""
 
 from __future__ import annotations
 

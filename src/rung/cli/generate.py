@@ -363,7 +363,7 @@ def _summary(f: dict[str, Any]) -> str:
     rungs = [f"plan {f['plan']}: {', '.join(f['rungs'].values())}"] if f["rungs"] else []
     if f["drafts"]:
         d = f["drafts"]
-        share = f", {d['tokens_per_step']} tokens a step where there was a draft" if d["steps"] else ""
+        share = f", {d['tokens_per_step']} tokens per step where there was a draft" if d["steps"] else ""
         rungs.append(f"drafts: {d['accepted']} of {d['proposed']} tokens accepted in {d['steps']} steps{share}.")
     figures = (
         f"{f['model']}, {f['dtype']} on {f['device']}: loaded in {f['load_s']:.2f} s, "

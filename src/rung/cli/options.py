@@ -70,4 +70,4 @@ Context = Annotated[int | None, typer.Option(help="Tokens per window (default: t
 
 # ---- how many processes ----------------------------------------------------------------------------------------------
 
-Jobs = Annotated[int | None, typer.Option("--jobs", "-j", min=1, help="Processes (default: one a core).")]
+Jobs = Annotated[int | None, typer.Option("--jobs", "-j", min=1, help="Processes (default: one per core).")]

@@ -48,5 +48,5 @@ def perplexity(
     if json_:
         print(json.dumps({"perplexity": result.perplexity, "loss": result.loss, "tokens": result.tokens}))
     else:
-        loss = f"{result.loss:.4f} nats a token"
+        loss = f"{result.loss:.4f} nats per token"
         print(f"perplexity {result.perplexity:.4f} ({loss}) over {result.tokens:,} tokens")

@@ -180,7 +180,7 @@ def print_inside(inside: Inside) -> None:
     print(f"\nInside {inside.rung}, the mean of {inside.blocks} blocks:\n")
     console.table((" ", *columns), rows, right=columns)
     print(
-        f"\nA build that times itself took {inside.timed_seconds * 1e6:.1f} us a call, "
+        f"\nA build that times itself took {inside.timed_seconds * 1e6:.1f} us per call, "
         f"the usual one {inside.seconds * 1e6:.1f} us."
     )
 

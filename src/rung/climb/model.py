@@ -32,7 +32,7 @@ from rung.rungs import catalogue, identity
 from rung.rungs.base import Device
 
 GREEDY = Sampling(temperature=0)
-# How far a number format may take the logits from float32's, as KL divergence a token in nats.
+# How far a number format may take the logits from float32's, as KL divergence per token in nats.
 DIVERGENCE = {"float32": 1e-6, "tf32": 1e-3, "float16": 1e-3, "bfloat16": 3e-2, "int8": 5e-2}
 IDENTICAL = 128  # greedy tokens that float32 must share with the reference
 COMPARED = 48  # positions whose logits are compared
@@ -48,7 +48,7 @@ class Row:
     dtype: str
     verdict: str = "ok"
     reason: str = ""
-    divergence: float | None = None  # KL, nats a token
+    divergence: float | None = None  # KL, nats per token
     likeliest: float | None = None  # share of positions with the same likeliest token
     identical: int | None = None  # greedy tokens up to the first that differs
     tokens: int = 0  # generated for the timing
@@ -247,7 +247,7 @@ class Climber:
         row.likeliest = float((truth.argmax(-1) == ours.argmax(-1)).double().mean())
         if not row.divergence <= DIVERGENCE[row.dtype]:
             row.verdict = "failed"
-            row.reason = f"diverges from float32 by {row.divergence:.2g} nats a token"
+            row.reason = f"diverges from float32 by {row.divergence:.2g} nats per token"
             return
         wanted = self.text[len(self.prompt) :]
         count = min(len(wanted), 24 if way.slow else len(wanted))

@@ -50,7 +50,7 @@ class Build:
 
 @dataclass(frozen=True)
 class Resources:
-    """What the compiler reports of one kernel: registers a thread, and bytes; spills go to local memory."""
+    """What the compiler reports of one kernel: registers per thread, and bytes; spills go to local memory."""
 
     registers: int
     static_shared: int

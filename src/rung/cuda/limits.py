@@ -142,11 +142,11 @@ def hint(arch: str, threads: int, registers: int, shared: int) -> str:
         return ""
     if now.limiter == "registers":
         fewer = _first(range(registers - 1, 15, -1), lambda r: occupancy(at, threads, r, shared).warps > now.warps)
-        return f"at most {fewer} registers a thread" if fewer else ""
+        return f"at most {fewer} registers per thread" if fewer else ""
     if now.limiter == "shared memory":
         step = range(shared // _SHARED_UNIT * _SHARED_UNIT, -1, -_SHARED_UNIT)
         less = _first(step, lambda s: occupancy(at, threads, registers, s).warps > now.warps)
-        return f"at most {less} bytes of shared memory a block" if less is not None else ""
+        return f"at most {less} bytes of shared memory per block" if less is not None else ""
     sizes = sorted((t for t in range(WARP, 1025, WARP) if t != threads), key=lambda t: (abs(t - threads), t))
     better = _first(sizes, lambda t: occupancy(at, t, registers, shared).warps > now.warps)
     return f"blocks of {better} threads" if better else ""
@@ -158,11 +158,11 @@ def _first(candidates: Iterable[int], good: Callable[[int], bool]) -> int | None
 
 def _largest_excess(at: Limits, threads: int, registers: int, shared: int) -> str:
     if threads > at.threads_block:
-        return f"{threads} threads a block, {at.threads_block} are allowed"
+        return f"{threads} threads per block, {at.threads_block} are allowed"
     if shared > at.shared_block:
-        return f"{shared} bytes of shared memory a block, {at.shared_block} are allowed"
+        return f"{shared} bytes of shared memory per block, {at.shared_block} are allowed"
     most = at.registers_block // (_round_up(_warps(threads), _PARTITIONS) * WARP)
-    return f"{registers} registers a thread, {most} are allowed in a block of {threads}"
+    return f"{registers} registers per thread, {most} are allowed in a block of {threads}"
 
 
 def refusal(
@@ -185,7 +185,7 @@ def refusal(
         )
     if config.threads > threads_kernel:
         return (
-            f"its block has {config.threads} threads, and this kernel ({registers} registers a thread, or "
+            f"its block has {config.threads} threads, and this kernel ({registers} registers per thread, or "
             f"its __launch_bounds__) allows {threads_kernel}"
         )
     if registers and _blocks_by_registers(at, _warps(config.threads), registers) == 0:

@@ -180,7 +180,7 @@ class EmulatedModule:
         if static + config.shared > DYNAMIC_ROOM:
             raise EmulatorFault(
                 "shared",
-                f"{name} asks for {static + config.shared} bytes of shared memory a block ({static} static, "
+                f"{name} asks for {static + config.shared} bytes of shared memory per block ({static} static, "
                 f"{config.shared} dynamic); an sm_90 has {DYNAMIC_ROOM}: use smaller tiles.",
             )
         self._ready.add((kernel, config))

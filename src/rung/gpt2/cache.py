@@ -74,7 +74,7 @@ class Cache:
         return view
 
     def write(self, layer: int, k: torch.Tensor, v: torch.Tensor) -> None:
-        """Put (rows, NH, T, HS) behind what each row holds. Lengths advance once a step, not once a layer."""
+        """Put (rows, NH, T, HS) behind what each row holds. Lengths advance once per step, not once per layer."""
         T = k.shape[2]
         rows = len(self.lengths)
         if len(set(self.lengths)) == 1:

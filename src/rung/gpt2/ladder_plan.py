@@ -332,7 +332,7 @@ class LadderPlan(TorchPlan):
     def _output(
         self, operation: str, shape: tuple[int, ...], dtype: torch.dtype | None = None
     ) -> torch.Tensor:
-        # Two buffers a shape, in turn: at most the call before last still holds what is needed
+        # Two buffers per shape, in turn: at most the call before last still holds what is needed
         # (the residual stream, while the next one is added to it).
         turn = self._calls[operation, shape] % 2
         self._calls[operation, shape] += 1

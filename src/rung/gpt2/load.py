@@ -270,7 +270,7 @@ class Model:
             raise RungError(f"{who} takes tokens, in one row or in rows of the same length.")
         tokens = tokens.to(torch.int64)
         if tokens.numel() == 0 or tokens.shape[-1] > self.config.context:
-            raise RungError(f"{who} takes 1 to {self.config.context:,} tokens a row; got {tokens.shape[-1]:,}.")
+            raise RungError(f"{who} takes 1 to {self.config.context:,} tokens per row; got {tokens.shape[-1]:,}.")
         if int(tokens.max()) >= self.config.vocabulary or int(tokens.min()) < 0:
             raise RungError(f"a token is outside the model's vocabulary of {self.config.vocabulary:,}.")
         return tokens

@@ -65,7 +65,7 @@ class Service:
 
 
 class Plan(ABC):
-    """One method an operation. Outputs are the plan's to allocate: the same buffers each step, say."""
+    """One method per operation. Outputs are the plan's to allocate: the same buffers each step, say."""
 
     name: str
     on: str  # one of DEVICES

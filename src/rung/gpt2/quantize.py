@@ -1,4 +1,4 @@
-"""Weights in 8 bits: one scale a row, so that a row's largest weight becomes 127."""
+"""Weights in 8 bits: one scale per row, so that a row's largest weight becomes 127."""
 
 from __future__ import annotations
 

@@ -136,12 +136,12 @@ def _nucleus(p: torch.Tensor, top_p: float) -> torch.Tensor:
 
 
 def choose(logits: torch.Tensor, sampling: Sampling, uniforms: Sequence[float]) -> torch.Tensor:
-    """(B, V) logits, one random number a row -> (B) tokens."""
+    """(B, V) logits, one random number per row -> (B) tokens."""
     return logits.argmax(-1) if sampling.temperature == 0 else pick(distribution(logits, sampling), uniforms)
 
 
 def pick(p: torch.Tensor, uniforms: Sequence[float]) -> torch.Tensor:
-    """(B, V) probabilities, up to a factor, and one random number a row -> (B) tokens."""
+    """(B, V) probabilities, up to a factor, and one random number per row -> (B) tokens."""
     cumulative = p.double().cumsum(-1)
     total = cumulative[:, -1:].contiguous()
     u = torch.tensor(uniforms, dtype=torch.float64, device=p.device)[:, None] * total

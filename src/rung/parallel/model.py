@@ -1,6 +1,6 @@
 """How long ring attention should take on many nodes: a clock for each rank, advanced step by step.
 
-Assumptions: a node computes so many query-key pairs a second whatever the block's size; a message takes
+Assumptions: a node computes so many query-key pairs per second whatever the block's size; a message takes
 latency + bytes / bandwidth, on a link that it has for itself, and travels while both ends compute; nothing else runs.
 """
 
@@ -15,9 +15,9 @@ from rung.parallel import placement
 class Node:
     """What the model knows of a machine and of the wire to the next."""
 
-    pairs: float  # query-key pairs a second, of one head of size d
+    pairs: float  # query-key pairs per second, of one head of size d
     latency: float = 2e-6  # seconds; InfiniBand or a good Ethernet
-    bandwidth: float = 12.5e9  # bytes a second: 100 Gbit/s
+    bandwidth: float = 12.5e9  # bytes per second: 100 Gbit/s
 
 
 @dataclass(frozen=True)

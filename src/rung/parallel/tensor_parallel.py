@@ -2,7 +2,7 @@
 
     torchrun --standalone --nproc-per-node 2 -m rung.parallel.tensor_parallel gpt2 --tokens 64
 
-Two sums over the GPUs a layer, after attention's projection and after the MLP's, make everything else the work of
+Two sums over the GPUs in each layer, after attention's projection and after the MLP's, make everything else the work of
 one: embeddings, norms and the head are computed by every GPU alike. The forward pass is the model's own.
 """
 

@@ -30,7 +30,7 @@ STALLS = {
     "lg_throttle": "the queue of global loads is full: vector loads make fewer instructions",
     "tex_throttle": "the queue of the texture unit is full",
     "math_pipe_throttle": "an arithmetic pipe is busy: the kernel computes as fast as that pipe can",
-    "wait": "waits the fixed number of cycles between dependent instructions: more independent work a thread "
+    "wait": "waits the fixed number of cycles between dependent instructions: more independent work per thread "
     "would fill them",
     "not_selected": "could have gone on, but another warp did: there are warps enough",
     "selected": "issued: this is the work itself",

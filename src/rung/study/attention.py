@@ -172,7 +172,7 @@ def _cases(options: Options, ranks: int, growing: Callable[[int, int], int] | No
 
 
 def _weak(options: Options, ranks: int) -> int:
-    """As many query-key pairs a rank, whatever the number of ranks."""
+    """As many query-key pairs per rank, whatever the number of ranks."""
     return int(sorted(options.n)[len(options.n) // 2] * math.sqrt(ranks) + 0.5)
 
 
@@ -375,7 +375,7 @@ def scaling(options: Options, rows: list[dict[str, Any]]) -> dict[str, Found]:
     for part in parts.values():
         part.finding += (
             f" Measured: ranks that share one machine of {cores} cores, {options.threads} thread(s) each, other load "
-            f"included. Forecast: nodes like one such rank, {node.pairs / 1e6:.0f} M pairs a second, or of {CORES} "
+            f"included. Forecast: nodes like one such rank, {node.pairs / 1e6:.0f} M pairs per second, or of {CORES} "
             f"such; a message in {node.latency * 1e6:g} us + {node.bandwidth / 1e9:g} GB/s on a wire of its own, while "
             "both ends compute."
         )
@@ -383,7 +383,7 @@ def scaling(options: Options, rows: list[dict[str, Any]]) -> dict[str, Found]:
 
 
 def rate(row: dict[str, Any], options: Options) -> float:
-    """Query-key pairs a second of one rank, as it was seen to compute them."""
+    """Query-key pairs per second of one rank, as it was seen to compute them."""
     rows = placement.place(row["placement"], row["n"], row["ranks"])
     pairs = placement.pairs(rows, options.causal).sum(axis=1) * options.heads
     return float(np.mean([p / r["work"] for p, r in zip(pairs, row["per_rank"], strict=True)]))

@@ -127,7 +127,7 @@ def report(found: dict[str, dict[int, Passes]], config: Config, machine: str) ->
         [charts.Series(n, [(float(p), found[n][p].step * 1e3) for p in positions], ("ink", *charts.SERIES)[i])
          for i, n in enumerate(names)],
         "tokens before the step",
-        "ms a step",
+        "ms per step",
     )  # fmt: skip
     whole.weights = "random"
     whole.more["passes"] = Found(

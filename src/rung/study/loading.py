@@ -240,7 +240,7 @@ def sentence(found: dict[str, Run], plain: float) -> str:
     read = sum(d for d in disk if d is not None) / len(disk)
     if read < 1e6:
         return f"{text} The file came from the page cache: a disk would add to the reading."
-    return f"{text} {read / 1e6:.0f} MB a run came from a disk, the rest from the page cache."
+    return f"{text} {read / 1e6:.0f} MB per run came from a disk, the rest from the page cache."
 
 
 def _ms(seconds: float) -> str:

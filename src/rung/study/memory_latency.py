@@ -23,7 +23,7 @@ ONE = LaunchConfig((1, 1, 1), (1, 1, 1))
 class Chain:
     """A walk through `entries` lines in a random order that visits each once."""
 
-    next: torch.Tensor  # int32, one entry a word, LINE bytes between those that are used
+    next: torch.Tensor  # int32, one entry per word, LINE bytes between those that are used
     order: torch.Tensor
 
     def after(self, steps: int) -> int:
@@ -133,7 +133,7 @@ def report(shared_ns: float, ns: Mapping[int, float], l2: int, ghz: float | None
         sentence(shared_ns, {name: value for name, (_, value) in levels.items()}),
         series,
         "KiB",
-        "ns a load",
+        "ns per load",
     )
 
 

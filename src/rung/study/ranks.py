@@ -53,7 +53,7 @@ def run(lab: Lab, *, n: int | None = None, ranks: Sequence[int] = RANKS) -> Foun
 
 
 def weak(n: int, ranks: int) -> int:
-    """As many query-key pairs a rank, whatever the number of ranks."""
+    """As many query-key pairs per rank, whatever the number of ranks."""
     return int(n / 2 * math.sqrt(ranks) + 0.5)
 
 

@@ -281,7 +281,7 @@ Place place_at(unsigned address, unsigned bytes, const char* what, Site site)
     return {&block, offset};
 }
 
-// What lies in memory that nobody has written: made once a launch for the largest amount so far, then copied.
+// What lies in memory that nobody has written: made once per launch for the largest amount so far, then copied.
 static char* poisoned;
 static size_t poisoned_bytes;
 static unsigned long long poisoned_for;

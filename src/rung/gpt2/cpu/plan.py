@@ -20,7 +20,7 @@ CPU_DTYPES = ("auto", "float32", "bfloat16", "int8")
 # Prompts up to so many tokens go through the compiled step. Weights are then read once for all, yet every
 # column is computed by itself, which a blocked matrix product beats from some length on.
 SHORT_PROMPT = 8
-# Threads meet five times a layer: that pays from so many bytes of weights for each, up to so many threads.
+# Threads meet five times per layer: that pays from so many bytes of weights for each, up to so many threads.
 BYTES_A_THREAD = 16 << 20
 MOST_THREADS = 16
 

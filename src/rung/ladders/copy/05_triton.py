@@ -9,7 +9,7 @@ EXPECT = (
 )
 FOUND = (
     "Level in bf16 only: 65.4 us at n64m on an H200 against 64.6 us of rung 3, a tie with torch. In f32 134 "
-    "us against 127 us (0.95x), 0.96x torch's speed: inferred, not measured, its four vectors a thread cost "
+    "us against 127 us (0.95x), 0.96x torch's speed: inferred, not measured, its four vectors per thread cost "
     "there what they cost rung 4, which it still passes (1.03x)."
 )
 PROVENANCE = "Own."

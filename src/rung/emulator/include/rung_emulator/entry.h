@@ -1,4 +1,4 @@
-// What the runtime looks for in the finished library: variables, and an entry a kernel.
+// What the runtime looks for in the finished library: variables, and one entry per kernel.
 #pragma once
 
 namespace rung_emulator {
