@@ -29,7 +29,7 @@ def study(
     ranks: Annotated[list[int] | None, typer.Option(help="attention: how many ranks (1 and 2; repeatable).")] = None,
     threads: Annotated[int | None, typer.Option(help="attention: of each rank (1).")] = None,
     gpu: options.Gpu = None,
-    patience: Annotated[float | None, typer.Option(help="attention: seconds that a rank waits for another (60).")] = None,
+    patience: Annotated[float | None, typer.Option(help="attention: seconds a rank waits for another (60).")] = None,
 ) -> None:
     """Questions about GPUs that one figure cannot answer: a table, a chart and a sentence each.
 

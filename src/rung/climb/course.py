@@ -1,7 +1,7 @@
 """The climb of a course project: a model of rungs alone, without a cache, one prompt and length, step upon step.
 
 Every token sends the whole text through the model, and all of it through the head, as the project did on its way from
-5 to 43.9 tokens per second; its last step keeps keys and values inside the QKV projection (69). No operation goes through
+5 to 43.9 tokens/s; its last step keeps keys and values inside the QKV projection (69). No operation goes through
 torch, which only holds the tensors and picks the largest logit. Each step changes what it names and keeps the rest.
 """
 

@@ -114,7 +114,7 @@ def scaled_mm(
 OPERATION = Operation(
     name="matmul_low",
     summary="out = x · weightᵀ, from floats, from eight bits with a scale for each row, or from two weights of four",
-    story="Fewer bits per number: more products per instruction, fewer bytes, and an error that scales have to hold down.",
+    story="Fewer bits per number: more products per instruction, fewer bytes, and an error that scales must hold down.",
     dims=("M", "OC", "C"),
     operands=(
         Operand("x", ("M", "C"), optional=True),
