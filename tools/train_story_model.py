@@ -626,7 +626,10 @@ def own_words(folder: Path, windows: Windows, texts: int, seconds: float, seed: 
 
 def lesson_on_rows(teachers: Sequence[GPT2], rows: Tensor) -> Lesson:
     """What follows a row's last token is drawn from the prediction itself."""
-    p = torch.cat([average_prediction(teachers, some) for some in torch.split(rows, 64)])  # (R, context, V)
+    vocabulary = teachers[0].shape.vocabulary
+    p = torch.empty(*rows.shape, vocabulary, dtype=torch.bfloat16, device=rows.device)  # (R, context, V)
+    for part, some in zip(torch.split(p, 64), torch.split(rows, 64), strict=True):
+        part.copy_(average_prediction(teachers, some))
     last = torch.multinomial(p[:, -1].float(), 1)
     y = torch.cat([rows[:, 1:], last], dim=1)
     context = rows.shape[1]

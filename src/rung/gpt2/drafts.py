@@ -144,14 +144,16 @@ class DraftModel:
 
 def drafting(source: Transformer | None, model: Transformer) -> Drafting:
     """RungError when `source` cannot draft for the model."""
-    # A GPU's step has as many rows whether they are asked for or not.
-    column = COLUMN if model.service.writer is None else 0.0
+    on_gpu = model.service.writer is not None
+    # A GPU's step has as many rows whether they are asked for or not, and takes the time of its chain of layers.
+    column = 0.0 if on_gpu else COLUMN
     if source is None:
         return Drafting(None, column)
     ours, theirs = model.config.vocabulary, source.config.vocabulary
     if ours != theirs:
         raise RungError(f"the draft has a vocabulary of {theirs:,}, the model one of {ours:,}; take one with the same.")
-    return Drafting(source, column + source.weights.nbytes() / model.weights.nbytes())
+    cost = source.weights.nbytes() / model.weights.nbytes()
+    return Drafting(source, column + max(cost, source.config.layers / model.config.layers if on_gpu else 0.0))
 
 
 def normalised(p: torch.Tensor) -> torch.Tensor:
