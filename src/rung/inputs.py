@@ -9,7 +9,7 @@ from rung.lazy import torch
 Change = Callable[["torch.Tensor", Mapping[str, int | float]], "torch.Tensor"]
 F16_TOP = 15.9  # 2 to this power is just below float16's largest number
 F32_TOP = 126.0  # float32's and bfloat16's end, with room for one addition
-ROW_SCALES = (1e-3, 1.0, 4e-3, 30.0, 2e-3)  # variances around and below GPT-2's eps of 1e-5, and far above
+ROW_SCALES = (1e-3, 1.0, 4e-3, 30.0, 1e-4)  # variances around and far below GPT-2's eps of 1e-5, and far above
 
 
 def spread(top: float, low: float = -8.0) -> Change:
@@ -38,6 +38,11 @@ def raised_from(column: int, by: float) -> Change:
         return x + by * (torch.arange(x.shape[-1], device=x.device) >= column)
 
     return change
+
+
+def shifted(by: float) -> Change:
+    """Far from zero, so that the difference of two large means keeps few digits."""
+    return lambda x, _: x + by
 
 
 def mostly_below_zero(x: torch.Tensor, _: Mapping[str, int | float]) -> torch.Tensor:

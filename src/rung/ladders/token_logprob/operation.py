@@ -25,18 +25,21 @@ def reference(t: Tensors, v: Values) -> Tensors:
 
 
 def rank(t: Tensors, v: Values) -> torch.Tensor:
-    """How many tokens were likelier. Logits that rounding may put on either side of the target's leave a choice."""
+    """How many tokens were likelier. Logits that rounding may put on either side of the target's leave a choice;
+    those of rows of zeros are exact, and equal ones are never likelier."""
     found: list[torch.Tensor] = []
     given = t["rank"].flatten().to("cpu")
     rows = t["x"].flatten(0, 1)
     targets = t["targets"].flatten().long()
+    exact = (t["weight"] == 0).all(1)
     for start in range(0, len(rows), TOKENS_AT_ONCE):
         part = slice(start, start + TOKENS_AT_ONCE)
         logits = rows[part].double() @ t["weight"].double().T
         own = logits.gather(1, targets[part, None])
         near = NEAR * logits.abs().amax(1, keepdim=True).clamp(min=1.0)
+        near = near * ~(exact & exact[targets[part], None])
         fewest = (logits > own + near).sum(1).cpu()
-        most = (logits >= own - near).sum(1).cpu() - 1
+        most = (logits > own - near).sum(1).cpu() - (~exact[targets[part]]).int().cpu()  # itself is not likelier
         found.append(torch.minimum(torch.maximum(given[part], fewest), most))
     counted: torch.Tensor = torch.cat(found).to(torch.int32).view(t["targets"].shape)
     return counted
@@ -51,6 +54,21 @@ def spread(v: Values, generator: torch.Generator) -> torch.Tensor:
     """Rows whose logits have a standard deviation of 4: some tokens are much likelier than the rest."""
     V, C = int(v["V"]), int(v["C"])
     return torch.randn(V, C, generator=generator) * (4 / math.sqrt(C))
+
+
+def ends_likely(weight: torch.Tensor, _: Values) -> torch.Tensor:
+    """The first and last token of the vocabulary have a large part of the sum."""
+    weight = weight.clone()
+    weight[[0, -1]] *= 4
+    return weight
+
+
+def even_rows_zero(weight: torch.Tensor, _: Values) -> torch.Tensor:
+    return weight * (torch.arange(len(weight), device=weight.device)[:, None] % 2)
+
+
+def even(targets: torch.Tensor, _: Values) -> torch.Tensor:
+    return targets // 2 * 2
 
 
 def torch_cross_entropy(
@@ -96,7 +114,7 @@ OPERATION = Operation(
         Case(
             "the vocabulary's end, three batches",
             {"B": 3, "T": 2, "C": 8, "V": 50257},
-            change={"targets": near_the_end("V")},
+            change={"targets": near_the_end("V"), "weight": ends_likely},
         ),
         Case(
             "logits beyond exp",
@@ -104,6 +122,7 @@ OPERATION = Operation(
             dtypes=("f32", "f16", "bf16"),
             change={"x": far_in_one_feature(12.0, both=True), "weight": far_in_one_feature(12.0, both=False)},
         ),
+        Case("equally likely", {"B": 1, "T": 7, "C": 24, "V": 131}, change={"weight": even_rows_zero, "targets": even}),
         Case("gpt2", {"B": 2, "T": 129, "C": 768, "V": 50257}, where="cuda"),
         Case("gpt2-xl", {"B": 1, "T": 70, "C": 1600, "V": 50257}, where="cuda"),
     ),
