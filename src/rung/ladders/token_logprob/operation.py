@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 from rung.inputs import far_in_one_feature, near_the_end
 from rung.lazy import torch
@@ -56,18 +57,18 @@ def spread(v: Values, generator: torch.Generator) -> torch.Tensor:
     return torch.randn(V, C, generator=generator) * (4 / math.sqrt(C))
 
 
-def ends_likely(weight: torch.Tensor, _: Values) -> torch.Tensor:
+def ends_likely(weight: torch.Tensor, _: Mapping[str, int | float]) -> torch.Tensor:
     """The first and last token of the vocabulary have a large part of the sum."""
     weight = weight.clone()
     weight[[0, -1]] *= 4
     return weight
 
 
-def even_rows_zero(weight: torch.Tensor, _: Values) -> torch.Tensor:
+def even_rows_zero(weight: torch.Tensor, _: Mapping[str, int | float]) -> torch.Tensor:
     return weight * (torch.arange(len(weight), device=weight.device)[:, None] % 2)
 
 
-def even(targets: torch.Tensor, _: Values) -> torch.Tensor:
+def even(targets: torch.Tensor, _: Mapping[str, int | float]) -> torch.Tensor:
     return targets // 2 * 2
 
 
