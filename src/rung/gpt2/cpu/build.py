@@ -1,4 +1,4 @@
-"""Compiles decode.cpp for this machine, once, into rung's cache. Imports nothing large.
+"""Compiles decode.cpp and its headers for this machine, once, into rung's cache. Imports nothing large.
 
 Compiling takes some seconds, so `begin` starts it and returns; whoever needs the library waits for the rest.
 """
@@ -89,7 +89,7 @@ def begin() -> Compilation | None:
 
 
 def _begin(compiler: str) -> Compilation | None:
-    source = SOURCE.read_bytes()
+    source = b"".join(file.read_bytes() for file in (SOURCE, *sorted(SOURCE.parent.glob("*.h"))))
     flags = [*FLAGS, WIDE] if platform.machine() in ("x86_64", "AMD64") else FLAGS
     identity = "\0".join([compiler, *flags, _processor()]).encode()
     key = hashlib.sha256(source + identity).hexdigest()[:16]

@@ -5,114 +5,8 @@
 // float whatever the weights are. A "column" is one token of one sequence; columns share each weight that was read.
 //
 // Compiled for the machine at hand (-march=native); loops are written so that the compiler makes vectors of them.
-#include <algorithm>
-#include <atomic>
-#include <chrono>
-#include <cmath>
-#include <condition_variable>
-#include <cstdint>
-#include <cstring>
-#include <memory>
-#include <mutex>
-#include <thread>
-#include <vector>
-#include <sched.h>
-#if defined(__AVX512BW__)
-#include <immintrin.h>
-#endif
-
-namespace {
-
-enum WeightKind : int32_t { FLOAT32 = 0, BFLOAT16 = 1, INT8 = 2 };
-enum Activation : int32_t { GELU_TANH = 0, GELU_ERF = 1, RELU = 2 };
-
-struct BFloat16 { uint16_t bits; };
-
-inline float to_float(float x) { return x; }
-inline float to_float(BFloat16 x) {
-  uint32_t word = uint32_t(x.bits) << 16;
-  float f;
-  std::memcpy(&f, &word, sizeof f);
-  return f;
-}
-inline void store(float* p, float x) { *p = x; }
-inline void store(BFloat16* p, float x) {
-  uint32_t word;
-  std::memcpy(&word, &x, sizeof word);
-  p->bits = uint16_t((word + 0x7fffu + ((word >> 16) & 1u)) >> 16);  // to nearest, ties to even
-}
-
-// 2^n * 2^f with f in [-1/2, 1/2]: below 2e-7 relative, and a loop over it becomes vector code.
-inline float fast_exp(float x) {
-  float y = x * 1.44269504088896f;
-  y = y < -126.0f ? -126.0f : (y > 126.0f ? 126.0f : y);
-  float n = std::nearbyint(y), f = y - n;
-  float p = 1.5252734e-5f;
-  p = p * f + 1.5403531e-4f;
-  p = p * f + 1.3333558e-3f;
-  p = p * f + 9.6181291e-3f;
-  p = p * f + 5.5504109e-2f;
-  p = p * f + 2.4022651e-1f;
-  p = p * f + 6.9314718e-1f;
-  p = p * f + 1.0f;
-  int32_t scale = (int32_t(n) + 127) << 23;
-  float s;
-  std::memcpy(&s, &scale, sizeof s);
-  return p * s;
-}
-
-// ---------------------------------------------------------------- threads
-
-inline void pause() {
-#if defined(__x86_64__) || defined(__i386__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
-}
-
-class Barrier {
- public:
-  explicit Barrier(int n) : n_(n) {}
-  void wait() {
-    const uint32_t turn = turn_.load(std::memory_order_relaxed);
-    if (arrived_.fetch_add(1, std::memory_order_acq_rel) == n_ - 1) {
-      arrived_.store(0, std::memory_order_relaxed);
-      turn_.store(turn + 1, std::memory_order_release);
-      return;
-    }
-    for (int spins = 0; turn_.load(std::memory_order_acquire) == turn; ++spins)
-      spins < 4000 ? pause() : (void)sched_yield();
-  }
-
- private:
-  const int n_;
-  alignas(64) std::atomic<int> arrived_{0};
-  alignas(64) std::atomic<uint32_t> turn_{0};
-};
-
-// ---------------------------------------------------------------- the model
-
-struct Linear {
-  const void* weight;  // (OC, K)
-  const float* bias;   // (OC) or null
-  const float* scale;  // (OC) for int8 weights, else null
-};
-struct Norm { const float *weight, *bias; };
-struct Layer {
-  Norm ln_1;
-  Linear qkv, attn_proj;
-  Norm ln_2;
-  Linear fc, mlp_proj;
-};
-
-}  // namespace
-
-extern "C" struct Shape {
-  int32_t weight_kind, activation, threads, L, C, NH, F, V;  // F: width of the MLP
-  int32_t window;  // tokens that a token sees, itself the last
-  float eps;
-};
+#include "many.h"
+#include "shared.h"
 
 namespace {
 
@@ -131,24 +25,6 @@ template <> struct InputOf<int8_t> { using type = int16_t; };
 template <typename W> using InputFor = typename InputOf<W>::type;
 
 constexpr int MAX_COLUMNS = 32;
-constexpr int QUANTA = 32767;
-
-// Sixteen numbers; the compiler splits them where its vectors are shorter.
-typedef float Floats __attribute__((vector_size(64)));
-typedef uint32_t Words __attribute__((vector_size(64)));
-typedef uint16_t Halves __attribute__((vector_size(32)));
-constexpr int LANES = 16;
-
-inline Floats load(const float* p) {
-  Floats f;
-  std::memcpy(&f, p, sizeof f);
-  return f;
-}
-inline Floats load(const BFloat16* p) {
-  Halves h;
-  std::memcpy(&h, p, sizeof h);
-  return (Floats)(__builtin_convertvector(h, Words) << 16);
-}
 
 __attribute__((noinline)) float total(Floats f) {
   float v[LANES];
@@ -183,16 +59,6 @@ __attribute__((noinline)) void dots(const W* w, const float* x, int K, float* su
   }
   for (int c = 0; c < N; ++c) sum[c] = total(s[c][0] + s[c][1]);
 }
-
-#if defined(__AVX512BW__)
-inline __m512i multiply_add(__m512i sum, __m512i a, __m512i b) {
-#if defined(__AVX512VNNI__)
-  return _mm512_dpwssd_epi32(sum, a, b);
-#else
-  return _mm512_add_epi32(sum, _mm512_madd_epi16(a, b));
-#endif
-}
-#endif
 
 template <int N>
 __attribute__((noinline)) void dots(const int8_t* w, const int16_t* x, int K, float* sum) {
@@ -240,11 +106,9 @@ inline void put(Inputs<int16_t>& in, int c, int K, const float* x) {
   in.scale[c] = largest / QUANTA;
 }
 
-class Model {
+class Few : public Model {
  public:
-  virtual ~Model() = default;
   virtual void begin(const float* x) = 0;  // by one thread: x (n, C), the embedded tokens
-  virtual void work(int me) = 0;           // by every thread: its share of the step
 };
 
 // One step's question, shared by all threads.
@@ -257,7 +121,7 @@ struct Step {
 };
 
 template <typename W, typename KV>
-class Forward final : public Model {
+class Forward final : public Few {
   using X = InputFor<W>;
 
   struct Scratch {
@@ -267,17 +131,8 @@ class Forward final : public Model {
   };
 
  public:
-  Forward(const Shape& shape, const void* const* t, const Step& step)
-      : s_(shape), step_(step), barrier_(shape.threads), next_(5 * shape.L + 1), scratch_(shape.threads) {
-    const auto norm = [&] { Norm n{(const float*)t[0], (const float*)t[1]}; t += 2; return n; };
-    const auto linear = [&] { Linear l{t[0], (const float*)t[1], (const float*)t[2]}; t += 3; return l; };
-    for (int i = 0; i < s_.L; ++i) {
-      Layer& layer = layers_.emplace_back();
-      layer.ln_1 = norm(), layer.qkv = linear(), layer.attn_proj = linear();
-      layer.ln_2 = norm(), layer.fc = linear(), layer.mlp_proj = linear();
-    }
-    ln_f_ = norm(), head_ = linear();
-    scale_ = (const float*)*t;
+  Forward(const Network& network, const Step& step)
+      : net_(network), s_(network.s), step_(step), barrier_(s_.threads), next_(5 * s_.L + 1), scratch_(s_.threads) {
     const size_t n = MAX_COLUMNS, widest = std::max(s_.C, s_.F);
     x_.resize(n * s_.C), q_.resize(n * s_.C), attn_.resize(n * s_.C), hidden_.resize(n * s_.F);
     for (Scratch& scratch : scratch_) {
@@ -296,7 +151,7 @@ class Forward final : public Model {
     Scratch& my = scratch_[me];
     std::atomic<int>* next = next_.data();
     for (int i = 0; i < s_.L; ++i) {
-      const Layer& layer = layers_[i];
+      const Layer& layer = net_.layers[i];
       for (int c = 0; c < n; ++c) normalize(my, c, &x_[size_t(c) * C], layer.ln_1);
       product(my.in, layer.qkv, n, C, 3 * C, *next++, [&](int c, int o, float y) {
         const int part = o / C, h = o % C / HS, j = o % HS;
@@ -321,9 +176,9 @@ class Forward final : public Model {
     for (int c = 0; c < n; ++c)
       if (step_.columns[c].output >= 0) {
         asked[outputs] = c;
-        normalize(my, outputs++, &x_[size_t(c) * C], ln_f_);
+        normalize(my, outputs++, &x_[size_t(c) * C], net_.ln_f);
       }
-    product(my.in, head_, outputs, C, s_.V, *next++, [&](int c, int o, float y) {
+    product(my.in, net_.head, outputs, C, s_.V, *next++, [&](int c, int o, float y) {
       step_.logits[step_.columns[asked[c]].output * s_.V + o] = y;
     });
     barrier_.wait();
@@ -376,7 +231,7 @@ class Forward final : public Model {
     for (int t = 0; t < T; ++t) {
       float s = 0;
       for (int j = 0; j < HS; ++j) s += q[j] * to_float(k[size_t(t) * HS + j]);
-      p[t] = s * scale_[layer];
+      p[t] = s * net_.scale[layer];
       largest = std::max(largest, p[t]);
     }
     for (int t = 0; t < T; ++t) sum += p[t] = fast_exp(p[t] - largest);
@@ -412,26 +267,23 @@ class Forward final : public Model {
     }
   }
 
-  const Shape s_;
+  const Network& net_;
+  const Shape& s_;
   const Step& step_;
   Barrier barrier_;
   std::vector<std::atomic<int>> next_;  // the next row to take, for each phase of the step
   std::vector<Scratch> scratch_;
-  std::vector<Layer> layers_;
-  Norm ln_f_;
-  Linear head_;
-  const float* scale_;  // (L): what queries times keys are multiplied by
   std::vector<float> x_, q_, attn_, hidden_;
 };
 
 // The threads: the caller is the first of them. Between steps they look for work a little while, then sleep.
 class Engine {
  public:
-  Engine(const Shape& shape, const void* const* tensors) {
+  Engine(const Shape& shape, const void* const* tensors) : network_(shape, tensors) {
     switch (shape.weight_kind) {
-      case FLOAT32: model_ = std::make_unique<Forward<float, float>>(shape, tensors, step_); break;
-      case BFLOAT16: model_ = std::make_unique<Forward<BFloat16, BFloat16>>(shape, tensors, step_); break;
-      default: model_ = std::make_unique<Forward<int8_t, BFloat16>>(shape, tensors, step_);
+      case FLOAT32: make<float, float>(); break;
+      case BFLOAT16: make<BFloat16, BFloat16>(); break;
+      default: make<int8_t, BFloat16>();
     }
     for (int i = 1; i < shape.threads; ++i) threads_.emplace_back([this, i] { serve(i); });
   }
@@ -444,12 +296,29 @@ class Engine {
 
   void step(const Step& step, const float* x) {
     step_ = step;
-    model_->begin(x);
-    announce();
-    model_->work(0);
+    few_->begin(x);
+    run(*few_);
+  }
+
+  void pass(const Pass& pass) {
+    pass_ = pass;
+    many_->begin();
+    run(*many_);
   }
 
  private:
+  template <typename W, typename KV>
+  void make() {
+    few_ = std::make_unique<Forward<W, KV>>(network_, step_);
+    many_ = std::make_unique<Lanes<W, KV>>(network_, pass_);
+  }
+
+  void run(Model& model) {
+    at_work_ = &model;
+    announce();
+    model.work(0);
+  }
+
   void announce() {
     {
       std::lock_guard<std::mutex> lock(mutex_);
@@ -469,12 +338,16 @@ class Engine {
         wake_.wait(lock, news);
       }
       if (stop_) return;
-      model_->work(me);
+      at_work_->work(me);
     }
   }
 
+  const Network network_;
   Step step_{};
-  std::unique_ptr<Model> model_;
+  Pass pass_{};
+  std::unique_ptr<Few> few_;
+  std::unique_ptr<Many> many_;
+  Model* at_work_ = nullptr;
   std::vector<std::thread> threads_;
   std::mutex mutex_;
   std::condition_variable wake_;
@@ -496,5 +369,18 @@ void rung_free(void* engine) { delete static_cast<Engine*>(engine); }
 void rung_step(void* engine, int32_t n, const Column* columns, const float* x, void* k, void* v, int64_t rows,
                int64_t capacity, float* logits) {
   static_cast<Engine*>(engine)->step(Step{n, columns, k, v, rows, capacity, logits}, x);
+}
+
+// The tokens of all runs, one after the other: x (tokens, C); logits (runs, V) behind the last of each run.
+void rung_read(void* engine, int32_t runs, const Run* run, const float* x, void* k, void* v, int64_t rows,
+               int64_t capacity, float* logits) {
+  static_cast<Engine*>(engine)->pass(Pass{runs, run, x, k, v, rows, capacity, nullptr, false, logits});
+}
+
+// Texts of their own: figures (tokens, 3) of the tokens wanted, each behind its token: log-probability, and where
+// `whole` rank and entropy.
+void rung_rate(void* engine, int32_t runs, const Run* run, const float* x, const int64_t* wanted, int32_t whole,
+               float* figures) {
+  static_cast<Engine*>(engine)->pass(Pass{runs, run, x, nullptr, nullptr, 1, 0, wanted, whole != 0, figures});
 }
 }

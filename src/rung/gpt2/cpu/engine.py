@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import os
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -27,6 +29,15 @@ class Shape(ctypes.Structure):
         *((name, ctypes.c_int32) for name in ("kind", "activation", "threads", "L", "C", "NH", "F", "V", "window")),
         ("eps", ctypes.c_float),
     )
+
+
+@dataclass(frozen=True)
+class Run:
+    """Neighbouring tokens of one sequence, from a position on."""
+
+    tokens: Sequence[int]
+    row: int
+    position: int
 
 
 @dataclass(frozen=True)
@@ -55,8 +66,10 @@ def _bind(path: Path) -> ctypes.CDLL | None:
     library.rung_new.restype = ctypes.c_void_p
     library.rung_new.argtypes = [ctypes.POINTER(Shape), ctypes.POINTER(ctypes.c_void_p)]
     library.rung_free.argtypes = [ctypes.c_void_p]
-    library.rung_step.argtypes = [ctypes.c_void_p, ctypes.c_int32, *[ctypes.c_void_p] * 4,
-                                  ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p]  # fmt: skip
+    cached = [ctypes.c_void_p, ctypes.c_int32, *[ctypes.c_void_p] * 4, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p]
+    library.rung_step.argtypes = library.rung_read.argtypes = cached
+    library.rung_rate.argtypes = [ctypes.c_void_p, ctypes.c_int32, *[ctypes.c_void_p] * 3, ctypes.c_int32,
+                                  ctypes.c_void_p]  # fmt: skip
     return library
 
 
@@ -107,6 +120,7 @@ class Engine:
         pointers = (ctypes.c_void_p * len(self._tensors))(
             *(None if t is None else t.data_ptr() for t in self._tensors)
         )
+        self._lock = threading.Lock()  # one step or pass at a time
         self._handle: int | None = self._library.rung_new(ctypes.byref(self._shape), pointers)
         self._pid = os.getpid()
 
@@ -116,22 +130,51 @@ class Engine:
 
     def step(self, columns: Sequence[Column], cache: Cache, outputs: int) -> torch.Tensor:
         """Logits (outputs, V) of the columns that ask for them; keys and values go to the cache."""
-        if os.getpid() != self._pid:
-            self._begin()  # behind a fork, where the threads of the one before are not
-        n = len(columns)
         logits = torch.empty(outputs, self._config.vocabulary)
-        place = (ctypes.c_int64 * (3 * n))(*(x for c in columns for x in (c.row, c.position, c.output)))
-        x = self._embed(columns)
-        self._library.rung_step(
-            self._handle, n, ctypes.addressof(place), x.data_ptr(), cache.k.data_ptr(), cache.v.data_ptr(),
-            cache.allocated, cache.capacity, logits.data_ptr(),
-        )  # fmt: skip
+        x = self._embed([c.token for c in columns], [c.position for c in columns])
+        places = [(c.row, c.position, c.output) for c in columns]
+        self._call(self._library.rung_step, places, x.data_ptr(), *_memory(cache), logits.data_ptr())
         return logits
 
-    def _embed(self, columns: Sequence[Column]) -> torch.Tensor:
-        wte = self._weights.wte
-        tokens = torch.tensor([c.token for c in columns])
-        x = wte.weight[tokens].float()
+    def read(self, runs: Sequence[Run], cache: Cache) -> torch.Tensor:
+        """Logits (runs, V) behind the last token of each run; keys and values go to the cache."""
+        logits = torch.empty(len(runs), self._config.vocabulary)
+        x = self._embed_runs(runs)
+        places = [(r.row, r.position, len(r.tokens)) for r in runs]
+        self._call(self._library.rung_read, places, x.data_ptr(), *_memory(cache), logits.data_ptr())
+        return logits
+
+    def rate(self, windows: Sequence[Sequence[int]], whole: bool) -> list[torch.Tensor]:
+        """For each window (T - 1, 3): log-probability of each token behind the first, and if `whole` rank and entropy."""
+        runs = [Run(ids[:-1], 0, 0) for ids in windows]
+        counts = [len(run.tokens) for run in runs]
+        x = self._embed_runs(runs)
+        wanted = torch.tensor([token for ids in windows for token in ids[1:]])
+        figures = torch.empty(len(wanted), 3)
+        places = [(0, end - count, count) for end, count in zip(itertools.accumulate(counts), counts, strict=True)]
+        self._call(self._library.rung_rate, places, x.data_ptr(), wanted.data_ptr(), whole, figures.data_ptr())
+        return list(figures.split(counts))
+
+    def _call(self, function: Callable[..., None], places: Sequence[tuple[int, int, int]], *rest: int | None) -> None:
+        if os.getpid() != self._pid:
+            self._begin()  # behind a fork, where the threads of the one before are not
+        numbers = (ctypes.c_int64 * (3 * len(places)))(*itertools.chain.from_iterable(places))
+        with self._lock:
+            function(self._handle, len(places), ctypes.addressof(numbers), *rest)
+
+    def _embed_runs(self, runs: Sequence[Run]) -> torch.Tensor:
+        return self._embed(
+            [token for run in runs for token in run.tokens],
+            [run.position + i for run in runs for i in range(len(run.tokens))],
+        )
+
+    def _embed(self, tokens: Sequence[int], positions: Sequence[int]) -> torch.Tensor:
+        wte, ids = self._weights.wte, torch.tensor(tokens)
+        x = wte.weight[ids].float()
         if wte.scale is not None:
-            x *= wte.scale[tokens, None]
-        return x.add_(self._weights.wpe[[c.position for c in columns]])
+            x *= wte.scale[ids, None]
+        return x.add_(self._weights.wpe[torch.tensor(positions)])
+
+
+def _memory(cache: Cache) -> tuple[int, int, int, int]:
+    return cache.k.data_ptr(), cache.v.data_ptr(), cache.allocated, cache.capacity

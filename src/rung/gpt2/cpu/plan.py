@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 
@@ -11,15 +12,17 @@ from rung.errors import RungError
 from rung.gpt2.cache import Cache
 from rung.gpt2.config import Config
 from rung.gpt2.cpu import build
-from rung.gpt2.cpu.engine import Column, Engine, available
+from rung.gpt2.cpu.engine import Column, Engine, Run, available
 from rung.gpt2.plan import Service
+from rung.gpt2.score import Rated
 from rung.gpt2.torch_plan import TorchPlan
 from rung.gpt2.weights import Weights
 
 CPU_DTYPES = ("auto", "float32", "bfloat16", "int8")
-# Prompts up to so many tokens go through the compiled step. Weights are then read once for all, yet every
-# column is computed by itself, which a blocked matrix product beats from some length on.
+# Prompts up to so many tokens go through the compiled step, whose products wait for memory; longer ones through passes
+# of blocked products.
 SHORT_PROMPT = 8
+TOKENS_AT_ONCE = 512  # of a pass: weights are read for as many, and what lies between the layers stays in caches
 # Threads meet five times per layer: that pays from so many bytes of weights for each, up to so many threads.
 BYTES_A_THREAD = 16 << 20
 MOST_THREADS = 16
@@ -70,36 +73,56 @@ class CpuPlan(TorchPlan):
             return Service()
         worth = weights.nbytes() // BYTES_A_THREAD
         threads = self.threads or max(1, min(processors(), MOST_THREADS, worth))
-        return Service(stepper=NativeStep(Engine(self._native, config, weights, threads, self.window)))
+        engine = Engine(self._native, config, weights, threads, self.window)
+        if self.compute == torch.bfloat16 and (self.dtype == "bfloat16" or torch.cpu._is_amx_tile_supported()):
+            return Service(stepper=NativeStep(engine, SHORT_PROMPT))  # torch multiplies bfloat16 faster
+        return Service(stepper=NativeStep(engine), rater=NativeRater(engine))
 
 
 class NativeStep:
-    """A few tokens for each sequence through the compiled step."""
+    """Tokens of each sequence through the compiled code, up to `most` of one."""
+
+    def __init__(self, engine: Engine, most: float = math.inf) -> None:
+        self.engine, self.most = engine, most
+
+    def takes(self, tokens: Sequence[Sequence[int]]) -> bool:
+        return max(map(len, tokens)) <= self.most
+
+    def step(self, tokens: Sequence[Sequence[int]], cache: Cache) -> torch.Tensor:
+        logits: dict[int, torch.Tensor] = {}
+        few = [row for row, ids in enumerate(tokens) if len(ids) <= SHORT_PROMPT]
+        most = self.engine.columns_at_once // SHORT_PROMPT
+        for some in (few[i : i + most] for i in range(0, len(few), most)):
+            columns = [
+                Column(token, row, cache.lengths[row] + i, asked if i == len(tokens[row]) - 1 else -1)
+                for asked, row in enumerate(some)
+                for i, token in enumerate(tokens[row])
+            ]
+            logits |= zip(some, self.engine.step(columns, cache, len(some)), strict=True)
+        for row in set(range(len(tokens))).difference(few):
+            for at in range(0, len(tokens[row]), TOKENS_AT_ONCE):
+                run = Run(tokens[row][at : at + TOKENS_AT_ONCE], row, cache.lengths[row] + at)
+                logits[row] = self.engine.read([run], cache)[0]
+        return torch.stack([logits[row] for row in range(len(tokens))])
+
+
+class NativeRater:
+    """Windows of tokens through passes of the compiled code, short ones together."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
 
-    def takes(self, tokens: Sequence[Sequence[int]]) -> bool:
-        return max(map(len, tokens)) <= SHORT_PROMPT
+    def rate(self, windows: Iterable[Sequence[int]], *, whole: bool = True) -> Iterator[Rated]:
+        waiting: list[Sequence[int]] = []
+        for ids in windows:
+            if waiting and sum(map(len, waiting)) + len(ids) > TOKENS_AT_ONCE:
+                yield from self._together(waiting, whole)
+                waiting = []
+            waiting.append(ids)
+        yield from self._together(waiting, whole)
 
-    def step(self, tokens: Sequence[Sequence[int]], cache: Cache) -> torch.Tensor:
-        engine = self.engine
-        columns: list[Column] = []
-        parts: list[torch.Tensor] = []
-        asked = 0
-
-        def go() -> None:
-            nonlocal asked
-            parts.append(engine.step(columns, cache, asked))
-            columns.clear()
-            asked = 0
-
-        for row, ids in enumerate(tokens):
-            if len(columns) + len(ids) > engine.columns_at_once:
-                go()
-            for i, token in enumerate(ids):
-                last = i == len(ids) - 1
-                columns.append(Column(token, row, cache.lengths[row] + i, asked if last else -1))
-            asked += 1
-        go()
-        return parts[0] if len(parts) == 1 else torch.cat(parts)
+    def _together(self, windows: Sequence[Sequence[int]], whole: bool) -> Iterator[Rated]:
+        found = iter(self.engine.rate([ids for ids in windows if len(ids) > 1], whole))
+        for ids in windows:
+            logprobs, ranks, entropies = (next(found) if len(ids) > 1 else torch.empty(0, 3)).unbind(1)
+            yield Rated(logprobs, ranks.long(), entropies) if whole else Rated(logprobs, ranks[:0].long(), entropies[:0])

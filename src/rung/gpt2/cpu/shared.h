@@ -1,0 +1,174 @@
+// What the step for few tokens and the passes over many share: number formats, threads, the tensors of a model.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <condition_variable>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+#include <sched.h>
+#if defined(__SSE2__)
+#include <immintrin.h>
+#endif
+
+namespace {
+
+enum WeightKind : int32_t { FLOAT32 = 0, BFLOAT16 = 1, INT8 = 2 };
+enum Activation : int32_t { GELU_TANH = 0, GELU_ERF = 1, RELU = 2 };
+
+struct BFloat16 { uint16_t bits; };
+
+inline float to_float(float x) { return x; }
+inline float to_float(BFloat16 x) {
+  uint32_t word = uint32_t(x.bits) << 16;
+  float f;
+  std::memcpy(&f, &word, sizeof f);
+  return f;
+}
+inline void store(float* p, float x) { *p = x; }
+inline void store(BFloat16* p, float x) {
+  uint32_t word;
+  std::memcpy(&word, &x, sizeof word);
+  p->bits = uint16_t((word + 0x7fffu + ((word >> 16) & 1u)) >> 16);  // to nearest, ties to even
+}
+
+// Sixteen numbers; the compiler splits them where its vectors are shorter.
+typedef float Floats __attribute__((vector_size(64)));
+typedef int32_t Ints __attribute__((vector_size(64)));
+typedef uint32_t Words __attribute__((vector_size(64)));
+typedef uint16_t Halves __attribute__((vector_size(32)));
+constexpr int LANES = 16;
+
+inline Floats load(const float* p) {
+  Floats f;
+  std::memcpy(&f, p, sizeof f);
+  return f;
+}
+inline Floats load(const BFloat16* p) {
+  Halves h;
+  std::memcpy(&h, p, sizeof h);
+  return (Floats)(__builtin_convertvector(h, Words) << 16);
+}
+template <typename To, typename Vector>
+inline void save(To* p, Vector v) { std::memcpy(p, &v, sizeof v); }
+
+// 2^n * 2^f with f in [-1/2, 1/2]: below 2e-7 relative, and a loop over it becomes vector code.
+inline float fast_exp(float x) {
+  float y = x * 1.44269504088896f;
+  y = y < -126.0f ? -126.0f : (y > 126.0f ? 126.0f : y);
+  float n = std::nearbyint(y), f = y - n;
+  float p = 1.5252734e-5f;
+  p = p * f + 1.5403531e-4f;
+  p = p * f + 1.3333558e-3f;
+  p = p * f + 9.6181291e-3f;
+  p = p * f + 5.5504109e-2f;
+  p = p * f + 2.4022651e-1f;
+  p = p * f + 6.9314718e-1f;
+  p = p * f + 1.0f;
+  int32_t scale = (int32_t(n) + 127) << 23;
+  float s;
+  std::memcpy(&s, &scale, sizeof s);
+  return p * s;
+}
+
+// ---------------------------------------------------------------- threads
+
+inline void pause() {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+class Barrier {
+ public:
+  explicit Barrier(int n) : n_(n) {}
+  void wait() {
+    const uint32_t turn = turn_.load(std::memory_order_relaxed);
+    if (arrived_.fetch_add(1, std::memory_order_acq_rel) == n_ - 1) {
+      arrived_.store(0, std::memory_order_relaxed);
+      turn_.store(turn + 1, std::memory_order_release);
+      return;
+    }
+    for (int spins = 0; turn_.load(std::memory_order_acquire) == turn; ++spins)
+      spins < 4000 ? pause() : (void)sched_yield();
+  }
+
+ private:
+  const int n_;
+  alignas(64) std::atomic<int> arrived_{0};
+  alignas(64) std::atomic<uint32_t> turn_{0};
+};
+
+// ---------------------------------------------------------------- the model
+
+struct Linear {
+  const void* weight;  // (OC, K)
+  const float* bias;   // (OC) or null
+  const float* scale;  // (OC) for int8 weights, else null
+};
+struct Norm { const float *weight, *bias; };
+struct Layer {
+  Norm ln_1;
+  Linear qkv, attn_proj;
+  Norm ln_2;
+  Linear fc, mlp_proj;
+};
+
+}  // namespace
+
+extern "C" struct Shape {
+  int32_t weight_kind, activation, threads, L, C, NH, F, V;  // F: width of the MLP
+  int32_t window;  // tokens that a token sees, itself the last
+  float eps;
+};
+
+namespace {
+
+// The tensors by their places.
+struct Network {
+  Network(const Shape& shape, const void* const* t) : s(shape) {
+    const auto norm = [&] { Norm n{(const float*)t[0], (const float*)t[1]}; t += 2; return n; };
+    const auto linear = [&] { Linear l{t[0], (const float*)t[1], (const float*)t[2]}; t += 3; return l; };
+    for (int i = 0; i < s.L; ++i) {
+      Layer& layer = layers.emplace_back();
+      layer.ln_1 = norm(), layer.qkv = linear(), layer.attn_proj = linear();
+      layer.ln_2 = norm(), layer.fc = linear(), layer.mlp_proj = linear();
+    }
+    ln_f = norm(), head = linear();
+    scale = (const float*)*t;
+  }
+
+  const Shape s;
+  std::vector<Layer> layers;
+  Norm ln_f;
+  Linear head;
+  const float* scale;  // (L): what queries times keys are multiplied by
+};
+
+class Model {
+ public:
+  virtual ~Model() = default;
+  virtual void work(int me) = 0;  // by every thread: its share
+};
+
+constexpr int QUANTA = 32767;  // the largest input of a product with 8-bit weights
+
+#if defined(__AVX512BW__)
+inline __m512i multiply_add(__m512i sum, __m512i a, __m512i b) {
+#if defined(__AVX512VNNI__)
+  return _mm512_dpwssd_epi32(sum, a, b);
+#else
+  return _mm512_add_epi32(sum, _mm512_madd_epi16(a, b));
+#endif
+}
+#endif
+
+}  // namespace
