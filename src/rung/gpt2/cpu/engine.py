@@ -145,7 +145,7 @@ class Engine:
         return logits
 
     def rate(self, windows: Sequence[Sequence[int]], whole: bool) -> list[torch.Tensor]:
-        """For each window (T - 1, 3): log-probability of each token behind the first, and if `whole` rank and entropy."""
+        """For each window (T - 1, 3): log-probability of its tokens behind the first; if `whole`, rank and entropy."""
         runs = [Run(ids[:-1], 0, 0) for ids in windows]
         counts = [len(run.tokens) for run in runs]
         x = self._embed_runs(runs)

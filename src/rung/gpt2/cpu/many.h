@@ -181,7 +181,8 @@ class Lanes final : public Many {
     first_.clear();
     n_ = 0;
     for (int r = 0; r < pass_.runs; n_ += int(pass_.run[r++].count)) first_.push_back(n_);
-    rows_ = pass_.rows, capacity_ = pass_.capacity, layers_ = s_.L, k_ = static_cast<KV*>(pass_.k), v_ = static_cast<KV*>(pass_.v);
+    rows_ = pass_.rows, capacity_ = pass_.capacity, layers_ = s_.L;
+    k_ = static_cast<KV*>(pass_.k), v_ = static_cast<KV*>(pass_.v);
     if (pass_.wanted) {  // keys and values serve one layer after the other
       own_k_.resize(std::max(own_k_.size(), size_t(n_) * s_.C)), own_v_.resize(own_k_.size());
       capacity_ = n_, layers_ = 1, k_ = own_k_.data(), v_ = own_v_.data();
@@ -363,7 +364,8 @@ class Lanes final : public Many {
       const int64_t low = std::max(pass_.wanted ? run.position : 0, position - s_.window + 1);
       const int before = int(position - low), T = before + end - begin;  // keys before the run's first token here; all
       const int64_t place = (run.row * s_.NH * capacity_ + low) * HS;
-      const float *k = floats(cached(k_, layer, place, h), T, my.keys), *v = floats(cached(v_, layer, place, h), T, my.values);
+      const float* k = floats(cached(k_, layer, place, h), T, my.keys);
+      const float* v = floats(cached(v_, layer, place, h), T, my.values);
       const int t = begin / LANES * LANES, strips = (end - t + LANES - 1) / LANES;
       my.scores.resize(std::max(my.scores.size(), size_t(T) * STRIPS));
       multiply<false>(strips, k, HS, at(q_, s_.C, h * HS, t), HS, T, my.scores[0].f);
@@ -437,8 +439,9 @@ class Lanes final : public Many {
   // The logit of each token that is wanted, by the same products as all others.
   void look_up(Scratch& my, int block) {
     const int C = s_.C, count = std::min(BLOCK, n_ - block), strips = (count + LANES - 1) / LANES;
+    const W* rows = static_cast<const W*>(net_.head.weight);
     for (int i = 0; i < count; ++i)
-      unpack(static_cast<const W*>(net_.head.weight) + size_t(pass_.wanted[block + i]) * C, C, my.weights.data() + size_t(i) * depth(C));
+      unpack(rows + size_t(pass_.wanted[block + i]) * C, C, my.weights.data() + size_t(i) * depth(C));
     multiply<false>(strips, my.weights.data(), depth(C), inputs(norm_, C, block), depth(C), count, my.y[0].f);
     for (int i = 0; i < count; ++i) {
       finish(my.y.data() + i * STRIPS, net_.head, int(pass_.wanted[block + i]), block, strips);
@@ -446,7 +449,9 @@ class Lanes final : public Many {
     }
   }
 
-  float* figure(Figure which, int first, int t) { return at(figures_, FIGURES * shares(), FIGURES * (first / ROWS) + which, t); }
+  float* figure(Figure which, int first, int t) {
+    return at(figures_, FIGURES * shares(), FIGURES * (first / ROWS) + which, t);
+  }
 
   // A share of the vocabulary for 16 tokens.
   void digest(const Line* y, int t, int first, int count) {
@@ -460,7 +465,9 @@ class Lanes final : public Many {
       if (pass_.whole) weighted += e * f, rank -= f > own;
     }
     save(figure(LARGEST, first, t), largest), save(figure(SUM, first, t), sum);
-    if (pass_.whole) save(figure(WEIGHTED, first, t), weighted), save(figure(RANK, first, t), __builtin_convertvector(rank, Floats));
+    if (!pass_.whole) return;
+    save(figure(WEIGHTED, first, t), weighted);
+    save(figure(RANK, first, t), __builtin_convertvector(rank, Floats));
   }
 
   void sum_up(int t) {

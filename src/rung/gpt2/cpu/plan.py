@@ -113,16 +113,20 @@ class NativeRater:
         self.engine = engine
 
     def rate(self, windows: Iterable[Sequence[int]], *, whole: bool = True) -> Iterator[Rated]:
+        together, tokens = 16, 0  # the first figures are not to wait for many texts
         waiting: list[Sequence[int]] = []
         for ids in windows:
-            if waiting and sum(map(len, waiting)) + len(ids) > TOKENS_AT_ONCE:
-                yield from self._together(waiting, whole)
-                waiting = []
+            if waiting and tokens + len(ids) > together:
+                yield from self._pass(waiting, whole)
+                waiting, tokens, together = [], 0, min(2 * together, TOKENS_AT_ONCE)
             waiting.append(ids)
-        yield from self._together(waiting, whole)
+            tokens += len(ids)
+        yield from self._pass(waiting, whole)
 
-    def _together(self, windows: Sequence[Sequence[int]], whole: bool) -> Iterator[Rated]:
-        found = iter(self.engine.rate([ids for ids in windows if len(ids) > 1], whole))
+    def _pass(self, windows: Sequence[Sequence[int]], whole: bool) -> Iterator[Rated]:
+        read = [ids for ids in windows if len(ids) > 1]
+        found = iter(self.engine.rate(read, whole) if read else ())
         for ids in windows:
-            logprobs, ranks, entropies = (next(found) if len(ids) > 1 else torch.empty(0, 3)).unbind(1)
-            yield Rated(logprobs, ranks.long(), entropies) if whole else Rated(logprobs, ranks[:0].long(), entropies[:0])
+            figures = next(found) if len(ids) > 1 else torch.empty(0, 3)
+            known = slice(None if whole else 0)
+            yield Rated(figures[:, 0], figures[known, 1].long(), figures[known, 2])
