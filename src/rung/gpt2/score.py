@@ -1,7 +1,8 @@
 """How likely a text is: the log-probability of each token after those before it, over windows where a text is long.
 
-A text's figures are the same, bit for bit, whatever stands beside it: in a CPU's pass each token is computed by itself, and
-on a GPU each window goes through a pass of fixed size that its own length chooses, whose rows do not see each other.
+A text's figures are the same, bit for bit, whatever stands beside it: in a CPU's pass each token is computed by
+itself, and on a GPU each window goes through a pass of fixed size that its own length chooses, whose rows do not see
+each other.
 """
 
 from __future__ import annotations
