@@ -66,8 +66,9 @@ def _bind(path: Path) -> ctypes.CDLL | None:
     library.rung_new.restype = ctypes.c_void_p
     library.rung_new.argtypes = [ctypes.POINTER(Shape), ctypes.POINTER(ctypes.c_void_p)]
     library.rung_free.argtypes = [ctypes.c_void_p]
-    cached = [ctypes.c_void_p, ctypes.c_int32, *[ctypes.c_void_p] * 4, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p]
-    library.rung_step.argtypes = library.rung_read.argtypes = cached
+    for function in (library.rung_step, library.rung_read):
+        function.argtypes = [ctypes.c_void_p, ctypes.c_int32, *[ctypes.c_void_p] * 4, ctypes.c_int64, ctypes.c_int64,
+                             ctypes.c_void_p]  # fmt: skip
     library.rung_rate.argtypes = [ctypes.c_void_p, ctypes.c_int32, *[ctypes.c_void_p] * 3, ctypes.c_int32,
                                   ctypes.c_void_p]  # fmt: skip
     return library
@@ -153,7 +154,7 @@ class Engine:
         figures = torch.empty(len(wanted), 3)
         places = [(0, end - count, count) for end, count in zip(itertools.accumulate(counts), counts, strict=True)]
         self._call(self._library.rung_rate, places, x.data_ptr(), wanted.data_ptr(), whole, figures.data_ptr())
-        return list(figures.split(counts))
+        return list(torch.split(figures, counts))
 
     def _call(self, function: Callable[..., None], places: Sequence[tuple[int, int, int]], *rest: int | None) -> None:
         if os.getpid() != self._pid:
