@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -64,20 +65,27 @@ def test_a_cluster_gives_what_one_process_gives_though_a_node_is_lost(monkeypatc
     monkeypatch.setenv("PYTHONPATH", SOURCE)  # of the nodes' processes
     asked, some = job(), texts(10_000)
     node = {"num_cpus": 1, "object_store_memory": 100 << 20}
-    cluster = Cluster(initialize_head=True, head_node_args={**node, "include_dashboard": False})
+    # A node that does not answer is lost after seconds; Ray's own patience is half a minute.
+    patience = {"period_ms": 500, "timeout_ms": 5000, "failure_threshold": 3, "initial_delay_ms": 0}
+    head = {**node, "include_dashboard": False}
+    head["_system_config"] = {f"health_check_{name}": value for name, value in patience.items()}
+    aside = ThreadPoolExecutor(1)
+    cluster = Cluster(initialize_head=True, head_node_args=head)
     try:
         lost = cluster.add_node(**node)
         ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
         assert ray.cluster_resources()["CPU"] == 2
+        expected = aside.submit(by_one, asked, some)  # while the actors begin
         found = []
         for records in over_ray(asked, some, cluster.address, block=250):
             found.append(records)
             if len(found) == len(some) // 2:
                 cluster.remove_node(lost, allow_graceful=False)
-        assert len(found) == len(some) and found == by_one(asked, some)
+        assert len(found) == len(some) and found == expected.result()
         drawn = job("generate", max_new_tokens=4, temperature=1.0, num_samples=2, seed=3)
         assert list(over_ray(drawn, some[:5], cluster.address)) == json.loads(json.dumps(by_one(drawn, some[:5])))
     finally:
+        aside.shutdown()
         ray.shutdown()
         cluster.shutdown()
 
