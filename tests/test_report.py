@@ -173,6 +173,9 @@ def test_nothing_is_wider_than_a_phone(tab: browser.Page, tmp_path: Path) -> Non
             assert tab.value("document.documentElement.scrollWidth") <= 390, name
             hidden = "document.querySelector('nav details').open"
             assert not tab.value(hidden)
+            # Each word of a chart stands on the screen, without scrolling sideways.
+            words = f"[...document.querySelectorAll('#{name} figure text')].map(t => t.getBoundingClientRect())"
+            assert tab.value(f"{words}.every(r => r.left >= 0 && r.right <= 391)"), name
     finally:
         tab.size(1300, 900)
 

@@ -277,20 +277,33 @@ def bars(
     right = width - 10 if stacked or not edges else min(edges) - _column_width(every, columns, 0) - 18
     x = log_scale([*(b.value or 0.0 for b in every), *(m.value for p in panels for m in p.marks)], left, right)
     row = 34.0 if stacked else 23.0
-    top, heading = 4.0, 44.0
-    height = top + sum(heading + row * len(p.bars) + 14 for p in panels) + 34
+    top = 4.0
+    room = width - left if stacked else math.inf
+    height = top + sum(_heading(p, room)[1] + row * len(p.bars) + 14 for p in panels) + 34
     canvas = Canvas(width, height)
     y = top
     for panel in panels:
         if not stacked:
             for name, edge in zip(columns, edges, strict=True):
                 canvas.text(edge, y + 15, name, colour="muted", size=12, anchor="end")
-        y = _panel(canvas, panel, x, y, heading, row, left, stacked, edges)
+        y = _panel(canvas, panel, x, y, _heading(panel, room), row, left, stacked, edges)
     for tick in x.ticks(7 if stacked else 10):
         anchor = "start" if x(tick) < 14 else "middle"
         canvas.text(x(tick), y + 12, tick_text(tick), colour="muted", size=12, anchor=anchor)
     canvas.text(x.end, y + 28, f"{unit}, logarithmic", colour="muted", size=12, anchor="end")
     return canvas.svg(title, description)
+
+
+def _heading(panel: Panel, room: float) -> tuple[list[str], float]:
+    """The lines of a panel's title where the page has so much room, and the height of all that stands over the bars."""
+    lines = [""]
+    for word in panel.title.split():
+        if width_of(f"{lines[-1]} {word}", 14) > room:
+            lines.append(word)
+        else:
+            lines[-1] = f"{lines[-1]} {word}".strip()
+    labels = 14 * (len(panel.marks) - 1) if room < math.inf else 0  # narrow: one below the other
+    return lines, 44.0 + 16 * (len(lines) - 1) + max(0, labels)
 
 
 def _column_width(every: Sequence[Bar], columns: Sequence[str], index: int) -> float:
@@ -312,14 +325,16 @@ def _panel(
     panel: Panel,
     x: Scale,
     y: float,
-    heading: float,
+    head: tuple[list[str], float],
     row: float,
     left: float,
     stacked: bool,
     edges: Sequence[float],
 ) -> float:
+    lines, heading = head
     bottom = y + heading + row * len(panel.bars)
-    canvas.text(left, y + 15, panel.title, bold=True)
+    for index, line in enumerate(lines):
+        canvas.text(left, y + 15 + 16 * index, line, bold=True)
     for tick in x.ticks(7 if stacked else 10):
         canvas.line(x(tick), y + heading - 4, x(tick), bottom + 2)
     if stacked:  # texts stand over the lines here
@@ -354,11 +369,12 @@ def _marks(canvas: Canvas, marks: Sequence[Mark], x: Scale, top: float, bottom: 
         last = index == len(ordered) - 1
         colour = "muted" if mark.colour == "library" else mark.colour
         fits = at + 5 + width_of(mark.label, 12) <= canvas.width
-        if last and fits and len(ordered) > 1:
+        if len(ordered) == 1 or not last:
+            canvas.text(at - 3, top, mark.label, size=12, colour=colour, anchor="end")
+        elif fits:
             canvas.text(at + 3, top, mark.label, size=12, colour=colour)
-        else:
-            canvas.text(at + (3 if last and not fits else -3), top - (0 if not last or fits else 14),
-                        mark.label, size=12, colour=colour, anchor="end")  # fmt: skip
+        else:  # over the other's
+            canvas.text(at + 3, top - 14, mark.label, size=12, colour=colour, anchor="end")
 
 
 @dataclass(frozen=True)

@@ -25,8 +25,8 @@ def rate(row: Row) -> float:
     return row.metrics["tokens_per_s"]
 
 
-def chart(rows: Sequence[Row]) -> str:
-    """The steps as an SVG."""
+def chart(rows: Sequence[Row], *, stacked: bool = False) -> str:
+    """The steps as an SVG; `stacked` is for narrow screens."""
     panels = []
     for dtype in dict.fromkeys(row.dtype for row in rows):
         some = [row for row in rows if row.dtype == dtype]
@@ -45,6 +45,8 @@ def chart(rows: Sequence[Row]) -> str:
         description=summary(rows),
         unit="tokens per second",
         columns=("tokens/s", "vs before"),
+        width=440 if stacked else 860,
+        stacked=stacked,
     )
 
 

@@ -101,8 +101,8 @@ def _climbs(found: Figures) -> list[dict[str, Any]]:
             rows.append([idea, row.dtype, f"{rate:,.0f}", gain, share, loss])
         if steps:
             summary, weights = model_chart.summary(steps), steps[0].weights
-            picture = model_chart.chart(steps)
-            told.append({"name": name, "summary": summary, "weights": weights, "picture": picture, "rows": rows})
+            pictures = [model_chart.chart(steps, stacked=stacked) for stacked in (False, True)]
+            told.append({"name": name, "summary": summary, "weights": weights, "pictures": pictures, "rows": rows})
     return sorted(told, key=lambda climb: -len(climb["rows"]))
 
 
