@@ -20,8 +20,9 @@ from rung.results.current import HEADLINE
 from rung.results.row import Row
 from rung.rungs import catalogue
 
-TOGETHER = 12  # rungs in one process
-PATIENCE = 150.0  # seconds for one process
+TOGETHER = 10  # rungs in one process
+PATIENCE = 80.0  # seconds for one process
+SLOW = 0.1  # seconds a run: ncu repeats each launch dozens of times, some of them ten times slower
 Wanted = tuple[Subject, Mapping[str, int] | None]
 
 
@@ -31,18 +32,24 @@ ROOFLINE = (("attention", "f32", 13), ("attention", "bf16", 27), ("matmul", "bf1
 
 
 def wanted() -> list[Wanted]:
-    """Each rung, shape, dtype and tuning of which a source has a counter, then the roofline's."""
+    """Each rung, shape, dtype and tuning of which a source has a counter, then the roofline's; slow ones last."""
     asked = {(r.what, r.dtype, r.shape, tuple(r.tuning.items())) for r in sources.references("profile")}
     first: list[Wanted] = [(subject(w, d, s), dict(tuning) or None) for w, d, s, tuning in sorted(asked)]
     there = {(s.rung.full_name, s.dtype.name, s.shape) for s, tuning in first if not tuning}
-    return first + [
+    all_of_them = first + [
         (about, None)
         for ladder, dtype, least in ROOFLINE
         for rung in catalogue.rungs(ladder, libraries=False)
-        if dtype in rung.dtypes and (rung.number or 0) >= least
+        if dtype in rung.dtypes and (rung.number or 0) >= least and not rung.aside
         if (rung.full_name, dtype, HEADLINE) not in there
         if rung.refusal((about := subject(rung.full_name, dtype, HEADLINE)).values, about.dtype) is None
     ]
+    slow = {
+        (row.what, row.dtype, row.shape)
+        for row in store.gather()
+        if row.kind == "bench" and max(row.metrics.get("forecast_s", 0), row.metrics.get("cold_us", 0) * 1e-6) > SLOW
+    }
+    return sorted(all_of_them, key=lambda w: (w[0].rung.full_name, w[0].dtype.name, w[0].shape) in slow)
 
 
 def subject(what: str, dtype: str, shape: str) -> Subject:
