@@ -17,8 +17,8 @@ from rung.gpt2.gpu.engine import Engine
 from rung.gpt2.gpu.operands import stack
 from rung.gpt2.gpu.prefill import Prefill
 from rung.gpt2.gpu.prefill_ladder import LadderPass
-from rung.gpt2.gpu.tiles import tiles
-from rung.gpt2.rungs import LADDERS, OPERATIONS, THREE_PRODUCTS, Rungs, prefill_rungs
+from rung.gpt2.gpu.tiles import for_few_rows, tiles
+from rung.gpt2.rungs import BEGUN_EARLY, LADDERS, OPERATIONS, THREE_PRODUCTS, Rungs, prefill_rungs
 from rung.gpt2.weights import Linear, read_weights
 from rung.operation import Tensors
 from rung.rungs import catalogue
@@ -40,9 +40,7 @@ KERNELS: Rungs = {
 }
 FUSED: Rungs = {**KERNELS, "layernorm_matmul": ("2",), "matmul_residual": ("2",)}
 APART: Rungs = {name: rungs for name, rungs in KERNELS.items() if name != "residual_layernorm"}
-DEPENDENT: Rungs = {
-    **KERNELS, "residual_layernorm": ("14",), "matmul": ("30",), "matmul_gelu": ("7",), "attention": ("40",)
-}  # fmt: skip
+DEPENDENT: Rungs = {**KERNELS, **{name: rungs[:1] for name, rungs in BEGUN_EARLY.items()}}
 UNEQUAL = [models.some_ids(n, seed=n) for n in (5, 16, 1, 11)]
 
 
@@ -168,6 +166,16 @@ def test_tiles_are_as_large_as_lets_every_multiprocessor_have_one() -> None:
     assert tiles(tune, 64, 768, 3072, 132) == {"BM": 32, "BN": 64, "num_warps": 4, "SPLIT": 8}  # 24, eight parts each
     assert tiles(tune, 64, 768, 768, 132)["SPLIT"] == 4  # parts no flatter than 192
     assert "SPLIT" not in tiles(catalogue.find("matmul_gelu/5").tune, 64, 3072, 768, 132)
+
+
+@pytest.mark.parametrize("rows", [1, 16, 64, 384, 512])
+@pytest.mark.parametrize("depth, columns", [(768, 2304), (768, 768), (3072, 768), (1600, 6400), (768, 50257)])
+def test_few_rows_get_values_that_the_rung_takes(rows: int, depth: int, columns: int) -> None:
+    rung, real = catalogue.find("matmul/30"), dtypes.dtype("bf16")
+    tuning = for_few_rows(tuple(rung.tune.items()), rows, columns, depth, 132)
+    values = rung.operation.complete({"B": 1, "T": rows, "C": depth, "OC": columns})
+    assert rung.refusal(values, real, tuning) is None
+    assert tuning["GROUPS"] == 1 or rows > 64
 
 
 @emulated

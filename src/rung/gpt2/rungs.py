@@ -141,6 +141,7 @@ def find(operation: str, name: str) -> Rung:
 
 FEW_TOKENS = 256  # up to so many, float32's products are fastest on tensor cores, three for one
 FULL_GRID = 2048  # from so many, attention's tiles fill a GPU without dividing the keys among a block's warpgroups
+OVERLAPPED = 512  # up to so many, kernels of 16 bits that begin while the one before them runs
 MANY_ROWS = 4096  # from so many, our own product with GELU is faster than the library's
 MANY_TOKENS = 768  # from so many again
 
@@ -159,6 +160,13 @@ _ON_A_GPU: Rungs = {
 _FEW_TILES = ("34", "31", "27", "29", "sdpa_flash")
 _MANY_TILES = ("30", "33", "27", "29", "sdpa_flash")
 THREE_PRODUCTS: Rungs = {"matmul": ("18", "cublaslt"), "matmul_gelu": ("5", "torch")}
+# What one layer's launches are, begun early; behind them what serves where they do not.
+BEGUN_EARLY: Rungs = {
+    "residual_layernorm": ("14", "11"),
+    "matmul": ("30", "cublaslt", "torch"),
+    "matmul_gelu": ("7", "cublaslt", "torch"),
+    "attention": ("40", *_FEW_TILES),
+}
 # Emulated, a prompt would take minutes: torch's calls stand in, through the same ladders.
 _WITHOUT_ONE: Rungs = {
     **dict.fromkeys(("embedding", "layernorm", "matmul", "matmul_gelu", "gelu", "relu", "residual"), ("torch",)),
@@ -171,6 +179,8 @@ def prefill_rungs(device: Device, dtype: str, tokens: int) -> Rungs:
     if device != "cuda":
         return _WITHOUT_ONE
     table = {**_ON_A_GPU, "attention": _FEW_TILES if tokens < FULL_GRID else _MANY_TILES}
+    if dtype != "f32" and tokens <= OVERLAPPED:
+        table |= BEGUN_EARLY
     if dtype != "f32" and tokens >= MANY_ROWS:
         table["matmul_gelu"] = ("6", *table["matmul_gelu"])
     if dtype == "f32":

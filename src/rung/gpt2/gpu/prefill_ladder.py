@@ -14,7 +14,7 @@ from rung.expressions import Number
 from rung.gpt2.binding import aligned, dims_of
 from rung.gpt2.config import Config
 from rung.gpt2.gpu.memory import refuse
-from rung.gpt2.gpu.tiles import tiles
+from rung.gpt2.gpu.tiles import for_few_rows, tiles
 from rung.gpt2.rungs import Rungs, find, ladder_of, last_resort, prefill_rungs
 from rung.operation import Tensors, Values
 from rung.rungs import catalogue, tunings
@@ -238,6 +238,9 @@ class LadderPass:
                 return best
         if operation == "residual_layernorm" and values["B"] * values["T"] <= FEW_ROWS and 32 in rung.tune["BLOCK"]:
             return {"BLOCK": 32}
+        if "SHARE" in rung.tune:
+            rows, columns, depth = (int(values[n]) for n in ("T", "OC", "C"))
+            return for_few_rows(tuple(rung.tune.items()), self.B * rows, columns, depth, device_facts(self._device)[1])
         if {"BM", "BN", "num_warps"} <= rung.tune.keys() and "OC" in values:
             rows, columns, depth = (int(values[n]) for n in ("T", "OC", "C"))
             return tiles(rung.tune, self.B * rows, columns, depth, device_facts(self._device)[1])

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
+from itertools import product
 
 # Tiles of Triton's products, rows x columns, and warps for each; the first that gives every multiprocessor one.
 TILES = ((128, 128, 8), (64, 128, 8), (64, 64, 4), (32, 64, 4))
 LEAST_DEPTH = 192  # of a part, where parts share a tile's depth
+# A multiprocessor of an H200 in a nanosecond: bytes from the L2, and FLOPs of its tensor cores.
+L2_BYTES, FLOPS = 45, 5000
+LATENCY, EXCHANGE, MEETING = 30, 800, 200  # nanoseconds of a step, of adding up parts of the depth, of sharing x
+SHARED_BYTES = 230400
+Tunables = tuple[tuple[str, tuple[int, ...]], ...]
 
 
 def tiles(tune: Mapping[str, tuple[int, ...]], rows: int, columns: int, depth: int, sms: int) -> dict[str, int]:
@@ -20,3 +27,23 @@ def tiles(tune: Mapping[str, tuple[int, ...]], rows: int, columns: int, depth: i
     parts = [n for n in tune.get("SPLIT", (1,)) if n == 1 or (blocks * n <= 2 * sms and depth >= n * LEAST_DEPTH)]
     asked["SPLIT"] = max(parts) if blocks < sms else 1
     return {name: value for name, value in asked.items() if value in tune.get(name, ())}
+
+
+@cache
+def for_few_rows(tune: Tunables, rows: int, columns: int, depth: int, sms: int) -> dict[str, int]:
+    """Values for a product in 16 bits whose depth, and rows of x, blocks of a cluster share: the fastest by estimate."""
+    depth_steps = -(-depth // 64)
+
+    def nanoseconds(values: dict[str, int]) -> float:
+        BN, GROUPS, SPLIT, STAGES, SHARE = (values[name] for name in ("BN", "GROUPS", "SPLIT", "STAGES", "SHARE"))
+        steps, stage = -(-depth_steps // SPLIT), (64 * GROUPS + BN) * 128
+        room = 256 * GROUPS * (BN + 8) <= STAGES * stage <= SHARED_BYTES
+        fits = range(steps if SHARE > 1 else 3, max(3, steps) + 1)
+        if not room or SPLIT * SHARE > 8 or STAGES not in fits:
+            return float("inf")
+        blocks = -(-rows // (64 * GROUPS)) * -(-columns // (BN * SHARE)) * SPLIT * SHARE
+        step = max((64 * GROUPS / SHARE + BN) * 128 / L2_BYTES, 64 * GROUPS * BN * 128 / FLOPS) + LATENCY
+        return -(-blocks // sms) * steps * step + EXCHANGE * (SPLIT > 1) + MEETING * (SHARE > 1) - STAGES
+
+    names = [name for name, _ in tune]
+    return min((dict(zip(names, v, strict=True)) for v in product(*(v for _, v in tune))), key=nanoseconds)
