@@ -31,7 +31,7 @@ def tiles(tune: Mapping[str, tuple[int, ...]], rows: int, columns: int, depth: i
 
 @cache
 def for_few_rows(tune: Tunables, rows: int, columns: int, depth: int, sms: int) -> dict[str, int]:
-    """Values for a product in 16 bits whose depth, and rows of x, blocks of a cluster share: the fastest by estimate."""
+    """Values for a product in 16 bits whose depth, and rows of x, blocks of a cluster share: the least estimate."""
     depth_steps = -(-depth // 64)
 
     def nanoseconds(values: dict[str, int]) -> float:
