@@ -38,7 +38,7 @@ def tunings(
             r["class"],
             r["machine"].get("gpu", ""),
             " ".join(f"{n}={v}" for n, v in r["tuning"].items()),
-            f"{r['cold_us']:.2f}",
+            f"{r['cold_us']:.2f}" if r["cold_us"] else "in a prompt",
             f"{r['default_us'] / r['cold_us']:.2f}x" if r["default_us"] else "",
             _remark(r),
         )

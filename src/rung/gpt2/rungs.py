@@ -141,7 +141,8 @@ def find(operation: str, name: str) -> Rung:
 
 FEW_TOKENS = 256  # up to so many, float32's products are fastest on tensor cores, three for one
 FULL_GRID = 2048  # from so many, attention's tiles fill a GPU without dividing the keys among a block's warpgroups
-OVERLAPPED = 512  # up to so many, kernels of 16 bits that begin while the one before them runs
+OVERLAPPED = 256  # rows up to which a product that begins early gains whether tuned or not; beyond, where it is tuned
+LONGEST_OVERLAPPED = 1024  # tokens up to which kernels of 16 bits begin while the one before them runs
 MANY_ROWS = 4096  # from so many, our own product with GELU is faster than the library's
 MANY_TOKENS = 768  # from so many again
 
@@ -179,7 +180,7 @@ def prefill_rungs(device: Device, dtype: str, tokens: int) -> Rungs:
     if device != "cuda":
         return _WITHOUT_ONE
     table = {**_ON_A_GPU, "attention": _FEW_TILES if tokens < FULL_GRID else _MANY_TILES}
-    if dtype != "f32" and tokens <= OVERLAPPED:
+    if dtype != "f32" and tokens <= LONGEST_OVERLAPPED:
         table |= BEGUN_EARLY
     if dtype != "f32" and tokens >= MANY_ROWS:
         table["matmul_gelu"] = ("6", *table["matmul_gelu"])

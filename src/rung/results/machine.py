@@ -64,11 +64,11 @@ def datasheet() -> dict[str, float]:
 
 
 def rate_limit(sheet: Mapping[str, float], dtype: str) -> float | None:
-    """FLOP/s that no kernel exceeds. One product of float32 can also be three of tf32 on tensor cores."""
+    """FLOP/s that no kernel exceeds. One product of float32 can also be three of tf32 or halves on tensor cores."""
     own = sheet.get(dtype)
     if own is None or dtype != "f32":
         return own
-    return max(own, sheet.get("tf32", 0.0) / 3)
+    return max(own, *(sheet.get(kind, 0.0) / 3 for kind in ("tf32", "f16")))
 
 
 @cache

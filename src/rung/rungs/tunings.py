@@ -49,13 +49,13 @@ def record(
     dtype: str,
     values: Mapping[str, Number],
     tuning: Mapping[str, int],
-    cold_us: float,
+    cold_us: float | None,
     default_us: float | None,
     machine: Mapping[str, Any],
     shape: str = "",
     path: Path | None = None,
 ) -> None:
-    """Keep the winner of a sweep."""
+    """Keep the winner of a sweep; it has no time of its own where the time of a whole prompt decided."""
     kept = {
         "format": FORMAT,
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),

@@ -15,7 +15,7 @@ from rung.gpt2.binding import aligned, dims_of
 from rung.gpt2.config import Config
 from rung.gpt2.gpu.memory import refuse
 from rung.gpt2.gpu.tiles import for_few_rows, tiles
-from rung.gpt2.rungs import Rungs, find, ladder_of, last_resort, prefill_rungs
+from rung.gpt2.rungs import OVERLAPPED, Rungs, find, ladder_of, last_resort, prefill_rungs
 from rung.operation import Tensors, Values
 from rung.rungs import catalogue, tunings
 from rung.rungs.base import Device, Rung, device_facts
@@ -228,6 +228,9 @@ class LadderPass:
         if rung.emulate and self._device != "cuda":
             return False
         if "BM" in rung.tune and values["B"] * values["T"] < LEAST_ROWS:
+            return False
+        many = "SHARE" in rung.tune and values["B"] * values["T"] > OVERLAPPED
+        if many and tunings.best(rung, values, self._real.name, device=self._device) is None:
             return False
         return rung.refusal(values, self._real, None, tensors, self._device) is None
 
