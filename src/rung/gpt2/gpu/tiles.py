@@ -9,8 +9,8 @@ from itertools import product
 # Tiles of Triton's products, rows x columns, and warps for each; the first that gives every multiprocessor one.
 TILES = ((128, 128, 8), (64, 128, 8), (64, 64, 4), (32, 64, 4))
 LEAST_DEPTH = 192  # of a part, where parts share a tile's depth
-# What fits the times of a hundred values at 16 shapes on an H200. A multiprocessor in a nanosecond: bytes from the L2, and
-# FLOPs; and nanoseconds of a step, of each part of the depth that is added up, of sharing x.
+# What fits the times of a hundred values at 16 shapes on an H200: bytes from the L2 and FLOPs of a multiprocessor in a
+# nanosecond; nanoseconds of a step, of each part of the depth that is added up, of sharing x.
 L2_BYTES, FLOPS, LATENCY, PART, MEETING = 60, 2500, 30, 200, 800
 SHARED_BYTES = 230400
 Tunables = tuple[tuple[str, tuple[int, ...]], ...]
