@@ -181,3 +181,12 @@ def test_races_are_also_found_access_by_access() -> None:
 def test_the_ladders_have_no_code_of_their_own_for_the_emulator() -> None:
     rungs = [r for name in catalogue.operations() for r in catalogue.rungs(name, libraries=False)]
     assert [r.full_name for r in rungs if trial._differs_on_a_gpu(r)] == []
+
+
+def test_a_tree_without_its_barriers_is_told_by_thread_and_line(tmp_path: Path) -> None:
+    path = tmp_path / "no_barrier.cu"
+    path.write_text(catalogue.find("layernorm/05").source.replace("__syncthreads();", ""))
+    rung = catalogue.rung_from_file(catalogue.operation("layernorm"), path)
+    report = check(rung, "f32", device="emulator")
+    assert report.verdict == "failed"
+    assert "a race" in report.reason and "with no barrier between: shared variable 'partial'" in report.reason

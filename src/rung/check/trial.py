@@ -87,7 +87,7 @@ def check(
         of.judge(cases[:1] if quick else cases, seed, QUICK if quick else effort)
     except (Failure, RungError) as failure:
         report.verdict, report.reason = "failed", str(failure)
-        of.explain_nan()
+        of.explain()
         return report
     except Exception as error:  # a Python rung or a library may raise anything
         text = (f"{type(error).__name__}: {error}".splitlines() or [type(error).__name__])[0]
@@ -305,9 +305,10 @@ class _Rung:
                 chosen.append(operand.name)
         return chosen
 
-    def explain_nan(self) -> None:
-        """A value that was never written is often one that was read too early: name the race if there is one."""
-        if "never written" not in self.report.reason or not self.cuda or "__shared__" not in self.rung.source:
+    def explain(self) -> None:
+        """A wrong value is often one that was read before it was written: name the race if there is one."""
+        wrong = any(word in self.report.reason for word in ("never written", "NaN", "values are off", "relative error"))
+        if not wrong or not self.cuda or "__shared__" not in self.rung.source:
             return
         if self.device == "cuda":
             self.report.reason += "; a missing barrier looks like this too: check it with --device emulator --races"
