@@ -1,9 +1,11 @@
-"""Text generation on the CPU: rung against transformers, in one interleaved run, written as JSON.
+"""Text and scores on the CPU: rung against transformers, in one interleaved run, written as rows of results.
 
-    python benchmarks/cpu_generate.py --out results/cpu_generate.json
+    python benchmarks/cpu_generate.py --output results/cpu/generate.jsonl [--sections score prompt]
 
 GPT-2 (124M, random weights), batch 1, a prompt of 8 tokens, 64 new ones, greedy; prefill of 512 tokens;
-what smaller weights cost in accuracy; seconds from the command to the first token of the model inside.
+log-probabilities of a text of 512 tokens; what smaller weights cost in accuracy; seconds from the command
+to the first token of the model inside. On a machine that others use as well, `--cpu-time` takes the CPU's time of
+one thread for all contenders.
 Contenders take turns, so that whatever else the machine does falls on all of them; ratios are taken
 within a round.
 """
@@ -20,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,18 +37,16 @@ from rung.results.machine import facts as machine_facts
 from rung.results.row import Row
 
 PROMPT, NEW, PREFILL = 8, 64, 512
-# Which figure of transformers each of ours is held against, and the ratio that is promised.
-AGAINST = {
-    "rung float32": ("transformers float32", 1.6),
-    "rung bfloat16": ("transformers bfloat16", 1.6),
-    "rung int8": ("transformers bfloat16", 2.5),
-}
+SECTIONS = ("text", "prompt", "score", "first token")
+# Which figure of transformers each of ours is held against; int8, which it has not here, against its fastest format.
+AGAINST = {"rung float32": "transformers float32", "rung bfloat16": "transformers bfloat16", "rung int8": ""}
+Clock = Callable[[], float]
 
 
-def timed(work: Callable[[], Any]) -> float:
-    began = time.perf_counter()
+def timed(work: Callable[[], Any], clock: Clock) -> float:
+    began = clock()
     work()
-    return time.perf_counter() - began
+    return clock() - began
 
 
 def spread(samples: list[float]) -> dict[str, Any]:
@@ -61,14 +61,14 @@ def spread(samples: list[float]) -> dict[str, Any]:
     }
 
 
-def interleaved(contenders: dict[str, Callable[[], Any]], rounds: int) -> dict[str, list[float]]:
+def interleaved(contenders: dict[str, Callable[[], Any]], rounds: int, clock: Clock) -> dict[str, list[float]]:
     """Seconds of each, one after the other in every round, after one round that is not counted."""
     for work in contenders.values():
         work()
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
     for _ in range(rounds):
         for name, work in contenders.items():
-            seconds[name].append(timed(work))
+            seconds[name].append(timed(work, clock))
     return seconds
 
 
@@ -77,7 +77,9 @@ def compared(seconds: dict[str, list[float]], tokens: int) -> dict[str, Any]:
     result: dict[str, Any] = {
         name: {"tokens_per_s": spread([tokens / s for s in samples])} for name, samples in seconds.items()
     }
-    for name, (rival, _) in AGAINST.items():
+    fastest = min((n for n in seconds if n.startswith("transformers")), key=lambda n: statistics.median(seconds[n]))
+    for name, named in AGAINST.items():
+        rival = named or fastest
         ratios = [theirs / ours for ours, theirs in zip(seconds[name], seconds[rival], strict=True)]
         result[name] |= {"against": rival, "ratio": spread(ratios)}
     return result
@@ -155,7 +157,7 @@ def machine() -> dict[str, Any]:
     }
 
 
-def measure(rounds: int) -> dict[str, Any]:
+def measure(rounds: int, sections: Sequence[str], threads: int | None, clock: Clock) -> dict[str, Any]:
     facts = machine()
     torch.manual_seed(0)
     ids = torch.randint(0, 50257, (1, PREFILL + NEW))
@@ -168,7 +170,7 @@ def measure(rounds: int) -> dict[str, Any]:
             ).eval()
             for name in ("float32", "bfloat16")
         }
-        ours = {name: rung.load(folder, dtype=name.split()[1]) for name in AGAINST}
+        ours = {name: rung.load(folder, dtype=name.split()[1], threads=threads) for name in AGAINST}
 
     def their_text(model: Any) -> Callable[[], Any]:
         keywords = {"max_new_tokens": NEW, "min_new_tokens": NEW, "do_sample": False, "pad_token_id": 50256}
@@ -190,56 +192,59 @@ def measure(rounds: int) -> dict[str, Any]:
 
         return prefill
 
+    def their_score(model: Any) -> Callable[[], Any]:
+        return lambda: model(long).logits[0, :-1].float().log_softmax(-1).gather(1, long[0, 1:, None])
+
+    def our_score(model: Model) -> Callable[[], Any]:
+        return lambda: model.score(long.tolist())
+
     numbers = torch.ones(64 << 20)
-    with torch.inference_mode():
-        texts = interleaved(
-            {"read": numbers.sum}
-            | {n: their_text(m) for n, m in theirs.items()}
-            | {n: our_text(m) for n, m in ours.items()},
-            rounds,
-        )
-        prefills = interleaved(
-            {n: their_prefill(m) for n, m in theirs.items()} | {n: our_prefill(m) for n, m in ours.items()},
-            rounds,
-        )
-    # A token takes at least as long as reading the weights.
-    bandwidth = numbers.nbytes / 1e9 / min(texts.pop("read"))
-    generation, prefill = compared(texts, NEW), compared(prefills, PREFILL)
-    for name, model in ours.items():
-        # All weights but the positions are read once a token.
-        read = model.transformer.weights.nbytes() - model.transformer.weights.wpe.nbytes
-        generation[name] |= {
-            "promised_ratio": AGAINST[name][1],
-            "weights_mb": read / 1e6,
-            "limit_tokens_per_s": bandwidth * 1e9 / read,
-        }
-    return {
-        "what": f"gpt2 124M, random weights, batch 1, {PROMPT}-token prompt, {NEW} new tokens, greedy",
-        "machine": facts | {"read_gb_per_s": bandwidth},
-        "generation": generation,
-        "prefill": prefill,
-        "accuracy": accuracy(ours, theirs["transformers float32"], ids[0, : PROMPT + NEW].tolist()),
-        "first_token_s": spread(first_token(5)),
-    }
+    result: dict[str, Any] = {"machine": facts}
+    work = {"text": (their_text, our_text), "prompt": (their_prefill, our_prefill), "score": (their_score, our_score)}
+    for section in (name for name in sections if name in work):
+        them, us = work[section]
+        contenders = {n: them(m) for n, m in theirs.items()} | {n: us(m) for n, m in ours.items()}
+        with torch.inference_mode():
+            seconds = interleaved({"read": numbers.sum} | contenders, rounds, clock)
+        # A token takes at least as long as reading the weights.
+        facts["read_gb_per_s"] = numbers.nbytes / 1e9 / min(seconds.pop("read"))
+        result[section] = compared(seconds, NEW if section == "text" else PREFILL)
+    for name, figures in result.get("text", {}).items():
+        if name in ours:
+            weights = ours[name].transformer.weights
+            read = weights.nbytes() - weights.wpe.nbytes  # all weights but the positions, once per token
+            figures |= {"weights_mb": read / 1e6, "limit_tokens_per_s": facts["read_gb_per_s"] * 1e9 / read}
+    if "text" in result:
+        result["accuracy"] = accuracy(ours, theirs["transformers float32"], ids[0, : PROMPT + NEW].tolist())
+    if "first token" in sections:
+        result["first_token_s"] = spread(first_token(5))
+    return result
 
 
-def rows(found: dict[str, Any]) -> list[Row]:
+def rows(found: dict[str, Any], how: dict[str, Any]) -> list[Row]:
     """The figures as the results store keeps them."""
     facts: dict[str, Any] = {**machine_facts(), "gpu": ""}
+    state = {name: found["machine"][name] for name in ("load_average", "read_gb_per_s") if name in found["machine"]}
     made: list[Row] = []
-    asked: dict[str, dict[str, Any]] = {"text": {"texts": 1, "new_tokens": NEW}, "prompt": {}}
-    for part, key, length in (("text", "generation", PROMPT), ("prompt", "prefill", PREFILL)):
-        for name, figures in found[key].items():
+    asked: dict[str, dict[str, Any]] = {
+        "text": {"texts": 1, "new_tokens": NEW, "prompt_tokens": PROMPT},
+        "prompt": {"prompt_tokens": PREFILL},
+        "score": {"texts": 1, "tokens": PREFILL},
+    }
+    for part, options in asked.items():
+        for name, figures in found.get(part, {}).items():
             by, dtype = name.split(" ")
             rate, ratio = figures["tokens_per_s"], figures.get("ratio", {})
             loss = found["accuracy"].get(name, {}).get("kl_divergence_per_token") if part == "text" else None
             row = Row(
-                kind="generate", what="gpt2", part=part, dtype=dtype, weights="random", machine=facts,
-                options={"by": by, **asked[part], "prompt_tokens": length},
-                detail={"peer": figures["against"]} if ratio else {}, samples={"tokens_per_s": rate["samples"]},
+                kind="generate", what="gpt2", part=part, dtype=dtype, weights="random", machine=facts, state=state,
+                options={"by": by, **options, **how}, detail={"peer": figures["against"]} if ratio else {},
+                samples={"tokens_per_s": rate["samples"]},
             )  # fmt: skip
             figure = {"tokens_per_s": rate["median"], "vs_peer": ratio.get("median"), "kl_nats": loss}
             made.append(row.with_metrics(**figure))
+    if "first_token_s" not in found:
+        return made
     first = found["first_token_s"]
     inner = Row(
         kind="generate", what="the model inside", part="first token", weights="trained", options={"by": "rung"},
@@ -252,18 +257,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="CPU generation: rung against transformers.")
     parser.add_argument("--output", type=Path, help="the file of rows (default: your store of results)")
     parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--sections", nargs="+", choices=SECTIONS, default=SECTIONS)
+    parser.add_argument("--cpu-time", action="store_true", help="of one thread, in place of the wall's time")
     arguments = parser.parse_args()
     transformers.logging.set_verbosity_error()
-    result = measure(arguments.rounds)
-    for row in rows(result):
+    threads, clock = (1, time.process_time) if arguments.cpu_time else (None, time.perf_counter)
+    result = measure(arguments.rounds, arguments.sections, threads, clock)
+    for row in rows(result, {"clock": "cpu", "threads": 1} if arguments.cpu_time else {}):
         store.append(row, arguments.output)
-    for part in ("generation", "prefill"):
-        for name, figures in result[part].items():
+    for part in ("text", "prompt", "score"):
+        for name, figures in result.get(part, {}).items():
             ratio = f"   {figures['ratio']['median']:.2f}x {figures['against']}" if "ratio" in figures else ""
             print(f"{part:10} {name:22} {figures['tokens_per_s']['median']:8.1f} tokens/s{ratio}")
-    for name, figures in result["accuracy"].items():
+    for name, figures in result.get("accuracy", {}).items():
         print(f"{name:22} " + "  ".join(f"{k} {v:.3g}" for k, v in figures.items()))
-    print(f"first token after {result['first_token_s']['median']:.2f} s")
+    if "first_token_s" in result:
+        print(f"first token after {result['first_token_s']['median']:.2f} s")
 
 
 if __name__ == "__main__":

@@ -173,7 +173,7 @@ def summary(found: Figures) -> str:
 
 def on_cpu(rows: Iterable[Row]) -> str:
     """Text generation on a CPU, against transformers, run in turns."""
-    some = [r for r in rows if r.kind == "generate" and not r.gpu]
+    some = [r for r in rows if r.kind == "generate" and not r.gpu and "clock" not in r.options]
     prompt = {(r.options["by"], r.dtype): r for r in some if r.part == "prompt"}
     lines, shown = [], None
     for row in some:
