@@ -16,17 +16,12 @@ import pytest
 
 from rung.cli import VERBS
 from rung.errors import RungError
+from rung.results import sources
 from rung.rungs import catalogue
 
 ROOT = Path(__file__).parent.parent
 TABLE = ROOT / "docs" / "coverage.md"
-SOURCES = (
-    "gpu_lecture",
-    "ece408_milestone2",
-    "ece408_milestone3",
-    "flash_attention_case_study",
-    "attention_milestone",
-)
+SOURCES = tuple(document.title for document in sources.documents().values())
 STATES = ("there", "not measured: ", "not there: ", "background: ")
 
 
@@ -48,9 +43,8 @@ class Row:
 def read(text: str) -> list[Row]:
     rows, source = [], ""
     for number, line in enumerate(text.splitlines(), start=1):
-        heading = re.match(r"## .*?(\w+)\.txt", line)
-        if heading:
-            source = heading.group(1)
+        if line.startswith("## "):
+            source = line.removeprefix("## ")
         elif source and line.startswith("| ") and not line.startswith(("| ---", "| section ")):
             cells = [cell.strip() for cell in line.strip("| ").split("|")]
             assert len(cells) == 4, f"line {number} has {len(cells)} cells instead of 4"
