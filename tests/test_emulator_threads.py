@@ -27,6 +27,19 @@ def test_every_thread_knows_its_place() -> None:
     assert torch.equal(out, torch.arange(out.numel(), dtype=torch.int32))
 
 
+def test_one_lane_is_elected_though_it_ends_at_once() -> None:
+    source = """
+    __global__ void elect(int* out) {
+        unsigned chosen;
+        asm volatile("{ .reg .pred p; elect.sync _|p, 0xffffffff; selp.u32 %0, 1, 0, p; }" : "=r"(chosen));
+        if (!chosen) return;
+        atomicAdd(out, 1);
+    }"""
+    out = torch.zeros(1, dtype=torch.int32)
+    run(source, out, block=32)
+    assert out.item() == 1
+
+
 @pytest.mark.parametrize("settings", list(orders()))
 def test_tree_reduction_sums_in_every_order(settings: dict[str, object]) -> None:
     source = """

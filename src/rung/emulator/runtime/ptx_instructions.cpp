@@ -539,8 +539,9 @@ void branch(Machine& m, const Instruction& i)
 void elect(Machine& m, const Instruction& i)
 {
     const unsigned mask = unsigned(m.number(i.args[1]));
-    rung_meet_lanes(mask, nullptr_collective, nullptr, "elect.sync", m.site);
+    // Before the lanes meet: the chosen one may have ended when the others go on.
     const unsigned chosen = unsigned(__builtin_ctz(mask & running->warp->alive ? mask & running->warp->alive : 1));
+    rung_meet_lanes(mask, nullptr_collective, nullptr, "elect.sync", m.site);
     m.set(i.args[0], chosen);
     if (i.args[0].second != ~0u) m.registers[i.args[0].second].low = running->lane == chosen, m.written[i.args[0].second] = true;
 }
