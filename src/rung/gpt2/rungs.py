@@ -232,6 +232,8 @@ def decode_rungs(rows: int, channels: int, dtype: str, tuned: Callable[[str], bo
     order = [streamed, plain] if eight or wide or tuned(streamed) else [plain, streamed]
     if (wide and not full) or tuned(whole):
         order.insert(0, whole)
+    if not (eight or full) and tuned("23"):
+        order.insert(0, "23")
     return (*order, "6", "3")
 
 

@@ -1,0 +1,85 @@
+/*---
+idea   = "Clusters of eight blocks: a head belongs to a cluster, and so does a part of the MLP. Within a cluster numbers go from shared memory to shared memory; only the partial sums of the projection and of the MLP's second product meet through L2."
+expect = "An exchange through L2 takes 1.5 to 2 us while weights stream by, since its words queue behind them; one within a cluster 0.6 whatever streams. Two of the first and five of the second are some 5.6 us of hand-over a layer where rung 13 has five of the first. 12 layers of 7 us, a head of 17 and a start of 6: 107 us for gpt2 in bf16 instead of 148."
+found  = "On an H200 in graphs of eight steps, gpt2 in bf16 with 50 / 260 / 500 tokens cached: 139.7 / 141.1 / 143.4 us, where rung 13 takes 147.7 / 149.3 / 157.0 in the same run; with 1000 cached 146.8 and 164.4. Then the stopwatch showed 14 us of waiting for vectors of norms that the compiler had loaded late; since then they are asked for a turn early, which no GPU has timed yet (23.md)."
+provenance = "ours"
+from   = "decode/13"
+dims   = ["B", "L", "C", "NH", "F", "V", "MAXT"]
+dtypes = ["bf16", "f16"]
+needs  = [
+  "sm >= 90 and (emulated or sms >= CLUSTERS * CLUSTER)",
+  "B == 1 and NH <= 2 * CLUSTERS",
+  "C % 32 == 0 and C % (8 * CLUSTER) == 0 and HS % 32 == 0",
+  "32 % (HS // 8) == 0 and 3 * HS <= STEP_WARPS * 32 and CLUSTER * (HS // 4 + 1) <= STEP_WARPS * 32",
+  "F % C == 0 and F % UNIT == 0 and F // UNIT >= CLUSTERS",
+  "WEIGHT_BYTES + KEY_BYTES + STATIC_BYTES <= 227000",
+]
+[tune]
+STEP_WARPS = [12, 8]
+KEY_LOADS = [1, 2, 3]
+POLL_DELAY_CYCLES = [600, 300, 900]
+POLL_DELAY_IDLE_CYCLES = [5000, 0, 3000]
+HEAD_AHEAD = [8, 0, 16]
+MOST_CLUSTERS = [13, 12, 14, 15]
+LATE_REFILL = [0, 1, 2]
+[let]
+CLUSTER = "8 if C >= 512 else 2"
+CLUSTERS = "MOST_CLUSTERS if C >= 512 else 2"
+UNIT = "max(2 * CLUSTER, 8)"
+HIDDEN = "UNIT * ceil_div(F // UNIT, CLUSTERS)"
+ROW = "2 * C + (64 if 2 * C % 128 == 0 else 0)"
+PROJ_ROW = "2 * HS + (64 if 2 * HS % 128 == 0 else 0)"
+FC2_ROW = "64 * (ceil_div(HIDDEN, 32) + (1 if ceil_div(HIDDEN, 32) % 2 == 0 else 0))"
+LAYER_BYTES = "(3 * HS * ROW + C * PROJ_ROW + HIDDEN * ROW + C * FC2_ROW) // CLUSTER"
+WEIGHT_BYTES = "max(LAYER_BYTES, STEP_WARPS * 8 * ROW)"
+KEY_BYTES = "4 * ceil_div(MAXT, CLUSTER) * HS"
+STATIC_BYTES = "14 * C + 2 * FC2_ROW + (8 * CLUSTER + 4 * STEP_WARPS + 32) * (HS + 4) + 4096"
+PARCELS = "C // 2 * 16 * (ceil_div(NH, 16) + ceil_div(CLUSTERS, 16)) + CLUSTERS * CLUSTER"
+[define]
+ACT = "act"
+BY_LAYER = "by_layer"
+CLUSTER = "CLUSTER"
+CLUSTERS = "CLUSTERS"
+WEIGHT_BYTES = "WEIGHT_BYTES"
+PARCELS = "PARCELS"
+[buffers.mail]
+shape = ["PARCELS", "4"]
+dtype = "i32"
+zero = "once"
+[buffers.clock]
+shape = ["CLUSTERS * CLUSTER"]
+dtype = "i32"
+zero = "once"
+[buffers.spent]
+shape = ["CLUSTERS * CLUSTER", "4", "7"]
+dtype = "i32"
+zero = "once"
+[inside]
+counter = "spent"
+columns = ["parts in L2", "handed over", "norm", "weights", "products", "keys", "free place"]
+rows = [["attention", "MLP", "head"], ["copies"]]
+[[launch]]
+kernel = "step"
+grid   = "CLUSTERS * CLUSTER"
+cluster = "CLUSTER"
+block  = "STEP_WARPS * 32 + 32"
+shared = "WEIGHT_BYTES + KEY_BYTES"
+cooperative = true
+pdl = true
+---*/
+#include "clusters.cuh"
+
+using namespace decode::clusters;
+using decode::Parcel;
+
+extern "C" __global__ void __launch_bounds__(STEP_WARPS * 32 + 32, 1)
+    step(const int* tokens, const int* lengths, const Real* wte, const Real* wpe, const Real* ln1_w, const Real* ln1_b,
+         const Real* qkv_w, const Real* qkv_b, const Real* proj_w, const Real* proj_b, const Real* ln2_w, const Real* ln2_b,
+         const Real* fc_w, const Real* fc_b, const Real* fc2_w, const Real* fc2_b, const Real* lnf_w, const Real* lnf_b,
+         const Real* head_w, Real* k_cache, Real* v_cache, float* logits, int* next, int* mail, int* clock, float eps,
+         float scale, int* spent)
+{
+    const Model model = {tokens, lengths, wte,   wpe,   ln1_w, ln1_b,  qkv_w,   qkv_b,   proj_w, proj_b, ln2_w, ln2_b, fc_w,
+                         fc_b,   fc2_w,   fc2_b, lnf_w, lnf_b, head_w, k_cache, v_cache, logits, next,   eps,   scale};
+    step_in_clusters(model, reinterpret_cast<Parcel*>(mail), clock, spent);
+}
