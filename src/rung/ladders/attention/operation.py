@@ -123,6 +123,7 @@ OPERATION = Operation(
         ),
         Case("heads of 128, more keys", dict(B=1, T=130, C=128, NH=1), where="cuda"),
         Case("2^6 - 1, every key", dict(B=2, T=63, C=192, NH=3, causal=0), where="cuda"),
+        Case("more than 2^16 rows", dict(B=80, T=70, C=192, NH=12), where="cuda"),
         Case("gpt2", dict(B=4, T=64, C=768, NH=12), where="cuda"),
         Case("gpt2, prime", dict(B=2, T=199, C=768, NH=12), where="cuda"),
         Case(

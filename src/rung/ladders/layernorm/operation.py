@@ -74,6 +74,7 @@ OPERATION = Operation(
         Case("gpt2-xl, a row", dict(B=1, T=2, C=1600)),
         Case("more than 2048 columns", dict(B=1, T=2, C=2503), change={"x": raised_from(1024, 4.0)}),
         Case("two columns", dict(B=1, T=9, C=2)),
+        Case("more than 2^16 rows", dict(B=33, T=2000, C=16), where="cuda"),
         Case("gpt2, a batch", dict(B=3, T=129, C=768), where="cuda"),
         Case("gpt2-medium", dict(B=1, T=65, C=1024), where="cuda"),
         Case("gpt2-large", dict(B=1, T=65, C=1280), where="cuda"),

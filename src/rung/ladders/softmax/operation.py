@@ -76,6 +76,7 @@ OPERATION = Operation(
             change={"x": row_scores(373.0, climbing=True)},
         ),
         Case("up to the format's end", dict(B=2, NH=1, T=3, S=67, scale=5e-4), change={"x": times(15000.0)}),
+        Case("more than 2^16 rows", dict(B=11, NH=12, T=500, S=9, causal=0), where="cuda"),
         Case("gpt2", dict(B=2, NH=12, T=129, S=129), where="cuda"),
         Case("gpt2, full context", dict(B=1, NH=12, T=1024, S=1024), where="cuda"),
         Case("vocabulary", dict(B=1, NH=1, T=67, S=50257, causal=0, scale=1.0), where="cuda"),

@@ -124,6 +124,7 @@ OPERATION = Operation(
             change={"x": far_in_one_feature(12.0, both=True), "weight": far_in_one_feature(12.0, both=False)},
         ),
         Case("equally likely", {"B": 1, "T": 7, "C": 24, "V": 131}, change={"weight": even_rows_zero, "targets": even}),
+        Case("more than 2^16 tokens", {"B": 33, "T": 2000, "C": 16, "V": 9}, where="cuda"),
         Case("gpt2", {"B": 2, "T": 129, "C": 768, "V": 50257}, where="cuda"),
         Case("gpt2-xl", {"B": 1, "T": 70, "C": 1600, "V": 50257}, where="cuda"),
     ),
