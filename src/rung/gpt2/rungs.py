@@ -182,6 +182,8 @@ def prefill_rungs(device: Device, dtype: str, tokens: int) -> Rungs:
     table = {**_ON_A_GPU, "attention": _FEW_TILES if tokens < FULL_GRID else _MANY_TILES}
     if dtype != "f32" and tokens <= LONGEST_OVERLAPPED:
         table |= BEGUN_EARLY
+    if dtype != "f32" and tokens >= FULL_GRID:
+        table["residual_layernorm"] = ("15", *table["residual_layernorm"])
     if dtype != "f32" and tokens >= MANY_ROWS:
         table["matmul_gelu"] = ("6", *table["matmul_gelu"])
     if dtype == "f32":
@@ -195,7 +197,7 @@ def prefill_rungs(device: Device, dtype: str, tokens: int) -> Rungs:
 
 def score_rungs(device: Device) -> tuple[str, ...]:
     """Rungs of token_logprob, the fastest first."""
-    return ("5", "4", "3", "2") if device == "cuda" else ("4", "3", "2")
+    return ("6", "5", "4", "3", "2") if device == "cuda" else ("4", "3", "2")
 
 
 def last_resort(operation: str) -> tuple[str, ...]:

@@ -28,6 +28,8 @@ class Rated:
     entropies: torch.Tensor  # nats
 
     def last(self, count: int) -> Rated:
+        if count == len(self.logprobs):
+            return self
         keep = slice(len(self.logprobs) - count, None)
         return Rated(self.logprobs[keep], self.ranks[keep], self.entropies[keep])
 
@@ -129,11 +131,11 @@ def scores(
 
     `first` is a token to put before each text, so that its own first token is predicted as well.
     """
-    waiting: deque[tuple[Text, list[int], list[int]]] = deque()  # ids, and each window's fresh tokens
+    waiting: deque[tuple[Text, Sequence[int], list[int]]] = deque()  # ids, and each window's fresh tokens
 
     def cut() -> Iterator[Sequence[int]]:
         for text in texts:
-            ids = [*([] if first is None else [first]), *text.ids]
+            ids = text.ids if first is None else [first, *text.ids]
             fresh = []
             for begin, end, new in windows(len(ids), context, stride) if len(ids) > 1 else ():
                 wanted = min(new, end - begin - 1)  # nothing predicts a window's first token

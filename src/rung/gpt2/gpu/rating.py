@@ -25,7 +25,7 @@ from rung.gpt2.score import Rated
 from rung.operation import Tensors
 
 TOKENS = 8192  # of a pass, padding included
-SECONDS, AHEAD = 2.0, 8192  # that a window waits for a full pass at most, and windows that are read meanwhile
+SECONDS, AHEAD = 0.5, 8192  # that a window waits for a full pass while nothing runs; windows that are read meanwhile
 DEEP = 16  # passes that are enqueued before the host waits for the first of them
 LENGTHS = (16, 32, 48, *range(64, 512, 32), *range(512, 1025, 64))
 
@@ -78,12 +78,13 @@ class _Sent:
     def arrived(self) -> bool:
         return self.done is None or bool(self.done.query())  # type: ignore[no-untyped-call]
 
-    def results(self) -> Iterator[tuple[int, Rated]]:
+    def results(self, whole: bool) -> Iterator[tuple[int, Rated]]:
         """The windows' figures, once the GPU has them."""
         if self.done is not None:
             self.done.synchronize()
         for row, (number, length) in enumerate(self.windows):
-            logprobs, entropies, ranks = self.found[:, row, : length - 1].unbind()
+            logprobs = self.found[0, row, : length - 1]
+            entropies, ranks = self.found[1:, row, : length - 1 if whole else 0].unbind()
             yield number, Rated(logprobs, ranks.view(torch.int32), entropies)
 
 
@@ -111,13 +112,13 @@ class GpuRater:
         self._ready()
         rated: dict[int, Rated] = {}
         told = 0
-        for number, one in self._rated(windows):
+        for number, one in self._rated(windows, whole):
             rated[number] = one
             while told in rated:
                 yield rated.pop(told)
                 told += 1
 
-    def _rated(self, windows: Iterable[Sequence[int]]) -> Iterator[tuple[int, Rated]]:
+    def _rated(self, windows: Iterable[Sequence[int]], whole: bool) -> Iterator[tuple[int, Rated]]:
         """In the order of the passes, each with the window's number."""
         waiting: dict[int, list[tuple[int, Sequence[int]]]] = {}  # by length
         since: dict[int, float] = {}  # when the first of them came; the oldest first
@@ -127,16 +128,17 @@ class GpuRater:
             since.setdefault(length, now)
             waiting.setdefault(length, []).append((number, window))
             oldest = next(iter(since))
-            late = now - since[oldest] > SECONDS or number - waiting[oldest][0][0] >= self._ahead
+            late = not under_way and now - since[oldest] > SECONDS
+            late = late or number - waiting[oldest][0][0] >= self._ahead
             if (full := len(waiting[length]) == self._rows(length)) or late:
                 due = length if full else oldest
                 del since[due]
                 under_way.append(self._send(due, waiting.pop(due)))
             while under_way and (len(under_way) > DEEP or under_way[0].arrived()):
-                yield from under_way.popleft().results()
+                yield from under_way.popleft().results(whole)
         under_way.extend([self._send(length, some) for length, some in waiting.items()])
         for one in under_way:
-            yield from one.results()
+            yield from one.results(whole)
 
     def _length(self, tokens: int) -> int:
         return min(next((n for n in LENGTHS if n >= tokens), self.config.context), self.config.context)

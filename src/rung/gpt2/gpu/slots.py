@@ -37,7 +37,7 @@ ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)  # of the sessions that texts move bet
 AHEAD_SECONDS = 4e-3  # of work that is launched before the host has seen it; a new text waits behind it
 MOST_AHEAD = 32
 GATHER_SECONDS = 4e-3  # of steps between two readings of prompts, so that those that come meanwhile are read together
-RAMP = 4 * CHUNK  # tokens of prompts in a turn while more texts wait than are under way
+RAMP = 24 * CHUNK  # tokens of prompts in a turn while more texts wait than are under way
 LONGEST = 1 << 30  # steps of a session until its counters begin again
 
 
