@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from rung.check import isolated, trial
+from rung.check import isolated, many, trial
 from rung.check.many import Task, run_task
 from rung.check.report import Report
 from rung.check.trial import LADDER, check
@@ -190,3 +190,15 @@ def test_a_tree_without_its_barriers_is_told_by_thread_and_line(tmp_path: Path) 
     report = check(rung, "f32", device="emulator")
     assert report.verdict == "failed"
     assert "a race" in report.reason and "with no barrier between: shared variable 'partial'" in report.reason
+
+
+def test_every_task_has_one_portion_and_the_longest_come_first() -> None:
+    work = [
+        Task(f"{of}/{name}", None, dtype, "cuda", 0)
+        for of, name in (("layernorm", "01_naive"), ("decode", "13_one_kernel"), ("layernorm", "02_unrolled"))
+        for dtype in ("f32", "bf16")
+    ]
+    portions = many._portions(work, jobs=2)
+    assert sorted(t.rung + t.dtype for portion in portions for t in portion) == sorted(t.rung + t.dtype for t in work)
+    assert [portions[0][0].operation, portions[-1][0].operation] == ["decode", "layernorm"]
+    assert all(len({(t.operation, t.dtype) for t in portion}) == 1 for portion in portions)

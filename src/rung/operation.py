@@ -20,6 +20,8 @@ from rung.lazy import torch
 Values = dict[str, Number]
 Tensors = dict[str, "torch.Tensor"]
 
+LARGE = 1 << 22  # elements of a call
+
 
 @dataclass(frozen=True)
 class Operand:
@@ -181,6 +183,9 @@ class Operation:
         """Operands filled with random numbers (outputs left as `empty` gave them), views included."""
         tensors: Tensors = {}
         drawn = self.draw(values, seed) if self.draw else {}
+        chosen = [o for o in self.operands if (names is None or o.name in names) and o.view_of is None]
+        # A GPU fills gigabytes in no time, the CPU does not; what is small is the same numbers on both.
+        maker = device if sum(math.prod(o.size(values)) for o in chosen) > LARGE else "cpu"
         for index, operand in enumerate(self.operands):
             if names is not None and operand.name not in names:
                 continue
@@ -190,7 +195,7 @@ class Operation:
                 continue
             tensor = empty(operand.name, operand.size(values), element(operand.dtype, dtype))
             if operand.role != "out":
-                random = (operand, values, tensor, seed * 1009 + index, magnitude, device)
+                random = (operand, values, tensor, seed * 1009 + index, magnitude, device, maker)
                 made = drawn[operand.name] if drawn else _random(*random)
                 tensor.copy_(change[operand.name](made, values) if change and operand.name in change else made)
             tensors[operand.name] = tensor
@@ -208,13 +213,13 @@ class Operation:
 
 
 def _random(
-    operand: Operand, values: Values, like: torch.Tensor, seed: int, magnitude: float, device: str
+    operand: Operand, values: Values, like: torch.Tensor, seed: int, magnitude: float, device: str, maker: str
 ) -> torch.Tensor:
-    # Made where it is used: a GPU's generator fills gigabytes in no time, the CPU's does not.
-    where = device if operand.make is None else "cpu"
+    where = device if operand.make is None else maker
     generator = torch.Generator(device=where).manual_seed(seed)
     if operand.make is not None:
-        made = operand.make(values, generator)
+        with torch.device(where):  # what it makes without naming a device
+            made = operand.make(values, generator)
         return made * magnitude if made.is_floating_point() else made
     if operand.below is not None:
         high = evaluate_int(operand.below, values, f"the bound of {operand.name}")

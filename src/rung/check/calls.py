@@ -22,7 +22,7 @@ from rung.rungs.base import Device, Prepared, Rung
 
 Order = Literal["forward", "reverse", "shuffled"]
 SEED = 17  # of the shuffled order
-STALL = 50_000_000  # cycles: far longer than the host needs to queue what follows
+STALLS = (6_000_000, 50_000_000)  # cycles; the second where the host was still queueing when the first was over
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,8 @@ class Call(Protocol):
         """Run so often; the seconds of the fastest. Emulated threads take turns in this order."""
         ...
 
-    def late(self, seed: int) -> None:
-        """Run while the inputs of `seed` only arrive, on the current stream."""
+    def late(self, seed: int, cycles: int) -> bool:
+        """Run while the inputs of `seed` arrive only after so many cycles; whether all was queued before that."""
         ...
 
     def replayed(self) -> None:
@@ -147,16 +147,18 @@ class _CallHere:
                 best = min(best, time.perf_counter() - start)
         return best
 
-    def late(self, seed: int) -> None:
+    def late(self, seed: int, cycles: int) -> bool:
         operands = self._operands
-        seen = run_late(
+        seen, in_time = run_late(
             self._prepared.run,
             lambda: operands.refill(seed),
             {n: operands.tensors[n] for n in operands.outputs},
             prefetch=lambda: operands.prefetch(seed),
+            cycles=cycles,
         )
         for name, tensor in seen.items():
             operands.tensors[name].copy_(tensor)
+        return in_time
 
     def replayed(self) -> None:
         if self._graph is None:
@@ -171,17 +173,23 @@ class _CallHere:
 
 
 def run_late(
-    run: Callable[[], None], arrive: Callable[[], None], outputs: Tensors, *, prefetch: Callable[[], None]
-) -> Tensors:
-    """Queue a long pause, the inputs, the call and a copy of its outputs: work on another stream comes too early."""
+    run: Callable[[], None], arrive: Callable[[], None], outputs: Tensors, *, prefetch: Callable[[], None], cycles: int
+) -> tuple[Tensors, bool]:
+    """Queue a long pause, the inputs, the call and a copy of its outputs: work on another stream comes too early.
+
+    The flag says whether the pause still went on when all was queued: else nothing had come too early.
+    """
     prefetch()
     torch.cuda.synchronize()
-    stall(STALL)
+    stall(cycles)
+    paused = torch.cuda.Event()  # type: ignore[no-untyped-call]
+    paused.record()
     arrive()
     run()
     seen = {n: t.clone() for n, t in outputs.items()}
+    in_time = not paused.query()  # type: ignore[no-untyped-call]
     wait()
-    return seen
+    return seen, in_time
 
 
 def wait() -> None:

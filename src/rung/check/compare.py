@@ -31,41 +31,42 @@ def compare(
         wrong = int((out.to(torch.int64) != reference.to(torch.int64)).sum())
         problem = f"{name}: {wrong} of {out.numel()} integers differ" if wrong else ""
         return Deviation(float(wrong), 0.0, 0.0, problem)
+    if not out.numel():
+        return Deviation(0.0, 0.0, dtype.norm_cap)
     out = out.to(torch.float64)
     finite = torch.isfinite(reference)
-    special = _special_mismatch(name, out, reference, finite)
-    if special:
-        return Deviation(float("inf"), float("inf"), dtype.norm_cap, special)
-    values, truth = out[finite], reference[finite]
-    if not truth.numel():
-        return Deviation(0.0, 0.0, dtype.norm_cap)
-    unit = float(truth.square().mean().sqrt()) or 1.0
-    bound = atol * unit + dtype.rtol * truth.abs()
+    strange = ~torch.isfinite(out) & finite
+    same = (torch.isnan(out) & torch.isnan(reference)) | (out == reference)
+    truth = torch.where(finite, reference, 0.0)
+    values = torch.where(finite & ~strange, out, 0.0)
+    count = finite.sum()
+    unit = (truth.square().sum() / count).sqrt()
+    size = truth.norm()
     error = (values - truth).abs()
-    ratio = error / bound
-    worst = float(ratio.max())
-    norm = float((values - truth).norm() / (truth.norm() or torch.tensor(1.0)))
+    ratio = error / (atol * torch.where(unit == 0, 1.0, unit) + dtype.rtol * truth.abs())
+    norm = error.norm() / torch.where(size == 0, 1.0, size)
+    # One question to the GPU, not one a number.
+    facts = torch.stack([strange.any().double(), (~finite & ~same).any().double(), count.double(), ratio.max(), norm])
+    strange_any, lost, counted, worst, relative = facts.tolist()
+    if strange_any or lost:
+        return Deviation(float("inf"), float("inf"), dtype.norm_cap, _special(name, out, strange))
+    if not counted:
+        return Deviation(0.0, 0.0, dtype.norm_cap)
     problem = ""
     if worst > 1:
         at = int(ratio.argmax())
-        share = float((ratio > 1).double().mean())
+        share = float((ratio > 1).sum()) / counted
         problem = (
-            f"{name}: {share:.1%} of the values are off; the worst is {float(values[at]):.6g} "
-            f"instead of {float(truth[at]):.6g} ({worst:.3g} x the bound)"
+            f"{name}: {share:.1%} of the values are off; the worst is {float(values.flatten()[at]):.6g} "
+            f"instead of {float(truth.flatten()[at]):.6g} ({worst:.3g} x the bound)"
         )
-    elif norm > dtype.norm_cap:
-        problem = f"{name}: relative error {norm:.2g} in all, over the cap of {dtype.norm_cap:g}"
-    return Deviation(worst, norm, dtype.norm_cap, problem)
+    elif relative > dtype.norm_cap:
+        problem = f"{name}: relative error {relative:.2g} in all, over the cap of {dtype.norm_cap:g}"
+    return Deviation(worst, relative, dtype.norm_cap, problem)
 
 
-def _special_mismatch(name: str, out: torch.Tensor, reference: torch.Tensor, finite: torch.Tensor) -> str:
-    strange = ~torch.isfinite(out) & finite
-    if bool(strange.any()):
-        count, nan = int(strange.sum()), int((torch.isnan(out) & finite).sum())
-        what = "NaN" if nan == count else "NaN or infinite"
-        return f"{name}: {count} of {out.numel()} values are {what}"
-    rest = ~finite
-    same = (torch.isnan(out) & torch.isnan(reference)) | (out == reference)
-    if bool((rest & ~same).any()):
+def _special(name: str, out: torch.Tensor, strange: torch.Tensor) -> str:
+    count, nan = int(strange.sum()), int((torch.isnan(out) & strange).sum())
+    if not count:
         return f"{name}: NaN or infinity of the reference is missing"
-    return ""
+    return f"{name}: {count} of {out.numel()} values are {'NaN' if nan == count else 'NaN or infinite'}"

@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 
-from rung.check.calls import How, Order
+from rung.check.calls import STALLS, How, Order
 from rung.check.operands import Operands
 from rung.check.report import Failure
 from rung.check.storage import GuardedStorage
@@ -208,9 +208,10 @@ class _CallThere:
         self._do("run", times=times, order=order)
         return (time.monotonic() - start) / times
 
-    def late(self, seed: int) -> None:
+    def late(self, seed: int, cycles: int) -> bool:
         self._operands.refill(seed)
-        self._do("late")
+        self._do("late", cycles=STALLS[-1])  # what the process says of its own queue is not asked
+        return True
 
     def replayed(self) -> None:
         self._do("replayed")

@@ -99,6 +99,8 @@ class _Judged:
         bound = _Operands(tensors, what["values"], dtype)
         how = How(**what["how"])
         prepared = prepare(rung, bound, how, self.device, scratch)  # type: ignore[arg-type]
+        if scratch.blocks:
+            scratch.repaint()
         outputs = {n: tensors[n] for n in what["outputs"]}
         plain = "" if isinstance(rung, CudaRung) else _computes_by_itself(rung.source)
         self.calls = {k: c for k, c in self.calls.items() if k == what["call"] - 1}  # which is gone back to
@@ -131,13 +133,14 @@ class _Judged:
         library = sorted(listing.found) + ([call.plain] if call.plain else [])
         return {"library": library, "atomics": atomics_ran(self.device)}
 
-    def late(self, call: _Bound) -> dict[str, Any]:
+    def late(self, call: _Bound, cycles: int) -> dict[str, Any]:
         fresh: Tensors = {}
-        seen = run_late(
+        seen, _ = run_late(
             call.prepared.run,
             lambda: _copy(fresh, call.raw),
             call.outputs,
             prefetch=lambda: fresh.update({n: t.to(call.raw[n].device) for n, t in call.shared.items()}),
+            cycles=cycles,
         )
         _copy(seen, call.outputs)
         self._leave(call)
@@ -174,7 +177,7 @@ class _Judged:
         call = self.calls[what["call"]]
         if what["do"] == "run":
             return self.run(call, what["times"], what["order"])
-        return self.late(call) if what["do"] == "late" else self.replayed(call)
+        return self.late(call, what["cycles"]) if what["do"] == "late" else self.replayed(call)
 
 
 @dataclasses.dataclass

@@ -6,26 +6,29 @@ import contextlib
 import ctypes
 import os
 import sys
+import threading
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 import torch
 
-from rung.check import compile_ahead
+from rung.check.compile_ahead import Compilers
 from rung.check.isolated import Isolated
 from rung.check.report import Report
 from rung.check.trial import ALONE, LADDER, check
 from rung.check.workers import work_through
 from rung.dtypes import dtype as dtype_named
 from rung.errors import RungError
-from rung.operation import Values
-from rung.rungs import catalogue
+from rung.rungs import catalogue, identity
 from rung.rungs.base import Device, Rung
 from rung.rungs.cuda import CudaRung
 
 SECONDS = 900.0  # for one rung and dtype
-PORTION = 6  # tasks that stay together
+PORTION = 6  # tasks at most that stay together
+GPU_JOBS = 10  # processes at most that share a GPU: the more, the longer each waits for an answer
 
 
 @dataclass(frozen=True)
@@ -153,26 +156,80 @@ def _run(task: Task, rung: Rung, host: Isolated | None = None) -> Report:
     )
 
 
-def check_all(work: Sequence[Task], jobs: int | None = None, *, compile_ahead: bool = True) -> Iterator[Report]:
+def check_all(work: Sequence[Task], jobs: int | None = None) -> Iterator[Report]:
     """Reports in the order in which they are done; a process that dies is a failed rung, and no other's loss."""
-    device = work[0].device
     cores = os.cpu_count() or 1
+    device = work[0].device
     if jobs is None:
-        jobs = max(1, min(8, cores // 2)) if device == "cuda" else cores
+        jobs = max(1, min(GPU_JOBS, cores // 2)) if device == "cuda" else cores
     if len(work) < 4 or jobs <= 1:
         for task in work:
             with _printing_to_stderr():
                 report = run_task(task)
             yield report
         return
-    groups: dict[tuple[str, str], list[Task]] = {}
-    for task in work:  # those that meet the same operands and references
-        groups.setdefault((task.operation, task.dtype), []).append(task)
-    ordered = sorted(groups.values(), key=len, reverse=True)
-    if device != "cuda":  # where a task takes longer than the references that it shares
-        ordered = [group[start : start + PORTION] for group in ordered for start in range(0, len(group), PORTION)]
-    with _compilers(work, cores - jobs) if device == "cuda" and compile_ahead else contextlib.nullcontext():
-        yield from work_through(ordered, run_task, _lost, jobs=jobs, seconds=SECONDS)
+    portions = _portions(work, jobs)
+    ahead = (
+        _compiling([t for portion in portions for t in portion], cores - jobs) if device == "cuda" else nullcontext()
+    )
+    with ahead:
+        yield from work_through(portions, run_task, _lost, jobs=jobs, seconds=SECONDS)
+
+
+@contextlib.contextmanager
+def _compiling(work: Sequence[Task], cores: int) -> Iterator[None]:
+    """Compiles what the tasks are going to want on the cores that they leave free, meanwhile."""
+    stopped = threading.Event()
+    with Compilers(max(1, cores)) as compilers:
+
+        def submit() -> None:
+            wanted = set()
+            for task in work:
+                rung = None if task.file or stopped.is_set() else catalogue.find(task.rung)
+                if not isinstance(rung, CudaRung):
+                    continue
+                real = dtype_named(task.dtype)
+                for case in rung.operation.cases:
+                    values = rung.operation.complete(case.values)
+                    if task.dtype not in case.dtypes or rung.refusal(values, real, device="cuda") is not None:
+                        continue
+                    build = rung.build(values, real)
+                    if build not in wanted and not stopped.is_set():
+                        wanted.add(build)
+                        compilers.submit(task.rung, values, task.dtype, None)
+
+        thread = threading.Thread(target=submit, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            stopped.set()
+            thread.join()
+
+
+def _portions(work: Sequence[Task], jobs: int) -> list[list[Task]]:
+    """Tasks that meet the same operands and references, but so few that none is waited for; the longest first."""
+    weights = {task: 0 if task.file else _weight(task.rung) for task in work}
+    most = sum(weights.values()) / (8 * jobs)
+    found: list[list[Task]] = []
+    for task in sorted(work, key=lambda t: (t.operation, t.dtype)):  # in a ladder's order
+        last = found[-1] if found else []
+        together = last and (last[0].operation, last[0].dtype) == (task.operation, task.dtype)
+        if together and len(last) < PORTION and sum(weights[t] for t in last) + weights[task] <= most:
+            last.append(task)
+        else:
+            found.append([task])
+    return sorted(found, key=lambda tasks: -sum(weights[t] for t in tasks))
+
+
+@cache
+def _weight(name: str) -> int:
+    """About how long a rung takes: it is compiled for many of its cases, and the longer its text, the longer."""
+    rung = catalogue.find(name)
+    size = 1_000 if rung.path is None else 30_000
+    if rung.path is not None and rung.kind == "cuda":
+        size = sum(path.stat().st_size for path in [rung.path, *identity.files(rung)])
+    return len(rung.operation.cases) * size
 
 
 @contextlib.contextmanager
@@ -192,22 +249,3 @@ def _printing_to_stderr() -> Iterator[None]:
 
 def _lost(task: Task, why: str) -> Report:
     return Report(task.rung, task.dtype, task.device, "failed", f"{why}.")
-
-
-@contextlib.contextmanager
-def _compilers(work: Sequence[Task], cores: int) -> Iterator[None]:
-    """Compiles what the tasks are going to want on the cores that they leave free, the first cases first."""
-    with compile_ahead.Compilers(max(1, cores)) as compilers:
-        wanted: dict[tuple[str, object], tuple[Values, str]] = {}
-        for task in work:
-            rung = None if task.file else catalogue.find(task.rung)
-            if not isinstance(rung, CudaRung):
-                continue
-            real = dtype_named(task.dtype)
-            for case in rung.operation.cases:
-                values = rung.operation.complete(case.values)
-                if task.dtype in case.dtypes and rung.refusal(values, real, device="cuda") is None:
-                    wanted.setdefault((task.rung, rung.build(values, real)), (values, task.dtype))
-        for (name, _), (values, dtype) in wanted.items():
-            compilers.submit(name, values, dtype, None)
-        yield

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
@@ -32,9 +35,19 @@ class Report:
     notes: list[str] = field(default_factory=list)
     unreached: list[Unreached] = field(default_factory=list)  # branches that no case takes, where they were counted
     left_out: dict[str, str] = field(default_factory=dict)  # case -> rule that excludes it
+    seconds: dict[str, float] = field(default_factory=dict)  # where its time went, by phase
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """What runs within is added to the phase's seconds."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
 
 
 class Failure(Exception):

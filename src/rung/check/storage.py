@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -31,8 +31,10 @@ class Block:
     raw: torch.Tensor  # (bytes,)
     start: int
     end: int
-    head: torch.Tensor  # the bands as they were filled
-    tail: torch.Tensor
+
+    @property
+    def data(self) -> torch.Tensor:
+        return self.raw[self.start : self.end]
 
 
 class GuardedStorage:
@@ -47,8 +49,8 @@ class GuardedStorage:
         self.device, self.alignment = device, alignment
         self._raw = raw or (_on_gpu if device == "cuda" else _on_cpu)
         self.blocks: dict[str, Block] = {}
-        self._turn = 0
         self._first = next(_made)
+        self._painted: torch.Tensor | None = None  # all bands as they were filled, one after the other
 
     def empty(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """A poisoned tensor with guards."""
@@ -58,58 +60,70 @@ class GuardedStorage:
         behind = BAND if self.device == "cuda" else 0  # on a CPU a page that faults stands there
         raw = self._raw(name, -(-(BAND + room + behind) // PAGE) * PAGE)
         start = len(raw) - behind - room
-        empty = raw[:0]
-        self.blocks[name] = Block(raw, start, start + size, empty, empty)
-        self._paint(len(self.blocks), self.blocks[name])
+        self.blocks[name] = Block(raw, start, start + size)
+        self._painted = None
         self.poison(name, self._first)
         return raw[start : start + size].view(dtype).view(shape)
 
-    def _paint(self, number: int, block: Block) -> None:
-        # Every tensor's bands are its own, so that what is read beside one and written beside another leaves a trace.
-        pattern = bytearray(POISONS[self._turn % len(POISONS)])
-        if pattern == b"\xff":
-            pattern = bytearray((0x81 + number % 0x7E, 0xFF))  # a NaN with a payload
-        block.head, block.tail = block.raw[: block.start], block.raw[block.end :]
-        fill(block.head, bytes(pattern))
-        fill(block.tail, bytes(pattern))
-        block.head, block.tail = block.head.clone(), block.tail.clone()
+    def _bands(self) -> list[torch.Tensor]:
+        return [band for b in self.blocks.values() for band in (b.raw[: b.start], b.raw[b.end :])]
 
-    def repaint(self, turn: int) -> None:
+    def repaint(self, turn: int = 0) -> None:
         """Other bands for another run."""
-        self._turn = turn
-        for number, block in enumerate(self.blocks.values()):
-            self._paint(number, block)
+        bands = self._bands()
+        pieces = []
+        for index, band in enumerate(bands):
+            # Every tensor's bands are its own, so that what is read beside one and written beside another leaves a
+            # trace: of NaN there is one for each payload.
+            pattern = POISONS[turn % len(POISONS)]
+            if pattern == b"\xff":
+                pattern = bytes((0x81 + (index // 2 + 1) % 0x7E, 0xFF))
+            pieces.append((pattern * (len(band) // len(pattern) + 1))[: len(band)])
+        # All at once: a GPU that many processes share answers each question late, however small it is.
+        painted = torch.frombuffer(bytearray(b"".join(pieces)), dtype=torch.uint8)
+        if bands[0].is_cuda:
+            painted = painted.pin_memory().to(bands[0].device, non_blocking=True)
+        self._painted = painted
+        torch._foreach_copy_(bands, torch.split(self._painted, [len(band) for band in bands]))
 
     def poison(self, name: str, number: int = 0) -> None:
         """Make what the last run left in `name` unusable."""
         block = self.blocks[name]
-        fill(block.raw[block.start : block.end], POISONS[number % len(POISONS)])
+        fill(block.data, POISONS[number % len(POISONS)])
 
     def still_poisoned(self, name: str, number: int, width: int) -> int:
         """How many elements of so many bytes are as `poison` left them."""
-        data = self.blocks[name].raw[self.blocks[name].start : self.blocks[name].end]
+        data = self.blocks[name].data
         untouched = torch.empty_like(data)
         fill(untouched, POISONS[number % len(POISONS)])
         return int((data.view(-1, width) == untouched.view(-1, width)).all(1).sum())
 
     def damaged(self) -> str | None:
-        """Which tensor was written beside, if any."""
-        for name, block in self.blocks.items():
-            if not torch.equal(block.raw[: block.start], block.head):
-                return f"wrote before the start of {name}"
-            if not torch.equal(block.raw[block.end :], block.tail):
-                return f"wrote past the end of {name}"
-        return None
+        """Which tensor was written beside, if any, since its bands were painted."""
+        return self.touched((), torch.empty(0, dtype=torch.uint8))
 
-    def snapshot(self, name: str) -> torch.Tensor:
-        """The bytes of `name` as they are now."""
-        block = self.blocks[name]
-        return block.raw[block.start : block.end].clone()
+    def snapshot(self, names: Sequence[str]) -> torch.Tensor:
+        """The bytes of these tensors as they are now."""
+        return torch.cat([self.blocks[name].data for name in names]) if names else torch.empty(0, dtype=torch.uint8)
 
-    def changed(self, name: str, before: torch.Tensor) -> bool:
-        """Whether the bytes of `name` differ from a snapshot."""
-        block = self.blocks[name]
-        return not torch.equal(block.raw[block.start : block.end], before)
+    def touched(self, names: Sequence[str], before: torch.Tensor) -> str | None:
+        """Beside which tensor something was written, or which of the names no longer is what the snapshot holds."""
+        bands = self._bands()
+        lengths, sizes = [len(band) for band in bands], [len(self.blocks[name].data) for name in names]
+        beside, changed = [], []
+        if self._painted is not None:
+            beside = [torch.cat(bands) != self._painted]
+        if names:
+            changed = [self.snapshot(names) != before]
+        if not any(torch.stack([part.any() for part in (*beside, *changed)]).tolist() if beside or changed else ()):
+            return None
+        for flags in beside:
+            for index, part in enumerate(torch.split(flags, lengths)):
+                if part.any():
+                    side = "past the end" if index % 2 else "before the start"
+                    return f"wrote {side} of {list(self.blocks)[index // 2]}"
+        parts = torch.split(changed[0], sizes)
+        return f"changed its input {next(n for n, part in zip(names, parts, strict=True) if part.any())}"
 
 
 def _on_gpu(_: str, size: int) -> torch.Tensor:
@@ -126,5 +140,10 @@ def _on_cpu(_: str, size: int) -> torch.Tensor:
 
 def fill(raw: torch.Tensor, pattern: bytes) -> None:
     """Repeat a pattern of bytes over raw memory."""
+    if len(pattern) == 2 and raw.data_ptr() % 2 == 0:
+        whole = len(raw) // 2 * 2
+        raw[:whole].view(torch.int16).fill_(int.from_bytes(pattern, "little", signed=True))
+        raw[whole:].fill_(pattern[0])
+        return
     for i, byte in enumerate(pattern):
         raw[i :: len(pattern)] = byte

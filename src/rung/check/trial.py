@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from rung.check import pairwise
-from rung.check.calls import Here, Host, How, Order
+from rung.check.calls import STALLS, Here, Host, How, Order
 from rung.check.compare import Deviation
 from rung.check.operands import Operands
 from rung.check.report import SHARE_REFUSED, Failure, Report
@@ -247,7 +247,7 @@ class _Rung:
     def _from_all_sides(self, case: Case, values: Values, seed: int) -> None:
         trial = self._trial(case, values, seed)
         for other in range(SEEDS):
-            trial.operands.refill(seed + 100 * other)
+            trial.refill(seed + 100 * other)
             trial.twice() if self.device == "cuda" else trial.once(ORDERS[other % len(ORDERS)])
         if self.device == "cuda":
             trial.late(seed + 7919)
@@ -343,12 +343,15 @@ class _Trial:
         self.operation: Operation = of.rung.operation
         self.seconds = 0.0  # the fastest single run so far
         self.turn = 0
-        self.storage = of.host.storage(_alignment(of.rung))
-        self.operands = Operands(
-            self.operation, values, of.dtype, names, seed, device=of.host.memory, empty=self.storage.empty, case=case
-        )
-        self.operands.blocks = self.storage.blocks
-        self.call = of.host.bind(of.rung, self.operands, how, self.storage)
+        with self.report.phase("inputs"):
+            self.storage = of.host.storage(_alignment(of.rung))
+            memory, empty = of.host.memory, self.storage.empty
+            self.operands = Operands(
+                self.operation, values, of.dtype, names, seed, device=memory, empty=empty, case=case
+            )
+            self.operands.blocks = self.storage.blocks
+        with self.report.phase("compile_and_bind"):
+            self.call = of.host.bind(of.rung, self.operands, how, self.storage)
 
     def once(self, order: Order = "forward") -> Tensors:
         """Run, and look at everything that could be wrong."""
@@ -384,25 +387,33 @@ class _Trial:
 
     def _once(self, how: str = "run", order: Order = "forward") -> Tensors:
         """One run on poisoned outputs, the inputs and what it changes as they were; gives the outputs."""
-        operands = self.operands
-        reference = operands.reference()
-        operands.keep()
-        before = {n: self.storage.snapshot(n) for n in operands.inputs}
-        self._poison()
+        operands, phase = self.operands, self.report.phase
+        with phase("reference"):
+            reference = operands.reference()
+        with phase("preparation"):
+            operands.keep()
+            before = self.storage.snapshot(operands.inputs)
+            self._poison()
         try:
-            if how == "replayed":
-                self.call.replayed()
-            else:
-                took = self.call.run(order=order)
-                self.seconds = min(self.seconds or took, took)
+            with phase("runs" if self.seconds else "first_runs"):
+                if how == "replayed":
+                    self.call.replayed()
+                else:
+                    took = self.call.run(order=order)
+                    self.seconds = min(self.seconds or took, took)
             self.report.runs += 1
-            if self.operation.complaint is not None:  # it looks at the inputs, too
+            with phase("comparison"):
+                if self.operation.complaint is not None:  # it looks at the inputs, too
+                    self._look_around(before)
+                self._compare(reference)
                 self._look_around(before)
-            self._compare(reference)
-            self._look_around(before)
-            return {n: operands.tensors[n].clone() for n in operands.outputs}
+                return {n: operands.tensors[n].clone() for n in operands.outputs}
         finally:
             operands.restore()
+
+    def refill(self, seed: int) -> None:
+        with self.report.phase("inputs"):
+            self.operands.refill(seed)
 
     def _poison(self) -> None:
         self.storage.repaint(self.turn)
@@ -417,40 +428,39 @@ class _Trial:
             self._once()
             self.call.run(count)
             self.report.runs += count
-            self.operands.refill(self.operands.seed + 1)  # what a call changes has moved on
+            self.refill(self.operands.seed + 1)  # what a call changes has moved on
             self._once()
         except Failure as failure:
             raise Failure(f"after {count} runs: {failure}") from None
 
     def late(self, seed: int) -> None:
         """Inputs that arrive late on the current stream: work on another stream would not have waited."""
-        self.operands.refill(seed)
+        self.refill(seed)
         reference = self.operands.reference()  # of what a call changes, before one has
-        self.operands.refill(seed + 1)  # who comes too early finds other inputs
-        self._poison()
-        self.call.late(seed)
+        with self.report.phase("late"):
+            for cycles in STALLS:
+                self.refill(seed + 1)  # who comes too early finds other inputs
+                self._poison()
+                if self.call.late(seed, cycles):
+                    break
         try:
             self._compare(reference)
         except Failure as failure:
             raise Failure(f"does not wait for the current stream: {failure}") from None
-        self.operands.refill(seed)
+        self.refill(seed)
 
     def replayed(self, seed: int) -> None:
         """The same launches recorded once and replayed on other inputs, as the model does."""
         try:
             for other in range(2):
-                self.operands.refill(seed + other)
+                self.refill(seed + other)
                 self._once("replayed")
         except Failure as failure:
             raise Failure(f"replayed from a CUDA graph: {failure}") from None
 
-    def _look_around(self, before: Tensors) -> None:
-        damage = self.storage.damaged()
-        if damage:
-            raise Failure(damage)
-        for name, bytes_before in before.items():
-            if self.storage.changed(name, bytes_before):
-                raise Failure(f"changed its input {name}")
+    def _look_around(self, before: torch.Tensor) -> None:
+        if touched := self.storage.touched(self.operands.inputs, before):
+            raise Failure(touched)
 
     def _compare(self, reference: Tensors) -> None:
         for deviation in self.operands.deviations(reference):

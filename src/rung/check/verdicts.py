@@ -19,6 +19,7 @@ def as_result(report: Report, rung: Rung) -> Row:
         "error_element": report.element,
         "error_norm": report.norm,
         "norm_cap": report.norm_cap,
+        **{f"seconds_{phase}": round(seconds, 3) for phase, seconds in report.seconds.items()},
     }
     told = {"case": report.case, "nondeterministic": report.nondeterministic, "left_out": report.left_out}
     facts = machine.facts()

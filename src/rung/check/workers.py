@@ -14,6 +14,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any, Generic, TypeVar
 
+PRELOADED = ["torch", "rung.check.trial"]
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -40,7 +41,8 @@ def work_through(
     `lost` says what an item comes to whose process ended, or that took longer than `seconds`.
     """
     waiting = deque(deque(group) for group in groups if group)
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")  # torch is imported once
+    context.set_forkserver_preload(PRELOADED)
     workers: list[_Worker[Item]] = []
 
     def start() -> None:
@@ -95,6 +97,7 @@ def _serve(pipe: Connection, work: Callable[[Any], Any], niceness: int) -> None:
 
     import torch
 
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that asks ends this one
     torch.set_num_threads(1)
     os.nice(niceness)
     os.dup2(2, 1)  # what a kernel prints is not part of what the command says

@@ -10,6 +10,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -96,6 +97,11 @@ def read(key: str, build: Build, arch: str) -> Cubin | None:
         return Cubin(found.path, arch, note["lowered"], resources, note["log"], key)
     except (AttributeError, KeyError, TypeError):
         return None
+
+
+def alone(key: str) -> AbstractContextManager[None]:
+    """While one process compiles the entry, others that want it wait."""
+    return kept.alone(kept.folder("cubin"), key)
 
 
 def write(

@@ -8,6 +8,7 @@ there decides what runs here. Imports nothing large.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import json
 import os
@@ -15,7 +16,7 @@ import shutil
 import stat
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,11 +49,13 @@ def folder(name: str) -> Path:
         for place in (path, path.parent):
             _require_own(place)
     except OSError as problem:
-        raise RungError(
-            f"The cache folder {path} cannot be written ({problem.strerror}): set RUNG_CACHE to another."
-        ) from problem
+        raise _cannot_be_written(path, problem) from problem
     _tidy(path)
     return path
+
+
+def _cannot_be_written(where: Path, problem: OSError) -> RungError:
+    return RungError(f"The cache folder {where} cannot be written ({problem.strerror}): set RUNG_CACHE to another.")
 
 
 def _require_own(place: Path) -> None:
@@ -108,6 +111,22 @@ def put(where: Path, key: str, made: Path, note: Any = None) -> Kept:
     return Kept(path, note)
 
 
+@contextlib.contextmanager
+def alone(where: Path, key: str) -> Iterator[None]:
+    """Of several processes that want one entry, the first makes it, and the others wait."""
+    path = where / f".{key}.lock"
+    try:
+        lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError as problem:
+        raise _cannot_be_written(where, problem) from problem
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        path.unlink(missing_ok=True)  # who waits for it finds the entry
+        os.close(lock)
+
+
 def kept(name: str, key: str, make: Callable[[Path], tuple[Path, Any]], *, anew: bool = False) -> Kept:
     """The entry of a folder of the cache; when absent or damaged `make(work folder)` gives its file and a note."""
     where = folder(name)
@@ -119,6 +138,4 @@ def kept(name: str, key: str, make: Callable[[Path], tuple[Path, Any]], *, anew:
             made, note = make(Path(work))
             return put(where, key, made, note)
     except OSError as problem:
-        raise RungError(
-            f"The cache folder {where} cannot be written ({problem.strerror}): set RUNG_CACHE to another."
-        ) from problem
+        raise _cannot_be_written(where, problem) from problem

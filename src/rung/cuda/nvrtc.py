@@ -29,9 +29,13 @@ def compile_cubin(build: Build, arch: str) -> cubin_cache.Cubin:
     if cached:
         return cached
     _require_kernels(build, includes)
-    code, lowered, log = compile_fresh(build, arch, found)
-    resources = {k: ptxas_resources(log, lowered[k]) for k in build.kernels}
-    return cubin_cache.write(key, code, arch, lowered, resources, log)
+    with cubin_cache.alone(key):
+        cached = cubin_cache.read(key, build, arch)
+        if cached:
+            return cached
+        code, lowered, log = compile_fresh(build, arch, found)
+        resources = {k: ptxas_resources(log, lowered[k]) for k in build.kernels}
+        return cubin_cache.write(key, code, arch, lowered, resources, log)
 
 
 @functools.cache
