@@ -414,3 +414,17 @@ def test_an_index_outside_of_an_array_names_the_array() -> None:
     assert fault.kind == "bounds" and "index 4 is outside of 'float [4]' (test.cu:7)" in str(fault)
     fault = fault_of(source, torch.zeros(1), torch.zeros(32), -1)
     assert "index -1 is outside of 'float [8][33]' (test.cu:7)" in str(fault)
+
+
+def test_the_element_behind_the_last_of_a_subscripted_struct() -> None:
+    source = """struct Four { float v[4]; __device__ float& operator[](int i) { return v[i]; } };
+__global__ void k(float* x, int n)
+{
+    Four four;
+    for (int i = 0; i <= n; i++) four[i] = x[i];
+    x[0] = four[3];
+}"""
+    x = torch.ones(8)
+    fault = fault_of(source, x, 4)
+    assert fault.kind == "bounds" and "index 4 is outside of" in str(fault)
+    run(source, x, 3)

@@ -21,6 +21,10 @@ DYNAMIC_ROOM = 227 * 1024
 _CANARY = 256
 # Indices of arrays, in shared memory too, and the alignment of vectors: checked where the access is written.
 _CHECKS = ("-fsanitize=bounds,alignment", "-fno-sanitize-recover=all")
+# A reference may name the element behind the last, and the last array of a struct may be of any length: the sanitizer
+# lets both pass, and so an operator that subscripts looks at an array of the same length first.
+_SUBSCRIPT = re.compile(r"(operator\[\]\(\w+ (\w+)\)(?: const)? *\{) *(return (\w+)\[\2\];)")
+_CHECKED = r"\1 constexpr bool inside[sizeof(\4) / sizeof(*\4)] = {}; if (inside[\2]) __builtin_trap(); \3"
 # Every access told to the runtime, which looks for races in shared memory.
 _RACES = ("-fsanitize=thread",)
 # A local variable that is never set holds a wild number, not what the thread before it left there.
@@ -57,7 +61,7 @@ def translate(build: Build, *, races: bool = False, coverage: bool = False) -> T
     flags = _flags(races)
     includes = sorted((Path(path).name, text) for path, text in includes_of(build))
     counters = (branches.COUNTERS.read_text(), Path(branches.__file__).read_text()) if coverage else ()
-    key = toolchain.key(_unit(build), build.kernels, flags, includes, DYNAMIC_ROOM, *counters)
+    key = toolchain.key(_unit(build), build.kernels, flags, includes, DYNAMIC_ROOM, _CHECKED, *counters)
     entry = kept.kept("emulator", key, functools.partial(_compile, build, flags, coverage))
     return Translation(entry.path, entry.note)
 
@@ -93,6 +97,7 @@ def _compile(build: Build, flags: tuple[str, ...], coverage: bool, work: Path) -
         raise _compile_error(build, expanded.stderr)
     try:
         text = inline_ptx.without_asm((work / "expanded.cpp").read_text())
+        text = _SUBSCRIPT.sub(_CHECKED, text)
         text = branches.counted(text) if coverage else text
     except inline_ptx.NotUnderstood as problem:
         raise EmulatorFault("unsupported", f"{build.origin}: {problem}.") from None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from rung.expressions import Number
-from rung.inputs import times
+from rung.inputs import Change, times
 from rung.lazy import F, torch
 from rung.operation import Case, Cost, Library, Operand, Operation, Race, Tensors, Values
 from rung.precision import float32_products
@@ -81,6 +81,19 @@ def climbing(k: torch.Tensor, v: Mapping[str, Number]) -> torch.Tensor:
     return k * torch.linspace(0.1, 6.0, k.shape[2], device=k.device)[:, None]
 
 
+def all_alike(size: float) -> Change:
+    """Queries of one sign, so that the sign of a key is that of its scores."""
+    return lambda x, _: size + 0.1 * x
+
+
+def one_far_above(k: torch.Tensor, v: Mapping[str, Number]) -> torch.Tensor:
+    """Keys whose scores lie far below zero, but for one far above: a sequence's last, and the next one's first."""
+    side = torch.full_like(k, -1.7)
+    side[0::2, :, -1] = 1.7
+    side[1::2, :, 0] = 1.7
+    return side + 0.1 * k
+
+
 OPERATION = Operation(
     name="cached_attention",
     summary="out = softmax(q k^T scale, over the cached keys up to the query's own) v, for every head",
@@ -119,6 +132,8 @@ OPERATION = Operation(
         Case("large values", dict(B=1, T=1, S=18, C=32, NH=1), magnitude=4.0),
         Case("scores beyond exp", dict(B=1, T=2, S=37, C=32, NH=1, scale=1.0), magnitude=4.0),
         Case("climbing scores", dict(B=2, T=1, S=67, C=64, NH=2, scale=1.0), change={"k": climbing}),
+        Case("scores far below and above zero", dict(B=2, T=2, S=131, C=32, NH=1, scale=1.0),
+             change={"qkv": all_alike(2.5), "k": one_far_above}),
         Case("up to the format's end", dict(B=1, T=1, S=23, C=64, NH=2, scale=8e-6),
              change={"k": times(15000.0), "v": times(15000.0)}),
         Case("gpt2", dict(B=4, T=1, S=1024, C=768, NH=12), where="cuda", change={"past": uneven}),

@@ -89,6 +89,14 @@ def _greedy(settings: torch.Tensor, _: Mapping[str, int | float]) -> torch.Tenso
     return torch.cat([torch.zeros_like(settings[:, :1]), settings[:, 1:]], 1)
 
 
+def _nucleus(settings: torch.Tensor, _: Mapping[str, int | float]) -> torch.Tensor:
+    """Temperature 1 and top_p alone, another in each row."""
+    settings = torch.zeros_like(settings)
+    settings[:, 0], settings[:, 4] = 1.0, 1.0
+    settings[:, 2] = torch.linspace(0.153, 0.947, len(settings), device=settings.device)
+    return settings
+
+
 TIES: dict[str, Change] = {"logits": lambda x, _: x.round(), "settings": _greedy}
 
 
@@ -137,6 +145,7 @@ OPERATION = Operation(
         Case("many settings", {"B": 96, "V": 61}),
         Case("late steps", {"B": 16, "V": 97}, change={"steps": lambda x, _: x * 70001 + 65536}),
         Case("greedy among equals", {"B": 8, "V": 2300}, change=TIES),
+        Case("drawn from equals", {"B": 8, "V": 2203}, change={"logits": lambda x, _: x * 0, "settings": _nucleus}),
         Case("gpt2's vocabulary", {"B": 2, "V": 50257}),
         Case("gpt2", {"B": 64, "V": 50257}, where="cuda"),
     ),
