@@ -220,14 +220,14 @@ def few_rows_rung(dtype: str) -> str:
 
 def decode_rungs(rows: int, channels: int, dtype: str, tuned: Callable[[str], bool]) -> tuple[str, ...]:
     """Rungs of decode in the order of preference; `tuned` tells whether one has been tuned for this GPU and shape."""
+    wide, eight, full = channels >= MIN_CHANNELS_ONE_KERNEL, dtype == "int8", dtype in ("float32", "tf32")
     few = few_rows_rung(dtype)
-    if 1 < rows <= MAX_FEW_ROWS and tuned(few):
-        return (few, *decode_rungs(rows, channels, dtype, lambda name: name != few and tuned(name)))
+    takes_few = 1 < rows <= MAX_FEW_ROWS and (tuned(few) or (wide and not full and rows <= MAX_ROWS_GEMV))
+    before = (few,) if takes_few else ()
     if rows > MAX_ROWS_OWN_MMA:
         return ("12", "9", "torch", "3")
     if rows > MAX_ROWS_GEMV:
-        return ("9", "12", "torch", "3")
-    wide, eight, full = channels >= MIN_CHANNELS_ONE_KERNEL, dtype == "int8", dtype in ("float32", "tf32")
+        return (*before, "9", "12", "torch", "3")
     whole, streamed, plain = ("14", "11", "8") if eight else ("15" if full else "13", "10", "6")
     # The first two have much to set. Where nobody has, one kernel gains for wide models alone, the streamed ones
     # for these and eight bits.
@@ -236,7 +236,7 @@ def decode_rungs(rows: int, channels: int, dtype: str, tuned: Callable[[str], bo
         order.insert(0, whole)
     if not (eight or full) and tuned("23"):
         order.insert(0, "23")
-    return (*order, "6", "3")
+    return (*before, *order, "6", "3")
 
 
 # Rungs of sample: the fastest first, as raced on an H200; the last ones keep a row in memory: for GPUs, and

@@ -58,11 +58,44 @@ struct Place
     __device__ __forceinline__ bool inside() const { return position < MAXT; }
 };
 
+// Which numbers each parcel of a row's mail has: looked up once a step.
+struct Spans
+{
+    ParcelSpan stream[STREAM_PARCELS], hidden[HIDDEN_PARCELS];
+
+    __device__ __forceinline__ void look_up(const Mailboxes& mail)
+    {
+        for (int i = threadIdx.x; i < STREAM_PARCELS; i += THREADS) stream[i] = ParcelSpan::of(mail.after_mlp, i);
+        for (int i = threadIdx.x; i < HIDDEN_PARCELS; i += THREADS) hidden[i] = ParcelSpan::of(mail.hidden, i);
+    }
+};
+
+// Where a batch of rows goes, found out before the rows' sums are there.
+struct Outgoing
+{
+    Parcel* box;
+    int parcels;
+    uint32_t sent;
+    bool activates, wide;
+};
+
+// With GATE a thread asks for one parcel until it is there, and only then for all: fewer questions in vain.
+template <int N, class From>
+__device__ __forceinline__ void receive_all(Parcel (&got)[N], uint32_t epoch, From from)
+{
+    if (GATE && N > 1) {
+        Parcel one[1];
+        receive(one, epoch, from);
+    }
+    receive(got, epoch, from);
+}
+
 struct FewRowsStep
 {
     const Model& m;
     const Mailboxes& mail;
     const BlockRows& block_rows;
+    Spans& spans;
     Place* places;
     const RowsLayout layout;
     WeightSource source;
@@ -102,73 +135,82 @@ struct FewRowsStep
             }
             return make_float2(sum, square);
         }
-        const Mailbox<3>& box = phase == FC ? mail.after_attention : mail.after_mlp;
-        const int parcels = box.parcels();
-        const Parcel* from = box.mail + b * parcels;
+        const Parcel* from = (phase == FC ? mail.after_attention.mail : mail.after_mlp.mail) + b * STREAM_PARCELS;
         const uint32_t awaited = epoch_of(phase, &PhaseSpec::awaited);
 #pragma unroll 1
-        for (int begin = lane; begin < parcels; begin += LANES_OF_ROW * AT_ONCE) {
+        for (int begin = lane; begin < STREAM_PARCELS; begin += LANES_OF_ROW * AT_ONCE) {
             Parcel got[AT_ONCE];
-            ParcelSpan spans[AT_ONCE];
+            ParcelSpan span[AT_ONCE];
 #pragma unroll
-            for (int i = 0; i < AT_ONCE; i++) spans[i] = ParcelSpan::of(box, begin + i * LANES_OF_ROW);
-            receive(got, awaited, [&](int i) { return from + min(begin + i * LANES_OF_ROW, parcels - 1); });
+            for (int i = 0; i < AT_ONCE; i++) span[i] = spans.stream[min(begin + i * LANES_OF_ROW, STREAM_PARCELS - 1)];
+            receive_all(got, awaited, [&](int i) { return from + min(begin + i * LANES_OF_ROW, STREAM_PARCELS - 1); });
 #pragma unroll
             for (int i = 0; i < AT_ONCE; i++)
 #pragma unroll
                 for (int j = 0; j < 3; j++)
-                    if (j < spans[i].count()) take(spans[i].first() + j, __uint_as_float(got[i].word[j]));
+                    if (begin + i * LANES_OF_ROW < STREAM_PARCELS && j < span[i].count())
+                        take(span[i].first() + j, __uint_as_float(got[i].word[j]));
         }
         return make_float2(sum, square);
     }
 
+    // The warps of a row share its norm; a row of a single warp needs no other.
     __device__ __forceinline__ void normalise(int phase, bool embedding, const Vector& x, const Weights& w)
     {
         __shared__ float2 sums[STEP_WARPS];
         float2 own = take_stream(phase, embedding);
         source.watch.start(NORM);
         own = make_float2(warp_sum(own.x), warp_sum(own.y));
-        if (lane_id() == 0) sums[warp_id()] = own;
-        sync_computing();
-        const auto norm_of = [&](int b) {
-            float sum = 0.0f, square = 0.0f;
+        const int b = warp_id() / WARPS_OF_ROW, lane = warp_id() % WARPS_OF_ROW * WARP_SIZE + lane_id();
+        if (WARPS_OF_ROW > 1) {
+            if (lane_id() == 0) sums[warp_id()] = own;
+            sync_computing();
+            own = make_float2(0.0f, 0.0f);
 #pragma unroll
-            for (int i = 0; i < WARPS_OF_ROW; i++) sum += sums[b * WARPS_OF_ROW + i].x, square += sums[b * WARPS_OF_ROW + i].y;
-            const float mean = sum / C;
-            return Norm{mean, rsqrtf(fmaxf(square / C - mean * mean, 0.0f) + m.eps)};
-        };
-        const Real *gain = source.gain(w), *shift = source.shift(w);
-#pragma unroll 1
-        for (int i = threadIdx.x; i < B * C / 4; i += THREADS) {
-            const int b = i / (C / 4), at = i % (C / 4) * 4;
-            const float4 v = *reinterpret_cast<const float4*>(layout.stream(b) + at);
-            x.set4(b, at, normalised(v, norm_of(b), four_floats(gain + at), four_floats(shift + at)));
+            for (int i = 0; i < WARPS_OF_ROW; i++) {
+                const float2 part = sums[min(b, B - 1) * WARPS_OF_ROW + i];
+                own.x += part.x, own.y += part.y;
+            }
+        } else {
+            __syncwarp();
         }
-        running_mean += norm_of(min(warp_id() / WARPS_OF_ROW, B - 1)).mean;
+        if (b >= B) return;
+        const float mean = own.x / C;
+        const Norm norm = {mean, rsqrtf(fmaxf(own.y / C - mean * mean, 0.0f) + m.eps)};
+        const Real *gain = source.gain(w), *shift = source.shift(w);
+        const float* stream = layout.stream(b);
+#pragma unroll 4
+        for (int at = 4 * lane; at < C; at += 4 * LANES_OF_ROW) {
+            const float4 v = *reinterpret_cast<const float4*>(stream + at);
+            x.set4(b, at, normalised(v, norm, four_floats(gain + at), four_floats(shift + at)));
+        }
+        running_mean += mean;
     }
 
     __device__ __forceinline__ void take_hidden(const Vector& x, uint32_t awaited)
     {
-        constexpr int AT_ONCE = at_once(B * HIDDEN_PARCELS, THREADS, 8);
-        const int parcels = mail.hidden.parcels();
-        const Divisor of_row(parcels);
+        constexpr int PARCELS = B * HIDDEN_PARCELS, AT_ONCE = at_once(PARCELS, THREADS, 8);
 #pragma unroll 1
-        for (int begin = threadIdx.x; begin < B * parcels; begin += THREADS * AT_ONCE) {
+        for (int begin = threadIdx.x; begin < PARCELS; begin += THREADS * AT_ONCE) {
             Parcel got[AT_ONCE];
-            receive(got, awaited, [&](int i) { return mail.hidden.mail + min(begin + i * THREADS, B * parcels - 1); });
+            int first[AT_ONCE], count[AT_ONCE];
 #pragma unroll
             for (int i = 0; i < AT_ONCE; i++) {
-                const int at = begin + i * THREADS, b = of_row.divide(at);
-                const ParcelSpan span = ParcelSpan::of(mail.hidden, at - b * parcels);
+                const int at = min(begin + i * THREADS, PARCELS - 1), b = at / HIDDEN_PARCELS;
+                const ParcelSpan span = spans.hidden[at - b * HIDDEN_PARCELS];
+                first[i] = b * x.apart + span.first(), count[i] = begin + i * THREADS < PARCELS ? span.count() : 0;
+            }
+            receive_all(got, awaited, [&](int i) { return mail.hidden.mail + min(begin + i * THREADS, PARCELS - 1); });
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; i++)
 #pragma unroll
                 for (int j = 0; j < 3; j++) {
-                    if (b >= B || j * HIDDEN_IN_WORD >= span.count()) continue;
+                    if (j * HIDDEN_IN_WORD >= count[i]) continue;
                     if (TWO_TERM_TF32)
-                        x.set(b, span.first() + j, __uint_as_float(got[i].word[j]));
+                        x.set(0, first[i] + j, __uint_as_float(got[i].word[j]));
                     else
-                        reinterpret_cast<uint32_t*>(x.numbers + b * x.apart)[span.first() / 2 + j] = got[i].word[j];
+                        reinterpret_cast<uint32_t*>(x.numbers)[first[i] / 2 + j] = got[i].word[j];
                 }
-            }
         }
     }
 
@@ -176,9 +218,11 @@ struct FewRowsStep
     {
         if (has(phase, Input::ATTENTION)) {
             delay_polling(POLL_DELAY_IDLE_CYCLES);
-            receive_attention(
-                mail, [&](int b) { return KeyParts(places[b].cached, mail.key_parts).count; }, x,
-                epoch_of(phase, &PhaseSpec::awaited));
+            constexpr int AT_ONCE = at_once(OUTPUT_PARCELS, THREADS, 6);
+            const auto parts_of = [&](int b) { return KeyParts(places[b].cached, mail.key_parts).count; };
+#pragma unroll 1
+            for (int first = 0; first < OUTPUT_PARCELS; first += AT_ONCE * THREADS)
+                receive_attention<AT_ONCE>(mail, parts_of, x, epoch_of(phase, &PhaseSpec::awaited), first);
         } else if (has(phase, Input::HIDDEN)) {
             delay_polling(POLL_DELAY_HIDDEN_CYCLES);
             take_hidden(x, epoch_of(phase, &PhaseSpec::awaited));
@@ -199,14 +243,18 @@ struct FewRowsStep
     }
 
     // The block's rows of the matrix times all vectors, a batch at a time; a row's sums go out by its own warps.
-    __device__ __forceinline__ void multiply_and_send(int phase, int layer, const Weights& w, const Vector& x, float2 own, Best& best)
+    __device__ __forceinline__ void multiply_and_send(int phase, int layer, const Weights& w, const Vector& x, float2 own,
+                                                      Outgoing to, Best& best)
     {
         __shared__ float2 ends[BATCH];
         const int b = warp_id() / WARPS_OF_ROW, turn = warp_id() % WARPS_OF_ROW;
 #pragma unroll 1
         for (int first = 0; first == 0 || first < w.rows; first += BATCH) {
             const int rows = min(BATCH, w.rows - first);
-            if (first > 0) own = ends_of(phase, layer, first, rows, block_rows.weights(m, phase, layer).bias);
+            if (first > 0) {
+                own = ends_of(phase, layer, first, rows, block_rows.weights(m, phase, layer).bias);
+                to = outgoing(phase, w, b, first);
+            }
             if (threadIdx.x < BATCH) ends[threadIdx.x] = own;
             multiply(source, w, x, layout.partial, first, rows);
             sync_computing();
@@ -219,17 +267,15 @@ struct FewRowsStep
                     best = better(best, {logit, w.begin + first + row});
                 }
             } else if (b < B) {
-                send_batch(phase, layer, w, b, turn, first, rows, sum_of);
+                send_batch(phase, layer, w, to, b, turn, first, rows, sum_of);
             }
             if (first + BATCH < w.rows) sync_computing();
             source.watch.start(PRODUCTS);
         }
     }
 
-    // Four lanes make a parcel, as in one_kernel.cuh, and a block with fewer rows than others sends empty ones.
-    template <class SumOf>
-    __device__ __forceinline__ void send_batch(int phase, int layer, const Weights& w, int b, int turn, int first, int rows,
-                                               SumOf sum_of)
+    // A block with fewer rows than others sends empty parcels, so that all hear from it.
+    __device__ __forceinline__ Outgoing outgoing(int phase, const Weights& w, int b, int first) const
     {
         const bool activates = has(phase, Epilogue::ACTIVATE), wide = activates && HIDDEN_IN_WORD > 1;
         const int each = phase == QKV ? mail.qkv.each : activates ? mail.hidden.each : mail.after_mlp.each;
@@ -239,8 +285,16 @@ struct FewRowsStep
                                       : mail.after_mlp.mail;
         const int before = wide ? first / 6 : first / 3;
         const int parcels = first + BATCH < w.rows ? (wide ? BATCH / 6 : BATCH / 3) : each - before;
-        const uint32_t sent = epoch_of(phase, &PhaseSpec::sent);
-        box += (b * int(gridDim.x) + int(blockIdx.x)) * each + before;
+        return {box + (b * int(gridDim.x) + int(blockIdx.x)) * each + before, parcels, epoch_of(phase, &PhaseSpec::sent),
+                activates, wide};
+    }
+
+    // Four lanes make a parcel, as in one_kernel.cuh.
+    template <class SumOf>
+    __device__ __forceinline__ void send_batch(int phase, int layer, const Weights& w, const Outgoing& to, int b, int turn,
+                                               int first, int rows, SumOf sum_of)
+    {
+        const auto [box, parcels, sent, activates, wide] = to;
 #pragma unroll 1
         for (int parcel = turn * 8 + lane_id() / 4; __any_sync(ALL_LANES, parcel < parcels); parcel += 8 * WARPS_OF_ROW) {
             const int word = parcel * 3 + lane_id() % 4, row = wide ? 2 * word : word;
@@ -281,7 +335,8 @@ struct FewRowsStep
             const int b = item / (NH * mail.key_parts);
             const Place& place = places[b];
             const KeyRange range(KeyParts(place.cached, mail.key_parts), mail.key_parts, place.cached, item);
-            if (range.wanted) act(range, QueryRow{b, place.first, place.cache, min(b - place.first + 1, MAXT - place.cached)}, item);
+            if (range.wanted)
+                act(range, QueryRow{b, place.first, place.cache, min(b - place.first + 1, MAXT - place.cached)}, item);
         }
     }
 
@@ -315,6 +370,7 @@ struct FewRowsStep
     __device__ __forceinline__ void compute(const int* texts, const int* caches, const int* clock)
     {
         source.watch.start(MAIL);
+        spans.look_up(mail);
         pdl_wait();
         epoch = uint32_t(load_fresh(clock + blockIdx.x)) + 1;
         if (threadIdx.x < B) places[threadIdx.x].look_up(m, texts, caches, threadIdx.x);
@@ -334,12 +390,13 @@ struct FewRowsStep
             source.watch.start(phase, SENDING);
             source.await();
             const float2 own = ends_of(phase, layer, 0, min(BATCH, w.rows), source.bias(w));
+            const Outgoing to = outgoing(phase, w, warp_id() / WARPS_OF_ROW, 0);
             source.watch.start(MAIL);
             take_input(phase, index == 0, x, w);
             source.release(Weights::EXTRAS);
             sync_computing();
             source.watch.start(PRODUCTS);
-            multiply_and_send(phase, layer, w, x, own, best);
+            multiply_and_send(phase, layer, w, x, own, to, best);
             if (phase == FC2) epoch += EPOCHS_OF_LAYER;
             if (phase != QKV) continue;
             for_each_range([&](const KeyRange& range, const QueryRow& query, int item) {
@@ -381,6 +438,8 @@ __device__ __forceinline__ void few_rows_step(const Model& m, const int* texts, 
 {
     extern __shared__ uint4 shared[];
     __shared__ uint4 mailboxes_storage[(sizeof(Mailboxes) + 15) / 16], block_rows_storage[(sizeof(BlockRows) + 15) / 16];
+    __shared__ uint4 spans_storage[(sizeof(Spans) + 15) / 16];
+    Spans& spans = *reinterpret_cast<Spans*>(spans_storage);
     __shared__ Place places[2][B];  // the copying thread has its own
     Mailboxes& mail = *reinterpret_cast<Mailboxes*>(mailboxes_storage);
     BlockRows& block_rows = *reinterpret_cast<BlockRows*>(block_rows_storage);
@@ -388,7 +447,12 @@ __device__ __forceinline__ void few_rows_step(const Model& m, const int* texts, 
     pdl_launch_dependents();
     const bool copying = warp_id() == STEP_WARPS;
     const int first = copying ? int(COPIES) : int(QKV), last = copying ? int(COPIES) : int(ATTENTION);
-    FewRowsStep step = {m, mail, block_rows, places[copying], layout,
+    FewRowsStep step = {m,
+                        mail,
+                        block_rows,
+                        spans,
+                        places[copying],
+                        layout,
                         WeightSource(layout.staged, Watch(copying || threadIdx.x == 0, first, last, SENDING))};
     if (threadIdx.x == 0) mail = Mailboxes(parcels);
     if (threadIdx.x == (STEP_WARPS - 1) * WARP_SIZE) block_rows = BlockRows();

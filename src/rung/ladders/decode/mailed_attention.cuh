@@ -205,12 +205,15 @@ __device__ __forceinline__ float output(const Parcel& got, int j)
     return __half2float(__ushort_as_half(static_cast<unsigned short>(j % 2 ? word >> 16 : word)));
 }
 
-// All heads' outputs, of one row after the other, from the parts of their keys: `parts_of` says how many a row has.
-template <class PartsOf>
-__device__ __forceinline__ void receive_attention(const Mailboxes& mail, PartsOf parts_of, const Vector& to, uint32_t epoch)
+// Heads' outputs, of one row after the other, from the parts of their keys: so many for each thread, from parcel `first` on.
+// `parts_of` says how many parts a row has.
+constexpr int OUTPUT_PARCELS = B * C / OUTPUTS;
+template <int AT_ONCE, class PartsOf>
+__device__ __forceinline__ void receive_attention(const Mailboxes& mail, PartsOf parts_of, const Vector& to, uint32_t epoch,
+                                                  int first = 0)
 {
-    constexpr int OF_ROW = C / OUTPUTS, PARCELS = B * OF_ROW, OF_HEAD = HS / OUTPUTS, AT_ONCE = ceil_div(PARCELS, THREADS);
-    const int thread = opaque(threadIdx.x);
+    constexpr int OF_ROW = C / OUTPUTS, PARCELS = OUTPUT_PARCELS, OF_HEAD = HS / OUTPUTS;
+    const int thread = opaque(threadIdx.x) + first;
     const Parcel* from[AT_ONCE];
     float y[AT_ONCE][OUTPUTS] = {}, sum[AT_ONCE] = {}, top[AT_ONCE];
     int parts[AT_ONCE], most = 0;

@@ -180,7 +180,7 @@ struct Step
         const auto awaited = [&] { return epoch_of(phase, &PhaseSpec::awaited); };
         if (has(phase, Input::ATTENTION)) {
             if (!attended) delay_polling(POLL_DELAY_IDLE_CYCLES);
-            receive_attention(mail, [&](int) { return key_ranges; }, x, awaited());
+            receive_attention<ceil_div(C / OUTPUTS, THREADS)>(mail, [&](int) { return key_ranges; }, x, awaited());
         } else if (has(phase, Input::HIDDEN)) {
             delay_polling(POLL_DELAY_HIDDEN_CYCLES);
             hidden.receive_from(mail.hidden, x, awaited());

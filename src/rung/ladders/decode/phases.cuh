@@ -159,9 +159,8 @@ struct Mailboxes
 
     __device__ __forceinline__ explicit Mailboxes(Parcel* at)
         : qkv(at, 3 * C), after_attention(at + B * qkv.parcels(), C),
-          after_mlp(after_attention.mail + B * after_attention.parcels(), C),
-          hidden(after_mlp.mail + B * after_mlp.parcels(), F), attention(hidden.mail + B * hidden.parcels()),
-          key_parts(max(1, int(gridDim.x) / (B * NH)))
+          after_mlp(after_attention.mail + B * after_attention.parcels(), C), hidden(after_mlp.mail + B * after_mlp.parcels(), F),
+          attention(hidden.mail + B * hidden.parcels()), key_parts(max(1, int(gridDim.x) / (B * NH)))
     {
         best = attention + B * NH * key_parts * (HS / OUTPUTS);
     }

@@ -35,7 +35,9 @@ __device__ __forceinline__ void store4(T* to, int left, float4 x)
     const uint32_t a = pack2<T>(x.x, x.y), b = pack2<T>(x.z, x.w);
     *reinterpret_cast<uint2*>(to) = make_uint2(a, b);
     if (left == 0) return;
-    const auto rest = [&](float v, uint32_t word, int i) { return v - weight_at(make_uint4(word, 0, 0, 0), i, (const T*)nullptr); };
+    const auto rest = [&](float v, uint32_t word, int i) {
+        return v - weight_at(make_uint4(word, 0, 0, 0), i, (const T*)nullptr);
+    };
     const uint32_t rest_a = pack2<T>(rest(x.x, a, 0), rest(x.y, a, 1)), rest_b = pack2<T>(rest(x.z, b, 0), rest(x.w, b, 1));
     *reinterpret_cast<uint2*>(to + left) = make_uint2(rest_a, rest_b);
 }
@@ -43,8 +45,7 @@ __device__ __forceinline__ void store4(float* to, int left, float4 x)
 {
     const float4 near = make_float4(nearest(x.x, to), nearest(x.y, to), nearest(x.z, to), nearest(x.w, to));
     *reinterpret_cast<float4*>(to) = ROUNDED_LATE ? x : near;
-    if (left > 0)
-        *reinterpret_cast<float4*>(to + left) = make_float4(x.x - near.x, x.y - near.y, x.z - near.z, x.w - near.w);
+    if (left > 0) *reinterpret_cast<float4*>(to + left) = make_float4(x.x - near.x, x.y - near.y, x.z - near.z, x.w - near.w);
 }
 
 // A vector in shared memory, and behind it what was left when its numbers were rounded, if that is wanted. Of several rows each has
