@@ -95,7 +95,7 @@ def test_wide_models_take_few_rows_untuned_and_narrow_ones_where_tuned() -> None
         assert decode_rungs(4, 1600, dtype, lambda _: False)[0] == few
         assert few not in decode_rungs(8, 1600, dtype, lambda _: False)
         assert few not in decode_rungs(4, 768, dtype, lambda _: False)
-        assert decode_rungs(8, 768, dtype, lambda name: name == few)[0] == few
+        assert decode_rungs(8, 768, dtype, few.__eq__)[0] == few
         assert few not in decode_rungs(1, 1600, dtype, lambda _: True)
 
 
