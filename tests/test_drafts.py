@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from functools import cache
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,9 +15,15 @@ import gpt2_models as models
 import rung
 from rung.cli import main
 from rung.errors import RungError
+from rung.gpt2.batching.backend import Backend, Fresh
+from rung.gpt2.batching.either import SHARE, Either
+from rung.gpt2.batching.engine import BatchEngine
+from rung.gpt2.batching.host import HostBackend
+from rung.gpt2.batching.text import Text
 from rung.gpt2.drafts import COLUMN, MOST, PROPOSING, Lookup, Pace, drafting, follow, numbers
 from rung.gpt2.load import Model
 from rung.gpt2.model import Drafting
+from rung.gpt2.options import Chosen
 from rung.gpt2.sampling import Sampling, pick
 
 PROMPTS = ["Once upon a time", "one two three one two three one two", "The King and the", "abc abc abc abc abc"]
@@ -220,6 +227,81 @@ def test_stats_say_what_was_proposed_and_accepted(capsys: pytest.CaptureFixture[
     assert 0 < drafts["accepted"] <= drafts["proposed"]
     assert drafts["tokens_per_step"] == round(1 + drafts["accepted"] / drafts["steps"], 2)
     assert f"drafts: {drafts['accepted']} of {drafts['proposed']} tokens accepted" in stats()[1]
+
+
+# ---- with drafts or without ------------------------------------------------------------------------------------------
+
+
+class Paced(HostBackend):
+    """A backend whose turns take so many seconds by a clock of the test."""
+
+    def __init__(self, model: Model, drafts: Drafting | None, clock: list[float], seconds: float) -> None:
+        super().__init__(model.transformer, 4, None, drafts)
+        self.time, self.seconds, self.turns = clock, seconds, 0
+
+    def turn(self) -> list[Fresh]:
+        self.time[0] += self.seconds
+        self.turns += 1
+        return super().turn()
+
+
+@pytest.mark.parametrize(("round_", "step"), [(0.1, 1.0), (8.0, 1.0), (1.5, 1.0)])
+def test_the_slower_way_takes_little_of_the_time_and_changes_no_text(round_: float, step: float) -> None:
+    folder, clock = models.saved(n_positions=512), [0.0]
+    model = models.ours(folder, "float32")
+    drafted = Paced(model, Drafting(None, 0.0), clock, round_)
+    plain = Paced(model, None, clock, step)
+    either = Either(drafted, plain, lambda text: True, lambda: clock[0])
+    model._engine = BatchEngine(lambda: either, None)
+    options: dict[str, Any] = {"temperature": 0.7, "seed": 3, "max_new_tokens": 480, "stop_tokens": ()}
+    options["frequency_penalty"] = 0.1
+    ids = [[5, 6, 7] * 6, [9, 8, 9, 8]]
+    found = [completion.tokens for completion in model.generate(ids, **options)]
+    wanted = models.ours(folder, "float32").generate(ids, **options)
+    assert found == [completion.tokens for completion in wanted]
+    assert min(drafted.turns, plain.turns) > 0
+    slow = drafted if round_ > step else plain
+    assert slow.turns * slow.seconds < 0.3 * clock[0]  # the first trial, of a long text, included
+
+
+class Even(Backend):
+    """A token a turn and text, each in so many seconds."""
+
+    def __init__(self, clock: list[float], seconds: float) -> None:
+        super().__init__()
+        self.slots, self.context, self.time, self.seconds = 4, 1 << 30, clock, seconds
+        self.spent, self.texts = 0.0, dict[int, Text]()
+
+    room = property(lambda self: 4)
+
+    def begin(self, slot: int, text: Text) -> None:
+        self.texts[slot] = text
+
+    def end(self, slot: int) -> None:
+        del self.texts[slot]
+
+    def turn(self) -> list[Fresh]:
+        self.time[0] += self.seconds
+        self.spent += self.seconds
+        return [Fresh(slot, (Chosen(1),)) for slot in self.texts]
+
+
+@pytest.mark.parametrize("seconds", [(0.2, 1.0), (5.0, 1.0), (1.2, 1.0)])
+def test_trials_of_the_slower_way_take_a_share_of_the_time_at_most(seconds: tuple[float, float]) -> None:
+    clock = [0.0]
+    ways = [Even(clock, s) for s in seconds]
+    either = Either(ways[0], ways[1], lambda text: True, lambda: clock[0])
+    text: Any = SimpleNamespace(tokens=[1], request=SimpleNamespace(ids=(1,)), options=SimpleNamespace())
+    text.options.prompt_logprobs = None
+    either.begin(0, text)
+    for _ in range(20_000):
+        assert len(either.turn()) == 1
+    slow = max(ways, key=lambda way: way.seconds)
+    assert 0 < slow.spent < 1.1 * SHARE * clock[0]
+    slow.seconds, before = 0.1, clock[0]  # what was the slower way becomes the faster one, and is found out
+    for _ in range(40_000):
+        either.turn()
+    assert slow.spent > 0.5 * (clock[0] - before)
 
 
 # ---- on a GPU --------------------------------------------------------------------------------------------------------

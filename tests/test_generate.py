@@ -411,7 +411,7 @@ def test_other_libraries_names_are_answered_with_ours(inner: Model) -> None:
 def test_a_model_says_what_it_is_and_takes_torchs_dtypes() -> None:
     model = rung.load(device="auto", dtype=torch.float32)
     where = "cuda" if torch.cuda.is_available() else "cpu"
-    assert repr(model).startswith(f"<rung.Model inner: 6 layers of 256 channels, float32 on {where}"), repr(model)
+    assert repr(model).startswith(f"<rung.Model inner: 5 layers of 384 channels, float32 on {where}"), repr(model)
 
 
 def test_the_library_speaks_of_no_options_of_the_command_line() -> None:

@@ -63,14 +63,17 @@ def test_shape(model: GPT2LMHeadModel, tokenizer: Tokenizer) -> None:
     assert model.lm_head.weight is model.transformer.wte.weight
 
 
-def test_weights_are_bfloat16_under_the_names_transformers_uses(tmp_path: Path) -> None:
+def test_weights_have_the_names_of_transformers_and_matrices_eight_bits(tmp_path: Path) -> None:
     from safetensors.torch import load_file
 
     ours = load_file(FOLDER / "model.safetensors")
     GPT2LMHeadModel.from_pretrained(FOLDER, dtype=torch.bfloat16).save_pretrained(tmp_path)
     theirs = load_file(tmp_path / "model.safetensors")
     assert ours.keys() == theirs.keys()
-    assert all(t.dtype == torch.bfloat16 and torch.equal(t, theirs[k]) for k, t in ours.items())
+    for name, tensor in ours.items():
+        matrix = tensor.ndim == 2 and "wpe" not in name
+        assert tensor.dtype == (torch.float8_e4m3fn if matrix else torch.bfloat16)
+        assert torch.equal(tensor.bfloat16(), theirs[name])  # e4m3 is part of bfloat16
 
 
 def test_perplexity_on_the_card(model: GPT2LMHeadModel, tokenizer: Tokenizer) -> None:

@@ -756,10 +756,10 @@ def write_card(out: Path) -> None:
     lines = [
         "# The story model",
         "",
-        f"A GPT-2 of {round(student['weights'] / 1e6)} million weights that tells fairy tales. It ships inside",
-        "rung, so that text comes out with nothing downloaded, and serves as the fixture of end-to-end tests.",
-        "It knows no facts and follows no instructions; its stories wander, and carry the attitudes of books a",
-        "century old.",
+        f"A GPT-2 of {round(student['weights'] / 1e6)} million weights that tells fairy tales. It ships inside rung, so"
+        " that",
+        "text comes out with nothing downloaded, and serves as the fixture of end-to-end tests. It knows no",
+        "facts and follows no instructions; its stories wander, and carry the attitudes of books a century old.",
         "",
         "| what | value |",
         "| --- | --- |",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from rung.gpt2.batching.backend import Backend
+from rung.gpt2.batching.either import Either
 from rung.gpt2.batching.host import HostBackend
 from rung.gpt2.cpu.plan import NativeStep
 from rung.gpt2.model import Transformer
@@ -37,7 +38,13 @@ def backend_of(transformer: Transformer, slots: int | None = None) -> Backend:
                 slots = min(slots or columns.columns_at_once, columns.columns_at_once)
                 source = transformer.drafting.source and transformer.drafting.source.service.writer
                 proposing = Columns(source) if isinstance(source, Engine) else None
-                return HostBackend(transformer, slots, columns, transformer.drafting, proposing)
+                drafted = HostBackend(transformer, slots, columns, transformer.drafting, proposing)
+                # A text that a model proposes to is another one when it is sampled.
+                return Either(
+                    drafted,
+                    GpuBackend(transformer, writer, slots),
+                    lambda text: proposing is None or text.options.sampling.temperature == 0,
+                )
             return GpuBackend(transformer, writer, slots or _gpu_slots(transformer, writer))
     step = transformer.service.stepper
     native = step.engine if isinstance(step, NativeStep) else None

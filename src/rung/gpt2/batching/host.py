@@ -78,8 +78,10 @@ class HostBackend(Backend):
         penalties = None
         if options.sampling.penalised:
             penalties = Penalties(options.sampling, [text.request.ids], self._vocabulary)
+            for token in text.tokens:
+                penalties.add(torch.tensor([token]))
         row = _Row(text, ids, penalties, slot=slot, pace=Pace(self._drafting.cost) if self._drafting else None)
-        if options.prompt_logprobs is None:
+        if options.prompt_logprobs is None or text.tokens:
             row.leader = next((r for r in self._rows.values() if self._leads(r, ids)), None)
         else:
             row.told = [None]
