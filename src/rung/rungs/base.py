@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from rung.cuda.launch import LaunchConfig, Module
 
 Device = Literal["cuda", "emulator", "cpu"]
+Tuning = Mapping[str, int] | None  # values of tunables; the others have their defaults
 LARGEST_BUFFER = 1 << 38  # elements
 Empty = Callable[[str, tuple[int, ...], "torch.dtype"], "torch.Tensor"]
 
@@ -112,7 +113,7 @@ class Rung(ABC):
         dtype: Dtype,
         *,
         device: Device,
-        tuning: Mapping[str, int] | None = None,
+        tuning: Tuning = None,
         empty: Empty | None = None,
     ) -> Prepared:
         """Bind the rung to these tensors. `empty` allocates scratch."""
@@ -122,13 +123,7 @@ class Rung(ABC):
         return self.bound(self.call(tensors, values, dtype, device, tuning, empty))
 
     def call(
-        self,
-        tensors: Tensors,
-        values: Values,
-        dtype: Dtype,
-        device: Device,
-        tuning: Mapping[str, int] | None = None,
-        empty: Empty | None = None,
+        self, tensors: Tensors, values: Values, dtype: Dtype, device: Device, tuning: Tuning, empty: Empty | None = None
     ) -> Call:
         """What a call is made of, its scratch allocated."""
         names = self.names(values, dtype, tuning, tensors, device)
@@ -150,7 +145,7 @@ class Rung(ABC):
     def bound(self, call: Call) -> Prepared:
         """The rung, bound to what it is called with."""
 
-    def tuned(self, tuning: Mapping[str, int] | None) -> dict[str, int]:
+    def tuned(self, tuning: Tuning) -> dict[str, int]:
         """The tunables' values: the defaults, replaced by those given."""
         chosen = {name: choices[0] for name, choices in self.tune.items()}
         for name, value in (tuning or {}).items():
@@ -161,12 +156,7 @@ class Rung(ABC):
         return chosen
 
     def names(
-        self,
-        values: Values,
-        dtype: Dtype,
-        tuning: Mapping[str, int] | None,
-        tensors: Tensors | None = None,
-        device: Device = "emulator",
+        self, values: Values, dtype: Dtype, tuning: Tuning, tensors: Tensors | None = None, device: Device = "emulator"
     ) -> Names:
         """Everything an expression of this rung may name."""
         sm, sms = device_facts(device)
@@ -187,7 +177,7 @@ class Rung(ABC):
         self,
         values: Values,
         dtype: Dtype,
-        tuning: Mapping[str, int] | None = None,
+        tuning: Tuning = None,
         tensors: Tensors | None = None,
         device: Device = "emulator",
     ) -> str | None:
@@ -205,6 +195,10 @@ class Rung(ABC):
                 f"{self.full_name} needs {name} to start at a multiple of {multiple} bytes, which this view of it "
                 "does not (a clone would)"
             )
+        return self.too_large(values, dtype, tuning, device)
+
+    def too_large(self, values: Values, dtype: Dtype, tuning: Tuning, device: Device) -> str | None:
+        """Which launch the GPU has no room for, as far as can be known before compiling."""
         return None
 
     @property
@@ -217,7 +211,7 @@ class Rung(ABC):
         values: Values,
         dtype: Dtype,
         device: Device = "emulator",
-        tuning: Mapping[str, int] | None = None,
+        tuning: Tuning = None,
         tensors: Tensors | None = None,
     ) -> Rung | None:
         """The highest step of the same ladder that does take what this one refuses."""
@@ -231,9 +225,7 @@ class Rung(ABC):
                 return other
         return None
 
-    def admit(
-        self, tensors: Tensors, values: Values, dtype: Dtype, tuning: Mapping[str, int] | None, device: Device
-    ) -> None:
+    def admit(self, tensors: Tensors, values: Values, dtype: Dtype, tuning: Tuning, device: Device) -> None:
         """Refuse, before anything is launched, what the rung is not made for."""
         reason = self.refusal(values, dtype, tuning, tensors, device)
         if reason is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -19,7 +19,7 @@ from rung.lazy import torch
 from rung.operation import Operation, Tensors, Values
 from rung.rungs import alignment, header, source_file
 from rung.rungs.arguments import Arguments
-from rung.rungs.base import Call, Device, Prepared, Rung, device_facts
+from rung.rungs.base import Call, Device, Prepared, Rung, Tuning, device_facts
 
 if TYPE_CHECKING:
     from rung.cuda.launch import Build, LaunchConfig, Module
@@ -89,19 +89,7 @@ class CudaRung(Rung):
                 if name not in there:
                     raise RungError(f"{self.path}: bind.{name} is no kernel parameter; there are {', '.join(there)}.")
 
-    def refusal(
-        self,
-        values: Values,
-        dtype: Dtype,
-        tuning: Mapping[str, int] | None = None,
-        tensors: Tensors | None = None,
-        device: Device = "emulator",
-    ) -> str | None:
-        reason = super().refusal(values, dtype, tuning, tensors, device)
-        return self._too_large(values, dtype, tuning, device) if reason is None else reason
-
-    def _too_large(self, values: Values, dtype: Dtype, tuning: Mapping[str, int] | None, device: Device) -> str | None:
-        """Which launch this GPU has no room for, as far as can be known before compiling."""
+    def too_large(self, values: Values, dtype: Dtype, tuning: Tuning, device: Device) -> str | None:
         try:
             here = limits.limits(f"sm_{device_facts(device)[0]}")
             launches = self.launches(values, dtype, tuning, device)
@@ -113,7 +101,7 @@ class CudaRung(Rung):
                 return f"{self.full_name} does not fit this GPU ({kernel}: {reason})"
         return None
 
-    def build(self, values: Values, dtype: Dtype, tuning: Mapping[str, int] | None = None) -> Build:
+    def build(self, values: Values, dtype: Dtype, tuning: Tuning = None) -> Build:
         """Everything that determines the compiled code at this shape."""
         from rung.cuda.launch import Build
 
@@ -137,7 +125,7 @@ class CudaRung(Rung):
         self,
         values: Values,
         dtype: Dtype,
-        tuning: Mapping[str, int] | None = None,
+        tuning: Tuning = None,
         device: Device = "emulator",
         *,
         emulated: bool | None = None,
