@@ -7,10 +7,10 @@ from   = "matmul/26"
 inherit = ["dtypes", "arch_specific", "needs", "let", "bind", "maps", "launch"]
 needs  = ["SHARE == 1 or STAGES * SPLIT * 128 >= C * sizeof_real", "SPLIT * SHARE <= 8"]  # shared stages are filled once
 [tune]
-BN     = [72, 24, 48, 96, 144, 192]
+BN     = [72, 48, 96, 192]
 GROUPS = [2, 1]
-SPLIT  = [2, 1, 3, 4, 6]
-STAGES = [6, 4, 3, 8, 12]
+SPLIT  = [2, 1, 4, 6]
+STAGES = [6, 3, 8]
 SHARE  = [1, 2, 4]
 [maps.x_map]
 operand = "x"
