@@ -222,7 +222,9 @@ def decode_rungs(rows: int, channels: int, dtype: str, tuned: Callable[[str], bo
     """Rungs of decode in the order of preference; `tuned` tells whether one has been tuned for this GPU and shape."""
     wide, eight, full = channels >= MIN_CHANNELS_ONE_KERNEL, dtype == "int8", dtype in ("float32", "tf32")
     few = few_rows_rung(dtype)
-    takes_few = 1 < rows <= MAX_FEW_ROWS and (tuned(few) or (wide and not full and rows <= MAX_ROWS_GEMV))
+    # Untuned it wins from three texts on, of wide models from two; in float32 not enough.
+    wins = not full and (2 if wide else 3) <= rows <= MAX_ROWS_GEMV
+    takes_few = 1 < rows <= MAX_FEW_ROWS and (tuned(few) or wins)
     before = (few,) if takes_few else ()
     if rows > MAX_ROWS_OWN_MMA:
         return ("12", "9", "torch", "3")

@@ -101,6 +101,20 @@ class CudaRung(Rung):
                 return f"{self.full_name} does not fit this GPU ({kernel}: {reason})"
         return None
 
+    def unfit(
+        self, values: Values, dtype: Dtype, tuning: Tuning, arch: str, device: Device = "emulator"
+    ) -> str | None:
+        """Why the compiled code cannot be launched on this architecture; compiles what is not in the cache."""
+        from rung.cuda import nvrtc
+
+        cubin = nvrtc.compile_cubin(self.build(values, dtype, tuning), arch)
+        for kernel, config in self.launches(values, dtype, tuning, device, emulated=False):
+            needs = cubin.resources[kernel]
+            reason = limits.refusal(limits.limits(cubin.arch), config, needs.registers, needs.static_shared)
+            if reason is not None:
+                return f"does not fit this GPU ({kernel}: {reason})"
+        return None
+
     def build(self, values: Values, dtype: Dtype, tuning: Tuning = None) -> Build:
         """Everything that determines the compiled code at this shape."""
         from rung.cuda.launch import Build

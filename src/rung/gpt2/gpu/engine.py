@@ -20,9 +20,10 @@ from rung.gpt2.gpu.session import Session, Work
 from rung.gpt2.rungs import MAX_FEW_ROWS, decode_rungs, few_rows_rung, find
 from rung.gpt2.sampling import Sampling
 from rung.gpt2.weights import Weights
-from rung.operation import Tensors
+from rung.operation import Tensors, Values
 from rung.rungs import catalogue, tunings
-from rung.rungs.base import Device, Rung
+from rung.rungs.base import Device, Rung, device_facts
+from rung.rungs.cuda import CudaRung
 
 AHEAD = 32  # steps that are under way before the host has seen them
 GRANULE = 64  # caches are made for multiples of so many tokens, so that sessions are found again
@@ -92,11 +93,23 @@ class Engine:
         values = dims(self.config, rows, capacity)
         return self._with(self.rung(values), values, rows, capacity)
 
-    def _with(self, rung: Rung, values: Mapping[str, Number], rows: int, capacity: int) -> Session:
+    def _tuned_for(self, rung: Rung, complete: Values) -> dict[str, int]:
         tuning = {name: value for name, value in self._tuning.items() if name in rung.tune}
         if not tuning and self.device == "cuda":
-            complete = rung.operation.complete(values)
-            tuning = tunings.best(rung, complete, self.real.name, device=self.device) or {}
+            tuning = dict(tunings.best(rung, complete, self.real.name, device=self.device) or {})
+        return tuning
+
+    def _refusal(self, rung: Rung, values: Mapping[str, Number]) -> str | None:
+        """Why the rung does not serve here: by its header, or by what its compiled code wants beside."""
+        complete = rung.operation.complete(values)
+        reason = rung.refusal(complete, self.real, device=self.device)
+        if reason is None and self.device == "cuda" and isinstance(rung, CudaRung):
+            arch = f"sm_{device_facts(self.device)[0]}"
+            reason = rung.unfit(complete, self.real, self._tuned_for(rung, complete), arch, self.device)
+        return reason
+
+    def _with(self, rung: Rung, values: Mapping[str, Number], rows: int, capacity: int) -> Session:
+        tuning = self._tuned_for(rung, rung.operation.complete(values))
         work = Work(rung, tuning, self._graph, self._steps, self.sample)
         return Session(self.config, self.operands, self.real, self.device, rows, capacity, work)
 
@@ -106,7 +119,7 @@ class Engine:
         rung, reason = find("decode", few_rows_rung(self.dtype)), None
         for rows in (MAX_FEW_ROWS, 4, 2):
             values = dims(self.config, rows, self.config.context)
-            reason = rung.refusal(rung.operation.complete(values), self.real, device=self.device)
+            reason = self._refusal(rung, values)
             if reason is None:
                 return self._with(rung, values, rows, self.config.context)
         raise RungError(f"{rung.full_name}, which reads drafts, {reason}; leave the draft out or choose another plan.")
@@ -131,7 +144,7 @@ class Engine:
         rows, channels = int(values["B"]), int(values["C"])
         for name in decode_rungs(rows, channels, self.dtype, lambda name: self._tuned(name, complete)):
             rung = find("decode", name)
-            if rung.refusal(complete, self.real, device=self.device) is None:
+            if self._refusal(rung, values) is None:
                 return rung
         raise RungError("no rung of decode takes this model.")
 

@@ -1,28 +1,39 @@
 // A whole step for up to eight rows by blocks that stay, one on each multiprocessor: rows are texts, or neighbouring tokens of a
-// text. Weights and cached keys come through the ring, and the weights meet all rows at once. What one block makes for others goes
-// by mail, to a mailbox for each row: a row sees the new keys and values of the rows before it there, and the older ones in the cache.
+// text. Weights come through the ring and meet all rows at once. Between phases all blocks meet at a barrier, and what they make lies
+// in memory, so that a row sees keys and values that the rows before it have just left in the cache.
 #pragma once
-#include "mailed_attention.cuh"
+#include "phases.cuh"
 
 namespace decode {
 
 static_assert(B <= 8 && B <= STEP_WARPS, "a warp for each row");
-static_assert(BATCH <= THREADS, "a thread for each row of a batch");
 
-// In bytes from a row's vector to the next one's: lanes that read words of several rows at once then find few in the same bank. The
-// residual stream waits as floats behind the place of its norm.
-constexpr int HIDDEN_TERMS = ROUNDED_LATE ? 1 : HIDDEN_PARTS, STREAM_TERMS = WITH_REST && !ROUNDED_LATE ? 2 : 1;
-constexpr int NORM_BYTES = STREAM_TERMS * C * int(sizeof(Factor));
-constexpr int VECTOR_BYTES = F * HIDDEN_TERMS * int(sizeof(Factor));
-constexpr int APART = ((VECTOR_BYTES > NORM_BYTES + 4 * C ? VECTOR_BYTES : NORM_BYTES + 4 * C) + 64) / int(sizeof(Factor));
+constexpr int MOST_PARTS = 4;  // of a head's keys
+constexpr int PART_FLOATS = HS + 4;
+// From a row's vector to the next one's: lanes that read words of several rows at once then find few in the same bank.
+constexpr int APART =
+    (HIDDEN_PARTS * F > (WITH_REST ? 2 : 1) * C ? HIDDEN_PARTS * F : (WITH_REST ? 2 : 1) * C) + 64 / int(sizeof(Factor));
 
-constexpr int WARPS_OF_ROW = STEP_WARPS / B, LANES_OF_ROW = WARPS_OF_ROW * WARP_SIZE;
-
-// How many loads at once serve so many items for each thread, in as few rounds of at most `most` as they take.
-__device__ constexpr int at_once(int items, int threads, int most)
+// A counter that only grows: a block has arrived when it has added one, and all have when it is `target`.
+struct GridBarrier
 {
-    return ceil_div(ceil_div(items, threads), ceil_div(ceil_div(items, threads), most));
-}
+    unsigned* counter;
+    unsigned target;  // of the barrier before
+
+    // What any thread wrote before is seen by all threads of all blocks behind it.
+    __device__ __forceinline__ void operator()()
+    {
+        sync_computing();
+        target += gridDim.x;
+        if (threadIdx.x == 0) {
+            asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory");
+            unsigned arrived;
+            do asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(arrived) : "l"(counter) : "memory");
+            while (int(arrived - target) < 0);
+        }
+        sync_computing();
+    }
+};
 
 struct RowsLayout
 {
@@ -37,329 +48,215 @@ struct RowsLayout
         partial = reinterpret_cast<float*>(vectors + B * APART);
         residual = partial + B * STEP_WARPS * BATCH;
     }
-    __device__ __forceinline__ float* stream(int b) const
-    {
-        return reinterpret_cast<float*>(vectors + b * APART + NORM_BYTES / int(sizeof(Factor)));
-    }
 };
 
-// Where a row stands: its text's cached keys, and its own position, which may lie beyond the cache. What such a row gives means
-// nothing, but it must not harm others.
-struct Place
+// What blocks leave for one another.
+struct Exchange
 {
-    int first, cache, cached, position;
-
-    __device__ __forceinline__ void look_up(const Model& m, const int* texts, const int* caches, int b)
-    {
-        first = load_fresh(texts + b), cache = load_fresh(caches + first);
-        const int length = load_fresh(m.lengths + first);
-        cached = min(length, MAXT), position = length + b - first;
-    }
-    __device__ __forceinline__ bool inside() const { return position < MAXT; }
+    float *x, *q, *parts;  // (B, C), (B, C), (B, NH, MOST_PARTS, PART_FLOATS)
+    Factor* h;             // (B, F)
+    float* best_value;     // (B, blocks)
+    int* best_index;
 };
-
-// Which numbers each parcel of a row's mail has: looked up once a step.
-struct Spans
-{
-    ParcelSpan stream[STREAM_PARCELS], hidden[HIDDEN_PARCELS];
-
-    __device__ __forceinline__ void look_up(const Mailboxes& mail)
-    {
-        for (int i = threadIdx.x; i < STREAM_PARCELS; i += THREADS) stream[i] = ParcelSpan::of(mail.after_mlp, i);
-        for (int i = threadIdx.x; i < HIDDEN_PARCELS; i += THREADS) hidden[i] = ParcelSpan::of(mail.hidden, i);
-    }
-};
-
-// Where a batch of rows goes, found out before the rows' sums are there.
-struct Outgoing
-{
-    Parcel* box;
-    int parcels;
-    uint32_t sent;
-    bool activates, wide;
-};
-
-// With GATE a thread asks for one parcel until it is there, and only then for all: fewer questions in vain.
-template <int N, class From>
-__device__ __forceinline__ void receive_all(Parcel (&got)[N], uint32_t epoch, From from)
-{
-    if (GATE && N > 1) {
-        Parcel one[1];
-        receive(one, epoch, from);
-    }
-    receive(got, epoch, from);
-}
 
 struct FewRowsStep
 {
     const Model& m;
-    const Mailboxes& mail;
+    const int *texts, *caches;  // of each row the first one of its text, whose length and place among the caches count
+    const Exchange& to;
     const BlockRows& block_rows;
-    Spans& spans;
-    Place* places;
     const RowsLayout layout;
     WeightSource source;
-    uint32_t epoch = 0;         // the first of the layer
-    float running_mean = 0.0f;  // of the thread's row, as in residual_vector.cuh
+    GridBarrier barrier;
 
-    __device__ __forceinline__ uint32_t epoch_of(int phase, int PhaseSpec::* which) const
+    struct Place
     {
-        return epoch + entry(phase, [&](const PhaseSpec& spec) { return spec.*which; });
+        int cache, position;
+        bool inside;  // of the cache: what a row beyond it gives means nothing, but it must not harm others
+    };
+    __device__ __forceinline__ Place place(int b) const
+    {
+        const int first = load_fresh(texts + b), position = load_fresh(m.lengths + first) + b - first;
+        return {load_fresh(caches + first), min(position, MAXT - 1), position < MAXT};
     }
 
     __device__ __forceinline__ float4 embedded(int b, int channel) const
     {
         const float4 e = four_floats(m.wte + size_t(load_fresh(m.tokens + b)) * C + channel);
-        const float4 p = four_floats(m.wpe + size_t(min(places[b].position, MAXT - 1)) * C + channel);
+        const float4 p = four_floats(m.wpe + size_t(place(b).position) * C + channel);
         return make_float4(e.x + p.x, e.y + p.y, e.z + p.z, e.w + p.w);
     }
 
     // ---- what a phase takes --------------------------------------------------------------------------------------------------
 
-    // The stream as floats, and each thread's part of its row's sums.
-    __device__ __forceinline__ float2 take_stream(int phase, bool embedding)
+    static __device__ __forceinline__ void set4(const Vector& x, int b, int at, float4 v)
     {
-        constexpr int AT_ONCE = at_once(STREAM_PARCELS, LANES_OF_ROW, 9);
-        const int b = warp_id() / WARPS_OF_ROW, lane = warp_id() % WARPS_OF_ROW * WARP_SIZE + lane_id();
-        float* stream = layout.stream(b);
-        float sum = 0.0f, square = 0.0f;
-        const auto take = [&](int channel, float x) {
-            x -= running_mean;
-            stream[channel] = x, sum += x, square += x * x;
-        };
-        if (b >= B) return make_float2(0.0f, 0.0f);
-        if (embedding) {
-            for (int at = 4 * lane; at < C; at += 4 * LANES_OF_ROW) {
-                const float4 x = embedded(b, at);
-                take(at, x.x), take(at + 1, x.y), take(at + 2, x.z), take(at + 3, x.w);
-            }
-            return make_float2(sum, square);
-        }
-        const Parcel* from = (phase == FC ? mail.after_attention.mail : mail.after_mlp.mail) + b * STREAM_PARCELS;
-        const uint32_t awaited = epoch_of(phase, &PhaseSpec::awaited);
-#pragma unroll 1
-        for (int begin = lane; begin < STREAM_PARCELS; begin += LANES_OF_ROW * AT_ONCE) {
-            Parcel got[AT_ONCE];
-            ParcelSpan span[AT_ONCE];
-#pragma unroll
-            for (int i = 0; i < AT_ONCE; i++) span[i] = spans.stream[min(begin + i * LANES_OF_ROW, STREAM_PARCELS - 1)];
-            receive_all(got, awaited, [&](int i) { return from + min(begin + i * LANES_OF_ROW, STREAM_PARCELS - 1); });
-#pragma unroll
-            for (int i = 0; i < AT_ONCE; i++)
-#pragma unroll
-                for (int j = 0; j < 3; j++)
-                    if (begin + i * LANES_OF_ROW < STREAM_PARCELS && j < span[i].count())
-                        take(span[i].first() + j, __uint_as_float(got[i].word[j]));
-        }
-        return make_float2(sum, square);
+        x.set(b, at, v.x), x.set(b, at + 1, v.y), x.set(b, at + 2, v.z), x.set(b, at + 3, v.w);
     }
 
-    // The warps of a row share its norm; a row of a single warp needs no other.
-    __device__ __forceinline__ void normalise(int phase, bool embedding, const Vector& x, const Weights& w)
+    // A warp has a row.
+    __device__ __forceinline__ void normalise(const Vector& x, bool embedding, const Weights& w)
     {
-        __shared__ float2 sums[STEP_WARPS];
-        float2 own = take_stream(phase, embedding);
-        source.watch.start(NORM);
-        own = make_float2(warp_sum(own.x), warp_sum(own.y));
-        const int b = warp_id() / WARPS_OF_ROW, lane = warp_id() % WARPS_OF_ROW * WARP_SIZE + lane_id();
-        if (WARPS_OF_ROW > 1) {
-            if (lane_id() == 0) sums[warp_id()] = own;
-            sync_computing();
-            own = make_float2(0.0f, 0.0f);
+        constexpr int EACH = ceil_div(C / 4, WARP_SIZE);
+        const int b = warp_id();
+        float4 v[EACH];
+        if (b < B) {
+            const float4* from = reinterpret_cast<const float4*>(to.x + b * C);
 #pragma unroll
-            for (int i = 0; i < WARPS_OF_ROW; i++) {
-                const float2 part = sums[min(b, B - 1) * WARPS_OF_ROW + i];
-                own.x += part.x, own.y += part.y;
+            for (int i = 0; i < EACH; i++) {
+                const int f = min(lane_id() + i * WARP_SIZE, C / 4 - 1);
+                v[i] = embedding ? embedded(b, 4 * f) : load_fresh(from + f);
             }
-        } else {
-            __syncwarp();
         }
+        source.await();  // gain and shift
         if (b >= B) return;
-        const float mean = own.x / C;
-        const Norm norm = {mean, rsqrtf(fmaxf(own.y / C - mean * mean, 0.0f) + m.eps)};
+        source.watch.start(NORM);
+        const auto own = [&](int i) { return lane_id() + i * WARP_SIZE < C / 4; };
+        float sum = 0.0f, squares = 0.0f;
+#pragma unroll
+        for (int i = 0; i < EACH; i++) sum += own(i) ? (v[i].x + v[i].y) + (v[i].z + v[i].w) : 0.0f;
+        const float mean = warp_sum(sum) / C;
+#pragma unroll
+        for (int i = 0; i < EACH; i++) {
+            const float4 d = make_float4(v[i].x - mean, v[i].y - mean, v[i].z - mean, v[i].w - mean);
+            squares += own(i) ? (d.x * d.x + d.y * d.y) + (d.z * d.z + d.w * d.w) : 0.0f;
+        }
+        const Norm norm = {mean, rsqrtf(warp_sum(squares) / C + m.eps)};
         const Real *gain = source.gain(w), *shift = source.shift(w);
-        const float* stream = layout.stream(b);
+#pragma unroll
+        for (int i = 0; i < EACH; i++) {
+            const int at = 4 * (lane_id() + i * WARP_SIZE);
+            if (own(i)) set4(x, b, at, normalised(v[i], norm, four_floats(gain + at), four_floats(shift + at)));
+        }
+    }
+
+    __device__ __forceinline__ int parts_of(int length) const
+    {
+        const int most = min(MOST_PARTS, max(1, int(gridDim.x) / (B * NH)));
+        return max(1, min(most, ceil_div(length, KEY_PART)));
+    }
+
+    __device__ __forceinline__ void take_attention(const Vector& x)
+    {
+#pragma unroll 1
+        for (int i = threadIdx.x; i < B * C / 4; i += THREADS) {
+            const int b = i / (C / 4), channel = i % (C / 4) * 4;
+            const float* parts = to.parts + (size_t(b) * NH + channel / HS) * (MOST_PARTS * PART_FLOATS);
+            set4(x, b, channel, merged<MOST_PARTS>(parts, parts_of(place(b).position + 1), channel % HS));
+        }
+        source.await();
+    }
+
+    __device__ __forceinline__ void take_hidden(const Vector& x)
+    {
+        constexpr int EACH = 16 / sizeof(Factor);
 #pragma unroll 4
-        for (int at = 4 * lane; at < C; at += 4 * LANES_OF_ROW) {
-            const float4 v = *reinterpret_cast<const float4*>(stream + at);
-            x.set4(b, at, normalised(v, norm, four_floats(gain + at), four_floats(shift + at)));
-        }
-        running_mean += mean;
-    }
-
-    __device__ __forceinline__ void take_hidden(const Vector& x, uint32_t awaited)
-    {
-        constexpr int PARCELS = B * HIDDEN_PARCELS, AT_ONCE = at_once(PARCELS, THREADS, 8);
-#pragma unroll 1
-        for (int begin = threadIdx.x; begin < PARCELS; begin += THREADS * AT_ONCE) {
-            Parcel got[AT_ONCE];
-            int first[AT_ONCE], count[AT_ONCE];
-#pragma unroll
-            for (int i = 0; i < AT_ONCE; i++) {
-                const int at = min(begin + i * THREADS, PARCELS - 1), b = at / HIDDEN_PARCELS;
-                const ParcelSpan span = spans.hidden[at - b * HIDDEN_PARCELS];
-                first[i] = b * x.apart + span.first(), count[i] = begin + i * THREADS < PARCELS ? span.count() : 0;
+        for (int i = threadIdx.x; i < B * F / EACH; i += THREADS) {
+            const int b = i / (F / EACH), at = i % (F / EACH) * EACH;
+            const uint4 bits = __ldcg(reinterpret_cast<const uint4*>(to.h + size_t(b) * F + at));
+            if (!TWO_TERM_TF32) {
+                *reinterpret_cast<uint4*>(x.numbers + b * x.apart + at) = bits;
+                continue;
             }
-            receive_all(got, awaited, [&](int i) { return mail.hidden.mail + min(begin + i * THREADS, PARCELS - 1); });
+            const uint32_t word[4] = {bits.x, bits.y, bits.z, bits.w};
 #pragma unroll
-            for (int i = 0; i < AT_ONCE; i++)
-#pragma unroll
-                for (int j = 0; j < 3; j++) {
-                    if (j * HIDDEN_IN_WORD >= count[i]) continue;
-                    if (TWO_TERM_TF32)
-                        x.set(0, first[i] + j, __uint_as_float(got[i].word[j]));
-                    else
-                        reinterpret_cast<uint32_t*>(x.numbers)[first[i] / 2 + j] = got[i].word[j];
-                }
+            for (int j = 0; j < 4; j++)
+                if (j < EACH) x.set(b, at + j, __uint_as_float(word[j]));
         }
-    }
-
-    __device__ __forceinline__ void take_input(int phase, bool embedding, const Vector& x, const Weights& w)
-    {
-        if (has(phase, Input::ATTENTION)) {
-            delay_polling(POLL_DELAY_IDLE_CYCLES);
-            constexpr int AT_ONCE = at_once(OUTPUT_PARCELS, THREADS, 6);
-            const auto parts_of = [&](int b) { return KeyParts(places[b].cached, mail.key_parts).count; };
-#pragma unroll 1
-            for (int first = 0; first < OUTPUT_PARCELS; first += AT_ONCE * THREADS)
-                receive_attention<AT_ONCE>(mail, parts_of, x, epoch_of(phase, &PhaseSpec::awaited), first);
-        } else if (has(phase, Input::HIDDEN)) {
-            delay_polling(POLL_DELAY_HIDDEN_CYCLES);
-            take_hidden(x, epoch_of(phase, &PhaseSpec::awaited));
-        } else {
-            if (!embedding) delay_polling(POLL_DELAY_STREAM_CYCLES);
-            normalise(phase, embedding, x, w);
-        }
+        source.await();
     }
 
     // ---- what it gives -------------------------------------------------------------------------------------------------------
 
-    // Bias and scale of the thread's row of a batch, asked for before the row's sums are there.
-    __device__ __forceinline__ float2 ends_of(int phase, int layer, int first, int rows, const Real* biases) const
+    // The block's rows of the matrix times all vectors, a batch at a time; warp b then has those of row b.
+    __device__ __forceinline__ void multiply_all(int phase, int layer, const Weights& w, const Vector& x, float* biases,
+                                                 Best& best)
     {
-        const int i = threadIdx.x;
-        if (i >= rows) return make_float2(0.0f, 0.0f);
-        return make_float2(phase < HEAD ? to_float(biases[first + i]) : 0.0f, block_rows.scale(m, phase, layer, first + i));
-    }
-
-    // The block's rows of the matrix times all vectors, a batch at a time; a row's sums go out by its own warps.
-    __device__ __forceinline__ void multiply_and_send(int phase, int layer, const Weights& w, const Vector& x, float2 own,
-                                                      Outgoing to, Best& best)
-    {
-        __shared__ float2 ends[BATCH];
-        const int b = warp_id() / WARPS_OF_ROW, turn = warp_id() % WARPS_OF_ROW;
+        const int b = warp_id();
+        const Place at = b < B ? place(b) : Place{0, 0, false};
 #pragma unroll 1
         for (int first = 0; first == 0 || first < w.rows; first += BATCH) {
             const int rows = min(BATCH, w.rows - first);
-            if (first > 0) {
-                own = ends_of(phase, layer, first, rows, block_rows.weights(m, phase, layer).bias);
-                to = outgoing(phase, w, b, first);
-            }
-            if (threadIdx.x < BATCH) ends[threadIdx.x] = own;
             multiply(source, w, x, layout.partial, first, rows);
+            if (first > 0 && phase < HEAD)
+                for (int i = threadIdx.x; i < rows; i += THREADS)
+                    biases[i] = to_float(block_rows.weights(m, phase, layer).bias[first + i]);
             sync_computing();
             source.watch.start(SENDING);
-            const auto sum_of = [&](int row) { return scaled(whole_sum(layout.partial, row, b), ends[row].y) + ends[row].x; };
-            if (b < B && phase == HEAD) {
-                for (int row = turn * WARP_SIZE + lane_id(); row < rows; row += LANES_OF_ROW) {
-                    const float logit = sum_of(row);
-                    m.logits[size_t(b) * V + w.begin + first + row] = logit;
-                    best = better(best, {logit, w.begin + first + row});
-                }
-            } else if (b < B) {
-                send_batch(phase, layer, w, to, b, turn, first, rows, sum_of);
+            for (int i = lane_id(); b < B && i < rows; i += WARP_SIZE) {
+                const float sum = scaled(whole_sum(layout.partial, i, b), block_rows.scale(m, phase, layer, first + i));
+                give(phase, layer, b, at, w.begin + first + i, first + i, phase < HEAD ? sum + biases[i] : sum, best);
             }
-            if (first + BATCH < w.rows) sync_computing();
+            sync_computing();
             source.watch.start(PRODUCTS);
         }
     }
 
-    // A block with fewer rows than others sends empty parcels, so that all hear from it.
-    __device__ __forceinline__ Outgoing outgoing(int phase, const Weights& w, int b, int first) const
+    __device__ __forceinline__ void give(int phase, int layer, int b, const Place& at, int row, int own, float sum, Best& best)
     {
-        const bool activates = has(phase, Epilogue::ACTIVATE), wide = activates && HIDDEN_IN_WORD > 1;
-        const int each = phase == QKV ? mail.qkv.each : activates ? mail.hidden.each : mail.after_mlp.each;
-        Parcel* box = phase == QKV    ? mail.qkv.mail
-                      : phase == PROJ ? mail.after_attention.mail
-                      : phase == FC   ? mail.hidden.mail
-                                      : mail.after_mlp.mail;
-        const int before = wide ? first / 6 : first / 3;
-        const int parcels = first + BATCH < w.rows ? (wide ? BATCH / 6 : BATCH / 3) : each - before;
-        return {box + (b * int(gridDim.x) + int(blockIdx.x)) * each + before, parcels, epoch_of(phase, &PhaseSpec::sent),
-                activates, wide};
-    }
-
-    // Four lanes make a parcel, as in one_kernel.cuh.
-    template <class SumOf>
-    __device__ __forceinline__ void send_batch(int phase, int layer, const Weights& w, const Outgoing& to, int b, int turn,
-                                               int first, int rows, SumOf sum_of)
-    {
-        const auto [box, parcels, sent, activates, wide] = to;
-#pragma unroll 1
-        for (int parcel = turn * 8 + lane_id() / 4; __any_sync(ALL_LANES, parcel < parcels); parcel += 8 * WARPS_OF_ROW) {
-            const int word = parcel * 3 + lane_id() % 4, row = wide ? 2 * word : word;
-            const bool some = lane_id() % 4 < 3 && row < rows;
-            float out = 0.0f, next = 0.0f;
-            if (some) {
-                out = sum_of(row);
-                if (wide) next = activated(sum_of(row + 1));
-                if (activates) out = activated(out);
-                if (has(phase, Epilogue::ADD_RESIDUAL)) out += layout.residual[b * w.rows + first + row];
-            }
-            const uint32_t payload = activates ? hidden_word(out, next) : __float_as_uint(out);
-            const uint32_t second = __shfl_down_sync(ALL_LANES, payload, 1), third = __shfl_down_sync(ALL_LANES, payload, 2);
-            if (lane_id() % 4 == 0 && parcel < parcels) send(box + parcel, payload, second, third, sent);
-            if (!some || activates) continue;
-            if (has(phase, Epilogue::CACHE))
-                cache(layer, places[b], w.begin + first + row, out);
-            else
-                layout.residual[b * w.rows + first + row] = out;
+        if (phase == HEAD) {
+            m.logits[size_t(b) * V + row] = sum;
+            best = better(best, {sum, row});
+        } else if (has(phase, Epilogue::ACTIVATE)) {
+            to.h[size_t(b) * F + row] = from_float<Factor>(within_range(activate<ACT>(sum)));
+        } else if (has(phase, Epilogue::ADD_RESIDUAL)) {
+            float& residual = layout.residual[b * block_rows.of[PROJ].y + own];
+            residual += sum;
+            to.x[b * C + row] = residual;
+        } else if (row < C) {
+            to.q[b * C + row] = sum;
+        } else if (at.inside) {
+            Real* cache = row < 2 * C ? m.k_cache : m.v_cache;
+            cache[cached(layer, at.cache, row % C / HS, at.position) + row % C % HS] = from_float<Real>(sum);
         }
     }
 
-    // Keys and values are for later steps, too.
-    __device__ __forceinline__ void cache(int layer, const Place& place, int row, float x) const
+    // A part of the keys of one head of one row after the other; the warps of a block divide them.
+    __device__ __forceinline__ void attend(int layer)
     {
-        const int which = row / C, channel = row % C;
-        Real* to = which == 1 ? m.k_cache : m.v_cache;
-        if (which > 0 && place.inside())
-            to[cached(layer, place.cache, channel / HS, place.position) + channel % HS] = from_float<Real>(x);
-    }
-
-    // What is wanted of an item: a range of the keys of a head of a row.
-    template <class Do>
-    __device__ __forceinline__ void for_each_range(Do act) const
-    {
+        using Share = Keys<KEY_LOADS>;
+        const float scale = BY_LAYER ? m.scale / (layer + 1) : m.scale;
+        const int lane = lane_id(), warp = warp_id();
 #pragma unroll 1
-        for (int item = blockIdx.x; item < B * NH * mail.key_parts; item += gridDim.x) {
-            const int b = item / (NH * mail.key_parts);
-            const Place& place = places[b];
-            const KeyRange range(KeyParts(place.cached, mail.key_parts), mail.key_parts, place.cached, item);
-            if (range.wanted)
-                act(range, QueryRow{b, place.first, place.cache, min(b - place.first + 1, MAXT - place.cached)}, item);
+        for (int item = blockIdx.x; item < B * NH * MOST_PARTS; item += gridDim.x) {
+            // All first parts come before all second ones: few blocks have two that count.
+            const int head = item % NH, b = item / NH % B, part = item / (NH * B);
+            const Place at = place(b);
+            const int length = at.position + 1, parts = parts_of(length), share = ceil_div(length, parts);
+            if (part >= parts) continue;
+            const size_t begins = cached(layer, at.cache, head, 0);
+            const int end = min(length, (part + 1) * share);
+            float query[VEC], sum[VEC] = {}, largest = -INFINITY, total = 0.0f;
+#pragma unroll
+            for (int j = 0; j < VEC; j++) query[j] = load_fresh(to.q + b * C + head * HS + lane % Share::LANES * VEC + j);
+#pragma unroll 1
+            for (int first = part * share + warp * Share::COUNT; first < end; first += STEP_WARPS * Share::COUNT) {
+                Share keys;
+                float y[VEC], top, l;
+                keys.request(m.k_cache + begins, m.v_cache + begins, first, 0, end, lane);
+                keys.attend(query, scale, first, end, lane, top, l, y);
+                const float higher = fmaxf(top, largest), old = __expf(largest - higher), now = __expf(top - higher);
+                total = total * old + l * now, largest = higher;
+#pragma unroll
+                for (int j = 0; j < VEC; j++) sum[j] = sum[j] * old + y[j] * now;
+            }
+            float* part_to = to.parts + ((size_t(b) * NH + head) * MOST_PARTS + part) * PART_FLOATS;
+            store_part<STEP_WARPS>(part_to, largest, total, sum, lane, warp, [] { sync_computing(); });
+            sync_computing();  // the next part goes through the same memory
         }
     }
 
     // The first of a row's largest logits, from those of the blocks.
-    __device__ __forceinline__ void pick(Best best) const
+    __device__ __forceinline__ void pick(Best best)
     {
-        __shared__ Best winners[STEP_WARPS];
         best = warp_best(best);
-        if (lane_id() == 0) winners[warp_id()] = best;
-        sync_computing();
-        if (threadIdx.x < B) {
-            best = winners[threadIdx.x * WARPS_OF_ROW];
-            for (int i = 1; i < WARPS_OF_ROW; i++) best = better(best, winners[threadIdx.x * WARPS_OF_ROW + i]);
-            Parcel* to = mail.best + threadIdx.x * gridDim.x + blockIdx.x;
-            send(to, __float_as_uint(best.value), uint32_t(best.index), 0, epoch);
-        }
+        const int own = warp_id() * int(gridDim.x) + int(blockIdx.x);
+        if (warp_id() < B && lane_id() == 0) to.best_value[own] = best.value, to.best_index[own] = best.index;
+        barrier();
         for (int b = blockIdx.x; warp_id() == 0 && b < B; b += gridDim.x) {
             best = {-INFINITY, INT_MAX};
-            for (int i = lane_id(); i < int(gridDim.x); i += WARP_SIZE) {
-                Parcel got[1];
-                receive(got, epoch, [&](int) { return mail.best + b * gridDim.x + i; });
-                best = better(best, {__uint_as_float(got[0].word[0]), int(got[0].word[1])});
-            }
+            for (int i = b * int(gridDim.x) + lane_id(); i < (b + 1) * int(gridDim.x); i += WARP_SIZE)
+                best = better(best, {load_fresh(to.best_value + i), load_fresh(to.best_index + i)});
             best = warp_best(best);
             if (lane_id() == 0) m.next[b] = best.index;
         }
@@ -367,48 +264,51 @@ struct FewRowsStep
 
     // ---- the step ------------------------------------------------------------------------------------------------------------
 
-    __device__ __forceinline__ void compute(const int* texts, const int* caches, const int* clock)
+    __device__ __forceinline__ void compute(int* clock)
     {
+        __shared__ float biases[BATCH];
         source.watch.start(MAIL);
-        spans.look_up(mail);
         pdl_wait();
-        epoch = uint32_t(load_fresh(clock + blockIdx.x)) + 1;
-        if (threadIdx.x < B) places[threadIdx.x].look_up(m, texts, caches, threadIdx.x);
-        sync_computing();
+        barrier.target = unsigned(load_fresh(clock));
         const int2 channels = block_rows.of[PROJ];
         for (int i = threadIdx.x; i < B * channels.y; i += THREADS) {
             const int b = i / channels.y, channel = channels.x + i % channels.y;
             layout.residual[i] = to_float(m.wte[size_t(load_fresh(m.tokens + b)) * C + channel]) +
-                                 to_float(m.wpe[size_t(min(places[b].position, MAXT - 1)) * C + channel]);
+                                 to_float(m.wpe[size_t(place(b).position) * C + channel]);
         }
         Best best = {-INFINITY, INT_MAX};
 #pragma unroll 1
         for (int index = 0; index <= PHASES * L; index++) {  // all through the same code, as in one_kernel.cuh
             const int phase = index == PHASES * L ? int(HEAD) : index % PHASES, layer = phase == HEAD ? 0 : index / PHASES;
             const Weights w(block_rows.of[phase], phase == FC2 ? PARTS : 1);
-            const Vector x = {layout.vectors, phase == FC2 ? (HIDDEN_TERMS > 1 ? F : 0) : STREAM_TERMS > 1 ? C : 0, APART};
-            source.watch.start(phase, SENDING);
-            source.await();
-            const float2 own = ends_of(phase, layer, 0, min(BATCH, w.rows), source.bias(w));
-            const Outgoing to = outgoing(phase, w, warp_id() / WARPS_OF_ROW, 0);
-            source.watch.start(MAIL);
-            take_input(phase, index == 0, x, w);
+            const Vector x = {layout.vectors, phase == FC2 ? (TWO_TERM_TF32 ? F : 0) : WITH_REST ? C : 0, APART};
+            source.watch.start(phase, MAIL);
+            if (has(phase, Input::ATTENTION))
+                take_attention(x);
+            else if (has(phase, Input::HIDDEN))
+                take_hidden(x);
+            else
+                normalise(x, index == 0, w);
+            for (int i = threadIdx.x; phase < HEAD && i < min(BATCH, w.rows); i += THREADS)
+                biases[i] = to_float(source.bias(w)[i]);
             source.release(Weights::EXTRAS);
             sync_computing();
             source.watch.start(PRODUCTS);
-            multiply_and_send(phase, layer, w, x, own, to, best);
-            if (phase == FC2) epoch += EPOCHS_OF_LAYER;
+            multiply_all(phase, layer, w, x, biases, best);
+            source.watch.start(MAIL);
+            if (phase < HEAD) barrier();
             if (phase != QKV) continue;
-            for_each_range([&](const KeyRange& range, const QueryRow& query, int item) {
-                const unsigned origin = B == 1 ? Attention::origin_of(mail, range.head, threadIdx.x) : 0;
-                Attention::run(m, source, mail, range, query, origin, layer, item, epoch);
-            });
+            source.watch.start(ATTENTION, PRODUCTS);
+            attend(layer);
+            source.watch.start(MAIL);
+            barrier();
         }
-        source.watch.start(MAIL);
         pick(best);
+        // Everybody has read the clock before the first barrier.
+        if (blockIdx.x == 0 && threadIdx.x == 0) *clock = int(barrier.target);
     }
 
-    __device__ __forceinline__ void copy_all(const int* texts, const int* caches, int* spent)
+    __device__ __forceinline__ void copy_all(int* spent)
     {
         __shared__ int sizes[WeightSource::UNITS];
         WeightSource::Copier copier = {source, sizes};
@@ -416,55 +316,38 @@ struct FewRowsStep
         for (int index = 0; index <= PHASES * L; index++) {
             const int phase = index == PHASES * L ? int(HEAD) : index % PHASES, layer = phase == HEAD ? 0 : index / PHASES;
             copier.copy(block_rows.weights(m, phase, layer));
-            if (phase != QKV) continue;
-            if (layer == 0) {  // weights nobody writes, keys the step before
-                pdl_wait();
-                for (int b = 0; b < B; b++) places[b].look_up(m, texts, caches, b);
-            }
-            for_each_range([&](const KeyRange& range, const QueryRow& query, int) {
-#pragma unroll 1
-                for (int first = range.first; first < range.end; first += KEY_GROUP) {
-                    const size_t begin = cached(layer, query.cache, range.head % NH, first);
-                    copier.copy_keys(m.k_cache + begin, m.v_cache + begin, min(KEY_GROUP, range.end - first));
-                }
-            });
         }
         copier.ring.watch.stop(spent, COPIES, COPIES);
     }
 };
 
-__device__ __forceinline__ void few_rows_step(const Model& m, const int* texts, const int* caches, Parcel* parcels, int* clock,
-                                              int* spent)
+__device__ __forceinline__ void few_rows_step(const Model& m, const int* texts, const int* caches, const Exchange& to,
+                                              int* counter, int* clock, int* spent)
 {
     extern __shared__ uint4 shared[];
-    __shared__ uint4 mailboxes_storage[(sizeof(Mailboxes) + 15) / 16], block_rows_storage[(sizeof(BlockRows) + 15) / 16];
-    __shared__ uint4 spans_storage[(sizeof(Spans) + 15) / 16];
-    Spans& spans = *reinterpret_cast<Spans*>(spans_storage);
-    __shared__ Place places[2][B];  // the copying thread has its own
-    Mailboxes& mail = *reinterpret_cast<Mailboxes*>(mailboxes_storage);
+    __shared__ uint4 block_rows_storage[(sizeof(BlockRows) + 15) / 16];
     BlockRows& block_rows = *reinterpret_cast<BlockRows*>(block_rows_storage);
     const RowsLayout layout(shared);
     pdl_launch_dependents();
     const bool copying = warp_id() == STEP_WARPS;
     const int first = copying ? int(COPIES) : int(QKV), last = copying ? int(COPIES) : int(ATTENTION);
     FewRowsStep step = {m,
-                        mail,
+                        texts,
+                        caches,
+                        to,
                         block_rows,
-                        spans,
-                        places[copying],
                         layout,
-                        WeightSource(layout.staged, Watch(copying || threadIdx.x == 0, first, last, SENDING))};
-    if (threadIdx.x == 0) mail = Mailboxes(parcels);
-    if (threadIdx.x == (STEP_WARPS - 1) * WARP_SIZE) block_rows = BlockRows();
+                        WeightSource(layout.staged, Watch(copying || threadIdx.x == 0, first, last, SENDING)),
+                        {reinterpret_cast<unsigned*>(counter), 0}};
+    if (threadIdx.x == 0) block_rows = BlockRows();
     step.source.set_up(copying);
     __syncthreads();
     if (copying) {
-        if (WeightSource::elected()) step.copy_all(texts, caches, spent);
+        if (WeightSource::elected()) step.copy_all(spent);
         return;
     }
-    step.compute(texts, caches, clock);
+    step.compute(clock);
     step.source.watch.stop(spent, first, last);
-    if (threadIdx.x == 0) clock[blockIdx.x] = int(step.epoch);
 }
 
 }  // namespace decode

@@ -126,29 +126,13 @@ struct SharedLayout
     }
 };
 
-// Hidden numbers as they travel: two halves in a word, or a float.
-template <class T>
-__device__ __forceinline__ uint32_t packed(float a, float b, const T*)
-{
-    return pack2<T>(within_range(a), within_range(b));
-}
-__device__ __forceinline__ uint32_t packed(float a, float, const float*) { return __float_as_uint(a); }
-__device__ __forceinline__ uint32_t hidden_word(float a, float b) { return packed(a, b, (const Factor*)nullptr); }
-
-// GELU by tanh without a division that rounds correctly: both of a thread's numbers then go through it side by side.
-__device__ __forceinline__ float activated(float x)
-{
-    if (ACT != 0) return activate<ACT>(x);
-    return __fdividef(x, 1.0f + __expf(-1.5957691216f * (x + 0.044715f * x * x * x)));
-}
-
 // Numbers in a parcel of hidden ones, and those of them in a word.
 constexpr int HIDDEN_IN_WORD = 4 / sizeof(Factor), HIDDEN = 3 * HIDDEN_IN_WORD;
 using HiddenMailbox = Mailbox<HIDDEN, HIDDEN_IN_WORD>;
 
 constexpr int OUTPUTS = TWO_TERM_TF32 ? 2 : 4;  // numbers of a head's output in a parcel, as floats or halves, with their weight
 
-// Five kinds of mail, each with a mailbox of its own, or one for each row of a step of several: a parcel of one layer is replaced by that of the next, which nobody
+// Five kinds of mail, each with a mailbox of its own: a parcel of one layer is replaced by that of the next, which nobody
 // writes before he has read what all others wrote after they had read the parcel.
 struct Mailboxes
 {
@@ -158,11 +142,11 @@ struct Mailboxes
     int key_parts;
 
     __device__ __forceinline__ explicit Mailboxes(Parcel* at)
-        : qkv(at, 3 * C), after_attention(at + B * qkv.parcels(), C),
-          after_mlp(after_attention.mail + B * after_attention.parcels(), C), hidden(after_mlp.mail + B * after_mlp.parcels(), F),
-          attention(hidden.mail + B * hidden.parcels()), key_parts(max(1, int(gridDim.x) / (B * NH)))
+        : qkv(at, 3 * C), after_attention(at + qkv.parcels(), C), after_mlp(after_attention.mail + after_attention.parcels(), C),
+          hidden(after_mlp.mail + after_mlp.parcels(), F), attention(hidden.mail + hidden.parcels()),
+          key_parts(max(1, int(gridDim.x) / NH))
     {
-        best = attention + B * NH * key_parts * (HS / OUTPUTS);
+        best = attention + NH * key_parts * (HS / OUTPUTS);
     }
 };
 
