@@ -178,6 +178,16 @@ def test_what_a_text_between_compiled_to_stays_known() -> None:
     assert codes.current(climbed, codes.updated([benched, climbed], known))
 
 
+def test_newer_rows_of_other_shapes_leave_older_ones_the_present_code() -> None:
+    older = row("gelu/naive", 80.0, shape="b4t64", time="2026-01-01T00:00:00Z")
+    code = identity.code(catalogue.find("gelu/naive"), older.values, "f32", older.tuning)
+    newer = replace(older, shape="b8t1024", time="2026-01-02T00:00:00Z", code="another build")
+    older = replace(older, texts={older.what: "0" * 16}, code=code)
+    found = codes.updated([older], {})
+    assert codes.current(older, found) and codes.current(newer, found)
+    assert codes.current(older, codes.updated([older, newer], found))
+
+
 def recompiled(name: str) -> None:
     """Every published row of the rung that is shown compiles to what it says, as far as this compiler can tell."""
     ours = "nvrtc{}.{}-".format(*nvrtc.version())

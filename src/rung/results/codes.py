@@ -88,7 +88,9 @@ def updated(rows: Iterable[Row], codes: Codes) -> dict[str, dict[str, str]]:
             print(f"compiling {name}, whose text has changed", file=sys.stderr)
             rung = catalogue.find(name)
             compiled = _digest([built(row, rung) for row in measured])
-        if len(of_text := {**kept, text: then, now: compiled}) > 1:
+        # Digests are of different builds once other rows are the newest: what was the present code before is so still.
+        still = {t: compiled for t in of_rows[name] & set(there) if there[t] == there.get(now)}
+        if len(of_text := {**kept, text: then, now: compiled, **still}) > 1:
             found[name] = dict(sorted(of_text.items()))
     return found
 
