@@ -13,13 +13,13 @@ static_assert(B == 1 && sizeof(Real) == 2, "one sequence, numbers of 16 bits");
 // ---- who has what -----------------------------------------------------------------------------------------------
 
 constexpr int BLOCKS = CLUSTERS * CLUSTER;
-constexpr int OUTPUTS = C / CLUSTER;               // of the residual stream, a block's own in each cluster
-constexpr int HEAD_ROWS = HS / CLUSTER;            // of a head's queries, keys and values each, that a block makes
+constexpr int OUTPUTS = C / CLUSTER;                       // of the residual stream, a block's own in each cluster
+constexpr int HEAD_ROWS = HS / CLUSTER;                    // of a head's queries, keys and values each, that a block makes
 constexpr int UNIT_WIDTH = CLUSTER > 4 ? 2 * CLUSTER : 8;  // hidden numbers that one cluster has more than another
 constexpr int HIDDEN_UNITS = F / UNIT_WIDTH, LEAST_UNITS = HIDDEN_UNITS / CLUSTERS, LONGER = HIDDEN_UNITS % CLUSTERS;
 constexpr int MOST_HIDDEN = UNIT_WIDTH * (LEAST_UNITS + (LONGER > 0));
 constexpr int MOST_KEYS = ceil_div(MAXT, CLUSTER);
-constexpr bool ONE_TURN = NH <= CLUSTERS;          // no cluster has a second head
+constexpr bool ONE_TURN = NH <= CLUSTERS;  // no cluster has a second head
 static_assert(F % UNIT_WIDTH == 0 && LEAST_UNITS > 0 && HS % 32 == 0 && OUTPUTS % 8 == 0 && HS % CLUSTER == 0, "even shares");
 
 // ---- shared memory ----------------------------------------------------------------------------------------------
@@ -41,7 +41,7 @@ template <int ROWS>
 struct Split
 {
     static constexpr int TILES = ceil_div(ROWS, 8), WANTED = STEP_WARPS / TILES;
-    static constexpr int WARPS = WANTED < 1                           ? 1
+    static constexpr int WARPS = WANTED < 1                              ? 1
                                  : WANTED >= 4 && CHUNKS_OF_ROW % 4 == 0 ? 4
                                  : WANTED >= 3 && CHUNKS_OF_ROW % 3 == 0 ? 3
                                  : WANTED >= 2 && CHUNKS_OF_ROW % 2 == 0 ? 2
@@ -94,9 +94,10 @@ __device__ __forceinline__ void hand2(const void* to, const uint64_t* barrier, i
 }
 __device__ __forceinline__ void hand1(const void* to, const uint64_t* barrier, int peer, uint32_t v)
 {
-    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(cluster_address(to, peer)),
-                 "r"(v), "r"(cluster_address(barrier, peer))
-                 : "memory");
+    asm volatile(
+        "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(cluster_address(to, peer)), "r"(v),
+        "r"(cluster_address(barrier, peer))
+        : "memory");
 }
 
 // Until what the cluster's blocks hand over is there; one thread then makes the barrier ready for the next but one.
@@ -332,8 +333,8 @@ struct Filler
     {
         const int own = step.hidden / CLUSTER;
         begin(AT_FC, own * C * 2);
-        rows(step.weights + BEGIN[AT_FC], ROW, step.m.fc_w + (size_t(layer) * F + step.hidden_begin + step.rank * own) * C, own, C,
-             C * 2, step.s.arrived + AT_FC);
+        rows(step.weights + BEGIN[AT_FC], ROW, step.m.fc_w + (size_t(layer) * F + step.hidden_begin + step.rank * own) * C, own,
+             C, C * 2, step.s.arrived + AT_FC);
         begin(AT_FC2, OUTPUTS * step.hidden * 2);
         rows(step.weights + BEGIN[AT_FC2], FC2_ROW,
              step.m.fc2_w + (size_t(layer) * C + step.rank * OUTPUTS) * F + step.hidden_begin, OUTPUTS, F, step.hidden * 2,
@@ -401,7 +402,7 @@ struct Filler
 
 struct Computing
 {
-    static constexpr int PAIRS = ceil_div(C / 2, THREADS);                      // of channels, that a thread normalises
+    static constexpr int PAIRS = ceil_div(C / 2, THREADS);  // of channels, that a thread normalises
     static constexpr int COLUMNS = OUTPUTS / 4, PASSES = ceil_div(COLUMNS, 2 * STEP_WARPS);
 
     ClusterStep& step;
@@ -411,7 +412,7 @@ struct Computing
     uint32_t epoch;  // of the layer
     float residual[PASSES] = {}, mean_before = 0.0f;
     uint32_t bias[PASSES], gain[PAIRS], shift[PAIRS];  // of the next norm, asked for a turn before
-    uint32_t row_bias, next_row_bias;    // of the product's rows that the thread hands on, and of the next turn's
+    uint32_t row_bias, next_row_bias;                  // of the product's rows that the thread hands on, and of the next turn's
     unsigned used[PLACES] = {};
 
     __device__ __forceinline__ int column(int pass) const { return (pass * STEP_WARPS + warp_id()) * 2 + lane_id() / 16; }
@@ -480,15 +481,15 @@ struct Computing
             if (column(i) - lane / 16 >= COLUMNS) break;
             const int own = step.rank * COLUMNS + column(i);
             if (turn > 0)
-                residual[i] += (k ? add_parts(after_attention, epoch, own) : add_parts(after_mlp, epoch - 1, own)) + lower(bias[i]);
+                residual[i] +=
+                    (k ? add_parts(after_attention, epoch, own) : add_parts(after_mlp, epoch - 1, own)) + lower(bias[i]);
             float v[4], sum = 0.0f, square = 0.0f;
 #pragma unroll
             for (int j = 0; j < 4; j++) {
                 v[j] = __shfl_sync(ALL_LANES, residual[i], (lane & 16) + 4 * j);
                 sum += v[j] - mean_before, square += (v[j] - mean_before) * (v[j] - mean_before);
             }
-            if (lane % 16 < CLUSTER)
-                hand4(s.x[k] + own * 4, s.x_there + k, lane % 16, make_float4(v[0], v[1], v[2], v[3]));
+            if (lane % 16 < CLUSTER) hand4(s.x[k] + own * 4, s.x_there + k, lane % 16, make_float4(v[0], v[1], v[2], v[3]));
             sum += __shfl_xor_sync(ALL_LANES, sum, 16), square += __shfl_xor_sync(ALL_LANES, square, 16);
             if (lane >= 8 && lane < 8 + CLUSTER) hand2(s.moments[k] + own / 2, s.x_there + k, lane - 8, make_float2(sum, square));
         }
@@ -525,8 +526,7 @@ struct Computing
     {
         const uint32_t near = pack2<Factor>(a, b);
         reinterpret_cast<uint32_t*>(vector)[pair] = near;
-        reinterpret_cast<uint32_t*>(vector + left)[pair] =
-            pack2<Factor>(a - lower(near), b - upper(near));
+        reinterpret_cast<uint32_t*>(vector + left)[pair] = pack2<Factor>(a - lower(near), b - upper(near));
     }
 
     // Rows of C columns times the vector; a row's parts lie Split::WARPS apart.
@@ -540,8 +540,9 @@ struct Computing
             for (int tile = 0; tile < S::TILES; tile += S::GROUPS) {
                 const int own = tile + warp_id() / S::WARPS;
                 if (own >= S::TILES) break;
-                const float sum = tile_sum<S::CHUNKS, true>(step.weights + BEGIN[place] + part * S::CHUNKS * 64, ROW, own * 8,
-                                                            rows - 1, shared_address(step.s.vector) + part * S::CHUNKS * 64, C * 2);
+                const float sum =
+                    tile_sum<S::CHUNKS, true>(step.weights + BEGIN[place] + part * S::CHUNKS * 64, ROW, own * 8, rows - 1,
+                                              shared_address(step.s.vector) + part * S::CHUNKS * 64, C * 2);
                 if (lane_id() % 4 == 0) step.s.partial[(own * 8 + lane_id() / 4) * S::WARPS + part] = sum;
             }
         if (!late) release(step.s.left + place);
@@ -566,8 +567,8 @@ struct Computing
         for (int tile = 0; tile < OUTPUTS / 8; tile += STEP_WARPS) {
             const int own = tile + warp_id();
             if (own >= OUTPUTS / 8) break;
-            const float sum = tile_sum<N, WITH_LEFT>(step.weights + BEGIN[place], stride, own * 8, OUTPUTS - 1,
-                                                     shared_address(vector), left);
+            const float sum =
+                tile_sum<N, WITH_LEFT>(step.weights + BEGIN[place], stride, own * 8, OUTPUTS - 1, shared_address(vector), left);
             send_sums(to, epoch, step.rank * COLUMNS + own * 2, part, sum);
         }
         if (!ONE_TURN || LATE_REFILL == 0) release(step.s.left + place);
