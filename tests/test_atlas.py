@@ -42,6 +42,13 @@ def test_markers_tell_which_kernels_are_of_which_rung() -> None:
     assert [[k.kernel for k in part] for part in parts] == [["softmax"], [], ["permute", "query_key"], []]
 
 
+def test_a_field_may_be_longer_than_python_s_limit() -> None:
+    many = "; ".join(f"FADD{i}: {i}" for i in range(20_000))
+    text = f'"ID","Kernel Name","Block Size","Grid Size","{counters.OPCODES}"\n"","","","",""\n"0","k","1","1","9 ({many})"\n'
+    (launch,) = ncu.parse(text)
+    assert len(many) > 200_000 and launch.parts[counters.OPCODES]["FADD19999"] == 19_999
+
+
 def test_instructions_by_opcode_and_what_follows_from_the_counters() -> None:
     (softmax,) = counters.report(subjects()[0][0], counters.split(ncu.parse(TABLE), 1)[0]).kernels
     assert softmax.opcodes == {"FADD": 36_720, "FFMA": 3_072, "BRA": 6_144, "MUFU.EX2": 6_144}

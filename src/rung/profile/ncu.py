@@ -136,6 +136,7 @@ def _complaint(said: str, code: int) -> str:
 
 def parse(text: str) -> list[Launch]:
     """`--csv --page raw`: a line of names, a line of units, a line for each kernel; others are skipped."""
+    csv.field_size_limit(1 << 30)  # instructions by opcode of a long kernel are one field of more than 128 KB
     lines = [line for line in text.splitlines() if line.startswith('"')]
     table = list(csv.reader(io.StringIO("\n".join(lines))))
     if len(table) < 2 or "Kernel Name" not in table[0]:
