@@ -13,6 +13,7 @@ from rung.gpt2.rungs import decode_rungs
 from rung.operation import Tensors, Values
 from rung.rungs import catalogue
 from rung.rungs.base import Prepared
+from rung.rungs.cuda import CudaRung
 
 BOUNDS = {"20": ("bf16", 1e-2), "21": ("bf16", 1e-2), "22": ("f32", 1e-5)}
 
@@ -88,6 +89,17 @@ def test_eight_rows_of_a_small_model_and_a_few_of_a_large_one_have_room_on_a_lar
     for rows, name in ((8, "gpt2"), (2 if number == "22" else 4, "gpt2-large")):
         values = rung.operation.complete(dims(config_of(name), rows, 1024))
         assert rung.refusal(values, real) is None, rung.refusal(values, real)
+
+
+@pytest.mark.parametrize("number", ["13", *BOUNDS])
+def test_code_is_the_same_whatever_the_gpu_s_multiprocessors(number: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Code is compiled for an architecture: how many multiprocessors there are is known at launch alone."""
+    rung, real = catalogue.find(f"decode/{number}"), named(BOUNDS.get(number, BOUNDS["20"])[0])
+    values = rung.operation.complete(dims(config_of("gpt2"), 1 if number == "13" else 4, 1024))
+    assert isinstance(rung, CudaRung)
+    defines = rung.build(values, real).defines
+    monkeypatch.setattr("rung.rungs.base.device_facts", lambda device: (90, 132))
+    assert rung.build(values, real).defines == defines
 
 
 def test_wide_models_take_few_rows_untuned_and_narrow_ones_where_tuned() -> None:

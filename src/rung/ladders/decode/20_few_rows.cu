@@ -1,7 +1,7 @@
 /*---
 idea   = "One kernel for two to eight rows, texts or neighbouring tokens of one text: tensor cores' tiles have eight columns, of which a single row uses four, and the weights that pass by serve all of them. Each row has mailboxes of its own."
 expect = "A step reads the weights once, whatever the rows are. What a row adds are its parcels, 0.1 us each exchange, and its keys: 2 to 8 rows of gpt2 in 165 to 230 us, where rung 6 takes 265 for two and 427 for four, and rung 9 316 for eight."
-found  = "With a barrier of the grid after each phase, places looked up anew in each and keys from memory, a step of 2, 4, 8 rows of gpt2 took 289, 308, 376 us on an H200. Parcels for each row, keys through the ring and tunables took 203, 222, 290: each of five exchanges is 1,000 to 4,000 parcels for every block, whose number, not their pace, is what rows add."
+found  = "With a barrier of the grid after each phase, places looked up anew in each and keys from memory, a step of 2, 4, 8 rows of gpt2 took 289, 308, 376 us on an H200. Parcels for each row and keys through the ring followed: what rows add is the number of parcels, 1,000 to 4,000 for every block in each of five exchanges, not their pace."
 provenance = "ours"
 from   = "decode/13"
 inherit = ["dims", "inside"]
@@ -11,6 +11,7 @@ needs  = [
   "C % 32 == 0 and F % C == 0",
   "HS * sizeof_real % 16 == 0 and 32 % (HS * sizeof_real // 16) == 0",
   "B <= 8 and B <= STEP_WARPS",
+  "sms <= MOST_BLOCKS",
   "SLOTS >= 24",
 ]
 [tune]
@@ -25,22 +26,23 @@ POLL_DELAY_STREAM_CYCLES = [0, 600, 900, 1200]
 POLL_DELAY_HIDDEN_CYCLES = [0, 1000, 1500, 2000]
 POLL_DELAY_IDLE_CYCLES = [0, 1000, 3000]
 [let]
+MOST_BLOCKS = 152
 SLOT_BYTES = "C * sizeof_real + (0 if C * sizeof_real % 128 == 64 else 64)"
 NORM_BYTES = "C * sizeof_real * (2 if B <= 2 and (sizeof_real == 2 or B == 1) else 1)"
 APART = "max(NORM_BYTES + 4 * C, F * sizeof_real * (2 if sizeof_real == 4 and B == 1 else 1)) + 64"
+OTHER_BYTES = "B * (APART + 384 * STEP_WARPS + C)"
+STATIC_BYTES = "4 * ((2 * B + 1) * C // NH + C // 3 + F * sizeof_real // 12 + 2 * MOST_BLOCKS)"
+SLOTS = "min(120, min(RING * 1024, 223000 - OTHER_BYTES - STATIC_BYTES) // SLOT_BYTES)"
 C_PARCELS = "sms * ceil_div(ceil_div(C, sms), 3)"
-HIDDEN_PARCELS = "sms * ceil_div(ceil_div(F * sizeof_real // 4, sms), 3)"
-OTHER_BYTES = "B * (APART + 384 * STEP_WARPS + 4 * ceil_div(C, sms) + 8 * C // NH) + 4 * (C_PARCELS + HIDDEN_PARCELS)"
-SLOTS = "min(120, min(RING * 1024, 218000 - OTHER_BYTES) // SLOT_BYTES)"
 QKV_PARCELS = "sms * ceil_div(ceil_div(3 * C, sms), 3)"
+HIDDEN_PARCELS = "sms * ceil_div(ceil_div(F * sizeof_real // 4, sms), 3)"
 HEAD_PARCELS = "NH * max(1, sms // (B * NH)) * (C // NH) * sizeof_real // 8"
 [define]
 ACT = "act"
 BY_LAYER = "by_layer"
+MOST_BLOCKS = "MOST_BLOCKS"
 SLOTS = "SLOTS"
-STREAM_PARCELS = "C_PARCELS"
-HIDDEN_PARCELS = "HIDDEN_PARCELS"
-PARTS_AT_ONCE = "min(6, max(1, sms // (B * NH)))"
+PARTS_AT_ONCE = "min(5, max(1, 132 // (B * NH)))"
 [buffers.mail]
 shape = ["B * (2 * C_PARCELS + QKV_PARCELS + HIDDEN_PARCELS + HEAD_PARCELS + sms)", "4"]
 dtype = "i32"

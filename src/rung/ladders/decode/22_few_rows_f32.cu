@@ -10,6 +10,7 @@ needs  = [
   "C % 16 == 0 and F % C == 0",
   "HS * sizeof_real % 16 == 0 and 32 % (HS * sizeof_real // 16) == 0",
   "B <= 8 and B <= STEP_WARPS",
+  "sms <= MOST_BLOCKS",
   "SLOTS >= 24",
 ]
 ---*/

@@ -24,6 +24,11 @@ __device__ constexpr int at_once(int items, int threads, int most)
     return ceil_div(ceil_div(items, threads), ceil_div(ceil_div(items, threads), most));
 }
 
+// Parcels of a row's vector: at most, whatever the blocks are, and on a GPU of 132 multiprocessors, for which loops are cut.
+constexpr int MOST_STREAM_PARCELS = C / 3 + MOST_BLOCKS, MOST_HIDDEN_PARCELS = F / HIDDEN + MOST_BLOCKS;
+constexpr int USUAL_STREAM_PARCELS = 132 * ceil_div(ceil_div(C, 132), 3);
+constexpr int USUAL_HIDDEN_PARCELS = 132 * ceil_div(ceil_div(F / HIDDEN_IN_WORD, 132), 3);
+
 struct RowsLayout
 {
     uint4* staged;
@@ -61,12 +66,12 @@ struct Place
 // Which numbers each parcel of a row's mail has: looked up once a step.
 struct Spans
 {
-    ParcelSpan stream[STREAM_PARCELS], hidden[HIDDEN_PARCELS];
+    ParcelSpan stream[MOST_STREAM_PARCELS], hidden[MOST_HIDDEN_PARCELS];
 
     __device__ __forceinline__ void look_up(const Mailboxes& mail)
     {
-        for (int i = threadIdx.x; i < STREAM_PARCELS; i += THREADS) stream[i] = ParcelSpan::of(mail.after_mlp, i);
-        for (int i = threadIdx.x; i < HIDDEN_PARCELS; i += THREADS) hidden[i] = ParcelSpan::of(mail.hidden, i);
+        for (int i = threadIdx.x; i < mail.after_mlp.parcels(); i += THREADS) stream[i] = ParcelSpan::of(mail.after_mlp, i);
+        for (int i = threadIdx.x; i < mail.hidden.parcels(); i += THREADS) hidden[i] = ParcelSpan::of(mail.hidden, i);
     }
 };
 
@@ -119,7 +124,7 @@ struct FewRowsStep
     // The stream as floats, and each thread's part of its row's sums.
     __device__ __forceinline__ float2 take_stream(int phase, bool embedding)
     {
-        constexpr int AT_ONCE = at_once(STREAM_PARCELS, LANES_OF_ROW, 9);
+        constexpr int AT_ONCE = at_once(USUAL_STREAM_PARCELS, LANES_OF_ROW, 9);
         const int b = warp_id() / WARPS_OF_ROW, lane = warp_id() % WARPS_OF_ROW * WARP_SIZE + lane_id();
         float* stream = layout.stream(b);
         float sum = 0.0f, square = 0.0f;
@@ -135,20 +140,21 @@ struct FewRowsStep
             }
             return make_float2(sum, square);
         }
-        const Parcel* from = (phase == FC ? mail.after_attention.mail : mail.after_mlp.mail) + b * STREAM_PARCELS;
+        const int parcels = mail.after_mlp.parcels();
+        const Parcel* from = (phase == FC ? mail.after_attention.mail : mail.after_mlp.mail) + b * parcels;
         const uint32_t awaited = epoch_of(phase, &PhaseSpec::awaited);
 #pragma unroll 1
-        for (int begin = lane; begin < STREAM_PARCELS; begin += LANES_OF_ROW * AT_ONCE) {
+        for (int begin = lane; begin < parcels; begin += LANES_OF_ROW * AT_ONCE) {
             Parcel got[AT_ONCE];
             ParcelSpan span[AT_ONCE];
 #pragma unroll
-            for (int i = 0; i < AT_ONCE; i++) span[i] = spans.stream[min(begin + i * LANES_OF_ROW, STREAM_PARCELS - 1)];
-            receive_all(got, awaited, [&](int i) { return from + min(begin + i * LANES_OF_ROW, STREAM_PARCELS - 1); });
+            for (int i = 0; i < AT_ONCE; i++) span[i] = spans.stream[min(begin + i * LANES_OF_ROW, parcels - 1)];
+            receive_all(got, awaited, [&](int i) { return from + min(begin + i * LANES_OF_ROW, parcels - 1); });
 #pragma unroll
             for (int i = 0; i < AT_ONCE; i++)
 #pragma unroll
                 for (int j = 0; j < 3; j++)
-                    if (begin + i * LANES_OF_ROW < STREAM_PARCELS && j < span[i].count())
+                    if (begin + i * LANES_OF_ROW < parcels && j < span[i].count())
                         take(span[i].first() + j, __uint_as_float(got[i].word[j]));
         }
         return make_float2(sum, square);
@@ -189,18 +195,20 @@ struct FewRowsStep
 
     __device__ __forceinline__ void take_hidden(const Vector& x, uint32_t awaited)
     {
-        constexpr int PARCELS = B * HIDDEN_PARCELS, AT_ONCE = at_once(PARCELS, THREADS, 8);
+        constexpr int AT_ONCE = at_once(B * USUAL_HIDDEN_PARCELS, THREADS, 8);
+        const int of_row = mail.hidden.parcels(), parcels = B * of_row;
+        const Divisor row(of_row);
 #pragma unroll 1
-        for (int begin = threadIdx.x; begin < PARCELS; begin += THREADS * AT_ONCE) {
+        for (int begin = threadIdx.x; begin < parcels; begin += THREADS * AT_ONCE) {
             Parcel got[AT_ONCE];
             int first[AT_ONCE], count[AT_ONCE];
 #pragma unroll
             for (int i = 0; i < AT_ONCE; i++) {
-                const int at = min(begin + i * THREADS, PARCELS - 1), b = at / HIDDEN_PARCELS;
-                const ParcelSpan span = spans.hidden[at - b * HIDDEN_PARCELS];
-                first[i] = b * x.apart + span.first(), count[i] = begin + i * THREADS < PARCELS ? span.count() : 0;
+                const int at = min(begin + i * THREADS, parcels - 1), b = row.divide(at);
+                const ParcelSpan span = spans.hidden[at - b * of_row];
+                first[i] = b * x.apart + span.first(), count[i] = begin + i * THREADS < parcels ? span.count() : 0;
             }
-            receive_all(got, awaited, [&](int i) { return mail.hidden.mail + min(begin + i * THREADS, PARCELS - 1); });
+            receive_all(got, awaited, [&](int i) { return mail.hidden.mail + min(begin + i * THREADS, parcels - 1); });
 #pragma unroll
             for (int i = 0; i < AT_ONCE; i++)
 #pragma unroll
