@@ -99,16 +99,11 @@ __device__ __forceinline__ void hand1(const void* to, const uint64_t* barrier, i
                  : "memory");
 }
 
-// Until what the cluster's blocks hand over is there; one thread then makes the barrier ready for the next but one.
+// Until what the cluster's blocks hand over is there. The bytes are in this block's memory: with the cluster for a scope the wait would
+// empty the L1 cache each time. One thread then makes the barrier ready for the next but one.
 __device__ __forceinline__ void await_cluster(uint64_t* barrier, unsigned parity, unsigned next_bytes)
 {
-    unsigned done = 0;
-    while (!done)
-        asm volatile("{\n\t.reg .pred p;\n\tmbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2;\n\t"
-                     "selp.u32 %0, 1, 0, p;\n\t}"
-                     : "=r"(done)
-                     : "r"(shared_address(barrier)), "r"(parity)
-                     : "memory");
+    byte_barrier_wait(barrier, parity);
     if (threadIdx.x == 0) byte_barrier_expect(barrier, next_bytes);
 }
 
@@ -506,8 +501,13 @@ struct Computing
                 const float2 moments = s.moments[k][lane + i * WARP_SIZE];
                 sum += moments.x, square += moments.y;
             }
-        const float shifted = warp_sum(sum) / C, mean = mean_before + shifted;
-        const float rstd = rsqrtf(fmaxf(warp_sum(square) / C - shifted * shifted, 0.0f) + step.m.eps);
+#pragma unroll
+        for (int offset = WARP_SIZE / 2; offset > 0; offset /= 2) {  // side by side
+            const float other = __shfl_xor_sync(ALL_LANES, sum, offset);
+            square += __shfl_xor_sync(ALL_LANES, square, offset), sum += other;
+        }
+        const float shifted = sum * (1.0f / C), mean = mean_before + shifted;
+        const float rstd = rsqrtf(fmaxf(square * (1.0f / C) - shifted * shifted, 0.0f) + step.m.eps);
 #pragma unroll
         for (int i = 0; i < PAIRS; i++) {
             const int pair = threadIdx.x + i * THREADS;
