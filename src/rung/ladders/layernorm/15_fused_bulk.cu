@@ -1,6 +1,7 @@
 /*---
 idea   = "Rung 11's addition behind rung 13's copies: a row and its residual arrive by the copy engine, STAGES ahead, in blocks that stay."
 expect = "Of 8192 rows of 768 in bf16 rung 11 moves 50 MB in 16 to 18 us, 70 % of the copy rate, and between two products of a model the L2 holds half of that. With rows asked for ahead: 11 to 13 us."
+provenance = "ours"
 from   = "layernorm/13"
 dtypes = ["f32", "f16", "bf16"]
 needs  = ["sm >= 90", "BLOCK % 32 == 0", "C * sizeof_real % 16 == 0", "C * sizeof_real <= 5120", "BLOCK // 32 * STAGES * (2 * C * sizeof_real + 8) <= 220000"]
