@@ -77,7 +77,7 @@ def test_the_sentence_follows_from_the_figures() -> None:
     assert "The first layer computes after 40 ms, the last tensor is read after 60 ms." in text
     assert text.endswith("The file came from the page cache: a disk would add to the reading.")
     assert loading.sentence(given(498_000_000), 0.12).endswith(
-        "498 MB a run came from a disk, the rest from the page cache."
+        "498 MB per run came from a disk, the rest from the page cache."
     )
     assert "the system does not say" in loading.sentence(given(None), 0.12)
 
