@@ -18,13 +18,20 @@ from rung.rungs import catalogue
 PRELOADED = ["torch", "rung.rungs.catalogue", "rung.cuda.nvrtc"]
 
 
+def _as_here(environment: dict[str, str]) -> None:
+    """A server of processes that began earlier has the environment of then."""
+    os.environ.update(environment)
+
+
 class Compilers:
     """A pool of processes; use it as a context."""
 
     def __init__(self, workers: int | None = None) -> None:
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(PRELOADED)
-        self._pool = ProcessPoolExecutor(workers or max(1, (os.cpu_count() or 2) - 1), context)
+        self._pool = ProcessPoolExecutor(
+            workers or max(1, (os.cpu_count() or 2) - 1), context, initializer=_as_here, initargs=(dict(os.environ),)
+        )
         major, minor = torch.cuda.get_device_capability() if torch.cuda.is_available() else (9, 0)
         self._arch = f"sm_{major}{minor}"
 
