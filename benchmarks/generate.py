@@ -62,13 +62,19 @@ SAMPLING = {
     "top-p 0.95": Sampling(temperature=0.8, top_p=0.95),
     "all": Sampling(0.8, 50, 0.95, 0.01, 1.1, 0.1, 0.1),
 }
-
-
 HELD_OUT = Path(__file__).parents[1] / "tests" / "data" / "held_out_stories.txt"
-DRAFTED = {
-    "repeats": ["The wolf said: little pig, little pig, let me come in. " * 6],
-    "does not": [passage[:250] for passage in HELD_OUT.read_text(encoding="utf-8").split("\n<|endoftext|>\n")],
-}
+
+
+def drafted_prompts() -> dict[str, list[str]]:
+    passages = HELD_OUT.read_text(encoding="utf-8").split("\n<|endoftext|>\n")
+    repeated = "The wolf said: little pig, little pig, let me come in. " * 6
+    return {"repeats": [repeated], "does not": [passage[:250] for passage in passages]}
+
+
+def held() -> int:
+    """Bytes of the GPU that live tensors hold; those of models that are gone only wait for the collector."""
+    gc.collect()
+    return torch.cuda.memory_allocated()
 
 
 def transformers_model(config: Config, weights: Weights, dtype: torch.dtype) -> Any:
@@ -206,7 +212,7 @@ class Bench:
                 model = rung.load(path, device=device, dtype=dtype, draft=draft)
                 name = "small model" if draft not in (None, NGRAM) else draft or "none"
                 rungs = (catalogue.find(f"decode/{few_rows_rung(dtype)}").full_name,) if draft else ()
-                for text, prompts in DRAFTED.items():
+                for text, prompts in drafted_prompts().items():
                     for temperature in (0.0, 0.8):
                         asked = {"draft": name, "text": text, "temperature": temperature}
                         with self.row("drafts", what, dtype, rungs, **asked) as found:
@@ -316,7 +322,7 @@ class Bench:
         """Log-probabilities of texts of 1024 tokens, and of 10,000 uneven ones; transformers reads eight at a time."""
         for name, texts in (("gpt2", 32), ("gpt2-xl", 8)):
             engine, even = self.engine(name, "bfloat16"), self.prompts(texts, SCORED)
-            before = torch.cuda.memory_allocated()
+            before = held()
             rater = GpuRater(engine.config, engine.operands, ready=engine.arrive)
             self._score(rater, even[:1])
             used = tuple(dict.fromkeys(rater.passes[SCORED].rungs_in_use.values()))
@@ -339,7 +345,7 @@ class Bench:
                     if not found.wanted:
                         continue
                     model = model or transformers_model(config_of(name), weights_of(name), torch.bfloat16)
-                    before = torch.cuda.memory_allocated()
+                    before = held()
 
                     def logprobs(ids: torch.Tensor, model: Any = model) -> torch.Tensor:
                         logits = model(ids, use_cache=False).logits[:, :-1].float()

@@ -1,10 +1,16 @@
 """Occupancy against values worked out by hand, and launches that a GPU would refuse."""
 
+from pathlib import Path
+
 import pytest
 
 from rung.cuda.launch import LaunchConfig
 from rung.cuda.limits import ARCHITECTURES, hint, limits, occupancy, refusal
+from rung.dtypes import dtype
 from rung.errors import RungError
+from rung.operation import Values
+from rung.rungs import catalogue
+from rung.rungs.cuda import CudaRung
 
 
 @pytest.mark.parametrize(
@@ -99,3 +105,34 @@ def test_registers_and_launch_bounds_limit_the_block() -> None:
     assert "exceed a block's 65536" in str(refusal(at, config, registers=72))
     assert "__launch_bounds__) allows 256" in str(refusal(at, config, registers=32, threads_kernel=256))
     assert refusal(at, config, registers=64) is None
+
+
+KERNEL = """/*---
+idea = "More shared memory than its header says."
+dtypes = ["f32"]
+[[launch]]
+kernel = "k"
+grid = 1
+block = 32
+shared = 200000
+---*/
+#include "rung.cuh"
+extern "C" __global__ void k(const Real* a, const Real* b, Real* out)
+{
+    __shared__ Real own[STATIC];
+    own[threadIdx.x] = a[threadIdx.x];
+    __syncthreads();
+    out[threadIdx.x] = own[31 - threadIdx.x] + b[0];
+}
+"""
+
+
+def test_shared_memory_that_only_the_compiled_code_shows_counts(tmp_path: Path) -> None:
+    values: Values = {"B": 1, "T": 1, "C": 32}
+    for static, reason in ((8000, None), (9000, "36000 static, 200000 dynamic")):
+        path = tmp_path / f"with_{static}.cu"
+        path.write_text(KERNEL.replace("STATIC", str(static)))
+        rung = catalogue.rung_from_file(catalogue.operation("residual"), path)
+        assert isinstance(rung, CudaRung) and rung.refusal(values, dtype("f32")) is None
+        found = rung.unfit(values, dtype("f32"), None, "sm_90")
+        assert reason in found if reason and found else found == reason

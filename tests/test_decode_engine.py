@@ -18,6 +18,7 @@ from rung.gpt2.sampling import Sampling
 from rung.gpt2.weights import Linear, Weights, read_weights
 from rung.rungs import catalogue
 from rung.rungs.base import Rung
+from rung.rungs.cuda import CudaRung
 
 
 @pytest.fixture(scope="module")
@@ -150,8 +151,9 @@ def served(
     tuned: tuple[int, ...] = (),
     rows: int = 1,
     capability: tuple[int, int] = (9, 0),
+    unfit: tuple[int, ...] = (),
 ) -> int | None:
-    """The number of the rung that a GPU would be given, which is tuned for these."""
+    """The number of the rung that a GPU would be given, which is tuned for these and has no room for those."""
 
     def best(rung: Rung, values: Mapping[str, Number], dtype: str, device: str) -> dict[str, int] | None:
         assert (values["B"], values["HS"], dtype, device) == (rows, 64, engine.real.name, "cuda")
@@ -162,6 +164,7 @@ def served(
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: facts)
     monkeypatch.setattr(engine_module.tunings, "best", best)
     monkeypatch.setattr(engine, "device", "cuda")
+    monkeypatch.setattr(CudaRung, "unfit", lambda rung, *_: "does not fit" if rung.number in unfit else None)
     return engine.rung({**DECODE.shapes[shape], "B": rows}).number
 
 
@@ -198,6 +201,7 @@ def test_a_wide_model_is_served_by_one_kernel_whatever_is_tuned(
         ("bfloat16", "gpt2", {"rows": 2, "tuned": (13,)}, 6),  # and is for one sequence
         ("bfloat16", "gpt2", {"rows": 4, "tuned": (10, 13)}, 20),
         ("bfloat16", "gpt2-xl", {"rows": 2}, 20),
+        ("bfloat16", "gpt2-xl", {"rows": 2, "unfit": (20,)}, 10),  # its compiled code wants more than there is
         ("bfloat16", "gpt2", {"rows": 5, "tuned": (10, 13)}, 9),
         ("bfloat16", "gpt2-xl", {"rows": 32}, 9),
         ("bfloat16", "gpt2-xl", {"rows": 33}, 12),

@@ -3,12 +3,14 @@
 import json
 from collections import Counter
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
-from rung.check import mutants
+from rung.check import mutants, mutate
 from rung.check.mutate import judge, trials
 from rung.cli import main
+from rung.errors import RungError
 from rung.results.row import Row
 from rung.rungs import catalogue
 from rung.show import mutation_tables
@@ -71,6 +73,17 @@ def test_a_mutant_is_refused_for_a_reason() -> None:
     (minus,) = [t for t in work if t.place["change"] == "+ -> -" and t.place["line"] == line]
     verdict = judge(minus)
     assert verdict.verdict == "failed" and "values are off" in verdict.reason
+
+
+def test_a_reason_names_files_and_not_where_they_lie(monkeypatch: pytest.MonkeyPatch) -> None:
+    (trial, *_) = trials([catalogue.find("residual/1")], count=1, seed=0)
+    where = mutate.SOURCES / "rung" / "ladders" / "include" / "ptx.cuh"
+
+    def refused(*_: object, **__: object) -> NoReturn:
+        raise RungError(f"a wait ({where}:72) in {trial.place['file']}")
+
+    monkeypatch.setattr(mutate, "check", refused)
+    assert judge(trial).reason == f"a wait (rung/ladders/include/ptx.cuh:72) in {trial.place['file']}"
 
 
 @pytest.mark.slow

@@ -33,8 +33,9 @@ def test_the_tour_holds_every_rung() -> None:
     assert raced == {r.full_name for n in catalogue.operations() for r in catalogue.rungs(n)}
 
 
+@pytest.mark.parametrize("turn", ["first", "again, elsewhere"])  # whose processes an older server makes
 def test_kernels_are_compiled_in_other_processes_and_failures_are_counted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, turn: str
 ) -> None:
     monkeypatch.setenv("RUNG_CACHE", str(tmp_path))
     shape = {"B": 2, "T": 8, "C": 64}

@@ -27,7 +27,7 @@ def times(factor: float, most: float = 6e4) -> Change:
 
 
 def around(centre: float, width: float) -> Change:
-    """Near one number, where a function bends."""
+    """Near one number: where a function bends, or far from zero."""
     return lambda x, _: centre + width * x
 
 
@@ -38,11 +38,6 @@ def raised_from(column: int, by: float) -> Change:
         return x + by * (torch.arange(x.shape[-1], device=x.device) >= column)
 
     return change
-
-
-def shifted(by: float) -> Change:
-    """Far from zero, so that the difference of two large means keeps few digits."""
-    return lambda x, _: x + by
 
 
 def mostly_below_zero(x: torch.Tensor, _: Mapping[str, int | float]) -> torch.Tensor:

@@ -178,7 +178,7 @@ def check_all(work: Sequence[Task], jobs: int | None = None) -> Iterator[Report]
 
 @contextlib.contextmanager
 def _compiling(work: Sequence[Task], cores: int) -> Iterator[None]:
-    """Compiles what the tasks are going to want on the cores that they leave free, meanwhile."""
+    """While the tasks run, compiles what they will launch, on the cores that they leave free."""
     stopped = threading.Event()
     with Compilers(max(1, cores)) as compilers:
 

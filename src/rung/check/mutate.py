@@ -25,6 +25,7 @@ from rung.rungs.cuda import CudaRung
 # As a rung alone, with fewer of the later runs: what makes a mutant is not written to wait.
 EFFORT = Effort(0.1, 0.1, tunables=True, later_runs=0)
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n/]+)"', re.MULTILINE)
+SOURCES = Path(__file__).parents[2]
 SECONDS = 300.0  # a mutant that takes longer is refused
 
 
@@ -120,8 +121,10 @@ def judge(trial: Trial) -> Row:
                     refused = report.verdict not in ("ok", "arithmetic only")
                     if refused:
                         break
-            reason = report.reason.replace(f"{folder}/", "")
+            reason = report.reason
         except RungError as error:
-            reason, refused = str(error).replace(f"{folder}/", ""), True
+            reason, refused = str(error), True
+    for place in (folder, SOURCES):  # a row names files, not where they lay
+        reason = reason.replace(f"{place}/", "")
     illegal = "does not compile" in reason
     return _row(trial, reason, "illegal" if illegal else "failed" if refused else "ok")

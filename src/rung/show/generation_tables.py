@@ -44,7 +44,8 @@ def ours(found: Figures, name: str, by: str | None = "rung") -> list[tuple[Row, 
 
 def _ordered(some: Iterable[Row], name: str, by: str | None) -> list[Row]:
     rows = [r for r in some if r.part == name and r.verdict == "ok"]
-    order = sorted(rows, key=lambda r: (r.options.get("texts", 1) > 1, len(r.what), r.options.get("texts", 1)))
+    texts = {id(r): r.options.get("texts", 1) for r in rows}
+    order = sorted(rows, key=lambda r: (texts[id(r)] > 1, len(r.what), texts[id(r)], r.dtype))
     return [r for r in order if by is None or r.options.get("by") == by]
 
 
@@ -122,7 +123,7 @@ def score(found: Figures) -> str:
     lines = []
     for row, instead in ours(found, "score"):
         m, rest = row.metrics, [peer(found, row, by) for by in (COMPILED, "transformers, eager")]
-        cells = [f"{m['tokens_per_s']:,.0f}", f"{m['peak_mb']:,.0f}"]
+        cells = [f"{m['tokens_per_s']:,.0f}", f"{m['peak_mb']:,.0f}" if "peak_mb" in m else ""]
         for theirs in rest:
             rate = theirs.metrics["tokens_per_s"] if theirs else None
             cells += [f"{rate:,.0f}", times(m["tokens_per_s"] / rate)] if rate else ["", ""]

@@ -137,7 +137,7 @@ def checked(found: Figures) -> str:
     rows = [
         (r.what, r.dtype, f"{r.metrics['cases']:.0f}", f"{r.metrics.get('error_element', 0):.3f}",
          f"{r.metrics.get('error_norm', 0):.1e}", f"{r.metrics.get('norm_cap', 0):.0e}", r.verdict)
-        for r in every
+        for r in sorted(every, key=lambda r: r.what)
         if r.operation == SHOWN and r.dtype == "f32"
     ]  # fmt: skip
     right = sum(r.verdict == "ok" for r in every)

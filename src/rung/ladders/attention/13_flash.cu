@@ -1,6 +1,6 @@
 /*---
 idea   = "Flash attention: the softmax is built up tile by tile with a running maximum m and sum l, so that the T x T scores never leave the chip."
-expect = "Memory traffic falls from T * T to T * HS numbers a head. A naive inside spends the gain again: one output per thread, O in global memory, and 32 lanes reading one column of K from a single bank."
+expect = "Memory traffic falls from T * T to T * HS numbers per head. A naive inside spends the gain again: one output per thread, O in global memory, and 32 lanes reading one column of K from a single bank."
 found  = "The best algorithm so far, and slower than every GPU rung before it but 2 and 6: 18.9 ms at b8t1024 in f32 on an H200, 12.6x the time of torch's naive attention, which keeps the scores in memory. The profiler counts 7.8 wavefronts per shared load and 35.6 million bank conflicts in 527 us (13.md)."
 provenance = "fp32 flash attention case study, version 1: blockDim (32, 16), B_c = B_r = 48; 30.6 s where torch's naive attention took 15.3 s, on a GTX 1660 Super."
 from   = "attention/12"

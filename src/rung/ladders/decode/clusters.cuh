@@ -557,7 +557,7 @@ struct Computing
         return sum;
     }
 
-    // Each warp has tiles of the block's outputs, over all that the cluster knows of their columns: parts of sums for all clusters.
+    // Each warp has tiles of the block's outputs, over the columns of which the cluster holds the inputs: parts of sums for all clusters.
     template <int N, bool WITH_LEFT, int PARTS_>
     __device__ __forceinline__ void multiply_outputs(int place, int stride, const Factor* vector, int left,
                                                      const PartSums<PARTS_>& to, int part)
@@ -686,7 +686,7 @@ struct Computing
             for (int j = 0; j < VEC; j++) s.outputs[warp][piece * VEC + j] = sum[j];
     }
 
-    // The block's part of a head's outputs to all blocks of the cluster: four numbers a thread, or the part's weight.
+    // The block's part of a head's outputs to all blocks of the cluster: four numbers per thread, or the part's weight.
     __device__ __forceinline__ void hand_outputs(int k)
     {
         constexpr int EACH = HS / 4 + 1;

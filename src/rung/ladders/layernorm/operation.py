@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rung.inputs import ROW_SCALES, raised_from, rows_scaled, shifted, times
+from rung.inputs import ROW_SCALES, around, raised_from, rows_scaled, times
 from rung.lazy import F, torch
 from rung.operation import Case, Cost, Library, Operand, Operation, Race, Tensors, Values
 
@@ -69,7 +69,7 @@ OPERATION = Operation(
         Case("small and large variances", dict(B=2, T=5, C=96), change={"x": rows_scaled(*ROW_SCALES)}),
         Case("another eps", dict(B=1, T=6, C=129, eps=2e-3), change={"x": rows_scaled(0.02, 0.1, 1.0)}),
         Case("up to the format's end", dict(B=1, T=5, C=192), change={"x": times(1500.0)}),
-        Case("rows far from zero", dict(B=1, T=3, C=192), change={"x": shifted(60.0)}),
+        Case("rows far from zero", dict(B=1, T=3, C=192), change={"x": around(60.0, 1.0)}),
         Case("three batches", dict(B=3, T=31, C=768)),
         Case("gpt2-xl, a row", dict(B=1, T=2, C=1600)),
         Case("more than 2048 columns", dict(B=1, T=2, C=2503), change={"x": raised_from(1024, 4.0)}),

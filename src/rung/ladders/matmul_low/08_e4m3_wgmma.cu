@@ -1,5 +1,5 @@
 /*---
-idea   = "e4m3 at Hopper's pace: the frame of matmul's rung 25 (copy engine, producer and consumers, persistent blocks, clusters) with wgmma of 32 eight-bit numbers a step; the scales of row and column come with the store."
+idea   = "e4m3 at Hopper's pace: the frame of matmul's rung 25 (copy engine, producer and consumers, persistent blocks, clusters) with wgmma of 32 eight-bit numbers per step; the scales of row and column come with the store."
 expect = "A tile's bytes halve with its numbers, and the tensor cores' rate is twice that of bf16: at 4096 1.7x matmul/25, at a depth of 768 less, where the output's stores are half of the time. Sums of e4m3 keep fewer bits inside the tensor cores than those of bf16."
 provenance = "The lecture's list of low-precision formats: FP8, e4m3, with Hopper's wgmma."
 from   = "matmul_low/6"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rung.inputs import row_scores, shifted, times
+from rung.inputs import around, row_scores, times
 from rung.lazy import torch
 from rung.operation import Case, Cost, Library, Operand, Operation, Race, Tensors, Values
 
@@ -56,12 +56,12 @@ OPERATION = Operation(
         Case("large values", dict(B=1, NH=1, T=3, S=127), magnitude=100.0),
         Case("plain rows", dict(B=1, NH=1, T=3, S=257, causal=0, scale=1.0)),
         Case("gpt2, one query", dict(B=1, NH=1, T=1, S=1024)),
-        Case("far below zero", dict(B=1, NH=1, T=3, S=130, causal=0, scale=1.0), change={"x": shifted(-220.0)}),
+        Case("far below zero", dict(B=1, NH=1, T=3, S=130, causal=0, scale=1.0), change={"x": around(-220.0, 1.0)}),
         Case(  # in float32, factors of log2(e) before the difference would cost what the bound leaves
             "below a mask of -10000",
             dict(B=1, NH=1, T=3, S=130, causal=0, scale=1.0),
             dtypes=("f16", "bf16"),
-            change={"x": shifted(-12000.0)},
+            change={"x": around(-12000.0, 1.0)},
         ),
         Case("three batches of heads", dict(B=3, NH=2, T=111, S=111)),
         Case("more than 2048 columns", dict(B=1, NH=1, T=2, S=2503)),
