@@ -76,6 +76,22 @@ def test_ladders_are_counted_where_they_include() -> None:
     assert {Path(site.file).parent for site in coverage.taken()} <= {Path(INCLUDE)}
 
 
+def test_a_header_at_another_place_is_told_of_there(tmp_path: Path) -> None:
+    source = '#include "odd.cuh"\n__global__ void k(float* out) { if (odd(threadIdx.x)) out[threadIdx.x] = 1.0f; }'
+    told = []
+    for name in ("here", "there"):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "odd.cuh").write_text("__device__ bool odd(int n) { if (n % 2) return true; return false; }")
+        coverage.taken()
+        with emulator.under(coverage=True):
+            load(source, include=(str(folder),)).launch(
+                "k", LaunchConfig((1, 1, 1), (32, 1, 1)), [("pointer", torch.zeros(32))]
+            )
+        told.append({Path(site.file).parent for site in coverage.taken() if site.file.endswith(".cuh")})
+    assert told == [{tmp_path / "here"}, {tmp_path / "there"}]
+
+
 def test_a_build_without_counters_counts_nothing() -> None:
     coverage.taken()
     run(SOURCE, torch.zeros(128, dtype=torch.int32), 64)

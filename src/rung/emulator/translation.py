@@ -59,8 +59,11 @@ def translate(build: Build, *, races: bool = False, coverage: bool = False) -> T
     for kernel in build.kernels:
         kernel_parameters(build.source, kernel, build.origin)  # names the kernels that there are
     flags = _flags(races)
-    includes = sorted((Path(path).name, text) for path, text in includes_of(build))
-    counters = (branches.COUNTERS.read_text(), Path(branches.__file__).read_text()) if coverage else ()
+    found = sorted(includes_of(build))
+    includes = [(Path(path).name, text) for path, text in found]
+    # Counters tell of files by path, so that a build with them is good for one place of its includes.
+    places = [str(path) for path, _ in found]
+    counters = (branches.COUNTERS.read_text(), Path(branches.__file__).read_text(), places) if coverage else ()
     key = toolchain.key(_unit(build), build.kernels, flags, includes, DYNAMIC_ROOM, _CHECKED, *counters)
     entry = kept.kept("emulator", key, functools.partial(_compile, build, flags, coverage))
     return Translation(entry.path, entry.note)
