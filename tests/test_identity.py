@@ -152,6 +152,36 @@ def test_a_figure_belongs_to_its_text_or_to_the_same_compiled_code() -> None:
     assert not codes.current(gone, {})
 
 
+def test_texts_are_digested_once_until_a_source_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RUNG_CACHE", str(tmp_path))
+    asked: list[str] = []
+    monkeypatch.setattr(identity, "text", lambda rung: asked.append(rung.full_name) or "0" * 16)
+    keep: list[tuple[object, ...]] = []
+    monkeypatch.setattr(codes.atexit, "register", lambda *call: keep.append(call))
+
+    def one_process() -> str:
+        codes._texts.cache_clear()
+        codes.text_now.cache_clear()
+        found = codes.text_now("gelu/01_naive")
+        for function, *arguments in keep:
+            function(*arguments)  # type: ignore[operator]
+        keep.clear()
+        return found
+
+    try:
+        assert one_process() == one_process() == "0" * 16 and asked == ["gelu/01_naive"]
+        monkeypatch.setattr(codes, "LADDERS", tmp_path / "elsewhere")
+        assert one_process() == "0" * 16 and len(asked) == 2  # another package, and none of its ladders
+        monkeypatch.undo()
+        monkeypatch.setenv("RUNG_CACHE", str(tmp_path))
+        (file,) = (tmp_path / "texts").glob("*.json")
+        file.write_text(file.read_text().replace('"stamp": "', '"stamp": "changed'))
+        assert one_process() == identity.text(catalogue.find("gelu/01_naive"))
+    finally:
+        codes._texts.cache_clear()
+        codes.text_now.cache_clear()
+
+
 def test_the_index_compiles_what_it_does_not_know_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
     made = row("gelu/naive", 80.0, shape="b4t64", time="2026-01-01T00:00:00Z")
     rung = catalogue.find("gelu/naive")

@@ -7,6 +7,8 @@ does), and compiles what it does not know yet: of a text all builds of the publi
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import hashlib
 import json
 import sys
@@ -14,11 +16,13 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 
+from rung.cuda import kept
 from rung.errors import RungError
 from rung.results import store
 from rung.results.row import Row
 from rung.rungs import catalogue, identity
 from rung.rungs.base import Rung
+from rung.rungs.folders import LADDERS
 
 FILE = store.ROOT / "results" / "codes.json"
 
@@ -35,10 +39,36 @@ def known(path: Path = FILE) -> Codes:
 @cache
 def text_now(name: str) -> str:
     """The digest of the text of the ladder's rung; empty where the ladder no longer has it."""
+    ours = (LADDERS / name.partition("/")[0]).is_dir()
+    texts = _texts() if ours else {}
+    if name not in texts:
+        try:
+            texts[name] = identity.text(catalogue.find(name))
+        except RungError:
+            texts[name] = ""
+    return texts[name]
+
+
+@cache
+def _texts() -> dict[str, str]:
+    """The digests of the package's rungs, kept in the cache folder until any source of the package changes."""
+    package = LADDERS.parent
+    facts = ((path, path.stat()) for end in ("py", "cu", "cuh") for path in sorted(package.rglob(f"*.{end}")))
+    stamp = hashlib.sha256(repr([(str(p), f.st_mtime_ns, f.st_ctime_ns, f.st_size) for p, f in facts]).encode())
     try:
-        return identity.text(catalogue.find(name))
-    except RungError:
-        return ""
+        file = kept.folder("texts") / f"{hashlib.sha256(str(package).encode()).hexdigest()[:16]}.json"
+        there = json.loads(file.read_text()) if file.is_file() else None
+    except (RungError, OSError, ValueError):  # without a cache they are computed each time
+        return {}
+    texts: dict[str, str] = dict(there["texts"]) if there and there["stamp"] == stamp.hexdigest() else {}
+    atexit.register(_keep, file, stamp.hexdigest(), texts, len(texts))
+    return texts
+
+
+def _keep(file: Path, stamp: str, texts: dict[str, str], count: int) -> None:
+    if len(texts) > count:
+        with contextlib.suppress(RungError):
+            store.write_whole(file, json.dumps({"stamp": stamp, "texts": texts}))
 
 
 def current(row: Row, codes: Codes | None = None) -> bool:
