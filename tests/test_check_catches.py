@@ -28,6 +28,7 @@ def verdict_on(name: str, device: str = "emulator") -> Report:
     ("name", "reason"),
     [
         ("partial_work.cu", "never written"),
+        ("one_turn.cu", "never written"),
         ("nan.cu", "NaN"),
         ("mutated_input.cu", "changed its input a"),
         ("out_of_bounds_write.cu", "out"),
@@ -48,6 +49,12 @@ def test_is_caught_on_the_emulator(name: str, reason: str) -> None:
     report = verdict_on(name)
     assert report.verdict == "failed"
     assert reason in report.reason
+
+
+def test_a_rung_that_inherits_its_grid_is_tried_with_few_multiprocessors_too() -> None:
+    heir = catalogue.find("matmul/23_tensor_stores")
+    assert "sms" not in heir.source and trial.hangs_on_the_gpu(heir)
+    assert not trial.hangs_on_the_gpu(catalogue.find("gelu/01_naive"))
 
 
 @pytest.mark.gpu

@@ -24,6 +24,9 @@ __global__ void k(int* out, int n) {
         if (WIDTH == twice<2>()) out[i] += 10;
     }
     for (int j = 0; j < WIDTH; j++) out[0] += 0;
+    const int lane = threadIdx.x % 16, row = lane / 4;
+    for (int j = row; j < WIDTH; j += 4) for (int m = j; m < 5; ++m) out[0] += 0;
+    for (int j = row; j < n - 60; j += 4) out[0] += 0;
     int left = n;
     do left -= 32; while (left > 64);
     while (left > 0) { if (left == 7) break; left--; }
@@ -46,8 +49,8 @@ def told(counts: coverage.Counts) -> list[tuple[int, str]]:
 
 def test_what_no_launch_has_done_is_named() -> None:
     assert told(launched(64)) == [
-        (4, "never skipped"), (4, "never one turn"), (5, "never false"), (12, "never true"), (13, "never skipped"),
-        (13, "never one turn"),
+        (4, "never skipped"), (4, "never one turn"), (5, "never false"), (13, "never skipped"),
+        (13, "never several turns"), (15, "never true"), (16, "never skipped"), (16, "never one turn"),
     ]  # fmt: skip
 
 
@@ -56,13 +59,20 @@ def test_launches_add_up_and_constants_are_no_question() -> None:
     assert told(coverage.merged([launched(64), launched(20, 33, 128)])) == [(7, "never true")]
 
 
+def test_turns_of_constant_steps_from_a_threads_number_are_known() -> None:
+    assert not [line for line, _ in told(launched(64)) if line == 12]
+    assert [never for line, never in told(launched(62)) if line == 13] == ["never several turns"]
+
+
 def test_the_source_may_say_what_never_happens(tmp_path: Path) -> None:
     file = tmp_path / "a.cu"
-    file.write_text("a\n// never true: n is even\nb\nc // never false: nobody asks\n")
+    file.write_text("a\n// never true: n is even\nb\nc // never false: nobody asks\n\nd // perhaps never true: it is up to n\n")
     odd = coverage.Site(str(file), 3, 0, "branch", "if (n % 2)")
     other = coverage.Site(str(file), 4, 0, "branch", "if (n)")
     assert told({odd: [5, 0, 0, 0], other: [0, 5, 0, 0]}) == []
     assert told({odd: [5, 1, 0, 0]}) == [(3, "said to be never true, and is")]
+    perhaps = coverage.Site(str(file), 6, 0, "branch", "if (n > 1000)")
+    assert told({perhaps: [5, 0, 0, 0]}) == told({perhaps: [5, 1, 0, 0]}) == []
     assert told({other: [0, 5, 0, 0], odd: [0, 0, 0, 1]}) == []
 
 

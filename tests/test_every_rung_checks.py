@@ -7,7 +7,10 @@ from rung.check.trial import check
 from rung.rungs import catalogue
 
 # Whose branches and loops the cases take every way, but for what the source says never happens.
-COVERED = ("gelu", "pointwise", "residual")
+COVERED = (
+    "bias", "bias_gelu", "cached_attention", "cached_projection", "copy", "divergence", "embedding", "gelu", "layernorm",
+    "pointwise", "recompute", "reduce", "relu", "residual", "softmax", "transpose",
+)  # fmt: skip
 PORTION = 12  # rungs and dtypes a test, so that a large ladder is spread over the processes
 
 

@@ -31,6 +31,7 @@ from rung.rungs.cuda import INCLUDE, CudaRung
 
 SEEDS = 5
 _DIFFERS = re.compile(r"^[ \t]*#[^\n]*\bRUNG_EMULATOR\b", re.MULTILINE)
+_FACTS = re.compile(r"\bsms\b|\bmax_grid_y\b")
 ORDERS: tuple[Order, ...] = ("forward", "reverse", "shuffled")
 PATIENCE = 5.0  # seconds: a case whose single run is forecast to take longer is left out, and said so
 
@@ -119,6 +120,11 @@ def _differs_on_a_gpu(rung: Rung) -> str:
         return ""
     own = (path for path in [rung.path, *identity.files(rung)] if path.resolve().parent != INCLUDE.resolve())
     return next((path.name for path in own if _DIFFERS.search(source_file.read(path))), "")
+
+
+def hangs_on_the_gpu(rung: Rung) -> bool:
+    """Whether the number of multiprocessors, or of blocks that a grid may have, changes what is launched."""
+    return isinstance(rung, CudaRung) and bool(_FACTS.search(rung.source + str(rung.table)))  # inherited keys, too
 
 
 def _hides(rung: Rung, dtype: Dtype, device: Device, tuning: dict[str, int] | None, report: Report) -> bool:
@@ -253,7 +259,7 @@ class _Rung:
             trial.late(seed + 7919)
             if self.cuda:
                 trial.replayed(seed + 7920)
-        elif self.cuda and "sms" in self.rung.source and (few := self._fewest_multiprocessors(values)):
+        elif hangs_on_the_gpu(self.rung) and (few := self._fewest_multiprocessors(values)):
             self._trial(case, values, seed, How(self.tuning, sms=few)).twice()
         self._without_nullable(case, values, seed)
 

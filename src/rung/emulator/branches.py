@@ -1,7 +1,8 @@
 """Puts counters into a preprocessed source: one for every `if`, `for` and `while` that is not in a constexpr function.
 
 A counter tells how often a condition was true and false, or a loop was left after no turn, one, or several. What the
-compiler knows to be constant in a build says so, and is not asked to go the other way there.
+compiler knows to be constant in a build says so, and is not asked to go the other way there. Neither is a loop that
+takes constant steps from a thread's number, or from such a loop's, to a constant: the build knows its turns.
 """
 
 from __future__ import annotations
@@ -25,6 +26,10 @@ _TOKEN = re.compile(
     re.DOTALL | re.MULTILINE,
 )
 _ASSIGNED = re.compile(r"(\w+)\s*=(?!=)([^,]*)")
+_STEP = re.compile(r"\s*(?:\w+\s*(?:\+\+|--|[-+]=([^=,]*))|(?:\+\+|--)\s*\w+)\s*")
+_THREAD = re.compile(r"\bthreadIdx\s*\.\s*[xyz]\b|\b(?:lane_id|warp_id|thread_rank)\s*\(\s*\)")
+_FIXED = r"\bconst\s+(?:unsigned|int|auto)\s[^;]*?\b{}\s*=([^;,]*)[;,]"  # a variable that nobody changes
+_AROUND = r"\bfor\s*\(\s*(?:unsigned|int)\s+{0}\s*=([^;,]*);\s*{0}\s*[<>]=?([^;&|?]*);"
 _BOUND = re.compile(r"^\s*\w+\s*(?:<=?|>=?|!=)\s*([^<>=&|?{]+)$")
 
 
@@ -108,7 +113,8 @@ def _statement(token: re.Match[str], inside: str, ends: bool, found: _Counted) -
             return whole
         begin, condition, step = parts
         number = found.new(token.start(), "loop", whole)
-        turns = f"for (rung_emulator::Turns rung_t({number}, {_constant(begin, condition)}); rung_t.once();) "
+        known = _constant(begin, condition, step, token)
+        turns = f"for (rung_emulator::Turns rung_t({number}, {known}); rung_t.once();) "
         return f"{turns}for ({begin}; rung_t.turn({condition.strip() or 'true'}); {step})"
     declares = len(parts) > 1 or re.search(r"^[\s\w:<>*&]+\s[*&]*\w+\s*=[^=]", inside)
     if declares or "{" in inside:
@@ -121,14 +127,37 @@ def _statement(token: re.Match[str], inside: str, ends: bool, found: _Counted) -
     return f"{word} (rung_emulator::took({number}, bool({inside}), __builtin_constant_p(bool({inside}))))"
 
 
-def _constant(begin: str, condition: str) -> str:
+def _constant(begin: str, condition: str, step: str, loop: re.Match[str]) -> str:
     """Whether a loop's bounds are constants, as two expressions."""
     first, bound = _ASSIGNED.search(begin), _BOUND.match(condition)
     if first is None or "{" in begin + condition:
         return "false, false"
     names = {name for name, _ in _ASSIGNED.findall(begin)}
-    known = [
-        f"__builtin_constant_p({text.strip()})" if text and not names & set(re.findall(r"\w+", text)) else "false"
-        for text in (first[2], bound and bound[1])
-    ]
-    return ", ".join(known)
+
+    def known(text: str | None) -> str:
+        fixed = text and text.count("(") == text.count(")") and not names & set(re.findall(r"\w+", text))
+        return f"__builtin_constant_p({text.strip()})" if text and fixed else "false"
+
+    end, steps = known(bound and bound[1]), _STEP.fullmatch(step)
+    starts, bounds = _first(first[2], loop)
+    if starts == first[2] or steps is None:
+        return f"{known(first[2])}, {end}"
+    return f"{' && '.join(map(known, [starts, steps[1] or '1', *bounds]))} && {end}, {end}"
+
+
+def _first(text: str, loop: re.Match[str]) -> tuple[str, list[str]]:
+    """An expression as it is for thread 0 in the first turns of the loops around, and where those loops end.
+
+    Where it is made of other things than a thread's numbers and such loops' variables, it stays as it is.
+    """
+    function = loop.string[: loop.start()].rpartition("\n}")[2]
+    made = text
+    bounds: list[str] = []
+    for _ in range(3):  # a row may be made of a warp's number, and that of a thread's
+        for name in set(re.findall(r"(?<![.>])\b[a-z]\w*", made)) - {"threadIdx"}:
+            found = [*re.finditer(_FIXED.format(name), function), *re.finditer(_AROUND.format(name), function)]
+            if found:
+                last = max(found, key=re.Match.start)
+                bounds += last.groups()[1:]
+                made = f"({last[1].strip()})".join(re.split(rf"(?<![.>])\b{name}\b", made))
+    return (_THREAD.sub("0", made), bounds) if bounds or _THREAD.search(made) else (text, [])

@@ -310,7 +310,8 @@ def _leetgpu(rung: Rung) -> dict[str, str]:
     lines = [f"const {'double' if isinstance(v, float) else 'whole'} {n} = {v!r};" for n, v in scalars.items()]
     for name, code in {**of.derived, **{n: v for n, v in of.scalars.items() if isinstance(v, str)}}.items():
         lines.append(f"const whole {name} = {_cpp(code)};")
-    lines += ["const whole sizeof_real = 4, emulated = 0;", "int sm_major = 0, sm_minor = 0, sm_count = 0;"]
+    lines += ["const whole sizeof_real = 4, emulated = 0, max_grid_y = 65535;"]
+    lines += ["int sm_major = 0, sm_minor = 0, sm_count = 0;"]
     for name, attribute in (("sm_major", "ComputeCapabilityMajor"), ("sm_minor", "ComputeCapabilityMinor"),
                             ("sm_count", "MultiProcessorCount")):  # fmt: skip
         lines.append(f"cudaDeviceGetAttribute(&{name}, cudaDevAttr{attribute}, 0);")

@@ -126,7 +126,7 @@ def standalone(rung: Rung) -> str:
         f"_device = {real}.device",
         "_of_gpu = torch.cuda.get_device_properties(_device) if _device.type == 'cuda' else None",
         "sm, sms = (_of_gpu.major * 10 + _of_gpu.minor, _of_gpu.multi_processor_count) if _of_gpu else (90, 4)",
-        "emulated = 0",
+        "emulated, max_grid_y = 0, 65535",
         *(f"{name} = {code}" for name, code in rung.let.items()),
         f"if {real}.dtype not in FORMATS:",
         f'    raise ValueError(f"{of.name} takes {{list(FORMATS)}}, not {{{real}.dtype}}")',

@@ -162,6 +162,7 @@ class Rung(ABC):
         sm, sms = device_facts(device)
         names: Values = {**values, **self.tuned(tuning), "sizeof_real": dtype.size, "sm": sm, "sms": sms}
         names["emulated"] = int(device == "emulator")
+        names["max_grid_y"] = 65535 if device == "cuda" or sms >= USUAL else 2
         for operand in self.operation.operands:
             tensor = (tensors or {}).get(operand.name)
             strides = tensor.stride() if tensor is not None else _packed_strides(operand.size(values))
@@ -248,7 +249,8 @@ def without_prose(source: str, keys: Sequence[str] = _PROSE_KEYS) -> str:
     return re.sub(pattern, "", source, flags=re.MULTILINE | re.DOTALL | re.VERBOSE)
 
 
-_emulated_multiprocessors = 4
+USUAL = 4  # multiprocessors that the emulator has
+_emulated_multiprocessors = USUAL
 
 
 def device_facts(device: Device) -> tuple[int, int]:
@@ -261,7 +263,10 @@ def device_facts(device: Device) -> tuple[int, int]:
 
 @contextmanager
 def emulated_multiprocessors(count: int | None) -> Iterator[None]:
-    """Inside the block the emulator has so many multiprocessors: with one, persistent blocks take every tile."""
+    """Inside the block the emulator has so many multiprocessors: with one, persistent blocks take every tile.
+
+    With fewer than usual, grids have at most two rows of blocks where they are held to `max_grid_y`.
+    """
     global _emulated_multiprocessors
     before = _emulated_multiprocessors
     _emulated_multiprocessors = count or before

@@ -10,7 +10,7 @@ BLOCK = [128, 64, 256]
 ROWS  = [4, 1, 2, 8]
 [[launch]]
 kernel = "add_bias"
-grid   = ["ceil_div(OC, BLOCK * (16 // sizeof_real))", "min(ceil_div(B * T, ROWS), 65535)"]
+grid   = ["ceil_div(OC, BLOCK * (16 // sizeof_real))", "min(ceil_div(B * T, ROWS), max_grid_y)"]
 block  = "BLOCK"
 ---*/
 #include "rung.cuh"
@@ -22,6 +22,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK)
     if (column >= OC) return;
     const Vec<Real, VEC> add = load_vec<Real>(bias + column);
     const int rows = B * T;
+    // never skipped: the grid has no more rows of blocks than there are parcels of ROWS rows
     for (int first = blockIdx.y * ROWS; first < rows; first += gridDim.y * ROWS) {
 #pragma unroll
         for (int r = 0; r < ROWS; ++r) {

@@ -122,6 +122,8 @@ OPERATION = Operation(
         Case("2^8 + 1 keys", dict(B=1, T=1, S=257, C=64, NH=2)),
         Case("heads of 128", dict(B=1, T=2, S=35, C=128, NH=1)),
         Case("heads of 80", dict(B=1, T=1, S=40, C=160, NH=2)),
+        Case("heads of 1", dict(B=1, T=2, S=5, C=2, NH=2)),
+        Case("a head of 160", dict(B=1, T=1, S=9, C=160, NH=1)),
         Case("heads of 25", dict(B=2, T=1, S=19, C=50, NH=2, scale=0.41), change={"past": uneven}),
         Case("a window", dict(B=3, T=2, S=67, C=32, NH=1, window=13), change={"past": uneven}),
         Case("a window of one", dict(B=1, T=3, S=17, C=32, NH=1, window=1)),

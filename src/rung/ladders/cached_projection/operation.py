@@ -61,6 +61,7 @@ OPERATION = Operation(
         Case("one new token", dict(B=2, T=17, C=48, MAXT=20, past=16)),
         Case("several new tokens", dict(B=1, T=37, C=64, MAXT=40, past=30)),
         Case("across a tile", dict(B=1, T=67, C=32, MAXT=67, past=33)),
+        Case("one channel", dict(B=2, T=3, C=1, MAXT=4, past=1), dtypes=("f32", "f16", "bf16")),
         Case("nothing new", dict(B=1, T=5, C=32, MAXT=8, past=5)),
         Case("three batches", dict(B=3, T=12, C=80, MAXT=13, past=7)),
         Case("odd width", dict(B=1, T=6, C=25, MAXT=7, past=3), dtypes=("f32", "f16", "bf16")),

@@ -10,7 +10,7 @@ WARPS = [8, 4, 16]
 M = "B * T"
 [[launch]]
 kernel = "matmul"
-grid   = ["ceil_div(OC, WARPS)", "min(B * T, 65535)"]
+grid   = ["ceil_div(OC, WARPS)", "min(B * T, max_grid_y)"]
 block  = ["32", "WARPS"]
 ---*/
 #include "rung.cuh"

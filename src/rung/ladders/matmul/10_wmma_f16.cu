@@ -22,12 +22,12 @@ grid   = ["ceil_div(C, 32)", "ceil_div(OC, 32)"]
 block  = [32, 8]
 [[launch]]
 kernel = "convert"
-grid   = ["ceil_div(round_up(OC, 16), 256)", "min(round_up(C, 16), 65535)"]
+grid   = ["ceil_div(round_up(OC, 16), 256)", "min(round_up(C, 16), max_grid_y)"]
 block  = 256
 bind   = { from = "weight_t", to = "weight_half", rows = "C", cols = "OC", padded_rows = "round_up(C, 16)", padded_cols = "round_up(OC, 16)" }
 [[launch]]
 kernel = "convert"
-grid   = ["ceil_div(round_up(C, 16), 256)", "min(round_up(B * T, 16), 65535)"]
+grid   = ["ceil_div(round_up(C, 16), 256)", "min(round_up(B * T, 16), max_grid_y)"]
 block  = 256
 bind   = { from = "x", to = "x_half", rows = "B * T", cols = "C", padded_rows = "round_up(B * T, 16)", padded_cols = "round_up(C, 16)" }
 [[launch]]

@@ -22,7 +22,7 @@ grid   = ["ceil_div(C, 32)", "ceil_div(OC, 32)"]
 block  = [32, 8]
 [[launch]]
 kernel = "convert"
-grid   = ["ceil_div(round_up(C, 16), CONVERT)", "min(round_up(B * T, 16), 65535)"]
+grid   = ["ceil_div(round_up(C, 16), CONVERT)", "min(round_up(B * T, 16), max_grid_y)"]
 block  = "CONVERT"
 [[launch]]
 kernel = "matmul"

@@ -10,7 +10,7 @@ dtypes = ["tf32", "f16"]
 kernel = "transpose_to_half"
 [[launch]]
 kernel = "convert"
-grid   = ["ceil_div(round_up(C, 16), 256)", "min(round_up(B * T, 16), 65535)"]
+grid   = ["ceil_div(round_up(C, 16), 256)", "min(round_up(B * T, 16), max_grid_y)"]
 block  = 256
 [[launch]]
 kernel = "matmul"

@@ -23,7 +23,7 @@ block  = "BM // WM * (BN // WN) * 32"
 shared = "STAGES * (BM + BN) * BK * sizeof_real"
 [[launch]]
 kernel = "add_partials"
-grid   = ["ceil_div(OC, 256)", "min(B * T, 65535)"]
+grid   = ["ceil_div(OC, 256)", "min(B * T, max_grid_y)"]
 block  = 256
 ---*/
 #include "mma_tile.cuh"

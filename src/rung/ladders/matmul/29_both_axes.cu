@@ -12,7 +12,7 @@ ROWS = [32, 1, 2, 4, 8, 16]
 kernel = "transpose_to_half"
 [[launch]]
 kernel = "convert"
-grid   = ["ceil_div(round_up(C, 16), 256)", "min(round_up(B * T, 16), 65535)"]
+grid   = ["ceil_div(round_up(C, 16), 256)", "min(round_up(B * T, 16), max_grid_y)"]
 block  = 256
 [[launch]]
 kernel = "matmul"

@@ -37,6 +37,7 @@ OPERATION = Operation(
         Case("power of two less one", {"B": 5, "N": 1023}),
         Case("power of two and one", {"B": 3, "N": 4097}),
         Case("several blocks a row", {"B": 2, "N": 20011}),
+        Case("more pieces than threads", {"B": 1, "N": 256 * 8192 + 3}),
         Case("gpt2 width", {"B": 6, "N": 768}),
         Case("large values", {"B": 4, "N": 1000}, magnitude=100.0),
         Case("more than 16 bits count", {"B": 70, "N": 1003}),

@@ -19,7 +19,7 @@ extern "C" __global__ void softmax(const Real* __restrict__ x, Real* __restrict_
                                    float scale)
 {
     const int row = blockIdx.x * (BLOCK / WARP_SIZE) + warp_id();
-    if (row >= B * NH * T) return;  // the whole warp
+    if (row >= B * NH * T) return;  // the whole warp; perhaps never true: one row per block of 32
     const int visible = causal ? S - T + row % T + 1 : S;
     const Real* __restrict__ in = x + int64_t(row) * S;
     Real* __restrict__ probability = out + int64_t(row) * S;
