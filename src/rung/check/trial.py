@@ -9,6 +9,7 @@ alone, its tunables' other values and some hundred more runs. The verdict is one
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -229,6 +230,10 @@ class _Rung:
             return
         largest = self._largest(effort.affordable)
         self._from_all_sides(*cases[largest], seed)
+        if largest != 0:
+            self._without_nullable(*cases[0], seed)  # of odd sizes, mostly
+        if self.device == "emulator" and hangs_on_the_gpu(self.rung):
+            self._on_a_small_gpu(cases, largest, seed)
         first = effort.tunables or self.dtype.name == self.rung.dtypes[0]  # the others have the same text
         if first and self.device == "emulator" and not self.races:
             self._trial(*cases[self._largest(effort.watched)], seed, How(self.tuning, races=True)).once()
@@ -259,9 +264,26 @@ class _Rung:
             trial.late(seed + 7919)
             if self.cuda:
                 trial.replayed(seed + 7920)
-        elif hangs_on_the_gpu(self.rung) and (few := self._fewest_multiprocessors(values)):
-            self._trial(case, values, seed, How(self.tuning, sms=few)).twice()
         self._without_nullable(case, values, seed)
+
+    def _on_a_small_gpu(self, cases: list[tuple[Case, Values]], largest: int, seed: int) -> None:
+        """With as few multiprocessors as the rung takes, where blocks then have most to do (to four times)."""
+        found = []
+        for _, size, index in self.took:
+            values = cases[index][1]
+            if few := self._fewest_multiprocessors(values):
+                many, left = self._blocks(values, 64), self._blocks(values, few)
+                more = max(a / b for a, b in zip(many, left, strict=False))
+                found.append((min(more, 4.0), index == largest, -size, index, few))
+        if found:
+            *_, index, few = max(found)
+            self._trial(*cases[index], seed, How(self.tuning, sms=few)).twice()
+
+    def _blocks(self, values: Values, multiprocessors: int) -> list[int]:
+        with emulated_multiprocessors(multiprocessors):
+            assert isinstance(self.rung, CudaRung)
+            launches = self.rung.launches(values, self.dtype, self.tuning, self.device)
+        return [math.prod(config.grid) for _, config in launches]
 
     def _fewest_multiprocessors(self, values: Values) -> int | None:
         """Few make loops over the grid go round; some rungs need more than one."""

@@ -28,7 +28,8 @@ _TOKEN = re.compile(
 _ASSIGNED = re.compile(r"(\w+)\s*=(?!=)([^,]*)")
 _STEP = re.compile(r"\s*(?:\w+\s*(?:\+\+|--|[-+]=([^=,]*))|(?:\+\+|--)\s*\w+)\s*")
 _THREAD = re.compile(r"\bthreadIdx\s*\.\s*[xyz]\b|\b(?:lane_id|warp_id|thread_rank)\s*\(\s*\)")
-_FIXED = r"\bconst\s+(?:unsigned|int|auto)\s[^;]*?\b{}\s*=([^;,]*)[;,]"  # a variable that nobody changes
+_DEFINED = r"\b(?:const\s+)?(?:unsigned|int|auto)\s[^;]*?\b{}\s*=(?!=)([^;,]*)[;,]"
+_CHANGED = r"\b{0}\s*(?:[-+*/%|&^]|<<|>>)?=(?!=)|\b{0}\s*(?:\+\+|--)|(?:\+\+|--)\s*{0}\b"
 _AROUND = r"\bfor\s*\(\s*(?:unsigned|int)\s+{0}\s*=([^;,]*);\s*{0}\s*[<>]=?([^;&|?]*);"
 _BOUND = re.compile(r"^\s*\w+\s*(?:<=?|>=?|!=)\s*([^<>=&|?{]+)$")
 
@@ -139,6 +140,9 @@ def _constant(begin: str, condition: str, step: str, loop: re.Match[str]) -> str
         return f"__builtin_constant_p({text.strip()})" if text and fixed else "false"
 
     end, steps = known(bound and bound[1]), _STEP.fullmatch(step)
+    if steps and bound and (span := re.fullmatch(re.escape(first[2].strip()) + r"\s*\+(.*)", bound[1])):
+        turns = f"{known(span[1])} && {known(steps[1] or '1')}"  # so far on from wherever it begins
+        return f"{turns}, {turns}"
     starts, bounds = _first(first[2], loop)
     if starts == first[2] or steps is None:
         return f"{known(first[2])}, {end}"
@@ -151,11 +155,15 @@ def _first(text: str, loop: re.Match[str]) -> tuple[str, list[str]]:
     Where it is made of other things than a thread's numbers and such loops' variables, it stays as it is.
     """
     function = loop.string[: loop.start()].rpartition("\n}")[2]
+    whole = function + loop.string[loop.start() :].partition("\n}")[0]
     made = text
     bounds: list[str] = []
     for _ in range(3):  # a row may be made of a warp's number, and that of a thread's
         for name in set(re.findall(r"(?<![.>])\b[a-z]\w*", made)) - {"threadIdx"}:
-            found = [*re.finditer(_FIXED.format(name), function), *re.finditer(_AROUND.format(name), function)]
+            found = [*re.finditer(_DEFINED.format(name), function)]
+            if len(re.findall(_CHANGED.format(name), whole)) > 1:
+                found = [f for f in found if f[0].startswith("const ")]
+            found += re.finditer(_AROUND.format(name), function)
             if found:
                 last = max(found, key=re.Match.start)
                 bounds += last.groups()[1:]

@@ -95,14 +95,17 @@ extern "C" __global__ void softmax(float* scores, int T, float scale, int causal
     float* x = scores + ((int64_t)blockIdx.y * T + t1) * T;
     int end = causal ? t1 + 1 : T;
     float largest = -INFINITY;
+    // perhaps never several turns: GPT-2's texts end at 1024 tokens
     for (int t2 = threadIdx.x; t2 < end; t2 += blockDim.x) largest = fmaxf(largest, x[t2]);
     largest = tree(largest, Larger());
     float sum = 0.0f;
+    // perhaps never several turns: GPT-2's texts end at 1024 tokens
     for (int t2 = threadIdx.x; t2 < end; t2 += blockDim.x) {
         x[t2] = expf(scale * (x[t2] - largest));
         sum += x[t2];
     }
     sum = tree(sum, Add());
+    // perhaps never several turns: GPT-2's texts end at 1024 tokens
     for (int t2 = threadIdx.x; t2 < end; t2 += blockDim.x) x[t2] /= sum;
 }
 
@@ -113,6 +116,7 @@ extern "C" __global__ void attend_value(const float* scores, const Real* vh, Rea
     int64_t head = (int64_t)blockIdx.y * T;
     int end = causal ? t1 + 1 : T;
     float sum = 0.0f;
+    // perhaps never several turns: GPT-2's texts end at 1024 tokens
     for (int t2 = threadIdx.x; t2 < end; t2 += blockDim.x) {
         sum += scores[(head + t1) * T + t2] * to_float(vh[(head + t2) * HS + hs]);
     }

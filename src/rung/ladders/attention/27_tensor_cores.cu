@@ -77,6 +77,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS)
     cp_async_commit();
 #pragma unroll
     for (int stage = 0; stage < STAGES - 1; stage++) {
+        // perhaps never false: with STAGES of 2 only the first tile is asked for
         if (stage < tiles) {
             int64_t at = (int64_t)stage * BC * stride_T;
             load_tile<BC>(K + stage * BC * ROW, keys + at, stride_T, T - stage * BC);

@@ -116,6 +116,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS)
             load_tile<BC>(V + next % STAGES * BC * ROW, values + at, stride_T, T - next * BC);
         }
         cp_async_commit();
+        // perhaps never true: a block of queries may be no longer than one of keys
         if (causal && key0 >= warp_row0 + 16) continue;  // all masked for this warp
         const Real* K_tile = K + tile % STAGES * BC * ROW;
         const Real* V_tile = V + tile % STAGES * BC * ROW;

@@ -86,6 +86,7 @@ extern "C" __global__ void __launch_bounds__(WARPGROUP* GROUPS, BLOCKS)
     for (int step = 0; step < blocks; step++) {
         const int stage = step % STAGES, block = blocks - 1 - step;
         byte_barrier_wait(&shared.full[stage], step / STAGES % 2);
+        // perhaps never false: one warpgroup has all the keys that its block has
         if (block < mine) {
             start_scores<BR>(s, shared.q, threadIdx.x / WARPGROUP * 64, shared.k[stage]);
             warpgroup_wait<0>();

@@ -99,6 +99,7 @@ extern "C" __global__ void __launch_bounds__(SPLITTERS)
 #pragma unroll
     for (int i = 0; i < EACH; i++) {
         const int quad = threadIdx.x + i * SPLITTERS, row = quad / QUADS;
+        // perhaps never false: most heads divide evenly among the threads
         if (row < BC) store_halves(to, row, quad % QUADS * 4, x[i], unit.factor);
     }
     if (threadIdx.x == 0) units[tile * 4] = unit.unit;

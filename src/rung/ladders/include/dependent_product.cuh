@@ -86,6 +86,7 @@ __device__ __forceinline__ void product(const TensorMap& x_map, const TensorMap&
     uint32_t from[SPLIT];
 #pragma unroll
     for (int i = 0; i < SPLIT; i++) from[i] = cluster_address(partial, share * SPLIT + i);
+    // perhaps never skipped: a block has at least one piece per thread, perhaps never one turn: mostly several
     for (int piece = PIECES * part / SPLIT + threadIdx.x; piece < PIECES * (part + 1) / SPLIT; piece += THREADS) {
         const int row = piece / (BN / 4), column = piece % (BN / 4) * 4;
         float4 parts[SPLIT];

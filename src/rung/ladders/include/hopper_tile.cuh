@@ -102,6 +102,7 @@ struct Lead
     }
     __device__ __forceinline__ void step()
     {
+        // perhaps never true: LEAD may be 0
         if (threadIdx.x < WARPGROUP && left > 0 && --left == 0) arrive_some<COMPUTING>(BARRIER);
     }
     static constexpr int BARRIER = 15;
@@ -134,6 +135,7 @@ __device__ __forceinline__ void multiply_stage(Sums& sums, const Ring& ring, boo
 template <class Release = ReleaseHere>
 __device__ __forceinline__ void multiply_tile(Sums& sums, Ring& ring, int steps, Release release = {})
 {
+    // perhaps never one turn: a product in three passes has three times the steps
     for (int step = 0; step < steps; step++) {
         ring.wait();
         warpgroup_begin();

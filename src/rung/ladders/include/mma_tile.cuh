@@ -159,6 +159,7 @@ __device__ __forceinline__ void multiply_tiles(Sums& sum, char* smem, const Tile
 
     for (int tile = 0; tile < STAGES - 1; tile++) start(tile);
     cp_async_wait<STAGES - 2>();
+    // perhaps never false: only where the depth is split may a part be empty
     if (tiles > 0) landed(smem, first * BK);
     __syncthreads();
 

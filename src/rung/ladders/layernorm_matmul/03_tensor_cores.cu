@@ -69,7 +69,7 @@ struct Normalise
             w[j] = ALIGNED || c + j < C ? to_float(ln_weight[c + j]) : 0.0f;
             b[j] = ALIGNED || c + j < C ? to_float(ln_bias[c + j]) : 0.0f;
         }
-#pragma unroll
+#pragma unroll  // perhaps never one turn: COUNT is fixed by the tile
         for (int i = 0; i < TileCopy<BM>::COUNT; i++) {
             Real* piece = reinterpret_cast<Real*>(copy.place(tile, i));
             const float2 row = rows[threadIdx.x / CHUNKS + i * TileCopy<BM>::STRIDE];

@@ -65,6 +65,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS)
 #pragma unroll
     for (int stage = 0; stage < STAGES - 1; stage++) {
         int tile = first + stage;
+        // perhaps never false: with STAGES of 2 only the first tile is asked for
         if (tile < tiles) {
             int64_t at = (int64_t)tile * BC * stride_T;
             load_tile<BC>(K + tile % STAGES * BC * ROW, keys + at, stride_T, T - tile * BC);
@@ -89,6 +90,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS)
 #pragma unroll
     for (int i = 0; i < M_TILES; i++) m[i][0] = m[i][1] = -INFINITY;
 
+    // never skipped: a row has its own key
     for (int tile = first; tile < tiles; tile++) {
         cp_async_wait<STAGES - 2>();
         __syncthreads();  // this tile is here, and every warp is done with the one before
@@ -100,6 +102,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS)
         }
         cp_async_commit();
         // Nothing of this tile is in the window of this warp's rows.
+        // perhaps never true: one warp per block needs every tile of its block
         if (key0 >= warp_row0 + 16 * M_TILES || key0 + BC <= warp_row0 - window + 1) continue;
         const Real* K_tile = K + tile % STAGES * BC * ROW;
         const Real* V_tile = V + tile % STAGES * BC * ROW;

@@ -79,6 +79,7 @@ extern "C" __global__ void __launch_bounds__(WARPGROUP* GROUPS, BLOCKS)
     for (int step = 0; step < steps; step++) {
         const int stage = step % STAGES, block = last - step, key0 = block * BC;
         byte_barrier_wait(&shared.full[stage], step / STAGES % 2);
+        // perhaps never false: one warpgroup has all the keys that its block has
         if (rows_at < T && block >= mine_first && block <= mine_last) {
             start_scores<BR>(s, shared.q, threadIdx.x / WARPGROUP * 64, shared.k[stage]);
             warpgroup_wait<0>();

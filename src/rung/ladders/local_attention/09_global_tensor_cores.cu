@@ -67,6 +67,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS)
     cp_async_commit();
 #pragma unroll
     for (int stage = 0; stage < STAGES - 1; stage++) {
+        // perhaps never false: with STAGES of 2 only the first tile is asked for
         if (stage < count) {
             int tile = tile_of(stage);
             int64_t at = (int64_t)tile * BC * stride_T;
@@ -104,6 +105,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS)
         }
         cp_async_commit();
         // Nothing of this tile is seen by this warp's rows.
+        // perhaps never true: one warp per block needs every tile of its block
         if (key0 >= warp_row0 + 16 * M_TILES || (key0 + BC <= warp_row0 - window + 1 && key0 >= globals)) continue;
         const Real* K_tile = K + number % STAGES * BC * ROW;
         const Real* V_tile = V + number % STAGES * BC * ROW;

@@ -111,6 +111,7 @@ OPERATION = Operation(
         Case("heads of 80", dict(B=1, T=9, C=80, NH=1, window=4)),
         Case("heads of 128", dict(B=1, T=35, C=128, NH=1, window=20)),
         Case("heads of 96", dict(B=1, T=11, C=192, NH=2, window=6)),
+        Case("heads of 1", dict(B=1, T=5, C=2, NH=2, window=2), dtypes=("f32", "f16", "bf16")),
         Case("heads of 25", dict(B=1, T=9, C=50, NH=2, window=6)),
         Case("heads of 20, another scale", dict(B=1, T=19, C=40, NH=2, scale=0.41, window=7)),
         Case("heads of 48, three batches", dict(B=3, T=31, C=240, NH=5, window=17)),

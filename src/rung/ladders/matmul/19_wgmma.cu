@@ -143,6 +143,7 @@ extern "C" __global__ void __launch_bounds__(COMPUTING + wgmma::THREADS, 1)
         // A stage is told to have arrived this many turns later; one more would wait for room that only its news brings.
         constexpr int BEHIND = STAGES - 2;
         static_assert(BEHIND >= 1, "a stage at work, one that waits to be released, and one on its way");
+        // never skipped: there are no more blocks than tiles
         for (int tile = blockIdx.x; tile < tiles.count(); tile += gridDim.x)
             for (int step = 0; step < tiles.depth(); step++, turn++) {
                 if (turn >= STAGES) byte_barrier_wait(empty + turn % STAGES, (turn / STAGES - 1) % 2);
@@ -152,10 +153,12 @@ extern "C" __global__ void __launch_bounds__(COMPUTING + wgmma::THREADS, 1)
                 byte_barrier_arrive(full + (turn - BEHIND) % STAGES);
             }
         cp_async_wait<0>(), wgmma::publish();
+        // never skipped: a block has a tile, and that a step
         for (int left = max(0, turn - BEHIND); left < turn; left++) byte_barrier_arrive(full + left % STAGES);
         return;
     }
     wgmma::take_registers<232>();
+    // never skipped: there are no more blocks than tiles
     for (int tile = blockIdx.x; tile < tiles.count(); tile += gridDim.x) {
         for (int step = 0; step < tiles.depth(); step++, turn++) {
             byte_barrier_wait(full + turn % STAGES, turn / STAGES % 2);

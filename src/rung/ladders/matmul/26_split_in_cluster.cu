@@ -97,6 +97,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     uint32_t from[SPLIT];
 #pragma unroll
     for (int i = 0; i < SPLIT; i++) from[i] = cluster_address(partial, i);
+    // perhaps never skipped: a block has at least one piece per thread, perhaps never one turn: mostly several
     for (int piece = PIECES * rank / SPLIT + threadIdx.x; piece < PIECES * (rank + 1) / SPLIT; piece += THREADS) {
         const int row = piece / (BN / 4), column = piece % (BN / 4) * 4;
         float4 parts[SPLIT];

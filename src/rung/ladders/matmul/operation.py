@@ -69,6 +69,7 @@ OPERATION = Operation(
         ),
         Case("square", {"B": 1, "T": 45, "C": 45, "OC": 45}),
         Case("three batches", {"B": 3, "T": 65, "C": 16, "OC": 352}),
+        Case("deeper than a ring", {"B": 1, "T": 5, "C": 392, "OC": 24}),
         Case("the MLP's depth", {"B": 1, "T": 2, "C": 6400, "OC": 12}),
         Case("decode", {"B": 1, "T": 1, "C": 768, "OC": 2304}, where="cuda"),
         Case("qkv", {"B": 4, "T": 64, "C": 768, "OC": 2304}, where="cuda"),

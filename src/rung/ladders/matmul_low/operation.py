@@ -139,6 +139,7 @@ OPERATION = Operation(
         Case("prime", dict(M=67, OC=71, C=160)),
         Case("narrow", dict(M=3, OC=2, C=128)),
         Case("many columns", dict(M=2, OC=129, C=32)),
+        Case("several tiles of whole boxes", dict(M=5, OC=520, C=64)),
         Case("deep", dict(M=5, OC=9, C=1056)),
         Case("beyond 16 bits", dict(M=2, OC=130, C=1056)),
         Case("large values", dict(M=9, OC=10, C=64), magnitude=8.0),

@@ -97,6 +97,24 @@ def _nucleus(settings: torch.Tensor, _: Mapping[str, int | float]) -> torch.Tens
     return settings
 
 
+def _wide(settings: torch.Tensor, _: Mapping[str, int | float]) -> torch.Tensor:
+    """More winners than a list has room for, of top-k and of a nucleus; then the largest alone, and few, far apart."""
+    # temperature, top_k, top_p, min_p
+    rows = ((1.0, 1030, 1.0, 0.0), (1.0, 600, 1.0, 0.0), (1.0, 0, 0.95, 0.0), (0.0, 0, 1.0, 0.0), (1.0, 0, 1.0, 0.3))
+    return torch.cat([torch.tensor(rows).to(settings), settings[:, 4:]], 1)
+
+
+def _temperature_alone(settings: torch.Tensor, _: Mapping[str, int | float]) -> torch.Tensor:
+    return torch.cat([torch.tensor([[1.0, 0.0, 1.0, 0.0]]).to(settings).expand(len(settings), 4), settings[:, 4:]], 1)
+
+
+def _flat(logits: torch.Tensor, _: Mapping[str, int | float]) -> torch.Tensor:
+    """The first three rows; the others are peaked."""
+    unit = logits / logits.std(1, keepdim=True)
+    return torch.cat([unit[:3] / 10, unit[3:] * 3])
+
+
+EQUALS: dict[str, Change] = {"logits": lambda x, _: x * 0, "settings": _nucleus}
 TIES: dict[str, Change] = {"logits": lambda x, _: x.round(), "settings": _greedy}
 
 
@@ -141,12 +159,13 @@ OPERATION = Operation(
         Case("few tokens", {"B": 16, "V": 7}),
         Case("odd", {"B": 8, "V": 251}),
         Case("one a thread", {"B": 8, "V": 1000}),
-        Case("several a thread", {"B": 4, "V": 4500}),
+        Case("several a thread", {"B": 5, "V": 16421}, change={"logits": _flat, "settings": _wide}),
         Case("many settings", {"B": 96, "V": 61}),
         Case("late steps", {"B": 16, "V": 97}, change={"steps": lambda x, _: x * 70001 + 65536}),
         Case("greedy among equals", {"B": 8, "V": 2300}, change=TIES),
-        Case("drawn from equals", {"B": 8, "V": 2203}, change={"logits": lambda x, _: x * 0, "settings": _nucleus}),
-        Case("gpt2's vocabulary", {"B": 2, "V": 50257}),
+        Case("gpt2's vocabulary", {"B": 2, "V": 50257}, change={"settings": _temperature_alone}),
+        Case("drawn from two equals", {"B": 4, "V": 2}, change=EQUALS),
+        Case("drawn from equals", {"B": 8, "V": 2203}, change=EQUALS),
         Case("gpt2", {"B": 64, "V": 50257}, where="cuda"),
     ),
     shapes={"gpt2": {"B": 1, "V": 50257}, "gpt2 b64": {"B": 64, "V": 50257}, "gpt2 b256": {"B": 256, "V": 50257}},

@@ -61,6 +61,7 @@ template <class Holds>
 __device__ __forceinline__ float bisect(float top, Holds holds)
 {
     uint32_t low = ordered(-FLT_MAX), high = ordered(top);
+    // perhaps never skipped: only where top is -FLT_MAX; perhaps never one turn: only just above it
     while (low < high) {
         const uint32_t middle = low + (high - low + 1) / 2;
         if (holds(from_ordered(middle)))
@@ -182,6 +183,7 @@ struct Numbers
         drop_below(edge, 0.0f);
         if (kept >= on_edge) return;
         int low = 0, high = size - 1;  // the last place at which one on the edge may stay
+        // never skipped: of at least two on the edge not all stay; perhaps never one turn: groups have 32 places
         while (low < high) {
             const int middle = (low + high) / 2;
             int before = 0;
@@ -218,6 +220,7 @@ struct Numbers
         if (mine) {
             const int begin = warp_id() * share(), end = min(size, begin + share());
             int latest = begin, token = -1;
+            // never skipped: the warp has something
             for (int row = begin; row < end && token < 0; row += WARP_SIZE) {
                 const int i = row + lane_id();
                 const float value = i < end ? z[i] : 0.0f;

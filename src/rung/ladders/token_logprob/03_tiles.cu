@@ -63,6 +63,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         if (threadIdx.x % 4 == 0) of_warp[warp_n][first_row() + i % 4 + i / 4 * (WM / 2)] = all;
     }
     __syncthreads();
+    // perhaps never several turns: mostly a thread for each row
     for (int row = threadIdx.x; row < BM && m0 + row < M; row += THREADS) {
         Statistics all = of_warp[0][row];
 #pragma unroll

@@ -73,6 +73,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         if (place.lane % 4 == 0) of_warp[place.warp_n / WN][place.warp_m + i * 8 + place.lane / 4] = all;
     }
     __syncthreads();
+    // perhaps never several turns: mostly a thread for each row
     for (int row = threadIdx.x; row < BM && m0 + row < M; row += THREADS) {
         Statistics all = of_warp[0][row];
 #pragma unroll

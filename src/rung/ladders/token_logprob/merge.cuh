@@ -20,6 +20,7 @@ __device__ __forceinline__ void merge_all_slices(const float4* parts, const floa
     const int token = blockIdx.x * blockDim.x + threadIdx.x;
     if (token >= M) return;
     Statistics all;
+    // perhaps never one turn: SLICES may be several at every shape
     for (int slice = 0; slice < slices; slice++) {
         const float4 part = parts[size_t(slice) * M + token];
         Statistics one;

@@ -110,6 +110,7 @@ OPERATION = Operation(
         Case("one token of two", {"B": 1, "T": 1, "C": 1, "V": 2}, dtypes=("f32", "f16", "bf16")),
         Case("prime", {"B": 1, "T": 67, "C": 31, "V": 251}),
         Case("2^5 + 1 tokens", {"B": 1, "T": 33, "C": 64, "V": 1025}),
+        Case("deeper than a ring", {"B": 1, "T": 5, "C": 328, "V": 300}),
         Case("large values", {"B": 1, "T": 9, "C": 48, "V": 300}, magnitude=3.0, dtypes=("f32", "f16", "bf16")),
         Case("the whole vocabulary", {"B": 1, "T": 2, "C": 8, "V": 50257}, dtypes=("f32",)),
         Case(

@@ -20,7 +20,7 @@ struct Statistics
 
     __device__ __forceinline__ void merge(const Statistics& other)
     {
-        if (other.l == 0.0f) return;
+        if (other.l == 0.0f) return;  // perhaps never true: parts may all have columns
         raise(other.m);
         const float shift = other.m - m, factor = __expf(shift);
         l += other.l * factor;
