@@ -1,7 +1,7 @@
 /*---
-idea   = "One step a kernel: permute, QK^T, softmax, AV, unpermute. The two products give a whole head to one thread, in a grid over B and NH alone."
-expect = "B * NH threads do nearly all the work and one block holds them: a GPU used as a slow sequential machine. Every later rung beats it by orders of magnitude."
-found  = "47.3 ms for one head of 256 queries on an H200, 47.3x the time of one CPU core, 182 ms for 512, and 16.9 ms at b4t64: one block on one multiprocessor, slower than the CPU beside it. bf16 changes little (17.8 ms). The report's two products took 186 and 285 ms in this launch on an A40."
+idea   = "One kernel per step: permute, QK^T, softmax, AV, unpermute. In the two matrix products one thread computes a whole head, with a grid over B and NH only."
+expect = "B * NH threads, all in one block, do nearly all the work: a GPU used as a slow sequential machine. Every later rung is faster by orders of magnitude."
+found  = "47.3 ms for one head of 256 queries on an H200, 47.3x the time of one CPU core, 182 ms for 512, and 16.9 ms at b4t64: one block on one multiprocessor, slower than the host's CPU. bf16 changes little (17.8 ms). The report's two products took 186 and 285 ms in this launch on an A40."
 provenance = "ECE 408 GPT-2 report, milestone 3: the baseline's five kernels and their launch, grid (ceil(NH/32), ceil(B/32)) of 32x32 threads."
 dtypes = ["f32", "f16", "bf16"]
 

@@ -1,6 +1,6 @@
 /*---
 idea   = "The inner loops of both products unrolled eightfold: fewer branches, and eight loads in flight instead of one."
-expect = "A few to a few tens of per cent, more for AV than for QK^T. A compiler of today already unrolls by four, so perhaps less."
+expect = "A few to a few tens of per cent, more for AV than for QK^T. Today's compilers already unroll by four, so perhaps less."
 found  = "Nothing, or slower: 11.1 -> 11.3 ms (0.98x) at b8t1024 in f32 on an H200, 0.99x in bf16, ties at b4t64 and for one head up to 4096. The report had 1.05x (QK^T) and 1.43x (AV) on an A40, in the launch of rung 2."
 provenance = "ECE 408 GPT-2 report, milestone 3, loop unrolling: 185.9 -> 176.4 ms (QK^T) and 284.9 -> 198.7 ms (AV) on an A40; registers 40 -> 48 and 40 -> 64."
 from   = "attention/3"

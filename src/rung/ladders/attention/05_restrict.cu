@@ -1,6 +1,6 @@
 /*---
 idea   = "__restrict__ on every pointer: the compiler may assume that no store changes what is loaded, and use the read-only path."
-expect = "Nothing: the sums live in registers and each thread stores once, at its end, so there was no load to repeat."
+expect = "Nothing: the sums are in registers and each thread stores once, at its end, so no load has to be repeated."
 found  = "Nothing, as expected and as in the report: 11.3 -> 11.3 ms (1.00x) at b8t1024 in f32 on an H200 and 1.01x in bf16, ties as at every other shape but one head of 4096 (0.99x). Registers and counts of instructions are those of rung 4."
 provenance = "ECE 408 GPT-2 report, milestone 3, restrict: identical machine code and times on an A40."
 from   = "attention/4"

@@ -1,9 +1,9 @@
 /*---
 idea   = "Both products in 32x32 tiles of shared memory, straight from the packed QKV: three kernels, and each number loaded from memory serves 32 outputs."
-expect = "The products leave the memory's roof; the softmax, whose maximum and sum one thread of a block finds alone, becomes the longest of the three at large T."
-found  = "120 -> 3.25 ms (37.0x) at b8t1024 in f32 on an H200, and 3.47x over rung 5: the first rung to use a number more than once; 258 -> 20.9 us (12.3x) at b4t64, the same in bf16 (3.27 ms). 0.15x the speed of torch's memory-efficient attention (496 us)."
+expect = "The matrix products are no longer memory-bound; the softmax, whose maximum and sum one thread of a block computes alone, becomes the longest of the three kernels at large T."
+found  = "120 -> 3.25 ms (37.0x) at b8t1024 in f32 on an H200, and 3.47x over rung 5: the first rung with data reuse; 258 -> 20.9 us (12.3x) at b4t64, the same in bf16 (3.27 ms). 0.15x the speed of torch's memory-efficient attention (496 us)."
 provenance = "15-418 attention milestone: three kernels with tiled products and a linear softmax; D = 64, N = 256 ... 8192."
-leap   = "A tile is computed by a block together: neither the loop over one output nor its tree is left, and the parent's softmax alone stays."
+leap   = "A block computes a tile cooperatively: the loop over one output and its tree are gone, and only the parent's softmax stays."
 dtypes = ["f32", "f16", "bf16"]
 
 # q, k and v are views of one qkv and share their strides
@@ -32,7 +32,7 @@ block  = [32, 32]
 
 constexpr int TILE = 32;
 
-// scores (B, NH, T, T) = q @ k^T, where a tile holds anything that the mask leaves
+// scores (B, NH, T, T) = q @ k^T, for tiles that are not entirely masked
 extern "C" __global__ void query_key(const Real* q, const Real* k, float* scores, int T, int NH, int HS, int stride_B,
                                      int stride_NH, int stride_T, int causal)
 {
@@ -55,7 +55,7 @@ extern "C" __global__ void query_key(const Real* q, const Real* k, float* scores
     if (t1 < T && t2 < T) scores[((int64_t)blockIdx.z * T + t1) * T + t2] = sum;
 }
 
-// In place. One thread finds the row's maximum, then its sum; all of them exponentiate and divide.
+// In place. One thread computes the row's maximum and sum; all threads exponentiate and divide.
 extern "C" __global__ void softmax(float* scores, int T, float scale, int causal)
 {
     __shared__ float largest, sum;

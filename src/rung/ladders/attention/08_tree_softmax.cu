@@ -1,7 +1,7 @@
 /*---
-idea   = "The softmax's maximum and sum as trees in shared memory, the last warp without barriers."
-expect = "The softmax several times faster at T = 256 and less so at 8192, where it meets the memory's roof; the whole changes little at large T, since the products grow with it."
-found  = "3.25 -> 1.96 ms (1.66x) for the whole at b8t1024 in f32 on an H200 (1.65x in bf16), more than expected: two fifths of the time were the linear scan's; 1.11x at b4t64. For one head 1.21x at 256 queries, 1.30x at 1024, 1.51x at 4096 and 1.68x at 8192, not less but more; the milestone's whole gained 1.32x, 1.36x and 1.04x, its softmax alone 5.07x, 3.56x and 3.40x."
+idea   = "The softmax's maximum and sum by trees in shared memory, the last warp without barriers."
+expect = "The softmax becomes several times faster at T = 256 and less so at 8192, where it is memory-bound; the whole changes little at large T, since the matrix products grow with T."
+found  = "3.25 -> 1.96 ms (1.66x) for the whole at b8t1024 in f32 on an H200 (1.65x in bf16), more than expected: the linear scan took two fifths of the time; 1.11x at b4t64. For one head 1.21x at 256 queries, 1.30x at 1024, 1.51x at 4096 and 1.68x at 8192, growing with T; the milestone's whole attention gained 1.32x, 1.36x and 1.04x, its softmax alone 5.07x, 3.56x and 3.40x."
 provenance = "15-418 attention milestone: the softmax 5.07x faster at N = 256 and 1.80x at 8192; the whole 1.03x at 8192."
 from   = "attention/7"
 inherit = ["bind", "buffers", "tune", "launch"]
@@ -13,7 +13,7 @@ dtypes = ["f32", "f16", "bf16"]
 
 constexpr int TILE = 32;
 
-// scores (B, NH, T, T) = q @ k^T, where a tile holds anything that the mask leaves
+// scores (B, NH, T, T) = q @ k^T, for tiles that are not entirely masked
 extern "C" __global__ void query_key(const Real* q, const Real* k, float* scores, int T, int NH, int HS, int stride_B,
                                      int stride_NH, int stride_T, int causal)
 {
@@ -45,13 +45,13 @@ struct Larger
     __device__ float operator()(float a, float b) const { return fmaxf(a, b); }
 };
 
-// Half of the threads take over from the other half at each step; the last warp needs no barrier of the block.
+// Each step halves the number of active threads; the last warp needs no block barrier.
 template <class Combine>
 __device__ float tree(float x, Combine combine)
 {
     __shared__ float partial[BLOCK];
     int tx = threadIdx.x;
-    __syncthreads();  // readers of the tree before
+    __syncthreads();  // readers of the previous tree
     partial[tx] = x;
     for (int stride = BLOCK / 2; stride >= WARP_SIZE; stride /= 2) {
         __syncthreads();

@@ -1,7 +1,7 @@
 /*---
-idea   = "A register tile inside the shared-memory tile: a thread has eight outputs of one column, and what it reads of K or V serves all eight."
-expect = "The products become bound by arithmetic and shared memory in equal parts: two to three times faster than tiles alone."
-found  = "1.96 -> 1.06 ms (1.85x) at b8t1024 in f32 on an H200 (1.83x in bf16), a little under the two to three times expected; 1.04x at b4t64 (0.96x in bf16). For one head 0.79x at 256 and 0.86x at 1024, where blocks of 128 threads in place of 1024 presumably leave too few under way, then 1.51x at 8192."
+idea   = "A register tile inside the shared-memory tile: a thread computes eight outputs of one column, and each value of K or V that it reads is used for all eight."
+expect = "The matrix products become limited by arithmetic and shared memory equally: two to three times faster than tiles alone."
+found  = "1.96 -> 1.06 ms (1.85x) at b8t1024 in f32 on an H200 (1.83x in bf16), a little under the two to three times expected; 1.04x at b4t64 (0.96x in bf16). For one head 0.79x at 256 and 0.86x at 1024, where blocks of 128 threads instead of 1024 presumably leave too few threads active, then 1.51x at 8192."
 provenance = "ECE 408 GPT-2 report, milestone 2: joint shared-memory and register tiling, 32x32 tiles, coarsening 8, a 2-D block."
 dtypes = ["f32", "f16", "bf16"]
 
@@ -31,9 +31,9 @@ block  = [32, "32 // COARSE"]
 #include "rung.cuh"
 
 constexpr int TILE = 32;
-constexpr int ROWS = TILE / COARSE;  // of threads; each has COARSE outputs of one column, ROWS apart
+constexpr int ROWS = TILE / COARSE;  // rows of threads; each thread computes COARSE outputs of one column, ROWS apart
 
-// scores (B, NH, T, T) = q @ k^T, where a tile holds anything that the mask leaves
+// scores (B, NH, T, T) = q @ k^T, for tiles that are not entirely masked
 extern "C" __global__ void query_key(const Real* q, const Real* k, float* scores, int T, int NH, int HS, int stride_B,
                                      int stride_NH, int stride_T, int causal)
 {
@@ -75,13 +75,13 @@ struct Larger
     __device__ float operator()(float a, float b) const { return fmaxf(a, b); }
 };
 
-// Half of the threads take over from the other half at each step; the last warp needs no barrier of the block.
+// Each step halves the number of active threads; the last warp needs no block barrier.
 template <class Combine>
 __device__ float tree(float x, Combine combine)
 {
     __shared__ float partial[BLOCK];
     int tx = threadIdx.x;
-    __syncthreads();  // readers of the tree before
+    __syncthreads();  // readers of the previous tree
     partial[tx] = x;
     for (int stride = BLOCK / 2; stride >= WARP_SIZE; stride /= 2) {
         __syncthreads();

@@ -1,7 +1,7 @@
 /*---
-idea   = "The tensor cores do both products: one warp per block, 16x16 outputs at a time, fragments of TF32 loaded straight from global memory."
-expect = "Four times fewer instructions, and multiplication all but free; what remains is the traffic of the scores and of fragments that nobody shares."
-found  = "1.30 ms at b8t1024 in tf32 on an H200, slower than rung 9 without tensor cores (1.06 ms), torch (1.07 ms) and cuBLAS (485 us): unshared fragments cost what the multiplications save. At b4t64 22.5 us, 1.25x torch's speed. On an A40 the report had it ahead of cuBLAS; over the badly launched rung in f32 it is 752x there, where the report names over 60x."
+idea   = "The tensor cores compute both products: one warp per block, 16x16 outputs at a time, fragments of TF32 loaded straight from global memory."
+expect = "A quarter of the instructions, and multiplication almost free; what remains is the traffic of the scores and of fragments that no warps share."
+found  = "1.30 ms at b8t1024 in tf32 on an H200, slower than rung 9 without tensor cores (1.06 ms), torch (1.07 ms) and cuBLAS (485 us): unshared fragments cost what the multiplications save. At b4t64 22.5 us, 1.25x torch's speed. On an A40 the report had it ahead of cuBLAS; over rung 2 in f32 it is 752x there, where the report gives over 60x."
 provenance = "ECE 408 GPT-2 report, milestone 2: WMMA 16x16x8 for both products, over 60x the badly launched baseline and ahead of cuBLAS on an A40."
 from   = "attention/6"
 dtypes = ["tf32"]
@@ -57,7 +57,7 @@ __device__ void round_to_tf32(Fragment& fragment)
     for (int i = 0; i < fragment.num_elements; i++) fragment.x[i] = wmma::__float_to_tf32(fragment.x[i]);
 }
 
-// qkv (B, T, 3, NH, HS) -> qh, kh, vh (B, NH, TP, HS), zeros behind the last token
+// qkv (B, T, 3, NH, HS) -> qh, kh, vh (B, NH, TP, HS), zeros beyond the last token
 extern "C" __global__ void permute(const float* qkv, float* qh, float* kh, float* vh, int B, int T, int C, int NH, int HS, int TP)
 {
     int i = blockIdx.x * blockDim.x + threadIdx.x;

@@ -1,7 +1,7 @@
 /*---
-idea   = "One kernel instead of five: a block has one query of one head, keeps its row of scores in shared memory, and reads the packed QKV where it lies."
-expect = "No scores and no permuted copies in memory, five launches become one, and T * NH * B blocks fill any GPU. But every query reads all of its keys and values again."
-found  = "13.9 ms at b8t1024 in f32 on an H200, 13.1x the time of rung 9: every query reads all of K and V again; the same in bf16 (14.3 ms). At b4t64, the report's size, 47.0 us is 360x over the badly launched rung (the report, with a window: 106x), but 2.59x the time of rung 9."
+idea   = "One kernel instead of five: a block computes one query of one head, keeps its row of scores in shared memory, and reads the packed QKV in place."
+expect = "No scores and no permuted copies in global memory, one launch instead of five, and T * NH * B blocks fill any GPU. But every query reads all of its keys and values again."
+found  = "13.9 ms at b8t1024 in f32 on an H200, 13.1x the time of rung 9: every query reads all of K and V again; the same in bf16 (14.3 ms). At b4t64, the report's size, 47.0 us is 360x over rung 2 (the report, with a window: 106x), but 2.59x the time of rung 9."
 provenance = "ECE 408 GPT-2 report, milestone 3, local attention: 106x over the baseline, much of which its authors ascribe to the fusion and the launch; the window itself is in the ladder local_attention."
 from   = "attention/6"
 dtypes = ["f32", "f16", "bf16"]
@@ -47,7 +47,7 @@ extern "C" __global__ void attention(const Real* q, const Real* k, const Real* v
     }
     sum = block_sum(sum);
 
-    // A thread has one of HS outputs and every slices-th key.
+    // A thread computes one of HS outputs over every slices-th key.
     int hs = tx % HS, slices = BLOCK / HS;
     float o = 0.0f;
     if (tx < slices * HS) {

@@ -1,10 +1,10 @@
 /*---
 idea   = "Flash attention: the softmax is built up tile by tile with a running maximum m and sum l, so that the T x T scores never leave the chip."
-expect = "Memory traffic falls from T * T to T * HS numbers per head. A naive inside spends the gain again: one output per thread, O in global memory, and 32 lanes reading one column of K from a single bank."
-found  = "The best algorithm so far, and slower than every GPU rung before it but 2 and 6: 18.9 ms at b8t1024 in f32 on an H200, 12.6x the time of torch's naive attention, which keeps the scores in memory. The profiler counts 7.8 wavefronts per shared load and 35.6 million bank conflicts in 527 us (13.md)."
+expect = "Memory traffic falls from T * T to T * HS numbers per head. A naive implementation loses the gain again: one output per thread, O in global memory, and 32 lanes reading one column of K from a single bank."
+found  = "The best algorithm so far, and slower than every GPU rung before it except 2 and 6: 18.9 ms at b8t1024 in f32 on an H200, 12.6x the time of torch's naive attention, which keeps the scores in memory. The profiler counts 7.8 wavefronts per shared load and 35.6 million bank conflicts in 527 us (13.md)."
 provenance = "fp32 flash attention case study, version 1: blockDim (32, 16), B_c = B_r = 48; 30.6 s where torch's naive attention took 15.3 s, on a GTX 1660 Super."
 from   = "attention/12"
-leap   = "The scores' row is gone, and with it the order of the work: maximum, sum and output grow together, tile by tile, so that no loop of the parent remains."
+leap   = "The row of scores is gone, and the order of the work changes with it: maximum, sum and output are accumulated together, tile by tile, so no loop of the parent remains."
 dtypes = ["f32"]
 
 buffers.qh = { shape = ["B", "NH", "T", "HS"], dtype = "f32" }
@@ -105,7 +105,7 @@ extern "C" __global__ void flash(const float* qh, const float* kh, const float* 
         __syncthreads();
         for (int r = ty; r < rows; r += blockDim.y) {
             int64_t row = head + row0 + r;
-            int seen = min(causal ? row0 + r + 1 - key0 : Bc, Bc);  // nothing behind the diagonal changes O
+            int seen = min(causal ? row0 + r + 1 - key0 : Bc, Bc);  // keys after the diagonal do not change O
             for (int hs = tx; hs < HS; hs += blockDim.x) {
                 float sum = 0.0f;
                 for (int c = 0; c < seen; c++) sum += S[r * Bc + c] / l[row] * V[c * HS + hs];

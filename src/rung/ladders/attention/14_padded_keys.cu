@@ -1,7 +1,7 @@
 /*---
-idea   = "Thirty-two lanes read one column of K at once. One more word a row sends them to 32 banks instead of one."
-expect = "The scores' loads stop being serialised 32-fold (2-fold at a head of 80): about a third off the whole."
-found  = "18.9 -> 4.81 ms (3.93x) at b8t1024 in f32 on an H200, 184 -> 36.6 us (5.01x) at b4t64: not a third but about three quarters off, for one word per row. The profiler sees why: 7.8 wavefronts per shared load become 1.0, 35.6 million conflicts none. The study gained 1.46x for a whole text (14.md)."
+idea   = "Thirty-two lanes read one column of K at once. One more word per row spreads them over 32 banks instead of one."
+expect = "The loads for the scores are no longer serialised 32-fold (2-fold at a head size of 80): about a third off the total time."
+found  = "18.9 -> 4.81 ms (3.93x) at b8t1024 in f32 on an H200, 184 -> 36.6 us (5.01x) at b4t64: not a third but about three quarters off, for one word per row. The profiler shows why: 7.8 wavefronts per shared load become 1.0, and 35.6 million conflicts disappear. The study gained 1.46x for a whole text (14.md)."
 provenance = "fp32 flash attention case study, version 2: 30.6 -> 21.0 s, its largest gain."
 from   = "attention/13"
 inherit = ["buffers", "tune", "launch"]
@@ -92,7 +92,7 @@ extern "C" __global__ void flash(const float* qh, const float* kh, const float* 
         __syncthreads();
         for (int r = ty; r < rows; r += blockDim.y) {
             int64_t row = head + row0 + r;
-            int seen = min(causal ? row0 + r + 1 - key0 : Bc, Bc);  // nothing behind the diagonal changes O
+            int seen = min(causal ? row0 + r + 1 - key0 : Bc, Bc);  // keys after the diagonal do not change O
             for (int hs = tx; hs < HS; hs += blockDim.x) {
                 float sum = 0.0f;
                 for (int c = 0; c < seen; c++) sum += S[r * Bc + c] / l[row] * V[c * HS + hs];

@@ -1,7 +1,7 @@
 /*---
-idea   = "Tiles of 32 x 32 for a block of 32 x 32 threads: one score a thread, and no thread idles at a tile's ragged edge."
-expect = "Twice the threads hide more latency, and the remainders of 48 / 32 are gone: a few per cent."
-found  = "Depends: 4.81 -> 5.02 ms (0.96x) at b8t1024 in f32 on an H200, slower, but 1.19x at b4t64 and 1.49x to 1.67x for one head of 256 to 8192, where few blocks are under way and more threads in each help. The study: 21.0 -> 19.7 s, 1.07x."
+idea   = "Tiles of 32 x 32 for a block of 32 x 32 threads: one score per thread, and no thread is idle at a tile's edge."
+expect = "Twice the threads hide more latency, and the remainder of 48 / 32 is gone: a few per cent."
+found  = "It depends: 4.81 -> 5.02 ms (0.96x) at b8t1024 in f32 on an H200, slower, but 1.19x at b4t64 and 1.49x to 1.67x for one head of 256 to 8192, where few blocks run and more threads in each help. The study: 21.0 -> 19.7 s, 1.07x."
 provenance = "fp32 flash attention case study, version 3: blockDim (32, 32), B_c = B_r = 32; 21.0 -> 19.7 s."
 dtypes = ["f32"]
 
@@ -95,7 +95,7 @@ extern "C" __global__ void __launch_bounds__(BR* BC)
         }
         __syncthreads();
         if (t1 < T) {
-            int seen = min(causal ? t1 + 1 - key0 : BC, BC);  // nothing behind the diagonal changes O
+            int seen = min(causal ? t1 + 1 - key0 : BC, BC);  // keys after the diagonal do not change O
             for (int hs = tx; hs < HS; hs += BC) {
                 float sum = 0.0f;
                 for (int c = 0; c < seen; c++) sum += S[ty][c] / l[row] * V[c * HS + hs];

@@ -1,7 +1,7 @@
 /*---
 idea   = "Compiled with fast math: expf becomes one hardware exponential and a multiplication, and division an approximate reciprocal."
-expect = "Each score costs one exponential and, in this inside, HS divisions: some per cent, at an error far below the bound."
-found  = "5.02 -> 3.26 ms (1.54x) at b8t1024 in f32 on an H200, a third off for a compiler's option; 1.38x at b4t64, 1.51x to 1.57x for one head of 256 to 8192. The study, whose time is that of a whole text, saw 19.7 -> 18.6 s, 1.06x."
+expect = "Each score costs one exponential and, in this implementation, HS divisions: a few per cent, at an error far below the bound."
+found  = "5.02 -> 3.26 ms (1.54x) at b8t1024 in f32 on an H200, a third off for a compiler option; 1.38x at b4t64, 1.51x to 1.57x for one head of 256 to 8192. The study, which timed a whole text, had 19.7 -> 18.6 s, 1.06x."
 provenance = "fp32 flash attention case study, version 4: 19.7 -> 18.6 s."
 from   = "attention/15"
 inherit = ["buffers", "tune", "launch"]
@@ -77,7 +77,7 @@ extern "C" __global__ void __launch_bounds__(BR* BC)
         }
         __syncthreads();
         if (t1 < T) {
-            int seen = min(causal ? t1 + 1 - key0 : BC, BC);  // nothing behind the diagonal changes O
+            int seen = min(causal ? t1 + 1 - key0 : BC, BC);  // keys after the diagonal do not change O
             for (int hs = tx; hs < HS; hs += BC) {
                 float sum = 0.0f;
                 for (int c = 0; c < seen; c++) sum += S[ty][c] / l[row] * V[c * HS + hs];

@@ -1,5 +1,5 @@
 /*---
-idea   = "A row's maximum and sum by warp shuffles, in five steps each; m and l stay in registers and their global buffers go."
+idea   = "A row's maximum and sum by warp shuffles, in five steps each; m and l stay in registers and their global buffers are gone."
 expect = "One lane no longer scans 32 scores while 31 wait, and two barriers per tile disappear: five to ten per cent."
 found  = "3.26 -> 2.52 ms (1.29x) at b8t1024 in f32 on an H200, 1.21x at b4t64, 1.28x to 1.30x for one head of 256 to 8192: more than the five to ten per cent expected; the study: 18.6 -> 17.7 s, 1.05x of a whole text."
 provenance = "fp32 flash attention case study, version 5: 18.6 -> 17.7 s."
@@ -66,7 +66,7 @@ extern "C" __global__ void __launch_bounds__(BR* BC) flash(const float* qh, cons
         S[ty][tx] = p;
         __syncwarp();
         if (t1 < T) {
-            int seen = min(causal ? t1 + 1 - key0 : BC, BC);  // nothing behind the diagonal changes O
+            int seen = min(causal ? t1 + 1 - key0 : BC, BC);  // keys after the diagonal do not change O
             for (int hs = tx; hs < HS; hs += BC) {
                 float sum = 0.0f;
                 for (int c = 0; c < seen; c++) sum += S[ty][c] / l * V[c * HS + hs];

@@ -1,6 +1,6 @@
 /*---
-idea   = "float4 wherever numbers lie side by side: tiles in, dot products, results out. K's padding grows to 16 bytes to keep its rows aligned."
-expect = "A quarter of the load instructions, but the same bytes: little, unless the issue of loads was the limit."
+idea   = "float4 wherever elements are contiguous: loading tiles, dot products, storing results. K's padding grows to 16 bytes to keep its rows aligned."
+expect = "A quarter of the load instructions, but the same bytes: little gain, unless issuing loads was the limit."
 found  = "1.74 -> 1.72 ms (1.01x) at b8t1024 in f32 on an H200, 1.02x at b4t64, a tie for one head from 1024 to 8192: next to nothing, as expected. The study, 17.3 -> 17.2 s, calls it negligible too."
 provenance = "fp32 flash attention case study, version 7: 17.3 -> 17.2 s, 'negligible'."
 from   = "attention/18"
@@ -35,7 +35,7 @@ __device__ float dot(float4 a, float4 b, float sum)
     return fmaf(a.w, b.w, fmaf(a.z, b.z, fmaf(a.y, b.y, fmaf(a.x, b.x, sum))));
 }
 
-// Rows of HS numbers from global to shared memory, 16 bytes at a time; zeros behind the last token.
+// Rows of HS numbers from global to shared memory, 16 bytes at a time; zeros beyond the last token.
 __device__ void load_tile(float* tile, int stride, const float* rows, int count, int tokens)
 {
     for (int i = threadIdx.y * BC + threadIdx.x; i < count * HS / 4; i += BR * BC) {

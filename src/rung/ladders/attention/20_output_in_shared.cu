@@ -1,7 +1,7 @@
 /*---
-idea   = "O waits in shared memory and is written to global memory once, at the end."
-expect = "The read-modify-write of O in every tile stops going to the caches and memory: ten per cent, more at large T."
-found  = "1.72 -> 1.69 ms (1.02x) at b8t1024 in f32 on an H200, a tie at b4t64, 1.01x for one head of 8192: not the ten per cent expected, nor the study's 17.2 -> 15.3 s (1.12x). On this GPU O presumably never left the caches."
+idea   = "O is kept in shared memory and written to global memory once, at the end."
+expect = "The read-modify-write of O in every tile no longer goes to caches and memory: ten per cent, more at large T."
+found  = "1.72 -> 1.69 ms (1.02x) at b8t1024 in f32 on an H200, a tie at b4t64, 1.01x for one head of 8192: not the ten per cent expected, nor the study's 17.2 -> 15.3 s (1.12x). On this GPU O presumably stayed in the caches."
 provenance = "fp32 flash attention case study, version 8: 17.2 -> 15.3 s."
 from   = "attention/19"
 inherit = ["needs", "options", "buffers", "define", "tune", "launch"]
@@ -34,7 +34,7 @@ __device__ float dot(float4 a, float4 b, float sum)
     return fmaf(a.w, b.w, fmaf(a.z, b.z, fmaf(a.y, b.y, fmaf(a.x, b.x, sum))));
 }
 
-// Rows of HS numbers from global to shared memory, 16 bytes at a time; zeros behind the last token.
+// Rows of HS numbers from global to shared memory, 16 bytes at a time; zeros beyond the last token.
 __device__ void load_tile(float* tile, int stride, const float* rows, int count, int tokens)
 {
     for (int i = threadIdx.y * BC + threadIdx.x; i < count * HS / 4; i += BR * BC) {
@@ -44,7 +44,7 @@ __device__ void load_tile(float* tile, int stride, const float* rows, int count,
     }
 }
 
-// A thread has one score of each tile, a warp one row. O waits in shared memory, without its denominator, for the end.
+// A thread has one score of each tile, a warp one row. O is kept in shared memory without its denominator until the end.
 extern "C" __global__ void __launch_bounds__(BR* BC)
     flash(const float* __restrict__ qh, const float* __restrict__ kh, const float* __restrict__ vh, float* __restrict__ out,
           float* __restrict__ lse, int T, int NH, float scale, int causal)

@@ -1,7 +1,7 @@
 /*---
-idea   = "Two columns of S and of O a thread: a number of Q or of P, once in a register, is used twice."
-expect = "Half of the reads of Q and P go, but so do half of the threads: about even, and the ground for the next rung."
-found  = "1.69 -> 1.37 ms (1.24x) at b8t1024 in f32 on an H200, better than the even game expected; 1.03x at b4t64, for one head 1.02x to 1.04x up to 4096, 1.13x at 8192. The study: 15.3 -> 15.4 s."
+idea   = "Two columns of S and of O per thread: a value of Q or of P, once in a register, is used twice."
+expect = "Half of the reads of Q and P are saved, but there are half as many threads: about even, and the basis for the next rung."
+found  = "1.69 -> 1.37 ms (1.24x) at b8t1024 in f32 on an H200, better than expected; 1.03x at b4t64, for one head 1.02x to 1.04x up to 4096, 1.13x at 8192. The study: 15.3 -> 15.4 s."
 provenance = "fp32 flash attention case study, version 9: blockDim (16, 32), tiles (32, 32), register tile (2, 1); 15.3 -> 15.4 s."
 from   = "attention/20"
 inherit = ["needs", "options", "buffers", "define", "tune", "launch"]
@@ -29,7 +29,7 @@ extern "C" __global__ void contiguous(const float* qkv, float* qh, float* kh, fl
     vh[i] = token[2 * C];
 }
 
-constexpr int NX = BC / 2, NY = BR;  // threads; each has columns tx and tx + NX of row ty
+constexpr int NX = BC / 2, NY = BR;  // threads; each computes columns tx and tx + NX of row ty
 constexpr int ROWS = 1, COLS = 2;
 
 // sum + a . b
@@ -50,7 +50,7 @@ __device__ float row_sum(float x)
     return x;
 }
 
-// Rows of HS numbers from global to shared memory, 16 bytes at a time; zeros behind the last token.
+// Rows of HS numbers from global to shared memory, 16 bytes at a time; zeros beyond the last token.
 __device__ void load_tile(float* tile, int stride, const float* rows, int count, int tokens)
 {
     for (int i = threadIdx.y * NX + threadIdx.x; i < count * HS / 4; i += NX * NY) {

@@ -1,7 +1,7 @@
 /*---
-idea   = "Strides as arguments: q, k and v are read where the QKV projection left them, and the copying kernel goes."
-expect = "The kernel itself is as fast as before; saved are the 6 B T C numbers that the copies moved, which counts most at small T."
-found  = "977 -> 920 us (1.06x) at b8t1024 in f32 on an H200 and 15.7 -> 13.9 us (1.13x) at b4t64, where the copies count most, as expected; 1.04x for one head of 512, nothing for long ones (0.99x at 4096, a tie at 8192). The study: 14.9 -> 14.7 s, 1.01x."
+idea   = "Strides as arguments: q, k and v are read where the QKV projection wrote them, and the copying kernel is gone."
+expect = "The kernel itself is as fast as before; it saves the 6 B T C numbers that the copies moved, which matters most at small T."
+found  = "977 -> 920 us (1.06x) at b8t1024 in f32 on an H200 and 15.7 -> 13.9 us (1.13x) at b4t64, where the copies matter most, as expected; 1.04x for one head of 512, nothing for long ones (0.99x at 4096, a tie at 8192). The study: 14.9 -> 14.7 s, 1.01x."
 provenance = "fp32 flash attention case study, version 11: 14.9 -> 14.7 s."
 dtypes = ["f32"]
 needs  = ["HS % 4 == 0", "q_stride_T % 4 == 0"]
@@ -46,7 +46,7 @@ __device__ float row_sum(float x)
     return x;
 }
 
-// Rows of HS numbers, `row_stride` apart in global memory, into shared memory; zeros behind the last token.
+// Rows of HS numbers, `row_stride` apart in global memory, into shared memory; zeros beyond the last token.
 __device__ void load_tile(float* tile, int stride, const float* rows, int64_t row_stride, int count, int tokens)
 {
     for (int i = threadIdx.y * NX + threadIdx.x; i < count * HS / 4; i += NX * NY) {

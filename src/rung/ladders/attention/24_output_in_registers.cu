@@ -1,7 +1,7 @@
 /*---
-idea   = "O moves into registers, and K is rotated instead of padded: the shared memory so freed holds tiles of 64 x 64, and a thread 4 x 4 values of S and of O."
-expect = "Sixteen multiplications for eight numbers read, twice what rung 23 had: the loads of shared memory and the multiplications come into balance, at half of the fp32 peak or better."
-found  = "920 -> 435 us (2.12x) at b8t1024 in f32 on an H200: 59 % of the measured rate, and 1.14x the speed of torch's memory-efficient attention, with which the study's version 12 drew level. One head has at most 128 tiles for 132 multiprocessors, and the longest sets the time: cuBLAS with the scores in memory stays ahead there (24.md)."
+idea   = "O moves into registers, and K is rotated instead of padded: the shared memory that this frees holds tiles of 64 x 64, and a thread holds 4 x 4 values of S and of O."
+expect = "Sixteen multiplications for eight values read, twice the ratio of rung 23: shared-memory loads and multiplications are balanced, at half of the fp32 peak or better."
+found  = "920 -> 435 us (2.12x) at b8t1024 in f32 on an H200: 59 % of the measured rate, and 1.14x the speed of torch's memory-efficient attention, which the study's version 12 only matched. One head has at most 128 tiles for 132 multiprocessors, and the longest determines the time: cuBLAS with the scores in memory is faster there (24.md)."
 provenance = "fp32 flash attention case study, version 12: blockDim (16, 16), tiles (64, 64), register tile (4, 4); 14.7 -> 14.3 s, level with torch's memory-efficient attention. The asynchronous copies and the order of the blocks are ours."
 dtypes = ["f32"]
 needs  = ["sm >= 80", "HS % 4 == 0", "scale > 0", "q_stride_T % 4 == 0"]
@@ -36,7 +36,7 @@ constexpr int Q_STRIDE = HS + 4, P_STRIDE = BC + NX;
 constexpr int DEPTH = TM * TN > 16 ? 1 : 2;  // of unrolling; more only costs registers
 constexpr float LOG2_E = 1.4426950408889634f;
 
-// Starts copying COUNT rows of HS numbers into shared memory; zeros behind the last token. With `rotate`, row r begins
+// Starts copying COUNT rows of HS numbers into shared memory; zeros beyond the last token. With `rotate`, row r begins
 // r % NX chunks further on and wraps around, so that NX rows read at one column lie in different banks.
 template <int COUNT, bool rotate>
 __device__ __forceinline__ void load_tile(float* tile, int stride, const float* rows, int row_stride, int tokens)
@@ -64,10 +64,10 @@ extern "C" __global__ void __launch_bounds__(NX* NY, BLOCKS)
     int row0 = (gridDim.y - 1 - blockIdx.y) * BR;  // the rows with the most keys first
     int64_t head = (int64_t)b * stride_B + nh * stride_NH;
     const float *keys = k + head, *values = v + head;
-    int end = causal ? min(T, row0 + BR) : T;  // of the keys that this block sees
+    int end = causal ? min(T, row0 + BR) : T;  // end of the keys that this block sees
     float scale2 = scale * LOG2_E;             // exp(scale x) = 2^(scale2 x)
 
-    // l counts the columns of this thread alone; those of its row are added at the end.
+    // l is the sum over this thread's columns only; the row's sums are added at the end.
     float m[TM], l[TM] = {}, o[TM][O_CHUNKS][4] = {};
 #pragma unroll
     for (int i = 0; i < TM; i++) m[i] = -INFINITY;
@@ -77,7 +77,7 @@ extern "C" __global__ void __launch_bounds__(NX* NY, BLOCKS)
     cp_async_commit();
     for (int key0 = 0; key0 < end; key0 += BC) {
         cp_async_wait<0>();
-        __syncthreads();  // K is here, V is free
+        __syncthreads();  // K has arrived, V's buffer is free
         load_tile<BC, false>(V, HS, values + (int64_t)key0 * stride_T, stride_T, T - key0);
         cp_async_commit();
 
@@ -98,7 +98,7 @@ extern "C" __global__ void __launch_bounds__(NX* NY, BLOCKS)
                 }
             }
         }
-        if (key0 + BC > T || (causal && key0 + BC > row0)) {  // the mask cuts through this tile
+        if (key0 + BC > T || (causal && key0 + BC > row0)) {  // this tile is partly masked
 #pragma unroll
             for (int i = 0; i < TM; i++) {
 #pragma unroll
@@ -133,7 +133,7 @@ extern "C" __global__ void __launch_bounds__(NX* NY, BLOCKS)
             }
         }
         cp_async_wait<0>();
-        __syncthreads();  // V is here, K is free
+        __syncthreads();  // V has arrived, K's buffer is free
         if (key0 + BC < end) {
             int next = key0 + BC;
             load_tile<BC, true>(K, HS, keys + (int64_t)next * stride_T, stride_T, T - next);

@@ -1,7 +1,7 @@
 /*---
-idea   = "Keys are divided among blocks too: each of SPLITS blocks sees a share of a row's keys and leaves O, m and l as it has them; a second kernel merges the shares."
-expect = "With fewer tiles of queries than multiprocessors (one head of 8192, a batch of one) several times faster than rung 27; with many, slower by the traffic of the shares."
-found  = "Where tiles are plenty it halves the speed, as expected: 57.8 -> 123 us (0.47x) at b8t1024 in bf16 on an H200; 4.26 -> 6.41 us (0.66x) at b4t64."
+idea   = "Keys are divided among blocks too: each of SPLITS blocks computes a share of a row's keys and writes its O, m and l; a second kernel merges the shares."
+expect = "With fewer query tiles than multiprocessors (one head of 8192, a batch of one) several times faster than rung 27; with many, slower by the traffic of the shares."
+found  = "With many tiles it halves the speed, as expected: 57.8 -> 123 us (0.47x) at b8t1024 in bf16 on an H200; 4.26 -> 6.41 us (0.66x) at b4t64."
 provenance = "Flash-Decoding, by the authors of FlashAttention; the merge is the running softmax's own step."
 dtypes = ["f16", "bf16"]
 needs  = ["sm >= 80", "HS % 16 == 0", "HS <= 128", "scale > 0", "q_stride_T % 8 == 0"]
@@ -39,10 +39,10 @@ block  = 256
 constexpr int BR = 16 * WARPS;
 constexpr int CHUNKS = HS / 8;  // of 16 bytes in a row
 constexpr bool SWIZZLED = CHUNKS % 8 == 0 || CHUNKS == 4;
-constexpr int ROW = 8 * (SWIZZLED ? CHUNKS : CHUNKS + 1);  // an odd number of chunks a row needs no swizzle
+constexpr int ROW = 8 * (SWIZZLED ? CHUNKS : CHUNKS + 1);  // an odd number of chunks per row needs no swizzle
 constexpr float LOG2_E = 1.4426950408889634f, LN_2 = 0.6931471805599453f;
 
-// Where a chunk of a row lies in a tile: one column's chunks of eight rows in a line fill all 32 banks.
+// Where a chunk of a row lies in a tile: the same column's chunks of eight consecutive rows cover all 32 banks.
 __device__ __forceinline__ int chunk_at(unsigned row, unsigned chunk)
 {
     if (CHUNKS % 8 == 0) chunk ^= row % 8;
@@ -50,7 +50,7 @@ __device__ __forceinline__ int chunk_at(unsigned row, unsigned chunk)
     return row * ROW + chunk * 8;
 }
 
-// Starts copying COUNT rows of HS numbers into shared memory; zeros behind the last token.
+// Starts copying COUNT rows of HS numbers into shared memory; zeros beyond the last token.
 template <int COUNT>
 __device__ __forceinline__ void load_tile(Real* tile, const Real* rows, int row_stride, int tokens)
 {
@@ -108,7 +108,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS)
 
     for (int tile = first; tile < tiles; tile++) {
         cp_async_wait<STAGES - 2>();
-        __syncthreads();  // this tile is here, and every warp is done with the one before
+        __syncthreads();  // this tile has arrived, and every warp has read the one before
         int next = tile + STAGES - 1, key0 = tile * BC;
         if (next < tiles) {
             int64_t at = (int64_t)next * BC * stride_T;
@@ -132,7 +132,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS)
                 mma_m16n8k16<Real>(s[2 * n + 1], query[kk], {key[2], key[3]});
             }
         }
-        if (key0 + BC > T || (causal && key0 + BC - 1 > warp_row0)) {  // the mask cuts through this tile
+        if (key0 + BC > T || (causal && key0 + BC - 1 > warp_row0)) {  // this tile is partly masked
 #pragma unroll
             for (int n = 0; n < BC / 8; n++) {
 #pragma unroll
@@ -149,7 +149,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS)
             for (int n = 0; n < BC / 8; n++) largest = fmaxf(largest, fmaxf(s[n][2 * h], s[n][2 * h + 1]));
             largest = fmaxf(largest, __shfl_xor_sync(ALL_LANES, largest, 1));
             largest = fmaxf(largest, __shfl_xor_sync(ALL_LANES, largest, 2));
-            float from = largest == -INFINITY ? 0.0f : largest;  // a share may hold nothing that this row sees
+            float from = largest == -INFINITY ? 0.0f : largest;  // a share may hold no key that this row sees
             float shrink = exp2f((m[h] - from) * scale2);
             m[h] = largest;
             l[h] *= shrink;
@@ -202,7 +202,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS)
     }
 }
 
-// One thread has four neighbouring outputs.
+// One thread computes four neighbouring outputs.
 extern "C" __global__ void merge(const float* __restrict__ shares_o, const float* __restrict__ shares_m,
                                  const float* __restrict__ shares_l, Real* __restrict__ out, float* __restrict__ lse, int B,
                                  int T, int NH)

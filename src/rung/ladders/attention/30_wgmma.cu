@@ -1,7 +1,7 @@
 /*---
-idea   = "Hopper's own way to the tensor cores: the copy engine brings whole tiles of Q, K and V from the packed QKV by tensor maps, and wgmma multiplies them out of shared memory; only P goes through registers, in which S became it."
-expect = "mma.sync asks for every operand by ldmatrix and stops at half of what the tensor cores do; two blocks of two warpgroups on a multiprocessor let one compute exponentials while another multiplies. Ahead of rung 29, whose compiler does the same by other copies: 45 us at b8t1024 in bf16."
-found  = "43.5 us at b8t1024 in bf16 on an H200 (one warpgroup, 128 keys, three blocks on a multiprocessor): 1.10x over rung 29 and over cuDNN, as expected. 298 us for 16 heads of 8192, 1.07x over rung 29. With blocks of 96 keys some queries saw nothing of their first block and became NaN: BC is a multiple of 64 since."
+idea   = "Hopper's wgmma: the copy engine (TMA) loads whole tiles of Q, K and V from the packed QKV through tensor maps, and wgmma reads them from shared memory; only P comes from registers, where S was computed."
+expect = "mma.sync needs ldmatrix for every operand and reaches half of the tensor cores' rate; with two blocks of two warpgroups per multiprocessor one computes exponentials while another multiplies. Faster than rung 29, whose compiler does the same with other copies: 45 us at b8t1024 in bf16."
+found  = "43.5 us at b8t1024 in bf16 on an H200 (one warpgroup, 128 keys, three blocks on a multiprocessor): 1.10x over rung 29 and over cuDNN, as expected. 298 us for 16 heads of 8192, 1.07x over rung 29. With blocks of 96 keys some queries saw no key of their first block and became NaN, so BC is now a multiple of 64."
 dtypes = ["bf16", "f16"]
 arch_specific = true
 needs  = ["sm >= 90 and sm < 100", "HS % 16 == 0", "HS <= 128", "scale > 0", "q_stride_T % 8 == 0", "BC % 64 == 0", "GROUPS * BLOCKS * (5 * BC + 4 * HS + 300) <= 4096"]  # registers
@@ -63,7 +63,7 @@ extern "C" __global__ void __launch_bounds__(WARPGROUP* GROUPS, BLOCKS)
     const int mine = rows_at < T ? ceil_div(causal ? min(T, rows_at + 64) : T, BC) : 0;
     const float scale2 = scale * LOG2_E;
 
-    // From the last block of keys to the first, of which only the last ones need a mask.
+    // From the last block of keys to the first; only the last ones need a mask.
     auto load = [&](int step) {
         const int stage = step % STAGES, key0 = (blocks - 1 - step) * BC;
         byte_barrier_expect(&shared.full[stage], sizeof(shared.k[0]) + sizeof(shared.v[0]));
@@ -97,7 +97,7 @@ extern "C" __global__ void __launch_bounds__(WARPGROUP* GROUPS, BLOCKS)
             start_values(o, p, shared.v[stage]);
             warpgroup_wait<0>();
         }
-        __syncthreads();  // every warpgroup is done with this stage
+        __syncthreads();  // every warpgroup has read this stage
         if (threadIdx.x == 0 && step + STAGES < blocks) load(step + STAGES);
     }
     rows.finish();

@@ -1,7 +1,7 @@
 /*---
-idea   = "Warps that do one thing: a producer that only asks for copies and gives up its registers, and consumer warpgroups that only compute and take them. Byte barriers say which stage is full and which is free, for K and V apart, and nothing stops the whole block any more."
-expect = "Rung 30 stops all warps at each block of keys, and one thread of them asks for copies between two products. With 160 or 240 registers a consumer holds S and P of 128 keys without spilling. A tenth."
-found  = "No tenth at b8t1024: 43.6 us in bf16 on an H200 with two blocks of 64 keys, as rung 30, and 50 to 56 us with blocks of 128. With many keys 3 %: 290 us for 16 heads of 8192 against 298, by three consumers. At heads of 128, which rung 30 was not set for, 79.9 us (b4, T 2048), 1.06x cuDNN's speed."
+idea   = "Warp specialisation: a producer that only issues copies and gives up its registers, and consumer warpgroups that only compute and take them. mbarriers signal full and free stages, for K and V separately, and no barrier stops the whole block any more."
+expect = "Rung 30 stops all warps at each block of keys, and one of its threads issues copies between two products. With 160 or 240 registers a consumer holds S and P of 128 keys without spilling. A gain of a tenth."
+found  = "No gain at b8t1024: 43.6 us in bf16 on an H200 with two blocks of 64 keys, like rung 30, and 50 to 56 us with blocks of 128. With many keys 3 %: 290 us for 16 heads of 8192 against 298, with three consumers. At head size 128, for which rung 30 was not tuned, 79.9 us (b4, T 2048), 1.06x cuDNN's speed."
 from   = "attention/30"
 inherit = ["arch_specific", "needs", "options", "define", "tune", "maps", "launch"]
 dtypes = ["bf16", "f16"]
@@ -18,7 +18,7 @@ shared = "ceil_div(HS, 64) * 128 * (64 * GROUPS + 2 * STAGES * BC) + 8 * (1 + 4 
 #include "attention_tile.cuh"
 
 constexpr int BR = 64 * GROUPS;  // queries of a block
-// What the block starts with is shared anew: the producer keeps little, and the consumers take the rest.
+// The block's registers are redistributed: the producer keeps few, and the consumers take the rest.
 constexpr int AT_START = 65536 / (WARPGROUP * (GROUPS + 1) * BLOCKS) / 8 * 8, PRODUCER = 24;
 constexpr int REST = ((GROUPS + 1) * AT_START - PRODUCER) / GROUPS / 8 * 8, CONSUMER = REST < 240 ? REST : 240;
 
@@ -32,7 +32,7 @@ struct Shared
 __device__ __forceinline__ int stage_of(unsigned i) { return i % STAGES; }
 __device__ __forceinline__ unsigned round_of(unsigned i) { return i / STAGES % 2; }
 
-// This warp is done with a stage.
+// This warp has finished with a stage.
 __device__ __forceinline__ void release(uint64_t* barrier)
 {
     __syncwarp();
@@ -67,7 +67,7 @@ extern "C" __global__ void __launch_bounds__(WARPGROUP*(GROUPS + 1), BLOCKS)
         if (threadIdx.x % WARPGROUP > 0) return;
         byte_barrier_expect(&shared.q_full, sizeof(shared.q));
         load_rows<BR>(shared.q, &q_map, &shared.q_full, row0, nh, b);
-        for (int i = 0; i < blocks; i++) {  // from the last block of keys to the first: the mask comes first
+        for (int i = 0; i < blocks; i++) {  // from the last block of keys to the first, so that masked blocks come first
             const int stage = stage_of(i), key0 = (blocks - 1 - i) * BC;
             byte_barrier_wait(&shared.k_free[stage], round_of(i) ^ 1);
             byte_barrier_expect(&shared.k_full[stage], sizeof(shared.k[0]));
@@ -84,7 +84,7 @@ extern "C" __global__ void __launch_bounds__(WARPGROUP*(GROUPS + 1), BLOCKS)
         float s[BC / 2], o[HS / 2] = {}, shrink[2];
         uint32_t p[BC / 16][4];
         int i = 0;
-        for (; i < blocks - mine; i++) {  // keys behind all queries of this group
+        for (; i < blocks - mine; i++) {  // keys after all queries of this group
             byte_barrier_wait(&shared.k_full[stage_of(i)], round_of(i));
             release(&shared.k_free[stage_of(i)]);
             byte_barrier_wait(&shared.v_full[stage_of(i)], round_of(i));

@@ -1,7 +1,7 @@
 /*---
-idea   = "Exponentials under products, twice. Within a warpgroup the scores of the next keys are asked for before the values of these, so that its softmax runs while P V does; and between warpgroups turns are taken, so that one multiplies while the others are at their softmax."
-expect = "At heads of 64 the exponentials of a tile take the special function units as long as its products take the tensor cores, 512 cycles each for 64 x 128: rung 31 adds them up wherever its warpgroups fall into step. If they overlap, up to a third is saved."
-found  = "Where keys are many: 285 us for 16 heads of 8192 in bf16 on an H200, 1.20x cuDNN's speed, 1.02x rung 31, with or without turns. At heads of 128 73.7 us with turns and 78.1 without, 1.08x over rung 31. At b8t1024 48.6 us, behind rung 30's 43.5: a third is not saved anywhere, since blocks that share a multiprocessor overlap already."
+idea   = "Overlap of exponentials and products at two levels. Within a warpgroup the next scores are issued before the product P V, so that the softmax runs during P V; and warpgroups take turns (ping-pong), so that one multiplies while the others compute their softmax."
+expect = "At head size 64 the exponentials of a tile occupy the special function units as long as its products occupy the tensor cores, 512 cycles each for 64 x 128: in rung 31 these times add up whenever its warpgroups run in step. Overlapped, up to a third is saved."
+found  = "A gain with many keys: 285 us for 16 heads of 8192 in bf16 on an H200, 1.20x cuDNN's speed, 1.02x rung 31, with or without turns. At head size 128 73.7 us with turns and 78.1 without, 1.08x over rung 31. At b8t1024 48.6 us, slower than rung 30's 43.5: nowhere a third, since blocks that share a multiprocessor overlap already."
 from   = "attention/31"
 inherit = ["arch_specific", "options", "define", "tune", "maps", "launch"]
 dtypes = ["bf16", "f16"]
@@ -13,7 +13,7 @@ TURNS  = [1, 0]
 #include "attention_tile.cuh"
 
 constexpr int BR = 64 * GROUPS;  // queries of a block
-// What the block starts with is shared anew: the producer keeps little, and the consumers take the rest.
+// The block's registers are redistributed: the producer keeps few, and the consumers take the rest.
 constexpr int AT_START = 65536 / (WARPGROUP * (GROUPS + 1) * BLOCKS) / 8 * 8, PRODUCER = 24;
 constexpr int REST = ((GROUPS + 1) * AT_START - PRODUCER) / GROUPS / 8 * 8, CONSUMER = REST < 240 ? REST : 240;
 
@@ -27,7 +27,7 @@ struct Shared
 __device__ __forceinline__ int stage_of(unsigned i) { return i % STAGES; }
 __device__ __forceinline__ unsigned round_of(unsigned i) { return i / STAGES % 2; }
 
-// This warp is done with a stage.
+// This warp has finished with a stage.
 __device__ __forceinline__ void release(uint64_t* barrier)
 {
     __syncwarp();
@@ -81,7 +81,7 @@ extern "C" __global__ void __launch_bounds__(WARPGROUP*(GROUPS + 1), BLOCKS)
         warpgroup_take_registers<CONSUMER>();
         const int rows_at = row0 + group * 64, mine = rows_at < T ? blocks_for(rows_at + 64) : 0;
         const float scale2 = scale * LOG2_E;
-        // Turns to multiply go round: named barrier g + 1 says that it is group g's.
+        // Warpgroups take turns to multiply: named barrier g + 1 signals group g's turn.
         const auto take_turn = [&] {
             if (TURNS && GROUPS > 1) sync_some<2 * WARPGROUP>(group + 1);
         };
@@ -94,7 +94,7 @@ extern "C" __global__ void __launch_bounds__(WARPGROUP*(GROUPS + 1), BLOCKS)
         float s[BC / 2], o[HS / 2] = {}, shrink[2];
         uint32_t p[BC / 16][4];
         int i = 0;
-        for (; i < blocks - mine; i++) {  // keys behind all queries of this group
+        for (; i < blocks - mine; i++) {  // keys after all queries of this group
             byte_barrier_wait(&shared.k_full[stage_of(i)], round_of(i));
             release(&shared.k_free[stage_of(i)]);
             byte_barrier_wait(&shared.v_full[stage_of(i)], round_of(i));
@@ -114,7 +114,7 @@ extern "C" __global__ void __launch_bounds__(WARPGROUP*(GROUPS + 1), BLOCKS)
             rows.add(s, shrink, scale2);
             pack_probabilities(p, s);
             if (i + 1 < blocks) byte_barrier_wait(&shared.k_full[stage_of(i + 1)], round_of(i + 1));
-            while (++i < blocks) {  // the scores of these keys beside the values of those before
+            while (++i < blocks) {  // the scores of these keys, together with the values of the previous ones
                 const int stage = stage_of(i), before = stage_of(i - 1);
                 byte_barrier_wait(&shared.v_full[before], round_of(i - 1));
                 take_turn();
@@ -124,7 +124,7 @@ extern "C" __global__ void __launch_bounds__(WARPGROUP*(GROUPS + 1), BLOCKS)
                 warpgroup_wait<1>();
                 release(&shared.k_free[stage]);
                 rows.add(s, shrink, scale2);
-                // A loop here keeps the compiler from moving the second wait in front of the exponentials.
+                // A loop here keeps the compiler from moving the second wait before the exponentials.
                 if (i + 1 < blocks) byte_barrier_wait(&shared.k_full[stage_of(i + 1)], round_of(i + 1));
                 warpgroup_wait<0>();
                 release(&shared.v_free[before]);

@@ -1,7 +1,7 @@
 /*---
-idea   = "Blocks stay. As many as fit take tiles of queries from a counter, the longest first, and the producer fetches the next tile's Q, K and V while the consumers finish this one."
-expect = "A block of rung 32 begins with an empty pipeline and ends with a softmax, a product and a store that nothing else hides: at b8t1024 that is two of some seven steps. A quarter there, next to nothing at 8192 keys, where only the last wave gains."
-found  = "The fastest at heads of 128: 71.6 us (b4, T 2048, 8 heads) in bf16 on an H200, 1.18x cuDNN's speed, 1.03x rung 32. At b8t1024 45.7 us, 1.06x over rung 32 and not a quarter, behind rung 30's 43.5. At 16 heads of 8192 303 us, slower than rung 32's 285."
+idea   = "Persistent blocks. As many blocks as fit take query tiles from a counter, the longest first, and the producer fetches the next tile's Q, K and V while the consumers finish this one."
+expect = "A block of rung 32 begins with an empty pipeline and ends with a softmax, a product and a store that nothing hides: at b8t1024 that is two of some seven steps. A gain of a quarter there, next to nothing at 8192 keys, where only the last wave gains."
+found  = "The fastest at head size 128: 71.6 us (b4, T 2048, 8 heads) in bf16 on an H200, 1.18x cuDNN's speed, 1.03x rung 32. At b8t1024 45.7 us, 1.06x over rung 32 and not a quarter, slower than rung 30's 43.5. At 16 heads of 8192 303 us, slower than rung 32's 285."
 from   = "attention/32"
 inherit = ["arch_specific", "needs", "options", "define", "tune", "maps", "launch"]
 dtypes = ["bf16", "f16"]
@@ -17,7 +17,7 @@ shared = "ceil_div(HS, 64) * 128 * (64 * GROUPS + 2 * STAGES * BC) + 8 * (3 + 4 
 #include "attention_tile.cuh"
 
 constexpr int BR = 64 * GROUPS;  // queries of a block
-// What the block starts with is shared anew: the producer keeps little, and the consumers take the rest.
+// The block's registers are redistributed: the producer keeps few, and the consumers take the rest.
 constexpr int AT_START = 65536 / (WARPGROUP * (GROUPS + 1) * BLOCKS) / 8 * 8, PRODUCER = 24;
 constexpr int REST = ((GROUPS + 1) * AT_START - PRODUCER) / GROUPS / 8 * 8, CONSUMER = REST < 240 ? REST : 240;
 
@@ -25,14 +25,14 @@ struct Shared
 {
     Real q[PARTS][BR * 64], k[STAGES][PARTS][BC * 64], v[STAGES][PARTS][BC * 64];
     uint64_t q_full, q_free, k_full[STAGES], k_free[STAGES], v_full[STAGES], v_free[STAGES];
-    int tile;  // what q is of; -1: there is no more
+    int tile;  // the tile that q belongs to; -1 when no tile is left
 };
 
 // A stage of step i, and the parity of the round in which it is full; it was free in the round before.
 __device__ __forceinline__ int stage_of(unsigned i) { return i % STAGES; }
 __device__ __forceinline__ unsigned round_of(unsigned i) { return i / STAGES % 2; }
 
-// This warp is done with a stage.
+// This warp has finished with a stage.
 __device__ __forceinline__ void release(uint64_t* barrier)
 {
     __syncwarp();
@@ -92,13 +92,13 @@ extern "C" __global__ void __launch_bounds__(WARPGROUP*(GROUPS + 1), BLOCKS)
             }
             first += blocks;
             tile = gridDim.x + given;
-            if (given == tiles - 1) *counter = 0;  // every tile has asked for its successor
+            if (given == tiles - 1) *counter = 0;  // every tile has requested its successor
         }
         byte_barrier_arrive(&shared.q_full);
     } else {
         warpgroup_take_registers<CONSUMER>();
         const float scale2 = scale * LOG2_E;
-        // Turns to multiply go round: named barrier g + 1 says that it is group g's.
+        // Warpgroups take turns to multiply: named barrier g + 1 signals group g's turn.
         const auto take_turn = [&] {
             if (TURNS && GROUPS > 1) sync_some<2 * WARPGROUP>(group + 1);
         };
@@ -119,7 +119,7 @@ extern "C" __global__ void __launch_bounds__(WARPGROUP*(GROUPS + 1), BLOCKS)
             float s[BC / 2], o[HS / 2] = {}, shrink[2];
             uint32_t p[BC / 16][4];
             int i = first;
-            for (; i < end - mine; i++) {  // keys behind all queries of this group
+            for (; i < end - mine; i++) {  // keys after all queries of this group
                 byte_barrier_wait(&shared.k_full[stage_of(i)], round_of(i));
                 release(&shared.k_free[stage_of(i)]);
                 byte_barrier_wait(&shared.v_full[stage_of(i)], round_of(i));
@@ -139,7 +139,7 @@ extern "C" __global__ void __launch_bounds__(WARPGROUP*(GROUPS + 1), BLOCKS)
                 rows.add(s, shrink, scale2);
                 pack_probabilities(p, s);
                 if (i + 1 < end) byte_barrier_wait(&shared.k_full[stage_of(i + 1)], round_of(i + 1));
-                while (++i < end) {  // the scores of these keys beside the values of those before
+                while (++i < end) {  // the scores of these keys, together with the values of the previous ones
                     const int stage = stage_of(i), before = stage_of(i - 1);
                     byte_barrier_wait(&shared.v_full[before], round_of(i - 1));
                     take_turn();
@@ -150,7 +150,7 @@ extern "C" __global__ void __launch_bounds__(WARPGROUP*(GROUPS + 1), BLOCKS)
                     release(&shared.k_free[stage]);
                     if (i + 1 == end) release(&shared.q_free);
                     rows.add(s, shrink, scale2);
-                    // A loop here keeps the compiler from moving the second wait in front of the exponentials.
+                    // A loop here keeps the compiler from moving the second wait before the exponentials.
                     if (i + 1 < end) byte_barrier_wait(&shared.k_full[stage_of(i + 1)], round_of(i + 1));
                     warpgroup_wait<0>();
                     release(&shared.v_free[before]);

@@ -1,7 +1,7 @@
 /*---
-idea   = "For few queries: the warpgroups of a block share 64 queries and divide the keys, every GROUPS-th block of them for each, with stages and barriers of their own; at the end they merge what they have through shared memory."
-expect = "One text of 1024 tokens has 64 or 96 tiles of 128 or 192 queries for 132 multiprocessors, and the longest takes eight steps one after another. Tiles of 64 are 192, and with three warpgroups the longest takes three steps: a third of rung 32's time at b1t1024, and slower where tiles are many, since each reads all its keys for itself."
-found  = "The fastest for few queries, as expected, by less: 11.7 us at b1t1024 in bf16 on an H200 (two warpgroups, 128 keys), 1.03x over rung 32, 1.53x over rung 29, 1.30x cuDNN's speed; at T 512 6.70 us, 1.10x over rung 32, 1.52x cuDNN's speed. At b8t1024 48.1 us against rung 30's 43.5."
+idea   = "For few queries: the warpgroups of a block share 64 queries and divide the keys, every GROUPS-th block of them for each, with separate stages and barriers; at the end they merge their results through shared memory."
+expect = "One text of 1024 tokens has 64 or 96 tiles of 128 or 192 queries for 132 multiprocessors, and the longest takes eight steps one after another. With tiles of 64 queries there are 192, and with three warpgroups the longest takes three steps: a third of rung 32's time at b1t1024, and slower with many tiles, since each tile reads all its keys separately."
+found  = "The fastest for few queries, as expected, but by less: 11.7 us at b1t1024 in bf16 on an H200 (two warpgroups, 128 keys), 1.03x over rung 32, 1.53x over rung 29, 1.30x cuDNN's speed; at T 512 6.70 us, 1.10x over rung 32, 1.52x cuDNN's speed. At b8t1024 48.1 us against rung 30's 43.5."
 from   = "attention/30"
 inherit = ["arch_specific", "needs", "options", "define", "tune", "maps", "launch"]
 dtypes = ["bf16", "f16"]
@@ -32,7 +32,7 @@ struct Stage
 struct Shared
 {
     Real q[PARTS][64 * 64];
-    union  // first the stages of all warpgroups, then what each has
+    union  // first the stages of all warpgroups, then each one's partial result
     {
         Stage stages[GROUPS][STAGES];
         float o[GROUPS][64 * O_STRIDE];
@@ -55,7 +55,7 @@ extern "C" __global__ void __launch_bounds__(WARPGROUP* GROUPS, BLOCKS)
     const int steps = (blocks - group + GROUPS - 1) / GROUPS;  // this warpgroup's
     const float scale2 = scale * LOG2_E;
 
-    // From the last block of keys to the first, in which the mask is; group 0 has it.
+    // From the last block of keys, which has the mask and belongs to group 0, to the first.
     auto key_of = [&](int step) { return (blocks - 1 - group - step * GROUPS) * BC; };
     auto load = [&](int step) {
         uint64_t* full = &shared.full[group][step % STAGES];
@@ -108,7 +108,7 @@ extern "C" __global__ void __launch_bounds__(WARPGROUP* GROUPS, BLOCKS)
         }
     }
     __syncthreads();
-    for (int i = threadIdx.x; i < 64 * HS / VEC; i += WARPGROUP * GROUPS) {  // a thread has VEC neighbouring numbers of a row
+    for (int i = threadIdx.x; i < 64 * HS / VEC; i += WARPGROUP * GROUPS) {  // a thread merges VEC neighbouring elements of a row
         const int row = i / (HS / VEC), hs = i % (HS / VEC) * VEC, t = row0 + row;
         if (t >= T) break;
         float m = -INFINITY, l = 0.0f, sum[VEC] = {};

@@ -1,9 +1,9 @@
 /*---
-idea   = "float32 by three products of halves. A first kernel splits every tile of K and V once into halves, x * 2^e = hi + lo, in the order in which the copy engine and wgmma want them; Q and P are split in registers; hi hi + hi lo + lo hi is the product to 22 bits."
-expect = "Rung 29 splits each tile into three TF32 products anew for every block of queries. Halves multiply twice as fast as TF32 and may be transposed, so V needs no turning: 3 x 17 us of products at b8t1024 and 25 us for the splitting, against 317 us."
-found  = "117.7 us at b8t1024 on an H200 (three warpgroups, 128 keys): 4.17x over torch's efficient attention (491 us), 3.3x over rung 29. 648 us for 16 heads of 8192, 6.9x over torch's. Blocks of 64 keys take 121.8 us. For one text of 1024 tokens one warpgroup a block is faster: 27.7 us, where three take 35.1 us."
+idea   = "float32 by three products in half precision. A first kernel splits every tile of K and V once into halves, x * 2^e = hi + lo, in the layout that the copy engine and wgmma need; Q and P are split in registers; hi hi + hi lo + lo hi is the product to 22 bits."
+expect = "Rung 29 splits each tile into three TF32 products anew for every block of queries. Products of halves are twice as fast as TF32 and may be transposed, so V needs no transposition: 3 x 17 us of products at b8t1024 and 25 us for the splitting, against 317 us."
+found  = "117.7 us at b8t1024 on an H200 (three warpgroups, 128 keys): 4.17x over torch's efficient attention (491 us), 3.3x over rung 29. 648 us for 16 heads of 8192, 6.9x over torch's. Blocks of 64 keys take 121.8 us. For one text of 1024 tokens one warpgroup per block is faster: 27.7 us, where three take 35.1 us."
 from   = "attention/31"
-leap   = "Every product becomes three and K and V come as halves that a kernel of its own has split: loads, products and the sum of a block of keys are other code; roles, masks and the softmax stay."
+leap   = "Every product becomes three, and a separate kernel has split K and V into halves: loads, products and the sum over a block of keys are new code; roles, masks and the softmax stay."
 dtypes = ["f32"]
 arch_specific = true
 needs  = ["sm >= 90 and sm < 100", "HS % 16 == 0", "HS <= 128", "scale > 0", "q_stride_T % 4 == 0", "BC % 64 == 0", "GROUPS * (BC + 2 * HS + 64) <= 2 * (512 // BLOCKS - 24)"]  # registers
@@ -42,14 +42,14 @@ shared = "ceil_div(HS, 64) * 256 * (64 * GROUPS + 2 * STAGES * BC) + 256 * GROUP
 
 constexpr int BR = 64 * GROUPS;    // queries of a block
 constexpr int SPLITTERS = 256;     // threads of `split`
-constexpr float HEADROOM = 14.0f;  // P reaches 2^14 instead of 1: its small numbers keep their bits in a half
+constexpr float HEADROOM = 14.0f;  // P reaches 2^14 instead of 1, so that its small values keep their bits in half precision
 constexpr float LN_2 = 0.6931471805599453f;
 
-// What the block starts with is shared anew: the producer keeps little, and the consumers take the rest.
+// The block's registers are redistributed: the producer keeps few, and the consumers take the rest.
 constexpr int AT_START = 65536 / (WARPGROUP * (GROUPS + 1) * BLOCKS) / 8 * 8, PRODUCER = 24;
 constexpr int REST = ((GROUPS + 1) * AT_START - PRODUCER) / GROUPS / 8 * 8, CONSUMER = REST < 240 ? REST : 240;
 
-// Numbers as hi + lo of 11 bits each, in units of a power of two.
+// Numbers as hi + lo of 11 bits each, scaled by a power of two.
 template <int ROWS>
 struct Halves
 {
@@ -66,7 +66,7 @@ struct Shared
     uint64_t k_full[STAGES], k_free[STAGES], v_full[STAGES], v_free[STAGES];
 };
 
-// Four neighbouring numbers of a row into their places.
+// Writes four neighbouring elements of a row to their places.
 template <int ROWS>
 __device__ __forceinline__ void store_halves(Halves<ROWS>& tile, int row, int column, float4 x, float factor)
 {
@@ -109,14 +109,14 @@ extern "C" __global__ void __launch_bounds__(SPLITTERS)
 __device__ __forceinline__ int stage_of(unsigned i) { return i % STAGES; }
 __device__ __forceinline__ unsigned round_of(unsigned i) { return i / STAGES % 2; }
 
-// This warp is done with a stage.
+// This warp has finished with a stage.
 __device__ __forceinline__ void release(uint64_t* barrier)
 {
     __syncwarp();
     if (threadIdx.x % WARP_SIZE == 0) byte_barrier_arrive(barrier);
 }
 
-// A thread's two rows; m is the maximum in powers of two. factor turns the products of a tile into such scores.
+// A thread's two rows; m is the maximum as an exponent of two. `factor` scales a tile's products to such scores.
 struct Rows
 {
     float m[2] = {-INFINITY, -INFINITY}, l[2] = {};
@@ -174,7 +174,7 @@ extern "C" __global__ void __launch_bounds__(WARPGROUP*(GROUPS + 1), BLOCKS)
             bulk_copy(&to, reinterpret_cast<const Tile*>(halves) + tile, sizeof(Tile), full);
             bulk_copy(&unit, units + tile * 4, sizeof(float4), full);
         };
-        for (int i = 0; i < blocks; i++) {  // from the last block of keys to the first: the mask comes first
+        for (int i = 0; i < blocks; i++) {  // from the last block of keys to the first, so that masked blocks come first
             const int stage = stage_of(i);
             const int64_t tile = ((int64_t)blockIdx.x * ceil_div(T, BC) + blocks - 1 - i) * 2;
             byte_barrier_wait(&shared.k_free[stage], round_of(i) ^ 1);
@@ -212,7 +212,7 @@ extern "C" __global__ void __launch_bounds__(WARPGROUP*(GROUPS + 1), BLOCKS)
     float s[BC / 2], o[HS / 2] = {}, sum[HS / 2], shrink[2];
     uint32_t hi[BC / 16][4], lo[BC / 16][4];
     int i = 0;
-    for (; i < blocks - mine; i++) {  // keys behind all queries of this group
+    for (; i < blocks - mine; i++) {  // keys after all queries of this group
         byte_barrier_wait(&shared.k_full[stage_of(i)], round_of(i));
         release(&shared.k_free[stage_of(i)]);
         byte_barrier_wait(&shared.v_full[stage_of(i)], round_of(i));
@@ -221,7 +221,7 @@ extern "C" __global__ void __launch_bounds__(WARPGROUP*(GROUPS + 1), BLOCKS)
     for (; i < blocks; i++) {
         const int stage = stage_of(i), block = blocks - 1 - i;
         byte_barrier_wait(&shared.k_full[stage], round_of(i));
-        // The small products first: the tensor cores cut off what a sum does not hold, and less while it is small.
+        // The small products first: tensor cores truncate when they add, and lose less while the sum is small.
         warpgroup_begin();
         multiply_scores<BR>(s, shared.q.lo, group * 64, shared.k[stage].hi, false);
         multiply_scores<BR>(s, shared.q.hi, group * 64, shared.k[stage].lo, true);
@@ -235,7 +235,7 @@ extern "C" __global__ void __launch_bounds__(WARPGROUP*(GROUPS + 1), BLOCKS)
 #pragma unroll
         for (int j = 0; j < BC / 4; j++) split2(s[2 * j], s[2 * j + 1], hi[j / 4][j % 4], lo[j / 4][j % 4]);
         byte_barrier_wait(&shared.v_full[stage], round_of(i));
-        // Each block's sum begins anew, and O takes it in by instructions that round.
+        // The sum restarts for each block of keys, and is added to O with instructions that round correctly.
         warpgroup_begin();
         multiply_values(sum, lo, shared.v[stage].hi, false);
         multiply_values(sum, hi, shared.v[stage].lo, true);

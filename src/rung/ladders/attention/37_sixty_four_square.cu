@@ -1,9 +1,9 @@
 /*---
-idea   = "Version 12 as its study has it: O in registers, and K without padding, since each lane begins its dot product at another place of the row. A tile of 64 x 64 fits into 64 KB, with four by four outputs per thread."
-expect = "Twice the products for what is read from shared memory: 1.03x for the study's text on a GTX 1660 Super, much more for the kernel alone. Rung 24 went on from here in one step."
+idea   = "Version 12 as in the study: O in registers, and K without padding, since each lane starts its dot product at a different column. A tile of 64 x 64 fits into 64 KB, with four by four outputs per thread."
+expect = "Twice the products per value read from shared memory: 1.03x for the study's text on a GTX 1660 Super, much more for the kernel alone. Rung 24 makes the remaining changes in one step."
 provenance = "fp32 flash attention case study, version 12: 14.7 -> 14.3 s, level with torch's memory-efficient attention; blockDim (16, 16), B_c = B_r = 64, 64 KB of shared memory, on sm_75."
 from   = "attention/23"
-aside  = "Another way from rung 23 to 24, as the study went it."
+aside = "The study's own steps from rung 23 to 24."
 dtypes = ["f32"]
 needs  = ["sm >= 75", "HS % 4 == 0", "q_stride_T % 4 == 0"]
 options = ["--use_fast_math"]
@@ -43,7 +43,7 @@ __device__ float row_sum(float x)
     return x;
 }
 
-// Rows of HS numbers, `row_stride` apart in global memory, into shared memory; zeros behind the last token.
+// Rows of HS numbers, `row_stride` apart in global memory, into shared memory; zeros beyond the last token.
 __device__ void load_tile(float* tile, const float* rows, int64_t row_stride, int count, int tokens)
 {
     for (int i = threadIdx.y * NX + threadIdx.x; i < count * HS / 4; i += NX * NY) {

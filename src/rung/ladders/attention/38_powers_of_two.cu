@@ -1,8 +1,8 @@
 /*---
 idea   = "Powers of two instead of e, the scale folded into them, and each lane's share of the denominator kept to itself until the end."
-expect = "A multiplication less per score, and four shuffles less per row and tile: a few per cent."
+expect = "One multiplication fewer per score, and four shuffles fewer per row and tile: a few per cent."
 from   = "attention/37"
-aside  = "Another way from rung 23 to 24, as the study went it."
+aside = "The study's own steps from rung 23 to 24."
 dtypes = ["f32"]
 needs  = ["sm >= 75", "scale > 0", "HS % 4 == 0", "q_stride_T % 4 == 0"]
 options = ["--use_fast_math"]
@@ -43,7 +43,7 @@ __device__ float row_sum(float x)
     return x;
 }
 
-// Rows of HS numbers, `row_stride` apart in global memory, into shared memory; zeros behind the last token.
+// Rows of HS numbers, `row_stride` apart in global memory, into shared memory; zeros beyond the last token.
 __device__ void load_tile(float* tile, const float* rows, int64_t row_stride, int count, int tokens)
 {
     for (int i = threadIdx.y * NX + threadIdx.x; i < count * HS / 4; i += NX * NY) {

@@ -1,8 +1,8 @@
 /*---
-idea   = "Tiles are copied asynchronously: V arrives while the scores are computed, and the next K while they are applied."
-expect = "Two waits for memory less per tile, where one block on a multiprocessor has nobody else to hide them. What is left to rung 24: rows of Q and S in other banks, the longest rows first, and two blocks."
+idea   = "Tiles are copied asynchronously: V arrives while the scores are computed, and the next K during the product with V."
+expect = "Two memory waits fewer per tile, which matters because one block per multiprocessor cannot hide them. What rung 24 adds: rows of Q and S in different banks, the longest rows first, and two blocks per multiprocessor."
 from   = "attention/38"
-aside  = "Another way from rung 23 to 24, as the study went it."
+aside = "The study's own steps from rung 23 to 24."
 dtypes = ["f32"]
 needs  = ["sm >= 80", "scale > 0", "HS % 4 == 0", "q_stride_T % 4 == 0"]
 options = ["--use_fast_math"]
@@ -43,7 +43,7 @@ __device__ float row_sum(float x)
     return x;
 }
 
-// Starts copying rows of HS numbers, `row_stride` apart in global memory, into shared memory; zeros behind the last token.
+// Starts copying rows of HS numbers, `row_stride` apart in global memory, into shared memory; zeros beyond the last token.
 __device__ void load_tile(float* tile, const float* rows, int64_t row_stride, int count, int tokens)
 {
     for (int i = threadIdx.y * NX + threadIdx.x; i < count * HS / 4; i += NX * NY) {
@@ -77,7 +77,7 @@ extern "C" __global__ void flash(const float* __restrict__ q, const float* __res
     int end = causal ? min(T, row0 + BR) : T;  // from there on everything is masked
     for (int key0 = 0; key0 < end; key0 += BC) {
         cp_async_wait<0>();
-        __syncthreads();  // K is here, V is free
+        __syncthreads();  // K has arrived, V's buffer is free
         load_tile(V, v + head + (int64_t)key0 * stride_T, stride_T, BC, T - key0);
         cp_async_commit();
         float score[ROWS][COLS] = {};
@@ -115,7 +115,7 @@ extern "C" __global__ void flash(const float* __restrict__ q, const float* __res
             l[i] = shrink[i] * l[i] + sum;
         }
         cp_async_wait<0>();
-        __syncthreads();  // V is here, K is free
+        __syncthreads();  // V has arrived, K's buffer is free
         if (int next = key0 + BC; next < end) {
             load_tile(K, k + head + (int64_t)next * stride_T, stride_T, BC, T - next);
             cp_async_commit();

@@ -1,6 +1,6 @@
 /*---
-idea   = "One thread per element: its column's bias is found with a remainder."
-expect = "Coalesced, and the bias stays in the caches: a copy's speed in f32, less in 16 bit, where a thread moves two bytes. Below 32 threads per block most lanes of a warp are empty, and the time doubles with each halving."
+idea   = "One thread per element; a remainder gives the column of its bias."
+expect = "Coalesced, and the bias stays in the caches: copy speed in f32, less in 16 bit, where a thread moves two bytes. Below 32 threads per block most lanes of a warp are empty, and the time doubles with each halving."
 provenance = "The prepare-out kernel of ECE 408, milestones 2 and 3: the bias added after cuBLAS's product."
 found  = "77.2 us at b8t1024 in f32 on an H200, 61 % of the copy rate, 0.95x torch's speed; at b4t64 4.20 us, 1.08x. With 4 to 1024 threads per block b4t64 takes 122 us down to 4.20 at 256 (the course's sweep; its best on an A40 was 256 too)."
 dtypes = ["f32", "f16", "bf16"]

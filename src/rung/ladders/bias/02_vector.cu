@@ -1,6 +1,6 @@
 /*---
-idea   = "Sixteen bytes with every load and store; columns come with the grid's x and rows with its y, so nothing is divided."
-expect = "Copy speed in every dtype: a quarter of the instructions, and no remainder of a 64-bit number for each element."
+idea   = "Sixteen bytes per load and store; the grid's x is the column and its y the row, so no division is needed."
+expect = "Copy speed in every dtype: a quarter of the instructions, and no 64-bit remainder per element."
 provenance = "Vectorised loads, as in the other pointwise ladders."
 found  = "77.2 -> 50.3 us (1.53x) at b8t1024 in f32 on an H200, 94 % of the copy rate, and 1.47x torch's speed (73.7 us); 1.05x at b4t64, 1.13x torch's."
 dtypes = ["f32", "f16", "bf16"]

@@ -1,6 +1,6 @@
 /*---
 idea   = "One thread per element: the bias of its column is added and GELU applied before the only store."
-expect = "One launch and one round trip through memory less than bias and GELU as kernels of their own: close to GELU's time alone, since tanhf sets it."
+expect = "One launch and one round trip through memory fewer than separate bias and GELU kernels: close to GELU's time alone, since tanhf dominates."
 provenance = "The prepare-out kernel fused with GELU of ECE 408, milestone 3 (fused kernels, configuration sweep)."
 dtypes = ["f32", "f16", "bf16"]
 [tune]

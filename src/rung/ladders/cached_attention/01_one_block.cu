@@ -1,6 +1,6 @@
 /*---
 idea   = "One block per query of a head: one thread per key for the scores, one thread for the whole softmax, one thread per channel for the output."
-expect = "A new token is one query: as many blocks as heads, and in each of them one thread that walks over all scores three times. Latency-bound from the first key on."
+expect = "A new token is one query: one block per head, and in each block one thread that loops over all scores three times. Latency-bound at any length."
 dtypes = ["f32", "f16", "bf16"]
 
 bind = { stride_B = "q_stride_B", stride_NH = "q_stride_NH", stride_T = "q_stride_T" }

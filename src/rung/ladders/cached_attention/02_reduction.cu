@@ -1,6 +1,6 @@
 /*---
 idea   = "All threads of the block share the softmax: maximum and sum are reductions by shuffles."
-expect = "The serial walk over the scores is gone. A thread still reads a whole key by itself, so that the lanes of a warp read addresses HS numbers apart, and half of the threads have no channel."
+expect = "The serial loop over the scores is gone. A thread still reads a whole key by itself, so that the lanes of a warp read addresses HS elements apart, and half of the threads have no channel."
 dtypes = ["f32", "f16", "bf16"]
 
 bind = { stride_B = "q_stride_B", stride_NH = "q_stride_NH", stride_T = "q_stride_T" }

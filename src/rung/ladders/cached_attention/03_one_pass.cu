@@ -1,7 +1,7 @@
 /*---
-idea   = "One warp per key: its lanes read the key's channels side by side, and a running maximum and sum let the value follow at once. The warps merge at the end."
+idea   = "One warp per key: its lanes read the key's channels coalesced, and with a running maximum and sum the value is added in the same pass. The warps merge at the end."
 expect = "Keys and values are read once, coalesced, and no score goes to memory. Twelve blocks for one text of gpt2 leave most multiprocessors idle."
-leap   = "A warp walks through keys with a running softmax, where a block went through scores three times."
+leap   = "A warp loops over keys with a running softmax, where a block went through the scores three times."
 dtypes = ["f32", "f16", "bf16"]
 
 bind = { stride_B = "q_stride_B", stride_NH = "q_stride_NH", stride_T = "q_stride_T" }
@@ -21,7 +21,7 @@ shared = "4 * WARPS * (HS + 2)"
 #include "rung.cuh"
 #include "window.cuh"
 
-constexpr int COLS = (HS + WARP_SIZE - 1) / WARP_SIZE;  // channels of a lane
+constexpr int COLS = (HS + WARP_SIZE - 1) / WARP_SIZE;  // channels per lane
 
 extern "C" __global__ void cached_attention(const Real* q, const Real* k, const Real* v, const int* past, Real* out, int T, int S,
                                             int NH, int stride_B, int stride_NH, int stride_T, int window, int globals,
@@ -64,7 +64,7 @@ extern "C" __global__ void cached_attention(const Real* q, const Real* k, const 
     for (int hs = threadIdx.x; hs < HS; hs += WARPS * WARP_SIZE) {
         float sum = 0.0f, total = 0.0f;
         for (int w = 0; w < WARPS; w++) {
-            float weight = expf(ms[w] - m);  // none for a warp without keys
+            float weight = expf(ms[w] - m);  // 0 for a warp without keys
             total += weight * ls[w];
             sum += weight * os[w * HS + hs];
         }

@@ -1,6 +1,6 @@
 /*---
-idea   = "The keys of a query are divided among SPLITS blocks; a second kernel merges what they found."
-expect = "One text of gpt2 fills 96 multiprocessors instead of 12: several times faster at long texts, and a launch slower at short ones and for many texts."
+idea   = "The keys of a query are divided among SPLITS blocks; a second kernel merges their results."
+expect = "One text of gpt2 fills 96 multiprocessors instead of 12: several times faster for long texts, and slower by one launch for short ones and for many texts."
 dtypes = ["f32", "f16", "bf16"]
 
 bind = { stride_B = "q_stride_B", stride_NH = "q_stride_NH", stride_T = "q_stride_T" }
@@ -29,7 +29,7 @@ block  = "round_up(HS, 32)"
 #include "rung.cuh"
 #include "window.cuh"
 
-constexpr int COLS = (HS + WARP_SIZE - 1) / WARP_SIZE;  // channels of a lane
+constexpr int COLS = (HS + WARP_SIZE - 1) / WARP_SIZE;  // channels per lane
 
 extern "C" __global__ void cached_attention(const Real* q, const Real* k, const Real* v, const int* past, float* parts, int T,
                                             int S, int NH, int stride_B, int stride_NH, int stride_T, int window, int globals,
@@ -74,7 +74,7 @@ extern "C" __global__ void cached_attention(const Real* q, const Real* k, const 
     for (int hs = threadIdx.x; hs < HS; hs += WARPS * WARP_SIZE) {
         float sum = 0.0f, total = 0.0f;
         for (int w = 0; w < WARPS; w++) {
-            float weight = ms[w] == -INFINITY ? 0.0f : expf(ms[w] - m);  // none for a warp without keys
+            float weight = ms[w] == -INFINITY ? 0.0f : expf(ms[w] - m);  // 0 for a warp without keys
             total += weight * ls[w];
             sum += weight * os[w * HS + hs];
         }
@@ -91,7 +91,7 @@ extern "C" __global__ void merge(const float* parts, Real* out, int T, int NH)
     float m = -INFINITY, sum = 0.0f, total = 0.0f;
     for (int i = 0; i < SPLITS; i++) m = fmaxf(m, part[i * (HS + 2)]);
     for (int i = 0; i < SPLITS; i++, part += HS + 2) {
-        float weight = expf(part[0] - m);  // none for a block without keys
+        float weight = expf(part[0] - m);  // 0 for a block without keys
         total += weight * part[1];
         sum += weight * part[2 + hs];
     }

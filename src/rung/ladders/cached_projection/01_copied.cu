@@ -1,6 +1,6 @@
 /*---
-idea   = "One thread per number: of an earlier token it copies the key or value from the cache, else it computes the sum, and keeps a new key or value."
-expect = "Of the sums two in three go, for all tokens but the new ones; what a thread does instead is a copy. Each sum still reads a row of x and one of weight by itself."
+idea   = "One thread per output: for an earlier token it copies the key or value from the cache, otherwise it computes the sum and stores a new key or value in the cache."
+expect = "Two of three sums are replaced by copies for all tokens except the new ones. Each sum still reads a row of x and one of weight by itself."
 provenance = "ECE 408 GPT-2 report, milestone 3, KV cache (prepare_qkv): 43.9 to 69.0 tokens/s; its first pass was 60 % slower than the plain product, since it fills the cache as well."
 from   = "matmul/1"
 dtypes = ["f32", "f16", "bf16"]

@@ -1,6 +1,6 @@
 /*---
 idea   = "Square tiles of x and weight in shared memory; a tile whose keys or values all come from the cache only copies."
-expect = "Reads fall by a factor of TILE. For one new token a tile is computed in full for its last row: of the keys and values a TILE-th of the work is of use."
+expect = "Reads fall by a factor of TILE. For one new token a whole tile is computed for its last row: only one TILE-th of the work on keys and values is useful."
 from   = "matmul/3"
 dtypes = ["f32", "f16", "bf16"]
 [tune]

@@ -1,8 +1,8 @@
 /*---
 idea   = "One warp per tile of 16 x 16 on the tensor cores, in tf32; tiles whose keys or values all come from the cache only copy."
-expect = "What rung 9 of matmul gives for the tokens that are computed. A new token costs a tile of sixteen, and no two warps share a fragment."
+expect = "The gain of matmul's rung 9 for the tokens that are computed. A new token costs a tile of sixteen, and no two warps share a fragment."
 from   = "matmul/9"
-leap   = "A warp has a tile of one part of one text, and leaves out what the cache has; the fragments are those of matmul's rung."
+leap   = "A warp computes a tile of one part (q, k or v) of one text, and skips what the cache has; the fragments are those of matmul's rung."
 dtypes = ["tf32"]
 needs  = ["sm >= 80", "C % 16 == 0"]
 align  = 32
@@ -44,7 +44,7 @@ extern "C" __global__ void __launch_bounds__(WARP_SIZE)
         const float* xs = x + (size_t(b) * T + t0) * C + c0;
         if (rows == TILE) {
             wmma::load_matrix_sync(a, xs, C);
-        } else {  // zeros behind the text's last token
+        } else {  // zeros beyond the text's last token
             __syncwarp();
             for (int i = threadIdx.x; i < TILE * DEPTH; i += WARP_SIZE) {
                 x_tile[i / DEPTH][i % DEPTH] = i / DEPTH < rows ? xs[size_t(i / DEPTH) * C + i % DEPTH] : 0.0f;

@@ -1,5 +1,5 @@
 /*---
-idea   = "The same work a thread, dealt out the other way: in each turn the lanes of a warp take 32 neighbours."
+idea   = "The same work per thread, assigned differently: in each iteration the lanes of a warp take 32 neighbours."
 expect = "A warp's request falls into one line, every byte that is fetched is used at once: several times the strided copy."
 found  = "2738 -> 171 us (16.0x) at n64m in f32 on an H200 and 755 -> 129 us (5.84x) in bf16, more than the several times expected; 74 % and 49 % of the copy rate, 0.75x and 0.50x torch's speed."
 provenance = "The lecture's definition of a coalesced access."

@@ -1,7 +1,7 @@
 /*---
-idea   = "A thread asks for DEPTH vectors before it stores the first, and neither loads nor stores linger in the caches."
-expect = "Latency times bandwidth is what must be under way: with DEPTH requests a thread fewer warps suffice. The last few percent, or nothing if occupancy alone was enough."
-found  = "Slower: 127 -> 139 us (0.92x) at n64m in f32 on an H200 and 64.6 -> 70.4 us (0.92x) in bf16, 0.92x torch's speed in either. Rung 3 stood at 99 % and 97 % of the copy rate, so occupancy alone was enough; what the depth or the streaming hints cost was not measured apart."
+idea   = "A thread issues loads of DEPTH vectors before it stores the first, and neither loads nor stores stay in the caches."
+expect = "Latency times bandwidth must be in flight: with DEPTH requests per thread fewer warps suffice. The last few percent, or nothing if occupancy alone was enough."
+found  = "Slower: 127 -> 139 us (0.92x) at n64m in f32 on an H200 and 64.6 -> 70.4 us (0.92x) in bf16, 0.92x torch's speed in either. Rung 3 was at 99 % and 97 % of the copy rate, so occupancy alone was enough; the costs of the depth and of the streaming hints were not measured separately."
 provenance = "Own; the factory picture of the lecture, with the lorries sent out before the first comes back."
 dtypes = ["f32", "f16", "bf16"]
 [tune]

@@ -1,7 +1,7 @@
 /*---
 idea   = "The whole text goes through the model again for every token: nothing is kept between steps."
 expect = "The hundredth token costs a hundred times the first; the baseline that every other rung is measured against."
-found  = "On an H200 the bench timed two places in the text, four samples in all: 7.3 and 213 ms a step of gpt2 in f32, 7.2 and 213 ms in bf16, so that the median, 110 ms, is of neither. torch with a cache takes 2.07 ms in f32 (none was timed in bf16). That a step grows with the text came true; by how much a token is open, the two lengths being unrecorded."
+found  = "On an H200 the bench timed two text lengths, four samples in all: 7.3 and 213 ms per step of gpt2 in f32, 7.2 and 213 ms in bf16, so the median, 110 ms, belongs to neither. torch with a cache takes 2.07 ms in f32 (not timed in bf16). A step grows with the text, as expected; by how much per token is unknown, since the two lengths were not recorded."
 provenance = "ECE 408 milestone 3: generation before the KV cache, 43.9 tokens/s with the report's best kernels"
 dtypes = ["f32", "f16", "bf16"]
 [tune]
@@ -87,7 +87,7 @@ block  = 32
 
 using namespace plain;
 
-// Blocks are launched for every position that a text may have; those behind its end leave at once.
+// Blocks are launched for every position that a text may have; those beyond its end return at once.
 
 extern "C" __global__ void embed(const int* tokens, const int* lengths, const int* history, const Real* wte, const Real* wpe,
                                  float* x, int C, int MAXT)
@@ -116,7 +116,7 @@ extern "C" __global__ void project_qkv(const float* n, const Real* qkv_w, const 
     qkv[row * 3 * C + o] = linear(n + row * C, qkv_w, qkv_b, layer, 3 * C, o, C);
 }
 
-// A block per query: a thread per key for the scores, then a thread per channel for the output.
+// One block per query: one thread per key for the scores, then one thread per channel for the output.
 extern "C" __global__ void attend(const float* qkv, const int* lengths, float* p, float* y, int layer, int NH, int MAXT, int HS,
                                   int C, float scale, int by_layer)
 {
@@ -139,7 +139,7 @@ extern "C" __global__ void attend(const float* qkv, const int* lengths, float* p
         row[s] = expf(row[s] - largest);
         sum += row[s];
     }
-    sum = block_sum(sum);  // its barriers also show every thread the others' scores
+    sum = block_sum(sum);  // its barriers also make every thread's scores visible to the others
     for (int d = threadIdx.x; d < HS; d += blockDim.x) {
         float o = 0.0f;
         for (int s = 0; s <= t; s++) o += row[s] * v[size_t(s) * 3 * C + d];

@@ -1,7 +1,7 @@
 /*---
 idea   = "A KV cache inside the QKV projection: for old positions it copies keys and values from the cache instead of computing them."
-expect = "Two thirds of one of four matrices are saved, at the price of reading the cache into a second place: the report gained 57 %, since its attention and MLP went on over all positions."
-found  = "On an H200, at the two places in the text that the bench timed, 7.34 -> 7.09 ms (1.03x) and 213 -> 180 ms (1.18x) a step of gpt2 in f32: a gain far below the report's 57 %. The bench, whose medians mix the places, calls it a tie. Presumably attention and the MLP over all places weigh more here (02.md)."
+expect = "Two thirds of one of four matrices are saved, at the cost of copying from the cache: the report gained 57 %, since its attention and MLP still computed all positions."
+found  = "On an H200, at the two text lengths that the bench timed, 7.34 -> 7.09 ms (1.03x) and 213 -> 180 ms (1.18x) per step of gpt2 in f32: far below the report's 57 %. The bench, whose medians mix the lengths, calls it a tie. Presumably attention and the MLP over all positions take a larger share here (02.md)."
 provenance = "ECE 408 milestone 3, KV Cache (prepare_qkv): 43.9 to 69.0 tokens/s"
 from   = "decode/1"
 inherit = ["tune", "define", "buffers", "launch"]
@@ -11,7 +11,7 @@ dtypes = ["f32", "f16", "bf16"]
 
 using namespace plain;
 
-// Blocks are launched for every position that a text may have; those behind its end leave at once.
+// Blocks are launched for every position that a text may have; those beyond its end return at once.
 
 extern "C" __global__ void embed(const int* tokens, const int* lengths, const int* history, const Real* wte, const Real* wpe,
                                  float* x, int C, int MAXT)
@@ -31,7 +31,7 @@ extern "C" __global__ void layer_norm(const float* x, const Real* gain, const Re
     normalise(x + row, gain + layer * C, shift + layer * C, n + row, C, eps);
 }
 
-// Queries are computed for every position; keys and values of all but the last come out of the cache.
+// Queries are computed for every position; keys and values of all but the last come from the cache.
 extern "C" __global__ void project_qkv(const float* n, const Real* qkv_w, const Real* qkv_b, const int* lengths, float* qkv,
                                        Real* k_cache, Real* v_cache, int layer, int B, int NH, int MAXT, int HS, int C)
 {
@@ -49,7 +49,7 @@ extern "C" __global__ void project_qkv(const float* n, const Real* qkv_w, const 
     if (o >= C) *kept = from_float<Real>(sum);
 }
 
-// A block per query: a thread per key for the scores, then a thread per channel for the output.
+// One block per query: one thread per key for the scores, then one thread per channel for the output.
 extern "C" __global__ void attend(const float* qkv, const int* lengths, float* p, float* y, int layer, int NH, int MAXT, int HS,
                                   int C, float scale, int by_layer)
 {
@@ -72,7 +72,7 @@ extern "C" __global__ void attend(const float* qkv, const int* lengths, float* p
         row[s] = expf(row[s] - largest);
         sum += row[s];
     }
-    sum = block_sum(sum);  // its barriers also show every thread the others' scores
+    sum = block_sum(sum);  // its barriers also make every thread's scores visible to the others
     for (int d = threadIdx.x; d < HS; d += blockDim.x) {
         float o = 0.0f;
         for (int s = 0; s <= t; s++) o += row[s] * v[size_t(s) * 3 * C + d];

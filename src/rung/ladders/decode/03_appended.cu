@@ -1,7 +1,7 @@
 /*---
 idea   = "Only the new token goes through the model: the QKV projection's epilogue appends its key and value to the cache, and attention reads the cache in place."
-expect = "A step costs one column instead of all: the arithmetic falls by the length of the text, and what is left is reading weights badly, one row per thread."
-found  = "On an H200, at the two places in the text that the bench timed, 7.1 -> 6.7 ms (1.06x) and 180 -> 8.1 ms (22x) a step of gpt2 in f32: as expected, a step hardly grows with the text any more. Its median is 0.28x torch's speed in f32 and 2 % of the measured bandwidth: weights read badly, as expected (03.md)."
+expect = "A step computes one column instead of all: the arithmetic falls by the length of the text, and what remains is uncoalesced weight reads, one row per thread."
+found  = "On an H200, at the two text lengths that the bench timed, 7.1 -> 6.7 ms (1.06x) and 180 -> 8.1 ms (22x) per step of gpt2 in f32: as expected, a step hardly grows with the text any more. Its median is 0.28x torch's speed in f32 and 2 % of the measured bandwidth: uncoalesced weight reads, as expected (03.md)."
 provenance = "ECE 408 milestone 3, KV Cache, without its second pass over old positions"
 from   = "decode/2"
 inherit = ["tune", "define", "launch"]
@@ -87,7 +87,7 @@ extern "C" __global__ void project_qkv(const float* n, const Real* qkv_w, const 
         v_cache[at] = from_float<Real>(sum);
 }
 
-// A block per head: a thread per key for the scores, then a thread per channel for the output.
+// One block per head: one thread per key for the scores, then one thread per channel for the output.
 extern "C" __global__ void attend(const float* q, const Real* k_cache, const Real* v_cache, const int* lengths, float* p,
                                   float* y, int layer, int B, int NH, int MAXT, int HS, int C, float scale, int by_layer)
 {
@@ -109,7 +109,7 @@ extern "C" __global__ void attend(const float* q, const Real* k_cache, const Rea
         row[t] = expf(row[t] - largest);
         sum += row[t];
     }
-    sum = block_sum(sum);  // its barriers also show every thread the others' scores
+    sum = block_sum(sum);  // its barriers also make every thread's scores visible to the others
     for (int d = threadIdx.x; d < HS; d += blockDim.x) {
         float o = 0.0f;
         for (int t = 0; t < keys; t++) o += row[t] * to_float(v[size_t(t) * HS + d]);

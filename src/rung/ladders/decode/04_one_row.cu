@@ -1,9 +1,9 @@
 /*---
-idea   = "Kernels for one row: matrix-vector products at the speed of memory, a row or two a warp in 16-byte loads that leave the L1 alone, with layer norm, GELU, residual, embedding and argmax folded in, and attention split over the keys."
-expect = "Seven kernels instead of dozens, and each has all its bytes under way at once: a step comes down to five short waits a layer plus 18 us for the vocabulary."
-found  = "On an H200 7.42 ms -> 364 us (20.4x) a step of gpt2 in f32 and 6.76 ms -> 264 us (25.6x) in bf16, 5.71x torch's speed in f32, 34 % of the measured bandwidth and 24 % in bf16. The waits and the vocabulary's 18 us were not timed apart; that bf16 with half the bytes saves only 27 % suggests that waits, not bytes, are most of it."
+idea   = "Kernels for one row: matrix-vector products at memory speed, one or two rows per warp in 16-byte loads that bypass L1, with layer norm, GELU, residual, embedding and argmax fused in, and attention split over the keys."
+expect = "Seven kernels instead of dozens, each with all its loads in flight at once: a step is reduced to five short waits per layer plus 18 us for the vocabulary."
+found  = "On an H200 7.42 ms -> 364 us (20.4x) per step of gpt2 in f32 and 6.76 ms -> 264 us (25.6x) in bf16, 5.71x torch's speed in f32, 34 % of the measured bandwidth and 24 % in bf16. The waits and the vocabulary's 18 us were not timed separately; bf16 with half the bytes saves only 27 %, which suggests that latency dominates, not bandwidth."
 provenance = "ours; fused kernels were proposal 3 of the milestone 3 report"
-leap   = "Every kernel is new: a warp per row of weights takes the place of a thread per output, and norms, residual and argmax go into the products."
+leap   = "Every kernel is new: one warp per row of weights replaces one thread per output, and norms, residual and argmax are fused into the products."
 dtypes = ["f32", "f16", "bf16"]
 dims   = ["B", "L", "C", "NH", "F", "V", "MAXT"]
 needs  = [

@@ -1,7 +1,7 @@
 /*---
-idea   = "Many sequences are the columns of a matrix product: tensor cores multiply tiles of weights by all columns, fragments come straight from memory in 16-byte pieces because both sides permute the depth alike, and warps share the depth."
-expect = "At 64 sequences the arithmetic is a tenth of what the tensor cores do meanwhile: a step costs one pass over the weights, one over the caches, and seven short kernels a layer."
-found  = "On an H200 at one sequence of gpt2 in bf16 280 us a step, slower than rung 8 (239 us, 0.86x) and rung 6 (201 us, 0.72x); no library was timed in bf16, nor this rung in f32. Presumably one column leaves nearly all of a tile empty, and seven kernels a layer are more to wait for. What was expected is of 64 sequences, of which no time stands in this bench."
+idea   = "Many sequences are the columns of a matrix product: tensor cores multiply tiles of weights by all columns, fragments come directly from memory in 16-byte pieces because both operands permute the depth in the same way, and warps split the depth."
+expect = "At 64 sequences the arithmetic is a tenth of the tensor cores' capacity: a step costs one pass over the weights, one over the caches, and seven short kernels per layer."
+found  = "On an H200 at one sequence of gpt2 in bf16 280 us per step, slower than rung 8 (239 us, 0.86x) and rung 6 (201 us, 0.72x); no library was timed in bf16, nor this rung in f32. Presumably one column leaves nearly all of a tile empty, and seven kernels per layer add latency. The expectation is for 64 sequences, which this bench did not time."
 provenance = "ours"
 from   = "decode/4"
 dtypes = ["bf16", "f16"]
@@ -138,9 +138,9 @@ __device__ __forceinline__ void wait_for_input()
 
 // ---- matrix products --------------------------------------------------------------------------------------------
 
-// 16 * TILES rows of weights times COLS columns. Eight warps share the depth, 32 at a time: a lane's 16 bytes of a row are
-// eight neighbours in depth, of which the tensor core takes two here and two there. As weights and columns are split
-// alike, every product meets its partner.
+// 16 * TILES rows of weights times COLS columns. Eight warps split the depth, 32 at a time: a lane's 16 bytes of a row are eight
+// consecutive elements in depth, which the tensor core takes as pairs at other depths. As weights and columns are permuted alike,
+// the sum is the same.
 template <int TILES, int K>
 struct Tile
 {
@@ -230,8 +230,8 @@ struct Tile
     }
 };
 
-// Does the block's product and hands each (row, sequence, sum) to `use`; neighbouring threads get neighbouring rows.
-// Gives the sums, rows of STRIDE.
+// Computes the block's product and passes each (row, sequence, sum) to `use`; neighbouring threads get neighbouring rows.
+// Returns the sums, rows of STRIDE.
 template <int TILES, int K, class Use>
 __device__ __forceinline__ const float* product(const Real* weight, const Real* columns, int rows, int splits, Use use)
 {
@@ -322,7 +322,7 @@ extern "C" __global__ void __launch_bounds__(256)
     }
 }
 
-// The parts of the product before are added to the residual stream, whose layer norm the product after reads.
+// The partial sums of the previous product are added to the residual stream, and its layer norm is the next product's input.
 extern "C" __global__ void __launch_bounds__(256)
     add_norm(const float* parts, const Real* bias, const Real* gain, const Real* shift, float* x, Real* n, int splits, int row,
              int layer, float eps)
@@ -367,7 +367,7 @@ extern "C" __global__ void __launch_bounds__(256)
     }
 }
 
-// A block walks over all keys of one head of one sequence; each warp keeps a running softmax, merged at the end.
+// A block loops over all keys of one head of one sequence; each warp keeps a running softmax, merged at the end.
 extern "C" __global__ void __launch_bounds__(KEY_WARPS * 32)
     attend(const int* lengths, const float* q, const Real* k_cache, const Real* v_cache, Real* y, int layer, float scale)
 {

@@ -1,7 +1,7 @@
 /*---
-idea   = "The streamed kernels with weights of eight bits: a row is half as long, so that twice as many are under way."
-expect = "Between the rungs before it: where a step of bf16 still reads, at gpt2-xl, close to half its time."
-found  = "On an H200 at tunings of their own, against rung 8: gpt2 224 -> 169 us a step (5,872 tokens/s), gpt2-xl 1477 -> 1193 us at the best tuning seen, 1393 us at rung 10's. Half the bytes of bf16 save 6 us a step of gpt2: what is left is five chains a layer, 2.6 us each."
+idea   = "The streamed kernels with 8-bit weights: a row is half as long, so that twice as many are in flight."
+expect = "For gpt2-xl, where a step in bf16 is still partly memory-bound, close to half its time."
+found  = "On an H200, each with its own tuning, against rung 8: gpt2 224 -> 169 us per step (5,872 tokens/s), gpt2-xl 1477 -> 1193 us at the best tuning seen, 1393 us at rung 10's. Half the bytes of bf16 save 6 us per step of gpt2: what remains is five dependency chains per layer, 2.6 us each."
 provenance = "ours"
 from   = "decode/10"
 inherit = ["dims", "tune", "define", "bind", "buffers", "launch"]

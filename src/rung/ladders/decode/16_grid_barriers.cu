@@ -1,9 +1,9 @@
 /*---
-idea   = "The whole step is one cooperative kernel, a block on each multiprocessor: what was a kernel's end is a barrier of the grid."
-expect = "A barrier over 132 blocks takes about as long as a kernel's start behind another (1 to 2 us), and none of rung 10's requests for later weights are left: each phase begins with a trip to memory. Slower than rung 10 for every model; what is gained is that shared memory and registers now live as long as the step."
+idea   = "The whole step is one cooperative kernel, one block per multiprocessor: a grid barrier replaces the end of a kernel."
+expect = "A barrier over 132 blocks takes about as long as starting the next kernel (1 to 2 us), and rung 10's prefetches of later weights are gone: each phase begins with a memory latency. Slower than rung 10 for every model; the benefit is that shared memory and registers now persist for the whole step."
 provenance = "ours"
 from   = "decode/10"
-leap   = "One kernel in place of six: phases become turns of a loop, vectors that all blocks need become parcels in memory, and rows are dealt to blocks, not to a grid. The products are the plain ones again; later rungs change one part each."
+leap   = "One kernel instead of six: phases become iterations of a loop, vectors that all blocks need are exchanged as parcels in memory, and rows are assigned to persistent blocks. The products are the plain ones again; later rungs change one part each."
 dtypes = ["bf16", "f16"]
 dims   = ["B", "L", "C", "NH", "F", "V", "MAXT"]
 needs  = [

@@ -1,6 +1,6 @@
 /*---
-idea   = "No barrier: a number travels with the epoch in which it was sent, in one store of 16 bytes, and whoever waits for it reads until the epoch is there."
-expect = "A barrier is two trips to L2 behind one another and a third for the data; a parcel is there after one. Five exchanges a layer at about half the time each."
+idea   = "No barrier: payload and epoch travel in one store of 16 bytes, and the receiver polls until it reads the epoch."
+expect = "A barrier is two dependent L2 round trips and a third for the data; a parcel needs one. Five exchanges per layer at about half the time each."
 provenance = "ours"
 from   = "decode/16"
 inherit = ["dims", "needs", "tune", "let", "define", "buffers", "launch"]

@@ -1,6 +1,6 @@
 /*---
-idea   = "One warp has the copy engine bring all weights, and the cached keys, through one ring in shared memory in the order of their use: memory goes on while blocks wait for one another."
-expect = "200 KB a multiprocessor are 6 us of memory, more than an exchange takes: when a phase begins its rows are there. Memory's time and the exchanges' no longer add up."
+idea   = "A producer warp has the copy engine load all weights, and the cached keys, through one ring in shared memory in the order of their use: memory transfers continue while blocks wait for one another."
+expect = "200 KB per multiprocessor are 6 us of memory time, more than an exchange takes: when a phase begins, its rows have arrived. Memory time and exchange time no longer add up."
 provenance = "ours"
 from   = "decode/17"
 inherit = ["dims", "tune", "let", "define", "buffers", "launch"]

@@ -1,6 +1,6 @@
 /*---
-idea   = "Tensor cores multiply the rows with the vector: one column is the vector's rounded numbers, another what rounding left, and a weight costs nothing but one read of shared memory."
-expect = "A multiplication by CUDA cores wants a weight made a float and three reads of shared memory for one of the ring. Tensor cores take the 16 bytes as they are: products end with the reads."
+idea   = "Tensor cores multiply the rows with the vector: one column holds the vector's rounded values, another the rounding errors, and a weight costs only one read of shared memory."
+expect = "A multiplication on CUDA cores needs a conversion to float and three reads of shared memory per read of the ring. Tensor cores take the 16 bytes as they are: products are limited by the reads."
 provenance = "ours"
 from   = "decode/18"
 inherit = ["dims", "needs", "tune", "let", "define", "buffers", "launch"]

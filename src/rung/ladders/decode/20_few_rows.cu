@@ -1,6 +1,6 @@
 /*---
-idea   = "One kernel for two to eight rows, texts or neighbouring tokens of one text: tensor cores' tiles have eight columns, of which a single row uses four, and the weights that pass by serve all of them. Blocks leave what they made in memory and meet at a barrier."
-expect = "A step reads the weights once, whatever the rows are: for gpt2 five barriers of 1.3 us a layer stand where rung 13 has parcels of some 0.7, so that 2 to 8 rows take about 200 us, where rung 6 takes 265 for two and 427 for four, and rung 9 316 for eight."
+idea   = "One kernel for two to eight rows, which are texts or consecutive tokens of one text: a tensor-core tile has eight columns, of which a single row uses four, and each weight is read once for all rows. Blocks exchange results through memory and a grid barrier."
+expect = "A step reads the weights once for any number of rows: for gpt2 it has five barriers of 1.3 us per layer where rung 13 has parcels of some 0.7, so that 2 to 8 rows take about 200 us, where rung 6 takes 265 for two and 427 for four, and rung 9 316 for eight."
 provenance = "ours"
 from   = "decode/13"
 inherit = ["dims", "inside"]

@@ -1,6 +1,6 @@
 /*---
-idea   = "Few rows with weights of eight bits: half the bytes for the same barriers."
-expect = "A step of few rows waits for barriers more than for bytes: for gpt2 little changes, for gpt2-xl weights take 363 us less."
+idea   = "Few rows with 8-bit weights: half the bytes for the same barriers."
+expect = "A step of few rows is limited more by barriers than by bandwidth: for gpt2 little changes, for gpt2-xl weights take 363 us less."
 provenance = "ours"
 from   = "decode/20"
 inherit = ["dims", "tune", "let", "define", "buffers", "inside", "launch"]

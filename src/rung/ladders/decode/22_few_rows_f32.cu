@@ -1,6 +1,6 @@
 /*---
-idea   = "Few rows in 32 bits: a weight is taken apart once and its two parts meet both parts of every row's vector."
-expect = "Rung 15 is bound by taking weights apart, which rows share: 2 to 4 rows take little longer than its one."
+idea   = "Few rows in 32 bits: a weight is split once, and its two terms are multiplied by both terms of every row's vector."
+expect = "Rung 15 is limited by splitting weights, which all rows share: 2 to 4 rows take little longer than its one."
 provenance = "ours"
 from   = "decode/20"
 inherit = ["dims", "tune", "let", "define", "buffers", "inside", "launch"]

@@ -1,6 +1,6 @@
-// A whole step for one sequence by clusters of blocks that stay. A layer is two turns: attention, where a cluster has a head, and
-// the MLP, where each cluster has a part of the hidden numbers. Within a turn numbers pass from shared memory to shared memory; what
-// the clusters' products add to the residual stream meets once through L2, as partial sums.
+// A whole step for one sequence by persistent clusters of blocks. A layer is two phases ("turns"): attention, where a cluster has
+// a head, and the MLP, where each cluster has a part of the hidden units. Within a turn data goes through distributed shared
+// memory; partial sums for the residual stream are exchanged once per turn through L2.
 #pragma once
 #include "exchange_epochs.cuh"
 #include "step_vector.cuh"
@@ -10,12 +10,12 @@ namespace decode::clusters {
 
 static_assert(B == 1 && sizeof(Real) == 2, "one sequence, numbers of 16 bits");
 
-// ---- who has what -----------------------------------------------------------------------------------------------
+// ---- partition of the model -------------------------------------------------------------------------------------
 
 constexpr int BLOCKS = CLUSTERS * CLUSTER;
-constexpr int OUTPUTS = C / CLUSTER;                       // of the residual stream, a block's own in each cluster
-constexpr int HEAD_ROWS = HS / CLUSTER;                    // of a head's queries, keys and values each, that a block makes
-constexpr int UNIT_WIDTH = CLUSTER > 4 ? 2 * CLUSTER : 8;  // hidden numbers that one cluster has more than another
+constexpr int OUTPUTS = C / CLUSTER;                       // of the residual stream per block; each cluster has all of them
+constexpr int HEAD_ROWS = HS / CLUSTER;                    // rows of a head's queries, keys and values each that a block computes
+constexpr int UNIT_WIDTH = CLUSTER > 4 ? 2 * CLUSTER : 8;  // hidden units by which clusters may differ
 constexpr int HIDDEN_UNITS = F / UNIT_WIDTH, LEAST_UNITS = HIDDEN_UNITS / CLUSTERS, LONGER = HIDDEN_UNITS % CLUSTERS;
 constexpr int MOST_HIDDEN = UNIT_WIDTH * (LEAST_UNITS + (LONGER > 0));
 constexpr int MOST_KEYS = ceil_div(MAXT, CLUSTER);
@@ -24,19 +24,19 @@ static_assert(F % UNIT_WIDTH == 0 && LEAST_UNITS > 0 && HS % 32 == 0 && OUTPUTS 
 
 // ---- shared memory ----------------------------------------------------------------------------------------------
 
-// Rows that eight lanes read at once begin half of all banks apart.
+// Consecutive rows that eight lanes read at once start 16 banks apart.
 __host__ __device__ constexpr int apart(int bytes) { return ceil_div(bytes, 64) * 64 + (ceil_div(bytes, 64) % 2 == 0 ? 64 : 0); }
 constexpr int ROW = apart(2 * C), PROJ_ROW = apart(2 * HS), FC2_ROW = apart(2 * MOST_HIDDEN), KEY_BYTES = 2 * HS;
 
-// Each kind of weights has a place of its own, filled for the next layer as soon as all warps have read it. Tiles of the head
-// lie where these were.
+// Each kind of weights has its own buffer, refilled for the next layer as soon as all warps have read it. Tiles of the head reuse
+// these buffers.
 enum Place { AT_QKV, AT_PROJ, AT_FC, AT_FC2, AT_KEYS, PLACES };
 constexpr int BEGIN[] = {0, 3 * HEAD_ROWS * ROW, 3 * HEAD_ROWS * ROW + OUTPUTS * PROJ_ROW,
                          3 * HEAD_ROWS * ROW + OUTPUTS * PROJ_ROW + MOST_HIDDEN / CLUSTER * ROW, WEIGHT_BYTES};
 static_assert(BEGIN[AT_FC2] + OUTPUTS * FC2_ROW <= WEIGHT_BYTES && STEP_WARPS * 8 * ROW <= WEIGHT_BYTES, "as the header has it");
 constexpr int CHUNKS_OF_ROW = C / 32;
 
-// Warps that share a tile of eight rows of a product over all channels; the tiles go round among such groups.
+// Warps that share a tile of eight rows of a product over all channels; tiles are assigned to such groups in turn.
 template <int ROWS>
 struct Split
 {
@@ -53,22 +53,22 @@ using FcSplit = Split<MOST_HIDDEN / CLUSTER>;
 constexpr int PARTIALS_QKV = QkvSplit::TILES * QkvSplit::WARPS, PARTIALS_FC = FcSplit::TILES * FcSplit::WARPS;
 constexpr int PARTIALS = 8 * (PARTIALS_QKV > PARTIALS_FC ? PARTIALS_QKV : PARTIALS_FC);
 
-// What blocks of a cluster hand to one another, twice: while one is read the next may already come.
+// Data exchanged between blocks of a cluster, double-buffered: while one copy is read the next may already arrive.
 struct Shared
 {
     alignas(16) float x[2][C];
-    float2 moments[2][C / 8];  // of eight neighbouring numbers of x: their sum and that of their squares
+    float2 moments[2][C / 8];  // of eight neighbouring elements of x: their sum and sum of squares
     alignas(16) float qkv[2][3 * HS];
     alignas(16) float heads[2][CLUSTER][HS + 4];  // a part's outputs, its largest score, its sum
     alignas(16) Factor hidden[2][FC2_ROW / 2];
-    alignas(16) Factor vector[2 * C];  // what rows are multiplied with, and what was left of it in rounding
+    alignas(16) Factor vector[2 * C];  // the vector that rows are multiplied by, and its rounding errors
     alignas(16) Factor head_vector[2 * HS];
-    alignas(16) float outputs[STEP_WARPS][HS];  // of the warps' keys
+    alignas(16) float outputs[STEP_WARPS][HS];  // partial outputs over each warp's keys
     alignas(16) float tops[STEP_WARPS], sums[STEP_WARPS];
     float partial[PARTIALS];
     Best winners[STEP_WARPS];
     uint64_t x_there[2], qkv_there[2], heads_there[2], hidden_there[2];
-    uint64_t heard;  // how many of the cluster's blocks have read the turn's x, and all that was before
+    uint64_t heard;  // barrier: how many of the cluster's blocks have read the turn's x and everything before it
     uint64_t arrived[PLACES], left[PLACES], tile_arrived[STEP_WARPS], tile_left[STEP_WARPS];
 };
 constexpr unsigned X_BYTES = C * 4 + C / 8 * 8, QKV_BYTES = 3 * HS * 4, HEADS_BYTES = CLUSTER * (HS + 4) * 4;
@@ -100,7 +100,7 @@ __device__ __forceinline__ void hand1(const void* to, const uint64_t* barrier, i
         : "memory");
 }
 
-// Until what the cluster's blocks hand over is there; one thread then makes the barrier ready for the next but one.
+// Waits for the data of the cluster's blocks; one thread then rearms the barrier for the exchange after next.
 __device__ __forceinline__ void await_cluster(uint64_t* barrier, unsigned parity, unsigned next_bytes)
 {
     unsigned done = 0;
@@ -117,7 +117,7 @@ __device__ __forceinline__ void sync_computing() { sync_first<THREADS>(); }
 
 // ---- partial sums through L2 ------------------------------------------------------------------------------------
 
-// Four numbers and the layer's epoch in 16 bytes: its eight last bits in the two last bits of each.
+// Four floats and the layer's epoch in 16 bytes: two of the epoch's low eight bits in the two low bits of each float.
 __device__ __forceinline__ uint32_t marked(float x, uint32_t epoch, int i)
 {
     return (__float_as_uint(x) & ~3u) | (epoch >> (2 * i) & 3u);
@@ -128,7 +128,7 @@ __device__ __forceinline__ uint32_t mark_of(const Parcel& p)
     return (p.word[0] & 3u) | (p.word[1] & 3u) << 2 | (p.word[2] & 3u) << 4 | (p.epoch & 3u) << 6;
 }
 
-// By epoch's parity: (four outputs, part). The parts of attention are heads, those of the MLP clusters.
+// Indexed by the epoch's parity, then (four outputs, part). Attention's parts are heads, the MLP's are clusters.
 template <int PARTS_>
 struct PartSums
 {
@@ -142,7 +142,7 @@ struct PartSums
 };
 static_assert(PartSums<NH>::SIZE + PartSums<CLUSTERS>::SIZE + BLOCKS == PARCELS, "as the header has it");
 
-// Eight rows' sums, which lanes 0, 4, 8 ... have, to those who add them up.
+// Sends eight rows' sums, which lanes 0, 4, 8 ... hold, to the blocks that add them up.
 template <int PARTS_>
 __device__ __forceinline__ void send_sums(const PartSums<PARTS_>& to, uint32_t epoch, int column, int part, float sum)
 {
@@ -181,9 +181,9 @@ __device__ __forceinline__ float add_parts(const PartSums<PARTS_>& from, uint32_
 
 // ---- products ---------------------------------------------------------------------------------------------------
 
-// Eight rows, or as many as there are, times a vector in shared memory, N chunks of 32 columns: the sum of row lane / 4 in
-// lanes 0, 4, 8 ... As in products_tensor_cores.cuh the vector's even and odd words are two columns of the tensor cores' tile, and
-// what was left of them in rounding, `left` bytes behind, two more.
+// Up to eight rows times a vector in shared memory, N chunks of 32 columns: lanes 0, 4, 8 ... get the sum of row lane / 4. As in
+// products_tensor_cores.cuh the vector's even and odd words are two columns of the tensor cores' tile, and their rounding errors,
+// `left` bytes further, two more.
 template <int N, bool WITH_LEFT>
 __device__ __forceinline__ float tile_sum(Address rows, int stride, int first, int last, Address vector, int left)
 {
@@ -232,7 +232,7 @@ struct Model
     float eps, scale;
 };
 
-// Asked for here, and needed a turn later: the compiler would put an ordinary load where its number is needed.
+// Loads for the next turn: the compiler would move an ordinary load to where its value is used.
 __device__ __forceinline__ uint32_t ask_pair(const Real* from)
 {
     uint32_t bits;
@@ -248,7 +248,7 @@ __device__ __forceinline__ uint32_t ask(const Real* from)
 __device__ __forceinline__ float lower(uint32_t bits) { return weight_at(make_uint4(bits, 0, 0, 0), 0, (const Real*)nullptr); }
 __device__ __forceinline__ float upper(uint32_t bits) { return weight_at(make_uint4(bits, 0, 0, 0), 1, (const Real*)nullptr); }
 
-// What the time is put down to.
+// The stopwatch's cells.
 enum Account { ATTENTION, MLP, HEAD, COPYING, ACCOUNTS };
 enum Spent { PARTS_L2, HANDED, NORM, WEIGHTS, PRODUCTS, KEYS, FREE_PLACE, COSTS };
 using Watch = Stopwatch<ACCOUNTS, COSTS>;
@@ -257,7 +257,7 @@ struct ClusterStep
 {
     const Model& m;
     Shared& s;
-    Address weights;  // shared memory, by Place
+    Address weights;  // in shared memory, indexed by Place
     const int rank, cluster, hidden_begin, hidden;
     const RowPartition<1> vocabulary;
     Watch watch;
@@ -279,7 +279,7 @@ struct ClusterStep
     __device__ __forceinline__ int keys() const { return min(length, (rank + 1) * ceil_div(length, CLUSTER)) - keys_first(); }
 };
 
-// The copying thread: whatever the others are at, it fills each place as soon as it is free.
+// The producer thread: independently of the others, it fills each buffer as soon as it is free.
 struct Filler
 {
     ClusterStep& step;
@@ -341,12 +341,12 @@ struct Filler
              step.s.arrived + AT_FC2);
     }
 
-    // A tile for each warp, then the next for each; at first where the last layer's weights were.
+    // One tile for each warp, then the next for each; the first ones go where the last layer's weights were.
     __device__ __forceinline__ void head()
     {
         const int own = step.vocabulary.count(blockIdx.x), tiles = ceil_div(own, 8);
         const Real* from = step.m.head_w + size_t(step.vocabulary.begin(blockIdx.x)) * C;
-        int free = 0;  // places that are no longer needed
+        int free = 0;  // buffers that are no longer needed
 #pragma unroll 1
         for (int tile = 0; tile < tiles; tile++) {
             const int slot = tile % STEP_WARPS, count = min(8, own - tile * 8);
@@ -368,7 +368,7 @@ struct Filler
     {
 #pragma unroll 1
         for (int layer = 0; layer < L; layer++) {
-            const bool waits = ONE_TURN && layer == 0;  // weights nobody writes, keys the step before
+            const bool waits = ONE_TURN && layer == 0;  // no kernel writes weights; the previous step writes keys
             if (!ONE_TURN && layer == 0) step.wait_for_input();
 #pragma unroll 1
             for (int head = step.cluster; head < NH; head += CLUSTERS) {
@@ -386,7 +386,7 @@ struct Filler
         head();
     }
 
-    // Into L2, while memory has little to do: rows of the head behind those that shared memory has room for.
+    // Prefetches into L2, while memory is idle: rows of the head beyond those that fit into shared memory.
     __device__ __forceinline__ void ahead_of_the_head(int layer)
     {
         if (HEAD_AHEAD == 0) return;
@@ -402,7 +402,7 @@ struct Filler
 
 struct Computing
 {
-    static constexpr int PAIRS = ceil_div(C / 2, THREADS);  // of channels, that a thread normalises
+    static constexpr int PAIRS = ceil_div(C / 2, THREADS);  // of channels per thread in the norm
     static constexpr int COLUMNS = OUTPUTS / 4, PASSES = ceil_div(COLUMNS, 2 * STEP_WARPS);
 
     ClusterStep& step;
@@ -411,14 +411,14 @@ struct Computing
     Parcel* const best_mail;
     uint32_t epoch;  // of the layer
     float residual[PASSES] = {}, mean_before = 0.0f;
-    uint32_t bias[PASSES], gain[PAIRS], shift[PAIRS];  // of the next norm, asked for a turn before
-    uint32_t row_bias, next_row_bias;                  // of the product's rows that the thread hands on, and of the next turn's
+    uint32_t bias[PASSES], gain[PAIRS], shift[PAIRS];  // of the next norm, loaded one turn ahead
+    uint32_t row_bias, next_row_bias;                  // of the product's rows that the thread sends, and of the next turn's
     unsigned used[PLACES] = {};
 
     __device__ __forceinline__ int column(int pass) const { return (pass * STEP_WARPS + warp_id()) * 2 + lane_id() / 16; }
     __device__ __forceinline__ int output(int pass) const { return step.rank * OUTPUTS + column(pass) * 4 + lane_id() % 16 / 4; }
 
-    // For turn `turn`: what its norm needs, and the biases of its product's rows.
+    // For turn `turn`: loads gain and shift of its norm, and the biases of its product's rows.
     __device__ __forceinline__ void ask_for_vectors(int turn)
     {
         const Model& m = step.m;
@@ -436,7 +436,7 @@ struct Computing
             for (int i = 0; i < PASSES; i++) bias[i] = ask(added + min(output(i), C - 1));
         }
     }
-    // Of the rows that the thread hands on in turn `turn`: of a head's product one, of the MLP's two.
+    // Biases of the rows that the thread sends in turn `turn`: one of a head's product, two of the MLP's.
     __device__ __forceinline__ void ask_for_row_biases(int turn, int head)
     {
         const Model& m = step.m;
@@ -461,13 +461,13 @@ struct Computing
         if (lane_id() < ARRIVING) byte_barrier_arrive(barrier);
     }
 
-    // The same, where the place's last numbers are on their way through L2 and the next weights would stand before others' numbers.
+    // The same, for a buffer whose results are in flight through L2: the next weights would queue before other blocks' data.
     __device__ __forceinline__ void release_late(int place)
     {
         if (ONE_TURN && LATE_REFILL > 0) release(step.s.left + place);
     }
 
-    // The residual stream: a block adds up its own outputs and hands them to its cluster, with their moments; then the norm.
+    // The residual stream: a block adds up its own outputs and sends them to its cluster, with their moments; then the norm.
     __device__ __forceinline__ void receive(int turn)
     {
         Shared& s = step.s;
@@ -557,7 +557,8 @@ struct Computing
         return sum;
     }
 
-    // Each warp has tiles of the block's outputs, over the columns of which the cluster holds the inputs: parts of sums for all clusters.
+    // Each warp computes tiles of the block's outputs over the columns whose inputs the cluster holds: partial sums for all
+    // clusters.
     template <int N, bool WITH_LEFT, int PARTS_>
     __device__ __forceinline__ void multiply_outputs(int place, int stride, const Factor* vector, int left,
                                                      const PartSums<PARTS_>& to, int part)
@@ -584,13 +585,13 @@ struct Computing
             const unsigned turn = used[AT_QKV];
             const int k = turn % 2;
             const unsigned parity = turn / 2 % 2;
-            if (head != step.cluster) {  // not asked for early
+            if (head != step.cluster) {  // not prefetched
                 const uint32_t kept = next_row_bias;
                 ask_for_row_biases(2 * layer, head), row_bias = next_row_bias, next_row_bias = kept;
             }
             multiply_rows<QkvSplit>(AT_QKV, 3 * HEAD_ROWS, false);
             const int item = threadIdx.x, row = item / CLUSTER, which = row / HEAD_ROWS;
-            if (item < 3 * HS) {  // of a row's threads each hands the sum to one block
+            if (item < 3 * HS) {  // each of a row's threads sends the sum to one block
                 const float x = row_sum<QkvSplit>(row) + lower(row_bias);
                 const int at = step.rank * HEAD_ROWS + row % HEAD_ROWS;
                 hand1(s.qkv[k] + which * HS + at, s.qkv_there + k, item % CLUSTER, __float_as_uint(x));
@@ -615,7 +616,7 @@ struct Computing
     // The warp's share of the block's keys.
     __device__ __forceinline__ void attend(const float* qkv, float scale)
     {
-        constexpr int LANES = HS / VEC, AT_ONCE = WARP_SIZE / LANES;  // lanes on a key, keys in one access
+        constexpr int LANES = HS / VEC, AT_ONCE = WARP_SIZE / LANES;  // lanes per key, keys per access
         Shared& s = step.s;
         const int lane = lane_id(), warp = warp_id(), own = lane / LANES, piece = lane % LANES, count = step.keys();
         float q[VEC], sum[VEC] = {}, top = -INFINITY, l = 0.0f;
@@ -626,7 +627,7 @@ struct Computing
         };
 #pragma unroll
         for (int j = 0; j < VEC; j++) q[j] = qkv[piece * VEC + j] * scale;
-        if (warp == STEP_WARPS - 1 && step.rank == CLUSTER - 1) {  // the new one, as it is cached
+        if (warp == STEP_WARPS - 1 && step.rank == CLUSTER - 1) {  // the new key and value, as cached
             float dot = 0.0f;
 #pragma unroll
             for (int j = 0; j < VEC; j++) dot += to_float(from_float<Real>(qkv[HS + piece * VEC + j])) * q[j];
@@ -686,7 +687,7 @@ struct Computing
             for (int j = 0; j < VEC; j++) s.outputs[warp][piece * VEC + j] = sum[j];
     }
 
-    // The block's part of a head's outputs to all blocks of the cluster: four numbers per thread, or the part's weight.
+    // Sends the block's part of a head's outputs to all blocks of the cluster: four elements per thread, or the part's weight.
     __device__ __forceinline__ void hand_outputs(int k)
     {
         constexpr int EACH = HS / 4 + 1;
@@ -751,7 +752,7 @@ struct Computing
         multiply_outputs<ceil_div(MOST_HIDDEN, 32), false>(AT_FC2, FC2_ROW, s.hidden[k], 0, after_mlp, step.cluster);
     }
 
-    // A tile at a time, each warp by itself.
+    // One tile at a time, each warp independently.
     __device__ __forceinline__ Best head()
     {
         const int begin = step.vocabulary.begin(blockIdx.x), own = step.vocabulary.count(blockIdx.x), warp = warp_id();
@@ -771,7 +772,7 @@ struct Computing
         return warp_best(best);
     }
 
-    // The largest of each block's own goes to the first block, which picks.
+    // Each block sends its largest logit to the first block, which picks the token.
     __device__ __forceinline__ void pick(Best best)
     {
         Shared& s = step.s;
@@ -841,7 +842,7 @@ __device__ __forceinline__ void step_in_clusters(const Model& m, Parcel* mail, i
         byte_barrier_init(s.arrived + i), byte_barrier_init(s.left + i, STEP_WARPS * ARRIVING);
     for (int i = lane_id(); copying && i < STEP_WARPS; i += WARP_SIZE)
         byte_barrier_init(s.tile_arrived + i), byte_barrier_init(s.tile_left + i, ARRIVING);
-    // Columns of the second product that the cluster does not have, in rows and vector.
+    // Zeros in rows and vector for columns of the second product that the cluster does not have.
     const int none = FC2_ROW / 4 - step.hidden / 2;
     uint32_t* const rows = reinterpret_cast<uint32_t*>(storage) + BEGIN[AT_FC2] / 4;
     for (int i = threadIdx.x; i < OUTPUTS * none; i += THREADS + WARP_SIZE)

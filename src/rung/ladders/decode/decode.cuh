@@ -1,4 +1,4 @@
-// What the decode rungs from the fourth on share: rows of a matrix held in registers, and the vectors they meet,
+// Shared by the decode rungs from the fourth on: rows of a matrix held in registers, and the vectors they are multiplied by,
 // laid out in shared memory so that a lane reads its part in 16-byte pieces without bank conflicts.
 #pragma once
 #include "rung.cuh"
@@ -10,7 +10,7 @@ constexpr int B = DIM_B, L = DIM_L, C = DIM_C, NH = DIM_NH, F = DIM_F, V = DIM_V
 
 // ---- memory -----------------------------------------------------------------------------------------------------
 
-// Through L2 alone: for what another kernel has just written.
+// Bypasses L1: for data that another kernel has just written.
 __device__ __forceinline__ float4 load_fresh(const float4* address) { return __ldcg(address); }
 __device__ __forceinline__ float load_fresh(const float* address) { return __ldcg(address); }
 __device__ __forceinline__ int load_fresh(const int* address) { return __ldcg(address); }
@@ -35,7 +35,7 @@ __device__ __forceinline__ float weight_at(const uint4& bits, int i, const __hal
     const uint32_t word[4] = {bits.x, bits.y, bits.z, bits.w};
     return __half2float(__ushort_as_half(static_cast<unsigned short>(i % 2 ? word[i / 2] >> 16 : word[i / 2])));
 }
-// A byte b + 128 in the last bits of 2^23 is the float 2^23 + 128 + b: cheaper than a conversion.
+// A byte b + 128 in the low bits of 2^23 is the float 2^23 + 128 + b: cheaper than a conversion.
 __device__ __forceinline__ float weight_at(const uint4& bits, int i, const int8_t*)
 {
     const uint32_t word[4] = {bits.x, bits.y, bits.z, bits.w};
@@ -73,8 +73,8 @@ struct Row
 
 // ---- vectors ----------------------------------------------------------------------------------------------------
 
-// K floats in shared memory, for lanes that hold `Row<W, K>`. Group j of all lanes' pieces lies together, so that
-// neighbouring lanes read neighbouring float4s.
+// K floats in shared memory, for lanes that hold `Row<W, K>`. Group j of all lanes' pieces is contiguous, so that neighbouring
+// lanes read neighbouring float4s.
 template <class W, int K>
 struct Spread
 {
@@ -83,7 +83,7 @@ struct Spread
     static constexpr int STRIDE = RowSlice::PIECES * WARP_SIZE;
     static constexpr int FLOAT4S = GROUPS * STRIDE;
 
-    // Where float4 number f of the vector goes.
+    // The position of the vector's float4 number f.
     static __device__ __forceinline__ int slot(int f) { return f % GROUPS * STRIDE + f / GROUPS; }
 };
 
@@ -95,7 +95,7 @@ __device__ __forceinline__ float4 four_floats(const T* from)
     return make_float4(to_float(v[0]), to_float(v[1]), to_float(v[2]), to_float(v[3]));
 }
 
-// A vector of K numbers into shared memory, by all threads of the block.
+// Copies a vector of K numbers to shared memory, by all threads of the block.
 template <class W, int K, class T>
 __device__ __forceinline__ void spread(float4* to, const T* from)
 {
@@ -107,7 +107,7 @@ struct Norm
     float mean, rstd;
 };
 
-// Mean and deviation of a spread vector, by each warp for itself: no barrier, and two chains of five shuffles.
+// Mean and deviation of a vector in that layout, computed by each warp: no barrier, and two chains of five shuffles.
 template <class W, int K>
 __device__ __forceinline__ Norm norm_of(const float4* x, int lane, float eps)
 {
@@ -142,7 +142,7 @@ __device__ __forceinline__ float4 normalised(float4 x, Norm norm, float4 gain, f
                        (x.z - norm.mean) * norm.rstd * gain.z + shift.z, (x.w - norm.mean) * norm.rstd * gain.w + shift.w);
 }
 
-// ROWS rows times the layer norm of a spread vector, which is made piece by piece on the way; sums in every lane.
+// ROWS rows times the layer norm of such a vector, which is computed piece by piece; every lane gets the sums.
 template <class W, int K, int ROWS>
 __device__ __forceinline__ void dot_norm(float (&sum)[ROWS], const Row<W, K> (&weight)[ROWS], const float4* x, const float4* gain,
                                          const float4* shift, Norm norm, int lane)
@@ -168,7 +168,7 @@ __device__ __forceinline__ void dot_norm(float (&sum)[ROWS], const Row<W, K> (&w
     for (int r = 0; r < ROWS; r++) sum[r] = warp_sum(even[r] + odd[r]);
 }
 
-// The same with a vector as it is.
+// The same without the norm.
 template <class W, int K, int ROWS>
 __device__ __forceinline__ void dot(float (&sum)[ROWS], const Row<W, K> (&weight)[ROWS], const float4* x, int lane)
 {
@@ -203,7 +203,7 @@ __device__ __forceinline__ float chosen(const float (&sum)[ROWS], int lane)
     return own;
 }
 
-// A row shared by WARPS_PER_ROW neighbouring warps, each with K of its weights: for each of B vectors the sum over all of them,
+// A row split among WARPS_PER_ROW neighbouring warps, each with K of its weights: for each of B vectors the sum over all of them,
 // valid in the first warp of the row.
 template <int WARPS_PER_ROW, int WARPS, class W, int K>
 __device__ __forceinline__ void split_dot(float (&sum)[B], const Row<W, K> (&weight)[1], const float4* x)
@@ -238,7 +238,7 @@ __device__ __forceinline__ float activate(float x)
     return x / (1.0f + expf(-u));
 }
 
-// Where the model keeps key or value t of a head.
+// The address of key or value t of a head in the cache.
 __device__ __forceinline__ size_t cached(int layer, int b, int head, int t)
 {
     return (((size_t(layer) * B + b) * NH + head) * MAXT + t) * HS;
@@ -250,20 +250,20 @@ __device__ __forceinline__ size_t cached(int layer, int b, int head, int t)
 template <int LOADS>
 struct Keys
 {
-    static constexpr int LANES = HS / VEC;             // on one key
-    static constexpr int AT_ONCE = WARP_SIZE / LANES;  // keys in one request
+    static constexpr int LANES = HS / VEC;             // per key
+    static constexpr int AT_ONCE = WARP_SIZE / LANES;  // keys per request
     static constexpr int COUNT = LOADS * AT_ONCE;
     static_assert(HS % VEC == 0 && WARP_SIZE % LANES == 0, "a key must be 1, 2, 4 ... 32 pieces of 16 bytes");
 
     uint4 k[LOADS], v[LOADS];
 
-    // Keys and values `from` up to `to` of the warp's share, which begins at `first`.
+    // Loads keys and values `from` up to `to` of the warp's share, which begins at `first`.
     __device__ __forceinline__ void request(const Real* keys, const Real* values, int first, int from, int to, int lane)
     {
 #pragma unroll
         for (int i = 0; i < LOADS; i++) {
             const int t = first + i * AT_ONCE + lane / LANES;
-            if (from == 0) k[i] = v[i] = zero_bits();  // what is not seen counts nothing, but must be a number
+            if (from == 0) k[i] = v[i] = zero_bits();  // masked keys get weight zero, but their values must be finite
             if (t >= from && t < to) {
                 k[i] = __ldcg(reinterpret_cast<const uint4*>(keys + size_t(t) * HS) + lane % LANES);
                 v[i] = __ldcg(reinterpret_cast<const uint4*>(values + size_t(t) * HS) + lane % LANES);
@@ -314,7 +314,7 @@ struct BlockSync
     __device__ __forceinline__ void operator()() const { __syncthreads(); }
 };
 
-// The warps' parts of one head become the block's: y (HS), then the maximum and the sum.
+// Merges the warps' parts of one head into the block's: y (HS), then the maximum and the sum.
 template <int WARPS, class Sync = BlockSync>
 __device__ __forceinline__ void store_part(float* to, float m, float l, const float (&y)[VEC], int lane, int warp, Sync sync = {})
 {
@@ -340,8 +340,8 @@ __device__ __forceinline__ void store_part(float* to, float m, float l, const fl
     }
 }
 
-// Four numbers of a head's output from the parts of its keys. Parts that are not active repeat the last one's loads with
-// no weight: without a branch, all loads are under way before the first is used, those of neighbouring calls too.
+// Four elements of a head's output, merged from the parts of its keys. Inactive parts repeat the last one's loads with weight
+// zero: without a branch, all loads are in flight before the first is used, including those of neighbouring calls.
 template <int MOST>
 __device__ __forceinline__ float4 merged(const float* parts, int active, int d)
 {
@@ -369,7 +369,7 @@ __device__ __forceinline__ float4 merged(const float* parts, int active, int d)
     return make_float4(sum.x / total, sum.y / total, sum.z / total, sum.w / total);
 }
 
-// ---- the largest ------------------------------------------------------------------------------------------------
+// ---- argmax -----------------------------------------------------------------------------------------------------
 
 struct Best
 {

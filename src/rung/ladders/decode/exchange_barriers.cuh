@@ -1,4 +1,4 @@
-// Numbers from block to block with a barrier of the whole grid between writing and reading.
+// Data exchange between blocks with a grid barrier between writing and reading.
 #pragma once
 #include <cooperative_groups.h>
 #include "mailboxes.cuh"
@@ -10,7 +10,7 @@ __device__ __forceinline__ void send(Parcel* to, uint32_t a, uint32_t b, uint32_
     __stcg(reinterpret_cast<uint4*>(to), make_uint4(a, b, c, epoch));
 }
 
-// Parcel i of N lies at from(i); those that are not wanted hold no numbers.
+// Parcel i of N is at from(i); those that are not needed are not read.
 template <int N, class From, class Wanted>
 __device__ __forceinline__ void receive(Parcel (&got)[N], uint32_t epoch, From from, Wanted wanted)
 {
@@ -30,10 +30,10 @@ __device__ __forceinline__ void receive(Parcel (&got)[N], uint32_t epoch, From f
     receive(got, epoch, from, [](int) { return true; });
 }
 
-// Whoever returns from here may read what all others have sent.
+// After this call a thread may read what all others have sent.
 __device__ __forceinline__ void all_have_sent() { cooperative_groups::this_grid().sync(); }
 
-// Nobody asks before the barrier, so nobody has to hold back.
+// No thread polls before the barrier, so no delay is needed.
 __device__ __forceinline__ void delay_polling(int) {}
 
 }  // namespace decode

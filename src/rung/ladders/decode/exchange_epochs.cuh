@@ -1,6 +1,6 @@
-// Numbers from block to block without a barrier, as in NCCL's low-latency (LL) protocol: payload and epoch travel in one store
-// of 16 bytes. Whoever reads the epoch that it waits for has the payload with it, after one trip to L2 instead of one for a
-// flag and one for the data.
+// Data exchange between blocks without a barrier, as in NCCL's low-latency (LL) protocol: payload and epoch travel in one store
+// of 16 bytes. A thread that reads the expected epoch has the payload with it, after one L2 round trip instead of one for a flag
+// and one for the data.
 #pragma once
 #include "mailboxes.cuh"
 
@@ -25,7 +25,7 @@ __device__ __forceinline__ Parcel look(const Parcel* at)
     return p;
 }
 
-// The same where it is wanted; a parcel that is not counts as one of this epoch.
+// The same if it is needed; a parcel that is not needed counts as arrived.
 __device__ __forceinline__ Parcel look_if(bool wanted, const Parcel* at, uint32_t epoch)
 {
     Parcel p;
@@ -39,16 +39,16 @@ __device__ __forceinline__ Parcel look_if(bool wanted, const Parcel* at, uint32_
     return p;
 }
 
-// Thousands of threads that ask for what cannot be there yet delay the parcels themselves, and the weights. So nobody asks
-// before so many cycles have passed.
+// Thousands of threads that poll for parcels which cannot have arrived delay those parcels, and the weights. So no thread polls
+// before this many cycles have passed.
 __device__ __forceinline__ void delay_polling(int cycles)
 {
     const unsigned begin = clock();
     while (unsigned(clock()) - begin < unsigned(cycles)) continue;
 }
 
-// Parcel i of N lies at from(i). All that are wanted are requested before the first is examined, and requested again until
-// they are there.
+// Parcel i of N is at from(i). All that are needed are requested before the first is examined, and requested again until they
+// have arrived.
 template <int N, class From, class Wanted>
 __device__ __forceinline__ void receive(Parcel (&got)[N], uint32_t epoch, From from, Wanted wanted)
 {
@@ -71,7 +71,7 @@ __device__ __forceinline__ void receive(Parcel (&got)[N], uint32_t epoch, From f
     receive(got, epoch, from, [](int) { return true; });
 }
 
-// Whoever waits for a parcel waits for its epoch: no barrier is needed.
+// Waiting for a parcel is waiting for its epoch: no barrier is needed.
 __device__ __forceinline__ void all_have_sent() {}
 
 }  // namespace decode

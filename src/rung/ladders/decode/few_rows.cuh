@@ -1,6 +1,6 @@
-// A whole step for up to eight rows by blocks that stay, one on each multiprocessor: rows are texts, or neighbouring tokens of a
-// text. Weights come through the ring and meet all rows at once. Between phases all blocks meet at a barrier, and what they make lies
-// in memory, so that a row sees keys and values that the rows before it have just left in the cache.
+// A whole step for up to eight rows by persistent blocks, one per multiprocessor: rows are texts, or consecutive tokens of a
+// text. Weights come through the ring and are multiplied by all rows at once. Between phases there is a grid barrier, and results
+// are in memory, so that a row sees the keys and values that earlier rows have just written to the cache.
 #pragma once
 #include "phases.cuh"
 
@@ -10,17 +10,17 @@ static_assert(B <= 8 && B <= STEP_WARPS, "a warp for each row");
 
 constexpr int MOST_PARTS = 4;  // of a head's keys
 constexpr int PART_FLOATS = HS + 4;
-// From a row's vector to the next one's: lanes that read words of several rows at once then find few in the same bank.
+// From one row's vector to the next: with this stride, lanes that read words of several rows at once have few bank conflicts.
 constexpr int APART =
     (HIDDEN_PARTS * F > (WITH_REST ? 2 : 1) * C ? HIDDEN_PARTS * F : (WITH_REST ? 2 : 1) * C) + 64 / int(sizeof(Factor));
 
-// A counter that only grows: a block has arrived when it has added one, and all have when it is `target`.
+// A counter that only grows: a block arrives by adding one, and all have arrived when it is `target`.
 struct GridBarrier
 {
     unsigned* counter;
-    unsigned target;  // of the barrier before
+    unsigned target;  // of the previous barrier
 
-    // What any thread wrote before is seen by all threads of all blocks behind it.
+    // What any thread wrote before it is visible to all threads of all blocks after it.
     __device__ __forceinline__ void operator()()
     {
         sync_computing();
@@ -39,7 +39,7 @@ struct RowsLayout
 {
     uint4* staged;
     Factor* vectors;
-    float *partial, *residual;  // sums of the warps; of each row, the block's own channels of the residual stream
+    float *partial, *residual;  // sums of the warps; for each row, the block's own channels of the residual stream
 
     __device__ __forceinline__ explicit RowsLayout(uint4* shared)
     {
@@ -50,7 +50,7 @@ struct RowsLayout
     }
 };
 
-// What blocks leave for one another.
+// Data exchanged between blocks.
 struct Exchange
 {
     float *x, *q, *parts;  // (B, C), (B, C), (B, NH, MOST_PARTS, PART_FLOATS)
@@ -62,7 +62,7 @@ struct Exchange
 struct FewRowsStep
 {
     const Model& m;
-    const int *texts, *caches;  // of each row the first one of its text, whose length and place among the caches count
+    const int *texts, *caches;  // for each row the first row of its text, which gives length and cache slot
     const Exchange& to;
     const BlockRows& block_rows;
     const RowsLayout layout;
@@ -72,7 +72,7 @@ struct FewRowsStep
     struct Place
     {
         int cache, position;
-        bool inside;  // of the cache: what a row beyond it gives means nothing, but it must not harm others
+        bool inside;  // of the cache: the result of a row beyond it is meaningless, but it must not affect others
     };
     __device__ __forceinline__ Place place(int b) const
     {
@@ -87,14 +87,14 @@ struct FewRowsStep
         return make_float4(e.x + p.x, e.y + p.y, e.z + p.z, e.w + p.w);
     }
 
-    // ---- what a phase takes --------------------------------------------------------------------------------------------------
+    // ---- inputs of a phase ---------------------------------------------------------------------------------------------------
 
     static __device__ __forceinline__ void set4(const Vector& x, int b, int at, float4 v)
     {
         x.set(b, at, v.x), x.set(b, at + 1, v.y), x.set(b, at + 2, v.z), x.set(b, at + 3, v.w);
     }
 
-    // A warp has a row.
+    // One warp per row.
     __device__ __forceinline__ void normalise(const Vector& x, bool embedding, const Weights& w)
     {
         constexpr int EACH = ceil_div(C / 4, WARP_SIZE);
@@ -166,9 +166,9 @@ struct FewRowsStep
         source.await();
     }
 
-    // ---- what it gives -------------------------------------------------------------------------------------------------------
+    // ---- outputs of a phase --------------------------------------------------------------------------------------------------
 
-    // The block's rows of the matrix times all vectors, a batch at a time; warp b then has those of row b.
+    // The block's rows of the matrix times all vectors, one batch at a time; warp b then has the results of row b.
     __device__ __forceinline__ void multiply_all(int phase, int layer, const Weights& w, const Vector& x, float* biases,
                                                  Best& best)
     {
@@ -211,7 +211,7 @@ struct FewRowsStep
         }
     }
 
-    // A part of the keys of one head of one row after the other; the warps of a block divide them.
+    // One part of the keys of a head, row after row; the warps of a block divide the keys.
     __device__ __forceinline__ void attend(int layer)
     {
         using Share = Keys<KEY_LOADS>;
@@ -219,7 +219,7 @@ struct FewRowsStep
         const int lane = lane_id(), warp = warp_id();
 #pragma unroll 1
         for (int item = blockIdx.x; item < B * NH * MOST_PARTS; item += gridDim.x) {
-            // All first parts come before all second ones: few blocks have two that count.
+            // All first parts come before all second ones, so few blocks have two non-empty parts.
             const int head = item % NH, b = item / NH % B, part = item / (NH * B);
             const Place at = place(b);
             const int length = at.position + 1, parts = parts_of(length), share = ceil_div(length, parts);
@@ -242,7 +242,7 @@ struct FewRowsStep
             }
             float* part_to = to.parts + ((size_t(b) * NH + head) * MOST_PARTS + part) * PART_FLOATS;
             store_part<STEP_WARPS>(part_to, largest, total, sum, lane, warp, [] { sync_computing(); });
-            sync_computing();  // the next part goes through the same memory
+            sync_computing();  // the next part uses the same memory
         }
     }
 
@@ -278,7 +278,7 @@ struct FewRowsStep
         }
         Best best = {-INFINITY, INT_MAX};
 #pragma unroll 1
-        for (int index = 0; index <= PHASES * L; index++) {  // all through the same code, as in one_kernel.cuh
+        for (int index = 0; index <= PHASES * L; index++) {  // all phases run the same code, as in one_kernel.cuh
             const int phase = index == PHASES * L ? int(HEAD) : index % PHASES, layer = phase == HEAD ? 0 : index / PHASES;
             const Weights w(block_rows.of[phase], phase == FC2 ? PARTS : 1);
             const Vector x = {layout.vectors, phase == FC2 ? (TWO_TERM_TF32 ? F : 0) : WITH_REST ? C : 0, APART};
@@ -304,7 +304,7 @@ struct FewRowsStep
             barrier();
         }
         pick(best);
-        // Everybody has read the clock before the first barrier.
+        // All blocks have read the clock before the first barrier.
         if (blockIdx.x == 0 && threadIdx.x == 0) *clock = int(barrier.target);
     }
 

@@ -1,5 +1,5 @@
-// What the twelfth decode rung does between the library's products: a kernel for the embedding, one for each norm, one for
-// attention, and two behind the head. Each may begin while its predecessor ends, and reads what that wrote behind pdl_wait.
+// The twelfth decode rung's kernels between the library's products: one for the embedding, one for each norm, one for attention,
+// and two after the head. Each may start while its predecessor ends, and reads that kernel's output after pdl_wait.
 #pragma once
 #include "decode.cuh"
 
@@ -13,7 +13,7 @@ __device__ __forceinline__ void wait_for_input()
 
 // ---- the residual stream ----------------------------------------------------------------------------------------
 
-// A block's row of the stream, four numbers per thread and round, with the norm's gain and shift.
+// A block's row of the stream, four elements per thread and round, with the norm's gain and shift.
 struct StreamRow
 {
     static constexpr int EACH = (C / 4 + ROW_THREADS - 1) / ROW_THREADS;
@@ -28,13 +28,13 @@ struct StreamRow
             if (int(threadIdx.x) + ROW_THREADS * i < C / 4) what(i, int(threadIdx.x) + ROW_THREADS * i);
     }
 
-    // Weights: nobody writes them, so they need not wait.
+    // No kernel writes weights, so these loads need not wait.
     __device__ __forceinline__ void request(const Real* gains, const Real* shifts)
     {
         each([&](int i, int f) { gain[i] = four_floats(gains + 4 * f), shift[i] = four_floats(shifts + 4 * f); });
     }
 
-    // Numbers of the row that a warp holds.
+    // Elements of the row per warp.
     static __device__ __forceinline__ float held(int warp)
     {
         int count = 0;
@@ -43,8 +43,8 @@ struct StreamRow
         return 4.0f * float(count);
     }
 
-    // Mean and deviation from those of the warps, which add up without the loss of a one-pass variance: one barrier. There
-    // are no more warps than the row has numbers for.
+    // Merges the warps' means and deviations, without the cancellation of a one-pass variance: one barrier. Every warp has
+    // elements of the row.
     __device__ __forceinline__ Norm norm(float eps)
     {
         constexpr int WARPS = ROW_THREADS / WARP_SIZE;
@@ -67,7 +67,7 @@ struct StreamRow
         return {mean, rsqrtf(squares / C + eps)};
     }
 
-    // Into the stream, and its layer norm to where the next product reads.
+    // Stores the stream, and its layer norm as the next product's input.
     __device__ __forceinline__ void store(float* x, Real* n, float eps)
     {
         const int b = blockIdx.x;
@@ -107,7 +107,7 @@ extern "C" __global__ void __launch_bounds__(ROW_THREADS)
     wait_for_input();
     row.each([&](int i, int f) {
         const float4 before = load_fresh(reinterpret_cast<const float4*>(x + start) + f);
-        float4 part[FC2_SPLIT];  // a product's depth may be split
+        float4 part[FC2_SPLIT];  // partial sums: a product's depth may be split
 #pragma unroll
         for (int p = 0; p < FC2_SPLIT; p++)
             if (p < parts) part[p] = load_fresh(reinterpret_cast<const float4*>(product + size_t(p) * B * C + start) + f);
@@ -121,14 +121,14 @@ extern "C" __global__ void __launch_bounds__(ROW_THREADS)
 
 // ---- attention --------------------------------------------------------------------------------------------------
 
-constexpr int LANES = HS / VEC;                // on one key, 16 bytes each
-constexpr int AT_ONCE = WARP_SIZE / LANES;     // keys in one access of a warp
+constexpr int LANES = HS / VEC;                // per key, 16 bytes each
+constexpr int AT_ONCE = WARP_SIZE / LANES;     // keys per access of a warp
 constexpr int CHUNK = KEY_LOADS * AT_ONCE;     // keys
 constexpr int PIECES = KEY_LOADS * WARP_SIZE;  // of 16 bytes: a chunk's keys, or its values
 constexpr int ITEMS = B * NH;                  // heads of all sequences
 static_assert(HS % VEC == 0 && WARP_SIZE % LANES == 0, "a key must be 1, 2, 4 ... 32 pieces of 16 bytes");
 
-// A warp's items: neighbouring blocks have neighbouring ones, so that all blocks get as many, or one more.
+// A warp's items: neighbouring blocks have neighbouring ones, and numbers of items differ by at most one.
 __device__ __forceinline__ int first_item() { return warp_id() * int(gridDim.x) + int(blockIdx.x); }
 __device__ __forceinline__ int item_step() { return KEY_WARPS * int(gridDim.x); }
 __device__ __forceinline__ int length_of(const int* lengths, int item)
@@ -137,11 +137,11 @@ __device__ __forceinline__ int length_of(const int* lengths, int item)
 }
 __device__ __forceinline__ size_t item_start(int layer, int item) { return (size_t(layer) * ITEMS + item) * MAXT * HS; }
 
-// All chunks of a warp's items, one behind the other; an item without cached keys is one empty chunk.
+// All chunks of a warp's items in sequence; an item without cached keys is one empty chunk.
 struct Chunks
 {
     const int* lengths;
-    int item, first, length, following;  // the next item's length is asked for before it is needed
+    int item, first, length, following;  // the next item's length is prefetched
 
     __device__ __forceinline__ Chunks(const int* lengths_) : lengths(lengths_), item(first_item()), first(0)
     {
@@ -156,14 +156,14 @@ struct Chunks
     }
 };
 
-// A warp's own ring: each slot is for a chunk's keys and, behind them, its values. Where there is a copy engine, one lane
-// asks it for both; elsewhere every lane copies the pieces that it will read.
+// A warp's own ring: each slot holds a chunk's keys followed by its values. Where there is a copy engine, one lane issues both
+// copies; elsewhere every lane copies the pieces that it will read.
 struct KeyRing
 {
     const Real *k_cache, *v_cache;
     uint4* slots;
-    uint64_t* arrived;  // a barrier for each
-    Chunks ahead;       // what is asked for next
+    uint64_t* arrived;  // one barrier per slot
+    Chunks ahead;       // the next chunk to request
     int layer, slot, round;
 
     __device__ __forceinline__ KeyRing(uint4* all, uint64_t* barriers, const int* lengths, const Real* k, const Real* v,
@@ -178,7 +178,7 @@ struct KeyRing
 
     __device__ __forceinline__ uint4* keys(int number) const { return slots + number * 2 * PIECES; }
 
-    // The next chunk into a slot.
+    // Requests the next chunk into a slot.
     __device__ __forceinline__ void request(int to)
     {
         if (ahead.item < ITEMS) {
@@ -189,14 +189,14 @@ struct KeyRing
         commit();
     }
 
-    // The lane's pieces of the next chunk, whose slot is filled again.
+    // Reads the lane's pieces of the next chunk, and refills its slot.
     __device__ __forceinline__ void take(uint4 (&k)[KEY_LOADS], uint4 (&v)[KEY_LOADS])
     {
         await();
         const uint4* from = keys(slot) + lane_id();
 #pragma unroll
         for (int i = 0; i < KEY_LOADS; i++) k[i] = from[i * WARP_SIZE], v[i] = from[PIECES + i * WARP_SIZE];
-        __syncwarp();  // all lanes have read what may now be replaced
+        __syncwarp();  // all lanes have read the slot, which may now be refilled
         request(slot);
         if (++slot == KEY_SLOTS) slot = 0, round ^= 1;
     }
@@ -249,7 +249,7 @@ struct Fresh
     }
 };
 
-// The softmax of an item's scores, which begins with the new key, and a lane's part of the weighted values.
+// The softmax of an item's scores, starting with the new key, and a lane's part of the weighted values.
 struct Attention
 {
     float q[VEC], sum[VEC], m, l;
@@ -260,7 +260,7 @@ struct Attention
 #pragma unroll
         for (int j = 0; j < VEC; j++) q[j] = weight_at(fresh.query, j, (const Real*)nullptr) * scale;
 #pragma unroll
-        for (int j = 0; j < VEC; j += 2) {  // or the compiler would make them anew for every chunk
+        for (int j = 0; j < VEC; j += 2) {  // otherwise the compiler would compute them again for every chunk
             const uint4 kept = renewed(make_uint4(__float_as_uint(q[j]), __float_as_uint(q[j + 1]), 0, 0));
             q[j] = __uint_as_float(kept.x), q[j + 1] = __uint_as_float(kept.y);
         }
@@ -270,7 +270,7 @@ struct Attention
         for (int j = 0; j < VEC; j++) sum[j] = counts ? weight_at(fresh.value, j, (const Real*)nullptr) : 0.0f;
     }
 
-    // The scalar product with a key, in each of the lanes on it.
+    // The dot product with a key; all lanes of the key get it.
     __device__ __forceinline__ float score(const uint4& key) const
     {
         float dot = 0.0f;
@@ -281,7 +281,7 @@ struct Attention
         return dot;
     }
 
-    // A chunk of so many keys; behind them lies anything.
+    // A chunk with `keys` keys; the memory after them is undefined.
     __device__ __forceinline__ void add(const uint4 (&k)[KEY_LOADS], uint4 (&v)[KEY_LOADS], int count)
     {
         float s[KEY_LOADS], top = m;
@@ -309,7 +309,7 @@ struct Attention
         }
     }
 
-    // What the lanes on different keys have, together; the item's output.
+    // Merges the lanes of different keys into the item's output.
     __device__ __forceinline__ void finish(Real* out)
     {
 #pragma unroll
@@ -325,10 +325,9 @@ struct Attention
     }
 };
 
-// Blocks that stay, and in them warps that know nothing of one another: each takes whole heads of sequences, one after
-// the other, and the first chunks of the next are under way while it adds up the last of this one. The very first are asked
-// for before the new query is there. New keys and values go from the packed product into the caches, behind all that is
-// copied.
+// Persistent blocks of independent warps: each warp takes whole heads of sequences, one after the other, and the first chunks of
+// the next head are in flight while it adds up the last of this one. The first chunks are requested before the new query is
+// ready. New keys and values are copied from the packed product into the caches at the end.
 extern "C" __global__ void __launch_bounds__(KEY_WARPS * 32, 1)
     attend(const int* lengths, const Real* qkv, Real* k_cache, Real* v_cache, Real* y, int layer, float scale)
 {
@@ -363,11 +362,11 @@ extern "C" __global__ void __launch_bounds__(KEY_WARPS * 32, 1)
     }
 }
 
-// ---- behind the head --------------------------------------------------------------------------------------------
+// ---- after the head ---------------------------------------------------------------------------------------------
 
 constexpr int PICK_THREADS = 256, PICK_WARPS = PICK_THREADS / WARP_SIZE, IN_FLIGHT = 4;
 
-// The largest of the largest that each tile of the head's product has of a row.
+// The argmax of a row, from the maxima of the tiles of the head's product.
 extern "C" __global__ void __launch_bounds__(PICK_THREADS)
     pick(const float* best_value, const int* best_index, int* next, int slots)
 {
@@ -391,5 +390,5 @@ extern "C" __global__ void __launch_bounds__(PICK_THREADS)
     __syncthreads();
 #pragma unroll
     for (int w = 0; w < PICK_WARPS; w++) best = better(best, winners[w]);
-    if (threadIdx.x == 0) next[blockIdx.x] = min(best.index, V - 1);  // of NaNs none is the largest
+    if (threadIdx.x == 0) next[blockIdx.x] = min(best.index, V - 1);  // if all logits are NaN there is no maximum
 }

@@ -1,5 +1,5 @@
-// How the blocks of one kernel divide rows among them, and where the numbers of each lie for all others: in parcels of 16
-// bytes, three words and the epoch in which they were sent. How a parcel is sent and awaited, exchange_*.cuh say.
+// How the blocks of one kernel divide rows, and where each block puts its results for the others: in parcels of 16 bytes, three
+// words and the epoch in which they were sent. exchange_*.cuh send and await parcels.
 #pragma once
 #include "step_types.cuh"
 
@@ -10,7 +10,7 @@ struct Parcel
     uint32_t word[3], epoch;
 };
 
-// Whole division of small numbers by one that is known at run time only.
+// Integer division of small numbers by a run-time constant.
 struct Divisor
 {
     float inverse;
@@ -40,20 +40,20 @@ struct RowPartition
     }
 };
 
-// A vector whose numbers the blocks make in such block_rows, and send PER to a parcel: (block, parcel).
+// A vector whose elements the blocks compute by such rows and send, PER per parcel: (block, parcel).
 template <int PER, int STEP = 1>
 struct Mailbox
 {
     Parcel* mail;
     RowPartition<STEP> share;
-    int each;  // parcels of a block
+    int each;  // parcels per block
 
     __device__ __forceinline__ Mailbox(Parcel* at, int rows) : mail(at), share(rows), each(ceil_div(share.most(), PER)) {}
 
     __device__ __forceinline__ int parcels() const { return each * int(gridDim.x); }
 };
 
-// The numbers in a parcel: which is the first, and how many.
+// The elements in a parcel: the first one's index, and their number.
 struct ParcelSpan
 {
     int packed;

@@ -1,14 +1,14 @@
-// Attention by all blocks: queries, keys and values of the new token come by mail, and so do the parts' outputs.
+// Attention by all blocks: queries, keys and values of the new token arrive as parcels, and so do the parts' outputs.
 #pragma once
 #include "phases.cuh"
 
 namespace decode {
 
 constexpr int KEY_LANES = HS / VEC, KEYS_AT_ONCE = WARP_SIZE / KEY_LANES, KEY_COUNT = KEY_LOADS * KEYS_AT_ONCE;
-constexpr int KEY_GROUP = KEY_SLOTS * NH;  // keys of a unit: a slot has room for as many of a head as there are heads
+constexpr int KEY_GROUP = KEY_SLOTS * NH;  // keys per unit: a slot has room for NH keys of one head
 static_assert(HS % VEC == 0 && WARP_SIZE % KEY_LANES == 0, "a key must be 1, 2, 4 ... 32 pieces of 16 bytes");
 
-// How a head's cached keys are cut: in so few parts that the warps of a block have enough to do.
+// How a head's cached keys are divided: into few enough parts that every warp has enough work.
 struct KeyParts
 {
     int size, count;
@@ -33,7 +33,7 @@ struct KeyRange
     }
 };
 
-// Of numbers that the lanes on one key have.
+// Sum over the lanes of one key.
 __device__ __forceinline__ float over_key(float x)
 {
 #pragma unroll
@@ -41,10 +41,11 @@ __device__ __forceinline__ float over_key(float x)
     return x;
 }
 
-// The cached keys and values come through the ring, as the weights do; the new ones, by mail, are the last part's affair.
+// Cached keys and values come through the ring, like the weights; the last part also handles the new ones, which arrive as
+// parcels.
 struct Attention
 {
-    // Which parcel, and which number in it, has the thread's number of a head's query, key and value.
+    // The parcel, and the element in it, with the thread's element of a head's query, key and value.
     static __device__ __forceinline__ unsigned origin_of(const Mailboxes& mail, int head)
     {
         const int i = min(int(threadIdx.x), 3 * HS - 1), row = i / HS * C + head * HS + i % HS;
@@ -66,7 +67,8 @@ struct Attention
             receive(got, epoch, [&](int) { return mail.qkv.mail + origin / 4; });
             const uint32_t word = origin % 4 == 0 ? got[0].word[0] : origin % 4 == 1 ? got[0].word[1] : got[0].word[2];
             const float number = __uint_as_float(word);
-            fresh[i] = i < HS ? number * (scale * 1.44269504f) : to_float(from_float<Real>(number));  // the query for exp2
+            fresh[i] =
+                i < HS ? number * (scale * 1.44269504f) : to_float(from_float<Real>(number));  // the query is scaled for exp2
         }
         sync_computing();
         source.watch.start(PRODUCTS);
@@ -144,7 +146,7 @@ struct Attention
         for (int w = 1; w < STEP_WARPS; w++) most = fmaxf(most, ms[w]);
 #pragma unroll
         for (int w = 0; w < STEP_WARPS; w++) {
-            const float weight = exp2f(ms[w] - most);  // 0 for a warp without keys; one of them has some
+            const float weight = exp2f(ms[w] - most);  // 0 for a warp without keys; at least one warp has some
             y += weight * ys[w][d], all += weight * ls[w];
         }
         y *= __fdividef(1.0f, all);
@@ -156,7 +158,7 @@ struct Attention
     }
 };
 
-// Number j of those in a parcel; one that was not asked for has none, and no weight.
+// Element j of a parcel; one that was not requested has value and weight zero.
 __device__ __forceinline__ float output(const Parcel& got, int j)
 {
     if (TWO_TERM_TF32) return __uint_as_float(got.word[j]);
@@ -164,7 +166,7 @@ __device__ __forceinline__ float output(const Parcel& got, int j)
     return __half2float(__ushort_as_half(static_cast<unsigned short>(j % 2 ? word >> 16 : word)));
 }
 
-// All heads' outputs, from the parts of their keys.
+// All heads' outputs, merged from the parts of their keys.
 __device__ __forceinline__ void receive_attention(const Mailboxes& mail, int parts, const Vector& to, uint32_t epoch)
 {
     constexpr int PARCELS = C / OUTPUTS, OF_HEAD = HS / OUTPUTS, AT_ONCE = ceil_div(PARCELS, THREADS);

@@ -1,6 +1,6 @@
-// A whole step for one sequence by blocks that stay, one on each multiprocessor. A rung that includes this has chosen how weights
-// come (weights_*.cuh), how numbers go from block to block (exchange_*.cuh), and how rows are multiplied (products_*.cuh).
-// What the layers repeat must be short: code that does not stay in the instruction cache is fetched again in every layer.
+// A whole step for one sequence by persistent blocks, one per multiprocessor. A rung that includes this has chosen how weights
+// are loaded (weights_*.cuh), how blocks exchange data (exchange_*.cuh), and how rows are multiplied (products_*.cuh). The code
+// of a layer must be short: code that does not fit into the instruction cache is fetched again in every layer.
 #pragma once
 #include "mailed_attention.cuh"
 #include "residual_vector.cuh"
@@ -11,7 +11,7 @@ static_assert(B == 1, "one sequence");
 
 // ---- the MLP ----------------------------------------------------------------------------------------------------
 
-// Hidden numbers as they travel: two halves in a word, or a float.
+// Hidden units as they are sent: two halves in a word, or a float.
 template <class T>
 __device__ __forceinline__ uint32_t packed(float a, float b, const T*)
 {
@@ -20,7 +20,7 @@ __device__ __forceinline__ uint32_t packed(float a, float b, const T*)
 __device__ __forceinline__ uint32_t packed(float a, float, const float*) { return __float_as_uint(a); }
 __device__ __forceinline__ uint32_t hidden_word(float a, float b) { return packed(a, b, (const Factor*)nullptr); }
 
-// GELU by tanh without a division that rounds correctly: both of a thread's numbers then go through it side by side.
+// GELU by tanh with an approximate division, so that a thread's two values are computed in parallel.
 __device__ __forceinline__ float activated(float x)
 {
     if (ACT != 0) return activate<ACT>(x);
@@ -60,7 +60,7 @@ struct Hidden
 
 // ---- the head ---------------------------------------------------------------------------------------------------
 
-// The largest of each block's own goes to the first block, which picks.
+// Each block sends its largest logit to the first block, which picks the token.
 __device__ __forceinline__ void pick(const Model& m, const Mailboxes& mail, Best best, uint32_t epoch)
 {
     __shared__ Best winners[STEP_WARPS];
@@ -87,14 +87,14 @@ __device__ __forceinline__ void pick(const Model& m, const Mailboxes& mail, Best
 struct Step
 {
     const Model& m;
-    const Mailboxes& mail;  // in shared memory, as the next: in registers they would push out what is needed more often
+    const Mailboxes& mail;  // in shared memory, like the next: registers are needed for values that are used more often
     const BlockRows& block_rows;
     const SharedLayout layout;
     WeightSource source;
-    int length = 0;      // known when the step before has ended, as the next
+    int length = 0;      // known when the previous step has ended, like the next
     uint32_t epoch = 0;  // the first of the layer
 
-    // What lies before this runs while the step before does.
+    // The code before this call runs while the previous step does.
     __device__ __forceinline__ void wait_for_input()
     {
         pdl_wait();
@@ -114,14 +114,14 @@ struct Step
         if (which > 0) to[cached(layer, 0, channel / HS, length) + channel % HS] = from_float<Real>(x);
     }
 
-    // What a thread sends of a batch of rows, found out before the rows' sums are there. The numbers go out in parcels: four
-    // lanes make one, three of them a word each, of one number or of two. A block with fewer rows than others sends empty
-    // parcels, so that all hear from it.
+    // What a thread sends of a batch of rows, computed before the rows' sums are ready. Four lanes form one parcel, three of them
+    // with a word each, of one or two elements. A block with fewer rows than others sends empty parcels, so that all receive the
+    // same number.
     struct PendingOutput
     {
         Parcel* to;
-        int row;           // of the batch; the hidden numbers' words are of two
-        bool some, sends;  // whether there is such a row, and whether the lane has a parcel
+        int row;           // of the batch; words of hidden units hold two
+        bool some, sends;  // whether there is such a row, and whether the lane sends a parcel
         float bias[2], residual, scale[2];
     };
 
@@ -175,7 +175,7 @@ struct Step
             layout.residual[first + output.row] = out[0];
     }
 
-    // Logits go to memory, and the best of them stays with the thread.
+    // Logits go to memory, and each thread keeps its largest.
     __device__ __forceinline__ void write_logits(const Weights& w, const float* sums, int first, int rows, float scale,
                                                  Best& best) const
     {
@@ -188,7 +188,7 @@ struct Step
         }
     }
 
-    // The phase's vector, to where products take it.
+    // Writes the phase's input vector to shared memory.
     __device__ __forceinline__ void receive_input(int phase, bool embedding, const Vector& x, ResidualVector& residual,
                                                   const Hidden& hidden, int key_ranges, bool attended, const Real* token,
                                                   const Real* position, const Weights& w)
@@ -212,7 +212,7 @@ struct Step
         }
     }
 
-    // The block's rows times the vector, a batch at a time, and what becomes of them.
+    // The block's rows times the vector, one batch at a time, with the epilogue.
     __device__ __forceinline__ void multiply_and_send(int phase, int layer, const Weights& w, const Vector& x,
                                                       PendingOutput& output, int& parity, Best& best)
     {
@@ -231,7 +231,7 @@ struct Step
                 const auto biases = [&] { return block_rows.weights(m, phase, layer).bias; };
                 if (first > 0) output = prepare_output(phase, layer, w, first, biases(), threadIdx.x);
                 send_output(phase, layer, output, sums, first, w.begin, sent);
-                for (int later = THREADS; later < 4 * (BATCH / 3 + 1); later += THREADS) {  // if there are few warps
+                for (int later = THREADS; later < 4 * (BATCH / 3 + 1); later += THREADS) {  // only with few warps
                     output = prepare_output(phase, layer, w, first, biases(), threadIdx.x + later);
                     send_output(phase, layer, output, sums, first, w.begin, sent);
                 }
@@ -261,7 +261,7 @@ struct Step
         const KeyRange own(parts, mail.key_parts, length, blockIdx.x);
         int parity = 0;
 #pragma unroll 1
-        for (int phase_index = 0; phase_index <= PHASES * L; phase_index++) {  // all through the same code: see above
+        for (int phase_index = 0; phase_index <= PHASES * L; phase_index++) {  // all phases run the same code: see above
             const int layer = phase_index / PHASES, phase = phase_index == PHASES * L ? int(HEAD) : phase_index % PHASES;
             const Weights w = COPY_WARPS > 0 ? Weights(block_rows.of[phase], phase == FC2 ? PARTS : 1)
                                              : block_rows.weights(m, phase, phase == HEAD ? 0 : layer);
@@ -284,7 +284,7 @@ struct Step
         pick(m, mail, best, epoch);
     }
 
-    // The block's ranges of keys: most blocks have one, or none.
+    // The block's ranges of keys: most blocks have one or none.
     __device__ __forceinline__ void attend(int layer, const KeyParts& parts, const KeyRange& own, unsigned origin)
     {
 #pragma unroll 1
@@ -299,7 +299,7 @@ struct Step
     }
 };
 
-// What the copying thread does, in the order in which the others will need it.
+// The producer thread's copies, in the order of their use.
 template <class Source>
 __device__ __forceinline__ void copy_all(Step& step, int* spent)
 {
@@ -312,7 +312,7 @@ __device__ __forceinline__ void copy_all(Step& step, int* spent)
         for (int phase = QKV; phase < PHASES; phase++) {
             copier.copy(step.block_rows.weights(m, phase, layer));
             if (phase > QKV) continue;
-            if (layer == 0) step.wait_for_input();  // weights nobody writes, keys the step before
+            if (layer == 0) step.wait_for_input();  // no kernel writes weights; the previous step writes keys
             const KeyParts parts(step.length, step.mail.key_parts);
 #pragma unroll 1
             for (int item = blockIdx.x; item < NH * step.mail.key_parts; item += gridDim.x) {
@@ -359,7 +359,7 @@ __device__ __forceinline__ void whole_step(const Model& m, Parcel* parcels, int*
     }
     step.compute(clock);
     step.source.watch.stop(spent, first, last);
-    // Each block has its own: nothing orders one block's reading before another's writing.
+    // Each block has its own clock: nothing orders one block's read before another's write.
     if (threadIdx.x == 0) clock[blockIdx.x] = int(step.epoch);
 }
 

@@ -1,11 +1,11 @@
-// The kernels of a step for few sequences: every weight is read once, by the one warp that needs it, straight into
-// registers. The rungs that include this differ in when a kernel may start (DEPENDENT) and in what a weight is (W).
+// The kernels of a step for few sequences: every weight is read once, by the one warp that needs it, directly into registers. The
+// rungs that include this differ in when a kernel may start (DEPENDENT) and in the type of a weight (W).
 #pragma once
 #include "decode.cuh"
 
 namespace decode {
 
-// Weights as they are, or whole numbers with one scale for each row.
+// Weights in Real, or integers with one scale per row.
 template <class W>
 struct Matrix
 {
@@ -15,9 +15,9 @@ struct Matrix
     __device__ __forceinline__ float row_scale(int row) const { return scale ? __ldg(scale + row) : 1.0f; }
 };
 
-// Whatever stands before this call needs nothing that the kernel before wrote. EARLY lets the kernel after this one
-// start even before this one's input is there: it too asks for its weights and waits. Only attention reads more before
-// it waits (cached keys), so the projection before it holds it back until the step before is complete.
+// The code before this call must not depend on the previous kernel's output. EARLY lets the next kernel start even before this
+// one's input is ready: it too prefetches its weights and waits. Only attention reads more before it waits (cached keys), so the
+// projection before it delays its start until the previous step is complete.
 __device__ __forceinline__ void wait_for_input(bool early = EARLY)
 {
     if (!DEPENDENT) return;
@@ -102,7 +102,7 @@ __device__ __forceinline__ void attend_row(const int* lengths, const float* q, c
     store_part<KEY_WARPS>(parts + ((size_t(b) * NH + head) * PARTS + part) * (HS + 4), m, l, y, lane, warp);
 }
 
-// The heads' parts are merged by every block for itself, then C * PROJ_SPLIT warps share the rows.
+// Every block merges the heads' parts itself, then C * PROJ_SPLIT warps share the rows.
 template <class W>
 __device__ __forceinline__ void project_row(Matrix<W> proj, const int* lengths, const Real* proj_b, const float* parts, float* x,
                                             int layer)
@@ -259,7 +259,7 @@ __device__ __forceinline__ void head_row(Matrix<W> head, const Real* lnf_w, cons
     }
 }
 
-// One block a sequence, 128 threads.
+// One block per sequence, 128 threads.
 __device__ __forceinline__ void pick_row(const float* best_value, const int* best_index, int* next, int groups)
 {
     __shared__ Best winners[4];

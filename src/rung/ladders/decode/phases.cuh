@@ -1,5 +1,5 @@
-// The step as a table: what each phase of a layer takes, multiplies, does with a row's sum, and where that goes. Beside it what a
-// step needs to know before it begins: the model, each block's rows of it, shared memory, and the mailboxes.
+// The step as a table: for each phase of a layer its input, its matrix, its epilogue and its destination. Also what a step needs
+// before it begins: the model, each block's rows of it, shared memory, and the mailboxes.
 #pragma once
 #include "mailboxes.cuh"
 #include "step_vector.cuh"
@@ -24,13 +24,13 @@ struct Model
     int* next;
     float eps, scale;
     const float *qkv_s = nullptr, *proj_s = nullptr, *fc_s = nullptr, *fc2_s = nullptr,
-                *head_s = nullptr;  // of rows of eight bits
+                *head_s = nullptr;  // of 8-bit rows
 };
 
 enum class Input { RESIDUAL, ATTENTION, HIDDEN };
 enum class Epilogue { CACHE, ADD_RESIDUAL, ACTIVATE, LOGITS };
 
-// Epochs are counted from the layer's first. The products of attention have none: a layer's second epoch is its outputs'.
+// Epochs are counted from the layer's first. A layer's second epoch belongs to the outputs of attention, which has no matrix.
 struct PhaseSpec
 {
     Input input;
@@ -38,7 +38,7 @@ struct PhaseSpec
     const Real *Model::*gain, *Model::*shift;  // of the norm before the product, or null
     const Weight* Model::* matrix;
     const Real* Model::* bias;
-    const float* Model::* scale;  // of rows of eight bits
+    const float* Model::* scale;  // of 8-bit rows
     int rows, columns;
     Epilogue epilogue;
     int sent;  // the epoch of what goes to the phase's mailbox
@@ -54,8 +54,8 @@ __device__ constexpr PhaseSpec TABLE[] = {
 };
 constexpr int EPOCHS_OF_LAYER = 5;
 
-// A phase's entry. The phase is known at run time only, since all go through the same code; comparisons with it select among
-// constants, which needs no table in memory.
+// A phase's entry. The phase is known at run time only, since all phases run the same code; comparisons with it select among
+// constants, without a table in memory.
 template <class Get>
 __device__ __forceinline__ auto entry(int phase, Get get)
 {
@@ -74,7 +74,7 @@ __device__ __forceinline__ bool has(int phase, Epilogue epilogue)
     return entry(phase, [&](const PhaseSpec& spec) { return spec.epilogue == epilogue; });
 }
 
-// Of each phase: the first of this block's rows, and how many they are.
+// For each phase: the first of this block's rows, and their number.
 struct BlockRows
 {
     int2 of[HEAD + 1];
@@ -98,7 +98,7 @@ struct BlockRows
         });
     }
 
-    // Of the block's rows; from memory, well before they are needed.
+    // Of the block's rows; loaded well before they are needed.
     __device__ __forceinline__ float scale(const Model& m, int phase, int layer, int row) const
     {
         if (!SCALED) return 1.0f;
@@ -107,10 +107,10 @@ struct BlockRows
     }
 };
 
-constexpr int HIDDEN_PARTS = TWO_TERM_TF32 ? 2 : 1;  // hidden numbers travel as the tensor cores take them, but for floats
+constexpr int HIDDEN_PARTS = TWO_TERM_TF32 ? 2 : 1;  // hidden units are sent in the tensor cores' format, except floats
 
-// What lies in shared memory behind the staged weights: the vector of a phase, sums of the warps for two batches of rows, and the
-// block's own rows of the residual stream.
+// Shared memory after the staged weights: the vector of a phase, the warps' sums for two batches of rows, and the block's own
+// rows of the residual stream.
 struct SharedLayout
 {
     uint4* staged;
@@ -120,20 +120,20 @@ struct SharedLayout
     __device__ __forceinline__ explicit SharedLayout(uint4* shared)
     {
         staged = shared;
-        vector = reinterpret_cast<Factor*>(staged + STAGED_PIECES);  // of the stream with its rest, or of hidden numbers
+        vector = reinterpret_cast<Factor*>(staged + STAGED_PIECES);  // of the stream with its rounding errors, or of hidden units
         partial = reinterpret_cast<float*>(vector + (HIDDEN_PARTS * F > 2 * C ? HIDDEN_PARTS * F : 2 * C));
         residual = partial + 2 * STEP_WARPS * BATCH;
     }
 };
 
-// Numbers in a parcel of hidden ones, and those of them in a word.
+// Hidden units per parcel, and per word.
 constexpr int HIDDEN_IN_WORD = 4 / sizeof(Factor), HIDDEN = 3 * HIDDEN_IN_WORD;
 using HiddenMailbox = Mailbox<HIDDEN, HIDDEN_IN_WORD>;
 
-constexpr int OUTPUTS = TWO_TERM_TF32 ? 2 : 4;  // numbers of a head's output in a parcel, as floats or halves, with their weight
+constexpr int OUTPUTS = TWO_TERM_TF32 ? 2 : 4;  // elements of a head's output per parcel, as floats or halves, with their weight
 
-// Five kinds of mail, each with a mailbox of its own: a parcel of one layer is replaced by that of the next, which nobody
-// writes before he has read what all others wrote after they had read the parcel.
+// Five kinds of mail, each with its own mailbox. A layer's parcels overwrite those of the layer before: no block sends one before
+// it has received data that every block sent after reading the old parcel.
 struct Mailboxes
 {
     Mailbox<3> qkv, after_attention, after_mlp;

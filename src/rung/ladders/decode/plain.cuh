@@ -1,4 +1,4 @@
-// What the first three decode rungs share: the plainest way to do each part, one output a thread.
+// Shared by the first three decode rungs: the simplest form of each part, one output per thread.
 #pragma once
 #include "rung.cuh"
 
@@ -31,13 +31,13 @@ __device__ __forceinline__ void normalise(const float* x, const Real* gain, cons
     for (int c = lane_id(); c < C; c += WARP_SIZE) out[c] = (x[c] - mean) * rstd * to_float(gain[c]) + to_float(shift[c]);
 }
 
-// Where key or value t of a head is kept.
+// The address of key or value t of a head.
 __device__ __forceinline__ size_t cached(int layer, int b, int head, int t, int B, int NH, int MAXT, int HS)
 {
     return (((size_t(layer) * B + b) * NH + head) * MAXT + t) * HS;
 }
 
-// The first of the largest, by one warp; every lane gets it.
+// The first index of the maximum, by one warp; every lane gets it.
 __device__ __forceinline__ int likeliest(const float* logits, int V)
 {
     float best = -INFINITY;

@@ -1,12 +1,12 @@
-// Products of eight rows with the vector as one learns it: a lane multiplies the sixteen bytes that it has of a row with the
-// vector's numbers, one after the other, and four lanes add up.
+// Products of eight rows with the vector on CUDA cores: a lane multiplies its sixteen bytes of a row by the vector's elements,
+// one after the other, and four lanes add up.
 #pragma once
 #include "step_vector.cuh"
 
 namespace decode {
 
-// Where the lane's numbers of the vector lie; they are read when they are needed, since four registers' worth of a row would
-// want eight for them.
+// The address of the lane's elements of the vector; they are read when needed, since four registers of a row would need eight
+// registers of the vector.
 struct Words
 {
     const Factor* from;
@@ -20,7 +20,7 @@ struct Words
 
 __device__ __forceinline__ int row_of(int g) { return g; }
 
-// Of eight rows: what the lanes of a warp have of their sums.
+// The lanes' partial sums of eight rows.
 struct Sums
 {
     float acc[2] = {};
@@ -36,7 +36,7 @@ struct Sums
                 weight_at(bits, j, (const Weight*)nullptr) * (to_float(numbers[j]) + (x.left > 0 ? to_float(left[j]) : 0.0f));
     }
     __device__ __forceinline__ void add(const Sums& other) { acc[0] += other.acc[0], acc[1] += other.acc[1]; }
-    // Row lane / 4, in each of its four lanes.
+    // The sum of row lane / 4, in each of its four lanes.
     __device__ __forceinline__ float total(int = 0) const
     {
         float sum = acc[0] + acc[1];

@@ -1,19 +1,17 @@
-// Products of eight rows with the vector by tensor cores: what rounding left of the vector's numbers is one more column, which
-// costs nothing.
+// Products of eight rows with the vector on tensor cores: the vector's rounding errors are one more column, at no cost.
 #pragma once
 #include "step_vector.cuh"
 
 namespace decode {
 
-// What a warp multiplies its chunks of the rows with. A lane's sixteen bytes of a row, words 0 to 3, are what tensor cores
-// take for one step: they see words 0 and 2 as a row, and 1 and 3 as the eighth row below. So a vector needs two columns on
-// the right, one for its even words and one for the odd, and of the products the even column's upper row and the odd
-// column's lower one count. Columns 0 and 1 are the vector's, 2 and 3 those of what was left of it.
-// Several rows' vectors have further columns, and where eight do not suffice further sets of eight, which the same weights meet.
-// Sixteen bytes of eight-bit weights become words for two steps.
+// The right operand of a warp's chunks of the rows. A lane's sixteen bytes of a row, words 0 to 3, are the left operand of one
+// step: the tensor cores take words 0 and 2 as a row, and 1 and 3 as the row eight below. So a vector needs two columns of the
+// right operand, one for its even words and one for the odd, and the result is the even column's upper row plus the odd column's
+// lower one. Columns 0 and 1 hold the vector, 2 and 3 its rounding errors. Vectors of several rows use further columns, and
+// beyond eight columns further sets of eight, with the same weights. Sixteen bytes of 8-bit weights become words for two steps.
 struct Words
 {
-    // Those of the lane's column that meet words 0 or 1, and 2 or 3.
+    // The words of the lane's column that are multiplied by words 0 or 1, and 2 or 3.
     uint32_t even[COLUMN_SETS][MAX_CHUNKS * STEPS], odd[COLUMN_SETS][MAX_CHUNKS * STEPS];
 
     __device__ __forceinline__ void load(const Vector& vector, int part)
@@ -38,7 +36,7 @@ struct Words
     }
 };
 
-// Four whole numbers of eight bits as halves: a byte b + 128 in the last bits of 1024 is the half 1152 + b.
+// Four 8-bit integers as halves: a byte b + 128 in the low bits of 1024 is the half 1152 + b.
 __device__ __forceinline__ void as_halves(uint32_t bytes, uint32_t& lower, uint32_t& upper)
 {
     const uint32_t moved = bytes ^ 0x80808080u, least = 0x64806480u;  // 1152 twice
@@ -47,15 +45,15 @@ __device__ __forceinline__ void as_halves(uint32_t bytes, uint32_t& lower, uint3
     asm("sub.f16x2 %0, %0, %1;" : "+r"(upper) : "r"(least));
 }
 
-// Which of a tile's rows has lane group g. Eight lanes read at once; their two rows must not begin in the same bank, as the
-// two of a slot may.
+// The tile row of lane group g. Eight lanes read at once; their two rows must not start in the same bank, as the two of a slot
+// may.
 __device__ __forceinline__ int row_of(int g)
 {
     constexpr bool SAME_BANK = ROWS_OF_SLOT == 2 && C % 128 == 0;
     return SAME_BANK ? (g & 4) | (g & 1) << 1 | (g >> 1 & 1) : g;
 }
 
-// The upper part of a weight, and what it leaves: both meet both parts of the vector.
+// The upper term of a weight, and the remainder: both are multiplied by both terms of the vector.
 __device__ __forceinline__ void multiply_two_term(float (&acc)[2][4], const uint32_t (&words)[4], uint32_t even, uint32_t odd)
 {
     uint32_t upper[4], lower[4];
@@ -75,7 +73,7 @@ __device__ __forceinline__ void multiply_halves(float (&acc)[4], const uint32_t 
 #endif
 }
 
-// Of eight rows: what the lanes of a warp have of their sums.
+// The lanes' partial sums of eight rows.
 struct Sums
 {
     float acc[COLUMN_SETS][2][4] = {};
@@ -106,7 +104,7 @@ struct Sums
 #pragma unroll
         for (int i = 0; i < 8 * COLUMN_SETS; i++) acc[i / 8][i / 4 % 2][i % 4] += other.acc[i / 8][i / 4 % 2][i % 4];
     }
-    // Row lane / 4 times the lane's vector of a set: each has one lane of four, or two of which the first counts.
+    // Row lane / 4 times the lane's vector of a set: held by one lane of four, or by two of which the first is valid.
     __device__ __forceinline__ float total(int set = 0) const
     {
         const float sum = (acc[set][0][0] + acc[set][1][0]) + (acc[set][0][3] + acc[set][1][3]);

@@ -1,16 +1,16 @@
-// The residual stream, of which every block receives all, and its norm.
+// The residual stream, which every block receives completely, and its norm.
 #pragma once
 #include "phases.cuh"
 
 namespace decode {
 
-constexpr int HELD = ceil_div(C / 3 + MOST_BLOCKS, THREADS);  // parcels of a vector of C that a thread receives
+constexpr int HELD = ceil_div(C / 3 + MOST_BLOCKS, THREADS);  // parcels of a vector of C per thread
 
 struct ResidualVector
 {
     float v[HELD][3];
     ParcelSpan spans[HELD];
-    float running_mean = 0.0f;  // the mean of the last vector: deviations from it can be squared and summed without loss
+    float running_mean = 0.0f;  // the mean of the last vector: deviations from it are squared and summed without cancellation
 
     __device__ __forceinline__ void look_up(const Mailbox<3>& shared)
     {
@@ -22,7 +22,9 @@ struct ResidualVector
     {
         Parcel got[HELD];
         const int thread = opaque(threadIdx.x);
-        receive(got, epoch, [&](int i) { return mail + min(thread + i * THREADS, parcels - 1); });  // one too many: the last
+        receive(got, epoch, [&](int i) {
+            return mail + min(thread + i * THREADS, parcels - 1);
+        });  // surplus threads read the last parcel again
 #pragma unroll
         for (int i = 0; i < HELD; i++)
 #pragma unroll
@@ -40,7 +42,7 @@ struct ResidualVector
             }
     }
 
-    // The vector's layer norm, to where products take it.
+    // Writes the vector's layer norm for the products.
     __device__ __forceinline__ void normalise(const Vector& to, const Real* gain, const Real* shift, float eps)
     {
         __shared__ float2 sums[STEP_WARPS];
@@ -63,7 +65,7 @@ struct ResidualVector
         for (int w = 0; w < STEP_WARPS; w++) sum += sums[w].x, square += sums[w].y;
         const float mean = sum / C, rstd = rsqrtf(fmaxf(square / C - mean * mean, 0.0f) + eps);
         running_mean += mean;
-        float g[HELD][3], b[HELD][3];  // asked for together: behind branches each would wait for itself
+        float g[HELD][3], b[HELD][3];  // loaded together: with branches each load would be waited for separately
 #pragma unroll
         for (int i = 0; i < HELD; i++) {
             const ParcelSpan span = spans[i].renewed();

@@ -1,11 +1,11 @@
-// Rows of weights times a vector in shared memory. A warp has the same columns of all rows: chunks of 64 bytes, of which four
-// lanes have sixteen each, eight rows at a time. What is done with sixteen bytes, products_*.cuh say.
+// Rows of weights times a vector in shared memory. A warp has the same columns of all rows: chunks of 64 bytes, sixteen bytes for
+// each of four lanes, eight rows at a time. products_*.cuh multiply the sixteen bytes.
 #pragma once
 #include "step_vector.cuh"
 
 namespace decode {
 
-// What a warp has of a tile: eight rows, those beyond the last are the last again.
+// A warp's part of a tile: eight rows; rows beyond the last repeat the last.
 struct Tile
 {
     uint4 bits[MAX_CHUNKS];
@@ -21,7 +21,7 @@ struct Tile
     }
 };
 
-// The sums of eight rows over the warp's chunks, to where they belong: those with each vector BATCH numbers apart.
+// Stores the sums of eight rows over the warp's chunks; those of different vectors are BATCH elements apart.
 __device__ __forceinline__ void put_sums(Address to, const Sums& sums)
 {
     if constexpr (B == 1) {
@@ -47,7 +47,7 @@ __device__ __forceinline__ void multiply_rows(WeightSource& ring, const Weights&
 #pragma unroll 1
     for (int part = 0; part < w.parts; part++) {
         if (w.parts > 1) x.load(vector, part);
-        Tile tiles[N];  // all are asked for before the first is used
+        Tile tiles[N];  // all are requested before the first is used
         ring.await();
 #pragma unroll
         for (int n = 0; n < N; n++) tiles[n].load(ring, w, 0, first, part, n * 8, count - 1);
@@ -62,7 +62,7 @@ __device__ __forceinline__ void multiply_rows(WeightSource& ring, const Weights&
     for (int n = 0; n < N; n++) put_sums(sums + n * 32, acc[n]);
 }
 
-// Up to eight rows in several parts, of which some are asked for together.
+// Up to eight rows in several parts, some of which are requested together.
 __device__ __forceinline__ void multiply_parts(WeightSource& ring, const Weights& w, const Vector& vector, Address sums,
                                                int first, int count)
 {
@@ -113,7 +113,7 @@ __device__ __forceinline__ void multiply(WeightSource& ring, const Weights& w, c
     }
 }
 
-// The product of a row with vector b, from the parts that the warps have of it.
+// The product of a row with vector b, summed over the warps' partial sums.
 __device__ __forceinline__ float whole_sum(const float* partial, int row, int b = 0)
 {
     float sums[2] = {};

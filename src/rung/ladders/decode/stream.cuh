@@ -1,7 +1,7 @@
-// Rows of weights that stream through shared memory, so that they can be under way long before a register is free for
-// them, and the norm before their product. With BULK one more warp has the copy engine bring rows, never more than FLIGHT
-// KB of them under way: what waits in the memory's queues delays everybody's loads. Without, or on a GPU without such an
-// engine, every lane copies the pieces that it will need itself.
+// Rows of weights that stream through shared memory, so that they can be in flight long before registers are free for them, and
+// the norm before their product. With BULK a producer warp has the copy engine load rows, with at most FLIGHT KB in flight:
+// requests in the memory queues delay all other loads. Without it, or on a GPU without such an engine, every lane copies the
+// pieces that it will need itself.
 #pragma once
 #include "decode.cuh"
 
@@ -17,13 +17,13 @@ template <class W>
 struct Matrix
 {
     const W* weight;
-    const float* scale;  // one for each row, or null
+    const float* scale;  // one per row, or null
 
     __device__ __forceinline__ float row_scale(int row) const { return scale ? __ldg(scale + row) : 1.0f; }
 };
 
-// Whatever stands before this call needs nothing that the kernel before wrote. With `early`, the kernel after this one
-// may start even before this one's input is there: it too asks for its weights and waits.
+// The code before this call must not depend on the previous kernel's output. With `early`, the next kernel may start even before
+// this one's input is ready: it too prefetches its weights and waits.
 __device__ __forceinline__ void wait_for_input(bool early)
 {
     if (early) pdl_launch_dependents();
@@ -31,7 +31,7 @@ __device__ __forceinline__ void wait_for_input(bool early)
     if (!early) pdl_launch_dependents();
 }
 
-// So many weights into L2; one thread asks.
+// Prefetches weights into L2; called by one thread.
 template <class W>
 __device__ __forceinline__ void prefetch(const W* from, size_t count)
 {
@@ -41,7 +41,7 @@ __device__ __forceinline__ void prefetch(const W* from, size_t count)
 #endif
 }
 
-// This block's share of a matrix, for a kernel that has not begun yet.
+// Prefetches this block's share of a matrix for a kernel that has not started yet.
 template <class W>
 __device__ __forceinline__ void prefetch_share(const W* matrix, size_t count)
 {
@@ -83,8 +83,8 @@ struct Together
     }
 };
 
-// Bias and scale of the block's rows, fetched while the kernel's input is still being made: asked for at the end, each
-// would cost a trip to memory.
+// Bias and scale of the block's rows, prefetched while the kernel's input is still being computed: at the end, each load would
+// cost a memory latency.
 template <int THREADS>
 struct Ends
 {
@@ -100,7 +100,7 @@ struct Ends
     __device__ __forceinline__ float apply(int row, float sum) const { return sum * kept[row].y + kept[row].x; }
 };
 
-// For the threads that compute; the copying warp goes its own way.
+// A barrier for the consumer threads only.
 template <int THREADS>
 __device__ __forceinline__ void sync_computing()
 {
@@ -113,8 +113,8 @@ __device__ __forceinline__ void sync_computing()
     __syncthreads();
 }
 
-// A block's rows of a matrix with K columns, dealt to its warps in groups of ROWS; WARPS_PER_ROW neighbouring warps share a row.
-// Each warp has a ring of SLOTS such groups.
+// A block's rows of a matrix with K columns, assigned to its warps in groups of ROWS; WARPS_PER_ROW neighbouring warps share a
+// row. Each warp has a ring of SLOTS such groups.
 template <class W, int K, int WARPS_PER_ROW, int ROWS, int SLOTS, int THREADS>
 struct WeightStream
 {
@@ -125,11 +125,11 @@ struct WeightStream
 
     const W* weight;
     uint4* ring;               // of the whole block
-    uint64_t *arrived, *left;  // a barrier for each slot of each warp
+    uint64_t *arrived, *left;  // one full and one empty barrier per slot and warp
     int begin, end, next, lane, warp;
 
-    // False for the threads whose work is done: those of the copying warp, which at last does what `after` says. Without an
-    // engine that warp only goes to the block's `meetings`.
+    // False for the threads of the producer warp, which have finished and called `after`. Without a copy engine that warp only
+    // takes part in the block's `meetings` barriers.
     template <class After>
     __device__ __forceinline__ bool start(const W* matrix, int rows, uint4* shared, int meetings, After after)
     {
@@ -160,7 +160,7 @@ struct WeightStream
     __device__ __forceinline__ int row_of(int w, int step) const { return begin + (step * GROUPS + w / WARPS_PER_ROW) * ROWS; }
     __device__ __forceinline__ uint4* slot_of(int w, int slot) const { return ring + (w * SLOTS + slot) * SLOT; }
 
-    // The vectors lie behind the ring, and the ends of the rows behind those.
+    // The vectors follow the ring, and the ends of the rows follow those.
     static __device__ __forceinline__ float4* behind(uint4* shared)
     {
         return reinterpret_cast<float4*>(shared + WARPS * SLOTS * SLOT);
@@ -176,12 +176,12 @@ struct WeightStream
         for (int i = lane; i < 2 * WARPS * SLOTS; i += WARP_SIZE) byte_barrier_init(arrived + i);
     }
 
-    // All rows of the block, in the order in which they will be used: a lane for each of the computing warps.
+    // Requests all rows of the block in the order of their use: one lane for each consumer warp.
     __device__ __forceinline__ void copy() const
     {
         constexpr unsigned BYTES = SLICE * sizeof(W);
         constexpr int STEP_BYTES = WARPS * ROWS * BYTES, WANTED = (FLIGHT * 1024 + STEP_BYTES / 2) / STEP_BYTES;
-        constexpr int DEPTH = WANTED < 1 ? 1 : WANTED < SLOTS ? WANTED : SLOTS;  // of a ring's slots, under way
+        constexpr int DEPTH = WANTED < 1 ? 1 : WANTED < SLOTS ? WANTED : SLOTS;  // slots of a ring in flight
         static_assert(WARPS <= WARP_SIZE, "one lane of the copying warp for each computing warp");
         if (lane >= WARPS) return;
         for (int step = 0, row = row_of(lane, 0); row < end; step++, row += GROUPS * ROWS) {
@@ -192,7 +192,7 @@ struct WeightStream
             if (step >= SLOTS) byte_barrier_wait(left + lane * SLOTS + slot, (step / SLOTS - 1) % 2);
             byte_barrier_expect(barrier + slot, count * BYTES);
             const W* from = weight + size_t(row) * K + lane % WARPS_PER_ROW * SLICE;
-            if (WARPS_PER_ROW == 1) {  // rows follow one another
+            if (WARPS_PER_ROW == 1) {  // rows are contiguous
                 bulk_copy(slot_of(lane, slot), from, count * BYTES, barrier + slot);
             } else {
                 for (int r = 0; r < count; r++)
@@ -201,7 +201,7 @@ struct WeightStream
         }
     }
 
-    // The rows that the rings had no room for come into L2, but not before the kernel before has all that it needs.
+    // Rows that do not fit into the rings are prefetched into L2, but not before the previous kernel has all its data.
     __device__ __forceinline__ void prefetch_rest() const
     {
         pdl_wait();
@@ -220,7 +220,7 @@ struct WeightStream
     __device__ __forceinline__ void release(int slot)
     {
         if (ENGINE) {
-            __syncwarp();  // all lanes have read what may now be replaced
+            __syncwarp();  // all lanes have read the slot, which may now be refilled
             if (lane == 0) byte_barrier_arrive(left + warp * SLOTS + slot);
         } else {
             request(slot);
@@ -310,8 +310,8 @@ struct WeightStream
     }
 };
 
-// The layer norm of B rows by the whole block: each thread keeps its numbers, warps report mean and sum of squares, which
-// add up without the loss of a one-pass variance.
+// The layer norm of B rows by the whole block: each thread keeps its elements; means and sums of squared deviations of the warps
+// are merged, without the cancellation of a one-pass variance.
 template <class W, int THREADS>
 struct BlockNorm
 {
@@ -329,7 +329,7 @@ struct BlockNorm
         }
     }
 
-    // Numbers of the row that a warp holds.
+    // Elements of the row per warp.
     static __device__ __forceinline__ float held(int warp)
     {
         int count = 0;

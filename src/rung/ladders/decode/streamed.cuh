@@ -23,7 +23,7 @@ __device__ __forceinline__ void project_qkv_streamed(Matrix<W> qkv, const W* pro
     norm.request(ln1_w + layer * C, ln1_b + layer * C);
     auto ends = Rows::ends(shared);
     ends.fetch(qkv, qkv_b, layer * 3 * C + rows.begin, rows.end - rows.begin);
-    // Attention reads cached keys before it waits: it must not begin before the step before is complete.
+    // Attention reads cached keys before it waits: it must not start before the previous step is complete.
     wait_for_input(false);
     int length[B];
 #pragma unroll
@@ -75,8 +75,8 @@ __device__ __forceinline__ void attend_streamed(const W* fc, const int* lengths,
     store_part<KEY_WARPS>(parts + ((size_t(b) * NH + head) * PARTS + part) * (HS + 4), m, l, y, lane, warp);
 }
 
-// The warps' parts of each of a block's rows, added in their order to the residual stream. What a thread adds them to is
-// on its way while the products are made.
+// Adds the warps' partial sums of each of a block's rows to the residual stream, in a fixed order. The residual is prefetched
+// during the products.
 template <int WARPS_PER_ROW, int THREADS>
 struct Residual
 {
@@ -116,7 +116,7 @@ struct Residual
     }
 };
 
-// B vectors in parts of PIECE float4s each; up to TOGETHER of a thread's loads are under way before the first is stored.
+// B vectors in parts of PIECE float4s each; up to TOGETHER of a thread's loads are in flight before the first is stored.
 template <class At, int WARPS_PER_ROW, int PIECE, int THREADS, int TOGETHER, class Load>
 __device__ __forceinline__ void spread_parts(float4* to, Load load)
 {
@@ -126,7 +126,7 @@ __device__ __forceinline__ void spread_parts(float4* to, Load load)
         float4 v[BATCH];
 #pragma unroll
         for (int i = 0; i < BATCH; i++) {
-            const int f = min(first + i * THREADS, COUNT - 1);  // always a load: none waits behind a branch
+            const int f = min(first + i * THREADS, COUNT - 1);  // unconditional, so that no load waits for a branch
             v[i] = load(f / (WARPS_PER_ROW * PIECE), f % (WARPS_PER_ROW * PIECE));
         }
 #pragma unroll
@@ -257,7 +257,7 @@ __device__ __forceinline__ void head_streamed(Matrix<W> head, const Real* lnf_w,
     }
 }
 
-// One block a sequence, 128 threads.
+// One block per sequence, 128 threads.
 __device__ __forceinline__ void pick_streamed(const float* best_value, const int* best_index, int* next, int groups)
 {
     __shared__ Best winners[4];

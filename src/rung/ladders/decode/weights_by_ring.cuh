@@ -1,15 +1,15 @@
-// All weights of a step, one after the other through a ring in shared memory: one thread of the block asks the copy engine for
-// row after row of the block's share, whatever the others are at, and waits only for a free slot.
+// All weights of a step, in order, through a ring in shared memory: one producer thread of the block has the copy engine load row
+// after row of the block's share, independently of the consumers, and waits only for a free slot.
 #pragma once
 #include "step_types.cuh"
 
 namespace decode {
 
 constexpr int COPY_WARPS = 1;
-constexpr int PIECES = SLOT_BYTES % 128 == 64 ? SLOT_BYTES / 16 : SLOT_BYTES / 16 + 4;  // neighbours lie half of all banks apart
+constexpr int PIECES = SLOT_BYTES % 128 == 64 ? SLOT_BYTES / 16 : SLOT_BYTES / 16 + 4;  // neighbours start 16 banks apart
 constexpr int STAGED_PIECES = SLOTS * PIECES;
-// Who says that a warp has read its part: one lane, or all, which racecheck can follow: it does not see that __syncwarp stands
-// between a lane's reading and another lane's arrival.
+// Who signals that a warp has read its part: one lane, or, for racecheck, all lanes: it does not see that __syncwarp orders a
+// lane's read before another lane's arrival.
 #ifdef RUNG_SANITIZED
 constexpr int ARRIVING = WARP_SIZE;
 #else
@@ -31,7 +31,7 @@ __device__ __forceinline__ void arrive_at(Address barrier)
 struct WeightSource
 {
     struct Copier;
-    static constexpr int UNITS = 128;  // of rows that are released together, on their way
+    static constexpr int UNITS = 128;  // in flight at most; a unit's rows are released together
 
     uint4* slots;
     uint64_t *arrived, *left;  // of units
@@ -56,15 +56,15 @@ struct WeightSource
         if (slot >= SLOTS) slot -= SLOTS;
     }
 
-    // By the whole copying warp, before anybody waits.
+    // Called by the whole producer warp, before any thread waits.
     __device__ __forceinline__ void set_up(bool copying) const
     {
         for (int i = lane_id(); copying && i < UNITS; i += WARP_SIZE)
             byte_barrier_init(arrived + i), byte_barrier_init(left + i, STEP_WARPS * ARRIVING);
     }
 
-    // Whether this is the lane that was chosen. For code that one lane runs the compiler keeps addresses in the registers that
-    // the copy engine reads; after a comparison of lanes it makes a loop over all lanes of each copy.
+    // Whether this is the elected lane. After elect.sync the compiler keeps addresses in the uniform registers that the copy
+    // engine reads; after a comparison of lane numbers it generates a loop over lanes around each copy.
     static __device__ __forceinline__ bool elected()
     {
         uint32_t chosen;
@@ -72,7 +72,7 @@ struct WeightSource
         return chosen != 0;
     }
 
-    // Until a unit's bytes are there: the next one, or one ahead of it.
+    // Waits until a unit's bytes have arrived: the next unit, or one further ahead.
     __device__ __forceinline__ void await(int ahead = 0) { await_unit(unit + ahead); }
     __device__ __forceinline__ void await_unit(unsigned index)
     {
@@ -82,7 +82,7 @@ struct WeightSource
         watch.go_on(before);
     }
 
-    // By every warp: it needs the next unit, of so many slots, no more.
+    // Called by every warp: releases the next unit, which has so many slots.
     __device__ __forceinline__ void release(int count)
     {
         __syncwarp();
@@ -100,7 +100,7 @@ struct WeightSource
         return reinterpret_cast<const Real*>(at(i)) + skipped;
     }
 
-    // Where a row of the next unit, or of one `ahead` slots further, begins, and the 16 bytes there.
+    // The start of a row of the next unit, or of one `ahead` slots further, and the 16 bytes there.
     __device__ __forceinline__ Address row(const Weights&, int, int, int ahead, int row) const
     {
         return address(ahead + row / ROWS_OF_SLOT) + row % ROWS_OF_SLOT * ROW_BYTES;
@@ -116,11 +116,11 @@ struct WeightSource
 static_assert(SLOTS >= UNIT && SLOTS >= 2 * KEY_SLOTS && SLOTS < WeightSource::UNITS,
               "the ring must hold a unit, and no more slots than units");
 
-// What the copying thread knows: slots known to be free, units known to be released, and how many slots each unit took.
+// The producer thread's state: slots known to be free, units known to be released, and the number of slots of each unit.
 struct WeightSource::Copier
 {
     WeightSource ring;
-    int* sizes;  // of units under way
+    int* sizes;  // of units in flight
     int free = SLOTS;
     unsigned released = 0;
     unsigned last = 0;
@@ -145,11 +145,11 @@ struct WeightSource::Copier
     __device__ __forceinline__ void copy_rows(const Weight* from, int count, int parts)
     {
         if (ROWS_OF_SLOT > 1 && parts > 1) return copy_pairs(from, count, parts * C);
-        rows(from, count / ROWS_OF_SLOT, parts * C * ROWS_OF_SLOT, C * ROWS_OF_SLOT);  // those of a slot are neighbours
+        rows(from, count / ROWS_OF_SLOT, parts * C * ROWS_OF_SLOT, C * ROWS_OF_SLOT);  // those of a slot are contiguous
         if (ROWS_OF_SLOT > 1 && count % ROWS_OF_SLOT > 0) rows(from + (count - 1) * C, 1, 0, C);
     }
 
-    // Two rows that are no neighbours into each slot.
+    // Two non-adjacent rows into each slot.
     template <class T>
     __device__ __forceinline__ void copy_pairs(const T* from, int count, int apart)
     {
@@ -163,7 +163,7 @@ struct WeightSource::Copier
         }
     }
 
-    // Keys of a head, and their values behind them: in each slot as many as are as long as a row.
+    // Keys of a head, followed by their values: as many per slot as have the length of a row.
     __device__ __forceinline__ void copy_keys(const Real* keys, const Real* values, int count)
     {
         begin(2 * ceil_div(count, NH), 2 * count * HS * sizeof(Real));
@@ -176,7 +176,7 @@ struct WeightSource::Copier
         if (count % NH > 0) one(from + count / NH * C, count % NH * HS);
     }
 
-    // No more than FLIGHT units are under way: what waits in the memory's queues delays everybody's loads.
+    // At most FLIGHT units are in flight: requests in the memory queues delay all other loads.
     __device__ __forceinline__ void begin(int count, int bytes)
     {
         if (ring.unit >= FLIGHT) ring.await_unit(ring.unit - FLIGHT);
@@ -195,7 +195,7 @@ struct WeightSource::Copier
         }
     }
 
-    // A slot of the unit that has begun, perhaps an empty one.
+    // One slot of the current unit, perhaps an empty one.
     __device__ __forceinline__ void one(const Real* from, int numbers)
     {
         make_room();
@@ -203,7 +203,7 @@ struct WeightSource::Copier
         ring.go_on(1), free--;
     }
 
-    // No more than PACE bytes a cycle: what is asked for faster waits in the memory's queues, and so does everybody's mail.
+    // At most PACE bytes per cycle: faster requests wait in the memory queues, and delay all parcels.
     __device__ __forceinline__ void keep_pace()
     {
         if (PACE == 0) return;
@@ -212,7 +212,7 @@ struct WeightSource::Copier
         last = clock();
     }
 
-    // So many numbers into each of as many slots, `apart` numbers from one another.
+    // Copies `count` slots of so many elements each, `apart` elements from one another.
     template <class T>
     __device__ __forceinline__ void rows(const T* from, int count, int apart, int numbers)
     {
@@ -221,7 +221,7 @@ struct WeightSource::Copier
 #pragma unroll 1
         while (count > 0) {
             make_room();
-            const int some = min(min(count, free), SLOTS - ring.slot);  // without a gap
+            const int some = min(min(count, free), SLOTS - ring.slot);  // contiguous
             uint32_t to = ring.slots_at + ring.slot * (PIECES * 16);
 #pragma unroll 4
             for (int r = 0; r < some; r++, to += PIECES * 16, from += apart) keep_pace(), bulk_copy(to, from, bytes, barrier);

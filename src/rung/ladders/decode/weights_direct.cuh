@@ -1,4 +1,4 @@
-// Weights, and cached keys and values, straight from memory: a load begins when its product does.
+// Weights, and cached keys and values, directly from memory: a load is issued when its product begins.
 #pragma once
 #include "step_types.cuh"
 
@@ -20,7 +20,7 @@ struct WeightSource
     __device__ __forceinline__ const Real* shift(const Weights& w) const { return w.shift; }
     __device__ __forceinline__ const Real* bias(const Weights& w) const { return w.bias; }
 
-    // Where part `part` of a row begins, and the 16 bytes there.
+    // The start of part `part` of a row, and the 16 bytes there.
     __device__ __forceinline__ const char* row(const Weights& w, int first, int part, int, int row) const
     {
         return reinterpret_cast<const char*>(w.row(first + row, part));

@@ -1,7 +1,7 @@
 /*---
-idea   = "Thread i lets spring i swing, so every second lane of a warp takes the other branch."
-expect = "A warp has one program counter at a time: it runs both loops, each with half of its lanes idle. 2 + 3 instructions a step where a lane needs 2 or 3."
-found  = "739 us at n16m in f32 on an H200, 26 TFLOP/s, 52 % of the measured rate; rung 2, which runs one loop a warp, is 1.92x as fast, so both loops are paid for, as expected. torch takes 71 ms (96x), in launches and traffic."
+idea   = "Thread i simulates spring i, so every second lane of a warp takes the other branch."
+expect = "A warp has one program counter at a time: it runs both loops, each with half of its lanes idle. 2 + 3 instructions per step where a lane needs 2 or 3."
+found  = "739 us at n16m in f32 on an H200, 26 TFLOP/s, 52 % of the measured rate; rung 2, which runs one loop per warp, is 1.92x as fast, so both loops cost time, as expected. torch takes 71 ms (96x), in launches and traffic."
 provenance = "The lecture's if (threadIdx.x < 4) { A; B; } else { X; Y; }, with loops long enough to be timed."
 dtypes = ["f32", "f16", "bf16"]
 [tune]

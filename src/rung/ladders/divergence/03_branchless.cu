@@ -1,7 +1,7 @@
 /*---
-idea   = "A spring without friction keeps all of its speed: the rule becomes data, selected once, and there is one loop for all."
-expect = "3 instructions a step for every lane: ahead of the divided warp (5), a little behind warps that agree (2 or 3), and the accesses stay coalesced."
-found  = "Not a little behind: 385 -> 676 us (0.57x) at n16m in f32 on an H200, 1.09x the divided warp's speed, 105x torch's. The code for sm_90 has 3 instructions a step, as planned, so their number is not it; inferred, not measured: the rule's factors come from registers, where the branches have constants in the instruction, and such instructions issue more slowly."
+idea   = "A spring without friction keeps all of its speed: the branch becomes a factor, selected once, and there is one loop for all."
+expect = "3 instructions per step for every lane: faster than the divergent warp (5), a little slower than uniform warps (2 or 3), and the accesses stay coalesced."
+found  = "Much slower: 385 -> 676 us (0.57x) at n16m in f32 on an H200, 1.09x the divergent warp's speed, 105x torch's. The code for sm_90 has 3 instructions per step, as planned, so their number is not the cause; inferred, not measured: the factors come from registers, where the branches have constants in the instruction, and such instructions issue more slowly."
 provenance = "Own; the predicated form of the lecture's example."
 from   = "divergence/1"
 dtypes = ["f32", "f16", "bf16"]

@@ -1,6 +1,6 @@
 /*---
-idea   = "One thread per element, in a 3-D block whose x, y, z are b, t, c in the order in which one says them."
-expect = "Right at once, and slow: neighbouring threads (x is b) lie T * C elements apart, so each load of a warp touches dozens of cache lines for four bytes of each."
+idea   = "One thread per element, in a 3-D block whose x, y, z are b, t, c."
+expect = "Simple and slow: neighbouring threads (x is b) are T * C elements apart, so each load of a warp touches dozens of cache lines for four bytes of each."
 provenance = "The encoder kernel of the ECE 408 baseline (milestone 2, baseline profiling: not coalesced, hit rates below 30 %); cubes from 3 to 10 in the sweep of milestone 3, where 5 was best."
 found  = "65.9 us at b8t1024 in f32 on an H200, 19 % of the copy rate and 0.52x torch's speed, with cubes of 5; in bf16 79.3 us, longer for half the bytes, 8 %. At b4t64 a cube of 4 is the best here (3.17 us; 5 takes 3.69, 3 takes 7.98); the report's was 5, on an A40."
 dtypes = ["f32", "f16", "bf16"]

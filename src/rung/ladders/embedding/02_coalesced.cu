@@ -2,7 +2,7 @@
 idea   = "One block per row: the token is looked up once and neighbouring threads take neighbouring columns."
 expect = "A warp's 32 loads fall into one or two cache lines instead of 32: most of the memory's bandwidth at once, several times the naive speed."
 provenance = "Coalescing, as in the GPU lecture (trick 4); the layout is our own."
-found  = "65.9 -> 22.7 us (2.90x) at b8t1024 in f32 on an H200, 79.3 -> 19.6 us (4.04x) in bf16: several times, as promised, and 1.52x torch's speed, but 55 % and 32 % of the copy rate are not most of it yet."
+found  = "65.9 -> 22.7 us (2.90x) at b8t1024 in f32 on an H200, 79.3 -> 19.6 us (4.04x) in bf16: several times, as expected, and 1.52x torch's speed, but 55 % and 32 % of the copy rate are not most of it yet."
 dtypes = ["f32", "f16", "bf16"]
 [tune]
 BLOCK = [256, 64, 128, 512, 768]

@@ -1,8 +1,8 @@
 /*---
-idea   = "A thread keeps one vector of wpe in registers and walks over the batch, with the look-ups of several sequences in flight together."
+idea   = "A thread keeps one vector of wpe in registers and loops over the batch, with the look-ups of several sequences in flight together."
 expect = "wpe is read once instead of B times, and UNROLL dependent pairs (token, then its row) overlap: less waiting for large batches, nothing for a batch of one."
 provenance = "Our own."
-found  = "16.2 -> 15.3 us (1.06x) at b8t1024 in f32 on an H200, a batch of eight; but 9.25 -> 9.92 us (0.93x) in bf16 and 1.67 -> 2.34 us (0.71x) at b4t64. Presumably wpe came from the L2 as it was, and an eighth (at b4t64 a quarter) of the threads hide less."
+found  = "16.2 -> 15.3 us (1.06x) at b8t1024 in f32 on an H200, a batch of eight; but 9.25 -> 9.92 us (0.93x) in bf16 and 1.67 -> 2.34 us (0.71x) at b4t64. Presumably wpe already came from the L2, and an eighth (at b4t64 a quarter) of the threads hide less latency."
 dtypes = ["f32", "f16", "bf16"]
 [tune]
 BLOCK = [128, 64, 256]

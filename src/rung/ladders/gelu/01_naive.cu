@@ -1,8 +1,8 @@
 /*---
-idea   = "One thread per element, the formula as it stands, tanhf from the library."
-expect = "Coalesced, so f32 comes near copy speed; in 16 bit the loads are two bytes each and tanhf's twenty-odd instructions begin to show."
+idea   = "One thread per element, the formula as written, with tanhf."
+expect = "Coalesced, so f32 comes near copy speed; in 16 bit the loads are two bytes each and tanhf's twenty-odd instructions start to matter."
 provenance = "The GELU kernel of the ECE 408 baseline (milestone 2, baseline profiling)."
-found  = "Not near copy speed: 80.7 us at b8t1024 in f32 on an H200 is 58 % of it, and 73.0 us in bf16 32 %, half the bytes in nearly the same time. Instructions set the time, not bytes: 0.61x torch's speed, 0.41x in bf16."
+found  = "Not near copy speed: 80.7 us at b8t1024 in f32 on an H200 is 58 % of it, and 73.0 us in bf16 32 %, half the bytes in nearly the same time. It is bound by instructions, not by bytes: 0.61x torch's speed, 0.41x in bf16."
 dtypes = ["f32", "f16", "bf16"]
 [tune]
 BLOCK = [256, 4, 8, 16, 32, 64, 128, 512, 1024]

@@ -1,8 +1,8 @@
 /*---
 idea   = "Sixteen bytes per thread: one vector load, four or eight independent evaluations, one vector store."
-expect = "Fewer memory instructions, and the evaluations of one thread overlap: near copy speed in f32; in 16 bit the arithmetic is now what is left."
+expect = "Fewer memory instructions, and the evaluations of one thread overlap: near copy speed in f32; in 16 bit the arithmetic is now the limit."
 provenance = "Our own; vector loads as CUDA's programming guide describes them."
-found  = "80.7 -> 48.9 us (1.65x) at b8t1024 in f32 on an H200, 96 % of the copy rate, 1.01x torch's speed, and nothing after it is faster there; 73.0 -> 30.3 us (2.41x) in bf16, 78 % of it and 0.98x torch's, where arithmetic is left, as expected."
+found  = "80.7 -> 48.9 us (1.65x) at b8t1024 in f32 on an H200, 96 % of the copy rate, 1.01x torch's speed, and nothing after it is faster there; 73.0 -> 30.3 us (2.41x) in bf16, 78 % of it and 0.98x torch's, where arithmetic is the limit, as expected."
 dtypes = ["f32", "f16", "bf16"]
 [tune]
 BLOCK = [256, 128, 512, 1024]

@@ -1,6 +1,6 @@
 /*---
 idea   = "(1 + tanh u) / 2 is the sigmoid of 2u, so GELU is x / (1 + exp(-2u)): one exponential and one reciprocal, both in hardware with --use_fast_math."
-expect = "Some ten instructions an element instead of thirty. Little in f32, where memory is the limit; a clear gain in f16 and bf16."
+expect = "Some ten instructions per element instead of thirty. Little in f32, where memory is the limit; a clear gain in f16 and bf16."
 provenance = "Our own. Left to itself the option turns tanhf into tanh.approx, exact to 2^-11 only, which f32's bound does not allow; the sigmoid form keeps about twenty bits."
 found  = "As expected: nothing in f32 (48.9 -> 48.9 us (1.00x) at b8t1024 on an H200, a tie), and 30.3 -> 25.8 us (1.17x) in bf16, 29.4 -> 25.8 us (1.14x) in f16: 91 % of the copy rate, 1.15x torch's speed in either."
 dtypes = ["f32", "f16", "bf16"]

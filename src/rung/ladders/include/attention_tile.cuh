@@ -1,6 +1,6 @@
-// Attention by wgmma: what a warpgroup computes for 64 queries and BC keys, with S, P and O in registers. Tiles of q, k and v
-// lie in shared memory as tensor maps bring them: rows of 64 numbers, swizzled, the next 64 of longer heads in a part of their
-// own. HS and BC are the rung's.
+// Attention by wgmma: one warpgroup's work on 64 queries and BC keys, with S, P and O in registers. Tiles of q, k and v are in
+// shared memory as tensor maps load them: rows of 64 elements, swizzled; longer heads have one such part per 64 elements. HS and
+// BC are the rung's.
 #pragma once
 #include "tensor_map.cuh"
 #include "warpgroup.cuh"
@@ -8,7 +8,7 @@
 constexpr int PARTS = ceil_div(HS, 64);  // of a head
 constexpr float LOG2_E = 1.4426950408889634f;
 
-// One tile of ROWS queries, keys or values: `row0` on of one head.
+// One tile of ROWS queries, keys or values of one head, starting at `row0`.
 template <int ROWS>
 __device__ __forceinline__ void load_rows(Factor (&tile)[PARTS][ROWS * 64], const TensorMap* map, uint64_t* barrier, int row0,
                                           int nh, int b)
@@ -28,7 +28,7 @@ __device__ __forceinline__ void multiply_scores(float (&s)[BC / 2], const Factor
     }
 }
 
-// o (+)= p v. Two neighbouring 8 columns of S have the layout of one operand, so that P stays where it was computed.
+// o (+)= p v. Two neighbouring 8-column tiles of S have the layout of one operand, so that P stays in its registers.
 __device__ __forceinline__ void multiply_values(float (&o)[HS / 2], const uint32_t (&p)[BC / 16][4],
                                                 const Factor (&v)[PARTS][BC * 64], bool add)
 {
@@ -55,7 +55,7 @@ __device__ __forceinline__ void start_values(float (&o)[HS / 2], const uint32_t 
     warpgroup_commit();
 }
 
-// Hides keys behind the last and, if causal, behind the query: s is for the queries from row0 on and the keys from key0 on.
+// Masks keys beyond the last and, if causal, after the query: s is for the queries from row0 on and the keys from key0 on.
 __device__ __forceinline__ void mask_scores(float (&s)[BC / 2], int row0, int key0, int T, int causal)
 {
     const int first = key0 + warpgroup_column();
@@ -75,8 +75,8 @@ struct SoftmaxRows
 {
     float m[2] = {-INFINITY, -INFINITY}, l[2] = {};
 
-    // s becomes exp(scale (s - m)), and m and l take it in; what was summed before has to be multiplied by `shrink`. scale2 is
-    // scale / log(2): powers of two are what the hardware has.
+    // s becomes exp(scale (s - m)), and m and l are updated; earlier sums have to be multiplied by `shrink`. scale2 is scale /
+    // log(2), since the hardware computes powers of two.
     __device__ __forceinline__ void add(float (&s)[BC / 2], float (&shrink)[2], float scale2)
     {
 #pragma unroll
@@ -98,7 +98,7 @@ struct SoftmaxRows
         }
     }
 
-    // Over the four threads of each row.
+    // Reduces over the four threads of each row.
     __device__ __forceinline__ void finish()
     {
 #pragma unroll
@@ -121,7 +121,7 @@ __device__ __forceinline__ void pack_probabilities(uint32_t (&p)[BC / 16][4], co
     for (int i = 0; i < BC / 4; i++) p[i / 4][i % 4] = pack2<Factor>(s[2 * i], s[2 * i + 1]);
 }
 
-// o / l for the 64 queries from row0 on, and their logsumexp if asked.
+// Stores o / l for the 64 queries from row0 on, and their logsumexp on request.
 template <class Number>
 __device__ __forceinline__ void store_rows(Number* out, float* lse, const float (&o)[HS / 2], const SoftmaxRows& rows, int row0,
                                            int T, int nh, int NH, int b, float scale)

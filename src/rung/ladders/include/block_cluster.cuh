@@ -1,4 +1,4 @@
-// Blocks of a cluster (sm_90): who one is in it, its barrier, and the byte barriers of its other blocks.
+// Blocks of a cluster (sm_90): the block's rank, the cluster barrier, and the mbarriers of its other blocks.
 #pragma once
 #include "rung.cuh"
 
@@ -11,12 +11,12 @@ __device__ __forceinline__ int cluster_rank()
     return int(rank);
 }
 
-// All threads of all blocks of the cluster; what was written before it, to any block's shared memory, may be read after it.
+// Synchronises all threads of all blocks of the cluster; writes before it, to any block's shared memory, may be read after it.
 __device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.release;" ::: "memory"); }
 __device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire;" ::: "memory"); }
 __device__ __forceinline__ void cluster_sync() { cluster_arrive(), cluster_wait(); }
 
-// Where the same variable of block `rank` lies, as an address of the cluster's shared memory.
+// The address of the same variable in block `rank`, in the cluster's shared memory.
 __device__ __forceinline__ uint32_t cluster_address(const void* smem, int rank)
 {
     uint32_t there;
@@ -24,7 +24,7 @@ __device__ __forceinline__ uint32_t cluster_address(const void* smem, int rank)
     return there;
 }
 
-// Four floats from there.
+// Loads four floats from that address.
 __device__ __forceinline__ float4 cluster_load(uint32_t address)
 {
     float4 v;
@@ -35,8 +35,8 @@ __device__ __forceinline__ float4 cluster_load(uint32_t address)
     return v;
 }
 
-// Arrives at block `rank`'s barrier. It orders what this thread did in its own block's memory; with .cluster for a scope, ptxas
-// would wait for all that it wrote anywhere.
+// Arrives at block `rank`'s barrier. It orders this thread's accesses to its own block's memory; with .cluster scope ptxas would
+// wait for all of the thread's writes.
 __device__ __forceinline__ void byte_barrier_arrive_at(uint64_t* barrier, int rank)
 {
     asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(cluster_address(barrier, rank)) : "memory");

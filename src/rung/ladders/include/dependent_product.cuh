@@ -1,6 +1,6 @@
-// matmul's rung 26 as a function, for a launch that begins while the kernel before it still runs: weights and bias, which no
-// kernel writes, are asked for at once, and x when its writer is done. Read rung 26 first; the macros are its, and SHARE: so many
-// blocks of a cluster have neighbouring columns, and each fetches its share of their x for all.
+// matmul's rung 26 as a function, for programmatic dependent launch: weights and bias, which no kernel writes, are loaded at
+// once, and x when its producer has finished. Read rung 26 first; the macros are the same, plus SHARE: the number of blocks of a
+// cluster with neighbouring columns, each of which loads its share of their x for all.
 #pragma once
 #include "block_cluster.cuh"
 #include "tensor_map.cuh"
@@ -12,7 +12,7 @@ constexpr int BM = 64 * GROUPS, THREADS = GROUPS * WARPGROUP, A_BYTES = BM * SWI
               STAGE_BYTES = A_BYTES + BN * SWIZZLE_ROW;
 constexpr int PITCH = BN % 16 == 8 ? BN : BN + 8;  // floats from row to row: 8 more than a multiple of 16 has no bank conflicts
 constexpr int PIECES = BM * BN / 4;                // of four sums
-constexpr int SHARED_ROWS = BM / SHARE;            // of x, fetched by one block
+constexpr int SHARED_ROWS = BM / SHARE;            // rows of x loaded by one block
 
 // `finish` turns a sum, bias included, into what is stored.
 template <class Finish>
@@ -48,7 +48,7 @@ __device__ __forceinline__ void product(const TensorMap& x_map, const TensorMap&
         tensor_prefetch(&x_map);
     }
     for (int i = threadIdx.x; i < BN; i += THREADS) biases[i] = bias && n0 + i < OC ? to_float(bias[n0 + i]) : 0.0f;
-    if (SHARE > 1) cluster_sync();  // the others' barriers are there
+    if (SHARE > 1) cluster_sync();  // the others' barriers are initialised
     if (threadIdx.x == 0) {
         pdl_wait();
         for (int step = 0; step < min(STAGES, steps); step++) load_x(step);
@@ -64,7 +64,7 @@ __device__ __forceinline__ void product(const TensorMap& x_map, const TensorMap&
 #pragma unroll
         for (int k = 0; k < SWIZZLE_ROW; k += PRODUCT_STEP) warpgroup_multiply<BN>(sums, a + k, b + k, step > 0 || k > 0);
         warpgroup_commit();
-        if (step > 0 && step - 1 + STAGES < steps) {  // the stage of the step before is filled anew
+        if (step > 0 && step - 1 + STAGES < steps) {  // the previous step's stage is refilled
             warpgroup_wait<1>();
             __syncthreads();
             if (threadIdx.x == 0) load_weight(step - 1 + STAGES), load_x(step - 1 + STAGES);
@@ -73,7 +73,7 @@ __device__ __forceinline__ void product(const TensorMap& x_map, const TensorMap&
     warpgroup_wait<0>();
     warpgroup_settle(sums);
 
-    // Every block lays out its sums where its stages were, and adds up its share of the tile's pieces over all blocks.
+    // Every block writes its sums to the memory of its stages, and adds up its share of the tile's pieces over all blocks.
     __syncthreads();
     float* partial = reinterpret_cast<float*>(stages);
 #pragma unroll
@@ -108,7 +108,7 @@ __device__ __forceinline__ void product(const TensorMap& x_map, const TensorMap&
             for (int e = 0; e < 4; e++)
                 if (n0 + column + e < OC) to[e] = result[e];
     }
-    cluster_sync();  // a block's shared memory stays until the others have read it
+    cluster_sync();  // a block's shared memory must stay valid until the others have read it
 }
 
 }  // namespace dependent_product

@@ -1,7 +1,5 @@
-// matmul's rung 08 in pieces: the best plain-arithmetic main loop, for kernels that change what stands around it. Read
-// that rung first.
-//
-// Wants the macros BM BN BK (tile of a block, depth). A block has fma_tile::THREADS threads.
+// matmul's rung 08 in pieces: the best main loop without tensor cores, for kernels that change the code around it. Read that rung
+// first. Needs the macros BM BN BK (tile of a block, depth). A block has fma_tile::THREADS threads.
 #pragma once
 #include "rung.cuh"
 
@@ -14,7 +12,7 @@ constexpr int PER_ROW = BK / VEC;  // vectors in a row of a tile
 
 using Sums = float[8][8];
 
-// A vector of row `row`, from column `c` on; zeros beyond the matrix, single numbers where rows are not aligned.
+// A vector of row `row`, from column `c` on; zeros beyond the matrix, element by element where rows are not aligned.
 __device__ __forceinline__ Vec16<Real> fetch(const Real* matrix, int row, int rows, int c, int C)
 {
     const Real* source = matrix + size_t(row) * C + c;
@@ -30,8 +28,8 @@ struct AsItIs
     __device__ __forceinline__ float operator()(float value, int, int) const { return value; }
 };
 
-// This thread's share of a tile, between global memory and its transposed place in shared memory. `change(value, r, c)`
-// may rework a number of row r of the tile and column c of the matrix on the way.
+// This thread's share of a tile, between global memory and its transposed place in shared memory. `change(value, r, c)` may
+// transform the element in row r of the tile and column c of the matrix on the way.
 template <int ROWS>
 struct Staged
 {
@@ -70,7 +68,7 @@ __device__ __forceinline__ void read_eight(float (&to)[8], const float* low, con
 __device__ __forceinline__ int first_row() { return threadIdx.x / 32 / (BN / WN) * WM + threadIdx.x % 32 / 4 * 4; }
 __device__ __forceinline__ int first_col() { return threadIdx.x / 32 % (BN / WN) * WN + threadIdx.x % 4 * 4; }
 
-// sum += x · weightᵀ for the tile at (m0, n0); `change` reworks the numbers of x.
+// sum += x · weightᵀ for the tile at (m0, n0); `change` transforms the elements of x.
 template <class Change = AsItIs>
 __device__ __forceinline__ void multiply_tiles(Sums& sum, const Real* x, const Real* weight, int m0, int n0, int M, int OC, int C,
                                                Change change = {})
@@ -113,7 +111,7 @@ __device__ __forceinline__ void multiply_tiles(Sums& sum, const Real* x, const R
     }
 }
 
-// Four neighbours of a row at `from` and what of them lies inside; `whole` where all four do and the address allows it.
+// Loads those of four neighbours of a row at `from` that are inside; `whole` if all four are and the address is aligned.
 __device__ __forceinline__ Vec<float, 4> load_four(const Real* from, int count, bool whole)
 {
     Vec<float, 4> v;
@@ -128,8 +126,8 @@ __device__ __forceinline__ Vec<float, 4> load_four(const Real* from, int count, 
     return v;
 }
 
-// Stores the block's tile of an M x OC output. `finish(v, row, col, count, whole)` may rework four sums of a row, bias
-// added: `count` of them lie inside, and `whole` says whether their address allows one vector.
+// Stores the block's tile of an M x OC output. `finish(v, row, col, count, whole)` may transform four sums of a row, bias added:
+// `count` of them are inside, and `whole` says whether their address is aligned for one vector.
 template <class Finish>
 __device__ __forceinline__ void store_tile(const Sums& sum, int m0, int n0, int M, int OC, const Real* bias, Real* out,
                                            Finish finish)

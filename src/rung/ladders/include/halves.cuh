@@ -1,14 +1,14 @@
-// Float32 numbers as hi + lo of 11 bits each, in units of a power of two: what three products of halves multiply.
+// Float32 numbers as hi + lo of 11 bits each, scaled by a power of two: the operands of three products of halves.
 #pragma once
 #include "rung.cuh"
 
-// The unit in which numbers up to `largest` stay below 2^15, and what they have to be multiplied by for it.
+// The scale in which numbers up to `largest` stay below 2^15, and the factor that brings them to it.
 struct Unit
 {
     float unit, factor;
     __device__ __forceinline__ explicit Unit(float largest)
     {
-        const int exponent = max(__float_as_int(largest) >> 23, 15);  // of 2^127 times as much
+        const int exponent = max(__float_as_int(largest) >> 23, 15);  // the exponent, biased by 127
         unit = __int_as_float((exponent - 14) << 23);
         factor = __int_as_float((268 - exponent) << 23);
     }

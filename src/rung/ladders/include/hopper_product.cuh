@@ -1,4 +1,4 @@
-// matmul's rung 25 as a function, for the products with an epilogue of their own. Read that rung first; the macros are its.
+// matmul's rung 25 as a function, for products with other epilogues. Read that rung first; the macros are the same.
 #pragma once
 #include "hopper_tile.cuh"
 
@@ -44,7 +44,7 @@ __device__ __forceinline__ void product(const TensorMap& x_map, const TensorMap&
     cluster_sync();
 }
 
-// Stores what `finish` makes of a pair of sums: by the copy engine, or where RAGGED says that rows begin anywhere, by the warps.
+// Stores `finish` of each pair of sums: by the copy engine, or by the warps where RAGGED says that rows are not aligned.
 template <class Finish>
 struct StoreTile
 {

@@ -1,8 +1,6 @@
-// matmul's rungs from 22 on in pieces: a ring of stages that the copy engine fills and warpgroups multiply from. Read rungs 20 and
-// 21 first, where it stands in full.
-//
-// Wants the macros BN (columns of a block's tile) and STAGES. Of a block's THREADS the first COMPUTING multiply, a warpgroup for
-// each 64 rows; the warpgroup behind them copies.
+// matmul's rungs from 22 on in pieces: a ring of stages that the copy engine fills and warpgroups multiply from. Read rungs 20
+// and 21 first, which contain it in full. Needs the macros BN (columns of a block's tile) and STAGES. Of a block's THREADS the
+// first COMPUTING are consumers, one warpgroup per 64 rows; the warpgroup after them is the producer.
 #pragma once
 #include "block_cluster.cuh"
 #include "tensor_map.cuh"
@@ -12,7 +10,7 @@ namespace hopper_tile {
 
 constexpr int BM = 128, COMPUTING = BM / 64 * WARPGROUP, THREADS = COMPUTING + WARPGROUP;
 constexpr int A_BYTES = BM * SWIZZLE_ROW, STAGE_BYTES = A_BYTES + BN * SWIZZLE_ROW;
-constexpr int ALIGN = 1024;             // where the swizzle's pattern begins again
+constexpr int ALIGN = 1024;             // where the swizzle pattern starts again
 constexpr int GIVEN = 24, TAKEN = 240;  // registers: 65,536 are 168 each at the start
 
 using Sums = float[BN / 2];
@@ -22,7 +20,8 @@ __device__ __forceinline__ char* aligned(char* shared)
     return shared + (ALIGN - reinterpret_cast<uintptr_t>(shared) % ALIGN) % ALIGN;
 }
 
-// Stages and their barriers: `full` counts bytes, `empty` the warps that have read a stage. Each side goes round on its own.
+// Stages and their barriers: `full` counts bytes, `empty` the warps that have read a stage. Producer and consumers advance
+// independently.
 struct Ring
 {
     char* stages;
@@ -35,7 +34,7 @@ struct Ring
     {
     }
 
-    // By one thread of the block, in front of a barrier of all that take part.
+    // Called by one thread of the block, before a barrier of all participants.
     __device__ __forceinline__ void set_up(int readers)
     {
         for (int i = 0; i < STAGES; i++) byte_barrier_init(full + i), byte_barrier_init(empty + i, readers);
@@ -49,7 +48,7 @@ struct Ring
         if (++stage == STAGES) stage = 0, parity ^= 1;
     }
 
-    // The copying thread, before it asks for anything of this stage. In the first round all stages are free.
+    // Called by the producer thread before it requests copies into this stage. In the first round all stages are free.
     __device__ __forceinline__ void open() const
     {
         byte_barrier_wait(empty + stage, parity ^ 1);
@@ -67,7 +66,7 @@ struct ReleaseHere
     }
 };
 
-// To all blocks of the cluster, which fill the stage together.
+// Arrives at all blocks of the cluster, which fill the stage together.
 template <int BLOCKS>
 struct ReleaseEverywhere
 {
@@ -77,7 +76,7 @@ struct ReleaseEverywhere
     }
 };
 
-// `rows` of the weights for all blocks of the cluster: each fetches its share for all.
+// `rows` of the weights for all blocks of the cluster: each loads its share for all.
 template <int BLOCKS>
 __device__ __forceinline__ void tensor_load_shared(char* tile, const TensorMap* map, uint64_t* barrier, int rank, int rows, int k,
                                                    int row)
@@ -90,8 +89,9 @@ __device__ __forceinline__ void tensor_load_shared(char* tile, const TensorMap* 
 }
 
 #if defined(LEAD)
-// The first warpgroup runs LEAD steps ahead of the second, so that they do not store at the same time (rung 22). It lets a stage
-// go when it holds the next, so that a lead of STAGES steps would wait for a stage that the second still has to read.
+// The first warpgroup runs LEAD steps ahead of the second, so that they do not store at the same time (rung 22). It releases a
+// stage once the next has arrived, so that with a lead of STAGES steps it would wait for a stage that the second still has to
+// read.
 static_assert(LEAD < STAGES, "a lead wants one stage more");
 struct Lead
 {
@@ -110,7 +110,8 @@ struct Lead
 #endif
 
 #if defined(CLUSTER) && defined(GROUP)
-// Tiles of clusters, CLUSTER blocks one below the other: GROUP of them down, then one to the right, until the band is done.
+// The order of the clusters' tiles (CLUSTER blocks, one below the other): GROUP of them down, then one to the right, until the
+// band is done.
 struct ClusterTiles
 {
     int down, across;
@@ -131,7 +132,8 @@ __device__ __forceinline__ void multiply_stage(Sums& sums, const Ring& ring, boo
     for (int k = 0; k < SWIZZLE_ROW; k += PRODUCT_STEP) warpgroup_multiply<BN>(sums, a + k, b + k, add || k > 0);
 }
 
-// A tile's whole depth. `release` lets a stage go: when the products of the next are under way, those of this one are done.
+// A tile's whole depth. `release` frees a stage: when the products of the next stage have been issued, those of this one are
+// complete.
 template <class Release = ReleaseHere>
 __device__ __forceinline__ void multiply_tile(Sums& sums, Ring& ring, int steps, Release release = {})
 {

@@ -1,8 +1,7 @@
-// matmul's rung 14 in pieces, for the kernels that change what stands around its main loop. Read that rung first.
-//
-// Wants the macros BM BN BK WM WN STAGES (tile of a block, depth, tile of a warp, stages) and ALIGNED (1 where rows of
-// x and weight begin at multiples of 16 bytes). A block has mma_tile::THREADS threads and STAGES * STAGE_BYTES of
-// dynamic shared memory.
+// matmul's rung 14 in pieces, for kernels that change the code around its main loop. Read that rung first.
+// Needs the macros BM BN BK WM WN STAGES (tile of a block, depth, tile of a warp, stages) and ALIGNED (1 where rows of x and
+// weight begin at multiples of 16 bytes). A block has mma_tile::THREADS threads and STAGES * STAGE_BYTES of dynamic shared
+// memory.
 #pragma once
 #include "rung.cuh"
 
@@ -16,7 +15,7 @@ constexpr int STAGE_BYTES = (BM + BN) * ROW_BYTES;
 
 using Sums = float[WM / 16][WN / 8][4];
 
-// Where a piece stands in a tile. The eight rows that ldmatrix reads together lie in eight different groups of banks.
+// Where a piece is in a tile. The eight rows that ldmatrix reads together are in eight different groups of banks.
 __device__ __forceinline__ int swizzled(int row, int chunk)
 {
     const int turn = CHUNKS == 8 ? row : row / 2;  // 128 bytes hold one row of 8 pieces or two of 4
@@ -24,7 +23,7 @@ __device__ __forceinline__ int swizzled(int row, int chunk)
 }
 
 // This thread's part in copying ROWS rows of a matrix to shared memory, BK columns at a time. Rows beyond the matrix
-// repeat its last one (what they give is never stored); columns beyond it are zeros.
+// repeat its last one (their results are never stored); columns beyond it are zeros.
 template <int ROWS>
 struct TileCopy
 {
@@ -52,7 +51,7 @@ struct TileCopy
         }
     }
 
-    // Where piece i of this thread stands in a tile.
+    // Where piece i of this thread is in a tile.
     __device__ __forceinline__ char* place(char* tile, int i) const { return tile + target + i * STRIDE * ROW_BYTES; }
 
     __device__ __forceinline__ void start(char* tile, int c0, int C) const
@@ -63,7 +62,7 @@ struct TileCopy
 #if ALIGNED
             cp_async_16(place(tile, i), from, c0 + c_thread < C);
 #else
-            // Rows begin anywhere: numbers travel singly.
+            // Rows may start at any address: elements are copied one by one.
 #pragma unroll 1
             for (int j = 0; j < VEC; j++) {
                 const bool valid = c0 + c_thread + j < C;
@@ -141,8 +140,8 @@ struct AsItIs
     __device__ __forceinline__ void operator()(char*, int) const {}
 };
 
-// sum += x · weightᵀ over the depth tiles first ... last - 1. `landed(x_tile, c0)` may rework the pieces that this
-// thread has copied, after they have arrived and before any other thread reads them.
+// sum += x · weightᵀ over the depth tiles first ... last - 1. `landed(x_tile, c0)` may transform the pieces that this thread has
+// copied, after they have arrived and before any other thread reads them.
 template <class Landed = AsItIs>
 __device__ __forceinline__ void multiply_tiles(Sums& sum, char* smem, const TileCopy<BM>& x_copy, const TileCopy<BN>& w_copy,
                                                const Place& place, int first, int last, int C, Landed landed = {})
@@ -154,7 +153,7 @@ __device__ __forceinline__ void multiply_tiles(Sums& sum, char* smem, const Tile
             x_copy.start(stage, (first + tile) * BK, C);
             w_copy.start(stage + BM * ROW_BYTES, (first + tile) * BK, C);
         }
-        cp_async_commit();  // an empty group where nothing is left, so that the count of groups stays the count of tiles
+        cp_async_commit();  // an empty group when no tile is left, so that the number of groups equals the number of tiles
     };
 
     for (int tile = 0; tile < STAGES - 1; tile++) start(tile);
@@ -170,7 +169,7 @@ __device__ __forceinline__ void multiply_tiles(Sums& sum, char* smem, const Tile
         for (int step = 0; step < STEPS; step++) {
             char* stage = smem + (tile + (step == STEPS - 1)) % STAGES * STAGE_BYTES;
             if (step == STEPS - 1) {
-                // The next tile has landed, and all warps have read the last of the stage that is refilled after this.
+                // The next tile has arrived, and all warps have read the stage that is refilled next.
                 cp_async_wait<STAGES - 2>();
                 if (tile + 1 < tiles) landed(stage, (first + tile + 1) * BK);
                 __syncthreads();
@@ -196,7 +195,7 @@ __device__ __forceinline__ void for_each_pair(const Sums& sum, const Place& plac
     }
 }
 
-// Two neighbours in a row, the second perhaps beyond its end. PAIRED: rows are even, so that one load fetches both.
+// Two neighbours in a row, the second perhaps beyond its end. PAIRED: rows have even lengths, so that one load fetches both.
 template <bool PAIRED>
 __device__ __forceinline__ float2 load_two(const Real* from, bool second)
 {
@@ -229,15 +228,14 @@ struct Known
     static constexpr bool value = VALUE;
 };
 
-// Stores the block's tile of an M x OC output. `finish(v, row, col, second, paired)` may rework a pair of sums, bias
-// added: `second` says whether the pair's other half is inside, `paired` (a type) whether rows of the output are even.
-// It is also called for the edge's outside, with places moved inside; only stores are guarded, so that the code
-// stays short.
+// Stores the block's tile of an M x OC output. `finish(v, row, col, second, paired)` may transform a pair of sums, bias added:
+// `second` says whether the pair's second element is inside, `paired` (a type) whether rows of the output have even lengths. It
+// is also called beyond the edges, with clamped positions; only stores are guarded, which keeps the code short.
 template <class Finish>
 __device__ __forceinline__ void store_tile(const Sums& sum, const Place& place, int m0, int n0, int M, int OC, const Real* bias,
                                            Real* out, Finish finish)
 {
-    constexpr int PIECE = sizeof(Real) == 4 ? 2 : 8;  // what a lane stores at once
+    constexpr int PIECE = sizeof(Real) == 4 ? 2 : 8;  // elements per store
     if (OC % PIECE == 0) {
 #pragma unroll
         for (int j = 0; j < WN / 8; j += 4) {
@@ -267,7 +265,7 @@ __device__ __forceinline__ void store_tile(const Sums& sum, const Place& place, 
                     }
                 }
 #else
-                // Four lanes hold 32 neighbouring numbers in scattered pairs; transposed, 16 bytes each in a row.
+                // Four lanes hold 32 neighbouring elements in scattered pairs; transposed, each has 16 contiguous bytes.
                 uint32_t packed[4];
 #pragma unroll
                 for (int p = 0; p < 4; p++) packed[p] = pack2<Real>(v[p].x, v[p].y);

@@ -1,5 +1,5 @@
-// PTX instructions under names. Included by rung.cuh. The emulator interprets PTX, here and in any kernel; the functions that
-// hot loops call it has in plain C++ as well (ptx_emulated.h), and leaves out here.
+// Named wrappers of PTX instructions. Included by rung.cuh. The emulator interprets PTX, here and in any kernel; for the
+// functions that hot loops call it has plain C++ versions (ptx_emulated.h), and skips those here.
 #pragma once
 
 // ---- memory -----------------------------------------------------------------------------------------------------
@@ -21,8 +21,8 @@ __device__ __forceinline__ uint32_t shared_address(const void* smem)
 }
 
 #ifndef RUNG_EMULATOR
-// Asynchronous copies from global to shared memory (sm_80). The data may be read after cp_async_wait by the thread that
-// copied, and after a barrier behind that wait by the others. An invalid copy reads nothing and writes zeros.
+// Asynchronous copies from global to shared memory (sm_80). The data may be read after cp_async_wait by the thread that copied,
+// and by others after a barrier that follows the wait. An invalid copy reads nothing and writes zeros.
 __device__ __forceinline__ void cp_async_16(void* smem, const void* gmem, bool valid = true)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(smem)), "l"(gmem), "r"(valid ? 16 : 0)
@@ -37,7 +37,7 @@ __device__ __forceinline__ void cp_async_4(void* smem, const void* gmem, bool va
 
 __device__ __forceinline__ void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
-// Waits until at most N of the committed groups are still under way.
+// Waits until at most N of the committed groups are still in flight.
 template <int N>
 __device__ __forceinline__ void cp_async_wait()
 {
@@ -46,8 +46,8 @@ __device__ __forceinline__ void cp_async_wait()
 #endif
 
 #if __CUDA_ARCH__ >= 900
-// A barrier in shared memory for so many arrivals, and for bytes if any are expected. Whoever sets it up may use it at
-// once, others after a __syncthreads.
+// An mbarrier in shared memory for so many arrivals, and for bytes if any are expected. The thread that initialises it may use it
+// at once, others after a __syncthreads.
 __device__ __forceinline__ void byte_barrier_init(uint64_t* barrier, unsigned arrivals = 1)
 {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;\n\tfence.mbarrier_init.release.cluster;" ::"r"(shared_address(barrier)),
@@ -72,11 +72,11 @@ __device__ __forceinline__ void byte_barrier_expect(uint64_t* barrier, unsigned 
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes) : "memory");
 }
 
-// Until the round of this parity (0, 1, 0, ...) is complete.
+// Waits until the phase of this parity (0, 1, 0, ...) is complete.
 __device__ __forceinline__ void byte_barrier_wait(uint64_t* barrier, unsigned parity)
 {
     unsigned complete = 0;
-#if defined(RUNG_WATCHDOG)  // a build for debugging: who waits too long stops the kernel
+#if defined(RUNG_WATCHDOG)  // a build for debugging: a thread that waits too long stops the kernel
     const long long start = clock64();
 #endif
     // never skipped: nobody has asked; perhaps never several turns: try_wait itself waits for a while
@@ -92,11 +92,10 @@ __device__ __forceinline__ void byte_barrier_wait(uint64_t* barrier, unsigned pa
     }
 }
 
-// What ordinary instructions of this thread have written to shared memory is seen by the copy engine and by wgmma, once a
-// barrier behind it has told them.
+// Makes this thread's ordinary writes to shared memory visible to the copy engine and to wgmma, after a barrier that follows.
 __device__ __forceinline__ void fence_async_proxy() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-// __syncthreads for THREADS of the block, which all name the same number (1 to 15); or arrive there without waiting.
+// __syncthreads for THREADS of the block, which all pass the same number (1 to 15); or arrive there without waiting.
 template <int THREADS>
 __device__ __forceinline__ void sync_some(int number)
 {
@@ -108,7 +107,7 @@ __device__ __forceinline__ void arrive_some(int number)
     asm volatile("bar.arrive %0, %1;" ::"r"(number), "n"(THREADS) : "memory");
 }
 
-// True in one lane of a whole warp, and the compiler knows that it is one.
+// True in one lane of a whole warp, and the compiler knows that it is only one.
 __device__ __forceinline__ bool elect_one()
 {
     uint32_t chosen;
@@ -116,7 +115,7 @@ __device__ __forceinline__ bool elect_one()
     return chosen;
 }
 
-// The counterpart of ldmatrix_x4: lane i hands over the address of row i % 8 of 8x8 matrix i / 8.
+// The counterpart of ldmatrix_x4: lane i passes the address of row i % 8 of 8x8 matrix i / 8.
 __device__ __forceinline__ void stmatrix_x4(void* smem, const uint32_t (&r)[4])
 {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared_address(smem)), "r"(r[0]),
@@ -124,7 +123,7 @@ __device__ __forceinline__ void stmatrix_x4(void* smem, const uint32_t (&r)[4])
                  : "memory");
 }
 
-// Whole pieces of 16 bytes from global to shared memory by the copy engine: one thread asks for all of them.
+// Copies multiples of 16 bytes from global to shared memory by the copy engine; called by one thread.
 __device__ __forceinline__ void bulk_copy(uint32_t smem, const void* gmem, unsigned bytes, uint32_t barrier)
 {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(smem), "l"(gmem),
@@ -137,7 +136,7 @@ __device__ __forceinline__ void bulk_copy(void* smem, const void* gmem, unsigned
     bulk_copy(shared_address(smem), gmem, bytes, shared_address(barrier));
 }
 
-// The same of what no other reader waits for: L2 gives up such lines first, and keeps what is needed again.
+// The same with the evict-first policy: for data that no other reader needs, so that L2 keeps other lines.
 __device__ __forceinline__ void bulk_copy_once(void* smem, const void* gmem, unsigned bytes, uint64_t* barrier)
 {
     uint64_t policy;
@@ -151,7 +150,7 @@ __device__ __forceinline__ void bulk_copy_once(void* smem, const void* gmem, uns
 #endif
 
 #ifndef RUNG_EMULATOR
-// The same four words, but the compiler takes them for new ones: it will not keep what it has computed from the old.
+// The same four words, opaque to the compiler: it does not keep values that it has computed from them.
 __device__ __forceinline__ uint4 renewed(uint4 words)
 {
     asm volatile("" : "+r"(words.x), "+r"(words.y), "+r"(words.z), "+r"(words.w));
@@ -162,7 +161,7 @@ __device__ __forceinline__ uint4 renewed(uint4 words)
 // ---- tensor cores -----------------------------------------------------------------------------------------------
 
 #ifndef RUNG_EMULATOR
-// Lane i hands over the address of row i % 8 of 8x8 matrix i / 8 (16 bytes per row). Register j of lane i then holds
+// Lane i passes the address of row i % 8 of 8x8 matrix i / 8 (16 bytes per row). Register j of lane i then holds
 // elements 2 * (i % 4) and the next of row i / 4 of matrix j; `trans` takes the matrices transposed.
 __device__ __forceinline__ void ldmatrix_x4(uint32_t (&r)[4], const void* smem)
 {
@@ -239,7 +238,7 @@ __device__ __forceinline__ uint32_t to_tf32(float x)
     return r;
 }
 
-// By the special function unit, to 11 bits (sm_75).
+// tanh by the special function unit, to 11 bits (sm_75).
 __device__ __forceinline__ float tanh_approx(float x)
 {
     float r;
@@ -250,7 +249,7 @@ __device__ __forceinline__ float tanh_approx(float x)
 
 // ---- programmatic dependent launch ------------------------------------------------------------------------------
 
-// Everything before pdl_wait may run while the previous kernel of the stream still does; its results may be read after.
+// Code before pdl_wait may run while the previous kernel of the stream still runs; its results may be read after the wait.
 __device__ __forceinline__ void pdl_wait()
 {
 #if __CUDA_ARCH__ >= 900
@@ -258,7 +257,7 @@ __device__ __forceinline__ void pdl_wait()
 #endif
 }
 
-// Lets the next kernel of the stream begin once every block has said so (or ended).
+// Lets the next kernel of the stream start once every block has called this (or ended).
 __device__ __forceinline__ void pdl_launch_dependents()
 {
 #if __CUDA_ARCH__ >= 900

@@ -1,5 +1,5 @@
-// What the kernels of the ladders share: the element type `Real`, reductions over a warp and a block, vectors of
-// 16 bytes, and names for the PTX instructions. What makes a rung different stands in the rung itself.
+// Shared by the kernels of the ladders: the element type `Real`, reductions over a warp and a block, vectors of 16 bytes, and
+// wrappers of PTX instructions. What makes a rung different is in the rung itself.
 //
 // One file for three compilers: NVRTC (no standard headers), nvcc, and the CPU emulator (g++), which brings its own
 // versions of the PTX instructions.
@@ -90,7 +90,7 @@ __device__ __forceinline__ uint32_t pack2<__nv_bfloat16>(float lo, float hi)
                                                                          << 16;
 }
 
-// ---- who am I ---------------------------------------------------------------------------------------------------
+// ---- thread numbers ---------------------------------------------------------------------------------------------
 
 constexpr int WARP_SIZE = 32;
 constexpr unsigned ALL_LANES = 0xffffffffu;
@@ -124,8 +124,8 @@ __device__ __forceinline__ float warp_max(float x)
     return x;
 }
 
-// All threads must call; every thread gets the result; the block is a whole number of warps. The first barrier lets
-// an earlier call's readers finish, so that calls may follow one another.
+// All threads must call; every thread gets the result; the block is a whole number of warps. The first barrier waits for an
+// earlier call's readers, so that calls may follow one another.
 __device__ __forceinline__ float block_sum(float x)
 {
     __shared__ float partial[WARP_SIZE];
@@ -200,14 +200,14 @@ __device__ __forceinline__ void store_vec(T* address, const Vec<T, N>& vec)
 #endif
 #include "ptx.cuh"
 
-// For data read once: through the read-only path, leaving no line in L1.
+// For data read once: through the read-only path, without allocating in L1.
 template <class T>
 __device__ __forceinline__ Vec16<T> load_stream(const T* address)
 {
     return vec_from_bits<T>(load_no_allocate(reinterpret_cast<const uint4*>(address)));
 }
 
-// For data not read again soon: the first to leave the caches.
+// For data not read again soon: evicted first from the caches.
 template <class T, int N>
 __device__ __forceinline__ void store_stream(T* address, const Vec<T, N>& vec)
 {

@@ -1,5 +1,5 @@
-// What a kernel spends its cycles on, as one of its threads sees it: cells of a table, of which one is always running. Only in
-// the build that `rung profile` makes of a rung with [inside] in its header; in every other these are no instructions.
+// Where a kernel spends its cycles, as seen by one of its threads: a table of cells, one of which is always running. Only in the
+// build that `rung profile` makes of a rung with [inside] in its header; in every other build these functions are empty.
 #pragma once
 #include "rung.cuh"
 
@@ -7,7 +7,7 @@
 #define RUNG_STOPWATCH 1
 #endif
 
-// The block's table lies in shared memory. Threads that count have rows of their own.
+// The block's table is in shared memory. Each counting thread has its own rows.
 template <int ROWS, int COLUMNS>
 struct Stopwatch
 {
@@ -16,7 +16,7 @@ struct Stopwatch
     unsigned since;
     int cell;
 
-    // Rows first ... last belong to this thread; the cell (first, column) runs.
+    // Rows first ... last belong to this thread; cell (first, column) is running.
     __device__ __forceinline__ Stopwatch(bool counts, int first, int last, int column)
     {
         __shared__ unsigned table[ROWS * COLUMNS];
@@ -36,7 +36,7 @@ struct Stopwatch
     __device__ __forceinline__ void start(int row, int column) { go_on(row * COLUMNS + column); }
     __device__ __forceinline__ void start(int column) { go_on(cell / COLUMNS * COLUMNS + column); }
 
-    // What this thread counted, to the block's table in memory, where it is added up over launches.
+    // Adds this thread's counts to the block's table in memory, which accumulates over launches.
     __device__ __forceinline__ void stop(int* counter, int first, int last)
     {
         start(0);

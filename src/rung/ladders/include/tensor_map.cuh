@@ -1,7 +1,6 @@
-// What the copy engine knows of a tensor: address, sizes, strides, box, swizzle; and its copies of whole boxes. The driver
-// encodes a map on a GPU, and the emulator has an encoding of its own; a kernel takes it as
-// `const __grid_constant__ TensorMap name` and hands on its address. Coordinates come as PTX wants them: the one that runs
-// fastest first, the reverse of the header's `box`.
+// Tensor maps (address, sizes, strides, box, swizzle) and the copy engine's copies of whole boxes. The driver encodes a map on a
+// GPU, and the emulator has its own encoding; a kernel takes it as `const __grid_constant__ TensorMap name` and passes its
+// address. Coordinates are in PTX's order: the fastest dimension first, the reverse of the header's `box`.
 #pragma once
 #include "rung.cuh"
 
@@ -12,13 +11,14 @@ struct alignas(64) TensorMap
 
 #if __CUDA_ARCH__ >= 900
 
-// Fetches the map itself ahead of its first use.
+// Prefetches the map itself.
 __device__ __forceinline__ void tensor_prefetch(const TensorMap* map)
 {
     asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 
-// One box to shared memory; its bytes, those beyond the tensor's edges too, count towards the barrier's. One thread asks for it.
+// Copies one box to shared memory; its bytes, including those beyond the tensor's edges, count towards the barrier. Called by one
+// thread.
 __device__ __forceinline__ void tensor_load(void* smem, const TensorMap* map, uint64_t* barrier, int c0, int c1)
 {
     asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4}], [%2];" ::"r"(
@@ -43,7 +43,8 @@ __device__ __forceinline__ void tensor_load(void* smem, const TensorMap* map, ui
         : "memory");
 }
 
-// The same box to the same place in every block of the cluster whose bit is set in `blocks`, and its bytes to their barriers.
+// Copies the box to the same address in every block of the cluster whose bit is set in `blocks`; its bytes count towards their
+// barriers.
 __device__ __forceinline__ void tensor_load_multicast(void* smem, const TensorMap* map, uint64_t* barrier, uint16_t blocks,
                                                       int c0, int c1)
 {
@@ -61,8 +62,8 @@ __device__ __forceinline__ void tensor_load_multicast(void* smem, const TensorMa
                  : "memory");
 }
 
-// One box from shared memory; what lies beyond the tensor's edges is left out. Who wrote it calls fence_async_proxy before the
-// barrier in front of this.
+// Stores one box from shared memory, except what is beyond the tensor's edges. The threads that wrote it must call
+// fence_async_proxy and then a barrier before this.
 __device__ __forceinline__ void tensor_store(const TensorMap* map, const void* smem, int c0, int c1)
 {
     asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%2, %3}], [%1];" ::"l"(map),
@@ -82,8 +83,8 @@ __device__ __forceinline__ void tensor_store(const TensorMap* map, const void* s
                  : "memory");
 }
 
-// The thread's stores since the last commit are a group; it waits until of all but LEFT groups shared memory has been read, or
-// memory written.
+// The thread's stores since the last commit form a group; waits until for all but LEFT groups shared memory has been read, or
+// global memory written.
 __device__ __forceinline__ void tensor_store_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 template <int LEFT>
 __device__ __forceinline__ void tensor_store_wait_read()

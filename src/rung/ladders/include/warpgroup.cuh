@@ -1,10 +1,10 @@
-// Hopper's products of four warps (wgmma): 64 rows times N columns, 32 bytes deep. The tensor cores read B, and A if wanted,
-// from shared memory themselves, while the warps go on. A warpgroup is four consecutive warps from a multiple of four on;
-// all of its threads call these functions together.
+// Hopper's warpgroup products (wgmma): 64 rows times N columns, 32 bytes deep. The tensor cores read B, and optionally A, from
+// shared memory asynchronously. A warpgroup is four consecutive warps, starting at a multiple of four; all of its threads call
+// these functions together.
 #pragma once
 #include "rung.cuh"
 
-// What the tensor cores multiply: Real, halves where a rung of f32 splits its numbers into them, or eight bits.
+// The tensor cores' operand type: Real, half where a rung of f32 splits its numbers, or 8 bits.
 #if defined(MULTIPLY_HALVES)
 using Factor = __half;
 #elif defined(MULTIPLY_E4M3)
@@ -15,8 +15,8 @@ using Factor = Real;
 
 constexpr int WARPGROUP = 128;                      // threads
 constexpr int SWIZZLE_ROW = 128;                    // bytes of a tile's row in the widest swizzle
-constexpr int DEEP = SWIZZLE_ROW / sizeof(Factor);  // numbers in such a row
-constexpr int PRODUCT_STEP = 32;                    // bytes that one product is deep: 16 halves, 8 floats
+constexpr int DEEP = SWIZZLE_ROW / sizeof(Factor);  // elements in such a row
+constexpr int PRODUCT_STEP = 32;                    // depth of one product in bytes: 16 halves, 8 floats
 
 // Of this thread's N / 2 sums, sums[4 * j + 2 * half] and the next are row warpgroup_row(half), columns 8 * j + warpgroup_column()
 // and the next.
@@ -26,16 +26,16 @@ __device__ __forceinline__ int warpgroup_row(int half)
 }
 __device__ __forceinline__ int warpgroup_column() { return threadIdx.x % 4 * 2; }
 
-// Where piece p (16 bytes) of row r of a tile with rows of 128 bytes lies, once a tensor map has swizzled it.
+// The offset of piece p (16 bytes) of row r in a tile with rows of 128 bytes that a tensor map has swizzled.
 __device__ __forceinline__ int swizzled_place(int row, int piece) { return row * SWIZZLE_ROW + ((piece ^ (row & 7)) << 4); }
 
 #if __CUDA_ARCH__ >= 900
 
-// What the tensor cores are told of a tile in shared memory. It begins at a multiple of 8 rows' bytes.
+// The descriptor of a tile in shared memory. The tile starts at a multiple of 8 rows' bytes.
 struct SharedTile
 {
     uint64_t bits;
-    // Further along in each row; for the next product of a tile of which each row is a row or column of the operand: PRODUCT_STEP.
+    // Advances along each row; by PRODUCT_STEP for the next product of a tile whose rows are rows or columns of the operand.
     __device__ __forceinline__ SharedTile operator+(int bytes) const { return {bits + (bytes >> 4)}; }
 };
 
@@ -47,26 +47,26 @@ __device__ __forceinline__ SharedTile tile_along_depth(const void* tile)
     return {uint64_t((shared_address(tile) & 0x3ffff) >> 4) | uint64_t(1) << 16 | uint64_t(8 * SWIZZLE >> 4) << 32 | KIND << 62};
 }
 
-// Each row of 128 bytes is one step of the depth and runs along the operand's 64 rows or columns ("MN-major", 16-bit numbers
-// only); the next 64 lie `apart` bytes further. A product is 16 rows deep: 16 * 128 bytes to the next.
+// Each row of 128 bytes is one step of the depth and runs along the operand's 64 rows or columns ("MN-major", 16-bit types only);
+// the next 64 are `apart` bytes further. A product is 16 rows deep: 16 * 128 bytes to the next.
 __device__ __forceinline__ SharedTile tile_across_depth(const void* tile, int apart)
 {
     return {uint64_t((shared_address(tile) & 0x3ffff) >> 4) | uint64_t(apart >> 4) << 16 | uint64_t(1024 >> 4) << 32 |
             uint64_t(1) << 62};
 }
 
-// Before the first product, and after ordinary instructions have touched its registers.
+// wgmma.fence: before the first product, and after ordinary instructions have accessed its registers.
 __device__ __forceinline__ void warpgroup_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ __forceinline__ void warpgroup_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 
-// Until at most LEFT committed groups are under way.
+// Waits until at most LEFT committed groups are in flight.
 template <int LEFT>
 __device__ __forceinline__ void warpgroup_wait()
 {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory");
 }
 
-// The compiler takes these registers for new ones here: it will not use them before the wait in front of this.
+// Makes these registers opaque to the compiler, so that it does not use them before the preceding wait.
 template <int COUNT>
 __device__ __forceinline__ void warpgroup_settle(float (&sums)[COUNT])
 {
@@ -74,7 +74,7 @@ __device__ __forceinline__ void warpgroup_settle(float (&sums)[COUNT])
     for (int i = 0; i < COUNT; i++) asm volatile("" : "+f"(sums[i])::"memory");
 }
 
-// How many registers each thread of this warpgroup has from here on; a kernel's warpgroups share what they had at its start.
+// setmaxnreg: registers per thread of this warpgroup from here on; the warpgroups redistribute the block's registers.
 template <int REGISTERS>
 __device__ __forceinline__ void warpgroup_give_registers()
 {
@@ -88,7 +88,7 @@ __device__ __forceinline__ void warpgroup_take_registers()
 
 // ---- sums += a * b, or sums = a * b where `add` is false --------------------------------------------------------
 // warpgroup_multiply<N>(sums, a, b, add): both from shared memory, or a from registers (as mma.sync takes it, 16 rows per warp).
-// TRANS_B: b is a tile across the depth.
+// TRANS_B: b is a transposed ("MN-major") tile.
 
 template <int N, bool TRANS_B = false>
 __device__ __forceinline__ void warpgroup_multiply(float (&d)[N / 2], SharedTile a, SharedTile b, bool add);
@@ -105,7 +105,7 @@ __device__ __forceinline__ void warpgroup_multiply(float (&d)[N / 2], const uint
 #define RUNG_WGMMA(N) "wgmma.mma_async.sync.aligned.m64n" #N "k8.f32.tf32.tf32"
 #endif
 
-// Only numbers of 16 bits may be transposed.
+// Only 16-bit types may be transposed.
 #if (defined(RUNG_BF16) || defined(RUNG_F16) || defined(MULTIPLY_HALVES)) && !defined(MULTIPLY_E4M3)
 #define RUNG_WGMMA_END_A(trans) ", p, 1, 1, 0, %" #trans ";\n\t}"
 #define RUNG_WGMMA_END(trans) ", p, 1, 1, %" #trans ";\n\t}"

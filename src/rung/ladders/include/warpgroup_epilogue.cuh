@@ -1,6 +1,6 @@
-// How the sums of warpgroups become a tile of the output: first what is done to them (bias, GELU, ...), then the way they leave.
-// A warpgroup has 64 rows of N columns of its block's tile; `finish(pair, j, row, column)` turns two neighbouring sums of
-// the output's row and column, among the tile's columns from 8 * j on, into what is stored; also beyond the edges, where nothing is.
+// Epilogues of wgmma products: operations on the sums (bias, GELU, ...), then the stores. A warpgroup has 64 rows of N columns of
+// its block's tile; `finish(pair, j, row, column)` turns two neighbouring sums at the output's row and column, among the tile's
+// columns from 8 * j on, into the values to store; it is also called beyond the edges, where nothing is stored.
 #pragma once
 #include "tensor_map.cuh"
 #include "warpgroup.cuh"
@@ -8,17 +8,17 @@
 namespace hopper_tile {
 
 constexpr int BOX = SWIZZLE_ROW / sizeof(Real),
-              BOX_BYTES = 64 * SWIZZLE_ROW;  // columns and bytes of what a warpgroup stores at once
+              BOX_BYTES = 64 * SWIZZLE_ROW;  // columns and bytes of one store of a warpgroup
 #if !defined(BOXES)
-#define BOXES 2  // of each warpgroup: one is on its way while the other is filled; a whole tile's, and none is waited for
+#define BOXES 2  // per warpgroup: one is being stored while the other is filled; with those of a whole tile there is no wait
 #endif
 
-// What this thread's sums of a tile get added, asked for before its products: the epilogue need not wait for it. EVEN: all
-// rows of the output are.
+// The bias of this thread's sums of a tile, loaded before its products, so that the epilogue does not wait. EVEN: all rows of the
+// output have even lengths.
 template <int N, bool EVEN = false>
 struct Bias
 {
-    // As they lie in memory: two halves are one register, and the compiler would take two for them.
+    // As in memory: two halves share one register, where the compiler would use two.
     using Pair = Vec<uint32_t, sizeof(Real) / 2>;
     Pair pairs[N / 8];
 
@@ -26,7 +26,7 @@ struct Bias
     {
         const int first = n0 + warpgroup_column();
 #pragma unroll
-        for (int j = 0; j < N / 8; j++) {  // beyond the edge the last pair serves
+        for (int j = 0; j < N / 8; j++) {  // beyond the edge the last pair is used
             if (!bias)
                 pairs[j] = {};
             else if (EVEN || OC % 2 == 0)
@@ -42,7 +42,7 @@ struct Bias
         memcpy(&pair, both, sizeof(pair));
         return pair;
     }
-    // To a pair of columns among the tile's 8 * j and the following.
+    // Adds the bias to a pair of columns among the tile's from 8 * j on.
     __device__ __forceinline__ float2 add(float2 v, int j) const
     {
         Real both[2];
@@ -51,7 +51,7 @@ struct Bias
     }
 };
 
-// x / 2 * (1 + tanh(u)) with one special function: a tile has 128 of them a thread.
+// x / 2 * (1 + tanh(u)) with one special function: a tile has 128 of them per thread.
 __device__ __forceinline__ float gelu(float x)
 {
     const float half = 0.5f * x;
@@ -60,14 +60,15 @@ __device__ __forceinline__ float gelu(float x)
 
 __device__ __forceinline__ float2 gelu(float2 v) { return make_float2(gelu(v.x), gelu(v.y)); }
 
-// Two neighbours of a matrix with rows that begin anywhere, or of its edge.
+// Two neighbours of a matrix with unaligned rows, or at its edge.
 __device__ __forceinline__ float2 pair_at(const Real* matrix, int row, int column, int rows, int columns)
 {
     const Real* at = matrix + size_t(min(row, rows - 1)) * columns;
     return make_float2(to_float(at[min(column, columns - 1)]), to_float(at[min(column + 1, columns - 1)]));
 }
 
-// From registers to memory: pairs where rows are even, else number by number. m0 and n0 are the block's tile.
+// Stores from registers to memory: in pairs where rows have even lengths, else element by element. m0 and n0 are the block's
+// tile.
 template <int N, class Finish>
 __device__ __forceinline__ void store_pairs(const float (&sums)[N / 2], int m0, int n0, int M, int OC, Real* out, Finish finish)
 {
@@ -91,7 +92,7 @@ __device__ __forceinline__ void store_pairs(const float (&sums)[N / 2], int m0, 
     }
 }
 
-// A warpgroup's columns n0 + c to n0 + c + BOX into a box in shared memory, swizzled as the map of the output is.
+// Writes a warpgroup's columns n0 + c to n0 + c + BOX into a box in shared memory, swizzled like the output's map.
 template <int N, class Finish>
 __device__ __forceinline__ void fill_box(const float (&sums)[N / 2], char* box, int c, int m0, int n0, Finish finish)
 {
@@ -123,7 +124,8 @@ __device__ __forceinline__ void fill_box(const float (&sums)[N / 2], char* box, 
 #endif
 }
 
-// By the copy engine, box after box: one is written while the one before is on its way. `boxes` are this warpgroup's own.
+// Stores by the copy engine, box after box: one is filled while the previous one is being stored. `boxes` are this warpgroup's
+// own.
 template <int N, class Finish>
 __device__ __forceinline__ void store_boxes(const float (&sums)[N / 2], char* boxes, const TensorMap* out_map, int m0, int n0,
                                             int OC, Finish finish)
@@ -135,7 +137,7 @@ __device__ __forceinline__ void store_boxes(const float (&sums)[N / 2], char* bo
     for (int c = 0; c < N; c += BOX) {
         if (n0 + c >= OC) break;
         char* box = boxes + c / BOX % BOXES * BOX_BYTES;
-        if (leader && c == 0) tensor_store_wait_read<0>();  // of the tile before, which may have ended with the first box
+        if (leader && c == 0) tensor_store_wait_read<0>();  // of the previous tile, which may have ended with the first box
         if (leader && c > 0) tensor_store_wait_read<BOXES - 1>();
         sync_some<WARPGROUP>(1 + group);
         fill_box<N>(sums, box, c, m0, n0, finish);
@@ -145,8 +147,8 @@ __device__ __forceinline__ void store_boxes(const float (&sums)[N / 2], char* bo
     }
 }
 
-// Rows that begin anywhere: a warp sends its own rows of a box, each lane four bytes of a row that lie at a multiple of four, and
-// where numbers have two bytes, those alone at the row's ends once for all rows.
+// Unaligned rows: a warp stores its own rows of a box, each lane four aligned bytes of a row, and for 2-byte types the single
+// elements at the ends of all rows at once.
 template <int N, class Finish>
 __device__ __forceinline__ void store_ragged(const float (&sums)[N / 2], char* box, int m0, int n0, int M, int OC, Real* out,
                                              Finish finish)
@@ -187,7 +189,7 @@ __device__ __forceinline__ void store_ragged(const float (&sums)[N / 2], char* b
     }
 }
 
-// A warpgroup's part of another matrix of the output's shape, brought to where its boxes are filled before the sums are there.
+// A warpgroup's part of another matrix of the output's shape, loaded into its boxes before the sums are ready.
 template <int N>
 struct Brought
 {
@@ -198,7 +200,7 @@ struct Brought
 
     __device__ __forceinline__ Brought(char* boxes, uint64_t* barrier) : boxes(boxes), barrier(barrier) {}
 
-    // By one thread, once the last tile's boxes have been stored from here.
+    // Called by one thread, once the last tile's boxes have been stored.
     __device__ __forceinline__ void ask(const TensorMap* map, int m0, int n0, int OC)
     {
         tensor_store_wait_read<0>();
@@ -213,7 +215,7 @@ struct Brought
     }
 };
 
-// Adds what a box holds to its columns of the sums.
+// Adds a box's content to its columns of the sums.
 template <int N>
 __device__ __forceinline__ void add_box(float (&sums)[N / 2], const char* box, int c)
 {
@@ -245,7 +247,7 @@ __device__ __forceinline__ void add_box(float (&sums)[N / 2], const char* box, i
 #endif
 }
 
-// Each box is added to the sums, filled with the result, and stored from where it lies: a warp touches its own rows alone.
+// Each box is added to the sums, filled with the result, and stored from the same place: a warp accesses only its own rows.
 template <int N, class Finish>
 __device__ __forceinline__ void store_onto(float (&sums)[N / 2], char* boxes, const TensorMap* out_map, int m0, int n0, int OC,
                                            Finish finish)

@@ -1,9 +1,9 @@
-// Which keys a query sees under a window: the last `window` up to its own, and the first `globals` of the text.
+// The keys that a query sees with a window: the last `window` up to its own, and the first `globals` of the text.
 #pragma once
 
 struct Seen
 {
-    int globals, begin, count;  // of the first ones, those before the window; where that begins; how many in all
+    int globals, begin, count;  // global keys before the window; the window's start; the number of keys in all
     __device__ Seen(int query, int window, int first)
     {
         begin = max(0, query - window + 1);

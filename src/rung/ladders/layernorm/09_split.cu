@@ -18,14 +18,14 @@ block  = "BLOCK"
 ---*/
 #include "rung.cuh"
 
-// Where number j of a thread's vector i stands in the row. If C is no multiple of VEC, rows do not begin at multiples
+// The column of element j of a thread's vector i. If C is no multiple of VEC, rows do not begin at multiples
 // of 16 bytes: the same registers then hold single columns, BLOCK apart.
 __device__ __forceinline__ int column(int i, int j)
 {
     return ALIGNED ? (i * BLOCK + int(threadIdx.x)) * VEC + j : (i * VEC + j) * BLOCK + int(threadIdx.x);
 }
 
-// Aligned vectors lie in the row whole or not at all.
+// Aligned vectors are entirely inside the row or entirely outside.
 __device__ __forceinline__ bool inside(int i, int j, int C) { return column(i, ALIGNED ? 0 : j) < C; }
 
 __device__ __forceinline__ Vec<Real, VEC> load(const Real* __restrict__ row, int i, int C)

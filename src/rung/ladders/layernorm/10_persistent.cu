@@ -21,14 +21,14 @@ block  = "BLOCK"
 ---*/
 #include "rung.cuh"
 
-// Where number j of a lane's vector i stands in the row. If C is no multiple of VEC, rows do not begin at multiples of
+// The column of element j of a lane's vector i. If C is no multiple of VEC, rows do not begin at multiples of
 // 16 bytes: the same registers then hold single columns, 32 apart.
 __device__ __forceinline__ int column(int i, int j)
 {
     return ALIGNED ? (i * WARP_SIZE + lane_id()) * VEC + j : (i * VEC + j) * WARP_SIZE + lane_id();
 }
 
-// Aligned vectors lie in the row whole or not at all.
+// Aligned vectors are entirely inside the row or entirely outside.
 __device__ __forceinline__ bool inside(int i, int j, int C) { return column(i, ALIGNED ? 0 : j) < C; }
 
 __device__ __forceinline__ void load(Vec<Real, VEC> (&a)[VECTORS], const Real* __restrict__ row, int C)

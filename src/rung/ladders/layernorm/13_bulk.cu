@@ -21,7 +21,7 @@ shared = "BLOCK // 32 * STAGES * (C * sizeof_real + 8)"
 ---*/
 #include "rung.cuh"
 
-// The column of a lane's vector i; vectors lie in the row whole or not at all.
+// The column of a lane's vector i; vectors are entirely inside the row or entirely outside.
 __device__ __forceinline__ int column(int i) { return (i * WARP_SIZE + lane_id()) * VEC; }
 
 __device__ __forceinline__ void load(Vec<Real, VEC> (&a)[VECTORS], const Real* row, int C)

@@ -3,7 +3,7 @@ idea   = "A dependent launch: blocks begin while the product before them still r
 expect = "The launch and the weights lie under the product's time: 1 us of 2.5 for the 64 rows of a short prompt, nothing for many rows."
 provenance = "ours"
 found  = "By itself 7 us of a prompt of 465 (64 tokens, bf16, H200): between kernels that begin late it wins nothing more, and with 512 and 1024 tokens it costs 8 and 16 us. Beside products that begin early it is a part of their gain."
-aside  = "The same work as a launch for the middle of a chain; its time in a table is that of overlapping launches."
+aside = "The same work as a launch in the middle of a chain of kernels; its time in a table is that of overlapping launches."
 from   = "layernorm/11"
 inherit = ["dtypes", "needs", "tune", "define", "launch"]
 [[launch]]
@@ -12,14 +12,14 @@ pdl    = true
 ---*/
 #include "rung.cuh"
 
-// Where number j of a lane's vector i stands in the row. If C is no multiple of VEC, rows do not begin at multiples of
+// The column of element j of a lane's vector i. If C is no multiple of VEC, rows do not begin at multiples of
 // 16 bytes: the same registers then hold single columns, 32 apart.
 __device__ __forceinline__ int column(int i, int j)
 {
     return ALIGNED ? (i * WARP_SIZE + lane_id()) * VEC + j : (i * VEC + j) * WARP_SIZE + lane_id();
 }
 
-// Aligned vectors lie in the row whole or not at all.
+// Aligned vectors are entirely inside the row or entirely outside.
 __device__ __forceinline__ bool inside(int i, int j, int C) { return column(i, ALIGNED ? 0 : j) < C; }
 
 __device__ __forceinline__ Vec<Real, VEC> load(const Real* __restrict__ row, int i, int C)

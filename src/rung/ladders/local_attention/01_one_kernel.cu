@@ -27,12 +27,12 @@ struct Larger
     __device__ float operator()(float a, float b) const { return fmaxf(a, b); }
 };
 
-// Combines one number of every thread, in a tree over shared memory; any block size will do.
+// Combines one value per thread, in a tree over shared memory; any block size will do.
 template <class Combine>
 __device__ float tree(float x, float* partial, Combine combine)
 {
     int idx = threadIdx.x;
-    __syncthreads();  // readers of the tree before
+    __syncthreads();  // readers of the previous tree
     partial[idx] = x;
     for (int left = blockDim.x; left > 1; left = (left + 1) / 2) {
         int stride = (left + 1) / 2;

@@ -92,7 +92,7 @@ extern "C" __global__ void __launch_bounds__(WARPGROUP* GROUPS, BLOCKS)
             warpgroup_wait<0>();
         }
         if (step + STAGES < steps) {
-            __syncthreads();  // every warpgroup is done with this stage
+            __syncthreads();  // every warpgroup has read this stage
             if (threadIdx.x == 0) load(step + STAGES);
         }
     }

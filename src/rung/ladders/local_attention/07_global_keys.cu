@@ -48,7 +48,7 @@ extern "C" __global__ void local_attention(const Real* q, const Real* k, const R
     }
     sum = block_sum(sum);
 
-    // A thread has one of HS outputs and every slices-th key.
+    // A thread computes one of HS outputs over every slices-th key.
     int hs = tx % HS, slices = BLOCK / HS;
     float o = 0.0f;
     if (tx < slices * HS) {

@@ -22,7 +22,7 @@ constexpr int Q_STRIDE = HS + 4, P_STRIDE = BC + NX;
 constexpr int DEPTH = TM * TN > 16 ? 1 : 2;  // of unrolling; more only costs registers
 constexpr float LOG2_E = 1.4426950408889634f;
 
-// Starts copying COUNT rows of HS numbers into shared memory; zeros behind the last token. With `rotate`, row r begins
+// Starts copying COUNT rows of HS numbers into shared memory; zeros beyond the last token. With `rotate`, row r begins
 // r % NX chunks further on and wraps around, so that NX rows read at one column lie in different banks.
 template <int COUNT, bool rotate>
 __device__ __forceinline__ void load_tile(float* tile, int stride, const float* rows, int row_stride, int tokens)
@@ -69,7 +69,7 @@ extern "C" __global__ void __launch_bounds__(NX* NY, BLOCKS)
     for (int tile = 0; tile < tiles; tile++) {
         int key0 = key_of(tile);
         cp_async_wait<0>();
-        __syncthreads();  // K is here, V is free
+        __syncthreads();  // K has arrived, V's buffer is free
         load_tile<BC, false>(V, HS, values + (int64_t)key0 * stride_T, stride_T, T - key0);
         cp_async_commit();
 
@@ -90,7 +90,7 @@ extern "C" __global__ void __launch_bounds__(NX* NY, BLOCKS)
                 }
             }
         }
-        if (key0 + BC > row0 || key0 < row0 + BR - window) {  // an edge of the window cuts through this tile
+        if (key0 + BC > row0 || key0 < row0 + BR - window) {  // this tile is partly outside the window
 #pragma unroll
             for (int i = 0; i < TM; i++) {
 #pragma unroll
@@ -109,7 +109,7 @@ extern "C" __global__ void __launch_bounds__(NX* NY, BLOCKS)
             for (int offset = NX / 2; offset > 0; offset /= 2) {
                 largest = fmaxf(largest, __shfl_xor_sync(ALL_LANES, largest, offset));
             }
-            float from = largest == -INFINITY ? 0.0f : largest;  // without first keys a row may see nothing of its first tile
+            float from = largest == -INFINITY ? 0.0f : largest;  // without global keys a row may see no key of its first tile
             float shrink = exp2f((m[i] - from) * scale2);
             m[i] = largest;
             l[i] *= shrink;
@@ -126,7 +126,7 @@ extern "C" __global__ void __launch_bounds__(NX* NY, BLOCKS)
             }
         }
         cp_async_wait<0>();
-        __syncthreads();  // V is here, K is free
+        __syncthreads();  // V has arrived, K's buffer is free
         if (tile + 1 < tiles) {
             int next = key_of(tile + 1);
             load_tile<BC, true>(K, HS, keys + (int64_t)next * stride_T, stride_T, T - next);

@@ -17,10 +17,10 @@ kernel = "local_attention"
 constexpr int BR = 16 * M_TILES * WARPS;
 constexpr int CHUNKS = HS / 8;  // of 16 bytes in a row
 constexpr bool SWIZZLED = CHUNKS % 8 == 0 || CHUNKS == 4;
-constexpr int ROW = 8 * (SWIZZLED ? CHUNKS : CHUNKS + 1);  // an odd number of chunks a row needs no swizzle
+constexpr int ROW = 8 * (SWIZZLED ? CHUNKS : CHUNKS + 1);  // an odd number of chunks per row needs no swizzle
 constexpr float LOG2_E = 1.4426950408889634f;
 
-// Where a chunk of a row lies in a tile: one column's chunks of eight rows in a line fill all 32 banks.
+// Where a chunk of a row lies in a tile: the same column's chunks of eight consecutive rows cover all 32 banks.
 __device__ __forceinline__ int chunk_at(unsigned row, unsigned chunk)
 {
     if (CHUNKS % 8 == 0) chunk ^= row % 8;
@@ -28,7 +28,7 @@ __device__ __forceinline__ int chunk_at(unsigned row, unsigned chunk)
     return row * ROW + chunk * 8;
 }
 
-// Starts copying COUNT rows of HS numbers into shared memory; zeros behind the last token.
+// Starts copying COUNT rows of HS numbers into shared memory; zeros beyond the last token.
 template <int COUNT>
 __device__ __forceinline__ void load_tile(Real* tile, const Real* rows, int row_stride, int tokens)
 {
@@ -95,7 +95,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS)
 
     for (int number = 0; number < count; number++) {
         cp_async_wait<STAGES - 2>();
-        __syncthreads();  // this tile is here, and every warp is done with the one before
+        __syncthreads();  // this tile has arrived, and every warp has read the one before
         int later = number + STAGES - 1, key0 = tile_of(number) * BC;
         if (later < count) {
             int next = tile_of(later);
@@ -124,7 +124,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS)
                 }
             }
         }
-        if (key0 + BC - 1 > warp_row0 || key0 < warp_row0 + 16 * M_TILES - window) {  // an edge cuts through this tile
+        if (key0 + BC - 1 > warp_row0 || key0 < warp_row0 + 16 * M_TILES - window) {  // this tile is partly outside the window
 #pragma unroll
             for (int i = 0; i < M_TILES; i++) {
 #pragma unroll
@@ -146,7 +146,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS)
                 for (int n = 0; n < BC / 8; n++) largest = fmaxf(largest, fmaxf(s[i][n][2 * h], s[i][n][2 * h + 1]));
                 largest = fmaxf(largest, __shfl_xor_sync(ALL_LANES, largest, 1));
                 largest = fmaxf(largest, __shfl_xor_sync(ALL_LANES, largest, 2));
-                float from = largest == -INFINITY ? 0.0f : largest;  // a row may see nothing of its first tile
+                float from = largest == -INFINITY ? 0.0f : largest;  // a row may see no key of its first tile
                 float shrink = exp2f((m[i][h] - from) * scale2);
                 m[i][h] = largest;
                 l[i][h] *= shrink;

@@ -22,7 +22,7 @@ constexpr int WM = 64, WN = 32;  // a warp's tile: 8 x 4 lanes of 8 x 8 outputs
 constexpr int THREADS = (BM / WM) * (BN / WN) * WARP_SIZE;
 constexpr int PAD = 4;
 
-// A vector of row `row`, from column `c` on; zeros beyond the matrix, single numbers where rows are not aligned.
+// A vector of row `row`, from column `c` on; zeros beyond the matrix, element by element where rows are not aligned.
 __device__ __forceinline__ Vec16<Real> fetch(const Real* matrix, int row, int rows, int c, int C)
 {
     const Real* source = matrix + size_t(row) * C + c;

@@ -23,7 +23,7 @@ constexpr int THREADS = (BM / WM) * (BN / WN) * WARP_SIZE;
 constexpr int PAD = 4;
 constexpr int PER_ROW = BK / VEC;  // vectors in a row of a tile
 
-// A vector of row `row`, from column `c` on; zeros beyond the matrix, single numbers where rows are not aligned.
+// A vector of row `row`, from column `c` on; zeros beyond the matrix, element by element where rows are not aligned.
 __device__ __forceinline__ Vec16<Real> fetch(const Real* matrix, int row, int rows, int c, int C)
 {
     const Real* source = matrix + size_t(row) * C + c;

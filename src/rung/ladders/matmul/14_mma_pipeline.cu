@@ -40,7 +40,7 @@ constexpr int CHUNKS = ROW_BYTES / 16;  // pieces of 16 bytes in a row of a tile
 constexpr int STEPS = ROW_BYTES / 32;   // one mma is 32 bytes deep: 16 halves or 8 floats
 constexpr int STAGE_BYTES = (BM + BN) * ROW_BYTES;
 
-// Where a piece stands in a tile. The eight rows that ldmatrix reads together lie in eight different groups of banks.
+// Where a piece is in a tile. The eight rows that ldmatrix reads together are in eight different groups of banks.
 __device__ __forceinline__ int swizzled(int row, int chunk)
 {
     const int turn = CHUNKS == 8 ? row : row / 2;  // 128 bytes hold one row of 8 pieces or two of 4
@@ -48,7 +48,7 @@ __device__ __forceinline__ int swizzled(int row, int chunk)
 }
 
 // This thread's part in copying ROWS rows of a matrix to shared memory, BK columns at a time. Rows beyond the matrix
-// repeat its last one (what they give is never stored); columns beyond it are zeros.
+// repeat its last one (their results are never stored); columns beyond it are zeros.
 template <int ROWS>
 struct TileCopy
 {
@@ -78,7 +78,7 @@ struct TileCopy
 #if ALIGNED
             cp_async_16(to, from, c0 + c_thread < C);
 #else
-            // Rows begin anywhere: numbers travel singly.
+            // Rows may start at any address: elements are copied one by one.
 #pragma unroll 1
             for (int j = 0; j < VEC; j++) {
                 const bool valid = c0 + c_thread + j < C;
@@ -155,7 +155,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             x_copy.start(stage, tile * BK, C);
             w_copy.start(stage + BM * ROW_BYTES, tile * BK, C);
         }
-        cp_async_commit();  // an empty group where nothing is left, so that the count of groups stays the count of tiles
+        cp_async_commit();  // an empty group when no tile is left, so that the number of groups equals the number of tiles
     };
 
     for (int tile = 0; tile < STAGES - 1; tile++) start(tile);

@@ -37,7 +37,7 @@ shared = "STAGES * (BM + BN) * BK * sizeof_real"
 
 using namespace mma_tile;
 
-// Tile number `index` in an order that goes down GROUP tiles before it steps to the right.
+// Tile number `index` in an order that goes down GROUP tiles before it moves to the right.
 __device__ __forceinline__ void tile_origin(int index, int M, int OC, int& m0, int& n0)
 {
     const int tiles_m = ceil_div(M, BM), tiles_n = ceil_div(OC, BN);

@@ -129,7 +129,7 @@ extern "C" __global__ void __launch_bounds__(COMPUTING + wgmma::THREADS, 1)
     matmul(const Real* x, const Real* weight, const Real* bias, Real* out, int M, int OC, int C)
 {
     extern __shared__ char shared[];
-    char* stages = shared + (1024 - reinterpret_cast<uintptr_t>(shared) % 1024) % 1024;  // where the pieces' pattern begins again
+    char* stages = shared + (1024 - reinterpret_cast<uintptr_t>(shared) % 1024) % 1024;  // where the swizzle pattern starts
     const Tiles tiles = {M, OC, C};
     const bool copying = threadIdx.x >= COMPUTING;
     float sums[BN / 2];

@@ -39,7 +39,7 @@ extern "C" __global__ void __launch_bounds__(256, 1)
 {
     extern __shared__ char shared[];
     __shared__ uint64_t full[STAGES];
-    char* stages = shared + (1024 - reinterpret_cast<uintptr_t>(shared) % 1024) % 1024;  // where the swizzle's pattern begins
+    char* stages = shared + (1024 - reinterpret_cast<uintptr_t>(shared) % 1024) % 1024;  // where the swizzle pattern starts
     const int m0 = blockIdx.x * BM, n0 = blockIdx.y * BN, steps = ceil_div(C, DEEP), group = threadIdx.x / WARPGROUP;
 
     // What lies beyond the edges arrives as zeros, and counts as arrived.

@@ -24,7 +24,7 @@ extern "C" __global__ void __launch_bounds__(COMPUTING + WARPGROUP, 1)
 {
     extern __shared__ char shared[];
     __shared__ uint64_t full[STAGES], empty[STAGES];
-    char* stages = shared + (1024 - reinterpret_cast<uintptr_t>(shared) % 1024) % 1024;  // where the swizzle's pattern begins
+    char* stages = shared + (1024 - reinterpret_cast<uintptr_t>(shared) % 1024) % 1024;  // where the swizzle pattern starts
     const int m0 = blockIdx.x * BM, n0 = blockIdx.y * BN, steps = ceil_div(C, DEEP);
     if (threadIdx.x == 0)
         for (int i = 0; i < STAGES; i++) byte_barrier_init(full + i), byte_barrier_init(empty + i, COMPUTING / WARP_SIZE);

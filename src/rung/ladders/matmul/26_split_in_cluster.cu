@@ -75,7 +75,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #pragma unroll
         for (int k = 0; k < SWIZZLE_ROW; k += PRODUCT_STEP) warpgroup_multiply<BN>(sums, a + k, b + k, step > 0 || k > 0);
         warpgroup_commit();
-        if (step > 0 && step - 1 + STAGES < steps) {  // the stage of the step before is filled anew
+        if (step > 0 && step - 1 + STAGES < steps) {  // the previous step's stage is refilled
             warpgroup_wait<1>();
             __syncthreads();
             if (threadIdx.x == 0) load(step - 1 + STAGES);
@@ -84,7 +84,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     warpgroup_wait<0>();
     warpgroup_settle(sums);
 
-    // Every block lays out its sums where its stages were, and adds up its share of the tile's pieces over all blocks.
+    // Every block writes its sums to the memory of its stages, and adds up its share of the tile's pieces over all blocks.
     __syncthreads();
     float* partial = reinterpret_cast<float*>(stages);
 #pragma unroll
@@ -119,5 +119,5 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             for (int e = 0; e < 4; e++)
                 if (n0 + column + e < OC) to[e] = result[e];
     }
-    cluster_sync();  // a block's shared memory stays until the others have read it
+    cluster_sync();  // a block's shared memory must stay valid until the others have read it
 }

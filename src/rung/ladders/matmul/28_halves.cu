@@ -155,5 +155,5 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         }
         tensor_store_wait<0>();
     }
-    cluster_sync();  // a block's shared memory stays until the others have sent it everything and told it so
+    cluster_sync();  // a block's shared memory must stay valid until the other blocks' copies and arrivals have reached it
 }

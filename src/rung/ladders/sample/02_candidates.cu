@@ -20,13 +20,14 @@ pdl    = true
 
 using namespace sample_steps;
 
-// The threads' maxima are a sample of the largest numbers: as many numbers as threads are counted lie on or above this.
+// The threads' maxima are a sample of the logits: at least as many logits as threads counted are greater than or equal to this.
 __device__ __forceinline__ float bound_by_maxima(float mine, float largest, int threads)
 {
     return bisect(largest, [&](float edge) { return __syncthreads_count(mine >= edge) >= threads; });
 }
 
-// Numbers from `edge` up, in order, with their tokens; gives how many there are (the list holds the first LIST).
+// Logits greater than or equal to `edge`, in order, with their tokens; returns how many there are (the list holds the first
+// LIST).
 __device__ __forceinline__ int gather(const Numbers& from, float edge, float* values, int* tokens)
 {
     __shared__ int counts[WARPS];
@@ -92,7 +93,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK)
         if (s.top_p < 1.0f) {
             const float wanted = s.top_p * whole;
             if (!names) {
-                // Half of the threads' maxima: far more than a nucleus needs of a distribution with a peak.
+                // Half of the threads' maxima: far more than the nucleus of a peaked distribution needs.
                 const float likely = expf((bound_by_maxima(mine, largest, BLOCK / 2) - largest) / s.temperature);
                 const int listed = gather(numbers, likely, values, tokens);
                 const Numbers list = {values, listed};

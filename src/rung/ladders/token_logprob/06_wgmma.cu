@@ -144,7 +144,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             }
         }
     }
-    cluster_sync();  // a block's shared memory stays until the others have sent it everything and told it so
+    cluster_sync();  // a block's shared memory must stay valid until the other blocks' copies and arrivals have reached it
 }
 
 extern "C" __global__ void target_logits(const Real* x, const Real* weight, const int* targets, float* own, int M, int C)
