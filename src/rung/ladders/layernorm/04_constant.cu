@@ -1,8 +1,8 @@
 /*---
-idea   = "weight and bias live in constant memory: every lane of a warp wants the same c, and one broadcast serves all of them."
-expect = "Two of the third loop's three loads leave the load/store unit: about a tenth off, as long as one thread has one row. The rungs that follow read neighbouring c in a warp, where constant memory would serialise them."
+idea   = "weight and bias are in constant memory: every lane of a warp needs the same c, which is one broadcast."
+expect = "Two of the third loop's three loads no longer use the load/store unit: about a tenth off, as long as one thread has one row. Later rungs read neighbouring c in a warp, which constant memory would serialise."
 provenance = "ECE 408 milestone 3, Constant Memory (7.2 -> 6.3 ms on an A40)."
-found  = "Not the tenth that was promised, nor the report's 1.14x: 528 -> 534 us (0.99x) at b8t1024 in f32 on an H200, a tie at b4t64 (1.01x) and in 16 bit, and 0.92x at b64t1024. The code holds 27 loads where it held 45, so those loads were not the wait; the time includes filling the constants before each launch."
+found  = "Not the tenth expected, nor the report's 1.14x: 528 -> 534 us (0.99x) at b8t1024 in f32 on an H200, a tie at b4t64 (1.01x) and in 16 bit, and 0.92x at b64t1024. The code has 27 loads instead of 45, so those loads were not the bottleneck; the time includes filling the constants before each launch."
 dtypes = ["f32", "f16", "bf16"]
 needs  = "C <= 4096"
 [tune]

@@ -1,8 +1,8 @@
 /*---
 idea   = "One block per row: each thread adds every BLOCK-th column, then a tree in shared memory adds the partial sums in log2(BLOCK) steps, half the threads each time."
-expect = "Neighbouring threads read neighbouring columns, and 256 threads share what one did alone: ten times faster or more. Two trees of eight barriers each are what it then waits for."
+expect = "Neighbouring threads read neighbouring columns, and 256 threads share one thread's work: ten times faster or more. The two trees of eight barriers each are then the bottleneck."
 provenance = "ECE 408 milestone 3, Reduction: LayerNorm (20x there, with one thread per column; here any C)."
-found  = "The step of the ladder: 534 -> 38.7 us (13.8x) at b8t1024 in f32 on an H200 and 519 -> 4.54 us (114x) at b4t64, where the report had 20x; there a tie with torch. Still only 30 % of the copy rate and 0.68x torch's speed at b8t1024."
+found  = "The ladder's largest gain: 534 -> 38.7 us (13.8x) at b8t1024 in f32 on an H200 and 519 -> 4.54 us (114x) at b4t64, where the report had 20x; there a tie with torch. Still only 30 % of the copy rate and 0.68x torch's speed at b8t1024."
 dtypes = ["f32", "f16", "bf16"]
 needs  = "BLOCK & (BLOCK - 1) == 0"
 [tune]
@@ -25,7 +25,7 @@ __device__ float tree_sum(float x)
     }
     __syncthreads();
     const float sum = partial[0];
-    __syncthreads();  // all have read it before the next tree begins
+    __syncthreads();  // all have read it before the next tree starts
     return sum;
 }
 

@@ -1,6 +1,6 @@
 /*---
 idea   = "Two stages: each warp adds its lanes by shuffles, one number per warp goes to shared memory, the first warp adds those. Each thread first adds several columns of its own (coarsening)."
-expect = "Two barriers a reduction instead of nine, and the sums stay in registers: half the tree's waiting."
+expect = "Two barriers per reduction instead of nine, and the sums stay in registers: half of the tree's waiting time."
 provenance = "ECE 408 milestone 2, Parallel Reduction (two-stage warp reduction with thread coarsening; 36.5x over the baseline on an A40)."
 found  = "38.7 -> 29.9 us (1.29x) at b8t1024 in f32 on an H200 and 1.05x at b4t64: less than a quarter of the tree's time off, not half; 0.88x torch's speed. Over the naive rung 19.5x, at b4t64 133x; the report names 36.5x on an A40."
 dtypes = ["f32", "f16", "bf16"]

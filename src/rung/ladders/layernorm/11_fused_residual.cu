@@ -1,8 +1,8 @@
 /*---
-idea   = "The residual addition happens on the way in: x + residual is normalised from registers and written once as `sum`, the stream that the next block reads."
-expect = "Two kernels move 3 + 2 rows, the fused one 4, and one launch is gone: a fifth less traffic than the best residual and layernorm in turn."
+idea   = "The residual is added while loading: x + residual is normalised from registers and written once as `sum`, the residual stream for the next block."
+expect = "Two kernels move 3 + 2 rows, the fused one 4, with one launch fewer: a fifth less traffic than the best residual and layernorm in sequence."
 provenance = "ECE 408 milestone 3, Fused Kernels; proposed in milestone 2; llm.c fuses the same pair."
-found  = "18.2 us at b8t1024 in bf16 on an H200 for both operations, though registers spill there: the best residual and layernorm take 21.2 us in turn (1.16x). In f32 33.8 -> 32.3 us (1.05x): less than the fifth expected."
+found  = "18.2 us at b8t1024 in bf16 on an H200 for both operations, though registers spill there: the best residual and layernorm take 21.2 us in sequence (1.16x). In f32 33.8 -> 32.3 us (1.05x): less than the fifth expected."
 from   = "layernorm/8"
 inherit = ["needs", "tune", "define", "launch"]
 dtypes = ["f32", "f16", "bf16"]

@@ -1,8 +1,8 @@
 /*---
-idea   = "A dependent launch: blocks begin while the product before them still runs, read weight and bias, and wait with its result and the stream."
-expect = "The launch and the weights lie under the product's time: 1 us of 2.5 for the 64 rows of a short prompt, nothing for many rows."
+idea   = "Programmatic dependent launch: blocks start while the preceding product still runs, load weight and bias, and wait before they load its result and the residual stream."
+expect = "Launch and weight loads overlap the product: 1 us of 2.5 for the 64 rows of a short prompt, nothing for many rows."
 provenance = "ours"
-found  = "By itself 7 us of a prompt of 465 (64 tokens, bf16, H200): between kernels that begin late it wins nothing more, and with 512 and 1024 tokens it costs 8 and 16 us. Beside products that begin early it is a part of their gain."
+found  = "By itself it saves 7 us of a prompt of 465 (64 tokens, bf16, H200); with 512 and 1024 tokens it costs 8 and 16 us. Among products with dependent launch it contributes to their gain."
 aside = "The same work as a launch in the middle of a chain of kernels; its time in a table is that of overlapping launches."
 from   = "layernorm/11"
 inherit = ["dtypes", "needs", "tune", "define", "launch"]

@@ -1,6 +1,6 @@
 /*---
-idea   = "Rung 11's addition behind rung 13's copies: a row and its residual arrive by the copy engine, STAGES ahead, in blocks that stay."
-expect = "Of 8192 rows of 768 in bf16 rung 11 moves 50 MB in 16 to 18 us, 70 % of the copy rate, and between two products of a model the L2 holds half of that. With rows asked for ahead: 11 to 13 us."
+idea   = "Rung 11's addition with rung 13's copies: the copy engine loads a row and its residual, STAGES rows ahead, in persistent blocks."
+expect = "Of 8192 rows of 768 in bf16 rung 11 moves 50 MB in 16 to 18 us, 70 % of the copy rate, and between two products of a model the L2 holds half of that. With rows prefetched: 11 to 13 us."
 provenance = "ours"
 from   = "layernorm/13"
 dtypes = ["f32", "f16", "bf16"]

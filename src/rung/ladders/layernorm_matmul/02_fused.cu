@@ -1,6 +1,6 @@
 /*---
-idea   = "One kernel: each block first takes mean and deviation of its own rows, then normalises the numbers of x on their way into shared memory."
-expect = "No normalised copy and one launch, paid for with statistics that every block of a row of blocks repeats, and with four operations per number copied."
+idea   = "One kernel: each block first computes mean and deviation of its own rows, then normalises x while copying it into shared memory."
+expect = "No normalised copy and one launch, at the cost of statistics that every block in a row of blocks repeats, and of four operations per element copied."
 found  = "On an H200 slower than two kernels: 90.9 -> 136 us (0.67x) at b4t64 and 706 -> 911 us (0.77x) at b8t1024 in f32; 0.38x and 0.75x torch's speed. Presumably 18 blocks side by side, each repeating the statistics and the normalising, cost more than the copy and the launch saved (02.md)."
 provenance = "ours; the fusion is one of the plans of the milestone 2 report; on rung 08 of matmul"
 dtypes = ["f32", "f16", "bf16"]

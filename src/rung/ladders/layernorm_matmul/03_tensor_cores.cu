@@ -1,11 +1,11 @@
 /*---
-idea   = "Tensor cores: cp.async brings x in as it is, and each thread normalises the pieces it has copied, in place, after they arrive and before the barrier that hands them on. A small kernel has left mean and deviation of every row."
-expect = "No barrier more than the plain pipeline has. The work per number copied runs on other units than the products, and hides behind them while a warp has other warps beside it."
+idea   = "Tensor cores: cp.async brings x in as it is, and each thread normalises the pieces it has copied, in place, after they arrive and before the barrier that publishes them. A small kernel has computed mean and deviation of every row."
+expect = "No more barriers than in the plain pipeline. The work per element runs on other units than the products, and other warps hide it."
 found  = "On an H200 159 -> 32.2 us (4.95x) at b4t64 and 1.01 ms -> 159 us (6.33x) at b8t1024 in bf16, 0.31x and 0.43x torch's speed. The work does not hide: 23 % of the measured rate at b8t1024, where the plain pipeline has 42 % (matmul/14, another run). Presumably too few warps hide each other's latency: 249 registers per thread leave 8 on a multiprocessor."
 provenance = "ours; on rung 14 of matmul"
 from   = "matmul/14"
 inherit = ["tune", "define", "bind"]
-leap   = "Of the parent's main loop only its parts in include/ stay: between a copy's arrival and its use each thread now normalises."
+leap   = "Of the parent's main loop only the parts in include/ stay: each thread now normalises between a copy's arrival and its use."
 dtypes = ["bf16", "f16", "tf32"]
 needs  = [
   "sm >= 80",

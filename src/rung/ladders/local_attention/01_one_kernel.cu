@@ -1,7 +1,7 @@
 /*---
-idea   = "One block has one query of one head, and one thread each key of its window: scores, softmax and output in one kernel, every sum a tree in shared memory."
+idea   = "One block per query of a head, one thread per key of its window: scores, softmax and output in one kernel, every sum a tree in shared memory."
 expect = "Cost grows with T times the window. The output's HS trees, a barrier at each level, are most of the time."
-found  = "On an H200 169 us at b4t64 and 9.37 ms at b8t1024 in f32 (bf16: 170 us, 9.49 ms), 0.15x and 0.10x the speed of torch's memory-efficient attention (bf16: 0.12x, 0.03x) and behind torch's naive one: 32x the queries take 55x the time. That the trees are most of it is inferred: rung 2, which has none, takes 0.28x and 0.36x of this."
+found  = "On an H200 169 us at b4t64 and 9.37 ms at b8t1024 in f32 (bf16: 170 us, 9.49 ms), 0.15x and 0.10x the speed of torch's memory-efficient attention (bf16: 0.12x, 0.03x) and behind torch's naive one: 32x the queries take 55x the time. That the trees dominate is inferred: rung 2, which has none, takes 0.28x and 0.36x of this time."
 provenance = "ECE 408 GPT-2 report, milestone 3, local attention: 4.44 ms at B 4, T 64, NH 12, window 128 on an A40, 106x its five kernels. There the window ended one key short of the query's own; here it includes it."
 from   = "attention/6"
 dtypes = ["f32", "f16", "bf16"]

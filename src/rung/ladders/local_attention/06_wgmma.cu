@@ -1,7 +1,7 @@
 /*---
-idea   = "The window's blocks on Hopper's tensor cores: tensor maps bring tiles of Q, K and V, wgmma multiplies them, and of the blocks of keys that a warpgroup's 64 queries see, only those on an edge are masked."
-expect = "A window of 128 is two or three blocks of 64 keys: a block lives shortly, and it is loads and their latency that count, which the copy engine hides behind other blocks. Half of rung 4's time at b8t1024, whose 50 MB take 12 us."
-found  = "23.9 us at b8t1024 in bf16 on an H200 with two stages and four blocks on a multiprocessor, 1.34x over rung 4 and 1.11x over rung 5, not the half of rung 4's time that was expected. Three stages take 25.6 us, blocks of 128 keys 27.6 us: what counts is how many blocks there are at once. 29.8 us for 16 heads of 8192, 1.15x over rung 5."
+idea   = "The window's blocks on Hopper's tensor cores: tensor maps load tiles of Q, K and V, wgmma multiplies them, and only blocks of keys at an edge of the window are masked."
+expect = "A window of 128 is two or three blocks of 64 keys: thread blocks are short, and load latency dominates, which other resident blocks hide. Half of rung 4's time at b8t1024, whose 50 MB take 12 us."
+found  = "23.9 us at b8t1024 in bf16 on an H200 with two stages and four blocks on a multiprocessor, 1.34x over rung 4 and 1.11x over rung 5, not the half of rung 4's time that was expected. Three stages take 25.6 us, blocks of 128 keys 27.6 us: what matters is the number of resident blocks. 29.8 us for 16 heads of 8192, 1.15x over rung 5."
 provenance = "The inside of attention/30_wgmma."
 from   = "attention/30"
 inherit = ["arch_specific", "options", "define", "maps", "launch"]
@@ -83,7 +83,7 @@ extern "C" __global__ void __launch_bounds__(WARPGROUP* GROUPS, BLOCKS)
         if (rows_at < T && block >= mine_first && block <= mine_last) {
             start_scores<BR>(s, shared.q, threadIdx.x / WARPGROUP * 64, shared.k[stage]);
             warpgroup_wait<0>();
-            if (block == mine_last) mask_scores(s, rows_at, key0, T, true);  // it has each query's own key
+            if (block == mine_last) mask_scores(s, rows_at, key0, T, true);  // it contains each query's own key
             if (key0 < rows_at + 64 - window) mask_past(s, rows_at, key0, window);
             rows.add(s, shrink, scale2);
             scale_rows(o, shrink);

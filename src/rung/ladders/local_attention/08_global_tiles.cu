@@ -1,6 +1,6 @@
 /*---
-idea   = "The tiles of the first keys come before those of the window; a mask leaves of their other keys what the window has."
-expect = "A tile or two more for each block of queries, whatever T is: rung 3's time and a tile's."
+idea   = "The tiles of the global keys come before those of the window; of their other keys a mask keeps those in the window."
+expect = "One or two more tiles per block of queries, for any T: rung 3's time plus that of a tile."
 provenance = "The inside of local_attention/3; the first keys as in Longformer."
 from   = "local_attention/3"
 inherit = ["options", "bind", "define", "tune", "launch"]
@@ -53,7 +53,7 @@ extern "C" __global__ void __launch_bounds__(NX* NY, BLOCKS)
     const float *keys = k + head, *values = v + head;
     // The keys that this block sees: from the first row's oldest, in whole tiles, to the last row's own.
     int begin = max(0, row0 - window + 1) / BC * BC, end = min(T, row0 + BR);
-    // Tiles of the first keys that lie before those; all tiles by number.
+    // Tiles of the global keys before those; tiles are numbered in this order.
     int before = min(ceil_div(min(globals, begin), BC), begin / BC), tiles = before + ceil_div(end - begin, BC);
     auto key_of = [&](int tile) { return tile < before ? tile * BC : begin + (tile - before) * BC; };
     float scale2 = scale * LOG2_E;  // exp(scale x) = 2^(scale2 x)

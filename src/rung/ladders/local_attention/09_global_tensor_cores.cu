@@ -1,6 +1,6 @@
 /*---
-idea   = "The same on the tensor cores: every warp takes the tiles of the first keys, and leaves out of the window's what only others see."
-expect = "Rung 4's time and a tile's for each block of queries."
+idea   = "The same on the tensor cores: every warp takes the tiles of the global keys, and skips tiles of the window that only other warps' rows see."
+expect = "Rung 4's time plus one tile per block of queries."
 provenance = "The inside of local_attention/4; the first keys as in Longformer."
 from   = "local_attention/4"
 inherit = ["options", "bind", "define", "tune", "launch"]
@@ -58,7 +58,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS)
     const Real *keys = k + head, *values = v + head;
     // The tiles of keys that this block sees: from the first row's oldest key to the last row's own.
     int first = max(0, row0 - window + 1) / BC, tiles = ceil_div(min(T, row0 + BR), BC);
-    // Before them those of the first keys. All tiles by number, from 0 on.
+    // Before them those of the global keys. Tiles are numbered in this order, from 0 on.
     int before = min(ceil_div(globals, BC), first), count = before + tiles - first;
     auto tile_of = [&](int number) { return number < before ? number : first + number - before; };
     float scale2 = scale * LOG2_E;  // exp(scale x) = 2^(scale2 x)

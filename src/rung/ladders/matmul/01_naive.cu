@@ -1,7 +1,7 @@
 /*---
-idea   = "One thread an output: it walks along a row of x and a row of weight and adds up the products."
-expect = "Slow twice over. Neighbouring threads own neighbouring rows of x, so that every load and store of a warp touches 32 lines, and every output reads 2C numbers again."
-found  = "42.9 ms at 8192 x 768 x 3072 in f32 on an H200, 0.902 TFLOP/s, 1.8 % of the rate measured there, where cublasLt takes 783 us; 1.39 ms for 256 rows. bf16 changes nothing (42.8 ms), so that it is not for bytes that it waits."
+idea   = "One thread per output: it loops along a row of x and a row of weight and adds up the products."
+expect = "Slow for two reasons. Neighbouring threads have neighbouring rows of x, so that every load and store of a warp touches 32 lines, and every output reads 2C numbers again."
+found  = "42.9 ms at 8192 x 768 x 3072 in f32 on an H200, 0.902 TFLOP/s, 1.8 % of the rate measured there, where cublasLt takes 783 us; 1.39 ms for 256 rows. bf16 changes nothing (42.8 ms), so bandwidth is not the limit."
 provenance = "ECE 408 GPT-2, milestone 3: the baseline kernel of the matrix multiplication study"
 dtypes = ["f32", "f16", "bf16"]
 [tune]

@@ -1,6 +1,6 @@
 /*---
-idea   = "One warp an output: 32 lanes walk along C side by side, and a warp sum joins what they found."
-expect = "Both operands lie along C, so that each load of a warp becomes one line of 128 bytes instead of 32 lines. The 2C numbers an output are still read for every output."
+idea   = "One warp per output: 32 lanes step along C together, and a warp sum adds their results."
+expect = "Both operands are contiguous along C, so that each load of a warp is one line of 128 bytes instead of 32 lines. Every output still reads 2C numbers."
 found  = "42.9 -> 9.26 ms (4.63x) at 8192 x 768 x 3072 in f32 on an H200, 8.3 % of the measured rate, and 1.39 ms -> 297 us (4.68x) for 256 rows, before anything is reused. For one row it is the best of the hand-written ones: 34.8 -> 4.61 us (7.54x), 1.33x cublasLt's speed; in bf16 a tie with torch."
 provenance = "the lecture's rule of coalesced access, applied to a weight stored as (OC, C)"
 dtypes = ["f32", "f16", "bf16"]

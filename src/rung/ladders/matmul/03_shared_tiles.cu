@@ -1,7 +1,7 @@
 /*---
-idea   = "A block copies one square tile of x and one of weight into shared memory, and every number copied serves TILE outputs."
-expect = "Global reads fall by a factor of TILE. Each product still wants two loads from shared memory, which becomes the limit."
-found  = "9.26 -> 5.24 ms (1.77x) at 8192 x 768 x 3072 in f32 on an H200, 297 -> 181 us (1.64x) for 256 rows, 1.74x in bf16. The block asks for a 32nd of what it did and the time does not even halve: presumably the caches had served most of it. One row fills a 32nd of a tile: 4.61 -> 42.1 us (0.11x)."
+idea   = "A block copies one square tile of x and one of weight into shared memory, and every number copied is used for TILE outputs."
+expect = "Global reads fall by a factor of TILE. Each product still needs two loads from shared memory, which becomes the limit."
+found  = "9.26 -> 5.24 ms (1.77x) at 8192 x 768 x 3072 in f32 on an H200, 297 -> 181 us (1.64x) for 256 rows, 1.74x in bf16. Blocks load a 32nd of what they did and the time does not even halve: presumably the caches had served most of it. One row fills a 32nd of a tile: 4.61 -> 42.1 us (0.11x)."
 provenance = "the lecture's tiling; ECE 408 GPT-2, milestone 2"
 dtypes = ["f32", "f16", "bf16"]
 [tune]

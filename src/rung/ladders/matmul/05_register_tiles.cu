@@ -1,7 +1,7 @@
 /*---
-idea   = "Register tiles in both directions: each thread owns TM x TN outputs, and TM + TN loads from shared memory feed TM * TN products."
-expect = "A quarter of a load per product at 8 x 8 where one and an eighth were needed: arithmetic should become the larger part for the first time."
-found  = "3.15 -> 1.43 ms (2.19x) at 8192 x 768 x 3072 in f32 on an H200, 53 % of the measured rate, so that arithmetic is the larger part for the first time, as expected; 2.43x in bf16. For 256 rows slower, 147 -> 209 us (0.70x): 48 tiles of 128 x 128 for 132 multiprocessors."
+idea   = "Register tiles in both directions: each thread computes TM x TN outputs, and TM + TN loads from shared memory serve TM * TN products."
+expect = "A quarter of a load per product at 8 x 8 instead of one and an eighth: arithmetic should dominate for the first time."
+found  = "3.15 -> 1.43 ms (2.19x) at 8192 x 768 x 3072 in f32 on an H200, 53 % of the measured rate, so that arithmetic dominates for the first time, as expected; 2.43x in bf16. For 256 rows slower, 147 -> 209 us (0.70x): 48 tiles of 128 x 128 for 132 multiprocessors."
 provenance = "the step after joint tiling; named in the milestone 3 report as the strategy tried before tensor cores"
 dtypes = ["f32", "f16", "bf16"]
 needs  = ["BM % TM == 0 and BN % TN == 0", "(BM // TM) * (BN // TN) <= 1024"]

@@ -1,9 +1,9 @@
 /*---
-idea   = "Sixteen bytes at a time: global memory is read in vectors, and the tiles stand transposed in shared memory so that a thread's eight numbers are two vectors too."
+idea   = "Sixteen bytes at a time: global memory is read in vectors, and the tiles are transposed in shared memory so that a thread's eight values are two vectors too."
 expect = "An eighth of the load instructions of the inner loop (4 of 16 bytes for 16 of 4) and an eighth to a quarter outside it. The transposed stores cost a few bank conflicts."
 found  = "1.43 -> 1.03 ms (1.39x) at 8192 x 768 x 3072 in f32 on an H200, 74 % of the measured rate, and 1.43 ms -> 932 us (1.53x) in bf16; 1.33x for 256 rows, 1.53x in bf16. The transposed stores cost less than the vectors save."
 provenance = "common practice for f32 matmul; ours"
-leap   = "Loads of 16 bytes want a transposed tile, a transposed tile wants another order of the products: the three come together or not at all."
+leap   = "Loads of 16 bytes need a transposed tile, and a transposed tile needs another order of the products: the three changes depend on each other."
 dtypes = ["f32", "f16", "bf16"]
 needs  = ["BK % (16 // sizeof_real) == 0", "(BM * BK * sizeof_real // 16) % ((BM // 8) * (BN // 8)) == 0", "(BN * BK * sizeof_real // 16) % ((BM // 8) * (BN // 8)) == 0"]
 [tune]
@@ -22,8 +22,8 @@ block  = "(BM // 8) * (BN // 8)"
 constexpr int THREADS = (BM / 8) * (BN / 8);
 constexpr int PAD = 4;  // keeps rows of the tiles on 16 bytes and the transposed stores off one bank
 
-// A vector of row `row`, from column `c` on. Beyond the matrix stand zeros; where rows do not begin at a multiple of 16
-// bytes, the numbers are fetched singly.
+// A vector of row `row`, from column `c` on. Zeros beyond the matrix; where rows do not start at a multiple of 16 bytes, elements
+// are loaded one by one.
 __device__ __forceinline__ Vec16<Real> fetch(const Real* matrix, int row, int rows, int c, int C)
 {
     const Real* source = matrix + size_t(row) * C + c;

@@ -1,7 +1,7 @@
 /*---
 idea   = "Tensor cores, the short way: one warp per block multiplies tiles of 16 x 16 x 8 in tf32, its fragments loaded straight from global memory."
-expect = "The arithmetic becomes nearly free and the loads do not: 16 numbers fetched serve 16 outputs, no two warps share anything but the caches. Bound by memory traffic, ahead of plain tiles all the same."
-found  = "2.74 ms at 8192 x 768 x 3072 in tf32 on an H200, 3.4 % of the measured rate: ahead of rung 4's plain tiles in f32 (3.15 ms) as expected, far behind rung 8's (869 us). cublasLt is 25.3x as fast, 9.60x for 256 rows (93.7 us), where the report saw 4.70x on an A40."
+expect = "The arithmetic becomes nearly free and the loads do not: each loaded value is used for 16 outputs, and warps share data only through the caches. Bound by memory traffic, but faster than plain tiles."
+found  = "2.74 ms at 8192 x 768 x 3072 in tf32 on an H200, 3.4 % of the measured rate: faster than rung 4's plain tiles in f32 (3.15 ms) as expected, far slower than rung 8's (869 us). cublasLt is 25.3x as fast, 9.60x for 256 rows (93.7 us), where the report saw 4.70x on an A40."
 provenance = "ECE 408 GPT-2, milestone 2: tensor cores through WMMA, TF32 16x16x8, one warp per block, no shared tiles"
 dtypes = ["tf32"]
 needs  = "sm >= 80"

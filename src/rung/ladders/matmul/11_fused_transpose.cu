@@ -1,7 +1,7 @@
 /*---
 idea   = "Transpose and conversion in one kernel (transposeToFP16): weight is read once and written once, already half, transposed and padded."
 expect = "One launch and one round trip of weight through memory less; the product itself is untouched. Worth most where M is small and preparation dominates."
-found  = "Nothing for 8192 rows: 1.44 -> 1.44 ms (1.00x) at 8192 x 768 x 3072 in tf32 on an H200, a tie. For 256, where preparation is a larger part, 66.8 -> 60.0 us (1.11x), as expected; the report's 1.76x (4.46 -> 2.53 ms) was the preparation's own."
+found  = "Nothing for 8192 rows: 1.44 -> 1.44 ms (1.00x) at 8192 x 768 x 3072 in tf32 on an H200, a tie. For 256, where preparation is a larger part, 66.8 -> 60.0 us (1.11x), as expected; the report's 1.76x (4.46 -> 2.53 ms) was for the preparation alone."
 provenance = "ECE 408 GPT-2, milestone 3: the fused transposeToFP16 kernel"
 dtypes = ["tf32", "f16"]
 [tune]

@@ -1,7 +1,7 @@
 /*---
 idea   = "Two fragments of each operand: the next pair is loaded before the present pair is multiplied."
 expect = "Loads and products overlap inside a warp. With 32 warps to switch between, there may be little left to hide."
-found  = "Slower again: 1.50 -> 1.54 ms (0.97x) at 8192 x 768 x 3072 in tf32 on an H200, 0.96x for 256 rows (in f16 a tie); the report gained 'an insignificant amount'. With 32 warps to switch between little was left to hide, as feared."
+found  = "Slower again: 1.50 -> 1.54 ms (0.97x) at 8192 x 768 x 3072 in tf32 on an H200, 0.96x for 256 rows (in f16 a tie); the report gained 'an insignificant amount'. With 32 warps to switch between little was left to hide, as suspected."
 provenance = "ECE 408 GPT-2, milestone 3: double buffering of the fragments, which gained little there"
 from   = "matmul/12"
 inherit = ["bind", "buffers", "launch"]

@@ -1,10 +1,10 @@
 /*---
-idea   = "Feed the tensor cores properly: cp.async fills three stages of shared memory ahead of use, an XOR swizzle keeps ldmatrix free of bank conflicts, and mma.sync works on 64 x 64 a warp from fragments fetched one step early."
-expect = "From a tenth to over half of cuBLAS in bf16 at 4096 x 768 x 3072: each number fetched from global memory now serves 128 outputs and no warp waits for it. mma.sync reaches about 60 % of what wgmma can do on this GPU."
-found  = "1.54 ms -> 218 us (7.06x) at 8192 x 768 x 3072 in tf32 on an H200, and 77.1 -> 21.8 us (3.54x) for 256 rows. In bf16 117 us, 331 TFLOP/s, 42 % of the measured rate and 0.51x cublasLt's speed: the 'over half' that was promised, and no more. Over the vocabulary, whose odd width slows cublasLt, 110 us and 2.01x; for 256 rows 0.37x."
+idea   = "A pipeline for the tensor cores: cp.async fills three stages of shared memory ahead of use, an XOR swizzle keeps ldmatrix free of bank conflicts, and mma.sync computes 64 x 64 per warp from fragments loaded one step early."
+expect = "From a tenth to over half of cuBLAS in bf16 at 4096 x 768 x 3072: each value loaded from global memory is now used for 128 outputs and no warp waits for it. mma.sync reaches about 60 % of what wgmma can do on this GPU."
+found  = "1.54 ms -> 218 us (7.06x) at 8192 x 768 x 3072 in tf32 on an H200, and 77.1 -> 21.8 us (3.54x) for 256 rows. In bf16 117 us, 331 TFLOP/s, 42 % of the measured rate and 0.51x cublasLt's speed: just over half, as expected. Over the vocabulary, whose odd width slows cublasLt, 110 us and 2.01x; for 256 rows 0.37x."
 provenance = "ours; the structure of CUTLASS's kernels for Ampere"
 from   = "matmul/8"
-leap   = "Copies ahead, the swizzle and the fragments' layout fit one another: mma.sync without the other two starves, and each of them alone changes nothing. matmul/10 to 13 take the same steps one at a time with wmma."
+leap   = "Asynchronous copies, the swizzle and the fragments' layout depend on one another: mma.sync alone waits for data, and each of the others alone changes nothing. matmul/10 to 13 take the same steps one at a time with wmma."
 dtypes = ["bf16", "f16", "tf32"]
 needs  = [
   "sm >= 80",

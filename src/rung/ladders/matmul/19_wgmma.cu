@@ -1,10 +1,10 @@
 /*---
-idea   = "Products of four warps (wgmma) that read both operands from shared memory while the warps go on: one group of warps does nothing but copy, two multiply, and blocks stay for all their tiles, so that the copies of the next begin while this one is stored."
-expect = "mma.sync reaches 50 % of what the library measures: every operand goes through registers, and eight warps wait for one another at each step. With wgmma a step of 128 x 256 x 64 is four instructions a warp. What is left is L2: 48 KB a step, 1,000 cycles at the full rate, is twice what a multiprocessor gets from it without sharing tiles: 600 to 650 TFLOP/s, 0.85x cublasLt."
-found  = "On an H200 in bf16 91.9 us at b8t1024, 420 TFLOP/s, 0.65x cublasLt, where rung 17 has 0.77x; 484 TFLOP/s and 0.64x at 8192; 0.33x at b4t64, whose tiles are few. The fastest in CUDA C++, and short of 600, presumably for L2's bandwidth. With a stage announced one copy later, all stages were waited for by both sides, for ever (19.md)."
+idea   = "Asynchronous products of four warps (wgmma) that read both operands from shared memory: one producer warpgroup copies, two consumers multiply, and blocks are persistent, so that the copies of the next tile begin while this one is stored."
+expect = "mma.sync reaches 50 % of the library's rate: every operand goes through registers, and eight warps wait for one another at each step. With wgmma a step of 128 x 256 x 64 is four instructions per warp. The next limit is L2: 48 KB per step, 1,000 cycles at the full rate, is twice what a multiprocessor gets from it without sharing tiles: 600 to 650 TFLOP/s, 0.85x cublasLt."
+found  = "On an H200 in bf16 91.9 us at b8t1024, 420 TFLOP/s, 0.65x cublasLt, where rung 17 has 0.77x; 484 TFLOP/s and 0.64x at 8192; 0.33x at b4t64, whose tiles are few. The fastest in CUDA C++, and short of 600, presumably because of L2 bandwidth. When a stage was announced one copy later, producer and consumers deadlocked (19.md)."
 provenance = "ours; one group of warps that copies for two that multiply is CUTLASS' practice"
 from   = "matmul/16"
-leap   = "Another instruction, which reads shared memory by itself: layouts, barriers and the warps' roles all follow from it."
+leap   = "Another instruction, which reads shared memory itself: layouts, barriers and warp roles all follow from it."
 dtypes = ["bf16", "f16"]
 arch_specific = true
 needs  = ["sm >= 90 and sm < 100", "C % 8 == 0"]
@@ -25,7 +25,7 @@ shared = "STAGES * (128 + BN) * 128 + 1024"
 constexpr int BM = 128, GROUPS = BM / 64, COMPUTING = GROUPS * wgmma::THREADS;
 constexpr int A_BYTES = BM * wgmma::ROW_BYTES, STAGE_BYTES = A_BYTES + BN * wgmma::ROW_BYTES;
 
-// The tiles of a block, in an order that goes down GROUP of them before it steps to the right: their operands stay in L2.
+// The tiles of a block, in an order that goes down GROUP of them before it moves to the right: their operands stay in L2.
 struct Tiles
 {
     int M, OC, C;
@@ -40,8 +40,8 @@ struct Tiles
     }
 };
 
-// Rows of a matrix of C columns into a tile; what lies outside becomes zeros. A thread has one piece of every sixteenth row,
-// which lies in the same place of all these rows.
+// Copies rows of a matrix of C columns into a tile, with zeros outside the matrix. A thread copies one piece of every sixteenth
+// row, at the same column in all of them.
 template <int ROWS>
 __device__ __forceinline__ void copy_tile(char* tile, const Real* matrix, int first, int rows, int k, int C)
 {
@@ -82,7 +82,7 @@ __device__ __forceinline__ float2 two(const Real* from)
     return make_float2(to_float(pair[0]), to_float(pair[1]));
 }
 
-// Rows of whole 16 bytes: four lanes put theirs together.
+// Rows of multiples of 16 bytes: four lanes combine theirs.
 __device__ __forceinline__ void store(const float (&sums)[BN / 2], const Tiles& tiles, int2 origin, const Real* bias, Real* out)
 {
     const int t = lane_id() % 4,
@@ -111,7 +111,7 @@ __device__ __forceinline__ void store(const float (&sums)[BN / 2], const Tiles& 
     }
 }
 
-// Rows of any length, number by number.
+// Rows of any length, element by element.
 __device__ __forceinline__ void store_ragged(const float (&sums)[BN / 2], const Tiles& tiles, int2 origin, const Real* bias,
                                              Real* out)
 {
@@ -137,10 +137,11 @@ extern "C" __global__ void __launch_bounds__(COMPUTING + wgmma::THREADS, 1)
     if (threadIdx.x < STAGES)
         byte_barrier_init(full + threadIdx.x, wgmma::THREADS), byte_barrier_init(empty + threadIdx.x, COMPUTING / WARP_SIZE);
     __syncthreads();
-    int turn = 0;  // of all steps of all tiles
+    int turn = 0;  // step number over all tiles
     if (copying) {
         wgmma::keep_registers<40>();
-        // A stage is told to have arrived this many turns later; one more would wait for room that only its news brings.
+        // A stage is announced this many steps after its copy; one step more would be a deadlock, since the consumers could not
+        // free a stage.
         constexpr int BEHIND = STAGES - 2;
         static_assert(BEHIND >= 1, "a stage at work, one that waits to be released, and one on its way");
         // never skipped: there are no more blocks than tiles

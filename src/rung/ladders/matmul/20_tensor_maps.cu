@@ -1,6 +1,6 @@
 /*---
-idea   = "The copy engine fetches whole tiles: a tensor map says where a box of x or weight lies and how its pieces are swizzled, one thread asks, and a byte barrier tells when it has arrived; wgmma reads the tiles as they lie."
-expect = "Copying costs no instructions: 256 threads only multiply. 128 x 128 tiles ask 85 bytes of L2 for each of 64 multiply-adds, so that L2 stays the limit, and a block stores its tile while its tensor cores rest: 0.6x cublasLt."
+idea   = "The copy engine (TMA) loads whole tiles: a tensor map describes a box of x or weight and its swizzle, one thread issues the copy, and an mbarrier signals its arrival; wgmma reads the tiles in that layout."
+expect = "Copying costs no instructions: 256 threads only multiply. 128 x 128 tiles need one byte from L2 per 32 multiply-adds, so that L2 stays the limit, and the tensor cores are idle while a block stores its tile: 0.6x cublasLt."
 found  = "99.9 us at 8192x768x3072 in bf16 on an H200, 0.63x cublasLt, as expected, and slower than Triton's 81.0 us: copies cost no instructions any more, but each block still waits for its own tile."
 dtypes = ["bf16", "f16", "tf32"]
 arch_specific = true
@@ -42,7 +42,7 @@ extern "C" __global__ void __launch_bounds__(256, 1)
     char* stages = shared + (1024 - reinterpret_cast<uintptr_t>(shared) % 1024) % 1024;  // where the swizzle pattern starts
     const int m0 = blockIdx.x * BM, n0 = blockIdx.y * BN, steps = ceil_div(C, DEEP), group = threadIdx.x / WARPGROUP;
 
-    // What lies beyond the edges arrives as zeros, and counts as arrived.
+    // Elements beyond the edges arrive as zeros, and count towards the barrier.
     auto load = [&](int step) {
         char* stage = stages + step % STAGES * STAGE_BYTES;
         uint64_t* barrier = full + step % STAGES;
@@ -67,7 +67,7 @@ extern "C" __global__ void __launch_bounds__(256, 1)
         for (int k = 0; k < SWIZZLE_ROW; k += PRODUCT_STEP) warpgroup_multiply<BN>(sums, a + k, b + k, step > 0 || k > 0);
         warpgroup_commit();
         warpgroup_wait<1>();
-        __syncthreads();  // all have done with the stage of the step before, which is filled anew
+        __syncthreads();  // all have read the previous step's stage, which is refilled
         if (threadIdx.x == 0 && step + STAGES - 1 < steps) load(step + STAGES - 1);
     }
     warpgroup_wait<0>();

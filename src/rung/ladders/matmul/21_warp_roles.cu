@@ -1,7 +1,7 @@
 /*---
-idea   = "Roles: one warpgroup only asks for copies and gives its registers away, two only multiply and take them; a barrier for each stage tells each side of the other, and no barrier stops the whole block."
-expect = "240 registers per thread hold a tile of 128 x 256, which reads 48 KB of L2 for 4.2 million operations where 128 x 128 reads 32 KB for half of that: a third less traffic per product, and no thread waits for the slowest at each step. Tensor cores still rest while a block stores: 0.75x cublasLt."
-found  = "96.5 us at 8192x768x3072 in bf16 on an H200: 1.03x over rung 20 and 0.65x cublasLt, where 0.75x was expected. Less traffic per product is not what it waited for; the tensor cores rest while a block stores."
+idea   = "Warp specialisation: one producer warpgroup only issues copies and gives up registers, two consumers only multiply and take them; full and empty barriers per stage synchronise the two sides, and no barrier stops the whole block."
+expect = "240 registers per thread hold a tile of 128 x 256, which reads 48 KB of L2 for 4.2 million operations where 128 x 128 reads 32 KB for half of that: a third less traffic per product, and no thread waits for the slowest at each step. Tensor cores are still idle while a block stores: 0.75x cublasLt."
+found  = "96.5 us at 8192x768x3072 in bf16 on an H200: 1.03x over rung 20 and 0.65x cublasLt, where 0.75x was expected. L2 traffic was not the bottleneck; the tensor cores are idle while a block stores."
 from   = "matmul/20"
 inherit = ["arch_specific", "bind", "maps", "launch"]
 dtypes = ["bf16", "f16", "tf32"]
@@ -54,7 +54,7 @@ extern "C" __global__ void __launch_bounds__(COMPUTING + WARPGROUP, 1)
 #pragma unroll
             for (int k = 0; k < SWIZZLE_ROW; k += PRODUCT_STEP) warpgroup_multiply<BN>(sums, a + k, b + k, step > 0 || k > 0);
             warpgroup_commit();
-            warpgroup_wait<1>();  // the products of the step before are done
+            warpgroup_wait<1>();  // the previous step's products are complete
             if (step > 0 && lane_id() == 0) byte_barrier_arrive(empty + (step - 1) % STAGES);
         }
         warpgroup_wait<0>();

@@ -1,7 +1,7 @@
 /*---
-idea   = "Blocks stay: the copying warp goes on to the next tile while this one is stored, and one of the two multiplying warpgroups runs LEAD steps ahead, so that it stores while the other still multiplies."
-expect = "A depth of 768 is 12 steps, 12,000 cycles of tensor cores a tile; storing takes some 1,500 and filling the ring 1,000 more. Both go under the products: 0.9x cublasLt where rung 21 has 0.75x, and less at a depth of 8192."
-found  = "90.8 us at 8192x768x3072 in bf16 on an H200, 1.06x over rung 21 and 0.69x cublasLt, where 0.9x was expected. Without a lead it takes 89.4 us: the lead gives nothing. The stores of pairs from registers are what remains: rung 25 stores through shared memory and takes 64.5 us."
+idea   = "Persistent blocks: the producer continues with the next tile while this one is stored, and one of the two consumer warpgroups runs LEAD steps ahead, so that it stores while the other still multiplies."
+expect = "A depth of 768 is 12 steps, 12,000 tensor-core cycles per tile; storing takes some 1,500 and filling the ring 1,000 more. The products hide both: 0.9x cublasLt where rung 21 has 0.75x, and a smaller gain at a depth of 8192."
+found  = "90.8 us at 8192x768x3072 in bf16 on an H200, 1.06x over rung 21 and 0.69x cublasLt, where 0.9x was expected. Without a lead it takes 89.4 us: the lead gains nothing. The stores of pairs from registers are the remaining cost: rung 25 stores through shared memory and takes 64.5 us."
 from   = "matmul/21"
 inherit = ["arch_specific", "tune", "bind", "maps", "launch"]
 dtypes = ["bf16", "f16", "tf32"]

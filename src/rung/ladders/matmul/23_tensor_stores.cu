@@ -1,7 +1,7 @@
 /*---
-idea   = "Sums leave as they came: a warpgroup lays 64 columns of its tile into swizzled shared memory by stmatrix, and the copy engine stores the box while the next is laid out."
-expect = "Four lanes store 16 bytes of a row, half a sector, 64 times a tile; stmatrix lays 16 columns of 16 rows with one instruction and without conflicts, and boxes leave in whole lines: storing takes 400 cycles in place of 1,500. What was hidden before gains nothing, the last tile of each block does: 3 % at 8192x768x3072."
-found  = "Right on an H200 at the 7 cases in bf16 and the 8 in tf32 whose rows are multiples of 16 bytes. It was not timed alone there; rung 25, which stores the same way, shows what the stores give."
+idea   = "Stores by the copy engine: a warpgroup writes 64 columns of its tile to swizzled shared memory with stmatrix, and the copy engine stores the box while the next is being written."
+expect = "Before, four lanes stored 16 bytes of a row, half a sector, 64 times per tile; stmatrix writes 16 columns of 16 rows with one instruction and without conflicts, and boxes are stored in whole lines: 400 cycles instead of 1,500. Stores that were hidden gain nothing, the last tile of each block does: 3 % at 8192x768x3072."
+found  = "Right on an H200 at the 7 cases in bf16 and the 8 in tf32 whose rows are multiples of 16 bytes. It was not timed alone there; rung 25, which stores the same way, shows the gain."
 from   = "matmul/22"
 inherit = ["arch_specific", "needs", "tune", "bind", "maps", "launch"]
 dtypes = ["bf16", "f16", "tf32"]

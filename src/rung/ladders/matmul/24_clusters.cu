@@ -1,7 +1,7 @@
 /*---
-idea   = "Two blocks of a cluster take tiles one below the other and share their weights: each fetches half of them, and the copy engine writes it to both blocks' shared memory."
-expect = "48 KB of L2 a step become 32, so that 750 TFLOP/s read 5.9 TB/s in place of 8.8: 5 to 10 % where L2 is the limit (8192), little at a depth of 768."
-found  = "Right on an H200 at the 7 cases in bf16 and the 8 in tf32 whose rows are multiples of 16 bytes. It was not timed alone there; in rung 25 a cluster of two changes 65.1 us to 64.5 us at 8192x768x3072 and 1667 us to 1660 us at 8192x8192x8192 in bf16: nothing beyond the spread."
+idea   = "Two blocks of a cluster take tiles one below the other and share their weights: each loads half of them, and the copy engine multicasts it to both blocks' shared memory."
+expect = "48 KB from L2 per step become 32, so that 750 TFLOP/s need 5.9 TB/s instead of 8.8: 5 to 10 % where L2 is the limit (8192), little at a depth of 768."
+found  = "Right on an H200 at the 7 cases in bf16 and the 8 in tf32 whose rows are multiples of 16 bytes. It was not timed alone there; in rung 25 a cluster of two changes 65.1 us to 64.5 us at 8192x768x3072 and 1667 us to 1660 us at 8192x8192x8192 in bf16: no more than the variation between runs."
 from   = "matmul/23"
 inherit = ["arch_specific", "needs", "tune", "bind", "maps", "launch"]
 dtypes = ["bf16", "f16", "tf32"]

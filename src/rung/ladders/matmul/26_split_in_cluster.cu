@@ -1,6 +1,6 @@
 /*---
-idea   = "Few rows: small tiles, all stages of the depth asked for at once, and the depth split over the blocks of a cluster, which add their sums through each other's shared memory in the order of their ranks."
-expect = "256x768x2304 moves 5 MB, 1.3 us, but 36 tiles of 128 x 128 leave three quarters of the multiprocessors idle and 12 steps follow each other. 128 blocks of 128 x 72 and half the depth fill the chip once, and wait for memory once: launch, one latency of memory, 150 KB from L2, and one exchange, 5 us, as cublasLt."
+idea   = "Few rows: small tiles, all stages of the depth requested at once, and the depth split over the blocks of a cluster, which add their sums through distributed shared memory in the order of their ranks."
+expect = "256x768x2304 moves 5 MB, 1.3 us, but 36 tiles of 128 x 128 leave three quarters of the multiprocessors idle and 12 steps follow each other. 128 blocks of 128 x 72 and half the depth fill the GPU once, with one memory latency: launch, one memory latency, 150 KB from L2, and one exchange, 5 us, like cublasLt."
 found  = "6.59 us at 256x768x2304 in bf16 on an H200, 0.88x cublasLt's 5.79, and 1.54x over Triton. Without splitting the depth the best is 7.17 us; six blocks for the depth take 10.1 us. 64x768x3072: 5.53 us, 0.96x cublasLt."
 from   = "matmul/20"
 dtypes = ["bf16", "f16", "tf32"]

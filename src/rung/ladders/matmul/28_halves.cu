@@ -1,5 +1,5 @@
 /*---
-idea   = "The three products from halves: every row of x and of weight is multiplied by a power of two and written once as hi + lo, and lo hi + hi lo + hi hi have its float32 accuracy to 22 bits. A depth beyond 1536 is added up in parts outside of the tensor cores."
+idea   = "The three products from halves: every row of x and of weight is multiplied by a power of two and written once as hi + lo, and lo hi + hi lo + hi hi have its float32 accuracy to 22 bits. Depths beyond 1536 are summed in parts outside the tensor cores."
 expect = "Halves multiply twice as fast as tf32: three times rung 25's 63 us at 8192x768x3072, and 12 us for writing 35 million numbers in two halves each: 205 us, where cuBLAS takes 776 in float32 and rung 27 should take 340."
 found  = "203 us at 8192x768x3072 on an H200, as expected: cublasLt 791 in float32, rung 27 317, rung 18 561. Clusters, a lead and narrower tiles change 2 %."
 from   = "matmul/27"
@@ -66,7 +66,7 @@ shared = "STAGES * (128 + columns) * 128 + 4 * 8192 + 1024"
 
 using namespace hopper_tile;
 
-constexpr int STEPS_OF_A_PART = 1536 / DEEP;  // tensor cores cut off when they add
+constexpr int STEPS_OF_A_PART = 1536 / DEEP;  // tensor cores truncate when they add
 
 // One warp per row.
 extern "C" __global__ void __launch_bounds__(256)

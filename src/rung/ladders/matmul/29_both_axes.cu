@@ -1,9 +1,9 @@
 /*---
-idea   = "The block's 32 warps stand along both axes: ROWS of them along B T, where they share a fragment of weight, the others along OC, where they share one of x."
-expect = "Rung 12 has ROWS 1. With 32 a weight fragment is fetched once for 512 rows instead of once for 16: less traffic for the larger operand where there are rows enough; with four or eight both operands are shared."
+idea   = "The block's 32 warps are arranged along both axes: ROWS of them along B T, where they share a fragment of weight, the others along OC, where they share one of x."
+expect = "Rung 12 has ROWS 1. With 32 a weight fragment is loaded once for 512 rows instead of once for 16: less traffic for the larger operand where there are enough rows; with four or eight both operands are shared."
 provenance = "ECE 408 GPT-2, milestone 3: its prose puts the 32 warps along OC, its code along B T. Both are here, and what lies between."
 from   = "matmul/12"
-aside  = "An experiment on rung 12, as the report made it."
+aside  = "The report's experiment, on rung 12."
 inherit = ["bind", "buffers", "launch"]
 dtypes = ["tf32", "f16"]
 [tune]

@@ -1,6 +1,6 @@
 /*---
-idea   = "Rows that begin anywhere leave by warps of their own: the multiplying warpgroups lay their tile out in shared memory and go on, and three warps beside the copying one write it, words of two numbers, while the next tile is multiplied."
-expect = "For 256x768x50257 rung 25 takes 18 us per tile, of which its aligned tiles take 11: 7 us per tile go into words that the copy engine cannot write. Beside the products they cost nothing: three tiles one after the other, 35 to 40 us where rung 25 takes 56."
+idea   = "Separate warps store unaligned rows: the consumer warpgroups write their tile to shared memory and continue, and three warps of the producer's warpgroup store it, in words of two elements, while the next tile is multiplied."
+expect = "For 256x768x50257 rung 25 takes 18 us per tile, of which its aligned tiles take 11: 7 us per tile go into words that the copy engine cannot write. Overlapped with the products they cost nothing: three tiles one after the other, 35 to 40 us where rung 25 takes 56."
 found  = "63.1 us at 256x768x50257 in bf16 on an H200 where rung 25 with the same tiles takes 69.9, Triton 49.2: three warps need longer for a tile's words than the products for the next. Rung 25 with 192 columns per tile, which spills less, takes 55.4."
 aside  = "An experiment on rung 25, slower than that with 192 columns per tile."
 from   = "matmul/25"
@@ -41,8 +41,8 @@ using namespace hopper_tile;
 
 constexpr int STORING = WARPGROUP / WARP_SIZE - 1, GIVEN_TO_STORE = 72, TAKEN_TO_MULTIPLY = 216;
 
-// Rows of a tile in boxes, those that lie at warp, warp + STORING, ...: words at multiples of four bytes, and what is left of a
-// row's ends alone.
+// Stores rows warp, warp + STORING, ... of a tile from its boxes: aligned words of four bytes, and single elements at the ends of
+// a row.
 __device__ __forceinline__ void write_rows(const Ring& ring, int warp, int2 origin, int M, int OC, Real* out)
 {
     const int columns = min(BN, OC - origin.y);
@@ -72,7 +72,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
            int M, int OC, int C)
 {
     extern __shared__ char shared[];
-    __shared__ uint64_t full[STAGES], empty[STAGES], filled, written;  // stages, and the boxes of the tile
+    __shared__ uint64_t full[STAGES], empty[STAGES], filled, written;  // barriers of the stages, and of the tile's boxes
     Ring ring(shared, full, empty);
     const int rank = cluster_rank(), clusters = gridDim.x / CLUSTER, steps = ceil_div(C, DEEP);
     const ClusterTiles tiles{ceil_div(M, BM * CLUSTER), ceil_div(OC, BN)};

@@ -1,6 +1,6 @@
-// Hopper's products of four warps: 64 rows times N columns, 16 deep, both operands read from shared memory by the tensor cores
-// themselves while the warps go on. A tile's rows are 128 bytes, their 16-byte pieces swapped so that eight rows never meet in
-// one bank: piece p of row r lies where piece p ^ (r % 8) would.
+// Hopper's warpgroup products: 64 rows times N columns, 16 deep; the tensor cores read both operands from shared memory
+// asynchronously. A tile's rows are 128 bytes, swizzled so that eight rows never conflict in a bank: piece p (16 bytes) of row r
+// is stored at piece p ^ (r % 8).
 #pragma once
 #include "rung.cuh"
 
@@ -11,13 +11,13 @@ constexpr int THREADS = 128;                                                // f
 
 __device__ __forceinline__ int place(int row, int piece) { return row * ROW_BYTES + ((piece ^ (row & 7)) << 4); }
 
-// Where lane t of the four on a row has its numbers: word j of the 8 columns from 8 * j on is columns 2t and 2t + 1.
+// The layout of lane t of the four on a row: word j of the 8 columns from 8 * j on is columns 2t and 2t + 1.
 __device__ __forceinline__ int row_of(int thread, int half)
 {
     return thread / WARP_SIZE * 16 + thread % WARP_SIZE / 4 + half * 8;
 }
 
-// What the tensor cores are told of a tile: where it begins, 1024 bytes from eight rows to the next, pieces swapped in 128 bytes.
+// A tile's descriptor: its address, 1024 bytes from eight rows to the next, 128-byte swizzle.
 __device__ __forceinline__ uint64_t describe(const char* tile)
 {
     return uint64_t((shared_address(tile) & 0x3ffff) >> 4) | uint64_t(1) << 16 | uint64_t(1024 >> 4) << 32 | uint64_t(1) << 62;
@@ -26,7 +26,7 @@ __device__ __forceinline__ uint64_t describe(const char* tile)
 __device__ __forceinline__ void begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ __forceinline__ void commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 
-// Until at most LEFT committed groups are under way; the compiler must not touch the sums before.
+// Waits until at most LEFT committed groups are in flight; the compiler must not access the sums before.
 template <int LEFT, int N>
 __device__ __forceinline__ void await(float (&d)[N])
 {
@@ -73,7 +73,7 @@ __device__ __forceinline__ void multiply<256>(float (&d)[128], const char* a, co
                  : "l"(from_a), "l"(from_b), "r"(int(add)));
 }
 
-// What ordinary instructions have written is seen by the tensor cores.
+// Makes ordinary writes visible to the tensor cores.
 __device__ __forceinline__ void publish() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 template <int REGISTERS>
@@ -87,7 +87,8 @@ __device__ __forceinline__ void take_registers()
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(REGISTERS));
 }
 
-// Four lanes have a word of each of four times eight columns; then each has all four words of one of them.
+// Transposes among four lanes: each lane has one word of each of four groups of eight columns, and gets all four words of one
+// group.
 __device__ __forceinline__ uint4 gather(uint32_t (&w)[4])
 {
     const int t = lane_id() % 4;
@@ -96,7 +97,7 @@ __device__ __forceinline__ uint4 gather(uint32_t (&w)[4])
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             if (i & far) continue;
-            const bool upper = t & far;  // keeps word i + far, hands over word i
+            const bool upper = t & far;  // keeps word i + far, passes word i
             const uint32_t other = __shfl_xor_sync(ALL_LANES, upper ? w[i] : w[i + far], far);
             w[i] = upper ? other : w[i], w[i + far] = upper ? w[i + far] : other;
         }

@@ -1,6 +1,6 @@
 /*---
 idea   = "Float32 on the CUDA cores: tiles of 64 x 64 in shared memory, four by four outputs per thread, one multiplication per lane and instruction."
-expect = "The rate of the FMA units at best; the measure of what fewer bits bring."
+expect = "At best the rate of the FMA units; the baseline for fewer bits."
 from   = "matmul/5"
 dtypes = ["f32"]
 [[launch]]

@@ -1,7 +1,7 @@
 /*---
 idea   = "Sixteen bits on the tensor cores: mma.sync of 16 x 8 x 16, tiles of 64 x 64 by four warps, copied one step ahead."
-expect = "An order above the CUDA cores; the frame in which the next rungs change nothing but the format."
-leap   = "From here on warps multiply, and tiles are copied asynchronously."
+expect = "Ten times the CUDA cores' rate; the next rungs change only the number format of this kernel."
+leap   = "From here on products are per warp (mma.sync), and tiles are copied asynchronously."
 dtypes = ["f16", "bf16"]
 needs  = ["sm >= 80", "C % 8 == 0"]
 align  = 16

@@ -1,6 +1,6 @@
 /*---
-idea   = "What scaling costs: activations come as floats, and a first kernel finds each row's largest number and rounds the row to eight bits."
-expect = "A pass over x before the product: little beside a large product, more than the product saves for few columns."
+idea   = "The cost of quantisation: activations come as floats, and a first kernel finds each row's largest magnitude and rounds the row to eight bits."
+expect = "A pass over x before the product: little compared with a large product, more than the product saves for few columns."
 dtypes = ["bf16"]
 needs  = ["sm >= 80", "C % 16 == 0"]
 align  = 16

@@ -1,6 +1,6 @@
 /*---
-idea   = "Of every four neighbouring weights two are zero: mma.sp multiplies the two others, and picks their counterparts by two bits each."
-expect = "Twice the columns an instruction, and weights of 9/16 the bytes. The instruction takes its sparse operand as the left one, so that the output comes out transposed."
+idea   = "Of every four neighbouring weights two are zero (2:4 sparsity): mma.sp multiplies the two others, with two bits of metadata each that select the matching elements."
+expect = "Twice the depth per instruction, and 9/16 of the weights' bytes. The sparse operand must be the left one, so the output is transposed."
 provenance = "The lecture's list: 2:4 structured sparsity (sm_80)."
 from   = "matmul_low/3"
 dtypes = ["f16", "bf16"]
@@ -13,8 +13,8 @@ block  = 128
 ---*/
 #include "low_tile.cuh"
 
-// d += a * b for a tile of 16 x 8, 32 deep, of which a holds two in four. The places of rows g and g + 8 of 16 columns each come
-// from the first two lanes of every four, two bits for a number, row g in the lower half.
+// d += a * b for a tile of 16 x 8, 32 deep, where a holds two of four. The first two lanes of every four provide the metadata of
+// rows g and g + 8 for 16 columns each, two bits per element, row g in the lower half.
 __device__ __forceinline__ void mma_sp_m16n8k32(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[4], uint32_t places)
 {
 #if defined(RUNG_BF16)
@@ -47,7 +47,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     load(0);
     for (int step = 0; step < steps; step++) {
         cp_async_wait<0>();
-        __syncthreads();  // the stage is here, and the other one free
+        __syncthreads();  // the stage has arrived, and the other one is free
         if (step + 1 < steps) load(step + 1);
 #pragma unroll
         for (int half = 0; half < 2; half++) {  // 32 columns

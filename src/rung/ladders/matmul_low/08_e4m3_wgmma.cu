@@ -1,9 +1,9 @@
 /*---
-idea   = "e4m3 at Hopper's pace: the frame of matmul's rung 25 (copy engine, producer and consumers, persistent blocks, clusters) with wgmma of 32 eight-bit numbers per step; the scales of row and column come with the store."
-expect = "A tile's bytes halve with its numbers, and the tensor cores' rate is twice that of bf16: at 4096 1.7x matmul/25, at a depth of 768 less, where the output's stores are half of the time. Sums of e4m3 keep fewer bits inside the tensor cores than those of bf16."
+idea   = "e4m3 on Hopper: the structure of matmul's rung 25 (copy engine, producer and consumers, persistent blocks, clusters) with wgmma of 32 eight-bit numbers per step; the scales of row and column are applied at the store."
+expect = "A tile has half the bytes, and the tensor cores' rate is twice that of bf16: at 4096 1.7x matmul/25, at a depth of 768 less, where the output's stores are half of the time. Sums of e4m3 keep fewer bits inside the tensor cores than those of bf16."
 provenance = "The lecture's list of low-precision formats: FP8, e4m3, with Hopper's wgmma."
 from   = "matmul_low/6"
-leap   = "All of rung 6 but its numbers: the frame is that of matmul/25, whose steps are climbed there."
+leap   = "Everything except the number format changes from rung 6: the structure is that of matmul/25, whose ladder has the steps."
 dtypes = ["bf16"]
 arch_specific = true
 needs  = ["sm >= 90 and sm < 100", "LEAD < STAGES", "C % 16 == 0", "STAGES * (128 + BN) * 128 + BOXES * 16384 <= 230000"]
@@ -42,7 +42,7 @@ shared = "STAGES * (128 + BN) * 128 + BOXES * 16384 + 1024"
 
 using namespace hopper_tile;
 
-// Sums times the scales of their row and column, stored by the copy engine, or by the warps where rows begin anywhere.
+// Sums times the scales of their row and column, stored by the copy engine, or by the warps where rows are not aligned.
 struct Scaled
 {
     char* boxes;

@@ -1,5 +1,5 @@
-// What the rungs on tensor cores share: tiles of 64 x 64 outputs by four warps, 64 bytes deep, whatever a number's size. In
-// bytes the fragments of mma.sync are the same for 16 and 8 bits: 32 bytes of a row in four words, those of a column in two.
+// Shared by the rungs on tensor cores: tiles of 64 x 64 outputs by four warps, 64 bytes deep, for any element size. In bytes the
+// fragments of mma.sync are the same for 16 and 8 bits: 32 bytes of a row in four words, those of a column in two.
 #pragma once
 #include "rung.cuh"
 
@@ -13,7 +13,7 @@ struct Stage
     __align__(16) char w[BN][PITCH];
 };
 
-// Starts copying 64 of the matrix's rows, WIDTH - 16 bytes from byte `at` on; zeros behind the last row and the last byte.
+// Starts copying 64 of the matrix's rows, WIDTH - 16 bytes from byte `at` on; zeros beyond the last row and the last byte.
 template <int WIDTH>
 __device__ __forceinline__ void load_rows(char (*tile)[WIDTH], const char* matrix, int row0, int rows, int64_t at,
                                           int64_t row_bytes)
@@ -43,7 +43,7 @@ __device__ __forceinline__ void tile_product(const void* x, const void* w, int M
     load(0);
     for (int step = 0; step < steps; step++) {
         cp_async_wait<0>();
-        __syncthreads();  // the stage is here, and the other one free
+        __syncthreads();  // the stage has arrived, and the other one is free
         if (step + 1 < steps) load(step + 1);
         const Stage& s = stages[step % 2];
 #pragma unroll

@@ -1,7 +1,7 @@
 /*---
 idea   = "Two kernels: the product with its bias goes to memory, and a second pass adds the residual stream to it."
-expect = "The second launch reads two outputs' worth and writes one for a single addition a number."
-found  = "On an H200 331 us at b4t64 and 940 us at b8t1024 in f32, 0.13x and 0.93x the speed of cuBLAS adding to its output; 423 us and 1.28 ms in bf16, 0.02x and 0.05x torch's. The second launch was not timed apart. At b4t64 presumably the 12 tiles of 128 x 128, for 132 multiprocessors, set the time."
+expect = "The second launch reads two outputs and writes one for a single addition per element."
+found  = "On an H200 331 us at b4t64 and 940 us at b8t1024 in f32, 0.13x and 0.93x the speed of cuBLAS adding to its output; 423 us and 1.28 ms in bf16, 0.02x and 0.05x torch's. The second launch was not timed separately. At b4t64 presumably the 12 tiles of 128 x 128, for 132 multiprocessors, determine the time."
 provenance = "ECE 408 GPT-2, milestone 3: fused kernels, the state before; on rung 08 of matmul"
 from   = "matmul_gelu/1"
 inherit = ["needs", "tune", "bind", "buffers", "launch"]

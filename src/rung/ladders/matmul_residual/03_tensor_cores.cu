@@ -1,5 +1,5 @@
 /*---
-idea   = "The same epilogue behind the mma.sync pipeline."
+idea   = "The same epilogue after the mma.sync pipeline."
 expect = "The residual's reads come at the end of a tile, where other blocks of the multiprocessor still multiply: close to the plain product's time."
 found  = "On an H200 368 -> 58.7 us (6.26x) at b4t64 and 1.27 ms -> 131 us (9.71x) at b8t1024 in bf16, 0.17x and 0.47x torch's speed. Roughly as expected at b8t1024: as many multiplications of another shape take the plain pipeline 117 us (matmul/14, another run). At b4t64 presumably 12 tiles leave most multiprocessors idle."
 provenance = "ours; on rung 14 of matmul"

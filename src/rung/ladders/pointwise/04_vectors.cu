@@ -1,7 +1,7 @@
 /*---
 idea   = "16 bytes per load and store: a thread works on 4 (f32) or 8 (f16, bf16) elements."
 expect = "More bytes in flight and a chance to overlap independent sines; little in f32 if arithmetic is the limit, more for the 2-byte types."
-found  = "216 -> 130 us (1.66x) at n64m in f32 on an H200, 97 % of the copy rate, 1.10x torch.compile's speed and the best of the ladder: much more than the little expected. Arithmetic was not the limit; inferred, not measured: one element a thread kept too few bytes in flight."
+found  = "216 -> 130 us (1.66x) at n64m in f32 on an H200, 97 % of the copy rate, 1.10x torch.compile's speed and the best of the ladder: much more than the little expected. Arithmetic was not the limit; inferred, not measured: one element per thread kept too few bytes in flight."
 provenance = "Own."
 dtypes = ["f32", "f16", "bf16"]
 [tune]

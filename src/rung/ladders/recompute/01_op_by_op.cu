@@ -1,5 +1,5 @@
 /*---
-idea   = "One kernel a sigmoid and one a derivative, as an eager framework runs them: three forward, three backward."
+idea   = "One kernel per sigmoid and one per derivative, as in an eager framework: three forward, three backward."
 expect = "Fifteen transfers of N elements (a sigmoid reads 1 and writes 1, its derivative reads 2 and writes 1): three times what recomputation moves."
 found  = "1354 us at n64m in f32 on an H200, 2.17x what rung 3's recomputation takes, not three times, as that one is not bound by memory; 4.29x what rung 4's takes. 0.70x the speed of eager torch, 0.23x that of torch.compile."
 provenance = "The computation graph of the lecture's recomputation section, run node by node."

@@ -1,7 +1,7 @@
 /*---
-idea   = "One kernel forward, which keeps both inner activations for later, and one backward, which fetches them."
-expect = "Eight transfers: x in; s1, s2, y out; dy, s1, s2 in; dx out. The last activation is had from s2, so that the count is the lecture's."
-found  = "1354 -> 671 us (2.02x) at n64m in f32 on an H200, where 15 transfers against 8 promise 1.9x; 1.41x eager torch's speed, 0.47x that of torch.compile, which recomputes."
+idea   = "One forward kernel, which stores both inner activations, and one backward kernel, which loads them."
+expect = "Eight transfers: x in; s1, s2, y out; dy, s1, s2 in; dx out. The last activation is computed from s2, so the count is the lecture's."
+found  = "1354 -> 671 us (2.02x) at n64m in f32 on an H200, where 15 transfers against 8 predict 1.9x; 1.41x eager torch's speed, 0.47x that of torch.compile, which recomputes."
 provenance = "The lecture's 8 reads and writes for three stacked sigmoids."
 dtypes = ["f32"]
 [tune]

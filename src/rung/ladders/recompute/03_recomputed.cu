@@ -1,7 +1,7 @@
 /*---
-idea   = "Nothing is kept: the backward kernel reads x again and runs the three sigmoids a second time."
-expect = "Five transfers instead of eight (x in, y out; x, dy in, dx out), so 5/8 of the time as long as six exponentials an element hide behind the memory. No buffers, and no activation is rounded: f16 and bf16 keep their bounds."
-found  = "Not 5/8 of the time: 671 -> 623 us (1.08x) at n64m in f32 on an H200, 51 % of the copy rate, 1.52x eager torch's speed and 0.51x that of torch.compile. Inferred, not measured: exact exponentials and divisions, one element a thread, do not hide behind the memory; rung 4 changes both and takes half."
+idea   = "Nothing is stored: the backward kernel reads x again and computes the three sigmoids a second time."
+expect = "Five transfers instead of eight (x in, y out; x, dy in, dx out), so 5/8 of the time if memory hides six exponentials per element. No buffers, and no activation is rounded: f16 and bf16 keep their bounds."
+found  = "Not 5/8 of the time: 671 -> 623 us (1.08x) at n64m in f32 on an H200, 51 % of the copy rate, 1.52x eager torch's speed and 0.51x that of torch.compile. Inferred, not measured: memory does not hide exact exponentials and divisions with one element per thread; rung 4 changes both and takes half."
 provenance = "The lecture: throwing away activations costs 5/8 of the memory accesses."
 dtypes = ["f32", "f16", "bf16"]
 [tune]

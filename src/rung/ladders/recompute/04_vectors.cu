@@ -1,6 +1,6 @@
 /*---
 idea   = "Recomputation with 16-byte loads and stores, and the sigmoid from the fast exponential and division."
-expect = "In f32 a little; in f16 and bf16, where an element is 2 bytes and three sigmoids weigh twice as much beside it, the cheaper sigmoid is what keeps memory the limit."
+expect = "In f32 a little; in f16 and bf16, where an element is 2 bytes and three sigmoids cost twice as much per byte, the cheaper sigmoid keeps memory the limit."
 found  = "Twice as fast in f32, not a little: 623 -> 315 us (1.98x) at n64m on an H200, the whole copy rate, a tie with torch.compile and 3.01x eager torch's speed. f16 and bf16 were not timed; how much is the vectors' and how much the cheaper sigmoid's was not measured either."
 provenance = "Own."
 dtypes = ["f32", "f16", "bf16"]

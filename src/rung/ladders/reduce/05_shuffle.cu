@@ -1,7 +1,7 @@
 /*---
-idea   = "Lanes hand their sums to each other through registers; shared memory carries one value a warp, and the first warp adds those."
+idea   = "Lanes exchange sums by shuffles; each warp writes one value to shared memory, and the first warp adds those."
 expect = "Two stages of five shuffles and one barrier replace the tree: short rows gain, long rows are bound by their loads."
-found  = "The short rows gain nothing: a tie with the rung before, 73.5 against 73.4 us at b65536n1024 in f32 on an H200, 0.98x torch's speed. A tie at b16n1m too (139 us, 0.16x torch's). What the tree cost had gone with its barriers, as far as can be inferred."
+found  = "The short rows gain nothing: a tie with the rung before, 73.5 against 73.4 us at b65536n1024 in f32 on an H200, 0.98x torch's speed. A tie at b16n1m too (139 us, 0.16x torch's). The tree's cost was in its barriers, which were already gone; this is inferred."
 provenance = "The two-stage warp reduction with coarsening of the course's second report; __shfl_down_sync in its third."
 dtypes = ["f32", "f16", "bf16"]
 needs  = "BLOCK % 32 == 0"

@@ -1,5 +1,5 @@
 /*---
-idea   = "A row is cut into pieces of CHUNK elements, a block each; a second kernel adds the blocks' sums."
+idea   = "A row is divided into pieces of CHUNK elements, one block each; a second kernel adds the blocks' sums."
 expect = "A few long rows now fill the whole GPU instead of as many SMs as there are rows. Many short rows only pay for the second launch."
 found  = "As expected for long rows: 139 -> 19.0 us (7.32x) at b16n1m in f32 on an H200, 83 % of the copy rate, 1.21x torch's speed. Short rows pay more than a launch: 73.5 -> 136 us (0.54x) at b65536n1024, 0.53x torch's; inferred, not measured: the second kernel starts 65536 blocks to add one number each."
 provenance = "The two levels of the course's reductions, one step further out: from warps and blocks to blocks and the grid."

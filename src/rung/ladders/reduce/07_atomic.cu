@@ -1,6 +1,6 @@
 /*---
 idea   = "Every block adds its sum to the row's result with one atomic; no second pass over partial sums."
-expect = "As fast as two stages: one atomic a block is nothing beside CHUNK loads. The order of the additions is the hardware's, so the last bits differ from run to run."
+expect = "As fast as two stages: one atomic per block is negligible next to CHUNK loads. The order of the additions is not fixed, so the last bits differ from run to run."
 found  = "A little faster than two stages: 19.0 -> 18.5 us (1.03x) at b16n1m in f32 on an H200, 85 % of the copy rate, 1.24x torch's speed and the best there; 136 -> 80.8 us (1.68x) at b65536n1024, 0.89x torch's."
 provenance = "The course's third report notes an atomicAdd as the way for several blocks to share one result."
 dtypes = ["f32", "f16", "bf16"]

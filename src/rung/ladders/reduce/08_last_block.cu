@@ -1,7 +1,7 @@
 /*---
-idea   = "Two stages in one launch: the block that finishes last, as a counter tells it, adds the partial sums of its row."
+idea   = "Two stages in one launch: the block that finishes last, found by a counter, adds the partial sums of its row."
 expect = "The second launch is saved and the order of the additions is fixed again, so the result repeats bit for bit. A few microseconds for short work, nothing for long."
-found  = "Nothing saved: 18.5 -> 20.6 us (0.90x) at b16n1m in f32 on an H200, behind two stages (19.0 us) too, 1.11x torch's speed; 80.8 -> 176 us (0.46x) at b65536n1024, 0.41x torch's. The launch is not saved either, since each call first clears the counters; inferred, not measured: the rest is every block's wait for its fences and its counter."
+found  = "Nothing saved: 18.5 -> 20.6 us (0.90x) at b16n1m in f32 on an H200, behind two stages (19.0 us) too, 1.11x torch's speed; 80.8 -> 176 us (0.46x) at b65536n1024, 0.41x torch's. The launch is not saved either, since each call first clears the counters; inferred, not measured: the rest is each block's wait for its fences and its counter."
 provenance = "Own; what atomics are better used for."
 from   = "reduce/6"
 dtypes = ["f32", "f16", "bf16"]
@@ -35,7 +35,7 @@ extern "C" __global__ void row_sum(const Real* x, float* partial, int* finished,
     float* sums = partial + (size_t)blockIdx.x * gridDim.y;
     if (threadIdx.x == 0) {
         sums[blockIdx.y] = sum;
-        __threadfence();  // the sum is seen by every block that sees the count
+        __threadfence();  // the sum is visible to every block that sees the count
         last_block = atomicAdd(&finished[blockIdx.x], 1) == (int)gridDim.y - 1;
         __threadfence();
     }

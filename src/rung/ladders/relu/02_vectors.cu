@@ -1,6 +1,6 @@
 /*---
 idea   = "16 bytes per load and store, whatever the dtype: 4 elements in f32, 8 in f16 and bf16."
-expect = "Now the dtype decides: f16 and bf16 take half the time of f32 for the same N, as their bytes say."
+expect = "Now the dtype matters: f16 and bf16 take half the time of f32 for the same N, like their bytes."
 found  = "As expected, f16 takes half the time of f32: 64.6 us against 128 us at n64m on an H200, 97 % and 98 % of the copy rate. 201 -> 128 us (1.57x) in f32, a tie with torch; 176 -> 64.6 us (2.72x) in f16, 1.05x torch's speed."
 provenance = "Own; the condition under which the lecture's halving is seen."
 dtypes = ["f32", "f16", "bf16"]

@@ -1,8 +1,8 @@
 /*---
-idea   = "Each thread asks for several vectors of both inputs before it adds the first, and sends its stores past the caches."
-expect = "Twice UNROLL loads of 16 bytes under way in every thread keep the memory busy while blocks come and go; a few percent more on large tensors, nothing on those that fit into L2."
+idea   = "Each thread issues loads of several vectors of both inputs before it adds the first, and its stores bypass the caches."
+expect = "Twice UNROLL loads of 16 bytes in flight per thread keep the memory busy while blocks start and end; a few percent more on large tensors, nothing on those that fit into L2."
 provenance = "Our own; Little's law: bytes in flight = bandwidth x latency, some 25 KB an SM on an H200."
-found  = "Slower, not a few percent faster: 19.4 -> 19.9 us (0.97x) at b8t1024 in f32 on an H200, 10.7 -> 11.1 us (0.96x) in bf16, 0.96x torch's speed. Presumably enough threads ask already; only at b4t64, where nothing was expected, is it 1.02x."
+found  = "Slower, not a few percent faster: 19.4 -> 19.9 us (0.97x) at b8t1024 in f32 on an H200, 10.7 -> 11.1 us (0.96x) in bf16, 0.96x torch's speed. Presumably enough loads were in flight already; only at b4t64, where nothing was expected, it is 1.02x."
 dtypes = ["f32", "f16", "bf16"]
 [tune]
 BLOCK  = [256, 128, 512]

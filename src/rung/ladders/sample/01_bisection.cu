@@ -1,5 +1,5 @@
 /*---
-idea   = "One block per sequence with the whole vocabulary in shared memory; the k-th largest logit and the edge of the nucleus are found by halving the range of floats, counting or summing what lies above."
+idea   = "One block per sequence with the whole vocabulary in shared memory; the k-th largest logit and the threshold of top-p are found by bisection over the range of floats, counting or summing what lies above."
 expect = "The vocabulary is read once, 200 KB for gpt2, and nothing is sorted: a few microseconds for temperature alone, some 25 passes of 1 us for each of top-k and top-p."
 found  = ""
 provenance = "ours"

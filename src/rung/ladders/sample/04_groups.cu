@@ -1,7 +1,7 @@
 /*---
-idea   = "A whole GPU looks at the vocabulary once, and leaves of each 32 tokens their largest logit and the sum of their exponentials; one block then draws from these, and opens only the groups in which a winner can lie."
-expect = "Temperature alone needs no second look: a draw among 1571 groups, then among 32 tokens, some 7 us for gpt2 in place of 85. Top-k opens at most k groups: two searches of 32 halvings over a few numbers a thread, some 15 us in place of 56. A nucleus wider than GROUPS groups is found the first rung's way, as slowly."
-found  = "Slower than rung 2 for a nucleus, in the same engine (gpt2 in bf16 on an H200, one sequence): 2,307 tokens/s at top-p 0.95, against 3,752 and a greedy 5,656; 4,166 with top-k 50 as well (4,316). A list of 512 groups seems too short for this nucleus, and each halving then reads a row of 200 KB from memory, where rung 2 has it on chip (04.md)."
+idea   = "The whole GPU reads the vocabulary once, and computes for each 32 tokens their largest logit and the sum of their exponentials; one block then draws from these, and reads only the groups in which a candidate can be."
+expect = "Temperature alone needs no second pass: a draw among 1571 groups, then among 32 tokens, some 7 us for gpt2 instead of 85. Top-k reads at most k groups: two bisections of 32 steps over a few numbers per thread, some 15 us instead of 56. A nucleus wider than GROUPS groups is found like in the first rung, as slowly."
+found  = "Slower than rung 2 for a nucleus, in the same engine (gpt2 in bf16 on an H200, one sequence): 2,307 tokens/s at top-p 0.95, against 3,752 and a greedy 5,656; 4,166 with top-k 50 as well (4,316). A list of 512 groups seems too short for this nucleus, and each bisection step then reads a row of 200 KB from memory, where rung 2 has it in shared memory (04.md)."
 provenance = "ours"
 dtypes = ["f32"]
 dims   = ["V"]
@@ -45,7 +45,7 @@ __device__ __forceinline__ double scan(double x)
     return x;
 }
 
-// A row of logits as they are after penalties; nothing lies beyond its end.
+// A row of logits after penalties; -infinity beyond its end.
 struct Row
 {
     const float* logits;
@@ -60,7 +60,7 @@ struct Row
     }
 };
 
-// A lane looks at one token in each of TOGETHER neighbouring groups.
+// A lane reads one token in each of TOGETHER neighbouring groups.
 extern "C" __global__ void __launch_bounds__(256)
     survey(const float* logits, const int* marks, const float* settings, float* maxima, float* sums)
 {
@@ -82,7 +82,7 @@ extern "C" __global__ void __launch_bounds__(256)
     }
 }
 
-// What a thread knows: EACH neighbouring groups.
+// A thread's part: EACH neighbouring groups.
 struct Survey
 {
     float m[EACH], sum[EACH];
@@ -111,7 +111,7 @@ struct Survey
         return m[j] > -INFINITY ? double(sum[j]) * double(expf((m[j] - largest) * unit)) : 0.0;
     }
 
-    // The largest number that so many groups reach: so many tokens are at least as large.
+    // The largest value that at least so many groups reach: so many tokens are at least as large.
     __device__ __forceinline__ float reached_by(int groups, float largest) const
     {
         return bisect(largest, [&](float edge) {
@@ -122,7 +122,7 @@ struct Survey
         });
     }
 
-    // The groups that reach `edge`, in order; gives how many there are (none are listed if more than GROUPS).
+    // Lists the groups that reach `edge`, in order; returns their number (none are listed if more than GROUPS).
     __device__ __forceinline__ int list(float edge, int* groups) const
     {
         __shared__ int counts[WARPS];
@@ -150,7 +150,7 @@ struct Survey
     }
 };
 
-// The first of the largest; the first warp gets it.
+// The first index of the maximum; the first warp gets it.
 __device__ __forceinline__ int likeliest(const Survey& survey, const Row& row, float largest)
 {
     int group = G - 1;
@@ -179,7 +179,7 @@ __device__ __forceinline__ int draw_from_all(const Survey& survey, const Row& ro
         all += warps[w];
     }
     const double target = double(u) * all;
-    // Of all that begin up to the target the last: rounding can carry the target past no end.
+    // The last of those that begin at or before the target: this is valid even if rounding moves the target past the end.
     const int thread = -block_least(own > 0.0 && before <= target ? -int(threadIdx.x) : 0);
     if (int(threadIdx.x) == thread) {
 #pragma unroll
@@ -199,7 +199,7 @@ __device__ __forceinline__ int draw_from_all(const Survey& survey, const Row& ro
     return token + (begun ? 31 - __clz(int(begun)) : __ffs(int(any)) - 1);
 }
 
-// The list's groups side by side, without what is below `edge`: groups that are not listed may hold such too.
+// Gathers the listed groups, without logits below `edge`: groups that are not listed may contain such too.
 __device__ __forceinline__ void gather(const Row& row, const int* groups, int count, float edge, float* list)
 {
 #pragma unroll 4
@@ -223,7 +223,7 @@ __device__ __forceinline__ int draw_from_some(const Survey& survey, const Row& r
         if (s.top_k <= G) edge = survey.reached_by(s.top_k, largest);
     } else if (s.top_p < 1.0f) {
         if (G > GROUPS) edge = survey.reached_by(GROUPS, largest);
-    } else {  // min-p alone, with a margin: what is in the list is looked at again
+    } else {  // min-p alone, with a margin: the logits in the list are tested again
         edge = largest + s.temperature * (logf(s.min_p) - 0.001f) - 1e-5f * fabsf(largest);
     }
     const int count = survey.list(edge, groups);
@@ -279,7 +279,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK)
         token = draw_from_all(survey, row, largest, 1.0f / s.temperature, u);
     else
         token = draw_from_some(survey, row, largest, u, list, work + size_t(b) * V);
-    __syncwarp();  // behind every lane's look at the marks
+    __syncwarp();  // after every lane has read the marks
     if (threadIdx.x == 0) {
         next[b] = token;
         int* mark = marks + size_t(b) * V + token;

@@ -1,7 +1,7 @@
 /*---
-idea   = "A cluster of blocks keeps a row in its registers; the edges of top-k and nucleus are found ten bits a round by histograms, and probabilities are whole numbers, whose sums are the same in any order."
-expect = "For gpt2 at B = 1 a block has 6,283 numbers, 7 a thread, and never reads them again. Temperature alone is a chain of two cluster rounds (the largest, then the sums) of 1.2 us, a load of 1 us, half a microsecond of draw and 3 us of launch: 8 us in place of 02's passes. A round of histograms is 7 pairs of shared atomics a thread, three barriers of a block, one of the cluster, two scans and a read of 32 bins of 8 blocks, 2.5 to 3 us: three for a nucleus, 17 us in all whatever its width; two or three for top-k, whose bound leaves few to count, 16 us; both together 25 us. At B = 64 a block fills a processor: 16 rows at a time, four waves, 60 to 80 us."
-found  = "What serves now. gpt2 in bf16 on an H200, one sequence: 5,243 tokens/s at temperature 0.8 with top-p 0.95 in place of rung 2's 3,752, 4,997 with top-k 50 as well (4,316), beside a greedy 5,654. A nucleus costs 14 us per token more than greedy choosing, where 17 us were expected for the whole (05.md)."
+idea   = "A cluster of blocks keeps a row in its registers; the thresholds of top-k and top-p are found ten bits per round by histograms, and probabilities are integers, whose sums do not depend on the order."
+expect = "For gpt2 at B = 1 a block has 6,283 logits, 7 per thread, and never reads them again. Temperature alone is a chain of two cluster rounds (the largest, then the sums) of 1.2 us, a load of 1 us, half a microsecond of draw and 3 us of launch: 8 us in place of 02's passes. A round of histograms is 7 pairs of shared atomics per thread, three block barriers, one cluster barrier, two scans and a read of 32 bins of 8 blocks, 2.5 to 3 us: three for top-p, 17 us in total whatever the nucleus's width; two or three for top-k, whose bound leaves few to count, 16 us; both together 25 us. At B = 64 a block fills a multiprocessor: 16 rows at a time, four waves, 60 to 80 us."
+found  = "The default now. gpt2 in bf16 on an H200, one sequence: 5,243 tokens/s at temperature 0.8 with top-p 0.95 instead of rung 2's 3,752, 4,997 with top-k 50 as well (4,316), against 5,654 greedy. Top-p costs 14 us per token more than greedy decoding, where 17 us were expected in total (05.md)."
 provenance = "ours"
 dtypes = ["f32"]
 dims   = ["V"]
@@ -29,10 +29,10 @@ constexpr int BITS = 10, BINS = 1 << BITS, CHUNKS = BINS / WARP_SIZE;
 constexpr uint32_t ONE = 0x3f800000;  // 1.0f
 
 __host__ __device__ constexpr int width(int n) { return n ? 1 + width(n / 2) : 0; }
-// A mass has two limbs of so many bits: those of all a block's numbers add up within 32 bits.
+// A mass has two limbs of so many bits: the limbs of all of a block's tokens add up within 32 bits.
 constexpr int LIMB = 32 - width(EACH * BLOCK) < 24 ? 32 - width(EACH * BLOCK) : 24;
 
-// Of what is used twice, one half is written while a slower block still reads the other.
+// Double buffers: one half is written while a slower block still reads the other.
 struct Shared
 {
     alignas(16) float maxima[ALL_WARPS];
@@ -44,7 +44,7 @@ struct Shared
     float bound;
 };
 
-// The key at which the mass reaches what is wanted; how much mass lies on it, and how much of that is wanted.
+// The key at which the mass reaches the target; the mass on that key, and how much of it is needed.
 struct Edge
 {
     uint32_t key;
@@ -53,7 +53,7 @@ struct Edge
 
 __device__ __forceinline__ Mass mass(float p) { return p > 0.0f ? Mass(p * float(1ull << (2 * LIMB))) : 0; }
 
-// A warp's part of the vocabulary: EACH rows of 32 tokens, logits at first, then probabilities, not normalised.
+// A warp's part of the vocabulary: EACH rows of 32 tokens, first logits, then unnormalised probabilities.
 struct Part
 {
     Shared& shared;
@@ -75,7 +75,7 @@ struct Part
 
     __device__ __forceinline__ int token(int j) const { return (warp * EACH + j) * WARP_SIZE + lane_id(); }
 
-    // Gives the largest of all.
+    // Returns the maximum over the cluster.
     __device__ __forceinline__ float load(const float* logits, const int* marks, const Settings& s)
     {
         float largest = -INFINITY;
@@ -88,7 +88,7 @@ struct Part
         }
 #pragma unroll
         for (int j = 0; j < EACH; j++) {
-            z[j] += 0.0f;  // both zeros have one key
+            z[j] += 0.0f;  // both zeros get the same key
             largest = fmaxf(largest, z[j]);
         }
         cluster::tell<CLUSTER>(&shared.maxima[warp], warp_max(largest));
@@ -98,7 +98,7 @@ struct Part
         return warp_max(largest);
     }
 
-    // The first token with the largest logit, for its warp; -1 for the others.
+    // The first token with the largest logit in its warp; -1 in the others.
     __device__ __forceinline__ int first(float largest) const
     {
         int first = -1;
@@ -135,7 +135,7 @@ struct Part
         return shared.bound;
     }
 
-    // Keys of so many bits, the least first; `wanted` is asked with the mass of all.
+    // Keys of so many bits, the least first; `wanted` is called with the total mass.
     template <class Key, class Weight, class Wanted>
     __device__ __forceinline__ Edge select(int bits, Key key, Weight weight, Wanted wanted)
     {
@@ -200,7 +200,7 @@ struct Part
             if (z[j] < least) z[j] = -INFINITY;
     }
 
-    // What is above the edge stays; of those on it (mostly one) the first, as many as it takes.
+    // Keeps tokens above the threshold; of those equal to it (usually one) the first ones, as many as needed.
     __device__ __forceinline__ void keep_nucleus(float top_p)
     {
         const Edge edge = select(
@@ -239,7 +239,7 @@ struct Part
             if (z[j] < least) z[j] = 0.0f;
     }
 
-    // What the warps before this one have, and all.
+    // The mass of the preceding warps, and the total.
     __device__ __forceinline__ Mass mass_before(Mass own, int half, Mass& all) const
     {
         cluster::tell<CLUSTER>(&shared.sums[half][warp], own);
@@ -255,7 +255,7 @@ struct Part
         return warp_total(before);
     }
 
-    // Where the cumulative mass first passes u times the whole, for the warp that holds it; -1 for the others.
+    // The position where the cumulative mass first exceeds u times the total, in the warp that holds it; -1 in the others.
     __device__ __forceinline__ int draw(float u) const
     {
         Mass own = 0, all;
@@ -286,7 +286,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK)
     __shared__ Shared shared;
     const int b = blockIdx.y;
     Part part(shared);
-    cluster::sync();  // all blocks are there to be written to
+    cluster::sync();  // all blocks have started, so their shared memory may be written
     pdl_wait();
     pdl_launch_dependents();
     const Settings s(settings + 8 * b);

@@ -1,10 +1,10 @@
-// A cluster of blocks (sm_90 and later): who one is in it, its barrier, its other blocks' shared memory; sums of 64 bits.
+// A cluster of blocks (sm_90 and later): the block's rank, the cluster barrier, other blocks' shared memory; 64-bit sums.
 #pragma once
 #include "rung.cuh"
 
 namespace cluster {
 
-typedef unsigned long long uint64;  // as shuffles and atomics name it
+typedef unsigned long long uint64;  // the type that shuffles and atomics take
 
 __device__ __forceinline__ int rank()
 {
@@ -17,7 +17,7 @@ __device__ __forceinline__ int rank()
 #endif
 }
 
-// What any thread wrote before it, to its own block's shared memory or another's, all threads may read after it.
+// Writes before it, to any block's shared memory, may be read by all threads after it.
 __device__ __forceinline__ void sync()
 {
 #if __CUDA_ARCH__ >= 900
@@ -38,7 +38,7 @@ __device__ __forceinline__ T* of(T* shared, int rank)
 #endif
 }
 
-// A warp that agrees on x writes it to every block.
+// Writes x to every block; all lanes of the warp pass the same x.
 template <int BLOCKS, class T>
 __device__ __forceinline__ void tell(T* shared, T x)
 {

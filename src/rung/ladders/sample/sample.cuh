@@ -1,4 +1,4 @@
-// The steps of choosing a token, for one block that holds a row of logits in shared memory.
+// The steps of sampling a token, for one block that holds a row of logits in shared memory.
 #pragma once
 #include "rung.cuh"
 
@@ -6,8 +6,8 @@ namespace sample_steps {
 
 constexpr int V = DIM_V, WARPS = BLOCK / 32;
 
-// Philox 4x32 with ten rounds, keyed by the seed, at (step, 0, sequence, 0): a number in [0, 1) of 24 bits. A sequence's
-// own step is the batch's plus the seed's fourth word.
+// Philox 4x32 with ten rounds, keyed by the seed, at (step, 0, sequence, 0): a number in [0, 1) of 24 bits. A sequence's step is
+// the batch's plus the seed's fourth word.
 __device__ __forceinline__ float uniform(const int* seed, int step)
 {
     uint32_t k0 = uint32_t(seed[0]), k1 = uint32_t(seed[1]);
@@ -45,7 +45,7 @@ struct Settings
     }
 };
 
-// Floats in the order of integers.
+// Maps floats to integers of the same order.
 __device__ __forceinline__ uint32_t ordered(float x)
 {
     const uint32_t bits = __float_as_uint(x);
@@ -56,7 +56,7 @@ __device__ __forceinline__ float from_ordered(uint32_t key)
     return __uint_as_float(key & 0x80000000u ? key & 0x7fffffffu : ~key);
 }
 
-// The largest float up to `top` for which `holds`; whoever holds for one holds for all below. At most 32 halvings.
+// The largest float up to `top` for which `holds` is true; it must be true for all smaller ones too. At most 32 bisection steps.
 template <class Holds>
 __device__ __forceinline__ float bisect(float top, Holds holds)
 {
@@ -98,9 +98,8 @@ __device__ __forceinline__ int block_least(int x)
     return least;
 }
 
-// A block's numbers, in the order of the vocabulary: first the logits, then the probabilities, not normalised. A warp
-// owns `share` neighbours of the first `size`, and each of its lanes every 32nd of them; so nobody else's number is ever
-// read before a barrier.
+// A block's values, in the order of the vocabulary: first the logits, then the unnormalised probabilities. A warp has `share`
+// consecutive ones of the first `size`, and each lane every 32nd of them, so no other thread's value is read without a barrier.
 struct Numbers
 {
     float* z;
@@ -116,7 +115,7 @@ struct Numbers
         for (int i = begin + lane_id(); i < end; i += WARP_SIZE) what(i);
     }
 
-    // Gives the largest of the thread's own.
+    // Returns the maximum of the thread's own.
     __device__ __forceinline__ float load(const float* logits, const int* marks, const Settings& s) const
     {
         float largest = -INFINITY;
@@ -156,7 +155,7 @@ struct Numbers
         });
     }
 
-    // Gives the sum of the thread's own.
+    // Returns the sum of the thread's own.
     __device__ __forceinline__ float exponentials(float largest, float temperature) const
     {
         const float unit = 1.0f / temperature;
@@ -168,7 +167,7 @@ struct Numbers
         return sum;
     }
 
-    // What is above the edge stays; of those on it (mostly one) the first, as many as it takes to reach `wanted`.
+    // Keeps values above the threshold; of those equal to it (usually one) the first ones, as many as needed to reach `wanted`.
     __device__ __forceinline__ void keep_nucleus(float edge, float wanted) const
     {
         float above = 0.0f;
@@ -198,7 +197,7 @@ struct Numbers
         });
     }
 
-    // Where the cumulative sum first passes u times the whole; every thread gets it.
+    // The position where the cumulative sum first exceeds u times the total; every thread gets it.
     __device__ __forceinline__ int draw(float u) const
     {
         __shared__ double sums[WARPS];
@@ -209,7 +208,7 @@ struct Numbers
         if (lane_id() == 0) sums[warp_id()] = own;
         __syncthreads();
         double all = 0.0, before = 0.0;
-        int last = 0;  // the last warp with anything, should rounding carry u times the whole past the end
+        int last = 0;  // the last warp with any mass, in case rounding moves u times the total past the end
         for (int w = 0; w < WARPS; w++) {
             if (w < warp_id()) before += sums[w];
             if (sums[w] > 0.0) last = w;

@@ -1,8 +1,8 @@
 /*---
-idea   = "One block per row, and a tree in shared memory for the maximum and for the sum. The stride halves from BLOCK / 2, so that the threads still at work are the first ones: whole warps, down to the last five steps."
-expect = "Coalesced loads and log2(BLOCK) steps instead of S: several times faster, less so for long rows, where the memory is the limit for both."
+idea   = "One block per row, and a tree in shared memory for the maximum and for the sum. The stride halves from BLOCK / 2, so that the active threads are the first ones: whole warps, down to the last five steps."
+expect = "Coalesced loads and log2(BLOCK) steps instead of S: several times faster, less so for long rows, where memory limits both."
 provenance = "The tree version of the attention milestone (5.07x at 256 columns, 1.80x at 8192); ECE 408 milestone 3, Reduction: Softmax (15x)."
-found  = "1.98 ms -> 359 us (5.52x) at b8t1024 in f32 on an H200, 2.48x torch's speed. The milestone's gain fell with the row, 5.07x at 256 columns to 1.80x at 8192; here it grows, 2.39x at 64, 5.52x at 1024, 13.9x at 50257, since the linear rung reads one row per thread and never comes near the memory's limit."
+found  = "1.98 ms -> 359 us (5.52x) at b8t1024 in f32 on an H200, 2.48x torch's speed. The milestone's gain fell with the row, 5.07x at 256 columns to 1.80x at 8192; here it grows, 2.39x at 64, 5.52x at 1024, 13.9x at 50257, since the linear rung reads one row per thread and never comes near memory bandwidth."
 dtypes = ["f32", "f16", "bf16"]
 needs  = "BLOCK & (BLOCK - 1) == 0"
 [tune]

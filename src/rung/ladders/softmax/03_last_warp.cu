@@ -1,8 +1,8 @@
 /*---
-idea   = "Once one warp is left of the tree, its last five steps are unrolled and need no barrier of the block."
+idea   = "When only one warp of the tree is active, its last five steps are unrolled and need no block barrier."
 expect = "Ten of the sixteen barriers at BLOCK = 256 are gone: a gain for short rows, none for long ones."
 provenance = "The attention milestone, section 1 (unrolling the last warp). Since Volta the lanes of a warp may drift apart, so __syncwarp stands where they used no barrier at all."
-found  = "8.64 -> 6.69 us (1.29x) for rows of 64 columns in f32 on an H200, 359 -> 320 us (1.12x) for 1024, a tie for 50257: as expected, a gain that short rows have."
+found  = "8.64 -> 6.69 us (1.29x) for rows of 64 columns in f32 on an H200, 359 -> 320 us (1.12x) for 1024, a tie for 50257: as expected, a gain for short rows only."
 dtypes = ["f32", "f16", "bf16"]
 needs  = ["BLOCK & (BLOCK - 1) == 0", "BLOCK >= 64"]
 [tune]
@@ -34,7 +34,7 @@ __device__ float tree(float x, Op op)
         if (i < stride) partial[i] = op(partial[i], partial[i + stride]);
     }
     if (i < WARP_SIZE) {
-        // All 32 lanes go on, though fewer and fewer of their sums are wanted: an idle lane costs as much.
+        // All 32 lanes continue, though fewer and fewer of their sums are needed: an idle lane costs as much.
 #pragma unroll
         for (int stride = WARP_SIZE / 2; stride > 0; stride /= 2) {
             __syncwarp();

@@ -1,6 +1,6 @@
 /*---
-idea   = "Two stages of shuffles in place of the tree: each warp reduces its lanes in registers, then the first warp reduces the warps."
-expect = "Two barriers a reduction and hardly any shared memory: for short rows about half of what the tree takes."
+idea   = "Two stages of shuffles instead of the tree: each warp reduces its lanes in registers, then the first warp reduces the warps' results."
+expect = "Two barriers per reduction and hardly any shared memory: for short rows about half of the tree's time."
 provenance = "ECE 408 milestone 2, Parallel Reduction (11.4x over the baseline on an A40)."
 found  = "Hardly more than rung 3: 320 -> 317 us (1.01x) at b8t1024 in f32 on an H200, a tie in bf16; over the full tree 1.32x for 64 columns, not the twofold expected. 6.25x over the naive rung, where the report had 11.4x on an A40; 2.81x torch's speed."
 dtypes = ["f32", "f16", "bf16"]

@@ -1,6 +1,6 @@
 /*---
-idea   = "Maximum and sum in a single pass: when a larger score turns up, the sum so far is scaled down by exp(m - m_new)."
-expect = "Two reads of the row instead of three: a third off for rows that the caches do not hold. In return a chain of dependent steps and an exponential for each score."
+idea   = "Maximum and sum in a single pass: when a larger score occurs, the running sum is scaled by exp(m - m_new)."
+expect = "Two reads of the row instead of three: a third off for rows that do not fit into the caches. The cost is a chain of dependent steps with an exponential for each score."
 provenance = "Milakov and Gimelshein, Online normalizer calculation for softmax (2018), as shown in the GPU lecture, part 3."
 found  = "Not a third: 186 -> 195 us (0.95x) at b8t1024 in f32 on an H200, slower; 1.09x in bf16 and 1.14x over the vocabulary. A row of 1024 presumably stays in a cache for its second read, so that little is saved for the longer chain."
 dtypes = ["f32", "f16", "bf16"]
@@ -23,7 +23,7 @@ extern "C" __global__ void softmax(const Real* __restrict__ x, Real* __restrict_
     const Real* __restrict__ in = x + int64_t(row) * S;
     Real* __restrict__ probability = out + int64_t(row) * S;
 
-    // A finite start: a lane that sees nothing must not form inf - inf.
+    // A finite start value: a lane without columns must not compute inf - inf.
     float m = -FLT_MAX, l = 0.0f;
     for (int s = lane_id(); s < visible; s += WARP_SIZE) {
         const float score = scale * to_float(in[s]);

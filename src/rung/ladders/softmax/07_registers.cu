@@ -2,8 +2,8 @@
 idea   = "The row is read once, 16 bytes per lane with all loads in flight together, and stays in the warp's registers for maximum, sum and quotients. Columns behind the mask are never read."
 expect = "One read and one write, so up to twice the online rung where rows come from memory; the exponential of each score is taken once."
 provenance = "Our own. A vector that juts out of a row (S need not be a multiple of 4 or 8) is moved element by element, all others whole."
-found  = "195 -> 155 us (1.26x) at b8t1024 in f32 on an H200, 91 % of the copy rate, and 158 -> 92.8 us (1.70x) in bf16, the fastest there: 5.73x and 7.27x torch's speed, which multiplies, masks and then takes its softmax. Less than the twofold promised in f32, presumably since caches had held the row."
-leap   = "The row moves from memory into registers: each of the loops over it becomes one over what a lane holds, for three number formats."
+found  = "195 -> 155 us (1.26x) at b8t1024 in f32 on an H200, 91 % of the copy rate, and 158 -> 92.8 us (1.70x) in bf16, the fastest there: 5.73x and 7.27x torch's speed, which multiplies, masks and then takes its softmax. Less than twofold in f32, presumably since caches had held the row."
+leap   = "The row moves from memory into registers: each loop over it becomes a loop over the lane's registers, for three number formats."
 dtypes = ["f32", "f16", "bf16"]
 needs  = ["BLOCK % 32 == 0", "S <= 2048"]
 [tune]
@@ -49,7 +49,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK)
     if (row >= B * NH * T) return;  // the whole warp
     const int visible = causal ? S - T + row % T + 1 : S;
     const int64_t begin = int64_t(row) * S;
-    const int lead = begin % VEC;  // vectors lie on multiples of 16 bytes; the row begins so far into the first
+    const int lead = begin % VEC;  // vectors are aligned to 16 bytes; the row starts this far into the first
     const int first = lane_id() * VEC - lead;
     const float to_log2 = scale * 1.4426950408889634f;
 

@@ -1,6 +1,6 @@
 /*---
 idea   = "One thread per token: the target's logit first, then every logit of the vocabulary, one dot product after the other."
-expect = "Neighbouring threads read rows of x that lie C elements apart, and each walks the whole head alone: far below any ceiling, but nothing of the size of the logits is written."
+expect = "Neighbouring threads read rows of x that lie C elements apart, and each loops over the whole head alone: far from any limit, but no logits are written to memory."
 dtypes = ["f32", "f16", "bf16"]
 [tune]
 BLOCK = [128, 64, 256]
@@ -27,7 +27,7 @@ extern "C" __global__ void token_logprob(const Real* x, const Real* weight, cons
     const int target = targets[token];
     const float own = dot(row, weight + size_t(target) * C, C);
     Statistics all;
-    for (int begin = 0; begin < V; begin += 256) {  // a sum of 50257 terms in one chain would lose two digits
+    for (int begin = 0; begin < V; begin += 256) {  // a single chain of 50257 additions would lose two digits
         Statistics part;
         // never skipped: begin is less than V
         for (int v = begin; v < min(begin + 256, V); v++) {

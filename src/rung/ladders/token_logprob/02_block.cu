@@ -1,6 +1,6 @@
 /*---
 idea   = "One block per token: each warp takes every WARPS-th row of the head, its lanes share the dot product, and the warps' statistics are merged at the end."
-expect = "Loads of the head coalesce and all SMs have work for a few tokens; each token still reads the whole head, so many tokens run at the L2's pace."
+expect = "Loads of the head are coalesced and all SMs have work even for few tokens; each token still reads the whole head, so many tokens are limited by L2 bandwidth."
 dtypes = ["f32", "f16", "bf16"]
 needs  = "WARPS <= 32"
 [tune]

@@ -1,6 +1,6 @@
 /*---
-idea   = "The register tiles of matmul: a block multiplies BM tokens by one tile of the vocabulary after the other and reduces each tile of logits where it lies, in registers. The vocabulary is cut into SLICES, whose statistics a last kernel merges in a fixed order."
-expect = "The head is read once per BM tokens instead of once per token, and the FMA units set the pace, as in matmul/08; the reduction of a tile costs one exponential per logit."
+idea   = "The register tiles of matmul: a block multiplies BM tokens by one tile of the vocabulary after the other and reduces each tile of logits in registers. The vocabulary is divided into SLICES, whose statistics a last kernel merges in a fixed order."
+expect = "The head is read once per BM tokens instead of once per token, and the FMA units are the limit, as in matmul/08; the reduction of a tile costs one exponential per logit."
 dtypes = ["f32", "f16", "bf16"]
 needs  = ["BK % (16 // sizeof_real) == 0", "BM % 64 == 0 and BN % 32 == 0", "(BM * BK * sizeof_real // 16) % (BM // 64 * (BN // 32) * 32) == 0", "(BN * BK * sizeof_real // 16) % (BM // 64 * (BN // 32) * 32) == 0"]
 [tune]
@@ -56,7 +56,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             }
         }
     }
-    // Four neighbouring lanes hold the columns of one row of the warp's tile, and the warps beside it hold the rest.
+    // Four neighbouring lanes hold the columns of one row of the warp's tile, and neighbouring warps hold the rest.
 #pragma unroll
     for (int i = 0; i < 8; i++) {
         const Statistics all = merged(mine[i], 4);

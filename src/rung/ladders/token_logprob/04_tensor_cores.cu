@@ -1,6 +1,6 @@
 /*---
-idea   = "The same reduction behind the mma.sync pipeline of matmul/14."
-expect = "Tensor cores multiply some ten times faster than the FMA units, so that the exponentials, one per logit, become a visible part: about a fifth of the product's time at C 768."
+idea   = "The same reduction after the mma.sync pipeline of matmul/14."
+expect = "Tensor cores multiply some ten times faster than the FMA units, so that the exponentials, one per logit, become significant: about a fifth of the product's time at C 768."
 from   = "token_logprob/3"
 inherit = ["tune", "bind", "buffers", "launch"]
 dtypes = ["bf16", "f16", "tf32"]
@@ -50,7 +50,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     for (int tile = blockIdx.y * per_slice; tile < last; tile++) {
         Sums sum = {};
         multiply_tiles(sum, smem, x_copy, TileCopy<BN>(weight, tile * BN, V, C), place, 0, ceil_div(C, BK), C);
-        __syncthreads();  // the last stages are read before the next tile's copies land there
+        __syncthreads();  // the last stages have been read before the next tile's copies arrive there
 #pragma unroll
         for (int i = 0; i < WM / 8; i++) {
             const int token = min(m0 + place.warp_m + i * 8 + place.lane / 4, M - 1);

@@ -1,8 +1,8 @@
 /*---
 from   = "token_logprob/04_tensor_cores"
-idea   = "The product of matmul/25 instead: the copy engine fills the stages, warpgroups multiply 128 x 256 tiles, and blocks stay for all slices. A tile's maximum is found first, so that its exponentials need no branch and one rescaling."
-expect = "The products alone take 1.0 ms for 8192 tokens at matmul/25's rate. A tile's 32768 exponentials are 2048 cycles of the special function units beside 12300 of products; one warpgroup ahead of the other hides about half: 1.1 to 1.2 ms."
-found  = "1048 us for 8192 tokens in bf16 on an H200, as expected: rung 5 takes 1361, rung 4 2734. The lead hides nothing: 1057 us without it, 1058 with three steps."
+idea   = "The product of matmul/25 instead: the copy engine fills the stages, warpgroups multiply 128 x 256 tiles, and blocks are persistent over all slices. A tile's maximum is computed first, so that its exponentials need no branch and one rescaling."
+expect = "The products alone take 1.0 ms for 8192 tokens at matmul/25's rate. A tile's 32768 exponentials are 2048 cycles of the special function units, against 12300 of products; one warpgroup ahead of the other hides about half: 1.1 to 1.2 ms."
+found  = "1048 us for 8192 tokens in bf16 on an H200, as expected: rung 5 takes 1361, rung 4 2734. The lead gains nothing: 1057 us without it, 1058 with three steps."
 dtypes = ["bf16", "f16"]  # of tf32 the copy engine takes the upper bits unrounded, and the entropy leaves its bound
 arch_specific = true
 needs  = ["sm >= 90 and sm < 100", "LEAD < STAGES", "C * sizeof_real % 16 == 0"]
@@ -53,7 +53,7 @@ using namespace hopper_tile;
 
 constexpr float LOG2_E = 1.4426950408889634f, LN_2 = 0.6931471805599453f;
 
-// Adds one of the thread's two rows of a tile. `left` columns of the tile, from the thread's first on, are there.
+// Adds one of the thread's two rows of a tile; `left` columns of the tile, from the thread's first on, are valid.
 template <bool WHOLE>
 __device__ __forceinline__ void add_row(Statistics& row, const Sums& sums, int half, float limit, int target, int left)
 {
@@ -77,7 +77,7 @@ __device__ __forceinline__ void add_row(Statistics& row, const Sums& sums, int h
         above += logit(i) > limit;
     }
     row.l += l, row.s += s * LN_2, row.above += above;
-    if (unsigned(target) < BN) {  // the target itself does not count, whichever way its sum was rounded
+    if (unsigned(target) < BN) {  // the target itself does not count, however its sum was rounded
 #pragma unroll
         for (int i = 0; i < BN / 4; i++)
             if (column(i) == target) row.above -= logit(i) > limit;

@@ -1,5 +1,4 @@
-// What stands around a product of tiles: the targets' logits before it, and the merge of what the slices of the
-// vocabulary found after it.
+// Kernels before and after the tiled product: the targets' logits, and the merge of the statistics of the vocabulary's slices.
 #pragma once
 #include "statistics.cuh"
 

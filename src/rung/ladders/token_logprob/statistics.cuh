@@ -1,4 +1,4 @@
-// What a pass over a token's logits keeps of them: enough for the target's probability, its rank and the entropy.
+// The statistics of a pass over a token's logits: enough for the target's probability, its rank and the entropy.
 #pragma once
 #include "rung.cuh"
 
@@ -32,7 +32,7 @@ struct Statistics
     // -sum p log p, with p = exp(logit - m) / l
     __device__ __forceinline__ float entropy() const { return logf(l) - s / l; }
 
-    // To a maximum that is no smaller than `to`.
+    // Rescales to a maximum of at least `to`.
     __device__ __forceinline__ void raise(float to)
     {
         if (!(to > m)) return;

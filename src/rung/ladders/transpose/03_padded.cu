@@ -1,6 +1,6 @@
 /*---
 idea   = "A row of 33 elements instead of 32 shifts each row by a bank, so a column crosses all 32 banks."
-expect = "Shared reads stop being serialised 32-fold (16-fold in f16 and bf16): what remains is close to a copy."
+expect = "Shared reads are no longer serialised 32-fold (16-fold in f16 and bf16): the rest is close to a copy."
 found  = "320 -> 166 us (1.93x) at c8192x8192 in f32 on an H200, 76 % of the copy rate and 2.85x torch's speed; 188 -> 136 us (1.38x) in bf16, 3.23x torch's, but 46 % of the copy rate is not close to a copy. Inferred, not measured: 2-byte accesses leave as many instructions as in f32 for half the bytes."
 provenance = "Version 2 of the flash-attention case study, which padded the rows of K for the same reason."
 dtypes = ["f32", "f16", "bf16"]

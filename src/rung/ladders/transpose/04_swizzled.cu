@@ -1,7 +1,7 @@
 /*---
-idea   = "No padding: row r keeps its element c at place c XOR r, which spreads rows and columns alike over the banks."
-expect = "The same time as padding with a full tile of shared memory and no odd row pitch, which 16-byte accesses and tensor-core loads could not live with."
-found  = "Not the same time: 166 -> 212 us (0.78x) at c8192x8192 in f32 on an H200 and 136 -> 186 us (0.73x) in bf16, there 1.01x the tile with conflicts; 2.24x and 2.37x torch's speed. The likely reason, inferred: sm_90's code works out an address for every shared access, where padding has constant offsets from one."
+idea   = "No padding: row r stores its element c at position c XOR r, which spreads rows and columns alike over the banks."
+expect = "The same time as padding, without the odd row pitch, which rules out 16-byte accesses and tensor-core loads."
+found  = "Not the same time: 166 -> 212 us (0.78x) at c8192x8192 in f32 on an H200 and 136 -> 186 us (0.73x) in bf16, there 1.01x the tile with conflicts; 2.24x and 2.37x torch's speed. The likely reason, inferred: sm_90's code computes an address for every shared access, where padding has constant offsets from one."
 provenance = "Version 12 of the flash-attention case study rotates the reads of K to the same end; XOR is what the matmul ladder uses."
 from   = "transpose/2"
 dtypes = ["f32", "f16", "bf16"]
