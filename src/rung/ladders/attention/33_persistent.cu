@@ -76,7 +76,7 @@ extern "C" __global__ void __launch_bounds__(WARPGROUP*(GROUPS + 1), BLOCKS)
             load_rows<BR>(shared.q, &q_map, &shared.q_full, row0, nh, b);
             const int given = atomicAdd(counter, 1);
             // never one turn: there is a block of keys
-            for (int i = 0; i <= blocks; i++) {  // from the last block of keys to the first, and values one step behind
+            for (int i = 0; i <= blocks; i++) {  // from the last block of keys to the first, with values one step later
                 if (i < blocks) {
                     const int stage = stage_of(first + i);
                     byte_barrier_wait(&shared.k_free[stage], round_of(first + i) ^ 1);

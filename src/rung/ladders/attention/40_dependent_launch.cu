@@ -80,7 +80,7 @@ extern "C" __global__ void __launch_bounds__(WARPGROUP* GROUPS, BLOCKS)
         pack_probabilities(p, s);
         start_values(o, p, stage.v);
         warpgroup_wait<0>();
-        sync_some<WARPGROUP>(group + 1);  // its four warps are done with this stage
+        sync_some<WARPGROUP>(group + 1);  // its four warps have read this stage
         // perhaps never true: a warpgroup has more blocks of keys than stages only in long texts
         if (leader && step + STAGES < steps) load(step + STAGES);
     }

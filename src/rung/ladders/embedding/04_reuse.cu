@@ -24,7 +24,7 @@ extern "C" __global__ void embedding(const int* __restrict__ tokens, const Real*
     if (t >= T) return;
     const Real* position = wpe + int64_t(start + t) * C + c;
 
-    if (C % VEC != 0) {  // rows do not begin at multiples of 16 bytes
+    if (C % VEC != 0) {  // rows do not start at multiples of 16 bytes
         // never skipped: t is less than T
         for (int64_t row = t; row < int64_t(B) * T; row += T)
             for (int j = 0; j < VEC && c + j < C; ++j) {

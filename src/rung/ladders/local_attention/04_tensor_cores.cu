@@ -101,7 +101,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS)
             load_tile<BC>(V + next % STAGES * BC * ROW, values + at, stride_T, T - next * BC);
         }
         cp_async_commit();
-        // Nothing of this tile is in the window of this warp's rows.
+        // No key of this tile is in the window of this warp's rows.
         // perhaps never true: one warp per block needs every tile of its block
         if (key0 >= warp_row0 + 16 * M_TILES || key0 + BC <= warp_row0 - window + 1) continue;
         const Real* K_tile = K + tile % STAGES * BC * ROW;

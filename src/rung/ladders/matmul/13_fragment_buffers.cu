@@ -62,7 +62,7 @@ extern "C" __global__ void __launch_bounds__(WARPS* WARP_SIZE, 1)
     wmma::fill_fragment(sum, 0.0f);
     wmma::load_matrix_sync(a0, xs, C16);
     wmma::load_matrix_sync(b0, ws, OC16);
-    // By twos, since an index that changes would send the fragments to local memory.
+    // In pairs, since a variable index would put the fragments into local memory.
     // never skipped: C16 is at least one tile
     for (int left = C16 / TILE; left > 0; left -= 2) {
         if (left > 1) {

@@ -265,7 +265,7 @@ struct Part
         Mass before = mass_before(own, 1, all);
         const Mass n = Mass(u * 0x1p24f), target = n * (all >> 24) + (n * (all & 0xffffff) >> 24);
         // perhaps never true: the cases' logits are numbers
-        if (all == 0) return warp == 0 ? 0 : -1;  // logits that are no numbers
+        if (all == 0) return warp == 0 ? 0 : -1;  // NaN logits
         if (target < before || target >= before + own) return -1;
         Mass here = 0;
         int row = -1;

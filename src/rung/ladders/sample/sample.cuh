@@ -181,7 +181,7 @@ struct Numbers
         const int kept = max(1, int(ceilf((wanted - above) / edge)));
         drop_below(edge, 0.0f);
         if (kept >= on_edge) return;
-        int low = 0, high = size - 1;  // the last place at which one on the edge may stay
+        int low = 0, high = size - 1;  // the last position at which a value equal to the threshold is kept
         // never skipped: of at least two on the edge not all stay; perhaps never one turn: groups have 32 places
         while (low < high) {
             const int middle = (low + high) / 2;
