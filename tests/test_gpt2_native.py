@@ -81,9 +81,10 @@ def passed(
     return logits
 
 
+@pytest.mark.parametrize("widths", [(96, 3, 200), (128, 2, 576)])  # the second fits a processor's matrix unit
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_in_a_pass_threads_company_and_parts_change_no_bit(dtype: str) -> None:
-    config, weights, plan = loaded(dtype, n_embd=96, n_head=3, n_inner=200)
+def test_in_a_pass_threads_company_and_parts_change_no_bit(dtype: str, widths: tuple[int, int, int]) -> None:
+    config, weights, plan = loaded(dtype, **dict(zip(("n_embd", "n_head", "n_inner"), widths, strict=True)))
     library = engine.available()
     assert library is not None
     transformer = Transformer(config, weights, plan)
@@ -125,7 +126,13 @@ def test_one_model_rates_and_writes_from_several_threads() -> None:
         assert list(several) == scores * 4 and list(writing) == written
 
 
-LEVELS = {"x86-64": "sse2", "x86-64-v3": "avx2", "x86-64-v4": "avx512bw"}
+LEVELS = {
+    "x86-64": "sse2",
+    "x86-64-v3": "avx2",
+    "x86-64-v4": "avx512bw",
+    "cooperlake": "avx512_bf16",
+    "sapphirerapids": "amx_tile",
+}
 
 
 @pytest.mark.parametrize("level", [pytest.param(x, marks=[] if x == "x86-64-v3" else pytest.mark.slow) for x in LEVELS])
@@ -158,13 +165,14 @@ def test_every_level_of_vectors_computes_the_same(
     assert float((native.rate([ids[:9], ids], False)[1][:, 0] - own).abs().max()) < 10 * tolerance
 
 
-def test_integer_sums_do_not_overflow() -> None:
+@pytest.mark.parametrize("width", [9001, 9024])
+def test_integer_sums_do_not_overflow(width: int) -> None:
     # Every input at its largest, every weight at 127, and a row longer than 32 bits can take at once.
-    config, weights, plan = loaded("int8", n_inner=9001, activation_function="relu", n_layer=1)
+    config, weights, plan = loaded("int8", n_inner=width, activation_function="relu", n_layer=1)
     layer = weights.layers[0]
-    layer.fc = quantize.to_int8(torch.zeros(9001, 64))
-    layer.fc.bias = torch.ones(9001)
-    layer.mlp_proj = quantize.to_int8(torch.ones(64, 9001) * torch.linspace(-2, 2, 64)[:, None])
+    layer.fc = quantize.to_int8(torch.zeros(width, 64))
+    layer.fc.bias = torch.ones(width)
+    layer.mlp_proj = quantize.to_int8(torch.ones(64, width) * torch.linspace(-2, 2, 64)[:, None])
     layer.mlp_proj.bias = torch.zeros(64)
     library = engine.available()
     assert library is not None

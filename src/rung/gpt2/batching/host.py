@@ -15,7 +15,7 @@ import torch
 from rung.gpt2.batching.backend import Backend, Fresh
 from rung.gpt2.batching.text import Text
 from rung.gpt2.cpu.engine import Column
-from rung.gpt2.cpu.plan import SHORT_PROMPT
+from rung.gpt2.cpu.plan import SHORT_PROMPT, one_thread
 from rung.gpt2.drafts import MOST, PROPOSING, Columns, Draft, DraftModel, Lookup, Pace, follow, numbers
 from rung.gpt2.model import Drafting, Transformer
 from rung.gpt2.options import Chosen, plain
@@ -105,6 +105,12 @@ class HostBackend(Backend):
     # ---- a turn -----------------------------------------------------------------------------------------------------
 
     def turn(self) -> list[Fresh]:
+        if self._native is None or self._transformer.plan.on != "cpu":
+            return self._turn()
+        with one_thread():
+            return self._turn()
+
+    def _turn(self) -> list[Fresh]:
         began = time.perf_counter()
         logits: dict[int, torch.Tensor] = {}
         busy = [row for row in self._rows.values() if row.leader is None]

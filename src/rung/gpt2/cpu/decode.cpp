@@ -34,6 +34,12 @@ __attribute__((noinline)) float total(Floats f) {
   return v[0];
 }
 
+// Asks for weights that come AHEAD bytes later, in the next rows as well: the processor looks less far ahead.
+constexpr int AHEAD = 2048;
+inline void ahead(const void* w, int bytes) {
+  for (int i = 0; i < bytes; i += 64) __builtin_prefetch(static_cast<const char*>(w) + AHEAD + i);
+}
+
 // Dot products of one row of weights with N columns: the row is unpacked once. The order of additions is spelt out,
 // so that a column's result is the same to the last bit whatever other columns there are.
 template <int N, typename W>
@@ -41,6 +47,7 @@ __attribute__((noinline)) void dots(const W* w, const float* x, int K, float* su
   Floats s[N][2] = {};
   int k = 0;
   for (; k + 2 * LANES <= K; k += 2 * LANES) {
+    ahead(w + k, 2 * LANES * sizeof(W));
     const Floats f0 = load(w + k), f1 = load(w + k + LANES);
     for (int c = 0; c < N; ++c) {
       const float* column = x + size_t(c) * K + k;
@@ -72,12 +79,14 @@ __attribute__((noinline)) void dots(const int8_t* w, const int16_t* x, int K, fl
     __m512i s[CHAINS][N];
     for (int i = 0; i < CHAINS; ++i)
       for (int c = 0; c < N; ++c) s[i][c] = _mm512_setzero_si512();
-    for (; k <= end; k += 32 * CHAINS)
+    for (; k <= end; k += 32 * CHAINS) {
+      ahead(w + k, 32 * CHAINS);
       for (int i = 0; i < CHAINS; ++i) {
         const __m512i f = _mm512_cvtepi8_epi16(_mm256_loadu_si256((const __m256i*)(w + k + 32 * i)));
         for (int c = 0; c < N; ++c)
           s[i][c] = multiply_add(s[i][c], f, _mm512_loadu_si512(x + size_t(c) * K + k + 32 * i));
       }
+    }
     for (int i = 0; i < CHAINS; ++i)
       for (int c = 0; c < N; ++c) sum[c] += _mm512_reduce_add_ps(_mm512_cvtepi32_ps(s[i][c]));
   }
@@ -310,7 +319,11 @@ class Engine {
   template <typename W, typename KV>
   void make() {
     few_ = std::make_unique<Forward<W, KV>>(network_, step_);
-    many_ = std::make_unique<Lanes<W, KV>>(network_, pass_);
+    constexpr bool SMALL = !std::is_same_v<W, float>;
+    if (SMALL && RUNG_TILES && network_.s.C % 64 == 0 && network_.s.F % 64 == 0 && tiles_allowed())
+      many_ = std::make_unique<Lanes<W, KV, SMALL && RUNG_TILES>>(network_, pass_);
+    else
+      many_ = std::make_unique<Lanes<W, KV, false>>(network_, pass_);
   }
 
   void run(Model& model) {

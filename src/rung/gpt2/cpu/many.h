@@ -14,8 +14,15 @@ constexpr int STRIPS = 4;  // vectors of a block: what 32 registers hold
 constexpr int STRIPS = 1;
 #endif
 constexpr int BLOCK = STRIPS * LANES;
-constexpr int ROWS = 96;    // of weights at most that meet one block after the other: they stay in L2
+constexpr int ROWS = 192;   // of weights at most that meet one block after the other: they stay in L2
 constexpr int DEPTH = 128;  // features of a block that stay in L1 meanwhile
+
+#if defined(__AVX512BF16__)
+constexpr bool BFLOAT16_PAIRS = true;  // this processor multiplies pairs of bfloat16
+#else
+constexpr bool BFLOAT16_PAIRS = false;
+#endif
+struct Pair { uint32_t bits; };  // two numbers in bfloat16, the first below
 
 constexpr int tile_rows(int strips) { return STRIPS == 1 || strips == 4 ? 6 : strips == 3 ? 8 : 12; }
 
@@ -38,27 +45,39 @@ inline Ints add_product(Ints sum, int32_t w, Ints x) {
 #endif
 }
 
-template <typename V> struct VectorOf { using type = Floats; };
-template <> struct VectorOf<int32_t> { using type = Ints; };
+inline Floats add_product(Floats sum, Pair w, Words x) {
+#if defined(__AVX512BF16__)
+  return (Floats)_mm512_dpbf16_ps((__m512)sum, (__m512bh)(Words{} + w.bits), (__m512bh)x);
+#else
+  return sum + (Floats)(Words{} + (w.bits << 16)) * (Floats)(x << 16) +
+         (Floats)(Words{} + (w.bits & 0xffff0000u)) * (Floats)(x & 0xffff0000u);
+#endif
+}
+
+// Sixteen inputs of a product, and sixteen of its sums.
+template <typename V> struct VectorOf { using Input = Floats; using Sum = Floats; };
+template <> struct VectorOf<int32_t> { using Input = Ints; using Sum = Ints; };
+template <> struct VectorOf<Pair> { using Input = Words; using Sum = Floats; };
 
 // y (O, BLOCK) = or += w (O, K) times x (K, BLOCK), the first N vectors of each row; ACROSS: w is (K, O).
 template <int N, int O, bool ACROSS, typename V>
 __attribute__((noinline)) void tile(const V* __restrict w, size_t stride, const V* __restrict x, int K,
                                     float* __restrict y, bool more) {
-  using Vector = typename VectorOf<V>::type;
-  constexpr bool exact = std::is_same_v<Vector, Ints>;
-  Vector s[O][N];
+  using Input = typename VectorOf<V>::Input;
+  using Sum = typename VectorOf<V>::Sum;
+  constexpr bool exact = std::is_same_v<Sum, Ints>;
+  Sum s[O][N];
 #pragma GCC unroll 16
   for (int o = 0; o < O; ++o)
 #pragma GCC unroll 4
     for (int v = 0; v < N; ++v) {
-      if (!exact && more) std::memcpy(&s[o][v], y + o * BLOCK + v * LANES, sizeof(Vector));
-      else s[o][v] = Vector{};
+      if (!exact && more) std::memcpy(&s[o][v], y + o * BLOCK + v * LANES, sizeof(Sum));
+      else s[o][v] = Sum{};
     }
   for (int k = 0; k < K; ++k) {
-    Vector f[N];
+    Input f[N];
 #pragma GCC unroll 4
-    for (int v = 0; v < N; ++v) std::memcpy(&f[v], x + size_t(k) * BLOCK + v * LANES, sizeof(Vector));
+    for (int v = 0; v < N; ++v) std::memcpy(&f[v], x + size_t(k) * BLOCK + v * LANES, sizeof(Input));
 #pragma GCC unroll 16
     for (int o = 0; o < O; ++o) {
       const V g = ACROSS ? w[k * stride + o] : w[o * stride + k];
@@ -99,6 +118,113 @@ void multiply(int strips, const V* w, size_t stride, const V* x, int K, int coun
   }
 }
 
+#if defined(__AMX_TILE__) && defined(__AMX_BF16__) && defined(__AMX_INT8__)
+#define RUNG_TILES 1
+// Sixteen rows of 64 bytes in each of the processor's eight tiles.
+struct alignas(64) TileShapes {
+  uint8_t palette = 1, start = 0, reserved[14] = {};
+  uint16_t bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+  uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+};
+
+// Whether Linux lets this process use tiles.
+inline bool tiles_allowed() {
+  constexpr long REQUEST = 0x1023, TILE_DATA = 18;
+  static const bool allowed = syscall(SYS_arch_prctl, REQUEST, TILE_DATA) == 0;
+  return allowed;
+}
+
+// The compiler does not know what the instructions of tiles read: all that was written before is in memory here.
+inline void written(const void* p) { asm volatile("" : : "r"(p) : "memory"); }
+
+// Of one thread, from here to the end of its work.
+struct TilesInUse {
+  explicit TilesInUse(bool used) : used_(used) {
+    const TileShapes shapes;
+    written(&shapes);
+    if (used_) _tile_loadconfig(&shapes);
+  }
+  ~TilesInUse() { if (used_) _tile_release(); }
+  const bool used_;
+};
+
+// Tiles 0 to 3 hold sums of 2 x 16 rows of weights with two sets of sixteen tokens.
+template <typename W>
+inline void multiply_tiles() {
+  if constexpr (std::is_same_v<W, BFloat16>) {
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_dpbf16ps(1, 4, 7);
+    _tile_dpbf16ps(2, 5, 6);
+    _tile_dpbf16ps(3, 5, 7);
+  } else {  // tile 6 holds the inputs' upper bytes, tile 7 the lower ones
+    _tile_dpbssd(0, 4, 6);
+    _tile_dpbsud(1, 4, 7);
+    _tile_dpbssd(2, 5, 6);
+    _tile_dpbsud(3, 5, 7);
+  }
+}
+
+// y (count, BLOCK) = w (count, K) times the first `strips` vectors of x. Weights are read where they lie: behind the
+// last row there have to be as many as fill sixteen, K is a multiple of 64. For bfloat16 x is (K / 2, BLOCK) pairs, for
+// 8 bits (K / 4, 2, BLOCK): four upper bytes, four lower bytes. A chunk of K stays in L1 for all rows and tokens.
+template <typename W>
+void tiled(int strips, const W* w, const Words* x, int K, int count, float* y) {
+  written(x);
+  constexpr bool integers = std::is_same_v<W, int8_t>;
+  constexpr int STEP = 64 / sizeof(W), CHUNK = 8 * STEP, SETS = integers ? 1 : 2;
+  constexpr int STEP_OF_X = 16 * STRIPS * (integers ? 2 : 1);
+  constexpr int STRIDE = BLOCK * sizeof(float), STRIDE_OF_X = STEP_OF_X / 16 * sizeof(Words);
+  const size_t row = K * sizeof(W);
+  for (int begin = 0; begin < K; begin += CHUNK)
+    for (int o = 0; o < count; o += 32)
+      for (int v = 0; v < strips; v += SETS) {
+        const bool two_rows = count - o > 16, two_sets = integers || strips - v > 1, more = !integers && begin;
+        const W *w0 = w + size_t(o) * K, *w1 = two_rows ? w0 + size_t(16) * K : w0;
+        const Words *x0 = x + begin / STEP * STEP_OF_X + v, *x1 = integers ? x0 + STRIPS : two_sets ? x0 + 1 : x0;
+        float *y0 = y + size_t(o) * BLOCK + v * LANES, *y1 = y0 + 16 * BLOCK;
+        _tile_zero(0);
+        _tile_zero(1);
+        _tile_zero(2);
+        _tile_zero(3);
+        if (more) {
+          _tile_loadd(0, y0, STRIDE);
+          if (two_sets) _tile_loadd(1, y0 + LANES, STRIDE);
+          if (two_rows) _tile_loadd(2, y1, STRIDE);
+          if (two_rows && two_sets) _tile_loadd(3, y1 + LANES, STRIDE);
+        }
+        for (int k = begin; k < std::min(K, begin + CHUNK); k += STEP, x0 += STEP_OF_X, x1 += STEP_OF_X) {
+          _tile_loadd(4, w0 + k, row);
+          _tile_loadd(6, x0, STRIDE_OF_X);
+          _tile_loadd(7, x1, STRIDE_OF_X);
+          _tile_loadd(5, w1 + k, row);
+          multiply_tiles<W>();
+        }
+        if constexpr (integers) {
+          alignas(64) Ints sums[2][2][16];
+          _tile_stored(0, sums[0][0], 64);
+          _tile_stored(1, sums[0][1], 64);
+          _tile_stored(2, sums[1][0], 64);
+          _tile_stored(3, sums[1][1], 64);
+          for (int i = 0; i < (two_rows ? 32 : 16); ++i) {
+            const auto& [upper, lower] = sums[i / 16];
+            float* to = y0 + size_t(i) * BLOCK;
+            const Floats sum = __builtin_convertvector(upper[i % 16] * 256 + lower[i % 16], Floats);
+            save(to, begin ? load(to) + sum : sum);
+          }
+        } else {
+          _tile_stored(0, y0, STRIDE);
+          if (two_sets) _tile_stored(1, y0 + LANES, STRIDE);
+          if (two_rows) _tile_stored(2, y1, STRIDE);
+          if (two_rows && two_sets) _tile_stored(3, y1 + LANES, STRIDE);
+        }
+      }
+}
+#else
+#define RUNG_TILES 0
+inline bool tiles_allowed() { return false; }
+struct TilesInUse { explicit TilesInUse(bool) {} };
+#endif
+
 // 2^n * 2^f with f in [-1/2, 1/2], below 2e-7 relative.
 inline Floats exp(Floats x) {
   Floats y = x * 1.44269504088896f;
@@ -127,6 +253,10 @@ inline Floats activated(Floats x, int kind) {
 inline void unpack(const float* from, size_t count, float* to) { std::memcpy(to, from, count * sizeof *to); }
 inline void unpack(const BFloat16* from, size_t count, float* to) {
   for (size_t i = 0; i < count; ++i) to[i] = to_float(from[i]);
+}
+inline void unpack(const BFloat16* from, size_t count, Pair* to) {
+  std::memcpy(to, from, count * sizeof *from);
+  if (count % 2) to[count / 2].bits &= 0xffffu;
 }
 inline void unpack(const int8_t* from, size_t count, int32_t* to) {
   int16_t* pairs = reinterpret_cast<int16_t*>(to);
@@ -158,16 +288,20 @@ class Many : public Model {
   virtual void begin() = 0;  // by one thread
 };
 
-template <typename W, typename KV>
+// TILES: the processor's matrix unit multiplies, which wants widths that are multiples of 64.
+template <typename W, typename KV, bool TILES>
 class Lanes final : public Many {
   static constexpr bool INTEGERS = std::is_same_v<W, int8_t>;
-  using V = std::conditional_t<INTEGERS, int32_t, float>;
+  static constexpr bool PAIRS = std::is_same_v<W, BFloat16> && (TILES || BFLOAT16_PAIRS);
+  static constexpr bool PACKED = INTEGERS || PAIRS;  // products read two numbers in 32 bits
+  using V = std::conditional_t<INTEGERS, int32_t, std::conditional_t<PAIRS, Pair, float>>;
   struct alignas(64) Line { float f[LANES]; };
   using Buffer = std::vector<Line>;  // (blocks, features, BLOCK)
   enum Figure { LARGEST, SUM, WEIGHTED, RANK, FIGURES };
 
   struct Scratch {
     std::vector<V> weights;        // as products read them
+    std::vector<W> gathered;       // rows of the head
     std::vector<float> keys, values;
     Buffer scores;                 // (keys, BLOCK)
     Buffer y;                      // (rows of weights, BLOCK)
@@ -197,12 +331,14 @@ class Lanes final : public Many {
     for (Buffer* buffer : {&x_, &q_, &norm_}) grow(*buffer, n_, C);
     grow(hidden_, n_, F);
     grow(own_, n_, 1);
-    if (INTEGERS) grow(integers_, n_, (F + 1) / 2), grow(quanta_, n_, 1);
+    if (PACKED) grow(packed_, n_, (F + 1) / 2);
+    if (INTEGERS) grow(quanta_, n_, 1);
     if (pass_.wanted) grow(figures_, n_, FIGURES * shares());
     for (auto& counter : next_) counter.store(0, std::memory_order_relaxed);
   }
 
   void work(int me) override {
+    const TilesInUse tiles(TILES);
     Scratch& my = scratch_[me];
     my.weights.resize(size_t(std::max(ROWS, BLOCK)) * (std::max(s_.C, s_.F) + 1));
     my.y.resize(std::max({ROWS, BLOCK, s_.C / s_.NH}) * STRIPS);
@@ -213,7 +349,7 @@ class Lanes final : public Many {
       ++next, barrier_.wait();
     };
     const auto linear = [&](const Linear& linear, const Buffer& in, int K, int OC, const auto& write) {
-      if (INTEGERS) each(strips, [&](int i) { quantise(in, K, i * LANES); });
+      if (PACKED) each(strips, [&](int i) { pack(in, K, i * LANES); });
       const int share = std::clamp(OC / (4 * s_.threads) / 24 * 24, 24, ROWS);
       product(my, linear, in, n_, K, OC, share, *next++, [&](int t, int width, int first, int count) {
         for (int o = 0; o < count; ++o)
@@ -240,7 +376,7 @@ class Lanes final : public Many {
     }
     if (!pass_.wanted) return last(my, next, each);
     each(strips, [&](int i) { normalize(x_, net_.ln_f, i * LANES); });
-    if (INTEGERS) each(strips, [&](int i) { quantise(norm_, C, i * LANES); });
+    if (PACKED) each(strips, [&](int i) { pack(norm_, C, i * LANES); });
     each(blocks, [&](int i) { look_up(my, i * BLOCK); });
     product(my, net_.head, norm_, n_, C, s_.V, ROWS, *next++, [&](int t, int width, int first, int count) {
       for (int v = 0; v < width; ++v) digest(my.y.data() + v, t + v * LANES, first, count);
@@ -251,7 +387,10 @@ class Lanes final : public Many {
 
  private:
   static void grow(Buffer& buffer, int tokens, size_t features) {
-    buffer.resize(std::max(buffer.size(), size_t(tokens + BLOCK - 1) / BLOCK * STRIPS * features));
+    const size_t lines = size_t(tokens + BLOCK - 1) / BLOCK * STRIPS * features;
+    if (lines <= buffer.size()) return;
+    buffer.resize(lines);
+    in_large_pages(buffer.data(), lines * sizeof(Line));
   }
 
   int shares() const { return (s_.V + ROWS - 1) / ROWS; }
@@ -291,6 +430,19 @@ class Lanes final : public Many {
       save(at(norm_, C, k, t), (load(at(in, C, k, t)) - mean) * load(rstd) * norm.weight[k] + norm.bias[k]);
   }
 
+  void pack(const Buffer& in, int K, int t) {
+    if constexpr (INTEGERS) quantise(in, K, t);
+    else
+      for (int k = 0; k < K; k += 2) {
+        const Words low = rounded(load(at(in, K, k, t))) >> 16;
+        const Words high = k + 1 < K ? rounded(load(at(in, K, k + 1, t))) & 0xffff0000u : Words{};
+        save(at(packed_, (K + 1) / 2, k / 2, t), low | high);
+      }
+  }
+
+  // The upper halves are bfloat16, to nearest, ties to even.
+  static Words rounded(Floats f) { return (Words)f + 0x7fffu + ((Words)f >> 16 & 1u); }
+
   void quantise(const Buffer& in, int K, int t) {
     Floats largest = Floats{} + 1e-30f;
     for (int k = 0; k < K; ++k) {
@@ -299,23 +451,34 @@ class Lanes final : public Many {
     }
     const Floats quantum = float(QUANTA) / largest;
     save(at(quanta_, 1, 0, t), largest / float(QUANTA));
-    const auto rounded = [&](int k) {
+    const auto integer = [&](int k) {
       const Floats f = load(at(in, K, k, t)) * quantum;
       return __builtin_convertvector(f + (f < 0.0f ? Floats{} - 0.5f : Floats{} + 0.5f), Ints);
     };
     const int pairs = (K + 1) / 2;
-    for (int k = 0; k < pairs; ++k) {
-      const Words low = (Words)rounded(2 * k), high = 2 * k + 1 < K ? (Words)rounded(2 * k + 1) : Words{};
-      save(at(integers_, pairs, k, t), (low & 0xffffu) | (high << 16));
+    if constexpr (TILES) {
+      for (int k = 0; k < K; k += 4) {
+        Words upper{}, lower{};
+        for (int i = 0; i < 4; ++i) {
+          const Words f = (Words)integer(k + i);
+          upper |= (f >> 8 & 0xffu) << 8 * i, lower |= (f & 0xffu) << 8 * i;
+        }
+        save(at(packed_, pairs, k / 2, t), upper), save(at(packed_, pairs, k / 2 + 1, t), lower);
+      }
+    } else {
+      for (int k = 0; k < pairs; ++k) {
+        const Words low = (Words)integer(2 * k), high = 2 * k + 1 < K ? (Words)integer(2 * k + 1) : Words{};
+        save(at(packed_, pairs, k, t), (low & 0xffffu) | (high << 16));
+      }
     }
   }
 
   // What a product reads of tokens from t on, and how many numbers it is for each.
   const V* inputs(const Buffer& in, int K, int t) const {
-    if constexpr (INTEGERS) return reinterpret_cast<const int32_t*>(at(integers_, (K + 1) / 2, 0, t));
+    if constexpr (PACKED) return reinterpret_cast<const V*>(at(packed_, (K + 1) / 2, 0, t));
     else return at(in, K, 0, t);
   }
-  static int depth(int K) { return INTEGERS ? (K + 1) / 2 : K; }
+  static int depth(int K) { return PACKED ? (K + 1) / 2 : K; }
 
   // Each share of the rows of weights with all n tokens, a block at a time: done(t, strips, first row, rows) finds the
   // results in my.y.
@@ -325,17 +488,38 @@ class Lanes final : public Many {
     for (int first; (first = next.fetch_add(share, std::memory_order_relaxed)) < OC;) {
       const int count = std::min(share, OC - first);
       const W* rows = static_cast<const W*>(linear.weight) + size_t(first) * K;
-      const V* weights = my.weights.data();
-      if constexpr (std::is_same_v<W, V>) weights = rows;
-      else
-        for (int o = 0; o < count; ++o) unpack(rows + size_t(o) * K, K, my.weights.data() + size_t(o) * depth(K));
+      const auto* weights = held(my, rows, K, count);
       for (int t = 0; t < n; t += BLOCK) {
         const int strips = std::min(STRIPS, (n - t + LANES - 1) / LANES);
-        multiply<false>(strips, weights, depth(K), inputs(in, K, t), depth(K), count, my.y[0].f);
+        linearly(strips, weights, inputs(in, K, t), K, count, my.y[0].f);
         for (int o = 0; o < count; ++o) finish(my.y.data() + o * STRIPS, linear, first + o, t, strips);
         done(t, strips, first, count);
       }
     }
+  }
+
+  // Rows of weights as products read them: where they lie, or unpacked.
+  const auto* held(Scratch& my, const W* rows, int K, int count) {
+    if constexpr (TILES) {
+      if (count % 16 == 0) return rows;
+      W* copied = reinterpret_cast<W*>(my.weights.data());
+      std::memcpy(copied, rows, size_t(count) * K * sizeof(W));
+      std::memset((void*)(copied + size_t(count) * K), 0, size_t(16 - count % 16) * K * sizeof(W));
+      return const_cast<const W*>(copied);
+    } else if constexpr (std::is_same_v<W, V>) {
+      return rows;
+    } else {
+      for (int o = 0; o < count; ++o) unpack(rows + size_t(o) * K, K, my.weights.data() + size_t(o) * depth(K));
+      return const_cast<const V*>(my.weights.data());
+    }
+  }
+
+  template <typename Weights>
+  void linearly(int strips, const Weights* weights, const V* x, int K, int count, float* y) const {
+#if RUNG_TILES
+    if constexpr (TILES) return tiled(strips, weights, reinterpret_cast<const Words*>(x), K, count, y);
+#endif
+    if constexpr (!TILES) multiply<false>(strips, weights, depth(K), x, depth(K), count, y);
   }
 
   void finish(Line* y, const Linear& linear, int o, int t, int strips) const {
@@ -426,7 +610,7 @@ class Lanes final : public Many {
           at(hidden_, C, k, i * LANES)[lane] = at(x_, C, k, token / LANES * LANES)[token % LANES];
         }
       normalize(hidden_, net_.ln_f, i * LANES);
-      if (INTEGERS) quantise(norm_, C, i * LANES);
+      if (PACKED) pack(norm_, C, i * LANES);
     });
     product(my, net_.head, norm_, pass_.runs, C, s_.V, ROWS, *next++, [&](int t, int width, int first, int count) {
       for (int o = 0; o < count; ++o)
@@ -440,9 +624,11 @@ class Lanes final : public Many {
   void look_up(Scratch& my, int block) {
     const int C = s_.C, count = std::min(BLOCK, n_ - block), strips = (count + LANES - 1) / LANES;
     const W* rows = static_cast<const W*>(net_.head.weight);
+    my.gathered.resize(size_t(count) * C);
     for (int i = 0; i < count; ++i)
-      unpack(rows + size_t(pass_.wanted[block + i]) * C, C, my.weights.data() + size_t(i) * depth(C));
-    multiply<false>(strips, my.weights.data(), depth(C), inputs(norm_, C, block), depth(C), count, my.y[0].f);
+      std::memcpy(&my.gathered[size_t(i) * C], rows + size_t(pass_.wanted[block + i]) * C, C * sizeof(W));
+    const auto* weights = held(my, my.gathered.data(), C, count);
+    linearly(strips, weights, inputs(norm_, C, block), C, count, my.y[0].f);
     for (int i = 0; i < count; ++i) {
       finish(my.y.data() + i * STRIPS, net_.head, int(pass_.wanted[block + i]), block, strips);
       at(own_, 1, 0, block)[i] = my.y[i * STRIPS].f[i];
@@ -499,7 +685,7 @@ class Lanes final : public Many {
   KV *k_ = nullptr, *v_ = nullptr;
   int64_t rows_ = 0, capacity_ = 0, layers_ = 1;   // of k_ and v_
   std::vector<KV> own_k_, own_v_;
-  Buffer x_, q_, norm_, hidden_, integers_, quanta_, own_, figures_;
+  Buffer x_, q_, norm_, hidden_, packed_, quanta_, own_, figures_;
 };
 
 }  // namespace

@@ -1,10 +1,10 @@
-"""The plan of the CPU: torch for many tokens at once, one compiled call for few."""
+"""The plan of the CPU: compiled code for tokens one by one and for prompts; torch where there is no compiler."""
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 
@@ -16,13 +16,14 @@ from rung.gpt2.cpu.engine import Column, Engine, Run, available
 from rung.gpt2.plan import Service
 from rung.gpt2.score import Rated
 from rung.gpt2.torch_plan import TorchPlan
-from rung.gpt2.weights import Weights
+from rung.gpt2.weights import Linear, Weights
 
 CPU_DTYPES = ("auto", "float32", "bfloat16", "int8")
 # Prompts up to so many tokens go through the compiled step, whose products wait for memory; longer ones through passes
 # of blocked products.
 SHORT_PROMPT = 8
 TOKENS_AT_ONCE = 512  # of a pass: weights are read for as many, and what lies between the layers stays in caches
+ROOM = 64 << 20  # bytes of memory that matrices are placed in
 # Threads meet five times per layer: that pays from so many bytes of weights for each, up to so many threads.
 BYTES_A_THREAD = 16 << 20
 MOST_THREADS = 16
@@ -45,6 +46,20 @@ def resolve(dtype: str) -> str:
     return "bfloat16" if build.begin() is not None or fast_bfloat16() else "float32"
 
 
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Torch's operations stay in this thread.
+
+    Its other threads spin for a while after each parallel operation, and take processors from the compiled step.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
 class CpuPlan(TorchPlan):
     """Weights in float32, bfloat16 or int8."""
 
@@ -61,6 +76,7 @@ class CpuPlan(TorchPlan):
         compute = torch.float32 if stored == torch.float32 or not fast_bfloat16() else torch.bfloat16
         super().__init__(torch.device("cpu"), stored, compute, window, global_tokens)
         self.threads = threads
+        self._room = torch.empty(0, dtype=torch.uint8)
         torch.set_num_threads(threads or processors())
         self._native = None if global_tokens else available()  # the compiled step has a window alone
         # torch rounds a row of bfloat16 otherwise when others stand beside it.
@@ -68,27 +84,42 @@ class CpuPlan(TorchPlan):
         if self._native is not None:
             self.cache_dtype = torch.float32 if stored == torch.float32 else torch.bfloat16
 
+    def matrix(self, weight: torch.Tensor) -> Linear:
+        made = super().matrix(weight)
+        made.weight = self._placed(made.weight)
+        return made
+
+    def _placed(self, weight: torch.Tensor) -> torch.Tensor:
+        """A copy beside the matrices before: the compiled code moves whole pages of 2 MB."""
+        size = -(-weight.nbytes // 64) * 64
+        if size > len(self._room):
+            self._room = torch.empty(max(size, ROOM), dtype=torch.uint8)
+        place, self._room = self._room[: weight.nbytes], self._room[size:]
+        return place.view(weight.dtype).view(weight.shape).copy_(weight)
+
     def serve(self, config: Config, weights: Weights) -> Service:
         if self._native is None:
             return Service()
         worth = weights.nbytes() // BYTES_A_THREAD
         threads = self.threads or max(1, min(processors(), MOST_THREADS, worth))
         engine = Engine(self._native, config, weights, threads, self.window)
-        if self.compute == torch.bfloat16 and (self.dtype == "bfloat16" or torch.cpu._is_amx_tile_supported()):
-            return Service(stepper=NativeStep(engine, SHORT_PROMPT))  # torch multiplies bfloat16 faster
         return Service(stepper=NativeStep(engine), rater=NativeRater(engine))
 
 
 class NativeStep:
-    """Tokens of each sequence through the compiled code, up to `most` of one."""
+    """Tokens of each sequence through the compiled code."""
 
-    def __init__(self, engine: Engine, most: float = math.inf) -> None:
-        self.engine, self.most = engine, most
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
 
     def takes(self, tokens: Sequence[Sequence[int]]) -> bool:
-        return max(map(len, tokens)) <= self.most
+        return True
 
     def step(self, tokens: Sequence[Sequence[int]], cache: Cache) -> torch.Tensor:
+        with one_thread():
+            return self._step(tokens, cache)
+
+    def _step(self, tokens: Sequence[Sequence[int]], cache: Cache) -> torch.Tensor:
         logits: dict[int, torch.Tensor] = {}
         few = [row for row, ids in enumerate(tokens) if len(ids) <= SHORT_PROMPT]
         most = self.engine.columns_at_once // SHORT_PROMPT

@@ -13,6 +13,11 @@
 #include <thread>
 #include <vector>
 #include <sched.h>
+#if defined(__linux__)
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 #if defined(__SSE2__)
 #include <immintrin.h>
 #endif
@@ -77,6 +82,18 @@ inline float fast_exp(float x) {
   return p * s;
 }
 
+// Memory that is there already moves to pages of 2 MB where Linux can do that (since 6.1): reading weights once per token
+// otherwise waits for page tables. A page that is not all of one mapping stays as it is.
+inline void in_large_pages(const void* begin, size_t bytes) {
+#if defined(__linux__)
+  constexpr uintptr_t PAGE = 2 << 20;
+  constexpr int COLLAPSE = 25;
+  if (bytes < PAGE / 2) return;
+  for (uintptr_t page = uintptr_t(begin) / PAGE * PAGE; page < uintptr_t(begin) + bytes; page += PAGE)
+    madvise(reinterpret_cast<void*>(page), PAGE, COLLAPSE);
+#endif
+}
+
 // ---------------------------------------------------------------- threads
 
 inline void pause() {
@@ -136,13 +153,19 @@ namespace {
 struct Network {
   Network(const Shape& shape, const void* const* t) : s(shape) {
     const auto norm = [&] { Norm n{(const float*)t[0], (const float*)t[1]}; t += 2; return n; };
-    const auto linear = [&] { Linear l{t[0], (const float*)t[1], (const float*)t[2]}; t += 3; return l; };
+    const size_t sizes[] = {4, 2, 1};
+    const auto linear = [&](size_t OC, size_t K) {
+      const Linear l{t[0], (const float*)t[1], (const float*)t[2]};
+      in_large_pages(l.weight, OC * K * sizes[s.weight_kind]);
+      t += 3;
+      return l;
+    };
     for (int i = 0; i < s.L; ++i) {
       Layer& layer = layers.emplace_back();
-      layer.ln_1 = norm(), layer.qkv = linear(), layer.attn_proj = linear();
-      layer.ln_2 = norm(), layer.fc = linear(), layer.mlp_proj = linear();
+      layer.ln_1 = norm(), layer.qkv = linear(3 * s.C, s.C), layer.attn_proj = linear(s.C, s.C);
+      layer.ln_2 = norm(), layer.fc = linear(s.F, s.C), layer.mlp_proj = linear(s.C, s.F);
     }
-    ln_f = norm(), head = linear();
+    ln_f = norm(), head = linear(s.V, s.C);
     scale = (const float*)*t;
   }
 
