@@ -1,6 +1,6 @@
-"""Text and scores on the CPU: rung against transformers, in one interleaved run, written as rows of results.
+"""Text and scores on the CPU: rung against transformers and llama.cpp, in one interleaved run, as rows of results.
 
-    python benchmarks/cpu_generate.py --output results/cpu/generate.jsonl [--sections score prompt]
+    python benchmarks/cpu_generate.py --output results/cpu/generate.jsonl [--sections score prompt] [--llama-bench PATH]
 
 GPT-2 (124M, random weights), batch 1, a prompt of 8 tokens, 64 new ones, greedy; prefill of 512 tokens;
 log-probabilities of a text of 512 tokens; what smaller weights cost in accuracy; seconds from the command
@@ -23,9 +23,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import llama_cpp
 import torch
 import transformers
 
@@ -44,9 +46,10 @@ Clock = Callable[[], float]
 
 
 def timed(work: Callable[[], Any], clock: Clock) -> float:
+    """What the work says of itself, or the time of the call."""
     began = clock()
-    work()
-    return clock() - began
+    said = work()
+    return said if isinstance(said, float) else clock() - began
 
 
 def spread(samples: list[float]) -> dict[str, Any]:
@@ -78,10 +81,15 @@ def compared(seconds: dict[str, list[float]], tokens: int) -> dict[str, Any]:
         name: {"tokens_per_s": spread([tokens / s for s in samples])} for name, samples in seconds.items()
     }
     fastest = min((n for n in seconds if n.startswith("transformers")), key=lambda n: statistics.median(seconds[n]))
+
+    def ratio(name: str, rival: str) -> dict[str, Any]:
+        return spread([theirs / ours for ours, theirs in zip(seconds[name], seconds[rival], strict=True)])
+
     for name, named in AGAINST.items():
-        rival = named or fastest
-        ratios = [theirs / ours for ours, theirs in zip(seconds[name], seconds[rival], strict=True)]
-        result[name] |= {"against": rival, "ratio": spread(ratios)}
+        result[name] |= {"against": named or fastest, "ratio": ratio(name, named or fastest)}
+        llama = f"llama.cpp {name.split()[1]}"
+        if llama in seconds:
+            result[name]["llama_ratio"] = ratio(name, llama)
     return result
 
 
@@ -157,7 +165,9 @@ def machine() -> dict[str, Any]:
     }
 
 
-def measure(rounds: int, sections: Sequence[str], threads: int | None, clock: Clock) -> dict[str, Any]:
+def measure(
+    rounds: int, sections: Sequence[str], threads: int | None, clock: Clock, llama_bench: Path | None, files: Path
+) -> dict[str, Any]:
     facts = machine()
     torch.manual_seed(0)
     ids = torch.randint(0, 50257, (1, PREFILL + NEW))
@@ -171,6 +181,22 @@ def measure(rounds: int, sections: Sequence[str], threads: int | None, clock: Cl
             for name in ("float32", "bfloat16")
         }
         ours = {name: rung.load(folder, dtype=name.split()[1], threads=threads) for name in AGAINST}
+
+    if llama_bench is not None:
+        for dtype, kind in llama_cpp.FORMATS.items():
+            llama_cpp.write(theirs["transformers float32"], kind, files / f"{dtype}.gguf")
+
+    def llama(section: str) -> dict[str, Callable[[], Any]]:
+        """Its text begins without a prompt: no step is longer than ours."""
+        if llama_bench is None or section == "score":
+            return {}
+        prompt, new = (0, NEW) if section == "text" else (PREFILL, 0)
+        return {
+            f"llama.cpp {dtype}": partial(
+                llama_cpp.seconds, llama_bench, files / f"{dtype}.gguf", threads or processors(), prompt, new
+            )
+            for dtype in llama_cpp.FORMATS
+        }
 
     def their_text(model: Any) -> Callable[[], Any]:
         keywords = {"max_new_tokens": NEW, "min_new_tokens": NEW, "do_sample": False, "pad_token_id": 50256}
@@ -203,7 +229,7 @@ def measure(rounds: int, sections: Sequence[str], threads: int | None, clock: Cl
     work = {"text": (their_text, our_text), "prompt": (their_prefill, our_prefill), "score": (their_score, our_score)}
     for section in (name for name in sections if name in work):
         them, us = work[section]
-        contenders = {n: them(m) for n, m in theirs.items()} | {n: us(m) for n, m in ours.items()}
+        contenders = {n: them(m) for n, m in theirs.items()} | llama(section) | {n: us(m) for n, m in ours.items()}
         with torch.inference_mode():
             seconds = interleaved({"read": numbers.sum} | contenders, rounds, clock)
         # A token takes at least as long as reading the weights.
@@ -234,14 +260,23 @@ def rows(found: dict[str, Any], how: dict[str, Any]) -> list[Row]:
     for part, options in asked.items():
         for name, figures in found.get(part, {}).items():
             by, dtype = name.split(" ")
-            rate, ratio = figures["tokens_per_s"], figures.get("ratio", {})
+            rate, ratio, llama = figures["tokens_per_s"], figures.get("ratio", {}), figures.get("llama_ratio", {})
             loss = found["accuracy"].get(name, {}).get("kl_divergence_per_token") if part == "text" else None
+            detail = {"peer": figures["against"]} if ratio else {}
+            if by == "llama.cpp":
+                detail["format"] = llama_cpp.FORMATS[dtype]
             row = Row(
                 kind="generate", what="gpt2", part=part, dtype=dtype, weights="random", machine=facts, state=state,
-                options={"by": by, **options, **how}, detail={"peer": figures["against"]} if ratio else {},
+                options={"by": by, **options, **how},
+                detail=detail,
                 samples={"tokens_per_s": rate["samples"]},
             )  # fmt: skip
-            figure = {"tokens_per_s": rate["median"], "vs_peer": ratio.get("median"), "kl_nats": loss}
+            figure = {
+                "tokens_per_s": rate["median"],
+                "vs_peer": ratio.get("median"),
+                "vs_llama": llama.get("median"),
+                "kl_nats": loss,
+            }
             made.append(row.with_metrics(**figure))
     if "first_token_s" not in found:
         return made
@@ -258,16 +293,19 @@ def main() -> None:
     parser.add_argument("--output", type=Path, help="the file of rows (default: your store of results)")
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--sections", nargs="+", choices=SECTIONS, default=SECTIONS)
+    parser.add_argument("--llama-bench", type=Path, metavar="PATH", help="llama.cpp's llama-bench, as another peer")
     parser.add_argument("--cpu-time", action="store_true", help="of one thread, in place of the wall's time")
     arguments = parser.parse_args()
     transformers.logging.set_verbosity_error()
     threads, clock = (1, time.process_time) if arguments.cpu_time else (None, time.perf_counter)
-    result = measure(arguments.rounds, arguments.sections, threads, clock)
+    with tempfile.TemporaryDirectory() as files:
+        result = measure(arguments.rounds, arguments.sections, threads, clock, arguments.llama_bench, Path(files))
     for row in rows(result, {"clock": "cpu", "threads": 1} if arguments.cpu_time else {}):
         store.append(row, arguments.output)
     for part in ("text", "prompt", "score"):
         for name, figures in result.get(part, {}).items():
             ratio = f"   {figures['ratio']['median']:.2f}x {figures['against']}" if "ratio" in figures else ""
+            ratio += f", {figures['llama_ratio']['median']:.2f}x llama.cpp" if "llama_ratio" in figures else ""
             print(f"{part:10} {name:22} {figures['tokens_per_s']['median']:8.1f} tokens/s{ratio}")
     for name, figures in result.get("accuracy", {}).items():
         print(f"{name:22} " + "  ".join(f"{k} {v:.3g}" for k, v in figures.items()))

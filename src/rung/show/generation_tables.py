@@ -173,7 +173,7 @@ def summary(found: Figures) -> str:
 
 
 def on_cpu(rows: Iterable[Row]) -> str:
-    """Text generation on a CPU, against transformers, run in turns."""
+    """Text generation on a CPU, against transformers and llama.cpp, run in turns."""
     some = [r for r in rows if r.kind == "generate" and not r.gpu and "clock" not in r.options]
     prompt = {(r.options["by"], r.dtype): r for r in some if r.part == "prompt"}
     lines, shown = [], None
@@ -183,10 +183,12 @@ def on_cpu(rows: Iterable[Row]) -> str:
             read = prompt.get((row.options["by"], row.dtype))
             cells = [c for one in (row, read) for c in _against(one)]
             loss = row.metrics.get("kl_nats")
-            lines.append([f"{row.options['by']} {row.dtype}", *cells, "" if loss is None else f"{loss:.1e}"])
+            name = f"{row.options['by']} {row.detail.get('format', row.dtype)}"
+            lines.append([name, *cells, "" if loss is None else f"{loss:.1e}"])
     if shown is None:
         return ""
-    heads = ("", "tokens/s", "against transformers", "prompt, tokens/s", "against transformers", "KL, nats per token")
+    against = ("against transformers", "llama.cpp")
+    heads = ("", "tokens/s", *against, "prompt, tokens/s", *against, "KL, nats per token")
     m, o = shown.machine, shown.options
     first = next((f"{r.metrics['seconds']:.1f} s" for r in some if r.part == "first token"), "")
     caption = (
@@ -197,9 +199,13 @@ def on_cpu(rows: Iterable[Row]) -> str:
     return f"{table(heads, lines)}{caption}{appears}\n\n"
 
 
-def _against(row: Row | None) -> tuple[str, str]:
+def _against(row: Row | None) -> tuple[str, str, str]:
     if row is None:
-        return "", ""
-    ratio = row.metrics.get("vs_peer")
+        return "", "", ""
+    ratio, llama = row.metrics.get("vs_peer"), row.metrics.get("vs_llama")
     rival = str(row.detail.get("peer", "")).removeprefix("transformers ")
-    return f"{row.metrics['tokens_per_s']:,.0f}", f"{ratio:.2f}× {rival}" if ratio else ""
+    return (
+        f"{row.metrics['tokens_per_s']:,.0f}",
+        f"{ratio:.2f}× {rival}" if ratio else "",
+        f"{llama:.2f}×" if llama else "",
+    )
