@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["RungError", "bench", "check", "generate", "inspect", "load", "ops", "transformers"]
 __version__ = "0.1.0"
 
-# Where each public name lives; nothing that pulls in torch is imported before it is used.
+# The module of each public name; nothing that imports torch is imported before it is used.
 _HOME = {
     "generate": ("rung.exchange.hf", "generate"),
     "inspect": ("rung.door", "inspect"),
@@ -27,7 +27,7 @@ _HOME = {
     "ops": ("rung.ops", None),
     "transformers": ("rung.exchange.hf", None),
 }
-_ROOMS = ("bench", "check")  # packages that are verbs as well
+_ROOMS = ("bench", "check")  # packages that can also be called
 
 
 class _Room(ModuleType):

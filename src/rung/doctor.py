@@ -245,7 +245,7 @@ def _cluster() -> Iterator[Finding]:
         yield Finding("MPI", "works", f"mpi4py {binding}, {runner}")
     else:
         lacks = " and ".join(n for n, have in (("mpirun", runner), ("mpi4py", binding)) if not have)
-        yield Finding("MPI", "missing", f"no {lacks}", "only for sweeps over many machines.")
+        yield Finding("MPI", "missing", f"no {lacks}", "only for `rung study attention --mpi`.")
     sbatch = shutil.which("sbatch")
     missing = "only for running on a Slurm cluster."
     yield Finding("Slurm", "works" if sbatch else "missing", sbatch or "no sbatch", "" if sbatch else missing)

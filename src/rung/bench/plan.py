@@ -1,4 +1,4 @@
-"""Which races there are to be, of one ladder or of all, and their run one after another."""
+"""Plans the races of one ladder or of all ladders, and runs them one after another."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from rung.expressions import Number
 from rung.rungs import catalogue, tunings
 from rung.rungs.base import Rung
 
-MANY = 8  # builds, from which all cores compile them ahead of the first race
+MANY = 8  # with more builds than this, all cores compile them before the first race
 
 
 @dataclass(frozen=True)
 class Planned:
-    """One race: who runs at which shape and in which format."""
+    """One race: which rungs and libraries run at which shape and in which format."""
 
     running: list[Rung]
-    chosen: list[Rung]  # those that were asked for
+    chosen: list[Rung]  # those that were requested
     shape: str
     values: Mapping[str, Number]
     dtype: str
@@ -32,11 +32,10 @@ class Planned:
         return self.running[0].operation.name
 
     def tunings(self, given: Mapping[str, int] | None) -> dict[str, dict[str, int]]:
-        """The given tunables for those that were asked for, else what sweeps found best."""
+        """The given tunables for the requested rungs, otherwise what sweeps found best."""
         complete = self.running[0].operation.complete(self.values)
         best = {
-            r.full_name: (dict(given) if given and r in self.chosen else None)
-            or tunings.best(r, complete, self.dtype)
+            r.full_name: (dict(given) if given and r in self.chosen else None) or tunings.best(r, complete, self.dtype)
             for r in self.running
         }
         return {name: tuning for name, tuning in best.items() if tuning}
@@ -50,7 +49,7 @@ def of_ladder(
     some: bool,
     vs: Sequence[str] | None,
 ) -> list[Planned]:
-    """One ladder's races; where only some of its rungs were asked for, the libraries run too."""
+    """One ladder's races; if only some of its rungs were requested, the libraries run too."""
     contestants = list(chosen)
     if some:
         contestants += [catalogue.find(v) for v in vs or []]
@@ -66,7 +65,7 @@ def of_ladder(
 
 
 def of_tour(shapes: Sequence[str] | None, dtypes: Sequence[str] | None, patience: float) -> list[Planned]:
-    """All ladders: the tour's races, or those at the shapes that were asked for, where a ladder has them."""
+    """All ladders: the tour's races, or those at the requested shapes, where a ladder has them."""
     races = []
     for stop in tour.stops():
         every = list(catalogue.rungs(stop.operation))
@@ -80,7 +79,7 @@ def of_tour(shapes: Sequence[str] | None, dtypes: Sequence[str] | None, patience
 
 
 def compile_ahead(races: Sequence[Planned]) -> int:
-    """Have all cores compile what the races want, where that is much; gives the number of builds."""
+    """Compile what the races need on all cores if it is much; returns the number of builds."""
     if sum(r.kind == "cuda" for race in races for r in race.running) < MANY:
         return 0
     with Compilers() as compilers:
@@ -98,7 +97,7 @@ def compile_ahead(races: Sequence[Planned]) -> int:
 def run(
     races: Iterable[Planned], tuning: Mapping[str, int] | None, ceilings: lab.Ceilings | None, seconds: float
 ) -> Iterator[tuple[Planned, list[lab.Row]]]:
-    """Race after race; the pace of a rung at one shape tells whether it is too slow for the next."""
+    """Runs race after race; a rung's speed at one shape decides whether it is too slow for the next."""
     pace: dict[str, lab.Pace] = {}
     for race in races:
         of = pace.setdefault(race.dtype, lab.Pace())

@@ -1,8 +1,8 @@
 """Times rungs and libraries against each other, checked in the same run.
 
-For one operation, shape and dtype: every contestant gets its own sets of operands, is compared with the
-float64 reference before it is timed, and once more on the outputs that its timed graphs produce from
-inputs changed behind the same pointers. What fails either comparison has no time.
+For one operation, shape and dtype: every rung and library gets its own sets of operands, is compared with the float64
+reference before it is timed, and once more on the outputs that its timed graphs produce from inputs changed behind the
+same pointers. If either comparison fails, no time is given.
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ class Row:
     norm: float = 0.0
     notes: list[str] = field(default_factory=list)
     cold_samples_us: list[float] = field(default_factory=list)
-    forecast_s: float | None = None  # of a call that was left out for it
+    forecast_s: float | None = None  # forecast for a call that was left out because of it
 
 
 @dataclass(frozen=True)
 class Ceilings:
-    """What the machine at hand can do: bytes/s and FLOP/s, measured here."""
+    """The limits of this machine: bytes/s and FLOP/s, measured here."""
 
     bytes: float
     flops: Mapping[str, float]
@@ -85,8 +85,8 @@ def bench(
 ) -> list[Row]:
     """Race the chosen rungs of one operation at one shape and dtype.
 
-    A rung that, by the pace that it showed at other shapes, would need more than `patience` seconds for one
-    call is left out, with the forecast as its reason.
+    A rung that, judging by its speed at other shapes, would need more than `patience` seconds for one call is left out,
+    with the forecast as its reason.
     """
     if not torch.cuda.is_available():
         raise RungError("there is no CUDA device here, and a time on the emulator means nothing; use a GPU.")
@@ -97,7 +97,7 @@ def bench(
 
 
 class Pace:
-    """Seconds a FLOP of each rung in its largest race so far; small shapes are slow for what they compute."""
+    """Seconds per FLOP of each rung in its largest race so far; small shapes have more overhead."""
 
     def __init__(self) -> None:
         self._seen: dict[str, tuple[float, float]] = {}  # FLOPs, seconds for one
@@ -121,7 +121,7 @@ class _Race:
         self.changed: dict[tuple[int, int], Tensors] = {}  # references of changed inputs, by set and calls
 
     def leave_out(self, chosen: Sequence[Rung], pace: Pace, patience: float) -> None:
-        """Forecast each rung's time from its pace and drop those that are beyond patience."""
+        """Forecast each rung's time from its speed and drop those that exceed the patience."""
         self.patience = patience
         flops = self.operation.cost(self.values, self.dtype.size).flops
         forecast = {r.full_name: pace.forecast(r.full_name, flops) for r in chosen}
@@ -220,7 +220,7 @@ class _Race:
             sets[0].restore()
             sets[0].poison()
             took = timing.seconds(prepared[0].run)
-            if took > self.patience and rung.kind != "cuda":  # that was its compiler
+            if took > self.patience and rung.kind != "cuda":  # the first call included compiling
                 sets[0].restore()
                 took = timing.seconds(prepared[0].run)
             problem = self._compare(sets[0], reference, row)
@@ -257,16 +257,16 @@ class _Race:
         return ""
 
     def _again(self, row: Row, contestant: timing.Contestant, sets: list[Operands]) -> None:
-        """What the timed graphs compute from changed inputs must be right as well."""
+        """The timed graphs' results for changed inputs must be right as well."""
         first = sets[0]
         first.refill(4242)
         key = (id(first), contestant.replayed)
-        if key not in self.changed:  # the same for all rungs that take these operands
+        if key not in self.changed:  # the same for all rungs with these operands
             self.changed[key] = first.reference(contestant.replayed)
         reference = self.changed[key]
         first.poison()
         torch.cuda.synchronize()
-        stall(2_000_000)  # work on another stream would now read too early
+        stall(2_000_000)  # work on another stream would now read old inputs
         contestant.replay()
         torch.cuda.synchronize()
         problem = self._compare(first, reference, row)
@@ -305,9 +305,7 @@ class _Race:
         if previous is not None and previous.full_name in timed:
             row.against_before = statistics.verdict(contestant.cold, timed[previous.full_name].cold)
 
-    def _ceilings(
-        self, row: Row, flops: float, size: float, seconds: float, ceilings: Ceilings | None
-    ) -> None:
+    def _ceilings(self, row: Row, flops: float, size: float, seconds: float, ceilings: Ceilings | None) -> None:
         sheet = machine.datasheet()
         shares = []
         if "bytes" in sheet:
@@ -317,16 +315,14 @@ class _Race:
         row.of_datasheet = max(shares, default=None)
         if row.of_datasheet is not None and row.of_datasheet > 1.02:
             row.verdict = "failed"
-            row.reason = (
-                f"{row.of_datasheet:.0%} of the datasheet's ceiling: an error of measurement, not a record"
-            )
+            row.reason = f"{row.of_datasheet:.0%} of the datasheet's ceiling: an error of measurement, not a record"
         if ceilings is not None:
             row.of_bandwidth = size / seconds / ceilings.bytes
             if ceilings.flops.get(self.dtype.name):
                 row.of_rate = flops / seconds / ceilings.flops[self.dtype.name]
 
     def reset_persisting_l2(self) -> None:
-        """Lines that an earlier kernel asked the L2 to keep would flatter whoever reads them next."""
+        """L2 lines that an earlier kernel marked as persisting would make the next reader look faster."""
         from cuda.bindings import driver
 
         driver.cuCtxResetPersistingL2Cache()
@@ -429,9 +425,7 @@ def shapes_of(operation: Operation, wanted: Sequence[str]) -> Iterator[tuple[str
             yield word, _written_out(word)
         else:
             names = ", ".join(operation.shapes)
-            raise RungError(
-                f"{operation.name} has no shape {word!r}; it has {names}, or write B=4,T=64,C=768."
-            )
+            raise RungError(f"{operation.name} has no shape {word!r}; it has {names}, or write B=4,T=64,C=768.")
 
 
 def _written_out(word: str) -> Values:

@@ -1,8 +1,8 @@
-"""Times prepared calls on a GPU so that the figure means what it says.
+"""Times prepared calls on a GPU.
 
-Cold: the inputs rotate over more memory than the caches hold. Calls are timed as CUDA graphs of so many
-that the graph's own launch does not count, nor Python, nor a gap between launches. Warm: one set of inputs,
-replayed. Competitors take turns, sample by sample.
+Cold: the inputs rotate over more memory than the caches hold. Calls are timed as CUDA graphs of so many that the
+graph's own launch, Python and gaps between launches do not count. Warm: one set of inputs, replayed. Competitors take
+turns, sample by sample.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from rung.results import statistics
 
 SHORT = 20e-6  # below this a call is timed as one of at least CALLS
 CALLS = 20
-FULL = 400e-6  # what a sample takes at least: a graph's own beginning on the GPU is counted
-LONG = 20e-3  # such a call needs no company to be timed
+FULL = 400e-6  # a sample's least duration, since the graph's own launch is included
+LONG = 20e-3  # a call this long is timed alone
 HEAD_START, MOST_HEAD_START = 200e-6, 5e-3  # seconds for which the GPU waits while work is launched
 CLOCK = 3e9  # no GPU has more cycles per second
 MIN_SAMPLES = 10
@@ -29,7 +29,7 @@ MAX_CALLS = 400
 
 
 def sets_needed(bytes_of_a_set: int) -> int:
-    """How many sets of operands it takes to sweep every cache: max(256 MB, 4 x L2)."""
+    """How many sets of operands are needed to flush every cache: max(256 MB, 4 x L2)."""
     l2 = torch.cuda.get_device_properties(torch.cuda.current_device()).L2_cache_size
     wanted = max(256 << 20, 4 * l2)
     return max(2, min(MAX_SETS, math.ceil(wanted / max(1, bytes_of_a_set)) + 1))
@@ -45,11 +45,11 @@ def rounds(sets: int, estimate: float) -> list[list[int]]:
 
 @dataclass
 class Contestant:
-    """One competitor: a call for each set of operands, and what was measured of it."""
+    """One competitor: a call for each set of operands, and its measurements."""
 
     name: str
     calls: list[Callable[[], None]]
-    copy_back: Callable[[], None] = lambda: None  # brings the first call's result to where it is looked for
+    copy_back: Callable[[], None] = lambda: None  # copies the first call's result to where it is compared
     notes: list[str] = field(default_factory=list)
     cold: list[float] = field(default_factory=list)  # seconds per call
     warm: list[float] = field(default_factory=list)
@@ -64,7 +64,7 @@ class Contestant:
         """Warm up, estimate, and record the graphs."""
         estimate = _estimate(self.calls[0])
         try:
-            # The warm graph first: what a call keeps hold of (a library's result) then belongs to the cold one.
+            # The warm graph first: what a call retains (a library's result) then belongs to the cold one.
             repeat = CALLS if estimate < 1e-3 else 1
             warm = _graph([self.calls[0]] * repeat)
             self._warm = (warm, repeat)
@@ -106,9 +106,8 @@ class Contestant:
         return took
 
     def replay(self) -> None:
-        """Run what was timed of the first operands once more, for its outputs to be looked at.
-
-        A library's result is where the last recording of the call has put it, so all with that call are run.
+        """Run the timed graphs of the first operands once more, so that their outputs can be compared. A library's
+        result is where the last capture of the call has put it, so all graphs with that call are run.
         """
         for replay in self._first:
             replay()
@@ -116,7 +115,7 @@ class Contestant:
 
 
 def race(contestants: list[Contestant], *, cap: float = 0.6, warm: bool = True) -> None:
-    """Take cold samples turn by turn until each is known to half a percent, or its time is up."""
+    """Take cold samples in turns until each median is known to half a percent, or its time is up."""
     spent = dict.fromkeys(range(len(contestants)), 0.0)
     running = set(spent)
     while running:
@@ -151,7 +150,7 @@ def _estimate(call: Callable[[], None]) -> float:
             torch.cuda.synchronize()
             if time.perf_counter() - start > 0.025:
                 break
-    # A single call is all launch; many in a row show what the GPU itself takes.
+    # A single call is dominated by its launch; many in a row show the GPU's own time.
     took = seconds(lambda: _repeat(call, 5)) / 5
     return took if took > 2e-4 else seconds(lambda: _repeat(call, CALLS)) / CALLS
 
@@ -162,15 +161,15 @@ def _repeat(call: Callable[[], None], times: int) -> None:
 
 
 def seconds(work: Callable[[], object]) -> float:
-    """How long the GPU is busy with `work`, which is done once, between two events."""
+    """The GPU's time for `work`, which is done once, between two events."""
     return _timed(work, HEAD_START)[0]
 
 
 def replayed(replay: Callable[[], object], head_start: float) -> tuple[float, float]:
-    """The same of what may be done again, and the head start that it took: it grows with a slow host."""
+    """The same for repeatable work, and the head start that it needed: it grows with a slow host."""
     while True:
         took, launching = _timed(replay, head_start)
-        # What takes longer to launch than the longest head start waits for the GPU itself.
+        # Work that takes longer to launch than the longest head start waits for the GPU anyway.
         if launching < max(head_start, took / 200) or launching > MOST_HEAD_START:
             return took, head_start
         head_start = min(2 * launching, MOST_HEAD_START)
@@ -179,8 +178,8 @@ def replayed(replay: Callable[[], object], head_start: float) -> tuple[float, fl
 def _timed(work: Callable[[], object], head_start: float) -> tuple[float, float]:
     """Seconds on the GPU, and the host's until all was launched.
 
-    The stream is kept busy meanwhile: else the first event has passed before the work begins, and a slow host would be
-    counted.
+    The stream is kept busy meanwhile: otherwise the first event passes before the work begins, and a slow host's time
+    would be included.
     """
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
     stall(int(head_start * CLOCK))

@@ -1,4 +1,4 @@
-"""What `rung bench all` times: every ladder at the shapes that its operation names, most of GPT-2's."""
+"""What `rung bench all` times: every ladder at the shapes that its operation names, mostly GPT-2's."""
 
 from __future__ import annotations
 

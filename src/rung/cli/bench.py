@@ -27,14 +27,14 @@ def bench(
     file: options.File = None,
     shape: options.Shapes = None,
     dtype: options.Dtypes = None,
-    vs: Annotated[list[str] | None, typer.Option(help="Race against this rung too (repeatable).")] = None,
+    vs: Annotated[list[str] | None, typer.Option(help="Time this rung too, for comparison (repeatable).")] = None,
     tune: options.Tune = None,
     seconds: Annotated[float, typer.Option(min=0.05, help="Time cap for each rung and shape.")] = 0.6,
     patience: Annotated[
         float,
         typer.Option(min=0.0, help="Leave out rungs that would take longer than this for one call, in seconds."),
     ] = 2.0,
-    limit: Annotated[float | None, typer.Option(help="Skip what is left after this many seconds in all.")] = None,
+    limit: Annotated[float | None, typer.Option(help="Skip what is left after this many seconds in total.")] = None,
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", help="Also write the rows to this file; a folder keeps its newest rows."),

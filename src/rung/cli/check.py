@@ -29,17 +29,15 @@ def check(
         Path | None,
         typer.Option(help="A problem of GPU MODE's kind (reference.py, task.yml), to which the file is a submission."),
     ] = None,
-    device: Annotated[str | None, typer.Option(help="cuda or emulator; a GPU is used where there is one.")] = None,
+    device: Annotated[str | None, typer.Option(help="cuda or emulator (default: the GPU if there is one).")] = None,
     dtype: options.Dtypes = None,
     case: Annotated[str | None, typer.Option(help="Only this case of the operation.")] = None,
     seed: options.Seed = 0,
     tune: options.Tune = None,
     quick: Annotated[bool, typer.Option("--quick", help="Only the first case of each rung.")] = False,
-    races: Annotated[
-        bool, typer.Option("--races", help="Emulated: look at every access to shared memory (slower).")
-    ] = False,
+    races: Annotated[bool, typer.Option("--races", help="Emulated: check every access for races (slower).")] = False,
     coverage: Annotated[
-        bool, typer.Option("--coverage", help="Emulated: show branches and turns of loops that no case has reached.")
+        bool, typer.Option("--coverage", help="Emulated: show branches and loop counts that no case reaches.")
     ] = False,
     libraries: Annotated[bool, typer.Option(help="Check the library calls as well.")] = True,
     sanitize: Annotated[
@@ -48,7 +46,9 @@ def check(
     ] = False,
     jobs: options.Jobs = None,
     output: options.Output = None,
-    missing: Annotated[bool, typer.Option("--missing", help="Only what has no verdict of its code yet.")] = False,
+    missing: Annotated[
+        bool, typer.Option("--missing", help="Only rungs without a verdict for their present code.")
+    ] = False,
     json: options.Json = False,
 ) -> None:
     """Is a rung right? Every case and dtype against a float64 reference, on a GPU or emulated.
@@ -100,7 +100,7 @@ def check(
             if output is not None:
                 store.append(verdicts.as_result(report, by_name[report.rung]), output)
             _say(report, work, file=sys.stderr if json else sys.stdout)
-    finally:  # a check that is stopped has said what it knew
+    finally:  # verdicts are printed at once, so that a stopped check has shown them
         order = {(t.rung, t.dtype): i for i, t in enumerate(work)}
         known.sort(key=lambda r: order[(r.rung, r.dtype)])
         if json:
@@ -124,7 +124,7 @@ def _submission(problem: Path, given: str | None, file: Path | None) -> Rung:
 
 
 def _exit_code(reports: Sequence[Report], libraries: set[str]) -> int:
-    """1 when something is wrong, 3 when something was not judged (among others, a library that wants a GPU may be)."""
+    """1 when something is wrong, 3 when something was not judged; a library that needs a GPU may be, among others."""
     from rung.check.report import NOT_JUDGED
 
     if any(r.verdict == "failed" for r in reports):
@@ -177,7 +177,7 @@ def _device_name(device: str) -> str:
 
 
 def _say(report: Report, work: Sequence[Task], file: TextIO) -> None:
-    """One verdict, as it falls."""
+    """One verdict, as soon as it is known."""
     from rung.show import verb_tables
 
     name, dtype = (max(len(getattr(t, part)) for t in work) for part in ("rung", "dtype"))
@@ -211,7 +211,7 @@ def _sum_up(reports: Sequence[Report], wanted: int, device: str) -> None:
 
 
 def _show_unreached(reports: Sequence[Report]) -> None:
-    """The places that no case has reached in any number format, beside their source."""
+    """The places that no case has reached in any number format, with their source."""
     asked: dict[str, list[set[Unreached]]] = {}
     for report in reports:
         asked.setdefault(report.rung, []).append(set(report.unreached))

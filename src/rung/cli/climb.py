@@ -28,7 +28,7 @@ def climb(
     model: Annotated[
         str, typer.Option("--model", "-m", help="As for generate; random:gpt2 has random weights.")
     ] = "random:gpt2",
-    prompt: Annotated[str, typer.Option(help="What to go on from.")] = PROMPT,
+    prompt: Annotated[str, typer.Option(help="The prompt.")] = PROMPT,
     tokens: Annotated[int, typer.Option("--tokens", "-n", min=1, help="Tokens to write at each step.")] = NEW_TOKENS,
     dtype: Annotated[list[str] | None, typer.Option(help="float32, bfloat16, int8 ... (repeatable).")] = None,
     plan: Annotated[list[str] | None, typer.Option(help="Only these plans (repeatable; none: skip them).")] = None,
@@ -38,8 +38,10 @@ def climb(
     study: Annotated[
         str | None, typer.Option(help="Without a cache: attention (rung by rung) or course (rungs alone).")
     ] = None,
-    batch: Annotated[int, typer.Option(min=1, help="With --study attention: so many texts at once.")] = 1,
-    seconds: Annotated[float, typer.Option(min=0.5, help="Time for each step; a slow one writes less.")] = 12.0,
+    batch: Annotated[int, typer.Option(min=1, help="With --study attention: number of texts at once.")] = 1,
+    seconds: Annotated[
+        float, typer.Option(min=0.5, help="Time limit for each step; a slow one writes fewer tokens.")
+    ] = 12.0,
     device: Annotated[str, typer.Option(help="cuda, or emulator to try the verb without a GPU.")] = "cuda",
     output: options.Output = None,
     svg: options.Svg = None,
@@ -107,7 +109,7 @@ def climb(
 
 
 def _keep(row: Result, device: str, output: Path | None) -> Result:
-    """Into the user's store what a GPU did; into the named file all."""
+    """Rows of a GPU go to the user's store, all rows to the named file."""
     from rung.results import store
 
     kept = row if output is None else store.append(row, output)

@@ -29,7 +29,7 @@ PROSE = 24  # cells longer than this may be folded, in a column of at least this
 
 
 def is_terminal() -> bool:
-    """Whether a person is looking."""
+    """Whether standard output is a terminal."""
     return sys.stdout.isatty()
 
 
@@ -112,5 +112,5 @@ def _prose(cells: Sequence[Sequence[str]], count: int) -> list[int]:
 
 
 def note(text: str) -> None:
-    """A sentence beside the result, on standard error."""
+    """A remark on standard error."""
     print(text, file=sys.stderr)

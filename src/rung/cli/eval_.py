@@ -14,8 +14,10 @@ from rung.errors import RungError
 def eval_(
     tasks: Annotated[list[str], typer.Argument(help="Tasks as the harness names them, or files that describe one.")],
     model: options.Model = "inner",
-    limit: Annotated[int | None, typer.Option(help="So many examples of each task.")] = None,
-    shots: Annotated[int | None, typer.Option(help="Worked examples before each question; as the task says.")] = None,
+    limit: Annotated[int | None, typer.Option(help="At most this many examples of each task.")] = None,
+    shots: Annotated[
+        int | None, typer.Option(help="Worked examples before each question (default: as the task says).")
+    ] = None,
     include: Annotated[Path | None, typer.Option(help="A folder with further tasks (.yaml).")] = None,
     json: options.Json = False,
     dtype: options.ModelDtype = "auto",

@@ -1,4 +1,4 @@
-"""`rung export`: a rung in another world's format."""
+"""`rung export`: a rung in another project's format."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def export(
         Path | None, typer.Option("--output", "-o", help="The folder (default: OP-RUNG-WORLD, here).")
     ] = None,
 ) -> None:
-    """Write a rung for use without rung: a folder that the named world loads.
+    """Write a rung for use without rung: a folder in another project's format.
 
     Examples: rung export layernorm/07_warp --to torch · rung export gelu/triton --to popcorn -o ./gelu
     """

@@ -39,14 +39,14 @@ def generate(
     model: options.Model = "inner",
     device: options.ModelDevice = "auto",
     dtype: options.ModelDtype = "auto",
-    max_new_tokens: Annotated[int, typer.Option("--max-new-tokens", "-n", help="Stop after so many tokens.")] = 200,
+    max_new_tokens: Annotated[int, typer.Option("--max-new-tokens", "-n", help="Stop after this many tokens.")] = 200,
     temperature: Annotated[float, typer.Option("--temperature", "-t", help="0 is greedy decoding.")] = 0.8,
     top_k: Annotated[int | None, typer.Option(help="Sample from the k most likely tokens.")] = None,
     top_p: Annotated[float, typer.Option(help="Sample from the most likely tokens that sum to p.")] = 0.95,
     min_p: Annotated[float, typer.Option(help="Drop tokens less likely than p times the most likely one.")] = 0.0,
     repetition_penalty: Annotated[float, typer.Option(help="Above 1, tokens that occurred become less likely.")] = 1.0,
     presence_penalty: Annotated[
-        float, typer.Option(help="Subtracted from the logits of tokens that the new text has.")
+        float, typer.Option(help="Subtracted from the logits of tokens that the new text contains.")
     ] = 0.0,
     frequency_penalty: Annotated[float, typer.Option(help="The same, once per occurrence.")] = 0.0,
     seed: Annotated[int | None, typer.Option(help="The same seed gives the same text.")] = None,
@@ -75,13 +75,13 @@ def generate(
     plan: Annotated[
         str | None,
         typer.Option(
-            help="Which rungs serve the operations (devices cuda and emulator): naive, reduction, tiled, tensorcore, "
+            help="Which rungs compute the operations (devices cuda and emulator): naive, reduction, tiled, tensorcore, "
             "flash, fused, library, torch or best."
         ),
     ] = None,
     kernel: Annotated[
         list[str] | None,
-        typer.Option(help="Swap one rung: attention=5 or gelu=my_kernel.cu (repeatable)."),
+        typer.Option(help="Replace one rung: attention=5 or gelu=my_kernel.cu (repeatable)."),
     ] = None,
     window: options.Window = None,
     global_: options.Global = 0,
@@ -91,7 +91,7 @@ def generate(
     ray: options.Ray = None,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="Write JSON lines here; a run that was stopped goes on."),
+        typer.Option("--output", "-o", help="Write JSON lines here; a run that was stopped is resumed."),
     ] = None,
 ) -> None:
     """Write text with a GPT-2 model.

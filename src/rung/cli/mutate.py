@@ -19,9 +19,10 @@ def mutate(
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="The rungs of all ladders.")] = False,
     sample: Annotated[
-        int | None, typer.Option(min=1, help="Mutants at most, of every ladder and kind alike (default: all).")
+        int | None,
+        typer.Option(min=1, help="At most this many mutants, balanced over ladders and kinds (default: all)."),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Which of them, where there are more.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Which of them, if there are more.")] = 0,
     device: Annotated[str, typer.Option(help="emulator or cuda.")] = "emulator",
     jobs: options.Jobs = None,
     nice: Annotated[int, typer.Option(min=0, max=19, help="Priority of these processes; 19 is the lowest.")] = 0,
@@ -32,7 +33,7 @@ def mutate(
     """Make mutants of a right kernel, check each on the emulator, and list those that the checker calls right.
 
     A mutant differs in one constant, index, bound, comparison, barrier, fence, mask, term, clamp, scale, eps or cast.
-    Who survives is the same function after all, or shows what no case looks at: find out which.
+    A survivor is either equivalent, or something that no case distinguishes: find out which.
 
     Examples: rung mutate softmax/4 · rung mutate reduce --sample 50 · rung mutate --all --sample 600 -o mutants.jsonl
     """

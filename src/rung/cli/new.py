@@ -39,7 +39,7 @@ def new(
 
 
 def _unmeasured(source: str, original: str) -> str:
-    """What was found was found of the original; the copy says where it comes from."""
+    """`found` belongs to the original; the copy says where it comes from."""
     from rung.rungs.base import without_prose
 
     source = without_prose(source, ("found", "FOUND"))

@@ -1,4 +1,4 @@
-"""Options that several verbs have: each is declared once, so that it means the same everywhere."""
+"""Options that several verbs share: each is declared once, so that it means the same everywhere."""
 
 from __future__ import annotations
 
@@ -45,14 +45,16 @@ Window = Annotated[int | None, typer.Option(help="Each token attends to this man
 Global = Annotated[int, typer.Option("--global", min=0, help="With a window: this many first tokens are seen by all.")]
 Draft = Annotated[
     str | None,
-    typer.Option(help="Tokens read several at a time, proposed by this smaller model, or by the text so far (ngram)."),
+    typer.Option(
+        help="Speculative decoding: tokens are proposed by this smaller model, or from the text so far (ngram)."
+    ),
 ]
-Offline = Annotated[bool, typer.Option("--offline", help="Use only what was downloaded before.")]
+Offline = Annotated[bool, typer.Option("--offline", help="Use only models that were downloaded before.")]
 Threads = Annotated[int | None, typer.Option(help="CPU threads (default: one per processor, as far as that pays).")]
-Gpus = Annotated[int | None, typer.Option(help="Work on so many GPUs of this machine.", min=1)]
+Gpus = Annotated[int | None, typer.Option(help="Use this many GPUs of this machine.", min=1)]
 Ray = Annotated[
     str | None,
-    typer.Option(metavar="[ADDRESS]", help="Work on a Ray cluster: its address, auto (one that runs here) or local."),
+    typer.Option(metavar="[ADDRESS]", help="Use a Ray cluster: its address, auto (one that runs here) or local."),
 ]
 
 

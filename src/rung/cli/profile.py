@@ -17,7 +17,7 @@ def profile(
     rung: Annotated[
         str,
         typer.Argument(
-            metavar="OP/RUNG", help="A rung; `all`: the rungs that the sources profile; `generate`: a model's tokens."
+            metavar="OP/RUNG", help="A rung; `all`: the rungs that the sources profile; `generate`: text generation."
         ),
     ],
     file: options.File = None,
@@ -29,16 +29,16 @@ def profile(
         str, typer.Option("--model", "-m", help="With generate: which model; random:gpt2-xl has random weights.")
     ] = "inner",
     device: Annotated[str | None, typer.Option(help="With generate: cpu or cuda (default: what is here).")] = None,
-    plan: Annotated[str | None, typer.Option(help="With generate: which rungs serve the model.")] = None,
+    plan: Annotated[str | None, typer.Option(help="With generate: which plan computes the model.")] = None,
     tokens: Annotated[int, typer.Option("--tokens", "-n", min=2, help="With generate: how many.")] = 32,
     trace: Annotated[
         Path | None, typer.Option(help="With generate: write a Chrome trace (open it in ui.perfetto.dev).")
     ] = None,
-    whole: Annotated[
-        bool, typer.Option("--whole", help="With generate: loading and compiling too, the first run as it is.")
+    whole: Annotated[bool, typer.Option("--whole", help="With generate: include loading and compiling.")] = False,
+    limit: Annotated[float, typer.Option(min=1, help="With all: start nothing new after this many seconds.")] = 600.0,
+    again: Annotated[
+        bool, typer.Option("--again", help="With all: also rungs that have a row for their present code.")
     ] = False,
-    limit: Annotated[float, typer.Option(min=1, help="With all: seconds, after which nothing new begins.")] = 600.0,
-    again: Annotated[bool, typer.Option("--again", help="With all: what has a row of this code, too.")] = False,
     json: options.Json = False,
 ) -> None:
     """What Nsight Compute counts of one checked launch: throughput, occupancy, caches, conflicts, stalls.
@@ -76,7 +76,7 @@ def profile(
 
 
 def _all(limit: float, again: bool, json: bool) -> None:
-    """Count what has no row yet, as far as the time goes; each row is kept at once."""
+    """Profile what has no row yet, within the time limit; each row is stored at once."""
     from rung.profile import atlas
 
     chosen = atlas.wanted()

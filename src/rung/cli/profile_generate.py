@@ -27,7 +27,7 @@ class Writer(NamedTuple):
 
 
 class Floor(NamedTuple):
-    """The least time of a token: its weights, read once as fast as memory was seen to copy."""
+    """The least time of a token: its weights, read once at the measured copy bandwidth."""
 
     bytes: float
     bandwidth: float
@@ -47,7 +47,7 @@ def run(
     json: bool,
     whole: bool = False,
 ) -> None:
-    """Write `tokens` tokens under the profiler and tell what their time was spent on."""
+    """Generate `tokens` tokens under the profiler and report where their time went."""
     import torch
 
     from rung.profile import trace
@@ -64,7 +64,7 @@ def run(
         return made[-1].write(tokens)
 
     if not whole:
-        work()  # compiled, recorded and warm
+        work()  # compiled, captured and warm
     found = trace.record(work, path)
     writer = made[-1]
     floor = _floor(writer.engine) if where == "cuda" and writer.engine is not None else None
@@ -139,7 +139,7 @@ def _print(found: Breakdown, floor: Floor | None) -> None:
     rest = sum(s.seconds for s in found.shares[SHOWN:])
     if rest:
         rows.append((f"{len(found.shares) - SHOWN} others", "", "", f"{rest * 1e6:.1f}", f"{rest / found.seconds:.1%}"))
-    # On a CPU rung's compiled step calls no operator of torch, so that the profiler sees nothing in its time.
+    # On a CPU rung's compiled step calls no torch operator, so the profiler does not see its time.
     idle = "gaps" if found.device == "cuda" else "outside of torch's operators: rung's compiled step, Python"
     rows.append((f"({idle})", "", "", f"{found.gap * 1e6:.1f}", f"{found.gap / found.seconds:.1%}"))
     columns = (what, "calls", "runs, us", "us per token", "share")
@@ -150,7 +150,7 @@ def _print(found: Breakdown, floor: Floor | None) -> None:
         f"{found.gap / found.seconds:.0%} of it {place}, over {found.tokens} tokens and their prompt."
     )
     if overlap:
-        print("Some begin while the one before still runs: a token's time is put down to what then goes on alone.")
+        print("Kernels may overlap: each is assigned the time by which it outlasts those that started before it.")
     for title, totals in (("copies", found.copies), ("calls of CUDA", found.calls)):
         if totals:
             print(f"\n{title} of the whole run:\n")
@@ -161,7 +161,7 @@ def _print(found: Breakdown, floor: Floor | None) -> None:
             console.table((title, "how many", "ms", "MB"), lines, right=("how many", "ms", "MB"))
     if floor is not None:
         print(
-            f"Memory gives a step's {floor.bytes / 1e6:,.0f} MB of weights in {floor.seconds * 1e6:.0f} us "
+            f"Reading a step's {floor.bytes / 1e6:,.0f} MB of weights takes at least {floor.seconds * 1e6:.0f} us "
             f"({floor.bandwidth / 1e12:.2f} TB/s here): {floor.seconds / found.seconds:.0%} of a token's time."
         )
 
@@ -180,7 +180,7 @@ def print_inside(inside: Inside) -> None:
     print(f"\nInside {inside.rung}, the mean of {inside.blocks} blocks:\n")
     console.table((" ", *columns), rows, right=columns)
     print(
-        f"\nA build that times itself took {inside.timed_seconds * 1e6:.1f} us per call, "
+        f"\nThe build with timers took {inside.timed_seconds * 1e6:.1f} us per call, "
         f"the usual one {inside.seconds * 1e6:.1f} us."
     )
 

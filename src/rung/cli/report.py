@@ -46,7 +46,7 @@ def report(
 
 
 def _progress(what: str, total: int) -> Callable[[str], None]:
-    """A counter on standard error, where somebody is looking."""
+    """A progress counter on standard error, if that is a terminal."""
     done = 0
 
     def tell(name: str) -> None:

@@ -26,12 +26,12 @@ def results(
     kind: Annotated[str | None, typer.Option(help="Only rows of this kind: bench, climb, study ...")] = None,
     compare: Annotated[
         tuple[str, str] | None,
-        typer.Option(metavar="A B", help="Hold B against A: two files, commits or GPUs."),
+        typer.Option(metavar="A B", help="Compare B with A: two files, commits or GPUs."),
     ] = None,
-    all: Annotated[bool, typer.Option("--all", help="Also what was measured again later, and of other code.")] = False,
+    all: Annotated[bool, typer.Option("--all", help="Also older rows, and rows of other code.")] = False,
     csv: Annotated[str | None, typer.Option(metavar="FILE", help="Write the rows as CSV (- prints).")] = None,
     publish: Annotated[
-        Path | None, typer.Option(help="Put the rows into this folder of current rows, one file for each kind.")
+        Path | None, typer.Option(help="Put the rows into this folder of current rows, one file per kind.")
     ] = None,
     json: options.Json = False,
 ) -> None:

@@ -1,4 +1,4 @@
-"""JSON lines that a run writes to a file, and from where one that was stopped goes on."""
+"""JSON lines that a run writes to a file, and where a stopped run resumes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rung.errors import RungError
 
 
 def done(out: Path | None) -> int:
-    """How many results the output has already; a last line that was cut off is taken away."""
+    """How many results the output already has; an incomplete last line is removed."""
     if out is None or not out.exists():
         return 0
     data = out.read_bytes()

@@ -27,7 +27,7 @@ def roofline(
     dark: Annotated[bool, typer.Option("--dark", help="Draw for a dark page.")] = False,
     json: options.Json = False,
 ) -> None:
-    """Rungs under the measured and the data sheet's ceilings, as a table and a log-log chart.
+    """Rungs against the measured and the data sheet's ceilings, as a table and a log-log chart.
 
     Examples: rung roofline matmul --dtype bf16 -o matmul.svg · rung roofline gelu residual layernorm
     """

@@ -25,16 +25,16 @@ def score(
     ] = None,
     model: options.Model = "inner",
     field: Annotated[str, typer.Option(help="Where a .jsonl line or a .parquet row has its text.")] = "text",
-    lines: Annotated[bool, typer.Option("--lines", help="Each line of a plain file is a text of its own.")] = False,
+    lines: Annotated[bool, typer.Option("--lines", help="Each line of a plain file is a separate text.")] = False,
     out: Annotated[
         Path | None,
-        typer.Option("--output", "--out", "-o", help="Write JSON lines here; a run that was stopped goes on."),
+        typer.Option("--output", "--out", "-o", help="Write JSON lines here; a run that was stopped is resumed."),
     ] = None,
     per_token: Annotated[
         bool, typer.Option("--per-token", help="Each token's log-probability, rank and entropy.")
     ] = False,
     predict_first: Annotated[
-        bool, typer.Option("--predict-first", help="Predict the first token as well, after an end of text.")
+        bool, typer.Option("--predict-first", help="Score the first token as well, after an end-of-text token.")
     ] = False,
     stride: options.Stride = None,
     context: options.Context = None,

@@ -1,4 +1,4 @@
-"""`rung show`: a rung's idea and source, its story, and what it changes in the rung that it is from."""
+"""`rung show`: a rung's idea and source, its page, and how it differs from its parent."""
 
 from __future__ import annotations
 
@@ -20,15 +20,13 @@ _FIELDS = (
 def show(
     rung: Annotated[str, typer.Argument(metavar="OP/RUNG", help="Such as layernorm/03_restrict, or layernorm/3.")],
     file: options.File = None,
-    diff: Annotated[
-        bool, typer.Option("--diff", help="Only what it changes in the rung that it is from; code alone.")
-    ] = False,
+    diff: Annotated[bool, typer.Option("--diff", help="Only the difference from its parent's code.")] = False,
     header: Annotated[
-        bool, typer.Option("--header", help="Only its header, with what that inherits from the rung it is from.")
+        bool, typer.Option("--header", help="Only its header, including what it inherits from its parent.")
     ] = False,
     json: options.Json = False,
 ) -> None:
-    """A rung's idea and source, its story, and what it changes in the rung that it is from."""
+    """A rung's idea and source, its page, and how it differs from its parent."""
     from rung.rungs import catalogue, difference
 
     if "/" not in rung and file is None:

@@ -13,28 +13,34 @@ from rung.errors import RungError
 
 def study(
     name: Annotated[
-        str | None, typer.Argument(metavar="[STUDY]", help="Which one; left out: what there is. `all`: each.")
+        str | None, typer.Argument(metavar="[STUDY]", help="Which one; `all` runs each. Left out: list them.")
     ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Fewer points, shorter looks.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer points, shorter timings.")] = False,
     chart: Annotated[Path | None, typer.Option(help="The SVG file to write (default: study-NAME.svg here).")] = None,
     no_chart: Annotated[bool, typer.Option("--no-chart", help="Write no file.")] = False,
     json: options.Json = False,
     n: Annotated[list[int] | None, typer.Option("--n", help="attention: rows of the sequence (repeatable).")] = None,
     d: Annotated[int | None, typer.Option("--d", help="attention: width of a head (64).")] = None,
     heads: Annotated[int | None, typer.Option(help="attention: how many heads (1).")] = None,
-    causal: Annotated[bool, typer.Option("--causal", help="attention: no row sees a later one.")] = False,
-    data: Annotated[Path | None, typer.Option(help="attention: a folder to keep q, k, v in, and reload them.")] = None,
-    seed: Annotated[int | None, typer.Option(help="attention: of the random numbers (0).")] = None,
-    mpi: Annotated[bool, typer.Option("--mpi", help="attention: over MPI ranks too; starts them, or is one.")] = False,
+    causal: Annotated[bool, typer.Option("--causal", help="attention: causal mask.")] = False,
+    data: Annotated[
+        Path | None, typer.Option(help="attention: a folder in which q, k, v are saved and reloaded.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="attention: seed of the random numbers (0).")] = None,
+    mpi: Annotated[
+        bool, typer.Option("--mpi", help="attention: over MPI ranks too; starts them, or runs as one.")
+    ] = False,
     ranks: Annotated[list[int] | None, typer.Option(help="attention: how many ranks (1 and 2; repeatable).")] = None,
-    threads: Annotated[int | None, typer.Option(help="attention: of each rank (1).")] = None,
+    threads: Annotated[int | None, typer.Option(help="attention: threads per rank (1).")] = None,
     gpu: options.Gpu = None,
-    patience: Annotated[float | None, typer.Option(help="attention: seconds a rank waits for another (60).")] = None,
+    patience: Annotated[
+        float | None, typer.Option(help="attention: seconds that a rank waits for another (60).")
+    ] = None,
 ) -> None:
     """Questions about GPUs that one figure cannot answer: a table, a chart and a sentence each.
 
-    Examples: rung study · rung study softmax · rung study waves --quick --chart waves.svg
-    rung study attention --n 256 --n 1024 --mpi --ranks 1 --ranks 4 --data qkv
+    Examples: rung study · rung study softmax · rung study waves --quick --chart waves.svg · rung study attention --n
+    256 --n 1024 --mpi --ranks 1 --ranks 4 --data qkv
     """
     from rung import study as studies
 
@@ -43,7 +49,7 @@ def study(
         return
     if name is None:
         questions = [(n, text) for n, (_, text) in studies.STUDIES.items()]
-        questions.append(("sources", "What do the five documents report that rung follows, and what is measured here?"))
+        questions.append(("sources", "What do the five documents that rung follows report, and what is measured here?"))
         if json:
             console.print_json([{"study": n, "question": text} for n, text in questions])
         else:
@@ -91,7 +97,7 @@ def study(
 
 
 def _sources(gpu: str | None, json: bool) -> None:
-    """Each figure of the five documents beside the stored one of ours."""
+    """Each figure of the five documents with our stored one."""
     from rung.results import codes, current, sources, store
 
     kept = store.gather()

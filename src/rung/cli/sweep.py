@@ -35,11 +35,11 @@ def sweep(
         list[str] | None, typer.Option(help="Only these values, as in --tune BLOCK=64,128 (repeatable).")
     ] = None,
     random: Annotated[
-        int | None, typer.Option(min=1, help="Draw this many legal configurations instead of all.")
+        int | None, typer.Option(min=1, help="Sample this many legal configurations instead of all.")
     ] = None,
     seed: options.Seed = 0,
     halving: Annotated[
-        bool, typer.Option("--halving", help="Short looks at all, longer ones at the better half, and so on.")
+        bool, typer.Option("--halving", help="Short timings of all, longer ones of the better half, and so on.")
     ] = False,
     measure: Annotated[
         str | None,
@@ -47,37 +47,38 @@ def sweep(
     ] = None,
     arch: Annotated[str | None, typer.Option(help="For --measure compiler: sm_75 ... sm_120.")] = None,
     seconds: Annotated[float, typer.Option(min=0.01, help="Time cap for each configuration.")] = 0.2,
-    again: Annotated[bool, typer.Option("--again", help="Measure also what was measured before.")] = False,
+    again: Annotated[bool, typer.Option("--again", help="Measure again what was measured before.")] = False,
     profile: Annotated[
-        bool, typer.Option("--profile", help="Count each with Nsight Compute too: achieved occupancy, stalls.")
+        bool, typer.Option("--profile", help="Profile each with Nsight Compute too: achieved occupancy, stalls.")
     ] = False,
     course: Annotated[bool, typer.Option("--course", help="The course project's table of block sizes, here.")] = False,
     output: options.Output = None,
     plot: options.Svg = None,
     json: options.Json = False,
-    slurm: Annotated[bool, typer.Option("--slurm", help="Spread it over a Slurm cluster.")] = False,
+    slurm: Annotated[bool, typer.Option("--slurm", help="Distribute it over a Slurm cluster.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="With --slurm: print the script, submit nothing.")] = False,
     tasks: Annotated[int, typer.Option(min=1, help="With --slurm: tasks of the array.")] = 4,
     gpus: Annotated[int, typer.Option(min=0, help="With --slurm: GPUs for each task.")] = 1,
-    exclusive: Annotated[bool, typer.Option("--exclusive", help="With --slurm: whole nodes, nobody beside.")] = False,
+    exclusive: Annotated[bool, typer.Option("--exclusive", help="With --slurm: whole nodes.")] = False,
     partition: Annotated[str | None, typer.Option(help="With --slurm.")] = None,
     account: Annotated[str | None, typer.Option(help="With --slurm.")] = None,
-    time: Annotated[str | None, typer.Option(help="With --slurm: the limit of a task, as 00:30:00.")] = None,
+    time: Annotated[str | None, typer.Option(help="With --slurm: time limit of a task, as 00:30:00.")] = None,
     sbatch: Annotated[
         list[str] | None, typer.Option(help="With --slurm: one more option for sbatch (repeatable).")
     ] = None,
-    folder: Annotated[Path | None, typer.Option(help="With --slurm: where scripts, logs, rows go.")] = None,
+    folder: Annotated[Path | None, typer.Option(help="With --slurm: folder for scripts, logs and rows.")] = None,
     no_wait: Annotated[
-        bool, typer.Option("--no-wait", help="With --slurm: submit and return; the same command gathers.")
+        bool,
+        typer.Option("--no-wait", help="With --slurm: submit and return; the same command collects the rows later."),
     ] = False,
-    retries: Annotated[int, typer.Option(min=0, help="With --slurm: how often failed tasks return.")] = 2,
+    retries: Annotated[int, typer.Option(min=0, help="With --slurm: how often failed tasks are submitted again.")] = 2,
     shard: Annotated[str | None, typer.Option(hidden=True)] = None,
     one_by_one: Annotated[bool, typer.Option("--one-by-one", hidden=True)] = False,
 ) -> None:
     """Which launch parameters are best for a rung here? The winner is what bench and the model then use.
 
-    Every combination of the header's tunables that is legal at the shape, checked and timed. A sweep that is
-    stopped goes on where it was. Without a GPU it tells registers and occupancy, and no time.
+    Every combination of the header's tunables that is legal at the shape, checked and timed. A sweep that was stopped
+    resumes. Without a GPU it reports registers and occupancy, and no times.
 
     Examples: rung sweep layernorm/9 · rung sweep matmul/5 --shape b8t1024 --halving · rung sweep --course
     """
@@ -209,7 +210,7 @@ def _sweep(
 
 
 def _begin_again(lost: Any) -> None:
-    """A fault on the GPU ends its context for good: a new process goes on behind the culprit."""
+    """A fault on the GPU destroys its context: a new process continues after the faulty configuration."""
     words = [*sys.argv[1:]]
     if lost.tuning:
         named = " ".join(f"{n}={v}" for n, v in lost.tuning.items())

@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 
 # name on the command line -> module, and what it asks
 STUDIES = {
-    "waves": ("waves", "What does the last, half-empty wave of blocks cost a matrix product?"),
+    "waves": ("waves", "What does the last, partly filled wave of blocks cost a matrix product?"),
     "vocab": ("vocab", "Why are 50304 columns faster than 50257?"),
     "softmax": ("softmax", "What does a tree gain over one thread per row, for rows of 256 to 8192?"),
     "attention": ("attention", "Attention from sequential C++ to CUDA and MPI: what did each step gain?"),
-    "ranks": ("ranks", "The same attention on one core, over the processes of a host, and by CUDA, causal and full."),
+    "ranks": ("ranks", "The same attention on one core, over the processes of a host, and with CUDA, causal and full."),
     "attention-scaling": ("attention_scaling", "Time and peak memory as the context grows."),
-    "cache": ("cache", "What does a cache of keys and values gain, at the first pass and at later ones? (A CPU too.)"),
-    "memory-latency": ("memory_latency", "How far away are shared memory, L1, L2 and global memory?"),
-    "fusion": ("fusion", "What does it gain to fuse one kernel into another?"),
-    "loading": ("loading", "What does it gain to read, copy and compute at the same time while a model is loaded?"),
-    "precision": ("precision", "What does each number format cost, and what does it lose?"),
+    "cache": ("cache", "What does a KV cache gain, at the first pass and at later ones? (On a CPU too.)"),
+    "memory-latency": ("memory_latency", "What are the latencies of shared memory, L1, L2 and global memory?"),
+    "fusion": ("fusion", "What is gained by fusing one kernel into another?"),
+    "loading": ("loading", "What is gained by overlapping reading, copying and computing while a model is loaded?"),
+    "precision": ("precision", "What are the time and the error of each number format?"),
 }
 
 
