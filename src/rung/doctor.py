@@ -1,4 +1,4 @@
-"""What works on this machine, what is missing, and what to do about it: each answer is tried, not guessed."""
+"""What works on this machine, what is missing, and what to do about it: each component is actually tried."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ State = Literal["works", "missing", "broken"]
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing examined; "broken" is what rung cannot do without here, "missing" what it can."""
+    """One component; "broken" means that rung needs it here, "missing" that it is optional."""
 
     name: str
     state: State
@@ -45,7 +45,7 @@ def examine() -> Iterator[Finding]:
     for part in examined:
         try:
             yield from part()
-        except Exception as problem:  # a doctor reports what it did not foresee, too
+        except Exception as problem:  # unforeseen errors are reported, too
             yield Finding(part.__name__.strip("_"), "broken", _first_line(problem), "please report this.")
 
 

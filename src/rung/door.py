@@ -1,7 +1,6 @@
-"""The verbs for Python: `rung.check("gelu/2")`, `rung.bench(...)`, `rung.inspect(...)`.
-
-What they are asked about is a ladder ("gelu"), a rung ("gelu/2", "softmax/torch") or a file of one's own with its
-operation. What they give is a sequence of typed rows that shows itself as a table, in a notebook too.
+"""The Python API: `rung.check("gelu/2")`, `rung.bench(...)`, `rung.inspect(...)`. The argument is a ladder ("gelu"), a
+rung ("gelu/2", "softmax/torch") or your own file with its operation. The result is a sequence of typed rows that is
+shown as a table, in a notebook too.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ R = TypeVar("R")
 
 
 class Rows(Sequence[R], Generic[R]):
-    """Rows of one kind; printed, and in a notebook, they are a table."""
+    """Rows of one kind; shown as a table when printed and in a notebook."""
 
     def __init__(self, rows: Sequence[R], draw: Callable[[Sequence[R]], Table]) -> None:
         self._rows, self._draw = tuple(rows), draw
@@ -61,7 +60,7 @@ class Rows(Sequence[R], Generic[R]):
 
 
 class Reports(Rows[Report]):
-    """What a check found, one report for each rung and number format."""
+    """A check's results, one report for each rung and number format."""
 
     @property
     def ok(self) -> bool:
@@ -70,7 +69,7 @@ class Reports(Rows[Report]):
 
 
 def chosen(what: What, operation: str | None) -> list[Rung]:
-    """The rungs that are meant by a name, a rung, or a file."""
+    """The rungs that a name, a rung, or a file refers to."""
     if isinstance(what, Rung):
         return [what]
     path = Path(what)
@@ -99,11 +98,10 @@ def check(
     libraries: bool = False,
     jobs: int | None = None,
 ) -> Reports:
-    """Is it right? Every case and number format against a float64 reference, on a GPU or on the emulator.
-
-    `what` is a ladder ("gelu"), a rung ("gelu/2"), or a file, whose `operation` is to be named; a file runs in a
-    process of its own. `device` is cuda or emulator: the GPU where there is one. `quick` runs the first case alone,
-    `races` watches every access to shared memory.
+    """Is it right? Checks every case and number format against a float64 reference, on a GPU or on the emulator. `what`
+    is a ladder ("gelu"), a rung ("gelu/2"), or a file, which needs its `operation`; a file runs in a process of its
+    own. `device` is cuda or emulator (default: the GPU if there is one). `quick` runs only the first case, `races`
+    checks every access for races.
     """
     rungs = chosen(what, operation)
     rungs = [r for r in rungs if libraries or r.kind != "library"] or rungs
@@ -135,7 +133,7 @@ def bench(
 ) -> Rows[Timed]:
     """How fast is it? Rungs and libraries, interleaved, cold and warm, checked in the same run; this needs a GPU.
 
-    `shapes` are the operation's, or written out ("B=4,T=64,C=768"); `vs` names further rungs to race against. A rung
+    `shapes` are the operation's, or written out ("B=4,T=64,C=768"); `vs` names further rungs to compare with. A rung
     that would take longer than `patience` seconds for a call is left out.
     """
     if not torch.cuda.is_available():
@@ -158,9 +156,8 @@ def inspect(
     tuning: Mapping[str, int] | None = None,
     mix: bool = False,
 ) -> Rows[Compiled]:
-    """What the compiler makes of it: registers, shared memory, spills, occupancy; this needs no GPU.
-
-    `archs` are such as "sm_90": the GPU's where there is one. With `mix` instructions are counted by class.
+    """What the compiler makes of it: registers, shared memory, spills, occupancy; needs no GPU. `archs` are
+    architectures such as "sm_90" (default: the GPU's if there is one). With `mix` instructions are counted by class.
     """
     rungs = [r for r in chosen(what, operation) if r.kind != "library"]
     named = next(races.shapes_of(rungs[0].operation, [shape])) if shape else None

@@ -1,4 +1,4 @@
-"""The number formats a rung can be built for, and how exact each is expected to be."""
+"""The number formats a rung can be built for, and their error bounds."""
 
 from __future__ import annotations
 
@@ -71,5 +71,5 @@ def element(kind: str, real: Dtype) -> torch.dtype:
 
 
 def name_of(kind: torch.dtype) -> str:
-    """What rung calls a dtype of torch; torch's own word for one that no operand holds."""
+    """rung's name of a torch dtype; torch's own name if no operand has it."""
     return next((name for name, word in ELEMENTS.items() if str(kind) == f"torch.{word}"), str(kind))

@@ -1,5 +1,5 @@
-"""The one kind of error that a user of rung is meant to see."""
+"""The error class for mistakes that are reported to the user."""
 
 
 class RungError(Exception):
-    """A foreseeable mistake, told in one sentence: the thing, the reason, the mend."""
+    """A foreseeable mistake, reported in one sentence: the thing, the reason, the fix."""

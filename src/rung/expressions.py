@@ -1,7 +1,7 @@
 """A small, safe evaluator for the expressions in a rung's header.
 
-Headers come from files that a stranger may have written, so nothing is handed to Python's own `eval`:
-the expression is parsed and only arithmetic, comparisons and a few named functions are carried out.
+Headers may come from untrusted files, so nothing is passed to Python's own `eval`: the expression is parsed and only
+arithmetic, comparisons and a few named functions are carried out.
 """
 
 import ast
@@ -20,12 +20,12 @@ BITS = 128  # of a whole number on the way
 
 
 class Names(dict[str, Number]):
-    """Values by name, and named expressions ([let]), each worked out when an expression asks for it."""
+    """Values by name, and named expressions ([let]), each evaluated when first used."""
 
     def __init__(self, values: Mapping[str, Number], let: Mapping[str, str | int]) -> None:
         super().__init__(values)
         self.let = let
-        self._known: dict[str, Number | None] = {}  # None while it is worked out
+        self._known: dict[str, Number | None] = {}  # None while it is being evaluated
 
     def __contains__(self, name: object) -> bool:
         return super().__contains__(name) or name in self.let
@@ -122,7 +122,7 @@ def evaluate_int(text: str | int, names: Mapping[str, Number], what: str) -> int
 
 
 def _bounded(value: Any, text: str) -> Any:
-    """The value, unless it is a whole number that no size is: the next product of it would be longer still."""
+    """The value; refuses integers too large for any size, since their products would be larger still."""
     if isinstance(value, int) and value.bit_length() > BITS:
         raise RungError(f"the expression {shown(text)} goes beyond 2^{BITS}; no size is so large.")
     return value

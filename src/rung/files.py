@@ -1,4 +1,4 @@
-"""Reads files that a stranger may have written: regular ones only, of a bounded size."""
+"""Reads untrusted files: only regular files, and only up to a size limit."""
 
 from __future__ import annotations
 
@@ -18,23 +18,22 @@ _SHOWN.maxstring = _SHOWN.maxother = 60
 
 
 def shown(value: object) -> str:
-    """A value of a stranger's, short enough for a sentence."""
+    """An untrusted value, shortened for an error message."""
     try:
         return _SHOWN.repr(value)
-    except (ValueError, RecursionError):  # a number of more digits than Python writes
+    except (ValueError, RecursionError):  # an integer with more digits than Python converts
         return f"a {type(value).__name__}"
 
 
 def read_bytes(path: Path, most: int = TEXT) -> bytes:
-    """The content of a file; a RungError for what is no regular file, and for more than `most` bytes.
-
-    A pipe would wait for its writer, and a device may never end.
+    """The content of a file; a RungError if it is no regular file or has more than `most` bytes. Reading a pipe could
+    block, and a device may never end.
     """
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
         facts = os.fstat(file.fileno())
         if not stat.S_ISREG(facts.st_mode):
             raise RungError(f"{path} is a pipe or a device; copy its content to a file.")
-        # What /proc holds says that it is empty.
+        # Files in /proc report a size of 0.
         content = file.read(most + 1) if facts.st_size <= most else None
     if content is None or len(content) > most:
         raise RungError(f"{path} has more than {most >> 20:,} MB, which none of its kind has; name another file.")
@@ -42,7 +41,7 @@ def read_bytes(path: Path, most: int = TEXT) -> bytes:
 
 
 def read_json(path: Path, mend: str, most: int = JSON) -> Any:
-    """What a file of JSON holds; the OSError of a file that is not there is left to the caller."""
+    """The content of a JSON file; the OSError of a missing file is left to the caller."""
     return parse_json(read_bytes(path, most), str(path), mend)
 
 

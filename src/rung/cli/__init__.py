@@ -21,22 +21,22 @@ from rung.errors import RungError
 VERBS = {
     "generate": ("generate", "Write text with a GPT-2 model."),
     "serve": ("serve", "OpenAI's completions over HTTP, with a page to try them."),
-    "climb": ("climb", "The whole model, from the plainest kernels to the fastest decode."),
+    "climb": ("climb", "The whole model, from the simplest kernels to the fastest decode."),
     "list": ("list_", "The ladders, or the rungs of one."),
-    "show": ("show", "A rung's idea and source, and what changed from the rung before."),
+    "show": ("show", "A rung's idea and source, and how it differs from its parent."),
     "check": ("check", "Is a rung right? Against a float64 reference, on a GPU or emulated."),
     "mutate": ("mutate", "Which small changes to a right kernel does the checker miss?"),
     "bench": ("bench", "How fast? Rungs and libraries, interleaved, checked in the same run."),
     "sweep": ("sweep", "Which launch parameters are best for a rung, on this GPU, at this shape?"),
     "tunings": ("tunings", "The launch parameters that sweeps found best; bench and the model use them."),
-    "roofline": ("roofline", "Where do rungs stand under the hardware's ceilings? A chart and a table."),
-    "profile": ("profile", "What Nsight Compute counts of a rung; or where a token's time goes."),
+    "roofline": ("roofline", "How far are rungs from the hardware's ceilings? A chart and a table."),
+    "profile": ("profile", "Nsight Compute's counters of a rung; or where a token's time goes."),
     "results": ("results", "What was measured: list, filter, compare two machines or commits, export."),
-    "report": ("report", "Everything known of every ladder, in one HTML file."),
+    "report": ("report", "Everything known about every ladder, in one HTML file."),
     "study": ("study", "Questions that one figure cannot answer: waves, fusion, precision, latency ..."),
     "inspect": ("inspect", "Registers, shared memory, spills and occupancy, without a GPU."),
     "new": ("new", "A working kernel to start from."),
-    "export": ("export", "A rung for others: torch, the hub's kernels, KernelBench, LeetGPU, GPU MODE, flashinfer."),
+    "export": ("export", "Export a rung: torch, the hub's kernels, KernelBench, LeetGPU, GPU MODE, flashinfer."),
     "convert": ("convert", "A checkpoint of nanoGPT or llm.c in Hugging Face's layout."),
     "score": ("score", "How likely texts are: log-probability, perplexity, bits per byte, as JSON lines."),
     "eval": ("eval_", "Tasks of lm-evaluation-harness: accuracy, perplexity."),
@@ -54,12 +54,14 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         sys.stdout.flush()
         sys.exit(code)
     except RungError as error:
-        said = "".join(c if c.isprintable() or c in "\n\t" else "?" for c in str(error))  # no escapes of a stranger's
+        said = "".join(
+            c if c.isprintable() or c in "\n\t" else "?" for c in str(error)
+        )  # no terminal escapes from untrusted text
         print(f"rung: {said}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
         _interrupted()
-    except BrokenPipeError:  # the reader (head, less) has seen enough
+    except BrokenPipeError:  # the reader (head, less) has closed the pipe
         _silence()
         sys.exit(0)
     except OSError as error:  # a disk that is full, a folder that is not ours
@@ -70,7 +72,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
 
 
 def _prepare_streams() -> None:
-    """Streams that were closed read and write nothing; letters that an old terminal lacks become '?'."""
+    """Closed streams read and write nothing; characters that the terminal cannot show become '?'."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115 - open until the end
@@ -85,7 +87,7 @@ def _interrupted() -> NoReturn:
 
 
 def _silence() -> None:
-    """What is still to be printed goes nowhere: Python would complain about it while it ends."""
+    """Discards pending output, about which Python would complain at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -131,7 +133,7 @@ def _run(verb: str, words: list[str]) -> int:
 
     class Verb(TyperCommand):
         def get_help(self, *given: Any) -> str:
-            """Typer's own names of types, such as list[str], say nothing to whom Python is foreign."""
+            """Replaces Typer's type names, such as list[str], which mean little to users who do not know Python."""
             return re.sub(r"<list\[(\w+)\]>", lambda m: f"<{m[1].lower()}>".ljust(len(m[0])), super().get_help(*given))
 
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
@@ -141,7 +143,7 @@ def _run(verb: str, words: list[str]) -> int:
 
 
 def _ended_quietly(function: Callable[..., None]) -> Callable[..., None]:
-    """The verb, whose reader may leave before the end; Typer would call that a failure."""
+    """Runs the verb; a reader that closes the pipe is no failure."""
 
     @functools.wraps(function)
     def verb(*args: Any, **options: Any) -> None:

@@ -1,4 +1,4 @@
-"""`rung climb`: the whole model, from the plainest kernels to the fastest decode."""
+"""`rung climb`: the whole model, from the simplest kernels to the fastest decode."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def climb(
     svg: options.Svg = None,
     json: options.Json = False,
 ) -> None:
-    """The whole model, from the plainest kernels to the fastest decode: numbers first, then speed.
+    """The whole model, from the simplest kernels to the fastest decode: first correctness, then speed.
 
     rung climb
 

@@ -1,4 +1,4 @@
-"""`rung report`: everything known of every ladder, in one HTML file."""
+"""`rung report`: everything known about every ladder, in one HTML file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`rung roofline`: where do rungs stand under the hardware's ceilings?"""
+"""`rung roofline`: how far are rungs from the hardware's ceilings?"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Text without a cache in float32, attention rung by rung: how a case study of flash attention measured its steps.
 
 Every token sends the whole text through the model again, so that attention over all positions counts. All
-other operations go through torch. A way of attention that is slow writes as many tokens as fit its time.
+other operations go through torch. A slow variant writes as many tokens as fit its time.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from rung.results.row import Row
 from rung.rungs import catalogue, identity
 from rung.rungs.base import Device, Rung
 
-MARKS = (64, 128, 256, 512, 1024)  # tokens of text at which the time so far is told
+MARKS = (64, 128, 256, 512, 1024)  # lengths of text at which the elapsed time is reported
 POINTS = 64  # of a curve, about
 Fields = dict[str, Any]
 
 
 class NaivePlan(TorchPlan):
-    """Attention as its formula reads, the matrix of scores in memory."""
+    """Attention as in its formula, with the matrix of scores in memory."""
 
     name = "naive torch"
 
@@ -49,7 +49,7 @@ class NaivePlan(TorchPlan):
 
 
 class RungPlan(LadderPlan):
-    """Attention by a rung. The packed product goes where the rung read it before, else it would be copied there."""
+    """Attention by a rung. The packed product is written where the rung reads it, which avoids a copy."""
 
     def layernorm_matmul(self, x: torch.Tensor, norm: Norm, eps: float, linear: Linear) -> torch.Tensor:
         assert linear.bias is not None
@@ -62,7 +62,7 @@ class RungPlan(LadderPlan):
 
 @dataclass(frozen=True)
 class Way:
-    """One way to compute attention."""
+    """One variant of attention."""
 
     name: str
     make: Callable[[], TorchPlan]
@@ -87,7 +87,7 @@ def ways(device: Device, only: Sequence[str] | None = None) -> list[Way]:
 
 
 def _of_rung(rung: Rung, device: Device) -> Way:
-    # Of the kernels only flash attention has each row's logsumexp at hand, and can give it.
+    # Only the flash attention kernels can return each row's logsumexp.
     flash = rung.kind in ("cuda", "triton") and "lse" in rung.binds
     chosen = {"attention": rung.name}
     return Way(rung.name, lambda: RungPlan(device, "float32", "study", chosen), rung.idea, rung.kind, flash, rung)
@@ -105,11 +105,11 @@ def run(
     model: str = "gpt2",
     trained: str = "random",
 ) -> Iterator[Row]:
-    """A row for each way, as soon as it is measured; the first is the one that the others are held against.
+    """A row for each variant, as soon as it is measured; the others are compared with the first.
 
-    A `batch` writes the text so many times at once; every row of it must come out the same.
+    A `batch` writes the text so many times at once; all its rows must be the same.
     Each writes the text once to warm up, for at most `seconds`, and then as many tokens again by the clock.
-    None writes further than the first did: nothing would say whether it is right there.
+    None writes more tokens than the first, since there would be nothing to compare with.
     """
     if len(prompt) + tokens > config.context:
         raise RungError(f"{tokens} tokens behind the prompt are more than the context of {config.context}.")
@@ -128,11 +128,11 @@ def run(
             torch.cuda.empty_cache()  # buffers of every length of text
         yield _result(model, trained, step, way, row)
         if not study.stamps:
-            return  # without the first one's text and time nothing can be held against it
+            return  # without the first one's text and time nothing can be compared
 
 
 def _result(model: str, trained: str, step: int, way: Way, found: Fields) -> Row:
-    """A way as the results store keeps it."""
+    """A variant as the results store keeps it."""
     right = found["verdict"] == "ok"
     several = {"batch": found["batch"]} if found["batch"] > 1 else {}
     told = {"step": step, "idea": way.what, "language": way.kind, "flash": way.flash}
@@ -160,12 +160,12 @@ class _Study:
     ) -> None:
         self.batch = batch
         self.config, self.weights, self.prompt, self.tokens, self.seconds = config, weights, prompt, tokens, seconds
-        self.truth: list[int] = []  # the text of the first way, and when each token of it was there
+        self.truth: list[int] = []  # the first variant's text, and the time of each of its tokens
         self.stamps: list[float] = []
         self.cuda = False
 
     def measure(self, way: Way, row: Fields) -> None:
-        """Fill in what is measured; of a way whose text is another, no time."""
+        """Fill in the measurements; a variant whose text differs gets no time."""
         plan = way.make()
         self.cuda = plan.device.type == "cuda"
         model = Transformer(self.config, converted(self.weights, plan.matrix, plan.vector), plan)
@@ -214,7 +214,7 @@ class _Study:
 
 @torch.inference_mode()
 def _write(model: Transformer, prompt: Sequence[int], tokens: int, batch: int = 1) -> Iterator[tuple[int, float]]:
-    """Each token of the first row, and when it was there; -1 where another row's is not the same."""
+    """Each token of the first row, and its time; -1 where another row's differs."""
     ids = torch.zeros(batch, len(prompt) + tokens, dtype=torch.int64, device=model.plan.device)
     ids[:, : len(prompt)] = torch.tensor(list(prompt))
     for end in range(len(prompt), len(prompt) + tokens):

@@ -1,8 +1,8 @@
-"""The climb of a course project: a model of rungs alone, without a cache, one prompt and length, step upon step.
+"""The climb of a course project: a model of rungs only, without a cache, one prompt and length, step by step.
 
-Every token sends the whole text through the model, and all of it through the head, as the project did on its way from
-5 to 43.9 tokens/s; its last step keeps keys and values inside the QKV projection (69). No operation goes through
-torch, which only holds the tensors and picks the largest logit. Each step changes what it names and keeps the rest.
+For every token the whole text goes through the model and the head, as the project did on its way from 5 to 43.9
+tokens/s; its last step keeps keys and values inside the QKV projection (69). No operation goes through torch, which
+only holds the tensors and picks the largest logit. Each step changes what it names and keeps the rest.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ WINDOW = 128
 PROJECTION = "cached_projection"
 CALLS = 5  # by which a block size is judged
 
-# name -> what changes, in which format products are from there on, and which rungs serve; None: no longer.
+# name -> what changes, the format of products from there on, and the rungs; None removes one.
 CHANGES: dict[str, tuple[str, str, Mapping[str, str | None]]] = {
     "baseline": (
-        "Every operation as it is written first; attention's loops in one block.", "float32",
+        "The first version of every operation; attention's loops in one block.", "float32",
         {"embedding": "1", "layernorm": "1", "matmul": "1", "attention": "2", "gelu": "1", "residual": "1"},
     ),
     "reductions": ("Sums and maxima as trees over a block.", "float32", {"layernorm": "5", "attention": "6"}),
@@ -41,15 +41,15 @@ CHANGES: dict[str, tuple[str, str, Mapping[str, str | None]]] = {
         {"attention": None, "local_attention": "1"},
     ),
     "flash attention": (
-        "Attention over all keys whose scores stay on the chip.", "float32",
+        "Attention over all keys whose scores stay on chip.", "float32",
         {"local_attention": None, "attention": "13"},
     ),
-    "flash attention 2": ("Rows of queries walk over keys once.", "float32", {"attention": "25"}),
+    "flash attention 2": ("Tiles of queries loop over the keys once.", "float32", {"attention": "25"}),
     "flash attention 2, repaired": ("Reductions by shuffles, fewer barriers.", "float32", {"attention": "26"}),
     "tensor cores": ("Products by WMMA in 16 bits, summed in 32.", "tf32", {"matmul": "13"}),
     "swept blocks": ("Block sizes by trial.", "tf32", {}),
     "fused kernels": (
-        "GELU and residual behind their products, residual before the layernorm.", "tf32",
+        "GELU and residual in the epilogues of their products, residual before the layernorm.", "tf32",
         {"matmul_gelu": "3", "matmul_residual": "3", "residual_layernorm": "11"},
     ),
     "keys and values in the projection": (
@@ -59,7 +59,7 @@ CHANGES: dict[str, tuple[str, str, Mapping[str, str | None]]] = {
 
 
 class CoursePlan(LadderPlan):
-    """Rungs by name for every operation: what one refuses ends the run. Lengths share scratch, as they come in turn."""
+    """Rungs by name for every operation: an unsupported shape ends the run. All lengths share scratch memory."""
 
     def __init__(self, device: Device, dtype: str, rungs: Mapping[str, str], swept: bool) -> None:
         super().__init__(device, dtype, "course", rungs, WINDOW if "local_attention" in rungs else None)
@@ -76,7 +76,7 @@ class CoursePlan(LadderPlan):
             self._kept = [(self._output(f"k {i}", shape), self._output(f"v {i}", shape)) for i in range(config.layers)]
 
     def begin(self) -> None:
-        """A new text: nothing of the one before counts."""
+        """A new text: the previous one is forgotten."""
         self._length = 0
 
     def embedding(self, tokens: torch.Tensor, past: Sequence[int], wte: Linear, wpe: torch.Tensor) -> torch.Tensor:
@@ -98,7 +98,7 @@ class CoursePlan(LadderPlan):
         return out
 
     def _format(self, rung: Rung) -> Dtype:
-        # tf32 is a way to multiply: what has no such product computes in float32.
+        # tf32 applies to matrix products only: other operations compute in float32.
         return super()._format(rung) if self._real.name in rung.dtypes else named_dtype("f32")
 
     def _bind(self, rung: Rung, given: Tensors, values: Values) -> Prepared:
@@ -112,7 +112,7 @@ class CoursePlan(LadderPlan):
         return rung.prepare(given, values, self._format(rung), device=self._device, tuning=tuning, empty=empty)
 
     def _tuning(self, rung: Rung, given: Tensors, values: Values, empty: Empty) -> dict[str, int]:
-        """The tunables that were fastest where the rung was first met at this width."""
+        """The tunables that were fastest when the rung was first used at this width."""
         question = (rung.full_name, *(n for d, n in values.items() if d not in ("T", "past")))
         if question not in self._chosen:
             real = self._format(rung)
@@ -137,7 +137,7 @@ def _time(run: Callable[[], None]) -> float:
 
 
 class _Course(Way):
-    """A step of the course, which writes by sending the whole text through the model."""
+    """A step of the course: every token sends the whole text through the model."""
 
     def __init__(self, climber: Climber, step: Step, rungs: Mapping[str, str], swept: bool) -> None:
         self.climber = climber

@@ -1,8 +1,6 @@
-"""The climb of the whole model: the same prompt from the plainest kernels to the fastest decode.
-
-Every step is held against a float32 reference before it is timed: logits over a fixed text (KL divergence a
-token, share of equal likeliest tokens), and in float32 the greedy text itself. No speed is given to a step
-that fails.
+"""The climb of the whole model: the same prompt from the simplest kernels to the fastest decode. Every step is compared
+with a float32 reference before it is timed: logits over a fixed text (KL divergence per token, share of equal most
+likely tokens), and in float32 the greedy text itself. A step that fails gets no speed.
 """
 
 from __future__ import annotations
@@ -49,7 +47,7 @@ class Row:
     verdict: str = "ok"
     reason: str = ""
     divergence: float | None = None  # KL, nats per token
-    likeliest: float | None = None  # share of positions with the same likeliest token
+    likeliest: float | None = None  # share of positions with the same most likely token
     identical: int | None = None  # greedy tokens up to the first that differs
     tokens: int = 0  # generated for the timing
     tokens_per_second: float | None = None
@@ -68,9 +66,9 @@ class Climb:
     prompt_tokens: int
     new_tokens: int
     reference: str
-    bandwidth: float | None  # None where no GPU's speed is told
+    bandwidth: float | None  # None where no speed of a GPU is reported
     on_gpu: bool = True
-    study: str = ""  # whose steps are climbed; each is then compared with the one before, whatever its format
+    study: str = ""  # whose steps are climbed; each is then compared with the previous one, whatever its format
     rows: list[Row] = field(default_factory=list)
 
     def result(self, index: int, weights: str) -> Result:
@@ -108,7 +106,7 @@ class Climb:
 
 @dataclass(frozen=True)
 class Step:
-    """One way to generate: a plan over the operations, or a rung of decode with its way of launching."""
+    """One variant of generation: a plan over the operations, or a rung of decode with its kind of launch."""
 
     name: str
     what: str
@@ -117,7 +115,7 @@ class Step:
     rung: str | None = None
     graph: bool = False
     steps: int = 1
-    way: Callable[[Climber, Step], Way] | None = None  # a way of its own, neither by a plan nor by a rung of decode
+    way: Callable[[Climber, Step], Way] | None = None  # a custom variant, neither a plan nor a rung of decode
 
 
 def steps(dtypes: Sequence[str], plans: Sequence[str] | None = None, rungs: Sequence[str] | None = None) -> list[Step]:
@@ -144,7 +142,7 @@ def steps(dtypes: Sequence[str], plans: Sequence[str] | None = None, rungs: Sequ
 
 
 def weight_bytes(config: Config, dtype: str) -> int:
-    """What a step reads of the model's matrices, whatever it does."""
+    """The bytes of the model's matrices that a step must read."""
     size = {"float32": 4, "tf32": 4, "int8": 1}.get(dtype, 2)
     c = config
     return size * (c.layers * (4 * c.C * c.C + 2 * c.C * c.F) + c.vocabulary * c.C)
@@ -261,7 +259,7 @@ class Climber:
             row.verdict, row.reason = "failed", f"its greedy text leaves the reference's at token {same + 1}"
 
     def _time(self, way: Way, row: Row) -> None:
-        # A step that is slow is given as many tokens as fit the time; its rate falls with the length of the text.
+        # A slow step writes as many tokens as fit the time; its rate falls with the length of the text.
         began = time.perf_counter()
         first, count = 0.0, 0
         for _ in way.write(self.result.new_tokens):
@@ -275,14 +273,14 @@ class Climber:
 
 
 class Way(ABC):
-    """One way to write text, of those that are climbed."""
+    """One variant of text generation in the climb."""
 
     slow = False
     rungs: tuple[str, ...] = ()  # that run
 
     @abstractmethod
     def logits(self, text: Sequence[int]) -> tuple[int, torch.Tensor]:
-        """A place in the text, and what follows the token there and those behind it."""
+        """A position in the text, and what follows the token there and later ones."""
 
     @abstractmethod
     def write(self, count: int) -> Iterator[int]:
@@ -290,7 +288,7 @@ class Way(ABC):
 
 
 class _Planned(Way):
-    """Through the operations, chosen on the host."""
+    """Through the operations; tokens are chosen on the host."""
 
     def __init__(self, climber: Climber, step: Step) -> None:
         self.climber = climber

@@ -1,4 +1,4 @@
-"""Turns a failed compilation's log into its first errors, with file, line and the line itself."""
+"""Turns a failed compilation's log into its first errors, with file, line number and source line."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _ERROR = re.compile(r"^(?P<file>[^\n]*?)\((?P<line>\d+)\): (?:catastrophic )?err
 
 
 def complaint(build: Build, arch: str, found: Headers, text: str) -> str:
-    """What NVRTC said, for people."""
+    """NVRTC's errors, readable."""
     lines = text.replace("\0", "").splitlines()
     errors = [match for line in lines if (match := _ERROR.match(line))]
     shown = []

@@ -54,7 +54,9 @@ def includes_of(build: Build) -> Iterator[tuple[str, str]]:
                 raise RungError(f"{build.origin} includes {shown(name)}; name headers relative to the file.")
             for folder in (here, *folders):
                 path = folder / name
-                if path.is_fifo() or path.is_char_device():  # the compiler would wait for its writer, or for its end
+                if (
+                    path.is_fifo() or path.is_char_device()
+                ):  # the compiler would block on a pipe, or never reach the end of a device
                     raise RungError(f"{build.origin} includes {path}, which is no file; correct the #include.")
                 if path.is_file():
                     if path.resolve() not in seen:

@@ -1,7 +1,6 @@
-"""Where CUDA's own headers come from: NVRTC's bundle, an installed toolkit, or pip wheels.
-
-NVRTC brings its headers along only since 13.3. Before that `cuda_fp16.h` and the rest have to be found on
-disk, in a toolkit or in the runtime, CRT and CCCL wheels, of which none is complete alone.
+"""Where CUDA's own headers come from: NVRTC's bundle, an installed toolkit, or pip wheels. NVRTC includes its headers
+only since 13.3. Before that `cuda_fp16.h` and the rest have to be found on disk, in a toolkit or in the runtime, CRT
+and CCCL wheels, of which none is complete alone.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 OVERRIDE = "RUNG_CUDA_INCLUDE"
-# What a rung may include, and the files behind it that are met missing: each wheel holds only some of them.
+# What a rung may include, and files behind it that are often missing: each wheel holds only some of them.
 NEEDED = {
     "cuda_fp16.h": ("cuda_fp16.h", "nv/target"),
     "cuda_bf16.h": ("cuda_bf16.h", "nv/target"),

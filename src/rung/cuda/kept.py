@@ -1,8 +1,8 @@
-"""Native code on disk that this user compiled: found again by a key, and run only when it is what was written.
+"""Native code on disk that this user compiled: found by a key, and run only if it is unchanged.
 
-An entry `KEY.json` names its file by the hash of its content, which is looked at before every use: what is truncated or
-changed is made anew. A folder that others may write to, or that belongs to someone else, is refused: whoever writes
-there decides what runs here. Imports nothing large.
+An entry `KEY.json` names its file by the hash of its content, which is verified before every use: a truncated or
+changed file is made again. A folder that others may write to, or that belongs to another user, is refused, since its
+content is executed. Imports nothing large.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from typing import Any
 
 from rung.errors import RungError
 
-_LEFT_OVER = 3600.0  # seconds after which what a killed compilation has left is removed
+_LEFT_OVER = 3600.0  # seconds after which a killed compilation's leftovers are removed
 _tidied: set[Path] = set()
 
 
 @dataclass(frozen=True)
 class Kept:
     path: Path
-    note: Any = None  # what was said of it when it was made
+    note: Any = None  # a remark from when it was made
 
 
 def cache_folder() -> Path:
@@ -42,7 +42,7 @@ def cache_folder() -> Path:
 
 
 def folder(name: str) -> Path:
-    """The cache's folder of this name, made if need be; a RungError when others may write to it."""
+    """The cache's folder of this name, created if needed; a RungError when others may write to it."""
     path = cache_folder() / name
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -85,7 +85,7 @@ def _tidy(path: Path) -> None:
 
 
 def find(where: Path, key: str) -> Kept | None:
-    """The entry, if it is there and its file is what was written."""
+    """The entry, if it exists and its file is unchanged."""
     try:
         entry = json.loads((where / f"{key}.json").read_text())
         path = where / entry["file"]
@@ -113,7 +113,7 @@ def put(where: Path, key: str, made: Path, note: Any = None) -> Kept:
 
 @contextlib.contextmanager
 def alone(where: Path, key: str) -> Iterator[None]:
-    """Of several processes that want one entry, the first makes it, and the others wait."""
+    """Of several processes that need one entry, the first makes it, and the others wait."""
     path = where / f".{key}.lock"
     try:
         lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
@@ -123,7 +123,7 @@ def alone(where: Path, key: str) -> Iterator[None]:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
     finally:
-        path.unlink(missing_ok=True)  # who waits for it finds the entry
+        path.unlink(missing_ok=True)  # waiting processes then find the entry
         os.close(lock)
 
 

@@ -1,4 +1,4 @@
-"""What a launch is, as plain data, and what every loaded module can do, on the GPU or emulated."""
+"""A launch as plain data, and the interface of a loaded module, on the GPU or emulated."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Module(Protocol):
     def resources(self) -> Mapping[str, Resources]: ...
 
     def prepare(self, kernel: str, config: LaunchConfig) -> None:
-        """Checks the launch against the hardware's limits and makes it ready; call it before a capture."""
+        """Checks the launch against the hardware's limits and prepares it; call it before a capture."""
 
     def launch(self, kernel: str, config: LaunchConfig, args: Sequence[Argument]) -> None:
         """One launch on torch's current stream."""

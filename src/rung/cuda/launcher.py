@@ -1,6 +1,5 @@
-"""One prepared launch: arguments packed by kind into a buffer, the driver called with it, failures told.
-
-Python numbers would go out as 64 bits whatever the parameter is; here the kind decides.
+"""One prepared launch: packs arguments by kind into a buffer, calls the driver, reports failures. Python numbers would
+be passed as 64 bits whatever the parameter is; here the kind decides.
 """
 
 from __future__ import annotations

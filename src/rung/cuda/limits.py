@@ -1,4 +1,4 @@
-"""What each GPU architecture allows a kernel (threads, registers, shared memory), and the occupancy of it.
+"""Limits of each GPU architecture (threads, registers, shared memory), and a kernel's occupancy.
 
 Figures: CUDA C++ Programming Guide, "Technical Specifications per Compute Capability"; the same stand in
 CCCL's `cuda/__device/arch_traits.h`. Allocation units and rounding: `cuda_occupancy.h` of CUDA 13.0.
@@ -16,7 +16,7 @@ from rung.errors import RungError
 WARP = 32
 KIB = 1024
 DEFAULT_SHARED = 48 * KIB  # static, and dynamic without opting in, on every architecture
-_REGISTER_UNIT = 256  # registers are handed out to warps in units of this many
+_REGISTER_UNIT = 256  # registers are allocated to warps in units of this many
 _PARTITIONS = 4  # of a multiprocessor, each with a quarter of the registers
 _SHARED_UNIT = 128  # bytes
 _GRID = (2**31 - 1, 65535, 65535)
@@ -133,7 +133,7 @@ def _blocks_by_shared(at: Limits, shared: int) -> int:
 
 
 def hint(arch: str, threads: int, registers: int, shared: int) -> str:
-    """What would let more warps reside, in a few words; empty when nothing is lacking."""
+    """What would allow more resident warps, in a few words; empty if nothing limits them."""
     at = limits(arch)
     now = occupancy(at, threads, registers, shared)
     if now.limiter == "does not fit":

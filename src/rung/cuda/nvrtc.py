@@ -1,4 +1,4 @@
-"""Compiles CUDA C++ to a cubin with NVRTC, and keeps what it compiled; no GPU and no driver are needed."""
+"""Compiles CUDA C++ to a cubin with NVRTC, and caches the result; needs no GPU and no driver."""
 
 from __future__ import annotations
 

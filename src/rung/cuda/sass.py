@@ -1,7 +1,7 @@
-"""Counts what a kernel's machine code is made of, when a disassembler is at hand.
+"""Counts the instructions of a kernel's machine code, if a disassembler is available.
 
-`nvdisasm` comes with CUDA toolkits and with Triton. Counts are static: how often an instruction stands in the
-code, not how often it runs.
+`nvdisasm` comes with CUDA toolkits and with Triton. Counts are static: how often an instruction occurs in the code, not
+how often it runs.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def count(listing: str) -> dict[str, dict[str, int]]:
         elif found := _INSTRUCTION.search(text):
             opcode, rest = found.groups()
             if opcode == "NOP" or (opcode == "BRA" and label and label in rest):
-                continue  # padding, and the endless loop behind the code's end
+                continue  # padding, and the endless loop after the code's end
             label = ""
             current.update(_counted(opcode))
     return {name: dict(counter) for name, counter in functions.items()}

@@ -1,6 +1,6 @@
 """Reads the signatures of `__global__` functions out of CUDA C++ text, without compiling it.
 
-Binding by name needs each parameter's name and type before any compiler runs, on machines that may have none.
+Binding by name needs each parameter's name and type before compiling, also on machines without a compiler.
 A full C++ parser is not needed for that: once comments, literals and directives are blanked, a signature is a
 bracketed list after the last name in front of a body.
 """

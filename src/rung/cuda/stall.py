@@ -1,4 +1,4 @@
-"""Keeps a stream busy, so that whoever does not wait for it is seen."""
+"""Keeps a stream busy, so that work that does not wait for it is detected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tensor maps: what Hopper's copy engine knows of a tensor, as plain data, for the driver and for the emulator."""
+"""Tensor maps for Hopper's copy engine, as plain data, for the driver and for the emulator."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ _ENCODE = ctypes.CFUNCTYPE(  # of cuTensorMapEncodeTiled
 
 @dataclass(frozen=True)
 class TensorMap:
-    """A box of a tensor, as copied at once. Sizes are listed as in shapes: the dimension that runs fastest comes last.
+    """A box of a tensor that is copied at once. Sizes are listed as in shapes: the fastest dimension comes last.
 
-    `strides` are those of all dimensions but the last, and like `offset` in elements. What a box holds beyond the
-    tensor's edge is `fill`ed and never stored; `swizzle` is the width in bytes in which shared memory's pieces are
-    exchanged; `promotion` is how many bytes L2 fetches at least; `tf32` rounds floats on their way.
+    `strides` are those of all dimensions but the last, and like `offset` in elements. Elements beyond the tensor's edge
+    are `fill`ed and never stored; `swizzle` is the swizzle's width in bytes; `promotion` is the least number of bytes
+    that L2 fetches; `tf32` rounds floats during the copy.
     """
 
     name: str
@@ -109,7 +109,7 @@ class TensorMap:
         return self.tf32 and self.tensor.dtype == torch.float32
 
     def _wrong(self) -> str | None:
-        """What the hardware does not take, in its order of importance."""
+        """What the hardware does not support, most important first."""
         size, rank = self.tensor.element_size(), len(self.dims)
         if not 1 <= rank <= _MOST_RANK:
             return f"it has {rank} dimensions, and 1 to {_MOST_RANK} are allowed"
@@ -137,7 +137,7 @@ class TensorMap:
 
 
 def packed_strides(dims: tuple[int, ...]) -> tuple[int, ...]:
-    """Of all dimensions but the last, where elements lie one behind the other."""
+    """Strides of all dimensions but the last, whose elements are contiguous."""
     strides = [1]
     for size in reversed(dims[1:]):
         strides.insert(0, strides[0] * size)
@@ -146,7 +146,7 @@ def packed_strides(dims: tuple[int, ...]) -> tuple[int, ...]:
 
 @functools.cache
 def _driver_function() -> Callable[..., int]:
-    """cuTensorMapEncodeTiled wants its map at a multiple of 64 bytes; that of cuda.bindings does not lie there."""
+    """cuTensorMapEncodeTiled needs a map aligned to 64 bytes, which cuda.bindings does not provide."""
     try:
         return cast("Callable[..., int]", _ENCODE(("cuTensorMapEncodeTiled", ctypes.CDLL("libcuda.so.1"))))
     except (OSError, AttributeError) as problem:
@@ -154,6 +154,6 @@ def _driver_function() -> Callable[..., int]:
 
 
 def _room(size: int) -> tuple[ctypes.Array[ctypes.c_char], int]:
-    """Memory, and the first address in it that is a multiple of 64 with `size` bytes behind it."""
+    """Memory, and the first address in it that is a multiple of 64 with `size` bytes after it."""
     room = ctypes.create_string_buffer(size + 63)
     return room, -(-ctypes.addressof(room) // 64) * 64

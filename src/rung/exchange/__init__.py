@@ -1,1 +1,1 @@
-"""What goes in and out: problems and submissions of other judges, rungs in other people's formats."""
+"""Problems and submissions in other projects' formats, and rungs exported to them."""

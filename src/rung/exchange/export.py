@@ -1,4 +1,4 @@
-"""Writes a rung in the format of another world: a package of torch, a kernel of the hub, an answer to a judge."""
+"""Exports a rung in other projects' formats: a torch package, a kernel of the hub, a benchmark's solution."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ VERSION = 1
 
 
 def export(rung: Rung, to: str, folder: Path) -> list[Path]:
-    """Write the rung into the folder; gives the files."""
+    """Write the rung into the folder; returns the files."""
     if to not in TARGETS:
         raise RungError(f"--to {to} is not known; use one of {', '.join(TARGETS)}.")
     if folder.exists() and any(folder.iterdir()):
@@ -54,7 +54,7 @@ def _doc(rung: Rung, what: str) -> str:
 
 
 def _torch(rung: Rung) -> dict[str, str]:
-    """A package whose import registers `torch.ops.rung_export.NAME`, with its fake."""
+    """A package whose import registers `torch.ops.rung_export.NAME`, with its fake implementation."""
     called = signature(rung)
     typed = [f"{o.name}: torch.Tensor" for o in called.inputs]
     typed += [f"{o.name}: torch.Tensor | None = None" for o in called.optional]
@@ -125,7 +125,7 @@ def _hf_kernel(rung: Rung) -> dict[str, str]:
     return {f"build/torch-cuda/{n}": text for n, text in texts.items()}
 
 
-# ---- judges ----------------------------------------------------------------------------------------------------------
+# ---- benchmarks ------------------------------------------------------------------------------------------------------
 
 
 def _same_as_library(rung: Rung) -> Signature:

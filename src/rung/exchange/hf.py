@@ -17,17 +17,16 @@ from rung import ops
 from rung.errors import RungError
 from rung.gpt2.load import Model, load
 
-# What generation_config says is rebuilt from it; a processor or criterion beside these would be passed over in silence.
+# Processors of generation_config are rebuilt from it; any other processor or criterion would be silently ignored.
 PROCESSORS = {"TemperatureLogitsWarper", "TopKLogitsWarper", "TopPLogitsWarper", "MinPLogitsWarper",
               "RepetitionPenaltyLogitsProcessor"}  # fmt: skip
 CRITERIA = {"MaxLengthCriteria", "EosTokenCriteria"}
 
 
 def register(name: str = "rung", *, rung: str = "best") -> None:
-    """Let transformers know an attention by this name: `model.set_attn_implementation(name)`.
-
-    `rung` says which of the ladder serves it: "best", a number, a name. Calls that the ladder is not for (a mask, a
-    cache, dropout, keys for several heads) go to torch's own attention.
+    """Register an attention of this name with transformers: `model.set_attn_implementation(name)`. `rung` selects one
+    of the ladder: "best", a number, a name. Calls that the ladder does not support (a mask, a cache, dropout, keys for
+    several heads) go to torch's own attention.
     """
     from transformers import AttentionInterface
     from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
@@ -64,7 +63,7 @@ def register(name: str = "rung", *, rung: str = "best") -> None:
 
 
 def kernelize(model: torch.nn.Module, *, rung: str = "best") -> torch.nn.Module:
-    """Give the model's NewGELU layers to a rung, through the package `kernels`."""
+    """Replace the model's NewGELU layers by a rung, through the package `kernels`."""
     import kernels
     from transformers.activations import NewGELUActivation
 
@@ -81,7 +80,7 @@ def kernelize(model: torch.nn.Module, *, rung: str = "best") -> torch.nn.Module:
             return torch.as_tensor(ops.gelu(input, rung=rung))
 
     class Repository:
-        """What `kernels` asks for a layer, which is here already."""
+        """What `kernels` calls to load a layer, which is already loaded here."""
 
         layer_name = "NewGELU"
 

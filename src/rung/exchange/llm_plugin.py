@@ -1,6 +1,6 @@
 """A plug-in for `llm`: `llm -m rung "Once upon a time"`, and `-m rung/gpt2` for gpt2's weights.
 
-GPT-2 continues texts and answers nobody: a conversation goes on where its last text ended.
+GPT-2 only continues texts: a conversation continues where its last text ended.
 """
 
 from __future__ import annotations
@@ -38,14 +38,20 @@ class Continuation(llm.Model):  # type: ignore[misc]
     class Options(llm.Options):  # type: ignore[misc]
         """What `-o` takes."""
 
-        max_tokens: int = Field(default=200, ge=1, description="So many tokens at most.")
-        temperature: float = Field(default=0.8, ge=0, description="0 takes the likeliest token.")
-        top_k: int | None = Field(default=None, ge=1, description="Only so many of the likeliest tokens.")
-        top_p: float = Field(default=1.0, gt=0, le=1, description="Only the likeliest tokens of this share.")
-        min_p: float = Field(default=0.0, ge=0, le=1, description="Only tokens of this share of the likeliest.")
-        repetition_penalty: float = Field(default=1.0, gt=0, description="Above 1: less of what was said.")
-        seed: int | None = Field(default=None, ge=0, description="The same text again.")
-        stop: str | None = Field(default=None, description="The text ends before this.")
+        max_tokens: int = Field(default=200, ge=1, description="At most this many tokens.")
+        temperature: float = Field(default=0.8, ge=0, description="0 takes the most likely token.")
+        top_k: int | None = Field(default=None, ge=1, description="Sample from this many most likely tokens.")
+        top_p: float = Field(
+            default=1.0, gt=0, le=1, description="Sample from the most likely tokens that sum to this probability."
+        )
+        min_p: float = Field(
+            default=0.0, ge=0, le=1, description="Drop tokens less likely than this times the most likely one."
+        )
+        repetition_penalty: float = Field(
+            default=1.0, gt=0, description="Above 1, tokens that occurred become less likely."
+        )
+        seed: int | None = Field(default=None, ge=0, description="The same seed gives the same text.")
+        stop: str | None = Field(default=None, description="End the text before this string.")
         device: str = Field(default="auto", description="auto, cpu or cuda.")
         dtype: str = Field(default="auto", description="auto, float32, bfloat16, int8.")
 
@@ -63,5 +69,5 @@ class Continuation(llm.Model):  # type: ignore[misc]
         if given["stop"] is None:
             del given["stop"]
         pieces = model.stream(f"{before}{prompt.prompt}", **given)
-        done = yield from pieces  # where nobody streams, llm joins them
+        done = yield from pieces  # without streaming, llm joins them
         response.set_usage(input=done.prompt_tokens, output=len(done.tokens))

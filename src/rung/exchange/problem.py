@@ -2,8 +2,8 @@
 
 The problem is a folder with task.yml (its tests) and reference.py (generate_input, ref_kernel, check_implementation),
 which are the user's own and run in this process. A submission is a file with `custom_kernel(data)`; it becomes a rung
-of a ladder in a temporary folder and is judged as any stranger's file is: in a process of its own, on memory that is
-poisoned and guarded, behind the same pointers with other numbers. What decides is the problem's check_implementation.
+of a ladder in a temporary folder and is checked like any user's file: in a process of its own, on memory that is
+poisoned and guarded, with changed inputs behind the same pointers. The problem's check_implementation decides.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def _ladder(folder: Path) -> Path:
     top = Path(tempfile.mkdtemp(prefix="rung-problem-"))
     atexit.register(shutil.rmtree, top, ignore_errors=True)
     place = top / name
-    for part in ("judge", "beside"):  # a submission sees what stands beside it, and not the reference
+    for part in ("judge", "beside"):  # a submission can read the files beside it, but not the reference
         (place / part).mkdir(parents=True)
     for target, source in files.items():
         part = "judge" if target == "reference.py" else "beside"
@@ -170,7 +170,7 @@ class _Judge:
         return self._call("ref_kernel", data)
 
     def complaint(self, data: Any, output: Any) -> str:
-        """What check_implementation has against an output; nothing when it is right."""
+        """check_implementation's objection to an output; empty if it is right."""
         said = self._call("check_implementation", data, output)
         if isinstance(said, tuple):
             good, text = said
@@ -188,7 +188,7 @@ class _Judge:
 
 
 def _describe(judge: _Judge, tests: Sequence[Mapping[str, Any]], folder: Path) -> dict[str, Any]:
-    """What a submission is handed and gives, test by test: found by calling the problem's functions once."""
+    """A submission's inputs and outputs in each test, found by calling the problem's functions once."""
     found: list[dict[str, Any]] = []
     for test in tests:
         data = judge.data(test)
@@ -231,7 +231,7 @@ def _operand(name: str, tensor: torch.Tensor, role: str) -> dict[str, Any]:
 
 
 def described(place: Path) -> Operation:
-    """The operation that a problem's description tells; its functions are asked only where it is judged."""
+    """The operation of a problem's description; the problem's functions are called only in the checking process."""
     sys.path.append(str(place / "beside"))  # what a submission imports
     told = json.loads((place / DESCRIPTION).read_text(encoding="utf-8"))
     cases, judge = told["cases"], _Judge(place)
@@ -297,7 +297,7 @@ def _as_declared(tensor: torch.Tensor, operand: Operand) -> torch.Tensor:
 def submitted(
     kernel: Callable[[Any], Any], place: str, test: int, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]
 ) -> None:
-    """Call a submission, and put what it gives where the judge looks."""
+    """Call a submission, and copy its result to where the checker compares it."""
     case = json.loads((Path(place) / DESCRIPTION).read_text(encoding="utf-8"))["cases"][test - 1]
     names = [o["name"] for o in case["operands"] if o["role"] != "out"]
     tensors = dict(zip(names, inputs, strict=True))
@@ -353,7 +353,7 @@ def _formed(form: Any, tensors: Sequence[torch.Tensor]) -> Any:
 
 
 class _NoGpu(TorchFunctionMode):
-    """Tensors that are asked for on a GPU come on the CPU."""
+    """Tensors requested on a GPU are created on the CPU."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.Tensor.cuda:
@@ -373,7 +373,7 @@ def _is_gpu(value: Any) -> bool:
 
 @contextlib.contextmanager
 def _on_this_machine() -> Iterator[None]:
-    """Where there is no GPU, code that asks for one runs on the CPU (and Triton's kernels in the interpreter)."""
+    """Without a GPU, code that requests one runs on the CPU (and Triton kernels in the interpreter)."""
     if torch.cuda.is_available():
         yield
         return

@@ -1,4 +1,4 @@
-"""What an exported CUDA rung brings along: NVRTC compiles, the driver launches on torch's current stream.
+"""The runtime of an exported CUDA rung: NVRTC compiles, the driver launches on torch's current stream.
 
 This file is copied into exports; it imports the standard library and torch alone.
 """

@@ -1,4 +1,4 @@
-"""What binding the model's tensors to rungs takes: their dims, and where they start in memory."""
+"""Binding the model's tensors to rungs: their dims and alignment."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import torch
 
 from rung.expressions import Number
 
-ALIGNMENT = 32  # bytes; WMMA asks for the most
+ALIGNMENT = 32  # bytes; WMMA needs the most
 
 
 def dims_of(x: torch.Tensor) -> dict[str, Number]:
@@ -16,8 +16,7 @@ def dims_of(x: torch.Tensor) -> dict[str, Number]:
 
 
 def aligned(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor, or a copy where it starts at an address that kernels do not read from.
-
-    One that still lies in its file starts anywhere, as does a layer of odd width; kernels read 16 bytes at a time.
+    """The tensor, or a copy if it is misaligned for the kernels, which read 16 bytes at a time. A tensor in a mapped
+    file, or a layer of odd width, may start at any address.
     """
     return tensor if tensor.data_ptr() % ALIGNMENT == 0 else tensor.clone()

@@ -8,9 +8,8 @@ import torch
 
 
 class Cache:
-    """A static KV cache. The sequences of a batch fill their rows at their own pace: `lengths` says how far.
-
-    What lies beyond a row's length is left from before and is never read.
+    """A static KV cache. The sequences of a batch have different lengths, given by `lengths`. Content beyond a row's
+    length is stale and never read.
     """
 
     def __init__(
@@ -24,8 +23,8 @@ class Cache:
         device: torch.device,
     ) -> None:
         shape = (layers, rows, NH, capacity, HS)
-        # Zeros, since attention multiplies what it masks, and a NaN would survive that. The system hands out
-        # zeroed pages when they are first touched, so that a long context costs nothing until it is filled.
+        # Zeros, since attention multiplies masked values by zero, and a NaN would survive that. The system provides
+        # zeroed pages at first touch, so a long context costs nothing until it is filled.
         self._hold(torch.zeros(shape, dtype=dtype, device=device), torch.zeros(shape, dtype=dtype, device=device))
 
     def _hold(self, k: torch.Tensor, v: torch.Tensor) -> None:
@@ -35,7 +34,7 @@ class Cache:
 
     @classmethod
     def over(cls, k: torch.Tensor, v: torch.Tensor) -> Cache:
-        """An empty cache in memory that is there already, (layers, rows, NH, capacity, HS) each."""
+        """An empty cache in existing memory, (layers, rows, NH, capacity, HS) each."""
         made = cls.__new__(cls)
         made._hold(k, v)
         return made
@@ -45,11 +44,11 @@ class Cache:
         return self.k.shape[3]
 
     def begin(self, rows: int) -> None:
-        """Forget all sequences, and be ready for so many new ones."""
+        """Forget all sequences, and prepare for this number of new ones."""
         self.lengths = [0] * rows
 
     def keep(self, rows: Sequence[int]) -> None:
-        """Go on with these sequences only (in ascending order); the others have ended."""
+        """Continue with these sequences only (in ascending order); the others have ended."""
         for to, row in enumerate(rows):
             if to != row:
                 used = self.lengths[row]
@@ -58,7 +57,7 @@ class Cache:
         self.lengths = [self.lengths[row] for row in rows]
 
     def spread(self, origins: Sequence[int]) -> None:
-        """Let row i continue what row origins[i] <= i holds: several samples share one prompt's work."""
+        """Let row i continue row origins[i] <= i: several samples share one prompt's prefill."""
         for to, row in reversed(list(enumerate(origins))):
             if to != row:
                 used = self.lengths[row]
@@ -74,7 +73,7 @@ class Cache:
         return view
 
     def write(self, layer: int, k: torch.Tensor, v: torch.Tensor) -> None:
-        """Put (rows, NH, T, HS) behind what each row holds. Lengths advance once per step, not once per layer."""
+        """Append (rows, NH, T, HS) to each row. Lengths advance once per step, not once per layer."""
         T = k.shape[2]
         rows = len(self.lengths)
         if len(set(self.lengths)) == 1:
@@ -92,5 +91,5 @@ class Cache:
         return self.k[layer, :rows, :, :S], self.v[layer, :rows, :, :S]
 
     def advance(self, tokens: Sequence[int]) -> None:
-        """Each row has grown by so many tokens."""
+        """Advance each row's length by this many tokens."""
         self.lengths = [length + n for length, n in zip(self.lengths, tokens, strict=True)]

@@ -1,4 +1,4 @@
-"""The plan that serves, by device, dtype and name, with single rungs swapped."""
+"""Chooses the plan by device, dtype and name, with single rungs replaced."""
 
 from __future__ import annotations
 
@@ -26,9 +26,8 @@ def make_plan(
     window: int | None = None,
     global_tokens: int = 0,
 ) -> Plan:
-    """The plan for a device, by name, with single rungs swapped by `kernels`; auto is a GPU where there is one.
-
-    With a `window` a token attends to so many tokens, itself the last of them, and to the text's first `global_tokens`.
+    """The plan for a device, by name, with single rungs replaced by `kernels`; auto is a GPU if there is one. With a
+    `window` a token attends to the last `window` tokens, including itself, and to the text's first `global_tokens`.
     """
     if device not in DEVICES:
         raise RungError(f"device {device!r} is not known; use one of {', '.join(DEVICES)}.")
@@ -47,12 +46,10 @@ def make_plan(
             f"{global_tokens} tokens cannot be global; give 0 or more, and a window beside which they are seen."
         )
     if device == "cpu":
-        from rung.gpt2.cpu.plan import CpuPlan  # imported where it serves: the others take time to import
+        from rung.gpt2.cpu.plan import CpuPlan  # imported only when needed, since imports take time
 
         if kernels or name not in (None, "torch"):
-            raise RungError(
-                "The CPU runs no rungs; choose the device emulator or cuda to choose plans and kernels."
-            )
+            raise RungError("The CPU runs no rungs; choose the device emulator or cuda to choose plans and kernels.")
         return CpuPlan(dtype, threads, window, global_tokens)
     if device == "cuda" and name is None:
         if window is not None:

@@ -1,4 +1,4 @@
-"""GPT-2's config.json: what of it matters for inference, checked when it is read."""
+"""GPT-2's config.json: the fields that matter for inference, checked when read."""
 
 from __future__ import annotations
 
@@ -53,9 +53,7 @@ def read_config(path: Path) -> Config:
     try:
         fields = files.read_json(path, "fetch the model again")
     except FileNotFoundError:
-        raise RungError(
-            f"{path} is missing: a model's folder holds config.json beside its weights."
-        ) from None
+        raise RungError(f"{path} is missing: a model's folder holds config.json beside its weights.") from None
     except OSError as error:
         raise RungError(f"{path} cannot be read ({error.strerror}); fetch the model again.") from None
     if not isinstance(fields, dict):
@@ -89,9 +87,7 @@ def parse_config(fields: Mapping[str, Any], origin: str) -> Config:
         raise RungError(f"{origin} names the activation {shown(activation)}; rung has {known}.")
     C, NH = whole(("n_embd", "hidden_size"), 768), whole(("n_head", "num_attention_heads"), 12)
     if C % NH:
-        raise RungError(
-            f"{origin} divides {C} channels among {NH} heads; n_embd must be a multiple of n_head."
-        )
+        raise RungError(f"{origin} divides {C} channels among {NH} heads; n_embd must be a multiple of n_head.")
     eps = fields.get("layer_norm_epsilon", 1e-5)
     if isinstance(eps, bool) or not isinstance(eps, int | float) or not 0 <= eps <= 1:
         raise RungError(f"{origin} gives layer_norm_epsilon as {shown(eps)}; it must be a number such as 1e-05.")

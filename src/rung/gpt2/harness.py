@@ -27,16 +27,16 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]
 
     @property
     def eot_token_id(self) -> int:
-        """The token that ends a text, and stands before one that has no context."""
+        """The token that ends a text, and precedes one without context."""
         return self.model.config.eos[0]
 
     @property
     def tokenizer_name(self) -> str:
-        """What requests that were cached are kept under."""
+        """The key under which requests are cached."""
         return self.model.name.replace("/", "__")
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **_: Any) -> list[int]:
-        """The tokens of a text. GPT-2 puts nothing before or behind it."""
+        """The tokens of a text, without special tokens."""
         return self.model.tokenizer.encode(string)
 
     def _loglikelihood_tokens(self, requests: Sequence[Any], **_: Any) -> list[tuple[float, bool]]:

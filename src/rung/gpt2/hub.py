@@ -14,7 +14,7 @@ from pathlib import Path
 from rung.errors import RungError
 from rung.gpt2 import tensors, tokenizer
 
-# The short names that everybody uses, and where these models live today.
+# The usual short names, and the present ids of these models.
 HOMES = {
     "gpt2": "openai-community/gpt2",
     "gpt2-medium": "openai-community/gpt2-medium",
@@ -29,9 +29,7 @@ ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 def fetch(model: str, *, revision: str | None = None, offline: bool = False) -> Path:
     """The local folder of a model, downloading what is missing unless offline (or HF_HUB_OFFLINE is set)."""
     if not ID.fullmatch(model):
-        raise RungError(
-            f"{model!r} is neither a folder nor an id of the hub; give one such as gpt2 or ./my-model."
-        )
+        raise RungError(f"{model!r} is neither a folder nor an id of the hub; give one such as gpt2 or ./my-model.")
     download = _Download(HOMES.get(model, model), model, revision, offline)
     config = download.get("config.json")
     if config is None:
@@ -47,13 +45,11 @@ def fetch(model: str, *, revision: str | None = None, offline: bool = False) -> 
             for shard in tensors.shards(index):
                 download.get(shard)
             return config.parent
-    raise RungError(
-        f"model {model!r} holds neither {tensors.SAFETENSORS} nor {tensors.BIN}; choose another model."
-    )
+    raise RungError(f"model {model!r} holds neither {tensors.SAFETENSORS} nor {tensors.BIN}; choose another model.")
 
 
 class _OneLine(logging.Filter):
-    """In place of the library's two lines for every attempt, one that says why it takes so long."""
+    """Replaces the library's two lines per attempt by one that explains the wait."""
 
     said = False
 
@@ -79,14 +75,12 @@ class _Download:
         if not (cached or self.offline or _offline_by_environment() or _in_reach()):
             raise self._absent()
         try:
-            return Path(
-                hf_hub_download(self.home, file, revision=self.revision, local_files_only=self.offline)
-            )
+            return Path(hf_hub_download(self.home, file, revision=self.revision, local_files_only=self.offline))
         except errors.LocalEntryNotFoundError:
             if file == "config.json":
                 raise self._absent() from None
             if self.offline or _offline_by_environment():
-                return None  # an optional file of a model that was fetched whole
+                return None  # an optional file of a model that was downloaded completely
             raise self._absent() from None
         except errors.EntryNotFoundError:
             return None
@@ -95,25 +89,17 @@ class _Download:
                 f"model {self.model!r} has no revision {self.revision!r}; see its page on the hub."
             ) from None
         except errors.GatedRepoError:
-            raise RungError(
-                f"model {self.model!r} asks for permission; log in with `hf auth login` first."
-            ) from None
+            raise RungError(f"model {self.model!r} asks for permission; log in with `hf auth login` first.") from None
         except (errors.RepositoryNotFoundError, errors.HFValidationError):
             raise RungError(
                 f"model {self.model!r} is neither a folder here nor on the hub{_meant(self.model)}; check it."
             ) from None
         except (errors.HfHubHTTPError, OSError) as error:
             first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-            raise RungError(
-                f"model {self.model!r} could not be downloaded ({first}); try again later."
-            ) from None
+            raise RungError(f"model {self.model!r} could not be downloaded ({first}); try again later.") from None
 
     def _absent(self) -> RungError:
-        where = (
-            "is not in the hub's cache"
-            if self.offline or _offline_by_environment()
-            else "cannot be downloaded"
-        )
+        where = "is not in the hub's cache" if self.offline or _offline_by_environment() else "cannot be downloaded"
         reason = "rung is offline" if self.offline or _offline_by_environment() else "the hub is out of reach"
         mend = "go online once, name a folder, or use the model inside the package (inner)"
         return RungError(f"model {self.model!r}{_meant(self.model)} {where} and {reason}; {mend}.")
@@ -125,7 +111,7 @@ def _meant(model: str) -> str:
 
 
 def _in_reach() -> bool:
-    """Whether the hub takes a connection: asked first, since the library tries for half a minute."""
+    """Whether the hub accepts a connection: tested first, since the library retries for half a minute."""
     from huggingface_hub import constants
 
     if urllib.request.getproxies():

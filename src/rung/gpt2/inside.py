@@ -1,4 +1,4 @@
-"""What happens inside a forward pass: activations by TransformerLens' hook names, as a dictionary or as a file."""
+"""Activations of a forward pass by TransformerLens' hook names, as a dictionary or as a file."""
 
 from __future__ import annotations
 
@@ -29,9 +29,8 @@ def names(config: Config) -> list[str]:
 
 
 class WatchedPlan(WrappedPlan):
-    """A plan whose results are shown as they come. What is fused falls apart into operations, so that each is seen.
-
-    A product or norm is known by its weights; an activation and a sum by the product before them.
+    """A plan that reports each result. Fused operations are split into their parts, so that each is reported. A product
+    or norm is identified by its weights; an activation or sum by the product before it.
     """
 
     def __init__(self, inner: Plan, weights: Weights, wanted: frozenset[str], see: See) -> None:
@@ -43,7 +42,7 @@ class WatchedPlan(WrappedPlan):
             products = {"qkv": layer.qkv, "attn": layer.attn_proj, "fc": layer.fc, "mlp": layer.mlp_proj}
             self._products |= {id(linear): (i, name) for name, linear in products.items()}
             self._norms |= {id(layer.ln_1): f"blocks.{i}.ln1", id(layer.ln_2): f"blocks.{i}.ln2"}
-        self._last = (0, "")  # the product that came last
+        self._last = (0, "")  # the last product
 
     def _see(self, name: str, tensor: torch.Tensor) -> None:
         if name in self._wanted:

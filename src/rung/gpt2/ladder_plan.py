@@ -1,8 +1,8 @@
 """The model's operations through rungs: on a GPU, or on the emulator.
 
-Every call finds its output at the same address as in the step before, so a rung is bound to its tensors
-once per shape and afterwards only launched. What no rung does (an activation that is not GPT-2's own) torch does,
-and a note says so.
+Every call has its output at the same address as in the previous step, so a rung is bound to its tensors once per shape
+and afterwards only launched. Operations without a rung (an activation that is not GPT-2's own) go to torch, with a
+note.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class LadderPlan(TorchPlan):
         self._lasting: set[int] = set()  # memory that is neither freed nor moved between steps
 
     def note(self, text: str) -> None:
-        """Keep a departure from what was asked for; the same is kept once."""
+        """Record a departure from the request, each once."""
         self._notes[text] = None
 
     @property
@@ -102,9 +102,7 @@ class LadderPlan(TorchPlan):
         self._lasting.add(_memory(vector))
         return vector
 
-    def embedding(
-        self, tokens: torch.Tensor, past: Sequence[int], wte: Linear, wpe: torch.Tensor
-    ) -> torch.Tensor:
+    def embedding(self, tokens: torch.Tensor, past: Sequence[int], wte: Linear, wpe: torch.Tensor) -> torch.Tensor:
         self._calls.clear()  # a forward pass begins
         if len(set(past)) > 1:
             self._torch_does("embedding", "its rungs place all sequences of a batch alike, and these differ")
@@ -167,9 +165,7 @@ class LadderPlan(TorchPlan):
             tensors["bias"] = linear.bias
         return self._run(operation, (B, T, OC), tensors, {"B": B, "T": T, "C": C, "OC": OC, **(scalars or {})})
 
-    def attention(
-        self, qkv: torch.Tensor, NH: int, scale: float, layer: int, cache: Cache | None
-    ) -> torch.Tensor:
+    def attention(self, qkv: torch.Tensor, NH: int, scale: float, layer: int, cache: Cache | None) -> torch.Tensor:
         past = cache.lengths if cache else [0]
         if not any(past):
             out = self._whole_attention(qkv, NH, scale, layer, cache)
@@ -257,12 +253,12 @@ class LadderPlan(TorchPlan):
             self.note(f"{operation} runs through torch: {why}.")
 
     def _choose(self, operation: str, values: Values, tensors: Tensors) -> Rung | None:
-        """The rung that serves at this shape; None leaves the work to torch."""
+        """The rung for this shape; None leaves the work to torch."""
         if operation in self.asked:
             self._must_take(self.asked[operation], values, tensors)
             return self.asked[operation]
         preferred = self.preferred[operation]
-        # Which of them have the dtype is part of the plan; what becomes of those that have it is worth a note.
+        # Which of them have the dtype is part of the plan; departures among those that have it get a note.
         candidates = [rung for rung in preferred if self._format(rung).name in rung.dtypes]
         first = (candidates or preferred)[0]
         reason = self._refusal(first, values, tensors)
@@ -298,7 +294,7 @@ class LadderPlan(TorchPlan):
     def _run(
         self, operation: str, shape: tuple[int, ...], tensors: Tensors, dims: Mapping[str, Number]
     ) -> torch.Tensor | None:
-        """The rung's `out`, or None when no rung serves."""
+        """The rung's `out`, or None if there is no rung."""
         if not self._has(operation):
             return None
         call = (operation, *dims.values())
@@ -329,10 +325,8 @@ class LadderPlan(TorchPlan):
             return tensor
         return self._output(f"{operation} {name}", tuple(tensor.shape), tensor.dtype).copy_(tensor)
 
-    def _output(
-        self, operation: str, shape: tuple[int, ...], dtype: torch.dtype | None = None
-    ) -> torch.Tensor:
-        # Two buffers per shape, in turn: at most the call before last still holds what is needed
+    def _output(self, operation: str, shape: tuple[int, ...], dtype: torch.dtype | None = None) -> torch.Tensor:
+        # Two buffers per shape, alternating: at most the call before last still holds data that is needed
         # (the residual stream, while the next one is added to it).
         turn = self._calls[operation, shape] % 2
         self._calls[operation, shape] += 1

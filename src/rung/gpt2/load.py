@@ -1,4 +1,4 @@
-"""The door to GPT-2: `rung.load(...)` gives a model that continues text."""
+"""GPT-2's public interface: `rung.load(...)` returns a model that continues text."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class Model:
 
     @property
     def engine(self) -> BatchEngine:
-        """What all texts of this model go through, from whatever thread they come."""
+        """The engine that all texts of this model go through, from any thread."""
         with self._lock:
             if self._engine is None:
                 try:
@@ -138,7 +138,7 @@ class Model:
         return run.completions[0] if single else run.completions
 
     def stream(self, prompt: str, **options: Unpack[Keywords]) -> Generator[str, None, Completion]:
-        """Continue a prompt, giving pieces of text as soon as they are certain."""
+        """Continue a prompt, yielding pieces of text as soon as they are final."""
         run = self.run([prompt], **options)
         if run.options.num_samples != 1:
             raise RungError("stream gives one text; leave num_samples at 1, or use generate.")
@@ -150,7 +150,7 @@ class Model:
         return run.completions[0]
 
     def submit(self, prompt: str | Sequence[int], **options: Unpack[Keywords]) -> Future[Completion]:
-        """Continue a prompt while the caller goes on; the future holds the completion, and can be cancelled."""
+        """Continue a prompt in the background; the future holds the completion, and can be cancelled."""
         request = self._one(prompt, options, "submit gives one text")
         future: Future[Completion] = Future()
         transcript = Transcript(request)

@@ -36,7 +36,7 @@ class Writer(Protocol):
 
     @property
     def made(self) -> int:
-        """Steps of the write under way whose tokens are there, those included that were not yet handed out."""
+        """Steps of the current text whose tokens have arrived, including those not yet delivered."""
 
     def write(
         self,
@@ -86,9 +86,7 @@ class Plan(ABC):
         """Biases, norms and positions in the form that this plan reads."""
 
     @abstractmethod
-    def embedding(
-        self, tokens: torch.Tensor, past: Sequence[int], wte: Linear, wpe: torch.Tensor
-    ) -> torch.Tensor:
+    def embedding(self, tokens: torch.Tensor, past: Sequence[int], wte: Linear, wpe: torch.Tensor) -> torch.Tensor:
         """tokens (B, T), the first of row b at position past[b] -> (B, T, C)"""
 
     @abstractmethod
@@ -100,9 +98,7 @@ class Plan(ABC):
         """(B, T, C) -> (B, T, OC)"""
 
     @abstractmethod
-    def attention(
-        self, qkv: torch.Tensor, NH: int, scale: float, layer: int, cache: Cache | None
-    ) -> torch.Tensor:
+    def attention(self, qkv: torch.Tensor, NH: int, scale: float, layer: int, cache: Cache | None) -> torch.Tensor:
         """qkv (B, T, 3C) -> (B, T, C), causal; keys and values go to the cache where there is one."""
 
     @abstractmethod

@@ -23,7 +23,7 @@ Listener = Callable[[Piece], None]
 
 @dataclass
 class Job:
-    """A text that a worker has."""
+    """A text assigned to a worker."""
 
     key: int
     listener: Listener

@@ -1,4 +1,4 @@
-"""What computes: slots for texts, each with keys and values of its own, that advance together."""
+"""The backend: slots for texts, each with its own keys and values, that advance together."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from rung.gpt2.options import Chosen
 
 @dataclass(slots=True)
 class Fresh:
-    """Tokens that a turn chose for a slot, in order. Without any only its prompt was read, as was asked."""
+    """Tokens that a turn chose for a slot, in order. None if only its prompt was read, as requested."""
 
     slot: int
     chosen: tuple[Chosen, ...]
     prompt: tuple[Chosen | None, ...] | None = None
-    full: bool = False  # no place is left for a token behind the last
+    full: bool = False  # no place is left for another token
 
 
 @dataclass
 class Clock:
-    """Where the time of an engine went, since it was made."""
+    """Where the engine's time went, since its creation."""
 
     prompt_tokens: int = 0
     prefill_seconds: float = 0.0
@@ -51,15 +51,15 @@ class Backend(ABC):
     @property
     @abstractmethod
     def room(self) -> int:
-        """How many more texts it takes now."""
+        """How many more texts it can take now."""
 
     def warm(self) -> None:
-        """Prepare for any text, so that the first ones are written as fast as the others."""
+        """Prepare for any text, so that the first ones are as fast as the others."""
         self.clock = Clock()  # none of it counts
 
     @abstractmethod
     def begin(self, slot: int, text: Text) -> None:
-        """A new text; its slot is a number that no other text has, the lowest there is."""
+        """A new text; its slot is the lowest free number."""
 
     @abstractmethod
     def turn(self) -> list[Fresh]:
@@ -67,4 +67,4 @@ class Backend(ABC):
 
     @abstractmethod
     def end(self, slot: int) -> None:
-        """The slot's text has ended, or is wanted no longer; what it holds is forgotten."""
+        """The slot's text has ended or was cancelled; its state is discarded."""

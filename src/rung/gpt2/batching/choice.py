@@ -1,4 +1,4 @@
-"""Which backend serves a model, and with how many slots."""
+"""Chooses a model's backend and its number of slots."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 MOST_SLOTS = 32
 MOST_GPU_SLOTS = 256
 EXACT_SLOTS = 32  # in float32, where one text alone goes through the kernels for all rows
-SHARE = 0.4  # of the memory that is free, for keys and values
+SHARE = 0.4  # share of the free memory that is used for keys and values
 
 
 def backend_of(transformer: Transformer, slots: int | None = None) -> Backend:
-    """The backend of a model that was loaded; `slots` in place of what its memory allows."""
+    """The backend of a loaded model; `slots` overrides the number that fits into memory."""
     writer = transformer.service.writer
     if writer is not None:
         from rung.gpt2.gpu.engine import Engine
@@ -39,7 +39,7 @@ def backend_of(transformer: Transformer, slots: int | None = None) -> Backend:
                 source = transformer.drafting.source and transformer.drafting.source.service.writer
                 proposing = Columns(source) if isinstance(source, Engine) else None
                 drafted = HostBackend(transformer, slots, columns, transformer.drafting, proposing)
-                # A text that a model proposes to is another one when it is sampled.
+                # With a draft model, sampled text differs from text without drafts.
                 return Either(
                     drafted,
                     GpuBackend(transformer, writer, slots),
@@ -62,7 +62,7 @@ def _slots(transformer: Transformer) -> int:
 
 
 def _gpu_slots(transformer: Transformer, engine: Engine) -> int:
-    # Sessions of fewer rows, and those that prompts are read in, take as much again.
+    # Sessions with fewer rows, and those for prompts, take as much again.
     fitting = int(SHARE * _free(transformer)) // slot_bytes(transformer)
     most = min(EXACT_SLOTS if engine.real.name == "f32" else MOST_GPU_SLOTS, max(1, fitting))
     slots = 1 << most.bit_length() - 1

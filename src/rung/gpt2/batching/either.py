@@ -1,4 +1,4 @@
-"""Texts with drafts or without, by whichever way has been the faster one: what drafts cost is seen, not known."""
+"""Texts with or without drafts, whichever was faster so far: the cost of drafts is measured, not predicted."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from rung.gpt2.batching.backend import Backend, Clock, Fresh
 from rung.gpt2.batching.text import Text
 
-TRIAL = 24  # tokens that tell how fast a way is
-SHARE = 0.05  # of the time may go into trying the slower way
+TRIAL = 24  # tokens per speed measurement
+SHARE = 0.05  # share of the time that may go into trying the slower way
 
 
 @dataclass
@@ -21,9 +21,8 @@ class _Way:
 
 
 class Either(Backend):
-    """All texts go one way at a time; they move between turns, and what they hold is read anew.
-
-    `exact` says which texts are the same either way; others are written without drafts.
+    """All texts go the same way at a time; they change between turns, and are prefilled again. `exact` says which texts
+    are the same either way; others are written without drafts.
     """
 
     def __init__(
@@ -95,7 +94,7 @@ class Either(Backend):
         self._start(max(2 * TRIAL, int(other.cost / SHARE / max(way.seconds, 1e-9))))
 
     def _movable(self, text: Text) -> bool:
-        # A text that has slid would begin its window elsewhere.
+        # A text whose window has slid would start its window elsewhere.
         short = len(text.request.ids) + len(text.tokens) <= self.context
         return bool(text.tokens) and short and text.options.prompt_logprobs is None and self._exact(text)
 

@@ -30,13 +30,13 @@ _engines: weakref.WeakSet[BatchEngine] = weakref.WeakSet()
 
 
 class Handed(Protocol):
-    """A request that was handed in."""
+    """A submitted request."""
 
     def cancel(self) -> None: ...
 
 
 class Engine(Protocol):
-    """What a run hands its requests to."""
+    """The interface to which a run submits its requests."""
 
     alone: threading.Lock
 
@@ -47,7 +47,7 @@ class Engine(Protocol):
 
 
 class Ticket:
-    """A request that was handed in. Its listener hears each piece, in the engine's thread."""
+    """A submitted request. Its listener is called with each piece, in the engine's thread."""
 
     def __init__(self, engine: BatchEngine, request: Request, listener: Listener, number: int) -> None:
         self.request, self.listener = request, listener
@@ -65,7 +65,7 @@ class Ticket:
 
 
 class BatchEngine:
-    """`backend` makes one when the first request comes; it may be given how many slots."""
+    """`backend` creates the backend at the first request; the number of slots may be given."""
 
     def __init__(self, backend: Callable[..., Backend], tokenizer: Tokenizer | None) -> None:
         self._backend_of, self._tokenizer = backend, tokenizer
@@ -75,13 +75,13 @@ class BatchEngine:
 
     def _new(self) -> None:
         self._pid = os.getpid()
-        self.alone = threading.Lock()  # held by the one run that a plan writes as a whole, past the engine
+        self.alone = threading.Lock()  # held by the one run that a plan writes as a whole, without the engine
         self._lock = threading.Condition()
         self._backend: Backend | None = None
         self._thread: threading.Thread | None = None
         self._closed = False
         self._count = 0
-        self._cancelled = False  # somebody was, since the last look
+        self._cancelled = False  # some request was cancelled since the last check
         self._waiting: list[Ticket] = []  # a heap
         self._running: dict[int, tuple[Ticket, Text]] = {}
         self._free: list[int] = []  # a heap: numbers below _top that no text has
@@ -90,9 +90,9 @@ class BatchEngine:
     # ---- from any thread --------------------------------------------------------------------------------------------
 
     def submit(self, request: Request, listener: Listener) -> Ticket:
-        """Hand a request in. The listener must not wait for anything."""
+        """Submit a request. The listener must not block."""
         if os.getpid() != self._pid:
-            self._new()  # a fork: the parent's thread and what it was writing are not here
+            self._new()  # after a fork the parent's thread and its texts do not exist here
         with self._lock:
             if self._closed:
                 raise RungError("the engine was closed; load the model again.")
@@ -128,7 +128,7 @@ class BatchEngine:
         return held / (self._backend.slots * self._backend.context) if self._backend else 0.0
 
     def prepare(self, slots: int | None = None, *, warm: bool = False) -> None:
-        """Make the backend now, with so many slots where a number is given."""
+        """Create the backend now, with this number of slots if one is given."""
         with self._lock:
             if slots is not None:
                 self._make = partial(self._backend_of, slots)
@@ -167,7 +167,7 @@ class BatchEngine:
                 self._turn(backend)
             except RungError as error:
                 self._fail(str(error))
-            except Exception as error:  # whoever waits for a text has to hear of it
+            except Exception as error:  # all waiting listeners have to be notified
                 self._fail(f"the engine failed ({type(error).__name__}: {error}); the text was not finished.")
 
     def _wait(self) -> bool:
@@ -232,7 +232,7 @@ class BatchEngine:
         return self._running.pop(slot)
 
     def _fail(self, message: str) -> None:
-        """All texts under way end with the reason; the next ones get a backend that is new."""
+        """All running texts end with the reason; the next ones get a new backend."""
         with self._lock:
             tickets = [ticket for ticket, _ in self._running.values()]
             if self._backend is None:
@@ -250,7 +250,7 @@ class BatchEngine:
 
 
 class Stream:
-    """Pieces of several requests in one queue, for a reader who waits: (its key, piece)."""
+    """Pieces of several requests in one queue, for a blocking reader: (key, piece)."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine, self._pid = engine, os.getpid()
@@ -271,20 +271,20 @@ class Stream:
             yield key, piece
 
     def cancel(self) -> None:
-        """End those under way; their last pieces still come."""
+        """End the running ones; their last pieces are still delivered."""
         for ticket in self._tickets.values():
             ticket.cancel()
 
 
 @atexit.register
 def _close_all() -> None:
-    # A thread that computes while the interpreter takes modules apart would end the process by a signal.
+    # A thread that computes while the interpreter shuts down would crash the process.
     for engine in list(_engines):
         engine.close()
 
 
 def _after_fork() -> None:
-    # The threads of torch's pool are the parent's; a child that waited for them would hang.
+    # The threads of torch's pool exist only in the parent; a child that waited for them would hang.
     torch.set_num_threads(1)
 
 

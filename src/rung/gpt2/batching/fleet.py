@@ -1,6 +1,6 @@
 """Several engines as one: that of this process and those of workers, one on each of a machine's GPUs.
 
-A worker's text is handed over when it has ended, so that one whose worker dies is simply written again by another.
+A worker's text is delivered when it has ended, so that a text whose worker dies is simply written again by another.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rung.gpt2.batching.wire import Cancel, Failed, News, Ready, Setup, Stop, Su
 
 @dataclass
 class _Text:
-    """A text that a worker has."""
+    """A text assigned to a worker."""
 
     fleet: Fleet
     request: Request
@@ -37,7 +37,7 @@ class _Text:
 
 
 class _Worker:
-    """A process, and the texts that it has."""
+    """A worker process, and its texts."""
 
     def __init__(self, setup: Setup) -> None:
         self.process: Popen[bytes]
@@ -87,7 +87,7 @@ class Fleet:
         return self._own.clock
 
     def submit(self, request: Request, listener: Listener) -> Handed:
-        """Hand a request to whoever has the least to do."""
+        """Submit a request to the least loaded engine."""
         with self._lock:
             self._count += 1
             return self._hand(_Text(self, request, listener, self._count))

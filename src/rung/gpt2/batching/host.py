@@ -1,7 +1,6 @@
-"""The backend that chooses on the host: any plan's logits, and the CPU's native step for all texts at once.
-
-A text's bits do not depend on its company. On a CPU a column of the native step is computed by itself whatever stands
-beside it, and a longer prompt is read alone, in parts that begin at the same tokens whatever else is under way.
+"""The backend that samples on the host: any plan's logits, and the CPU's native step for all texts at once. A text's
+bits do not depend on the batch. On a CPU a column of the native step is computed independently of the others, and a
+longer prompt is read alone, in parts that begin at the same tokens whatever else is running.
 """
 
 from __future__ import annotations
@@ -21,22 +20,22 @@ from rung.gpt2.model import Drafting, Transformer
 from rung.gpt2.options import Chosen, plain
 from rung.gpt2.sampling import Penalties
 
-PART = 128  # tokens of a prompt that are read in one turn: what the other texts wait for
+PART = 128  # tokens of a prompt that are read in one turn, while the other texts wait
 
 
 @dataclass
 class _Row:
-    """A slot's text. `pending` is what has to be read before the next token can be chosen."""
+    """A slot's text. `pending` are the tokens to read before the next token can be chosen."""
 
     text: Text
     pending: tuple[int, ...]
     penalties: Penalties | None
-    first: torch.Tensor | None = None  # (V), logits behind the prompt, while the cache still holds it
+    first: torch.Tensor | None = None  # (V), logits after the prompt, while the cache still holds it
     leader: _Row | None = None  # the row that reads the same prompt
     told: list[Chosen | None] | None = None  # log-probabilities of the prompt so far
     slot: int = 0
-    seen: bool = field(default=False)  # the prompt's log-probabilities were handed out
-    draft: Draft = field(default_factory=Draft)  # what `pending` holds behind the text's last token
+    seen: bool = field(default=False)  # the prompt's log-probabilities were delivered
+    draft: Draft = field(default_factory=Draft)  # the tokens of `pending` after the text's last token
     pace: Pace | None = None
     lookup: Lookup = field(default_factory=Lookup)
 
@@ -91,7 +90,7 @@ class HostBackend(Backend):
             self._draft_model.forget(slot)
 
     def _leads(self, row: _Row, ids: tuple[int, ...]) -> bool:
-        # A prompt whose every token has logits is read by other products: its bits are its own.
+        # A prompt with logits for every token uses other matrix products, with other bits.
         reading = row.leader is None and not row.text.tokens
         return row.told is None and (row.first is not None or reading) and row.text.request.ids == ids
 
@@ -183,7 +182,7 @@ class HostBackend(Backend):
             rows = rows[len(taken) :]
 
     def _batch(self, rows: Sequence[_Row], logits: dict[int, torch.Tensor]) -> None:
-        # Slots between them take part with a token that is forgotten: it lies behind what they hold.
+        # Slots between them take part with a dummy token, after what they hold.
         held = list(self._cache.lengths)
         tokens = {row.slot: row.pending[0] for row in rows}
         used = max(tokens) + 1
@@ -202,7 +201,7 @@ class HostBackend(Backend):
         row.pending = row.pending[len(part) :]
 
     def _follow(self, logits: dict[int, torch.Tensor]) -> None:
-        """Rows whose prompt another has read take over its keys and values."""
+        """Rows with the same prompt as another copy its keys and values."""
         for slot, found in logits.items():
             row = self._rows[slot]
             if not row.text.tokens:
@@ -221,7 +220,7 @@ class HostBackend(Backend):
     # ---- tokens -----------------------------------------------------------------------------------------------------
 
     def _draft(self, row: _Row) -> None:
-        """Put a draft behind the text's last token, where one is worth it."""
+        """Append a draft to the text's last token, if one pays."""
         row.draft, text = Draft(), row.text
         if row.pace is None or not text.tokens or len(row.pending) != 1:
             return
@@ -235,7 +234,7 @@ class HostBackend(Backend):
             row.draft = Draft(row.lookup.propose(ids, most))
         else:
             request, step = text.request, len(text.tokens)
-            ids = ids[len(ids) - self._cache.lengths[row.slot] - 1 :]  # behind a slide, those that are left
+            ids = ids[len(ids) - self._cache.lengths[row.slot] - 1 :]  # after a slide, the remaining ones
             row.draft = self._draft_model.propose(
                 row.slot, ids, most, text.options.sampling,
                 lambda i: numbers(request.seed, request.sample, step + i)(PROPOSING),
@@ -243,7 +242,7 @@ class HostBackend(Backend):
         row.pending = (*row.pending, *row.draft.tokens)
 
     def _choose(self, row: _Row, logits: torch.Tensor) -> Fresh:
-        """The token behind the last one, and those behind what was accepted of a draft: a row of logits each."""
+        """The next token, and those after the accepted part of a draft: one row of logits each."""
         options, draft = row.text.options, row.draft
         prompt = None
         if row.told is not None and not row.seen:
@@ -271,7 +270,7 @@ class HostBackend(Backend):
         return Fresh(row.slot, tuple(fresh), prompt, full and not options.slide)
 
     def _tokens(self, row: _Row, logits: torch.Tensor) -> Iterator[int]:
-        """What follows the rows of logits, as far as it was proposed, and one more."""
+        """The tokens after the rows of logits: the accepted part of the draft, and one more."""
         request, options, draft, step = row.text.request, row.text.options, row.draft, len(row.text.tokens)
         # With penalties each token changes the next one's scores; on a CPU only rows that count are sorted and drawn.
         alone = row.penalties is not None or not (logits.is_cuda or options.sampling.temperature == 0)
@@ -299,7 +298,7 @@ class HostBackend(Backend):
         self._cache.lengths[row.slot] = 0
 
     def _tell(self, row: _Row, part: Sequence[int], logits: torch.Tensor) -> None:
-        """Log-probabilities of the tokens behind those of `part`, each by its row of logits."""
+        """Log-probabilities of the tokens that follow those of `part`, each from its row of logits."""
         assert row.told is not None
         ids, at = row.text.request.ids, len(row.told)
         behind = ids[at : at + len(part)]

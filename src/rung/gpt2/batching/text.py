@@ -1,4 +1,4 @@
-"""One text that is being written: from chosen tokens to pieces of text, and when it ends."""
+"""A text being generated: from chosen tokens to pieces of text, and when it ends."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Piece:
 
 
 def check(prompt: Prompt, options: Options, config: Config) -> None:
-    """RungError when the model cannot go on from this prompt."""
+    """RungError if the model cannot continue this prompt."""
     if not prompt.ids:
         raise RungError("the prompt is empty; give at least one character to go on from.")
     if len(prompt.ids) > config.context and not options.slide:
@@ -74,11 +74,11 @@ class Text:
         self._stops = StopFinder(self.options.stop)
 
     def accept(self, tokens: Sequence[int]) -> str:
-        """Add tokens, up to where the text ends; the text that they make certain."""
+        """Add tokens, up to the text's end; returns the text that can no longer change."""
         if not self.options.stop:
             return self._add(tokens)
         piece = ""
-        for token in tokens:  # a stop string may end the text behind each
+        for token in tokens:  # a stop string may end the text after each
             piece += self._add((token,))
             if self.reason is not None:
                 break
@@ -100,7 +100,7 @@ class Text:
         return piece
 
     def finish(self, reason: Reason) -> str:
-        """End the text; what was held back."""
+        """End the text; returns what was held back."""
         rest = self._push(self._detokenizer.flush()) if self._detokenizer else ""
         if not self._stops.stopped:
             rest += self._stops.flush()
@@ -111,13 +111,13 @@ class Text:
         return text if len(self.tokens) < self.options.min_tokens else self._stops.push(text)
 
     def window(self, context: int) -> tuple[int, ...]:
-        """The tokens to read next. When they fill the context there is no room to slide in: the newer half is kept."""
+        """The tokens to read next. When they fill the context, the newer half is kept."""
         ids = (*self.request.ids, *self.tokens)
         return ids if len(ids) <= context else ids[-max(1, context // 2) :]
 
 
 class Transcript:
-    """What a reader has of a text: its pieces put together."""
+    """A reader's text: its pieces joined."""
 
     def __init__(self, request: Request) -> None:
         self.request = request

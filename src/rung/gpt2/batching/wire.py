@@ -1,4 +1,4 @@
-"""How a process and the workers beside it talk: what a worker loads, requests to it, pieces from it."""
+"""The protocol between a process and its workers: what a worker loads, requests to it, pieces from it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rung.gpt2.batching.text import Piece, Request
 class Setup:
     """What a worker is to load: keywords of `rung.load`, slots (None: by the memory), the one GPU that it sees.
 
-    A `warm` one is ready when it has prepared for any text.
+    A `warm` worker is ready when it has prepared for any text.
     """
 
     model: Mapping[str, Any]
@@ -28,7 +28,7 @@ class Setup:
 
 @dataclass(frozen=True)
 class Ready:
-    """The model is there."""
+    """The model is loaded."""
 
     slots: int
 
@@ -63,11 +63,11 @@ class Cancel:
 
 @dataclass(frozen=True)
 class Stop:
-    """End; what is under way is interrupted."""
+    """End; running texts are interrupted."""
 
 
 def start(setup: Setup) -> tuple[subprocess.Popen[bytes], Connection]:
-    """A worker that begins to load; its first message is Ready or Failed."""
+    """A worker that starts loading; its first message is Ready or Failed."""
     ours, theirs = socket.socketpair()
     # The child imports what this process would.
     program = f"import sys; sys.path[:] = {sys.path}; from rung.gpt2.batching import worker; worker"

@@ -23,7 +23,7 @@ def main(descriptor: int) -> None:
     """The child."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # a terminal's Ctrl-C reaches the child too; the parent decides
-    with Connection(descriptor) as connection, contextlib.suppress(BrokenPipeError):  # the parent ended first
+    with Connection(descriptor) as connection, contextlib.suppress(BrokenPipeError):  # the parent has ended
         setup = connection.recv()
         try:
             engine = _load(setup)

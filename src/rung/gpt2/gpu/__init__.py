@@ -1,1 +1,1 @@
-"""GPT-2 on a GPU: weights stacked for the decode ladder, prompts, steps ahead of the host, tokens as they come."""
+"""GPT-2 on a GPU: weights stacked for the decode ladder, prefill, steps launched ahead of the host, tokens."""

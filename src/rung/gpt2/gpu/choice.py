@@ -1,4 +1,4 @@
-"""The next token, chosen on the device: the likeliest as the decode rung picks it, or as `Sampling` says."""
+"""Choosing the next token on the device: the decode rung's argmax, or as `Sampling` says."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SETTINGS, SEEDS = 8, 4  # numbers of a text
 
 @dataclass(frozen=True)
 class Draw:
-    """How a text's tokens are chosen: its sampling, what names its random numbers, its tokens so far as marks."""
+    """How a text's tokens are chosen: its sampling, the key of its random numbers, its tokens so far as marks."""
 
     sampling: Sampling
     seed: int
@@ -29,7 +29,7 @@ class Draw:
     marks: torch.Tensor | None = None  # (V); None without penalties
 
     def packed(self, offset: int) -> list[int]:
-        """All but the marks, as the kernels read it; `offset` is added to their steps to give the text's own."""
+        """All but the marks, in the kernels' layout; `offset` is added to their steps to give the text's own."""
         s = self.sampling
         settings = [s.temperature, s.top_k or 0, s.top_p, s.min_p, s.repetition_penalty]
         settings += [s.presence_penalty, s.frequency_penalty, 0]
@@ -42,9 +42,8 @@ class Draw:
 
 
 class Choice:
-    """Turns `logits` into `next`, by `rung` or the first that takes the shape.
-
-    Its settings lie in device memory, in `tensors` where they are there: what is captured serves them all.
+    """Turns `logits` into `next`, by `rung` or the first that supports the shape. Its settings are in device memory (in
+    `tensors` if they contain them), so that one captured graph is used for all settings.
     """
 
     def __init__(self, tensors: Tensors, rows: int, vocabulary: int, device: Device, rung: str | None = None) -> None:
@@ -79,12 +78,12 @@ class Choice:
                 self.mark(row, draw)
 
     def mark(self, row: int, draw: Draw) -> None:
-        """What the text of this row holds so far, where its sampling asks for it."""
+        """The tokens of this row's text so far, if its sampling needs them."""
         if draw.marks is not None:
             sent(draw.marks.numpy(), self.state["marks"][row])
 
     def run(self, *, picked: bool) -> None:
-        """`picked`: `next` already holds the likeliest."""
+        """`picked`: `next` already holds the argmax."""
         if not self.greedy:
             self._sample.run()
         elif not picked:

@@ -1,4 +1,4 @@
-"""Several tokens of each of a few texts in one step of the decode ladder: what drafts are read with."""
+"""Several tokens of each of a few texts in one step of the decode ladder, to verify drafts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ STATE = ("tokens", "lengths", "texts", "caches")
 
 
 class Columns:
-    """A session whose rows may be neighbouring tokens of one text; its caches are those of as many texts."""
+    """A session whose rows may be consecutive tokens of one text; it has one cache per text."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine, self._session = engine, engine.few_rows()
@@ -25,11 +25,11 @@ class Columns:
 
     @torch.inference_mode()
     def step(self, columns: Sequence[Column], cache: Cache, outputs: int) -> torch.Tensor:
-        """Logits (outputs, V) of the columns that ask for them; a text's stand side by side."""
+        """Logits (outputs, V) of the columns that request them; those of a text are contiguous."""
         firsts: list[int] = []
         for i, column in enumerate(columns):
             firsts.append(firsts[-1] if i and columns[i - 1].row == column.row else i)
-        # Rows that are left go on behind the last text, where nothing counts.
+        # Surplus rows continue after the last text, where their results are ignored.
         missing = self.columns_at_once - len(columns)
         order = [0] * outputs
         for i, column in enumerate(columns):

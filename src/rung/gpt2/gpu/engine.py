@@ -1,4 +1,4 @@
-"""Prompts in, tokens out as they come: the host only reads, the GPU is always some steps ahead."""
+"""Prompts in, tokens out as they come: the host only reads, and the GPU runs some steps ahead."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from rung.rungs import catalogue, tunings
 from rung.rungs.base import Device, Rung, device_facts
 from rung.rungs.cuda import CudaRung
 
-AHEAD = 32  # steps that are under way before the host has seen them
-GRANULE = 64  # caches are made for multiples of so many tokens, so that sessions are found again
+AHEAD = 32  # steps launched before the host has seen their tokens
+GRANULE = 64  # caches are made for multiples of this many tokens, so that sessions can be reused
 DTYPES = {"float32": "f32", "tf32": "f32", "float16": "f16", "bfloat16": "bf16", "int8": "bf16"}
 
 
@@ -52,13 +52,13 @@ class Engine:
         self.config, self.dtype, self.device = config, dtype, device
         self.real = named_dtype(DTYPES[dtype])
         self._rung, self._tuning, self._graph, self._steps = rung, dict(tuning or {}), graph, steps
-        self.sample = sample  # the rung that draws tokens, in place of the one that fits
-        # Weights that are on their way already lie where they belong.
+        self.sample = sample  # the rung that samples tokens, instead of the default
+        # Weights that are still being loaded already have their final addresses.
         self.arriving = arriving
         self.operands = self._stacked(weights) if arriving is None else arriving.operands
         self._sessions: dict[tuple[int, int], Session] = {}
         self._pid = os.getpid()
-        self.lock = threading.RLock()  # one thread at a time launches or records
+        self.lock = threading.RLock()  # one thread at a time launches or captures
         self._writing: Session | None = None
         self.reserve = 0  # tokens that every session has room for at least
 
@@ -100,7 +100,7 @@ class Engine:
         return tuning
 
     def _refusal(self, rung: Rung, values: Mapping[str, Number]) -> str | None:
-        """Why the rung does not serve here: by its header, or by what its compiled code wants beside."""
+        """Why the rung cannot be used here: by its header, or by its compiled code's needs."""
         complete = rung.operation.complete(values)
         reason = rung.refusal(complete, self.real, device=self.device)
         if reason is None and self.device == "cuda" and isinstance(rung, CudaRung):
@@ -114,7 +114,7 @@ class Engine:
         return Session(self.config, self.operands, self.real, self.device, rows, capacity, work)
 
     def few_rows(self) -> Session:
-        """A session whose rows may be neighbouring tokens of one text: as many as a step takes at once."""
+        """A session whose rows may be consecutive tokens of one text: as many as a step takes at once."""
         self.check_process()
         rung, reason = find("decode", few_rows_rung(self.dtype)), None
         for rows in (MAX_FEW_ROWS, 4, 2):
@@ -125,7 +125,7 @@ class Engine:
         raise RungError(f"{rung.full_name}, which reads drafts, {reason}; leave the draft out or choose another plan.")
 
     def open(self, rows: int) -> Session:
-        """A session of one's own, without texts, each of which may fill the context."""
+        """A separate session, without texts; each text may fill the context."""
         self.check_process()
         session = self._made(rows, self.config.context)
         session.open()
@@ -149,7 +149,7 @@ class Engine:
         raise RungError("no rung of decode takes this model.")
 
     def check_process(self) -> None:
-        """RungError behind a fork: CUDA's state does not survive one."""
+        """RungError after a fork: CUDA's state does not survive one."""
         if self.device == "cuda" and os.getpid() != self._pid:
             raise RungError("a GPU cannot be used behind a fork; start the process by spawn, and load the model there.")
 
@@ -204,11 +204,11 @@ class Engine:
 
     @property
     def made(self) -> int:
-        """Steps of the write under way whose tokens are there, those included that were not yet handed out."""
+        """Steps of the current text whose tokens have arrived, including those not yet delivered."""
         return self._writing.seen if self._writing else 0
 
     def logits_after(self, prompt: Sequence[int], text: Sequence[int]) -> torch.Tensor:
-        """Logits (len(text), V) that follow each token of `text`, which is read token by token behind the prompt."""
+        """Logits (len(text), V) that follow each token of `text`, which is read token by token after the prompt."""
         session = self.session(1, len(prompt) + len(text))
         session.begin([prompt], [1 << 30], (), Sampling(temperature=0), 0, [0])
         found = []
@@ -225,7 +225,7 @@ class Engine:
         while session.seen <= shown:
             looks += 1
             if looks % 1000 == 0 and self.device == "cuda" and torch.cuda.current_stream().query():
-                # Nothing is under way any more: either it has just been published, or it never will be.
+                # Nothing is running any more: either it has just been published, or it never will be.
                 torch.cuda.synchronize()
                 if session.seen <= shown:
                     raise RungError("the GPU stopped before the tokens it was asked for were written.")

@@ -1,8 +1,7 @@
-"""Weights on their way to a GPU: read, copied and computed with at the same time.
-
-A thread reads the file into a ring of pinned buffers; each is copied on a stream of its own while the next is filled.
-On the GPU a tensor is turned and rounded into its place among the stacked operands. What computes waits for one group
-after the other (the embeddings, each layer, the end), and so begins while later layers are still on their way.
+"""Loading weights to a GPU, with reading, copying and computing overlapped. A thread reads the file into a ring of
+pinned buffers; each is copied on a separate stream while the next is filled. On the GPU a tensor is transposed and
+rounded to its place in the stacked operands. The first prompt waits for one group after the other (the embeddings, each
+layer, the end), and so begins while later layers are still being loaded.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ NAMES = {
 
 @dataclass(frozen=True)
 class Piece:
-    """One tensor: as it lies in the file, and where it belongs."""
+    """One tensor: its place in the file, and its destination."""
 
     name: str
     source: torch.Tensor
@@ -58,7 +57,7 @@ class _Slot:
 
 
 def empty_operands(config: Config, compute: torch.dtype, device: torch.device) -> Tensors:
-    """The operands that `stack` makes, without what belongs into them."""
+    """The operands that `stack` makes, uninitialised."""
     c, L = config, config.layers
 
     def whole(*shape: int) -> torch.Tensor:
@@ -74,7 +73,7 @@ def empty_operands(config: Config, compute: torch.dtype, device: torch.device) -
 
 
 def pieces(read: Callable[[str], torch.Tensor], config: Config, operands: Tensors) -> list[list[Piece]]:
-    """The embeddings, each layer, and the end: all tensors, in the order in which a forward pass asks for them."""
+    """The embeddings, each layer, and the end: all tensors, in the order of a forward pass."""
 
     def piece(name: str, target: torch.Tensor, turned: bool = False) -> Piece:
         return Piece(name, read(name), target, turned)
@@ -93,7 +92,7 @@ def pieces(read: Callable[[str], torch.Tensor], config: Config, operands: Tensor
 
 
 class Arrival:
-    """Operands that are on their way: `start`, then `wait` for a group before computing with it."""
+    """Operands being loaded: `start`, then `wait` for a group before computing with it."""
 
     def __init__(self, operands: Tensors, groups: Sequence[Sequence[Piece]], transport: Transport) -> None:
         self.operands = operands
@@ -114,7 +113,7 @@ class Arrival:
         self._began = 0.0
 
     def start(self, *, overlapped: bool = True) -> None:
-        """Let everything travel; not `overlapped`, one thing after the other, and it is there on return."""
+        """Start loading; if not `overlapped`, one tensor after the other, complete on return."""
         self.transport.begin(self.operands.values())
         self._began = time.perf_counter()
         if overlapped:
@@ -125,7 +124,7 @@ class Arrival:
             self.finish()
 
     def wait(self, group: int) -> None:
-        """What is enqueued from now on may read this group and those before it."""
+        """Work enqueued from now on may read this group and those before it."""
         self._handed_over[group].wait()
         if self._error is not None:
             raise self._error
@@ -134,7 +133,7 @@ class Arrival:
         self.transport.hold(mark)
 
     def finish(self) -> None:
-        """Wait for the last group; buffers and file are given back."""
+        """Wait for the last group; buffers and file are released."""
         self.wait(len(self._marks) - 1)
         if self._thread is not None:
             self._thread.join()
@@ -161,7 +160,7 @@ class Arrival:
                         self._ends.append((piece.name, torch.aminmax(piece.target)))
                     self._marks[number] = self.transport.mark()
                     self._handed_over[number].set()
-        except BaseException as error:  # whoever waits is to have it
+        except BaseException as error:  # re-raised for the waiting thread
             self._error = error
         finally:
             for event in self._handed_over:
@@ -202,9 +201,8 @@ def _bytes(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def arrival(folder: Path, config: Config, compute: torch.dtype, device: torch.device) -> Arrival | None:
-    """A folder's weights, checked and ready to start; None where they have to be loaded plainly.
-
-    That is in .bin files, and where a layer of odd width would begin at addresses that kernels do not read from.
+    """A folder's weights, checked and ready to start; None if they have to be loaded without overlap: .bin files, and
+    layers of odd width that would be misaligned for the kernels.
     """
     if any(width * compute.itemsize % ALIGNMENT for width in (config.C, config.F)):
         return None

@@ -1,4 +1,4 @@
-"""What does not fit is refused before it is allocated, in a sentence."""
+"""Refuses what does not fit into memory before it is allocated."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SPARE = 512 << 20  # for kernels, graphs and what torch's libraries take for the
 
 
 def refuse(needed: int, what: str, mend: str) -> None:
-    """RungError when the GPU has no `needed` bytes left."""
+    """RungError if the GPU does not have `needed` bytes left."""
     if not torch.cuda.is_available():
         return
     free, _ = torch.cuda.mem_get_info()
@@ -28,14 +28,14 @@ def refuse(needed: int, what: str, mend: str) -> None:
 
 
 def sent(numbers: Sequence[Any] | np.ndarray, to: torch.Tensor) -> None:
-    """Whole numbers to the device, behind what was launched before and without waiting for it."""
+    """Copies integers to the device in stream order, without waiting."""
     staged = torch.empty(to.shape, dtype=torch.int32, pin_memory=to.is_cuda)
     staged.numpy()[:] = numbers
     to.copy_(staged, non_blocking=True)
 
 
 def to_host(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.cuda.Event | None]:
-    """A copy that is there when the event has come (without one: at once)."""
+    """A copy that is complete when the event has occurred (without one: at once)."""
     if not tensor.is_cuda:
         return tensor.clone(), None
     copy = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)

@@ -1,4 +1,4 @@
-"""The plan `best`: whole texts are written by the engine, on the decode ladder; torch does what is left."""
+"""The plan `best`: the engine writes whole texts with the decode ladder; torch does the rest."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class GpuPlan(WrappedPlan):
 
 
 def _share(weights: Weights, engine: Engine) -> None:
-    """The layers' tensors become views of the stacked ones, so that weights are there once."""
+    """The layers' tensors become views of the stacked ones, so that weights are stored once."""
     operands = engine.operands
     tied = weights.head is weights.wte
     weights.wte.weight, weights.wpe = operands["wte"], operands["wpe"]

@@ -1,4 +1,4 @@
-"""Prompts into the caches: all their tokens at once, in buckets of lengths that are each captured once."""
+"""Prefill: all tokens of a prompt at once, in buckets of lengths, each captured in a graph once."""
 
 from __future__ import annotations
 
@@ -74,14 +74,14 @@ class Prefill:
             self.replay(bucket)
 
     def replay(self, bucket: int) -> None:
-        """Read what lies in the tensors already: `history`, where a bucket fills it, and lengths."""
+        """Read what is already in the tensors: `history`, if a bucket fills it, and lengths."""
         if self.t["lengths"].is_cuda:
             self._graph(bucket).replay()
         else:
             self._pass(bucket).run()
 
     def _run_while_arriving(self, once: Pass, arriving: Arrival) -> None:
-        # Layer after layer, without a graph: a recording could not wait for what the host has yet to hand over.
+        # Layer after layer, without a graph: a graph could not wait for copies that the host has yet to issue.
         if isinstance(once, LadderPass):
             once.run(arriving.wait)
         arriving.finish()
@@ -106,7 +106,7 @@ class Prefill:
             side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
             side.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(side):
-                run()  # libraries choose and allocate now, not while recording
+                run()  # libraries choose and allocate now, not during capture
             torch.cuda.current_stream().wait_stream(side)
             torch.cuda.synchronize()
             graph = torch.cuda.CUDAGraph()

@@ -22,7 +22,7 @@ from rung.rungs.base import Device, Rung, device_facts
 from rung.rungs.cuda import INCLUDE, load_module
 
 THREADS = 256
-HELD = 32 << 20  # bytes of qkv that wait for their way into the caches: they are still in the L2 then
+HELD = 32 << 20  # bytes of qkv that are buffered before the write to the caches: they are then still in L2
 LEAST_ROWS = 16  # of a product in tiles: of one row's, all but a sixteenth would be empty
 FEW_ROWS = 1024  # up to so many rows a warp each leaves multiprocessors idle in blocks of several warps
 LN1, LN2 = ("ln1_w", "ln1_b"), ("ln2_w", "ln2_b")
@@ -47,7 +47,7 @@ class LadderPass:
         self._rungs = prefill_rungs(self._device, self._real.name, rows * length) if rungs is None else rungs
         self._buffers: Tensors = {}
         self._steps: list[Step] = []
-        self._gates: dict[int, int] = {}  # before this step, this group of weights must have arrived
+        self._gates: dict[int, int] = {}  # before this step, this group of weights must have been loaded
         self._gated = -1
         self.rungs_in_use: dict[str, str] = {}
         self._held = max(1, min(config.layers, HELD // (rows * length * 3 * config.C * self._real.size)))
@@ -64,7 +64,7 @@ class LadderPass:
         self._build()
 
     def run(self, before: Callable[[int], None] | None = None) -> None:
-        """All of it, in the stream's order; `before` is told the groups of weights (see loading) as they are needed."""
+        """Runs everything in stream order; `before` is called with each group of weights when it is needed."""
         for number, step in enumerate(self._steps):
             if before is not None and number in self._gates:
                 before(self._gates[number])
@@ -127,7 +127,7 @@ class LadderPass:
     def _sum(
         self, name: str, x: torch.Tensor, stream: torch.Tensor, layer: int, norm: tuple[tuple[str, str], int | None]
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """The stream with a product added, and that normalised: None where the next product does it itself."""
+        """The residual stream plus a product, and its norm: None if the next product computes the norm itself."""
         B, T, C = stream.shape
         weight, bias = self._linear(name, layer)
         out = self._buffer(f"stream behind {name}", B, T, C)
@@ -211,7 +211,7 @@ class LadderPass:
     def _op(
         self, operation: str, tensors: Tensors, dims: Mapping[str, Number], names: tuple[str, ...] | None = None
     ) -> bool:
-        """Append the operation, by the first rung named that takes it; False when none does."""
+        """Append the operation, with the first named rung that supports it; False if none does."""
         values = catalogue.operation(ladder_of(operation)).complete(dims)
         for name in self._rungs.get(operation, ()) if names is None else names:
             rung = find(operation, name)

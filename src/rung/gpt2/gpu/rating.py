@@ -1,8 +1,7 @@
-"""Windows of tokens rated on the GPU: passes of a fixed number of tokens, by length, the head and its softmax in one.
-
-A window's length alone decides which pass takes it, every pass has the same shape each time, and its rows do not see
-each other: a window's figures cannot depend on what stands beside it. A pass takes TOKENS tokens, as many windows of a
-bucket's length as these are, so that the memory of all passes is the same and is shared.
+"""Scoring windows of tokens on the GPU: passes of a fixed number of tokens, by length, with head and softmax fused.
+Only a window's length decides which pass it goes to, every pass of a length has the same shape, and its rows are
+independent: a window's figures do not depend on the others in the pass. A pass takes TOKENS tokens, as many windows of
+a bucket's length as these are, so that the memory of all passes is the same and is shared.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from rung.gpt2.rungs import score_rungs
 from rung.gpt2.score import Rated
 from rung.operation import Tensors
 
-TOKENS = 8192  # of a pass, padding included
+TOKENS = 8192  # tokens per pass, padding included
 SECONDS, AHEAD = 0.5, 8192  # that a window waits for a full pass while nothing runs; windows that are read meanwhile
 DEEP = 16  # passes that are enqueued before the host waits for the first of them
 LENGTHS = (16, 32, 48, *range(64, 512, 32), *range(512, 1025, 64))
@@ -69,7 +68,7 @@ class RatingPass(LadderPass):
 
 @dataclass
 class _Sent:
-    """A pass that is enqueued: which windows are in its rows, and where their figures will be."""
+    """An enqueued pass: the windows in its rows, and where their figures will be."""
 
     windows: list[tuple[int, int]]  # number and length of each row's
     found: torch.Tensor  # (3, rows, length), on the host
@@ -108,7 +107,7 @@ class GpuRater:
         self._lock = threading.Lock()  # the passes share their buffers
 
     def rate(self, windows: Iterable[Sequence[int]], *, whole: bool = True) -> Iterator[Rated]:
-        """A window waits until others of its length fill a pass with it, but not for ever."""
+        """A window waits until others of its length fill a pass, up to a time limit."""
         self._ready()
         rated: dict[int, Rated] = {}
         told = 0
@@ -169,7 +168,7 @@ class GpuRater:
             one.run()
             return
         if length not in self._graphs:
-            one.run()  # libraries choose and allocate now, not while recording
+            one.run()  # libraries choose and allocate now, not during capture
             torch.cuda.synchronize()
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph, capture_error_mode="thread_local"):

@@ -1,6 +1,5 @@
-"""Prompts beside the steps of a session: which are read together, and the passes that read them.
-
-A pass has so many rows of so many tokens, and is captured once. Everything that it needs goes to the GPU in one copy.
+"""Prefill for a session: which prompts are read together, and the passes that read them. A pass has a fixed number of
+rows and tokens, and is captured once. All its inputs go to the GPU in one copy.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from rung.operation import Tensors
 
 ROWS = (1, 4, 8, 16)
 CHUNK = 4096  # tokens of a pass at most, padding included
-PASS = 640  # a pass takes as long as so many more tokens would, however few it reads
+PASS = 640  # the fixed cost of a pass, in tokens
 
 
 def bucket(tokens: int, capacity: int) -> int:
@@ -41,7 +40,7 @@ def passes(lengths: Sequence[int], capacity: int, *, alone: bool = False) -> lis
     possible: dict[int, list[int]] = {}
     for rows, length in shapes(capacity, alone=alone):
         possible.setdefault(length, []).append(rows)
-    # What the prompts from here on cost, and the rows of the pass that begins here.
+    # The cost of the prompts from here on, and the rows of the pass that starts here.
     best: list[tuple[int, int]] = [(0, 0)] * (len(order) + 1)
     for i in reversed(range(len(order))):
         best[i] = min(
@@ -56,7 +55,7 @@ def passes(lengths: Sequence[int], capacity: int, *, alone: bool = False) -> lis
 
 
 class Reader:
-    """A pass, the first token behind each of its prompts, and what a session has to know of their texts."""
+    """A pass, the first token after each of its prompts, and the session's data about their texts."""
 
     def __init__(self, engine: Engine, rows: int, length: int, caches: Sequence[torch.Tensor]) -> None:
         c, where = engine.config, engine.operands["wte"].device
@@ -87,7 +86,7 @@ class Reader:
     def read(
         self, prompts: Sequence[Sequence[int]], draws: Sequence[tuple[Draw, int]], records: Sequence[Sequence[int]]
     ) -> None:
-        """Leaves the logits that follow each prompt; rows that are not asked for repeat the last one."""
+        """Computes the logits that follow each prompt; unused rows repeat the last one."""
         missing = self.rows - len(prompts)
         rows = [*prompts, *[prompts[-1]] * missing]
         packed = [draw.packed(offset) for draw, offset in [*draws, *[draws[-1]] * missing]]

@@ -1,7 +1,6 @@
-"""Texts into rows of a session by one copy and one launch, from where their prompts were read or from another session.
-
-The host waits for nothing: what it knows of each text goes as a record through pinned memory, and the rest is copied on
-the GPU, behind the steps that were launched before.
+"""Moves texts into rows of a session by one copy and one launch, from their prefill or from another session. The host
+never waits: its data about each text goes as a record through pinned memory, and the rest is copied on the GPU, after
+the steps that were launched before.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ def record(of: int, to: int, length: int, limit: int, draw: Draw, offset: int, s
 
 
 def left(row: int) -> list[int]:
-    """Nothing more is written in the row."""
+    """The row writes no more tokens."""
     return [-1, row, *[0] * (RECORD - 2)]
 
 
@@ -49,13 +48,13 @@ class Seating:
     def __init__(self, session: Session) -> None:
         self._session = session
         self.state = session.tensors | session.choice.state
-        self.state["next"] = self.state["tokens"]  # a text that moves goes on behind its last token
+        self.state["next"] = self.state["tokens"]  # a text that moves continues after its last token
         self._records = torch.zeros(session.rows, RECORD, dtype=torch.int32, device=session.where)
         self._few = self._records[:FEW]
         self._launches: dict[tuple[int, ...], Callable[[], None]] = {}
 
     def leave(self, rows: Sequence[int]) -> None:
-        """Nothing more is written in these rows."""
+        """These rows write no more tokens."""
         self.move(self.state, [left(row) for row in rows])
 
     def move(self, source: Tensors, records: Sequence[Sequence[int]]) -> None:

@@ -1,4 +1,4 @@
-"""The state of a batch being written, at fixed addresses: what is captured once serves every token."""
+"""The state of a batch being written, at fixed addresses: graphs captured once are used for every token."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ THREADS = 256
 
 @dataclass(frozen=True)
 class Work:
-    """How steps are carried out: which rung, and whether and how far launches are recorded in a graph."""
+    """How steps are executed: which rung, and whether launches are captured in a graph of one or several steps."""
 
     rung: Rung
     tuning: Mapping[str, int]
     graph: bool = True
     steps: int = 8  # tokens of one graph launch
-    sample: str | None = None  # the rung that draws tokens, in place of the one that fits
+    sample: str | None = None  # the rung that samples tokens, instead of the default
 
 
 class Session:
-    """`rows` sequences of up to `capacity` tokens: `begin`, then `enqueue`; `seen` tells how far the GPU is."""
+    """`rows` sequences of up to `capacity` tokens: `begin`, then `enqueue`; `seen` reports the GPU's progress."""
 
     def __init__(
         self,
@@ -137,7 +137,7 @@ class Session:
         if len(stop_tokens) > MOST_STOPS:
             raise RungError(f"{len(stop_tokens)} stop tokens are more than the {MOST_STOPS} that a step looks for.")
         t, missing = self.tensors, self.rows - len(prompts)
-        # Rows that are not asked for repeat the last prompt, ended from the start.
+        # Unused rows repeat the last prompt, marked as ended.
         prompts = [*prompts, *[prompts[-1]] * missing]
         self._synchronize()
         self._published.zero_()
@@ -156,7 +156,7 @@ class Session:
     # ---- rows by themselves ---------------------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Begin without any text; see seating.py for how they come."""
+        """Begin without any text; seating.py adds them."""
         self._synchronize()
         self._published.zero_()
         self.tensors["steps"].zero_()
@@ -168,7 +168,7 @@ class Session:
         return torch.tensor(list(numbers), dtype=torch.int32, device=self.where)
 
     def publish(self) -> None:
-        """End a step that was taken part by part."""
+        """End a step that was run part by part."""
         self._advance[1]()
         self.enqueued += 1
 
@@ -183,7 +183,7 @@ class Session:
         self._advance[1]()
 
     def enqueue(self, steps: int) -> None:
-        """Let the GPU take so many steps, in as few launches as the work allows."""
+        """Launch this many steps, in as few launches as possible."""
         while steps > 0:
             together = self.work.steps if self.work.graph and steps >= self.work.steps else 1
             self._enqueue(together)
@@ -198,10 +198,10 @@ class Session:
         self.graph(together).replay()
 
     def graph(self, together: int) -> torch.cuda.CUDAGraph:
-        """So many steps as one launch, captured when first asked for."""
+        """This many steps as one launch, captured at first use."""
         key = (self.choice.greedy, together)
         if key not in self._graphs:
-            self.decode.run()  # what a Python rung sets up at its first call is set up before the recording
+            self.decode.run()  # a Python rung's set-up at its first call happens before the capture
             torch.cuda.synchronize()
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph, capture_error_mode="thread_local"):

@@ -1,13 +1,13 @@
-"""Continuous batching on a GPU: texts sit in rows of a session and are joined by others between graph replays.
+"""Continuous batching on a GPU: texts occupy rows of a session, and others join between graph replays.
 
 Prompts are read together in passes (reading.py), in caches of their own; keys, values and first tokens are then copied
-into free rows (seating.py) while steps that were launched before still run. The host launches everything in order, so
-that it knows which texts each launch had in its rows: a launch is noted with them, and its tokens are read later. It
-never waits for the GPU on the way: a row is free for the next text as soon as the last step of its text was launched.
+into free rows (seating.py) while steps that were launched before still run. The host launches everything in order and
+records which texts each launch had in its rows, so that its tokens can be read later. It never waits for the GPU in
+between: a row is free for the next text as soon as the last step of its text was launched.
 
-In 16 bits the rows follow the load: one text alone is written by the rungs for one row, and texts move into a session
-of more rows when more come. In float32 there is one number of rows, and prompts are read one by one: the same kernels
-compute a text whatever its company is.
+In 16 bits the number of rows follows the load: a single text uses the rungs for one row, and texts move into a session
+with more rows when more arrive. In float32 the number of rows is fixed, and prompts are read one by one, so that the
+same kernels compute a text in any batch.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from rung.gpt2.gpu.session import MOST_STOPS, Session
 from rung.gpt2.model import Transformer
 from rung.gpt2.options import Chosen, plain
 
-ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)  # of the sessions that texts move between
-AHEAD_SECONDS = 4e-3  # of work that is launched before the host has seen it; a new text waits behind it
+ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)  # rows of the sessions that texts move between
+AHEAD_SECONDS = 4e-3  # seconds of work that is launched ahead of the host; a new text waits for it
 MOST_AHEAD = 32
-GATHER_SECONDS = 4e-3  # of steps between two readings of prompts, so that those that come meanwhile are read together
-RAMP = 24 * CHUNK  # tokens of prompts in a turn while more texts wait than are under way
-LONGEST = 1 << 30  # steps of a session until its counters begin again
+GATHER_SECONDS = 4e-3  # seconds of steps between two prefills, so that prompts which arrive meanwhile are read together
+RAMP = 24 * CHUNK  # tokens of prompts in a turn while more texts wait than are running
+LONGEST = 1 << 30  # steps of a session until its counters are reset
 
 
 @dataclass
@@ -51,8 +51,8 @@ class _Live:
     base: int  # tokens that were read before it wrote here
     wrote: int  # tokens that it had by then
     count: int = 0  # tokens that were seen since
-    limit: int = 0  # how far the session's steps are with its last token
-    offset: int = 0  # from the session's steps to its own
+    limit: int = 0  # the session's step count at its last token
+    offset: int = 0  # offset from the session's steps to its own
     row: int = -1
 
 
@@ -61,12 +61,12 @@ def _arrived(event: torch.cuda.Event | None) -> bool:
 
 
 class _Note(Protocol):
-    """Something that was launched, and the tokens that come of it."""
+    """A launch, and its tokens."""
 
     steps: int
 
     def take(self) -> list[tuple[_Live, tuple[Chosen, ...]]] | None:
-        """The tokens that are there; None while the GPU has not come so far."""
+        """The tokens that have arrived; None before that."""
 
 
 @dataclass
@@ -113,12 +113,12 @@ class _Steps:
 
 @dataclass
 class _Told:
-    """Log-probabilities of a step's tokens, on their way to the host."""
+    """Log-probabilities of a step's tokens, being copied to the host."""
 
     values: torch.Tensor  # (rows), of the chosen tokens
     top: torch.Tensor | None  # (rows, k), the largest
     ids: torch.Tensor | None
-    wanted: list[int | None]  # by row: how many of the likeliest; None: nothing at all
+    wanted: list[int | None]  # by row: how many of the most likely; None: none requested
     ready: torch.cuda.Event | None
 
     def of(self, row: int, token: int) -> Chosen:
@@ -142,7 +142,7 @@ class _Bank:
     session: Session
     seating: Seating
     rows: list[_Live | None]
-    stale: set[int] = field(default_factory=set)  # rows whose text has left, while the session does not know it
+    stale: set[int] = field(default_factory=set)  # rows whose text has left, not yet reported to the session
 
     @property
     def lives(self) -> list[_Live]:
@@ -201,7 +201,7 @@ class GpuBackend(Backend):
 
     @property
     def _busy(self) -> int:
-        """Rows that are taken when all that was launched is done."""
+        """Rows that are occupied when all launched work is done."""
         return sum(live is not None for live in self._bank.rows) if self._bank else 0
 
     def _leave(self, live: _Live) -> None:
@@ -300,7 +300,7 @@ class GpuBackend(Backend):
             bank.seating.bring(reader.tensors, reader.records)
 
     def _seat(self, bank: _Bank, of: int, live: _Live, row: int) -> list[int]:
-        """A text of the reader's row `of` goes on in a free row."""
+        """A text of the reader's row `of` continues in a free row."""
         live.row, bank.rows[row] = row, live
         bank.stale.discard(row)
         done = bank.session.enqueued
@@ -316,7 +316,7 @@ class GpuBackend(Backend):
     # ---- sessions ---------------------------------------------------------------------------------------------------
 
     def _fit(self, more: int) -> None:
-        """Makes room for so many more texts; those under way move into a session of more rows."""
+        """Makes room for this many more texts; running texts move into a session with more rows."""
         current = self._bank
         count = more + self._busy
         if current is None or count > len(current.rows):
@@ -336,7 +336,7 @@ class GpuBackend(Backend):
         return self._banks[rows]
 
     def _move(self, rows: int) -> _Bank:
-        """Texts under way go on in the session of so many rows."""
+        """Running texts continue in the session with this many rows."""
         old = self._bank
         new = self._bank = self._open(rows)
         new.stale = set(range(rows))
@@ -358,7 +358,7 @@ class GpuBackend(Backend):
         return new
 
     def warm(self) -> None:
-        """Record what texts of any number and length will need, so that none of them waits for it."""
+        """Capture all graphs that texts of any number and length need, so that none waits for a capture."""
         with self._engine.lock, torch.inference_mode():
             self._engine.arrive()
             for rows in [self.slots] if self._exact else sorted({self._rows(r) for r in ROWS}):
@@ -390,7 +390,7 @@ class GpuBackend(Backend):
             bank.stale.clear()
         ahead = sum(note.steps for note in self._notes)
         most = max(2, min(MOST_AHEAD, int(AHEAD_SECONDS / self._per_step)))
-        # Many at a time, as one graph, where as many are left to do meanwhile.
+        # Many steps as one graph, if at least as many remain.
         least = session.work.steps if most >= 2 * session.work.steps else 1
         while lives := bank.lives:
             needed = max(live.limit for live in lives) - session.enqueued
@@ -399,7 +399,7 @@ class GpuBackend(Backend):
             ahead += self._step(bank, min(needed, most - ahead))
 
     def _step(self, bank: _Bank, most: int) -> int:
-        """Launch some steps; how many."""
+        """Launch some steps; returns how many."""
         session, lives = bank.session, bank.lives
         first, rows = session.enqueued, list(bank.rows)
         masked = [live for live in lives if self._masked(live, first)]
@@ -420,7 +420,7 @@ class GpuBackend(Backend):
         return steps
 
     def _told_step(self, session: Session, rows: list[_Live | None], masked: list[_Live]) -> _Told | None:
-        """A step taken part by part, where more than its tokens is wanted."""
+        """A step run part by part, if more than its tokens is needed."""
         logits = session.tensors["logits"]
         session.decode.run()
         shown = self._tell(logits, rows, len(rows))
@@ -449,7 +449,7 @@ class GpuBackend(Backend):
     def _tell(
         self, logits: torch.Tensor, lives: Sequence[_Live | None], rows: int
     ) -> Callable[[torch.Tensor], _Told] | None:
-        """Log-probabilities of all rows, where one of the texts asks for them; before penalties and masks."""
+        """Log-probabilities of all rows, if one of the texts requests them; before penalties and masks."""
         wanted: list[int | None] = [None] * rows
         for row, live in enumerate(lives):
             if live is not None and (live.text.options.logprobs or live.text.options.top_logprobs):
@@ -498,7 +498,7 @@ class GpuBackend(Backend):
         return fresh
 
     def _pace(self, now: float) -> None:
-        """Learn how long a step takes from steps between which the GPU did nothing else."""
+        """Measure the time of a step from steps between which the GPU did nothing else."""
         if self._seen_at and self._taken:
             self._per_step += 0.2 * ((now - self._seen_at) / self._taken - self._per_step)
         self._seen_at, self._taken = (now if self._notes else 0.0), 0
@@ -516,7 +516,7 @@ class GpuBackend(Backend):
         return [Fresh(slot, chosen, self._prompts.pop(slot, None), full and not text.options.slide)]
 
     def _look(self, looks: int) -> None:
-        # The GPU has work for a while; whoever else wants the interpreter shall have it.
+        # The GPU has work for a while; other Python threads may run.
         time.sleep(2e-5)
         if looks % 50_000 == 0 and torch.cuda.current_stream().query() and self._notes[0].take() is None:
             raise RungError("the GPU stopped before the tokens it was asked for were written.")

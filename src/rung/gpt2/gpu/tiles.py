@@ -1,4 +1,4 @@
-"""Launch parameters of a product in Triton for which no sweep has left any."""
+"""Launch parameters of a Triton matmul without a tuning from a sweep."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How bytes get from the host to a device: on a stream of their own, or, where there is no GPU, at once."""
+"""Copies from the host to a device: on a separate stream, or, without a GPU, synchronously."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Transport(Protocol):
         """The clock starts; what is enqueued on the current stream goes before what is copied."""
 
     def here(self) -> AbstractContextManager[Any]:
-        """What is done inside is enqueued with the copies."""
+        """Work inside is enqueued with the copies."""
 
     def mark(self) -> Mark:
         """Everything enqueued here so far."""
@@ -38,7 +38,7 @@ class Transport(Protocol):
         """Everything enqueued on the current stream so far."""
 
     def hold(self, mark: Mark) -> None:
-        """The current stream goes on behind the mark."""
+        """The current stream waits for the mark."""
 
     def seconds(self, mark: Mark) -> float:
         """When it was reached, since the clock started."""
@@ -60,7 +60,7 @@ class OnAStream:
             return torch.empty(size, dtype=torch.uint8, device=self.device)
 
     def begin(self, targets: Iterable[torch.Tensor]) -> None:
-        # Memory that torch has handed out again may still be read by what it was used for before.
+        # Memory that torch has reused may still be read by earlier work.
         self.stream.wait_stream(torch.cuda.current_stream(self.device))
         for target in targets:
             target.record_stream(self.stream)
@@ -134,5 +134,5 @@ class AtOnce:
 
 
 def transport_to(device: torch.device) -> Transport:
-    """The way to a device."""
+    """The transport to a device."""
     return OnAStream(device) if device.type == "cuda" else AtOnce()
