@@ -1,10 +1,12 @@
 """Triton's interpreter, with bfloat16 mended: products and rounding as on a GPU."""
 
+import ctypes
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -137,3 +139,10 @@ def test_a_kernel_that_fails_leaves_the_language_as_it_was(tmp_path: Path) -> No
 
 def _source_path() -> dict[str, str]:
     return {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"} | {"PYTHONPATH": "src"}
+
+
+def test_a_tiles_product_is_not_shared_among_threads(tmp_path: Path) -> None:
+    kernels(tmp_path)
+    libraries = [ctypes.CDLL(str(path)) for path in (Path(np.__file__).parent.parent / "numpy.libs").glob("*openblas*")]
+    counts = [library.scipy_openblas_get_num_threads64_() for library in libraries]
+    assert set(counts) <= {1}

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib
+import inspect
 import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,6 +30,7 @@ def enabled() -> Iterator[None]:
     try:
         _mend_bf16()
         _mend_launches()
+        _multiply_on_one_thread()
         with suppress(ImportError):
             # Triton imports this at a kernel's first call, and then asserts that it is still interpreting.
             importlib.import_module("triton.experimental.gluon")
@@ -114,19 +118,41 @@ def _interpreted_library() -> list[tuple[Any, str, Any]]:
 
 
 def _mend_launches() -> None:
-    """Every launch of an interpreted kernel leaves Triton's language as it found it."""
+    """Every launch of an interpreted kernel leaves Triton's language as it found it.
+
+    And a call of a function within, such as tl.sum, patches only what can be patched: it would look at every member.
+    """
+    import triton.language as tl
+    from triton.runtime import interpreter
     from triton.runtime.interpreter import InterpretedFunction
 
     if getattr(InterpretedFunction, "mended_by_rung", False):
         return
-    launch = InterpretedFunction.run
+    launch, patch = InterpretedFunction.run, interpreter._patch_attr
+    builtin: dict[Any, list[str]] = {}
+
+    def patch_builtin(owner: Any, builder: Any, scope: Any) -> None:
+        if owner not in builtin:
+            builtin[owner] = [name for name, value in inspect.getmembers(owner) if tl.core.is_builtin(value)]
+        for name in builtin[owner]:
+            if tl.core.is_builtin(value := getattr(owner, name)):
+                patch(owner, name, value, builder, scope)
 
     def run(self: Any, *args: Any, **named: Any) -> Any:
         with _interpreting():
             return launch(self, *args, **named)
 
-    InterpretedFunction.run = run
+    InterpretedFunction.run, interpreter._patch_builtin = run, patch_builtin
     InterpretedFunction.mended_by_rung = True
+
+
+@cache
+def _multiply_on_one_thread() -> None:
+    """numpy's BLAS would share each tile's product among all cores, whose threads then spin until the next one."""
+    for path in (Path(np.__file__).parent.parent / "numpy.libs").glob("*openblas*"):
+        for name in ("scipy_openblas_set_num_threads64_", "openblas_set_num_threads64_"):
+            with suppress(AttributeError):
+                getattr(ctypes.CDLL(str(path)), name)(1)
 
 
 def _mend_bf16() -> None:
