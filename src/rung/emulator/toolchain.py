@@ -33,7 +33,10 @@ HEADER = "rung_emulator.h"
 _WHOLE = "whole.json"  # the digests of a cached folder's files
 _looked_at: set[tuple[tuple[Path, int, int], ...]] = set()
 _C_HEADERS = [f"{name}.h" for name in ("float", "limits", "math", "stddef", "stdint", "stdio", "stdlib", "string")]
-RUNTIME_FLAGS = ("-std=c++17", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-fno-exceptions", "-fno-rtti")
+RUNTIME_FLAGS = (
+    *("-std=c++17", "-O2", "-ffp-contract=off", "-fPIC", "-shared"),
+    *("-fvisibility=hidden", "-fno-exceptions", "-fno-rtti", "-U_FORTIFY_SOURCE"),
+)
 
 
 def available() -> str | None:
@@ -62,7 +65,13 @@ def require() -> str:
 
 def compiler() -> str | None:
     """$RUNG_CXX, or g++ on the PATH."""
-    return shutil.which(os.environ.get("RUNG_CXX", "g++"))
+    return _on_path(os.environ.get("RUNG_CXX", "g++"), os.environ.get("PATH"))
+
+
+@functools.cache
+def _on_path(name: str, path: str | None) -> str | None:
+    """Looked for once: every kernel that is bound asks, and a long PATH takes longer than the rest of binding it."""
+    return shutil.which(name, path=path)
 
 
 def compiler_version() -> tuple[int, ...] | None:
@@ -191,7 +200,8 @@ def runtime_library() -> Path:
     def make(work: Path) -> tuple[Path, None]:
         target = work / "runtime.so"
         sources = [str(path) for path in sorted(RUNTIME.glob("*.cpp"))]
-        result = run([*RUNTIME_FLAGS, "-U_FORTIFY_SOURCE", *sources, "-o", str(target), "-ldl", "-lpthread"], work)
+        flags = [*RUNTIME_FLAGS, *machine_flags()]
+        result = run([*flags, *sources, "-o", str(target), "-ldl", "-lpthread"], work)
         if result.returncode:
             raise RungError(f"The emulator's runtime does not compile with {compiler()}: {result.stderr.strip()[:500]}")
         return target, None

@@ -41,7 +41,7 @@ void thread_main()
     if (Meeting& meeting = block.cluster ? *block.cluster : block.alone; me.cluster_round == meeting.round) meeting.arrived--;
     leave(block.cluster ? *block.cluster : block.alone);
     if (launch->cooperative) leave(grid_meeting);
-    for (unsigned lane = 0; lane < WARP; lane++)  // lanes that waited for this one, or for none any more
+    for (unsigned lane = 0; lane < WARP && me.warp->waiting >> lane; lane++)  // who waited for this one, or for none any more
         if (me.warp->waiting >> lane & 1) {
             const Thread& waiting = *me.warp->lanes[lane];
             complete_lanes(*me.warp, waiting.mask, waiting.collective);

@@ -14,9 +14,6 @@ namespace rung_emulator {
 
 namespace {
 
-// What the numbers in memory and registers are.
-enum class Number : unsigned char { Half, Bfloat, Tf32, E4m3, E5m2, S8, U8 };
-
 float small(unsigned bits, unsigned exponents, unsigned mantissas)
 {
     const unsigned exponent = bits >> mantissas & ((1u << exponents) - 1), mantissa = bits & ((1u << mantissas) - 1);
@@ -30,19 +27,44 @@ float small(unsigned bits, unsigned exponents, unsigned mantissas)
 
 unsigned bytes_of(Number n) { return n == Number::Tf32 ? 4 : n == Number::Half || n == Number::Bfloat ? 2 : 1; }
 
-float number(const char* at, Number n)
+// The 256 values of a format of 8 bits.
+struct Small
+{
+    float value[256];
+    Small(unsigned exponents, unsigned mantissas)
+    {
+        for (unsigned bits = 0; bits < 256; bits++) value[bits] = small(bits, exponents, mantissas);
+    }
+};
+const Small e4m3(4, 3), e5m2(5, 2);
+
+template <Number n>
+float number(const char* at)
 {
     unsigned bits = 0;
-    memcpy(&bits, at, bytes_of(n));
-    switch (n) {
-    case Number::Half: return half_value((unsigned short)bits);
-    case Number::Bfloat: return bfloat16_value((unsigned short)bits);
-    case Number::Tf32: return bits_as<float>(bits & 0xffffe000u);  // tensor cores read the upper 19 bits
-    case Number::E4m3: return small(bits, 4, 3);
-    case Number::E5m2: return small(bits, 5, 2);
-    case Number::S8: return float((signed char)bits);
-    default: return float(bits);
-    }
+    memcpy(&bits, at, n == Number::Tf32 ? 4 : n == Number::Half || n == Number::Bfloat ? 2 : 1);
+    if constexpr (n == Number::Half) return half_value((unsigned short)bits);
+    if constexpr (n == Number::Bfloat) return bfloat16_value((unsigned short)bits);
+    if constexpr (n == Number::Tf32) return bits_as<float>(bits & 0xffffe000u);  // tensor cores read the upper 19 bits
+    if constexpr (n == Number::E4m3) return e4m3.value[bits];
+    if constexpr (n == Number::E5m2) return e5m2.value[bits];
+    if constexpr (n == Number::S8) return float((signed char)bits);
+    return float(bits);
+}
+
+// Numbers that lie one behind the other, to places that are `step` apart.
+template <Number n>
+void numbers(const char* from, unsigned count, float* to, unsigned step)
+{
+    for (unsigned i = 0; i < count; i++) to[i * step] = number<n>(from + i * (n == Number::Tf32 ? 4 : n == Number::Half || n == Number::Bfloat ? 2 : 1));
+}
+
+typedef void (*Reader)(const char* from, unsigned count, float* to, unsigned step);
+Reader reader_of(Number n)
+{
+    static const Reader READERS[] = {numbers<Number::Half>, numbers<Number::Bfloat>, numbers<Number::Tf32>, numbers<Number::E4m3>,
+                                     numbers<Number::E5m2>, numbers<Number::S8>, numbers<Number::U8>};
+    return READERS[unsigned(n)];
 }
 
 bool number_named(const std::string& word, Number& n)
@@ -113,39 +135,47 @@ namespace {
 
 unsigned long serials;
 
-// Numbers of an operand as floats: [row][k] or [k][row].
+// Numbers of an operand as floats: [row][k] or [k][row]; 16 bytes at a time, which lie together.
 void read_operand(const Product& p, const Descriptor& d, Number n, unsigned rows, unsigned first, float* out, bool by_depth)
 {
     Block& block = *p.warp->lanes[0]->block;
     const char* memory = memory_of(block);
-    const unsigned origin = address_of({&block, 0}) & 0xffffff, size = shared_bytes(), bytes = bytes_of(n);
-    for (unsigned row = 0; row < rows; row++)
-        for (unsigned k = 0; k < p.depth; k++) {
+    const unsigned origin = address_of({&block, 0}) & 0xffffff, size = shared_bytes(), bytes = bytes_of(n), each = 16 / bytes;
+    const unsigned to_row = by_depth ? 1 : p.depth, to_k = by_depth ? rows : 1;
+    const Reader read = reader_of(n);
+    for (unsigned row = 0; row < rows; row += d.across ? each : 1)
+        for (unsigned k = 0; k < p.depth; k += d.across ? 1 : each) {
+            const unsigned left = d.across ? rows - row : p.depth - k, count = left < each ? left : each;
             const unsigned offset = d.address(first + row, k, bytes) - origin;
-            if (offset + bytes > size)
+            if (offset > size || count * bytes > size - offset)
                 fault(FaultKind::Bounds, "wgmma (%s:%d) reads byte %d of shared memory, which has %u: its descriptor is wrong",
-                      p.site.file, p.site.line, int(offset), size);
-            out[by_depth ? k * rows + row : row * p.depth + k] = number(memory + offset, n);
+                      p.site.file, p.site.line, int(offset > size ? offset : size), size);
+            read(memory + offset, count, out + row * to_row + k * to_k, d.across ? to_row : to_k);
         }
 }
 
 void read_registers(const Product& p, float* out)
 {
     const unsigned bytes = bytes_of(p.a_number), each = 4 / bytes;
+    const Reader read = reader_of(p.a_number);
     for (unsigned lane = 0; lane < WARP; lane++)
         for (unsigned r = 0; r < 4; r++)
-            for (unsigned e = 0; e < each; e++) {
-                const unsigned row = lane / 4 + r % 2 * 8, k = lane % 4 * each + e + r / 2 * (p.depth / 2);
-                out[row * p.depth + k] = number(reinterpret_cast<const char*>(&p.a_words[lane][r]) + e * bytes, p.a_number);
-            }
+            read(reinterpret_cast<const char*>(&p.a_words[lane][r]), each,
+                 out + (lane / 4 + r % 2 * 8) * p.depth + lane % 4 * each + r / 2 * (p.depth / 2), 1);
 }
 
-__attribute__((optimize("O3"))) void multiply(const float* a, const float* b, float* sums, unsigned columns, unsigned depth)
+// 16 rows by `columns`, which are a multiple of 8; each sum in the order of the depth.
+void multiply(const float* a, const float* b, float* sums, unsigned columns, unsigned depth)
 {
-    for (unsigned row = 0; row < 16; row++)
-        for (unsigned k = 0; k < depth; k++) {
-            const float x = a[row * depth + k];
-            for (unsigned c = 0; c < columns; c++) sums[row * columns + c] += x * b[k * columns + c];
+    typedef float Eight __attribute__((vector_size(32), aligned(4)));
+    for (unsigned c = 0; c < columns; c += 8)
+        for (unsigned first = 0; first < 16; first += 8) {
+            Eight sum[8] = {};
+            for (unsigned k = 0; k < depth; k++) {
+                const Eight right = *reinterpret_cast<const Eight*>(b + k * columns + c);
+                for (unsigned r = 0; r < 8; r++) sum[r] += a[(first + r) * depth + k] * right;
+            }
+            for (unsigned r = 0; r < 8; r++) *reinterpret_cast<Eight*>(sums + (first + r) * columns + c) = sum[r];
         }
 }
 
@@ -199,16 +229,9 @@ void issue_product(void* const* data, unsigned lanes)
     p->warp = &warp;
     p->site = m.site;
     p->serial = ++serials;
-    unsigned numbers = 0;
-    for (const std::string& w : i.words) {
-        unsigned rows, columns, depth;
-        if (sscanf(w.c_str(), "m%un%uk%u", &rows, &columns, &depth) == 3) p->columns = columns, p->depth = depth;
-        else if (w == "f32" && !p->result) p->result = 'f';
-        else if (w == "s32" && !p->result) p->result = 's';
-        else if (w == "f16" && !p->result) p->result = 'h';
-        else if (Number n; number_named(w, n)) (numbers++ ? p->b_number : p->a_number) = n;
-    }
-    if (numbers != 2 || !p->columns || p->columns > 256 || p->columns % 8 || p->depth * bytes_of(p->a_number) != 32) m.refuse(i, "is not modelled");
+    const ProductKind& kind = i.product;
+    p->columns = kind.columns, p->depth = kind.depth, p->result = kind.result, p->a_number = kind.a, p->b_number = kind.b;
+    if (kind.numbers != 2 || !p->columns || p->columns > 256 || p->columns % 8 || p->depth * bytes_of(p->a_number) != 32) m.refuse(i, "is not modelled");
     const unsigned registers = p->registers();
     if (i.args.size() < 4 || i.args[0].parts.size() != registers) m.refuse(i, "has the wrong number of registers");
     p->from_registers = i.args[1].kind == Kind::Vector;
@@ -223,6 +246,7 @@ void issue_product(void* const* data, unsigned lanes)
 
     if (!warp.products) warp.products = new WarpProducts;
     WarpProducts& all = *warp.products;
+    p->targets.reserve(WARP * registers), p->words.reserve(WARP * registers);
     char* key = nullptr;
     for (unsigned lane = 0; lane < WARP; lane++) {
         Machine& at = *static_cast<Call*>(data[lane])->machine;
@@ -346,37 +370,29 @@ void multiply_now(void* const* data, unsigned lanes)
     const Instruction& i = *first.instruction;
     Machine& m = *first.machine;
     if (lanes != ~0u) fault(FaultKind::Barrier, "mma (%s:%d) wants all 32 lanes of the warp", m.site.file, m.site.line);
-    unsigned depth = 0;
-    Number a_number = {}, b_number = {};
-    char result = 0;
-    unsigned numbers = 0;
-    for (const std::string& w : i.words) {
-        unsigned k;
-        if (sscanf(w.c_str(), "m16n8k%u", &k) == 1) depth = k;
-        else if (!result && (w == "f32" || w == "s32" || w == "f16")) result = w == "f32" ? 'f' : w == "s32" ? 's' : 'h';
-        else if (Number n; numbers < 2 && number_named(w, n)) (numbers++ ? b_number : a_number) = n;
-    }
-    const unsigned bytes = bytes_of(a_number), each = 4 / bytes;
-    if (!depth || numbers != 2 || !i.has("row") || !i.has("col")) m.refuse(i, "is not modelled");
+    const ProductKind& kind = i.product;
+    const unsigned depth = kind.depth;
+    const char result = kind.result;
+    const unsigned bytes = bytes_of(kind.a), each = 4 / bytes;
+    if (kind.rows != 16 || kind.columns != 8 || !depth || kind.numbers < 2 || !i.has("row"_w) || !i.has("col"_w)) m.refuse(i, "is not modelled");
     const unsigned a_words = unsigned(i.args[1].parts.size()), b_words = unsigned(i.args[2].kind == Kind::Vector ? i.args[2].parts.size() : 1);
-    const bool sparse = i.has("sp") || i.has("sp::ordered_metadata");  // a holds two of every four columns; of halves, 32 deep
+    const bool sparse = i.has("sp"_w) || i.has("sp::ordered_metadata"_w);  // a holds two of every four columns; of halves, 32 deep
     const unsigned held = sparse ? depth / 2 : depth;
     if (sparse && (depth != 32 || each != 2)) m.refuse(i, "is not modelled");
     if (a_words * WARP * each != 16 * held || b_words * WARP * each != 8 * depth) m.refuse(i, "is not modelled");
     std::vector<float> a(16 * depth), b(8 * depth);
+    const Reader read_a = reader_of(kind.a), read_b = reader_of(kind.b);
     for (unsigned lane = 0; lane < WARP; lane++) {
         const Machine& at = *static_cast<Call*>(data[lane])->machine;
         const unsigned g = lane / 4, t = lane % 4;
-        for (unsigned r = 0; r < a_words; r++)
-            for (unsigned e = 0; e < each; e++) {
-                const unsigned word = unsigned(at.number(i.args[1].parts[r]));
-                a[(g + r % 2 * 8) * held + t * each + e + r / 2 * 4 * each] = number(reinterpret_cast<const char*>(&word) + e * bytes, a_number);
-            }
-        for (unsigned r = 0; r < b_words; r++)
-            for (unsigned e = 0; e < each; e++) {
-                const unsigned word = unsigned(at.number(i.args[2].kind == Kind::Vector ? i.args[2].parts[r] : i.args[2]));
-                b[g * depth + t * each + e + r * 4 * each] = number(reinterpret_cast<const char*>(&word) + e * bytes, b_number);
-            }
+        for (unsigned r = 0; r < a_words; r++) {
+            const unsigned word = unsigned(at.number(i.args[1].parts[r]));
+            read_a(reinterpret_cast<const char*>(&word), each, &a[(g + r % 2 * 8) * held + t * each + r / 2 * 4 * each], 1);
+        }
+        for (unsigned r = 0; r < b_words; r++) {
+            const unsigned word = unsigned(at.number(i.args[2].kind == Kind::Vector ? i.args[2].parts[r] : i.args[2]));
+            read_b(reinterpret_cast<const char*>(&word), each, &b[g * depth + t * each + r * 4 * each], 1);
+        }
     }
     if (sparse) {
         std::vector<float> whole(16 * depth);
@@ -458,12 +474,12 @@ void store_rows(void* const* data, unsigned lanes)
 
 void matrices(Machine& m, const Instruction& i)
 {
-    const bool loads = i.words[0] == "ldmatrix";
+    const bool loads = i.is(0, "ldmatrix"_w);
     const Argument &at = i.args[loads ? 1 : 0], &registers = i.args[loads ? 0 : 1];
     const std::vector<Argument> alone = {registers};
     const std::vector<Argument>& words = registers.kind == Kind::Vector ? registers.parts : alone;
-    if (!i.has("m8n8") || !i.has("b16")) m.refuse(i, "is not modelled");
-    Rows rows = {nullptr, {}, unsigned(words.size()), i.has("trans")};
+    if (!i.has("m8n8"_w) || !i.has("b16"_w)) m.refuse(i, "is not modelled");
+    Rows rows = {nullptr, {}, unsigned(words.size()), i.has("trans"_w)};
     if (running->lane < 8 * rows.matrices) {
         rows.row = i.space == Space::Generic ? reinterpret_cast<char*>(m.address(at)) : memory_at(m.shared(at, 16, i));
         if (size_t(rows.row) % 16) fault(FaultKind::Bounds, "%s (%s:%d): a row begins at no multiple of 16 bytes", i.text.c_str(), m.site.file, m.site.line);
@@ -497,16 +513,23 @@ void free_products(Warp& warp)
     warp.products = nullptr;
 }
 
-Handler product_handler(const Instruction& i)
+Handler product_handler(Instruction& i)
 {
     const std::string& name = i.words[0];
+    ProductKind& kind = i.product;
+    for (const std::string& w : i.words) {
+        Number n;
+        if (sscanf(w.c_str(), "m%un%uk%u", &kind.rows, &kind.columns, &kind.depth) == 3) continue;
+        if (!kind.result && (w == "f32" || w == "s32" || w == "f16")) kind.result = w == "f32" ? 'f' : w == "s32" ? 's' : 'h';
+        else if (number_named(w, n) && ++kind.numbers <= 2) (kind.numbers == 2 ? kind.b : kind.a) = n;
+    }
     if (name == "mma") return multiply_sync;
     if (name == "ldmatrix" || name == "stmatrix") return matrices;
     if (name != "wgmma" || i.words.size() < 2) return nullptr;
-    if (i.words[1] == "fence") return fence_products;
-    if (i.words[1] == "commit_group") return commit_products;
-    if (i.words[1] == "wait_group") return wait_products;
-    return i.words[1] == "mma_async" ? multiply_async : nullptr;
+    if (i.is(1, "fence"_w)) return fence_products;
+    if (i.is(1, "commit_group"_w)) return commit_products;
+    if (i.is(1, "wait_group"_w)) return wait_products;
+    return i.is(1, "mma_async"_w) ? multiply_async : nullptr;
 }
 
 }  // namespace rung_emulator

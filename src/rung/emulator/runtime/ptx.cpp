@@ -8,6 +8,50 @@
 namespace rung_emulator {
 namespace {
 
+unsigned along(Index i, char axis) { return axis == 'x' ? i.x : axis == 'y' ? i.y : i.z; }
+
+Index quotient(Index a, Index b) { return {a.x / b.x, a.y / b.y, a.z / b.z}; }
+
+unsigned long long ticks(const Thread&, char)
+{
+    static unsigned long long count;
+    return count += 100;
+}
+
+typedef const Thread& T;
+const struct { const char* name; unsigned long long (*read)(T, char axis); } SPECIALS[] = {
+    {"laneid", [](T t, char) { return 0ull + t.lane; }},
+    {"warpid", [](T t, char) { return 0ull + t.rank / WARP; }},
+    {"tid", [](T t, char axis) { return 0ull + along(t.index, axis); }},
+    {"ntid", [](T, char axis) { return 0ull + along(launch->block, axis); }},
+    {"ctaid", [](T t, char axis) { return 0ull + along(t.block->index, axis); }},
+    {"nctaid", [](T, char axis) { return 0ull + along(launch->grid, axis); }},
+    {"cluster_ctarank", [](T t, char) { return 0ull + t.block->cluster_rank; }},
+    {"cluster_nctarank", [](T, char) { return 0ull + volume(launch->cluster); }},
+    {"cluster_ctaid", [](T t, char axis) { return 0ull + along(t.block->index, axis) % along(launch->cluster, axis); }},
+    {"cluster_nctaid", [](T, char axis) { return 0ull + along(launch->cluster, axis); }},
+    {"clusterid", [](T t, char axis) { return 0ull + along(quotient(t.block->index, launch->cluster), axis); }},
+    {"nclusterid", [](T, char axis) { return 0ull + along(quotient(launch->grid, launch->cluster), axis); }},
+    {"lanemask_lt", [](T t, char) { return (1ull << t.lane) - 1; }},
+    {"lanemask_le", [](T t, char) { return (2ull << t.lane) - 1; }},
+    {"lanemask_gt", [](T t, char) { return ~((2ull << t.lane) - 1) & 0xffffffffull; }},
+    {"lanemask_ge", [](T t, char) { return ~((1ull << t.lane) - 1) & 0xffffffffull; }},
+    {"lanemask_eq", [](T t, char) { return 1ull << t.lane; }},
+    {"smid", [](T t, char) { return 0ull + unsigned(t.block - blocks); }},
+    {"nsmid", [](T, char) { return 0ull + resident; }},
+    {"dynamic_smem_size", [](T, char) { return 0ull + launch->dynamic_bytes; }},
+    {"total_smem_size", [](T, char) { return 0ull + shared_bytes(); }},
+    {"clock", ticks}, {"clock64", ticks}, {"clock_hi", ticks}, {"globaltimer", ticks}, {"globaltimer_lo", ticks}};
+
+void find_special(Argument& a)
+{
+    const size_t dot = a.name.find('.');
+    const std::string base = a.name.substr(0, dot);
+    if (dot != std::string::npos) a.axis = a.name[dot + 1];
+    for (const auto& entry : SPECIALS)
+        if (base == entry.name) a.special = entry.read;
+}
+
 struct Reader
 {
     const char* at;
@@ -100,6 +144,7 @@ struct Reader
             a.name = std::string(begin, at);
             a.reg = find("%" + a.name);
             a.kind = a.reg == ~0u ? Kind::Special : Kind::Register;
+            if (a.kind == Kind::Special) find_special(a);
             return second(a);
         }
         if (isdigit((unsigned char)*at) || *at == '-') {
@@ -211,6 +256,7 @@ struct Reader
             if (part == "v4" || part == "x4") i.lanes = 4;
             if (part == "v8") i.lanes = 8;
         }
+        for (const std::string& part : i.words) i.hashes.push_back(hash(part.data(), part.size()));
         skip();
         while (*at && *at != ';' && *at != '}') {
             i.args.push_back(argument());
@@ -253,42 +299,6 @@ struct Reader
     }
 };
 
-unsigned long long special(const std::string& name, const Machine& m, const Argument&)
-{
-    const Thread& t = *running;
-    const Index grid = launch->grid, block = launch->block, at = t.block->index, cluster = launch->cluster;
-    const auto of = [](Index i, char axis) { return axis == 'x' ? i.x : axis == 'y' ? i.y : i.z; };
-    const size_t dot = name.find('.');
-    const std::string base = name.substr(0, dot);
-    const char axis = dot == std::string::npos ? 'x' : name[dot + 1];
-    if (base == "laneid") return t.lane;
-    if (base == "warpid") return t.rank / WARP;
-    if (base == "tid") return of(t.index, axis);
-    if (base == "ntid") return of(block, axis);
-    if (base == "ctaid") return of(at, axis);
-    if (base == "nctaid") return of(grid, axis);
-    if (base == "cluster_ctarank") return t.block->cluster_rank;
-    if (base == "cluster_nctarank") return volume(cluster);
-    if (base == "cluster_ctaid") return of({at.x % cluster.x, at.y % cluster.y, at.z % cluster.z}, axis);
-    if (base == "cluster_nctaid") return of(cluster, axis);
-    if (base == "clusterid") return of({at.x / cluster.x, at.y / cluster.y, at.z / cluster.z}, axis);
-    if (base == "nclusterid") return of({grid.x / cluster.x, grid.y / cluster.y, grid.z / cluster.z}, axis);
-    if (base == "lanemask_lt") return (1u << t.lane) - 1;
-    if (base == "lanemask_le") return (2ull << t.lane) - 1;
-    if (base == "lanemask_gt") return ~((2u << t.lane) - 1) & 0xffffffffu;
-    if (base == "lanemask_ge") return ~((1u << t.lane) - 1) & 0xffffffffu;
-    if (base == "lanemask_eq") return 1u << t.lane;
-    if (base == "smid") return unsigned(t.block - blocks);
-    if (base == "nsmid") return resident;
-    if (base == "dynamic_smem_size") return launch->dynamic_bytes;
-    if (base == "total_smem_size") return shared_bytes();
-    if (base == "clock" || base == "clock64" || base == "globaltimer" || base == "globaltimer_lo" || base == "clock_hi") {
-        static unsigned long long ticks;
-        return ticks += 100;
-    }
-    fault(FaultKind::Unsupported, "the special register %%%s (%s:%d) is not modelled", name.c_str(), m.site.file, m.site.line);
-}
-
 }  // namespace
 
 Value Machine::value(const Argument& a) const
@@ -296,7 +306,9 @@ Value Machine::value(const Argument& a) const
     switch (a.kind) {
     case Kind::Register: return registers[a.reg];
     case Kind::Immediate: return {(unsigned long long)a.number, 0};
-    case Kind::Special: return {special(a.name, *this, a), 0};
+    case Kind::Special:
+        if (!a.special) fault(FaultKind::Unsupported, "the special register %%%s (%s:%d) is not modelled", a.name.c_str(), site.file, site.line);
+        return {a.special(*running, a.axis), 0};
     default: return {0, 0};
     }
 }
@@ -324,8 +336,12 @@ char* Machine::pointer(const Argument& a, Space space, unsigned bytes, const Ins
 
 void Machine::store_operands()
 {
-    for (unsigned i = 0; i < program.operands; i++)
-        if (operands[i].target && written[i]) memcpy(operands[i].target, &registers[i], operands[i].bytes), written[i] = false;
+    for (unsigned i = 0; i < program.operands; i++) {
+        if (!written[i] || !operands[i].target) continue;
+        if (operands[i].bytes == 4) memcpy(operands[i].target, &registers[i], 4);
+        else memcpy(operands[i].target, &registers[i], operands[i].bytes);
+        written[i] = false;
+    }
 }
 
 void Machine::reload_operands()
@@ -353,9 +369,11 @@ extern "C" RUNG_API void rung_ptx(void** program, const char* text, PtxOperand* 
         *program = fresh;
     }
     const Program& parsed = *static_cast<Program*>(*program);
-    Value registers[192];
-    bool written[192] = {};
     if (parsed.registers > 192) fault(FaultKind::Unsupported, "this inline PTX (%s:%d) has more than 192 registers", site.file, site.line);
+    // No more of the stack than is wanted: that of each thread is in the caches as far as it is used, at most.
+    Value* registers = static_cast<Value*>(__builtin_alloca((parsed.registers + 1) * sizeof(Value)));
+    bool* written = static_cast<bool*>(__builtin_alloca(parsed.registers + 1));
+    memset(written, 0, parsed.registers);
     for (unsigned i = 0; i < count; i++) registers[i] = {operands[i].low, operands[i].high};
     for (unsigned i = count; i < parsed.registers; i++) registers[i] = {0, 0};
     running->caller = __builtin_return_address(0);

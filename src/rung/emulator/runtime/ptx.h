@@ -30,6 +30,15 @@ struct Value
     unsigned long long low, high;
 };
 
+// A word of PTX as a number, which the compiler makes of a literal: instructions are asked for words at every run.
+constexpr unsigned long long hash(const char* text, size_t length)
+{
+    unsigned long long h = 0xcbf29ce484222325ull;
+    for (size_t i = 0; i < length; i++) h = (h ^ (unsigned char)text[i]) * 0x100000001b3ull;
+    return h;
+}
+constexpr unsigned long long operator""_w(const char* text, size_t length) { return hash(text, length); }
+
 enum class Kind : unsigned char { None, Register, Immediate, Special, Address, Vector, Sink, Label };
 
 struct Argument
@@ -40,6 +49,8 @@ struct Argument
     bool negated = false;         // !p
     long long number = 0;         // Immediate; Address: offset; Label: instruction
     std::string name;
+    unsigned long long (*special)(const Thread&, char axis) = nullptr;  // Special; null: not modelled
+    char axis = 'x';
     std::vector<Argument> parts;  // Vector; of a tensor's address: the map and the coordinates
 };
 
@@ -51,6 +62,15 @@ struct Type
 
 enum class Space : unsigned char { Generic, Global, Shared, Cluster, Local };
 
+// What the numbers of a tensor core's product are.
+enum class Number : unsigned char { Half, Bfloat, Tf32, E4m3, E5m2, S8, U8 };
+struct ProductKind
+{
+    unsigned rows = 0, columns = 0, depth = 0, numbers = 0;  // of a by b; formats that are named
+    Number a = Number::Half, b = Number::Half;
+    char result = 0;  // 'f', 'h' (f16) or 's'
+};
+
 struct Machine;
 
 struct Instruction
@@ -58,19 +78,22 @@ struct Instruction
     void (*run)(Machine&, const Instruction&) = nullptr;
     std::string text;                // as written, for messages
     std::vector<std::string> words;  // mbarrier try_wait parity shared::cta b64
+    std::vector<unsigned long long> hashes;  // of the words
     std::vector<Argument> args;
     Type type, other;                // the last type named, and the one before
     Space space = Space::Generic;
     unsigned lanes = 1;              // v2, v4, x2, x4
     int guard = -1;                  // @p
     bool guard_negated = false;
+    ProductKind product;             // of mma and wgmma
 
-    bool has(const char* word) const
+    bool has(unsigned long long word) const
     {
-        for (const std::string& w : words)
+        for (const unsigned long long w : hashes)
             if (w == word) return true;
         return false;
     }
+    bool is(unsigned k, unsigned long long word) const { return hashes[k] == word; }
 };
 
 struct Program
@@ -104,9 +127,9 @@ struct Machine
 
 typedef void (*Handler)(Machine&, const Instruction&);
 void nullptr_collective(void* const* data, unsigned lanes);  // lanes come together, and nothing is ordered by it
-Handler handler_of(const Instruction& i);          // ptx_instructions.cpp
+Handler handler_of(Instruction& i);          // ptx_instructions.cpp
 unsigned word_of_dimensions(const Instruction& i);
 Handler asynchronous_handler(const Instruction& i);  // ptx_async.cpp
-Handler product_handler(const Instruction& i);       // products.cpp
+Handler product_handler(Instruction& i);       // products.cpp: and notes what kind of product it is
 
 }  // namespace rung_emulator

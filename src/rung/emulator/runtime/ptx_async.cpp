@@ -15,7 +15,7 @@ const char* name_of(const Instruction& i) { return i.text.c_str(); }
 // A barrier's address: in shared memory, or generic.
 Place barrier_place(Machine& m, const Instruction& i, const Argument& a)
 {
-    if (i.space == Space::Generic && i.words[0] == "mbarrier") {
+    if (i.space == Space::Generic && i.is(0, "mbarrier"_w)) {
         Place place;
         if (!place_of(reinterpret_cast<void*>(m.address(a)), place))
             fault(FaultKind::Bounds, "%s (%s:%d): the barrier is not in shared memory", name_of(i), m.site.file, m.site.line);
@@ -31,36 +31,36 @@ ByteBarrier& barrier(Machine& m, const Instruction& i, const Argument& a)
 
 void mbarrier(Machine& m, const Instruction& i)
 {
-    const std::string& what = i.words[1];
+    const unsigned long long what = i.hashes[1];
     const auto number = [&](unsigned k, unsigned long long otherwise) { return i.args.size() > k ? m.number(i.args[k]) : otherwise; };
-    if (what == "init") return init_bytes(barrier_place(m, i, i.args[0]), unsigned(number(1, 1)), m.site);
-    if (what == "inval") return invalidate_bytes(barrier_place(m, i, i.args[0]), name_of(i), m.site);
-    if (what == "expect_tx") return expect_bytes(barrier(m, i, i.args[0]), long(number(1, 0)), name_of(i), m.site);
-    if (what == "complete_tx") return complete_bytes(barrier(m, i, i.args[0]), long(number(1, 0)), name_of(i), m.site);
-    if (what == "pending_count") return m.set(i.args[0], m.number(i.args[1]) >> 32);
-    if (what == "arrive" || what == "arrive_drop") {
+    if (what == "init"_w) return init_bytes(barrier_place(m, i, i.args[0]), unsigned(number(1, 1)), m.site);
+    if (what == "inval"_w) return invalidate_bytes(barrier_place(m, i, i.args[0]), name_of(i), m.site);
+    if (what == "expect_tx"_w) return expect_bytes(barrier(m, i, i.args[0]), long(number(1, 0)), name_of(i), m.site);
+    if (what == "complete_tx"_w) return complete_bytes(barrier(m, i, i.args[0]), long(number(1, 0)), name_of(i), m.site);
+    if (what == "pending_count"_w) return m.set(i.args[0], m.number(i.args[1]) >> 32);
+    if (what == "arrive"_w || what == "arrive_drop"_w) {
         const bool bare = i.args[0].kind == Kind::Address;  // the state is not wanted
         const unsigned first = bare ? 0 : 1;
         ByteBarrier& b = barrier(m, i, i.args[first]);
         if (b.place.block != running->block && !bare && i.args[0].kind != Kind::Sink)
             m.refuse(i, "returns no state for another block's barrier: take _");
         unsigned count = 1;
-        if (i.has("expect_tx")) {
+        if (i.has("expect_tx"_w)) {
             b.bytes += long(number(first + 1, 0));  // and the arrival, in one
             if (b.bytes >= 1 << 20) expect_bytes(b, 0, name_of(i), m.site);
         } else count = unsigned(number(first + 1, 1));
-        if (what == "arrive_drop") b.expected -= count;
-        const unsigned long long phase = arrive_bytes(b, count, !i.has("relaxed"), name_of(i), m.site);
+        if (what == "arrive_drop"_w) b.expected -= count;
+        const unsigned long long phase = arrive_bytes(b, count, !i.has("relaxed"_w), name_of(i), m.site);
         if (!bare) m.set(i.args[0], phase | (unsigned long long)b.pending << 32);
         return;
     }
-    if (what == "test_wait" || what == "try_wait") {
+    if (what == "test_wait"_w || what == "try_wait"_w) {
         ByteBarrier& b = barrier(m, i, i.args[1]);
         if (b.place.block != running->block) m.refuse(i, "waits for another block's barrier, which only its own block may");
-        const bool parity = i.has("parity");
+        const bool parity = i.has("parity"_w);
         const unsigned phase = unsigned(number(2, 0));
         bool done;
-        if (what == "try_wait") done = wait_bytes(b, parity, phase, "mbarrier.try_wait", m.site);
+        if (what == "try_wait"_w) done = wait_bytes(b, parity, phase, "mbarrier.try_wait", m.site);
         else {
             done = test_bytes(b, parity, phase);
             if (done) learn_bytes(b);
@@ -77,7 +77,7 @@ void copy(Machine& m, const Instruction& i)  // cp.async.cg.shared.global [to], 
 {
     const int bytes = int(m.number(i.args[2]));
     int taken = bytes;
-    if (i.args.size() > 3 && i.args[3].kind != Kind::None && !i.has("L2::cache_hint")) taken = int(m.number(i.args[3]));
+    if (i.args.size() > 3 && i.args[3].kind != Kind::None && !i.has("L2::cache_hint"_w)) taken = int(m.number(i.args[3]));
     if (i.args.size() > 4) taken = int(m.number(i.args[3]));
     if ((bytes != 4 && bytes != 8 && bytes != 16) || taken < 0 || taken > bytes) m.refuse(i, "copies 4, 8 or 16 bytes");
     const char* from = reinterpret_cast<const char*>(m.address(i.args[1]));
@@ -88,19 +88,19 @@ void copy(Machine& m, const Instruction& i)  // cp.async.cg.shared.global [to], 
 void commit(Machine&, const Instruction&) { rung_copy_commit(); }
 void wait(Machine& m, const Instruction& i)
 {
-    if (i.has("wait_all")) rung_copy_commit();
-    rung_copy_wait(i.has("wait_all") ? 0 : int(m.number(i.args[0])));
+    if (i.has("wait_all"_w)) rung_copy_commit();
+    rung_copy_wait(i.has("wait_all"_w) ? 0 : int(m.number(i.args[0])));
 }
 
 void arrive_when_copied(Machine& m, const Instruction& i)
 {
-    arrive_after_copies(barrier(m, i, i.args[0]), !i.has("noinc"), name_of(i), m.site);
+    arrive_after_copies(barrier(m, i, i.args[0]), !i.has("noinc"_w), name_of(i), m.site);
 }
 
 // ---- bulk -------------------------------------------------------------------------------------------------------------
 
 void bulk_commit(Machine&, const Instruction&) { running->bulk_committed++; }
-void bulk_wait(Machine& m, const Instruction& i) { wait_copies_out(unsigned(m.number(i.args[0])), i.has("read")); }
+void bulk_wait(Machine& m, const Instruction& i) { wait_copies_out(unsigned(m.number(i.args[0])), i.has("read"_w)); }
 
 template <class T, class F>
 void each(void* to, const void* from, unsigned bytes, F f)
@@ -131,13 +131,13 @@ Reduction reduction(Machine& m, const Instruction& i)
 {
     const Type t = i.type;
     const bool sign = t.kind == 's';
-    if (i.has("add")) {
+    if (i.has("add"_w)) {
         if (t.kind == 'f') return t.bytes == 2 ? add_half : t.bytes == 4 ? add<float> : add<double>;
         if (t.kind == 'h') return add_bfloat;
         return t.bytes == 4 ? add<unsigned> : add<unsigned long long>;
     }
-    if (i.has("min") && t.kind != 'f' && t.kind != 'h') return t.bytes == 8 ? (sign ? least<long long> : least<unsigned long long>) : sign ? least<int> : least<unsigned>;
-    if (i.has("max") && t.kind != 'f' && t.kind != 'h') return t.bytes == 8 ? (sign ? most<long long> : most<unsigned long long>) : sign ? most<int> : most<unsigned>;
+    if (i.has("min"_w) && t.kind != 'f' && t.kind != 'h') return t.bytes == 8 ? (sign ? least<long long> : least<unsigned long long>) : sign ? least<int> : least<unsigned>;
+    if (i.has("max"_w) && t.kind != 'f' && t.kind != 'h') return t.bytes == 8 ? (sign ? most<long long> : most<unsigned long long>) : sign ? most<int> : most<unsigned>;
     m.refuse(i, "reduces in a way that is not modelled");
 }
 
@@ -196,9 +196,9 @@ void send(Machine& m, const Instruction& i, Pending* operation, Place to, unsign
 
 void bulk(Machine& m, const Instruction& i)
 {
-    if (i.has("prefetch")) return;
+    if (i.has("prefetch"_w)) return;
     const unsigned bytes = unsigned(m.number(i.args[2]));
-    const bool out = i.has("bulk_group"), reduce = i.words[0] == "cp" && i.words[1] == "reduce";
+    const bool out = i.has("bulk_group"_w), reduce = i.is(0, "cp"_w) && i.is(1, "reduce"_w);
     const unsigned long long to = m.address(i.args[0]), from = m.address(i.args[1]);
     if (to % 16 || from % 16 || bytes % 16 || !bytes)
         fault(FaultKind::Bounds, "%s (%s:%d) of %u bytes, from 0x%llx to 0x%llx: all must be multiples of 16", name_of(i), m.site.file,
@@ -211,13 +211,13 @@ void bulk(Machine& m, const Instruction& i)
         operation->to.push_back(global_span(reinterpret_cast<void*>(to), bytes));
         return issue(operation);
     }
-    if (i.has("global")) {
+    if (i.has("global"_w)) {
         touch(reinterpret_cast<char*>(from), bytes);
         operation->from.push_back(global_span(reinterpret_cast<void*>(from), bytes));
     } else {
         operation->from.push_back(shared_span(m.shared(i.args[1], bytes, i), bytes));
     }
-    send(m, i, operation, m.shared(i.args[0], bytes, i), bytes, 0, i.args[3], i.has("multicast::cluster") ? &i.args[4] : nullptr);
+    send(m, i, operation, m.shared(i.args[0], bytes, i), bytes, 0, i.args[3], i.has("multicast::cluster"_w) ? &i.args[4] : nullptr);
 }
 
 // ---- tensors ----------------------------------------------------------------------------------------------------------
@@ -297,9 +297,9 @@ unsigned box_pieces(Machine& m, const TensorMapFields& map, const Argument& coor
 
 void tensor(Machine& m, const Instruction& i)
 {
-    if (i.has("prefetch")) return;
-    if (i.has("im2col") || i.has("tile::gather4") || i.has("tile::scatter4") || i.has("im2col::w")) m.refuse(i, "is not modelled");
-    const bool out = i.has("bulk_group"), reduce = i.words[1] == "reduce";
+    if (i.has("prefetch"_w)) return;
+    if (i.has("im2col"_w) || i.has("tile::gather4"_w) || i.has("tile::scatter4"_w) || i.has("im2col::w"_w)) m.refuse(i, "is not modelled");
+    const bool out = i.has("bulk_group"_w), reduce = i.is(1, "reduce"_w);
     const Argument &at_map = i.args[out ? 0 : 1], &at_tile = i.args[out ? 1 : 0];
     const TensorMapFields& map = map_at(m, i, at_map);
     Pending* operation = begin(m, i, out ? Async::CopyOut : Async::Copy);
@@ -321,7 +321,7 @@ void tensor(Machine& m, const Instruction& i)
         operation->from.push_back(from);
         return issue(operation);
     }
-    send(m, i, operation, tile, bytes, map.swizzle, i.args[2], i.has("multicast::cluster") ? &i.args[3] : nullptr);
+    send(m, i, operation, tile, bytes, map.swizzle, i.args[2], i.has("multicast::cluster"_w) ? &i.args[3] : nullptr);
 }
 
 // ---- st.async, red.async ------------------------------------------------------------------------------------------------
@@ -339,8 +339,8 @@ void store_async(Machine& m, const Instruction& i)  // [to], value or {values}, 
         for (const Argument& a : i.args[1].parts) take(a);
     else take(i.args[1]);
     operation->read = true;
-    const bool reduce = i.words[0] == "red";
-    if (reduce) operation->reduce = i.has("inc") || i.has("dec") ? (m.refuse(i, "is not modelled"), nullptr) : reduction(m, i);
+    const bool reduce = i.is(0, "red"_w);
+    if (reduce) operation->reduce = i.has("inc"_w) || i.has("dec"_w) ? (m.refuse(i, "is not modelled"), nullptr) : reduction(m, i);
     send(m, i, operation, m.shared(i.args[0], bytes, i), bytes, 0, i.args[2], nullptr);
 }
 
@@ -358,14 +358,14 @@ Handler asynchronous_handler(const Instruction& i)
 {
     const std::string& name = i.words[0];
     if (name == "mbarrier") return mbarrier;
-    if ((name == "st" || name == "red") && i.words.size() > 1 && i.words[1] == "async") return store_async;
+    if ((name == "st" || name == "red") && i.words.size() > 1 && i.is(1, "async"_w)) return store_async;
     if (name != "cp") return nullptr;
-    if (i.has("tensor")) return tensor;
-    if (i.has("bulk")) return i.has("commit_group") ? bulk_commit : i.has("wait_group") ? bulk_wait : bulk;
-    if (i.has("commit_group")) return commit;
-    if (i.has("wait_group") || i.has("wait_all")) return wait;
-    if (i.has("mbarrier")) return arrive_when_copied;
-    return i.has("async") ? copy : nullptr;
+    if (i.has("tensor"_w)) return tensor;
+    if (i.has("bulk"_w)) return i.has("commit_group"_w) ? bulk_commit : i.has("wait_group"_w) ? bulk_wait : bulk;
+    if (i.has("commit_group"_w)) return commit;
+    if (i.has("wait_group"_w) || i.has("wait_all"_w)) return wait;
+    if (i.has("mbarrier"_w)) return arrive_when_copied;
+    return i.has("async"_w) ? copy : nullptr;
 }
 
 }  // namespace rung_emulator

@@ -88,8 +88,8 @@ void per_number(Machine& m, const Instruction& i, unsigned inputs, F f)
         double x[3] = {};
         for (unsigned k = 0; k < inputs; k++) x[k] = to_double(m.number(i.args[1 + k]) >> 16 * half, each);
         double y = f(x);
-        if (i.has("sat")) y = y != y ? 0 : y < 0 ? 0 : y > 1 ? 1 : y;
-        if (i.has("relu") && !(y > 0)) y = y != y ? y : 0;
+        if (i.has("sat"_w)) y = y != y ? 0 : y < 0 ? 0 : y > 1 ? 1 : y;
+        if (i.has("relu"_w) && !(y > 0)) y = y != y ? y : 0;
         result |= from_double(y, each) << 16 * half;
     }
     m.set(i.args[0], result);
@@ -112,8 +112,8 @@ void arithmetic(Machine& m, const Instruction& i)
             case Op::Sub: return single ? double(float(x[0]) - float(x[1])) : x[0] - x[1];
             case Op::Mul: return single ? double(float(x[0]) * float(x[1])) : x[0] * x[1];
             case Op::Fma: case Op::Mad: return single ? double(fmaf(float(x[0]), float(x[1]), float(x[2]))) : fma(x[0], x[1], x[2]);
-            case Op::Min: return i.has("NaN") && (x[0] != x[0] || x[1] != x[1]) ? NAN : fmin(x[0], x[1]);
-            case Op::Max: return i.has("NaN") && (x[0] != x[0] || x[1] != x[1]) ? NAN : fmax(x[0], x[1]);
+            case Op::Min: return i.has("NaN"_w) && (x[0] != x[0] || x[1] != x[1]) ? NAN : fmin(x[0], x[1]);
+            case Op::Max: return i.has("NaN"_w) && (x[0] != x[0] || x[1] != x[1]) ? NAN : fmax(x[0], x[1]);
             case Op::Div: return x[0] / x[1];
             default: return NAN;
             }
@@ -133,7 +133,7 @@ void arithmetic(Machine& m, const Instruction& i)
     case Op::Sub: r = a - b; break;
     case Op::Mul: case Op::Mad: case Op::Fma: {
         const __int128 wide = sign ? (__int128)(long long)a * (long long)b : (__int128)((unsigned __int128)a * b);
-        const bool high = i.has("hi"), double_width = i.has("wide");
+        const bool high = i.has("hi"_w), double_width = i.has("wide"_w);
         r = high ? (unsigned long long)(wide >> 8 * bytes) : (unsigned long long)wide;
         if (op != Op::Mul) r += m.number(i.args[3]);
         m.set(i.args[0], r & mask_of(double_width ? 2 * bytes : bytes));
@@ -161,63 +161,60 @@ void arithmetic(Machine& m, const Instruction& i)
 
 void unary(Machine& m, const Instruction& i)
 {
-    const std::string& name = i.words[0];
+    const unsigned long long name = i.hashes[0];
     if (!is_float(i.type)) {
         const unsigned long long x = m.number(i.args[1]);
         const unsigned bits = 8 * i.type.bytes;
         unsigned long long r = 0;
-        if (name == "not") r = i.type.kind == 'p' ? !m.predicate(i.args[1]) : ~x;
-        else if (name == "neg") r = 0 - x;
-        else if (name == "abs") r = extended(x, i.type.bytes) < 0 ? 0 - x : x;
-        else if (name == "popc") r = unsigned(__builtin_popcountll(narrowed(x, i.type)));
-        else if (name == "clz") r = narrowed(x, i.type) ? unsigned(__builtin_clzll(narrowed(x, i.type))) - (64 - bits) : bits;
-        else if (name == "brev") for (unsigned b = 0; b < bits; b++) r |= (x >> b & 1) << (bits - 1 - b);
+        if (name == "not"_w) r = i.type.kind == 'p' ? !m.predicate(i.args[1]) : ~x;
+        else if (name == "neg"_w) r = 0 - x;
+        else if (name == "abs"_w) r = extended(x, i.type.bytes) < 0 ? 0 - x : x;
+        else if (name == "popc"_w) r = unsigned(__builtin_popcountll(narrowed(x, i.type)));
+        else if (name == "clz"_w) r = narrowed(x, i.type) ? unsigned(__builtin_clzll(narrowed(x, i.type))) - (64 - bits) : bits;
+        else if (name == "brev"_w) for (unsigned b = 0; b < bits; b++) r |= (x >> b & 1) << (bits - 1 - b);
         else m.refuse(i, "is not modelled for integers");
         m.set(i.args[0], narrowed(r, i.type));
         return;
     }
     per_number(m, i, 1, [&](const double* x) -> double {
-        if (name == "neg") return -x[0];
-        if (name == "abs") return fabs(x[0]);
-        if (name == "ex2") return exp2(x[0]);
-        if (name == "lg2") return log2(x[0]);
-        if (name == "rcp") return 1.0 / x[0];
-        if (name == "rsqrt") return 1.0 / sqrt(x[0]);
-        if (name == "sqrt") return sqrt(x[0]);
-        if (name == "sin") return sin(x[0]);
-        if (name == "cos") return cos(x[0]);
+        if (name == "neg"_w) return -x[0];
+        if (name == "abs"_w) return fabs(x[0]);
+        if (name == "ex2"_w) return exp2(x[0]);
+        if (name == "lg2"_w) return log2(x[0]);
+        if (name == "rcp"_w) return 1.0 / x[0];
+        if (name == "rsqrt"_w) return 1.0 / sqrt(x[0]);
+        if (name == "sqrt"_w) return sqrt(x[0]);
+        if (name == "sin"_w) return sin(x[0]);
+        if (name == "cos"_w) return cos(x[0]);
         return tanh(x[0]);
     });
 }
 
-bool compare(const std::string& how, const Instruction& i, unsigned long long a, unsigned long long b)
+bool compare(unsigned long long how, const Instruction& i, unsigned long long a, unsigned long long b)
 {
+    const bool equal = how == "eq"_w || how == "equ"_w, unequal = how == "ne"_w || how == "neu"_w;
+    const bool below = how == "lt"_w || how == "ltu"_w || how == "lo"_w, most = how == "le"_w || how == "leu"_w || how == "ls"_w;
+    const bool above = how == "gt"_w || how == "gtu"_w || how == "hi"_w;
+    const auto found = [&](auto x, auto y) { return equal ? x == y : unequal ? x != y : below ? x < y : most ? x <= y : above ? x > y : x >= y; };
     if (is_float(i.type)) {
         const double x = to_double(a, i.type), y = to_double(b, i.type);
         const bool unordered = x != x || y != y;
-        if (how == "nan") return unordered;
-        if (how == "num") return !unordered;
-        const bool u = how.size() == 3 && how.back() == 'u';
-        if (unordered) return u;
-        const std::string plain = u ? how.substr(0, 2) : how;
-        return plain == "eq" ? x == y : plain == "ne" ? x != y : plain == "lt" ? x < y : plain == "le" ? x <= y : plain == "gt" ? x > y : x >= y;
+        if (how == "nan"_w) return unordered;
+        if (how == "num"_w) return !unordered;
+        if (unordered) return how == "equ"_w || how == "neu"_w || how == "ltu"_w || how == "leu"_w || how == "gtu"_w || how == "geu"_w;
+        return found(x, y);
     }
-    if (i.type.kind == 's') {
-        const long long x = extended(a, i.type.bytes), y = extended(b, i.type.bytes);
-        return how == "eq" ? x == y : how == "ne" ? x != y : how == "lt" ? x < y : how == "le" ? x <= y : how == "gt" ? x > y : x >= y;
-    }
-    a = narrowed(a, i.type), b = narrowed(b, i.type);
-    return how == "eq" ? a == b : how == "ne" ? a != b : how == "lt" || how == "lo" ? a < b : how == "le" || how == "ls" ? a <= b
-         : how == "gt" || how == "hi" ? a > b : a >= b;
+    if (i.type.kind == 's') return found(extended(a, i.type.bytes), extended(b, i.type.bytes));
+    return found(narrowed(a, i.type), narrowed(b, i.type));
 }
 
 void setp(Machine& m, const Instruction& i)
 {
-    bool r = compare(i.words[1], i, m.number(i.args[1]), m.number(i.args[2]));
+    bool r = compare(i.hashes[1], i, m.number(i.args[1]), m.number(i.args[2]));
     const bool complement = !r;
     if (i.args.size() > 3) {
         const bool other = m.predicate(i.args[3]);
-        r = i.has("and") ? r && other : i.has("or") ? r || other : r != other;
+        r = i.has("and"_w) ? r && other : i.has("or"_w) ? r || other : r != other;
     }
     m.set(i.args[0], r);
     if (i.args[0].second != ~0u) m.registers[i.args[0].second].low = complement, m.written[i.args[0].second] = true;
@@ -260,7 +257,7 @@ void cvt(Machine& m, const Instruction& i)
         if (i.args.size() == 3) {  // d = {high: a, low: b}
             const Type each = to.kind == 'x' ? Type{'f', 2} : to.kind == 'y' ? Type{'h', 2} : Type{to.kind, 1};
             double v[2] = {to_double(m.number(i.args[2]), from), to_double(m.number(i.args[1]), from)};
-            if (i.has("relu")) for (double& x : v) x = x > 0 ? x : x != x ? x : 0;
+            if (i.has("relu"_w)) for (double& x : v) x = x > 0 ? x : x != x ? x : 0;
             const unsigned shift = 8 * each.bytes;
             return m.set(i.args[0], from_double(v[0], each) | from_double(v[1], each) << shift);
         }
@@ -278,7 +275,7 @@ void cvt(Machine& m, const Instruction& i)
         return m.set(i.args[0], narrowed(from.kind == 's' ? (unsigned long long)extended(bits, from.bytes) : narrowed(bits, from), to));
     double x = to_double(bits, from);
     if (!is_float(to)) {
-        x = i.has("rni") ? nearbyint(x) : i.has("rmi") ? floor(x) : i.has("rpi") ? ceil(x) : trunc(x);
+        x = i.has("rni"_w) ? nearbyint(x) : i.has("rmi"_w) ? floor(x) : i.has("rpi"_w) ? ceil(x) : trunc(x);
         const bool sign = to.kind == 's';
         const double most = ldexp(1.0, int(8 * to.bytes) - sign), least = sign ? -most : 0;
         if (x != x) return m.set(i.args[0], 0);
@@ -286,16 +283,16 @@ void cvt(Machine& m, const Instruction& i)
         if (x < least) x = least;
         return m.set(i.args[0], narrowed(sign ? (unsigned long long)(long long)x : (unsigned long long)x, to));
     }
-    if (i.has("rni")) x = nearbyint(x);
-    if (i.has("rzi")) x = trunc(x);
-    if (i.has("rmi")) x = floor(x);
-    if (i.has("rpi")) x = ceil(x);
-    if (i.has("sat")) x = x > 0 ? x < 1 ? x : 1 : 0;
-    if (to.kind == 't' && i.has("rn")) {
+    if (i.has("rni"_w)) x = nearbyint(x);
+    if (i.has("rzi"_w)) x = trunc(x);
+    if (i.has("rmi"_w)) x = floor(x);
+    if (i.has("rpi"_w)) x = ceil(x);
+    if (i.has("sat"_w)) x = x > 0 ? x < 1 ? x : 1 : 0;
+    if (to.kind == 't' && i.has("rn"_w)) {
         const unsigned b = bits_as<unsigned>(float(x));
         return m.set(i.args[0], (b & 0x7f800000u) == 0x7f800000u ? b : (b + 0xfff + (b >> 13 & 1)) & 0xffffe000u);
     }
-    if (i.has("rz") && to.kind == 'h') return m.set(i.args[0], bits_as<unsigned>(float(x)) >> 16);
+    if (i.has("rz"_w) && to.kind == 'h') return m.set(i.args[0], bits_as<unsigned>(float(x)) >> 16);
     m.set(i.args[0], from_double(x, to));
 }
 
@@ -324,8 +321,8 @@ void shf(Machine& m, const Instruction& i)
 {
     const unsigned long long both = (m.number(i.args[1]) & 0xffffffff) | m.number(i.args[2]) << 32;
     unsigned n = unsigned(m.number(i.args[3]));
-    n = i.has("wrap") ? n & 31 : n > 32 ? 32 : n;
-    m.set(i.args[0], (i.has("l") ? both << n >> 32 : both >> n) & 0xffffffff);
+    n = i.has("wrap"_w) ? n & 31 : n > 32 ? 32 : n;
+    m.set(i.args[0], (i.has("l"_w) ? both << n >> 32 : both >> n) & 0xffffffff);
 }
 
 void bfe(Machine& m, const Instruction& i)
@@ -346,7 +343,7 @@ void bfi(Machine& m, const Instruction& i)
 
 void dp4a(Machine& m, const Instruction& i)
 {
-    const bool a_sign = i.words.size() > 1 && i.words[1] == "s32", b_sign = i.words.size() > 2 && i.words[2] == "s32";
+    const bool a_sign = i.words.size() > 1 && i.is(1, "s32"_w), b_sign = i.words.size() > 2 && i.is(2, "s32"_w);
     const unsigned a = unsigned(m.number(i.args[1])), b = unsigned(m.number(i.args[2]));
     int sum = int(m.number(i.args[3]));
     for (unsigned k = 0; k < 32; k += 8)
@@ -356,11 +353,11 @@ void dp4a(Machine& m, const Instruction& i)
 
 // ---- memory -----------------------------------------------------------------------------------------------------------
 
-bool strong(const Instruction& i) { return i.has("relaxed") || i.has("acquire") || i.has("release") || i.has("volatile") || i.has("acq_rel"); }
+bool strong(const Instruction& i) { return i.has("relaxed"_w) || i.has("acquire"_w) || i.has("release"_w) || i.has("volatile"_w) || i.has("acq_rel"_w); }
 
 Memory order_of(const Instruction& i)
 {
-    return i.has("acq_rel") ? Memory::AcquireRelease : i.has("acquire") ? Memory::Acquire : i.has("release") ? Memory::Release : Memory::Relaxed;
+    return i.has("acq_rel"_w) ? Memory::AcquireRelease : i.has("acquire"_w) ? Memory::Acquire : i.has("release"_w) ? Memory::Release : Memory::Relaxed;
 }
 
 unsigned access_bytes(const Instruction& i) { return i.type.bytes * i.lanes; }
@@ -417,7 +414,7 @@ void store(Machine& m, const Instruction& i)
     if (strong(i)) progress++;
 }
 
-void combine(const Instruction& i, const std::string& how, void* at, const Value& x, const Value& y)
+void combine(const Instruction& i, unsigned long long how, void* at, const Value& x, const Value& y)
 {
     const Type t = i.type;
     if (t.kind == 'x' || t.kind == 'y') {
@@ -426,7 +423,7 @@ void combine(const Instruction& i, const std::string& how, void* at, const Value
         memcpy(&word, at, 4);
         const auto one = [&](unsigned shift) {
             const double a = to_double(word >> shift & 0xffff, each), b = to_double(x.low >> shift & 0xffff, each);
-            return unsigned(from_double(how == "min" ? fmin(a, b) : how == "max" ? fmax(a, b) : a + b, each)) << shift;
+            return unsigned(from_double(how == "min"_w ? fmin(a, b) : how == "max"_w ? fmax(a, b) : a + b, each)) << shift;
         };
         word = one(0) | one(16);
         memcpy(at, &word, 4);
@@ -437,30 +434,30 @@ void combine(const Instruction& i, const std::string& how, void* at, const Value
     unsigned long long fresh = old;
     const long long a = extended(old, t.bytes), b = extended(x.low, t.bytes);
     const unsigned long long ua = narrowed(old, t), ub = narrowed(x.low, t);
-    if (how == "exch") fresh = x.low;
-    else if (how == "cas") fresh = ua == ub ? y.low : old;
+    if (how == "exch"_w) fresh = x.low;
+    else if (how == "cas"_w) fresh = ua == ub ? y.low : old;
     else if (is_float(t)) {
         const double p = to_double(old, t), q = to_double(x.low, t);
         const bool single = t.kind == 'f' && t.bytes == 4;
-        fresh = from_double(how == "min" ? fmin(p, q) : how == "max" ? fmax(p, q) : single ? double(float(p) + float(q)) : p + q, t);
-    } else if (how == "add") fresh = old + x.low;
-    else if (how == "and") fresh = old & x.low;
-    else if (how == "or") fresh = old | x.low;
-    else if (how == "xor") fresh = old ^ x.low;
-    else if (how == "min") fresh = t.kind == 's' ? (a < b ? old : x.low) : ua < ub ? old : x.low;
-    else if (how == "max") fresh = t.kind == 's' ? (a > b ? old : x.low) : ua > ub ? old : x.low;
-    else if (how == "inc") fresh = ua >= ub ? 0 : ua + 1;
-    else if (how == "dec") fresh = ua == 0 || ua > ub ? ub : ua - 1;
+        fresh = from_double(how == "min"_w ? fmin(p, q) : how == "max"_w ? fmax(p, q) : single ? double(float(p) + float(q)) : p + q, t);
+    } else if (how == "add"_w) fresh = old + x.low;
+    else if (how == "and"_w) fresh = old & x.low;
+    else if (how == "or"_w) fresh = old | x.low;
+    else if (how == "xor"_w) fresh = old ^ x.low;
+    else if (how == "min"_w) fresh = t.kind == 's' ? (a < b ? old : x.low) : ua < ub ? old : x.low;
+    else if (how == "max"_w) fresh = t.kind == 's' ? (a > b ? old : x.low) : ua > ub ? old : x.low;
+    else if (how == "inc"_w) fresh = ua >= ub ? 0 : ua + 1;
+    else if (how == "dec"_w) fresh = ua == 0 || ua > ub ? ub : ua - 1;
     memcpy(at, &fresh, t.bytes);
 }
 
 // atom d, [a], x (, y) and red [a], x
 void atomic(Machine& m, const Instruction& i)
 {
-    const bool returns = i.words[0] == "atom";
-    static const char* const WAYS[] = {"add", "min", "max", "and", "or", "xor", "exch", "cas", "inc", "dec"};
-    std::string how;
-    for (const char* way : WAYS)
+    const bool returns = i.is(0, "atom"_w);
+    static constexpr unsigned long long WAYS[] = {"add"_w, "min"_w, "max"_w, "and"_w, "or"_w, "xor"_w, "exch"_w, "cas"_w, "inc"_w, "dec"_w};
+    unsigned long long how = 0;
+    for (const unsigned long long way : WAYS)
         if (i.has(way)) how = way;
     const Argument &where = i.args[returns], &with = i.args[returns + 1];
     const unsigned each = i.type.bytes, bytes = access_bytes(i);
@@ -471,7 +468,7 @@ void atomic(Machine& m, const Instruction& i)
     Value old = {0, 0};
     memcpy(&old, at, bytes > 16 ? 16 : bytes);
     const Value third = i.args.size() > size_t(returns) + 2 ? m.value(i.args[returns + 2]) : Value{0, 0};
-    if (how == "exch" && each == 16) {
+    if (how == "exch"_w && each == 16) {
         const Value v = m.value(with);
         memcpy(at, &v, 16);
     } else if (with.kind == Kind::Vector) {
@@ -499,7 +496,7 @@ void cvta(Machine& m, const Instruction& i)
     const unsigned long long x = m.number(i.args[1]);
     const bool in_shared = i.space == Space::Shared || i.space == Space::Cluster;
     if (!in_shared) m.set(i.args[0], x);
-    else if (i.has("to")) m.set(i.args[0], rung_shared_address(reinterpret_cast<void*>(x), m.site));
+    else if (i.has("to"_w)) m.set(i.args[0], rung_shared_address(reinterpret_cast<void*>(x), m.site));
     else m.set(i.args[0], (unsigned long long)(size_t)rung_shared_pointer(unsigned(x), m.site));
 }
 
@@ -577,9 +574,9 @@ void shfl(Machine& m, const Instruction& i)  // d|p, a, b, c, mask
     const unsigned segment = c >> 8 & 31, clamp = c & 31, most = (lane & segment) | (clamp & ~segment), least = lane & segment;
     unsigned source;
     bool inside;
-    if (i.has("up")) source = lane - b, inside = int(source) >= int(most);
-    else if (i.has("down")) source = lane + b, inside = source <= most;
-    else if (i.has("bfly")) source = lane ^ b, inside = source <= most;
+    if (i.has("up"_w)) source = lane - b, inside = int(source) >= int(most);
+    else if (i.has("down"_w)) source = lane + b, inside = source <= most;
+    else if (i.has("bfly"_w)) source = lane ^ b, inside = source <= most;
     else source = least | (b & ~segment), inside = source <= most;
     if (!inside) source = lane;
     Exchange e = {m.number(i.args[1]), 0, source & 31, inside};
@@ -593,18 +590,18 @@ void vote(Machine& m, const Instruction& i)
     Exchange e = {m.predicate(i.args[1]), 0, 0, true};
     rung_meet_lanes(unsigned(m.number(i.args[2])), gather, &e, "vote.sync", m.site);
     const unsigned votes = unsigned(e.result), lanes = unsigned(e.result >> 32);
-    m.set(i.args[0], i.has("ballot") ? votes : i.has("any") ? votes != 0 : i.has("all") ? votes == lanes : votes == 0 || votes == lanes);
+    m.set(i.args[0], i.has("ballot"_w) ? votes : i.has("any"_w) ? votes != 0 : i.has("all"_w) ? votes == lanes : votes == 0 || votes == lanes);
 }
 
 void activemask(Machine& m, const Instruction& i) { m.set(i.args[0], rung_lanes_running()); }
 
 void bar(Machine& m, const Instruction& i)
 {
-    const bool waits = !i.has("arrive");
-    if (i.has("warp")) return rung_meet_lanes(unsigned(m.number(i.args[0])), nullptr, nullptr, "bar.warp.sync", m.site);
-    if (i.has("red")) m.refuse(i, "is not modelled");
-    if (i.has("cluster")) {
-        if (i.has("arrive")) arrive_cluster(!i.has("relaxed"), m.site);
+    const bool waits = !i.has("arrive"_w);
+    if (i.has("warp"_w)) return rung_meet_lanes(unsigned(m.number(i.args[0])), nullptr, nullptr, "bar.warp.sync", m.site);
+    if (i.has("red"_w)) m.refuse(i, "is not modelled");
+    if (i.has("cluster"_w)) {
+        if (i.has("arrive"_w)) arrive_cluster(!i.has("relaxed"_w), m.site);
         else wait_cluster(true, m.site);
         return;
     }
@@ -620,8 +617,8 @@ void bar(Machine& m, const Instruction& i)
 void fences(Machine& m, const Instruction& i)
 {
     __atomic_thread_fence(__ATOMIC_SEQ_CST);
-    if (i.has("proxy")) {
-        if (i.has("async") || i.has("async::generic") || i.has("alias")) fence_proxy();
+    if (i.has("proxy"_w)) {
+        if (i.has("async"_w) || i.has("async::generic"_w) || i.has("alias"_w)) fence_proxy();
         return;
     }
     (void)m;
@@ -660,7 +657,7 @@ const struct { const char* name; Handler run; } TABLE[] = {
 // Lanes that only come together: nothing is ordered by it.
 void nullptr_collective(void* const*, unsigned) {}
 
-Handler handler_of(const Instruction& i)
+Handler handler_of(Instruction& i)
 {
     if (Handler handler = asynchronous_handler(i)) return handler;
     if (Handler handler = product_handler(i)) return handler;

@@ -100,6 +100,16 @@ static Thread* next_ready(Block& block)
     return nullptr;
 }
 
+// Stacks lie in pages of their own, and those of many threads leave the caches between two turns: most of a switch
+// would be spent waiting for the first lines of the next one's.
+static void fetch_stack_after(const Thread& thread)
+{
+    const Turn& turn = *thread.turn;
+    const Thread& after = *turn.members[turn.at];
+    __builtin_prefetch(turn.members[turn.at + 1 < turn.count ? turn.at + 1 : 0]);
+    for (unsigned line = 0; line < 5; line++) __builtin_prefetch(static_cast<const char*>(after.context) + 64 * line);
+}
+
 void run_next()
 {
     Thread* me = running;
@@ -108,7 +118,10 @@ void run_next()
     if (next == me) return;
     running = next;
     switches++;
-    if (next) *launch->module->thread_index = next->index;
+    if (next) {
+        *launch->module->thread_index = next->index;
+        fetch_stack_after(*next);
+    }
     switch_fiber(*me, next ? static_cast<Fiber&>(*next) : scheduler_fiber);
 }
 
