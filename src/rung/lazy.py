@@ -1,4 +1,4 @@
-"""torch, imported when something of it is first used: it takes seconds, and listing a ladder needs none of it."""
+"""torch, imported at its first use: importing it takes seconds, and listing a ladder does not need it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files of JSON lines that are only ever added to.
+"""Append-only files of JSON lines.
 
 A line is written whole or not at all, by a single `write` to a file opened for appending, so that two processes may
 share a file. A line cut short by a power failure is skipped with a warning.
@@ -27,13 +27,13 @@ def default_path() -> Path:
 
 
 def append(path: Path, row: Mapping[str, Any]) -> None:
-    """Add one row to the file, which is made if need be."""
+    """Append one row to the file, which is created if needed."""
     data = (json.dumps(row, ensure_ascii=False) + "\n").encode()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
         try:
-            with contextlib.suppress(OSError):  # a filesystem without locks: one write must do
+            with contextlib.suppress(OSError):  # a filesystem without locks: a single write must suffice
                 fcntl.flock(file, fcntl.LOCK_EX)
             _end_last_line(file)
             written = os.write(file, data)
@@ -47,7 +47,7 @@ def append(path: Path, row: Mapping[str, Any]) -> None:
 
 
 def _end_last_line(file: int) -> None:
-    """Begin a line of our own where the last writer was cut off in the middle of its."""
+    """Start a new line if the last writer was cut off in the middle of a line."""
     size = os.fstat(file).st_size
     if size and os.pread(file, 1, size - 1) != b"\n":
         os.write(file, b"\n")

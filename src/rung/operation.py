@@ -60,7 +60,7 @@ class Operand:
 
 @dataclass(frozen=True)
 class Cost:
-    """What the operation must do at least: arithmetic, and bytes to and from memory, each counted once."""
+    """The least work of the operation: arithmetic, and bytes to and from memory, each counted once."""
 
     flops: float
     bytes: float
@@ -80,7 +80,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Library:
-    """What a user would call without rung: takes operands and values by name, gives `out` or all outputs."""
+    """The library call that a user would make: takes operands and values by name, returns `out` or all outputs."""
 
     name: str
     run: Callable[..., Any]
@@ -119,7 +119,7 @@ class Operation:
     story: str = ""
     complaint: Callable[[Tensors, Values], str] | None = None  # decides, where given, in place of the error's bound
     draw: Callable[[Values, int], Tensors] | None = None  # all inputs of a case and a seed at once
-    tour: tuple[Race, ...] = ()  # nothing said: all shapes, in all formats that its rungs have
+    tour: tuple[Race, ...] = ()  # default: all shapes, in all formats that its rungs have
 
     def operand(self, name: str) -> Operand:
         """The operand called `name`."""
@@ -184,7 +184,7 @@ class Operation:
         tensors: Tensors = {}
         drawn = self.draw(values, seed) if self.draw else {}
         chosen = [o for o in self.operands if (names is None or o.name in names) and o.view_of is None]
-        # A GPU fills gigabytes in no time, the CPU does not; what is small is the same numbers on both.
+        # Large inputs are made on the GPU, which is fast; small ones have the same values on CPU and GPU.
         maker = device if sum(math.prod(o.size(values)) for o in chosen) > LARGE else "cpu"
         for index, operand in enumerate(self.operands):
             if names is not None and operand.name not in names:

@@ -1,9 +1,8 @@
-"""Every ladder's operation on one's own tensors: `rung.ops.layernorm(x, weight, bias)`.
-
-An operation takes its inputs by name or in the order of its operands, finds its dims in their shapes, allocates what it
-gives back, and launches on the current stream. It is a `torch.library` operator as well (`torch.ops.rung.layernorm`),
-so that fake tensors, `torch.compile` and `opcheck` know it. `rung` says who computes: "best", a number, a name, a path
-to a file, or a library's name. On the CPU "best" is torch's own call, and a rung's kernel runs on the emulator.
+"""Every ladder's operation on your own tensors: `rung.ops.layernorm(x, weight, bias)`. An operation takes its inputs by
+name or in the order of its operands, derives its dims from their shapes, allocates its outputs, and launches on the
+current stream. It is also a `torch.library` operator (`torch.ops.rung.layernorm`), so that fake tensors,
+`torch.compile` and `opcheck` support it. `rung` selects the implementation: "best", a number, a name, a path to a file,
+or a library's name. On the CPU "best" is torch's own call, and a rung's kernel runs on the emulator.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ class Operator:
     def __init__(self, operation: Operation) -> None:
         self.operation = operation
         inputs = [o for o in operation.operands if o.role != "out" and o.view_of is None]
-        self.inputs = tuple(sorted(inputs, key=lambda o: o.optional))  # what must be given comes first
+        self.inputs = tuple(sorted(inputs, key=lambda o: o.optional))  # required ones come first
         self.views = tuple(o for o in operation.operands if o.view_of is not None)
         self.outputs = tuple(o for o in operation.operands if o.role == "out")
         self.free = tuple(d for d in operation.dims if not _inferable(operation, d))
@@ -76,7 +75,7 @@ class Operator:
         tf32: bool = False,
         **named: Any,
     ) -> Any:
-        """Compute. `out` receives the result; `also` names optional outputs, which are then given as well.
+        """Compute. `out` receives the result; `also` names optional outputs, which are then returned as well.
 
         With `also` the result is a tuple: the required outputs in the operation's order, then those named.
         """
@@ -160,7 +159,7 @@ class Operator:
         return bool(parts) and all(part in given for part in parts)
 
     def _pack_views(self, given: Tensors, folded: Tensors, values: Values, dtype: Dtype) -> None:
-        """Parts that were given apart (q, k, v) are copied to where the packed operand (qkv) has them."""
+        """Parts that were passed separately (q, k, v) are copied into the packed operand (qkv)."""
         for whole in {v.view_of for v in self.views if v.name in given}:
             assert whole is not None
             operand = self.operation.operand(whole)
@@ -233,7 +232,7 @@ class Operator:
         tensors = {**call.tensors, **outputs}
         rung = choose(call.operation, tensors, call.values, call.dtype, which, on_gpu)
         device: Device = "cuda" if on_gpu else ("cpu" if isinstance(rung, LibraryRung) else "emulator")
-        for operand in call.operation.operands:  # what a rung writes although nobody asked for it
+        for operand in call.operation.operands:  # an output that the rung writes without being requested
             if operand.role == "out" and operand.name in rung.binds and operand.name not in tensors:
                 tensors[operand.name] = self._empty(call, operand)
         silent = [n for n in outputs if n not in rung.binds]
@@ -264,7 +263,7 @@ class Operator:
 
 
 def choose(operation: Operation, tensors: Tensors, values: Values, dtype: Dtype, which: str, on_gpu: bool) -> Rung:
-    """The rung that `which` means; "best" is the last of the ladder that takes this call, on a CPU torch's own."""
+    """The rung that `which` selects; "best" is the last of the ladder that supports this call, on a CPU torch's own."""
     path = Path(which)
     if path.suffix in (".cu", ".py"):
         return catalogue.rung_from_file(operation, path)
@@ -306,7 +305,7 @@ def _inferable(operation: Operation, dim: str) -> bool:
 def _folded(
     operation: Operation, operand: Operand, tensor: torch.Tensor, leading: dict[str, tuple[int, ...]]
 ) -> torch.Tensor:
-    """The tensor at the operand's rank: leading dimensions that are missing are 1, those too many become one."""
+    """The tensor at the operand's rank: missing leading dimensions are 1, surplus ones are merged."""
     rank = len(operand.shape)
     names = [str(s) for s in operand.shape]
     if tensor.ndim == rank:

@@ -39,7 +39,7 @@ INNER = Path(__file__).parent / "inner"
 
 
 class Keywords(TypedDict, total=False):
-    """What `generate` and `stream` take: the fields of Sampling and Options."""
+    """The keywords of `generate` and `stream`: the fields of Sampling and Options."""
 
     temperature: float
     top_k: int | None
@@ -70,11 +70,11 @@ class ScoreKeywords(TypedDict, total=False):
     context: int | None  # tokens of a window: the model's whole context
     stride: int | None  # tokens from window to window: half the context
     per_token: bool
-    predict_first: bool  # the first token as well, after an end of text
+    predict_first: bool  # score the first token as well, after an end-of-text token
 
 
 class Model:
-    """A GPT-2 that was loaded."""
+    """A loaded GPT-2."""
 
     def __init__(self, transformer: Transformer, folder: Path, name: str, load_seconds: float) -> None:
         self.transformer, self.folder, self.name = transformer, folder, name
@@ -98,7 +98,7 @@ class Model:
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """The tokenizer beside the weights."""
+        """The tokenizer in the weights' folder."""
         if self._tokenizer is None:
             self._tokenizer = read_tokenizer(self.folder)
         return self._tokenizer
@@ -284,7 +284,7 @@ class Model:
         self, texts: Iterable[str] | Iterable[Sequence[int]], **options: Unpack[ScoreKeywords]
     ) -> list[Score]: ...
     def score(self, texts: Any, **options: Unpack[ScoreKeywords]) -> Score | list[Score]:
-        """How likely a text is, or each of several. With `per_token` the figures of each token are there as well."""
+        """The likelihood of a text, or of each of several. With `per_token` also the figures of each token."""
         found = list(self.scores([texts] if isinstance(texts, str) else texts, **options))
         return found[0] if isinstance(texts, str) else found
 
@@ -359,7 +359,7 @@ class Model:
 
 
 def _meant(word: str) -> str:
-    """What a keyword that `generate` does not have is called here."""
+    """The name here of a keyword that `generate` does not have."""
     names = list(Keywords.__annotations__)
     called = {"max_length": "max_new_tokens", "n": "num_samples"}.get(word)
     close = [called] if called else difflib.get_close_matches(word, names, n=1)
@@ -385,8 +385,8 @@ def load(
     `model` is "inner" (the small one in this package), a folder in Hugging Face's layout, a checkpoint of nanoGPT
     (ckpt.pt) or llm.c (.bin), or an id of the hub such as "gpt2". `device` is cpu, cuda, emulator (the CUDA kernels
     without a GPU) or auto: a GPU where there is one. `dtype` is a name such as "bfloat16", or torch's own. `plan` names
-    who serves the operations, and `kernels` swaps single rungs ({"attention": "5"}); the CPU runs no rungs.
-    With a `window` a token attends to so many tokens, itself the last of them, and to the text's first `global_tokens`.
+    the rungs for the operations, and `kernels` replaces single rungs ({"attention": "5"}); the CPU runs no rungs. With
+    a `window` a token attends to the last `window` tokens, including itself, and to the text's first `global_tokens`.
     `draft` proposes tokens that the model reads several at a time: a smaller model with the same vocabulary, or
     "ngram", the text so far.
     """

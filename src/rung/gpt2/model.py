@@ -19,7 +19,7 @@ class Transformer:
     def __init__(self, config: Config, weights: Weights, plan: Plan) -> None:
         self.config, self.weights, self.plan = config, weights, plan
         self.service = plan.serve(config, weights)
-        self.drafting: Drafting | None = None  # where drafts for its texts come from
+        self.drafting: Drafting | None = None  # the source of drafts for its texts
 
     def hidden(self, tokens: torch.Tensor, cache: Cache | None = None) -> torch.Tensor:
         """(B, T) -> (B, T, C): what the LM head reads. The cache is filled, not advanced."""
@@ -88,7 +88,7 @@ class Transformer:
 
 @dataclass(frozen=True)
 class Drafting:
-    """Where a model's drafts come from (None: its texts so far), and what a token of one costs of a step."""
+    """The source of a model's drafts (None: its texts so far), and the cost of a draft token in steps."""
 
     source: Transformer | None
     cost: float

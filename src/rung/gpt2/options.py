@@ -1,4 +1,4 @@
-"""What a text is asked to be, and what came of it."""
+"""Options of text generation, and its results."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from rung.errors import RungError
 from rung.gpt2.sampling import Sampling
 
 Reason = Literal["stop", "length", "context", "interrupted"]  # context: the model's is full
-MOST_ALTERNATIVES = 100  # likeliest tokens that are told beside a chosen one
+MOST_ALTERNATIVES = 100  # most likely tokens that are reported with a chosen one
 
 
 @dataclass(frozen=True)
 class Options:
-    """Everything that a run needs to know beside its prompts."""
+    """Everything that a run needs besides its prompts."""
 
     sampling: Sampling = field(default_factory=Sampling)
     max_new_tokens: int = 200
-    min_tokens: int = 0  # no stop token is chosen and no stop string looked for before
+    min_tokens: int = 0  # no stop token is chosen and no stop string is searched before
     seed: int | None = None  # None: another one each time
     num_samples: int = 1
     stop: tuple[str, ...] = ()
@@ -28,8 +28,8 @@ class Options:
     slide: bool = False
     echo: bool = False
     logprobs: bool = False
-    top_logprobs: int = 0  # so many of the likeliest tokens with theirs, at each token
-    prompt_logprobs: int | None = None  # the prompt's own, each with so many of the likeliest
+    top_logprobs: int = 0  # log-probabilities of this many most likely tokens, at each token
+    prompt_logprobs: int | None = None  # the prompt's own, each with this many most likely tokens
     priority: int = 0  # lower is admitted earlier
     batch_size: int | None = None  # texts of this run at a time; None: as many as there are slots
 
@@ -46,9 +46,7 @@ class Options:
                 raise RungError(f"{name} is {value!r}; it must be at least {low} and whole.")
         for name in ("top_logprobs", "prompt_logprobs"):
             if (getattr(self, name) or 0) > MOST_ALTERNATIVES:
-                raise RungError(
-                    f"{name} is {getattr(self, name)}; at most {MOST_ALTERNATIVES} tokens are told."
-                )
+                raise RungError(f"{name} is {getattr(self, name)}; at most {MOST_ALTERNATIVES} tokens are told.")
         if not isinstance(self.priority, Integral):
             raise RungError(f"priority is {self.priority!r}; it must be a whole number, lower is earlier.")
         if self.seed is not None and not (isinstance(self.seed, Integral) and 0 <= self.seed < 1 << 64):
@@ -56,7 +54,7 @@ class Options:
 
     @property
     def needs_logits(self) -> bool:
-        """Whether more than the chosen tokens is wanted, or a choice that only the host makes."""
+        """Whether more than the chosen tokens is requested, or sampling that only the host supports."""
         told = self.logprobs or self.top_logprobs or self.prompt_logprobs is not None
         return bool(told or self.min_tokens)
 
@@ -71,7 +69,7 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Chosen:
-    """A token, what the model gave it, and the likeliest tokens beside it, the likeliest first."""
+    """A token, its log-probability, and the most likely tokens at its place, the most likely first."""
 
     token: int
     logprob: float | None = None
@@ -80,13 +78,13 @@ class Chosen:
 
 @cache
 def plain(token: int) -> Chosen:
-    """A token of which nothing else is told."""
+    """A token without further data."""
     return Chosen(token)
 
 
 @dataclass(repr=False)
 class Completion:
-    """What came of one sample of one prompt; printed, it is its text."""
+    """The result of one sample of one prompt; printed, it is its text."""
 
     prompt: str
     text: str  # with the prompt in front if echo was asked for

@@ -32,7 +32,7 @@ class Stepper(Protocol):
 
 
 class Writer(Protocol):
-    """Whole texts, whose tokens are chosen where they are computed."""
+    """Writes whole texts, sampling tokens on the device."""
 
     @property
     def made(self) -> int:
@@ -57,7 +57,7 @@ class Writer(Protocol):
 
 @dataclass(frozen=True)
 class Service:
-    """What a plan has, once the weights are there, beside its operations."""
+    """What a plan offers besides its operations, once weights are loaded."""
 
     stepper: Stepper | None = None
     writer: Writer | None = None
@@ -109,7 +109,7 @@ class Plan(ABC):
     def residual(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         """a + b, both (B, T, C)"""
 
-    # What a plan may do in one; otherwise its parts, one after the other.
+    # Fused operations that a plan may have; otherwise the parts, one after the other.
 
     def layernorm_matmul(self, x: torch.Tensor, norm: Norm, eps: float, linear: Linear) -> torch.Tensor:
         """(B, T, C) -> (B, T, OC)"""
@@ -130,33 +130,33 @@ class Plan(ABC):
         total = self.residual(a, b)
         return total, self.layernorm(total, norm, eps)
 
-    # What frames the forward pass.
+    # Set-up and tear-down of the forward pass.
 
     def admit(self, config: Config) -> None:  # noqa: B027 - most plans take every model
-        """Called before weights are read: RungError when a rung that was asked for does not take this model."""
+        """Called before weights are read: RungError if a requested rung does not support this model."""
 
     def read(self, folder: Path, config: Config) -> Weights:
-        """The model's weights in the form that the plan reads; they may still be on their way."""
+        """The model's weights in the plan's form; they may still be loading."""
         most = torch.finfo(torch.float16).max if self.dtype == "float16" else math.inf
         return read_weights(folder, config, self.matrix, self.vector, most)
 
     def serve(self, config: Config, weights: Weights) -> Service:
-        """Called once, when the weights are there."""
+        """Called once, when the weights are loaded."""
         return Service()
 
     @property
     def rungs_in_use(self) -> dict[str, str]:
-        """Operation -> full names of the rungs that have served it; what is missing ran through torch."""
+        """Operation -> full names of the rungs that computed it; operations that are missing ran through torch."""
         return {}
 
     @property
     def notes(self) -> list[str]:
-        """Where the plan has departed from what was asked for, a sentence each."""
+        """The plan's departures from the request, one sentence each."""
         return []
 
 
 class WrappedPlan(Plan):
-    """Another plan's operations, some of them replaced; what is fused in it falls apart into operations here."""
+    """Another plan's operations, some of them replaced; its fused operations are split into their parts here."""
 
     def __init__(self, inner: Plan, name: str) -> None:
         self.inner, self.name, self.on, self.dtype = inner, name, inner.on, inner.dtype

@@ -1,4 +1,4 @@
-"""Windows of tokens rated through the operations of any plan, one window at a time."""
+"""Scores windows of tokens through the operations of any plan, one window at a time."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class PlanRater:
                 parts.append(((own - total)[:, 0].cpu(), torch.empty(0, dtype=torch.int64), torch.empty(0)))
                 continue
             ranks = (logits > own).sum(1)
-            mean = (torch.sub(logits, total).exp_() * logits).sum(1)  # of the logits under their own distribution
+            mean = (torch.sub(logits, total).exp_() * logits).sum(1)  # entropy of the logits' distribution
             parts.append(((own - total)[:, 0].cpu(), ranks.cpu(), (total[:, 0] - mean).cpu()))
         if not parts:
             nothing = torch.empty(0)

@@ -1,4 +1,4 @@
-"""GPT-2s of the known sizes with random weights: for measuring, where nothing is to be downloaded."""
+"""GPT-2s of the known sizes with random weights: for measuring without a download."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def config_of(name: str) -> Config:
 
 
 def weights_of(config: Config, device: str, seed: int = 0) -> Weights:
-    """float32 weights, drawn as GPT-2's were, but for embeddings spread enough that the likeliest token stands out."""
+    """float32 weights, initialised like GPT-2's, except embeddings with a larger spread, for clear logits."""
     generator = torch.Generator(device=device).manual_seed(seed)
 
     def draw(*shape: int, std: float = 0.02) -> torch.Tensor:

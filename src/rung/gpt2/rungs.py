@@ -1,6 +1,5 @@
-"""Which rungs serve the model: the one module of gpt2 that names them.
-
-Tables for the plans' operations, for prompts on a GPU, for whole steps of the decode ladder, and for drawing tokens.
+"""Which rungs the model uses: the one module of gpt2 that names them. Tables for the plans' operations, for prompts on
+a GPU, for whole steps of the decode ladder, and for sampling.
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ OPERATIONS = (
     "embedding", "layernorm", "matmul", "attention", "local_attention", "cached_attention", "softmax", "gelu", "relu",
     "residual", "layernorm_matmul", "matmul_gelu", "matmul_residual", "residual_layernorm",
 )  # fmt: skip
-# Rungs of layernorm that add the residual on the way in and give the sum as well.
+# Rungs of layernorm that add the residual to their input and also return the sum.
 LADDERS = {"residual_layernorm": "layernorm"}
-# What a fused operation takes over from others.
+# The operations that a fused operation replaces.
 FUSED = {
     "layernorm_matmul": ("layernorm", "matmul"),
     "matmul_gelu": ("matmul", "gelu"),
@@ -30,12 +29,12 @@ FUSED = {
     "residual_layernorm": ("residual", "layernorm"),
 }
 
-# Operation -> rungs, as `rung list` names them: the first that has the dtype serves. If it does not take the shape,
-# one of those after it does, or else the highest of the ladder that would, and the plan's notes say so. What a plan
-# leaves out runs through torch.
+# Operation -> rungs, as `rung list` names them: the first that has the dtype is used. If it does not support the shape,
+# one of those after it is used, or else the highest of the ladder that does, with a note. Other operations run through
+# torch.
 Rungs = Mapping[str, tuple[str, ...]]
 
-# Every operation as it is written first. (Tensor cores alone know tf32: the first rungs that have it.)
+# The first version of every operation. (For tf32, which only tensor cores have: the first rungs that support it.)
 _NAIVE: Rungs = {
     "embedding": ("1",),
     "layernorm": ("1",),
@@ -47,7 +46,7 @@ _NAIVE: Rungs = {
     "relu": ("1",),
     "residual": ("1",),
 }
-# Sums and maxima by many threads together; neighbours in a warp read neighbours in memory.
+# Sums and maxima by many threads together, with coalesced reads.
 _REDUCTION: Rungs = {
     "embedding": ("2",),
     "layernorm": ("6",),
@@ -69,8 +68,8 @@ _TILED: Rungs = {
     "local_attention": ("3", "2", "5"),
     "cached_attention": ("3",),
 }
-# Products on tensor cores where the dtype has them, else with double-buffered tiles. Where attention writes its
-# scores to memory, no rung has 16 bits on tensor cores: there the flash rung serves already.
+# Products on tensor cores where the dtype has them, else with double-buffered tiles. No rung that writes attention's
+# scores to memory has 16 bits on tensor cores, so the flash rung is used there.
 _TENSORCORE: Rungs = {
     **_TILED,
     "embedding": ("4",),
@@ -83,7 +82,7 @@ _TENSORCORE: Rungs = {
 }
 # Attention whose scores never reach memory.
 _FLASH: Rungs = {**_TENSORCORE, "attention": ("27", "24", "29"), "cached_attention": ("4",)}
-# What a product begins or ends with happens in its prologue or epilogue.
+# Operations before and after a product are fused into its prologue or epilogue.
 _FUSED: Rungs = {
     **_FLASH,
     "layernorm_matmul": ("3", "2"),
@@ -91,7 +90,7 @@ _FUSED: Rungs = {
     "matmul_residual": ("3", "2"),
     "residual_layernorm": ("11",),
 }
-# What torch and its libraries have, called through the same ladders.
+# torch's and its libraries' calls, through the same ladders.
 _LIBRARY: Rungs = {
     **dict.fromkeys(("embedding", "layernorm", "matmul", "gelu", "relu", "residual"), ("torch",)),
     "attention": ("sdpa_flash", "sdpa_efficient", "torch", "sdpa_math"),
@@ -109,10 +108,10 @@ PLANS: dict[str, Rungs] = {
     "flash": _FLASH,
     "fused": _FUSED,
 }
-# In place of a table's local_attention where every token sees the first of the text as well.
+# Instead of a table's local_attention with global tokens.
 FIRST_KEYS: Mapping[str, tuple[str, ...]] = {"naive": ("7",), "reduction": ("7",)}
 FIRST_KEYS_TILED = ("9", "8", "7")
-WINDOWED = "fused"  # what serves on a GPU when a window is asked for and no plan
+WINDOWED = "fused"  # the plan on a GPU when a window is requested and no plan is named
 
 
 def ladder_of(operation: str) -> str:
@@ -123,7 +122,7 @@ def ladder_of(operation: str) -> str:
 @cache
 def find(operation: str, name: str) -> Rung:
     """The rung that serves an operation of the model, by its name in the ladder or as a file."""
-    from rung.rungs import catalogue  # a CPU, which runs no rungs, has no need of it
+    from rung.rungs import catalogue  # not needed on a CPU, which runs no rungs
 
     ladder = ladder_of(operation)
     if name.endswith((".cu", ".py")):
@@ -141,13 +140,13 @@ def find(operation: str, name: str) -> Rung:
 
 FEW_TOKENS = 256  # up to so many, float32's products are fastest on tensor cores, three for one
 FULL_GRID = 2048  # from so many, attention's tiles fill a GPU without dividing the keys among a block's warpgroups
-OVERLAPPED = 256  # rows up to which a product that begins early gains whether tuned or not; beyond, where it is tuned
-LONGEST_OVERLAPPED = 1024  # tokens up to which kernels of 16 bits begin while the one before them runs
+OVERLAPPED = 256  # rows up to which dependent launch gains, tuned or not; beyond, only where it is tuned
+LONGEST_OVERLAPPED = 1024  # tokens up to which 16-bit kernels use dependent launch
 MANY_ROWS = 4096  # from so many, our own product with GELU is faster than the library's
 MANY_TOKENS = 768  # from so many again
 
-# The first that takes the shape serves; `matmul_residual` and `layernorm_matmul` are left out where the sum is
-# rather made together with the layernorm behind it, and fused where a table has them.
+# The first that supports the shape is used. Without `matmul_residual` and `layernorm_matmul` in a table, the sum is
+# fused with the layernorm after it.
 _ON_A_GPU: Rungs = {
     "embedding": ("3", "2"),
     "layernorm": ("9", "8", "6"),
@@ -161,7 +160,7 @@ _ON_A_GPU: Rungs = {
 _FEW_TILES = ("34", "31", "27", "29", "sdpa_flash")
 _MANY_TILES = ("30", "33", "27", "29", "sdpa_flash")
 THREE_PRODUCTS: Rungs = {"matmul": ("18", "cublaslt"), "matmul_gelu": ("5", "torch")}
-# What one layer's launches are, begun early; behind them what serves where they do not.
+# One layer's launches with dependent launch, followed by those for shapes that they do not support.
 BEGUN_EARLY: Rungs = {
     "residual_layernorm": ("14", "11"),
     "matmul": ("30", "cublaslt", "torch"),
@@ -201,7 +200,7 @@ def score_rungs(device: Device) -> tuple[str, ...]:
 
 
 def last_resort(operation: str) -> tuple[str, ...]:
-    """Those that take every shape, for what a table's rungs all refuse."""
+    """Those that support every shape, where none of a table's rungs does."""
     return ("torch", "sdpa_math", "1") if operation == "attention" else ("torch", "1")
 
 
@@ -214,7 +213,7 @@ MIN_CHANNELS_ONE_KERNEL = 1024  # from so many, one kernel for the whole step ga
 
 
 def few_rows_rung(dtype: str) -> str:
-    """The rung of decode whose rows may be neighbouring tokens of one text."""
+    """The rung of decode whose rows may be consecutive tokens of one text."""
     return {"int8": "21", "float32": "22", "tf32": "22"}.get(dtype, "20")
 
 
@@ -222,7 +221,7 @@ def decode_rungs(rows: int, channels: int, dtype: str, tuned: Callable[[str], bo
     """Rungs of decode in the order of preference; `tuned` tells whether one has been tuned for this GPU and shape."""
     wide, eight, full = channels >= MIN_CHANNELS_ONE_KERNEL, dtype == "int8", dtype in ("float32", "tf32")
     few = few_rows_rung(dtype)
-    # Untuned it wins from three texts on, of wide models from two; in float32 not enough.
+    # Untuned it is faster from three texts on, with wide models from two; in float32 not enough.
     wins = not full and (2 if wide else 3) <= rows <= MAX_ROWS_GEMV
     takes_few = 1 < rows <= MAX_FEW_ROWS and (tuned(few) or wins)
     before = (few,) if takes_few else ()
@@ -231,8 +230,8 @@ def decode_rungs(rows: int, channels: int, dtype: str, tuned: Callable[[str], bo
     if rows > MAX_ROWS_GEMV:
         return (*before, "9", "12", "torch", "3")
     whole, streamed, plain = ("14", "11", "8") if eight else ("15" if full else "13", "10", "6")
-    # The first two have much to set. Where nobody has, one kernel gains for wide models alone, the streamed ones
-    # for these and eight bits.
+    # The first two have many tunables. Untuned, one kernel gains only for wide models, the streamed ones for these and
+    # int8.
     order = [streamed, plain] if eight or wide or tuned(streamed) else [plain, streamed]
     if (wide and not full) or tuned(whole):
         order.insert(0, whole)

@@ -1,10 +1,7 @@
-"""From logits to a token.
-
-What is kept of a distribution, and which random number picks from it, is defined so that any device can do
-it: penalties, then temperature, then top-k, top-p and min-p (each on the probabilities left by the one
-before), then the first token, in the order of the vocabulary, at which the cumulative probability passes u.
-u is a function of seed, sequence and step alone, so that a sequence's text does not depend on what else is
-in the batch.
+"""From logits to a token. The rule is the same on every device: penalties, then temperature, then top-k, top-p and
+min-p (each on the probabilities left by the one before), then the first token, in the order of the vocabulary, at which
+the cumulative probability passes u. u is a function of seed, sequence and step alone, so that a sequence's text does
+not depend on what else is in the batch.
 """
 
 from __future__ import annotations
@@ -80,7 +77,7 @@ def _flag(name: str) -> str:
 
 
 class Penalties:
-    """Which tokens each sequence of a batch holds, and what that costs them."""
+    """The tokens of each sequence in a batch, and their penalties."""
 
     def __init__(self, sampling: Sampling, prompts: Sequence[Sequence[int]], vocabulary: int) -> None:
         self.sampling = sampling
@@ -90,7 +87,7 @@ class Penalties:
             self.seen[row, list(prompt)] = True
 
     def keep(self, rows: Sequence[int]) -> None:
-        """Go on with these sequences only."""
+        """Continue with these sequences only."""
         self.seen, self.counts = self.seen[list(rows)], self.counts[list(rows)]
 
     def add(self, tokens: torch.Tensor) -> None:
@@ -125,7 +122,7 @@ def distribution(logits: torch.Tensor, sampling: Sampling) -> torch.Tensor:
 
 
 def _nucleus(p: torch.Tensor, top_p: float) -> torch.Tensor:
-    # The likeliest tokens whose sum reaches top_p, the one that crosses it included.
+    # The most likely tokens whose sum reaches top_p, including the one that crosses it.
     # Sorting a whole vocabulary costs more than a small model's step, and the nucleus is rarely large.
     for size in (min(1024, p.shape[-1]), p.shape[-1]):
         likeliest, order = p.topk(size, dim=-1)

@@ -1,8 +1,6 @@
-"""How likely a text is: the log-probability of each token after those before it, over windows where a text is long.
-
-A text's figures are the same, bit for bit, whatever stands beside it: in a CPU's pass each token is computed by
-itself, and on a GPU each window goes through a pass of fixed size that its own length chooses, whose rows do not see
-each other.
+"""How likely a text is: the log-probability of each token given those before it, over windows for long texts. A text's
+figures are the same, bit for bit, in any batch: in a CPU's pass each token is computed independently, and on a GPU each
+window goes through a pass of fixed size, chosen by its length, with independent rows.
 """
 
 from __future__ import annotations
@@ -21,10 +19,10 @@ from rung.errors import RungError
 
 @dataclass(frozen=True)
 class Rated:
-    """What is known of a window's tokens from the second on, each given those before it: three rows of T - 1."""
+    """Figures of a window's tokens from the second on, each given those before it: three rows of T - 1."""
 
     logprobs: torch.Tensor  # nats
-    ranks: torch.Tensor  # how many tokens were likelier
+    ranks: torch.Tensor  # how many tokens were more likely
     entropies: torch.Tensor  # nats
 
     def last(self, count: int) -> Rated:
@@ -35,9 +33,8 @@ class Rated:
 
 
 class Rater(Protocol):
-    """Rates windows of tokens; the results come in the windows' order.
-
-    A window's last token is predicted and not read: it may have one token more than the model's context.
+    """Scores windows of tokens; the results come in the windows' order. A window's last token is predicted and not
+    read: it may have one token more than the model's context.
     """
 
     def rate(self, windows: Iterable[Sequence[int]], *, whole: bool = True) -> Iterator[Rated]:
@@ -96,14 +93,14 @@ class Score:
 
 @dataclass(frozen=True)
 class Text:
-    """What is to be scored: tokens, and how many bytes of text they are, where that is known."""
+    """Tokens to score, and their number of bytes of text, if known."""
 
     ids: Sequence[int]
     bytes: int | None = None
 
 
 def windows(tokens: int, context: int, stride: int) -> Iterator[tuple[int, int, int]]:
-    """(begin, end, fresh): each window's span, and how many tokens at its end no window before has seen."""
+    """(begin, end, fresh): each window's span, and how many tokens at its end are in no earlier window."""
     done = 0
     for begin in range(0, tokens, stride):
         end = min(begin + context, tokens)
@@ -114,7 +111,7 @@ def windows(tokens: int, context: int, stride: int) -> Iterator[tuple[int, int, 
 
 
 def spans(context: int | None, stride: int | None, longest: int) -> tuple[int, int]:
-    """The context and the stride to use: the model's whole context, and half of it, where nothing is said."""
+    """The context and the stride to use (default: the model's whole context, and half of it)."""
     context = longest if context is None else context
     stride = max(1, context // 2) if stride is None else stride
     if not 2 <= context <= longest:
@@ -145,7 +142,7 @@ def scores(
             waiting.append((text, ids, fresh))
         return
 
-    # A text is complete once its last window has been cut; the rater may have read further ahead by then.
+    # A text is complete once its last window is scored; the rater may have read further ahead by then.
     rated: list[Rated] = []
     for one in itertools.chain(rater.rate(cut(), whole=per_token), [None]):
         if one is not None:

@@ -27,13 +27,11 @@ class StopFinder:
         return held[: len(held) - keep]
 
     def flush(self) -> str:
-        """What was held back, now that no more text comes."""
+        """Returns what was held back, at the end of the text."""
         held, self._held = self._held, ""
         return held
 
     @staticmethod
     def _overlap(text: str, string: str) -> int:
         # How many of the text's last characters begin the string.
-        return next(
-            (n for n in range(min(len(string) - 1, len(text)), 0, -1) if text.endswith(string[:n])), 0
-        )
+        return next((n for n in range(min(len(string) - 1, len(text)), 0, -1) if text.endswith(string[:n])), 0)

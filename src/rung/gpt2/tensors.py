@@ -34,9 +34,7 @@ def open_tensors(folder: Path) -> list[TensorFile]:
         index = folder / f"{name}.index.json"
         if index.is_file():
             return [kind(folder / shard) for shard in shards(index)]
-    raise RungError(
-        f"{folder} holds no weights: neither {SAFETENSORS} nor {BIN}, whole or in shards, is there."
-    )
+    raise RungError(f"{folder} holds no weights: neither {SAFETENSORS} nor {BIN}, whole or in shards, is there.")
 
 
 def shards(index: Path) -> list[str]:
@@ -54,7 +52,7 @@ def shards(index: Path) -> list[str]:
 
 
 def _require_file(path: Path) -> None:
-    """A pipe would wait for its writer, and a device may never end."""
+    """Refuses pipes, which could block, and devices, which may never end."""
     if not path.exists():
         raise RungError(f"{path} is missing, though the index of shards lists it; fetch the model again.")
     if not path.is_file():
@@ -80,9 +78,7 @@ class Safetensors:
         try:
             tensor: torch.Tensor = self._file.get_tensor(name)
         except (SafetensorError, OSError) as error:
-            raise RungError(
-                f"{self.path}: tensor {name!r} cannot be read ({error}); fetch it again."
-            ) from None
+            raise RungError(f"{self.path}: tensor {name!r} cannot be read ({error}); fetch it again.") from None
         return tensor
 
 
@@ -140,7 +136,7 @@ class Pickled:
 
 
 def _dense(tensor: torch.Tensor) -> bool:
-    """Not more elements than its file has bytes for: a stride of 0 makes a billion out of one."""
+    """Limits elements by the file's bytes: a stride of 0 makes a billion elements out of one."""
     return tensor.nbytes <= tensor.untyped_storage().nbytes()
 
 
@@ -153,15 +149,13 @@ def load_pickled(path: Path, mend: str, otherwise: str) -> Any:
             mapped = file.read(4) == b"PK\x03\x04"
         if mapped and any(entry.compress_type for entry in zipfile.ZipFile(path).infolist()):
             raise RungError(f"{path} is compressed, which PyTorch's files are not; {mend}.")
-        with warnings.catch_warnings(action="ignore"):  # a foreign pickle is told in one sentence below
+        with warnings.catch_warnings(action="ignore"):  # a foreign pickle is reported in one sentence below
             return torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
     except RungError:
         raise
     except pickle.UnpicklingError as error:
         if "nsupported" in str(error):  # a global, a class or an operation: all that is not data
-            raise RungError(
-                f"{path} holds more than tensors, and loading that could run code; {otherwise}."
-            ) from None
+            raise RungError(f"{path} holds more than tensors, and loading that could run code; {otherwise}.") from None
     except Exception:  # whatever a broken pickle makes of torch's own functions
         pass
     raise RungError(f"{path} is cut off or no PyTorch file; {mend}.") from None

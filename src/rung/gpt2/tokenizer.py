@@ -90,11 +90,11 @@ class Detokenizer:
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
     def push(self, ids: Sequence[int]) -> str:
-        """The text that is certain once these tokens are known."""
+        """The text that is final once these tokens are known."""
         return self._decoder.decode(b"".join(map(self._tokenizer.bytes, ids)))
 
     def flush(self) -> str:
-        """What was held back, now that no more tokens come."""
+        """Returns what was held back, at the end of the tokens."""
         return self._decoder.decode(b"", final=True)
 
 

@@ -18,7 +18,7 @@ FEW_ROWS = 16  # up to here torch's kernel for int8 weights beats unpacking them
 
 
 class TorchPlan(Plan):
-    """`stored` is how matrices are kept (int8 among the choices), `compute` what activations are."""
+    """`stored` is the dtype of matrices (also int8), `compute` that of activations."""
 
     name = "torch"
 
@@ -43,9 +43,7 @@ class TorchPlan(Plan):
     def vector(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor.to(self.device, torch.float32).contiguous()
 
-    def embedding(
-        self, tokens: torch.Tensor, past: Sequence[int], wte: Linear, wpe: torch.Tensor
-    ) -> torch.Tensor:
+    def embedding(self, tokens: torch.Tensor, past: Sequence[int], wte: Linear, wpe: torch.Tensor) -> torch.Tensor:
         T = tokens.shape[1]
         x = wte.weight[tokens].float()
         if wte.scale is not None:
@@ -73,9 +71,7 @@ class TorchPlan(Plan):
         y = F.linear(x, linear.weight.to(x.dtype))
         return y.mul_(scale) if bias is None else torch.addcmul(bias, y, scale)
 
-    def attention(
-        self, qkv: torch.Tensor, NH: int, scale: float, layer: int, cache: Cache | None
-    ) -> torch.Tensor:
+    def attention(self, qkv: torch.Tensor, NH: int, scale: float, layer: int, cache: Cache | None) -> torch.Tensor:
         B, T, width = qkv.shape
         q, k, v = self._heads(qkv, NH)
         past = [0]
@@ -92,7 +88,7 @@ class TorchPlan(Plan):
         return y.transpose(1, 2).reshape(B, T, width // 3)
 
     def _no_plans_by_shape(self) -> AbstractContextManager[None]:
-        """On a GPU cuDNN would make a plan for each length it meets: one a token."""
+        """On a GPU cuDNN would make a plan for each new length, which is one per token."""
         if self.device.type != "cuda":
             return nullcontext()
         made: AbstractContextManager[None] = sdpa_kernel(
@@ -107,7 +103,7 @@ class TorchPlan(Plan):
         return q, k, v  # each (B, NH, T, HS), strided
 
     def _mask(self, past: Sequence[int], T: int) -> tuple[torch.Tensor | None, bool]:
-        """What T new tokens see behind `past` others, as a mask or as the word "causal"."""
+        """The keys that T new tokens after `past` others see, as a mask or as the word "causal"."""
         S = max(past) + T
         hidden = self.window is not None and self.window < S
         if not any(past) and not hidden:

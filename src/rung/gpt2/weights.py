@@ -171,7 +171,7 @@ def converted(
 
 
 def require_numbers(name: str, ends: tuple[torch.Tensor, torch.Tensor], most: float = math.inf) -> None:
-    """A RungError for weights that are no numbers, or too large: any token at all would come out of them."""
+    """A RungError for weights that are NaN, infinite or too large, since the text would be arbitrary."""
     least, largest = (float(x) for x in ends)
     if not (math.isfinite(least) and math.isfinite(largest) and max(-least, largest) <= most):
         raise RungError(
@@ -181,7 +181,7 @@ def require_numbers(name: str, ends: tuple[torch.Tensor, torch.Tensor], most: fl
 
 
 def tensor_reader(files: list[TensorFile], config: Config) -> Callable[[str], torch.Tensor]:
-    """Gives a tensor by its name without prefix, as it lies in the file; names and shapes are checked at once."""
+    """Returns a tensor by its name without prefix, as in the file; names and shapes are checked at once."""
     found = _locate(files, config)
 
     def read(name: str) -> torch.Tensor:
@@ -210,9 +210,7 @@ def _locate(files: list[TensorFile], config: Config) -> dict[str, tuple[TensorFi
             if name not in wanted:
                 near = difflib.get_close_matches(name, wanted, 1)
                 meant = f" (the nearest is {near[0]!r})" if near else ""
-                raise RungError(
-                    f"{file.path}: tensor {key!r} has no place in the GPT-2 of config.json{meant}."
-                )
+                raise RungError(f"{file.path}: tensor {key!r} has no place in the GPT-2 of config.json{meant}.")
             if shape != wanted[name]:
                 raise RungError(
                     f"{file.path}: tensor {key!r} has shape {shown(shape)}, but config.json asks for {wanted[name]}."

@@ -1,7 +1,7 @@
 """Texts in blocks over several models: a process for each GPU of this machine, or Ray's actors on those of a cluster.
 
-Each block is computed by one model, and what comes of it does not depend on which. A block whose process or node is
-lost is computed again elsewhere. Results come in the order of the texts.
+Each block is computed by one model, with the same result by any. A block whose process or node is lost is computed
+again elsewhere. Results come in the order of the texts.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from rung.gpt2.load import Model
 
 BLOCK = 256  # texts of a block
-GPU_BLOCK = 1024  # where a GPU computes: its passes are to fill
-QUEUED = 2  # blocks that a process has: one is computed, the next waits for it
+GPU_BLOCK = 1024  # on a GPU: enough to fill its passes
+QUEUED = 2  # blocks per process: one is computed while the next waits
 Records = list[dict[str, Any]]  # of one text
 
 
@@ -38,7 +38,7 @@ class Job:
     options: Mapping[str, Any]
 
     def run(self, model: Model, texts: list[str]) -> Iterator[Records]:
-        """For each text what is told of it."""
+        """The result for each text."""
         if self.verb == "score":
             for score in model.scores(texts, **self.options):
                 yield [score.as_json()]
@@ -148,7 +148,7 @@ def over_ray(job: Job, texts: Iterable[str], address: str, *, block: int | None 
 
 
 def with_ray(address: str) -> None:
-    """Join a cluster, or make one of this machine; RungError without Ray."""
+    """Join a cluster, or start one on this machine; RungError without Ray."""
     try:
         import ray
         import ray.data

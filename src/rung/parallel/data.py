@@ -1,4 +1,4 @@
-"""Random queries, keys and values: seeded, and kept in a file so that everybody computes on the same numbers."""
+"""Random queries, keys and values: seeded, and saved in a file so that all compute on the same inputs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def file_name(n: int, d: int, heads: int) -> str:
 
 
 def load_or_make(folder: Path | None, n: int, d: int, heads: int, seed: int) -> NDArray[np.float32]:
-    """What the folder holds for this shape, or new numbers, which are then kept there."""
+    """The folder's data of this shape, or new numbers, which are then saved there."""
     if folder is None:
         return generate(n, d, heads, seed)
     path = folder / file_name(n, d, heads)

@@ -22,7 +22,7 @@ from rung.parallel import last_words
 
 @dataclass(frozen=True)
 class Group:
-    """This process among the others, and where it computes."""
+    """This process's rank and device."""
 
     rank: int
     size: int
@@ -33,7 +33,7 @@ class Group:
         return self.rank == 0
 
     def meet(self) -> None:
-        """All processes are here, and all their GPUs' work is done."""
+        """Waits for all processes and all their GPUs' work."""
         if self.device.type == "cuda":
             torch.cuda.synchronize()
         flag = torch.zeros(1, device=self.device)
@@ -47,7 +47,7 @@ class Group:
         return float(worst.item())
 
     def timed(self, work: Callable[[], object], repeats: int = 5) -> float:
-        """The median of the slowest process's seconds, after one run that warms up."""
+        """The median of the slowest process's seconds, after one warm-up run."""
         times = []
         for attempt in range(repeats + 1):
             self.meet()
@@ -60,7 +60,7 @@ class Group:
         return statistics.median(times)
 
     def report(self, measured: object, output: Path | None) -> None:
-        """What was measured as JSON, once: on standard output, and in a file."""
+        """Writes the measurements as JSON, from one process: to standard output and a file."""
         if self.first:
             text = json.dumps(measured, indent=1)
             if output:
@@ -70,7 +70,7 @@ class Group:
 
 @contextlib.contextmanager
 def joined(device: str | None = None, patience: float = 120.0) -> Iterator[Group]:
-    """Join the job that torchrun has started; a failure is told in one sentence and ends the process."""
+    """Join the job that torchrun has started; a failure is reported in one sentence and ends the process."""
     rank, size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     try:
         yield _join(rank, size, device, timedelta(seconds=patience))

@@ -1,4 +1,4 @@
-"""What a process of a job says before it ends, so that whoever started the job hears one sentence."""
+"""A failing process's last message, so that the launcher of the job reports one sentence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Starts a job of several processes on this machine, and says in one sentence what became of it."""
+"""Starts a job of several processes on this machine, and reports a failure in one sentence."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def mpiexec() -> str:
 
 
 def available() -> str | None:
-    """None where ranks can be launched, else why not and the mend."""
+    """None if ranks can be launched, else the reason and the fix."""
     import importlib.util
 
     if importlib.util.find_spec("mpi4py") is None:
@@ -106,7 +106,7 @@ def _run(command: list[str], environment: dict[str, str], limit: float, ranks: i
 
 
 def _end(process: subprocess.Popen[str]) -> None:
-    """mpiexec ends its ranks when it is asked to; what is then left goes with its process group."""
+    """mpiexec ends its ranks on request; remaining processes are killed with its process group."""
     process.terminate()
     try:
         process.wait(timeout=5)
@@ -116,7 +116,7 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 
 def complaint(text: str, ranks: int, code: int, kind: str = "MPI") -> str:
-    """The one sentence in what a failed job has printed."""
+    """The error sentence in a failed job's output."""
     for line in text.splitlines():
         if line.startswith("rung: "):
             return line.removeprefix("rung: ")

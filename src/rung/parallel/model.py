@@ -1,7 +1,6 @@
-"""How long ring attention should take on many nodes: a clock for each rank, advanced step by step.
-
-Assumptions: a node computes so many query-key pairs per second whatever the block's size; a message takes
-latency + bytes / bandwidth, on a link that it has for itself, and travels while both ends compute; nothing else runs.
+"""Forecast of ring attention's time on many nodes: a clock for each rank, advanced step by step. Assumptions: a node
+computes a fixed number of query-key pairs per second whatever the block's size; a message takes latency + bytes /
+bandwidth, on a link that it has for itself, and travels while both ends compute; nothing else runs.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from rung.parallel import placement
 
 @dataclass(frozen=True)
 class Node:
-    """What the model knows of a machine and of the wire to the next."""
+    """The model's parameters of a machine and of its link."""
 
     pairs: float  # query-key pairs per second, of one head of size d
     latency: float = 2e-6  # seconds; InfiniBand or a good Ethernet
@@ -22,14 +21,14 @@ class Node:
 
 @dataclass(frozen=True)
 class Forecast:
-    """Seconds until the last rank is done, and what part of them its neighbours' slowness or the wire cost."""
+    """Seconds until the last rank is done, and the part of them lost to neighbours or the link."""
 
     seconds: float
     busy: float  # mean share of the time that ranks compute
 
 
 def forecast(node: Node, *, n: int, d: int, heads: int, ranks: int, causal: bool, kind: str = "zigzag") -> Forecast:
-    """Play one attention through."""
+    """Simulate one attention."""
     rows = placement.place(kind, n, ranks)
     work = placement.pairs(rows, causal) * (heads / node.pairs)  # (rank, owner of the block) -> seconds
     block = 2 * heads * max(map(len, rows)) * d * 4  # bytes, keys and values in float32
@@ -40,9 +39,9 @@ def forecast(node: Node, *, n: int, d: int, heads: int, ranks: int, causal: bool
         if step == ranks - 1:
             free = done
             break
-        # A block sets out when its holder begins the step and the next rank has a buffer free for it.
+        # A block is sent when its holder begins the step and the next rank has a free buffer for it.
         arrived = [max(free[r - 1], free[r]) + passing for r in range(ranks)]
-        # A rank goes on when its own work is done, the next block is there and the old one has left.
+        # A rank continues when its own work is done, the next block has arrived and the old one has been sent.
         free = [max(done[r], arrived[r], arrived[(r + 1) % ranks]) for r in range(ranks)]
     seconds = max(free)
     return Forecast(seconds, float(work.sum()) / (ranks * seconds))

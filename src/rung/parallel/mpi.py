@@ -1,7 +1,7 @@
 """Attention over MPI ranks: the sequence split in a ring, or heads split among ranks.
 
-MPI moves the bytes. Only the main thread calls it, and it polls: the local blocks run in a thread of their own,
-so messages travel while they compute, and no wait is without an end.
+MPI moves the data. Only the main thread calls it, and it polls: local blocks run in a separate thread, so communication
+overlaps computing, and every wait has a timeout.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rung.parallel import last_words, local, placement
 from rung.parallel.ring import travel
 
 Floats = NDArray[np.float32]
-QUICK_LOOKS = 200  # at the messages, before the thread sleeps between looks
+QUICK_LOOKS = 200  # polls before the thread sleeps between polls
 LONGEST_SLEEP = 1e-3  # seconds
 
 
@@ -49,7 +49,7 @@ class Pace:
 
 @dataclass
 class Ranks:
-    """The ranks of a job, one of which this process is. Every wait ends, at the latest by a RungError."""
+    """The ranks of a job, one of which is this process. Every wait ends, at the latest with a RungError."""
 
     comm: Any
     patience: float = 60.0
@@ -65,7 +65,7 @@ class Ranks:
         return int(self.comm.size)
 
     def wait(self, requests: Sequence[Any], what: str, work: Future[None] | None = None) -> None:
-        """Until all requests are done, and `work` as well; patience begins to run when the work is done."""
+        """Waits until all requests and `work` are done; the timeout starts when the work is done."""
         mpi = engine()
         start = time.perf_counter()
         idle_since = None if work else start
@@ -79,7 +79,7 @@ class Ranks:
                 idle_since = time.perf_counter()
             if arrived is not None and idle_since is not None:
                 break
-            # One after another they lose patience, so that one speaks for all.
+            # Timeouts are staggered by rank, so that only one rank reports.
             if idle_since is not None and time.perf_counter() - idle_since > self.patience + 0.5 * self.rank:
                 raise RungError(
                     f"rank {self.rank} of {self.size} waited {self.patience:g} s for {what} in vain; "
@@ -168,7 +168,7 @@ def sequence_split(
 def head_split(
     ranks: Ranks, qkv: Floats | None, shape: tuple[int, int, int], *, causal: bool, threads: int
 ) -> tuple[Floats | None, Floats | None, Timed | None]:
-    """The same, each rank with whole heads: nothing travels while computing, and there must be heads enough."""
+    """The same, each rank with whole heads: no communication while computing; needs at least one head per rank."""
     heads, n, size = shape
     at, cut = np.arange(n), placement.cuts(heads, ranks.size)
 
@@ -230,7 +230,7 @@ def _run(
 
 @contextlib.contextmanager
 def one_voice(comm: Any) -> Iterator[None]:
-    """A rank that fails says why and takes the others along."""
+    """A rank that fails reports the reason and aborts the others."""
     try:
         yield
     except BaseException as error:

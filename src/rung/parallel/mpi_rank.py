@@ -1,4 +1,4 @@
-"""What each rank of a launched job runs: `python -m rung.parallel.mpi_rank job.json`."""
+"""The program of each rank of a launched job: `python -m rung.parallel.mpi_rank job.json`."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def read(path: Path) -> Job:
 
 
 def run(job: Job, ranks: mpi.Ranks) -> list[dict[str, Any]]:
-    """Every case, the quickest of its repeats; one row per case at rank 0, nothing elsewhere."""
+    """Every case, the fastest of its repeats; one row per case at rank 0, nothing elsewhere."""
     found: list[tuple[Case, Any, Any, mpi.Timed]] = []
     for case in job.cases:
         qkv = _data(job, case) if ranks.rank == 0 else None

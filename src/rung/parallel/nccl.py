@@ -42,7 +42,7 @@ def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool) -
 
 
 def merge(into: Attended, more: Attended) -> None:
-    """Two softmaxes over different keys become one, in place: each counts by its share of the sum of weights."""
+    """Merges two softmaxes over different keys in place, each weighted by its share of the sum of weights."""
     out, lse = into
     total = torch.logaddexp(lse, more[1])
     # A row that has seen nothing yet has a lse of -inf, and an out of zeros.
@@ -86,9 +86,9 @@ def ring_attention(group: Group, qkv: torch.Tensor, rows: Sequence[Any], *, caus
         if causal and owner == group.rank:
             masked = True  # both halves ascend: the mask of the whole is the mask of the block
         elif causal and owner < group.rank:
-            k, v = k[:, : fronts[owner]], v[:, : fronts[owner]]  # its back half lies behind all of ours
+            k, v = k[:, : fronts[owner]], v[:, : fronts[owner]]  # its back half is after all of our rows
         elif causal:
-            front = fronts[group.rank]  # only our back half lies behind any of its rows
+            front = fronts[group.rank]  # only our back half is after any of its rows
             queries, mine = q[:, front:], (found[0][:, front:], found[1][:, front:])
         if queries.shape[1] and k.shape[1]:
             merge(mine, attend(queries, k, v, causal=masked))

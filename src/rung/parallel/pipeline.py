@@ -1,7 +1,7 @@
 """Heads and batches in chunks over several CUDA streams: copies in, kernels and copies out overlap.
 
-Each pair of a sequence and a head is a unit that nothing else depends on. A stream takes every so-manyth chunk of
-units through its own buffers, so that while one stream computes, another's chunk comes in and a third's goes out.
+Each pair of a sequence and a head is an independent unit. Chunks of units are assigned to streams in turn, each with
+its own buffers, so that while one stream computes, another copies in and a third copies out.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class Overlap:
 
     @property
     def bound(self) -> float:
-        """What no schedule can beat: the busiest part's time. The two directions of the bus are apart."""
+        """The lower bound of any schedule: the busiest part's time. The two directions of the bus are separate."""
         return max(self.copying_in, self.computing, self.copying_out)
 
     @property

@@ -18,12 +18,12 @@ def cuts(n: int, parts: int) -> list[int]:
 
 
 def contiguous(n: int, ranks: int) -> list[NDArray[np.int64]]:
-    """Neighbouring rows. With a causal mask the last rank has the most work, and the others wait."""
+    """Contiguous rows. With a causal mask the last rank has the most work, and the others wait."""
     return [np.arange(a, b) for a, b in pairwise(cuts(n, ranks))]
 
 
 def zigzag(n: int, ranks: int) -> list[NDArray[np.int64]]:
-    """One chunk from the front and one from the back: with a causal mask few keys and many, for everyone alike."""
+    """One chunk from the front and one from the back, which balances the work with a causal mask."""
     chunks = [np.arange(a, b) for a, b in pairwise(cuts(n, 2 * ranks))]
     return [np.concatenate([chunks[r], chunks[2 * ranks - 1 - r]]) for r in range(ranks)]
 

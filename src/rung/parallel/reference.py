@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 ROWS_AT_ONCE = 512  # bounds the memory of the scores
-# As for every float32 rung: the whole may be off by this much of its norm.
+# As for every float32 rung: the bound on the error's norm, relative to the reference's.
 CAP = 1e-5
 
 

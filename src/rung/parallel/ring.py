@@ -1,7 +1,6 @@
-"""Ring attention: every rank keeps its queries, and the keys and values travel round.
-
-In each step a rank computes on the block that it holds while that block leaves for the next rank and another
-arrives. After as many steps as ranks every query has met every key, and nobody held more than two blocks.
+"""Ring attention: every rank keeps its queries, and the keys and values travel around. In each step a rank computes on
+its block while sending it to the next rank and receiving another. After as many steps as ranks every query has seen
+every key, and no rank held more than two blocks.
 """
 
 from __future__ import annotations

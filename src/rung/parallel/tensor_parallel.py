@@ -2,8 +2,8 @@
 
     torchrun --standalone --nproc-per-node 2 -m rung.parallel.tensor_parallel gpt2 --tokens 64
 
-Two sums over the GPUs in each layer, after attention's projection and after the MLP's, make everything else the work of
-one: embeddings, norms and the head are computed by every GPU alike. The forward pass is the model's own.
+There are two all-reduces per layer, after attention's projection and after the MLP's; embeddings, norms and the head
+are computed redundantly by every GPU. The forward pass is the model's own.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from rung.gpt2.weights import Layer, Linear, Weights, converted, read_weights
 from rung.parallel.group import Group, joined
 from rung.parallel.placement import cuts
 
-# How far logits may be from one GPU's, of their norm: other orders of summing, in the numbers' own precision.
+# Bound on the difference of logits from one GPU's, relative to their norm: other orders of summing.
 AGREEMENT = {"float32": 1e-5, "tf32": 2e-3, "float16": 4e-3, "bfloat16": 3e-2}
 
 

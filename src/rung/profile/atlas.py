@@ -1,7 +1,6 @@
-"""The atlas of profiles: what Nsight Compute counts of every rung that a source profiles, kept as rows.
-
-What is wanted stands in rung.results.sources. Rungs are profiled several to a process, for a process takes longer to
-start than most kernels to be counted; what fails among others is tried once more alone, and says why.
+"""`rung profile all`: Nsight Compute's counters of every rung that a source document profiles, stored as rows.
+rung.results.sources lists the rungs. Several are profiled per process, since starting a process takes longer than
+profiling most kernels; a rung that fails among others is tried once more alone, and its row has the reason.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What Nsight Compute counts of a rung, put into the words of this project."""
+"""Nsight Compute's counters of a rung, under this project's names."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ class Stall:
 
     name: str
     warps: float
-    share: float  # of all that a warp's latency consists of
+    share: float  # share of a warp's latency
     meaning: str
 
 
@@ -180,7 +180,7 @@ def _duration(kernel: Profile) -> float:
 
 
 def side_by_side(reports: Sequence[Report]) -> list[tuple[Profile | None, ...]]:
-    """Which kernel of one rung stands beside which of another: those of one name, then the longest of the rest."""
+    """Pairs the kernels of two rungs: those of the same name, then the others by time."""
     rest = [sorted(r.kernels, key=_duration, reverse=True) for r in reports]
     shared = set.intersection(*({k.kernel for k in kernels} for kernels in rest))
     groups: list[tuple[Profile | None, ...]] = []
@@ -223,7 +223,7 @@ def profile(subject: Subject, tuning: Mapping[str, int] | None = None) -> Report
 
 
 def launched(chosen: Sequence[tuple[Subject, Mapping[str, int] | None]], timeout: float = 300) -> list[ncu.Launch]:
-    """What ncu counts of one launch of each, in one process; a marker stands before each of them."""
+    """ncu's counters of one launch of each, in one process, with a marker before each of them."""
     tasks = [_task(subject, tuning) for subject, tuning in chosen]
     return ncu.run([sys.executable, "-m", "rung.profile.target", json.dumps(tasks)], METRICS, timeout=timeout)
 
@@ -252,7 +252,7 @@ def split(launches: Sequence[ncu.Launch], count: int) -> list[list[ncu.Launch]]:
 
 
 def report(subject: Subject, launches: Sequence[ncu.Launch]) -> Report:
-    """ncu's metrics in our words."""
+    """ncu's metrics under our names."""
     cost = subject.rung.operation.cost_with(subject.values, subject.dtype, subject.rung.binds)
     made = Report(subject.rung.full_name, subject.dtype.name, subject.shape, cost.bytes, cost.flops)
     made.kernels = [_kernel(launch) for launch in launches]

@@ -1,4 +1,4 @@
-"""Compiles a Triton rung for a GPU that is not there, to read its registers, spills and shared memory.
+"""Compiles a Triton rung for a GPU that is not present, to read its registers, spills and shared memory.
 
 The rung's own `run` is called on tensors without storage, with a stand-in for Triton's driver: each kernel it
 would launch is compiled for the wanted architecture, and none is launched. CUDA kernels that it prepares beside them
@@ -82,7 +82,7 @@ def _operands(rung: PythonRung, values: Values, dtype: Dtype) -> Tensors:
 
 @contextmanager
 def _pretending(capability: int) -> Iterator[list[Any]]:
-    """Triton believes that a GPU of this capability is there, and every launch only compiles."""
+    """Makes Triton compile for a GPU of this capability, without launching."""
     from triton.backends.compiler import GPUTarget
     from triton.runtime import driver
     from triton.runtime.jit import JITFunction

@@ -80,7 +80,7 @@ def run(command: Sequence[str], metrics: Sequence[str], *, timeout: float = 300)
         text, said, code = _once(ncu, command, ["--metrics", ",".join(wanted)], timeout)
     launches = parse(text)
     if not launches and "metric" in said and not _own_words(said) and "ERR_NVGPUCTRPERM" not in said:
-        # Another ncu knows other names: its own full set holds most of what is wanted.
+        # Another ncu version has other names: its own full set has most of these metrics.
         text, said, code = _once(ncu, command, ["--set", "full"], timeout)
         launches = parse(text)
     if launches:
@@ -98,7 +98,7 @@ def unknown_metrics(said: str, metrics: Sequence[str]) -> set[str]:
 
 
 def _own_words(said: str) -> list[str]:
-    """What the profiled program itself complained of."""
+    """The profiled program's own error."""
     return [line.removeprefix("rung: ") for line in said.splitlines() if line.startswith("rung: ")]
 
 

@@ -1,7 +1,5 @@
-"""Where rungs stand under the machine's ceilings: arithmetic intensity against rate.
-
-A rung's intensity comes from the cost model, in which every number moves once; where a profile counted the
-bytes that really moved, the rung has a second, hollow point.
+"""The roofline: arithmetic intensity against rate. A rung's intensity comes from the cost model, in which every number
+moves once; where a profile counted the bytes actually moved, the rung has a second, hollow point.
 """
 
 from __future__ import annotations

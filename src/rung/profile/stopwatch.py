@@ -1,7 +1,7 @@
-"""What a kernel spends its time on inside, from a build of the rung that times itself.
+"""Where a kernel spends its time, from a build of the rung with timers.
 
 A rung whose header has `[inside]` counts cycles in a buffer (blocks, rows, columns) when it is compiled with
-RUNG_TIMED (see stopwatch.cuh). Counting costs a little, so that both builds are timed, and both times told.
+RUNG_TIMED (see stopwatch.cuh). Counting costs a little, so both builds are timed, and both times reported.
 """
 
 from __future__ import annotations

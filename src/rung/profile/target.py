@@ -1,4 +1,4 @@
-"""The program that ncu watches: rungs, each checked at its shape, then launched once behind a marker.
+"""The program that runs under ncu: rungs, each checked at its shape, then launched once after a marker.
 
 Called as `python -m rung.profile.target '[{"rung": ..., "values": ..., ...}, ...]'`.
 """

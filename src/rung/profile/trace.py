@@ -1,4 +1,4 @@
-"""Where a token's time goes: kernels, and the gaps between them, as torch's profiler saw them."""
+"""Where a token's time goes: kernels, and the gaps between them, from torch's profiler."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from rung.errors import RungError
 class Share:
     """One kernel (on a CPU: one operator): how often a token runs it, and its seconds.
 
-    `running` counts all of its time, `seconds` what is left when those that began before it have ended: kernels that
-    are launched ahead of their time wait beside their producers. So `seconds` of all, and the gaps, are the token's.
+    `running` is its whole time, `seconds` the time by which it outlasts those that started before it, since kernels
+    with dependent launch overlap their producers. So all `seconds` and the gaps add up to the token's time.
     """
 
     name: str

@@ -1,8 +1,7 @@
-"""Whether a row is of the code at hand, told without compiling anything.
-
-A rung whose text is the measured one is the code at hand. Where only the text has changed, `codes.json`, beside the
-published rows, knows what each text compiles to; `python -m rung.results.codes` brings it up to date (`make tables`
-does), and compiles what it does not know yet: of a text all builds of the published rows, as NVRTC makes them here.
+"""Whether a row belongs to the present code, without compiling anything. A row belongs to the present code if the
+rung's text is the measured one. Where only the text has changed, `codes.json`, beside the published rows, maps each
+text to its compiled code; `python -m rung.results.codes` updates it (as `make tables` does), and compiles texts that
+are not in it yet: all builds of the published rows, with the NVRTC installed here.
 """
 
 from __future__ import annotations
@@ -72,7 +71,7 @@ def _keep(file: Path, stamp: str, texts: dict[str, str], count: int) -> None:
 
 
 def current(row: Row, codes: Codes | None = None) -> bool:
-    """Whether every rung that ran is the same code now."""
+    """Whether every rung that ran has the same code now."""
     index = known() if codes is None else codes
     return all(same(name, text, text_now(name), index) for name, text in row.texts.items())
 
@@ -111,14 +110,14 @@ def updated(rows: Iterable[Row], codes: Codes) -> dict[str, dict[str, str]]:
         there = codes.get(name, {})
         measured = sorted(measured, key=lambda r: r.key)
         then = _digest([r.code for r in measured])
-        # What texts between that one and the present one compiled to, climbs may have been measured with.
+        # Climbs may have been measured with texts between that one and the present one.
         kept = {t: there[t] for t in of_rows[name] & set(there)} if there.get(text, then) == then else {}
         compiled = then if now == text else there.get(now) if there.get(text) == then else None
         if compiled is None:
             print(f"compiling {name}, whose text has changed", file=sys.stderr)
             rung = catalogue.find(name)
             compiled = _digest([built(row, rung) for row in measured])
-        # Digests are of different builds once other rows are the newest: what was the present code before is so still.
+        # With other rows as the newest, digests are of other builds: texts that had the present code keep it.
         still = {t: compiled for t in of_rows[name] & set(there) if there[t] == there.get(now)}
         if len(of_text := {**kept, text: then, now: compiled, **still}) > 1:
             found[name] = dict(sorted(of_text.items()))
@@ -130,7 +129,7 @@ def _digest(codes: list[str]) -> str:
 
 
 def refresh(path: Path = FILE) -> bool:
-    """Bring the index up to date; tells whether it changed."""
+    """Bring the index up to date; returns whether it changed."""
     rows = [row for folder in sorted(path.parent.glob("*/")) for row in store.load(folder)]
     there = known(path)
     now = updated(rows, there)

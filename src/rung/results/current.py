@@ -1,4 +1,4 @@
-"""Out of any number of results, the figure to show: the newest of each rung, number format and shape."""
+"""The figures to show: the newest result of each rung, number format and shape."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from rung.rungs.base import Rung
 
 HEADLINE = "b8t1024"  # GPT-2 at eight sequences of 1024 tokens
 SMALL = "b4t64"
-# A copy of less than this fits the L2 at least in part, and tells nothing of the memory.
+# A copy of less than this fits into L2 at least in part, and does not measure memory bandwidth.
 LARGE = 256e6
 TOO_SLOW = "too slow"  # the verdict of a rung that was left out by forecast
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What a GPU can do: bytes/s and FLOP/s by number format, seen there and by its data sheet."""
+    """A GPU's limits: bytes/s and FLOP/s by number format, measured and by its data sheet."""
 
     gpu: str
     bytes: float
@@ -34,7 +34,7 @@ class Limits:
     sheet: Mapping[str, float]
 
     def share(self, flops: float, size: float, seconds: float, dtype: str) -> float:
-        """Of the nearer of the two measured ceilings."""
+        """Share of the nearer of the two measured ceilings."""
         rate = self.flops.get(dtype)
         shares = [size / seconds / self.bytes] if self.bytes else []
         shares += [flops / seconds / rate] if rate else []
@@ -43,7 +43,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Figure:
-    """One rung's time at one shape and number format, of the code at hand."""
+    """One rung's time at one shape and number format, of the present code."""
 
     row: Row
     rung: Rung
@@ -82,7 +82,7 @@ class Ladder:
         return self.found.get((rung, dtype, shape))
 
     def instead(self, rung: str, dtype: str, shape: str) -> str:
-        """What stands where there is no time: a forecast, or since when the code is another; mostly nothing."""
+        """The text where there is no time: a forecast, or since when the code is different; usually empty."""
         key = (rung, dtype, shape)
         since = f"code changed since {self.changed[key]}" if key in self.changed else ""
         return self.too_slow.get(key) or since
@@ -126,7 +126,7 @@ class Ladder:
 
 @dataclass
 class Figures:
-    """Everything measured on one GPU, of the code at hand."""
+    """Everything measured on one GPU, of the present code."""
 
     gpu: str
     results: list[Row]
@@ -182,7 +182,7 @@ class Figures:
         return [r for r in self._newest(kind, operation) if codes.current(r)]
 
     def changed(self, kind: str) -> list[Row]:
-        """The newest rows of a kind that are of other code: their places are empty, and say since when."""
+        """The newest rows of a kind that belong to other code: their places are empty, and say since when."""
         return [r for r in self._newest(kind) if not codes.current(r)]
 
     def _newest(self, kind: str, operation: str | None = None) -> list[Row]:
@@ -204,12 +204,12 @@ class Figures:
 
 
 def cost_of(row: Row, rung: Rung, operation: Operation) -> Cost:
-    """What the rung must compute and move."""
+    """The least that the rung must compute and move."""
     return operation.cost_with(dict(row.values), DTYPES[row.dtype], rung.binds)
 
 
 def by_gpu(results: Iterable[Row]) -> dict[str, Figures]:
-    """The results of each GPU by itself, the best known first; times on a CPU stand under ''."""
+    """The results of each GPU separately, the one with the most first; those of a CPU are under ''."""
     found: dict[str, Figures] = {}
     for row in results:
         found.setdefault(row.gpu, Figures(row.gpu, [])).results.append(row)
@@ -227,7 +227,7 @@ def of_gpu(results: Sequence[Row], wanted: str | None) -> Figures:
 
 
 def time_text(us: float) -> str:
-    """Microseconds with three digits, or all that stand before the point, in groups of three."""
+    """Microseconds with three significant digits, or all integer digits, in groups of three."""
     if us < 9.995:
         return f"{us:.2f}"
     return f"{us:.1f}" if us < 99.95 else f"{us:,.0f}"

@@ -1,4 +1,4 @@
-"""What the five documents that rung follows report, and the stored rows of ours that stand beside each figure.
+"""The figures of the five documents that rung follows, and our stored rows that correspond to each.
 
 sources.toml holds the figures; a figure of ours is only ever read out of rows. Where no row answers, the place is empty
 and names the command that fills it.
@@ -94,7 +94,7 @@ class Reference:
         counted = [v for v in values if v is not None]
         if not counted:
             return None
-        # A library has kernels whose names are its own affair: its largest one by time tells.
+        # The kernel names of a library are unknown: use its longest kernel.
         return sum(counted) if self.kernels else counted[_longest(row.detail["kernels"])]
 
     def _counted(self, kernel: dict[str, Any]) -> float | None:
