@@ -1,4 +1,4 @@
-"""A rung bound to operands in this process, and the ways in which the checker has it run."""
+"""A rung bound to operands in this process, and the ways in which the checker runs it."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from rung.rungs.base import Device, Prepared, Rung
 
 Order = Literal["forward", "reverse", "shuffled"]
 SEED = 17  # of the shuffled order
-STALLS = (6_000_000, 50_000_000)  # cycles; the second where the host was still queueing when the first was over
+STALLS = (6_000_000, 50_000_000)  # cycles; the second if the host was still queueing when the first was over
 
 
 @dataclass(frozen=True)
 class How:
-    """How a call is bound: tunables; emulated, the number of multiprocessors and whether races are looked for."""
+    """How a call is bound: tunables; when emulated, the number of multiprocessors and whether races are checked."""
 
     tuning: dict[str, int] | None = None
     races: bool = False
@@ -36,25 +36,25 @@ class How:
 
 
 class Call(Protocol):
-    """A bound rung. Every method returns when the work is done."""
+    """A bound rung. Every method returns when the work is complete."""
 
     def run(self, times: int = 1, order: Order = "forward") -> float:
         """Run so often; the seconds of the fastest. Emulated threads take turns in this order."""
         ...
 
     def late(self, seed: int, cycles: int) -> bool:
-        """Run while the inputs of `seed` arrive only after so many cycles; whether all was queued before that."""
+        """Run while the inputs of `seed` arrive late by so many cycles; returns whether all was queued before that."""
         ...
 
     def replayed(self) -> None:
-        """Run from a CUDA graph, recorded at the first time."""
+        """Run from a CUDA graph, captured at the first call."""
         ...
 
 
 class Host(Protocol):
     """Where the rung's code runs."""
 
-    library_calls: set[str]  # what it was seen to compute with beside kernels of its own
+    library_calls: set[str]  # what it computed with besides its own kernels
 
     @property
     def atomics(self) -> bool:
@@ -63,7 +63,7 @@ class Host(Protocol):
 
     @property
     def memory(self) -> str:
-        """Where the operands lie that the judge looks at: cpu or cuda."""
+        """Where the operands are that the checker compares: cpu or cuda."""
         ...
 
     def storage(self, alignment: int) -> GuardedStorage: ...
@@ -103,7 +103,7 @@ class Here:
 
 
 def prepare(rung: Rung, operands: Operands, how: How, device: Device, scratch: GuardedStorage) -> Prepared:
-    """The rung bound to these operands, its buffers in memory that is watched as well."""
+    """The rung bound to these operands, with its buffers in guarded memory as well."""
     with base.emulated_multiprocessors(how.sms), emulated(device, how):
         return rung.prepare(
             operands.tensors,
@@ -116,7 +116,7 @@ def prepare(rung: Rung, operands: Operands, how: How, device: Device, scratch: G
 
 
 def emulated(device: Device, how: How, order: Order = "forward") -> AbstractContextManager[None]:
-    """How the emulator goes about what is loaded and launched within."""
+    """Settings of the emulator for modules loaded and launched within."""
     if device == "cuda":
         return nullcontext()
     from rung import emulator
@@ -125,7 +125,7 @@ def emulated(device: Device, how: How, order: Order = "forward") -> AbstractCont
 
 
 def atomics_ran(device: Device) -> int:
-    """How many read-modify-writes emulated kernels have done in this process."""
+    """How many read-modify-writes emulated kernels have executed in this process."""
     from rung import emulator
 
     return emulator.atomics_ran() if device != "cuda" and emulator.available() is None else 0
@@ -177,9 +177,8 @@ class _CallHere:
 def run_late(
     run: Callable[[], None], arrive: Callable[[], None], outputs: Tensors, *, prefetch: Callable[[], None], cycles: int
 ) -> tuple[Tensors, bool]:
-    """Queue a long pause, the inputs, the call and a copy of its outputs: work on another stream comes too early.
-
-    The flag says whether the pause still went on when all was queued: else nothing had come too early.
+    """Queue a long pause, the inputs, the call and a copy of its outputs: work on another stream runs too early. The
+    flag says whether the pause was still running when all was queued: otherwise the test is not valid.
     """
     prefetch()
     torch.cuda.synchronize()
@@ -195,7 +194,7 @@ def run_late(
 
 
 def wait() -> None:
-    """Until the GPU is done; what it complains of is the rung's."""
+    """Waits for the GPU; its errors are the rung's."""
     try:
         torch.cuda.synchronize()
     except RuntimeError as error:

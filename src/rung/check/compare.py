@@ -45,7 +45,7 @@ def compare(
     error = (values - truth).abs()
     ratio = error / (atol * torch.where(unit == 0, 1.0, unit) + dtype.rtol * truth.abs())
     norm = error.norm() / torch.where(size == 0, 1.0, size)
-    # One question to the GPU, not one a number.
+    # One query of the GPU, not one per number.
     facts = torch.stack([strange.any().double(), (~finite & ~same).any().double(), count.double(), ratio.max(), norm])
     strange_any, lost, counted, worst, relative = facts.tolist()
     if strange_any or lost:

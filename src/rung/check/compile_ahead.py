@@ -1,4 +1,4 @@
-"""Many kernels compiled by all cores, into the cache of cubins, before the first of them is wanted."""
+"""Compiles many kernels on all cores, into the cache of cubins, before the first of them is needed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PRELOADED = ["torch", "rung.rungs.catalogue", "rung.cuda.nvrtc"]
 
 
 def _as_here(environment: dict[str, str]) -> None:
-    """A server of processes that began earlier has the environment of then."""
+    """A process server that was started earlier has the environment of that time."""
     os.environ.update(environment)
 
 
@@ -49,7 +49,7 @@ class Compilers:
 
 
 def finish(waiting: Iterable[Future[None]]) -> int:
-    """Wait for all, and count those that failed; whoever wants such a kernel will be told the reason."""
+    """Wait for all, and count failures; the reason is reported when such a kernel is used."""
     failed = 0
     for future in waiting:
         try:

@@ -1,8 +1,7 @@
-"""Runs a rung of unknown origin in a process of its own, with limits; what judges it stays here.
-
-Operands lie in memory that both processes have mapped. Their numbers, the poison, the guards, the reference, the
-comparison and the report are this process's; the other one is only told to bind the rung and to run it. Whatever
-happens there, the verdict is read from the memory: an exit, a signal, silence or a forged answer is no result.
+"""Runs a rung of unknown origin in a separate process, with limits; the checker stays in this one. Operands are in
+memory that both processes map. Inputs, poison, guards, reference, comparison and report belong to this process; the
+other one only binds and runs the rung. Whatever happens there, the verdict is read from the memory: an exit, a signal,
+silence or a forged answer is no result.
 """
 
 from __future__ import annotations
@@ -90,7 +89,7 @@ class Isolated:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _pass_on(self) -> None:
-        """What the rung prints goes to stderr, up to a limit and without a terminal's control characters."""
+        """Passes the rung's output to stderr, up to a limit and without a terminal's control characters."""
         assert self._process.stdout is not None
         room = OUTPUT
         while data := os.read(self._process.stdout.fileno(), 1 << 14):
@@ -156,7 +155,7 @@ class Isolated:
         return _CallThere(self, self._bound, operands)
 
     def ask(self, what: dict[str, Any], seconds: float) -> dict[str, Any]:
-        """Have the process do something; it is a failure if it does not say that it did."""
+        """Send the process a request; without a confirmation it is a failure."""
         if self._asked < 0 or self._process.poll() is not None:
             raise Failure(how_it_ended(self._process.poll()))
         try:
@@ -210,7 +209,7 @@ class _CallThere:
 
     def late(self, seed: int, cycles: int) -> bool:
         self._operands.refill(seed)
-        self._do("late", cycles=STALLS[-1])  # what the process says of its own queue is not asked
+        self._do("late", cycles=STALLS[-1])  # the process's statement about its own queue is not used
         return True
 
     def replayed(self) -> None:

@@ -1,4 +1,4 @@
-"""The process in which a rung of unknown origin runs: it binds and runs what it is told to, and judges nothing."""
+"""The process in which a rung of unknown origin runs: it binds and runs on request, and compares nothing."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from rung.rungs.cuda import CudaRung
 MEMORY = 8 << 30  # bytes of private memory, on the emulator; a GPU's driver maps far more than it uses
 FILE = 1 << 28  # bytes of any file that it writes
 PR_SET_PDEATHSIG = 1
-# What a rung may ask torch for beside its launches: memory, views of it, and copies of what it has computed.
+# Torch operators that a rung may use besides its launches: memory, views of it, and copies of its results.
 HARMLESS = (
     "empty", "new_empty", "zeros", "zero_", "fill_", "full", "ones", "view", "reshape", "_unsafe_view", "as_strided",
     "slice", "select", "detach", "alias", "t", "transpose", "permute", "expand", "squeeze", "unsqueeze", "unbind",
@@ -41,7 +41,7 @@ HARMLESS = (
 
 
 class _Listing(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Notes the operators of torch that compute something."""
+    """Records the torch operators that compute something."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -58,7 +58,7 @@ class _Listing(TorchDispatchMode):  # type: ignore[no-untyped-call]
 class _Bound:
     prepared: Prepared
     raw: Tensors  # what the kernel works on
-    shared: Tensors  # what the judge sees: the same memory, unless it is mirrored
+    shared: Tensors  # the checker's view: the same memory, unless it is mirrored
     outputs: Tensors
     scratch: GuardedStorage
     listed: bool

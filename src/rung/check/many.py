@@ -1,4 +1,4 @@
-"""Checks many rungs, on as many processes as help, and gives the reports as they come."""
+"""Checks many rungs in several processes, and yields the reports as they come."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from rung.rungs.cuda import CudaRung
 
 SECONDS = 900.0  # for one rung and dtype
 PORTION = 6  # tasks at most that stay together
-GPU_JOBS = 10  # processes at most that share a GPU: the more, the longer each waits for an answer
+GPU_JOBS = 10  # processes at most that share a GPU: with more, each waits longer for it
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Task:
     tuning: tuple[tuple[str, int], ...] = ()
     quick: bool = False
     races: bool = False
-    alone: bool = False  # looked at from all sides, tunables included
+    alone: bool = False  # checked thoroughly, including its tunables
     coverage: bool = False
 
     @property
@@ -74,7 +74,7 @@ def tasks(
     races: bool = False,
     coverage: bool = False,
 ) -> list[Task]:
-    """What there is to check. A user's own file is told apart from the ladder's by its path."""
+    """The tasks. A user's own file is distinguished from the ladder's by its path."""
     if device == "cuda" and not torch.cuda.is_available():
         raise RungError("there is no CUDA device here; use --device emulator, which needs none.")
     chosen = _with_case(chosen, case)
@@ -122,7 +122,7 @@ def run_task(task: Task) -> Report:
 
 
 def _run_file(task: Task, rung: Rung) -> Report:
-    """A rung of unknown origin, in a process of its own; on a GPU the emulator looks for races as well."""
+    """A rung of unknown origin, in a process of its own; on a GPU the emulator checks for races as well."""
     with Isolated(task.device) as host:
         report = _run(task, rung, host)
     if task.device != "cuda" or report.verdict != "ok" or rung.kind != "cuda" or rung.emulate:
@@ -157,7 +157,7 @@ def _run(task: Task, rung: Rung, host: Isolated | None = None) -> Report:
 
 
 def check_all(work: Sequence[Task], jobs: int | None = None) -> Iterator[Report]:
-    """Reports in the order in which they are done; a process that dies is a failed rung, and no other's loss."""
+    """Reports in the order of completion; a process that dies fails only its own rung."""
     cores = os.cpu_count() or 1
     device = work[0].device
     if jobs is None:
@@ -208,7 +208,7 @@ def _compiling(work: Sequence[Task], cores: int) -> Iterator[None]:
 
 
 def _portions(work: Sequence[Task], jobs: int) -> list[list[Task]]:
-    """Tasks that meet the same operands and references, but so few that none is waited for; the longest first."""
+    """Groups tasks with the same operands and references, few enough to balance the load; the longest first."""
     weights = {task: 0 if task.file else _weight(task.rung) for task in work}
     most = sum(weights.values()) / (8 * jobs)
     found: list[list[Task]] = []
@@ -234,7 +234,7 @@ def _weight(name: str) -> int:
 
 @contextlib.contextmanager
 def _printing_to_stderr() -> Iterator[None]:
-    """What a kernel prints is not part of what the command says."""
+    """Keeps a kernel's output apart from the command's."""
     sys.stdout.flush()
     kept = os.dup(1)
     os.dup2(2, 1)

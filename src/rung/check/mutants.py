@@ -1,4 +1,4 @@
-"""Small changes to a right kernel, each of which a checker should notice."""
+"""Small changes to a correct kernel, each of which the checker should detect."""
 
 from __future__ import annotations
 

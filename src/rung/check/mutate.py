@@ -1,4 +1,4 @@
-"""Measures the checker: mutants of right kernels, and which of them it calls right."""
+"""Measures the checker: mutants of correct kernels, and which of them it accepts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from rung.rungs import catalogue, identity
 from rung.rungs.base import Device, Rung
 from rung.rungs.cuda import CudaRung
 
-# As a rung alone, with fewer of the later runs: what makes a mutant is not written to wait.
+# As for a single rung, with fewer of the later runs: mutants do not delay their errors on purpose.
 EFFORT = Effort(0.1, 0.1, tunables=True, later_runs=0)
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n/]+)"', re.MULTILINE)
 SOURCES = Path(__file__).parents[2]
@@ -71,7 +71,7 @@ def trials(rungs: Sequence[Rung], *, count: int | None, seed: int, device: Devic
 
 
 def mutate(work: Sequence[Trial], *, jobs: int, niceness: int = 0) -> Iterator[Row]:
-    """A row for each mutant, as they fall; who ends the process or takes too long is refused."""
+    """A row for each mutant, as soon as it is known; one that ends the process or takes too long is refused."""
     groups = [[trial] for trial in work]
     yield from work_through(groups, judge, _row, jobs=jobs, seconds=SECONDS, niceness=niceness)
 
@@ -111,7 +111,7 @@ def judge(trial: Trial) -> Row:
         changed, path = Path(folder) / trial.place["file"], Path(folder) / original.name
         changed.unlink()
         changed.write_text(trial.source, encoding="utf-8")
-        # On a GPU in a process of its own: a wrong kernel may leave the context in ruins.
+        # On a GPU in a process of its own: a wrong kernel may destroy the context.
         host = Isolated(trial.device) if trial.device == "cuda" else Here(trial.device)
         try:
             with host if isinstance(host, Isolated) else contextlib.nullcontext():

@@ -135,7 +135,7 @@ class Operands:
         return sum(self.tensors[n].numel() * self.tensors[n].element_size() for n in owned)
 
     def poison(self, number: int = 0) -> None:
-        """Make what the last run left in the outputs unusable, in a way that depends on `number`."""
+        """Overwrite the last run's outputs with poison that depends on `number`."""
         for name in self.outputs:
             if self.operation.operand(name).role == "out":
                 fill(self.tensors[name].view(-1).view(torch.uint8), POISONS[number % len(POISONS)])
@@ -146,12 +146,12 @@ class Operands:
         self._given = {n: self.tensors[n].clone() for n in inout}
 
     def restore(self) -> None:
-        """What calls have changed becomes what it was."""
+        """Restore what calls have changed."""
         for name, tensor in self._given.items():
             self.tensors[name].copy_(tensor)
 
     def reference(self, calls: int = 1) -> Tensors:
-        """What the outputs should be after so many calls: what a call changes, the next one finds."""
+        """The expected outputs after so many calls, each of which starts from the state that the last one left."""
         if self.case is None:
             return self._computed(calls)
         return _references.get((*self._key(), calls), lambda: self._computed(calls))

@@ -1,4 +1,4 @@
-"""Few settings of the tunables in which every two values of two tunables meet."""
+"""A small set of settings that contains every pair of values of two tunables."""
 
 from __future__ import annotations
 

@@ -51,4 +51,4 @@ class Report:
 
 
 class Failure(Exception):
-    """A rung was caught; the message says at what."""
+    """A rung failed; the message says why."""

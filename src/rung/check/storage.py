@@ -1,4 +1,4 @@
-"""Memory in which a mistake shows: poisoned before every run, watched to the byte on both sides."""
+"""Memory that reveals mistakes: poisoned before every run, guarded to the byte on both sides."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ BAND = 4096  # bytes at least on each side that no kernel may touch
 PAGE = 4096
 STRICTEST = 32  # the alignment that the most demanding rung asks for: fragments straight from memory
 
-# What an output holds before a run. NaN alone is swallowed by fmaxf and by ==, so the pattern changes from run to
-# run: NaN, the largest number of each format, minus zero, and numbers such as an earlier run may have left.
+# What an output holds before a run. fmaxf and == can hide NaN, so the pattern changes from run to run: NaN, the largest
+# number of each format, negative zero, and plausible results of an earlier run.
 POISONS: tuple[bytes, ...] = (b"\xff", b"\xff\x7b", b"\x00\x80", b"\x9a\x40", b"\xff\xfb")
 
 _made = itertools.count()  # scratch memory is painted once, and so otherwise in each storage
@@ -38,11 +38,9 @@ class Block:
 
 
 class GuardedStorage:
-    """Hands out tensors whose neighbourhood is watched.
-
-    Bands with a pattern of their own stand on both sides, and the pattern changes from run to run: what a kernel
-    reads there changes as well, and what it writes there is seen. On the emulator pages without access lie before and
-    behind them, and where the operands need no alignment the data itself ends where that page begins.
+    """Allocates tensors with guard bands. Bands with their own pattern are on both sides, and the pattern changes from
+    run to run: values read from there change as well, and writes there are detected. On the emulator there are unmapped
+    pages before and after them, and where the operands need no alignment the data ends directly at that page.
     """
 
     def __init__(self, device: Device, *, alignment: int = STRICTEST, raw: Raw | None = None) -> None:
@@ -57,7 +55,7 @@ class GuardedStorage:
         size = math.prod(shape) * dtype.itemsize
         multiple = max(self.alignment, dtype.itemsize)
         room = -(-size // multiple) * multiple  # what lies between the data and that boundary is watched as well
-        behind = BAND if self.device == "cuda" else 0  # on a CPU a page that faults stands there
+        behind = BAND if self.device == "cuda" else 0  # on a CPU there is an unmapped page
         raw = self._raw(name, -(-(BAND + room + behind) // PAGE) * PAGE)
         start = len(raw) - behind - room
         self.blocks[name] = Block(raw, start, start + size)
@@ -73,13 +71,13 @@ class GuardedStorage:
         bands = self._bands()
         pieces = []
         for index, band in enumerate(bands):
-            # Every tensor's bands are its own, so that what is read beside one and written beside another leaves a
-            # trace: of NaN there is one for each payload.
+            # Every tensor has different bands, so that data copied from one band to another is detected: NaNs differ in
+            # their payload.
             pattern = POISONS[turn % len(POISONS)]
             if pattern == b"\xff":
                 pattern = bytes((0x81 + (index // 2 + 1) % 0x7E, 0xFF))
             pieces.append((pattern * (len(band) // len(pattern) + 1))[: len(band)])
-        # All at once: a GPU that many processes share answers each question late, however small it is.
+        # All at once: with many processes on a GPU each query is slow, however small.
         painted = torch.frombuffer(bytearray(b"".join(pieces)), dtype=torch.uint8)
         if bands[0].is_cuda:
             painted = painted.pin_memory().to(bands[0].device, non_blocking=True)
@@ -87,19 +85,19 @@ class GuardedStorage:
         torch._foreach_copy_(bands, torch.split(self._painted, [len(band) for band in bands]))
 
     def poison(self, name: str, number: int = 0) -> None:
-        """Make what the last run left in `name` unusable."""
+        """Poison `name`."""
         block = self.blocks[name]
         fill(block.data, POISONS[number % len(POISONS)])
 
     def still_poisoned(self, name: str, number: int, width: int) -> int:
-        """How many elements of so many bytes are as `poison` left them."""
+        """How many elements of this size still hold the poison."""
         data = self.blocks[name].data
         untouched = torch.empty_like(data)
         fill(untouched, POISONS[number % len(POISONS)])
         return int((data.view(-1, width) == untouched.view(-1, width)).all(1).sum())
 
     def damaged(self) -> str | None:
-        """Which tensor was written beside, if any, since its bands were painted."""
+        """Which tensor's bands were written to, if any."""
         return self.touched((), torch.empty(0, dtype=torch.uint8))
 
     def snapshot(self, names: Sequence[str]) -> torch.Tensor:
@@ -107,7 +105,7 @@ class GuardedStorage:
         return torch.cat([self.blocks[name].data for name in names]) if names else torch.empty(0, dtype=torch.uint8)
 
     def touched(self, names: Sequence[str], before: torch.Tensor) -> str | None:
-        """Beside which tensor something was written, or which of the names no longer is what the snapshot holds."""
+        """Which tensor's bands were written to, or which of the names differs from the snapshot."""
         bands = self._bands()
         lengths, sizes = [len(band) for band in bands], [len(self.blocks[name].data) for name in names]
         beside, changed = [], []

@@ -1,10 +1,9 @@
-"""Is a rung right? Every promise about correctness, kept in one place.
-
-A rung runs at every case of its operation that it takes, twice, with poison and guards that change from run to run,
-and both are looked at after every run; the emulator takes the threads of the second run in another order. At the
-largest case that is affordable it also meets five seeds behind the same pointers, every order of threads that the
-emulator has, its search for races, a GPU with one multiprocessor, late inputs, a CUDA graph, and, when it is checked
-alone, its tunables' other values and some hundred more runs. The verdict is one `Report` for each rung and dtype.
+"""Is a rung right? All correctness checks in one place. A rung runs at every case of its operation that it supports,
+twice, with poison and guards that change from run to run and are checked after every run; the emulator runs the threads
+of the second run in another order. At the largest affordable case it also gets five seeds behind the same pointers,
+every order of threads that the emulator has, its search for races, a GPU with one multiprocessor, late inputs, a CUDA
+graph, and, when it is checked alone, its tunables' other values and some hundred more runs. The verdict is one `Report`
+for each rung and dtype.
 """
 
 from __future__ import annotations
@@ -34,17 +33,17 @@ SEEDS = 5
 _DIFFERS = re.compile(r"^[ \t]*#[^\n]*\bRUNG_EMULATOR\b", re.MULTILINE)
 _FACTS = re.compile(r"\bsms\b|\bmax_grid_y\b")
 ORDERS: tuple[Order, ...] = ("forward", "reverse", "shuffled")
-PATIENCE = 5.0  # seconds: a case whose single run is forecast to take longer is left out, and said so
+PATIENCE = 5.0  # seconds: a case whose single run is forecast to take longer is left out, with a remark
 
 
 @dataclass(frozen=True)
 class Effort:
-    """How much is tried: a whole ladder at once has to be quick, one rung is looked at from all sides."""
+    """How much is checked: less for a whole ladder, more for a single rung."""
 
-    affordable: float  # seconds of a run, for the case that is looked at from all sides
-    watched: float  # ... and for the one in which every access is looked at
-    tunables: bool  # every two values of two tunables
-    later_runs: int  # at the smallest case, before its outputs are looked at again
+    affordable: float  # seconds of a run, for the case with all checks
+    watched: float  # ... and for the one with the race check
+    tunables: bool  # every pair of values of two tunables
+    later_runs: int  # at the smallest case, before its outputs are compared again
 
 
 LADDER = Effort(0.02, 0.004, tunables=False, later_runs=0)
@@ -68,8 +67,8 @@ def check(
 ) -> Report:
     """Check one rung in one dtype; `quick` stops after its first case.
 
-    With `races` the emulator looks at every access to shared memory, not only at what different orders give; with
-    `coverage` it says which branches no case has taken.
+    With `races` the emulator checks every access for races, not only the results of different orders; with `coverage`
+    it reports which branches no case has taken.
     """
     report = Report(rung.full_name, dtype, device, norm_cap=dtype_named(dtype).norm_cap)
     reason = _cannot_run(rung, device)
@@ -116,7 +115,7 @@ def check(
 
 
 def _differs_on_a_gpu(rung: Rung) -> str:
-    """A file of the rung's own that tells the emulator from a GPU: what ran here is not what runs there."""
+    """A file of the rung with different code for the emulator and for a GPU: the GPU's code was not run."""
     if rung.path is None:
         return ""
     own = (path for path in [rung.path, *identity.files(rung)] if path.resolve().parent != INCLUDE.resolve())
@@ -286,7 +285,7 @@ class _Rung:
         return [math.prod(config.grid) for _, config in launches]
 
     def _fewest_multiprocessors(self, values: Values) -> int | None:
-        """Few make loops over the grid go round; some rungs need more than one."""
+        """With few multiprocessors, grid-stride loops iterate; some rungs need more than one."""
         for sms in (1, 2, 3, 5):
             with emulated_multiprocessors(sms):
                 if self.rung.refusal(values, self.dtype, self.tuning, device=self.device) is None:
@@ -334,7 +333,7 @@ class _Rung:
         return chosen
 
     def explain(self) -> None:
-        """A wrong value is often one that was read before it was written: name the race if there is one."""
+        """A wrong value was often read before it was written: name the race if there is one."""
         wrong = any(word in self.report.reason for word in ("never written", "NaN", "values are off", "relative error"))
         if not wrong or not self.cuda or "__shared__" not in self.rung.source:
             return
@@ -348,7 +347,7 @@ class _Rung:
             self.report.reason = f"a race: {fault} The result: {reason}"
 
     def look_for_races(self) -> None:
-        """Run as before, and have every access looked at; a race is a fault, whatever else is wrong is known."""
+        """Run as before with the race check; a race is a fault, other failures are known already."""
         if self.races or self.at is None:
             return
         try:
@@ -358,7 +357,7 @@ class _Rung:
                 raise
 
     def next_order(self) -> Order:
-        """Of the orders of threads that are not the usual one, each in its turn."""
+        """The unusual thread orders, in turn."""
         self.turns += 1
         return "forward" if self.device == "cuda" else ORDERS[1 + self.turns % 2]
 
@@ -382,14 +381,14 @@ class _Trial:
             self.call = of.host.bind(of.rung, self.operands, how, self.storage)
 
     def once(self, order: Order = "forward") -> Tensors:
-        """Run, and look at everything that could be wrong."""
+        """Run once, and check everything."""
         try:
             return self._once(order=order)
         except Failure as failure:
             raise self._because_of(order, failure) from None
 
     def twice(self) -> None:
-        """Run and look twice, emulated threads in another order the second time: what depends on it is a race."""
+        """Run and check twice, with emulated threads in another order the second time: different results are a race."""
         first = self._once()
         order = self.of.next_order()
         again = self.once(order)
@@ -451,7 +450,7 @@ class _Trial:
         self.turn += 1
 
     def later_runs(self, count: int) -> None:
-        """A run that comes late must be as good as the first."""
+        """Later runs must be as right as the first."""
         try:
             self._once()
             self.call.run(count)
@@ -462,12 +461,12 @@ class _Trial:
             raise Failure(f"after {count} runs: {failure}") from None
 
     def late(self, seed: int) -> None:
-        """Inputs that arrive late on the current stream: work on another stream would not have waited."""
+        """Inputs that arrive late on the current stream, which work on another stream does not wait for."""
         self.refill(seed)
         reference = self.operands.reference()  # of what a call changes, before one has
         with self.report.phase("late"):
             for cycles in STALLS:
-                self.refill(seed + 1)  # who comes too early finds other inputs
+                self.refill(seed + 1)  # work that runs too early reads other inputs
                 self._poison()
                 if self.call.late(seed, cycles):
                     break
@@ -478,7 +477,7 @@ class _Trial:
         self.refill(seed)
 
     def replayed(self, seed: int) -> None:
-        """The same launches recorded once and replayed on other inputs, as the model does."""
+        """The same launches captured once and replayed on other inputs, as the model does."""
         try:
             for other in range(2):
                 self.refill(seed + other)
@@ -511,7 +510,7 @@ class _Trial:
 
 
 def _alignment(rung: Rung) -> int:
-    """At what multiples data has to start; 1 where any element's own address will do."""
+    """The alignment of data; 1 if any element's address is valid."""
     from rung.check.storage import STRICTEST
 
     fragments = "wmma" in rung.source or not isinstance(rung, CudaRung)

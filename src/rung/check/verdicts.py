@@ -1,4 +1,4 @@
-"""Verdicts as rows of results: what was checked, on which device, with which errors beside which bounds."""
+"""Verdicts as rows of results: what was checked, on which device, with errors and bounds."""
 
 from __future__ import annotations
 

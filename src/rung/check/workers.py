@@ -1,4 +1,4 @@
-"""Processes that work through groups of items; one that dies or takes too long costs its item a verdict, no other."""
+"""Processes that work through groups of items; if one dies or takes too long, only its item fails."""
 
 from __future__ import annotations
 
@@ -36,9 +36,8 @@ def work_through(
     seconds: float = 600.0,
     niceness: int = 0,
 ) -> Iterator[Result]:
-    """The result of every item, as they fall; a group stays with one process, so that it can remember things.
-
-    `lost` says what an item comes to whose process ended, or that took longer than `seconds`.
+    """Yields the result of every item as soon as it is known; a group stays with one process, so that it can cache
+    data. `lost` gives the result of an item whose process ended, or that took longer than `seconds`.
     """
     waiting = deque(deque(group) for group in groups if group)
     context = multiprocessing.get_context("forkserver")  # torch is imported once
@@ -111,7 +110,7 @@ def _death(worker: _Worker[Item]) -> str:
 
 
 def how_it_ended(code: int | None) -> str:
-    """An exit code in words; below zero it is a signal's number."""
+    """An exit code in words; a negative one is a signal's number."""
     if code is not None and code < 0:
         return f"its process was ended by {signal.Signals(-code).name}"
     return f"its process ended by itself (exit code {code}) before a verdict"

@@ -64,7 +64,7 @@ def datasheet() -> dict[str, float]:
 
 
 def rate_limit(sheet: Mapping[str, float], dtype: str) -> float | None:
-    """FLOP/s that no kernel exceeds. One product of float32 can also be three of tf32 or halves on tensor cores."""
+    """FLOP/s that no kernel can exceed. A float32 product can also be three of tf32 or halves on tensor cores."""
     own = sheet.get(dtype)
     if own is None or dtype != "f32":
         return own
@@ -73,7 +73,7 @@ def rate_limit(sheet: Mapping[str, float], dtype: str) -> float | None:
 
 @cache
 def facts() -> dict[str, Any]:
-    """What does not change during a process: hardware and versions."""
+    """Facts that do not change during a process: hardware and versions."""
     found: dict[str, Any] = {
         "host": platform.machine(),
         "cpu": _cpu_name(),
@@ -98,12 +98,12 @@ def facts() -> dict[str, Any]:
 
 
 def arch() -> str:
-    """The architecture that is compiled for here: that of the GPU, or of an H200 where there is none."""
+    """The target architecture here: that of the GPU, or an H200's if there is none."""
     return f"sm_{facts()['capability'].replace('.', '')}" if torch.cuda.is_available() else "sm_90"
 
 
 def state() -> dict[str, Any]:
-    """What may change while measuring: clocks, temperature, and whether the GPU holds itself back."""
+    """Facts that may change while measuring: clocks, temperature, and throttling."""
     if not torch.cuda.is_available():
         return {}
     names = ("clocks.sm", "clocks.mem", "temperature.gpu", "power.draw", "clocks_throttle_reasons.active")

@@ -1,4 +1,4 @@
-"""Looking into results: choosing some, holding two machines or commits against each other, exporting."""
+"""Queries of results: filtering, comparing two machines or commits, exporting."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def chosen(
     gpu: str | None = None,
     kind: str | None = None,
 ) -> list[Row]:
-    """The rows that fit all that is given; a GPU by a part of its name, a rung with or without its ladder."""
+    """The rows that match all given values; a GPU by a part of its name, a rung with or without its ladder."""
     return [
         row
         for row in rows
@@ -71,7 +71,7 @@ class Pair:
 
 
 def compare(a: Iterable[Row], b: Iterable[Row]) -> list[Pair]:
-    """B against A, wherever both were timed; with other tunables or another source it is still the same rung."""
+    """B against A, wherever both were timed; different tunables or sources still count as the same rung."""
     left, right = _timed(a), _timed(b)
     pairs = []
     for key, first in left.items():

@@ -28,7 +28,7 @@ class Row:
 
     kind: str  # one of KINDS
     what: str  # a rung as layernorm/07_warp, a study, or a model and what it did
-    part: str = ""  # of several rows that tell of the same: single, batch, prompt ...; the chart of a study
+    part: str = ""  # which of several rows of the same thing: single, batch, prompt ...; the chart of a study
     dtype: str = ""
     shape: str = ""
     values: dict[str, Any] = field(default_factory=dict)
@@ -40,10 +40,12 @@ class Row:
     reason: str = ""
     metrics: dict[str, float] = field(default_factory=dict)
     samples: dict[str, list[float]] = field(default_factory=dict)
-    detail: dict[str, Any] = field(default_factory=dict)  # what is no number: tables, curves, verdicts against others
+    detail: dict[str, Any] = field(
+        default_factory=dict
+    )  # everything but numbers: tables, curves, verdicts against others
     notes: list[str] = field(default_factory=list)
     weights: str = ""  # of a model: random, trained, or its name
-    quick: bool = False  # fewer points or shorter looks than usual
+    quick: bool = False  # fewer points or shorter timings than usual
     machine: dict[str, Any] = field(default_factory=dict)
     state: dict[str, Any] = field(default_factory=dict)
     time: str = ""
@@ -77,18 +79,18 @@ class Row:
 
     @property
     def question(self) -> tuple[Any, ...]:
-        """What was asked: rows with the same question, of whatever time and code, answer the same."""
+        """What was measured: rows with the same question, of any time and code, measure the same thing."""
         own = (self.kind, self.what, self.part, self.dtype, self.gpu)
         return own + tuple(json.dumps(x, sort_keys=True) for x in (self.values, self.tuning, self.options))
 
     @property
     def key(self) -> str:
-        """Content address: the question, the code and the driver, not what came out of it."""
+        """Content address: the question, the code and the driver, not the result."""
         asked = (*self.question, sorted(self.texts.items()), self.machine.get("driver"))
         return hashlib.sha256(repr(asked).encode()).hexdigest()[:20]
 
     def as_json(self) -> dict[str, Any]:
-        """What is kept; fields that are empty are left out."""
+        """The stored form; empty fields are left out."""
         told = {f.name: getattr(self, f.name) for f in fields(self)}
         return {"format": FORMAT, **{name: value for name, value in told.items() if value not in ("", {}, [], False)}}
 
@@ -104,7 +106,7 @@ class Row:
 
 
 def newest(rows: Iterable[Row]) -> list[Row]:
-    """The last answer to each question, in the order in which the questions were first asked."""
+    """The newest row of each question, in the order in which the questions first occur."""
     latest: dict[tuple[Any, ...], Row] = {}
     for row in sorted(rows, key=lambda r: r.time):
         latest[row.question] = row

@@ -43,7 +43,7 @@ class Document:
 
 @dataclass(frozen=True)
 class Reference:
-    """Where a figure of ours stands: a kind of row, what it is of, and which of its numbers."""
+    """The place of one of our figures: a kind of row, what it measures, and which of its numbers."""
 
     kind: str
     what: str  # a rung, a step of the climb, a study
@@ -127,7 +127,7 @@ def _unit(figure: str) -> float:
 
 @dataclass(frozen=True)
 class Figure:
-    """One number of theirs, and where ours is; two references are a ratio, none has a reason instead."""
+    """One of their numbers, and the place of ours; two references are a ratio, with none there is a reason."""
 
     what: str
     value: float
@@ -232,7 +232,7 @@ def references(kind: str) -> Iterator[Reference]:
 
 
 def course(rung: str, shape: str = "b4t64") -> dict[int, float]:
-    """Microseconds a forward pass by the size of a block, as the course's sweep has them; empty where it has none."""
+    """Microseconds per forward pass by block size, from the course's sweep; empty where it has none."""
     return {
         next(iter(r.tuning.values())): figure.value
         for experiment in experiments()

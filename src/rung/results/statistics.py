@@ -35,9 +35,8 @@ def settled(samples: list[float], relative_error: float = 0.005) -> bool:
 
 
 def verdict(ours: list[float], theirs: list[float], *, seed: int = 0, margin: float = 0.005) -> Verdict:
-    """Is `ours` faster than `theirs`? From the bootstrapped 95 % interval of the medians' ratio.
-
-    Less than half a percent either way is a tie, however sure one may be of it.
+    """Is `ours` faster than `theirs`? From the bootstrapped 95 % interval of the medians' ratio. Less than half a
+    percent either way is a tie, however certain.
     """
     random = np.random.default_rng(seed)
     a, b = np.asarray(ours), np.asarray(theirs)

@@ -1,4 +1,4 @@
-"""The store of measurements: rows in files of JSON lines that are only ever added to."""
+"""The store of measurements: rows in append-only files of JSON lines."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def append(row: Row, path: Path | None = None) -> Row:
-    """Add one measurement; gives it back with its time and commit."""
+    """Append one measurement; returns it with its time and commit."""
     now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     whole = replace(row, time=row.time or now, commit=row.commit or tree.commit())
     lines.append(path or default_path(), whole.as_json())
@@ -61,9 +61,8 @@ def gather(files: Sequence[Path] = ()) -> list[Row]:
 
 
 def publish(rows: Iterable[Row], folder: Path) -> dict[str, int]:
-    """Put rows into a folder of current rows, one file for each kind; of one question the newest answer stays.
-
-    A failure does not replace a figure of the same code: it is kept where there is no other.
+    """Put rows into a folder of current rows, one file per kind; the newest row of each question stays. A failure does
+    not replace a figure of the same code: it is kept only if there is no other.
     """
     together = load(folder) if folder.is_dir() else []
     right = {r.key for r in together if r.verdict == "ok"}

@@ -1,7 +1,6 @@
-"""Which sources ran: git's name for the package's folder as it lies here, and the commit that has just this folder.
-
-A tree that was copied to the machine that measures may stand beside the history of another commit; then a row names
-the folder (`tree-…`), and publishing it from a checkout whose history has that folder finds the commit.
+"""Which sources ran: git's hash of the package's folder as it is, and the commit that has exactly this folder. A tree
+that was copied to the measuring machine may come with the history of another commit; then a row names the folder
+(`tree-…`), and publishing it from a checkout whose history has that folder finds the commit.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ LENGTH = 12
 
 
 def digest(folder: Path) -> str:
-    """The name that git gives to the folder's content; empty folders and what Python keeps for itself do not count."""
+    """git's hash of the folder's content; empty folders and Python's caches do not count."""
     return (_tree(folder) or hashlib.sha1(b"tree 0\0").digest()).hex()
 
 

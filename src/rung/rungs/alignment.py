@@ -1,4 +1,4 @@
-"""At which addresses a kernel's operands may start, so that a view at an odd offset is refused and not a fault.
+"""Alignment of a kernel's operands, so that a view at an odd offset is refused instead of causing a fault.
 
 Vector loads take 16 bytes from a multiple of 16. torch allocates so, but x[1:] of float32 starts 4 bytes further.
 """
@@ -12,7 +12,7 @@ from pathlib import Path
 from rung.lazy import torch
 
 VECTOR = 16
-_SHARED_BY_ALL = "rung.cuh"  # it defines vector loads; who names none of them has none
+_SHARED_BY_ALL = "rung.cuh"  # it defines vector loads; a rung that names none of them has none
 _VECTORS = re.compile(
     r"\b(?:u?(?:char|short|int|long|longlong|float|double)[24]|(?:__)?(?:half|nv_bfloat16)2|__nv_bfloat162"
     r"|Vec(?:16)?|load_vec|store_vec|cp_async_16|load_no_allocate|TensorMap)\b|cp\.async|\.v[24]\."
@@ -21,7 +21,7 @@ _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)"', re.MULTILINE)
 
 
 def of_source(source: str, folders: Iterable[Path]) -> int:
-    """16 where the code, or a header of its own, names vectors; else 1: any element's own address will do."""
+    """16 if the code, or one of its own headers, uses vectors; else 1: any element's address is valid."""
     texts, seen, places = [source], {_SHARED_BY_ALL}, list(folders)
     for text in texts:  # grows on the way
         if _VECTORS.search(_without_comments(text)):
@@ -39,7 +39,7 @@ def _without_comments(text: str) -> str:
 
 
 def misplaced(tensors: Iterable[tuple[str, torch.Tensor]], multiple: int) -> str | None:
-    """The first operand that starts elsewhere than at a multiple of so many bytes; a single number may."""
+    """The first operand that is not aligned to this many bytes; single numbers may be unaligned."""
     if multiple <= 1:
         return None
     return next((name for name, t in tensors if t.numel() > 1 and t.data_ptr() % multiple), None)

@@ -1,4 +1,4 @@
-"""What a kernel's parameters are given: found by name, passed by C type, refused where they do not fit."""
+"""Arguments of a kernel's parameters: found by name, passed by C type, refused if they do not fit."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ POINTEES = {  # what a pointer of C points to, as an element type of rung
     **dict.fromkeys(("uint8_t", "unsigned char"), "u8"),
     "double": "f64",
 }
-# Pointers to these may aim at anything: they are how vector loads are written.
+# Pointers to these may point to any element type: they are used for vector loads.
 ANY_POINTEE = re.compile(r"void|char|u?int[24]|Vec\b.*|Vec16")
 
 

@@ -1,8 +1,6 @@
-"""What every rung has, whatever it is written in: its rules and a way to be bound to tensors.
-
-`Rung.prepare` binds a rung to tensors (compiling, allocating and packing arguments on the way) and
-gives a `Prepared`, whose `run` only launches; that is what gets checked, timed, captured in a graph
-and used by the model.
+"""The interface of every rung, in any language: its rules, and binding to tensors. `Rung.prepare` binds a rung to
+tensors (it compiles, allocates and packs arguments) and returns a `Prepared`, whose `run` only launches; that is what
+is checked, timed, captured in a graph and used by the model.
 """
 
 from __future__ import annotations
@@ -34,10 +32,9 @@ Empty = Callable[[str, tuple[int, ...], "torch.dtype"], "torch.Tensor"]
 
 @dataclass
 class Prepared:
-    """A rung bound to tensors, ready to run as often as wanted.
-
-    A library may put its result where it likes; `run` then copies it into the operand. What is timed is `bare`,
-    the call without that copy, after which `copy_back` makes up for it.
+    """A rung bound to tensors, ready to run repeatedly. A library may allocate its result; `run` then copies it into
+    the operand. `bare` is the call without that copy, which is what is timed, and `copy_back` makes the copy
+    afterwards.
     """
 
     rung: Rung
@@ -90,7 +87,7 @@ class Rung(ABC):
 
     @property
     def story(self) -> str:
-        """The page beside the rung, for what is longer than `found`; empty when there is none."""
+        """The page beside the rung, for more than `found`; empty if there is none."""
         if self.path is None or self.number is None:
             return ""
         page = self.path.with_name(f"{self.number:02}.md")
@@ -182,7 +179,7 @@ class Rung(ABC):
         tensors: Tensors | None = None,
         device: Device = "emulator",
     ) -> str | None:
-        """Why the rung does not take this call, or None when it does."""
+        """Why the rung does not support this call, or None if it does."""
         if dtype.name not in self.dtypes:
             return f"{self.full_name} has no {dtype.name} version; it has {', '.join(self.dtypes)}"
         names = self.names(values, dtype, tuning, tensors, device)
@@ -199,12 +196,12 @@ class Rung(ABC):
         return self.too_large(values, dtype, tuning, device)
 
     def too_large(self, values: Values, dtype: Dtype, tuning: Tuning, device: Device) -> str | None:
-        """Which launch the GPU has no room for, as far as can be known before compiling."""
+        """Which launch does not fit the GPU, as far as can be known before compiling."""
         return None
 
     @property
     def align(self) -> header.Expression:
-        """At a multiple of how many bytes every operand must start."""
+        """The alignment in bytes that every operand needs."""
         return 1 if self.header.align is None else self.header.align
 
     def stand_in(
@@ -215,7 +212,7 @@ class Rung(ABC):
         tuning: Tuning = None,
         tensors: Tensors | None = None,
     ) -> Rung | None:
-        """The highest step of the same ladder that does take what this one refuses."""
+        """The highest rung of the same ladder that supports what this one does not."""
         extra = {o.name for o in self.operation.operands if o.optional and not o.nullable and not o.written}
         for other in reversed(self.siblings()):
             if other.name == self.name or other.aside or (other.emulate and device != "cuda"):
@@ -227,7 +224,7 @@ class Rung(ABC):
         return None
 
     def admit(self, tensors: Tensors, values: Values, dtype: Dtype, tuning: Tuning, device: Device) -> None:
-        """Refuse, before anything is launched, what the rung is not made for."""
+        """Refuse, before anything is launched, a call that the rung does not support."""
         reason = self.refusal(values, dtype, tuning, tensors, device)
         if reason is None:
             return
@@ -244,7 +241,7 @@ _PROSE_KEYS = (*_KEYS, *(key.upper() for key in _KEYS))
 
 
 def without_prose(source: str, keys: Sequence[str] = _PROSE_KEYS) -> str:
-    """A rung's source without what it tells of itself."""
+    """A rung's source without its descriptive keys."""
     pattern = _PROSE.replace("{keys}", "|".join(keys))
     return re.sub(pattern, "", source, flags=re.MULTILINE | re.DOTALL | re.VERBOSE)
 

@@ -1,4 +1,4 @@
-"""Finds ladders and rungs on disk, and those that a user points at."""
+"""Finds ladders and rungs on disk, and those that a user names."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def find(spec: str) -> Rung:
 
 
 def select(spec: str | None, file: Path | None = None) -> list[Rung]:
-    """The rungs meant by a command's OP[/RUNG] and FILE: all, a ladder, one rung, or a user's file."""
+    """The rungs that a command's OP[/RUNG] and FILE select: all, a ladder, one rung, or a user's file."""
     if file is not None:
         if spec is None or "/" in spec:
             raise RungError(f"{file} must be given with its operation alone, as in `rung check layernorm {file}`.")
@@ -96,7 +96,7 @@ def select(spec: str | None, file: Path | None = None) -> list[Rung]:
 
 
 def parent(rung: Rung) -> Rung | None:
-    """The rung that this one changes: the one it names, else the number before."""
+    """The rung's parent: the one it names, else the number before."""
     if rung.parent:
         return find(rung.parent)
     ladder = [r for r in rungs(rung.operation.name, libraries=False) if r.number is not None]

@@ -80,7 +80,7 @@ class CudaRung(Rung):
         return entry.bind.get(parameter.name, self.header.bind.get(parameter.name, parameter.name))
 
     def _require_parameters_for_bind(self) -> None:
-        """A name that [bind] spells wrongly would be passed over in silence."""
+        """Refuses misspelt names in [bind], which would otherwise be ignored."""
         of = {kernel: [p.name for p in parameters] for kernel, parameters in self.parameters.items()}
         every = list(dict.fromkeys(name for names in of.values() for name in names))
         tables = [(self.header.bind, every), *((e.bind, of[e.kernel]) for e in self.header.launches)]
@@ -94,16 +94,14 @@ class CudaRung(Rung):
             here = limits.limits(f"sm_{device_facts(device)[0]}")
             launches = self.launches(values, dtype, tuning, device)
         except RungError:
-            return None  # of a GPU that is not in the table, the driver will tell
+            return None  # for a GPU that is not in the table, the driver decides
         for kernel, config in launches:
             reason = limits.refusal(here, config)
             if reason is not None:
                 return f"{self.full_name} does not fit this GPU ({kernel}: {reason})"
         return None
 
-    def unfit(
-        self, values: Values, dtype: Dtype, tuning: Tuning, arch: str, device: Device = "emulator"
-    ) -> str | None:
+    def unfit(self, values: Values, dtype: Dtype, tuning: Tuning, arch: str, device: Device = "emulator") -> str | None:
         """Why the compiled code cannot be launched on this architecture; compiles what is not in the cache."""
         from rung.cuda import nvrtc
 

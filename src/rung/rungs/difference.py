@@ -1,4 +1,4 @@
-"""What a rung changes in the rung that it is from: of the code alone, with the ladder's own headers in their place."""
+"""The difference between a rung's code and its parent's, with the ladder's own headers inlined."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TOKEN = re.compile(r"\w+|[^\w\s]")
 
 
 def code(rung: Rung) -> str:
-    """A rung's text without what it tells of itself; a header that stands beside it is read where it is included."""
+    """A rung's text without its descriptive keys; headers beside it are inlined."""
     if not isinstance(rung, CudaRung):
         return _without_docstring(without_prose(rung.source))
     assert rung.path is not None

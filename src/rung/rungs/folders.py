@@ -1,4 +1,4 @@
-"""Where ladders lie: those that come with rung, and the user's own."""
+"""The folders of ladders: those shipped with rung, and the user's own."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rung.errors import RungError
 
-LADDERS = Path(__file__).parents[1] / "ladders"  # those that come with rung
+LADDERS = Path(__file__).parents[1] / "ladders"  # those shipped with rung
 MORE_LADDERS = "RUNG_LADDERS"  # names folders of further ladders, as PATH does; child processes see them too
 
 

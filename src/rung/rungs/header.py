@@ -19,7 +19,7 @@ from rung.rungs.folders import folders
 Expression = str | int
 
 _BLOCK = re.compile(r"\A\s*/\*---[ \t]*\n(.*?)\n[ \t]*---\*/", re.DOTALL)
-TOLD = ("idea", "expect", "found", "provenance", "from", "leap", "aside")  # what a rung says of itself
+TOLD = ("idea", "expect", "found", "provenance", "from", "leap", "aside")  # descriptive keys
 LONGEST_FOUND = 400  # characters; a longer story has a page beside the rung
 _PARENT = re.compile(r"\w+/\w+")
 _PLACE = re.compile(r" \(at line (?P<line>\d+), column (?P<column>\d+)\)$")
@@ -32,12 +32,12 @@ class Buffer:
     shape: tuple[Expression, ...]
     dtype: str = "real"
     zero: bool = False
-    zero_once: bool = False  # when the rung is prepared; what a call leaves there is what the next finds
+    zero_once: bool = False  # when the rung is prepared; its content persists from call to call
 
 
 @dataclass(frozen=True)
 class Map:
-    """A tensor map for an operand or a buffer; sizes as in shapes, the dimension that runs fastest last."""
+    """A tensor map for an operand or a buffer; sizes as in shapes, the fastest dimension last."""
 
     operand: str
     box: tuple[Expression, ...]
@@ -46,16 +46,15 @@ class Map:
     offset: Expression = 0  # of the first element
     swizzle: Expression = 0  # bytes
     promotion: Expression = 128  # bytes that L2 fetches at least
-    fill: str = "zeros"  # or "nan": what lies beyond the edges
-    tf32: bool = False  # floats are rounded on their way, where the rung's dtype is tf32
+    fill: str = "zeros"  # or "nan": the value beyond the edges
+    tf32: bool = False  # floats are rounded during the copy, if the rung's dtype is tf32
     when: Expression = 1  # where this is 0, the kernel is given zeros and must not use them
 
 
 @dataclass(frozen=True)
 class Launch:
-    """One kernel launch: which kernel, over what grid, and how.
-
-    Neighbours with the same `each` are repeated together, as the layers of a model are.
+    """One kernel launch: which kernel, over what grid, and how. Consecutive launches with the same `each` are repeated
+    together, like the layers of a model.
     """
 
     kernel: str
@@ -72,9 +71,8 @@ class Launch:
 
 @dataclass(frozen=True)
 class Inside:
-    """What a kernel that times itself counts: a buffer (blocks, rows, columns) of cycles.
-
-    `rows` are grouped by the thread that counts them; those of a thread add up to the time it ran.
+    """The cycle counts of a kernel with timers: a buffer (blocks, rows, columns). `rows` are grouped by the thread that
+    counts them; those of a thread add up to its running time.
     """
 
     counter: str
@@ -84,7 +82,7 @@ class Inside:
 
 @dataclass(frozen=True)
 class Header:
-    """Everything a rung says of itself."""
+    """All keys of a rung's header."""
 
     idea: str
     expect: str = ""
@@ -92,10 +90,10 @@ class Header:
     provenance: str = ""
     parent: str = ""  # `from` in the file: the rung that this one changes, when it is not the number before
     leap: str = ""  # why most of the parent's code is replaced at once
-    aside: str = ""  # why it is no step of the climb: such a rung stands in for no other
+    aside: str = ""  # why it is no step of the climb: such a rung is never chosen in place of another
     dtypes: tuple[str, ...] = ("f32",)
     needs: tuple[str, ...] = ()
-    align: Expression | None = None  # bytes at whose multiples operands start; else what the source lets expect
+    align: Expression | None = None  # alignment of operands in bytes; by default derived from the source
     options: tuple[str, ...] = ()
     arch_specific: bool = False
     emulate: str = ""
@@ -111,9 +109,9 @@ class Header:
     launches: tuple[Launch, ...] = ()
 
 
-# What a Python rung may say, in constants of these names in capitals; it launches its kernels itself.
+# Keys of a Python rung, as constants of these names in capitals; it launches its kernels itself.
 _CONSTANTS = {*TOLD, "emulate", "dtypes", "needs", "align", "tune", "let", "buffers"}
-# Every key but those that only tell of a rung may come from the parent that `from` names.
+# Every key except the descriptive ones may come from the parent that `from` names.
 INHERITED = {"launch", *Header.__dataclass_fields__} - {*TOLD, "parent", "launches"}
 
 
@@ -174,7 +172,7 @@ def _inline(value: Any) -> str:
 
 
 def table(source: str, origin: str, heirs: tuple[Path, ...] = ()) -> dict[str, Any]:
-    """The header's keys, those that it inherits among them."""
+    """The header's keys, including inherited ones."""
     own = dict(_own_table(source, origin))
     if "inherit" not in own:
         return own
@@ -245,7 +243,7 @@ def _why_no_header(source: str) -> str:
 
 
 def short_enough(found: str, origin: str) -> str:
-    """What was found, unless it is a story."""
+    """`found`, unless it is too long."""
     if len(found) > LONGEST_FOUND:
         raise RungError(
             f"{origin}: found has {len(found)} characters; keep at most {LONGEST_FOUND}, and tell the rest in a page "
@@ -277,7 +275,7 @@ def let_table(table: dict[str, Any], origin: str) -> dict[str, Expression]:
 
 
 class _Reader:
-    """Turns a table of TOML into a `Header`, naming the key of whatever does not fit."""
+    """Turns a TOML table into a `Header`; errors name the key."""
 
     def __init__(self, origin: str) -> None:
         self.origin = origin

@@ -1,9 +1,8 @@
-"""Of which code a figure is: a digest of a rung's text, and one of its compiled code.
-
-The text's digest needs no compiler. It leaves out comments, layout and what a rung tells of itself, and takes in every
-file that the rung includes, so that equal digests mean equal code. Where the text differs, the compiled code decides:
-NVRTC compiles without a GPU, and the digest covers the machine code of every kernel, the launches and what is bound to
-each parameter. Triton and Python rungs have a text alone.
+"""The identity of the code that a figure belongs to: a digest of a rung's text, and one of its compiled code. The
+text's digest needs no compiler. It leaves out comments, layout and descriptive keys, and includes every file that the
+rung includes, so that equal digests mean equal code. Where the text differs, the compiled code decides: NVRTC compiles
+without a GPU, and the digest covers the machine code of every kernel, the launches and what is bound to each parameter.
+Triton and Python rungs have only a text.
 """
 
 from __future__ import annotations
@@ -26,12 +25,12 @@ from rung.rungs import header, source_file
 from rung.rungs.base import Rung
 from rung.rungs.cuda import CudaRung
 
-# What a rung tells of itself, and which calls it leaves alone: nothing of what runs.
+# Descriptive keys, and conditions on calls: nothing that changes the code.
 TOLD = {*header.TOLD, "needs", "align", "emulate", "tune"}
 CONSTANTS = {name.upper() for name in TOLD}
 _COMMENT = re.compile(r"(\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*')|/\*.*?\*/|//[^\n]*", re.DOTALL)
 _INCLUDED = re.compile(r'^[ \t]*#[ \t]*include[ \t]*["<]([^">\n]+)[">]', re.MULTILINE)
-_SPACE = re.compile(r"(?<=\w) (?!\w)|(?<!\w) (?=\w)|(?<![\w+&<>-]) (?!\w)")  # that separates nothing
+_SPACE = re.compile(r"(?<=\w) (?!\w)|(?<!\w) (?=\w)|(?<![\w+&<>-]) (?!\w)")  # whitespace that separates nothing
 
 
 def text(rung: Rung) -> str:
@@ -98,7 +97,7 @@ def _value(expression: str | int | float, names: Mapping[str, Number]) -> object
 
 
 def machine_code(elf: bytes) -> dict[str, bytes]:
-    """Instructions, constants and initialised memory of a cubin; around them stand names that hang on the source."""
+    """Instructions, constants and initialised memory of a cubin; other sections depend on names in the source."""
     (table,), (size, count, names) = struct.unpack_from("<Q", elf, 0x28), struct.unpack_from("<HHH", elf, 0x3A)
     sections = [struct.unpack_from("<IIQQQQ", elf, table + i * size) for i in range(count)]
     labels = sections[names][4]
@@ -165,7 +164,7 @@ def _code(source: str) -> str:
 
 @lru_cache(maxsize=512)
 def _python(source: str) -> str:
-    """Python without comments, layout, docstrings and what the rung tells of itself."""
+    """Python without comments, layout, docstrings and descriptive constants."""
     tree = ast.parse(source)
     for node in ast.walk(tree):
         body: list[Any] = getattr(node, "body", [])
@@ -175,12 +174,12 @@ def _python(source: str) -> str:
     tree.body = [node for node in tree.body if not _tells(node)]
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom):
-            node.module = ""  # where a helper lives is no part of what it does
+            node.module = ""  # the module of an imported helper does not matter
     return _dump(tree)
 
 
 def _dump(node: object) -> str:
-    """A tree in words that are the same in every version of Python, as `ast.dump` of 3.11 has them.
+    """A syntax tree as text that is the same in every version of Python, like `ast.dump` of 3.11.
 
     Python 3.12 gave functions and classes a list of type parameters, and since 3.13 `ast.dump` leaves out empty lists.
     """

@@ -1,4 +1,4 @@
-"""Reads a `.py` rung: its facts without running it, and the module itself when it is to run."""
+"""Reads a `.py` rung: its facts without running it, and the module itself to run it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rung.rungs.header import Header, of_constants
 
 @dataclass(frozen=True)
 class Facts:
-    """What a Python rung says of itself."""
+    """The facts of a Python rung."""
 
     source: str
     header: Header
@@ -34,7 +34,7 @@ def read_facts(path: Path) -> Facts:
         tree = ast.parse(source, str(path))
     except SyntaxError as error:
         raise RungError(f"{path}, line {error.lineno}: {error.msg}.") from None
-    except ValueError as error:  # a byte that no source has
+    except ValueError as error:  # a byte that does not occur in sources
         raise RungError(f"{path} is not Python: {error}.") from None
     except (RecursionError, MemoryError):
         raise RungError(f"{path} nests too deeply for Python; write it in shorter expressions.") from None

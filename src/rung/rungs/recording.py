@@ -1,4 +1,4 @@
-"""A rung's launches as one CUDA graph, for rungs whose idea is that they are launched together."""
+"""A rung's launches as one CUDA graph, for rungs whose idea is a joint launch."""
 
 from __future__ import annotations
 
@@ -16,9 +16,8 @@ _recorded: OrderedDict[tuple[object, ...], tuple[Callable[[], None], Tensors]] =
 
 
 def run(rung: str, tensors: Tensors, values: Mapping[str, Number], dtype: str) -> None:
-    """One call of `rung` on these tensors: recorded the first time, replayed from then on.
-
-    While another recording is under way, and without a GPU, the launches go out one by one.
+    """One call of `rung` on these tensors: captured the first time, replayed from then on. During another capture, and
+    without a GPU, the launches are issued one by one.
     """
     pointers = tuple((name, tensor.data_ptr()) for name, tensor in tensors.items())
     key = (rung, dtype, pointers, tuple(values.items()))

@@ -1,4 +1,4 @@
-"""Reads a file that somebody wrote by hand: a rung, whatever editor it comes from."""
+"""Reads a hand-written rung, from any editor."""
 
 from __future__ import annotations
 

@@ -1,12 +1,11 @@
 """The best configuration known for a rung on a GPU, by class of shape and dtype, for bench and the model.
 
-Kept as JSON lines that are only added to, beside the results. The last line for the same shape counts, and for a
-shape that was not tuned the line of the nearest of its class. A tuning of the rung's present text comes first; one of
-an earlier text is a better guess than the defaults, and serves as long as the rung still takes its values; the list
-marks it. What
-the user has not measured is looked up among the tunings that come with rung (tunings_measured.jsonl, from the GPUs that
-it was developed on), and where that GPU is not among them, those of one with the same capability and as many
-multiprocessors are taken: those of an H200 for an H100. That is a guess, and nothing was measured there.
+Stored as append-only JSON lines, beside the results. The last line for the same shape counts, and for a shape that was
+not tuned the line of the nearest of its class. A tuning of the rung's present text comes first; one of an earlier text
+is a better guess than the defaults, and is used as long as its values are still valid; the list marks it. For GPUs
+without the user's own measurements the tunings shipped with rung are used (tunings_measured.jsonl, from the GPUs that
+it was developed on), and for a GPU that is not among them, those of one with the same capability and number of
+multiprocessors: those of an H200 for an H100. That is a guess; nothing was measured there.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ def record(
     shape: str = "",
     path: Path | None = None,
 ) -> None:
-    """Keep the winner of a sweep; it has no time of its own where the time of a whole prompt decided."""
+    """Store the best configuration of a sweep; without a time if the time of a whole prompt decided."""
     kept = {
         "format": FORMAT,
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
@@ -132,7 +131,7 @@ def _named(machine: Mapping[str, Any], what: str) -> object:
 
 
 def _chip() -> tuple[str, int]:
-    """What GPUs that differ in memory alone have in common: their capability, and how many multiprocessors."""
+    """The key that GPUs share which differ only in memory: capability and number of multiprocessors."""
     here = torch.cuda.get_device_properties(torch.cuda.current_device())
     return f"{here.major}.{here.minor}", here.multi_processor_count
 

@@ -1,4 +1,4 @@
-"""The routes: completions and what clients ask beside them, with the limits that keep a server up."""
+"""The routes: completions and related requests, with limits that protect the server."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ OPEN = ("/", "/health")  # paths that need no key
 
 @dataclass(frozen=True)
 class Limits:
-    """What one client may ask of the server."""
+    """Limits of a client's requests."""
 
     body: int = 4 << 20  # bytes
-    queue: int = 1024  # texts that wait, beside those in slots
+    queue: int = 1024  # texts that wait, in addition to those in slots
     seconds: float = 600.0  # for a request
 
 
@@ -89,7 +89,7 @@ class Server:
         except Refusal as refusal:
             return refusal.response()
         except ClientDisconnect:
-            return Response(status_code=499)  # nobody reads it
+            return Response(status_code=499)  # not read
 
     def _authorize(self, request: Request) -> None:
         if self._key is None or request.url.path in OPEN:
@@ -102,7 +102,7 @@ class Server:
     # ---- bodies -----------------------------------------------------------------------------------------------------
 
     async def _body(self, request: Request) -> Any:
-        # A page elsewhere can make a browser post forms and plain text here without being asked, but no JSON.
+        # Another site's page can make a browser post forms and plain text here without permission, but not JSON.
         if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
             raise Refusal(415, "the body must be JSON; send the header 'Content-Type: application/json'.")
         try:
@@ -220,11 +220,11 @@ class Server:
         })  # fmt: skip
 
 
-# ---- a call that is being written -----------------------------------------------------------------------------------
+# ---- a running call -------------------------------------------------------------------------------------------------
 
 
 class Writing:
-    """A call's texts under way: their pieces in one queue, in the order in which they come."""
+    """A call's running texts: their pieces in one queue, in the order of arrival."""
 
     def __init__(self, server: Server, call: Call) -> None:
         self._server, self.call = server, call
@@ -284,7 +284,7 @@ class Writing:
         return answer(self.call, self._server.served.name, list(map(joined, parts)), usage=self.usage)
 
     async def chunks(self, gone: asyncio.Event) -> AsyncIterator[dict[str, Any]]:
-        """The chunks of a call that does; what says nothing is left out."""
+        """The chunks of a streaming call; empty ones are left out."""
         more = {"usage": None} if self.call.include_usage else {}
         name = self._server.served.name
         async for part in self.parts(gone):
@@ -299,7 +299,7 @@ class Writing:
         return usage(self.call, self.choices)
 
     def cancel(self) -> None:
-        """End what is not needed any more."""
+        """Cancel texts that are not needed any more."""
         for job in self._jobs:
             if not job.ended:
                 self._server.metrics.ended("interrupted")

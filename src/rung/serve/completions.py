@@ -20,7 +20,7 @@ from rung.serve.errors import Refusal
 MOST_LOGPROBS = 20
 MOST_TEXTS = 1024  # of one request: prompts times n
 MOST_STOPS = 64
-# Fields that change no text, and those of OpenAI's that are taken only with the value that changes nothing.
+# Fields without effect, and OpenAI fields that are accepted only with a value without effect.
 IGNORED = {"user", "metadata", "store", "service_tier"}
 NEUTRAL: dict[str, tuple[Any, ...]] = {"suffix": (None, ""), "logit_bias": (None, {}), "best_of": (None, 1)}
 
@@ -36,7 +36,7 @@ class Served:
 
 @dataclass(frozen=True)
 class Call:
-    """A body that was understood."""
+    """A parsed body."""
 
     requests: list[Request]  # the samples of a prompt side by side; a choice each
     n: int
@@ -58,7 +58,7 @@ class Call:
 
 
 class _Fields:
-    """The fields of a body, each taken once, by type; what is left is not known."""
+    """The fields of a body, each read once, by type; the remaining ones are unknown."""
 
     def __init__(self, body: Mapping[str, Any]) -> None:
         self._left = dict(body)
@@ -104,9 +104,9 @@ def _shown(value: Any) -> str:
 
 
 def parse(body: Any, served: Served) -> Call:
-    """A call, or Refusal when the body asks for what is not possible."""
+    """A call, or Refusal if the body's request is not possible."""
     if not isinstance(body, dict):
-        raise Refusal(400, "the body is no JSON object; send {\"prompt\": ...}.")
+        raise Refusal(400, 'the body is no JSON object; send {"prompt": ...}.')
     f = _Fields(body)
     model = f.take("model", "a string", lambda v: isinstance(v, str), served.name)
     if model != served.name:
@@ -164,7 +164,7 @@ def parse(body: Any, served: Served) -> Call:
 
 
 def _of_prompt(echo: bool, logprobs: int | None, asked: int | None, max_tokens: int) -> int | None:
-    """How many alternatives are told at each of the prompt's tokens; None when nothing is asked of them."""
+    """How many alternatives are reported at each of the prompt's tokens; None if not requested."""
     wanted = [k for k in (asked, logprobs if echo else None, 0 if max_tokens == 0 else None) if k is not None]
     return max(wanted) if wanted else None
 
@@ -241,7 +241,7 @@ class Choice:
         self._begun = False
 
     def add(self, piece: Piece) -> dict[str, Any]:
-        """The choice of a chunk: what this piece says."""
+        """The choice of a chunk, from this piece."""
         call, text, chosen = self.call, piece.text, list[Chosen | None](piece.tokens)
         choice: dict[str, Any] = {"index": self.index}
         if not self._begun:
@@ -279,7 +279,7 @@ class Choice:
             return before
 
     def _top(self, chosen: Chosen) -> dict[str, float | None]:
-        """The likeliest by name; the chosen one is always among them."""
+        """The most likely tokens by name, always including the chosen one."""
         likeliest = chosen.top[: self.call.logprobs]
         return {written(t, self._tokenizer): p for t, p in likeliest} | {
             written(chosen.token, self._tokenizer): chosen.logprob

@@ -1,4 +1,4 @@
-"""What a client is told when a request cannot be served: one sentence, in OpenAI's form."""
+"""Errors for clients: one sentence, in OpenAI's form."""
 
 from __future__ import annotations
 

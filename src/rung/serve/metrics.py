@@ -14,7 +14,7 @@ BETWEEN = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 
 
 
 class Metrics:
-    """One registry a server."""
+    """One registry per server."""
 
     def __init__(self, model: str) -> None:
         self._registry, self._model = CollectorRegistry(), model

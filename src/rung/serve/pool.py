@@ -1,4 +1,4 @@
-"""The server's side of the engines: which process serves a text, and what happens when one dies."""
+"""The server's side of the engines: which process computes a text, and what happens when one dies."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rung.gpt2.batching.text import Piece, Request
 from rung.gpt2.batching.wire import Cancel, Failed, News, Ready, Setup, Stop, Submit
 
 DIED = "the engine's process died while the text was being written; send the request again."
-RESTARTS = 1  # a process that dies more often than that has a reason that another start does not mend
+RESTARTS = 1  # a process that dies more often would die again after another start
 STOP_SECONDS = 10.0
 Listener = Callable[[Piece], None]
 
@@ -31,7 +31,7 @@ class Job:
     ended: bool = False
 
     def cancel(self) -> None:
-        """Free its slot; the listener hears no more."""
+        """Free its slot; the listener is not called any more."""
         if not self.ended:
             self.ended = True
             self.worker.forget(self)
@@ -118,7 +118,7 @@ class Worker:
             if self.connection is not None:
                 self.connection.send(message)
         except (OSError, ValueError):
-            pass  # it has died; whoever waits hears of that from _died
+            pass  # it has died; _died notifies the waiting listeners
 
     def stop(self) -> None:
         self.stopping = True
@@ -126,7 +126,7 @@ class Worker:
 
 
 class Pool:
-    """Workers, of which each text goes to the one with the least to do."""
+    """Workers; each text goes to the least loaded one."""
 
     def __init__(self, setups: Sequence[Setup]) -> None:
         self._setups = setups
@@ -174,6 +174,6 @@ class Pool:
         return sum(len(one.jobs) for one in self.workers)
 
     def submit(self, request: Request, listener: Listener) -> Job:
-        """Hand a text to a worker that is alive (see `serving`); the listener hears its pieces in the event loop."""
+        """Submit a text to a live worker (see `serving`); the listener is called with its pieces in the event loop."""
         one = min((w for w in self.workers if w.alive), key=lambda w: len(w.jobs) / max(1, w.slots))
         return one.submit(next(self._keys), request, listener)

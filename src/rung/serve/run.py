@@ -66,7 +66,7 @@ async def _serve(
         app, log_level="warning", access_log=False, server_header=False, timeout_keep_alive=30,
         timeout_graceful_shutdown=int(limits.seconds),
     )  # fmt: skip
-    listening.listen(2048)  # from the line below on nobody is refused
+    listening.listen(2048)  # after the line below no connection is refused
     host, port = listening.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
     slots = f"{pool.slots} texts at a time"

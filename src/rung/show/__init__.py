@@ -1,1 +1,1 @@
-"""Tables, charts and the report page, drawn from the data that they are handed."""
+"""Tables, charts and the report page, drawn from given data."""

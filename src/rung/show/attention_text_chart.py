@@ -41,7 +41,7 @@ def batches(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
 
 
 def told(row: Row) -> str:
-    """How far it came: 2.80 s, or 19 of 512 tokens in 12.10 s, or why there is no time."""
+    """Its result: 2.80 s, or 19 of 512 tokens in 12.10 s, or why there is no time."""
     if "seconds" not in row.metrics:
         return row.reason
     spent = f"{row.metrics['seconds']:.2f} s"
@@ -82,13 +82,13 @@ def chart(model: str, rows: Sequence[Row]) -> str:
         series, title="Time against tokens", description=f"{what}: {text}.",
         x_label="tokens of text", y_label="seconds", width=WIDTH, height=440, log_x=False, log_y=False, marks=False,
     )  # fmt: skip
-    if not any(_whole(row) for row in rows):  # bars of different lengths of text would compare nothing
+    if not any(_whole(row) for row in rows):  # bars for different lengths of text are not comparable
         return above
     return _stacked(above, _bars(what, rows), "Attention rung by rung", f"{what}: {text}.")
 
 
 def _up_to(top: float, curve: Sequence[tuple[int, float]]) -> list[tuple[float, float]]:
-    """A way that was cut off leaves the picture, rather than pressing the others together at its bottom."""
+    """A variant that was stopped is cut off, rather than compressing the others at the bottom."""
     inside: list[tuple[float, float]] = []
     for n, seconds in curve:
         if seconds > top:

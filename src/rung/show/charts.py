@@ -1,11 +1,11 @@
 """Charts as SVG, written by hand: bars, curves and the log-log plane of a roofline.
 
-A plotting library (matplotlib, plotly) gives neither text that a page can restyle by CSS variables and a screen reader
-can read, nor columns of numbers beside bars, and weighs more than all of rung; these files are read on GitHub without
-a script.
+A plotting library (matplotlib, plotly) provides neither text that a page can restyle by CSS variables and a screen
+reader can read, nor columns of numbers beside bars, and is larger than all of rung; these files are read on GitHub
+without a script.
 
-Colours are CSS variables, so that a page can turn them with its scheme; `standalone` puts in those of
-one scheme, for a picture that must do without a page. Every chart says in `title` and `desc` what it shows.
+Colours are CSS variables, so that a page can change them with its scheme; `standalone` inserts those of one scheme, for
+a picture without a page. Every chart describes itself in `title` and `desc`.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def standalone(svg: str, scheme: str) -> str:
 
 
 def width_of(text: str, size: float = 13) -> float:
-    """About how wide a text is set; a little more than in most fonts."""
+    """Approximate width of a text; a little more than in most fonts."""
     narrow = sum(text.count(c) for c in "iljtfr.,:;'|()[] ")
     wide = sum(text.count(c) for c in "mwMWQO@%—")
     return size * (0.62 * len(text) - 0.24 * narrow + 0.26 * wide)
@@ -197,7 +197,7 @@ def _decades(low: float, high: float, steps: Sequence[int]) -> list[float]:
 
 
 def nice_step(rough: float) -> float:
-    """The next of 1, 2, 5, 10 ... that is not below `rough`."""
+    """The smallest of 1, 2, 5, 10 ... that is at least `rough`."""
     power = 10.0 ** math.floor(math.log10(rough))
     return next(m * power for m in (1, 2, 5, 10) if m * power >= rough * 0.999)
 

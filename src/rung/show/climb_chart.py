@@ -10,7 +10,7 @@ from rung.show import charts
 from rung.show.charts import Bar, Mark, Panel
 
 ORDER = ("f32", "tf32", "bf16", "f16")
-# A rung that an earlier panel has shown returns in a later one if the format made it this much faster.
+# A rung that an earlier panel has shown is repeated in a later one if the format makes it this much faster.
 GAIN = 1.25
 COLUMNS = ("cold", "vs library")
 
@@ -65,7 +65,7 @@ def unit_of(bound: str) -> str:
 
 
 def _bound(ladder: Ladder) -> str:
-    """By which ceiling the ladder is measured: that which most figures at the headline are nearer to."""
+    """The ladder's ceiling: the one to which most figures at the headline shape are nearer."""
     marks = [f.bound for f in ladder.found.values() if f.row.shape == ladder.headline(f.row.dtype)]
     return max(("memory", "compute"), key=marks.count)
 
@@ -142,7 +142,7 @@ def _marks(ladder: Ladder, limits: Limits, dtype: str, shape: str, bound: str) -
 
 
 def describe(panels: Sequence[Panel], bound: str) -> str:
-    """The chart in words, for whoever cannot see it."""
+    """The chart in words, for readers who cannot see it."""
     unit = unit_of(bound)
     told = []
     for one in panels:

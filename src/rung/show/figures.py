@@ -1,4 +1,4 @@
-"""A row's figure in words, the same wherever it is shown."""
+"""A row's figure as text, the same wherever it is shown."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from rung.results.current import time_text
 from rung.results.row import Row
 
-# The figure that a row is known by: the first of these metrics that it has, and how it reads.
+# A row's main figure: the first of these metrics that it has, and its format.
 HEADLINES: tuple[tuple[str, Callable[[float], str]], ...] = (
     ("cold_us", lambda x: f"{time_text(x)} µs"),
     ("tokens_per_s", lambda x: f"{x:,.0f} tokens/s"),
@@ -34,6 +34,6 @@ def remark(row: Row) -> str:
 
 
 def marks(row: Row) -> str:
-    """What must be said where the figure stands: how the weights were made, and that a run was quick."""
+    """Remarks that must accompany the figure: how the weights were made, and that a run was quick."""
     weights = f"{row.weights} weights" if row.weights in ("random", "trained") else row.weights
     return ", ".join(filter(None, (weights, "quick" if row.quick else "")))

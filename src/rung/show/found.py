@@ -1,4 +1,4 @@
-"""What a study gives, as plain data with its chart."""
+"""A study's result, as plain data with its chart."""
 
 from __future__ import annotations
 
