@@ -195,7 +195,7 @@ def on_cpu(rows: Iterable[Row]) -> str:
         f"{shown.what}, {shown.weights} weights, one text, {o['prompt_tokens']}-token prompt, {o['new_tokens']} new "
         f"tokens, greedy; {m['cpu']}, {m['cores']} threads, torch {m['torch']}, transformers {m['transformers']}."
     )
-    appears = f" The model inside: first token {first} after launch." if first else ""
+    appears = f" The bundled model: first token {first} after launch." if first else ""
     return f"{table(heads, lines)}{caption}{appears}\n\n"
 
 

@@ -34,7 +34,7 @@ COLOURS = ("ink", *charts.SERIES)
 
 @dataclass(frozen=True)
 class Options:
-    """What is asked for on the command line."""
+    """The command line's options."""
 
     n: tuple[int, ...] = (256, 512, 1024, 2048, 4096, 8192)
     d: int = 64
@@ -48,7 +48,7 @@ class Options:
     patience: float = 60.0
 
     def check(self) -> None:
-        """Refuse what cannot be."""
+        """Refuse impossible options."""
         if not self.n or min(self.n) < 1 or self.d < 1 or self.heads < 1:
             raise RungError("--n, --d and --heads are at least 1.")
         if min(self.ranks) < 1 or self.threads < 1 or self.patience <= 0:
@@ -60,9 +60,8 @@ class Options:
 
 
 def run(lab: Lab, **asked: Any) -> Found:
-    """Every implementation that this machine can run, on the same numbers; the others are named.
-
-    `asked` are fields of `Options`.
+    """Every implementation that this machine can run, on the same inputs; the others are listed. `asked` are fields of
+    `Options`.
     """
     options = Options(**asked)
     options.check()
@@ -128,7 +127,7 @@ def ranked(options: Options, growing: Callable[[int, int], int] | None = None) -
 
 
 def _inside(options: Options) -> list[dict[str, Any]]:
-    """Only rank 0 comes back; for the others the study ends here."""
+    """Only rank 0 returns; for the others the study ends here."""
     from rung.parallel import mpi
 
     engine = mpi.engine()
@@ -172,7 +171,7 @@ def _cases(options: Options, ranks: int, growing: Callable[[int, int], int] | No
 
 
 def _weak(options: Options, ranks: int) -> int:
-    """As many query-key pairs per rank, whatever the number of ranks."""
+    """The same number of query-key pairs per rank for any number of ranks."""
     return int(sorted(options.n)[len(options.n) // 2] * math.sqrt(ranks) + 0.5)
 
 
@@ -450,7 +449,7 @@ def _scaling(
 
 
 def _hidden(row: dict[str, Any]) -> float | None:
-    """What part of the messages' time the ranks computed through."""
+    """The part of the communication time that overlaps computing."""
     passing = sum(r["passing"] for r in row["per_rank"])
     exposed = sum(r["exposed"] for r in row["per_rank"])
     return None if passing == 0 else 1 - min(1.0, exposed / passing)

@@ -25,7 +25,7 @@ from rung.study.common import Lab, times
 
 POSITIONS = (8, 64, 128, 256, 512, 768, 1000)
 LONGEST_ON_A_CPU = 512  # where a pass over 1000 tokens takes seconds
-STEPS = 8  # tokens written behind each prompt: the same number by every way
+STEPS = 8  # tokens written after each prompt: the same number in every variant
 WITHOUT, WITH = "without", "with"
 PLAN = "flash"  # of the model on a GPU
 DECODE = ("01_recompute", "02_cached_projection", "03_appended", "04_one_row")
@@ -46,7 +46,7 @@ class Passes:
 
 
 def run(lab: Lab, *, config: Config | None = None) -> Found:
-    """GPT-2 with random weights in float32; every way writes as many tokens, and the same ones."""
+    """GPT-2 with random weights in float32; every variant writes the same tokens."""
     config = config or random_model.config_of("gpt2")
     device = "cuda" if lab.gpu else "cpu"
     weights = random_model.weights_of(config, device)

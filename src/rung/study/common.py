@@ -1,4 +1,4 @@
-"""What studies share: how they ask for times, and what they give back."""
+"""Shared by the studies: measuring times, and their results."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rung.rungs.base import Rung
 
 @dataclass(frozen=True)
 class Time:
-    """One contestant of a race: microseconds (cold), or the reason why there are none."""
+    """One entry of a race: microseconds (cold), or the reason why there are none."""
 
     us: float | None
     reason: str = ""
@@ -28,7 +28,7 @@ class Time:
 
 
 class Lab(Protocol):
-    """Where a study gets its figures from."""
+    """The source of a study's figures."""
 
     quick: bool  # fewer points
 
@@ -49,7 +49,7 @@ class Lab(Protocol):
         """
 
     def peak(self, rung: str, values: Mapping[str, Number], dtype: str) -> int | None:
-        """Bytes that a call needs at most beside its operands; None if it cannot run."""
+        """Peak memory of a call in addition to its operands, in bytes; None if it cannot run."""
 
 
 class Gpu:
@@ -148,7 +148,7 @@ def _emulated(rungs: Sequence[Rung], dtype: str) -> dict[str, Time]:
 
 
 def need_gpu(lab: Lab, study: str) -> None:
-    """Refuse a study that is all times where none can be taken."""
+    """Refuse a study of times on a machine without a GPU."""
     if not lab.gpu:
         raise RungError(f"`rung study {study}` is made of times, and there is no CUDA device here to take them.")
 

@@ -93,7 +93,7 @@ def _host_time(
     right: torch.Tensor,
     limit: float,
 ) -> Measured:
-    """The quickest of some calls; nothing is transferred, so the total is the same."""
+    """The fastest of some calls; nothing is transferred, so the total is the same."""
     times: list[float] = []
     while not times or (sum(times) < limit and len(times) < 10):
         start = time.perf_counter()

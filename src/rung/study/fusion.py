@@ -1,4 +1,4 @@
-"""Two kernels or one: what is gained where the first one's result never goes to memory."""
+"""Two kernels or one: the gain if the first one's result does not go to memory."""
 
 from __future__ import annotations
 

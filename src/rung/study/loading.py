@@ -1,4 +1,4 @@
-"""A model's way from its file to the first logits: one step after the other, and all at the same time."""
+"""Loading a model, from its file to the first logits: step by step, and overlapped."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ KINDS = ("read", "copy", "compute")
 
 @dataclass(frozen=True)
 class Run:
-    """One loading: when what was done, in seconds since its start, and when the logits were there."""
+    """One loading: the time line in seconds since its start, and when the logits were ready."""
 
     spans: tuple[Span, ...]
     total: float
@@ -173,7 +173,7 @@ def _pass(config: Config, operands: Tensors) -> LadderPass:
 
 
 def _bytes_from_disk() -> int | None:
-    """What this process has had read from a disk so far: less than it reads, where files are cached."""
+    """Bytes read from disk for this process so far: fewer than it reads if files are cached."""
     try:
         counters = Path(f"/proc/{os.getpid()}/io").read_text(encoding="ascii")
     except OSError:
@@ -182,7 +182,7 @@ def _bytes_from_disk() -> int | None:
     return int(found[1]) if found else None
 
 
-# ---- what it comes to -------------------------------------------------------------------------------------------
+# ---- results ----------------------------------------------------------------------------------------------------
 
 
 def report(found: dict[str, Run], plain: float, size: int) -> Found:
@@ -209,7 +209,7 @@ def report(found: dict[str, Run], plain: float, size: int) -> Found:
 
 
 def bound(found: dict[str, Run]) -> tuple[float, str]:
-    """The longest of the three parts, which nothing that overlaps can beat, and its name."""
+    """The longest of the three parts, the lower bound of any overlap, and its name."""
     return max((found[SERIAL].busy(kind), kind) for kind in KINDS)
 
 

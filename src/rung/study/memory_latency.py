@@ -1,4 +1,4 @@
-"""How long one dependent load takes, by where its data lie: shared memory, L1, L2, global memory."""
+"""The latency of a dependent load from shared memory, L1, L2 and global memory."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Chain:
     order: torch.Tensor
 
     def after(self, steps: int) -> int:
-        """Where the walk from 0 is after so many steps."""
+        """The position of the walk from 0 after so many steps."""
         return int(self.order[steps % len(self.order)])
 
 
@@ -71,7 +71,7 @@ def run(lab: Lab) -> Found:
     for size in (1 << e for e in exponents):
         way = chain(size // LINE, LINE // 4, "cuda")
         far = size > 2 * l2
-        # A walk through a part of a large array would find it in the L2 at the next launch.
+        # A walk through a part of a large array would find that part in L2 at the next launch.
         found[size] = _seconds(
             module, "chase_global", way, 0 if far else len(way.order), 20_000, elsewhere.zero_ if far else None
         )
@@ -138,7 +138,7 @@ def report(shared_ns: float, ns: Mapping[int, float], l2: int, ghz: float | None
 
 
 def plateaus(ns: Mapping[int, float], l2: int) -> dict[str, tuple[list[int], float]]:
-    """Sizes that surely lie in L1 (up to 64 KiB), in the L2 (up to a third of it, beyond L1), or beyond both."""
+    """Sizes that certainly fit into L1 (up to 64 KiB), into L2 (up to a third of it, beyond L1), or into neither."""
     ranges = {"L1": (0, 64 << 10), "L2": (512 << 10, l2 // 3), "global memory": (4 * l2, 1 << 62)}
     found = {}
     for name, (low, high) in ranges.items():

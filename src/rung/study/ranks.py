@@ -37,7 +37,7 @@ class Kind:
 
 
 def run(lab: Lab, *, n: int | None = None, ranks: Sequence[int] = RANKS) -> Found:
-    """The same numbers for everybody; each result is held against float64."""
+    """The same inputs for all implementations; each result is compared with float64."""
     n = n or (1024 if lab.quick else N)
     ranks = [r for r in ranks if r <= (os.cpu_count() or 1)]
     problem = launch.available()
@@ -53,7 +53,7 @@ def run(lab: Lab, *, n: int | None = None, ranks: Sequence[int] = RANKS) -> Foun
 
 
 def weak(n: int, ranks: int) -> int:
-    """As many query-key pairs per rank, whatever the number of ranks."""
+    """The same number of query-key pairs per rank for any number of ranks."""
     return int(n / 2 * math.sqrt(ranks) + 0.5)
 
 

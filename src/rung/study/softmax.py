@@ -1,4 +1,4 @@
-"""Rows of 256 to 8192: one thread that runs along a row, against a tree over a block."""
+"""Rows of 256 to 8192: one thread that loops along a row, against a tree over a block."""
 
 from __future__ import annotations
 

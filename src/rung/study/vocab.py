@@ -62,7 +62,7 @@ def _ratio(ragged: Time, whole: Time) -> str:
 
 
 def sentence(gains: dict[tuple[str, str], tuple[float, float]]) -> str:
-    """Who pays for the ragged width, and who is ahead at it."""
+    """The cost of the odd width, and the fastest implementation at it."""
     parts = []
     for dtype in dict.fromkeys(d for d, _ in gains):
         library = gains.get((dtype, LIBRARY))

@@ -1,4 +1,4 @@
-"""Wave quantisation: blocks run in rounds, and a last round of few blocks costs as much as a whole one."""
+"""Wave quantisation: blocks run in waves, and a last wave of few blocks costs as much as a full one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the configurations of a sweep are judged: timed on a GPU, by what the compiler says, or emulated."""
+"""How the configurations of a sweep are evaluated: timed on a GPU, by the compiler's report, or emulated."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def here() -> str:
 
 
 class Compiled:
-    """Registers, occupancy and spills: what is known without a GPU. It gives no time."""
+    """Registers, occupancy and spills, without a GPU and without times."""
 
     name, timed, batch = "compiler", False, 1
     device: Device = "emulator"
@@ -62,7 +62,7 @@ class Compiled:
 
 
 class Emulated:
-    """Right or wrong, on the emulator, at the operation's first case. It gives no time."""
+    """Right or wrong, on the emulator, at the operation's first case, without times."""
 
     name, timed, batch = "emulator", False, 1
     device: Device = "emulator"
@@ -149,7 +149,7 @@ def _outcome(row: Any, reference: float | None, subject: Subject, tuning: Tuning
 
 @dataclass(frozen=True)
 class CompilerFigures:
-    """What the compiler makes of a configuration, or the reason why it makes nothing."""
+    """The compiler's report on a configuration, or the reason why there is none."""
 
     figures: dict[str, float | None] = field(default_factory=dict)
     detail: dict[str, str] = field(default_factory=dict)
@@ -186,7 +186,7 @@ def _threads(block: tuple[int, int, int] | None) -> int:
 
 
 def _variant(rung: Rung, tuning: Tuning) -> Rung:
-    """The same rung under a name of its own, so that several configurations can meet in one race."""
+    """The same rung under another name, so that several configurations can be timed in one race."""
     variant = copy.copy(rung)
     variant.name = f"{rung.name}[{_key(tuning)}]"
     return variant

@@ -1,8 +1,6 @@
-"""A sweep spread over a Slurm cluster: one array, a shard of the configurations for each task.
-
-A task appends to a file of its own and, started again, goes on where that file ends; so a task that failed
-or was requeued loses at most what it was measuring. The folder is all the state there is: giving the same
-command again submits only what is still missing.
+"""A sweep distributed over a Slurm cluster: one array, with a shard of the configurations for each task. A task appends
+to its own file and, when restarted, resumes where that file ends; so a task that failed or was requeued loses at most
+its current measurement. The folder holds all state: the same command, given again, submits only what is still missing.
 """
 
 from __future__ import annotations
@@ -32,7 +30,7 @@ DEAF = 30  # polls without an answer of the controller before giving up
 
 @dataclass(frozen=True)
 class Request:
-    """What is asked of the cluster for each task."""
+    """The resources of each task."""
 
     tasks: int = 4
     gpus: int = 1
@@ -87,7 +85,7 @@ def _ranges(numbers: Sequence[int]) -> str:
 
 
 def shard_of(wanted: Sequence[T], index: int, of: int) -> list[T]:
-    """Every `of`-th configuration, so that slow neighbours do not meet in one task."""
+    """Every `of`-th configuration, so that slow neighbouring ones are in different tasks."""
     return list(wanted[index::of])
 
 
@@ -108,7 +106,7 @@ def missing(folder: Path, wanted: Sequence[Place], tasks: int) -> list[int]:
 
 
 def submit(path: Path) -> str:
-    """Hand the script to sbatch; gives the job's number."""
+    """Submit the script with sbatch; returns the job's number."""
     if not shutil.which("sbatch"):
         raise RungError(
             "there is no sbatch on this machine: run this on a login node of a Slurm cluster, or see the "
@@ -134,7 +132,7 @@ def unfinished(job: str) -> set[str] | None:
 
 
 def wait(job: str, tell: Callable[[set[str]], None], poll: float = POLL) -> None:
-    """Until no task of the job waits or runs."""
+    """Waits until no task of the job is pending or running."""
     deaf = 0
     while True:
         states = unfinished(job)
@@ -163,7 +161,7 @@ def spread(
     waiting: bool = True,
     tell: Callable[[str, int, int], None] = lambda text, done, total: None,
 ) -> list[Row]:
-    """Submit what is missing, wait, and submit again what failed; gives all rows."""
+    """Submit what is missing, wait, and submit again what failed; returns all rows."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

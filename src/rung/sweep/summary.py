@@ -1,4 +1,4 @@
-"""What a sweep says of each tunable, in one sentence and as points to draw."""
+"""A sweep's result for each tunable, as one sentence and as points to plot."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from rung.sweep.sweep import Sweep, figure_of, ranked
 
 @dataclass(frozen=True)
 class Finding:
-    """Of one tunable: the best that each value reached, over all values of the others."""
+    """For one tunable: each value's best result over all values of the others."""
 
     tunable: str
-    unit: str  # "us", "occupancy" or "" where nothing but right or wrong is known
+    unit: str  # "us", "occupancy" or "" if only right or wrong is known
     points: list[tuple[int, float]]
     best: int
     worst: int
@@ -99,7 +99,7 @@ def _limit(right: Sequence[Row]) -> str:
 
 
 def best_of(swept: Sweep) -> tuple[Row, Row | None] | None:
-    """The winner and the default's row; a win of less than half a percent leaves the default in place."""
+    """The best configuration and the default's row; with a gain of less than half a percent the default stays."""
     if not swept.timed:
         return None
     order = ranked(swept.rows)
