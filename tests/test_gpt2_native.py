@@ -50,16 +50,17 @@ def stepped(
     return logits
 
 
+@pytest.mark.parametrize("widths", [(96, 3, 200), (160, 5, 1632)])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_threads_and_columns_change_no_bit(dtype: str) -> None:
-    config, weights, plan = loaded(dtype, n_embd=96, n_head=3, n_inner=200)
+def test_threads_and_columns_change_no_bit(dtype: str, widths: tuple[int, int, int]) -> None:
+    config, weights, plan = loaded(dtype, **dict(zip(("n_embd", "n_head", "n_inner"), widths, strict=True)))
     library = engine.available()
     assert library is not None
     transformer = Transformer(config, weights, plan)
     ids = models.some_ids(13)
     one = torch.cat(stepped(Engine(library, config, weights, 1), transformer, [[i] for i in ids]))
     for threads in (1, 2, 5):
-        for split in ([13], [4, 9], [1, 5, 7]):
+        for split in ([13], [4, 9], [1, 5, 7], [2, 8, 3]):
             parts, at = [], 0
             for n in split:
                 parts.append(ids[at : at + n])

@@ -14,9 +14,21 @@ struct Column { int64_t row, position, output; };  // its sequence, its place th
 
 // What a matrix product reads: floats, or 16-bit integers where weights have 8 bits. Integers keep unpacking off the
 // critical path: one widening and one multiply-add serve 32 weights, where floats take two and one for 16.
+// Memory that begins with a cache line: vectors of columns cross none.
+template <typename T>
+struct InLines {
+  using value_type = T;
+  InLines() = default;
+  template <typename U> InLines(const InLines<U>&) {}
+  T* allocate(size_t n) { return static_cast<T*>(::operator new(n * sizeof(T), std::align_val_t(64))); }
+  void deallocate(T* p, size_t) { ::operator delete(p, std::align_val_t(64)); }
+  bool operator==(const InLines&) const { return true; }
+  bool operator!=(const InLines&) const { return false; }
+};
+
 template <typename X>
 struct Inputs {
-  std::vector<X> x;          // (columns, K)
+  std::vector<X, InLines<X>> x;  // (columns, K)
   std::vector<float> scale;  // (columns), for integers
 };
 
@@ -34,72 +46,96 @@ __attribute__((noinline)) float total(Floats f) {
   return v[0];
 }
 
+// Not inlined, as the compiler may round each copy of it otherwise.
+__attribute__((noinline)) float scaled(float y, float scale, float bias) { return y * scale + bias; }
+
 // Asks for weights that come AHEAD bytes later, in the next rows as well: the processor looks less far ahead.
 constexpr int AHEAD = 2048;
 inline void ahead(const void* w, int bytes) {
   for (int i = 0; i < bytes; i += 64) __builtin_prefetch(static_cast<const char*>(w) + AHEAD + i);
 }
 
-// Dot products of one row of weights with N columns: the row is unpacked once. The order of additions is spelt out,
-// so that a column's result is the same to the last bit whatever other columns there are.
-template <int N, typename W>
-__attribute__((noinline)) void dots(const W* w, const float* x, int K, float* sum) {
-  Floats s[N][2] = {};
+// Dot products of R rows of weights with N columns: each is loaded once. The order of additions is spelt out, so that a
+// column's result is the same to the last bit whatever other columns there are. FIRST: nobody has asked for the weights.
+template <int R, int N, bool FIRST, typename W>
+__attribute__((noinline)) void dots(const W* w, const float* x, int K, float (*sum)[N]) {
+  Floats s[R][N][2] = {};
   int k = 0;
   for (; k + 2 * LANES <= K; k += 2 * LANES) {
-    ahead(w + k, 2 * LANES * sizeof(W));
-    const Floats f0 = load(w + k), f1 = load(w + k + LANES);
+    Floats f[R][2];
+    for (int r = 0; r < R; ++r) {
+      const W* row = w + size_t(r) * K + k;
+      if (FIRST) ahead(row, 2 * LANES * sizeof(W));
+      f[r][0] = load(row), f[r][1] = load(row + LANES);
+    }
     for (int c = 0; c < N; ++c) {
-      const float* column = x + size_t(c) * K + k;
-      s[c][0] += f0 * load(column), s[c][1] += f1 * load(column + LANES);
+      const Floats x0 = load(x + size_t(c) * K + k), x1 = load(x + size_t(c) * K + k + LANES);
+      for (int r = 0; r < R; ++r) s[r][c][0] += f[r][0] * x0, s[r][c][1] += f[r][1] * x1;
     }
   }
   for (; k < K; k += LANES) {
     const int rest = std::min(LANES, K - k);
-    W weights[LANES] = {};
-    std::memcpy(weights, w + k, rest * sizeof(W));
     for (int c = 0; c < N; ++c) {
       float column[LANES] = {};
       std::memcpy(column, x + size_t(c) * K + k, rest * sizeof(float));
-      s[c][0] += load(weights) * load(column);
-    }
-  }
-  for (int c = 0; c < N; ++c) sum[c] = total(s[c][0] + s[c][1]);
-}
-
-template <int N>
-__attribute__((noinline)) void dots(const int8_t* w, const int16_t* x, int K, float* sum) {
-  int k = 0;
-  for (int c = 0; c < N; ++c) sum[c] = 0;
-#if defined(__AVX512BW__)
-  constexpr int CHAINS = N == 1 ? 4 : 1;  // independent sums hide the latency of an addition
-  constexpr int SAFE = 8192;              // 2 * 127 * 32767 fits 256 times into a 32-bit lane
-  while (K - k >= 32 * CHAINS) {
-    const int end = std::min(K, k + SAFE) - 32 * CHAINS;
-    __m512i s[CHAINS][N];
-    for (int i = 0; i < CHAINS; ++i)
-      for (int c = 0; c < N; ++c) s[i][c] = _mm512_setzero_si512();
-    for (; k <= end; k += 32 * CHAINS) {
-      ahead(w + k, 32 * CHAINS);
-      for (int i = 0; i < CHAINS; ++i) {
-        const __m512i f = _mm512_cvtepi8_epi16(_mm256_loadu_si256((const __m256i*)(w + k + 32 * i)));
-        for (int c = 0; c < N; ++c)
-          s[i][c] = multiply_add(s[i][c], f, _mm512_loadu_si512(x + size_t(c) * K + k + 32 * i));
+      for (int r = 0; r < R; ++r) {
+        W weights[LANES] = {};
+        std::memcpy(weights, w + size_t(r) * K + k, rest * sizeof(W));
+        s[r][c][0] += load(weights) * load(column);
       }
     }
-    for (int i = 0; i < CHAINS; ++i)
-      for (int c = 0; c < N; ++c) sum[c] += _mm512_reduce_add_ps(_mm512_cvtepi32_ps(s[i][c]));
   }
-#endif
-  while (k < K) {
-    const int end = std::min(K, k + 512);  // 512 * 127 * 32767 fits into 32 bits
-    for (int c = 0; c < N; ++c) {
-      int32_t s = 0;
-      for (int j = k; j < end; ++j) s += int32_t(int16_t(w[j])) * int32_t(x[size_t(c) * K + j]);
-      sum[c] += float(s);
+  for (int r = 0; r < R; ++r)
+    for (int c = 0; c < N; ++c) sum[r][c] = total(s[r][c][0] + s[r][c][1]);
+}
+
+template <int R, int N, bool FIRST>
+__attribute__((noinline)) void dots(const int8_t* w, const int16_t* x, int K, float (*sum)[N]) {
+  constexpr int SAFE = 8192;  // 2 * 127 * 32767 fits 256 times into a 32-bit lane
+  int64_t exact[R][N] = {};
+  for (int k = 0; k < K;) {
+    const int end = std::min(K, k + SAFE);
+#if defined(__AVX512BW__)
+    constexpr int CHAINS = R * N == 1 ? 4 : 1;  // independent sums hide the latency of an addition
+    __m512i s[CHAINS][R][N];
+    for (auto& chain : s)
+      for (auto& row : chain)
+        for (__m512i& column : row) column = _mm512_setzero_si512();
+    const auto add = [&](int chain, int k) {
+      __m512i f[R];
+      for (int r = 0; r < R; ++r)
+        f[r] = _mm512_cvtepi8_epi16(_mm256_loadu_si256((const __m256i*)(w + size_t(r) * K + k)));
+      for (int c = 0; c < N; ++c) {
+        const __m512i column = _mm512_loadu_si512(x + size_t(c) * K + k);
+        for (int r = 0; r < R; ++r) s[chain][r][c] = multiply_add(s[chain][r][c], f[r], column);
+      }
+    };
+    for (; k + 32 * CHAINS <= end; k += 32 * CHAINS) {
+      if (FIRST)
+        for (int r = 0; r < R; ++r) ahead(w + size_t(r) * K + k, 32 * CHAINS);
+      for (int i = 0; i < CHAINS; ++i) add(i, k + 32 * i);
     }
-    k = end;
+    for (; k + 32 <= end; k += 32) add(0, k);
+    for (int r = 0; r < R; ++r)
+      for (int c = 0; c < N; ++c) {
+        for (int i = 1; i < CHAINS; ++i) s[0][r][c] = _mm512_add_epi32(s[0][r][c], s[i][r][c]);
+        const __m512i low = _mm512_cvtepi32_epi64(_mm512_castsi512_si256(s[0][r][c]));
+        const __m512i high = _mm512_cvtepi32_epi64(_mm512_extracti64x4_epi64(s[0][r][c], 1));
+        exact[r][c] += _mm512_reduce_add_epi64(_mm512_add_epi64(low, high));
+      }
+#endif
+    for (int part; k < end; k += part) {
+      part = std::min(end - k, 512);  // 512 * 127 * 32767 fits into 32 bits
+      for (int r = 0; r < R; ++r)
+        for (int c = 0; c < N; ++c) {
+          int32_t s = 0;
+          for (int j = k; j < k + part; ++j) s += int32_t(int16_t(w[size_t(r) * K + j])) * int32_t(x[size_t(c) * K + j]);
+          exact[r][c] += s;
+        }
+    }
   }
+  for (int r = 0; r < R; ++r)
+    for (int c = 0; c < N; ++c) sum[r][c] = float(exact[r][c]);
 }
 
 inline void put(Inputs<float>& in, int c, int K, const float* x) {
@@ -255,25 +291,38 @@ class Forward final : public Few {
   template <typename Write>
   void product(const Inputs<X>& in, const Linear& linear, int n, int K, int OC, std::atomic<int>& next,
                const Write& write) const {
-    const W* weight = static_cast<const W*>(linear.weight);
     // Small shares, taken as they come: a thread that was interrupted does not hold up the others for long.
     const int share = std::clamp(OC / (8 * s_.threads), 8, 256);
     for (int first; (first = next.fetch_add(share, std::memory_order_relaxed)) < OC;) {
-      for (int o = first; o < std::min(OC, first + share); ++o) {
-        const W* row = weight + size_t(o) * K;
-        for (int c = 0; c < n;) {
-          float sum[4];
-          const int together = n - c >= 4 ? 4 : 1;
-          const X* x = &in.x[size_t(c) * K];
-          together == 4 ? dots<4>(row, x, K, sum) : dots<1>(row, x, K, sum);
-          for (int j = 0; j < together; ++j, ++c) {
-            float y = sum[j];
-            if constexpr (std::is_same_v<W, int8_t>) y *= in.scale[c] * linear.scale[o];
-            write(c, o, linear.bias ? y + linear.bias[o] : y);
-          }
-        }
-      }
+      const int end = std::min(OC, first + share);
+      const auto rows = [&](auto count, int o) {
+        for (int c = 0; c < n;)
+          if (n - c >= 4) some<count(), 4>(in, linear, K, o, c, write);
+          else if (n - c >= 2) some<count(), 2>(in, linear, K, o, c, write);
+          else some<count(), 1>(in, linear, K, o, c, write);
+      };
+      int o = first;
+      if (n > 8)  // else memory is waited for, and one row after the other is what it gives fastest
+        for (; o + 2 <= end; o += 2) rows(std::integral_constant<int, 2>(), o);
+      for (; o < end; ++o) rows(std::integral_constant<int, 1>(), o);
     }
+  }
+
+  // R rows of weights from o on with N columns from c on, which moves on.
+  template <int R, int N, typename Write>
+  void some(const Inputs<X>& in, const Linear& linear, int K, int o, int& c, const Write& write) const {
+    const W* row = static_cast<const W*>(linear.weight) + size_t(o) * K;
+    const X* x = &in.x[size_t(c) * K];
+    float sum[R][N];
+    c == 0 ? dots<R, N, true>(row, x, K, sum) : dots<R, N, false>(row, x, K, sum);
+    for (int j = 0; j < N; ++j, ++c)
+      for (int r = 0; r < R; ++r) {
+        float y = sum[r][j];
+        if constexpr (std::is_same_v<W, int8_t>)
+          y = scaled(y, in.scale[c] * linear.scale[o + r], linear.bias ? linear.bias[o + r] : 0);
+        else if (linear.bias) y += linear.bias[o + r];
+        write(c, o + r, y);
+      }
   }
 
   const Network& net_;

@@ -122,13 +122,17 @@ class NativeStep:
     def _step(self, tokens: Sequence[Sequence[int]], cache: Cache) -> torch.Tensor:
         logits: dict[int, torch.Tensor] = {}
         few = [row for row, ids in enumerate(tokens) if len(ids) <= SHORT_PROMPT]
-        most = self.engine.columns_at_once // SHORT_PROMPT
-        for some in (few[i : i + most] for i in range(0, len(few), most)):
-            columns = [
-                Column(token, row, cache.lengths[row] + i, asked if i == len(tokens[row]) - 1 else -1)
-                for asked, row in enumerate(some)
-                for i, token in enumerate(tokens[row])
-            ]
+        left = list(few)
+        while left:
+            columns: list[Column] = []
+            some: list[int] = []
+            while left and len(columns) + len(tokens[left[0]]) <= self.engine.columns_at_once:
+                row, ids = left[0], tokens[left[0]]
+                columns += [
+                    Column(token, row, cache.lengths[row] + i, len(some) if i == len(ids) - 1 else -1)
+                    for i, token in enumerate(ids)
+                ]
+                some.append(left.pop(0))
             logits |= zip(some, self.engine.step(columns, cache, len(some)), strict=True)
         for row in set(range(len(tokens))).difference(few):
             for at in range(0, len(tokens[row]), TOKENS_AT_ONCE):
