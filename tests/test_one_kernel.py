@@ -422,6 +422,15 @@ def test_what_it_is_not_made_for_is_named(values: Values, dtype: str, said: str)
 
 # ---- on a GPU ---------------------------------------------------------------------------------------------------
 
+
+@pytest.mark.parametrize(("number", "dtype"), [(13, "bf16"), (14, "f16"), (15, "f32"), (19, "f16"), (20, "bf16"), (22, "f32")])
+def test_a_blocks_biases_fit_their_slot(number: int, dtype: str) -> None:
+    """With 4 multiprocessors a block has 128 rows of this MLP, and a slot of the ring has room for 64 numbers."""
+    rung = catalogue.find(f"decode/{number}")
+    assert rung.refusal(dims(64, 2), named(dtype)) is None
+    assert "needs 4 // sizeof_real * ceil_div(F" in str(rung.refusal(dims(64, 2, F=512), named(dtype)))
+
+
 on_gpu = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 REALS = [pytest.param(dtype, marks=on_gpu) for dtype in ("bf16", "f16")]
 

@@ -1,9 +1,9 @@
 """Is a rung right? All correctness checks in one place. A rung runs at every case of its operation that it supports,
 twice, with poison and guards that change from run to run and are checked after every run; the emulator runs the threads
 of the second run in another order. At the largest affordable case it also gets five seeds behind the same pointers,
-every order of threads that the emulator has, its search for races, a GPU with one multiprocessor, late inputs, a CUDA
-graph, and, when it is checked alone, its tunables' other values and some hundred more runs. The verdict is one `Report`
-for each rung and dtype.
+every order of threads that the emulator has, its search for races, late inputs, a CUDA graph, and, when it is checked
+alone, its tunables' other values and some hundred more runs. Where its grid depends on the GPU, a small and a large one
+are emulated as well. The verdict is one `Report` for each rung and dtype.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ from rung.emulator import EmulatorFault
 from rung.errors import RungError
 from rung.operation import Case, Operation, Tensors, Values
 from rung.rungs import identity, source_file
-from rung.rungs.base import Device, Rung, emulated_multiprocessors
+from rung.rungs.base import USUAL, Device, Rung, emulated_multiprocessors
 from rung.rungs.cuda import INCLUDE, CudaRung
 
 SEEDS = 5
+LARGE = 132  # multiprocessors of an H200
 _DIFFERS = re.compile(r"^[ \t]*#[^\n]*\bRUNG_EMULATOR\b", re.MULTILINE)
 _FACTS = re.compile(r"\bsms\b|\bmax_grid_y\b")
 ORDERS: tuple[Order, ...] = ("forward", "reverse", "shuffled")
@@ -233,6 +234,7 @@ class _Rung:
             self._without_nullable(*cases[0], seed)  # of odd sizes, mostly
         if self.device == "emulator" and hangs_on_the_gpu(self.rung):
             self._on_a_small_gpu(cases, largest, seed)
+            self._on_a_large_gpu(cases, seed)
         first = effort.tunables or self.dtype.name == self.rung.dtypes[0]  # the others have the same text
         if first and self.device == "emulator" and not self.races:
             self._trial(*cases[self._largest(effort.watched)], seed, How(self.tuning, races=True)).once()
@@ -273,10 +275,26 @@ class _Rung:
             if few := self._fewest_multiprocessors(values):
                 many, left = self._blocks(values, 64), self._blocks(values, few)
                 more = max(a / b for a, b in zip(many, left, strict=False))
-                found.append((min(more, 4.0), index == largest, -size, index, few))
-        if found:
-            *_, index, few = max(found)
-            self._trial(*cases[index], seed, How(self.tuning, sms=few)).twice()
+                found.append((min(more, 4.0), few < USUAL, index == largest, -size, index, few))
+        if not found:
+            return
+        best = max(found)
+        alike = [one for one in found if one[:2] == best[:2]] if best[0] > 1.0 and best[1] else [best]
+        for *_, index, few in alike:
+            self._trial(*cases[index], seed, How(self.tuning, sms=few)).once(self.next_order())
+
+    def _on_a_large_gpu(self, cases: list[tuple[Case, Values]], seed: int) -> None:
+        """With an H200's multiprocessors, where that launches more blocks; cooperative grids would take too long."""
+        assert isinstance(self.rung, CudaRung)
+        if any(launch.cooperative for launch in self.rung.header.launches):
+            return
+        found = []
+        for _, size, index in self.took:
+            usual, many = self._blocks(cases[index][1], USUAL), self._blocks(cases[index][1], LARGE)
+            found.append((max(b / a for a, b in zip(usual, many, strict=False)), -size, index))
+        more, _, index = max(found)
+        if more > 1.0:
+            self._trial(*cases[index], seed, How(self.tuning, sms=LARGE)).once()
 
     def _blocks(self, values: Values, multiprocessors: int) -> list[int]:
         with emulated_multiprocessors(multiprocessors):

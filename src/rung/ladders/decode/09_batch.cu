@@ -340,6 +340,7 @@ extern "C" __global__ void __launch_bounds__(256)
         if (splits > 0) {
             const float4 add = four_floats(bias + row * C + 4 * f);
             v[i] = make_float4(v[i].x + add.x, v[i].y + add.y, v[i].z + add.z, v[i].w + add.w);
+            // perhaps never one turn: products have several splits or none
             for (int s = 0; s < splits; s++) {
                 const float4 p = load_fresh(reinterpret_cast<const float4*>(parts + (size_t(s) * B + b) * C) + f);
                 v[i] = make_float4(v[i].x + p.x, v[i].y + p.y, v[i].z + p.z, v[i].w + p.w);

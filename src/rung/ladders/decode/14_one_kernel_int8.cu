@@ -13,6 +13,7 @@ needs  = [
   "B == 1 and 3 * HS <= STEP_WARPS * 32",
   "sms <= MOST_BLOCKS",
   "SLOTS >= 24",
+  "4 // sizeof_real * ceil_div(F, 4 // sizeof_real * sms) + (0 if F % (16 // sizeof_real * sms) == 0 else 12 // sizeof_real) <= C",  # a block's biases have a slot
 ]
 [tune]
 STEP_WARPS = [10, 6, 7, 8, 9, 11]

@@ -11,6 +11,7 @@ needs  = [
   "HS * sizeof_real % 16 == 0 and 32 % (HS * sizeof_real // 16) == 0",
   "B <= 8 and B <= STEP_WARPS",
   "SLOTS >= 24",
+  "4 // sizeof_real * ceil_div(F, 4 // sizeof_real * sms) + (0 if F % (16 // sizeof_real * sms) == 0 else 12 // sizeof_real) <= C",  # a block's biases have a slot
 ]
 ---*/
 #include "weights_by_ring.cuh"

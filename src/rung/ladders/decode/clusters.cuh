@@ -104,6 +104,7 @@ __device__ __forceinline__ void hand1(const void* to, const uint64_t* barrier, i
 __device__ __forceinline__ void await_cluster(uint64_t* barrier, unsigned parity, unsigned next_bytes)
 {
     unsigned done = 0;
+    // never skipped: nobody has asked; perhaps never several turns: try_wait itself waits for a while
     while (!done)
         asm volatile("{\n\t.reg .pred p;\n\tmbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2;\n\t"
                      "selp.u32 %0, 1, 0, p;\n\t}"
@@ -166,6 +167,7 @@ __device__ __forceinline__ float add_parts(const PartSums<PARTS_>& from, uint32_
         const Parcel* at = from.at(epoch, column, first + own);
         Parcel p = look_if(first + own < PARTS_, at, epoch >> 6 & 3u);
         if (first + own < PARTS_) {
+            // perhaps never one turn: what is not there yet takes a while
             while (mark_of(p) != (epoch & 255u)) p = look(at);
             v[0] += unmarked(p.word[0]), v[1] += unmarked(p.word[1]), v[2] += unmarked(p.word[2]), v[3] += unmarked(p.epoch);
         }
@@ -535,6 +537,7 @@ struct Computing
     {
         const int part = warp_id() % S::WARPS;
         await(place);
+        // perhaps never false: most shapes have work for every warp
         if (warp_id() < S::WARPS * S::GROUPS)
 #pragma unroll
             for (int tile = 0; tile < S::TILES; tile += S::GROUPS) {
@@ -581,6 +584,7 @@ struct Computing
         Shared& s = step.s;
         const float scale = (BY_LAYER ? m.scale / (layer + 1) : m.scale) * 1.44269504f;  // for exp2
 #pragma unroll 1
+        // never skipped: a cluster without a head does not come here
         for (int head = step.cluster; head < NH; head += CLUSTERS) {
             const unsigned turn = used[AT_QKV];
             const int k = turn % 2;
@@ -740,6 +744,7 @@ struct Computing
         for (int first = 0; first < MOST_HIDDEN / 2; first += THREADS) {
             const int item = first + threadIdx.x, row = item / CLUSTER * 2;
             if (row >= own) break;
+            // perhaps never true: only an MLP of gpt2's width has more pairs than threads
             if (first > 0) {
                 row_bias = ask_pair(step.m.fc_b + size_t(layer) * F + step.hidden_begin + step.rank * own + row);
             }
@@ -838,8 +843,10 @@ __device__ __forceinline__ void step_in_clusters(const Model& m, Parcel* mail, i
             byte_barrier_init(s.hidden_there + k), byte_barrier_expect(s.hidden_there + k, step.hidden * 2);
         }
     }
+    // never several turns: there are fewer places than lanes
     for (int i = lane_id(); copying && i < PLACES; i += WARP_SIZE)
         byte_barrier_init(s.arrived + i), byte_barrier_init(s.left + i, STEP_WARPS * ARRIVING);
+    // never several turns: there are fewer warps than lanes
     for (int i = lane_id(); copying && i < STEP_WARPS; i += WARP_SIZE)
         byte_barrier_init(s.tile_arrived + i), byte_barrier_init(s.tile_left + i, ARRIVING);
     // Zeros in rows and vector for columns of the second product that the cluster does not have.
@@ -847,6 +854,7 @@ __device__ __forceinline__ void step_in_clusters(const Model& m, Parcel* mail, i
     uint32_t* const rows = reinterpret_cast<uint32_t*>(storage) + BEGIN[AT_FC2] / 4;
     for (int i = threadIdx.x; i < OUTPUTS * none; i += THREADS + WARP_SIZE)
         rows[i / none * (FC2_ROW / 4) + step.hidden / 2 + i % none] = 0;
+    // perhaps never several turns: few columns are missing
     for (int i = threadIdx.x; i < 2 * none; i += THREADS + WARP_SIZE)
         reinterpret_cast<uint32_t*>(s.hidden[i / none])[step.hidden / 2 + i % none] = 0;
     __syncthreads();

@@ -99,6 +99,7 @@ __device__ __forceinline__ float4 four_floats(const T* from)
 template <class W, int K, class T>
 __device__ __forceinline__ void spread(float4* to, const T* from)
 {
+    // perhaps never several turns: widths beyond 1024 are too slow to emulate
     for (int f = thread_rank(); f < K / 4; f += block_threads()) to[Spread<W, K>::slot(f)] = four_floats(from + 4 * f);
 }
 

@@ -44,6 +44,7 @@ __device__ __forceinline__ Parcel look_if(bool wanted, const Parcel* at, uint32_
 __device__ __forceinline__ void delay_polling(int cycles)
 {
     const unsigned begin = clock();
+    // perhaps never skipped: time goes on; perhaps never one turn: it may; perhaps never several turns: or run
     while (unsigned(clock()) - begin < unsigned(cycles)) continue;
 }
 
@@ -54,6 +55,7 @@ __device__ __forceinline__ void receive(Parcel (&got)[N], uint32_t epoch, From f
 {
 #pragma unroll
     for (int i = 0; i < N; i++) got[i] = look_if(wanted(i), from(i), epoch);
+    // never skipped: it ends within
     for (;;) {
         uint32_t missing = 0;
 #pragma unroll
@@ -61,6 +63,7 @@ __device__ __forceinline__ void receive(Parcel (&got)[N], uint32_t epoch, From f
         if (missing == 0) break;
 #pragma unroll
         for (int i = 0; i < N; i++)
+            // perhaps never false: parcels mostly come together
             if (got[i].epoch != epoch) got[i] = look(from(i));
     }
 }

@@ -161,6 +161,7 @@ struct FewRowsStep
             const uint32_t word[4] = {bits.x, bits.y, bits.z, bits.w};
 #pragma unroll
             for (int j = 0; j < 4; j++)
+                // perhaps never false: numbers of two terms are floats, four in a piece
                 if (j < EACH) x.set(b, at + j, __uint_as_float(word[j]));
         }
         source.await();
@@ -179,6 +180,7 @@ struct FewRowsStep
             const int rows = min(BATCH, w.rows - first);
             multiply(source, w, x, layout.partial, first, rows);
             if (first > 0 && phase < HEAD)
+                // perhaps never several turns: a batch mostly has no more rows than the block threads
                 for (int i = threadIdx.x; i < rows; i += THREADS)
                     biases[i] = to_float(block_rows.weights(m, phase, layer).bias[first + i]);
             sync_computing();
@@ -218,6 +220,7 @@ struct FewRowsStep
         const float scale = BY_LAYER ? m.scale / (layer + 1) : m.scale;
         const int lane = lane_id(), warp = warp_id();
 #pragma unroll 1
+        // perhaps never skipped: there may be items for every block
         for (int item = blockIdx.x; item < B * NH * MOST_PARTS; item += gridDim.x) {
             // All first parts come before all second ones, so few blocks have two non-empty parts.
             const int head = item % NH, b = item / NH % B, part = item / (NH * B);
@@ -230,6 +233,7 @@ struct FewRowsStep
 #pragma unroll
             for (int j = 0; j < VEC; j++) query[j] = load_fresh(to.q + b * C + head * HS + lane % Share::LANES * VEC + j);
 #pragma unroll 1
+            // perhaps never several turns: the warps mostly take a part of the keys at once
             for (int first = part * share + warp * Share::COUNT; first < end; first += STEP_WARPS * Share::COUNT) {
                 Share keys;
                 float y[VEC], top, l;
@@ -255,6 +259,7 @@ struct FewRowsStep
         barrier();
         for (int b = blockIdx.x; warp_id() == 0 && b < B; b += gridDim.x) {
             best = {-INFINITY, INT_MAX};
+            // perhaps never several turns: the check's grids have few blocks
             for (int i = b * int(gridDim.x) + lane_id(); i < (b + 1) * int(gridDim.x); i += WARP_SIZE)
                 best = better(best, {load_fresh(to.best_value + i), load_fresh(to.best_index + i)});
             best = warp_best(best);
@@ -271,6 +276,7 @@ struct FewRowsStep
         pdl_wait();
         barrier.target = unsigned(load_fresh(clock));
         const int2 channels = block_rows.of[PROJ];
+        // perhaps never several turns: a block mostly has fewer channels than threads
         for (int i = threadIdx.x; i < B * channels.y; i += THREADS) {
             const int b = i / channels.y, channel = channels.x + i % channels.y;
             layout.residual[i] = to_float(m.wte[size_t(load_fresh(m.tokens + b)) * C + channel]) +
@@ -289,6 +295,7 @@ struct FewRowsStep
                 take_hidden(x);
             else
                 normalise(x, index == 0, w);
+            // perhaps never several turns: a batch mostly has no more rows than the block threads
             for (int i = threadIdx.x; phase < HEAD && i < min(BATCH, w.rows); i += THREADS)
                 biases[i] = to_float(source.bias(w)[i]);
             source.release(Weights::EXTRAS);

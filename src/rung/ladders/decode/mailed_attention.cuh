@@ -87,6 +87,7 @@ struct Attention
             }
         }
 #pragma unroll 1
+        // perhaps never several turns: a unit may hold a part of the keys
         for (int first = part.first; first < part.end; first += KEY_GROUP) {
             const int count = min(KEY_GROUP, part.end - first), slots = ceil_div(count, NH);
             const size_t begins = cached(layer, 0, part.head, first);
@@ -95,6 +96,7 @@ struct Attention
             };
             source.await();
 #pragma unroll 1
+            // perhaps never several turns: the warps mostly take a unit of keys at once
             for (int begin = warp * KEYS_AT_ONCE; begin < count; begin += STEP_WARPS * KEY_COUNT) {
                 float s[KEY_LOADS], most = top;
 #pragma unroll
@@ -179,6 +181,7 @@ __device__ __forceinline__ void receive_attention(const Mailboxes& mail, int par
         from[i] = mail.attention + at / OF_HEAD * mail.key_parts * OF_HEAD + at % OF_HEAD, top[i] = -INFINITY;
     }
 #pragma unroll 1
+    // perhaps never several turns: heads have few parts where a GPU has few multiprocessors
     for (int part = 0; part < parts; part += PARTS_AT_ONCE) {
         Parcel got[AT_ONCE * PARTS_AT_ONCE];
         receive(

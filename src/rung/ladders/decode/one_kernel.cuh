@@ -73,6 +73,7 @@ __device__ __forceinline__ void pick(const Model& m, const Mailboxes& mail, Best
     }
     all_have_sent();
     if (blockIdx.x > 0 || warp_id() > 0) return;
+    // perhaps never several turns: the check's grids have few blocks
     for (int i = lane_id(); i < int(gridDim.x); i += WARP_SIZE) {
         Parcel got[1];
         receive(got, epoch, [&](int) { return mail.best + i; });
@@ -179,6 +180,7 @@ struct Step
     __device__ __forceinline__ void write_logits(const Weights& w, const float* sums, int first, int rows, float scale,
                                                  Best& best) const
     {
+        // perhaps never several turns: a batch mostly has no more rows than the block threads
         for (int row = threadIdx.x; row < rows; row += THREADS) {
             const int token = w.begin + first + row;
             const float own = row == int(threadIdx.x) ? scale : block_rows.scale(m, HEAD, 0, first + row);
@@ -254,6 +256,7 @@ struct Step
         epoch = uint32_t(load_fresh(clock + blockIdx.x)) + 1;
         const KeyParts parts(length, mail.key_parts);
         const Real *token = m.wte + size_t(load_fresh(m.tokens)) * C, *position = m.wpe + size_t(length) * C;
+        // perhaps never several turns: a block mostly has fewer channels than threads
         for (int i = threadIdx.x; i < block_rows.of[PROJ].y; i += THREADS) {
             const int channel = block_rows.of[PROJ].x + i;
             layout.residual[i] = to_float(token[channel]) + to_float(position[channel]);
@@ -288,6 +291,7 @@ struct Step
     __device__ __forceinline__ void attend(int layer, const KeyParts& parts, const KeyRange& own, unsigned origin)
     {
 #pragma unroll 1
+        // perhaps never skipped: there may be items for every block
         for (int item = blockIdx.x; item < NH * mail.key_parts; item += gridDim.x) {
             KeyRange range = own;
             unsigned from = origin;
@@ -315,9 +319,11 @@ __device__ __forceinline__ void copy_all(Step& step, int* spent)
             if (layer == 0) step.wait_for_input();  // no kernel writes weights; the previous step writes keys
             const KeyParts parts(step.length, step.mail.key_parts);
 #pragma unroll 1
+            // perhaps never skipped: there may be items for every block
             for (int item = blockIdx.x; item < NH * step.mail.key_parts; item += gridDim.x) {
                 const KeyRange range(parts, step.mail.key_parts, step.length, item);
 #pragma unroll 1
+                // perhaps never several turns: a unit may hold a part of the keys
                 for (int first = range.first; range.wanted && first < range.end; first += KEY_GROUP) {
                     const size_t begin = cached(layer, 0, range.head, first);
                     copier.copy_keys(m.k_cache + begin, m.v_cache + begin, min(KEY_GROUP, range.end - first));

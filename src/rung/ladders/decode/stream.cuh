@@ -173,6 +173,7 @@ struct WeightStream
 #if __CUDA_ARCH__ >= 900
     __device__ __forceinline__ void set_up() const
     {
+        // perhaps never several turns: few warps have few barriers
         for (int i = lane; i < 2 * WARPS * SLOTS; i += WARP_SIZE) byte_barrier_init(arrived + i);
     }
 

@@ -59,6 +59,7 @@ struct WeightSource
     // Called by the whole producer warp, before any thread waits.
     __device__ __forceinline__ void set_up(bool copying) const
     {
+        // perhaps never one turn: there are more units than lanes
         for (int i = lane_id(); copying && i < UNITS; i += WARP_SIZE)
             byte_barrier_init(arrived + i), byte_barrier_init(left + i, STEP_WARPS * ARRIVING);
     }
@@ -154,6 +155,7 @@ struct WeightSource::Copier
     __device__ __forceinline__ void copy_pairs(const T* from, int count, int apart)
     {
 #pragma unroll 1
+        // perhaps never one turn: most ranges have more than two rows
         for (int r = 0; r < count; r += 2, from += 2 * apart) {
             make_room();
             const Address to = ring.address(0), barrier = ring.barriers_at + (ring.unit - 1) % UNITS * 8;
@@ -173,6 +175,7 @@ struct WeightSource::Copier
     __device__ __forceinline__ void copy_heads(const Real* from, int count)
     {
         rows(from, count / NH, C, C);
+        // perhaps never true: keys may fill their slots
         if (count % NH > 0) one(from + count / NH * C, count % NH * HS);
     }
 
@@ -187,6 +190,7 @@ struct WeightSource::Copier
 
     __device__ __forceinline__ void make_room()
     {
+        // perhaps never several turns: most units free a slot
         while (free == 0) {
             ring.watch.start(WAIT_FREE_SLOT);
             byte_barrier_wait(ring.left + released % UNITS, released / UNITS % 2);
@@ -208,6 +212,7 @@ struct WeightSource::Copier
     {
         if (PACE == 0) return;
         constexpr unsigned CYCLES = SLOT_BYTES / (PACE > 0 ? PACE : 1);
+        // perhaps never one turn: a slot takes longer; perhaps never several turns: or no time
         while (unsigned(clock()) - last < CYCLES) continue;
         last = clock();
     }
@@ -219,6 +224,7 @@ struct WeightSource::Copier
         const unsigned bytes = numbers * sizeof(T);
         const uint32_t barrier = ring.barriers_at + (ring.unit - 1) % UNITS * 8;
 #pragma unroll 1
+        // perhaps never skipped: most ranges have a row
         while (count > 0) {
             make_room();
             const int some = min(min(count, free), SLOTS - ring.slot);  // contiguous
