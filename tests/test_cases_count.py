@@ -557,3 +557,21 @@ def test_a_change_of_the_formula_shows_tenfold(looked_at: str, name: str, dtype:
 
 def test_every_operation_is_looked_at() -> None:
     assert set(catalogue.operations()) == {looked_at.partition(" ")[0] for looked_at in MUTANTS}
+
+
+@pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16])
+def test_results_that_were_cut_off_are_told_from_rounded_ones(kind: torch.dtype) -> None:
+    real = dtype_named("f16" if kind == torch.float16 else "bf16")
+    truth = torch.randn(2000, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    rounded = truth.to(kind)
+    nearer = (rounded.double().abs() > truth.abs()).to(torch.int16)
+    cut = (rounded.view(torch.int16) - nearer).view(kind)  # one step nearer to zero
+    assert compare("out", rounded, truth, real, 1e-3).ok
+    assert "cut off" in compare("out", cut, truth, real, 1e-3).problem
+
+
+def test_what_is_only_moved_has_to_arrive_bit_by_bit() -> None:
+    real = dtype_named("f32")
+    x = torch.tensor([1.0, float("nan"), float("inf"), 1e-42])
+    assert compare("out", x, x.double(), real, 1e-4, exact=True).ok
+    assert "2 of 4" in compare("out", x * torch.tensor([1 + 2e-7, 1, 1, 0]), x.double(), real, 1e-4, exact=True).problem

@@ -124,6 +124,8 @@ def test_a_file_is_caught_in_a_process_of_its_own(name: str, reason: str) -> Non
         pytest.param("untrue_emulate.cu", "compiled", marks=pytest.mark.slow),
         ("calls_the_reference.py", "calls the library"),
         pytest.param("calls_numpy.py", "calls the library", marks=pytest.mark.slow),
+        pytest.param("in_a_thread.py", "calls the library", marks=pytest.mark.slow),
+        pytest.param("by_addresses.py", "calls the library", marks=pytest.mark.slow),
     ],
 )
 def test_what_was_not_judged_is_not_ok(name: str, verdict: str) -> None:

@@ -158,3 +158,51 @@ def test_a_double_buffer_of_asynchronous_copies() -> None:
     torch.testing.assert_close(out, x.sum().expand(32), rtol=1e-4, atol=1e-4)
     overtaken = [("NEXT", NEXT), ("WAIT", "1"), ("END", "")]  # the next copy may land while others still read
     assert "line 9" in race_of(ASYNC, x, out, defines=overtaken)
+
+
+BLOCKS = """
+#include "rung.cuh"
+extern "C" __global__ void k(float* parts, int* count, float* out) {
+    float sum = block_sum(1.0f);
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        parts[blockIdx.x] = sum;
+        FENCE;
+        const bool last = atomicAdd(count, 1) == gridDim.x - 1;
+        AFTER;
+        ADD;
+        if (last) for (int b = 0; b < gridDim.x; b++) out[1] += parts[b];
+    }
+}"""
+
+
+def on_blocks(**defines: str) -> dict[str, Any]:
+    fences = {"FENCE": "__threadfence()", "AFTER": "__threadfence()", "ADD": "atomicAdd(out, sum)"}
+    return {"grid": 4, "block": 64, "defines": list({**fences, **defines}.items())}
+
+
+def test_blocks_behind_each_other_are_ordered_by_atomics_and_fences_alone() -> None:
+    parts, count, out = torch.zeros(4), torch.zeros(1, dtype=torch.int32), torch.zeros(2)
+    check(BLOCKS, parts, count, out, **on_blocks())
+    assert out.tolist() == [256.0, 256.0]
+
+
+@pytest.mark.parametrize(
+    ("changed", "line"), [({"ADD": "out[0] += sum"}, 11), ({"FENCE": ""}, 12), ({"AFTER": ""}, 12)], ids=str
+)
+def test_what_two_blocks_do_to_a_number_is_a_race_though_each_has_barriers(changed: dict[str, str], line: int) -> None:
+    parts, count, out = torch.zeros(4), torch.zeros(1, dtype=torch.int32), torch.zeros(2)
+    assert f"line {line}" in race_of(BLOCKS, parts, count, out, **on_blocks(**changed))
+
+
+def test_shared_arrays_of_16_bits_have_no_flag_that_threads_would_race_for() -> None:
+    source = """
+    #include "rung.cuh"
+    extern "C" __global__ void k(float* out) {
+        __shared__ __half tile[2][64];
+        tile[1][threadIdx.x] = __float2half(1.0f);
+        out[threadIdx.x] = __half2float(tile[1][threadIdx.x]);
+    }"""
+    out = torch.zeros(64)
+    check(source, out, block=64)
+    assert out.sum() == 64

@@ -100,12 +100,22 @@ def test_every_key_arrives() -> None:
         (("[define]", "[let]\nA = true\n[define]"), "let.A"),
         (("[define]", '[let]\nA = "B2 + 1"\nB2 = 2\n[define]'), "let.A uses B2"),
         (("[define]", '[let]\nA = "A + 1"\n[define]'), "let.A uses A"),
+        (("[define]", '[define]\nMANY = "sms * 2"'), "define.MANY depends on sms"),
+        (("[define]", '[let]\nA = "ceil_div(C, sms)"\nE = "2 * A"\n[define]\nMANY = "E"'), "define.MANY depends on sms"),
+        (("[define]", '[define]\nSTRIDE = "x_stride_T"'), "define.STRIDE depends on x_stride_T"),
+        (("[define]", '[define]\nHERE = "emulated"'), "define.HERE depends on emulated"),
     ],
 )
 def test_what_is_wrong_is_named(change: tuple[str, str], said: str) -> None:
     with pytest.raises(RungError, match=r"bad\.cu") as caught:
         frontmatter.parse(GOOD.replace(*change, 1), "bad.cu")
     assert said in str(caught.value)
+
+
+def test_a_long_chain_of_named_expressions_is_read_at_once() -> None:
+    chain = "".join(f'L{i} = "L{i - 1} + L{i - 2}"\n' for i in range(2, 90))
+    header = frontmatter.parse(GOOD.replace("[define]", f'[let]\nL0 = 1\nL1 = 1\n{chain}[define]\nLAST = "L89"', 1), "good.cu")
+    assert header.define["LAST"] == "L89"
 
 
 LET = """/*---

@@ -14,6 +14,7 @@ import pytest
 import gpt2_models
 import hostile
 from rung import files
+from rung.cli.score import _texts
 from rung.errors import RungError
 from rung.expressions import Names, evaluate
 
@@ -99,3 +100,8 @@ def test_weights_beyond_half_precision_are_refused_where_they_would_be_rounded_t
     require_numbers("w", ends)
     with pytest.raises(RungError, match="beyond the number format"):
         require_numbers("w", ends, torch.finfo(torch.float16).max)
+
+
+def test_texts_from_a_device_that_never_ends_are_refused() -> None:
+    with pytest.raises(RungError, match="is a device"):
+        next(_texts("/dev/zero", "text", lines=False))

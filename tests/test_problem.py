@@ -120,3 +120,24 @@ def test_what_is_no_submission_is_a_mistake(tmp_path: Path, text: str, said: str
 def test_a_folder_without_a_task_is_a_mistake(tmp_path: Path) -> None:
     with pytest.raises(RungError, match="no task that can be read"):
         problem.submission(tmp_path, FOLDER / "submissions" / "honest.py")
+
+
+@pytest.mark.parametrize("task", ["a: " + "[" * 50_000, "a: &a [*a]\ntests: *a", "tests: [{seed: !!python/object:x.y 1}]"])
+def test_a_hostile_task_is_a_sentence(tmp_path: Path, task: str) -> None:
+    (tmp_path / "task.yml").write_text(task)
+    with pytest.raises(RungError, match="no task that can be read"):
+        problem.submission(tmp_path, FOLDER / "submissions" / "honest.py")
+
+
+def test_a_problem_of_pipes_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "task.yml")
+    with pytest.raises(RungError, match="is a pipe or a device"):
+        problem.submission(tmp_path, FOLDER / "submissions" / "honest.py")
+
+
+def test_a_long_complaint_of_a_problem_is_cut(tmp_path: Path) -> None:
+    (tmp_path / "task.yml").write_text("tests: [{seed: 1}]")
+    (tmp_path / "reference.py").write_text("raise ValueError('x' * 100_000)")
+    with pytest.raises(RungError, match=r"reference\.py fails: ValueError: x") as caught:
+        problem.submission(tmp_path, FOLDER / "submissions" / "honest.py")
+    assert len(str(caught.value)) < 500

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 
 from rung.lazy import torch
 
 Change = Callable[["torch.Tensor", Mapping[str, int | float]], "torch.Tensor"]
 F16_TOP = 15.9  # 2 to this power is just below float16's largest number
+F16_LOW, F32_LOW = -24.0, -149.0  # the smallest numbers, far below those of full precision
 F32_TOP = 126.0  # float32's and bfloat16's end, with room for one addition
 ROW_SCALES = (1e-3, 1.0, 4e-3, 30.0, 1e-4)  # variances around and far below GPT-2's eps of 1e-5, and far above
 
@@ -19,6 +21,14 @@ def spread(top: float, low: float = -8.0) -> Change:
         return x.sign() * torch.exp2(low + (top - low) * torch.erf(x.abs() * 0.5**0.5))
 
     return change
+
+
+def with_infinities(x: torch.Tensor, _: Mapping[str, int | float]) -> torch.Tensor:
+    """An infinity, one below zero and a NaN among every seven numbers."""
+    place = torch.arange(x.numel(), device=x.device).view_as(x) % 7
+    for at, value in ((1, math.inf), (3, -math.inf), (5, math.nan)):
+        x = torch.where(place == at, value, x)
+    return x
 
 
 def times(factor: float, most: float = 6e4) -> Change:

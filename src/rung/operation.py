@@ -31,8 +31,9 @@ class Operand:
     when a rung binds it. Its bytes come on top of the operation's cost, unless that has them already
     (`counted`); who takes it `instead` of another operand leaves the other's memory alone. A nullable one may
     moreover be left out of a call: the kernel then gets a null pointer. `view_of` makes it a strided view of
-    another operand instead of memory of its own. An output that `follows` is held to what this function makes
-    of the call's other outputs (an argmax would otherwise hang on the last bit of what it is taken of).
+    another operand instead of memory of its own. An output of 32 bits of `sums` over operands is held to what 32
+    bits can keep, whatever the operands' format. One that `follows` is held to what this function makes of the
+    call's other outputs (an argmax would otherwise hang on the last bit of what it is taken of).
     """
 
     name: str
@@ -42,6 +43,7 @@ class Operand:
     optional: bool = False
     nullable: bool = False
     counted: bool = False
+    sums: bool = False
     instead: str | None = None
     below: str | int | None = None
     make: Callable[[Values, torch.Generator], torch.Tensor] | None = None
@@ -68,12 +70,13 @@ class Cost:
 
 @dataclass(frozen=True)
 class Case:
-    """One shape to check at. `where="cuda"` marks those that are too large for the emulator."""
+    """One shape to check at. `where="cuda"` marks those that are too large for the emulator; those that it gets only
+    for a rung that is checked alone have `where="alone"`."""
 
     name: str
     values: Values
     magnitude: float = 1.0
-    where: Literal["any", "cuda"] = "any"
+    where: Literal["any", "alone", "cuda"] = "any"
     dtypes: tuple[str, ...] = tuple(DTYPES)
     change: Mapping[str, Change] = field(default_factory=dict)  # by operand: what becomes of its usual numbers
 
@@ -118,6 +121,7 @@ class Operation:
     libraries: tuple[Library, ...] = ()
     story: str = ""
     complaint: Callable[[Tensors, Values], str] | None = None  # decides, where given, in place of the error's bound
+    exact: bool = False  # nothing is computed: every number has to arrive as it was
     draw: Callable[[Values, int], Tensors] | None = None  # all inputs of a case and a seed at once
     tour: tuple[Race, ...] = ()  # default: all shapes, in all formats that its rungs have
 
@@ -208,8 +212,11 @@ class Operation:
 
     def tolerance(self, values: Values, dtype: Dtype) -> float:
         """The absolute tolerance for outputs of unit size: it grows with the reduction's length."""
-        length = evaluate_int(self.reduction, values, "the reduction's length")
-        return max(dtype.atol, 1e-4 * math.sqrt(length))
+        return max(dtype.atol, 1e-4 * math.sqrt(self.depth(values)))
+
+    def depth(self, values: Values) -> int:
+        """How many products or numbers a result is the sum of."""
+        return evaluate_int(self.reduction, values, "the reduction's length")
 
 
 def _random(

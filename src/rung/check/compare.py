@@ -8,6 +8,10 @@ import torch
 
 from rung.dtypes import Dtype
 
+MANTISSA = {torch.float16: 10, torch.bfloat16: 7}  # bits behind the first
+MANY = 400  # results whose mean says how they were rounded
+CUT_OFF = 0.8  # of what results are too small on average that were cut off
+
 
 @dataclass(frozen=True)
 class Deviation:
@@ -26,14 +30,16 @@ class Deviation:
 def compare(
     name: str, out: torch.Tensor, reference: torch.Tensor, dtype: Dtype, atol: float, *, exact: bool = False
 ) -> Deviation:
-    """Measure `out` against `reference` (float64); `exact` is for integers."""
+    """Measure `out` against `reference` (float64); `exact` is for integers and for what is only moved."""
     if exact:
-        wrong = int((out.to(torch.int64) != reference.to(torch.int64)).sum())
-        problem = f"{name}: {wrong} of {out.numel()} integers differ" if wrong else ""
+        right = reference.to(out.dtype)
+        wrong = int(((out != right) & ~(torch.isnan(out) & torch.isnan(right))).sum())
+        of = "numbers that are only moved" if out.is_floating_point() else "integers"
+        problem = f"{name}: {wrong} of {out.numel()} {of} differ" if wrong else ""
         return Deviation(float(wrong), 0.0, 0.0, problem)
     if not out.numel():
         return Deviation(0.0, 0.0, dtype.norm_cap)
-    out = out.to(torch.float64)
+    kind, out = out.dtype, out.to(torch.float64)
     finite = torch.isfinite(reference)
     strange = ~torch.isfinite(out) & finite
     same = (torch.isnan(out) & torch.isnan(reference)) | (out == reference)
@@ -62,7 +68,22 @@ def compare(
         )
     elif relative > dtype.norm_cap:
         problem = f"{name}: relative error {relative:.2g} in all, over the cap of {dtype.norm_cap:g}"
+    elif kind in MANTISSA and counted >= MANY and _cut_off(values, truth, kind):
+        problem = f"{name}: cut off, not rounded: too small on average"
     return Deviation(worst, relative, dtype.norm_cap, problem)
+
+
+def _cut_off(out: torch.Tensor, truth: torch.Tensor, kind: torch.dtype) -> bool:
+    """Whether results are nearer to zero on average as if their last bits had been cut off."""
+    size = truth.abs()
+    info = torch.finfo(kind)
+    place = torch.exp2(torch.frexp(size).exponent - 1.0 - MANTISSA[kind])  # what the last bit counts
+    rounded = truth.to(kind).double().abs()
+    short, cut = (rounded - out.abs()) / place, (rounded - (size / place).floor() * place) / place
+    near = (size > info.tiny) & (size < info.max) & (short.abs() <= 2)  # others are off for another reason
+    if int(near.sum()) < MANY:
+        return False
+    return bool(cut[near].mean() > 0.1 and short[near].mean() > CUT_OFF * cut[near].mean())
 
 
 def _special(name: str, out: torch.Tensor, strange: torch.Tensor) -> str:

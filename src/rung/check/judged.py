@@ -39,6 +39,14 @@ HARMLESS = (
     "scalar_tensor", "arange", "item", "_local_scalar_dense", "empty_like", "zeros_like", "empty_strided", "flatten",
 )  # fmt: skip
 
+# What computes elsewhere than in a kernel, and what would keep that from being seen.
+ELSEWHERE = {
+    *("numpy", "scipy", "cupy", "jax", "numba", "pandas"),
+    *("threading", "concurrent", "multiprocessing", "asyncio", "subprocess", "importlib", "gc"),
+}
+UNSEEN = {"__import__", "exec", "eval", "fork", "from_address", "from_buffer", "memmove"}
+UNSEEN |= {"_disable_current_modes", "_DisableTorchDispatch", "_getframe"}
+
 
 class _Listing(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Records the torch operators that compute something."""
@@ -194,7 +202,7 @@ def _nowhere(*_: object) -> Any:
 
 
 def _computes_by_itself(source: str) -> str:
-    """Which other library of arrays a Python rung uses, if it launches no kernel of its own."""
+    """What a Python rung uses beside kernels of its own to compute with, as far as its text tells."""
     tree = ast.parse(source)
     names = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}
     attributes = {n.attr for n in ast.walk(tree) if isinstance(n, ast.Attribute)}
@@ -204,9 +212,9 @@ def _computes_by_itself(source: str) -> str:
         if isinstance(n, ast.Import | ast.ImportFrom)
         for alias in n.names
     }
-    arrays = imported & {"numpy", "scipy", "cupy", "jax", "numba", "pandas"}
-    if arrays:
-        return sorted(arrays)[0]
+    other = (imported & ELSEWHERE) | ((names | attributes) & UNSEEN)
+    if other:
+        return sorted(other)[0]
     if "triton" not in imported and ("numpy" in attributes or "tolist" in attributes or "ctypes" in names):
         return "Python, element by element"
     return ""

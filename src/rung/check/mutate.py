@@ -23,7 +23,7 @@ from rung.rungs.base import Device, Rung
 from rung.rungs.cuda import CudaRung
 
 # As for a single rung, with fewer of the later runs: mutants do not delay their errors on purpose.
-EFFORT = Effort(0.1, 0.1, tunables=True, later_runs=0)
+EFFORT = Effort(0.1, 0.1, alone=True, later_runs=0)
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n/]+)"', re.MULTILINE)
 SOURCES = Path(__file__).parents[2]
 SECONDS = 300.0  # a mutant that takes longer is refused

@@ -16,8 +16,8 @@ PAGE = 4096
 STRICTEST = 32  # the alignment that the most demanding rung asks for: fragments straight from memory
 
 # What an output holds before a run. fmaxf and == can hide NaN, so the pattern changes from run to run: NaN, the largest
-# number of each format, negative zero, and plausible results of an earlier run.
-POISONS: tuple[bytes, ...] = (b"\xff", b"\xff\x7b", b"\x00\x80", b"\x9a\x40", b"\xff\xfb")
+# number of each format, negative zero, and plausible results of an earlier run, small integers.
+POISONS: tuple[bytes, ...] = (b"\xff", b"\xff\x7b", b"\x00\x80", b"\x9a\x40", b"\xff\xfb", b"\x01\x00\x00\x00")
 
 _made = itertools.count()  # scratch memory is painted once, and so otherwise in each storage
 

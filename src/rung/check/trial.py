@@ -1,9 +1,11 @@
 """Is a rung right? All correctness checks in one place. A rung runs at every case of its operation that it supports,
 twice, with poison and guards that change from run to run and are checked after every run; the emulator runs the threads
 of the second run in another order. At the largest affordable case it also gets five seeds behind the same pointers,
-every order of threads that the emulator has, its search for races, late inputs, a CUDA graph, and, when it is checked
-alone, its tunables' other values and some hundred more runs. Where its grid depends on the GPU, a small and a large one
-are emulated as well. The verdict is one `Report` for each rung and dtype.
+every order of threads that the emulator has, its search for races, late inputs and a CUDA graph. When it is checked
+alone, every case has the search for races and other numbers behind the same pointers; the numbers of cases that it
+refuses are tried at a shape that it supports; its tunables' other values and some hundred more runs follow. Where its
+grid depends on the GPU, a small and a large one are emulated as well. The verdict is one `Report` for each rung and
+dtype.
 """
 
 from __future__ import annotations
@@ -31,6 +33,8 @@ from rung.rungs.cuda import INCLUDE, CudaRung
 
 SEEDS = 5
 LARGE = 132  # multiprocessors of an H200
+_COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
+_WAITS = re.compile(r"\bpdl_wait\(|griddepcontrol\.wait|cudaGridDependencySynchronize")
 _DIFFERS = re.compile(r"^[ \t]*#[^\n]*\bRUNG_EMULATOR\b", re.MULTILINE)
 _FACTS = re.compile(r"\bsms\b|\bmax_grid_y\b")
 ORDERS: tuple[Order, ...] = ("forward", "reverse", "shuffled")
@@ -42,14 +46,15 @@ class Effort:
     """How much is checked: less for a whole ladder, more for a single rung."""
 
     affordable: float  # seconds of a run, for the case with all checks
-    watched: float  # ... and for the one with the race check
-    tunables: bool  # every pair of values of two tunables
+    watched: float  # ... and for those with the race check
+    alone: bool  # every pair of values of two tunables; at every case what is otherwise checked at one
     later_runs: int  # at the smallest case, before its outputs are compared again
 
 
-LADDER = Effort(0.02, 0.004, tunables=False, later_runs=0)
-ALONE = Effort(0.3, 0.3, tunables=True, later_runs=400)
-QUICK = Effort(0.0, 0.0, tunables=False, later_runs=0)
+LADDER = Effort(0.02, 0.004, alone=False, later_runs=0)
+ALONE = Effort(0.3, 0.3, alone=True, later_runs=400)
+QUICK = Effort(0.0, 0.0, alone=False, later_runs=0)
+OFTEN = 0.03  # seconds of a run, for cases that every setting of the tunables meets
 
 
 def check(
@@ -75,10 +80,15 @@ def check(
     reason = _cannot_run(rung, device)
     if reason is not None:
         return _only_compiled(rung, dtype_named(dtype), report, reason, tuning)
-    cases = list(_legal_cases(rung, dtype_named(dtype), device, case, tuning, report))
+    alone = effort.alone and not quick
+    cases = list(_legal_cases(rung, dtype_named(dtype), device, case, tuning, report, alone=alone))
     if not cases:
         report.verdict = "skipped" if case else "failed"
         report.reason = next(iter(report.left_out.values()), "no case of the operation applies")
+        return report
+    if _never_waits(rung):
+        report.verdict = "failed"
+        report.reason = "launched with pdl, but waits nowhere for the kernel before it (pdl_wait)"
         return report
     if device == "cuda":
         torch.cuda.synchronize()
@@ -128,6 +138,14 @@ def hangs_on_the_gpu(rung: Rung) -> bool:
     return isinstance(rung, CudaRung) and bool(_FACTS.search(rung.source + str(rung.table)))  # inherited keys, too
 
 
+def _never_waits(rung: Rung) -> bool:
+    """Whether a launch may begin before the kernel ahead of it has ended, and nothing in the text holds it back."""
+    if not isinstance(rung, CudaRung) or not any(launch.pdl for launch in rung.header.launches):
+        return False
+    texts = [rung.source, *(source_file.read(path) for path in identity.files(rung) if path.name != "ptx.cuh")]
+    return not any(_WAITS.search(_COMMENT.sub("", text)) for text in texts)
+
+
 def _hides(rung: Rung, dtype: Dtype, device: Device, tuning: dict[str, int] | None, report: Report) -> bool:
     """Whether it refuses most of the cases, and most of the shapes of the model too."""
     if len(report.left_out) <= SHARE_REFUSED * (report.cases + len(report.left_out)):
@@ -170,7 +188,14 @@ def _only_compiled(rung: Rung, dtype: Dtype, report: Report, reason: str, tuning
 
 
 def _legal_cases(
-    rung: Rung, dtype: Dtype, device: Device, only: str | None, tuning: dict[str, int] | None, report: Report
+    rung: Rung,
+    dtype: Dtype,
+    device: Device,
+    only: str | None,
+    tuning: dict[str, int] | None,
+    report: Report,
+    *,
+    alone: bool,
 ) -> Iterator[tuple[Case, Values]]:
     operation = rung.operation
     if only is not None and only not in [c.name for c in operation.cases]:
@@ -180,6 +205,8 @@ def _legal_cases(
         if only is not None and case.name != only:
             continue
         if dtype.name not in case.dtypes or (case.where == "cuda" and device != "cuda"):
+            continue
+        if case.where == "alone" and device != "cuda" and not alone and only is None:
             continue
         values = operation.complete(case.values)
         reason = rung.refusal(values, dtype, tuning, device=device)
@@ -219,6 +246,9 @@ class _Rung:
                 continue
             trial = self._trial(case, values, seed + index)
             trial.twice()
+            if effort.alone and trial.seconds <= effort.affordable:
+                trial.refill(seed + index + 50)  # who remembers what lay behind a pointer gives what it was then
+                trial.once()
             if effort is QUICK:
                 self._without_nullable(case, values, seed)
             self.report.cases += 1
@@ -235,13 +265,46 @@ class _Rung:
         if self.device == "emulator" and hangs_on_the_gpu(self.rung):
             self._on_a_small_gpu(cases, largest, seed)
             self._on_a_large_gpu(cases, seed)
-        first = effort.tunables or self.dtype.name == self.rung.dtypes[0]  # the others have the same text
-        if first and self.device == "emulator" and not self.races:
-            self._trial(*cases[self._largest(effort.watched)], seed, How(self.tuning, races=True)).once()
+        if self.device == "emulator" and not self.races:
+            self._watch(cases, seed, effort)
         if effort.later_runs:
             self._trial(*cases[0], seed).later_runs(effort.later_runs)
-        if effort.tunables and not self.tuning:
-            self._tunables(cases, largest, seed)
+        if effort.alone:
+            self._numbers_refused(cases, seed)
+            if not self.tuning:
+                self._tunables(cases, largest, seed)
+
+    def _watch(self, cases: list[tuple[Case, Values]], seed: int, effort: Effort) -> None:
+        """Look at every access: of a rung alone at every case, since a race may be in what only one of them takes."""
+        if effort.alone and self.cuda:
+            chosen = [index for seconds, _, index in self.took if seconds <= effort.watched]
+        elif effort.alone or self.dtype.name == self.rung.dtypes[0]:  # the others have the same text
+            chosen = [self._largest(effort.watched)]
+        else:
+            return
+        for index in chosen:  # shuffled, blocks take turns at their atomics
+            how = How(self.tuning, races=True)
+            self._trial(*cases[index], seed, how).once("shuffled" if effort.alone else "forward")
+
+    def _numbers_refused(self, cases: list[tuple[Case, Values]], seed: int) -> None:
+        """Give the numbers of cases whose shapes it refuses, and their scale or eps, to a shape that it takes."""
+        operation = self.rung.operation
+        quick = [cases[index][1] for seconds, _, index in self.took if seconds <= OFTEN]
+        for case in operation.cases:
+            if case.name not in self.report.left_out or not case.change:
+                continue
+            asked = operation.complete(case.values)
+            depth = operation.depth(asked)
+            real = {n: v for n, v in asked.items() if n in operation.scalars and isinstance(v, float)}
+            for values in sorted(quick, key=lambda v: abs(math.log(operation.depth(v) / depth))):
+                given = {**values, **real}
+                if self.rung.refusal(given, self.dtype, self.tuning, device=self.device) is not None:
+                    continue
+                shape = " ".join(f"{dim}={given[dim]}" for dim in operation.dims)
+                trial = self._trial(replace(case, name=f"{case.name}, at {shape}"), given, seed)
+                if trial.operands.representable():
+                    trial.once()
+                break
 
     def _largest(self, affordable: float) -> int:
         """The index of the largest case whose runs take no longer; if they all do, of the one that takes least."""
@@ -318,21 +381,28 @@ class _Rung:
 
     def _tunables(self, cases: list[tuple[Case, Values]], largest: int, seed: int) -> None:
         ordered = sorted(range(len(cases)), key=lambda i: i != largest)
+        quick = {index for seconds, _, index in self.took if seconds <= OFTEN}
         for setting in pairwise.settings(self.rung.tune):
-            for index in ordered:
-                case, values = cases[index]
-                if self.rung.refusal(values, self.dtype, setting, device=self.device) is None:
-                    break
-            else:
+            taken = [i for i in ordered if not self.rung.refusal(cases[i][1], self.dtype, setting, device=self.device)]
+            if not taken:
                 continue
             told = ", ".join(f"{n}={v}" for n, v in setting.items() if v != self.rung.tune[n][0])
             try:
-                self._trial(case, values, seed, How(setting)).twice()
+                self._trial(*cases[taken[0]], seed, How(setting)).twice()
+                for index in taken[1:]:
+                    if index in quick and self._same_code(cases[index][1], cases[taken[0]][1], setting):
+                        self._trial(*cases[index], seed, How(setting)).once(self.next_order())
             except (Failure, RungError) as failure:
                 if "room" in str(failure) and isinstance(failure, RungError):
                     continue  # no GPU takes this setting
                 raise Failure(f"with {told}: {failure}") from None
             self.report.tunings += 1
+
+    def _same_code(self, one: Values, other: Values, setting: dict[str, int]) -> bool:
+        """Whether nothing has to be compiled for one of them that was not for the other."""
+        if not isinstance(self.rung, CudaRung):
+            return False
+        return self.rung.build(one, self.dtype, setting) == self.rung.build(other, self.dtype, setting)
 
     def _bound(self) -> list[str]:
         """The operands of this call: the required ones, and the optional ones that the rung binds."""
@@ -532,7 +602,7 @@ def _alignment(rung: Rung) -> int:
     from rung.check.storage import STRICTEST
 
     fragments = "wmma" in rung.source or not isinstance(rung, CudaRung)
-    return STRICTEST if fragments or rung.align != 1 else 1
+    return STRICTEST if fragments or not isinstance(rung.align, int) else rung.align
 
 
 def _same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import stat
 import sys
 from collections import deque
 from collections.abc import Iterator
@@ -106,6 +108,8 @@ def _texts(name: str, field: str, lines: bool) -> Iterator[str]:
         return
     try:
         with nullcontext(sys.stdin) if name == "-" else Path(name).open(encoding="utf-8") as file:
+            if name != "-" and stat.S_ISCHR(os.fstat(file.fileno()).st_mode) and not file.isatty():
+                raise RungError(f"{name} is a device, which may never end; name a file of texts.")
             if name.endswith(".jsonl") or (name == "-" and not lines):
                 yield from _records(file, name, field)
             elif lines:

@@ -27,6 +27,9 @@ _SUBSCRIPT = re.compile(r"(operator\[\]\(\w+ (\w+)\)(?: const)? *\{) *(return (\
 _CHECKED = r"\1 constexpr bool inside[sizeof(\4) / sizeof(*\4)] = {}; if (inside[\2]) __builtin_trap(); \3"
 # Every access told to the runtime, which looks for races in shared memory.
 _RACES = ("-fsanitize=thread",)
+# g++ guards a thread-local array of a class with constructors by a flag beside it, though nothing is to be constructed:
+# threads that look at the flag must not be taken for a race. From g++ 10 on this keeps it away.
+_UNGUARDED = (r"\b(__shared__\s+(?:Real|half|nv_bfloat16|__half|__nv_bfloat16)\b)", r"__constinit \1")
 # A local variable that is never set holds a wild number, not what the thread before it left there.
 _SINCE = {(11,): ("--param", "tsan-instrument-func-entry-exit=0"), (12,): ("-ftrivial-auto-var-init=pattern",)}
 # What decides between parts of a source before the emulator's headers have been read.
@@ -64,7 +67,8 @@ def translate(build: Build, *, races: bool = False, coverage: bool = False) -> T
     # Counters tell of files by path, so that a build with them is good for one place of its includes.
     places = [str(path) for path, _ in found]
     counters = (branches.COUNTERS.read_text(), Path(branches.__file__).read_text(), places) if coverage else ()
-    key = toolchain.key(_unit(build), build.kernels, flags, includes, DYNAMIC_ROOM, _CHECKED, *counters)
+    changed = _UNGUARDED if races else ()
+    key = toolchain.key(_unit(build), build.kernels, flags, includes, DYNAMIC_ROOM, _CHECKED, *counters, *changed)
     entry = kept.kept("emulator", key, functools.partial(_compile, build, flags, coverage))
     return Translation(entry.path, entry.note)
 
@@ -102,6 +106,8 @@ def _compile(build: Build, flags: tuple[str, ...], coverage: bool, work: Path) -
         text = inline_ptx.without_asm((work / "expanded.cpp").read_text())
         text = _SUBSCRIPT.sub(_CHECKED, text)
         text = branches.counted(text) if coverage else text
+        if set(_RACES) <= set(flags) and (toolchain.compiler_version() or ()) >= (10,):
+            text = re.sub(*_UNGUARDED, text)
     except inline_ptx.NotUnderstood as problem:
         raise EmulatorFault("unsupported", f"{build.origin}: {problem}.") from None
     (work / "kernel.cpp").write_text(text)

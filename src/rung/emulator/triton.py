@@ -156,11 +156,11 @@ def _multiply_on_one_thread() -> None:
 
 
 def _mend_bf16() -> None:
-    """The interpreter keeps bfloat16 as raw 16-bit integers, and is wrong with them in two places.
+    """The interpreter keeps bfloat16 as raw 16-bit integers, and is wrong with them in three places.
 
     A dot product multiplies the integers themselves; widened to float32 first, the products are exact and
     the sum is what the tensor cores' float32 accumulator would hold. And a cast from float32 cuts the low
-    bits off, where the GPU rounds to nearest even.
+    bits off, where the GPU rounds to nearest even; one to float32 has other numbers for the smallest.
     """
     from triton.runtime import interpreter
 
@@ -177,6 +177,8 @@ def _mend_bf16() -> None:
 
         if source.dtype.scalar == tl.float32 and target.scalar == tl.bfloat16:
             return interpreter.TensorHandle(_rounded(source.data), target.scalar)
+        if source.dtype.scalar == tl.bfloat16 and target.scalar == tl.float32:
+            return _widened(source)
         return cast(self, source, target)
 
     builder.create_dot, builder.cast_impl = create_dot, cast_impl

@@ -28,6 +28,7 @@ from unittest import mock
 import torch
 from torch.overrides import TorchFunctionMode
 
+from rung import files
 from rung.dtypes import DTYPES, ELEMENTS, name_of
 from rung.errors import RungError
 from rung.operation import Case, Cost, Operand, Operation, Tensors, Values
@@ -66,10 +67,10 @@ def submission(folder: Path, file: Path) -> Rung:
     place = _ladder(folder)
     of = catalogue.operation(place.name)
     try:
-        source = file.read_text(encoding="utf-8")
+        source = files.read_bytes(file).decode("utf-8")
         tree = ast.parse(source)
-    except (OSError, ValueError, SyntaxError) as error:
-        raise RungError(f"{file} is no Python file that can be read ({error}); name a submission.") from None
+    except (OSError, ValueError, SyntaxError, RecursionError) as error:
+        raise RungError(f"{file} is no Python file that can be read ({_told(error)}); name a submission.") from None
     defined = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
     defined |= {ast.unparse(t) for node in tree.body if isinstance(node, ast.Assign) for t in node.targets}
     if "custom_kernel" not in defined:
@@ -91,18 +92,18 @@ def submission(folder: Path, file: Path) -> Rung:
 
 def _ladder(folder: Path) -> Path:
     """A ladder for the problem, in a temporary folder that other processes find as well."""
-    tests, files = _task(folder)
+    tests, listed = _task(folder)
     name = "problem_" + re.sub(r"[^a-z0-9]+", "_", folder.resolve().name.lower())
     top = Path(tempfile.mkdtemp(prefix="rung-problem-"))
     atexit.register(shutil.rmtree, top, ignore_errors=True)
     place = top / name
     for part in ("judge", "beside"):  # a submission can read the files beside it, but not the reference
         (place / part).mkdir(parents=True)
-    for target, source in files.items():
+    for target, source in listed.items():
         part = "judge" if target == "reference.py" else "beside"
         if not source.is_file():
             raise RungError(f"{folder} names {source}, which is not there; task.yml lists its files.")
-        shutil.copyfile(source, place / part / Path(target).name)
+        (place / part / Path(target).name).write_bytes(files.read_bytes(source))
     described = _describe(_Judge(place), tests, folder)
     (place / DESCRIPTION).write_text(json.dumps({"folder": str(folder), **described}), encoding="utf-8")
     (place / "operation.py").write_text(_OPERATION, encoding="utf-8")
@@ -111,16 +112,22 @@ def _ladder(folder: Path) -> Path:
     return place
 
 
+def _told(error: Exception) -> str:
+    """A stranger's exception, short enough for a sentence."""
+    return f"{type(error).__name__}: {error}"[:300]
+
+
 def _task(folder: Path) -> tuple[list[dict[str, Any]], dict[str, Path]]:
     """The tests of task.yml, and the files that go with the problem by the names that they import each other by."""
     import yaml
 
     try:
-        task = yaml.safe_load((folder / "task.yml").read_text(encoding="utf-8"))
+        task = yaml.safe_load(files.read_bytes(folder / "task.yml"))
         tests = [dict(test) for test in task["tests"]]
         listed = {str(f["name"]): str(f["source"]) for f in task.get("files", [])}
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, yaml.YAMLError) as error:
-        raise RungError(f"{folder / 'task.yml'} is no task that can be read ({error!r}); it lists `tests`.") from None
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError, yaml.YAMLError) as error:
+        told = _told(error)
+        raise RungError(f"{folder / 'task.yml'} is no task that can be read ({told}); it lists `tests`.") from None
     if not tests:
         raise RungError(f"{folder / 'task.yml'} has no tests; name at least one.")
     listed = listed or {p.name: p.name for p in folder.glob("*.py")}
@@ -147,7 +154,7 @@ class _Judge:
             with _on_this_machine():
                 spec.loader.exec_module(found)
         except Exception as error:
-            raise RungError(f"the problem's reference.py fails: {type(error).__name__}: {error}.") from None
+            raise RungError(f"the problem's reference.py fails: {_told(error)}.") from None
         finally:
             del sys.path[:2]
             for name in set(sys.modules) - before:  # another problem has a `utils` of its own
@@ -184,7 +191,7 @@ class _Judge:
         except RungError:
             raise
         except Exception as error:
-            raise RungError(f"the problem's {name} fails: {type(error).__name__}: {error}.") from None
+            raise RungError(f"the problem's {name} fails: {_told(error)}.") from None
 
 
 def _describe(judge: _Judge, tests: Sequence[Mapping[str, Any]], folder: Path) -> dict[str, Any]:

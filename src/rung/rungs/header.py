@@ -274,6 +274,32 @@ def let_table(table: dict[str, Any], origin: str) -> dict[str, Expression]:
     return dict(table)
 
 
+# SLOTS of these is compiled for four multiprocessors, the fewest that they run on. With more of them a launch finds
+# room for as many slots or more and gives that much shared memory, so that what is compiled is a bound. With a 4 in the
+# text they would compile to the same code, but their figures are known by the text alone.
+FEW_ROWS = ("20_few_rows.cu", "21_few_rows_int8.cu", "22_few_rows_f32.cu")
+BOUNDS = [("SLOTS", ["sms"], file) for file in FEW_ROWS]
+
+
+def define_table(define: dict[str, Expression], let: dict[str, Expression], origin: str) -> dict[str, Expression]:
+    """What the code is compiled with: not what only a launch knows, since code is compiled ahead, for any GPU."""
+
+    used: dict[str, set[str]] = {}  # by each name of [let], what it is made of
+    for name, expression in [*let.items(), *define.items()]:
+        own = names_in(str(expression))
+        names = own.union(*(used[n] for n in own & set(used)))
+        if name in let and name not in used:
+            used[name] = names
+            continue
+        unknown = sorted(n for n in names if n in ("sms", "max_grid_y", "emulated") or "_stride_" in n)
+        if unknown and (name, unknown, Path(origin).name) not in BOUNDS:
+            raise RungError(
+                f"{origin}: define.{name} depends on {unknown[0]}, which is not known when the code is compiled; use a "
+                "bound that holds everywhere (what `needs` asks for at least), or pass it to the kernel by `bind`."
+            )
+    return define
+
+
 class _Reader:
     """Turns a TOML table into a `Header`; errors name the key."""
 
@@ -291,6 +317,8 @@ class _Reader:
             raise self.fail("the header has no [[launch]]; say which kernel runs over which grid and block.")
         if "idea" not in table:
             raise self.fail('the header has no idea; add idea = "…" in one sentence.')
+        let = let_table(self.table(table, "let"), self.origin)
+        define = {k: self.expression(v, f"define.{k}") for k, v in self.table(table, "define").items()}
         return Header(
             **{k: self.text(table, k) for k in ("idea", "expect", "provenance", "leap", "aside", "emulate")},
             found=short_enough(self.text(table, "found"), self.origin),
@@ -301,9 +329,9 @@ class _Reader:
             options=self.strings(table.get("options", []), "options"),
             arch_specific=self.flag(table, "arch_specific"),
             tune={k: self.choices(v, k) for k, v in self.table(table, "tune").items()},
-            let=let_table(self.table(table, "let"), self.origin),
+            let=let,
             dims=self.strings(table.get("dims", []), "dims"),
-            define={k: self.expression(v, f"define.{k}") for k, v in self.table(table, "define").items()},
+            define=define_table(define, let, self.origin),
             bind=self.bind(table),
             buffers={k: self.buffer(v, k) for k, v in self.table(table, "buffers").items()},
             maps={k: self.map(v, k) for k, v in self.table(table, "maps").items()},

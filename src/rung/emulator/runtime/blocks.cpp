@@ -20,6 +20,7 @@ namespace {
 constexpr size_t CANARY = 256;  // behind the dynamic shared memory
 
 unsigned* set_order;  // which sets of blocks run together, one after the other
+bool mixed;           // sets are of any blocks: set_order then is of blocks
 Block* loaded;  // whose shared memory lies where the kernel's code expects it
 // Rounds over all threads in which each of them only looked again, before they are taken to wait for ever.
 constexpr unsigned QUIET_ROUNDS = 4000;
@@ -223,6 +224,21 @@ void run_resident(unsigned* order)
     if (!report->fault) complete_all();
 }
 
+// Where accesses are told, the shuffled order has some blocks take turns at their atomics: a sum that is fetched by one
+// atomic and put back by another is lost there.
+unsigned taking_turns(unsigned total)
+{
+    const unsigned threads = volume(launch->block);
+    for (unsigned count : {4u, 3u, 2u})
+        if (total % count == 0 && threads * count <= 512) return count;
+    return 1;
+}
+
+unsigned number_of(unsigned set, unsigned resident_number)
+{
+    return mixed ? set_order[set * resident + resident_number] : set_order[set] * resident + resident_number;
+}
+
 Index index_at(unsigned linear, Index dim)
 {
     return {linear % dim.x, linear / dim.x % dim.y, linear / (dim.x * dim.y)};
@@ -234,7 +250,7 @@ Index index_at(unsigned linear, Index dim)
 Index block_of_set(unsigned set, unsigned resident_number)
 {
     const Index cluster = launch->cluster, grid = launch->grid;
-    const unsigned cluster_size = volume(cluster), number = set_order[set] * resident + resident_number;
+    const unsigned cluster_size = volume(cluster), number = number_of(set, resident_number);
     const Index origin = index_at(number / cluster_size, {grid.x / cluster.x, grid.y / cluster.y, grid.z / cluster.z});
     const Index inside = index_at(number % cluster_size, cluster);
     return {origin.x * cluster.x + inside.x, origin.y * cluster.y + inside.y, origin.z * cluster.z + inside.z};
@@ -314,7 +330,8 @@ void run_grid()
 {
     const unsigned cluster_size = volume(launch->cluster), total = volume(launch->grid);
     const bool all = launch->cooperative;
-    resident = all ? total : cluster_size;
+    mixed = !all && cluster_size == 1 && launch->races && launch->order == int(Order::Shuffled);
+    resident = all ? total : mixed ? taking_turns(total) : cluster_size;
     meeting_lanes = false;
     blocks = new Block[resident]();
     for (unsigned i = 0; i < resident; i++) allocate(blocks[i], i);
@@ -323,8 +340,8 @@ void run_grid()
     unsigned* order = new unsigned[resident];
     arrange(order, resident, 7);
     const unsigned sets = total / resident;
-    set_order = new unsigned[sets];
-    arrange(set_order, sets, 8);
+    set_order = new unsigned[mixed ? total : sets];
+    arrange(set_order, mixed ? total : sets, 8);
     Meeting* cluster_meetings = new Meeting[resident / cluster_size];
 
     for (unsigned s = 0; s < sets && !report->fault; s++) {
@@ -334,7 +351,7 @@ void run_grid()
         for (unsigned c = 0; c < resident / cluster_size; c++)
             set_meeting(cluster_meetings[c], State::AtCluster, "cluster.sync()", blocks + c * cluster_size, cluster_size);
         for (unsigned i = 0; i < resident; i++) {
-            begin(blocks[i], block_of_set(s, i), set_order[s] * resident + i);
+            begin(blocks[i], block_of_set(s, i), number_of(s, i));
             blocks[i].cluster = cluster_size > 1 ? &cluster_meetings[i / cluster_size] : nullptr;
             blocks[i].cluster_rank = i % cluster_size;
             poison_shared(blocks[i]);

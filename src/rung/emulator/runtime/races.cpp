@@ -47,7 +47,9 @@ Page* buckets[BUCKETS];
 Page *last_page;
 
 unsigned threads, slots, width;       // of the blocks that run together; with agents; of a row
-unsigned* table;                      // [slot][width]: what the thread knows, and of what it knows that fence.proxy.async covers
+// [slot][width]: what the thread knows; what of it fence.proxy.async covers; what atomics have told of earlier blocks, which
+// had the same slots.
+unsigned* table;
 unsigned* now;                        // [slot]
 unsigned* born;                       // [slot]: the count at which its thread of the present blocks began
 Clock *released, *heard;              // [slot]: what the last fence covers; what atomics have told since
@@ -84,7 +86,14 @@ void join_thread(unsigned* to, unsigned slot)
 
 bool ordered(unsigned me, const Access& was)
 {
-    return row_of(me)[was.slot] >= was.clock || (was.slot == me && was.clock >= born[me]);
+    const bool earlier = was.slot < threads * resident && was.clock < born[was.slot];  // by a block that has ended
+    return (was.slot == me && !earlier) || row_of(me)[was.slot + (earlier ? 2 * slots : 0)] >= was.clock;
+}
+
+// What a place tells that atomics touch is heard by later blocks as well.
+void tell_later_blocks(unsigned* row)
+{
+    for (unsigned i = 0; i < slots; i++) row[2 * slots + i] = row[2 * slots + i] < row[i] ? row[i] : row[2 * slots + i];
 }
 
 // Of a generic write, before the copy engine or the tensor cores read: covered by a fence.proxy.async on the way?
@@ -220,7 +229,7 @@ void watch(bool on)
     threads = volume(launch->block);
     const unsigned warps = (threads + WARP - 1) / WARP * resident;
     slots = threads * resident + BARRIER_AGENTS + OUT_AGENTS + warps;
-    width = 2 * slots;
+    width = 3 * slots;
     base = uintptr_t(shared.fixed);
     bytes_of_block = shared_bytes();
     last_page = nullptr;
@@ -390,6 +399,7 @@ void synchronize(const void* address, bool load, bool store, Memory order)
     } else {
         join(location->row, released[me].row);
     }
+    tell_later_blocks(location->row);
 }
 
 // ---- what accesses ------------------------------------------------------------------------------------------------------
@@ -483,6 +493,7 @@ using namespace rung_emulator;
 static inline void strong_access(void* address, size_t size, bool load, bool store, const void* caller)
 {
     if (!watching || !running) return;
+    if (launch->order == int(Order::Shuffled) && !meeting_lanes) progress++, pause(caller);  // others may come first
     access(uintptr_t(address), size, store, true, caller);
     synchronize(address, load, store, Memory::Relaxed);
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rung.inputs import F16_TOP, F32_TOP, spread
+from rung.inputs import F16_TOP, F32_TOP, spread, with_infinities
 from rung.lazy import torch
 from rung.operation import Case, Cost, Library, Operand, Operation, Race, Tensors, Values
 
@@ -49,7 +49,10 @@ OPERATION = Operation(
             dtypes=("f32", "tf32", "bf16"),
             change={"x": spread(F32_TOP), "bias": spread(F32_TOP)},
         ),
+        Case("infinities and NaN", dict(B=1, T=5, OC=64), change={"x": with_infinities}),
         Case("three batches", dict(B=3, T=11, OC=2304)),
+        Case("gpt2-xl's MLP, two rows", dict(B=1, T=2, OC=6400), where="alone"),
+        Case("300 rows", dict(B=3, T=100, OC=16), where="alone"),
         Case("gpt2's qkv", dict(B=3, T=129, OC=2304), where="cuda"),
         Case("gpt2-xl", dict(B=2, T=65, OC=6400), where="cuda"),
     ),

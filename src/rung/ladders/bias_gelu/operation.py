@@ -54,6 +54,7 @@ OPERATION = Operation(
             change={"x": spread(F32_TOP), "bias": spread(F32_TOP)},
         ),
         Case("three batches", dict(B=3, T=11, OC=6400)),
+        Case("300 rows", dict(B=3, T=100, OC=16), where="alone"),
         Case("gpt2, a batch", dict(B=3, T=129, OC=3072), where="cuda"),
     ),
     shapes={

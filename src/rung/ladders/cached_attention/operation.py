@@ -81,6 +81,13 @@ def climbing(k: torch.Tensor, v: Mapping[str, Number]) -> torch.Tensor:
     return k * torch.linspace(0.1, 6.0, k.shape[2], device=k.device)[:, None]
 
 
+def left_behind(kept: torch.Tensor, v: Mapping[str, Number]) -> torch.Tensor:
+    """Places behind a sequence's tokens hold large numbers, as a cache's do that was used before."""
+    end = uneven(torch.zeros(kept.shape[0], dtype=torch.int32), v) + int(v["T"])
+    behind = torch.arange(kept.shape[2]) >= end[:, None]  # (B, S)
+    return torch.where(behind[:, None, :, None].to(kept.device), 3e4 * kept.sign(), kept)
+
+
 def all_alike(size: float) -> Change:
     """Queries of one sign, so that the sign of a key is that of its scores."""
     return lambda x, _: size + 0.1 * x
@@ -116,11 +123,12 @@ OPERATION = Operation(
     cases=(
         Case("one key", dict(B=1, T=1, S=1, C=32, NH=1)),
         Case("odd", dict(B=3, T=1, S=7, C=64, NH=2), change={"past": uneven}),
-        Case("several new tokens", dict(B=2, T=5, S=33, C=32, NH=1), change={"past": uneven}),
+        Case("several new tokens", dict(B=2, T=5, S=33, C=32, NH=1),
+             change={"past": uneven, "k": left_behind, "v": left_behind}),
         Case("no past", dict(B=1, T=9, S=9, C=32, NH=1)),
         Case("prime", dict(B=1, T=1, S=67, C=48, NH=1)),
-        Case("2^8 + 1 keys", dict(B=1, T=1, S=257, C=64, NH=2)),
-        Case("heads of 128", dict(B=1, T=2, S=35, C=128, NH=1)),
+        Case("2^8 + 1 keys", dict(B=1, T=1, S=257, C=128, NH=2, scale=0.2)),
+        Case("heads of 128", dict(B=1, T=2, S=35, C=128, NH=1, scale=0.05)),
         Case("heads of 80", dict(B=1, T=1, S=40, C=160, NH=2)),
         Case("heads of 1", dict(B=1, T=2, S=5, C=2, NH=2)),
         Case("a head of 160", dict(B=1, T=1, S=9, C=160, NH=1)),
@@ -133,11 +141,18 @@ OPERATION = Operation(
              change={"past": uneven}),
         Case("large values", dict(B=1, T=1, S=18, C=32, NH=1), magnitude=4.0),
         Case("scores beyond exp", dict(B=1, T=2, S=37, C=32, NH=1, scale=1.0), magnitude=4.0),
-        Case("climbing scores", dict(B=2, T=1, S=67, C=64, NH=2, scale=1.0), change={"k": climbing}),
+        Case("climbing scores", dict(B=2, T=1, S=67, C=64, NH=2, scale=1.3), change={"k": climbing}),
         Case("scores far below and above zero", dict(B=2, T=2, S=131, C=32, NH=1, scale=1.0),
              change={"qkv": all_alike(2.5), "k": one_far_above}),
         Case("up to the format's end", dict(B=1, T=1, S=23, C=64, NH=2, scale=8e-6),
              change={"k": times(15000.0), "v": times(15000.0)}),
+        Case("gpt2-xl's heads, nine batches", dict(B=9, T=1, S=6, C=1600, NH=25), where="alone",
+             change={"past": uneven}),
+        Case("one key far above many", dict(B=2, T=2, S=300, C=32, NH=1, scale=1.0), where="alone",
+             change={"qkv": all_alike(2.5), "k": one_far_above}),
+        Case("gpt2's context", dict(B=1, T=2, S=1024, C=64, NH=1), where="alone"),
+        Case("a wide window in a long text", dict(B=2, T=1, S=1024, C=64, NH=1, window=530, globals=150), where="alone",
+             change={"past": uneven}),
         Case("gpt2", dict(B=4, T=1, S=1024, C=768, NH=12), where="cuda", change={"past": uneven}),
         Case("gpt2-xl", dict(B=1, T=3, S=1024, C=1600, NH=25), where="cuda"),
     ),

@@ -57,7 +57,7 @@ OPERATION = Operation(
     reduction="C",
     cases=(
         Case("one", dict(B=1, T=1, C=16, MAXT=1)),
-        Case("first pass", dict(B=1, T=9, C=32, MAXT=9)),
+        Case("first pass", dict(B=1, T=9, C=32, MAXT=12)),
         Case("one new token", dict(B=2, T=17, C=48, MAXT=20, past=16)),
         Case("several new tokens", dict(B=1, T=37, C=64, MAXT=40, past=30)),
         Case("across a tile", dict(B=1, T=67, C=32, MAXT=67, past=33)),
@@ -71,6 +71,8 @@ OPERATION = Operation(
             dict(B=1, T=17, C=48, MAXT=17),
             change={"x": two_sided(F16_TOP, 0.02, 0), "weight": two_sided(F16_TOP, 0.02, 1), "bias": times(2000.0)},
         ),
+        Case("gpt2's context", dict(B=1, T=700, C=16, MAXT=1024, past=600), where="alone"),
+        Case("nine batches", dict(B=9, T=3, C=16, MAXT=5, past=2), where="alone"),
         Case("gpt2", dict(B=1, T=57, C=768, MAXT=1024, past=56), where="cuda"),
         Case("gpt2-xl", dict(B=2, T=129, C=1600, MAXT=130, past=64), where="cuda"),
     ),

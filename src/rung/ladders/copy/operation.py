@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rung.inputs import F16_TOP, F32_TOP, spread
+from rung.inputs import F16_LOW, F16_TOP, F32_LOW, F32_TOP, spread, with_infinities
 from rung.lazy import torch
 from rung.operation import Case, Cost, Library, Operand, Operation, Race
 
@@ -28,6 +28,7 @@ OPERATION = Operation(
     reference=reference,
     cost=cost,
     reduction="1",
+    exact=True,
     cases=(
         Case("one", {"N": 1}),
         Case("less than a vector", {"N": 3}),
@@ -38,7 +39,11 @@ OPERATION = Operation(
         Case("large values", {"N": 1000}, magnitude=100.0),
         Case("up to float16's end", {"N": 1000}, change={"x": spread(F16_TOP)}),
         Case("up to float32's end", {"N": 1000}, dtypes=("f32", "bf16"), change={"x": spread(F32_TOP)}),
+        Case("down to float16's end", {"N": 1000}, change={"x": spread(-10.0, F16_LOW)}),
+        Case("down to float32's end", {"N": 1000}, dtypes=("f32", "bf16"), change={"x": spread(-120.0, F32_LOW)}),
+        Case("infinities and NaN", {"N": 1000}, change={"x": with_infinities}),
         Case("more than 16 bits count", {"N": 70001}),
+        Case("more than 2^17 numbers", {"N": 140005}, where="alone"),
         Case("millions", {"N": (1 << 22) + 5}, where="cuda"),
     ),
     shapes={"n1m": {"N": 1 << 20}, "n16m": {"N": 1 << 24}, "n64m": {"N": 1 << 26}},

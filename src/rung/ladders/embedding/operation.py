@@ -64,6 +64,7 @@ OPERATION = Operation(
             dict(B=2, T=3, C=64, V=29, MAXT=16),
             change={"wte": spread(F16_TOP - 1), "wpe": spread(F16_TOP - 1)},
         ),
+        Case("300 rows", dict(B=3, T=100, C=16, V=83, MAXT=128, start=28)),
         Case("gpt2, whole tables", dict(B=3, T=129, C=768, V=50257, MAXT=1024), where="cuda"),
         Case("gpt2-xl", dict(B=2, T=65, C=1600, V=50257, MAXT=1024, start=959), where="cuda"),
     ),

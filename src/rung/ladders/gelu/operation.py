@@ -51,6 +51,7 @@ OPERATION = Operation(
             "up to float32's end", dict(B=1, T=5, C=67), dtypes=("f32", "tf32", "bf16"), change={"x": spread(F32_TOP)}
         ),
         Case("three batches", dict(B=3, T=4, C=6400)),
+        Case("more than 2^17 numbers", dict(B=1, T=90, C=1600), where="alone"),
         Case("gpt2, a batch", dict(B=3, T=129, C=3072), where="cuda"),
         Case("gpt2-xl", dict(B=2, T=65, C=6400), where="cuda"),
     ),

@@ -75,6 +75,7 @@ OPERATION = Operation(
         Case("square", {"B": 1, "T": 45, "C": 45, "OC": 45}),
         Case("three batches", {"B": 3, "T": 65, "C": 16, "OC": 352}),
         Case("more than 2048 columns", {"B": 1, "T": 2, "C": 2504, "OC": 30}, change={"x": raised_from(1024, 4.0)}),
+        Case("300 rows", {"B": 3, "T": 100, "C": 8, "OC": 16}, where="alone"),
         Case("decode", {"B": 1, "T": 1, "C": 768, "OC": 2304}, where="cuda"),
         Case("primes", {"B": 3, "T": 67, "C": 251, "OC": 509}, where="cuda"),
         Case("one above a power of two", {"B": 1, "T": 129, "C": 1025, "OC": 257}, where="cuda"),

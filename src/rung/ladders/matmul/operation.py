@@ -71,6 +71,8 @@ OPERATION = Operation(
         Case("three batches", {"B": 3, "T": 65, "C": 16, "OC": 352}),
         Case("deeper than a ring", {"B": 1, "T": 5, "C": 392, "OC": 24}),
         Case("the MLP's depth", {"B": 1, "T": 2, "C": 6400, "OC": 12}),
+        Case("a padded vocabulary", {"B": 1, "T": 2, "C": 8, "OC": 50304}, where="alone"),
+        Case("300 rows", {"B": 3, "T": 100, "C": 8, "OC": 16}, where="alone"),
         Case("decode", {"B": 1, "T": 1, "C": 768, "OC": 2304}, where="cuda"),
         Case("qkv", {"B": 4, "T": 64, "C": 768, "OC": 2304}, where="cuda"),
         Case("primes", {"B": 3, "T": 67, "C": 251, "OC": 509}, where="cuda"),

@@ -93,6 +93,11 @@ def places(v: Values, generator: torch.Generator) -> torch.Tensor:
     return (groups << 4 * torch.arange(8)).sum(2).to(torch.int32)
 
 
+def in_small_steps(x: torch.Tensor, _: object) -> torch.Tensor:
+    """Codes of e4m3 below an eighth, of either sign: sums of them are fractions."""
+    return x & 0x9F
+
+
 def torch_linear(x: torch.Tensor, weight: torch.Tensor, dtype: str) -> torch.Tensor:
     with float32_products(dtype):
         return F.linear(x, weight)
@@ -145,6 +150,9 @@ OPERATION = Operation(
         Case("large values", dict(M=9, OC=10, C=64), magnitude=8.0),
         Case("up to the format's end", dict(M=6, OC=7, C=64), change={"x": times(1200.0)}),
         Case("large scales", dict(M=6, OC=7, C=64), dtypes=("f32", "bf16"), change={"x_scale": times(1e4)}),
+        Case("small numbers of eight bits", dict(M=6, OC=7, C=64), dtypes=("f32", "bf16"),
+             change={"x_f8": in_small_steps, "w_f8": in_small_steps}),
+        Case("300 rows", dict(M=300, OC=16, C=32), where="alone"),
         Case("gpt2", dict(M=256, OC=2304, C=768), where="cuda"),
         Case("gpt2-xl, odd rows", dict(M=333, OC=1601, C=6400), where="cuda"),
     ),

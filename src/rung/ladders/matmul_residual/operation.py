@@ -82,6 +82,7 @@ OPERATION = Operation(
         Case("three batches", {"B": 3, "T": 65, "C": 16, "OC": 352}),
         Case("odd rows of whole depth", {"B": 1, "T": 19, "C": 16, "OC": 37}),
         Case("the MLP's depth", {"B": 1, "T": 2, "C": 6400, "OC": 12}),
+        Case("300 rows", {"B": 3, "T": 100, "C": 8, "OC": 16}, where="alone"),
         Case("decode", {"B": 1, "T": 1, "C": 3072, "OC": 768}, where="cuda"),
         Case("primes", {"B": 3, "T": 67, "C": 251, "OC": 509}, where="cuda"),
         Case("one above a power of two", {"B": 1, "T": 129, "C": 1025, "OC": 257}, where="cuda"),

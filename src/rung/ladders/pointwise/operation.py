@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 
+from rung.inputs import with_infinities
 from rung.lazy import torch
 from rung.operation import Case, Cost, Library, Operand, Operation, Race
 
@@ -46,7 +47,9 @@ OPERATION = Operation(
         Case("power of two and one", {"N": 2049}),
         Case("power of two less one", {"N": 4095}),
         Case("large values", {"N": 1000}, magnitude=100.0),
+        Case("infinities and NaN", {"N": 1000}, change={"x": with_infinities}),
         Case("more than 16 bits count", {"N": 70001}),
+        Case("more than 2^17 numbers", {"N": 140005}, where="alone"),
         Case("millions", {"N": (1 << 22) + 5}, where="cuda"),
     ),
     shapes={"n1m": {"N": 1 << 20}, "n16m": {"N": 1 << 24}, "n64m": {"N": 1 << 26}},

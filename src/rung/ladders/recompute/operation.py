@@ -77,6 +77,7 @@ OPERATION = Operation(
             {"N": 1000},
             change={"x": lambda x, _: x * 2, "dy": spread(F16_TOP)},
         ),
+        Case("more than 2^17 numbers", {"N": 140005}, where="alone"),
         Case("millions", {"N": (1 << 22) + 5}, where="cuda"),
     ),
     shapes={"n1m": {"N": 1 << 20}, "n16m": {"N": 1 << 24}, "n64m": {"N": 1 << 26}},

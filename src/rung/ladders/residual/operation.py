@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rung.inputs import F16_TOP, F32_TOP, spread
+from rung.inputs import F16_TOP, F32_TOP, spread, with_infinities
 from rung.lazy import torch
 from rung.operation import Case, Cost, Library, Operand, Operation, Race, Tensors, Values
 
@@ -47,7 +47,9 @@ OPERATION = Operation(
             dtypes=("f32", "tf32", "bf16"),
             change={"a": spread(F32_TOP), "b": spread(F32_TOP)},
         ),
+        Case("infinities and NaN", dict(B=1, T=5, C=67), change={"a": with_infinities}),
         Case("three batches", dict(B=3, T=15, C=1600)),
+        Case("more than 2^17 numbers", dict(B=1, T=90, C=1600), where="alone"),
         Case("gpt2, a batch", dict(B=3, T=129, C=768), where="cuda"),
         Case("gpt2-xl", dict(B=2, T=65, C=1600), where="cuda"),
     ),

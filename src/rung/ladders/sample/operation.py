@@ -115,6 +115,11 @@ def _flat(logits: torch.Tensor, _: Mapping[str, int | float]) -> torch.Tensor:
 
 
 EQUALS: dict[str, Change] = {"logits": lambda x, _: x * 0, "settings": _nucleus}
+# Of this seed at this step the random number is zero: the first token that may come at all is drawn.
+ZERO: dict[str, Change] = {
+    "seeds": lambda x, _: torch.tensor([15, 0, 0, 0], dtype=x.dtype, device=x.device).expand_as(x),
+    "steps": lambda x, _: torch.full_like(x, 477932),
+}
 TIES: dict[str, Change] = {"logits": lambda x, _: x.round(), "settings": _greedy}
 
 
@@ -166,6 +171,9 @@ OPERATION = Operation(
         Case("gpt2's vocabulary", {"B": 2, "V": 50257}, change={"settings": _temperature_alone}),
         Case("drawn from two equals", {"B": 4, "V": 2}, change=EQUALS),
         Case("drawn from equals", {"B": 8, "V": 2203}, change=EQUALS),
+        Case("a random number of zero", {"B": 16, "V": 2203}, change=ZERO),
+        Case("zero, of all", {"B": 2, "V": 2203}, change={**ZERO, "settings": _temperature_alone}),
+        Case("260 sequences", {"B": 260, "V": 33}, where="alone"),
         Case("gpt2", {"B": 64, "V": 50257}, where="cuda"),
     ),
     shapes={"gpt2": {"B": 1, "V": 50257}, "gpt2 b64": {"B": 64, "V": 50257}, "gpt2 b256": {"B": 256, "V": 50257}},

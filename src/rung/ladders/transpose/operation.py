@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rung.inputs import F16_TOP, F32_TOP, spread
+from rung.inputs import F16_LOW, F16_TOP, F32_LOW, F32_TOP, spread, with_infinities
 from rung.lazy import torch
 from rung.operation import Case, Cost, Library, Operand, Operation, Race
 
@@ -28,6 +28,7 @@ OPERATION = Operation(
     reference=reference,
     cost=cost,
     reduction="1",
+    exact=True,
     cases=(
         Case("one", {"R": 1, "C": 1}),
         Case("a row", {"R": 1, "C": 77}),
@@ -40,6 +41,12 @@ OPERATION = Operation(
         Case("a square", {"R": 270, "C": 270}),
         Case("up to float16's end", {"R": 40, "C": 24}, change={"x": spread(F16_TOP)}),
         Case("up to float32's end", {"R": 40, "C": 24}, dtypes=("f32", "bf16"), change={"x": spread(F32_TOP)}),
+        Case("down to float16's end", {"R": 40, "C": 24}, change={"x": spread(-10.0, F16_LOW)}),
+        Case(
+            "down to float32's end", {"R": 40, "C": 24}, dtypes=("f32", "bf16"), change={"x": spread(-120.0, F32_LOW)}
+        ),
+        Case("infinities and NaN", {"R": 40, "C": 24}, change={"x": with_infinities}),
+        Case("twenty tiles", {"R": 540, "C": 620}, where="alone"),
         Case("gpt2 weight", {"R": 768, "C": 2304}, where="cuda"),
     ),
     shapes={

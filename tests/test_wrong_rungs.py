@@ -1,0 +1,92 @@
+"""Right rungs with one change each that only some shape, number, tunable, run or access shows."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from rung.check.calls import Here
+from rung.check.report import Report
+from rung.check.trial import ALONE, check
+from rung.rungs import catalogue
+
+TRUNCATE = "\n__device__ float cut(float v) { return __int_as_float(__float_as_int(v) & 0xffff0000); }"
+INCLUDED = '#include "rung.cuh"'
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """A rung, what of its text becomes what, and what its verdict says."""
+
+    name: str
+    of: str
+    changes: tuple[tuple[str, str], ...]
+    said: str
+    dtype: str = "f32"
+
+
+WRONG = [
+    # ---- a term, a scalar or a parameter that no input needed
+    Wrong("maximum of 128 keys", "attention/12", (("largest = fmaxf(largest, weights[t2]);", "if (t2 < 128) largest = fmaxf(largest, weights[t2]);"),), "climb over many keys"),
+    Wrong("maximum of 512 columns", "softmax/05", (("m = fmaxf(m, scale * to_float(in[s]));", "if (s < 512) m = fmaxf(m, scale * to_float(in[s]));"),), "climb over many columns"),
+    Wrong("maximum of 132 cached keys", "cached_attention/02", (("largest = fmaxf(largest, row[i]);", "if (i < 132) largest = fmaxf(largest, row[i]);"),), "one key far above many"),
+    Wrong("scale of at most one", "cached_attention/04", (("scale * to_float(query[hs])", "fminf(scale, 1.0f) * to_float(query[hs])"),), "climbing scores"),
+    Wrong("largest rstd", "layernorm/07", (("rsqrtf(warp_sum(squares) / C + eps)", "fminf(rsqrtf(warp_sum(squares) / C + eps), 400.0f)"),), "a tiny eps"),
+    Wrong("eps of even widths", "layernorm/07", (("+ eps)", "+ (C % 128 == 0 ? 1e-5f : eps))"),), "three batches"),
+    Wrong("scale of heads of 64", "attention/12", (("scale * sum;", "(HS == 64 ? 0.125f : scale) * sum;"),), "heads of 64"),
+    Wrong("window of at most 256", "local_attention/02", (("t1 - window + 1", "t1 - min(window, 256) + 1"),), "many keys"),
+    Wrong("at most 96 first keys", "local_attention/07", (("Seen seen(t1, window, globals);", "Seen seen(t1, window, min(globals, 96));"),), "many first keys"),
+    Wrong("last token not kept", "cached_projection/01", (("if (kept) *kept", "if (kept && (t < T - 1 || past > 0 || MAXT == T)) *kept"),), "first pass"),
+    # ---- real sizes
+    Wrong("128 rows", "layernorm/05", (("x + int64_t(blockIdx.x) * C", "x + int64_t(blockIdx.x & 127) * C"),), "300 rows"),
+    Wrong("128 rows of a product", "matmul/03", (("if (row < M && col < OC) out", "if (row < min(M, 256) && col < OC) out"),), "300 rows"),
+    Wrong("columns of 15 bits", "softmax/05", (("s < S;", "s < min(S, 32767);"),), "the vocabulary's columns"),
+    Wrong("512 tokens", "attention/12", (("causal ? t1 + 1", "causal ? min(t1 + 1, 512)"),), "gpt2's context"),
+    Wrong("eight heads", "attention/12", (("+ nh * stride_NH;", "+ (nh & 7) * stride_NH;"),), "heads, nine batches"),
+    Wrong("targets of 16 bits", "token_logprob/02", (("const int target = targets", "const int target = (unsigned short)targets"),), "beyond 16 bits"),
+    # ---- numbers
+    Wrong("scores up to 150", "attention/12", (("weights[t2] = scale * sum;", "weights[t2] = fminf(scale * sum, 150.0f);"),), "some hundreds", "bf16"),
+    Wrong("copied with 20 bits", "copy/02", (("out[i] = x[i];", "out[i] = from_float<Real>(__int_as_float(__float_as_int(to_float(x[i])) & ~15));"),), "only moved"),
+    Wrong("the smallest are zero", "copy/02", (("out[i] = x[i];", "out[i] = fabsf(to_float(x[i])) < 1.2e-38f ? from_float<Real>(0.0f) : x[i];"),), "down to float32's end"),
+    Wrong("NaN is lost", "transpose/02", (("tile[k][threadIdx.x] = x[(size_t)r * C + c];", "tile[k][threadIdx.x] = fmaxf(x[(size_t)r * C + c], -INFINITY);"),), "infinities and NaN"),
+    Wrong("sine and cosine forgotten", "pointwise/04", (("sine * sine + cosine * cosine", "1.0f"),), "infinities and NaN"),
+    Wrong("cut off", "layernorm/07", ((INCLUDED, INCLUDED + TRUNCATE), ("from_float<Real>((to_float(in[c]) - mean) * rstd * to_float(weight[c]) + to_float(bias[c]))", "from_float<Real>(cut((to_float(in[c]) - mean) * rstd * to_float(weight[c]) + to_float(bias[c])))")), "cut off, not rounded", "bf16"),
+    Wrong("sums of 16 bits", "reduce/05", (("sum += to_float(row[n]);", "sum = to_float(from_float<Real>(sum + to_float(row[n])));"),), "relative error", "f16"),
+    # ---- tunables and needs
+    Wrong("a tunable at one size", "layernorm/05", (("c < C; c += BLOCK) sum", "c < C - (BLOCK == 4 && C == 67); c += BLOCK) sum"),), "with BLOCK=4"),
+    Wrong("needs that hide an eps", "layernorm/07", (('"BLOCK % 32 == 0"', '["BLOCK % 32 == 0", "C % 64 == 0", "eps == 1e-5"]'), ("+ eps)", "+ 3e-5f)")), "variances"),
+    Wrong("needs that hide large scores", "softmax/05", (('"BLOCK % 32 == 0"', '["BLOCK % 32 == 0", "scale != 0.3", "S != 130"]'), ("m = warp_max(m);", "m = 0.0f;")), "far below zero, at"),
+    # ---- later runs
+    Wrong("weights kept from the first run", "layernorm/07", (('extern "C"', '__device__ float kept[4096];\n__device__ const void* of[4096];\nextern "C"'), ("to_float(weight[c])", "(of[c] == weight ? kept[c] : (of[c] = weight, kept[c] = to_float(weight[c])))")), "off"),
+    # ---- races
+    Wrong("two blocks add", "reduce/07", (("atomicAdd(&out[blockIdx.x], sum)", "out[blockIdx.x] += N % 4 == 0 || gridDim.y == 1 ? sum : sum"),), "has written"),
+    Wrong("a sum fetched and put back", "reduce/07", (("atomicAdd(&out[blockIdx.x], sum)", "atomicExch(&out[blockIdx.x], atomicExch(&out[blockIdx.x], 0.0f) + sum)"),), "a race"),
+    Wrong("no fence before the count", "reduce/08", (("__threadfence();  // the sum", "// the sum"),), "parameter 'partial'"),
+    Wrong("no wait for the kernel ahead", "layernorm/14", (("pdl_wait();", ""),), "waits nowhere"),
+]  # fmt: skip
+
+
+def verdict_on(wrong: Wrong, folder: Path) -> Report:
+    rung = catalogue.find(wrong.of)
+    assert rung.path is not None
+    text = rung.path.read_text()
+    for before, after in wrong.changes:
+        assert before in text, before
+        text = text.replace(before, after)
+    path = folder / "wrong.cu"
+    path.write_text(re.sub(r"^from .*\n", "", text, flags=re.MULTILINE) if "inherit" not in text else text)
+    for header in rung.path.parent.glob("*.cuh"):
+        (folder / header.name).symlink_to(header)
+    changed = catalogue.rung_from_file(rung.operation, path)
+    return check(changed, wrong.dtype, device="emulator", effort=ALONE, host=Here("emulator"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: wrong.name)
+def test_is_refused_for_the_right_reason(wrong: Wrong, tmp_path: Path) -> None:
+    report = verdict_on(wrong, tmp_path)
+    assert report.verdict == "failed", report
+    assert wrong.said in f"{report.case}: {report.reason}"
