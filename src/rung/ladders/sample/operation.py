@@ -115,8 +115,10 @@ def _flat(logits: torch.Tensor, _: Mapping[str, int | float]) -> torch.Tensor:
 
 
 EQUALS: dict[str, Change] = {"logits": lambda x, _: x * 0, "settings": _nucleus}
-# Of this seed at this step the random number is zero: the first token that may come at all is drawn.
+# Of this seed at this step the random number is zero: the first token that may come at all is drawn. Logits are flat,
+# as sums of integers round a probability of 2^-48 to none.
 ZERO: dict[str, Change] = {
+    "logits": lambda x, _: x / 8,
     "seeds": lambda x, _: torch.tensor([15, 0, 0, 0], dtype=x.dtype, device=x.device).expand_as(x),
     "steps": lambda x, _: torch.full_like(x, 477932),
 }
