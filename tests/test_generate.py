@@ -248,7 +248,7 @@ def test_interruption_keeps_what_was_written(inner: Model) -> None:
     for index, piece in run:
         pieces.setdefault(index, []).append(piece)
         if len(pieces[index]) == 5 and index == 0:
-            threading.Timer(0.01, signal.raise_signal, [signal.SIGINT]).start()
+            threading.Timer(0.001, signal.raise_signal, [signal.SIGINT]).start()
     assert run.interrupted
     for index, completion in enumerate(run.completions):
         assert completion.finish_reason == "interrupted" and len(completion.tokens) < 500

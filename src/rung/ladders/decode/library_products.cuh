@@ -339,6 +339,7 @@ extern "C" __global__ void __launch_bounds__(KEY_WARPS * 32, 1)
     Fresh coming;
     coming.request(qkv, first_item());
 #pragma unroll 1
+    // perhaps never several turns: as many sequences as make more items than blocks are too slow to emulate
     for (int item = first_item(); item < ITEMS; item += item_step()) {
         const Fresh fresh = coming;
         const int following = length_of(lengths, item + item_step());
@@ -375,6 +376,7 @@ extern "C" __global__ void __launch_bounds__(PICK_THREADS)
     wait_for_input();
     Best best = {-INFINITY, INT_MAX};
 #pragma unroll 1
+    // perhaps never several turns: so large a vocabulary is too slow to emulate at every rung
     for (int first = threadIdx.x; first < slots; first += IN_FLIGHT * PICK_THREADS) {
         Best some[IN_FLIGHT];
 #pragma unroll

@@ -266,6 +266,7 @@ __device__ __forceinline__ void pick_row(const float* best_value, const int* bes
     const int b = blockIdx.x;
     wait_for_input(false);
     Best best = {-INFINITY, INT_MAX};
+    // perhaps never several turns: a vocabulary of more than 128 groups is too slow to emulate at every rung
     for (int i = threadIdx.x; i < groups; i += 128)
         best = better(best, {load_fresh(best_value + b * groups + i), load_fresh(best_index + b * groups + i)});
     best = warp_best(best);
