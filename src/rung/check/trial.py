@@ -247,7 +247,7 @@ class _Rung:
             trial = self._trial(case, values, seed + index)
             trial.twice()
             if effort.alone and trial.seconds <= effort.affordable:
-                trial.refill(seed + index + 50)  # who remembers what lay behind a pointer gives what it was then
+                trial.refill(seed + index + 50)  # a rung that caches results by pointer returns the old ones
                 trial.once()
             if effort is QUICK:
                 self._without_nullable(case, values, seed)

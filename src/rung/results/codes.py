@@ -59,7 +59,8 @@ def _texts() -> dict[str, str]:
         there = json.loads(file.read_text()) if file.is_file() else None
     except (RungError, OSError, ValueError):  # without a cache they are computed each time
         return {}
-    texts: dict[str, str] = dict(there["texts"]) if there and there["stamp"] == stamp.hexdigest() else {}
+    valid = isinstance(there, dict) and there.get("stamp") == stamp.hexdigest()
+    texts: dict[str, str] = dict(there["texts"]) if there is not None and valid else {}
     atexit.register(_keep, file, stamp.hexdigest(), texts, len(texts))
     return texts
 

@@ -224,8 +224,8 @@ void run_resident(unsigned* order)
     if (!report->fault) complete_all();
 }
 
-// Where accesses are told, the shuffled order has some blocks take turns at their atomics: a sum that is fetched by one
-// atomic and put back by another is lost there.
+// With the race check, the shuffled order interleaves a few blocks at their atomics: a sum that one atomic reads and
+// another writes back is lost there.
 unsigned taking_turns(unsigned total)
 {
     const unsigned threads = volume(launch->block);

@@ -25,7 +25,7 @@ float small(unsigned bits, unsigned exponents, unsigned mantissas)
     return sign * ldexpf(float((1u << mantissas) + mantissa), int(exponent) - bias - int(mantissas));
 }
 
-unsigned bytes_of(Number n) { return n == Number::Tf32 ? 4 : n == Number::Half || n == Number::Bfloat ? 2 : 1; }
+constexpr unsigned bytes_of(Number n) { return n == Number::Tf32 ? 4 : n == Number::Half || n == Number::Bfloat ? 2 : 1; }
 
 // The 256 values of a format of 8 bits.
 struct Small
@@ -42,7 +42,7 @@ template <Number n>
 float number(const char* at)
 {
     unsigned bits = 0;
-    memcpy(&bits, at, n == Number::Tf32 ? 4 : n == Number::Half || n == Number::Bfloat ? 2 : 1);
+    memcpy(&bits, at, bytes_of(n));
     if constexpr (n == Number::Half) return half_value((unsigned short)bits);
     if constexpr (n == Number::Bfloat) return bfloat16_value((unsigned short)bits);
     if constexpr (n == Number::Tf32) return bits_as<float>(bits & 0xffffe000u);  // tensor cores read the upper 19 bits
@@ -56,7 +56,7 @@ float number(const char* at)
 template <Number n>
 void numbers(const char* from, unsigned count, float* to, unsigned step)
 {
-    for (unsigned i = 0; i < count; i++) to[i * step] = number<n>(from + i * (n == Number::Tf32 ? 4 : n == Number::Half || n == Number::Bfloat ? 2 : 1));
+    for (unsigned i = 0; i < count; i++) to[i * step] = number<n>(from + i * bytes_of(n));
 }
 
 typedef void (*Reader)(const char* from, unsigned count, float* to, unsigned step);

@@ -14,7 +14,7 @@ struct Column { int64_t row, position, output; };  // its sequence, its place th
 
 // What a matrix product reads: floats, or 16-bit integers where weights have 8 bits. Integers keep unpacking off the
 // critical path: one widening and one multiply-add serve 32 weights, where floats take two and one for 16.
-// Memory that begins with a cache line: vectors of columns cross none.
+// Memory aligned to cache lines, so that no vector load of a column crosses one.
 template <typename T>
 struct InLines {
   using value_type = T;
@@ -46,17 +46,17 @@ __attribute__((noinline)) float total(Floats f) {
   return v[0];
 }
 
-// Not inlined, as the compiler may round each copy of it otherwise.
+// Not inlined: the compiler may round each inlined copy differently.
 __attribute__((noinline)) float scaled(float y, float scale, float bias) { return y * scale + bias; }
 
-// Asks for weights that come AHEAD bytes later, in the next rows as well: the processor looks less far ahead.
+// Prefetches weights AHEAD bytes further on, also across rows: the hardware prefetcher runs less far ahead.
 constexpr int AHEAD = 2048;
 inline void ahead(const void* w, int bytes) {
   for (int i = 0; i < bytes; i += 64) __builtin_prefetch(static_cast<const char*>(w) + AHEAD + i);
 }
 
 // Dot products of R rows of weights with N columns: each is loaded once. The order of additions is spelt out, so that a
-// column's result is the same to the last bit whatever other columns there are. FIRST: nobody has asked for the weights.
+// column's result is the same to the last bit whatever other columns there are. FIRST: these weights are not in the cache yet.
 template <int R, int N, bool FIRST, typename W>
 __attribute__((noinline)) void dots(const W* w, const float* x, int K, float (*sum)[N]) {
   Floats s[R][N][2] = {};
@@ -302,13 +302,13 @@ class Forward final : public Few {
           else some<count(), 1>(in, linear, K, o, c, write);
       };
       int o = first;
-      if (n > 8)  // else memory is waited for, and one row after the other is what it gives fastest
+      if (n > 8)  // with fewer columns memory is the limit, and a single stream of rows is fastest
         for (; o + 2 <= end; o += 2) rows(std::integral_constant<int, 2>(), o);
       for (; o < end; ++o) rows(std::integral_constant<int, 1>(), o);
     }
   }
 
-  // R rows of weights from o on with N columns from c on, which moves on.
+  // The products of R rows of weights from o on with N columns from c on; advances c.
   template <int R, int N, typename Write>
   void some(const Inputs<X>& in, const Linear& linear, int K, int o, int& c, const Write& write) const {
     const W* row = static_cast<const W*>(linear.weight) + size_t(o) * K;

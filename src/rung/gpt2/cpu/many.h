@@ -45,14 +45,11 @@ inline Ints add_product(Ints sum, int32_t w, Ints x) {
 #endif
 }
 
-inline Floats add_product(Floats sum, Pair w, Words x) {
 #if defined(__AVX512BF16__)
+inline Floats add_product(Floats sum, Pair w, Words x) {
   return (Floats)_mm512_dpbf16_ps((__m512)sum, (__m512bh)(Words{} + w.bits), (__m512bh)x);
-#else
-  return sum + (Floats)(Words{} + (w.bits << 16)) * (Floats)(x << 16) +
-         (Floats)(Words{} + (w.bits & 0xffff0000u)) * (Floats)(x & 0xffff0000u);
-#endif
 }
+#endif
 
 // Sixteen inputs of a product, and sixteen of its sums.
 template <typename V> struct VectorOf { using Input = Floats; using Sum = Floats; };
@@ -164,8 +161,8 @@ inline void multiply_tiles() {
   }
 }
 
-// y (count, BLOCK) = w (count, K) times the first `strips` vectors of x. Weights are read where they lie: behind the
-// last row there have to be as many as fill sixteen, K is a multiple of 64. For bfloat16 x is (K / 2, BLOCK) pairs, for
+// y (count, BLOCK) = w (count, K) times the first `strips` vectors of x. Weights are read in place, sixteen rows at a
+// time, so w has to hold a multiple of sixteen rows; K is a multiple of 64. For bfloat16 x is (K / 2, BLOCK) pairs, for
 // 8 bits (K / 4, 2, BLOCK): four upper bytes, four lower bytes. A chunk of K stays in L1 for all rows and tokens.
 template <typename W>
 void tiled(int strips, const W* w, const Words* x, int K, int count, float* y) {
