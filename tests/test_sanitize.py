@@ -36,9 +36,21 @@ def test_a_run_that_launched_nothing_is_not_clean() -> None:
     assert not _read("x", "memcheck", "========= ERROR SUMMARY: 0 errors\n", 0).clean
 
 
+def test_a_complaint_names_the_launch_during_which_it_came() -> None:
+    output = (
+        "========= COMPUTE-SANITIZER\nlaunching x/01 f32\nlaunched x/01 f32\nlaunching x/02 bf16\n"
+        "========= Error: Race reported between Write and Read\nlaunched x/02 bf16\n"
+        "========= RACECHECK SUMMARY: 1 hazard displayed (1 error, 0 warnings)\n"
+    )
+    said = _read("x", "racecheck", output, 1).text.splitlines()
+    assert said[0] == "during x/02 bf16:" and "Race" in said[1]
+    assert _read("x", "racecheck", output, 1).launched == 2
+
+
 @pytest.mark.gpu
 def test_a_small_ladder_is_clean() -> None:
-    findings = list(sanitize(["residual"]))
+    rungs = catalogue.rungs("residual", libraries=False)
+    findings = list(sanitize([r.full_name for r in rungs]))
     assert [f.tool for f in findings] == ["memcheck", "racecheck"]
     assert all(f.clean for f in findings), findings
-    assert findings[0].launched == sum(len(r.dtypes) for r in catalogue.rungs("residual", libraries=False))
+    assert findings[0].launched == sum(len(r.dtypes) for r in rungs)

@@ -17,7 +17,7 @@ from rung.errors import RungError
 
 TOOLS = ("memcheck", "racecheck")
 PREFERRED_CASE = "odd"
-MARK = "launched "
+MARK, BEGUN = "launched ", "launching "
 SANITIZED = "RUNG_SANITIZED"  # defined in what the tools see, for code whose order they cannot follow
 
 
@@ -36,21 +36,25 @@ class Finding:
         return self.errors == 0 and self.launched > 0
 
 
-def sanitize(operations: Sequence[str], *, tools: Sequence[str] = TOOLS, jobs: int = 6) -> Iterator[Finding]:
-    """Run every rung of these ladders under each tool."""
+def sanitize(rungs: Sequence[str], *, tools: Sequence[str] = TOOLS, jobs: int = 6) -> Iterator[Finding]:
+    """Run these rungs under each tool, a ladder's in one process."""
     tool_path = shutil.which("compute-sanitizer")
     if tool_path is None:
         raise RungError("compute-sanitizer is not found; it comes with the CUDA toolkit.")
 
+    ladders: dict[str, list[str]] = {}
+    for name in rungs:
+        ladders.setdefault(name.partition("/")[0], []).append(name)
+
     def one(work: tuple[str, str]) -> Finding:
         operation, tool = work
         command = [tool_path, "--tool", tool, "--report-api-errors", "no", "--print-limit", "5"]
-        command += [sys.executable, "-m", "rung.check.sanitize", operation]
+        command += [sys.executable, "-m", "rung.check.sanitize", *ladders[operation]]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         return _read(operation, tool, done.stdout + done.stderr, done.returncode)
 
     with ThreadPoolExecutor(jobs) as pool:
-        yield from pool.map(one, [(o, t) for t in tools for o in operations])
+        yield from pool.map(one, [(o, t) for t in tools for o in ladders])
 
 
 def _read(operation: str, tool: str, output: str, code: int) -> Finding:
@@ -61,23 +65,37 @@ def _read(operation: str, tool: str, output: str, code: int) -> Finding:
         words = line.replace("=", " ").split()
         if words[:2] == ["ERROR", "SUMMARY:"] or words[:2] == ["RACECHECK", "SUMMARY:"]:
             errors = int(words[2])
-    complaints = [x for x in output.splitlines() if x.startswith("=========")][1:12]
+    complaints = _complaints(output.splitlines())
     if code and errors <= 0:
         errors, complaints = -1, output.splitlines()[-6:]
     return Finding(operation, tool, launched, errors, "\n".join(complaints) if errors else "")
 
 
-def _launch_all(operation: str) -> None:
-    """Inside the tool: each rung of the ladder, once, in each dtype."""
+def _complaints(lines: Sequence[str], most: int = 12) -> list[str]:
+    """What the tool printed, under the launch during which it did."""
+    found, during = [], ""
+    for line in lines:
+        if line.startswith(BEGUN):
+            during = line.removeprefix(BEGUN)
+        elif line.startswith("=========") and "COMPUTE-SANITIZER" not in line:
+            if during:
+                found.append(f"during {during}:")
+                during = ""
+            found.append(line)
+    return found[:most]
+
+
+def _launch_all(names: Sequence[str]) -> None:
+    """Inside the tool: each of a ladder's rungs, once, in each dtype."""
     import torch
 
     from rung.dtypes import dtype as named
     from rung.rungs import catalogue
     from rung.rungs.cuda import CudaRung
 
-    of = catalogue.operation(operation)
+    of = catalogue.operation(names[0].partition("/")[0])
     cases = sorted(of.cases, key=lambda c: (c.name != PREFERRED_CASE, c.where != "any"))
-    for rung in catalogue.rungs(operation, libraries=False):
+    for rung in (r for r in catalogue.rungs(of.name, libraries=False) if r.full_name in names):
         for name in rung.dtypes:
             for case in cases:
                 values = of.complete(case.values)
@@ -85,14 +103,15 @@ def _launch_all(operation: str) -> None:
                     break
             else:
                 continue
-            names = [o.name for o in of.operands if not o.optional or o.name in rung.binds]
+            print(f"{BEGUN}{rung.full_name} {name} at {case.name}", flush=True)
+            wanted = [o.name for o in of.operands if not o.optional or o.name in rung.binds]
             tensors = of.inputs(
                 values,
                 named(name),
                 1,
                 magnitude=case.magnitude,
                 change=case.change,
-                names=names,
+                names=wanted,
                 empty=lambda _, shape, kind: torch.zeros(shape, dtype=kind, device="cuda"),
             )
             build = rung.built_for(SANITIZED) if isinstance(rung, CudaRung) else rung
@@ -102,4 +121,4 @@ def _launch_all(operation: str) -> None:
 
 
 if __name__ == "__main__":
-    _launch_all(sys.argv[1])
+    _launch_all(sys.argv[1:])

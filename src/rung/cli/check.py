@@ -73,7 +73,7 @@ def check(
         chosen = [r for r in catalogue.select(rung, file) if libraries or r.kind != "library"]
     where = many.device_named(device)
     if sanitize:
-        _sanitize(sorted({r.operation.name for r in chosen}), where, jobs, json)
+        _sanitize([r.full_name for r in chosen if r.kind != "library"], where, jobs, json)
         return
     work = many.tasks(
         chosen,
@@ -133,12 +133,12 @@ def _exit_code(reports: Sequence[Report], libraries: set[str]) -> int:
     return 3 if unjudged or not any(r.verdict == "ok" for r in reports) else 0
 
 
-def _sanitize(operations: list[str], device: str, jobs: int | None, json: bool) -> None:
+def _sanitize(rungs: list[str], device: str, jobs: int | None, json: bool) -> None:
     from rung.check import sanitize as lab
 
     if device != "cuda":
         raise RungError("compute-sanitizer watches a GPU, and there is none here; the emulator checks bounds too.")
-    findings = list(lab.sanitize(operations, jobs=jobs or 6))
+    findings = list(lab.sanitize(rungs, jobs=jobs or 6))
     if json:
         console.print_json([{**f.__dict__, "clean": f.clean} for f in findings])
     else:
