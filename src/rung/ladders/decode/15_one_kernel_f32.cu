@@ -4,17 +4,8 @@ expect = "Rung 10 takes 230 us per step of gpt2, of which memory needs 116. In o
 found  = "On an H200 gpt2 takes 226 us per step, not 180, and is slower: 4,328 tokens/s where rung 10 has 4,533 in the same run, so rung 10 is used for it. gpt2-medium gains: 545 us, where rung 10 takes 634. Products take twice as long as rung 13's: each float is split when it is multiplied, and both terms are multiplied by both of the vector's."
 provenance = "ours"
 from   = "decode/13"
-inherit = ["dims", "tune", "let", "define", "buffers", "inside", "launch"]
+inherit = ["dims", "needs", "tune", "let", "define", "buffers", "inside", "launch"]
 dtypes = ["f32"]
-needs  = [
-  "sm >= 90 and sms >= 4",
-  "C % 16 == 0 and F % C == 0",
-  "HS * sizeof_real % 16 == 0 and 32 % (HS * sizeof_real // 16) == 0",
-  "B == 1 and 3 * HS <= STEP_WARPS * 32",
-  "sms <= MOST_BLOCKS",
-  "SLOTS >= 24",
-  "4 // sizeof_real * ceil_div(F, 4 // sizeof_real * sms) + (0 if F % (16 // sizeof_real * sms) == 0 else 12 // sizeof_real) <= C",  # a block's biases have a slot
-]
 ---*/
 #include "exchange_epochs.cuh"
 #include "weights_by_ring.cuh"

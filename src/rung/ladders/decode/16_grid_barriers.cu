@@ -8,7 +8,7 @@ dtypes = ["bf16", "f16"]
 dims   = ["B", "L", "C", "NH", "F", "V", "MAXT"]
 needs  = [
   "sms >= 4",
-  "C % 32 == 0 and F % C == 0",
+  "C % (64 // sizeof_real) == 0 and F % C == 0",
   "HS * sizeof_real % 16 == 0 and 32 % (HS * sizeof_real // 16) == 0",
   "B == 1 and 3 * HS <= STEP_WARPS * 32",
   "sms <= MOST_BLOCKS",

@@ -3,14 +3,10 @@ idea   = "A producer warp has the copy engine load all weights, and the cached k
 expect = "200 KB per multiprocessor are 6 us of memory time, more than an exchange takes: when a phase begins, its rows have arrived. Memory time and exchange time no longer add up."
 provenance = "ours"
 from   = "decode/17"
-inherit = ["dims", "tune", "let", "define", "buffers", "launch"]
+inherit = ["dims", "needs", "tune", "let", "define", "buffers", "launch"]
 dtypes = ["bf16", "f16"]
 needs  = [
-  "sm >= 90 and sms >= 4",
-  "C % 32 == 0 and F % C == 0",
-  "HS * sizeof_real % 16 == 0 and 32 % (HS * sizeof_real // 16) == 0",
-  "B == 1 and 3 * HS <= STEP_WARPS * 32",
-  "sms <= MOST_BLOCKS",
+  "sm >= 90",
   "SLOTS >= 24",
   "4 // sizeof_real * ceil_div(F, 4 // sizeof_real * sms) + (0 if F % (16 // sizeof_real * sms) == 0 else 12 // sizeof_real) <= C",  # a block's biases have a slot
 ]

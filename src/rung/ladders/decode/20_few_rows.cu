@@ -7,7 +7,7 @@ inherit = ["dims", "inside"]
 dtypes = ["bf16", "f16"]
 needs  = [
   "sm >= 90 and sms >= 4",
-  "C % 32 == 0 and F % C == 0",
+  "C % (64 // sizeof_real) == 0 and F % C == 0",
   "HS * sizeof_real % 16 == 0 and 32 % (HS * sizeof_real // 16) == 0",
   "B <= 8 and B <= STEP_WARPS",
   "SLOTS >= 24",

@@ -3,16 +3,8 @@ idea   = "Few rows in 32 bits: a weight is split once, and its two terms are mul
 expect = "Rung 15 is limited by splitting weights, which all rows share: 2 to 4 rows take little longer than its one."
 provenance = "ours"
 from   = "decode/20"
-inherit = ["dims", "tune", "let", "define", "buffers", "inside", "launch"]
+inherit = ["dims", "needs", "tune", "let", "define", "buffers", "inside", "launch"]
 dtypes = ["f32"]
-needs  = [
-  "sm >= 90 and sms >= 4",
-  "C % 16 == 0 and F % C == 0",
-  "HS * sizeof_real % 16 == 0 and 32 % (HS * sizeof_real // 16) == 0",
-  "B <= 8 and B <= STEP_WARPS",
-  "SLOTS >= 24",
-  "4 // sizeof_real * ceil_div(F, 4 // sizeof_real * sms) + (0 if F % (16 // sizeof_real * sms) == 0 else 12 // sizeof_real) <= C",  # a block's biases have a slot
-]
 ---*/
 #include "weights_by_ring.cuh"
 #include "products_tensor_cores.cuh"
