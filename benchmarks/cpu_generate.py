@@ -32,8 +32,8 @@ import torch
 import transformers
 
 import rung
-from rung.gpt2.cpu.plan import processors
 from rung.gpt2.load import Model
+from rung.processors import processors
 from rung.results import store
 from rung.results.machine import facts as machine_facts
 from rung.results.row import Row

@@ -521,9 +521,11 @@ def distance(looked_at: str, dtype: str, mutant: Mutant) -> float:
         values = of.complete(case.values)
         exact, truth = known(looked_at, dtype, index)
         wrong = mutant(of, {n: t.clone() for n, t in exact.items()}, values)
-        for name, right in truth.items():
-            if of.operand(name).optional and of.operand(name).role == "out":
+        for operand in of.operands:
+            name = operand.name
+            if name not in truth or (operand.optional and operand.role == "out"):
                 continue
+            right = truth[name]
             kind = torch.int64 if not right.is_floating_point() else torch.float64
             found = compare(
                 name, wrong[name].to(kind), right, real, of.tolerance(values, real), exact=kind == torch.int64

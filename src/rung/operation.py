@@ -33,7 +33,7 @@ class Operand:
     moreover be left out of a call: the kernel then gets a null pointer. `view_of` makes it a strided view of
     another operand instead of memory of its own. An output of 32 bits of `sums` over operands is held to what 32
     bits can keep, whatever the operands' format. One that `follows` is held to what this function makes of the
-    call's other outputs (an argmax would otherwise hang on the last bit of what it is taken of).
+    call's other outputs and of the reference's (an argmax would otherwise hang on the last bit of what it is taken of).
     """
 
     name: str
@@ -207,7 +207,8 @@ class Operation:
 
     def expected(self, reference: Tensors, tensors: Tensors, values: Values) -> Tensors:
         """The reference, and beside it what follows from the outputs that a call gave."""
-        following = {o.name: o.follows(tensors, values) for o in self.operands if o.follows and o.name in tensors}
+        known = {**reference, **tensors}
+        following = {o.name: o.follows(known, values) for o in self.operands if o.follows and o.name in tensors}
         return {**reference, **following}
 
     def tolerance(self, values: Values, dtype: Dtype) -> float:

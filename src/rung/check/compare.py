@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -27,67 +28,123 @@ class Deviation:
         return not self.problem
 
 
+@dataclass(frozen=True)
+class Measured:
+    """An output beside its reference, and the figures of their comparison, still where the output is."""
+
+    name: str
+    out: torch.Tensor
+    reference: torch.Tensor
+    dtype: Dtype
+    atol: float
+    exact: bool
+    facts: torch.Tensor
+
+    def deviation(self, facts: Sequence[float]) -> Deviation:
+        """What the figures say, once they are known here."""
+        if self.exact:
+            of = "numbers that are only moved" if self.out.is_floating_point() else "integers"
+            problem = f"{self.name}: {facts[0]:.0f} of {self.out.numel()} {of} differ" if facts[0] else ""
+            return Deviation(facts[0], 0.0, 0.0, problem)
+        cap = self.dtype.norm_cap
+        if not facts:
+            return Deviation(0.0, 0.0, cap)
+        strange, lost, counted, worst, relative, *cut_off = facts
+        if strange or lost:
+            return Deviation(float("inf"), float("inf"), cap, self._special())
+        if not counted:
+            return Deviation(0.0, 0.0, cap)
+        problem = ""
+        if worst > 1:
+            problem = self._far_off(counted, worst)
+        elif relative > cap:
+            problem = f"{self.name}: relative error {relative:.2g} in all, over the cap of {cap:g}"
+        elif cut_off and counted >= MANY and _is_cut_off(*cut_off):
+            problem = f"{self.name}: cut off, not rounded: too small on average"
+        return Deviation(worst, relative, cap, problem)
+
+    def _far_off(self, counted: float, worst: float) -> str:
+        values, truth, _ = _finite(self.out.to(torch.float64), self.reference)
+        ratio = _ratio(values, truth, counted, self.dtype, self.atol)
+        at = int(ratio.argmax())
+        return (
+            f"{self.name}: {float((ratio > 1).sum()) / counted:.1%} of the values are off; the worst is "
+            f"{float(values.flatten()[at]):.6g} instead of {float(truth.flatten()[at]):.6g} ({worst:.3g} x the bound)"
+        )
+
+    def _special(self) -> str:
+        strange = ~torch.isfinite(self.out) & torch.isfinite(self.reference)
+        count, nan = int(strange.sum()), int((torch.isnan(self.out) & strange).sum())
+        if not count:
+            return f"{self.name}: NaN or infinity of the reference is missing"
+        return f"{self.name}: {count} of {self.out.numel()} values are {'NaN' if nan == count else 'NaN or infinite'}"
+
+
 def compare(
     name: str, out: torch.Tensor, reference: torch.Tensor, dtype: Dtype, atol: float, *, exact: bool = False
 ) -> Deviation:
     """Measure `out` against `reference` (float64); `exact` is for integers and for what is only moved."""
-    if exact:
-        right = reference.to(out.dtype)
-        wrong = int(((out != right) & ~(torch.isnan(out) & torch.isnan(right))).sum())
-        of = "numbers that are only moved" if out.is_floating_point() else "integers"
-        problem = f"{name}: {wrong} of {out.numel()} {of} differ" if wrong else ""
-        return Deviation(float(wrong), 0.0, 0.0, problem)
+    measured = measure(name, out, reference, dtype, atol, exact=exact)
+    return measured.deviation(measured.facts.tolist())
+
+
+def measure(
+    name: str, out: torch.Tensor, reference: torch.Tensor, dtype: Dtype, atol: float, *, exact: bool = False
+) -> Measured:
+    """As `compare`, but nothing waits for a GPU: with many processes on it each query is slow, however small."""
+    facts = _moved(out, reference) if exact else _computed(out, reference, dtype, atol)
+    return Measured(name, out, reference, dtype, atol, exact, facts)
+
+
+def _moved(out: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
+    right = reference.to(out.dtype)
+    return ((out != right) & ~(torch.isnan(out) & torch.isnan(right))).sum().double().view(1)
+
+
+def _computed(given: torch.Tensor, reference: torch.Tensor, dtype: Dtype, atol: float) -> torch.Tensor:
+    out = given.to(torch.float64)
     if not out.numel():
-        return Deviation(0.0, 0.0, dtype.norm_cap)
-    kind, out = out.dtype, out.to(torch.float64)
-    finite = torch.isfinite(reference)
-    strange = ~torch.isfinite(out) & finite
+        return out.new_empty(0)
+    values, truth, finite = _finite(out, reference)
     same = (torch.isnan(out) & torch.isnan(reference)) | (out == reference)
-    truth = torch.where(finite, reference, 0.0)
-    values = torch.where(finite & ~strange, out, 0.0)
     count = finite.sum()
-    unit = (truth.square().sum() / count).sqrt()
     size = truth.norm()
-    error = (values - truth).abs()
-    ratio = error / (atol * torch.where(unit == 0, 1.0, unit) + dtype.rtol * truth.abs())
-    norm = error.norm() / torch.where(size == 0, 1.0, size)
-    # One query of the GPU, not one per number.
-    facts = torch.stack([strange.any().double(), (~finite & ~same).any().double(), count.double(), ratio.max(), norm])
-    strange_any, lost, counted, worst, relative = facts.tolist()
-    if strange_any or lost:
-        return Deviation(float("inf"), float("inf"), dtype.norm_cap, _special(name, out, strange))
-    if not counted:
-        return Deviation(0.0, 0.0, dtype.norm_cap)
-    problem = ""
-    if worst > 1:
-        at = int(ratio.argmax())
-        share = float((ratio > 1).sum()) / counted
-        problem = (
-            f"{name}: {share:.1%} of the values are off; the worst is {float(values.flatten()[at]):.6g} "
-            f"instead of {float(truth.flatten()[at]):.6g} ({worst:.3g} x the bound)"
-        )
-    elif relative > dtype.norm_cap:
-        problem = f"{name}: relative error {relative:.2g} in all, over the cap of {dtype.norm_cap:g}"
-    elif kind in MANTISSA and counted >= MANY and _cut_off(values, truth, kind):
-        problem = f"{name}: cut off, not rounded: too small on average"
-    return Deviation(worst, relative, dtype.norm_cap, problem)
+    ratio = _ratio(values, truth, count, dtype, atol)
+    norm = (values - truth).norm() / torch.where(size == 0, 1.0, size)
+    lost = ~finite & ~same
+    facts = [(~torch.isfinite(out) & finite).any().double(), lost.any().double(), count.double(), ratio.max(), norm]
+    if given.dtype in MANTISSA and out.numel() >= MANY:
+        facts += _shortfall(values, truth, given.dtype)
+    return torch.stack(facts)
 
 
-def _cut_off(out: torch.Tensor, truth: torch.Tensor, kind: torch.dtype) -> bool:
-    """Whether results are nearer to zero on average as if their last bits had been cut off."""
+def _finite(out: torch.Tensor, reference: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Both, with zeros in place of what is not finite, and where the reference is."""
+    finite = torch.isfinite(reference)
+    return torch.where(finite & torch.isfinite(out), out, 0.0), torch.where(finite, reference, 0.0), finite
+
+
+def _ratio(
+    values: torch.Tensor, truth: torch.Tensor, count: torch.Tensor | float, dtype: Dtype, atol: float
+) -> torch.Tensor:
+    """Each element's error in units of its bound."""
+    unit = (truth.square().sum() / count).sqrt()
+    return (values - truth).abs() / (atol * torch.where(unit == 0, 1.0, unit) + dtype.rtol * truth.abs())
+
+
+def _shortfall(out: torch.Tensor, truth: torch.Tensor, kind: torch.dtype) -> list[torch.Tensor]:
+    """Of how many results this can be told; by how many units of the last bit they are nearer to zero than what is
+    rounded, on average; and by how many they would be, were they cut off."""
     size = truth.abs()
     info = torch.finfo(kind)
     place = torch.exp2(torch.frexp(size).exponent - 1.0 - MANTISSA[kind])  # what the last bit counts
     rounded = truth.to(kind).double().abs()
     short, cut = (rounded - out.abs()) / place, (rounded - (size / place).floor() * place) / place
     near = (size > info.tiny) & (size < info.max) & (short.abs() <= 2)  # others are off for another reason
-    if int(near.sum()) < MANY:
-        return False
-    return bool(cut[near].mean() > 0.1 and short[near].mean() > CUT_OFF * cut[near].mean())
+    count = near.sum().double()
+    return [count, torch.where(near, short, 0.0).sum() / count, torch.where(near, cut, 0.0).sum() / count]
 
 
-def _special(name: str, out: torch.Tensor, strange: torch.Tensor) -> str:
-    count, nan = int(strange.sum()), int((torch.isnan(out) & strange).sum())
-    if not count:
-        return f"{name}: NaN or infinity of the reference is missing"
-    return f"{name}: {count} of {out.numel()} values are {'NaN' if nan == count else 'NaN or infinite'}"
+def _is_cut_off(count: float, short: float, cut: float) -> bool:
+    """Whether results are nearer to zero on average as if their last bits had been cut off."""
+    return count >= MANY and cut > 0.1 and short > CUT_OFF * cut

@@ -22,6 +22,7 @@ from rung.check.trial import ALONE, LADDER, check
 from rung.check.workers import work_through
 from rung.dtypes import dtype as dtype_named
 from rung.errors import RungError
+from rung.processors import processors
 from rung.rungs import catalogue, identity
 from rung.rungs.base import Device, Rung
 from rung.rungs.cuda import CudaRung
@@ -158,7 +159,7 @@ def _run(task: Task, rung: Rung, host: Isolated | None = None) -> Report:
 
 def check_all(work: Sequence[Task], jobs: int | None = None) -> Iterator[Report]:
     """Reports in the order of completion; a process that dies fails only its own rung."""
-    cores = os.cpu_count() or 1
+    cores = processors()
     device = work[0].device
     if jobs is None:
         jobs = max(1, min(GPU_JOBS, cores // 2)) if device == "cuda" else cores
@@ -224,11 +225,16 @@ def _portions(work: Sequence[Task], jobs: int) -> list[list[Task]]:
 
 @cache
 def _weight(name: str) -> int:
-    """About how long a rung takes: it is compiled for many of its cases, and the longer its text, the longer."""
+    """About how long a rung takes: it is compiled for many of its cases, and the longer its text, the longer; nobody
+    compiles ahead what Triton and torch.compile do."""
     rung = catalogue.find(name)
-    size = 1_000 if rung.path is None else 30_000
-    if rung.path is not None and rung.kind == "cuda":
+    size = 1_000
+    if rung.path is None:
+        size = 300_000 if "compile" in rung.name else 1_000
+    elif rung.kind == "cuda":
         size = sum(path.stat().st_size for path in [rung.path, *identity.files(rung)])
+    else:
+        size = 300_000
     return len(rung.operation.cases) * size
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import torch
 
-from rung.check.compare import Deviation, compare
+from rung.check.compare import Deviation, Measured, measure
 from rung.check.storage import POISONS, Block, fill
 from rung.dtypes import Dtype
 from rung.errors import RungError
@@ -176,8 +176,8 @@ class Operands:
             found = self.operation.reference({**exact, **{n: found[n] for n in changed}}, self.values)
         return found
 
-    def deviations(self, reference: Tensors) -> list[Deviation]:
-        """How far each output is off."""
+    def measured(self, reference: Tensors) -> list[Measured]:
+        """Each output beside what it should be."""
         reference = self.operation.expected(reference, self.tensors, self.values)
         found = []
         for name in self.outputs:
@@ -188,8 +188,22 @@ class Operands:
             tolerance = self.operation.tolerance(self.values, dtype)
             exact = self.operation.exact or not out.is_floating_point()
             right = reference[name].reshape(out.shape).to(out.device)
-            found.append(compare(name, out, right, dtype, tolerance, exact=exact))
+            found.append(measure(name, out, right, dtype, tolerance, exact=exact))
+        return found
+
+    def deviations(self, reference: Tensors) -> list[Deviation]:
+        """How far each output is off."""
+        return self.judged(reference)[0]
+
+    def judged(self, reference: Tensors, *beside: torch.Tensor) -> tuple[list[Deviation], list[float]]:
+        """How far each output is off, and the values of numbers that are asked for beside: one query of the GPU."""
+        measured = self.measured(reference)
+        facts = torch.cat([*(m.facts for m in measured), *(number.double().view(1) for number in beside)]).tolist()
+        found, at = [], 0
+        for one in measured:
+            found.append(one.deviation(facts[at : at + len(one.facts)]))
+            at += len(one.facts)
         if self.operation.complaint is not None:
             said = self.operation.complaint(self.tensors, self.values)
             found = [d if math.isinf(d.element) else replace(d, problem=said) for d in found]
-        return found
+        return found, facts[at:]

@@ -104,24 +104,25 @@ class GuardedStorage:
         """The bytes of these tensors as they are now."""
         return torch.cat([self.blocks[name].data for name in names]) if names else torch.empty(0, dtype=torch.uint8)
 
+    def changed(self, names: Sequence[str], before: torch.Tensor) -> list[torch.Tensor]:
+        """Whether a band was written to, and whether one of the names differs from the snapshot; not waited for."""
+        beside = [] if self._painted is None else [(torch.cat(self._bands()) != self._painted).any()]
+        return beside + ([(self.snapshot(names) != before).any()] if names else [])
+
     def touched(self, names: Sequence[str], before: torch.Tensor) -> str | None:
         """Which tensor's bands were written to, or which of the names differs from the snapshot."""
-        bands = self._bands()
-        lengths, sizes = [len(band) for band in bands], [len(self.blocks[name].data) for name in names]
-        beside, changed = [], []
-        if self._painted is not None:
-            beside = [torch.cat(bands) != self._painted]
-        if names:
-            changed = [self.snapshot(names) != before]
-        if not any(torch.stack([part.any() for part in (*beside, *changed)]).tolist() if beside or changed else ()):
+        flags = self.changed(names, before)
+        if not flags or not any(torch.stack(flags).tolist()):
             return None
-        for flags in beside:
-            for index, part in enumerate(torch.split(flags, lengths)):
-                if part.any():
+        bands = self._bands()
+        if self._painted is not None:
+            painted = torch.split(self._painted, [len(band) for band in bands])
+            for index, (band, as_painted) in enumerate(zip(bands, painted, strict=True)):
+                if not torch.equal(band, as_painted):
                     side = "past the end" if index % 2 else "before the start"
                     return f"wrote {side} of {list(self.blocks)[index // 2]}"
-        parts = torch.split(changed[0], sizes)
-        return f"changed its input {next(n for n, part in zip(names, parts, strict=True) if part.any())}"
+        parts = zip(names, torch.split(before, [len(self.blocks[name].data) for name in names]), strict=True)
+        return f"changed its input {next(n for n, part in parts if not torch.equal(self.blocks[n].data, part))}"
 
 
 def _on_gpu(_: str, size: int) -> torch.Tensor:

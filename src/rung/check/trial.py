@@ -1,11 +1,11 @@
 """Is a rung right? All correctness checks in one place. A rung runs at every case of its operation that it supports,
-twice, with poison and guards that change from run to run and are checked after every run; the emulator runs the threads
-of the second run in another order. At the largest affordable case it also gets five seeds behind the same pointers,
-every order of threads that the emulator has, its search for races, late inputs and a CUDA graph. When it is checked
-alone, every case has the search for races and other numbers behind the same pointers; the numbers of cases that it
-refuses are tried at a shape that it supports; its tunables' other values and some hundred more runs follow. Where its
-grid depends on the GPU, a small and a large one are emulated as well. The verdict is one `Report` for each rung and
-dtype.
+twice (of a whole ladder, what takes long on a GPU, once), with poison and guards that change from run to run and are
+checked after every run; the emulator runs the threads of the second run in another order. At the largest affordable
+case it also gets five seeds behind the same pointers, every order of threads that the emulator has, its search for
+races, late inputs and a CUDA graph. When it is checked alone, every case has the search for races and other numbers
+behind the same pointers; the numbers of cases that it refuses are tried at a shape that it supports; its tunables'
+other values and some hundred more runs follow. Where its grid depends on the GPU, a small and a large one are emulated
+as well. The verdict is one `Report` for each rung and dtype.
 """
 
 from __future__ import annotations
@@ -49,9 +49,10 @@ class Effort:
     watched: float  # ... and for those with the race check
     alone: bool  # every pair of values of two tunables; at every case what is otherwise checked at one
     later_runs: int  # at the smallest case, before its outputs are compared again
+    slow: float = math.inf  # seconds of a kernel's run on a GPU from which one run of a case is enough
 
 
-LADDER = Effort(0.02, 0.004, alone=False, later_runs=0)
+LADDER = Effort(0.02, 0.004, alone=False, later_runs=0, slow=0.25)
 ALONE = Effort(0.3, 0.3, alone=True, later_runs=400)
 QUICK = Effort(0.0, 0.0, alone=False, later_runs=0)
 OFTEN = 0.03  # seconds of a run, for cases that every setting of the tunables meets
@@ -245,7 +246,7 @@ class _Rung:
                 self.report.left_out[case.name] = f"{self.rung.full_name} would take {pace * cost.flops:.0f} s a run"
                 continue
             trial = self._trial(case, values, seed + index)
-            trial.twice()
+            trial.twice(effort.slow if self.cuda and self.device == "cuda" else math.inf)
             if effort.alone and trial.seconds <= effort.affordable:
                 trial.refill(seed + index + 50)  # a rung that caches results by pointer returns the old ones
                 trial.once()
@@ -475,16 +476,19 @@ class _Trial:
         except Failure as failure:
             raise self._because_of(order, failure) from None
 
-    def twice(self) -> None:
-        """Run and check twice, with emulated threads in another order the second time: different results are a race."""
+    def twice(self, slow: float = math.inf) -> None:
+        """Run and check twice, with emulated threads in another order the second time: different results are a race.
+        What takes so many seconds is not run again."""
         first = self._once()
+        if self.seconds >= slow:
+            return
         order = self.of.next_order()
         again = self.once(order)
-        moved = [n for n in first if not _same_bits(first[n], again[n])]
+        moved = _moved(first, again)
         if not moved or self.report.nondeterministic:
             return
         usual = first if order == "forward" else self._once()
-        if all(_same_bits(first[n], usual[n]) for n in first) and order != "forward":
+        if not _moved(first, usual) and order != "forward":
             self.of.look_for_races()
             if not self.of.host.atomics:  # which may add in any order
                 raise Failure(f"a race: {moved[0]} depends on the order in which threads run ({order})")
@@ -520,8 +524,8 @@ class _Trial:
             with phase("comparison"):
                 if self.operation.complaint is not None:  # it looks at the inputs, too
                     self._look_around(before)
-                self._compare(reference)
-                self._look_around(before)
+                if any(self._compare(reference, *self.storage.changed(operands.inputs, before))):
+                    self._look_around(before)
                 return {n: operands.tensors[n].clone() for n in operands.outputs}
         finally:
             operands.restore()
@@ -577,9 +581,12 @@ class _Trial:
         if touched := self.storage.touched(self.operands.inputs, before):
             raise Failure(touched)
 
-    def _compare(self, reference: Tensors) -> None:
-        for deviation in self.operands.deviations(reference):
+    def _compare(self, reference: Tensors, *changed: torch.Tensor) -> list[float]:
+        """Compares the outputs, and answers in the same query of the GPU whether what it should not touch changed."""
+        deviations, flags = self.operands.judged(reference, *changed)
+        for deviation in deviations:
             self._note(deviation)
+        return flags
 
     def _never_written(self) -> str:
         """Which output still holds the poison of this run."""
@@ -605,5 +612,9 @@ def _alignment(rung: Rung) -> int:
     return STRICTEST if fragments or not isinstance(rung.align, int) else rung.align
 
 
-def _same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
-    return torch.equal(a.contiguous().view(torch.uint8), b.contiguous().view(torch.uint8))
+def _moved(first: Tensors, again: Tensors) -> list[str]:
+    """The tensors whose bits differ."""
+    bits = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    kinds = {n: bits[t.itemsize] for n, t in first.items()}
+    differ = [(first[n].view(kind) != again[n].view(kind)).any() for n, kind in kinds.items()]
+    return [n for n, differs in zip(first, torch.stack(differ).tolist() if differ else [], strict=True) if differs]

@@ -24,7 +24,6 @@ from rung.gpt2.batching.text import Piece, Request, Transcript
 from rung.gpt2.batching.wire import Setup
 from rung.gpt2.choose_plan import make_plan
 from rung.gpt2.config import read_config
-from rung.gpt2.cpu.plan import processors
 from rung.gpt2.drafts import NGRAM, drafting
 from rung.gpt2.generate import Run
 from rung.gpt2.inside import look
@@ -34,6 +33,7 @@ from rung.gpt2.plan_rater import PlanRater
 from rung.gpt2.sampling import Sampling
 from rung.gpt2.score import Score, Text, scores, spans
 from rung.gpt2.tokenizer import Tokenizer, read_tokenizer
+from rung.processors import processors
 
 INNER = Path(__file__).parent / "inner"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -17,6 +16,7 @@ from rung.gpt2.plan import Service
 from rung.gpt2.score import Rated
 from rung.gpt2.torch_plan import TorchPlan
 from rung.gpt2.weights import Linear, Weights
+from rung.processors import processors
 
 CPU_DTYPES = ("auto", "float32", "bfloat16", "int8")
 # Prompts up to so many tokens go through the compiled step, whose products wait for memory; longer ones through passes
@@ -32,11 +32,6 @@ MOST_THREADS = 16
 def fast_bfloat16() -> bool:
     """Whether this processor multiplies bfloat16 itself."""
     return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported()) and bool(torch.cpu._is_avx512_bf16_supported())
-
-
-def processors() -> int:
-    """Processors that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def resolve(dtype: str) -> str:

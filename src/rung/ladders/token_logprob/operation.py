@@ -10,40 +10,32 @@ from rung.lazy import torch
 from rung.operation import Case, Cost, Library, Operand, Operation, Tensors, Values
 from rung.precision import float32_products
 
-TOKENS_AT_ONCE = 256  # bounds the memory of the reference's logits
+LOGITS_AT_ONCE = 1 << 24  # bounds the memory of the reference
 NEAR = 2e-3  # of the largest logit: how far rounding, that of tf32 included, may move one
 
 
 def reference(t: Tensors, v: Values) -> Tensors:
-    rows = t["x"].flatten(0, 1)
-    logprob, entropy = [], []
-    for x, target in zip(rows.split(TOKENS_AT_ONCE), t["targets"].flatten().split(TOKENS_AT_ONCE), strict=True):
-        logp = (x @ t["weight"].T).log_softmax(-1)
-        logprob.append(logp.gather(1, target[:, None].long())[:, 0])
-        entropy.append(-(logp.exp() * logp).sum(-1))
-    shape = t["targets"].shape
-    return {"logprob": torch.cat(logprob).view(shape), "entropy": torch.cat(entropy).view(shape)}
+    """Beside the outputs, the fewest and the most tokens that may count as likelier: logits that rounding may put on
+    either side of the target's leave a choice; those of rows of zeros are exact, and equal ones are never likelier."""
+    exact = (t["weight"] == 0).all(1)
+    found: dict[str, list[torch.Tensor]] = {"logprob": [], "entropy": [], "fewest": [], "most": []}
+    at_once = max(1, LOGITS_AT_ONCE // int(v["V"]))
+    for x, target in zip(t["x"].flatten(0, 1).split(at_once), t["targets"].flatten().split(at_once), strict=True):
+        target = target[:, None].long()
+        logits = x @ t["weight"].T
+        logp = logits.log_softmax(-1)
+        found["logprob"].append(logp.gather(1, target)[:, 0])
+        found["entropy"].append(-(logp.exp() * logp).sum(-1))
+        own = logits.gather(1, target)
+        near = NEAR * logits.abs().amax(1, keepdim=True).clamp(min=1.0) * ~(exact & exact[target])
+        found["fewest"].append((logits > own + near).sum(1))
+        found["most"].append((logits > own - near).sum(1) - (~exact[target[:, 0]]).int())  # itself is not likelier
+    return {name: torch.cat(parts).view(t["targets"].shape) for name, parts in found.items()}
 
 
 def rank(t: Tensors, v: Values) -> torch.Tensor:
-    """How many tokens were likelier. Logits that rounding may put on either side of the target's leave a choice;
-    those of rows of zeros are exact, and equal ones are never likelier."""
-    found: list[torch.Tensor] = []
-    given = t["rank"].flatten().to("cpu")
-    rows = t["x"].flatten(0, 1)
-    targets = t["targets"].flatten().long()
-    exact = (t["weight"] == 0).all(1)
-    for start in range(0, len(rows), TOKENS_AT_ONCE):
-        part = slice(start, start + TOKENS_AT_ONCE)
-        logits = rows[part].double() @ t["weight"].double().T
-        own = logits.gather(1, targets[part, None])
-        near = NEAR * logits.abs().amax(1, keepdim=True).clamp(min=1.0)
-        near = near * ~(exact & exact[targets[part], None])
-        fewest = (logits > own + near).sum(1).cpu()
-        most = (logits > own - near).sum(1).cpu() - (~exact[targets[part]]).int().cpu()  # itself is not likelier
-        found.append(torch.minimum(torch.maximum(given[part], fewest), most))
-    counted: torch.Tensor = torch.cat(found).to(torch.int32).view(t["targets"].shape)
-    return counted
+    """How many tokens were likelier."""
+    return torch.minimum(torch.maximum(t["rank"], t["fewest"]), t["most"])
 
 
 def cost(v: Values, size: int) -> Cost:

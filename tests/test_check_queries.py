@@ -1,0 +1,79 @@
+"""With many processes on a GPU each query is slow: a run's comparison makes one, and fewer where they gain nothing."""
+
+import math
+import os
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from rung.check.compare import measure
+from rung.check.trial import _Trial
+from rung.dtypes import dtype
+from rung.processors import processors
+from rung.rungs import catalogue
+
+
+class Queries(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Operators whose result the host waits for."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.found: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.overloadpacket.__name__
+        if name in ("_local_scalar_dense", "nonzero", "equal", "masked_select"):
+            self.found.append(name)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("name", ["f32", "f16", "bf16"])
+def test_a_comparison_waits_for_nothing(name: str) -> None:
+    real = dtype(name)
+    truth = torch.randn(1000, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    with Queries() as queries:
+        measured = measure("out", truth.to(real.torch), truth.to(real.torch).double(), real, 1e-4)
+        moved = measure("out", truth, truth, real, 1e-4, exact=True)
+    assert not queries.found
+    assert measured.deviation(measured.facts.tolist()).ok and moved.deviation(moved.facts.tolist()).ok
+
+
+@pytest.mark.parametrize(("seconds", "slow", "runs"), [(0.5, 0.25, 1), (0.1, 0.25, 2), (0.5, math.inf, 2)])
+def test_what_takes_long_is_run_once(seconds: float, slow: float, runs: int) -> None:
+    trial, found = cast(Any, object.__new__(_Trial)), []
+
+    def once(**_: object) -> dict[str, torch.Tensor]:
+        found.append(seconds)
+        trial.seconds = seconds
+        return {}
+
+    trial._once, trial.once = once, lambda order: once()
+    trial.of = SimpleNamespace(next_order=lambda: "forward")
+    trial.twice(slow)
+    assert len(found) == runs
+
+
+def test_processors_that_are_kept_from_this_process_do_not_count() -> None:
+    mine = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, [min(mine)])
+        assert processors() == 1
+    finally:
+        os.sched_setaffinity(0, mine)
+
+
+def test_a_rank_is_held_to_what_rounding_may_have_made_of_it() -> None:
+    of = catalogue.operation("token_logprob")
+    t = {
+        "x": torch.ones(1, 1, 1, dtype=torch.float64),
+        "weight": torch.tensor([[1.0], [2.0], [2.0 + 1e-9], [3.0]], dtype=torch.float64),
+        "targets": torch.tensor([[1]]),
+    }
+    values = of.complete({"B": 1, "T": 1, "C": 1, "V": 4})
+    found = of.reference(t, values)
+    for given, right in ((0, 1), (1, 1), (2, 2), (3, 2)):
+        expected = of.expected(found, {"rank": torch.tensor([[given]], dtype=torch.int32)}, values)
+        assert int(expected["rank"]) == right
