@@ -261,7 +261,7 @@ class Bench:
             session = engine.session(1, 1024)
             for length in LENGTHS:
                 for by, way in (("best", "ladder"), ("torch", "torch")):
-                    reader = Prefill(engine.config, session.tensors, 1, session.capacity, way=way)
+                    reader = Prefill(engine.config, session.tensors, 1, session.capacity, method=way)
                     reader.run(self.prompts(1, length))
                     used = tuple(dict.fromkeys(getattr(reader.passes[length], "rungs_in_use", {}).values()))
                     with self.row("prompt", "gpt2", dtype, used, by=by, prompt_tokens=length) as found:

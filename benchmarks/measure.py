@@ -115,7 +115,7 @@ def atlas(there: Measured) -> list[Task]:
 
 
 def attention_climb(there: Measured) -> list[Task]:
-    wanted = {f"{way.name} float32" for way in attention.ways("cuda")}
+    wanted = {f"{way.name} float32" for way in attention.variants("cuda")}
     study = [*RUNG, "climb", "--study", "attention", "--seconds"]
     tasks = [Task([*study, "3"], 200)] if wanted - there.parts("climb", "gpt2", study=True) else []
     known = {r.options.get("batch") for r in there.rows if r.kind == "climb" and r.part == AT_ONCE[-1]}

@@ -16,7 +16,7 @@ import torch
 from rung import emulator
 from rung.cli import main
 from rung.climb import attention as study
-from rung.climb.attention import NaivePlan, Way
+from rung.climb.attention import NaivePlan, Variant
 from rung.errors import RungError
 from rung.gpt2.config import Config
 from rung.gpt2.load import INNER, load
@@ -68,11 +68,11 @@ class Paced(NaivePlan):
 
 def paced(
     clock: SimpleNamespace, name: str, cost: float | Cost, wrong: Callable[[int], bool] = lambda count: False
-) -> Way:
-    return Way(name, lambda: Paced(clock, cost if callable(cost) else lambda count: cost, wrong))
+) -> Variant:
+    return Variant(name, lambda: Paced(clock, cost if callable(cost) else lambda count: cost, wrong))
 
 
-def measured(inner: Inner, chosen: Sequence[Way], tokens: int = 12, seconds: float = 12.0) -> list[dict[str, Any]]:
+def measured(inner: Inner, chosen: Sequence[Variant], tokens: int = 12, seconds: float = 12.0) -> list[dict[str, Any]]:
     """What the rows say, flat; metrics by their short names."""
     return [flat(row) for row in study.run(*inner, tokens, chosen, seconds=seconds)]
 
@@ -131,7 +131,7 @@ def test_a_wrong_way_gets_no_time(inner: Inner, clock: SimpleNamespace) -> None:
         return made[0]
 
     _, wrong, right = measured(
-        inner, [paced(clock, "naive torch", 0.5), Way("wrong", make), paced(clock, "right", 0.25)]
+        inner, [paced(clock, "naive torch", 0.5), Variant("wrong", make), paced(clock, "right", 0.25)]
     )
     assert 4 <= wrong["same"] < 12  # one wrong step may still give the right token
     assert wrong["told"] == f"its text leaves naive torch's at token {wrong['same'] + 1:.0f}"
@@ -162,10 +162,10 @@ def test_a_way_that_fails_is_a_row_and_the_next_goes_on(inner: Inner, clock: Sim
         raise RungError("no room.\nA second line.")
 
     naive, right = paced(clock, "naive torch", 0.5), paced(clock, "right", 0.5)
-    rows = measured(inner, [naive, Way("refused", refuse), right])
+    rows = measured(inner, [naive, Variant("refused", refuse), right])
     assert [(row["verdict"], row["seconds"]) for row in rows] == [("ok", 6.0), ("no room.", None), ("ok", 6.0)]
     # Nothing can be held against a text that is not there.
-    assert [row["verdict"] for row in measured(inner, [Way("naive torch", refuse), right])] == ["no room."]
+    assert [row["verdict"] for row in measured(inner, [Variant("naive torch", refuse), right])] == ["no room."]
 
 
 def test_a_text_longer_than_the_context_is_refused(inner: Inner) -> None:
@@ -174,11 +174,11 @@ def test_a_text_longer_than_the_context_is_refused(inner: Inner) -> None:
 
 
 def test_ways_know_which_rungs_are_flash_attention() -> None:
-    ways = study.ways("emulator")
+    ways = study.variants("emulator")
     assert [way.kind for way in ways[:3]] == ["torch", "torch", "python"]  # the host's own loop is no kernel
     numbers = {int(way.name[:2]) for way in ways if way.flash}
     assert numbers == {*range(13, 27), 29, 35, 37, 38, 39}
-    assert [way.name for way in study.ways("emulator", ["3", "flash"])[2:]] == ["03_launch", "13_flash"]
+    assert [way.name for way in study.variants("emulator", ["3", "flash"])[2:]] == ["03_launch", "13_flash"]
 
 
 # ---- the picture ----------------------------------------------------------------------------------------------------
@@ -344,7 +344,7 @@ def test_a_rung_reads_the_packed_product_where_it_lies(inner: Inner) -> None:
 @emulated
 def test_several_texts_at_once_are_the_same_text_and_told_beside_one(inner: Inner) -> None:
     config, weights, prompt = inner
-    ways = study.ways("emulator", ["03_launch"])
+    ways = study.variants("emulator", ["03_launch"])
     one, two = (list(study.run(config, weights, prompt, 3, ways, batch=batch)) for batch in (1, 2))
     assert [r.metrics["same_tokens"] for r in two] == [3, 3, 3]
     assert [r.options.get("batch") for r in (*one, *two)] == [None] * 3 + [2] * 3
@@ -365,7 +365,7 @@ def test_a_batch_whose_rows_differ_gets_no_time(inner: Inner) -> None:
                 y[1] = -y[1]
             return y
 
-    way = Way("wrong", lambda: OneRowWrong(torch.device("cpu"), torch.float32, torch.float32))
-    right = study.ways("emulator", [])[0]
+    way = Variant("wrong", lambda: OneRowWrong(torch.device("cpu"), torch.float32, torch.float32))
+    right = study.variants("emulator", [])[0]
     rows = list(study.run(config, weights, prompt, 3, [right, way], batch=2))
     assert [r.verdict for r in rows] == ["ok", "failed"] and "leaves naive torch's at token 1" in rows[1].reason

@@ -29,7 +29,7 @@ def source_on_the_path(monkeypatch):
 
 def launch_job(tmp_path, ranks, **fields):
     results = tmp_path / "results.json"
-    Job(results=str(results), keep=str(tmp_path), heads=HEADS, d=D, **fields).write(tmp_path / "job.json")
+    Job(results=str(results), output_folder=str(tmp_path), heads=HEADS, d=D, **fields).write(tmp_path / "job.json")
     launch.run(["-m", "rung.parallel.mpi_rank", str(tmp_path / "job.json")], ranks, limit=60)
     return json.loads(results.read_text())
 
@@ -42,7 +42,7 @@ def test_every_split_gives_what_float64_gives(tmp_path, ranks, placement):
     assert len(rows) == len(cases)
     for case in cases:
         kind = "causal" if case.causal else "full"
-        with np.load(tmp_path / f"{case.way}_n{case.n}_{kind}_{case.placement}_r{ranks}.npz") as file:
+        with np.load(tmp_path / f"{case.method}_n{case.n}_{kind}_{case.placement}_r{ranks}.npz") as file:
             out, lse = file["out"], file["lse"]
         right, right_lse = reference.attention(data.generate(case.n, D, HEADS, ranks), causal=case.causal)
         np.testing.assert_allclose(out, right, rtol=1.3e-6, atol=1e-5, err_msg=str(case))

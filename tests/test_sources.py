@@ -40,7 +40,7 @@ def test_a_step_of_the_climb_and_a_study_that_a_place_names_exist() -> None:
     assert {r.what for r in sources.references("climb")} <= steps
     steps_of_course = {(s.name, s.dtype) for s in course.steps()}
     assert {(r.what, r.dtype) for r in sources.references("course")} <= steps_of_course
-    assert {r.what for r in sources.references("text")} <= {way.name for way in attention.ways("emulator")}
+    assert {r.what for r in sources.references("text")} <= {way.name for way in attention.variants("emulator")}
     assert {r.what.partition("/")[0] for r in sources.references("study")} <= set(STUDIES)
 
 

@@ -40,15 +40,15 @@ def read_bytes(path: Path, most: int = TEXT) -> bytes:
     return content
 
 
-def read_json(path: Path, mend: str, most: int = JSON) -> Any:
+def read_json(path: Path, remedy: str, most: int = JSON) -> Any:
     """The content of a JSON file; the OSError of a missing file is left to the caller."""
-    return parse_json(read_bytes(path, most), str(path), mend)
+    return parse_json(read_bytes(path, most), str(path), remedy)
 
 
-def parse_json(content: bytes, origin: str, mend: str) -> Any:
+def parse_json(content: bytes, origin: str, remedy: str) -> Any:
     try:
         return json.loads(content)
     except RecursionError:
-        raise RungError(f"{origin} nests too deeply for JSON; {mend}.") from None
+        raise RungError(f"{origin} nests too deeply for JSON; {remedy}.") from None
     except ValueError as error:
-        raise RungError(f"{origin} cannot be read as JSON ({error}); {mend}.") from None
+        raise RungError(f"{origin} cannot be read as JSON ({error}); {remedy}.") from None

@@ -80,14 +80,14 @@ class Operator:
         With `also` the result is a tuple: the required outputs in the operation's order, then those named.
         """
         given = self._by_name(tensors, named)
-        wanted = self._wanted(also)
+        outputs = self._outputs(also)
         scalars = {k: v for k, v in named.items() if k not in given}
         self._refuse_unknown(scalars)
         if out is not None:
-            return self._into(out, given, scalars, str(rung), wanted, tf32)
+            return self._into(out, given, scalars, str(rung), outputs, tf32)
         operator = getattr(torch.ops.rung, self.operation.name)
         results = operator(*self._flat(given), list(scalars), [float(v) for v in scalars.values()], str(rung),
-                           [o.name for o in wanted], tf32)  # fmt: skip
+                           [o.name for o in outputs], tf32)  # fmt: skip
         return results[0] if len(results) == 1 else tuple(results)
 
     # ---- arguments ----
@@ -95,8 +95,8 @@ class Operator:
     def _by_name(self, tensors: Sequence[torch.Tensor], named: Mapping[str, Any]) -> Tensors:
         places = [o.name for o in (*self.inputs, *self.views)]
         if len(tensors) > len(places):
-            there = f"{len(places)} tensors ({', '.join(places)})"
-            raise RungError(f"{self.operation.name} takes {there}, not {len(tensors)}.")
+            given_tensors = f"{len(places)} tensors ({', '.join(places)})"
+            raise RungError(f"{self.operation.name} takes {given_tensors}, not {len(tensors)}.")
         given = dict(zip(places, tensors, strict=False))
         for name in places:
             if named.get(name) is not None:
@@ -108,12 +108,12 @@ class Operator:
                 raise RungError(f"{self.operation.name} takes a tensor as {name}, not {type(tensor).__name__}.")
         return given
 
-    def _wanted(self, also: Sequence[str]) -> list[Operand]:
+    def _outputs(self, also: Sequence[str]) -> list[Operand]:
         known = {o.name: o for o in self.outputs if o.optional}
         for name in also:
             if name not in known:
-                there = ", ".join(known) or "none"
-                raise RungError(f"{self.operation.name} has no optional output {name!r}; it has {there}.")
+                available = ", ".join(known) or "none"
+                raise RungError(f"{self.operation.name} has no optional output {name!r}; it has {available}.")
         return [*(o for o in self.outputs if not o.optional), *(known[n] for n in also)]
 
     def _refuse_unknown(self, scalars: Mapping[str, Any]) -> None:
@@ -180,40 +180,40 @@ class Operator:
         real = {o.name: given[o.name].dtype for o in operands if o.dtype == "real"}
         kinds = set(real.values())
         if len(kinds) > 1:
-            told = ", ".join(f"{n} {str(k).removeprefix('torch.')}" for n, k in real.items())
-            raise RungError(f"{name} takes tensors of one dtype, not {told}.")
+            found = ", ".join(f"{n} {str(k).removeprefix('torch.')}" for n, k in real.items())
+            raise RungError(f"{name} takes tensors of one dtype, not {found}.")
         kind = kinds.pop() if kinds else torch.float32
         if kind not in NAMES:
             raise RungError(f"{name} takes float32, float16 and bfloat16, not {str(kind).removeprefix('torch.')}.")
         dtype = dtype_named("tf32" if tf32 and kind == torch.float32 else NAMES[kind])
         for o in operands:
-            held, wanted = given[o.name].dtype, element(o.dtype, dtype)
-            if o.dtype != "real" and held != wanted:
-                raise RungError(f"{name} takes {o.name} as {wanted}, not {held}.".replace("torch.", ""))
+            actual, expected = given[o.name].dtype, element(o.dtype, dtype)
+            if o.dtype != "real" and actual != expected:
+                raise RungError(f"{name} takes {o.name} as {expected}, not {actual}.".replace("torch.", ""))
         return dtype
 
     def compute(
-        self, given: Tensors, scalars: Mapping[str, float], which: str, wanted: Sequence[Operand], tf32: bool
+        self, given: Tensors, scalars: Mapping[str, float], which: str, outputs: Sequence[Operand], tf32: bool
     ) -> list[torch.Tensor]:
         """Allocate the outputs and run."""
         call = self._call(given, scalars, tf32)
-        made = [self._empty(call, o) for o in wanted]
-        self._run(call, dict(zip([o.name for o in wanted], made, strict=True)), which)
-        return [t.view(call.seen(o)) for t, o in zip(made, wanted, strict=True)]
+        made = [self._empty(call, o) for o in outputs]
+        self._run(call, dict(zip([o.name for o in outputs], made, strict=True)), which)
+        return [t.view(call.seen(o)) for t, o in zip(made, outputs, strict=True)]
 
     def fake(
-        self, given: Tensors, scalars: Mapping[str, float], wanted: Sequence[Operand], tf32: bool
+        self, given: Tensors, scalars: Mapping[str, float], outputs: Sequence[Operand], tf32: bool
     ) -> list[torch.Tensor]:
         """Shapes and dtypes of the outputs, nothing computed."""
         call = self._call(given, scalars, tf32)
-        return [self._empty(call, o).view(call.seen(o)) for o in wanted]
+        return [self._empty(call, o).view(call.seen(o)) for o in outputs]
 
     def _into(
-        self, out: torch.Tensor, given: Tensors, scalars: Mapping[str, float], which: str, wanted: Sequence[Operand],
+        self, out: torch.Tensor, given: Tensors, scalars: Mapping[str, float], which: str, outputs: Sequence[Operand],
         tf32: bool,
     ) -> Any:  # fmt: skip
         call = self._call(given, scalars, tf32)
-        first, *rest = wanted
+        first, *rest = outputs
         shape = call.seen(first)
         if tuple(out.shape) != shape or out.dtype != element(first.dtype, call.dtype) or not out.is_contiguous():
             of = self.operation.name
@@ -332,8 +332,8 @@ def _dims(operation: Operation, sizes: Mapping[str, tuple[int, ...]], scalars: M
     for name, shape in sizes.items():
         operand = operation.operand(name)
         if len(shape) != len(operand.shape):
-            meant = len(operand.shape)
-            raise RungError(f"{operation.name}: {name} has {len(shape)} dimensions, and {meant} are meant.")
+            rank = len(operand.shape)
+            raise RungError(f"{operation.name}: {name} has {len(shape)} dimensions, and {rank} are meant.")
         for dim, size in zip(operand.shape, shape, strict=True):
             if isinstance(dim, str) and (dim in operation.dims or dim in operation.derived):
                 values.setdefault(dim, size)
@@ -375,16 +375,16 @@ def _register(operator: Operator) -> None:
     def sorted_out(arguments: Sequence[Any]) -> tuple[Tensors, dict[str, Number], str, list[Operand], bool]:
         tensors = {o.name: t for o, t in zip(places, arguments, strict=False) if t is not None}
         names, numbers, which, outputs, tf32 = arguments[len(places) :]
-        wanted = [operation.operand(n) for n in outputs]
-        return tensors, dict(zip(names, numbers, strict=True)), which, wanted, tf32
+        requested = [operation.operand(n) for n in outputs]
+        return tensors, dict(zip(names, numbers, strict=True)), which, requested, tf32
 
     def run(*arguments: Any) -> list[torch.Tensor]:
-        tensors, scalars, which, wanted, tf32 = sorted_out(arguments)
-        return operator.compute(tensors, scalars, which, wanted, tf32)
+        tensors, scalars, which, requested, tf32 = sorted_out(arguments)
+        return operator.compute(tensors, scalars, which, requested, tf32)
 
     def fake(*arguments: Any) -> list[torch.Tensor]:
-        tensors, scalars, _, wanted, tf32 = sorted_out(arguments)
-        return operator.fake(tensors, scalars, wanted, tf32)
+        tensors, scalars, _, requested, tf32 = sorted_out(arguments)
+        return operator.fake(tensors, scalars, requested, tf32)
 
     made = torch.library.custom_op(f"rung::{operation.name}", run, mutates_args=(), schema=schema)
     made.register_fake(fake)

@@ -184,8 +184,8 @@ class _Race:
 
     def _fits(self, bytes_of_a_set: int) -> int:
         free, _ = torch.cuda.mem_get_info()
-        room = max(2, int(free * 0.3) // max(1, bytes_of_a_set))
-        return min(timing.sets_needed(bytes_of_a_set), room)
+        sets = max(2, int(free * 0.3) // max(1, bytes_of_a_set))
+        return min(timing.sets_needed(bytes_of_a_set), sets)
 
     def _enter(
         self,
@@ -199,8 +199,8 @@ class _Race:
         reason = rung.refusal(self.values, self.dtype, tuning, sets[0].tensors, "cuda")
         if rung.full_name in self.too_slow:
             row.forecast_s = forecast = self.too_slow[rung.full_name]
-            told = f"{forecast:.0f}" if forecast >= 1 else f"{forecast:.1g}"
-            row.verdict, row.reason = TOO_SLOW, f"a call would take about {told} s; --patience allows for it"
+            seconds = f"{forecast:.0f}" if forecast >= 1 else f"{forecast:.1g}"
+            row.verdict, row.reason = TOO_SLOW, f"a call would take about {seconds} s; --patience allows for it"
             return None
         if reason is not None:
             row.verdict, row.reason = "refused", reason
@@ -337,7 +337,7 @@ def measure_ceilings() -> Ceilings:
     bandwidth = _copy_bandwidth()
     contestants: dict[str, timing.Contestant] = {}
     n = 8192
-    held = {}
+    measured = {}
     for name, kind in (
         ("f32", torch.float32),
         ("tf32", torch.float32),
@@ -345,8 +345,8 @@ def measure_ceilings() -> Ceilings:
         ("bf16", torch.bfloat16),
     ):
         x, y = torch.randn(n, n, device="cuda", dtype=kind), torch.randn(n, n, device="cuda", dtype=kind)
-        held[name] = (x, y, torch.empty_like(x))
-        contestants[name] = timing.Contestant(name, [_matmul(*held[name], tf32=name == "tf32")])
+        measured[name] = (x, y, torch.empty_like(x))
+        contestants[name] = timing.Contestant(name, [_matmul(*measured[name], tf32=name == "tf32")])
         contestants[name].get_ready()
     timing.race(list(contestants.values()), cap=0.5, warm=False)
     rate = {k: 2 * n**3 / statistics.summarise(c.cold).median for k, c in contestants.items()}
@@ -383,7 +383,7 @@ METRICS = {  # of a row of the race, and as results name them
 
 def as_result(row: Row, rung: Rung, *, quick: bool = False) -> Result:
     """A row as the results store keeps it."""
-    told = {"language": row.kind, "against_before": row.against_before, "against_library": row.against_library}
+    detail = {"language": row.kind, "against_before": row.against_before, "against_library": row.against_library}
     figures = {result: float(value) for own, result in METRICS.items() if (value := getattr(row, own))}
     code = ""
     if row.verdict == "ok":
@@ -401,7 +401,7 @@ def as_result(row: Row, rung: Rung, *, quick: bool = False) -> Result:
         reason=row.reason,
         metrics=figures,
         samples={"cold_us": row.cold_samples_us} if row.cold_samples_us else {},
-        detail={name: value for name, value in told.items() if value},
+        detail={name: value for name, value in detail.items() if value},
         notes=row.notes,
         quick=quick,
         machine=machine.facts(),
@@ -416,9 +416,9 @@ def ceilings_result(ceilings: Ceilings) -> Result:
     return Result(kind="ceilings", what="machine", metrics=figures, machine=machine.facts(), state=machine.state())
 
 
-def shapes_of(operation: Operation, wanted: Sequence[str]) -> Iterator[tuple[str, Values]]:
+def shapes_of(operation: Operation, sizes: Sequence[str]) -> Iterator[tuple[str, Values]]:
     """The named shapes, or shapes written out as B=4,T=64,C=768."""
-    for word in wanted or list(operation.shapes):
+    for word in sizes or list(operation.shapes):
         if word in operation.shapes:
             yield word, operation.shapes[word]
         elif "=" in word:

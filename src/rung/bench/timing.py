@@ -31,8 +31,8 @@ MAX_CALLS = 400
 def sets_needed(bytes_of_a_set: int) -> int:
     """How many sets of operands are needed to flush every cache: max(256 MB, 4 x L2)."""
     l2 = torch.cuda.get_device_properties(torch.cuda.current_device()).L2_cache_size
-    wanted = max(256 << 20, 4 * l2)
-    return max(2, min(MAX_SETS, math.ceil(wanted / max(1, bytes_of_a_set)) + 1))
+    footprint = max(256 << 20, 4 * l2)
+    return max(2, min(MAX_SETS, math.ceil(footprint / max(1, bytes_of_a_set)) + 1))
 
 
 def rounds(sets: int, estimate: float) -> list[list[int]]:

@@ -23,8 +23,8 @@ class Stop:
 def stops() -> Iterator[Stop]:
     """All races, ladder by ladder."""
     for name, operation in catalogue.operations().items():
-        held = {dtype for rung in catalogue.rungs(name) for dtype in rung.dtypes}
-        every = tuple(dtype for dtype in DTYPES if dtype in held)
+        supported = {dtype for rung in catalogue.rungs(name) for dtype in rung.dtypes}
+        every = tuple(dtype for dtype in DTYPES if dtype in supported)
         for race in operation.tour or [Race(shape, every) for shape in operation.shapes]:
             for dtype in race.dtypes:
                 yield Stop(name, race.shape, dtype, race.patience)

@@ -54,10 +54,10 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         sys.stdout.flush()
         sys.exit(code)
     except RungError as error:
-        said = "".join(
+        message = "".join(
             c if c.isprintable() or c in "\n\t" else "?" for c in str(error)
         )  # no terminal escapes from untrusted text
-        print(f"rung: {said}", file=sys.stderr)
+        print(f"rung: {message}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
         _interrupted()
@@ -110,8 +110,8 @@ def _dispatch(words: list[str]) -> int:
     verb = words[0]
     if verb not in VERBS:
         close = difflib.get_close_matches(verb, VERBS, n=1)
-        meant = f" (did you mean {close[0]}?)" if close else ""
-        raise RungError(f"there is no verb {verb!r}{meant}; `rung --help` lists them.")
+        suggestion = f" (did you mean {close[0]}?)" if close else ""
+        raise RungError(f"there is no verb {verb!r}{suggestion}; `rung --help` lists them.")
     return _run(verb, _whole(words[1:]))
 
 

@@ -117,8 +117,8 @@ def _known(race: Planned) -> bool:
     """Whether every rung of the race has a row of its present code, on a GPU of this name."""
     from rung.results import codes, machine
 
-    there = {(r.what, r.dtype, r.shape) for r in _rows_here(machine.facts()["gpu"]) if codes.current(r)}
-    return all((r.full_name, race.dtype, race.shape) in there for r in race.running)
+    measured = {(r.what, r.dtype, r.shape) for r in _rows_here(machine.facts()["gpu"]) if codes.current(r)}
+    return all((r.full_name, race.dtype, race.shape) in measured for r in race.running)
 
 
 @cache

@@ -58,12 +58,12 @@ def climb(
     from rung.climb import course
     from rung.climb import model as generation
     from rung.gpt2.load import find
-    from rung.gpt2.random_model import asked
+    from rung.gpt2.random_model import requested
     from rung.show import attention_text_chart, model_chart
 
     if device not in ("cuda", "emulator"):
         raise RungError(f"device {device!r} runs no rungs; use cuda or emulator.")
-    if asked(model) is None:
+    if requested(model) is None:
         find(model)
     if device == "cuda" and not torch.cuda.is_available():
         raise RungError("`rung climb` needs a CUDA device; --device emulator tries it, without times.")
@@ -78,15 +78,15 @@ def climb(
     if study == "attention":
         from rung.climb import attention
 
-        ways = attention.ways("cuda" if device == "cuda" else "emulator", rung)
-        name, kept = model.removeprefix("random:"), []
+        variants = attention.variants("cuda" if device == "cuda" else "emulator", rung)
+        name, results = model.removeprefix("random:"), []
         for row in attention.run(
-            config, weights, ids, tokens, ways, batch=batch, seconds=seconds, model=name, trained=trained
+            config, weights, ids, tokens, variants, batch=batch, seconds=seconds, model=name, trained=trained
         ):
-            kept.append(_keep(row, device, output))  # each at once, so that an interrupted study keeps what it measured
+            results.append(_store(row, device, output))  # at once: an interrupted study keeps what it measured
             console.note(f"{row.part}: {attention_text_chart.told(row)}")
-        console.print_json([row.as_json() for row in kept]) if json else _print_study(kept)
-        _draw_study(kept, svg)
+        console.print_json([row.as_json() for row in results]) if json else _print_study(results)
+        _draw_study(results, svg)
         return
     climber = generation.Climber(
         model.removeprefix("random:"), config, weights, ids, tokens,
@@ -94,32 +94,32 @@ def climb(
         study=study or "", progress=lambda row: None if json else console.note(_line(row)),
     )  # fmt: skip
     plans = [name for name in plan if name != "none"] if plan is not None else None
-    kept = []
+    results = []
     steps = generation.steps(dtype or ["float32", "bfloat16", "int8"], plans, rung) if study is None else course.steps()
     for step in climber.climb(steps):
-        kept.append(_keep(climber.result.result(step, trained), device, output))
-    if svg is not None and (timed := model_chart.steps(kept)):
+        results.append(_store(climber.result.result(step, trained), device, output))
+    if svg is not None and (timed := model_chart.steps(results)):
         _draw(model_chart.chart(timed), svg)
     if json:
-        console.print_json([row.as_json() for row in kept])
+        console.print_json([row.as_json() for row in results])
     else:
         _print(climber.result)
-    if any(row.verdict == "failed" for row in kept):
+    if any(row.verdict == "failed" for row in results):
         raise typer.Exit(1)
 
 
-def _keep(row: Result, device: str, output: Path | None) -> Result:
+def _store(row: Result, device: str, output: Path | None) -> Result:
     """Rows of a GPU go to the user's store, all rows to the named file."""
     from rung.results import store
 
-    kept = row if output is None else store.append(row, output)
-    return store.append(kept) if device == "cuda" else kept
+    stored = row if output is None else store.append(row, output)
+    return store.append(stored) if device == "cuda" else stored
 
 
 def _model(model: str, prompt: str, device: str) -> tuple[Config, Weights, list[int]]:
     from rung.gpt2 import random_model
 
-    if (config := random_model.asked(model)) is not None:
+    if (config := random_model.requested(model)) is not None:
         if prompt not in TOKENIZED:
             raise RungError("random weights have no tokenizer; leave --prompt out, or name a real --model.")
         where = "cuda" if device == "cuda" else "cpu"

@@ -64,14 +64,14 @@ def table(
         print("\n".join(aligned(columns, cells, right)))
         return
     console = Console(highlight=False)
-    kept, same, left_out = fitting(columns, cells, console.width, drop)
+    visible, same, left_out = fitting(columns, cells, console.width, drop)
     prose = _prose(cells, len(columns))
     shown = Table(title=title or None, title_justify="left", header_style="bold", box=None, pad_edge=False)
-    for i in kept:
+    for i in visible:
         justify: Literal["left", "right"] = "right" if columns[i] in right else "left"
         shown.add_column(columns[i], justify=justify, no_wrap=i not in prose, overflow="fold")
     for row in cells:
-        shown.add_row(*(Text(row[i], style=STYLES.get(row[i], "")) for i in kept))
+        shown.add_row(*(Text(row[i], style=STYLES.get(row[i], "")) for i in visible))
     console.print(shown)
     if same:
         every = ", ".join(f"{columns[i]} {cells[0][i]}" for i in same)
@@ -87,23 +87,23 @@ def fitting(
     """The columns that fit; where they do not all: those that say the same in every row, and those left out."""
     prose = _prose(cells, len(columns))
     need = [max([len(c), *(PROSE if i in prose else len(r[i]) for r in cells)]) for i, c in enumerate(columns)]
-    kept = list(range(len(columns)))
+    visible = list(range(len(columns)))
     same: list[int] = []
     left_out: list[int] = []
 
     def too_wide() -> bool:
-        return sum(need[i] + 2 for i in kept) - 2 > width
+        return sum(need[i] + 2 for i in visible) - 2 > width
 
     for i in range(1, len(columns)):
         if too_wide() and len(cells) > 1 and len({row[i] for row in cells}) == 1:
-            kept.remove(i)
+            visible.remove(i)
             same.append(i)
     named = [columns.index(name) for name in drop if name in columns]
     for i in [*named, *(i for i in reversed(range(1, len(columns))) if i not in named)]:
-        if too_wide() and i in kept and len(kept) > 2:
-            kept.remove(i)
+        if too_wide() and i in visible and len(visible) > 2:
+            visible.remove(i)
             left_out.append(i)
-    return kept, same, sorted(left_out)
+    return visible, same, sorted(left_out)
 
 
 def _prose(cells: Sequence[Sequence[str]], count: int) -> list[int]:

@@ -126,7 +126,7 @@ def generate(
         "global_tokens": global_, "draft": draft,
     }  # fmt: skip
     show_prompt = (not json_) if echo is None else echo
-    asked: dict[str, Any] = {
+    request: dict[str, Any] = {
         "temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p,
         "repetition_penalty": repetition_penalty, "presence_penalty": presence_penalty,
         "frequency_penalty": frequency_penalty, "max_new_tokens": max_new_tokens, "seed": seed,
@@ -140,7 +140,7 @@ def generate(
             _print(missing, figures, json_, sink if output else None)
 
         if ray is not None:
-            say(_over_ray(how, texts, asked, (stop_token or [], ignore_eos), ray))
+            say(_over_ray(how, texts, request, (stop_token or [], ignore_eos), ray))
             return
         from rung.gpt2.load import load
 
@@ -149,8 +149,8 @@ def generate(
             from rung.gpt2.batching.wire import Setup
 
             chosen.spread([Setup(how, gpu=gpu) for gpu in range(1, gpus)])
-        asked["stop_tokens"] = _stop_tokens(chosen.config, lambda: chosen.tokenizer, stop_token or [], ignore_eos)
-        run = chosen.run(texts, **asked)
+        request["stop_tokens"] = _stop_tokens(chosen.config, lambda: chosen.tokenizer, stop_token or [], ignore_eos)
+        run = chosen.run(texts, **request)
         single = len(texts) * num_samples == 1
         if single and not json_ and not no_stream and sys.stdout.isatty():
             _stream(run, texts[0] if show_prompt else "")
@@ -166,7 +166,7 @@ def generate(
 
 
 def _over_ray(
-    how: dict[str, Any], texts: list[str], asked: dict[str, Any], stops: tuple[list[str], bool], address: str
+    how: dict[str, Any], texts: list[str], request: dict[str, Any], stops: tuple[list[str], bool], address: str
 ) -> Iterator[tuple[int, Completion]]:
     from rung.gpt2.config import read_config
     from rung.gpt2.load import find
@@ -175,9 +175,9 @@ def _over_ray(
     from rung.parallel.blocks import Job, over_ray
 
     folder = find(how["model"], revision=how["revision"], offline=how["offline"])
-    seed = secrets.randbits(32) if asked["seed"] is None else asked["seed"]
+    seed = secrets.randbits(32) if request["seed"] is None else request["seed"]
     stop_tokens = _stop_tokens(read_config(folder / "config.json"), lambda: read_tokenizer(folder), *stops)
-    found = over_ray(Job(how, "generate", {**asked, "seed": seed, "stop_tokens": stop_tokens}), texts, address)
+    found = over_ray(Job(how, "generate", {**request, "seed": seed, "stop_tokens": stop_tokens}), texts, address)
     return enumerate(Completion(**record) for records in found for record in records)
 
 
@@ -315,8 +315,8 @@ def _print(
         if as_json:
             fields = {"index": index} if sink else {}
             fields |= {k: v for k, v in asdict(completion).items() if v is not None}
-            told = json.dumps(fields | ({"stats": figures} if figures else {}), ensure_ascii=False)
-            print(told, file=sink, flush=True)
+            line = json.dumps(fields | ({"stats": figures} if figures else {}), ensure_ascii=False)
+            print(line, file=sink, flush=True)
             continue
         if index:
             print("---")

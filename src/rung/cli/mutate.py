@@ -45,9 +45,9 @@ def mutate(
     if (rung is None) != every:
         raise RungError("name a ladder or a rung, such as softmax/4, or give --all.")
     work = room.trials(catalogue.select(rung), count=sample, seed=seed, device=many.device_named(device))
-    wanted = {trial.question for trial in work}
-    kept = [] if output is None else [*store.published(), *(store.load(output) if output.exists() else [])]
-    rows = {r.question: r for r in kept if r.question in wanted and codes.current(r)}
+    questions = {trial.question for trial in work}
+    earlier = [] if output is None else [*store.published(), *(store.load(output) if output.exists() else [])]
+    rows = {r.question: r for r in earlier if r.question in questions and codes.current(r)}
     work = [trial for trial in work if trial.question not in rows]
     for number, row in enumerate(room.mutate(work, jobs=jobs or os.cpu_count() or 1, niceness=nice), 1):
         rows[row.question] = row if output is None else store.append(row, output)

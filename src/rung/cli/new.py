@@ -43,5 +43,5 @@ def _unmeasured(source: str, original: str) -> str:
     from rung.rungs.base import without_prose
 
     source = without_prose(source, ("found", "FOUND"))
-    begun = rf'\1"Begun as a copy of {original}."'
-    return re.sub(r'^((?:provenance|PROVENANCE)[ \t]*=[ \t]*)"[^"\n]*"$', begun, source, flags=re.MULTILINE)
+    provenance = rf'\1"Begun as a copy of {original}."'
+    return re.sub(r'^((?:provenance|PROVENANCE)[ \t]*=[ \t]*)"[^"\n]*"$', provenance, source, flags=re.MULTILINE)

@@ -102,7 +102,7 @@ def _as_result(
         "gap_us": found.gap * 1e6,
         "floor_us": None if floor is None else floor.seconds * 1e6,
     }
-    told = {
+    detail = {
         "shares": [vars(s) for s in found.shares],
         "copies": [vars(t) for t in found.copies] or None,
         "calls": [vars(t) for t in found.calls] or None,
@@ -116,7 +116,7 @@ def _as_result(
         dtype=dtype or (engine.dtype if engine is not None else ""),
         options={"device": found.device, "tokens": found.tokens},
         texts={rung.full_name: identity.text(rung)} if rung is not None else {},
-        detail={name: value for name, value in told.items() if value is not None},
+        detail={name: value for name, value in detail.items() if value is not None},
         weights="random" if model.startswith("random:") else model,
         machine=machine.facts(),
         state=machine.state(),
@@ -212,7 +212,7 @@ def _writer(model: str, where: str, plan: str | None, dtype: str | None) -> Writ
     from rung.gpt2.gpu.plan import GpuPlan
     from rung.gpt2.load import load
 
-    if (config := random_model.asked(model)) is not None:
+    if (config := random_model.requested(model)) is not None:
         return _random_writer(model, config, where, plan, dtype)
     loaded = load(model, device=where, dtype=dtype or "auto", plan=plan)
     prompt = [list(loaded.tokenizer.encode("Once upon a time"))]

@@ -35,12 +35,12 @@ def report(
     limits.limits(arch)
     rows = store.gather(results or ())
     found = current.of_gpu(rows, gpu) if rows or gpu else None
-    others = tuple(g for g in current.by_gpu(rows) if g and found is not None and g != found.gpu)
+    other_gpus = tuple(g for g in current.by_gpu(rows) if g and found is not None and g != found.gpu)
     made = {}
     if compile:
         rungs = [r for name in catalogue.operations() for r in catalogue.rungs(name, libraries=False)]
         made = page.resources_of(rungs, arch, _progress("compiling", len(rungs)))
-    text = lab.build(found, made, others=others)
+    text = lab.build(found, made, others=other_gpus)
     store.write_whole(output, text)
     console.note(f"{output}: {len(text) / 2**20:.1f} MiB, {len(catalogue.operations())} ladders")
 

@@ -48,15 +48,15 @@ def results(
         sides = [query.side(name, every) for name in compare or ()]
     for warning in caught:
         console.note(f"warning: {warning.message}")
-    wanted = {"op": op, "rung": rung, "dtype": dtype, "shape": shape, "gpu": gpu, "kind": kind}
+    filters = {"op": op, "rung": rung, "dtype": dtype, "shape": shape, "gpu": gpu, "kind": kind}
     if compare is not None:
-        a, b = (query.chosen(rows, **wanted) for rows in sides)
+        a, b = (query.chosen(rows, **filters) for rows in sides)
         _compare(compare, a, b, json)
         return
-    rows = query.chosen(every, **wanted)
+    rows = query.chosen(every, **filters)
     rows = rows if all else [row for row in newest(rows) if codes.current(row)]
     if not rows:
-        given = " ".join(f"--{n} {v}" for n, v in wanted.items() if v)
+        given = " ".join(f"--{n} {v}" for n, v in filters.items() if v)
         raise RungError(f"no results match{' ' + given if given else ''}; run `rung bench` to create some.")
     if csv == "-":
         sys.stdout.write(query.as_csv(rows))
@@ -103,7 +103,7 @@ def _compare(names: tuple[str, str], a: list[Row], b: list[Row], json: bool) -> 
     if not pairs:
         raise RungError(f"{names[0]} and {names[1]} have no timed rung, number format and shape in common.")
     if json:
-        told = [
+        differences = [
             {
                 "rung": p.a.what,
                 "dtype": p.a.dtype,
@@ -116,7 +116,7 @@ def _compare(names: tuple[str, str], a: list[Row], b: list[Row], json: bool) -> 
             }
             for p in pairs
         ]
-        console.print_json(told)
+        console.print_json(differences)
         return
     shown = [
         (

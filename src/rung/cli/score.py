@@ -71,25 +71,25 @@ def score(
             waiting.append({"index": index, **label})
             yield text
 
-    asked = {"per_token": per_token, "predict_first": predict_first, "stride": stride, "context": context}
+    scoring = {"per_token": per_token, "predict_first": predict_first, "stride": stride, "context": context}
     with resume.opened(out) as sink, _progress() as bar:
         task = bar.add_task("texts", total=None, completed=done) if bar else None
-        for one in _scores(how, texts(), asked, gpus, ray):
+        for one in _scores(how, texts(), scoring, gpus, ray):
             print(json.dumps({**waiting.popleft(), **one}), file=sink, flush=True)
             if bar and task is not None:
                 bar.advance(task)
 
 
 def _scores(
-    how: dict[str, Any], texts: Iterator[str], asked: dict[str, Any], gpus: int | None, ray: str | None
+    how: dict[str, Any], texts: Iterator[str], scoring: dict[str, Any], gpus: int | None, ray: str | None
 ) -> Iterator[dict[str, Any]]:
     if ray is None and gpus is None:
         from rung.gpt2.load import load
 
-        return (one.as_json() for one in load(**how).scores(texts, **asked))
+        return (one.as_json() for one in load(**how).scores(texts, **scoring))
     from rung.parallel.blocks import Job, over_gpus, over_ray
 
-    job = Job(how, "score", asked)
+    job = Job(how, "score", scoring)
     found = over_gpus(job, texts, gpus) if ray is None and gpus else over_ray(job, texts, ray or "auto")
     return (one for (one,) in found)
 
@@ -148,8 +148,8 @@ def _column(name: str, field: str) -> Iterator[str]:
     try:
         with parquet.ParquetFile(name) as file:
             if field not in file.schema_arrow.names:
-                there = ", ".join(file.schema_arrow.names)
-                raise RungError(f"{name} has no column {field!r}; it has {there}; --field names one.")
+                columns = ", ".join(file.schema_arrow.names)
+                raise RungError(f"{name} has no column {field!r}; it has {columns}; --field names one.")
             for batch in file.iter_batches(columns=[field]):
                 for value in batch.column(0).to_pylist():
                     if not isinstance(value, str):

@@ -57,7 +57,7 @@ def study(
         return
     if name == "all" and chart is not None:
         raise RungError("--chart names one file; leave it out with `all`, and each study writes its own.")
-    wanted = {
+    requested = {
         "n": n and tuple(n),
         "d": d,
         "heads": heads,
@@ -69,7 +69,7 @@ def study(
         "threads": threads,
         "patience": patience,
     }
-    given = {key: value for key, value in wanted.items() if value is not None and value != ()}
+    given = {key: value for key, value in requested.items() if value is not None and value != ()}
     if given and name != "attention":
         raise RungError(f"--{next(iter(given))} is an option of `rung study attention` only.")
     from rung.results import store
@@ -84,14 +84,14 @@ def study(
         answers.append([store.append(row).as_json() for row in rows])
         for part, each in {"": found, **found.more}.items():
             path = _chart_path(chart or Path(f"study-{one}.svg"), part)
-            drawn = each.drawable and not no_chart
-            if drawn:
+            with_chart = each.drawable and not no_chart
+            if with_chart:
                 write_svg(each.svg(), path)
             if not json:
                 print(f"{each.title}{' (quick: fewer points, shorter looks)' if quick else ''}\n")
                 console.table(each.columns, each.rows, right=[c for c in each.columns if _number(c)])
                 print(f"\n{each.finding}")
-                print(f"Chart: {path}\n" if drawn else "")
+                print(f"Chart: {path}\n" if with_chart else "")
     if json:
         console.print_json(answers if name == "all" else answers[0])
 
@@ -100,8 +100,8 @@ def _sources(gpu: str | None, json: bool) -> None:
     """Each figure of the five documents with our stored one."""
     from rung.results import codes, current, sources, store
 
-    kept = store.gather()
-    found = current.of_gpu(kept, gpu) if kept or gpu else None
+    stored = store.gather()
+    found = current.of_gpu(stored, gpu) if stored or gpu else None
     rows = [row for row in found.results if codes.current(row)] if found else []
     if json:
         console.print_json(

@@ -99,19 +99,19 @@ def sweep(
     assert rung is not None
     subject = subject_of(rung, file, shape, dtype)
     if cluster is not None:
-        wanted = _wanted(subject, tune, random, seed, None)
+        tunings = _tunings(subject, tune, random, seed, None)
         words = _words(subject, rung, file, tune, random, seed)
         words += _common(_named(subject), subject.dtype.name, measure, arch, seconds, profile)
         name = f"{subject.rung.full_name.replace('/', '-')}-{subject.dtype.name}"
-        _spread(subject, name, words, cluster, wanted, plot, json)
+        _spread(subject, name, words, cluster, tunings, plot, json)
         return
     how = measure_named(measure, arch)
     if one_by_one:
         how.batch = 1
-    wanted = _wanted(subject, tune, random, seed, how)
+    tunings = _tunings(subject, tune, random, seed, how)
     if shard is not None:
-        wanted = _shard(wanted, shard)
-    swept = _sweep(subject, wanted, how, output, seconds, halving, shard is None, again)
+        tunings = _shard(tunings, shard)
+    swept = _sweep(subject, tunings, how, output, seconds, halving, shard is None, again)
     if profile:
         _profile([swept], output)
     _conclude(swept, plot, json, keep=shard is None)
@@ -152,7 +152,7 @@ def _only(words: list[str] | None) -> dict[str, list[int]]:
     return only
 
 
-def _wanted(
+def _tunings(
     subject: Subject, tune: list[str] | None, sample: int | None, seed: int, how: Measure | None
 ) -> list[Tuning]:
     from rung.sweep import sweep as lab
@@ -166,18 +166,18 @@ def _wanted(
     return lab.configurations(subject.rung, only=_only(tune), sample=sample, seed=seed, legal=legal)
 
 
-def _shard(wanted: list[T], word: str) -> list[T]:
+def _shard(items: list[T], word: str) -> list[T]:
     from rung.sweep import slurm
 
     index, _, of = word.partition("/")
     if not (index.isdigit() and of.isdigit() and int(index) < int(of)):
         raise RungError(f"--shard {word} is not INDEX/COUNT, as in 0/4.")
-    return slurm.shard_of(wanted, int(index), int(of))
+    return slurm.shard_of(items, int(index), int(of))
 
 
 def _sweep(
     subject: Subject,
-    wanted: list[Tuning],
+    tunings: list[Tuning],
     how: Measure,
     store: Path | None,
     seconds: float,
@@ -190,18 +190,18 @@ def _sweep(
     if not how.timed:
         what = "what the compiler tells" if how.name == "compiler" else "right or wrong on the emulator"
         console.note(f"rung: no time is taken; each configuration is judged by {what}.")
-    with _progress(subject.rung.full_name) as tell:
+    with _progress(subject.rung.full_name) as report:
         try:
             return lab.sweep(
                 subject,
-                wanted,
+                tunings,
                 how,
                 store=store,
                 effort=seconds,
                 halving=halving,
                 finals=finals,
                 again=again,
-                progress=lambda done, total, text: tell(text, done, total),
+                progress=lambda done, total, text: report(text, done, total),
             )
         except lab.Culprit as culprit:
             lost = culprit
@@ -209,17 +209,17 @@ def _sweep(
     raise AssertionError
 
 
-def _begin_again(lost: Any) -> None:
+def _begin_again(culprit: Any) -> None:
     """A fault on the GPU destroys its context: a new process continues after the faulty configuration."""
     words = [*sys.argv[1:]]
-    if lost.tuning:
-        named = " ".join(f"{n}={v}" for n, v in lost.tuning.items())
-        console.note(f"rung: {named} took the GPU's context along ({lost.reason}); going on without it.")
+    if culprit.tuning:
+        named = " ".join(f"{n}={v}" for n, v in culprit.tuning.items())
+        console.note(f"rung: {named} took the GPU's context along ({culprit.reason}); going on without it.")
     elif "--one-by-one" not in words:
-        console.note(f"rung: a configuration took the GPU's context along ({lost.reason}); now one by one.")
+        console.note(f"rung: a configuration took the GPU's context along ({culprit.reason}); now one by one.")
         words.append("--one-by-one")
     else:
-        raise RungError(f"the GPU does not answer any more: {lost.reason}.")
+        raise RungError(f"the GPU does not answer any more: {culprit.reason}.")
     if "--again" in words:
         words.remove("--again")
     sys.stdout.flush()
@@ -289,7 +289,7 @@ class _Cluster:
     retries: int
     output: Path | None
 
-    def rows(self, name: str, words: list[str], wanted: list[Place]) -> list[Row] | None:
+    def rows(self, name: str, words: list[str], places: list[Place]) -> list[Row] | None:
         """The rows of all tasks, kept in the store; None where the array was only shown, or is not done."""
         from rung.results import store
         from rung.sweep import slurm
@@ -298,16 +298,16 @@ class _Cluster:
         if self.dry_run:
             print(slurm.script(words, self.request, folder, range(self.request.tasks)), end="")
             return None
-        with _progress(name) as tell:
+        with _progress(name) as report:
             rows = slurm.spread(
-                words, self.request, folder, wanted, retries=self.retries, waiting=self.waiting, tell=tell
+                words, self.request, folder, places, retries=self.retries, waiting=self.waiting, tell=report
             )
-        if len(rows) < len(wanted):
-            console.note(f"rung: {len(rows)} of {len(wanted)} rows so far; the same command gathers the rest.")
+        if len(rows) < len(places):
+            console.note(f"rung: {len(rows)} of {len(places)} rows so far; the same command gathers the rest.")
             return None
-        there = {r.key for r in store.read(self.output) if r.kind in ("sweep", "profile")}
+        measured = {r.key for r in store.read(self.output) if r.kind in ("sweep", "profile")}
         for row in (*rows, *slurm.kept(folder, "profile")):
-            if row.key not in there:
+            if row.key not in measured:
                 store.append(row, self.output)
         gpus = {r.gpu for r in rows}
         if any(r.cold_us is not None for r in rows) and len(gpus) > 1:
@@ -320,7 +320,7 @@ def _spread(
     name: str,
     words: list[str],
     cluster: _Cluster,
-    wanted: list[Tuning],
+    tunings: list[Tuning],
     plot: Path | None,
     json: bool,
 ) -> None:
@@ -328,7 +328,7 @@ def _spread(
     from rung.sweep.sweep import Sweep, place
 
     name = f"{name}-{identity.text(subject.rung)}"
-    rows = cluster.rows(name, words, [place(subject, tuning) for tuning in wanted])
+    rows = cluster.rows(name, words, [place(subject, tuning) for tuning in tunings])
     if rows is not None:
         timed = any(r.cold_us is not None for r in rows)
         swept = Sweep(subject, rows[0].options["measure"], timed, rows)
@@ -350,7 +350,7 @@ def _conclude(swept: Sweep, plot: Path | None, json: bool, *, keep: bool) -> Non
     from rung.rungs import tunings
     from rung.sweep import summary
 
-    told = summary.findings(swept)
+    findings = summary.findings(swept)
     won = summary.best_of(swept)
     if won is not None and keep:
         best, default = won
@@ -368,7 +368,7 @@ def _conclude(swept: Sweep, plot: Path | None, json: bool, *, keep: bool) -> Non
     if plot is not None:
         from rung.show import sweep_chart
 
-        sweep_chart.write(swept, told, plot)
+        sweep_chart.write(swept, findings, plot)
     if json:
         console.print_json(
             {
@@ -378,17 +378,17 @@ def _conclude(swept: Sweep, plot: Path | None, json: bool, *, keep: bool) -> Non
                 "measure": swept.measure,
                 "resumed": swept.resumed,
                 "rows": [r.as_json() for r in swept.rows],
-                "findings": [f.as_json() for f in told],
+                "findings": [f.as_json() for f in findings],
                 "best": won[0].tuning if won else None,
             }
         )
     else:
-        _print(swept, told, won)
+        _print(swept, findings, won)
     if not any(r.verdict == "ok" for r in swept.rows):
         raise typer.Exit(1)
 
 
-def _print(swept: Sweep, told: list[Any], won: tuple[Row, Row | None] | None) -> None:
+def _print(swept: Sweep, findings: list[Any], won: tuple[Row, Row | None] | None) -> None:
     from rung.sweep.sweep import figure_of
 
     names = list(swept.subject.rung.tune)
@@ -423,7 +423,7 @@ def _print(swept: Sweep, told: list[Any], won: tuple[Row, Row | None] | None) ->
     if swept.resumed:
         print(f"{swept.resumed} measured before.")
     print()
-    for finding in told:
+    for finding in findings:
         print(finding.sentence)
     if won is not None:
         best, own = won
@@ -469,9 +469,9 @@ def _course(
         chosen = _shard(every, shard) if shard is not None else every
         swept = []
         for column, subject in zip(course.TABLE, subjects, strict=True):
-            wanted = [tuning for c, _, tuning in chosen if c is column]
-            if wanted:
-                swept.append(_sweep(subject, wanted, how, output, seconds, False, False, again))
+            tunings = [tuning for c, _, tuning in chosen if c is column]
+            if tunings:
+                swept.append(_sweep(subject, tunings, how, output, seconds, False, False, again))
         if profile:
             _profile(swept, output)
     if shard is None:
@@ -482,13 +482,13 @@ def _print_course(swept: Sequence[Sweep], profiles: Sequence[Row], json: bool) -
     from rung.sweep import course, summary
     from rung.sweep.sweep import place_of
 
-    told = [f for s in swept for f in summary.findings(s)]
+    findings = [f for s in swept for f in summary.findings(s)]
     occupancy = {place_of(r): _achieved(r) for r in profiles}
     if json:
         console.print_json(
             {
                 "rows": [row.as_json() for s in swept for row in s.rows],
-                "findings": [f.as_json() for f in told],
+                "findings": [f.as_json() for f in findings],
                 "calls": {c.title: c.calls for c in course.TABLE},
                 "theirs_us": {c.title: c.theirs for c in course.TABLE},
                 "achieved_occupancy": [[*at, share] for at, share in occupancy.items() if share],

@@ -61,7 +61,7 @@ class RungPlan(LadderPlan):
 
 
 @dataclass(frozen=True)
-class Way:
+class Variant:
     """One variant of attention."""
 
     name: str
@@ -72,12 +72,12 @@ class Way:
     rung: Rung | None = None
 
 
-def ways(device: Device, only: Sequence[str] | None = None) -> list[Way]:
+def variants(device: Device, only: Sequence[str] | None = None) -> list[Variant]:
     """Naive torch, torch's scaled_dot_product_attention, and every rung that takes float32, or `only` these."""
-    where = torch.device("cuda" if device == "cuda" else "cpu")
+    where, f32 = torch.device("cuda" if device == "cuda" else "cpu"), torch.float32
     found = [
-        Way("naive torch", lambda: NaivePlan(where, torch.float32, torch.float32), "The formula, scores in memory."),
-        Way("torch SDPA", lambda: TorchPlan(where, torch.float32, torch.float32), "torch's fused attention."),
+        Variant("naive torch", lambda: NaivePlan(where, f32, f32), "The formula, scores in memory."),
+        Variant("torch SDPA", lambda: TorchPlan(where, f32, f32), "torch's fused attention."),
     ]
     if only is None:
         rungs = [rung for rung in catalogue.rungs("attention", libraries=False) if "f32" in rung.dtypes]
@@ -86,11 +86,11 @@ def ways(device: Device, only: Sequence[str] | None = None) -> list[Way]:
     return [*found, *(_of_rung(rung, device) for rung in rungs)]
 
 
-def _of_rung(rung: Rung, device: Device) -> Way:
+def _of_rung(rung: Rung, device: Device) -> Variant:
     # Only the flash attention kernels can return each row's logsumexp.
     flash = rung.kind in ("cuda", "triton") and "lse" in rung.binds
     chosen = {"attention": rung.name}
-    return Way(rung.name, lambda: RungPlan(device, "float32", "study", chosen), rung.idea, rung.kind, flash, rung)
+    return Variant(rung.name, lambda: RungPlan(device, "float32", "study", chosen), rung.idea, rung.kind, flash, rung)
 
 
 def run(
@@ -98,7 +98,7 @@ def run(
     weights: Weights,
     prompt: Sequence[int],
     tokens: int,
-    chosen: Sequence[Way],
+    chosen: Sequence[Variant],
     *,
     batch: int = 1,
     seconds: float = 12.0,
@@ -114,38 +114,38 @@ def run(
     if len(prompt) + tokens > config.context:
         raise RungError(f"{tokens} tokens behind the prompt are more than the context of {config.context}.")
     study = _Study(config, weights, prompt, tokens, seconds, batch)
-    for step, way in enumerate(chosen):
+    for step, variant in enumerate(chosen):
         row: Fields = {
-            "name": way.name, "what": way.what, "kind": way.kind, "flash": way.flash,
+            "name": variant.name, "what": variant.what, "kind": variant.kind, "flash": variant.flash,
             "tokens": tokens, "batch": batch, "written": 0, "verdict": "ok", "seconds": None,
         }  # fmt: skip
         try:
-            study.measure(way, row)
+            study.measure(variant, row)
         except (RungError, RuntimeError) as error:
             row["verdict"] = (str(error) or type(error).__name__).splitlines()[0][:200]
         gc.collect()
         if study.cuda:
             torch.cuda.empty_cache()  # buffers of every length of text
-        yield _result(model, trained, step, way, row)
+        yield _result(model, trained, step, variant, row)
         if not study.stamps:
             return  # without the first one's text and time nothing can be compared
 
 
-def _result(model: str, trained: str, step: int, way: Way, found: Fields) -> Row:
+def _result(model: str, trained: str, step: int, variant: Variant, found: Fields) -> Row:
     """A variant as the results store keeps it."""
     right = found["verdict"] == "ok"
     several = {"batch": found["batch"]} if found["batch"] > 1 else {}
-    told = {"step": step, "idea": way.what, "language": way.kind, "flash": way.flash}
+    detail = {"step": step, "idea": variant.what, "language": variant.kind, "flash": variant.flash}
     row = Row(
         kind="climb",
         what=model,
-        part=way.name,
+        part=variant.name,
         dtype="float32",
         options={"study": "attention", "new_tokens": found["tokens"], **several},
-        texts={way.rung.full_name: identity.text(way.rung)} if way.rung else {},
+        texts={variant.rung.full_name: identity.text(variant.rung)} if variant.rung else {},
         verdict="ok" if right else "failed",
         reason="" if right else found["verdict"],
-        detail={**told, **{name: found[name] for name in ("at", "curve") if name in found}},
+        detail={**detail, **{name: found[name] for name in ("at", "curve") if name in found}},
         weights=trained,
         machine=machine.facts(),
         state=machine.state(),
@@ -164,9 +164,9 @@ class _Study:
         self.stamps: list[float] = []
         self.cuda = False
 
-    def measure(self, way: Way, row: Fields) -> None:
+    def measure(self, variant: Variant, row: Fields) -> None:
         """Fill in the measurements; a variant whose text differs gets no time."""
-        plan = way.make()
+        plan = variant.make()
         self.cuda = plan.device.type == "cuda"
         model = Transformer(self.config, converted(self.weights, plan.matrix, plan.vector), plan)
         first = not self.stamps
@@ -227,5 +227,5 @@ def _write(model: Transformer, prompt: Sequence[int], tokens: int, batch: int = 
 def _curve(start: int, stamps: Sequence[float]) -> list[tuple[int, float]]:
     """Tokens of text and seconds, from the prompt to the last token."""
     step = max(1, len(stamps) // POINTS)
-    kept = sorted({*range(step - 1, len(stamps), step), len(stamps) - 1})
-    return [(start, 0.0), *((start + i + 1, stamps[i]) for i in kept)]
+    steps = sorted({*range(step - 1, len(stamps), step), len(stamps) - 1})
+    return [(start, 0.0), *((start + i + 1, stamps[i]) for i in steps)]

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
 
-from rung.climb.model import Climber, Step, Way
+from rung.climb.model import Climber, Step, Variant
 from rung.dtypes import Dtype
 from rung.dtypes import dtype as named_dtype
 from rung.gpt2.config import Config
@@ -66,14 +66,14 @@ class CoursePlan(LadderPlan):
         self.swept = swept
         self._chosen: dict[tuple[object, ...], dict[str, int]] = {}
         self._scratch: Tensors = {}
-        self._kept: list[tuple[torch.Tensor, torch.Tensor]] = []  # keys and values (1, MAXT, C), layer by layer
+        self._cache: list[tuple[torch.Tensor, torch.Tensor]] = []  # keys and values (1, MAXT, C), layer by layer
         self._layer = self._length = self._known = 0
 
     def remember(self, config: Config) -> None:
         """Make room for keys and values, where a rung keeps them."""
         if PROJECTION in self.asked:
             shape = (1, config.context, config.C)
-            self._kept = [(self._output(f"k {i}", shape), self._output(f"v {i}", shape)) for i in range(config.layers)]
+            self._cache = [(self._output(f"k {i}", shape), self._output(f"v {i}", shape)) for i in range(config.layers)]
 
     def begin(self) -> None:
         """A new text: the previous one is forgotten."""
@@ -84,10 +84,10 @@ class CoursePlan(LadderPlan):
         return super().embedding(tokens, past, wte, wpe)
 
     def layernorm_matmul(self, x: torch.Tensor, norm: Norm, eps: float, linear: Linear) -> torch.Tensor:
-        if not self._kept:
+        if not self._cache:
             return super().layernorm_matmul(x, norm, eps, linear)
         B, T, C = x.shape
-        k, v = self._kept[self._layer]
+        k, v = self._cache[self._layer]
         self._layer += 1
         assert linear.bias is not None
         y = self.layernorm(x, norm, eps)
@@ -136,7 +136,7 @@ def _time(run: Callable[[], None]) -> float:
     return statistics.median(float(a.elapsed_time(b)) for a, b in itertools.pairwise(marks))
 
 
-class _Course(Way):
+class _Course(Variant):
     """A step of the course: every token sends the whole text through the model."""
 
     def __init__(self, climber: Climber, step: Step, rungs: Mapping[str, str], swept: bool) -> None:
@@ -169,9 +169,9 @@ def steps() -> list[Step]:
     for name, (what, dtype, change) in CHANGES.items():
         rungs = {o: rung for o, rung in {**rungs, **change}.items() if rung is not None}
         swept = "swept blocks" in {name, *(step.name for step in found)}
-        found.append(Step(name, what, dtype, way=_way(dict(rungs), swept)))
+        found.append(Step(name, what, dtype, variant=_course_variant(dict(rungs), swept)))
     return found
 
 
-def _way(rungs: Mapping[str, str], swept: bool) -> Callable[[Climber, Step], Way]:
+def _course_variant(rungs: Mapping[str, str], swept: bool) -> Callable[[Climber, Step], Variant]:
     return lambda climber, step: _Course(climber, step, rungs, swept)

@@ -85,15 +85,15 @@ class Climb:
             "same_tokens": row.identical,
             "tokens": row.tokens or None,
         }
-        asked: dict[str, int | str] = {"prompt_tokens": self.prompt_tokens, "new_tokens": self.new_tokens}
+        options: dict[str, int | str] = {"prompt_tokens": self.prompt_tokens, "new_tokens": self.new_tokens}
         if self.study:
-            asked["study"] = self.study
+            options["study"] = self.study
         return Result(
             kind="climb",
             what=self.model,
             part=row.name,
             dtype=row.dtype,
-            options=asked,
+            options=options,
             texts={name: identity.text(catalogue.find(name)) for name in row.rungs},
             verdict=row.verdict,
             reason=row.reason,
@@ -115,7 +115,7 @@ class Step:
     rung: str | None = None
     graph: bool = False
     steps: int = 1
-    way: Callable[[Climber, Step], Way] | None = None  # a custom variant, neither a plan nor a rung of decode
+    variant: Callable[[Climber, Step], Variant] | None = None  # a custom variant, neither a plan nor a rung of decode
 
 
 def steps(dtypes: Sequence[str], plans: Sequence[str] | None = None, rungs: Sequence[str] | None = None) -> list[Step]:
@@ -224,21 +224,21 @@ class Climber:
     def _take(self, step: Step, row: Row) -> None:
         if self.device == "cuda":
             torch.cuda.reset_peak_memory_stats()
-        way = (step.way or (_Planned if step.rung is None else _Decoded))(self, step)
-        row.rungs = way.rungs
-        self._gate(way, row)
+        variant = (step.variant or (_Planned if step.rung is None else _Decoded))(self, step)
+        row.rungs = variant.rungs
+        self._gate(variant, row)
         if row.verdict != "ok":
             return
         if self.device != "cuda":
             row.reason = "right; an emulator has no speed"
             return
-        self._time(way, row)
+        self._time(variant, row)
         row.peak_bytes = torch.cuda.max_memory_allocated()
         if row.tokens_per_second is not None and self.result.bandwidth:
             row.of_bandwidth = row.tokens_per_second * weight_bytes(self.config, step.dtype) / self.result.bandwidth
 
-    def _gate(self, way: Way, row: Row) -> None:
-        first, logits = way.logits(self.text[: len(self.prompt) + COMPARED])
+    def _gate(self, variant: Variant, row: Row) -> None:
+        first, logits = variant.logits(self.text[: len(self.prompt) + COMPARED])
         ours = logits.double().log_softmax(-1)
         truth = self.truth[first : first + len(ours)]
         row.divergence = float((truth.exp() * (truth - ours)).sum(-1).mean())
@@ -247,10 +247,10 @@ class Climber:
             row.verdict = "failed"
             row.reason = f"diverges from float32 by {row.divergence:.2g} nats per token"
             return
-        wanted = self.text[len(self.prompt) :]
-        count = min(len(wanted), 24 if way.slow else len(wanted))
+        expected = self.text[len(self.prompt) :]
+        count = min(len(expected), 24 if variant.slow else len(expected))
         same = 0
-        for token, other in zip(way.write(count), wanted, strict=False):
+        for token, other in zip(variant.write(count), expected, strict=False):
             if token != other:
                 break
             same += 1
@@ -258,11 +258,11 @@ class Climber:
         if row.dtype == "float32" and same < count:
             row.verdict, row.reason = "failed", f"its greedy text leaves the reference's at token {same + 1}"
 
-    def _time(self, way: Way, row: Row) -> None:
+    def _time(self, variant: Variant, row: Row) -> None:
         # A slow step writes as many tokens as fit the time; its rate falls with the length of the text.
         began = time.perf_counter()
         first, count = 0.0, 0
-        for _ in way.write(self.result.new_tokens):
+        for _ in variant.write(self.result.new_tokens):
             count += 1
             now = time.perf_counter() - began
             first = first or now
@@ -272,7 +272,7 @@ class Climber:
         row.tokens_per_second = count / (time.perf_counter() - began)
 
 
-class Way(ABC):
+class Variant(ABC):
     """One variant of text generation in the climb."""
 
     slow = False
@@ -287,7 +287,7 @@ class Way(ABC):
         """So many tokens after the prompt."""
 
 
-class _Planned(Way):
+class _Planned(Variant):
     """Through the operations; tokens are chosen on the host."""
 
     def __init__(self, climber: Climber, step: Step) -> None:
@@ -307,7 +307,7 @@ class _Planned(Way):
             yield run.completions[0].tokens[-1]
 
 
-class _Decoded(Way):
+class _Decoded(Variant):
     """Through one rung of decode."""
 
     def __init__(self, climber: Climber, step: Step) -> None:

@@ -250,9 +250,9 @@ class CudaModule:
         for i, kind in enumerate(kinds):
             if kind not in SIZES:
                 raise RungError(f"kernel '{kernel}' of {self.origin}: '{kind}' is no kind of argument.")
-            told = self._driver.cuFuncGetParamInfo(self._function(kernel), i)
-            if not told[0] and SIZES[kind] != int(told[2]):
-                size = int(told[2])
+            status = self._driver.cuFuncGetParamInfo(self._function(kernel), i)
+            if not status[0] and SIZES[kind] != int(status[2]):
+                size = int(status[2])
                 raise RungError(
                     f"parameter {i + 1} of kernel '{kernel}' in {self.origin} has {size} bytes, "
                     f"and the {SIZES[kind]} of a value of kind {kind} are bound to it."

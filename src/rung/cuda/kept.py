@@ -62,9 +62,9 @@ def _require_own(place: Path) -> None:
     facts = place.stat()
     others_write = facts.st_mode & stat.S_IWOTH and not facts.st_mode & stat.S_ISVTX
     if others_write or facts.st_uid not in (os.getuid(), 0):
-        whose = "can be written by every user" if others_write else "belongs to another user"
+        fault = "can be written by every user" if others_write else "belongs to another user"
         raise RungError(
-            f"The cache folder {place} {whose}, who could have rung run what they put there: "
+            f"The cache folder {place} {fault}, who could have rung run what they put there: "
             "set RUNG_CACHE to a folder of your own, or take the permission away (chmod go-w)."
         )
 

@@ -82,8 +82,8 @@ def _require_kernels(build: Build, includes: dict[str, str]) -> None:
     for kernel in build.kernels:
         name = kernel.partition("<")[0].strip().rpartition("::")[2]
         if name not in names and not re.search(rf"\b{re.escape(name)}\b", code_only(build.source)):
-            there = f"it defines {', '.join(names)}" if names else "it defines no __global__ function"
-            raise RungError(f"{build.origin} has no kernel named '{name}': {there}.")
+            present = f"it defines {', '.join(names)}" if names else "it defines no __global__ function"
+            raise RungError(f"{build.origin} has no kernel named '{name}': {present}.")
 
 
 def compile_fresh(build: Build, arch: str, found: headers.Headers) -> tuple[bytes, dict[str, str], str]:

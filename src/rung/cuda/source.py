@@ -90,8 +90,8 @@ def kernel_parameters(source: str, kernel: str, origin: str) -> tuple[Parameter,
     found = [s for s in _signatures(source) if s.kernel == name]
     if not found:
         present = kernels_in(source)
-        there = f"it defines {', '.join(present)}" if present else "it defines no __global__ function"
-        raise RungError(f"{origin} has no kernel named '{name}': {there}.")
+        defined = f"it defines {', '.join(present)}" if present else "it defines no __global__ function"
+        raise RungError(f"{origin} has no kernel named '{name}': {defined}.")
     signature = next((s for s in found if s.body), found[0])
     given = _split(arguments.rstrip().removesuffix(">")) if arguments else []
     types = {
@@ -226,13 +226,13 @@ def _parameter(text: str, types: dict[str, str], where: str) -> Parameter:
     pointers = text.count("*") + array
     words = [w.group() for w in _TOKEN.finditer(head)]
     const = "const" in words
-    kept = [w for w in words if w not in _QUALIFIERS]
-    names = [w for w in re.findall(r"[A-Za-z_]\w*", tail) if w not in _QUALIFIERS] if star else kept[1:]
-    if not names or names[-1] in _BASIC or not re.match(r"[A-Za-z_]", names[-1]) or (not star and kept[-2] == "::"):
+    parts = [w for w in words if w not in _QUALIFIERS]
+    names = [w for w in re.findall(r"[A-Za-z_]\w*", tail) if w not in _QUALIFIERS] if star else parts[1:]
+    if not names or names[-1] in _BASIC or not re.match(r"[A-Za-z_]", names[-1]) or (not star and parts[-2] == "::"):
         raise RungError(f"{where} has no name ('{' '.join(text.split())}'), and parameters are bound by name.")
     if not star:
-        kept = kept[:-1]
-    ctype = _spelled([types.get(w, w) or w for w in kept])
+        parts = parts[:-1]
+    ctype = _spelled([types.get(w, w) or w for w in parts])
     return Parameter(ctype + "*" * max(0, pointers - 1), names[-1], pointers > 0, const, "__grid_constant__" in words)
 
 

@@ -74,7 +74,7 @@ class TensorMap:
             return int(getattr(getattr(driver, f"CUtensorMap{kind}"), f"CU_TENSOR_MAP_{name}"))
 
         size, rank = self.tensor.element_size(), len(self.dims)
-        room, start = _room(SIZE)
+        memory, start = _aligned_memory(SIZE)
         error = _driver_function()(
             start,
             constant("DataType", f"DATA_TYPE_{'TFLOAT32' if self._rounds else _DRIVER_TYPES[str(self.tensor.dtype)]}"),
@@ -91,7 +91,7 @@ class TensorMap:
         )
         if error:
             raise RungError(f"maps.{self.name} cannot be encoded: the driver answers {driver.CUresult(error).name}.")
-        return room.raw[start - ctypes.addressof(room) :][:SIZE]
+        return memory.raw[start - ctypes.addressof(memory) :][:SIZE]
 
     def emulated(self) -> bytes:
         """The emulator's form: `TensorMapFields` in its headers."""
@@ -153,7 +153,7 @@ def _driver_function() -> Callable[..., int]:
         raise RungError(f"Tensor maps want a driver of CUDA 12 or later ({problem}).") from problem
 
 
-def _room(size: int) -> tuple[ctypes.Array[ctypes.c_char], int]:
+def _aligned_memory(size: int) -> tuple[ctypes.Array[ctypes.c_char], int]:
     """Memory, and the first address in it that is a multiple of 64 with `size` bytes after it."""
-    room = ctypes.create_string_buffer(size + 63)
-    return room, -(-ctypes.addressof(room) // 64) * 64
+    memory = ctypes.create_string_buffer(size + 63)
+    return memory, -(-ctypes.addressof(memory) // 64) * 64

@@ -68,14 +68,14 @@ def unreached(counts: Counts) -> list[Unreached]:
     found = []
     for site, turned in sorted(counts.items()):
         source = _lines(site.file)
-        said = " ".join(line.partition("//")[2] for line in source[max(0, site.line - 2) : site.line])
-        for number, told in enumerate(OUTCOMES[site.kind]):
-            asked = not (turned[3] == 1 or (turned[3] == 2 and site.kind == "loop" and number == 0))
-            excused = f"{told}:" in said
-            if asked and not turned[number] and not excused:
-                found.append(Unreached(site.file, site.line, site.text, told))
-            elif excused and turned[number] and f"perhaps {told}:" not in said:
-                found.append(Unreached(site.file, site.line, site.text, f"said to be {told}, and is"))
+        comments = " ".join(line.partition("//")[2] for line in source[max(0, site.line - 2) : site.line])
+        for number, outcome in enumerate(OUTCOMES[site.kind]):
+            reported = not (turned[3] == 1 or (turned[3] == 2 and site.kind == "loop" and number == 0))
+            excused = f"{outcome}:" in comments
+            if reported and not turned[number] and not excused:
+                found.append(Unreached(site.file, site.line, site.text, outcome))
+            elif excused and turned[number] and f"perhaps {outcome}:" not in comments:
+                found.append(Unreached(site.file, site.line, site.text, f"said to be {outcome}, and is"))
     return found
 
 

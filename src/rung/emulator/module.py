@@ -144,10 +144,10 @@ class EmulatedModule:
         return self._own or _ambient
 
     def _library(self, settings: Settings) -> Library:
-        way = (settings.check_races, settings.coverage)
-        if way not in self._libraries:
-            self._libraries[way] = Library(self._build, settings)
-        return self._libraries[way]
+        instrumentation = (settings.check_races, settings.coverage)
+        if instrumentation not in self._libraries:
+            self._libraries[instrumentation] = Library(self._build, settings)
+        return self._libraries[instrumentation]
 
     @property
     def resources(self) -> Mapping[str, Resources]:
@@ -224,20 +224,20 @@ class EmulatedModule:
 
     def set_constant(self, symbol: str, tensor: torch.Tensor) -> None:
         """Copies a tensor into a `__constant__` array."""
-        room = ctypes.c_ulonglong()
+        capacity = ctypes.c_ulonglong()
         library = self._library(self.settings).code
-        address = native.runtime().rung_symbol(library._handle, symbol.encode(), ctypes.byref(room))
+        address = native.runtime().rung_symbol(library._handle, symbol.encode(), ctypes.byref(capacity))
         if not address:
             raise RungError(
                 f"{self._build.origin} has no __constant__ variable named '{symbol}' (outside functions, not static)."
             )
         source = tensor.detach().contiguous()
         size = source.numel() * source.element_size()
-        if size > room.value:
+        if size > capacity.value:
             raise RungError(
-                f"{self._build.origin}: constant '{symbol}' has room for {room.value} bytes, and {size} were given."
+                f"{self._build.origin}: constant '{symbol}' has room for {capacity.value} bytes, and {size} were given."
             )
-        self._constants[symbol] = room.value
+        self._constants[symbol] = capacity.value
         total = sum(self._constants.values())
         if total > CONSTANT_ROOM:
             raise RungError(
@@ -325,10 +325,10 @@ class EmulatedModule:
 
 def _aligned(data: bytes) -> ctypes.Array[ctypes.c_char]:
     """The bytes at a multiple of 64, as the widest parameter wants."""
-    room = bytearray(len(data) + 64)
-    start = -ctypes.addressof(ctypes.c_char.from_buffer(room)) % 64
-    room[start : start + len(data)] = data
-    return (ctypes.c_char * len(data)).from_buffer(room, start)
+    memory = bytearray(len(data) + 64)
+    start = -ctypes.addressof(ctypes.c_char.from_buffer(memory)) % 64
+    memory[start : start + len(data)] = data
+    return (ctypes.c_char * len(data)).from_buffer(memory, start)
 
 
 def _bytes_of(kind: str, value: Any) -> bytes:

@@ -135,8 +135,8 @@ def _unit(build: Build) -> str:
 
 def _alignment(source: str) -> int:
     """What the source asks of `extern __shared__` arrays: a number, or nothing that can be read here."""
-    asked = re.findall(r"extern\s+__shared__[^;{]*?(?:__align__|alignas|aligned)\s*\(+\s*(\d+)", source)
-    return max([16, *map(int, asked)])
+    alignments = re.findall(r"extern\s+__shared__[^;{]*?(?:__align__|alignas|aligned)\s*\(+\s*(\d+)", source)
+    return max([16, *map(int, alignments)])
 
 
 def _dynamic_shared(names: list[str], alignment: int) -> str:
@@ -144,14 +144,14 @@ def _dynamic_shared(names: list[str], alignment: int) -> str:
 
     It begins at a multiple of what the source asks for, and of no more than 128: code that counts on more shows.
     """
-    wanted = [name for name in dict.fromkeys(names) if name != "rung_dynamic_shared"]
-    room = DYNAMIC_ROOM + _CANARY if wanted else 0
-    names = [*wanted, "rung_dynamic_shared"]
+    renamed = [name for name in dict.fromkeys(names) if name != "rung_dynamic_shared"]
+    size = DYNAMIC_ROOM + _CANARY if renamed else 0
+    names = [*renamed, "rung_dynamic_shared"]
     labels = "".join(f".globl {name}\n.hidden {name}\n.type {name}, STT_OBJECT\n{name}:\n" for name in names)
     skipped = 128 if alignment <= 128 else 0
     return (
         f'.section .tbss.zz_dynamic,"awT",@nobits\n.balign {max(1024, alignment)}\n.zero {skipped}\n'
-        f'{labels}.zero {room}\n.section .note.GNU-stack,"",@progbits\n'
+        f'{labels}.zero {size}\n.section .note.GNU-stack,"",@progbits\n'
     )
 
 

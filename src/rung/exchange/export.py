@@ -112,7 +112,7 @@ def _hf_kernel(rung: Rung) -> dict[str, str]:
     }
     digest = hashlib.sha256("".join(texts.values()).encode()).hexdigest()[:12]
     sums = {n: base64.b64encode(hashlib.sha256(t.encode()).digest()).decode() for n, t in texts.items()}
-    told = {
+    metadata = {
         "name": f"rung-{name.replace('_', '-')}",
         "id": f"_rung_{name}_{digest}",
         "version": VERSION,
@@ -121,7 +121,7 @@ def _hf_kernel(rung: Rung) -> dict[str, str]:
         "backend": {"type": "cuda"},
         "digest": {"algorithm": "sha256", "files": sums},
     }
-    texts["metadata.json"] = json.dumps(told, indent=2) + "\n"
+    texts["metadata.json"] = json.dumps(metadata, indent=2) + "\n"
     return {f"build/torch-cuda/{n}": text for n, text in texts.items()}
 
 
@@ -133,8 +133,8 @@ def _same_as_library(rung: Rung) -> Signature:
     called = signature(rung)
     extra = [o.name for o in (*called.inputs, *called.outputs) if o.optional]
     if extra or len(called.outputs) != 1:
-        told = ", ".join(extra) or "several outputs"
-        raise RungError(f"{rung.full_name} takes or gives {told}; the library call does not.")
+        difference = ", ".join(extra) or "several outputs"
+        raise RungError(f"{rung.full_name} takes or gives {difference}; the library call does not.")
     return called
 
 
@@ -197,7 +197,7 @@ def _popcorn(rung: Rung) -> dict[str, str]:
     dims = [d for d in of.dims if d not in of.derived]
     given = ", ".join([*(o.name for o in called.inputs), *(f"{n}={n}" for n in called.numbers)])
     handed = ", ".join([*(o.name for o in called.inputs), *called.numbers])
-    asked = ", ".join(f"{d}: int" for d in dims)
+    fields = ", ".join(f"{d}: int" for d in dims)
     made = ",\n        ".join(
         _made(rung, o, _shape_code(o), 'generator=gen, device="cuda"', str(o.below)) for o in called.inputs
     )
@@ -205,7 +205,7 @@ def _popcorn(rung: Rung) -> dict[str, str]:
     nothing = [f"{o.name} = None" for o in called.optional]
     body = "\n    ".join([f"{handed}, = data", *dims_code(of, called.inputs), *nothing, f"return {call}"])
     reference = (
-        f"{_doc(rung, 'A problem')}{code}\n\ndef generate_input({asked}, seed: int):\n    {derived}\n"
+        f"{_doc(rung, 'A problem')}{code}\n\ndef generate_input({fields}, seed: int):\n    {derived}\n"
         f'    gen = torch.Generator(device="cuda")\n    gen.manual_seed(seed)\n    return (\n        {made},\n'
         f"        {''.join(f'{n}, ' for n in called.numbers)}\n    )\n\n\ndef ref_kernel(data):\n    {body}\n\n\n"
         "def check_implementation(data, output):\n    expected = ref_kernel(data)\n"
@@ -305,7 +305,7 @@ def _leetgpu(rung: Rung) -> dict[str, str]:
         return f"{'const ' if o.role == 'in' else ''}{ctype}* {o.name}"
 
     numbers = [f"int {d}" for d in of.dims if d not in of.derived]
-    asked = ", ".join([*(pointer(o) for o in (*called.inputs, *called.outputs)), *numbers])
+    parameters = ", ".join([*(pointer(o) for o in (*called.inputs, *called.outputs)), *numbers])
     scalars = {n: v for n, v in called.numbers.items() if n in of.scalars}
     lines = [f"const {'double' if isinstance(v, float) else 'whole'} {n} = {v!r};" for n, v in scalars.items()]
     for name, code in {**of.derived, **{n: v for n, v in of.scalars.items() if isinstance(v, str)}}.items():
@@ -352,7 +352,7 @@ def _leetgpu(rung: Rung) -> dict[str, str]:
     text = (
         f"// {rung.full_name} of rung: {rung.idea}\n{rules}#include <cuda_runtime.h>\n{defines}\n"
         f"{inlined(rung)}\n{undone}\n"
-        f'{_HOST}\nextern "C" void solve({asked})\n{{\n    {again}\n    {body}\n}}\n'
+        f'{_HOST}\nextern "C" void solve({parameters})\n{{\n    {again}\n    {body}\n}}\n'
     )
     return {"solve.cu": text}
 

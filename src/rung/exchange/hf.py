@@ -124,10 +124,10 @@ def generate(
     torch's own seed. Beams, and processors or criteria that generation_config does not hold, are refused.
     """
     config = generation_config
-    strange = [type(p).__name__ for p in logits_processor if type(p).__name__ not in PROCESSORS]
-    strange += [type(c).__name__ for c in stopping_criteria if type(c).__name__ not in CRITERIA]
-    if strange or (config.num_beams or 1) > 1:
-        raise RungError(f"rung.generate does not take {strange[0] if strange else 'beams'}; leave custom_generate out.")
+    unknown = [type(p).__name__ for p in logits_processor if type(p).__name__ not in PROCESSORS]
+    unknown += [type(c).__name__ for c in stopping_criteria if type(c).__name__ not in CRITERIA]
+    if unknown or (config.num_beams or 1) > 1:
+        raise RungError(f"rung.generate does not take {unknown[0] if unknown else 'beams'}; leave custom_generate out.")
     if getattr(config, "return_dict_in_generate", False) or getattr(config, "output_scores", False):
         raise RungError("rung.generate gives tokens alone; leave return_dict_in_generate and output_scores out.")
     rows = input_ids.tolist()

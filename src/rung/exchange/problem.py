@@ -70,7 +70,7 @@ def submission(folder: Path, file: Path) -> Rung:
         source = files.read_bytes(file).decode("utf-8")
         tree = ast.parse(source)
     except (OSError, ValueError, SyntaxError, RecursionError) as error:
-        raise RungError(f"{file} is no Python file that can be read ({_told(error)}); name a submission.") from None
+        raise RungError(f"{file} is no Python file that can be read ({_message(error)}); name a submission.") from None
     defined = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
     defined |= {ast.unparse(t) for node in tree.body if isinstance(node, ast.Assign) for t in node.targets}
     if "custom_kernel" not in defined:
@@ -81,9 +81,9 @@ def submission(folder: Path, file: Path) -> Rung:
     outputs = [o.name for o in of.operands if o.role == "out"]
     dtypes = sorted({d for case in of.cases for d in case.dtypes})
     added = _ADDED.format(dtypes=dtypes, inputs=", ".join(inputs), outputs=", ".join(outputs), folder=str(place))
-    told = "" if ast.get_docstring(tree) else f'"""The submission {file.name}."""\n'
+    docstring = "" if ast.get_docstring(tree) else f'"""The submission {file.name}."""\n'
     path = place / f"{re.sub(r'[^A-Za-z0-9_]', '_', file.stem)}.py"
-    path.write_text(told + source + added, encoding="utf-8")
+    path.write_text(docstring + source + added, encoding="utf-8")
     return catalogue.rung_from_file(of, path)
 
 
@@ -112,7 +112,7 @@ def _ladder(folder: Path) -> Path:
     return place
 
 
-def _told(error: Exception) -> str:
+def _message(error: Exception) -> str:
     """A stranger's exception, short enough for a sentence."""
     return f"{type(error).__name__}: {error}"[:300]
 
@@ -126,14 +126,14 @@ def _task(folder: Path) -> tuple[list[dict[str, Any]], dict[str, Path]]:
         tests = [dict(test) for test in task["tests"]]
         listed = {str(f["name"]): str(f["source"]) for f in task.get("files", [])}
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError, yaml.YAMLError) as error:
-        told = _told(error)
-        raise RungError(f"{folder / 'task.yml'} is no task that can be read ({told}); it lists `tests`.") from None
+        problem = _message(error)
+        raise RungError(f"{folder / 'task.yml'} is no task that can be read ({problem}); it lists `tests`.") from None
     if not tests:
         raise RungError(f"{folder / 'task.yml'} has no tests; name at least one.")
     listed = listed or {p.name: p.name for p in folder.glob("*.py")}
     listed.setdefault("reference.py", "reference.py")
-    wanted = {n: s for n, s in listed.items() if n.endswith(".py") and not s.startswith("@") and n != "eval.py"}
-    return tests, {name: (folder / source).resolve() for name, source in wanted.items()}
+    sources = {n: s for n, s in listed.items() if n.endswith(".py") and not s.startswith("@") and n != "eval.py"}
+    return tests, {name: (folder / source).resolve() for name, source in sources.items()}
 
 
 class _Judge:
@@ -154,7 +154,7 @@ class _Judge:
             with _on_this_machine():
                 spec.loader.exec_module(found)
         except Exception as error:
-            raise RungError(f"the problem's reference.py fails: {_told(error)}.") from None
+            raise RungError(f"the problem's reference.py fails: {_message(error)}.") from None
         finally:
             del sys.path[:2]
             for name in set(sys.modules) - before:  # another problem has a `utils` of its own
@@ -167,22 +167,22 @@ class _Judge:
 
     def data(self, test: Mapping[str, Any], seed: int | None = None) -> Any:
         """The input of a test; with a seed another one of the same shapes."""
-        asked = dict(test)
-        if seed is not None and "seed" in asked:
-            asked["seed"] = int(asked["seed"]) + seed
+        arguments = dict(test)
+        if seed is not None and "seed" in arguments:
+            arguments["seed"] = int(arguments["seed"]) + seed
         torch.manual_seed(seed or 0)
-        return self._call("generate_input", **asked)
+        return self._call("generate_input", **arguments)
 
     def reference(self, data: Any) -> Any:
         return self._call("ref_kernel", data)
 
     def complaint(self, data: Any, output: Any) -> str:
         """check_implementation's objection to an output; empty if it is right."""
-        said = self._call("check_implementation", data, output)
-        if isinstance(said, tuple):
-            good, text = said
+        message = self._call("check_implementation", data, output)
+        if isinstance(message, tuple):
+            good, text = message
             return "" if good else str(text) or "check_implementation refuses it"
-        return str(said or "")
+        return str(message or "")
 
     def _call(self, name: str, *args: Any, **options: Any) -> Any:
         try:
@@ -191,7 +191,7 @@ class _Judge:
         except RungError:
             raise
         except Exception as error:
-            raise RungError(f"the problem's {name} fails: {_told(error)}.") from None
+            raise RungError(f"the problem's {name} fails: {_message(error)}.") from None
 
 
 def _describe(judge: _Judge, tests: Sequence[Mapping[str, Any]], folder: Path) -> dict[str, Any]:
@@ -200,15 +200,15 @@ def _describe(judge: _Judge, tests: Sequence[Mapping[str, Any]], folder: Path) -
     for test in tests:
         data = judge.data(test)
         inputs, form = _flat(data)
-        kept = [t.clone() for t in inputs]
+        copies = [t.clone() for t in inputs]
         results, out_form = _flat(judge.reference(data))
         given = {t.data_ptr(): i for i, t in enumerate(inputs) if t.numel()}
         places = [given.get(t.data_ptr()) for t in results]  # an input that receives the result
-        changed = [i for i, (a, b) in enumerate(zip(kept, inputs, strict=True)) if not torch.equal(a, b)]
+        changed = [i for i, (a, b) in enumerate(zip(copies, inputs, strict=True)) if not torch.equal(a, b)]
         if any(i not in places for i in changed) or not results:
             raise RungError(f"{folder}: ref_kernel changes an input that is no output; rung does not judge that.")
-        held = [i for i in range(len(inputs)) if i not in places]
-        names = {i: f"in{n}" for n, i in enumerate(held)}
+        unchanged = [i for i in range(len(inputs)) if i not in places]
+        names = {i: f"in{n}" for n, i in enumerate(unchanged)}
         names |= {place: f"out{n}" for n, place in enumerate(places) if place is not None}
         described = [_operand(names[i], t, "out" if i in places else "in") for i, t in enumerate(inputs)]
         described += [_operand(f"out{n}", t, "out") for n, t in enumerate(results) if places[n] is None]
@@ -240,8 +240,8 @@ def _operand(name: str, tensor: torch.Tensor, role: str) -> dict[str, Any]:
 def described(place: Path) -> Operation:
     """The operation of a problem's description; the problem's functions are called only in the checking process."""
     sys.path.append(str(place / "beside"))  # what a submission imports
-    told = json.loads((place / DESCRIPTION).read_text(encoding="utf-8"))
-    cases, judge = told["cases"], _Judge(place)
+    description = json.loads((place / DESCRIPTION).read_text(encoding="utf-8"))
+    cases, judge = description["cases"], _Judge(place)
     operands = tuple(
         Operand(o["name"], tuple(f"{o['name']}_{axis}" for axis in range(len(o["shape"]))), o["role"], o["dtype"])
         for o in cases[0]["operands"]
@@ -260,11 +260,11 @@ def described(place: Path) -> Operation:
     def data(tensors: Tensors, test: int) -> Any:
         case = cases[test - 1]
         of = {o.name: o for o in operands}
-        held = [
+        values = [
             torch.zeros_like(tensors[n]) if of[n].role == "out" else _as_declared(tensors[n], of[n])
             for n in case["names"]
         ]
-        return _formed(case["data"], held)
+        return _formed(case["data"], values)
 
     def reference(tensors: Tensors, v: Values) -> Tensors:
         test = int(v["test"])
@@ -275,13 +275,13 @@ def described(place: Path) -> Operation:
     def complaint(tensors: Tensors, v: Values) -> str:
         test = int(v["test"])
         outputs = [tensors[o.name].clone() for o in sorted(operands, key=lambda o: o.name) if o.role == "out"]
-        said = judge.complaint(data(tensors, test), _formed(cases[test - 1]["output"], outputs))
-        return f"check_implementation: {' '.join(said.split())[:300]}" if said else ""
+        message = judge.complaint(data(tensors, test), _formed(cases[test - 1]["output"], outputs))
+        return f"check_implementation: {' '.join(message.split())[:300]}" if message else ""
 
     every = [values(number, case) for number, case in enumerate(cases, 1)]
     return Operation(
         name=place.name,
-        summary=f"the problem in {told['folder']}",
+        summary=f"the problem in {description['folder']}",
         dims=tuple(every[0]),
         operands=operands,
         reference=reference,
@@ -318,8 +318,8 @@ def submitted(
         if type(result) is not torch.Tensor:
             raise RungError(f"custom_kernel gives a {type(result).__name__}, not a plain tensor that is computed.")
         if result.shape != out.shape or result.dtype != out.dtype:
-            told = f"{tuple(result.shape)} of {result.dtype}, not {tuple(out.shape)} of {out.dtype}"
-            raise RungError(f"custom_kernel gives {told}.".replace("torch.", ""))
+            actual = f"{tuple(result.shape)} of {result.dtype}, not {tuple(out.shape)} of {out.dtype}"
+            raise RungError(f"custom_kernel gives {actual}.".replace("torch.", ""))
         if result.data_ptr() != out.data_ptr():
             out.copy_(result)
 
@@ -348,14 +348,14 @@ def _flat(value: Any) -> tuple[list[torch.Tensor], Any]:
 
 def _formed(form: Any, tensors: Sequence[torch.Tensor]) -> Any:
     """The form with these tensors in it."""
-    ((kind, held),) = form.items()
+    ((kind, content),) = form.items()
     if kind == "tensor":
-        return tensors[held]
+        return tensors[content]
     if kind == "value":
-        return held
+        return content
     if kind == "dict":
-        return {k: _formed(p, tensors) for k, p in held.items()}
-    parts = [_formed(p, tensors) for p in held]
+        return {k: _formed(p, tensors) for k, p in content.items()}
+    parts = [_formed(p, tensors) for p in content]
     return tuple(parts) if kind == "tuple" else parts
 
 

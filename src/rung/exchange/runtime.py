@@ -46,8 +46,8 @@ def _cubin(source: str, defines: tuple[tuple[str, int], ...], options: tuple[str
     words += [f"-D{name}={value}" for name, value in defines]
     words += [f"-I{p}{end}" for p in folders for end in ("", "/cccl") if Path(p + end).is_dir()]
     nvrtc.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"kernel.cu", 0, None, None)
-    told = (ctypes.c_char_p * len(words))(*(word.encode() for word in words))
-    failed = nvrtc.nvrtcCompileProgram(program, len(words), told)
+    option_array = (ctypes.c_char_p * len(words))(*(word.encode() for word in words))
+    failed = nvrtc.nvrtcCompileProgram(program, len(words), option_array)
     size = ctypes.c_size_t()
     if failed:
         nvrtc.nvrtcGetProgramLogSize(program, ctypes.byref(size))

@@ -66,9 +66,9 @@ def signature(rung: Rung) -> Signature:
     """The inputs, outputs and numbers of a rung that can stand alone."""
     of = rung.operation
     bound = [o for o in of.operands if o.name in rung.binds]
-    strange = [o.name for o in bound if o.view_of or o.role == "inout"]
-    if strange:
-        raise RungError(f"{rung.full_name} works on {strange[0]}, a view or a state, which an export has not.")
+    unsupported = [o.name for o in bound if o.view_of or o.role == "inout"]
+    if unsupported:
+        raise RungError(f"{rung.full_name} works on {unsupported[0]}, a view or a state, which an export has not.")
     inputs = tuple(o for o in bound if o.role == "in" and not o.nullable)
     free = {d: None for d in of.dims if d not in of.derived and d not in known_dims(of, inputs)}
     scalars = {n: v if isinstance(v, int | float) else None for n, v in of.scalars.items() if n not in of.derived}
@@ -140,10 +140,10 @@ def standalone(rung: Rung) -> str:
     given = ", ".join(o.name for o in called.outputs)
     code = "\n    ".join([*lines, *body, f"return {given}"])
     formats = ", ".join(f"torch.{kind}" for kind in _formats(rung))
-    told = f"{of.summary}\n\n    By {rung.full_name}: {rung.idea}".replace("\\", "/").replace('"""', "'")
+    docstring = f"{of.summary}\n\n    By {rung.full_name}: {rung.idea}".replace("\\", "/").replace('"""', "'")
     return (
         f"{front.rstrip()}\n\nTUNING = {rung.tuned(None)!r}\nFORMATS = ({formats},)\n{_HELPERS}\n\n"
-        f'def {of.name}({called.parameters}):\n    """{told}"""\n    {code}\n'
+        f'def {of.name}({called.parameters}):\n    """{docstring}"""\n    {code}\n'
     )
 
 
@@ -165,13 +165,13 @@ def _empty(name: str, shape: Iterable[Expression], kind: str, real: str) -> str:
     return f"{name} = torch.empty({_shape(shape)}, dtype={_dtype(kind, real)}, device=_device)"
 
 
-def _strides(rung: Rung, wanted: Iterable[str]) -> list[str]:
+def _strides(rung: Rung, names: Iterable[str]) -> list[str]:
     """Lines for the strides that expressions name."""
     lines = []
     for operand in rung.operation.operands:
         for axis, size in enumerate(operand.shape):
             label = size if isinstance(size, str) and size.isidentifier() else str(axis)
-            if (name := f"{operand.name}_stride_{label}") in wanted:
+            if (name := f"{operand.name}_stride_{label}") in names:
                 lines.append(f"{name} = {operand.name}.stride({axis})")
     return lines
 
@@ -233,7 +233,7 @@ def plain_launches(rung: CudaRung) -> tuple[Launch, ...]:
         "clusters, cooperative or dependent launches": any(e.cluster or e.cooperative or e.pdl for e in h.launches),
         "launches for each of several": any(e.each for e in h.launches), "code for one architecture": h.arch_specific,
     }  # fmt: skip
-    found = next((what for what, there in special.items() if there), None)
+    found = next((what for what, used in special.items() if used), None)
     if found is not None:
         raise RungError(f"{rung.full_name} uses {found}, which an export cannot launch; take a rung without.")
     for entry in h.launches:
@@ -249,9 +249,9 @@ def _cuda(rung: CudaRung) -> tuple[str, list[str]]:
     front = f"{runtime}\nMACROS = {{{table}}}\nSOURCE = {_literal(inlined(rung))}"
     h, real = rung.header, _real(rung)
     defines = {**{n: n for n in rung.tune}, **{f"DIM_{d}": d for d in h.dims}, **h.define}
-    held = ", ".join(f"{name!r}: int({code})" for name, code in defines.items())
-    body = [*_buffers(h.buffers, real), f"_defines = {{MACROS[{real}.dtype]: 1, {held}}}"]
-    wanted: set[str] = set()
+    cubins = ", ".join(f"{name!r}: int({code})" for name, code in defines.items())
+    body = [*_buffers(h.buffers, real), f"_defines = {{MACROS[{real}.dtype]: 1, {cubins}}}"]
+    needed: set[str] = set()
     calls = []
     for entry in launches:
         arguments = []
@@ -267,13 +267,13 @@ def _cuda(rung: CudaRung) -> tuple[str, list[str]]:
                 raise RungError(f"{rung.full_name} passes {parameter.name} as {parameter.ctype}, no plain number.")
             whole = kind not in ("f32", "f64")
             arguments.append(f"({kind!r}, {f'int({target})' if whole else target})")
-            wanted |= names_in(str(target))
+            needed |= names_in(str(target))
         call = (f"_launch(SOURCE, _defines, {h.options!r}, {entry.kernel!r}, {_three(entry.grid)}, "
                 f"{_three(entry.block)}, int({entry.shared}), [{', '.join(arguments)}])")  # fmt: skip
         calls.append(f"if {entry.when}:\n        {call}" if entry.when is not None else call)
         for code in (*entry.grid, *entry.block, entry.shared, entry.when or 0):
-            wanted |= names_in(str(code))
-    return front, [*_strides(rung, wanted), *body, *calls]
+            needed |= names_in(str(code))
+    return front, [*_strides(rung, needed), *body, *calls]
 
 
 def _literal(text: str) -> str:
@@ -296,26 +296,26 @@ def library_code(of: Operation) -> tuple[str, str]:
     run = next((r for r in calls if inspect.isfunction(r) and not outs & set(inspect.signature(r).parameters)), None)
     if run is None or "<" in run.__qualname__:
         raise RungError(f"{of.name} has no library call that could be the reference of an export; use --to torch.")
-    there: dict[str, ast.stmt] = {}
+    definitions: dict[str, ast.stmt] = {}
     for path in (precision.__file__, inspect.getfile(run)):
         for node in ast.parse(Path(path).read_text(encoding="utf-8")).body:
             if isinstance(node, ast.FunctionDef):
-                there[node.name] = node
+                definitions[node.name] = node
             elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-                there[node.targets[0].id] = node
-    kept: dict[str, str] = {}
+                definitions[node.targets[0].id] = node
+    included: dict[str, str] = {}
 
-    def keep(name: str) -> None:
-        used = {n.id for n in ast.walk(there[name]) if isinstance(n, ast.Name)}
-        kept[name] = ""  # its place; what it uses may stand behind it
-        for other in sorted(used & set(there) - set(kept)):
-            keep(other)
-        kept[name] = ast.unparse(there[name])
+    def include(name: str) -> None:
+        used = {n.id for n in ast.walk(definitions[name]) if isinstance(n, ast.Name)}
+        included[name] = ""  # its place; what it uses may stand behind it
+        for other in sorted(used & set(definitions) - set(included)):
+            include(other)
+        included[name] = ast.unparse(definitions[name])
 
-    keep(run.__name__)
+    include(run.__name__)
     known = {*(o.name for o in of.operands), *of.dims, *of.derived, *of.scalars}
     names = [p for p in inspect.signature(run).parameters if p in known or p == "dtype"]
     given = ", ".join(f"{n}={n}" if n in known else "dtype='f32'" for n in names)
     front = "import math\nfrom collections.abc import Iterator\nfrom contextlib import contextmanager\n\nimport torch\n"
-    code = "\n\n\n".join(sorted(kept.values(), key=lambda text: text.startswith(("def ", "@"))))
+    code = "\n\n\n".join(sorted(included.values(), key=lambda text: text.startswith(("def ", "@"))))
     return f"{front}import torch.nn.functional as F\n\n\n{code}\n", f"{run.__name__}({given})"

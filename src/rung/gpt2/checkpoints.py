@@ -134,9 +134,9 @@ def _llmc(source: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
         ("mlp.c_proj.weight", (layers, C, 4 * C)), ("mlp.c_proj.bias", (layers, C)),
         ("ln_f.weight", (C,)), ("ln_f.bias", (C,)),
     ]  # fmt: skip
-    wanted = LLMC_HEADER * 4 + sum(int(np.prod(size, dtype=object)) for _, size in order) * stored.itemsize
-    if wanted != source.stat().st_size:
-        raise RungError(f"{source} has {source.stat().st_size:,} bytes where its header asks for {wanted:,}.")
+    expected_bytes = LLMC_HEADER * 4 + sum(int(np.prod(size, dtype=object)) for _, size in order) * stored.itemsize
+    if expected_bytes != source.stat().st_size:
+        raise RungError(f"{source} has {source.stat().st_size:,} bytes where its header asks for {expected_bytes:,}.")
     data = np.memmap(source, dtype=stored, mode="c", offset=LLMC_HEADER * 4)
     tensors: dict[str, torch.Tensor] = {}
     place = 0
@@ -158,13 +158,13 @@ def _llmc(source: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
 def _check(source: Path, config: Config, tensors: Mapping[str, torch.Tensor]) -> None:
     if config.layers > len(tensors):  # before the tensors of a billion layers are named
         raise RungError(f"{source} has fewer tensors than it names layers ({config.layers:,}).")
-    wanted = expected(config)
-    for name, size in wanted.items():
+    shapes = expected(config)
+    for name, size in shapes.items():
         if name not in tensors:
             raise RungError(f"{source} lacks the tensor {name!r}.")
         if tuple(tensors[name].shape) != size:
             raise RungError(f"{source}: {name!r} has the shape {tuple(tensors[name].shape)}, not {size}.")
-    extra = next((name for name in tensors if name not in wanted), None)
+    extra = next((name for name in tensors if name not in shapes), None)
     if extra is not None:
         raise RungError(f"{source}: tensor {extra!r} has no place in a GPT-2 of its sizes.")
 

@@ -101,21 +101,21 @@ class DraftModel:
         self._context = transformer.config.context
         self._cache = (native and native.cache) or transformer.new_cache(slots, self._context)
         self._cache.begin(slots)
-        self._held: list[list[int]] = [[] for _ in range(slots)]
+        self._tokens: list[list[int]] = [[] for _ in range(slots)]
 
     def forget(self, slot: int) -> None:
         """Another text comes: what is left of the one before would be read by other products than what is new."""
-        self._held[slot] = []
+        self._tokens[slot] = []
 
     def propose(self, slot: int, ids: Sequence[int], most: int, sampling: Sampling, u: Callable[[int], float]) -> Draft:
         """u(i) is the random number that draws the proposal's token i."""
         most = min(most, self._context - len(ids) + 1)
         if most <= 0:
             return Draft()
-        held, row = self._held[slot], self._cache.row(slot)
-        same = min(len(held), len(ids) - 1)
-        if held[:same] != ids[:same]:
-            same = next(i for i in range(same) if held[i] != ids[i])
+        cached, row = self._tokens[slot], self._cache.row(slot)
+        same = min(len(cached), len(ids) - 1)
+        if cached[:same] != ids[:same]:
+            same = next(i for i in range(same) if cached[i] != ids[i])
         row.lengths = [same]
         tokens: list[int] = []
         q: list[torch.Tensor] = []
@@ -128,7 +128,7 @@ class DraftModel:
                 q.append(normalised(distribution(logits, sampling))[0])
                 unread = [int(pick(q[-1][None], [u(i)]))]
             tokens += unread
-        self._held[slot] = [*ids, *tokens[:-1]]
+        self._tokens[slot] = [*ids, *tokens[:-1]]
         return Draft(tokens, q or None)
 
 
@@ -177,24 +177,24 @@ def follow(
     p. us[i](use) gives a row's random numbers. A GPU is waited for once, or twice.
     """
     if sampling.temperature == 0:
-        drawn: list[int] = logits.argmax(-1).tolist()
+        sampled: list[int] = logits.argmax(-1).tolist()
     elif q is None:
-        drawn = pick(distribution(logits, sampling), [u(0) for u in us]).tolist()
+        sampled = pick(distribution(logits, sampling), [u(0) for u in us]).tolist()
     else:
         p, given = normalised(distribution(logits, sampling)), torch.stack(list(q))
         at = torch.tensor(proposed, device=p.device)[:, None]
         likely, guessed = torch.stack([p[: len(q)].gather(1, at), given.gather(1, at)])[:, :, 0].tolist()
-        kept = 0
-        while kept < len(q) and us[kept](ACCEPTING) * guessed[kept] < likely[kept]:
-            kept += 1
-        if kept == len(q):
-            return [*proposed, *(pick(p[kept:], [us[kept](0)]).tolist() if kept < len(p) else ())]
-        rest = (p[kept : kept + 1] - q[kept]).clamp_(min=0)
+        accepted = 0
+        while accepted < len(q) and us[accepted](ACCEPTING) * guessed[accepted] < likely[accepted]:
+            accepted += 1
+        if accepted == len(q):
+            return [*proposed, *(pick(p[accepted:], [us[accepted](0)]).tolist() if accepted < len(p) else ())]
+        rest = (p[accepted : accepted + 1] - q[accepted]).clamp_(min=0)
         # What p has more sums to nothing where both are the same but for rounding.
-        rest = torch.where(rest.sum() > 0, rest, p[kept : kept + 1])
-        return [*proposed[:kept], int(pick(rest, [us[kept](REMAINING)]))]
-    kept = next((i for i, token in enumerate(proposed) if drawn[i] != token), len(proposed))
-    return drawn[: kept + 1]
+        rest = torch.where(rest.sum() > 0, rest, p[accepted : accepted + 1])
+        return [*proposed[:accepted], int(pick(rest, [us[accepted](REMAINING)]))]
+    accepted = next((i for i, token in enumerate(proposed) if sampled[i] != token), len(proposed))
+    return sampled[: accepted + 1]
 
 
 def numbers(seed: int, sequence: int, step: int) -> Callable[[int], float]:

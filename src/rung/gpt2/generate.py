@@ -53,7 +53,7 @@ class Run:
         engine: Engine | None = None,
     ) -> None:
         self.options, self.stats, self.interrupted = options, Stats(), False
-        self._taken = 0
+        self._delivered = 0
         self.seed = secrets.randbits(32) if options.seed is None else options.seed
         self._transformer, self._tokenizer = transformer, tokenizer
         self._engine: Engine = engine or BatchEngine(lambda: backend_of(transformer, 1), tokenizer)
@@ -77,11 +77,11 @@ class Run:
 
     def take(self, unfinished: bool = False) -> Iterator[tuple[int, Completion]]:
         """Completions not taken before, with their index, in order: one at its end waits for those before it."""
-        for index in range(self._taken, len(self._texts)):
+        for index in range(self._delivered, len(self._texts)):
             text = self._texts[index]
             if text.reason is None and not unfinished:
                 return
-            self._taken = index + 1
+            self._delivered = index + 1
             yield index, text.completion()
 
     @property
@@ -141,8 +141,8 @@ class Run:
         writer = self._transformer.service.writer
         if writer is None or self._transformer.drafting or options.slide or options.needs_logits:
             return None
-        room = self._transformer.config.context + 1
-        limits = [min(options.max_new_tokens, room - len(text.request.ids)) for text in texts]
+        limit = self._transformer.config.context + 1
+        limits = [min(options.max_new_tokens, limit - len(text.request.ids)) for text in texts]
         steps = writer.write(
             [text.request.ids for text in texts],
             limits,
@@ -197,8 +197,8 @@ class Run:
                     piece += text.finish("context")
                 self.stats.new_tokens += 1
                 self.stats.decoded += step >= ahead
-                kept = tuple(map(Chosen, text.tokens[before:]))
-                self._texts[index].add(Piece(piece, kept, text.reason))
+                chosen = tuple(map(Chosen, text.tokens[before:]))
+                self._texts[index].add(Piece(piece, chosen, text.reason))
                 yield index, piece
             if all(text.reason is not None for text in texts):
                 return

@@ -68,12 +68,12 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]
         """Continuations of the contexts, each up to its stop strings."""
         return [self._continue(*request.args) for request in requests]
 
-    def _continue(self, context: str, asked: Mapping[str, Any]) -> str:
-        until = asked.get("until") or []
-        new = int(asked.get("max_gen_toks", asked.get("max_new_tokens", NEW_TOKENS)))
+    def _continue(self, context: str, kwargs: Mapping[str, Any]) -> str:
+        until = kwargs.get("until") or []
+        new = int(kwargs.get("max_gen_toks", kwargs.get("max_new_tokens", NEW_TOKENS)))
         if new >= self.max_length:
             raise RungError(f"the task asks for {new} new tokens, and the model's context is {self.max_length}.")
-        temperature = float(asked.get("temperature", 0.0)) if asked.get("do_sample", "temperature" in asked) else 0.0
+        temperature = float(kwargs.get("temperature", 0.0)) if kwargs.get("do_sample", "temperature" in kwargs) else 0.0
         ids = self.tok_encode(context)[-(self.max_length - new) :]
         return self.model.generate(
             [ids], max_new_tokens=new, temperature=temperature, stop=[until] if isinstance(until, str) else list(until)

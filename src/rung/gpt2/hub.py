@@ -51,12 +51,12 @@ def fetch(model: str, *, revision: str | None = None, offline: bool = False) -> 
 class _OneLine(logging.Filter):
     """Replaces the library's two lines per attempt by one that explains the wait."""
 
-    said = False
+    printed = False
 
     def filter(self, record: logging.LogRecord) -> bool:
-        if not self.said:
+        if not self.printed:
             print("rung: the hub does not answer; trying for half a minute.", file=sys.stderr)
-        self.said = True
+        self.printed = True
         return False
 
 
@@ -101,8 +101,8 @@ class _Download:
     def _absent(self) -> RungError:
         where = "is not in the hub's cache" if self.offline or _offline_by_environment() else "cannot be downloaded"
         reason = "rung is offline" if self.offline or _offline_by_environment() else "the hub is out of reach"
-        mend = "go online once, name a folder, or use the model inside the package (inner)"
-        return RungError(f"model {self.model!r}{_meant(self.model)} {where} and {reason}; {mend}.")
+        remedy = "go online once, name a folder, or use the model inside the package (inner)"
+        return RungError(f"model {self.model!r}{_meant(self.model)} {where} and {reason}; {remedy}.")
 
 
 def _meant(model: str) -> str:

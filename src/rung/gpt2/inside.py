@@ -33,9 +33,9 @@ class WatchedPlan(WrappedPlan):
     or norm is identified by its weights; an activation or sum by the product before it.
     """
 
-    def __init__(self, inner: Plan, weights: Weights, wanted: frozenset[str], see: See) -> None:
+    def __init__(self, inner: Plan, weights: Weights, names: frozenset[str], see: See) -> None:
         super().__init__(inner, inner.name)
-        self._wanted, self._show, self._weights = wanted, see, weights
+        self._names, self._show, self._weights = names, see, weights
         self._products: dict[int, tuple[int, str]] = {}
         self._norms: dict[int, str] = {id(weights.ln_f): "ln_final"}
         for i, layer in enumerate(weights.layers):
@@ -45,12 +45,12 @@ class WatchedPlan(WrappedPlan):
         self._last = (0, "")  # the last product
 
     def _see(self, name: str, tensor: torch.Tensor) -> None:
-        if name in self._wanted:
+        if name in self._names:
             self._show(name, tensor)
 
     def embedding(self, tokens: torch.Tensor, past: Sequence[int], wte: Linear, wpe: torch.Tensor) -> torch.Tensor:
         x = super().embedding(tokens, past, wte, wpe)
-        if {"hook_embed", "hook_pos_embed"} & self._wanted:
+        if {"hook_embed", "hook_pos_embed"} & self._names:
             positions = wpe[: tokens.shape[1]].to(x.dtype).expand(x.shape)
             self._see("hook_pos_embed", positions)
             self._see("hook_embed", super().embedding(tokens, past, wte, torch.zeros_like(wpe)))
@@ -77,7 +77,7 @@ class WatchedPlan(WrappedPlan):
         for letter, tensor in (("q", q), ("k", k), ("v", v)):
             self._see(f"blocks.{layer}.attn.hook_{letter}", tensor)
         name = f"blocks.{layer}.attn.hook_pattern"
-        if name in self._wanted:
+        if name in self._names:
             scores = torch.einsum("bqhd,bkhd->bhqk", q.float(), k.float()) * scale
             hidden = torch.ones(T, T, dtype=torch.bool, device=qkv.device).triu(1)
             self._show(name, scores.masked_fill(hidden, -torch.inf).softmax(-1))
@@ -107,11 +107,11 @@ def look(transformer: Transformer, tokens: torch.Tensor, patterns: Sequence[str]
     operation runs: it copies what it keeps.
     """
     known = names(transformer.config)
-    wanted: set[str] = set()
+    requested: set[str] = set()
     for pattern in patterns:
         found = fnmatch.filter(known, pattern)
         if not found:
             raise RungError(f"no activation is called {pattern!r}; names are like {known[2]}, * for any part.")
-        wanted |= set(found)
-    plan = WatchedPlan(transformer.plan, transformer.weights, frozenset(wanted), see)
+        requested |= set(found)
+    plan = WatchedPlan(transformer.plan, transformer.weights, frozenset(requested), see)
     Transformer(transformer.config, transformer.weights, plan).hidden(tokens.to(plan.device))

@@ -155,7 +155,7 @@ class Model:
         future: Future[Completion] = Future()
         transcript = Transcript(request)
 
-        def hear(piece: Piece) -> None:
+        def on_piece(piece: Piece) -> None:
             if future.cancelled():
                 ticket.cancel()
             elif not piece.last:
@@ -167,7 +167,7 @@ class Model:
                 except RungError as error:
                     future.set_exception(error)
 
-        ticket = self.engine.submit(request, hear)
+        ticket = self.engine.submit(request, on_piece)
         future.add_done_callback(lambda done: ticket.cancel() if done.cancelled() else None)
         return future
 
@@ -177,11 +177,11 @@ class Model:
         loop = asyncio.get_running_loop()
         pieces: asyncio.Queue[Piece] = asyncio.Queue()
 
-        def hear(piece: Piece) -> None:
+        def on_piece(piece: Piece) -> None:
             if not loop.is_closed():
                 loop.call_soon_threadsafe(pieces.put_nowait, piece)
 
-        ticket = self.engine.submit(request, hear)
+        ticket = self.engine.submit(request, on_piece)
         transcript = Transcript(request)
         try:
             if request.options.echo:
@@ -219,11 +219,11 @@ class Model:
         tokens = self._tokens(self.tokenizer.encode(text) if isinstance(text, str) else text, "inside")
         found: dict[str, torch.Tensor] = {}
 
-        def keep(name: str, tensor: torch.Tensor) -> None:
+        def store(name: str, tensor: torch.Tensor) -> None:
             found[name] = tensor.to("cpu", copy=True).contiguous()
 
         patterns = [names] if isinstance(names, str) else list(names)
-        look(self.transformer, tokens.view(-1, tokens.shape[-1]), patterns, keep)
+        look(self.transformer, tokens.view(-1, tokens.shape[-1]), patterns, store)
         if out is not None:
             from safetensors import SafetensorError
             from safetensors.torch import save_file
@@ -246,9 +246,9 @@ class Model:
         wrong = next((n for n in chosen if not 0 <= n <= last), None)
         if wrong is not None:
             raise RungError(f"layer {wrong} is not there; the model has 0 to {last}.")
-        wanted = ["ln_final.hook_normalized" if n == last else f"blocks.{n}.hook_resid_pre" for n in chosen]
-        found = self.inside(text, list(dict.fromkeys(wanted)))
-        return [found[name] for name in wanted]
+        names = ["ln_final.hook_normalized" if n == last else f"blocks.{n}.hook_resid_pre" for n in chosen]
+        found = self.inside(text, list(dict.fromkeys(names)))
+        return [found[name] for name in names]
 
     def embed(self, texts: str | Sequence[str], *, layer: int = -1, pooling: str = "mean") -> torch.Tensor:
         """A vector for a text (C), or for each of several (n, C): its tokens' mean at a layer, or its last token's."""
@@ -331,7 +331,7 @@ class Model:
         how = {name: given.pop(name) for name in Sampling.__dataclass_fields__ if name in given}
         unknown = next((name for name in given if name not in Options.__dataclass_fields__), None)
         if unknown is not None:
-            raise RungError(f"generate has no option {unknown!r}; {_meant(unknown)}.")
+            raise RungError(f"generate has no option {unknown!r}; {_suggestion(unknown)}.")
         settings = Options(sampling=Sampling(**how), **given)
         tokenizer = self._tokenizer_if_any(prompts)
         engine = self._fleet or self.engine
@@ -358,7 +358,7 @@ class Model:
             return None
 
 
-def _meant(word: str) -> str:
+def _suggestion(word: str) -> str:
     """The name here of a keyword that `generate` does not have."""
     names = list(Keywords.__annotations__)
     called = {"max_length": "max_new_tokens", "n": "num_samples"}.get(word)

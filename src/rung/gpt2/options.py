@@ -55,8 +55,8 @@ class Options:
     @property
     def needs_logits(self) -> bool:
         """Whether more than the chosen tokens is requested, or sampling that only the host supports."""
-        told = self.logprobs or self.top_logprobs or self.prompt_logprobs is not None
-        return bool(told or self.min_tokens)
+        logprobs = self.logprobs or self.top_logprobs or self.prompt_logprobs is not None
+        return bool(logprobs or self.min_tokens)
 
 
 @dataclass(frozen=True)

@@ -31,13 +31,13 @@ class PlanRater:
         model = self.transformer
         # A copy, since the plan may use its buffers again.
         x = model.hidden(tokens[:, :-1].to(model.plan.device)).clone()  # (1, T - 1, C)
-        wanted = tokens[0, 1:].to(x.device)
+        targets = tokens[0, 1:].to(x.device)
         parts: list[tuple[torch.Tensor, ...]] = []
         for start in range(0, x.shape[1], TOKENS_AT_ONCE):
             part = slice(start, start + TOKENS_AT_ONCE)
             logits = model.plan.matmul(x[:, part], model.weights.head)[0].float()
             total = logits.logsumexp(-1, keepdim=True)
-            own = logits.gather(1, wanted[part, None])
+            own = logits.gather(1, targets[part, None])
             if not whole:
                 parts.append(((own - total)[:, 0].cpu(), torch.empty(0, dtype=torch.int64), torch.empty(0)))
                 continue

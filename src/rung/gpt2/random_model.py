@@ -20,7 +20,7 @@ SIZES = {
 PREFIX = "random:"  # of such a model's name, where a name is asked for
 
 
-def asked(model: str) -> Config | None:
+def requested(model: str) -> Config | None:
     """The config of `random:gpt2` and the like; None where a name means a model with weights of its own."""
     return config_of(model.removeprefix(PREFIX)) if model.startswith(PREFIX) else None
 

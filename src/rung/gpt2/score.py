@@ -135,9 +135,9 @@ def scores(
             ids = text.ids if first is None else [first, *text.ids]
             fresh = []
             for begin, end, new in windows(len(ids), context, stride) if len(ids) > 1 else ():
-                wanted = min(new, end - begin - 1)  # nothing predicts a window's first token
-                if wanted:
-                    fresh.append(wanted)
+                scored = min(new, end - begin - 1)  # nothing predicts a window's first token
+                if scored:
+                    fresh.append(scored)
                     yield ids[begin:end]
             waiting.append((text, ids, fresh))
         return

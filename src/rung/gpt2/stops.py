@@ -10,26 +10,26 @@ class StopFinder:
 
     def __init__(self, strings: Sequence[str]) -> None:
         self._strings = [s for s in strings if s]
-        self._held = ""
+        self._pending = ""
         self.stopped = False
 
     def push(self, text: str) -> str:
         """The text that can be shown now."""
         if not self._strings:
             return text
-        held = self._held + text
-        found = [at for at in (held.find(s) for s in self._strings) if at >= 0]
+        pending = self._pending + text
+        found = [at for at in (pending.find(s) for s in self._strings) if at >= 0]
         if found:
-            self.stopped, self._held = True, ""
-            return held[: min(found)]
-        keep = max(self._overlap(held, s) for s in self._strings)
-        self._held = held[len(held) - keep :]
-        return held[: len(held) - keep]
+            self.stopped, self._pending = True, ""
+            return pending[: min(found)]
+        overlap = max(self._overlap(pending, s) for s in self._strings)
+        self._pending = pending[len(pending) - overlap :]
+        return pending[: len(pending) - overlap]
 
     def flush(self) -> str:
         """Returns what was held back, at the end of the text."""
-        held, self._held = self._held, ""
-        return held
+        pending, self._pending = self._pending, ""
+        return pending
 
     @staticmethod
     def _overlap(text: str, string: str) -> int:

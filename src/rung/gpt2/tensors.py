@@ -140,7 +140,7 @@ def _dense(tensor: torch.Tensor) -> bool:
     return tensor.nbytes <= tensor.untyped_storage().nbytes()
 
 
-def load_pickled(path: Path, mend: str, otherwise: str) -> Any:
+def load_pickled(path: Path, remedy: str, otherwise: str) -> Any:
     """What PyTorch saved, read without running any code that the file may hold."""
     _require_file(path)
     try:
@@ -148,7 +148,7 @@ def load_pickled(path: Path, mend: str, otherwise: str) -> Any:
         with path.open("rb") as file:
             mapped = file.read(4) == b"PK\x03\x04"
         if mapped and any(entry.compress_type for entry in zipfile.ZipFile(path).infolist()):
-            raise RungError(f"{path} is compressed, which PyTorch's files are not; {mend}.")
+            raise RungError(f"{path} is compressed, which PyTorch's files are not; {remedy}.")
         with warnings.catch_warnings(action="ignore"):  # a foreign pickle is reported in one sentence below
             return torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
     except RungError:
@@ -158,7 +158,7 @@ def load_pickled(path: Path, mend: str, otherwise: str) -> Any:
             raise RungError(f"{path} holds more than tensors, and loading that could run code; {otherwise}.") from None
     except Exception:  # whatever a broken pickle makes of torch's own functions
         pass
-    raise RungError(f"{path} is cut off or no PyTorch file; {mend}.") from None
+    raise RungError(f"{path} is cut off or no PyTorch file; {remedy}.") from None
 
 
 TensorFile = Safetensors | Pickled

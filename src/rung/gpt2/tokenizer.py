@@ -119,6 +119,6 @@ def read_tokenizer(folder: Path) -> Tokenizer:
             return Tokenizer(tokenizer, str(vocab))
     except BaseException as error:  # the library raises bare Exceptions, and panics that are none
         _pass_on(error)
-        origin, said = whole if whole.is_file() else vocab, " ".join(str(error).split())[:200]
-        raise RungError(f"{origin} is not a tokenizer that can be read ({said}); fetch it again.") from None
+        origin, problem = whole if whole.is_file() else vocab, " ".join(str(error).split())[:200]
+        raise RungError(f"{origin} is not a tokenizer that can be read ({problem}); fetch it again.") from None
     raise RungError(f"{folder} has no tokenizer: put tokenizer.json there, or vocab.json and merges.txt.")

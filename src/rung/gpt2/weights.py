@@ -200,25 +200,25 @@ def tensor_reader(files: list[TensorFile], config: Config) -> Callable[[str], to
 def _locate(files: list[TensorFile], config: Config) -> dict[str, tuple[TensorFile, str]]:
     if config.layers > sum(len(file.shapes) for file in files):  # before naming the tensors of a billion layers
         raise RungError(f"{files[0].path} has fewer tensors than config.json has layers ({config.layers:,}).")
-    wanted = expected(config)
+    shapes = expected(config)
     found: dict[str, tuple[TensorFile, str]] = {}
     for file in files:
         for key, shape in file.shapes.items():
             name = key.removeprefix(PREFIX)
             if MASKS.fullmatch(name) or (config.tied and name == "lm_head.weight"):
                 continue
-            if name not in wanted:
-                near = difflib.get_close_matches(name, wanted, 1)
-                meant = f" (the nearest is {near[0]!r})" if near else ""
-                raise RungError(f"{file.path}: tensor {key!r} has no place in the GPT-2 of config.json{meant}.")
-            if shape != wanted[name]:
+            if name not in shapes:
+                near = difflib.get_close_matches(name, shapes, 1)
+                suggestion = f" (the nearest is {near[0]!r})" if near else ""
+                raise RungError(f"{file.path}: tensor {key!r} has no place in the GPT-2 of config.json{suggestion}.")
+            if shape != shapes[name]:
                 raise RungError(
-                    f"{file.path}: tensor {key!r} has shape {shown(shape)}, but config.json asks for {wanted[name]}."
+                    f"{file.path}: tensor {key!r} has shape {shown(shape)}, but config.json asks for {shapes[name]}."
                 )
             if name in found:
                 raise RungError(f"{file.path}: tensor {key!r} is there twice, also as {found[name][1]!r}.")
             found[name] = (file, key)
-    for name in wanted:
+    for name in shapes:
         if name not in found:
             raise RungError(f"{files[0].path}: tensor {name!r} is missing, which config.json asks for.")
     return found

@@ -120,12 +120,12 @@ def over_ray(job: Job, texts: Iterable[str], address: str, *, block: int | None 
     with_ray(address)
     import ray
 
-    there = ray.cluster_resources()
-    gpus = 0 if job.model.get("device") == "cpu" else int(there.get("GPU", 0))
+    resources = ray.cluster_resources()
+    gpus = 0 if job.model.get("device") == "cpu" else int(resources.get("GPU", 0))
     if gpus:
         count, each = gpus, {"num_gpus": 1}
     else:
-        count, each = max(1, int(there.get("CPU", 1))), {"num_cpus": 1}
+        count, each = max(1, int(resources.get("CPU", 1))), {"num_cpus": 1}
         job = Job({**job.model, "threads": job.model.get("threads") or 1}, job.verb, job.options)
     block = block or (GPU_BLOCK if gpus else BLOCK)
     rows = [{"text": text} for text in texts]

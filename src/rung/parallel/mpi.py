@@ -70,7 +70,7 @@ class Ranks:
         start = time.perf_counter()
         idle_since = None if work else start
         arrived: float | None = None
-        looks = 0
+        polls = 0
         while True:
             if arrived is None and mpi.Request.Testall(requests):
                 arrived = time.perf_counter()
@@ -85,8 +85,8 @@ class Ranks:
                     f"rank {self.rank} of {self.size} waited {self.patience:g} s for {what} in vain; "
                     "another rank has died or hangs."
                 )
-            looks += 1
-            time.sleep(0 if looks < QUICK_LOOKS else min(LONGEST_SLEEP, 5e-6 * looks))
+            polls += 1
+            time.sleep(0 if polls < QUICK_LOOKS else min(LONGEST_SLEEP, 5e-6 * polls))
         self.pace.passing += arrived - start
         self.pace.exposed += max(0.0, arrived - idle_since)
 
@@ -102,18 +102,18 @@ class Ranks:
 
     def deal(self, parts: Sequence[Floats] | None, shapes: Sequence[tuple[int, ...]]) -> Floats:
         """Rank 0 gives each rank its part; `shapes` are known to all."""
-        mine = np.empty(shapes[self.rank], np.float32)
+        own = np.empty(shapes[self.rank], np.float32)
         counts = [int(np.prod(s)) for s in shapes]
         packed = np.concatenate([p.ravel() for p in parts]) if parts is not None else None
-        self.wait([self.comm.Iscatterv([packed, counts] if self.rank == 0 else None, mine, 0)], "its rows")
-        return mine
+        self.wait([self.comm.Iscatterv([packed, counts] if self.rank == 0 else None, own, 0)], "its rows")
+        return own
 
-    def collect(self, mine: NDArray[Any], shapes: Sequence[tuple[int, ...]]) -> list[NDArray[Any]]:
+    def collect(self, own: NDArray[Any], shapes: Sequence[tuple[int, ...]]) -> list[NDArray[Any]]:
         """Every rank's part at rank 0, nothing elsewhere."""
         counts = [int(np.prod(s)) for s in shapes]
-        packed = np.empty(sum(counts), mine.dtype) if self.rank == 0 else None
+        packed = np.empty(sum(counts), own.dtype) if self.rank == 0 else None
         into = [packed, counts] if self.rank == 0 else None
-        self.wait([self.comm.Igatherv(np.ascontiguousarray(mine), into, 0)], "the others' results")
+        self.wait([self.comm.Igatherv(np.ascontiguousarray(own), into, 0)], "the others' results")
         if packed is None:
             return []
         flat = np.split(packed, np.cumsum(counts)[:-1])
@@ -121,16 +121,16 @@ class Ranks:
 
 
 def ring_attention(
-    ranks: Ranks, mine: Floats, rows: Sequence[NDArray[np.int64]], *, causal: bool, threads: int = 1
+    ranks: Ranks, own: Floats, rows: Sequence[NDArray[np.int64]], *, causal: bool, threads: int = 1
 ) -> tuple[Floats, Floats]:
     """This rank's rows of out (H, rows, D) and lse (H, rows), from its own q, k and v (3, H, rows, D).
 
     `rows` says which rows of the sequence each rank holds, ascending.
     """
-    _, heads, count, size = mine.shape
-    q, at = np.ascontiguousarray(mine[0]), rows[ranks.rank]
+    _, heads, count, size = own.shape
+    q, at = np.ascontiguousarray(own[0]), rows[ranks.rank]
     block = np.zeros((2, heads, max(map(len, rows)), size), np.float32)
-    block[:, :, :count] = mine[1:]
+    block[:, :, :count] = own[1:]
     out, lse = np.zeros_like(q), np.full((heads, count), -np.inf, np.float32)
 
     def attend(owner: int, kv: Floats) -> None:
@@ -158,8 +158,8 @@ def sequence_split(
     heads, n, size = shape
     rows = placement.place(kind, n, ranks.size)
 
-    def part(mine: Floats) -> tuple[Floats, Floats]:
-        return ring_attention(ranks, mine, rows, causal=causal, threads=threads)
+    def part(own: Floats) -> tuple[Floats, Floats]:
+        return ring_attention(ranks, own, rows, causal=causal, threads=threads)
 
     parts = None if qkv is None else [qkv[:, :, r] for r in rows]
     return _run(ranks, parts, [(heads, len(r), size) for r in rows], part, _rows_joined(shape, rows))
@@ -172,11 +172,11 @@ def head_split(
     heads, n, size = shape
     at, cut = np.arange(n), placement.cuts(heads, ranks.size)
 
-    def part(mine: Floats) -> tuple[Floats, Floats]:
+    def part(own: Floats) -> tuple[Floats, Floats]:
         start = time.perf_counter()
-        q = np.ascontiguousarray(mine[0])
+        q = np.ascontiguousarray(own[0])
         out, lse = np.zeros_like(q), np.full(q.shape[:2], -np.inf, np.float32)
-        kv = np.ascontiguousarray(mine[1:])
+        kv = np.ascontiguousarray(own[1:])
         local.attend(q, at, kv, at, out, lse, scale=size**-0.5, causal=causal, threads=threads)
         ranks.pace.work += time.perf_counter() - start
         return out, lse
@@ -211,11 +211,11 @@ def _run(
     local.library()  # compiled before anything is timed
     ranks.meet()
     begun = time.perf_counter()
-    mine = ranks.deal(parts, [(3, *s) for s in shapes])
+    rows = ranks.deal(parts, [(3, *s) for s in shapes])
     ranks.meet()
     ranks.pace = Pace()
     start = time.perf_counter()
-    out, lse = compute(mine)
+    out, lse = compute(rows)
     own = np.array([time.perf_counter() - start, ranks.pace.work, ranks.pace.passing, ranks.pace.exposed])
     outs = ranks.collect(out, shapes)
     total = time.perf_counter() - begun

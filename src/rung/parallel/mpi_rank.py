@@ -23,7 +23,7 @@ class Case:
 
     n: int
     causal: bool = True
-    way: str = "ring"
+    method: str = "ring"
     placement: str = "zigzag"
 
 
@@ -39,7 +39,7 @@ class Job:
     threads: int = 1
     repeats: int = 1
     patience: float = 60.0
-    keep: str | None = None  # a folder for the outputs
+    output_folder: str | None = None  # a folder for the outputs
     results: str | None = None  # a file for what `run` gives
     check: bool = True
 
@@ -73,24 +73,24 @@ def _data(job: Job, case: Case) -> Any:
 
 def _compute(job: Job, case: Case, qkv: Any, ranks: mpi.Ranks) -> tuple[Any, Any, mpi.Timed | None]:
     shape = (job.heads, case.n, job.d)
-    if case.way == "ring":
+    if case.method == "ring":
         return mpi.sequence_split(ranks, qkv, shape, causal=case.causal, kind=case.placement, threads=job.threads)
-    if case.way == "heads":
+    if case.method == "heads":
         return mpi.head_split(ranks, qkv, shape, causal=case.causal, threads=job.threads)
-    raise RungError(f"there is no way {case.way!r} to split attention; there are {', '.join(WAYS)}.")
+    raise RungError(f"there is no way {case.method!r} to split attention; there are {', '.join(WAYS)}.")
 
 
 def _row(job: Job, case: Case, out: Any, lse: Any, timed: mpi.Timed, ranks: int) -> dict[str, Any]:
-    if job.keep:
-        name = f"{case.way}_n{case.n}_{'causal' if case.causal else 'full'}_{case.placement}_r{ranks}.npz"
-        np.savez(Path(job.keep) / name, out=out, lse=lse)
+    if job.output_folder:
+        name = f"{case.method}_n{case.n}_{'causal' if case.causal else 'full'}_{case.placement}_r{ranks}.npz"
+        np.savez(Path(job.output_folder) / name, out=out, lse=lse)
     row = {**asdict(case), "ranks": ranks, "threads": job.threads, **asdict(timed)}
     if job.check:
         right = reference.attention(_data(job, case), causal=case.causal)[0]
         row["error"] = reference.error(out, right)
         if not row["error"] <= reference.CAP:
             raise RungError(
-                f"attention of {case.n} rows over {ranks} ranks ({case.way}) is off by {row['error']:.1e} "
+                f"attention of {case.n} rows over {ranks} ranks ({case.method}) is off by {row['error']:.1e} "
                 f"of its norm, and {reference.CAP:.0e} is allowed."
             )
     return row

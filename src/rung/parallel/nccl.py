@@ -81,7 +81,7 @@ def ring_attention(group: Group, qkv: torch.Tensor, rows: Sequence[Any], *, caus
 
     def work(owner: int, kv: torch.Tensor) -> None:
         k, v = kv[:, :, : len(rows[owner])]
-        mine = found
+        result = found
         queries, masked = q, False
         if causal and owner == group.rank:
             masked = True  # both halves ascend: the mask of the whole is the mask of the block
@@ -89,9 +89,9 @@ def ring_attention(group: Group, qkv: torch.Tensor, rows: Sequence[Any], *, caus
             k, v = k[:, : fronts[owner]], v[:, : fronts[owner]]  # its back half is after all of our rows
         elif causal:
             front = fronts[group.rank]  # only our back half is after any of its rows
-            queries, mine = q[:, front:], (found[0][:, front:], found[1][:, front:])
+            queries, result = q[:, front:], (found[0][:, front:], found[1][:, front:])
         if queries.shape[1] and k.shape[1]:
-            merge(mine, attend(queries, k, v, causal=masked))
+            merge(result, attend(queries, k, v, causal=masked))
 
     travel(Neighbours(group.rank, group.size), block, torch.zeros_like(block), work)
     return found
@@ -128,12 +128,12 @@ def measure(group: Group, n: int, heads: int, d: int, dtype: str, causal: bool, 
         raise RungError(f"{group.size} processes are more than the {n} rows of the sequence; use fewer.")
     kind = dtype_named(dtype)
     rows = placement.zigzag(n, group.size)
-    mine = torch.from_numpy(rows[group.rank]).to(group.device)
+    own = torch.from_numpy(rows[group.rank]).to(group.device)
     qkv = _inputs(n, heads, d, kind.torch, group.device)
-    local = qkv[:, :, mine].contiguous()
+    local = qkv[:, :, own].contiguous()
     out, _ = ring_attention(group, local, rows, causal=causal)
-    some = torch.linspace(0, len(mine) - 1, min(len(mine), 128), device=group.device).long()
-    error = group.slowest(_error(out.to(kind.torch), qkv, mine, some, causal))
+    some = torch.linspace(0, len(own) - 1, min(len(own), 128), device=group.device).long()
+    error = group.slowest(_error(out.to(kind.torch), qkv, own, some, causal))
     if not error <= kind.norm_cap:
         raise RungError(f"the ring at N = {n} is off by {error:.1e} of the norm; {kind.norm_cap:.0e} is allowed.")
     del qkv, out

@@ -34,6 +34,6 @@ def travel(link: Link[Buffer], block: Buffer, spare: Buffer, attend: Callable[[i
         if step == link.size - 1:
             attend(owner, block)
             return
-        held = block
-        link.pass_on(held, spare, lambda owner=owner, held=held: attend(owner, held))  # type: ignore[misc]
-        block, spare = spare, held
+        current = block
+        link.pass_on(current, spare, lambda owner=owner, current=current: attend(owner, current))  # type: ignore[misc]
+        block, spare = spare, current

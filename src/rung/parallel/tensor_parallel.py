@@ -106,7 +106,7 @@ def shard(weights: Weights, config: Config, plan: ShardPlan) -> Weights:
 
 def read(model: str, device: torch.device, offline: bool = False) -> tuple[Config, Weights, Path]:
     """A model's whole weights in float32; `random:gpt2` has random ones of that size, the same everywhere."""
-    if (config := random_model.asked(model)) is not None:
+    if (config := random_model.requested(model)) is not None:
         return config, random_model.weights_of(config, str(device)), Path(model)
     folder = find(model, offline=offline)
     config = read_config(folder / "config.json")

@@ -14,7 +14,7 @@ SHARE = 0.05  # share of the time that may go into trying the slower way
 
 
 @dataclass
-class _Way:
+class _Variant:
     backend: Backend
     seconds: float | None = None  # a token, when it was last measured
     cost: float = field(default=0.0)  # of that measuring, prompts that were read anew included
@@ -32,47 +32,47 @@ class Either(Backend):
         exact: Callable[[Text], bool],
         now: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self._ways = (_Way(drafted), _Way(plain))
+        self._variants = (_Variant(drafted), _Variant(plain))
         super().__init__()
         self.slots, self.context = drafted.slots, drafted.context
         self._exact, self._now = exact, now
-        self._way, self._texts = self._ways[0], dict[int, Text]()
+        self._variant, self._texts = self._variants[0], dict[int, Text]()
         self._share_clock()
         self._start(TRIAL)
 
     def _share_clock(self) -> None:
-        self._ways[0].backend.clock = self._ways[1].backend.clock = self.clock
+        self._variants[0].backend.clock = self._variants[1].backend.clock = self.clock
 
     def _start(self, tokens: int) -> None:
         """Measure anew, over so many tokens."""
-        self._wanted, self._made, self._spent, self._cost, self._fresh = tokens, 0, 0.0, 0.0, set[int]()
+        self._to_measure, self._made, self._spent, self._cost, self._fresh = tokens, 0, 0.0, 0.0, set[int]()
 
     @property
     def room(self) -> int:
         return self.slots - len(self._texts)
 
     def warm(self) -> None:
-        for way in self._ways:
-            way.backend.warm()
+        for variant in self._variants:
+            variant.backend.warm()
         self.clock = Clock()
         self._share_clock()
 
     def begin(self, slot: int, text: Text) -> None:
-        if not self._exact(text) and self._way is self._ways[0]:
-            self._move(self._ways[1])
-        self._way.backend.begin(slot, text)
+        if not self._exact(text) and self._variant is self._variants[0]:
+            self._move(self._variants[1])
+        self._variant.backend.begin(slot, text)
         self._texts[slot] = text
 
     def end(self, slot: int) -> None:
-        self._way.backend.end(slot)
+        self._variant.backend.end(slot)
         del self._texts[slot]
         self._fresh.discard(slot)
 
     def turn(self) -> list[Fresh]:
-        if self._made >= self._wanted:
+        if self._made >= self._to_measure:
             self._choose()
         began = self._now()
-        found = self._way.backend.turn()
+        found = self._variant.backend.turn()
         seconds = self._now() - began
         self._cost += seconds
         if self._texts and self._fresh >= self._texts.keys():  # no prompt is under way
@@ -82,25 +82,25 @@ class Either(Backend):
         return found
 
     def _choose(self) -> None:
-        way, other = self._way, self._ways[self._way is self._ways[0]]
-        way.seconds, trial = self._spent / self._made, self._wanted == TRIAL
+        variant, other = self._variant, self._variants[self._variant is self._variants[0]]
+        variant.seconds, trial = self._spent / self._made, self._to_measure == TRIAL
         if trial:
-            way.cost = self._cost
-        elsewhere = not trial or other.seconds is None or other.seconds < way.seconds
+            variant.cost = self._cost
+        elsewhere = not trial or other.seconds is None or other.seconds < variant.seconds
         if elsewhere and all(map(self._movable, self._texts.values())):
             self._move(other)
             return
         # The trial of the other way, and of the return, is worth a share of the time until the next.
-        self._start(max(2 * TRIAL, int(other.cost / SHARE / max(way.seconds, 1e-9))))
+        self._start(max(2 * TRIAL, int(other.cost / SHARE / max(variant.seconds, 1e-9))))
 
     def _movable(self, text: Text) -> bool:
         # A text whose window has slid would start its window elsewhere.
         short = len(text.request.ids) + len(text.tokens) <= self.context
         return bool(text.tokens) and short and text.options.prompt_logprobs is None and self._exact(text)
 
-    def _move(self, to: _Way) -> None:
+    def _move(self, to: _Variant) -> None:
         for slot, text in self._texts.items():
-            self._way.backend.end(slot)
+            self._variant.backend.end(slot)
             to.backend.begin(slot, text)
-        self._way = to
+        self._variant = to
         self._start(TRIAL)

@@ -124,8 +124,8 @@ class BatchEngine:
     @property
     def usage(self) -> float:
         """The share of all slots' places for tokens that is taken."""
-        held = sum(len(text.request.ids) + len(text.tokens) for _, text in list(self._running.values()))
-        return held / (self._backend.slots * self._backend.context) if self._backend else 0.0
+        tokens = sum(len(text.request.ids) + len(text.tokens) for _, text in list(self._running.values()))
+        return tokens / (self._backend.slots * self._backend.context) if self._backend else 0.0
 
     def prepare(self, slots: int | None = None, *, warm: bool = False) -> None:
         """Create the backend now, with this number of slots if one is given."""
@@ -182,25 +182,25 @@ class BatchEngine:
                 self._waiting.clear()
                 self._running.clear()
                 for ticket in tickets:
-                    self._tell(ticket, Piece(reason="interrupted"))
+                    self._deliver(ticket, Piece(reason="interrupted"))
             self._thread = None
             return False
 
     def _admit(self, backend: Backend) -> None:
-        left, gone = [], []
+        left, cancelled = [], []
         with self._lock:
             if self._cancelled:
                 self._cancelled = False
                 left = [ticket for ticket in self._waiting if ticket.cancelled]
                 self._waiting = [ticket for ticket in self._waiting if not ticket.cancelled]
                 heapq.heapify(self._waiting)
-                gone = [slot for slot, (ticket, _) in self._running.items() if ticket.cancelled]
+                cancelled = [slot for slot, (ticket, _) in self._running.items() if ticket.cancelled]
             admitted = [heapq.heappop(self._waiting) for _ in range(min(backend.room, len(self._waiting)))]
         for ticket in left:
-            self._tell(ticket, Piece(reason="interrupted"))
-        for slot in gone:
+            self._deliver(ticket, Piece(reason="interrupted"))
+        for slot in cancelled:
             ticket, text = self._leave(backend, slot)
-            self._tell(ticket, Piece(text.finish("interrupted"), reason=text.reason))
+            self._deliver(ticket, Piece(text.finish("interrupted"), reason=text.reason))
         for ticket in admitted:
             if not self._free:
                 self._free, self._top = [self._top], self._top + 1
@@ -224,7 +224,7 @@ class BatchEngine:
                 chosen = chosen[: len(text.tokens) - before]
             if text.reason is not None:
                 self._leave(backend, fresh.slot)
-            self._tell(ticket, Piece(shown, chosen, text.reason, fresh.prompt, None if before else ticket.queued))
+            self._deliver(ticket, Piece(shown, chosen, text.reason, fresh.prompt, None if before else ticket.queued))
 
     def _leave(self, backend: Backend, slot: int) -> tuple[Ticket, Text]:
         backend.end(slot)
@@ -241,10 +241,10 @@ class BatchEngine:
             self._running.clear()
             self._backend = None
         for ticket in tickets:
-            self._tell(ticket, Piece(error=message))
+            self._deliver(ticket, Piece(error=message))
 
     @staticmethod
-    def _tell(ticket: Ticket, piece: Piece) -> None:
+    def _deliver(ticket: Ticket, piece: Piece) -> None:
         ticket.ended = piece.last
         ticket.listener(piece)
 

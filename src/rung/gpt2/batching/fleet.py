@@ -102,13 +102,13 @@ class Fleet:
         return text
 
     def _counted(self, listener: Listener) -> Callable[[Piece], None]:
-        def hear(piece: Piece) -> None:
+        def on_piece(piece: Piece) -> None:
             if piece.last:
                 with self._lock:
                     self._local -= 1
             listener(piece)
 
-        return hear
+        return on_piece
 
     def _listen(self, one: _Worker) -> None:
         try:
@@ -116,17 +116,17 @@ class Fleet:
                 message = one.connection.recv()
                 assert isinstance(message, News)
                 for key, piece in message.pieces:
-                    self._hear(one, key, piece)
+                    self._receive(one, key, piece)
         except (EOFError, OSError):
             pass
         with self._lock:
             self.workers.remove(one)
-            lost, one.texts = list(one.texts.values()), {}
-            for text in lost:
+            unfinished, one.texts = list(one.texts.values()), {}
+            for text in unfinished:
                 text.pieces = []
                 self._hand(text)
 
-    def _hear(self, one: _Worker, key: int, piece: Piece) -> None:
+    def _receive(self, one: _Worker, key: int, piece: Piece) -> None:
         text = one.texts[key]
         text.pieces.append(piece)
         if not piece.last:

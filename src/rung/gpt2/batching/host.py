@@ -32,7 +32,7 @@ class _Row:
     penalties: Penalties | None
     first: torch.Tensor | None = None  # (V), logits after the prompt, while the cache still holds it
     leader: _Row | None = None  # the row that reads the same prompt
-    told: list[Chosen | None] | None = None  # log-probabilities of the prompt so far
+    prompt_logprobs: list[Chosen | None] | None = None  # log-probabilities of the prompt so far
     slot: int = 0
     seen: bool = field(default=False)  # the prompt's log-probabilities were delivered
     draft: Draft = field(default_factory=Draft)  # the tokens of `pending` after the text's last token
@@ -83,7 +83,7 @@ class HostBackend(Backend):
         if options.prompt_logprobs is None or text.tokens:
             row.leader = next((r for r in self._rows.values() if self._leads(r, ids)), None)
         else:
-            row.told = [None]
+            row.prompt_logprobs = [None]
         self._cache.lengths[slot] = 0
         self._rows[slot] = row
         if self._draft_model is not None:
@@ -92,7 +92,7 @@ class HostBackend(Backend):
     def _leads(self, row: _Row, ids: tuple[int, ...]) -> bool:
         # A prompt with logits for every token uses other matrix products, with other bits.
         reading = row.leader is None and not row.text.tokens
-        return row.told is None and (row.first is not None or reading) and row.text.request.ids == ids
+        return row.prompt_logprobs is None and (row.first is not None or reading) and row.text.request.ids == ids
 
     def end(self, slot: int) -> None:
         row = self._rows.pop(slot)
@@ -143,9 +143,9 @@ class HostBackend(Backend):
 
     def _read(self, row: _Row, logits: dict[int, torch.Tensor]) -> None:
         part, alone = row.pending[: self._part], self._cache.row(row.slot)
-        if row.told is not None and not row.seen:
+        if row.prompt_logprobs is not None and not row.seen:
             every = self._transformer.advance_all(part, alone)
-            self._tell(row, part, every)
+            self._add_logprobs(row, part, every)
             found = every[-1:]
         elif row.draft.tokens:
             found = self._transformer.advance_all(part, alone)
@@ -157,42 +157,42 @@ class HostBackend(Backend):
 
     def _columns(self, native: Columns, rows: Sequence[_Row], logits: dict[int, torch.Tensor]) -> None:
         while rows:
-            taken: list[_Row] = []
+            selected: list[_Row] = []
             columns: list[Column] = []
             outputs: dict[int, tuple[int, int]] = {}  # slot -> its rows of the logits
-            asked = 0
+            count = 0
             for row in rows:
                 if len(columns) + len(row.pending) > native.columns_at_once:
                     break
-                every, last = row.told is not None and not row.seen, len(row.pending) - 1
-                first = asked
+                every, last = row.prompt_logprobs is not None and not row.seen, len(row.pending) - 1
+                first = count
                 for i, token in enumerate(row.pending):
-                    wanted = every or i == last or bool(row.draft.tokens)
-                    columns.append(Column(token, row.slot, self._cache.lengths[row.slot] + i, asked if wanted else -1))
-                    asked += wanted
-                outputs[row.slot] = (first, asked)
-                taken.append(row)
-            found = native.step(columns, self._cache, asked)
-            for row in taken:
+                    needed = every or i == last or bool(row.draft.tokens)
+                    columns.append(Column(token, row.slot, self._cache.lengths[row.slot] + i, count if needed else -1))
+                    count += needed
+                outputs[row.slot] = (first, count)
+                selected.append(row)
+            found = native.step(columns, self._cache, count)
+            for row in selected:
                 first, end = outputs[row.slot]
-                if row.told is not None and not row.seen:
-                    self._tell(row, row.pending, found[first:end])
+                if row.prompt_logprobs is not None and not row.seen:
+                    self._add_logprobs(row, row.pending, found[first:end])
                 logits[row.slot] = found[end - 1 - len(row.draft.tokens) : end]
                 self._consumed(row, row.pending, self._cache.lengths[row.slot] + len(row.pending))
-            rows = rows[len(taken) :]
+            rows = rows[len(selected) :]
 
     def _batch(self, rows: Sequence[_Row], logits: dict[int, torch.Tensor]) -> None:
         # Slots between them take part with a dummy token, after what they hold.
-        held = list(self._cache.lengths)
+        before = list(self._cache.lengths)
         tokens = {row.slot: row.pending[0] for row in rows}
         used = max(tokens) + 1
         lengths = self._cache.lengths
         self._cache.lengths = [min(n, self._cache.capacity - 1) for n in lengths[:used]]
         found = self._transformer.advance([[tokens.get(slot, 0)] for slot in range(used)], self._cache)
-        self._cache.lengths = held
+        self._cache.lengths = before
         for row in rows:
             logits[row.slot] = found[row.slot : row.slot + 1]
-            self._consumed(row, row.pending, held[row.slot] + 1)
+            self._consumed(row, row.pending, before[row.slot] + 1)
 
     def _consumed(self, row: _Row, part: Sequence[int], length: int) -> None:
         if not row.text.tokens:
@@ -224,9 +224,9 @@ class HostBackend(Backend):
         row.draft, text = Draft(), row.text
         if row.pace is None or not text.tokens or len(row.pending) != 1:
             return
-        room = self._cache.capacity - self._cache.lengths[row.slot] - 1
+        free = self._cache.capacity - self._cache.lengths[row.slot] - 1
         most = self._native.columns_at_once - 1 if self._native else MOST
-        most = min(row.pace.length(), most, room, text.options.max_new_tokens - len(text.tokens) - 1)
+        most = min(row.pace.length(), most, free, text.options.max_new_tokens - len(text.tokens) - 1)
         if most <= 0:
             return
         ids = [*text.request.ids, *text.tokens]
@@ -245,15 +245,15 @@ class HostBackend(Backend):
         """The next token, and those after the accepted part of a draft: one row of logits each."""
         options, draft = row.text.options, row.draft
         prompt = None
-        if row.told is not None and not row.seen:
-            prompt, row.seen = tuple(row.told), True
+        if row.prompt_logprobs is not None and not row.seen:
+            prompt, row.seen = tuple(row.prompt_logprobs), True
         if options.max_new_tokens == 0:
             return Fresh(row.slot, (), prompt)
         fresh: list[Chosen] = []
         length, proposed = self._cache.lengths[row.slot] - len(draft.tokens), [*draft.tokens, -1]
         for i, token in enumerate(self._tokens(row, logits)):
-            told_of = options.logprobs or options.top_logprobs
-            fresh.append(told(logits[i : i + 1], [token], options.top_logprobs)[0] if told_of else plain(token))
+            scored = options.logprobs or options.top_logprobs
+            fresh.append(chosen_tokens(logits[i : i + 1], [token], options.top_logprobs)[0] if scored else plain(token))
             if token in options.stop_tokens:
                 break
         self._cache.lengths[row.slot] = length + len(fresh) - 1
@@ -297,15 +297,15 @@ class HostBackend(Backend):
         row.first = None
         self._cache.lengths[row.slot] = 0
 
-    def _tell(self, row: _Row, part: Sequence[int], logits: torch.Tensor) -> None:
+    def _add_logprobs(self, row: _Row, part: Sequence[int], logits: torch.Tensor) -> None:
         """Log-probabilities of the tokens that follow those of `part`, each from its row of logits."""
-        assert row.told is not None
-        ids, at = row.text.request.ids, len(row.told)
+        assert row.prompt_logprobs is not None
+        ids, at = row.text.request.ids, len(row.prompt_logprobs)
         behind = ids[at : at + len(part)]
-        row.told += told(logits[: len(behind)], behind, row.text.options.prompt_logprobs or 0)
+        row.prompt_logprobs += chosen_tokens(logits[: len(behind)], behind, row.text.options.prompt_logprobs or 0)
 
 
-def told(logits: torch.Tensor, tokens: Sequence[int], top: int) -> list[Chosen]:
+def chosen_tokens(logits: torch.Tensor, tokens: Sequence[int], top: int) -> list[Chosen]:
     """The model's own (before penalties and temperature) log-probabilities of tokens, a row of logits each."""
     logprobs = logits.log_softmax(-1)
     chosen = logprobs.gather(1, torch.tensor(list(tokens), device=logits.device)[:, None])[:, 0].tolist()

@@ -86,11 +86,11 @@ class Text:
 
     def _add(self, tokens: Sequence[int]) -> str:
         options = self.options
-        kept = tokens[: options.max_new_tokens - len(self.tokens)]
-        stop = next((i for i, token in enumerate(kept) if token in options.stop_tokens), None)
-        kept = kept[:stop]
-        self.tokens += kept
-        piece = self._push(self._detokenizer.push(kept)) if self._detokenizer else ""
+        added = tokens[: options.max_new_tokens - len(self.tokens)]
+        stop = next((i for i, token in enumerate(added) if token in options.stop_tokens), None)
+        added = added[:stop]
+        self.tokens += added
+        piece = self._push(self._detokenizer.push(added)) if self._detokenizer else ""
         if self._stops.stopped:
             self.reason = "stop"
         elif stop is not None:

@@ -72,20 +72,20 @@ class Compilation:
             self.process = None
 
 
-_begun: Compilation | None = None
+_compilation: Compilation | None = None
 _tried = False
 
 
 def begin() -> Compilation | None:
     """Start compiling unless it is done; None without a compiler."""
-    global _begun, _tried
+    global _compilation, _tried
     if not _tried:
         _tried = True
         compiler = os.environ.get("RUNG_CXX") or shutil.which("g++") or shutil.which("clang++")
-        _begun = _begin(compiler) if compiler else None
-        if _begun is not None:
-            atexit.register(_begun.abandon)
-    return _begun
+        _compilation = _begin(compiler) if compiler else None
+        if _compilation is not None:
+            atexit.register(_compilation.abandon)
+    return _compilation
 
 
 def _begin(compiler: str) -> Compilation | None:

@@ -150,10 +150,10 @@ class Engine:
         runs = [Run(ids[:-1], 0, 0) for ids in windows]
         counts = [len(run.tokens) for run in runs]
         x = self._embed_runs(runs)
-        wanted = torch.tensor([token for ids in windows for token in ids[1:]])
-        figures = torch.empty(len(wanted), 3)
+        targets = torch.tensor([token for ids in windows for token in ids[1:]])
+        figures = torch.empty(len(targets), 3)
         places = [(0, end - count, count) for end, count in zip(itertools.accumulate(counts), counts, strict=True)]
-        self._call(self._library.rung_rate, places, x.data_ptr(), wanted.data_ptr(), whole, figures.data_ptr())
+        self._call(self._library.rung_rate, places, x.data_ptr(), targets.data_ptr(), whole, figures.data_ptr())
         return list(torch.split(figures, counts))
 
     def _call(self, function: Callable[..., None], places: Sequence[tuple[int, int, int]], *rest: int | None) -> None:

@@ -71,7 +71,7 @@ class CpuPlan(TorchPlan):
         compute = torch.float32 if stored == torch.float32 or not fast_bfloat16() else torch.bfloat16
         super().__init__(torch.device("cpu"), stored, compute, window, global_tokens)
         self.threads = threads
-        self._room = torch.empty(0, dtype=torch.uint8)
+        self._scratch = torch.empty(0, dtype=torch.uint8)
         torch.set_num_threads(threads or processors())
         self._native = None if global_tokens else available()  # the compiled step has a window alone
         # torch rounds a row of bfloat16 otherwise when others stand beside it.
@@ -87,9 +87,9 @@ class CpuPlan(TorchPlan):
     def _placed(self, weight: torch.Tensor) -> torch.Tensor:
         """A copy beside the matrices before: the compiled code moves whole pages of 2 MB."""
         size = -(-weight.nbytes // 64) * 64
-        if size > len(self._room):
-            self._room = torch.empty(max(size, ROOM), dtype=torch.uint8)
-        place, self._room = self._room[: weight.nbytes], self._room[size:]
+        if size > len(self._scratch):
+            self._scratch = torch.empty(max(size, ROOM), dtype=torch.uint8)
+        place, self._scratch = self._scratch[: weight.nbytes], self._scratch[size:]
         return place.view(weight.dtype).view(weight.shape).copy_(weight)
 
     def serve(self, config: Config, weights: Weights) -> Service:

@@ -56,11 +56,11 @@ class Choice:
             "seeds": torch.zeros(rows, SEEDS, dtype=torch.int32, device=where),
         }
         self.state |= {name: tensors[name] for name in ("settings", "seeds") if name in tensors}
-        taken = {name: tensors[name] for name in ("logits", "steps", "next")}
+        inputs = {name: tensors[name] for name in ("logits", "steps", "next")}
         values, real = catalogue.operation("sample").complete({"B": rows, "V": vocabulary}), named_dtype("f32")
         rungs = (find("sample", name) for name in ([rung] if rung else SAMPLE_RUNGS))
         chosen = next(r for r in rungs if rung or r.refusal(values, real, device=device) is None)
-        self._sample = chosen.prepare(taken | self.state, values, real, device=device)
+        self._sample = chosen.prepare(inputs | self.state, values, real, device=device)
 
     def begin(self, sampling: Sampling, seed: int, sequences: Sequence[int], prompts: Sequence[Sequence[int]]) -> None:
         """A new batch: how to choose, and what its prompts hold."""

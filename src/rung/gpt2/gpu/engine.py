@@ -221,13 +221,13 @@ class Engine:
         return torch.stack(found)
 
     def _await(self, session: Session, shown: int) -> None:
-        looks = 0
+        polls = 0
         while session.seen <= shown:
-            looks += 1
-            if looks % 1000 == 0 and self.device == "cuda" and torch.cuda.current_stream().query():
+            polls += 1
+            if polls % 1000 == 0 and self.device == "cuda" and torch.cuda.current_stream().query():
                 # Nothing is running any more: either it has just been published, or it never will be.
                 torch.cuda.synchronize()
                 if session.seen <= shown:
                     raise RungError("the GPU stopped before the tokens it was asked for were written.")
-            if looks > 20000:
+            if polls > 20000:
                 time.sleep(1e-5)

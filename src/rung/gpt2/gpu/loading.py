@@ -168,7 +168,7 @@ class Arrival:
 
     def _carry(self, piece: Piece, step_by_step: bool) -> None:
         source, direct = _bytes(piece.source), _direct(piece)
-        there = _bytes(piece.target) if direct else self._raw[: len(source)]
+        destination = _bytes(piece.target) if direct else self._raw[: len(source)]
         for offset in range(0, len(source), SLOT):
             part = source[offset : offset + SLOT]
             slot = self._slots[self._turn]
@@ -179,7 +179,7 @@ class Arrival:
             slot.buffer[: len(part)].copy_(part)
             self.spans.append(Span("read", piece.name, begin, time.perf_counter() - self._began))
             left = self.transport.mark()
-            there[offset : offset + len(part)].copy_(slot.buffer[: len(part)], non_blocking=True)
+            destination[offset : offset + len(part)].copy_(slot.buffer[: len(part)], non_blocking=True)
             if offset + len(part) == len(source) and not direct:
                 whole = self._raw[: len(source)].view(piece.source.dtype).view(piece.source.shape)
                 piece.target.copy_(whole.t() if piece.turned else whole)

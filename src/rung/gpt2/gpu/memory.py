@@ -13,7 +13,7 @@ from rung.errors import RungError
 SPARE = 512 << 20  # for kernels, graphs and what torch's libraries take for themselves
 
 
-def refuse(needed: int, what: str, mend: str) -> None:
+def refuse(needed: int, what: str, remedy: str) -> None:
     """RungError if the GPU does not have `needed` bytes left."""
     if not torch.cuda.is_available():
         return
@@ -23,7 +23,7 @@ def refuse(needed: int, what: str, mend: str) -> None:
     if needed + SPARE > free:
         raise RungError(
             f"{what} takes {needed / 2**30:.2f} GiB and the GPU has {max(0, free - SPARE) / 2**30:.2f} GiB left; "
-            f"{mend}."
+            f"{remedy}."
         )
 
 

@@ -25,9 +25,9 @@ def stack(weights: Weights, compute: torch.dtype, device: torch.device, *, int8:
     """Every operand that is a weight. With `int8` the matrices are there in eight bits as well."""
 
     def stacked(parts: Iterable[torch.Tensor | None], dtype: torch.dtype) -> torch.Tensor:
-        there = [p for p in parts if p is not None]
-        whole = torch.empty((len(there), *there[0].shape), dtype=dtype, device=device)
-        for i, part in enumerate(there):
+        present = [p for p in parts if p is not None]
+        whole = torch.empty((len(present), *present[0].shape), dtype=dtype, device=device)
+        for i, part in enumerate(present):
             whole[i].copy_(part)
         return whole
 

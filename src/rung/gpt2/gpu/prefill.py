@@ -20,7 +20,7 @@ from rung.gpt2.torch_plan import TorchPlan
 from rung.operation import Tensors
 
 BUCKETS = (16, 32, 64, 128, 256, 384, 512, 768, 1024)
-WAYS = ("ladder", "torch")
+METHODS = ("ladder", "torch")
 
 
 class Pass(Protocol):
@@ -43,13 +43,13 @@ class Prefill:
         tensors: Tensors,
         rows: int,
         capacity: int,
-        way: str = WAYS[0],
+        method: str = METHODS[0],
         rungs: Rungs | None = None,
     ) -> None:
         self.config, self.t, self.rows, self.capacity, self._rungs = config, tensors, rows, capacity, rungs
-        self.way = way
-        if way not in WAYS:
-            raise RungError(f"{way!r} is no way to read prompts; use one of {', '.join(WAYS)}.")
+        self.method = method
+        if method not in METHODS:
+            raise RungError(f"{method!r} is no way to read prompts; use one of {', '.join(METHODS)}.")
         self.arriving: Arrival | None = None  # weights that are still on their way
         self.passes: dict[int, Pass] = {}
         self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
@@ -93,7 +93,7 @@ class Prefill:
         # Padding comes after a prompt: nothing before it sees it, and what it leaves in the cache is overwritten
         # before it can be read.
         if length not in self.passes:
-            if self.way == "torch":
+            if self.method == "torch":
                 self.passes[length] = TorchPass(self.config, self.t, self.rows, length)
             else:
                 at = (self.config, self.t, self.rows, length, self.capacity)

@@ -50,9 +50,9 @@ class LadderPass:
         self._gates: dict[int, int] = {}  # before this step, this group of weights must have been loaded
         self._gated = -1
         self.rungs_in_use: dict[str, str] = {}
-        self._held = max(1, min(config.layers, HELD // (rows * length * 3 * config.C * self._real.size)))
+        self._layers_at_once = max(1, min(config.layers, HELD // (rows * length * 3 * config.C * self._real.size)))
         if self._device == "cuda":
-            width = 3 * self._held * config.C + 5 * config.C + 2 * config.F
+            width = 3 * self._layers_at_once * config.C + 5 * config.C + 2 * config.F
             refuse(
                 rows * length * width * self._real.size,
                 f"reading {rows} prompts of {length:,} tokens",
@@ -79,12 +79,12 @@ class LadderPass:
         dims: Values = {"B": B, "T": T, "C": c.C, "V": t["wte"].shape[0], "MAXT": t["wpe"].shape[0]}
         self._must("embedding", embedded, dims)
         n = None if "layernorm_matmul" in self._rungs else self._norm(x, LN1, 0)
-        packed = self._buffer("qkv", self._held, B, T, 3 * c.C)
+        packed = self._buffer("qkv", self._layers_at_once, B, T, 3 * c.C)
         for layer in range(c.layers):
-            place, ends = layer % self._held, layer == c.layers - 1
+            place, ends = layer % self._layers_at_once, layer == c.layers - 1
             y = self._attention(self._qkv(n, x, layer, packed[place]), layer)
-            if ends or place == self._held - 1:
-                self._keep(packed, layer - place, place + 1)
+            if ends or place == self._layers_at_once - 1:
+                self._store_kv(packed, layer - place, place + 1)
             if ends:
                 y, x = self._last(y, x)
             x, n = self._sum("proj", y, x, layer, (LN2, layer))
@@ -179,7 +179,7 @@ class LadderPass:
 
     # ---- what no ladder has -------------------------------------------------------------------------------------
 
-    def _keep(self, qkv: torch.Tensor, first: int, layers: int) -> None:
+    def _store_kv(self, qkv: torch.Tensor, first: int, layers: int) -> None:
         c = self.config
         caches = [self.t[name][first : first + layers] for name in ("k_cache", "v_cache")]
         numbers = layers * self.B * self.T * 2 * c.C
@@ -205,8 +205,8 @@ class LadderPass:
     # ---- which rung ---------------------------------------------------------------------------------------------
 
     def _must(self, operation: str, tensors: Tensors, dims: Mapping[str, Number]) -> None:
-        taken = self._op(operation, tensors, dims, (*self._rungs.get(operation, ()), *last_resort(operation)))
-        assert taken, f"no rung of {operation} takes {dims}"
+        result = self._op(operation, tensors, dims, (*self._rungs.get(operation, ()), *last_resort(operation)))
+        assert result, f"no rung of {operation} takes {dims}"
 
     def _op(
         self, operation: str, tensors: Tensors, dims: Mapping[str, Number], names: tuple[str, ...] | None = None

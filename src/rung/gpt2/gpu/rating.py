@@ -35,13 +35,13 @@ class RatingPass(LadderPass):
     def __init__(self, config: Config, tensors: Tensors, rows: int, length: int, shared: Tensors, budget: int) -> None:
         self._shared, self._budget = shared, budget
         where = tensors["wte"].device
-        held = {"lengths": torch.full((rows,), length, dtype=torch.int32, device=where)}
+        extra = {"lengths": torch.full((rows,), length, dtype=torch.int32, device=where)}
         self.given = torch.zeros(2, rows, length, dtype=torch.int32, device=where)
-        held["history"], self.targets = self.given.unbind()
+        extra["history"], self.targets = self.given.unbind()
         self.found = torch.zeros(3, rows, length, device=where)  # log-probabilities, entropies, ranks (as integers)
-        super().__init__(config, {**tensors, **held}, rows, length, length)
+        super().__init__(config, {**tensors, **extra}, rows, length, length)
 
-    def _keep(self, qkv: torch.Tensor, first: int, layers: int) -> None:
+    def _store_kv(self, qkv: torch.Tensor, first: int, layers: int) -> None:
         """Keys and values are not needed again."""
 
     def _last(self, y: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -53,8 +53,8 @@ class RatingPass(LadderPass):
         tensors |= {"logprob": logprob, "entropy": entropy, "rank": rank.view(torch.int32)}
         B, T, C = n.shape
         dims = {"B": B, "T": T, "C": C, "V": self.t["head_w"].shape[0]}
-        taken = self._op("token_logprob", tensors, dims, score_rungs(self._device))
-        assert taken, f"no rung of token_logprob takes {dims}"
+        result = self._op("token_logprob", tensors, dims, score_rungs(self._device))
+        assert result, f"no rung of token_logprob takes {dims}"
 
     def _buffer(self, name: str, *shape: int, dtype: torch.dtype | None = None) -> torch.Tensor:
         # Passes run one after the other: what one has computed, the next may overwrite.
@@ -110,12 +110,12 @@ class GpuRater:
         """A window waits until others of its length fill a pass, up to a time limit."""
         self._ready()
         rated: dict[int, Rated] = {}
-        told = 0
+        reported = 0
         for number, one in self._rated(windows, whole):
             rated[number] = one
-            while told in rated:
-                yield rated.pop(told)
-                told += 1
+            while reported in rated:
+                yield rated.pop(reported)
+                reported += 1
 
     def _rated(self, windows: Iterable[Sequence[int]], whole: bool) -> Iterator[tuple[int, Rated]]:
         """In the order of the passes, each with the window's number."""

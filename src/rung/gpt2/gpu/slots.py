@@ -22,7 +22,7 @@ import torch
 
 from rung.errors import RungError
 from rung.gpt2.batching.backend import Backend, Fresh
-from rung.gpt2.batching.host import told
+from rung.gpt2.batching.host import chosen_tokens
 from rung.gpt2.batching.text import Text
 from rung.gpt2.gpu.choice import Draw
 from rung.gpt2.gpu.engine import Engine
@@ -73,18 +73,18 @@ class _Note(Protocol):
 class _First:
     """The first tokens of prompts that were read together."""
 
-    lives: list[_Live]
+    active: list[_Live]
     tokens: torch.Tensor  # (rows), on the host
     ready: torch.cuda.Event | None
-    told: _Told | None
+    logprobs: _Logprobs | None
     steps: int = 1
 
     def take(self) -> list[tuple[_Live, tuple[Chosen, ...]]] | None:
-        if not _arrived(self.ready) or (self.told and not _arrived(self.told.ready)):
+        if not _arrived(self.ready) or (self.logprobs and not _arrived(self.logprobs.ready)):
             return None
         self.steps = 0
         tokens = self.tokens.tolist()
-        return [(live, (_told(self.told, row, tokens[row]),)) for row, live in enumerate(self.lives)]
+        return [(live, (_chosen(self.logprobs, row, tokens[row]),)) for row, live in enumerate(self.active)]
 
 
 @dataclass
@@ -94,45 +94,45 @@ class _Steps:
     session: Session
     first: int
     steps: int
-    lives: list[_Live | None]
-    told: _Told | None = None
+    active: list[_Live | None]
+    logprobs: _Logprobs | None = None
 
     def take(self) -> list[tuple[_Live, tuple[Chosen, ...]]] | None:
         count = min(self.session.seen - self.first, self.steps)
-        if count <= 0 or (self.told and not _arrived(self.told.ready)):
+        if count <= 0 or (self.logprobs and not _arrived(self.logprobs.ready)):
             return None
         rows = self.session.block(self.first, count)
         self.first, self.steps = self.first + count, self.steps - count
         found = []
-        for row, live in enumerate(self.lives):
+        for row, live in enumerate(self.active):
             if live is not None and rows[row][0] >= 0:
-                kept = rows[row][: rows[row].index(-1)] if rows[row][-1] < 0 else rows[row]
-                found.append((live, tuple([_told(self.told, row, token) for token in kept])))
+                tokens = rows[row][: rows[row].index(-1)] if rows[row][-1] < 0 else rows[row]
+                found.append((live, tuple([_chosen(self.logprobs, row, token) for token in tokens])))
         return found
 
 
 @dataclass
-class _Told:
+class _Logprobs:
     """Log-probabilities of a step's tokens, being copied to the host."""
 
     values: torch.Tensor  # (rows), of the chosen tokens
     top: torch.Tensor | None  # (rows, k), the largest
     ids: torch.Tensor | None
-    wanted: list[int | None]  # by row: how many of the most likely; None: none requested
+    counts: list[int | None]  # by row: how many of the most likely; None: none requested
     ready: torch.cuda.Event | None
 
     def of(self, row: int, token: int) -> Chosen:
-        wanted = self.wanted[row]
-        if wanted is None:
+        count = self.counts[row]
+        if count is None:
             return plain(token)
         best: tuple[tuple[int, float], ...] = ()
-        if wanted and self.top is not None and self.ids is not None:
-            best = tuple(zip(self.ids[row, :wanted].tolist(), self.top[row, :wanted].tolist(), strict=True))
+        if count and self.top is not None and self.ids is not None:
+            best = tuple(zip(self.ids[row, :count].tolist(), self.top[row, :count].tolist(), strict=True))
         return Chosen(token, float(self.values[row]), best)
 
 
-def _told(told: _Told | None, row: int, token: int) -> Chosen:
-    return told.of(row, token) if told else plain(token)
+def _chosen(logprobs: _Logprobs | None, row: int, token: int) -> Chosen:
+    return logprobs.of(row, token) if logprobs else plain(token)
 
 
 @dataclass
@@ -145,7 +145,7 @@ class _Bank:
     stale: set[int] = field(default_factory=set)  # rows whose text has left, not yet reported to the session
 
     @property
-    def lives(self) -> list[_Live]:
+    def active(self) -> list[_Live]:
         return [live for live in self.rows if live is not None]
 
 
@@ -160,18 +160,18 @@ class GpuBackend(Backend):
         self._exact = engine.real.name == "f32"
         self._banks: dict[int, _Bank] = {}
         self._readers: dict[tuple[int, int], Reader] = {}
-        room = engine.config.layers * max(CHUNK, self.context) * engine.config.C
+        elements = engine.config.layers * max(CHUNK, self.context) * engine.config.C
         where = engine.operands["wte"].device
-        self._caches = torch.zeros(2, room, dtype=engine.real.torch, device=where).unbind()
+        self._caches = torch.zeros(2, elements, dtype=engine.real.torch, device=where).unbind()
         self._bank: _Bank | None = None
         self._waiting: deque[Text] = deque()
         self._slot_of: dict[int, int] = {}  # id of a text -> its slot
-        self._held: dict[int, Text] = {}  # slot -> its text
+        self._texts: dict[int, Text] = {}  # slot -> its text
         self._notes: deque[_Note] = deque()
         self._prompts: dict[int, tuple[Chosen | None, ...]] = {}  # slot -> log-probabilities not yet handed out
         self._per_step = 1e-3  # seconds, as seen
         self._since = 0  # steps that were launched since prompts were read
-        self._seen_at, self._taken = 0.0, 0
+        self._seen_at, self._steps_taken = 0.0, 0
         self._gap_at = 0.0  # when a turn ended with work left to do
 
     # ---- slots ------------------------------------------------------------------------------------------------------
@@ -180,17 +180,17 @@ class GpuBackend(Backend):
         if len(text.options.stop_tokens) > MOST_STOPS:
             stops = len(text.options.stop_tokens)
             raise RungError(f"{stops} stop tokens are more than the {MOST_STOPS} that a step looks for.")
-        self._held[slot], self._slot_of[id(text)] = text, slot
+        self._texts[slot], self._slot_of[id(text)] = text, slot
         self._waiting.append(text)
 
     def end(self, slot: int) -> None:
-        text = self._held.pop(slot)
+        text = self._texts.pop(slot)
         del self._slot_of[id(text)]
         self._prompts.pop(slot, None)
         if text in self._waiting:
             self._waiting.remove(text)
         bank = self._bank
-        for live in bank.lives if bank else ():
+        for live in bank.active if bank else ():
             if bank and live.slot == slot:
                 self._leave(live)
                 bank.stale.add(live.row)
@@ -266,7 +266,7 @@ class GpuBackend(Backend):
     def _tell_prompt(self, text: Text) -> list[Fresh]:
         ids, slot = list(text.request.ids), self._slot_of[id(text)]
         logits = self._transformer.logits(torch.tensor([ids]))[0]
-        found = (None, *told(logits[:-1], ids[1:], text.options.prompt_logprobs or 0))
+        found = (None, *chosen_tokens(logits[:-1], ids[1:], text.options.prompt_logprobs or 0))
         if text.options.max_new_tokens == 0:
             self.clock.prompt_tokens += len(ids)
             return [Fresh(slot, (), found)]
@@ -276,26 +276,26 @@ class GpuBackend(Backend):
     def _place(self, reader: Reader, texts: list[Text]) -> None:
         windows = [text.window(self.context) for text in texts]
         vocabulary = self._engine.config.vocabulary
-        lives = [
+        active = [
             _Live(self._slot_of[id(text)], text, _draw(text, vocabulary), len(window), len(text.tokens))
             for text, window in zip(texts, windows, strict=True)
         ]
-        going_on = [live.text.options.max_new_tokens > live.wrote + 1 and live.base < self.context for live in lives]
+        going_on = [live.text.options.max_new_tokens > live.wrote + 1 and live.base < self.context for live in active]
         bank = self._bank
         assert bank is not None
         free = iter([row for row, live in enumerate(bank.rows) if live is None])
         records = [
             self._seat(bank, i, live, next(free)) if goes else NOBODY
-            for i, (live, goes) in enumerate(zip(lives, going_on, strict=True))
+            for i, (live, goes) in enumerate(zip(active, going_on, strict=True))
         ]
-        reader.read(windows, [(live.draw, live.wrote) for live in lives], records)
+        reader.read(windows, [(live.draw, live.wrote) for live in active], records)
         self.clock.prompt_tokens += sum(len(w) for t, w in zip(texts, windows, strict=True) if not t.tokens)
-        shown = self._tell(reader.tensors["logits"], lives, reader.rows)
-        masked = self._mask(reader.tensors["logits"], lives)
-        reader.choice.greedy = all(live.draw.greedy for live in lives) and not masked
+        shown = self._measure_logprobs(reader.tensors["logits"], active, reader.rows)
+        masked = self._mask(reader.tensors["logits"], active)
+        reader.choice.greedy = all(live.draw.greedy for live in active) and not masked
         reader.choice.run(picked=False)
         ending = shown(reader.tensors["next"]) if shown else None
-        self._notes.append(_First(lives, *to_host(reader.tensors["next"]), ending))
+        self._notes.append(_First(active, *to_host(reader.tensors["next"]), ending))
         if any(going_on):
             bank.seating.bring(reader.tensors, reader.records)
 
@@ -321,7 +321,7 @@ class GpuBackend(Backend):
         count = more + self._busy
         if current is None or count > len(current.rows):
             self._move(self._rows(count))
-        elif current.session.enqueued > LONGEST and not current.lives and not self._notes:
+        elif current.session.enqueued > LONGEST and not current.active and not self._notes:
             current.session.open()
 
     def _rows(self, texts: int) -> int:
@@ -342,10 +342,10 @@ class GpuBackend(Backend):
         new.stale = set(range(rows))
         if old is None:
             return new
-        a, b, lives = old.session, new.session, old.lives
+        a, b, active = old.session, new.session, old.active
         old.rows = [None] * len(old.rows)
         records = []
-        for row, live in enumerate(lives):
+        for row, live in enumerate(active):
             used = live.base + a.enqueued + live.offset - live.wrote - 1
             live.limit += b.enqueued - a.enqueued
             live.offset += a.enqueued - b.enqueued
@@ -380,10 +380,10 @@ class GpuBackend(Backend):
 
     def _launch(self) -> None:
         bank = self._bank
-        if bank is None or not bank.lives:
+        if bank is None or not bank.active:
             return
-        if not self._exact and not self._waiting and 4 * len(bank.lives) <= len(bank.rows):
-            bank = self._move(self._rows(len(bank.lives)))
+        if not self._exact and not self._waiting and 4 * len(bank.active) <= len(bank.rows):
+            bank = self._move(self._rows(len(bank.active)))
         session = bank.session
         if bank.stale:
             bank.seating.leave(sorted(bank.stale))
@@ -392,20 +392,20 @@ class GpuBackend(Backend):
         most = max(2, min(MOST_AHEAD, int(AHEAD_SECONDS / self._per_step)))
         # Many steps as one graph, if at least as many remain.
         least = session.work.steps if most >= 2 * session.work.steps else 1
-        while lives := bank.lives:
-            needed = max(live.limit for live in lives) - session.enqueued
+        while active := bank.active:
+            needed = max(live.limit for live in active) - session.enqueued
             if most - ahead < min(least, needed):
                 break
             ahead += self._step(bank, min(needed, most - ahead))
 
     def _step(self, bank: _Bank, most: int) -> int:
         """Launch some steps; returns how many."""
-        session, lives = bank.session, bank.lives
+        session, active = bank.session, bank.active
         first, rows = session.enqueued, list(bank.rows)
-        masked = [live for live in lives if self._masked(live, first)]
-        session.choice.greedy = all(live.draw.greedy for live in lives) and not masked
-        wanted = any(live.text.options.logprobs or live.text.options.top_logprobs for live in lives)
-        if wanted or masked:
+        masked = [live for live in active if self._masked(live, first)]
+        session.choice.greedy = all(live.draw.greedy for live in active) and not masked
+        with_logprobs = any(live.text.options.logprobs or live.text.options.top_logprobs for live in active)
+        if with_logprobs or masked:
             self._notes.append(_Steps(session, first, 1, rows, self._told_step(session, rows, masked)))
         else:
             session.enqueue(min(most, session.work.steps))
@@ -413,17 +413,17 @@ class GpuBackend(Backend):
         steps = session.enqueued - first
         self._since += steps
         self.clock.steps += steps
-        self.clock.row_steps += steps * len(lives)
-        for live in lives:
+        self.clock.row_steps += steps * len(active)
+        for live in active:
             if live.limit <= session.enqueued:  # its last step was launched
                 self._leave(live)
         return steps
 
-    def _told_step(self, session: Session, rows: list[_Live | None], masked: list[_Live]) -> _Told | None:
+    def _told_step(self, session: Session, rows: list[_Live | None], masked: list[_Live]) -> _Logprobs | None:
         """A step run part by part, if more than its tokens is needed."""
         logits = session.tensors["logits"]
         session.decode.run()
-        shown = self._tell(logits, rows, len(rows))
+        shown = self._measure_logprobs(logits, rows, len(rows))
         for live in masked:
             logits[live.row, list(live.text.options.stop_tokens)] = -torch.inf
         session.choice.run(picked=True)
@@ -435,9 +435,9 @@ class GpuBackend(Backend):
         options = live.text.options
         return bool(options.stop_tokens) and step + live.offset < options.min_tokens
 
-    def _mask(self, logits: torch.Tensor, lives: Sequence[_Live]) -> bool:
+    def _mask(self, logits: torch.Tensor, active: Sequence[_Live]) -> bool:
         masked = False
-        for i, live in enumerate(lives):
+        for i, live in enumerate(active):
             options = live.text.options
             if options.stop_tokens and live.wrote < options.min_tokens:
                 logits[i, list(options.stop_tokens)] = -torch.inf
@@ -446,66 +446,66 @@ class GpuBackend(Backend):
 
     # ---- to the host ------------------------------------------------------------------------------------------------
 
-    def _tell(
-        self, logits: torch.Tensor, lives: Sequence[_Live | None], rows: int
-    ) -> Callable[[torch.Tensor], _Told] | None:
+    def _measure_logprobs(
+        self, logits: torch.Tensor, active: Sequence[_Live | None], rows: int
+    ) -> Callable[[torch.Tensor], _Logprobs] | None:
         """Log-probabilities of all rows, if one of the texts requests them; before penalties and masks."""
-        wanted: list[int | None] = [None] * rows
-        for row, live in enumerate(lives):
+        counts: list[int | None] = [None] * rows
+        for row, live in enumerate(active):
             if live is not None and (live.text.options.logprobs or live.text.options.top_logprobs):
-                wanted[row] = live.text.options.top_logprobs
-        if all(w is None for w in wanted):
+                counts[row] = live.text.options.top_logprobs
+        if all(w is None for w in counts):
             return None
         logprobs = logits.log_softmax(-1)
 
-        def of(tokens: torch.Tensor) -> _Told:
-            most = max(w or 0 for w in wanted)
+        def of(tokens: torch.Tensor) -> _Logprobs:
+            most = max(w or 0 for w in counts)
             best = logprobs.topk(min(most, logprobs.shape[-1])) if most else None
             values, ready = to_host(logprobs.gather(1, tokens.long()[:, None])[:, 0])
             if best is None:
-                return _Told(values, None, None, wanted, ready)
+                return _Logprobs(values, None, None, counts, ready)
             top, _ = to_host(best.values)
             ids, ready = to_host(best.indices)
-            return _Told(values, top, ids, wanted, ready)
+            return _Logprobs(values, top, ids, counts, ready)
 
         return of
 
     def _collect(self, *, wait: bool) -> list[Fresh]:
         fresh: list[Fresh] = []
-        looks, mark = 0, time.perf_counter()
+        polls, mark = 0, time.perf_counter()
         while self._notes:
             note = self._notes[0]
-            before, taken = note.steps, note.take()
-            if taken is None:
+            before, tokens = note.steps, note.take()
+            if tokens is None:
                 if fresh or not wait:
                     break
-                looks += 1
-                self._look(looks)
+                polls += 1
+                self._look(polls)
                 continue
             if note.steps == 0:
                 self._notes.popleft()
             now = time.perf_counter()
             if isinstance(note, _Steps):
-                self._taken += before - note.steps
+                self._steps_taken += before - note.steps
                 self.clock.decode_seconds += now - mark
             else:
                 self._seen_at = 0.0  # the GPU has read prompts since
                 self.clock.prefill_seconds += now - mark
             mark = now
-            for live, chosen in taken:
+            for live, chosen in tokens:
                 fresh += self._fresh(live, chosen)
         self._pace(mark)
         return fresh
 
     def _pace(self, now: float) -> None:
         """Measure the time of a step from steps between which the GPU did nothing else."""
-        if self._seen_at and self._taken:
-            self._per_step += 0.2 * ((now - self._seen_at) / self._taken - self._per_step)
-        self._seen_at, self._taken = (now if self._notes else 0.0), 0
+        if self._seen_at and self._steps_taken:
+            self._per_step += 0.2 * ((now - self._seen_at) / self._steps_taken - self._per_step)
+        self._seen_at, self._steps_taken = (now if self._notes else 0.0), 0
 
     def _fresh(self, live: _Live, chosen: tuple[Chosen, ...]) -> list[Fresh]:
         text, slot = live.text, live.slot
-        if self._held.get(slot) is not text:
+        if self._texts.get(slot) is not text:
             return []  # it has left
         live.count += len(chosen)
         full = live.base + live.count > self.context
@@ -515,10 +515,10 @@ class GpuBackend(Backend):
                 self._waiting.appendleft(text)  # its newer half is read again
         return [Fresh(slot, chosen, self._prompts.pop(slot, None), full and not text.options.slide)]
 
-    def _look(self, looks: int) -> None:
+    def _look(self, polls: int) -> None:
         # The GPU has work for a while; other Python threads may run.
         time.sleep(2e-5)
-        if looks % 50_000 == 0 and torch.cuda.current_stream().query() and self._notes[0].take() is None:
+        if polls % 50_000 == 0 and torch.cuda.current_stream().query() and self._notes[0].take() is None:
             raise RungError("the GPU stopped before the tokens it was asked for were written.")
 
 

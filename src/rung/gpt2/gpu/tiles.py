@@ -23,10 +23,10 @@ def tiles(tune: Mapping[str, tuple[int, ...]], rows: int, columns: int, depth: i
         return -(-rows // BM) * -(-columns // BN)
 
     BM, BN, warps = next((t for t in TILES if blocks_of(*t[:2]) >= sms), TILES[-1])
-    blocks, asked = blocks_of(BM, BN), {"BM": BM, "BN": BN, "num_warps": warps}
+    blocks, tuning = blocks_of(BM, BN), {"BM": BM, "BN": BN, "num_warps": warps}
     parts = [n for n in tune.get("SPLIT", (1,)) if n == 1 or (blocks * n <= 2 * sms and depth >= n * LEAST_DEPTH)]
-    asked["SPLIT"] = max(parts) if blocks < sms else 1
-    return {name: value for name, value in asked.items() if value in tune.get(name, ())}
+    tuning["SPLIT"] = max(parts) if blocks < sms else 1
+    return {name: value for name, value in tuning.items() if value in tune.get(name, ())}
 
 
 @cache
@@ -37,9 +37,9 @@ def for_few_rows(tune: Tunables, rows: int, columns: int, depth: int, sms: int) 
     def nanoseconds(values: dict[str, int]) -> float:
         BN, GROUPS, SPLIT, STAGES, SHARE = (values[name] for name in ("BN", "GROUPS", "SPLIT", "STAGES", "SHARE"))
         steps, stage = -(-depth_steps // SPLIT), (64 * GROUPS + BN) * 128
-        room = 256 * GROUPS * (BN + 8) <= STAGES * stage <= SHARED_BYTES
+        in_shared = 256 * GROUPS * (BN + 8) <= STAGES * stage <= SHARED_BYTES
         fits = range(steps if SHARE > 1 else 3, max(3, steps) + 1)
-        if not room or SPLIT * SHARE > 8 or STAGES not in fits:
+        if not in_shared or SPLIT * SHARE > 8 or STAGES not in fits:
             return float("inf")
         blocks = -(-rows // (64 * GROUPS)) * -(-columns // (BN * SHARE)) * SPLIT * SHARE
         step = max((64 * GROUPS / SHARE + BN) * 128 / L2_BYTES, 64 * GROUPS * BN * 128 / FLOPS) + LATENCY
