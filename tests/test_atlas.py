@@ -95,7 +95,7 @@ def test_what_has_a_row_of_this_code_is_not_profiled_again_and_time_ends_it(
 
 
 def test_the_atlas_holds_every_rung_of_which_a_source_has_a_counter_once() -> None:
-    wanted = atlas.wanted()
+    wanted = atlas.planned()
     named = [(s.rung.full_name, s.dtype.name, s.shape, tuple((t or {}).items())) for s, t in wanted]
     assert len(set(named)) == len(named) > 60
     for place in sources.references("profile"):

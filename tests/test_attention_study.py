@@ -82,7 +82,7 @@ def flat(row: Row) -> dict[str, Any]:
     figures = {name: row.metrics[metric] for name, metric in names.items() if metric in row.metrics}
     curves = {name: row.detail[name] for name in ("at", "curve") if name in row.detail}
     verdict = row.reason or row.verdict
-    return {"name": row.part, "verdict": verdict, "told": attention_text_chart.told(row), "seconds": None, **figures, **curves}
+    return {"name": row.part, "verdict": verdict, "told": attention_text_chart.result(row), "seconds": None, **figures, **curves}
 
 
 def test_a_slow_way_is_cut_off_and_says_how_far_it_came(inner: Inner, clock: SimpleNamespace) -> None:

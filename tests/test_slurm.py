@@ -197,7 +197,7 @@ def test_a_cancelled_and_a_requeued_task_lose_nothing(tmp_path: Path) -> None:
 
     def work() -> None:
         request = slurm.Request(tasks=2, gpus=0)
-        answer.append(slurm.spread(tuned(*WORDS), request, folder, places(every), tell=lambda *t: said.append(t)))
+        answer.append(slurm.spread(tuned(*WORDS), request, folder, places(every), progress=lambda *t: said.append(t)))
 
     thread = threading.Thread(target=work)
     thread.start()

@@ -290,13 +290,13 @@ def test_the_caches_study_writes_the_same_tokens_by_every_way_on_a_cpu_too(monke
 
 
 def test_a_way_of_writing_that_leaves_the_others_text_ends_the_caches_study(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = cache._ways
+    real = cache._methods
 
     def other(*about: Any) -> Any:
         yield from real(*about)
         yield "wrong", lambda prompt: iter([1] * cache.STEPS)
 
-    monkeypatch.setattr(cache, "_ways", other)
+    monkeypatch.setattr(cache, "_methods", other)
     monkeypatch.setattr(cache, "POSITIONS", (4,))
     with pytest.raises(RungError, match="wrong writes other tokens behind 4"):
         cache.run(on_a_cpu(), config=small_gpt2())

@@ -84,7 +84,7 @@ def climb(
             config, weights, ids, tokens, variants, batch=batch, seconds=seconds, model=name, trained=trained
         ):
             results.append(_store(row, device, output))  # at once: an interrupted study keeps what it measured
-            console.note(f"{row.part}: {attention_text_chart.told(row)}")
+            console.note(f"{row.part}: {attention_text_chart.result(row)}")
         console.print_json([row.as_json() for row in results]) if json else _print_study(results)
         _draw_study(results, svg)
         return
@@ -182,13 +182,13 @@ def _print(result: Climb) -> None:
 
 
 def _print_study(rows: Sequence[Result]) -> None:
-    from rung.show.attention_text_chart import told
+    from rung.show.attention_text_chart import result
 
     columns = ("attention", "time", "against naive torch at the same length", "same tokens", "")
     shown = [
         (
             row.part,
-            told(row) if row.verdict == "ok" else "",
+            result(row) if row.verdict == "ok" else "",
             f"{row.metrics['vs_naive']:.2f}x" if row.verdict == "ok" else "",
             f"{row.metrics['same_tokens']:.0f}" if "same_tokens" in row.metrics else "",
             row.reason,

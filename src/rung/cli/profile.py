@@ -79,7 +79,7 @@ def _all(limit: float, again: bool, json: bool) -> None:
     """Profile what has no row yet, within the time limit; each row is stored at once."""
     from rung.profile import atlas
 
-    chosen = atlas.wanted()
+    chosen = atlas.planned()
     chosen = chosen if again else atlas.missing(chosen)
     rows = []
     for row in atlas.collect(chosen, limit, lambda text: console.note(f"  {text}")):

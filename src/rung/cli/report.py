@@ -40,7 +40,7 @@ def report(
     if compile:
         rungs = [r for name in catalogue.operations() for r in catalogue.rungs(name, libraries=False)]
         made = page.resources_of(rungs, arch, _progress("compiling", len(rungs)))
-    text = lab.build(found, made, others=other_gpus)
+    text = lab.build(found, made, other_gpus=other_gpus)
     store.write_whole(output, text)
     console.note(f"{output}: {len(text) / 2**20:.1f} MiB, {len(catalogue.operations())} ladders")
 

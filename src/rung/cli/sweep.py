@@ -300,13 +300,13 @@ class _Cluster:
             return None
         with _progress(name) as report:
             rows = slurm.spread(
-                words, self.request, folder, places, retries=self.retries, waiting=self.waiting, tell=report
+                words, self.request, folder, places, retries=self.retries, waiting=self.waiting, progress=report
             )
         if len(rows) < len(places):
             console.note(f"rung: {len(rows)} of {len(places)} rows so far; the same command gathers the rest.")
             return None
         measured = {r.key for r in store.read(self.output) if r.kind in ("sweep", "profile")}
-        for row in (*rows, *slurm.kept(folder, "profile")):
+        for row in (*rows, *slurm.rows_of(folder, "profile")):
             if row.key not in measured:
                 store.append(row, self.output)
         gpus = {r.gpu for r in rows}

@@ -22,7 +22,7 @@ from rung.rungs import catalogue
 TOGETHER = 10  # rungs in one process
 PATIENCE = 80.0  # seconds for one process
 SLOW = 0.1  # seconds a run: ncu repeats each launch dozens of times, some of them ten times slower
-Wanted = tuple[Subject, Mapping[str, int] | None]
+Planned = tuple[Subject, Mapping[str, int] | None]
 
 
 # Beside them, for the points that the roofline counts: a ladder from this number on, at GPT-2's usual shape.
@@ -30,17 +30,17 @@ ROOFLINE = (("attention", "f32", 13), ("attention", "bf16", 27), ("matmul", "bf1
             ("softmax", "f32", 2))  # fmt: skip
 
 
-def wanted() -> list[Wanted]:
+def planned() -> list[Planned]:
     """Each rung, shape, dtype and tuning of which a source has a counter, then the roofline's; slow ones last."""
-    asked = {(r.what, r.dtype, r.shape, tuple(r.tuning.items())) for r in sources.references("profile")}
-    first: list[Wanted] = [(subject(w, d, s), dict(tuning) or None) for w, d, s, tuning in sorted(asked)]
-    there = {(s.rung.full_name, s.dtype.name, s.shape) for s, tuning in first if not tuning}
+    referenced = {(r.what, r.dtype, r.shape, tuple(r.tuning.items())) for r in sources.references("profile")}
+    first: list[Planned] = [(subject(w, d, s), dict(tuning) or None) for w, d, s, tuning in sorted(referenced)]
+    covered = {(s.rung.full_name, s.dtype.name, s.shape) for s, tuning in first if not tuning}
     all_of_them = first + [
         (about, None)
         for ladder, dtype, least in ROOFLINE
         for rung in catalogue.rungs(ladder, libraries=False)
         if dtype in rung.dtypes and (rung.number or 0) >= least and not rung.aside
-        if (rung.full_name, dtype, HEADLINE) not in there
+        if (rung.full_name, dtype, HEADLINE) not in covered
         if rung.refusal((about := subject(rung.full_name, dtype, HEADLINE)).values, about.dtype) is None
     ]
     slow = {
@@ -60,16 +60,16 @@ def subject(what: str, dtype: str, shape: str) -> Subject:
     return Subject(rung, name, rung.operation.complete(dims), dtype_named(dtype))
 
 
-def missing(chosen: Sequence[Wanted], path: Path | None = None) -> list[Wanted]:
+def missing(chosen: Sequence[Planned], path: Path | None = None) -> list[Planned]:
     """Those that have no row of the present code on this GPU, in the store or among the published."""
     gpu = machine.facts().get("gpu", "")
-    kept = list(store.read(path)) if path is not None else store.gather()
-    known = {row.question for row in kept if row.gpu == gpu and row.kind == "profile" and codes.current(row)}
+    rows = list(store.read(path)) if path is not None else store.gather()
+    known = {row.question for row in rows if row.gpu == gpu and row.kind == "profile" and codes.current(row)}
     return [(s, t) for s, t in chosen if _row(s, t, []).question not in known]
 
 
 def collect(
-    chosen: Sequence[Wanted], limit: float, tell: Callable[[str], None], path: Path | None = None
+    chosen: Sequence[Planned], limit: float, report: Callable[[str], None], path: Path | None = None
 ) -> Iterator[Row]:
     """A row for each as soon as it is counted, and kept; ends when the `limit` in seconds leaves no room for more."""
     ncu.find()
@@ -77,13 +77,13 @@ def collect(
     for start in range(0, len(chosen), TOGETHER):
         group, left = chosen[start : start + TOGETHER], end - time.monotonic()
         if left < 15:
-            tell(f"out of time: {len(chosen) - start} of {len(chosen)} are left; the same command goes on")
+            report(f"out of time: {len(chosen) - start} of {len(chosen)} are left; the same command goes on")
             return
-        tell(f"{start + len(group)} of {len(chosen)}: {group[0][0].rung.full_name} to {group[-1][0].rung.full_name}")
+        report(f"{start + len(group)} of {len(chosen)}: {group[0][0].rung.full_name} to {group[-1][0].rung.full_name}")
         try:
             counted = counters.split(counters.launched(group, timeout=min(PATIENCE, left)), len(group))
         except RungError as error:
-            tell(str(error))
+            report(str(error))
             counted = [[] for _ in group]
         for (about, tuning), launches in zip(group, counted, strict=True):
             if launches or end - time.monotonic() > 15:

@@ -148,8 +148,8 @@ class Report:
         """The kernel of this name, the longest launch when it ran several times."""
         found = [k for k in self.kernels if k.kernel == name]
         if not found:
-            there = ", ".join(dict.fromkeys(k.kernel for k in self.kernels)) or "none"
-            raise RungError(f"{self.rung} launched no kernel {name!r} here; there are {there}.")
+            names = ", ".join(dict.fromkeys(k.kernel for k in self.kernels)) or "none"
+            raise RungError(f"{self.rung} launched no kernel {name!r} here; there are {names}.")
         return max(found, key=_duration)
 
     @property
@@ -187,8 +187,8 @@ def side_by_side(reports: Sequence[Report]) -> list[tuple[Profile | None, ...]]:
     for name in sorted(shared):
         same = [[k for k in kernels if k.kernel == name] for kernels in rest]
         groups += zip(*same, strict=False)  # a kernel that only one launched again stays among the rest
-    taken = {id(k) for group in groups for k in group}
-    groups += itertools.zip_longest(*([k for k in kernels if id(k) not in taken] for kernels in rest))
+    grouped = {id(k) for group in groups for k in group}
+    groups += itertools.zip_longest(*([k for k in kernels if id(k) not in grouped] for kernels in rest))
     return sorted(groups, key=lambda group: -max(_duration(k) for k in group if k is not None))
 
 
@@ -270,7 +270,7 @@ def _kernel(launch: ncu.Launch) -> Profile:
         figures["no_eligible"] = 100 - figures["issue_active"]
     if seconds := figures.get("seconds"):
         figures["bytes_per_s"] = (figures.get("dram_read", 0.0) + figures.get("dram_write", 0.0)) / seconds
-    traffic = [figures.get(f"global_{way}_bytes") for way in ("read", "write")]
+    traffic = [figures.get(f"global_{direction}_bytes") for direction in ("read", "write")]
     moved = sum(b for b in traffic if b is not None)
     if "shared_bytes" in figures and moved:
         figures["global_share"] = 100 * moved / (moved + figures["shared_bytes"])

@@ -72,34 +72,34 @@ def find() -> str:
 
 def run(command: Sequence[str], metrics: Sequence[str], *, timeout: float = 300) -> list[Launch]:
     """Profile what `command` launches between cudaProfilerStart and Stop."""
-    ncu, wanted = find(), [m for m in metrics if m not in _UNKNOWN]
-    text, said, code = _once(ncu, command, ["--metrics", ",".join(wanted)], timeout)
-    while unknown := unknown_metrics(said, wanted):
+    ncu, requested = find(), [m for m in metrics if m not in _UNKNOWN]
+    text, stderr, code = _once(ncu, command, ["--metrics", ",".join(requested)], timeout)
+    while unknown := unknown_metrics(stderr, requested):
         _UNKNOWN.update(unknown)
-        wanted = [m for m in wanted if m not in unknown]
-        text, said, code = _once(ncu, command, ["--metrics", ",".join(wanted)], timeout)
+        requested = [m for m in requested if m not in unknown]
+        text, stderr, code = _once(ncu, command, ["--metrics", ",".join(requested)], timeout)
     launches = parse(text)
-    if not launches and "metric" in said and not _own_words(said) and "ERR_NVGPUCTRPERM" not in said:
+    if not launches and "metric" in stderr and not _own_words(stderr) and "ERR_NVGPUCTRPERM" not in stderr:
         # Another ncu version has other names: its own full set has most of these metrics.
-        text, said, code = _once(ncu, command, ["--set", "full"], timeout)
+        text, stderr, code = _once(ncu, command, ["--set", "full"], timeout)
         launches = parse(text)
     if launches:
         return launches
-    raise RungError(_complaint(said, code))
+    raise RungError(_complaint(stderr, code))
 
 
 _UNKNOWN: set[str] = set()  # metrics that the ncu of this machine does not know on this GPU
 
 
-def unknown_metrics(said: str, metrics: Sequence[str]) -> set[str]:
+def unknown_metrics(stderr: str, metrics: Sequence[str]) -> set[str]:
     """Those that ncu complains of; it names the first that it fails to find, as a name or as a pattern of it."""
-    lines = [line.replace("\\", "") for line in said.splitlines() if "Failed to find metric" in line]
+    lines = [line.replace("\\", "") for line in stderr.splitlines() if "Failed to find metric" in line]
     return {m for m in metrics if any(re.search(rf"\b{re.escape(m.partition('.')[0])}\b", line) for line in lines)}
 
 
-def _own_words(said: str) -> list[str]:
+def _own_words(stderr: str) -> list[str]:
     """The profiled program's own error."""
-    return [line.removeprefix("rung: ") for line in said.splitlines() if line.startswith("rung: ")]
+    return [line.removeprefix("rung: ") for line in stderr.splitlines() if line.startswith("rung: ")]
 
 
 def _once(ncu: str, command: Sequence[str], what: Sequence[str], timeout: float) -> tuple[str, str, int]:
@@ -121,16 +121,16 @@ def _once(ncu: str, command: Sequence[str], what: Sequence[str], timeout: float)
     return table, "\n".join((table, done.stdout, done.stderr)), done.returncode
 
 
-def _complaint(said: str, code: int) -> str:
-    if "ERR_NVGPUCTRPERM" in said:
+def _complaint(stderr: str, code: int) -> str:
+    if "ERR_NVGPUCTRPERM" in stderr:
         return PERMISSION
-    own = _own_words(said)
+    own = _own_words(stderr)
     if own:
         return own[-1]
-    errors = [line for line in said.splitlines() if "==ERROR==" in line]
+    errors = [line for line in stderr.splitlines() if "==ERROR==" in line]
     last = errors[-1].replace("==ERROR==", "").strip() if errors else ""
     if not last:
-        last = next((x.strip() for x in reversed(said.splitlines()) if x.strip()), "it said nothing")
+        last = next((x.strip() for x in reversed(stderr.splitlines()) if x.strip()), "it said nothing")
     return f"ncu profiled nothing (exit code {code}): {last.rstrip('.')}."
 
 

@@ -68,8 +68,8 @@ def table(rung: CudaRung, counted: torch.Tensor, seconds: float, timed_seconds: 
     assert inside is not None
     sizes = [len(group) for group in inside.rows]
     if counted.dim() != 3 or counted.shape[1:] != (sum(sizes), len(inside.columns)):
-        wanted = f"(blocks, {sum(sizes)}, {len(inside.columns)})"
-        raise RungError(f"{rung.full_name}: {inside.counter} is {tuple(counted.shape)}; [inside] says {wanted}.")
+        expected = f"(blocks, {sum(sizes)}, {len(inside.columns)})"
+        raise RungError(f"{rung.full_name}: {inside.counter} is {tuple(counted.shape)}; [inside] says {expected}.")
     cycles = counted.double() / CALLS
     by_thread = torch.split(cycles, sizes, dim=1)
     whole = max(float(part.sum((1, 2)).max()) for part in by_thread)

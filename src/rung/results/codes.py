@@ -56,16 +56,16 @@ def _texts() -> dict[str, str]:
     stamp = hashlib.sha256(repr([(str(p), f.st_mtime_ns, f.st_ctime_ns, f.st_size) for p, f in facts]).encode())
     try:
         file = kept.folder("texts") / f"{hashlib.sha256(str(package).encode()).hexdigest()[:16]}.json"
-        there = json.loads(file.read_text()) if file.is_file() else None
+        cached = json.loads(file.read_text()) if file.is_file() else None
     except (RungError, OSError, ValueError):  # without a cache they are computed each time
         return {}
-    valid = isinstance(there, dict) and there.get("stamp") == stamp.hexdigest()
-    texts: dict[str, str] = dict(there["texts"]) if there is not None and valid else {}
-    atexit.register(_keep, file, stamp.hexdigest(), texts, len(texts))
+    valid = isinstance(cached, dict) and cached.get("stamp") == stamp.hexdigest()
+    texts: dict[str, str] = dict(cached["texts"]) if cached is not None and valid else {}
+    atexit.register(_store, file, stamp.hexdigest(), texts, len(texts))
     return texts
 
 
-def _keep(file: Path, stamp: str, texts: dict[str, str], count: int) -> None:
+def _store(file: Path, stamp: str, texts: dict[str, str], count: int) -> None:
     if len(texts) > count:
         with contextlib.suppress(RungError):
             store.write_whole(file, json.dumps({"stamp": stamp, "texts": texts}))
@@ -108,19 +108,19 @@ def updated(rows: Iterable[Row], codes: Codes) -> dict[str, dict[str, str]]:
             continue
         # Texts are compared by the builds of the newest rows alone.
         text, measured = max(by_text.items(), key=lambda item: max(r.time for r in item[1]))
-        there = codes.get(name, {})
+        stored = codes.get(name, {})
         measured = sorted(measured, key=lambda r: r.key)
         then = _digest([r.code for r in measured])
         # Climbs may have been measured with texts between that one and the present one.
-        kept = {t: there[t] for t in of_rows[name] & set(there)} if there.get(text, then) == then else {}
-        compiled = then if now == text else there.get(now) if there.get(text) == then else None
+        valid = {t: stored[t] for t in of_rows[name] & set(stored)} if stored.get(text, then) == then else {}
+        compiled = then if now == text else stored.get(now) if stored.get(text) == then else None
         if compiled is None:
             print(f"compiling {name}, whose text has changed", file=sys.stderr)
             rung = catalogue.find(name)
             compiled = _digest([built(row, rung) for row in measured])
         # With other rows as the newest, digests are of other builds: texts that had the present code keep it.
-        still = {t: compiled for t in of_rows[name] & set(there) if there[t] == there.get(now)}
-        if len(of_text := {**kept, text: then, now: compiled, **still}) > 1:
+        still = {t: compiled for t in of_rows[name] & set(stored) if stored[t] == stored.get(now)}
+        if len(of_text := {**valid, text: then, now: compiled, **still}) > 1:
             found[name] = dict(sorted(of_text.items()))
     return found
 
@@ -132,9 +132,9 @@ def _digest(codes: list[str]) -> str:
 def refresh(path: Path = FILE) -> bool:
     """Bring the index up to date; returns whether it changed."""
     rows = [row for folder in sorted(path.parent.glob("*/")) for row in store.load(folder)]
-    there = known(path)
-    now = updated(rows, there)
-    if now == there:
+    stored = known(path)
+    now = updated(rows, stored)
+    if now == stored:
         return False
     store.write_whole(path, json.dumps(now, indent=1, sort_keys=True) + "\n")
     known.cache_clear()

@@ -216,14 +216,14 @@ def by_gpu(results: Iterable[Row]) -> dict[str, Figures]:
     return dict(sorted(found.items(), key=lambda item: (item[0] == "", -len(item[1].results))))
 
 
-def of_gpu(results: Sequence[Row], wanted: str | None) -> Figures:
+def of_gpu(results: Sequence[Row], part: str | None) -> Figures:
     """The figures of the GPU whose name holds `wanted`; without it, of the one most was measured on."""
     found = by_gpu(results)
     for gpu, figures in found.items():
-        if wanted is None or wanted.lower() in gpu.lower():
+        if part is None or part.lower() in gpu.lower():
             return figures
     known = ", ".join(g for g in found if g) or "none"
-    raise RungError(f"no result was measured on a GPU named {wanted!r}; there are results of {known}.")
+    raise RungError(f"no result was measured on a GPU named {part!r}; there are results of {known}.")
 
 
 def time_text(us: float) -> str:

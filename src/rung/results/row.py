@@ -86,19 +86,19 @@ class Row:
     @property
     def key(self) -> str:
         """Content address: the question, the code and the driver, not the result."""
-        asked = (*self.question, sorted(self.texts.items()), self.machine.get("driver"))
-        return hashlib.sha256(repr(asked).encode()).hexdigest()[:20]
+        inputs = (*self.question, sorted(self.texts.items()), self.machine.get("driver"))
+        return hashlib.sha256(repr(inputs).encode()).hexdigest()[:20]
 
     def as_json(self) -> dict[str, Any]:
         """The stored form; empty fields are left out."""
-        told = {f.name: getattr(self, f.name) for f in fields(self)}
-        return {"format": FORMAT, **{name: value for name, value in told.items() if value not in ("", {}, [], False)}}
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        return {"format": FORMAT, **{name: value for name, value in values.items() if value not in ("", {}, [], False)}}
 
     @staticmethod
-    def of_json(kept: Mapping[str, Any]) -> Row:
+    def of_json(values: Mapping[str, Any]) -> Row:
         """A row of the store; names that a later version may add are passed over."""
         known = {f.name for f in fields(Row)}
-        return Row(**{name: value for name, value in kept.items() if name in known})
+        return Row(**{name: value for name, value in values.items() if name in known})
 
     def with_metrics(self, **metrics: float | None) -> Row:
         """The same with these figures; None is no figure."""

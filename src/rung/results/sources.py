@@ -101,8 +101,8 @@ class Reference:
         if self.figure.startswith("opcode "):
             return kernel["opcodes"].get(self.figure.removeprefix("opcode ")) if kernel["opcodes"] else None
         parts = [kernel["figures"].get(name) for name in self.figure.split(" + ")]
-        there = [p for p in parts if p is not None]
-        return sum(there) if len(there) == len(parts) else None
+        present = [p for p in parts if p is not None]
+        return sum(present) if len(present) == len(parts) else None
 
     def _cell(self, row: Row) -> float | None:
         columns = [str(c) for c in row.detail["columns"]]
@@ -147,8 +147,8 @@ class Figure:
 
     def missing(self, rows: Sequence[Row]) -> str:
         """Why the place is empty, or what fills it."""
-        wanted = [r.command for r in self.ours if r.value(rows) is None]
-        return self.reason or "; ".join(dict.fromkeys(wanted))
+        commands = [r.command for r in self.ours if r.value(rows) is None]
+        return self.reason or "; ".join(dict.fromkeys(commands))
 
 
 @dataclass(frozen=True)
@@ -181,13 +181,13 @@ def number(value: float) -> str:
 
 @cache
 def documents() -> dict[str, Document]:
-    return {name: Document(name, **told) for name, told in _data()["documents"].items()}
+    return {name: Document(name, **fields) for name, fields in _data()["documents"].items()}
 
 
 @cache
 def experiments() -> tuple[Experiment, ...]:
     """All of them, in the order of the documents."""
-    return tuple(_experiment(told) for told in _data()["experiments"])
+    return tuple(_experiment(entry) for entry in _data()["experiments"])
 
 
 @cache
@@ -195,16 +195,16 @@ def _data() -> dict[str, Any]:
     return tomllib.loads(FILE.read_text(encoding="utf-8"))
 
 
-def _experiment(told: dict[str, Any]) -> Experiment:
-    document = documents()[told["document"]]
-    usual = (told.get("dtype", "f32"), told.get("shape", "b4t64"))
+def _experiment(entry: dict[str, Any]) -> Experiment:
+    document = documents()[entry["document"]]
+    usual = (entry.get("dtype", "f32"), entry.get("shape", "b4t64"))
     figures = []
-    for what, value, ours, *unit in told["figures"]:
+    for what, value, ours, *unit in entry["figures"]:
         spec = [ours] if isinstance(ours, str) else ours
         reason = spec[0].removeprefix(NONE) if spec[0].startswith(NONE) else ""
         references = () if reason else tuple(reference(text, *usual) for text in spec)
-        figures.append(Figure(what, float(value), unit[0] if unit else told["unit"], references, reason))
-    return Experiment(document, told["section"], told["title"], told.get("gpu", document.gpu), tuple(figures))
+        figures.append(Figure(what, float(value), unit[0] if unit else entry["unit"], references, reason))
+    return Experiment(document, entry["section"], entry["title"], entry.get("gpu", document.gpu), tuple(figures))
 
 
 def reference(text: str, dtype: str, shape: str) -> Reference:

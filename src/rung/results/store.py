@@ -29,7 +29,7 @@ def append(row: Row, path: Path | None = None) -> Row:
 
 def read(path: Path | None = None) -> Iterator[Row]:
     """Every whole measurement in the store."""
-    return (Row.of_json(kept) for kept in lines.read(path or default_path(), FORMAT))
+    return (Row.of_json(values) for values in lines.read(path or default_path(), FORMAT))
 
 
 def write(path: Path, rows: Iterable[Row]) -> None:

@@ -117,11 +117,11 @@ def _must_point_to(parameter: Parameter, tensor: torch.Tensor, dtype: Dtype, whe
     if ANY_POINTEE.fullmatch(ctype):
         return
     pointee = POINTEES.get(ctype)
-    held = name_of(tensor.dtype)
+    actual = name_of(tensor.dtype)
     if pointee is None:
         raise RungError(f"{where} points to {ctype!r}, which is not known; use Real, float, int, void or a vector.")
-    if pointee != held:
-        raise RungError(f"{where} points to {parameter.ctype}, but the tensor holds {held}; change one of them.")
+    if pointee != actual:
+        raise RungError(f"{where} points to {parameter.ctype}, but the tensor holds {actual}; change one of them.")
 
 
 _RANGES = {"i32": (-(2**31), 2**31), "u32": (0, 2**32), "i64": (-(2**63), 2**63), "u64": (0, 2**64)}

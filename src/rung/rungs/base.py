@@ -66,14 +66,14 @@ class Rung(ABC):
 
     kind: str = ""
 
-    def __init__(self, operation: Operation, name: str, path: Path | None, told: header.Header) -> None:
+    def __init__(self, operation: Operation, name: str, path: Path | None, keys: header.Header) -> None:
         self.operation = operation
         self.name = name
         self.path = path
-        self.header = told
-        self.idea, self.expect, self.found, self.provenance = told.idea, told.expect, told.found, told.provenance
-        self.parent, self.leap, self.aside, self.emulate = told.parent, told.leap, told.aside, told.emulate
-        self.dtypes, self.needs, self.tune, self.let = told.dtypes, told.needs, told.tune, told.let
+        self.header = keys
+        self.idea, self.expect, self.found, self.provenance = keys.idea, keys.expect, keys.found, keys.provenance
+        self.parent, self.leap, self.aside, self.emulate = keys.parent, keys.leap, keys.aside, keys.emulate
+        self.dtypes, self.needs, self.tune, self.let = keys.dtypes, keys.needs, keys.tune, keys.let
         self.siblings: Callable[[], Sequence[Rung]] = tuple  # the rungs of its ladder, libraries left out
 
     @property

@@ -31,7 +31,7 @@ def operation(name: str) -> Operation:
     """The operation called `name`."""
     found = folders()
     if name not in found:
-        raise RungError(f"there is no operation {name!r}{_meant(name, list(found))}; there are {', '.join(found)}.")
+        raise RungError(f"there is no operation {name!r}{_nearest(name, list(found))}; there are {', '.join(found)}.")
     return _operation_at(found[name] / "operation.py")
 
 
@@ -81,7 +81,7 @@ def find(spec: str) -> Rung:
         if which in (rung.name, short) or (which.isdigit() and rung.number == int(which)):
             return rung
     names = [r.name for r in ladder]
-    raise RungError(f"{name} has no rung {which!r}{_meant(which, names)}; it has {', '.join(names)}.")
+    raise RungError(f"{name} has no rung {which!r}{_nearest(which, names)}; it has {', '.join(names)}.")
 
 
 def select(spec: str | None, file: Path | None = None) -> list[Rung]:
@@ -104,6 +104,6 @@ def parent(rung: Rung) -> Rung | None:
     return ladder[place - 1] if place else None
 
 
-def _meant(word: str, names: list[str]) -> str:
+def _nearest(word: str, names: list[str]) -> str:
     close = difflib.get_close_matches(word, names, n=1)
     return f" (did you mean {close[0]}?)" if close else ""

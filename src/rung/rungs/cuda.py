@@ -84,10 +84,10 @@ class CudaRung(Rung):
         of = {kernel: [p.name for p in parameters] for kernel, parameters in self.parameters.items()}
         every = list(dict.fromkeys(name for names in of.values() for name in names))
         tables = [(self.header.bind, every), *((e.bind, of[e.kernel]) for e in self.header.launches)]
-        for bind, there in tables:
+        for bind, known in tables:
             for name in bind:
-                if name not in there:
-                    raise RungError(f"{self.path}: bind.{name} is no kernel parameter; there are {', '.join(there)}.")
+                if name not in known:
+                    raise RungError(f"{self.path}: bind.{name} is no kernel parameter; there are {', '.join(known)}.")
 
     def too_large(self, values: Values, dtype: Dtype, tuning: Tuning, device: Device) -> str | None:
         try:

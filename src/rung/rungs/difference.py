@@ -22,7 +22,7 @@ def code(rung: Rung) -> str:
     if not isinstance(rung, CudaRung):
         return _without_docstring(without_prose(rung.source))
     assert rung.path is not None
-    keys = {name: value for name, value in rung.table.items() if name not in header.TOLD}
+    keys = {name: value for name, value in rung.table.items() if name not in header.DESCRIPTIVE}
     body = _HEADER.sub("", rung.source)
     return header.written(keys) + _with_neighbours(body, rung.path.parent, set())
 

@@ -19,7 +19,7 @@ from rung.rungs.folders import folders
 Expression = str | int
 
 _BLOCK = re.compile(r"\A\s*/\*---[ \t]*\n(.*?)\n[ \t]*---\*/", re.DOTALL)
-TOLD = ("idea", "expect", "found", "provenance", "from", "leap", "aside")  # descriptive keys
+DESCRIPTIVE = ("idea", "expect", "found", "provenance", "from", "leap", "aside")  # descriptive keys
 LONGEST_FOUND = 400  # characters; a longer story has a page beside the rung
 _PARENT = re.compile(r"\w+/\w+")
 _PLACE = re.compile(r" \(at line (?P<line>\d+), column (?P<column>\d+)\)$")
@@ -110,9 +110,9 @@ class Header:
 
 
 # Keys of a Python rung, as constants of these names in capitals; it launches its kernels itself.
-_CONSTANTS = {*TOLD, "emulate", "dtypes", "needs", "align", "tune", "let", "buffers"}
+_CONSTANTS = {*DESCRIPTIVE, "emulate", "dtypes", "needs", "align", "tune", "let", "buffers"}
 # Every key except the descriptive ones may come from the parent that `from` names.
-INHERITED = {"launch", *Header.__dataclass_fields__} - {*TOLD, "parent", "launches"}
+INHERITED = {"launch", *Header.__dataclass_fields__} - {*DESCRIPTIVE, "parent", "launches"}
 
 
 def parse(source: str, origin: str) -> Header:
@@ -139,7 +139,7 @@ def _as_toml(value: Any) -> Any:
 
 def written(keys: dict[str, Any]) -> str:
     """Keys as a header of TOML, in one order."""
-    order = [*TOLD, *Header.__dataclass_fields__, "launch"]
+    order = [*DESCRIPTIVE, *Header.__dataclass_fields__, "launch"]
     keys = {name: keys[name] for name in sorted(keys, key=order.index)}
     plain = {name: value for name, value in keys.items() if not _is_table(value)}
     lines = [f"{name} = {_inline(value)}" for name, value in plain.items()]
@@ -171,7 +171,7 @@ def _inline(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def table(source: str, origin: str, heirs: tuple[Path, ...] = ()) -> dict[str, Any]:
+def table(source: str, origin: str, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
     """The header's keys, including inherited ones."""
     own = dict(_own_table(source, origin))
     if "inherit" not in own:
@@ -180,26 +180,26 @@ def table(source: str, origin: str, heirs: tuple[Path, ...] = ()) -> dict[str, A
     texts = isinstance(keys, list) and all(isinstance(key, str) for key in [*keys, parent])
     if not texts or not parent:
         raise RungError(f'{origin}: inherit wants a list of keys, and from = "OP/NUMBER" beside it.')
-    path, heirs = _file_of(parent, origin), (*heirs, Path(origin).resolve())
-    if path.resolve() in heirs:
+    path, seen = _file_of(parent, origin), (*seen, Path(origin).resolve())
+    if path.resolve() in seen:
         raise RungError(f"{origin}: inherit leads back to {path.name}; one of the two has to stand in full.")
-    theirs = table(source_file.read(path), str(path), heirs)
+    inherited = table(source_file.read(path), str(path), seen)
     for key in keys:
-        if key not in INHERITED or key not in theirs:
-            there = ", ".join(name for name in theirs if name in INHERITED)
-            raise RungError(f"{origin}: {key!r} cannot be inherited from {parent}; it has {there}.")
-        own[key] = _merged(key, theirs[key], own[key], origin) if key in own else theirs[key]
+        if key not in INHERITED or key not in inherited:
+            available = ", ".join(name for name in inherited if name in INHERITED)
+            raise RungError(f"{origin}: {key!r} cannot be inherited from {parent}; it has {available}.")
+        own[key] = _merged(key, inherited[key], own[key], origin) if key in own else inherited[key]
     return own
 
 
-def _merged(key: str, theirs: Any, own: Any, origin: str) -> Any:
+def _merged(key: str, inherited: Any, own: Any, origin: str) -> Any:
     """Names of a table are added or replaced, conditions are added, and launches change key by key in their order."""
-    if isinstance(theirs, dict) and isinstance(own, dict):
-        return theirs | own
+    if isinstance(inherited, dict) and isinstance(own, dict):
+        return inherited | own
     if key == "needs":
-        return [n for part in (theirs, own) for n in (part if isinstance(part, list) else [part])]
-    if key == "launch" and isinstance(own, list) and len(own) == len(theirs):
-        return [_merged("", *pair, origin) for pair in zip(theirs, own, strict=True)]
+        return [n for part in (inherited, own) for n in (part if isinstance(part, list) else [part])]
+    if key == "launch" and isinstance(own, list) and len(own) == len(inherited):
+        return [_merged("", *pair, origin) for pair in zip(inherited, own, strict=True)]
     raise RungError(f"{origin}: {key} stands in the header and in inherit, and the two cannot be joined; drop one.")
 
 

@@ -26,8 +26,8 @@ from rung.rungs.base import Rung
 from rung.rungs.cuda import CudaRung
 
 # Descriptive keys, and conditions on calls: nothing that changes the code.
-TOLD = {*header.TOLD, "needs", "align", "emulate", "tune"}
-CONSTANTS = {name.upper() for name in TOLD}
+LEFT_OUT = {*header.DESCRIPTIVE, "needs", "align", "emulate", "tune"}
+CONSTANTS = {name.upper() for name in LEFT_OUT}
 _COMMENT = re.compile(r"(\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*')|/\*.*?\*/|//[^\n]*", re.DOTALL)
 _INCLUDED = re.compile(r'^[ \t]*#[ \t]*include[ \t]*["<]([^">\n]+)[">]', re.MULTILINE)
 _SPACE = re.compile(r"(?<=\w) (?!\w)|(?<!\w) (?=\w)|(?<![\w+&<>-]) (?!\w)")  # whitespace that separates nothing
@@ -44,8 +44,8 @@ def text(rung: Rung) -> str:
 def own_text(rung: Rung) -> str:
     """The digest of the rung's own file, and of what its header inherits."""
     if isinstance(rung, CudaRung):
-        kept = {name: value for name, value in rung.table.items() if name not in TOLD}
-        return _digest(json.dumps(kept, sort_keys=True) + _code(rung.source))
+        keys = {name: value for name, value in rung.table.items() if name not in LEFT_OUT}
+        return _digest(json.dumps(keys, sort_keys=True) + _code(rung.source))
     return _digest(_python(rung.source) if rung.path else rung.source)
 
 
@@ -189,8 +189,8 @@ def _dump(node: object) -> str:
         return repr(node)
     fields = [(name, getattr(node, name, None)) for name in node._fields if name != "type_params"]
     optional = {name for name, value in fields if value is None and getattr(type(node), name, ...) is None}
-    kept = (f"{name}={_dump(value)}" for name, value in fields if name not in optional)
-    return f"{type(node).__name__}({', '.join(kept)})"
+    parts = (f"{name}={_dump(value)}" for name, value in fields if name not in optional)
+    return f"{type(node).__name__}({', '.join(parts)})"
 
 
 def _tells(node: ast.stmt) -> bool:

@@ -20,8 +20,8 @@ class LibraryRung(Rung):
     def __init__(self, operation: Operation, library: Library) -> None:
         idea = library.note or f"The {library.name} call that a user would make."
         emulate = "the library call needs CUDA." if library.where == "cuda" else ""
-        told = Header(idea, dtypes=library.dtypes, needs=library.needs, emulate=emulate)
-        super().__init__(operation, library.name, None, told)
+        described = Header(idea, dtypes=library.dtypes, needs=library.needs, emulate=emulate)
+        super().__init__(operation, library.name, None, described)
         self.library = library
 
     @property
@@ -31,9 +31,9 @@ class LibraryRung(Rung):
     @cached_property
     def binds(self) -> frozenset[str]:
         operands = {o.name for o in self.operation.operands}
-        taken = set(inspect.signature(self.library.run).parameters)
+        accepted = set(inspect.signature(self.library.run).parameters)
         # A library that returns its result does not take it: the plain output is always bound.
-        return frozenset((taken & operands) | {o for o in self.operation.required if _is_output(self.operation, o)})
+        return frozenset((accepted & operands) | {o for o in self.operation.required if _is_output(self.operation, o)})
 
     def bound(self, call: Call) -> Prepared:
         library, tensors = self.library.run, call.tensors

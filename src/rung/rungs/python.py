@@ -58,6 +58,6 @@ class PythonRung(Rung):
             if name in known or name in nullable:
                 arguments[name] = known.get(name)
             elif required:
-                there = ", ".join([*call.tensors, *call.buffers, *(n for n in call.names if "_stride_" not in n)])
-                raise RungError(f"{self.path}: run() takes {name!r}, which is not known; there are {there}.")
+                available = ", ".join([*call.tensors, *call.buffers, *(n for n in call.names if "_stride_" not in n)])
+                raise RungError(f"{self.path}: run() takes {name!r}, which is not known; there are {available}.")
         return arguments

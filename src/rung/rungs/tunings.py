@@ -55,7 +55,7 @@ def record(
     path: Path | None = None,
 ) -> None:
     """Store the best configuration of a sweep; without a time if the time of a whole prompt decided."""
-    kept = {
+    entry = {
         "format": FORMAT,
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "rung": rung.full_name,
@@ -70,7 +70,7 @@ def record(
         "default_us": default_us,
         "machine": dict(machine),
     }
-    lines.append(path or default_path(), kept)
+    lines.append(path or default_path(), entry)
 
 
 def listed(path: Path | None = None) -> list[dict[str, Any]]:
@@ -109,11 +109,11 @@ def best(
     question = (rung.full_name, shape_class(rung, values), dtype)
     own = identity.own_text(rung)
     ours, measured = (_by_question(p) for p in (path or default_path(), MEASURED))
-    wanted = [(ours, "gpu", gpu)] if path else [(ours, "gpu", gpu), (measured, "gpu", gpu), (measured, "chip", chip)]
-    for table, what, name in wanted:
-        asked = [r for key, r in table.items() if key[1:4] == question and _named(r["machine"], what) == name]
-        known = [r for r in asked if all(value in rung.tune.get(n, ()) for n, value in r["tuning"].items())]
-        rows = [r for r in asked if r["own_text"] == own] or known
+    sources = [(ours, "gpu", gpu)] if path else [(ours, "gpu", gpu), (measured, "gpu", gpu), (measured, "chip", chip)]
+    for table, what, name in sources:
+        matching = [r for key, r in table.items() if key[1:4] == question and _named(r["machine"], what) == name]
+        known = [r for r in matching if all(value in rung.tune.get(n, ()) for n, value in r["tuning"].items())]
+        rows = [r for r in matching if r["own_text"] == own] or known
         if rows:
             break
     else:

@@ -136,20 +136,20 @@ class Server:
         writing = Writing(self, call)
         if call.stream:
             return StreamedAnswer(writing)
-        async with left_by(request.receive) as gone:
+        async with left_by(request.receive) as disconnected:
             try:
-                return JSONResponse(await writing.whole(gone))
+                return JSONResponse(await writing.whole(disconnected))
             finally:
                 writing.cancel()
 
     def _admit(self, texts: int) -> None:
         self._alive()
-        busy, room = self.pool.jobs, self.pool.slots + self.limits.queue
-        if busy + texts > room and busy:
-            message = f"{busy} texts are being written or wait, and {room} is the most; try again later."
+        busy, limit = self.pool.jobs, self.pool.slots + self.limits.queue
+        if busy + texts > limit and busy:
+            message = f"{busy} texts are being written or wait, and {limit} is the most; try again later."
             raise Refusal(429, message, code="queue_full", headers={"Retry-After": "1"})
-        if texts > room:
-            raise Refusal(400, f"{texts} texts are more than this server takes at once, {room}; send fewer.", "prompt")
+        if texts > limit:
+            raise Refusal(400, f"{texts} texts are more than this server takes at once, {limit}; send fewer.", "prompt")
 
     def _alive(self) -> None:
         if not self.pool.serving:
@@ -235,16 +235,16 @@ class Writing:
         for i, request in enumerate(call.requests):
             watch = server.metrics.begin(len(request.ids))
 
-            def hear(piece: Piece, i: int = i, see: Callable[[Piece], None] = watch.see) -> None:
-                see(piece)
+            def on_piece(piece: Piece, i: int = i, observe: Callable[[Piece], None] = watch.see) -> None:
+                observe(piece)
                 self._pieces.put_nowait((i, piece))
 
-            self._jobs.append(server.pool.submit(request, hear))
+            self._jobs.append(server.pool.submit(request, on_piece))
 
-    async def parts(self, gone: asyncio.Event) -> AsyncIterator[dict[str, Any]]:
+    async def parts(self, disconnected: asyncio.Event) -> AsyncIterator[dict[str, Any]]:
         """Each piece as a chunk's choice until all texts have ended; Refusal when they cannot."""
         left = len(self.choices)
-        leaving = asyncio.ensure_future(gone.wait())
+        leaving = asyncio.ensure_future(disconnected.wait())
         try:
             while left:
                 i, piece = await self._next(leaving)
@@ -276,20 +276,20 @@ class Writing:
     def _late(self) -> Refusal:
         return Refusal(504, f"the request took longer than {self._server.limits.seconds:g} s; ask for fewer tokens.")
 
-    async def whole(self, gone: asyncio.Event) -> dict[str, Any]:
+    async def whole(self, disconnected: asyncio.Event) -> dict[str, Any]:
         """The answer to a call that does not stream."""
         parts: list[list[dict[str, Any]]] = [[] for _ in self.choices]
-        async for part in self.parts(gone):
+        async for part in self.parts(disconnected):
             parts[part["index"]].append(part)
         return answer(self.call, self._server.served.name, list(map(joined, parts)), usage=self.usage)
 
-    async def chunks(self, gone: asyncio.Event) -> AsyncIterator[dict[str, Any]]:
+    async def chunks(self, disconnected: asyncio.Event) -> AsyncIterator[dict[str, Any]]:
         """The chunks of a streaming call; empty ones are left out."""
         more = {"usage": None} if self.call.include_usage else {}
         name = self._server.served.name
-        async for part in self.parts(gone):
-            told = part["logprobs"] and part["logprobs"]["tokens"]
-            if part["text"] or part["finish_reason"] or told or "prompt_logprobs" in part:
+        async for part in self.parts(disconnected):
+            tokens = part["logprobs"] and part["logprobs"]["tokens"]
+            if part["text"] or part["finish_reason"] or tokens or "prompt_logprobs" in part:
                 yield answer(self.call, name, [part], **more)
         if self.call.include_usage:
             yield answer(self.call, name, [], usage=self.usage)
@@ -318,11 +318,11 @@ class StreamedAnswer(Response):
         async def event(data: str) -> None:
             await send({"type": "http.response.body", "body": f"data: {data}\n\n".encode(), "more_body": True})
 
-        async with left_by(receive) as gone:
+        async with left_by(receive) as disconnected:
             try:
                 await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
                 try:
-                    async for chunk in self._writing.chunks(gone):
+                    async for chunk in self._writing.chunks(disconnected):
                         await event(json.dumps(chunk, ensure_ascii=False, separators=(",", ":")))
                 except Refusal as refusal:
                     await event(json.dumps(refusal.body))
@@ -337,16 +337,16 @@ class StreamedAnswer(Response):
 @contextlib.asynccontextmanager
 async def left_by(receive: Receive) -> AsyncIterator[asyncio.Event]:
     """An event that is set when the client has gone."""
-    gone = asyncio.Event()
+    disconnected = asyncio.Event()
 
     async def watch() -> None:
         while (await receive())["type"] != "http.disconnect":
             pass
-        gone.set()
+        disconnected.set()
 
     task = asyncio.create_task(watch())
     try:
-        yield gone
+        yield disconnected
     finally:
         task.cancel()
 

@@ -63,12 +63,12 @@ class _Fields:
     def __init__(self, body: Mapping[str, Any]) -> None:
         self._left = dict(body)
 
-    def take(self, name: str, wanted: str, holds: Callable[[Any], bool], default: Any) -> Any:
+    def take(self, name: str, expected: str, holds: Callable[[Any], bool], default: Any) -> Any:
         value = self._left.pop(name, None)
         if value is None:
             return default
         if not holds(value):
-            raise Refusal(400, f"{name} is {_shown(value)}; it must be {wanted}.", name)
+            raise Refusal(400, f"{name} is {_shown(value)}; it must be {expected}.", name)
         return value
 
     def whole(self, name: str, low: int, high: int, default: Any) -> Any:
@@ -163,10 +163,10 @@ def parse(body: Any, served: Served) -> Call:
     return Call(requests, n, echo, logprobs, prompt_logprobs, stream, usage, max_tokens)
 
 
-def _of_prompt(echo: bool, logprobs: int | None, asked: int | None, max_tokens: int) -> int | None:
+def _of_prompt(echo: bool, logprobs: int | None, requested: int | None, max_tokens: int) -> int | None:
     """How many alternatives are reported at each of the prompt's tokens; None if not requested."""
-    wanted = [k for k in (asked, logprobs if echo else None, 0 if max_tokens == 0 else None) if k is not None]
-    return max(wanted) if wanted else None
+    counts = [k for k in (requested, logprobs if echo else None, 0 if max_tokens == 0 else None) if k is not None]
+    return max(counts) if counts else None
 
 
 def _fits(prompt: Prompt, options: Options, config: Config) -> None:
@@ -187,8 +187,8 @@ def _tokens(value: Any) -> bool:
 
 
 def _prompts(f: _Fields, tokenizer: Tokenizer) -> list[Prompt]:
-    wanted = "a text, a list of texts, a list of tokens or a list of such lists"
-    given = f.take("prompt", wanted, lambda v: isinstance(v, str | list), None)
+    expected = "a text, a list of texts, a list of tokens or a list of such lists"
+    given = f.take("prompt", expected, lambda v: isinstance(v, str | list), None)
     if given is None or given == []:
         raise Refusal(400, "there is no prompt; give a text, texts, or tokens.", "prompt")
     if isinstance(given, str) or _tokens(given):
@@ -203,7 +203,7 @@ def _prompts(f: _Fields, tokenizer: Tokenizer) -> list[Prompt]:
         elif _tokens(one):
             prompts.append(Prompt(tokenizer.decode(one), tuple(one)))
         else:
-            raise Refusal(400, f"prompt holds {_shown(one)}; it must be {wanted}.", "prompt")
+            raise Refusal(400, f"prompt holds {_shown(one)}; it must be {expected}.", "prompt")
     return prompts
 
 
@@ -259,14 +259,14 @@ class Choice:
         return choice
 
     def _logprobs(self, chosen: Sequence[Chosen | None]) -> dict[str, Any]:
-        told: dict[str, list[Any]] = {"text_offset": [], "token_logprobs": [], "tokens": [], "top_logprobs": []}
+        columns: dict[str, list[Any]] = {"text_offset": [], "token_logprobs": [], "tokens": [], "top_logprobs": []}
         for c in chosen:
             token = self.request.ids[0] if c is None else c.token
-            told["text_offset"].append(self._place(token))
-            told["tokens"].append(written(token, self._tokenizer))
-            told["token_logprobs"].append(None if c is None else c.logprob)
-            told["top_logprobs"].append(None if c is None else self._top(c))
-        return told
+            columns["text_offset"].append(self._place(token))
+            columns["tokens"].append(written(token, self._tokenizer))
+            columns["token_logprobs"].append(None if c is None else c.logprob)
+            columns["top_logprobs"].append(None if c is None else self._top(c))
+        return columns
 
     def _place(self, token: int) -> int:
         """Where a token's text begins; that of half a character is known when its other half comes, or does not."""

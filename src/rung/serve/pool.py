@@ -62,20 +62,20 @@ class Worker:
         threading.Thread(target=self._listen, args=(self.process, self.connection), daemon=True).start()
 
     def _listen(self, process: subprocess.Popen[bytes], connection: Connection) -> None:
-        def tell(handler: Callable[..., None], *arguments: object) -> None:
+        def call_in_loop(handler: Callable[..., None], *arguments: object) -> None:
             if not self.loop.is_closed():
                 self.loop.call_soon_threadsafe(handler, *arguments)
 
         try:
             while True:
-                tell(self._hear, connection.recv())
+                call_in_loop(self._receive, connection.recv())
         except (EOFError, OSError):
             pass
         process.wait()
         connection.close()
-        tell(self._died)
+        call_in_loop(self._died)
 
-    def _hear(self, message: Ready | Failed | News) -> None:
+    def _receive(self, message: Ready | Failed | News) -> None:
         if isinstance(message, Ready):
             self.alive, self.slots = True, message.slots
             self.settled.set()
@@ -94,8 +94,8 @@ class Worker:
 
     def _died(self) -> None:
         self.alive, self.running, self.waiting, self.usage = False, 0, 0, 0.0
-        lost, self.jobs = list(self.jobs.values()), {}
-        for job in lost:
+        unfinished, self.jobs = list(self.jobs.values()), {}
+        for job in unfinished:
             job.ended = True
             job.listener(Piece(error=DIED))
         if self.stopping or self.restarts == RESTARTS:

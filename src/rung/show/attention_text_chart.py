@@ -35,12 +35,12 @@ def batches(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
         for n in sizes:
             row = by.get((name, n))
             peak = row.metrics.get("peak_bytes") if row else None
-            line += [told(row) if row else "", f"{peak / 1e6:,.0f} MB" if peak else ""]
+            line += [result(row) if row else "", f"{peak / 1e6:,.0f} MB" if peak else ""]
         lines.append(line)
     return columns, lines
 
 
-def told(row: Row) -> str:
+def result(row: Row) -> str:
     """Its result: 2.80 s, or 19 of 512 tokens in 12.10 s, or why there is no time."""
     if "seconds" not in row.metrics:
         return row.reason
@@ -72,11 +72,11 @@ def chart(model: str, rows: Sequence[Row]) -> str:
     """Time against tokens of text for the rows that tell most, and the time of every row as a bar (an SVG)."""
     some = telling(rows)
     what = f"{rows[0].options['new_tokens']} tokens by {model} in float32, without a cache"
-    text = ", ".join(f"{_label(row)} {told(row)}" for row in some)
+    text = ", ".join(f"{_label(row)} {result(row)}" for row in some)
     top = max((1.1 * row.metrics["seconds"] for row in some if _whole(row)), default=math.inf)
     series = [
-        Series(_label(row) if _whole(row) else f"{_label(row)}: {told(row)}", _up_to(top, row.detail["curve"]), colour)
-        for row, colour in zip(some, COLOURS, strict=False)
+        Series(_label(r) if _whole(r) else f"{_label(r)}: {result(r)}", _up_to(top, r.detail["curve"]), colour)
+        for r, colour in zip(some, COLOURS, strict=False)
     ]
     above = charts.curves(
         series, title="Time against tokens", description=f"{what}: {text}.",
@@ -103,16 +103,16 @@ def _whole(row: Row) -> bool:
 
 
 def _bars(what: str, rows: Sequence[Row]) -> str:
-    drawn: list[Bar] = []
+    bars: list[Bar] = []
     for row in rows:
         gain = "" if "seconds" not in row.metrics else f"{row.metrics['vs_naive']:.2f}×"
         colour = "library" if row.detail["language"] == "torch" else "f32"
-        notes = (told(row) if "seconds" in row.metrics else "no time", gain)
+        notes = (result(row) if "seconds" in row.metrics else "no time", gain)
         seconds = row.metrics["seconds"] if _whole(row) else None
-        drawn.append(Bar(_label(row), seconds, notes, colour, tip=row.detail["idea"]))
-    naive = [Mark(_label(rows[0]), rows[0].metrics["seconds"], "library", dashed=True)] if drawn[0].value else []
+        bars.append(Bar(_label(row), seconds, notes, colour, tip=row.detail["idea"]))
+    naive = [Mark(_label(rows[0]), rows[0].metrics["seconds"], "library", dashed=True)] if bars[0].value else []
     return charts.bars(
-        [Panel(what, drawn, naive)],
+        [Panel(what, bars, naive)],
         title="Time of every rung", description="A bar for each that wrote all tokens.", unit="seconds",
         columns=("time", "vs naive, same length"), width=WIDTH,
     )  # fmt: skip

@@ -124,10 +124,10 @@ class Canvas:
         dashed: bool = False,
         tip: str = "",
     ) -> None:
-        way = " L".join(f"{_n(x)} {_n(y)}" for x, y in points)
+        commands = " L".join(f"{_n(x)} {_n(y)}" for x, y in points)
         dash = ' stroke-dasharray="5 4"' if dashed else ""
         self.elements.append(
-            f'<path d="M{way}" fill="none" stroke="var(--{colour})" stroke-width="{_n(width)}" '
+            f'<path d="M{commands}" fill="none" stroke="var(--{colour})" stroke-width="{_n(width)}" '
             f'stroke-linejoin="round"{dash}>{_tip(tip)}</path>'
         )
 

@@ -144,15 +144,15 @@ def _marks(ladder: Ladder, limits: Limits, dtype: str, shape: str, bound: str) -
 def describe(panels: Sequence[Panel], bound: str) -> str:
     """The chart in words, for readers who cannot see it."""
     unit = unit_of(bound)
-    told = []
+    sentences = []
     for one in panels:
         timed = [(b, b.value) for b in one.bars if b.value is not None]
         ours = [(b, v) for b, v in timed if b.colour != "library"] or timed
         (first, slowly), (best, fast) = ours[0], max(ours, key=lambda pair: pair[1])
-        told.append(
+        sentences.append(
             f"{one.title}: from {first.label} with {slowly:.3g} {unit} ({first.notes[0]}) "
             f"to {best.label} with {fast:.3g} {unit} ({best.notes[0]})"
         )
-        told += [f"{m.label}: {m.value:.3g} {unit}" for m in one.marks]
-        told += [f"{b.label} would take {b.notes[0]}" for b in one.bars if b.value is None]
-    return "; ".join(told) + "."
+        sentences += [f"{m.label}: {m.value:.3g} {unit}" for m in one.marks]
+        sentences += [f"{b.label} would take {b.notes[0]}" for b in one.bars if b.value is None]
+    return "; ".join(sentences) + "."

@@ -26,8 +26,8 @@ def pictures(found: Figures) -> dict[str, str]:
 
 def attention(found: Figures) -> str:
     """That picture, as a page in docs/ wants it; nothing where it was not measured."""
-    told = "Seconds against tokens of text for some ways of attention, and the time of every rung"
-    return picture("attention-rung-by-rung", told, "pictures") if pictures(found) else ""
+    alt_text = "Seconds against tokens of text for some ways of attention, and the time of every rung"
+    return picture("attention-rung-by-rung", alt_text, "pictures") if pictures(found) else ""
 
 
 def part(found: Figures, name: str, by: str | None = None) -> list[Row]:
@@ -57,9 +57,9 @@ def one_run(a: Row, b: Row) -> bool:
 
 def peer(found: Figures, row: Row, by: str = STATIC) -> Row | None:
     """The same work by somebody else, in the same run."""
-    asked = {**row.options, "by": by}
+    options = {**row.options, "by": by}
     same = (r for r in part(found, row.part, by) if r.what == row.what and r.dtype == row.dtype)
-    return next((r for r in same if r.options == asked and one_run(r, row)), None)
+    return next((r for r in same if r.options == options and one_run(r, row)), None)
 
 
 def _beside(found: Figures, row: Row) -> tuple[str, str]:
@@ -127,8 +127,8 @@ def score(found: Figures) -> str:
         for theirs in rest:
             rate = theirs.metrics["tokens_per_s"] if theirs else None
             cells += [f"{rate:,.0f}", times(m["tokens_per_s"] / rate)] if rate else ["", ""]
-        told = f"{_name(row)}, {row.options['texts']:,} texts of {row.options['tokens']} tokens"
-        lines.append([told, *([instead, *[""] * 5] if instead else cells)])
+        workload = f"{_name(row)}, {row.options['texts']:,} texts of {row.options['tokens']} tokens"
+        lines.append([workload, *([instead, *[""] * 5] if instead else cells)])
     heads = ("texts", "tokens/s", "memory beside the weights, MB", "transformers compiled", "gain")
     return table((*heads, "transformers eager", "gain"), lines)
 
@@ -147,10 +147,10 @@ def inside(found: Figures) -> str:
     lines = []
     for row in found.of_kind("profile"):
         if row.part == "generate" and "token_us" in row.metrics:
-            m, told = row.metrics, row.detail.get("inside") or {}
+            m, inside_counts = row.metrics, row.detail.get("inside") or {}
             spent = {
-                column: 1e6 * sum(line[i] for line in told["spent"][:-1])
-                for i, column in enumerate(told.get("columns", ()))
+                column: 1e6 * sum(line[i] for line in inside_counts["spent"][:-1])
+                for i, column in enumerate(inside_counts.get("columns", ()))
             }
             shown = "; ".join(f"{name} {us:.0f}" for name, us in sorted(spent.items(), key=lambda x: -x[1]) if us >= 1)
             cells = [f"{m['token_us']:.1f}", f"{m['gap_us']:.1f}", f"{m['floor_us']:.1f}", shown]
@@ -164,9 +164,9 @@ def summary(found: Figures) -> str:
     lines = []
     for row, instead in ours(found, "text"):
         texts = row.options["texts"]
-        told = "one text" if texts == 1 else f"{texts} texts"
+        workload = "one text" if texts == 1 else f"{texts} texts"
         cells = [instead, "", ""] if instead else [f"{row.metrics['tokens_per_s']:,.0f}", *_beside(found, row)]
-        lines.append([f"{_name(row)}, {told}", *cells])
+        lines.append([f"{_name(row)}, {workload}", *cells])
     earlier = "What earlier code reached is kept in [a note](docs/notes/text-speed-2026-11.md).\n\n"
     some = any(instead for _, instead in ours(found, "text"))
     return table(("", "tokens/s", *PEER), lines) + (earlier if some else "")

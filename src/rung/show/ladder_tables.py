@@ -14,9 +14,9 @@ SHOWN = "layernorm"  # the ladder whose check the README shows
 
 def pictures(found: Figures) -> dict[str, str]:
     """The climbs of some ladders, and that of the whole model."""
-    drawn = {f"climb-{n}": climb_chart.climb(found.ladder(n), found.limits) for n in CLIMBS if n in found.names()}
+    charts = {f"climb-{n}": climb_chart.climb(found.ladder(n), found.limits) for n in CLIMBS if n in found.names()}
     steps = model_chart.steps(found.of_kind("climb"))
-    return drawn | ({"climb-model": model_chart.chart(steps)} if steps else {})
+    return charts | ({"climb-model": model_chart.chart(steps)} if steps else {})
 
 
 def times(found: Figures, name: str) -> str:
@@ -80,15 +80,15 @@ def climb(found: Figures, name: str) -> str:
     """The picture of a ladder's climb, or of the model's."""
     if name == "model":
         steps = model_chart.steps(found.of_kind("climb"))
-        told = f"The climb of the whole model: {model_chart.summary(steps)}" if steps else ""
+        alt_text = f"The climb of the whole model: {model_chart.summary(steps)}" if steps else ""
     else:
-        told = f"The climb of {name}: {summary(found.ladder(name))}" if name in found.names() else ""
-    return markdown.picture(f"climb-{name}", told, "docs/pictures") if told else ""
+        alt_text = f"The climb of {name}: {summary(found.ladder(name))}" if name in found.names() else ""
+    return markdown.picture(f"climb-{name}", alt_text, "docs/pictures") if alt_text else ""
 
 
 def summary(ladder: Ladder) -> str:
     """First, best and library in each number format, in words."""
-    told = []
+    sentences = []
     for dtype in ladder.dtypes():
         shape = ladder.headline(dtype)
         ours = [f for f in ladder.column(dtype, shape) if not f.library]
@@ -98,8 +98,8 @@ def summary(ladder: Ladder) -> str:
         best = min(ours, key=lambda f: f.us)
         text = f"in {dtype} from {current.time_text(ours[0].us)} µs ({ours[0].name}) "
         text += f"to {current.time_text(best.us)} µs ({best.name})"
-        told.append(text + (f", {library.name} {current.time_text(library.us)} µs" if library else ""))
-    return "; ".join(told)
+        sentences.append(text + (f", {library.name} {current.time_text(library.us)} µs" if library else ""))
+    return "; ".join(sentences)
 
 
 def overview(found: Figures) -> str:

@@ -17,12 +17,12 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[object]], words: int = 1
     return "\n" + "\n".join("| " + " | ".join(line) + " |" for line in (heads, marks, *cells)) + "\n\n"
 
 
-def picture(name: str, told: str, folder: str) -> str:
+def picture(name: str, alt_text: str, folder: str) -> str:
     """A picture of `folder` for light and dark pages; `told` is for whoever cannot see it."""
     return (
         "<picture>\n"
         f'  <source media="(prefers-color-scheme: dark)" srcset="{folder}/{name}-dark.svg">\n'
-        f'  <img alt="{charts.escape(told)}" src="{folder}/{name}-light.svg">\n'
+        f'  <img alt="{charts.escape(alt_text)}" src="{folder}/{name}-light.svg">\n'
         "</picture>\n"
     )
 

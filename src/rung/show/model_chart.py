@@ -30,15 +30,15 @@ def chart(rows: Sequence[Row], *, stacked: bool = False) -> str:
     panels = []
     for dtype in dict.fromkeys(row.dtype for row in rows):
         some = [row for row in rows if row.dtype == dtype]
-        drawn, before = [], None
+        bars, before = [], None
         for row in some:
             gain = f"{rate(row) / before:.2f}×" if before else ""
             before = rate(row)
             label = row.part.replace("_", " ")
-            drawn.append(Bar(label, rate(row), (f"{rate(row):,.0f}", gain), COLOURS[dtype], tip=row.detail["idea"]))
+            bars.append(Bar(label, rate(row), (f"{rate(row):,.0f}", gain), COLOURS[dtype], tip=row.detail["idea"]))
         limits = [rate(r) / r.metrics["of_bandwidth"] for r in some if r.metrics.get("of_bandwidth")]
         marks = [Mark("memory bandwidth", limits[-1], "limit")] if limits else []
-        panels.append(Panel(f"{rows[0].what}, {dtype}, one sequence, {rows[0].weights} weights", drawn, marks))
+        panels.append(Panel(f"{rows[0].what}, {dtype}, one sequence, {rows[0].weights} weights", bars, marks))
     return charts.bars(
         panels,
         title=f"The climb of {rows[0].what}",
@@ -52,10 +52,10 @@ def chart(rows: Sequence[Row], *, stacked: bool = False) -> str:
 
 def summary(rows: Sequence[Row]) -> str:
     """First and best of each number format, in words."""
-    told = []
+    sentences = []
     for dtype in dict.fromkeys(r.dtype for r in rows):
         some = [r for r in rows if r.dtype == dtype]
         best = max(some, key=rate)
         first = f"in {dtype} from {rate(some[0]):,.0f} tokens/s ({some[0].part})"
-        told.append(f"{first} to {rate(best):,.0f} ({best.part})")
-    return "; ".join(told)
+        sentences.append(f"{first} to {rate(best):,.0f} ({best.part})")
+    return "; ".join(sentences)

@@ -129,11 +129,11 @@ def split(found: Figures) -> str:
     rows = []
     order = lambda r: (r.options["gpus"], r.what, r.dtype, r.options["texts"])  # noqa: E731
     for row in sorted(parallel(found, "split"), key=order):
-        m, asked = row.metrics, row.options
+        m, options = row.metrics, row.options
         more = (m["token_s"] - m["one_gpu_token_s"]) / (2 * LAYERS[row.what])
         rows.append(
             [
-                f"{row.what}, {row.dtype}, {row.weights} weights, {asked['texts']} x {asked['prompt_tokens']}",
+                f"{row.what}, {row.dtype}, {row.weights} weights, {options['texts']} x {options['prompt_tokens']}",
                 row.options["gpus"],
                 f"{ms(m['one_gpu_prompt_s'])} → {ms(m['prompt_s'])}",
                 times(m["vs_one_gpu_prompt"]),
@@ -175,23 +175,23 @@ CHARTS = {  # name: on a GPU or a CPU, and which of the study's charts; "" is th
 
 def pictures(gpu: Figures, cpu: Figures) -> dict[str, str]:
     """Of the measurements that are there."""
-    told = {name: study_of(gpu if where == "gpu" else cpu, part) for name, (where, part) in CHARTS.items()}
-    return {f"beyond-{name}": chart(one, 720, 400) for name, one in told.items() if one}
+    studies = {name: study_of(gpu if where == "gpu" else cpu, part) for name, (where, part) in CHARTS.items()}
+    return {f"beyond-{name}": chart(one, 720, 400) for name, one in studies.items() if one}
 
 
-def chart(told: dict[str, Any], width: float, height: float = 300) -> str:
+def chart(study: dict[str, Any], width: float, height: float = 300) -> str:
     """A study's chart, from what its row holds."""
-    axes = told["axes"]
+    axes = study["axes"]
     colours = ("ink", *charts.SERIES)
     series = [
         charts.Series(s["label"], s["points"], colours[i % len(colours)], dashed=s["dashed"] or i >= len(colours))
-        for i, s in enumerate(told["series"])
+        for i, s in enumerate(study["series"])
         if any(y is not None for _, y in s["points"])
     ]
     return charts.curves(
         series,
-        title=told["title"],
-        description=told["finding"],
+        title=study["title"],
+        description=study["finding"],
         x_label=axes["x"],
         y_label=axes["y"],
         width=width,
@@ -204,5 +204,5 @@ def chart(told: dict[str, Any], width: float, height: float = 300) -> str:
 def embedded(gpu: Figures, cpu: Figures, name: str) -> str:
     """The picture in both colour schemes, as Markdown that lies in docs/ wants it."""
     where, part = CHARTS[name]
-    told = study_of(gpu if where == "gpu" else cpu, part)
-    return picture(f"beyond-{name}", told["title"], "pictures") if told else ""
+    study = study_of(gpu if where == "gpu" else cpu, part)
+    return picture(f"beyond-{name}", study["title"], "pictures") if study else ""

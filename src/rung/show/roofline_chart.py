@@ -40,14 +40,14 @@ def chart(placed: Sequence[Placed], limits: Limits, *, title: str = "", width: f
         tip += f"{percent(one.figure.share)} of the measured limit"
         points.append(Point(name, one.intensity, one.rate, colour, tip=tip))
         if one.counted:
-            told = f"{name}, bytes as counted: {one.flops / one.counted:.3g} FLOP/byte"
-            points.append(Point("", one.flops / one.counted, one.rate, colour, hollow=True, tip=told))
+            label = f"{name}, bytes as counted: {one.flops / one.counted:.3g} FLOP/byte"
+            points.append(Point("", one.flops / one.counted, one.rate, colour, hollow=True, tip=label))
     lines = roofs(limits, dtypes)
     return charts.roofline(
         lines,
         points,
         title=title or f"Roofline on an {limits.gpu}",
-        description=_told(placed, lines),
+        description=_description(placed, lines),
         width=width,
         height=max(least, 150 + 14.5 * len(placed)),
     )
@@ -67,7 +67,7 @@ def _names(placed: Sequence[Placed]) -> list[str]:
     return names
 
 
-def _told(placed: Sequence[Placed], lines: Sequence[Roof]) -> str:
+def _description(placed: Sequence[Placed], lines: Sequence[Roof]) -> str:
     ceilings = "; ".join(f"{r.label} FLOP/byte" for r in lines)
     found = "; ".join(
         f"{label(p.figure.name)} {p.rate / 1e12:.3g} TFLOP/s at {p.intensity:.3g} FLOP/byte" for p in placed

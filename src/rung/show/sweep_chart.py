@@ -13,9 +13,9 @@ from rung.sweep.sweep import Sweep
 UNITS = {"us": "us, cold", "occupancy": "occupancy", "": ""}
 
 
-def chart(swept: Sweep, told: Sequence[Finding]) -> str:
+def chart(swept: Sweep, findings: Sequence[Finding]) -> str:
     """One curve a tunable, over its values."""
-    unit = told[0].unit
+    unit = findings[0].unit
     title = f"{swept.subject.rung.full_name}, {swept.subject.dtype.name}, {swept.subject.shape}"
     series = [
         charts.Series(
@@ -23,25 +23,25 @@ def chart(swept: Sweep, told: Sequence[Finding]) -> str:
             [(float(value), figure) for value, figure in f.points],
             charts.SERIES[i % len(charts.SERIES)],
         )
-        for i, f in enumerate(told)
+        for i, f in enumerate(findings)
     ]
     return charts.curves(
         series,
         title=f"Sweep of {title}",
-        description=" ".join(f.sentence for f in told),
+        description=" ".join(f.sentence for f in findings),
         x_label="value of the tunable",
         y_label=UNITS[unit],
-        log_x=all(value > 0 for f in told for value, _ in f.points),
-        ticks=sorted({float(value) for f in told for value, _ in f.points}) if len(told) == 1 else None,
+        log_x=all(value > 0 for f in findings for value, _ in f.points),
+        ticks=sorted({float(value) for f in findings for value, _ in f.points}) if len(findings) == 1 else None,
     )
 
 
-def write(swept: Sweep, told: Sequence[Finding], path: Path) -> None:
+def write(swept: Sweep, findings: Sequence[Finding], path: Path) -> None:
     """The chart as a file."""
-    drawn = [f for f in told if f.unit]
-    if not drawn:
+    charted = [f for f in findings if f.unit]
+    if not charted:
         raise RungError(f"there is nothing to draw in {path}: no tunable has two values with a figure.")
-    write_svg(chart(swept, drawn), path)
+    write_svg(chart(swept, charted), path)
 
 
 def write_svg(svg: str, path: Path) -> None:

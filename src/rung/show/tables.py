@@ -79,8 +79,8 @@ def generated(root: Path = ROOT) -> dict[Path, str]:
         if _PART.search(text):
             own = {"times": partial(ladder_tables.times, gpu, path.parent.name)}
             files[path] = fill(text, {**makers, **own}, str(path.relative_to(root)))
-    drawn = {**ladder_tables.pictures(gpu), **generation_tables.pictures(gpu), **parallel_tables.pictures(gpu, cpu)}
-    for name, picture in drawn.items():
+    pictures = {**ladder_tables.pictures(gpu), **generation_tables.pictures(gpu), **parallel_tables.pictures(gpu, cpu)}
+    for name, picture in pictures.items():
         for scheme in charts.SCHEMES:
             files[root / "docs" / "pictures" / f"{name}-{scheme}.svg"] = charts.standalone(picture, scheme)
     return files
@@ -88,11 +88,11 @@ def generated(root: Path = ROOT) -> dict[Path, str]:
 
 def stale(root: Path = ROOT) -> dict[Path, str | None]:
     """The files that are not what the results make of them, and what they should be; None is to go."""
-    wanted = generated(root)
+    current = generated(root)
     found: dict[Path, str | None] = {
-        path: text for path, text in wanted.items() if not path.is_file() or path.read_text(encoding="utf-8") != text
+        path: text for path, text in current.items() if not path.is_file() or path.read_text(encoding="utf-8") != text
     }
-    return found | {p: None for p in sorted((root / "docs/pictures").glob("*.svg")) if p not in wanted}
+    return found | {p: None for p in sorted((root / "docs/pictures").glob("*.svg")) if p not in current}
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -40,10 +40,10 @@ class Timeline(Found):
         x_label: str,
     ) -> Timeline:
         end = max((e for lane in lanes for _, e in lane.stretches), default=0.0)
-        drawn = [Lane(one.label, one.kind, joined(one.stretches, end * MERGED)) for one in lanes]
-        series = [_broken_line(one, len(drawn) - place) for place, one in enumerate(drawn)]
+        merged = [Lane(one.label, one.kind, joined(one.stretches, end * MERGED)) for one in lanes]
+        series = [_broken_line(one, len(merged) - place) for place, one in enumerate(merged)]
         axes = (x_label, "lane, the first on top", False, False)
-        return cls(title, columns, rows, finding, series, *axes, lanes=drawn)
+        return cls(title, columns, rows, finding, series, *axes, lanes=merged)
 
     def svg(self) -> str:
         left = 14 + max(charts.width_of(one.label) for one in self.lanes)

@@ -122,8 +122,8 @@ def _compiled(row: Compiled) -> tuple[object, ...]:
     shared = f"{row.static_shared}+{row.dynamic_shared}" if row.dynamic_shared else row.static_shared
     spills = f"{row.spill_stores}+{row.spill_loads}" if row.spills else 0
     block = "x".join(str(n) for n in row.block or () if n > 1) or "1"
-    told = row.reason or (f"more with {row.hint}" if row.hint else "")
+    note = row.reason or (f"more with {row.hint}" if row.hint else "")
     return (
         row.rung, row.kernel, row.arch, row.dtype, row.registers, shared, spills, row.stack, block,
-        f"{100 * (row.occupancy or 0):.0f} %", row.limiter, told,
+        f"{100 * (row.occupancy or 0):.0f} %", row.limiter, note,
     )  # fmt: skip

@@ -59,11 +59,11 @@ class Options:
             raise RungError(f"{ranks} ranks are more than the {min(self.n)} rows of the sequence; use fewer ranks.")
 
 
-def run(lab: Lab, **asked: Any) -> Found:
+def run(lab: Lab, **given: Any) -> Found:
     """Every implementation that this machine can run, on the same inputs; the others are listed. `asked` are fields of
     `Options`.
     """
-    options = Options(**asked)
+    options = Options(**given)
     options.check()
     if lab.quick:
         options = replace(options, n=tuple(n for n in options.n if n <= 1024) or options.n[:1])
@@ -104,7 +104,7 @@ def _several_gpus() -> str:
 # --- MPI
 
 
-def ranked(options: Options, growing: Callable[[int, int], int] | None = None) -> list[dict[str, Any]]:
+def ranked(options: Options, size_of: Callable[[int, int], int] | None = None) -> list[dict[str, Any]]:
     """One row for each case and number of ranks. Launched here, or as a rank of the job that is running.
 
     `growing` gives the size of the weakly scaled case from the largest size and the ranks.
@@ -119,8 +119,8 @@ def ranked(options: Options, growing: Callable[[int, int], int] | None = None) -
         options.check_ranks(ranks)
         with tempfile.TemporaryDirectory(prefix="rung-study-") as folder:
             results, job = Path(folder) / "results.json", Path(folder) / "job.json"
-            replace(_job(options, ranks, growing), results=str(results)).write(job)
-            pairs = sum(c.n**2 for c in _cases(options, ranks, growing)) * options.heads
+            replace(_job(options, ranks, size_of), results=str(results)).write(job)
+            pairs = sum(c.n**2 for c in _cases(options, ranks, size_of)) * options.heads
             launch.run(["-m", "rung.parallel.mpi_rank", str(job)], ranks, limit=options.patience + 120 + pairs / 1e6)
             rows += _labelled(json.loads(results.read_text(encoding="utf-8")), options)
     return rows
@@ -148,9 +148,9 @@ def _inside(options: Options) -> list[dict[str, Any]]:
     return _labelled(rows, options)
 
 
-def _job(options: Options, ranks: int, growing: Callable[[int, int], int] | None = None) -> Job:
+def _job(options: Options, ranks: int, size_of: Callable[[int, int], int] | None = None) -> Job:
     return Job(
-        cases=_cases(options, ranks, growing),
+        cases=_cases(options, ranks, size_of),
         d=options.d,
         heads=options.heads,
         seed=options.seed,
@@ -161,12 +161,12 @@ def _job(options: Options, ranks: int, growing: Callable[[int, int], int] | None
     )
 
 
-def _cases(options: Options, ranks: int, growing: Callable[[int, int], int] | None = None) -> list[Case]:
+def _cases(options: Options, ranks: int, size_of: Callable[[int, int], int] | None = None) -> list[Case]:
     """All sizes; with a mask at the largest also without zig-zag; then a size that grows with the ranks."""
     cases = [Case(n, options.causal) for n in options.n]
     if options.causal:
         cases.append(Case(max(options.n), True, placement="contiguous"))
-    grown = growing(max(options.n), ranks) if growing else _weak(options, ranks)
+    grown = size_of(max(options.n), ranks) if size_of else _weak(options, ranks)
     return [*cases, Case(grown, options.causal)]
 
 
@@ -360,7 +360,7 @@ def scaling(options: Options, rows: list[dict[str, Any]]) -> dict[str, Found]:
             node,
             options,
             fewest,
-            growing=False,
+            weak=False,
         ),
         "weak": _scaling(
             "Weak scaling of the MPI ring: N grows with the root of the ranks, as many pairs for each",
@@ -368,7 +368,7 @@ def scaling(options: Options, rows: list[dict[str, Any]]) -> dict[str, Found]:
             node,
             options,
             fewest,
-            growing=True,
+            weak=True,
         ),
     }
     for part in parts.values():
@@ -395,7 +395,7 @@ def _scaling(
     options: Options,
     fewest: int,
     *,
-    growing: bool,
+    weak: bool,
 ) -> Found:
     rows: list[tuple[Any, ...]] = []
     measured: list[tuple[float, float | None]] = []
@@ -422,9 +422,9 @@ def _scaling(
     last = max((r for r, v in measured if v), default=0)
     at_last = dict(measured).get(last)
     text = f"{last:g} ranks take {at_last / first:.2f} of the time of {fewest}" if first and at_last else ""
-    text += " for as many times the work; " if growing else "; "
+    text += " for as many times the work; " if weak else "; "
     nodes, one, many = expected[-1][0], expected[0][1] or 0.0, expected[-1][1] or 1.0
-    if growing:
+    if weak:
         text += f"on {nodes:g} nodes {many / one:.2f} of one's time is expected."
     else:
         wide_gain = (large[0][1] or 0.0) / (large[-1][1] or 1.0)

@@ -53,7 +53,7 @@ def run(lab: Lab, *, config: Config | None = None) -> Found:
     chosen = POSITIONS[::3] if lab.quick else POSITIONS
     positions = [p for p in chosen if p + STEPS <= config.context and (lab.gpu or p <= LONGEST_ON_A_CPU)]
     found: dict[str, dict[int, Passes]] = {}
-    for name, write in _ways(config, weights, device):
+    for name, write in _methods(config, weights, device):
         for position in positions:
             found.setdefault(name, {})[position] = _timed(write, _prompt(config, position), device)
     for name, by in found.items():
@@ -68,7 +68,7 @@ def _prompt(config: Config, length: int) -> list[int]:
     return torch.randint(config.vocabulary, (length,), generator=generator).tolist()
 
 
-def _ways(config: Config, weights: Weights, device: str) -> Iterator[tuple[str, Write]]:
+def _methods(config: Config, weights: Weights, device: str) -> Iterator[tuple[str, Write]]:
     """One model with and without a cache, its kernels the same; on a GPU then the first rungs of decode."""
     where = torch.device(device)
     on_torch = TorchPlan(where, torch.float32, torch.float32)

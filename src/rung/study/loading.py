@@ -87,14 +87,14 @@ def measure(
     runs: dict[str, list[Run]] = {SERIAL: [], PIPELINED: []}
     plain = []
     for number in range(rounds + 1):
-        for way in runs:
-            one = _once(folder, config, device, dtype, overlapped=way == PIPELINED)
+        for method in runs:
+            one = _once(folder, config, device, dtype, overlapped=method == PIPELINED)
             if number:  # in the first round kernels are compiled
-                runs[way].append(one)
+                runs[method].append(one)
         seconds = _plainly(folder, config, device, dtype)
         if number:
             plain.append(seconds)
-    return {way: _median(found) for way, found in runs.items()}, statistics.median(plain)
+    return {method: _median(found) for method, found in runs.items()}, statistics.median(plain)
 
 
 def _median(runs: Sequence[Run]) -> Run:
@@ -188,14 +188,14 @@ def _bytes_from_disk() -> int | None:
 def report(found: dict[str, Run], plain: float, size: int) -> Found:
     """Table, time line and sentence."""
     rows: list[tuple[object, ...]] = []
-    for way, one in found.items():
+    for method, one in found.items():
         parts = (_ms(one.busy(kind)) for kind in KINDS)
-        overlap = f"{reached(found):.0%}" if way == PIPELINED else ""
-        rows.append((way, _ms(one.total), *parts, _ms(one.first_layer), overlap))
+        overlap = f"{reached(found):.0%}" if method == PIPELINED else ""
+        rows.append((method, _ms(one.total), *parts, _ms(one.first_layer), overlap))
     rows.append((PLAIN, _ms(plain), "", "", "", "", ""))
     lanes = [
-        Lane(f"{way}: {kind}", kind, tuple((s.begin * 1e3, s.end * 1e3) for s in one.spans if s.what == kind))
-        for way, one in found.items()
+        Lane(f"{method}: {kind}", kind, tuple((s.begin * 1e3, s.end * 1e3) for s in one.spans if s.what == kind))
+        for method, one in found.items()
         for kind in KINDS
     ]
     return Timeline.of(

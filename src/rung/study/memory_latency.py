@@ -47,12 +47,12 @@ def build() -> Build:
     return Build(path.read_text(encoding="utf-8"), str(path), ("chase_global", "chase_shared"), ())
 
 
-def walk(module: Module, kernel: str, way: Chain, first: int, steps: int) -> None:
+def walk(module: Module, kernel: str, order: Chain, first: int, steps: int) -> None:
     """One launch; a RungError if it did not end where the walk must."""
-    last = torch.zeros(1, dtype=torch.int32, device=way.next.device)
-    module.launch(kernel, ONE, [("pointer", way.next), ("pointer", last), ("i32", first), ("i32", steps)])
-    if int(last[0]) != way.after(steps):
-        raise RungError(f"{kernel} ended at {int(last[0])} instead of {way.after(steps)}; no latency is given.")
+    last = torch.zeros(1, dtype=torch.int32, device=order.next.device)
+    module.launch(kernel, ONE, [("pointer", order.next), ("pointer", last), ("i32", first), ("i32", steps)])
+    if int(last[0]) != order.after(steps):
+        raise RungError(f"{kernel} ended at {int(last[0])} instead of {order.after(steps)}; no latency is given.")
 
 
 def run(lab: Lab) -> Found:
@@ -69,28 +69,28 @@ def run(lab: Lab) -> Found:
     exponents = range(12, 31, 3) if lab.quick else range(12, 31)
     found = {}
     for size in (1 << e for e in exponents):
-        way = chain(size // LINE, LINE // 4, "cuda")
+        order = chain(size // LINE, LINE // 4, "cuda")
         far = size > 2 * l2
         # A walk through a part of a large array would find that part in L2 at the next launch.
         found[size] = _seconds(
-            module, "chase_global", way, 0 if far else len(way.order), 20_000, elsewhere.zero_ if far else None
+            module, "chase_global", order, 0 if far else len(order.order), 20_000, elsewhere.zero_ if far else None
         )
-        del way
+        del order
         torch.cuda.empty_cache()
     return report(shared * 1e9, {s: t * 1e9 for s, t in found.items()}, l2, _clock())
 
 
 def _seconds(
-    module: Module, kernel: str, way: Chain, first: int, steps: int, evict: Callable[[], object] | None = None
+    module: Module, kernel: str, order: Chain, first: int, steps: int, evict: Callable[[], object] | None = None
 ) -> float:
     """Seconds a step: the difference of a long and a short walk, so that launch and warm-up cancel."""
     from rung.bench import timing
 
-    walk(module, kernel, way, first, steps)
+    walk(module, kernel, order, first, steps)
 
     def took(count: int) -> float:
         last = torch.zeros(1, dtype=torch.int32, device="cuda")
-        arguments = [("pointer", way.next), ("pointer", last), ("i32", first), ("i32", count)]
+        arguments = [("pointer", order.next), ("pointer", last), ("i32", first), ("i32", count)]
         call = module.bind(kernel, ONE, arguments)
         times = []
         for _ in range(3):
@@ -115,13 +115,13 @@ def _clock() -> float | None:
 
 def report(shared_ns: float, ns: Mapping[int, float], l2: int, ghz: float | None) -> Found:
     """The plateaus among the sizes, and the table."""
-    levels, there = plateaus(ns, l2), sources.latencies()
+    levels, reference = plateaus(ns, l2), sources.latencies()
     rows: list[tuple[object, ...]] = [
-        ("shared memory", "16 KiB", f"{shared_ns:.1f}", _cycles(shared_ns, ghz), there["shared memory"])
+        ("shared memory", "16 KiB", f"{shared_ns:.1f}", _cycles(shared_ns, ghz), reference["shared memory"])
     ]
     for size, value in ns.items():
         level = next((name for name, (sizes, _) in levels.items() if size in sizes), "between")
-        rows.append((level, _size(size), f"{value:.1f}", _cycles(value, ghz), there.get(level, "")))
+        rows.append((level, _size(size), f"{value:.1f}", _cycles(value, ghz), reference.get(level, "")))
     series = [
         charts.Series("global load", [(size / 1024, value) for size, value in ns.items()], "f32"),
         charts.Series("shared memory", [(min(ns) / 1024, shared_ns), (max(ns) / 1024, shared_ns)], "tf32", dashed=True),

@@ -59,9 +59,9 @@ def weak(n: int, ranks: int) -> int:
 
 def _mpi(n: int, ranks: Sequence[int], causal: bool) -> Seconds:
     """The ring of rung.parallel.mpi."""
-    asked = attention.Options(n=(n,), causal=causal, mpi=True, ranks=tuple(ranks))
+    options = attention.Options(n=(n,), causal=causal, mpi=True, ranks=tuple(ranks))
     found: dict[tuple[str, int], float] = {}
-    for row in attention.ranked(asked, weak):
+    for row in attention.ranked(options, weak):
         if row["part"] in ("sizes", "weak"):
             found["strong" if row["part"] == "sizes" else "weak", row["ranks"]] = row["computing"]
     return found
@@ -112,7 +112,7 @@ def report(measured: Mapping[bool, Kind], n: int, by: str) -> Found:
 def _part(measured: Mapping[bool, Kind], part: str, size: Any, title: str) -> Found:
     rows: list[tuple[Any, ...]] = []
     series: list[charts.Series] = []
-    told = []
+    sentences = []
     for causal, kind in measured.items():
         name, seen = KINDS[causal], {r: s for (p, r), s in kind.ring.items() if p == part}
         one = seen[min(seen)]
@@ -137,10 +137,10 @@ def _part(measured: Mapping[bool, Kind], part: str, size: Any, title: str) -> Fo
             charts.Series(f"forecast, {name}", [(float(r), s * 1e3) for r, s in expected.items()], pale, dashed=True)
         )
         most = max(seen)
-        told.append(f"{name}: {most} ranks take {seen[most] / one:.2f} of one rank's time")
+        sentences.append(f"{name}: {most} ranks take {seen[most] / one:.2f} of one rank's time")
         if part == "strong" and CUDA[1] in kind.alone:
-            told[-1] += f", and CUDA is {times(one / kind.alone[CUDA[1]])} as fast as one rank"
-    text = "; ".join(told)
+            sentences[-1] += f", and CUDA is {times(one / kind.alone[CUDA[1]])} as fast as one rank"
+    text = "; ".join(sentences)
     return Found(
         title,
         ("mask", "who", "ranks", "N", "measured ms", "against one rank", "forecast ms"),

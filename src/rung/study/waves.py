@@ -65,9 +65,9 @@ def squares(points: Sequence[tuple[int, float | None, float | None]], sms: int, 
     for n, ours, theirs in points:
         tiles = -(-n // tune["BM"]) * -(-n // tune["BN"])
         lecture = -(-n // 256) * -(-n // 128)
-        told = (rate(n, ours), rate(n, theirs))
+        rates = (rate(n, ours), rate(n, theirs))
         rows.append((n, band(n), tiles, -(-tiles // sms), lecture, shown(ours), shown(theirs),
-                     *("" if r is None else f"{r:.0f}" for r in told)))  # fmt: skip
+                     *("" if r is None else f"{r:.0f}" for r in rates)))  # fmt: skip
     bands = sorted({band(n) for n, _, _ in points}, reverse=True)
     series = [
         charts.Series(

@@ -113,8 +113,8 @@ class Timed:
             yield from [Outcome("failed", _first_line(error))] * len(batch)
             return
         if not _alive():
-            lost = next((i for i, r in enumerate(rows) if r.verdict == "failed"), 0)
-            raise Culprit(dict(tunings[lost]), rows[lost].reason)
+            failed_at = next((i for i, r in enumerate(rows) if r.verdict == "failed"), 0)
+            raise Culprit(dict(tunings[failed_at]), rows[failed_at].reason)
         reference = rows[0].cold_us if rows[0].verdict == "ok" else None
         found = {_key(t): r for t, r in zip(tunings, rows, strict=True)}
         del variants
@@ -165,16 +165,16 @@ def compiler_figures(subject: Subject, tuning: Tuning, arch: str) -> CompilerFig
     bad = next((r for r in rows if r.state == "failed"), None)
     if bad is not None:
         return CompilerFigures(reason=" ".join(bad.reason.split())[:300])
-    told = [r for r in rows if r.occupancy is not None]
-    if not told:
+    measured = [r for r in rows if r.occupancy is not None]
+    if not measured:
         return CompilerFigures(reason=rows[0].reason if rows else "nothing was compiled")
-    tightest = min(told, key=lambda r: r.occupancy or 0.0)
+    tightest = min(measured, key=lambda r: r.occupancy or 0.0)
     figures: dict[str, float | None] = {
-        "registers": max(r.registers or 0 for r in told),
-        "shared": max((r.static_shared or 0) + (r.dynamic_shared or 0) for r in told),
-        "spills": sum((r.spill_stores or 0) + (r.spill_loads or 0) for r in told),
+        "registers": max(r.registers or 0 for r in measured),
+        "shared": max((r.static_shared or 0) + (r.dynamic_shared or 0) for r in measured),
+        "spills": sum((r.spill_stores or 0) + (r.spill_loads or 0) for r in measured),
         "occupancy": tightest.occupancy,
-        "threads": max(_threads(r.block) for r in told),
+        "threads": max(_threads(r.block) for r in measured),
         "blocks_sm": tightest.blocks_sm,
     }
     return CompilerFigures(figures, {"limiter": tightest.limiter} if tightest.limiter else {})

@@ -84,25 +84,25 @@ def _ranges(numbers: Sequence[int]) -> str:
     return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in parts)
 
 
-def shard_of(wanted: Sequence[T], index: int, of: int) -> list[T]:
+def shard_of(items: Sequence[T], index: int, of: int) -> list[T]:
     """Every `of`-th configuration, so that slow neighbouring ones are in different tasks."""
-    return list(wanted[index::of])
+    return list(items[index::of])
 
 
-def kept(folder: Path, kind: str) -> list[Row]:
+def rows_of(folder: Path, kind: str) -> list[Row]:
     """The rows of one kind that the tasks wrote."""
     return [r for path in sorted(folder.glob("shard-*.jsonl")) for r in store.read(path) if r.kind == kind]
 
 
-def gathered(folder: Path, wanted: Sequence[Place]) -> list[Row]:
+def gathered(folder: Path, places: Sequence[Place]) -> list[Row]:
     """The rows of all shards, each configuration once."""
-    return merge(kept(folder, "sweep"), wanted)
+    return merge(rows_of(folder, "sweep"), places)
 
 
-def missing(folder: Path, wanted: Sequence[Place], tasks: int) -> list[int]:
+def missing(folder: Path, places: Sequence[Place], tasks: int) -> list[int]:
     """The shards that have not measured all of their configurations."""
-    there = {place_of(row) for row in gathered(folder, wanted)}
-    return [i for i in range(tasks) if any(at not in there for at in shard_of(wanted, i, tasks))]
+    measured = {place_of(row) for row in gathered(folder, places)}
+    return [i for i in range(tasks) if any(at not in measured for at in shard_of(places, i, tasks))]
 
 
 def submit(path: Path) -> str:
@@ -115,8 +115,8 @@ def submit(path: Path) -> str:
     done = subprocess.run(["sbatch", "--parsable", str(path)], capture_output=True, text=True, check=False)
     job = done.stdout.strip().partition(";")[0]
     if done.returncode or not job.isdigit():
-        said = (done.stderr.strip() or done.stdout.strip() or "no reason given").splitlines()
-        reason = re.sub(r"^sbatch: (error: )?", "", said[-1]).rstrip(".")
+        output = (done.stderr.strip() or done.stdout.strip() or "no reason given").splitlines()
+        reason = re.sub(r"^sbatch: (error: )?", "", output[-1]).rstrip(".")
         raise RungError(f"sbatch refused {path}: {reason}.")
     return job
 
@@ -131,21 +131,21 @@ def unfinished(job: str) -> set[str] | None:
     return {line.strip() for line in done.stdout.splitlines() if line.strip() and not line.endswith(ended)}
 
 
-def wait(job: str, tell: Callable[[set[str]], None], poll: float = POLL) -> None:
+def wait(job: str, report: Callable[[set[str]], None], poll: float = POLL) -> None:
     """Waits until no task of the job is pending or running."""
-    deaf = 0
+    failures = 0
     while True:
         states = unfinished(job)
         if states is None:
-            deaf += 1
-            if deaf > DEAF:
+            failures += 1
+            if failures > DEAF:
                 raise RungError(
                     f"squeue has not answered for a minute; job {job} may still run, and the same command "
                     "gathers it later."
                 )
         else:
-            deaf = 0
-            tell(states)
+            failures = 0
+            report(states)
             if not states:
                 return
         time.sleep(poll)
@@ -155,11 +155,11 @@ def spread(
     words: Sequence[str],
     request: Request,
     folder: Path,
-    wanted: Sequence[Place],
+    places: Sequence[Place],
     *,
     retries: int = 2,
     waiting: bool = True,
-    tell: Callable[[str, int, int], None] = lambda text, done, total: None,
+    progress: Callable[[str, int, int], None] = lambda text, done, total: None,
 ) -> list[Row]:
     """Submit what is missing, wait, and submit again what failed; returns all rows."""
     try:
@@ -167,29 +167,29 @@ def spread(
     except OSError as error:
         raise RungError(f"{folder} cannot be made: {error.strerror}; --folder names another place.") from None
     for attempt in range(retries + 1):
-        shards = missing(folder, wanted, request.tasks)
+        shards = missing(folder, places, request.tasks)
         if not shards:
             break
         path = folder / f"job-{attempt}.sh"
         path.write_text(script(words, request, folder, shards))
         job = submit(path)
-        tell(f"job {job}, tasks {_ranges(shards)}", len(gathered(folder, wanted)), len(wanted))
+        progress(f"job {job}, tasks {_ranges(shards)}", len(gathered(folder, places)), len(places))
         if not waiting:
-            return gathered(folder, wanted)
+            return gathered(folder, places)
 
         def report(states: set[str], job: str = job) -> None:
             running = sum("RUNNING" in s for s in states)
-            there = len(gathered(folder, wanted))
-            tell(f"job {job}: {running} running, {len(states) - running} waiting", there, len(wanted))
+            there = len(gathered(folder, places))
+            progress(f"job {job}: {running} running, {len(states) - running} waiting", there, len(places))
 
         wait(job, report)
-    lost = missing(folder, wanted, request.tasks)
-    if lost:
-        log = folder / f"task-{lost[0]}.log"
+    absent = missing(folder, places, request.tasks)
+    if absent:
+        log = folder / f"task-{absent[0]}.log"
         last = log.read_text(errors="replace").strip().splitlines()[-1:] if log.exists() else []
-        said = f"; {log} ends with {last[0]!r}" if last else ""
+        tail = f"; {log} ends with {last[0]!r}" if last else ""
         raise RungError(
-            f"tasks {_ranges(lost)} did not finish in {retries + 1} attempts{said}; what was measured is in "
+            f"tasks {_ranges(absent)} did not finish in {retries + 1} attempts{tail}; what was measured is in "
             f"{folder}, and the same command goes on from there."
         )
-    return gathered(folder, wanted)
+    return gathered(folder, places)

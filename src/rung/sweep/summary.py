@@ -87,10 +87,10 @@ def _sets_the_block(name: str, right: Sequence[Row]) -> bool:
 
 def _limit(right: Sequence[Row]) -> str:
     """What bounds the occupancy of the largest block."""
-    told = [r for r in right if r.metrics.get("threads") and r.detail.get("limiter")]
-    if not told:
+    described = [r for r in right if r.metrics.get("threads") and r.detail.get("limiter")]
+    if not described:
         return ""
-    largest = max(told, key=lambda r: (r.metrics["threads"], r.metrics["registers"]))
+    largest = max(described, key=lambda r: (r.metrics["threads"], r.metrics["registers"]))
     threads, registers, occupancy = (largest.metrics[n] for n in ("threads", "registers", "occupancy"))
     text = f"at the largest block ({threads:.0f} threads, {registers:.0f} registers each) "
     if occupancy >= 1:

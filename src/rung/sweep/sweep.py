@@ -67,16 +67,16 @@ def choices(rung: Rung, only: Mapping[str, Sequence[int]] | None = None) -> dict
     if not rung.tune:
         raise RungError(f"{rung.full_name} has no tunables; give its header a [tune] table to sweep it.")
     chosen = dict(rung.tune)
-    for name, wanted in (only or {}).items():
+    for name, values in (only or {}).items():
         if name not in chosen:
             raise RungError(f"{rung.full_name} has no tunable {name!r}; it has {', '.join(rung.tune)}.")
-        for value in wanted:
+        for value in values:
             if value not in rung.tune[name]:
                 known = ", ".join(map(str, rung.tune[name]))
                 raise RungError(
                     f"{name} = {value} is not in the header of {rung.full_name}, which has {known}; add it there."
                 )
-        chosen[name] = tuple(wanted)
+        chosen[name] = tuple(values)
     return chosen
 
 
@@ -98,20 +98,20 @@ def configurations(
         if total > MOST:
             raise RungError(f"{rung.full_name} has {total:,} configurations; draw some with --random 200.")
         return [dict(zip(names, values, strict=True)) for values in itertools.product(*columns)]
-    drawn: list[Tuning] = []
+    sampled: list[Tuning] = []
     first = rung.tuned(None)
     if all(first[n] in table[n] for n in names):
-        drawn.append(first)
+        sampled.append(first)
     for index in _shuffled(total, seed):
-        if len(drawn) >= sample:
+        if len(sampled) >= sample:
             break
         tuning = {}
         for name, column in zip(names, columns, strict=True):
             index, place = divmod(index, len(column))
             tuning[name] = column[place]
-        if tuning not in drawn and legal(tuning):
-            drawn.append(tuning)
-    return drawn
+        if tuning not in sampled and legal(tuning):
+            sampled.append(tuning)
+    return sampled
 
 
 def _shuffled(total: int, seed: int) -> Iterator[int]:
@@ -154,7 +154,7 @@ class Sweep:
 
 def sweep(
     subject: Subject,
-    wanted: Sequence[Tuning],
+    tunings: Sequence[Tuning],
     measure: Measure,
     *,
     store: Path | None = None,
@@ -167,17 +167,17 @@ def sweep(
     """Judge every configuration; the fastest few of a timed sweep meet once more, for longer."""
     known = {} if again else {r.key: r for r in results.read(store) if r.kind == "sweep"}
     run = _Run(subject, measure, store, known, progress)
-    schedule = _schedule(len(wanted), effort, halving, finals and measure.timed)
+    schedule = _schedule(len(tunings), effort, halving, finals and measure.timed)
     run.total = sum(count for count, _ in schedule)
     latest: dict[str, Row] = {}
-    chosen = list(wanted)
+    chosen = list(tunings)
     for number, (count, seconds) in enumerate(schedule):
         if number:
             chosen = [r.tuning for r in ranked(list(latest.values()))[:count]]
         for row in run.round(chosen, number, seconds):
             if row.verdict == "ok" or not number:
                 latest[_word(row.tuning)] = row
-    rows = [latest[_word(t)] for t in wanted]
+    rows = [latest[_word(t)] for t in tunings]
     return Sweep(subject, measure.name, measure.timed, rows, run.resumed)
 
 
@@ -225,20 +225,20 @@ class _Run:
                 if reason is None:
                     open_.append(tuning)
                     continue
-                found = self._keep(blank, Outcome("illegal", reason))
+                found = self._record(blank, Outcome("illegal", reason))
             else:
                 self.resumed += 1
             rows[_word(tuning)] = found
-            self._tell(tuning)
+            self._report(tuning)
         for start in range(0, len(open_), self.measure.batch):
             batch = open_[start : start + self.measure.batch]
             try:
                 for tuning, outcome in zip(batch, self.measure(self.subject, batch, seconds), strict=True):
-                    rows[_word(tuning)] = self._keep(self._blank(tuning, number), outcome)
-                    self._tell(tuning)
+                    rows[_word(tuning)] = self._record(self._blank(tuning, number), outcome)
+                    self._report(tuning)
             except Culprit as culprit:
                 if culprit.tuning:
-                    self._keep(self._blank(culprit.tuning, number), Outcome("failed", culprit.reason))
+                    self._record(self._blank(culprit.tuning, number), Outcome("failed", culprit.reason))
                 raise
         return [rows[_word(t)] for t in chosen]
 
@@ -256,7 +256,7 @@ class _Run:
             machine=machine.facts(),
         )
 
-    def _keep(self, blank: Row, outcome: Outcome) -> Row:
+    def _record(self, blank: Row, outcome: Outcome) -> Row:
         row = replace(
             blank,
             verdict=outcome.verdict,
@@ -267,7 +267,7 @@ class _Run:
         )
         return results.append(row.with_metrics(**outcome.figures), self.store)
 
-    def _tell(self, tuning: Tuning) -> None:
+    def _report(self, tuning: Tuning) -> None:
         self.done += 1
         self.progress(self.done, self.total, _word(tuning))
 
@@ -294,11 +294,11 @@ def place_of(row: Row) -> Place:
     return row.what, row.shape, _word(row.tuning)
 
 
-def merge(rows: Sequence[Row], wanted: Sequence[Place]) -> list[Row]:
+def merge(rows: Sequence[Row], places: Sequence[Place]) -> list[Row]:
     """Rows of several processes in the order of the configurations, each once; ok ones win over others."""
     best: dict[Place, Row] = {}
     for row in rows:
         at = place_of(row)
         if at not in best or (best[at].verdict != "ok" and row.verdict == "ok"):
             best[at] = row
-    return [best[at] for at in wanted if at in best]
+    return [best[at] for at in places if at in best]

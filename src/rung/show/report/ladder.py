@@ -141,20 +141,20 @@ def _rung(rung: Rung, measured: Ladder | None, resources: Sequence[Resources]) -
 
 def _speed(rung: Rung, parent: Rung | None, measured: Ladder) -> list[dict[str, str]]:
     """How fast in each number format, and how much against the rung that it is from."""
-    told = []
+    sentences = []
     for dtype in measured.dtypes():
         shape = measured.headline(dtype)
         figure = measured.get(rung.full_name, dtype, shape)
         if figure is None:
             instead = measured.instead(rung.full_name, dtype, shape)
-            told += [{"us": "", "dtype": dtype, "instead": instead}] if instead else []
+            sentences += [{"us": "", "dtype": dtype, "instead": instead}] if instead else []
             continue
         earlier = measured.get(parent.full_name, dtype, shape) if parent is not None else None
         gain = climb_chart.ratio_text(earlier.us / figure.us) if earlier is not None else ""
         name = parent.name if parent else ""
         share = percent(figure.share)
-        told.append({"us": time_text(figure.us), "dtype": dtype, "share": share, "gain": gain, "parent": name})
-    return told
+        sentences.append({"us": time_text(figure.us), "dtype": dtype, "share": share, "gain": gain, "parent": name})
+    return sentences
 
 
 def _compiled(row: Resources) -> list[str]:

@@ -38,8 +38,8 @@ def patch(lines: Sequence[str]) -> str:
     marked = []
     for line in lines:
         kind = {"+": "ins", "-": "del", "@": "hunk"}.get(line[:1], "")
-        told = "…" if kind == "hunk" else line
-        marked.append(f'<span class="{kind}">{text(told) or " "}</span>')
+        shown = "…" if kind == "hunk" else line
+        marked.append(f'<span class="{kind}">{text(shown) or " "}</span>')
     return scrolled(f'<pre class="code diff"><code>{"".join(marked)}</code></pre>', "difference")
 
 

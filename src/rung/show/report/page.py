@@ -37,7 +37,7 @@ def build(
     found: Figures | None,
     resources: Mapping[str, list[Resources]] | None = None,
     *,
-    others: tuple[str, ...] = (),
+    other_gpus: tuple[str, ...] = (),
 ) -> str:
     """The report as one HTML document; `others` are GPUs that there are results of, too."""
     names = list(catalogue.operations())
@@ -70,7 +70,7 @@ def build(
             gpu=found.gpu or "a CPU" if found else "",
             machine=_machine(found) if found else [],
             ceilings=_ceilings(found) if found else [],
-            others=others,
+            others=other_gpus,
         )
         .lstrip()
     )
@@ -88,7 +88,7 @@ def _climbs(found: Figures) -> list[dict[str, Any]]:
     """Tokens per second of each model, step by step, that of the most steps first."""
     climbed = [r for r in found.of_kind("climb") if "study" not in r.options]
     names = dict.fromkeys(r.what for r in climbed)
-    told = []
+    sections = []
     for name in names:
         steps, rows, before = model_chart.steps(climbed, name), [], dict[str, float]()
         for row in steps:
@@ -102,8 +102,8 @@ def _climbs(found: Figures) -> list[dict[str, Any]]:
         if steps:
             summary, weights = model_chart.summary(steps), steps[0].weights
             pictures = [model_chart.chart(steps, stacked=stacked) for stacked in (False, True)]
-            told.append({"name": name, "summary": summary, "weights": weights, "pictures": pictures, "rows": rows})
-    return sorted(told, key=lambda climb: -len(climb["rows"]))
+            sections.append({"name": name, "summary": summary, "weights": weights, "pictures": pictures, "rows": rows})
+    return sorted(sections, key=lambda climb: -len(climb["rows"]))
 
 
 def _list(rows: Iterable[Row]) -> list[list[str]]:
@@ -116,34 +116,34 @@ def _list(rows: Iterable[Row]) -> list[list[str]]:
 
 
 def _study(row: Row) -> dict[str, Any]:
-    told = row.detail
+    found = row.detail
     return {
         "id": f"{row.what}-{row.part}" if row.part else row.what,
-        "title": told["title"],
-        "finding": told["finding"],
+        "title": found["title"],
+        "finding": found["finding"],
         "marks": figures.marks(row),
-        "picture": parallel_tables.chart(told, 440) if _drawable(told) else "",
-        "columns": [str(c) for c in told["columns"]],
-        "rows": [[f"{v:.4g}" if isinstance(v, float) else v for v in line] for line in told["rows"]],
+        "picture": parallel_tables.chart(found, 440) if _drawable(found) else "",
+        "columns": [str(c) for c in found["columns"]],
+        "rows": [[f"{v:.4g}" if isinstance(v, float) else v for v in line] for line in found["rows"]],
     }
 
 
 def _sources(rows: list[Row]) -> list[dict[str, Any]]:
     """The five documents, each of their figures beside ours."""
-    told = [(e, e.table(rows)) for e in sources.experiments()]
+    tables = [(e, e.table(rows)) for e in sources.experiments()]
     return [
         {
             "cited": document.cited,
-            "experiments": [(e, lines) for e, lines in told if e.document == document],
-            "there": sum(bool(line[2]) for e, lines in told for line in lines if e.document == document),
-            "all": sum(len(lines) for e, lines in told if e.document == document),
+            "experiments": [(e, lines) for e, lines in tables if e.document == document],
+            "there": sum(bool(line[2]) for e, lines in tables for line in lines if e.document == document),
+            "all": sum(len(lines) for e, lines in tables if e.document == document),
         }
         for document in sources.documents().values()
     ]
 
 
-def _drawable(told: Mapping[str, Any]) -> bool:
-    return any(y is not None for s in told["series"] for _, y in s["points"])
+def _drawable(found: Mapping[str, Any]) -> bool:
+    return any(y is not None for s in found["series"] for _, y in s["points"])
 
 
 MACHINE_FACTS = {

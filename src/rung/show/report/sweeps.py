@@ -20,7 +20,7 @@ def of(name: str, found: Figures) -> list[dict[str, Any]]:
     groups: dict[tuple[str, ...], list[Row]] = {}
     for row in found.of_kind("sweep", name):
         groups.setdefault((row.what, row.dtype, row.shape, str(row.options.get("measure"))), []).append(row)
-    return [told for rows in groups.values() if (told := _one(rows))]
+    return [section for rows in groups.values() if (section := _one(rows))]
 
 
 def _one(rows: Sequence[Row]) -> dict[str, Any]:
@@ -35,15 +35,15 @@ def _one(rows: Sequence[Row]) -> dict[str, Any]:
     timed = any(r.cold_us for r in latest.values())
     swept = Sweep(subject, str(first.options.get("measure", "")), timed, list(latest.values()))
     try:
-        told = summary.findings(swept)
+        findings = summary.findings(swept)
     except KeyError:  # of a rung whose tunables have other names by now
         return {}
-    drawn = [f for f in told if f.unit]
+    charted = [f for f in findings if f.unit]
     columns, best = _best(swept)
     return {
         "heading": f"{rung.name}, {first.dtype}, {first.shape}",
-        "findings": [f.sentence for f in told],
-        "picture": sweep_chart.chart(swept, drawn) if drawn else "",
+        "findings": [f.sentence for f in findings],
+        "picture": sweep_chart.chart(swept, charted) if charted else "",
         "columns": columns,
         "rows": best,
         "count": len(swept.rows),
