@@ -11,7 +11,7 @@ from pathlib import Path
 from rung.dtypes import dtype
 from rung.rungs import catalogue
 from rung.rungs.base import Device
-from rung.sweep import sweep as lab
+from rung.sweep import sweep as sweeps
 
 RUNG = "layernorm/09_split"
 
@@ -22,36 +22,36 @@ class Invented:
 
     pause: float = 0.0
     batch: int = 1
-    broken: lab.Tuning | None = None
+    broken: sweeps.Tuning | None = None
     name: str = "invented"
     timed: bool = True
     device: Device = "emulator"
     arch: str = "sm_90"
-    calls: list[lab.Tuning] = field(default_factory=list)
+    calls: list[sweeps.Tuning] = field(default_factory=list)
 
-    def __call__(self, subject: lab.Subject, batch: Sequence[lab.Tuning], effort: float) -> Iterator[lab.Outcome]:
+    def __call__(self, subject: sweeps.Subject, batch: Sequence[sweeps.Tuning], effort: float) -> Iterator[sweeps.Outcome]:
         for tuning in batch:
             self.calls.append(dict(tuning))
             time.sleep(self.pause)
             if tuning == self.broken:
-                yield lab.Outcome("failed", "wrong result")
+                yield sweeps.Outcome("failed", "wrong result")
                 continue
             us, default = _us(tuning), _us(subject.rung.tuned(None))
-            yield lab.Outcome("ok", "", {"cold_us": us, "ratio": us / default})
+            yield sweeps.Outcome("ok", "", {"cold_us": us, "ratio": us / default})
 
 
-def _us(tuning: lab.Tuning) -> float:
+def _us(tuning: sweeps.Tuning) -> float:
     return 10 + abs(tuning["BLOCK"] - 256) / 32 + 2 * tuning.get("STREAM", 0)
 
 
-def subject(rung: str = RUNG, shape: str = "b8t1024") -> lab.Subject:
+def subject(rung: str = RUNG, shape: str = "b8t1024") -> sweeps.Subject:
     one = catalogue.find(rung)
-    return lab.Subject(one, shape, one.operation.complete(one.operation.shapes[shape]), dtype("f32"))
+    return sweeps.Subject(one, shape, one.operation.complete(one.operation.shapes[shape]), dtype("f32"))
 
 
-def sweep(store: Path, pause: float = 0.0) -> lab.Sweep:
+def sweep(store: Path, pause: float = 0.0) -> sweeps.Sweep:
     about = subject()
-    return lab.sweep(about, lab.configurations(about.rung), Invented(pause), store=store)
+    return sweeps.sweep(about, sweeps.configurations(about.rung), Invented(pause), store=store)
 
 
 if __name__ == "__main__":

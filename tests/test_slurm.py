@@ -20,7 +20,7 @@ from rung.results import store as results
 from rung.results.row import Row
 from rung.rungs import catalogue
 from rung.sweep import slurm
-from rung.sweep import sweep as lab
+from rung.sweep import sweep as sweeps
 
 SOURCE = Path(__file__).parent.parent / "src"
 RUNG = "matmul/05_register_tiles"
@@ -56,21 +56,21 @@ def rung(*words: str) -> int:
     return int(ended.value.code or 0)
 
 
-def wanted() -> list[lab.Tuning]:
+def wanted() -> list[sweeps.Tuning]:
     only = {w.partition("=")[0]: [int(v) for v in w.partition("=")[2].split(",")] for w in TUNE}
-    return lab.configurations(catalogue.find(RUNG), only=only)
+    return sweeps.configurations(catalogue.find(RUNG), only=only)
 
 
 def tuned(*words: str) -> list[str]:
     return [*words, *(part for word in TUNE for part in ("--tune", word))]
 
 
-def row(tuning: lab.Tuning, verdict: str = "ok") -> Row:
+def row(tuning: sweeps.Tuning, verdict: str = "ok") -> Row:
     return Row(kind="sweep", what=RUNG, shape="b4t64", tuning=tuning, verdict=verdict)
 
 
-def places(tunings: list[lab.Tuning]) -> list[lab.Place]:
-    return [lab.place_of(row(tuning)) for tuning in tunings]
+def places(tunings: list[sweeps.Tuning]) -> list[sweeps.Place]:
+    return [sweeps.place_of(row(tuning)) for tuning in tunings]
 
 
 def test_a_dry_run_shows_the_script_and_submits_nothing(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

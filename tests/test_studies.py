@@ -22,7 +22,7 @@ from rung.study.common import Time, shown, times
 Clock = Callable[[str, Mapping[str, float], str], float | None]
 
 
-class FakeLab:
+class FakeRunner:
     """A GPU with 132 multiprocessors whose times are a function of the rung, the shape and the dtype."""
 
     gpu, sms, quick = True, 132, False
@@ -54,7 +54,7 @@ def test_softmax_tells_how_the_trees_gain_changes_with_the_row() -> None:
     def clock(name: str, values: Mapping[str, float], dtype: str) -> float:
         return values["S"] if name == softmax.TREE else values["S"] * 3 * (256 / values["S"]) ** 0.25
 
-    found = study.run("softmax", FakeLab(clock))
+    found = study.run("softmax", FakeRunner(clock))
     assert [row[0] for row in found.rows] == [256, 512, 1024, 2048, 4096, 8192]
     assert found.rows[0][-2:] == ("3.00x", "5.07x")  # as the source's table has it
     assert "3x at N = 256" in found.finding and "less and less" in found.finding
@@ -65,7 +65,7 @@ def test_vocab_tells_what_the_ragged_width_costs_each() -> None:
         ragged = values["OC"] == vocab.RAGGED
         return (200.0 if ragged else 40.0) if name == vocab.LIBRARY else (66.0 if ragged else 60.0)
 
-    found = study.run("vocab", FakeLab(clock))
+    found = study.run("vocab", FakeRunner(clock))
     assert "costs cuBLAS 5x" in found.finding and "1.1x" in found.finding
     assert "ours 3x as fast as cuBLAS" in found.finding
 
@@ -77,7 +77,7 @@ def test_waves_finds_the_edge_and_predicts_the_saw_tooth() -> None:
         tiles = -(-values["T"] // tile["BM"]) * (values["OC"] // tile["BN"])
         return 50.0 * -(-tiles // 132)
 
-    found = study.run("waves", FakeLab(clock))
+    found = study.run("waves", FakeRunner(clock))
     edge = 12 * tile["BM"]  # 132 multiprocessors take eleven tiles across and twelve down
     assert f"({edge} to {edge + 1}) costs +100%" in found.finding and "predicts +100%" in found.finding
     ours, predicted, _ = found.series
@@ -91,7 +91,7 @@ def test_squares_are_told_by_what_divides_them_and_by_their_waves() -> None:
         n = int(values["T"])
         return (1.0 + n % 2) * -(-(-(-n // 256) * -(-n // 128)) // 108)  # the lecture's tile on its A100; odd: twice
 
-    squares = study.run("waves", FakeLab(clock)).more["squares"]
+    squares = study.run("waves", FakeRunner(clock)).more["squares"]
     rows = {row[0]: dict(zip(squares.columns, row, strict=True)) for row in squares.rows}
     assert {1792, 1793} <= set(rows) and len(rows) > 50
     assert [rows[n]["tiles of 256 x 128"] for n in (1792, 1793)] == [98, 120]
@@ -121,7 +121,7 @@ def test_attention_scaling_compares_time_memory_and_growth() -> None:
     def peak(name: str, n: int) -> int:
         return 12 * 4 * n * n if name == attention_scaling.NAIVE else 0
 
-    found = study.run("attention-scaling", FakeLab(clock, peak))
+    found = study.run("attention-scaling", FakeRunner(clock, peak))
     assert "At 4096 tokens tiles are 20x as fast" in found.finding
     assert "0.0 MB instead of 805.3 MB" in found.finding
     assert "grows with N to the 1.0, the tiles' to the 2.0" in found.finding
@@ -134,7 +134,7 @@ def test_fusion_names_the_most_and_the_least_gain() -> None:
             return 500.0
         return 120.0 if name == "layernorm_matmul/03_tensor_cores" else 50.0
 
-    found = study.run("fusion", FakeLab(clock))
+    found = study.run("fusion", FakeRunner(clock))
     assert "'sin² + cos²: five kernels' (10x)" in found.finding
     assert "loses for 'layernorm, then product' (0.83x as fast)" in found.finding
     assert len(found.rows) == len(fusion.PAIRS)
@@ -158,7 +158,7 @@ def test_precision_tells_what_bf16_gains_and_loses() -> None:
         heavy = name.startswith(("matmul", "attention"))
         return 100.0 / ((8 if heavy else 2) if dtype == "bf16" else 1)
 
-    found = study.run("precision", FakeLab(clock))
+    found = study.run("precision", FakeRunner(clock))
     assert "matmul becomes 8x as fast and gelu 2x" in found.finding
     assert "2e-03 in bf16" in found.finding
     assert {row[0] for row in found.rows} == set(precision.ASKED)
@@ -217,7 +217,7 @@ def test_a_study_writes_a_chart_and_a_row(
     from rung.study import common
 
     monkeypatch.setenv("RUNG_RESULTS", str(tmp_path / "results.jsonl"))
-    monkeypatch.setattr(common, "Gpu", lambda **_: FakeLab(lambda name, values, dtype: 10.0))
+    monkeypatch.setattr(common, "Gpu", lambda **_: FakeRunner(lambda name, values, dtype: 10.0))
     with pytest.raises(SystemExit) as ended:
         main(["study", "fusion", "--chart", str(tmp_path / "charts" / "fusion.svg")])
     assert ended.value.code == 0
@@ -266,10 +266,10 @@ def test_on_a_gpu_a_load_from_memory_is_not_one_from_the_l2() -> None:
     assert ns["L1"] < 0.5 * ns["L2"] and ns["L2"] < 0.6 * ns["global memory"], ns
 
 
-def on_a_cpu() -> FakeLab:
-    lab = FakeLab(lambda name, values, dtype: None)
-    lab.gpu = False
-    return lab
+def on_a_cpu() -> FakeRunner:
+    runner = FakeRunner(lambda name, values, dtype: None)
+    runner.gpu = False
+    return runner
 
 
 def small_gpt2() -> Config:

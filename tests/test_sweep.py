@@ -22,7 +22,7 @@ from rung.results import store as results
 from rung.rungs import catalogue, tunings
 from rung.show import sweep_chart
 from rung.sweep import backends, course, summary
-from rung.sweep import sweep as lab
+from rung.sweep import sweep as sweeps
 from sweep_measures import RUNG, Invented, subject, sweep
 
 HERE = Path(__file__).parent
@@ -41,7 +41,7 @@ def rung(*words: str) -> int:
     return int(ended.value.code or 0)
 
 
-def table(swept: lab.Sweep) -> list[tuple[Any, ...]]:
+def table(swept: sweeps.Sweep) -> list[tuple[Any, ...]]:
     return [(r.tuning, r.verdict, r.reason, r.cold_us) for r in swept.rows]
 
 
@@ -72,31 +72,31 @@ def test_a_sweep_killed_half_way_and_resumed_gives_the_same_table(tmp_path: Path
 
     about, measure = subject(), Invented()
     with pytest.warns(UserWarning, match="cut short"):
-        resumed = lab.sweep(about, lab.configurations(about.rung), measure, store=store)
+        resumed = sweeps.sweep(about, sweeps.configurations(about.rung), measure, store=store)
     assert table(resumed) == table(unbroken)
     assert resumed.resumed == measured
-    assert len(measure.calls) == len(unbroken.rows) - measured + lab.FINALISTS
+    assert len(measure.calls) == len(unbroken.rows) - measured + sweeps.FINALISTS
     assert store.read_bytes().startswith(before)
 
 
 def test_what_was_measured_is_measured_again_only_when_asked(tmp_path: Path) -> None:
     sweep(tmp_path / "rows.jsonl")
     about, measure = subject(), Invented()
-    wanted = lab.configurations(about.rung)
-    lab.sweep(about, wanted, measure, store=tmp_path / "rows.jsonl")
+    wanted = sweeps.configurations(about.rung)
+    sweeps.sweep(about, wanted, measure, store=tmp_path / "rows.jsonl")
     assert measure.calls == []
-    lab.sweep(about, wanted, measure, store=tmp_path / "rows.jsonl", again=True)
-    assert len(measure.calls) == len(wanted) + lab.FINALISTS
+    sweeps.sweep(about, wanted, measure, store=tmp_path / "rows.jsonl", again=True)
+    assert len(measure.calls) == len(wanted) + sweeps.FINALISTS
 
 
 def test_another_shape_or_measure_is_not_taken_for_what_was_measured(tmp_path: Path) -> None:
     store = tmp_path / "rows.jsonl"
     sweep(store)
     about, measure = subject(shape="b4t64"), Invented()
-    lab.sweep(about, lab.configurations(about.rung), measure, store=store, finals=False)
+    sweeps.sweep(about, sweeps.configurations(about.rung), measure, store=store, finals=False)
     assert len(measure.calls) == 14
     again, other = subject(), Invented(name="other")
-    lab.sweep(again, lab.configurations(again.rung), other, store=store, finals=False)
+    sweeps.sweep(again, sweeps.configurations(again.rung), other, store=store, finals=False)
     assert len(other.calls) == 14
 
 
@@ -108,9 +108,9 @@ def test_illegal_configurations_are_rows_with_their_reason_and_are_never_launche
         "__global__ void k(const float* a, const float* b, float* out) {}\n"
     )
     one = catalogue.rung_from_file(catalogue.operation("residual"), path)
-    about = lab.Subject(one, "b4t64", one.operation.complete(one.operation.shapes["b4t64"]), subject().dtype)
+    about = sweeps.Subject(one, "b4t64", one.operation.complete(one.operation.shapes["b4t64"]), subject().dtype)
     measure = Invented()
-    swept = lab.sweep(about, lab.configurations(one), measure, store=tmp_path / "rows.jsonl", finals=False)
+    swept = sweeps.sweep(about, sweeps.configurations(one), measure, store=tmp_path / "rows.jsonl", finals=False)
     assert measure.calls == [{"BLOCK": 64, "MORE": 0}]
     reasons = {(r.tuning["BLOCK"], r.tuning["MORE"]): (r.verdict, r.reason) for r in swept.rows}
     assert reasons[64, 0] == ("ok", "")
@@ -121,19 +121,19 @@ def test_illegal_configurations_are_rows_with_their_reason_and_are_never_launche
 
 def test_a_random_sweep_is_the_same_for_the_same_seed_and_holds_the_default() -> None:
     one = catalogue.find("matmul/05_register_tiles")
-    drawn = lab.configurations(one, sample=9, seed=4)
-    assert drawn == lab.configurations(one, sample=9, seed=4)
-    assert drawn != lab.configurations(one, sample=9, seed=5)
+    drawn = sweeps.configurations(one, sample=9, seed=4)
+    assert drawn == sweeps.configurations(one, sample=9, seed=4)
+    assert drawn != sweeps.configurations(one, sample=9, seed=5)
     assert drawn[0] == one.tuned(None)
     assert len({tuple(t.items()) for t in drawn}) == 9
-    only_small = lab.configurations(one, sample=9, seed=4, legal=lambda t: t["BM"] == 64)
+    only_small = sweeps.configurations(one, sample=9, seed=4, legal=lambda t: t["BM"] == 64)
     assert all(t["BM"] == 64 for t in only_small[1:])
 
 
 def test_halving_spends_more_on_the_better_half(tmp_path: Path) -> None:
     about, measure = subject(), Invented()
-    wanted = lab.configurations(about.rung)
-    swept = lab.sweep(about, wanted, measure, store=tmp_path / "rows.jsonl", halving=True)
+    wanted = sweeps.configurations(about.rung)
+    swept = sweeps.sweep(about, wanted, measure, store=tmp_path / "rows.jsonl", halving=True)
     assert len(measure.calls) == 14 + 7 + 4
     best = summary.best_of(swept)
     assert best is not None and best[0].tuning == {"BLOCK": 256, "STREAM": 0}
@@ -145,7 +145,7 @@ def test_a_configuration_that_fails_is_a_row_and_the_sweep_goes_on(tmp_path: Pat
     about = subject()
     broken = {"BLOCK": 64, "STREAM": 0}
     measure = Invented(broken=broken)
-    swept = lab.sweep(about, lab.configurations(about.rung), measure, store=tmp_path / "rows.jsonl")
+    swept = sweeps.sweep(about, sweeps.configurations(about.rung), measure, store=tmp_path / "rows.jsonl")
     failed = [r for r in swept.rows if r.verdict != "ok"]
     assert [(r.tuning, r.reason) for r in failed] == [(broken, "wrong result")]
     assert len(swept.rows) == 14
@@ -159,16 +159,16 @@ def test_a_configuration_that_takes_the_gpu_along_is_written_down_before_the_pro
     class Deadly(Invented):
         def __call__(self, subject: Any, batch: Any, effort: float) -> Any:
             if batch[0]["BLOCK"] == 96:
-                raise lab.Culprit(batch[0], "illegal memory access")
+                raise sweeps.Culprit(batch[0], "illegal memory access")
             return super().__call__(subject, batch, effort)
 
     store = tmp_path / "rows.jsonl"
-    with pytest.raises(lab.Culprit):
-        lab.sweep(about, lab.configurations(about.rung), Deadly(), store=store)
+    with pytest.raises(sweeps.Culprit):
+        sweeps.sweep(about, sweeps.configurations(about.rung), Deadly(), store=store)
     rows = list(results.read(store))
     assert rows[-1].tuning == {"BLOCK": 96, "STREAM": 1} and rows[-1].verdict == "failed"
-    later = lab.configurations(about.rung, only={"BLOCK": [96], "STREAM": [1]})
-    swept = lab.sweep(about, later, Deadly(), store=store, finals=False)  # known, so not launched again
+    later = sweeps.configurations(about.rung, only={"BLOCK": [96], "STREAM": [1]})
+    swept = sweeps.sweep(about, later, Deadly(), store=store, finals=False)  # known, so not launched again
     assert swept.rows[0].reason == "illegal memory access"
 
 
@@ -184,7 +184,7 @@ def test_a_finding_names_the_best_value_the_loss_at_the_worst_and_the_limit(tmp_
                 outcome.detail["limiter"] = "registers"
                 yield outcome
 
-    swept = lab.sweep(about, lab.configurations(about.rung), WithOccupancy(), store=tmp_path / "rows.jsonl")
+    swept = sweeps.sweep(about, sweeps.configurations(about.rung), WithOccupancy(), store=tmp_path / "rows.jsonl")
     block, stream = summary.findings(swept)
     assert (block.best, block.worst) == (256, 512)
     assert block.loss == pytest.approx(0.8)
@@ -195,7 +195,7 @@ def test_a_finding_names_the_best_value_the_loss_at_the_worst_and_the_limit(tmp_
     assert "BLOCK" in svg and "256 is best" in svg
 
 
-def record(rung: Any, values: Any, tuning: lab.Tuning, gpu: str = "G") -> None:
+def record(rung: Any, values: Any, tuning: sweeps.Tuning, gpu: str = "G") -> None:
     tunings.record(
         rung, dtype="f32", values=values, tuning=tuning, cold_us=3.0, default_us=None, machine={"gpu": gpu}
     )  # fmt: skip
@@ -264,9 +264,9 @@ def test_a_win_within_half_a_percent_leaves_the_default(tmp_path: Path) -> None:
         def __call__(self, subject: Any, batch: Any, effort: float) -> Any:
             for tuning in batch:
                 ratio = 0.997 if tuning["BLOCK"] == 64 else 1.0
-                yield lab.Outcome("ok", "", {"cold_us": 10 * ratio, "ratio": ratio})
+                yield sweeps.Outcome("ok", "", {"cold_us": 10 * ratio, "ratio": ratio})
 
-    swept = lab.sweep(about, lab.configurations(about.rung), Flat(), store=tmp_path / "rows.jsonl")
+    swept = sweeps.sweep(about, sweeps.configurations(about.rung), Flat(), store=tmp_path / "rows.jsonl")
     best = summary.best_of(swept)
     assert best is not None and best[0].tuning == about.rung.tuned(None)
 
@@ -289,8 +289,8 @@ def test_without_a_gpu_the_compiler_tells_registers_and_occupancy_and_no_time(
 
 def test_emulated_a_configuration_is_right_or_wrong(tmp_path: Path) -> None:
     about = subject("softmax/02_tree", "b4t64")
-    wanted = lab.configurations(about.rung, only={"BLOCK": [64, 128]})
-    swept = lab.sweep(about, wanted, backends.Emulated(), store=tmp_path / "rows.jsonl")
+    wanted = sweeps.configurations(about.rung, only={"BLOCK": [64, 128]})
+    swept = sweeps.sweep(about, wanted, backends.Emulated(), store=tmp_path / "rows.jsonl")
     assert [r.verdict for r in swept.rows] == ["ok", "ok"]
     assert "right at 64, 128" in summary.findings(swept)[0].sentence
 
@@ -303,8 +303,8 @@ def test_the_courses_table_can_be_swept_with_the_headers_as_they_are() -> None:
     assert not any(theirs.values())
     subjects = [subject_of(c.rung, None, c.shape, c.dtype) for c in course.TABLE]
     every = course.configurations(subjects)
-    assert len(every) == 7 * 9 + 8 and len({lab.place(s, t) for _, s, t in every}) == len(every)
-    assert [lab.illegal(s, t, "emulator", "sm_90") for _, s, t in every] == [None] * len(every)
+    assert len(every) == 7 * 9 + 8 and len({sweeps.place(s, t) for _, s, t in every}) == len(every)
+    assert [sweeps.illegal(s, t, "emulator", "sm_90") for _, s, t in every] == [None] * len(every)
 
 
 @pytest.mark.parametrize(
@@ -396,8 +396,8 @@ def test_too_many_configurations_want_a_sample(tmp_path: Path) -> None:
     )
     one = catalogue.rung_from_file(catalogue.operation("residual"), path)
     with pytest.raises(RungError, match="40,000 configurations; draw some with --random"):
-        lab.configurations(one)
-    assert len(lab.configurations(one, sample=5)) == 5
+        sweeps.configurations(one)
+    assert len(sweeps.configurations(one, sample=5)) == 5
 
 
 def test_configurations_race_the_default_in_their_batch_and_are_told_apart(
@@ -406,7 +406,7 @@ def test_configurations_race_the_default_in_their_batch_and_are_told_apart(
     from rung.bench import race as bench
 
     about = subject()
-    asked: list[list[lab.Tuning]] = []
+    asked: list[list[sweeps.Tuning]] = []
 
     def race(chosen: Any, **given: Any) -> list[bench.Row]:
         tunings_ = [given["tunings"][r.full_name] for r in chosen]
@@ -451,6 +451,6 @@ def test_when_the_gpus_context_is_lost_the_first_that_failed_is_the_culprit(
 
     monkeypatch.setattr(bench, "bench", race)
     monkeypatch.setattr(backends, "_alive", lambda: False)
-    with pytest.raises(lab.Culprit) as lost:
+    with pytest.raises(sweeps.Culprit) as lost:
         list(backends.Timed()(about, batch, 0.1))
     assert lost.value.tuning == batch[1] and lost.value.reason == "illegal memory access"

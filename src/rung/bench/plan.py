@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from rung.bench import race as lab
+from rung.bench import race as bench
 from rung.bench import tour
 from rung.check.compile_ahead import Compilers, finish
 from rung.errors import RungError
@@ -56,7 +56,7 @@ def of_ladder(
         libraries = catalogue.rungs(chosen[0].operation.name)
         contestants += [r for r in libraries if r.kind == "library" and r not in contestants]
     races = []
-    for name, values in lab.shapes_of(chosen[0].operation, shapes or ()):
+    for name, values in bench.shapes_of(chosen[0].operation, shapes or ()):
         for kind in ("f32", "tf32", "f16", "bf16"):
             running = [r for r in contestants if kind in r.dtypes]
             if (not dtypes or kind in dtypes) and any(r in chosen for r in running):
@@ -95,13 +95,13 @@ def compile_ahead(races: Sequence[Planned]) -> int:
 
 
 def run(
-    races: Iterable[Planned], tuning: Mapping[str, int] | None, ceilings: lab.Ceilings | None, seconds: float
-) -> Iterator[tuple[Planned, list[lab.Row]]]:
+    races: Iterable[Planned], tuning: Mapping[str, int] | None, ceilings: bench.Ceilings | None, seconds: float
+) -> Iterator[tuple[Planned, list[bench.Row]]]:
     """Runs race after race; a rung's speed at one shape decides whether it is too slow for the next."""
-    pace: dict[str, lab.Pace] = {}
+    pace: dict[str, bench.Pace] = {}
     for race in races:
-        of = pace.setdefault(race.dtype, lab.Pace())
-        found = lab.bench(
+        of = pace.setdefault(race.dtype, bench.Pace())
+        found = bench.bench(
             race.running,
             shape=race.shape,
             values=race.values,

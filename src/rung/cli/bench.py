@@ -48,7 +48,7 @@ def bench(
     import torch
 
     from rung.bench import plan
-    from rung.bench import race as lab
+    from rung.bench import race as racing
     from rung.cli.check import parse_tuning
     from rung.results import store
     from rung.rungs import catalogue
@@ -70,8 +70,8 @@ def bench(
                 names = ", ".join(r.full_name for r in races[0].chosen) if races else "nothing"
                 would = f" Would have timed {names} at {', '.join(f'{race.shape} {race.dtype}' for race in races)}."
         raise RungError(f"`rung bench` needs a CUDA device, and none was found.{would}")
-    ceilings = lab.measure_ceilings()
-    rows = [store.append(lab.ceilings_result(ceilings))]
+    ceilings = racing.measure_ceilings()
+    rows = [store.append(racing.ceilings_result(ceilings))]
     if rung == "ceilings":
         _print_ceilings(ceilings, json)
         return
@@ -84,7 +84,7 @@ def bench(
     took: dict[str, float] = {}
     for race, found in plan.run(_in_time(races, start, limit), given, ceilings, seconds):
         ran = {r.full_name: r for r in race.running}
-        rows += [store.append(lab.as_result(row, ran[row.rung], quick=seconds < QUICK)) for row in found]
+        rows += [store.append(racing.as_result(row, ran[row.rung], quick=seconds < QUICK)) for row in found]
         took[race.operation] = took.get(race.operation, 0.0) + time.monotonic() - began
         began = time.monotonic()
         if not json:

@@ -134,11 +134,11 @@ def _exit_code(reports: Sequence[Report], libraries: set[str]) -> int:
 
 
 def _sanitize(rungs: list[str], device: str, jobs: int | None, json: bool) -> None:
-    from rung.check import sanitize as lab
+    from rung.check import sanitize as sanitizer
 
     if device != "cuda":
         raise RungError("compute-sanitizer watches a GPU, and there is none here; the emulator checks bounds too.")
-    findings = list(lab.sanitize(rungs, jobs=jobs or 6))
+    findings = list(sanitizer.sanitize(rungs, jobs=jobs or 6))
     if json:
         console.print_json([{**f.__dict__, "clean": f.clean} for f in findings])
     else:

@@ -37,16 +37,16 @@ def inspect(
     """
     from rung.cli.check import parse_tuning
     from rung.dtypes import dtype as dtype_named
-    from rung.profile import inspect as lab
+    from rung.profile import inspect as inspection
     from rung.rungs import catalogue
 
     if dtype is not None:
         dtype_named(dtype)
     chosen = [r for r in catalogue.select(rung, file) if r.kind != "library" or "/" in rung]
     rows = list(
-        lab.inspect(
+        inspection.inspect(
             chosen,
-            arch or [lab.default_arch()],
+            arch or [inspection.default_arch()],
             dtype=dtype,
             shape=_shape(rung, shape),
             tuning=parse_tuning(tune),

@@ -59,16 +59,16 @@ def profile(
         return
     from rung.cli.check import parse_tuning
     from rung.cli.sweep import subject_of
-    from rung.profile import counters as lab
+    from rung.profile import counters
     from rung.results import store
 
     subject, tuning = subject_of(rung, file, shape, dtype), parse_tuning(tune)
-    reports = [lab.profile(subject, tuning)]
-    store.append(lab.as_result(subject, tuning, reports[0]))
+    reports = [counters.profile(subject, tuning)]
+    store.append(counters.as_result(subject, tuning, reports[0]))
     if vs is not None:
         other = subject_of(vs, None, shape or subject.shape, dtype or subject.dtype.name)
-        reports.append(lab.profile(other))
-        store.append(lab.as_result(other, None, reports[1]))
+        reports.append(counters.profile(other))
+        store.append(counters.as_result(other, None, reports[1]))
     if json:
         console.print_json([r.as_json() for r in reports])
     else:

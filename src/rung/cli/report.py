@@ -29,7 +29,7 @@ def report(
     from rung.cuda import limits
     from rung.results import current, store
     from rung.rungs import catalogue
-    from rung.show import report as lab
+    from rung.show import report as html
     from rung.show.report import page
 
     limits.limits(arch)
@@ -40,7 +40,7 @@ def report(
     if compile:
         rungs = [r for name in catalogue.operations() for r in catalogue.rungs(name, libraries=False)]
         made = page.resources_of(rungs, arch, _progress("compiling", len(rungs)))
-    text = lab.build(found, made, other_gpus=other_gpus)
+    text = html.build(found, made, other_gpus=other_gpus)
     store.write_whole(output, text)
     console.note(f"{output}: {len(text) / 2**20:.1f} MiB, {len(catalogue.operations())} ladders")
 

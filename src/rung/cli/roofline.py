@@ -32,7 +32,7 @@ def roofline(
     Examples: rung roofline matmul --dtype bf16 -o matmul.svg · rung roofline gelu residual layernorm
     """
     from rung.dtypes import dtype as dtype_named
-    from rung.profile import roofline as lab
+    from rung.profile import roofline as rooflines
     from rung.results import current, store
     from rung.show import charts, roofline_chart
 
@@ -45,7 +45,7 @@ def roofline(
         )
     found = current.of_gpu(rows, gpu)
     chosen = [f for spec in rung for f in _chosen(found, spec, dtype, shape)]
-    placed = lab.place(chosen, found.of_kind("profile"))
+    placed = rooflines.place(chosen, found.of_kind("profile"))
     if not placed:
         raise RungError(
             f"what was measured of {', '.join(rung)} does no arithmetic, and so has no place on a roofline."
@@ -55,13 +55,13 @@ def roofline(
         svg = charts.standalone(roofline_chart.chart(placed, limits), "dark" if dark else "light")
         store.write_whole(output, svg)
     if json:
-        console.print_json(lab.as_json(placed, limits))
+        console.print_json(rooflines.as_json(placed, limits))
         return
     print(f"{limits.gpu}")
     for roof in roofline_chart.roofs(limits, list(dict.fromkeys(p.dtype for p in placed))):
         print(f"  {roof.label} FLOP/byte")
     print()
-    console.table(lab.COLUMNS, lab.table(placed), right=lab.COLUMNS[3:8] + lab.COLUMNS[9:])
+    console.table(rooflines.COLUMNS, rooflines.table(placed), right=rooflines.COLUMNS[3:8] + rooflines.COLUMNS[9:])
     if output is not None:
         console.note(f"drawn in {output}")
 

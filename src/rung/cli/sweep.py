@@ -155,15 +155,15 @@ def _only(words: list[str] | None) -> dict[str, list[int]]:
 def _tunings(
     subject: Subject, tune: list[str] | None, sample: int | None, seed: int, how: Measure | None
 ) -> list[Tuning]:
-    from rung.sweep import sweep as lab
+    from rung.sweep import sweep as sweeps
 
     def legal(tuning: Tuning) -> bool:
         # Where the sweep runs elsewhere, only the rung's own rules are known here.
         if how is None:
             return subject.rung.refusal(subject.values, subject.dtype, tuning) is None
-        return lab.illegal(subject, tuning, how.device, how.arch) is None
+        return sweeps.illegal(subject, tuning, how.device, how.arch) is None
 
-    return lab.configurations(subject.rung, only=_only(tune), sample=sample, seed=seed, legal=legal)
+    return sweeps.configurations(subject.rung, only=_only(tune), sample=sample, seed=seed, legal=legal)
 
 
 def _shard(items: list[T], word: str) -> list[T]:
@@ -185,14 +185,14 @@ def _sweep(
     finals: bool,
     again: bool,
 ) -> Sweep:
-    from rung.sweep import sweep as lab
+    from rung.sweep import sweep as sweeps
 
     if not how.timed:
         what = "what the compiler tells" if how.name == "compiler" else "right or wrong on the emulator"
         console.note(f"rung: no time is taken; each configuration is judged by {what}.")
     with _progress(subject.rung.full_name) as report:
         try:
-            return lab.sweep(
+            return sweeps.sweep(
                 subject,
                 tunings,
                 how,
@@ -203,7 +203,7 @@ def _sweep(
                 again=again,
                 progress=lambda done, total, text: report(text, done, total),
             )
-        except lab.Culprit as culprit:
+        except sweeps.Culprit as culprit:
             lost = culprit
     _begin_again(lost)
     raise AssertionError

@@ -20,11 +20,11 @@ def tunings(
     Examples: rung tunings · rung tunings layernorm · rung tunings --json
     """
     from rung.rungs import catalogue
-    from rung.rungs import tunings as lab
+    from rung.rungs import tunings as stored
 
-    path = file or lab.default_path()
+    path = file or stored.default_path()
     names = {r.full_name for r in catalogue.select(rung)} if rung else None
-    rows = [r for r in lab.listed(path) if names is None or r["rung"] in names]
+    rows = [r for r in stored.listed(path) if names is None or r["rung"] in names]
     if json:
         console.print_json(rows)
         return

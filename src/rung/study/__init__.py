@@ -14,7 +14,7 @@ from rung.rungs import catalogue, identity
 
 if TYPE_CHECKING:
     from rung.show.found import Found
-    from rung.study.common import Lab
+    from rung.study.common import Runner
 
 # name on the command line -> module, and what it asks
 STUDIES = {
@@ -32,13 +32,13 @@ STUDIES = {
 }
 
 
-def run(name: str, lab: Lab, **options: Any) -> Found:
+def run(name: str, runner: Runner, **options: Any) -> Found:
     """Carry out one study; `options` are those that its module takes."""
     if name not in STUDIES:
         raise RungError(f"there is no study {name!r}; there are {', '.join(STUDIES)}.")
     module = importlib.import_module(f"rung.study.{STUDIES[name][0]}")
-    found: Found = module.run(lab, **options)
-    found.texts |= {rung: identity.text(catalogue.find(rung)) for rung in getattr(lab, "raced", ())}
+    found: Found = module.run(runner, **options)
+    found.texts |= {rung: identity.text(catalogue.find(rung)) for rung in getattr(runner, "raced", ())}
     return found
 
 

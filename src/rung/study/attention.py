@@ -23,7 +23,7 @@ from rung.results import sources
 from rung.rungs import catalogue, identity
 from rung.show import charts
 from rung.show.found import Found
-from rung.study.common import Lab, times
+from rung.study.common import Runner, times
 from rung.study.contestants import ON_A_GPU, SEQUENTIAL, Measured, on_a_gpu, sequential, truth, vectorised
 
 LINEAR, TREE = "CUDA, linear softmax", "CUDA, tree softmax"
@@ -59,36 +59,36 @@ class Options:
             raise RungError(f"{ranks} ranks are more than the {min(self.n)} rows of the sequence; use fewer ranks.")
 
 
-def run(lab: Lab, **given: Any) -> Found:
+def run(runner: Runner, **given: Any) -> Found:
     """Every implementation that this machine can run, on the same inputs; the others are listed. `asked` are fields of
     `Options`.
     """
     options = Options(**given)
     options.check()
-    if lab.quick:
+    if runner.quick:
         options = replace(options, n=tuple(n for n in options.n if n <= 1024) or options.n[:1])
     mpi_rows = ranked(options) if options.mpi else []
     measured: list[Measured] = []
     left_out: list[str] = []
     if not options.mpi:
         left_out.append("MPI (ask for it by --mpi)")
-    if not lab.gpu:
+    if not runner.gpu:
         left_out.append(f"{', '.join(ON_A_GPU)} (no CUDA device)")
     left_out.append(_several_gpus())
     for n in options.n:
         qkv = data.load_or_make(options.data, n, options.d, options.heads, options.seed)
         right = truth(qkv, options.causal)
-        limit = 0.2 if lab.quick else 1.0
+        limit = 0.2 if runner.quick else 1.0
         measured.append(sequential(qkv, right, causal=options.causal, limit=limit))
         for threads in sorted({1, os.cpu_count() or 1}):
             measured.append(vectorised(qkv, right, causal=options.causal, threads=threads, limit=limit))
-        if lab.gpu:
+        if runner.gpu:
             measured += [on_a_gpu(name, qkv, right, causal=options.causal) for name in ON_A_GPU]
     measured += [_as_measured(row) for row in mpi_rows if row["part"] == "sizes"]
     whole = found(options, measured, mpi_rows, left_out)
-    if lab.gpu:
+    if runner.gpu:
         whole.texts = {rung: identity.text(catalogue.find(rung)) for rung in ON_A_GPU.values()}
-        units = 48 if lab.quick else 192
+        units = 48 if runner.quick else 192
         rows = pipeline.measure(units=units, T=1024, HS=options.d, dtype=dtype_named("f32"), causal=options.causal)
         whole.more["pipeline"] = pipelined(rows, f"{units} heads of 1024 x {options.d}")
     return whole

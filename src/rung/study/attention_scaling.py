@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from rung.show import charts
 from rung.show.found import Found
-from rung.study.common import Lab, need_gpu, shown, times
+from rung.study.common import Runner, need_gpu, shown, times
 
 B, C, NH = 1, 768, 12
 NAIVE, FLASH = "attention/09_joint_tiles", "attention/24_output_in_registers"
@@ -23,19 +23,19 @@ CURVES = {
 }
 
 
-def run(lab: Lab) -> Found:
+def run(runner: Runner) -> Found:
     """GPT-2's twelve heads of 64, one sequence."""
-    need_gpu(lab, "attention-scaling")
-    sizes = [256, 1024, 4096] if lab.quick else [256, 512, 1024, 2048, 4096, 8192]
+    need_gpu(runner, "attention-scaling")
+    sizes = [256, 1024, 4096] if runner.quick else [256, 512, 1024, 2048, 4096, 8192]
     us: dict[str, dict[int, float]] = {label: {} for label in CURVES}
     peak: dict[str, dict[int, int]] = {label: {} for label in CURVES}
     for n in sizes:
         values = {"B": B, "T": n, "C": C, "NH": NH}
         for label, (rung, dtype) in CURVES.items():
-            time = lab.race((rung,), values, dtype)[rung].us
+            time = runner.race((rung,), values, dtype)[rung].us
             if time is not None:
                 us[label][n] = time
-                extra = lab.peak(rung, values, dtype)
+                extra = runner.peak(rung, values, dtype)
                 if extra is not None:
                     peak[label][n] = extra
     rows = [(n, *(f"{shown(us[label].get(n))} / {_bytes(peak[label].get(n))}" for label in CURVES)) for n in sizes]

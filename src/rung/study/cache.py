@@ -21,7 +21,7 @@ from rung.gpt2.weights import Weights, converted
 from rung.rungs import catalogue, identity
 from rung.show import charts
 from rung.show.found import Found
-from rung.study.common import Lab, times
+from rung.study.common import Runner, times
 
 POSITIONS = (8, 64, 128, 256, 512, 768, 1000)
 LONGEST_ON_A_CPU = 512  # where a pass over 1000 tokens takes seconds
@@ -45,13 +45,13 @@ class Passes:
         return sorted(self.seconds[1:])[len(self.seconds[1:]) // 2]
 
 
-def run(lab: Lab, *, config: Config | None = None) -> Found:
+def run(runner: Runner, *, config: Config | None = None) -> Found:
     """GPT-2 with random weights in float32; every variant writes the same tokens."""
     config = config or random_model.config_of("gpt2")
-    device = "cuda" if lab.gpu else "cpu"
+    device = "cuda" if runner.gpu else "cpu"
     weights = random_model.weights_of(config, device)
-    chosen = POSITIONS[::3] if lab.quick else POSITIONS
-    positions = [p for p in chosen if p + STEPS <= config.context and (lab.gpu or p <= LONGEST_ON_A_CPU)]
+    chosen = POSITIONS[::3] if runner.quick else POSITIONS
+    positions = [p for p in chosen if p + STEPS <= config.context and (runner.gpu or p <= LONGEST_ON_A_CPU)]
     found: dict[str, dict[int, Passes]] = {}
     for name, write in _methods(config, weights, device):
         for position in positions:
@@ -60,7 +60,7 @@ def run(lab: Lab, *, config: Config | None = None) -> Found:
         for position, passes in by.items():
             if passes.tokens != found[WITHOUT][position].tokens:
                 raise RungError(f"{name} writes other tokens behind {position} than the model without a cache.")
-    return report(found, config, "an NVIDIA GPU" if lab.gpu else f"a CPU, {torch.get_num_threads()} threads")
+    return report(found, config, "an NVIDIA GPU" if runner.gpu else f"a CPU, {torch.get_num_threads()} threads")
 
 
 def _prompt(config: Config, length: int) -> list[int]:

@@ -27,7 +27,7 @@ class Time:
     tflops: float | None = None
 
 
-class Lab(Protocol):
+class Runner(Protocol):
     """The source of a study's figures."""
 
     quick: bool  # fewer points
@@ -53,7 +53,7 @@ class Lab(Protocol):
 
 
 class Gpu:
-    """The lab of this machine."""
+    """Races on this machine."""
 
     def __init__(self, *, quick: bool = False, tell: Callable[[str], None] = lambda _: None) -> None:
         self.quick, self.tell = quick, tell
@@ -147,9 +147,9 @@ def _emulated(rungs: Sequence[Rung], dtype: str) -> dict[str, Time]:
     return found
 
 
-def need_gpu(lab: Lab, study: str) -> None:
+def need_gpu(runner: Runner, study: str) -> None:
     """Refuse a study of times on a machine without a GPU."""
-    if not lab.gpu:
+    if not runner.gpu:
         raise RungError(f"`rung study {study}` is made of times, and there is no CUDA device here to take them.")
 
 

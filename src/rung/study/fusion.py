@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from rung.expressions import Number
 from rung.show import charts
 from rung.show.found import Found
-from rung.study.common import Lab, need_gpu, shown, times
+from rung.study.common import Runner, need_gpu, shown, times
 
 GPT2 = {"B": 8, "T": 1024, "C": 768}
 
@@ -62,17 +62,17 @@ PAIRS = (
 )
 
 
-def run(lab: Lab) -> Found:
+def run(runner: Runner) -> Found:
     """Each pair at GPT-2's shapes, 8 sequences of 1024 tokens."""
-    need_gpu(lab, "fusion")
+    need_gpu(runner, "fusion")
     rows = []
     gains: dict[str, float] = {}
     apart: list[tuple[float, float | None]] = []
     together: list[tuple[float, float | None]] = []
     for number, pair in enumerate(PAIRS, 1):
-        parts = [lab.race((name,), values, pair.dtype)[name] for name, values in pair.first]
+        parts = [runner.race((name,), values, pair.dtype)[name] for name, values in pair.first]
         name, values = pair.fused
-        one = lab.race((name,), values, pair.dtype)[name]
+        one = runner.race((name,), values, pair.dtype)[name]
         separate = sum(p.us for p in parts if p.us) if all(p.us for p in parts) else None
         if separate and one.us:
             gains[pair.what] = separate / one.us

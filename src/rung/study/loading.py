@@ -27,7 +27,7 @@ from rung.gpt2.weights import Weights, read_weights, tensor_reader
 from rung.operation import Tensors
 from rung.show.found import Found
 from rung.show.timeline import Lane, Timeline
-from rung.study.common import Lab, need_gpu, times
+from rung.study.common import Runner, need_gpu, times
 
 PROMPT = 512
 SERIAL, PIPELINED, PLAIN = "one after the other", "pipelined", "tensor by tensor, then stacked"
@@ -50,15 +50,15 @@ class Run:
         return min(s.begin for s in self.spans if s.what == "compute" and s.name == "layer 0")
 
 
-def run(lab: Lab) -> Found:
+def run(runner: Runner) -> Found:
     """gpt2 in float32 on disk, bfloat16 on the GPU, a prompt of 512 tokens."""
-    need_gpu(lab, "loading")
+    need_gpu(runner, "loading")
     config = random_model.config_of("gpt2")
-    if lab.quick:
+    if runner.quick:
         config = dataclasses.replace(config, layers=4, vocabulary=8192)
     with tempfile.TemporaryDirectory(prefix="rung-loading-") as folder:
         size = write(Path(folder), config)
-        found, plain = measure(Path(folder), config, torch.device("cuda"), torch.bfloat16, 2 if lab.quick else 5)
+        found, plain = measure(Path(folder), config, torch.device("cuda"), torch.bfloat16, 2 if runner.quick else 5)
     return report(found, plain, size)
 
 

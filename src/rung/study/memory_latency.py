@@ -13,7 +13,7 @@ from rung.errors import RungError
 from rung.results import sources
 from rung.show import charts
 from rung.show.found import Found
-from rung.study.common import Lab, need_gpu
+from rung.study.common import Runner, need_gpu
 
 LINE = 128  # bytes: each step of the walk is in a cache line of its own
 ONE = LaunchConfig((1, 1, 1), (1, 1, 1))
@@ -55,9 +55,9 @@ def walk(module: Module, kernel: str, order: Chain, first: int, steps: int) -> N
         raise RungError(f"{kernel} ended at {int(last[0])} instead of {order.after(steps)}; no latency is given.")
 
 
-def run(lab: Lab) -> Found:
+def run(runner: Runner) -> Found:
     """Arrays from 4 KiB to far beyond the L2."""
-    need_gpu(lab, "memory-latency")
+    need_gpu(runner, "memory-latency")
     from rung.cuda.driver import load_module
 
     module = load_module(build())
@@ -66,7 +66,7 @@ def run(lab: Lab) -> Found:
     l2 = torch.cuda.get_device_properties(torch.cuda.current_device()).L2_cache_size
     shared = _seconds(module, "chase_shared", chain(4096, 1, "cuda"), 4096, 40_000)
     elsewhere = torch.empty(4 * l2, dtype=torch.uint8, device="cuda")
-    exponents = range(12, 31, 3) if lab.quick else range(12, 31)
+    exponents = range(12, 31, 3) if runner.quick else range(12, 31)
     found = {}
     for size in (1 << e for e in exponents):
         order = chain(size // LINE, LINE // 4, "cuda")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rung.expressions import Number
 from rung.show import charts
 from rung.show.found import Found
-from rung.study.common import Lab, Time, shown, times
+from rung.study.common import Runner, Time, shown, times
 
 DTYPES = ("f32", "tf32", "f16", "bf16")
 GPT2: dict[str, Number] = {"B": 8, "T": 1024, "C": 768}
@@ -25,12 +25,12 @@ ASKED: dict[str, tuple[dict[str, Number], tuple[str, ...]]] = {
 }
 
 
-def run(lab: Lab) -> Found:
+def run(runner: Runner) -> Found:
     """On a GPU times and errors; without one the errors alone, from the emulator."""
     best: dict[tuple[str, str], tuple[str, Time]] = {}
     for operation, (values, rungs) in ASKED.items():
         for dtype in DTYPES:
-            right = {n: t for n, t in lab.race(rungs, values, dtype).items() if not t.reason}
+            right = {n: t for n, t in runner.race(rungs, values, dtype).items() if not t.reason}
             if right:
                 name = min(right, key=lambda n: (right[n].us or 0.0, rungs.index(n)))
                 best[operation, dtype] = (name, right[name])
@@ -56,7 +56,7 @@ def run(lab: Lab) -> Found:
         )
         for dtype in DTYPES
     ]
-    where = "GPT-2 at 8 x 1024 tokens" if lab.gpu else "each operation's cases on the emulator, no times"
+    where = "GPT-2 at 8 x 1024 tokens" if runner.gpu else "each operation's cases on the emulator, no times"
     return Found(
         f"What a number format costs and loses: {where}",
         ("operation", "dtype", "fastest rung", "us", "against f32", "relative error"),

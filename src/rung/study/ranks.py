@@ -16,7 +16,7 @@ from rung.rungs import catalogue, identity
 from rung.show import charts
 from rung.show.found import Found
 from rung.study import attention
-from rung.study.common import Lab, times
+from rung.study.common import Runner, times
 from rung.study.contestants import ON_A_GPU, on_a_gpu, sequential, truth, vectorised
 
 N, D = 8192, 64
@@ -36,18 +36,18 @@ class Kind:
     alone: Mapping[str, float]
 
 
-def run(lab: Lab, *, n: int | None = None, ranks: Sequence[int] = RANKS) -> Found:
+def run(runner: Runner, *, n: int | None = None, ranks: Sequence[int] = RANKS) -> Found:
     """The same inputs for all implementations; each result is compared with float64."""
-    n = n or (1024 if lab.quick else N)
+    n = n or (1024 if runner.quick else N)
     ranks = [r for r in ranks if r <= (os.cpu_count() or 1)]
     problem = launch.available()
     measured = {}
     for causal in KINDS:
         ring = _mpi(n, ranks, causal) if problem is None else _gloo(n, ranks, causal)
-        measured[causal] = Kind(ring, _alone(lab, n, causal))
+        measured[causal] = Kind(ring, _alone(runner, n, causal))
     by = "MPI" if problem is None else f"torch.distributed's gloo, since {problem.rstrip('.')}"
     whole = report(measured, n, by)
-    if lab.gpu:
+    if runner.gpu:
         whole.texts = {ON_A_GPU[name]: identity.text(catalogue.find(ON_A_GPU[name])) for name in CUDA}
     return whole
 
@@ -81,14 +81,14 @@ def _gloo(n: int, ranks: Sequence[int], causal: bool) -> Seconds:
     return found
 
 
-def _alone(lab: Lab, n: int, causal: bool) -> dict[str, float]:
+def _alone(runner: Runner, n: int, causal: bool) -> dict[str, float]:
     """One core, and the GPU where there is one; computing alone, as the ring's times are."""
     qkv = data.load_or_make(None, n, D, 1, 0)
     right = truth(qkv, causal)
     some = [
         sequential(qkv, right, causal=causal, limit=0.5),
         vectorised(qkv, right, causal=causal, threads=1, limit=0.5),
-        *(on_a_gpu(name, qkv, right, causal=causal) for name in (CUDA if lab.gpu else ())),
+        *(on_a_gpu(name, qkv, right, causal=causal) for name in (CUDA if runner.gpu else ())),
     ]
     return {m.name: m.computing for m in some if m.computing is not None}
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 from rung.results import sources
 from rung.show import charts
 from rung.show.found import Found
-from rung.study.common import Lab, need_gpu, shown, times
+from rung.study.common import Runner, need_gpu, shown, times
 
 LINEAR, TREE = "softmax/01_naive", "softmax/02_tree"
 OTHERS = ("softmax/05_warp", "softmax/08_split", "softmax/torch")
 
 
-def run(lab: Lab) -> Found:
+def run(runner: Runner) -> Found:
     """N rows of N columns, as attention's scores are."""
-    need_gpu(lab, "softmax")
-    sizes = [256, 1024, 4096] if lab.quick else list(sources.softmax())
+    need_gpu(runner, "softmax")
+    sizes = [256, 1024, 4096] if runner.quick else list(sources.softmax())
     names = (LINEAR, TREE, *OTHERS)
-    found = {n: lab.race(names, {"B": 1, "NH": 1, "T": n, "S": n, "causal": 0, "scale": 1.0}, "f32") for n in sizes}
+    found = {n: runner.race(names, {"B": 1, "NH": 1, "T": n, "S": n, "causal": 0, "scale": 1.0}, "f32") for n in sizes}
     rows, gains = [], {}
     for n in sizes:
         linear, tree = found[n][LINEAR].us, found[n][TREE].us

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from rung.show import charts
 from rung.show.found import Found
-from rung.study.common import Lab, Time, need_gpu, shown, times
+from rung.study.common import Runner, Time, need_gpu, shown, times
 
 OURS = ("matmul/14_mma_pipeline", "matmul/16_persistent", "matmul/17_triton")
 LIBRARY = "matmul/torch"
 RAGGED, ROUND = 50257, 50304
 
 
-def run(lab: Lab) -> Found:
+def run(runner: Runner) -> Found:
     """256 tokens times the vocabulary, in bf16 and tf32."""
-    need_gpu(lab, "vocab")
+    need_gpu(runner, "vocab")
     rows = []
     gains: dict[tuple[str, str], tuple[float, float]] = {}
     series = []
-    for number, dtype in enumerate(("bf16",) if lab.quick else ("bf16", "tf32")):
+    for number, dtype in enumerate(("bf16",) if runner.quick else ("bf16", "tf32")):
         both = {
-            width: lab.race((*OURS, LIBRARY), {"B": 4, "T": 64, "C": 768, "OC": width}, dtype, seconds=0.25)
+            width: runner.race((*OURS, LIBRARY), {"B": 4, "T": 64, "C": 768, "OC": width}, dtype, seconds=0.25)
             for width in (RAGGED, ROUND)
         }
         for name in (*OURS, LIBRARY):

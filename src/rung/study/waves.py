@@ -9,26 +9,26 @@ from collections.abc import Mapping, Sequence
 from rung.rungs import catalogue
 from rung.show import charts
 from rung.show.found import Found
-from rung.study.common import Lab, need_gpu, shown
+from rung.study.common import Runner, need_gpu, shown
 
 RUNG, LIBRARY = "matmul/14_mma_pipeline", "matmul/torch"
 K = 1024
 
 
-def run(lab: Lab) -> Found:
+def run(runner: Runner) -> Found:
     """A product whose rows grow tile by tile, its columns such that whole rounds come at whole numbers of tiles."""
-    need_gpu(lab, "waves")
+    need_gpu(runner, "waves")
     tune = catalogue.find(RUNG).tuned(None)
-    across = _divisor(lab.sms)
+    across = _divisor(runner.sms)
     columns = across * tune["BN"]
-    sizes = row_counts(lab.sms // across, tune["BM"], lab.quick)
+    sizes = row_counts(runner.sms // across, tune["BM"], runner.quick)
     points = []
     for rows in sizes:
-        race = lab.race((RUNG, LIBRARY), {"B": 1, "T": rows, "C": K, "OC": columns}, "bf16", seconds=0.1)
+        race = runner.race((RUNG, LIBRARY), {"B": 1, "T": rows, "C": K, "OC": columns}, "bf16", seconds=0.1)
         tiles = -(-rows // tune["BM"]) * across
-        points.append((rows, tiles, -(-tiles // lab.sms), race[RUNG].us, race[LIBRARY].us))
-    whole = found(points, columns, lab.sms)
-    whole.more["squares"] = squares([(n, *square(lab, n)) for n in square_sizes(lab.quick)], lab.sms, tune)
+        points.append((rows, tiles, -(-tiles // runner.sms), race[RUNG].us, race[LIBRARY].us))
+    whole = found(points, columns, runner.sms)
+    whole.more["squares"] = squares([(n, *square(runner, n)) for n in square_sizes(runner.quick)], runner.sms, tune)
     return whole
 
 
@@ -44,9 +44,9 @@ def square_sizes(quick: bool) -> list[int]:
     return sorted(sizes)
 
 
-def square(lab: Lab, n: int) -> tuple[float | None, float | None]:
+def square(runner: Runner, n: int) -> tuple[float | None, float | None]:
     """Microseconds of N x N x N by our kernel and by cuBLAS."""
-    race = lab.race((RUNG, LIBRARY), {"B": 1, "T": n, "C": n, "OC": n}, "bf16", seconds=0.02)
+    race = runner.race((RUNG, LIBRARY), {"B": 1, "T": n, "C": n, "OC": n}, "bf16", seconds=0.02)
     return race[RUNG].us, race[LIBRARY].us
 
 
