@@ -55,9 +55,9 @@ def _run_on_gpu(build: Build, name: str, config: LaunchConfig, kinds: list[str],
     module = load_on_gpu(build)
     module.prepare(name, config)
     module.launch(name, config, list(zip(kinds, moved, strict=True)))
-    for here, there in zip(args, moved, strict=True):
+    for here, copy in zip(args, moved, strict=True):
         if isinstance(here, torch.Tensor):
-            here.copy_(there)
+            here.copy_(copy)
 
 
 def orders() -> Iterator[dict[str, Any]]:

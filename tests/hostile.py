@@ -463,18 +463,18 @@ def main() -> None:
         floor = int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
         _peak()
         print(json.dumps({"begins": name}), flush=True)
-        begin, said, kind = time.monotonic(), "", "taken"
+        begin, message, kind = time.monotonic(), "", "taken"
         signal.setitimer(signal.ITIMER_REAL, 4 * SECONDS)  # the default ends the process
         try:
             open_one(path)
         except RungError as error:
-            said, kind = str(error), "refused"
+            message, kind = str(error), "refused"
         except BaseException as error:  # a panic of a library in Rust is no Exception
-            said, kind = f"{type(error).__name__}: {error}", "raised"
+            message, kind = f"{type(error).__name__}: {error}", "raised"
         signal.setitimer(signal.ITIMER_REAL, 0)
         seconds = time.monotonic() - begin
-        told = {"name": name, "kind": kind, "said": said[:3000], "seconds": seconds, "bytes": _peak() - floor}
-        print(json.dumps(told), flush=True)
+        record = {"name": name, "kind": kind, "said": message[:3000], "seconds": seconds, "bytes": _peak() - floor}
+        print(json.dumps(record), flush=True)
     print(json.dumps({"executed": Path("executed").exists()}))
 
 

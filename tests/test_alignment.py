@@ -35,7 +35,7 @@ QUADS = {
 ALONE = {"include": "// as float4 would", "pointee": "float", "body": "out[0] = x[0];"}
 
 
-def mine(folder: Path, *, keys: str = "", include: str, pointee: str, body: str) -> Rung:
+def custom(folder: Path, *, keys: str = "", include: str, pointee: str, body: str) -> Rung:
     path = folder / "mine.cu"
     path.write_text(KERNEL.format(keys=keys, include=include, pointee=pointee, body=body))
     return catalogue.rung_from_file(catalogue.operation("gelu"), path)
@@ -54,8 +54,8 @@ def shifted(*, x: int = 0, out: int = 0) -> tuple[Tensors, Values]:
 @pytest.mark.parametrize(("name", "offset"), [("x", 1), ("out", 2)])
 def test_a_view_that_vector_loads_would_fault_on_is_refused_with_a_rung_that_would_do(name: str, offset: int) -> None:
     tensors, values = shifted(**{name: offset})
-    said = rf"gelu/04_in_flight needs {name} to start at a multiple of 16 bytes.*; gelu/05_triton would do\."
-    with pytest.raises(RungError, match=said) as refused:
+    message = rf"gelu/04_in_flight needs {name} to start at a multiple of 16 bytes.*; gelu/05_triton would do\."
+    with pytest.raises(RungError, match=message) as refused:
         catalogue.find("gelu/04").prepare(tensors, values, F32, device="emulator")
     assert "\n" not in str(refused.value)
 
@@ -68,7 +68,7 @@ def test_the_same_view_goes_through_a_rung_without_vectors() -> None:
 
 
 def test_what_the_rule_prevents_is_a_fault(tmp_path: Path) -> None:
-    rung = mine(tmp_path, keys="align = 1", **QUADS)
+    rung = custom(tmp_path, keys="align = 1", **QUADS)
     tensors, values = shifted(x=1)
     with pytest.raises(RungError, match="no multiple of 16"):
         rung.prepare(tensors, values, F32, device="emulator").run()
@@ -79,13 +79,13 @@ def test_what_the_rule_prevents_is_a_fault(tmp_path: Path) -> None:
 
 def test_the_header_may_ask_for_more_or_less_than_its_code_tells(tmp_path: Path) -> None:
     tensors, values = shifted(x=4)  # 16 bytes on
-    assert mine(tmp_path, **QUADS).refusal(values, F32, None, tensors) is None
-    wide = mine(tmp_path, keys='align = "8 * sizeof_real"', **QUADS)
+    assert custom(tmp_path, **QUADS).refusal(values, F32, None, tensors) is None
+    wide = custom(tmp_path, keys='align = "8 * sizeof_real"', **QUADS)
     assert "multiple of 32 bytes" in str(wide.refusal(values, F32, None, tensors))
     with pytest.raises(RungError, match="align = True is not an expression"):
-        mine(tmp_path, keys="align = true", **QUADS)
+        custom(tmp_path, keys="align = true", **QUADS)
     tensors, values = shifted(x=1)
-    assert mine(tmp_path, **ALONE).refusal(values, F32, None, tensors) is None
+    assert custom(tmp_path, **ALONE).refusal(values, F32, None, tensors) is None
 
 
 def test_vectors_in_a_header_of_its_own_count_and_those_of_comments_do_not(tmp_path: Path) -> None:

@@ -68,17 +68,17 @@ def test_a_library_s_largest_kernel_tells_and_opcodes_reach_the_sources_table() 
 def test_every_row_is_kept_at_once_and_a_rung_that_failed_among_others_says_why_alone(
     monkeypatch: pytest.MonkeyPatch, own_store: Path
 ) -> None:
-    asked: list[int] = []
+    profiled: list[int] = []
 
     def launched(chosen: Sequence[Any], timeout: float = 0) -> list[ncu.Launch]:
-        asked.append(len(chosen))
+        profiled.append(len(chosen))
         if len(chosen) == 1:
             raise RungError("softmax/04_two_stage is wrong at this shape: too far off.")
         return ncu.parse(TABLE)
 
     monkeypatch.setattr(counters, "launched", launched)
     rows = list(atlas.collect(subjects(), 100, quiet, own_store))
-    assert asked == [3, 1] and [r.what for r in store.read(own_store)] == list(THREE)
+    assert profiled == [3, 1] and [r.what for r in store.read(own_store)] == list(THREE)
     assert [r.verdict for r in rows] == ["ok", "failed", "ok"] and "wrong at this shape" in rows[1].reason
     assert [k["kernel"] for k in rows[2].detail["kernels"]] == ["permute", "query_key"]
 
@@ -95,12 +95,12 @@ def test_what_has_a_row_of_this_code_is_not_profiled_again_and_time_ends_it(
 
 
 def test_the_atlas_holds_every_rung_of_which_a_source_has_a_counter_once() -> None:
-    wanted = atlas.planned()
-    named = [(s.rung.full_name, s.dtype.name, s.shape, tuple((t or {}).items())) for s, t in wanted]
+    planned = atlas.planned()
+    named = [(s.rung.full_name, s.dtype.name, s.shape, tuple((t or {}).items())) for s, t in planned]
     assert len(set(named)) == len(named) > 60
     for place in sources.references("profile"):
         assert (place.what, place.dtype, place.shape, tuple(place.tuning.items())) in named
-    for subject, tuning in wanted:
+    for subject, tuning in planned:
         assert subject.rung.refusal(subject.values, subject.dtype, tuning) is None
 
 

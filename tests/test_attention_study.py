@@ -150,10 +150,10 @@ def test_a_text_may_differ_behind_the_gate(
     inner: Inner, clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     late = paced(clock, "late", 0.5, wrong=lambda count: (count - 1) % 12 >= 6)
-    ways = [paced(clock, "naive torch", 0.5), late]
-    assert measured(inner, ways)[1]["seconds"] is None
+    variants = [paced(clock, "naive torch", 0.5), late]
+    assert measured(inner, variants)[1]["seconds"] is None
     monkeypatch.setattr(study, "IDENTICAL", 6)
-    row = measured(inner, ways)[1]
+    row = measured(inner, variants)[1]
     assert row["verdict"] == "ok" and row["seconds"] == 6.0 and 6 <= row["same"] < 12
 
 
@@ -174,11 +174,11 @@ def test_a_text_longer_than_the_context_is_refused(inner: Inner) -> None:
 
 
 def test_ways_know_which_rungs_are_flash_attention() -> None:
-    ways = study.variants("emulator")
-    assert [way.kind for way in ways[:3]] == ["torch", "torch", "python"]  # the host's own loop is no kernel
-    numbers = {int(way.name[:2]) for way in ways if way.flash}
+    variants = study.variants("emulator")
+    assert [variant.kind for variant in variants[:3]] == ["torch", "torch", "python"]  # the host's own loop is no kernel
+    numbers = {int(variant.name[:2]) for variant in variants if variant.flash}
     assert numbers == {*range(13, 27), 29, 35, 37, 38, 39}
-    assert [way.name for way in study.variants("emulator", ["3", "flash"])[2:]] == ["03_launch", "13_flash"]
+    assert [variant.name for variant in study.variants("emulator", ["3", "flash"])[2:]] == ["03_launch", "13_flash"]
 
 
 # ---- the picture ----------------------------------------------------------------------------------------------------
@@ -219,7 +219,7 @@ def test_the_curves_are_chosen_by_what_was_measured() -> None:
     assert [r.part for r in attention_text_chart.telling(ROWS[:4])] == ["naive torch", "torch SDPA", "02_first"]
 
 
-def drawn(svg: str) -> tuple[dict[str, list[tuple[float, float]]], list[str], int]:
+def contents(svg: str) -> tuple[dict[str, list[tuple[float, float]]], list[str], int]:
     """Curves by their names, all texts, and how many bars there are."""
     tree = ET.fromstring(svg)
     space = "{http://www.w3.org/2000/svg}"
@@ -233,7 +233,7 @@ def drawn(svg: str) -> tuple[dict[str, list[tuple[float, float]]], list[str], in
 
 
 def test_the_picture_has_the_curves_and_a_bar_for_each_whole_text() -> None:
-    curves, texts, bars = drawn(attention_text_chart.chart("gpt2", ROWS))
+    curves, texts, bars = contents(attention_text_chart.chart("gpt2", ROWS))
     cut = "02 first: 4 of 20 tokens in 12.00 s"
     assert list(curves) == ["naive torch", "torch SDPA", cut, "05 best plain", "06 flash", "08 flash"]
     assert {*curves} <= {*texts} and "seconds" in texts and "tokens of text" in texts
@@ -247,7 +247,7 @@ def test_the_picture_has_the_curves_and_a_bar_for_each_whole_text() -> None:
 
 def test_the_picture_without_a_whole_text_has_curves_only() -> None:
     rows = [row("naive torch", 12.0, kind="torch", written=4), row("02_first", 3.0, written=4), row("03_wrong", None)]
-    curves, _, bars = drawn(attention_text_chart.chart("gpt2", rows))
+    curves, _, bars = contents(attention_text_chart.chart("gpt2", rows))
     assert [len(points) for points in curves.values()] == [5, 5] and bars == 0
 
 
@@ -267,15 +267,15 @@ def test_rungs_write_what_torch_writes_and_everything_is_kept(
     output, svg = tmp_path / "study.jsonl", tmp_path / "study.svg"
     words = ("-n", "5", "--rung", "1", "--rung", "3", "--rung", "27")
     assert climb(*words, "--prompt", PROMPT, "-o", str(output), "--svg", str(svg), "--json") == 0
-    heard = capsys.readouterr()
+    captured = capsys.readouterr()
     rows = list(store.read(output))
-    assert [Row.of_json(r) for r in json.loads(heard.out)] == rows
+    assert [Row.of_json(r) for r in json.loads(captured.out)] == rows
     assert {(r.kind, r.what, r.options["study"]) for r in rows} == {("climb", "inner", "attention")}
     assert [r.part for r in rows] == ["naive torch", "torch SDPA", "01_sequential", "03_launch", "27_tensor_cores"]
     assert [r.metrics.get("same_tokens") for r in rows] == [5, 5, 5, 5, None]
     assert "has no f32 version" in rows[-1].reason and list(rows[3].texts) == ["attention/03_launch"]
     assert all(r.metrics["seconds"] > 0 and len(r.detail["curve"]) == 6 for r in rows[:4])
-    assert "var(--" not in svg.read_text() and set(drawn(svg.read_text())[0]) == {
+    assert "var(--" not in svg.read_text() and set(contents(svg.read_text())[0]) == {
         "naive torch", "torch SDPA", "03 launch",
     }  # fmt: skip
 
@@ -333,19 +333,19 @@ def test_a_rung_reads_the_packed_product_where_it_lies(inner: Inner) -> None:
     with torch.inference_mode():
         x = model.hidden(torch.tensor([prompt]))
         truth = NaivePlan(torch.device("cpu"), torch.float32, torch.float32)
-        wanted = Transformer(config, converted(weights, truth.matrix, truth.vector), truth).hidden(
+        expected = Transformer(config, converted(weights, truth.matrix, truth.vector), truth).hidden(
             torch.tensor([prompt])
         )
-    torch.testing.assert_close(x, wanted)
-    kept = {operation for operation, _, _ in plan._outputs}
-    assert {"qkv", "attention"} <= kept and not any(name.startswith("attention ") for name in kept)  # no copies
+    torch.testing.assert_close(x, expected)
+    operations = {operation for operation, _, _ in plan._outputs}
+    assert {"qkv", "attention"} <= operations and not any(name.startswith("attention ") for name in operations)  # no copies
 
 
 @emulated
 def test_several_texts_at_once_are_the_same_text_and_told_beside_one(inner: Inner) -> None:
     config, weights, prompt = inner
-    ways = study.variants("emulator", ["03_launch"])
-    one, two = (list(study.run(config, weights, prompt, 3, ways, batch=batch)) for batch in (1, 2))
+    variants = study.variants("emulator", ["03_launch"])
+    one, two = (list(study.run(config, weights, prompt, 3, variants, batch=batch)) for batch in (1, 2))
     assert [r.metrics["same_tokens"] for r in two] == [3, 3, 3]
     assert [r.options.get("batch") for r in (*one, *two)] == [None] * 3 + [2] * 3
     assert attention_text_chart.steps([*one, *two]) == one
@@ -365,7 +365,7 @@ def test_a_batch_whose_rows_differ_gets_no_time(inner: Inner) -> None:
                 y[1] = -y[1]
             return y
 
-    way = Variant("wrong", lambda: OneRowWrong(torch.device("cpu"), torch.float32, torch.float32))
+    variant = Variant("wrong", lambda: OneRowWrong(torch.device("cpu"), torch.float32, torch.float32))
     right = study.variants("emulator", [])[0]
-    rows = list(study.run(config, weights, prompt, 3, [right, way], batch=2))
+    rows = list(study.run(config, weights, prompt, 3, [right, variant], batch=2))
     assert [r.verdict for r in rows] == ["ok", "failed"] and "leaves naive torch's at token 1" in rows[1].reason

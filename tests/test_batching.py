@@ -195,10 +195,10 @@ def test_two_streams_in_one_thread_are_two_texts(model: Model) -> None:
 def test_log_probabilities_of_a_prompt_are_the_models(model: Model) -> None:
     ids = models.some_ids(150, V)
     (completion,) = model.generate([ids], max_new_tokens=1, prompt_logprobs=4, top_logprobs=4, temperature=0)
-    told = completion.prompt_logprobs
-    assert told is not None and told[0] is None and len(told) == len(ids)
+    logprobs = completion.prompt_logprobs
+    assert logprobs is not None and logprobs[0] is None and len(logprobs) == len(ids)
     expected = model.logits(ids)[:-1].log_softmax(-1)
-    for position, (chosen, row) in enumerate(zip(told[1:], expected, strict=True), 1):
+    for position, (chosen, row) in enumerate(zip(logprobs[1:], expected, strict=True), 1):
         assert chosen is not None and chosen.token == ids[position]
         assert chosen.logprob == pytest.approx(float(row[ids[position]]), abs=1e-4)
         assert [p for _, p in chosen.top] == pytest.approx(row.topk(4).values.tolist(), abs=1e-4)
@@ -210,9 +210,9 @@ def test_a_likeliest_token_has_the_float_of_the_likeliest(model: Model) -> None:
     ids = [*models.some_ids(20, V), *greedy]
     (completion,) = model.generate([ids], max_new_tokens=0, prompt_logprobs=1)
     assert completion.tokens == [] and completion.finish_reason == "length"
-    told = completion.prompt_logprobs
-    assert told is not None
-    assert all(chosen is not None and chosen.logprob == chosen.top[0][1] for chosen in told[20:])
+    logprobs = completion.prompt_logprobs
+    assert logprobs is not None
+    assert all(chosen is not None and chosen.logprob == chosen.top[0][1] for chosen in logprobs[20:])
 
 
 def test_no_stop_token_is_chosen_before_the_least_number_of_tokens(model: Model) -> None:
@@ -254,7 +254,7 @@ class Counting(Backend):
         del self.held[slot]
 
 
-def asked(number: int, tokens: int = 1, priority: int = 0) -> Request:
+def request_of(number: int, tokens: int = 1, priority: int = 0) -> Request:
     options = Options(sampling=Sampling(temperature=0), max_new_tokens=tokens, priority=priority)
     return Request(Prompt("", (1,)), options, seed=number)
 
@@ -263,11 +263,11 @@ def test_lower_priorities_are_admitted_first_and_equals_in_order() -> None:
     backend = Counting(1)
     one = BatchEngine(lambda: backend, None)
     stream = Stream(one)
-    stream.submit(0, asked(0))
+    stream.submit(0, request_of(0))
     while not backend.begun:
         time.sleep(0.001)
     for number, priority in ((1, 5), (2, 0), (3, 5), (4, -1)):
-        stream.submit(number, asked(number, priority=priority))
+        stream.submit(number, request_of(number, priority=priority))
     for _ in range(5):
         backend.gate.release()
     assert [key for key, _ in stream] == [0, 4, 2, 1, 3]
@@ -276,17 +276,17 @@ def test_lower_priorities_are_admitted_first_and_equals_in_order() -> None:
 def test_a_cancelled_text_frees_its_slot_within_a_step() -> None:
     backend = Counting(1)
     one = BatchEngine(lambda: backend, None)
-    heard: list[Piece] = []
-    first = one.submit(asked(0, tokens=100), heard.append)
+    pieces: list[Piece] = []
+    first = one.submit(request_of(0, tokens=100), pieces.append)
     backend.gate.release(3)
-    while len(heard) < 3:
+    while len(pieces) < 3:
         time.sleep(0.001)
     done = threading.Event()
-    one.submit(asked(1), lambda piece: done.set())
+    one.submit(request_of(1), lambda piece: done.set())
     first.cancel()
     backend.gate.release(2)  # the step that was under way, and the next one's
     assert done.wait(5)
-    assert heard[-1].reason == "interrupted" and sum(len(p.tokens) for p in heard) <= 4
+    assert pieces[-1].reason == "interrupted" and sum(len(p.tokens) for p in pieces) <= 4
     assert backend.begun == [0, 1] and one.load == (0, 0)
 
 
@@ -294,13 +294,13 @@ def test_a_text_that_waits_can_be_cancelled() -> None:
     backend = Counting(1)
     one = BatchEngine(lambda: backend, None)
     stream = Stream(one)
-    stream.submit(0, asked(0, tokens=2))
-    heard: list[Piece] = []
-    waiting = one.submit(asked(1), heard.append)
+    stream.submit(0, request_of(0, tokens=2))
+    pieces: list[Piece] = []
+    waiting = one.submit(request_of(1), pieces.append)
     waiting.cancel()
     backend.gate.release(2)
     assert [piece.reason for _, piece in stream] == [None, "length"]
-    assert [piece.reason for piece in heard] == ["interrupted"] and backend.begun == [0]
+    assert [piece.reason for piece in pieces] == ["interrupted"] and backend.begun == [0]
 
 
 def test_an_engine_that_fails_says_so_to_everyone_and_goes_on(model: Model) -> None:
@@ -321,7 +321,7 @@ def test_an_engine_that_fails_says_so_to_everyone_and_goes_on(model: Model) -> N
     one = BatchEngine(make, None)
     stream = Stream(one)
     for number in range(3):
-        stream.submit(number, asked(number, tokens=3))
+        stream.submit(number, request_of(number, tokens=3))
     ends = {key: piece for key, piece in stream if piece.last}
     assert "MemoryError: no more" in (ends[0].error or "") and ends[1].error == ends[0].error
     assert ends[2].reason == "length" and len(made) == 2
@@ -332,7 +332,7 @@ def test_a_backend_that_cannot_be_made_is_an_error_in_one_sentence(model: Model)
         raise RungError("there is no memory for keys and values; use a smaller model.")
 
     with pytest.raises(RungError, match="no memory for keys"):
-        together(BatchEngine(make, None), [asked(0)])
+        together(BatchEngine(make, None), [request_of(0)])
 
 
 def test_slots_follow_the_memory(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -464,8 +464,8 @@ def test_samples_go_on_when_the_one_that_read_their_prompt_is_cancelled(model: M
 def test_a_closed_engine_refuses_in_one_sentence(model: Model) -> None:
     one = engine(model, 1)
     stream = Stream(one)
-    stream.submit(0, asked(0, tokens=100))
+    stream.submit(0, request_of(0, tokens=100))
     one.close()
     assert [piece.reason for _, piece in stream][-1] in ("interrupted", "length")
     with pytest.raises(RungError, match="was closed"):
-        one.submit(asked(1), lambda piece: None)
+        one.submit(request_of(1), lambda piece: None)

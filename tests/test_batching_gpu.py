@@ -52,8 +52,8 @@ def request(length: int, new: int, sample: int = 0, **how: Any) -> Request:
     )  # fmt: skip
 
 
-def on_cpu(model: Model, asked: Request) -> Completion:
-    return together(model.engine, [asked])[0]
+def on_cpu(model: Model, requests: Request) -> Completion:
+    return together(model.engine, [requests])[0]
 
 
 MANY = [
@@ -71,8 +71,8 @@ MANY = [
 
 def test_texts_in_slots_are_the_cpus(model: Model, weights: Any) -> None:
     engine = BatchEngine(lambda: backend(model, weights, 3), model.tokenizer)
-    for found, asked in zip(together(engine, MANY), MANY, strict=True):
-        expected = on_cpu(model, asked)
+    for found, requests in zip(together(engine, MANY), MANY, strict=True):
+        expected = on_cpu(model, requests)
         assert (found.tokens, found.text, found.finish_reason) == (expected.tokens, expected.text, expected.finish_reason)
         assert (found.logprobs or []) == pytest.approx(expected.logprobs or [], abs=1e-4)
         for ours, theirs in zip(found.prompt_logprobs or [], expected.prompt_logprobs or [], strict=True):
@@ -82,10 +82,10 @@ def test_texts_in_slots_are_the_cpus(model: Model, weights: Any) -> None:
 
 
 def test_a_text_has_the_same_bits_alone_and_among_others(model: Model, weights: Any) -> None:
-    asked = [request(n, 4, logprobs=True, temperature=1.0) for n in (4, 9, 6)]
-    among = together(BatchEngine(lambda: backend(model, weights, 3), None), asked)
+    requests = [request(n, 4, logprobs=True, temperature=1.0) for n in (4, 9, 6)]
+    among = together(BatchEngine(lambda: backend(model, weights, 3), None), requests)
     shared = BatchEngine(lambda: backend(model, weights, 3), None)
-    assert [together(shared, [one])[0] for one in asked] == among
+    assert [together(shared, [one])[0] for one in requests] == among
 
 
 def test_texts_move_into_more_rows_and_back(model: Model, weights: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,24 +95,24 @@ def test_texts_move_into_more_rows_and_back(model: Model, weights: Any, monkeypa
     moved: list[int] = []
     move = one._move
     monkeypatch.setattr(one, "_move", lambda rows: (moved.append(rows), move(rows))[1])
-    asked = [request(5, 27, temperature=1.0, frequency_penalty=0.3), *(request(4 + i, 3) for i in range(3))]
+    requests = [request(5, 27, temperature=1.0, frequency_penalty=0.3), *(request(4 + i, 3) for i in range(3))]
     engine = BatchEngine(lambda: one, None)
-    first = engine.submit(asked[0], lambda piece: heard.append(piece))
-    heard: list[Any] = []
-    while len(heard) < 3:
+    first = engine.submit(requests[0], lambda piece: pieces.append(piece))
+    pieces: list[Any] = []
+    while len(pieces) < 3:
         pass
-    rest = together(engine, asked[1:])
+    rest = together(engine, requests[1:])
     while not first.ended:
         pass
-    assert [chosen.token for piece in heard for chosen in piece.tokens] == on_cpu(model, asked[0]).tokens
-    assert [c.tokens for c in rest] == [on_cpu(model, one).tokens for one in asked[1:]]
+    assert [chosen.token for piece in pieces for chosen in piece.tokens] == on_cpu(model, requests[0]).tokens
+    assert [c.tokens for c in rest] == [on_cpu(model, one).tokens for one in requests[1:]]
     assert moved == [1, 4, 1]
 
 
 def test_stops_are_each_texts_own(model: Model, weights: Any) -> None:
     free = on_cpu(model, request(8, 8))
     stop = free.tokens[3]
-    asked = [
+    requests = [
         request(8, 8, stop_tokens=(stop,)),
         request(8, 8, stop_tokens=(stop,), min_tokens=6),
         request(8, 8, stop=(free.text[4:6],)),
@@ -120,15 +120,15 @@ def test_stops_are_each_texts_own(model: Model, weights: Any) -> None:
         request(8, 8, stop_tokens=(free.tokens[0],)),
     ]
     engine = BatchEngine(lambda: backend(model, weights, 3), model.tokenizer)
-    for found, one in zip(together(engine, asked), asked, strict=True):
+    for found, one in zip(together(engine, requests), requests, strict=True):
         expected = on_cpu(model, one)
         assert (found.tokens, found.text, found.finish_reason) == (expected.tokens, expected.text, expected.finish_reason)
 
 
 def test_a_text_slides_on_when_its_context_is_full(model: Model, weights: Any) -> None:
-    asked = [request(28, 9, slide=True, temperature=1.0), request(4, 5)]
-    found = together(BatchEngine(lambda: backend(model, weights, 2), None), asked)
-    assert [c.tokens for c in found] == [on_cpu(model, one).tokens for one in asked]
+    requests = [request(28, 9, slide=True, temperature=1.0), request(4, 5)]
+    found = together(BatchEngine(lambda: backend(model, weights, 2), None), requests)
+    assert [c.tokens for c in found] == [on_cpu(model, one).tokens for one in requests]
 
 
 def test_more_stop_tokens_than_a_step_looks_for_are_refused_by_themselves(model: Model, weights: Any) -> None:
@@ -236,8 +236,8 @@ def test_a_warm_backend_has_what_any_text_needs(model: Model, weights: Any) -> N
     one.warm()
     sessions, readers = dict(one._banks), dict(one._readers)
     assert {(1, 16), (1, 32)} == set(readers)
-    asked = [request(5, 4), request(30, 2)]
-    assert [c.tokens for c in together(BatchEngine(lambda: one, None), asked)] == [on_cpu(model, r).tokens for r in asked]
+    requests = [request(5, 4), request(30, 2)]
+    assert [c.tokens for c in together(BatchEngine(lambda: one, None), requests)] == [on_cpu(model, r).tokens for r in requests]
     assert (one._banks, one._readers) == (sessions, readers)
 
 
@@ -249,8 +249,8 @@ GPU_SHAPE = {"n_embd": 128, "n_head": 2, "n_layer": 2, "vocab_size": 400, "n_pos
 
 
 def gpu_backend(dtype: str, slots: int) -> GpuBackend:
-    there = models.rung.load(models.saved(**GPU_SHAPE), device="cuda", dtype=dtype)
-    one = backend_of(there.transformer, slots)
+    gpu_model = models.rung.load(models.saved(**GPU_SHAPE), device="cuda", dtype=dtype)
+    one = backend_of(gpu_model.transformer, slots)
     assert isinstance(one, GpuBackend)
     one.warm()
     return one
@@ -259,11 +259,11 @@ def gpu_backend(dtype: str, slots: int) -> GpuBackend:
 @pytest.mark.parametrize("marks", [pytest.param(None, marks=on_gpu)])
 def test_on_a_gpu_a_text_has_the_same_bits_alone_and_among_others(marks: None) -> None:
     one = gpu_backend("float32", 8)
-    asked = [request(3 + 7 * i, 20 + i, sample=i, temperature=1.0, logprobs=i % 3 == 0) for i in range(30)]
-    asked += [request(5, 9, frequency_penalty=0.5, temperature=0.7), request(90, 166, stop_tokens=(7,))]
+    requests = [request(3 + 7 * i, 20 + i, sample=i, temperature=1.0, logprobs=i % 3 == 0) for i in range(30)]
+    requests += [request(5, 9, frequency_penalty=0.5, temperature=0.7), request(90, 166, stop_tokens=(7,))]
     shared = BatchEngine(lambda: one, None)
-    among = together(shared, asked)
-    assert [together(shared, [each])[0] for each in asked] == among
+    among = together(shared, requests)
+    assert [together(shared, [each])[0] for each in requests] == among
 
 
 @pytest.mark.parametrize("dtype", [pytest.param("bfloat16", marks=on_gpu)])

@@ -65,11 +65,11 @@ def test_the_copy_of_a_librarys_result_into_the_operand_is_not_timed_but_made_af
 def clocks_under_load(calls: Callable[[], None]) -> dict[str, Any]:
     """The state of the GPU while it does this without a pause."""
     with ThreadPoolExecutor(1) as pool:
-        asked = pool.submit(machine.state)
-        while not asked.done():
+        state = pool.submit(machine.state)
+        while not state.done():
             calls()
             torch.cuda.synchronize()
-    return asked.result()
+    return state.result()
 
 
 def agree(

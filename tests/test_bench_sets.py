@@ -12,7 +12,7 @@ def on_cpu(name: str, values: dict[str, int]) -> Operands:
     operation = catalogue.operation(name)
     names = [o.name for o in operation.operands if not o.optional]
     one = Operands(operation, operation.complete(values), dtype("f32"), names, 3, device="cpu")
-    one.output_folder()
+    one.keep()
     return one
 
 

@@ -32,8 +32,8 @@ def texts(count: int) -> list[str]:
     return [f"Once upon {i}" for i in range(count)]
 
 
-def by_one(asked: Job, some: list[str]) -> list[blocks.Records]:
-    return list(asked.run(rung.load(**asked.model), some))
+def by_one(job_: Job, some: list[str]) -> list[blocks.Records]:
+    return list(job_.run(rung.load(**job_.model), some))
 
 
 @pytest.mark.slow
@@ -41,14 +41,14 @@ def test_processes_give_what_one_gives_though_one_is_killed(monkeypatch: pytest.
     pools: list[Any] = []
     made = blocks.ProcessPoolExecutor
     monkeypatch.setattr(blocks, "ProcessPoolExecutor", lambda *a, **how: pools.append(made(*a, **how)) or pools[-1])
-    asked, some = job(per_token=True), texts(60)
+    job_, some = job(per_token=True), texts(60)
     found = []
-    for records in over_gpus(asked, some, 2, block=5):
+    for records in over_gpus(job_, some, 2, block=5):
         found.append(records)
         if len(found) == 12:
             (victim,) = pools[0]._processes
             os.kill(victim, signal.SIGKILL)
-    assert found == by_one(asked, some)
+    assert found == by_one(job_, some)
 
 
 @pytest.mark.slow
@@ -63,7 +63,7 @@ def test_a_cluster_gives_what_one_process_gives_though_a_node_is_lost(monkeypatc
     from ray.cluster_utils import Cluster
 
     monkeypatch.setenv("PYTHONPATH", SOURCE)  # of the nodes' processes
-    asked, some = job(), texts(10_000)
+    job_, some = job(), texts(10_000)
     node = {"num_cpus": 1, "object_store_memory": 100 << 20}
     # A node that does not answer is lost after seconds; Ray's own patience is half a minute.
     patience = {"period_ms": 500, "timeout_ms": 5000, "failure_threshold": 3, "initial_delay_ms": 0}
@@ -75,15 +75,15 @@ def test_a_cluster_gives_what_one_process_gives_though_a_node_is_lost(monkeypatc
         lost = cluster.add_node(**node)
         ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
         assert ray.cluster_resources()["CPU"] == 2
-        expected = aside.submit(by_one, asked, some)  # while the actors begin
+        expected = aside.submit(by_one, job_, some)  # while the actors begin
         found = []
-        for records in over_ray(asked, some, cluster.address, block=250):
+        for records in over_ray(job_, some, cluster.address, block=250):
             found.append(records)
             if len(found) == len(some) // 2:
                 cluster.remove_node(lost, allow_graceful=False)
         assert len(found) == len(some) and found == expected.result()
-        drawn = job("generate", max_new_tokens=4, temperature=1.0, num_samples=2, seed=3)
-        assert list(over_ray(drawn, some[:5], cluster.address)) == json.loads(json.dumps(by_one(drawn, some[:5])))
+        sampled = job("generate", max_new_tokens=4, temperature=1.0, num_samples=2, seed=3)
+        assert list(over_ray(sampled, some[:5], cluster.address)) == json.loads(json.dumps(by_one(sampled, some[:5])))
     finally:
         aside.shutdown()
         ray.shutdown()

@@ -48,8 +48,8 @@ def test_over_ranks_it_gives_tables_charts_and_a_row(tmp_path, capsys):
     rows = {row.part: row for row in store.read(tmp_path / "results.jsonl")}
     assert {"", "speedup", "strong", "weak"} <= set(rows) and rows[""].options["ranks"] == [1, 2]
     assert [r[0] for r in rows["strong"].detail["rows"]][-1] == 64
-    kept = data.load(tmp_path / "kept" / data.file_name(64, 64, 1), (1, 64, 64))
-    assert (kept == data.generate(64, 64, 1, seed=0)).all()
+    stored = data.load(tmp_path / "kept" / data.file_name(64, 64, 1), (1, 64, 64))
+    assert (stored == data.generate(64, 64, 1, seed=0)).all()
 
 
 @pytest.mark.slow

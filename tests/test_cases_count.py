@@ -80,12 +80,12 @@ def replaced(name: str, get: Callable[[Tensors, Values], torch.Tensor]) -> Mutan
     return lambda of, t, v: {**of.reference(t, v), name: get(t, v)}
 
 
-def other_batch(name: str, keep: int = 2) -> Mutant:
+def other_batch(name: str, count: int = 2) -> Mutant:
     """From the third batch on, the second's numbers."""
 
     def change(t: Tensors, v: Values) -> None:
-        if t[name].shape[0] > keep:
-            t[name][keep:] = t[name][keep - 1]
+        if t[name].shape[0] > count:
+            t[name][count:] = t[name][count - 1]
 
     return tensors(change)
 
@@ -531,8 +531,8 @@ def distance(looked_at: str, dtype: str, mutant: Mutant) -> float:
                 name, wrong[name].to(kind), right, real, of.tolerance(values, real), exact=kind == torch.int64
             )
             far = max(found.element, found.norm / real.norm_cap)
-            strange = not found.ok and (far <= 1 or kind == torch.int64)  # NaN, infinity, another whole number
-            worst = max(worst, float("inf") if strange else far)
+            unequal = not found.ok and (far <= 1 or kind == torch.int64)  # NaN, infinity, another whole number
+            worst = max(worst, float("inf") if unequal else far)
         if worst >= TENFOLD:
             break
     return worst

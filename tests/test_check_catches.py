@@ -143,9 +143,9 @@ def test_a_rung_that_never_ends_is_stopped(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_what_a_kernel_prints_is_not_on_standard_output(capfd: pytest.CaptureFixture[str]) -> None:
     report = run_task(task_on("prints.cu", quick=True))
-    told = capfd.readouterr()
+    output = capfd.readouterr()
     assert report.verdict == "ok", report
-    assert "hello" not in told.out and "hello from the kernel" in told.err
+    assert "hello" not in output.out and "hello from the kernel" in output.err
 
 
 @pytest.mark.slow

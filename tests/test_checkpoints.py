@@ -112,7 +112,7 @@ class Evil:
 
 
 @pytest.mark.parametrize(
-    ("make", "says"),
+    ("make", "message"),
     [
         (lambda p: torch.save({"model": {}}, p), "no 'model' and 'model_args'"),
         (lambda p: torch.save([1, 2], p), "no 'model' and 'model_args'"),
@@ -125,10 +125,10 @@ class Evil:
         (lambda p: llmc(p, saved(), cut=100), "header asks for"),
     ],
 )
-def test_what_is_no_checkpoint_is_told_in_a_sentence(tmp_path: Path, make, says: str) -> None:
+def test_what_is_no_checkpoint_is_told_in_a_sentence(tmp_path: Path, make, message: str) -> None:
     path = tmp_path / "ckpt.pt"
     make(path)
-    with pytest.raises(RungError, match=says):
+    with pytest.raises(RungError, match=message):
         rung.load(path)
     assert not Path("/tmp/rung-was-here").exists()
 
@@ -137,9 +137,9 @@ def test_the_command_line_converts(tmp_path: Path, capsys) -> None:
     from rung.cli import main
 
     path = llmc(tmp_path / "gpt2.bin", saved())
-    for code, says in ((0, "3 layers"), (2, "not empty")):
+    for code, message in ((0, "3 layers"), (2, "not empty")):
         with pytest.raises(SystemExit) as ended:
             main(["convert", str(path), str(tmp_path / "out")])
-        told = capsys.readouterr()
-        assert (ended.value.code or 0) == code and says in told.out + told.err
+        output = capsys.readouterr()
+        assert (ended.value.code or 0) == code and message in output.out + output.err
     assert json.loads((tmp_path / "out" / "config.json").read_text())["model_type"] == "gpt2"

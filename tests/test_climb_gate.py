@@ -28,8 +28,8 @@ def climber() -> Climber:
 def test_a_slow_rung_is_compared_where_it_was_asked(climber: Climber, rung: str) -> None:
     from rung.climb import model as generation
 
-    way = generation._Decoded(climber, Step(rung, "", "float32", rung=rung))
-    first, logits = way.logits(climber.text)
+    variant = generation._Decoded(climber, Step(rung, "", "float32", rung=rung))
+    first, logits = variant.logits(climber.text)
     ours, truth = logits.double().log_softmax(-1), climber.truth[first : first + len(logits)]
     assert len(ours) == len(truth) > 1
     assert float((truth.exp() * (truth - ours)).sum(-1).mean()) < DIVERGENCE["float32"]

@@ -47,13 +47,13 @@ def rung(*words: str) -> int:
 def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     """The one sentence that ends the command."""
     assert rung(*words) == 2
-    heard = capsys.readouterr()
-    assert heard.out == "" and heard.err.startswith("rung: ") and heard.err.count("\n") == 1
-    return heard.err
+    captured = capsys.readouterr()
+    assert captured.out == "" and captured.err.startswith("rung: ") and captured.err.count("\n") == 1
+    return captured.err
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "messages"),
     [
         (b"", "is empty"),
         (HEADERLESS.encode(), "has no header"),
@@ -65,16 +65,16 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     ],
 )
 def test_a_file_that_is_no_rung_says_why(
-    content: bytes, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    content: bytes, messages: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "mine.cu"
     path.write_bytes(content)
     message = refused(capsys, "check", "gelu", str(path))
-    assert said in message and "mine.cu" in message
+    assert messages in message and "mine.cu" in message
 
 
 @pytest.mark.parametrize(
-    ("facts", "said"),
+    ("facts", "messages"),
     [
         ("TUNE = [128]", "tune is not a table"),
         ('TUNE = {"BLOCK": 1.5}', "tune.BLOCK is not a list of whole numbers"),
@@ -83,11 +83,11 @@ def test_a_file_that_is_no_rung_says_why(
     ],
 )
 def test_a_python_file_with_facts_of_another_form_says_which(
-    facts: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    facts: str, messages: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "mine.py"
     path.write_text(f'"""An idea."""\n{facts}\ndef run(x, out): ...\n')
-    assert said in refused(capsys, "check", "gelu", str(path))
+    assert messages in refused(capsys, "check", "gelu", str(path))
 
 
 def test_a_folder_is_not_taken_for_a_missing_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

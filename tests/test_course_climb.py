@@ -41,9 +41,9 @@ def test_every_step_writes_the_reference_text_without_torch(
 
 
 def test_keys_and_values_of_another_text_do_not_count(climber: Climber) -> None:
-    way = course.steps()[-1].variant
-    assert way is not None
-    course_way = way(climber, course.steps()[-1])
+    variant = course.steps()[-1].variant
+    assert variant is not None
+    course_way = variant(climber, course.steps()[-1])
     first = list(course_way.write(3))
     course_way.logits(models.some_ids(20, seed=9))
     assert list(course_way.write(3)) == first == climber.text[7:10]

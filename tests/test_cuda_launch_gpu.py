@@ -307,7 +307,7 @@ for attempt in (synchronize, lambda: module.launch("next", one, [])):
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False
     )
-    told = done.stdout.splitlines()
-    assert len(told) == 2, done.stderr
-    assert all("'astray'" in line and "illegal" in line.lower() for line in told)
-    assert "kernel 'next' of mine.cu could not be launched" in told[1]
+    output = done.stdout.splitlines()
+    assert len(output) == 2, done.stderr
+    assert all("'astray'" in line and "illegal" in line.lower() for line in output)
+    assert "kernel 'next' of mine.cu could not be launched" in output[1]

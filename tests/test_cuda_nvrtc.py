@@ -234,8 +234,8 @@ def test_code_that_somebody_else_could_have_put_there_is_not_loaded(own_cache: P
     planted = own_cache.parent / "planted.cubin"
     planted.write_bytes(b"planted")
     entry = next(own_cache.glob("*.json"))
-    told = json.loads(entry.read_text())
-    entry.write_text(json.dumps(told | {"file": "../planted.cubin", "sha256": hashlib.sha256(b"planted").hexdigest()}))
+    record = json.loads(entry.read_text())
+    entry.write_text(json.dumps(record | {"file": "../planted.cubin", "sha256": hashlib.sha256(b"planted").hexdigest()}))
     assert nvrtc.compile_cubin(build(), "sm_90").path == sound.path and len(compilations) == 2
     own_cache.chmod(0o777)
     with pytest.raises(RungError, match="can be written by every user"):

@@ -50,7 +50,7 @@ def unwritten(_: str, shape: tuple[int, ...], kind: torch.dtype) -> torch.Tensor
     return torch.full(shape, torch.nan if kind.is_floating_point else 1 << 30, dtype=kind)
 
 
-def taken(tensors: Tensors, values: Values, tuning: Mapping[str, int] | None = None) -> Tensors:
+def run(tensors: Tensors, values: Values, tuning: Mapping[str, int] | None = None) -> Tensors:
     """What a step leaves, on tensors of its own."""
     own = {name: t.clone() for name, t in tensors.items()}
     for name in ("logits", "next"):
@@ -65,18 +65,18 @@ def exact(tensors: Tensors, values: Values) -> Tensors:
 
 
 def assert_right(found: Tensors, tensors: Tensors, values: Values) -> None:
-    wanted = exact(tensors, values)
+    expected = exact(tensors, values)
     for name in ("logits", "k_cache", "v_cache"):
-        distance = (found[name].double() - wanted[name]).norm() / wanted[name].norm()
+        distance = (found[name].double() - expected[name]).norm() / expected[name].norm()
         assert distance < REAL.norm_cap, (name, float(distance))
     assert found["next"].tolist() == found["logits"].argmax(1).tolist()
 
 
 def assert_attended(values: Values, tensors: Tensors, tuning: Mapping[str, int]) -> None:
     """Every sequence alone: one that sees one key too few is lost in the norm of all."""
-    found, wanted = taken(tensors, values, tuning), exact(tensors, values)
+    found, expected = run(tensors, values, tuning), exact(tensors, values)
     for b, length in enumerate(tensors["lengths"].tolist()):
-        assert torch.allclose(found["logits"][b].double(), wanted["logits"][b], rtol=0.01, atol=0.01), (b, length)
+        assert torch.allclose(found["logits"][b].double(), expected["logits"][b], rtol=0.01, atol=0.01), (b, length)
     rows, lengths = torch.arange(int(values["B"])), tensors["lengths"].long()
     for name in ("k_cache", "v_cache"):  # nothing is written but the new key and value
         before = tensors[name].clone()
@@ -119,11 +119,11 @@ def test_what_lies_in_the_caches_behind_the_length_is_not_seen() -> None:
     values = dims(B=5, C=32, NH=2, V=9, MAXT=60)
     tensors = inputs(values)
     tensors["lengths"] = torch.tensor([0, 16, 31, 32, 50], dtype=torch.int32)
-    found = taken(tensors, values, {"KEY_LOADS": 2})
+    found = run(tensors, values, {"KEY_LOADS": 2})
     for b, length in enumerate(tensors["lengths"].tolist()):
         for name in ("k_cache", "v_cache"):
             tensors[name][:, b, :, length:] = torch.nan
-    assert torch.equal(taken(tensors, values, {"KEY_LOADS": 2})["logits"], found["logits"])
+    assert torch.equal(run(tensors, values, {"KEY_LOADS": 2})["logits"], found["logits"])
 
 
 def compiled(values: Values, **defines: int) -> Any:
@@ -142,7 +142,7 @@ def test_warps_that_hold_different_numbers_normalise_a_row(C: int, threads: int,
     # Far from zero, and each warp's numbers have a mean of their own.
     x, product = (torch.randn(2, C, generator=generator) + torch.linspace(end, 300, C) for end in (296, 300))
     bias, gain, shift = (torch.randn(C, generator=generator).half() for _ in range(3))
-    wanted = F.layer_norm((x + product + bias).double(), (C,), gain.double(), shift.double(), 1e-5)
+    expected = F.layer_norm((x + product + bias).double(), (C,), gain.double(), shift.double(), 1e-5)
     split = torch.full((4, 2, C), torch.nan)  # behind the last part lies anything
     split[:parts] = torch.randn(parts, 2, C, generator=generator)
     split[parts - 1] = product - split[: parts - 1].sum(0)
@@ -150,17 +150,17 @@ def test_warps_that_hold_different_numbers_normalise_a_row(C: int, threads: int,
     rows = [("pointer", t) for t in (bias, gain, shift, x, n)]
     given = [("pointer", split), ("i32", parts), *rows, ("f32", 1e-5)]
     loaded.launch("add_norm", LaunchConfig((2, 1, 1), (threads, 1, 1)), given)
-    assert torch.allclose(n.double(), wanted, rtol=2e-3, atol=2e-3)
+    assert torch.allclose(n.double(), expected, rtol=2e-3, atol=2e-3)
 
 
 @pytest.mark.parametrize(
-    ("width", "wanted", "parts"), [(56, 4, 1), (80, 4, 2), (48, 4, 3), (64, 4, 4), (32, 6, 4), (96, 6, 6), (96, 1, 1)]
+    ("width", "expected", "parts"), [(56, 4, 1), (80, 4, 2), (48, 4, 3), (64, 4, 4), (32, 6, 4), (96, 6, 6), (96, 1, 1)]
 )
-def test_a_deep_product_has_as_many_parts_as_wanted_or_as_there_can_be(width: int, wanted: int, parts: int) -> None:
+def test_a_deep_product_has_as_many_parts_as_wanted_or_as_there_can_be(width: int, expected: int, parts: int) -> None:
     values = dims(B=3, C=24, NH=3, V=9, MAXT=4, L=2, width=width)
-    assert RUNG.load("emulator")._split({**values, "FC2_SPLIT": wanted}) == parts  # type: ignore[attr-defined]
+    assert RUNG.load("emulator")._split({**values, "FC2_SPLIT": expected}) == parts  # type: ignore[attr-defined]
     tensors = inputs(values)
-    assert_right(taken(tensors, values, {"FC2_SPLIT": wanted}), tensors, values)
+    assert_right(run(tensors, values, {"FC2_SPLIT": expected}), tensors, values)
 
 
 # ---- the head -------------------------------------------------------------------------------------------------------
@@ -178,7 +178,7 @@ def test_the_head_reads_by_the_copy_engine_where_there_is_one(capability: int, m
     monkeypatch.setattr(TensorDescriptor, "from_tensor", staticmethod(from_tensor))
     values = dims(B=20, C=24, NH=3, V=70, MAXT=4)
     tensors = inputs(values)
-    assert_right(taken(tensors, values, SMALL_TILES), tensors, values)
+    assert_right(run(tensors, values, SMALL_TILES), tensors, values)
     assert blocks == ([[32, 32], [64, 32]] if capability >= 90 else [])
 
 
@@ -187,7 +187,7 @@ def test_the_head_reads_by_the_copy_engine_where_there_is_one(capability: int, m
 def test_rows_of_logits_begin_and_end_anywhere(vocabulary: int) -> None:
     values = dims(B=3, C=24, NH=3, V=vocabulary, MAXT=6)
     tensors = inputs(values)
-    assert_right(taken(tensors, values, SMALL_TILES), tensors, values)
+    assert_right(run(tensors, values, SMALL_TILES), tensors, values)
 
 
 @pytest.mark.usefixtures("capability")
@@ -195,8 +195,8 @@ def test_rows_of_logits_begin_and_end_anywhere(vocabulary: int) -> None:
 def test_any_number_of_sequences_is_multiplied_with_the_head(rows: int) -> None:
     values = dims(B=rows, C=16, NH=1, V=70, MAXT=3)
     tensors = inputs(values)
-    found, wanted = taken(tensors, values, SMALL_TILES), exact(tensors, values)
-    assert torch.allclose(found["logits"].double(), wanted["logits"], rtol=0.01, atol=0.01)
+    found, expected = run(tensors, values, SMALL_TILES), exact(tensors, values)
+    assert torch.allclose(found["logits"].double(), expected["logits"], rtol=0.01, atol=0.01)
     assert found["next"].tolist() == found["logits"].argmax(1).tolist()
 
 
@@ -206,7 +206,7 @@ def test_any_number_of_sequences_is_multiplied_with_the_head(rows: int) -> None:
 def test_the_heads_depth_need_not_be_whole_steps(depth: int, step: int) -> None:
     values = dims(B=3, C=depth, NH=depth // 8, V=70, MAXT=4)
     tensors = inputs(values)
-    assert_right(taken(tensors, values, {"HEAD_N": 64, "HEAD_K": step}), tensors, values)
+    assert_right(run(tensors, values, {"HEAD_N": 64, "HEAD_K": step}), tensors, values)
 
 
 @pytest.mark.usefixtures("capability")
@@ -220,7 +220,7 @@ def test_the_first_of_the_largest_is_next_wherever_they_lie(places: Sequence[int
     tensors["lnf_b"].fill_(1)
     tensors["head_w"].fill_(-0.5)
     tensors["head_w"][list(places)] = -0.25
-    found = taken(tensors, values, SMALL_TILES)
+    found = run(tensors, values, SMALL_TILES)
     assert found["logits"][:, list(places)].eq(-4).all()
     assert found["next"].tolist() == [places[0]] * 2
 
@@ -245,7 +245,7 @@ def test_more_tiles_than_a_round_of_picking_has() -> None:
     values = dims(B=2, C=16, NH=1, V=16 * 1024 + 5, MAXT=3)
     tensors = inputs(values)
     tensors["head_w"][:-5] *= 2**-6  # the largest is in the last tile, which the second round has alone
-    found = taken(tensors, values, {"HEAD_N": 16, "HEAD_K": 16})
+    found = run(tensors, values, {"HEAD_N": 16, "HEAD_K": 16})
     assert_right(found, tensors, values)
     assert min(found["next"].tolist()) >= 16 * 1024
 
@@ -257,9 +257,9 @@ def test_a_row_of_nans_picks_some_token_and_leaves_the_others_alone(vocabulary: 
     values = dims(B=3, C=24, NH=3, V=vocabulary, MAXT=6)
     tensors = inputs(values)
     tensors["tokens"], tensors["lengths"] = (torch.tensor(n, dtype=torch.int32) for n in ([0, 1, 2], [5, 4, 1]))
-    before = taken(tensors, values, SMALL_TILES)
+    before = run(tensors, values, SMALL_TILES)
     tensors["wpe"][4] = torch.nan
-    found = taken(tensors, values, SMALL_TILES)
+    found = run(tensors, values, SMALL_TILES)
     assert found["logits"][1].isnan().all()
     for name in ("logits", "next"):
         assert torch.equal(found[name][[0, 2]], before[name][[0, 2]])
@@ -273,7 +273,7 @@ def test_a_logit_that_is_no_number_is_not_the_largest(broken: Sequence[int]) -> 
     values = dims(B=3, C=24, NH=3, V=128, MAXT=6)
     tensors = inputs(values)
     tensors["head_w"][list(broken)] = torch.nan
-    found = taken(tensors, values, SMALL_TILES)
+    found = run(tensors, values, SMALL_TILES)
     logits = found["logits"].nan_to_num(nan=-torch.inf)
     assert logits.isinf().sum() == 3 * len(broken)
     assert found["next"].tolist() == logits.argmax(1).tolist()
@@ -331,7 +331,7 @@ def test_the_order_of_threads_changes_nothing(monkeypatch: pytest.MonkeyPatch, w
             return emulator.load(build, settings=settings)
 
         monkeypatch.setattr(module, "_module", under)
-        found.append(taken(tensors, values, {"KEY_WARPS": warps}))
+        found.append(run(tensors, values, {"KEY_WARPS": warps}))
     assert_right(found[0], tensors, values)
     for other in found[1:]:
         assert all(torch.equal(found[0][name], other[name]) for name in ("logits", "next", "k_cache", "v_cache"))
@@ -369,8 +369,8 @@ def test_products_as_a_gpu_is_asked_for_them(act: int | None) -> None:
     x, w, bias = (torch.randn(shape, generator=generator) for shape in ((5, 16), (24, 16), (24,)))
     out = torch.empty(5, 24)
     module.affine(x, w, bias, out, act)
-    wanted = (x @ w.T + bias) if act is None else ACTIVATIONS[act](x @ w.T + bias)
-    assert torch.allclose(out, wanted, atol=1e-3)  # the CPU's fused GELU is the one by erf
+    expected = (x @ w.T + bias) if act is None else ACTIVATIONS[act](x @ w.T + bias)
+    assert torch.allclose(out, expected, atol=1e-3)  # the CPU's fused GELU is the one by erf
 
 
 def test_the_sums_of_halves_as_floats_are_a_product_that_torch_has() -> None:
@@ -389,5 +389,5 @@ def test_the_engine_writes_what_the_cpu_writes() -> None:
     engine = Engine(model.config, weights, "float16", "emulator", rung="12")
     prompts = [list(model.tokenizer.encode(text)) for text in ("Once upon a time", "The king", "A fox")]
     steps = list(engine.write(prompts, [4] * 3))
-    wanted = [list(c.tokens) for c in model.generate(prompts, max_new_tokens=4, stop_tokens=(), temperature=0)]
-    assert [list(column) for column in itertools.zip_longest(*steps)] == wanted
+    expected = [list(c.tokens) for c in model.generate(prompts, max_new_tokens=4, stop_tokens=(), temperature=0)]
+    assert [list(column) for column in itertools.zip_longest(*steps)] == expected

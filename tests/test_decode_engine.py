@@ -122,12 +122,12 @@ def test_more_stop_tokens_than_a_step_looks_for_are_refused(engine: Engine) -> N
 def test_a_text_of_what_are_no_numbers_goes_on_with_tokens(model: Model, weights: Weights) -> None:
     one = Engine(model.config, weights, "float32", "emulator", rung="6")
     given = [prompts(model, "Once upon a time there was a king who had three sons and")[0][:n] for n in (12, 11)]
-    wanted = on_cpu(model, given, 7, temperature=0)
+    expected = on_cpu(model, given, 7, temperature=0)
     one.operands["wpe"] = one.operands["wpe"].clone()  # in float32 it is the model's own
     one.operands["wpe"][16:] = torch.nan  # behind all that is read with the prompts
     found = columns(list(one.write(given, [7, 7])))
     for row, sound in zip(range(2), (5, 6), strict=True):
-        assert found[row][:sound] == wanted[row][:sound]
+        assert found[row][:sound] == expected[row][:sound]
     assert all(0 <= token < model.config.vocabulary for row in found for token in row)
 
 
@@ -135,8 +135,8 @@ def test_a_text_of_what_are_no_numbers_goes_on_with_tokens(model: Model, weights
 def test_logits_of_a_text_that_no_one_would_write(model: Model, weights: Weights, rung: str) -> None:
     given, text = prompts(model, "Once upon a time")[0], prompts(model, " xylophone dog the")[0][:3]
     one = Engine(model.config, weights, "float32", "emulator", rung=rung)
-    wanted = model.transformer.logits(torch.tensor([[*given, *text]]))[0, -len(text) :]
-    torch.testing.assert_close(one.logits_after(given, text), wanted, rtol=1e-4, atol=1e-4)
+    expected = model.transformer.logits(torch.tensor([[*given, *text]]))[0, -len(text) :]
+    torch.testing.assert_close(one.logits_after(given, text), expected, rtol=1e-4, atol=1e-4)
 
 
 # ---- which rung serves ------------------------------------------------------------------------------------------

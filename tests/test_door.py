@@ -66,20 +66,20 @@ def test_a_bench_gives_rows_with_times() -> None:
 
 
 def test_the_rooms_are_packages_and_verbs_whichever_is_imported_first() -> None:
-    told = (
+    program = (
         "import rung.check.many as many, rung\n"
         "from rung.bench import race\n"
         "assert rung.check.many is many and rung.bench.race is race\n"
         "assert callable(rung.check) and callable(rung.bench)\n"
     )
-    subprocess.run([sys.executable, "-c", told], check=True, env={"PYTHONPATH": str(Path(rung.__file__).parents[1])})
+    subprocess.run([sys.executable, "-c", program], check=True, env={"PYTHONPATH": str(Path(rung.__file__).parents[1])})
     assert list(inspect.signature(rung.check).parameters)[:2] == ["what", "operation"]
     assert set(rung.__all__) <= set(dir(rung))
 
 
 def test_importing_rung_imports_no_torch() -> None:
-    told = "import rung, sys; rung.RungError; assert 'torch' not in sys.modules"
-    subprocess.run([sys.executable, "-c", told], check=True, env={"PYTHONPATH": str(Path(rung.__file__).parents[1])})
+    program = "import rung, sys; rung.RungError; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", program], check=True, env={"PYTHONPATH": str(Path(rung.__file__).parents[1])})
 
 
 def test_a_table_in_a_notebook_escapes_what_it_shows() -> None:

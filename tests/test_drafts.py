@@ -69,10 +69,10 @@ def ten_thousand(model: Model) -> list[list[int]]:
 
 @pytest.mark.slow
 def test_greedy_text_is_the_same_over_ten_thousand_tokens() -> None:
-    wanted = ten_thousand(inner())
-    assert sum(map(len, wanted)) == 10_400
+    expected = ten_thousand(inner())
+    assert sum(map(len, expected)) == 10_400
     for draft in ("ngram", "int8"):
-        assert ten_thousand(inner(draft)) == wanted, draft
+        assert ten_thousand(inner(draft)) == expected, draft
 
 
 @pytest.mark.parametrize(
@@ -105,9 +105,9 @@ def test_greedy_text_needs_no_good_draft_and_no_compiler() -> None:
     without.transformer.service = type(without.transformer.service)()
     ids = [[5, 6, 7] * 6, [9, 8, 9, 8, 9, 8]]
     options: dict[str, Any] = {"temperature": 0, "seed": 1, "max_new_tokens": 40, "stop_tokens": ()}
-    wanted = plain.generate(ids, **options)
-    assert model.generate(ids, **options) == wanted
-    assert without.generate(ids, **options) == wanted
+    expected = plain.generate(ids, **options)
+    assert model.generate(ids, **options) == expected
+    assert without.generate(ids, **options) == expected
 
 
 def test_a_seed_repeats_a_drafted_text_in_any_company() -> None:
@@ -176,13 +176,13 @@ def test_drafted_samples_of_a_model_have_its_distribution() -> None:
     seen = torch.zeros(10, 10, dtype=torch.float64)
     for completion in run.completions:
         seen[completion.tokens[1], completion.tokens[2]] += 1 / samples
-    wanted = torch.zeros(10, 10, dtype=torch.float64)
+    expected = torch.zeros(10, 10, dtype=torch.float64)
     first = (model.logits([1, 2])[-1] / 0.7).softmax(-1).double()
     for a in range(10):
         second = (model.logits([1, 2, a])[-1] / 0.7).softmax(-1).double()
         for b in range(10):
-            wanted[b] += first[a] * second[b] * (model.logits([1, 2, a, b])[-1] / 0.7).softmax(-1).double()
-    assert float((seen - wanted).norm()) < 2 / samples**0.5
+            expected[b] += first[a] * second[b] * (model.logits([1, 2, a, b])[-1] / 0.7).softmax(-1).double()
+    assert float((seen - expected).norm()) < 2 / samples**0.5
 
 
 # ---- how many, and from where ----------------------------------------------------------------------------------------
@@ -257,8 +257,8 @@ def test_the_slower_way_takes_little_of_the_time_and_changes_no_text(round_: flo
     options["frequency_penalty"] = 0.1
     ids = [[5, 6, 7] * 6, [9, 8, 9, 8]]
     found = [completion.tokens for completion in model.generate(ids, **options)]
-    wanted = models.ours(folder, "float32").generate(ids, **options)
-    assert found == [completion.tokens for completion in wanted]
+    expected = models.ours(folder, "float32").generate(ids, **options)
+    assert found == [completion.tokens for completion in expected]
     assert min(drafted.turns, plain.turns) > 0
     slow = drafted if round_ > step else plain
     assert slow.turns * slow.seconds < 0.3 * clock[0]  # the first trial, of a long text, included
@@ -289,14 +289,14 @@ class Even(Backend):
 @pytest.mark.parametrize("seconds", [(0.2, 1.0), (5.0, 1.0), (1.2, 1.0)])
 def test_trials_of_the_slower_way_take_a_share_of_the_time_at_most(seconds: tuple[float, float]) -> None:
     clock = [0.0]
-    ways = [Even(clock, s) for s in seconds]
-    either = Either(ways[0], ways[1], lambda text: True, lambda: clock[0])
+    variants = [Even(clock, s) for s in seconds]
+    either = Either(variants[0], variants[1], lambda text: True, lambda: clock[0])
     text: Any = SimpleNamespace(tokens=[1], request=SimpleNamespace(ids=(1,)), options=SimpleNamespace())
     text.options.prompt_logprobs = None
     either.begin(0, text)
     for _ in range(20_000):
         assert len(either.turn()) == 1
-    slow = max(ways, key=lambda way: way.seconds)
+    slow = max(variants, key=lambda way: way.seconds)
     assert 0 < slow.spent < 1.1 * SHARE * clock[0]
     slow.seconds, before = 0.1, clock[0]  # what was the slower way becomes the faster one, and is found out
     for _ in range(40_000):
@@ -320,9 +320,9 @@ def test_the_gpus_step_of_several_rows_verifies_what_is_proposed(device: str, dr
         options: dict[str, Any] = {"temperature": temperature, "max_new_tokens": 200 if long else 6, "seed": 1}
         run = drafted.run(ids, stop_tokens=(), **options)
         list(run)
-        wanted = models.ours(folder, "float32").generate(ids, stop_tokens=(), **options)
+        expected = models.ours(folder, "float32").generate(ids, stop_tokens=(), **options)
         if draft == "ngram" or not temperature:  # a sampled draft's text is another one
-            assert [c.tokens for c in run.completions] == [c.tokens for c in wanted]
+            assert [c.tokens for c in run.completions] == [c.tokens for c in expected]
         assert run.stats.proposed > 0
     assert drafted.engine.slots in (2, 4, 8)
 

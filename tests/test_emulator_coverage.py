@@ -43,25 +43,25 @@ def launched(*sizes: int) -> coverage.Counts:
     return coverage.taken()
 
 
-def told(counts: coverage.Counts) -> list[tuple[int, str]]:
+def reported(counts: coverage.Counts) -> list[tuple[int, str]]:
     return [(place.line, place.never) for place in coverage.unreached(counts)]
 
 
 def test_what_no_launch_has_done_is_named() -> None:
-    assert told(launched(64)) == [
+    assert reported(launched(64)) == [
         (4, "never skipped"), (4, "never one turn"), (5, "never false"), (13, "never skipped"),
         (13, "never several turns"), (15, "never true"), (16, "never skipped"), (16, "never one turn"),
     ]  # fmt: skip
 
 
 def test_launches_add_up_and_constants_are_no_question() -> None:
-    assert told(launched(20, 33, 64, 128)) == [(7, "never true")]
-    assert told(coverage.merged([launched(64), launched(20, 33, 128)])) == [(7, "never true")]
+    assert reported(launched(20, 33, 64, 128)) == [(7, "never true")]
+    assert reported(coverage.merged([launched(64), launched(20, 33, 128)])) == [(7, "never true")]
 
 
 def test_turns_of_constant_steps_from_a_threads_number_are_known() -> None:
-    assert not [line for line, _ in told(launched(64)) if line == 12]
-    assert [never for line, never in told(launched(62)) if line == 13] == ["never several turns"]
+    assert not [line for line, _ in reported(launched(64)) if line == 12]
+    assert [never for line, never in reported(launched(62)) if line == 13] == ["never several turns"]
 
 
 def test_the_source_may_say_what_never_happens(tmp_path: Path) -> None:
@@ -69,11 +69,11 @@ def test_the_source_may_say_what_never_happens(tmp_path: Path) -> None:
     file.write_text("a\n// never true: n is even\nb\nc // never false: nobody asks\n\nd // perhaps never true: it is up to n\n")
     odd = coverage.Site(str(file), 3, 0, "branch", "if (n % 2)")
     other = coverage.Site(str(file), 4, 0, "branch", "if (n)")
-    assert told({odd: [5, 0, 0, 0], other: [0, 5, 0, 0]}) == []
-    assert told({odd: [5, 1, 0, 0]}) == [(3, "said to be never true, and is")]
+    assert reported({odd: [5, 0, 0, 0], other: [0, 5, 0, 0]}) == []
+    assert reported({odd: [5, 1, 0, 0]}) == [(3, "said to be never true, and is")]
     perhaps = coverage.Site(str(file), 6, 0, "branch", "if (n > 1000)")
-    assert told({perhaps: [5, 0, 0, 0]}) == told({perhaps: [5, 1, 0, 0]}) == []
-    assert told({other: [0, 5, 0, 0], odd: [0, 0, 0, 1]}) == []
+    assert reported({perhaps: [5, 0, 0, 0]}) == reported({perhaps: [5, 1, 0, 0]}) == []
+    assert reported({other: [0, 5, 0, 0], odd: [0, 0, 0, 1]}) == []
 
 
 def test_ladders_are_counted_where_they_include() -> None:
@@ -88,7 +88,7 @@ def test_ladders_are_counted_where_they_include() -> None:
 
 def test_a_header_at_another_place_is_told_of_there(tmp_path: Path) -> None:
     source = '#include "odd.cuh"\n__global__ void k(float* out) { if (odd(threadIdx.x)) out[threadIdx.x] = 1.0f; }'
-    told = []
+    reported = []
     for name in ("here", "there"):
         folder = tmp_path / name
         folder.mkdir()
@@ -98,8 +98,8 @@ def test_a_header_at_another_place_is_told_of_there(tmp_path: Path) -> None:
             load(source, include=(str(folder),)).launch(
                 "k", LaunchConfig((1, 1, 1), (32, 1, 1)), [("pointer", torch.zeros(32))]
             )
-        told.append({Path(site.file).parent for site in coverage.taken() if site.file.endswith(".cuh")})
-    assert told == [{tmp_path / "here"}, {tmp_path / "there"}]
+        reported.append({Path(site.file).parent for site in coverage.taken() if site.file.endswith(".cuh")})
+    assert reported == [{tmp_path / "here"}, {tmp_path / "there"}]
 
 
 def test_a_build_without_counters_counts_nothing() -> None:

@@ -164,9 +164,9 @@ def test_guarded_memory_starts_aligned_ends_at_the_guard_and_is_freed() -> None:
     from rung.emulator import guard
 
     before = len(guard._alive)
-    kept = guarded_empty(64)[8:].view(torch.int32)
+    view = guarded_empty(64)[8:].view(torch.int32)
     assert len(guard._alive) >= 1
-    del kept, tensor
+    del view, tensor
     assert len(guard._alive) <= before
 
 

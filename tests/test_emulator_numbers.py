@@ -108,9 +108,9 @@ def test_sixteen_bit_arithmetic_rounds_once(ctype: str, dtype: torch.dtype) -> N
         bits = torch.where(inexact & (value.float().double().abs() > value.abs()), bits - 1, bits)
         return torch.where(inexact, bits | 1, bits).view(torch.float32).to(dtype)
 
-    wanted = [x + y, x - y, x * y, x / y, x * y + z, torch.maximum(x, y), x.abs().sqrt()]
-    wanted += [x * y + z, y * z + x, -x, torch.minimum(x, y)]
-    for row, value in enumerate(wanted):
+    expected = [x + y, x - y, x * y, x / y, x * y + z, torch.maximum(x, y), x.abs().sqrt()]
+    expected += [x * y + z, y * z + x, -x, torch.minimum(x, y)]
+    for row, value in enumerate(expected):
         if emulation.ON_GPU and row in (3, 6):  # the GPU's quotient and root may miss the nearest by one
             torch.testing.assert_close(out[row].double(), value, rtol=2 * torch.finfo(dtype).eps, atol=0)
         else:
@@ -208,9 +208,9 @@ def test_math_functions_and_overloads() -> None:
     run(source, x, out, n, block=n)
     v = x.double()
     p = v.abs() + 0.1
-    wanted = [v.exp(), v.exp(), v.exp2(), p.log(), p.rsqrt(), v.tanh(), v.erf(), v / p, v.clamp(min=0), v, p**2, p**1.5]
-    wanted += [v * v + 1, v.abs(), torch.arange(n).clamp(max=3).double(), v]
-    torch.testing.assert_close(out, torch.stack(wanted).float(), rtol=2e-6, atol=1e-6)
+    expected = [v.exp(), v.exp(), v.exp2(), p.log(), p.rsqrt(), v.tanh(), v.erf(), v / p, v.clamp(min=0), v, p**2, p**1.5]
+    expected += [v * v + 1, v.abs(), torch.arange(n).clamp(max=3).double(), v]
+    torch.testing.assert_close(out, torch.stack(expected).float(), rtol=2e-6, atol=1e-6)
 
 
 def test_vectors_have_cudas_sizes_and_load_whole() -> None:

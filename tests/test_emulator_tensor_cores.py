@@ -96,9 +96,9 @@ def test_ldmatrix_hands_out_what_mma_takes(ctype: str, dtype: torch.dtype) -> No
     d, e, f = torch.zeros(3, 16, 8)
     for settings in orders():
         run(LDMATRIX, a, b, b.T.contiguous(), d, e, f, defines=[("TYPE", ctype)], **settings)
-        wanted = (a.double() @ b.double()).float()
-        torch.testing.assert_close(d, wanted, rtol=1e-5, atol=1e-5)
-        torch.testing.assert_close(e, wanted, rtol=1e-5, atol=1e-5)
+        expected = (a.double() @ b.double()).float()
+        torch.testing.assert_close(d, expected, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(e, expected, rtol=1e-5, atol=1e-5)
         torch.testing.assert_close(f, (a.double().T @ b.double()).float(), rtol=1e-5, atol=1e-5)
 
 
@@ -157,8 +157,8 @@ def test_to_tf32_rounds_ties_away() -> None:
     bits = np.array([0x3F800FFF, 0x3F801000, 0x3F801001, 0x3F803000, 0xBF801000, 0x3FFFF000, 0x7F800000, 0], np.uint32)
     out = torch.zeros(8, dtype=torch.int32)
     run(source, torch.from_numpy(bits.view(np.float32)), out, block=8)
-    wanted = [0x3F800000, 0x3F802000, 0x3F802000, 0x3F804000, 0xBF802000, 0x40000000, 0x7F800000, 0]
-    assert out.numpy().view(np.uint32).tolist() == wanted
+    expected = [0x3F800000, 0x3F802000, 0x3F802000, 0x3F804000, 0xBF802000, 0x40000000, 0x7F800000, 0]
+    assert out.numpy().view(np.uint32).tolist() == expected
 
 
 CP_ASYNC = """

@@ -102,10 +102,10 @@ def test_shuffles_read_the_lane_that_cuda_says(ctype: str, dtype: torch.dtype) -
         up = np.where(inside >= by, lane - by, lane)
         down = np.where(inside + by < width, lane + by, lane)
         xor = np.where((lane ^ by) < first + width, lane ^ by, lane)
-        wanted = np.concatenate([first + by % width, up, down, xor])
+        expected = np.concatenate([first + by % width, up, down, xor])
         out = torch.zeros(128, dtype=dtype)
         run(SHUFFLES, x, out, width, by, defines=[("TYPE", ctype)], order="shuffled")
-        assert torch.equal(out, x[torch.from_numpy(wanted)]), (width, by)
+        assert torch.equal(out, x[torch.from_numpy(expected)]), (width, by)
 
 
 def test_votes_and_reductions() -> None:
@@ -144,8 +144,8 @@ def test_diverged_halves_of_a_warp_shuffle_apart() -> None:
     }"""
     out = torch.zeros(32, dtype=torch.int32)
     run(source, out)
-    wanted = [min(i + 1, 8) for i in range(8)]
-    assert out[:7].tolist() == wanted[:7]
+    expected = [min(i + 1, 8) for i in range(8)]
+    assert out[:7].tolist() == expected[:7]
     assert out[8:].tolist()[1:] == [10 * (i - 1) for i in range(9, 32)]
 
 
@@ -190,8 +190,8 @@ def test_static_shared_memory_in_functions_and_templates() -> None:
     out = torch.zeros(64, dtype=torch.int32)
     run(source, out, block=64, order="shuffled", seed=1)
     t = torch.arange(64, dtype=torch.int32)
-    wanted = (63 - t) * 3 + 1000 * (3 * ((t + 1) % 64))
-    assert torch.equal(out, wanted)
+    expected = (63 - t) * 3 + 1000 * (3 * ((t + 1) % 64))
+    assert torch.equal(out, expected)
 
 
 def test_dynamic_shared_arrays_are_one_memory_under_several_names_and_types() -> None:

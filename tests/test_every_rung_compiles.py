@@ -33,9 +33,9 @@ def test_each_rung_compiles_for_an_architecture_that_it_admits(operation: str, m
     ladder = [r for r in catalogue.rungs(operation) if isinstance(r, CudaRung)]
     assert ladder
     for rung in ladder:
-        drawn = int(identity.text(rung)[:8], 16)
+        number = int(identity.text(rung)[:8], 16)
         turns = [(gpu, dtype) for gpu in ARCHITECTURES for dtype in rung.dtypes]
-        for gpu, dtype in turns[drawn % len(turns) :] + turns[: drawn % len(turns)]:
+        for gpu, dtype in turns[number % len(turns) :] + turns[: number % len(turns)]:
             pretend(monkeypatch, *gpu)
             values = admitted(rung, dtype)
             if values is not None:

@@ -155,8 +155,8 @@ def test_a_definition_is_read_by_flashinfer_bench(tmp_path: Path) -> None:
     solution = data.Solution.model_validate_json(made[1].read_text())
     assert solution.definition == definition.name
     for line in made[2].read_text().splitlines():
-        told = json.loads(line)
-        assert data.Workload.model_validate(told["workload"]).axes.keys() == definition.axes.keys()
+        output = json.loads(line)
+        assert data.Workload.model_validate(output["workload"]).axes.keys() == definition.axes.keys()
     space: dict[str, Any] = {}
     exec(definition.reference, space)
     x, weight, bias = torch.randn(2, 3, 64), torch.randn(64), torch.randn(64)

@@ -46,17 +46,17 @@ def test_tokens_of_one_text_in_one_step_are_those_of_single_steps(number: str) -
     expected = {}
     for row, at, length in ((0, 3, 5), (1, 0, 2), (2, 0, 3), (3, 0, 4), (4, 1, 11)):
         one = {**alone, "tokens": alone["tokens"][row : row + 1], "lengths": torch.tensor([length])}
-        one |= {name: kept[:, at : at + 1] for name, kept in cache.items()}
+        one |= {name: cached[:, at : at + 1] for name, cached in cache.items()}
         found = rung.operation.reference(one, {**values, "B": 1})
-        for name, kept in cache.items():
-            kept[:, at] = found[name][:, 0]
+        for name, cached in cache.items():
+            cached[:, at] = found[name][:, 0]
         expected[row] = found["logits"][0]
     run.run()
     bound = BOUNDS[number][1]
     for row, logits in expected.items():
         assert float((t["logits"][row].double() - logits).norm() / logits.norm()) < bound, row
-    for name, kept in cache.items():
-        assert float((t[name].double() - kept).norm() / kept.norm()) < bound
+    for name, cached in cache.items():
+        assert float((t[name].double() - cached).norm() / cached.norm()) < bound
     assert t["next"].tolist() == t["logits"].argmax(1).tolist()
 
 

@@ -76,7 +76,7 @@ def test_every_key_arrives() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (("idea   = ", "ideal  = "), "unknown key 'ideal'"),
         (('"f32", "bf16"', '"fp8"'), "'fp8'"),
@@ -106,10 +106,10 @@ def test_every_key_arrives() -> None:
         (("[define]", '[define]\nHERE = "emulated"'), "define.HERE depends on emulated"),
     ],
 )
-def test_what_is_wrong_is_named(change: tuple[str, str], said: str) -> None:
+def test_what_is_wrong_is_named(change: tuple[str, str], message: str) -> None:
     with pytest.raises(RungError, match=r"bad\.cu") as caught:
         frontmatter.parse(GOOD.replace(*change, 1), "bad.cu")
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_a_long_chain_of_named_expressions_is_read_at_once() -> None:

@@ -73,8 +73,8 @@ def test_each_filter_keeps_what_it_should() -> None:
 
 def test_a_nucleus_wider_than_the_shortlist_is_kept_whole() -> None:
     flat = torch.zeros(1, 5000)
-    kept = distribution(flat, Sampling(temperature=1.0, top_p=0.5)) > 0
-    assert int(kept.sum()) == pytest.approx(2500, abs=1)
+    nonzero = distribution(flat, Sampling(temperature=1.0, top_p=0.5)) > 0
+    assert int(nonzero.sum()) == pytest.approx(2500, abs=1)
 
 
 def test_choices_follow_the_distribution() -> None:
@@ -328,12 +328,12 @@ def test_one_stop_may_be_given_as_it_is(inner: Model) -> None:
 
 def test_completions_are_taken_once_each_in_order(inner: Model) -> None:
     run = inner.run([["Once", "The fox"][i % 2] for i in range(5)], seed=1, max_new_tokens=6, batch_size=2)
-    taken, before_the_end = [], 0
+    completions, before_the_end = [], 0
     for _ in run:
-        taken += run.take()
-        before_the_end = len(taken) if run.finished < 5 else before_the_end
-    assert [index for index, _ in taken] == [0, 1, 2, 3, 4]
-    assert [completion for _, completion in taken] == run.completions
+        completions += run.take()
+        before_the_end = len(completions) if run.finished < 5 else before_the_end
+    assert [index for index, _ in completions] == [0, 1, 2, 3, 4]
+    assert [completion for _, completion in completions] == run.completions
     assert before_the_end >= 4 and not list(run.take(unfinished=True))
 
 
@@ -341,10 +341,10 @@ def test_a_plan_that_chooses_for_itself_is_followed(inner: Model, monkeypatch: p
     prompts = ["Once upon a time", "The fox", "In the wood"]
     keywords: dict[str, Any] = {"seed": 2, "max_new_tokens": 30, "stop": ["he"], "num_samples": 2}
     expected = inner.generate(prompts, **keywords)
-    asked: dict[str, Any] = {}
+    passed: dict[str, Any] = {}
 
     def write(prompts: list[list[int]], limits: list[int], **how: Any) -> Iterator[list[int]]:
-        asked.update(how, limits=limits)
+        passed.update(how, limits=limits)
         texts = [
             inner.generate([p], seed=2, max_new_tokens=30, num_samples=2, slide=True)[s].tokens
             for p, s in zip(prompts, how["sequences"], strict=True)
@@ -355,9 +355,9 @@ def test_a_plan_that_chooses_for_itself_is_followed(inner: Model, monkeypatch: p
     monkeypatch.setattr(inner.transformer, "service", service)
     found = inner.generate(prompts, **keywords)
     assert [(c.text, c.finish_reason) for c in found] == [(c.text, c.finish_reason) for c in expected]
-    assert asked["sequences"] == [0, 1, 0, 1, 0, 1] and asked["limits"] == [30] * 6
+    assert passed["sequences"] == [0, 1, 0, 1, 0, 1] and passed["limits"] == [30] * 6
     inner.generate([[1] * 510], max_new_tokens=30)
-    assert asked["limits"] == [3]
+    assert passed["limits"] == [3]
 
 
 def test_a_stream_is_lazy_and_can_be_left(inner: Model) -> None:
@@ -396,13 +396,13 @@ def test_a_completion_prints_as_its_text(inner: Model) -> None:
 
 
 def test_other_libraries_names_are_answered_with_ours(inner: Model) -> None:
-    for keywords, said in (
+    for keywords, message in (
         ({"max_length": 3}, "it is called max_new_tokens"),
         ({"max_tokens": 3, "max_new_tokens": 3}, "mean the same"),
         ({"temprature": 3}, "it is called temperature"),
         ({"guidance": True}, "it has temperature, "),
     ):
-        with pytest.raises(RungError, match=said):
+        with pytest.raises(RungError, match=message):
             inner.generate("x", **keywords)  # type: ignore[call-overload]
     with pytest.raises(RungError, match=r"\[\[1, 2, 3\]\] is one prompt"):
         inner.generate([1, 2, 3])  # type: ignore[list-item]

@@ -188,7 +188,7 @@ def test_integer_sums_do_not_overflow(width: int) -> None:
 def test_without_a_working_compiler_torch_does_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("RUNG_CACHE", str(tmp_path))
     for compiler in ("/bin/false", "/no/such/compiler"):
-        monkeypatch.setattr(build, "_begun", None)
+        monkeypatch.setattr(build, "_compilation", None)
         monkeypatch.setattr(build, "_tried", False)
         monkeypatch.setenv("RUNG_CXX", compiler)
         assert engine.available() is None

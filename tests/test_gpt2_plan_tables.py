@@ -224,9 +224,9 @@ def test_a_swapped_rung_serves_where_a_fused_one_would(folder: Path, swapped: st
     assert error(model, ids, models.reference_logits(folder, ids)) < BOUND["float32"]
     used = model.plan.rungs_in_use
     assert used[swapped] == f"{swapped}/01_naive"
-    gone = {fused for fused, parts in FUSED.items() if swapped in parts}
-    assert not gone & used.keys() and FUSED.keys() - gone <= used.keys()
-    assert len(model.plan.notes) == len(gone) and all(f"given for {swapped}" in n for n in model.plan.notes)
+    split = {fused for fused, parts in FUSED.items() if swapped in parts}
+    assert not split & used.keys() and FUSED.keys() - split <= used.keys()
+    assert len(model.plan.notes) == len(split) and all(f"given for {swapped}" in n for n in model.plan.notes)
 
 
 def test_rungs_at_the_wrong_place_are_refused(folder: Path) -> None:

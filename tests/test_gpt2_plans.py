@@ -62,9 +62,9 @@ def test_the_naive_plan_runs_every_operation_on_a_rung(folder: Path) -> None:
 def test_results_do_not_share_memory(folder: Path) -> None:
     model = rung.load(folder, device="emulator", plan="naive")
     first = model.logits([1, 2, 3])
-    kept = first.clone()
+    copy = first.clone()
     model.logits([4, 5, 6])
-    assert torch.equal(first, kept)
+    assert torch.equal(first, copy)
 
 
 def test_a_rung_of_ones_own_is_switched_in(folder: Path, tmp_path: Path) -> None:

@@ -84,11 +84,11 @@ def close(found: torch.Tensor, right: torch.Tensor, bound: float) -> None:
     assert float((found.float().cpu() - right).norm() / right.norm()) < bound
 
 
-@pytest.mark.parametrize("way", ["ladder", "torch"])
+@pytest.mark.parametrize("method", ["ladder", "torch"])
 @pytest.mark.parametrize("prompts", [UNEQUAL, UNEQUAL[:1], [models.some_ids(40)]], ids=["unequal", "one", "long"])
-def test_caches_and_logits_are_transformers(way: str, prompts: list[list[int]]) -> None:
+def test_caches_and_logits_are_transformers(method: str, prompts: list[list[int]]) -> None:
     folder = models.saved()
-    assert_transformers(read(folder, torch.float32, prompts, way=way), folder, prompts)
+    assert_transformers(read(folder, torch.float32, prompts, method=method), folder, prompts)
 
 
 @emulated
@@ -204,10 +204,10 @@ def test_a_prompt_does_not_see_the_one_before() -> None:
         assert_transformers(tensors, folder, prompts)
 
 
-@pytest.mark.parametrize("way", ["ladder", "torch"])
-def test_behind_a_prompt_are_zeros_and_not_the_prompt_before(way: str) -> None:
+@pytest.mark.parametrize("method", ["ladder", "torch"])
+def test_behind_a_prompt_are_zeros_and_not_the_prompt_before(method: str) -> None:
     config, tensors = state(models.saved(), torch.float32, 3)
-    prefill = Prefill(config, tensors, 3, CAPACITY, way)
+    prefill = Prefill(config, tensors, 3, CAPACITY, method)
     for lengths, bucket in (((16, 9, 16), 16), ((2, 15, 1), 16), ((17, 1, 32), 32), ((33, 48, 5), 48), ((1, 1, 1), 16)):
         prompts = [models.some_ids(n, seed=n) for n in lengths]
         prefill.run([tuple(prompt) for prompt in prompts])
@@ -222,8 +222,8 @@ def test_the_rung_that_serves_is_the_one_asked_for() -> None:
     config, tensors = state(models.saved(n_layer=2), torch.float32, 1)
     used = LadderPass(config, tensors, 1, 16, CAPACITY, KERNELS).rungs_in_use
     for operation in ("embedding", "layernorm", "residual_layernorm", "matmul", "matmul_gelu", "attention"):
-        wanted = catalogue.find(f"{LADDERS.get(operation, operation)}/{KERNELS[operation][0]}")
-        assert used[operation] == wanted.full_name
+        expected = catalogue.find(f"{LADDERS.get(operation, operation)}/{KERNELS[operation][0]}")
+        assert used[operation] == expected.full_name
 
 
 @pytest.mark.parametrize("device", ["cuda", "emulator"])
@@ -256,14 +256,14 @@ def test_a_way_that_is_none_is_refused() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("way", ["ladder", "torch"])
+@pytest.mark.parametrize("method", ["ladder", "torch"])
 @pytest.mark.parametrize(
     ("dtype", "bound"), [(torch.float32, 1e-4), (torch.float16, 1e-2), (torch.bfloat16, 4e-2)], ids=str
 )
-def test_captured_on_a_gpu_caches_and_logits_are_transformers(way: str, dtype: torch.dtype, bound: float) -> None:
+def test_captured_on_a_gpu_caches_and_logits_are_transformers(method: str, dtype: torch.dtype, bound: float) -> None:
     folder = models.saved(n_embd=128, n_head=2)
     config, tensors = state(folder, dtype, len(UNEQUAL), "cuda")
-    prefill = Prefill(config, tensors, len(UNEQUAL), CAPACITY, way)
+    prefill = Prefill(config, tensors, len(UNEQUAL), CAPACITY, method)
     # The second and third run replay what the first has captured.
     for prompts in (UNEQUAL, UNEQUAL[::-1], [p[:1] for p in UNEQUAL]):
         prefill.run(prompts)

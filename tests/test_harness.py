@@ -74,12 +74,12 @@ def test_three_kinds_of_tasks_have_transformers_results(tasks: Path) -> None:
     for name in ("word_perplexity,none", "bits_per_byte,none"):
         assert ours["results"]["roll"][name] == pytest.approx(theirs["results"]["roll"][name], rel=1e-5)
     for task in ("choose", "write"):
-        for mine, other in zip(ours["samples"][task], theirs["samples"][task], strict=True):
+        for own, other in zip(ours["samples"][task], theirs["samples"][task], strict=True):
             if task == "write":
-                assert mine["resps"] == other["resps"]
+                assert own["resps"] == other["resps"]
             else:
                 for (a, greedy_a), (b, greedy_b) in zip(
-                    (r[0] for r in mine["resps"]), (r[0] for r in other["resps"]), strict=True
+                    (r[0] for r in own["resps"]), (r[0] for r in other["resps"]), strict=True
                 ):
                     assert a == pytest.approx(b, abs=1e-3) and greedy_a == greedy_b
 

@@ -35,21 +35,21 @@ def opened(what: str, work: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("what", "taken"), [("models", {"pickle negative", "pickle float8"}), ("headers", set())])
+@pytest.mark.parametrize(("what", "accepted"), [("models", {"pickle negative", "pickle float8"}), ("headers", set())])
 def test_hostile_files_are_refused_in_a_sentence_in_bounded_time_and_memory(
-    what: str, taken: set[str], tmp_path: Path
+    what: str, accepted: set[str], tmp_path: Path
 ) -> None:
     rows = opened(what, tmp_path)
     assert len(rows) >= 270
-    assert {row["name"] for row in rows if row["kind"] == "taken"} == taken
+    assert {row["name"] for row in rows if row["kind"] == "taken"} == accepted
     assert [row for row in rows if row["kind"] == "raised"] == []
     assert [row for row in rows if row["seconds"] > hostile.SECONDS or row["bytes"] > hostile.BYTES] == []
     refused = [row for row in rows if row["kind"] == "refused"]
     assert all(row["said"] and len(row["said"]) < 1200 for row in refused)
-    told = [row["said"] for row in refused if "does not compile" not in row["said"]]
-    assert [said for said in told if "\n" in said] == []
+    messages = [row["said"] for row in refused if "does not compile" not in row["said"]]
+    assert [message for message in messages if "\n" in message] == []
     if what == "models":
-        assert [said for said in told if not said.endswith(".")] == []
+        assert [message for message in messages if not message.endswith(".")] == []
 
 
 def test_what_is_no_regular_file_is_not_waited_for(tmp_path: Path) -> None:

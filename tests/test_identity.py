@@ -42,7 +42,7 @@ DEEPER = "#pragma once\n__device__ Real twice(Real x) { return 2 * x; }\n"
 SHAPE = {"B": 2, "T": 4, "C": 64}
 
 
-def mine(folder: Path, kernel: str = KERNEL, own: str = OWN, deeper: str = DEEPER) -> Rung:
+def custom(folder: Path, kernel: str = KERNEL, own: str = OWN, deeper: str = DEEPER) -> Rung:
     folder.mkdir(exist_ok=True)
     path = folder / "mine.cu"
     path.write_text(kernel)
@@ -66,8 +66,8 @@ SAID = [
 @pytest.mark.parametrize(("old", "new"), SAID)
 def test_what_is_only_said_leaves_the_text_as_it_is(tmp_path: Path, old: str, new: str) -> None:
     assert KERNEL.count(old) == 1
-    before = identity.text(mine(tmp_path / "a"))
-    assert identity.text(mine(tmp_path / "b", KERNEL.replace(old, new))) == before
+    before = identity.text(custom(tmp_path / "a"))
+    assert identity.text(custom(tmp_path / "b", KERNEL.replace(old, new))) == before
 
 
 CHANGED = [
@@ -81,8 +81,8 @@ CHANGED = [
 def test_what_runs_changes_text_and_code(tmp_path: Path, of: str, old: str, new: str) -> None:
     assert of.count(old) == 1
     before, after = (
-        mine(tmp_path / "a"),
-        mine(tmp_path / "b", *(t.replace(old, new) if t == of else t for t in (KERNEL, OWN, DEEPER))),
+        custom(tmp_path / "a"),
+        custom(tmp_path / "b", *(t.replace(old, new) if t == of else t for t in (KERNEL, OWN, DEEPER))),
     )
     assert identity.text(before) != identity.text(after)
     assert code(before) != code(after)
@@ -104,8 +104,8 @@ SAME_CODE = [
 def test_another_text_may_be_the_same_code(tmp_path: Path, of: str, old: str, new: str) -> None:
     assert of.count(old) == 1
     before, after = (
-        mine(tmp_path / "a"),
-        mine(tmp_path / "b", *(t.replace(old, new) if t == of else t for t in (KERNEL, OWN, DEEPER))),
+        custom(tmp_path / "a"),
+        custom(tmp_path / "b", *(t.replace(old, new) if t == of else t for t in (KERNEL, OWN, DEEPER))),
     )
     assert identity.text(before) != identity.text(after)
     assert code(before) == code(after) != ""
@@ -113,12 +113,12 @@ def test_another_text_may_be_the_same_code(tmp_path: Path, of: str, old: str, ne
 
 def test_code_says_its_compiler_and_architecture(tmp_path: Path) -> None:
     major, minor = nvrtc.version()
-    assert re.fullmatch(rf"nvrtc{major}\.{minor}-sm_90:[0-9a-f]{{16}}", code(mine(tmp_path)))
+    assert re.fullmatch(rf"nvrtc{major}\.{minor}-sm_90:[0-9a-f]{{16}}", code(custom(tmp_path)))
     assert identity.code(catalogue.find("layernorm/torch"), SHAPE, "f32") == ""
 
 
 def test_the_machine_code_is_that_of_the_kernels(tmp_path: Path) -> None:
-    rung = mine(tmp_path)
+    rung = custom(tmp_path)
     assert isinstance(rung, CudaRung)
     build = rung.build(rung.operation.complete(SHAPE), DTYPES["f32"])
     found = identity.machine_code(nvrtc.compile_cubin(build, "sm_90").path.read_bytes())
@@ -148,30 +148,30 @@ def test_a_figure_belongs_to_its_text_or_to_the_same_compiled_code() -> None:
     assert codes.current(made, {}) and not codes.current(earlier, {})
     assert codes.current(earlier, {made.what: {"0" * 16: "c", now: "c"}})
     assert not codes.current(earlier, {made.what: {"0" * 16: "c", now: "d"}})
-    gone = replace(made, texts={"layernorm/99_gone": now})
-    assert not codes.current(gone, {})
+    removed = replace(made, texts={"layernorm/99_gone": now})
+    assert not codes.current(removed, {})
 
 
 def test_texts_are_digested_once_until_a_source_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RUNG_CACHE", str(tmp_path))
-    asked: list[str] = []
-    monkeypatch.setattr(identity, "text", lambda rung: asked.append(rung.full_name) or "0" * 16)
-    keep: list[tuple[object, ...]] = []
-    monkeypatch.setattr(codes.atexit, "register", lambda *call: keep.append(call))
+    digested: list[str] = []
+    monkeypatch.setattr(identity, "text", lambda rung: digested.append(rung.full_name) or "0" * 16)
+    saved: list[tuple[object, ...]] = []
+    monkeypatch.setattr(codes.atexit, "register", lambda *call: saved.append(call))
 
     def one_process() -> str:
         codes._texts.cache_clear()
         codes.text_now.cache_clear()
         found = codes.text_now("gelu/01_naive")
-        for function, *arguments in keep:
+        for function, *arguments in saved:
             function(*arguments)  # type: ignore[operator]
-        keep.clear()
+        saved.clear()
         return found
 
     try:
-        assert one_process() == one_process() == "0" * 16 and asked == ["gelu/01_naive"]
+        assert one_process() == one_process() == "0" * 16 and digested == ["gelu/01_naive"]
         monkeypatch.setattr(codes, "LADDERS", tmp_path / "elsewhere")
-        assert one_process() == "0" * 16 and len(asked) == 2  # another package, and none of its ladders
+        assert one_process() == "0" * 16 and len(digested) == 2  # another package, and none of its ladders
         monkeypatch.undo()
         monkeypatch.setenv("RUNG_CACHE", str(tmp_path))
         (file,) = (tmp_path / "texts").glob("*.json")

@@ -22,8 +22,8 @@ def test_hidden_states_are_transformers() -> None:
     theirs = reference(saved())(torch.tensor(ids), output_hidden_states=True).hidden_states
     ours = rung.load(saved(), dtype="float32").hidden_states(ids)
     assert len(ours) == len(theirs) == 4
-    for mine, other in zip(ours, theirs, strict=True):
-        close(mine, other)
+    for own, other in zip(ours, theirs, strict=True):
+        close(own, other)
     close(rung.load(saved(), dtype="float32").hidden_states(ids[0], [-1, 0])[1], theirs[0][:1])
 
 
@@ -58,8 +58,8 @@ def test_only_what_is_asked_for_is_kept_and_a_file_holds_it(tmp_path: Path) -> N
     found = model.inside(some_ids(9), ["blocks.1.attn.hook_pattern", "blocks.*.hook_mlp_out"], out=tmp_path / "in.st")
     assert sorted(found) == ["blocks.0.hook_mlp_out", "blocks.1.attn.hook_pattern", "blocks.1.hook_mlp_out",
                              "blocks.2.hook_mlp_out"]  # fmt: skip
-    kept = load_file(tmp_path / "in.st")
-    assert all(torch.equal(kept[name], found[name]) for name in found)
+    loaded = load_file(tmp_path / "in.st")
+    assert all(torch.equal(loaded[name], found[name]) for name in found)
 
 
 def test_an_embedding_is_a_mean_of_hidden_states() -> None:
@@ -70,7 +70,7 @@ def test_an_embedding_is_a_mean_of_hidden_states() -> None:
 
 
 @pytest.mark.parametrize(
-    ("call", "says"),
+    ("call", "message"),
     [
         (lambda m: m.inside([1, 2], "blocks.0.hook_resid"), "no activation is called"),
         (lambda m: m.hidden_states([1, 2], [4]), "layer 4 is not there"),
@@ -79,6 +79,6 @@ def test_an_embedding_is_a_mean_of_hidden_states() -> None:
         (lambda m: m.inside([1, 2], out="/no/such/folder/x"), "cannot be written|No such file"),
     ],
 )
-def test_mistakes_are_told(call, says: str) -> None:
-    with pytest.raises(RungError, match=says):
+def test_mistakes_are_told(call, message: str) -> None:
+    with pytest.raises(RungError, match=message):
         call(rung.load(saved(), dtype="float32"))

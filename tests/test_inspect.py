@@ -37,7 +37,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RUNG_CACHE", str(tmp_path / "cache"))
 
 
-def mine(folder: Path, body: str = ADD, keys: str = 'dtypes = ["f32", "bf16"]', launch: str = "") -> Rung:
+def custom(folder: Path, body: str = ADD, keys: str = 'dtypes = ["f32", "bf16"]', launch: str = "") -> Rung:
     path = folder / "mine.cu"
     path.write_text(HEADER.format(keys=keys, launch=launch, body=body))
     return catalogue.rung_from_file(catalogue.operation("residual"), path)
@@ -51,7 +51,7 @@ def only(rows: object) -> Row:
 
 def test_a_row_for_each_architecture_with_the_occupancy_that_follows(tmp_path: Path) -> None:
     archs = ["sm_75", "sm_90", "sm_120"]
-    rows = list(inspect([mine(tmp_path)], archs))
+    rows = list(inspect([custom(tmp_path)], archs))
     assert [r.arch for r in rows] == archs
     for row in rows:
         assert (row.state, row.kernel, row.dtype, row.block) == ("ok", "k", "f32", (64, 1, 1))
@@ -62,13 +62,13 @@ def test_a_row_for_each_architecture_with_the_occupancy_that_follows(tmp_path: P
 
 
 def test_tuning_dtype_and_dynamic_shared_memory_are_those_asked_for(tmp_path: Path) -> None:
-    rung = mine(tmp_path, launch='shared = "BLOCK * sizeof_real"')
+    rung = custom(tmp_path, launch='shared = "BLOCK * sizeof_real"')
     row = only(inspect([rung], ["sm_90"], dtype="bf16", tuning={"BLOCK": 128}))
     assert (row.dtype, row.block, row.dynamic_shared) == ("bf16", (128, 1, 1), 256)
 
 
 def test_what_a_rung_is_not_made_for_is_a_row_with_its_reason(tmp_path: Path) -> None:
-    rung = mine(tmp_path, keys='dtypes = ["f32"]\nneeds = "sm >= 90"')
+    rung = custom(tmp_path, keys='dtypes = ["f32"]\nneeds = "sm >= 90"')
     old, new = inspect([rung], ["sm_89", "sm_90"])
     assert (old.state, old.reason) == ("skipped", "needs sm >= 90")
     assert new.state == "ok"
@@ -77,13 +77,13 @@ def test_what_a_rung_is_not_made_for_is_a_row_with_its_reason(tmp_path: Path) ->
 
 def test_code_for_newer_gpus_is_skipped_with_the_gpu_it_needs(tmp_path: Path) -> None:
     body = 'asm volatile("cp.async.wait_all;"); out[0] = a[0];'
-    old, new = inspect([mine(tmp_path, body)], ["sm_75", "sm_80"])
+    old, new = inspect([custom(tmp_path, body)], ["sm_75", "sm_80"])
     assert (old.state, old.reason) == ("skipped", "its code needs sm_80 or later")
     assert new.state == "ok"
 
 
 def test_a_shape_that_a_rung_refuses_gives_way_to_one_that_it_takes(tmp_path: Path) -> None:
-    rung = mine(tmp_path, keys='dtypes = ["f32"]\nneeds = "B * T * C < 100"')
+    rung = custom(tmp_path, keys='dtypes = ["f32"]\nneeds = "B * T * C < 100"')
     row = only(inspect([rung], ["sm_90"]))
     assert row.state == "ok"
     assert row.shape in {case.name for case in rung.operation.cases}
@@ -99,10 +99,10 @@ def test_a_block_is_as_large_as_on_a_gpu_also_where_the_emulators_is_smaller() -
 
 
 def test_what_does_not_compile_or_could_not_launch_has_failed(tmp_path: Path) -> None:
-    row = only(inspect([mine(tmp_path, "nonsense;")], ["sm_90"]))
+    row = only(inspect([custom(tmp_path, "nonsense;")], ["sm_90"]))
     assert row.state == "failed"
     assert 'identifier "nonsense" is undefined' in row.reason
-    rung = mine(tmp_path, launch="shared = 102400")
+    rung = custom(tmp_path, launch="shared = 102400")
     large, fits = inspect([rung], ["sm_86", "sm_90"])
     assert (large.state, large.limiter) == ("failed", "does not fit")
     assert "102400 bytes of shared memory" in large.reason
@@ -115,15 +115,15 @@ def test_spills_are_reported(tmp_path: Path) -> None:
         "for (int i = 0; i < 64; i++) out[(int)h[i]] = h[63 - i];"
     )
     keys = 'dtypes = ["f32"]\noptions = ["--maxrregcount=32"]'
-    assert only(inspect([mine(tmp_path, body, keys)], ["sm_90"])).spills
+    assert only(inspect([custom(tmp_path, body, keys)], ["sm_90"])).spills
 
 
 def test_the_instruction_mix_is_there_when_a_disassembler_is(tmp_path: Path) -> None:
     if sass.disassembler() is None:
         pytest.skip("no nvdisasm is at hand")
-    row = only(inspect([mine(tmp_path)], ["sm_90"]))
+    row = only(inspect([custom(tmp_path)], ["sm_90"]))
     assert (row.mix["LDG"], row.mix["STG"]) == (2, 1)
-    assert only(inspect([mine(tmp_path)], ["sm_90"], mix=False)).mix == {}
+    assert only(inspect([custom(tmp_path)], ["sm_90"], mix=False)).mix == {}
 
 
 @pytest.mark.slow
@@ -165,7 +165,7 @@ def test_a_library_call_has_nothing_to_inspect() -> None:
 
 def test_an_architecture_without_known_limits_is_a_mistake(tmp_path: Path) -> None:
     with pytest.raises(RungError, match="limits of 'sm_60' are not known"):
-        list(inspect([mine(tmp_path)], ["sm_60"]))
+        list(inspect([custom(tmp_path)], ["sm_60"]))
 
 
 # ---- the verb ----
@@ -180,7 +180,7 @@ def rung_inspect(*words: str) -> int:
 
 
 def test_the_verb_prints_a_plain_table_in_a_pipe(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path, archs = mine(tmp_path).path, ("sm_75", "sm_90")
+    path, archs = custom(tmp_path).path, ("sm_75", "sm_90")
     assert rung_inspect("residual", str(path), "--arch", archs[0], "--arch", archs[1]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split()[:5] == ["rung", "kernel", "arch", "dtype", "registers"]
@@ -191,7 +191,7 @@ def test_the_verb_prints_a_plain_table_in_a_pipe(tmp_path: Path, capsys: pytest.
 
 
 def test_the_verb_prints_json_for_programs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = mine(tmp_path).path
+    path = custom(tmp_path).path
     assert rung_inspect("residual", str(path), "--arch", "sm_90", "--json") == 0
     (row,) = json.loads(capsys.readouterr().out)
     assert row["kernel"] == "k"
@@ -201,7 +201,7 @@ def test_the_verb_prints_json_for_programs(tmp_path: Path, capsys: pytest.Captur
 def test_the_verb_warns_of_spills_and_fails_on_what_cannot_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = mine(tmp_path, "nonsense;").path
+    path = custom(tmp_path, "nonsense;").path
     assert rung_inspect("residual", str(path), "--arch", "sm_90") == 1
     captured = capsys.readouterr()
     assert "failed: does not compile (see its reason)" in captured.out
@@ -211,12 +211,12 @@ def test_the_verb_warns_of_spills_and_fails_on_what_cannot_run(
         "Real h[64]; for (int i = 0; i < 64; i++) h[i] = a[i];"
         "for (int i = 0; i < 64; i++) out[(int)h[i]] = h[63 - i];"
     )
-    assert rung_inspect("residual", str(mine(tmp_path, body, keys).path), "--arch", "sm_90") == 0
+    assert rung_inspect("residual", str(custom(tmp_path, body, keys).path), "--arch", "sm_90") == 0
     assert "warning: registers spill to local memory in residual/mine (k) on sm_90" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "output"),
     [
         (["residual", "--arch", "sm_1"], "limits of 'sm_1' are not known"),
         (["residual", "--dtype", "f8"], "dtype 'f8' is not known"),
@@ -224,8 +224,8 @@ def test_the_verb_warns_of_spills_and_fails_on_what_cannot_run(
         (["nothing"], "no operation 'nothing'"),
     ],
 )
-def test_a_mistake_is_one_sentence(words: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_mistake_is_one_sentence(words: list[str], output: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert rung_inspect(*words) == 2
     errors = capsys.readouterr().err
-    assert told in errors
+    assert output in errors
     assert "Traceback" not in errors

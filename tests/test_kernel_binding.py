@@ -94,7 +94,7 @@ def test_constant_memory_is_filled_before_the_launch(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("parameters", "keys", "said"),
+    ("parameters", "keys", "message"),
     [
         ("float* out, const float* x", "", "'x'.*operands a, b, out"),
         ("float* out, int n", "", "'n'.*values B, T, C"),
@@ -108,8 +108,8 @@ def test_constant_memory_is_filled_before_the_launch(tmp_path: Path) -> None:
         ("float* out", '[tune]\nBLOCK = ["x"]', "tune.BLOCK"),
     ],
 )
-def test_what_does_not_fit_is_named(tmp_path: Path, parameters: str, keys: str, said: str) -> None:
-    with pytest.raises(RungError, match=said):
+def test_what_does_not_fit_is_named(tmp_path: Path, parameters: str, keys: str, message: str) -> None:
+    with pytest.raises(RungError, match=message):
         prepared(tmp_path, parameters, "out[0] = 1;", keys)
 
 

@@ -29,9 +29,9 @@ def inputs(name: str, values: Values, dtype: str = "f32") -> Tensors:
 def run(spec: str, values: Values, tensors: Tensors, dtype: str = "f32", **tuning: int) -> Tensors:
     rung = catalogue.find(spec)
     full = rung.operation.complete(values)
-    wanted = {n: t for n, t in tensors.items() if n != "lse" or "lse" in rung.binds}
-    rung.prepare(wanted, full, dtype_named(dtype), device="emulator", tuning=tuning).run()
-    return wanted
+    operands_used = {n: t for n, t in tensors.items() if n != "lse" or "lse" in rung.binds}
+    rung.prepare(operands_used, full, dtype_named(dtype), device="emulator", tuning=tuning).run()
+    return operands_used
 
 
 def rungs(name: str) -> list[Rung]:

@@ -26,18 +26,18 @@ def model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> "llm.Model":
 
 
 def test_the_entry_point_names_the_plugin() -> None:
-    told = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]["llm"]
-    assert import_module(told["rung"]) is llm_plugin
+    plugins = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]["llm"]
+    assert import_module(plugins["rung"]) is llm_plugin
 
 
 def test_a_response_is_rungs_own_text_and_streams(model: "llm.Model") -> None:
-    asked = dict(max_tokens=12, temperature=0, device="cpu")
-    response = model.prompt("Once upon a time", **asked)
+    options = dict(max_tokens=12, temperature=0, device="cpu")
+    response = model.prompt("Once upon a time", **options)
     pieces = list(response)
     expected = rung.load("inner").generate("Once upon a time", max_tokens=12, temperature=0)
     assert "".join(pieces) == expected.text and len(pieces) > 3
     assert (response.usage().input, response.usage().output) == (expected.prompt_tokens, 12)
-    assert model.prompt("Once upon a time", stream=False, **asked).text() == expected.text
+    assert model.prompt("Once upon a time", stream=False, **options).text() == expected.text
 
 
 def test_options_are_checked_and_heard(model: "llm.Model") -> None:

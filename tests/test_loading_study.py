@@ -28,8 +28,8 @@ def small() -> Config:
 def given(from_disk: int | None = 0) -> dict[str, Run]:
     """Reading 60 ms, copying 20 and computing 10: apart 90 ms, together 66."""
 
-    def run(way: tuple[tuple[str, str, float, float], ...], total: float) -> Run:
-        return Run(tuple(Span(*span) for span in way), total, from_disk)
+    def run(method: tuple[tuple[str, str, float, float], ...], total: float) -> Run:
+        return Run(tuple(Span(*span) for span in method), total, from_disk)
 
     apart = (("read", "a", 0.0, 0.06), ("copy", "a", 0.06, 0.08), ("compute", "layer 0", 0.08, 0.09))
     together = (
@@ -93,8 +93,8 @@ def test_the_chart_has_a_lane_for_each_part_of_each_way_on_one_scale() -> None:
     answer = loading.report(given(), 0.12, 498_000_000)
     root = ET.fromstring(answer.svg())
     words = [t.text for t in root.iter(f"{SVG}text")]
-    for way in (SERIAL, PIPELINED):
-        assert all(f"{way}: {kind}" in words for kind in ("read", "copy", "compute"))
+    for method in (SERIAL, PIPELINED):
+        assert all(f"{method}: {kind}" in words for kind in ("read", "copy", "compute"))
     bars = {r.find(f"{SVG}title").text: r for r in root.iter(f"{SVG}rect")}  # type: ignore[union-attr]
     left, width = (lambda r: float(r.get("x")), lambda r: float(r.get("width")))
     whole, copied = bars[f"{SERIAL}: read: 0 to 60"], bars[f"{SERIAL}: copy: 60 to 80"]

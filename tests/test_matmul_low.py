@@ -71,15 +71,15 @@ def losses() -> dict[str, tuple[float, float]]:
 
 
 def test_the_readme_tells_what_each_format_loses() -> None:
-    told = {
+    stated = {
         line.split("|")[1].strip(): tuple(float(n) for n in re.findall(r"([\d.]+) %", line))
         for line in README.read_text(encoding="utf-8").splitlines()
         if line.count(" % |") == 2
     }
     made = losses()
-    assert told.keys() == made.keys()
+    assert stated.keys() == made.keys()
     for name, pair in made.items():
-        assert told[name] == pytest.approx(pair, rel=0.03), name
+        assert stated[name] == pytest.approx(pair, rel=0.03), name
 
 
 @pytest.mark.parametrize(("rung", "operand"), [("2", "x_q"), ("4", "w_scale"), ("5", "x"), ("6", "w_f8"), ("7", "w_places")])

@@ -77,8 +77,8 @@ def rung(
         forget()
         with pytest.raises(SystemExit) as ended:
             main([str(word) for word in words])
-        said = capsys.readouterr()
-        return int(ended.value.code or 0), said.out, said.err
+        message = capsys.readouterr()
+        return int(ended.value.code or 0), message.out, message.err
 
     yield call
     forget()

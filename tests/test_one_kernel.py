@@ -56,8 +56,8 @@ class Text:
         where = "cuda" if device == "cuda" else "cpu"
         bound = [o for o in DECODE.operands if o.name in rung.binds]
         names = [*(o.name for o in bound), *(o.instead for o in bound if o.instead)]  # as the reference has them
-        drawn = DECODE.inputs(values, real, 3, names=names, empty=lambda _, shape, kind: torch.zeros(shape, dtype=kind))
-        self.own = {name: tensor.to(where) for name, tensor in drawn.items()}
+        tensors = DECODE.inputs(values, real, 3, names=names, empty=lambda _, shape, kind: torch.zeros(shape, dtype=kind))
+        self.own = {name: tensor.to(where) for name, tensor in tensors.items()}
         self.begin = {name: self.own[name].clone() for name in ("k_cache", "v_cache")}
         generator = torch.Generator().manual_seed(5)
         self.text = torch.randint(int(values["V"]), (start + steps,), generator=generator, dtype=torch.int32).to(where)
@@ -110,10 +110,10 @@ class Text:
         for i in range(self.steps):
             at = self.start + i
             exact["tokens"], exact["lengths"] = self.text[at : at + 1].long(), torch.full_like(exact["lengths"], at)
-            wanted = DECODE.reference(exact, self.values)
-            self.near(self.logits[i], wanted["logits"][0], f"logits of step {i}")
+            expected = DECODE.reference(exact, self.values)
+            self.near(self.logits[i], expected["logits"][0], f"logits of step {i}")
             for name in self.begin:
-                exact[name] = wanted[name].to(self.real.torch).double()
+                exact[name] = expected[name].to(self.real.torch).double()
         assert torch.equal(self.next.long(), self.logits.argmax(1))
         new = torch.zeros(int(self.values["MAXT"]), dtype=torch.bool, device=self.text.device)
         new[self.start : self.start + self.steps] = True
@@ -121,14 +121,14 @@ class Text:
             self.near(self.own[name][..., new, :], exact[name][..., new, :], name)
             assert torch.equal(self.own[name][..., ~new, :], begin[..., ~new, :]), name
 
-    def near(self, found: torch.Tensor, wanted: torch.Tensor, what: str) -> None:
-        distance = float((found.double() - wanted).norm() / wanted.norm())
+    def near(self, found: torch.Tensor, expected: torch.Tensor, what: str) -> None:
+        distance = float((found.double() - expected).norm() / expected.norm())
         assert distance < self.real.norm_cap, (what, distance)
 
 
-def assert_same_bits(found: Tensors, wanted: Tensors) -> None:
+def assert_same_bits(found: Tensors, expected: Tensors) -> None:
     for name in WRITTEN:
-        assert torch.equal(found[name], wanted[name]), name
+        assert torch.equal(found[name], expected[name]), name
 
 
 # ---- how the work is divided ------------------------------------------------------------------------------------
@@ -359,8 +359,8 @@ def test_the_engines_logits_are_those_of_transformers(variant: dict[str, object]
     folder, ids, text = models.saved(**SMALL, **variant), models.some_ids(41), models.some_ids(12, seed=5)
     for name, real in (("float16", named("f16")), ("bfloat16", named("bf16"))):
         found = engine(folder, name, "13", FEW_KEYS).logits_after(ids, text)
-        wanted = rounded_reference(folder, [*ids, *text], real)[-len(text) :]
-        assert ((found - wanted).norm(dim=1) / wanted.norm(dim=1)).max() < real.norm_cap
+        expected = rounded_reference(folder, [*ids, *text], real)[-len(text) :]
+        assert ((found - expected).norm(dim=1) / expected.norm(dim=1)).max() < real.norm_cap
 
 
 # ---- what it takes ----------------------------------------------------------------------------------------------
@@ -407,7 +407,7 @@ def test_what_it_was_tuned_to_is_compiled_without_a_stack(row: dict[str, Any]) -
 
 
 @pytest.mark.parametrize(
-    ("values", "dtype", "said"),
+    ("values", "dtype", "message"),
     [
         ({**dims(64, 2), "B": 2}, "bf16", "needs B == 1"),
         (dims(64, 2, F=96), "bf16", "F % C == 0"),
@@ -416,8 +416,8 @@ def test_what_it_was_tuned_to_is_compiled_without_a_stack(row: dict[str, Any]) -
         (dims(64, 2), "f32", "has no f32 version; it has bf16, f16"),
     ],
 )
-def test_what_it_is_not_made_for_is_named(values: Values, dtype: str, said: str) -> None:
-    assert said in str(RUNG.refusal(values, named(dtype)))
+def test_what_it_is_not_made_for_is_named(values: Values, dtype: str, message: str) -> None:
+    assert message in str(RUNG.refusal(values, named(dtype)))
 
 
 # ---- on a GPU ---------------------------------------------------------------------------------------------------
@@ -465,8 +465,8 @@ def test_two_texts_of_one_stream_take_turns(dtype: str) -> None:
         for graph in graphs if turn % 3 else reversed(graphs):
             graph.replay()
     torch.cuda.synchronize()
-    for text, wanted in zip((short, long), alone, strict=True):
-        assert_same_bits(text.found(), wanted)
+    for text, expected in zip((short, long), alone, strict=True):
+        assert_same_bits(text.found(), expected)
         text.assert_right()
 
 
@@ -493,13 +493,13 @@ def test_engines_sessions_of_two_capacities_take_turns(dtype: str) -> None:
 @pytest.mark.parametrize("dtype", REALS)
 def test_every_run_of_a_step_leaves_the_same_bits(dtype: str, start: int) -> None:
     text = Text(gpt2(1024), named(dtype), start, 1, "cuda")
-    wanted: Tensors = {}
+    expected: Tensors = {}
     for _ in range(50):
         text.reset()
         text.step()
         torch.cuda.synchronize()
-        wanted = wanted or {name: tensor.clone() for name, tensor in text.found().items()}
-        assert_same_bits(text.found(), wanted)
+        expected = expected or {name: tensor.clone() for name, tensor in text.found().items()}
+        assert_same_bits(text.found(), expected)
     text.assert_right()
 
 

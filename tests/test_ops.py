@@ -62,7 +62,7 @@ def test_a_kernel_of_ones_own(tmp_path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("call", "says"),
+    ("call", "message"),
     [
         (lambda: rung.ops.layernorm(torch.randn(3, 8), torch.randn(8)), "needs the tensor bias"),
         (lambda: rung.ops.layernorm(torch.randn(3, 8), torch.randn(7), torch.randn(8)), "weight has the shape"),
@@ -74,8 +74,8 @@ def test_a_kernel_of_ones_own(tmp_path) -> None:
         (lambda: rung.ops.embedding(torch.zeros(3), torch.randn(5, 8), torch.randn(4, 8)), "takes tokens as int32"),
     ],
 )
-def test_mistakes_are_told_in_one_sentence(call, says: str) -> None:
-    with pytest.raises(RungError, match=says):
+def test_mistakes_are_told_in_one_sentence(call, message: str) -> None:
+    with pytest.raises(RungError, match=message):
         call()
 
 

@@ -40,6 +40,6 @@ def test_an_sdist_and_its_wheel_check_a_rung_in_an_empty_environment(tmp_path: P
     libraries = Path(run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip())
     (libraries / "reused.pth").write_text(sysconfig.get_path("purelib") + "\n")  # torch and the rest, not rung
     assert str(libraries) in run(python, "-c", "import rung; print(rung.__file__)")
-    told = run(env / "bin" / "rung", "check", "gelu", "--quick", "--dtype", "f32", "--device", "emulator")
-    assert "gelu/01_naive" in told and "failed" not in told and " ok on CPU emulator" in told
+    output = run(env / "bin" / "rung", "check", "gelu", "--quick", "--dtype", "f32", "--device", "emulator")
+    assert "gelu/01_naive" in output and "failed" not in output and " ok on CPU emulator" in output
     assert run(env / "bin" / "rung", "generate", "Once", "-n", "3", "--temperature", "0", "--device", "cpu").strip()

@@ -110,12 +110,12 @@ def test_every_page_beside_a_rung_belongs_to_one() -> None:
 
 def test_a_kernel_of_ones_own_may_name_its_parent(shown: Show, tmp_path: Path) -> None:
     source = catalogue.find("relu/1").source.replace("dtypes", 'from = "relu/2"\ndtypes', 1)
-    mine = tmp_path / "mine.cu"
-    mine.write_text(source)
-    assert "--- relu/02_vectors" in shown("relu", str(mine), "--diff")
-    mine.write_text(source.replace("relu/2", "relu/99"))
+    own = tmp_path / "mine.cu"
+    own.write_text(source)
+    assert "--- relu/02_vectors" in shown("relu", str(own), "--diff")
+    own.write_text(source.replace("relu/2", "relu/99"))
     with pytest.raises(RungError, match="relu has no rung '99'"):
-        catalogue.parent(catalogue.rung_from_file(catalogue.operation("relu"), mine))
+        catalogue.parent(catalogue.rung_from_file(catalogue.operation("relu"), own))
 
 
 def test_a_python_rung_tells_its_parent_and_leap_as_constants(tmp_path: Path) -> None:
@@ -153,8 +153,8 @@ def test_a_header_inherits_what_it_lists_and_says_what_differs(tmp_path: Path, s
     assert isinstance(rung, CudaRung) and isinstance(parent, CudaRung)
     assert (rung.dtypes, rung.needs) == (parent.dtypes, ("N > 8",))
     assert rung.tune == {**parent.tune, "MORE": (2,)}
-    (mine,), (theirs,) = rung.header.launches, parent.header.launches
-    assert mine.grid == (7,) and (mine.kernel, mine.block) == (theirs.kernel, theirs.block)
+    (own,), (theirs,) = rung.header.launches, parent.header.launches
+    assert own.grid == (7,) and (own.kernel, own.block) == (theirs.kernel, theirs.block)
     whole = shown("relu", str(rung.path), "--header")
     assert header.table(whole, "whole.cu") == rung.table and "inherit" not in whole
     assert [line for line in difference.lines(parent, rung)[3:] if line.startswith("-grid")]
@@ -173,7 +173,7 @@ def test_the_identity_of_a_rung_covers_what_its_header_inherits(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("keys", "said"),
+    ("keys", "message"),
     [
         ('inherit = ["lunch"]', "'lunch' cannot be inherited from relu/2"),
         ('inherit = ["idea"]', "'idea' cannot be inherited"),
@@ -181,8 +181,8 @@ def test_the_identity_of_a_rung_covers_what_its_header_inherits(tmp_path: Path) 
         ('dtypes = ["f32"]\ninherit = ["dtypes"]', "cannot be joined; drop one"),
     ],
 )
-def test_what_cannot_be_inherited_is_named(tmp_path: Path, keys: str, said: str) -> None:
-    with pytest.raises(RungError, match=said):
+def test_what_cannot_be_inherited_is_named(tmp_path: Path, keys: str, message: str) -> None:
+    with pytest.raises(RungError, match=message):
         heir(tmp_path, keys)
 
 

@@ -96,9 +96,9 @@ def test_an_output_that_is_handed_over_is_poisoned(tmp_path: Path) -> None:
         "def check_implementation(data, output):\n"
         "    return '' if torch.equal(output, ref_kernel(data)) else 'mismatch'\n"
     )
-    mine = tmp_path / "mine.py"
-    mine.write_text("def custom_kernel(data):\n    return data[1]\n")
-    rung = problem.submission(folder, mine)
+    own = tmp_path / "mine.py"
+    own.write_text("def custom_kernel(data):\n    return data[1]\n")
+    rung = problem.submission(folder, own)
     assert [(o.name, o.role) for o in rung.operation.operands] == [("in0", "in"), ("out0", "out")]
     (task,) = many.tasks([rung], device=many.device_named(None))
     report = many.run_task(task)
@@ -106,14 +106,14 @@ def test_an_output_that_is_handed_over_is_poisoned(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [("def f(data): ...", "has no custom_kernel"), ("def custom_kernel(data): ...\ndef run(): ...", "defines run"),
      ("def custom_kernel(:", "no Python file")],
 )  # fmt: skip
-def test_what_is_no_submission_is_a_mistake(tmp_path: Path, text: str, said: str) -> None:
+def test_what_is_no_submission_is_a_mistake(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "mine.py"
     path.write_text(text)
-    with pytest.raises(RungError, match=said):
+    with pytest.raises(RungError, match=message):
         problem.submission(FOLDER / "row_scale", path)
 
 

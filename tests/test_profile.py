@@ -166,7 +166,7 @@ def test_an_ncu_that_knows_other_metrics_is_asked_for_its_full_set(
 
 
 @pytest.mark.parametrize(
-    ("script", "said"),
+    ("script", "message"),
     [
         ("echo '==ERROR== ERR_NVGPUCTRPERM - no permission to access counters'; exit 1", "NVreg_Restrict"),
         ("echo 'rung: attention/13_flash is wrong at this shape: out.' >&2; exit 2", "wrong at this shape"),
@@ -175,10 +175,10 @@ def test_an_ncu_that_knows_other_metrics_is_asked_for_its_full_set(
     ],
 )
 def test_an_ncu_that_profiles_nothing_is_reported_in_one_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, said: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, message: str
 ) -> None:
     fake_ncu(tmp_path, script + "\n", monkeypatch)
-    with pytest.raises(RungError, match=said) as found:
+    with pytest.raises(RungError, match=message) as found:
         ncu.run(["prog"], ["gpu__time_duration.sum"])
     assert "\n" not in str(found.value)
 
@@ -271,9 +271,9 @@ def test_nothing_profiled_is_a_sentence() -> None:
 def test_generation_is_profiled_here_with_a_chrome_trace(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "deep" / "trace.json"
     assert rung("profile", "generate", "--device", "cpu", "-n", "3", "--trace", str(path), "--json") == 0
-    said = capfd.readouterr()
-    assert "USDT" not in said.err  # torch's profiler keeps its own log to itself
-    answer = json.loads(said.out)
+    message = capfd.readouterr()
+    assert "USDT" not in message.err  # torch's profiler keeps its own log to itself
+    answer = json.loads(message.out)
     assert answer["kind"] == "profile" and answer["what"] == "inner"
     assert 0 < answer["metrics"]["gap_us"] < answer["metrics"]["token_us"]
     assert any(s["name"].startswith("aten::") for s in answer["detail"]["shares"])

@@ -252,8 +252,8 @@ WORDS = ("--json", "--dtype", "--help", "-o", "--", "-", "=", "f32", "softmax/4"
 @example("show", ["softmax/4", "softmax/4"])
 @example("list", ["--json", "=", ""])
 def test_any_words_end_in_a_known_code_and_no_traceback(verb: str, words: list[str]) -> None:
-    said = io.StringIO()
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(said), pytest.raises(SystemExit) as end:
+    message = io.StringIO()
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(message), pytest.raises(SystemExit) as end:
         main([verb, *words])
     assert end.value.code in (0, 1, 2, 3, None)
-    assert "Traceback" not in said.getvalue() and "\x1b" not in said.getvalue()
+    assert "Traceback" not in message.getvalue() and "\x1b" not in message.getvalue()

@@ -21,9 +21,9 @@ from rung.show import report
 
 def study(name: str, finding: str, rows: list[list[float]], points: list[list[float | None]]) -> Row:
     axes = {"x": "N", "y": "us", "log_x": True, "log_y": True}
-    told = {"title": name, "finding": finding, "columns": ["N", "us"], "rows": rows, "axes": axes}
+    content = {"title": name, "finding": finding, "columns": ["N", "us"], "rows": rows, "axes": axes}
     series = [{"label": "measured", "points": points, "dashed": False}] if points else []
-    return Row(kind="study", what=name, detail={**told, "series": series}, quick=True, machine=MACHINE, time=TIME)
+    return Row(kind="study", what=name, detail={**content, "series": series}, quick=True, machine=MACHINE, time=TIME)
 
 
 def measurements() -> list[Row]:
@@ -140,9 +140,9 @@ def test_only_one_number_format_is_shown_at_a_time(tab: browser.Page) -> None:
 def test_charts_tell_their_title_and_content_to_a_screen_reader(tab: browser.Page) -> None:
     charts = "[...document.querySelectorAll('svg[role=img]')].map(s => s.getAttribute('aria-labelledby')"
     charts += ".split(' ').map(i => document.getElementById(i)?.textContent ?? '').join(' | '))"
-    told = tab.value(charts)
-    assert any("Roofline of layernorm in f32" in t and "05 tree" in t for t in told)
-    assert all(all(len(part) > 4 for part in t.split(" | ", 1)) for t in told)
+    content = tab.value(charts)
+    assert any("Roofline of layernorm in f32" in t and "05 tree" in t for t in content)
+    assert all(all(len(part) > 4 for part in t.split(" | ", 1)) for t in content)
 
 
 def test_the_keyboard_alone_suffices(tab: browser.Page, written: Path) -> None:
@@ -201,8 +201,8 @@ def test_what_a_row_says_is_text_and_no_markup(tab: browser.Page) -> None:
 def test_it_opens_with_the_models_climb_and_says_what_its_weights_are(tab: browser.Page) -> None:
     tab.value("location.hash = ''")
     first = tab.value("document.querySelector('#index h2').id")
-    told = tab.value("document.getElementById('index').textContent")
-    assert first == "climb" and "random weights" in told and "5,400" in told
+    content = tab.value("document.getElementById('index').textContent")
+    assert first == "climb" and "random weights" in content and "5,400" in content
     colours = tab.value("[...document.querySelectorAll('#index .legend li')].map(li => li.textContent.trim())")
     assert "a library" in colours and "bf16" in colours
     assert "6,521 tokens/s" in tab.value("document.getElementById('model').textContent")
@@ -227,8 +227,8 @@ def test_a_study_is_drawn_from_its_points(tab: browser.Page) -> None:
 
 def test_no_request_left_the_page_and_the_console_is_silent(tab: browser.Page, written: Path) -> None:
     tab.settle(0.3)
-    asked = [r["request"]["url"] for r in tab.reported("Network.requestWillBeSent")]
-    assert [u for u in asked if not u.startswith("data:")] == [written.as_uri()]
+    requested = [r["request"]["url"] for r in tab.reported("Network.requestWillBeSent")]
+    assert [u for u in requested if not u.startswith("data:")] == [written.as_uri()]
     assert tab.reported("Runtime.exceptionThrown") == []
     assert tab.reported("Runtime.consoleAPICalled") == []
     assert tab.reported("Log.entryAdded") == []

@@ -59,8 +59,8 @@ def test_every_field_survives_the_file(store: Path) -> None:
 
 
 def test_a_field_that_a_later_version_adds_is_passed_over(store: Path) -> None:
-    kept = bench("gelu/naive", 80.0).as_json()
-    store.write_text(json.dumps({**kept, "invented_later": 1}) + "\n")
+    read_back = bench("gelu/naive", 80.0).as_json()
+    store.write_text(json.dumps({**read_back, "invented_later": 1}) + "\n")
     assert list(results.read(store)) == [bench("gelu/naive", 80.0)]
 
 
@@ -111,8 +111,8 @@ def test_a_writer_killed_half_way_leaves_whole_lines(store: Path) -> None:
         assert writer.poll() is None
     writer.kill()
     writer.communicate()
-    kept = [r.metrics["i"] for r in results.read(store)]
-    assert kept == list(range(len(kept))) and len(kept) > 10
+    read_back = [r.metrics["i"] for r in results.read(store)]
+    assert read_back == list(range(len(read_back))) and len(read_back) > 10
     results.append(bench("gelu/naive", 80.0), store)
     assert list(results.read(store))[-1].cold_us == 80.0
 
@@ -148,15 +148,15 @@ def filled(path: Path, limit: int) -> list[int]:
     assert filler.returncode == 0, err
     done, _, sentence = out.partition(" ")
     assert "cannot be written" in sentence and sentence.count("\n") == 1
-    kept = [r.metrics["i"] for r in results.read(path)]
-    assert kept == list(range(int(done)))
+    read_back = [r.metrics["i"] for r in results.read(path)]
+    assert read_back == list(range(int(done)))
     assert path.read_bytes().endswith(b"\n")
-    return kept
+    return read_back
 
 
 def test_a_disk_that_fills_up_in_the_middle_of_a_line_keeps_the_lines_before(store: Path) -> None:
-    kept = filled(store, 20_000)
-    assert len(kept) > 5
+    read_back = filled(store, 20_000)
+    assert len(read_back) > 5
     results.append(bench("gelu/naive", 80.0), store)  # there is room again
     assert list(results.read(store))[-1].cold_us == 80.0
 
@@ -166,12 +166,12 @@ def test_a_tiny_disk_keeps_the_lines_before(tmp_path: Path) -> None:
     if os.geteuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode != 0:
         pytest.skip("only root may mount a tiny disk, and not in every container")
     try:
-        kept = tmp_path / "page"
-        kept.write_text("as it was")
+        read_back = tmp_path / "page"
+        read_back.write_text("as it was")
         assert len(filled(tmp_path / "results.jsonl", 0)) > 5
         with pytest.raises(RungError, match="No space left"):
-            results.write_whole(kept, "x" * 100_000)
-        assert kept.read_text() == "as it was" and list(tmp_path.glob(".*")) == []
+            results.write_whole(read_back, "x" * 100_000)
+        assert read_back.read_text() == "as it was" and list(tmp_path.glob(".*")) == []
     finally:
         subprocess.run(["umount", str(tmp_path)], check=True)
 
@@ -245,8 +245,8 @@ def test_two_files_commits_or_machines_are_compared(
 ) -> None:
     files = [str(p) for p in two]
     given = [str(two[0].parent / n) if n.endswith("jsonl") else n for n in names]
-    told = json.loads(rung(*files, "--compare", *given, "--json", store=store).stdout)
-    assert [(t["rung"], round(t["ratio"], 2), t["verdict"]) for t in told] == [
+    output = json.loads(rung(*files, "--compare", *given, "--json", store=store).stdout)
+    assert [(t["rung"], round(t["ratio"], 2), t["verdict"]) for t in output] == [
         ("gelu/01_naive", 1.0, "tie"),
         ("gelu/02_vector", 2.0, "faster"),
     ]

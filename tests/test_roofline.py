@@ -102,9 +102,9 @@ def test_a_point_on_the_roof_is_drawn_on_the_roof() -> None:
         Point("c", 50.0, 1e11, "f32"),
     )
     svg = charts.roofline([roof], [on_slope, on_flat, below], title="t", description="d")
-    way = re.search(r'<path d="M([^"]+)"', svg)
-    assert way is not None
-    (x1, y1), (x2, y2), (_, y3) = [tuple(map(float, p.split())) for p in way[1].split(" L")]
+    commands = re.search(r'<path d="M([^"]+)"', svg)
+    assert commands is not None
+    (x1, y1), (x2, y2), (_, y3) = [tuple(map(float, p.split())) for p in commands[1].split(" L")]
     (ax, ay), (bx, by), (cx, cy) = circles(svg)
     assert ay == pytest.approx(y1 + (ax - x1) * (y2 - y1) / (x2 - x1), abs=0.5)
     assert by == pytest.approx(y3, abs=0.5) and bx == cx and cy > by
@@ -146,12 +146,12 @@ def test_the_command_prints_a_table_and_draws(found: current.Figures, tmp_path: 
     picture = (tmp_path / "roof.svg").read_text()
     assert "matmul 05 register tiles" in picture and "var(" not in picture
     ET.fromstring(picture)
-    told = json.loads(rung("matmul", "--results", "bench.jsonl", "--json", cwd=tmp_path).stdout)
-    assert [r["rung"] for r in told["rungs"]] == ["matmul/01_naive", "matmul/05_register_tiles", "matmul/torch"]
+    output = json.loads(rung("matmul", "--results", "bench.jsonl", "--json", cwd=tmp_path).stdout)
+    assert [r["rung"] for r in output["rungs"]] == ["matmul/01_naive", "matmul/05_register_tiles", "matmul/torch"]
 
 
 def test_what_was_not_measured_is_said_in_one_sentence(found: current.Figures, tmp_path: Path) -> None:
-    for words, told in (
+    for words, output in (
         (("gelu",), "gelu was not measured on NVIDIA H200; `rung bench gelu` there does."),
         (("matmul", "--dtype", "bf16"), "matmul at bf16 was not measured on NVIDIA H200"),
         (("transpose",), "does no arithmetic"),
@@ -159,6 +159,6 @@ def test_what_was_not_measured_is_said_in_one_sentence(found: current.Figures, t
         (("matmul", "--dtype", "f8"), "f8"),
     ):
         done = rung(*words, "--results", "bench.jsonl", cwd=tmp_path)
-        assert done.returncode == 2 and told in done.stderr and done.stderr.count("\n") == 1
+        assert done.returncode == 2 and output in done.stderr and done.stderr.count("\n") == 1
     done = rung("matmul", "--results", "nothing.json", cwd=tmp_path)
     assert done.returncode == 2 and done.stderr.startswith("rung: there is no results file nothing.json")

@@ -26,7 +26,7 @@ SAMPLE = RUNG.operation
 PLAIN = torch.tensor([1.0, 0.0, 0.0, 0.0])  # no penalties
 
 
-def drawn(tensors: Tensors, values: Values, block: int = 32, cluster: int = 8) -> Tensors:
+def tokens_of(tensors: Tensors, values: Values, block: int = 32, cluster: int = 8) -> Tensors:
     own = {name: t.clone() for name, t in tensors.items()}
     tuning = {"BLOCK": block, "CLUSTER": cluster}
     RUNG.prepare(own, values, groups.REAL, device="emulator", tuning=tuning).run()
@@ -35,34 +35,34 @@ def drawn(tensors: Tensors, values: Values, block: int = 32, cluster: int = 8) -
 
 def assert_drawn_alike(tensors: Tensors, values: Values, block: int = 32, cluster: int = 8) -> None:
     wide = {n: t.double() if t.is_floating_point() else t.long() for n, t in tensors.items()}
-    wanted, found = SAMPLE.reference(wide, values), drawn(tensors, values, block, cluster)
-    assert found["next"].tolist() == wanted["next"].tolist()
-    assert torch.equal(found["marks"].long(), wanted["marks"])
+    expected, found = SAMPLE.reference(wide, values), tokens_of(tensors, values, block, cluster)
+    assert found["next"].tolist() == expected["next"].tolist()
+    assert torch.equal(found["marks"].long(), expected["marks"])
 
 
 # A warp has 16 rows of 32 tokens, 8, 2 or one; its maxima bound a top-k of up to 4, 8, 32 or 64.
 @pytest.mark.parametrize(("block", "cluster"), [(32, 4), (32, 8), (128, 8), (512, 4)])
 @pytest.mark.parametrize("spread", [0.5, 6.0])
 def test_every_way_to_choose(block: int, cluster: int, spread: float) -> None:
-    ways = [
+    settings = [
         (t, k, p, m)
         for t in (0.0, 0.7, 1.5)
         for k, p, m in itertools.product((0.0, 1.0, 3.0, 12.0, 60.0, 500.0), (1.0, 0.9, 0.3), (0.0, 0.1))
     ]
-    tensors, values = groups.rows(ways, 1999, spread)
+    tensors, values = groups.rows(settings, 1999, spread)
     assert_drawn_alike(tensors, values, block, cluster)
 
 
 @pytest.mark.parametrize("spread", [0.3, 3.0])
 def test_gpt2s_vocabulary_at_the_tuning_that_serves(spread: float) -> None:
-    ways = [(0.8, 0.0, 1.0, 0.0), (0.8, 0.0, 0.95, 0.0), (0.8, 50.0, 1.0, 0.0), (0.8, 2000.0, 0.95, 0.01)]
-    tensors, values = groups.rows(ways, 50257, spread)
+    settings = [(0.8, 0.0, 1.0, 0.0), (0.8, 0.0, 0.95, 0.0), (0.8, 50.0, 1.0, 0.0), (0.8, 2000.0, 0.95, 0.01)]
+    tensors, values = groups.rows(settings, 50257, spread)
     assert_drawn_alike(tensors, values, block=1024, cluster=8)
 
 
 def test_equal_logits_are_cut_where_the_order_says() -> None:
-    ways = [(1.0, 5.0, 1.0, 0.0), (1.0, 0.0, 0.37, 0.0), (1.0, 0.0, 0.9, 0.0), (0.0, 0.0, 1.0, 0.0)] * 8
-    tensors, values = groups.rows(ways, 333, 0.0)
+    settings = [(1.0, 5.0, 1.0, 0.0), (1.0, 0.0, 0.37, 0.0), (1.0, 0.0, 0.9, 0.0), (0.0, 0.0, 1.0, 0.0)] * 8
+    tensors, values = groups.rows(settings, 333, 0.0)
     tensors["logits"][:, 170:] = 1.0
     tensors["settings"][:, 4:] = PLAIN
     assert_drawn_alike(tensors, values)
@@ -76,29 +76,29 @@ def test_both_zeros_are_one_logit() -> None:
 
 
 def test_logits_far_apart_and_a_temperature_near_zero() -> None:
-    ways = [(t, k, p, 0.0) for t in (1e-6, 1.0, 1e6) for k in (0.0, 40.0) for p in (1.0, 0.5)] * 4
-    tensors, values = groups.rows(ways, 500, 1e4)
+    settings = [(t, k, p, 0.0) for t in (1e-6, 1.0, 1e6) for k in (0.0, 40.0) for p in (1.0, 0.5)] * 4
+    tensors, values = groups.rows(settings, 500, 1e4)
     tensors["settings"][:, 4:] = PLAIN
     assert_drawn_alike(tensors, values)
 
 
 def test_tokens_that_cannot_be_are_never_drawn() -> None:
-    ways = [(1.0, 0.0, 1.0, 0.0), (1.0, 0.0, 0.95, 0.0), (1.0, 0.0, 1.0, 0.01), (1.0, 9.0, 1.0, 0.0)]
-    tensors, values = groups.rows(ways * 20, 300, 1.0)
+    settings = [(1.0, 0.0, 1.0, 0.0), (1.0, 0.0, 0.95, 0.0), (1.0, 0.0, 1.0, 0.01), (1.0, 9.0, 1.0, 0.0)]
+    tensors, values = groups.rows(settings * 20, 300, 1.0)
     tensors["settings"][:, 4:] = PLAIN
     allowed = torch.tensor([3, 31, 32, 64, 65, 299])
     hidden = torch.ones(300, dtype=torch.bool).index_fill(0, allowed, False)
     tensors["logits"][:, hidden] = -torch.inf
-    found = drawn(tensors, values)["next"]
+    found = tokens_of(tensors, values)["next"]
     assert set(found.tolist()) <= set(allowed.tolist()) and len(set(found.tolist())) > 3
 
 
 def test_logits_that_are_no_numbers_still_give_a_token() -> None:
-    ways = [(t, k, p, 0.0) for t in (0.0, 1.0) for k in (0.0, 3.0, 60.0) for p in (1.0, 0.9)]
-    tensors, values = groups.rows(ways, 100, 1.0)
+    settings = [(t, k, p, 0.0) for t in (0.0, 1.0) for k in (0.0, 3.0, 60.0) for p in (1.0, 0.9)]
+    tensors, values = groups.rows(settings, 100, 1.0)
     for broken in (torch.nan, -torch.inf):
         tensors["logits"].fill_(broken)
-        found = drawn(tensors, values)["next"]
+        found = tokens_of(tensors, values)["next"]
         assert found.ge(0).all() and found.lt(100).all()
 
 
@@ -107,29 +107,29 @@ def test_a_draw_follows_the_probabilities() -> None:
     tensors["settings"][:, 4:] = PLAIN
     probabilities = torch.zeros(100).index_put_((torch.tensor([2, 40, 41, 98]),), torch.tensor([0.5, 0.2, 0.2, 0.1]))
     tensors["logits"].copy_(probabilities.log().expand(2000, 100))
-    counts = torch.bincount(drawn(tensors, values)["next"], minlength=100) / 2000
+    counts = torch.bincount(tokens_of(tensors, values)["next"], minlength=100) / 2000
     assert (counts - probabilities).abs().max() < 0.05  # four deviations of a half of 2000
 
 
 def test_the_engine_samples_by_the_rung_that_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     model = load("inner", dtype="float32")
     weights = read_weights(INNER, model.config, lambda w: Linear(w.float().contiguous()), lambda v: v.float())
-    taken: list[str] = []
+    used: list[str] = []
     prepare = CudaRung.prepare
 
     def noted(rung: CudaRung, *args: Any, **options: Any) -> Prepared:
-        taken.append(rung.name)
+        used.append(rung.name)
         return prepare(rung, *args, **options)
 
     monkeypatch.setattr(CudaRung, "prepare", noted)
     engine = Engine(model.config, weights, "float32", "emulator", rung="6", sample="cluster")
     given = [list(model.tokenizer.encode("The king"))]
-    ways: list[dict[str, Any]] = [{"temperature": 1.0, "top_p": 1.0}, {"temperature": 1.2, "top_p": 0.8}, {"top_k": 30}]
-    for how in ways:
+    settings: list[dict[str, Any]] = [{"temperature": 1.0, "top_p": 1.0}, {"temperature": 1.2, "top_p": 0.8}, {"top_k": 30}]
+    for how in settings:
         (theirs,) = model.generate(given, max_new_tokens=4, stop_tokens=(), seed=9, **how)
         ours = list(engine.write(given, [4], sampling=Sampling(**how), seed=9))
         assert [token for (token,) in ours] == list(theirs.tokens)
-    assert "05_cluster" in taken and "02_candidates" not in taken
+    assert "05_cluster" in used and "02_candidates" not in used
 
 
 def test_a_name_that_is_no_rung_is_told_with_those_that_are() -> None:

@@ -23,9 +23,9 @@ REAL = named("f32")
 PENALTIES = [(1.0, 0.0, 0.0), (1.3, 0.5, 0.25)]
 
 
-def rows(ways: list[tuple[float, float, float, float]], V: int, spread: float) -> tuple[Tensors, Values]:
+def rows(settings: list[tuple[float, float, float, float]], V: int, spread: float) -> tuple[Tensors, Values]:
     """A row of logits for each way (temperature, top-k, top-p, min-p), without penalties and with them."""
-    both = [(*way, *penalty, 0.0) for way, penalty in itertools.product(ways, PENALTIES)]
+    both = [(*method, *penalty, 0.0) for method, penalty in itertools.product(settings, PENALTIES)]
     values = SAMPLE.complete({"B": len(both), "V": V})
     tensors = SAMPLE.inputs(values, REAL, 5, empty=lambda _, shape, kind: torch.zeros(shape, dtype=kind))
     tensors["settings"].copy_(torch.tensor(both))
@@ -33,7 +33,7 @@ def rows(ways: list[tuple[float, float, float, float]], V: int, spread: float) -
     return tensors, values
 
 
-def drawn(tensors: Tensors, values: Values, tuning: dict[str, int]) -> Tensors:
+def tokens_of(tensors: Tensors, values: Values, tuning: dict[str, int]) -> Tensors:
     own = {name: t.clone() for name, t in tensors.items()}
     RUNG.prepare(own, values, REAL, device="emulator", tuning=tuning).run()
     return own
@@ -41,21 +41,21 @@ def drawn(tensors: Tensors, values: Values, tuning: dict[str, int]) -> Tensors:
 
 def assert_drawn_alike(tensors: Tensors, values: Values, tuning: dict[str, int]) -> None:
     wide = {n: t.double() if t.is_floating_point() else t.long() for n, t in tensors.items()}
-    wanted, found = SAMPLE.reference(wide, values), drawn(tensors, values, tuning)
-    assert found["next"].tolist() == wanted["next"].tolist()
-    assert torch.equal(found["marks"].long(), wanted["marks"])
+    expected, found = SAMPLE.reference(wide, values), tokens_of(tensors, values, tuning)
+    assert found["next"].tolist() == expected["next"].tolist()
+    assert torch.equal(found["marks"].long(), expected["marks"])
 
 
 @pytest.mark.parametrize("spread", [0.5, 6.0])
 @pytest.mark.parametrize("groups", [2, 20, 256])
 @pytest.mark.parametrize("block", [32, 64, 512])
 def test_every_way_to_choose(block: int, groups: int, spread: float) -> None:
-    ways = [
+    settings = [
         (t, k, p, m)
         for t in (0.0, 0.7, 1.5)
         for k, p, m in itertools.product((0.0, 1.0, 12.0, 60.0, 500.0), (1.0, 0.9, 0.3), (0.0, 0.1))
     ]
-    tensors, values = rows(ways, 1999, spread)
+    tensors, values = rows(settings, 1999, spread)
     assert_drawn_alike(tensors, values, {"BLOCK": block, "GROUPS": groups})
 
 
@@ -72,7 +72,7 @@ def test_tokens_that_cannot_be_are_never_drawn() -> None:
     allowed = torch.tensor([3, 31, 32, 64, 65, 299])  # whole groups of 32 hold nothing else
     hidden = torch.ones(300, dtype=torch.bool).index_fill(0, allowed, False)
     tensors["logits"][:, hidden] = -torch.inf
-    found = drawn(tensors, values, {"BLOCK": 64, "GROUPS": 16})["next"]
+    found = tokens_of(tensors, values, {"BLOCK": 64, "GROUPS": 16})["next"]
     assert set(found.tolist()) <= set(allowed.tolist()) and len(set(found.tolist())) > 3
 
 
@@ -81,7 +81,7 @@ def test_a_draw_follows_the_probabilities() -> None:
     tensors["settings"][:, 4:] = torch.tensor([1.0, 0.0, 0.0, 0.0])
     probabilities = torch.zeros(100).index_put_((torch.tensor([2, 40, 41, 98]),), torch.tensor([0.5, 0.2, 0.2, 0.1]))
     tensors["logits"].copy_(probabilities.log().expand(2000, 100))
-    counts = torch.bincount(drawn(tensors, values, {"BLOCK": 32})["next"], minlength=100) / 2000
+    counts = torch.bincount(tokens_of(tensors, values, {"BLOCK": 32})["next"], minlength=100) / 2000
     assert (counts - probabilities).abs().max() < 0.05  # four deviations of a half of 2000
 
 

@@ -42,8 +42,8 @@ def test_a_complaint_names_the_launch_during_which_it_came() -> None:
         "========= Error: Race reported between Write and Read\nlaunched x/02 bf16\n"
         "========= RACECHECK SUMMARY: 1 hazard displayed (1 error, 0 warnings)\n"
     )
-    said = _read("x", "racecheck", output, 1).text.splitlines()
-    assert said[0] == "during x/02 bf16:" and "Race" in said[1]
+    lines = _read("x", "racecheck", output, 1).text.splitlines()
+    assert lines[0] == "during x/02 bf16:" and "Race" in lines[1]
     assert _read("x", "racecheck", output, 1).launched == 2
 
 

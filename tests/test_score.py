@@ -39,10 +39,10 @@ def test_a_text_has_transformers_figures() -> None:
     folder = saved()
     model, ids = rung.load(folder, dtype="float32"), ids_of(1, 50)
     found = model.score([ids], per_token=True)[0]
-    wanted = expected(folder, ids)
+    requested = expected(folder, ids)
     assert found.token_logprobs is not None and found.token_logprobs[0] is None
-    assert torch.allclose(torch.tensor(found.token_logprobs[1:]).double(), wanted, atol=1e-4)
-    assert found.logprob == pytest.approx(wanted.sum().item(), abs=1e-3) and found.predicted == 49
+    assert torch.allclose(torch.tensor(found.token_logprobs[1:]).double(), requested, atol=1e-4)
+    assert found.logprob == pytest.approx(requested.sum().item(), abs=1e-3) and found.predicted == 49
     logp = reference(folder)(torch.tensor([ids])).logits[0, :-1].log_softmax(-1)
     entropy = -(logp.exp() * logp).sum(-1)
     assert torch.allclose(torch.tensor(found.token_entropies[1:]), entropy, atol=1e-4)
@@ -73,12 +73,12 @@ def test_long_texts_go_through_windows_that_overlap() -> None:
     folder = saved()
     model, ids = rung.load(folder, dtype="float32"), ids_of(3, 150)
     found = model.score([ids], stride=32, per_token=True)[0]
-    wanted = expected(folder, ids[:64]).tolist()
+    requested = expected(folder, ids[:64]).tolist()
     for begin in (32, 64, 96):
         fresh = min(begin + 64, 150) - (begin + 32)
-        wanted += expected(folder, ids[begin : begin + 64])[-fresh:].tolist()
+        requested += expected(folder, ids[begin : begin + 64])[-fresh:].tolist()
     assert found.predicted == 149
-    assert found.token_logprobs[1:] == pytest.approx(wanted, abs=1e-4)
+    assert found.token_logprobs[1:] == pytest.approx(requested, abs=1e-4)
 
 
 @settings(max_examples=6, deadline=None)
@@ -114,8 +114,8 @@ def test_the_gpus_passes_give_the_same_figures_alone_and_together() -> None:
         alone = next(scores(GpuRater(model.config, tensors, tokens=128), [text], context=64, stride=32, per_token=True))
         assert alone == found
         if len(text.ids) > 1:
-            wanted = expected(folder, list(text.ids))
-            assert torch.allclose(torch.tensor(found.token_logprobs[1:]).double(), wanted, atol=1e-4)
+            requested = expected(folder, list(text.ids))
+            assert torch.allclose(torch.tensor(found.token_logprobs[1:]).double(), requested, atol=1e-4)
 
 
 def test_scores_come_while_texts_are_still_read() -> None:
@@ -133,7 +133,7 @@ def test_scores_come_while_texts_are_still_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("call", "says"),
+    ("call", "message"),
     [
         (lambda m: m.score([[1, 400]]), "token 400 is outside"),
         (lambda m: m.score("a", stride=0), "stride is 0"),
@@ -141,8 +141,8 @@ def test_scores_come_while_texts_are_still_read() -> None:
         (lambda m: m.score("a", tokens=True), "no option 'tokens'"),
     ],
 )
-def test_mistakes_are_told(call, says: str) -> None:
-    with pytest.raises(RungError, match=says):
+def test_mistakes_are_told(call, message: str) -> None:
+    with pytest.raises(RungError, match=message):
         call(_model("float32"))
 
 
@@ -188,8 +188,8 @@ def test_on_a_gpu_company_changes_no_bit_and_figures_are_transformers(dtype: str
 def test_smaller_weights_lose_what_is_published() -> None:
     """The divergence from transformers' float32 that README shows, on the weights and tokens it was measured with."""
     rows = [r for r in store.published() if r.what == "gpt2" and "kl_nats" in r.metrics]
-    kept = {r.dtype: r.metrics["kl_nats"] for r in rows if r.dtype in ("bfloat16", "int8")}
-    assert kept.keys() == {"bfloat16", "int8"}
+    losses = {r.dtype: r.metrics["kl_nats"] for r in rows if r.dtype in ("bfloat16", "int8")}
+    assert losses.keys() == {"bfloat16", "int8"}
     torch.manual_seed(0)
     ids = torch.randint(0, 50257, (1, 576))[:, :24]
     theirs = GPT2LMHeadModel(GPT2Config()).eval()
@@ -197,14 +197,14 @@ def test_smaller_weights_lose_what_is_published() -> None:
         theirs.save_pretrained(folder)
         with torch.inference_mode():
             right = theirs(ids).logits[0].log_softmax(-1)
-        for dtype, published in kept.items():
+        for dtype, published in losses.items():
             model = rung.load(folder, dtype=dtype)
             cache = model.transformer.new_cache(24, 24)
             cache.begin(24)
             stepped = model.transformer.advance([ids[0, : n + 1].tolist() for n in range(24)], cache)
             for logits in (model.logits(ids[0]), stepped[:8], stepped[8:]):  # torch's, steps, passes
-                told = right[-len(logits) :] if len(logits) > 8 else right[:8]
-                found = F.kl_div(logits.log_softmax(-1), told, log_target=True, reduction="batchmean").item()
+                printed = right[-len(logits) :] if len(logits) > 8 else right[:8]
+                found = F.kl_div(logits.log_softmax(-1), printed, log_target=True, reduction="batchmean").item()
                 assert 0 < found < 1.5 * published, f"{dtype}: {found:.2g} nats per token, {published:.2g} published"
 
 
@@ -233,9 +233,9 @@ def test_windows_wait_for_others_of_their_length(monkeypatch: pytest.MonkeyPatch
     texts = [[i] * random.Random(i).choice((10, 17, 30, 64, 90)) for i in range(300)]
     assert rated(texts) == list(range(300))
     rows = {16: 8, 32: 4, 64: 2, 96: 1}
-    wanted = {length: sum(padded(len(t) - 1) == length for t in texts) for length in rows}
+    requested = {length: sum(padded(len(t) - 1) == length for t in texts) for length in rows}
     for length, most in rows.items():
-        assert sum(at == length for at, _ in passes) == -(-wanted[length] // most)
+        assert sum(at == length for at, _ in passes) == -(-requested[length] // most)
     assert rated([[0] * 10, *[[1] * 30] * 20], ahead=9)[0] == 0 and passes.index((16, 1)) < 4
     now = itertools.count(0, 3)
     monkeypatch.setattr(rating.time, "monotonic", lambda: float(next(now)))

@@ -127,16 +127,16 @@ def test_every_option_reaches_the_text(client: openai.OpenAI, model: Model) -> N
 def test_log_probabilities_are_the_engines_floats(client: openai.OpenAI, model: Model) -> None:
     (choice,) = client.completions.create(model="tiny", prompt=PROMPT, seed=2, max_tokens=9, logprobs=3).choices
     (expected,) = direct(model, PROMPT, seed=2, max_new_tokens=9, logprobs=True, top_logprobs=3)
-    told = choice.logprobs
-    assert told is not None and told.token_logprobs == expected.logprobs
-    assert told.tokens is not None and told.top_logprobs is not None and told.text_offset is not None
+    logprobs = choice.logprobs
+    assert logprobs is not None and logprobs.token_logprobs == expected.logprobs
+    assert logprobs.tokens is not None and logprobs.top_logprobs is not None and logprobs.text_offset is not None
     for name, logprob, top, likeliest in zip(
-        told.tokens, told.token_logprobs or [], told.top_logprobs, expected.top_logprobs or [], strict=True
+        logprobs.tokens, logprobs.token_logprobs or [], logprobs.top_logprobs, expected.top_logprobs or [], strict=True
     ):
         assert top[name] == logprob and len(top) in (3, 4)
         assert sorted(top.values(), reverse=True)[:3] == [p for _, p in likeliest]
     whole = PROMPT + choice.text
-    for name, offset in zip(told.tokens, told.text_offset, strict=True):
+    for name, offset in zip(logprobs.tokens, logprobs.text_offset, strict=True):
         assert name.startswith("bytes:") or whole.startswith(name, offset)
 
 
@@ -153,27 +153,27 @@ def test_an_echoed_prompt_has_log_probabilities_by_which_greedy_shows(
         lines = [line.removeprefix("data: ") for line in found.split("\n\n") if line]
         assert lines.pop() == "[DONE]"
         parts = [json.loads(line)["choices"][0] for line in lines]
-        told = {k: [v for part in parts for v in part["logprobs"][k]] for k in parts[0]["logprobs"]}
+        logprobs = {k: [v for part in parts for v in part["logprobs"][k]] for k in parts[0]["logprobs"]}
         text = "".join(part["text"] for part in parts)
     else:
         (choice,) = found["choices"]
-        told, text = choice["logprobs"], choice["text"]
+        logprobs, text = choice["logprobs"], choice["text"]
         assert found["usage"]["completion_tokens"] == max_tokens
-    assert text.startswith(model.tokenizer.decode(ids)) and len(told["tokens"]) == 25 + max_tokens
-    assert told["token_logprobs"][0] is told["top_logprobs"][0] is None
-    greedy = [p == max(top.values()) for p, top in zip(told["token_logprobs"][1:25], told["top_logprobs"][1:25], strict=True)]
+    assert text.startswith(model.tokenizer.decode(ids)) and len(logprobs["tokens"]) == 25 + max_tokens
+    assert logprobs["token_logprobs"][0] is logprobs["top_logprobs"][0] is None
+    greedy = [p == max(top.values()) for p, top in zip(logprobs["token_logprobs"][1:25], logprobs["top_logprobs"][1:25], strict=True)]
     assert all(greedy[-5:]) and not all(greedy)
     expected = model.logits(ids)[:-1].log_softmax(-1)
-    assert told["token_logprobs"][1:25] == pytest.approx(
+    assert logprobs["token_logprobs"][1:25] == pytest.approx(
         [float(row[token]) for row, token in zip(expected, ids[1:], strict=True)], abs=1e-4
     )
 
 
 def test_a_prompts_log_probabilities_by_token(server: Running) -> None:
     status, found = ask(server, "/v1/completions", {"prompt": [5, 6, 7], "max_tokens": 1, "prompt_logprobs": 2})
-    told = found["choices"][0]["prompt_logprobs"]
-    assert status == 200 and told[0] is None and len(told) == 3
-    for token, entry in zip((6, 7), told[1:], strict=True):
+    logprobs = found["choices"][0]["prompt_logprobs"]
+    assert status == 200 and logprobs[0] is None and len(logprobs) == 3
+    for token, entry in zip((6, 7), logprobs[1:], strict=True):
         assert entry[str(token)]["decoded_token"] and sorted(e["rank"] or 9 for e in entry.values())[:2] == [1, 2]
 
 

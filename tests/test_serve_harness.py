@@ -34,20 +34,20 @@ def test_local_completions_gives_the_models_own_figures() -> None:
         harness = LocalCompletionsAPI(
             base_url=f"{server.url}/v1/completions", model="tiny", tokenizer=str(folder), num_concurrent=1, max_length=256
         )
-        told = harness.loglikelihood([instance("loglikelihood", *pair) for pair in pairs], disable_tqdm=True)
+        figures = harness.loglikelihood([instance("loglikelihood", *pair) for pair in pairs], disable_tqdm=True)
         until = {"until": ["n"], "max_gen_toks": 20, "temperature": 0}
         (written,) = harness.generate_until([instance("generate_until", "The wolf", until)], disable_tqdm=True)
     within = HarnessModel(model).loglikelihood([instance("loglikelihood", *pair) for pair in pairs])
-    assert [greedy for _, greedy in within] == [greedy for _, greedy in told]
-    assert [logprob for logprob, _ in within] == pytest.approx([logprob for logprob, _ in told], abs=1e-4)
-    for (prompt, rest), (logprob, greedy) in zip(pairs, told, strict=True):
+    assert [greedy for _, greedy in within] == [greedy for _, greedy in figures]
+    assert [logprob for logprob, _ in within] == pytest.approx([logprob for logprob, _ in figures], abs=1e-4)
+    for (prompt, rest), (logprob, greedy) in zip(pairs, figures, strict=True):
         before = len(model.tokenizer.encode(prompt))
         ids = model.tokenizer.encode(prompt + rest)
         rows = models.reference_logits(folder, ids).log_softmax(-1)[before - 1 : -1]
         expected = sum(float(row[token]) for row, token in zip(rows, ids[before:], strict=True))
         assert logprob == pytest.approx(expected, abs=1e-3)
         assert greedy == all(int(row.argmax()) == token for row, token in zip(rows, ids[before:], strict=True))
-    assert any(greedy for _, greedy in told) and not all(greedy for _, greedy in told)
+    assert any(greedy for _, greedy in figures) and not all(greedy for _, greedy in figures)
     ids = models.reference_greedy(folder, model.tokenizer.encode("The wolf"), 20)
     assert written and written + "n" == model.tokenizer.decode(ids)[: len(written) + 1]
     assert written == model.generate("The wolf", temperature=0, max_new_tokens=20, stop=["n"]).text

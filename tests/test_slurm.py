@@ -56,7 +56,7 @@ def rung(*words: str) -> int:
     return int(ended.value.code or 0)
 
 
-def wanted() -> list[sweeps.Tuning]:
+def planned() -> list[sweeps.Tuning]:
     only = {w.partition("=")[0]: [int(v) for v in w.partition("=")[2].split(",")] for w in TUNE}
     return sweeps.configurations(catalogue.find(RUNG), only=only)
 
@@ -93,14 +93,14 @@ def test_a_dry_run_shows_the_script_and_submits_nothing(capsys: pytest.CaptureFi
 
 
 def test_every_configuration_is_in_exactly_one_shard() -> None:
-    every = wanted()
+    every = planned()
     shards = [slurm.shard_of(every, i, 3) for i in range(3)]
     assert sorted(map(str, every)) == sorted(str(t) for shard in shards for t in shard)
     assert [len(s) for s in shards] == [3, 3, 2]
 
 
 def test_only_the_shards_that_lack_rows_are_submitted_again(tmp_path: Path) -> None:
-    every = wanted()
+    every = planned()
     for index in range(3):
         for tuning in slurm.shard_of(every, index, 3)[: 3 if index != 1 else 1]:
             results.append(row(tuning), tmp_path / f"shard-{index}.jsonl")
@@ -110,7 +110,7 @@ def test_only_the_shards_that_lack_rows_are_submitted_again(tmp_path: Path) -> N
 
 
 def test_a_configuration_that_two_attempts_measured_is_gathered_once(tmp_path: Path) -> None:
-    every = wanted()
+    every = planned()
     results.append(row(every[0], "failed"), tmp_path / "shard-0.jsonl")
     results.append(row(every[0]), tmp_path / "shard-0.jsonl")
     results.append(row(every[1]), tmp_path / "shard-1.jsonl")
@@ -182,37 +182,37 @@ def test_the_courses_table_over_slurm_is_that_of_this_machine(
     words = ("sweep", "--course", "--measure", "compiler", "--json")
     spread = ("--slurm", "--gpus", "0", "--tasks", "2", "--folder", str(tmp_path / "f"))
     assert rung(*words, *spread, "-o", str(tmp_path / "gathered.jsonl")) == 0
-    there = json.loads(capsys.readouterr().out)
+    remote = json.loads(capsys.readouterr().out)
     assert rung(*words, "-o", str(tmp_path / "home.jsonl")) == 0
     home = json.loads(capsys.readouterr().out)
-    assert len(there["rows"]) == 71 and _table(there["rows"]) == _table(home["rows"])
-    assert there["calls"]["layernorm"] == 25 and there["theirs_us"]["layernorm"]["256"] == pytest.approx(180.449)
+    assert len(remote["rows"]) == 71 and _table(remote["rows"]) == _table(home["rows"])
+    assert remote["calls"]["layernorm"] == 25 and remote["theirs_us"]["layernorm"]["256"] == pytest.approx(180.449)
 
 
 @on_a_cluster
 def test_a_cancelled_and_a_requeued_task_lose_nothing(tmp_path: Path) -> None:
     folder = tmp_path / "folder"
-    every, said = wanted(), []
+    every, messages = planned(), []
     answer: list[Any] = []
 
     def work() -> None:
         request = slurm.Request(tasks=2, gpus=0)
-        answer.append(slurm.spread(tuned(*WORDS), request, folder, places(every), progress=lambda *t: said.append(t)))
+        answer.append(slurm.spread(tuned(*WORDS), request, folder, places(every), progress=lambda *t: messages.append(t)))
 
     thread = threading.Thread(target=work)
     thread.start()
     try:
         for index, action in ((0, ["scontrol", "requeue"]), (1, ["scancel"])):
             _until(lambda i=index: _rows(folder / f"shard-{i}.jsonl") >= 1)
-            job = str(said[0][0]).split()[1].rstrip(",")
+            job = str(messages[0][0]).split()[1].rstrip(",")
             subprocess.run([*action, f"{job}_{index}"], check=False, capture_output=True)
     finally:
         thread.join(timeout=240)
     assert not thread.is_alive()
     rows = answer[0]
     assert [r.tuning for r in rows] == every and all(r.verdict == "ok" for r in rows)
-    kept = [r.tuning for p in folder.glob("shard-*.jsonl") for r in results.read(p)]
-    assert len(kept) == len(every)  # what was measured before was not measured again
+    measured = [r.tuning for p in folder.glob("shard-*.jsonl") for r in results.read(p)]
+    assert len(measured) == len(every)  # what was measured before was not measured again
 
 
 @on_a_cluster
@@ -220,15 +220,15 @@ def test_a_task_that_always_fails_is_given_up_with_its_last_words(tmp_path: Path
     folder = tmp_path / "folder"
     request = slurm.Request(tasks=1, gpus=0)
     with pytest.raises(RungError, match=r"tasks 0 did not finish in 2 attempts.*there is no operation 'nonsense'"):
-        slurm.spread(["sweep", "nonsense/1"], request, folder, places(wanted()), retries=1)
+        slurm.spread(["sweep", "nonsense/1"], request, folder, places(planned()), retries=1)
 
 
 def _rows(path: Path) -> int:
     return len(path.read_bytes().splitlines()) if path.exists() else 0
 
 
-def _until(there: Any) -> None:
+def _until(remote: Any) -> None:
     patience = time.monotonic() + 120
-    while not there():
+    while not remote():
         assert time.monotonic() < patience, "the task did not begin"
         time.sleep(0.1)

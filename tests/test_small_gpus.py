@@ -39,9 +39,9 @@ def test_what_shared_memory_cannot_hold_is_refused_before_it_is_compiled(monkeyp
     pretend(monkeypatch, 8, 6)
     dims = {"B": 1, "V": VOCABULARY}
     for name, wants in (("01_bisection", VOCABULARY * 4), ("02_candidates", VOCABULARY * 4 + 2048 * 8)):
-        said = str(refusal(f"sample/{name}", dims))
-        assert said.startswith(f"sample/{name} does not fit this GPU (sample: a block wants {wants} bytes")
-        assert "sm_86 has 101376" in said
+        refusals = str(refusal(f"sample/{name}", dims))
+        assert refusals.startswith(f"sample/{name} does not fit this GPU (sample: a block wants {wants} bytes")
+        assert "sm_86 has 101376" in refusals
     assert refusal("sample/02", {"B": 1, "V": 4000}) is None
     rung = catalogue.find("sample/02")
     with pytest.raises(RungError, match=r"\); sample/04_groups would do\."):
@@ -87,6 +87,6 @@ def test_text_is_sampled_alike_with_the_vocabulary_in_memory() -> None:
 def test_some_rung_of_decode_fits(monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int]) -> None:
     pretend(monkeypatch, *capability)
     dims = catalogue.operation("decode").shapes["gpt2"]
-    said = {name: refusal(f"decode/{name}", dims) for name in ("10", "6", "3")}
-    assert "does not fit" in str(said["10"]) or "sm >= 80" in str(said["10"])
-    assert None in said.values()
+    refusals = {name: refusal(f"decode/{name}", dims) for name in ("10", "6", "3")}
+    assert "does not fit" in str(refusals["10"]) or "sm >= 80" in str(refusals["10"])
+    assert None in refusals.values()

@@ -40,7 +40,7 @@ def test_a_step_of_the_climb_and_a_study_that_a_place_names_exist() -> None:
     assert {r.what for r in sources.references("climb")} <= steps
     steps_of_course = {(s.name, s.dtype) for s in course.steps()}
     assert {(r.what, r.dtype) for r in sources.references("course")} <= steps_of_course
-    assert {r.what for r in sources.references("text")} <= {way.name for way in attention.variants("emulator")}
+    assert {r.what for r in sources.references("text")} <= {variant.name for variant in attention.variants("emulator")}
     assert {r.what.partition("/")[0] for r in sources.references("study")} <= set(STUDIES)
 
 
@@ -108,9 +108,9 @@ def test_what_cannot_be_answered_says_why_and_a_wrong_place_is_refused() -> None
 def test_the_command_shows_every_figure_beside_ours_or_what_fills_it(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["study", "sources", "--json"])
-    told = json.loads(capsys.readouterr().out)
-    assert not ended.value.code and {e["document"] for e in told} == {d.cited for d in sources.documents().values()}
-    lines = [line for e in told for line in e["figures"]]
+    output = json.loads(capsys.readouterr().out)
+    assert not ended.value.code and {e["document"] for e in output} == {d.cited for d in sources.documents().values()}
+    lines = [line for e in output for line in e["figures"]]
     assert len(lines) == len(FIGURES) and all(bool(line["ours"]) != bool(line["fills it"]) for line in lines)
 
 

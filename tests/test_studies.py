@@ -176,24 +176,24 @@ def test_memory_latency_finds_the_plateaus() -> None:
 
 
 def test_a_chain_visits_every_line_once_and_comes_back() -> None:
-    way = memory_latency.chain(64, 32, "cpu")
+    chain = memory_latency.chain(64, 32, "cpu")
     at, seen = 0, []
     for _ in range(64):
         seen.append(at)
-        at = int(way.next[at])
+        at = int(chain.next[at])
     assert at == 0 and sorted(seen) == [i * 32 for i in range(64)]
-    assert way.after(64) == 0 and way.after(3) == seen[3]
+    assert chain.after(64) == 0 and chain.after(3) == seen[3]
 
 
 @pytest.mark.skipif(emulator.available() is not None, reason=str(emulator.available()))
 @pytest.mark.parametrize("kernel", ["chase_global", "chase_shared"])
 def test_the_chasing_kernels_end_where_the_chain_says(kernel: str) -> None:
     module = emulator.load(memory_latency.build(), settings=emulator.Settings())
-    way = memory_latency.chain(64, 1, "cpu")
-    memory_latency.walk(module, kernel, way, 64, 37)
-    way.next[way.order[5]] = 0  # the chain is cut
+    chain = memory_latency.chain(64, 1, "cpu")
+    memory_latency.walk(module, kernel, chain, 64, 37)
+    chain.next[chain.order[5]] = 0  # the chain is cut
     with pytest.raises(RungError, match="instead of"):
-        memory_latency.walk(module, kernel, way, 64, 37)
+        memory_latency.walk(module, kernel, chain, 64, 37)
 
 
 def test_the_chasing_kernels_compile_for_a_gpu_and_keep_their_loads() -> None:
@@ -284,7 +284,7 @@ def test_the_caches_study_writes_the_same_tokens_by_every_way_on_a_cpu_too(monke
     assert found.rows[1][-1] == f"{2 * 2 * 32 * 4 * 48 / 1e6:.2f}"
     passes = found.more["passes"]
     assert [(row[0], row[1], row[-1]) for row in passes.rows] == [
-        (n, way, cache.STEPS) for n in (4, 48) for way in ("without", "with")
+        (n, chain, cache.STEPS) for n in (4, 48) for chain in ("without", "with")
     ]
     assert all(float(cell) > 0 for row in passes.rows for cell in row[2:5])
 
@@ -310,7 +310,7 @@ def test_the_caches_study_tells_the_gain_the_growth_and_the_first_pass() -> None
         "without": {8: passes(0.002, 0.002), 1000: passes(0.02, 0.02)},
         "with": {8: passes(0.0021, 0.001), 1000: passes(0.03, 0.002)},
     }
-    told = cache.report(found, small_gpt2(), "a GPU")
-    assert "2x as fast behind 8 tokens and 10x behind 1000" in told.finding
-    assert "without it a step takes 10x as long there, with it 2x" in told.finding
-    assert "1.50 times as long when it fills the cache" in told.more["passes"].finding
+    report = cache.report(found, small_gpt2(), "a GPU")
+    assert "2x as fast behind 8 tokens and 10x behind 1000" in report.finding
+    assert "without it a step takes 10x as long there, with it 2x" in report.finding
+    assert "1.50 times as long when it fills the cache" in report.more["passes"].finding

@@ -82,11 +82,11 @@ def test_a_sweep_killed_half_way_and_resumed_gives_the_same_table(tmp_path: Path
 def test_what_was_measured_is_measured_again_only_when_asked(tmp_path: Path) -> None:
     sweep(tmp_path / "rows.jsonl")
     about, measure = subject(), Invented()
-    wanted = sweeps.configurations(about.rung)
-    sweeps.sweep(about, wanted, measure, store=tmp_path / "rows.jsonl")
+    configurations = sweeps.configurations(about.rung)
+    sweeps.sweep(about, configurations, measure, store=tmp_path / "rows.jsonl")
     assert measure.calls == []
-    sweeps.sweep(about, wanted, measure, store=tmp_path / "rows.jsonl", again=True)
-    assert len(measure.calls) == len(wanted) + sweeps.FINALISTS
+    sweeps.sweep(about, configurations, measure, store=tmp_path / "rows.jsonl", again=True)
+    assert len(measure.calls) == len(configurations) + sweeps.FINALISTS
 
 
 def test_another_shape_or_measure_is_not_taken_for_what_was_measured(tmp_path: Path) -> None:
@@ -121,19 +121,19 @@ def test_illegal_configurations_are_rows_with_their_reason_and_are_never_launche
 
 def test_a_random_sweep_is_the_same_for_the_same_seed_and_holds_the_default() -> None:
     one = catalogue.find("matmul/05_register_tiles")
-    drawn = sweeps.configurations(one, sample=9, seed=4)
-    assert drawn == sweeps.configurations(one, sample=9, seed=4)
-    assert drawn != sweeps.configurations(one, sample=9, seed=5)
-    assert drawn[0] == one.tuned(None)
-    assert len({tuple(t.items()) for t in drawn}) == 9
+    sampled = sweeps.configurations(one, sample=9, seed=4)
+    assert sampled == sweeps.configurations(one, sample=9, seed=4)
+    assert sampled != sweeps.configurations(one, sample=9, seed=5)
+    assert sampled[0] == one.tuned(None)
+    assert len({tuple(t.items()) for t in sampled}) == 9
     only_small = sweeps.configurations(one, sample=9, seed=4, legal=lambda t: t["BM"] == 64)
     assert all(t["BM"] == 64 for t in only_small[1:])
 
 
 def test_halving_spends_more_on_the_better_half(tmp_path: Path) -> None:
     about, measure = subject(), Invented()
-    wanted = sweeps.configurations(about.rung)
-    swept = sweeps.sweep(about, wanted, measure, store=tmp_path / "rows.jsonl", halving=True)
+    configurations = sweeps.configurations(about.rung)
+    swept = sweeps.sweep(about, configurations, measure, store=tmp_path / "rows.jsonl", halving=True)
     assert len(measure.calls) == 14 + 7 + 4
     best = summary.best_of(swept)
     assert best is not None and best[0].tuning == {"BLOCK": 256, "STREAM": 0}
@@ -289,8 +289,8 @@ def test_without_a_gpu_the_compiler_tells_registers_and_occupancy_and_no_time(
 
 def test_emulated_a_configuration_is_right_or_wrong(tmp_path: Path) -> None:
     about = subject("softmax/02_tree", "b4t64")
-    wanted = sweeps.configurations(about.rung, only={"BLOCK": [64, 128]})
-    swept = sweeps.sweep(about, wanted, backends.Emulated(), store=tmp_path / "rows.jsonl")
+    configurations = sweeps.configurations(about.rung, only={"BLOCK": [64, 128]})
+    swept = sweeps.sweep(about, configurations, backends.Emulated(), store=tmp_path / "rows.jsonl")
     assert [r.verdict for r in swept.rows] == ["ok", "ok"]
     assert "right at 64, 128" in summary.findings(swept)[0].sentence
 
@@ -308,7 +308,7 @@ def test_the_courses_table_can_be_swept_with_the_headers_as_they_are() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (("nonsense/1",), "there is no operation 'nonsense'"),
         (("layernorm",), "is a ladder; name one rung"),
@@ -327,11 +327,11 @@ def test_the_courses_table_can_be_swept_with_the_headers_as_they_are() -> None:
     ],
 )
 def test_a_mistake_is_answered_in_one_sentence(
-    words: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+    words: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert rung("sweep", *words) == 2
     error = capsys.readouterr().err.strip()
-    assert said in error and error.splitlines()[-1].startswith("rung: ") and "Traceback" not in error
+    assert message in error and error.splitlines()[-1].startswith("rung: ") and "Traceback" not in error
 
 
 def test_a_file_that_is_not_ours_is_refused_before_anything_is_measured(
@@ -353,9 +353,9 @@ def test_a_full_disk_ends_the_sweep_in_one_sentence_and_keeps_whole_rows(tmp_pat
             sweep(store)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    kept = list(results.read(store))
-    assert 1 <= len(kept) < 14 and store.read_bytes().endswith(b"\n")
-    assert sweep(store).resumed == len(kept)
+    stored = list(results.read(store))
+    assert 1 <= len(stored) < 14 and store.read_bytes().endswith(b"\n")
+    assert sweep(store).resumed == len(stored)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="here is a GPU")
@@ -406,12 +406,12 @@ def test_configurations_race_the_default_in_their_batch_and_are_told_apart(
     from rung.bench import race as bench
 
     about = subject()
-    asked: list[list[sweeps.Tuning]] = []
+    batches: list[list[sweeps.Tuning]] = []
 
     def race(chosen: Any, **given: Any) -> list[bench.Row]:
         tunings_ = [given["tunings"][r.full_name] for r in chosen]
         assert len({r.full_name for r in chosen}) == len(chosen)
-        asked.append(tunings_)
+        batches.append(tunings_)
         rows = []
         for one, tuning in zip(chosen, tunings_, strict=True):
             row = bench.Row("layernorm", one.full_name, "cuda", "f32", "b8t1024", {}, tuning)
@@ -428,7 +428,7 @@ def test_configurations_race_the_default_in_their_batch_and_are_told_apart(
     default = about.rung.tuned(None)
     batch = [{"BLOCK": 64, "STREAM": 1}, {"BLOCK": 512, "STREAM": 1}, default]
     outcomes = list(measure(about, batch, 0.1))
-    assert asked == [[default, batch[0], batch[1]]]
+    assert batches == [[default, batch[0], batch[1]]]
     assert [o.verdict for o in outcomes] == ["ok", "failed", "ok"]
     assert outcomes[0].figures["ratio"] == pytest.approx(11 / 12)
     assert outcomes[0].figures["registers"] > 0 and outcomes[0].figures["threads"] == 64

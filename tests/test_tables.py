@@ -147,8 +147,8 @@ def test_scores_stand_beside_transformers_of_the_same_run(root: Path) -> None:
     other_day = replace(ours, options={**ours.options, "by": "transformers, eager"}, time="2025-01-01T00:00:00Z")
     store.write(root / "results/h200/generate.jsonl", [ours, theirs, other_day])
     write(root)
-    wanted = "| gpt2 bfloat16, random weights, 32 texts of 1024 tokens | 3,000 | 234 | 2,000 | 1.50× |  |  |"
-    assert wanted in (root / "README.md").read_text()
+    expected = "| gpt2 bfloat16, random weights, 32 texts of 1024 tokens | 3,000 | 234 | 2,000 | 1.50× |  |  |"
+    assert expected in (root / "README.md").read_text()
 
 
 def test_the_climb_is_a_picture_in_light_and_dark(root: Path) -> None:
@@ -162,9 +162,9 @@ def test_the_climb_is_a_picture_in_light_and_dark(root: Path) -> None:
         assert "var(" not in text
         svg = ET.fromstring(text)
         name = svg.find("{http://www.w3.org/2000/svg}title")
-        told = svg.find("{http://www.w3.org/2000/svg}desc")
+        description = svg.find("{http://www.w3.org/2000/svg}desc")
         assert name is not None and "layernorm" in (name.text or "")
-        assert told is not None and "08 registers" in (told.text or "")
+        assert description is not None and "08 registers" in (description.text or "")
         labels = [t.text for t in svg.iter("{http://www.w3.org/2000/svg}text")]
         assert labels.index("01 naive") < labels.index("08 registers") < labels.index("torch")
 
@@ -213,9 +213,9 @@ def test_results_report_and_readme_show_the_same_figure() -> None:
     listed = {(r.what, r.dtype, r.shape): figures.headline(r) for r in gpu.results if r.kind == "bench" and codes.current(r)}
     for name in gpu.names():
         ladder = gpu.ladder(name)
-        told = re.search(rf"^\| \[{name}\]\([^)]*\) \| \d+ \| (\S+) → (\S+) µs \((\w+), ([^)]*)\) \|", readme, re.MULTILINE)
-        assert told is not None, name
-        first, best, dtype, shape = told.groups()
+        description = re.search(rf"^\| \[{name}\]\([^)]*\) \| \d+ \| (\S+) → (\S+) µs \((\w+), ([^)]*)\) \|", readme, re.MULTILINE)
+        assert description is not None, name
+        first, best, dtype, shape = description.groups()
         ours = [f for f in ladder.column(dtype, shape) if not f.library]
         fastest = min(ours, key=lambda f: f.us)
         for shown, figure in ((first, ours[0]), (best, fastest)):

@@ -14,8 +14,8 @@ ROWS = [
 
 
 def named(width: int, drop: tuple[str, ...] = ()) -> tuple[list[str], list[str], list[str]]:
-    kept, same, left_out = console.fitting(COLUMNS, ROWS, width, drop)
-    return [COLUMNS[i] for i in kept], [COLUMNS[i] for i in same], [COLUMNS[i] for i in left_out]
+    visible, same, left_out = console.fitting(COLUMNS, ROWS, width, drop)
+    return [COLUMNS[i] for i in visible], [COLUMNS[i] for i in same], [COLUMNS[i] for i in left_out]
 
 
 def test_a_wide_terminal_gets_every_column() -> None:
@@ -60,7 +60,7 @@ def test_one_rung_is_listed_alone(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         ("check gelu --tune BLOCK=1000000000", "more than any kernel takes"),
         ("check gelu --seed 99999999999999999999", "--seed"),
@@ -69,9 +69,9 @@ def test_one_rung_is_listed_alone(capsys: pytest.CaptureFixture[str]) -> None:
         ("generate x -m gtp2 --offline", "did you mean gpt2?"),
     ],
 )
-def test_foreseeable_mistakes_are_told_at_once(words: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_foreseeable_mistakes_are_told_at_once(words: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(words.split())
     assert ended.value.code == 2
     err = capsys.readouterr().err
-    assert said in err and "Traceback" not in err
+    assert message in err and "Traceback" not in err

@@ -45,7 +45,7 @@ extern "C" __global__ void k({parameter}, const float* a, float* out)
 """
 
 
-def told(
+def map_of(
     folder: Path,
     keys: str = "",
     dtype: str = "f32",
@@ -62,21 +62,21 @@ def told(
 
 
 def test_what_the_header_says_is_inside(tmp_path: Path) -> None:
-    assert told(tmp_path) == [1, 16, 2, 4, 6, 1, 16, 4, 2, 1, 4, 0, 0, 1]
-    swizzled = told(tmp_path, 'swizzle = 32\nfill = "nan"\nstrides = ["2 * C"]\ntf32 = true')
+    assert map_of(tmp_path) == [1, 16, 2, 4, 6, 1, 16, 4, 2, 1, 4, 0, 0, 1]
+    swizzled = map_of(tmp_path, 'swizzle = 32\nfill = "nan"\nstrides = ["2 * C"]\ntf32 = true')
     assert swizzled == [1, 16, 2, 4, 6, 1, 32, 4, 2, 1, 4, 1, 1, 1]
 
 
 def test_a_map_that_is_not_wanted_is_zeros(tmp_path: Path) -> None:
-    assert told(tmp_path, 'when = "T == 2"\nstrides = ["C + 1"]')[:3] == [0, pytest.approx(0, abs=1e20), 0]
+    assert map_of(tmp_path, 'when = "T == 2"\nstrides = ["C + 1"]')[:3] == [0, pytest.approx(0, abs=1e20), 0]
 
 
 def test_floats_are_rounded_where_the_rung_multiplies_tf32(tmp_path: Path) -> None:
-    assert told(tmp_path, "tf32 = true", dtype="tf32")[-1] == 2
+    assert map_of(tmp_path, "tf32 = true", dtype="tf32")[-1] == 2
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"operand": "c"}, "'c', which is not there; there are a, b, out"),
         ({"parameter": "const __grid_constant__ TensorMap other"}, "'other'.*there are a_map"),
@@ -85,16 +85,16 @@ def test_floats_are_rounded_where_the_rung_multiplies_tf32(tmp_path: Path) -> No
         ({"keys": "swizzle = 48"}, "swizzle is one of"),
     ],
 )
-def test_what_does_not_fit_is_named(tmp_path: Path, change: dict[str, str], said: str) -> None:
-    with pytest.raises(RungError, match=said):
-        told(tmp_path, **change)
+def test_what_does_not_fit_is_named(tmp_path: Path, change: dict[str, str], message: str) -> None:
+    with pytest.raises(RungError, match=message):
+        map_of(tmp_path, **change)
 
 
 def test_what_the_copy_engine_refuses_is_refused_before() -> None:
     tensor = torch.zeros(64, 128, dtype=torch.bfloat16)
     good = TensorMap("m", tensor, (64, 128), (128,), (64, 64), swizzle=128)
     assert len(good.emulated()) == 128
-    for change, said in (
+    for change, message in (
         ({"box": (64, 128)}, "row of its box has 256 bytes"),
         ({"box": (512, 64)}, "not between 1 and 256"),
         ({"offset": 1}, "no multiple of 16"),
@@ -103,17 +103,17 @@ def test_what_the_copy_engine_refuses_is_refused_before() -> None:
         ({"tensor": tensor.to(torch.complex64)}, "no elements of torch.complex64"),
         ({"dims": (0, 128)}, "between 1 and"),
     ):
-        with pytest.raises(RungError, match=said):
+        with pytest.raises(RungError, match=message):
             replace(good, **change)  # type: ignore[arg-type]
 
 
 def test_the_driver_gets_sizes_fastest_first_and_room_where_it_wants_it(monkeypatch: pytest.MonkeyPatch) -> None:
     tensor = torch.zeros(64, 128)
-    asked: list[tuple[object, ...]] = []
+    encoded: list[tuple[object, ...]] = []
 
     def encode(room: int, kind: int, rank: int, address: int, *rest: object) -> int:
         arrays = [list(a)[: rank - 1 if i == 1 else rank] for i, a in enumerate(rest[:4])]  # type: ignore[call-overload]
-        asked.append((kind, address - tensor.data_ptr(), *arrays, *rest[4:]))
+        encoded.append((kind, address - tensor.data_ptr(), *arrays, *rest[4:]))
         assert room % 64 == 0
         ctypes.memset(room, 0x5A, 128)
         return 0
@@ -122,7 +122,7 @@ def test_the_driver_gets_sizes_fastest_first_and_room_where_it_wants_it(monkeypa
     made = TensorMap("m", tensor, (64, 64), (128,), (16, 32), offset=64, swizzle=128, promotion=256, fill="nan", tf32=True)
     assert made.encode() == b"\x5a" * 128
     # CU_TENSOR_MAP_DATA_TYPE_TFLOAT32, and behind the sizes: no interleaving, swizzle of 128, promotion of 256, NaN
-    assert asked == [(11, 256, [64, 64], [512], [32, 16], [1, 1], 0, 3, 3, 1)]
+    assert encoded == [(11, 256, [64, 64], [512], [32, 16], [1, 1], 0, 3, 3, 1)]
     monkeypatch.setattr(tensor_map, "_driver_function", lambda: lambda *_: 1)
     with pytest.raises(RungError, match=r"maps\.m cannot be encoded: the driver answers CUDA_ERROR_INVALID_VALUE"):
         made.encode()

@@ -67,9 +67,9 @@ def test_a_tuning_of_an_earlier_text_serves_while_the_rung_takes_its_values(tmp_
     rung = catalogue.find(row["rung"])
     (name, *_), earlier = row["tuning"], {**row, "own_text": "0" * 16}
 
-    def served(*kept: dict[str, Any]) -> dict[str, int] | None:
+    def served(*entries: dict[str, Any]) -> dict[str, int] | None:
         path.unlink(missing_ok=True)
-        for one in kept:
+        for one in entries:
             lines.append(path, one)
         return tunings.best(rung, row["values"], row["dtype"], row["machine"]["gpu"], path=path, device="emulator")
 

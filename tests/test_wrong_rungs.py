@@ -24,7 +24,7 @@ class Wrong:
     name: str
     of: str
     changes: tuple[tuple[str, str], ...]
-    said: str
+    message: str
     dtype: str = "f32"
 
 
@@ -89,4 +89,4 @@ def verdict_on(wrong: Wrong, folder: Path) -> Report:
 def test_is_refused_for_the_right_reason(wrong: Wrong, tmp_path: Path) -> None:
     report = verdict_on(wrong, tmp_path)
     assert report.verdict == "failed", report
-    assert wrong.said in f"{report.case}: {report.reason}"
+    assert wrong.message in f"{report.case}: {report.reason}"

@@ -80,8 +80,8 @@ def test_what_is_zeroed_always_or_never_is_not_kept_or_is_not_zero(tmp_path: Pat
 def test_another_word_for_when_to_zero_is_refused(zero: str) -> None:
     with pytest.raises(RungError) as caught:
         header.parse(COUNTER.format(zero=zero), "mine.cu")
-    said = str(caught.value)
-    assert said.startswith("mine.cu: buffers.counter.zero = ") and said.endswith('is neither true, false nor "once".')
+    message = str(caught.value)
+    assert message.startswith("mine.cu: buffers.counter.zero = ") and message.endswith('is neither true, false nor "once".')
 
 
 def test_a_launch_may_differ_on_the_emulator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,7 @@
 import torch
 
 
-def close(mine: torch.Tensor, theirs: torch.Tensor) -> tuple[bool, str]:
-    if mine.shape != theirs.shape or not torch.allclose(mine, theirs, rtol=1e-4, atol=1e-4):
+def close(own: torch.Tensor, theirs: torch.Tensor) -> tuple[bool, str]:
+    if own.shape != theirs.shape or not torch.allclose(own, theirs, rtol=1e-4, atol=1e-4):
         return False, "mismatch found! custom implementation doesn't match reference"
     return True, ""
