@@ -1,22 +1,22 @@
-// What goes on beside the threads: barriers that count bytes, copies by the copy engine, products of warp groups. Such work
-// is kept in a queue, and done at once, as late as its rules allow, or at a random time in between, by the launch's order.
+// Asynchronous work: mbarriers that count bytes, bulk copies, products of warp groups. It is queued, and completes at
+// once, as late as its rules allow, or at a random time in between, depending on the launch's order.
 #pragma once
 #include "races.h"
 #include "scheduler.h"
 
 namespace rung_emulator {
 
-// mbarrier: 8 bytes of shared memory hold a token, which says that nobody has written there; the numbers stand here.
+// mbarrier: its 8 bytes of shared memory hold a token, which shows whether they were overwritten; the state is here.
 struct ByteBarrier
 {
     Place place;
     unsigned long long token;
     unsigned expected, pending;
-    long bytes;      // still to come in this phase
+    long bytes;      // not yet transferred in this phase
     unsigned phase;  // complete phases
     Site init;
-    Clock arriving, complete;  // what the arrivals of this phase, and of the phases before, let others know
-    unsigned agent;            // under which copies to this barrier are known to the race detector
+    Clock arriving, complete;  // what a wait on this phase, or on an earlier one, synchronizes with
+    unsigned agent;            // identifies copies to this barrier in the race detector
 };
 
 enum class Async : unsigned char { Copy, CopyOut, Arrive, Store, Reduce };
@@ -27,7 +27,7 @@ struct Span
     Place shared;  // block null: elsewhere
     char* global;
     unsigned bytes;
-    bool fill;  // as a source: what lies outside of a tensor, and is `value` instead
+    bool fill;  // as a source: outside the tensor, reads as `value`
     unsigned value, value_bytes;
     unsigned swizzle;  // of a tensor's tile in shared memory: 0 none, 1: 32 bytes, 2: 64, 3: 128
 };
@@ -35,15 +35,15 @@ struct Span
 struct Pending
 {
     Async kind;
-    Thread* thread;  // that issued it
-    unsigned group;  // CopyOut: of its thread's
+    Thread* thread;  // the issuing thread
+    unsigned group;  // CopyOut: its thread's bulk group
     std::vector<Span> from, to;  // piece by piece
-    std::vector<ByteBarrier*> barriers;  // each gets `bytes` when all is there
+    std::vector<ByteBarrier*> barriers;  // each receives `bytes` on completion
     unsigned bytes;
     unsigned copies;  // Arrive: of the thread's cp.async
     void (*reduce)(void* to, const void* from, unsigned bytes);
-    bool read, started;  // CopyOut: its source has been read
-    std::vector<char> data;  // what was read
+    bool read, started;  // CopyOut: whether its source has been read
+    std::vector<char> data;  // as read from the source
     Site site;
     const char* what;
     unsigned long serial;  // for the race detector
@@ -66,7 +66,7 @@ void describe_bytes(const ByteBarrier& barrier, char* text, size_t room);
 // async.cpp
 void issue(Pending* operation);
 void complete_some();   // by chance, in a shuffled order
-bool complete_one();    // false: nothing is under way
+bool complete_one();    // false: nothing is pending
 void complete_all();    // at the end of the blocks that run together
 void drop_pending();
 void wait_copies_out(unsigned groups_left, bool reading_only);

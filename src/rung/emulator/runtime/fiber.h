@@ -1,4 +1,4 @@
-// Fibers: a stack each, and a switch from one to the other that saves what a call must preserve.
+// Fibers: one stack each, and a switch that saves the callee-saved registers.
 #pragma once
 #include <stddef.h>
 

@@ -1,4 +1,4 @@
-// What Python hands to the runtime for one launch, and what it gets back. Mirrored by ctypes structures in native.py.
+// A launch as Python describes it, and its report. Mirrored by ctypes structures in native.py.
 #pragma once
 #include "../include/rung_emulator/runtime.h"
 
@@ -18,17 +18,17 @@ struct Launch
     int order;
     unsigned seed;
     int poison;      // 0: none, else the number of the pattern, from 1
-    int races;       // the kernel was compiled to tell its accesses, and they are to be checked
-    double seconds;  // without any thread that ends: the launch is then stopped
+    int races;       // check accesses for races; the kernel was compiled to report them
+    double seconds;  // time limit without any thread ending; the launch is then stopped
 };
 
 struct Report
 {
     int fault;
     int signal;
-    unsigned long long address;  // that could not be touched, when a signal came
-    unsigned long long counter;  // the instruction that tried
-    unsigned long long other_counter;  // and the other one of a race, by
+    unsigned long long address;  // the faulting address, after a signal
+    unsigned long long counter;  // the faulting instruction
+    unsigned long long other_counter;  // the second instruction of a race; its thread is `other`
     Index block, thread, other;
     char text[1536];
 };

@@ -1,4 +1,4 @@
-// Inline PTX, parsed once for each asm statement and then interpreted.
+// Inline PTX: each asm statement is parsed once and then interpreted.
 #pragma once
 #include "async.h"
 
@@ -30,7 +30,7 @@ struct Value
     unsigned long long low, high;
 };
 
-// A word of PTX as a number, which the compiler makes of a literal: instructions are asked for words at every run.
+// Hash of a word of PTX, computed at compile time for literals: handlers test an instruction's words on every execution.
 constexpr unsigned long long hash(const char* text, size_t length)
 {
     unsigned long long h = 0xcbf29ce484222325ull;
@@ -62,11 +62,11 @@ struct Type
 
 enum class Space : unsigned char { Generic, Global, Shared, Cluster, Local };
 
-// What the numbers of a tensor core's product are.
+// Number formats of tensor-core products.
 enum class Number : unsigned char { Half, Bfloat, Tf32, E4m3, E5m2, S8, U8 };
 struct ProductKind
 {
-    unsigned rows = 0, columns = 0, depth = 0, numbers = 0;  // of a by b; formats that are named
+    unsigned rows = 0, columns = 0, depth = 0, numbers = 0;  // of a by b; how many formats the instruction names
     Number a = Number::Half, b = Number::Half;
     char result = 0;  // 'f', 'h' (f16) or 's'
 };
@@ -80,7 +80,7 @@ struct Instruction
     std::vector<std::string> words;  // mbarrier try_wait parity shared::cta b64
     std::vector<unsigned long long> hashes;  // of the words
     std::vector<Argument> args;
-    Type type, other;                // the last type named, and the one before
+    Type type, other;                // the last type in the instruction, and the one before
     Space space = Space::Generic;
     unsigned lanes = 1;              // v2, v4, x2, x4
     int guard = -1;                  // @p
@@ -107,7 +107,7 @@ struct Machine
 {
     const Program& program;
     Value* registers;
-    bool* written;  // which of the registers
+    bool* written;  // by register
     PtxOperand* operands;
     Site site;
     size_t next = 0;
@@ -120,16 +120,16 @@ struct Machine
     char* pointer(const Argument& address, Space space, unsigned bytes, const Instruction& i) const;
     unsigned long long address(const Argument& a) const;
     Place shared(const Argument& a, unsigned bytes, const Instruction& i) const;  // a 32-bit address
-    void store_operands();   // what was written goes to the kernel's variables
+    void store_operands();   // copies written operands to the kernel's variables
     void reload_operands();
     [[noreturn]] void refuse(const Instruction& i, const char* why) const;
 };
 
 typedef void (*Handler)(Machine&, const Instruction&);
-void nullptr_collective(void* const* data, unsigned lanes);  // lanes come together, and nothing is ordered by it
+void nullptr_collective(void* const* data, unsigned lanes);  // lanes converge; no memory is ordered
 Handler handler_of(Instruction& i);          // ptx_instructions.cpp
 unsigned word_of_dimensions(const Instruction& i);
 Handler asynchronous_handler(const Instruction& i);  // ptx_async.cpp
-Handler product_handler(Instruction& i);       // products.cpp: and notes what kind of product it is
+Handler product_handler(Instruction& i);       // products.cpp; also sets i.product
 
 }  // namespace rung_emulator

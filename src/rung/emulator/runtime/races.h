@@ -1,4 +1,4 @@
-// Finds two accesses to the same memory, one of them a write, that nothing orders: no barrier, fence or wait between them.
+// The race detector: finds two accesses to the same memory, at least one a write, that no barrier, fence or wait orders.
 #pragma once
 #include "scheduler.h"
 
@@ -6,35 +6,35 @@ namespace rung_emulator {
 
 struct Pending;
 
-extern bool watching;  // the kernel was compiled to tell its accesses, and they are looked at
+extern bool watching;  // accesses are checked; the kernel was compiled to report them
 
-// ---- what the scheduler tells ---------------------------------------------------------------------------------------
+// ---- called by the scheduler ----------------------------------------------------------------------------------------
 void watch(bool on);                // at the start of a launch
-void watch_set(unsigned number);    // before blocks begin that run together
+void watch_set(unsigned number);    // before co-resident blocks start
 void forget_shared(Block& block);   // new shared memory
 void unwatch();                     // at the end of a launch
-Index block_of_set(unsigned set, unsigned number);  // blocks.cpp: which block was number `number` of those
+Index block_of_set(unsigned set, unsigned number);  // blocks.cpp: the block that was number `number` of that set
 
-// ---- what orders ----------------------------------------------------------------------------------------------------
+// ---- synchronization ------------------------------------------------------------------------------------------------
 void order_blocks(const Meeting& meeting);     // a barrier of all threads of these blocks
 void order_lanes(Warp& warp, unsigned lanes);  // a __syncwarp
-void publish(Clock& to);                       // what the running thread knows, for those who learn from it
+void publish(Clock& to);                       // releases the running thread's clock to `to`
 void publish_of(const Thread& thread, Clock& to);
 void learn(const Clock& from);
 void learn_as(const Thread& thread, const Clock& from);
-void hand_over(Clock& from, Clock& to);        // `to` gets it, and `from` is empty
+void hand_over(Clock& from, Clock& to);        // moves `from` to `to`
 void empty(Clock& clock);
 void fence();                                  // __threadfence, fence.acq_rel
 void fence_proxy();                            // fence.proxy.async
 enum class Memory { Relaxed, Acquire, Release, AcquireRelease };
 void synchronize(const void* address, bool load, bool store, Memory order);  // through an atomic or strong access
 
-// ---- what accesses --------------------------------------------------------------------------------------------------
+// ---- accesses -------------------------------------------------------------------------------------------------------
 void note_access(const void* address, size_t bytes, bool write, bool strong, const void* place);
 void note_copy(const Thread& thread, Place to, int bytes, const void* place);
 void note_barrier(Place place, bool init, Site site);
 
-// ---- copy engine and tensor cores: agents, whose operations are numbered -----------------------------------------------
+// ---- copy engine and tensor cores: agents with numbered operations ------------------------------------------------------
 unsigned agent_of_barrier(unsigned number);
 unsigned agent_of_warp(const Warp& warp);
 void note_operation(Pending& operation);

@@ -1,4 +1,4 @@
-// Threads, warps and blocks of the launch under way. One operating-system thread runs them all, one fiber at a time.
+// Threads, warps and blocks of the current launch. One operating-system thread runs them all, one fiber at a time.
 #pragma once
 #include "fiber.h"
 #include "launch.h"
@@ -9,7 +9,7 @@
 
 namespace rung_emulator {
 
-// What is known to have happened before something: races.cpp.
+// A vector clock: what happened before an event (races.cpp).
 struct Clock
 {
     unsigned* row = nullptr;
@@ -19,7 +19,7 @@ constexpr unsigned WARP = 32;
 
 struct Block;
 
-// A place in the shared memory of a block.
+// A location in a block's shared memory.
 struct Place
 {
     Block* block;
@@ -30,7 +30,7 @@ enum class State : unsigned char { Ready, AtLanes, AtBlock, AtNamed, AtBytes, At
 
 struct Copy { Place to; const void* from; int bytes, taken; unsigned group, number; const void* place; };
 
-// Asynchronous copies that a thread has issued and not waited for.
+// A thread's asynchronous copies that it has not waited for.
 struct Copies
 {
     Copy* list = nullptr;
@@ -41,16 +41,16 @@ struct Warp;
 struct Block;
 struct ByteBarrier;
 
-// What a thread has found where it looks again and again: while that stays the same, it waits.
+// Values that a thread has polled. While none of them changes, the thread is waiting.
 struct Polls
 {
-    static constexpr unsigned ROOM = 64;  // more than a thread asks for in turn: a parcel of each of its neighbours, say
-    unsigned used, next;                  // next: the oldest, which a new one replaces
+    static constexpr unsigned ROOM = 64;  // more than a thread polls in one loop, such as one parcel from each neighbour
+    unsigned used, next;                  // next: the oldest entry, replaced next
     const void* address[ROOM];
     unsigned long long value[ROOM];
 };
 
-// Threads among which the scheduler goes round before it turns to others: a warp, or when shuffled the whole block.
+// Threads that the scheduler runs round robin before it goes on to others: a warp, or the whole block when shuffled.
 struct Turn
 {
     struct Thread** members;
@@ -65,7 +65,7 @@ struct Thread : Fiber
     Warp* warp;
     Turn* turn;
     Block* block;
-    // where it waits, and for whom
+    // what it waits for
     unsigned mask;
     Collective collective;
     void* data;
@@ -73,16 +73,16 @@ struct Thread : Fiber
     Site site;
     ByteBarrier* bytes;       // the barrier whose phase it waits for
     unsigned phase;
-    unsigned cluster_round;   // in which it has arrived at the cluster's barrier and not waited yet; 0: in none
+    unsigned cluster_round;   // of the cluster's barrier: arrived, not yet waited; 0: none
     const void* caller;       // where the kernel called the runtime for PTX
-    const void* spin_place;   // where it looks again and again
-    bool spinning;            // waits in a loop of its own, by polling or sleeping
+    const void* spin_place;   // the instruction that polls
+    bool spinning;            // waits in a loop by polling or sleeping
     Polls polls;
     Copies copies;
     unsigned bulk_committed;  // groups of bulk copies out of shared memory
     unsigned products_committed;  // groups of wgmma
-    bool products_begun;          // a wgmma.fence ever
-    bool registers_ordered;       // a wgmma.fence since registers were last handed back
+    bool products_begun;          // whether it has executed a wgmma.fence
+    bool registers_ordered;       // whether it has executed one since wgmma last wrote registers
 };
 
 struct Warp
@@ -91,7 +91,7 @@ struct Warp
     unsigned alive, waiting;
     Site barrier;            // the barrier at which this warp's first thread waits
     unsigned barrier_round;  // ... in this round of the block's barrier
-    struct WarpProducts* products;  // its wgmma under way
+    struct WarpProducts* products;  // its pending wgmma
 };
 
 // A barrier of all threads of some blocks.
@@ -102,7 +102,7 @@ struct Meeting
     Block* blocks;
     unsigned block_count;
     unsigned arrived, alive, total, round;
-    Clock clock, released;  // of those who have arrived in this round, and in the one before
+    Clock clock, released;  // of the arrivals in this round and in the one before
 };
 
 // bar.sync id, count
@@ -125,13 +125,13 @@ struct Block
     int count_result, all_result, any_result;
     Meeting barrier;
     Named named[16];
-    std::vector<ByteBarrier*>* bytes;  // those set up in its shared memory, by their place in words of 8 bytes
-    Meeting* cluster;                  // null when the block is alone
-    Meeting alone;                     // ... and then this
+    std::vector<ByteBarrier*>* bytes;  // initialized in its shared memory, by offset / 8
+    Meeting* cluster;                  // null without a cluster
+    Meeting alone;                     // used in that case
     unsigned cluster_rank;
-    char* saved;  // its shared memory while another block runs; null when none ever does
+    char* saved;  // copy of its shared memory while another block runs; null if none ever does
     bool finished;
-    struct Past* past;  // what is remembered of its shared memory
+    struct Past* past;  // access history of its shared memory
 };
 
 struct SharedMemory
@@ -147,27 +147,26 @@ extern Report* report;
 extern Thread* running;  // null while the scheduler itself runs
 extern SharedMemory shared;
 extern const char *code, *code_end;  // the kernel's library in memory
-extern unsigned long switches;         // from thread to thread, so far
-extern unsigned long ended;            // threads, so far
-extern unsigned long atomics;          // read-modify-writes, so far
-extern unsigned long long launches;    // so far
-extern volatile bool meeting_lanes;    // kernel code runs on behalf of a whole warp
+extern unsigned long switches;         // number of fiber switches
+extern unsigned long ended;            // number of threads that have ended
+extern unsigned long atomics;          // number of read-modify-writes
+extern unsigned long long launches;    // number of launches
+extern volatile bool meeting_lanes;    // kernel code is running for a whole warp
 
-extern unsigned resident;     // blocks that run together
-extern Block* blocks;         // these
+extern unsigned resident;     // number of co-resident blocks
+extern Block* blocks;         // the co-resident blocks
 extern Meeting grid_meeting;
-extern unsigned long progress;  // grows whenever something has happened that a waiting thread may wait for
-extern unsigned long spins;     // of progress, how often a thread was merely taken to be spinning
-
+extern unsigned long progress;  // incremented by every event that a thread may wait for
+extern unsigned long spins;     // increments of progress because a thread was assumed to be spinning
 
 // blocks.cpp
 void run_grid();  // returns early, with `report` filled, on a fault
-void poison(void* to, size_t bytes);  // what nobody has written; the pattern changes from launch to launch
+void poison(void* to, size_t bytes);  // fills unwritten memory; the pattern changes from launch to launch
 inline unsigned volume(Index dim) { return dim.x * dim.y * dim.z; }
-char* memory_of(const Block& block);            // where its shared memory lies now
+char* memory_of(const Block& block);            // current location of its shared memory
 bool place_of(const void* address, Place& place);  // false: not in shared memory of this block or its cluster
 inline char* memory_at(Place place) { return memory_of(*place.block) + place.offset; }
-unsigned shared_bytes();                           // of a block: static, padding and dynamic
+unsigned shared_bytes();                           // per block: static, padding and dynamic
 // Addresses as PTX has them: the block's rank in its cluster above 24 bits of offset.
 unsigned address_of(Place place);
 Place place_at(unsigned address, unsigned bytes, const char* what, Site site);
@@ -177,10 +176,10 @@ void arrange(unsigned* numbers, unsigned count, unsigned salt);  // 0, 1, 2, ...
 void set_turns(Block& block, unsigned salt);
 void rewind(Block& block);
 unsigned ready_count(const Block& block);
-void run_first(Block& block);  // returns when none of its threads can go on, or one leaves
-void run_next();               // from a thread that waits, or lets others go first
-void leave_block();            // from a thread to the caller of run_first
-unsigned random_below(unsigned n);  // in this launch's order
+void run_first(Block& block);  // returns when none of its threads can continue, or one leaves
+void run_next();               // called by a thread that waits or yields
+void leave_block();            // returns from a thread to the caller of run_first
+unsigned random_below(unsigned n);  // pseudorandom, by the launch's seed
 
 // meetings.cpp
 void wait_as(State state, const char* what, Site site);
@@ -197,10 +196,10 @@ void describe_all(char* text, size_t room);
 // calls.cpp
 [[noreturn]] void abandon();  // ends the launch: from a fiber, or from a signal handler on top of one
 [[noreturn]] void fault(FaultKind kind, const char* format, ...) __attribute__((format(printf, 2, 3)));
-// Those of all groups but the last, and those with a lower number.
+// Completes all groups but the last `groups_left`, and copies with a number below `below`.
 void finish_copies(Thread& thread, unsigned groups_left, unsigned below = 0);
 void copy_async(Place to, const void* from, int bytes, int taken, Site site, const void* place);
-void pause(const void* place);  // lets other threads run
-void poll(const void* address, unsigned long long value, const void* place);  // what a thread has found that may be waiting for another value
+void pause(const void* place);  // yields to other threads
+void poll(const void* address, unsigned long long value, const void* place);  // records a value that the thread may be polling
 
 }  // namespace rung_emulator
