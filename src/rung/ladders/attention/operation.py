@@ -60,7 +60,7 @@ def torch_naive(
 
 
 def sdpa(backend: str) -> Callable[..., torch.Tensor]:
-    """torch's scaled_dot_product_attention, held to one of its backends."""
+    """torch's scaled_dot_product_attention with one of its backends."""
 
     def run(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, causal: int) -> torch.Tensor:
         with torch.nn.attention.sdpa_kernel(getattr(torch.nn.attention.SDPBackend, backend)):
@@ -87,7 +87,7 @@ OPERATION = Operation(
     ),
     reference=reference,
     cost=cost,
-    reduction="HS * T",  # two sums deep
+    reduction="HS * T",  # two nested sums
     cases=(
         Case("odd", dict(B=2, T=7, C=64, NH=2)),
         Case("one token", dict(B=1, T=1, C=32, NH=1), dtypes=("f32", "f16", "bf16")),
@@ -95,7 +95,7 @@ OPERATION = Operation(
         Case("prime", dict(B=1, T=67, C=32, NH=1)),
         Case("2^7 + 2", dict(B=1, T=130, C=32, NH=1)),
         Case("every key", dict(B=1, T=17, C=32, NH=1, causal=0)),
-        # Not in tf32: scores of 16 and more leave its ten bits an error of several per cent in a probability.
+        # Not in tf32: with 10 bits of mantissa, scores of 16 and more give probabilities errors of several per cent.
         Case("large values", dict(B=1, T=18, C=32, NH=1), magnitude=4.0, dtypes=("f32", "f16", "bf16")),
         Case("heads of 80", dict(B=1, T=9, C=80, NH=1, scale=0.17)),
         Case("heads of 128", dict(B=1, T=35, C=128, NH=1, scale=0.05)),
@@ -126,7 +126,7 @@ OPERATION = Operation(
             dict(B=1, T=23, C=64, NH=2, scale=2e-6),
             change={"qkv": large_but_for_scores(300.0)},
         ),
-        Case(  # what 16 bits hold exactly enough and float32 does not
+        Case(  # accurate enough in 16 bits, not in float32
             "scores of some hundreds",
             dict(B=1, T=37, C=32, NH=2, scale=4.0),
             dtypes=("f16", "bf16"),
@@ -164,7 +164,7 @@ OPERATION = Operation(
         "b1h16n8192": dict(B=1, T=8192, C=1024, NH=16),
     },
     libraries=(
-        # In 16 bits its scores are rounded before the softmax, and leave the bound.
+        # In 16 bits its scores are rounded before the softmax, which exceeds the bound.
         Library("torch", torch_naive, ("f32", "tf32"), note="Two products and a softmax in torch."),
         Library("sdpa_math", sdpa("MATH"), note="torch's reference path for its fused attention."),
         Library(

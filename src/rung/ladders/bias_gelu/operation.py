@@ -1,4 +1,4 @@
-"""Bias and GELU in one pass, after a product that has neither: half of what a fused epilogue saves."""
+"""Bias and GELU in one pass, after a product with neither: half of the cost that a fused epilogue saves."""
 
 from __future__ import annotations
 

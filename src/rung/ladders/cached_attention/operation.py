@@ -1,4 +1,4 @@
-"""Attention of new tokens over keys and values that a cache holds, each sequence with a past of its own length."""
+"""Attention of new tokens over cached keys and values; each sequence has a past of its own length."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def merged(o: torch.Tensor) -> torch.Tensor:
 
 
 def seen(past: torch.Tensor, T: int, S: int, window: int, first: int) -> torch.Tensor:
-    """Which keys each query looks at: (B, 1, T, S)."""
+    """The mask of each query's keys: (B, 1, T, S)."""
     query = past.long()[:, None, None, None] + torch.arange(T, device=past.device)[:, None]
     key = torch.arange(S, device=past.device)
     return (key <= query) & ((key > query - window) | (key < first))
@@ -38,7 +38,7 @@ def reference(t: Tensors, v: Values) -> Tensors:
 
 def cost(v: Values, size: int) -> Cost:
     keys = min(v["S"], v["window"] + v["globals"])
-    hidden = v["T"] * (v["T"] - 1) / 2 if keys == v["S"] else 0  # from the earlier of the new tokens
+    hidden = v["T"] * (v["T"] - 1) / 2 if keys == v["S"] else 0  # masked among the new tokens
     read = min(v["S"], keys + v["T"] - 1)
     return Cost(
         flops=4 * v["B"] * v["C"] * (v["T"] * keys - hidden),
@@ -67,22 +67,22 @@ def sdpa(
 
 
 def full(v: Values, generator: torch.Generator) -> torch.Tensor:
-    """Every sequence has come to the end of what the cache has room for."""
+    """Every sequence fills the cache."""
     return torch.full((int(v["B"]),), int(v["S"] - v["T"]), dtype=torch.int32)
 
 
 def uneven(past: torch.Tensor, v: Mapping[str, Number]) -> torch.Tensor:
-    """The first sequence begins, the others are on their way, the last is at its end."""
+    """The first sequence is at its start, the last fills the cache, the others are in between."""
     return torch.linspace(0, float(v["S"] - v["T"]), int(v["B"])).to(past)
 
 
 def climbing(k: torch.Tensor, v: Mapping[str, Number]) -> torch.Tensor:
-    """Keys that grow towards the end, so that running maxima move all the way."""
+    """Keys that grow towards the end, so that the running maximum changes in every block."""
     return k * torch.linspace(0.1, 6.0, k.shape[2], device=k.device)[:, None]
 
 
 def left_behind(kept: torch.Tensor, v: Mapping[str, Number]) -> torch.Tensor:
-    """Places behind a sequence's tokens hold large numbers, as a cache's do that was used before."""
+    """Large values behind a sequence's tokens, as in a cache that was used before."""
     end = uneven(torch.zeros(kept.shape[0], dtype=torch.int32), v) + int(v["T"])
     behind = torch.arange(kept.shape[2]) >= end[:, None]  # (B, S)
     return torch.where(behind[:, None, :, None].to(kept.device), 3e4 * kept.sign(), kept)
@@ -94,7 +94,7 @@ def all_alike(size: float) -> Change:
 
 
 def one_far_above(k: torch.Tensor, v: Mapping[str, Number]) -> torch.Tensor:
-    """Keys whose scores lie far below zero, but for one far above: a sequence's last, and the next one's first."""
+    """Keys with scores far below zero, except one far above: a sequence's last, and the next sequence's first."""
     side = torch.full_like(k, -1.7)
     side[0::2, :, -1] = 1.7
     side[1::2, :, 0] = 1.7
@@ -111,7 +111,7 @@ OPERATION = Operation(
     operands=(
         Operand("qkv", ("B", "T", "3 * C")),
         Operand("q", ("B", "NH", "T", "HS"), view_of="qkv", view=queries),
-        # The cache: places for S tokens, those of the new ones among them; what lies behind them is not read.
+        # The cache: S tokens, including the new ones; the memory behind them is not read.
         Operand("k", ("B", "NH", "S", "HS")),
         Operand("v", ("B", "NH", "S", "HS")),
         Operand("past", ("B",), dtype="i32", make=full),  # tokens before the new ones
@@ -119,7 +119,7 @@ OPERATION = Operation(
     ),
     reference=reference,
     cost=cost,
-    reduction="HS * S",  # two sums deep
+    reduction="HS * S",  # two nested sums
     cases=(
         Case("one key", dict(B=1, T=1, S=1, C=32, NH=1)),
         Case("odd", dict(B=3, T=1, S=7, C=64, NH=2), change={"past": uneven}),
@@ -162,7 +162,7 @@ OPERATION = Operation(
         "b64s1024": dict(B=64, T=1, S=1024, C=768, NH=12),
     },
     libraries=(
-        # In 16 bits its scores are rounded before the softmax, and leave the bound.
+        # In 16 bits its scores are rounded before the softmax, which exceeds the bound.
         Library("torch", torch_masked, ("f32",), note="Two products, a mask and a softmax in torch."),
         Library("sdpa", sdpa, note="torch's scaled_dot_product_attention under a mask."),
     ),

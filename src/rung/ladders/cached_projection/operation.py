@@ -1,4 +1,4 @@
-"""The QKV projection of a whole text, with keys and values of earlier passes taken from a cache."""
+"""The QKV projection of a whole text, with keys and values of earlier passes copied from a cache."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Copy: the operation with no arithmetic, so its time is the memory system's and nothing else's."""
+"""Copy: no arithmetic, so that its time is that of the memory system alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One more token for each sequence: a whole GPT-2 over one column of tokens, with keys and values cached."""
+"""One decoding step: a whole GPT-2 over one token per sequence, with cached keys and values."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def most_likely(t: Tensors, v: Values) -> torch.Tensor:
 
 
 def cost(v: Values, size: int) -> Cost:
-    # Every weight once, and of a cache that is half full (lengths are drawn evenly) keys and values once.
+    # Each weight once, and each key and value of a half-full cache once (lengths are uniformly random).
     C, L, width = v["C"], v["L"], v["F"]
     weights = L * (4 * C * C + 2 * C * width) + v["V"] * C
     cached = L * v["B"] * v["MAXT"] / 2 * C * 2
@@ -105,8 +105,8 @@ def cost(v: Values, size: int) -> Cost:
 
 
 # ---- inputs -----------------------------------------------------------------------------------------------------
-# A matrix is whole numbers up to 127 times one power of two a row. Every number format holds that exactly, and so do
-# eight bits with a scale: the int8 rungs compute the very same function as the others.
+# A matrix has integers up to 127, times one power of two per row. Every number format represents them exactly, and so
+# does int8 with one scale per row: the int8 rungs compute the same function as the others.
 
 
 def _draw(v: Values, generator: torch.Generator, name: str) -> tuple[torch.Tensor, torch.Tensor]:
@@ -174,7 +174,7 @@ def _layer_operands() -> list[Operand]:
 
 
 def _texts(v: Values, generator: torch.Generator) -> torch.Tensor:
-    """Each row begins a text or goes on with the one before."""
+    """Each row starts a text or continues that of the row before."""
     rows = torch.arange(int(v["B"]))
     begins = torch.rand(len(rows), generator=generator) < 0.4
     begins[0] = True
@@ -272,21 +272,21 @@ OPERATION = Operation(
         *_layer_operands(),
         Operand("lnf_w", ("C",), make=_vector(False, "C", 1.0)),
         Operand("lnf_b", ("C",), make=_vector(False, "C", 0.0)),
-        Operand("head_w", ("V", "C"), make=_matrix("wte")),  # in the model it is wte's memory
+        Operand("head_w", ("V", "C"), make=_matrix("wte")),  # in the model the same memory as wte
         *_eight_bits(),
         Operand("k_cache", ("L", "B", "NH", "MAXT", "HS"), role="inout", optional=True, counted=True),
         Operand("v_cache", ("L", "B", "NH", "MAXT", "HS"), role="inout", optional=True, counted=True),
         Operand("logits", ("B", "V"), role="out", dtype="f32"),
         Operand("next", ("B",), role="out", dtype="i32", follows=most_likely),
-        # Of each row the first row with the same text: rows of a text are neighbours, their tokens follow one another
-        # from lengths[first] on, and are kept in the caches' row caches[first], unless that has no place for them.
+        # For each row, the first row of the same text. Rows of a text are adjacent, their tokens are consecutive from
+        # lengths[first] on, and are cached in row caches[first] of the caches, as far as it has space.
         Operand("texts", ("B",), dtype="i32", optional=True, make=_texts),
         Operand("caches", ("B",), dtype="i32", optional=True, make=_caches),
     ),
     reference=reference,
     cost=cost,
-    # Every layer rounds several intermediate results to the number format, whatever the widths are; what it adds is
-    # independent of what came before, so that errors grow with the root of the layers.
+    # Every layer rounds several intermediate results to the number format, whatever the widths are; these errors are
+    # independent of earlier ones, so that the total grows with the square root of the number of layers.
     reduction="max(32768, 16384 * L)",
     cases=(
         Case("one of all", _dims(1, 1, 16, 1, 7, 3)),
@@ -341,7 +341,7 @@ OPERATION = Operation(
         "gpt2 b64": _dims(64, 12, 768, 12, 50257, 256),
         "gpt2 b256": _dims(256, 12, 768, 12, 50257, 256),
     },
-    # In half precision torch rounds the residual stream after every operator and leaves the bounds.
+    # In half precision torch rounds the residual stream after every operator, which exceeds the bounds.
     libraries=(Library("torch", torch_decode, ("f32",), note="The step through torch, operator by operator."),),
     tour=(Race("gpt2", ("f32", "bf16"), patience=0.2), Race("gpt2 b64", ("bf16",), patience=0.2)),
 )

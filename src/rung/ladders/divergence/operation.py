@@ -1,7 +1,7 @@
-"""Divergence: neighbours that need different code, so placed that a warp runs both sides, one, or neither.
+"""Divergence: elements that need different code, arranged so that a warp executes both branches, one, or neither.
 
-Every element is a spring, pulled to x and let go for STEPS small steps. Those at even places swing freely,
-those at odd places have stiffer springs and friction. The loops are long enough that memory does not matter.
+Every element is a spring, released at x and simulated for STEPS small steps. Those at even indices oscillate freely;
+those at odd indices are stiffer and have friction. The loops are long enough that the kernel is compute-bound.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from rung.lazy import torch
 from rung.operation import Case, Cost, Library, Operand, Operation, Race
 
 FREE, STIFF = 1 / 32, 1 / 8  # spring constants, exact in every dtype
-KEPT = 1 - 1 / 128  # the part of its speed that a spring with friction keeps
+KEPT = 1 - 1 / 128  # speed after a step with friction, relative to before
 STEP = 1 / 4
 
 
 def swing(x: torch.Tensor, steps: int) -> torch.Tensor:
-    """Let all springs swing, the even ones free, the odd ones with friction."""
+    """All springs oscillate, the even ones freely, the odd ones with friction."""
     u, w = x.clone(), torch.zeros_like(x)
     for _ in range(steps):
         w[0::2] -= FREE * u[0::2]
@@ -30,7 +30,7 @@ def reference(t: dict[str, torch.Tensor], v: dict[str, int | float]) -> dict[str
 
 
 def cost(v: dict[str, int | float], size: int) -> Cost:
-    free, rubbed = 4, 5  # FLOPs a step
+    free, rubbed = 4, 5  # FLOPs per step
     return Cost(flops=int(v["N"]) * int(v["STEPS"]) * (free + rubbed) / 2, bytes=2 * int(v["N"]) * size)
 
 

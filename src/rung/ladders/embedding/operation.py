@@ -1,4 +1,4 @@
-"""What a token is and where it stands: two rows of learned numbers, added."""
+"""Token and position embeddings: two learned vectors per token, added."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def reference(t: Tensors, v: Values) -> Tensors:
 
 def cost(v: Values, size: int) -> Cost:
     rows = v["B"] * v["T"]
-    moved = 2 * rows * v["C"] + v["T"] * v["C"]  # wte's rows and out; wpe's rows serve the whole batch
+    moved = 2 * rows * v["C"] + v["T"] * v["C"]  # wte's rows and out; wpe's rows are read once for the whole batch
     return Cost(flops=rows * v["C"], bytes=moved * size + rows * 4)
 
 

@@ -1,4 +1,4 @@
-"""Every token's vector, shifted to mean 0 and scaled to variance 1, then weighted and biased."""
+"""Layer normalisation: each token's vector with mean 0 and variance 1, then a weight and a bias."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def cost(v: Values, size: int) -> Cost:
 
 
 def off_centre(v: Values, generator: torch.Generator) -> torch.Tensor:
-    """Rows that lie off zero, with a few columns far out: what GPT-2's own stream looks like."""
+    """Rows whose mean is not zero, with outliers in a few columns, as in GPT-2's residual stream."""
     B, T, C = int(v["B"]), int(v["T"]), int(v["C"])
     x = torch.randn(B, T, C, generator=generator)
     column_scale = torch.where(torch.arange(C) % 53 == 1, 12.0, 1.0)

@@ -24,7 +24,7 @@ def cost(v: Values, size: int) -> Cost:
 
 
 def off_centre(v: Values, generator: torch.Generator) -> torch.Tensor:
-    """Rows that lie off zero by more than they vary, so that a careless variance shows."""
+    """Rows whose mean exceeds their standard deviation, so that an inaccurate variance is noticed."""
     B, T, C = int(v["B"]), int(v["T"]), int(v["C"])
     return torch.randn(B, T, C, generator=generator) + 3.0 * torch.randn(B, T, 1, generator=generator)
 

@@ -28,7 +28,7 @@ def merged(o: torch.Tensor) -> torch.Tensor:
 
 
 def seen(T: int, window: int, start: int, end: int, device: torch.device, first: int = 0) -> torch.Tensor:
-    """Which keys the queries start ... end - 1 look at, the `first` of the text among them: (end - start, T)."""
+    """The mask of the keys of queries start ... end - 1, the text's `first` ones included: (end - start, T)."""
     query = torch.arange(start, end, device=device)[:, None]
     key = torch.arange(T, device=device)
     return (key <= query) & ((key > query - window) | (key < first))
@@ -64,7 +64,7 @@ def torch_masked(
 
 
 def sdpa(backend: str) -> Callable[..., torch.Tensor]:
-    """torch's scaled_dot_product_attention under a mask, held to one of its backends."""
+    """torch's scaled_dot_product_attention with a mask and one of its backends."""
 
     def run(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, window: int) -> torch.Tensor:
         T = q.shape[2]
@@ -93,7 +93,7 @@ OPERATION = Operation(
     ),
     reference=reference,
     cost=cost,
-    reduction="HS * T",  # two sums deep
+    reduction="HS * T",  # two nested sums
     cases=(
         Case("odd", dict(B=2, T=7, C=64, NH=2, window=3)),
         Case("one token", dict(B=1, T=1, C=32, NH=1), dtypes=("f32", "f16", "bf16")),
@@ -101,7 +101,7 @@ OPERATION = Operation(
         Case("the window is the row", dict(B=1, T=33, C=64, NH=1, scale=0.2, window=33)),
         Case("prime", dict(B=1, T=67, C=32, NH=1, window=13)),
         Case("across tiles", dict(B=1, T=150, C=32, NH=1, window=65)),
-        # Not in tf32: scores of 16 and more leave its ten bits an error of several per cent in a probability.
+        # Not in tf32: with 10 bits of mantissa, scores of 16 and more give probabilities errors of several per cent.
         Case(
             "large values",
             dict(B=1, T=18, C=32, NH=1, window=5),
@@ -138,7 +138,7 @@ OPERATION = Operation(
         Case("first keys beyond a tile", dict(B=1, T=203, C=64, NH=1, window=9, globals=70)),
         Case("first keys, heads of 80", dict(B=1, T=30, C=80, NH=1, window=3, globals=11)),
         Case("more first keys than there are", dict(B=1, T=19, C=32, NH=1, window=2, globals=40)),
-        Case(  # what 16 bits hold exactly enough and float32 does not
+        Case(  # accurate enough in 16 bits, not in float32
             "scores of some hundreds",
             dict(B=1, T=37, C=32, NH=2, scale=4.0, window=21),
             dtypes=("f16", "bf16"),
@@ -166,7 +166,7 @@ OPERATION = Operation(
         "b8t1024 global": dict(B=8, T=1024, C=768, NH=12, globals=1),
     },
     libraries=(
-        # In 16 bits its scores are rounded before the softmax, and leave the bound.
+        # In 16 bits its scores are rounded before the softmax, which exceeds the bound.
         Library("torch", torch_masked, ("f32", "tf32"), note="Two products, a mask and a softmax in torch.",
                 needs=("globals == 0",)),
         Library("sdpa_math", sdpa("MATH"), note="torch's reference path, under a mask.", needs=("globals == 0",)),

@@ -95,7 +95,7 @@ OPERATION = Operation(
         Library(
             "cublaslt",
             torch_fused,
-            ("tf32", "f16", "bf16"),  # its tanh leaves float32's bound where gelu bends
+            ("tf32", "f16", "bf16"),  # its tanh exceeds float32's bound where gelu curves
             where="cuda",
             note="The GELU epilogue: on a GPU the tanh form, on a CPU the same call takes the erf form.",
         ),

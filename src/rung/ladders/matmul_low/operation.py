@@ -1,7 +1,7 @@
-"""out = x · weightᵀ in fewer bits: from numbers of 32, 16 and 8 bits, and from weights half of which are zero.
+"""out = x · weightᵀ in low precision: formats of 32, 16 and 8 bits, and weights with 2:4 sparsity.
 
-A rung binds the operands of its format, and the reference multiplies in float64 what these say: codes times scales, or
-the kept weights at their places. What a format loses against the numbers it was made from stands in the README.
+A rung binds the operands of its format, and the reference multiplies their values in float64: codes times scales, or
+the nonzero weights at their positions. The README has each format's error against the unquantised numbers.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from rung.lazy import F, torch
 from rung.operation import Case, Cost, Library, Operand, Operation, Race, Tensors, Values
 from rung.precision import float32_products
 
-CODES = 127  # the largest of eight bits; -128 is left out, so that a sign changes nothing
+CODES = 127  # the largest int8; -128 is not used, so that the range is symmetric
 E4M3_TOP = 448.0
 
 
 def quantised(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Rows as whole numbers of eight bits, and what each row is to be multiplied by."""
+    """Rows as int8, and their scales."""
     scale = x.abs().amax(-1).float().clamp(min=1e-30) / CODES
     return (x / scale[:, None]).round().clamp(-CODES, CODES), scale
 
@@ -28,7 +28,7 @@ def in_eight_bits(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def two_of_four(weight: torch.Tensor) -> torch.Tensor:
-    """The two largest of every four neighbours; zeros for the others."""
+    """The two largest of every four adjacent values; zeros for the others."""
     four = weight.view(weight.shape[0], -1, 4)
     kept = torch.zeros_like(four, dtype=torch.bool).scatter_(2, four.abs().topk(2, 2).indices, True)
     return (four * kept).view_as(weight)
@@ -39,7 +39,7 @@ def from_e4m3(codes: torch.Tensor) -> torch.Tensor:
 
 
 def spread_out(kept: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
-    """(OC, C / 2) kept weights at their places, two bits each, as an (OC, C) matrix."""
+    """(OC, C / 2) nonzero weights and their two-bit positions, as an (OC, C) matrix."""
     OC, half = kept.shape
     bits = torch.arange(16, device=kept.device) * 2
     where = (places.long()[:, :, None] >> bits & 3).view(OC, half)
@@ -60,7 +60,7 @@ def reference(t: Tensors, v: Values) -> Tensors:
 
 
 def cost(v: Values, size: int) -> Cost:
-    # The operands' bytes come on top: those that a rung binds.
+    # The bytes of the operands that a rung binds are added.
     return Cost(flops=2.0 * v["M"] * v["OC"] * v["C"], bytes=float(size * v["M"] * v["OC"]))
 
 
@@ -87,14 +87,14 @@ def scales(rows: str) -> Operand:
 
 
 def places(v: Values, generator: torch.Generator) -> torch.Tensor:
-    """For every four columns two places, the lower first: four bits, and 32 columns a word."""
+    """Two positions for every four columns, the lower first: four bits, and 32 columns per word."""
     pairs = torch.tensor([a | b << 2 for a in range(4) for b in range(a + 1, 4)])
     groups = pairs[torch.randint(6, (int(v["OC"]), max(1, int(v["C"]) // 32), 8), generator=generator)]
     return (groups << 4 * torch.arange(8)).sum(2).to(torch.int32)
 
 
 def in_small_steps(x: torch.Tensor, _: object) -> torch.Tensor:
-    """Codes of e4m3 below an eighth, of either sign: sums of them are fractions."""
+    """Codes of e4m3 below an eighth, of both signs, so that their sums are fractions."""
     return x & 0x9F
 
 

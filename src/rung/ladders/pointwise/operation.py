@@ -1,4 +1,4 @@
-"""sin²x + cos²x: five elementwise operations, and the traffic that fusing them saves."""
+"""sin²x + cos²x: five elementwise operations, and the memory traffic that fusing them saves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Three sigmoids on top of each other, forward and backward: keep the activations, or compute them again."""
+"""Three nested sigmoids, forward and backward: store the activations, or recompute them."""
 
 from __future__ import annotations
 

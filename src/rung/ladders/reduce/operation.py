@@ -1,4 +1,4 @@
-"""Row sums: the reduction inside layernorm and softmax, alone, so that each way of adding can be seen."""
+"""Row sums: the reduction of layernorm and softmax by itself, to compare methods of summation."""
 
 from __future__ import annotations
 

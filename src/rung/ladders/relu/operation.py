@@ -1,4 +1,4 @@
-"""ReLU: one comparison an element, so the bytes of the dtype are the whole cost."""
+"""ReLU: one comparison per element, so that the cost is the bytes of the dtype."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The stream that runs past every block: what came in, plus what the block has made of it."""
+"""The residual stream: a block's input plus its output."""
 
 from __future__ import annotations
 

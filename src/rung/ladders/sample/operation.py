@@ -25,7 +25,7 @@ def uniform(low: int, high: int, sequence: int, step: int) -> float:
 
 def reference(t: Tensors, v: Values) -> Tensors:
     device = t["logits"].device
-    t = {name: tensor.cpu() for name, tensor in t.items()}  # row by row, number by number
+    t = {name: tensor.cpu() for name, tensor in t.items()}  # computed row by row on the CPU
     marks = t["marks"].clone()
     chosen = []
     for row in range(int(v["B"])):
@@ -90,7 +90,7 @@ def _greedy(settings: torch.Tensor, _: Mapping[str, int | float]) -> torch.Tenso
 
 
 def _nucleus(settings: torch.Tensor, _: Mapping[str, int | float]) -> torch.Tensor:
-    """Temperature 1 and top_p alone, another in each row."""
+    """Temperature 1 and only top_p, different in each row."""
     settings = torch.zeros_like(settings)
     settings[:, 0], settings[:, 4] = 1.0, 1.0
     settings[:, 2] = torch.linspace(0.153, 0.947, len(settings), device=settings.device)
@@ -98,7 +98,7 @@ def _nucleus(settings: torch.Tensor, _: Mapping[str, int | float]) -> torch.Tens
 
 
 def _wide(settings: torch.Tensor, _: Mapping[str, int | float]) -> torch.Tensor:
-    """More winners than a list has room for, of top-k and of a nucleus; then the largest alone, and few, far apart."""
+    """More candidates than a list holds, from top-k and from top-p; then only the largest; then a few, far apart."""
     # temperature, top_k, top_p, min_p
     rows = ((1.0, 1030, 1.0, 0.0), (1.0, 600, 1.0, 0.0), (1.0, 0, 0.95, 0.0), (0.0, 0, 1.0, 0.0), (1.0, 0, 1.0, 0.3))
     return torch.cat([torch.tensor(rows).to(settings), settings[:, 4:]], 1)
@@ -115,8 +115,8 @@ def _flat(logits: torch.Tensor, _: Mapping[str, int | float]) -> torch.Tensor:
 
 
 EQUALS: dict[str, Change] = {"logits": lambda x, _: x * 0, "settings": _nucleus}
-# Of this seed at this step the random number is zero: the first token that may come at all is drawn. Logits are flat,
-# as sums of integers round a probability of 2^-48 to none.
+# With this seed, this step's random number is zero: the first token of nonzero probability is sampled. Logits are flat,
+# since sums of integers round a probability of 2^-48 to zero.
 ZERO: dict[str, Change] = {
     "logits": lambda x, _: x / 8,
     "seeds": lambda x, _: torch.tensor([15, 0, 0, 0], dtype=x.dtype, device=x.device).expand_as(x),
@@ -150,7 +150,7 @@ OPERATION = Operation(
     dims=("B", "V"),
     operands=(
         Operand("logits", ("B", "V"), dtype="f32", make=_logits),  # flat and peaked
-        # A token's lowest bit: in prompt or text; above it: how often in the text.
+        # Per token: the lowest bit, whether it is in the prompt or the text; above it, its count in the text.
         Operand("marks", ("B", "V"), role="inout", dtype="i32", make=_marks),
         # temperature (0: greedy), top_k (0: all), top_p, min_p, repetition, presence, frequency, unused
         Operand("settings", ("B", "8"), dtype="f32", make=_settings),

@@ -1,4 +1,4 @@
-"""Scores to probabilities: each row of attention scores, scaled, masked and normalised."""
+"""Attention scores to probabilities: each row is scaled, masked and normalised."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from rung.operation import Case, Cost, Library, Operand, Operation, Race, Tensor
 
 
 def hidden(T: int, S: int, device: torch.device | str = "cpu") -> torch.Tensor:
-    """Where a causal row must not look: the last row sees all S columns, each row above it one less."""
+    """The causal mask of forbidden columns: the last row sees all S columns, each row above it one fewer."""
     return torch.ones(T, S, dtype=torch.bool, device=device).triu(1 + S - T)  # (T, S)
 
 
@@ -57,7 +57,7 @@ OPERATION = Operation(
         Case("plain rows", dict(B=1, NH=1, T=3, S=257, causal=0, scale=1.0)),
         Case("gpt2, one query", dict(B=1, NH=1, T=1, S=1024)),
         Case("far below zero", dict(B=1, NH=1, T=3, S=130, causal=0, scale=1.0), change={"x": around(-220.0, 1.0)}),
-        Case(  # in float32, factors of log2(e) before the difference would cost what the bound leaves
+        Case(  # in float32 a factor of log2(e) before the difference would exceed the bound
             "below a mask of -10000",
             dict(B=1, NH=1, T=3, S=130, causal=0, scale=1.0),
             dtypes=("f16", "bf16"),

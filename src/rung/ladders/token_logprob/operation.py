@@ -1,4 +1,4 @@
-"""How likely each token was: the head, its softmax, and of all probabilities only what a score needs."""
+"""Log-probabilities of given tokens: the head and its softmax, without storing all probabilities."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rung.operation import Case, Cost, Library, Operand, Operation, Tensors, Val
 from rung.precision import float32_products
 
 LOGITS_AT_ONCE = 1 << 24  # bounds the memory of the reference
-NEAR = 2e-3  # of the largest logit: how far rounding, that of tf32 included, may move one
+NEAR = 2e-3  # rounding errors of a logit, relative to the largest one, tf32 included
 
 
 def reference(t: Tensors, v: Values) -> Tensors:
@@ -44,13 +44,13 @@ def cost(v: Values, size: int) -> Cost:
 
 
 def spread(v: Values, generator: torch.Generator) -> torch.Tensor:
-    """Rows whose logits have a standard deviation of 4: some tokens are much likelier than the rest."""
+    """Rows whose logits have a standard deviation of 4, so that some tokens are much likelier than others."""
     V, C = int(v["V"]), int(v["C"])
     return torch.randn(V, C, generator=generator) * (4 / math.sqrt(C))
 
 
 def ends_likely(weight: torch.Tensor, _: Mapping[str, int | float]) -> torch.Tensor:
-    """The first and last token of the vocabulary have a large part of the sum."""
+    """The vocabulary's first and last token make up a large part of the sum."""
     weight = weight.clone()
     weight[[0, -1]] *= 4
     return weight
@@ -98,7 +98,7 @@ OPERATION = Operation(
     reduction="C",
     cases=(
         Case("odd", {"B": 2, "T": 3, "C": 37, "V": 13}),
-        # Not in tf32: of a single product, what rounding its factors costs is no part of the result's own size.
+        # Not in tf32: for a single product, the rounding error of its factors is not proportional to the result.
         Case("one token of two", {"B": 1, "T": 1, "C": 1, "V": 2}, dtypes=("f32", "f16", "bf16")),
         Case("prime", {"B": 1, "T": 67, "C": 31, "V": 251}),
         Case("2^5 + 1 tokens", {"B": 1, "T": 33, "C": 64, "V": 1025}),
@@ -135,7 +135,7 @@ OPERATION = Operation(
         "xl b8t1024": {"B": 8, "T": 1024, "C": 1600, "V": 50257},
     },
     libraries=(
-        # Logits in 16 bits are rounded before the softmax, and leave the bound.
+        # Logits in 16 bits are rounded before the softmax, which exceeds the bound.
         Library("torch", torch_cross_entropy, ("f32", "tf32"), note="All logits in memory, log_softmax, gather."),
     ),
 )

@@ -1,4 +1,4 @@
-"""Transpose: reads and writes cannot both be coalesced, unless shared memory turns the tile in between."""
+"""Transpose: reads and writes are both coalesced only if shared memory transposes tiles."""
 
 from __future__ import annotations
 
