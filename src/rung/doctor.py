@@ -158,9 +158,7 @@ def _launch() -> Iterator[Finding]:
         return
     right = bool((x.cpu() == 2 * torch.arange(32)).all())
     yield Finding(
-        "a CUDA kernel",
-        "works" if right else "broken",
-        "compiled, launched" + (", right" if right else ", wrong"),
+        "a CUDA kernel", "works" if right else "broken", "compiled, launched" + (", right" if right else ", wrong")
     )
 
 
@@ -199,10 +197,7 @@ def _triton() -> Iterator[Finding]:
     yield Finding("Triton", "works", found)
     from rung.rungs import python_module
 
-    places = [
-        ("Triton's interpreter", "cpu"),
-        *([("a Triton kernel", "cuda")] if torch.cuda.is_available() else []),
-    ]
+    places = [("Triton's interpreter", "cpu"), *([("a Triton kernel", "cuda")] if torch.cuda.is_available() else [])]
     for name, device in places:
         try:
             path = Path(__file__).parent / "emulator" / "probe_triton.py"

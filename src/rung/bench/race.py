@@ -188,12 +188,7 @@ class _Race:
         return min(timing.sets_needed(bytes_of_a_set), sets)
 
     def _enter(
-        self,
-        rung: Rung,
-        row: Row,
-        sets: list[Operands],
-        reference: Tensors,
-        tunings: Mapping[str, dict[str, int]],
+        self, rung: Rung, row: Row, sets: list[Operands], reference: Tensors, tunings: Mapping[str, dict[str, int]]
     ) -> timing.Contestant | None:
         tuning = tunings.get(rung.full_name)
         reason = rung.refusal(self.values, self.dtype, tuning, sets[0].tensors, "cuda")

@@ -31,8 +31,7 @@ def bench(
     tune: options.Tune = None,
     seconds: Annotated[float, typer.Option(min=0.05, help="Time cap for each rung and shape.")] = 0.6,
     patience: Annotated[
-        float,
-        typer.Option(min=0.0, help="Leave out rungs that would take longer than this for one call, in seconds."),
+        float, typer.Option(min=0.0, help="Leave out rungs that would take longer than this for one call, in seconds.")
     ] = 2.0,
     limit: Annotated[float | None, typer.Option(help="Skip what is left after this many seconds in total.")] = None,
     output: Annotated[

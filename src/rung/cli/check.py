@@ -41,8 +41,7 @@ def check(
     ] = False,
     libraries: Annotated[bool, typer.Option(help="Check the library calls as well.")] = True,
     sanitize: Annotated[
-        bool,
-        typer.Option("--sanitize", help="Launch each rung under compute-sanitizer instead (needs a GPU)."),
+        bool, typer.Option("--sanitize", help="Launch each rung under compute-sanitizer instead (needs a GPU).")
     ] = False,
     jobs: options.Jobs = None,
     output: options.Output = None,

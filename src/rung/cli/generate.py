@@ -60,8 +60,7 @@ def generate(
         bool, typer.Option("--slide", help="When the context is full, drop its older half and continue.")
     ] = False,
     echo: Annotated[
-        bool | None,
-        typer.Option("--echo/--no-echo", help="Print the prompt too (default, except with --json)."),
+        bool | None, typer.Option("--echo/--no-echo", help="Print the prompt too (default, except with --json).")
     ] = None,
     logprobs: Annotated[bool, typer.Option("--logprobs", help="Log-probabilities of the tokens, in JSON.")] = False,
     batch_size: Annotated[
@@ -80,8 +79,7 @@ def generate(
         ),
     ] = None,
     kernel: Annotated[
-        list[str] | None,
-        typer.Option(help="Replace one rung: attention=5 or gelu=my_kernel.cu (repeatable)."),
+        list[str] | None, typer.Option(help="Replace one rung: attention=5 or gelu=my_kernel.cu (repeatable).")
     ] = None,
     window: options.Window = None,
     global_: options.Global = 0,
@@ -90,8 +88,7 @@ def generate(
     gpus: options.Gpus = None,
     ray: options.Ray = None,
     output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", help="Write JSON lines here; a run that was stopped is resumed."),
+        Path | None, typer.Option("--output", "-o", help="Write JSON lines here; a run that was stopped is resumed.")
     ] = None,
 ) -> None:
     """Write text with a GPT-2 model.

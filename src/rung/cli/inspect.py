@@ -17,15 +17,13 @@ def inspect(
     rung: Annotated[str, typer.Argument(metavar="OP[/RUNG]", help="A ladder or one rung.")],
     file: options.File = None,
     arch: Annotated[
-        list[str] | None,
-        typer.Option(help="sm_75 ... sm_120 (may be repeated; default: your GPU, or sm_90)."),
+        list[str] | None, typer.Option(help="sm_75 ... sm_120 (may be repeated; default: your GPU, or sm_90).")
     ] = None,
     dtype: options.Dtype = None,
     shape: options.Shape = None,
     tune: options.Tune = None,
     mix: Annotated[
-        bool | None,
-        typer.Option("--mix/--no-mix", help="Count instructions by class (default: for one rung)."),
+        bool | None, typer.Option("--mix/--no-mix", help="Count instructions by class (default: for one rung).")
     ] = None,
     json: options.Json = False,
 ) -> None:

@@ -17,8 +17,7 @@ def report(
     output: Annotated[Path, typer.Option("--output", "-o", help="The file to write.")] = Path("report.html"),
     gpu: options.Gpu = None,
     compile: Annotated[
-        bool,
-        typer.Option("--compile/--no-compile", help="Registers and occupancy (compiles what is not cached)."),
+        bool, typer.Option("--compile/--no-compile", help="Registers and occupancy (compiles what is not cached).")
     ] = True,
     arch: Annotated[str, typer.Option(help="The architecture to compile for.")] = "sm_90",
 ) -> None:

@@ -25,8 +25,7 @@ def results(
     gpu: options.Gpu = None,
     kind: Annotated[str | None, typer.Option(help="Only rows of this kind: bench, climb, study ...")] = None,
     compare: Annotated[
-        tuple[str, str] | None,
-        typer.Option(metavar="A B", help="Compare B with A: two files, commits or GPUs."),
+        tuple[str, str] | None, typer.Option(metavar="A B", help="Compare B with A: two files, commits or GPUs.")
     ] = None,
     all: Annotated[bool, typer.Option("--all", help="Also older rows, and rows of other code.")] = False,
     csv: Annotated[str | None, typer.Option(metavar="FILE", help="Write the rows as CSV (- prints).")] = None,

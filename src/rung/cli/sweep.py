@@ -42,8 +42,7 @@ def sweep(
         bool, typer.Option("--halving", help="Short timings of all, longer ones of the better half, and so on.")
     ] = False,
     measure: Annotated[
-        str | None,
-        typer.Option(help="time, compiler or emulator (default: time on a GPU, else compiler)."),
+        str | None, typer.Option(help="time, compiler or emulator (default: time on a GPU, else compiler).")
     ] = None,
     arch: Annotated[str | None, typer.Option(help="For --measure compiler: sm_75 ... sm_120.")] = None,
     seconds: Annotated[float, typer.Option(min=0.01, help="Time cap for each configuration.")] = 0.2,

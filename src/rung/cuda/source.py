@@ -51,20 +51,7 @@ _QUALIFIERS = frozenset(
     ]
 )
 _BASIC = frozenset(
-    [
-        "void",
-        "bool",
-        "char",
-        "short",
-        "int",
-        "long",
-        "float",
-        "double",
-        "signed",
-        "unsigned",
-        "wchar_t",
-        "auto",
-    ]
+    ["void", "bool", "char", "short", "int", "long", "float", "double", "signed", "unsigned", "wchar_t", "auto"]
 )
 _BLANKED = re.compile(
     r"""

@@ -13,15 +13,7 @@ from pathlib import Path
 from rung.dtypes import ELEMENTS
 from rung.dtypes import dtype as named
 from rung.errors import RungError
-from rung.exchange.standalone import (
-    Signature,
-    dims_code,
-    inlined,
-    library_code,
-    plain_launches,
-    signature,
-    standalone,
-)
+from rung.exchange.standalone import Signature, dims_code, inlined, library_code, plain_launches, signature, standalone
 from rung.expressions import evaluate_int, names_in
 from rung.operation import Operand, Values
 from rung.rungs.base import Rung

@@ -13,14 +13,7 @@ class Cache:
     """
 
     def __init__(
-        self,
-        layers: int,
-        rows: int,
-        NH: int,
-        capacity: int,
-        HS: int,
-        dtype: torch.dtype,
-        device: torch.device,
+        self, layers: int, rows: int, NH: int, capacity: int, HS: int, dtype: torch.dtype, device: torch.device
     ) -> None:
         shape = (layers, rows, NH, capacity, HS)
         # Zeros, since attention multiplies masked values by zero, and a NaN would survive that. The system provides

@@ -13,12 +13,7 @@ from rung.errors import RungError
 from rung.files import shown
 
 # Names that config.json uses -> what they compute.
-ACTIVATIONS = {
-    "gelu_new": "gelu_tanh",
-    "gelu_pytorch_tanh": "gelu_tanh",
-    "gelu": "gelu_erf",
-    "relu": "relu",
-}
+ACTIVATIONS = {"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu": "gelu_erf", "relu": "relu"}
 
 
 @dataclass(frozen=True)

@@ -81,10 +81,7 @@ def expected(config: Config) -> dict[str, tuple[int, ...]]:
     GPT-2's own code calls its matrices Conv1D and keeps them as (inputs, outputs).
     """
     C, F = config.C, config.F
-    shapes: dict[str, tuple[int, ...]] = {
-        "wte.weight": (config.vocabulary, C),
-        "wpe.weight": (config.context, C),
-    }
+    shapes: dict[str, tuple[int, ...]] = {"wte.weight": (config.vocabulary, C), "wpe.weight": (config.context, C)}
     for i in range(config.layers):
         for name, width in (("ln_1", C), ("ln_2", C)):
             shapes |= {f"h.{i}.{name}.weight": (width,), f"h.{i}.{name}.bias": (width,)}

@@ -54,11 +54,7 @@ def run(program: Sequence[str], ranks: int, *, limit: float, host_options: Seque
     environment = {**os.environ, "RUNG_RANKS": str(ranks), "OMP_NUM_THREADS": "1"}
     options: list[str] = []
     if "Open MPI" in kind or "OpenRTE" in kind:
-        options = [
-            "--oversubscribe",
-            "--bind-to",
-            "none",
-        ]  # ranks share cores; their threads are not tied to one
+        options = ["--oversubscribe", "--bind-to", "none"]  # ranks share cores; their threads are not tied to one
         if os.geteuid() == 0:  # in a container there is nobody else
             environment |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     command = [launcher, *options, *host_options, "-n", str(ranks), sys.executable, *program]

@@ -70,11 +70,7 @@ def _make(work: Path) -> tuple[Path, None]:
     from rung.emulator import toolchain  # brings in torch, which a rank can do without
 
     compiler, target = toolchain.require(), work / "local_block.so"
-    for flags in (
-        (*FLAGS, *WIDE),
-        (*FLAGS, "-march=native"),
-        FLAGS,
-    ):  # processors and compilers that know less
+    for flags in ((*FLAGS, *WIDE), (*FLAGS, "-march=native"), FLAGS):  # processors and compilers that know less
         command = [compiler, *flags, str(SOURCE), "-o", str(target)]
         made = subprocess.run(command, cwd=work, capture_output=True, text=True, check=False)
         if made.returncode == 0:

@@ -68,13 +68,7 @@ class Pipeline:
             for count in {b - a for a, b in self.spans[index::streams]}:
                 values = one.operation.complete({"B": count, "T": T, "C": width // 3, "NH": 1, "causal": int(causal)})
                 parts = inside[:count].view(count, T, 3, 1, width // 3).permute(2, 0, 3, 1, 4)
-                tensors = {
-                    "qkv": inside[:count],
-                    "q": parts[0],
-                    "k": parts[1],
-                    "v": parts[2],
-                    "out": result[:count],
-                }
+                tensors = {"qkv": inside[:count], "q": parts[0], "k": parts[1], "v": parts[2], "out": result[:count]}
                 calls[count] = one.prepare(tensors, values, dtype, device=device)
             stream = torch.cuda.Stream() if device == "cuda" else None  # type: ignore[no-untyped-call]
             self.slots.append(_Slot(stream, inside, result, calls))

@@ -41,6 +41,5 @@ def pairs(placement: list[NDArray[np.int64]], causal: bool) -> NDArray[np.int64]
         sizes = np.array([len(rows) for rows in placement])
         return np.outer(sizes, sizes)
     return np.array(
-        [[int(np.searchsorted(k, q, side="right").sum()) for k in placement] for q in placement],
-        dtype=np.int64,
+        [[int(np.searchsorted(k, q, side="right").sum()) for k in placement] for q in placement], dtype=np.int64
     ).reshape(len(placement), len(placement))

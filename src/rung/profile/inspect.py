@@ -76,11 +76,7 @@ def _rows(
 
 
 def _shape(
-    rung: Rung,
-    arch: str,
-    dtype: Dtype,
-    given: tuple[str, Values] | None,
-    tuning: Mapping[str, int] | None,
+    rung: Rung, arch: str, dtype: Dtype, given: tuple[str, Values] | None, tuning: Mapping[str, int] | None
 ) -> tuple[str, Values, str | None]:
     """The shape to compile for, complete, and the rung's reason when it takes none at this dtype and GPU."""
     shapes = rung.operation.shapes

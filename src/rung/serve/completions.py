@@ -308,11 +308,7 @@ def joined(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def usage(call: Call, choices: Sequence[Choice]) -> dict[str, int]:
     """OpenAI's count of tokens."""
     new = sum(choice.new_tokens for choice in choices)
-    return {
-        "prompt_tokens": call.prompt_tokens,
-        "completion_tokens": new,
-        "total_tokens": call.prompt_tokens + new,
-    }
+    return {"prompt_tokens": call.prompt_tokens, "completion_tokens": new, "total_tokens": call.prompt_tokens + new}
 
 
 def answer(call: Call, model: str, choices: Sequence[Mapping[str, Any]], **more: Any) -> dict[str, Any]:

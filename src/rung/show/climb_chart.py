@@ -34,12 +34,7 @@ def climb(ladder: Ladder, limits: Limits, *, width: float = 860) -> str:
     name = ladder.operation.name
     title = f"The climb of {name} on an {limits.gpu}"
     return charts.bars(
-        panels,
-        title=title,
-        description=describe(panels, bound),
-        unit=unit_of(bound),
-        columns=COLUMNS,
-        width=width,
+        panels, title=title, description=describe(panels, bound), unit=unit_of(bound), columns=COLUMNS, width=width
     )
 
 

@@ -19,9 +19,7 @@ def chart(swept: Sweep, findings: Sequence[Finding]) -> str:
     title = f"{swept.subject.rung.full_name}, {swept.subject.dtype.name}, {swept.subject.shape}"
     series = [
         charts.Series(
-            f.tunable,
-            [(float(value), figure) for value, figure in f.points],
-            charts.SERIES[i % len(charts.SERIES)],
+            f.tunable, [(float(value), figure) for value, figure in f.points], charts.SERIES[i % len(charts.SERIES)]
         )
         for i, f in enumerate(findings)
     ]

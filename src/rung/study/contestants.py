@@ -86,12 +86,7 @@ def vectorised(qkv: NDArray[np.float32], right: torch.Tensor, *, causal: bool, t
 
 
 def _host_time(
-    n: int,
-    name: str,
-    work: Callable[[], None],
-    result: Callable[[], torch.Tensor],
-    right: torch.Tensor,
-    limit: float,
+    n: int, name: str, work: Callable[[], None], result: Callable[[], torch.Tensor], right: torch.Tensor, limit: float
 ) -> Measured:
     """The fastest of some calls; nothing is transferred, so the total is the same."""
     times: list[float] = []

@@ -14,10 +14,7 @@ ASKED: dict[str, tuple[dict[str, Number], tuple[str, ...]]] = {
     "gelu": ({**GPT2, "C": 3072}, ("gelu/02_vector", "gelu/04_in_flight")),
     "layernorm": (GPT2, ("layernorm/08_registers", "layernorm/09_split")),
     "softmax": ({"B": 1, "NH": 12, "T": 1024, "S": 1024}, ("softmax/07_registers", "softmax/05_warp")),
-    "matmul": (
-        {**GPT2, "OC": 3072},
-        ("matmul/14_mma_pipeline", "matmul/08_double_buffer", "matmul/02_coalesced"),
-    ),
+    "matmul": ({**GPT2, "OC": 3072}, ("matmul/14_mma_pipeline", "matmul/08_double_buffer", "matmul/02_coalesced")),
     "attention": (
         {**GPT2, "NH": 12},
         ("attention/27_tensor_cores", "attention/24_output_in_registers", "attention/29_triton"),

@@ -182,12 +182,7 @@ class Engine:
         with self.lock:
             session = self._writing = self.session(rows, reach)
             session.begin(
-                prompts,
-                limits,
-                stop_tokens,
-                sampling or Sampling(temperature=0),
-                seed,
-                sequences or range(rows),
+                prompts, limits, stop_tokens, sampling or Sampling(temperature=0), seed, sequences or range(rows)
             )
         most, shown = max(limits), 0
         left = set(range(rows))

@@ -44,14 +44,7 @@ class Session:
     """`rows` sequences of up to `capacity` tokens: `begin`, then `enqueue`; `seen` reports the GPU's progress."""
 
     def __init__(
-        self,
-        config: Config,
-        operands: Tensors,
-        real: Dtype,
-        device: Device,
-        rows: int,
-        capacity: int,
-        work: Work,
+        self, config: Config, operands: Tensors, real: Dtype, device: Device, rows: int, capacity: int, work: Work
     ) -> None:
         self.config, self.rows, self.capacity, self.work = config, rows, capacity, work
         self.device: Device = device
@@ -62,11 +55,7 @@ class Session:
         self.values = work.rung.operation.complete(dims(config, rows, capacity))
         bound = {o.name for o in work.rung.operation.operands}
         self.decode: Prepared = work.rung.prepare(
-            {n: t for n, t in self.tensors.items() if n in bound},
-            self.values,
-            real,
-            device=device,
-            tuning=work.tuning,
+            {n: t for n, t in self.tensors.items() if n in bound}, self.values, real, device=device, tuning=work.tuning
         )
         self._ring = self._host((RING, rows))
         self._published = self._host((1,))
@@ -81,11 +70,7 @@ class Session:
         c, rows, T = self.config, self.rows, self.capacity
         if self.device == "cuda":
             needed = 2 * c.layers * rows * T * c.C * self.real.size + 12 * rows * c.vocabulary
-            refuse(
-                needed,
-                f"a cache for {rows} texts of {T:,} tokens",
-                "write fewer texts at a time or shorter ones",
-            )
+            refuse(needed, f"a cache for {rows} texts of {T:,} tokens", "write fewer texts at a time or shorter ones")
 
         def whole(*shape: int) -> torch.Tensor:
             return torch.zeros(shape, dtype=torch.int32, device=self.where)

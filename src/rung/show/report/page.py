@@ -34,10 +34,7 @@ LISTS = (("generate", "Text"), ("profile", "Profiles"), ("parallel", "Over strea
 
 
 def build(
-    found: Figures | None,
-    resources: Mapping[str, list[Resources]] | None = None,
-    *,
-    other_gpus: tuple[str, ...] = (),
+    found: Figures | None, resources: Mapping[str, list[Resources]] | None = None, *, other_gpus: tuple[str, ...] = ()
 ) -> str:
     """The report as one HTML document; `others` are GPUs that there are results of, too."""
     names = list(catalogue.operations())
