@@ -2,6 +2,7 @@
 
 import math
 import os
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -9,11 +10,14 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from rung.check.calls import Here
 from rung.check.compare import measure
-from rung.check.trial import _Trial
+from rung.check.trial import LADDER, _Trial, check
 from rung.dtypes import dtype
 from rung.processors import processors
 from rung.rungs import catalogue
+
+BROKEN = Path(__file__).parent / "broken"
 
 
 class Queries(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -54,6 +58,31 @@ def test_what_takes_long_is_run_once(seconds: float, slow: float, runs: int) -> 
     trial.of = SimpleNamespace(next_order=lambda: "forward")
     trial.twice(slow)
     assert len(found) == runs
+
+
+@pytest.mark.parametrize("name", ["residual/01_naive", "cached_projection/02_tiles", "reduce/08_last_block"])
+def test_small_cases_in_the_host_memory_are_as_right(name: str) -> None:
+    rung = catalogue.find(name)
+    found = [check(rung, "f32", device="emulator", effort=LADDER, host=Here("emulator", mirrored=m)) for m in (0, 1)]
+    assert [report.verdict for report in found] == ["ok", "ok"]
+    assert found[0].cases == found[1].cases and found[0].runs == found[1].runs
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("mutated_input.cu", "changed its input a"),
+        ("writes_before.cu", "before the start of out"),
+        ("stray_copy.cu", "past the end"),
+        ("partial_work.cu", "never written"),
+        ("unwritten_buffer.cu", "values are off"),
+        ("stale_output.py", "never written"),
+    ],
+)
+def test_and_mistakes_are_found_there(name: str, told: str) -> None:
+    rung = catalogue.rung_from_file(catalogue.operation("residual"), BROKEN / name)
+    report = check(rung, "f32", device="emulator", effort=LADDER, host=Here("emulator", mirrored=True))
+    assert report.verdict == "failed" and told in report.reason
 
 
 def test_processors_that_are_kept_from_this_process_do_not_count() -> None:

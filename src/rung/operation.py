@@ -164,12 +164,13 @@ class Operation:
             if operand.name not in binds or not operand.optional or operand.nullable or operand.view_of:
                 continue
             if not operand.counted:
-                moved += self._bytes(operand, values, dtype)
+                moved += self.size_of(operand, values, dtype)
             if operand.instead is not None and operand.instead not in binds:
-                moved -= self._bytes(self.operand(operand.instead), values, dtype)
+                moved -= self.size_of(self.operand(operand.instead), values, dtype)
         return Cost(cost.flops, moved)
 
-    def _bytes(self, operand: Operand, values: Values, dtype: Dtype) -> int:
+    def size_of(self, operand: Operand, values: Values, dtype: Dtype) -> int:
+        """The bytes of an operand."""
         return math.prod(operand.size(values)) * element(operand.dtype, dtype).itemsize
 
     def inputs(

@@ -10,6 +10,7 @@ from typing import Literal, Protocol
 
 import torch
 
+from rung.check.mirror import Mirror
 from rung.check.operands import Operands
 from rung.check.report import Failure
 from rung.check.storage import GuardedStorage
@@ -19,6 +20,7 @@ from rung.emulator.coverage import Unreached
 from rung.operation import Tensors
 from rung.rungs import base
 from rung.rungs.base import Device, Prepared, Rung
+from rung.rungs.cuda import CudaRung
 
 Order = Literal["forward", "reverse", "shuffled"]
 SEED = 17  # of the shuffled order
@@ -61,12 +63,9 @@ class Host(Protocol):
         """Whether emulated kernels have used any so far."""
         ...
 
-    @property
-    def memory(self) -> str:
-        """Where the operands are that the checker compares: cpu or cuda."""
+    def storage(self, alignment: int, *, small: bool = False) -> GuardedStorage:
+        """Memory for operands; for small ones that are only run, not replayed or late, it may be the host's."""
         ...
-
-    def storage(self, alignment: int) -> GuardedStorage: ...
 
     def unreached(self) -> list[Unreached]:
         """What no emulated launch has done since this was asked last, where branches were counted."""
@@ -78,8 +77,9 @@ class Host(Protocol):
 class Here:
     """In this process: for the rungs of our own ladders."""
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: Device, *, mirrored: bool | None = None) -> None:
         self.device = device
+        self.mirrored = device == "cuda" if mirrored is None else mirrored
         self.library_calls: set[str] = set()
         self._atomics_before = atomics_ran(device)
 
@@ -87,11 +87,10 @@ class Here:
     def atomics(self) -> bool:
         return atomics_ran(self.device) != self._atomics_before
 
-    @property
-    def memory(self) -> str:
-        return "cuda" if self.device == "cuda" else "cpu"
-
-    def storage(self, alignment: int) -> GuardedStorage:
+    def storage(self, alignment: int, *, small: bool = False) -> GuardedStorage:
+        if small and self.mirrored:  # bands are all that guards it, as on a GPU
+            mirror = Mirror("cuda" if self.device == "cuda" else "cpu")
+            return GuardedStorage("cuda", alignment=alignment, raw=mirror)
         return GuardedStorage(self.device, alignment=alignment)
 
     def unreached(self) -> list[Unreached]:
@@ -99,20 +98,27 @@ class Here:
 
     def bind(self, rung: Rung, operands: Operands, how: How, scratch: GuardedStorage) -> Call:
         prepared = prepare(rung, operands, how, self.device, scratch)
-        return _CallHere(prepared, operands, self.device, how)
+        mirror = scratch.raw if isinstance(scratch.raw, Mirror) else None
+        return _CallHere(prepared, operands, self.device, how, mirror, streams=not isinstance(rung, CudaRung))
 
 
 def prepare(rung: Rung, operands: Operands, how: How, device: Device, scratch: GuardedStorage) -> Prepared:
     """The rung bound to these operands, with its buffers in guarded memory as well."""
+    mirror = scratch.raw if isinstance(scratch.raw, Mirror) else None
+
+    def empty(name: str, shape: tuple[int, ...], kind: torch.dtype) -> torch.Tensor:
+        buffer = scratch.empty(f"buffer {name}", shape, kind)
+        return mirror.there(buffer).copy_(buffer, non_blocking=True) if mirror else buffer
+
+    tensors = operands.tensors
+    if mirror:
+        mirror.arrive()
+        tensors = operands.viewed({n: mirror.there(t) for n, t in tensors.items() if n in scratch.blocks})
     with base.emulated_multiprocessors(how.sms), emulated(device, how):
-        return rung.prepare(
-            operands.tensors,
-            operands.values,
-            operands.dtype,
-            device=device,
-            tuning=how.tuning,
-            empty=lambda name, shape, kind: scratch.empty(f"buffer {name}", shape, kind),
-        )
+        prepared = rung.prepare(tensors, operands.values, operands.dtype, device=device, tuning=how.tuning, empty=empty)
+    if mirror:
+        wait(device, mirror)  # buffers that are zeroed once
+    return prepared
 
 
 def emulated(device: Device, how: How, order: Order = "forward") -> AbstractContextManager[None]:
@@ -132,8 +138,18 @@ def atomics_ran(device: Device) -> int:
 
 
 class _CallHere:
-    def __init__(self, prepared: Prepared, operands: Operands, device: Device, how: How) -> None:
+    def __init__(
+        self,
+        prepared: Prepared,
+        operands: Operands,
+        device: Device,
+        how: How,
+        mirror: Mirror | None = None,
+        *,
+        streams: bool = False,
+    ) -> None:
         self._prepared, self._operands, self._device, self._how = prepared, operands, device, how
+        self._mirror, self._streams = mirror, streams  # whether there may be work on other streams
         self._graph: torch.cuda.CUDAGraph | None = None
 
     def run(self, times: int = 1, order: Order = "forward") -> float:
@@ -143,9 +159,12 @@ class _CallHere:
         with emulated(self._device, self._how, order):
             for _ in range(times):
                 start = clock()
+                if self._mirror:
+                    self._mirror.arrive()
                 self._prepared.run()
-                if self._device == "cuda":
-                    wait()
+                if self._mirror and self._streams:
+                    wait(self._device)
+                wait(self._device, self._mirror)
                 best = min(best, clock() - start)
         return best
 
@@ -193,9 +212,12 @@ def run_late(
     return seen, in_time
 
 
-def wait() -> None:
-    """Waits for the GPU; its errors are the rung's."""
+def wait(device: Device = "cuda", mirror: Mirror | None = None) -> None:
+    """Waits for the GPU, and for what it leaves in the host's memory; its errors are the rung's."""
     try:
-        torch.cuda.synchronize()
+        if mirror:
+            mirror.leave()
+        if device == "cuda":
+            torch.cuda.synchronize()
     except RuntimeError as error:
         raise Failure(f"the GPU reports: {str(error).splitlines()[0]}") from None

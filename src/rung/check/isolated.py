@@ -100,11 +100,7 @@ class Isolated:
 
     # ---- the host ---------------------------------------------------------------------------------------------
 
-    @property
-    def memory(self) -> str:
-        return "cpu"
-
-    def storage(self, alignment: int) -> GuardedStorage:
+    def storage(self, alignment: int, *, small: bool = False) -> GuardedStorage:
         return GuardedStorage(self.device, alignment=alignment, raw=self._shared)
 
     def unreached(self) -> list[Unreached]:

@@ -122,6 +122,17 @@ class Operands:
         """New numbers behind the same pointers."""
         self._fill(seed, lambda name, shape, kind: self.tensors[name])
 
+    def viewed(self, owned: Tensors) -> Tensors:
+        """These tensors in place of those that own their memory, and the views of them."""
+        found: Tensors = {}
+        for name in self.names:
+            operand = self.operation.operand(name)
+            if operand.view is not None and operand.view_of is not None:
+                found[name] = operand.view(found[operand.view_of], self.values)
+            else:
+                found[name] = owned[name]
+        return found
+
     @property
     def outputs(self) -> list[str]:
         operands = (self.operation.operand(n) for n in self.names)

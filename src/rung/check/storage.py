@@ -45,7 +45,8 @@ class GuardedStorage:
 
     def __init__(self, device: Device, *, alignment: int = STRICTEST, raw: Raw | None = None) -> None:
         self.device, self.alignment = device, alignment
-        self._raw = raw or (_on_gpu if device == "cuda" else _on_cpu)
+        self.memory = "cuda" if device == "cuda" and raw is None else "cpu"  # where the blocks are
+        self.raw = raw or (_on_gpu if device == "cuda" else _on_cpu)
         self.blocks: dict[str, Block] = {}
         self._first = next(_made)
         self._painted: torch.Tensor | None = None  # all bands as they were filled, one after the other
@@ -56,7 +57,7 @@ class GuardedStorage:
         multiple = max(self.alignment, dtype.itemsize)
         room = -(-size // multiple) * multiple  # what lies between the data and that boundary is watched as well
         behind = BAND if self.device == "cuda" else 0  # on a CPU there is an unmapped page
-        raw = self._raw(name, -(-(BAND + room + behind) // PAGE) * PAGE)
+        raw = self.raw(name, -(-(BAND + room + behind) // PAGE) * PAGE)
         start = len(raw) - behind - room
         self.blocks[name] = Block(raw, start, start + size)
         self._painted = None

@@ -32,6 +32,7 @@ from rung.rungs.base import USUAL, Device, Rung, emulated_multiprocessors
 from rung.rungs.cuda import INCLUDE, CudaRung
 
 SEEDS = 5
+SMALL = 1 << 20  # bytes of a case that the CPU compares sooner than a GPU with many processes on it
 LARGE = 132  # multiprocessors of an H200
 _COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
 _WAITS = re.compile(r"\bpdl_wait\(|griddepcontrol\.wait|cudaGridDependencySynchronize")
@@ -245,7 +246,7 @@ class _Rung:
             if pace * cost.flops > PATIENCE:
                 self.report.left_out[case.name] = f"{self.rung.full_name} would take {pace * cost.flops:.0f} s a run"
                 continue
-            trial = self._trial(case, values, seed + index)
+            trial = self._trial(case, values, seed + index, only_run=True)
             trial.twice(effort.slow if self.cuda and self.device == "cuda" else math.inf)
             if effort.alone and trial.seconds <= effort.affordable:
                 trial.refill(seed + index + 50)  # a rung that caches results by pointer returns the old ones
@@ -313,12 +314,19 @@ class _Rung:
         return max((size, index) for seconds, size, index in self.took if seconds <= affordable)[1]
 
     def _trial(
-        self, case: Case, values: Values, seed: int, how: How | None = None, names: list[str] | None = None
+        self,
+        case: Case,
+        values: Values,
+        seed: int,
+        how: How | None = None,
+        names: list[str] | None = None,
+        *,
+        only_run: bool = False,
     ) -> _Trial:
         self.at = (case, values, seed)
         self.report.case = case.name
         how = replace(how or How(self.tuning, races=self.races), coverage=self.coverage)
-        return _Trial(self, case, values, how, names or self._bound(), seed)
+        return _Trial(self, case, values, how, names or self._bound(), seed, only_run)
 
     def _from_all_sides(self, case: Case, values: Values, seed: int) -> None:
         trial = self._trial(case, values, seed)
@@ -452,16 +460,20 @@ class _Rung:
 
 
 class _Trial:
-    """One rung bound at one case, and the runs over it."""
+    """One rung bound at one case, and the runs over it; `only_run`: it is not replayed, nor are its inputs late."""
 
-    def __init__(self, of: _Rung, case: Case, values: Values, how: How, names: list[str], seed: int) -> None:
+    def __init__(
+        self, of: _Rung, case: Case, values: Values, how: How, names: list[str], seed: int, only_run: bool
+    ) -> None:
         self.of, self.how, self.report = of, how, of.report
         self.operation: Operation = of.rung.operation
         self.seconds = 0.0  # the fastest single run so far
         self.turn = 0
         with self.report.phase("inputs"):
-            self.storage = of.host.storage(_alignment(of.rung))
-            memory, empty = of.host.memory, self.storage.empty
+            owned = [o for o in self.operation.operands if o.name in names and o.view_of is None]
+            small = only_run and sum(self.operation.size_of(o, values, of.dtype) for o in owned) <= SMALL
+            self.storage = of.host.storage(_alignment(of.rung), small=small)
+            memory, empty = self.storage.memory, self.storage.empty
             self.operands = Operands(
                 self.operation, values, of.dtype, names, seed, device=memory, empty=empty, case=case
             )

@@ -1,0 +1,47 @@
+"""Operands in the host's memory that a GPU's kernels get a copy of: a run of a small case is two copies and one query,
+and everything else about it is done on the CPU, where no other process is waited for.
+"""
+
+from __future__ import annotations
+
+import torch
+
+CHUNK = 1 << 20  # bytes of memory at least that are allocated together
+
+
+class Mirror:
+    """Allocates host memory, each piece of which has a counterpart on the device."""
+
+    def __init__(self, device: str) -> None:
+        self.device = device
+        self._chunks: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self._used: list[int] = []  # bytes of each
+
+    def __call__(self, _: str, size: int) -> torch.Tensor:
+        if not self._chunks or self._used[-1] + size > len(self._chunks[-1][0]):
+            room = max(size, CHUNK)
+            here = torch.empty(room, dtype=torch.uint8, pin_memory=self.device == "cuda")
+            self._chunks.append((here, torch.empty(room, dtype=torch.uint8, device=self.device)))
+            self._used.append(0)
+        start = self._used[-1]
+        self._used[-1] += size
+        return self._chunks[-1][0][start : start + size]
+
+    def there(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The counterpart of a contiguous tensor in this memory."""
+        size = tensor.numel() * tensor.itemsize
+        for here, copy in self._chunks:
+            start = tensor.data_ptr() - here.data_ptr()
+            if start >= 0 and start + size <= len(here):
+                return copy[start : start + size].view(tensor.dtype).view(tensor.shape)
+        raise ValueError("this tensor lies elsewhere")
+
+    def arrive(self) -> None:
+        """Queue the copy to the device."""
+        for (here, copy), used in zip(self._chunks, self._used, strict=True):
+            copy[:used].copy_(here[:used], non_blocking=True)
+
+    def leave(self) -> None:
+        """Queue the copy from the device."""
+        for (here, copy), used in zip(self._chunks, self._used, strict=True):
+            here[:used].copy_(copy[:used], non_blocking=True)
