@@ -7,6 +7,8 @@ import torch
 
 from rung import emulator
 from rung.dtypes import dtype as named
+from rung.gpt2.gpu.operands import dims
+from rung.gpt2.random_model import config_of
 from rung.gpt2.rungs import decode_rungs
 from rung.operation import Tensors, Values
 from rung.rungs import catalogue
@@ -87,11 +89,21 @@ def test_no_access_races() -> None:
 
 
 def test_which_texts_the_step_of_few_rows_serves() -> None:
+    untuned = lambda _: False  # noqa: E731
     for dtype, few in (("bfloat16", "20"), ("int8", "21")):
-        assert decode_rungs(2, 1600, dtype, lambda _: False)[0] == few
-        assert decode_rungs(4, 768, dtype, lambda _: False)[0] == few
-        assert few not in decode_rungs(2, 768, dtype, lambda _: False)
-        assert few not in decode_rungs(8, 1600, dtype, lambda _: False)
-        assert decode_rungs(8, 768, dtype, lambda name, few=few: name == few)[0] == few
+        assert decode_rungs(2, 1600, dtype, untuned)[0] == few
+        assert few not in decode_rungs(8, 1600, dtype, untuned)
+        assert all(decode_rungs(rows, 768, dtype, untuned)[0] == few for rows in (2, 4, 8))
         assert few not in decode_rungs(1, 1600, dtype, lambda _: True)
-    assert "22" not in decode_rungs(4, 768, "float32", lambda _: False)
+    assert [decode_rungs(rows, 768, "float32", untuned)[0] == "22" for rows in (2, 3, 8)] == [False, True, True]
+
+
+@pytest.mark.parametrize("number", BOUNDS)
+def test_eight_rows_of_gpt2_and_a_few_of_a_large_model_fit_a_large_gpu(
+    number: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rung.rungs.base.device_facts", lambda device: (90, 132))
+    rung, real = catalogue.find(f"decode/{number}"), named(BOUNDS[number][0])
+    for rows, name in ((8, "gpt2"), (2 if number == "22" else 4, "gpt2-large")):
+        values = rung.operation.complete(dims(config_of(name), rows, 1024))
+        assert rung.refusal(values, real) is None, rung.refusal(values, real)

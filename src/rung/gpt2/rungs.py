@@ -221,8 +221,8 @@ def decode_rungs(rows: int, channels: int, dtype: str, tuned: Callable[[str], bo
     """Rungs of decode in the order of preference; `tuned` tells whether one has been tuned for this GPU and shape."""
     wide, eight, full = channels >= MIN_CHANNELS_ONE_KERNEL, dtype == "int8", dtype in ("float32", "tf32")
     few = few_rows_rung(dtype)
-    # Untuned it is faster from three texts on, with wide models from two; in float32 not enough.
-    wins = not full and (2 if wide else 3) <= rows <= MAX_ROWS_GEMV
+    # Untuned it is faster from two texts on, in float32 from three; with wide models up to four was measured.
+    wins = (3 if full else 2) <= rows <= (MAX_ROWS_GEMV if wide else MAX_FEW_ROWS) and not (wide and full)
     takes_few = 1 < rows <= MAX_FEW_ROWS and (tuned(few) or wins)
     before = (few,) if takes_few else ()
     if rows > MAX_ROWS_OWN_MMA:

@@ -6,6 +6,7 @@ from   = "decode/20"
 inherit = ["dims", "needs", "tune", "let", "define", "buffers", "inside", "launch"]
 dtypes = ["f32"]
 ---*/
+#include "exchange_epochs.cuh"
 #include "weights_by_ring.cuh"
 #include "products_tensor_cores.cuh"
 #include "few_rows.cuh"
@@ -17,10 +18,9 @@ extern "C" __global__ void __launch_bounds__(STEP_WARPS * 32 + 32, 1)
          const Real* ln1_w, const Real* ln1_b, const Real* qkv_w, const Real* qkv_b, const Real* proj_w, const Real* proj_b,
          const Real* ln2_w, const Real* ln2_b, const Real* fc_w, const Real* fc_b, const Real* fc2_w, const Real* fc2_b,
          const Real* lnf_w, const Real* lnf_b, const Real* head_w, Real* k_cache, Real* v_cache, float* logits, int* next,
-         float* x, float* q, float* parts, Real* h, float* best_value, int* best_index, int* counter, int* clock, float eps,
-         float scale, int* spent)
+         int* mail, int* clock, float eps, float scale, int* spent)
 {
     const Model model = {tokens, lengths, wte,   wpe,   ln1_w, ln1_b,  qkv_w,   qkv_b,   proj_w, proj_b, ln2_w, ln2_b, fc_w,
                          fc_b,   fc2_w,   fc2_b, lnf_w, lnf_b, head_w, k_cache, v_cache, logits, next,   eps,   scale};
-    few_rows_step(model, texts, caches, {x, q, parts, h, best_value, best_index}, counter, clock, spent);
+    few_rows_step(model, texts, caches, reinterpret_cast<Parcel*>(mail), clock, spent);
 }

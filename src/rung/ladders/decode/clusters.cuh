@@ -100,17 +100,11 @@ __device__ __forceinline__ void hand1(const void* to, const uint64_t* barrier, i
         : "memory");
 }
 
-// Waits for the data of the cluster's blocks; one thread then rearms the barrier for the exchange after next.
+// Waits for the data of the cluster's blocks, which arrive in this block's own shared memory. The scope of the wait is the block:
+// a wait of cluster scope invalidates the L1 cache each time. One thread then rearms the barrier for the exchange after next.
 __device__ __forceinline__ void await_cluster(uint64_t* barrier, unsigned parity, unsigned next_bytes)
 {
-    unsigned done = 0;
-    // never skipped: nobody has asked; perhaps never several turns: try_wait itself waits for a while
-    while (!done)
-        asm volatile("{\n\t.reg .pred p;\n\tmbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2;\n\t"
-                     "selp.u32 %0, 1, 0, p;\n\t}"
-                     : "=r"(done)
-                     : "r"(shared_address(barrier)), "r"(parity)
-                     : "memory");
+    byte_barrier_wait(barrier, parity);
     if (threadIdx.x == 0) byte_barrier_expect(barrier, next_bytes);
 }
 
@@ -509,8 +503,13 @@ struct Computing
                 const float2 moments = s.moments[k][lane + i * WARP_SIZE];
                 sum += moments.x, square += moments.y;
             }
-        const float shifted = warp_sum(sum) / C, mean = mean_before + shifted;
-        const float rstd = rsqrtf(fmaxf(warp_sum(square) / C - shifted * shifted, 0.0f) + step.m.eps);
+#pragma unroll
+        for (int offset = WARP_SIZE / 2; offset > 0; offset /= 2) {  // both sums at once
+            const float other = __shfl_xor_sync(ALL_LANES, sum, offset);
+            square += __shfl_xor_sync(ALL_LANES, square, offset), sum += other;
+        }
+        const float shifted = sum * (1.0f / C), mean = mean_before + shifted;
+        const float rstd = rsqrtf(fmaxf(square * (1.0f / C) - shifted * shifted, 0.0f) + step.m.eps);
 #pragma unroll
         for (int i = 0; i < PAIRS; i++) {
             const int pair = threadIdx.x + i * THREADS;

@@ -1,39 +1,33 @@
 // A whole step for up to eight rows by persistent blocks, one per multiprocessor: rows are texts, or consecutive tokens of a
-// text. Weights come through the ring and are multiplied by all rows at once. Between phases there is a grid barrier, and results
-// are in memory, so that a row sees the keys and values that earlier rows have just written to the cache.
+// text. Weights and cached keys come through the ring, and weights are multiplied by all rows at once. Blocks exchange results as
+// parcels, with one mailbox per row: a row reads the new keys and values of earlier rows there, and older ones from the cache.
 #pragma once
-#include "phases.cuh"
+#include "mailed_attention.cuh"
 
 namespace decode {
 
-static_assert(B <= 8 && B <= STEP_WARPS, "a warp for each row");
+static_assert(B <= 8 && B <= STEP_WARPS, "one warp per row");
+static_assert(BATCH <= THREADS, "one thread per row of a batch");
 
-constexpr int MOST_PARTS = 4;  // of a head's keys
-constexpr int PART_FLOATS = HS + 4;
-// From one row's vector to the next: with this stride, lanes that read words of several rows at once have few bank conflicts.
-constexpr int APART =
-    (HIDDEN_PARTS * F > (WITH_REST ? 2 : 1) * C ? HIDDEN_PARTS * F : (WITH_REST ? 2 : 1) * C) + 64 / int(sizeof(Factor));
+// APART: from one row's vector to the next; with this stride, lanes that read words of several rows at once have few bank conflicts.
+// The residual stream is stored as floats behind its norm.
+constexpr int HIDDEN_TERMS = ROUNDED_LATE ? 1 : HIDDEN_PARTS, STREAM_TERMS = WITH_REST && !ROUNDED_LATE ? 2 : 1;
+constexpr int NORM_BYTES = STREAM_TERMS * C * int(sizeof(Factor));
+constexpr int VECTOR_BYTES = F * HIDDEN_TERMS * int(sizeof(Factor));
+constexpr int APART = ((VECTOR_BYTES > NORM_BYTES + 4 * C ? VECTOR_BYTES : NORM_BYTES + 4 * C) + 64) / int(sizeof(Factor));
 
-// A counter that only grows: a block arrives by adding one, and all have arrived when it is `target`.
-struct GridBarrier
+constexpr int WARPS_OF_ROW = STEP_WARPS / B, LANES_OF_ROW = WARPS_OF_ROW * WARP_SIZE;
+
+// Loads per thread and round, if `threads` threads load `items` in as few rounds of at most `most` loads as possible.
+__device__ constexpr int at_once(int items, int threads, int most)
 {
-    unsigned* counter;
-    unsigned target;  // of the previous barrier
+    return ceil_div(ceil_div(items, threads), ceil_div(ceil_div(items, threads), most));
+}
 
-    // What any thread wrote before it is visible to all threads of all blocks after it.
-    __device__ __forceinline__ void operator()()
-    {
-        sync_computing();
-        target += gridDim.x;
-        if (threadIdx.x == 0) {
-            asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory");
-            unsigned arrived;
-            do asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(arrived) : "l"(counter) : "memory");
-            while (int(arrived - target) < 0);
-        }
-        sync_computing();
-    }
-};
+// Parcels of a row's vector: upper bounds for any number of blocks, and the numbers for 132 multiprocessors, which size the loops.
+constexpr int MOST_STREAM_PARCELS = C / 3 + MOST_BLOCKS, MOST_HIDDEN_PARCELS = F / HIDDEN + MOST_BLOCKS;
+constexpr int USUAL_STREAM_PARCELS = 132 * ceil_div(ceil_div(C, 132), 3);
+constexpr int USUAL_HIDDEN_PARCELS = 132 * ceil_div(ceil_div(F / HIDDEN_IN_WORD, 132), 3);
 
 struct RowsLayout
 {
@@ -48,220 +42,339 @@ struct RowsLayout
         partial = reinterpret_cast<float*>(vectors + B * APART);
         residual = partial + B * STEP_WARPS * BATCH;
     }
+    __device__ __forceinline__ float* stream(int b) const
+    {
+        return reinterpret_cast<float*>(vectors + b * APART + NORM_BYTES / int(sizeof(Factor)));
+    }
 };
 
-// Data exchanged between blocks.
-struct Exchange
+// A row's place: its text's cached keys, and its own position, which may lie beyond the cache. The result of such a row is
+// meaningless, but it must not affect others.
+struct Place
 {
-    float *x, *q, *parts;  // (B, C), (B, C), (B, NH, MOST_PARTS, PART_FLOATS)
-    Factor* h;             // (B, F)
-    float* best_value;     // (B, blocks)
-    int* best_index;
+    int first, cache, cached, position;
+
+    __device__ __forceinline__ void look_up(const Model& m, const int* texts, const int* caches, int b)
+    {
+        first = load_fresh(texts + b), cache = load_fresh(caches + first);
+        const int length = load_fresh(m.lengths + first);
+        cached = min(length, MAXT), position = length + b - first;
+    }
+    __device__ __forceinline__ bool inside() const { return position < MAXT; }
 };
+
+// Which elements each parcel of a row has: computed once per step.
+struct Spans
+{
+    ParcelSpan stream[MOST_STREAM_PARCELS], hidden[MOST_HIDDEN_PARCELS];
+
+    __device__ __forceinline__ void look_up(const Mailboxes& mail)
+    {
+        // perhaps never several turns: a narrow model has fewer parcels than a block has threads
+        for (int i = threadIdx.x; i < mail.after_mlp.parcels(); i += THREADS) stream[i] = ParcelSpan::of(mail.after_mlp, i);
+        // perhaps never several turns: likewise
+        for (int i = threadIdx.x; i < mail.hidden.parcels(); i += THREADS) hidden[i] = ParcelSpan::of(mail.hidden, i);
+    }
+};
+
+// Destination of a batch of rows, computed before the rows' sums are known.
+struct Outgoing
+{
+    Parcel* box;
+    int parcels;
+    uint32_t sent;
+    bool activates, wide;
+};
+
+// With GATE a thread polls one parcel until it has arrived, and only then all: fewer polls in vain.
+template <int N, class From>
+__device__ __forceinline__ void receive_all(Parcel (&got)[N], uint32_t epoch, From from)
+{
+    if (GATE && N > 1) {
+        Parcel one[1];
+        receive(one, epoch, from);
+    }
+    receive(got, epoch, from);
+}
 
 struct FewRowsStep
 {
     const Model& m;
-    const int *texts, *caches;  // for each row the first row of its text, which gives length and cache slot
-    const Exchange& to;
+    const Mailboxes& mail;
     const BlockRows& block_rows;
+    Spans& spans;
+    Place* places;
     const RowsLayout layout;
     WeightSource source;
-    GridBarrier barrier;
+    uint32_t epoch = 0;         // the first of the layer
+    float running_mean = 0.0f;  // of the thread's row, as in residual_vector.cuh
 
-    struct Place
+    __device__ __forceinline__ uint32_t epoch_of(int phase, int PhaseSpec::* which) const
     {
-        int cache, position;
-        bool inside;  // of the cache: the result of a row beyond it is meaningless, but it must not affect others
-    };
-    __device__ __forceinline__ Place place(int b) const
-    {
-        const int first = load_fresh(texts + b), position = load_fresh(m.lengths + first) + b - first;
-        return {load_fresh(caches + first), min(position, MAXT - 1), position < MAXT};
+        return epoch + entry(phase, [&](const PhaseSpec& spec) { return spec.*which; });
     }
 
     __device__ __forceinline__ float4 embedded(int b, int channel) const
     {
         const float4 e = four_floats(m.wte + size_t(load_fresh(m.tokens + b)) * C + channel);
-        const float4 p = four_floats(m.wpe + size_t(place(b).position) * C + channel);
+        const float4 p = four_floats(m.wpe + size_t(min(places[b].position, MAXT - 1)) * C + channel);
         return make_float4(e.x + p.x, e.y + p.y, e.z + p.z, e.w + p.w);
     }
 
     // ---- inputs of a phase ---------------------------------------------------------------------------------------------------
 
-    static __device__ __forceinline__ void set4(const Vector& x, int b, int at, float4 v)
+    // Reads the stream as floats, and returns the thread's part of its row's sums.
+    __device__ __forceinline__ float2 take_stream(int phase, bool embedding)
     {
-        x.set(b, at, v.x), x.set(b, at + 1, v.y), x.set(b, at + 2, v.z), x.set(b, at + 3, v.w);
-    }
-
-    // One warp per row.
-    __device__ __forceinline__ void normalise(const Vector& x, bool embedding, const Weights& w)
-    {
-        constexpr int EACH = ceil_div(C / 4, WARP_SIZE);
-        const int b = warp_id();
-        float4 v[EACH];
-        if (b < B) {
-            const float4* from = reinterpret_cast<const float4*>(to.x + b * C);
-#pragma unroll
-            for (int i = 0; i < EACH; i++) {
-                const int f = min(lane_id() + i * WARP_SIZE, C / 4 - 1);
-                v[i] = embedding ? embedded(b, 4 * f) : load_fresh(from + f);
+        constexpr int AT_ONCE = at_once(USUAL_STREAM_PARCELS, LANES_OF_ROW, 9);
+        const int b = warp_id() / WARPS_OF_ROW, lane = warp_id() % WARPS_OF_ROW * WARP_SIZE + lane_id();
+        float* stream = layout.stream(b);
+        float sum = 0.0f, square = 0.0f;
+        const auto take = [&](int channel, float x) {
+            x -= running_mean;
+            stream[channel] = x, sum += x, square += x * x;
+        };
+        if (b >= B) return make_float2(0.0f, 0.0f);
+        if (embedding) {
+            for (int at = 4 * lane; at < C; at += 4 * LANES_OF_ROW) {
+                const float4 x = embedded(b, at);
+                take(at, x.x), take(at + 1, x.y), take(at + 2, x.z), take(at + 3, x.w);
             }
+            return make_float2(sum, square);
         }
-        source.await();  // gain and shift
-        if (b >= B) return;
-        source.watch.start(NORM);
-        const auto own = [&](int i) { return lane_id() + i * WARP_SIZE < C / 4; };
-        float sum = 0.0f, squares = 0.0f;
-#pragma unroll
-        for (int i = 0; i < EACH; i++) sum += own(i) ? (v[i].x + v[i].y) + (v[i].z + v[i].w) : 0.0f;
-        const float mean = warp_sum(sum) / C;
-#pragma unroll
-        for (int i = 0; i < EACH; i++) {
-            const float4 d = make_float4(v[i].x - mean, v[i].y - mean, v[i].z - mean, v[i].w - mean);
-            squares += own(i) ? (d.x * d.x + d.y * d.y) + (d.z * d.z + d.w * d.w) : 0.0f;
-        }
-        const Norm norm = {mean, rsqrtf(warp_sum(squares) / C + m.eps)};
-        const Real *gain = source.gain(w), *shift = source.shift(w);
-#pragma unroll
-        for (int i = 0; i < EACH; i++) {
-            const int at = 4 * (lane_id() + i * WARP_SIZE);
-            if (own(i)) set4(x, b, at, normalised(v[i], norm, four_floats(gain + at), four_floats(shift + at)));
-        }
-    }
-
-    __device__ __forceinline__ int parts_of(int length) const
-    {
-        const int most = min(MOST_PARTS, max(1, int(gridDim.x) / (B * NH)));
-        return max(1, min(most, ceil_div(length, KEY_PART)));
-    }
-
-    __device__ __forceinline__ void take_attention(const Vector& x)
-    {
+        const int parcels = mail.after_mlp.parcels();
+        const Parcel* from = (phase == FC ? mail.after_attention.mail : mail.after_mlp.mail) + b * parcels;
+        const uint32_t awaited = epoch_of(phase, &PhaseSpec::awaited);
 #pragma unroll 1
-        for (int i = threadIdx.x; i < B * C / 4; i += THREADS) {
-            const int b = i / (C / 4), channel = i % (C / 4) * 4;
-            const float* parts = to.parts + (size_t(b) * NH + channel / HS) * (MOST_PARTS * PART_FLOATS);
-            set4(x, b, channel, merged<MOST_PARTS>(parts, parts_of(place(b).position + 1), channel % HS));
+        // perhaps never several turns: one round is made for 132 multiprocessors, and the check's grids have fewer
+        for (int begin = lane; begin < parcels; begin += LANES_OF_ROW * AT_ONCE) {
+            Parcel got[AT_ONCE];
+            ParcelSpan span[AT_ONCE];
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; i++) span[i] = spans.stream[min(begin + i * LANES_OF_ROW, parcels - 1)];
+            receive_all(got, awaited, [&](int i) { return from + min(begin + i * LANES_OF_ROW, parcels - 1); });
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; i++)
+#pragma unroll
+                for (int j = 0; j < 3; j++)
+                    if (begin + i * LANES_OF_ROW < parcels && j < span[i].count())
+                        take(span[i].first() + j, __uint_as_float(got[i].word[j]));
         }
-        source.await();
+        return make_float2(sum, square);
     }
 
-    __device__ __forceinline__ void take_hidden(const Vector& x)
+    // The warps of a row compute its norm together.
+    __device__ __forceinline__ void normalise(int phase, bool embedding, const Vector& x, const Weights& w)
     {
-        constexpr int EACH = 16 / sizeof(Factor);
-#pragma unroll 4
-        for (int i = threadIdx.x; i < B * F / EACH; i += THREADS) {
-            const int b = i / (F / EACH), at = i % (F / EACH) * EACH;
-            const uint4 bits = __ldcg(reinterpret_cast<const uint4*>(to.h + size_t(b) * F + at));
-            if (!TWO_TERM_TF32) {
-                *reinterpret_cast<uint4*>(x.numbers + b * x.apart + at) = bits;
-                continue;
-            }
-            const uint32_t word[4] = {bits.x, bits.y, bits.z, bits.w};
+        __shared__ float2 sums[STEP_WARPS];
+        float2 own = take_stream(phase, embedding);
+        source.watch.start(NORM);
+        own = make_float2(warp_sum(own.x), warp_sum(own.y));
+        const int b = warp_id() / WARPS_OF_ROW, lane = warp_id() % WARPS_OF_ROW * WARP_SIZE + lane_id();
+        if (WARPS_OF_ROW > 1) {
+            if (lane_id() == 0) sums[warp_id()] = own;
+            sync_computing();
+            own = make_float2(0.0f, 0.0f);
 #pragma unroll
-            for (int j = 0; j < 4; j++)
-                // perhaps never false: numbers of two terms are floats, four in a piece
-                if (j < EACH) x.set(b, at + j, __uint_as_float(word[j]));
+            for (int i = 0; i < WARPS_OF_ROW; i++) {
+                const float2 part = sums[min(b, B - 1) * WARPS_OF_ROW + i];
+                own.x += part.x, own.y += part.y;
+            }
+        } else {
+            __syncwarp();
         }
-        source.await();
+        if (b >= B) return;
+        const float mean = own.x / C;
+        const Norm norm = {mean, rsqrtf(fmaxf(own.y / C - mean * mean, 0.0f) + m.eps)};
+        const Real *gain = source.gain(w), *shift = source.shift(w);
+        const float* stream = layout.stream(b);
+#pragma unroll 4
+        for (int at = 4 * lane; at < C; at += 4 * LANES_OF_ROW) {
+            const float4 v = *reinterpret_cast<const float4*>(stream + at);
+            x.set4(b, at, normalised(v, norm, four_floats(gain + at), four_floats(shift + at)));
+        }
+        running_mean += mean;
+    }
+
+    __device__ __forceinline__ void take_hidden(const Vector& x, uint32_t awaited)
+    {
+        constexpr int AT_ONCE = at_once(B * USUAL_HIDDEN_PARCELS, THREADS, 8);
+        const int of_row = mail.hidden.parcels(), parcels = B * of_row;
+        const Divisor row(of_row);
+#pragma unroll 1
+        // perhaps never several turns: likewise
+        for (int begin = threadIdx.x; begin < parcels; begin += THREADS * AT_ONCE) {
+            Parcel got[AT_ONCE];
+            int first[AT_ONCE], count[AT_ONCE];
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; i++) {
+                const int at = min(begin + i * THREADS, parcels - 1), b = row.divide(at);
+                const ParcelSpan span = spans.hidden[at - b * of_row];
+                first[i] = b * x.apart + span.first(), count[i] = begin + i * THREADS < parcels ? span.count() : 0;
+            }
+            receive_all(got, awaited, [&](int i) { return mail.hidden.mail + min(begin + i * THREADS, parcels - 1); });
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; i++)
+#pragma unroll
+                for (int j = 0; j < 3; j++) {
+                    if (j * HIDDEN_IN_WORD >= count[i]) continue;
+                    if (TWO_TERM_TF32)
+                        x.set(0, first[i] + j, __uint_as_float(got[i].word[j]));
+                    else
+                        reinterpret_cast<uint32_t*>(x.numbers)[first[i] / 2 + j] = got[i].word[j];
+                }
+        }
+    }
+
+    __device__ __forceinline__ void take_input(int phase, bool embedding, const Vector& x, const Weights& w)
+    {
+        if (has(phase, Input::ATTENTION)) {
+            delay_polling(POLL_DELAY_IDLE_CYCLES);
+            constexpr int AT_ONCE = at_once(OUTPUT_PARCELS, THREADS, 6);
+            const auto parts_of = [&](int b) { return KeyParts(places[b].cached, mail.key_parts).count; };
+#pragma unroll 1
+            for (int first = 0; first < OUTPUT_PARCELS; first += AT_ONCE * THREADS)
+                receive_attention<AT_ONCE>(mail, parts_of, x, epoch_of(phase, &PhaseSpec::awaited), first);
+        } else if (has(phase, Input::HIDDEN)) {
+            delay_polling(POLL_DELAY_HIDDEN_CYCLES);
+            take_hidden(x, epoch_of(phase, &PhaseSpec::awaited));
+        } else {
+            if (!embedding) delay_polling(POLL_DELAY_STREAM_CYCLES);
+            normalise(phase, embedding, x, w);
+        }
     }
 
     // ---- outputs of a phase --------------------------------------------------------------------------------------------------
 
-    // The block's rows of the matrix times all vectors, one batch at a time; warp b then has the results of row b.
-    __device__ __forceinline__ void multiply_all(int phase, int layer, const Weights& w, const Vector& x, float* biases,
-                                                 Best& best)
+    // Bias and scale of the thread's row of a batch, loaded before the row's sums are known.
+    __device__ __forceinline__ float2 ends_of(int phase, int layer, int first, int rows, const Real* biases) const
     {
-        const int b = warp_id();
-        const Place at = b < B ? place(b) : Place{0, 0, false};
+        const int i = threadIdx.x;
+        if (i >= rows) return make_float2(0.0f, 0.0f);
+        return make_float2(phase < HEAD ? to_float(biases[first + i]) : 0.0f, block_rows.scale(m, phase, layer, first + i));
+    }
+
+    // The block's rows of the matrix times all vectors, one batch at a time; a row's sums are sent by its own warps.
+    __device__ __forceinline__ void multiply_and_send(int phase, int layer, const Weights& w, const Vector& x, float2 own,
+                                                      Outgoing to, Best& best)
+    {
+        __shared__ float2 ends[BATCH];
+        const int b = warp_id() / WARPS_OF_ROW, turn = warp_id() % WARPS_OF_ROW;
 #pragma unroll 1
         for (int first = 0; first == 0 || first < w.rows; first += BATCH) {
             const int rows = min(BATCH, w.rows - first);
+            if (first > 0) {
+                own = ends_of(phase, layer, first, rows, block_rows.weights(m, phase, layer).bias);
+                to = outgoing(phase, w, b, first);
+            }
+            if (threadIdx.x < BATCH) ends[threadIdx.x] = own;
             multiply(source, w, x, layout.partial, first, rows);
-            if (first > 0 && phase < HEAD)
-                // perhaps never several turns: a batch mostly has no more rows than the block threads
-                for (int i = threadIdx.x; i < rows; i += THREADS)
-                    biases[i] = to_float(block_rows.weights(m, phase, layer).bias[first + i]);
             sync_computing();
             source.watch.start(SENDING);
-            for (int i = lane_id(); b < B && i < rows; i += WARP_SIZE) {
-                const float sum = scaled(whole_sum(layout.partial, i, b), block_rows.scale(m, phase, layer, first + i));
-                give(phase, layer, b, at, w.begin + first + i, first + i, phase < HEAD ? sum + biases[i] : sum, best);
+            const auto sum_of = [&](int row) { return scaled(whole_sum(layout.partial, row, b), ends[row].y) + ends[row].x; };
+            if (b < B && phase == HEAD) {
+                for (int row = turn * WARP_SIZE + lane_id(); row < rows; row += LANES_OF_ROW) {
+                    const float logit = sum_of(row);
+                    m.logits[size_t(b) * V + w.begin + first + row] = logit;
+                    best = better(best, {logit, w.begin + first + row});
+                }
+            } else if (b < B) {
+                send_batch(phase, layer, w, to, b, turn, first, rows, sum_of);
             }
-            sync_computing();
+            if (first + BATCH < w.rows) sync_computing();
             source.watch.start(PRODUCTS);
         }
     }
 
-    __device__ __forceinline__ void give(int phase, int layer, int b, const Place& at, int row, int own, float sum, Best& best)
+    // A block with fewer rows than others sends empty parcels, so that all receive the same number.
+    __device__ __forceinline__ Outgoing outgoing(int phase, const Weights& w, int b, int first) const
     {
-        if (phase == HEAD) {
-            m.logits[size_t(b) * V + row] = sum;
-            best = better(best, {sum, row});
-        } else if (has(phase, Epilogue::ACTIVATE)) {
-            to.h[size_t(b) * F + row] = from_float<Factor>(within_range(activate<ACT>(sum)));
-        } else if (has(phase, Epilogue::ADD_RESIDUAL)) {
-            float& residual = layout.residual[b * block_rows.of[PROJ].y + own];
-            residual += sum;
-            to.x[b * C + row] = residual;
-        } else if (row < C) {
-            to.q[b * C + row] = sum;
-        } else if (at.inside) {
-            Real* cache = row < 2 * C ? m.k_cache : m.v_cache;
-            cache[cached(layer, at.cache, row % C / HS, at.position) + row % C % HS] = from_float<Real>(sum);
+        const bool activates = has(phase, Epilogue::ACTIVATE), wide = activates && HIDDEN_IN_WORD > 1;
+        const int each = phase == QKV ? mail.qkv.each : activates ? mail.hidden.each : mail.after_mlp.each;
+        Parcel* box = phase == QKV    ? mail.qkv.mail
+                      : phase == PROJ ? mail.after_attention.mail
+                      : phase == FC   ? mail.hidden.mail
+                                      : mail.after_mlp.mail;
+        const int before = wide ? first / 6 : first / 3;
+        const int parcels = first + BATCH < w.rows ? (wide ? BATCH / 6 : BATCH / 3) : each - before;
+        return {box + (b * int(gridDim.x) + int(blockIdx.x)) * each + before, parcels, epoch_of(phase, &PhaseSpec::sent),
+                activates, wide};
+    }
+
+    // Four lanes fill a parcel, as in one_kernel.cuh.
+    template <class SumOf>
+    __device__ __forceinline__ void send_batch(int phase, int layer, const Weights& w, const Outgoing& to, int b, int turn,
+                                               int first, int rows, SumOf sum_of)
+    {
+        const auto [box, parcels, sent, activates, wide] = to;
+#pragma unroll 1
+        for (int parcel = turn * 8 + lane_id() / 4; __any_sync(ALL_LANES, parcel < parcels); parcel += 8 * WARPS_OF_ROW) {
+            const int word = parcel * 3 + lane_id() % 4, row = wide ? 2 * word : word;
+            const bool some = lane_id() % 4 < 3 && row < rows;
+            float out = 0.0f, next = 0.0f;
+            if (some) {
+                out = sum_of(row);
+                // perhaps never true: in float32 a word holds one number
+                if (wide) next = activated(sum_of(row + 1));
+                if (activates) out = activated(out);
+                if (has(phase, Epilogue::ADD_RESIDUAL)) out += layout.residual[b * w.rows + first + row];
+            }
+            const uint32_t payload = activates ? hidden_word(out, next) : __float_as_uint(out);
+            const uint32_t second = __shfl_down_sync(ALL_LANES, payload, 1), third = __shfl_down_sync(ALL_LANES, payload, 2);
+            if (lane_id() % 4 == 0 && parcel < parcels) send(box + parcel, payload, second, third, sent);
+            if (!some || activates) continue;
+            if (has(phase, Epilogue::CACHE))
+                cache(layer, places[b], w.begin + first + row, out);
+            else
+                layout.residual[b * w.rows + first + row] = out;
         }
     }
 
-    // One part of the keys of a head, row after row; the warps of a block divide the keys.
-    __device__ __forceinline__ void attend(int layer)
+    // Keys and values are stored for later steps.
+    __device__ __forceinline__ void cache(int layer, const Place& place, int row, float x) const
     {
-        using Share = Keys<KEY_LOADS>;
-        const float scale = BY_LAYER ? m.scale / (layer + 1) : m.scale;
-        const int lane = lane_id(), warp = warp_id();
+        const int which = row / C, channel = row % C;
+        Real* to = which == 1 ? m.k_cache : m.v_cache;
+        if (which > 0 && place.inside())
+            to[cached(layer, place.cache, channel / HS, place.position) + channel % HS] = from_float<Real>(x);
+    }
+
+    // Each of the block's items: a range of the keys of a head of a row.
+    template <class Do>
+    __device__ __forceinline__ void for_each_range(Do act) const
+    {
 #pragma unroll 1
         // perhaps never skipped: there may be items for every block
-        for (int item = blockIdx.x; item < B * NH * MOST_PARTS; item += gridDim.x) {
-            // All first parts come before all second ones, so few blocks have two non-empty parts.
-            const int head = item % NH, b = item / NH % B, part = item / (NH * B);
-            const Place at = place(b);
-            const int length = at.position + 1, parts = parts_of(length), share = ceil_div(length, parts);
-            if (part >= parts) continue;
-            const size_t begins = cached(layer, at.cache, head, 0);
-            const int end = min(length, (part + 1) * share);
-            float query[VEC], sum[VEC] = {}, largest = -INFINITY, total = 0.0f;
-#pragma unroll
-            for (int j = 0; j < VEC; j++) query[j] = load_fresh(to.q + b * C + head * HS + lane % Share::LANES * VEC + j);
-#pragma unroll 1
-            // perhaps never several turns: the warps mostly take a part of the keys at once
-            for (int first = part * share + warp * Share::COUNT; first < end; first += STEP_WARPS * Share::COUNT) {
-                Share keys;
-                float y[VEC], top, l;
-                keys.request(m.k_cache + begins, m.v_cache + begins, first, 0, end, lane);
-                keys.attend(query, scale, first, end, lane, top, l, y);
-                const float higher = fmaxf(top, largest), old = __expf(largest - higher), now = __expf(top - higher);
-                total = total * old + l * now, largest = higher;
-#pragma unroll
-                for (int j = 0; j < VEC; j++) sum[j] = sum[j] * old + y[j] * now;
-            }
-            float* part_to = to.parts + ((size_t(b) * NH + head) * MOST_PARTS + part) * PART_FLOATS;
-            store_part<STEP_WARPS>(part_to, largest, total, sum, lane, warp, [] { sync_computing(); });
-            sync_computing();  // the next part uses the same memory
+        for (int item = blockIdx.x; item < B * NH * mail.key_parts; item += gridDim.x) {
+            const int b = item / (NH * mail.key_parts);
+            const Place& place = places[b];
+            const KeyRange range(KeyParts(place.cached, mail.key_parts), mail.key_parts, place.cached, item);
+            if (range.wanted)
+                act(range, QueryRow{b, place.first, place.cache, min(b - place.first + 1, MAXT - place.cached)}, item);
         }
     }
 
-    // The first of a row's largest logits, from those of the blocks.
-    __device__ __forceinline__ void pick(Best best)
+    // The first of a row's largest logits, from the blocks' largest ones.
+    __device__ __forceinline__ void pick(Best best) const
     {
+        __shared__ Best winners[STEP_WARPS];
         best = warp_best(best);
-        const int own = warp_id() * int(gridDim.x) + int(blockIdx.x);
-        if (warp_id() < B && lane_id() == 0) to.best_value[own] = best.value, to.best_index[own] = best.index;
-        barrier();
+        if (lane_id() == 0) winners[warp_id()] = best;
+        sync_computing();
+        if (threadIdx.x < B) {
+            best = winners[threadIdx.x * WARPS_OF_ROW];
+            for (int i = 1; i < WARPS_OF_ROW; i++) best = better(best, winners[threadIdx.x * WARPS_OF_ROW + i]);
+            Parcel* to = mail.best + threadIdx.x * gridDim.x + blockIdx.x;
+            send(to, __float_as_uint(best.value), uint32_t(best.index), 0, epoch);
+        }
         for (int b = blockIdx.x; warp_id() == 0 && b < B; b += gridDim.x) {
             best = {-INFINITY, INT_MAX};
             // perhaps never several turns: the check's grids have few blocks
-            for (int i = b * int(gridDim.x) + lane_id(); i < (b + 1) * int(gridDim.x); i += WARP_SIZE)
-                best = better(best, {load_fresh(to.best_value + i), load_fresh(to.best_index + i)});
+            for (int i = lane_id(); i < int(gridDim.x); i += WARP_SIZE) {
+                Parcel got[1];
+                receive(got, epoch, [&](int) { return mail.best + b * gridDim.x + i; });
+                best = better(best, {__uint_as_float(got[0].word[0]), int(got[0].word[1])});
+            }
             best = warp_best(best);
             if (lane_id() == 0) m.next[b] = best.index;
         }
@@ -269,53 +382,49 @@ struct FewRowsStep
 
     // ---- the step ------------------------------------------------------------------------------------------------------------
 
-    __device__ __forceinline__ void compute(int* clock)
+    __device__ __forceinline__ void compute(const int* texts, const int* caches, const int* clock)
     {
-        __shared__ float biases[BATCH];
         source.watch.start(MAIL);
+        spans.look_up(mail);
         pdl_wait();
-        barrier.target = unsigned(load_fresh(clock));
+        epoch = uint32_t(load_fresh(clock + blockIdx.x)) + 1;
+        if (threadIdx.x < B) places[threadIdx.x].look_up(m, texts, caches, threadIdx.x);
+        sync_computing();
         const int2 channels = block_rows.of[PROJ];
         // perhaps never several turns: a block mostly has fewer channels than threads
         for (int i = threadIdx.x; i < B * channels.y; i += THREADS) {
             const int b = i / channels.y, channel = channels.x + i % channels.y;
             layout.residual[i] = to_float(m.wte[size_t(load_fresh(m.tokens + b)) * C + channel]) +
-                                 to_float(m.wpe[size_t(place(b).position) * C + channel]);
+                                 to_float(m.wpe[size_t(min(places[b].position, MAXT - 1)) * C + channel]);
         }
         Best best = {-INFINITY, INT_MAX};
 #pragma unroll 1
         for (int index = 0; index <= PHASES * L; index++) {  // all phases run the same code, as in one_kernel.cuh
             const int phase = index == PHASES * L ? int(HEAD) : index % PHASES, layer = phase == HEAD ? 0 : index / PHASES;
             const Weights w(block_rows.of[phase], phase == FC2 ? PARTS : 1);
-            const Vector x = {layout.vectors, phase == FC2 ? (TWO_TERM_TF32 ? F : 0) : WITH_REST ? C : 0, APART};
-            source.watch.start(phase, MAIL);
-            if (has(phase, Input::ATTENTION))
-                take_attention(x);
-            else if (has(phase, Input::HIDDEN))
-                take_hidden(x);
-            else
-                normalise(x, index == 0, w);
-            // perhaps never several turns: a batch mostly has no more rows than the block threads
-            for (int i = threadIdx.x; phase < HEAD && i < min(BATCH, w.rows); i += THREADS)
-                biases[i] = to_float(source.bias(w)[i]);
+            const Vector x = {layout.vectors, phase == FC2 ? (HIDDEN_TERMS > 1 ? F : 0) : STREAM_TERMS > 1 ? C : 0, APART};
+            source.watch.start(phase, SENDING);
+            source.await();
+            const float2 own = ends_of(phase, layer, 0, min(BATCH, w.rows), source.bias(w));
+            const Outgoing to = outgoing(phase, w, warp_id() / WARPS_OF_ROW, 0);
+            source.watch.start(MAIL);
+            take_input(phase, index == 0, x, w);
             source.release(Weights::EXTRAS);
             sync_computing();
             source.watch.start(PRODUCTS);
-            multiply_all(phase, layer, w, x, biases, best);
-            source.watch.start(MAIL);
-            if (phase < HEAD) barrier();
+            multiply_and_send(phase, layer, w, x, own, to, best);
+            if (phase == FC2) epoch += EPOCHS_OF_LAYER;
             if (phase != QKV) continue;
-            source.watch.start(ATTENTION, PRODUCTS);
-            attend(layer);
-            source.watch.start(MAIL);
-            barrier();
+            for_each_range([&](const KeyRange& range, const QueryRow& query, int item) {
+                const unsigned origin = B == 1 ? Attention::origin_of(mail, range.head, threadIdx.x) : 0;
+                Attention::run(m, source, mail, range, query, origin, layer, item, epoch);
+            });
         }
+        source.watch.start(MAIL);
         pick(best);
-        // All blocks have read the clock before the first barrier.
-        if (blockIdx.x == 0 && threadIdx.x == 0) *clock = int(barrier.target);
     }
 
-    __device__ __forceinline__ void copy_all(int* spent)
+    __device__ __forceinline__ void copy_all(const int* texts, const int* caches, int* spent)
     {
         __shared__ int sizes[WeightSource::UNITS];
         WeightSource::Copier copier = {source, sizes};
@@ -323,38 +432,56 @@ struct FewRowsStep
         for (int index = 0; index <= PHASES * L; index++) {
             const int phase = index == PHASES * L ? int(HEAD) : index % PHASES, layer = phase == HEAD ? 0 : index / PHASES;
             copier.copy(block_rows.weights(m, phase, layer));
+            if (phase != QKV) continue;
+            if (layer == 0) {  // weights are never written, keys by the step before
+                pdl_wait();
+                for (int b = 0; b < B; b++) places[b].look_up(m, texts, caches, b);
+            }
+            for_each_range([&](const KeyRange& range, const QueryRow& query, int) {
+#pragma unroll 1
+                // perhaps never several turns: a unit may hold a part of the keys
+                for (int first = range.first; first < range.end; first += KEY_GROUP) {
+                    const size_t begin = cached(layer, query.cache, range.head % NH, first);
+                    copier.copy_keys(m.k_cache + begin, m.v_cache + begin, min(KEY_GROUP, range.end - first));
+                }
+            });
         }
         copier.ring.watch.stop(spent, COPIES, COPIES);
     }
 };
 
-__device__ __forceinline__ void few_rows_step(const Model& m, const int* texts, const int* caches, const Exchange& to,
-                                              int* counter, int* clock, int* spent)
+__device__ __forceinline__ void few_rows_step(const Model& m, const int* texts, const int* caches, Parcel* parcels, int* clock,
+                                              int* spent)
 {
     extern __shared__ uint4 shared[];
-    __shared__ uint4 block_rows_storage[(sizeof(BlockRows) + 15) / 16];
+    __shared__ uint4 mailboxes_storage[(sizeof(Mailboxes) + 15) / 16], block_rows_storage[(sizeof(BlockRows) + 15) / 16];
+    __shared__ uint4 spans_storage[(sizeof(Spans) + 15) / 16];
+    Spans& spans = *reinterpret_cast<Spans*>(spans_storage);
+    __shared__ Place places[2][B];  // the copying thread has its own copy
+    Mailboxes& mail = *reinterpret_cast<Mailboxes*>(mailboxes_storage);
     BlockRows& block_rows = *reinterpret_cast<BlockRows*>(block_rows_storage);
     const RowsLayout layout(shared);
     pdl_launch_dependents();
     const bool copying = warp_id() == STEP_WARPS;
     const int first = copying ? int(COPIES) : int(QKV), last = copying ? int(COPIES) : int(ATTENTION);
     FewRowsStep step = {m,
-                        texts,
-                        caches,
-                        to,
+                        mail,
                         block_rows,
+                        spans,
+                        places[copying],
                         layout,
-                        WeightSource(layout.staged, Watch(copying || threadIdx.x == 0, first, last, SENDING)),
-                        {reinterpret_cast<unsigned*>(counter), 0}};
-    if (threadIdx.x == 0) block_rows = BlockRows();
+                        WeightSource(layout.staged, Watch(copying || threadIdx.x == 0, first, last, SENDING))};
+    if (threadIdx.x == 0) mail = Mailboxes(parcels);
+    if (threadIdx.x == (STEP_WARPS - 1) * WARP_SIZE) block_rows = BlockRows();
     step.source.set_up(copying);
     __syncthreads();
     if (copying) {
-        if (WeightSource::elected()) step.copy_all(spent);
+        if (WeightSource::elected()) step.copy_all(texts, caches, spent);
         return;
     }
-    step.compute(clock);
+    step.compute(texts, caches, clock);
     step.source.watch.stop(spent, first, last);
+    if (threadIdx.x == 0) clock[blockIdx.x] = int(step.epoch);
 }
 
 }  // namespace decode

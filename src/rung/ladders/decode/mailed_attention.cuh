@@ -19,7 +19,7 @@ struct KeyParts
     }
 };
 
-// One part of one head; most blocks have one, or none.
+// One part of one head of one row, heads of several rows counted on; most blocks have one, or none.
 struct KeyRange
 {
     int head, first, end;
@@ -29,7 +29,7 @@ struct KeyRange
     {
         const int part = item % key_parts;
         head = item / key_parts, first = part * parts.size, end = min(length, first + parts.size);
-        wanted = item < NH * key_parts && part < parts.count, last = part == parts.count - 1;
+        wanted = item < B * NH * key_parts && part < parts.count, last = part == parts.count - 1;
     }
 };
 
@@ -41,56 +41,96 @@ __device__ __forceinline__ float over_key(float x)
     return x;
 }
 
+// In a step of several rows: the query's row, the first row of its text, the text's slot in the cache, and how many rows from the
+// first on have new keys that the query attends to.
+struct QueryRow
+{
+    int row = 0, first = 0, cache = 0, fresh = 1;
+};
+
 // Cached keys and values come through the ring, like the weights; the last part also handles the new ones, which arrive as
 // parcels.
 struct Attention
 {
-    // The parcel, and the element in it, with the thread's element of a head's query, key and value.
-    static __device__ __forceinline__ unsigned origin_of(const Mailboxes& mail, int head)
+    // The parcel, and the element in it, with element i of a head's query, key and value.
+    static __device__ __forceinline__ unsigned origin_of(const Mailboxes& mail, int head, int i)
     {
-        const int i = min(int(threadIdx.x), 3 * HS - 1), row = i / HS * C + head * HS + i % HS;
+        i = min(i, 3 * HS - 1);
+        const int row = i / HS * C + head * HS + i % HS;
         const int block = mail.qkv.share.owner(row), within = row - mail.qkv.share.begin(block);
         return (block * mail.qkv.each + within / 3) * 4 + within % 3;
     }
 
-    static __device__ __forceinline__ void run(const Model& m, WeightSource& source, const Mailboxes& mail, const KeyRange& part,
-                                               unsigned origin, int layer, int item, uint32_t epoch)
+    static __device__ __forceinline__ float number(const Parcel& got, unsigned origin)
     {
-        __shared__ float fresh[3 * HS], ms[STEP_WARPS], ls[STEP_WARPS], ys[STEP_WARPS][HS];
+        return __uint_as_float(origin % 4 == 0 ? got.word[0] : origin % 4 == 1 ? got.word[1] : got.word[2]);
+    }
+
+    // A query, and the new keys and values that it sees, row after row.
+    static __device__ __forceinline__ void receive_fresh(float* fresh, const Mailboxes& mail, int head, const QueryRow& query,
+                                                         float scale, uint32_t epoch)
+    {
+        constexpr int EACH = ceil_div((2 * B + 1) * HS, THREADS);
+        const int count = (2 * query.fresh + 1) * HS;
+        const Parcel* from[EACH];
+        Parcel got[EACH];
+        unsigned origins[EACH];
+#pragma unroll
+        for (int k = 0; k < EACH; k++) {
+            const int i = min(int(threadIdx.x) + k * THREADS, count - 1), behind = max(i - HS, 0);
+            const int row = i < HS ? query.row : query.first + behind / (2 * HS);
+            origins[k] = origin_of(mail, head, i < HS ? i : HS + behind % (2 * HS));
+            from[k] = mail.qkv.mail + row * mail.qkv.parcels() + origins[k] / 4;
+        }
+        const auto wanted = [&](int k) { return int(threadIdx.x) + k * THREADS < count; };
+        receive(got, epoch, [&](int k) { return from[k]; }, wanted);
+#pragma unroll
+        for (int k = 0; k < EACH; k++) {
+            const int i = threadIdx.x + k * THREADS;
+            const float x = number(got[k], origins[k]);
+            if (wanted(k)) fresh[i] = i < HS ? x * scale : to_float(from_float<Real>(x));
+        }
+    }
+
+    static __device__ __forceinline__ void run(const Model& m, WeightSource& source, const Mailboxes& mail, const KeyRange& part,
+                                               const QueryRow& query, unsigned origin, int layer, int item, uint32_t epoch)
+    {
+        __shared__ float fresh[(2 * B + 1) * HS], ms[STEP_WARPS], ls[STEP_WARPS], ys[STEP_WARPS][HS];
         const int lane = lane_id(), warp = warp_id(), own = lane / KEY_LANES;
         const float scale = BY_LAYER ? m.scale / (layer + 1) : m.scale;
         static_assert(3 * HS <= THREADS, "a number each");
         const int i = threadIdx.x;
         source.watch.start(ATTENTION, MAIL);
-        if (i < 3 * HS) {
+        if (B > 1) {
+            receive_fresh(fresh, mail, part.head % NH, query, scale * 1.44269504f, epoch);
+        } else if (i < 3 * HS) {
             Parcel got[1];
             receive(got, epoch, [&](int) { return mail.qkv.mail + origin / 4; });
-            const uint32_t word = origin % 4 == 0 ? got[0].word[0] : origin % 4 == 1 ? got[0].word[1] : got[0].word[2];
-            const float number = __uint_as_float(word);
-            fresh[i] =
-                i < HS ? number * (scale * 1.44269504f) : to_float(from_float<Real>(number));  // the query is scaled for exp2
+            const float x = number(got[0], origin);
+            fresh[i] = i < HS ? x * (scale * 1.44269504f) : to_float(from_float<Real>(x));  // the query is scaled for exp2
         }
         sync_computing();
         source.watch.start(PRODUCTS);
         float q[VEC], sum[VEC] = {}, top = -INFINITY, l = 0.0f;
 #pragma unroll
         for (int j = 0; j < VEC; j++) q[j] = fresh[lane % KEY_LANES * VEC + j];
-        if (warp == 0 && part.last) {
+        if ((B == 1 ? warp == 0 : warp < query.fresh) && part.last) {  // a new key each
+            const float* key = fresh + HS + (B == 1 ? 0 : warp * 2 * HS);
             float dot = 0.0f;
 #pragma unroll
-            for (int j = 0; j < VEC; j++) dot += fresh[HS + lane % KEY_LANES * VEC + j] * q[j];
+            for (int j = 0; j < VEC; j++) dot += key[lane % KEY_LANES * VEC + j] * q[j];
             top = over_key(dot);
             if (lane < KEY_LANES) {
                 l = 1.0f;
 #pragma unroll
-                for (int j = 0; j < VEC; j++) sum[j] = fresh[2 * HS + lane * VEC + j];
+                for (int j = 0; j < VEC; j++) sum[j] = key[HS + lane * VEC + j];
             }
         }
 #pragma unroll 1
         // perhaps never several turns: a unit may hold a part of the keys
         for (int first = part.first; first < part.end; first += KEY_GROUP) {
             const int count = min(KEY_GROUP, part.end - first), slots = ceil_div(count, NH);
-            const size_t begins = cached(layer, 0, part.head, first);
+            const size_t begins = cached(layer, query.cache, B == 1 ? part.head : part.head % NH, first);
             const auto piece = [&](const Real* cache, int key, int behind) {
                 return source.key_piece(cache + begins, key, behind, lane % KEY_LANES);
             };
@@ -168,29 +208,35 @@ __device__ __forceinline__ float output(const Parcel& got, int j)
     return __half2float(__ushort_as_half(static_cast<unsigned short>(j % 2 ? word >> 16 : word)));
 }
 
-// All heads' outputs, merged from the parts of their keys.
-__device__ __forceinline__ void receive_attention(const Mailboxes& mail, int parts, const Vector& to, uint32_t epoch)
+// All heads' outputs, row after row, merged from the parts of their keys: AT_ONCE parcels per thread, from parcel `first` on.
+// `parts_of` gives a row's number of parts.
+constexpr int OUTPUT_PARCELS = B * C / OUTPUTS;
+template <int AT_ONCE, class PartsOf>
+__device__ __forceinline__ void receive_attention(const Mailboxes& mail, PartsOf parts_of, const Vector& to, uint32_t epoch,
+                                                  int first = 0)
 {
-    constexpr int PARCELS = C / OUTPUTS, OF_HEAD = HS / OUTPUTS, AT_ONCE = ceil_div(PARCELS, THREADS);
-    const int thread = opaque(threadIdx.x);
+    constexpr int OF_ROW = C / OUTPUTS, PARCELS = OUTPUT_PARCELS, OF_HEAD = HS / OUTPUTS;
+    const int thread = opaque(threadIdx.x) + first;
     const Parcel* from[AT_ONCE];
     float y[AT_ONCE][OUTPUTS] = {}, sum[AT_ONCE] = {}, top[AT_ONCE];
+    int parts[AT_ONCE], most = 0;
 #pragma unroll
     for (int i = 0; i < AT_ONCE; i++) {
         const int at = min(thread + i * THREADS, PARCELS - 1);
         from[i] = mail.attention + at / OF_HEAD * mail.key_parts * OF_HEAD + at % OF_HEAD, top[i] = -INFINITY;
+        parts[i] = parts_of(B == 1 ? 0 : at / OF_ROW), most = i == 0 ? parts[i] : max(most, parts[i]);
     }
 #pragma unroll 1
     // perhaps never several turns: heads have few parts where a GPU has few multiprocessors
-    for (int part = 0; part < parts; part += PARTS_AT_ONCE) {
+    for (int part = 0; part < most; part += PARTS_AT_ONCE) {
         Parcel got[AT_ONCE * PARTS_AT_ONCE];
         receive(
             got, epoch, [&](int i) { return from[i / PARTS_AT_ONCE] + (part + i % PARTS_AT_ONCE) * OF_HEAD; },
-            [&](int i) { return part + i % PARTS_AT_ONCE < parts; });
+            [&](int i) { return part + i % PARTS_AT_ONCE < parts[i / PARTS_AT_ONCE]; });
 #pragma unroll
         for (int i = 0; i < AT_ONCE; i++) {
             const Parcel* parcels = got + i * PARTS_AT_ONCE;
-            const auto weight_of = [&](int j) { return part + j < parts ? __uint_as_float(parcels[j].word[2]) : -INFINITY; };
+            const auto weight_of = [&](int j) { return part + j < parts[i] ? __uint_as_float(parcels[j].word[2]) : -INFINITY; };
             float higher = top[i];
 #pragma unroll
             for (int j = 0; j < PARTS_AT_ONCE; j++) higher = fmaxf(higher, weight_of(j));
@@ -213,7 +259,11 @@ __device__ __forceinline__ void receive_attention(const Mailboxes& mail, int par
         const float sure = __fdividef(1.0f, sum[i]);
 #pragma unroll
         for (int j = 0; j < OUTPUTS; j++)
-            if (at < PARCELS) to.set(OUTPUTS * at + j, y[i][j] * sure);
+            if (B == 1) {
+                if (at < PARCELS) to.set(OUTPUTS * at + j, y[i][j] * sure);
+            } else if (at < PARCELS) {
+                to.set(at / OF_ROW, OUTPUTS * (at % OF_ROW) + j, y[i][j] * sure);
+            }
     }
 }
 

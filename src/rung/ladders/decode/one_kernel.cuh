@@ -11,22 +11,6 @@ static_assert(B == 1, "one sequence");
 
 // ---- the MLP ----------------------------------------------------------------------------------------------------
 
-// Hidden units as they are sent: two halves in a word, or a float.
-template <class T>
-__device__ __forceinline__ uint32_t packed(float a, float b, const T*)
-{
-    return pack2<T>(within_range(a), within_range(b));
-}
-__device__ __forceinline__ uint32_t packed(float a, float, const float*) { return __float_as_uint(a); }
-__device__ __forceinline__ uint32_t hidden_word(float a, float b) { return packed(a, b, (const Factor*)nullptr); }
-
-// GELU by tanh with an approximate division, so that a thread's two values are computed in parallel.
-__device__ __forceinline__ float activated(float x)
-{
-    if (ACT != 0) return activate<ACT>(x);
-    return __fdividef(x, 1.0f + __expf(-1.5957691216f * (x + 0.044715f * x * x * x)));
-}
-
 struct Hidden
 {
     static constexpr int HELD = ceil_div(F / HIDDEN + MOST_BLOCKS, THREADS);
@@ -198,7 +182,7 @@ struct Step
         const auto awaited = [&] { return epoch_of(phase, &PhaseSpec::awaited); };
         if (has(phase, Input::ATTENTION)) {
             if (!attended) delay_polling(POLL_DELAY_IDLE_CYCLES);
-            receive_attention(mail, key_ranges, x, awaited());
+            receive_attention<ceil_div(C / OUTPUTS, THREADS)>(mail, [&](int) { return key_ranges; }, x, awaited());
         } else if (has(phase, Input::HIDDEN)) {
             delay_polling(POLL_DELAY_HIDDEN_CYCLES);
             hidden.receive_from(mail.hidden, x, awaited());
@@ -249,7 +233,7 @@ struct Step
         Best best = {-INFINITY, INT_MAX};
         residual.look_up(mail.after_mlp);
         hidden.look_up(mail.hidden);
-        const unsigned origin = Attention::origin_of(mail, min(int(blockIdx.x) / mail.key_parts, NH - 1));
+        const unsigned origin = Attention::origin_of(mail, min(int(blockIdx.x) / mail.key_parts, NH - 1), threadIdx.x);
         source.watch.start(MAIL);
         wait_for_input();
         source.watch.start(SENDING);
@@ -296,8 +280,8 @@ struct Step
             KeyRange range = own;
             unsigned from = origin;
             if (item != int(blockIdx.x))
-                range = KeyRange(parts, mail.key_parts, length, item), from = Attention::origin_of(mail, range.head);
-            if (range.wanted) Attention::run(m, source, mail, range, from, layer, item, epoch);
+                range = KeyRange(parts, mail.key_parts, length, item), from = Attention::origin_of(mail, range.head, threadIdx.x);
+            if (range.wanted) Attention::run(m, source, mail, range, {}, from, layer, item, epoch);
         }
         all_have_sent();
     }

@@ -126,14 +126,30 @@ struct SharedLayout
     }
 };
 
+// Hidden units as they are sent: two halves in a word, or a float.
+template <class T>
+__device__ __forceinline__ uint32_t packed(float a, float b, const T*)
+{
+    return pack2<T>(within_range(a), within_range(b));
+}
+__device__ __forceinline__ uint32_t packed(float a, float, const float*) { return __float_as_uint(a); }
+__device__ __forceinline__ uint32_t hidden_word(float a, float b) { return packed(a, b, (const Factor*)nullptr); }
+
+// GELU by tanh with an approximate division, so that a thread's two values are computed in parallel.
+__device__ __forceinline__ float activated(float x)
+{
+    if (ACT != 0) return activate<ACT>(x);
+    return __fdividef(x, 1.0f + __expf(-1.5957691216f * (x + 0.044715f * x * x * x)));
+}
+
 // Hidden units per parcel, and per word.
 constexpr int HIDDEN_IN_WORD = 4 / sizeof(Factor), HIDDEN = 3 * HIDDEN_IN_WORD;
 using HiddenMailbox = Mailbox<HIDDEN, HIDDEN_IN_WORD>;
 
 constexpr int OUTPUTS = TWO_TERM_TF32 ? 2 : 4;  // elements of a head's output per parcel, as floats or halves, with their weight
 
-// Five kinds of mail, each with its own mailbox. A layer's parcels overwrite those of the layer before: no block sends one before
-// it has received data that every block sent after reading the old parcel.
+// Five kinds of mail, each with its own mailbox, and one per row in a step of several rows. A layer's parcels overwrite those of
+// the layer before: no block sends one before it has received data that every block sent after reading the old parcel.
 struct Mailboxes
 {
     Mailbox<3> qkv, after_attention, after_mlp;
@@ -142,11 +158,11 @@ struct Mailboxes
     int key_parts;
 
     __device__ __forceinline__ explicit Mailboxes(Parcel* at)
-        : qkv(at, 3 * C), after_attention(at + qkv.parcels(), C), after_mlp(after_attention.mail + after_attention.parcels(), C),
-          hidden(after_mlp.mail + after_mlp.parcels(), F), attention(hidden.mail + hidden.parcels()),
-          key_parts(max(1, int(gridDim.x) / NH))
+        : qkv(at, 3 * C), after_attention(at + B * qkv.parcels(), C),
+          after_mlp(after_attention.mail + B * after_attention.parcels(), C), hidden(after_mlp.mail + B * after_mlp.parcels(), F),
+          attention(hidden.mail + B * hidden.parcels()), key_parts(max(1, int(gridDim.x) / (B * NH)))
     {
-        best = attention + NH * key_parts * (HS / OUTPUTS);
+        best = attention + B * NH * key_parts * (HS / OUTPUTS);
     }
 };
 

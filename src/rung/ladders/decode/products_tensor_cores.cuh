@@ -14,13 +14,20 @@ struct Words
     // The words of the lane's column that are multiplied by words 0 or 1, and 2 or 3.
     uint32_t even[COLUMN_SETS][MAX_CHUNKS * STEPS], odd[COLUMN_SETS][MAX_CHUNKS * STEPS];
 
+    static __device__ __forceinline__ uint32_t term(uint32_t word, int rest)
+    {
+        if (!ROUNDED_LATE) return word;
+        const uint32_t near = to_tf32(__uint_as_float(word));
+        return rest ? __float_as_uint(__uint_as_float(word) - __uint_as_float(near)) : near;
+    }
+
     __device__ __forceinline__ void load(const Vector& vector, int part)
     {
         const int g = lane_id() / 4, t = lane_id() % 4;
 #pragma unroll
         for (int set = 0; set < COLUMN_SETS; set++) {
             const int b = B == 1 ? 0 : (set * 8 + g) / COLUMNS_OF_VECTOR, rest = WITH_REST ? g / 2 % 2 : 0;
-            const bool wanted = B == 1 ? g < (vector.left > 0 ? 4 : 2) : b < B && (rest == 0 || vector.left > 0);
+            const bool wanted = B == 1 ? g < (vector.left > 0 ? 4 : 2) : b < B && (rest == 0 || ROUNDED_LATE || vector.left > 0);
             const Address from = smem_address(vector.numbers) +
                                  (rest * vector.left + part * C + (B == 1 ? 0 : b * vector.apart)) * int(sizeof(Factor)) +
                                  (warp_id() * 64 + t * 16) * STEPS + g % 2 * 4;
@@ -29,7 +36,7 @@ struct Words
                 even[set][i] = odd[set][i] = 0;
                 if (wanted && (i / STEPS < CHUNKS_PER_WARP || warp_id() < WARPS_WITH_EXTRA)) {
                     const Address word = from + i / STEPS * (STEP_WARPS * 64 * STEPS) + i % STEPS * 16;
-                    even[set][i] = at<uint32_t>(word), odd[set][i] = at<uint32_t>(word + 8);
+                    even[set][i] = term(at<uint32_t>(word), rest), odd[set][i] = term(at<uint32_t>(word + 8), rest);
                 }
             }
         }

@@ -25,6 +25,28 @@ __device__ __forceinline__ float nearest(float x, const float*) { return __uint_
 // errors, if all vectors fit at once or where rounded values are too coarse.
 constexpr bool WITH_REST = TWO_TERM_TF32 || B <= 2;
 constexpr int COLUMNS_OF_VECTOR = WITH_REST ? 4 : 2, COLUMN_SETS = ceil_div(B * COLUMNS_OF_VECTOR, 8);
+// What rounding leaves of a float is found again from the float wherever the vector is read, so that several rows have room.
+enum : bool { ROUNDED_LATE = TWO_TERM_TF32 && B > 1 };  // a variable would become data of every kernel
+
+// Four neighbours, and what rounding left of them so many numbers behind, if any.
+template <class T>
+__device__ __forceinline__ void store4(T* to, int left, float4 x)
+{
+    const uint32_t a = pack2<T>(x.x, x.y), b = pack2<T>(x.z, x.w);
+    *reinterpret_cast<uint2*>(to) = make_uint2(a, b);
+    if (left == 0) return;
+    const auto rest = [&](float v, uint32_t word, int i) {
+        return v - weight_at(make_uint4(word, 0, 0, 0), i, (const T*)nullptr);
+    };
+    const uint32_t rest_a = pack2<T>(rest(x.x, a, 0), rest(x.y, a, 1)), rest_b = pack2<T>(rest(x.z, b, 0), rest(x.w, b, 1));
+    *reinterpret_cast<uint2*>(to + left) = make_uint2(rest_a, rest_b);
+}
+__device__ __forceinline__ void store4(float* to, int left, float4 x)
+{
+    const float4 near = make_float4(nearest(x.x, to), nearest(x.y, to), nearest(x.z, to), nearest(x.w, to));
+    *reinterpret_cast<float4*>(to) = ROUNDED_LATE ? x : near;
+    if (left > 0) *reinterpret_cast<float4*>(to + left) = make_float4(x.x - near.x, x.y - near.y, x.z - near.z, x.w - near.w);
+}
 
 // A vector in shared memory, followed by its rounding errors if they are used. With several rows each has its own, at equal
 // distances.
@@ -46,7 +68,13 @@ struct Vector
         if (left > 0)
             Vector{numbers + b * apart, left}.set(i, x);
         else
-            numbers[b * apart + i] = nearest(within_range(x), (const Factor*)nullptr);
+            numbers[b * apart + i] = ROUNDED_LATE ? from_float<Factor>(x) : nearest(within_range(x), (const Factor*)nullptr);
+    }
+    // Four neighbours in row b, from a multiple of four on.
+    __device__ __forceinline__ void set4(int b, int i, float4 x) const
+    {
+        x = make_float4(within_range(x.x), within_range(x.y), within_range(x.z), within_range(x.w));
+        store4(numbers + b * apart + i, left, x);
     }
 };
 
