@@ -13,4 +13,4 @@ class Waiting:
 
 def test_an_emulated_run_takes_as_long_as_it_computes_whatever_else_the_machine_does() -> None:
     call = _CallHere(cast(Any, Waiting()), cast(Any, None), "emulator", How())
-    assert call.run() < 0.025
+    assert call.run()() < 0.025

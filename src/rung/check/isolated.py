@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from rung.check.calls import STALLS, How, Order
+from rung.check.calls import STALLS, How, Order, Seconds
 from rung.check.operands import Operands
 from rung.check.report import Failure
 from rung.check.storage import GuardedStorage
@@ -198,10 +198,11 @@ class _CallThere:
     def __init__(self, host: Isolated, number: int, operands: Operands) -> None:
         self._host, self._number, self._operands = host, number, operands
 
-    def run(self, times: int = 1, order: Order = "forward") -> float:
+    def run(self, times: int = 1, order: Order = "forward") -> Seconds:
         start = time.monotonic()
         self._do("run", times=times, order=order)
-        return (time.monotonic() - start) / times
+        took = (time.monotonic() - start) / times
+        return lambda: took
 
     def late(self, seed: int, cycles: int) -> bool:
         self._operands.refill(seed)

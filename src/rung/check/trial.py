@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from rung.check import pairwise
-from rung.check.calls import STALLS, Here, Host, How, Order
+from rung.check.calls import STALLS, Here, Host, How, Order, blamed
 from rung.check.compare import Deviation
 from rung.check.operands import Operands
 from rung.check.report import SHARE_REFUSED, Failure, Report
@@ -518,7 +518,7 @@ class _Trial:
 
     def _once(self, how: str = "run", order: Order = "forward") -> Tensors:
         """One run on poisoned outputs, the inputs and what it changes as they were; gives the outputs."""
-        operands, phase = self.operands, self.report.phase
+        operands, phase, took = self.operands, self.report.phase, None
         with phase("reference"):
             reference = operands.reference()
         with phase("preparation"):
@@ -531,13 +531,14 @@ class _Trial:
                     self.call.replayed()
                 else:
                     took = self.call.run(order=order)
-                    self.seconds = min(self.seconds or took, took)
             self.report.runs += 1
-            with phase("comparison"):
+            with phase("comparison"), blamed(self.of.device):
                 if self.operation.complaint is not None:  # it looks at the inputs, too
                     self._look_around(before)
                 if any(self._compare(reference, *self.storage.changed(operands.inputs, before))):
                     self._look_around(before)
+                if took is not None:
+                    self.seconds = min(self.seconds or took(), took())
                 return {n: operands.tensors[n].clone() for n in operands.outputs}
         finally:
             operands.restore()
