@@ -41,7 +41,7 @@ class NaivePlan(TorchPlan):
 
     def attention(self, qkv: torch.Tensor, NH: int, scale: float, layer: int, cache: Cache | None) -> torch.Tensor:
         B, T, width = qkv.shape
-        q, k, v = qkv.view(B, T, 3, NH, width // (3 * NH)).permute(2, 0, 3, 1, 4).unbind()
+        q, k, v = self._heads(qkv, NH)
         scores = q @ k.transpose(2, 3) * scale
         later = torch.ones(T, T, dtype=torch.bool, device=qkv.device).triu(1)
         y = F.softmax(scores.masked_fill(later, -torch.inf), -1) @ v

@@ -14,9 +14,7 @@ from rung.cuda.source import code_only, kernels_in
 from rung.errors import RungError
 
 _FORMAT = "1"  # of the cache's entries
-_SHOWN_ERRORS = 3
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*(?:"([^"\n]+)"|<([^>\n]+)>)', re.MULTILINE)
-_ERROR = re.compile(r"^(?P<file>[^\n]*?)\((?P<line>\d+)\): (?:catastrophic )?error(?: #\S+)?: (?P<text>.*)$")
 
 
 def compile_cubin(build: Build, arch: str) -> cubin_cache.Cubin:

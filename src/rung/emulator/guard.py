@@ -35,10 +35,7 @@ def guarded_empty(nbytes: int) -> torch.Tensor:
     start = runtime.rung_guarded(nbytes, ctypes.byref(mapped), ctypes.byref(length))
     if not start or not mapped.value:
         raise RungError(f"No memory for a guarded tensor of {nbytes} bytes: use a smaller case.")
-    _alive[start] = Guarded(mapped.value, length.value, start, nbytes)
-    buffer = (ctypes.c_uint8 * nbytes).from_address(start)
-    weakref.finalize(buffer, _release, start)
-    return torch.frombuffer(buffer, dtype=torch.uint8)
+    return _tensor(Guarded(mapped.value, length.value, start, nbytes))
 
 
 PROT_NONE, PROT_READ_WRITE = 0, 3
@@ -58,9 +55,13 @@ def guarded_file(path: str, nbytes: int) -> torch.Tensor:
         found = libc.mmap(start, nbytes, PROT_READ_WRITE, MAP_SHARED | MAP_FIXED, file.fileno(), 0)
     if found != start:
         raise RungError(f"{path} cannot be mapped: use a smaller case.")
-    _alive[start] = Guarded(mapped, length, start, nbytes)
-    buffer = (ctypes.c_uint8 * nbytes).from_address(start)
-    weakref.finalize(buffer, _release, start)
+    return _tensor(Guarded(mapped, length, start, nbytes))
+
+
+def _tensor(guarded: Guarded) -> torch.Tensor:
+    _alive[guarded.start] = guarded
+    buffer = (ctypes.c_uint8 * guarded.size).from_address(guarded.start)
+    weakref.finalize(buffer, _release, guarded.start)
     return torch.frombuffer(buffer, dtype=torch.uint8)
 
 

@@ -145,8 +145,3 @@ def pick(p: torch.Tensor, uniforms: Sequence[float]) -> torch.Tensor:
     chosen = torch.searchsorted(cumulative, u, right=True).squeeze(-1)
     # u < 1, but its product with the sum may round up to the sum: then the last token with any probability.
     return torch.minimum(chosen, torch.searchsorted(cumulative, total).squeeze(-1))
-
-
-def log_probability(logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-    """The model's own (before penalties and temperature) log-probability of tokens: (B, V), (B) -> (B)."""
-    return logits.log_softmax(-1).gather(-1, tokens[:, None]).squeeze(-1)

@@ -194,12 +194,12 @@ def measure(
         elif not torch.equal(out.view(torch.uint8), right.view(torch.uint8)):
             raise RungError(f"chunks of {chunk} over {count} streams changed a bit of the result.")
         line.run()
-        rows.append(Row(chunk, count, statistics.median(_elapsed(line.run) for _ in range(repeats)), traced(line.run)))
+        rows.append(Row(chunk, count, statistics.median(elapsed(line.run) for _ in range(repeats)), traced(line.run)))
         del line
     return rows
 
 
-def _elapsed(work: Callable[[], None]) -> float:
+def elapsed(work: Callable[[], None]) -> float:
     start = time.perf_counter()
     work()
     return time.perf_counter() - start

@@ -101,6 +101,12 @@ class Ladder:
         count = Counter(k[2] for k in self.found if dtype in (None, k[1]))
         return HEADLINE if HEADLINE in shapes else max(shapes, key=lambda s: (count[s], self._work(s)))
 
+    def ours(self, dtype: str | None = None) -> tuple[str, str, list[Figure]]:
+        """The dtype, bf16 or f32 before others where none is given, its headline, and the rungs' figures there."""
+        dtype = dtype or next(d for d in ("bf16", "f32", *self.dtypes()) if d in self.dtypes())
+        shape = self.headline(dtype)
+        return dtype, shape, [f for f in self.column(dtype, shape) if not f.library]
+
     def few_shapes(self, dtype: str, most: int = 3) -> list[str]:
         """The headline, the usual small shape, the largest and the smallest, as many as wanted, by their work."""
         shapes = sorted(self.shapes(dtype), key=self._work)

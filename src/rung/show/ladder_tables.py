@@ -90,8 +90,7 @@ def summary(ladder: Ladder) -> str:
     """First, best and library in each number format, in words."""
     sentences = []
     for dtype in ladder.dtypes():
-        shape = ladder.headline(dtype)
-        ours = [f for f in ladder.column(dtype, shape) if not f.library]
+        _, shape, ours = ladder.ours(dtype)
         library = ladder.best_library(dtype, shape)
         if not ours:
             continue
@@ -118,9 +117,7 @@ def overview(found: Figures) -> str:
 
 def best_cells(ladder: Ladder) -> list[str]:
     """First and best rung at the headline, the best's share of the limit, and it against the best library."""
-    dtype = next(d for d in ("bf16", "f32", *ladder.dtypes()) if d in ladder.dtypes())
-    shape = ladder.headline(dtype)
-    ours = [f for f in ladder.column(dtype, shape) if not f.library]
+    dtype, shape, ours = ladder.ours()
     if not ours:
         return []
     best = min(ours, key=lambda f: f.us)

@@ -16,6 +16,7 @@ from rung.dtypes import dtype as dtype_named
 from rung.errors import RungError
 from rung.operation import Tensors
 from rung.parallel import local
+from rung.parallel.pipeline import elapsed
 from rung.profile import trace
 from rung.rungs import catalogue
 from rung.rungs.base import Prepared
@@ -147,16 +148,10 @@ def on_a_gpu(name: str, qkv: NDArray[np.float32], right: torch.Tensor, *, causal
         for _ in range(3):
             whole()
         computing = statistics.median(timing.seconds(call.run) for _ in range(15))
-        total = statistics.median(_elapsed(whole) for _ in range(15))
+        total = statistics.median(elapsed(whole) for _ in range(15))
         return _checked(Measured(n, name, computing, total, _softmax(call)), _heads_first(back, heads), right)
     except (RungError, torch.cuda.OutOfMemoryError) as error:
         return Measured(n, name, reason=str(error).splitlines()[0][:120])
-
-
-def _elapsed(work: Callable[[], None]) -> float:
-    start = time.perf_counter()
-    work()
-    return time.perf_counter() - start
 
 
 def _softmax(call: Prepared) -> float | None:

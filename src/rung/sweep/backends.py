@@ -32,18 +32,10 @@ def measure_named(name: str | None, arch: str | None = None) -> Measure:
             )
         return Timed()
     if name == "compiler":
-        return Compiled(arch or here())
+        return Compiled(arch or inspect.default_arch())
     if name == "emulator":
         return Emulated()
     raise RungError(f"--measure {name} is not known; use time, compiler or emulator.")
-
-
-def here() -> str:
-    """The architecture of the GPU at hand; sm_90 where there is none."""
-    if not torch.cuda.is_available():
-        return "sm_90"
-    major, minor = torch.cuda.get_device_capability()
-    return f"sm_{major}{minor}"
 
 
 class Compiled:
@@ -85,7 +77,7 @@ class Timed:
 
     def __init__(self, batch: int = BATCH) -> None:
         self.batch = batch
-        self.arch = here()
+        self.arch = inspect.default_arch()
 
     def __call__(self, subject: Subject, batch: Sequence[Tuning], effort: float) -> Iterator[Outcome]:
         from rung.bench import race

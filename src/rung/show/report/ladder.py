@@ -48,9 +48,7 @@ def _standing(ladder: Ladder | None) -> dict[str, str]:
     nothing = {"spark": "", "times": "", "where": "", "share": "", "ratio": ""}
     if ladder is None:
         return nothing
-    dtype = next(d for d in ("bf16", "f32", *ladder.dtypes()) if d in ladder.dtypes())
-    shape = ladder.headline(dtype)
-    ours = [f for f in ladder.column(dtype, shape) if not f.library]
+    dtype, shape, ours = ladder.ours()
     if not ours:
         return nothing
     best = min(ours, key=lambda f: f.us)
