@@ -14,7 +14,7 @@ PACKAGE = ROOT / "src" / "rung"
 ORDER = (
     ("cli",),
     ("serve",),
-    ("study", "doctor", "door", "exchange"),
+    ("study", "doctor", "api", "exchange"),
     ("climb", "parallel"),
     ("show",),
     ("sweep",),

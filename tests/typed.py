@@ -1,11 +1,11 @@
-"""What mypy and an editor know of Python's door: checked with the sources by `make lint`, never run."""
+"""What mypy and an editor know of the Python API: checked with the sources by `make lint`, never run."""
 
 from typing import assert_type
 
 import rung
 import rung.check.many
+from rung.api import Reports, Rows
 from rung.bench.race import Row as Timed
-from rung.door import Reports, Rows
 from rung.gpt2.load import Model
 from rung.profile.resources import Row as Compiled
 

@@ -11,7 +11,7 @@ from rung.errors import RungError
 
 if TYPE_CHECKING:
     from rung import ops
-    from rung.door import bench, check, inspect
+    from rung.api import bench, check, inspect
     from rung.exchange import hf as transformers
     from rung.exchange.hf import generate
     from rung.gpt2.load import load
@@ -22,7 +22,7 @@ __version__ = "0.1.0"
 # The module of each public name; nothing that imports torch is imported before it is used.
 _HOME = {
     "generate": ("rung.exchange.hf", "generate"),
-    "inspect": ("rung.door", "inspect"),
+    "inspect": ("rung.api", "inspect"),
     "load": ("rung.gpt2.load", "load"),
     "ops": ("rung.ops", None),
     "transformers": ("rung.exchange.hf", None),
@@ -35,7 +35,7 @@ class _Room(ModuleType):
 
     @property
     def __wrapped__(self) -> Any:  # where `inspect.signature` and completion look
-        return getattr(importlib.import_module("rung.door"), self.__name__.rpartition(".")[2])
+        return getattr(importlib.import_module("rung.api"), self.__name__.rpartition(".")[2])
 
     def __call__(self, *args: Any, **options: Any) -> Any:
         return self.__wrapped__(*args, **options)

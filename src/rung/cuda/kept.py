@@ -28,7 +28,7 @@ _tidied: set[Path] = set()
 
 
 @dataclass(frozen=True)
-class Kept:
+class Entry:
     path: Path
     note: Any = None  # a remark from when it was made
 
@@ -84,22 +84,22 @@ def _tidy(path: Path) -> None:
                 left.unlink()
 
 
-def find(where: Path, key: str) -> Kept | None:
+def find(where: Path, key: str) -> Entry | None:
     """The entry, if it exists and its file is unchanged."""
     try:
-        entry = json.loads((where / f"{key}.json").read_text())
-        path = where / entry["file"]
+        fields = json.loads((where / f"{key}.json").read_text())
+        path = where / fields["file"]
         facts = path.stat()
         if facts.st_uid not in (os.getuid(), 0) or path.parent != where:
             return None
-        if hashlib.sha256(path.read_bytes()).hexdigest() != entry["sha256"]:
+        if hashlib.sha256(path.read_bytes()).hexdigest() != fields["sha256"]:
             return None
-        return Kept(path, entry.get("note"))
+        return Entry(path, fields.get("note"))
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
-def put(where: Path, key: str, made: Path, note: Any = None) -> Kept:
+def put(where: Path, key: str, made: Path, note: Any = None) -> Entry:
     """Moves a finished file into the cache. The file goes first: an entry never names half of one."""
     digest = hashlib.sha256(made.read_bytes()).hexdigest()
     path = where / f"{digest[:32]}{made.suffix}"
@@ -108,7 +108,7 @@ def put(where: Path, key: str, made: Path, note: Any = None) -> Kept:
     with os.fdopen(handle, "w") as file:
         json.dump({"file": path.name, "sha256": digest, "note": note}, file)
     Path(temporary).replace(where / f"{key}.json")
-    return Kept(path, note)
+    return Entry(path, note)
 
 
 @contextlib.contextmanager
@@ -127,7 +127,7 @@ def alone(where: Path, key: str) -> Iterator[None]:
         os.close(lock)
 
 
-def kept(name: str, key: str, make: Callable[[Path], tuple[Path, Any]], *, anew: bool = False) -> Kept:
+def kept(name: str, key: str, make: Callable[[Path], tuple[Path, Any]], *, anew: bool = False) -> Entry:
     """The entry of a folder of the cache; when absent or damaged `make(work folder)` gives its file and a note."""
     where = folder(name)
     found = None if anew else find(where, key)

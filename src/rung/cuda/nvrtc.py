@@ -13,9 +13,6 @@ from rung.cuda.launch import Build, Resources
 from rung.cuda.source import code_only, kernels_in
 from rung.errors import RungError
 
-_FORMAT = "1"  # of the cache's entries
-_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*(?:"([^"\n]+)"|<([^>\n]+)>)', re.MULTILINE)
-
 
 def compile_cubin(build: Build, arch: str) -> cubin_cache.Cubin:
     """The cubin of `build` for `arch` ("sm_90"), compiled or from the cache."""

@@ -69,8 +69,8 @@ def translate(build: Build, *, races: bool = False, coverage: bool = False) -> T
     counters = (branches.COUNTERS.read_text(), Path(branches.__file__).read_text(), places) if coverage else ()
     changed = _UNGUARDED if races else ()
     key = toolchain.key(_unit(build), build.kernels, flags, includes, DYNAMIC_ROOM, _CHECKED, *counters, *changed)
-    entry = kept.kept("emulator", key, functools.partial(_compile, build, flags, coverage))
-    return Translation(entry.path, entry.note)
+    cached = kept.kept("emulator", key, functools.partial(_compile, build, flags, coverage))
+    return Translation(cached.path, cached.note)
 
 
 def _flags(races: bool) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 
 from rung.errors import RungError
-from rung.parallel import last_words
+from rung.parallel import failure
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def joined(device: str | None = None, patience: float = 120.0) -> Iterator[Group
     except BaseException as error:
         if isinstance(error, SystemExit) and not error.code:
             raise
-        last_words.speak(error, f"process {rank} of {size}")
+        failure.report(error, f"process {rank} of {size}")
         sys.stderr.flush()
         os._exit(2)  # a process that waits for others in its clean-up would never end
     dist.destroy_process_group()

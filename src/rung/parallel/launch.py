@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rung.errors import RungError
-from rung.parallel import last_words
+from rung.parallel import failure
 
 IN_A_JOB = ("OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS")
 
@@ -70,8 +70,8 @@ def torchrun(module: str, arguments: Sequence[str], processes: int, *, limit: fl
 
 def _one_sentence(command: list[str], environment: dict[str, str], limit: float, ranks: int, kind: str) -> str:
     with tempfile.TemporaryDirectory(prefix="rung-job-") as folder:
-        words = Path(folder) / "last_words"
-        code, out, err = _run(command, {**environment, last_words.FILE: str(words)}, limit, ranks, kind)
+        words = Path(folder) / "failure"
+        code, out, err = _run(command, {**environment, failure.FILE: str(words)}, limit, ranks, kind)
         if code == 0:
             return out
         if words.exists():

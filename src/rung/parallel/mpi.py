@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rung.errors import RungError
-from rung.parallel import last_words, local, placement
+from rung.parallel import failure, local, placement
 from rung.parallel.ring import travel
 
 Floats = NDArray[np.float32]
@@ -234,5 +234,5 @@ def one_voice(comm: Any) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        last_words.speak(error, f"rank {comm.rank} of {comm.size}")
+        failure.report(error, f"rank {comm.rank} of {comm.size}")
         comm.Abort(2)

@@ -1,4 +1,4 @@
-"""What `check`, `bench` and `inspect` found, as tables: the command line prints them, Python's door shows them."""
+"""What `check`, `bench` and `inspect` found, as tables: the command line prints them, the Python API shows them."""
 
 from __future__ import annotations
 

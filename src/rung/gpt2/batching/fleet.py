@@ -24,7 +24,6 @@ from rung.gpt2.batching.wire import Cancel, Failed, News, Ready, Setup, Stop, Su
 class _Text:
     """A text assigned to a worker."""
 
-    fleet: Fleet
     request: Request
     listener: Listener
     key: int
@@ -90,7 +89,7 @@ class Fleet:
         """Submit a request to the least loaded engine."""
         with self._lock:
             self._count += 1
-            return self._hand(_Text(self, request, listener, self._count))
+            return self._hand(_Text(request, listener, self._count))
 
     def _hand(self, text: _Text) -> Handed:
         free = min(self.workers, key=lambda one: len(one.texts) / one.slots, default=None)

@@ -13,7 +13,7 @@ from rung.errors import RungError
 FILE = "RUNG_LAST_WORDS"  # the environment's name for a file that the first to fail writes
 
 
-def speak(error: BaseException, who: str) -> None:
+def report(error: BaseException, who: str) -> None:
     """To standard error, and to the launcher's file: what is forwarded may be lost when the job is ended."""
     words = str(error) if isinstance(error, RungError) else f"{who}: {error!r}"
     words = " ".join(words.split())
