@@ -65,7 +65,7 @@ def test_a_library_s_largest_kernel_tells_and_opcodes_reach_the_sources_table() 
     assert (fadd.value, fadd.beside([Row.of_json(row.as_json())])) == (36_720, 36_720)
 
 
-def test_every_row_is_kept_at_once_and_a_rung_that_failed_among_others_says_why_alone(
+def test_every_row_is_stored_at_once_and_a_rung_that_failed_among_others_is_run_alone(
     monkeypatch: pytest.MonkeyPatch, own_store: Path
 ) -> None:
     profiled: list[int] = []

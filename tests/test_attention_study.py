@@ -85,7 +85,7 @@ def flat(row: Row) -> dict[str, Any]:
     return {"name": row.part, "verdict": verdict, "told": attention_text_chart.result(row), "seconds": None, **figures, **curves}
 
 
-def test_a_slow_way_is_cut_off_and_says_how_far_it_came(inner: Inner, clock: SimpleNamespace) -> None:
+def test_a_slow_method_is_cut_off_and_reports_its_progress(inner: Inner, clock: SimpleNamespace) -> None:
     naive, slow = measured(inner, [paced(clock, "naive torch", 0.5), paced(clock, "slow", lambda n: 5.0)])
     assert (naive["written"], naive["seconds"], naive["told"]) == (12, 6.0, "6.00 s")
     # The first token is on no clock; two more take 10 s, and the third of them passes 12.
@@ -108,7 +108,7 @@ def test_nobody_writes_further_than_the_text_that_it_is_held_against(inner: Inne
     assert fast["told"] == "4 of 12 tokens in 4.00 s" and fast["against_naive"] == 5.0
 
 
-def test_the_time_is_told_at_marks_of_the_text_within_what_was_written(
+def test_the_time_is_given_at_marks_within_the_written_text(
     inner: Inner, clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start = len(inner[2])
@@ -123,7 +123,7 @@ def test_a_long_curve_is_thinned_but_keeps_both_ends() -> None:
     assert len(found) == 66
 
 
-def test_a_wrong_way_gets_no_time(inner: Inner, clock: SimpleNamespace) -> None:
+def test_a_wrong_method_gets_no_time(inner: Inner, clock: SimpleNamespace) -> None:
     made: list[Paced] = []
 
     def make() -> Paced:
@@ -140,7 +140,7 @@ def test_a_wrong_way_gets_no_time(inner: Inner, clock: SimpleNamespace) -> None:
     assert right["seconds"] == 3.0
 
 
-def test_a_way_whose_second_text_is_wrong_gets_no_time(inner: Inner, clock: SimpleNamespace) -> None:
+def test_a_method_whose_second_text_is_wrong_gets_no_time(inner: Inner, clock: SimpleNamespace) -> None:
     again = paced(clock, "again", 1.0, wrong=lambda count: count > 12)
     _, row = measured(inner, [paced(clock, "naive torch", 0.5), again])
     assert row["seconds"] is None and "curve" not in row and row["verdict"].startswith("its text leaves")
@@ -157,7 +157,7 @@ def test_a_text_may_differ_behind_the_gate(
     assert row["verdict"] == "ok" and row["seconds"] == 6.0 and 6 <= row["same"] < 12
 
 
-def test_a_way_that_fails_is_a_row_and_the_next_goes_on(inner: Inner, clock: SimpleNamespace) -> None:
+def test_a_method_that_fails_is_a_row_and_the_next_runs(inner: Inner, clock: SimpleNamespace) -> None:
     def refuse() -> Paced:
         raise RungError("no room.\nA second line.")
 
@@ -173,7 +173,7 @@ def test_a_text_longer_than_the_context_is_refused(inner: Inner) -> None:
         measured(inner, [], tokens=512)
 
 
-def test_ways_know_which_rungs_are_flash_attention() -> None:
+def test_variants_know_which_rungs_are_flash_attention() -> None:
     variants = study.variants("emulator")
     assert [variant.kind for variant in variants[:3]] == ["torch", "torch", "python"]  # the host's own loop is no kernel
     numbers = {int(variant.name[:2]) for variant in variants if variant.flash}
@@ -261,7 +261,7 @@ def climb(*words: str) -> int:
 
 
 @emulated
-def test_rungs_write_what_torch_writes_and_everything_is_kept(
+def test_rungs_write_what_torch_writes_and_every_row_is_stored(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     output, svg = tmp_path / "study.jsonl", tmp_path / "study.svg"
@@ -316,7 +316,7 @@ def test_the_table_gives_no_speed_to_what_was_cut_off(
     assert by_name["03_wrong"] == ["2", "its", "text", "leaves", "naive", "torch's", "at", "token", "3"]
 
 
-def test_without_a_time_nothing_is_drawn_and_that_is_said(
+def test_without_a_time_nothing_is_drawn_and_that_is_reported(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.setattr(study, "run", lambda *given, **options: iter([row("naive torch", None, kind="torch")]))
@@ -342,7 +342,7 @@ def test_a_rung_reads_the_packed_product_where_it_lies(inner: Inner) -> None:
 
 
 @emulated
-def test_several_texts_at_once_are_the_same_text_and_told_beside_one(inner: Inner) -> None:
+def test_several_texts_at_once_are_the_same_text_and_shown_beside_one(inner: Inner) -> None:
     config, weights, prompt = inner
     variants = study.variants("emulator", ["03_launch"])
     one, two = (list(study.run(config, weights, prompt, 3, variants, batch=batch)) for batch in (1, 2))

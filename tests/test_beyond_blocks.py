@@ -90,7 +90,7 @@ def test_a_cluster_gives_what_one_process_gives_though_a_node_is_lost(monkeypatc
         cluster.shutdown()
 
 
-def test_without_a_cluster_or_ray_the_reason_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_cluster_or_ray_the_reason_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(RungError, match=r"rung\[ray\]"):
         list(over_ray(job(), ["a"], "auto"))

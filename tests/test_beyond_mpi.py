@@ -103,7 +103,7 @@ def test_the_launched_python_is_this_one(tmp_path):
     assert launch.run([str(program)], 1, limit=30).split() == [sys.executable]
 
 
-def test_an_mpiexec_of_another_mpi_is_told(tmp_path):
+def test_an_mpiexec_of_another_mpi_is_reported(tmp_path):
     """Its processes do not see each other, and each takes itself for the whole job."""
     Job(cases=[Case(4)]).write(tmp_path / "job.json")
     done = subprocess.run(

@@ -96,7 +96,7 @@ def test_each_block_is_attended_once_and_no_buffer_is_read_while_it_is_written()
     assert link.passed == [("a", "b"), ("b", "a"), ("a", "b")]
 
 
-def test_data_is_kept_reloaded_and_refused_when_it_does_not_fit(tmp_path):
+def test_data_is_stored_reloaded_and_refused_when_it_does_not_fit(tmp_path):
     made = data.load_or_make(tmp_path, 9, 4, 2, seed=1)
     assert (data.load_or_make(tmp_path, 9, 4, 2, seed=99) == made).all()
     assert (made == data.generate(9, 4, 2, seed=1)).all()

@@ -95,7 +95,7 @@ def test_data_of_another_shape_is_refused(tmp_path, capsys):
     assert "q is float32 (1, 9, 64), and float32 (1, 10, 64) is asked for" in capsys.readouterr().err
 
 
-def test_where_mpi_is_missing_that_is_said(monkeypatch, capsys):
+def test_missing_mpi_is_reported(monkeypatch, capsys):
     monkeypatch.setattr(launch, "available", lambda: "mpi4py is not installed; do so.")
     assert study("--n", "8", "--mpi") == 2
     assert "mpi4py is not installed" in capsys.readouterr().err
@@ -131,7 +131,7 @@ def test_softmax_times_stand_beside_the_sources():
     assert "6.00x at 256, 3.00x at 8192" in found.finding
 
 
-def test_the_pipelines_gain_is_told_beside_its_bound():
+def test_the_pipelines_gain_is_shown_beside_its_bound():
     def row(chunk, streams, seconds, wall):
         return Row(chunk, streams, seconds, Overlap(wall, 2e-3, 1.8e-3, 0.7e-3))
 
@@ -148,7 +148,7 @@ def ring(one: float) -> dict[tuple[str, int], float]:
     return {(part, r): one / (r if part == "strong" else 1) for part in ("strong", "weak") for r in (1, 4, 16)}
 
 
-def test_ranks_cuda_and_one_core_stand_on_one_chart_and_forecasts_are_told_apart() -> None:
+def test_ranks_cuda_and_one_core_share_a_chart_and_forecasts_are_marked() -> None:
     alone = {"sequential C++": 1.0, "vectorised C++, 1 thread": 0.2, "CUDA, tree softmax": 0.02, "CUDA, flash": 0.01}
     found = ranks.report({c: ranks.Kind(ring(0.1 * (2 - c)), alone) for c in (True, False)}, 8192, "MPI")
     assert {row[0] for row in found.rows} == {"causal", "full"}

@@ -562,7 +562,7 @@ def test_every_operation_is_looked_at() -> None:
 
 
 @pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16])
-def test_results_that_were_cut_off_are_told_from_rounded_ones(kind: torch.dtype) -> None:
+def test_truncated_results_are_distinguished_from_rounded_ones(kind: torch.dtype) -> None:
     real = dtype_named("f16" if kind == torch.float16 else "bf16")
     truth = torch.randn(2000, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
     rounded = truth.to(kind)

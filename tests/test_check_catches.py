@@ -193,7 +193,7 @@ def test_the_ladders_have_no_code_of_their_own_for_the_emulator() -> None:
     assert [r.full_name for r in rungs if trial._differs_on_a_gpu(r)] == []
 
 
-def test_a_tree_without_its_barriers_is_told_by_thread_and_line(tmp_path: Path) -> None:
+def test_a_tree_without_barriers_is_reported_by_thread_and_line(tmp_path: Path) -> None:
     path = tmp_path / "no_barrier.cu"
     path.write_text(catalogue.find("layernorm/05").source.replace("__syncthreads();", ""))
     rung = catalogue.rung_from_file(catalogue.operation("layernorm"), path)

@@ -125,7 +125,7 @@ class Evil:
         (lambda p: llmc(p, saved(), cut=100), "header asks for"),
     ],
 )
-def test_what_is_no_checkpoint_is_told_in_a_sentence(tmp_path: Path, make, message: str) -> None:
+def test_what_is_no_checkpoint_is_reported_in_a_sentence(tmp_path: Path, make, message: str) -> None:
     path = tmp_path / "ckpt.pt"
     make(path)
     with pytest.raises(RungError, match=message):

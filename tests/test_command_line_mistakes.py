@@ -90,7 +90,7 @@ def test_a_python_file_with_facts_of_another_form_says_which(
     assert messages in refused(capsys, "check", "gelu", str(path))
 
 
-def test_a_folder_is_not_taken_for_a_missing_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_is_not_mistaken_for_a_missing_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "mine.cu").mkdir()
     assert "is a folder" in refused(capsys, "check", "gelu", str(tmp_path / "mine.cu"))
 

@@ -49,7 +49,7 @@ def test_keys_and_values_of_another_text_do_not_count(climber: Climber) -> None:
     assert list(course_way.write(3)) == first == climber.text[7:10]
 
 
-def test_steps_are_cumulative_and_told_as_rows_of_the_study(climber: Climber) -> None:
+def test_steps_are_cumulative_and_rows_of_the_study(climber: Climber) -> None:
     steps = course.steps()
     assert [step.name for step in steps] == list(course.CHANGES)
     climber.result.rows.append(Row(steps[0].name, steps[0].what, "float32", rungs=("matmul/01_naive",)))

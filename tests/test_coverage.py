@@ -102,7 +102,7 @@ ROWS = read(TABLE.read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"line{row.line}")
-def test_what_is_said_to_be_there_is_there(row: Row) -> None:
+def test_evidence_of_the_coverage_table_exists(row: Row) -> None:
     assert row.state.startswith(STATES), f"line {row.line}: the state {row.state!r} is none of {STATES}"
     if row.state != "there":
         assert row.state.split(": ", 1)[1], f"line {row.line} gives no reason"

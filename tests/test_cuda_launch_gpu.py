@@ -237,7 +237,7 @@ def test_constants_are_filled_in_stream_order_also_in_a_graph() -> None:
         ("c_weight", lambda: torch.zeros(4, 2, device="cuda").T, "from a tensor that is not contiguous"),
     ],
 )
-def test_a_constant_that_cannot_be_filled_is_told(
+def test_a_constant_that_cannot_be_filled_is_reported(
     symbol: str, tensor: Callable[[], torch.Tensor], message: str
 ) -> None:
     with pytest.raises(RungError, match=message):

@@ -72,7 +72,7 @@ def test_what_the_hint_promises_comes_true() -> None:
     assert hint("sm_90", 1024, 100, 0).startswith("cannot launch: 100 registers per thread, 64 are allowed")
 
 
-def test_architecture_suffixes_share_limits_and_unknown_ones_are_told() -> None:
+def test_architecture_suffixes_share_limits_and_unknown_ones_are_reported() -> None:
     assert limits("sm_90a") == limits("sm_90")
     with pytest.raises(RungError, match=r"limits of 'sm_60' are not known: choose one of sm_75"):
         limits("sm_60")

@@ -121,7 +121,7 @@ def test_only_the_first_errors_are_shown_and_the_rest_counted() -> None:
     assert "a3" not in str(caught.value)
 
 
-def test_what_the_assembler_refuses_is_told() -> None:
+def test_errors_of_the_assembler_are_reported() -> None:
     source = 'extern "C" __global__ void k(int* x) { __shared__ int s[20000]; s[*x] = *x; *x = s[1]; }'
     with pytest.raises(
         RungError, match=r"mine\.cu does not compile for sm_90:\n  ptxas .*too much shared data"
@@ -249,7 +249,7 @@ def test_processes_that_compile_the_same_at_once_agree(own_cache: Path) -> None:
     assert not list(own_cache.glob(".*.part"))
 
 
-def test_a_cache_that_cannot_be_written_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cache_that_cannot_be_written_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("not a folder")
     monkeypatch.setenv("RUNG_CACHE", str(tmp_path / "file"))
     with pytest.raises(RungError, match=r"cannot be written .*: set RUNG_CACHE"):

@@ -89,7 +89,7 @@ def test_an_instance_of_a_template_gives_its_types() -> None:
     assert [p.ctype for p in parameters(template)] == ["T", "T", "int"]
 
 
-def test_an_unknown_kernel_is_told_with_those_that_exist() -> None:
+def test_an_unknown_kernel_is_reported_with_those_that_exist() -> None:
     source = "__global__ void first(int x) { } __global__ void second(int x) { }"
     with pytest.raises(RungError, match=r"mine\.cu has no kernel named 'third': it defines first, second"):
         kernel_parameters(source, "third", "mine.cu")

@@ -156,7 +156,7 @@ def test_warps_that_hold_different_numbers_normalise_a_row(C: int, threads: int,
 @pytest.mark.parametrize(
     ("width", "expected", "parts"), [(56, 4, 1), (80, 4, 2), (48, 4, 3), (64, 4, 4), (32, 6, 4), (96, 6, 6), (96, 1, 1)]
 )
-def test_a_deep_product_has_as_many_parts_as_wanted_or_as_there_can_be(width: int, expected: int, parts: int) -> None:
+def test_a_deep_product_has_as_many_parts_as_requested_or_possible(width: int, expected: int, parts: int) -> None:
     values = dims(B=3, C=24, NH=3, V=9, MAXT=4, L=2, width=width)
     assert RUNG.load("emulator")._split({**values, "FC2_SPLIT": expected}) == parts  # type: ignore[attr-defined]
     tensors = inputs(values)

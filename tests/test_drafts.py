@@ -246,7 +246,7 @@ class Paced(HostBackend):
 
 
 @pytest.mark.parametrize(("round_", "step"), [(0.1, 1.0), (8.0, 1.0), (1.5, 1.0)])
-def test_the_slower_way_takes_little_of_the_time_and_changes_no_text(round_: float, step: float) -> None:
+def test_the_slower_variant_takes_little_of_the_time_and_changes_no_text(round_: float, step: float) -> None:
     folder, clock = models.saved(n_positions=512), [0.0]
     model = models.ours(folder, "float32")
     drafted = Paced(model, Drafting(None, 0.0), clock, round_)
@@ -287,7 +287,7 @@ class Even(Backend):
 
 
 @pytest.mark.parametrize("seconds", [(0.2, 1.0), (5.0, 1.0), (1.2, 1.0)])
-def test_trials_of_the_slower_way_take_a_share_of_the_time_at_most(seconds: tuple[float, float]) -> None:
+def test_trials_of_the_slower_variant_are_bounded_in_time(seconds: tuple[float, float]) -> None:
     clock = [0.0]
     variants = [Even(clock, s) for s in seconds]
     either = Either(variants[0], variants[1], lambda text: True, lambda: clock[0])

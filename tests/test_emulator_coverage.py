@@ -86,7 +86,7 @@ def test_ladders_are_counted_where_they_include() -> None:
     assert {Path(site.file).parent for site in coverage.taken()} <= {Path(INCLUDE)}
 
 
-def test_a_header_at_another_place_is_told_of_there(tmp_path: Path) -> None:
+def test_a_header_in_another_folder_is_reported_there(tmp_path: Path) -> None:
     source = '#include "odd.cuh"\n__global__ void k(float* out) { if (odd(threadIdx.x)) out[threadIdx.x] = 1.0f; }'
     reported = []
     for name in ("here", "there"):

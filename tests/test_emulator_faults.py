@@ -240,7 +240,7 @@ def test_a_stack_that_overflows() -> None:
         ("#include <cuda/barrier>\n__global__ void k(int* x) {}", "does not model libcu"),
     ],
 )
-def test_what_is_not_modelled_is_said(source: str, words: str) -> None:
+def test_what_is_not_modelled_is_reported(source: str, words: str) -> None:
     fault = fault_of(source, None)
     assert fault.kind == "unsupported" and words in str(fault)
 
@@ -368,7 +368,7 @@ def test_a_grid_barrier_of_atomics_works_when_all_blocks_are_resident() -> None:
     assert out.eq(3).all()
 
 
-def test_a_spin_that_never_ends_is_told_at_once() -> None:
+def test_an_endless_spin_is_reported_at_once() -> None:
     fault = fault_of(GRID_BARRIER, torch.zeros(1, dtype=torch.int32), torch.zeros(3, 32), grid=3)
     words = (
         "no thread can go on: thread 0 looks again and again at line 4; threads 1-31 wait at __syncthreads (test.cu:5)"
@@ -386,7 +386,7 @@ def test_a_spin_that_the_runtime_does_not_see_is_stopped() -> None:
     assert fault.kind == "deadlock" and "line 4" in str(fault) and "no thread has ended for 0.3 seconds" in str(fault)
 
 
-def test_a_process_that_gets_no_time_is_not_taken_to_wait() -> None:
+def test_a_process_without_cpu_time_is_not_considered_waiting() -> None:
     source = """
     __global__ void k(float* out, int turns) {
         float x = out[threadIdx.x];

@@ -99,7 +99,7 @@ def test_grid_sync_keeps_each_blocks_shared_memory(settings: dict[str, Any]) -> 
     assert out.tolist() == [[15 + 6 * 2 * r] * 6 for r in range(3)]
 
 
-def test_grid_sync_without_a_cooperative_launch_is_told() -> None:
+def test_grid_sync_without_a_cooperative_launch_is_reported() -> None:
     with pytest.raises(EmulatorFault, match="not cooperative") as caught:
         run(GRID_SUM, torch.zeros(2), torch.zeros(2), 1, grid=2, block=32)
     assert caught.value.kind == "barrier"

@@ -79,7 +79,7 @@ def test_many_at_once_share_a_cold_cache(monkeypatch: pytest.MonkeyPatch, tmp_pa
 
 
 @needs_compiler
-def test_a_cache_that_cannot_be_written_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_cache_that_cannot_be_written_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("RUNG_CACHE", str(tmp_path / "file"))
     with pytest.raises(RungError, match="set RUNG_CACHE to another"):

@@ -176,7 +176,7 @@ def test_an_answer_of_leetgpu_compiles(name: str, tmp_path: Path) -> None:
     assert b"solve" in (tmp_path / "solve.o").read_bytes()
 
 
-def test_what_cannot_be_exported_is_said(tmp_path: Path) -> None:
+def test_what_cannot_be_exported_is_reported(tmp_path: Path) -> None:
     with pytest.raises(RungError, match="use one of hf-kernel"):
         export(catalogue.find("gelu/1"), "nowhere", tmp_path)
     (tmp_path / "mine").write_text("")

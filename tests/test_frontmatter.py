@@ -155,7 +155,7 @@ def test_a_named_expression_serves_every_place_that_takes_one(tmp_path: Path) ->
     assert rung.refusal({"N": 3}, DTYPES["f32"]) == f"{rung.full_name} needs HALF >= 2"
 
 
-def test_a_named_expression_is_worked_out_only_where_it_is_asked_for(tmp_path: Path) -> None:
+def test_a_named_expression_is_evaluated_only_where_it_is_used(tmp_path: Path) -> None:
     path = tmp_path / "let.cu"
     path.write_text(LET.replace('needs = "HALF >= 2"', 'needs = ["N > 4", "8 // (N - 4) > 0"]').replace("N // WAYS", "8 // (N - 4)"))
     rung = catalogue.rung_from_file(catalogue.operation("relu"), path)

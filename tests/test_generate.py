@@ -71,7 +71,7 @@ def test_each_filter_keeps_what_it_should() -> None:
     assert probabilities(logits, temperature=1e-30) == pytest.approx([0, 1, 0, 0, 0])
 
 
-def test_a_nucleus_wider_than_the_shortlist_is_kept_whole() -> None:
+def test_a_nucleus_larger_than_the_shortlist_is_not_cut() -> None:
     flat = torch.zeros(1, 5000)
     nonzero = distribution(flat, Sampling(temperature=1.0, top_p=0.5)) > 0
     assert int(nonzero.sum()) == pytest.approx(2500, abs=1)
@@ -326,7 +326,7 @@ def test_one_stop_may_be_given_as_it_is(inner: Model) -> None:
     assert inner.generate("Once upon", **how, stop_tokens=token).finish_reason == "stop"
 
 
-def test_completions_are_taken_once_each_in_order(inner: Model) -> None:
+def test_completions_are_delivered_once_each_in_order(inner: Model) -> None:
     run = inner.run([["Once", "The fox"][i % 2] for i in range(5)], seed=1, max_new_tokens=6, batch_size=2)
     completions, before_the_end = [], 0
     for _ in run:
@@ -386,7 +386,7 @@ def test_tokens_made_ahead_are_no_speed(inner: Model, monkeypatch: pytest.Monkey
         assert speed is None if timed == 0 else 50 < speed <= 100  # type: ignore[operator]
 
 
-def test_a_full_context_is_told(inner: Model) -> None:
+def test_a_full_context_is_reported(inner: Model) -> None:
     assert inner.generate([[1] * 500], max_new_tokens=30, stop_tokens=())[0].finish_reason == "context"
 
 

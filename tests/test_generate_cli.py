@@ -160,7 +160,7 @@ def test_a_terminal_gets_the_text_piece_by_piece(monkeypatch: pytest.MonkeyPatch
         assert (len(terminal.writes) > 10) == streamed
 
 
-def test_stops_are_taken_as_text_number_and_token(command) -> None:  # type: ignore[no-untyped-def]
+def test_stops_are_accepted_as_text_number_and_token(command) -> None:  # type: ignore[no-untyped-def]
     model = rung.load()
     whole = model.generate("Once upon a time", temperature=0, max_new_tokens=12)
     token = whole.tokens[5]
@@ -199,7 +199,7 @@ def test_a_window_changes_the_text(command) -> None:  # type: ignore[no-untyped-
     )[1:]
 
 
-def test_a_folder_and_a_dtype_are_taken(command) -> None:  # type: ignore[no-untyped-def]
+def test_a_folder_and_a_dtype_are_accepted(command) -> None:  # type: ignore[no-untyped-def]
     folder = models.saved()
     for dtype in ("f32", "bfloat16", "int8"):
         code, out, _ = command(

@@ -109,7 +109,7 @@ def test_a_model_that_the_hub_does_not_know_is_refused(hub: list[str]) -> None:
         rung.load("nobody/nothing")
 
 
-def test_a_hub_out_of_reach_is_told_in_one_sentence(
+def test_an_unreachable_hub_is_reported_in_one_sentence(
     hub: list[str], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("time.sleep", lambda _: None)  # between the client's attempts

@@ -50,7 +50,7 @@ def refused(folder: Path | str, *words: str, **keywords: object) -> None:
         assert word in sentence, sentence
 
 
-def test_names_without_prefix_old_masks_and_a_tied_head_are_taken(folder: Path) -> None:
+def test_names_without_prefix_old_masks_and_a_tied_head_are_accepted(folder: Path) -> None:
     tensors = {k.removeprefix("transformer."): t for k, t in load_file(folder / "model.safetensors").items()}
     tensors["h.0.attn.bias"] = torch.ones(1, 1, 64, 64)
     tensors["h.0.attn.masked_bias"] = torch.tensor(-1e4)
@@ -59,7 +59,7 @@ def test_names_without_prefix_old_masks_and_a_tied_head_are_taken(folder: Path) 
     same_as_before(folder)
 
 
-def test_shards_are_taken(folder: Path) -> None:
+def test_shards_are_accepted(folder: Path) -> None:
     tensors = load_file(folder / "model.safetensors")
     (folder / "model.safetensors").unlink()
     names = sorted(tensors)
@@ -73,7 +73,7 @@ def test_shards_are_taken(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("sharded", [False, True])
-def test_bin_files_are_taken(folder: Path, sharded: bool) -> None:
+def test_bin_files_are_accepted(folder: Path, sharded: bool) -> None:
     tensors = load_file(folder / "model.safetensors")
     (folder / "model.safetensors").unlink()
     if sharded:
@@ -100,7 +100,7 @@ def test_a_bin_file_never_runs_code(folder: Path, monkeypatch: pytest.MonkeyPatc
     assert not (folder / "pwned").exists()
 
 
-def test_a_bin_file_of_the_first_years_is_taken_and_never_runs_code(
+def test_an_old_bin_file_is_read_and_never_runs_code(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(folder)
@@ -146,7 +146,7 @@ def test_a_truncated_bin_file_is_named(folder: Path) -> None:
     refused(folder, "pytorch_model.bin", "cut off")
 
 
-def test_half_precision_weights_are_taken(folder: Path) -> None:
+def test_half_precision_weights_are_accepted(folder: Path) -> None:
     exact = rung.load(folder, dtype="float32").logits([1, 2, 3])
     rewritten(folder, lambda t: t.update({k: v.half() for k, v in t.items()}))
     rounded = rung.load(folder, dtype="float32").logits([1, 2, 3])
@@ -267,7 +267,7 @@ def test_a_tokenizer_is_read_from_either_form(folder: Path) -> None:
     assert whole.token("<|endoftext|>") in whole.encode("a<|endoftext|>b")
 
 
-def test_a_missing_or_broken_tokenizer_is_told_when_text_comes(folder: Path) -> None:
+def test_a_missing_or_broken_tokenizer_is_reported_when_text_is_given(folder: Path) -> None:
     (folder / "tokenizer.json").write_text("{}")
     with pytest.raises(RungError, match=r"tokenizer.json is not a tokenizer"):
         rung.load(folder).generate("Hello")

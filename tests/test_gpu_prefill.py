@@ -245,7 +245,7 @@ def test_the_kernels_beside_the_ladders_compile_for_a_gpu(real: str) -> None:
         assert all((used.spill_stores, used.stack) == (0, 0) for used in cubin.resources.values())
 
 
-def test_a_way_that_is_none_is_refused() -> None:
+def test_an_unknown_method_is_refused() -> None:
     config, tensors = state(models.saved(), torch.float32, 1)
     with pytest.raises(RungError, match=r"'fast' is no way to read prompts; use one of ladder, torch\."):
         Prefill(config, tensors, 1, CAPACITY, "fast")

@@ -71,13 +71,13 @@ def test_named_expressions_are_worked_out_once_and_not_out_of_themselves() -> No
 
 
 @pytest.mark.parametrize("text", ["((9**8)**8)**8", "(1 << 64) << 64", "9" * 60, "int(1e300)", "1 + " * 600 + "1"])
-def test_a_number_that_no_size_has_is_refused_on_its_way(text: str) -> None:
+def test_a_number_beyond_any_size_is_refused_during_evaluation(text: str) -> None:
     with pytest.raises(RungError, match=r"goes beyond 2\^128|too long"):
         evaluate(text, {})
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf")])
-def test_weights_on_their_way_to_a_gpu_are_numbers(number: float) -> None:
+def test_weights_in_transfer_to_a_gpu_must_be_finite(number: float) -> None:
     import torch
 
     from rung.gpt2.gpu.loading import Arrival, Piece

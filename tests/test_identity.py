@@ -64,7 +64,7 @@ SAID = [
 
 
 @pytest.mark.parametrize(("old", "new"), SAID)
-def test_what_is_only_said_leaves_the_text_as_it_is(tmp_path: Path, old: str, new: str) -> None:
+def test_comments_leave_the_text_unchanged(tmp_path: Path, old: str, new: str) -> None:
     assert KERNEL.count(old) == 1
     before = identity.text(custom(tmp_path / "a"))
     assert identity.text(custom(tmp_path / "b", KERNEL.replace(old, new))) == before

@@ -51,7 +51,7 @@ def test_every_name_is_there_and_the_parts_make_the_whole() -> None:
     assert q.shape[-1] == 64 // 4 and math.isfinite(float(found["ln_final.hook_normalized"].sum()))
 
 
-def test_only_what_is_asked_for_is_kept_and_a_file_holds_it(tmp_path: Path) -> None:
+def test_only_requested_tensors_are_stored_in_the_file(tmp_path: Path) -> None:
     from safetensors.torch import load_file
 
     model = rung.load(saved(), dtype="float32")
@@ -79,6 +79,6 @@ def test_an_embedding_is_a_mean_of_hidden_states() -> None:
         (lambda m: m.inside([1, 2], out="/no/such/folder/x"), "cannot be written|No such file"),
     ],
 )
-def test_mistakes_are_told(call, message: str) -> None:
+def test_mistakes_are_reported(call, message: str) -> None:
     with pytest.raises(RungError, match=message):
         call(rung.load(saved(), dtype="float32"))

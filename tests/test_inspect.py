@@ -82,7 +82,7 @@ def test_code_for_newer_gpus_is_skipped_with_the_gpu_it_needs(tmp_path: Path) ->
     assert new.state == "ok"
 
 
-def test_a_shape_that_a_rung_refuses_gives_way_to_one_that_it_takes(tmp_path: Path) -> None:
+def test_a_shape_that_a_rung_refuses_is_replaced_by_one_that_it_accepts(tmp_path: Path) -> None:
     rung = custom(tmp_path, keys='dtypes = ["f32"]\nneeds = "B * T * C < 100"')
     row = only(inspect([rung], ["sm_90"]))
     assert row.state == "ok"

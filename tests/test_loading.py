@@ -217,7 +217,7 @@ def _stored_names(folder: Path) -> set[str]:
 # ---- what goes wrong ------------------------------------------------------------------------------------------------
 
 
-def test_an_error_on_the_way_reaches_whoever_waits() -> None:
+def test_an_error_of_the_loader_reaches_the_waiting_thread() -> None:
     broken = Piece("wte.weight", torch.ones(4, 8), torch.empty(3, 3), turned=True)
     found = Arrival({"wte": broken.target}, [[broken], []], AtOnce())
     found.start()

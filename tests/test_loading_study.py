@@ -54,7 +54,7 @@ def test_the_file_it_writes_is_a_gpt2(tmp_path: Path) -> None:
     assert torch.equal(found.wte.weight, right.wte.weight)
 
 
-def test_both_ways_are_run_and_every_part_stands_on_the_time_line(tmp_path: Path) -> None:
+def test_both_methods_run_and_every_part_is_on_the_timeline(tmp_path: Path) -> None:
     loading.write(tmp_path, small())
     found, plain = loading.measure(tmp_path, small(), torch.device("cpu"), torch.bfloat16, 2)
     assert found.keys() == {SERIAL, PIPELINED} and plain > 0
@@ -82,14 +82,14 @@ def test_the_sentence_follows_from_the_figures() -> None:
     assert "the system does not say" in loading.sentence(given(None), 0.12)
 
 
-def test_a_pipeline_that_gains_nothing_is_said_to() -> None:
+def test_a_pipeline_without_a_gain_is_reported() -> None:
     slower = given()
     slower[PIPELINED] = dataclasses.replace(slower[PIPELINED], total=0.1)
     assert loading.reached(slower) == 0
     assert "(0.9x)" in loading.sentence(slower, 0.12) and "of the way" not in loading.sentence(slower, 0.12)
 
 
-def test_the_chart_has_a_lane_for_each_part_of_each_way_on_one_scale() -> None:
+def test_the_chart_has_a_lane_for_each_part_of_each_method_on_one_scale() -> None:
     answer = loading.report(given(), 0.12, 498_000_000)
     root = ET.fromstring(answer.svg())
     words = [t.text for t in root.iter(f"{SVG}text")]

@@ -230,7 +230,7 @@ def test_the_rungs_that_lead_there_are_right_at_every_step(
     Text(one.values, named("bf16"), one.start, one.steps, tuning=one.tuning, rung=rung).write().assert_right()
 
 
-def test_each_rung_on_the_way_exchanges_one_part() -> None:
+def test_each_rung_between_changes_one_part() -> None:
     chain = [catalogue.find("decode/13")]
     while chain[-1].number != 16:
         parent = catalogue.parent(chain[-1])
@@ -368,7 +368,7 @@ def test_the_engines_logits_are_those_of_transformers(variant: dict[str, object]
 
 @pytest.mark.parametrize("dtype", ["f16", "bf16"])
 @pytest.mark.parametrize("shape", ["gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"])
-def test_every_size_of_gpt2_is_taken(shape: str, dtype: str) -> None:
+def test_every_size_of_gpt2_is_accepted(shape: str, dtype: str) -> None:
     values = DECODE.complete(DECODE.shapes[shape])
     for warps in RUNG.tune["STEP_WARPS"]:
         assert RUNG.refusal(values, named(dtype), {"STEP_WARPS": warps}) is None

@@ -74,7 +74,7 @@ def test_a_kernel_of_ones_own(tmp_path) -> None:
         (lambda: rung.ops.embedding(torch.zeros(3), torch.randn(5, 8), torch.randn(4, 8)), "takes tokens as int32"),
     ],
 )
-def test_mistakes_are_told_in_one_sentence(call, message: str) -> None:
+def test_mistakes_are_reported_in_one_sentence(call, message: str) -> None:
     with pytest.raises(RungError, match=message):
         call()
 

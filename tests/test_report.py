@@ -261,7 +261,7 @@ def test_the_command_writes_one_file(tmp_path: Path) -> None:
     assert not re.search(r'(?:src|href)="(?!#|data:)', text)
 
 
-def test_what_cannot_be_written_or_found_is_said_in_one_sentence(tmp_path: Path) -> None:
+def test_what_cannot_be_written_or_found_is_reported_in_one_sentence(tmp_path: Path) -> None:
     document(tmp_path / "a.jsonl", [row("gelu/naive", 80.0)])
     for words in (
         ("report", "a.jsonl", "--no-compile", "-o", "missing/page.html"),

@@ -224,7 +224,7 @@ def test_listing_and_filtering(two: tuple[Path, Path], store: Path) -> None:
     assert done.returncode == 2 and done.stderr.startswith("rung: no results match --op gelu --dtype bf16")
 
 
-def test_only_the_newest_is_listed_unless_all_are_wanted(tmp_path: Path, store: Path) -> None:
+def test_only_the_newest_is_listed_without_all(tmp_path: Path, store: Path) -> None:
     for us, day in ((80.0, "01"), (70.0, "03"), (75.0, "02")):
         document(tmp_path / f"{day}.jsonl", [row("gelu/naive", us)], time=f"2026-01-{day}T00:00:00Z")
     shown = json.loads(rung(str(tmp_path), "--json", store=store).stdout)
@@ -232,7 +232,7 @@ def test_only_the_newest_is_listed_unless_all_are_wanted(tmp_path: Path, store: 
     assert len(json.loads(rung(str(tmp_path), "--all", "--op", "gelu", "--json", store=store).stdout)) == 3
 
 
-def test_a_figure_of_other_code_is_listed_only_when_all_are_wanted(tmp_path: Path, store: Path) -> None:
+def test_a_figure_of_other_code_is_listed_only_with_all(tmp_path: Path, store: Path) -> None:
     document(tmp_path / "a.jsonl", [of_other_code(row("gelu/naive", 80.0)), row("gelu/vector", 60.0)])
     words = (str(tmp_path), "--op", "gelu", "--json")
     assert [r["what"] for r in json.loads(rung(*words, store=store).stdout)] == ["gelu/02_vector"]
@@ -274,7 +274,7 @@ def test_csv_has_a_column_for_every_dim_and_tunable(two: tuple[Path, Path], stor
     assert rung(*map(str, two), "--csv", "/dev/full", store=store).returncode == 2
 
 
-def test_a_torn_line_is_told_in_a_sentence_not_in_a_traceback(store: Path) -> None:
+def test_a_torn_line_is_reported_in_a_sentence_without_a_traceback(store: Path) -> None:
     results.append(bench("gelu/naive", 80.0), store)
     store.write_bytes(store.read_bytes() + b'{"format": "rung-res')
     done = rung("--op", "gelu", "--all", store=store)

@@ -43,7 +43,7 @@ def assert_drawn_alike(tensors: Tensors, values: Values, block: int = 32, cluste
 # A warp has 16 rows of 32 tokens, 8, 2 or one; its maxima bound a top-k of up to 4, 8, 32 or 64.
 @pytest.mark.parametrize(("block", "cluster"), [(32, 4), (32, 8), (128, 8), (512, 4)])
 @pytest.mark.parametrize("spread", [0.5, 6.0])
-def test_every_way_to_choose(block: int, cluster: int, spread: float) -> None:
+def test_every_method_of_sampling(block: int, cluster: int, spread: float) -> None:
     settings = [
         (t, k, p, m)
         for t in (0.0, 0.7, 1.5)
@@ -132,7 +132,7 @@ def test_the_engine_samples_by_the_rung_that_is_named(monkeypatch: pytest.Monkey
     assert "05_cluster" in used and "02_candidates" not in used
 
 
-def test_a_name_that_is_no_rung_is_told_with_those_that_are() -> None:
+def test_an_unknown_rung_is_reported_with_the_known_ones() -> None:
     tensors = {name: torch.zeros(1, 8, dtype=torch.int32) for name in ("logits", "steps", "next")}
     with pytest.raises(RungError, match=r"no rung 'clutter' \(did you mean .*cluster\?\); it has 01_bisection, "):
         choice.Choice(tensors, 1, 8, "emulator", "clutter")

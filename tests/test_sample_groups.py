@@ -49,7 +49,7 @@ def assert_drawn_alike(tensors: Tensors, values: Values, tuning: dict[str, int])
 @pytest.mark.parametrize("spread", [0.5, 6.0])
 @pytest.mark.parametrize("groups", [2, 20, 256])
 @pytest.mark.parametrize("block", [32, 64, 512])
-def test_every_way_to_choose(block: int, groups: int, spread: float) -> None:
+def test_every_method_of_sampling(block: int, groups: int, spread: float) -> None:
     settings = [
         (t, k, p, m)
         for t in (0.0, 0.7, 1.5)

@@ -25,7 +25,7 @@ def test_clean() -> None:
 
 
 @pytest.mark.parametrize(("tool", "output", "errors"), [("memcheck", WRITE, 3), ("racecheck", RACE, 1)])
-def test_errors_are_told(tool: str, output: str, errors: int) -> None:
+def test_errors_are_reported(tool: str, output: str, errors: int) -> None:
     found = _read("x", tool, output, 1)
     assert not found.clean and found.errors == errors
     assert "write" in found.text or "Race" in found.text

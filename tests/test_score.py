@@ -141,7 +141,7 @@ def test_scores_come_while_texts_are_still_read() -> None:
         (lambda m: m.score("a", tokens=True), "no option 'tokens'"),
     ],
 )
-def test_mistakes_are_told(call, message: str) -> None:
+def test_mistakes_are_reported(call, message: str) -> None:
     with pytest.raises(RungError, match=message):
         call(_model("float32"))
 

@@ -231,7 +231,7 @@ def test_a_client_that_goes_away_frees_its_slot(server: Running, stream: bool) -
     assert metric(server, "vllm:request_success_total", finished_reason="abort") > before
 
 
-def test_a_request_that_takes_too_long_is_told_so(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_that_takes_too_long_gets_a_timeout(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     from rung.serve.app import Limits
 
     monkeypatch.setattr(server.server, "limits", Limits(queue=100, seconds=0.05))
@@ -282,7 +282,7 @@ def test_a_request_that_takes_too_long_is_told_so(server: Running, monkeypatch: 
         ({"prompt": "a", "colour": 1}, "no field 'colour'"),
     ],
 )
-def test_what_is_wrong_with_a_body_is_told(server: Running, body: Any, words: str) -> None:
+def test_what_is_wrong_with_a_body_is_reported(server: Running, body: Any, words: str) -> None:
     status, found = ask(server, "/v1/completions", body)
     assert status == 400 and set(found["error"]) == {"message", "type", "param", "code"}
     assert words in found["error"]["message"] and found["error"]["type"] == "invalid_request_error"
@@ -305,7 +305,7 @@ def test_bodies_that_are_too_large_or_no_json_are_refused(server: Running) -> No
         assert b" 413 " in one.recv(1000)
 
 
-def test_a_full_queue_is_told_with_when_to_come_again(server: Running) -> None:
+def test_a_full_queue_is_reported_with_when_to_retry(server: Running) -> None:
     body = json.dumps({"prompt": PROMPT, "max_tokens": 250, "n": 44, "temperature": 0}).encode()
     with socket.create_connection(("127.0.0.1", server.port)) as one:
         one.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n")
@@ -340,7 +340,7 @@ def test_other_origins_are_allowed_only_where_they_were_named(server: Running) -
 # ---- beside completions ---------------------------------------------------------------------------------------------
 
 
-def test_models_and_tokens_are_told(client: openai.OpenAI, server: Running, model: Model) -> None:
+def test_models_and_tokens_are_listed(client: openai.OpenAI, server: Running, model: Model) -> None:
     assert [m.id for m in client.models.list()] == ["tiny"] and client.models.retrieve("tiny").id == "tiny"
     text = "Die Märchen 🐉"
     _, found = ask(server, "/tokenize", {"prompt": text, "return_token_strs": True})

@@ -49,7 +49,7 @@ def expected(model: Model, seed: int, prompt: str) -> str:
 
 
 @pytest.mark.slow
-def test_an_engine_that_is_killed_is_told_of_and_started_once_more(model: Model) -> None:
+def test_a_killed_engine_is_reported_and_restarted_once(model: Model) -> None:
     with running(folder(), slots=4) as server:
         long = {"prompt": "Once", "max_tokens": 250, "n": 40, "temperature": 0}
         found: dict[str, Any] = {}
@@ -251,7 +251,7 @@ def test_two_hundred_clients_for_a_while_of_which_many_misbehave(model: Model) -
         assert ask(server, "/v1/completions", body(0, PROMPTS[0]))[1]["choices"][0]["text"] == answers[0, 0]
 
 
-def test_a_slow_body_is_told_that_it_was_too_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_body_gets_a_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     from rung.serve import app
 
     monkeypatch.setattr(app, "READ_SECONDS", 0.2)

@@ -86,7 +86,7 @@ def test_waves_finds_the_edge_and_predicts_the_saw_tooth() -> None:
     assert rows[edge][2:4] == (1, "100%") and rows[edge + 1][2:4] == (2, "54%")
 
 
-def test_squares_are_told_by_what_divides_them_and_by_their_waves() -> None:
+def test_squares_are_grouped_by_divisor_and_by_waves() -> None:
     def clock(name: str, values: Mapping[str, float], dtype: str) -> float:
         n = int(values["T"])
         return (1.0 + n % 2) * -(-(-(-n // 256) * -(-n // 128)) // 108)  # the lecture's tile on its A100; odd: twice
@@ -276,7 +276,7 @@ def small_gpt2() -> Config:
     return Config(500, 64, 32, 2, 2, 128, "gelu_tanh", 1e-5, True, False, True, (499,))
 
 
-def test_the_caches_study_writes_the_same_tokens_by_every_way_on_a_cpu_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_caches_study_writes_the_same_tokens_with_and_without_a_cache_on_a_cpu_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache, "POSITIONS", (4, 48))
     found = cache.run(on_a_cpu(), config=small_gpt2())
     assert found.columns == ("N", "without, ms", "with, ms", "cache, MB") and found.weights == "random"
@@ -289,7 +289,7 @@ def test_the_caches_study_writes_the_same_tokens_by_every_way_on_a_cpu_too(monke
     assert all(float(cell) > 0 for row in passes.rows for cell in row[2:5])
 
 
-def test_a_way_of_writing_that_leaves_the_others_text_ends_the_caches_study(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_method_whose_text_differs_ends_the_caches_study(monkeypatch: pytest.MonkeyPatch) -> None:
     real = cache._methods
 
     def other(*about: Any) -> Any:

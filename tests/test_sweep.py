@@ -89,7 +89,7 @@ def test_what_was_measured_is_measured_again_only_when_asked(tmp_path: Path) -> 
     assert len(measure.calls) == len(configurations) + sweeps.FINALISTS
 
 
-def test_another_shape_or_measure_is_not_taken_for_what_was_measured(tmp_path: Path) -> None:
+def test_another_shape_or_measure_is_not_mistaken_for_the_measured_one(tmp_path: Path) -> None:
     store = tmp_path / "rows.jsonl"
     sweep(store)
     about, measure = subject(shape="b4t64"), Invented()
@@ -365,7 +365,7 @@ def test_asking_for_times_without_a_gpu_says_what_needs_none(capsys: pytest.Capt
 
 
 @pytest.mark.gpu
-def test_on_a_gpu_the_winner_is_timed_against_the_default_and_kept(
+def test_on_a_gpu_the_winner_is_timed_against_the_default_and_stored(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ("sweep", "layernorm/05_tree", "--tune", "BLOCK=256,4,64", "--seconds", "0.05", "--json")
@@ -400,7 +400,7 @@ def test_too_many_configurations_want_a_sample(tmp_path: Path) -> None:
     assert len(sweeps.configurations(one, sample=5)) == 5
 
 
-def test_configurations_race_the_default_in_their_batch_and_are_told_apart(
+def test_configurations_race_the_default_in_their_batch_and_are_distinguished(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from rung.bench import race as bench

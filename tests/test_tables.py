@@ -87,7 +87,7 @@ def test_what_was_too_slow_to_time_has_its_forecast(root: Path) -> None:
     assert "02 unrolled would take about 8 s" in (root / "docs/pictures/climb-layernorm-light.svg").read_text()
 
 
-def test_a_forecast_of_less_than_a_second_is_not_told_as_none(root: Path) -> None:
+def test_a_forecast_of_less_than_a_second_is_shown(root: Path) -> None:
     refused = row("layernorm/unrolled", None, verdict="too slow", forecast_s=0.3)
     document(root / "results/h200/slow.jsonl", [refused])
     assert line(page(root), "02_unrolled")[3] == "under 1 s"

@@ -69,7 +69,7 @@ def test_one_rung_is_listed_alone(capsys: pytest.CaptureFixture[str]) -> None:
         ("generate x -m gtp2 --offline", "did you mean gpt2?"),
     ],
 )
-def test_foreseeable_mistakes_are_told_at_once(words: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_foreseeable_mistakes_are_reported_at_once(words: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(words.split())
     assert ended.value.code == 2

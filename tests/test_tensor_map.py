@@ -67,7 +67,7 @@ def test_what_the_header_says_is_inside(tmp_path: Path) -> None:
     assert swizzled == [1, 16, 2, 4, 6, 1, 32, 4, 2, 1, 4, 1, 1, 1]
 
 
-def test_a_map_that_is_not_wanted_is_zeros(tmp_path: Path) -> None:
+def test_an_unused_map_is_zeros(tmp_path: Path) -> None:
     assert map_of(tmp_path, 'when = "T == 2"\nstrides = ["C + 1"]')[:3] == [0, pytest.approx(0, abs=1e20), 0]
 
 

@@ -63,7 +63,7 @@ def test_the_time_of_a_launch_is_not_that_of_the_work(machine: Machine, launchin
         assert replayed(machine.work(launching, 400e-6)) == pytest.approx(400e-6)
 
 
-def test_a_head_start_that_had_to_grow_is_kept(machine: Machine) -> None:
+def test_a_head_start_that_had_to_grow_is_reused(machine: Machine) -> None:
     took, head_start = timing.replayed(machine.work(0.3e-3, 400e-6), timing.HEAD_START)
     before = machine.host
     again, same = timing.replayed(machine.work(0.3e-3, 400e-6), head_start)

@@ -62,14 +62,14 @@ def counting(rung: CudaRung) -> tuple[Prepared, Callable[[], float]]:
     return prepared, count
 
 
-def test_what_is_zeroed_once_is_kept_from_call_to_call(tmp_path: Path) -> None:
+def test_buffers_zeroed_once_keep_their_content_from_call_to_call(tmp_path: Path) -> None:
     rung = counter(tmp_path, '"once"')
     (prepared, first), (_, second) = counting(rung), counting(rung)
     assert int(prepared.buffers["counter"]) == 0
     assert [first(), first(), second(), first(), second()] == [1, 2, 1, 3, 2]
 
 
-def test_what_is_zeroed_always_or_never_is_not_kept_or_is_not_zero(tmp_path: Path) -> None:
+def test_buffers_zeroed_always_or_never_are_distinguished(tmp_path: Path) -> None:
     _, count = counting(counter(tmp_path, "true"))
     assert [count(), count()] == [1, 1]
     _, count = counting(counter(tmp_path, "false"))
