@@ -48,8 +48,8 @@ Clock = Callable[[], float]
 def timed(work: Callable[[], Any], clock: Clock) -> float:
     """What the work says of itself, or the time of the call."""
     began = clock()
-    said = work()
-    return said if isinstance(said, float) else clock() - began
+    result = work()
+    return result if isinstance(result, float) else clock() - began
 
 
 def spread(samples: list[float]) -> dict[str, Any]:
@@ -252,12 +252,12 @@ def rows(found: dict[str, Any], how: dict[str, Any]) -> list[Row]:
     facts: dict[str, Any] = {**machine_facts(), "gpu": ""}
     state = {name: found["machine"][name] for name in ("load_average", "read_gb_per_s") if name in found["machine"]}
     made: list[Row] = []
-    asked: dict[str, dict[str, Any]] = {
+    peers: dict[str, dict[str, Any]] = {
         "text": {"texts": 1, "new_tokens": NEW, "prompt_tokens": PROMPT},
         "prompt": {"prompt_tokens": PREFILL},
         "score": {"texts": 1, "tokens": PREFILL},
     }
-    for part, options in asked.items():
+    for part, options in peers.items():
         for name, figures in found.get(part, {}).items():
             by, dtype = name.split(" ")
             rate, ratio, llama = figures["tokens_per_s"], figures.get("ratio", {}), figures.get("llama_ratio", {})

@@ -71,7 +71,7 @@ def drafted_prompts() -> dict[str, list[str]]:
     return {"repeats": [repeated], "does not": [passage[:250] for passage in passages]}
 
 
-def held() -> int:
+def allocated() -> int:
     """Bytes of the GPU that live tensors hold; those of models that are gone only wait for the collector."""
     gc.collect()
     return torch.cuda.memory_allocated()
@@ -113,7 +113,7 @@ class Bench:
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self.arguments, self.began = arguments, time.perf_counter()
-        self.there = {r.key: r for r in store.gather() if r.kind == "generate" and r.verdict == "ok"}
+        self.measured = {r.key: r for r in store.gather() if r.kind == "generate" and r.verdict == "ok"}
         self.bandwidth = 0.0
 
     @contextlib.contextmanager
@@ -131,8 +131,8 @@ class Bench:
             detail={"rung": rungs[0].partition("/")[2]} if len(rungs) == 1 else {},
             machine=machine.facts(),
         )
-        known = self.there.get(blank.key)
-        found = Found(wanted=not (self.late() or (self.arguments.missing and known and codes.current(known))))
+        known = self.measured.get(blank.key)
+        found = Found(selected=not (self.late() or (self.arguments.missing and known and codes.current(known))))
         reason = ""
         try:
             yield found
@@ -140,13 +140,13 @@ class Bench:
             reason = (str(error) or type(error).__name__).splitlines()[0][:300]
         gc.collect()
         torch.cuda.empty_cache()
-        if found.wanted and (found.metrics or reason):
+        if found.selected and (found.metrics or reason):
             verdict = "failed" if reason else "ok"
             row = Row(**{**vars(blank), "verdict": verdict, "reason": reason, "state": machine.state()})
             row = store.append(row.with_metrics(**found.metrics), self.arguments.output)
-            told = " ".join(str(v) for v in options.values())
+            described = " ".join(str(v) for v in options.values())
             spent, figure = time.perf_counter() - self.began, headline(row) or row.reason
-            print(f"[{spent:6.1f} s] {part} {what} {dtype} {told}: {figure}", flush=True)
+            print(f"[{spent:6.1f} s] {part} {what} {dtype} {described}: {figure}", flush=True)
 
     def late(self) -> bool:
         return bool(time.perf_counter() - self.began > self.arguments.limit)
@@ -166,9 +166,9 @@ class Bench:
             engine = self.engine(name, dtype)
             length, new = (PROMPT, NEW) if rows == 1 else (BATCH, BATCH)
             served = self.served(engine, rows)
-            asked = {"by": "rung", "texts": rows, "prompt_tokens": length, "new_tokens": new}
-            with self.row("text", name, dtype, served, **asked) as found:
-                if found.wanted:
+            options = {"by": "rung", "texts": rows, "prompt_tokens": length, "new_tokens": new}
+            with self.row("text", name, dtype, served, **options) as found:
+                if found.selected:
                     rate, first = self.write(engine, rows, length, new)
                     step = self.step_time(engine, rows, 200 if rows == 1 else 192)
                     found.metrics |= {"tokens_per_s": rate, "first_ms": first * 1e3, "step_us": step * 1e6}
@@ -181,7 +181,7 @@ class Bench:
             engine = self.engine(name, dtype)
             engine.reserve = engine.config.context
             with self.row("context", name, dtype, self.served(engine, 1, engine.config.context), by="rung") as found:
-                if found.wanted:
+                if found.selected:
                     short, late = (self.step_time(engine, 1, n) for n in (50, 976))
                     found.metrics |= {"short_us": short * 1e6, "long_us": late * 1e6}
 
@@ -195,9 +195,9 @@ class Bench:
                         served = self.served(engine, rows)
                     except RungError:
                         continue
-                    asked = {"by": "rung", "texts": rows, "few_rows": few is not None}
-                    with self.row("few", name, dtype, served, **asked) as found:
-                        if found.wanted:
+                    options = {"by": "rung", "texts": rows, "few_rows": few is not None}
+                    with self.row("few", name, dtype, served, **options) as found:
+                        if found.selected:
                             rate, _ = self.write(engine, rows, BATCH, BATCH)
                             step = self.step_time(engine, rows, 192)
                             found.metrics |= {"tokens_per_s": rate, "step_us": step * 1e6}
@@ -214,9 +214,9 @@ class Bench:
                 rungs = (catalogue.find(f"decode/{few_rows_rung(dtype)}").full_name,) if draft else ()
                 for text, prompts in drafted_prompts().items():
                     for temperature in (0.0, 0.8):
-                        asked = {"draft": name, "text": text, "temperature": temperature}
-                        with self.row("drafts", what, dtype, rungs, **asked) as found:
-                            if found.wanted:
+                        options = {"draft": name, "text": text, "temperature": temperature}
+                        with self.row("drafts", what, dtype, rungs, **options) as found:
+                            if found.selected:
                                 measured = self._drafted(model, prompts, temperature)
                                 found.metrics |= measured
                                 rate = measured["tokens_per_s"]
@@ -251,7 +251,7 @@ class Bench:
         engine = self.engine("gpt2", "bfloat16")
         for label, how in SAMPLING.items():
             with self.row("sampling", "gpt2", "bfloat16", self.served(engine, 1), how=label) as found:
-                if found.wanted:
+                if found.selected:
                     found.metrics["tokens_per_s"], _ = self.write(engine, 1, PROMPT, NEW, sampling=how, seed=1)
 
     def prompt(self) -> None:
@@ -260,12 +260,12 @@ class Bench:
             engine = self.engine("gpt2", dtype)
             session = engine.session(1, 1024)
             for length in LENGTHS:
-                for by, way in (("best", "ladder"), ("torch", "torch")):
-                    reader = Prefill(engine.config, session.tensors, 1, session.capacity, method=way)
+                for by, method in (("best", "ladder"), ("torch", "torch")):
+                    reader = Prefill(engine.config, session.tensors, 1, session.capacity, method=method)
                     reader.run(self.prompts(1, length))
                     used = tuple(dict.fromkeys(getattr(reader.passes[length], "rungs_in_use", {}).values()))
                     with self.row("prompt", "gpt2", dtype, used, by=by, prompt_tokens=length) as found:
-                        if found.wanted:
+                        if found.selected:
                             found.metrics["prompt_ms"] = self._replay_time(reader._graphs[length], 25) * 1e3
             del engine, session
             self._compiled_prompt(dtype)
@@ -275,7 +275,7 @@ class Bench:
         model: Any = None
         for length in LENGTHS:
             with self.row("prompt", "gpt2", dtype, by=COMPILED, prompt_tokens=length) as found:
-                if not found.wanted:
+                if not found.selected:
                     continue
                 model = model or transformers_model(config_of("gpt2"), weights_of("gpt2"), TORCH[dtype])
                 ids = torch.tensor(self.prompts(1, length), device="cuda")
@@ -301,7 +301,7 @@ class Bench:
             engine = self.engine("gpt2", dtype)
             served = self.served(engine, 1)
             with self.row("agreement", "gpt2", dtype, served, **{"with": "transformers float32"}) as found:
-                if found.wanted:
+                if found.selected:
                     ours = [step[0] for step in engine.write([prompt], [64])]
                     same = next((i for i, (a, b) in enumerate(zip(ours, text[PROMPT:], strict=True)) if a != b), 64)
                     kl, likeliest = self._forced(engine, text, truth)
@@ -314,7 +314,7 @@ class Bench:
             length, new = (PROMPT, NEW) if rows == 1 else (BATCH, BATCH)
             for by, more in ((STATIC, {"cache_implementation": "static"}), ("transformers, eager", {})):
                 with self.row("text", name, dtype, by=by, texts=rows, prompt_tokens=length, new_tokens=new) as found:
-                    if found.wanted:
+                    if found.selected:
                         model = model or transformers_model(config_of(name), weights_of(name), TORCH[dtype])
                         found.metrics["tokens_per_s"] = self._peer(model, rows, length, new, more)
 
@@ -322,30 +322,30 @@ class Bench:
         """Log-probabilities of texts of 1024 tokens, and of 10,000 uneven ones; transformers reads eight at a time."""
         for name, texts in (("gpt2", 32), ("gpt2-xl", 8)):
             engine, even = self.engine(name, "bfloat16"), self.prompts(texts, SCORED)
-            before = held()
+            before = allocated()
             rater = GpuRater(engine.config, engine.operands, ready=engine.arrive)
             self._score(rater, even[:1])
             used = tuple(dict.fromkeys(rater.passes[SCORED].rungs_in_use.values()))
-            asked: dict[str, Any] = {"texts": texts, "tokens": f"{SCORED}"}
-            with self.row("score", name, "bfloat16", used, by="rung", **asked) as found:
-                if found.wanted:
+            options: dict[str, Any] = {"texts": texts, "tokens": f"{SCORED}"}
+            with self.row("score", name, "bfloat16", used, by="rung", **options) as found:
+                if found.selected:
                     run = functools.partial(self._score, rater, even)
                     found.metrics |= self._rate(run, texts * SCORED, before)
             if name == "gpt2":
-                dice = random.Random(1)
-                uneven = [ids[: dice.randint(5, 1000)] for ids in self.prompts(10_000, 1000)]
+                rng = random.Random(1)
+                uneven = [ids[: rng.randint(5, 1000)] for ids in self.prompts(10_000, 1000)]
                 with self.row("score", name, "bfloat16", used, by="rung", texts=10_000, tokens="5 to 1000") as found:
-                    if found.wanted:
+                    if found.selected:
                         run = functools.partial(self._score, rater, uneven)
                         found.metrics |= self._rate(run, sum(map(len, uneven)), before, times=1)
             del engine, rater
             model: Any = None
             for by in ("transformers, eager", COMPILED):
-                with self.row("score", name, "bfloat16", by=by, **asked) as found:
-                    if not found.wanted:
+                with self.row("score", name, "bfloat16", by=by, **options) as found:
+                    if not found.selected:
                         continue
                     model = model or transformers_model(config_of(name), weights_of(name), torch.bfloat16)
-                    before = held()
+                    before = allocated()
 
                     def logprobs(ids: torch.Tensor, model: Any = model) -> torch.Tensor:
                         logits = model(ids, use_cache=False).logits[:, :-1].float()
@@ -434,8 +434,8 @@ class Bench:
 
     def prompts(self, rows: int, length: int) -> list[list[int]]:
         generator = torch.Generator().manual_seed(7)
-        drawn: list[list[int]] = torch.randint(0, 50000, (rows, length), generator=generator).tolist()
-        return drawn
+        prompts: list[list[int]] = torch.randint(0, 50000, (rows, length), generator=generator).tolist()
+        return prompts
 
     def write(self, engine: Engine, rows: int, length: int, new: int, **how: Any) -> tuple[float, float]:
         """(tokens a second in all, seconds to the first) of the median of three runs after one to warm up."""
@@ -491,10 +491,10 @@ class Bench:
 
 
 class Found:
-    """What a block of measuring found; `wanted` is whether it is to measure at all."""
+    """What a block of measuring found; `selected` is whether it is to measure at all."""
 
-    def __init__(self, *, wanted: bool) -> None:
-        self.wanted = wanted
+    def __init__(self, *, selected: bool) -> None:
+        self.selected = selected
         self.metrics: dict[str, float | None] = {}
 
 

@@ -59,34 +59,34 @@ class Measured:
         return {r.what for r in self.rows if r.kind == kind and part in (None, r.part) and not r.quick}
 
 
-def bench(there: Measured) -> list[Task]:
+def bench(measured: Measured) -> list[Task]:
     words = ["bench", "all", "--missing", "--seconds", "0.06", "--patience", "0.2"]
     return [Task([*RUNG, *words], 420, "--limit")]
 
 
-def climb(there: Measured) -> list[Task]:
+def climb(measured: Measured) -> list[Task]:
     tasks = []
     for dtype in ("bfloat16", "float32", "int8"):
-        wanted = {f"{step.name} {dtype}" for step in model.steps([dtype])}
-        if wanted - there.parts("climb", "gpt2"):
+        needed = {f"{step.name} {dtype}" for step in model.steps([dtype])}
+        if needed - measured.parts("climb", "gpt2"):
             tasks.append(Task([*RUNG, "climb", "--dtype", dtype, "--seconds", "1"], 150))
     return tasks
 
 
-def generate(there: Measured) -> list[Task]:
+def generate(measured: Measured) -> list[Task]:
     sections = "text,few,drafts,context,prompt,sampling,agreement"
     return [Task([sys.executable, "benchmarks/generate.py", "--missing", "--sections", sections], 240, "--limit")]
 
 
-def peers(there: Measured) -> list[Task]:
+def peers(measured: Measured) -> list[Task]:
     return [Task([sys.executable, "benchmarks/generate.py", "--missing", "--sections", "peers"], 200, "--limit")]
 
 
-def score(there: Measured) -> list[Task]:
+def score(measured: Measured) -> list[Task]:
     return [Task([sys.executable, "benchmarks/generate.py", "--missing", "--sections", "score"], 150, "--limit")]
 
 
-def check(there: Measured) -> list[Task]:
+def check(measured: Measured) -> list[Task]:
     return [Task([*RUNG, "check", "--device", "cuda", "--missing", "-o", os.environ["RUNG_RESULTS"]], 300)]
 
 
@@ -94,31 +94,31 @@ PARTS = {"waves": "squares", "cache": "passes", "ranks": "weak"}  # a part of a 
 LONG = {"attention": 200, "ranks": 180, "waves": 120, "cache": 90}  # seconds
 
 
-def study(there: Measured) -> list[Task]:
+def study(measured: Measured) -> list[Task]:
     last = ("ranks", "attention")  # the sequential loops take longest
-    whole = there.whats("study", "")
-    names = [n for n in STUDIES if n not in whole or PARTS.get(n, "") not in there.parts("study", n)]
+    whole = measured.whats("study", "")
+    names = [n for n in STUDIES if n not in whole or PARTS.get(n, "") not in measured.parts("study", n)]
     return [Task([*RUNG, "study", n, "--no-chart"], LONG.get(n, 60)) for n in sorted(names, key=last.count)]
 
 
-def profile(there: Measured) -> list[Task]:
-    wanted = [n for n in ("gpt2", "gpt2-xl") if n not in there.whats("profile", "generate")]
-    tasks = [Task([*RUNG, "profile", "generate", "-m", f"random:{n}", "-n", "256"], 60) for n in wanted]
-    if "inner" not in there.whats("profile", "whole run"):
+def profile(measured: Measured) -> list[Task]:
+    needed = [n for n in ("gpt2", "gpt2-xl") if n not in measured.whats("profile", "generate")]
+    tasks = [Task([*RUNG, "profile", "generate", "-m", f"random:{n}", "-n", "256"], 60) for n in needed]
+    if "inner" not in measured.whats("profile", "whole run"):
         tasks.append(Task([*RUNG, "profile", "generate", "--whole", "--plan", "best"], 60))
     return tasks
 
 
-def atlas(there: Measured) -> list[Task]:
+def atlas(measured: Measured) -> list[Task]:
     """What Nsight Compute counts; only what has no row yet, the sources' rungs first."""
     return [Task([*RUNG, "profile", "all"], 260, "--limit")]
 
 
-def attention_climb(there: Measured) -> list[Task]:
-    wanted = {f"{way.name} float32" for way in attention.variants("cuda")}
+def attention_climb(measured: Measured) -> list[Task]:
+    needed = {f"{variant.name} float32" for variant in attention.variants("cuda")}
     study = [*RUNG, "climb", "--study", "attention", "--seconds"]
-    tasks = [Task([*study, "3"], 200)] if wanted - there.parts("climb", "gpt2", study=True) else []
-    known = {r.options.get("batch") for r in there.rows if r.kind == "climb" and r.part == AT_ONCE[-1]}
+    tasks = [Task([*study, "3"], 200)] if needed - measured.parts("climb", "gpt2", study=True) else []
+    known = {r.options.get("batch") for r in measured.rows if r.kind == "climb" and r.part == AT_ONCE[-1]}
     rungs = [word for name in AT_ONCE for word in ("--rung", name)]
     return tasks + [Task([*study, "4", "--batch", str(n), *rungs], 60) for n in (4, 16) if n not in known]
 
@@ -126,14 +126,14 @@ def attention_climb(there: Measured) -> list[Task]:
 AT_ONCE = ("12_one_kernel", "13_flash", "29_triton", "24_output_in_registers")  # also written as several texts at once
 
 
-def course_climb(there: Measured) -> list[Task]:
-    wanted = {f"{step.name} {step.dtype}" for step in course.steps()}
-    if not wanted - there.parts("climb", "gpt2", study=True):
+def course_climb(measured: Measured) -> list[Task]:
+    needed = {f"{step.name} {step.dtype}" for step in course.steps()}
+    if not needed - measured.parts("climb", "gpt2", study=True):
         return []
     return [Task([*RUNG, "climb", "--study", "course"], 150)]
 
 
-def sweep(there: Measured) -> list[Task]:
+def sweep(measured: Measured) -> list[Task]:
     layernorm = ["sweep", "layernorm/09_split", "--dtype", "f32", "--shape", "b8t1024", "--seconds", "0.05"]
     few = [
         [*RUNG, "sweep", f"decode/{few_rows_rung(dtype)}", "--dtype", real, "--halving", "--seconds", "0.03",
@@ -145,19 +145,19 @@ def sweep(there: Measured) -> list[Task]:
     return [course, Task([*RUNG, *layernorm], 60), *(Task(words, 60) for words in few)]
 
 
-def parallel(there: Measured) -> list[Task]:
-    known = {p.partition(" ")[0] for p in there.parts("parallel")}
+def parallel(measured: Measured) -> list[Task]:
+    known = {p.partition(" ")[0] for p in measured.parts("parallel")}
     names = [n for n in ("pipeline", "texts")[: torch.cuda.device_count()] if n not in known]
     return [Task([sys.executable, "benchmarks/parallel.py", n], 120) for n in names]
 
 
-def serving(there: Measured) -> list[Task]:
-    wanted = {f"engine {part} bfloat16" for part in ("parts", "many", "arrivals", "alone")}
-    done = not wanted - there.parts("generate", "gpt2")
+def serving(measured: Measured) -> list[Task]:
+    needed = {f"engine {part} bfloat16" for part in ("parts", "many", "arrivals", "alone")}
+    done = not needed - measured.parts("generate", "gpt2")
     return [] if done else [Task([sys.executable, "benchmarks/serving.py"], 120)]
 
 
-def mutants(there: Measured) -> list[Task]:
+def mutants(measured: Measured) -> list[Task]:
     words = ["mutate", "--all", "--sample", "150", "--seed", "0", "--device", "cuda", "-j", "8"]
     return [Task([*RUNG, *words, "-o", os.environ["RUNG_RESULTS"]], 400)]
 
@@ -185,8 +185,8 @@ def run(task: Task, log: Path, left: float) -> str:
             return str(error)
     if done.returncode in (0, 1, 3):  # 1 and 3: some of it failed or was not judged, and is a row with its reason
         return ""
-    said = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
-    return f"exit {done.returncode}: {said[-1][:200]}"
+    output = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
+    return f"exit {done.returncode}: {output[-1][:200]}"
 
 
 def main() -> int:
@@ -203,13 +203,13 @@ def main() -> int:
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT / "src"), os.environ.get("PYTHONPATH")]))
     os.environ["RUNG_RESULTS"] = str(OUT / "measured.jsonl")
     os.environ["RUNG_TUNINGS"] = str(Path(scratch) / "tunings.jsonl")  # a sweep's winner is no part of the next figures
-    began, told = time.monotonic(), []
+    began, summary = time.monotonic(), []
     for name in chosen.sections or SECTIONS:
         tasks = SECTIONS[name](Measured())
         if chosen.dry_run:
             print(*(f"{name}: {' '.join(task.words)}" for task in tasks), sep="\n")
             continue
-        start, before = time.monotonic(), len(_kept())
+        start, before = time.monotonic(), len(_rows())
         reasons = []
         for task in tasks:
             left = chosen.budget - (time.monotonic() - began)
@@ -218,20 +218,20 @@ def main() -> int:
                 break
             reasons.append(run(task, OUT / "measure.log", left))
         reason = "; ".join(filter(None, reasons))
-        rows = len(_kept()) - before
+        rows = len(_rows()) - before
         spent = time.monotonic() - start
         store.append(Row(kind="measure", what=name, verdict="failed" if reason else "ok", reason=reason,
                          metrics={"seconds": spent, "rows": float(rows)}, machine=machine.facts()))  # fmt: skip
-        told.append((name, f"{len(tasks)}", f"{rows}", f"{spent:.0f}", reason))
+        summary.append((name, f"{len(tasks)}", f"{rows}", f"{spent:.0f}", reason))
         print(f"{name}: {rows} rows in {spent:.0f} s {reason}", flush=True)
-    if told:
+    if summary:
         print(f"\n{'section':<10} {'calls':>5} {'rows':>5} {'s':>5}  problem")
-        print(*(f"{n:<10} {calls:>5} {rows:>5} {s:>5}  {reason}" for n, calls, rows, s, reason in told), sep="\n")
-        print(f"\n{len(_kept())} rows in {OUT / 'measured.jsonl'}, {time.monotonic() - began:.0f} s.")
+        print(*(f"{n:<10} {calls:>5} {rows:>5} {s:>5}  {reason}" for n, calls, rows, s, reason in summary), sep="\n")
+        print(f"\n{len(_rows())} rows in {OUT / 'measured.jsonl'}, {time.monotonic() - began:.0f} s.")
     return 0
 
 
-def _kept() -> list[Row]:
+def _rows() -> list[Row]:
     return list(store.read()) if (OUT / "measured.jsonl").exists() else []
 
 

@@ -40,7 +40,7 @@ def row(part: str, what: str, kind: str, options: Mapping[str, Any], figures: Ma
                machine=facts, **more)  # fmt: skip
 
 
-def pipelined(keep: Keep, only: int | None) -> None:
+def pipelined(store_row: Keep, only: int | None) -> None:
     """Copies and kernels over streams: where they are of like size, and where compute is far less."""
     plain = [("f32", pipeline.RUNG, T) for T in (1024, 2048)]
     for kind, rung, T in (*plain, *(("bf16", TENSOR_CORES, T) for T in (1024, 4096))):
@@ -54,17 +54,17 @@ def pipelined(keep: Keep, only: int | None) -> None:
                 "bound_s": r.overlap.bound,
                 "of_overlap": r.overlap.reached,
             }
-            asked = {"T": T, "heads": 192, "chunk": r.chunk, "streams": r.streams}
-            keep(row("pipeline", "attention", kind, asked, figures, texts=texts))
+            workload = {"T": T, "heads": 192, "chunk": r.chunk, "streams": r.streams}
+            store_row(row("pipeline", "attention", kind, workload, figures, texts=texts))
 
 
-def ring(keep: Keep, only: int | None) -> None:
+def ring(store_row: Keep, only: int | None) -> None:
     """N = 8192 ... 131072, with and without a mask, against one GPU."""
     sizes = ("8192", "16384", "32768", "65536", "131072")
     for gpus in _counts(only):
         for mask in ((), ("--causal",)):
-            asked = {"gpus": gpus, "causal": bool(mask)}
-            for r in _job(keep, "ring", "attention", asked, "rung.parallel.nccl", [*sizes, *mask], gpus):
+            workload = {"gpus": gpus, "causal": bool(mask)}
+            for r in _job(store_row, "ring", "attention", workload, "rung.parallel.nccl", [*sizes, *mask], gpus):
                 figures = {
                     "seconds": r["seconds"],
                     "passing_s": r["passing_seconds"],
@@ -75,16 +75,16 @@ def ring(keep: Keep, only: int | None) -> None:
                     "step_bytes": r["bytes_a_step"],
                 }
                 more = {"n": r["n"], "heads": r["heads"], "d": r["d"], "backend": r["backend"]}
-                keep(row("ring", "attention", r["dtype"], {**asked, **more}, figures))
+                store_row(row("ring", "attention", r["dtype"], {**workload, **more}, figures))
 
 
-def split(keep: Keep, only: int | None) -> None:
+def split(store_row: Keep, only: int | None) -> None:
     """Random weights of GPT-2's sizes, prompts of 512 tokens."""
     for gpus in _counts(only):
         for model, kind, texts in (("gpt2", "float32", 1), ("gpt2-xl", "bfloat16", 1), ("gpt2-xl", "bfloat16", 8)):
             words = [f"random:{model}", "--dtype", kind, "--tokens", "512", "--rows", str(texts)]
-            asked = {"gpus": gpus, "texts": texts, "prompt_tokens": 512}
-            for r in _job(keep, "split", model, asked, "rung.parallel.tensor_parallel", words, gpus):
+            workload = {"gpus": gpus, "texts": texts, "prompt_tokens": 512}
+            for r in _job(store_row, "split", model, workload, "rung.parallel.tensor_parallel", words, gpus):
                 figures = {
                     "prompt_s": r["split_prompt_seconds"],
                     "token_s": r["split_token_seconds"],
@@ -95,14 +95,14 @@ def split(keep: Keep, only: int | None) -> None:
                     "error_norm": r["error"],
                 }
                 same = {"same_greedy_tokens": r["same_greedy_tokens"]}
-                keep(row("split", model, kind, asked, figures, detail=same, weights="random"))
+                store_row(row("split", model, kind, workload, figures, detail=same, weights="random"))
 
 
 TEXT, NEW = 512, 128  # tokens of a text that is scored, and of a prompt's continuation
 SCORED, WRITTEN = 8192, 256  # texts for each GPU
 
 
-def texts(keep: Keep, only: int | None) -> None:
+def texts(store_row: Keep, only: int | None) -> None:
     """gpt2 with random weights: texts scored, and prompts continued, by a model on each GPU."""
     from transformers import GPT2Config, GPT2LMHeadModel  # the other sections do without
 
@@ -113,18 +113,18 @@ def texts(keep: Keep, only: int | None) -> None:
         for verb, measure, count in (("score", _scored, SCORED), ("generate", _written, WRITTEN)):
             first: list[Any] = []
             for gpus in counts:
-                dice = random.Random(0)
-                some = [[dice.randrange(50257) for _ in range(TEXT)] for _ in range(count * gpus)]
-                asked = {"verb": verb, "gpus": gpus, "texts": len(some), "tokens": TEXT}
+                rng = random.Random(0)
+                some = [[rng.randrange(50257) for _ in range(TEXT)] for _ in range(count * gpus)]
+                workload = {"verb": verb, "gpus": gpus, "texts": len(some), "tokens": TEXT}
                 try:
                     found, rate = measure(how, some, gpus)
                 except RungError as error:
-                    keep(row("texts", "gpt2", "bfloat16", asked, {}, verdict="failed", reason=str(error)))
+                    store_row(row("texts", "gpt2", "bfloat16", workload, {}, verdict="failed", reason=str(error)))
                     continue
                 first = first or found
                 same = sum(a == b for a, b in zip(found, first, strict=False)) / len(first)
                 figures = {"tokens_per_s": rate, "complete": len(found) / len(some), "same": same}
-                keep(row("texts", "gpt2", "bfloat16", asked, figures, weights="random"))
+                store_row(row("texts", "gpt2", "bfloat16", workload, figures, weights="random"))
 
 
 def _scored(how: dict[str, Any], some: list[Any], gpus: int) -> tuple[list[float], float]:
@@ -157,7 +157,7 @@ def _counts(only: int | None) -> list[int]:
 
 
 def _job(
-    keep: Keep, part: str, what: str, asked: dict[str, Any], module: str, words: list[str], gpus: int
+    store_row: Keep, part: str, what: str, workload: dict[str, Any], module: str, words: list[str], gpus: int
 ) -> list[Any]:
     """What the processes of a job say; of one that fails, a row with the reason."""
     with tempfile.TemporaryDirectory() as folder:
@@ -166,7 +166,7 @@ def _job(
             launch.torchrun(module, [*words, "--output", str(file)], gpus, limit=200)
             found = json.loads(file.read_text(encoding="utf-8"))
         except RungError as error:
-            keep(row(part, what, "", asked, {}, verdict="failed", reason=str(error).splitlines()[0]))
+            store_row(row(part, what, "", workload, {}, verdict="failed", reason=str(error).splitlines()[0]))
             return []
     return found if isinstance(found, list) else [found]
 
@@ -186,7 +186,7 @@ def main() -> int:
         parser.error(f"there is no section {unknown[0]!r}; there are {', '.join(SECTIONS)}")
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT / "src"), os.environ.get("PYTHONPATH")]))
 
-    def keep(made: Row) -> None:
+    def store_row(made: Row) -> None:
         store.append(made, chosen.output)
         print(f"{made.part} {made.dtype} {made.options}: {made.metrics or made.reason}", flush=True)
 
@@ -194,7 +194,7 @@ def main() -> int:
     for name in chosen.sections:
         section, _, count = name.partition(":")
         try:
-            SECTIONS[section](keep, int(count) if count else None)
+            SECTIONS[section](store_row, int(count) if count else None)
         except (RungError, RuntimeError) as error:  # the other sections go on
             failed += 1
             print(f"{name} failed: {str(error).splitlines()[0]}", flush=True)

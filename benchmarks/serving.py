@@ -58,9 +58,9 @@ class Bench:
         where = "cuda" if given.device == "cuda" else "cpu"
         weights = converted(weights_of(config, where), plan.matrix, plan.vector)
         self.transformer = Transformer(config, weights, plan)
-        dice = random.Random(1)
+        rng = random.Random(1)
         self.prompts = [
-            tuple(dice.randrange(config.vocabulary) for _ in range(dice.randint(SHORTEST, LONGEST)))
+            tuple(rng.randrange(config.vocabulary) for _ in range(rng.randint(SHORTEST, LONGEST)))
             for _ in range(given.prompts)
         ]
         self._engines: dict[int, BatchEngine] = {}
@@ -71,9 +71,9 @@ class Bench:
     def row(self, part: str, metrics: Metrics, **options: object) -> None:
         """Keep a section's figures and tell them."""
         g = self.given
-        asked = {"device": g.device, "prompts": g.prompts, "new": g.new, **options}
+        options_ = {"device": g.device, "prompts": g.prompts, "new": g.new, **options}
         found = Row(
-            kind="generate", what=g.model, part=f"engine {part}", dtype=self.transformer.plan.dtype, options=asked,
+            kind="generate", what=g.model, part=f"engine {part}", dtype=self.transformer.plan.dtype, options=options_,
             weights="random", metrics=metrics, machine=machine.facts(), state=machine.state(),
         )  # fmt: skip
         store.append(found, g.output)
@@ -185,7 +185,7 @@ class Bench:
         engine, left, done = self.engine(slots), len(self.prompts), threading.Event()
         failed: list[str] = []
 
-        def hear(piece: Piece) -> None:
+        def on_piece(piece: Piece) -> None:
             nonlocal left
             if piece.error:
                 failed.append(piece.error)
@@ -195,7 +195,7 @@ class Bench:
 
         began = time.perf_counter()
         for prompt in self.prompts:
-            engine.submit(self.request(prompt, new), hear)
+            engine.submit(self.request(prompt, new), on_piece)
         done.wait()
         if failed:
             raise RuntimeError(failed[0])
@@ -215,7 +215,7 @@ class Bench:
 
     def arrivals(self) -> None:
         """Milliseconds to the first token and between tokens."""
-        new, slots, dice = self.given.new, self.given.slots[-1], random.Random(2)
+        new, slots, rng = self.given.new, self.given.slots[-1], random.Random(2)
         capacity = (self._capacity or self._median(lambda: self._all(slots, new))) / new  # texts per second
         engine, count = self.engine(slots), self.given.arrivals
         first: list[float] = []
@@ -226,7 +226,7 @@ class Bench:
             last: float | None = None
             began = time.perf_counter()
 
-            def hear(piece: Piece) -> None:
+            def on_piece(piece: Piece) -> None:
                 nonlocal last, left
                 now = time.perf_counter()
                 if piece.tokens:
@@ -236,14 +236,14 @@ class Bench:
                 if left == 0:
                     done.set()
 
-            return hear
+            return on_piece
 
         due = began = time.perf_counter()
         for _ in range(count):
-            due += dice.expovariate(LOAD * capacity)
+            due += rng.expovariate(LOAD * capacity)
             while (now := time.perf_counter()) < due:
                 time.sleep(min(due - now, 0.001))
-            engine.submit(self.request(dice.choice(self.prompts), new), listener())
+            engine.submit(self.request(rng.choice(self.prompts), new), listener())
         done.wait()
         spent = time.perf_counter() - began
         found = {"asked_texts_per_s": LOAD * capacity, "written_texts_per_s": count / spent}
@@ -262,12 +262,12 @@ class Bench:
             done = threading.Event()
             times: list[float] = []
 
-            def hear(piece: Piece) -> None:
+            def on_piece(piece: Piece) -> None:
                 times.append(time.perf_counter())
                 if piece.last:
                     done.set()
 
-            engine.submit(self.request(prompt, new), hear)
+            engine.submit(self.request(prompt, new), on_piece)
             done.wait()
             return (new - 1) / float(times[-1] - times[0])
 

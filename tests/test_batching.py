@@ -238,7 +238,7 @@ class Counting(Backend):
         self.begun: list[int]
 
     @property
-    def room(self) -> int:
+    def free_slots(self) -> int:
         return self.slots - len(self.held)
 
     def begin(self, slot: int, text: Text) -> None:

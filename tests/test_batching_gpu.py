@@ -184,9 +184,9 @@ def test_a_row_is_free_as_soon_as_the_last_step_of_its_text_is_launched(
     monkeypatch.setattr(one, "_collect", lambda wait: [])  # the GPU has done nothing yet
     texts = [Text(request(5, 3), None), Text(request(7, 3), None)]
     for slot, text in enumerate(texts):
-        assert one.room == 1
+        assert one.free_slots == 1
         one.begin(slot, text)
-        assert one.room == 0
+        assert one.free_slots == 0
         with torch.inference_mode():
             one.turn()
     monkeypatch.undo()

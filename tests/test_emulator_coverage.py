@@ -34,13 +34,13 @@ __global__ void k(int* out, int n) {
 
 
 def launched(*sizes: int) -> coverage.Counts:
-    coverage.taken()
+    coverage.counted()
     module = load(SOURCE, settings=Settings(coverage=True))
     for n in sizes:
         out = torch.zeros(128, dtype=torch.int32)
         module.launch("k", LaunchConfig((1, 1, 1), (32, 1, 1)), [("pointer", out), ("i32", n)])
         assert out[: min(n, 100)].tolist() == [11] * min(n, 100)
-    return coverage.taken()
+    return coverage.counted()
 
 
 def reported(counts: coverage.Counts) -> list[tuple[int, str]]:
@@ -77,13 +77,13 @@ def test_the_source_may_say_what_never_happens(tmp_path: Path) -> None:
 
 
 def test_ladders_are_counted_where_they_include() -> None:
-    coverage.taken()
+    coverage.counted()
     source = '#include "rung.cuh"\n__global__ void k(float* out) { out[threadIdx.x] = warp_sum(1.0f); }'
     with emulator.under(coverage=True):
         out = torch.zeros(32)
         load(source).launch("k", LaunchConfig((1, 1, 1), (32, 1, 1)), [("pointer", out)])
     assert out.tolist() == [32.0] * 32
-    assert {Path(site.file).parent for site in coverage.taken()} <= {Path(INCLUDE)}
+    assert {Path(site.file).parent for site in coverage.counted()} <= {Path(INCLUDE)}
 
 
 def test_a_header_in_another_folder_is_reported_there(tmp_path: Path) -> None:
@@ -93,19 +93,19 @@ def test_a_header_in_another_folder_is_reported_there(tmp_path: Path) -> None:
         folder = tmp_path / name
         folder.mkdir()
         (folder / "odd.cuh").write_text("__device__ bool odd(int n) { if (n % 2) return true; return false; }")
-        coverage.taken()
+        coverage.counted()
         with emulator.under(coverage=True):
             load(source, include=(str(folder),)).launch(
                 "k", LaunchConfig((1, 1, 1), (32, 1, 1)), [("pointer", torch.zeros(32))]
             )
-        reported.append({Path(site.file).parent for site in coverage.taken() if site.file.endswith(".cuh")})
+        reported.append({Path(site.file).parent for site in coverage.counted() if site.file.endswith(".cuh")})
     assert reported == [{tmp_path / "here"}, {tmp_path / "there"}]
 
 
 def test_a_build_without_counters_counts_nothing() -> None:
-    coverage.taken()
+    coverage.counted()
     run(SOURCE, torch.zeros(128, dtype=torch.int32), 64)
-    assert coverage.taken() == {}
+    assert coverage.counted() == {}
 
 
 def test_places_are_ordered() -> None:

@@ -188,12 +188,12 @@ def test_a_prompt_asks_for_each_layer_before_it_reads_it(method: str) -> None:
     found = Lazy(operands, pieces(tensor_reader(open_tensors(folder), config), config, operands), AtOnce())
     found.start()
     prefill = Prefill(config, {**tensors, **operands, "wpe": operands["wpe"][:CAPACITY]}, len(UNEQUAL), CAPACITY, method)
-    prefill.arriving = found
+    prefill.arrival = found
     prefill.run(UNEQUAL)
     assert_transformers(tensors, folder, UNEQUAL)
     if method == "ladder":
         assert found.asked[:-1] == [0, 1, 2, 3, 4]  # the embeddings, three layers, the end; then it is finished
-    assert found.finished and prefill.arriving is None
+    assert found.finished and prefill.arrival is None
 
 
 def test_the_time_line_has_every_tensor_read_and_then_copied() -> None:
@@ -308,6 +308,6 @@ def test_on_a_gpu_a_prompt_is_read_while_layers_arrive() -> None:
     for _ in range(3):
         found = overlapped(folder, torch.float32, torch.device("cuda"))
         found.start()
-        engine = Engine(config, as_weights(found.operands, config), "float32", arriving=found)
+        engine = Engine(config, as_weights(found.operands, config), "float32", arrival=found)
         ids = models.some_ids(20)
         assert [s[0] for s in engine.write([ids], [10])] == models.reference_greedy(folder, ids, 10)

@@ -80,6 +80,6 @@ def _notebook(path: Path) -> str:
             data: dict[str, Any] = output.get("data", {})
             if "text/html" in data:
                 parts.append("".join(data["text/html"]))
-            elif told := "".join(data.get("text/plain", output.get("text", ""))).strip():
-                parts.append(f"```text\n{told}\n```")
+            elif plain := "".join(data.get("text/plain", output.get("text", ""))).strip():
+                parts.append(f"```text\n{plain}\n```")
     return "\n\n".join(parts) + "\n"

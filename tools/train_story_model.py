@@ -114,24 +114,24 @@ def split_text(text: str, seed: int) -> Split:
         paragraphs = [p for p in book.strip("\n").split("\n\n") if p.strip()]
         halves = [range(len(paragraphs) // 2), range(len(paragraphs) // 2, len(paragraphs))]
         chance.shuffle(halves)
-        taken: dict[int, int] = {}
+        chosen: dict[int, int] = {}
         for kind, (passages, part, half) in enumerate(
             ((split.validation, 0.010, halves[0]), (split.held_out, 0.015, halves[1]))
         ):
-            wanted = max(1500, int(part * len(book)))
+            target = max(1500, int(part * len(book)))
             first = half.start + chance.randrange(max(1, len(half) * 3 // 4))
             last, length = first, 0
-            while last < half.stop and length < wanted:
+            while last < half.stop and length < target:
                 length += len(paragraphs[last]) + 2
-                taken[last] = kind
+                chosen[last] = kind
                 last += 1
             passages.append("\n\n".join(paragraphs[first:last]))
         piece: list[str] = []
         for i, paragraph in enumerate(paragraphs):
-            if piece and (i in taken or is_heading(paragraph)):
+            if piece and (i in chosen or is_heading(paragraph)):
                 split.train.append("\n\n".join(piece))
                 piece = []
-            if i not in taken:
+            if i not in chosen:
                 piece.append(paragraph)
         if piece:
             split.train.append("\n\n".join(piece))
@@ -505,23 +505,23 @@ def train_model(
         if elapsed < next_look and elapsed < seconds:
             continue
         next_look = elapsed + every
-        held = token_losses(average, validation).mean().item()
-        if not math.isfinite(held):
+        held_out_loss = token_losses(average, validation).mean().item()
+        if not math.isfinite(held_out_loss):
             caution /= 2
             if caution < 0.1 or not best[1]:
-                raise SystemExit(f"{name}: the loss became {held} at step {step}; lower the learning rate.")
-            print(f"{name}: loss {held} at step {step}: back to the best weights, half the rate", flush=True)
+                raise SystemExit(f"{name}: the loss became {held_out_loss} at step {step}; lower the learning rate.")
+            print(f"{name}: loss {held_out_loss} at step {step}: back to the best weights, half the rate", flush=True)
             model.load_state_dict(best[1])
             average.load_state_dict(best[1])
             optimiser = Optimiser(model, recipe)
-        elif held < best[0]:
-            best = (held, {k: v.clone() for k, v in average.state_dict().items()})
+        elif held_out_loss < best[0]:
+            best = (held_out_loss, {k: v.clone() for k, v in average.state_dict().items()})
         curve.append(
             {
                 "step": step,
                 "seconds": round(elapsed, 1),
                 "train": round((running / since).item(), 4),
-                "validation": round(held, 4),
+                "validation": round(held_out_loss, 4),
             }
         )
         running.zero_()
@@ -746,7 +746,7 @@ def write_card(out: Path) -> None:
     config = json.loads((out / "config.json").read_text())
     with (Path(__file__).parent / "story_books.tsv").open(newline="") as file:
         books = list(csv.DictReader(file, delimiter="\t"))
-    held, small, student = record["held_out"], record["excerpt"], record["models"]["student"]
+    held_out, small, student = record["held_out"], record["excerpt"], record["models"]["student"]
     teachers = [m for name, m in record["models"].items() if name != "student"]
     minutes = sum(m["seconds"] for m in record["models"].values()) / 60
     size = (out / "model.safetensors").stat().st_size
@@ -767,8 +767,8 @@ def write_card(out: Path) -> None:
         f" context {config['n_positions']}, tied embeddings |",
         f"| weights | {student['weights']:,} {formats}, {size:,} bytes |",
         f"| tokens | byte-level BPE, {config['vocab_size']:,}, made from the same books |",
-        f"| held-out perplexity | {held['perplexity']:.3f} a token, {held['bits_per_byte']:.3f} bits a byte"
-        f" ({held['tokens']:,} tokens, a passage of each book) |",
+        f"| held-out perplexity | {held_out['perplexity']:.3f} a token, {held_out['bits_per_byte']:.3f} bits a byte"
+        f" ({held_out['tokens']:,} tokens, a passage of each book) |",
         f"| excerpt perplexity | {small['perplexity']:.4f} a token"
         f" ({small['tokens']:,} tokens; tests/data/held_out_stories.txt) |",
         f"| trained on | {record['gpu']}, torch {record['versions']['torch']}, {record['date']},"
@@ -850,8 +850,8 @@ def train(args: argparse.Namespace) -> None:
     shape = Shape.named(args.shape, args.context, vocabulary)
     stored = torch.float8_e4m3fn if args.eight_bits else None
     recipes = {}
-    for i, wanted in enumerate(args.teachers, start=1):
-        name, _, dropout = wanted.partition(":")
+    for i, number in enumerate(args.teachers, start=1):
+        name, _, dropout = number.partition(":")
         big = Shape.named(name, args.context, vocabulary)
         recipes[f"teacher {i}"] = Recipe(
             big, args.teacher_minutes, args.batch // 2, float(dropout), args.seed + i, 0.5, matrix_decay=0.1

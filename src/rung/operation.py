@@ -187,7 +187,7 @@ class Operation:
     ) -> Tensors:
         """Operands filled with random numbers (outputs left as `empty` gave them), views included."""
         tensors: Tensors = {}
-        drawn = self.draw(values, seed) if self.draw else {}
+        from_draw = self.draw(values, seed) if self.draw else {}
         chosen = [o for o in self.operands if (names is None or o.name in names) and o.view_of is None]
         # Large inputs are made on the GPU, which is fast; small ones have the same values on CPU and GPU.
         maker = device if sum(math.prod(o.size(values)) for o in chosen) > LARGE else "cpu"
@@ -201,7 +201,7 @@ class Operation:
             tensor = empty(operand.name, operand.size(values), element(operand.dtype, dtype))
             if operand.role != "out":
                 random = (operand, values, tensor, seed * 1009 + index, magnitude, device, maker)
-                made = drawn[operand.name] if drawn else _random(*random)
+                made = from_draw[operand.name] if from_draw else _random(*random)
                 tensor.copy_(change[operand.name](made, values) if change and operand.name in change else made)
             tensors[operand.name] = tensor
         return tensors

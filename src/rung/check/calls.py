@@ -98,7 +98,7 @@ class Here:
         return GuardedStorage(self.device, alignment=alignment)
 
     def unreached(self) -> list[Unreached]:
-        return coverage.unreached(coverage.taken())
+        return coverage.unreached(coverage.counted())
 
     def bind(self, rung: Rung, operands: Operands, how: How, scratch: GuardedStorage) -> Call:
         prepared = prepare(rung, operands, how, self.device, scratch)

@@ -181,7 +181,7 @@ class _Judged:
             self.bind(what)
             return {}
         if what["do"] == "unreached":
-            return {"unreached": [dataclasses.astuple(place) for place in coverage.unreached(coverage.taken())]}
+            return {"unreached": [dataclasses.astuple(place) for place in coverage.unreached(coverage.counted())]}
         call = self.calls[what["call"]]
         if what["do"] == "run":
             return self.run(call, what["times"], what["order"])

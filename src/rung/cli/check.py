@@ -195,7 +195,7 @@ def _say(report: Report, work: Sequence[Task], file: TextIO) -> None:
         print(text.rstrip(), file=file, flush=True)
 
 
-def _sum_up(reports: Sequence[Report], wanted: int, device: str) -> None:
+def _sum_up(reports: Sequence[Report], expected: int, device: str) -> None:
     from rung.check.report import NOT_JUDGED
 
     if not reports:
@@ -203,7 +203,7 @@ def _sum_up(reports: Sequence[Report], wanted: int, device: str) -> None:
     verdicts = ("ok", *NOT_JUDGED, "failed")
     counts = {v: sum(r.verdict == v for r in reports) for v in verdicts}
     text = ", ".join(f"{n} {v}" for v, n in counts.items() if n)
-    stopped = f"; stopped before the other {wanted - len(reports)}" if len(reports) < wanted else ""
+    stopped = f"; stopped before the other {expected - len(reports)}" if len(reports) < expected else ""
     worst = max((r.norm / r.norm_cap for r in reports if r.verdict == "ok" and r.norm_cap), default=0.0)
     limits = f"Limits: per-element error, and overall relative error (at most {worst:.2f} of it)"
     print(f"\n{text} on {device}{stopped}. {limits}.")
@@ -211,10 +211,10 @@ def _sum_up(reports: Sequence[Report], wanted: int, device: str) -> None:
 
 def _show_unreached(reports: Sequence[Report]) -> None:
     """The places that no case has reached in any number format, with their source."""
-    asked: dict[str, list[set[Unreached]]] = {}
+    sites: dict[str, list[set[Unreached]]] = {}
     for report in reports:
-        asked.setdefault(report.rung, []).append(set(report.unreached))
-    places = sorted(set().union(*(set.intersection(*found) for found in asked.values())))
+        sites.setdefault(report.rung, []).append(set(report.unreached))
+    places = sorted(set().union(*(set.intersection(*found) for found in sites.values())))
     for file, of_file in itertools.groupby(places, key=lambda place: place.file):
         print(f"\n{file}")
         for line, of_line in itertools.groupby(of_file, key=lambda place: place.line):

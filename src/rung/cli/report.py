@@ -48,11 +48,11 @@ def _progress(what: str, total: int) -> Callable[[str], None]:
     """A progress counter on standard error, if that is a terminal."""
     done = 0
 
-    def tell(name: str) -> None:
+    def report(name: str) -> None:
         nonlocal done
         done += 1
         if sys.stderr.isatty():
             end = "\n" if done == total else ""
             print(f"\r\x1b[K{what} {done} of {total}: {name}", end=end, file=sys.stderr, flush=True)
 
-    return tell
+    return report

@@ -113,7 +113,7 @@ def sweep(
     swept = _sweep(subject, tunings, how, output, seconds, halving, shard is None, again)
     if profile:
         _profile([swept], output)
-    _conclude(swept, plot, json, keep=shard is None)
+    _conclude(swept, plot, json, store=shard is None)
 
 
 def subject_of(spec: str, file: Path | None, shape: str | None, dtype: str | None) -> Subject:
@@ -203,8 +203,8 @@ def _sweep(
                 progress=lambda done, total, text: report(text, done, total),
             )
         except sweeps.Culprit as culprit:
-            lost = culprit
-    _begin_again(lost)
+            previous = culprit
+    _begin_again(previous)
     raise AssertionError
 
 
@@ -235,10 +235,10 @@ def _progress(title: str) -> Iterator[Callable[[str, int, int], None]]:
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task(title, total=None)
 
-        def tell(text: str, done: int, total: int) -> None:
+        def report(text: str, done: int, total: int) -> None:
             progress.update(task, completed=done, total=total, description=f"{title} {text}"[:60].ljust(60))
 
-        yield tell
+        yield report
 
 
 def _request(
@@ -331,7 +331,7 @@ def _spread(
     if rows is not None:
         timed = any(r.cold_us is not None for r in rows)
         swept = Sweep(subject, rows[0].options["measure"], timed, rows)
-        _conclude(swept, plot, json, keep=len({r.gpu for r in rows}) == 1)
+        _conclude(swept, plot, json, store=len({r.gpu for r in rows}) == 1)
 
 
 def _profile(swept: Sequence[Sweep], store: Path | None) -> None:
@@ -345,13 +345,13 @@ def _profile(swept: Sequence[Sweep], store: Path | None) -> None:
             console.note(f"rung: {row.what} {row.tuning}: {row.reason}")
 
 
-def _conclude(swept: Sweep, plot: Path | None, json: bool, *, keep: bool) -> None:
+def _conclude(swept: Sweep, plot: Path | None, json: bool, *, store: bool) -> None:
     from rung.rungs import tunings
     from rung.sweep import summary
 
     findings = summary.findings(swept)
     won = summary.best_of(swept)
-    if won is not None and keep:
+    if won is not None and store:
         best, default = won
         subject = swept.subject
         tunings.record(

@@ -71,7 +71,7 @@ class CoursePlan(LadderPlan):
 
     def remember(self, config: Config) -> None:
         """Make room for keys and values, where a rung keeps them."""
-        if PROJECTION in self.asked:
+        if PROJECTION in self.requested:
             shape = (1, config.context, config.C)
             self._cache = [(self._output(f"k {i}", shape), self._output(f"v {i}", shape)) for i in range(config.layers)]
 
@@ -142,7 +142,7 @@ class _Course(Variant):
     def __init__(self, climber: Climber, step: Step, rungs: Mapping[str, str], swept: bool) -> None:
         self.climber = climber
         plan = self.plan = CoursePlan(climber.device, step.dtype, rungs, swept)
-        self.rungs = tuple(rung.full_name for rung in self.plan.asked.values())
+        self.rungs = tuple(rung.full_name for rung in self.plan.requested.values())
         self.model = Transformer(climber.config, converted(climber.weights, plan.matrix, plan.vector), plan)
         self.plan.remember(climber.config)
 

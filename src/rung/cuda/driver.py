@@ -141,7 +141,7 @@ class CudaModule:
         """The same launch, packed once, for repeated calls; it keeps the tensors alive."""
         launcher = self._launcher(kernel, config, tuple([kind for kind, _ in args]))
         launcher.pack(args)
-        launcher.keep = tuple(value for _, value in args)
+        launcher.references = tuple(value for _, value in args)
         return launcher
 
     def set_constant(self, symbol: str, tensor: torch.Tensor) -> None:

@@ -53,7 +53,7 @@ class Launcher:
     """A launch whose arguments lie packed in a buffer; calling it enqueues the kernel."""
 
     __slots__ = ("_buffer", "_config", "_function", "_index", "_kernel", "_layout", "_origin",
-                 "_parameters", "_pointers", "_start", "_stream", "keep")  # fmt: skip
+                 "_parameters", "_pointers", "_start", "_stream", "references")  # fmt: skip
 
     def __init__(
         self, origin: str, kernel: str, function: Any, config: Any, kinds: tuple[str, ...], device: int
@@ -73,7 +73,7 @@ class Launcher:
         self._parameters = ctypes.addressof(self._pointers)
         self._start = driver.cuLaunchKernelEx
         self._stream = -1
-        self.keep: tuple[Any, ...] = ()
+        self.references: tuple[Any, ...] = ()
 
     def pack(self, args: Sequence[Argument]) -> None:
         try:

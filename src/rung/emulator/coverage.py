@@ -22,7 +22,7 @@ Counts = dict[Site, list[int]]
 OUTCOMES = {"branch": ("never false", "never true"), "loop": ("never skipped", "never one turn", "never several turns")}
 
 
-def taken() -> Counts:
+def counted() -> Counts:
     """What was counted since the last call, for sites that were met."""
     total: Counts = {}
     for library in Library.counting:

@@ -206,7 +206,7 @@ class EmulatedModule:
         )
         run = native.runtime().rung_launch
 
-        def go(keep: tuple[Any, ...] = (values, pointers, args)) -> None:
+        def go(references: tuple[Any, ...] = (values, pointers, args)) -> None:
             report, settings = native.Report(), self.settings
             library = self._library(settings)
             launch.module, launch.entry = library.module, library.entries[number]

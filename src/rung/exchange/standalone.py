@@ -72,13 +72,13 @@ def signature(rung: Rung) -> Signature:
     inputs = tuple(o for o in bound if o.role == "in" and not o.nullable)
     free = {d: None for d in of.dims if d not in of.derived and d not in known_dims(of, inputs)}
     scalars = {n: v if isinstance(v, int | float) else None for n, v in of.scalars.items() if n not in of.derived}
-    told = {n: v for n, v in scalars.items() if v is not None}
+    scalar_values = {n: v for n, v in scalars.items() if v is not None}
     return Signature(
         of.name,
         inputs,
         tuple(o for o in bound if o.role == "in" and o.nullable),
         tuple(o for o in bound if o.role == "out" and not o.nullable),
-        {**free, **told},
+        {**free, **scalar_values},
     )
 
 

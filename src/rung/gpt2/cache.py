@@ -40,7 +40,7 @@ class Cache:
         """Forget all sequences, and prepare for this number of new ones."""
         self.lengths = [0] * rows
 
-    def keep(self, rows: Sequence[int]) -> None:
+    def keep_rows(self, rows: Sequence[int]) -> None:
         """Continue with these sequences only (in ascending order); the others have ended."""
         self._move(list(enumerate(rows)), rows)
 

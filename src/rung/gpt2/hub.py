@@ -92,7 +92,7 @@ class _Download:
             raise RungError(f"model {self.model!r} asks for permission; log in with `hf auth login` first.") from None
         except (errors.RepositoryNotFoundError, errors.HFValidationError):
             raise RungError(
-                f"model {self.model!r} is neither a folder here nor on the hub{_meant(self.model)}; check it."
+                f"model {self.model!r} is neither a folder here nor on the hub{_suggestion(self.model)}; check it."
             ) from None
         except (errors.HfHubHTTPError, OSError) as error:
             first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
@@ -102,10 +102,10 @@ class _Download:
         where = "is not in the hub's cache" if self.offline or _offline_by_environment() else "cannot be downloaded"
         reason = "rung is offline" if self.offline or _offline_by_environment() else "the hub is out of reach"
         remedy = "go online once, name a folder, or use the model inside the package (inner)"
-        return RungError(f"model {self.model!r}{_meant(self.model)} {where} and {reason}; {remedy}.")
+        return RungError(f"model {self.model!r}{_suggestion(self.model)} {where} and {reason}; {remedy}.")
 
 
-def _meant(model: str) -> str:
+def _suggestion(model: str) -> str:
     close = difflib.get_close_matches(model, [*HOMES, "inner"], n=1)
     return f" (did you mean {close[0]}?)" if close and close[0] != model else ""
 

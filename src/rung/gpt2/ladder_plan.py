@@ -55,7 +55,7 @@ class LadderPlan(TorchPlan):
         self.name, self.dtype, self.on = name, dtype, device
         self._device: Device = device
         self._real = named_dtype(SHORT_NAMES[dtype])
-        self.asked = {o: find(o, given) for o, given in rungs.items() if isinstance(given, str)}
+        self.requested = {o: find(o, given) for o, given in rungs.items() if isinstance(given, str)}
         self.preferred = {
             o: tuple(find(o, rung) for rung in given) for o, given in rungs.items() if not isinstance(given, str)
         }
@@ -83,7 +83,7 @@ class LadderPlan(TorchPlan):
         return {operation: " and ".join(names) for operation, names in self._in_use.items()}
 
     def admit(self, config: Config) -> None:
-        for operation, rung in self.asked.items():
+        for operation, rung in self.requested.items():
             dims = _at(config, operation)
             if operation == "local_attention" and self.window is not None:
                 dims |= {"window": self.window, "globals": self.global_tokens}
@@ -246,7 +246,7 @@ class LadderPlan(TorchPlan):
     # ---- which rung -------------------------------------------------------------------------------------------------
 
     def _has(self, operation: str) -> bool:
-        return operation in self.asked or operation in self.preferred
+        return operation in self.requested or operation in self.preferred
 
     def _torch_does(self, operation: str, why: str) -> None:
         if self._has(operation):
@@ -254,9 +254,9 @@ class LadderPlan(TorchPlan):
 
     def _choose(self, operation: str, values: Values, tensors: Tensors) -> Rung | None:
         """The rung for this shape; None leaves the work to torch."""
-        if operation in self.asked:
-            self._must_take(self.asked[operation], values, tensors)
-            return self.asked[operation]
+        if operation in self.requested:
+            self._must_take(self.requested[operation], values, tensors)
+            return self.requested[operation]
         preferred = self.preferred[operation]
         # Which of them have the dtype is part of the plan; departures among those that have it get a note.
         candidates = [rung for rung in preferred if self._format(rung).name in rung.dtypes]

@@ -86,7 +86,7 @@ class Penalties:
         for row, prompt in enumerate(prompts):
             self.seen[row, list(prompt)] = True
 
-    def keep(self, rows: Sequence[int]) -> None:
+    def keep_rows(self, rows: Sequence[int]) -> None:
         """Continue with these sequences only."""
         self.seen, self.counts = self.seen[list(rows)], self.counts[list(rows)]
 

@@ -28,8 +28,8 @@ class Rated:
     def last(self, count: int) -> Rated:
         if count == len(self.logprobs):
             return self
-        keep = slice(len(self.logprobs) - count, None)
-        return Rated(self.logprobs[keep], self.ranks[keep], self.entropies[keep])
+        part = slice(len(self.logprobs) - count, None)
+        return Rated(self.logprobs[part], self.ranks[part], self.entropies[part])
 
 
 class Rater(Protocol):

@@ -108,8 +108,8 @@ class Overlap:
     @property
     def reached(self) -> float:
         """0: one after another; 1: the bound."""
-        room = self.serial - self.bound
-        return (self.serial - self.wall) / room if room > 0 else 1.0
+        possible = self.serial - self.bound
+        return (self.serial - self.wall) / possible if possible > 0 else 1.0
 
 
 def overlap(events: Iterable[dict[str, Any]]) -> Overlap:

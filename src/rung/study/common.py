@@ -55,8 +55,8 @@ class Runner(Protocol):
 class Gpu:
     """Races on this machine."""
 
-    def __init__(self, *, quick: bool = False, tell: Callable[[str], None] = lambda _: None) -> None:
-        self.quick, self.tell = quick, tell
+    def __init__(self, *, quick: bool = False, report: Callable[[str], None] = lambda _: None) -> None:
+        self.quick, self.report = quick, report
         self.raced: dict[str, None] = {}  # the rungs that ran
 
     @property
@@ -73,7 +73,7 @@ class Gpu:
         from rung.bench import race as bench
 
         shown = ", ".join(f"{n}={v}" for n, v in values.items())
-        self.tell(f"{rungs[0].partition('/')[0]} {dtype} {shown}")
+        self.report(f"{rungs[0].partition('/')[0]} {dtype} {shown}")
         chosen = [catalogue.find(r) for r in rungs]
         self.raced |= dict.fromkeys(r.full_name for r in chosen)
         if not self.gpu:

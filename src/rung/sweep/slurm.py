@@ -179,8 +179,8 @@ def spread(
 
         def report(states: set[str], job: str = job) -> None:
             running = sum("RUNNING" in s for s in states)
-            there = len(gathered(folder, places))
-            progress(f"job {job}: {running} running, {len(states) - running} waiting", there, len(places))
+            done = len(gathered(folder, places))
+            progress(f"job {job}: {running} running, {len(states) - running} waiting", done, len(places))
 
         wait(job, report)
     absent = missing(folder, places, request.tasks)

@@ -50,7 +50,7 @@ class Backend(ABC):
 
     @property
     @abstractmethod
-    def room(self) -> int:
+    def free_slots(self) -> int:
         """How many more texts it can take now."""
 
     def warm(self) -> None:

@@ -48,7 +48,7 @@ class Either(Backend):
         self._to_measure, self._made, self._spent, self._cost, self._fresh = tokens, 0, 0.0, 0.0, set[int]()
 
     @property
-    def room(self) -> int:
+    def free_slots(self) -> int:
         return self.slots - len(self._texts)
 
     def warm(self) -> None:

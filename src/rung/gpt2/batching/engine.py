@@ -195,7 +195,7 @@ class BatchEngine:
                 self._waiting = [ticket for ticket in self._waiting if not ticket.cancelled]
                 heapq.heapify(self._waiting)
                 cancelled = [slot for slot, (ticket, _) in self._running.items() if ticket.cancelled]
-            admitted = [heapq.heappop(self._waiting) for _ in range(min(backend.room, len(self._waiting)))]
+            admitted = [heapq.heappop(self._waiting) for _ in range(min(backend.free_slots, len(self._waiting)))]
         for ticket in left:
             self._deliver(ticket, Piece(reason="interrupted"))
         for slot in cancelled:

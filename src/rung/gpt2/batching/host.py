@@ -69,7 +69,7 @@ class HostBackend(Backend):
     # ---- slots ------------------------------------------------------------------------------------------------------
 
     @property
-    def room(self) -> int:
+    def free_slots(self) -> int:
         return self.slots - len(self._rows)
 
     def begin(self, slot: int, text: Text) -> None:

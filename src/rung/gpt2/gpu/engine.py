@@ -45,7 +45,7 @@ class Engine:
         tuning: Mapping[str, int] | None = None,
         graph: bool = True,
         steps: int = 8,
-        arriving: Arrival | None = None,
+        arrival: Arrival | None = None,
     ) -> None:
         if dtype not in DTYPES:
             raise RungError(f"dtype {dtype!r} is not known on a GPU; use one of {', '.join(DTYPES)}.")
@@ -54,8 +54,8 @@ class Engine:
         self._rung, self._tuning, self._graph, self._steps = rung, dict(tuning or {}), graph, steps
         self.sample = sample  # the rung that samples tokens, instead of the default
         # Weights that are still being loaded already have their final addresses.
-        self.arriving = arriving
-        self.operands = self._stacked(weights) if arriving is None else arriving.operands
+        self.arrival = arrival
+        self.operands = self._stacked(weights) if arrival is None else arrival.operands
         self._sessions: dict[tuple[int, int], Session] = {}
         self._pid = os.getpid()
         self.lock = threading.RLock()  # one thread at a time launches or captures
@@ -74,9 +74,9 @@ class Engine:
 
     def arrive(self) -> None:
         """Wait until all weights are there."""
-        if self.arriving is not None:
-            self.arriving.finish()
-            self.arriving = None
+        if self.arrival is not None:
+            self.arrival.finish()
+            self.arrival = None
 
     def session(self, rows: int, tokens: int) -> Session:
         """A session for so many sequences that reach so many tokens."""
@@ -85,8 +85,8 @@ class Engine:
         key = (rows, capacity)
         if key not in self._sessions:
             self._sessions[key] = self._made(rows, capacity)
-        if self.arriving is not None and not self.arriving.finished:
-            self._sessions[key]._prefill.arriving = self.arriving
+        if self.arrival is not None and not self.arrival.finished:
+            self._sessions[key]._prefill.arrival = self.arrival
         return self._sessions[key]
 
     def _made(self, rows: int, capacity: int) -> Session:

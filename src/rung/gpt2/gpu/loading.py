@@ -103,7 +103,7 @@ class Arrival:
         self._slots = [_Slot(transport.staging(SLOT)) for _ in range(SLOTS)]
         self._turn = 0
         indirect = [p.source.nbytes for group in groups for p in group if not _direct(p)]
-        self._raw = transport.room(max(indirect, default=1))
+        self._raw = transport.staging_buffer(max(indirect, default=1))
         self._copies: list[tuple[str, Mark, Mark]] = []
         self._ends: list[tuple[str, tuple[torch.Tensor, torch.Tensor]]] = []  # least and largest of each tensor
         self._marks: list[Mark | None] = [None] * len(groups)

@@ -40,22 +40,22 @@ class GpuPlan(WrappedPlan):
         self._device: Device = device
         self._kernels, self._overlapped = dict(kernels), overlapped
         self.engine: Engine | None = None
-        self._arriving: Arrival | None = None
+        self._arrival: Arrival | None = None
 
     def read(self, folder: Path, config: Config) -> Weights:
         if self._overlapped and not self._eight_bits:
-            self._arriving = arrival(folder, config, self._compute, self.device)
-        if self._arriving is None:
+            self._arrival = arrival(folder, config, self._compute, self.device)
+        if self._arrival is None:
             return super().read(folder, config)
-        self._arriving.start()
-        return as_weights(self._arriving.operands, config)
+        self._arrival.start()
+        return as_weights(self._arrival.operands, config)
 
     def serve(self, config: Config, weights: Weights) -> Service:
         rung, sample = self._kernels.get("decode"), self._kernels.get("sample")
         self.engine = Engine(
-            config, weights, self.dtype, self._device, rung=rung, sample=sample, arriving=self._arriving
+            config, weights, self.dtype, self._device, rung=rung, sample=sample, arrival=self._arrival
         )
-        if self._arriving is None and not self._eight_bits:
+        if self._arrival is None and not self._eight_bits:
             _share(weights, self.engine)
         return Service(writer=self.engine, rater=GpuRater(config, self.engine.operands, ready=self.engine.arrive))
 

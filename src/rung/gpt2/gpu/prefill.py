@@ -50,7 +50,7 @@ class Prefill:
         self.method = method
         if method not in METHODS:
             raise RungError(f"{method!r} is no way to read prompts; use one of {', '.join(METHODS)}.")
-        self.arriving: Arrival | None = None  # weights that are still on their way
+        self.arrival: Arrival | None = None  # weights that are still on their way
         self.passes: dict[int, Pass] = {}
         self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
 
@@ -68,8 +68,8 @@ class Prefill:
         if tokens.data_ptr() != t["history"].data_ptr():
             t["history"][:, :bucket].copy_(tokens)
         sent([len(p) for p in prompts], t["lengths"])
-        if self.arriving is not None:
-            self._run_while_arriving(self._pass(bucket), self.arriving)
+        if self.arrival is not None:
+            self._run_while_arriving(self._pass(bucket), self.arrival)
         else:
             self.replay(bucket)
 
@@ -80,12 +80,12 @@ class Prefill:
         else:
             self._pass(bucket).run()
 
-    def _run_while_arriving(self, once: Pass, arriving: Arrival) -> None:
+    def _run_while_arriving(self, once: Pass, arrival: Arrival) -> None:
         # Layer after layer, without a graph: a graph could not wait for copies that the host has yet to issue.
         if isinstance(once, LadderPass):
-            once.run(arriving.wait)
-        arriving.finish()
-        self.arriving = None
+            once.run(arrival.wait)
+        arrival.finish()
+        self.arrival = None
         if not isinstance(once, LadderPass):
             once.run()
 

@@ -196,7 +196,7 @@ class GpuBackend(Backend):
                 bank.stale.add(live.row)
 
     @property
-    def room(self) -> int:
+    def free_slots(self) -> int:
         return max(0, self.slots - self._busy - len(self._waiting))
 
     @property

@@ -22,7 +22,7 @@ class Transport(Protocol):
     def staging(self, size: int) -> torch.Tensor:
         """Bytes on the host."""
 
-    def room(self, size: int) -> torch.Tensor:
+    def staging_buffer(self, size: int) -> torch.Tensor:
         """Bytes on the device."""
 
     def begin(self, targets: Iterable[torch.Tensor]) -> None:
@@ -55,7 +55,7 @@ class OnAStream:
     def staging(self, size: int) -> torch.Tensor:
         return torch.empty(size, dtype=torch.uint8, pin_memory=True)
 
-    def room(self, size: int) -> torch.Tensor:
+    def staging_buffer(self, size: int) -> torch.Tensor:
         with torch.cuda.stream(self.stream):
             return torch.empty(size, dtype=torch.uint8, device=self.device)
 
@@ -110,7 +110,7 @@ class AtOnce:
     def staging(self, size: int) -> torch.Tensor:
         return torch.empty(size, dtype=torch.uint8)
 
-    def room(self, size: int) -> torch.Tensor:
+    def staging_buffer(self, size: int) -> torch.Tensor:
         return torch.empty(size, dtype=torch.uint8)
 
     def begin(self, targets: Iterable[torch.Tensor]) -> None:
