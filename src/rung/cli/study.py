@@ -79,8 +79,8 @@ def study(
     answers = []
     for one in studies.STUDIES if name == "all" else [name]:
         found = studies.run(one, Gpu(quick=quick, report=lambda text: console.note(f"  {text}")), **given)
-        stored = {key: str(value) if isinstance(value, Path) else value for key, value in given.items() if key != "data"}
-        rows = studies.as_results(one, found, quick=quick, options=stored)
+        saved = {key: str(value) if isinstance(value, Path) else value for key, value in given.items() if key != "data"}
+        rows = studies.as_results(one, found, quick=quick, options=saved)
         answers.append([store.append(row).as_json() for row in rows])
         for part, each in {"": found, **found.more}.items():
             path = _chart_path(chart or Path(f"study-{one}.svg"), part)

@@ -14,12 +14,12 @@ import numpy as np
 from rung.errors import RungError
 from rung.parallel import data, mpi, reference
 
-WAYS = ("ring", "heads")
+METHODS = ("ring", "heads")
 
 
 @dataclass(frozen=True)
 class Case:
-    """One attention to compute, `way` either a ring over the sequence or a split of the heads."""
+    """One attention to compute; `method` is a ring over the sequence, or a split of the heads."""
 
     n: int
     causal: bool = True
@@ -77,7 +77,7 @@ def _compute(job: Job, case: Case, qkv: Any, ranks: mpi.Ranks) -> tuple[Any, Any
         return mpi.sequence_split(ranks, qkv, shape, causal=case.causal, kind=case.placement, threads=job.threads)
     if case.method == "heads":
         return mpi.head_split(ranks, qkv, shape, causal=case.causal, threads=job.threads)
-    raise RungError(f"there is no way {case.method!r} to split attention; there are {', '.join(WAYS)}.")
+    raise RungError(f"there is no method {case.method!r} to split attention; there are {', '.join(METHODS)}.")
 
 
 def _row(job: Job, case: Case, out: Any, lse: Any, timed: mpi.Timed, ranks: int) -> dict[str, Any]:

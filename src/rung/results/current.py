@@ -223,7 +223,7 @@ def by_gpu(results: Iterable[Row]) -> dict[str, Figures]:
 
 
 def of_gpu(results: Sequence[Row], part: str | None) -> Figures:
-    """The figures of the GPU whose name holds `wanted`; without it, of the one most was measured on."""
+    """The figures of the GPU whose name contains `part`; without it, of the one with most results."""
     found = by_gpu(results)
     for gpu, figures in found.items():
         if part is None or part.lower() in gpu.lower():

@@ -18,7 +18,7 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[object]], words: int = 1
 
 
 def picture(name: str, alt_text: str, folder: str) -> str:
-    """A picture of `folder` for light and dark pages; `told` is for whoever cannot see it."""
+    """A picture of `folder` for light and dark pages; `alt_text` describes it."""
     return (
         "<picture>\n"
         f'  <source media="(prefers-color-scheme: dark)" srcset="{folder}/{name}-dark.svg">\n'

@@ -60,7 +60,7 @@ class Options:
 
 
 def run(runner: Runner, **given: Any) -> Found:
-    """Every implementation that this machine can run, on the same inputs; the others are listed. `asked` are fields of
+    """Every implementation that this machine can run, on the same inputs; the others are listed. `given` are fields of
     `Options`.
     """
     options = Options(**given)
@@ -107,7 +107,7 @@ def _several_gpus() -> str:
 def ranked(options: Options, size_of: Callable[[int, int], int] | None = None) -> list[dict[str, Any]]:
     """One row for each case and number of ranks. Launched here, or as a rank of the job that is running.
 
-    `growing` gives the size of the weakly scaled case from the largest size and the ranks.
+    `size_of` gives the size of the weakly scaled case from the largest size and the ranks.
     """
     if launch.inside_a_job():
         return _inside(options)

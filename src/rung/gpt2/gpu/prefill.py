@@ -34,7 +34,7 @@ class Pass(Protocol):
 class Prefill:
     """Fills caches, lengths and history of a session and leaves the logits that follow each prompt.
 
-    `way` is "ladder" (the operations' ladders, by `rungs` in place of the table's) or "torch".
+    `method` is "ladder" (the operations' ladders, by `rungs` in place of the table's) or "torch".
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Prefill:
         self.config, self.t, self.rows, self.capacity, self._rungs = config, tensors, rows, capacity, rungs
         self.method = method
         if method not in METHODS:
-            raise RungError(f"{method!r} is no way to read prompts; use one of {', '.join(METHODS)}.")
+            raise RungError(f"{method!r} is no method of reading prompts; use one of {', '.join(METHODS)}.")
         self.arrival: Arrival | None = None  # weights that are still on their way
         self.passes: dict[int, Pass] = {}
         self._graphs: dict[int, torch.cuda.CUDAGraph] = {}

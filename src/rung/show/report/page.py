@@ -36,7 +36,7 @@ LISTS = (("generate", "Text"), ("profile", "Profiles"), ("parallel", "Over strea
 def build(
     found: Figures | None, resources: Mapping[str, list[Resources]] | None = None, *, other_gpus: tuple[str, ...] = ()
 ) -> str:
-    """The report as one HTML document; `others` are GPUs that there are results of, too."""
+    """The report as one HTML document; `other_gpus` have results, too."""
     names = list(catalogue.operations())
     script = (HERE / "report.js").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
