@@ -65,7 +65,7 @@ def test_a_bench_gives_rows_with_times() -> None:
     assert all(row.cold_us and row.shape == "b4t64" for row in found)
 
 
-def test_the_rooms_are_packages_and_verbs_whichever_is_imported_first() -> None:
+def test_packages_are_verbs_too_whichever_is_imported_first() -> None:
     program = (
         "import rung.check.many as many, rung\n"
         "from rung.bench import race\n"

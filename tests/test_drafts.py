@@ -272,7 +272,7 @@ class Even(Backend):
         self.slots, self.context, self.time, self.seconds = 4, 1 << 30, clock, seconds
         self.spent, self.texts = 0.0, dict[int, Text]()
 
-    room = property(lambda self: 4)
+    free_slots = property(lambda self: 4)
 
     def begin(self, slot: int, text: Text) -> None:
         self.texts[slot] = text

@@ -40,22 +40,6 @@ class Cache:
         """Forget all sequences, and prepare for this number of new ones."""
         self.lengths = [0] * rows
 
-    def keep_rows(self, rows: Sequence[int]) -> None:
-        """Continue with these sequences only (in ascending order); the others have ended."""
-        self._move(list(enumerate(rows)), rows)
-
-    def spread(self, origins: Sequence[int]) -> None:
-        """Let row i continue row origins[i] <= i: several samples share one prompt's prefill."""
-        self._move(list(enumerate(origins))[::-1], origins)
-
-    def _move(self, moves: Sequence[tuple[int, int]], rows: Sequence[int]) -> None:
-        for to, row in moves:
-            if to != row:
-                used = self.lengths[row]
-                for tensor in (self.k, self.v):
-                    tensor[:, to, :, :used] = tensor[:, row, :, :used]
-        self.lengths = [self.lengths[row] for row in rows]
-
     def row(self, row: int) -> Cache:
         """The same memory, seen as the cache of one sequence."""
         view = Cache.__new__(Cache)

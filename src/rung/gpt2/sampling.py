@@ -86,10 +86,6 @@ class Penalties:
         for row, prompt in enumerate(prompts):
             self.seen[row, list(prompt)] = True
 
-    def keep_rows(self, rows: Sequence[int]) -> None:
-        """Continue with these sequences only."""
-        self.seen, self.counts = self.seen[list(rows)], self.counts[list(rows)]
-
     def add(self, tokens: torch.Tensor) -> None:
         """One more token for each sequence."""
         rows = torch.arange(len(tokens))

@@ -66,10 +66,6 @@ class Row:
         return str(self.machine.get("gpu", ""))
 
     @property
-    def library(self) -> bool:
-        return self.detail.get("language") == "library"
-
-    @property
     def cold_us(self) -> float | None:
         return self.metrics.get("cold_us")
 
