@@ -45,7 +45,6 @@ class Call:
     prompt_logprobs: int | None
     stream: bool
     include_usage: bool
-    max_tokens: int
     id: str = field(default_factory=lambda: f"cmpl-{secrets.token_hex(12)}")
     created: int = field(default_factory=lambda: int(time.time()))
 
@@ -160,7 +159,7 @@ def parse(body: Any, served: Served) -> Call:
     first = secrets.randbits(32) if seed is None else seed % (1 << 64)
     requests = [Request(prompt, options, first, sample) for prompt in prompts for sample in range(n)]
     usage = stream and details.get("include_usage") is True
-    return Call(requests, n, echo, logprobs, prompt_logprobs, stream, usage, max_tokens)
+    return Call(requests, n, echo, logprobs, prompt_logprobs, stream, usage)
 
 
 def _of_prompt(echo: bool, logprobs: int | None, requested: int | None, max_tokens: int) -> int | None:
