@@ -6,6 +6,8 @@ architectures in one of its formats, drawn by its text: a rung that changes meet
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from rung.cuda import nvrtc
@@ -13,8 +15,10 @@ from rung.dtypes import DTYPES
 from rung.gpt2 import rungs as tables
 from rung.gpt2.config import parse_config
 from rung.gpt2.ladder_plan import _at
+from rung.profile import inspect_triton
 from rung.rungs import catalogue, identity
 from rung.rungs.cuda import CudaRung
+from rung.rungs.python import PythonRung
 from test_small_gpus import pretend
 
 ARCHITECTURES = ((7, 5), (8, 0), (8, 6), (8, 9), (9, 0), (10, 0), (10, 3), (12, 0))
@@ -45,6 +49,20 @@ def test_each_rung_compiles_for_an_architecture_that_it_admits(operation: str, m
         cubin = nvrtc.compile_cubin(rung.build(values, DTYPES[dtype]), f"sm_{gpu[0]}{gpu[1]}")
         launched = {k for k, _ in rung.launches(values, DTYPES[dtype], device="cuda")}
         assert launched <= set(cubin.resources), (rung.full_name, gpu, dtype)
+
+
+@pytest.mark.parametrize("operation", list(catalogue.operations()))
+def test_triton_compiles_each_rung_at_its_smallest_case(operation: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    ladder = catalogue.operation(operation)
+    for rung in catalogue.rungs(operation, libraries=False):
+        if not isinstance(rung, PythonRung) or rung.kind != "triton":
+            continue
+        pretend(monkeypatch, 9, 0)
+        dtype = DTYPES[rung.dtypes[0]]
+        cases = [ladder.complete(c.values) for c in ladder.cases if dtype.name in c.dtypes]
+        taken = [v for v in cases if rung.refusal(v, dtype, device="cuda") is None]
+        smallest = min(taken, key=lambda v: math.prod(v[d] for d in ladder.dims))
+        inspect_triton._compiled(rung, "sm_90", smallest, dtype, None)
 
 
 @pytest.mark.parametrize("gpu", ARCHITECTURES)
