@@ -2,13 +2,12 @@
 
 import pytest
 
-from rung.check.sanitize import _read, sanitize
+from rung.check.sanitize import SANITIZED, _read, sanitize
+from rung.check.trial import check
 from rung.rungs import catalogue
+from rung.rungs.cuda import CudaRung
 
-CLEAN = (
-    "========= COMPUTE-SANITIZER\nlaunched gelu/01 f32\nlaunched gelu/02 f32\n"
-    "========= ERROR SUMMARY: 0 errors\n"
-)
+CLEAN = "========= COMPUTE-SANITIZER\nlaunched gelu/01 f32\nlaunched gelu/02 f32\n========= ERROR SUMMARY: 0 errors\n"
 WRITE = (
     "========= COMPUTE-SANITIZER\nlaunched x/01 f32\n========= Invalid __global__ write of size 4 bytes\n"
     "=========     at k+0x90\n========= ERROR SUMMARY: 3 errors\n"
@@ -45,6 +44,14 @@ def test_a_complaint_names_the_launch_during_which_it_came() -> None:
     lines = _read("x", "racecheck", output, 1).text.splitlines()
     assert lines[0] == "during x/02 bf16:" and "Race" in lines[1]
     assert _read("x", "racecheck", output, 1).launched == 2
+
+
+@pytest.mark.parametrize("name", ["attention/33", "layernorm/13"])
+def test_what_the_tools_see_computes_the_same(name: str) -> None:
+    rung = catalogue.find(name)
+    assert isinstance(rung, CudaRung) and SANITIZED in rung.source
+    report = check(rung.built_for(SANITIZED), rung.dtypes[0], device="emulator", quick=True)
+    assert report.verdict == "ok", report.reason
 
 
 @pytest.mark.gpu

@@ -32,11 +32,19 @@ struct Shared
 __device__ __forceinline__ int stage_of(unsigned i) { return i % STAGES; }
 __device__ __forceinline__ unsigned round_of(unsigned i) { return i / STAGES % 2; }
 
+// Lanes of a warp that arrive when it has finished with a stage: one, or, for racecheck, all of them. It does not see that
+// __syncwarp orders a lane's read (of the tile's number) before another lane's arrival.
+#ifdef RUNG_SANITIZED
+enum { ARRIVING = WARP_SIZE };
+#else
+enum { ARRIVING = 1 };
+#endif
+
 // This warp has finished with a stage.
 __device__ __forceinline__ void release(uint64_t* barrier)
 {
     __syncwarp();
-    if (threadIdx.x % WARP_SIZE == 0) byte_barrier_arrive(barrier);
+    if (ARRIVING > 1 || threadIdx.x % WARP_SIZE == 0) byte_barrier_arrive(barrier);
 }
 
 extern "C" __global__ void __launch_bounds__(WARPGROUP*(GROUPS + 1), BLOCKS)
@@ -52,12 +60,12 @@ extern "C" __global__ void __launch_bounds__(WARPGROUP*(GROUPS + 1), BLOCKS)
 
     if (threadIdx.x == 0) {
         byte_barrier_init(&shared.q_full);
-        byte_barrier_init(&shared.q_free, GROUPS * WARPGROUP / WARP_SIZE);
+        byte_barrier_init(&shared.q_free, GROUPS * WARPGROUP / WARP_SIZE * ARRIVING);
         for (int stage = 0; stage < STAGES; stage++) {
             byte_barrier_init(&shared.k_full[stage]);
             byte_barrier_init(&shared.v_full[stage]);
-            byte_barrier_init(&shared.k_free[stage], GROUPS * WARPGROUP / WARP_SIZE);
-            byte_barrier_init(&shared.v_free[stage], GROUPS * WARPGROUP / WARP_SIZE);
+            byte_barrier_init(&shared.k_free[stage], GROUPS * WARPGROUP / WARP_SIZE * ARRIVING);
+            byte_barrier_init(&shared.v_free[stage], GROUPS * WARPGROUP / WARP_SIZE * ARRIVING);
         }
     }
     __syncthreads();

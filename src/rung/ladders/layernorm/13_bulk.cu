@@ -49,6 +49,9 @@ extern "C" __global__ void __launch_bounds__(BLOCK)
     int row = blockIdx.x * WARPS + warp_id();
     for (int stage = 0; stage < STAGES; ++stage) {
         if (lane_id() == 0) byte_barrier_init(full + stage);
+#ifdef RUNG_SANITIZED  // for racecheck, which takes the barrier's initialisation for a write by every lane of the warp
+        __syncthreads();
+#endif
         ask(row + stage * warps, stage);
     }
     Vec<Real, VEC> w[VECTORS], b[VECTORS];
