@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-__all__ = ["F", "torch"]
+__all__ = ["F", "compiled", "torch"]
 
 
 class _Lazy(ModuleType):
@@ -20,3 +21,9 @@ if TYPE_CHECKING:
 else:
     torch = _Lazy("torch")
     F = _Lazy("torch.nn.functional")
+
+
+def compiled(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """torch.compile, anew for every shape. As it is set up, the ninth shape would be computed operator by operator."""
+    torch._dynamo.config.recompile_limit = 64
+    return torch.compile(function, dynamic=False, fullgraph=True)  # whole, or an error

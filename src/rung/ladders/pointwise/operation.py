@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 
+from rung import lazy
 from rung.inputs import with_infinities
 from rung.lazy import torch
 from rung.operation import Case, Cost, Library, Operand, Operation, Race
@@ -24,7 +25,7 @@ def torch_pointwise(x: torch.Tensor, **_: object) -> torch.Tensor:
 
 @cache
 def compiled() -> Callable[[torch.Tensor], torch.Tensor]:
-    return torch.compile(lambda x: torch.sin(x) ** 2 + torch.cos(x) ** 2, dynamic=False)
+    return lazy.compiled(lambda x: torch.sin(x) ** 2 + torch.cos(x) ** 2)
 
 
 def torch_compiled(x: torch.Tensor, **_: object) -> torch.Tensor:

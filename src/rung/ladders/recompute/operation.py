@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import cache
 
 from rung.inputs import F16_TOP, spread
-from rung.lazy import torch
+from rung.lazy import compiled, torch
 from rung.operation import Case, Cost, Library, Operand, Operation, Race
 
 
@@ -38,12 +38,12 @@ def torch_eager(x: torch.Tensor, dy: torch.Tensor, **_: object) -> dict[str, tor
 
 @cache
 def compiled_forward() -> Callable[[torch.Tensor], torch.Tensor]:
-    return torch.compile(lambda x: torch.sigmoid(torch.sigmoid(torch.sigmoid(x))), dynamic=False)
+    return compiled(lambda x: torch.sigmoid(torch.sigmoid(torch.sigmoid(x))))
 
 
 @cache
 def compiled_backward() -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
-    return torch.compile(lambda x, dy: forward_backward(x, dy)["dx"], dynamic=False)
+    return compiled(lambda x, dy: forward_backward(x, dy)["dx"])
 
 
 def torch_compiled(x: torch.Tensor, dy: torch.Tensor, **_: object) -> dict[str, torch.Tensor]:
