@@ -32,8 +32,9 @@ class Operand:
     (`counted`); who takes it `instead` of another operand leaves the other's memory alone. A nullable one may
     moreover be left out of a call: the kernel then gets a null pointer. `view_of` makes it a strided view of
     another operand instead of memory of its own. An output of 32 bits of `sums` over operands is held to what 32
-    bits can keep, whatever the operands' format. One that `follows` is held to what this function makes of the
-    call's other outputs and of the reference's (an argmax would otherwise hang on the last bit of what it is taken of).
+    bits can keep, whatever the operands' format. An output's sizes may differ along the dimension `apart`. Products of
+    an input with `sum_bits` may be added up in so many bits. One that `follows` is held to what this function makes of
+    the call's other outputs and of the reference's (an argmax would otherwise hang on the last bit of what it is of).
     """
 
     name: str
@@ -44,6 +45,8 @@ class Operand:
     nullable: bool = False
     counted: bool = False
     sums: bool = False
+    apart: int | None = None
+    sum_bits: int | None = None
     instead: str | None = None
     below: str | int | None = None
     make: Callable[[Values, torch.Generator], torch.Tensor] | None = None
@@ -212,9 +215,14 @@ class Operation:
         following = {o.name: o.follows(known, values) for o in self.operands if o.follows and o.name in tensors}
         return {**reference, **following}
 
-    def tolerance(self, values: Values, dtype: Dtype) -> float:
-        """The absolute tolerance for outputs of unit size: it grows with the reduction's length."""
-        return max(dtype.atol, 1e-4 * math.sqrt(self.depth(values)))
+    def tolerance(self, values: Values, dtype: Dtype, binds: Container[str] = ()) -> float:
+        """The absolute tolerance for outputs of unit size: it grows with the reduction's length.
+
+        A sum that keeps few bits is cut off after every 32 products: it loses half of its last bit on average.
+        """
+        bits = [o.sum_bits for o in self.operands if o.sum_bits is not None and o.name in binds]
+        cut = self.depth(values) / 32 * 0.5 ** (min(bits) + 1) if bits else 0.0
+        return max(dtype.atol, 1e-4 * math.sqrt(self.depth(values))) + cut
 
     def depth(self, values: Values) -> int:
         """How many products or numbers a result is the sum of."""

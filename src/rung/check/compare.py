@@ -20,7 +20,7 @@ class Deviation:
 
     element: float  # |out - ref| / (atol + rtol |ref|), the largest
     norm: float  # ||out - ref|| / ||ref||
-    norm_cap: float
+    norm_cap: float  # of few results a little more: their mean error is by chance larger
     problem: str = ""
 
     @property
@@ -38,6 +38,7 @@ class Measured:
     dtype: Dtype
     atol: float
     exact: bool
+    apart: int | None
     facts: torch.Tensor
 
     def deviation(self, facts: Sequence[float]) -> Deviation:
@@ -54,18 +55,20 @@ class Measured:
             return Deviation(float("inf"), float("inf"), cap, self._special())
         if not counted:
             return Deviation(0.0, 0.0, cap)
+        # The root of the mean square of n errors varies by 1 / sqrt(2 n) of itself: three such deviations are chance.
+        cap *= 1 + 3 / (2 * counted) ** 0.5
         problem = ""
         if worst > 1:
             problem = self._far_off(counted, worst)
         elif relative > cap:
-            problem = f"{self.name}: relative error {relative:.2g} in all, over the cap of {cap:g}"
+            problem = f"{self.name}: relative error {relative:.2g} in all, over the cap of {cap:.3g}"
         elif cut_off and counted >= MANY and _is_cut_off(*cut_off):
             problem = f"{self.name}: cut off, not rounded: too small on average"
         return Deviation(worst, relative, cap, problem)
 
     def _far_off(self, counted: float, worst: float) -> str:
         values, truth, _ = _finite(self.out.to(torch.float64), self.reference)
-        ratio = _ratio(values, truth, counted, self.dtype, self.atol)
+        ratio = _ratio(values, truth, counted, self.dtype, self.atol, self.apart)
         at = int(ratio.argmax())
         return (
             f"{self.name}: {float((ratio > 1).sum()) / counted:.1%} of the values are off; the worst is "
@@ -81,19 +84,35 @@ class Measured:
 
 
 def compare(
-    name: str, out: torch.Tensor, reference: torch.Tensor, dtype: Dtype, atol: float, *, exact: bool = False
+    name: str,
+    out: torch.Tensor,
+    reference: torch.Tensor,
+    dtype: Dtype,
+    atol: float,
+    *,
+    exact: bool = False,
+    apart: int | None = None,
 ) -> Deviation:
-    """Measure `out` against `reference` (float64); `exact` is for integers and for what is only moved."""
-    measured = measure(name, out, reference, dtype, atol, exact=exact)
+    """Measure `out` against `reference` (float64); `exact` is for integers and for what is only moved. The unit of
+    `atol` is the size of all results or, where sizes differ along the dimension `apart`, of a slice that is larger.
+    """
+    measured = measure(name, out, reference, dtype, atol, exact=exact, apart=apart)
     return measured.deviation(measured.facts.tolist())
 
 
 def measure(
-    name: str, out: torch.Tensor, reference: torch.Tensor, dtype: Dtype, atol: float, *, exact: bool = False
+    name: str,
+    out: torch.Tensor,
+    reference: torch.Tensor,
+    dtype: Dtype,
+    atol: float,
+    *,
+    exact: bool = False,
+    apart: int | None = None,
 ) -> Measured:
     """As `compare`, but nothing waits for a GPU: with many processes on it each query is slow, however small."""
-    facts = _moved(out, reference) if exact else _computed(out, reference, dtype, atol)
-    return Measured(name, out, reference, dtype, atol, exact, facts)
+    facts = _moved(out, reference) if exact else _computed(out, reference, dtype, atol, apart)
+    return Measured(name, out, reference, dtype, atol, exact, apart, facts)
 
 
 def _moved(out: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
@@ -101,7 +120,9 @@ def _moved(out: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
     return ((out != right) & ~(torch.isnan(out) & torch.isnan(right))).sum().double().view(1)
 
 
-def _computed(given: torch.Tensor, reference: torch.Tensor, dtype: Dtype, atol: float) -> torch.Tensor:
+def _computed(
+    given: torch.Tensor, reference: torch.Tensor, dtype: Dtype, atol: float, apart: int | None
+) -> torch.Tensor:
     out = given.to(torch.float64)
     if not out.numel():
         return out.new_empty(0)
@@ -109,7 +130,7 @@ def _computed(given: torch.Tensor, reference: torch.Tensor, dtype: Dtype, atol: 
     same = (torch.isnan(out) & torch.isnan(reference)) | (out == reference)
     count = finite.sum()
     size = truth.norm()
-    ratio = _ratio(values, truth, count, dtype, atol)
+    ratio = _ratio(values, truth, count, dtype, atol, apart)
     norm = (values - truth).norm() / torch.where(size == 0, 1.0, size)
     lost = ~finite & ~same
     facts = [(~torch.isfinite(out) & finite).any().double(), lost.any().double(), count.double(), ratio.max(), norm]
@@ -125,10 +146,18 @@ def _finite(out: torch.Tensor, reference: torch.Tensor) -> tuple[torch.Tensor, t
 
 
 def _ratio(
-    values: torch.Tensor, truth: torch.Tensor, count: torch.Tensor | float, dtype: Dtype, atol: float
+    values: torch.Tensor,
+    truth: torch.Tensor,
+    count: torch.Tensor | float,
+    dtype: Dtype,
+    atol: float,
+    apart: int | None,
 ) -> torch.Tensor:
     """Each element's error in units of its bound."""
     unit = (truth.square().sum() / count).sqrt()
+    if apart is not None:
+        others = [d for d in range(truth.dim()) if d != apart]
+        unit = torch.maximum(unit, truth.square().mean(others, keepdim=True).sqrt())
     return (values - truth).abs() / (atol * torch.where(unit == 0, 1.0, unit) + dtype.rtol * truth.abs())
 
 

@@ -196,10 +196,11 @@ class Operands:
                 raise RungError(f"the reference of {self.operation.name} gives no {name!r}.")
             out = self.tensors[name]
             dtype = SUMS if self.operation.operand(name).sums and self.dtype.size == 2 else self.dtype
-            tolerance = self.operation.tolerance(self.values, dtype)
+            tolerance = self.operation.tolerance(self.values, dtype, self.names)
             exact = self.operation.exact or not out.is_floating_point()
             right = reference[name].reshape(out.shape).to(out.device)
-            found.append(measure(name, out, right, dtype, tolerance, exact=exact))
+            apart = self.operation.operand(name).apart
+            found.append(measure(name, out, right, dtype, tolerance, exact=exact, apart=apart))
         return found
 
     def deviations(self, reference: Tensors) -> list[Deviation]:

@@ -612,7 +612,8 @@ class _Trial:
 
     def _note(self, deviation: Deviation) -> None:
         self.report.element = max(self.report.element, deviation.element)
-        self.report.norm = max(self.report.norm, deviation.norm)
+        if deviation.norm_cap:  # with more room for few results, in units of the usual cap
+            self.report.norm = max(self.report.norm, deviation.norm * self.report.norm_cap / deviation.norm_cap)
         if not deviation.ok:
             raise Failure(self._never_written() or deviation.problem)
 

@@ -57,8 +57,9 @@ def prepared(rung: Rung, task: dict[str, Any], device: str = "cuda") -> Prepared
                 out,
                 reference[operand.name].reshape(out.shape),
                 real,
-                operation.tolerance(values, real),
+                operation.tolerance(values, real, rung.binds),
                 exact=not out.is_floating_point(),
+                apart=operand.apart,
             )
             if not found.ok:
                 raise RungError(f"{rung.full_name} is wrong at this shape: {found.problem}.")

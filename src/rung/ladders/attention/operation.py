@@ -82,7 +82,7 @@ OPERATION = Operation(
         Operand("q", ("B", "NH", "T", "HS"), view_of="qkv", view=heads_of(0)),
         Operand("k", ("B", "NH", "T", "HS"), view_of="qkv", view=heads_of(1)),
         Operand("v", ("B", "NH", "T", "HS"), view_of="qkv", view=heads_of(2)),
-        Operand("out", ("B", "T", "C"), role="out"),
+        Operand("out", ("B", "T", "C"), role="out", apart=1),  # means of few keys are larger than those of many
         Operand("lse", ("B", "NH", "T"), role="out", dtype="f32", sums=True, optional=True, nullable=True),
     ),
     reference=reference,
@@ -143,7 +143,9 @@ OPERATION = Operation(
         Case("gpt2's context", dict(B=1, T=1024, C=64, NH=1), where="alone"),
         Case("heads of 128, more keys", dict(B=1, T=130, C=128, NH=1), where="cuda"),
         Case("2^6 - 1, every key", dict(B=2, T=63, C=192, NH=3, causal=0), where="cuda"),
-        Case("more than 2^16 rows", dict(B=80, T=70, C=192, NH=12), where="cuda"),
+        # The largest of two million sums of |q k| is 35: at this scale, its rounding to tf32 moves a probability
+        # by half a per cent at most.
+        Case("more than 2^16 rows", dict(B=80, T=70, C=192, NH=12, scale=0.15), where="cuda"),
         Case("gpt2", dict(B=4, T=64, C=768, NH=12), where="cuda"),
         Case("gpt2, prime", dict(B=2, T=199, C=768, NH=12), where="cuda"),
         Case(

@@ -48,8 +48,9 @@ OPERATION = Operation(
         Operand("x", ("B", "T", "C")),
         Operand("weight", ("3 * C", "C")),
         Operand("bias", ("3 * C",)),
-        Operand("k_cache", ("B", "MAXT", "C"), role="inout"),
-        Operand("v_cache", ("B", "MAXT", "C"), role="inout"),
+        # Usual numbers make new keys and values larger than the kept ones, by the root of C.
+        Operand("k_cache", ("B", "MAXT", "C"), role="inout", apart=1),
+        Operand("v_cache", ("B", "MAXT", "C"), role="inout", apart=1),
         Operand("out", ("B", "T", "3 * C"), role="out"),
     ),
     reference=reference,

@@ -72,11 +72,14 @@ def codes(rows: str) -> Operand:
 
 
 def eights(rows: str) -> Operand:
+    """Hopper's tensor cores keep 13 bits behind the first of a sum of these, and cut off the others."""
+
     def make(v: Values, generator: torch.Generator) -> torch.Tensor:
         made = in_eight_bits(torch.randn(int(v[rows]), int(v["C"]), generator=generator))[0]
         return made.view(torch.uint8)
 
-    return Operand("x_f8" if rows == "M" else "w_f8", (rows, "C"), dtype="u8", optional=True, make=make)
+    name = "x_f8" if rows == "M" else "w_f8"
+    return Operand(name, (rows, "C"), dtype="u8", optional=True, make=make, sum_bits=13)
 
 
 def scales(rows: str) -> Operand:
