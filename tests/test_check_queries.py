@@ -54,7 +54,7 @@ def test_what_takes_long_is_run_once(seconds: float, slow: float, runs: int) -> 
         trial.seconds = seconds
         return {}
 
-    trial._once, trial.once = once, lambda order: once()
+    trial._once, trial.once, trial.moved = once, lambda order, before: once(), []
     trial.of = SimpleNamespace(next_order=lambda: "forward")
     trial.twice(slow)
     assert len(found) == runs

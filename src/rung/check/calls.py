@@ -53,7 +53,7 @@ class Call(Protocol):
         ...
 
     def replayed(self) -> None:
-        """Run from a CUDA graph, captured at the first call."""
+        """Run from a CUDA graph, captured at the first call; as after `run`, a GPU may still be at work."""
         ...
 
 
@@ -203,7 +203,6 @@ class _CallHere:
             for name, tensor in kept.items():
                 self._operands.tensors[name].copy_(tensor)
         self._graph.replay()
-        wait()
 
 
 def _captured(run: Callable[[], None]) -> torch.cuda.CUDAGraph:

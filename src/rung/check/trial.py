@@ -32,6 +32,7 @@ from rung.rungs.base import USUAL, Device, Rung, emulated_multiprocessors
 from rung.rungs.cuda import INCLUDE, CudaRung
 
 SEEDS = 5
+KEPT = 3 << 30  # bytes of the GPU's memory that a process keeps for its next rung: others need some, too
 SMALL = 1 << 20  # bytes of a case that the CPU compares sooner than a GPU with many processes on it
 LARGE = 132  # multiprocessors of an H200
 _COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
@@ -94,6 +95,8 @@ def check(
         return report
     if device == "cuda":
         torch.cuda.synchronize()
+        if torch.cuda.memory_reserved() > KEPT:
+            torch.cuda.empty_cache()
     of = _Rung(rung, dtype_named(dtype), device, tuning, report, races, coverage, host or Here(device))
     if coverage:
         of.host.unreached()  # of what ran before
@@ -469,6 +472,7 @@ class _Trial:
         self.operation: Operation = of.rung.operation
         self.seconds = 0.0  # the fastest single run so far
         self.turn = 0
+        self.moved: list[str] = []
         with self.report.phase("inputs"):
             owned = [o for o in self.operation.operands if o.name in names and o.view_of is None]
             small = only_run and sum(self.operation.size_of(o, values, of.dtype) for o in owned) <= SMALL
@@ -481,10 +485,10 @@ class _Trial:
         with self.report.phase("compile_and_bind"):
             self.call = of.host.bind(of.rung, self.operands, how, self.storage)
 
-    def once(self, order: Order = "forward") -> Tensors:
+    def once(self, order: Order = "forward", before: Tensors | None = None) -> Tensors:
         """Run once, and check everything."""
         try:
-            return self._once(order=order)
+            return self._once(order=order, before=before)
         except Failure as failure:
             raise self._because_of(order, failure) from None
 
@@ -495,15 +499,16 @@ class _Trial:
         if self.seconds >= slow:
             return
         order = self.of.next_order()
-        again = self.once(order)
-        moved = _moved(first, again)
+        self.once(order, first)
+        moved = self.moved
         if not moved or self.report.nondeterministic:
             return
-        usual = first if order == "forward" else self._once()
-        if not _moved(first, usual) and order != "forward":
-            self.of.look_for_races()
-            if not self.of.host.atomics:  # which may add in any order
-                raise Failure(f"a race: {moved[0]} depends on the order in which threads run ({order})")
+        if order != "forward":
+            self._once(before=first)
+            if not self.moved:
+                self.of.look_for_races()
+                if not self.of.host.atomics:  # which may add in any order
+                    raise Failure(f"a race: {moved[0]} depends on the order in which threads run ({order})")
         self.report.nondeterministic = True
 
     def _because_of(self, order: Order, failure: Failure) -> Failure:
@@ -516,14 +521,15 @@ class _Trial:
             return failure
         return Failure(f"a race: right in one order of threads, not in another ({order}): {failure}")
 
-    def _once(self, how: str = "run", order: Order = "forward") -> Tensors:
-        """One run on poisoned outputs, the inputs and what it changes as they were; gives the outputs."""
+    def _once(self, how: str = "run", order: Order = "forward", before: Tensors | None = None) -> Tensors:
+        """One run on poisoned outputs, the inputs and what it changes as they were; gives the outputs, and notes which
+        have `moved` from those before."""
         operands, phase, took = self.operands, self.report.phase, None
         with phase("reference"):
             reference = operands.reference()
         with phase("preparation"):
             operands.keep()
-            before = self.storage.snapshot(operands.inputs)
+            given = self.storage.snapshot(operands.inputs)
             self._poison()
         try:
             with phase("runs" if self.seconds else "first_runs"):
@@ -534,9 +540,13 @@ class _Trial:
             self.report.runs += 1
             with phase("comparison"), blamed(self.of.device):
                 if self.operation.complaint is not None:  # it looks at the inputs, too
-                    self._look_around(before)
-                if any(self._compare(reference, *self.storage.changed(operands.inputs, before))):
-                    self._look_around(before)
+                    self._look_around(given)
+                changed = self.storage.changed(operands.inputs, given)
+                differ = [_differ(tensor, operands.tensors[n]) for n, tensor in (before or {}).items()]
+                flags = self._compare(reference, *changed, *differ)
+                if any(flags[: len(changed)]):
+                    self._look_around(given)
+                self.moved = [n for n, moved in zip(before or {}, flags[len(changed) :], strict=True) if moved]
                 if took is not None:
                     self.seconds = min(self.seconds or took(), took())
                 return {n: operands.tensors[n].clone() for n in operands.outputs}
@@ -594,9 +604,9 @@ class _Trial:
         if touched := self.storage.touched(self.operands.inputs, before):
             raise Failure(touched)
 
-    def _compare(self, reference: Tensors, *changed: torch.Tensor) -> list[float]:
-        """Compares the outputs, and answers in the same query of the GPU whether what it should not touch changed."""
-        deviations, flags = self.operands.judged(reference, *changed)
+    def _compare(self, reference: Tensors, *asked: torch.Tensor) -> list[float]:
+        """Compares the outputs, and answers in the same query of the GPU what is asked beside."""
+        deviations, flags = self.operands.judged(reference, *asked)
         for deviation in deviations:
             self._note(deviation)
         return flags
@@ -626,9 +636,7 @@ def _alignment(rung: Rung) -> int:
     return STRICTEST if fragments or not isinstance(rung.align, int) else rung.align
 
 
-def _moved(first: Tensors, again: Tensors) -> list[str]:
-    """The tensors whose bits differ."""
-    bits = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-    kinds = {n: bits[t.itemsize] for n, t in first.items()}
-    differ = [(first[n].view(kind) != again[n].view(kind)).any() for n, kind in kinds.items()]
-    return [n for n, differs in zip(first, torch.stack(differ).tolist() if differ else [], strict=True) if differs]
+def _differ(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """Whether their bits differ."""
+    kind = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[one.itemsize]
+    return (one.view(kind) != other.view(kind)).any()
