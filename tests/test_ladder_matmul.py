@@ -65,6 +65,27 @@ def test_a_tile_deeper_than_its_rows_reach_is_refused_by_rule(name: str) -> None
         run(name, values, tensors, "tf32", BK=64)
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "matmul/14",
+        "matmul/15",
+        "matmul/16",
+        "matmul_gelu/3",
+        "matmul_residual/3",
+        "layernorm_matmul/3",
+        "token_logprob/4",
+    ],
+)
+def test_tiles_whose_copies_do_not_repeat_with_the_swizzle_are_refused_by_rule(name: str) -> None:
+    """One warp copies four rows of 128 bytes at a time, and the swizzle repeats every eight: that does not compile."""
+    one_warp = {"BM": 64, "BN": 64, "WM": 64, "WN": 64, "BK": 32, "STAGES": 3}
+    values: Values = {"B": 1, "T": 64, "C": 768, "OC": 3072, "V": 512}
+    rung = catalogue.find(name)
+    complete = rung.operation.complete({d: values[d] for d in rung.operation.dims})
+    assert "% 8 == 0" in (rung.refusal(complete, dtype_named("tf32"), one_warp) or "")
+
+
 # Rows of x, their depth, rows of the weight: several tiles and blocks, short rows, and rows that end within 16 bytes.
 @pytest.mark.parametrize("shape", [(300, 200, 264), (140, 136, 520), (7, 72, 13), (130, 64, 257), (387, 8, 256)])
 @pytest.mark.parametrize("columns", [128, 256])

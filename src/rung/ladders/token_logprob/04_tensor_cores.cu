@@ -8,6 +8,7 @@ needs  = [
   "sm >= 80",
   "BM % WM == 0 and BN % WN == 0",
   "BK * sizeof_real == 64 or BK * sizeof_real == 128",
+  "BM // WM * (BN // WN) * 32 // (BK * sizeof_real // 16) % 8 == 0",  # the swizzle repeats every eight rows
   "BM // WM * (BN // WN) <= 16",
   "(BM * BK * sizeof_real // 16) % (BM // WM * (BN // WN) * 32) == 0",
   "(BN * BK * sizeof_real // 16) % (BM // WM * (BN // WN) * 32) == 0",
