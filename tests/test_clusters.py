@@ -30,3 +30,12 @@ def test_a_text_is_the_references_at_every_step(name: str, dtype: str) -> None:
     text = Text(one.values, named(dtype), one.start, one.steps, tuning=one.tuning, rung=RUNG)
     assert text.prepared.launches[0][1].cluster == (8 if one.values["C"] >= 512 else 2, 1, 1)
     text.write().assert_right()
+
+
+@pytest.mark.parametrize("places", [("any",), ("any", "alone", "cuda")], ids=["emulator", "GPU"])
+def test_the_step_in_clusters_takes_as_many_cases_as_it_refuses(places: tuple[str, ...]) -> None:
+    for dtype in RUNG.dtypes:
+        of = [c for c in RUNG.operation.cases if c.where in places and dtype in c.dtypes]
+        values = [RUNG.operation.complete(c.values) for c in of]
+        taken = [v for v in values if RUNG.refusal(v, named(dtype), device="emulator") is None]
+        assert 2 * len(taken) >= len(values)

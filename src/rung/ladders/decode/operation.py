@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from rung.inputs import near_the_end, times
+from rung.inputs import Change, near_the_end, times
 from rung.lazy import F, torch
 from rung.operation import Case, Cost, Library, Operand, Operation, Race, Tensors, Values
 
@@ -255,6 +255,11 @@ def _dims(B: int, L: int, C: int, NH: int, V: int, MAXT: int, width: int | None 
     return {"B": B, "L": L, "C": C, "NH": NH, "F": width or 4 * C, "V": V, "MAXT": MAXT}
 
 
+def cached(tokens: int) -> Change:
+    """So many tokens are cached already."""
+    return lambda x, _: x * 0 + tokens
+
+
 OPERATION = Operation(
     name="decode",
     summary="one more token for each of B sequences, the whole model",
@@ -295,6 +300,10 @@ OPERATION = Operation(
         Case("a head of 129", _dims(1, 1, 129, 1, 5, 3)),
         Case("two layers", _dims(2, 2, 64, 2, 67, 9)),
         Case("keys in several parts", _dims(1, 1, 32, 1, 33, 300)),
+        *(
+            Case(f"{n} of 300 keys cached", _dims(1, 1, 32, 1, 33, 300), change={"lengths": cached(n)})
+            for n in (0, 1, 17, 150, 299)
+        ),
         Case("rows that end within a piece", _dims(1, 1, 320, 5, 13, 6)),
         Case("narrow MLP", _dims(2, 1, 32, 4, 5, 4, 48)),
         Case(
@@ -302,11 +311,14 @@ OPERATION = Operation(
             {**_dims(3, 2, 32, 2, 19, 8), "act": 1, "by_layer": 1, "scale": 2.5},
             change={"fc2_w": times(16.0), "fc2_s": times(16.0)},
         ),
+        Case("GELU by erf, one sequence", {**_dims(1, 2, 64, 2, 67, 9), "act": 1, "by_layer": 1, "scale": 2.5}),
+        *(Case(f"{n} of 9 keys cached", _dims(1, 2, 64, 2, 67, 9), change={"lengths": cached(n)}) for n in (1, 8)),
+        Case("ReLU, one key cached", {**_dims(1, 1, 96, 3, 515, 250), "act": 2}, change={"lengths": cached(1)}),
         Case("ReLU, three heads", {**_dims(1, 1, 96, 3, 515, 250), "act": 2}, change={"lengths": near_the_end("MAXT")}),
         Case(
             "another eps and scale, the first token",
             {**_dims(1, 2, 64, 2, 67, 9), "eps": 0.03, "scale": 0.7},
-            change={"lengths": lambda x, _: x * 0},
+            change={"lengths": cached(0)},
         ),
         Case(
             "small variances",
@@ -328,6 +340,12 @@ OPERATION = Operation(
         Case("eight sequences", _dims(8, 1, 128, 4, 8209, 20), change={"lengths": near_the_end("MAXT")}),
         Case("eleven sequences", _dims(11, 1, 32, 1, 35, 300), change={"lengths": near_the_end("MAXT")}),
         Case("gpt2, two layers", _dims(1, 2, 768, 12, 50257, 1024), where="cuda"),
+        Case(
+            "gpt2, the last position",
+            _dims(1, 2, 768, 12, 50257, 1024),
+            where="cuda",
+            change={"lengths": near_the_end("MAXT")},
+        ),
         Case("gpt2-xl, two layers", _dims(1, 2, 1600, 25, 50257, 1024), where="cuda"),
         Case("five sequences", _dims(5, 2, 768, 12, 1009, 257), where="cuda"),
         Case("64 sequences", _dims(64, 2, 768, 12, 50257, 72), where="cuda"),
