@@ -29,7 +29,7 @@ from rung.rungs.cuda import CudaRung
 
 SECONDS = 900.0  # for one rung and dtype
 PORTION = 6  # tasks at most that stay together
-GPU_JOBS = 12  # processes at most that share a GPU: with more, each waits longer for it
+GPU_JOBS = 10  # processes at most that share a GPU: with more, each waits longer for it
 
 
 @dataclass(frozen=True)
@@ -162,7 +162,7 @@ def check_all(work: Sequence[Task], jobs: int | None = None) -> Iterator[Report]
     cores = processors()
     device = work[0].device
     if jobs is None:
-        jobs = max(1, min(GPU_JOBS, cores * 3 // 4)) if device == "cuda" else cores
+        jobs = max(1, min(GPU_JOBS, cores // 2)) if device == "cuda" else cores
     if len(work) < 4 or jobs <= 1:
         for task in work:
             with _printing_to_stderr():
