@@ -1,6 +1,7 @@
 """Broken and cheating kernels: each must be caught, and for the right reason."""
 
 import os
+import re
 import signal
 from pathlib import Path
 from typing import Any
@@ -71,14 +72,14 @@ def test_a_rung_that_inherits_its_grid_is_tried_with_few_multiprocessors_too() -
         ("too_coarse.cu", "values are off"),
         ("stale_output.py", "never written"),
         ("cached_replay.py", "values are off"),
-        ("side_stream.py", "never written"),
+        ("side_stream.py", "never written|current stream"),  # by which of the two depends on what the GPU does first
         ("side_stream_waits.py", "current stream"),
     ],
 )
 def test_is_caught_on_a_gpu(name: str, reason: str) -> None:
     report = verdict_on(name, "cuda")
-    assert report.verdict == "failed"
-    assert reason in report.reason
+    assert report.verdict == "failed", report
+    assert re.search(reason, report.reason)
     torch.cuda.synchronize()
 
 
