@@ -1,12 +1,12 @@
-// What a source compiled for coverage is given: how often each of its conditions was true and false, and how many turns its
-// loops took. branches.py puts the calls there.
+// Coverage counters of a kernel: how often each condition was true and false, and how many iterations loops had.
+// branches.py inserts the calls.
 extern "C" __attribute__((visibility("default"))) unsigned rung_counts[][4];
 
 namespace rung_emulator {
 
 inline void count(unsigned& n) { n += n != ~0u; }
 
-// 0: was false, 1: was true, 3: known when compiled
+// 0: false, 1: true, 3: constant at compile time
 inline __attribute__((always_inline)) bool took(int site, bool yes, bool known)
 {
     count(rung_counts[site][yes]);
@@ -14,7 +14,7 @@ inline __attribute__((always_inline)) bool took(int site, bool yes, bool known)
     return yes;
 }
 
-// 0, 1, 2: left after no turn, one, several; 3: what is known when compiled: 2 where it begins, 1 where it ends as well
+// 0, 1, 2: exited after no iteration, one, several; 3: constant at compile time: 2 its start, 1 its end as well
 struct Turns
 {
     int site;

@@ -1,2 +1,2 @@
-// The emulator's own assert, in rung_emulator/keywords.h, ends the launch and not the process.
+// The emulator's assert (rung_emulator/keywords.h) ends the launch, not the process.
 #pragma once

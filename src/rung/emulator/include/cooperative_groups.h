@@ -30,7 +30,7 @@ inline thread_block this_thread_block() { return {}; }
 
 // ---- some lanes of a warp ---------------------------------------------------------------------------------------
 
-// Lanes named by a mask, in their order; what tiles and coalesced groups have in common.
+// Lanes of a mask, in ascending order: the common part of tiles and coalesced groups.
 struct lanes_group
 {
     unsigned mask;
@@ -66,7 +66,7 @@ struct lanes_group
     }
     template <class T> unsigned match_any(T value, Site site = here()) const { return compact(__match_any_sync(mask, value, site)); }
 
-    // The physical lane of the group's thread number `wanted`.
+    // The warp's lane that has rank `wanted` in the group.
     unsigned lane_of(unsigned wanted) const
     {
         for (unsigned lane = 0; lane < 32; lane++)
@@ -84,7 +84,7 @@ struct lanes_group
     {
         const unsigned lane = lane_of(source);
         T result;
-        for (size_t at = 0; at < sizeof(T); at += 8) {  // values of any size go in pieces
+        for (size_t at = 0; at < sizeof(T); at += 8) {  // values of any size, 8 bytes at a time
             unsigned long long piece = 0;
             const size_t bytes = sizeof(T) - at < 8 ? sizeof(T) - at : 8;
             memcpy(&piece, reinterpret_cast<const char*>(&value) + at, bytes);
@@ -143,7 +143,7 @@ inline coalesced_group labeled_partition(const Group& group, Label label, Site s
     return {group_of_mask(__match_any_sync(group.mask, label, site))};
 }
 
-// Any of the groups above, of a size known only when it runs.
+// Any of the groups above, with a size known at run time.
 struct thread_group
 {
     enum { Block, Lanes } kind;

@@ -30,7 +30,7 @@ inline short __half_as_short(__half h) { return short(h.bits); }
 inline __half __ushort_as_half(unsigned short bits) { return __half(__half_raw{bits}); }
 inline __half __short_as_half(short bits) { return __half(__half_raw{(unsigned short)bits}); }
 
-// Towards zero, down, up: one step back where rounding to nearest went too far.
+// Rounding towards zero, down and up: rounds to nearest, then corrects by one step where necessary.
 inline __half __float2half_rz(float f)
 {
     __half h(f);

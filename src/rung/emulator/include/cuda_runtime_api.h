@@ -1,2 +1,2 @@
-// What device code takes from the runtime API's header is always there; the host's functions are not.
+// Device-side declarations of this header are always included; host functions are not available.
 #pragma once

@@ -1,5 +1,5 @@
-// nvcuda::wmma. Which lane holds which element is not specified by CUDA, and here it is: element i of lane l is number
-// l * 8 + i of the tile, so that every lane has num_elements of them, twice where the hardware keeps two copies.
+// nvcuda::wmma. CUDA leaves the layout of fragments unspecified. Here element i of lane l is element l * 8 + i of the tile;
+// every lane has num_elements of them, and two copies where the hardware keeps two.
 #pragma once
 #include "cuda_bf16.h"
 #include "cuda_fp16.h"
@@ -47,7 +47,7 @@ template <int M, int N, int K> struct Legal<M, N, K, int>
 template <class T> struct Stored { typedef T type; };
 template <> struct Stored<precision::tf32> { typedef float type; };
 
-// __half operands live twice in a warp's registers on the hardware.
+// The hardware keeps two copies of __half operands in a warp's registers.
 template <class Use, class T> struct Copies { static constexpr int value = 1; };
 template <> struct Copies<matrix_a, __half> { static constexpr int value = 2; };
 template <> struct Copies<matrix_b, __half> { static constexpr int value = 2; };
@@ -77,7 +77,7 @@ inline void fill_fragment(fragment<Use, M, N, K, T, Layout>& f, const V& value)
 
 namespace shapes {
 
-// A lane reads its own elements: what other lanes of the warp wrote must be made visible before, by __syncwarp.
+// A lane reads its own elements: writes by other lanes of the warp need a __syncwarp before.
 template <class F, class T>
 inline void load(F& f, const T* from, unsigned stride, bool column_major, rung_emulator::Site site)
 {
@@ -121,7 +121,7 @@ inline void store_matrix_sync(V* to, const fragment<accumulator, M, N, K, T>& f,
 
 namespace shapes {
 
-// Tensor cores read the upper 19 bits of a tf32 operand, rounded before or not.
+// Tensor cores read the upper 19 bits of a tf32 operand, whether it was rounded or not.
 inline float operand(float x, precision::tf32) { return __uint_as_float(__float_as_uint(x) & 0xffffe000u); }
 template <class S, class T> inline float operand(S x, T) { return float(x); }
 

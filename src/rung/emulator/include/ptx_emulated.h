@@ -1,14 +1,14 @@
-// Those functions of ptx.cuh that hot loops call, in plain C++: interpreted, as the others are, they would be slow.
+// The functions of ptx.cuh that hot loops call, in plain C++: interpreting their PTX would be slow.
 #pragma once
 
 inline uint4 load_no_allocate(const uint4* address) { return *address; }
 
-// ---- asynchronous copies: the data appear at the wait, and until then the target holds NaNs ------------------------
+// ---- asynchronous copies: complete at the wait; until then the target holds NaNs ------------------------------------
 
 namespace rung_emulator {
 inline void copy_async(void* smem, const void* gmem, int bytes, bool valid, Site site)
 {
-    if (valid) {  // touched here, so that a fault names this line
+    if (valid) {  // read here, so that a fault names this line
         static_cast<void>(*static_cast<const volatile char*>(gmem));
         static_cast<void>(static_cast<const volatile char*>(gmem)[bytes - 1]);
     }

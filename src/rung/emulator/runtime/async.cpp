@@ -1,4 +1,4 @@
-// The queue of what the copy engine has been asked for and not done yet.
+// The queue of asynchronous copies that have not completed.
 #include "async.h"
 
 #include <setjmp.h>
@@ -84,7 +84,7 @@ static void finish(Pending& operation)
     }
 }
 
-// Operations are done as a thread of the block that issued them, so that faults name it.
+// Operations run as a thread of the issuing block, so that faults name it.
 static void complete(size_t number)
 {
     Pending* operation = pending[number];
@@ -96,7 +96,7 @@ static void complete(size_t number)
     delete operation;
 }
 
-// In flight a target holds neither the old data nor the new.
+// While a copy is pending, its target holds neither the old data nor the new.
 static void spoil_targets(const Pending& operation)
 {
     for (const Span& span : operation.to)
@@ -181,7 +181,7 @@ void wait_copies_out(unsigned groups_left, bool reading_only)
 
 void arrive_after_copies(ByteBarrier& barrier, bool counted, const char* what, Site site)
 {
-    if (counted) barrier.pending++;  // the arrival that is to come is one more than the barrier's own
+    if (counted) barrier.pending++;  // the arrival to come is in addition to the barrier's own count
     Pending* operation = new Pending{};
     operation->kind = Async::Arrive;
     operation->barriers.push_back(&barrier);

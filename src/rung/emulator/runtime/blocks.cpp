@@ -19,10 +19,10 @@ namespace {
 
 constexpr size_t CANARY = 256;  // behind the dynamic shared memory
 
-unsigned* set_order;  // which sets of blocks run together, one after the other
-bool mixed;           // sets are of any blocks: set_order then is of blocks
-Block* loaded;  // whose shared memory lies where the kernel's code expects it
-// Rounds over all threads in which each of them only looked again, before they are taken to wait for ever.
+unsigned* set_order;  // the order of the sets of co-resident blocks
+bool mixed;           // sets consist of arbitrary blocks; set_order then lists blocks
+Block* loaded;  // the block whose shared memory is at the address that the kernel's code uses
+// Rounds in which every thread only polled, before the launch counts as deadlocked.
 constexpr unsigned QUIET_ROUNDS = 4000;
 
 void thread_main()
@@ -130,7 +130,7 @@ void begin(Block& block, Index index, unsigned salt)
 
 size_t with_canary() { return shared_bytes() + (shared.dynamic ? CANARY : 0); }
 
-// Brings the block's shared memory to where the kernel's code expects it.
+// Copies the block's shared memory to the address that the kernel's code uses.
 void load_shared(Block& block)
 {
     if (loaded == &block) return;
@@ -161,7 +161,7 @@ void check_canary(const Block& block)
         }
 }
 
-// Runs the block until all its threads wait or have ended.
+// Runs the block until all its threads are waiting or have ended.
 void run_block(Block& block)
 {
     load_shared(block);
@@ -172,7 +172,7 @@ void run_block(Block& block)
         block.finished = true;
         check_canary(block);
         end_block(block);
-        if (resident > 1) poison(memory_of(block), shared_bytes());  // nobody may read there any more
+        if (resident > 1) poison(memory_of(block), shared_bytes());  // not readable any more
     }
 }
 
@@ -196,7 +196,7 @@ void run_block(Block& block)
     snprintf(report->text, sizeof report->text, "no thread can go on: %s", text);
 }
 
-// Runs `resident` blocks to their end, in turns when they wait for each other.
+// Runs `resident` blocks to completion, alternating when they wait for each other.
 void run_resident(unsigned* order)
 {
     unsigned quiet = 0;
@@ -212,7 +212,7 @@ void run_resident(unsigned* order)
             left -= block.finished;
         }
         if (report->fault) return;
-        // Threads that only spin may wait for what the copy engine still has to do: it must not wait for them to stop.
+        // Spinning threads may wait for pending asynchronous work, so that it must complete while they spin.
         const bool advanced = progress - before != spins - spins_before;
         if (advanced || complete_one() || progress != before) {
             quiet = 0;

@@ -8,7 +8,7 @@ namespace rung_emulator {
 
 static unsigned long long tokens;
 
-// The memory of a barrier says who it is: what was never set up, or written over, is told.
+// A barrier's memory identifies it, so that using an uninitialized or overwritten barrier is reported.
 void init_bytes(Place place, unsigned count, Site site)
 {
     if (place.offset % 8) fault(FaultKind::Bounds, "mbarrier.init (%s:%d) at an address that is no multiple of 8", site.file, site.line);

@@ -1,4 +1,4 @@
-// What kernels call; runtime.h declares it.
+// The functions that kernels call, declared in runtime.h.
 #include "async.h"
 
 #include <stdarg.h>
@@ -56,7 +56,7 @@ void copy_async(Place to, const void* from, int bytes, int taken, Site site, con
     }
     copies.list[copies.count++] = {to, from, bytes, taken, copies.committed, copies.issued++, place};
     if (taken) note_access(from, size_t(taken), false, false, place);
-    note_copy(*running, to, bytes, place);  // from now on, and until the wait, nobody else may touch it
+    note_copy(*running, to, bytes, place);  // until the wait, no other access is allowed
     poison(memory_at(to), size_t(bytes));   // in flight: neither the old data nor the new
 }
 
@@ -66,7 +66,7 @@ void pause(const void* place)
     me.spin_place = place;
     Block& block = *me.block;
     me.spinning = true;
-    if (++block.turn_at == block.turn_count) block.turn_at = 0;  // else threads of this turn would go round for ever
+    if (++block.turn_at == block.turn_count) block.turn_at = 0;  // otherwise only threads of this turn would run
     if (++block.pauses < ready_count(block)) run_next();
     else leave_block();
     me.spinning = false;

@@ -1,4 +1,4 @@
-// The way in from Python, and the way out when a kernel touches what it must not.
+// Entry points for Python, and the handling of faults.
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -139,7 +139,7 @@ void on_tick(int, siginfo_t*, void* context)
     ended_before = ended;
     if (switches != switches_before) switched_at = time;
     switches_before = switches;
-    if (at < code || at >= code_end || meeting_lanes) return;  // never in the middle of the runtime or of libc
+    if (at < code || at >= code_end || meeting_lanes) return;  // never inside the runtime or libc
     if (running->state != State::Ready) return;  // in a collective function, which the runtime has called
     if (time - alive_at > launch->seconds) {
         report->counter = (unsigned long long)at;
@@ -150,7 +150,7 @@ void on_tick(int, siginfo_t*, void* context)
     }
     if (time - switched_at < PATIENCE) return;
     const int error = errno;
-    progress++, spins++;  // nobody knows what it waits for, if it waits
+    progress++, spins++;  // it may be waiting for anything
     pause(at);
     errno = error;
 }

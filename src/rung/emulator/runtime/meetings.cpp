@@ -1,4 +1,4 @@
-// Where threads wait for each other: lanes of a warp, blocks, clusters, grids.
+// Barriers: of a warp's lanes, blocks, clusters and grids.
 #include "async.h"
 
 #include <stdio.h>
@@ -69,7 +69,7 @@ static void release(Meeting& meeting)
     fault(FaultKind::Barrier, "%s is not reached by every thread: %s", meeting.name, text);
 }
 
-// Of a cluster's barrier those who have ended are not waited for.
+// A cluster's barrier does not wait for threads that have ended.
 void arrive(Meeting& meeting)
 {
     if (++meeting.arrived < meeting.alive) return;
@@ -112,7 +112,7 @@ void wait_cluster(bool acquire, Site site)
     if (acquire) learn(meeting.released);
 }
 
-// bar.sync and bar.arrive: threads that come to the same number, until there are `count`.
+// bar.sync and bar.arrive: complete when `count` threads have arrived at a barrier number.
 void meet_named(unsigned id, unsigned count, bool wait, const char* what, Site site)
 {
     Thread& me = *running;

@@ -1,5 +1,5 @@
-// Tensor cores: wgmma, whose operands are read and whose results appear while the warps go on, and mma.sync, ldmatrix and
-// stmatrix, which warps wait for. A warp of the four of a wgmma has 16 of the 64 rows; its product is its own.
+// Tensor cores: wgmma, which is asynchronous, and the synchronous mma.sync, ldmatrix and stmatrix. Each of the four warps
+// of a wgmma has 16 of the 64 rows, and a product of its own.
 #include "ptx.h"
 
 #include <math.h>
@@ -494,7 +494,7 @@ void matrices(Machine& m, const Instruction& i)
 
 }  // namespace
 
-// Registers that nobody has waited for are lost with their thread.
+// Results that were not waited for are lost when their thread ends.
 void end_products(Thread& thread)
 {
     Warp& warp = *thread.warp;

@@ -1,4 +1,4 @@
-// cg::memcpy_async: the group's threads share a copy to shared memory; the data are there after cg::wait.
+// cg::memcpy_async: a copy to shared memory, split among the group's threads and complete after cg::wait.
 #pragma once
 #include "../cooperative_groups.h"
 

@@ -1,4 +1,4 @@
-// cg::reduce: every thread of the group gets the same sum, added in the order of the hardware's butterfly.
+// cg::reduce: every thread of the group receives the same sum, added in the order of the hardware's butterfly.
 #pragma once
 #include "../cooperative_groups.h"
 

@@ -1,7 +1,7 @@
-// Math as CUDA names it. The fast intrinsics are the accurate functions here: their error is the hardware's affair.
+// CUDA's math functions. The fast intrinsics are the accurate functions here; their error is not modelled.
 #pragma once
 
-// glibc's fmaxf is a call; these are the hot ones of every softmax. A NaN loses against a number, as on the GPU.
+// fmaxf and fminf inline, since glibc's are calls and softmax is bound by them. With one NaN the result is the other operand.
 inline float rung_fmaxf(float a, float b) { return a > b || b != b ? a : b; }
 inline float rung_fminf(float a, float b) { return a < b || b != b ? a : b; }
 #define fmaxf rung_fmaxf
@@ -37,7 +37,7 @@ inline unsigned umax(unsigned a, unsigned b) { return max(a, b); }
 inline long long llmin(long long a, long long b) { return min(a, b); }
 inline long long llmax(long long a, long long b) { return max(a, b); }
 
-// C has these for double alone; CUDA overloads them.
+// C declares these for double only; CUDA overloads them.
 #define RUNG_FLOAT(NAME) inline float NAME(float x) { return NAME##f(x); }
 RUNG_FLOAT(exp) RUNG_FLOAT(exp2) RUNG_FLOAT(expm1) RUNG_FLOAT(log) RUNG_FLOAT(log2) RUNG_FLOAT(log10) RUNG_FLOAT(log1p)
 RUNG_FLOAT(sqrt) RUNG_FLOAT(cbrt) RUNG_FLOAT(sin) RUNG_FLOAT(cos) RUNG_FLOAT(tan) RUNG_FLOAT(sinh) RUNG_FLOAT(cosh)
@@ -114,7 +114,7 @@ inline To bits_as(From from)
 }
 
 template <class To, class From>
-inline To saturated(From x)  // conversions of CUDA clamp, and take NaN to 0
+inline To saturated(From x)  // CUDA's conversions clamp and convert NaN to 0
 {
     const To low = To(~To(0) < To(0) ? To(1) << (8 * sizeof(To) - 1) : 0), high = To(~low);
     if (x != x) return 0;

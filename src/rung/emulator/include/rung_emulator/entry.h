@@ -1,4 +1,4 @@
-// What the runtime looks for in the finished library: variables, and one entry per kernel.
+// Symbols that the runtime looks up in a kernel's library: variables, and one entry per kernel.
 #pragma once
 
 namespace rung_emulator {
@@ -12,12 +12,12 @@ template <class T> struct IsPointer { static constexpr bool value = false; };
 template <class T> struct IsPointer<T*> { static constexpr bool value = true; };
 template <int... I> struct Numbers {};
 
-// Takes a kernel's arguments from an array of pointers to them; the types are the kernel's own.
+// Calls a kernel with arguments from an array of pointers; the types are the kernel's parameters'.
 template <class F> struct Kernel;
 template <class... P>
 struct Kernel<void (*)(P...)>
 {
-    // number of parameters, then a size each, negative for pointers
+    // number of parameters, then their sizes, negative for pointers
     static constexpr int shape[] = {int(sizeof...(P)), (IsPointer<P>::value ? -1 : 1) * int(sizeof(P))...};
 
     template <class F>

@@ -1,4 +1,4 @@
-// All that a kernel may include, before any macro of the kernel is defined; precompiled once.
+// Every header that a kernel may include, precompiled once, before the kernel defines any macro.
 #pragma once
 #include "kernel.h"
 

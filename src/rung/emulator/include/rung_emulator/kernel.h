@@ -1,4 +1,4 @@
-// Comes before the source of every emulated kernel: CUDA C++ as a dialect of g++.
+// Included before the source of every emulated kernel: CUDA C++ for g++.
 #pragma once
 #include <float.h>
 #include <limits.h>

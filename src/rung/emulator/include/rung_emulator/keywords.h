@@ -1,5 +1,5 @@
-// CUDA's keywords. Shared variables are thread-local ones: that word alone may stand inside a function, at namespace
-// scope and after `extern`, and it gathers them in one block of memory per library, which the runtime finds.
+// CUDA's keywords. __shared__ is thread_local: it is valid in functions, at namespace scope and after `extern`, and it
+// places all shared variables in one block of memory per library, which the runtime locates.
 #pragma once
 
 #define RUNG_EMULATOR 1

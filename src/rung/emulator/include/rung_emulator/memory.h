@@ -16,7 +16,7 @@ RUNG_STORE(__stwt)
 
 namespace rung_emulator {
 
-// After an atomic: one that finds the same again may stand in a loop that waits.
+// Called after an atomic: one that reads the same value again may be in a wait loop.
 template <class T>
 inline void seen(T* address, T old)
 {
@@ -54,7 +54,7 @@ inline void seen(T* address, T old)
 
 namespace rung_emulator {
 
-// Replaces *address by change(*address) in one step; the old value.
+// Atomically replaces *address by change(*address); returns the old value.
 template <class T, class Change>
 inline T update(T* address, Change change)
 {

@@ -5,7 +5,7 @@ namespace rung_emulator {
 
 struct PtxOperand
 {
-    void* target;  // null: only read
+    void* target;  // null: read-only
     unsigned long long low, high;
     unsigned char bytes;
     bool read;
@@ -20,7 +20,7 @@ inline PtxOperand ptx_out(const char* constraint, T& x)
     return operand;
 }
 
-// Integers smaller than the register are extended by their own sign, as the compiler does.
+// Integers narrower than the register are sign-extended if signed, as the compiler does.
 template <class T>
 inline PtxOperand ptx_in(const char*, T x)
 {

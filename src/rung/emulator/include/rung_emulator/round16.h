@@ -1,4 +1,4 @@
-// Between float and the two 16-bit formats, rounding to nearest even, bit for bit as the GPU does.
+// Conversions between float and the two 16-bit formats, rounding to nearest even, bit-identical to the GPU's.
 #pragma once
 
 namespace rung_emulator {
@@ -46,7 +46,7 @@ inline unsigned short bfloat16_bits(float f)
 
 inline float bfloat16_value(unsigned short b) { return bits_as<float>(unsigned(b) << 16); }
 
-// A float that rounds further as the double would have: inexact results get an odd last bit.
+// Round to odd: the float rounds to 16 bits as the double would.
 inline float to_odd(double d)
 {
     const float f = float(d);

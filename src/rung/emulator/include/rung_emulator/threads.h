@@ -1,7 +1,7 @@
-// Who a thread is, and the barriers of its block.
+// Thread and block indices, and the block's barriers.
 #pragma once
 
-// The runtime sets these whenever it turns to another thread. `const` belongs to the names that a kernel sees.
+// The runtime sets these whenever it switches threads. Kernels see them as const.
 namespace rung_emulator { namespace now {
 __attribute__((visibility("hidden"))) extern uint3 thread_index, block_index;
 __attribute__((visibility("hidden"))) extern dim3 block_dim, grid_dim;
@@ -34,7 +34,7 @@ inline void __threadfence_block() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 inline void __threadfence_system() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 inline void __nanosleep(unsigned) { rung_pause(); }
 
-// A count that grows: kernels only take differences of it.
+// A counter: kernels only use differences.
 inline long long clock64() { return rung_ticks(); }
 inline long clock() { return long(clock64()); }
 inline unsigned long long __globaltimer() { return (unsigned long long)clock64(); }

@@ -1,17 +1,17 @@
-// Shuffles, votes and reductions of a warp: real meetings of the lanes that the mask names.
+// Shuffles, votes and reductions of a warp: the lanes of the mask really converge.
 #pragma once
 
 namespace rung_emulator {
 
-// What a lane brings to a meeting, and takes from it.
+// A lane's operand and result.
 struct Offer
 {
     unsigned long long value;
     unsigned long long result;
-    unsigned source;  // the lane whose value it asks for
+    unsigned source;  // the lane whose value it reads
 };
 
-// A lane that has ended or never was gives nothing: the bits of a NaN, so that using it shows.
+// A lane that has ended or does not exist gives the bits of a NaN, so that using its value is noticed.
 inline void shuffle(void* const* data, unsigned lanes)
 {
     for (unsigned lane = 0; lane < 32; lane++) {
@@ -81,7 +81,7 @@ inline unsigned long long vote(unsigned mask, bool predicate, const char* what, 
     return offer.result;
 }
 
-// The lanes that each kind of shuffle reads; beyond its segment of `width` lanes a lane reads itself.
+// Source lanes of each kind of shuffle; beyond its segment of `width` lanes a lane reads itself.
 inline unsigned lane_at(unsigned lane, int index, int width) { return (lane & ~unsigned(width - 1)) | (unsigned(index) & unsigned(width - 1)); }
 inline unsigned lane_up(unsigned lane, unsigned delta, int width) { return (lane & unsigned(width - 1)) >= delta ? lane - delta : lane; }
 inline unsigned lane_down(unsigned lane, unsigned delta, int width) { return (lane & unsigned(width - 1)) + delta < unsigned(width) ? lane + delta : lane; }
