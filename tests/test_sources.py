@@ -71,6 +71,14 @@ def test_a_ratio_needs_both_of_its_rows() -> None:
     assert place.beside([before, after]) == 1.5
 
 
+def test_the_time_of_a_text_that_its_limit_ended_is_not_that_of_the_whole() -> None:
+    place = figure("512 tokens from", "version 1: flash attention")
+    options = {"study": "attention", "new_tokens": 512}
+    for tokens, expected in ((512, 5.0), (278, None)):
+        row = Row(kind="climb", what="gpt2", part="13_flash", dtype="float32", options=options)
+        assert place.beside([row.with_metrics(seconds=5.0, tokens=tokens)]) == expected
+
+
 def profile(options: dict[str, str], **figures: float) -> Row:
     kernels = [
         {"kernel": "permute", "figures": {"seconds": 1.0}, "opcodes": {}},

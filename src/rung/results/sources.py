@@ -75,6 +75,8 @@ class Reference:
         if row.verdict != "ok" or row.quick:
             return False
         if self.kind in STUDIES:
+            if self.figure == "seconds" and row.metrics.get("tokens", 0) < row.options.get("new_tokens", 0):
+                return False  # of a text that the time limit ended
             same = row.options.get("batch", 1) == 1 and row.dtype == self.dtype and row.part == self.what
             return row.kind == "climb" and row.options.get("study", "") == STUDIES[self.kind] and same
         if self.kind == "study":
