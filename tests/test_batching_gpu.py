@@ -40,7 +40,7 @@ def weights(model: Model) -> Any:
 
 def backend(model: Model, weights: Any, slots: int, dtype: str = "float32", rung: str | None = "6") -> GpuBackend:
     engine = Engine(model.config, weights, dtype, "emulator", rung=rung, graph=False)
-    return GpuBackend(model.transformer, engine, slots)
+    return GpuBackend(model.transformer, engine, slots, exact=engine.real.name == "f32")
 
 
 def request(length: int, new: int, sample: int = 0, **how: Any) -> Request:

@@ -16,11 +16,13 @@ import rung
 from rung.cli import main
 from rung.errors import RungError
 from rung.gpt2.batching.backend import Backend, Fresh
+from rung.gpt2.batching.choice import backend_of
 from rung.gpt2.batching.either import SHARE, Either
 from rung.gpt2.batching.engine import BatchEngine
 from rung.gpt2.batching.host import HostBackend
 from rung.gpt2.batching.text import Text
 from rung.gpt2.drafts import COLUMN, MOST, PROPOSING, Lookup, Pace, drafting, follow, numbers
+from rung.gpt2.gpu.slots import GpuBackend
 from rung.gpt2.load import Model
 from rung.gpt2.model import Drafting
 from rung.gpt2.options import Chosen
@@ -312,7 +314,9 @@ def test_trials_of_the_slower_variant_are_bounded_in_time(seconds: tuple[float, 
 def test_the_gpus_step_of_several_rows_verifies_what_is_proposed(device: str, draft: str) -> None:
     long = device == "cuda"
     folder = models.saved(n_layer=1, n_positions=256 if long else 64)
-    drafted = rung.load(folder, device=device, dtype="float32", plan="best", draft=folder if draft == "model" else draft)
+    drafted = rung.load(
+        folder, device=device, dtype="float32", plan="best", draft=folder if draft == "model" else draft
+    )
     if drafted.transformer.drafting is not None and draft == "model":  # whatever it costs
         drafted.transformer.drafting = Drafting(drafted.transformer.drafting.source, 0.0)
     ids = [[5, 6, 7, 8] * 3, [9, 8, 9, 8, 9, 8]]
@@ -325,6 +329,15 @@ def test_the_gpus_step_of_several_rows_verifies_what_is_proposed(device: str, dr
             assert [c.tokens for c in run.completions] == [c.tokens for c in expected]
         assert run.stats.proposed > 0
     assert drafted.engine.slots in (2, 4, 8)
+
+
+def test_one_text_without_drafts_takes_the_kernels_for_one_in_float32_too() -> None:
+    folder = models.saved(n_layer=1, n_positions=64)
+    model = rung.load(folder, device="emulator", dtype="float32", plan="best", draft="ngram")
+    backend = backend_of(model.transformer)
+    assert isinstance(backend, Either)
+    plain = backend._variants[1].backend
+    assert isinstance(plain, GpuBackend) and plain.slots == 8 and plain._rows(1) == 1
 
 
 @pytest.mark.gpu

@@ -39,13 +39,15 @@ def backend_of(transformer: Transformer, slots: int | None = None) -> Backend:
                 source = transformer.drafting.source and transformer.drafting.source.service.writer
                 proposing = Columns(source) if isinstance(source, Engine) else None
                 drafted = HostBackend(transformer, slots, columns, transformer.drafting, proposing)
-                # With a draft model, sampled text differs from text without drafts.
+                # With a draft model, sampled text differs from text without drafts. The clock chooses between kernels
+                # anyway, so that a text without drafts takes the kernels for as many texts as there are.
                 return Either(
                     drafted,
-                    GpuBackend(transformer, writer, slots),
+                    GpuBackend(transformer, writer, slots, exact=False),
                     lambda text: proposing is None or text.options.sampling.temperature == 0,
                 )
-            return GpuBackend(transformer, writer, slots or _gpu_slots(transformer, writer))
+            slots = slots or _gpu_slots(transformer, writer)
+            return GpuBackend(transformer, writer, slots, exact=writer.real.name == "f32")
     step = transformer.service.stepper
     native = step.engine if isinstance(step, NativeStep) else None
     return HostBackend(transformer, slots or _slots(transformer), native, transformer.drafting)

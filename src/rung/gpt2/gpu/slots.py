@@ -150,14 +150,14 @@ class _Bank:
 
 
 class GpuBackend(Backend):
-    """Slots of a model on a GPU (or emulated)."""
+    """Slots of a model on a GPU (or emulated); with `exact`, how many texts there are changes no kernel."""
 
-    def __init__(self, transformer: Transformer, engine: Engine, slots: int) -> None:
+    def __init__(self, transformer: Transformer, engine: Engine, slots: int, *, exact: bool) -> None:
         super().__init__()
         self.slots, self.context = slots, engine.config.context
         self._transformer, self._engine = transformer, engine
         self._cuda = engine.device == "cuda"
-        self._exact = engine.real.name == "f32"
+        self._exact = exact
         self._banks: dict[int, _Bank] = {}
         self._readers: dict[tuple[int, int], Reader] = {}
         elements = engine.config.layers * max(CHUNK, self.context) * engine.config.C
