@@ -12,6 +12,7 @@ from rung.cli import main
 from rung.climb.model import DIVERGENCE, Climb, Climber, Row, Step
 from rung.gpt2.load import INNER, load
 from rung.gpt2.weights import Linear, read_weights
+from rung.results.row import Row as Result
 from rung.show import model_chart
 from rung.show.sweep_chart import write_svg
 
@@ -63,3 +64,18 @@ def test_the_climb_is_drawn_in_colours_of_its_own(tmp_path: Path) -> None:
     picture = tmp_path / "climb.svg"
     write_svg(model_chart.chart(model_chart.steps([climbed.result(0, "random")])), picture)
     assert "03 appended" in picture.read_text() and "var(--" not in picture.read_text()
+
+
+def test_a_step_that_was_timed_alone_stands_in_its_place_of_the_climb() -> None:
+    def timed(part: str, step: int) -> Result:
+        row = Result(kind="climb", what="gpt2", part=part, dtype="bfloat16", detail={"step": step, "idea": ""})
+        return row.with_metrics(tokens_per_s=1.0)
+
+    rows = [
+        timed("decode 13_one_kernel", 0),
+        timed("plan naive", 1),
+        timed("decode 04_one_row", 5),
+        timed("plan torch", 0),
+    ]
+    order = ["plan torch", "plan naive", "decode 04_one_row", "decode 13_one_kernel"]
+    assert [row.part for row in model_chart.steps(rows)] == order

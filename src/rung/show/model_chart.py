@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
 from rung.results.row import Row
@@ -18,7 +19,13 @@ def steps(rows: Iterable[Row], model: str | None = None) -> list[Row]:
     chosen = model or max(sorted(set(names)), key=names.count, default="")
     dtypes = list(dict.fromkeys(sorted((r.dtype for r in timed), key=list(COLOURS).index)))
     some = [r for r in timed if r.what == chosen]
-    return sorted(some, key=lambda r: (dtypes.index(r.dtype), int(r.detail["step"])))
+    return sorted(some, key=lambda r: (dtypes.index(r.dtype), *_place(r)))
+
+
+def _place(row: Row) -> tuple[bool, int]:
+    """Plans in the order in which they ran, then decode's rungs by their numbers, also where one was timed later."""
+    number = re.match(r"decode (\d+)", row.part)
+    return (True, int(number[1])) if number else (False, int(row.detail["step"]))
 
 
 def rate(row: Row) -> float:
