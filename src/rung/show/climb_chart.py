@@ -92,7 +92,8 @@ def panel(
             bars.append(_bar(figure, dtype, bound))
         elif rung.name in slow:
             bars.append(Bar(label(rung.name), None, (slow[rung.name], ""), dtype))
-    title = f"{dtype}, {dims_text(figures[0], ladder)}"
+    dims = dims_text(figures[0], ladder)
+    title = f"{dtype}, {dims if len(dims) <= LONGEST_DIMS else shape}"
     return Panel(title, bars, _marks(ladder, limits, dtype, shape, bound))
 
 
@@ -117,6 +118,9 @@ def label(name: str) -> str:
     """The number and name of a rung; the name of a library."""
     number, _, rest = name.partition("_")
     return f"{number} {rest.replace('_', ' ')}" if number.isdigit() else name
+
+
+LONGEST_DIMS = 44  # characters that a panel is wide enough for; beyond, the shape's name stands in the title
 
 
 def dims_text(figure: Figure, ladder: Ladder) -> str:
