@@ -50,8 +50,8 @@ class Measured:
         cap = self.dtype.norm_cap
         if not facts:
             return Deviation(0.0, 0.0, cap)
-        strange, lost, counted, worst, relative, *cut_off = facts
-        if strange or lost:
+        not_finite, invalid, counted, worst, relative, *cut_off = facts
+        if not_finite or invalid:
             return Deviation(float("inf"), float("inf"), cap, self._special())
         if not counted:
             return Deviation(0.0, 0.0, cap)
@@ -76,8 +76,8 @@ class Measured:
         )
 
     def _special(self) -> str:
-        strange = ~torch.isfinite(self.out) & torch.isfinite(self.reference)
-        count, nan = int(strange.sum()), int((torch.isnan(self.out) & strange).sum())
+        not_finite = ~torch.isfinite(self.out) & torch.isfinite(self.reference)
+        count, nan = int(not_finite.sum()), int((torch.isnan(self.out) & not_finite).sum())
         if not count:
             return f"{self.name}: NaN or infinity of the reference is missing"
         return f"{self.name}: {count} of {self.out.numel()} values are {'NaN' if nan == count else 'NaN or infinite'}"
@@ -132,8 +132,8 @@ def _computed(
     size = truth.norm()
     ratio = _ratio(values, truth, count, dtype, atol, apart)
     norm = (values - truth).norm() / torch.where(size == 0, 1.0, size)
-    lost = ~finite & ~same
-    facts = [(~torch.isfinite(out) & finite).any().double(), lost.any().double(), count.double(), ratio.max(), norm]
+    invalid = ~finite & ~same
+    facts = [(~torch.isfinite(out) & finite).any().double(), invalid.any().double(), count.double(), ratio.max(), norm]
     if given.dtype in MANTISSA and out.numel() >= MANY:
         facts += _shortfall(values, truth, given.dtype)
     return torch.stack(facts)
@@ -146,12 +146,7 @@ def _finite(out: torch.Tensor, reference: torch.Tensor) -> tuple[torch.Tensor, t
 
 
 def _ratio(
-    values: torch.Tensor,
-    truth: torch.Tensor,
-    count: torch.Tensor | float,
-    dtype: Dtype,
-    atol: float,
-    apart: int | None,
+    values: torch.Tensor, truth: torch.Tensor, count: torch.Tensor | float, dtype: Dtype, atol: float, apart: int | None
 ) -> torch.Tensor:
     """Each element's error in units of its bound."""
     unit = (truth.square().sum() / count).sqrt()

@@ -91,10 +91,10 @@ class Isolated:
     def _pass_on(self) -> None:
         """Passes the rung's output to stderr, up to a limit and without a terminal's control characters."""
         assert self._process.stdout is not None
-        room = OUTPUT
+        remaining = OUTPUT
         while data := os.read(self._process.stdout.fileno(), 1 << 14):
-            text = data[:room].decode(errors="replace")
-            room -= min(room, len(data))
+            text = data[:remaining].decode(errors="replace")
+            remaining -= min(remaining, len(data))
             sys.stderr.write("".join(c if c.isprintable() or c in "\n\t" else "?" for c in text))
             sys.stderr.flush()
 
@@ -104,8 +104,8 @@ class Isolated:
         return GuardedStorage(self.device, alignment=alignment, raw=self._shared)
 
     def unreached(self) -> list[Unreached]:
-        told = self.ask({"do": "unreached"}, RUN_SECONDS).get("unreached", [])
-        return [Unreached(str(file), int(line), str(text), str(never)) for file, line, text, never in told[:1000]]
+        lines = self.ask({"do": "unreached"}, RUN_SECONDS).get("unreached", [])
+        return [Unreached(str(file), int(line), str(text), str(never)) for file, line, text, never in lines[:1000]]
 
     def _shared(self, name: str, size: int) -> torch.Tensor:
         self._count += 1

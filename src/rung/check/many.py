@@ -184,7 +184,7 @@ def _compiling(work: Sequence[Task], cores: int) -> Iterator[None]:
     with Compilers(max(1, cores)) as compilers:
 
         def submit() -> None:
-            wanted = set()
+            submitted = set()
             for task in work:
                 rung = None if task.file or stopped.is_set() else catalogue.find(task.rung)
                 if not isinstance(rung, CudaRung):
@@ -195,8 +195,8 @@ def _compiling(work: Sequence[Task], cores: int) -> Iterator[None]:
                     if task.dtype not in case.dtypes or rung.refusal(values, real, device="cuda") is not None:
                         continue
                     build = rung.build(values, real)
-                    if build not in wanted and not stopped.is_set():
-                        wanted.add(build)
+                    if build not in submitted and not stopped.is_set():
+                        submitted.add(build)
                         compilers.submit(task.rung, values, task.dtype, None)
 
         thread = threading.Thread(target=submit, daemon=True)
@@ -242,15 +242,15 @@ def _weight(name: str) -> int:
 def _printing_to_stderr() -> Iterator[None]:
     """Keeps a kernel's output apart from the command's."""
     sys.stdout.flush()
-    kept = os.dup(1)
+    saved = os.dup(1)
     os.dup2(2, 1)
     try:
         yield
     finally:
         sys.stdout.flush()
         ctypes.CDLL(None).fflush(None)
-        os.dup2(kept, 1)
-        os.close(kept)
+        os.dup2(saved, 1)
+        os.close(saved)
 
 
 def _lost(task: Task, why: str) -> Report:

@@ -19,9 +19,9 @@ class Mirror:
 
     def __call__(self, _: str, size: int) -> torch.Tensor:
         if not self._chunks or self._used[-1] + size > len(self._chunks[-1][0]):
-            room = max(size, CHUNK)
-            here = torch.empty(room, dtype=torch.uint8, pin_memory=self.device == "cuda")
-            self._chunks.append((here, torch.empty(room, dtype=torch.uint8, device=self.device)))
+            size_of_chunk = max(size, CHUNK)
+            here = torch.empty(size_of_chunk, dtype=torch.uint8, pin_memory=self.device == "cuda")
+            self._chunks.append((here, torch.empty(size_of_chunk, dtype=torch.uint8, device=self.device)))
             self._used.append(0)
         start = self._used[-1]
         self._used[-1] += size

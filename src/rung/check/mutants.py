@@ -105,7 +105,7 @@ def sample(groups: Sequence[Sequence[Item]], count: int, seed: int) -> list[Item
     generator = random.Random(seed)
     left = [generator.sample(group, len(group)) for group in groups]
     generator.shuffle(left)
-    taken: list[Item] = []
-    while any(left) and len(taken) < count:
-        taken += [group.pop() for group in left if group][: count - len(taken)]
-    return taken
+    chosen: list[Item] = []
+    while any(left) and len(chosen) < count:
+        chosen += [group.pop() for group in left if group][: count - len(chosen)]
+    return chosen

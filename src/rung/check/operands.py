@@ -216,6 +216,6 @@ class Operands:
             found.append(one.deviation(facts[at : at + len(one.facts)]))
             at += len(one.facts)
         if self.operation.complaint is not None:
-            said = self.operation.complaint(self.tensors, self.values)
-            found = [d if math.isinf(d.element) else replace(d, problem=said) for d in found]
+            problem_text = self.operation.complaint(self.tensors, self.values)
+            found = [d if math.isinf(d.element) else replace(d, problem=problem_text) for d in found]
         return found, facts[at:]

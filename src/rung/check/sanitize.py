@@ -104,14 +104,14 @@ def _launch_all(names: Sequence[str]) -> None:
             else:
                 continue
             print(f"{BEGUN}{rung.full_name} {name} at {case.name}", flush=True)
-            wanted = [o.name for o in of.operands if not o.optional or o.name in rung.binds]
+            names_bound = [o.name for o in of.operands if not o.optional or o.name in rung.binds]
             tensors = of.inputs(
                 values,
                 named(name),
                 1,
                 magnitude=case.magnitude,
                 change=case.change,
-                names=wanted,
+                names=names_bound,
                 empty=lambda _, shape, kind: torch.zeros(shape, dtype=kind, device="cuda"),
             )
             build = rung.built_for(SANITIZED) if isinstance(rung, CudaRung) else rung

@@ -55,10 +55,10 @@ class GuardedStorage:
         """A poisoned tensor with guards."""
         size = math.prod(shape) * dtype.itemsize
         multiple = max(self.alignment, dtype.itemsize)
-        room = -(-size // multiple) * multiple  # what lies between the data and that boundary is watched as well
+        padded = -(-size // multiple) * multiple  # what lies between the data and that boundary is watched as well
         behind = BAND if self.device == "cuda" else 0  # on a CPU there is an unmapped page
-        raw = self.raw(name, -(-(BAND + room + behind) // PAGE) * PAGE)
-        start = len(raw) - behind - room
+        raw = self.raw(name, -(-(BAND + padded + behind) // PAGE) * PAGE)
+        start = len(raw) - behind - padded
         self.blocks[name] = Block(raw, start, start + size)
         self._painted = None
         self.poison(name, self._first)

@@ -395,19 +395,19 @@ class _Rung:
         ordered = sorted(range(len(cases)), key=lambda i: i != largest)
         quick = {index for seconds, _, index in self.took if seconds <= OFTEN}
         for setting in pairwise.settings(self.rung.tune):
-            taken = [i for i in ordered if not self.rung.refusal(cases[i][1], self.dtype, setting, device=self.device)]
-            if not taken:
+            usable = [i for i in ordered if not self.rung.refusal(cases[i][1], self.dtype, setting, device=self.device)]
+            if not usable:
                 continue
-            told = ", ".join(f"{n}={v}" for n, v in setting.items() if v != self.rung.tune[n][0])
+            values_text = ", ".join(f"{n}={v}" for n, v in setting.items() if v != self.rung.tune[n][0])
             try:
-                self._trial(*cases[taken[0]], seed, How(setting)).twice()
-                for index in taken[1:]:
-                    if index in quick and self._same_code(cases[index][1], cases[taken[0]][1], setting):
+                self._trial(*cases[usable[0]], seed, How(setting)).twice()
+                for index in usable[1:]:
+                    if index in quick and self._same_code(cases[index][1], cases[usable[0]][1], setting):
                         self._trial(*cases[index], seed, How(setting)).once(self.next_order())
             except (Failure, RungError) as failure:
                 if "room" in str(failure) and isinstance(failure, RungError):
                     continue  # no GPU takes this setting
-                raise Failure(f"with {told}: {failure}") from None
+                raise Failure(f"with {values_text}: {failure}") from None
             self.report.tunings += 1
 
     def _same_code(self, one: Values, other: Values, setting: dict[str, int]) -> bool:
@@ -421,14 +421,14 @@ class _Rung:
         operation, binds = self.rung.operation, self.rung.binds
         wholes = {o.view_of for o in operation.operands if o.name in binds and o.view_of}
         missing = operation.required - binds - wholes
-        lost = [m for m in sorted(missing) if operation.operand(m).written]
-        if lost:
-            raise Failure(f"the rung never binds the output {lost[0]}")
+        unbound = [m for m in sorted(missing) if operation.operand(m).written]
+        if unbound:
+            raise Failure(f"the rung never binds the output {unbound[0]}")
         chosen = []
         for operand in operation.operands:
             whole = operand.view_of or operand.name
-            wanted = operand.name in binds or operand.name in operation.required
-            if wanted or operand.name in wholes or (operand.view_of and whole in operation.required):
+            needed = operand.name in binds or operand.name in operation.required
+            if needed or operand.name in wholes or (operand.view_of and whole in operation.required):
                 chosen.append(operand.name)
         return chosen
 

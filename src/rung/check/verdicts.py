@@ -21,7 +21,7 @@ def as_result(report: Report, rung: Rung) -> Row:
         "norm_cap": report.norm_cap,
         **{f"seconds_{phase}": round(seconds, 3) for phase, seconds in report.seconds.items()},
     }
-    told = {"case": report.case, "nondeterministic": report.nondeterministic, "left_out": report.left_out}
+    detail = {"case": report.case, "nondeterministic": report.nondeterministic, "left_out": report.left_out}
     facts = machine.facts()
     return Row(
         kind="check",
@@ -32,7 +32,7 @@ def as_result(report: Report, rung: Rung) -> Row:
         verdict=report.verdict,
         reason=report.reason,
         metrics={name: float(value) for name, value in figures.items() if value is not None},
-        detail={name: value for name, value in told.items() if value},
+        detail={name: value for name, value in detail.items() if value},
         notes=list(report.notes),
         machine=facts if report.device == "cuda" else {**facts, "gpu": ""},
     )
