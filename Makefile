@@ -51,10 +51,10 @@ docs: $(TEST_READY)
 	$(BIN)/mkdocs build --strict --quiet --site-dir build/site
 
 test: $(TEST_READY)
-	$(BIN)/python -m pytest -n $(JOBS) -m "not gpu and not slow" --durations=15
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not gpu and not slow" --durations=15
 
 test-all: $(TEST_READY)
-	$(BIN)/python -m pytest -n $(JOBS) -m "not gpu" --durations=15
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not gpu" --durations=15
 
 # The report is tested in a real browser; without one that test is skipped and says so.
 browser:

@@ -198,11 +198,13 @@ def test_a_wide_model_is_served_by_one_kernel_whatever_is_tuned(
         ("int8", "gpt2", {"tuned": (11, 14)}, 14),
         ("int8", "gpt2-xl", {}, 14),
         ("int8", "gpt2-xl", {"rows": 2}, 21),
-        ("bfloat16", "gpt2", {"rows": 2, "tuned": (13,)}, 6),  # and is for one sequence
+        ("float32", "gpt2", {"rows": 2, "tuned": (15,)}, 6),  # and is for one sequence
+        ("bfloat16", "gpt2", {"rows": 2, "tuned": (13,)}, 20),
         ("bfloat16", "gpt2", {"rows": 4, "tuned": (10, 13)}, 20),
         ("bfloat16", "gpt2-xl", {"rows": 2}, 20),
         ("bfloat16", "gpt2-xl", {"rows": 2, "unfit": (20,)}, 10),  # its compiled code wants more than there is
-        ("bfloat16", "gpt2", {"rows": 5, "tuned": (10, 13)}, 9),
+        ("bfloat16", "gpt2", {"rows": 8, "tuned": (10, 13)}, 20),
+        ("bfloat16", "gpt2", {"rows": 9, "tuned": (10, 13)}, 9),
         ("bfloat16", "gpt2-xl", {"rows": 32}, 9),
         ("bfloat16", "gpt2-xl", {"rows": 33}, 12),
         ("bfloat16", "gpt2", {"tuned": (13,), "capability": (8, 0)}, 6),  # and for a GPU that has its instructions

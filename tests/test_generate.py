@@ -241,7 +241,16 @@ def test_echo_puts_the_prompt_in_front(inner: Model) -> None:
     assert "".join(inner.stream("The fox", seed=1, max_new_tokens=5, echo=True)) == echoed.text
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Ctrl-C is an exception, also where the tests were begun in the background of a shell, which ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("interruptible")
 def test_interruption_keeps_what_was_written(inner: Model) -> None:
     run = inner.run(["Once upon a time"] * 8, temperature=0, max_new_tokens=500, batch_size=4)
     pieces: dict[int, list[str]] = {}

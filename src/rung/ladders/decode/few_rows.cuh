@@ -134,6 +134,7 @@ struct FewRowsStep
             x -= running_mean;
             stream[channel] = x, sum += x, square += x * x;
         };
+        // perhaps never true: the block's warps are mostly a multiple of the rows
         if (b >= B) return make_float2(0.0f, 0.0f);
         if (embedding) {
             for (int at = 4 * lane; at < C; at += 4 * LANES_OF_ROW) {
@@ -183,6 +184,7 @@ struct FewRowsStep
         } else {
             __syncwarp();
         }
+        // perhaps never true: likewise
         if (b >= B) return;
         const float mean = own.x / C;
         const Norm norm = {mean, rsqrtf(fmaxf(own.y / C - mean * mean, 0.0f) + m.eps)};
@@ -278,6 +280,7 @@ struct FewRowsStep
                     m.logits[size_t(b) * V + w.begin + first + row] = logit;
                     best = better(best, {logit, w.begin + first + row});
                 }
+                // perhaps never false: likewise
             } else if (b < B) {
                 send_batch(phase, layer, w, to, b, turn, first, rows, sum_of);
             }
