@@ -114,7 +114,7 @@ def atlas(measured: Measured) -> list[Task]:
     return [Task([*RUNG, "profile", "all"], 260, "--limit")]
 
 
-TEXT_SECONDS = 12.0  # for a step's 512 tokens; only the slowest three do not end within them
+TEXT_SECONDS = 12.0  # for a step's 512 tokens; slower ones are shown with the tokens they wrote
 
 
 def attention_climb(measured: Measured) -> list[Task]:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from rung.check.compare import compare
+from rung.check.compare import measure
 from rung.dtypes import dtype as dtype_named
 from rung.operation import Operation, Tensors, Values
 from rung.rungs import catalogue
@@ -220,6 +220,8 @@ NORMS = {
     "another eps": scalars(eps=1e-6),
     "twice eps": scalars(eps=lambda v: 2 * v["eps"]),
 }
+
+
 def cut_last(name: str) -> Mutant:
     return tensors(lambda t, v: t[name][..., -1].zero_())
 
@@ -410,11 +412,7 @@ MUTANTS: dict[str, dict[str, Mutant]] = {
         "third batch": other_batch("tokens"),
         **ends("wte", "wpe"),
     },
-    "divergence": {
-        "one step less": scalars(STEPS=lambda v: v["STEPS"] - 1),
-        "16-bit index": beyond("x"),
-        **ends("x"),
-    },
+    "divergence": {"one step less": scalars(STEPS=lambda v: v["STEPS"] - 1), "16-bit index": beyond("x"), **ends("x")},
     "pointwise": {
         "sine alone": replaced("out", lambda t, v: torch.sin(t["x"]) ** 2),
         "cosine alone": replaced("out", lambda t, v: torch.cos(t["x"]) ** 2),
@@ -527,9 +525,9 @@ def distance(looked_at: str, dtype: str, mutant: Mutant) -> float:
                 continue
             right = truth[name]
             kind = torch.int64 if not right.is_floating_point() else torch.float64
-            found = compare(
+            found = measure(
                 name, wrong[name].to(kind), right, real, of.tolerance(values, real), exact=kind == torch.int64
-            )
+            ).deviation()
             far = max(found.element, found.norm / real.norm_cap)
             unequal = not found.ok and (far <= 1 or kind == torch.int64)  # NaN, infinity, another whole number
             worst = max(worst, float("inf") if unequal else far)
@@ -541,7 +539,11 @@ def distance(looked_at: str, dtype: str, mutant: Mutant) -> float:
 PAIRS = [(op, name) for op, mutants in MUTANTS.items() for name in mutants]
 # Below ten times what 16 bits round away.
 ONLY_F32 = {
-    *((of, name) for of in ("gelu", "bias_gelu", "matmul_gelu") for name in ("cubic 0.0447", "root of 2/pi as 0.8", "erf")),
+    *(
+        (of, name)
+        for of in ("gelu", "bias_gelu", "matmul_gelu")
+        for name in ("cubic 0.0447", "root of 2/pi as 0.8", "erf")
+    ),
     ("decode", "erf as tanh"),
     ("decode", "eps fixed"),
     ("decode", "no scale by layer"),
@@ -568,12 +570,15 @@ def test_truncated_results_are_distinguished_from_rounded_ones(kind: torch.dtype
     rounded = truth.to(kind)
     nearer = (rounded.double().abs() > truth.abs()).to(torch.int16)
     cut = (rounded.view(torch.int16) - nearer).view(kind)  # one step nearer to zero
-    assert compare("out", rounded, truth, real, 1e-3).ok
-    assert "cut off" in compare("out", cut, truth, real, 1e-3).problem
+    assert measure("out", rounded, truth, real, 1e-3).deviation().ok
+    assert "cut off" in measure("out", cut, truth, real, 1e-3).deviation().problem
 
 
 def test_what_is_only_moved_has_to_arrive_bit_by_bit() -> None:
     real = dtype_named("f32")
     x = torch.tensor([1.0, float("nan"), float("inf"), 1e-42])
-    assert compare("out", x, x.double(), real, 1e-4, exact=True).ok
-    assert "2 of 4" in compare("out", x * torch.tensor([1 + 2e-7, 1, 1, 0]), x.double(), real, 1e-4, exact=True).problem
+    assert measure("out", x, x.double(), real, 1e-4, exact=True).deviation().ok
+    assert (
+        "2 of 4"
+        in measure("out", x * torch.tensor([1 + 2e-7, 1, 1, 0]), x.double(), real, 1e-4, exact=True).deviation().problem
+    )

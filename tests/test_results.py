@@ -48,6 +48,12 @@ def test_what_is_appended_is_read_back_with_key_and_time(store: Path) -> None:
     assert bench("gelu/naive", 80.0, tuning={"BLOCK": 64}).key != first.key
 
 
+def test_a_reason_names_no_folder_of_the_machine(store: Path) -> None:
+    failed = bench("gelu/naive", None, verdict="failed", reason=f"{results.ROOT}/src/rung/x.cu does not compile")
+    assert results.append(failed, store).reason == "src/rung/x.cu does not compile"
+    assert str(results.ROOT) not in store.read_text(encoding="utf-8")
+
+
 def test_every_field_survives_the_file(store: Path) -> None:
     whole = bench(
         "gelu/naive", 80.0, part="a", options={"n": 1}, code="c", verdict="failed", reason="r", notes=["n"],
@@ -177,8 +183,7 @@ def test_a_tiny_disk_keeps_the_lines_before(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "content",
-    [b'{"some": "json"}\n', b"[1, 2]\n", b"time,rung\n1,2\n3,4\n", b"\x89PNG\r\n\x1a\n\x00\x00\n\xff\n"],
+    "content", [b'{"some": "json"}\n', b"[1, 2]\n", b"time,rung\n1,2\n3,4\n", b"\x89PNG\r\n\x1a\n\x00\x00\n\xff\n"]
 )
 def test_files_of_others_are_refused_in_one_sentence(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "other.json"
@@ -201,8 +206,10 @@ def two(tmp_path: Path) -> tuple[Path, Path]:
     """The same kernels on two machines, at two commits."""
     a = document(
         tmp_path / "a.jsonl",
-        [row(name, us, commit="aaaa1111") for name, us in
-         (("gelu/naive", 80.0), ("gelu/vector", 60.0), ("layernorm/tree", 50.0))],
+        [
+            row(name, us, commit="aaaa1111")
+            for name, us in (("gelu/naive", 80.0), ("gelu/vector", 60.0), ("layernorm/tree", 50.0))
+        ],
     )
     b = document(
         tmp_path / "b.jsonl",
@@ -217,7 +224,9 @@ def test_listing_and_filtering(two: tuple[Path, Path], store: Path) -> None:
     files = [str(p) for p in two]
     done = rung(*files, store=store)
     assert done.returncode == 0 and len(done.stdout.splitlines()) >= 8
-    done = rung(*files, "--op", "gelu", "--gpu", "a100", "--rung", "02_vector", "--kind", "bench", "--json", store=store)
+    done = rung(
+        *files, "--op", "gelu", "--gpu", "a100", "--rung", "02_vector", "--kind", "bench", "--json", store=store
+    )
     (found,) = json.loads(done.stdout)
     assert found["metrics"]["cold_us"] == 30.0
     done = rung(*files, "--op", "gelu", "--dtype", "bf16", store=store)
@@ -294,7 +303,9 @@ def test_the_verdict_needs_more_than_half_a_percent() -> None:
 
 def git(folder: Path, *words: str) -> str:
     who = ("-c", "user.name=a", "-c", "user.email=a@b")
-    return subprocess.run(["git", "-C", folder, *who, *words], check=True, capture_output=True, text=True).stdout.strip()
+    return subprocess.run(
+        ["git", "-C", folder, *who, *words], check=True, capture_output=True, text=True
+    ).stdout.strip()
 
 
 def test_a_row_names_the_commit_only_if_its_sources_ran(tmp_path: Path) -> None:

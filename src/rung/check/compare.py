@@ -41,8 +41,10 @@ class Measured:
     apart: int | None
     facts: torch.Tensor
 
-    def deviation(self, facts: Sequence[float]) -> Deviation:
-        """What the figures say, once they are known here."""
+    def deviation(self, facts: Sequence[float] | None = None) -> Deviation:
+        """What the figures say; asks for them where they are not known here yet."""
+        if facts is None:
+            facts = self.facts.tolist()
         if self.exact:
             of = "numbers that are only moved" if self.out.is_floating_point() else "integers"
             problem = f"{self.name}: {facts[0]:.0f} of {self.out.numel()} {of} differ" if facts[0] else ""
@@ -83,23 +85,6 @@ class Measured:
         return f"{self.name}: {count} of {self.out.numel()} values are {'NaN' if nan == count else 'NaN or infinite'}"
 
 
-def compare(
-    name: str,
-    out: torch.Tensor,
-    reference: torch.Tensor,
-    dtype: Dtype,
-    atol: float,
-    *,
-    exact: bool = False,
-    apart: int | None = None,
-) -> Deviation:
-    """Measure `out` against `reference` (float64); `exact` is for integers and for what is only moved. The unit of
-    `atol` is the size of all results or, where sizes differ along the dimension `apart`, of a slice that is larger.
-    """
-    measured = measure(name, out, reference, dtype, atol, exact=exact, apart=apart)
-    return measured.deviation(measured.facts.tolist())
-
-
 def measure(
     name: str,
     out: torch.Tensor,
@@ -110,7 +95,10 @@ def measure(
     exact: bool = False,
     apart: int | None = None,
 ) -> Measured:
-    """As `compare`, but nothing waits for a GPU: with many processes on it each query is slow, however small."""
+    """`out` beside `reference` (float64); `exact` is for integers and for what is only moved. The unit of `atol` is the
+    size of all results or, where sizes differ along the dimension `apart`, of a slice that is larger. Nothing waits for
+    a GPU here: with many processes on it each query is slow, however small.
+    """
     facts = _moved(out, reference) if exact else _computed(out, reference, dtype, atol, apart)
     return Measured(name, out, reference, dtype, atol, exact, apart, facts)
 

@@ -31,7 +31,7 @@ class Compilers:
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(PRELOADED)
         self._pool = ProcessPoolExecutor(
-            workers or max(1, (processors()) - 1), context, initializer=_as_here, initargs=(dict(os.environ),)
+            workers or max(1, processors() - 1), context, initializer=_as_here, initargs=(dict(os.environ),)
         )
         major, minor = torch.cuda.get_device_capability() if torch.cuda.is_available() else (9, 0)
         self._arch = f"sm_{major}{minor}"

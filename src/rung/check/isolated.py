@@ -169,7 +169,7 @@ class Isolated:
             raise Failure(f"did not end within {seconds:.0f} s") from None
         except ValueError:
             self.close()
-            raise Failure("its process answered what nobody asked for") from None
+            raise Failure("its process sent an answer without a question") from None
         self.library_calls.update(str(n)[:80] for n in answer.get("library", [])[:50])
         self.atomics = self.atomics or bool(answer.get("atomics"))
         if answer.get("error"):

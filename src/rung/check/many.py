@@ -225,16 +225,13 @@ def _portions(work: Sequence[Task], jobs: int) -> list[list[Task]]:
 
 @cache
 def _weight(name: str) -> int:
-    """About how long a rung takes: it is compiled for many of its cases, and the longer its text, the longer; nobody
-    compiles ahead what Triton and torch.compile do."""
+    """About how long a rung takes: it is compiled for many of its cases, and a longer text takes longer. What Triton and
+    torch.compile compile is not compiled ahead."""
     rung = catalogue.find(name)
-    size = 1_000
-    if rung.path is None:
-        size = 300_000 if "compile" in rung.name else 1_000
-    elif rung.kind == "cuda":
+    if rung.path is not None and rung.kind == "cuda":
         size = sum(path.stat().st_size for path in [rung.path, *identity.files(rung)])
     else:
-        size = 300_000
+        size = 300_000 if rung.path is not None or "compile" in rung.name else 1_000
     return len(rung.operation.cases) * size
 
 

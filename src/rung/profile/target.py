@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from rung.check.compare import compare
+from rung.check.compare import measure
 from rung.dtypes import dtype as dtype_named
 from rung.errors import RungError
 from rung.rungs import catalogue
@@ -52,7 +52,7 @@ def prepared(rung: Rung, task: dict[str, Any], device: str = "cuda") -> Prepared
     for operand in operation.operands:
         if operand.written and operand.view_of is None and operand.name in tensors:
             out = tensors[operand.name]
-            found = compare(
+            found = measure(
                 operand.name,
                 out,
                 reference[operand.name].reshape(out.shape),
@@ -60,7 +60,7 @@ def prepared(rung: Rung, task: dict[str, Any], device: str = "cuda") -> Prepared
                 operation.tolerance(values, real, rung.binds),
                 exact=not out.is_floating_point(),
                 apart=operand.apart,
-            )
+            ).deviation()
             if not found.ok:
                 raise RungError(f"{rung.full_name} is wrong at this shape: {found.problem}.")
     return call

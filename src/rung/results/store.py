@@ -20,9 +20,10 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def append(row: Row, path: Path | None = None) -> Row:
-    """Append one measurement; returns it with its time and commit."""
+    """Append one measurement; returns it with its time and commit. A reason names files as the repository does."""
     now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    whole = replace(row, time=row.time or now, commit=row.commit or tree.commit())
+    reason = row.reason.replace(f"{ROOT}/", "")
+    whole = replace(row, reason=reason, time=row.time or now, commit=row.commit or tree.commit())
     lines.append(path or default_path(), whole.as_json())
     return whole
 

@@ -1,7 +1,7 @@
 /*---
 idea   = "Few rows in 32 bits: a weight is split once, and its two terms are multiplied by both terms of every row's vector."
 expect = "Rung 15 is limited by splitting weights, which all rows share: 2 to 4 rows take little longer than its one."
-found  = "2, 4, 8 rows of gpt2 take 308, 357, 489 us on an H200, where rung 15 takes 260 for one (3,849 tokens/s): products with four terms grow with the rows. Rung 6 takes 303 for two rows and 470 for four."
+found  = "2, 4, 8 rows of gpt2 take 308, 357, 489 us on an H200; with grid barriers in the same run 2 and 4 took 369 and 425 us, and 8 did not fit. So rows are not free: products of two terms each grow with them."
 provenance = "ours"
 from   = "decode/20"
 inherit = ["dims", "needs", "tune", "let", "define", "buffers", "inside", "launch"]

@@ -72,7 +72,7 @@ struct Spans
     {
         // perhaps never several turns: a narrow model has fewer parcels than a block has threads
         for (int i = threadIdx.x; i < mail.after_mlp.parcels(); i += THREADS) stream[i] = ParcelSpan::of(mail.after_mlp, i);
-        // perhaps never several turns: likewise
+        // perhaps never several turns: a narrow model has fewer parcels than a block has threads
         for (int i = threadIdx.x; i < mail.hidden.parcels(); i += THREADS) hidden[i] = ParcelSpan::of(mail.hidden, i);
     }
 };
@@ -184,7 +184,7 @@ struct FewRowsStep
         } else {
             __syncwarp();
         }
-        // perhaps never true: likewise
+        // perhaps never true: the block's warps are mostly a multiple of the rows
         if (b >= B) return;
         const float mean = own.x / C;
         const Norm norm = {mean, rsqrtf(fmaxf(own.y / C - mean * mean, 0.0f) + m.eps)};
@@ -204,7 +204,7 @@ struct FewRowsStep
         const int of_row = mail.hidden.parcels(), parcels = B * of_row;
         const Divisor row(of_row);
 #pragma unroll 1
-        // perhaps never several turns: likewise
+        // perhaps never several turns: one round is made for 132 multiprocessors, and the check's grids have fewer
         for (int begin = threadIdx.x; begin < parcels; begin += THREADS * AT_ONCE) {
             Parcel got[AT_ONCE];
             int first[AT_ONCE], count[AT_ONCE];
@@ -280,7 +280,7 @@ struct FewRowsStep
                     m.logits[size_t(b) * V + w.begin + first + row] = logit;
                     best = better(best, {logit, w.begin + first + row});
                 }
-                // perhaps never false: likewise
+                // perhaps never false: the block's warps are mostly a multiple of the rows
             } else if (b < B) {
                 send_batch(phase, layer, w, to, b, turn, first, rows, sum_of);
             }
