@@ -225,8 +225,8 @@ def _portions(work: Sequence[Task], jobs: int) -> list[list[Task]]:
 
 @cache
 def _weight(name: str) -> int:
-    """About how long a rung takes: it is compiled for many of its cases, and a longer text takes longer. What Triton and
-    torch.compile compile is not compiled ahead."""
+    """About how long a rung takes: it is compiled for many of its cases, and a longer text takes longer. What Triton
+    and torch.compile compile is not compiled ahead."""
     rung = catalogue.find(name)
     if rung.path is not None and rung.kind == "cuda":
         size = sum(path.stat().st_size for path in [rung.path, *identity.files(rung)])
