@@ -7,7 +7,7 @@ import os
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from dataclasses import replace
 from functools import cache
@@ -429,36 +429,44 @@ def test_a_fork_writes_the_same_text_and_refuses_its_parents() -> None:
     assert "".join(stream)  # the parent goes on
 
 
-def test_one_prompt_is_read_once_for_all_its_samples(model: Model) -> None:
-    ids = tuple(models.some_ids(100, V))
+def samples(model: Model, length: int, count: int) -> tuple[list[Request], Backend, list[Text]]:
+    """So many samples of one prompt, begun together; no thread may read the prompt before all of them are there."""
     options = Options(sampling=Sampling(temperature=1.0), max_new_tokens=5)
-    requests = [Request(Prompt("", ids), options, seed=1, sample=i) for i in range(6)]
-    one = engine(model, 6)
-    found = together(one, requests)
-    assert one.clock.prompt_tokens == 100
-    assert [c.tokens for c in found] == [alone(model, r).tokens for r in requests]
-    assert len({tuple(c.tokens) for c in found}) > 1
+    ids = tuple(models.some_ids(length, V))
+    requests = [Request(Prompt("", ids), options, seed=1, sample=i) for i in range(count)]
+    backend, texts = backend_of(model.transformer, count), [Text(r, None) for r in requests]
+    for slot, text in enumerate(texts):
+        backend.begin(slot, text)
+    return requests, backend, texts
+
+
+def five_tokens(backend: Backend, texts: list[Text], slots: Sequence[int]) -> list[list[int]]:
+    """The first five tokens of these texts."""
+    tokens: dict[int, list[int]] = {slot: [] for slot in slots}
+    while any(len(t) < 5 for t in tokens.values()):
+        for fresh in backend.turn():
+            new = [chosen.token for chosen in fresh.chosen]
+            tokens[fresh.slot] += new
+            texts[fresh.slot].tokens += new
+    return [t[:5] for t in tokens.values()]
+
+
+def test_one_prompt_is_read_once_for_all_its_samples(model: Model) -> None:
+    requests, backend, texts = samples(model, 100, 6)
+    with torch.inference_mode():
+        found = five_tokens(backend, texts, range(6))
+    assert backend.clock.prompt_tokens == 100
+    assert found == [alone(model, r).tokens for r in requests]
+    assert len(set(map(tuple, found))) > 1
 
 
 def test_samples_go_on_when_the_one_that_read_their_prompt_is_cancelled(model: Model) -> None:
-    ids = tuple(models.some_ids(200, V))
-    options = Options(sampling=Sampling(temperature=1.0), max_new_tokens=5)
-    requests = [Request(Prompt("", ids), options, seed=1, sample=i) for i in range(3)]
-    backend = backend_of(model.transformer, 3)
-    texts = [Text(r, None) for r in requests]
-    for slot, text in enumerate(texts):
-        backend.begin(slot, text)
+    requests, backend, texts = samples(model, 200, 3)
     with torch.inference_mode():
         assert backend.turn() == []  # the first part of the prompt
         backend.end(0)
-        tokens: dict[int, list[int]] = {1: [], 2: []}
-        while any(len(t) < 5 for t in tokens.values()):
-            for fresh in backend.turn():
-                new = [chosen.token for chosen in fresh.chosen]
-                tokens[fresh.slot] += new
-                texts[fresh.slot].tokens += new
-    for slot in (1, 2):
-        assert tokens[slot][:5] == alone(model, requests[slot]).tokens
+        found = five_tokens(backend, texts, (1, 2))
+    assert found == [alone(model, r).tokens for r in requests[1:]]
 
 
 def test_a_closed_engine_refuses_in_one_sentence(model: Model) -> None:
