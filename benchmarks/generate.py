@@ -4,10 +4,12 @@
 
 Weights are random (drawn as transformers draws them), the same for both sides. Every figure is a row of the results
 store; one that fails is a row with its reason, and the others go on. Sections: text (one text and batches), context
-(a step at 50 and at 1000 tokens), few (two to eight texts by the step of few rows, and by the rungs beside it), drafts
-(the model of the package, or `--large`, with and without them), sampling (what choosing costs), prompt, agreement
-(logits and greedy text against transformers in float32), peers (transformers on the same texts), score
-(log-probabilities of given texts, even and uneven, by rung and by transformers eager and compiled).
+(a step at 50 and at 1000 tokens), cache (64 texts of the model of the package, or `--large`, with keys and values in
+8 bits: divergence from those in 16, and perplexities; speed at 64 and 256 texts of gpt2), few (two to eight texts by
+the step of few rows, and by the rungs beside it), drafts (the model of the package, or `--large`, with and without
+them), sampling (what choosing costs), prompt, agreement (logits and greedy text against transformers in float32),
+peers (transformers on the same texts), score (log-probabilities of given texts, even and uneven, by rung and by
+transformers eager and compiled).
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import argparse
 import contextlib
 import functools
 import gc
+import itertools
 import random
 import statistics
 import sys
@@ -127,7 +130,7 @@ class Bench:
             dtype=dtype,
             options=options,
             texts=texts,
-            weights="trained" if part == "drafts" else "random",
+            weights="trained" if part in ("drafts", "cache") else "random",
             detail={"rung": rungs[0].partition("/")[2]} if len(rungs) == 1 else {},
             machine=machine.facts(),
         )
@@ -245,6 +248,52 @@ class Bench:
         if proposed:
             found |= {"accepted": accepted / proposed, "tokens_per_step": 1 + accepted / drafted}
         return found
+
+    def cache(self) -> None:
+        """64 texts read token by token, keys and values in 16 bits and in 8: how far the next tokens' odds move."""
+        large = self.arguments.large
+        what, path = ("gpt2, stories", large) if large else ("inner", "inner")
+        truth: torch.Tensor | None = None
+        for cache in (None, "int8"):
+            model = rung.load(path, device="cuda", dtype="bfloat16", cache=cache)
+            engine = model.transformer.service.writer
+            assert isinstance(engine, Engine)
+            held_out = HELD_OUT.read_text(encoding="utf-8").replace("<|endoftext|>", "")
+            ids = list(model.tokenizer.encode(held_out))
+            texts = [[*ids, *ids][len(ids) * row // 64 :][:BATCH] for row in range(64)]
+            served = self.served(engine, len(texts), BATCH)
+            options: dict[str, Any] = {"cache": cache or "bfloat16", "texts": len(texts)}
+            with self.row("cache", what, "bfloat16", served, **options) as found:
+                logprobs = self._along(engine, texts)
+                right = torch.tensor([text[PROMPT + 1 :] for text in texts], device="cuda").T[..., None]
+                perplexity = logprobs[:-1].gather(2, right).mean().neg().exp()
+                found.metrics["perplexity"] = float(perplexity)
+                if truth is None:
+                    truth = logprobs
+                else:
+                    found.metrics["kl_nats"] = float((truth.exp() * (truth - logprobs)).sum(-1).mean())
+                    found.metrics["same_likeliest"] = float((truth.argmax(-1) == logprobs.argmax(-1)).float().mean())
+            del model, engine
+        for rows, cache in itertools.product((64, 256), (None, "int8")):
+            engine = Engine(config_of("gpt2"), weights_of("gpt2"), "bfloat16", cache=cache)
+            options = {"cache": cache or "bfloat16", "texts": rows}
+            with self.row("cache speed", "gpt2", "bfloat16", self.served(engine, rows), **options) as found:
+                if found.selected:
+                    rate, _ = self.write(engine, rows, BATCH, BATCH)
+                    found.metrics |= {"tokens_per_s": rate, "step_us": self.step_time(engine, rows, 192) * 1e6}
+            del engine
+
+    def _along(self, engine: Engine, texts: list[list[int]]) -> torch.Tensor:
+        """Log-probabilities (tokens, texts, V) of what follows each token behind the prompt, texts being given."""
+        session = engine.session(len(texts), len(texts[0]))
+        session.begin([t[:PROMPT] for t in texts], [10**6] * len(texts), (), SAMPLING["greedy"], 0, range(len(texts)))
+        found = []
+        for at in range(PROMPT, len(texts[0])):
+            session.tensors["tokens"].copy_(torch.tensor([text[at] for text in texts], dtype=torch.int32))
+            session.tensors["done"].zero_()
+            session.step()
+            found.append(session.tensors["logits"].log_softmax(-1))
+        return torch.stack(found)
 
     def sampling(self) -> None:
         """What choosing costs."""
@@ -498,7 +547,7 @@ class Found:
         self.metrics: dict[str, float | None] = {}
 
 
-SECTIONS = ("text", "few", "drafts", "context", "prompt", "sampling", "agreement", "peers", "score")
+SECTIONS = ("text", "few", "cache", "drafts", "context", "prompt", "sampling", "agreement", "peers", "score")
 
 
 def main() -> int:

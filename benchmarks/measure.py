@@ -136,7 +136,7 @@ def course_climb(measured: Measured) -> list[Task]:
     needed = {f"{step.name} {step.dtype}" for step in course.steps()}
     if not needed - measured.parts("climb", "gpt2", study=True):
         return []
-    return [Task([*RUNG, "climb", "--study", "course"], 150)]
+    return [Task([*RUNG, "climb", "--study", "course"], 200)]
 
 
 def sweep(measured: Measured) -> list[Task]:

@@ -16,15 +16,17 @@ _store = tempfile.TemporaryDirectory(prefix="rung-tests-")
 os.environ["RUNG_RESULTS"] = str(Path(_store.name) / "results.jsonl")
 
 
-def _take_one_processor(worker: str, workers: int) -> None:
-    """Each of several test processes keeps to one processor.
+def _take_a_share(worker: str, workers: int) -> None:
+    """Each of several test processes keeps to its share of the processors.
 
-    Threads of two processes on the same two processors spin while they wait for each other: three times the work.
+    Threads of two processes on the same two processors spin while they wait for each other: three times the work. With
+    more processors than workers each gets several, as the references of the GPU's tests can use them.
     """
     here = sorted(os.sched_getaffinity(0))
-    if workers >= len(here):
-        os.sched_setaffinity(0, {here[int(worker.removeprefix("gw")) % len(here)]})
+    share, number = max(1, len(here) // workers), int(worker.removeprefix("gw"))
+    first = number * share % len(here)
+    os.sched_setaffinity(0, set(here[first : first + share]))
 
 
 if "PYTEST_XDIST_WORKER" in os.environ and hasattr(os, "sched_setaffinity"):
-    _take_one_processor(os.environ["PYTEST_XDIST_WORKER"], int(os.environ["PYTEST_XDIST_WORKER_COUNT"]))
+    _take_a_share(os.environ["PYTEST_XDIST_WORKER"], int(os.environ["PYTEST_XDIST_WORKER_COUNT"]))

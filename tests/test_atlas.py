@@ -61,7 +61,7 @@ def test_instructions_by_opcode_and_what_follows_from_the_counters() -> None:
 def test_a_library_s_largest_kernel_tells_and_opcodes_reach_the_sources_table() -> None:
     row = counters.as_result(*subjects()[0], counters.report(subjects()[0][0], counters.split(ncu.parse(TABLE), 1)[0]))
     figures = [f for e in sources.experiments() if e.title == "FADD instructions" for f in e.figures]
-    (fadd,) = [f for f in figures if f.what == "softmax, one warp a block"]
+    (fadd,) = [f for f in figures if f.what == "softmax, one warp per block"]
     assert (fadd.value, fadd.beside([Row.of_json(row.as_json())])) == (36_720, 36_720)
 
 

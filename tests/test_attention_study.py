@@ -328,7 +328,7 @@ def test_without_a_time_nothing_is_drawn_and_that_is_reported(
 @emulated
 def test_a_rung_reads_the_packed_product_where_it_lies(inner: Inner) -> None:
     config, weights, prompt = inner
-    plan = study.RungPlan("emulator", "float32", "study", {"attention": "23_strided"})
+    plan = study.RungPlan("emulator", {"attention": "23_strided"})
     model = Transformer(config, converted(weights, plan.matrix, plan.vector), plan)
     with torch.inference_mode():
         x = model.hidden(torch.tensor([prompt]))
@@ -369,3 +369,20 @@ def test_a_batch_whose_rows_differ_gets_no_time(inner: Inner) -> None:
     right = study.variants("emulator", [])[0]
     rows = list(study.run(config, weights, prompt, 3, [right, variant], batch=2))
     assert [r.verdict for r in rows] == ["ok", "failed"] and "leaves naive torch's at token 1" in rows[1].reason
+
+
+@emulated
+def test_texts_of_all_lengths_share_their_memory(inner: Inner) -> None:
+    config, weights, prompt = inner
+    plan = study.RungPlan("emulator", {"attention": "3"})  # with scratch of its own
+    model = Transformer(replace(config, layers=1), replace(weights, layers=weights.layers[:1]), plan)
+
+    def kept() -> int:
+        return sum(t.untyped_storage().nbytes() for t in plan._memory.values())
+
+    first = model.logits(torch.tensor([prompt]))
+    one = kept()
+    for length in range(1, len(prompt)):
+        model.logits(torch.tensor([prompt[:length]]))
+    assert kept() == one > 0
+    assert torch.equal(model.logits(torch.tensor([prompt])), first)

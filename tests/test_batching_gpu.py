@@ -198,6 +198,53 @@ def test_a_row_is_free_as_soon_as_the_last_step_of_its_text_is_launched(
     assert tokens == {slot: on_cpu(model, text.request).tokens for slot, text in enumerate(texts)}
 
 
+def written(one: GpuBackend, texts: dict[int, Text]) -> dict[int, list[int]]:
+    """The tokens that each slot's text gets from here to its end."""
+    tokens: dict[int, list[int]] = {slot: [] for slot in texts}
+    with torch.inference_mode():
+        while one._notes or one._busy or one._waiting:
+            for fresh in one.turn():
+                tokens[fresh.slot] += [chosen.token for chosen in fresh.chosen]
+    return tokens
+
+
+def test_a_full_text_may_be_seen_after_the_others_moved_into_fewer_rows(
+    model: Model, weights: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slots_module, "ROWS", (1, 4))
+    one = backend(model, weights, 4)
+    one._exact = False
+    monkeypatch.setattr(one, "_collect", lambda wait: [])
+    texts = {slot: Text(request(n, 20), None) for slot, n in enumerate([29, 29, 29, 5])}
+    with torch.inference_mode():
+        for slot, text in texts.items():
+            one.begin(slot, text)
+            if slot >= 2:  # the last text comes later than the three that fill their contexts
+                one._since = 1 << 20
+                one.turn()
+        while len(one._bank.rows if one._bank else ()) != 1:
+            one.turn()
+            assert len(one._notes) < 20
+    monkeypatch.undo()
+    assert written(one, texts) == {slot: on_cpu(model, text.request).tokens for slot, text in texts.items()}
+
+
+def test_a_text_that_leaves_and_comes_back_gets_no_tokens_of_before(
+    model: Model, weights: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = backend(model, weights, 1)
+    monkeypatch.setattr(one, "_collect", lambda wait: [])
+    text = Text(request(5, 9), None)
+    one.begin(0, text)
+    with torch.inference_mode():
+        one.turn()
+    assert one._notes
+    one.end(0)
+    one.begin(0, text)  # as where drafts are tried and given up
+    monkeypatch.undo()
+    assert written(one, {0: text}) == {0: on_cpu(model, text.request).tokens}
+
+
 @pytest.mark.parametrize("ahead", [7, 20])
 def test_steps_are_launched_before_those_ahead_are_done(
     model: Model, weights: Any, monkeypatch: pytest.MonkeyPatch, ahead: int

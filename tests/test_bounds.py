@@ -86,3 +86,10 @@ def test_few_results_may_be_off_by_more_than_many(count: int, off: float) -> Non
     right = torch.randn(count, generator=torch.Generator().manual_seed(1), dtype=torch.float64) + 3
     found = measure("logits", right * (1 + off), right, DTYPES["f16"], 1e-2).deviation()
     assert found.ok == (count == 7)
+
+
+def test_weights_of_e4m3_that_are_converted_are_held_to_sums_of_all_bits() -> None:
+    of, dtype = catalogue.operation("matmul_low"), DTYPES["bf16"]
+    values = of.complete(dict(M=1, OC=3, C=6400))
+    assert of.tolerance(values, dtype, ["x", "w_f8"]) == of.tolerance(values, dtype)
+    assert of.tolerance(values, dtype, ["x_f8", "w_f8"]) > of.tolerance(values, dtype)

@@ -20,11 +20,11 @@ MISTAKES = {
         ["no thread can go on: threads 0-255 wait at mbarrier.try_wait at line"],
     ),
     "no wait for the stage": (
-        "19_wgmma.cu", "byte_barrier_wait(full + turn % STAGES, turn / STAGES % 2);", "", ["with no barrier between"],
+        "19_wgmma.cu", "byte_barrier_wait(full + all_steps % STAGES, all_steps / STAGES % 2);", "", ["with no barrier between"],
     ),
     "the wrong phase of the full barrier": (
-        "19_wgmma.cu", "byte_barrier_wait(full + turn % STAGES, turn / STAGES % 2);",
-        "byte_barrier_wait(full + turn % STAGES, (turn / STAGES + 1) % 2);", ["with no barrier between"],
+        "19_wgmma.cu", "byte_barrier_wait(full + all_steps % STAGES, all_steps / STAGES % 2);",
+        "byte_barrier_wait(full + all_steps % STAGES, (all_steps / STAGES + 1) % 2);", ["with no barrier between"],
     ),
     "no fence before the tensor cores read": (
         "19_wgmma.cu", "cp_async_wait<BEHIND>(), wgmma::publish();", "cp_async_wait<BEHIND>();",
@@ -45,8 +45,8 @@ MISTAKES = {
     "a product that nobody committed": ("19_wgmma.cu", "    wgmma::commit();\n", "", ["values are", "with no barrier between", "wgmma.wait_group"]),
     "no fence before the first product": ("19_wgmma.cu", "    wgmma::begin();\n", "", ["with no wgmma.fence between"]),
     "a stage is let go before its product is done": (
-        "19_wgmma.cu", "            wgmma::await<1>(sums);\n            if (step > 0 && lane_id() == 0) byte_barrier_arrive(empty + (turn - 1) % STAGES);",
-        "            if (lane_id() == 0) byte_barrier_arrive(empty + turn % STAGES);", ["one arrival too many", "with no", "values are"],
+        "19_wgmma.cu", "            wgmma::await<1>(sums);\n            if (step > 0 && lane_id() == 0) byte_barrier_arrive(empty + (all_steps - 1) % STAGES);",
+        "            if (lane_id() == 0) byte_barrier_arrive(empty + all_steps % STAGES);", ["one arrival too many", "with no", "values are"],
     ),
     "too many bytes expected": (
         "21_warp_roles.cu", "byte_barrier_expect(barrier, STAGE_BYTES);", "byte_barrier_expect(barrier, STAGE_BYTES + 16);",

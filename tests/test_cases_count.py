@@ -22,6 +22,8 @@ BINDS = {
     "matmul_low quantised here": ("x", "w_q", "w_scale"),
     "matmul_low e4m3": ("x_f8", "w_f8", "x_scale", "w_scale"),
     "matmul_low two of four": ("x", "w_kept", "w_places"),
+    "matmul_low int8 weights": ("x", "w_i8", "w_scale"),
+    "matmul_low e4m3 weights": ("x", "w_f8", "w_scale"),
 }
 TENFOLD = 10.0
 
@@ -125,6 +127,21 @@ MAXIMA: dict[str, Callable[[torch.Tensor], torch.Tensor | float]] = {
     "maximum that starts at 0": lambda s: s.amax(-1, keepdim=True).clamp(min=0.0),
     "maximum without the last": lambda s: s[..., : max(1, s.shape[-1] - 1)].amax(-1, keepdim=True),
 }
+STARTS: dict[str, Callable[[torch.Tensor], torch.Tensor | float]] = {
+    f"maximum that starts at {at:g}": lambda s, at=at: s.amax(-1, keepdim=True).clamp(min=at) for at in (-300.0, -1000.0)
+}
+
+
+def _softmax_within(low: float, high: float) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Of scores that are clamped; those that the mask hides stay hidden."""
+    return lambda s: torch.where(s == -torch.inf, s, s.clamp(low, high)).softmax(-1).nan_to_num(0.0)
+
+
+CLAMPED = {
+    **{f"scores up to {at:g}": _softmax_within(-1e30, at) for at in (88.0, 150.0, 1000.0)},
+    **{f"scores from {at:g}": _softmax_within(at, 1e30) for at in (-150.0, -1000.0)},
+    **{name: _exp_without(m) for name, m in STARTS.items()},
+}
 
 
 def _softmax_with(softmax: Callable[[torch.Tensor], torch.Tensor], shift: int = 0) -> Mutant:
@@ -152,6 +169,17 @@ def _attention_with(softmax: Callable[[torch.Tensor], torch.Tensor], shift: int 
         p = softmax(scores.masked_fill(~seen, -torch.inf))
         out = (p @ t["v"]).transpose(1, 2).flatten(2)
         return {**of.reference(t, v), "out": out}
+
+    return mutant
+
+
+def _cached_with(softmax: Callable[[torch.Tensor], torch.Tensor]) -> Mutant:
+    def mutant(of: Operation, t: Tensors, v: Values) -> Tensors:
+        query = t["past"][:, None, None, None] + torch.arange(int(v["T"]))[:, None]
+        key = torch.arange(int(v["S"]))
+        seen = (key <= query) & ((key > query - v["window"]) | (key < v["globals"]))
+        scores = (t["q"] @ t["k"].transpose(2, 3) * v["scale"]).masked_fill(~seen, -torch.inf)
+        return {**of.reference(t, v), "out": (softmax(scores) @ t["v"]).transpose(1, 2).flatten(2)}
 
     return mutant
 
@@ -253,6 +281,7 @@ SCALES = {
 MUTANTS: dict[str, dict[str, Mutant]] = {
     "attention": {
         **{name: _attention_with(_exp_without(m)) for name, m in MAXIMA.items()},
+        **{name: _attention_with(s) for name, s in CLAMPED.items()},
         **SCALES,
         "scale from HS": scalars(scale=lambda v: float(v["HS"]) ** -0.5),
         "always causal": scalars(causal=1),
@@ -265,6 +294,7 @@ MUTANTS: dict[str, dict[str, Mutant]] = {
     },
     "local_attention": {
         **{name: _attention_with(_exp_without(m)) for name, m in MAXIMA.items()},
+        **{name: _attention_with(s) for name, s in CLAMPED.items()},
         **SCALES,
         "scale from HS": scalars(scale=lambda v: float(v["HS"]) ** -0.5),
         "window one more": _attention_with(_plain, wider=1),
@@ -281,6 +311,7 @@ MUTANTS: dict[str, dict[str, Mutant]] = {
         **ends("qkv"),
     },
     "cached_attention": {
+        **{name: _cached_with(s) for name, s in CLAMPED.items()},
         "scale fixed": scalars(scale=0.125),
         "scale from HS": scalars(scale=lambda v: float(v["HS"]) ** -0.5),
         "no window": scalars(window=1 << 20),
@@ -305,6 +336,7 @@ MUTANTS: dict[str, dict[str, Mutant]] = {
     },
     "softmax": {
         **{name: _softmax_with(_exp_without(m)) for name, m in MAXIMA.items()},
+        **{name: _softmax_with(s) for name, s in CLAMPED.items()},
         **SCALES,
         "always causal": scalars(causal=1),
         "never causal": scalars(causal=0),
@@ -367,6 +399,20 @@ MUTANTS: dict[str, dict[str, Mutant]] = {
         "last kept left out": cut_last("w_kept"),
         "always the first two": tensors(lambda t, v: t["w_places"].fill_(0x44444444)),
         "16-bit index": beyond("w_kept"),
+    },
+    "matmul_low int8 weights": {
+        **SCALED,
+        "last column left out": cut_last("x"),
+        "codes of seven bits": clamped("w_i8", 63),
+        "no sign": tensors(lambda t, v: t["w_i8"].abs_()),
+        "16-bit index": beyond("w_i8"),
+    },
+    "matmul_low e4m3 weights": {
+        **SCALED,
+        "last column left out": cut_last("x"),
+        "no sign": tensors(lambda t, v: t["w_f8"].copy_(t["w_f8"] % 128)),
+        "small numbers are zero": tensors(lambda t, v: t["w_f8"].masked_fill_(t["w_f8"] % 128 < 8, 0)),
+        "16-bit index": beyond("w_f8"),
     },
     "matmul_gelu": {**PRODUCTS, **GELUS, "16-bit index": beyond("weight"), **ends("x", "weight")},
     "matmul_residual": {

@@ -1,5 +1,6 @@
 """Broken and cheating kernels: each must be caught, and for the right reason."""
 
+import itertools
 import os
 import re
 import signal
@@ -9,8 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from rung.check import isolated, many, trial
+from rung.check import isolated, many, pairwise, trial
 from rung.check.many import Task, run_task
+from rung.check.other_code import differs
 from rung.check.report import Report
 from rung.check.trial import LADDER, check
 from rung.check.workers import work_through
@@ -109,6 +111,18 @@ def task_on(name: str, **more: Any) -> Task:
         pytest.param("takes_the_reference.py", "out", marks=pytest.mark.slow),
         pytest.param("swaps_storage.py", "never written", marks=pytest.mark.slow),
         pytest.param("forges_answers.py", "", marks=pytest.mark.slow),
+        pytest.param("reads_a_vector_past.cu", "'a' past the end", marks=pytest.mark.slow),
+        pytest.param("reads_far_before.cu", "'a' before the start", marks=pytest.mark.slow),
+        pytest.param("borrows_an_input.cu", "writes to parameter 'a', which is an input", marks=pytest.mark.slow),
+        pytest.param("three_tunables.cu", "with BLOCK=32, A=1, D=2", marks=pytest.mark.slow),
+        pytest.param("few_batches.cu", "values are off", marks=pytest.mark.slow),
+        ("kills_the_judge.cu", "values are off"),
+        pytest.param("kills_at_import.py", "not permitted", marks=pytest.mark.slow),
+        pytest.param("reads_the_judge.py", "Permission denied", marks=pytest.mark.slow),
+        pytest.param("cuts_memory_off.py", "", marks=pytest.mark.slow),
+        pytest.param("empties_its_inputs.cu", "values are off", marks=pytest.mark.slow),
+        pytest.param("two_programs.py", "programs 0 and 1 of kernel '_half'", marks=pytest.mark.slow),
+        pytest.param("one_further.py", "", marks=pytest.mark.slow),
     ],
 )
 def test_a_file_is_caught_in_a_process_of_its_own(name: str, reason: str) -> None:
@@ -122,9 +136,11 @@ def test_a_file_is_caught_in_a_process_of_its_own(name: str, reason: str) -> Non
     [
         ("few_cases.cu", "few cases"),
         ("right_on_the_emulator.cu", "arithmetic only"),
+        pytest.param("other_compiler.cu", "arithmetic only", marks=pytest.mark.slow),
         pytest.param("untrue_emulate.cu", "compiled", marks=pytest.mark.slow),
         ("calls_the_reference.py", "calls the library"),
         pytest.param("calls_numpy.py", "calls the library", marks=pytest.mark.slow),
+        pytest.param("hides_numpy.py", "calls the library", marks=pytest.mark.slow),
         pytest.param("in_a_thread.py", "calls the library", marks=pytest.mark.slow),
         pytest.param("by_addresses.py", "calls the library", marks=pytest.mark.slow),
     ],
@@ -134,6 +150,42 @@ def test_what_was_not_judged_is_not_ok(name: str, verdict: str) -> None:
     assert report.verdict == verdict, report
     assert report.reason
     assert _exit_code([report], set()) == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "other"),
+    [
+        ("#ifdef RUNG_EMULATOR\n#endif", True),
+        ("#if \\\n  defined(RUNG_EMULATOR)\n#endif", True),
+        ("%:ifdef __x86_64__\n%:endif", True),
+        ("#/**/ifndef __CUDACC_RTC__\nint x;\n#endif", True),
+        ("#ifndef __CUDACC_RTC__\n#include <cuda_fp16.h>\n#endif", False),
+        ("int x = RUNG_EMULATOR;", True),
+        ("#define P(a, b) a##b\nint x = P(RUNG_, EMULATOR);", True),
+        ("// as the RUNG_EMULATOR does\n#if __CUDA_ARCH__ >= 900 && defined(RUNG_BF16) && TILE > 4\n#endif", False),
+    ],
+)
+def test_other_code_for_a_gpu_is_seen_in_the_conditions_of_the_preprocessor(text: str, other: bool) -> None:
+    assert differs(text) is other
+
+
+def test_further_settings_hold_every_three_values_that_go_together() -> None:
+    tune = {"A": [1, 2, 3, 4], "B": [1, 2, 3], "C": [1, 2, 3], "D": [1, 2, 3], "E": [1, 2]}
+    usable = lambda s: s["A"] * s["B"] < 12  # noqa: E731
+    further = list(pairwise.more(tune, "text", usable))
+    assert all(usable(s) for s in further) and len(further) < 150
+    seen = [{name: choices[0] for name, choices in tune.items()}, *pairwise.settings(tune), *further]
+    for three in itertools.combinations(tune, 3):
+        for values in itertools.product(*(tune[n] for n in three)):
+            chosen = dict(zip(three, values, strict=True))
+            assert chosen.get("A", 1) * chosen.get("B", 1) >= 12 or any(chosen.items() <= s.items() for s in seen)
+    assert further != list(pairwise.more(tune, "another text", usable))
+
+
+def test_few_settings_are_all_tried() -> None:
+    tune = {"A": [1, 2, 3], "B": [1, 2, 3], "C": [1, 2], "D": [7]}
+    found = [*pairwise.settings(tune), *pairwise.more(tune, "", lambda _: True)]
+    assert len(found) == len({tuple(s.items()) for s in found}) == 17
 
 
 def test_a_rung_that_never_ends_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 import math
 import os
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -12,8 +13,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from rung.check.calls import Here
 from rung.check.compare import measure
-from rung.check.trial import LADDER, _Trial, check
+from rung.check.report import Report
+from rung.check.trial import ALONE, LADDER, Effort, _Rung, _Trial, check
 from rung.dtypes import dtype
+from rung.operation import Case
 from rung.processors import processors
 from rung.rungs import catalogue
 
@@ -58,6 +61,31 @@ def test_what_takes_long_is_run_once(seconds: float, slow: float, runs: int) -> 
     trial.of = SimpleNamespace(next_order=lambda: "forward")
     trial.twice(slow)
     assert len(found) == runs
+
+
+@pytest.mark.parametrize(("effort", "patient"), [(LADDER, False), (ALONE, True)])
+def test_a_ladders_slow_kernels_leave_their_longest_cases_to_a_check_alone(
+    effort: Effort, patient: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rung = catalogue.find("attention/2")
+    names = ("gpt2", "gpt2, prime", "gpt2-xl, full context")
+    cases = [(c, rung.operation.complete(c.values)) for c in rung.operation.cases if c.name in names]
+    report = Report(rung.full_name, "f32", "cuda")
+    of = _Rung(rung, dtype("f32"), "cuda", None, report, False, False, Here("emulator"))
+    flops = {case.name: rung.operation.cost(values, 4).flops for case, values in cases}
+    pace = 3.0 / flops[names[-1]]  # the longest would take three seconds
+    ran = []
+
+    def trial(case: Case, *_: object, **__: object) -> SimpleNamespace:
+        ran.append(case.name)
+        return SimpleNamespace(seconds=max(0.06, pace * flops[case.name]), twice=lambda _: None)
+
+    monkeypatch.setattr(of, "_trial", trial)
+    monkeypatch.setattr(of, "_from_all_sides", lambda *_: None)
+    monkeypatch.setattr(of, "_without_nullable", lambda *_: None)
+    of.judge(cases, 0, replace(effort, alone=False, later_runs=0))
+    assert ran == [n for n in names if patient or n != names[-1]]
+    assert patient or "would take" in report.left_out[names[-1]]
 
 
 @pytest.mark.parametrize("name", ["residual/01_naive", "cached_projection/02_tiles", "reduce/08_last_block"])

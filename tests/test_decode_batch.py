@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 
 from rung import emulator
+from rung.check.trial import check
 from rung.cuda import limits, nvrtc
 from rung.cuda.launch import LaunchConfig
 from rung.dtypes import dtype as named
@@ -335,6 +336,11 @@ def test_the_order_of_threads_changes_nothing(monkeypatch: pytest.MonkeyPatch, w
     assert_right(found[0], tensors, values)
     for other in found[1:]:
         assert all(torch.equal(found[0][name], other[name]) for name in ("logits", "next", "k_cache", "v_cache"))
+
+
+def test_the_search_for_races_takes_loads_by_the_copy_engine() -> None:
+    found = check(RUNG, "f16", device="emulator", case="two layers", quick=True, races=True)
+    assert found.verdict == "ok", found.reason
 
 
 @pytest.mark.parametrize("dtype", ["f16", "bf16"])

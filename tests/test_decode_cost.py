@@ -26,6 +26,7 @@ BY_HAND = [
     ("decode/08_int8", "f32", WEIGHTS + 4 * ROWS + 4 * CACHED + LOGITS),
     ("decode/11_streamed_int8", "f16", WEIGHTS + 4 * ROWS + 2 * CACHED + LOGITS),
     ("decode/10_streamed", "bf16", 2 * WEIGHTS + 2 * CACHED + LOGITS),
+    ("decode/25_eight_bit_cache", "bf16", 2 * WEIGHTS + CACHED + 4 * CACHED // 64 + LOGITS),
     ("decode/torch", "f32", 4 * WEIGHTS + 4 * CACHED + LOGITS),
 ]
 

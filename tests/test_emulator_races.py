@@ -168,7 +168,7 @@ extern "C" __global__ void k(float* parts, int* count, float* out) {
     if (threadIdx.x == 0) {
         parts[blockIdx.x] = sum;
         FENCE;
-        const bool last = atomicAdd(count, 1) == gridDim.x - 1;
+        const bool last = COUNT == gridDim.x - 1;
         AFTER;
         ADD;
         if (last) for (int b = 0; b < gridDim.x; b++) out[1] += parts[b];
@@ -178,6 +178,7 @@ extern "C" __global__ void k(float* parts, int* count, float* out) {
 
 def on_blocks(**defines: str) -> dict[str, Any]:
     fences = {"FENCE": "__threadfence()", "AFTER": "__threadfence()", "ADD": "atomicAdd(out, sum)"}
+    fences["COUNT"] = "atomicAdd(count, 1)"
     return {"grid": 4, "block": 64, "defines": list({**fences, **defines}.items())}
 
 
@@ -188,11 +189,42 @@ def test_blocks_behind_each_other_are_ordered_by_atomics_and_fences_alone() -> N
 
 
 @pytest.mark.parametrize(
-    ("changed", "line"), [({"ADD": "out[0] += sum"}, 11), ({"FENCE": ""}, 12), ({"AFTER": ""}, 12)], ids=str
+    ("changed", "line"),
+    [
+        ({"ADD": "out[0] += sum"}, 11),
+        ({"FENCE": ""}, 12),
+        ({"AFTER": ""}, 12),
+        ({"AFTER": "__syncwarp(1)"}, 12),
+        ({"FENCE": "__threadfence_block()"}, 12),
+        ({"AFTER": "__threadfence_block()"}, 12),
+        ({"FENCE": 'asm volatile("membar.cta;" ::: "memory")'}, 12),
+        ({"FENCE": 'asm volatile("fence.acq_rel.cluster;" ::: "memory")'}, 12),
+        ({"COUNT": "atomicAdd_block(count, 1)"}, 9),
+        ({"ADD": "atomicAdd_block(out, sum)"}, 11),
+        ({"ADD": 'asm volatile("red.relaxed.cta.global.add.f32 [%0], %1;" ::"l"(out), "f"(sum) : "memory")'}, 11),
+    ],
+    ids=str,
 )
 def test_what_two_blocks_do_to_a_number_is_a_race_though_each_has_barriers(changed: dict[str, str], line: int) -> None:
     parts, count, out = torch.zeros(4), torch.zeros(1, dtype=torch.int32), torch.zeros(2)
     assert f"line {line}" in race_of(BLOCKS, parts, count, out, **on_blocks(**changed))
+
+
+@pytest.mark.parametrize("fence", ["__threadfence()", "__threadfence_block()", 'asm volatile("membar.gl;":::"memory")'])
+@pytest.mark.parametrize("count", ["atomicAdd(count, 1)", "atomicAdd_block(count, 1)"])
+def test_within_a_block_its_own_scope_is_enough(fence: str, count: str) -> None:
+    source = """
+    extern "C" __global__ void k(float* part, int* count, float* out) {
+        if (threadIdx.x % 32) return;
+        part[threadIdx.x / 32] = 1.0f;
+        FENCE;
+        if (COUNT < 3) return;
+        FENCE;
+        for (int w = 0; w < 4; w++) *out += part[w];
+    }"""
+    part, counter, out = torch.zeros(4), torch.zeros(1, dtype=torch.int32), torch.zeros(1)
+    check(source, part, counter, out, block=128, defines=[("FENCE", fence), ("COUNT", count)])
+    assert out.item() == 4
 
 
 def test_shared_arrays_of_16_bits_have_no_flag_that_threads_would_race_for() -> None:

@@ -96,6 +96,7 @@ def test_every_key_arrives() -> None:
         (('fill = "nan"', "filled = 1"), "unknown key 'filled'"),
         (("pdl = true", "gird = 3"), "unknown key 'gird'"),
         (("dtypes =", 'from = "24"\ndtypes ='), "names no rung"),
+        (("dtypes =", 'products = "bf16"\ndtypes ='), "products is 'bf16'"),
         (("dtypes =", f'found = "{"x" * 401}"\ndtypes ='), "found has 401 characters"),
         (("[define]", "[let]\nA = true\n[define]"), "let.A"),
         (("[define]", '[let]\nA = "B2 + 1"\nB2 = 2\n[define]'), "let.A uses B2"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import pytest
@@ -239,8 +240,10 @@ def test_the_table_names_rungs_that_there_are(device: str, dtype: str, tokens: i
 
 @pytest.mark.parametrize("real", ["f32", "f16", "bf16"])
 def test_the_kernels_beside_the_ladders_compile_for_a_gpu(real: str) -> None:
-    for build, kernels in ((prefill_ladder.build, {"keep", "last"}), (seating.build, {"seat"})):
-        cubin = nvrtc.compile_cubin(build(dtypes.dtype(real)), "sm_90")
+    number, kept = dtypes.dtype(real), {"keep", "keep_in_eight_bits", "last"}
+    ways = itertools.product((False, True), repeat=2)  # keys and values in eight bits, there and here
+    for build, kernels in ((prefill_ladder.build(number), kept), *((seating.build(number, *w), {"seat"}) for w in ways)):
+        cubin = nvrtc.compile_cubin(build, "sm_90")
         assert cubin.resources.keys() == kernels
         assert all((used.spill_stores, used.stack) == (0, 0) for used in cubin.resources.values())
 

@@ -96,8 +96,8 @@ def test_constant_memory_is_filled_before_the_launch(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("parameters", "keys", "message"),
     [
-        ("float* out, const float* x", "", "'x'.*operands a, b, out"),
-        ("float* out, int n", "", "'n'.*values B, T, C"),
+        ("float* out, const float* x", "", "'x'.*no operand .a, b, out.; map it"),
+        ("float* out, int n", "", "'n'.*no value .a, b, out; B, T, C"),
         ("float* out, int n", '[bind]\nn = "Q + 1"', "'Q'"),
         ("float* out, const int* a", "", "holds f32"),
         ("float* out, struct Thing a", "", "cannot be passed|Thing"),

@@ -49,6 +49,8 @@ FORMATS: dict[str, Format] = {
     "int8, a scale per matrix": lambda x, w: (whole(x), whole(w)),
     "e4m3, a scale per row": lambda x, w: (eights(x), eights(w)),
     "two of four weights": lambda x, w: (x, halved(w)),
+    "bf16, weights in int8": lambda x, w: (x.bfloat16().double(), integers(w)),
+    "bf16, weights in e4m3": lambda x, w: (x.bfloat16().double(), eights(w)),
 }
 
 
@@ -82,7 +84,7 @@ def test_the_readme_tells_what_each_format_loses() -> None:
         assert stated[name] == pytest.approx(pair, rel=0.03), name
 
 
-@pytest.mark.parametrize(("rung", "operand"), [("2", "x_q"), ("4", "w_scale"), ("5", "x"), ("6", "w_f8"), ("7", "w_places")])
+@pytest.mark.parametrize(("rung", "operand"), [("2", "x_q"), ("4", "w_scale"), ("5", "x"), ("6", "w_f8"), ("7", "w_places"), ("9", "x"), ("9", "w_i8"), ("10", "w_f8"), ("10", "w_scale")])
 def test_a_rung_is_held_to_the_operands_of_its_format(rung: str, operand: str) -> None:
     """The reference hangs on what the rung binds, and on nothing else."""
     op, found = catalogue.operation("matmul_low"), catalogue.find(f"matmul_low/{rung}")

@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
@@ -9,10 +10,12 @@ import pytest
 
 from rung.check import mutants, mutate
 from rung.check.mutate import judge, trials
+from rung.check.report import Report
 from rung.cli import main
 from rung.errors import RungError
 from rung.results.row import Row
 from rung.rungs import catalogue
+from rung.rungs.base import Rung
 from rung.show import mutation_tables
 
 SOURCE = """/*---
@@ -75,6 +78,27 @@ def test_a_mutant_is_refused_for_a_reason() -> None:
     assert verdict.verdict == "failed" and "values are off" in verdict.reason
 
 
+def test_what_a_gpu_calls_right_is_judged_by_the_emulator_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    (trial, *_) = trials([catalogue.find("reduce/4")], count=1, seed=0)
+    asked = []
+
+    def answer(rung: Rung, dtype: str, *, device: str, races: bool = False, **_: object) -> Report:
+        asked.append((device, races))
+        race = Report(rung.full_name, dtype, "emulator", "failed", "a race")
+        return race if device == "emulator" else Report(rung.full_name, dtype, "cuda")
+
+    class OnGpu:
+        def __init__(self, device: str) -> None: ...
+        def __enter__(self) -> None: ...
+        def __exit__(self, *_: object) -> None: ...
+
+    monkeypatch.setattr(mutate, "check", answer)
+    monkeypatch.setattr(mutate, "Isolated", OnGpu)
+    row = judge(replace(trial, device="cuda"))
+    assert (row.verdict, row.reason) == ("failed", "a race")
+    assert asked == [("cuda", False), ("emulator", True)]
+
+
 def test_a_reason_names_files_and_not_where_they_lie(monkeypatch: pytest.MonkeyPatch) -> None:
     (trial, *_) = trials([catalogue.find("residual/1")], count=1, seed=0)
     where = mutate.SOURCES / "rung" / "ladders" / "include" / "ptx.cuh"
@@ -104,7 +128,7 @@ def test_what_once_survived_is_refused_by_the_case_that_was_added(rung: str, cha
 
 def test_a_score_counts_what_compiles_and_ends_and_names_each_survivor() -> None:
     def row(what: str, verdict: str, note: str = "") -> Row:
-        place = {"file": "01.cu", "line": 7, "change": "a -> b"}
+        place = {"device": "emulator", "file": "01.cu", "line": 7, "change": "a -> b"}
         return Row(kind="mutate", what=what, part="term", options=place, verdict=verdict, notes=[note] if note else [])
 
     rows = [
@@ -112,6 +136,7 @@ def test_a_score_counts_what_compiles_and_ends_and_names_each_survivor() -> None
         row("gelu/01", "ok", "equivalent: the same"), row("relu/01", "ok"), row("relu/01", "failed"),
     ]  # fmt: skip
     parts = mutation_tables.parts(rows)
+    assert parts["mutants:gpu"]().strip() == "Not measured yet." and parts["mutants:gpu-survivors"]() == ""
     ladders = parts["mutants:ladders"]()
     assert "| gelu | 4 | 3 | 1 | 0 | 100.0% |" in ladders and "| relu | 2 | 1 | 0 | 1 | 50.0% |" in ladders
     assert "| all | 6 | 4 | 1 | 1 | 80.0% |" in parts["mutants:kinds"]()

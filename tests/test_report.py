@@ -49,7 +49,7 @@ def measurements() -> list[Row]:
             for block, us in ((256, 43.0), (128, 41.0), (1024, 90.0))
         ),
         row("layernorm/tree", None, tuning={"BLOCK": 4}, verdict="illegal", reason="too small", **swept),
-        study("waves", "A saw.", [[1, 2.0]], [[1, 2.0], [2, None], [4, 3.0]]),
+        study("waves", "A saw of 5 us.", [[1, 2.0]], [[1, 2.0], [2, None], [4, 3.0]]),
         study("softmax", "Trees win <b>here</b>.", [[256, 1.5], [512, 2.25]], []),
         *steps,
         text,
@@ -110,6 +110,12 @@ def test_every_link_leads_somewhere_inside(tab: browser.Page) -> None:
     assert tab.value(lost) == []
 
 
+def test_microseconds_have_one_sign_outside_of_sources(written: Path) -> None:
+    page = re.sub(r"<(pre|code|style|script)\b.*?</\1>", "", written.read_text(), flags=re.DOTALL)
+    assert "A saw of 5 µs." in page
+    assert re.findall(r".{30}\d us\b|<th[^>]*>us<|>us</text>", page) == []
+
+
 def test_a_link_to_a_rung_opens_its_ladder(tab: browser.Page) -> None:
     tab.value("location.hash = 'layernorm-05_tree'")
     tab.settle()
@@ -165,7 +171,7 @@ def test_the_keyboard_alone_suffices(tab: browser.Page, written: Path) -> None:
 def test_nothing_is_wider_than_a_phone(tab: browser.Page, tmp_path: Path) -> None:
     tab.size(390, 844)
     try:
-        for name in ["index", *catalogue.operations(), "studies", "machine"]:
+        for name in ["index", "model", *catalogue.operations(), "studies", "sources", "machine"]:
             tab.value(
                 f"location.hash = '{name}'; for (const d of document.querySelectorAll('#{name} details')) d.open = true"
             )
@@ -221,7 +227,7 @@ def test_search_finds_rungs_by_their_ideas_and_leads_there(tab: browser.Page) ->
 
 def test_a_study_is_drawn_from_its_points(tab: browser.Page) -> None:
     text = tab.value("document.querySelector('#study-waves').textContent")
-    assert "A saw." in text and "measured" in text
+    assert "A saw of" in text and "measured" in text
     assert tab.value("document.querySelectorAll('#study-waves circle').length") == 2
 
 

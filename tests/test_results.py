@@ -14,10 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from result_rows import MACHINE, document, of_other_code, row
+from result_rows import MACHINE, TIME, document, of_other_code, row
 from rung.errors import RungError
 from rung.results import query, tree
 from rung.results import store as results
+from rung.results.row import Row
 from rung.rungs import folders
 
 SOURCES = str(folders.LADDERS.parents[1])
@@ -231,6 +232,20 @@ def test_listing_and_filtering(two: tuple[Path, Path], store: Path) -> None:
     assert found["metrics"]["cold_us"] == 30.0
     done = rung(*files, "--op", "gelu", "--dtype", "bf16", store=store)
     assert done.returncode == 2 and done.stderr.startswith("rung: no results match --op gelu --dtype bf16")
+
+
+@pytest.mark.parametrize("name", ["gelu/2", "gelu/vector", "gelu/02_vector", "vector"])
+def test_a_rung_is_named_as_everywhere(two: tuple[Path, Path], store: Path, name: str) -> None:
+    found = json.loads(rung(str(two[0]), "--rung", name, "--json", store=store).stdout or "[]")
+    assert [r["what"] for r in found] == ([] if name == "vector" else ["gelu/02_vector"])
+
+
+def test_rows_that_differ_in_their_options_are_told_apart(tmp_path: Path, store: Path) -> None:
+    one = Row(kind="climb", what="gpt2", part="naive torch", dtype="float32", machine=MACHINE, time=TIME,
+              options={"study": "attention", "new_tokens": 512}, metrics={"seconds": 2.0})  # fmt: skip
+    results.write(tmp_path / "climb.jsonl", [one, replace(one, options={**one.options, "batch": 4}, metrics={"seconds": 3.0})])
+    shown = rung(str(tmp_path), "--kind", "climb", store=store).stdout
+    assert "2.00 s  attention, new tokens 512  " in shown and "3.00 s  attention, new tokens 512, batch 4  " in shown
 
 
 def test_only_the_newest_is_listed_without_all(tmp_path: Path, store: Path) -> None:

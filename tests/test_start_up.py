@@ -1,11 +1,20 @@
 """Verbs that only read text answer at once: torch, whose import takes seconds, stays out of their process."""
 
+import ctypes
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
+
+from rung.cuda import context
+from rung.operation import Operation
+from rung.rungs.base import Rung
+from rung.rungs.cuda import CudaRung
+from rung.rungs.folders import folders
 
 RUN = """
 import sys
@@ -59,3 +68,56 @@ def test_what_is_imported_later_is_the_module_itself() -> None:
     assert lazy.F.gelu is torch.nn.functional.gelu
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         lazy.torch.nothing  # noqa: B018
+
+
+def test_naming_a_rung_reads_no_other_of_its_ladder(monkeypatch: pytest.MonkeyPatch) -> None:
+    from rung.rungs import catalogue
+
+    ladder = {rung.name: rung for rung in catalogue.rungs("layernorm")}
+    read: list[str] = []
+
+    def reading(of: Operation, path: Path) -> Rung:
+        read.append(path.stem)
+        return CudaRung(of, path)
+
+    monkeypatch.setattr(catalogue, "rung_from_file", reading)
+    catalogue._rung_at.cache_clear()
+    try:
+        found = {spec: catalogue.find(f"layernorm/{spec}").name for spec in ("9", "09_split", "split", "torch")}
+    finally:
+        catalogue._rung_at.cache_clear()
+        catalogue.rungs.cache_clear()
+    assert found == {"9": "09_split", "09_split": "09_split", "split": "09_split", "torch": "torch"}
+    assert found["torch"] in ladder and read == ["09_split"]
+
+
+def test_without_a_driver_no_context_is_begun_and_nothing_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def missing(name: str) -> NoReturn:
+        asked.append(name)
+        raise OSError(name)
+
+    monkeypatch.setattr(ctypes, "CDLL", missing)
+    context.begin().join(10)
+    assert asked == ["libcuda.so.1"]
+
+
+def test_a_context_is_begun_on_the_first_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+
+    class Driver:
+        def __getattr__(self, name: str) -> Callable[..., int]:
+            return lambda *_: calls.append(name) or 0
+
+    monkeypatch.setattr(ctypes, "CDLL", lambda _: Driver())
+    context.begin().join(10)
+    assert calls == ["cuInit", "cuDeviceGet", "cuDevicePrimaryCtxRetain"]
+
+
+def test_a_ladder_that_is_added_while_python_runs_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RUNG_LADDERS", str(tmp_path))
+    assert "mine" not in folders()
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "operation.py").write_text("")
+    assert folders()["mine"] == tmp_path / "mine"

@@ -151,6 +151,31 @@ def test_scores_stand_beside_transformers_of_the_same_run(root: Path) -> None:
     assert expected in (root / "README.md").read_text()
 
 
+def test_the_courses_climb_stands_beside_the_projects_own_speeds(root: Path) -> None:
+    (root / "README.md").write_text("<!-- course -->\n<!-- /course -->\n<!-- speed:course -->\n<!-- /speed:course -->\n")
+    shown = Row(
+        kind="climb", what="gpt2", part="reductions", dtype="float32", weights="random", machine=MACHINE, time=TIME,
+        options={"study": "course", "new_tokens": 50}, detail={"step": 1, "idea": ""}, metrics={"tokens_per_s": 40.0, "vs_before": 4.0},
+    )  # fmt: skip
+    first = replace(shown, part="baseline", detail={"step": 0, "idea": ""}, metrics={"tokens_per_s": 10.0})
+    other = replace(first, options={}, metrics={"tokens_per_s": 99.0})
+    store.write(root / "results/h200/climb.jsonl", [shown, first, other])
+    write(root)
+    short, _, whole = (root / "README.md").read_text().partition("<!-- /course -->")
+    assert "| baseline | 10 | 5 |" in short and "reductions" not in short
+    assert "Ours: gpt2, random weights, 50 tokens, on an NVIDIA H200." in short
+    assert whole.index("| baseline | 10 |  | 5 |") < whole.index("| reductions | 40 | 4.00× |  |") and "99" not in whole
+
+
+@pytest.mark.parametrize(("us", "said"), [(5.0, True), (20.0, False)])
+def test_more_than_the_limit_is_explained_where_it_stands(root: Path, us: float, said: bool) -> None:
+    (root / "README.md").write_text("<!-- ladders -->\n<!-- /ladders -->\n")
+    document(root / "results/h200/later.jsonl", [row("layernorm/registers", us, dtype="bf16")], time="2026-02-01T00:00:00Z")
+    write(root)
+    for text in ((root / "README.md").read_text(), page(root)):
+        assert ("More than 100 %: the limit is a copy's rate" in text) == said
+
+
 def test_the_climb_is_a_picture_in_light_and_dark(root: Path) -> None:
     write(root)
     readme = (root / "README.md").read_text()

@@ -5,9 +5,12 @@ from functools import partial
 
 import pytest
 
-from rung.bench import timing
+from rung.bench import race, timing
 from rung.bench.timing import CALLS, FULL, MAX_CALLS, Contestant, rounds
+from rung.dtypes import DTYPES
 from rung.results import machine
+from rung.results.current import Limits
+from rung.rungs import catalogue
 
 
 @pytest.mark.parametrize("sets", [1, 2, 7, 60, 256])
@@ -37,6 +40,41 @@ def test_three_products_of_tf32_may_be_faster_than_float32_itself() -> None:
     assert machine.rate_limit(sheet, "bf16") == sheet["bf16"]
     assert machine.rate_limit({"f32": 10e12, "tf32": 20e12}, "f32") == 10e12
     assert machine.rate_limit({}, "f32") is None
+
+
+def concluded(name: str, seconds: float) -> race.Row:
+    """A rung's figures at 4096 x 4096 x 4096, in bf16 on an H200."""
+    rung = catalogue.find(f"matmul_low/{name}")
+    values = rung.operation.complete(dict(M=4096, OC=4096, C=4096))
+    one = race._Race(rung.operation, "n4096", values, DTYPES["bf16"])
+    row = one._row(rung, None)
+    contestant = Contestant(name, [lambda: None])
+    contestant.cold = [seconds] * 10
+    one._conclude(rung, row, contestant, {}, [rung], race.Ceilings(4.2e12, {"bf16": 788e12}))
+    return row
+
+
+@pytest.mark.parametrize(
+    ("name", "most"),
+    [("3", 989e12), ("4", 1979e12), ("5", 1979e12), ("7", 1978e12), ("8", 1979e12), ("scaled_mm", 1979e12)],
+)
+def test_a_time_is_held_to_the_rate_of_the_format_that_is_multiplied(
+    monkeypatch: pytest.MonkeyPatch, name: str, most: float
+) -> None:
+    """An H200 multiplied e4m3 at 1.35 times the rate that its data sheet has for bf16, and the rows failed."""
+    monkeypatch.setattr(machine, "datasheet", lambda: machine.DATASHEET["NVIDIA H200"])
+    flops = 2 * 4096**3
+    right = concluded(name, flops / most / 0.7)
+    assert (right.verdict, right.of_datasheet) == ("ok", pytest.approx(0.7))
+    assert concluded(name, flops / most / 1.1).verdict == "failed"
+
+
+def test_the_measured_ceiling_is_of_the_format_that_is_multiplied() -> None:
+    dense, sparse, eight = (concluded(name, 200e-6).of_rate for name in ("3", "7", "8"))
+    assert dense is not None and sparse == pytest.approx(dense / 2) and eight is None, "nothing measures e4m3"
+    limits = Limits("NVIDIA H200", 4.2e12, {"bf16": 788e12}, machine.DATASHEET["NVIDIA H200"])
+    assert [limits.rate("bf16", p) for p in ("", "2:4", "e4m3")] == [788e12, 2 * 788e12, 1979e12]
+    assert limits.rate("f16") is None
 
 
 def test_the_look_at_the_outputs_runs_all_that_makes_them_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,7 +48,7 @@ WRONG = [
     Wrong("eight heads", "attention/12", (("+ nh * stride_NH;", "+ (nh & 7) * stride_NH;"),), "heads, nine batches"),
     Wrong("targets of 16 bits", "token_logprob/02", (("const int target = targets", "const int target = (unsigned short)targets"),), "beyond 16 bits"),
     # ---- numbers
-    Wrong("scores up to 150", "attention/12", (("weights[t2] = scale * sum;", "weights[t2] = fminf(scale * sum, 150.0f);"),), "some hundreds", "bf16"),
+    Wrong("scores up to 150", "attention/12", (("weights[t2] = scale * sum;", "weights[t2] = fminf(scale * sum, 150.0f);"),), "scores far apart", "bf16"),
     Wrong("copied with 20 bits", "copy/02", (("out[i] = x[i];", "out[i] = from_float<Real>(__int_as_float(__float_as_int(to_float(x[i])) & ~15));"),), "only moved"),
     Wrong("the smallest are zero", "copy/02", (("out[i] = x[i];", "out[i] = fabsf(to_float(x[i])) < 1.2e-38f ? from_float<Real>(0.0f) : x[i];"),), "down to float32's end"),
     Wrong("NaN is lost", "transpose/02", (("tile[k][threadIdx.x] = x[(size_t)r * C + c];", "tile[k][threadIdx.x] = fmaxf(x[(size_t)r * C + c], -INFINITY);"),), "infinities and NaN"),

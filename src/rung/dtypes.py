@@ -39,6 +39,10 @@ DTYPES = {
     )
 }
 
+# What a product may run in, where that is not the format of its rung: eight bits, or the rung's own with two zeros in
+# every four weights. Tensor cores have other rates for these.
+PRODUCTS = ("i8", "e4m3", "2:4")
+
 # What an operand, a buffer or a parameter of a kernel may hold, beside "real"; and its name in torch.
 ELEMENTS = {
     "f32": "float32",

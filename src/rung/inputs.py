@@ -112,6 +112,38 @@ def scores_beyond_exp(part: float, *, climbing: bool) -> Change:
     return change
 
 
+def levels(count: int, device: torch.device | str) -> torch.Tensor:
+    """Numbers from 0.1 to 1.1 in a mixed order, two neighbours alike and all others far apart: scores of any size may
+    have these ratios in any format, since who is largest, and that two share it, does not hang on their last bits."""
+    pairs = (count + 1) // 2
+    return 0.1 + (torch.arange(count, device=device) // 2 * 7 % pairs) / max(1, pairs - 1)
+
+
+FAR = (400.0, 14000.0)  # sizes of scores, head after head
+
+
+def scores_far_apart(x: torch.Tensor, v: Mapping[str, int | float]) -> torch.Tensor:
+    """Packed q, k and v (B, T, 3 C) with scores of hundreds and thousands, all of one sign for a query."""
+    B, T, heads = x.shape[0], x.shape[1], int(v["NH"])
+    qkv = x.view(B, T, 3, heads, -1).clone()
+    part = torch.tensor([(FAR[head % 2] / v["scale"]) ** 0.5 for head in range(heads)], device=x.device)
+    position = torch.arange(T, device=x.device)
+    side = torch.where((position[:, None] // 2 + torch.arange(heads, device=x.device)) % 2 == 0, 1, -1)
+    qkv[:, :, 1] = 0
+    qkv[:, :, 0, :, -1] = part * side
+    qkv[:, :, 1, :, -1] = part * levels(T, x.device)[:, None]
+    return qkv.view_as(x)
+
+
+def rows_far_apart(x: torch.Tensor, v: Mapping[str, int | float]) -> torch.Tensor:
+    """Rows of scores of hundreds and thousands, all of one sign in a row."""
+    flat = x.reshape(-1, x.shape[-1])
+    row = torch.arange(len(flat), device=x.device)[:, None]
+    size = torch.where(row % 2 == 0, FAR[0], FAR[1]) / v["scale"]
+    side = torch.where(row // 2 % 2 == 0, 1.0, -1.0)
+    return (size * side * levels(flat.shape[1], x.device)).view_as(x)
+
+
 def large_but_for_scores(size: float) -> Change:
     """Packed q and k of this size, and values that go up to float16's end: the case's scale has to undo the former."""
 

@@ -29,7 +29,8 @@ class Operand:
 
     An optional input belongs to the computation when a rung binds it; an optional output is checked
     when a rung binds it. Its bytes come on top of the operation's cost, unless that has them already
-    (`counted`); who takes it `instead` of another operand leaves the other's memory alone. A nullable one may
+    (`counted`), and as far as a call moves them (`share`); who takes it `instead` of another operand leaves the other's
+    memory alone. A nullable one may
     moreover be left out of a call: the kernel then gets a null pointer. `view_of` makes it a strided view of
     another operand instead of memory of its own. An output of 32 bits of `sums` over operands is held to what 32
     bits can keep, whatever the operands' format. An output's sizes may differ along the dimension `apart`. Products of
@@ -53,6 +54,9 @@ class Operand:
     view_of: str | None = None
     view: Callable[[torch.Tensor, Values], torch.Tensor] | None = None
     follows: Callable[[Tensors, Values], torch.Tensor] | None = None
+    changed: Callable[[Tensors, Values], torch.Tensor] | None = None
+    rounded: bool = False
+    share: float = 1.0
 
     @property
     def written(self) -> bool:
@@ -74,14 +78,19 @@ class Cost:
 @dataclass(frozen=True)
 class Case:
     """One shape to check at. `where="cuda"` marks those that are too large for the emulator; those that it gets only
-    for a rung that is checked alone have `where="alone"`."""
+    for a rung that is checked alone have `where="alone"`; with `where="file"` a GPU does so as well."""
 
     name: str
     values: Values
     magnitude: float = 1.0
-    where: Literal["any", "alone", "cuda"] = "any"
+    where: Literal["any", "alone", "file", "cuda"] = "any"
     dtypes: tuple[str, ...] = tuple(DTYPES)
     change: Mapping[str, Change] = field(default_factory=dict)  # by operand: what becomes of its usual numbers
+
+
+def sizes(*given: Values) -> tuple[Case, ...]:
+    """Cases of some sizes, for files that are right up to the sizes of the others only."""
+    return tuple(Case(" ".join(f"{n}={v}" for n, v in values.items()), values, where="file") for values in given)
 
 
 @dataclass(frozen=True)
@@ -94,6 +103,7 @@ class Library:
     where: Literal["any", "cuda"] = "any"
     note: str = ""
     needs: tuple[str, ...] = ()
+    products: str = ""  # the format that its products run in, where that is not the dtype
 
 
 @dataclass(frozen=True)
@@ -167,9 +177,10 @@ class Operation:
             if operand.name not in binds or not operand.optional or operand.nullable or operand.view_of:
                 continue
             if not operand.counted:
-                moved += self.size_of(operand, values, dtype)
+                moved += operand.share * self.size_of(operand, values, dtype)
             if operand.instead is not None and operand.instead not in binds:
-                moved -= self.size_of(self.operand(operand.instead), values, dtype)
+                other = self.operand(operand.instead)
+                moved -= other.share * self.size_of(other, values, dtype)
         return Cost(cost.flops, moved)
 
     def size_of(self, operand: Operand, values: Values, dtype: Dtype) -> int:

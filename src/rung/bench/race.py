@@ -19,7 +19,7 @@ from rung.dtypes import Dtype
 from rung.dtypes import dtype as dtype_named
 from rung.errors import RungError
 from rung.expressions import Number
-from rung.operation import Operation, Tensors, Values
+from rung.operation import Cost, Operation, Tensors, Values
 from rung.results import machine, statistics
 from rung.results.current import TOO_SLOW
 from rung.results.row import Row as Result
@@ -289,7 +289,7 @@ class _Race:
         cost = self.operation.cost_with(self.values, self.dtype, rung.binds)
         row.gbps = cost.bytes / summary.median / 1e9
         row.tflops = cost.flops / summary.median / 1e12
-        self._ceilings(row, cost.flops, cost.bytes, summary.median, ceilings)
+        self._ceilings(rung, row, cost, summary.median, ceilings)
         libraries = [c for n, c in timed.items() if isinstance(_by_name(chosen, n), LibraryRung)]
         if libraries and not isinstance(rung, LibraryRung):
             best = min(libraries, key=lambda c: statistics.summarise(c.cold).median)
@@ -300,21 +300,21 @@ class _Race:
         if previous is not None and previous.full_name in timed:
             row.against_before = statistics.verdict(contestant.cold, timed[previous.full_name].cold)
 
-    def _ceilings(self, row: Row, flops: float, size: float, seconds: float, ceilings: Ceilings | None) -> None:
+    def _ceilings(self, rung: Rung, row: Row, cost: Cost, seconds: float, ceilings: Ceilings | None) -> None:
         sheet = machine.datasheet()
         shares = []
         if "bytes" in sheet:
-            shares.append(size / seconds / sheet["bytes"])
-        if (most := machine.rate_limit(sheet, self.dtype.name)) is not None:
-            shares.append(flops / seconds / most)
+            shares.append(cost.bytes / seconds / sheet["bytes"])
+        if (most := machine.rate_limit(sheet, self.dtype.name, rung.products)) is not None:
+            shares.append(cost.flops / seconds / most)
         row.of_datasheet = max(shares, default=None)
         if row.of_datasheet is not None and row.of_datasheet > 1.02:
             row.verdict = "failed"
             row.reason = f"{row.of_datasheet:.0%} of the datasheet's ceiling: an error of measurement, not a record"
         if ceilings is not None:
-            row.of_bandwidth = size / seconds / ceilings.bytes
-            if ceilings.flops.get(self.dtype.name):
-                row.of_rate = flops / seconds / ceilings.flops[self.dtype.name]
+            row.of_bandwidth = cost.bytes / seconds / ceilings.bytes
+            if rate := machine.rate(ceilings.flops, self.dtype.name, rung.products):
+                row.of_rate = cost.flops / seconds / rate
 
     def reset_persisting_l2(self) -> None:
         """L2 lines that an earlier kernel marked as persisting would make the next reader look faster."""

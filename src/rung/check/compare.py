@@ -12,6 +12,7 @@ from rung.dtypes import Dtype
 MANTISSA = {torch.float16: 10, torch.bfloat16: 7}  # bits behind the first
 MANY = 400  # results whose mean says how they were rounded
 CUT_OFF = 0.8  # of what results are too small on average that were cut off
+DRIFT = 0.2  # units that many integers which are rounded results may be off by on average, to one side
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,8 @@ class Measured:
     exact: bool
     apart: int | None
     facts: torch.Tensor
+    rounded: bool = False
+    changed: torch.Tensor | None = None
 
     def deviation(self, facts: Sequence[float] | None = None) -> Deviation:
         """What the figures say; asks for them where they are not known here yet."""
@@ -52,6 +55,11 @@ class Measured:
         cap = self.dtype.norm_cap
         if not facts:
             return Deviation(0.0, 0.0, cap)
+        if self.changed is not None:
+            moved, *facts = facts
+            if moved:
+                problem = f"{self.name}: {moved:.0f} numbers differ where nothing is to be written"
+                return Deviation(float("inf"), float("inf"), cap, problem)
         not_finite, invalid, counted, worst, relative, *cut_off = facts
         if not_finite or invalid:
             return Deviation(float("inf"), float("inf"), cap, self._special())
@@ -64,12 +72,18 @@ class Measured:
             problem = self._far_off(counted, worst)
         elif relative > cap:
             problem = f"{self.name}: relative error {relative:.2g} in all, over the cap of {cap:.3g}"
+        elif self.rounded:
+            if counted >= MANY and (off := max(map(abs, cut_off))) > DRIFT:
+                problem = f"{self.name}: off by {off:.2f} units to one side on average: not rounded to the nearest"
         elif cut_off and counted >= MANY and _is_cut_off(*cut_off):
             problem = f"{self.name}: cut off, not rounded: too small on average"
         return Deviation(worst, relative, cap, problem)
 
     def _far_off(self, counted: float, worst: float) -> str:
-        values, truth, _ = _finite(self.out.to(torch.float64), self.reference)
+        given, truth = _of_interest(self.out, self.reference, self.changed)
+        if self.rounded:
+            given = _unrounded(given, truth)
+        values, truth, _ = _finite(given, truth)
         ratio = _ratio(values, truth, counted, self.dtype, self.atol, self.apart)
         at = int(ratio.argmax())
         return (
@@ -78,8 +92,9 @@ class Measured:
         )
 
     def _special(self) -> str:
-        not_finite = ~torch.isfinite(self.out) & torch.isfinite(self.reference)
-        count, nan = int(not_finite.sum()), int((torch.isnan(self.out) & not_finite).sum())
+        out, reference = _of_interest(self.out, self.reference, self.changed)
+        not_finite = ~torch.isfinite(out) & torch.isfinite(reference)
+        count, nan = int(not_finite.sum()), int((torch.isnan(out) & not_finite).sum())
         if not count:
             return f"{self.name}: NaN or infinity of the reference is missing"
         return f"{self.name}: {count} of {self.out.numel()} values are {'NaN' if nan == count else 'NaN or infinite'}"
@@ -94,13 +109,34 @@ def measure(
     *,
     exact: bool = False,
     apart: int | None = None,
+    rounded: bool = False,
+    changed: torch.Tensor | None = None,
 ) -> Measured:
     """`out` beside `reference` (float64); `exact` is for integers and for what is only moved. The unit of `atol` is the
-    size of all results or, where sizes differ along the dimension `apart`, of a slice that is larger. Nothing waits for
-    a GPU here: with many processes on it each query is slow, however small.
+    size of all results or, where sizes differ along the dimension `apart`, of a slice that is larger. `rounded` is for
+    integers whose reference is not; outside the mask `changed` every number has to be the reference's. Nothing waits
+    for a GPU here: with many processes on it each query is slow, however small.
     """
-    facts = _moved(out, reference) if exact else _computed(out, reference, dtype, atol, apart)
-    return Measured(name, out, reference, dtype, atol, exact, apart, facts)
+    facts = _moved(out, reference) if exact else _computed(out, reference, dtype, atol, apart, rounded, changed)
+    if changed is not None and not exact:
+        outside = torch.where(changed, 0.0, out.double()), torch.where(changed, 0.0, reference.double())
+        facts = torch.cat([_moved(*outside), facts])
+    return Measured(name, out, reference, dtype, atol, exact, apart, facts, rounded, changed)
+
+
+def _of_interest(
+    out: torch.Tensor, reference: torch.Tensor, changed: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Both in float64, with NaN outside the mask: what is NaN on both sides is left out of all figures."""
+    out = out.to(torch.float64)
+    if changed is None:
+        return out, reference
+    return torch.where(changed, out, torch.nan), torch.where(changed, reference.double(), torch.nan)
+
+
+def _unrounded(out: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
+    """What is nearest to the reference of all that rounds to these integers."""
+    return torch.minimum(torch.maximum(reference, out - 0.5), out + 0.5)
 
 
 def _moved(out: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
@@ -109,11 +145,20 @@ def _moved(out: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
 
 
 def _computed(
-    given: torch.Tensor, reference: torch.Tensor, dtype: Dtype, atol: float, apart: int | None
+    given: torch.Tensor,
+    reference: torch.Tensor,
+    dtype: Dtype,
+    atol: float,
+    apart: int | None,
+    rounded: bool,
+    changed: torch.Tensor | None,
 ) -> torch.Tensor:
-    out = given.to(torch.float64)
+    out, reference = _of_interest(given, reference, changed)
     if not out.numel():
         return out.new_empty(0)
+    whole = out
+    if rounded:
+        out = _unrounded(out, reference)
     values, truth, finite = _finite(out, reference)
     same = (torch.isnan(out) & torch.isnan(reference)) | (out == reference)
     count = finite.sum()
@@ -122,7 +167,10 @@ def _computed(
     norm = (values - truth).norm() / torch.where(size == 0, 1.0, size)
     invalid = ~finite & ~same
     facts = [(~torch.isfinite(out) & finite).any().double(), invalid.any().double(), count.double(), ratio.max(), norm]
-    if given.dtype in MANTISSA and out.numel() >= MANY:
+    if rounded:
+        low = torch.where(finite, truth - whole, 0.0)  # below what they should be, and nearer to zero
+        facts += [off.sum() / torch.where(count == 0, 1, count) for off in (low, low * truth.sign())]
+    elif given.dtype in MANTISSA and out.numel() >= MANY:
         facts += _shortfall(values, truth, given.dtype)
     return torch.stack(facts)
 

@@ -7,22 +7,23 @@ silence or a forged answer is no result.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import select
-import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from rung.check.calls import STALLS, How, Order, Seconds
+from rung.check.confine import unreadable
 from rung.check.operands import Operands
 from rung.check.report import Failure
 from rung.check.storage import GuardedStorage
@@ -45,27 +46,31 @@ class Isolated:
         self.mirrored = device == "cuda" if mirrored is None else mirrored
         self.library_calls: set[str] = set()
         self.atomics = False
-        in_memory = Path("/dev/shm")
-        self._folder = Path(tempfile.mkdtemp(prefix="rung-", dir=in_memory if in_memory.is_dir() else None))
-        self._count = self._bound = 0
-        self._paths: dict[int, str] = {}  # of the memory that starts at an address
+        self._bound = 0
+        self._files_at: dict[int, int] = {}  # the file of the memory that starts at an address
+        self._protected = contextlib.ExitStack()
+        if device != "cuda":  # whose driver may want to look at its own process
+            self._protected.enter_context(unreadable())
         self._start()
 
     def _start(self) -> None:
         ask, self._asked = os.pipe()
         self._answers, answer = os.pipe()
-        settings = {"ask": ask, "answer": answer, "device": self.device, "mirrored": self.mirrored}
+        self._files, files = socket.socketpair()
+        descriptors = {"ask": ask, "answer": answer, "files": files.fileno()}
+        settings = {**descriptors, "device": self.device, "mirrored": self.mirrored}
         self._process = subprocess.Popen(
             [sys.executable, "-m", "rung.check.judged", json.dumps(settings)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            pass_fds=(ask, answer),
+            pass_fds=tuple(descriptors.values()),
             start_new_session=True,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
         )
         os.close(ask)
         os.close(answer)
+        files.close()
         self._left = b""
         self._printing = threading.Thread(target=self._pass_on, daemon=True)
         self._printing.start()
@@ -86,7 +91,11 @@ class Isolated:
             with contextlib.suppress(OSError):
                 os.close(end)
         self._asked = self._answers = -1
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._files.close()
+        for file in self._files_at.values():
+            os.close(file)
+        self._files_at.clear()
+        self._protected.close()
 
     def _pass_on(self) -> None:
         """Passes the rung's output to stderr, up to a limit and without a terminal's control characters."""
@@ -101,19 +110,24 @@ class Isolated:
     # ---- the host ---------------------------------------------------------------------------------------------
 
     def storage(self, alignment: int, *, small: bool = False) -> GuardedStorage:
-        return GuardedStorage(self.device, alignment=alignment, raw=self._shared)
+        return GuardedStorage(self.device, alignment=alignment, raw=self._memory)
 
     def unreached(self) -> list[Unreached]:
         lines = self.ask({"do": "unreached"}, RUN_SECONDS).get("unreached", [])
         return [Unreached(str(file), int(line), str(text), str(never)) for file, line, text, never in lines[:1000]]
 
-    def _shared(self, name: str, size: int) -> torch.Tensor:
-        self._count += 1
-        path = self._folder / str(self._count)
-        with path.open("wb") as file:
-            file.truncate(size)
-        raw = torch.from_file(str(path), shared=True, size=size, dtype=torch.uint8)
-        self._paths[raw.data_ptr()] = str(path)
+    def _memory(self, name: str, size: int) -> torch.Tensor:
+        """Memory for both processes; nobody can cut it off, which would end this process at its next access."""
+        if hasattr(os, "memfd_create"):
+            file = os.memfd_create("operand", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+            os.ftruncate(file, size)
+            fcntl.fcntl(file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
+        else:
+            with tempfile.TemporaryFile() as unnamed:
+                unnamed.truncate(size)
+                file = os.dup(unnamed.fileno())
+        raw = torch.from_file(f"/dev/fd/{file}", shared=True, size=size, dtype=torch.uint8)
+        self._files_at[raw.data_ptr()] = file
         return raw
 
     def bind(self, rung: Rung, operands: Operands, how: How, scratch: GuardedStorage) -> _CallThere:
@@ -121,7 +135,6 @@ class Isolated:
         blocks = {n: operands.blocks[n] for n in operands.inputs + operands.outputs}
         described = {
             name: {
-                "path": self._paths[block.raw.data_ptr()],
                 "bytes": len(block.raw),
                 "start": block.start,
                 "end": block.end,
@@ -131,6 +144,11 @@ class Isolated:
             for name, block in blocks.items()
         }
         assert rung.path is not None
+        files = [self._files_at.pop(block.raw.data_ptr()) for block in blocks.values()]
+        with contextlib.suppress(OSError):  # of a process that has ended, which is asked next
+            socket.send_fds(self._files, [b"."], files)
+        for file in files:
+            os.close(file)  # it is mapped here, and on its way
         self.ask(
             {
                 "do": "bind",
@@ -146,8 +164,6 @@ class Isolated:
             },
             BIND_SECONDS,
         )
-        for block in described.values():
-            Path(str(block["path"])).unlink(missing_ok=True)  # both have it mapped
         return _CallThere(self, self._bound, operands)
 
     def ask(self, what: dict[str, Any], seconds: float) -> dict[str, Any]:

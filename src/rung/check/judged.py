@@ -10,6 +10,7 @@ import json
 import os
 import resource
 import signal
+import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,9 +20,10 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from rung.check.calls import How, Order, atomics_ran, emulated, prepare, run_late, wait
+from rung.check.confine import confine
 from rung.check.storage import GuardedStorage
 from rung.dtypes import dtype as dtype_named
-from rung.emulator import coverage
+from rung.emulator import coverage, launches_ran
 from rung.errors import RungError
 from rung.operation import Tensors
 from rung.rungs import catalogue
@@ -81,9 +83,8 @@ def _copy(given: Tensors, to: Tensors) -> None:
 
 
 class _Judged:
-    def __init__(self, device: Device, mirrored: bool) -> None:
-        self.device, self.mirrored = device, mirrored
-        self.mapped: Tensors = {}
+    def __init__(self, device: Device, mirrored: bool, files: socket.socket) -> None:
+        self.device, self.mirrored, self.files = device, mirrored, files
         self.calls: dict[int, _Bound] = {}
 
     def bind(self, what: dict[str, Any]) -> None:
@@ -91,8 +92,11 @@ class _Judged:
         operation = dataclasses.replace(whole, reference=_nowhere, libraries=())
         rung = catalogue.rung_from_file(operation, Path(what["file"]))
         dtype = dtype_named(what["dtype"])
-        self.mapped = {b["path"]: self._map(b) for b in what["blocks"].values()}
-        shared = {name: self.mapped[b["path"]] for name, b in what["blocks"].items()}
+        _, files, _, _ = socket.recv_fds(self.files, 1, len(what["blocks"]))
+        shared = {}
+        for (name, block), file in zip(what["blocks"].items(), files, strict=True):
+            shared[name] = self._map(block, file, name in what["outputs"])
+            os.close(file)
         raw = {name: self._mirror(tensor) for name, tensor in shared.items()} if self.mirrored else shared
         tensors: Tensors = {}
         for name in what["names"]:
@@ -116,22 +120,22 @@ class _Judged:
             prepared, raw, shared, outputs, scratch, not isinstance(rung, CudaRung), plain, how
         )
 
-    def _map(self, block: dict[str, Any]) -> torch.Tensor:
-        if block["path"] in self.mapped:
-            return self.mapped[block["path"]]
+    def _map(self, block: dict[str, Any], file: int, written: bool) -> torch.Tensor:
         if self.device == "emulator" and not self.mirrored:
             from rung import emulator
 
             if emulator.available() is None:
-                return emulator.guarded_file(block["path"], block["bytes"])
-        return torch.from_file(block["path"], shared=True, size=block["bytes"], dtype=torch.uint8)
+                raw = emulator.guarded_file(file, block["bytes"])
+                emulator.mark_data(raw, block["start"], block["end"], written=written)
+                return raw
+        return torch.from_file(f"/dev/fd/{file}", shared=True, size=block["bytes"], dtype=torch.uint8)
 
     def _mirror(self, tensor: torch.Tensor) -> torch.Tensor:
         return torch.empty_like(tensor, device="cuda" if self.device == "cuda" else "cpu")
 
     def run(self, call: _Bound, times: int, order: Order) -> dict[str, Any]:
         self._arrive(call)
-        listing = _Listing()
+        listing, launched = _Listing(), launches_ran()
         with listing if call.listed else contextlib.nullcontext(), emulated(self.device, call.how, order):
             for _ in range(times):
                 call.prepared.run()
@@ -139,6 +143,8 @@ class _Judged:
             wait()
         self._leave(call)
         library = sorted(listing.found) + ([call.plain] if call.plain else [])
+        if call.listed and not library and self.device != "cuda" and launches_ran() == launched:
+            library = ["Python, without a kernel"]
         return {"library": library, "atomics": atomics_ran(self.device)}
 
     def late(self, call: _Bound, cycles: int) -> dict[str, Any]:
@@ -228,6 +234,7 @@ def _requests(descriptor: int) -> Iterator[dict[str, Any]]:
 
 def _limit(device: str) -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    confine()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (FILE, FILE))
     if device != "cuda":
@@ -237,7 +244,7 @@ def _limit(device: str) -> None:
 def main(settings: dict[str, Any]) -> None:
     _limit(settings["device"])
     torch.set_num_threads(1)
-    judged = _Judged(settings["device"], settings["mirrored"])
+    judged = _Judged(settings["device"], settings["mirrored"], socket.socket(fileno=settings["files"]))
     for what in _requests(settings["ask"]):
         try:
             answer = judged.answer(what)

@@ -192,7 +192,9 @@ def _compiling(work: Sequence[Task], cores: int) -> Iterator[None]:
                 real = dtype_named(task.dtype)
                 for case in rung.operation.cases:
                     values = rung.operation.complete(case.values)
-                    if task.dtype not in case.dtypes or rung.refusal(values, real, device="cuda") is not None:
+                    if case.where == "file" or task.dtype not in case.dtypes:
+                        continue
+                    if rung.refusal(values, real, device="cuda") is not None:
                         continue
                     build = rung.build(values, real)
                     if build not in submitted and not stopped.is_set():

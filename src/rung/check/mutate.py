@@ -26,6 +26,7 @@ from rung.rungs.cuda import CudaRung
 EFFORT = Effort(0.1, 0.1, alone=True, later_runs=0)
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n/]+)"', re.MULTILINE)
 SOURCES = Path(__file__).parents[2]
+RIGHT = ("ok", "arithmetic only")
 SECONDS = 300.0  # a mutant that takes longer is refused
 
 
@@ -103,7 +104,7 @@ def _files(path: Path) -> dict[str, str]:
 
 
 def judge(trial: Trial) -> Row:
-    """Check one mutant up to its first failure, in all of its rung's number formats."""
+    """Check one mutant up to its first failure, in all of its rung's number formats, as `rung check FILE` does."""
     with tempfile.TemporaryDirectory(prefix="rung-mutant-") as folder:
         original = Path(trial.path)
         for name in _files(original):
@@ -111,20 +112,28 @@ def judge(trial: Trial) -> Row:
         changed, path = Path(folder) / trial.place["file"], Path(folder) / original.name
         changed.unlink()
         changed.write_text(trial.source, encoding="utf-8")
-        # On a GPU in a process of its own: a wrong kernel may destroy the context.
-        host = Isolated(trial.device) if trial.device == "cuda" else Here(trial.device)
         try:
-            with host if isinstance(host, Isolated) else contextlib.nullcontext():
-                rung = catalogue.rung_from_file(catalogue.operation(trial.rung.partition("/")[0]), path)
-                for dtype in rung.dtypes:
-                    report = check(rung, dtype, device=trial.device, effort=EFFORT, host=host)
-                    refused = report.verdict not in ("ok", "arithmetic only")
-                    if refused:
-                        break
-            reason = report.reason
+            rung = catalogue.rung_from_file(catalogue.operation(trial.rung.partition("/")[0]), path)
+            reason, refused = _refusal(rung, trial.device)
         except RungError as error:
             reason, refused = str(error), True
     for place in (folder, SOURCES):  # a row names files, not where they lay
         reason = reason.replace(f"{place}/", "")
     illegal = "does not compile" in reason
     return _row(trial, reason, "illegal" if illegal else "failed" if refused else "ok")
+
+
+def _refusal(rung: Rung, device: Device) -> tuple[str, bool]:
+    """The reason of the first failure. What a GPU calls right is checked for races by the emulator as well."""
+    reason = ""
+    for dtype in rung.dtypes:
+        # On a GPU in a process of its own: a wrong kernel may destroy the context.
+        host = Isolated(device) if device == "cuda" else Here(device)
+        with host if isinstance(host, Isolated) else contextlib.nullcontext():
+            report = check(rung, dtype, device=device, effort=EFFORT, host=host)
+        if report.verdict == "ok" and device == "cuda" and isinstance(rung, CudaRung) and not rung.emulate:
+            report = check(rung, dtype, device="emulator", races=True, effort=EFFORT, host=Here("emulator"))
+        reason = report.reason
+        if report.verdict == "failed" or (report.device == device and report.verdict not in RIGHT):
+            return reason, True
+    return reason, False

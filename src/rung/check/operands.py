@@ -67,6 +67,7 @@ class Operands:
         self.operation, self.values, self.dtype, self.names = operation, values, dtype, tuple(names)
         self.device, self.case = device, case
         self._given: Tensors = {}
+        self._own: Tensors = {}  # the numbers as they were made, which a rung in another process cannot reach
         self.tensors: Tensors = {}
         self.blocks: Mapping[str, Block] = {}  # the guarded memory that they lie in, if any
         where = device
@@ -81,6 +82,7 @@ class Operands:
             )
         tensors: Tensors = {}
         usual = _inputs.get(self._key(), lambda: self._made(case, seed))
+        self._own = usual if self.device == "cpu" else {}
         for name in self.names:
             operand = self.operation.operand(name)
             if operand.view is not None and operand.view_of is not None:
@@ -172,14 +174,16 @@ class Operands:
 
     def representable(self) -> bool:
         """Whether the number format holds what the outputs should be."""
-        floats = [(n, t) for n, t in self.reference().items() if n in self.tensors and t.is_floating_point()]
+        held = {n: t for n, t in self.tensors.items() if t.is_floating_point()}
+        floats = [(n, t) for n, t in self.reference().items() if n in held and t.is_floating_point()]
         return all(bool((t.abs() <= torch.finfo(self.tensors[n].dtype).max).all()) for n, t in floats)
 
     def _computed(self, calls: int) -> Tensors:
         exact = {}
+        tensors = self.viewed(self._own) if self._own else self.tensors
         for name in self.names:
             if self.operation.operand(name).role != "out":
-                tensor = self.tensors[name]
+                tensor = tensors[name]
                 exact[name] = tensor.double() if tensor.is_floating_point() else tensor.long()
         found = self.operation.reference(exact, self.values)
         changed = [n for n in found if n in exact]
@@ -195,12 +199,25 @@ class Operands:
             if name not in reference:
                 raise RungError(f"the reference of {self.operation.name} gives no {name!r}.")
             out = self.tensors[name]
-            dtype = SUMS if self.operation.operand(name).sums and self.dtype.size == 2 else self.dtype
+            operand = self.operation.operand(name)
+            dtype = SUMS if operand.sums and self.dtype.size == 2 else self.dtype
             tolerance = self.operation.tolerance(self.values, dtype, self.names)
-            exact = self.operation.exact or not out.is_floating_point()
+            exact = self.operation.exact or not (out.is_floating_point() or operand.rounded)
             right = reference[name].reshape(out.shape).to(out.device)
-            apart = self.operation.operand(name).apart
-            found.append(measure(name, out, right, dtype, tolerance, exact=exact, apart=apart))
+            changed = operand.changed(self.tensors, self.values) if operand.changed else None
+            found.append(
+                measure(
+                    name,
+                    out,
+                    right,
+                    dtype,
+                    tolerance,
+                    exact=exact,
+                    apart=operand.apart,
+                    rounded=operand.rounded,
+                    changed=changed,
+                )
+            )
         return found
 
     def deviations(self, reference: Tensors) -> list[Deviation]:
@@ -216,6 +233,7 @@ class Operands:
             found.append(one.deviation(facts[at : at + len(one.facts)]))
             at += len(one.facts)
         if self.operation.complaint is not None:
-            problem_text = self.operation.complaint(self.tensors, self.values)
+            own = {n: self._own[n] for n in self.inputs if n in self._own}
+            problem_text = self.operation.complaint({**self.tensors, **own}, self.values)
             found = [d if math.isinf(d.element) else replace(d, problem=problem_text) for d in found]
         return found, facts[at:]

@@ -1,11 +1,15 @@
-"""A small set of settings that contains every pair of values of two tunables."""
+"""A small set of settings that contains every pair of values of two tunables, and more that contain every three."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+import math
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 Setting = dict[str, int]
+FEW = 64  # settings there are at most where all are tried
+DRAWS = 20  # until one is drawn that the rung takes
 
 
 def settings(tune: Mapping[str, Sequence[int]]) -> Iterator[Setting]:
@@ -33,3 +37,32 @@ def settings(tune: Mapping[str, Sequence[int]]) -> Iterator[Setting]:
 def _gain(setting: Setting, name: str, value: int, missing: set[tuple[tuple[str, int], tuple[str, int]]]) -> int:
     trial = {**setting, name: value}
     return sum(any(n == name for n, _ in pair) and all(trial.get(n) == v for n, v in pair) for pair in missing)
+
+
+def more(tune: Mapping[str, Sequence[int]], text: str, usable: Callable[[Setting], bool]) -> Iterator[Setting]:
+    """Settings beyond those: all others where there are few, else every three values that are possible together, beside
+    values of the other tunables that are drawn. Another text of the rung has another order and other draws."""
+    drawn = random.Random(text)
+    names = [name for name, choices in tune.items() if len(choices) > 1]
+    default = {name: choices[0] for name, choices in tune.items()}
+    done = [default, *settings(tune)]
+    if math.prod(len(tune[name]) for name in names) <= FEW:
+        rest = [{**default, **dict(zip(names, v, strict=True))} for v in itertools.product(*(tune[n] for n in names))]
+        rest = [setting for setting in rest if setting not in done]
+        drawn.shuffle(rest)
+        yield from filter(usable, rest)
+        return
+    threes = list(itertools.combinations(names, 3))
+    covered = {(three, tuple(s[n] for n in three)) for s in done for three in threes}
+    missing = [(three, v) for three in threes for v in itertools.product(*(tune[n] for n in three))]
+    drawn.shuffle(missing)
+    for three, values in missing:
+        if (three, values) in covered:
+            continue
+        for _ in range(DRAWS):
+            others = {name: drawn.choice(tune[name]) for name in names}
+            setting = {**default, **others, **dict(zip(three, values, strict=True))}
+            if usable(setting):
+                covered |= {(other, tuple(setting[n] for n in other)) for other in threes}
+                yield setting
+                break

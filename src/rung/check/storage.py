@@ -40,7 +40,8 @@ class Block:
 class GuardedStorage:
     """Allocates tensors with guard bands. Bands with their own pattern are on both sides, and the pattern changes from
     run to run: values read from there change as well, and writes there are detected. On the emulator there are unmapped
-    pages before and after them, and where the operands need no alignment the data ends directly at that page.
+    pages before and after them, and where the operands need no alignment the data ends directly at that page; its
+    search for races sees every access to a byte that is not of the data.
     """
 
     def __init__(self, device: Device, *, alignment: int = STRICTEST, raw: Raw | None = None) -> None:
@@ -60,9 +61,20 @@ class GuardedStorage:
         raw = self.raw(name, -(-(BAND + padded + behind) // PAGE) * PAGE)
         start = len(raw) - behind - padded
         self.blocks[name] = Block(raw, start, start + size)
+        if self.device != "cuda":
+            from rung import emulator
+
+            emulator.mark_data(raw, start, start + size)
         self._painted = None
         self.poison(name, self._first)
         return raw[start : start + size].view(dtype).view(shape)
+
+    def only_read(self, names: Sequence[str]) -> None:
+        """Nothing may write to these tensors, not even what they hold already."""
+        from rung import emulator
+
+        for block in (self.blocks[name] for name in names if self.device != "cuda"):
+            emulator.mark_data(block.raw, block.start, block.end, written=False)
 
     def _bands(self) -> list[torch.Tensor]:
         return [band for b in self.blocks.values() for band in (b.raw[: b.start], b.raw[b.end :])]

@@ -10,8 +10,10 @@ as well. The verdict is one `Report` for each rung and dtype.
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -21,6 +23,7 @@ from rung.check import pairwise
 from rung.check.calls import STALLS, Here, Host, How, Order, blamed
 from rung.check.compare import Deviation
 from rung.check.operands import Operands
+from rung.check.other_code import differs
 from rung.check.report import SHARE_REFUSED, Failure, Report
 from rung.dtypes import Dtype
 from rung.dtypes import dtype as dtype_named
@@ -37,10 +40,8 @@ SMALL = 1 << 20  # bytes of a case that the CPU compares sooner than a GPU with 
 LARGE = 132  # multiprocessors of an H200
 _COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
 _WAITS = re.compile(r"\bpdl_wait\(|griddepcontrol\.wait|cudaGridDependencySynchronize")
-_DIFFERS = re.compile(r"^[ \t]*#[^\n]*\bRUNG_EMULATOR\b", re.MULTILINE)
 _FACTS = re.compile(r"\bsms\b|\bmax_grid_y\b")
 ORDERS: tuple[Order, ...] = ("forward", "reverse", "shuffled")
-PATIENCE = 5.0  # seconds: a case whose single run is forecast to take longer is left out, with a remark
 
 
 @dataclass(frozen=True)
@@ -49,15 +50,17 @@ class Effort:
 
     affordable: float  # seconds of a run, for the case with all checks
     watched: float  # ... and for those with the race check
-    alone: bool  # every pair of values of two tunables; at every case what is otherwise checked at one
+    alone: bool  # every pair of values of two tunables, and more; at every case what is otherwise checked at one
     later_runs: int  # at the smallest case, before its outputs are compared again
     slow: float = math.inf  # seconds of a kernel's run on a GPU from which one run of a case is enough
+    patience: float = 5.0  # seconds: a case whose single run on a GPU is forecast to take longer is left out, and said
 
 
-LADDER = Effort(0.02, 0.004, alone=False, later_runs=0, slow=0.25)
+LADDER = Effort(0.02, 0.004, alone=False, later_runs=0, slow=0.25, patience=1.5)
 ALONE = Effort(0.3, 0.3, alone=True, later_runs=400)
 QUICK = Effort(0.0, 0.0, alone=False, later_runs=0)
 OFTEN = 0.03  # seconds of a run, for cases that every setting of the tunables meets
+FURTHER = 45.0  # seconds for settings of the tunables beyond every pair of values
 
 
 def check(
@@ -135,7 +138,7 @@ def _differs_on_a_gpu(rung: Rung) -> str:
     if rung.path is None:
         return ""
     own = (path for path in [rung.path, *identity.files(rung)] if path.resolve().parent != INCLUDE.resolve())
-    return next((path.name for path in own if _DIFFERS.search(source_file.read(path))), "")
+    return next((path.name for path in own if differs(source_file.read(path))), "")
 
 
 def hangs_on_the_gpu(rung: Rung) -> bool:
@@ -211,7 +214,8 @@ def _legal_cases(
             continue
         if dtype.name not in case.dtypes or (case.where == "cuda" and device != "cuda"):
             continue
-        if case.where == "alone" and device != "cuda" and not alone and only is None:
+        for_alone = case.where == "file" or (case.where == "alone" and device != "cuda")
+        if for_alone and not alone and only is None:
             continue
         values = operation.complete(case.values)
         reason = rung.refusal(values, dtype, tuning, device=device)
@@ -246,8 +250,8 @@ class _Rung:
         pace = 0.0  # seconds a FLOP at the largest case so far: only the naive rungs have to care
         for index, (case, values) in enumerate(cases):
             cost = self.rung.operation.cost(values, self.dtype.size)
-            if pace * cost.flops > PATIENCE:
-                self.report.left_out[case.name] = f"{self.rung.full_name} would take {pace * cost.flops:.0f} s a run"
+            if pace * cost.flops > effort.patience:
+                self.report.left_out[case.name] = f"{self.rung.full_name} would take {pace * cost.flops:.1f} s a run"
                 continue
             trial = self._trial(case, values, seed + index, only_run=True)
             trial.twice(effort.slow if self.cuda and self.device == "cuda" else math.inf)
@@ -281,9 +285,9 @@ class _Rung:
 
     def _watch(self, cases: list[tuple[Case, Values]], seed: int, effort: Effort) -> None:
         """Look at every access: of a rung alone at every case, since a race may be in what only one of them takes."""
-        if effort.alone and self.cuda:
+        if effort.alone:
             chosen = [index for seconds, _, index in self.took if seconds <= effort.watched]
-        elif effort.alone or self.dtype.name == self.rung.dtypes[0]:  # the others have the same text
+        elif self.dtype.name == self.rung.dtypes[0]:  # the others have the same text
             chosen = [self._largest(effort.watched)]
         else:
             return
@@ -394,8 +398,18 @@ class _Rung:
     def _tunables(self, cases: list[tuple[Case, Values]], largest: int, seed: int) -> None:
         ordered = sorted(range(len(cases)), key=lambda i: i != largest)
         quick = {index for seconds, _, index in self.took if seconds <= OFTEN}
-        for setting in pairwise.settings(self.rung.tune):
-            usable = [i for i in ordered if not self.rung.refusal(cases[i][1], self.dtype, setting, device=self.device)]
+
+        def fitting(setting: pairwise.Setting) -> Iterator[int]:
+            return (i for i in ordered if not self.rung.refusal(cases[i][1], self.dtype, setting, device=self.device))
+
+        def settings() -> Iterator[pairwise.Setting]:
+            yield from pairwise.settings(self.rung.tune)
+            end = time.monotonic() + FURTHER
+            further = pairwise.more(self.rung.tune, self.rung.source, lambda s: next(fitting(s), None) is not None)
+            yield from itertools.takewhile(lambda _: time.monotonic() < end, further)
+
+        for setting in settings():
+            usable = list(fitting(setting))
             if not usable:
                 continue
             values_text = ", ".join(f"{n}={v}" for n, v in setting.items() if v != self.rung.tune[n][0])
@@ -482,6 +496,7 @@ class _Trial:
                 self.operation, values, of.dtype, names, seed, device=memory, empty=empty, case=case
             )
             self.operands.blocks = self.storage.blocks
+            self.storage.only_read(self.operands.inputs)
         with self.report.phase("compile_and_bind"):
             self.call = of.host.bind(of.rung, self.operands, how, self.storage)
 

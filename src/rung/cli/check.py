@@ -204,9 +204,10 @@ def _sum_up(reports: Sequence[Report], expected: int, device: str) -> None:
     counts = {v: sum(r.verdict == v for r in reports) for v in verdicts}
     text = ", ".join(f"{n} {v}" for v, n in counts.items() if n)
     stopped = f"; stopped before the other {expected - len(reports)}" if len(reports) < expected else ""
-    worst = max((r.norm / r.norm_cap for r in reports if r.verdict == "ok" and r.norm_cap), default=0.0)
-    limits = f"Limits: per-element error, and overall relative error (at most {worst:.2f} of it)"
-    print(f"\n{text} on {device}{stopped}. {limits}.")
+    shares = [r.norm / r.norm_cap for r in reports if r.verdict == "ok" and r.norm_cap]
+    within = "each value is within its bound, and the overall relative error at most"
+    more = f" Where ok, {within} {max(shares):.2f} of its cap." if shares else ""
+    print(f"\n{text} on {device}{stopped}.{more}")
 
 
 def _show_unreached(reports: Sequence[Report]) -> None:

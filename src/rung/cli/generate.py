@@ -84,6 +84,7 @@ def generate(
     window: options.Window = None,
     global_: options.Global = 0,
     draft: options.Draft = None,
+    cache: options.Cache = None,
     threads: options.Threads = None,
     gpus: options.Gpus = None,
     ray: options.Ray = None,
@@ -107,11 +108,7 @@ def generate(
     """
     if logprobs and not json_:
         raise RungError("log-probabilities are part of the JSON output; add --json.")
-    if device == "cpu" or (device == "auto" and not Path("/dev/nvidiactl").exists()):
-        # The compiler, if it is needed, works while torch is imported.
-        from rung.gpt2.cpu import build
-
-        build.begin()
+    _begin(device, ray)
     device = options.device_of(gpus, device, ray)
     texts, done = _prompts(text, prompt, file, prompts), resume.done(output)
     json_ = json_ or output is not None
@@ -120,7 +117,7 @@ def generate(
     how: dict[str, Any] = {
         "model": model, "device": device, "dtype": dtype, "revision": revision, "offline": offline, "threads": threads,
         "plan": plan, "kernels": _kernels(kernel or []), "window": window,
-        "global_tokens": global_, "draft": draft,
+        "global_tokens": global_, "draft": draft, "cache": cache,
     }  # fmt: skip
     show_prompt = (not json_) if echo is None else echo
     request: dict[str, Any] = {
@@ -160,6 +157,19 @@ def generate(
         print(_summary(_figures(chosen, run)), file=sys.stderr)
     if run.interrupted:
         raise typer.Exit(130)
+
+
+def _begin(device: str, ray: str | None) -> None:
+    """What can be done while torch is imported: the CPU kernels are compiled, or the GPU's context is created."""
+    on_gpu = Path("/dev/nvidiactl").exists()
+    if device == "cpu" or (device == "auto" and not on_gpu):
+        from rung.gpt2.cpu import build
+
+        build.begin()
+    elif device in ("auto", "cuda") and on_gpu and ray is None:
+        from rung.cuda import context
+
+        context.begin()
 
 
 def _over_ray(

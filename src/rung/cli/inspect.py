@@ -9,8 +9,11 @@ import typer
 from rung.cli import console, options
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rung.operation import Values
     from rung.profile.resources import Row
+    from rung.rungs.base import Rung
 
 
 def inspect(
@@ -25,13 +28,19 @@ def inspect(
     mix: Annotated[
         bool | None, typer.Option("--mix/--no-mix", help="Count instructions by class (default: for one rung).")
     ] = None,
+    legal: Annotated[
+        int | None,
+        typer.Option(help="Compile so many of the configurations that each rung's rules admit, instead.", min=1),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="With --legal: which are drawn.")] = 0,
     json: options.Json = False,
 ) -> None:
     """Registers, shared memory, spills, stack and theoretical occupancy of a rung, without a GPU.
 
     Exit code 0: everything compiles and could be launched; 1: something would not.
 
-    Examples: rung inspect softmax · rung inspect gelu/2 --arch sm_75 --arch sm_90 · rung inspect gelu x.cu
+    Examples: rung inspect softmax · rung inspect gelu/2 --arch sm_75 --arch sm_90 · rung inspect gelu x.cu ·
+    rung inspect matmul --legal 40
     """
     from rung.cli.check import parse_tuning
     from rung.dtypes import dtype as dtype_named
@@ -41,6 +50,9 @@ def inspect(
     if dtype is not None:
         dtype_named(dtype)
     chosen = [r for r in catalogue.select(rung, file) if r.kind != "library" or "/" in rung]
+    if legal is not None:
+        _compile_legal(chosen, arch or [inspection.default_arch()], legal, seed)
+        return
     rows = list(
         inspection.inspect(
             chosen,
@@ -56,6 +68,22 @@ def inspect(
     else:
         _print(rows)
     if any(row.state == "failed" for row in rows):
+        raise typer.Exit(1)
+
+
+def _compile_legal(rungs: Sequence[Rung], archs: Sequence[str], most: int, seed: int) -> None:
+    from rung.sweep import legal
+
+    failed = 0
+    for rung in rungs:
+        for arch in archs:
+            looked_at = list(legal.faults(rung, arch, most, seed))
+            wrong = [(one, reason) for one, reason in looked_at if reason]
+            print(f"{rung.full_name} on {arch}: {len(looked_at)} legal configurations, {len(wrong)} of them wrong")
+            for one, reason in wrong:
+                print(f"  {one}: {reason}")
+            failed += len(wrong)
+    if failed:
         raise typer.Exit(1)
 
 

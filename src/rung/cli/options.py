@@ -42,6 +42,9 @@ ModelDtype = Annotated[
 ]
 Revision = Annotated[str | None, typer.Option(help="A branch, tag or commit of the model on the hub.")]
 Window = Annotated[int | None, typer.Option(help="Each token attends to this many tokens, itself included.")]
+Cache = Annotated[
+    str | None, typer.Option("--cache", help="int8: a GPU keeps keys and values of more than 32 texts in 8 bits.")
+]
 Global = Annotated[int, typer.Option("--global", min=0, help="With a window: this many first tokens are seen by all.")]
 Draft = Annotated[
     str | None,

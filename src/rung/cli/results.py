@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import warnings
 from pathlib import Path
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 def results(
     files: options.Measured = None,
     op: Annotated[str | None, typer.Option(help="Only this operation.")] = None,
-    rung: Annotated[str | None, typer.Option(help="Only this rung, as in layernorm/05_tree or torch.")] = None,
+    rung: Annotated[str | None, typer.Option(help="Only this rung: layernorm/05_tree, layernorm/5, torch.")] = None,
     dtype: Annotated[str | None, typer.Option(help="Only this number format.")] = None,
     shape: Annotated[str | None, typer.Option(help="Only this shape, by its name.")] = None,
     gpu: options.Gpu = None,
@@ -47,7 +48,7 @@ def results(
         sides = [query.side(name, every) for name in compare or ()]
     for warning in caught:
         console.note(f"warning: {warning.message}")
-    filters = {"op": op, "rung": rung, "dtype": dtype, "shape": shape, "gpu": gpu, "kind": kind}
+    filters = {"op": op, "rung": _full_name(rung), "dtype": dtype, "shape": shape, "gpu": gpu, "kind": kind}
     if compare is not None:
         a, b = (query.chosen(rows, **filters) for rows in sides)
         _compare(compare, a, b, json)
@@ -71,6 +72,17 @@ def results(
         _list(rows)
 
 
+def _full_name(rung: str | None) -> str | None:
+    """A rung as rows name it; other names, which rows of a rung that is gone may have, stay as they are."""
+    if rung is None or "/" not in rung:
+        return rung
+    from rung.rungs import catalogue
+
+    with contextlib.suppress(RungError):
+        return catalogue.find(rung).full_name
+    return rung
+
+
 def _list(rows: list[Row]) -> None:
     from rung.show.figures import headline, remark
 
@@ -82,7 +94,7 @@ def _list(rows: list[Row]) -> None:
             row.shape,
             headline(row),
             "" if row.verdict == "ok" else row.verdict,
-            " ".join(f"{n}={v}" for n, v in row.tuning.items()) if row.kind == "sweep" else "",
+            _conditions(row),
             row.gpu,
             row.time[:10],
             row.commit[:8],
@@ -90,8 +102,17 @@ def _list(rows: list[Row]) -> None:
         )
         for row in rows
     ]
-    columns = ("what", "kind", "dtype", "shape", "figure", "verdict", "tuning", "gpu", "day", "commit", "remark")
-    console.table(columns, shown, right=("figure",), drop=("commit", "day", "remark", "tuning", "verdict", "kind"))
+    columns = ("what", "kind", "dtype", "shape", "figure", "verdict", "with", "gpu", "day", "commit", "remark")
+    console.table(columns, shown, right=("figure",), drop=("commit", "day", "remark", "gpu", "kind", "with", "verdict"))
+
+
+def _conditions(row: Row) -> str:
+    """What else the figure depends on: a sweep's tuning, the length and number of texts, by whom."""
+    if row.kind == "sweep":
+        return " ".join(f"{n}={v}" for n, v in row.tuning.items())
+    if row.kind not in ("climb", "generate", "parallel"):
+        return ""
+    return ", ".join(str(v) if isinstance(v, str) else f"{n.replace('_', ' ')} {v}" for n, v in row.options.items())
 
 
 def _compare(names: tuple[str, str], a: list[Row], b: list[Row], json: bool) -> None:

@@ -21,6 +21,7 @@ def serve(
     slots: Annotated[int | None, typer.Option(help="Texts at a time (default: depends on memory).", min=1)] = None,
     gpus: Annotated[int | None, typer.Option(help="One engine on each of this many GPUs.", min=1)] = None,
     draft: options.Draft = None,
+    cache: options.Cache = None,
     threads: options.Threads = None,
     api_key_file: Annotated[Path | None, typer.Option(help="A file with the key that clients must send.")] = None,
     cors: Annotated[
@@ -51,7 +52,7 @@ def serve(
     device = options.device_of(gpus, device, ray)
     how = {
         "model": model, "device": device, "dtype": dtype, "threads": threads, "revision": revision, "offline": offline,
-        "draft": draft,
+        "draft": draft, "cache": cache,
     }  # fmt: skip
     behind: dict[str, Any] = {
         "name": name, "host": host, "port": port, "limits": Limits(max_body, max_queue, timeout),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,10 +24,11 @@ from rung.gpt2.ladder_plan import LadderPlan
 from rung.gpt2.model import Transformer
 from rung.gpt2.torch_plan import TorchPlan
 from rung.gpt2.weights import Linear, Norm, Weights, converted
+from rung.operation import Tensors, Values
 from rung.results import machine
 from rung.results.row import Row
-from rung.rungs import catalogue, identity
-from rung.rungs.base import Device, Rung
+from rung.rungs import catalogue, identity, tunings
+from rung.rungs.base import Device, Prepared, Rung
 
 MARKS = (64, 128, 256, 512, 1024)  # lengths of text at which the elapsed time is reported
 POINTS = 64  # of a curve, about
@@ -49,7 +50,33 @@ class NaivePlan(TorchPlan):
 
 
 class RungPlan(LadderPlan):
-    """Attention by a rung. The packed product is written where the rung reads it, which avoids a copy."""
+    """Attention by a rung. The packed product is written where the rung reads it, which avoids a copy.
+
+    Texts of all lengths use the same memory, so that a peak is that of the longest text and not the sum over lengths.
+    """
+
+    def __init__(self, device: Device, chosen: Mapping[str, str]) -> None:
+        super().__init__(device, "float32", "study", chosen)
+        self._memory: dict[str, torch.Tensor] = {}
+
+    def _allocate(self, label: str, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        name = f"{label} {shape[0]} {shape[2:]} {dtype}"  # the length, which is left out, is the same in a whole pass
+        return self._part(name, shape, dtype)
+
+    def _bind(self, rung: Rung, given: Tensors, values: Values) -> Prepared:
+        def empty(name: str, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+            return self._part(f"{rung.full_name} {name} {dtype}", shape, dtype)
+
+        real = self._format(rung)
+        tuning = tunings.best(rung, values, real.name) if self.on == "cuda" else None
+        return rung.prepare(given, values, real, device=self._device, tuning=tuning, empty=empty)
+
+    def _part(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        count = math.prod(shape)
+        if name not in self._memory or self._memory[name].numel() < count:
+            # Twice as much each time: what is bound to a smaller one keeps it, all together less than the last.
+            self._memory[name] = torch.empty(1 << (count - 1).bit_length(), dtype=dtype, device=self.device)
+        return self._memory[name][:count].view(shape)
 
     def layernorm_matmul(self, x: torch.Tensor, norm: Norm, eps: float, linear: Linear) -> torch.Tensor:
         assert linear.bias is not None
@@ -90,7 +117,7 @@ def _of_rung(rung: Rung, device: Device) -> Variant:
     # Only the flash attention kernels can return each row's logsumexp.
     flash = rung.kind in ("cuda", "triton") and "lse" in rung.binds
     chosen = {"attention": rung.name}
-    return Variant(rung.name, lambda: RungPlan(device, "float32", "study", chosen), rung.idea, rung.kind, flash, rung)
+    return Variant(rung.name, lambda: RungPlan(device, chosen), rung.idea, rung.kind, flash, rung)
 
 
 def run(

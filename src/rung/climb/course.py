@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
 
+from rung.check.compile_ahead import Compilers, finish
 from rung.climb.model import Climber, Step, Variant
 from rung.dtypes import Dtype
 from rung.dtypes import dtype as named_dtype
@@ -112,12 +113,15 @@ class CoursePlan(LadderPlan):
         return rung.prepare(given, values, self._format(rung), device=self._device, tuning=tuning, empty=empty)
 
     def _tuning(self, rung: Rung, given: Tensors, values: Values, empty: Empty) -> dict[str, int]:
-        """The tunables that were fastest when the rung was first used at this width."""
+        """The tunables that were fastest when the rung was first used at this width, tried one at a time."""
         question = (rung.full_name, *(n for d, n in values.items() if d not in ("T", "past")))
         if question not in self._chosen:
             real = self._format(rung)
-            tried = [dict(zip(rung.tune, some, strict=True)) for some in itertools.product(*rung.tune.values())]
+            usual = {name: choices[0] for name, choices in rung.tune.items()}
+            tried = [usual, *({**usual, name: n} for name, choices in rung.tune.items() for n in choices[1:])]
             legal = [t for t in tried if rung.refusal(values, real, t, given, self._device) is None]
+            with Compilers() as compilers:
+                finish([compilers.submit(rung.full_name, values, real.name, t) for t in legal])
             runs = [rung.prepare(given, values, real, device=self._device, tuning=t, empty=empty).run for t in legal]
             times = [_time(run) for run in runs]
             self._chosen[question] = legal[times.index(min(times))]

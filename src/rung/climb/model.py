@@ -34,7 +34,7 @@ GREEDY = Sampling(temperature=0)
 DIVERGENCE = {"float32": 1e-6, "tf32": 1e-3, "float16": 1e-3, "bfloat16": 3e-2, "int8": 5e-2}
 IDENTICAL = 128  # greedy tokens that float32 must share with the reference
 COMPARED = 48  # positions whose logits are compared
-FOR_BATCHES = (9, 12)  # rungs of decode that are made for many sequences; the climb writes one
+FOR_BATCHES = (9, 12, 25)  # rungs of decode that are made for many sequences; the climb writes one
 
 
 @dataclass

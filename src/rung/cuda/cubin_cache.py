@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import stat
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
@@ -45,7 +46,7 @@ def includes_of(build: Build) -> Iterator[tuple[str, str]]:
     """(path, text) of the files of ours that the source includes, at any depth; CUDA's are not ours."""
     folders = [Path(f) for f in build.include]
     queue = [(build.source, Path(build.origin).parent)]
-    seen: set[Path] = set()
+    seen: set[tuple[int, int]] = set()  # device and inode
     while queue:
         text, here = queue.pop()
         for match in _INCLUDE.finditer(text):
@@ -54,13 +55,16 @@ def includes_of(build: Build) -> Iterator[tuple[str, str]]:
                 raise RungError(f"{build.origin} includes {shown(name)}; name headers relative to the file.")
             for folder in (here, *folders):
                 path = folder / name
-                if (
-                    path.is_fifo() or path.is_char_device()
-                ):  # the compiler would block on a pipe, or never reach the end of a device
+                try:
+                    facts = path.stat()
+                except OSError:
+                    continue
+                if stat.S_ISFIFO(facts.st_mode) or stat.S_ISCHR(facts.st_mode):
+                    # The compiler would block on a pipe, or never reach the end of a device.
                     raise RungError(f"{build.origin} includes {path}, which is no file; correct the #include.")
-                if path.is_file():
-                    if path.resolve() not in seen:
-                        seen.add(path.resolve())
+                if stat.S_ISREG(facts.st_mode):
+                    if (file := (facts.st_dev, facts.st_ino)) not in seen:
+                        seen.add(file)
                         inner = read_bytes(path).decode(errors="replace")
                         queue.append((inner, path.parent))
                         yield str(path), inner

@@ -4,8 +4,8 @@ docs/emulator.md says what it models, what it catches and what it cannot.
 """
 
 from rung.emulator.faults import EmulatorFault, FaultKind
-from rung.emulator.guard import guarded_empty, guarded_file
-from rung.emulator.module import EmulatedModule, Settings, atomics_ran, load, under
+from rung.emulator.guard import guarded_empty, guarded_file, mark_data
+from rung.emulator.module import EmulatedModule, Settings, atomics_ran, launches_ran, load, under
 from rung.emulator.toolchain import available
 
 __all__ = [
@@ -17,6 +17,8 @@ __all__ = [
     "available",
     "guarded_empty",
     "guarded_file",
+    "launches_ran",
     "load",
+    "mark_data",
     "under",
 ]

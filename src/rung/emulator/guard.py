@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import weakref
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 
@@ -24,6 +23,7 @@ class Guarded:
 
 
 _alive: dict[int, Guarded] = {}  # by the address of the data
+_data: dict[int, tuple[int, int, bool]] = {}  # ... where an operand lies in it, and whether it may be written
 
 
 def guarded_empty(nbytes: int) -> torch.Tensor:
@@ -41,20 +41,20 @@ def guarded_empty(nbytes: int) -> torch.Tensor:
 PROT_NONE, PROT_READ_WRITE = 0, 3
 MAP_SHARED, MAP_PRIVATE, MAP_FIXED, MAP_ANONYMOUS, MAP_NORESERVE = 1, 2, 0x10, 0x20, 0x4000
 GUARD = 1 << 16
+PAGE = 4096
 
 
-def guarded_file(path: str, nbytes: int) -> torch.Tensor:
+def guarded_file(file: int, nbytes: int) -> torch.Tensor:
     """The same over a file of whole pages that another process maps as well."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mmap.restype = ctypes.c_void_p
     libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long)
     length = nbytes + 2 * GUARD
     mapped = libc.mmap(None, length, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)
-    with Path(path).open("r+b") as file:
-        start = mapped + GUARD
-        found = libc.mmap(start, nbytes, PROT_READ_WRITE, MAP_SHARED | MAP_FIXED, file.fileno(), 0)
+    start = mapped + GUARD
+    found = libc.mmap(start, nbytes, PROT_READ_WRITE, MAP_SHARED | MAP_FIXED, file, 0)
     if found != start:
-        raise RungError(f"{path} cannot be mapped: use a smaller case.")
+        raise RungError(f"a tensor of {nbytes} bytes cannot be mapped: use a smaller case.")
     return _tensor(Guarded(mapped, length, start, nbytes))
 
 
@@ -65,9 +65,28 @@ def _tensor(guarded: Guarded) -> torch.Tensor:
     return torch.frombuffer(buffer, dtype=torch.uint8)
 
 
+def mark_data(raw: torch.Tensor, start: int, end: int, *, written: bool = True) -> None:
+    """Of this guarded memory, kernels may only touch the bytes from `start` to `end`, and only read them if they are
+    not to be `written`: where accesses are looked at one by one, those are seen that no page's guard can tell."""
+    guarded = _alive.get(raw.data_ptr())
+    if guarded is not None:
+        first = guarded.start + start
+        _data[guarded.start] = (first, first + end - start, written)
+        lowest = guarded.start // PAGE * PAGE
+        native.runtime().rung_tensor(lowest, first, first + end - start, guarded.start + guarded.size, not written)
+
+
 def _release(start: int) -> None:
     guarded = _alive.pop(start)
+    _data.pop(start, None)
+    native.runtime().rung_tensor(guarded.start // PAGE * PAGE, 0, 0, 0, 0)
     native.runtime().rung_unmap(guarded.mapped, guarded.length)
+
+
+def operand_at(address: int) -> tuple[int, int, bool] | None:
+    """Where the operand begins and ends in whose memory an address lies, and whether it may be written."""
+    mapping = mapping_of(address)
+    return _data.get(mapping.start) if mapping else None
 
 
 def mapping_of(address: int) -> Guarded | None:

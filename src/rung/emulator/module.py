@@ -63,6 +63,24 @@ def under(**changes: Any) -> Iterator[None]:
         _ambient = before
 
 
+_launched = 0  # kernels, interpreted ones included
+
+
+def note_launch() -> None:
+    global _launched
+    _launched += 1
+
+
+def launches_ran() -> int:
+    """How many kernels have been launched in this process, Triton's included."""
+    return _launched
+
+
+def ambient() -> Settings:
+    """The settings of modules without their own."""
+    return _ambient
+
+
 def atomics_ran() -> int:
     """How many read-modify-writes kernels have done in this process."""
     return int(native.runtime().rung_atomics_ran())
@@ -213,6 +231,7 @@ class EmulatedModule:
             launch.order = _ORDERS.index(settings.order)
             launch.seed = settings.seed & 0xFFFFFFFF
             launch.races, launch.seconds = settings.check_races, settings.seconds
+            note_launch()
             with _one_at_a_time:
                 launch.poison = 1 + (settings.seed + self._launches) % _PATTERNS if settings.poison else 0
                 self._launches += 1
@@ -305,6 +324,8 @@ class EmulatedModule:
             start = value.data_ptr()
             index = (address - start) // value.element_size()
             count = value.untyped_storage().nbytes() // value.element_size() if value.dim() else 1
+            if 0 <= index < (value.numel() or count):
+                return f"writes to parameter '{name}', which is an input: element {index}"
             side = "past the end" if address >= start else "before the start"
             return f"touches parameter '{name}' {side}: element {index} (a tensor of {value.numel() or count} elements)"
         return f"touches memory that belongs to no argument (address {address:#x})"

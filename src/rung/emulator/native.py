@@ -64,4 +64,6 @@ def runtime() -> ctypes.CDLL:
     library.rung_atomics_ran.restype = ctypes.c_ulong
     library.rung_unmap.argtypes = (ctypes.c_void_p, ctypes.c_ulonglong)
     library.rung_unmap.restype = None
+    library.rung_tensor.argtypes = (*(ctypes.c_ulonglong,) * 4, ctypes.c_int)
+    library.rung_tensor.restype = None
     return library

@@ -30,6 +30,9 @@ _RACES = ("-fsanitize=thread",)
 # g++ guards a thread-local array of a class with constructors by a flag beside it, though nothing is to be constructed:
 # threads that look at the flag must not be taken for a race. From g++ 10 on this keeps it away.
 _UNGUARDED = (r"\b(__shared__\s+(?:Real|half|nv_bfloat16|__half|__nv_bfloat16)\b)", r"__constinit \1")
+# Where these are named, the search for races has to know.
+_SCOPED = re.compile(r"\b(?:__threadfence_block|atomic\w+_block)\b")
+_SCOPES = toolchain.HERE / "scopes.h"
 # A local variable that is never set holds a wild number, not what the thread before it left there.
 _SINCE = {(11,): ("--param", "tsan-instrument-func-entry-exit=0"), (12,): ("-ftrivial-auto-var-init=pattern",)}
 # What decides between parts of a source before the emulator's headers have been read.
@@ -67,7 +70,7 @@ def translate(build: Build, *, races: bool = False, coverage: bool = False) -> T
     # Counters tell of files by path, so that a build with them is good for one place of its includes.
     places = [str(path) for path, _ in found]
     counters = (branches.COUNTERS.read_text(), Path(branches.__file__).read_text(), places) if coverage else ()
-    changed = _UNGUARDED if races else ()
+    changed = (*_UNGUARDED, *_scopes("".join((_unit(build), *(text for _, text in found))))) if races else ()
     key = toolchain.key(_unit(build), build.kernels, flags, includes, DYNAMIC_ROOM, _CHECKED, *counters, *changed)
     cached = kept.kept("emulator", key, functools.partial(_compile, build, flags, coverage))
     return Translation(cached.path, cached.note)
@@ -108,6 +111,8 @@ def _compile(build: Build, flags: tuple[str, ...], coverage: bool, work: Path) -
         text = branches.counted(text) if coverage else text
         if set(_RACES) <= set(flags) and (toolchain.compiler_version() or ()) >= (10,):
             text = re.sub(*_UNGUARDED, text)
+        if set(_RACES) <= set(flags):
+            text = "".join((*_scopes(text), text))
     except inline_ptx.NotUnderstood as problem:
         raise EmulatorFault("unsupported", f"{build.origin}: {problem}.") from None
     (work / "kernel.cpp").write_text(text)
@@ -123,6 +128,11 @@ def _compile(build: Build, flags: tuple[str, ...], coverage: bool, work: Path) -
     if linked.returncode:
         raise RungError(f"{build.origin} does not link: {linked.stderr.strip()[:400]}")
     return work / "kernel.so", {kernel: _static_bytes(kernel, build, symbols) for kernel in build.kernels}
+
+
+def _scopes(text: str) -> tuple[str, ...]:
+    """What tells the race detector of scopes, for a text that names them."""
+    return (f'#line 1 "{_SCOPES.name}"\n{_SCOPES.read_text()}',) if _SCOPED.search(text) else ()
 
 
 def _unit(build: Build) -> str:

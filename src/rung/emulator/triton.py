@@ -15,10 +15,15 @@ from typing import Any
 
 import numpy as np
 
+from rung.emulator import module
+from rung.emulator.faults import EmulatorFault
+from rung.emulator.programs import Programs
+
 # What belongs to a module or class of Triton's, by name.
 Attributes = list[tuple[Any, dict[str, Any]]]
 _MISSING = object()
 _inside = False
+_programs: Programs | None = None  # of the launch that runs, where races are looked for
 
 
 @contextmanager
@@ -30,6 +35,7 @@ def enabled() -> Iterator[None]:
     try:
         _mend_bf16()
         _mend_launches()
+        _watch_programs()
         _multiply_on_one_thread()
         with suppress(ImportError):
             # Triton imports this at a kernel's first call, and then asserts that it is still interpreting.
@@ -139,11 +145,61 @@ def _mend_launches() -> None:
                 patch(owner, name, value, builder, scope)
 
     def run(self: Any, *args: Any, **named: Any) -> Any:
-        with _interpreting():
-            return launch(self, *args, **named)
+        global _programs
+        module.note_launch()
+        _programs = Programs() if module.ambient().check_races else None
+        try:
+            with _interpreting():
+                found = launch(self, *args, **named)
+            if _programs is not None:
+                _programs.judge(self.fn.__name__)
+            return found
+        except interpreter.InterpreterError as error:
+            if isinstance(error.__cause__, EmulatorFault):
+                raise error.__cause__ from None
+            raise
+        finally:
+            _programs = None
 
     InterpretedFunction.run, interpreter._patch_builtin = run, patch_builtin
     InterpretedFunction.mended_by_rung = True
+
+
+@cache
+def _watch_programs() -> None:
+    """Loads and stores are noted by program, where races are looked for."""
+    from triton.runtime import interpreter
+
+    builder = interpreter.InterpreterBuilder
+    load, store, atomic = builder.create_masked_load, builder.create_masked_store, builder.create_atomic_rmw
+    swap = builder.create_atomic_cas
+
+    def number(self: Any) -> int:
+        (x, y, z), (width, height, _) = self.grid_idx, self.grid_dim
+        return int(x + width * (y + height * z))
+
+    def create_masked_load(self: Any, ptrs: Any, mask: Any, *rest: Any, **named: Any) -> Any:
+        if _programs is not None:
+            _programs.note(False, ptrs.get_element_ty().primitive_bitwidth // 8, ptrs.data, mask.data, number(self))
+        return load(self, ptrs, mask, *rest, **named)
+
+    def create_masked_store(self: Any, ptrs: Any, value: Any, mask: Any, *rest: Any, **named: Any) -> Any:
+        if _programs is not None:
+            _programs.note(True, ptrs.get_element_ty().primitive_bitwidth // 8, ptrs.data, mask.data, number(self))
+        return store(self, ptrs, value, mask, *rest, **named)
+
+    def create_atomic_rmw(self: Any, *rest: Any) -> Any:
+        if _programs is not None:
+            _programs.atomics = True
+        return atomic(self, *rest)
+
+    def create_atomic_cas(self: Any, *rest: Any) -> Any:
+        if _programs is not None:
+            _programs.atomics = True
+        return swap(self, *rest)
+
+    builder.create_masked_load, builder.create_masked_store = create_masked_load, create_masked_store
+    builder.create_atomic_rmw, builder.create_atomic_cas = create_atomic_rmw, create_atomic_cas
 
 
 @cache

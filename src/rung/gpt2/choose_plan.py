@@ -14,6 +14,7 @@ from rung.gpt2.rungs import FIRST_KEYS, FIRST_KEYS_TILED, FUSED, OPERATIONS, PLA
 if TYPE_CHECKING:
     from rung.rungs.base import Device
 
+CACHES = ("int8",)  # formats of keys and values other than the dtype
 BEST_SWAPS = {"decode", "sample"}  # ladders whose rungs the plan best lets one choose
 
 
@@ -25,9 +26,11 @@ def make_plan(
     threads: int | None = None,
     window: int | None = None,
     global_tokens: int = 0,
+    cache: str | None = None,
 ) -> Plan:
     """The plan for a device, by name, with single rungs replaced by `kernels`; auto is a GPU if there is one. With a
     `window` a token attends to the last `window` tokens, including itself, and to the text's first `global_tokens`.
+    With the `cache` int8 keys and values of many texts are kept in 8 bits.
     """
     if device not in DEVICES:
         raise RungError(f"device {device!r} is not known; use one of {', '.join(DEVICES)}.")
@@ -45,7 +48,11 @@ def make_plan(
         raise RungError(
             f"{global_tokens} tokens cannot be global; give 0 or more, and a window beside which they are seen."
         )
+    if cache not in (None, *CACHES):
+        raise RungError(f"the cache {cache!r} is not known; use {', '.join(CACHES)}, or leave it out for the dtype's.")
     if device == "cpu":
+        if cache is not None:
+            raise RungError(f"the cache {cache} is kept on a GPU alone; choose another device, or leave it out.")
         from rung.gpt2.cpu.plan import CpuPlan  # imported only when needed, since imports take time
 
         if kernels or name not in (None, "torch"):
@@ -66,7 +73,9 @@ def make_plan(
             raise RungError(
                 f"the plan best runs whole steps and swaps decode and sample, not {other[0]}; choose another plan."
             )
-        return GpuPlan("cuda" if device == "cuda" else "emulator", dtype, kernels)
+        return GpuPlan("cuda" if device == "cuda" else "emulator", dtype, kernels, cache=cache)
+    if cache is not None:
+        raise RungError(f"the cache {cache} is the plan best's; choose that plan, or leave the cache out.")
     from rung.gpt2.ladder_plan import LadderPlan
 
     unknown = [operation for operation in kernels if operation not in OPERATIONS]

@@ -332,9 +332,13 @@ class LadderPlan(TorchPlan):
         self._calls[operation, shape] += 1
         key = (operation, shape, turn)
         if key not in self._outputs:
-            self._outputs[key] = torch.empty(shape, dtype=dtype or self.compute, device=self.device)
+            self._outputs[key] = self._allocate(f"{operation} {turn}", shape, dtype or self.compute)
             self._lasting.add(_memory(self._outputs[key]))
         return self._outputs[key]
+
+    def _allocate(self, label: str, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        """Memory for `label` at this shape, kept as long as the plan."""
+        return torch.empty(shape, dtype=dtype, device=self.device)
 
 
 def _memory(tensor: torch.Tensor) -> int:

@@ -379,6 +379,7 @@ def load(
     window: int | None = None,
     global_tokens: int = 0,
     draft: str | Path | None = None,
+    cache: str | None = None,
 ) -> Model:
     """Load a GPT-2.
 
@@ -388,14 +389,14 @@ def load(
     the rungs for the operations, and `kernels` replaces single rungs ({"attention": "5"}); the CPU runs no rungs. With
     a `window` a token attends to the last `window` tokens, including itself, and to the text's first `global_tokens`.
     `draft` proposes tokens that the model reads several at a time: a smaller model with the same vocabulary, or
-    "ngram", the text so far.
+    "ngram", the text so far. With the `cache` "int8" a GPU keeps the keys and values of more than 32 texts in 8 bits.
     """
     began = time.perf_counter()
     if threads is not None and threads < 1:
         raise RungError(f"threads is {threads}; it must be at least 1.")
     if threads is not None and threads > (most := 4 * processors()):
         raise RungError(f"threads is {threads}; this process has {processors()} processors, so give at most {most}.")
-    chosen = make_plan(device, dtype, plan, kernels or {}, threads, window, global_tokens)
+    chosen = make_plan(device, dtype, plan, kernels or {}, threads, window, global_tokens, cache)
     folder = find(str(model), revision=revision, offline=offline)
     config = read_config(folder / "config.json")
     chosen.admit(config)

@@ -217,8 +217,11 @@ def few_rows_rung(dtype: str) -> str:
     return {"int8": "21", "float32": "22", "tf32": "22"}.get(dtype, "20")
 
 
-def decode_rungs(rows: int, channels: int, dtype: str, tuned: Callable[[str], bool]) -> tuple[str, ...]:
-    """Rungs of decode in the order of preference; `tuned` tells whether one has been tuned for this GPU and shape."""
+def decode_rungs(
+    rows: int, channels: int, dtype: str, tuned: Callable[[str], bool], cache: str | None = None
+) -> tuple[str, ...]:
+    """Rungs of decode in the order of preference; `tuned` tells whether one has been tuned for this GPU and shape, and
+    `cache` is int8 if keys and values of many rows are kept in 8 bits."""
     wide, eight, full = channels >= MIN_CHANNELS_ONE_KERNEL, dtype == "int8", dtype in ("float32", "tf32")
     few = few_rows_rung(dtype)
     # Untuned it is faster from two texts on, in float32 from three; with wide models up to four was measured.
@@ -226,7 +229,7 @@ def decode_rungs(rows: int, channels: int, dtype: str, tuned: Callable[[str], bo
     takes_few = 1 < rows <= MAX_FEW_ROWS and (tuned(few) or wins)
     before = (few,) if takes_few else ()
     if rows > MAX_ROWS_OWN_MMA:
-        return ("12", "9", "torch", "3")
+        return (*(("25",) if cache == "int8" else ()), "12", "9", "torch", "3")
     if rows > MAX_ROWS_GEMV:
         return (*before, "9", "12", "torch", "3")
     whole, streamed, plain = ("14", "11", "8") if eight else ("15" if full else "13", "10", "6")
@@ -235,8 +238,9 @@ def decode_rungs(rows: int, channels: int, dtype: str, tuned: Callable[[str], bo
     order = [streamed, plain] if eight or wide or tuned(streamed) else [plain, streamed]
     if (wide and not full) or tuned(whole):
         order.insert(0, whole)
-    if not (eight or full) and tuned("23"):
-        order.insert(0, "23")
+    clusters = "24" if eight else "23"
+    if not full and tuned(clusters):
+        order.insert(0, clusters)
     return (*before, *order, "6", "3")
 
 

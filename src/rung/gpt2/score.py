@@ -128,7 +128,7 @@ def scores(
 
     `first` is a token to put before each text, so that its own first token is predicted as well.
     """
-    waiting: deque[tuple[Text, Sequence[int], list[int]]] = deque()  # ids, and each window's fresh tokens
+    waiting: deque[tuple[Text, list[int]]] = deque()  # each with its windows' fresh tokens
 
     def cut() -> Iterator[Sequence[int]]:
         for text in texts:
@@ -139,7 +139,7 @@ def scores(
                 if scored:
                     fresh.append(scored)
                     yield ids[begin:end]
-            waiting.append((text, ids, fresh))
+            waiting.append((text, fresh))
         return
 
     # A text is complete once its last window is scored; the rater may have read further ahead by then.
@@ -147,14 +147,14 @@ def scores(
     for one in itertools.chain(rater.rate(cut(), whole=per_token), [None]):
         if one is not None:
             rated.append(one)
-        while waiting and len(rated) >= len(waiting[0][2]):
-            text, ids, fresh = waiting.popleft()
+        while waiting and len(rated) >= len(waiting[0][1]):
+            text, fresh = waiting.popleft()
             parts = [r.last(count) for r, count in zip(rated, fresh, strict=False)]
             del rated[: len(fresh)]
-            yield _score(text, ids, parts, per_token, first is not None)
+            yield _score(text, parts, per_token)
 
 
-def _score(text: Text, ids: Sequence[int], parts: Sequence[Rated], per_token: bool, preceded: bool) -> Score:
+def _score(text: Text, parts: Sequence[Rated], per_token: bool) -> Score:
     logprobs = [p for part in parts for p in part.logprobs.tolist()]
     if not per_token:
         return Score(len(text.ids), len(logprobs), math.fsum(logprobs), text.bytes)

@@ -85,7 +85,7 @@ def _shape(
     first: tuple[str, Values, str | None] | None = None
     for name, dims in candidates.items():
         values = rung.operation.complete(dims)
-        reason = _refusal(rung, arch, dtype, values, tuning)
+        reason = refusal(rung, arch, dtype, values, tuning)
         if reason is None:
             return name, values, None
         first = first or (name, values, reason)
@@ -93,7 +93,8 @@ def _shape(
     return first
 
 
-def _refusal(rung: Rung, arch: str, dtype: Dtype, values: Values, tuning: Mapping[str, int] | None) -> str | None:
+def refusal(rung: Rung, arch: str, dtype: Dtype, values: Values, tuning: Mapping[str, int] | None) -> str | None:
+    """Why the rung does not take this call on that architecture, by its own rules."""
     if dtype.name not in rung.dtypes:
         return f"has no {dtype.name} version; it has {', '.join(rung.dtypes)}"
     names = rung.names(values, dtype, tuning).also(sm=int(re.sub(r"\D", "", arch)))

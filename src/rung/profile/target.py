@@ -58,8 +58,10 @@ def prepared(rung: Rung, task: dict[str, Any], device: str = "cuda") -> Prepared
                 reference[operand.name].reshape(out.shape),
                 real,
                 operation.tolerance(values, real, rung.binds),
-                exact=not out.is_floating_point(),
+                exact=not (out.is_floating_point() or operand.rounded),
                 apart=operand.apart,
+                rounded=operand.rounded,
+                changed=operand.changed(tensors, values) if operand.changed else None,
             ).deviation()
             if not found.ok:
                 raise RungError(f"{rung.full_name} is wrong at this shape: {found.problem}.")

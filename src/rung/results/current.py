@@ -11,8 +11,7 @@ from typing import Any
 from rung.dtypes import DTYPES
 from rung.errors import RungError
 from rung.operation import Cost, Operation
-from rung.results import codes
-from rung.results.machine import DATASHEET
+from rung.results import codes, machine
 from rung.results.row import Row, newest
 from rung.rungs import catalogue
 from rung.rungs.base import Rung
@@ -33,9 +32,14 @@ class Limits:
     flops: Mapping[str, float]
     sheet: Mapping[str, float]
 
-    def share(self, flops: float, size: float, seconds: float, dtype: str) -> float:
-        """Share of the nearer of the two measured ceilings."""
-        rate = self.flops.get(dtype)
+    def rate(self, dtype: str, products: str = "") -> float | None:
+        """FLOP/s of such products: as measured, or by the data sheet for a format that nothing here measures."""
+        measured = machine.rate(self.flops, dtype, products)
+        return machine.rate(self.sheet, dtype, products) if measured is None and products else measured
+
+    def share(self, flops: float, size: float, seconds: float, dtype: str, products: str = "") -> float:
+        """Share of the nearer of the two ceilings."""
+        rate = self.rate(dtype, products)
         shares = [size / seconds / self.bytes] if self.bytes else []
         shares += [flops / seconds / rate] if rate else []
         return max(shares, default=0.0)
@@ -149,7 +153,7 @@ class Figures:
             elif row.kind == "bench" and row.timed and row.operation == "copy":
                 rate = row.metrics["gbps"] * 1e9
                 size = max(size, rate if rate * row.metrics["cold_us"] / 1e6 >= LARGE else 0.0)
-        return Limits(self.gpu, size, flops, DATASHEET.get(self.gpu, {}))
+        return Limits(self.gpu, size, flops, machine.DATASHEET.get(self.gpu, {}))
 
     @cached_property
     def _bench(self) -> list[Row]:
@@ -203,9 +207,9 @@ class Figures:
     def _figure(self, row: Row, rung: Rung, operation: Operation) -> Figure:
         cost = cost_of(row, rung, operation)
         seconds = row.metrics["cold_us"] / 1e6
-        rate = self.limits.flops.get(row.dtype, 0.0)
-        compute = bool(rate) and cost.flops / rate > cost.bytes / (self.limits.bytes or 1.0)
-        share = self.limits.share(cost.flops, cost.bytes, seconds, row.dtype)
+        rate = self.limits.rate(row.dtype, rung.products)
+        compute = rate is not None and cost.flops / rate > cost.bytes / (self.limits.bytes or 1.0)
+        share = self.limits.share(cost.flops, cost.bytes, seconds, row.dtype, rung.products)
         return Figure(row, rung, share, "compute" if compute else "memory")
 
 

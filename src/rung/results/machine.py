@@ -26,6 +26,20 @@ DATASHEET: dict[str, dict[str, float]] = {
     "NVIDIA GeForce RTX 4090": {"bytes": 1.008e12, "f32": 82.6e12, "tf32": 82.6e12, "f16": 165e12, "bf16": 165e12},
     "NVIDIA GeForce RTX 3090": {"bytes": 0.936e12, "f32": 35.6e12, "tf32": 35.6e12, "f16": 71e12, "bf16": 71e12},
 }
+# And of eight bits: integers, and e4m3 with sums in float32 where tensor cores have it.
+for _gpu, _rates in {
+    "NVIDIA H200": {"i8": 1979e12, "e4m3": 1979e12},
+    "NVIDIA H100 80GB HBM3": {"i8": 1979e12, "e4m3": 1979e12},
+    "NVIDIA H100 PCIe": {"i8": 1513e12, "e4m3": 1513e12},
+    "NVIDIA A100-SXM4-80GB": {"i8": 624e12},
+    "NVIDIA A100-SXM4-40GB": {"i8": 624e12},
+    "NVIDIA A40": {"i8": 299.3e12},
+    "NVIDIA L40S": {"i8": 733e12, "e4m3": 733e12},
+    "NVIDIA B200": {"i8": 4500e12, "e4m3": 4500e12},
+    "NVIDIA GeForce RTX 4090": {"i8": 660.6e12, "e4m3": 330.3e12},
+    "NVIDIA GeForce RTX 3090": {"i8": 284e12},
+}.items():
+    DATASHEET[_gpu] |= _rates
 
 
 def datasheet() -> dict[str, float]:
@@ -33,8 +47,17 @@ def datasheet() -> dict[str, float]:
     return DATASHEET.get(torch.cuda.get_device_name(), {}) if torch.cuda.is_available() else {}
 
 
-def rate_limit(sheet: Mapping[str, float], dtype: str) -> float | None:
+def rate(rates: Mapping[str, float], dtype: str, products: str = "") -> float | None:
+    """Of rates by format that of such products: twice the dtype's where two of every four factors are zero."""
+    if products == "2:4":
+        return 2 * rates[dtype] if dtype in rates else None
+    return rates.get(products or dtype)
+
+
+def rate_limit(sheet: Mapping[str, float], dtype: str, products: str = "") -> float | None:
     """FLOP/s that no kernel can exceed. A float32 product can also be three of tf32 or halves on tensor cores."""
+    if products:
+        return rate(sheet, dtype, products)
     own = sheet.get(dtype)
     if own is None or dtype != "f32":
         return own

@@ -69,7 +69,7 @@ class Arguments:
                 f"{where} has the type {parameter.ctype!r}, which cannot be passed; use a pointer or number."
             )
         if isinstance(target, str) and target == parameter.name and target not in names:
-            raise RungError(f"{where} is bound to nothing; {self._choices(names)}")
+            raise RungError(f"{where} matches no value ({self._choices(names)}); map it in [bind].")
         value = evaluate(target, names)
         if kind in ("i32", "u32", "i64", "u64") and isinstance(value, float):
             value = evaluate_int(target, names, f"parameter {parameter.name}")  # type: ignore[arg-type]
@@ -88,7 +88,7 @@ class Arguments:
             if tensor is None:
                 raise RungError(f"{where} needs the operand {target!r}, which this call leaves out.")
         if tensor is None:
-            raise RungError(f"{where} is bound to nothing; {self._choices({})}")
+            raise RungError(f"{where} matches no operand ({self._choices({})}); map it in [bind].")
         _must_point_to(parameter, tensor, self.dtype, where)
         return tensor
 
@@ -103,13 +103,9 @@ class Arguments:
         return self.maps[str(target)]
 
     def _choices(self, names: Values) -> str:
-        operands = ", ".join(o.name for o in self.rung.operation.operands)
-        text = f"there are the operands {operands}"
-        if self.buffers:
-            text += f", the buffers {', '.join(self.buffers)}"
-        if names:
-            text += f" and the values {', '.join(n for n in names if '_stride_' not in n)}"
-        return text + f"; name one in [bind] ({self.rung.operation.name})."
+        operands = [*(o.name for o in self.rung.operation.operands), *self.buffers]
+        values = [n for n in names if "_stride_" not in n]
+        return ", ".join(operands) + (f"; {', '.join(values)}" if values else "")
 
 
 def _must_point_to(parameter: Parameter, tensor: torch.Tensor, dtype: Dtype, where: str) -> None:

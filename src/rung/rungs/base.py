@@ -74,6 +74,7 @@ class Rung(ABC):
         self.idea, self.expect, self.found, self.provenance = keys.idea, keys.expect, keys.found, keys.provenance
         self.parent, self.leap, self.aside, self.emulate = keys.parent, keys.leap, keys.aside, keys.emulate
         self.dtypes, self.needs, self.tune, self.let = keys.dtypes, keys.needs, keys.tune, keys.let
+        self.products = keys.products
         self.siblings: Callable[[], Sequence[Rung]] = tuple  # the rungs of its ladder, libraries left out
 
     @property
@@ -213,7 +214,7 @@ class Rung(ABC):
         tensors: Tensors | None = None,
     ) -> Rung | None:
         """The highest rung of the same ladder that supports what this one does not."""
-        extra = {o.name for o in self.operation.operands if o.optional and not o.nullable and not o.written}
+        extra = {o.name for o in self.operation.operands if o.optional and not o.nullable and o.role != "out"}
         for other in reversed(self.siblings()):
             if other.name == self.name or other.aside or (other.emulate and device != "cuda"):
                 continue

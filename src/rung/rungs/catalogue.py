@@ -46,12 +46,25 @@ def _operation_at(path: Path) -> Operation:
 @cache
 def rungs(name: str, *, libraries: bool = True) -> tuple[Rung, ...]:
     """The ladder of an operation: its rungs in the order of their numbers, then the libraries."""
-    of = operation(name)
-    files = sorted(p for p in folders()[name].glob("[0-9]*_*") if p.suffix in (".cu", ".py"))
-    found: list[Rung] = [rung_from_file(of, path) for path in files]
+    found = [_rung_at(name, path) for path in _files(name)]
     if libraries:
-        found += [_of_its_ladder(LibraryRung(of, library)) for library in of.libraries]
+        found += [_library_rung(name, library.name) for library in operation(name).libraries]
     return tuple(found)
+
+
+def _files(name: str) -> list[Path]:
+    return sorted(p for p in folders()[name].glob("[0-9]*_*") if p.suffix in (".cu", ".py"))
+
+
+@cache
+def _rung_at(name: str, path: Path) -> Rung:
+    return rung_from_file(operation(name), path)
+
+
+@cache
+def _library_rung(name: str, library: str) -> Rung:
+    of = operation(name)
+    return _of_its_ladder(LibraryRung(of, next(found for found in of.libraries if found.name == library)))
 
 
 def rung_from_file(of: Operation, path: Path) -> Rung:
@@ -73,14 +86,16 @@ def _of_its_ladder(rung: Rung) -> Rung:
 def find(spec: str) -> Rung:
     """The rung that `spec` names: softmax/03_unrolled, softmax/unrolled, softmax/3 or softmax/torch."""
     name, _, which = spec.partition("/")
-    ladder = rungs(name)
+    of = operation(name)
     if not which:
-        raise RungError(f"{spec!r} is an operation; name a rung of it, such as {ladder[0].full_name}.")
-    for rung in ladder:
-        short = rung.name.partition("_")[2] if rung.number is not None else rung.name
-        if which in (rung.name, short) or (which.isdigit() and rung.number == int(which)):
-            return rung
-    names = [r.name for r in ladder]
+        raise RungError(f"{spec!r} is an operation; name a rung of it, such as {rungs(name)[0].full_name}.")
+    for path in _files(name):  # only the one that is named is read
+        number, _, short = path.stem.partition("_")
+        if which in (path.stem, short) or (which.isdigit() and number.isdigit() and int(number) == int(which)):
+            return _rung_at(name, path)
+    if which in [library.name for library in of.libraries]:
+        return _library_rung(name, which)
+    names = [r.name for r in rungs(name)]
     raise RungError(f"{name} has no rung {which!r}{_nearest(which, names)}; it has {', '.join(names)}.")
 
 

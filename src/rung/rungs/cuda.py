@@ -186,7 +186,7 @@ class CudaRung(Rung):
     def bound(self, call: Call) -> Prepared:
         self._require_parameters_for_bind()
         every = call.tensors | call.buffers
-        bound = Arguments(self, call.tensors, call.buffers, call.dtype, self._maps(every, call.names, call.dtype))
+        bound = Arguments(self, call.tensors, call.buffers, call.dtype, self.maps(every, call.names, call.dtype))
         module = load_module(self.build(call.values, call.dtype, call.tuning), call.device)
         steps: list[Callable[[], None]] = [*call.zeroed]
         for name, symbol in self.header.constants.items():
@@ -208,7 +208,7 @@ class CudaRung(Rung):
         only = steps[0] if len(steps) == 1 else run
         return Prepared(self, only, call.tuning, launched, module, call.buffers)
 
-    def _maps(self, tensors: Tensors, names: Values, dtype: Dtype) -> dict[str, TensorMap | None]:
+    def maps(self, tensors: Tensors, names: Values, dtype: Dtype) -> dict[str, TensorMap | None]:
         """The tensor maps of the header for these operands and buffers."""
 
         def numbers(expressions: Iterable[header.Expression], what: str) -> tuple[int, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from pathlib import Path
 
@@ -14,10 +15,18 @@ MORE_LADDERS = "RUNG_LADDERS"  # names folders of further ladders, as PATH does;
 def folders() -> dict[str, Path]:
     """Operation -> the folder of its ladder, of those that come with rung and of the user's own."""
     more = [Path(folder).resolve() for folder in os.environ.get(MORE_LADDERS, "").split(os.pathsep) if folder]
-    found: dict[str, Path] = {}
-    for place in (LADDERS, *more):
+    for place in more:
         if not place.is_dir():
             raise RungError(f"there is no folder {place} of further ladders; mend --ladders or {MORE_LADDERS}.")
+    places = (LADDERS, *more)
+    return dict(_found(places, tuple(place.stat().st_mtime_ns for place in places)))
+
+
+@functools.cache
+def _found(places: tuple[Path, ...], _changed: tuple[int, ...]) -> dict[str, Path]:
+    """Looked up again where a folder has come or gone since."""
+    found: dict[str, Path] = {}
+    for place in places:
         for path in sorted(place.glob("*/operation.py")):
             if path.parent.name in found:
                 raise RungError(f"{path.parent} and {found[path.parent.name]} hold the same operation; rename one.")

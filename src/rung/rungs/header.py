@@ -10,7 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from rung.dtypes import DTYPES
+from rung.dtypes import DTYPES, PRODUCTS
 from rung.errors import RungError
 from rung.expressions import names_in
 from rung.rungs import source_file
@@ -92,6 +92,7 @@ class Header:
     leap: str = ""  # why most of the parent's code is replaced at once
     aside: str = ""  # why it is no step of the climb: such a rung is never chosen in place of another
     dtypes: tuple[str, ...] = ("f32",)
+    products: str = ""  # the format that its products run in, where that is not its dtype: the rate that limits it
     needs: tuple[str, ...] = ()
     align: Expression | None = None  # alignment of operands in bytes; by default derived from the source
     options: tuple[str, ...] = ()
@@ -110,7 +111,7 @@ class Header:
 
 
 # Keys of a Python rung, as constants of these names in capitals; it launches its kernels itself.
-_CONSTANTS = {*DESCRIPTIVE, "emulate", "dtypes", "needs", "align", "tune", "let", "buffers"}
+_CONSTANTS = {*DESCRIPTIVE, "emulate", "dtypes", "products", "needs", "align", "tune", "let", "buffers"}
 # Every key except the descriptive ones may come from the parent that `from` names.
 INHERITED = {"launch", *Header.__dataclass_fields__} - {*DESCRIPTIVE, "parent", "launches"}
 
@@ -324,6 +325,7 @@ class _Reader:
             found=short_enough(self.text(table, "found"), self.origin),
             parent=parent_name(self.text(table, "from"), self.origin),
             dtypes=self.dtypes(table.get("dtypes", ["f32"])),
+            products=self.products(table),
             needs=self.strings(table.get("needs", []), "needs"),
             align=self.expression(table["align"], "align") if "align" in table else None,
             options=self.strings(table.get("options", []), "options"),
@@ -375,6 +377,14 @@ class _Reader:
             if name not in DTYPES:
                 raise self.fail(f"dtypes names {name!r}; the number formats are {', '.join(DTYPES)}.")
         return names
+
+    def products(self, table: dict[str, Any]) -> str:
+        name = self.text(table, "products")
+        if name and name not in PRODUCTS:
+            raise self.fail(
+                f"products is {name!r}; leave it out where that is the dtype, or use {', '.join(PRODUCTS)}."
+            )
+        return name
 
     def choices(self, value: Any, name: str) -> tuple[int, ...]:
         values = [value] if isinstance(value, int) else value

@@ -25,8 +25,8 @@ from rung.rungs import header, source_file
 from rung.rungs.base import Rung
 from rung.rungs.cuda import CudaRung
 
-# Descriptive keys, and conditions on calls: nothing that changes the code.
-LEFT_OUT = {*header.DESCRIPTIVE, "needs", "align", "emulate", "tune"}
+# Descriptive keys, the rate that limits a rung, and conditions on calls: nothing that changes the code.
+LEFT_OUT = {*header.DESCRIPTIVE, "products", "needs", "align", "emulate", "tune"}
 CONSTANTS = {name.upper() for name in LEFT_OUT}
 _COMMENT = re.compile(r"(\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*')|/\*.*?\*/|//[^\n]*", re.DOTALL)
 _INCLUDED = re.compile(r'^[ \t]*#[ \t]*include[ \t]*["<]([^">\n]+)[">]', re.MULTILINE)
@@ -131,13 +131,13 @@ def files(rung: Rung) -> Iterator[Path]:
 def _named(origin: Path, changed: int, shared: Path, ladders: Path) -> tuple[Path, ...]:
     """The files that this one includes or names."""
     places = ((origin.parent / n, shared / n, ladders / f"{n}.cu") for n in _names(origin, source_file.read(origin)))
-    found = (next((p for p in some if p.suffix in (".cu", ".cuh") and p.is_file()), None) for some in places)
+    found = (next((p for p in some if p.suffix in (".cu", ".cuh", ".py") and p.is_file()), None) for some in places)
     return tuple(path.resolve() for path in found if path is not None)
 
 
 @lru_cache(maxsize=1024)
 def _digest_of(path: Path, changed: int) -> str:
-    return _digest(_code(source_file.read(path)))
+    return _digest((_python if path.suffix == ".py" else _code)(source_file.read(path)))
 
 
 def _names(path: Path, source: str) -> list[str]:

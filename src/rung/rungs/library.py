@@ -20,7 +20,7 @@ class LibraryRung(Rung):
     def __init__(self, operation: Operation, library: Library) -> None:
         idea = library.note or f"The {library.name} call that a user would make."
         emulate = "the library call needs CUDA." if library.where == "cuda" else ""
-        described = Header(idea, dtypes=library.dtypes, needs=library.needs, emulate=emulate)
+        described = Header(idea, dtypes=library.dtypes, products=library.products, needs=library.needs, emulate=emulate)
         super().__init__(operation, library.name, None, described)
         self.library = library
 

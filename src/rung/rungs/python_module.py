@@ -81,6 +81,12 @@ def _imported(node: ast.stmt) -> set[str]:
 
 
 _loaded: dict[tuple[str, str, bool], ModuleType] = {}
+_interpreted = False  # whether the module that is being executed was asked for with the interpreter
+
+
+def beside(path: str, name: str) -> ModuleType:
+    """The module `name` beside the rung at `path`, for a rung that changes a part of it and is being imported."""
+    return load(Path(path).with_name(name), interpret=_interpreted)
 
 
 def load(path: Path, *, interpret: bool = False) -> ModuleType:
@@ -92,13 +98,19 @@ def load(path: Path, *, interpret: bool = False) -> ModuleType:
     digest = hashlib.sha256(text).hexdigest()[:12]
     key = (str(path.resolve()), digest, interpret)
     if key not in _loaded:
-        if interpret and b"triton" in text:
-            from rung.emulator import triton as triton_interpreter
+        global _interpreted
+        before, _interpreted = _interpreted, interpret
+        try:
+            if interpret and b"triton" in text:
+                from rung.emulator import triton as triton_interpreter
 
-            with triton_interpreter.enabled():
-                _loaded[key] = _execute(path, f"rung_file_{digest}_interpreted")
-        else:
-            _loaded[key] = _execute(path, f"rung_file_{digest}")
+                with triton_interpreter.enabled():
+                    _loaded[key] = _execute(path, f"rung_file_{digest}_interpreted")
+            else:
+                name = f"rung_file_{digest}" + ("_interpreted" if interpret else "")
+                _loaded[key] = _execute(path, name)
+        finally:
+            _interpreted = before
     return _loaded[key]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import datetime
 
+from rung.results import sources
 from rung.results.current import Figures
 from rung.results.row import Row
 from rung.show import attention_text_chart
@@ -157,6 +158,32 @@ def inside(found: Figures) -> str:
             lines.append([_name(row), *cells])
     heads = ("model", "token, µs", "gaps", "reading the weights takes", "inside the kernel, µs by cause (timed build)")
     return table(heads, lines)
+
+
+def course(found: Figures, *, short: bool = False) -> str:
+    """The climb of the course project, beside the project's own speeds; `short` keeps the steps that have one."""
+    theirs = {
+        figure.ours[0].what: figure.value
+        for experiment in sources.experiments()
+        for figure in experiment.figures
+        if len(figure.ours) == 1 and figure.ours[0].kind == "course"
+    }
+    lines = []
+    for row in sorted(_steps_of_course(found), key=lambda r: int(r.detail["step"])):
+        own, gain = theirs.get(row.part), row.metrics.get("vs_before")
+        if own or not short:
+            cells = [f"{row.metrics['tokens_per_s']:,.0f}", times(gain) if gain else "", f"{own:.3g}" if own else ""]
+            lines.append([row.part, *(cells[::2] if short else cells)])
+    if not lines:
+        return ""
+    heads = ("tokens/s", "against the step before", "theirs, on an A40")
+    caption = f"Ours: {row.what}, {row.weights} weights, {row.options['new_tokens']} tokens, on an {row.gpu}.\n\n"
+    return table(("step", *(heads[::2] if short else heads)), lines) + caption
+
+
+def _steps_of_course(found: Figures) -> list[Row]:
+    climbed = (r for r in found.of_kind("climb") if r.options.get("study") == "course")
+    return [r for r in climbed if "tokens_per_s" in r.metrics]
 
 
 def summary(found: Figures) -> str:

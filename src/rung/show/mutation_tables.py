@@ -16,11 +16,15 @@ EQUIVALENT = "equivalent:"
 
 def parts(rows: Iterable[Row]) -> dict[str, Callable[[], str]]:
     """The note's generated parts, of all rows: what they tell of is the checker of their day."""
-    some = [r for r in rows if r.kind == "mutate"]
+    found = [r for r in rows if r.kind == "mutate"]
+    some = [r for r in found if r.options["device"] == "emulator"]
+    on_gpu = [r for r in found if r.options["device"] == "cuda"]
     return {
         "mutants:ladders": partial(_scores, some, "ladder", lambda r: r.operation),
         "mutants:kinds": partial(_scores, some, "kind", lambda r: r.part),
         "mutants:survivors": partial(_survivors, some),
+        "mutants:gpu": partial(_scores, on_gpu, "kind", lambda r: r.part),
+        "mutants:gpu-survivors": partial(_survivors, on_gpu),
     }
 
 
@@ -35,12 +39,16 @@ def _scores(rows: list[Row], head: str, of: Callable[[Row], str]) -> str:
         share = refused / max(1, len(judged) - same)
         return name, f"{len(judged)}", f"{refused}", f"{same}", f"{len(judged) - refused - same}", f"{share:.1%}"
 
+    if not rows:
+        return "\nNot measured yet.\n\n"
     lines = [line(name, [r for r in rows if of(r) == name]) for name in sorted({of(r) for r in rows})]
     heads = (head, "mutants", "refused", "equivalent", "missed", "refused of those that are not equivalent")
     return markdown.table(heads, [*lines, line("all", rows)])
 
 
 def _survivors(rows: list[Row]) -> str:
+    if not rows:
+        return ""
     alive = sorted((r for r in rows if r.verdict == "ok"), key=lambda r: (_equivalent(r), r.what, r.options["line"]))
     return markdown.table(
         ("rung", "line", "kind", "change", "why it survives"),

@@ -52,13 +52,14 @@ def makers_of(gpu: Figures, cpu: Figures) -> dict[str, Callable[[], str]]:
         "check": partial(ladder_tables.checked, gpu),
         "cpu": partial(generation_tables.on_cpu, cpu.results),
         "gpu": partial(generation_tables.summary, gpu),
+        "course": partial(generation_tables.course, gpu, short=True),
         "beyond:mpi": partial(parallel_tables.mpi, cpu),
         "beyond:strong": partial(parallel_tables.scaling, cpu, "strong"),
         "beyond:weak": partial(parallel_tables.scaling, cpu, "weak"),
     }
     makers |= {f"climb:{name}": partial(ladder_tables.climb, gpu, name) for name in (*ladder_tables.CLIMBS, "model")}
     speed = generation_tables
-    parts = (speed.single, speed.batch, speed.prompts, speed.score, speed.sampling, speed.inside)
+    parts = (speed.single, speed.batch, speed.prompts, speed.score, speed.sampling, speed.inside, speed.course)
     makers |= {f"speed:{make.__name__}": partial(make, gpu) for make in parts}
     makers["picture:attention"] = partial(speed.attention, gpu)
     beyond = parallel_tables

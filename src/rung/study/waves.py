@@ -123,7 +123,7 @@ Points = Sequence[tuple[int, int, int, float | None, float | None]]  # rows, til
 
 
 def found(points: Points, columns: int, sms: int) -> Found:
-    """The table, and the saw-tooth that a constant time a wave predicts."""
+    """The table, and the saw-tooth that a constant time per wave predicts."""
     wave_us = statistics.median([us / waves for _, _, waves, us, _ in points if us] or [0.0])
 
     def rate(rows: int, us: float | None) -> float | None:
@@ -175,5 +175,5 @@ def sentence(points: Points) -> str:
     m, more, seen, predicted = max(steps, key=lambda s: s[2])
     return (
         f"One row more than a whole number of waves ({m} to {more}) costs {seen:+.0%} of the time for "
-        f"{1 / m:.1%} more work; a constant time a wave predicts {predicted:+.0%}."
+        f"{1 / m:.1%} more work; a constant time per wave predicts {predicted:+.0%}."
     )

@@ -122,7 +122,7 @@ void begin(Block& block, Index index, unsigned salt)
         thread.state = State::Ready;
         thread.copies.count = thread.copies.committed = 0;
         thread.bulk_committed = thread.products_committed = thread.cluster_round = 0;
-        thread.registers_ordered = thread.products_begun = thread.spinning = false;
+        thread.registers_ordered = thread.products_begun = thread.spinning = thread.of_block = false;
         thread.polls.used = thread.polls.next = 0;
         start_at(thread, thread_main);
     }

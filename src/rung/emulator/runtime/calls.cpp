@@ -214,6 +214,7 @@ void rung_atomic(const void* address, unsigned long long value)
     atomics++;
     poll(address, value, __builtin_return_address(0));
 }
+RUNG_API void rung_of_block(bool on) { running->of_block = on; }  // declared in scopes.h
 unsigned long rung_atomics_ran() { return atomics; }
 
 void rung_pause() { pause(__builtin_return_address(0)); }

@@ -355,6 +355,10 @@ void dp4a(Machine& m, const Instruction& i)
 
 bool strong(const Instruction& i) { return i.has("relaxed"_w) || i.has("acquire"_w) || i.has("release"_w) || i.has("volatile"_w) || i.has("acq_rel"_w); }
 
+Scope scope_of(const Instruction& i) { return i.has("cta"_w) ? Scope::Block : i.has("cluster"_w) ? Scope::Cluster : Scope::Gpu; }
+
+unsigned char strength_of(const Instruction& i) { return strong(i) ? strength(scope_of(i)) : 0; }
+
 Memory order_of(const Instruction& i)
 {
     return i.has("acq_rel"_w) ? Memory::AcquireRelease : i.has("acquire"_w) ? Memory::Acquire : i.has("release"_w) ? Memory::Release : Memory::Relaxed;
@@ -376,9 +380,9 @@ void load(Machine& m, const Instruction& i)
     const char* at = aligned_pointer(m, i, i.args[1], bytes);
     char data[64];
     memcpy(data, at, bytes);
-    note_access(at, bytes, false, strong(i), running->caller);
+    note_access(at, bytes, false, strength_of(i), running->caller);
     if (strong(i)) {
-        synchronize(at, true, false, order_of(i));
+        synchronize(at, true, false, order_of(i), scope_of(i));
         unsigned long long seen = 0;
         for (unsigned k = 0; k < bytes; k += 4) {
             unsigned word = 0;
@@ -402,8 +406,8 @@ void store(Machine& m, const Instruction& i)
 {
     const unsigned each = i.type.bytes, bytes = access_bytes(i);
     char* at = aligned_pointer(m, i, i.args[0], bytes);
-    note_access(at, bytes, true, strong(i), running->caller);
-    if (strong(i)) synchronize(at, false, true, order_of(i));
+    note_access(at, bytes, true, strength_of(i), running->caller);
+    if (strong(i)) synchronize(at, false, true, order_of(i), scope_of(i));
     const auto take = [&](const Argument& from, char* to) {
         const Value v = m.value(from);
         memcpy(to, &v, each);
@@ -462,8 +466,8 @@ void atomic(Machine& m, const Instruction& i)
     const Argument &where = i.args[returns], &with = i.args[returns + 1];
     const unsigned each = i.type.bytes, bytes = access_bytes(i);
     char* at = aligned_pointer(m, i, where, bytes);
-    note_access(at, bytes, true, true, running->caller);
-    synchronize(at, true, true, order_of(i));
+    note_access(at, bytes, true, strength(scope_of(i)), running->caller);
+    synchronize(at, true, true, order_of(i), scope_of(i));
     atomics++;
     Value old = {0, 0};
     memcpy(&old, at, bytes > 16 ? 16 : bytes);
@@ -622,7 +626,7 @@ void fences(Machine& m, const Instruction& i)
         return;
     }
     (void)m;
-    fence();
+    fence(scope_of(i));
 }
 
 void sleep(Machine&, const Instruction&) { pause(running->caller); }

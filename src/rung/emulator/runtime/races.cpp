@@ -1,7 +1,8 @@
 // Vector clocks: each thread counts its releases, and knows of every other one up to which count its accesses came before.
 // g++'s thread sanitizer calls the functions below at every access of a kernel; the rules of what is ordered are CUDA's.
 // Barriers order their threads, __syncwarp its lanes; shuffles and votes order nothing; an atomic hands on what a fence
-// before it has covered, and a fence or barrier after it takes that up; an mbarrier hands on what came before its arrivals.
+// before it has covered, and a fence after it takes that up, as far as the scopes of both fences and of the atomics reach (a
+// barrier after it within its block); an mbarrier hands on what came before its arrivals.
 #include "async.h"
 
 #include <stdint.h>
@@ -27,7 +28,7 @@ struct Access
     unsigned clock, place;  // of the instruction, from the start of the kernel's code; clock 0: none
     unsigned short slot;
     unsigned char mask;  // of the bytes
-    bool strong;         // an atomic, or a volatile or relaxed access: these do not race with each other
+    unsigned char strong;  // 0: a plain access; else the scope of an atomic, volatile or relaxed one, and one more
 };
 struct Cell
 {
@@ -40,11 +41,16 @@ struct Page
     uintptr_t number;
     unsigned long long launch;
     Page* next;
+    uintptr_t from, to;  // addresses of the tensor in whose memory it lies; all there are if it is in no tensor's
+    bool input;          // which nothing may write
     Cell cells[PAGE_CELLS];
 };
 constexpr unsigned BUCKETS = 4096;
 Page* buckets[BUCKETS];
 Page *last_page;
+
+struct Tensor { uintptr_t memory, from, to, end; bool input; };  // its memory, and within that its data
+std::vector<Tensor> tensors;
 
 unsigned threads, slots, width;       // of the blocks that run together; with agents; of a row
 // [slot][width]: what the thread knows; what of it fence.proxy.async covers; what atomics have told of earlier blocks, which
@@ -52,11 +58,21 @@ unsigned threads, slots, width;       // of the blocks that run together; with a
 unsigned* table;
 unsigned* now;                        // [slot]
 unsigned* born;                       // [slot]: the count at which its thread of the present blocks began
-Clock *released, *heard;              // [slot]: what the last fence covers; what atomics have told since
+constexpr unsigned SCOPES = 3;
+Clock *released[SCOPES], *heard[SCOPES];  // [scope][slot]: what the last fence of that scope or a wider one covers; what
+                                          // atomics have told since, and a fence of that scope or a wider one takes up
 std::vector<unsigned> set_begins;     // by set of blocks: the count at which its threads began
 std::vector<unsigned> sets;
 std::vector<unsigned*> rows_of_set, rows_of_launch, free_rows;
-std::unordered_map<const void*, Clock> locations;
+
+// What atomics at one place tell, by who may hear it: all of the GPU, one cluster, one block.
+struct Told
+{
+    const void* domain;  // null: all
+    size_t set;          // of blocks, as numbered by `sets`; what is told within a block or cluster ends with them
+    Clock clock;
+};
+std::unordered_map<const void*, std::vector<Told>> locations;
 uintptr_t base;                       // of shared memory, where the kernel's code sees it
 size_t bytes_of_block;
 
@@ -90,10 +106,35 @@ bool ordered(unsigned me, const Access& was)
     return (was.slot == me && !earlier) || row_of(me)[was.slot + (earlier ? 2 * slots : 0)] >= was.clock;
 }
 
+const void* domain_of(const Block& block, unsigned scope)
+{
+    if (scope == unsigned(Scope::Gpu)) return nullptr;
+    return scope == unsigned(Scope::Cluster) && block.cluster ? static_cast<const void*>(block.cluster) : &block;
+}
+
+Clock* told_to(std::vector<Told>& place, const void* domain)
+{
+    for (Told& told : place)
+        if (told.domain == domain) {
+            if (domain && told.set != sets.size()) told.set = sets.size(), told.clock = {};
+            return &told.clock;
+        }
+    return nullptr;
+}
+
 // What a place tells that atomics touch is heard by later blocks as well.
 void tell_later_blocks(unsigned* row)
 {
     for (unsigned i = 0; i < slots; i++) row[2 * slots + i] = row[2 * slots + i] < row[i] ? row[i] : row[2 * slots + i];
+}
+
+// Atomic, volatile and relaxed accesses do not race with each other if the scope of each holds the other's thread.
+bool both_strong(unsigned slot, unsigned char strong, const Access& was)
+{
+    const unsigned narrower = strong < was.strong ? strong : was.strong;
+    if (!narrower || narrower == SCOPES) return narrower;
+    if (was.clock < born[was.slot]) return false;  // by a block that has ended
+    return domain_of(blocks[slot / threads], narrower - 1) == domain_of(blocks[was.slot / threads], narrower - 1);
 }
 
 // Of a generic write, before the copy engine or the tensor cores read: covered by a fence.proxy.async on the way?
@@ -127,29 +168,43 @@ Cell* shared_cells(Block& block)
     return reinterpret_cast<Cell*>(block.past);
 }
 
-Cell* page_cells(uintptr_t number)
+Page* page_of(uintptr_t number)
 {
+    if (last_page && last_page->number == number && last_page->launch == launches) return last_page;
     Page*& bucket = buckets[number * 2654435761u % BUCKETS];
     Page* page = bucket;
     while (page && page->number != number) page = page->next;
     if (!page) {
         page = static_cast<Page*>(calloc(1, sizeof(Page)));
-        page->number = number, page->next = bucket, page->launch = launches;
+        page->number = number, page->next = bucket;
         bucket = page;
     } else if (page->launch != launches) {
         memset(page->cells, 0, sizeof page->cells);
-        page->launch = launches;
     }
-    last_page = page;
-    return page->cells;
+    if (page->launch != launches) {
+        page->launch = launches;
+        page->from = 0, page->to = ~uintptr_t(0), page->input = false;
+        const uintptr_t at = number * 4 * PAGE_CELLS;
+        for (const Tensor& tensor : tensors)
+            if (tensor.memory <= at && at < tensor.end) page->from = tensor.from, page->to = tensor.to, page->input = tensor.input;
+    }
+    return last_page = page;
 }
 
 // The cell of an address, and its place for a report: an offset in shared memory, or the address itself.
 Cell& cell_of(uintptr_t address)
 {
-    const uintptr_t number = address / (4 * PAGE_CELLS);
-    Page* page = last_page && last_page->number == number && last_page->launch == launches ? last_page : nullptr;
-    return (page ? page->cells : page_cells(number))[address / 4 % PAGE_CELLS];
+    return page_of(address / (4 * PAGE_CELLS))->cells[address / 4 % PAGE_CELLS];
+}
+
+// Guards between tensors fault only from page to page: the bytes up to there are looked at here.
+void stay_inside(uintptr_t address, size_t size, bool write, const void* caller)
+{
+    const Page* page = page_of(address / (4 * PAGE_CELLS));
+    if (address >= page->from && address + size <= page->to && !(write && page->input)) return;
+    report->address = address >= page->from && address < page->to && address + size > page->to ? page->to : address;
+    report->counter = uintptr_t(caller) - 1;
+    fault(FaultKind::Bounds, "%s", "");
 }
 
 struct Accessor
@@ -159,10 +214,10 @@ struct Accessor
     bool agent;
 };
 
-inline void touch(Cell& cell, uintptr_t where, unsigned char mask, bool write, bool strong, unsigned place, const Accessor& who)
+inline void touch(Cell& cell, uintptr_t where, unsigned char mask, bool write, unsigned char strong, unsigned place, const Accessor& who)
 {
     Access& last = cell.write;
-    if (last.clock && last.mask & mask && !(strong && last.strong)) {
+    if (last.clock && last.mask & mask && !both_strong(who.slot, strong, last)) {
         if (last.slot == who.slot && last.clock == who.clock && who.agent) {}  // pieces of one operation
         else if (!ordered(who.me, last))
             race(where, write, place, last, true, who.agent ? " asynchronously" : "", "with no barrier between");
@@ -172,7 +227,7 @@ inline void touch(Cell& cell, uintptr_t where, unsigned char mask, bool write, b
     const Access mine = {who.clock, place, (unsigned short)who.slot, mask, strong};
     if (!write) {
         Access& read = cell.read;
-        if (!read.clock || (read.slot == who.slot && (read.strong || !strong))) {
+        if (!read.clock || (read.slot == who.slot && read.strong >= strong)) {
             const unsigned char both = read.clock ? read.mask | mask : mask;
             read = mine, read.mask = both;
         } else {
@@ -182,7 +237,7 @@ inline void touch(Cell& cell, uintptr_t where, unsigned char mask, bool write, b
         return;
     }
     for (const Access* read : {&cell.read, &cell.other})
-        if (read->clock && read->mask & mask && !(strong && read->strong) && !(read->slot == who.slot && read->clock == who.clock && who.agent) &&
+        if (read->clock && read->mask & mask && !both_strong(who.slot, strong, *read) && !(read->slot == who.slot && read->clock == who.clock && who.agent) &&
             !ordered(who.me, *read))
             race(where, true, place, *read, false, who.agent ? " asynchronously" : "", "with no barrier between");
     if (last.clock == mine.clock && last.slot == mine.slot && last.strong == strong) last.mask |= mask, last.place = place;
@@ -190,7 +245,8 @@ inline void touch(Cell& cell, uintptr_t where, unsigned char mask, bool write, b
     cell.read.clock = cell.other.clock = 0;  // ordered before this write, by whatever orders the write itself
 }
 
-void touch_span(Cell* cells, uintptr_t first, size_t size, bool in_shared, bool write, bool strong, unsigned place, const Accessor& who)
+void touch_span(Cell* cells, uintptr_t first, size_t size, bool in_shared, bool write, unsigned char strong, unsigned place,
+                const Accessor& who)
 {
     for (uintptr_t at = first, end = first + size; at < end;) {
         const uintptr_t next = at / 4 * 4 + 4 < end ? at / 4 * 4 + 4 : end;
@@ -202,7 +258,7 @@ void touch_span(Cell* cells, uintptr_t first, size_t size, bool in_shared, bool 
 
 unsigned place_in_code(const void* caller) { return caller ? unsigned(static_cast<const char*>(caller) - code - 1) : 0; }
 
-void access(uintptr_t address, size_t size, bool write, bool strong, const void* caller)
+void access(uintptr_t address, size_t size, bool write, unsigned char strong, const void* caller)
 {
     if (!watching || !running || meeting_lanes) return;  // on behalf of a warp: what lanes bring each other
     Thread& me = *running;
@@ -216,7 +272,8 @@ void access(uintptr_t address, size_t size, bool write, bool strong, const void*
     Place place;
     if (address - base < bytes_of_block) place = {me.block, unsigned(address - base)};
     else if (!me.block->cluster || !place_of(reinterpret_cast<void*>(address), place))
-        return touch_span(nullptr, address, size, false, write, strong, place_in_code(caller), who);
+        return stay_inside(address, size, write, caller),
+               touch_span(nullptr, address, size, false, write, strong, place_in_code(caller), who);
     touch_span(shared_cells(*place.block), place.offset, size, true, write, strong, place_in_code(caller), who);
 }
 
@@ -238,8 +295,10 @@ void watch(bool on)
     table = static_cast<unsigned*>(calloc(size_t(slots) * width, sizeof(unsigned)));
     now = static_cast<unsigned*>(calloc(slots, sizeof(unsigned)));
     born = static_cast<unsigned*>(calloc(slots, sizeof(unsigned)));
-    released = static_cast<Clock*>(calloc(slots, sizeof(Clock)));
-    heard = static_cast<Clock*>(calloc(slots, sizeof(Clock)));
+    for (unsigned scope = 0; scope < SCOPES; scope++) {
+        released[scope] = static_cast<Clock*>(calloc(slots, sizeof(Clock)));
+        heard[scope] = static_cast<Clock*>(calloc(slots, sizeof(Clock)));
+    }
     set_begins.clear(), sets.clear(), locations.clear();
 }
 
@@ -254,7 +313,7 @@ void watch_set(unsigned number)
     for (unsigned i = 0; i < threads * resident; i++) {
         memset(row_of(i), 0, width * sizeof(unsigned));
         now[i] = born[i] = latest + 1;
-        released[i] = heard[i] = {};
+        for (unsigned scope = 0; scope < SCOPES; scope++) released[scope][i] = heard[scope][i] = {};
     }
 }
 
@@ -271,16 +330,20 @@ void unwatch()
         for (unsigned* row : *rows) free(row);
         rows->clear();
     }
-    free(table), free(now), free(born), free(released), free(heard);
+    free(table), free(now), free(born);
+    for (unsigned scope = 0; scope < SCOPES; scope++) free(released[scope]), free(heard[scope]);
 }
 
 // ---- what orders --------------------------------------------------------------------------------------------------------
 
-static void take_up(unsigned slot)  // what atomics have told
+static void take_up(unsigned slot, Scope widest)  // what atomics have told
 {
-    if (!heard[slot].row) return;
-    join(row_of(slot), heard[slot].row);
-    memset(heard[slot].row, 0, width * sizeof(unsigned));
+    for (unsigned scope = 0; scope <= unsigned(widest); scope++) {
+        unsigned* row = heard[scope][slot].row;
+        if (!row) continue;
+        join(row_of(slot), row);
+        memset(row, 0, width * sizeof(unsigned));
+    }
 }
 
 void order_blocks(const Meeting& meeting)
@@ -290,7 +353,7 @@ void order_blocks(const Meeting& meeting)
     for (unsigned b = 0; b < meeting.block_count; b++)
         for (unsigned i = 0; i < meeting.blocks[b].thread_count; i++) {
             const unsigned slot = slot_of(meeting.blocks[b].threads[i]);
-            take_up(slot);
+            take_up(slot, meeting.state == State::AtGrid ? Scope::Gpu : Scope::Block);
             join_thread(all.data(), slot);
         }
     for (unsigned b = 0; b < meeting.block_count; b++)
@@ -308,7 +371,7 @@ void order_lanes(Warp& warp, unsigned lanes)
     all.assign(width, 0);
     for (unsigned lane = 0; lane < WARP; lane++)
         if (lanes >> lane & 1) {
-            take_up(slot_of(*warp.lanes[lane]));
+            take_up(slot_of(*warp.lanes[lane]), Scope::Block);
             join_thread(all.data(), slot_of(*warp.lanes[lane]));
         }
     for (unsigned lane = 0; lane < WARP; lane++)
@@ -349,14 +412,17 @@ void empty(Clock& clock)
     if (watching && clock.row) memset(clock.row, 0, width * sizeof(unsigned));
 }
 
-void fence()
+void fence(Scope widest)
 {
     if (!watching || !running) return;
     const unsigned me = slot_of(*running);
-    take_up(me);
-    if (!released[me].row) released[me].row = new_row(false);
-    memcpy(released[me].row, row_of(me), width * sizeof(unsigned));
-    released[me].row[me] = now[me];
+    take_up(me, widest);
+    for (unsigned scope = 0; scope <= unsigned(widest); scope++) {
+        unsigned*& row = released[scope][me].row;
+        if (!row) row = new_row(false);
+        memcpy(row, row_of(me), width * sizeof(unsigned));
+        row[me] = now[me];
+    }
     now[me]++;
 }
 
@@ -370,7 +436,7 @@ void fence_proxy()
     now[me]++;
 }
 
-void synchronize(const void* address, bool load, bool store, Memory order)
+void synchronize(const void* address, bool load, bool store, Memory order, Scope widest)
 {
     if (!watching || !running) return;
     const unsigned me = slot_of(*running);
@@ -378,33 +444,41 @@ void synchronize(const void* address, bool load, bool store, Memory order)
     const void* key = address;
     if (place_of(address, place)) key = shared_cells(*place.block) + place.offset / 4;
     const auto found = locations.find(key);
-    Clock* location = found == locations.end() ? nullptr : &found->second;
+    std::vector<Told>* location = found == locations.end() ? nullptr : &found->second;
     const bool acquire = order == Memory::Acquire || order == Memory::AcquireRelease;
     const bool release = order == Memory::Release || order == Memory::AcquireRelease;
-    if (load && location && location->row) {
-        if (acquire) join(row_of(me), location->row);
+    for (unsigned scope = 0; load && location && scope <= unsigned(widest); scope++) {
+        const Clock* told = told_to(*location, domain_of(*running->block, scope));
+        if (!told || !told->row) continue;
+        if (acquire) join(row_of(me), told->row);
         else {
-            if (!heard[me].row) heard[me].row = new_row(false);
-            join(heard[me].row, location->row);
+            Clock& to = heard[scope][me];
+            if (!to.row) to.row = new_row(false);
+            join(to.row, told->row);
         }
     }
     if (!store) return;
-    if (!load && location && location->row) memset(location->row, 0, width * sizeof(unsigned));
-    if (!release && !released[me].row) return;
-    if (!location) location = &locations[key];
-    if (!location->row) location->row = new_row(true);
-    if (release) {
-        join_thread(location->row, me);
-        now[me]++;
-    } else {
-        join(location->row, released[me].row);
+    if (!load && location)  // it hides what was told before
+        for (Told& told : *location)
+            if (told.clock.row && (!told.domain || told.set == sets.size())) memset(told.clock.row, 0, width * sizeof(unsigned));
+    bool tells = false;
+    for (unsigned scope = 0; scope <= unsigned(widest); scope++) {
+        if (!release && !released[scope][me].row) continue;
+        if (!location) location = &locations[key];
+        const void* domain = domain_of(*running->block, scope);
+        Clock* told = told_to(*location, domain);
+        if (!told) location->push_back({domain, sets.size(), {}}), told = &location->back().clock;
+        if (!told->row) told->row = new_row(!domain);
+        if (release) join_thread(told->row, me), tells = true;
+        else join(told->row, released[scope][me].row);
+        if (!domain) tell_later_blocks(told->row);
     }
-    tell_later_blocks(location->row);
+    if (tells) now[me]++;
 }
 
 // ---- what accesses ------------------------------------------------------------------------------------------------------
 
-void note_access(const void* address, size_t bytes, bool write, bool strong, const void* place)
+void note_access(const void* address, size_t bytes, bool write, unsigned char strong, const void* place)
 {
     access(uintptr_t(address), bytes, write, strong, place);
 }
@@ -439,7 +513,10 @@ static void note_span(const Thread& issuer, const Span& span, bool write, unsign
     const Accessor who = {me, threads * resident + agent, unsigned(serial), true};
     const unsigned place = place_in_code(issuer.caller);
     if (span.shared.block) touch_span(shared_cells(*span.shared.block), span.shared.offset, span.bytes, true, write, false, place, who);
-    else touch_span(nullptr, uintptr_t(span.global), span.bytes, false, write, false, place, who);
+    else {
+        stay_inside(uintptr_t(span.global), span.bytes, write, issuer.caller);
+        touch_span(nullptr, uintptr_t(span.global), span.bytes, false, write, false, place, who);
+    }
 }
 
 void note_operand(const Thread& issuer, Place from, unsigned bytes, unsigned agent, unsigned long serial)
@@ -494,11 +571,21 @@ static inline void strong_access(void* address, size_t size, bool load, bool sto
 {
     if (!watching || !running) return;
     if (launch->order == int(Order::Shuffled) && !meeting_lanes) progress++, pause(caller);  // others may come first
-    access(uintptr_t(address), size, store, true, caller);
-    synchronize(address, load, store, Memory::Relaxed);
+    const Scope scope = running->of_block ? Scope::Block : Scope::Gpu;
+    access(uintptr_t(address), size, store, strength(scope), caller);
+    synchronize(address, load, store, Memory::Relaxed, scope);
 }
 
 extern "C" {
+
+// Memory from `memory` to `end`, whole pages, of which a kernel may touch what lies between `from` and `to`, and only read
+// an input; with none, it is forgotten.
+RUNG_API void rung_tensor(uintptr_t memory, uintptr_t from, uintptr_t to, uintptr_t end, int input)
+{
+    for (size_t i = 0; i < tensors.size(); i++)
+        if (tensors[i].memory == memory) tensors[i] = tensors.back(), tensors.pop_back(), i--;
+    if (from < to) tensors.push_back({memory, from, to, end, input != 0});
+}
 
 #define PLAIN(SIZE) \
     RUNG_API void __tsan_read##SIZE(void* a) { access(uintptr_t(a), SIZE, false, false, HERE); } \
@@ -517,10 +604,10 @@ RUNG_API void __tsan_write_range(void* a, size_t size) { access(uintptr_t(a), si
 RUNG_API void __tsan_func_entry(void*) {}
 RUNG_API void __tsan_func_exit() {}
 RUNG_API void __tsan_init() {}
-RUNG_API void __tsan_atomic_thread_fence(int)
+RUNG_API void __tsan_atomic_thread_fence(int order)  // threads.h says by it which fence it is
 {
     __atomic_thread_fence(__ATOMIC_SEQ_CST);
-    fence();
+    fence(order == __ATOMIC_SEQ_CST ? Scope::Gpu : Scope::Block);
 }
 
 #define FETCH(BITS, T, NAME) \

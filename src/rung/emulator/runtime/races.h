@@ -24,13 +24,15 @@ void learn(const Clock& from);
 void learn_as(const Thread& thread, const Clock& from);
 void hand_over(Clock& from, Clock& to);        // moves `from` to `to`
 void empty(Clock& clock);
-void fence();                                  // __threadfence, fence.acq_rel
+enum class Scope : unsigned char { Block, Cluster, Gpu };
+inline unsigned char strength(Scope scope) { return (unsigned char)(unsigned(scope) + 1); }  // of an atomic access
+void fence(Scope widest);                      // __threadfence, fence.acq_rel
 void fence_proxy();                            // fence.proxy.async
 enum class Memory { Relaxed, Acquire, Release, AcquireRelease };
-void synchronize(const void* address, bool load, bool store, Memory order);  // through an atomic or strong access
+void synchronize(const void* address, bool load, bool store, Memory order, Scope widest);  // through an atomic or strong access
 
 // ---- accesses -------------------------------------------------------------------------------------------------------
-void note_access(const void* address, size_t bytes, bool write, bool strong, const void* place);
+void note_access(const void* address, size_t bytes, bool write, unsigned char strong, const void* place);
 void note_copy(const Thread& thread, Place to, int bytes, const void* place);
 void note_barrier(Place place, bool init, Site site);
 

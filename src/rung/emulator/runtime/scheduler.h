@@ -81,6 +81,7 @@ struct Thread : Fiber
     Copies copies;
     unsigned bulk_committed;  // groups of bulk copies out of shared memory
     unsigned products_committed;  // groups of wgmma
+    bool of_block;            // its atomics are those of the block's scope
     bool products_begun;          // whether it has executed a wgmma.fence
     bool registers_ordered;       // whether it has executed one since wgmma last wrote registers
 };

@@ -12,6 +12,7 @@ from rung.gpt2.batching.either import Either
 from rung.gpt2.batching.host import HostBackend
 from rung.gpt2.cpu.plan import NativeStep
 from rung.gpt2.model import Transformer
+from rung.gpt2.rungs import MAX_ROWS_OWN_MMA
 
 if TYPE_CHECKING:
     from rung.gpt2.gpu.engine import Engine
@@ -65,7 +66,12 @@ def _slots(transformer: Transformer) -> int:
 
 def _gpu_slots(transformer: Transformer, engine: Engine) -> int:
     # Sessions with fewer rows, and those for prompts, take as much again.
-    fitting = int(SHARE * _free(transformer)) // slot_bytes(transformer)
+    room, text = int(SHARE * _free(transformer)), slot_bytes(transformer)
+    fitting = room // text
+    if engine.cache == "int8":
+        in_eight_bits = text * (transformer.config.HS + 4) // (transformer.config.HS * engine.real.size)
+        if room // in_eight_bits >= 2 * MAX_ROWS_OWN_MMA:  # the least power of two whose sessions have them
+            fitting = room // in_eight_bits
     most = min(EXACT_SLOTS if engine.real.name == "f32" else MOST_GPU_SLOTS, max(1, fitting))
     slots = 1 << most.bit_length() - 1
     while slots > 1 and not engine.takes(slots):

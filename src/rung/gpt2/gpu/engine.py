@@ -46,11 +46,13 @@ class Engine:
         graph: bool = True,
         steps: int = 8,
         arrival: Arrival | None = None,
+        cache: str | None = None,
     ) -> None:
         if dtype not in DTYPES:
             raise RungError(f"dtype {dtype!r} is not known on a GPU; use one of {', '.join(DTYPES)}.")
         self.config, self.dtype, self.device = config, dtype, device
         self.real = named_dtype(DTYPES[dtype])
+        self.cache = cache  # "int8": keys and values of many rows in 8 bits
         self._rung, self._tuning, self._graph, self._steps = rung, dict(tuning or {}), graph, steps
         self.sample = sample  # the rung that samples tokens, instead of the default
         # Weights that are still being loaded already have their final addresses.
@@ -142,7 +144,7 @@ class Engine:
             return find("decode", self._rung)
         complete = catalogue.operation("decode").complete(values)
         rows, channels = int(values["B"]), int(values["C"])
-        for name in decode_rungs(rows, channels, self.dtype, lambda name: self._tuned(name, complete)):
+        for name in decode_rungs(rows, channels, self.dtype, lambda name: self._tuned(name, complete), self.cache):
             rung = find("decode", name)
             if self._refusal(rung, values) is None:
                 return rung

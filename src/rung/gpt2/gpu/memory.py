@@ -10,6 +10,8 @@ import torch
 
 from rung.errors import RungError
 
+CACHES = ("k_cache", "v_cache")
+EIGHT_BIT_CACHES = ("k_cache_q", "v_cache_q", "k_cache_s", "v_cache_s")
 SPARE = 512 << 20  # for kernels, graphs and what torch's libraries take for themselves
 
 

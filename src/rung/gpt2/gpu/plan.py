@@ -22,9 +22,18 @@ COMPUTE = {"float32": torch.float32, "tf32": torch.float32, "float16": torch.flo
 
 
 class GpuPlan(WrappedPlan):
-    """`kernels` may name rungs of decode and sample; `overlapped` weights are computed with while others are read."""
+    """`kernels` may name rungs of decode and sample; `overlapped` weights are computed with while others are read. With
+    the `cache` int8, sessions of many rows keep keys and values in 8 bits."""
 
-    def __init__(self, device: Device, dtype: str, kernels: Mapping[str, str], *, overlapped: bool = True) -> None:
+    def __init__(
+        self,
+        device: Device,
+        dtype: str,
+        kernels: Mapping[str, str],
+        *,
+        overlapped: bool = True,
+        cache: str | None = None,
+    ) -> None:
         if device == "cuda" and not torch.cuda.is_available():
             raise RungError("No CUDA device was found; choose the device cpu, or emulator for rungs.")
         if dtype == "auto":
@@ -32,6 +41,9 @@ class GpuPlan(WrappedPlan):
         if dtype not in DTYPES:
             raise RungError(f"the plan best has no {dtype}; use one of {', '.join(DTYPES)}.")
         self._compute = COMPUTE.get(dtype, torch.bfloat16)
+        if cache is not None and self._compute == torch.float32:
+            raise RungError(f"the cache {cache} is for models in 16 bits, and the dtype is {dtype}; choose bfloat16.")
+        self._cache = cache
         self._eight_bits = dtype == "int8"
         where = torch.device("cuda" if device == "cuda" else "cpu")
         operations = TorchPlan(where, torch.int8 if self._eight_bits else self._compute, self._compute)
@@ -53,7 +65,14 @@ class GpuPlan(WrappedPlan):
     def serve(self, config: Config, weights: Weights) -> Service:
         rung, sample = self._kernels.get("decode"), self._kernels.get("sample")
         self.engine = Engine(
-            config, weights, self.dtype, self._device, rung=rung, sample=sample, arrival=self._arrival
+            config,
+            weights,
+            self.dtype,
+            self._device,
+            rung=rung,
+            sample=sample,
+            arrival=self._arrival,
+            cache=self._cache,
         )
         if self._arrival is None and not self._eight_bits:
             _share(weights, self.engine)

@@ -1,4 +1,5 @@
 // What a prompt's forward pass needs beside the operations of the ladders.
+#include "quantised.cuh"
 #include "rung.cuh"
 
 // Keys and values of `layers` layers go from qkv (layers, B, T, 3, NH, HS) to the caches (layers, B, NH, MAXT, HS).
@@ -27,6 +28,26 @@ extern "C" __global__ void keep(const Real* qkv, Real* k_cache, Real* v_cache, i
     if (i >= int64_t(layers) * B * T * 2 * NH * HS / (whole ? VEC : 1)) return;
     if (whole) keep_by<VEC>(qkv, k_cache, v_cache, i, B, T, NH, HS, MAXT);
     else keep_by<1>(qkv, k_cache, v_cache, i, B, T, NH, HS, MAXT);
+}
+
+// The same into caches of 8 bits, HS / 16 lanes a key: integers (layers, B, NH, MAXT, HS) and scales (layers, B, NH, MAXT).
+extern "C" __global__ void keep_in_eight_bits(const Real* qkv, int8_t* k_cache, int8_t* v_cache, float* k_scales,
+                                              float* v_scales, int layers, int B, int T, int NH, int HS, int MAXT)
+{
+    pdl_launch_dependents();
+    pdl_wait();
+    const int lanes = HS / QUANTISED_EACH, lane = threadIdx.x % lanes;
+    const int64_t keys = int64_t(layers) * B * T * 2 * NH;
+    const int64_t own = (int64_t(blockIdx.x) * blockDim.x + threadIdx.x) / lanes, i = own < keys ? own : keys - 1;
+    const int nh = int(i % NH);
+    const int64_t row = i / NH / 2, sequence = row / T;  // (layer, b, t) and (layer, b)
+    const bool value = i / NH % 2;
+    const Real* from = qkv + ((row * 3 + 1 + value) * NH + nh) * HS + lane * QUANTISED_EACH;
+    const Quantised found = quantised_from(lanes, from);
+    if (own >= keys) return;
+    const int64_t to = (sequence * NH + nh) * MAXT + row % T;
+    reinterpret_cast<uint4*>((value ? v_cache : k_cache) + to * HS)[lane] = found.bits;
+    if (lane == 0) (value ? v_scales : k_scales)[to] = found.scale;
 }
 
 // Of y and x (B, T, C) the rows of each prompt's last token: nothing else of the last layer is ever read.

@@ -13,7 +13,7 @@ from rung.dtypes import DTYPES, Dtype
 from rung.expressions import Number
 from rung.gpt2.binding import aligned, dims_of
 from rung.gpt2.config import Config
-from rung.gpt2.gpu.memory import refuse
+from rung.gpt2.gpu.memory import CACHES, EIGHT_BIT_CACHES, refuse
 from rung.gpt2.gpu.tiles import for_few_rows, tiles
 from rung.gpt2.rungs import OVERLAPPED, Rungs, find, ladder_of, last_resort, prefill_rungs
 from rung.operation import Tensors, Values
@@ -181,12 +181,17 @@ class LadderPass:
 
     def _store_kv(self, qkv: torch.Tensor, first: int, layers: int) -> None:
         c = self.config
-        caches = [self.t[name][first : first + layers] for name in ("k_cache", "v_cache")]
+        eight = "k_cache_q" in self.t
+        caches = [self.t[name][first : first + layers] for name in (EIGHT_BIT_CACHES if eight else CACHES)]
+        sizes = (layers, self.B, self.T, c.NH, c.HS, self.capacity)
+        if eight:
+            lanes = layers * self.B * self.T * 2 * c.C // 16
+            self._launch("keep_in_eight_bits", -(-lanes // THREADS), [qkv, *caches], sizes)
+            return
         numbers = layers * self.B * self.T * 2 * c.C
         vector = 16 // self._real.size
         if c.HS % vector == 0:
             numbers //= vector
-        sizes = (layers, self.B, self.T, c.NH, c.HS, self.capacity)
         self._launch("keep", -(-numbers // THREADS), [qkv, *caches], sizes)
 
     def _last(self, y: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -274,7 +279,7 @@ def build(real: Dtype) -> Build:
     return Build(
         source=source.read_text(encoding="utf-8"),
         origin=str(source),
-        kernels=("keep", "last"),
+        kernels=("keep", "keep_in_eight_bits", "last"),
         defines=((real.macro, "1"),),
         include=(str(INCLUDE),),
     )

@@ -1,9 +1,22 @@
 // Texts into rows of a session, from where their prompts were read or from another session: in the order of the stream,
 // so that steps which were launched before still see what was in the rows.
+#include "quantised.cuh"
 #include "rung.cuh"
 
 // A record is what the host knows of a text: see seating.py.
 enum { OF, TO, LENGTH, LIMIT, STOPS, MARKED, SETTINGS, SEEDS = SETTINGS + 8, STOP_TOKENS = SEEDS + 4 };
+
+// Numbers of the caches on both sides: those in eight bits have a scale per key and per value.
+#if FROM_EIGHT
+typedef int8_t From;
+#else
+typedef Real From;
+#endif
+#if TO_EIGHT
+typedef int8_t To;
+#else
+typedef Real To;
+#endif
 
 template <int N>
 __device__ __forceinline__ void copy(const Real* from, Real* to, int numbers)
@@ -14,10 +27,42 @@ __device__ __forceinline__ void copy(const Real* from, Real* to, int numbers)
     }
 }
 
+// A head's keys, or its values, from one cache to the other.
+__device__ __forceinline__ void carry(const Real* from, const float*, Real* to, float*, int length, int HS)
+{
+    if (HS % VEC == 0) copy<VEC>(from, to, length * HS);
+    else copy<1>(from, to, length * HS);
+}
+
+__device__ __forceinline__ void carry(const int8_t* from, const float* from_scales, int8_t* to, float* scales, int length, int HS)
+{
+    for (int i = threadIdx.x; i < length * HS / QUANTISED_EACH; i += blockDim.x)
+        reinterpret_cast<uint4*>(to)[i] = reinterpret_cast<const uint4*>(from)[i];
+    for (int i = threadIdx.x; i < length; i += blockDim.x) scales[i] = from_scales[i];
+}
+
+__device__ __forceinline__ void carry(const Real* from, const float*, int8_t* to, float* scales, int length, int HS)
+{
+    const int lanes = HS / QUANTISED_EACH, lane = threadIdx.x % lanes, each = blockDim.x / lanes;
+    for (int first = 0; first < length; first += each) {  // all lanes take part
+        const int own = first + threadIdx.x / lanes, t = min(own, length - 1);
+        const Quantised found = quantised_from(lanes, from + t * HS + lane * QUANTISED_EACH);
+        if (own >= length) continue;
+        reinterpret_cast<uint4*>(to + t * HS)[lane] = found.bits;
+        if (lane == 0) scales[t] = found.scale;
+    }
+}
+
+__device__ __forceinline__ void carry(const int8_t* from, const float* from_scales, Real* to, float*, int length, int HS)
+{
+    for (int i = threadIdx.x; i < length * HS; i += blockDim.x) to[i] = from_float<Real>(float(from[i]) * from_scales[i / HS]);
+}
+
 // Block (i, j) has record j; its blocks divide the text's keys and values, (layers, rows, NH, MAXT, HS) on both sides.
 extern "C" __global__ void seat(const int* records, int RECORD, int MOST_STOPS, const int* next, const int* from_done,
-                                const int* from_history, const int* from_marks, const Real* from_k, const Real* from_v,
-                                int* tokens, int* done, int* history, int* marks, Real* k, Real* v, int* lengths,
+                                const int* from_history, const int* from_marks, const From* from_k, const From* from_v,
+                                const float* from_k_scales, const float* from_v_scales, int* tokens, int* done,
+                                int* history, int* marks, To* k, To* v, float* k_scales, float* v_scales, int* lengths,
                                 int* limits, int* stops, int* stop_tokens, int* settings, int* seeds, int layers,
                                 int FROM_B, int FROM_MAXT, int B, int MAXT, int NH, int HS, int V)
 {
@@ -51,9 +96,7 @@ extern "C" __global__ void seat(const int* records, int RECORD, int MOST_STOPS, 
     for (int i = blockIdx.x; i < 2 * layers * NH; i += gridDim.x) {
         const int layer = i / 2 / NH, head = i / 2 % NH;
         const size_t at = (size_t(layer) * FROM_B + of) * NH + head, goal = (size_t(layer) * B + to) * NH + head;
-        const Real* source = (i % 2 ? from_v : from_k) + at * FROM_MAXT * HS;
-        Real* target = (i % 2 ? v : k) + goal * MAXT * HS;
-        if (HS % VEC == 0) copy<VEC>(source, target, length * HS);
-        else copy<1>(source, target, length * HS);
+        carry((i % 2 ? from_v : from_k) + at * FROM_MAXT * HS, (i % 2 ? from_v_scales : from_k_scales) + at * FROM_MAXT,
+              (i % 2 ? v : k) + goal * MAXT * HS, (i % 2 ? v_scales : k_scales) + goal * MAXT, length, HS);
     }
 }

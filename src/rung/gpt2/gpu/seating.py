@@ -14,7 +14,7 @@ import torch
 from rung.cuda.launch import Argument, Build, LaunchConfig
 from rung.dtypes import Dtype
 from rung.gpt2.gpu.choice import SEEDS, SETTINGS, Draw
-from rung.gpt2.gpu.memory import sent
+from rung.gpt2.gpu.memory import CACHES, EIGHT_BIT_CACHES, sent
 from rung.gpt2.gpu.session import MOST_STOPS, Session
 from rung.operation import Tensors
 from rung.rungs.cuda import INCLUDE, load_module
@@ -24,8 +24,9 @@ RECORD = HEAD + SETTINGS + SEEDS + MOST_STOPS
 THREADS = 256
 BLOCKS = 64  # of a text
 FEW = 8  # records that go in a launch of their own size
-FROM = ("done", "history", "marks", "k_cache", "v_cache")
-TO = ("tokens", *FROM, "lengths", "limits", "stops", "stop_tokens", "settings", "seeds")
+FROM = ("done", "history", "marks")
+TO = ("tokens", *FROM)
+REST = ("lengths", "limits", "stops", "stop_tokens", "settings", "seeds")
 
 
 def record(of: int, to: int, length: int, limit: int, draw: Draw, offset: int, stops: Sequence[int]) -> list[int]:
@@ -72,25 +73,39 @@ class Seating:
 
     def _bind(self, source: Tensors, records: torch.Tensor) -> Callable[[], None]:
         session, config = self._session, self._session.config
-        module = load_module(build(session.real), session.device)
-        sizes = (config.layers, source["k_cache"].shape[1], source["k_cache"].shape[3], session.rows, session.capacity)
+        there, here = _caches(source), _caches(self.state)
+        module = load_module(build(session.real, len(there) > 2, len(here) > 2), session.device)
+        sizes = (config.layers, there[0].shape[1], there[0].shape[3], session.rows, session.capacity)
         arguments: list[Argument] = [("pointer", records), ("i32", RECORD), ("i32", MOST_STOPS)]
         arguments += [("pointer", source[name]) for name in ("next", *FROM)]
+        arguments += _pointers(there)
         arguments += [("pointer", self.state[name]) for name in TO]
+        arguments += _pointers(here)
+        arguments += [("pointer", self.state[name]) for name in REST]
         arguments += [("i32", n) for n in (*sizes, config.NH, config.HS, config.vocabulary)]
         launch = LaunchConfig(grid=(BLOCKS, records.shape[0], 1), block=(THREADS, 1, 1))
         module.prepare("seat", launch)
         return module.bind("seat", launch, arguments)
 
 
+def _caches(state: Tensors) -> list[torch.Tensor]:
+    """Keys and values; in eight bits, and then their scales."""
+    return [state[name] for name in (EIGHT_BIT_CACHES if "k_cache_q" in state else CACHES)]
+
+
+def _pointers(caches: Sequence[torch.Tensor]) -> list[Argument]:
+    # In 16 bits there are no scales, and nothing reads the pointers that stand for them.
+    return [("pointer", t) for t in [*caches, *caches][:4]]
+
+
 @cache
-def build(real: Dtype) -> Build:
-    """The kernel."""
+def build(real: Dtype, from_eight: bool = False, to_eight: bool = False) -> Build:
+    """The kernel, for keys and values in eight bits on either side."""
     source = Path(__file__).with_name("seat.cu")
     return Build(
         source=source.read_text(encoding="utf-8"),
         origin=str(source),
         kernels=("seat",),
-        defines=((real.macro, "1"),),
+        defines=((real.macro, "1"), ("FROM_EIGHT", str(int(from_eight))), ("TO_EIGHT", str(int(to_eight)))),
         include=(str(INCLUDE),),
     )

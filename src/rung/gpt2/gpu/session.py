@@ -16,7 +16,7 @@ from rung.dtypes import Dtype
 from rung.errors import RungError
 from rung.gpt2.config import Config
 from rung.gpt2.gpu.choice import Choice
-from rung.gpt2.gpu.memory import refuse
+from rung.gpt2.gpu.memory import CACHES, EIGHT_BIT_CACHES, refuse
 from rung.gpt2.gpu.operands import dims
 from rung.gpt2.gpu.prefill import Prefill
 from rung.gpt2.sampling import Sampling
@@ -68,20 +68,28 @@ class Session:
 
     def _state(self) -> Tensors:
         c, rows, T = self.config, self.rows, self.capacity
+        eight = "k_cache_q" in self.work.rung.binds  # keys and values in eight bits, and a scale for each
         if self.device == "cuda":
-            needed = 2 * c.layers * rows * T * c.C * self.real.size + 12 * rows * c.vocabulary
+            of_key = c.HS + 4 if eight else c.HS * self.real.size
+            needed = 2 * c.layers * rows * T * c.NH * of_key + 12 * rows * c.vocabulary
             refuse(needed, f"a cache for {rows} texts of {T:,} tokens", "write fewer texts at a time or shorter ones")
 
         def whole(*shape: int) -> torch.Tensor:
             return torch.zeros(shape, dtype=torch.int32, device=self.where)
 
-        cache = (c.layers, rows, c.NH, T, c.HS)
+        def zeros(kind: torch.dtype, *shape: int) -> torch.Tensor:
+            return torch.zeros(c.layers, rows, c.NH, T, *shape, dtype=kind, device=self.where)
+
+        if eight:
+            made = (zeros(torch.int8, c.HS), zeros(torch.int8, c.HS), zeros(torch.float32), zeros(torch.float32))
+            caches = dict(zip(EIGHT_BIT_CACHES, made, strict=True))
+        else:
+            caches = {name: zeros(self.real.torch, c.HS) for name in CACHES}
         return {
+            **caches,
             "tokens": whole(rows),
             "lengths": whole(rows),
             "history": whole(rows, T),
-            "k_cache": torch.zeros(cache, dtype=self.real.torch, device=self.where),
-            "v_cache": torch.zeros(cache, dtype=self.real.torch, device=self.where),
             "logits": torch.empty(rows, c.vocabulary, device=self.where),
             "next": whole(rows),
             "texts": torch.arange(rows, dtype=torch.int32, device=self.where),  # each row a text of its own

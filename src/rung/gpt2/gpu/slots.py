@@ -53,7 +53,7 @@ class _Live:
     count: int = 0  # tokens that were seen since
     limit: int = 0  # the session's step count at its last token
     offset: int = 0  # offset from the session's steps to its own
-    row: int = -1
+    row: int = -1  # while it has one
 
 
 def _arrived(event: torch.cuda.Event | None) -> bool:
@@ -64,6 +64,7 @@ class _Note(Protocol):
     """A launch, and its tokens."""
 
     steps: int
+    active: list[_Live | None]  # by row; None: nobody waits for this row's tokens
 
     def take(self) -> list[tuple[_Live, tuple[Chosen, ...]]] | None:
         """The tokens that have arrived; None before that."""
@@ -73,7 +74,7 @@ class _Note(Protocol):
 class _First:
     """The first tokens of prompts that were read together."""
 
-    active: list[_Live]
+    active: list[_Live | None]
     tokens: torch.Tensor  # (rows), on the host
     ready: torch.cuda.Event | None
     logprobs: _Logprobs | None
@@ -84,7 +85,7 @@ class _First:
             return None
         self.steps = 0
         tokens = self.tokens.tolist()
-        return [(live, (_chosen(self.logprobs, row, tokens[row]),)) for row, live in enumerate(self.active)]
+        return [(live, (_chosen(self.logprobs, row, tokens[row]),)) for row, live in enumerate(self.active) if live]
 
 
 @dataclass
@@ -192,8 +193,10 @@ class GpuBackend(Backend):
         bank = self._bank
         for live in bank.active if bank else ():
             if bank and live.slot == slot:
-                self._leave(live)
                 bank.stale.add(live.row)
+                self._leave(live)
+        for other in self._notes:
+            other.active = [None if live and live.slot == slot else live for live in other.active]
 
     @property
     def free_slots(self) -> int:
@@ -205,8 +208,9 @@ class GpuBackend(Backend):
         return sum(live is not None for live in self._bank.rows) if self._bank else 0
 
     def _leave(self, live: _Live) -> None:
-        if self._bank is not None and live.row >= 0 and self._bank.rows[live.row] is live:
+        if self._bank is not None and live.row >= 0:
             self._bank.rows[live.row] = None
+            live.row = -1
 
     # ---- a turn -----------------------------------------------------------------------------------------------------
 
@@ -295,7 +299,7 @@ class GpuBackend(Backend):
         reader.choice.greedy = all(live.draw.greedy for live in active) and not masked
         reader.choice.run(picked=False)
         ending = shown(reader.tensors["next"]) if shown else None
-        self._notes.append(_First(active, *to_host(reader.tensors["next"]), ending))
+        self._notes.append(_First(list(active), *to_host(reader.tensors["next"]), ending))
         if any(going_on):
             bank.seating.bring(reader.tensors, reader.records)
 
@@ -505,8 +509,6 @@ class GpuBackend(Backend):
 
     def _fresh(self, live: _Live, chosen: tuple[Chosen, ...]) -> list[Fresh]:
         text, slot = live.text, live.slot
-        if self._texts.get(slot) is not text:
-            return []  # it has left
         live.count += len(chosen)
         full = live.base + live.count > self.context
         if full:

@@ -75,8 +75,8 @@ extern "C" __global__ void __launch_bounds__(WARPGROUP*(GROUPS + 1), BLOCKS)
         if (threadIdx.x % WARPGROUP > 0) return;
         int first = 0;  // step of this tile
         // never skipped: it ends within; never one turn: there are no more blocks than tiles
-        for (int tile = blockIdx.x, turn = 0;; turn++) {
-            byte_barrier_wait(&shared.q_free, turn % 2 ^ 1);
+        for (int tile = blockIdx.x, tiles_done = 0;; tiles_done++) {
+            byte_barrier_wait(&shared.q_free, tiles_done % 2 ^ 1);
             shared.tile = tile < tiles ? tile : -1;
             if (tile >= tiles) break;
             const int row0 = row_of(tile), nh = tile % (B * NH) % NH, b = tile % (B * NH) / NH, blocks = blocks_for(row0 + BR);
@@ -117,8 +117,8 @@ extern "C" __global__ void __launch_bounds__(WARPGROUP*(GROUPS + 1), BLOCKS)
 
         int first = 0;  // step of this tile
         // never one turn: the tile that ends it is another
-        for (int turn = 0;; turn++) {
-            byte_barrier_wait(&shared.q_full, turn % 2);
+        for (int tiles_done = 0;; tiles_done++) {
+            byte_barrier_wait(&shared.q_full, tiles_done % 2);
             const int tile = shared.tile;
             if (tile < 0) break;
             const int row0 = row_of(tile), nh = tile % (B * NH) % NH, b = tile % (B * NH) / NH, rows_at = row0 + group * 64;

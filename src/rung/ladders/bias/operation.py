@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rung.inputs import F16_TOP, F32_TOP, spread, with_infinities
 from rung.lazy import torch
-from rung.operation import Case, Cost, Library, Operand, Operation, Race, Tensors, Values
+from rung.operation import Case, Cost, Library, Operand, Operation, Race, Tensors, Values, sizes
 
 
 def reference(t: Tensors, v: Values) -> Tensors:
@@ -55,6 +55,12 @@ OPERATION = Operation(
         Case("300 rows", dict(B=3, T=100, OC=16), where="alone"),
         Case("gpt2's qkv", dict(B=3, T=129, OC=2304), where="cuda"),
         Case("gpt2-xl", dict(B=2, T=65, OC=6400), where="cuda"),
+        *sizes(
+            dict(B=67, T=2, OC=640),
+            dict(B=3, T=1031, OC=8),
+            dict(B=2, T=33, OC=4096),
+            dict(B=1, T=2, OC=5120),
+        ),
     ),
     shapes={
         "b4t64": dict(B=4, T=64, OC=3072),

@@ -6,7 +6,7 @@ import math
 
 from rung.inputs import F16_TOP, F32_TOP, around, spread
 from rung.lazy import F, torch
-from rung.operation import Case, Cost, Library, Operand, Operation, Race, Tensors, Values
+from rung.operation import Case, Cost, Library, Operand, Operation, Race, Tensors, Values, sizes
 
 
 def reference(t: Tensors, v: Values) -> Tensors:
@@ -56,6 +56,12 @@ OPERATION = Operation(
         Case("three batches", dict(B=3, T=11, OC=6400)),
         Case("300 rows", dict(B=3, T=100, OC=16), where="alone"),
         Case("gpt2, a batch", dict(B=3, T=129, OC=3072), where="cuda"),
+        *sizes(
+            dict(B=67, T=2, OC=640),
+            dict(B=3, T=1031, OC=8),
+            dict(B=2, T=33, OC=4096),
+            dict(B=1, T=2, OC=5120),
+        ),
     ),
     shapes={
         "b4t64": dict(B=4, T=64, OC=3072),

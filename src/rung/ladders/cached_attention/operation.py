@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from rung.expressions import Number
-from rung.inputs import Change, times
+from rung.inputs import FAR, Change, levels, times
 from rung.lazy import F, torch
-from rung.operation import Case, Cost, Library, Operand, Operation, Race, Tensors, Values
+from rung.operation import Case, Cost, Library, Operand, Operation, Race, Tensors, Values, sizes
 from rung.precision import float32_products
 
 
@@ -101,6 +101,21 @@ def one_far_above(k: torch.Tensor, v: Mapping[str, Number]) -> torch.Tensor:
     return side + 0.1 * k
 
 
+def queries_of_either_sign(qkv: torch.Tensor, v: Mapping[str, Number]) -> torch.Tensor:
+    """With `keys_far_apart`, scores of hundreds in one sequence, of thousands in the next, of one sign for a query."""
+    turn = torch.arange(qkv.shape[1], device=qkv.device)[:, None] + torch.arange(int(v["NH"]), device=qkv.device)
+    heads = qkv.view(*qkv.shape[:2], 3, int(v["NH"]), -1).clone()
+    heads[:, :, 0, :, -1] = torch.where(turn % 2 == 0, 1, -1) / float(v["scale"]) * 2.0
+    return heads.view_as(qkv)
+
+
+def keys_far_apart(k: torch.Tensor, v: Mapping[str, Number]) -> torch.Tensor:
+    apart = torch.zeros_like(k)
+    size = torch.tensor(FAR, device=k.device).repeat(k.shape[0])[: k.shape[0]] / 2.0
+    apart[..., -1] = size[:, None, None] * levels(k.shape[2], k.device)
+    return apart
+
+
 OPERATION = Operation(
     name="cached_attention",
     summary="out = softmax(q k^T scale, over the cached keys up to the query's own) v, for every head",
@@ -144,6 +159,8 @@ OPERATION = Operation(
         Case("climbing scores", dict(B=2, T=1, S=67, C=64, NH=2, scale=1.3), change={"k": climbing}),
         Case("scores far below and above zero", dict(B=2, T=2, S=131, C=32, NH=1, scale=1.0),
              change={"qkv": all_alike(2.5), "k": one_far_above}),
+        Case("scores far apart", dict(B=2, T=2, S=131, C=32, NH=1, scale=1.0),
+             change={"qkv": queries_of_either_sign, "k": keys_far_apart}),
         Case("up to the format's end", dict(B=1, T=1, S=23, C=64, NH=2, scale=8e-6),
              change={"k": times(15000.0), "v": times(15000.0)}),
         Case("gpt2-xl's heads, nine batches", dict(B=9, T=1, S=6, C=1600, NH=25), where="alone",
@@ -155,6 +172,12 @@ OPERATION = Operation(
              change={"past": uneven}),
         Case("gpt2", dict(B=4, T=1, S=1024, C=768, NH=12), where="cuda", change={"past": uneven}),
         Case("gpt2-xl", dict(B=1, T=3, S=1024, C=1600, NH=25), where="cuda"),
+        *sizes(
+            dict(B=67, T=1, S=5, C=64, NH=2),
+            dict(B=1, T=1, S=5, C=1024, NH=16),
+            dict(B=1, T=1, S=5, C=1280, NH=20),
+            dict(B=1, T=40, S=45, C=32, NH=1),
+        ),
     ),
     shapes={
         "b1s1024": dict(B=1, T=1, S=1024, C=768, NH=12),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rung.inputs import F16_TOP, times, two_sided
 from rung.lazy import F, torch
-from rung.operation import Case, Cost, Library, Operand, Operation, Race, Tensors, Values
+from rung.operation import Case, Cost, Library, Operand, Operation, Race, Tensors, Values, sizes
 from rung.precision import float32_products
 
 
@@ -76,6 +76,10 @@ OPERATION = Operation(
         Case("nine batches", dict(B=9, T=3, C=16, MAXT=5, past=2), where="alone"),
         Case("gpt2", dict(B=1, T=57, C=768, MAXT=1024, past=56), where="cuda"),
         Case("gpt2-xl", dict(B=2, T=129, C=1600, MAXT=130, past=64), where="cuda"),
+        *sizes(
+            dict(B=67, T=2, C=16, MAXT=3, past=1),
+            dict(B=1, T=1024, C=8, MAXT=1024, past=900),
+        ),
     ),
     shapes={
         "first57": dict(B=1, T=57, C=768, MAXT=1024),

@@ -1,8 +1,10 @@
-// A whole step for one sequence by persistent clusters of blocks. A layer is two phases ("turns"): attention, where a cluster has
-// a head, and the MLP, where each cluster has a part of the hidden units. Within a turn data goes through distributed shared
-// memory; partial sums for the residual stream are exchanged once per turn through L2.
+// A whole step for one sequence by persistent clusters of blocks. A layer is two phases: attention, where a cluster has
+// a head, and the MLP, where each cluster has a part of the hidden units. Within a phase data goes through distributed shared
+// memory; partial sums for the residual stream are exchanged once per phase through L2. Weights have 16 bits, or 8 with one scale per
+// row.
 #pragma once
 #include "exchange_epochs.cuh"
+#include "eight_bits.cuh"
 #include "step_vector.cuh"
 #include "block_cluster.cuh"
 
@@ -13,28 +15,51 @@ static_assert(B == 1 && sizeof(Real) == 2, "one sequence, numbers of 16 bits");
 // ---- partition of the model -------------------------------------------------------------------------------------
 
 constexpr int BLOCKS = CLUSTERS * CLUSTER;
-constexpr int OUTPUTS = C / CLUSTER;                       // of the residual stream per block; each cluster has all of them
-constexpr int HEAD_ROWS = HS / CLUSTER;                    // rows of a head's queries, keys and values each that a block computes
-constexpr int UNIT_WIDTH = CLUSTER > 4 ? 2 * CLUSTER : 8;  // hidden units by which clusters may differ
+constexpr int OUTPUTS = C / CLUSTER;     // of the residual stream per block; each cluster has all of them
+constexpr int HEAD_ROWS = HS / CLUSTER;  // rows of a head's queries, keys and values each that a block computes
+// Hidden units by which clusters may differ: two for each block, and sixteen bytes of a row.
+constexpr int UNIT_WIDTH = 2 * CLUSTER * sizeof(Weight) > 16 ? 2 * CLUSTER : 16 / sizeof(Weight);
 constexpr int HIDDEN_UNITS = F / UNIT_WIDTH, LEAST_UNITS = HIDDEN_UNITS / CLUSTERS, LONGER = HIDDEN_UNITS % CLUSTERS;
 constexpr int MOST_HIDDEN = UNIT_WIDTH * (LEAST_UNITS + (LONGER > 0));
 constexpr int MOST_KEYS = ceil_div(MAXT, CLUSTER);
-constexpr bool ONE_TURN = NH <= CLUSTERS;  // no cluster has a second head
+constexpr bool ONE_HEAD = NH <= CLUSTERS;  // no cluster has a second head
 static_assert(F % UNIT_WIDTH == 0 && LEAST_UNITS > 0 && HS % 32 == 0 && OUTPUTS % 8 == 0 && HS % CLUSTER == 0, "even shares");
 
 // ---- shared memory ----------------------------------------------------------------------------------------------
 
 // Consecutive rows that eight lanes read at once start 16 banks apart.
-__host__ __device__ constexpr int apart(int bytes) { return ceil_div(bytes, 64) * 64 + (ceil_div(bytes, 64) % 2 == 0 ? 64 : 0); }
-constexpr int ROW = apart(2 * C), PROJ_ROW = apart(2 * HS), FC2_ROW = apart(2 * MOST_HIDDEN), KEY_BYTES = 2 * HS;
+__host__ __device__ constexpr int padded_row(int bytes)
+{
+    return ceil_div(bytes, 64) * 64 + (ceil_div(bytes, 64) % 2 == 0 ? 64 : 0);
+}
+enum : int { SIZE = sizeof(Weight) };  // variables would become data of every kernel
+constexpr int ROW = padded_row(SIZE * C), PROJ_ROW = padded_row(SIZE * HS), FC2_ROW = padded_row(SIZE * MOST_HIDDEN),
+              KEY_BYTES = 2 * HS;
+// Columns in shared memory: those that a head, or a cluster, does not have are zero.
+enum : int { ROW_COLUMNS = ceil_div(C, CHUNK) * CHUNK, PROJ_COLUMNS = ceil_div(HS, CHUNK) * CHUNK, FC2_COLUMNS = FC2_ROW / SIZE };
+
+// Tiles of eight rows of the head. 8-bit rows of whole chunks lie there as in memory, so that one copy fetches a tile.
+#ifndef SLOTS
+#define SLOTS STEP_WARPS
+#endif
+enum : int { HEAD_ROW = SCALED && C % CHUNK == 0 ? SIZE * C : ROW };
 
 // Each kind of weights has its own buffer, refilled for the next layer as soon as all warps have read it. Tiles of the head reuse
-// these buffers.
-enum Place { AT_QKV, AT_PROJ, AT_FC, AT_FC2, AT_KEYS, PLACES };
-constexpr int BEGIN[] = {0, 3 * HEAD_ROWS * ROW, 3 * HEAD_ROWS * ROW + OUTPUTS * PROJ_ROW,
-                         3 * HEAD_ROWS * ROW + OUTPUTS * PROJ_ROW + MOST_HIDDEN / CLUSTER * ROW, WEIGHT_BYTES};
-static_assert(BEGIN[AT_FC2] + OUTPUTS * FC2_ROW <= WEIGHT_BYTES && STEP_WARPS * 8 * ROW <= WEIGHT_BYTES, "as the header has it");
-constexpr int CHUNKS_OF_ROW = C / 32;
+// these buffers; before them is room for tiles only, if a layer's weights leave any.
+enum Buffer { AT_QKV, AT_PROJ, AT_FC, AT_FC2, AT_KEYS, BUFFERS };
+enum : int {
+    BYTES_BEFORE = SCALED ? WEIGHT_BYTES - (3 * HEAD_ROWS + MOST_HIDDEN / CLUSTER) * ROW - OUTPUTS * (PROJ_ROW + FC2_ROW) : 0
+};
+constexpr int BEGIN[] = {BYTES_BEFORE, BYTES_BEFORE + 3 * HEAD_ROWS * ROW,
+                         BYTES_BEFORE + 3 * HEAD_ROWS * ROW + OUTPUTS * PROJ_ROW,
+                         BYTES_BEFORE + 3 * HEAD_ROWS * ROW + OUTPUTS * PROJ_ROW + MOST_HIDDEN / CLUSTER * ROW, WEIGHT_BYTES};
+static_assert(BEGIN[AT_FC2] + OUTPUTS * FC2_ROW <= WEIGHT_BYTES && SLOTS * 8 * HEAD_ROW <= WEIGHT_BYTES, "as the header has it");
+// A warp has slots of its own: it waits for a slot's next tile only after the one before, as the barrier's parity demands.
+static_assert(SLOTS % STEP_WARPS == 0 && SLOTS <= WARP_SIZE, "a lane for each slot's barriers");
+enum : int {
+    EARLY_TILES = SLOTS < BYTES_BEFORE / (8 * HEAD_ROW) ? SLOTS : BYTES_BEFORE / (8 * HEAD_ROW)
+};  // of the head, in that room
+constexpr int CHUNKS_OF_ROW = ROW_COLUMNS / CHUNK;
 
 // Warps that share a tile of eight rows of a product over all channels; tiles are assigned to such groups in turn.
 template <int ROWS>
@@ -54,22 +79,22 @@ constexpr int PARTIALS_QKV = QkvSplit::TILES * QkvSplit::WARPS, PARTIALS_FC = Fc
 constexpr int PARTIALS = 8 * (PARTIALS_QKV > PARTIALS_FC ? PARTIALS_QKV : PARTIALS_FC);
 
 // Data exchanged between blocks of a cluster, double-buffered: while one copy is read the next may already arrive.
-struct Shared
+struct ExchangeBuffers
 {
     alignas(16) float x[2][C];
     float2 moments[2][C / 8];  // of eight neighbouring elements of x: their sum and sum of squares
     alignas(16) float qkv[2][3 * HS];
     alignas(16) float heads[2][CLUSTER][HS + 4];  // a part's outputs, its largest score, its sum
-    alignas(16) Factor hidden[2][FC2_ROW / 2];
-    alignas(16) Factor vector[2 * C];  // the vector that rows are multiplied by, and its rounding errors
-    alignas(16) Factor head_vector[2 * HS];
+    alignas(16) Factor hidden[2][FC2_COLUMNS];
+    alignas(16) Factor vector[2 * ROW_COLUMNS];  // the vector that rows are multiplied by, and its rounding errors
+    alignas(16) Factor head_vector[2 * PROJ_COLUMNS];
     alignas(16) float outputs[STEP_WARPS][HS];  // partial outputs over each warp's keys
     alignas(16) float tops[STEP_WARPS], sums[STEP_WARPS];
     float partial[PARTIALS];
     Best winners[STEP_WARPS];
-    uint64_t x_there[2], qkv_there[2], heads_there[2], hidden_there[2];
-    uint64_t heard;  // barrier: how many of the cluster's blocks have read the turn's x and everything before it
-    uint64_t arrived[PLACES], left[PLACES], tile_arrived[STEP_WARPS], tile_left[STEP_WARPS];
+    uint64_t x_full[2], qkv_full[2], heads_full[2], hidden_full[2];
+    uint64_t x_read;  // barrier: how many of the cluster's blocks have read the phase's x and everything before it
+    uint64_t full[BUFFERS], empty[BUFFERS], tile_full[SLOTS], tile_empty[SLOTS];
 };
 constexpr unsigned X_BYTES = C * 4 + C / 8 * 8, QKV_BYTES = 3 * HS * 4, HEADS_BYTES = CLUSTER * (HS + 4) * 4;
 #ifdef RUNG_SANITIZED
@@ -78,21 +103,21 @@ constexpr int ARRIVING = WARP_SIZE;
 constexpr int ARRIVING = 1;
 #endif
 
-__device__ __forceinline__ void hand4(const void* to, const uint64_t* barrier, int peer, float4 v)
+__device__ __forceinline__ void st_async4(const void* to, const uint64_t* barrier, int peer, float4 v)
 {
     asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(
                      cluster_address(to, peer)),
                  "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w), "r"(cluster_address(barrier, peer))
                  : "memory");
 }
-__device__ __forceinline__ void hand2(const void* to, const uint64_t* barrier, int peer, float2 v)
+__device__ __forceinline__ void st_async2(const void* to, const uint64_t* barrier, int peer, float2 v)
 {
     asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(
                      cluster_address(to, peer)),
                  "f"(v.x), "f"(v.y), "r"(cluster_address(barrier, peer))
                  : "memory");
 }
-__device__ __forceinline__ void hand1(const void* to, const uint64_t* barrier, int peer, uint32_t v)
+__device__ __forceinline__ void st_async1(const void* to, const uint64_t* barrier, int peer, uint32_t v)
 {
     asm volatile(
         "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(cluster_address(to, peer)), "r"(v),
@@ -113,12 +138,12 @@ __device__ __forceinline__ void sync_computing() { sync_first<THREADS>(); }
 // ---- partial sums through L2 ------------------------------------------------------------------------------------
 
 // Four floats and the layer's epoch in 16 bytes: two of the epoch's low eight bits in the two low bits of each float.
-__device__ __forceinline__ uint32_t marked(float x, uint32_t epoch, int i)
+__device__ __forceinline__ uint32_t with_epoch_bits(float x, uint32_t epoch, int i)
 {
     return (__float_as_uint(x) & ~3u) | (epoch >> (2 * i) & 3u);
 }
-__device__ __forceinline__ float unmarked(uint32_t word) { return __uint_as_float(word & ~3u); }
-__device__ __forceinline__ uint32_t mark_of(const Parcel& p)
+__device__ __forceinline__ float without_epoch_bits(uint32_t word) { return __uint_as_float(word & ~3u); }
+__device__ __forceinline__ uint32_t epoch_bits(const Parcel& p)
 {
     return (p.word[0] & 3u) | (p.word[1] & 3u) << 2 | (p.word[2] & 3u) << 4 | (p.epoch & 3u) << 6;
 }
@@ -127,12 +152,12 @@ __device__ __forceinline__ uint32_t mark_of(const Parcel& p)
 template <int PARTS_>
 struct PartSums
 {
-    static constexpr int ROOM = ceil_div(PARTS_, 16) * 16, SIZE = 2 * (C / 4) * ROOM;
+    static constexpr int STRIDE = ceil_div(PARTS_, 16) * 16, SIZE = 2 * (C / 4) * STRIDE;
     Parcel* mail;
 
     __device__ __forceinline__ Parcel* at(uint32_t epoch, int column, int part) const
     {
-        return mail + (int(epoch & 1) * (C / 4) + column) * ROOM + part;
+        return mail + (int(epoch & 1) * (C / 4) + column) * STRIDE + part;
     }
 };
 static_assert(PartSums<NH>::SIZE + PartSums<CLUSTERS>::SIZE + BLOCKS == PARCELS, "as the header has it");
@@ -146,8 +171,8 @@ __device__ __forceinline__ void send_sums(const PartSums<PARTS_>& to, uint32_t e
 #pragma unroll
     for (int k = 0; k < 4; k++) v[k] = __shfl_sync(ALL_LANES, sum, (lane & 16) + 4 * k);
     if (lane % 16 == 0)
-        send(to.at(epoch, column + lane / 16, part), marked(v[0], epoch, 0), marked(v[1], epoch, 1), marked(v[2], epoch, 2),
-             marked(v[3], epoch, 3));
+        send(to.at(epoch, column + lane / 16, part), with_epoch_bits(v[0], epoch, 0), with_epoch_bits(v[1], epoch, 1),
+             with_epoch_bits(v[2], epoch, 2), with_epoch_bits(v[3], epoch, 3));
 }
 
 // Four outputs' sums over all parts, by half a warp: output lane % 16 / 4 in each lane.
@@ -162,8 +187,9 @@ __device__ __forceinline__ float add_parts(const PartSums<PARTS_>& from, uint32_
         Parcel p = look_if(first + own < PARTS_, at, epoch >> 6 & 3u);
         if (first + own < PARTS_) {
             // perhaps never one turn: what is not there yet takes a while
-            while (mark_of(p) != (epoch & 255u)) p = look(at);
-            v[0] += unmarked(p.word[0]), v[1] += unmarked(p.word[1]), v[2] += unmarked(p.word[2]), v[3] += unmarked(p.epoch);
+            while (epoch_bits(p) != (epoch & 255u)) p = look(at);
+            v[0] += without_epoch_bits(p.word[0]), v[1] += without_epoch_bits(p.word[1]), v[2] += without_epoch_bits(p.word[2]),
+                v[3] += without_epoch_bits(p.epoch);
         }
     }
     __syncwarp();
@@ -179,15 +205,15 @@ __device__ __forceinline__ float add_parts(const PartSums<PARTS_>& from, uint32_
 
 // Up to eight rows times a vector in shared memory, N chunks of 32 columns: lanes 0, 4, 8 ... get the sum of row lane / 4. As in
 // products_tensor_cores.cuh the vector's even and odd words are two columns of the tensor cores' tile, and their rounding errors,
-// `left` bytes further, two more.
-template <int N, bool WITH_LEFT>
-__device__ __forceinline__ float tile_sum(Address rows, int stride, int first, int last, Address vector, int left)
+// `errors_at` bytes further, two more.
+template <int N, bool WITH_ERRORS>
+__device__ __forceinline__ float tile_sum(Address rows, int stride, int first, int last, Address vector, int errors_at)
 {
     constexpr int AT_ONCE = N <= 8 ? N : N % 8 == 0 ? 8 : N % 6 == 0 ? 6 : N % 5 == 0 ? 5 : N % 4 == 0 ? 4 : 1;
     const int g = lane_id() / 4, t = lane_id() % 4;
-    const bool wanted = g < (WITH_LEFT ? 4 : 2);
+    const bool wanted = g < (WITH_ERRORS ? 4 : 2);
     const Address from = rows + min(first + g, last) * stride + t * 16;
-    const Address x = vector + t * 16 + g % 2 * 4 + (WITH_LEFT && g / 2 % 2 ? left : 0);
+    const Address x = vector + t * 16 + g % 2 * 4 + (WITH_ERRORS && g / 2 % 2 ? errors_at : 0);
     float acc[2][4] = {};
 #pragma unroll
     for (int chunk = 0; chunk < N; chunk += AT_ONCE) {
@@ -206,8 +232,74 @@ __device__ __forceinline__ float tile_sum(Address rows, int stride, int first, i
         }
     }
     const float sum = (acc[0][0] + acc[1][0]) + (acc[0][3] + acc[1][3]);
-    return WITH_LEFT ? sum + __shfl_xor_sync(ALL_LANES, sum, 1) : sum;
+    return WITH_ERRORS ? sum + __shfl_xor_sync(ALL_LANES, sum, 1) : sum;
 }
+
+// A vector's columns for products of up to eight rows, and such a product. 16-bit vectors are read with the rows.
+template <int N, bool WITH_ERRORS, bool SWAPPED = false, bool EIGHT = SCALED>
+struct Product
+{
+    const Factor* vector;
+    int errors_at, part;  // which N chunks of the vector
+
+    __device__ __forceinline__ float sum(Address rows, int stride, int first, int last) const
+    {
+        return tile_sum<N, WITH_ERRORS>(rows, stride, first, last, shared_address(vector) + part * N * 64, errors_at * 2);
+    }
+    static __device__ __forceinline__ int writer(int) { return 0; }  // the lane of four that has a row's sum
+};
+
+// With 8-bit rows a lane has sixteen columns of a chunk, of which one column of the tensor cores' tile takes the first eight, the
+// other the last. Rows whose length is a multiple of 128 bytes all begin in the same bank: if SWAPPED, odd rows are multiplied by
+// neighbouring chunks in the other order, for which the tile's other four columns have the vector.
+template <int N, bool WITH_ERRORS, bool SWAPPED>
+struct Product<N, WITH_ERRORS, SWAPPED, true>
+{
+    static_assert(!SWAPPED || (WITH_ERRORS && N % 2 == 0), "pairs of chunks");
+    static constexpr int AT_ONCE = N <= 8 ? N : N % 6 == 0 ? 6 : N % 8 == 0 ? 8 : N % 4 == 0 ? 4 : N % 2 == 0 ? 2 : 1;
+    uint4 x[N];
+
+    __device__ __forceinline__ Product(const Factor* vector, int errors_at, int part)
+    {
+        const int g = lane_id() / 4, t = lane_id() % 4, other = SWAPPED ? g / 4 * 128 : 0;
+        const Address from =
+            shared_address(vector) + part * N * 128 + t * 32 + g % 2 * 16 + (WITH_ERRORS && g / 2 % 2 ? errors_at * 2 : 0);
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            x[i] = make_uint4(0, 0, 0, 0);
+            if (SWAPPED || g < (WITH_ERRORS ? 4 : 2)) x[i] = at<uint4>(from + i * 128 + (i % 2 ? -other : other));
+        }
+    }
+    __device__ __forceinline__ float sum(Address rows, int stride, int first, int last) const
+    {
+        const int g = lane_id() / 4, t = lane_id() % 4, other = SWAPPED ? g % 2 * 64 : 0;
+        const Address from = rows + min(first + g, last) * stride + t * 16;
+        float acc[2][4] = {};
+#pragma unroll
+        for (int chunk = 0; chunk < N; chunk += AT_ONCE) {
+            uint4 a[AT_ONCE];
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; i++) a[i] = at<uint4>(from + (chunk + i) * 64 + ((chunk + i) % 2 ? -other : other));
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; i++) {
+                multiply(acc[0], a[i].x, a[i].z, x[chunk + i].x, x[chunk + i].y);
+                multiply(acc[1], a[i].y, a[i].w, x[chunk + i].z, x[chunk + i].w);
+            }
+        }
+        const float sum = (acc[0][0] + acc[1][0]) + (acc[0][3] + acc[1][3]);
+        return WITH_ERRORS ? sum + __shfl_xor_sync(ALL_LANES, sum, 1) : sum;
+    }
+    static __device__ __forceinline__ int writer(int row) { return SWAPPED ? row % 2 * 2 : 0; }
+
+    // Four bytes of a row times the words of the even column, and four more times those of the odd one.
+    static __device__ __forceinline__ void multiply(float (&acc)[4], uint32_t even, uint32_t odd, uint32_t x0, uint32_t x1)
+    {
+        uint32_t a[4];
+        as_halves(even, a[0], a[2]), as_halves(odd, a[1], a[3]);
+        const uint32_t b[2] = {x0, x1};
+        mma_m16n8k16<Factor>(acc, a, b);
+    }
+};
 
 __device__ __forceinline__ float activated(float x)
 {
@@ -220,22 +312,38 @@ __device__ __forceinline__ float activated(float x)
 struct Model
 {
     const int *tokens, *lengths;
-    const Real *wte, *wpe, *ln1_w, *ln1_b, *qkv_w, *qkv_b, *proj_w, *proj_b, *ln2_w, *ln2_b, *fc_w, *fc_b, *fc2_w, *fc2_b, *lnf_w,
-        *lnf_b, *head_w;
+    const Real *wte, *wpe, *ln1_w, *ln1_b;
+    const Weight* qkv_w;
+    const Real* qkv_b;
+    const Weight* proj_w;
+    const Real *proj_b, *ln2_w, *ln2_b;
+    const Weight* fc_w;
+    const Real* fc_b;
+    const Weight* fc2_w;
+    const Real *fc2_b, *lnf_w, *lnf_b;
+    const Weight* head_w;
     Real *k_cache, *v_cache;
     float* logits;
     int* next;
     float eps, scale;
+    const float *qkv_s = nullptr, *proj_s = nullptr, *fc_s = nullptr, *fc2_s = nullptr,
+                *head_s = nullptr;  // of 8-bit rows
 };
 
-// Loads for the next turn: the compiler would move an ordinary load to where its value is used.
-__device__ __forceinline__ uint32_t ask_pair(const Real* from)
+// Loads for the next phase: the compiler would move an ordinary load to where its value is used.
+__device__ __forceinline__ uint32_t load_pair_now(const Real* from)
 {
     uint32_t bits;
     asm volatile("ld.global.nc.u32 %0, [%1];" : "=r"(bits) : "l"(from));
     return bits;
 }
-__device__ __forceinline__ uint32_t ask(const Real* from)
+__device__ __forceinline__ float ask_scale(const float* from)
+{
+    uint32_t bits;
+    asm volatile("ld.global.nc.u32 %0, [%1];" : "=r"(bits) : "l"(from));
+    return __uint_as_float(bits);
+}
+__device__ __forceinline__ uint32_t load_now(const Real* from)
 {
     uint16_t bits;
     asm volatile("ld.global.nc.u16 %0, [%1];" : "=h"(bits) : "l"(from));
@@ -246,20 +354,21 @@ __device__ __forceinline__ float upper(uint32_t bits) { return weight_at(make_ui
 
 // The stopwatch's cells.
 enum Account { ATTENTION, MLP, HEAD, COPYING, ACCOUNTS };
-enum Spent { PARTS_L2, HANDED, NORM, WEIGHTS, PRODUCTS, KEYS, FREE_PLACE, COSTS };
+enum Spent { PARTS_L2, IN_CLUSTER, NORM, WEIGHTS, PRODUCTS, KEYS, FREE_BUFFER, COSTS };
 using Watch = Stopwatch<ACCOUNTS, COSTS>;
 
 struct ClusterStep
 {
     const Model& m;
-    Shared& s;
-    Address weights;  // in shared memory, indexed by Place
+    ExchangeBuffers& s;
+    Address weights;  // in shared memory, indexed by Buffer
     const int rank, cluster, hidden_begin, hidden;
     const RowPartition<1> vocabulary;
     Watch watch;
     int length = 0;
 
-    __device__ __forceinline__ ClusterStep(const Model& model, Shared& shared, const void* storage, const Watch& stopwatch)
+    __device__ __forceinline__ ClusterStep(const Model& model, ExchangeBuffers& shared, const void* storage,
+                                           const Watch& stopwatch)
         : m(model), s(shared), weights(smem_address(storage)), rank(cluster_rank()), cluster(blockIdx.x / CLUSTER),
           hidden_begin(UNIT_WIDTH * (cluster * LEAST_UNITS + min(cluster, LONGER))),
           hidden(UNIT_WIDTH * (LEAST_UNITS + (cluster < LONGER))), vocabulary(V), watch(stopwatch)
@@ -279,35 +388,36 @@ struct ClusterStep
 struct Filler
 {
     ClusterStep& step;
-    unsigned uses[PLACES] = {};
+    unsigned uses[BUFFERS] = {};
+    int tiles_early = 0;  // tiles of the head that have been requested before their turn
 
-    __device__ __forceinline__ void begin(int place, unsigned bytes)
+    __device__ __forceinline__ void begin(int buffer, unsigned bytes)
     {
-        const unsigned before = uses[place]++;
+        const unsigned before = uses[buffer]++;
         if (before > 0) {
-            step.watch.start(COPYING, FREE_PLACE);
-            byte_barrier_wait(step.s.left + place, (before - 1) % 2);
+            step.watch.start(COPYING, FREE_BUFFER);
+            byte_barrier_wait(step.s.empty + buffer, (before - 1) % 2);
             step.watch.start(COPYING, WEIGHTS);
         }
-        byte_barrier_expect(step.s.arrived + place, bytes);
+        byte_barrier_expect(step.s.full + buffer, bytes);
     }
 
-    __device__ __forceinline__ void rows(Address to, int stride, const Real* from, int count, int apart_, unsigned bytes,
+    __device__ __forceinline__ void rows(Address to, int stride, const Weight* from, int count, int from_stride, unsigned bytes,
                                          const uint64_t* barrier)
     {
         const Address there = shared_address(barrier);
 #pragma unroll 4
-        for (int r = 0; r < count; r++, to += stride, from += apart_) bulk_copy(to, from, bytes, there);
+        for (int r = 0; r < count; r++, to += stride, from += from_stride) bulk_copy(to, from, bytes, there);
     }
 
     __device__ __forceinline__ void qkv(int layer, int head)
     {
-        begin(AT_QKV, 3 * HEAD_ROWS * C * 2);
+        begin(AT_QKV, 3 * HEAD_ROWS * C * SIZE);
 #pragma unroll 1
         for (int which = 0; which < 3; which++)
             rows(step.weights + BEGIN[AT_QKV] + which * HEAD_ROWS * ROW, ROW,
-                 step.m.qkv_w + (size_t(layer) * 3 * C + which * C + head * HS + step.rank * HEAD_ROWS) * C, HEAD_ROWS, C, C * 2,
-                 step.s.arrived + AT_QKV);
+                 step.m.qkv_w + (size_t(layer) * 3 * C + which * C + head * HS + step.rank * HEAD_ROWS) * C, HEAD_ROWS, C,
+                 C * SIZE, step.s.full + AT_QKV);
     }
     __device__ __forceinline__ void keys(int layer, int head)
     {
@@ -315,57 +425,77 @@ struct Filler
         if (count == 0) return;
         begin(AT_KEYS, 2 * count * KEY_BYTES);
         const size_t from = cached(layer, 0, head, step.keys_first());
-        const Address to = step.weights + BEGIN[AT_KEYS], there = shared_address(step.s.arrived + AT_KEYS);
+        const Address to = step.weights + BEGIN[AT_KEYS], there = shared_address(step.s.full + AT_KEYS);
         bulk_copy(to, step.m.k_cache + from, count * KEY_BYTES, there);
         bulk_copy(to + MOST_KEYS * KEY_BYTES, step.m.v_cache + from, count * KEY_BYTES, there);
     }
     __device__ __forceinline__ void projection(int layer, int head)
     {
-        begin(AT_PROJ, OUTPUTS * HS * 2);
+        begin(AT_PROJ, OUTPUTS * HS * SIZE);
         rows(step.weights + BEGIN[AT_PROJ], PROJ_ROW, step.m.proj_w + (size_t(layer) * C + step.rank * OUTPUTS) * C + head * HS,
-             OUTPUTS, C, HS * 2, step.s.arrived + AT_PROJ);
+             OUTPUTS, C, HS * SIZE, step.s.full + AT_PROJ);
     }
     __device__ __forceinline__ void mlp(int layer)
     {
         const int own = step.hidden / CLUSTER;
-        begin(AT_FC, own * C * 2);
+        begin(AT_FC, own * C * SIZE);
         rows(step.weights + BEGIN[AT_FC], ROW, step.m.fc_w + (size_t(layer) * F + step.hidden_begin + step.rank * own) * C, own,
-             C, C * 2, step.s.arrived + AT_FC);
-        begin(AT_FC2, OUTPUTS * step.hidden * 2);
+             C, C * SIZE, step.s.full + AT_FC);
+        begin(AT_FC2, OUTPUTS * step.hidden * SIZE);
         rows(step.weights + BEGIN[AT_FC2], FC2_ROW,
-             step.m.fc2_w + (size_t(layer) * C + step.rank * OUTPUTS) * F + step.hidden_begin, OUTPUTS, F, step.hidden * 2,
-             step.s.arrived + AT_FC2);
+             step.m.fc2_w + (size_t(layer) * C + step.rank * OUTPUTS) * F + step.hidden_begin, OUTPUTS, F, step.hidden * SIZE,
+             step.s.full + AT_FC2);
     }
 
     // One tile for each warp, then the next for each; the first ones go where the last layer's weights were.
     __device__ __forceinline__ void head()
     {
         const int own = step.vocabulary.count(blockIdx.x), tiles = ceil_div(own, 8);
-        const Real* from = step.m.head_w + size_t(step.vocabulary.begin(blockIdx.x)) * C;
+        const Weight* from = step.m.head_w + size_t(step.vocabulary.begin(blockIdx.x)) * C;
         int free = 0;  // buffers that are no longer needed
 #pragma unroll 1
-        for (int tile = 0; tile < tiles; tile++) {
-            const int slot = tile % STEP_WARPS, count = min(8, own - tile * 8);
-            step.watch.start(COPYING, FREE_PLACE);
-            if (tile >= STEP_WARPS) byte_barrier_wait(step.s.tile_left + slot, (tile / STEP_WARPS - 1) % 2);
+        for (int tile = SCALED ? tiles_early : 0; tile < tiles; tile++) {
+            const int slot = tile % SLOTS, count = min(8, own - tile * 8);
+            step.watch.start(COPYING, FREE_BUFFER);
+            // perhaps never true: few tokens have no more tiles than slots
+            if (tile >= SLOTS) byte_barrier_wait(step.s.tile_empty + slot, (tile / SLOTS - 1) % 2);
 #pragma unroll
-            for (int place = 0; place < AT_KEYS; place++)
-                if (free == place && BEGIN[place] < (slot + 1) * 8 * ROW) {
-                    if (uses[place] > 0) byte_barrier_wait(step.s.left + place, (uses[place] - 1) % 2);
+            for (int buffer = 0; buffer < AT_KEYS; buffer++)
+                if (free == buffer && BEGIN[buffer] < (slot + 1) * 8 * HEAD_ROW) {
+                    if (uses[buffer] > 0) byte_barrier_wait(step.s.empty + buffer, (uses[buffer] - 1) % 2);
                     free++;
                 }
             step.watch.start(COPYING, WEIGHTS);
-            byte_barrier_expect(step.s.tile_arrived + slot, count * C * 2);
-            rows(step.weights + slot * 8 * ROW, ROW, from + size_t(tile) * 8 * C, count, C, C * 2, step.s.tile_arrived + slot);
+            fetch(from + size_t(tile) * 8 * C, slot, count);
         }
+    }
+    __device__ __forceinline__ void fetch(const Weight* from, int slot, int count)
+    {
+        byte_barrier_expect(step.s.tile_full + slot, count * C * SIZE);
+        if (HEAD_ROW == C * SIZE)
+            bulk_copy(step.weights + slot * 8 * HEAD_ROW, from, count * C * SIZE, shared_address(step.s.tile_full + slot));
+        else
+            rows(step.weights + slot * 8 * HEAD_ROW, ROW, from, count, C, C * SIZE, step.s.tile_full + slot);
+    }
+
+    // Tiles for which there is room beside a layer's weights, some with each layer but the first.
+    __device__ __forceinline__ void tiles_of_the_head(int layer)
+    {
+        if (layer == 0) return;
+        const int own = step.vocabulary.count(blockIdx.x), each = ceil_div(int(EARLY_TILES), L - 1);
+        const int last = min(min(tiles_early + each, int(EARLY_TILES)), ceil_div(own, 8));
+        const Weight* from = step.m.head_w + size_t(step.vocabulary.begin(blockIdx.x)) * C;
+#pragma unroll 1
+        for (; tiles_early < last; tiles_early++)
+            fetch(from + size_t(tiles_early) * 8 * C, tiles_early, min(8, own - tiles_early * 8));
     }
 
     __device__ __forceinline__ void run()
     {
 #pragma unroll 1
         for (int layer = 0; layer < L; layer++) {
-            const bool waits = ONE_TURN && layer == 0;  // no kernel writes weights; the previous step writes keys
-            if (!ONE_TURN && layer == 0) step.wait_for_input();
+            const bool waits = ONE_HEAD && layer == 0;  // no kernel writes weights; the previous step writes keys
+            if (!ONE_HEAD && layer == 0) step.wait_for_input();
 #pragma unroll 1
             for (int head = step.cluster; head < NH; head += CLUSTERS) {
                 qkv(layer, head);
@@ -377,21 +507,27 @@ struct Filler
                 step.wait_for_input();
                 if (step.cluster < NH) keys(layer, step.cluster);
             }
-            ahead_of_the_head(layer);
+            if constexpr (EARLY_TILES > 0 && L > 1) tiles_of_the_head(layer);
+            prefetch_head(layer);
         }
         head();
     }
 
-    // Prefetches into L2, while memory is idle: rows of the head beyond those that fit into shared memory.
-    __device__ __forceinline__ void ahead_of_the_head(int layer)
+    // Prefetches into L2, while memory is idle: rows of the head beyond those that fit into shared memory. Layers of eight bits
+    // leave memory idle long enough for the last half of them to do so; what came earlier would be evicted again.
+    __device__ __forceinline__ void prefetch_head(int layer)
     {
-        if (HEAD_AHEAD == 0) return;
+        constexpr int FIRST = SCALED ? L / 2 : 0;
+        // perhaps never true: layers of 16 bits all do so
+        if (HEAD_AHEAD == 0 || layer < FIRST) return;
         const int own = step.vocabulary.count(blockIdx.x);
-        const int each = HEAD_AHEAD * 1024 / (2 * C), first = STEP_WARPS * 8 + layer * each, count = min(each, own - first);
+        const int each = HEAD_AHEAD * 1024 / (SIZE * C), first = SLOTS * 8 + (layer - FIRST) * each,
+                  count = min(each, own - first);
+        // perhaps never true: few tokens fit into shared memory
         if (count > 0)
             asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(
                              step.m.head_w + size_t(step.vocabulary.begin(blockIdx.x) + first) * C),
-                         "r"(count * C * 2)
+                         "r"(count * C * SIZE)
                          : "memory");
     }
 };
@@ -407,48 +543,71 @@ struct Computing
     Parcel* const best_mail;
     uint32_t epoch;  // of the layer
     float residual[PASSES] = {}, mean_before = 0.0f;
-    uint32_t bias[PASSES], gain[PAIRS], shift[PAIRS];  // of the next norm, loaded one turn ahead
-    uint32_t row_bias, next_row_bias;                  // of the product's rows that the thread sends, and of the next turn's
-    unsigned used[PLACES] = {};
+    uint32_t bias[PASSES], gain[PAIRS], shift[PAIRS];  // of the next norm, loaded one phase ahead
+    uint32_t row_bias, next_row_bias;                  // of the product's rows that the thread sends, and of the next phase's
+    float output_scale[PASSES], row_scale[2];          // of the same rows, if they have scales
+    unsigned used[BUFFERS] = {};
 
     __device__ __forceinline__ int column(int pass) const { return (pass * STEP_WARPS + warp_id()) * 2 + lane_id() / 16; }
     __device__ __forceinline__ int output(int pass) const { return step.rank * OUTPUTS + column(pass) * 4 + lane_id() % 16 / 4; }
 
-    // For turn `turn`: loads gain and shift of its norm, and the biases of its product's rows.
-    __device__ __forceinline__ void ask_for_vectors(int turn)
+    // For phase `phase`: loads gain and shift of its norm, and the biases of its product's rows.
+    __device__ __forceinline__ void preload_vectors(int phase)
     {
         const Model& m = step.m;
-        const int layer = turn / 2;
-        const Real* g = turn == 2 * L ? +m.lnf_w : (turn % 2 ? +m.ln2_w : +m.ln1_w) + size_t(layer) * C;
-        const Real* b = turn == 2 * L ? +m.lnf_b : (turn % 2 ? +m.ln2_b : +m.ln1_b) + size_t(layer) * C;
+        const int layer = phase / 2;
+        const Real* g = phase == 2 * L ? +m.lnf_w : (phase % 2 ? +m.ln2_w : +m.ln1_w) + size_t(layer) * C;
+        const Real* b = phase == 2 * L ? +m.lnf_b : (phase % 2 ? +m.ln2_b : +m.ln1_b) + size_t(layer) * C;
 #pragma unroll
         for (int i = 0; i < PAIRS; i++) {
             const int pair = min(int(threadIdx.x) + i * THREADS, C / 2 - 1);
-            gain[i] = ask_pair(g + 2 * pair), shift[i] = ask_pair(b + 2 * pair);
+            gain[i] = load_pair_now(g + 2 * pair), shift[i] = load_pair_now(b + 2 * pair);
         }
-        if (turn > 0) {
-            const Real* added = turn % 2 ? m.proj_b + size_t(layer) * C : m.fc2_b + size_t(layer - 1) * C;
+        if (phase > 0) {
+            const Real* added = phase % 2 ? m.proj_b + size_t(layer) * C : m.fc2_b + size_t(layer - 1) * C;
 #pragma unroll
-            for (int i = 0; i < PASSES; i++) bias[i] = ask(added + min(output(i), C - 1));
+            for (int i = 0; i < PASSES; i++) bias[i] = load_now(added + min(output(i), C - 1));
+            if (SCALED) {
+                const float* scales = phase % 2 ? m.proj_s + size_t(layer) * C : m.fc2_s + size_t(layer - 1) * C;
+#pragma unroll
+                for (int i = 0; i < PASSES; i++) output_scale[i] = ask_scale(scales + min(output(i), C - 1));
+            }
         }
     }
-    // Biases of the rows that the thread sends in turn `turn`: one of a head's product, two of the MLP's.
-    __device__ __forceinline__ void ask_for_row_biases(int turn, int head)
+    // Biases of the rows that the thread sends in phase `phase`: one of a head's product, two of the MLP's.
+    __device__ __forceinline__ void preload_row_biases(int phase, int head)
     {
         const Model& m = step.m;
-        const int item = threadIdx.x / CLUSTER, layer = turn / 2, own = step.hidden / CLUSTER;
-        if (turn % 2) {
-            next_row_bias = ask_pair(m.fc_b + size_t(layer) * F + step.hidden_begin + step.rank * own + min(2 * item, own - 2));
-        } else if (turn < 2 * L) {
+        const int item = threadIdx.x / CLUSTER, layer = phase / 2, own = step.hidden / CLUSTER;
+        if (phase % 2) {
+            next_row_bias =
+                load_pair_now(m.fc_b + size_t(layer) * F + step.hidden_begin + step.rank * own + min(2 * item, own - 2));
+        } else if (phase < 2 * L) {
             const int row = min(item, 3 * HEAD_ROWS - 1), at = step.rank * HEAD_ROWS + row % HEAD_ROWS;
-            next_row_bias = ask(m.qkv_b + size_t(layer) * 3 * C + row / HEAD_ROWS * C + min(head, NH - 1) * HS + at);
+            next_row_bias = load_now(m.qkv_b + size_t(layer) * 3 * C + row / HEAD_ROWS * C + min(head, NH - 1) * HS + at);
+        }
+    }
+    // The same rows' scales, in the turn itself, before the data that the rows are multiplied by: registers are scarce.
+    __device__ __forceinline__ void ask_for_row_scales(int phase, int head)
+    {
+        const Model& m = step.m;
+        const int item = threadIdx.x / CLUSTER, layer = phase / 2, own = step.hidden / CLUSTER;
+        if (phase % 2) {
+            const float* from = m.fc_s + size_t(layer) * F + step.hidden_begin + step.rank * own + min(2 * item, own - 2);
+            row_scale[0] = ask_scale(from), row_scale[1] = ask_scale(from + 1);
+        } else if (phase < 2 * L) {
+            const int row = min(item, 3 * HEAD_ROWS - 1), at = step.rank * HEAD_ROWS + row % HEAD_ROWS;
+            row_scale[0] = ask_scale(m.qkv_s + size_t(layer) * 3 * C + row / HEAD_ROWS * C + min(head, NH - 1) * HS + at);
+        } else {
+            const int token = step.vocabulary.begin(blockIdx.x) + warp_id() * 8 + lane_id() / 4;
+            row_scale[0] = ask_scale(m.head_s + min(token, V - 1));
         }
     }
 
-    __device__ __forceinline__ void await(int place)
+    __device__ __forceinline__ void await(int buffer)
     {
         step.watch.start(WEIGHTS);
-        byte_barrier_wait(step.s.arrived + place, used[place]++ % 2);
+        byte_barrier_wait(step.s.full + buffer, used[buffer]++ % 2);
         step.watch.start(PRODUCTS);
     }
     __device__ __forceinline__ void release(uint64_t* barrier)
@@ -458,43 +617,46 @@ struct Computing
     }
 
     // The same, for a buffer whose results are in flight through L2: the next weights would queue before other blocks' data.
-    __device__ __forceinline__ void release_late(int place)
+    __device__ __forceinline__ void release_late(int buffer)
     {
-        if (ONE_TURN && LATE_REFILL > 0) release(step.s.left + place);
+        if (ONE_HEAD && LATE_REFILL > 0) release(step.s.empty + buffer);
     }
 
     // The residual stream: a block adds up its own outputs and sends them to its cluster, with their moments; then the norm.
-    __device__ __forceinline__ void receive(int turn)
+    __device__ __forceinline__ void receive(int phase)
     {
-        Shared& s = step.s;
-        const int lane = lane_id(), k = turn & 1;
-        const int account = turn == 2 * L ? HEAD : k ? MLP : ATTENTION;
+        ExchangeBuffers& s = step.s;
+        const int lane = lane_id(), k = phase & 1;
+        const int account = phase == 2 * L ? HEAD : k ? MLP : ATTENTION;
         step.watch.start(account, PARTS_L2);
-        if (turn > 0) byte_barrier_wait(&s.heard, (turn - 1) % 2);
-        if (turn > 0) delay_polling(k && step.cluster >= NH ? POLL_DELAY_IDLE_CYCLES : POLL_DELAY_CYCLES);
+        if (phase > 0) byte_barrier_wait(&s.x_read, (phase - 1) % 2);
+        if (phase > 0) delay_polling(k && step.cluster >= NH ? POLL_DELAY_IDLE_CYCLES : POLL_DELAY_CYCLES);
 #pragma unroll
         for (int i = 0; i < PASSES; i++) {
             if (column(i) - lane / 16 >= COLUMNS) break;
             const int own = step.rank * COLUMNS + column(i);
-            if (turn > 0)
+            if (phase > 0)
                 residual[i] +=
-                    (k ? add_parts(after_attention, epoch, own) : add_parts(after_mlp, epoch - 1, own)) + lower(bias[i]);
+                    scaled(k ? add_parts(after_attention, epoch, own) : add_parts(after_mlp, epoch - 1, own), output_scale[i]) +
+                    lower(bias[i]);
             float v[4], sum = 0.0f, square = 0.0f;
 #pragma unroll
             for (int j = 0; j < 4; j++) {
                 v[j] = __shfl_sync(ALL_LANES, residual[i], (lane & 16) + 4 * j);
                 sum += v[j] - mean_before, square += (v[j] - mean_before) * (v[j] - mean_before);
             }
-            if (lane % 16 < CLUSTER) hand4(s.x[k] + own * 4, s.x_there + k, lane % 16, make_float4(v[0], v[1], v[2], v[3]));
+            if (lane % 16 < CLUSTER) st_async4(s.x[k] + own * 4, s.x_full + k, lane % 16, make_float4(v[0], v[1], v[2], v[3]));
             sum += __shfl_xor_sync(ALL_LANES, sum, 16), square += __shfl_xor_sync(ALL_LANES, square, 16);
-            if (lane >= 8 && lane < 8 + CLUSTER) hand2(s.moments[k] + own / 2, s.x_there + k, lane - 8, make_float2(sum, square));
+            if (lane >= 8 && lane < 8 + CLUSTER)
+                st_async2(s.moments[k] + own / 2, s.x_full + k, lane - 8, make_float2(sum, square));
         }
-        step.watch.start(HANDED);
-        await_cluster(s.x_there + k, turn / 2 % 2, X_BYTES);
+        step.watch.start(IN_CLUSTER);
+        await_cluster(s.x_full + k, phase / 2 % 2, X_BYTES);
         step.watch.start(NORM);
-        if (turn > 0) {
+        if (phase > 0) {
             if (k ? step.cluster < NH : true) release_late(k ? AT_PROJ : AT_FC2);
-            if (k == 0 && turn < 2 * L && LATE_REFILL > 1) release_late(AT_FC);
+            // perhaps never true: LATE_REFILL is less
+            if (k == 0 && phase < 2 * L && LATE_REFILL > 1) release_late(AT_FC);
         }
         float sum = 0.0f, square = 0.0f;
 #pragma unroll
@@ -517,37 +679,38 @@ struct Computing
             const float2 x = *reinterpret_cast<const float2*>(s.x[k] + 2 * pair);
             const float a = (x.x - mean) * rstd * lower(gain[i]) + lower(shift[i]);
             const float b = (x.y - mean) * rstd * upper(gain[i]) + upper(shift[i]);
-            set_pair(s.vector, C, pair, a, b);
+            set_pair(s.vector, ROW_COLUMNS, pair, a, b);
         }
         mean_before = mean;
         sync_computing();
-        if (turn < 2 * L && threadIdx.x < CLUSTER) byte_barrier_arrive_at(&s.heard, threadIdx.x);
+        if (phase < 2 * L && threadIdx.x < CLUSTER) byte_barrier_arrive_at(&s.x_read, threadIdx.x);
     }
-    static __device__ __forceinline__ void set_pair(Factor* vector, int left, int pair, float a, float b)
+    static __device__ __forceinline__ void set_pair(Factor* vector, int errors_at, int pair, float a, float b)
     {
+        a = within_range(a), b = within_range(b);
         const uint32_t near = pack2<Factor>(a, b);
+        const auto rest = [&](float v, int i) { return v - weight_at(make_uint4(near, 0, 0, 0), i, (const Factor*)nullptr); };
         reinterpret_cast<uint32_t*>(vector)[pair] = near;
-        reinterpret_cast<uint32_t*>(vector + left)[pair] = pack2<Factor>(a - lower(near), b - upper(near));
+        reinterpret_cast<uint32_t*>(vector + errors_at)[pair] = pack2<Factor>(rest(a, 0), rest(b, 1));
     }
 
     // Rows of C columns times the vector; a row's parts lie Split::WARPS apart.
     template <class S>
-    __device__ __forceinline__ void multiply_rows(int place, int rows, bool late)
+    __device__ __forceinline__ void multiply_rows(int buffer, int rows, bool late)
     {
         const int part = warp_id() % S::WARPS;
-        await(place);
+        const Product<S::CHUNKS, true> x = {step.s.vector, ROW_COLUMNS, part};
+        await(buffer);
         // perhaps never false: most shapes have work for every warp
         if (warp_id() < S::WARPS * S::GROUPS)
 #pragma unroll
             for (int tile = 0; tile < S::TILES; tile += S::GROUPS) {
                 const int own = tile + warp_id() / S::WARPS;
                 if (own >= S::TILES) break;
-                const float sum =
-                    tile_sum<S::CHUNKS, true>(step.weights + BEGIN[place] + part * S::CHUNKS * 64, ROW, own * 8, rows - 1,
-                                              shared_address(step.s.vector) + part * S::CHUNKS * 64, C * 2);
+                const float sum = x.sum(step.weights + BEGIN[buffer] + part * S::CHUNKS * 64, ROW, own * 8, rows - 1);
                 if (lane_id() % 4 == 0) step.s.partial[(own * 8 + lane_id() / 4) * S::WARPS + part] = sum;
             }
-        if (!late) release(step.s.left + place);
+        if (!late) release(step.s.empty + buffer);
         sync_computing();
     }
     template <class S>
@@ -561,58 +724,59 @@ struct Computing
 
     // Each warp computes tiles of the block's outputs over the columns whose inputs the cluster holds: partial sums for all
     // clusters.
-    template <int N, bool WITH_LEFT, int PARTS_>
-    __device__ __forceinline__ void multiply_outputs(int place, int stride, const Factor* vector, int left,
+    template <int N, bool WITH_ERRORS, int PARTS_>
+    __device__ __forceinline__ void multiply_outputs(int buffer, int stride, const Factor* vector, int errors_at,
                                                      const PartSums<PARTS_>& to, int part)
     {
-        await(place);
+        const Product<N, WITH_ERRORS> x = {vector, errors_at, 0};
+        await(buffer);
 #pragma unroll
         for (int tile = 0; tile < OUTPUTS / 8; tile += STEP_WARPS) {
             const int own = tile + warp_id();
             if (own >= OUTPUTS / 8) break;
-            const float sum =
-                tile_sum<N, WITH_LEFT>(step.weights + BEGIN[place], stride, own * 8, OUTPUTS - 1, shared_address(vector), left);
+            const float sum = x.sum(step.weights + BEGIN[buffer], stride, own * 8, OUTPUTS - 1);
             send_sums(to, epoch, step.rank * COLUMNS + own * 2, part, sum);
         }
-        if (!ONE_TURN || LATE_REFILL == 0) release(step.s.left + place);
+        if (!ONE_HEAD || LATE_REFILL == 0) release(step.s.empty + buffer);
     }
 
     __device__ __forceinline__ void attention(int layer)
     {
         const Model& m = step.m;
-        Shared& s = step.s;
+        ExchangeBuffers& s = step.s;
         const float scale = (BY_LAYER ? m.scale / (layer + 1) : m.scale) * 1.44269504f;  // for exp2
 #pragma unroll 1
         // never skipped: a cluster without a head does not come here
         for (int head = step.cluster; head < NH; head += CLUSTERS) {
-            const unsigned turn = used[AT_QKV];
-            const int k = turn % 2;
-            const unsigned parity = turn / 2 % 2;
+            const unsigned phase = used[AT_QKV];
+            const int k = phase % 2;
+            const unsigned parity = phase / 2 % 2;
             if (head != step.cluster) {  // not prefetched
                 const uint32_t kept = next_row_bias;
-                ask_for_row_biases(2 * layer, head), row_bias = next_row_bias, next_row_bias = kept;
+                preload_row_biases(2 * layer, head), row_bias = next_row_bias, next_row_bias = kept;
+                if (SCALED) ask_for_row_scales(2 * layer, head);
             }
             multiply_rows<QkvSplit>(AT_QKV, 3 * HEAD_ROWS, false);
             const int item = threadIdx.x, row = item / CLUSTER, which = row / HEAD_ROWS;
             if (item < 3 * HS) {  // each of a row's threads sends the sum to one block
-                const float x = row_sum<QkvSplit>(row) + lower(row_bias);
+                const float x = scaled(row_sum<QkvSplit>(row), row_scale[0]) + lower(row_bias);
                 const int at = step.rank * HEAD_ROWS + row % HEAD_ROWS;
-                hand1(s.qkv[k] + which * HS + at, s.qkv_there + k, item % CLUSTER, __float_as_uint(x));
+                st_async1(s.qkv[k] + which * HS + at, s.qkv_full + k, item % CLUSTER, __float_as_uint(x));
                 if (item % CLUSTER == 0 && which > 0)
                     (which == 1 ? +m.k_cache : +m.v_cache)[cached(layer, 0, head, step.length) + at] = from_float<Real>(x);
             }
-            step.watch.start(HANDED);
-            await_cluster(s.qkv_there + k, parity, QKV_BYTES);
+            step.watch.start(IN_CLUSTER);
+            await_cluster(s.qkv_full + k, parity, QKV_BYTES);
             step.watch.start(KEYS);
             attend(s.qkv[k], scale);
             sync_computing();
-            hand_outputs(k);
-            step.watch.start(HANDED);
-            await_cluster(s.heads_there + k, parity, HEADS_BYTES);
+            send_outputs_to_cluster(k);
+            step.watch.start(IN_CLUSTER);
+            await_cluster(s.heads_full + k, parity, HEADS_BYTES);
             step.watch.start(KEYS);
             merge_heads(k);
             sync_computing();
-            multiply_outputs<HS / 32, true>(AT_PROJ, PROJ_ROW, s.head_vector, HS * 2, after_attention, head);
+            multiply_outputs<PROJ_COLUMNS / CHUNK, true>(AT_PROJ, PROJ_ROW, s.head_vector, PROJ_COLUMNS, after_attention, head);
         }
     }
 
@@ -620,7 +784,7 @@ struct Computing
     __device__ __forceinline__ void attend(const float* qkv, float scale)
     {
         constexpr int LANES = HS / VEC, AT_ONCE = WARP_SIZE / LANES;  // lanes per key, keys per access
-        Shared& s = step.s;
+        ExchangeBuffers& s = step.s;
         const int lane = lane_id(), warp = warp_id(), own = lane / LANES, piece = lane % LANES, count = step.keys();
         float q[VEC], sum[VEC] = {}, top = -INFINITY, l = 0.0f;
         const auto over_key = [](float x) {
@@ -676,7 +840,7 @@ struct Computing
                     for (int j = 0; j < VEC; j++) sum[j] += p * weight_at(bits, j, (const Real*)nullptr);
                 }
             }
-            release(s.left + AT_KEYS);
+            release(s.empty + AT_KEYS);
         }
 #pragma unroll
         for (int offset = WARP_SIZE / 2; offset >= LANES; offset /= 2) {
@@ -691,11 +855,11 @@ struct Computing
     }
 
     // Sends the block's part of a head's outputs to all blocks of the cluster: four elements per thread, or the part's weight.
-    __device__ __forceinline__ void hand_outputs(int k)
+    __device__ __forceinline__ void send_outputs_to_cluster(int k)
     {
         constexpr int EACH = HS / 4 + 1;
         static_assert(EACH * CLUSTER <= THREADS, "one access a thread");
-        Shared& s = step.s;
+        ExchangeBuffers& s = step.s;
         const int peer = threadIdx.x / EACH, j = threadIdx.x % EACH;
         if (peer >= CLUSTER) return;
         float most = s.tops[0];
@@ -713,12 +877,12 @@ struct Computing
                 l += weight * s.sums[w];
             }
         }
-        hand4(s.heads[k][step.rank] + j * 4, s.heads_there + k, peer, j < HS / 4 ? y : make_float4(most, l, 0.0f, 0.0f));
+        st_async4(s.heads[k][step.rank] + j * 4, s.heads_full + k, peer, j < HS / 4 ? y : make_float4(most, l, 0.0f, 0.0f));
     }
 
     __device__ __forceinline__ void merge_heads(int k)
     {
-        Shared& s = step.s;
+        ExchangeBuffers& s = step.s;
         if (int(threadIdx.x) >= HS / 2) return;
         float most = -INFINITY, all = 0.0f;
         float2 y = {};
@@ -731,29 +895,32 @@ struct Computing
             all += weight * s.heads[k][b][HS + 1], y.x += weight * own.x, y.y += weight * own.y;
         }
         const float share = __fdividef(1.0f, all);
-        set_pair(s.head_vector, HS, threadIdx.x, y.x * share, y.y * share);
+        set_pair(s.head_vector, PROJ_COLUMNS, threadIdx.x, y.x * share, y.y * share);
     }
 
     __device__ __forceinline__ void mlp(int layer)
     {
-        Shared& s = step.s;
+        ExchangeBuffers& s = step.s;
         const int own = step.hidden / CLUSTER, k = layer % 2;
-        multiply_rows<FcSplit>(AT_FC, own, ONE_TURN && LATE_REFILL > 1 && layer < L - 1);
+        multiply_rows<FcSplit>(AT_FC, own, ONE_HEAD && LATE_REFILL > 1 && layer < L - 1);
 #pragma unroll
         for (int first = 0; first < MOST_HIDDEN / 2; first += THREADS) {
             const int item = first + threadIdx.x, row = item / CLUSTER * 2;
             if (row >= own) break;
             // perhaps never true: only an MLP of gpt2's width has more pairs than threads
             if (first > 0) {
-                row_bias = ask_pair(step.m.fc_b + size_t(layer) * F + step.hidden_begin + step.rank * own + row);
+                const size_t at = size_t(layer) * F + step.hidden_begin + step.rank * own + row;
+                row_bias = load_pair_now(step.m.fc_b + at);
+                if (SCALED) row_scale[0] = ask_scale(step.m.fc_s + at), row_scale[1] = ask_scale(step.m.fc_s + at + 1);
             }
-            const float a = activated(row_sum<FcSplit>(row) + lower(row_bias));
-            const float b = activated(row_sum<FcSplit>(row + 1) + upper(row_bias));
-            hand1(s.hidden[k] + step.rank * own + row, s.hidden_there + k, item % CLUSTER, pack2<Factor>(in_half(a), in_half(b)));
+            const float a = activated(scaled(row_sum<FcSplit>(row), row_scale[0]) + lower(row_bias));
+            const float b = activated(scaled(row_sum<FcSplit>(row + 1), row_scale[1]) + upper(row_bias));
+            st_async1(s.hidden[k] + step.rank * own + row, s.hidden_full + k, item % CLUSTER,
+                      pack2<Factor>(in_half(a), in_half(b)));
         }
-        step.watch.start(HANDED);
-        await_cluster(s.hidden_there + k, layer / 2 % 2, step.hidden * 2);
-        multiply_outputs<ceil_div(MOST_HIDDEN, 32), false>(AT_FC2, FC2_ROW, s.hidden[k], 0, after_mlp, step.cluster);
+        step.watch.start(IN_CLUSTER);
+        await_cluster(s.hidden_full + k, layer / 2 % 2, step.hidden * 2);
+        multiply_outputs<ceil_div(MOST_HIDDEN, CHUNK), false>(AT_FC2, FC2_ROW, s.hidden[k], 0, after_mlp, step.cluster);
     }
 
     // One tile at a time, each warp independently.
@@ -762,16 +929,21 @@ struct Computing
         const int begin = step.vocabulary.begin(blockIdx.x), own = step.vocabulary.count(blockIdx.x), warp = warp_id();
         Best best = {-INFINITY, INT_MAX};
         int round = 0;
+        using Rows = Product<CHUNKS_OF_ROW, true, SCALED && C % 128 == 0>;
+        const Rows kept = {step.s.vector, ROW_COLUMNS, 0};
 #pragma unroll 1
         for (int tile = warp; tile * 8 < own; tile += STEP_WARPS, round++) {
             const int count = min(8, own - tile * 8), row = lane_id() / 4, token = begin + tile * 8 + row;
+            const int slot = SCALED ? tile % SLOTS : warp, phase = SCALED ? tile / SLOTS : round;
+            const float own_scale = row_scale[0];
+            const Rows x = SCALED ? kept : Rows{step.s.vector, ROW_COLUMNS, 0};
+            if (SCALED) row_scale[0] = ask_scale(step.m.head_s + min(token + STEP_WARPS * 8, V - 1));
             step.watch.start(WEIGHTS);
-            byte_barrier_wait(step.s.tile_arrived + warp, round % 2);
+            byte_barrier_wait(step.s.tile_full + slot, phase % 2);
             step.watch.start(PRODUCTS);
-            const float logit = tile_sum<CHUNKS_OF_ROW, true>(step.weights + warp * 8 * ROW, ROW, 0, count - 1,
-                                                              shared_address(step.s.vector), C * 2);
-            release(step.s.tile_left + warp);
-            if (lane_id() % 4 == 0 && row < count) step.m.logits[token] = logit, best = better(best, {logit, token});
+            const float logit = scaled(x.sum(step.weights + slot * 8 * HEAD_ROW, HEAD_ROW, 0, count - 1), own_scale);
+            release(step.s.tile_empty + slot);
+            if (lane_id() % 4 == x.writer(row) && row < count) step.m.logits[token] = logit, best = better(best, {logit, token});
         }
         return warp_best(best);
     }
@@ -779,7 +951,7 @@ struct Computing
     // Each block sends its largest logit to the first block, which picks the token.
     __device__ __forceinline__ void pick(Best best)
     {
-        Shared& s = step.s;
+        ExchangeBuffers& s = step.s;
         if (lane_id() == 0) s.winners[warp_id()] = best;
         sync_computing();
         if (threadIdx.x == 0) {
@@ -799,7 +971,7 @@ struct Computing
     __device__ __forceinline__ void run(int* clock)
     {
         const Model& m = step.m;
-        ask_for_vectors(0), ask_for_row_biases(0, step.cluster);
+        preload_vectors(0), preload_row_biases(0, step.cluster);
         step.wait_for_input();
         epoch = uint32_t(load_fresh(clock + blockIdx.x)) + 1;
         const Real *token = m.wte + size_t(load_fresh(m.tokens)) * C, *position = m.wpe + size_t(step.length) * C;
@@ -809,53 +981,72 @@ struct Computing
             residual[i] = to_float(token[channel]) + to_float(position[channel]);
         }
 #pragma unroll 1
-        for (int turn = 0; turn <= 2 * L; turn++) {
-            receive(turn);
-            if (turn == 2 * L) break;
+        for (int phase = 0; phase <= 2 * L; phase++) {
+            if (SCALED) ask_for_row_scales(phase, step.cluster);
+            receive(phase);
+            if (phase == 2 * L) break;
             row_bias = next_row_bias;
-            ask_for_vectors(turn + 1), ask_for_row_biases(turn + 1, step.cluster);
-            if (turn % 2)
-                mlp(turn / 2), epoch++;
+            preload_vectors(phase + 1), preload_row_biases(phase + 1, step.cluster);
+            if (phase % 2)
+                mlp(phase / 2), epoch++;
             else if (step.cluster < NH)
-                attention(turn / 2);
+                attention(phase / 2);
         }
         pick(head());
         if (threadIdx.x == 0) clock[blockIdx.x] = int(epoch);
     }
 };
 
+// Zeros where rows of C, or a head, end with half a chunk.
+__device__ __forceinline__ void clear_half_chunks(ExchangeBuffers& s, uint4* storage)
+{
+    constexpr int WORDS = CHUNK / 4;
+    uint32_t* const rows = reinterpret_cast<uint32_t*>(storage);
+    // perhaps never several turns: half a chunk has few words; perhaps never one turn: in 16 bits all chunks are whole
+    for (int i = threadIdx.x; PROJ_COLUMNS > HS && i < 2 * WORDS; i += THREADS + WARP_SIZE)
+        reinterpret_cast<uint32_t*>(s.head_vector + i / WORDS * PROJ_COLUMNS)[HS / 2 + i % WORDS] = 0;
+    // perhaps never several turns: half a chunk has few words; perhaps never one turn: in 16 bits all chunks are whole
+    for (int i = threadIdx.x; ROW_COLUMNS > C && i < 2 * WORDS; i += THREADS + WARP_SIZE)
+        reinterpret_cast<uint32_t*>(s.vector + i / WORDS * ROW_COLUMNS)[C / 2 + i % WORDS] = 0;
+    // perhaps never skipped: whole chunks; perhaps never one turn: many words; perhaps never several turns: 16 bits
+    for (int i = threadIdx.x; (PROJ_COLUMNS > HS || ROW_COLUMNS > C) && i < BEGIN[AT_FC2] / 4; i += THREADS + WARP_SIZE)
+        rows[i] = 0;
+    if (PROJ_COLUMNS > HS || ROW_COLUMNS > C) fence_async_proxy();  // copies write to the same memory
+}
+
 __device__ __forceinline__ void step_in_clusters(const Model& m, Parcel* mail, int* clock, int* spent)
 {
     extern __shared__ uint4 storage[];
-    __shared__ Shared s;
+    __shared__ ExchangeBuffers s;
     pdl_launch_dependents();
     const bool copying = warp_id() == STEP_WARPS;
     const int first = copying ? int(COPYING) : int(ATTENTION), last = copying ? int(COPYING) : int(HEAD);
     ClusterStep step(m, s, storage, Watch(copying || threadIdx.x == 0, first, last, WEIGHTS));
     if (threadIdx.x == 0) {
-        byte_barrier_init(&s.heard, CLUSTER);
+        byte_barrier_init(&s.x_read, CLUSTER);
 #pragma unroll
         for (int k = 0; k < 2; k++) {
-            byte_barrier_init(s.x_there + k), byte_barrier_expect(s.x_there + k, X_BYTES);
-            byte_barrier_init(s.qkv_there + k), byte_barrier_expect(s.qkv_there + k, QKV_BYTES);
-            byte_barrier_init(s.heads_there + k), byte_barrier_expect(s.heads_there + k, HEADS_BYTES);
-            byte_barrier_init(s.hidden_there + k), byte_barrier_expect(s.hidden_there + k, step.hidden * 2);
+            byte_barrier_init(s.x_full + k), byte_barrier_expect(s.x_full + k, X_BYTES);
+            byte_barrier_init(s.qkv_full + k), byte_barrier_expect(s.qkv_full + k, QKV_BYTES);
+            byte_barrier_init(s.heads_full + k), byte_barrier_expect(s.heads_full + k, HEADS_BYTES);
+            byte_barrier_init(s.hidden_full + k), byte_barrier_expect(s.hidden_full + k, step.hidden * 2);
         }
     }
-    // never several turns: there are fewer places than lanes
-    for (int i = lane_id(); copying && i < PLACES; i += WARP_SIZE)
-        byte_barrier_init(s.arrived + i), byte_barrier_init(s.left + i, STEP_WARPS * ARRIVING);
-    // never several turns: there are fewer warps than lanes
-    for (int i = lane_id(); copying && i < STEP_WARPS; i += WARP_SIZE)
-        byte_barrier_init(s.tile_arrived + i), byte_barrier_init(s.tile_left + i, ARRIVING);
+    // never several turns: there are fewer buffers than lanes
+    for (int i = lane_id(); copying && i < BUFFERS; i += WARP_SIZE)
+        byte_barrier_init(s.full + i), byte_barrier_init(s.empty + i, STEP_WARPS * ARRIVING);
+    // never several turns: there are no more slots than lanes
+    for (int i = lane_id(); copying && i < SLOTS; i += WARP_SIZE)
+        byte_barrier_init(s.tile_full + i), byte_barrier_init(s.tile_empty + i, ARRIVING);
     // Zeros in rows and vector for columns of the second product that the cluster does not have.
-    const int none = FC2_ROW / 4 - step.hidden / 2;
+    const int width = step.hidden / (4 / SIZE), none = FC2_ROW / 4 - width;
     uint32_t* const rows = reinterpret_cast<uint32_t*>(storage) + BEGIN[AT_FC2] / 4;
-    for (int i = threadIdx.x; i < OUTPUTS * none; i += THREADS + WARP_SIZE)
-        rows[i / none * (FC2_ROW / 4) + step.hidden / 2 + i % none] = 0;
+    for (int i = threadIdx.x; i < OUTPUTS * none; i += THREADS + WARP_SIZE) rows[i / none * (FC2_ROW / 4) + width + i % none] = 0;
+    const int missing = FC2_COLUMNS / 2 - step.hidden / 2;
     // perhaps never several turns: few columns are missing
-    for (int i = threadIdx.x; i < 2 * none; i += THREADS + WARP_SIZE)
-        reinterpret_cast<uint32_t*>(s.hidden[i / none])[step.hidden / 2 + i % none] = 0;
+    for (int i = threadIdx.x; i < 2 * missing; i += THREADS + WARP_SIZE)
+        reinterpret_cast<uint32_t*>(s.hidden[i / missing])[step.hidden / 2 + i % missing] = 0;
+    clear_half_chunks(s, storage);
     __syncthreads();
     cluster_sync();
     if (copying) {

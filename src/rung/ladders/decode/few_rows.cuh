@@ -48,9 +48,9 @@ struct RowsLayout
     }
 };
 
-// A row's place: its text's cached keys, and its own position, which may lie beyond the cache. The result of such a row is
+// A row's cached keys, which are its text's, and its own position, which may lie beyond the cache. The result of such a row is
 // meaningless, but it must not affect others.
-struct Place
+struct RowPosition
 {
     int first, cache, cached, position;
 
@@ -60,7 +60,7 @@ struct Place
         const int length = load_fresh(m.lengths + first);
         cached = min(length, MAXT), position = length + b - first;
     }
-    __device__ __forceinline__ bool inside() const { return position < MAXT; }
+    __device__ __forceinline__ bool in_cache() const { return position < MAXT; }
 };
 
 // Which elements each parcel of a row has: computed once per step.
@@ -103,7 +103,7 @@ struct FewRowsStep
     const Mailboxes& mail;
     const BlockRows& block_rows;
     Spans& spans;
-    Place* places;
+    RowPosition* positions;
     const RowsLayout layout;
     WeightSource source;
     uint32_t epoch = 0;         // the first of the layer
@@ -117,7 +117,7 @@ struct FewRowsStep
     __device__ __forceinline__ float4 embedded(int b, int channel) const
     {
         const float4 e = four_floats(m.wte + size_t(load_fresh(m.tokens + b)) * C + channel);
-        const float4 p = four_floats(m.wpe + size_t(min(places[b].position, MAXT - 1)) * C + channel);
+        const float4 p = four_floats(m.wpe + size_t(min(positions[b].position, MAXT - 1)) * C + channel);
         return make_float4(e.x + p.x, e.y + p.y, e.z + p.z, e.w + p.w);
     }
 
@@ -233,7 +233,7 @@ struct FewRowsStep
         if (has(phase, Input::ATTENTION)) {
             delay_polling(POLL_DELAY_IDLE_CYCLES);
             constexpr int AT_ONCE = at_once(OUTPUT_PARCELS, THREADS, 6);
-            const auto parts_of = [&](int b) { return KeyParts(places[b].cached, mail.key_parts).count; };
+            const auto parts_of = [&](int b) { return KeyParts(positions[b].cached, mail.key_parts).count; };
 #pragma unroll 1
             for (int first = 0; first < OUTPUT_PARCELS; first += AT_ONCE * THREADS)
                 receive_attention<AT_ONCE>(mail, parts_of, x, epoch_of(phase, &PhaseSpec::awaited), first);
@@ -261,7 +261,7 @@ struct FewRowsStep
                                                       Outgoing to, Best& best)
     {
         __shared__ float2 ends[BATCH];
-        const int b = warp_id() / WARPS_OF_ROW, turn = warp_id() % WARPS_OF_ROW;
+        const int b = warp_id() / WARPS_OF_ROW, warp_of_row = warp_id() % WARPS_OF_ROW;
 #pragma unroll 1
         for (int first = 0; first == 0 || first < w.rows; first += BATCH) {
             const int rows = min(BATCH, w.rows - first);
@@ -275,14 +275,14 @@ struct FewRowsStep
             source.watch.start(SENDING);
             const auto sum_of = [&](int row) { return scaled(whole_sum(layout.partial, row, b), ends[row].y) + ends[row].x; };
             if (b < B && phase == HEAD) {
-                for (int row = turn * WARP_SIZE + lane_id(); row < rows; row += LANES_OF_ROW) {
+                for (int row = warp_of_row * WARP_SIZE + lane_id(); row < rows; row += LANES_OF_ROW) {
                     const float logit = sum_of(row);
                     m.logits[size_t(b) * V + w.begin + first + row] = logit;
                     best = better(best, {logit, w.begin + first + row});
                 }
                 // perhaps never false: the block's warps are mostly a multiple of the rows
             } else if (b < B) {
-                send_batch(phase, layer, w, to, b, turn, first, rows, sum_of);
+                send_batch(phase, layer, w, to, b, warp_of_row, first, rows, sum_of);
             }
             if (first + BATCH < w.rows) sync_computing();
             source.watch.start(PRODUCTS);
@@ -306,12 +306,12 @@ struct FewRowsStep
 
     // Four lanes fill a parcel, as in one_kernel.cuh.
     template <class SumOf>
-    __device__ __forceinline__ void send_batch(int phase, int layer, const Weights& w, const Outgoing& to, int b, int turn,
+    __device__ __forceinline__ void send_batch(int phase, int layer, const Weights& w, const Outgoing& to, int b, int warp_of_row,
                                                int first, int rows, SumOf sum_of)
     {
         const auto [box, parcels, sent, activates, wide] = to;
 #pragma unroll 1
-        for (int parcel = turn * 8 + lane_id() / 4; __any_sync(ALL_LANES, parcel < parcels); parcel += 8 * WARPS_OF_ROW) {
+        for (int parcel = warp_of_row * 8 + lane_id() / 4; __any_sync(ALL_LANES, parcel < parcels); parcel += 8 * WARPS_OF_ROW) {
             const int word = parcel * 3 + lane_id() % 4, row = wide ? 2 * word : word;
             const bool some = lane_id() % 4 < 3 && row < rows;
             float out = 0.0f, next = 0.0f;
@@ -327,19 +327,19 @@ struct FewRowsStep
             if (lane_id() % 4 == 0 && parcel < parcels) send(box + parcel, payload, second, third, sent);
             if (!some || activates) continue;
             if (has(phase, Epilogue::CACHE))
-                cache(layer, places[b], w.begin + first + row, out);
+                cache(layer, positions[b], w.begin + first + row, out);
             else
                 layout.residual[b * w.rows + first + row] = out;
         }
     }
 
     // Keys and values are stored for later steps.
-    __device__ __forceinline__ void cache(int layer, const Place& place, int row, float x) const
+    __device__ __forceinline__ void cache(int layer, const RowPosition& at_row, int row, float x) const
     {
         const int which = row / C, channel = row % C;
         Real* to = which == 1 ? m.k_cache : m.v_cache;
-        if (which > 0 && place.inside())
-            to[cached(layer, place.cache, channel / HS, place.position) + channel % HS] = from_float<Real>(x);
+        if (which > 0 && at_row.in_cache())
+            to[cached(layer, at_row.cache, channel / HS, at_row.position) + channel % HS] = from_float<Real>(x);
     }
 
     // Each of the block's items: a range of the keys of a head of a row.
@@ -350,10 +350,10 @@ struct FewRowsStep
         // perhaps never skipped: there may be items for every block
         for (int item = blockIdx.x; item < B * NH * mail.key_parts; item += gridDim.x) {
             const int b = item / (NH * mail.key_parts);
-            const Place& place = places[b];
-            const KeyRange range(KeyParts(place.cached, mail.key_parts), mail.key_parts, place.cached, item);
+            const RowPosition& at_row = positions[b];
+            const KeyRange range(KeyParts(at_row.cached, mail.key_parts), mail.key_parts, at_row.cached, item);
             if (range.wanted)
-                act(range, QueryRow{b, place.first, place.cache, min(b - place.first + 1, MAXT - place.cached)}, item);
+                act(range, QueryRow{b, at_row.first, at_row.cache, min(b - at_row.first + 1, MAXT - at_row.cached)}, item);
         }
     }
 
@@ -391,14 +391,14 @@ struct FewRowsStep
         spans.look_up(mail);
         pdl_wait();
         epoch = uint32_t(load_fresh(clock + blockIdx.x)) + 1;
-        if (threadIdx.x < B) places[threadIdx.x].look_up(m, texts, caches, threadIdx.x);
+        if (threadIdx.x < B) positions[threadIdx.x].look_up(m, texts, caches, threadIdx.x);
         sync_computing();
         const int2 channels = block_rows.of[PROJ];
         // perhaps never several turns: a block mostly has fewer channels than threads
         for (int i = threadIdx.x; i < B * channels.y; i += THREADS) {
             const int b = i / channels.y, channel = channels.x + i % channels.y;
             layout.residual[i] = to_float(m.wte[size_t(load_fresh(m.tokens + b)) * C + channel]) +
-                                 to_float(m.wpe[size_t(min(places[b].position, MAXT - 1)) * C + channel]);
+                                 to_float(m.wpe[size_t(min(positions[b].position, MAXT - 1)) * C + channel]);
         }
         Best best = {-INFINITY, INT_MAX};
 #pragma unroll 1
@@ -438,7 +438,7 @@ struct FewRowsStep
             if (phase != QKV) continue;
             if (layer == 0) {  // weights are never written, keys by the step before
                 pdl_wait();
-                for (int b = 0; b < B; b++) places[b].look_up(m, texts, caches, b);
+                for (int b = 0; b < B; b++) positions[b].look_up(m, texts, caches, b);
             }
             for_each_range([&](const KeyRange& range, const QueryRow& query, int) {
 #pragma unroll 1
@@ -460,7 +460,7 @@ __device__ __forceinline__ void few_rows_step(const Model& m, const int* texts, 
     __shared__ uint4 mailboxes_storage[(sizeof(Mailboxes) + 15) / 16], block_rows_storage[(sizeof(BlockRows) + 15) / 16];
     __shared__ uint4 spans_storage[(sizeof(Spans) + 15) / 16];
     Spans& spans = *reinterpret_cast<Spans*>(spans_storage);
-    __shared__ Place places[2][B];  // the copying thread has its own copy
+    __shared__ RowPosition positions[2][B];  // the copying thread has its own copy
     Mailboxes& mail = *reinterpret_cast<Mailboxes*>(mailboxes_storage);
     BlockRows& block_rows = *reinterpret_cast<BlockRows*>(block_rows_storage);
     const RowsLayout layout(shared);
@@ -471,7 +471,7 @@ __device__ __forceinline__ void few_rows_step(const Model& m, const int* texts, 
                         mail,
                         block_rows,
                         spans,
-                        places[copying],
+                        positions[copying],
                         layout,
                         WeightSource(layout.staged, Watch(copying || threadIdx.x == 0, first, last, SENDING))};
     if (threadIdx.x == 0) mail = Mailboxes(parcels);

@@ -1,5 +1,6 @@
 // Products of eight rows with the vector on tensor cores: the vector's rounding errors are one more column, at no cost.
 #pragma once
+#include "eight_bits.cuh"
 #include "step_vector.cuh"
 
 namespace decode {
@@ -42,15 +43,6 @@ struct Words
         }
     }
 };
-
-// Four 8-bit integers as halves: a byte b + 128 in the low bits of 1024 is the half 1152 + b.
-__device__ __forceinline__ void as_halves(uint32_t bytes, uint32_t& lower, uint32_t& upper)
-{
-    const uint32_t moved = bytes ^ 0x80808080u, least = 0x64806480u;  // 1152 twice
-    lower = __byte_perm(moved, 0x64646464u, 0x4140), upper = __byte_perm(moved, 0x64646464u, 0x4342);
-    asm("sub.f16x2 %0, %0, %1;" : "+r"(lower) : "r"(least));
-    asm("sub.f16x2 %0, %0, %1;" : "+r"(upper) : "r"(least));
-}
 
 // The tile row of lane group g. Eight lanes read at once; their two rows must not start in the same bank, as the two of a slot
 // may.

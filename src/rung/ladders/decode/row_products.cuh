@@ -5,6 +5,8 @@
 
 namespace decode {
 
+static_assert(C % CHUNK == 0, "whole chunks");
+
 // A warp's part of a tile: eight rows; rows beyond the last repeat the last.
 struct Tile
 {

@@ -31,7 +31,7 @@ constexpr int TILES = MAX_CHUNKS <= (ROOMY ? 4 : SCALED ? 2 : 3) ? 3 : 2;  // ti
 constexpr int UNIT = 8 * TILES;                                            // rows that a warp multiplies together
 constexpr int KEY_SLOTS = 10;                                              // slots per group of keys, or of values
 constexpr int BATCH = 96;                                                  // rows between two barriers
-static_assert(C % CHUNK == 0 && F % C == 0, "whole chunks, whole parts");
+static_assert(F % C == 0, "whole parts");
 static_assert(BATCH % UNIT == 0, "a batch is whole units");
 
 // The stopwatch's cells, in the order of [inside]: rows are the phases and these (the last is the producer thread's), and

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rung.inputs import F16_TOP, near_the_end, spread
 from rung.lazy import F, torch
-from rung.operation import Case, Cost, Library, Operand, Operation, Race, Tensors, Values
+from rung.operation import Case, Cost, Library, Operand, Operation, Race, Tensors, Values, sizes
 
 
 def reference(t: Tensors, v: Values) -> Tensors:
@@ -67,6 +67,12 @@ OPERATION = Operation(
         Case("300 rows", dict(B=3, T=100, C=16, V=83, MAXT=128, start=28)),
         Case("gpt2, whole tables", dict(B=3, T=129, C=768, V=50257, MAXT=1024), where="cuda"),
         Case("gpt2-xl", dict(B=2, T=65, C=1600, V=50257, MAXT=1024, start=959), where="cuda"),
+        *sizes(
+            dict(B=67, T=3, C=8, V=83, MAXT=8),
+            dict(B=2, T=1024, C=8, V=83, MAXT=1024),
+            dict(B=1, T=2, C=1024, V=83, MAXT=8),
+            dict(B=1, T=2, C=1280, V=83, MAXT=8),
+        ),
     ),
     shapes={
         "b1t1": dict(B=1, T=1, C=768, V=50257, MAXT=1024),

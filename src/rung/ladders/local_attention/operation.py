@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from rung.inputs import large_but_for_scores, scores_beyond_exp
+from rung.inputs import large_but_for_scores, scores_beyond_exp, scores_far_apart
 from rung.lazy import F, torch
-from rung.operation import Case, Cost, Library, Operand, Operation, Race, Tensors, Values
+from rung.operation import Case, Cost, Library, Operand, Operation, Race, Tensors, Values, sizes
 from rung.precision import float32_products
 
 QUERIES_AT_ONCE = 1024  # bounds the reference's memory at T in the thousands
@@ -122,6 +122,7 @@ OPERATION = Operation(
             dtypes=("f32", "f16", "bf16"),
             change={"qkv": scores_beyond_exp(5.3, climbing=False)},
         ),
+        Case("scores far apart", dict(B=1, T=37, C=32, NH=2, scale=4.0, window=21), change={"qkv": scores_far_apart}),
         Case(
             "climbing and falling scores",
             dict(B=1, T=67, C=64, NH=2, scale=4.0, window=60),
@@ -158,6 +159,11 @@ OPERATION = Operation(
         Case("gpt2", dict(B=4, T=64, C=768, NH=12), where="cuda"),
         Case("gpt2, prime", dict(B=2, T=199, C=768, NH=12), where="cuda"),
         Case("gpt2-xl, full context", dict(B=1, T=1024, C=1600, NH=25), where="cuda"),
+        *sizes(
+            dict(B=67, T=3, C=64, NH=2, window=2),
+            dict(B=1, T=2, C=1024, NH=16),
+            dict(B=1, T=2, C=1280, NH=20),
+        ),
     ),
     shapes={
         "b4t64": dict(B=4, T=64, C=768, NH=12),

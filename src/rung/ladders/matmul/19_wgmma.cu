@@ -137,7 +137,7 @@ extern "C" __global__ void __launch_bounds__(COMPUTING + wgmma::THREADS, 1)
     if (threadIdx.x < STAGES)
         byte_barrier_init(full + threadIdx.x, wgmma::THREADS), byte_barrier_init(empty + threadIdx.x, COMPUTING / WARP_SIZE);
     __syncthreads();
-    int turn = 0;  // step number over all tiles
+    int all_steps = 0;  // steps so far, over all tiles
     if (copying) {
         wgmma::keep_registers<40>();
         // A stage is announced this many steps after its copy; one step more would be a deadlock, since the consumers could not
@@ -146,29 +146,29 @@ extern "C" __global__ void __launch_bounds__(COMPUTING + wgmma::THREADS, 1)
         static_assert(BEHIND >= 1, "a stage at work, one that waits to be released, and one on its way");
         // never skipped: there are no more blocks than tiles
         for (int tile = blockIdx.x; tile < tiles.count(); tile += gridDim.x)
-            for (int step = 0; step < tiles.depth(); step++, turn++) {
-                if (turn >= STAGES) byte_barrier_wait(empty + turn % STAGES, (turn / STAGES - 1) % 2);
-                copy_stage(stages + turn % STAGES * STAGE_BYTES, tiles, x, weight, tiles.origin(tile), step);
-                if (turn < BEHIND) continue;
+            for (int step = 0; step < tiles.depth(); step++, all_steps++) {
+                if (all_steps >= STAGES) byte_barrier_wait(empty + all_steps % STAGES, (all_steps / STAGES - 1) % 2);
+                copy_stage(stages + all_steps % STAGES * STAGE_BYTES, tiles, x, weight, tiles.origin(tile), step);
+                if (all_steps < BEHIND) continue;
                 cp_async_wait<BEHIND>(), wgmma::publish();
-                byte_barrier_arrive(full + (turn - BEHIND) % STAGES);
+                byte_barrier_arrive(full + (all_steps - BEHIND) % STAGES);
             }
         cp_async_wait<0>(), wgmma::publish();
         // never skipped: a block has a tile, and that a step
-        for (int left = max(0, turn - BEHIND); left < turn; left++) byte_barrier_arrive(full + left % STAGES);
+        for (int left = max(0, all_steps - BEHIND); left < all_steps; left++) byte_barrier_arrive(full + left % STAGES);
         return;
     }
     wgmma::take_registers<232>();
     // never skipped: there are no more blocks than tiles
     for (int tile = blockIdx.x; tile < tiles.count(); tile += gridDim.x) {
-        for (int step = 0; step < tiles.depth(); step++, turn++) {
-            byte_barrier_wait(full + turn % STAGES, turn / STAGES % 2);
-            multiply_stage(sums, stages + turn % STAGES * STAGE_BYTES, step > 0);
+        for (int step = 0; step < tiles.depth(); step++, all_steps++) {
+            byte_barrier_wait(full + all_steps % STAGES, all_steps / STAGES % 2);
+            multiply_stage(sums, stages + all_steps % STAGES * STAGE_BYTES, step > 0);
             wgmma::await<1>(sums);
-            if (step > 0 && lane_id() == 0) byte_barrier_arrive(empty + (turn - 1) % STAGES);
+            if (step > 0 && lane_id() == 0) byte_barrier_arrive(empty + (all_steps - 1) % STAGES);
         }
         wgmma::await<0>(sums);
-        if (lane_id() == 0) byte_barrier_arrive(empty + (turn - 1) % STAGES);
+        if (lane_id() == 0) byte_barrier_arrive(empty + (all_steps - 1) % STAGES);
         if (OC % 8 == 0)
             store(sums, tiles, tiles.origin(tile), bias, out);
         else

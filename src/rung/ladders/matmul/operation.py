@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rung.inputs import F16_TOP, times, two_sided
 from rung.lazy import F, torch
-from rung.operation import Case, Cost, Library, Operand, Operation, Race, Tensors, Values
+from rung.operation import Case, Cost, Library, Operand, Operation, Race, Tensors, Values, sizes
 from rung.precision import float32_products
 
 EVERY_DTYPE = ("f32", "tf32", "f16", "bf16")
@@ -81,6 +81,14 @@ OPERATION = Operation(
         Case("projection", {"B": 1, "T": 199, "C": 3072, "OC": 768}, where="cuda"),
         Case("GPT-2 XL", {"B": 1, "T": 65, "C": 1600, "OC": 6400}, where="cuda"),
         Case("vocabulary", {"B": 1, "T": 5, "C": 768, "OC": 50257}, where="cuda"),
+        *sizes(
+            dict(B=67, T=3, C=16, OC=24),
+            dict(B=1, T=1031, C=8, OC=8),
+            dict(B=1, T=2, C=1024, OC=8),
+            dict(B=1, T=2, C=1280, OC=8),
+            dict(B=1, T=2, C=16, OC=3072),
+            dict(B=1, T=1, C=8200, OC=3),
+        ),
     ),
     shapes={
         "b4t64": {"B": 4, "T": 64, "C": 768, "OC": 3072},

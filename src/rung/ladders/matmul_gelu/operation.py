@@ -6,7 +6,7 @@ import math
 
 from rung.inputs import F16_TOP, around, times, two_sided
 from rung.lazy import F, torch
-from rung.operation import Case, Cost, Library, Operand, Operation, Race, Tensors, Values
+from rung.operation import Case, Cost, Library, Operand, Operation, Race, Tensors, Values, sizes
 from rung.precision import float32_products
 
 EVERY_DTYPE = ("f32", "tf32", "f16", "bf16")
@@ -83,6 +83,13 @@ OPERATION = Operation(
         Case("one above a power of two", {"B": 1, "T": 129, "C": 1025, "OC": 257}, where="cuda"),
         Case("GPT-2", {"B": 4, "T": 64, "C": 768, "OC": 3072}, where="cuda"),
         Case("GPT-2 XL", {"B": 1, "T": 65, "C": 1600, "OC": 6400}, where="cuda"),
+        *sizes(
+            dict(B=67, T=3, C=16, OC=24),
+            dict(B=1, T=1031, C=8, OC=8),
+            dict(B=1, T=2, C=1024, OC=8),
+            dict(B=1, T=2, C=1280, OC=8),
+            dict(B=1, T=2, C=16, OC=3072),
+        ),
     ),
     shapes={
         "decode": {"B": 1, "T": 1, "C": 768, "OC": 3072},

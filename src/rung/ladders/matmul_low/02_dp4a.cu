@@ -3,6 +3,7 @@ idea   = "Eight bits on the CUDA cores: __dp4a multiplies four pairs and adds th
 expect = "Up to four times float32's rate, with a quarter of the bytes: less where loads and the scales dominate. Integer sums are exact."
 provenance = "The lecture's list of low-precision instructions: DP4A, four multiplications an instruction (sm_61)."
 dtypes = ["f32", "f16", "bf16"]
+products = "i8"
 needs  = ["sm >= 61", "C % 4 == 0"]
 align  = 4
 [[launch]]

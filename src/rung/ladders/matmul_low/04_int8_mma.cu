@@ -3,6 +3,7 @@ idea   = "Eight bits on the tensor cores: the same tiles, mma.sync of 16 x 8 x 3
 expect = "Twice the products per instruction and half the bytes of 16 bits. The sums are exact; the error is the quantisation's."
 provenance = "The lecture's list of low-precision instructions: IMMA, eight-bit integers on tensor cores (sm_75)."
 dtypes = ["bf16", "f16", "f32"]
+products = "i8"
 needs  = ["sm >= 80", "C % 16 == 0"]
 align  = 16
 [[launch]]

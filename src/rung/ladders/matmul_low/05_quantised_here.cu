@@ -2,6 +2,7 @@
 idea   = "The cost of quantisation: activations come as floats, and a first kernel finds each row's largest magnitude and rounds the row to eight bits."
 expect = "A pass over x before the product: little compared with a large product, more than the product saves for few columns."
 dtypes = ["bf16"]
+products = "i8"
 needs  = ["sm >= 80", "C % 16 == 0"]
 align  = 16
 buffers.codes = { shape = ["M", "C"], dtype = "i8" }

@@ -4,6 +4,7 @@ expect = "The integers' rate where the hardware has it. An exponent spends four 
 provenance = "The lecture's list of low-precision formats: FP8, e4m3 (sm_89)."
 from   = "matmul_low/4"
 dtypes = ["bf16"]
+products = "e4m3"
 needs  = ["sm >= 89", "C % 16 == 0"]
 align  = 16
 [[launch]]

@@ -4,6 +4,7 @@ expect = "Twice the depth per instruction, and 9/16 of the weights' bytes. The s
 provenance = "The lecture's list: 2:4 structured sparsity (sm_80)."
 from   = "matmul_low/3"
 dtypes = ["f16", "bf16"]
+products = "2:4"
 needs  = ["sm >= 80", "C % 32 == 0"]
 align  = 16
 [[launch]]

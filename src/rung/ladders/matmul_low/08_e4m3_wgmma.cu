@@ -5,6 +5,7 @@ provenance = "The lecture's list of low-precision formats: FP8, e4m3, with Hoppe
 from   = "matmul_low/6"
 leap   = "Everything except the number format changes from rung 6: the structure is that of matmul/25, whose ladder has the steps."
 dtypes = ["bf16"]
+products = "e4m3"
 arch_specific = true
 needs  = ["sm >= 90 and sm < 100", "LEAD < STAGES", "C % 16 == 0", "STAGES * (128 + BN) * 128 + BOXES * 16384 <= 230000"]
 align  = 16

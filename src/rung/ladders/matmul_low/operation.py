@@ -1,14 +1,15 @@
 """out = x · weightᵀ in low precision: formats of 32, 16 and 8 bits, and weights with 2:4 sparsity.
 
-A rung binds the operands of its format, and the reference multiplies their values in float64: codes times scales, or
-the nonzero weights at their positions. The README has each format's error against the unquantised numbers.
+A rung binds the operands of its format, and the reference multiplies their values in float64: codes times scales, for x
+and weights or for the weights alone, or the nonzero weights at their positions. The README has each format's error
+against the unquantised numbers.
 """
 
 from __future__ import annotations
 
 from rung.inputs import times
 from rung.lazy import F, torch
-from rung.operation import Case, Cost, Library, Operand, Operation, Race, Tensors, Values
+from rung.operation import Case, Cost, Library, Operand, Operation, Race, Tensors, Values, sizes
 from rung.precision import float32_products
 
 CODES = 127  # the largest int8; -128 is not used, so that the range is symmetric
@@ -50,13 +51,16 @@ def spread_out(kept: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
 def reference(t: Tensors, v: Values) -> Tensors:
     if "w_kept" in t:
         return {"out": t["x"] @ spread_out(t["w_kept"], t["w_places"]).T}
+    if "w_i8" in t or ("w_f8" in t and "x" in t):
+        codes = t["w_i8"].double() if "w_i8" in t else from_e4m3(t["w_f8"])
+        return {"out": t["x"] @ codes.T * t["w_scale"]}
     if "w_f8" in t:
         x, w = (from_e4m3(t[f"{n}_f8"]) * t[f"{n}_scale"][:, None] for n in "xw")
         return {"out": x @ w.T}
     if "w_q" not in t:
         return {"out": t["x"] @ t["weight"].T}
-    codes, scale = (t["x_q"], t["x_scale"]) if "x_q" in t else quantised(t["x"])
-    return {"out": codes.double() @ t["w_q"].double().T * scale.double()[:, None] * t["w_scale"]}
+    x_codes, scale = (t["x_q"], t["x_scale"]) if "x_q" in t else quantised(t["x"])
+    return {"out": x_codes.double() @ t["w_q"].double().T * scale.double()[:, None] * t["w_scale"]}
 
 
 def cost(v: Values, size: int) -> Cost:
@@ -64,22 +68,23 @@ def cost(v: Values, size: int) -> Cost:
     return Cost(flops=2.0 * v["M"] * v["OC"] * v["C"], bytes=float(size * v["M"] * v["OC"]))
 
 
-def codes(rows: str) -> Operand:
+def codes(name: str, rows: str) -> Operand:
     def make(v: Values, generator: torch.Generator) -> torch.Tensor:
         return quantised(torch.randn(int(v[rows]), int(v["C"]), generator=generator))[0].to(torch.int8)
 
-    return Operand("x_q" if rows == "M" else "w_q", (rows, "C"), dtype="i8", optional=True, make=make)
+    return Operand(name, (rows, "C"), dtype="i8", optional=True, make=make)
 
 
 def eights(rows: str) -> Operand:
-    """Hopper's tensor cores keep 13 bits behind the first of a sum of these, and cut off the others."""
+    """Hopper's tensor cores keep 13 bits behind the first of a sum of products of these, and cut off the others. A
+    weight that is multiplied by an x of more bits is converted before."""
 
     def make(v: Values, generator: torch.Generator) -> torch.Tensor:
         made = in_eight_bits(torch.randn(int(v[rows]), int(v["C"]), generator=generator))[0]
         return made.view(torch.uint8)
 
     name = "x_f8" if rows == "M" else "w_f8"
-    return Operand(name, (rows, "C"), dtype="u8", optional=True, make=make, sum_bits=13)
+    return Operand(name, (rows, "C"), dtype="u8", optional=True, make=make, sum_bits=13 if rows == "M" else None)
 
 
 def scales(rows: str) -> Operand:
@@ -121,20 +126,21 @@ def scaled_mm(
 
 OPERATION = Operation(
     name="matmul_low",
-    summary="out = x · weightᵀ, from floats, from eight bits with a scale for each row, or from two weights of four",
+    summary="out = x · weightᵀ, from floats, from eight bits with scales (both or only weights), or from 2:4 weights",
     story="Fewer bits per number: more products per instruction, fewer bytes, and an error that scales must hold down.",
     dims=("M", "OC", "C"),
     operands=(
         Operand("x", ("M", "C"), optional=True),
         Operand("weight", ("OC", "C"), optional=True),
-        codes("M"),
-        codes("OC"),
+        codes("x_q", "M"),
+        codes("w_q", "OC"),
         eights("M"),
         eights("OC"),
         scales("M"),
         scales("OC"),
         Operand("w_kept", ("OC", "C // 2"), optional=True),
         Operand("w_places", ("OC", "max(1, C // 32)"), dtype="i32", optional=True, make=places),
+        codes("w_i8", "OC"),  # for x as it is; with w_q x is rounded to eight bits as well
         Operand("out", ("M", "OC"), role="out"),
     ),
     reference=reference,
@@ -151,25 +157,31 @@ OPERATION = Operation(
         Case("deep", dict(M=5, OC=9, C=1056)),
         Case("beyond 16 bits", dict(M=2, OC=130, C=1056)),
         Case("large values", dict(M=9, OC=10, C=64), magnitude=8.0),
-        Case("up to the format's end", dict(M=6, OC=7, C=64), change={"x": times(1200.0)}),
+        Case("up to the format's end", dict(M=6, OC=7, C=64),
+             change={"x": times(1200.0), "w_scale": times(0.125)}),
         Case("large scales", dict(M=6, OC=7, C=64), dtypes=("f32", "bf16"), change={"x_scale": times(1e4)}),
         Case("small numbers of eight bits", dict(M=6, OC=7, C=64), dtypes=("f32", "bf16"),
              change={"x_f8": in_small_steps, "w_f8": in_small_steps}),
         Case("300 rows", dict(M=300, OC=16, C=32), where="alone"),
         Case("gpt2", dict(M=256, OC=2304, C=768), where="cuda"),
         Case("gpt2-xl, odd rows", dict(M=333, OC=1601, C=6400), where="cuda"),
+        *sizes(
+            dict(M=1031, OC=16, C=64),
+            dict(M=3, OC=3072, C=32),
+        ),
     ),
     shapes={
         "gpt2 fc, 256 rows": dict(M=256, OC=3072, C=768),
         "gpt2 fc, 8192 rows": dict(M=8192, OC=3072, C=768),
         "n4096": dict(M=4096, OC=4096, C=4096),
+        "gpt2-xl fc, 32 rows": dict(M=32, OC=6400, C=1600),
     },
     libraries=(
         Library("torch", torch_linear, ("f32", "f16", "bf16"), note="The product as torch has it."),
         Library("int_mm", int_mm, ("f32", "f16", "bf16"), "cuda", "torch._int_mm, scaled afterwards.",
-                ("M > 16", "C % 16 == 0", "OC % 16 == 0")),
+                ("M > 16", "C % 16 == 0", "OC % 16 == 0"), "i8"),
         Library("scaled_mm", scaled_mm, ("bf16",), "cuda", "torch._scaled_mm on e4m3, a scale for each row.",
-                ("C % 16 == 0", "OC % 16 == 0")),
+                ("C % 16 == 0", "OC % 16 == 0"), "e4m3"),
     ),
     tour=(Race("gpt2 fc, 8192 rows", ("f32", "f16", "bf16")), Race("n4096", ("f32", "f16", "bf16"))),
 )  # fmt: skip

@@ -7,7 +7,7 @@ from functools import cache
 
 from rung.inputs import F16_TOP, spread
 from rung.lazy import compiled, torch
-from rung.operation import Case, Cost, Library, Operand, Operation, Race
+from rung.operation import Case, Cost, Library, Operand, Operation, Race, sizes
 
 
 def forward_backward(x: torch.Tensor, dy: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -79,6 +79,9 @@ OPERATION = Operation(
         ),
         Case("more than 2^17 numbers", {"N": 140005}, where="alone"),
         Case("millions", {"N": (1 << 22) + 5}, where="cuda"),
+        *sizes(
+            dict(N=524297),
+        ),
     ),
     shapes={"n1m": {"N": 1 << 20}, "n16m": {"N": 1 << 24}, "n64m": {"N": 1 << 26}},
     libraries=(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rung.inputs import F16_TOP, spread
 from rung.lazy import torch
-from rung.operation import Case, Cost, Library, Operand, Operation, Race
+from rung.operation import Case, Cost, Library, Operand, Operation, Race, sizes
 
 
 def reference(t: dict[str, torch.Tensor], v: dict[str, int | float]) -> dict[str, torch.Tensor]:
@@ -45,6 +45,9 @@ OPERATION = Operation(
         Case("up to float16's end", {"B": 3, "N": 300}, change={"x": spread(F16_TOP)}),
         Case("up to float32's end", {"B": 3, "N": 300}, dtypes=("f32", "bf16"), change={"x": spread(116.0)}),
         Case("a million", {"B": 4, "N": (1 << 20) + 3}, where="cuda"),
+        *sizes(
+            dict(B=5001, N=9),
+        ),
     ),
     shapes={
         "b8192n768": {"B": 8192, "N": 768},

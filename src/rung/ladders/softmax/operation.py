@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from rung.inputs import around, row_scores, times
+from rung.inputs import around, row_scores, rows_far_apart, times
 from rung.lazy import torch
-from rung.operation import Case, Cost, Library, Operand, Operation, Race, Tensors, Values
+from rung.operation import Case, Cost, Library, Operand, Operation, Race, Tensors, Values, sizes
 
 
 def hidden(T: int, S: int, device: torch.device | str = "cpu") -> torch.Tensor:
@@ -70,6 +70,7 @@ OPERATION = Operation(
             dict(B=1, NH=2, T=5, S=70, scale=0.3),
             change={"x": row_scores(373.0, climbing=False)},
         ),
+        Case("scores far apart", dict(B=1, NH=2, T=5, S=70, scale=0.3), change={"x": rows_far_apart}),
         Case(
             "climbing and falling scores",
             dict(B=1, NH=1, T=4, S=300, causal=0, scale=0.3),
@@ -94,6 +95,11 @@ OPERATION = Operation(
         Case("gpt2", dict(B=2, NH=12, T=129, S=129), where="cuda"),
         Case("gpt2, full context", dict(B=1, NH=12, T=1024, S=1024), where="cuda"),
         Case("vocabulary", dict(B=1, NH=1, T=67, S=50257, causal=0, scale=1.0), where="cuda"),
+        *sizes(
+            dict(B=67, NH=2, T=2, S=5),
+            dict(B=2, NH=25, T=3, S=9),
+            dict(B=1, NH=1, T=520, S=530),
+        ),
     ),
     shapes={
         "b4t64": dict(B=4, NH=12, T=64, S=64),

@@ -2,7 +2,7 @@
 idea   = "The register tiles of matmul: a block multiplies BM tokens by one tile of the vocabulary after the other and reduces each tile of logits in registers. The vocabulary is divided into SLICES, whose statistics a last kernel merges in a fixed order."
 expect = "The head is read once per BM tokens instead of once per token, and the FMA units are the limit, as in matmul/08; the reduction of a tile costs one exponential per logit."
 dtypes = ["f32", "f16", "bf16"]
-needs  = ["BK % (16 // sizeof_real) == 0", "BM % 64 == 0 and BN % 32 == 0", "(BM * BK * sizeof_real // 16) % (BM // 64 * (BN // 32) * 32) == 0", "(BN * BK * sizeof_real // 16) % (BM // 64 * (BN // 32) * 32) == 0"]
+needs  = ["BK % (16 // sizeof_real) == 0", "BM % 64 == 0 and BN % 32 == 0", "(BM * BK * sizeof_real // 16) % (BM // 64 * (BN // 32) * 32) == 0", "(BN * BK * sizeof_real // 16) % (BM // 64 * (BN // 32) * 32) == 0", "8 * BK * (BM + BN + 8) + BM * BN // 2 <= 49152"]
 [tune]
 BM = [128, 64]
 BN = [128, 64]

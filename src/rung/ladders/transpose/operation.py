@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rung.inputs import F16_LOW, F16_TOP, F32_LOW, F32_TOP, spread, with_infinities
 from rung.lazy import torch
-from rung.operation import Case, Cost, Library, Operand, Operation, Race
+from rung.operation import Case, Cost, Library, Operand, Operation, Race, sizes
 
 
 def reference(t: dict[str, torch.Tensor], v: dict[str, int | float]) -> dict[str, torch.Tensor]:
@@ -48,6 +48,12 @@ OPERATION = Operation(
         Case("infinities and NaN", {"R": 40, "C": 24}, change={"x": with_infinities}),
         Case("twenty tiles", {"R": 540, "C": 620}, where="alone"),
         Case("gpt2 weight", {"R": 768, "C": 2304}, where="cuda"),
+        *sizes(
+            dict(R=1030, C=65),
+            dict(R=65, C=1030),
+            dict(R=3, C=4100),
+            dict(R=4100, C=3),
+        ),
     ),
     shapes={
         "c768x768": {"R": 768, "C": 768},

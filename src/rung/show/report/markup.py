@@ -12,6 +12,7 @@ from pygments.formatters import HtmlFormatter
 from pygments.lexers import get_lexer_by_name
 
 _PLAIN = re.compile(r'<span class="(?:n|p|o|w|nb|n[nvxa])">([^<]*)</span>')
+_MICROSECONDS = re.compile(r"(?<=\d )us\b")  # as sources and stored sentences write them
 _PART = re.compile(r"<!-- (?P<name>[\w:]+) -->.*?<!-- /(?P=name) -->", re.DOTALL)
 
 
@@ -22,8 +23,13 @@ def text(value: object) -> str:
 
 def prose(value: str) -> str:
     """A sentence in which `backticks` mark code."""
-    parts = text(value).split("`")
+    parts = text(_MICROSECONDS.sub("µs", value)).split("`")
     return "".join(f"<code>{part}</code>" if i % 2 else part for i, part in enumerate(parts))
+
+
+def unit(label: str) -> str:
+    """A heading or a unit, with the sign that the tables of times have."""
+    return re.sub(r"\bus\b", "µs", label)
 
 
 def source(code: str, kind: str) -> str:
@@ -51,7 +57,7 @@ def scrolled(inner: str, label: str) -> str:
 def story(markdown: str) -> str:
     """A ladder's README without its heading, its generated parts and its links, which lead out of the page."""
     body = _PART.sub("", markdown).partition("\n")[2] if markdown.startswith("# ") else _PART.sub("", markdown)
-    marked = MarkdownIt("commonmark", {"html": False}).enable("table").render(body)
+    marked = MarkdownIt("commonmark", {"html": False}).enable("table").render(_MICROSECONDS.sub("µs", body))
     marked = re.sub(r"</?a\b[^>]*>|<img\b[^>]*>", "", marked)
     marked = re.sub(r"<(/?)h[1-3]>", r"<\1h4>", marked)
     marked = marked.replace("<pre>", '<div class="scroll" tabindex="0" role="region" aria-label="example"><pre>')

@@ -20,7 +20,7 @@ from rung.rungs import catalogue
 from rung.rungs.base import Rung
 from rung.show import attention_text_chart, charts, figures, model_chart, parallel_tables
 from rung.show.report import ladder
-from rung.show.report.markup import prose
+from rung.show.report.markup import prose, unit
 
 HERE = Path(__file__).parent
 SECTIONS = (
@@ -119,8 +119,8 @@ def _study(row: Row) -> dict[str, Any]:
         "title": found["title"],
         "finding": found["finding"],
         "marks": figures.marks(row),
-        "picture": parallel_tables.chart(found, 440) if _drawable(found) else "",
-        "columns": [str(c) for c in found["columns"]],
+        "picture": unit(parallel_tables.chart(found, 440)) if _drawable(found) else "",
+        "columns": [unit(str(c)) for c in found["columns"]],
         "rows": [[f"{v:.4g}" if isinstance(v, float) else v for v in line] for line in found["rows"]],
     }
 
@@ -131,7 +131,9 @@ def _sources(rows: list[Row]) -> list[dict[str, Any]]:
     return [
         {
             "cited": document.cited,
-            "experiments": [(e, lines) for e, lines in tables if e.document == document],
+            "experiments": [
+                (e, [[*l[:3], unit(l[3]), l[4]] for l in lines]) for e, lines in tables if e.document == document
+            ],
             "there": sum(bool(line[2]) for e, lines in tables for line in lines if e.document == document),
             "all": sum(len(lines) for e, lines in tables if e.document == document),
         }

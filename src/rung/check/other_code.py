@@ -1,0 +1,25 @@
+"""Does a rung's text have other code for a GPU than for the emulator? Told from the conditions of its preprocessor."""
+
+from __future__ import annotations
+
+import re
+
+_COMMENT = re.compile(r"/\*.*?(?:\*/|\Z)|//[^\n]*", re.DOTALL)
+_CONDITION = re.compile(r"^[ \t]*(?:#|%:|\?\?=)[ \t]*(?:if|ifdef|ifndef|elif|elifdef|elifndef)\b([^\n]*)", re.MULTILINE)
+# Blocks that only include: a header of CUDA's that one of the compilers brings by itself.
+_INCLUDES = re.compile(
+    r"^[ \t]*#[ \t]*if[^\n]*\n(?:[ \t]*(?:#[ \t]*(?:include|else|pragma)\b[^\n]*)?\n)*[ \t]*#[ \t]*endif[^\n]*",
+    re.MULTILINE,
+)
+_RESERVED = re.compile(r"\b(?:__\w+|_[A-Z]\w*|linux|unix|i386)\b")  # such names are the compilers' own
+_ALIKE = re.compile(r"__CUDA_ARCH__|__CUDA_ARCH_FEAT_\w+|__CUDACC__|__cplusplus|__USE_FAST_MATH__")
+_NAMED = re.compile(r"\bRUNG_EMULATOR\b|\brung_emulator\b|\bRUNG_\s*(?:,|##)|##\s*EMULATOR\b")
+
+
+def differs(text: str) -> bool:
+    """Whether it names the emulator, or decides by what g++ says of itself and NVRTC does not."""
+    text = _COMMENT.sub(" ", re.sub(r"\\[ \t]*\n", " ", text))
+    if _NAMED.search(text):
+        return True
+    conditions = _CONDITION.findall(_INCLUDES.sub("", text))
+    return any(not _ALIKE.fullmatch(name) for condition in conditions for name in _RESERVED.findall(condition))
