@@ -7,7 +7,6 @@ import itertools
 import math
 import re
 import signal
-import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -21,6 +20,8 @@ import torch
 import gpt2_models as models
 import rung
 from rung.errors import RungError
+from rung.gpt2.batching.engine import Stream
+from rung.gpt2.batching.text import Piece
 from rung.gpt2.load import Model
 from rung.gpt2.sampling import Penalties, Sampling, choose, distribution, philox, uniform
 from rung.gpt2.stops import StopFinder
@@ -251,13 +252,21 @@ def interruptible() -> Iterator[None]:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("interruptible")
-def test_interruption_keeps_what_was_written(inner: Model) -> None:
+def test_interruption_keeps_what_was_written(inner: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     run = inner.run(["Once upon a time"] * 8, temperature=0, max_new_tokens=500, batch_size=4)
     pieces: dict[int, list[str]] = {}
+    waiting = run._pieces
+
+    def interrupted(stream: Stream) -> Iterator[tuple[int, Piece]]:
+        # While the run waits for the engine: in the body of the loop below, the exception would be the caller's.
+        for index, piece in waiting(stream):
+            yield index, piece
+            if len(pieces.get(0, [])) == 5:
+                signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(run, "_pieces", interrupted)
     for index, piece in run:
         pieces.setdefault(index, []).append(piece)
-        if len(pieces[index]) == 5 and index == 0:
-            threading.Timer(0.001, signal.raise_signal, [signal.SIGINT]).start()
     assert run.interrupted
     for index, completion in enumerate(run.completions):
         assert completion.finish_reason == "interrupted" and len(completion.tokens) < 500
