@@ -218,6 +218,20 @@ def test_newer_rows_of_other_shapes_leave_older_ones_the_present_code() -> None:
     assert codes.current(older, codes.updated([older, newer], found))
 
 
+def test_a_compiler_that_assigns_registers_by_chance_does_not_make_other_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = replace(row("gelu/naive", 80.0), code="nvrtc13.0-sm_90:usual")
+    compiled = iter(["nvrtc13.0-sm_90:rare", "nvrtc13.0-sm_90:usual", "nvrtc13.0-sm_90:rare"])
+    asked = []
+
+    def code(*_: object, again: bool, **__: object) -> str:
+        asked.append(again)
+        return next(compiled)
+
+    monkeypatch.setattr(identity, "code", code)
+    assert codes.built(made, catalogue.find("gelu/naive")) == made.code
+    assert asked == [False, True]  # from the cache first
+
+
 def recompiled(name: str) -> None:
     """Every published row of the rung that is shown compiles to what it says, as far as this compiler can tell."""
     ours = "nvrtc{}.{}-".format(*nvrtc.version())

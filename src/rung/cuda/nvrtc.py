@@ -14,18 +14,18 @@ from rung.cuda.source import code_only, kernels_in
 from rung.errors import RungError
 
 
-def compile_cubin(build: Build, arch: str) -> cubin_cache.Cubin:
-    """The cubin of `build` for `arch` ("sm_90"), compiled or from the cache."""
+def compile_cubin(build: Build, arch: str, *, again: bool = False) -> cubin_cache.Cubin:
+    """The cubin of `build` for `arch` ("sm_90"), compiled or from the cache; `again` compiles in any case."""
     arch = _arch(build, arch)
     found = headers.find(version())
     includes = dict(cubin_cache.includes_of(build))
     key = cubin_cache.key_of(build, arch, found, version(), includes)
-    cached = cubin_cache.read(key, build, arch)
+    cached = None if again else cubin_cache.read(key, build, arch)
     if cached:
         return cached
     _require_kernels(build, includes)
     with cubin_cache.alone(key):
-        cached = cubin_cache.read(key, build, arch)
+        cached = None if again else cubin_cache.read(key, build, arch)
         if cached:
             return cached
         code, lowered, log = compile_fresh(build, arch, found)

@@ -50,16 +50,23 @@ def own_text(rung: Rung) -> str:
 
 
 def code(
-    rung: Rung, values: Mapping[str, Number], dtype: str, tuning: Mapping[str, int] | None = None, arch: str = "sm_90"
+    rung: Rung,
+    values: Mapping[str, Number],
+    dtype: str,
+    tuning: Mapping[str, int] | None = None,
+    arch: str = "sm_90",
+    *,
+    again: bool = False,
 ) -> str:
-    """Compiler, architecture and digest of what runs at this shape; empty for a rung that is not CUDA C++."""
+    """Compiler, architecture and digest of what runs at this shape; empty for a rung that is not CUDA C++. `again`
+    compiles although the cache has it."""
     if not isinstance(rung, CudaRung):
         return ""
     from rung.cuda import nvrtc
 
     whole, real = rung.operation.complete(values), dtype_named(dtype)
     build = rung.build(whole, real, tuning)
-    cubin = nvrtc.compile_cubin(build, arch)
+    cubin = nvrtc.compile_cubin(build, arch, again=again)
     names, h = rung.names(whole, real, tuning), rung.header
     launches = [
         (kernel, {name: value for name, value in asdict(config).items() if value})

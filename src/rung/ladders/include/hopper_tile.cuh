@@ -98,6 +98,7 @@ struct Lead
     int left;
     __device__ __forceinline__ explicit Lead(int steps) : left(min(LEAD, steps))
     {
+        // perhaps never true: LEAD may be 0
         if (threadIdx.x >= WARPGROUP && left > 0) sync_some<COMPUTING>(BARRIER);
     }
     __device__ __forceinline__ void step()
