@@ -17,7 +17,7 @@ def _files() -> Iterator[int]:
             yield from socket.recv_fds(shared, 1, 8)[1]
     for mapped in Path("/proc/self/map_files").iterdir():
         with contextlib.suppress(OSError):
-            if "memfd:operand" in os.readlink(mapped):
+            if "memfd:operand" in str(mapped.readlink()):
                 yield os.open(mapped, os.O_RDWR)
 
 
