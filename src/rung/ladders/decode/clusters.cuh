@@ -454,6 +454,7 @@ struct Filler
         const Weight* from = step.m.head_w + size_t(step.vocabulary.begin(blockIdx.x)) * C;
         int free = 0;  // buffers that are no longer needed
 #pragma unroll 1
+        // perhaps never skipped: only int8 fetches all its tiles early
         for (int tile = SCALED ? tiles_early : 0; tile < tiles; tile++) {
             const int slot = tile % SLOTS, count = min(8, own - tile * 8);
             step.watch.start(COPYING, FREE_BUFFER);
