@@ -93,3 +93,19 @@ def test_weights_of_e4m3_that_are_converted_are_held_to_sums_of_all_bits() -> No
     values = of.complete(dict(M=1, OC=3, C=6400))
     assert of.tolerance(values, dtype, ["x", "w_f8"]) == of.tolerance(values, dtype)
     assert of.tolerance(values, dtype, ["x_f8", "w_f8"]) > of.tolerance(values, dtype)
+
+
+@pytest.mark.parametrize("columns", [768, 50257])
+def test_the_largest_error_of_millions_of_logits_is_chance_and_a_larger_one_is_not(columns: int) -> None:
+    """A batch's logits in bf16 lie about 0.0035 of their size from the reference, spread as a normal distribution is."""
+    of, dtype = catalogue.operation("decode"), DTYPES["bf16"]
+    values = of.complete({"B": 64, "L": 2, "C": 768, "NH": 12, "F": 3072, "V": columns, "MAXT": 72})
+    draw = torch.Generator().manual_seed(5)
+    right = torch.randn(64, columns, dtype=torch.float64, generator=draw)
+    right[:, ::2] *= 0.01  # small ones, of which a part of themselves is nothing
+    right /= right.square().mean().sqrt()
+    errors = 0.0035 * torch.randn(right.shape, dtype=torch.float64, generator=draw)
+    atol = of.tolerance(values, dtype)
+    assert measure("logits", right + errors, right, dtype, atol).deviation().ok
+    errors[3, 0] = 0.0035 * 6.5
+    assert not measure("logits", right + errors, right, dtype, atol).deviation().ok

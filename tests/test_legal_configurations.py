@@ -78,6 +78,16 @@ def test_tiles_that_48_kb_do_not_hold_are_refused_by_rule() -> None:
     assert rung.refusal(values, DTYPES["f16"], {"BM": 64, "BN": 64, "BK": 32}) is None
 
 
+def test_a_product_of_more_registers_than_a_thread_may_have_is_refused_by_rule() -> None:
+    """ptxas wants 90 registers for scores of 128 keys; two blocks of three warpgroups leave 80."""
+    rung = catalogue.find("attention/35")
+    values = rung.operation.complete({"B": 1, "T": 64, "C": 32, "NH": 2})
+    tuning = {"GROUPS": 2, "STAGES": 3, "BLOCKS": 2}
+    refusal = inspect.refusal(rung, "sm_90", DTYPES["f32"], values, {**tuning, "BC": 128})
+    assert refusal is not None and "BC // 2 + 26" in str(refusal)
+    assert inspect.refusal(rung, "sm_90", DTYPES["f32"], values, {**tuning, "BC": 64}) is None
+
+
 def test_what_stands_beside_the_stages_counts_where_a_block_has_99_kb() -> None:
     rung = catalogue.find("token_logprob/04")
     values = rung.operation.complete(next(iter(rung.operation.shapes.values())))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,6 +13,7 @@ from rung.dtypes import Dtype
 MANTISSA = {torch.float16: 10, torch.bfloat16: 7}  # bits behind the first
 MANY = 400  # results whose mean says how they were rounded
 CUT_OFF = 0.8  # of what results are too small on average that were cut off
+FEW_EXTREMES = 1e5  # results of which the largest error by chance is within the absolute tolerance
 DRIFT = 0.2  # units that many integers which are rounded results may be off by on average, to one side
 
 
@@ -184,7 +186,12 @@ def _finite(out: torch.Tensor, reference: torch.Tensor) -> tuple[torch.Tensor, t
 def _ratio(
     values: torch.Tensor, truth: torch.Tensor, count: torch.Tensor | float, dtype: Dtype, atol: float, apart: int | None
 ) -> torch.Tensor:
-    """Each element's error in units of its bound."""
+    """Each element's error in units of its bound.
+
+    Errors behind several rounded operators are spread as a normal distribution is: the largest of n grows as the root
+    of ln n, and of the millions of logits of a batch it is more than of one text's.
+    """
+    atol *= math.sqrt(max(1.0, math.log(max(truth.numel(), 2)) / math.log(FEW_EXTREMES)))
     unit = (truth.square().sum() / count).sqrt()
     if apart is not None:
         others = [d for d in range(truth.dim()) if d != apart]

@@ -23,7 +23,11 @@ EXPECT = (
     "and 1.00 GB with a scale for every 64 integers, 0.53 of it. At 4.2 TB/s that is 449 us a step and 239 us. What "
     "attention of rung 12 needs above its bytes, 40 us of 490, stays: a step of 927 us becomes one of some 720 us."
 )
-FOUND = "Not measured yet."
+FOUND = (
+    "On an H200 in bf16 744 us a step at 256 sequences of 256 tokens where rung 12 takes 824 in the same run, and 494 "
+    "against 496 at 64, where products take most of the time. Texts of 128 + 128 tokens: 300,600 tokens/s for 256 at a "
+    "time against 261,300 (775 and 927 us a step; 720 was expected), and 124,500 against 121,200 for 64."
+)
 PROVENANCE = "ours; caches in 8 bits with a scale per head and token are what serving frameworks offer"
 FROM = "decode/12"
 DTYPES = ("bf16", "f16")

@@ -23,10 +23,13 @@ extern "C" __global__ void softmax(const Real* __restrict__ x, Real* __restrict_
     const Real* __restrict__ in = x + int64_t(row) * S;
     Real* __restrict__ probability = out + int64_t(row) * S;
 
+    // Rounded alike in both passes: a fused scale * x - m would take the exponential of another score than the sum has.
+    const auto score_of = [&](int s) { return __fmul_rn(scale, to_float(in[s])); };
+
     // A finite start value: a lane without columns must not compute inf - inf.
     float m = -FLT_MAX, l = 0.0f;
     for (int s = lane_id(); s < visible; s += WARP_SIZE) {
-        const float score = scale * to_float(in[s]);
+        const float score = score_of(s);
         const float smaller = expf(fminf(m, score) - fmaxf(m, score));
         l = score > m ? l * smaller + 1.0f : l + smaller;
         m = fmaxf(m, score);
@@ -35,5 +38,5 @@ extern "C" __global__ void softmax(const Real* __restrict__ x, Real* __restrict_
     const float l_row = warp_sum(l * expf(m - m_row));
 
     for (int s = lane_id(); s < S; s += WARP_SIZE)
-        probability[s] = from_float<Real>(s < visible ? expf(scale * to_float(in[s]) - m_row) / l_row : 0.0f);
+        probability[s] = from_float<Real>(s < visible ? expf(score_of(s) - m_row) / l_row : 0.0f);
 }
