@@ -55,6 +55,40 @@ def test_is_caught_on_the_emulator(name: str, reason: str) -> None:
     assert reason in report.reason
 
 
+COARSE = """/*---
+idea = "GELU by the special function unit's tanh, which is off by up to one part in 2048."
+dtypes = ["f32", "f16"]
+[[launch]]
+kernel = "gelu"
+grid = "ceil_div(B * T * C, 128)"
+block = 128
+---*/
+#include "rung.cuh"
+
+extern "C" __global__ void gelu(const Real* x, Real* out, int B, int T, int C)
+{
+    const int64_t i = blockIdx.x * 128ll + threadIdx.x;
+    if (i >= int64_t(B) * T * C) return;
+    const float v = to_float(x[i]), u = 0.7978845608f * (v + 0.044715f * v * v * v);
+    out[i] = from_float<Real>(0.5f * v * (1.0f + TANH));
+}
+"""
+TANH = {
+    "intrinsic": "__tanhf(u)",
+    "header": "tanh_approx(u)",
+    "instruction": '[&] { float t; asm("tanh.approx.f32 %0, %1;" : "=f"(t) : "f"(u)); return t; }()',
+}
+
+
+@pytest.mark.parametrize("how", TANH)
+def test_the_units_tanh_is_too_coarse_for_float32_and_not_for_16_bits(how: str, tmp_path: Path) -> None:
+    (tmp_path / "coarse.cu").write_text(COARSE.replace("TANH", TANH[how]))
+    rung = catalogue.rung_from_file(catalogue.operation("gelu"), tmp_path / "coarse.cu")
+    found = check(rung, "f32", device="emulator", effort=LADDER)
+    assert found.verdict == "failed" and ("values are off" in found.reason or "over the cap" in found.reason)
+    assert check(rung, "f16", device="emulator", case="gpt2", effort=LADDER).verdict == "ok"  # but not in the tails
+
+
 def test_a_rung_that_inherits_its_grid_is_tried_with_few_multiprocessors_too() -> None:
     heir = catalogue.find("matmul/23_tensor_stores")
     assert "sms" not in heir.source and trial.hangs_on_the_gpu(heir)

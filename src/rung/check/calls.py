@@ -29,10 +29,11 @@ STALLS = (6_000_000, 50_000_000)  # cycles; the second if the host was still que
 
 @dataclass(frozen=True)
 class How:
-    """How a call is bound: tunables; when emulated, the number of multiprocessors and whether races are checked."""
+    """How a call is bound: tunables; when emulated, the number of multiprocessors, and how kernels are compiled."""
 
     tuning: dict[str, int] | None = None
-    races: bool = False
+    races: bool = False  # every access is looked at
+    fused: bool = False  # products and sums are fused multiply-adds
     coverage: bool = False  # branches are counted
     sms: int | None = None
 
@@ -131,7 +132,8 @@ def emulated(device: Device, how: How, order: Order = "forward") -> AbstractCont
         return nullcontext()
     from rung import emulator
 
-    return emulator.under(order=order, seed=SEED, check_races=how.races, coverage=how.coverage and not how.races)
+    counted = how.coverage and not how.races and not how.fused
+    return emulator.under(order=order, seed=SEED, check_races=how.races, fused=how.fused, coverage=counted)
 
 
 def atomics_ran(device: Device) -> int:

@@ -59,6 +59,7 @@ class Effort:
 LADDER = Effort(0.02, 0.004, alone=False, later_runs=0, slow=0.25, patience=1.5)
 ALONE = Effort(0.3, 0.3, alone=True, later_runs=400)
 QUICK = Effort(0.0, 0.0, alone=False, later_runs=0)
+UNFUSED = {"--fmad=false", "-fmad=false"}  # options by which a GPU's compiler fuses nothing
 OFTEN = 0.03  # seconds of a run, for cases that every setting of the tunables meets
 FURTHER = 45.0  # seconds for settings of the tunables beyond every pair of values
 
@@ -280,6 +281,8 @@ class _Rung:
             self._trial(*cases[0], seed).later_runs(effort.later_runs)
         if effort.alone:
             self._numbers_refused(cases, seed)
+            if self.device == "emulator" and not self.races:
+                self._fused(cases, seed, effort)
             if not self.tuning:
                 self._tunables(cases, largest, seed)
 
@@ -294,6 +297,20 @@ class _Rung:
         for index in chosen:  # shuffled, blocks take turns at their atomics
             how = How(self.tuning, races=True)
             self._trial(*cases[index], seed, how).once("shuffled" if effort.alone else "forward")
+
+    def _fused(self, cases: list[tuple[Case, Values]], seed: int, effort: Effort) -> None:
+        """As a GPU's compiler rounds, which fuses products and sums: where numbers are extreme. Results that are
+        rounded to 16 bits afterwards do not show it."""
+        if not isinstance(self.rung, CudaRung) or self.dtype.stored != "f32":
+            return
+        if UNFUSED & set(self.rung.header.options):
+            return
+        for seconds, _, index in self.took:
+            if seconds <= effort.affordable and cases[index][0].change:
+                try:
+                    self._trial(*cases[index], seed + index, How(self.tuning, fused=True)).once()
+                except Failure as failure:
+                    raise Failure(f"{failure}, with products and sums fused as a GPU's compiler does") from failure
 
     def _numbers_refused(self, cases: list[tuple[Case, Values]], seed: int) -> None:
         """Give the numbers of cases whose shapes it refuses, and their scale or eps, to a shape that it takes."""

@@ -46,6 +46,7 @@ class Settings:
     poison: bool = True  # shared memory holds what no kernel has written at the start of every block
     seconds: float = 60.0  # without any thread that ends, and the launch is stopped
     check_races: bool = False  # every access to shared memory is looked at; several times slower
+    fused: bool = False  # products and sums become fused multiply-adds, as a GPU's compiler makes them
     coverage: bool = False  # conditions and turns of loops are counted: coverage.py tells by line
 
 
@@ -92,13 +93,13 @@ def load(build: Build, *, settings: Settings | None = None) -> EmulatedModule:
 
 
 class Library:
-    """One way in which a source is compiled: plain, to look for races, to count its branches."""
+    """One way in which a source is compiled: plain, to look for races, with sums fused to products, to count."""
 
     counting: ClassVar[list[Library]] = []  # those that count
 
     def __init__(self, build: Build, settings: Settings) -> None:
         native.runtime()
-        translation = translate(build, races=settings.check_races, coverage=settings.coverage)
+        translation = translate(build, races=settings.check_races, coverage=settings.coverage, fused=settings.fused)
         self.path, self.static_shared = translation.library, translation.static_shared
         self.code = ctypes.CDLL(str(self.path))
         self.module = ctypes.addressof(ctypes.c_char.in_dll(self.code, "rung_module"))
@@ -151,7 +152,7 @@ class EmulatedModule:
         self._build, self._own = build, settings
         if self.settings.order not in _ORDERS:
             raise RungError(f"Thread order '{self.settings.order}' is not known: take one of {', '.join(_ORDERS)}.")
-        self._libraries: dict[tuple[bool, bool], Library] = {}
+        self._libraries: dict[tuple[bool, ...], Library] = {}
         self._static_shared = self._library(self.settings).static_shared
         self._ready: set[tuple[str, LaunchConfig]] = set()
         self._constants: dict[str, int] = {}
@@ -162,7 +163,7 @@ class EmulatedModule:
         return self._own or _ambient
 
     def _library(self, settings: Settings) -> Library:
-        instrumentation = (settings.check_races, settings.coverage)
+        instrumentation = (settings.check_races, settings.coverage, settings.fused)
         if instrumentation not in self._libraries:
             self._libraries[instrumentation] = Library(self._build, settings)
         return self._libraries[instrumentation]

@@ -25,6 +25,8 @@ _CHECKS = ("-fsanitize=bounds,alignment", "-fno-sanitize-recover=all")
 # lets both pass, and so an operator that subscripts looks at an array of the same length first.
 _SUBSCRIPT = re.compile(r"(operator\[\]\(\w+ (\w+)\)(?: const)? *\{) *(return (\w+)\[\2\];)")
 _CHECKED = r"\1 constexpr bool inside[sizeof(\4) / sizeof(*\4)] = {}; if (inside[\2]) __builtin_trap(); \3"
+# GCC fuses only where it takes the trouble of its expensive optimisations, and only for a processor that can.
+_FUSED = ("-ffp-contract=fast", "-fexpensive-optimizations")
 # Every access told to the runtime, which looks for races in shared memory.
 _RACES = ("-fsanitize=thread",)
 # g++ guards a thread-local array of a class with constructors by a flag beside it, though nothing is to be constructed:
@@ -59,12 +61,12 @@ class Translation:
     static_shared: dict[str, int]
 
 
-def translate(build: Build, *, races: bool = False, coverage: bool = False) -> Translation:
+def translate(build: Build, *, races: bool = False, coverage: bool = False, fused: bool = False) -> Translation:
     """Compiles `build` with g++, or takes it from the cache."""
     toolchain.require()
     for kernel in build.kernels:
         kernel_parameters(build.source, kernel, build.origin)  # names the kernels that there are
-    flags = _flags(races, coverage)
+    flags = _flags(races, coverage, fused)
     found = sorted(includes_of(build))
     includes = [(Path(path).name, text) for path, text in found]
     # Counters tell of files by path, so that a build with them is good for one place of its includes.
@@ -76,13 +78,14 @@ def translate(build: Build, *, races: bool = False, coverage: bool = False) -> T
     return Translation(cached.path, cached.note)
 
 
-def _flags(races: bool, coverage: bool = False) -> tuple[str, ...]:
+def _flags(races: bool, coverage: bool = False, fused: bool = False) -> tuple[str, ...]:
     # With -Og a large kernel compiles in two thirds of the time, but the lines in messages are less exact.
     optimized = "-Og" if coverage and not races else "-O1"
     version = toolchain.compiler_version() or ()
     newer = [flag for since, flags in _SINCE.items() if version >= since for flag in flags]
     races_told = _RACES if races else ()
-    return (*toolchain.COMMON, *toolchain.machine_flags(), *newer, *_CHECKS, *races_told, optimized, "-g1")
+    built = (*toolchain.COMMON, *toolchain.machine_flags(), *newer, *_CHECKS, *races_told, optimized, "-g1")
+    return (*built, *(_FUSED if fused else ()))
 
 
 def _folders(build: Build) -> tuple[str, ...]:

@@ -171,4 +171,4 @@ inline uint32_t to_tf32(float x)
 
 inline uint4 renewed(uint4 words) { return words; }
 
-inline float tanh_approx(float x) { return tanhf(x); }
+inline float tanh_approx(float x) { return __tanhf(x); }

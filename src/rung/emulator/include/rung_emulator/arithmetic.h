@@ -83,8 +83,14 @@ inline float __powf(float x, float y) { return powf(x, y); }
 inline float __sinf(float x) { return sinf(x); }
 inline float __cosf(float x) { return cosf(x); }
 inline float __tanf(float x) { return tanf(x); }
-inline float __tanhf(float x) { return tanhf(x); }
 inline void __sincosf(float x, float* s, float* c) { sincosf(x, s, c); }
+// The special function unit's is off by up to one part in 2048, to either side. This one is by up to one in 8192: seen in
+// float32, and not in 16 bits.
+inline float __tanhf(float x)
+{
+    const float y = tanhf(x), off = y * (1.0f - y * y) * 0x1p-13f;
+    return fmodf(truncf(x * 64.0f), 2.0f) == 0.0f ? y + off : y - off;
+}
 inline float __fdividef(float x, float y) { return x / y; }
 inline float __saturatef(float x) { return x > 0.0f ? (x < 1.0f ? x : 1.0f) : 0.0f; }
 inline float __frsqrt_rn(float x) { return float(1.0 / sqrt(double(x))); }
