@@ -85,7 +85,7 @@ def same(name: str, then: str, now: str, codes: Codes) -> bool:
     return then == now or (compiled.get(then) is not None and compiled.get(then) == compiled.get(now))
 
 
-def built(row: Row, rung: Rung) -> str:
+def built(row: Row, rung: Rung, attempts: int = ATTEMPTS) -> str:
     """What the rung compiles to at the row's shape and tuning; empty where it does not, or with another compiler.
 
     The compiler is not deterministic: of twenty compilations of one text by one process, about one gives a large kernel
@@ -94,7 +94,7 @@ def built(row: Row, rung: Rung) -> str:
     arch = row.code.partition("-")[2].partition(":")[0].rstrip("a")
     code = ""
     try:
-        for attempt in range(ATTEMPTS):
+        for attempt in range(attempts):
             code = identity.code(rung, row.values, row.dtype, row.tuning, arch, again=attempt > 0)
             if code == row.code:
                 break
