@@ -27,34 +27,7 @@ grid   = ["B * NH", "ceil_div(T, 16 * WARPS * (MT if HS <= 64 else 1))"]
 block  = "32 * WARPS"
 shared = "(2 * HS if HS % 64 == 0 or HS == 32 else 2 * HS + 16) * (16 * WARPS * (MT if HS <= 64 else 1) + 2 * STAGES * BC)"
 ---*/
-#include "rung.cuh"
-
-constexpr int BR = 16 * M_TILES * WARPS;
-constexpr int CHUNKS = HS / 8;  // of 16 bytes in a row
-constexpr bool SWIZZLED = CHUNKS % 8 == 0 || CHUNKS == 4;
-constexpr int ROW = 8 * (SWIZZLED ? CHUNKS : CHUNKS + 1);  // an odd number of chunks per row needs no swizzle
-constexpr float LOG2_E = 1.4426950408889634f;
-
-// Where a chunk of a row lies in a tile: the same column's chunks of eight consecutive rows cover all 32 banks.
-__device__ __forceinline__ int chunk_at(unsigned row, unsigned chunk)
-{
-    if (CHUNKS % 8 == 0) chunk ^= row % 8;
-    if (CHUNKS == 4) chunk ^= row / 2 % 4;
-    return row * ROW + chunk * 8;
-}
-
-// Starts copying COUNT rows of HS numbers into shared memory; zeros beyond the last token.
-template <int COUNT>
-__device__ __forceinline__ void load_tile(Real* tile, const Real* rows, int row_stride, int tokens)
-{
-#pragma unroll
-    for (unsigned i = 0; i < COUNT * CHUNKS; i += 32 * WARPS) {
-        unsigned row = (i + threadIdx.x) / CHUNKS, chunk = (i + threadIdx.x) % CHUNKS;
-        if (COUNT * CHUNKS % (32 * WARPS) != 0 && row >= COUNT) break;
-        bool valid = (int)row < tokens;
-        cp_async_16(tile + chunk_at(row, chunk), rows + (valid ? (int)row * row_stride : 0) + chunk * 8, valid);
-    }
-}
+#include "attention_mma.cuh"
 
 extern "C" __global__ void __launch_bounds__(32 * WARPS)
     flash(const Real* __restrict__ q, const Real* __restrict__ k, const Real* __restrict__ v, Real* __restrict__ out,
@@ -87,18 +60,10 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS)
     }
     cp_async_wait<STAGES - 1>();
     __syncthreads();
-    uint32_t query[M_TILES][HS / 16][4];
-#pragma unroll
-    for (int i = 0; i < M_TILES; i++) {
-#pragma unroll
-        for (int kk = 0; kk < HS / 16; kk++) {
-            ldmatrix_x4(query[i][kk], Q + chunk_at((warp * M_TILES + i) * 16 + lane % 16, 2 * kk + lane / 16));
-        }
-    }
-
-    // Of each 16 x 8 tile a lane holds rows lane / 4 and lane / 4 + 8, columns 2 * (lane % 4) and the next. l is the sum over
-    // those columns only; the four lanes of a row are added at the end.
-    float o[M_TILES][HS / 8][4] = {}, l[M_TILES][2] = {}, m[M_TILES][2];
+    Queries query;
+    load_queries(query, Q);
+    Output o = {};
+    PerRow l = {}, m;
 #pragma unroll
     for (int i = 0; i < M_TILES; i++) m[i][0] = m[i][1] = -INFINITY;
 
@@ -116,20 +81,8 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS)
         const Real* K_tile = K + tile % STAGES * BC * ROW;
         const Real* V_tile = V + tile % STAGES * BC * ROW;
 
-        float s[M_TILES][BC / 8][4] = {};
-#pragma unroll
-        for (int kk = 0; kk < HS / 16; kk++) {
-#pragma unroll
-            for (int n = 0; n < BC / 16; n++) {
-                uint32_t key[4];
-                ldmatrix_x4(key, K_tile + chunk_at(n * 16 + lane / 16 * 8 + lane % 8, 2 * kk + lane / 8 % 2));
-#pragma unroll
-                for (int i = 0; i < M_TILES; i++) {
-                    mma_m16n8k16<Real>(s[i][2 * n], query[i][kk], {key[0], key[1]});
-                    mma_m16n8k16<Real>(s[i][2 * n + 1], query[i][kk], {key[2], key[3]});
-                }
-            }
-        }
+        Scores s = {};
+        multiply_scores(s, query, K_tile);
         if (key0 + BC > T || (causal && key0 + BC - 1 > warp_row0)) {  // this tile is partly masked
 #pragma unroll
             for (int i = 0; i < M_TILES; i++) {
@@ -143,74 +96,13 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS)
                 }
             }
         }
-#pragma unroll
-        for (int i = 0; i < M_TILES; i++) {
-#pragma unroll
-            for (int h = 0; h < 2; h++) {  // rows lane / 4 and lane / 4 + 8
-                float largest = m[i][h];
-#pragma unroll
-                for (int n = 0; n < BC / 8; n++) largest = fmaxf(largest, fmaxf(s[i][n][2 * h], s[i][n][2 * h + 1]));
-                largest = fmaxf(largest, __shfl_xor_sync(ALL_LANES, largest, 1));
-                largest = fmaxf(largest, __shfl_xor_sync(ALL_LANES, largest, 2));
-                float shrink = exp2f((m[i][h] - largest) * scale2);
-                m[i][h] = largest;
-                l[i][h] *= shrink;
-#pragma unroll
-                for (int n = 0; n < BC / 8; n++) {
-#pragma unroll
-                    for (int x = 2 * h; x < 2 * h + 2; x++) {
-                        s[i][n][x] = exp2f(fmaf(s[i][n][x], scale2, -largest * scale2));
-                        l[i][h] += s[i][n][x];
-                    }
-                }
-#pragma unroll
-                for (int n = 0; n < HS / 8; n++) {
-                    o[i][n][2 * h] *= shrink;
-                    o[i][n][2 * h + 1] *= shrink;
-                }
-            }
-        }
+        weigh_scores<true>(s, o, l, m, scale2);
 #pragma unroll
         for (int kk = 0; kk < BC / 16; kk++) {
-            uint32_t p[M_TILES][4];  // two neighbouring tiles of S have the layout of one operand
-#pragma unroll
-            for (int i = 0; i < M_TILES; i++) {
-#pragma unroll
-                for (int x = 0; x < 4; x++) {
-                    const float* pair = &s[i][2 * kk + x / 2][x % 2 * 2];
-                    p[i][x] = pack2<Real>(pair[0], pair[1]);
-                }
-            }
-#pragma unroll
-            for (int n = 0; n < HS / 16; n++) {
-                uint32_t value[4];
-                ldmatrix_x4_trans(value, V_tile + chunk_at(kk * 16 + lane % 16, 2 * n + lane / 16));
-#pragma unroll
-                for (int i = 0; i < M_TILES; i++) {
-                    mma_m16n8k16<Real>(o[i][2 * n], p[i], {value[0], value[1]});
-                    mma_m16n8k16<Real>(o[i][2 * n + 1], p[i], {value[2], value[3]});
-                }
-            }
+            uint32_t p[M_TILES][4];
+            pack_weights(p, s, kk);
+            multiply_values(o, p, V_tile, kk, lane);
         }
     }
-#pragma unroll
-    for (int i = 0; i < M_TILES; i++) {
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
-            l[i][h] += __shfl_xor_sync(ALL_LANES, l[i][h], 1);
-            l[i][h] += __shfl_xor_sync(ALL_LANES, l[i][h], 2);
-            int t1 = warp_row0 + i * 16 + lane / 4 + h * 8;
-            if (t1 >= T) continue;
-            Real* row = out + (((int64_t)b * T + t1) * NH + nh) * HS + lane % 4 * 2;
-            float inverse = 1.0f / l[i][h];
-#pragma unroll
-            for (int n = 0; n < HS / 8; n++) {
-                uint32_t pair = pack2<Real>(o[i][n][2 * h] * inverse, o[i][n][2 * h + 1] * inverse);
-                *reinterpret_cast<uint32_t*>(row + n * 8) = pair;
-            }
-            if (lse != nullptr && lane % 4 == 0) {
-                lse[((int64_t)b * NH + nh) * T + t1] = scale * m[i][h] + logf(l[i][h]);
-            }
-        }
-    }
+    store_rows(o, l, m, out, lse, b, nh, warp_row0, T, NH, scale);
 }

@@ -12,30 +12,7 @@ needs  = ["sm >= 80", "window >= 1", "globals >= 0", "HS % 4 == 0", "scale > 0",
 [[launch]]
 kernel = "local_attention"
 ---*/
-#include "rung.cuh"
-
-constexpr int NX = BC / TN, NY = BR / TM;  // threads; each has columns NX apart of rows NY apart
-constexpr int CHUNKS = HS / 4;             // of 16 bytes in a row of Q, K, V or O
-constexpr int O_CHUNKS = (CHUNKS + NX - 1) / NX;
-// Rows that a warp reads at once start in different banks.
-constexpr int Q_STRIDE = HS + 4, P_STRIDE = BC + NX;
-constexpr int DEPTH = TM * TN > 16 ? 1 : 2;  // of unrolling; more only costs registers
-constexpr float LOG2_E = 1.4426950408889634f;
-
-// Starts copying COUNT rows of HS numbers into shared memory; zeros beyond the last token. With `rotate`, row r begins
-// r % NX chunks further on and wraps around, so that NX rows read at one column lie in different banks.
-template <int COUNT, bool rotate>
-__device__ __forceinline__ void load_tile(float* tile, int stride, const float* rows, int row_stride, int tokens)
-{
-    unsigned tid = threadIdx.y * NX + threadIdx.x;
-#pragma unroll
-    for (unsigned i = 0; i < COUNT * CHUNKS; i += NX * NY) {
-        unsigned r = (i + tid) / CHUNKS, chunk = (i + tid) % CHUNKS, slot = rotate ? (chunk + r % NX) % CHUNKS : chunk;
-        if (COUNT * CHUNKS % (NX * NY) != 0 && r >= COUNT) break;
-        bool valid = (int)r < tokens;
-        cp_async_16(tile + r * stride + 4 * slot, rows + (valid ? (int)r * row_stride : 0) + 4 * chunk, valid);
-    }
-}
+#include "attention_fma.cuh"
 
 extern "C" __global__ void __launch_bounds__(NX* NY, BLOCKS)
     local_attention(const float* __restrict__ q, const float* __restrict__ k, const float* __restrict__ v,
@@ -58,8 +35,8 @@ extern "C" __global__ void __launch_bounds__(NX* NY, BLOCKS)
     auto key_of = [&](int tile) { return tile < before ? tile * BC : begin + (tile - before) * BC; };
     float scale2 = scale * LOG2_E;  // exp(scale x) = 2^(scale2 x)
 
-    // l counts the columns of this thread alone; those of its row are added at the end.
-    float m[TM], l[TM] = {}, o[TM][O_CHUNKS][4] = {};
+    PerRow m, l = {};
+    Output o = {};
 #pragma unroll
     for (int i = 0; i < TM; i++) m[i] = -INFINITY;
 
@@ -73,7 +50,7 @@ extern "C" __global__ void __launch_bounds__(NX* NY, BLOCKS)
         load_tile<BC, false>(V, HS, values + (int64_t)key0 * stride_T, stride_T, T - key0);
         cp_async_commit();
 
-        float s[TM][TN] = {};
+        Scores s = {};
 #pragma unroll DEPTH
         for (int chunk = 0; chunk < CHUNKS; chunk++) {
             Vec<float, 4> key[TN];
@@ -100,31 +77,7 @@ extern "C" __global__ void __launch_bounds__(NX* NY, BLOCKS)
                 }
             }
         }
-#pragma unroll
-        for (int i = 0; i < TM; i++) {
-            float largest = m[i];
-#pragma unroll
-            for (int j = 0; j < TN; j++) largest = fmaxf(largest, s[i][j]);
-#pragma unroll
-            for (int offset = NX / 2; offset > 0; offset /= 2) {
-                largest = fmaxf(largest, __shfl_xor_sync(ALL_LANES, largest, offset));
-            }
-            float from = largest == -INFINITY ? 0.0f : largest;  // without global keys a row may see no key of its first tile
-            float shrink = exp2f((m[i] - from) * scale2);
-            m[i] = largest;
-            l[i] *= shrink;
-#pragma unroll
-            for (int j = 0; j < TN; j++) {
-                float p = exp2f(fmaf(s[i][j], scale2, -from * scale2));
-                l[i] += p;
-                P[(ty + i * NY) * P_STRIDE + tx + j * NX] = p;
-            }
-#pragma unroll
-            for (int j = 0; j < O_CHUNKS; j++) {
-#pragma unroll
-                for (int x = 0; x < 4; x++) o[i][j][x] *= shrink;
-            }
-        }
+        weigh_scores<false>(s, P, o, l, m, scale2);
         cp_async_wait<0>();
         __syncthreads();  // V has arrived, K's buffer is free
         if (tile + 1 < tiles) {
