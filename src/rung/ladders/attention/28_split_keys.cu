@@ -16,6 +16,7 @@ buffers.shares_l = { shape = ["SPLITS", "B", "NH", "T"], dtype = "f32" }
 
 [define]
 HS = "C // NH"
+M_TILES = 1
 
 [tune]
 SPLITS = [4, 2, 8, 16]
@@ -34,34 +35,9 @@ kernel = "merge"
 grid   = "ceil_div(B * NH * T * HS // 4, 256)"
 block  = 256
 ---*/
-#include "rung.cuh"
+#include "attention_mma.cuh"
 
-constexpr int BR = 16 * WARPS;
-constexpr int CHUNKS = HS / 8;  // of 16 bytes in a row
-constexpr bool SWIZZLED = CHUNKS % 8 == 0 || CHUNKS == 4;
-constexpr int ROW = 8 * (SWIZZLED ? CHUNKS : CHUNKS + 1);  // an odd number of chunks per row needs no swizzle
-constexpr float LOG2_E = 1.4426950408889634f, LN_2 = 0.6931471805599453f;
-
-// Where a chunk of a row lies in a tile: the same column's chunks of eight consecutive rows cover all 32 banks.
-__device__ __forceinline__ int chunk_at(unsigned row, unsigned chunk)
-{
-    if (CHUNKS % 8 == 0) chunk ^= row % 8;
-    if (CHUNKS == 4) chunk ^= row / 2 % 4;
-    return row * ROW + chunk * 8;
-}
-
-// Starts copying COUNT rows of HS numbers into shared memory; zeros beyond the last token.
-template <int COUNT>
-__device__ __forceinline__ void load_tile(Real* tile, const Real* rows, int row_stride, int tokens)
-{
-#pragma unroll
-    for (unsigned i = 0; i < COUNT * CHUNKS; i += 32 * WARPS) {
-        unsigned row = (i + threadIdx.x) / CHUNKS, chunk = (i + threadIdx.x) % CHUNKS;
-        if (COUNT * CHUNKS % (32 * WARPS) != 0 && row >= COUNT) break;
-        bool valid = (int)row < tokens;
-        cp_async_16(tile + chunk_at(row, chunk), rows + (valid ? (int)row * row_stride : 0) + chunk * 8, valid);
-    }
-}
+constexpr float LN_2 = 0.6931471805599453f;
 
 extern "C" __global__ void __launch_bounds__(32 * WARPS)
     flash(const Real* __restrict__ q, const Real* __restrict__ k, const Real* __restrict__ v, float* __restrict__ shares_o,
@@ -96,15 +72,10 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS)
     }
     cp_async_wait<STAGES - 1>();
     __syncthreads();
-    uint32_t query[HS / 16][4];
-#pragma unroll
-    for (int kk = 0; kk < HS / 16; kk++) {
-        ldmatrix_x4(query[kk], Q + chunk_at(warp * 16 + lane % 16, 2 * kk + lane / 16));
-    }
-
-    // Of each 16 x 8 tile a lane has rows lane / 4 and lane / 4 + 8, columns 2 * (lane % 4) and the next. l counts
-    // those columns alone; the four lanes of a row are added at the end.
-    float o[HS / 8][4] = {}, l[2] = {}, m[2] = {-INFINITY, -INFINITY};
+    Queries query;
+    load_queries(query, Q);
+    Output o = {};
+    PerRow l = {}, m = {{-INFINITY, -INFINITY}};
 
     for (int tile = first; tile < tiles; tile++) {
         cp_async_wait<STAGES - 2>();
@@ -121,83 +92,41 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS)
         const Real* K_tile = K + tile % STAGES * BC * ROW;
         const Real* V_tile = V + tile % STAGES * BC * ROW;
 
-        float s[BC / 8][4] = {};
-#pragma unroll
-        for (int kk = 0; kk < HS / 16; kk++) {
-#pragma unroll
-            for (int n = 0; n < BC / 16; n++) {
-                uint32_t key[4];
-                ldmatrix_x4(key, K_tile + chunk_at(n * 16 + lane / 16 * 8 + lane % 8, 2 * kk + lane / 8 % 2));
-                mma_m16n8k16<Real>(s[2 * n], query[kk], {key[0], key[1]});
-                mma_m16n8k16<Real>(s[2 * n + 1], query[kk], {key[2], key[3]});
-            }
-        }
+        Scores s = {};
+        multiply_scores(s, query, K_tile);
         if (key0 + BC > T || (causal && key0 + BC - 1 > warp_row0)) {  // this tile is partly masked
 #pragma unroll
             for (int n = 0; n < BC / 8; n++) {
 #pragma unroll
                 for (int x = 0; x < 4; x++) {
                     int t1 = warp_row0 + lane / 4 + x / 2 * 8, t2 = key0 + n * 8 + lane % 4 * 2 + x % 2;
-                    if (t2 >= T || (causal && t2 > t1)) s[n][x] = -INFINITY;
+                    if (t2 >= T || (causal && t2 > t1)) s[0][n][x] = -INFINITY;
                 }
             }
         }
-#pragma unroll
-        for (int h = 0; h < 2; h++) {  // rows lane / 4 and lane / 4 + 8
-            float largest = m[h];
-#pragma unroll
-            for (int n = 0; n < BC / 8; n++) largest = fmaxf(largest, fmaxf(s[n][2 * h], s[n][2 * h + 1]));
-            largest = fmaxf(largest, __shfl_xor_sync(ALL_LANES, largest, 1));
-            largest = fmaxf(largest, __shfl_xor_sync(ALL_LANES, largest, 2));
-            float from = largest == -INFINITY ? 0.0f : largest;  // a share may hold no key that this row sees
-            float shrink = exp2f((m[h] - from) * scale2);
-            m[h] = largest;
-            l[h] *= shrink;
-#pragma unroll
-            for (int n = 0; n < BC / 8; n++) {
-#pragma unroll
-                for (int x = 2 * h; x < 2 * h + 2; x++) {
-                    s[n][x] = exp2f(fmaf(s[n][x], scale2, -from * scale2));
-                    l[h] += s[n][x];
-                }
-            }
-#pragma unroll
-            for (int n = 0; n < HS / 8; n++) {
-                o[n][2 * h] *= shrink;
-                o[n][2 * h + 1] *= shrink;
-            }
-        }
+        weigh_scores<false>(s, o, l, m, scale2);  // a share may hold no key that a row sees
 #pragma unroll
         for (int kk = 0; kk < BC / 16; kk++) {
-            uint32_t p[4];  // two neighbouring tiles of S have the layout of one operand
-#pragma unroll
-            for (int x = 0; x < 4; x++) {
-                const float* pair = &s[2 * kk + x / 2][x % 2 * 2];
-                p[x] = pack2<Real>(pair[0], pair[1]);
-            }
-#pragma unroll
-            for (int n = 0; n < HS / 16; n++) {
-                uint32_t value[4];
-                ldmatrix_x4_trans(value, V_tile + chunk_at(kk * 16 + lane % 16, 2 * n + lane / 16));
-                mma_m16n8k16<Real>(o[2 * n], p, {value[0], value[1]});
-                mma_m16n8k16<Real>(o[2 * n + 1], p, {value[2], value[3]});
-            }
+            uint32_t p[1][4];
+            pack_weights(p, s, kk);
+            multiply_values(o, p, V_tile, kk, lane);
         }
     }
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-        l[h] += __shfl_xor_sync(ALL_LANES, l[h], 1);
-        l[h] += __shfl_xor_sync(ALL_LANES, l[h], 2);
+        l[0][h] += __shfl_xor_sync(ALL_LANES, l[0][h], 1);
+        l[0][h] += __shfl_xor_sync(ALL_LANES, l[0][h], 2);
         int t1 = warp_row0 + lane / 4 + h * 8;
         if (t1 >= T) continue;
         int64_t row = ((int64_t)blockIdx.z * gridDim.x + blockIdx.x) * T + t1;
 #pragma unroll
         for (int n = 0; n < HS / 8; n++) {
-            *reinterpret_cast<float2*>(&shares_o[row * HS + n * 8 + lane % 4 * 2]) = make_float2(o[n][2 * h], o[n][2 * h + 1]);
+            *reinterpret_cast<float2*>(&shares_o[row * HS + n * 8 + lane % 4 * 2]) =
+                make_float2(o[0][n][2 * h], o[0][n][2 * h + 1]);
         }
         if (lane % 4 == 0) {
-            shares_m[row] = m[h] * scale2;
-            shares_l[row] = l[h];
+            shares_m[row] = m[0][h] * scale2;
+            shares_l[row] = l[0][h];
         }
     }
 }
