@@ -81,7 +81,7 @@ TANH = {
 
 
 @pytest.mark.parametrize("how", TANH)
-def test_the_units_tanh_is_too_coarse_for_float32_and_not_for_16_bits(how: str, tmp_path: Path) -> None:
+def test_the_special_function_units_tanh_is_too_coarse_for_float32_and_not_for_16_bits(how: str, tmp_path: Path) -> None:
     (tmp_path / "coarse.cu").write_text(COARSE.replace("TANH", TANH[how]))
     rung = catalogue.rung_from_file(catalogue.operation("gelu"), tmp_path / "coarse.cu")
     found = check(rung, "f32", device="emulator", effort=LADDER)

@@ -24,7 +24,7 @@ from rung.emulator import native
 from rung.emulator.elf import shared_symbols
 from rung.emulator.faults import KINDS, EmulatorFault, FaultKind
 from rung.emulator.guard import mapping_of
-from rung.emulator.translation import DYNAMIC_ROOM, translate
+from rung.emulator.translation import DYNAMIC_ROOM, Variant, translate
 from rung.errors import RungError
 
 Order = Literal["forward", "reverse", "shuffled"]
@@ -93,18 +93,18 @@ def load(build: Build, *, settings: Settings | None = None) -> EmulatedModule:
 
 
 class Library:
-    """One way in which a source is compiled: plain, to look for races, with sums fused to products, to count."""
+    """A source, compiled in one way."""
 
     counting: ClassVar[list[Library]] = []  # those that count
 
-    def __init__(self, build: Build, settings: Settings) -> None:
+    def __init__(self, build: Build, variant: Variant) -> None:
         native.runtime()
-        translation = translate(build, races=settings.check_races, coverage=settings.coverage, fused=settings.fused)
+        translation = translate(build, variant)
         self.path, self.static_shared = translation.library, translation.static_shared
         self.code = ctypes.CDLL(str(self.path))
         self.module = ctypes.addressof(ctypes.c_char.in_dll(self.code, "rung_module"))
         self.origin = build.origin
-        if settings.coverage:
+        if variant.coverage:
             self.counting.append(self)
         self.entries = [
             ctypes.cast(getattr(self.code, f"rung_entry_{number}"), ctypes.c_void_p)
@@ -152,7 +152,7 @@ class EmulatedModule:
         self._build, self._own = build, settings
         if self.settings.order not in _ORDERS:
             raise RungError(f"Thread order '{self.settings.order}' is not known: take one of {', '.join(_ORDERS)}.")
-        self._libraries: dict[tuple[bool, ...], Library] = {}
+        self._libraries: dict[Variant, Library] = {}
         self._static_shared = self._library(self.settings).static_shared
         self._ready: set[tuple[str, LaunchConfig]] = set()
         self._constants: dict[str, int] = {}
@@ -163,10 +163,10 @@ class EmulatedModule:
         return self._own or _ambient
 
     def _library(self, settings: Settings) -> Library:
-        instrumentation = (settings.check_races, settings.coverage, settings.fused)
-        if instrumentation not in self._libraries:
-            self._libraries[instrumentation] = Library(self._build, settings)
-        return self._libraries[instrumentation]
+        variant = Variant(settings.check_races, settings.coverage, settings.fused)
+        if variant not in self._libraries:
+            self._libraries[variant] = Library(self._build, variant)
+        return self._libraries[variant]
 
     @property
     def resources(self) -> Mapping[str, Resources]:

@@ -61,12 +61,22 @@ class Translation:
     static_shared: dict[str, int]
 
 
-def translate(build: Build, *, races: bool = False, coverage: bool = False, fused: bool = False) -> Translation:
+@dataclass(frozen=True)
+class Variant:
+    """How a source is compiled: plain, or as one or more of these."""
+
+    races: bool = False  # each access is told to the runtime
+    coverage: bool = False  # branches and turns of loops are counted
+    fused: bool = False  # products and sums become fused multiply-adds
+
+
+def translate(build: Build, variant: Variant = Variant()) -> Translation:
     """Compiles `build` with g++, or takes it from the cache."""
     toolchain.require()
     for kernel in build.kernels:
         kernel_parameters(build.source, kernel, build.origin)  # names the kernels that there are
-    flags = _flags(races, coverage, fused)
+    races, coverage = variant.races, variant.coverage
+    flags = _flags(variant)
     found = sorted(includes_of(build))
     includes = [(Path(path).name, text) for path, text in found]
     # Counters tell of files by path, so that a build with them is good for one place of its includes.
@@ -78,14 +88,13 @@ def translate(build: Build, *, races: bool = False, coverage: bool = False, fuse
     return Translation(cached.path, cached.note)
 
 
-def _flags(races: bool, coverage: bool = False, fused: bool = False) -> tuple[str, ...]:
+def _flags(variant: Variant) -> tuple[str, ...]:
     # With -Og a large kernel compiles in two thirds of the time, but the lines in messages are less exact.
-    optimized = "-Og" if coverage and not races else "-O1"
+    optimized = "-Og" if variant.coverage and not variant.races else "-O1"
     version = toolchain.compiler_version() or ()
     newer = [flag for since, flags in _SINCE.items() if version >= since for flag in flags]
-    races_told = _RACES if races else ()
-    built = (*toolchain.COMMON, *toolchain.machine_flags(), *newer, *_CHECKS, *races_told, optimized, "-g1")
-    return (*built, *(_FUSED if fused else ()))
+    chosen = (*(_RACES if variant.races else ()), *(_FUSED if variant.fused else ()))
+    return (*toolchain.COMMON, *toolchain.machine_flags(), *newer, *_CHECKS, *chosen, optimized, "-g1")
 
 
 def _folders(build: Build) -> tuple[str, ...]:

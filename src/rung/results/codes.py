@@ -88,8 +88,8 @@ def same(name: str, then: str, now: str, codes: Codes) -> bool:
 def built(row: Row, rung: Rung, attempts: int = ATTEMPTS) -> str:
     """What the rung compiles to at the row's shape and tuning; empty where it does not, or with another compiler.
 
-    The compiler is not deterministic: of twenty compilations of one text by one process, about one gives a large kernel
-    other registers. So what differs from the row's code is compiled again.
+    The compiler is not deterministic: about one compilation in thirteen to twenty gives a large kernel other registers.
+    So what differs from the row's code is compiled again.
     """
     arch = row.code.partition("-")[2].partition(":")[0].rstrip("a")
     code = ""

@@ -36,8 +36,8 @@ def _scores(rows: list[Row], head: str, of: Callable[[Row], str]) -> str:
     def line(name: str, some: list[Row]) -> tuple[str, ...]:
         judged = [r for r in some if r.verdict in ("ok", "failed")]  # not what does not compile, or takes too long
         refused, same = sum(r.verdict == "failed" for r in judged), sum(_equivalent(r) for r in judged)
-        share = refused / max(1, len(judged) - same)
-        return name, f"{len(judged)}", f"{refused}", f"{same}", f"{len(judged) - refused - same}", f"{share:.1%}"
+        share = f"{refused / (len(judged) - same):.1%}" if len(judged) > same else ""
+        return name, f"{len(judged)}", f"{refused}", f"{same}", f"{len(judged) - refused - same}", share
 
     if not rows:
         return "\nNot measured yet.\n\n"

@@ -116,7 +116,7 @@ __device__ __forceinline__ void pack_weights(uint32_t (&p)[M_TILES][4], const Sc
     }
 }
 
-// o += p v, for the 16 keys from 16 * kk on.
+// o += p v, for the 16 keys from 16 * kk on; `lane` is the caller's, which keeps the schedule of a loop that is written out.
 __device__ __forceinline__ void multiply_values(Output& o, const uint32_t (&p)[M_TILES][4], const Real* V, int kk, unsigned lane)
 {
 #pragma unroll

@@ -1,7 +1,7 @@
 /*---
 idea   = "Only the weights in int8: each is converted to x's format in registers, from where wgmma takes its left operand. So the product is computed transposed, outᵀ = weight · xᵀ, and the weights' scales are applied at the store."
 expect = "The floor is that of 16 bits, matmul/25's time, where products are the limit: with tiles of 256 rows converting issues for about a quarter of the tensor cores' time, beside them. With few rows the floor is half of matmul's: the bytes of the weights."
-found  = "Right where products are the limit: 62.7 us at 8192x768x3072 in bf16 on an H200, 0.98x cuBLAS's product of 16 bits, and 184 us at 4096x4096x4096, 0.98x (1.01x and 1.02x in f16): converting is hidden. With 32 rows 13.6 us, 0.62x, not half the time: 6400 columns are 50 tiles, and 82 of 132 multiprocessors read nothing."
+found  = "Right where products are the limit: 62.7 us at 8192x768x3072 in bf16 on an H200, 0.98x cuBLAS's product of 16 bits, and 184 us at 4096x4096x4096, 0.98x (1.01x and 1.02x in f16). With 32 rows 13.6 us, 0.62x, not half the time: 6400 columns are 50 tiles, and 82 of 132 multiprocessors read nothing."
 provenance = "Weight-only quantisation (W8A16), with the mixed-input products of CUTLASS and Marlin as the model."
 from   = "matmul_low/8"
 leap   = "The operands change sides, and the weights pass through registers: main loop and stores are others."
