@@ -55,7 +55,8 @@ LENGTHS = (64, 512, 1024)
 SCORED = 1024  # tokens of a text that is scored
 TORCH = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 SINGLE = (("gpt2", "bfloat16"), ("gpt2", "float32"), ("gpt2", "int8"), ("gpt2-xl", "bfloat16"), ("gpt2-xl", "int8"))
-TEXTS = (*((name, dtype, 1) for name, dtype in SINGLE), *(("gpt2", "bfloat16", n) for n in (8, 64, 256)))
+BETWEEN = (("gpt2-medium", "bfloat16"), ("gpt2-large", "bfloat16"))
+TEXTS = (*((name, dtype, 1) for name, dtype in SINGLE + BETWEEN), *(("gpt2", "bfloat16", n) for n in (8, 64, 256)))
 PEERS = (("gpt2", "bfloat16", 1), ("gpt2", "bfloat16", 64), ("gpt2", "bfloat16", 256), ("gpt2", "float32", 1),
          ("gpt2-xl", "bfloat16", 1))  # fmt: skip
 SAMPLING = {

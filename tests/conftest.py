@@ -8,6 +8,8 @@ import os
 import tempfile
 from pathlib import Path
 
+import pytest
+
 needed = ("uvicorn", "starlette", "openai")
 collect_ignore_glob = [] if all(importlib.util.find_spec(name) for name in needed) else ["test_serve*.py"]
 
@@ -30,3 +32,11 @@ def _take_a_share(worker: str, workers: int) -> None:
 
 if "PYTEST_XDIST_WORKER" in os.environ and hasattr(os, "sched_setaffinity"):
     _take_a_share(os.environ["PYTEST_XDIST_WORKER"], int(os.environ["PYTEST_XDIST_WORKER_COUNT"]))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Other processes' tests share the GPU's clock and memory: times are compared where no other test runs."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        for item in items:
+            if item.get_closest_marker("alone"):
+                item.add_marker(pytest.mark.skip("times are compared where no other test runs (without -n)"))

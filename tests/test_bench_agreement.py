@@ -31,8 +31,6 @@ POWER_BOUND = (
     ("matmul/torch", "bf16", {"B": 4, "T": 1024, "C": 768, "OC": 50304}),
 )
 ROUNDS, SAMPLES = 12, 5
-# Other processes' tests share the GPU's clock and memory: times agree only where this is the only one.
-alone = pytest.mark.skipif("PYTEST_XDIST_WORKER" in os.environ, reason="times are compared where no other test runs")
 
 
 def prepare(name: str, dtype: str, values: dict[str, int], device: Device) -> tuple[Prepared, torch.Tensor]:
@@ -95,7 +93,7 @@ def agree(
 
 
 @pytest.mark.gpu
-@alone
+@pytest.mark.alone
 @pytest.mark.parametrize(("name", "dtype", "values"), CALLS)
 def test_figures_agree_with_tritons_bench_within_three_per_cent(name: str, dtype: str, values: dict[str, int]) -> None:
     from triton.testing import do_bench
@@ -114,7 +112,7 @@ def test_figures_agree_with_tritons_bench_within_three_per_cent(name: str, dtype
 
 
 @pytest.mark.gpu
-@alone
+@pytest.mark.alone
 @pytest.mark.parametrize(("name", "dtype", "values"), POWER_BOUND)
 def test_samples_agree_with_tritons_bench_taken_between_them_within_three_per_cent(
     name: str, dtype: str, values: dict[str, int]

@@ -114,6 +114,7 @@ def test_the_step_in_one_kernel_compiles_for_the_tools(purpose: str) -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.alone
 def test_a_kernel_counts_its_own_time(tmp_path: Path) -> None:
     rung = counting(tmp_path)
     values = rung.operation.complete({"N": 1 << 20})
@@ -128,6 +129,7 @@ def test_a_kernel_counts_its_own_time(tmp_path: Path) -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.alone
 def test_the_fastest_rung_says_where_its_step_goes(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["profile", "generate", "--device", "cuda", "--model", "random:gpt2-medium", "-n", "16", "--json"])

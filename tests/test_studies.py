@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -259,7 +258,7 @@ def test_on_a_gpu_every_study_comes_to_a_conclusion(name: str) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif("PYTEST_XDIST_WORKER" in os.environ, reason="latencies are measured where no other test runs")
+@pytest.mark.alone
 def test_on_a_gpu_a_load_from_memory_is_not_one_from_the_l2() -> None:
     from rung.study.common import Gpu
 
