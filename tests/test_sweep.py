@@ -257,6 +257,19 @@ def test_of_a_class_the_nearest_shape_counts_and_of_a_shape_the_newest() -> None
     assert len(tunings.listed()) == 2
 
 
+def test_a_shapes_own_tuning_comes_before_a_neighbours_of_a_newer_text(tmp_path: Path) -> None:
+    one = catalogue.find("bias/02_vector")
+    changed = tmp_path / "02_vector.cu"
+    assert one.path is not None
+    changed.write_text(one.path.read_text() + "\n__device__ int another;\n")
+    later = catalogue.rung_from_file(one.operation, changed)
+    large, huge, between = (one.operation.complete({"B": 4, "T": 64, "OC": n}) for n in (2560, 3072, 2816))
+    record(one, huge, {"BLOCK": 64, "ROWS": 2})
+    record(later, large, {"BLOCK": 128, "ROWS": 2})
+    found = [tunings.best(later, v, "f32", "G", device="emulator") for v in (huge, large, between)]
+    assert found == [{"BLOCK": n, "ROWS": 2} for n in (64, 128, 128)]
+
+
 def test_a_win_within_half_a_percent_leaves_the_default(tmp_path: Path) -> None:
     about = subject()
 

@@ -1,8 +1,8 @@
 """The best configuration known for a rung on a GPU, by class of shape and dtype, for bench and the model.
 
 Stored as append-only JSON lines, beside the results. The last line for the same shape counts, and for a shape that was
-not tuned the line of the nearest of its class. A tuning of the rung's present text comes first; one of an earlier text
-is a better guess than the defaults, and is used as long as its values are still valid; the list marks it. For GPUs
+not tuned the line of the nearest of its class; of equally near ones, one of the rung's present text. One of an earlier
+text is used as long as its values are still valid; the list marks it. For GPUs
 without the user's own measurements the tunings shipped with rung are used (tunings_measured.jsonl, from the GPUs that
 it was developed on), and for a GPU that is not among them, those of one with the same capability and number of
 multiprocessors: those of an H200 for an H100. That is a guess; nothing was measured there.
@@ -112,14 +112,16 @@ def best(
     sources = [(ours, "gpu", gpu)] if path else [(ours, "gpu", gpu), (measured, "gpu", gpu), (measured, "chip", chip)]
     for table, what, name in sources:
         matching = [r for key, r in table.items() if key[1:4] == question and _named(r["machine"], what) == name]
-        known = [r for r in matching if all(value in rung.tune.get(n, ()) for n, value in r["tuning"].items())]
-        rows = [r for r in matching if r["own_text"] == own] or known
+        rows = [r for r in matching if all(value in rung.tune.get(n, ()) for n, value in r["tuning"].items())]
         if rows:
             break
     else:
         return None
-    # Of the shapes of the class that were tuned, the one that shares most dims; of equals, the newest.
-    row = max(reversed(rows), key=lambda r: sum(r["values"].get(d) == values[d] for d in rung.operation.dims))
+
+    def nearness(row: Mapping[str, Any]) -> tuple[int, bool]:
+        return sum(row["values"].get(d) == values[d] for d in rung.operation.dims), row["own_text"] == own
+
+    row = max(reversed(rows), key=nearness)  # of equally near ones, the newest
     tuning = {n: int(v) for n, v in row["tuning"].items()}
     from rung.dtypes import dtype as named
 
