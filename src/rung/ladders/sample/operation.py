@@ -122,6 +122,27 @@ ZERO: dict[str, Change] = {
     "seeds": lambda x, _: torch.tensor([15, 0, 0, 0], dtype=x.dtype, device=x.device).expand_as(x),
     "steps": lambda x, _: torch.full_like(x, 477932),
 }
+EDGE = 2.0**-20
+
+
+def _edges(logits: torch.Tensor, _: Mapping[str, int | float]) -> torch.Tensor:
+    """The second token begins a little before the row's random number, and in odd rows a little behind it."""
+    numbers = [uniform(row, 0, row, 0) - (-1) ** row * EDGE for row in range(len(logits))]
+    second = (1 / torch.tensor(numbers, dtype=torch.float64) - 1).log()
+    return torch.stack([torch.zeros_like(second), second], 1).to(logits)
+
+
+def _rows_numbers(seeds: torch.Tensor, _: Mapping[str, int | float]) -> torch.Tensor:
+    rows = torch.arange(len(seeds))
+    return torch.stack([rows, rows * 0, rows, rows * 0], 1).to(seeds)
+
+
+NEAR_AN_EDGE: dict[str, Change] = {
+    "logits": _edges,
+    "seeds": _rows_numbers,
+    "steps": lambda x, _: x * 0,
+    "settings": lambda x, _: torch.tensor([1.0, 0, 1, 0, 1, 0, 0, 0]).to(x).expand_as(x),
+}
 TIES: dict[str, Change] = {"logits": lambda x, _: x.round(), "settings": _greedy}
 
 
@@ -175,6 +196,7 @@ OPERATION = Operation(
         Case("drawn from equals", {"B": 8, "V": 2203}, change=EQUALS),
         Case("a random number of zero", {"B": 16, "V": 2203}, change=ZERO),
         Case("zero, of all", {"B": 2, "V": 2203}, change={**ZERO, "settings": _temperature_alone}),
+        Case("close to an edge", {"B": 16, "V": 2}, change=NEAR_AN_EDGE),
         Case("260 sequences", {"B": 260, "V": 33}, where="alone"),
         Case("gpt2", {"B": 64, "V": 50257}, where="cuda"),
     ),
