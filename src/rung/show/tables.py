@@ -21,7 +21,7 @@ from rung.results.row import Row
 from rung.show import charts, generation_tables, ladder_tables, mutation_tables, parallel_tables
 
 ROOT = Path(__file__).resolve().parents[3]
-_PART = re.compile(r"<!-- (?P<name>[\w:]+) -->\n(?P<body>.*?)<!-- /(?P=name) -->", re.DOTALL)
+_PART = re.compile(r"<!-- (?P<name>\S+) -->\n(?P<body>.*?)<!-- /(?P=name) -->", re.DOTALL)
 
 Makers = Mapping[str, Callable[[], str]]
 
