@@ -204,14 +204,15 @@ def on_cpu(rows: Iterable[Row]) -> str:
     some = [r for r in rows if r.kind == "generate" and not r.gpu and "clock" not in r.options]
     prompt = {(r.options["by"], r.dtype): r for r in some if r.part == "prompt"}
     lines, shown = [], None
-    for row in some:
-        if row.part == "text":
-            shown = row
-            read = prompt.get((row.options["by"], row.dtype))
-            cells = [c for one in (row, read) for c in _against(one)]
-            loss = row.metrics.get("kl_nats")
-            name = f"{row.options['by']} {row.detail.get('format', row.dtype)}"
-            lines.append([name, *cells, "" if loss is None else f"{loss:.1e}"])
+    formats = ("float32", "bfloat16", "int8")
+    texts = [r for r in some if r.part == "text"]
+    for row in sorted(texts, key=lambda r: (formats.index(r.dtype), r.options["by"] == "rung", r.options["by"])):
+        shown = row
+        read = prompt.get((row.options["by"], row.dtype))
+        cells = [c for one in (row, read) for c in _against(one)]
+        loss = row.metrics.get("kl_nats")
+        name = f"{row.options['by']} {row.detail.get('format', row.dtype)}"
+        lines.append([name, *cells, "" if loss is None else f"{loss:.1e}"])
     if shown is None:
         return ""
     against = ("against transformers", "llama.cpp")
