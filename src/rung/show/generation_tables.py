@@ -11,6 +11,7 @@ from rung.results.row import Row
 from rung.show import attention_text_chart
 from rung.show.markdown import picture, table, times
 
+MODELS = ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")  # by size
 STATIC = "transformers, static + compile"
 COMPILED = "transformers, compiled"
 PEER = ("transformers, static cache + compile", "gain")
@@ -46,7 +47,8 @@ def ours(found: Figures, name: str, by: str | None = "rung") -> list[tuple[Row, 
 def _ordered(some: Iterable[Row], name: str, by: str | None) -> list[Row]:
     rows = [r for r in some if r.part == name and r.verdict == "ok"]
     texts = {id(r): r.options.get("texts", 1) for r in rows}
-    order = sorted(rows, key=lambda r: (texts[id(r)] > 1, len(r.what), texts[id(r)], r.dtype))
+    models = {name: size for size, name in enumerate(MODELS)}
+    order = sorted(rows, key=lambda r: (texts[id(r)] > 1, models.get(r.what, 0), texts[id(r)], r.dtype))
     return [r for r in order if by is None or r.options.get("by") == by]
 
 
