@@ -4,6 +4,7 @@ import itertools
 import os
 import re
 import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from rung.check.report import Report
 from rung.check.trial import LADDER, check
 from rung.check.workers import work_through
 from rung.cli.check import _exit_code
+from rung.emulator import closed
 from rung.rungs import catalogue
 
 BROKEN = Path(__file__).parent / "broken"
@@ -185,6 +187,54 @@ def test_what_was_not_judged_is_not_ok(name: str, verdict: str) -> None:
     assert report.verdict == verdict, report
     assert report.reason
     assert _exit_code([report], set()) == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("beside_numpy.py", closed.READS),
+        pytest.param("beside_dlpack.py", closed.READS, marks=pytest.mark.slow),
+        pytest.param("beside_items.py", "numbers read on the host", marks=pytest.mark.slow),
+        pytest.param("beside_copies.py", closed.READS, marks=pytest.mark.slow),
+        pytest.param("beside_own_memory.py", closed.OWN_MEMORY, marks=pytest.mark.slow),
+        ("helper_in_kernel.py", "_sum in a kernel"),
+        pytest.param("arrays_in_kernel.py", "the attribute handle of a value in a kernel", marks=pytest.mark.slow),
+        pytest.param("computes_the_grid.py", closed.READS, marks=pytest.mark.slow),
+        pytest.param("own_operator.py", "mine::copy_", marks=pytest.mark.slow),
+        ("only_moves.py", "comes out right without its kernels"),
+    ],
+)
+def test_a_kernel_beside_python_that_computes_is_no_verdict(name: str, reason: str) -> None:
+    case = "odd" if name == "beside_items.py" else None  # the others take minutes
+    task = task_on(name, case=case)
+    report = run_task(replace(task, rung="copy/only_moves") if name == "only_moves.py" else task)
+    assert report.verdict == "calls the library", report
+    assert reason in report.reason
+    assert _exit_code([report], set()) == 3
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "order_of_operands.cu",
+        pytest.param("order_of_inputs.cu", marks=pytest.mark.slow),
+        pytest.param("parity_of_pages.cu", marks=pytest.mark.slow),
+        "odd_addresses.cu",
+        pytest.param("multiple_of_pages.cu", marks=pytest.mark.slow),
+        pytest.param("not_a_vector.cu", marks=pytest.mark.slow),
+        pytest.param("far_apart.cu", marks=pytest.mark.slow),
+    ],
+)
+def test_a_result_must_not_depend_on_addresses(name: str) -> None:
+    report = run_task(task_on(name))
+    assert report.verdict == "failed", report
+    assert "values are off" in report.reason or "is off" in report.reason
+
+
+def test_closed_memory_is_not_read_through_the_processs_own_file() -> None:
+    report = run_task(task_on("reads_its_own_memory.py", quick=True))
+    assert report.verdict != "ok"
+    assert "Input/output error" in report.reason or "/proc/self/mem" in report.reason
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Literal, Protocol
@@ -12,6 +12,7 @@ import torch
 
 from rung.check.mirror import Mirror
 from rung.check.operands import Operands
+from rung.check.placement import Placement, Slab
 from rung.check.report import Failure
 from rung.check.storage import GuardedStorage
 from rung.cuda.stall import stall
@@ -57,6 +58,10 @@ class Call(Protocol):
         """Run from a CUDA graph, captured at the first call; as after `run`, a GPU may still be at work."""
         ...
 
+    def unlaunched(self) -> bool:
+        """Run with launches that do nothing; false where the rung is trusted, and nothing was run."""
+        ...
+
 
 class Host(Protocol):
     """Where the rung's code runs."""
@@ -68,8 +73,11 @@ class Host(Protocol):
         """Whether emulated kernels have used any so far."""
         ...
 
-    def storage(self, alignment: int, *, small: bool = False) -> GuardedStorage:
-        """Memory for operands; for small ones that are only run, not replayed or late, it may be the host's."""
+    def storage(
+        self, alignment: int, placement: Placement, *, small: bool = False, sizes: Sequence[int] = ()
+    ) -> GuardedStorage:
+        """Memory for operands of these sizes; for small ones that are only run, not replayed or late, it may be the
+        host's."""
         ...
 
     def unreached(self) -> list[Unreached]:
@@ -92,11 +100,14 @@ class Here:
     def atomics(self) -> bool:
         return atomics_ran(self.device) != self._atomics_before
 
-    def storage(self, alignment: int, *, small: bool = False) -> GuardedStorage:
+    def storage(
+        self, alignment: int, placement: Placement, *, small: bool = False, sizes: Sequence[int] = ()
+    ) -> GuardedStorage:
         if small and self.mirrored:  # bands are all that guards it, as on a GPU
             mirror = Mirror("cuda" if self.device == "cuda" else "cpu")
-            return GuardedStorage("cuda", alignment=alignment, raw=mirror)
-        return GuardedStorage(self.device, alignment=alignment)
+            return GuardedStorage("cuda", alignment=alignment, raw=mirror, placement=placement)
+        slab = Slab(placement, sum(sizes), len(sizes)) if self.device == "cuda" else None
+        return GuardedStorage(self.device, alignment=alignment, placement=placement, addresses=slab)
 
     def unreached(self) -> list[Unreached]:
         return coverage.unreached(coverage.counted())
@@ -205,6 +216,9 @@ class _CallHere:
             for name, tensor in kept.items():
                 self._operands.tensors[name].copy_(tensor)
         self._graph.replay()
+
+    def unlaunched(self) -> bool:
+        return False
 
 
 def _captured(run: Callable[[], None]) -> torch.cuda.CUDAGraph:

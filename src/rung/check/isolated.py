@@ -7,6 +7,7 @@ silence or a forged answer is no result.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import fcntl
 import json
 import os
@@ -18,6 +19,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -25,6 +27,7 @@ import torch
 from rung.check.calls import STALLS, How, Order, Seconds
 from rung.check.confine import unreadable
 from rung.check.operands import Operands
+from rung.check.placement import Placement
 from rung.check.report import Failure
 from rung.check.storage import GuardedStorage
 from rung.check.workers import how_it_ended
@@ -109,8 +112,10 @@ class Isolated:
 
     # ---- the host ---------------------------------------------------------------------------------------------
 
-    def storage(self, alignment: int, *, small: bool = False) -> GuardedStorage:
-        return GuardedStorage(self.device, alignment=alignment, raw=self._memory)
+    def storage(
+        self, alignment: int, placement: Placement, *, small: bool = False, sizes: Sequence[int] = ()
+    ) -> GuardedStorage:
+        return GuardedStorage(self.device, alignment=alignment, raw=self._memory, placement=placement)
 
     def unreached(self) -> list[Unreached]:
         lines = self.ask({"do": "unreached"}, RUN_SECONDS).get("unreached", [])
@@ -160,6 +165,7 @@ class Isolated:
                 "names": list(operands.names),
                 "blocks": described,
                 "how": how.__dict__,
+                "placement": dataclasses.asdict(scratch.placement),
                 "outputs": operands.outputs,
             },
             BIND_SECONDS,
@@ -227,6 +233,10 @@ class _CallThere:
 
     def replayed(self) -> None:
         self._do("replayed")
+
+    def unlaunched(self) -> bool:
+        self._do("unlaunched")
+        return True
 
     def _do(self, what: str, **more: object) -> None:
         self._host.ask({"do": what, "call": self._number, **more}, RUN_SECONDS)

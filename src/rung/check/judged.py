@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import ctypes
 import dataclasses
@@ -17,13 +16,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from rung.check.calls import How, Order, atomics_ran, emulated, prepare, run_late, wait
 from rung.check.confine import confine
+from rung.check.elsewhere import Operators, computes_by_itself, watched, without_launches
+from rung.check.placement import Addresses, Placement, Slab
 from rung.check.storage import GuardedStorage
 from rung.dtypes import dtype as dtype_named
-from rung.emulator import coverage, launches_ran
+from rung.emulator import closed, coverage, launches_ran
 from rung.errors import RungError
 from rung.operation import Tensors
 from rung.rungs import catalogue
@@ -33,35 +33,6 @@ from rung.rungs.cuda import CudaRung
 MEMORY = 8 << 30  # bytes of private memory, on the emulator; a GPU's driver maps far more than it uses
 FILE = 1 << 28  # bytes of any file that it writes
 PR_SET_PDEATHSIG = 1
-# Torch operators that a rung may use besides its launches: memory, views of it, and copies of its results.
-HARMLESS = (
-    "empty", "new_empty", "zeros", "zero_", "fill_", "full", "ones", "view", "reshape", "_unsafe_view", "as_strided",
-    "slice", "select", "detach", "alias", "t", "transpose", "permute", "expand", "squeeze", "unsqueeze", "unbind",
-    "split", "narrow", "unfold", "copy_", "clone", "_to_copy", "contiguous", "lift_fresh", "resize_", "set_",
-    "scalar_tensor", "arange", "item", "_local_scalar_dense", "empty_like", "zeros_like", "empty_strided", "flatten",
-)  # fmt: skip
-
-# What computes elsewhere than in a kernel, and what would keep that from being seen.
-ELSEWHERE = {
-    *("numpy", "scipy", "cupy", "jax", "numba", "pandas"),
-    *("threading", "concurrent", "multiprocessing", "asyncio", "subprocess", "importlib", "gc"),
-}
-UNSEEN = {"__import__", "exec", "eval", "fork", "from_address", "from_buffer", "memmove"}
-UNSEEN |= {"_disable_current_modes", "_DisableTorchDispatch", "_getframe"}
-
-
-class _Listing(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Records the torch operators that compute something."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.found: set[str] = set()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = func.overloadpacket.__name__
-        if name not in HARMLESS and name.removesuffix("_copy") not in HARMLESS:
-            self.found.add(f"{func.namespace}::{name}")
-        return func(*args, **(kwargs or {}))
 
 
 @dataclasses.dataclass
@@ -97,11 +68,17 @@ class _Judged:
             _, files, _, _ = socket.recv_fds(self.files, 1, len(what["blocks"]))
         except BlockingIOError:
             raise RungError("the memory of its operands was taken by something else in its process") from None
-        shared = {}
+        placement, shared = Placement(**what["placement"]), {}
+        addresses = Addresses(placement)
         for (name, block), file in zip(what["blocks"].items(), files, strict=True):
-            shared[name] = self._map(block, file, name in what["outputs"])
+            near = addresses.take(block["bytes"], block["start"])
+            shared[name] = self._map(block, file, name in what["outputs"], near)
             os.close(file)
-        raw = {name: self._mirror(tensor) for name, tensor in shared.items()} if self.mirrored else shared
+        raw = shared
+        if self.mirrored:
+            sizes = [block["bytes"] for block in what["blocks"].values()]
+            slab = Slab(placement, sum(sizes), len(sizes), "cuda" if self.device == "cuda" else "cpu")
+            raw = {name: slab(block["start"], block["bytes"]) for name, block in what["blocks"].items()}
         tensors: Tensors = {}
         for name in what["names"]:
             operand = operation.operand(name)
@@ -111,45 +88,52 @@ class _Judged:
             block = what["blocks"][name]
             data = raw[name][block["start"] : block["end"]]
             tensors[name] = data.view(getattr(torch, block["dtype"])).view(block["shape"])
-        scratch = GuardedStorage(self.device)
+        scratch = GuardedStorage(self.device, placement=placement, addresses=addresses)
         bound = _Operands(tensors, what["values"], dtype)
         how = How(**what["how"])
-        prepared = prepare(rung, bound, how, self.device, scratch)  # type: ignore[arg-type]
+        python = not isinstance(rung, CudaRung)
+        with Operators(self.device) if python else contextlib.nullcontext():  # for what it allocates when imported
+            prepared = prepare(rung, bound, how, self.device, scratch)  # type: ignore[arg-type]
         if scratch.blocks:
             scratch.repaint()
         outputs = {n: tensors[n] for n in what["outputs"]}
-        plain = "" if isinstance(rung, CudaRung) else _computes_by_itself(rung.source)
+        plain = computes_by_itself(rung.source) if python else ""
         self.calls = {k: c for k, c in self.calls.items() if k == what["call"] - 1}  # which is gone back to
-        self.calls[what["call"]] = _Bound(
-            prepared, raw, shared, outputs, scratch, not isinstance(rung, CudaRung), plain, how
-        )
+        self.calls[what["call"]] = _Bound(prepared, raw, shared, outputs, scratch, python, plain, how)
 
-    def _map(self, block: dict[str, Any], file: int, written: bool) -> torch.Tensor:
+    def _map(self, block: dict[str, Any], file: int, written: bool, near: int) -> torch.Tensor:
         if self.device == "emulator" and not self.mirrored:
             from rung import emulator
 
             if emulator.available() is None:
-                raw = emulator.guarded_file(file, block["bytes"])
+                raw = emulator.guarded_file(file, block["bytes"], near)
                 emulator.mark_data(raw, block["start"], block["end"], written=written)
                 return raw
         return torch.from_file(f"/dev/fd/{file}", shared=True, size=block["bytes"], dtype=torch.uint8)
 
-    def _mirror(self, tensor: torch.Tensor) -> torch.Tensor:
-        return torch.empty_like(tensor, device="cuda" if self.device == "cuda" else "cpu")
-
     def run(self, call: _Bound, times: int, order: Order) -> dict[str, Any]:
         self._arrive(call)
-        listing, launched = _Listing(), launches_ran()
-        with listing if call.listed else contextlib.nullcontext(), emulated(self.device, call.how, order):
+        launched, elsewhere = launches_ran(), set[str]()
+        with emulated(self.device, call.how, order):
             for _ in range(times):
-                call.prepared.run()
+                with watched(self.device) if call.listed else contextlib.nullcontext(set[str]()) as found:
+                    call.prepared.run()
+                elsewhere |= found
         if self.device == "cuda":
             wait()
         self._leave(call)
-        library = sorted(listing.found) + ([call.plain] if call.plain else [])
+        library = sorted(elsewhere) + ([call.plain] if call.plain else [])
         if call.listed and not library and self.device != "cuda" and launches_ran() == launched:
             library = ["Python, without a kernel"]
         return {"library": library, "atomics": atomics_ran(self.device)}
+
+    def unlaunched(self, call: _Bound) -> dict[str, Any]:
+        """Run what is left of the rung where its kernels do nothing; what it makes of that does not matter."""
+        self._arrive(call)
+        with contextlib.suppress(Exception), without_launches(), emulated(self.device, call.how):
+            call.prepared.run()
+        self._leave(call)
+        return {}
 
     def late(self, call: _Bound, cycles: int) -> dict[str, Any]:
         fresh: Tensors = {}
@@ -195,6 +179,8 @@ class _Judged:
         call = self.calls[what["call"]]
         if what["do"] == "run":
             return self.run(call, what["times"], what["order"])
+        if what["do"] == "unlaunched":
+            return self.unlaunched(call)
         return self.late(call, what["cycles"]) if what["do"] == "late" else self.replayed(call)
 
 
@@ -209,25 +195,6 @@ class _Operands:
 
 def _nowhere(*_: object) -> Any:
     raise RungError("a rung has no reference to call.")
-
-
-def _computes_by_itself(source: str) -> str:
-    """What a Python rung uses beside kernels of its own to compute with, as far as its text tells."""
-    tree = ast.parse(source)
-    names = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}
-    attributes = {n.attr for n in ast.walk(tree) if isinstance(n, ast.Attribute)}
-    imported = {
-        (alias.name if isinstance(n, ast.Import) else n.module or "").split(".")[0]
-        for n in ast.walk(tree)
-        if isinstance(n, ast.Import | ast.ImportFrom)
-        for alias in n.names
-    }
-    other = (imported & ELSEWHERE) | ((names | attributes) & UNSEEN)
-    if other:
-        return sorted(other)[0]
-    if "triton" not in imported and ("numpy" in attributes or "tolist" in attributes or "ctypes" in names):
-        return "Python, element by element"
-    return ""
 
 
 def _requests(descriptor: int) -> Iterator[dict[str, Any]]:
@@ -248,6 +215,7 @@ def _limit(device: str) -> None:
 def main(settings: dict[str, Any]) -> None:
     _limit(settings["device"])
     torch.set_num_threads(1)
+    closed.listen()
     judged = _Judged(settings["device"], settings["mirrored"], socket.socket(fileno=settings["files"]))
     for what in _requests(settings["ask"]):
         try:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
+from rung.check.placement import Addresses, Placement, Slab
 from rung.rungs.base import Device
 
 BAND = 4096  # bytes at least on each side that no kernel may touch
@@ -40,14 +41,24 @@ class Block:
 class GuardedStorage:
     """Allocates tensors with guard bands. Bands with their own pattern are on both sides, and the pattern changes from
     run to run: values read from there change as well, and writes there are detected. On the emulator there are unmapped
-    pages before and after them, and where the operands need no alignment the data ends directly at that page; its
-    search for races sees every access to a byte that is not of the data.
+    pages before and after them, and where the operands need no alignment the data ends directly at that page, unless
+    the placement says otherwise; its search for races sees every access to a byte that is not of the data.
     """
 
-    def __init__(self, device: Device, *, alignment: int = STRICTEST, raw: Raw | None = None) -> None:
+    def __init__(
+        self,
+        device: Device,
+        *,
+        alignment: int = STRICTEST,
+        raw: Raw | None = None,
+        placement: Placement | None = None,
+        addresses: Addresses | None = None,
+    ) -> None:
         self.device, self.alignment = device, alignment
         self.memory = "cuda" if device == "cuda" and raw is None else "cpu"  # where the blocks are
-        self.raw = raw or (_on_gpu if device == "cuda" else _on_cpu)
+        self.placement = placement or Placement()
+        self.addresses = addresses or Addresses(self.placement)
+        self.raw = raw
         self.blocks: dict[str, Block] = {}
         self._first = next(_made)
         self._painted: torch.Tensor | None = None  # all bands as they were filled, one after the other
@@ -58,8 +69,12 @@ class GuardedStorage:
         multiple = max(self.alignment, dtype.itemsize)
         padded = -(-size // multiple) * multiple  # what lies between the data and that boundary is watched as well
         behind = BAND if self.device == "cuda" else 0  # on a CPU there is an unmapped page
-        raw = self.raw(name, -(-(BAND + padded + behind) // PAGE) * PAGE)
-        start = len(raw) - behind - padded
+        odd = multiple if self.placement.kind == "odd" else 0
+        room = -(-(BAND + padded + odd + behind) // PAGE) * PAGE
+        start = BAND if self.placement.kind == "page" else room - behind - padded
+        if odd and start // multiple % 2 == 0:
+            start -= multiple
+        raw = self._memory(name, room, start)
         self.blocks[name] = Block(raw, start, start + size)
         if self.device != "cuda":
             from rung import emulator
@@ -68,6 +83,13 @@ class GuardedStorage:
         self._painted = None
         self.poison(name, self._first)
         return raw[start : start + size].view(dtype).view(shape)
+
+    def _memory(self, name: str, size: int, lead: int) -> torch.Tensor:
+        if self.raw is not None:
+            return self.raw(name, size)
+        if isinstance(self.addresses, Slab):
+            return self.addresses(lead, size)
+        return _on_gpu(size) if self.device == "cuda" else _on_cpu(size, self.addresses.take(size, lead))
 
     def only_read(self, names: Sequence[str]) -> None:
         """Nothing may write to these tensors, not even what they hold already."""
@@ -138,15 +160,15 @@ class GuardedStorage:
         return f"changed its input {next(n for n, part in parts if not torch.equal(self.blocks[n].data, part))}"
 
 
-def _on_gpu(_: str, size: int) -> torch.Tensor:
+def _on_gpu(size: int) -> torch.Tensor:
     return torch.empty(size, dtype=torch.uint8, device="cuda")
 
 
-def _on_cpu(_: str, size: int) -> torch.Tensor:
+def _on_cpu(size: int, near: int) -> torch.Tensor:
     from rung import emulator
 
     if emulator.available() is None:
-        return emulator.guarded_empty(size)
+        return emulator.guarded_empty(size, near)
     return torch.empty(size, dtype=torch.uint8)
 
 

@@ -24,6 +24,7 @@ from rung.check.calls import STALLS, Here, Host, How, Order, blamed
 from rung.check.compare import Deviation
 from rung.check.operands import Operands
 from rung.check.other_code import differs
+from rung.check.placement import ALL, Kind, Placement
 from rung.check.report import SHARE_REFUSED, Failure, Report
 from rung.dtypes import Dtype
 from rung.dtypes import dtype as dtype_named
@@ -35,6 +36,7 @@ from rung.rungs.base import USUAL, Device, Rung, emulated_multiprocessors
 from rung.rungs.cuda import INCLUDE, CudaRung
 
 SEEDS = 5
+UNMOVED = 0.01  # of the results, which may come out right by chance where no kernel runs
 KEPT = 3 << 30  # bytes of the GPU's memory that a process keeps for its next rung: others need some, too
 SMALL = 1 << 20  # bytes of a case that the CPU compares sooner than a GPU with many processes on it
 LARGE = 132  # multiprocessors of an H200
@@ -245,6 +247,7 @@ class _Rung:
         self.cuda = isinstance(rung, CudaRung)
         self.took: list[tuple[float, float, int]] = []  # seconds of a run, size and index of the cases that have run
         self.turns = 0
+        self.bound = 0  # trials so far
         self.at: tuple[Case, Values, int] | None = None
 
     def judge(self, cases: list[tuple[Case, Values]], seed: int, effort: Effort) -> None:
@@ -277,6 +280,10 @@ class _Rung:
             self._on_a_large_gpu(cases, seed)
         if self.device == "emulator" and not self.races:
             self._watch(cases, seed, effort)
+        if effort.alone:
+            often = self._largest(OFTEN)
+            for index in dict.fromkeys((0, often)):
+                self._elsewhere(*cases[index], seed)
         if effort.later_runs:
             self._trial(*cases[0], seed).later_runs(effort.later_runs)
         if effort.alone:
@@ -285,6 +292,9 @@ class _Rung:
                 self._fused(cases, seed, effort)
             if not self.tuning:
                 self._tunables(cases, largest, seed)
+            if not self.cuda:  # last: what a rung keeps from call to call may be lost by it
+                for index in dict.fromkeys((0, largest)):
+                    self._trial(*cases[index], seed).unlaunched()
 
     def _watch(self, cases: list[tuple[Case, Values]], seed: int, effort: Effort) -> None:
         """Look at every access: of a rung alone at every case, since a race may be in what only one of them takes."""
@@ -346,11 +356,30 @@ class _Rung:
         names: list[str] | None = None,
         *,
         only_run: bool = False,
+        placement: Placement | None = None,
     ) -> _Trial:
         self.at = (case, values, seed)
         self.report.case = case.name
         how = replace(how or How(self.tuning, races=self.races), coverage=self.coverage)
-        return _Trial(self, case, values, how, names or self._bound(), seed, only_run)
+        placement = placement or self._next_placement(looked_at=how.races)
+        return _Trial(self, case, values, how, names or self._bound(), seed, only_run, placement)
+
+    def _next_placement(self, *, looked_at: bool) -> Placement:
+        """Other addresses than the last time. The data mostly ends at an unmapped page; where every access is looked
+        at, that tells nothing more."""
+        self.bound += 1
+        kind: Kind = "end" if not looked_at else ("odd", "page")[self.bound // 2 % 2]
+        return Placement(kind, below=self.bound % 2 == 1)
+
+    def _elsewhere(self, case: Case, values: Values, seed: int) -> None:
+        """The same numbers at other addresses: in each order, and aligned as little and as much as can be."""
+        for placement in ALL:
+            try:
+                self._trial(case, values, seed, placement=placement).once()
+            except Failure as failure:
+                how = {"end": "the end of a page", "page": "the start of a page", "odd": "an odd multiple"}
+                where = f"operands at {how[placement.kind]}, {'descending' if placement.below else 'ascending'}"
+                raise Failure(f"with {where}: {failure}") from failure
 
     def _from_all_sides(self, case: Case, values: Values, seed: int) -> None:
         trial = self._trial(case, values, seed)
@@ -497,7 +526,15 @@ class _Trial:
     """One rung bound at one case, and the runs over it; `only_run`: it is not replayed, nor are its inputs late."""
 
     def __init__(
-        self, of: _Rung, case: Case, values: Values, how: How, names: list[str], seed: int, only_run: bool
+        self,
+        of: _Rung,
+        case: Case,
+        values: Values,
+        how: How,
+        names: list[str],
+        seed: int,
+        only_run: bool,
+        placement: Placement,
     ) -> None:
         self.of, self.how, self.report = of, how, of.report
         self.operation: Operation = of.rung.operation
@@ -506,8 +543,10 @@ class _Trial:
         self.moved: list[str] = []
         with self.report.phase("inputs"):
             owned = [o for o in self.operation.operands if o.name in names and o.view_of is None]
-            small = only_run and sum(self.operation.size_of(o, values, of.dtype) for o in owned) <= SMALL
-            self.storage = of.host.storage(_alignment(of.rung), small=small)
+            sizes = [self.operation.size_of(o, values, of.dtype) for o in owned]
+            small = only_run and sum(sizes) <= SMALL
+            multiple = _alignment(of.rung, values, of.dtype, how.tuning, of.device)
+            self.storage = of.host.storage(multiple, placement, small=small, sizes=sizes)
             memory, empty = self.storage.memory, self.storage.empty
             self.operands = Operands(
                 self.operation, values, of.dtype, names, seed, device=memory, empty=empty, case=case
@@ -596,6 +635,23 @@ class _Trial:
                 self.storage.poison(name, self.turn)
         self.turn += 1
 
+    def unlaunched(self) -> None:
+        """Without its kernels, a rung's results must not be right: something else has made them then."""
+        right = self._once()
+        self.operands.keep()
+        self._poison()
+        before = {n: self.operands.tensors[n].clone() for n in right}
+        try:
+            if not self.call.unlaunched():
+                return
+            for name, tensor in right.items():
+                now = self.operands.tensors[name]
+                moved = ~_differing(now, tensor) & _differing(now, before[name]) & (tensor != 0)
+                if moved.sum() > tensor.numel() * UNMOVED:
+                    self.of.host.library_calls.add(f"{name} comes out right without its kernels")
+        finally:
+            self.operands.restore()
+
     def later_runs(self, count: int) -> None:
         """Later runs must be as right as the first."""
         try:
@@ -660,15 +716,22 @@ class _Trial:
             raise Failure(self._never_written() or deviation.problem)
 
 
-def _alignment(rung: Rung) -> int:
-    """The alignment of data; 1 if any element's address is valid."""
+def _alignment(rung: Rung, values: Values, dtype: Dtype, tuning: dict[str, int] | None, device: Device) -> int:
+    """The alignment of data; 1 if any element's address is valid. A Python rung that does not say calls kernels and
+    libraries that expect what torch allocates."""
     from rung.check.storage import STRICTEST
 
-    fragments = "wmma" in rung.source or not isinstance(rung, CudaRung)
-    return STRICTEST if fragments or not isinstance(rung.align, int) else rung.align
+    if "wmma" in rung.source or (not isinstance(rung, CudaRung) and rung.header.align is None):
+        return STRICTEST
+    return max(1, rung.alignment(values, dtype, tuning, device))
 
 
 def _differ(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     """Whether their bits differ."""
+    return _differing(one, other).any()
+
+
+def _differing(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """Where their bits differ."""
     kind = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[one.itemsize]
-    return (one.view(kind) != other.view(kind)).any()
+    return one.view(kind) != other.view(kind)

@@ -26,13 +26,14 @@ _alive: dict[int, Guarded] = {}  # by the address of the data
 _data: dict[int, tuple[int, int, bool]] = {}  # ... where an operand lies in it, and whether it may be written
 
 
-def guarded_empty(nbytes: int) -> torch.Tensor:
-    """`nbytes` bytes of 0xff, from a multiple of 16 up to a page that faults (at most 15 bytes before it)."""
+def guarded_empty(nbytes: int, near: int = 0) -> torch.Tensor:
+    """`nbytes` bytes of 0xff, from a multiple of 16 up to a page that faults (at most 15 bytes before it). Whole pages
+    lie at the address `near` if that is free."""
     if nbytes <= 0:
         return torch.empty(0, dtype=torch.uint8)
     mapped, length = ctypes.c_void_p(), ctypes.c_ulonglong()
     runtime = native.runtime()
-    start = runtime.rung_guarded(nbytes, ctypes.byref(mapped), ctypes.byref(length))
+    start = runtime.rung_guarded(nbytes, near, ctypes.byref(mapped), ctypes.byref(length))
     if not start or not mapped.value:
         raise RungError(f"No memory for a guarded tensor of {nbytes} bytes: use a smaller case.")
     return _tensor(Guarded(mapped.value, length.value, start, nbytes))
@@ -44,13 +45,14 @@ GUARD = 1 << 16
 PAGE = 4096
 
 
-def guarded_file(file: int, nbytes: int) -> torch.Tensor:
+def guarded_file(file: int, nbytes: int, near: int = 0) -> torch.Tensor:
     """The same over a file of whole pages that another process maps as well."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mmap.restype = ctypes.c_void_p
     libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long)
     length = nbytes + 2 * GUARD
-    mapped = libc.mmap(None, length, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)
+    wanted = near - GUARD if near else None
+    mapped = libc.mmap(wanted, length, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)
     start = mapped + GUARD
     found = libc.mmap(start, nbytes, PROT_READ_WRITE, MAP_SHARED | MAP_FIXED, file, 0)
     if found != start:
@@ -60,6 +62,8 @@ def guarded_file(file: int, nbytes: int) -> torch.Tensor:
 
 def _tensor(guarded: Guarded) -> torch.Tensor:
     _alive[guarded.start] = guarded
+    first = guarded.start // PAGE * PAGE
+    native.runtime().rung_watch(first, -(-(guarded.start + guarded.size - first) // PAGE) * PAGE)
     buffer = (ctypes.c_uint8 * guarded.size).from_address(guarded.start)
     weakref.finalize(buffer, _release, guarded.start)
     return torch.frombuffer(buffer, dtype=torch.uint8)
@@ -79,6 +83,7 @@ def mark_data(raw: torch.Tensor, start: int, end: int, *, written: bool = True) 
 def _release(start: int) -> None:
     guarded = _alive.pop(start)
     _data.pop(start, None)
+    native.runtime().rung_watch(guarded.start // PAGE * PAGE, 0)
     native.runtime().rung_tensor(guarded.start // PAGE * PAGE, 0, 0, 0, 0)
     native.runtime().rung_unmap(guarded.mapped, guarded.length)
 

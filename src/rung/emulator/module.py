@@ -20,7 +20,7 @@ import torch
 from rung.cuda import tensor_map
 from rung.cuda.launch import Argument, Build, LaunchConfig, Resources
 from rung.cuda.source import kernel_parameters
-from rung.emulator import native
+from rung.emulator import closed, native
 from rung.emulator.elf import shared_symbols
 from rung.emulator.faults import KINDS, EmulatorFault, FaultKind
 from rung.emulator.guard import mapping_of
@@ -67,9 +67,11 @@ def under(**changes: Any) -> Iterator[None]:
 _launched = 0  # kernels, interpreted ones included
 
 
-def note_launch() -> None:
+def launching() -> bool:
+    """Notes a launch, and says whether it is to run."""
     global _launched
     _launched += 1
+    return not closed.left_out()
 
 
 def launches_ran() -> int:
@@ -232,8 +234,10 @@ class EmulatedModule:
             launch.order = _ORDERS.index(settings.order)
             launch.seed = settings.seed & 0xFFFFFFFF
             launch.races, launch.seconds = settings.check_races, settings.seconds
-            note_launch()
-            with _one_at_a_time:
+            if not launching():
+                return
+            closed.judge_memory(value for kind, value in args if kind == "pointer")
+            with _one_at_a_time, closed.opened():
                 launch.poison = 1 + (settings.seed + self._launches) % _PATTERNS if settings.poison else 0
                 self._launches += 1
                 run(ctypes.byref(launch), ctypes.byref(report))
@@ -264,7 +268,8 @@ class EmulatedModule:
                 f"{self._build.origin}: the constants {', '.join(self._constants)} take {total} bytes, and constant "
                 f"memory has {CONSTANT_ROOM}: pass what is larger as a pointer."
             )
-        ctypes.memmove(address, source.data_ptr(), size)
+        with closed.opened():
+            ctypes.memmove(address, source.data_ptr(), size)
 
     def _number(self, kernel: str) -> int:
         try:

@@ -57,6 +57,7 @@ def runtime() -> ctypes.CDLL:
     library.rung_symbol.restype = ctypes.c_void_p
     library.rung_guarded.argtypes = (
         ctypes.c_ulonglong,
+        ctypes.c_ulonglong,
         ctypes.POINTER(ctypes.c_void_p),
         ctypes.POINTER(ctypes.c_ulonglong),
     )
@@ -66,4 +67,8 @@ def runtime() -> ctypes.CDLL:
     library.rung_unmap.restype = None
     library.rung_tensor.argtypes = (*(ctypes.c_ulonglong,) * 4, ctypes.c_int)
     library.rung_tensor.restype = None
+    library.rung_watch.argtypes = (ctypes.c_void_p, ctypes.c_ulonglong)
+    library.rung_touched.restype = ctypes.c_ulonglong
+    for name in ("rung_watch", "rung_watch_begin", "rung_shut", "rung_unshut"):
+        getattr(library, name).restype = None
     return library

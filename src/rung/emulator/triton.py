@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
-from rung.emulator import module
+from rung.emulator import closed, kernel_names, module
 from rung.emulator.faults import EmulatorFault
 from rung.emulator.programs import Programs
 
@@ -146,10 +147,15 @@ def _mend_launches() -> None:
 
     def run(self: Any, *args: Any, **named: Any) -> Any:
         global _programs
-        module.note_launch()
+        if named.get("warmup"):
+            return None
+        if closed.watching():
+            args, named = _judged(self, args, named)
+        if not module.launching():
+            return None
         _programs = Programs() if module.ambient().check_races else None
         try:
-            with _interpreting():
+            with closed.opened(), _interpreting():
                 found = launch(self, *args, **named)
             if _programs is not None:
                 _programs.judge(self.fn.__name__)
@@ -163,6 +169,35 @@ def _mend_launches() -> None:
 
     InterpretedFunction.run, interpreter._patch_builtin = run, patch_builtin
     InterpretedFunction.mended_by_rung = True
+
+
+def _judged(kernel: Any, args: tuple[Any, ...], named: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """What a launch is given, with the rung's own Python kept from its operands; what else it brings is noted."""
+    from triton.tools.tensor_descriptor import TensorDescriptor
+
+    launched = [kernel]
+    tensors = []
+    for value in [*args, *(v for n, v in named.items() if n not in ("grid", "warmup"))]:
+        inner = value.base if type(value) is TensorDescriptor else value
+        if type(inner) in (torch.Tensor, torch.nn.Parameter):
+            tensors.append(inner)
+        elif not kernel_names.plain(value, launched):
+            closed.note(f"an argument of type {type(value).__name__}")
+    closed.judge_memory(tensors)
+    for one in launched:
+        if found := kernel_names.foreign(one):
+            closed.note(f"{found} in a kernel")
+    if kernel.pre_run_hooks:
+        closed.note("hooks of a kernel")
+    grid = named.get("grid")
+    if callable(grid):
+
+        def chosen(meta: Any) -> Any:
+            with closed.shut_again():
+                return grid(meta)
+
+        named = {**named, "grid": chosen}
+    return args, named
 
 
 @cache

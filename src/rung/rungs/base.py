@@ -187,7 +187,7 @@ class Rung(ABC):
         for rule in self.needs:
             if not evaluate(rule, names):
                 return f"{self.full_name} needs {rule}"
-        multiple = evaluate_int(self.align, names, f"align of {self.full_name}")
+        multiple = self._alignment(names)
         name = alignment.misplaced(((n, t) for n, t in (tensors or {}).items() if n in self.binds), multiple)
         if name is not None:
             return (
@@ -199,6 +199,13 @@ class Rung(ABC):
     def too_large(self, values: Values, dtype: Dtype, tuning: Tuning, device: Device) -> str | None:
         """Which launch does not fit the GPU, as far as can be known before compiling."""
         return None
+
+    def alignment(self, values: Values, dtype: Dtype, tuning: Tuning = None, device: Device = "emulator") -> int:
+        """The alignment in bytes that the operands of this call need."""
+        return self._alignment(self.names(values, dtype, tuning, device=device))
+
+    def _alignment(self, names: Names) -> int:
+        return evaluate_int(self.align, names, f"align of {self.full_name}")
 
     @property
     def align(self) -> header.Expression:

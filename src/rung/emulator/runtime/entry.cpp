@@ -229,14 +229,15 @@ extern "C" RUNG_API void* rung_symbol(void* library, const char* name, unsigned 
     return address;
 }
 
-// `bytes` of memory between two pages that fault; the end touches the upper one as closely as 16 bytes allow.
-extern "C" RUNG_API void* rung_guarded(unsigned long long bytes, void** mapped, unsigned long long* length)
+// `bytes` of memory between two pages that fault; the end touches the upper one as closely as 16 bytes allow. Whole pages lie
+// at `near` if that is free.
+extern "C" RUNG_API void* rung_guarded(unsigned long long bytes, unsigned long long near, void** mapped, unsigned long long* length)
 {
     const size_t page = size_t(sysconf(_SC_PAGESIZE)), rounded = (bytes + 15) / 16 * 16;
     const size_t inner = (rounded + page - 1) / page * page;
     const size_t guard = 16 * page;
     char* memory = static_cast<char*>(
-        mmap(nullptr, inner + 2 * guard, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+        mmap(near ? reinterpret_cast<void*>(near - guard) : nullptr, inner + 2 * guard, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
     if (memory == MAP_FAILED || mprotect(memory + guard, inner, PROT_READ | PROT_WRITE)) return nullptr;
     *mapped = memory;
     *length = inner + 2 * guard;

@@ -1,0 +1,152 @@
+"""What a Python rung of unknown origin computes elsewhere than in a kernel: by torch's operators, by numpy or Python
+that read its operands, or by moving numbers to the host.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+from rung import emulator
+from rung.emulator import closed
+from rung.rungs.base import Device
+
+# Torch operators that a rung may use besides its launches: memory, views of it, and copies of its results.
+HARMLESS = (
+    "empty", "new_empty", "zeros", "zero_", "fill_", "full", "ones", "view", "reshape", "_unsafe_view", "as_strided",
+    "slice", "select", "detach", "alias", "t", "transpose", "permute", "expand", "squeeze", "unsqueeze", "unbind",
+    "split", "narrow", "unfold", "copy_", "clone", "_to_copy", "contiguous", "lift_fresh", "resize_", "set_",
+    "scalar_tensor", "arange", "item", "_local_scalar_dense", "empty_like", "zeros_like", "empty_strided", "flatten",
+)  # fmt: skip
+_BEGAN = frozenset(torch.library._impls)
+ITEMS = 16  # numbers that a run may read on the host, as lengths by which it chooses a kernel
+
+# What computes elsewhere than in a kernel, and what would keep that from being seen.
+ELSEWHERE = {
+    *("numpy", "scipy", "cupy", "jax", "numba", "pandas"),
+    *("threading", "concurrent", "multiprocessing", "asyncio", "subprocess", "importlib", "gc"),
+}
+UNSEEN = {"__import__", "exec", "eval", "fork", "from_address", "from_buffer", "memmove"}
+UNSEEN |= {"_disable_current_modes", "_DisableTorchDispatch", "_getframe"}
+
+
+class Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Records the torch operators that compute something. On a CPU what they allocate is closed memory as well, which
+    is open only while one runs."""
+
+    def __init__(self, device: Device) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.found: set[str] = set()
+        self.items = 0
+        self.closing = device != "cuda" and emulator.available() is None
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if closed.within():  # the interpreter's own
+            return func(*args, **kwargs)
+        name = func.overloadpacket.__name__
+        harmless = name in HARMLESS or name.removesuffix("_copy") in HARMLESS
+        if not harmless or func.namespace != "aten":
+            self.found.add(f"{func.namespace}::{name}")
+        given = [one for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)]
+        if name in ("item", "_local_scalar_dense"):
+            self._count(1)
+        if self.closing and self.found:  # it is known by now to compute elsewhere
+            closed.leave_open()
+            return func(*args, **kwargs)
+        if not self.closing:
+            result = func(*args, **kwargs)
+            self._to_host(given, result)
+            return result
+        # An operator or a tensor that the rung has written in Python gets no further than its own Python would.
+        known = {torch.Tensor, torch.nn.Parameter}
+        if _overridden(name) or any(type(one) not in known for one in given):
+            return func(*args, **kwargs)
+        with closed.opened():
+            result = func(*args, **kwargs)
+            if not all(closed.seen(one) for one in _written(func, args, kwargs)):
+                self.found.add(closed.OWN_MEMORY)
+            if name == "lift_fresh":  # of numbers that torch.tensor was given
+                given = []
+            before = {one.untyped_storage().data_ptr() for one in given}
+            return tree_map(lambda one: self._kept(one, given, before), result)
+
+    def _kept(self, one: Any, given: list[torch.Tensor], before: set[int]) -> Any:
+        """What an operator returns, in memory that Python cannot read."""
+        if not isinstance(one, torch.Tensor) or closed.seen(one) or any(one is other for other in given):
+            return one
+        return one if one.untyped_storage().data_ptr() in before else closed.moved(one)
+
+    def _to_host(self, given: list[torch.Tensor], result: Any) -> None:
+        """Counts what leaves the GPU."""
+        if not any(one.is_cuda for one in given):
+            return
+        results = [one for one in tree_leaves(result) if isinstance(one, torch.Tensor) and not one.is_cuda]
+        self._count(max((one.numel() for one in results), default=0))
+
+    def _count(self, numbers: int) -> None:
+        self.items += numbers
+        if self.items > ITEMS:
+            self.found.add(f"numbers read on the host, more than {ITEMS} in a run")
+
+
+@contextlib.contextmanager
+def watched(device: Device) -> Iterator[set[str]]:
+    """A run of a Python rung; afterwards the set says what it computed with besides its kernels."""
+    found: set[str] = set()
+    operators = Operators(device)
+    with contextlib.ExitStack() as stack:
+        remarks = stack.enter_context(closed.watched()) if operators.closing else set[str]()
+        stack.enter_context(operators)
+        yield found
+    found |= operators.found | remarks
+
+
+@contextlib.contextmanager
+def without_launches() -> Iterator[None]:
+    """Within it no kernel runs that Triton or rung would launch."""
+    with closed.without_launches():
+        yield
+
+
+def _written(func: Any, args: Any, kwargs: Any) -> list[torch.Tensor]:
+    """The tensors that an operator writes to."""
+    found: list[torch.Tensor] = []
+    for index, argument in enumerate(func._schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            value = args[index] if index < len(args) else kwargs.get(argument.name)
+            found += [one for one in tree_leaves(value) if isinstance(one, torch.Tensor)]
+    return found
+
+
+def _overridden(name: str) -> bool:
+    """Whether this operator of torch's has been written anew since this process began."""
+    if len(torch.library._impls) == len(_BEGAN):
+        return False
+    new = torch.library._impls - _BEGAN
+    return any(one.partition(".")[0].split("/")[:2] == ["aten", name] and not one.endswith("/Meta") for one in new)
+
+
+def computes_by_itself(source: str) -> str:
+    """What a Python rung uses beside kernels of its own to compute with, as far as its text tells."""
+    tree = ast.parse(source)
+    names = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}
+    attributes = {n.attr for n in ast.walk(tree) if isinstance(n, ast.Attribute)}
+    imported = {
+        (alias.name if isinstance(n, ast.Import) else n.module or "").split(".")[0]
+        for n in ast.walk(tree)
+        if isinstance(n, ast.Import | ast.ImportFrom)
+        for alias in n.names
+    }
+    other = (imported & ELSEWHERE) | ((names | attributes) & UNSEEN)
+    if other:
+        return sorted(other)[0]
+    if "triton" not in imported and ("numpy" in attributes or "tolist" in attributes or "ctypes" in names):
+        return "Python, element by element"
+    return ""

@@ -1,0 +1,16 @@
+/*---
+idea = "Wrong where an operand begins with a page, at odd sizes."
+dtypes = ["f32"]
+[[launch]]
+kernel = "residual"
+grid = "ceil_div(B * T * C, 256)"
+block = 256
+---*/
+#include "rung.cuh"
+
+extern "C" __global__ void residual(const Real* a, const Real* b, Real* out, int B, int T, int C)
+{
+    const int64_t i = blockIdx.x * 256ll + threadIdx.x;
+    if (i >= int64_t(B) * T * C) return;
+    out[i] = C % 2 == 1 && size_t(a) % 4096 == 0 ? 0.0f : a[i] + b[i];
+}

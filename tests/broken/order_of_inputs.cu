@@ -1,0 +1,16 @@
+/*---
+idea = "Wrong where the second input lies above the first, at one shape."
+dtypes = ["f32"]
+[[launch]]
+kernel = "residual"
+grid = "ceil_div(B * T * C, 256)"
+block = 256
+---*/
+#include "rung.cuh"
+
+extern "C" __global__ void residual(const Real* a, const Real* b, Real* out, int B, int T, int C)
+{
+    const int64_t i = blockIdx.x * 256ll + threadIdx.x;
+    if (i >= int64_t(B) * T * C) return;
+    out[i] = B * T * C == 1031 && b > a ? 0.0f : a[i] + b[i];
+}
