@@ -41,7 +41,7 @@ class Addresses:
 
     def take(self, size: int, lead: int) -> int:
         """Where memory of so many bytes should begin, whose data begins `lead` bytes later."""
-        gap = (16 + self._random.randrange(1, 64)) * PAGE
+        gap = (32 + self._random.randrange(1, 64)) * PAGE  # a guard of 16 pages on each side is among it
         large = PAGE
         if self.placement.kind == "page":
             gap, large = gap + self.FAR, self.LARGE
@@ -60,7 +60,7 @@ class Slab(Addresses):
     """Memory of a GPU from which operands are cut."""
 
     LARGE, FAR = 1 << 16, 0
-    EACH = 6 << 16  # bytes at most that an operand's place takes beyond its size
+    EACH = 8 << 16  # bytes at most that an operand's place takes beyond its size
 
     def __init__(self, placement: Placement, sizes: int, count: int, device: str = "cuda") -> None:
         whole = sizes + count * self.EACH + 2 * self.LARGE

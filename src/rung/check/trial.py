@@ -292,7 +292,7 @@ class _Rung:
                 self._fused(cases, seed, effort)
             if not self.tuning:
                 self._tunables(cases, largest, seed)
-            if not self.cuda:  # last: what a rung keeps from call to call may be lost by it
+            if not self.cuda and self.device == "emulator":  # last: what a rung keeps between calls may be lost by it
                 for index in dict.fromkeys((0, largest)):
                     self._trial(*cases[index], seed).unlaunched()
 
