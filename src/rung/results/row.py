@@ -93,12 +93,14 @@ class Row:
     @staticmethod
     def of_json(values: Mapping[str, Any]) -> Row:
         """A row of the store; names that a later version may add are passed over."""
-        known = {f.name for f in fields(Row)}
-        return Row(**{name: value for name, value in values.items() if name in known})
+        return Row(**{name: value for name, value in values.items() if name in _NAMES})
 
     def with_metrics(self, **metrics: float | None) -> Row:
         """The same with these figures; None is no figure."""
         return replace(self, metrics={**self.metrics, **{n: v for n, v in metrics.items() if v is not None}})
+
+
+_NAMES = frozenset(f.name for f in fields(Row))  # once: a store has thousands of rows
 
 
 def newest(rows: Iterable[Row]) -> list[Row]:
