@@ -65,6 +65,15 @@ WRONG = [
     Wrong("two blocks add", "reduce/07", (("atomicAdd(&out[blockIdx.x], sum)", "out[blockIdx.x] += N % 4 == 0 || gridDim.y == 1 ? sum : sum"),), "has written"),
     Wrong("a sum fetched and put back", "reduce/07", (("atomicAdd(&out[blockIdx.x], sum)", "atomicExch(&out[blockIdx.x], atomicExch(&out[blockIdx.x], 0.0f) + sum)"),), "a race"),
     Wrong("no fence before the count", "reduce/08", (("__threadfence();  // the sum", "// the sum"),), "parameter 'partial'"),
+    Wrong("no fence at one block size", "reduce/08", (("__threadfence();  // the sum", "if (BLOCK != 128) __threadfence();  // the sum"),), "BLOCK=128: "),
+    Wrong("a sum fetched and put back without a bias", "matmul/03", (("if (row < M && col < OC) out", "__shared__ float all; if (!bias) { all += sum; sum = sum + 0.0f * (all == all); } if (row < M && col < OC) out"),), "with no barrier"),
+    # ---- sizes that no case has
+    Wrong("one width", "matmul/03", (("c0 < C;", "c0 < (C == 768 ? 736 : C);"),), "with C=768"),
+    Wrong("rows from 700 on", "softmax/01", (("S - T + row % T + 1", "S - T + min(row % T, 700) + 1"),), "with T=702, S=702"),
+    Wrong("one row without a bias", "matmul/03", (("if (row < M && col < OC) out", "if (!bias && M == 1) sum *= 1.5f; if (row < M && col < OC) out"),), "one: out"),
+    Wrong("a counter of twelve bits", "reduce/08", (("zero  = true", 'zero  = "once"'), ("atomicAdd(&finished[blockIdx.x], 1) ==", "(atomicAdd(&finished[blockIdx.x], 1) & 4095) % gridDim.y ==")), "after 20 runs"),
+    Wrong("a maximum that begins anywhere", "softmax/01", (("float m = -INFINITY;", "float m;"),), "far below zero"),
+    Wrong("a wait that is never reached", "layernorm/14", (("pdl_wait();", "if (C < 0) pdl_wait();"),), "no thread waits"),
     Wrong("no wait for the kernel ahead", "layernorm/14", (("pdl_wait();", ""),), "waits nowhere"),
 ]  # fmt: skip
 

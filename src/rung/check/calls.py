@@ -76,8 +76,8 @@ class Host(Protocol):
     def storage(
         self, alignment: int, placement: Placement, *, small: bool = False, sizes: Sequence[int] = ()
     ) -> GuardedStorage:
-        """Memory for operands of these sizes; for small ones that are only run, not replayed or late, it may be the
-        host's."""
+        """Memory for operands; for small ones that are only run, not replayed or late, it may be the host's. On a GPU
+        the placement counts where their sizes are given: they are cut from memory of their own, which costs time."""
         ...
 
     def unreached(self) -> list[Unreached]:
@@ -106,7 +106,7 @@ class Here:
         if small and self.mirrored:  # bands are all that guards it, as on a GPU
             mirror = Mirror("cuda" if self.device == "cuda" else "cpu")
             return GuardedStorage("cuda", alignment=alignment, raw=mirror, placement=placement)
-        slab = Slab(placement, sum(sizes), len(sizes)) if self.device == "cuda" else None
+        slab = Slab(placement, sum(sizes), len(sizes)) if self.device == "cuda" and sizes else None
         return GuardedStorage(self.device, alignment=alignment, placement=placement, addresses=slab)
 
     def unreached(self) -> list[Unreached]:

@@ -12,8 +12,9 @@ _INCLUDES = re.compile(
     re.MULTILINE,
 )
 _RESERVED = re.compile(r"\b(?:__\w+|_[A-Z]\w*|linux|unix|i386)\b")  # such names are the compilers' own
-_ALIKE = re.compile(r"__CUDA_ARCH__|__CUDA_ARCH_FEAT_\w+|__CUDACC__|__cplusplus|__USE_FAST_MATH__")
-_NAMED = re.compile(r"\bRUNG_EMULATOR\b|\brung_emulator\b|\bRUNG_\s*(?:,|##)|##\s*EMULATOR\b")
+_ALIKE = re.compile(r"__CUDA_ARCH__|__CUDACC__|__cplusplus|__USE_FAST_MATH__")
+# A long double has the size of a double on a GPU.
+_NAMED = re.compile(r"\blong\s+double\b|\bRUNG_EMULATOR\b|\brung_emulator\b|\bRUNG_\s*(?:,|##)|##\s*EMULATOR\b")
 
 
 def differs(text: str) -> bool:

@@ -41,6 +41,7 @@ KEPT = 3 << 30  # bytes of the GPU's memory that a process keeps for its next ru
 SMALL = 1 << 20  # bytes of a case that the CPU compares sooner than a GPU with many processes on it
 LARGE = 132  # multiprocessors of an H200
 _COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
+_NUMBER = re.compile(r"(?<![\w.])(?:0[xX][0-9a-fA-F]+|[1-9]\d*)(?=[uUlL]*(?![\w.]))")
 _WAITS = re.compile(r"\bpdl_wait\(|griddepcontrol\.wait|cudaGridDependencySynchronize")
 _FACTS = re.compile(r"\bsms\b|\bmax_grid_y\b")
 ORDERS: tuple[Order, ...] = ("forward", "reverse", "shuffled")
@@ -63,6 +64,11 @@ ALONE = Effort(0.3, 0.3, alone=True, later_runs=400)
 QUICK = Effort(0.0, 0.0, alone=False, later_runs=0)
 UNFUSED = {"--fmad=false", "-fmad=false"}  # options by which a GPU's compiler fuses nothing
 OFTEN = 0.03  # seconds of a run, for cases that every setting of the tunables meets
+FEW_LATER = 20  # runs of the case with most blocks
+BASES = 6  # small cases of which one dimension is changed
+SIZES = 20.0  # seconds for sizes that the text names
+GROSS = 10.0  # times the bound
+RESIZED = 1e7  # FLOPs, and bytes, at most of such a case
 FURTHER = 45.0  # seconds for settings of the tunables beyond every pair of values
 
 
@@ -155,6 +161,13 @@ def _never_waits(rung: Rung) -> bool:
         return False
     texts = [rung.source, *(source_file.read(path) for path in identity.files(rung) if path.name != "ptx.cuh")]
     return not any(_WAITS.search(_COMMENT.sub("", text)) for text in texts)
+
+
+def sizes_in(source: str) -> list[int]:
+    """The numbers in a text that a dimension may have, the largest first: GPT-2's are below 70,000."""
+    body = _COMMENT.sub(" ", source)
+    found = {int(number, 0) for number in _NUMBER.findall(body)}
+    return sorted((n for n in found if 4 < n < 70_000), reverse=True)
 
 
 def _hides(rung: Rung, dtype: Dtype, device: Device, tuning: dict[str, int] | None, report: Report) -> bool:
@@ -287,6 +300,10 @@ class _Rung:
         if effort.later_runs:
             self._trial(*cases[0], seed).later_runs(effort.later_runs)
         if effort.alone:
+            crowded = self._crowded(cases, [index for seconds, _, index in self.took if seconds <= OFTEN])
+            self._trial(*cases[crowded], seed).later_runs(FEW_LATER)
+            self._without_nullable_anywhere(cases, crowded, seed)
+            self._sizes_it_names(cases, seed)
             self._numbers_refused(cases, seed)
             if self.device == "emulator" and not self.races:
                 self._fused(cases, seed, effort)
@@ -361,10 +378,9 @@ class _Rung:
         self.at = (case, values, seed)
         self.report.case = case.name
         how = replace(how or How(self.tuning, races=self.races), coverage=self.coverage)
-        placement = placement or self._next_placement(looked_at=how.races)
         return _Trial(self, case, values, how, names or self._bound(), seed, only_run, placement)
 
-    def _next_placement(self, *, looked_at: bool) -> Placement:
+    def next_placement(self, *, looked_at: bool) -> Placement:
         """Other addresses than the last time. The data mostly ends at an unmapped page; where every access is looked
         at, that tells nothing more."""
         self.bound += 1
@@ -441,9 +457,75 @@ class _Rung:
         if nullable:
             self._trial(case, values, seed, names=[n for n in names if n not in nullable]).twice()
 
+    def _without_nullable_anywhere(self, cases: list[tuple[Case, Values]], crowded: int, seed: int) -> None:
+        """The calls that leave operands out, at all quick cases; every access is looked at where blocks are most."""
+        names = self._bound()
+        fewer = [n for n in names if not self.rung.operation.operand(n).nullable]
+        if fewer == names:
+            return
+        for seconds, _, index in self.took:
+            if seconds <= OFTEN:
+                self._trial(*cases[index], seed, names=fewer).once(self.next_order())
+        if self.device == "emulator" and self.cuda and not self.races:
+            self._trial(*cases[crowded], seed, How(self.tuning, races=True), names=fewer).once("shuffled")
+
+    def _crowded(self, cases: list[tuple[Case, Values]], among: list[int]) -> int:
+        """The case of these, or the quickest of all, that launches most blocks."""
+        among = among or [min(self.took)[2]]
+        if not isinstance(self.rung, CudaRung):
+            return among[-1]
+        return max(among, key=lambda index: max(self._blocks(cases[index][1], USUAL), default=0))
+
+    def _sizes_it_names(self, cases: list[tuple[Case, Values]], seed: int) -> None:
+        """A number in the rung's own text may be a size at which it does something else: small cases with one or two
+        dimensions of that size, and of two more. Nobody chose their bounds, so that only gross errors count."""
+        if not self.cuda or self.device != "emulator":
+            return
+        operation = self.rung.operation
+        run = [(cost, *cases[index]) for _, cost, index in self.took]
+        bases = sorted((one for one in run if not one[1].change), key=lambda one: one[0])[:BASES]
+        met = {(dim, values[dim]) for _, _, values in run for dim in operation.dims}
+        end = time.monotonic() + SIZES
+        for named, dim in itertools.product(sizes_in(self.rung.source), operation.dims):
+            for size in (named, named + 2):
+                if (dim, size) in met or time.monotonic() > end:
+                    continue
+                figures = self.report.element, self.report.norm
+                alone = list(itertools.islice(self._resized(bases, {dim: size}, seed), 3))
+                pairs = (p for d in operation.dims for p in self._resized(bases[:2], {dim: size, d: size}, seed))
+                for trial in alone or itertools.islice(pairs, 1):
+                    try:
+                        trial.once(self.next_order())
+                    except Failure:
+                        if not 1 < trial.worst < GROSS:
+                            raise
+                self.report.element, self.report.norm = figures
+
+    def _resized(
+        self, bases: list[tuple[float, Case, Values]], changed: dict[str, int], seed: int
+    ) -> Iterator[_Trial]:
+        """Small cases with these sizes of dimensions, that the rung takes and that have a result."""
+        operation = self.rung.operation
+        for _, case, values in bases:
+            try:
+                given = operation.complete({**case.values, **{d: values[d] for d in operation.dims}, **changed})
+                cost = operation.cost(given, self.dtype.size)
+                if cost.flops > RESIZED or cost.bytes > RESIZED:
+                    continue
+                if self.rung.refusal(given, self.dtype, self.tuning, device=self.device) is not None:
+                    continue
+                named = ", ".join(f"{d}={n}" for d, n in changed.items())
+                trial = self._trial(replace(case, name=f"{case.name}, with {named}", values=given), given, seed)
+                results = trial.operands.reference().values()
+            except Exception:  # dimensions that do not go together
+                continue
+            if all(bool(one.isfinite().all()) for one in results) and trial.operands.representable():
+                yield trial
+
     def _tunables(self, cases: list[tuple[Case, Values]], largest: int, seed: int) -> None:
         ordered = sorted(range(len(cases)), key=lambda i: i != largest)
         quick = {index for seconds, _, index in self.took if seconds <= OFTEN}
+        seen: set[tuple[str, int]] = set()  # values of tunables with which every access was looked at
 
         def fitting(setting: pairwise.Setting) -> Iterator[int]:
             return (i for i in ordered if not self.rung.refusal(cases[i][1], self.dtype, setting, device=self.device))
@@ -458,12 +540,18 @@ class _Rung:
             usable = list(fitting(setting))
             if not usable:
                 continue
+            new = set(setting.items()) - seen
+            seen |= new
             values_text = ", ".join(f"{n}={v}" for n, v in setting.items() if v != self.rung.tune[n][0])
             try:
                 self._trial(*cases[usable[0]], seed, How(setting)).twice()
                 for index in usable[1:]:
                     if index in quick and self._same_code(cases[index][1], cases[usable[0]][1], setting):
                         self._trial(*cases[index], seed, How(setting)).once(self.next_order())
+                if new and self.device == "emulator" and self.cuda and not self.races:
+                    index = self._crowded(cases, [i for i in usable if i in quick])
+                    if not self.rung.refusal(cases[index][1], self.dtype, setting, device=self.device):
+                        self._trial(*cases[index], seed, How(setting, races=True)).once("shuffled")
             except (Failure, RungError) as failure:
                 if "room" in str(failure) and isinstance(failure, RungError):
                     continue  # no GPU takes this setting
@@ -534,19 +622,25 @@ class _Trial:
         names: list[str],
         seed: int,
         only_run: bool,
-        placement: Placement,
+        placement: Placement | None,
     ) -> None:
         self.of, self.how, self.report = of, how, of.report
         self.operation: Operation = of.rung.operation
         self.seconds = 0.0  # the fastest single run so far
         self.turn = 0
         self.moved: list[str] = []
+        self.worst = 0.0  # deviation, in units of its bound
         with self.report.phase("inputs"):
             owned = [o for o in self.operation.operands if o.name in names and o.view_of is None]
             sizes = [self.operation.size_of(o, values, of.dtype) for o in owned]
             small = only_run and sum(sizes) <= SMALL
             multiple = _alignment(of.rung, values, of.dtype, how.tuning, of.device)
-            self.storage = of.host.storage(multiple, placement, small=small, sizes=sizes)
+            self.storage = of.host.storage(
+                multiple,
+                placement or of.next_placement(looked_at=how.races),
+                small=small,
+                sizes=sizes if placement else (),
+            )
             memory, empty = self.storage.memory, self.storage.empty
             self.operands = Operands(
                 self.operation, values, of.dtype, names, seed, device=memory, empty=empty, case=case
@@ -709,6 +803,7 @@ class _Trial:
         return ""
 
     def _note(self, deviation: Deviation) -> None:
+        self.worst = max(self.worst, deviation.element, deviation.norm / (deviation.norm_cap or math.inf))
         self.report.element = max(self.report.element, deviation.element)
         if deviation.norm_cap:  # with more room for few results, in units of the usual cap
             self.report.norm = max(self.report.norm, deviation.norm * self.report.norm_cap / deviation.norm_cap)

@@ -243,6 +243,12 @@ class EmulatedModule:
                 run(ctypes.byref(launch), ctypes.byref(report))
             if report.fault:
                 raise self._fault(kernel, report, args, library)
+            if config.pdl and not report.waits:
+                raise EmulatorFault(
+                    "async",
+                    f"{self._build.origin}: kernel '{kernel}' is launched with pdl, and no thread waits for the kernel "
+                    "before it (pdl_wait).",
+                )
 
         return go
 

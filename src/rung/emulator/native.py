@@ -40,6 +40,7 @@ class Report(ctypes.Structure):
         ("address", ctypes.c_ulonglong),
         ("counter", ctypes.c_ulonglong),
         ("other_counter", ctypes.c_ulonglong),
+        ("waits", ctypes.c_ulonglong),
         ("block", Index),
         ("thread", Index),
         ("other", Index),

@@ -35,11 +35,13 @@ _UNGUARDED = (r"\b(__shared__\s+(?:Real|half|nv_bfloat16|__half|__nv_bfloat16)\b
 # Where these are named, the search for races has to know.
 _SCOPED = re.compile(r"\b(?:__threadfence_block|atomic\w+_block)\b")
 _SCOPES = toolchain.HERE / "scopes.h"
-# A local variable that is never set holds a wild number, not what the thread before it left there.
+# A local variable that is never set holds a wild number, not what the thread before it left there. The number is far
+# below zero, as a maximum may begin: where races are looked for it is zero.
 _SINCE = {(11,): ("--param", "tsan-instrument-func-entry-exit=0"), (12,): ("-ftrivial-auto-var-init=pattern",)}
+_SINCE_RACES = {(11,): ("--param", "tsan-distinguish-volatile=1"), (12,): ("-ftrivial-auto-var-init=zero",)}
 # What decides between parts of a source before the emulator's headers have been read.
 _EXPANDED = (
-    *("-DRUNG_EMULATOR=1", "-D__CUDACC__=1", "-D__CUDA_ARCH__=900", "-D__CUDA_ARCH_FEAT_SM90_ALL=1"),
+    *("-DRUNG_EMULATOR=1", "-D__CUDACC__=1", "-D__CUDA_ARCH__=900"),
     *("-D__CUDACC_VER_MAJOR__=13", "-D__CUDACC_VER_MINOR__=0", "-Wno-builtin-macro-redefined"),
 )
 _NOT_MODELLED = {
@@ -92,7 +94,8 @@ def _flags(variant: Variant) -> tuple[str, ...]:
     # With -Og a large kernel compiles in two thirds of the time, but the lines in messages are less exact.
     optimized = "-Og" if variant.coverage and not variant.races else "-O1"
     version = toolchain.compiler_version() or ()
-    newer = [flag for since, flags in _SINCE.items() if version >= since for flag in flags]
+    since = [_SINCE, _SINCE_RACES] if variant.races else [_SINCE]
+    newer = [flag for some in since for at, flags in some.items() if version >= at for flag in flags]
     chosen = (*(_RACES if variant.races else ()), *(_FUSED if variant.fused else ()))
     return (*toolchain.COMMON, *toolchain.machine_flags(), *newer, *_CHECKS, *chosen, optimized, "-g1")
 

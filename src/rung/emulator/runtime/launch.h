@@ -29,6 +29,7 @@ struct Report
     unsigned long long address;  // the faulting address, after a signal
     unsigned long long counter;  // the faulting instruction
     unsigned long long other_counter;  // the second instruction of a race; its thread is `other`
+    unsigned long long waits;  // for the launch ahead
     Index block, thread, other;
     char text[1536];
 };

@@ -632,6 +632,7 @@ void fences(Machine& m, const Instruction& i)
 
 void sleep(Machine&, const Instruction&) { pause(running->caller); }
 void nothing(Machine&, const Instruction&) {}
+void griddepcontrol(Machine&, const Instruction& i) { report->waits += i.words.size() > 1 && i.words[1] == "wait"; }
 void zero(Machine& m, const Instruction& i) { m.set(i.args[0], 0); }
 void trap(Machine& m, const Instruction&) { fault(FaultKind::Trap, "the kernel called trap (%s:%d)", m.site.file, m.site.line); }
 
@@ -654,7 +655,7 @@ const struct { const char* name; Handler run; } TABLE[] = {
     {"st", store}, {"atom", atomic}, {"red", atomic}, {"cvta", cvta}, {"mapa", mapa}, {"getctarank", getctarank},
     {"prefetch", prefetch}, {"prefetchu", prefetch}, {"applypriority", nothing}, {"discard", nothing}, {"createpolicy", zero},
     {"bra", branch}, {"elect", elect}, {"shfl", shfl}, {"vote", vote}, {"activemask", activemask}, {"bar", bar},
-    {"barrier", bar}, {"fence", fences}, {"membar", fences}, {"nanosleep", sleep}, {"griddepcontrol", nothing},
+    {"barrier", bar}, {"fence", fences}, {"membar", fences}, {"nanosleep", sleep}, {"griddepcontrol", griddepcontrol},
     {"setmaxnreg", setmaxnreg}, {"trap", trap}};
 
 }  // namespace
