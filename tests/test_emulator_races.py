@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -238,3 +239,59 @@ def test_shared_arrays_of_16_bits_have_no_flag_that_threads_would_race_for() -> 
     out = torch.zeros(64)
     check(source, out, block=64)
     assert out.sum() == 64
+
+
+READERS = """
+__global__ void k(float* out) {
+    __shared__ float box;
+    __shared__ int turn;
+    const int warp = threadIdx.x / 32;
+    if (threadIdx.x == 0) box = 1, turn = 0;
+    __syncthreads();
+    while (atomicAdd(&turn, 0) != warp) ;
+    const float seen = box;
+    out[threadIdx.x] = seen;
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) atomicExch(&turn, warp + 1);
+    if (warp == 0) while (atomicAdd(&turn, 0) != WARPS) ;
+    if (warp == 0 || JOINS) asm volatile("bar.sync 1, THREADS;" ::: "memory");
+    if (threadIdx.x == 0) box = 2;
+}"""
+
+
+@pytest.mark.parametrize("order", ["forward", "reverse", "shuffled"])
+@pytest.mark.parametrize("left_out", [1, 2, 3, 4, None])
+def test_a_write_waits_for_every_reader(left_out: int | None, order: str) -> None:
+    joins, warps = (f"warp != {left_out}", 4) if left_out else ("true", 5)
+    source = READERS.replace("THREADS", str(32 * warps))
+    out, defines = torch.zeros(160), [("WARPS", "5"), ("JOINS", joins)]
+    if left_out is None:
+        check(source, out, block=160, order=order, defines=defines)
+        assert out.eq(1).all()
+    else:
+        words = race_of(source, out, block=160, order=order, defines=defines)
+        assert "line 15: writes what thread" in words and "has read at line 9" in words
+        reader = re.search(r"what thread \((\d+), 0, 0\) has read", words)
+        assert reader and int(reader[1]) // 32 == left_out
+
+
+def test_many_readers_between_barriers_are_no_race() -> None:
+    source = """
+    __global__ void k(float* out) {
+        __shared__ float box[4];
+        __shared__ unsigned char bytes[4];
+        float sum = 0;
+        for (int i = 0; i < 6; i++) {
+            if (threadIdx.x < 4) box[threadIdx.x] = i, bytes[threadIdx.x] = i;
+            __syncthreads();
+            for (int again = 0; again < 3; again++) {
+                for (int j = 0; j < 4; j++) sum += box[j] + bytes[(threadIdx.x + again) % 4];
+                if (again < 2) __syncthreads();
+            }
+            __syncthreads();
+        }
+        out[threadIdx.x] = sum;
+    }"""
+    out = torch.zeros(256)
+    check(source, out, block=256, order="shuffled", seed=3)
+    assert out.eq(2 * 12 * 15).all()

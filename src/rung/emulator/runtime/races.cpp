@@ -22,7 +22,9 @@ namespace {
 constexpr unsigned BARRIER_AGENTS = 64, OUT_AGENTS = 16;
 constexpr size_t MOST_BYTES = size_t(256) << 20;  // of all threads' clocks; launches beyond are not looked at
 
-// What is remembered of four bytes: the last write, and two of the reads since.
+constexpr size_t MOST_READS = size_t(64) << 20;  // remembered of all crowds; see `remember`
+
+// What is remembered of four bytes: the last write, and the reads since that no later read stands for.
 struct Access
 {
     unsigned clock, place;  // of the instruction, from the start of the kernel's code; clock 0: none
@@ -33,7 +35,12 @@ struct Access
 struct Cell
 {
     Access write, read, other;
+    unsigned crowd;  // of further readers, a number in `crowds`; 0: none
 };
+std::vector<std::vector<Access>> crowds;
+std::vector<unsigned> free_crowds;
+std::vector<unsigned short> covered;  // [slot]: used by `thin_out`
+size_t crowded;                       // reads that there is room for in all crowds
 
 constexpr unsigned PAGE_CELLS = 1024;
 struct Page
@@ -197,11 +204,12 @@ Cell& cell_of(uintptr_t address)
     return page_of(address / (4 * PAGE_CELLS))->cells[address / 4 % PAGE_CELLS];
 }
 
-// Guards between tensors fault only from page to page: the bytes up to there are looked at here.
-void stay_inside(uintptr_t address, size_t size, bool write, const void* caller)
+// Guards between tensors fault only from page to page: the bytes up to there are looked at here. Whether they lie in an
+// input, which nothing may write: its reads cannot race.
+bool stay_inside(uintptr_t address, size_t size, bool write, const void* caller)
 {
     const Page* page = page_of(address / (4 * PAGE_CELLS));
-    if (address >= page->from && address + size <= page->to && !(write && page->input)) return;
+    if (address >= page->from && address + size <= page->to && !(write && page->input)) return page->input;
     report->address = address >= page->from && address < page->to && address + size > page->to ? page->to : address;
     report->counter = uintptr_t(caller) - 1;
     fault(FaultKind::Bounds, "%s", "");
@@ -214,6 +222,66 @@ struct Accessor
     bool agent;
 };
 
+// Whether a write that is ordered after the read `mine` is ordered after `was`, too, which need not be kept then. What the
+// copy engine reads does not tell what its issuer knows; strong reads are not ordered before all the writes they allow.
+inline bool stands_for(Access& mine, const Accessor& who, const Access& was)
+{
+    if (was.slot == mine.slot && was.clock == mine.clock && was.strong == mine.strong) return mine.mask |= was.mask, true;
+    if (was.mask & ~mine.mask) return false;
+    if (was.slot == mine.slot) return mine.strong <= was.strong;
+    return !mine.strong && !who.agent && ordered(who.me, was);
+}
+
+// Drops the reads that later ones of the same thread, or the last one, stand for.
+void thin_out(std::vector<Access>& reads, Access& mine, const Accessor& who)
+{
+    covered.resize(slots);  // four bits of bytes for each of four strengths
+    size_t kept = reads.size();
+    for (size_t i = reads.size(); i-- > 0;) {
+        Access& read = reads[i];
+        unsigned known = 0;
+        for (unsigned strong = 0; strong <= read.strong; strong++) known |= covered[read.slot] >> 4 * strong & 15;
+        if (!(read.mask & ~known) || stands_for(mine, who, read)) continue;
+        covered[read.slot] |= (unsigned short)(read.mask << 4 * read.strong);
+        reads[--kept] = read;
+    }
+    for (size_t i = kept; i < reads.size(); i++) covered[reads[i].slot] = 0;
+    reads.erase(reads.begin(), reads.begin() + kept);
+}
+
+// A third reader and those after it: each is kept, once a thread. They are only looked through when room runs out, so that
+// a read takes constant time on average. Beyond MOST_READS in all, a crowd's last reader is forgotten for the next.
+void remember(Cell& cell, Access& mine, const Accessor& who)
+{
+    if (!cell.crowd) {
+        if (crowds.empty()) crowds.emplace_back();  // 0: none
+        if (free_crowds.empty()) cell.crowd = unsigned(crowds.size()), crowds.emplace_back();
+        else cell.crowd = free_crowds.back(), free_crowds.pop_back();
+    }
+    std::vector<Access>& reads = crowds[cell.crowd];
+    if (!reads.empty() && stands_for(mine, who, reads.back())) {
+        reads.back() = mine;
+        return;
+    }
+    if (reads.size() == reads.capacity()) {
+        thin_out(reads, mine, who);
+        if (const size_t room = reads.capacity(); reads.size() * 2 >= room) {
+            const size_t more = room ? room : 4;
+            if (crowded + more <= MOST_READS) reads.reserve(room + more), crowded += more;
+            else if (!room) return;
+            else if (reads.size() == room) reads.pop_back();
+        }
+    }
+    reads.push_back(mine);
+}
+
+void leave(Cell* cells, size_t count)  // what was remembered of them is forgotten
+{
+    for (size_t i = 0; i < count; i++)
+        if (const unsigned crowd = cells[i].crowd) crowds[crowd].clear(), free_crowds.push_back(crowd);
+    memset(static_cast<void*>(cells), 0, count * sizeof(Cell));
+}
+
 inline void touch(Cell& cell, uintptr_t where, unsigned char mask, bool write, unsigned char strong, unsigned place, const Accessor& who)
 {
     Access& last = cell.write;
@@ -224,22 +292,26 @@ inline void touch(Cell& cell, uintptr_t where, unsigned char mask, bool write, u
         else if (who.agent && !write && !proxied(who.me, last))
             race(where, write, place, last, true, " asynchronously", "with no fence.proxy.async between");
     }
-    const Access mine = {who.clock, place, (unsigned short)who.slot, mask, strong};
+    Access mine = {who.clock, place, (unsigned short)who.slot, mask, strong};
     if (!write) {
-        Access& read = cell.read;
-        if (!read.clock || (read.slot == who.slot && read.strong >= strong)) {
-            const unsigned char both = read.clock ? read.mask | mask : mask;
-            read = mine, read.mask = both;
-        } else {
-            const unsigned char both = cell.other.clock ? cell.other.mask | mask : mask;
-            cell.other = mine, cell.other.mask = both;
-        }
+        for (Access* read : {&cell.read, &cell.other})
+            if (!read->clock || stands_for(mine, who, *read)) {
+                *read = mine;
+                return;
+            }
+        remember(cell, mine, who);
         return;
     }
-    for (const Access* read : {&cell.read, &cell.other})
-        if (read->clock && read->mask & mask && !both_strong(who.slot, strong, *read) && !(read->slot == who.slot && read->clock == who.clock && who.agent) &&
-            !ordered(who.me, *read))
-            race(where, true, place, *read, false, who.agent ? " asynchronously" : "", "with no barrier between");
+    const auto test = [&](const Access& read) {
+        if (read.clock && read.mask & mask && !both_strong(who.slot, strong, read) &&
+            !(read.slot == who.slot && read.clock == who.clock && who.agent) && !ordered(who.me, read))
+            race(where, true, place, read, false, who.agent ? " asynchronously" : "", "with no barrier between");
+    };
+    test(cell.read), test(cell.other);
+    if (cell.crowd) {
+        for (const Access& read : crowds[cell.crowd]) test(read);
+        crowds[cell.crowd].clear();
+    }
     if (last.clock == mine.clock && last.slot == mine.slot && last.strong == strong) last.mask |= mask, last.place = place;
     else last = mine;
     cell.read.clock = cell.other.clock = 0;  // ordered before this write, by whatever orders the write itself
@@ -271,9 +343,11 @@ void access(uintptr_t address, size_t size, bool write, unsigned char strong, co
     const Accessor who = {slot, slot, now[slot], false};
     Place place;
     if (address - base < bytes_of_block) place = {me.block, unsigned(address - base)};
-    else if (!me.block->cluster || !place_of(reinterpret_cast<void*>(address), place))
-        return stay_inside(address, size, write, caller),
-               touch_span(nullptr, address, size, false, write, strong, place_in_code(caller), who);
+    else if (!me.block->cluster || !place_of(reinterpret_cast<void*>(address), place)) {
+        if (!stay_inside(address, size, write, caller))
+            touch_span(nullptr, address, size, false, write, strong, place_in_code(caller), who);
+        return;
+    }
     touch_span(shared_cells(*place.block), place.offset, size, true, write, strong, place_in_code(caller), who);
 }
 
@@ -319,7 +393,7 @@ void watch_set(unsigned number)
 
 void forget_shared(Block& block)
 {
-    if (watching && block.past) memset(static_cast<void*>(block.past), 0, (bytes_of_block / 4 + 2) * sizeof(Cell));
+    if (watching && block.past) leave(shared_cells(block), bytes_of_block / 4 + 2);
 }
 
 void unwatch()
@@ -330,6 +404,7 @@ void unwatch()
         for (unsigned* row : *rows) free(row);
         rows->clear();
     }
+    crowds = {}, free_crowds = {}, covered = {}, crowded = 0;
     free(table), free(now), free(born);
     for (unsigned scope = 0; scope < SCOPES; scope++) free(released[scope]), free(heard[scope]);
 }
@@ -493,7 +568,7 @@ void note_copy(const Thread& thread, Place to, int bytes, const void* place)
 void note_barrier(Place place, bool, Site)
 {
     if (!watching) return;  // what lay there is forgotten: barriers are touched by their own instructions only
-    memset(static_cast<void*>(shared_cells(*place.block) + place.offset / 4), 0, 2 * sizeof(Cell));
+    leave(shared_cells(*place.block) + place.offset / 4, 2);
 }
 
 // ---- agents -------------------------------------------------------------------------------------------------------------
@@ -513,10 +588,8 @@ static void note_span(const Thread& issuer, const Span& span, bool write, unsign
     const Accessor who = {me, threads * resident + agent, unsigned(serial), true};
     const unsigned place = place_in_code(issuer.caller);
     if (span.shared.block) touch_span(shared_cells(*span.shared.block), span.shared.offset, span.bytes, true, write, false, place, who);
-    else {
-        stay_inside(uintptr_t(span.global), span.bytes, write, issuer.caller);
+    else if (!stay_inside(uintptr_t(span.global), span.bytes, write, issuer.caller))
         touch_span(nullptr, uintptr_t(span.global), span.bytes, false, write, false, place, who);
-    }
 }
 
 void note_operand(const Thread& issuer, Place from, unsigned bytes, unsigned agent, unsigned long serial)
