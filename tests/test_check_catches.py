@@ -20,6 +20,7 @@ from rung.check.workers import work_through
 from rung.cli.check import _exit_code
 from rung.emulator import closed
 from rung.rungs import catalogue
+from rung.show.verb_tables import remark
 
 BROKEN = Path(__file__).parent / "broken"
 
@@ -338,6 +339,34 @@ def test_a_tree_without_barriers_is_reported_by_thread_and_line(tmp_path: Path) 
     report = check(rung, "f32", device="emulator")
     assert report.verdict == "failed"
     assert "a race" in report.reason and "with no barrier between: shared variable 'partial'" in report.reason
+
+
+TEN_BLOCKS = """/*---
+idea = "Ten blocks at once."
+dtypes = ["f32"]
+[[launch]]
+kernel = "k"
+grid = [BLOCKS]
+block = 1024
+cooperative = true
+---*/
+#include "rung.cuh"
+extern "C" __global__ void __launch_bounds__(1024) k(const Real* a, const Real* b, Real* out, int B, int T, int C)
+{
+    for (long long i = blockIdx.x * 1024 + threadIdx.x; i < (long long)B * T * C; i += gridDim.x * 1024)
+        out[i] = a[i] + b[i];
+}
+"""
+
+
+@pytest.mark.parametrize("blocks", [5, 10])
+def test_a_launch_too_large_for_the_race_check_is_remarked_on(blocks: int, tmp_path: Path) -> None:
+    path = tmp_path / "many.cu"
+    path.write_text(TEN_BLOCKS.replace("BLOCKS", str(blocks)))
+    rung = catalogue.rung_from_file(catalogue.operation("residual"), path)
+    report = check(rung, "f32", device="emulator", quick=True, races=True)
+    assert report.verdict == "ok", report.reason
+    assert ("not searched for races where 10240 threads run at once" in remark(report)) == (blocks == 10)
 
 
 def test_every_task_has_one_portion_and_the_longest_come_first() -> None:

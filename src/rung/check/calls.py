@@ -84,6 +84,11 @@ class Host(Protocol):
         """What no emulated launch has done since this was asked last, where branches were counted."""
         ...
 
+    def unwatched(self) -> int:
+        """The most threads at once of an emulated launch that had too many to be searched for races, since this was
+        asked last; 0 if there was none."""
+        ...
+
     def bind(self, rung: Rung, operands: Operands, how: How, scratch: GuardedStorage) -> Call: ...
 
 
@@ -111,6 +116,9 @@ class Here:
 
     def unreached(self) -> list[Unreached]:
         return coverage.unreached(coverage.counted())
+
+    def unwatched(self) -> int:
+        return unwatched(self.device)
 
     def bind(self, rung: Rung, operands: Operands, how: How, scratch: GuardedStorage) -> Call:
         prepared = prepare(rung, operands, how, self.device, scratch)
@@ -152,6 +160,13 @@ def atomics_ran(device: Device) -> int:
     from rung import emulator
 
     return emulator.atomics_ran() if device != "cuda" and emulator.available() is None else 0
+
+
+def unwatched(device: Device) -> int:
+    """The most threads at once of a launch not searched for races, since this was asked last."""
+    from rung import emulator
+
+    return emulator.unwatched() if device != "cuda" else 0
 
 
 class _CallHere:

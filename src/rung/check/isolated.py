@@ -49,6 +49,7 @@ class Isolated:
         self.mirrored = device == "cuda" if mirrored is None else mirrored
         self.library_calls: set[str] = set()
         self.atomics = False
+        self._unwatched = 0
         self._bound = 0
         self._files_at: dict[int, int] = {}  # the file of the memory that starts at an address
         self._protected = contextlib.ExitStack()
@@ -116,6 +117,10 @@ class Isolated:
         self, alignment: int, placement: Placement, *, small: bool = False, sizes: Sequence[int] = ()
     ) -> GuardedStorage:
         return GuardedStorage(self.device, alignment=alignment, raw=self._memory, placement=placement)
+
+    def unwatched(self) -> int:
+        most, self._unwatched = self._unwatched, 0
+        return most
 
     def unreached(self) -> list[Unreached]:
         lines = self.ask({"do": "unreached"}, RUN_SECONDS).get("unreached", [])
@@ -194,6 +199,7 @@ class Isolated:
             raise Failure("its process sent an answer without a question") from None
         self.library_calls.update(str(n)[:80] for n in answer.get("library", [])[:50])
         self.atomics = self.atomics or bool(answer.get("atomics"))
+        self._unwatched = max(self._unwatched, int(answer.get("unwatched", 0)))
         if answer.get("error"):
             text, kind = str(answer["error"])[:2000], answer.get("kind")
             if kind in KINDS:

@@ -112,6 +112,7 @@ def check(
     of = _Rung(rung, dtype_named(dtype), device, tuning, report, races, coverage, host or Here(device))
     if coverage:
         of.host.unreached()  # of what ran before
+    of.host.unwatched()
     try:
         of.judge(cases[:1] if quick else cases, seed, QUICK if quick else effort)
     except (Failure, RungError) as failure:
@@ -125,6 +126,8 @@ def check(
     report.case = ""
     if rung.operation.complaint is not None:
         report.notes.append("judged by the problem's own check_implementation; the error is rung's")
+    if threads := of.host.unwatched():
+        report.notes.append(f"not searched for races where {threads} threads run at once, too many for the emulator")
     if coverage:
         report.unreached = of.host.unreached()
     if of.host.library_calls:

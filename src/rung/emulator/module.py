@@ -79,6 +79,17 @@ def launches_ran() -> int:
     return _launched
 
 
+_unwatched = 0
+
+
+def unwatched() -> int:
+    """The most threads at once of a launch that was not searched for races, because they were too many, since this was
+    asked last."""
+    global _unwatched
+    most, _unwatched = _unwatched, 0
+    return most
+
+
 def ambient() -> Settings:
     """The settings of modules without their own."""
     return _ambient
@@ -228,6 +239,7 @@ class EmulatedModule:
         run = native.runtime().rung_launch
 
         def go(references: tuple[Any, ...] = (values, pointers, args)) -> None:
+            global _unwatched
             report, settings = native.Report(), self.settings
             library = self._library(settings)
             launch.module, launch.entry = library.module, library.entries[number]
@@ -241,6 +253,7 @@ class EmulatedModule:
                 launch.poison = 1 + (settings.seed + self._launches) % _PATTERNS if settings.poison else 0
                 self._launches += 1
                 run(ctypes.byref(launch), ctypes.byref(report))
+                _unwatched = max(_unwatched, report.unwatched)
             if report.fault:
                 raise self._fault(kernel, report, args, library)
             if config.pdl and not report.waits:

@@ -44,6 +44,7 @@ class Report(ctypes.Structure):
         ("block", Index),
         ("thread", Index),
         ("other", Index),
+        ("unwatched", ctypes.c_uint),
         ("text", ctypes.c_char * TEXT),
     )
 

@@ -31,6 +31,7 @@ struct Report
     unsigned long long other_counter;  // the second instruction of a race; its thread is `other`
     unsigned long long waits;  // for the launch ahead
     Index block, thread, other;
+    unsigned unwatched;  // threads at once, where they are too many for the race check that was asked for
     char text[1536];
 };
 

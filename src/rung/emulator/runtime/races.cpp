@@ -19,8 +19,10 @@ bool watching;
 
 namespace {
 
+bool guarding;  // accesses are at least held to their tensors
+
 constexpr unsigned BARRIER_AGENTS = 64, OUT_AGENTS = 16;
-constexpr size_t MOST_BYTES = size_t(256) << 20;  // of all threads' clocks; launches beyond are not looked at
+constexpr size_t MOST_BYTES = size_t(1) << 30;  // of all threads' clocks: at most some 9000 at once
 
 constexpr size_t MOST_READS = size_t(64) << 20;  // remembered of all crowds; see `remember`
 
@@ -222,11 +224,14 @@ struct Accessor
     bool agent;
 };
 
-// Whether a write that is ordered after the read `mine` is ordered after `was`, too, which need not be kept then. What the
-// copy engine reads does not tell what its issuer knows; strong reads are not ordered before all the writes they allow.
+// Whether a write that is ordered after the read `mine` is ordered after `was`, too, which need not be kept then. What
+// the copy engine reads does not tell what its issuer knows; a strong read is not ordered before all writes it allows.
 inline bool stands_for(Access& mine, const Accessor& who, const Access& was)
 {
-    if (was.slot == mine.slot && was.clock == mine.clock && was.strong == mine.strong) return mine.mask |= was.mask, true;
+    if (was.slot == mine.slot && was.clock == mine.clock && was.strong == mine.strong) {
+        mine.mask |= was.mask;
+        return true;
+    }
     if (was.mask & ~mine.mask) return false;
     if (was.slot == mine.slot) return mine.strong <= was.strong;
     return !mine.strong && !who.agent && ordered(who.me, was);
@@ -249,8 +254,8 @@ void thin_out(std::vector<Access>& reads, Access& mine, const Accessor& who)
     reads.erase(reads.begin(), reads.begin() + kept);
 }
 
-// A third reader and those after it: each is kept, once a thread. They are only looked through when room runs out, so that
-// a read takes constant time on average. Beyond MOST_READS in all, a crowd's last reader is forgotten for the next.
+// A third reader and those after it. They are looked through when room runs out, so that a read takes constant time on
+// average, and twice the room of all threads is enough. Beyond MOST_READS in all, a crowd forgets its last for each.
 void remember(Cell& cell, Access& mine, const Accessor& who)
 {
     if (!cell.crowd) {
@@ -259,7 +264,7 @@ void remember(Cell& cell, Access& mine, const Accessor& who)
         else cell.crowd = free_crowds.back(), free_crowds.pop_back();
     }
     std::vector<Access>& reads = crowds[cell.crowd];
-    if (!reads.empty() && stands_for(mine, who, reads.back())) {
+    if (!reads.empty() && reads.back().slot == mine.slot && stands_for(mine, who, reads.back())) {
         reads.back() = mine;
         return;
     }
@@ -294,11 +299,13 @@ inline void touch(Cell& cell, uintptr_t where, unsigned char mask, bool write, u
     }
     Access mine = {who.clock, place, (unsigned short)who.slot, mask, strong};
     if (!write) {
-        for (Access* read : {&cell.read, &cell.other})
-            if (!read->clock || stands_for(mine, who, *read)) {
-                *read = mine;
-                return;
-            }
+        Access &first = cell.read, &other = cell.other;
+        if (!cell.crowd || crowds[cell.crowd].empty())
+            for (Access* read : {&cell.read, &cell.other})
+                if (!read->clock || stands_for(mine, who, *read)) {
+                    *read = mine;
+                    return;
+                }
         remember(cell, mine, who);
         return;
     }
@@ -332,23 +339,22 @@ unsigned place_in_code(const void* caller) { return caller ? unsigned(static_cas
 
 void access(uintptr_t address, size_t size, bool write, unsigned char strong, const void* caller)
 {
-    if (!watching || !running || meeting_lanes) return;  // on behalf of a warp: what lanes bring each other
+    if (!guarding || !running || meeting_lanes) return;  // on behalf of a warp: what lanes bring each other
     Thread& me = *running;
     if (address - uintptr_t(me.stack) < STACK_BYTES) return;  // its own variables
     const Index* index = launch->module->thread_index;
     if (address - uintptr_t(index) < sizeof(Index) || address - uintptr_t(launch->module->block_index) < sizeof(Index) ||
         address - uintptr_t(launch->module->block_dim) < sizeof(Index) || address - uintptr_t(launch->module->grid_dim) < sizeof(Index))
         return;
+    Place place = {};
+    if (address - base < bytes_of_block) place = {me.block, unsigned(address - base)};
+    else if (me.block->cluster && place_of(reinterpret_cast<void*>(address), place)) {}
+    else if (stay_inside(address, size, write, caller)) return;
+    if (!watching) return;
     const unsigned slot = slot_of(me);
     const Accessor who = {slot, slot, now[slot], false};
-    Place place;
-    if (address - base < bytes_of_block) place = {me.block, unsigned(address - base)};
-    else if (!me.block->cluster || !place_of(reinterpret_cast<void*>(address), place)) {
-        if (!stay_inside(address, size, write, caller))
-            touch_span(nullptr, address, size, false, write, strong, place_in_code(caller), who);
-        return;
-    }
-    touch_span(shared_cells(*place.block), place.offset, size, true, write, strong, place_in_code(caller), who);
+    if (!place.block) touch_span(nullptr, address, size, false, write, strong, place_in_code(caller), who);
+    else touch_span(shared_cells(*place.block), place.offset, size, true, write, strong, place_in_code(caller), who);
 }
 
 }  // namespace
@@ -364,9 +370,13 @@ void watch(bool on)
     base = uintptr_t(shared.fixed);
     bytes_of_block = shared_bytes();
     last_page = nullptr;
-    watching = on && slots < 65536 && size_t(slots) * width * 4 <= MOST_BYTES;
+    guarding = on;
+    table = nullptr;
+    if (on && slots < 65536 && size_t(slots) * width * 4 <= MOST_BYTES)
+        table = static_cast<unsigned*>(calloc(size_t(slots) * width, sizeof(unsigned)));
+    watching = table;
+    if (on && !watching) report->unwatched = threads * resident;
     if (!watching) return;
-    table = static_cast<unsigned*>(calloc(size_t(slots) * width, sizeof(unsigned)));
     now = static_cast<unsigned*>(calloc(slots, sizeof(unsigned)));
     born = static_cast<unsigned*>(calloc(slots, sizeof(unsigned)));
     for (unsigned scope = 0; scope < SCOPES; scope++) {
@@ -385,7 +395,7 @@ void watch_set(unsigned number)
     rows_of_set.clear();
     set_begins.push_back(latest + 1), sets.push_back(number);
     for (unsigned i = 0; i < threads * resident; i++) {
-        memset(row_of(i), 0, width * sizeof(unsigned));
+        if (latest) memset(row_of(i), 0, width * sizeof(unsigned));
         now[i] = born[i] = latest + 1;
         for (unsigned scope = 0; scope < SCOPES; scope++) released[scope][i] = heard[scope][i] = {};
     }
@@ -398,6 +408,7 @@ void forget_shared(Block& block)
 
 void unwatch()
 {
+    guarding = false;
     if (!watching) return;
     watching = false;
     for (std::vector<unsigned*>* rows : {&rows_of_set, &rows_of_launch, &free_rows}) {
@@ -584,12 +595,13 @@ unsigned agent_of_warp(const Warp& warp)
 static void note_span(const Thread& issuer, const Span& span, bool write, unsigned agent, unsigned long serial)
 {
     if (span.fill) return;
+    const bool recorded = span.shared.block || !stay_inside(uintptr_t(span.global), span.bytes, write, issuer.caller);
+    if (!watching || !recorded) return;
     const unsigned me = slot_of(issuer);
     const Accessor who = {me, threads * resident + agent, unsigned(serial), true};
     const unsigned place = place_in_code(issuer.caller);
     if (span.shared.block) touch_span(shared_cells(*span.shared.block), span.shared.offset, span.bytes, true, write, false, place, who);
-    else if (!stay_inside(uintptr_t(span.global), span.bytes, write, issuer.caller))
-        touch_span(nullptr, uintptr_t(span.global), span.bytes, false, write, false, place, who);
+    else touch_span(nullptr, uintptr_t(span.global), span.bytes, false, write, false, place, who);
 }
 
 void note_operand(const Thread& issuer, Place from, unsigned bytes, unsigned agent, unsigned long serial)
@@ -608,7 +620,7 @@ unsigned writing_agent(const Pending& operation)
 
 void note_operation(Pending& operation)
 {
-    if (!watching || operation.kind == Async::Arrive) return;
+    if (!guarding || operation.kind == Async::Arrive) return;
     const Thread& issuer = *operation.thread;
     if (!operation.barriers.empty()) operation.agent = operation.barriers[0]->agent;
     else operation.agent = BARRIER_AGENTS + slot_of(issuer) % (OUT_AGENTS / 2);  // and that of its writes behind
@@ -642,7 +654,7 @@ using namespace rung_emulator;
 
 static inline void strong_access(void* address, size_t size, bool load, bool store, const void* caller)
 {
-    if (!watching || !running) return;
+    if (!guarding || !running) return;
     if (launch->order == int(Order::Shuffled) && !meeting_lanes) progress++, pause(caller);  // others may come first
     const Scope scope = running->of_block ? Scope::Block : Scope::Gpu;
     access(uintptr_t(address), size, store, strength(scope), caller);
