@@ -109,6 +109,9 @@ OPERATION = Operation(
         Case("heads of 48, three batches", dict(B=3, T=31, C=240, NH=5)),
         Case("more blocks of keys than stages", dict(B=1, T=513, C=16, NH=1), dtypes=("bf16",)),
         Case("heads of 16, many keys", dict(B=1, T=259, C=16, NH=1)),
+        Case("twelve heads, two batches", dict(B=2, T=3, C=768, NH=12), where="file"),
+        Case("two batches of several tiles", dict(B=2, T=140, C=64, NH=1), where="file"),
+        Case("heads of 128, several tiles", dict(B=1, T=130, C=128, NH=1), where="file"),
         Case(
             "scores beyond exp",
             dict(B=1, T=37, C=32, NH=2, scale=4.0),

@@ -170,6 +170,9 @@ OPERATION = Operation(
         Case("gpt2's context", dict(B=1, T=2, S=1024, C=64, NH=1), where="alone"),
         Case("a wide window in a long text", dict(B=2, T=1, S=1024, C=64, NH=1, window=530, globals=150), where="alone",
              change={"past": uneven}),
+        Case("seventy sequences", dict(B=70, T=1, S=75, C=32, NH=1), where="file", change={"past": uneven}),
+        Case("twelve heads", dict(B=2, T=1, S=9, C=768, NH=12), where="file", change={"past": uneven}),
+        Case("many new tokens", dict(B=3, T=12, S=40, C=32, NH=1), where="file", change={"past": uneven}),
         Case("gpt2", dict(B=4, T=1, S=1024, C=768, NH=12), where="cuda", change={"past": uneven}),
         Case("gpt2-xl", dict(B=1, T=3, S=1024, C=1600, NH=25), where="cuda"),
         *sizes(

@@ -154,6 +154,8 @@ OPERATION = Operation(
         ),
         Case("gpt2-xl's heads, nine batches", dict(B=9, T=3, C=1600, NH=25, window=2), where="alone"),
         Case("gpt2's context", dict(B=1, T=1024, C=64, NH=1, window=530), where="alone"),
+        Case("twelve heads, two batches", dict(B=2, T=3, C=768, NH=12, window=2), where="file"),
+        Case("a window of 128", dict(B=1, T=300, C=32, NH=1, window=128), where="file"),
         Case("many first keys", dict(B=1, T=300, C=64, NH=1, window=9, globals=150), where="alone"),
         Case("heads of 128, more keys", dict(B=1, T=300, C=128, NH=1, window=100), where="cuda"),
         Case("gpt2", dict(B=4, T=64, C=768, NH=12), where="cuda"),
