@@ -214,6 +214,17 @@ def test_a_kernel_beside_python_that_computes_is_no_verdict(name: str, reason: s
     assert _exit_code([report], set()) == 3
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("share", "verdict"), [("1.0f", "ok"), ("(C == 77 ? 0.5f : 1.0f)", "failed")])
+def test_sizes_that_a_file_names_are_tried_in_its_own_process(tmp_path: Path, share: str, verdict: str) -> None:
+    text = (BROKEN / "far_apart.cu").read_text()
+    start = text.index("    out[i] = ")
+    path = tmp_path / "named.cu"
+    path.write_text(f"{text[:start]}    out[i] = a[i] + {share} * b[i];  // 300\n    if (T == 4001) __syncwarp();\n}}\n")
+    report = run_task(Task("residual/named", str(path), "f32", "emulator", 0, alone=True))
+    assert report.verdict == verdict and ("with C=77" in report.case) == (verdict == "failed"), report
+
+
 @pytest.mark.parametrize(
     "name",
     [

@@ -14,7 +14,7 @@ import itertools
 import math
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 import torch
@@ -494,15 +494,23 @@ class _Rung:
                 if (dim, size) in met or time.monotonic() > end:
                     continue
                 figures = self.report.element, self.report.norm
-                alone = list(itertools.islice(self._resized(bases, {dim: size}, seed), 3))
-                pairs = (p for d in operation.dims for p in self._resized(bases[:2], {dim: size, d: size}, seed))
-                for trial in alone or itertools.islice(pairs, 1):
-                    try:
-                        trial.once(self.next_order())
-                    except Failure:
-                        if not 1 < trial.worst < GROSS:
-                            raise
+                alone = itertools.islice(self._resized(bases, {dim: size}, seed), 3)
+                if not self._run_loosely(alone):
+                    pairs = (p for d in operation.dims for p in self._resized(bases[:2], {dim: size, d: size}, seed))
+                    self._run_loosely(itertools.islice(pairs, 1))
                 self.report.element, self.report.norm = figures
+
+    def _run_loosely(self, trials: Iterable[_Trial]) -> int:
+        """Runs these, each as soon as it is bound; gives how many there were."""
+        count = 0
+        for trial in trials:
+            count += 1
+            try:
+                trial.once(self.next_order())
+            except Failure:
+                if not 1 < trial.worst < GROSS:
+                    raise
+        return count
 
     def _resized(
         self, bases: list[tuple[float, Case, Values]], changed: dict[str, int], seed: int
