@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from rung.dtypes import dtype as named
 from rung.errors import RungError
 from rung.expressions import Number
 from rung.gpt2.gpu import engine as engine_module
@@ -227,3 +228,13 @@ def test_the_emulator_asks_for_no_tuning(monkeypatch: pytest.MonkeyPatch, model:
     monkeypatch.setattr(engine_module.tunings, "best", lambda *_, **__: pytest.fail("no GPU is asked for"))
     one = of(model, weights, "bfloat16")
     assert [one.rung(DECODE.shapes[name]).number for name in ("gpt2", "gpt2-medium")] == [6, 13]
+
+
+@pytest.mark.parametrize("name", ["decode/04", "decode/06", "decode/08"])
+@pytest.mark.parametrize("tuning", [{"FC2_THREADS": 384, "FC2_SPLIT": 8}, {"PROJ_THREADS": 128, "PROJ_SPLIT": 4}])
+def test_the_warps_of_a_row_lie_in_one_block(name: str, tuning: dict[str, int]) -> None:
+    rung = catalogue.find(name)
+    values = rung.operation.complete(rung.operation.shapes["gpt2"])
+    split, threads = (next(n for p, n in tuning.items() if p.endswith(part)) for part in ("SPLIT", "THREADS"))
+    refused = rung.refusal(values, named("bf16"), tuning) is not None
+    assert refused == (threads // 32 % split != 0)

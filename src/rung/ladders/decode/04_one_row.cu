@@ -9,6 +9,7 @@ dims   = ["B", "L", "C", "NH", "F", "V", "MAXT"]
 needs  = [
   "C * sizeof_real % 16 == 0 and F // FC2_SPLIT * sizeof_real % 16 == 0 and C // PROJ_SPLIT * sizeof_real % 16 == 0",
   "F % FC2_SPLIT == 0 and C % PROJ_SPLIT == 0 and C % 4 == 0 and F % 4 == 0",
+  "PROJ_THREADS // 32 % PROJ_SPLIT == 0 and FC2_THREADS // 32 % FC2_SPLIT == 0",
   "HS * sizeof_real % 16 == 0 and 32 % (HS * sizeof_real // 16) == 0",
   "B <= 8 and (B + 2) * round_up(C, 512 // sizeof_real) * 4 <= 200000",
   "B * FC2_SPLIT * round_up(F // FC2_SPLIT, 512 // sizeof_real) * 4 <= 200000",
