@@ -45,7 +45,7 @@ WRONG = [
     Wrong("128 rows of a product", "matmul/03", (("if (row < M && col < OC) out", "if (row < min(M, 256) && col < OC) out"),), "300 rows"),
     Wrong("columns of 15 bits", "softmax/05", (("s < S;", "s < min(S, 32767);"),), "the vocabulary's columns"),
     Wrong("512 tokens", "attention/12", (("causal ? t1 + 1", "causal ? min(t1 + 1, 512)"),), "gpt2's context"),
-    Wrong("eight heads", "attention/12", (("+ nh * stride_NH;", "+ (nh & 7) * stride_NH;"),), "heads, nine batches"),
+    Wrong("eight heads", "attention/12", (("+ nh * stride_NH;", "+ (nh & 7) * stride_NH;"),), "twelve heads, two batches"),
     Wrong("targets of 16 bits", "token_logprob/02", (("const int target = targets", "const int target = (unsigned short)targets"),), "beyond 16 bits"),
     # ---- numbers
     Wrong("scores up to 150", "attention/12", (("weights[t2] = scale * sum;", "weights[t2] = fminf(scale * sum, 150.0f);"),), "scores far apart", "bf16"),

@@ -303,7 +303,7 @@ class _Rung:
         if effort.later_runs:
             self._trial(*cases[0], seed).later_runs(effort.later_runs)
         if effort.alone:
-            crowded = self._crowded(cases, [index for seconds, _, index in self.took if seconds <= OFTEN])
+            crowded = self._crowded(cases, [i for seconds, _, i in self.took if seconds <= effort.affordable])
             self._trial(*cases[crowded], seed).later_runs(FEW_LATER)
             self._without_nullable_anywhere(cases, crowded, seed)
             self._sizes_it_names(cases, seed)
