@@ -303,8 +303,9 @@ class _Rung:
         if effort.later_runs:
             self._trial(*cases[0], seed).later_runs(effort.later_runs)
         if effort.alone:
-            crowded = self._crowded(cases, [i for seconds, _, i in self.took if seconds <= effort.affordable])
-            self._trial(*cases[crowded], seed).later_runs(FEW_LATER)
+            for index in self._widest(cases, [i for seconds, _, i in self.took if seconds <= effort.affordable]):
+                self._trial(*cases[index], seed).later_runs(FEW_LATER)
+            crowded = self._crowded(cases, [i for seconds, _, i in self.took if seconds <= OFTEN])
             self._without_nullable_anywhere(cases, crowded, seed)
             self._sizes_it_names(cases, seed)
             self._numbers_refused(cases, seed)
@@ -441,10 +442,13 @@ class _Rung:
             self._trial(*cases[index], seed, How(self.tuning, sms=LARGE)).once()
 
     def _blocks(self, values: Values, multiprocessors: int) -> list[int]:
+        return [math.prod(grid) for grid in self._grids(values, multiprocessors)]
+
+    def _grids(self, values: Values, multiprocessors: int) -> list[tuple[int, int, int]]:
         with emulated_multiprocessors(multiprocessors):
             assert isinstance(self.rung, CudaRung)
             launches = self.rung.launches(values, self.dtype, self.tuning, self.device)
-        return [math.prod(config.grid) for _, config in launches]
+        return [config.grid for _, config in launches]
 
     def _fewest_multiprocessors(self, values: Values) -> int | None:
         """With few multiprocessors, grid-stride loops iterate; some rungs need more than one."""
@@ -478,6 +482,14 @@ class _Rung:
         if not isinstance(self.rung, CudaRung):
             return among[-1]
         return max(among, key=lambda index: max(self._blocks(cases[index][1], USUAL), default=0))
+
+    def _widest(self, cases: list[tuple[Case, Values]], among: list[int]) -> list[int]:
+        """The cases of these with most blocks along each axis of a grid."""
+        if not isinstance(self.rung, CudaRung):
+            return among[-1:]
+        grids = {i: self._grids(cases[i][1], USUAL) for i in among}
+        wide = [max(grids, key=lambda i: max((g[axis] for g in grids[i]), default=0)) for axis in range(3) if grids]
+        return list(dict.fromkeys(wide))
 
     def _sizes_it_names(self, cases: list[tuple[Case, Values]], seed: int) -> None:
         """A number in the rung's own text may be a size at which it does something else: small cases with one or two
