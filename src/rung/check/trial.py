@@ -112,7 +112,7 @@ def check(
     of = _Rung(rung, dtype_named(dtype), device, tuning, report, races, coverage, host or Here(device))
     if coverage:
         of.host.unreached()  # of what ran before
-    of.host.unwatched()
+    of.host.unwatched()  # likewise
     try:
         of.judge(cases[:1] if quick else cases, seed, QUICK if quick else effort)
     except (Failure, RungError) as failure:
@@ -307,7 +307,7 @@ class _Rung:
                 self._trial(*cases[index], seed).later_runs(FEW_LATER)
             crowded = self._crowded(cases, [i for seconds, _, i in self.took if seconds <= OFTEN])
             self._without_nullable_anywhere(cases, crowded, seed)
-            self._sizes_it_names(cases, seed)
+            self._sizes_in_its_text(cases, seed)
             self._numbers_refused(cases, seed)
             if self.device == "emulator" and not self.races:
                 self._fused(cases, seed, effort)
@@ -458,23 +458,26 @@ class _Rung:
                     return sms
         return None
 
-    def _without_nullable(self, case: Case, values: Values, seed: int) -> None:
+    def _required(self) -> list[str] | None:
+        """The operands of a call that leaves out what it may; None if nothing may be left out."""
         names = self._bound()
-        nullable = {o.name for o in self.rung.operation.operands if o.nullable and o.name in names}
-        if nullable:
-            self._trial(case, values, seed, names=[n for n in names if n not in nullable]).twice()
+        fewer = [n for n in names if not self.rung.operation.operand(n).nullable]
+        return fewer if fewer != names else None
+
+    def _without_nullable(self, case: Case, values: Values, seed: int) -> None:
+        if names := self._required():
+            self._trial(case, values, seed, names=names).twice()
 
     def _without_nullable_anywhere(self, cases: list[tuple[Case, Values]], crowded: int, seed: int) -> None:
         """The calls that leave operands out, at all quick cases; every access is looked at where blocks are most."""
-        names = self._bound()
-        fewer = [n for n in names if not self.rung.operation.operand(n).nullable]
-        if fewer == names:
+        names = self._required()
+        if not names:
             return
         for seconds, _, index in self.took:
             if seconds <= OFTEN:
-                self._trial(*cases[index], seed, names=fewer).once(self.next_order())
+                self._trial(*cases[index], seed, names=names).once(self.next_order())
         if self.device == "emulator" and self.cuda and not self.races:
-            self._trial(*cases[crowded], seed, How(self.tuning, races=True), names=fewer).once("shuffled")
+            self._trial(*cases[crowded], seed, How(self.tuning, races=True), names=names).once("shuffled")
 
     def _crowded(self, cases: list[tuple[Case, Values]], among: list[int]) -> int:
         """The case of these, or the quickest of all, that launches most blocks."""
@@ -491,7 +494,7 @@ class _Rung:
         wide = [max(grids, key=lambda i: max((g[axis] for g in grids[i]), default=0)) for axis in range(3) if grids]
         return list(dict.fromkeys(wide))
 
-    def _sizes_it_names(self, cases: list[tuple[Case, Values]], seed: int) -> None:
+    def _sizes_in_its_text(self, cases: list[tuple[Case, Values]], seed: int) -> None:
         """A number in the rung's own text may be a size at which it does something else: small cases with one or two
         dimensions of that size, and of two more. Nobody chose their bounds, so that only gross errors count."""
         if not self.cuda or self.device != "emulator":
