@@ -138,6 +138,7 @@ def test_the_fastest_rung_says_where_its_step_goes(capsys: pytest.CaptureFixture
     found = answer["detail"]["inside"]
     assert found["rung"] == "decode/13_one_kernel" and found["blocks"] > 100
     of_first_thread = sum(map(sum, found["spent"][:6]))
+    assert found["default_tuning"]  # with the values tuned for gpt2-medium, twelve warps, the timers' registers spill
     assert 0.8 * found["timed_seconds"] < of_first_thread <= 1.001 * found["timed_seconds"]
     assert found["seconds"] < 1.2 * found["timed_seconds"] < 1.5 * found["seconds"]
     weights = found["columns"].index("weights")

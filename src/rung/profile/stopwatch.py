@@ -31,6 +31,7 @@ class Inside:
     blocks: int
     seconds: float  # of a call
     timed_seconds: float  # of a call that counts, which is what the table is about
+    default_tuning: bool  # both with the rung's own values, because with the tuned ones the timers' registers spill
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     spent: list[list[float]]  # a list for each row
@@ -52,17 +53,26 @@ def of(
         return None
     if not torch.cuda.is_available():
         raise RungError("a time inside a kernel needs a CUDA device, and none was found.")
-    plain = rung.prepare(tensors, values, dtype, device="cuda", tuning=tuning)
-    timed = rung.built_for(TIMED).prepare(tensors, values, dtype, device="cuda", tuning=tuning)
+    builds = rung, rung.built_for(TIMED)
+    plain, timed = (b.prepare(tensors, values, dtype, device="cuda", tuning=tuning) for b in builds)
+    default_tuning = spills(timed) and not spills(plain) and timed.tuning != rung.tuned({})
+    if default_tuning:  # spilled registers would cost more than the waits that the table is to show
+        plain, timed = (b.prepare(tensors, values, dtype, device="cuda", tuning={}) for b in builds)
     for call in (plain, timed):
         call.run()
     counter = timed.buffers[rung.header.inside.counter]
     counter.zero_()
     seconds, timed_seconds = _seconds(plain), _seconds(timed)
-    return table(rung, counter.cpu(), seconds, timed_seconds)
+    return table(rung, counter.cpu(), seconds, timed_seconds, default_tuning=default_tuning)
 
 
-def table(rung: CudaRung, counted: torch.Tensor, seconds: float, timed_seconds: float) -> Inside:
+def spills(call: Prepared) -> bool:
+    return call.module is not None and any(r.spill_stores or r.spill_loads for r in call.module.resources.values())
+
+
+def table(
+    rung: CudaRung, counted: torch.Tensor, seconds: float, timed_seconds: float, *, default_tuning: bool = False
+) -> Inside:
     """Cycles (blocks, rows, columns) of CALLS calls as seconds of one: the thread that ran longest ran all the time."""
     inside = rung.header.inside
     assert inside is not None
@@ -76,7 +86,8 @@ def table(rung: CudaRung, counted: torch.Tensor, seconds: float, timed_seconds: 
     if whole <= 0:
         raise RungError(f"{rung.full_name} counted nothing; does it call its stopwatch's stop()?")
     spent = (cycles.mean(0) * (timed_seconds / whole)).tolist()
-    return Inside(rung.full_name, len(counted), seconds, timed_seconds, inside.columns, inside.rows, spent)
+    blocks = len(counted)
+    return Inside(rung.full_name, blocks, seconds, timed_seconds, default_tuning, inside.columns, inside.rows, spent)
 
 
 def _seconds(call: Prepared) -> float:
