@@ -36,6 +36,7 @@ class Operand:
     bits can keep, whatever the operands' format. An output's sizes may differ along the dimension `apart`. Products of
     an input with `sum_bits` may be added up in so many bits. One that `follows` is held to what this function makes of
     the call's other outputs and of the reference's (an argmax would otherwise hang on the last bit of what it is of).
+    A parameter of the model is `constant`: a kernel may read it before the kernel ahead of it has ended.
     """
 
     name: str
@@ -57,6 +58,7 @@ class Operand:
     changed: Callable[[Tensors, Values], torch.Tensor] | None = None
     rounded: bool = False
     share: float = 1.0
+    constant: bool = False
 
     @property
     def written(self) -> bool:

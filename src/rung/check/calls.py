@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 import torch
@@ -142,7 +142,22 @@ def prepare(rung: Rung, operands: Operands, how: How, device: Device, scratch: G
         prepared = rung.prepare(tensors, operands.values, operands.dtype, device=device, tuning=how.tuning, empty=empty)
     if mirror:
         wait(device, mirror)  # buffers that are zeroed once
-    return prepared
+    return _begun(prepared) if device != "cuda" else prepared
+
+
+def _begun(prepared: Prepared) -> Prepared:
+    """On the emulator; each run is told as one, behind kernels that are not known."""
+    from rung import emulator
+
+    if emulator.available() is not None:
+        return prepared
+    run = prepared.run
+
+    def begun() -> None:
+        emulator.begin()
+        run()
+
+    return replace(prepared, run=begun)
 
 
 def emulated(device: Device, how: How, order: Order = "forward") -> AbstractContextManager[None]:

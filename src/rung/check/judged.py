@@ -25,7 +25,7 @@ from rung.check.storage import GuardedStorage
 from rung.dtypes import dtype as dtype_named
 from rung.emulator import closed, coverage, launches_ran
 from rung.errors import RungError
-from rung.operation import Tensors
+from rung.operation import Operand, Tensors
 from rung.rungs import catalogue
 from rung.rungs.base import Device, Prepared
 from rung.rungs.cuda import CudaRung
@@ -72,7 +72,7 @@ class _Judged:
         addresses = Addresses(placement)
         for (name, block), file in zip(what["blocks"].items(), files, strict=True):
             near = addresses.take(block["bytes"], block["start"])
-            shared[name] = self._map(block, file, name in what["outputs"], near)
+            shared[name] = self._map(block, file, operation.operand(name), near)
             os.close(file)
         raw = shared
         if self.mirrored:
@@ -101,13 +101,14 @@ class _Judged:
         self.calls = {k: c for k, c in self.calls.items() if k == what["call"] - 1}  # which is gone back to
         self.calls[what["call"]] = _Bound(prepared, raw, shared, outputs, scratch, python, plain, how)
 
-    def _map(self, block: dict[str, Any], file: int, written: bool, near: int) -> torch.Tensor:
+    def _map(self, block: dict[str, Any], file: int, operand: Operand, near: int) -> torch.Tensor:
         if self.device == "emulator" and not self.mirrored:
             from rung import emulator
 
             if emulator.available() is None:
                 raw = emulator.guarded_file(file, block["bytes"], near)
-                emulator.mark_data(raw, block["start"], block["end"], written=written)
+                written, constant = operand.written, operand.constant
+                emulator.mark_data(raw, block["start"], block["end"], written=written, constant=constant)
                 return raw
         return torch.from_file(f"/dev/fd/{file}", shared=True, size=block["bytes"], dtype=torch.uint8)
 

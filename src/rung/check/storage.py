@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from rung.check.placement import Addresses, Placement, Slab
+from rung.operation import Operand
 from rung.rungs.base import Device
 
 BAND = 4096  # bytes at least on each side that no kernel may touch
@@ -91,12 +92,13 @@ class GuardedStorage:
             return self.addresses(lead, size)
         return _on_gpu(size) if self.device == "cuda" else _on_cpu(size, self.addresses.take(size, lead))
 
-    def only_read(self, names: Sequence[str]) -> None:
+    def only_read(self, operands: Iterable[Operand]) -> None:
         """Nothing may write to these tensors, not even what they hold already."""
         from rung import emulator
 
-        for block in (self.blocks[name] for name in names if self.device != "cuda"):
-            emulator.mark_data(block.raw, block.start, block.end, written=False)
+        for operand in operands if self.device != "cuda" else ():
+            block = self.blocks[operand.name]
+            emulator.mark_data(block.raw, block.start, block.end, written=False, constant=operand.constant)
 
     def _bands(self) -> list[torch.Tensor]:
         return [band for b in self.blocks.values() for band in (b.raw[: b.start], b.raw[b.end :])]

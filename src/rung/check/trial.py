@@ -672,7 +672,7 @@ class _Trial:
                 self.operation, values, of.dtype, names, seed, device=memory, empty=empty, case=case
             )
             self.operands.blocks = self.storage.blocks
-            self.storage.only_read(self.operands.inputs)
+            self.storage.only_read(self.operation.operand(name) for name in self.operands.inputs)
         with self.report.phase("compile_and_bind"):
             self.call = of.host.bind(of.rung, self.operands, how, self.storage)
 

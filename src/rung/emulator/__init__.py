@@ -5,7 +5,7 @@ docs/emulator.md says what it models, what it catches and what it cannot.
 
 from rung.emulator.faults import EmulatorFault, FaultKind
 from rung.emulator.guard import guarded_empty, guarded_file, mark_data
-from rung.emulator.module import EmulatedModule, Settings, atomics_ran, launches_ran, load, under, unwatched
+from rung.emulator.module import EmulatedModule, Settings, atomics_ran, begin, launches_ran, load, under, unwatched
 from rung.emulator.toolchain import available
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "Settings",
     "atomics_ran",
     "available",
+    "begin",
     "guarded_empty",
     "guarded_file",
     "launches_ran",

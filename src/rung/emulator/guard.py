@@ -69,15 +69,17 @@ def _tensor(guarded: Guarded) -> torch.Tensor:
     return torch.frombuffer(buffer, dtype=torch.uint8)
 
 
-def mark_data(raw: torch.Tensor, start: int, end: int, *, written: bool = True) -> None:
+def mark_data(raw: torch.Tensor, start: int, end: int, *, written: bool = True, constant: bool = False) -> None:
     """Of this guarded memory, kernels may only touch the bytes from `start` to `end`, and only read them if they are
-    not to be `written`: where accesses are looked at one by one, those are seen that no page's guard can tell."""
+    not to be `written`: where accesses are looked at one by one, those are seen that no page's guard can tell. What no
+    kernel ever writes is `constant`, and may be read before the launch ahead has ended."""
     guarded = _alive.get(raw.data_ptr())
     if guarded is not None:
         first = guarded.start + start
         _data[guarded.start] = (first, first + end - start, written)
         lowest = guarded.start // PAGE * PAGE
-        native.runtime().rung_tensor(lowest, first, first + end - start, guarded.start + guarded.size, not written)
+        above, kind = guarded.start + guarded.size, 2 if constant else int(not written)
+        native.runtime().rung_tensor(lowest, first, first + end - start, above, kind)
 
 
 def _release(start: int) -> None:

@@ -79,6 +79,11 @@ def launches_ran() -> int:
     return _launched
 
 
+def begin() -> None:
+    """What is launched next may start while a kernel runs that nothing is known of: another part of the model's."""
+    native.runtime().rung_stranger_ahead()
+
+
 _unwatched = 0
 
 
@@ -235,6 +240,7 @@ class EmulatedModule:
             cluster=native.Index(*(config.cluster or (1, 1, 1))),
             dynamic_bytes=config.shared,
             cooperative=config.cooperative,
+            dependent=config.pdl,
         )
         run = native.runtime().rung_launch
 
@@ -331,7 +337,7 @@ class EmulatedModule:
         if report.counter:
             where += library.line_of(report.counter)
         if kind == "race":
-            line = library.line_of(report.other_counter).replace(", line", " at line")
+            line = library.line_of(report.other_counter).replace(", line", " at line") if report.other_counter else ""
             what, _, lacks = text.partition("|")
             text = f"{what}{line}, {lacks}: {self._place(kernel, report.address, args, library)}"
         elif not text:

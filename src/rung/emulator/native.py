@@ -25,6 +25,7 @@ class Launch(ctypes.Structure):
         ("cluster", Index),
         ("dynamic_bytes", ctypes.c_uint),
         ("cooperative", ctypes.c_int),
+        ("dependent", ctypes.c_int),
         ("order", ctypes.c_int),
         ("seed", ctypes.c_uint),
         ("poison", ctypes.c_int),
@@ -71,6 +72,6 @@ def runtime() -> ctypes.CDLL:
     library.rung_tensor.restype = None
     library.rung_watch.argtypes = (ctypes.c_void_p, ctypes.c_ulonglong)
     library.rung_touched.restype = ctypes.c_ulonglong
-    for name in ("rung_watch", "rung_watch_begin", "rung_shut", "rung_unshut"):
+    for name in ("rung_watch", "rung_watch_begin", "rung_shut", "rung_unshut", "rung_stranger_ahead"):
         getattr(library, name).restype = None
     return library

@@ -15,6 +15,7 @@ struct Launch
     Index grid, block, cluster;
     unsigned dynamic_bytes;
     int cooperative;
+    int dependent;  // starts before the launch ahead of it has ended
     int order;
     unsigned seed;
     int poison;      // 0: none, else the number of the pattern, from 1

@@ -632,7 +632,12 @@ void fences(Machine& m, const Instruction& i)
 
 void sleep(Machine&, const Instruction&) { pause(running->caller); }
 void nothing(Machine&, const Instruction&) {}
-void griddepcontrol(Machine&, const Instruction& i) { report->waits += i.words.size() > 1 && i.words[1] == "wait"; }
+void griddepcontrol(Machine&, const Instruction& i)
+{
+    if (i.words.size() < 2 || i.words[1] != "wait") return let_dependents_start();
+    report->waits++;
+    launch_ahead_known();
+}
 void zero(Machine& m, const Instruction& i) { m.set(i.args[0], 0); }
 void trap(Machine& m, const Instruction&) { fault(FaultKind::Trap, "the kernel called trap (%s:%d)", m.site.file, m.site.line); }
 

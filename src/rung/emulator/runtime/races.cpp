@@ -52,14 +52,25 @@ struct Page
     Page* next;
     uintptr_t from, to;  // addresses of the tensor in whose memory it lies; all there are if it is in no tensor's
     bool input;          // which nothing may write
+    bool constant;       // and which no launch ahead has written
+    unsigned long long written[PAGE_CELLS], read[PAGE_CELLS];  // by which launch last; not of inputs
     Cell cells[PAGE_CELLS];
 };
 constexpr unsigned BUCKETS = 4096;
 Page* buckets[BUCKETS];
 Page *last_page;
 
-struct Tensor { uintptr_t memory, from, to, end; bool input; };  // its memory, and within that its data
+struct Tensor { uintptr_t memory, from, to, end; bool input, constant; };  // its memory, and within that its data
 std::vector<Tensor> tensors;
+
+// A dependent launch starts while the one ahead of it may still run, and with that the one ahead of that, if it lets others
+// start before it has waited itself.
+struct Ahead
+{
+    unsigned long long last, running_from;  // numbers of launches; 0: none is known, and anything may be running
+    bool lets_start_early;
+} ahead;
+unsigned long long running_from;  // the first launch that may still run beside the present one
 
 unsigned threads, slots, width;       // of the blocks that run together; with agents; of a row
 // [slot][width]: what the thread knows; what of it fence.proxy.async covers; what atomics have told of earlier blocks, which
@@ -85,6 +96,7 @@ std::unordered_map<const void*, std::vector<Told>> locations;
 uintptr_t base;                       // of shared memory, where the kernel's code sees it
 size_t bytes_of_block;
 
+unsigned launch_ahead() { return slots - 1; }  // the agent that has done all of the launch ahead
 unsigned slot_of(const Thread& thread) { return unsigned(thread.block - blocks) * threads + thread.rank; }
 unsigned* row_of(unsigned slot) { return table + size_t(slot) * width; }
 
@@ -192,10 +204,13 @@ Page* page_of(uintptr_t number)
     }
     if (page->launch != launches) {
         page->launch = launches;
-        page->from = 0, page->to = ~uintptr_t(0), page->input = false;
+        page->from = 0, page->to = ~uintptr_t(0), page->input = page->constant = false;
         const uintptr_t at = number * 4 * PAGE_CELLS;
         for (const Tensor& tensor : tensors)
-            if (tensor.memory <= at && at < tensor.end) page->from = tensor.from, page->to = tensor.to, page->input = tensor.input;
+            if (tensor.memory <= at && at < tensor.end) {
+                page->from = tensor.from, page->to = tensor.to;
+                page->input = tensor.input, page->constant = tensor.constant;
+            }
     }
     return last_page = page;
 }
@@ -215,6 +230,26 @@ bool stay_inside(uintptr_t address, size_t size, bool write, const void* caller)
     report->address = address >= page->from && address < page->to && address + size > page->to ? page->to : address;
     report->counter = uintptr_t(caller) - 1;
     fault(FaultKind::Bounds, "%s", "");
+}
+
+// Until a dependent launch has waited for those ahead, it may read what none of them writes, and write what none touches.
+void stay_behind(unsigned me, uintptr_t address, size_t size, bool write, const void* caller)
+{
+    const bool early = launch->dependent && !row_of(me)[launch_ahead()];
+    const auto ahead_of_it = [](unsigned long long last) { return last != launches && last >= running_from; };
+    for (uintptr_t at = address; at < address + size; at = at / 4 * 4 + 4) {
+        Page* const page = page_of(at / (4 * PAGE_CELLS));
+        if (page->constant || (page->input && (!early || running_from))) return;
+        unsigned long long &written = page->written[at / 4 % PAGE_CELLS], &read = page->read[at / 4 % PAGE_CELLS];
+        const bool is_written = ahead_of_it(written), is_read = write && ahead_of_it(read);
+        if (early && (is_written || is_read) && (page->from || page->to != ~uintptr_t(0))) {
+            report->address = at;
+            report->counter = uintptr_t(caller) - 1;
+            fault(FaultKind::Race, "%s what the launch ahead may still %s|before it waits for that launch (pdl_wait)",
+                  write ? "writes" : "reads", is_written ? "write" : "read");
+        }
+        (write ? written : read) = launches;
+    }
 }
 
 struct Accessor
@@ -349,7 +384,11 @@ void access(uintptr_t address, size_t size, bool write, unsigned char strong, co
     Place place = {};
     if (address - base < bytes_of_block) place = {me.block, unsigned(address - base)};
     else if (me.block->cluster && place_of(reinterpret_cast<void*>(address), place)) {}
-    else if (stay_inside(address, size, write, caller)) return;
+    else {
+        const bool input = stay_inside(address, size, write, caller);
+        if (watching) stay_behind(slot_of(me), address, size, write, caller);
+        if (input) return;
+    }
     if (!watching) return;
     const unsigned slot = slot_of(me);
     const Accessor who = {slot, slot, now[slot], false};
@@ -365,13 +404,16 @@ void watch(bool on)
 {
     threads = volume(launch->block);
     const unsigned warps = (threads + WARP - 1) / WARP * resident;
-    slots = threads * resident + BARRIER_AGENTS + OUT_AGENTS + warps;
+    slots = threads * resident + BARRIER_AGENTS + OUT_AGENTS + warps + 1;
     width = 3 * slots;
     base = uintptr_t(shared.fixed);
     bytes_of_block = shared_bytes();
     last_page = nullptr;
     guarding = on;
     table = nullptr;
+    running_from = ahead.lets_start_early ? ahead.running_from : ahead.last;
+    if (!launch->dependent) running_from = launches;
+    ahead = {launches, running_from, false};
     if (on && slots < 65536 && size_t(slots) * width * 4 <= MOST_BYTES)
         table = static_cast<unsigned*>(calloc(size_t(slots) * width, sizeof(unsigned)));
     watching = table;
@@ -596,8 +638,10 @@ static void note_span(const Thread& issuer, const Span& span, bool write, unsign
 {
     if (span.fill) return;
     const bool recorded = span.shared.block || !stay_inside(uintptr_t(span.global), span.bytes, write, issuer.caller);
-    if (!watching || !recorded) return;
+    if (!watching) return;
     const unsigned me = slot_of(issuer);
+    if (!span.shared.block) stay_behind(me, uintptr_t(span.global), span.bytes, write, issuer.caller);
+    if (!recorded) return;
     const Accessor who = {me, threads * resident + agent, unsigned(serial), true};
     const unsigned place = place_in_code(issuer.caller);
     if (span.shared.block) touch_span(shared_cells(*span.shared.block), span.shared.offset, span.bytes, true, write, false, place, who);
@@ -638,6 +682,16 @@ void agent_done(unsigned agent, unsigned long serial, Clock& to)
     if (known < serial) known = unsigned(serial);
 }
 
+void launch_ahead_known()
+{
+    if (watching) row_of(slot_of(*running))[launch_ahead()] = 1;
+}
+
+void let_dependents_start()
+{
+    if (watching && !row_of(slot_of(*running))[launch_ahead()]) ahead.lets_start_early = true;
+}
+
 void agent_known(unsigned agent, unsigned long serial)
 {
     if (!watching) return;
@@ -664,13 +718,16 @@ static inline void strong_access(void* address, size_t size, bool load, bool sto
 extern "C" {
 
 // Memory from `memory` to `end`, whole pages, of which a kernel may touch what lies between `from` and `to`, and only read
-// an input; with none, it is forgotten.
+// an input (1), or what no kernel writes (2); with none, it is forgotten.
 RUNG_API void rung_tensor(uintptr_t memory, uintptr_t from, uintptr_t to, uintptr_t end, int input)
 {
     for (size_t i = 0; i < tensors.size(); i++)
         if (tensors[i].memory == memory) tensors[i] = tensors.back(), tensors.pop_back(), i--;
-    if (from < to) tensors.push_back({memory, from, to, end, input != 0});
+    if (from < to) tensors.push_back({memory, from, to, end, input != 0, input == 2});
 }
+
+// The launch ahead of the next one is not known.
+RUNG_API void rung_stranger_ahead() { ahead = {}; }
 
 #define PLAIN(SIZE) \
     RUNG_API void __tsan_read##SIZE(void* a) { access(uintptr_t(a), SIZE, false, false, HERE); } \

@@ -27,7 +27,7 @@ OPERATION = Operation(
     dims=("B", "T", "OC"),
     operands=(
         Operand("x", ("B", "T", "OC")),
-        Operand("bias", ("OC",)),
+        Operand("bias", ("OC",), constant=True),
         Operand("out", ("B", "T", "OC"), role="out"),
     ),
     reference=reference,

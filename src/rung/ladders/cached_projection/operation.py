@@ -46,8 +46,8 @@ OPERATION = Operation(
     scalars={"past": 0},
     operands=(
         Operand("x", ("B", "T", "C")),
-        Operand("weight", ("3 * C", "C")),
-        Operand("bias", ("3 * C",)),
+        Operand("weight", ("3 * C", "C"), constant=True),
+        Operand("bias", ("3 * C",), constant=True),
         # Usual numbers make new keys and values larger than the kept ones, by the root of C.
         Operand("k_cache", ("B", "MAXT", "C"), role="inout", apart=1),
         Operand("v_cache", ("B", "MAXT", "C"), role="inout", apart=1),

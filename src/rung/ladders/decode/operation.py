@@ -192,15 +192,19 @@ def _vector(per_layer: bool, width: str, around: float) -> Make:
     return make
 
 
+def _parameter(name: str, shape: tuple[str | int, ...], **given: Any) -> Operand:
+    return Operand(name, shape, constant=True, **given)
+
+
 def _layer_operands() -> list[Operand]:
     operands = []
     for norm, matrices in (("ln1", ("qkv", "proj")), ("ln2", ("fc", "fc2"))):
         for part, around in (("w", 1.0), ("b", 0.0)):
-            operands.append(Operand(f"{norm}_{part}", ("L", "C"), make=_vector(True, "C", around)))
+            operands.append(_parameter(f"{norm}_{part}", ("L", "C"), make=_vector(True, "C", around)))
         for name in matrices:
             rows, inputs = MATRICES[name]
-            operands.append(Operand(f"{name}_w", ("L", rows, inputs), make=_matrix(name)))
-            operands.append(Operand(f"{name}_b", ("L", rows), make=_vector(True, rows, 0.0)))
+            operands.append(_parameter(f"{name}_w", ("L", rows, inputs), make=_matrix(name)))
+            operands.append(_parameter(f"{name}_b", ("L", rows), make=_vector(True, rows, 0.0)))
     return operands
 
 
@@ -220,12 +224,12 @@ def _eight_bits() -> list[Operand]:
     operands = []
     for name, (rows, inputs) in MATRICES.items():
         shape = ("L", rows, inputs)
-        whole = Operand(f"{name}_q", shape, dtype="i8", optional=True, instead=f"{name}_w", make=_whole(name))
+        whole = _parameter(f"{name}_q", shape, dtype="i8", optional=True, instead=f"{name}_w", make=_whole(name))
         operands.append(whole)
-        operands.append(Operand(f"{name}_s", ("L", rows), dtype="f32", optional=True, make=_scales(name)))
-    head = Operand("head_q", ("V", "C"), dtype="i8", optional=True, instead="head_w", make=_whole("wte"))
+        operands.append(_parameter(f"{name}_s", ("L", rows), dtype="f32", optional=True, make=_scales(name)))
+    head = _parameter("head_q", ("V", "C"), dtype="i8", optional=True, instead="head_w", make=_whole("wte"))
     operands.append(head)
-    operands.append(Operand("head_s", ("V",), dtype="f32", optional=True, make=_scales("wte")))
+    operands.append(_parameter("head_s", ("V",), dtype="f32", optional=True, make=_scales("wte")))
     return operands
 
 
@@ -324,12 +328,12 @@ OPERATION = Operation(
         Operand("tokens", ("B",), dtype="i32", below="V"),
         Operand("lengths", ("B",), dtype="i32", below="MAXT"),  # tokens cached so far: this one's position
         Operand("history", ("B", "MAXT"), dtype="i32", below="V", optional=True),  # the tokens so far
-        Operand("wte", ("V", "C"), make=_matrix("wte")),
-        Operand("wpe", ("MAXT", "C"), make=_positions),
+        _parameter("wte", ("V", "C"), make=_matrix("wte")),
+        _parameter("wpe", ("MAXT", "C"), make=_positions),
         *_layer_operands(),
-        Operand("lnf_w", ("C",), make=_vector(False, "C", 1.0)),
-        Operand("lnf_b", ("C",), make=_vector(False, "C", 0.0)),
-        Operand("head_w", ("V", "C"), make=_matrix("wte")),  # in the model the same memory as wte
+        _parameter("lnf_w", ("C",), make=_vector(False, "C", 1.0)),
+        _parameter("lnf_b", ("C",), make=_vector(False, "C", 0.0)),
+        _parameter("head_w", ("V", "C"), make=_matrix("wte")),  # in the model the same memory as wte
         *_eight_bits(),
         *_sixteen_or_more_bits(),
         Operand("logits", ("B", "V"), role="out", dtype="f32"),

@@ -32,8 +32,8 @@ OPERATION = Operation(
     scalars={"start": 0},
     operands=(
         Operand("tokens", ("B", "T"), dtype="i32", below="V"),
-        Operand("wte", ("V", "C")),
-        Operand("wpe", ("MAXT", "C")),
+        Operand("wte", ("V", "C"), constant=True),
+        Operand("wpe", ("MAXT", "C"), constant=True),
         Operand("out", ("B", "T", "C"), role="out"),
     ),
     reference=reference,

@@ -48,8 +48,8 @@ OPERATION = Operation(
     operands=(
         Operand("x", ("B", "T", "C"), make=off_centre),
         Operand("residual", ("B", "T", "C"), optional=True),
-        Operand("weight", ("C",)),
-        Operand("bias", ("C",)),
+        Operand("weight", ("C",), constant=True),
+        Operand("bias", ("C",), constant=True),
         Operand("out", ("B", "T", "C"), role="out"),
         Operand("sum", ("B", "T", "C"), role="out", optional=True),
         Operand("mean", ("B", "T"), role="out", dtype="f32", sums=True, optional=True),

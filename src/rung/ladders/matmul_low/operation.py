@@ -72,7 +72,7 @@ def codes(name: str, rows: str) -> Operand:
     def make(v: Values, generator: torch.Generator) -> torch.Tensor:
         return quantised(torch.randn(int(v[rows]), int(v["C"]), generator=generator))[0].to(torch.int8)
 
-    return Operand(name, (rows, "C"), dtype="i8", optional=True, make=make)
+    return Operand(name, (rows, "C"), dtype="i8", optional=True, make=make, constant=rows == "OC")
 
 
 def eights(rows: str) -> Operand:
@@ -84,14 +84,16 @@ def eights(rows: str) -> Operand:
         return made.view(torch.uint8)
 
     name = "x_f8" if rows == "M" else "w_f8"
-    return Operand(name, (rows, "C"), dtype="u8", optional=True, make=make, sum_bits=13 if rows == "M" else None)
+    bits = 13 if rows == "M" else None
+    return Operand(name, (rows, "C"), dtype="u8", optional=True, make=make, sum_bits=bits, constant=rows == "OC")
 
 
 def scales(rows: str) -> Operand:
     def make(v: Values, generator: torch.Generator) -> torch.Tensor:
         return (0.5 + torch.rand(int(v[rows]), generator=generator)) / 64
 
-    return Operand("x_scale" if rows == "M" else "w_scale", (rows,), dtype="f32", optional=True, make=make)
+    name = "x_scale" if rows == "M" else "w_scale"
+    return Operand(name, (rows,), dtype="f32", optional=True, make=make, constant=rows == "OC")
 
 
 def places(v: Values, generator: torch.Generator) -> torch.Tensor:
@@ -131,15 +133,15 @@ OPERATION = Operation(
     dims=("M", "OC", "C"),
     operands=(
         Operand("x", ("M", "C"), optional=True),
-        Operand("weight", ("OC", "C"), optional=True),
+        Operand("weight", ("OC", "C"), optional=True, constant=True),
         codes("x_q", "M"),
         codes("w_q", "OC"),
         eights("M"),
         eights("OC"),
         scales("M"),
         scales("OC"),
-        Operand("w_kept", ("OC", "C // 2"), optional=True),
-        Operand("w_places", ("OC", "max(1, C // 32)"), dtype="i32", optional=True, make=places),
+        Operand("w_kept", ("OC", "C // 2"), optional=True, constant=True),
+        Operand("w_places", ("OC", "max(1, C // 32)"), dtype="i32", optional=True, make=places, constant=True),
         codes("w_i8", "OC"),  # for x as it is; with w_q x is rounded to eight bits as well
         Operand("out", ("M", "OC"), role="out"),
     ),

@@ -49,8 +49,8 @@ OPERATION = Operation(
     dims=("B", "T", "C", "OC"),
     operands=(
         Operand("x", ("B", "T", "C")),
-        Operand("weight", ("OC", "C")),
-        Operand("bias", ("OC",), optional=True, nullable=True),
+        Operand("weight", ("OC", "C"), constant=True),
+        Operand("bias", ("OC",), optional=True, nullable=True, constant=True),
         Operand("residual", ("B", "T", "OC")),
         Operand("out", ("B", "T", "OC"), role="out"),
     ),

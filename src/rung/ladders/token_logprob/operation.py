@@ -87,7 +87,7 @@ OPERATION = Operation(
     dims=("B", "T", "C", "V"),
     operands=(
         Operand("x", ("B", "T", "C")),
-        Operand("weight", ("V", "C"), make=spread),
+        Operand("weight", ("V", "C"), make=spread, constant=True),
         Operand("targets", ("B", "T"), dtype="i32", below="V"),
         Operand("logprob", ("B", "T"), role="out", dtype="f32", sums=True),
         Operand("entropy", ("B", "T"), role="out", dtype="f32", sums=True),
