@@ -75,6 +75,9 @@ WRONG = [
     Wrong("a maximum that begins anywhere", "softmax/01", (("float m = -INFINITY;", "float m;"),), "far below zero"),
     Wrong("a wait that is never reached", "layernorm/14", (("pdl_wait();", "if (C < 0) pdl_wait();"),), "no thread waits"),
     Wrong("no wait for the kernel ahead", "layernorm/14", (("pdl_wait();", ""),), "waits nowhere"),
+    Wrong("a wait behind the loads", "layernorm/14", (("    pdl_wait();", ""), ("    // The unrounded", "    pdl_wait();  // The unrounded")), "reads what the launch ahead may still write, before it waits for that launch (pdl_wait): parameter 'x'"),
+    Wrong("a store before the wait", "layernorm/14", (("pdl_wait();", "if (lane_id() == 0) out[first] = from_float<Real>(0.0f); pdl_wait();"),), "writes what the launch ahead may still write"),
+    Wrong("a wait behind the other launch's results", "sample/04", (("    const int b = blockIdx.x;\n    pdl_wait();", "    const int b = blockIdx.x;"), ("    int token;\n", "    pdl_wait();\n    int token;\n")), "waits for that launch (pdl_wait): parameter 'maxima'"),
 ]  # fmt: skip
 
 
