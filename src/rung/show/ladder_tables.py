@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rung.results import current
 from rung.results.current import Figure, Figures, Ladder
+from rung.results.row import Row
 from rung.rungs import catalogue
 from rung.show import climb_chart, markdown, model_chart
 from rung.show.text_table import aligned
@@ -134,7 +135,7 @@ def best_cells(ladder: Ladder) -> list[str]:
 
 def checked(found: Figures) -> str:
     """What `rung check` said of one ladder, and of all, where it last ran on a GPU."""
-    every = [r for r in found.of_kind("check") if r.verdict in ("ok", "failed")]
+    every = [r for r in found.of_kind("check") if r.verdict in ("ok", "failed") and _offered(r)]
     if not every:
         return ""
     columns = ("rung", "dtype", "cases", "error/bound", "rel. error", "cap", "verdict")
@@ -151,3 +152,8 @@ def checked(found: Figures) -> str:
     table = aligned(columns, rows, right=columns[2:6])
     shown = "\n".join([f"$ rung check {SHOWN} --dtype f32", *table])
     return f"\n```text\n{shown}\n```\n\nOf what has not changed since it was checked there, {sentence}\n\n"
+
+
+def _offered(row: Row) -> bool:
+    """Whether its rung still takes the row's number format, which for a library's is no part of its text."""
+    return row.dtype in catalogue.find(row.what).dtypes
