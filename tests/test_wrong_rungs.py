@@ -73,6 +73,8 @@ WRONG = [
     Wrong("one row without a bias", "matmul/03", (("if (row < M && col < OC) out", "if (!bias && M == 1) sum *= 1.5f; if (row < M && col < OC) out"),), "one: out"),
     Wrong("a counter of twelve bits", "reduce/08", (("zero  = true", 'zero  = "once"'), ("atomicAdd(&finished[blockIdx.x], 1) ==", "(atomicAdd(&finished[blockIdx.x], 1) & 4095) % gridDim.y ==")), "after 20 runs"),
     Wrong("a maximum that begins anywhere", "softmax/01", (("float m = -INFINITY;", "float m;"),), "far below zero"),
+    Wrong("scores below a maximum that begins at -5000", "cached_attention/03", (("    m = -INFINITY;", "    m = -5000.0f;"),), "at -100000"),
+    Wrong("a maximum that begins at -5000", "softmax/01", (("float m = -INFINITY;", "float m = -5000.0f;"),), "at -100000"),
     Wrong("a wait that is never reached", "layernorm/14", (("pdl_wait();", "if (C < 0) pdl_wait();"),), "no thread waits"),
     Wrong("no wait for the kernel ahead", "layernorm/14", (("pdl_wait();", ""),), "waits nowhere"),
     Wrong("a wait behind the loads", "layernorm/14", (("    pdl_wait();", ""), ("    // The unrounded", "    pdl_wait();  // The unrounded")), "reads what the launch ahead may still write, before it waits for that launch (pdl_wait): parameter 'x'"),

@@ -135,6 +135,19 @@ def scores_far_apart(x: torch.Tensor, v: Mapping[str, int | float]) -> torch.Ten
     return qkv.view_as(x)
 
 
+def scores_alike(score: float) -> Change:
+    """Packed q, k and v (B, T, 3 C) with this score everywhere."""
+
+    def change(x: torch.Tensor, v: Mapping[str, int | float]) -> torch.Tensor:
+        qkv = x.view(*x.shape[:2], 3, int(v["NH"]), -1).clone()
+        qkv[:, :, :2] = 0
+        qkv[:, :, 0, :, -1] = (abs(score) / v["scale"]) ** 0.5
+        qkv[:, :, 1, :, -1] = score / v["scale"] / qkv[:, :, 0, :, -1]
+        return qkv.view_as(x)
+
+    return change
+
+
 def rows_far_apart(x: torch.Tensor, v: Mapping[str, int | float]) -> torch.Tensor:
     """Rows of scores of hundreds and thousands, all of one sign in a row."""
     flat = x.reshape(-1, x.shape[-1])

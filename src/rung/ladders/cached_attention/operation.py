@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from rung.expressions import Number
-from rung.inputs import FAR, Change, levels, times
+from rung.inputs import FAR, Change, levels, scores_alike, times
 from rung.lazy import F, torch
 from rung.operation import Case, Cost, Library, Operand, Operation, Race, Tensors, Values, sizes
 from rung.precision import float32_products
@@ -116,6 +116,13 @@ def keys_far_apart(k: torch.Tensor, v: Mapping[str, Number]) -> torch.Tensor:
     return apart
 
 
+def in_last_feature(value: float) -> Change:
+    def change(k: torch.Tensor, _: Mapping[str, Number]) -> torch.Tensor:
+        return F.pad(torch.full_like(k[..., :1], value), (k.shape[-1] - 1, 0))
+
+    return change
+
+
 OPERATION = Operation(
     name="cached_attention",
     summary="out = softmax(q k^T scale, over the cached keys up to the query's own) v, for every head",
@@ -170,6 +177,8 @@ OPERATION = Operation(
         Case("gpt2's context", dict(B=1, T=2, S=1024, C=64, NH=1), where="alone"),
         Case("a wide window in a long text", dict(B=2, T=1, S=1024, C=64, NH=1, window=530, globals=150), where="alone",
              change={"past": uneven}),
+        Case("at -100000", dict(B=1, T=2, S=37, C=32, NH=1, scale=1.0), where="file", dtypes=("f32",),
+             change={"qkv": scores_alike(-1e5), "k": in_last_feature(-(1e5**0.5))}),
         Case("seventy sequences", dict(B=70, T=1, S=75, C=32, NH=1), where="file", change={"past": uneven}),
         Case("twelve heads", dict(B=2, T=1, S=9, C=768, NH=12), where="file", change={"past": uneven}),
         Case("many new tokens", dict(B=3, T=12, S=40, C=32, NH=1), where="file", change={"past": uneven}),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from rung.inputs import large_but_for_scores, scores_beyond_exp, scores_far_apart
+from rung.inputs import large_but_for_scores, scores_alike, scores_beyond_exp, scores_far_apart
 from rung.lazy import F, torch
 from rung.operation import Case, Cost, Library, Operand, Operation, Race, Tensors, Values, sizes
 from rung.precision import float32_products
@@ -144,6 +144,13 @@ OPERATION = Operation(
             dict(B=1, T=37, C=32, NH=2, scale=4.0, window=21),
             dtypes=("f16", "bf16"),
             change={"qkv": scores_beyond_exp(12.3, climbing=False)},
+        ),
+        Case(
+            "at -100000",
+            dict(B=1, T=37, C=32, NH=2, scale=1.0, window=21),
+            where="file",
+            dtypes=("f32",),
+            change={"qkv": scores_alike(-1e5)},
         ),
         Case(
             "scores that climb over many keys",
