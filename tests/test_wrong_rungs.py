@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 
 from rung.check.calls import Here
 from rung.check.report import Report
+from rung.check.sizes import sizes_in
 from rung.check.trial import ALONE, check
 from rung.rungs import catalogue
 
@@ -69,6 +71,7 @@ WRONG = [
     Wrong("a sum fetched and put back without a bias", "matmul/03", (("if (row < M && col < OC) out", "__shared__ float all; if (!bias) { all += sum; sum = sum + 0.0f * (all == all); } if (row < M && col < OC) out"),), "with no barrier"),
     # ---- sizes that no case has
     Wrong("one width", "matmul/03", (("c0 < C;", "c0 < (C == 768 ? 736 : C);"),), "with C=768"),
+    Wrong("one width, calculated", "matmul/03", (("c0 < C;", "c0 < (C == 3 * THIRD ? 736 : C);"), ('extern "C"', 'constexpr int THIRD = 1 << 8;\nextern "C"')), "with C=768"),
     Wrong("rows from 700 on", "softmax/01", (("S - T + row % T + 1", "S - T + min(row % T, 700) + 1"),), "with T=702, S=702"),
     Wrong("one row without a bias", "matmul/03", (("if (row < M && col < OC) out", "if (!bias && M == 1) sum *= 1.5f; if (row < M && col < OC) out"),), "one: out"),
     Wrong("a counter of twelve bits", "reduce/08", (("zero  = true", 'zero  = "once"'), ("atomicAdd(&finished[blockIdx.x], 1) ==", "(atomicAdd(&finished[blockIdx.x], 1) & 4095) % gridDim.y ==")), "after 20 runs"),
@@ -104,3 +107,51 @@ def test_is_refused_for_the_right_reason(wrong: Wrong, tmp_path: Path) -> None:
     report = verdict_on(wrong, tmp_path)
     assert report.verdict == "failed", report
     assert wrong.message in f"{report.case}: {report.reason}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["no fence at one block size", "rows from 700 on"])
+@pytest.mark.parametrize("pace", [0.3, 2.0, 10.0])
+def test_is_refused_by_a_machine_of_any_speed(
+    name: str, pace: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """How long runs take decides at which cases settings and races are tried: none of that may decide the verdict."""
+    busy, real = time.monotonic, time.thread_time
+    monkeypatch.setattr(time, "thread_time", lambda: pace * real())
+    monkeypatch.setattr(time, "monotonic", lambda: 1000 * busy())
+    report = verdict_on(next(wrong for wrong in WRONG if wrong.name == name), tmp_path)
+    assert report.verdict == "failed", report
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "C == 0x300",
+        "C == 3u * 256u",
+        "C == 2 * (350 + 34)",
+        "C == 1 << 8 | C == 3 << 8",
+        "constexpr int A = 24, *b;\nconstexpr int D = A * 32;\nif (C == D)",
+        "#define A 24\nC % (A * (30 + 2))",
+        "const int a{700 + 68};",
+        "enum { A = 96 };\nif (C > 8 * A)",
+    ],
+)
+def test_a_calculated_size_is_found(text: str) -> None:
+    assert 768 in sizes_in(text)
+    assert 768 not in sizes_in(f"/* {text} */ // {text}".replace("\n", " "))
+
+
+@pytest.mark.parametrize("text", ["const " * 50000, "(1+" * 50000, "x" + " " * 200000, "(" * 99999 + "1", "5%0<<99*1.5"])
+def test_sizes_of_any_text_are_found_in_time(text: str) -> None:
+    start = time.monotonic()
+    assert all(4 < size < 70_000 for size in sizes_in(text))
+    assert time.monotonic() - start < 5
+
+
+@pytest.mark.slow
+def test_sizes_that_were_not_tried_are_told(tmp_path: Path) -> None:
+    numbers = ", ".join(str(n) for n in range(901, 1401, 10))
+    many = ("float m = -INFINITY;", f"const int sizes[] = {{{numbers}}};\n    float m = sizes[T % 2] * -INFINITY;")
+    report = verdict_on(Wrong("many sizes", "softmax/01", (many,), ""), tmp_path)
+    assert report.verdict == "ok", report
+    assert any("sizes that its text names, but that were not all tried: 901, 911, " in note for note in report.notes)

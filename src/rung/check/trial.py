@@ -13,7 +13,6 @@ from __future__ import annotations
 import itertools
 import math
 import re
-import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
@@ -26,6 +25,7 @@ from rung.check.operands import Operands
 from rung.check.other_code import differs
 from rung.check.placement import ALL, Kind, Placement
 from rung.check.report import SHARE_REFUSED, Failure, Report
+from rung.check.sizes import sizes_in
 from rung.dtypes import Dtype
 from rung.dtypes import dtype as dtype_named
 from rung.emulator import EmulatorFault
@@ -41,7 +41,6 @@ KEPT = 3 << 30  # bytes of the GPU's memory that a process keeps for its next ru
 SMALL = 1 << 20  # bytes of a case that the CPU compares sooner than a GPU with many processes on it
 LARGE = 132  # multiprocessors of an H200
 _COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
-_NUMBER = re.compile(r"(?<![\w.])(?:0[xX][0-9a-fA-F]+|[1-9]\d*)(?=[uUlL]*(?![\w.]))")
 _WAITS = re.compile(r"\bpdl_wait\(|griddepcontrol\.wait|cudaGridDependencySynchronize")
 _FACTS = re.compile(r"\bsms\b|\bmax_grid_y\b")
 ORDERS: tuple[Order, ...] = ("forward", "reverse", "shuffled")
@@ -66,10 +65,11 @@ UNFUSED = {"--fmad=false", "-fmad=false"}  # options by which a GPU's compiler f
 OFTEN = 0.03  # seconds of a run, for cases that every setting of the tunables meets
 FEW_LATER = 20  # runs of the case with most blocks
 BASES = 6  # small cases of which one dimension is changed
-SIZES = 20.0  # seconds for sizes that the text names
+SIZES = 200  # trials with sizes that the text names; what has to be compiled for one counts as more
+COMPILED = 10
 GROSS = 10.0  # times the bound
 RESIZED = 1e7  # FLOPs, and bytes, at most of such a case
-FURTHER = 45.0  # seconds for settings of the tunables beyond every pair of values
+FURTHER = 48  # settings of the tunables beyond every pair of values
 
 
 def check(
@@ -164,13 +164,6 @@ def _never_waits(rung: Rung) -> bool:
         return False
     texts = [rung.source, *(source_file.read(path) for path in identity.files(rung) if path.name != "ptx.cuh")]
     return not any(_WAITS.search(_COMMENT.sub("", text)) for text in texts)
-
-
-def sizes_in(source: str) -> list[int]:
-    """The numbers in a text that a dimension may have, the largest first: GPT-2's are below 70,000."""
-    body = _COMMENT.sub(" ", source)
-    found = {int(number, 0) for number in _NUMBER.findall(body)}
-    return sorted((n for n in found if 4 < n < 70_000), reverse=True)
 
 
 def _hides(rung: Rung, dtype: Dtype, device: Device, tuning: dict[str, int] | None, report: Report) -> bool:
@@ -303,10 +296,9 @@ class _Rung:
         if effort.later_runs:
             self._trial(*cases[0], seed).later_runs(effort.later_runs)
         if effort.alone:
-            for index in self._widest(cases, [i for seconds, _, i in self.took if seconds <= effort.affordable]):
+            for index in self._widest(cases, self._quickest(effort.affordable), self.tuning):
                 self._trial(*cases[index], seed).later_runs(FEW_LATER)
-            crowded = self._crowded(cases, [i for seconds, _, i in self.took if seconds <= OFTEN])
-            self._without_nullable_anywhere(cases, crowded, seed)
+            self._without_nullable_anywhere(cases, seed)
             self._sizes_in_its_text(cases, seed)
             self._numbers_refused(cases, seed)
             if self.device == "emulator" and not self.races:
@@ -442,12 +434,14 @@ class _Rung:
             self._trial(*cases[index], seed, How(self.tuning, sms=LARGE)).once()
 
     def _blocks(self, values: Values, multiprocessors: int) -> list[int]:
-        return [math.prod(grid) for grid in self._grids(values, multiprocessors)]
+        return [math.prod(grid) for grid in self._grids(values, multiprocessors, self.tuning)]
 
-    def _grids(self, values: Values, multiprocessors: int) -> list[tuple[int, int, int]]:
+    def _grids(
+        self, values: Values, multiprocessors: int, tuning: dict[str, int] | None
+    ) -> list[tuple[int, int, int]]:
         with emulated_multiprocessors(multiprocessors):
             assert isinstance(self.rung, CudaRung)
-            launches = self.rung.launches(values, self.dtype, self.tuning, self.device)
+            launches = self.rung.launches(values, self.dtype, tuning, self.device)
         return [config.grid for _, config in launches]
 
     def _fewest_multiprocessors(self, values: Values) -> int | None:
@@ -468,7 +462,7 @@ class _Rung:
         if names := self._required():
             self._trial(case, values, seed, names=names).twice()
 
-    def _without_nullable_anywhere(self, cases: list[tuple[Case, Values]], crowded: int, seed: int) -> None:
+    def _without_nullable_anywhere(self, cases: list[tuple[Case, Values]], seed: int) -> None:
         """The calls that leave operands out, at all quick cases; every access is looked at where blocks are most."""
         names = self._required()
         if not names:
@@ -477,55 +471,73 @@ class _Rung:
             if seconds <= OFTEN:
                 self._trial(*cases[index], seed, names=names).once(self.next_order())
         if self.device == "emulator" and self.cuda and not self.races:
-            self._trial(*cases[crowded], seed, How(self.tuning, races=True), names=names).once("shuffled")
+            for index in self._widest(cases, self._quickest(OFTEN), self.tuning):
+                self._trial(*cases[index], seed, How(self.tuning, races=True), names=names).once("shuffled")
 
-    def _crowded(self, cases: list[tuple[Case, Values]], among: list[int]) -> int:
-        """The case of these, or the quickest of all, that launches most blocks."""
-        among = among or [min(self.took)[2]]
-        if not isinstance(self.rung, CudaRung):
-            return among[-1]
-        return max(among, key=lambda index: max(self._blocks(cases[index][1], USUAL), default=0))
+    def _quickest(self, affordable: float, among: Iterable[int] | None = None) -> list[int]:
+        """The cases (of these) whose runs take no longer; if there is none, the one that takes least."""
+        allowed = {index for _, _, index in self.took} if among is None else set(among)
+        took = [(seconds, index) for seconds, _, index in self.took if index in allowed]
+        return [index for seconds, index in took if seconds <= affordable] or [index for _, index in sorted(took)[:1]]
 
-    def _widest(self, cases: list[tuple[Case, Values]], among: list[int]) -> list[int]:
-        """The cases of these with most blocks along each axis of a grid."""
+    def _widest(
+        self, cases: list[tuple[Case, Values]], among: list[int], tuning: dict[str, int] | None
+    ) -> list[int]:
+        """The cases of these with most blocks along each axis of a grid, and with most in all."""
         if not isinstance(self.rung, CudaRung):
             return among[-1:]
-        grids = {i: self._grids(cases[i][1], USUAL) for i in among}
+        grids = {i: self._grids(cases[i][1], USUAL, tuning) for i in among}
         wide = [max(grids, key=lambda i: max((g[axis] for g in grids[i]), default=0)) for axis in range(3) if grids]
-        return list(dict.fromkeys(wide))
+        many = [max(grids, key=lambda i: max(map(math.prod, grids[i]), default=0))] if grids else []
+        return list(dict.fromkeys(wide + many))
+
+    def _several(self, values: Values, tuning: dict[str, int] | None) -> set[int]:
+        """The axes along which it launches several blocks."""
+        return {axis for grid in self._grids(values, USUAL, tuning) for axis in range(3) if grid[axis] > 1}
 
     def _sizes_in_its_text(self, cases: list[tuple[Case, Values]], seed: int) -> None:
         """A number in the rung's own text may be a size at which it does something else: small cases with one or two
         dimensions of that size, and of two more. Nobody chose their bounds, so that only gross errors count."""
-        if not self.cuda or self.device != "emulator":
+        if not isinstance(self.rung, CudaRung) or self.device != "emulator":
             return
         operation = self.rung.operation
         run = [(cost, *cases[index]) for _, cost, index in self.took]
         bases = sorted((one for one in run if not one[1].change), key=lambda one: one[0])[:BASES]
         met = {(dim, values[dim]) for _, _, values in run for dim in operation.dims}
-        end = time.monotonic() + SIZES
+        spent, untried = 0, set[int]()
+        built = [self.rung.build(values, self.dtype, self.tuning) for *_, values in run]
         for named, dim in itertools.product(sizes_in(self.rung.source), operation.dims):
             for size in (named, named + 2):
-                if (dim, size) in met or time.monotonic() > end:
+                if (dim, size) in met:
+                    continue
+                if spent >= SIZES:
+                    untried.add(named)
                     continue
                 figures = self.report.element, self.report.norm
-                alone = itertools.islice(self._resized(bases, {dim: size}, seed), 3)
-                if not self._run_loosely(alone):
+                ran = self._run_loosely(itertools.islice(self._resized(bases, {dim: size}, seed), 3))
+                if not ran:
                     pairs = (p for d in operation.dims for p in self._resized(bases[:2], {dim: size, d: size}, seed))
-                    self._run_loosely(itertools.islice(pairs, 1))
+                    ran = self._run_loosely(itertools.islice(pairs, 1))
+                for values in ran:
+                    build = self.rung.build(values, self.dtype, self.tuning)
+                    spent += 1 if build in built else COMPILED
+                    built.append(build)
                 self.report.element, self.report.norm = figures
+        if untried:
+            listed = ", ".join(map(str, sorted(untried)))
+            self.report.notes.append(f"sizes that its text names, but that were not all tried: {listed}")
 
-    def _run_loosely(self, trials: Iterable[_Trial]) -> int:
-        """Runs these, each as soon as it is bound; gives how many there were."""
-        count = 0
+    def _run_loosely(self, trials: Iterable[_Trial]) -> list[Values]:
+        """Runs these, each as soon as it is bound; gives what was run."""
+        run = []
         for trial in trials:
-            count += 1
+            run.append(trial.operands.values)
             try:
                 trial.once(self.next_order())
             except Failure:
                 if not 1 < trial.worst < GROSS:
                     raise
-        return count
+        return run
 
     def _resized(
         self, bases: list[tuple[float, Case, Values]], changed: dict[str, int], seed: int
@@ -550,7 +562,9 @@ class _Rung:
 
     def _tunables(self, cases: list[tuple[Case, Values]], largest: int, seed: int) -> None:
         ordered = sorted(range(len(cases)), key=lambda i: i != largest)
-        quick = {index for seconds, _, index in self.took if seconds <= OFTEN}
+        quick = set(self._quickest(OFTEN))
+        watched = self.device == "emulator" and self.cuda and not self.races
+        axes = {axis for i in quick for axis in self._several(cases[i][1], None)} if watched else set()
         seen: set[tuple[str, int]] = set()  # values of tunables with which every access was looked at
 
         def fitting(setting: pairwise.Setting) -> Iterator[int]:
@@ -558,26 +572,25 @@ class _Rung:
 
         def settings() -> Iterator[pairwise.Setting]:
             yield from pairwise.settings(self.rung.tune)
-            end = time.monotonic() + FURTHER
             further = pairwise.more(self.rung.tune, self.rung.source, lambda s: next(fitting(s), None) is not None)
-            yield from itertools.takewhile(lambda _: time.monotonic() < end, further)
+            yield from itertools.islice(further, FURTHER)
 
         for setting in settings():
             usable = list(fitting(setting))
             if not usable:
                 continue
-            new = set(setting.items()) - seen
-            seen |= new
             values_text = ", ".join(f"{n}={v}" for n, v in setting.items() if v != self.rung.tune[n][0])
             try:
                 self._trial(*cases[usable[0]], seed, How(setting)).twice()
                 for index in usable[1:]:
                     if index in quick and self._same_code(cases[index][1], cases[usable[0]][1], setting):
                         self._trial(*cases[index], seed, How(setting)).once(self.next_order())
-                if new and self.device == "emulator" and self.cuda and not self.races:
-                    index = self._crowded(cases, [i for i in usable if i in quick])
-                    if not self.rung.refusal(cases[index][1], self.dtype, setting, device=self.device):
+                if watched and set(setting.items()) - seen:
+                    chosen = self._widest(cases, self._quickest(OFTEN, usable), setting)
+                    for index in chosen:
                         self._trial(*cases[index], seed, How(setting, races=True)).once("shuffled")
+                    if axes <= {axis for index in chosen for axis in self._several(cases[index][1], setting)}:
+                        seen |= set(setting.items())  # else blocks that share nothing have hidden what races
             except (Failure, RungError) as failure:
                 if "room" in str(failure) and isinstance(failure, RungError):
                     continue  # no GPU takes this setting
