@@ -368,6 +368,8 @@ def _header_classes() -> Iterator[tuple[str, Any]]:
     powers = "\n".join(f'L{i} = "L{i - 1} ** 8"' if i else 'L0 = "N"' for i in range(60))
     yield "let of powers", _kernel(top=f"[let]\n{powers}", grid='"L59"')
     yield "let of 20,000 names", _kernel(top="[let]\n" + "\n".join(f"L{i} = {i}" for i in range(20_000)), grid='"M"')
+    chain = "\n".join(f'L{i} = "L{i - 1} + 1"' if i else 'L0 = "N"' for i in range(20_000))
+    yield "let of 20,000 names, each over the last", _kernel(top=f"[let]\n{chain}", grid='"M"')
     yield "tune of everything", _kernel(top=f"[tune]\nX = [{', '.join(map(str, range(100_000)))}]", grid='"Y"')
     for value in ("[]", "5.5", '"x"', "[true]", "[1, 2.5]", "{}", "[[1]]", '["a"]'):
         yield f"tune = {value}", _kernel(top=f"[tune]\nX = {value}")

@@ -72,6 +72,10 @@ WRONG = [
     # ---- sizes that no case has
     Wrong("one width", "matmul/03", (("c0 < C;", "c0 < (C == 768 ? 736 : C);"),), "with C=768"),
     Wrong("one width, calculated", "matmul/03", (("c0 < C;", "c0 < (C == 3 * THIRD ? 736 : C);"), ('extern "C"', 'constexpr int THIRD = 1 << 8;\nextern "C"')), "with C=768"),
+    Wrong("two sizes together", "transpose/02", (("out[(size_t)c * R + r] = tile", "out[(size_t)c * R + r] = R == 768 && C == 2304 && r == 767 ? Real(0.0f) : tile"),), "with R=768, C=2304"),
+    Wrong("five numbers of one size", "transpose/02", (("out[(size_t)c * R + r] = tile", "out[(size_t)c * R + r] = R == 778 && c == 0 && r < 5 ? Real(0.0f) : tile"),), "with R=778"),
+    Wrong("all of a large vocabulary", "sample/03", (("s.top_k > 0 && s.top_k < V;", "s.top_k > 0 && s.top_k < V && V < 30000;"),), "vocabulary"),
+    Wrong("all of one vocabulary", "sample/01", (("s.top_k > 0 && s.top_k < V)", "s.top_k > 0 && s.top_k < V && V != 2311)"),), "with V=2311"),
     Wrong("rows from 700 on", "softmax/01", (("S - T + row % T + 1", "S - T + min(row % T, 700) + 1"),), "with T=702, S=702"),
     Wrong("one row without a bias", "matmul/03", (("if (row < M && col < OC) out", "if (!bias && M == 1) sum *= 1.5f; if (row < M && col < OC) out"),), "one: out"),
     Wrong("a counter of twelve bits", "reduce/08", (("zero  = true", 'zero  = "once"'), ("atomicAdd(&finished[blockIdx.x], 1) ==", "(atomicAdd(&finished[blockIdx.x], 1) & 4095) % gridDim.y ==")), "after 20 runs"),

@@ -73,6 +73,11 @@ class Host(Protocol):
         """Whether emulated kernels have used any so far."""
         ...
 
+    @property
+    def switches(self) -> int:
+        """How often emulated threads have given way to others so far."""
+        ...
+
     def storage(
         self, alignment: int, placement: Placement, *, small: bool = False, sizes: Sequence[int] = ()
     ) -> GuardedStorage:
@@ -104,6 +109,10 @@ class Here:
     @property
     def atomics(self) -> bool:
         return atomics_ran(self.device) != self._atomics_before
+
+    @property
+    def switches(self) -> int:
+        return switches(self.device)
 
     def storage(
         self, alignment: int, placement: Placement, *, small: bool = False, sizes: Sequence[int] = ()
@@ -175,6 +184,13 @@ def atomics_ran(device: Device) -> int:
     from rung import emulator
 
     return emulator.atomics_ran() if device != "cuda" and emulator.available() is None else 0
+
+
+def switches(device: Device) -> int:
+    """How often emulated threads have given way to others in this process."""
+    from rung import emulator
+
+    return emulator.switches() if device != "cuda" and emulator.available() is None else 0
 
 
 def unwatched(device: Device) -> int:

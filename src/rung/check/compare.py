@@ -25,6 +25,7 @@ class Deviation:
     norm: float  # ||out - ref|| / ||ref||
     norm_cap: float  # of few results a little more: their mean error is by chance larger
     problem: str = ""
+    integers: bool = False  # which differ: of a choice between two, equally good within rounding, say
 
     @property
     def ok(self) -> bool:
@@ -51,9 +52,10 @@ class Measured:
         if facts is None:
             facts = self.facts.tolist()
         if self.exact:
-            of = "numbers that are only moved" if self.out.is_floating_point() else "integers"
+            moves = self.out.is_floating_point()
+            of = "numbers that are only moved" if moves else "integers"
             problem = f"{self.name}: {facts[0]:.0f} of {self.out.numel()} {of} differ" if facts[0] else ""
-            return Deviation(facts[0], 0.0, 0.0, problem)
+            return Deviation(float("inf") if moves and problem else facts[0], 0.0, 0.0, problem, integers=not moves)
         cap = self.dtype.norm_cap
         if not facts:
             return Deviation(0.0, 0.0, cap)

@@ -49,6 +49,7 @@ class Isolated:
         self.mirrored = device == "cuda" if mirrored is None else mirrored
         self.library_calls: set[str] = set()
         self.atomics = False
+        self.switches = 0
         self._unwatched = 0
         self._bound = 0
         self._files_at: dict[int, int] = {}  # the file of the memory that starts at an address
@@ -78,6 +79,13 @@ class Isolated:
         self._left = b""
         self._printing = threading.Thread(target=self._pass_on, daemon=True)
         self._printing.start()
+
+    def clock(self) -> float:
+        """Emulated, the process's CPU time: what is affordable does not depend on what else the machine does."""
+        if self.device != "cuda" and sys.platform == "linux":
+            with contextlib.suppress(OSError):  # it has ended
+                return time.clock_gettime(~self._process.pid << 3 | 2)  # as clock_getcpuclockid(3) makes it
+        return time.monotonic()
 
     def __enter__(self) -> Isolated:
         return self
@@ -199,6 +207,7 @@ class Isolated:
             raise Failure("its process sent an answer without a question") from None
         self.library_calls.update(str(n)[:80] for n in answer.get("library", [])[:50])
         self.atomics = self.atomics or bool(answer.get("atomics"))
+        self.switches = max(self.switches, int(answer.get("switches", 0)))
         self._unwatched = max(self._unwatched, int(answer.get("unwatched", 0)))
         if answer.get("error"):
             text, kind = str(answer["error"])[:2000], answer.get("kind")
@@ -227,9 +236,9 @@ class _CallThere:
         self._host, self._number, self._operands = host, number, operands
 
     def run(self, times: int = 1, order: Order = "forward") -> Seconds:
-        start = time.monotonic()
+        start = self._host.clock()
         self._do("run", times=times, order=order)
-        took = (time.monotonic() - start) / times
+        took = (self._host.clock() - start) / times
         return lambda: took
 
     def late(self, seed: int, cycles: int) -> bool:

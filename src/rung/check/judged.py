@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from rung.check.calls import How, Order, atomics_ran, emulated, prepare, run_late, unwatched, wait
+from rung.check.calls import How, Order, atomics_ran, emulated, prepare, run_late, switches, unwatched, wait
 from rung.check.confine import confine
 from rung.check.elsewhere import Operators, computes_by_itself, watched, without_launches
 from rung.check.placement import Addresses, Placement, Slab
@@ -126,7 +126,8 @@ class _Judged:
         library = sorted(elsewhere) + ([call.plain] if call.plain else [])
         if call.listed and not library and self.device != "cuda" and launches_ran() == launched:
             library = ["Python, without a kernel"]
-        return {"library": library, "atomics": atomics_ran(self.device), "unwatched": unwatched(self.device)}
+        told = {"atomics": atomics_ran, "unwatched": unwatched, "switches": switches}
+        return {"library": library, **{name: of(self.device) for name, of in told.items()}}
 
     def unlaunched(self, call: _Bound) -> dict[str, Any]:
         """Run what is left of the rung where its kernels do nothing; what it makes of that does not matter."""

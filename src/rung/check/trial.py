@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import random
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -64,11 +65,16 @@ QUICK = Effort(0.0, 0.0, alone=False, later_runs=0)
 UNFUSED = {"--fmad=false", "-fmad=false"}  # options by which a GPU's compiler fuses nothing
 OFTEN = 0.03  # seconds of a run, for cases that every setting of the tunables meets
 FEW_LATER = 20  # runs of the case with most blocks
-BASES = 6  # small cases of which one dimension is changed
-SIZES = 200  # trials with sizes that the text names; what has to be compiled for one counts as more
-COMPILED = 10
+BASES, TURNS = 6, 3  # small cases of which one dimension is changed: each size meets as many as there are turns
+SIZES = 200  # small trials with sizes that the text names
+SIZES_OF_TWO = 200  # ... with two dimensions of sizes that it names
+# As many small trials takes what has to be compiled for one; as one count so many threads, so many times that one gives
+# way to another, so much arithmetic and memory.
+COMPILED, THREADS, SWITCHES, FLOPS, BYTES = 10, 200_000, 1_000_000, 1e6, 2e6
 GROSS = 10.0  # times the bound
-RESIZED = 1e7  # FLOPs, and bytes, at most of such a case
+RESIZED = 1e7  # FLOPs at most of such a case
+RESIZED_BYTES = 2e7  # gpt2's weights of one layer fit
+RESIZED_THREADS = 2_000_000
 FURTHER = 48  # settings of the tunables beyond every pair of values
 
 
@@ -500,65 +506,14 @@ class _Rung:
         dimensions of that size, and of two more. Nobody chose their bounds, so that only gross errors count."""
         if not isinstance(self.rung, CudaRung) or self.device != "emulator":
             return
-        operation = self.rung.operation
-        run = [(cost, *cases[index]) for _, cost, index in self.took]
-        bases = sorted((one for one in run if not one[1].change), key=lambda one: one[0])[:BASES]
-        met = {(dim, values[dim]) for _, _, values in run for dim in operation.dims}
-        spent, untried = 0, set[int]()
-        built = [self.rung.build(values, self.dtype, self.tuning) for *_, values in run]
-        for named, dim in itertools.product(sizes_in(self.rung.source), operation.dims):
-            for size in (named, named + 2):
-                if (dim, size) in met:
-                    continue
-                if spent >= SIZES:
-                    untried.add(named)
-                    continue
-                figures = self.report.element, self.report.norm
-                ran = self._run_loosely(itertools.islice(self._resized(bases, {dim: size}, seed), 3))
-                if not ran:
-                    pairs = (p for d in operation.dims for p in self._resized(bases[:2], {dim: size, d: size}, seed))
-                    ran = self._run_loosely(itertools.islice(pairs, 1))
-                for values in ran:
-                    build = self.rung.build(values, self.dtype, self.tuning)
-                    spent += 1 if build in built else COMPILED
-                    built.append(build)
-                self.report.element, self.report.norm = figures
-        if untried:
-            listed = ", ".join(map(str, sorted(untried)))
+        sizes = _Sizes(self, self.rung, [(cost, *cases[index]) for _, cost, index in self.took], seed)
+        figures = self.report.element, self.report.norm
+        sizes.of_one()
+        sizes.of_two()
+        self.report.element, self.report.norm = figures
+        if sizes.untried:
+            listed = ", ".join(map(str, sorted(sizes.untried)))
             self.report.notes.append(f"sizes that its text names, but that were not all tried: {listed}")
-
-    def _run_loosely(self, trials: Iterable[_Trial]) -> list[Values]:
-        """Runs these, each as soon as it is bound; gives what was run."""
-        run = []
-        for trial in trials:
-            run.append(trial.operands.values)
-            try:
-                trial.once(self.next_order())
-            except Failure:
-                if not 1 < trial.worst < GROSS:
-                    raise
-        return run
-
-    def _resized(
-        self, bases: list[tuple[float, Case, Values]], changed: dict[str, int], seed: int
-    ) -> Iterator[_Trial]:
-        """Small cases with these sizes of dimensions, that the rung takes and that have a result."""
-        operation = self.rung.operation
-        for _, case, values in bases:
-            try:
-                given = operation.complete({**case.values, **{d: values[d] for d in operation.dims}, **changed})
-                cost = operation.cost(given, self.dtype.size)
-                if cost.flops > RESIZED or cost.bytes > RESIZED:
-                    continue
-                if self.rung.refusal(given, self.dtype, self.tuning, device=self.device) is not None:
-                    continue
-                named = ", ".join(f"{d}={n}" for d, n in changed.items())
-                trial = self._trial(replace(case, name=f"{case.name}, with {named}", values=given), given, seed)
-                results = trial.operands.reference().values()
-            except Exception:  # dimensions that do not go together
-                continue
-            if all(bool(one.isfinite().all()) for one in results) and trial.operands.representable():
-                yield trial
 
     def _tunables(self, cases: list[tuple[Case, Values]], largest: int, seed: int) -> None:
         ordered = sorted(range(len(cases)), key=lambda i: i != largest)
@@ -649,6 +604,91 @@ class _Rung:
         return "forward" if self.device == "cuda" else ORDERS[1 + self.turns % 2]
 
 
+class _Sizes:
+    """Small cases of a rung, with dimensions of the sizes that its text names."""
+
+    def __init__(self, of: _Rung, rung: CudaRung, run: list[tuple[float, Case, Values]], seed: int) -> None:
+        self.of, self.rung, self.seed = of, rung, seed
+        self.run = [values for *_, values in run]
+        bases = sorted((one for one in run if not one[1].change), key=lambda one: one[0])[:BASES]
+        self.bases = [(case, values) for _, case, values in bases]
+        self.built = [rung.build(values, of.dtype, of.tuning) for values in self.run]
+        self.named = sizes_in(rung.source)
+        self.untried: set[int] = set()
+        self.spent = 0
+
+    def of_one(self) -> None:
+        """One dimension has such a size, or two more; where the rung or the operation does not take that, another
+        dimension has it too."""
+        dims = self.rung.operation.dims
+        met = {(dim, values[dim]) for values in self.run for dim in dims}
+        self.spent = 0
+        for turn, named, dim, more in itertools.product(range(TURNS), self.named, dims, (0, 2)):
+            size = named + more
+            if (dim, size) in met:
+                continue
+            if self.spent >= SIZES:
+                self.untried |= {named} if turn == 0 else set()
+            elif not self._tried(self.bases[turn::TURNS], {dim: size}) and turn == 0:
+                any(self._tried(self.bases[:2], {dim: size, other: size}) for other in dims)
+
+    def of_two(self) -> None:
+        """Two dimensions have one each: of too many, others for another text."""
+        dims = self.rung.operation.dims
+        both = [{d: m, e: n} for d, e in itertools.combinations(dims, 2) for m in self.named for n in self.named]
+        random.Random(self.rung.source).shuffle(both)
+        self.spent = 0
+        for changed in both:
+            if self.spent < SIZES_OF_TWO and not any(changed.items() <= values.items() for values in self.run):
+                self._tried(self.bases, changed)
+
+    def _tried(self, bases: list[tuple[Case, Values]], changed: dict[str, int]) -> bool:
+        """Runs the first of these cases that has a result when changed so; false if none has."""
+        before = self.of.host.switches
+        for trial in self._changed(bases, changed):
+            try:
+                trial.once(self.of.next_order())
+            except Failure:
+                if not (trial.by_chance() if trial.integers_differ else 1 < trial.worst < GROSS):
+                    raise
+            self.spent += (self.of.host.switches - before) // SWITCHES
+            return True
+        return False
+
+    def _changed(self, bases: list[tuple[Case, Values]], changed: dict[str, int]) -> Iterator[_Trial]:
+        operation, of = self.rung.operation, self.of
+        for case, values in bases:
+            try:
+                given = operation.complete({**case.values, **{d: values[d] for d in operation.dims}, **changed})
+                if self.rung.refusal(given, of.dtype, of.tuning, device=of.device) is not None:
+                    continue
+                if not self._small(given):
+                    continue
+                named = ", ".join(f"{d}={n}" for d, n in changed.items())
+                trial = of._trial(replace(case, name=f"{case.name}, with {named}", values=given), given, self.seed)
+                results = trial.operands.reference().values()
+            except Exception:  # dimensions that do not go together
+                continue
+            if all(bool(one.isfinite().all()) for one in results) and trial.operands.representable():
+                yield trial
+
+    def _small(self, values: Values) -> bool:
+        """Whether that little work is in it; counts it if so. Its cost model may tell less of shapes without a meaning
+        than its operands take."""
+        operation, dtype = self.rung.operation, self.of.dtype
+        size = sum(operation.size_of(operation.operand(name), values, dtype) for name in self.of._bound())
+        flops = abs(operation.cost(values, dtype.size).flops)
+        launches = self.rung.launches(values, dtype, self.of.tuning, self.of.device)
+        threads = sum(math.prod(config.grid) * config.threads for _, config in launches)
+        if flops > RESIZED or size > RESIZED_BYTES or threads > RESIZED_THREADS:
+            return False
+        build = self.rung.build(values, dtype, self.of.tuning)
+        self.spent += 1 if build in self.built else COMPILED
+        self.spent += threads // THREADS + int(flops / FLOPS + size / BYTES)
+        self.built.append(build)
+        return True
+
+
 class _Trial:
     """One rung bound at one case, and the runs over it; `only_run`: it is not replayed, nor are its inputs late."""
 
@@ -669,6 +709,7 @@ class _Trial:
         self.turn = 0
         self.moved: list[str] = []
         self.worst = 0.0  # deviation, in units of its bound
+        self.integers_differ = False
         with self.report.phase("inputs"):
             owned = [o for o in self.operation.operands if o.name in names and o.view_of is None]
             sizes = [self.operation.size_of(o, values, of.dtype) for o in owned]
@@ -761,6 +802,17 @@ class _Trial:
         with self.report.phase("inputs"):
             self.operands.refill(seed)
 
+    def by_chance(self) -> bool:
+        """Whether one of a few other sets of inputs gives the right integers."""
+        for other in range(1, SEEDS):
+            self.refill(self.operands.seed + other)
+            try:
+                self.once()
+            except Failure:
+                continue
+            return True
+        return False
+
     def _poison(self) -> None:
         self.storage.repaint(self.turn)
         for name in self.operands.outputs:
@@ -847,6 +899,7 @@ class _Trial:
         if deviation.norm_cap:  # with more room for few results, in units of the usual cap
             self.report.norm = max(self.report.norm, deviation.norm * self.report.norm_cap / deviation.norm_cap)
         if not deviation.ok:
+            self.integers_differ = deviation.integers
             raise Failure(self._never_written() or deviation.problem)
 
 

@@ -5,7 +5,17 @@ docs/emulator.md says what it models, what it catches and what it cannot.
 
 from rung.emulator.faults import EmulatorFault, FaultKind
 from rung.emulator.guard import guarded_empty, guarded_file, mark_data
-from rung.emulator.module import EmulatedModule, Settings, atomics_ran, begin, launches_ran, load, under, unwatched
+from rung.emulator.module import (
+    EmulatedModule,
+    Settings,
+    atomics_ran,
+    begin,
+    launches_ran,
+    load,
+    switches,
+    under,
+    unwatched,
+)
 from rung.emulator.toolchain import available
 
 __all__ = [
@@ -21,6 +31,7 @@ __all__ = [
     "launches_ran",
     "load",
     "mark_data",
+    "switches",
     "under",
     "unwatched",
 ]

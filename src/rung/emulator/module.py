@@ -105,6 +105,11 @@ def atomics_ran() -> int:
     return int(native.runtime().rung_atomics_ran())
 
 
+def switches() -> int:
+    """How often a thread has given way to another in this process: most of what kernels that exchange much take."""
+    return int(native.runtime().rung_switches())
+
+
 def load(build: Build, *, settings: Settings | None = None) -> EmulatedModule:
     """Compiles `build` with g++ (or takes it from the cache) and loads it; without settings, see `under`."""
     return EmulatedModule(build, settings)

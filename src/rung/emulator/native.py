@@ -66,6 +66,7 @@ def runtime() -> ctypes.CDLL:
     )
     library.rung_guarded.restype = ctypes.c_void_p
     library.rung_atomics_ran.restype = ctypes.c_ulong
+    library.rung_switches.restype = ctypes.c_ulong
     library.rung_unmap.argtypes = (ctypes.c_void_p, ctypes.c_ulonglong)
     library.rung_unmap.restype = None
     library.rung_tensor.argtypes = (*(ctypes.c_ulonglong,) * 4, ctypes.c_int)

@@ -285,17 +285,18 @@ BOUNDS = [("SLOTS", ["sms"], file) for file in FEW_ROWS]
 def define_table(define: dict[str, Expression], let: dict[str, Expression], origin: str) -> dict[str, Expression]:
     """What the code is compiled with: not what only a launch knows, since code is compiled ahead, for any GPU."""
 
-    used: dict[str, set[str]] = {}  # by each name of [let], what it is made of
+    late: dict[str, set[str]] = {}  # by each name of [let], what it is made of that only a launch knows
     for name, expression in [*let.items(), *define.items()]:
         own = names_in(str(expression))
-        names = own.union(*(used[n] for n in own & set(used)))
-        if name in let and name not in used:
-            used[name] = names
+        unknown = {n for n in own if n in ("sms", "max_grid_y", "emulated") or "_stride_" in n}
+        unknown.update(*(late[n] for n in own & late.keys()))
+        if name in let and name not in late:
+            late[name] = unknown
             continue
-        unknown = sorted(n for n in names if n in ("sms", "max_grid_y", "emulated") or "_stride_" in n)
-        if unknown and (name, unknown, Path(origin).name) not in BOUNDS:
+        first = sorted(unknown)
+        if first and (name, first, Path(origin).name) not in BOUNDS:
             raise RungError(
-                f"{origin}: define.{name} depends on {unknown[0]}, which is not known when the code is compiled; use a "
+                f"{origin}: define.{name} depends on {first[0]}, which is not known when the code is compiled; use a "
                 "bound that holds everywhere (what `needs` asks for at least), or pass it to the kernel by `bind`."
             )
     return define

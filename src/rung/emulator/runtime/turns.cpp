@@ -133,6 +133,8 @@ void run_first(Block& block)
     running = nullptr;
 }
 
+extern "C" __attribute__((visibility("default"))) unsigned long rung_switches() { return switches; }
+
 void leave_block()
 {
     Thread* me = running;

@@ -197,6 +197,12 @@ OPERATION = Operation(
         Case("a random number of zero", {"B": 16, "V": 2203}, change=ZERO),
         Case("zero, of all", {"B": 2, "V": 2203}, change={**ZERO, "settings": _temperature_alone}),
         Case("close to an edge", {"B": 16, "V": 2}, change=NEAR_AN_EDGE),
+        Case(
+            "gpt2's vocabulary, many candidates",
+            {"B": 5, "V": 50257},
+            change={"logits": _flat, "settings": _wide},
+            where="file",
+        ),
         Case("260 sequences", {"B": 260, "V": 33}, where="alone"),
         Case("gpt2", {"B": 64, "V": 50257}, where="cuda"),
     ),
