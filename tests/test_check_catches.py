@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 import torch
 
-from rung.check import isolated, many, pairwise, trial
+from rung.check import isolated, many, one, pairwise, procedure
+from rung.check.effort import LADDER
 from rung.check.many import Task, run_task
+from rung.check.one import check
 from rung.check.other_code import differs
 from rung.check.report import Report
-from rung.check.trial import LADDER, check
 from rung.check.workers import work_through
 from rung.cli.check import _exit_code
 from rung.emulator import closed
@@ -94,8 +95,8 @@ def test_the_special_function_units_tanh_is_too_coarse_for_float32_and_not_for_1
 
 def test_a_rung_that_inherits_its_grid_is_tried_with_few_multiprocessors_too() -> None:
     heir = catalogue.find("matmul/23_tensor_stores")
-    assert "sms" not in heir.source and trial.hangs_on_the_gpu(heir)
-    assert not trial.hangs_on_the_gpu(catalogue.find("gelu/01_naive"))
+    assert "sms" not in heir.source and procedure.hangs_on_the_gpu(heir)
+    assert not procedure.hangs_on_the_gpu(catalogue.find("gelu/01_naive"))
 
 
 @pytest.mark.gpu
@@ -360,7 +361,7 @@ def test_races_are_also_found_access_by_access() -> None:
 
 def test_the_ladders_have_no_code_of_their_own_for_the_emulator() -> None:
     rungs = [r for name in catalogue.operations() for r in catalogue.rungs(name, libraries=False)]
-    assert [r.full_name for r in rungs if trial._differs_on_a_gpu(r)] == []
+    assert [r.full_name for r in rungs if one._differs_on_a_gpu(r)] == []
 
 
 def test_a_tree_without_barriers_is_reported_by_thread_and_line(tmp_path: Path) -> None:

@@ -13,8 +13,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from rung.check.calls import Here
 from rung.check.compare import measure
+from rung.check.effort import ALONE, LADDER, Effort
+from rung.check.one import check
+from rung.check.procedure import Procedure
 from rung.check.report import Report
-from rung.check.trial import ALONE, LADDER, Effort, _Rung, _Trial, check
+from rung.check.trial import Trial, Trials
 from rung.dtypes import dtype
 from rung.operation import Case
 from rung.processors import processors
@@ -50,7 +53,7 @@ def test_a_comparison_waits_for_nothing(name: str) -> None:
 
 @pytest.mark.parametrize(("seconds", "slow", "runs"), [(0.5, 0.25, 1), (0.1, 0.25, 2), (0.5, math.inf, 2)])
 def test_what_takes_long_is_run_once(seconds: float, slow: float, runs: int) -> None:
-    trial, found = cast(Any, object.__new__(_Trial)), []
+    trial, found = cast(Any, object.__new__(Trial)), []
 
     def once(**_: object) -> dict[str, torch.Tensor]:
         found.append(seconds)
@@ -71,7 +74,8 @@ def test_a_ladders_slow_kernels_leave_their_longest_cases_to_a_check_alone(
     names = ("gpt2", "gpt2, prime", "gpt2-xl, full context")
     cases = [(c, rung.operation.complete(c.values)) for c in rung.operation.cases if c.name in names]
     report = Report(rung.full_name, "f32", "cuda")
-    of = _Rung(rung, dtype("f32"), "cuda", None, report, False, False, Here("emulator"))
+    trials = Trials(rung, dtype("f32"), "cuda", report, Here("emulator"))
+    of = Procedure(trials, 0, replace(effort, alone=False, later_runs=0))
     flops = {case.name: rung.operation.cost(values, 4).flops for case, values in cases}
     pace = 3.0 / flops[names[-1]]  # the longest would take three seconds
     ran = []
@@ -80,10 +84,10 @@ def test_a_ladders_slow_kernels_leave_their_longest_cases_to_a_check_alone(
         ran.append(case.name)
         return SimpleNamespace(seconds=max(0.06, pace * flops[case.name]), twice=lambda _: None)
 
-    monkeypatch.setattr(of, "_trial", trial)
+    monkeypatch.setattr(trials, "at", trial)
     monkeypatch.setattr(of, "_from_all_sides", lambda *_: None)
     monkeypatch.setattr(of, "_without_nullable", lambda *_: None)
-    of.judge(cases, 0, replace(effort, alone=False, later_runs=0))
+    of.follow(cases)
     assert ran == [n for n in names if patient or n != names[-1]]
     assert patient or "would take" in report.left_out[names[-1]]
 

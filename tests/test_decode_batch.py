@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 
 from rung import emulator
-from rung.check.trial import check
+from rung.check.one import check
 from rung.cuda import limits, nvrtc
 from rung.cuda.launch import LaunchConfig
 from rung.dtypes import dtype as named

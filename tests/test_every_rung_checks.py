@@ -3,7 +3,7 @@
 import pytest
 
 from rung.check import many
-from rung.check.trial import check
+from rung.check.one import check
 from rung.rungs import catalogue
 
 PORTION = 12  # rungs and dtypes a test, so that a large ladder is spread over the processes

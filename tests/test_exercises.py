@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from rung import RungError
+from rung.check.effort import LADDER
+from rung.check.one import check
 from rung.check.report import Report
-from rung.check.trial import LADDER, check
 from rung.rungs import catalogue
 from rung.rungs.base import Rung
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from rung.check.trial import LADDER, check
+from rung.check.effort import LADDER
+from rung.check.one import check
 from rung.dtypes import DTYPES
 from rung.dtypes import dtype as dtype_named
 from rung.errors import RungError

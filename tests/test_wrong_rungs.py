@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from rung.check.calls import Here
+from rung.check.effort import ALONE
+from rung.check.one import check
 from rung.check.report import Report
 from rung.check.sizes import sizes_in
-from rung.check.trial import ALONE, check
 from rung.rungs import catalogue
 
 TRUNCATE = "\n__device__ float cut(float v) { return __int_as_float(__float_as_int(v) & 0xffff0000); }"

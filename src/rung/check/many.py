@@ -16,9 +16,10 @@ from pathlib import Path
 import torch
 
 from rung.check.compile_ahead import Compilers
+from rung.check.effort import ALONE, LADDER
 from rung.check.isolated import Isolated
+from rung.check.one import check
 from rung.check.report import Report
-from rung.check.trial import ALONE, LADDER, check
 from rung.check.workers import work_through
 from rung.dtypes import dtype as dtype_named
 from rung.errors import RungError

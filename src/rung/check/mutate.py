@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from rung.check.calls import Here
+from rung.check.effort import Effort
 from rung.check.isolated import Isolated
 from rung.check.mutants import Mutant, mutants, sample
-from rung.check.trial import Effort, check
+from rung.check.one import check
 from rung.check.workers import work_through
 from rung.errors import RungError
 from rung.results import machine

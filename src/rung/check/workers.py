@@ -14,7 +14,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any, Generic, TypeVar
 
-PRELOADED = ["torch", "rung.check.trial"]
+PRELOADED = ["torch", "rung.check.one"]
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 

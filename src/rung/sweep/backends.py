@@ -61,7 +61,7 @@ class Emulated:
     arch = "sm_90"
 
     def __call__(self, subject: Subject, batch: Sequence[Tuning], effort: float) -> Iterator[Outcome]:
-        from rung.check.trial import check
+        from rung.check.one import check
 
         for tuning in batch:
             report = check(subject.rung, subject.dtype.name, device="emulator", tuning=tuning, quick=True)

@@ -1,0 +1,257 @@
+"""What is tried of one rung in one dtype, and in which order.
+
+A rung runs at every case of its operation that it supports, twice (of a whole ladder, what takes long on a GPU, once),
+with poison and guards that change from run to run and are checked after every run; the emulator runs the threads of the
+second run in another order. At the largest affordable case it also gets five seeds behind the same pointers, every
+order of threads that the emulator has, its search for races, late inputs and a CUDA graph. Where its grid depends on
+the GPU, a small and a large one are emulated as well.
+
+When it is checked alone, every case has the search for races and other numbers behind the same pointers; the numbers of
+cases that it refuses are tried at a shape that it supports; other addresses, some hundred more runs, the sizes that its
+text names and the other values of its tunables follow.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+from rung.check.calls import How
+from rung.check.effort import OFTEN, QUICK, Effort
+from rung.check.named_sizes import NamedSizes
+from rung.check.placement import ALL
+from rung.check.ran import Ran, largest, quick, widest
+from rung.check.report import Failure
+from rung.check.settings import Settings
+from rung.check.trial import ORDERS, SEEDS, Trial, Trials
+from rung.operation import Case, Values
+from rung.rungs.base import USUAL, Rung, emulated_multiprocessors
+from rung.rungs.cuda import CudaRung
+
+LARGE = 132  # multiprocessors of an H200
+BASES = 6  # small cases of which dimensions are changed
+FEW_LATER = 20  # runs of the cases with most blocks
+UNFUSED = {"--fmad=false", "-fmad=false"}  # options by which a GPU's compiler fuses nothing
+_FACTS = re.compile(r"\bsms\b|\bmax_grid_y\b")
+
+
+class Procedure:
+    """Raises a `Failure` at the first thing that is wrong."""
+
+    def __init__(self, trials: Trials, seed: int, effort: Effort) -> None:
+        self.trials, self.seed, self.effort = trials, seed, effort
+        self.rung, self.operation, self.report = trials.rung, trials.operation, trials.report
+        self.emulated = trials.device == "emulator"
+        self.ran: list[Ran] = []
+
+    def follow(self, cases: Sequence[tuple[Case, Values]]) -> None:
+        self._every_case(cases)
+        if self.effort is QUICK:
+            return
+        most = largest(self.ran, self.effort.affordable)
+        self._from_all_sides(most)
+        if most is not self.ran[0]:
+            self._without_nullable(self.ran[0])  # of odd sizes, mostly
+        if self.emulated and hangs_on_the_gpu(self.rung):
+            self._on_a_small_gpu(most)
+            self._on_a_large_gpu()
+        if self.emulated and not self.trials.races:
+            self._watch()
+        if self.effort.alone:
+            self._alone(most)
+
+    def _every_case(self, cases: Sequence[tuple[Case, Values]]) -> None:
+        effort, trials = self.effort, self.trials
+        pace = 0.0  # seconds a FLOP at the largest case so far: only the naive rungs have to care
+        for index, (case, values) in enumerate(cases):
+            cost = self.operation.cost(values, trials.dtype.size)
+            if pace * cost.flops > effort.patience:
+                self.report.left_out[case.name] = f"{self.rung.full_name} would take {pace * cost.flops:.1f} s a run"
+                continue
+            trial = trials.at(case, values, self.seed + index, only_run=True)
+            trial.twice(effort.slow if trials.cuda and trials.device == "cuda" else math.inf)
+            if effort.alone and trial.seconds <= effort.affordable:
+                trial.refill(self.seed + index + 50)  # a rung that caches results by pointer returns the old ones
+                trial.once()
+            self.ran.append(Ran(trial.seconds, cost.bytes + cost.flops, index, case, values))
+            if effort is QUICK:
+                self._without_nullable(self.ran[-1])
+            self.report.cases += 1
+            # What is shorter says how long a launch takes; the emulator only gets cases that are small.
+            if trials.device == "cuda" and trial.seconds > 0.05 and cost.flops:
+                pace = trial.seconds / cost.flops
+
+    def _alone(self, most: Ran) -> None:
+        for one in _each(self.ran[0], largest(self.ran, OFTEN)):
+            self._elsewhere(one)
+        if self.effort.later_runs:
+            self._at(self.ran[0]).later_runs(self.effort.later_runs)
+        for one in widest(self.trials, quick(self.ran, self.effort.affordable)):
+            self._at(one).later_runs(FEW_LATER)
+        self._without_nullable_anywhere()
+        self._sizes_in_its_text()
+        self._numbers_refused()
+        if self.emulated and not self.trials.races:
+            self._fused()
+        if not self.trials.tuning:
+            Settings(self.trials, self.ran, most, self.seed).all()
+        if not self.trials.cuda and self.emulated:  # last: what a rung keeps between calls may be lost by it
+            for one in _each(self.ran[0], most):
+                self._at(one).unlaunched()
+
+    def _at(self, one: Ran, how: How | None = None, names: list[str] | None = None) -> Trial:
+        return self.trials.at(one.case, one.values, self.seed, how, names)
+
+    def _how(self, *, races: bool = False, fused: bool = False, sms: int | None = None) -> How:
+        return How(self.trials.tuning, races=races, fused=fused, sms=sms)
+
+    def _watch(self) -> None:
+        """Look at every access: of a rung alone at every case, since a race may be in what only one of them takes."""
+        if self.effort.alone:
+            chosen = [one for one in self.ran if one.seconds <= self.effort.watched]
+        elif self.trials.dtype.name == self.rung.dtypes[0]:  # the others have the same text
+            chosen = [largest(self.ran, self.effort.watched)]
+        else:
+            return
+        for one in chosen:  # shuffled, blocks take turns at their atomics
+            self._at(one, self._how(races=True)).once("shuffled" if self.effort.alone else "forward")
+
+    def _fused(self) -> None:
+        """As a GPU's compiler rounds, which fuses products and sums: where numbers are extreme. Results that are
+        rounded to 16 bits afterwards do not show it."""
+        if not isinstance(self.rung, CudaRung) or self.trials.dtype.stored != "f32":
+            return
+        if UNFUSED & set(self.rung.header.options):
+            return
+        for one in self.ran:
+            if one.seconds <= self.effort.affordable and one.case.change:
+                try:
+                    self.trials.at(one.case, one.values, self.seed + one.index, self._how(fused=True)).once()
+                except Failure as failure:
+                    raise Failure(f"{failure}, with products and sums fused as a GPU's compiler does") from failure
+
+    def _numbers_refused(self) -> None:
+        """Give the numbers of cases whose shapes it refuses, and their scale or eps, to a shape that it takes."""
+        operation = self.operation
+        shapes = [one.values for one in self.ran if one.seconds <= OFTEN]
+        for case in operation.cases:
+            if case.name not in self.report.left_out or not case.change:
+                continue
+            asked = operation.complete(case.values)
+            depth = operation.depth(asked)
+            real = {n: v for n, v in asked.items() if n in operation.scalars and isinstance(v, float)}
+            for values in sorted(shapes, key=lambda v: abs(math.log(operation.depth(v) / depth))):
+                given = {**values, **real}
+                if self.trials.refuses(given):
+                    continue
+                shape = " ".join(f"{dim}={given[dim]}" for dim in operation.dims)
+                trial = self.trials.at(replace(case, name=f"{case.name}, at {shape}"), given, self.seed)
+                if trial.operands.representable():
+                    trial.once()
+                break
+
+    def _elsewhere(self, one: Ran) -> None:
+        """The same numbers at other addresses: in each order, and aligned as little and as much as can be."""
+        for placement in ALL:
+            try:
+                self.trials.at(one.case, one.values, self.seed, placement=placement).once()
+            except Failure as failure:
+                how = {"end": "the end of a page", "page": "the start of a page", "odd": "an odd multiple"}
+                where = f"operands at {how[placement.kind]}, {'descending' if placement.below else 'ascending'}"
+                raise Failure(f"with {where}: {failure}") from failure
+
+    def _from_all_sides(self, one: Ran) -> None:
+        trial, seed = self._at(one), self.seed
+        for other in range(SEEDS):
+            trial.refill(seed + 100 * other)
+            if self.trials.device == "cuda":
+                trial.twice()
+            else:
+                trial.once(ORDERS[other % len(ORDERS)])
+        if self.trials.device == "cuda":
+            trial.late(seed + 7919)
+            if self.trials.cuda:
+                trial.replayed(seed + 7920)
+        self._without_nullable(one)
+
+    def _on_a_small_gpu(self, most: Ran) -> None:
+        """With as few multiprocessors as the rung takes, where blocks then have most to do (to four times)."""
+        found = []
+        for one in self.ran:
+            if few := self._fewest_multiprocessors(one.values):
+                many, left = self._blocks(one, 64), self._blocks(one, few)
+                more = max(a / b for a, b in zip(many, left, strict=False))
+                found.append((min(more, 4.0), few < USUAL, one is most, -one.work, one.index, few, one))
+        if not found:
+            return
+        best = max(found)
+        alike = [each for each in found if each[:2] == best[:2]] if best[0] > 1.0 and best[1] else [best]
+        for *_, few, one in alike:
+            self._at(one, self._how(sms=few)).once(self.trials.next_order())
+
+    def _on_a_large_gpu(self) -> None:
+        """With an H200's multiprocessors, where that launches more blocks; cooperative grids would take too long."""
+        assert isinstance(self.rung, CudaRung)
+        if any(launch.cooperative for launch in self.rung.header.launches):
+            return
+        found = []
+        for one in self.ran:
+            usual, many = self._blocks(one, USUAL), self._blocks(one, LARGE)
+            found.append((max(b / a for a, b in zip(usual, many, strict=False)), -one.work, one.index, one))
+        more, *_, one = max(found)
+        if more > 1.0:
+            self._at(one, self._how(sms=LARGE)).once()
+
+    def _blocks(self, one: Ran, multiprocessors: int) -> list[int]:
+        return [math.prod(grid) for grid in self.trials.grids(one.values, multiprocessors=multiprocessors)]
+
+    def _fewest_multiprocessors(self, values: Values) -> int | None:
+        """With few multiprocessors, grid-stride loops iterate; some rungs need more than one."""
+        for sms in (1, 2, 3, 5):
+            with emulated_multiprocessors(sms):
+                if not self.trials.refuses(values):
+                    return sms
+        return None
+
+    def _without_nullable(self, one: Ran) -> None:
+        if names := self.trials.fewer_names():
+            self._at(one, names=names).twice()
+
+    def _without_nullable_anywhere(self) -> None:
+        """The calls that leave operands out, at all quick cases; every access is looked at where blocks are most."""
+        names = self.trials.fewer_names()
+        if not names:
+            return
+        for one in self.ran:
+            if one.seconds <= OFTEN:
+                self._at(one, names=names).once(self.trials.next_order())
+        if self.emulated and self.trials.cuda and not self.trials.races:
+            for one in widest(self.trials, quick(self.ran, OFTEN)):
+                self._at(one, self._how(races=True), names).once("shuffled")
+
+    def _sizes_in_its_text(self) -> None:
+        """A number in the rung's own text may be a size at which it does something else: small cases with one or two
+        dimensions of that size, and of two more. Nobody chose their bounds, so that only gross errors count."""
+        if not isinstance(self.rung, CudaRung) or not self.emulated:
+            return
+        plain = sorted((one for one in self.ran if not one.case.change), key=lambda one: (one.seconds, one.index))
+        bases = [(one.case, one.values) for one in plain[:BASES]]
+        figures = self.report.element, self.report.norm
+        sizes = NamedSizes(self.trials, self.rung, bases, [one.values for one in self.ran], self.seed)
+        sizes.of_one()
+        sizes.of_two()
+        self.report.element, self.report.norm = figures
+        if sizes.untried:
+            listed = ", ".join(map(str, sorted(sizes.untried)))
+            self.report.notes.append(f"sizes that its text names, but that were not all tried: {listed}")
+
+
+def hangs_on_the_gpu(rung: Rung) -> bool:
+    """Whether the number of multiprocessors, or of blocks that a grid may have, changes what is launched."""
+    return isinstance(rung, CudaRung) and bool(_FACTS.search(rung.source + str(rung.table)))  # inherited keys, too
+
+
+def _each(*some: Ran) -> list[Ran]:
+    return list({one.index: one for one in some}.values())
