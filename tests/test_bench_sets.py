@@ -1,10 +1,12 @@
 """What a set of operands is compared with when calls change what they are given."""
 
+import pytest
 import torch
 
 from rung.bench.race import Pace, Row
 from rung.check.operands import Operands
 from rung.dtypes import dtype
+from rung.results.row import Row as Result
 from rung.rungs import catalogue
 
 
@@ -54,3 +56,20 @@ def test_a_forecast_follows_the_largest_race_and_not_the_last() -> None:
     assert abs(pace.forecast("matmul/05_register_tiles", 8e10) - 4e-3) < 1e-6
     pace.learn([timed(4e11, 4e-2)])
     assert abs(pace.forecast("matmul/05_register_tiles", 8e10) - 8e-3) < 1e-6
+
+
+def test_a_forecast_begins_with_what_is_stored_and_forecasts_count() -> None:
+    """A race that is run alone has no smaller one before it: one call of a naive rung took seven minutes there."""
+    values = {"B": 8, "T": 1024, "C": 1024, "NH": 16}
+    rows = [
+        Result(kind="bench", what="attention/03_launch", dtype="bf16", values=values, metrics={"cold_us": 2e4}),
+        Result(kind="bench", what="attention/02_five_kernels", dtype="bf16", values=values, metrics={"forecast_s": 9.0}),
+        Result(kind="bench", what="attention/02_five_kernels", dtype="bf16", values={"B": 1}, metrics={"cold_us": 1.0}),
+        Result(kind="bench", what="gone/01_naive", dtype="bf16", values=values, metrics={"cold_us": 1.0}),
+    ]
+    operation = catalogue.operation("attention")
+    larger = operation.complete({**values, "B": 16})
+    pace = Pace(rows)
+    flops = operation.cost(larger, 2).flops
+    assert pace.forecast("attention/03_launch", flops) == pytest.approx(0.04)
+    assert pace.forecast("attention/02_five_kernels", flops) == pytest.approx(18.0)

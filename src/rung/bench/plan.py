@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from rung.bench import race as bench
 from rung.bench import tour
 from rung.check.compile_ahead import Compilers, finish
 from rung.errors import RungError
 from rung.expressions import Number
+from rung.results import codes, machine, store
+from rung.results.row import Row as Result
 from rung.rungs import catalogue, tunings
 from rung.rungs.base import Rung
 
@@ -94,13 +97,31 @@ def compile_ahead(races: Sequence[Planned]) -> int:
     return len(waiting)
 
 
+def known(race: Planned) -> bool:
+    """Whether every rung of the race has a row of its present code, on a GPU of this name."""
+    measured = {(r.what, r.dtype, r.shape) for r in _rows_here() if codes.current(r)}
+    return all((r.full_name, race.dtype, race.shape) in measured for r in race.running)
+
+
+@cache
+def _rows_here() -> tuple[Result, ...]:
+    gpu = machine.facts()["gpu"]
+    return tuple(r for r in store.gather() if r.kind == "bench" and r.gpu == gpu and r.verdict != "failed")
+
+
 def run(
-    races: Iterable[Planned], tuning: Mapping[str, int] | None, ceilings: bench.Ceilings | None, seconds: float
+    races: Iterable[Planned],
+    tuning: Mapping[str, int] | None,
+    ceilings: bench.Ceilings | None,
+    seconds: float,
+    progress: Callable[[str], None] = lambda _: None,
 ) -> Iterator[tuple[Planned, list[bench.Row]]]:
-    """Runs race after race; a rung's speed at one shape decides whether it is too slow for the next."""
+    """Runs race after race; a rung's speed at one shape, now or in an earlier run, decides whether it is too slow for
+    the next."""
     pace: dict[str, bench.Pace] = {}
     for race in races:
-        of = pace.setdefault(race.dtype, bench.Pace())
+        if race.dtype not in pace:
+            pace[race.dtype] = bench.Pace(r for r in _rows_here() if r.dtype == race.dtype)
         found = bench.bench(
             race.running,
             shape=race.shape,
@@ -109,8 +130,9 @@ def run(
             tunings=race.tunings(tuning),
             ceilings=ceilings,
             seconds=seconds,
-            pace=of,
+            pace=pace[race.dtype],
             patience=race.patience,
+            progress=progress,
         )
-        of.learn(found)
+        pace[race.dtype].learn(found)
         yield race, found

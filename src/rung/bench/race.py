@@ -99,14 +99,26 @@ def bench(
 class Pace:
     """Seconds per FLOP of each rung in its largest race so far; small shapes have more overhead."""
 
-    def __init__(self) -> None:
+    def __init__(self, stored: Iterable[Result] = ()) -> None:
+        """`stored`: what is known of this GPU and number format, forecasts included."""
         self._seen: dict[str, tuple[float, float]] = {}  # FLOPs, seconds for one
+        for row in stored:
+            seconds = row.metrics.get("cold_us", 0.0) / 1e6 or row.metrics.get("forecast_s", 0.0)
+            operation = catalogue.operations().get(row.operation)
+            if operation is None or not seconds or not set(operation.dims) <= set(row.values):
+                continue
+            flops = operation.cost(operation.complete(row.values), dtype_named(row.dtype).size).flops
+            self._note(row.what, flops, seconds)
 
     def learn(self, rows: Iterable[Row]) -> None:
         for row in rows:
             if row.cold_us and row.tflops:
-                seen = (row.tflops * row.cold_us * 1e6, 1e-12 / row.tflops)
-                self._seen[row.rung] = max(self._seen.get(row.rung, seen), seen)
+                self._note(row.rung, row.tflops * row.cold_us * 1e6, row.cold_us / 1e6)
+
+    def _note(self, rung: str, flops: float, seconds: float) -> None:
+        if flops > 0:
+            seen = (flops, seconds / flops)
+            self._seen[rung] = max(self._seen.get(rung, seen), seen)
 
     def forecast(self, rung: str, flops: float) -> float:
         """Seconds; nothing for a rung that was never timed."""

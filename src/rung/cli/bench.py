@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,7 +14,6 @@ from rung.errors import RungError
 
 if TYPE_CHECKING:
     from rung.bench.plan import Planned
-    from rung.results.row import Row as Result
 
 QUICK = 0.05  # seconds for each rung, below which a bench counts as quick
 
@@ -74,14 +72,15 @@ def bench(
     if rung == "ceilings":
         _print_ceilings(ceilings, json)
         return
-    races = [race for race in planned() if not missing or not _known(race)]
+    races = [race for race in planned() if not missing or not plan.known(race)]
     given = parse_tuning(tune)
     start = time.monotonic()
     if builds := plan.compile_ahead(races):
         console.note(f"rung: {builds} builds of kernels were made ready in {time.monotonic() - start:.0f} s.")
     start = began = time.monotonic()
     took: dict[str, float] = {}
-    for race, found in plan.run(_in_time(races, start, limit), given, ceilings, seconds):
+    for race, found in plan.run(_in_time(races, start, limit), given, ceilings, seconds, console.status):
+        console.status("")
         ran = {r.full_name: r for r in race.running}
         rows += [store.append(racing.as_result(row, ran[row.rung], quick=seconds < QUICK)) for row in found]
         took[race.operation] = took.get(race.operation, 0.0) + time.monotonic() - began
@@ -110,21 +109,6 @@ def _in_time(races: Sequence[Planned], start: float, limit: float | None) -> Ite
             console.note(f"rung: out of time; {race.operation} {race.shape} {race.dtype} is left out.")
         else:
             yield race
-
-
-def _known(race: Planned) -> bool:
-    """Whether every rung of the race has a row of its present code, on a GPU of this name."""
-    from rung.results import codes, machine
-
-    measured = {(r.what, r.dtype, r.shape) for r in _rows_here(machine.facts()["gpu"]) if codes.current(r)}
-    return all((r.full_name, race.dtype, race.shape) in measured for r in race.running)
-
-
-@cache
-def _rows_here(gpu: str) -> tuple[Result, ...]:
-    from rung.results import store
-
-    return tuple(r for r in store.gather() if r.kind == "bench" and r.gpu == gpu and r.verdict != "failed")
 
 
 def _print_ceilings(ceilings: Any, json: bool) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 import sys
 from collections.abc import Sequence
 from typing import Any, Literal
@@ -114,3 +115,10 @@ def _prose(cells: Sequence[Sequence[str]], count: int) -> list[int]:
 def note(text: str) -> None:
     """A remark on standard error."""
     print(text, file=sys.stderr)
+
+
+def status(text: str) -> None:
+    """What goes on now, in one line of standard error that the next one replaces; nothing if that is no terminal. An
+    empty text clears the line."""
+    if sys.stderr.isatty():
+        print(f"\r\x1b[K{text[: shutil.get_terminal_size().columns - 1]}", end="", file=sys.stderr, flush=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
@@ -45,14 +45,5 @@ def report(
 
 
 def _progress(what: str, total: int) -> Callable[[str], None]:
-    """A progress counter on standard error, if that is a terminal."""
-    done = 0
-
-    def report(name: str) -> None:
-        nonlocal done
-        done += 1
-        if sys.stderr.isatty():
-            end = "\n" if done == total else ""
-            print(f"\r\x1b[K{what} {done} of {total}: {name}", end=end, file=sys.stderr, flush=True)
-
-    return report
+    count = itertools.count(1)
+    return lambda name: console.status("" if (done := next(count)) == total else f"{what} {done} of {total}: {name}")
