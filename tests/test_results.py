@@ -79,6 +79,8 @@ def test_publishing_keeps_the_newest_answer_and_no_failure_in_its_place(tmp_path
     results.publish([new, failed], tmp_path)
     assert [r.cold_us for r in results.load(tmp_path)] == [70.0, None]
     assert results.publish([new, failed], tmp_path) == {"bench": 2}  # publishing twice changes nothing
+    how = Row(kind="measure", what="bench", verdict="failed", reason="out of time")
+    assert results.publish([how], tmp_path) == {"bench": 2}  # how measuring went is no figure
 
 
 def test_a_line_cut_short_is_skipped_with_a_warning_and_harms_no_other(store: Path) -> None:
