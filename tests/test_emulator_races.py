@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -331,3 +333,22 @@ def test_more_threads_than_the_race_check_takes_are_told_and_held_to_their_tenso
         with pytest.raises(EmulatorFault) as caught:
             many("i", act, x, out, 10)
         assert caught.value.kind == "bounds"
+
+
+def resident() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_what_was_remembered_of_memory_that_is_given_back_is_freed() -> None:
+    """Fourteen bytes are kept for each that is touched, and every tensor has other addresses."""
+
+    def once(place: int = 0) -> None:
+        x = emulator.guarded_empty(1 << 18, (1 << 44) + (place << 24)).view(torch.float32)
+        check("__global__ void k(float* x) { x[blockIdx.x * 256 + threadIdx.x] = 1; }", x, grid=256, block=256)
+        assert x.eq(1).all()
+
+    once()
+    before = resident()
+    for place in range(1, 24):
+        once(place)
+    assert resident() - before < 8 << 20

@@ -85,8 +85,9 @@ def mark_data(raw: torch.Tensor, start: int, end: int, *, written: bool = True, 
 def _release(start: int) -> None:
     guarded = _alive.pop(start)
     _data.pop(start, None)
-    native.runtime().rung_watch(guarded.start // PAGE * PAGE, 0)
-    native.runtime().rung_tensor(guarded.start // PAGE * PAGE, 0, 0, 0, 0)
+    lowest = guarded.start // PAGE * PAGE
+    native.runtime().rung_watch(lowest, 0)
+    native.runtime().rung_tensor(lowest, 0, 0, guarded.start + guarded.size, 0)
     native.runtime().rung_unmap(guarded.mapped, guarded.length)
 
 

@@ -182,21 +182,44 @@ bool proxied(unsigned me, const Access& was) { return was.slot >= threads * resi
     fault(FaultKind::Race, "%s%s what thread (%u, %u, %u)%s has %s|%s", verb, how, thread.x, thread.y, thread.z, of, past, lacks);
 }
 
+void* zeroed(size_t count, size_t size)
+{
+    void* const found = calloc(count, size);
+    if (!found) fault(FaultKind::Unsupported, "there is no memory left to search this kernel for races: use a smaller case");
+    return found;
+}
+
 // The cells of a block's shared memory, or of a page of the rest.
 Cell* shared_cells(Block& block)
 {
-    if (!block.past) block.past = static_cast<struct Past*>(calloc(bytes_of_block / 4 + 2, sizeof(Cell)));
+    if (!block.past) block.past = static_cast<struct Past*>(zeroed(bytes_of_block / 4 + 2, sizeof(Cell)));
     return reinterpret_cast<Cell*>(block.past);
+}
+
+Page*& bucket_of(uintptr_t number) { return buckets[number * 2654435761u % BUCKETS]; }
+
+// What was remembered of memory that is given back: the next tensor lies elsewhere.
+void forget_pages(uintptr_t memory, uintptr_t end)
+{
+    last_page = nullptr;
+    for (uintptr_t number = memory / (4 * PAGE_CELLS); number * 4 * PAGE_CELLS < end; number++)
+        for (Page** page = &bucket_of(number); *page; page = &(*page)->next)
+            if ((*page)->number == number) {
+                Page* const old = *page;
+                *page = old->next;
+                free(old);
+                break;
+            }
 }
 
 Page* page_of(uintptr_t number)
 {
     if (last_page && last_page->number == number && last_page->launch == launches) return last_page;
-    Page*& bucket = buckets[number * 2654435761u % BUCKETS];
+    Page*& bucket = bucket_of(number);
     Page* page = bucket;
     while (page && page->number != number) page = page->next;
     if (!page) {
-        page = static_cast<Page*>(calloc(1, sizeof(Page)));
+        page = static_cast<Page*>(zeroed(1, sizeof(Page)));
         page->number = number, page->next = bucket;
         bucket = page;
     } else if (page->launch != launches) {
@@ -718,12 +741,13 @@ static inline void strong_access(void* address, size_t size, bool load, bool sto
 extern "C" {
 
 // Memory from `memory` to `end`, whole pages, of which a kernel may touch what lies between `from` and `to`, and only read
-// an input (1), or what no kernel writes (2); with none, it is forgotten.
+// an input (1), or what no kernel writes (2); with none, the memory is given back.
 RUNG_API void rung_tensor(uintptr_t memory, uintptr_t from, uintptr_t to, uintptr_t end, int input)
 {
     for (size_t i = 0; i < tensors.size(); i++)
         if (tensors[i].memory == memory) tensors[i] = tensors.back(), tensors.pop_back(), i--;
     if (from < to) tensors.push_back({memory, from, to, end, input != 0, input == 2});
+    else forget_pages(memory, end);
 }
 
 // The launch ahead of the next one is not known.
