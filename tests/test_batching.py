@@ -24,8 +24,9 @@ from rung.gpt2.batching.choice import backend_of
 from rung.gpt2.batching.engine import BatchEngine, Stream
 from rung.gpt2.batching.text import Piece, Request, Text, Transcript
 from rung.gpt2.load import Model
-from rung.gpt2.options import Chosen, Completion, Options, Prompt
+from rung.gpt2.options import MOST_STOPS, Chosen, Completion, Options, Prompt
 from rung.gpt2.sampling import Sampling
+from rung.processors import gpu_named
 
 V, CONTEXT = 400, 256
 
@@ -325,6 +326,39 @@ def test_an_engine_that_fails_says_so_to_everyone_and_goes_on(model: Model) -> N
     ends = {key: piece for key, piece in stream if piece.last}
     assert "MemoryError: no more" in (ends[0].error or "") and ends[1].error == ends[0].error
     assert ends[2].reason == "length" and len(made) == 2
+
+
+def test_texts_admitted_with_one_that_cannot_begin_end_too() -> None:
+    class Refusing(Counting):
+        def begin(self, slot: int, text: Text) -> None:
+            if text.request.seed == 1:
+                raise RungError("not this one")
+            super().begin(slot, text)
+
+    submitted = threading.Event()
+
+    def make() -> Backend:
+        submitted.wait()
+        return Refusing(4)
+
+    stream = Stream(BatchEngine(make, None))
+    for number in range(4):
+        stream.submit(number, request_of(number))
+    submitted.set()
+    ends = {key: piece for key, piece in stream if piece.last}
+    assert set(ends) == set(range(4)) and "not this one" in (ends[1].error or "")
+
+
+def test_more_stop_tokens_than_a_step_looks_for_are_refused_when_they_are_given() -> None:
+    Options(stop_tokens=tuple(range(MOST_STOPS)))
+    with pytest.raises(RungError, match="65 stop tokens"):
+        Options(stop_tokens=tuple(range(MOST_STOPS + 1)))
+
+
+@pytest.mark.parametrize(("visible", "names"), [("", ["0", "1"]), ("4,5", ["4", "5"]), ("GPU-a, GPU-b", ["GPU-a", "GPU-b"])])
+def test_a_worker_sees_a_gpu_that_its_parent_may_use(visible: str, names: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert [gpu_named(index) for index in range(2)] == names
 
 
 def test_a_backend_that_cannot_be_made_is_an_error_in_one_sentence(model: Model) -> None:

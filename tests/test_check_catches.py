@@ -337,6 +337,31 @@ def test_a_process_that_dies_costs_one_verdict() -> None:
     assert sorted(found) == ["a!", "b!", "c!", "die: its process was ended by SIGKILL"]
 
 
+@pytest.mark.slow
+def test_a_process_that_dies_before_it_begins_costs_no_verdict_unless_it_dies_again(tmp_path: Path) -> None:
+    groups: list[list[Any]] = [["a", _Deadly(tmp_path / "once", 1), "b"], [_Deadly(tmp_path / "twice", 2), "c"]]
+    found = list(work_through(groups, _die_or_not, lambda item, why: f"lost: {why}", jobs=1))
+    assert sorted(found) == ["a!", "b!", "c!", "deadly!", "lost: its process was ended by SIGKILL"]
+
+
+class _Deadly:
+    """Ends the process that receives it, so many times."""
+
+    def __init__(self, marks: Path, times: int) -> None:
+        self.marks, self.times = marks, times
+
+    def __reduce__(self) -> Any:
+        return _received, (self.marks, self.times)
+
+
+def _received(marks: Path, times: int) -> str:
+    with marks.open("a") as file:
+        file.write("x")
+    if marks.stat().st_size <= times:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return "deadly"
+
+
 def _die_or_not(item: str) -> str:
     if item == "die":
         os.kill(os.getpid(), signal.SIGKILL)

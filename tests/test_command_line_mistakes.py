@@ -52,6 +52,23 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     return captured.err
 
 
+def test_a_check_of_what_is_missing_where_nothing_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["check", "residual/01_naive", "--dtype", "f32", "--device", "emulator", "-o", str(tmp_path / "rows.jsonl")]
+    assert rung(*words, "--quick") == 0
+    capsys.readouterr()
+    assert rung(*words, "--missing", "--json") == 0
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["reports"] == [] and "nothing is left to check" in captured.err
+
+
+@pytest.mark.parametrize("more", [["--csv", "all.csv"], ["--json"], ["--compare", "A", "B"]])
+def test_published_results_are_not_printed_as_well(
+    more: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    message = refused(capsys, "results", "--publish", str(tmp_path), *more)
+    assert "--publish" in message and more[0] in message and not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize(
     ("content", "messages"),
     [

@@ -13,8 +13,8 @@ from rung.errors import RungError
 from rung.expressions import Number
 from rung.gpt2.gpu import engine as engine_module
 from rung.gpt2.gpu.engine import Engine
-from rung.gpt2.gpu.session import MOST_STOPS
 from rung.gpt2.load import INNER, Model, load
+from rung.gpt2.options import MOST_STOPS
 from rung.gpt2.sampling import Sampling
 from rung.gpt2.weights import Linear, Weights, read_weights
 from rung.rungs import catalogue

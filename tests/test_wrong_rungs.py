@@ -115,6 +115,15 @@ def test_is_refused_for_the_right_reason(wrong: Wrong, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_a_files_name_changes_no_verdict(tmp_path: Path) -> None:
+    """A fault in another setting of the tunables names the file: one called room.cu was taken for a lack of room."""
+    folder = tmp_path / "room"
+    folder.mkdir()
+    report = verdict_on(next(wrong for wrong in WRONG if wrong.name == "no fence at one block size"), folder)
+    assert report.verdict == "failed" and "BLOCK=128: " in report.reason, report
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["no fence at one block size", "rows from 700 on"])
 @pytest.mark.parametrize("pace", [0.3, 2.0, 10.0])
 def test_is_refused_by_a_machine_of_any_speed(

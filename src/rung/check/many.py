@@ -160,6 +160,8 @@ def _run(task: Task, rung: Rung, host: Isolated | None = None) -> Report:
 
 def check_all(work: Sequence[Task], jobs: int | None = None) -> Iterator[Report]:
     """Reports in the order of completion; a process that dies fails only its own rung."""
+    if not work:
+        return
     cores = processors()
     device = work[0].device
     if jobs is None:

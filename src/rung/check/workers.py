@@ -15,6 +15,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any, Generic, TypeVar
 
 PRELOADED = ["torch", "rung.check.one"]
+BEGUN = "begun"  # what a process says of an item before its result
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -25,6 +26,7 @@ class _Worker(Generic[Item]):
     pipe: Connection
     group: deque[Item] = field(default_factory=deque)
     since: float = 0.0
+    begun: bool = False  # its process has begun with the first item of the group
 
 
 def work_through(
@@ -43,20 +45,31 @@ def work_through(
     context = multiprocessing.get_context("forkserver")  # torch is imported once
     context.set_forkserver_preload(PRELOADED)
     workers: list[_Worker[Item]] = []
+    second_try: set[int] = set()  # ids of items that a process ended before it had begun with
 
     def start() -> None:
         ours, theirs = context.Pipe()
         process = context.Process(target=_serve, args=(theirs, work, niceness), daemon=True)
-        with _deaf_to_interrupts():  # as is the process begun here: this one ends it
+        with _interrupts_ignored():  # as is the process begun here: this one ends it
             process.start()
         theirs.close()
         workers.append(_Worker(process, ours))
 
     def give(worker: _Worker[Item]) -> None:
-        worker.since = time.monotonic()
+        worker.since, worker.begun = time.monotonic(), False
         if not worker.group and waiting:
             worker.group = waiting.popleft()
-        worker.pipe.send(worker.group[0] if worker.group else None)
+        with contextlib.suppress(OSError):  # it has ended: waiting for its answer says so
+            worker.pipe.send(worker.group[0] if worker.group else None)
+
+    def replace(worker: _Worker[Item]) -> None:
+        _end(worker)
+        workers.remove(worker)
+        if worker.group:
+            waiting.appendleft(worker.group)
+        if waiting:
+            start()
+            give(workers[-1])
 
     try:
         for _ in range(min(jobs, len(waiting))):
@@ -68,22 +81,26 @@ def work_through(
                 late = time.monotonic() - worker.since > seconds
                 if worker.pipe not in ready and not late:
                     continue
-                item = worker.group.popleft()
+                item = worker.group[0]
                 try:
                     if late and worker.pipe not in ready:
                         raise TimeoutError
-                    result: Result = worker.pipe.recv()
+                    answer = worker.pipe.recv()
                 except (EOFError, OSError, TimeoutError) as end:  # TimeoutError is an OSError
+                    if not worker.begun and not late and id(item) not in second_try:
+                        second_try.add(id(item))  # it ended because of what came before
+                        replace(worker)
+                        continue
                     why = f"did not end within {seconds:.0f} s" if isinstance(end, TimeoutError) else _death(worker)
+                    worker.group.popleft()
                     result = lost(item, why)
-                    _end(worker)
-                    workers.remove(worker)
-                    if worker.group:
-                        waiting.appendleft(worker.group)
-                    if waiting:
-                        start()
-                        give(workers[-1])
+                    replace(worker)
                 else:
+                    if answer == BEGUN:
+                        worker.begun = True
+                        continue
+                    worker.group.popleft()
+                    result = answer[0]
                     give(worker)
                 yield result
     finally:
@@ -101,7 +118,8 @@ def _serve(pipe: Connection, work: Callable[[Any], Any], niceness: int) -> None:
     os.nice(niceness)
     os.dup2(2, 1)  # what a kernel prints is not part of what the command says
     while (item := pipe.recv()) is not None:
-        pipe.send(work(item))
+        pipe.send(BEGUN)
+        pipe.send((work(item),))
 
 
 def _death(worker: _Worker[Item]) -> str:
@@ -126,7 +144,7 @@ def _end(worker: _Worker[Item]) -> None:
 
 
 @contextlib.contextmanager
-def _deaf_to_interrupts() -> Iterator[None]:
+def _interrupts_ignored() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -91,6 +91,8 @@ def check(
         known_rows = store.gather() + (store.load(output) if output is not None and output.exists() else [])
         right = verdicts.known(where, known_rows)
         work = [t for t in work if (t.rung, t.dtype) not in right]
+        if not work:
+            console.note("rung: every chosen rung has a verdict of its present code; nothing is left to check.")
     by_name = {r.full_name: r for r in chosen}
     known: list[Report] = []
     try:
@@ -109,7 +111,7 @@ def check(
         else:
             _show_unreached(known)
             _sum_up(known, len(work), _device_name(where))
-    code = _exit_code(known, {r.full_name for r in chosen if r.kind == "library"})
+    code = work and _exit_code(known, {r.full_name for r in chosen if r.kind == "library"})
     if code:
         raise typer.Exit(code)
 

@@ -42,6 +42,10 @@ def results(
     from rung.results import codes, query, store
     from rung.results.row import newest
 
+    asked = {"--compare": compare, "--csv": csv, "--publish": publish, "--json": (json and compare is None) or None}
+    ways = [name for name, given in asked.items() if given is not None]
+    if len(ways) > 1:
+        raise RungError(f"{' and '.join(ways)} exclude each other; give one of them.")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         every = store.gather(files or ())

@@ -19,6 +19,7 @@ from multiprocessing import get_context
 from typing import TYPE_CHECKING, Any
 
 from rung.errors import RungError
+from rung.processors import gpu_named
 
 if TYPE_CHECKING:
     from rung.gpt2.load import Model
@@ -92,7 +93,7 @@ _model: list[Model] = []  # of this process
 
 def _block(job: Job, gpu: int, texts: list[str]) -> list[Records]:
     if not _model:
-        os.environ["CUDA_VISIBLE_DEVICES"] = str(gpu)  # CUDA has not begun yet
+        os.environ["CUDA_VISIBLE_DEVICES"] = gpu_named(gpu)  # CUDA has not begun yet
         from rung.gpt2.load import load
 
         _model.append(load(**job.model))

@@ -107,9 +107,14 @@ def state() -> dict[str, Any]:
 def _smi(query: str) -> str:
     if not shutil.which("nvidia-smi"):
         return ""
-    command = ["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader,nounits", "-i", "0"]
+    command = ["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader,nounits", "-i", _uuid()]
     done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
     return done.stdout.strip().splitlines()[0] if done.returncode == 0 and done.stdout.strip() else ""
+
+
+def _uuid() -> str:
+    """Of the GPU that this process uses, which need not be the machine's first."""
+    return f"GPU-{torch.cuda.get_device_properties(torch.cuda.current_device()).uuid}"
 
 
 def _version(package: str) -> str:

@@ -12,14 +12,13 @@ from typing import Any
 from rung.errors import RungError
 from rung.gpt2.batching.text import Piece, Request, check
 from rung.gpt2.config import Config
-from rung.gpt2.options import Chosen, Options, Prompt
+from rung.gpt2.options import MOST_STOPS, Chosen, Options, Prompt
 from rung.gpt2.sampling import Sampling
 from rung.gpt2.tokenizer import Tokenizer
 from rung.serve.errors import Refusal
 
 MOST_LOGPROBS = 20
 MOST_TEXTS = 1024  # of one request: prompts times n
-MOST_STOPS = 64
 # Fields without effect, and OpenAI fields that are accepted only with a value without effect.
 IGNORED = {"user", "metadata", "store", "service_tier"}
 NEUTRAL: dict[str, tuple[Any, ...]] = {"suffix": (None, ""), "logit_bias": (None, {}), "best_of": (None, 1)}

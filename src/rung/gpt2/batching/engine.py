@@ -201,12 +201,15 @@ class BatchEngine:
         for slot in cancelled:
             ticket, text = self._leave(backend, slot)
             self._deliver(ticket, Piece(text.finish("interrupted"), reason=text.reason))
-        for ticket in admitted:
+        begun = []
+        for ticket in admitted:  # all of them run now, so that a failure of one is told to every one
             if not self._free:
                 self._free, self._top = [self._top], self._top + 1
             slot, text = heapq.heappop(self._free), Text(ticket.request, self._tokenizer)
             ticket.queued = time.monotonic() - ticket.submitted
             self._running[slot] = ticket, text
+            begun.append((slot, text))
+        for slot, text in begun:
             backend.begin(slot, text)
 
     def _turn(self, backend: Backend) -> None:

@@ -11,6 +11,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from rung.gpt2.batching.text import Piece, Request
+from rung.processors import gpu_named
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ def start(setup: Setup) -> tuple[subprocess.Popen[bytes], Connection]:
     # The child imports what this process would.
     program = f"import sys; sys.path[:] = {sys.path}; from rung.gpt2.batching import worker; worker"
     program += f".main({theirs.fileno()})"
-    seeing = [] if setup.gpu is None else ["env", f"CUDA_VISIBLE_DEVICES={setup.gpu}"]
+    seeing = [] if setup.gpu is None else ["env", f"CUDA_VISIBLE_DEVICES={gpu_named(setup.gpu)}"]
     with theirs:
         process = subprocess.Popen(
             [*seeing, sys.executable, "-c", program], pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL

@@ -15,7 +15,8 @@ from rung.cuda.launch import Argument, Build, LaunchConfig
 from rung.dtypes import Dtype
 from rung.gpt2.gpu.choice import SEEDS, SETTINGS, Draw
 from rung.gpt2.gpu.memory import CACHES, EIGHT_BIT_CACHES, sent
-from rung.gpt2.gpu.session import MOST_STOPS, Session
+from rung.gpt2.gpu.session import Session
+from rung.gpt2.options import MOST_STOPS
 from rung.operation import Tensors
 from rung.rungs.cuda import INCLUDE, load_module
 

@@ -19,13 +19,13 @@ from rung.gpt2.gpu.choice import Choice
 from rung.gpt2.gpu.memory import CACHES, EIGHT_BIT_CACHES, refuse
 from rung.gpt2.gpu.operands import dims
 from rung.gpt2.gpu.prefill import Prefill
+from rung.gpt2.options import MOST_STOPS
 from rung.gpt2.sampling import Sampling
 from rung.operation import Tensors
 from rung.rungs.base import Device, Prepared, Rung
 from rung.rungs.cuda import INCLUDE, load_module
 
 RING = 4096  # steps that the host may lag behind
-MOST_STOPS = 64
 THREADS = 256
 
 

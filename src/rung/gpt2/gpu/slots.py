@@ -29,7 +29,7 @@ from rung.gpt2.gpu.engine import Engine
 from rung.gpt2.gpu.memory import to_host
 from rung.gpt2.gpu.reading import CHUNK, Reader, bucket, passes, shapes
 from rung.gpt2.gpu.seating import NOBODY, Seating, record
-from rung.gpt2.gpu.session import MOST_STOPS, Session
+from rung.gpt2.gpu.session import Session
 from rung.gpt2.model import Transformer
 from rung.gpt2.options import Chosen, plain
 
@@ -178,9 +178,6 @@ class GpuBackend(Backend):
     # ---- slots ------------------------------------------------------------------------------------------------------
 
     def begin(self, slot: int, text: Text) -> None:
-        if len(text.options.stop_tokens) > MOST_STOPS:
-            stops = len(text.options.stop_tokens)
-            raise RungError(f"{stops} stop tokens are more than the {MOST_STOPS} that a step looks for.")
         self._texts[slot], self._slot_of[id(text)] = text, slot
         self._waiting.append(text)
 
