@@ -95,6 +95,7 @@ def test_vectors_in_a_header_of_its_own_count_and_those_of_comments_do_not(tmp_p
     assert alignment.of_source(source, (tmp_path,)) == 1
     (tmp_path / "inner.cuh").write_text("struct Pair { uint4 a, b; };\n")
     assert alignment.of_source(source, (tmp_path,)) == 16
+    assert alignment.of_source(f"using namespace nvcuda::wmma;\n{source}", (tmp_path,)) == 32
 
 
 def test_a_single_number_may_lie_anywhere() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from rung.check.isolated import Isolated
 from rung.check.mutants import Mutant, mutants, sample
 from rung.check.one import check
 from rung.check.workers import work_through
+from rung.cuda.source import included
 from rung.errors import RungError
 from rung.results import machine
 from rung.results.row import Row
@@ -25,7 +25,6 @@ from rung.rungs.cuda import CudaRung
 
 # As for a single rung, with fewer of the later runs: mutants do not delay their errors on purpose.
 EFFORT = Effort(0.1, 0.1, alone=True, later_runs=0)
-_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n/]+)"', re.MULTILINE)
 SOURCES = Path(__file__).parents[2]
 RIGHT = ("ok", "arithmetic only")
 SECONDS = 300.0  # a mutant that takes longer is refused
@@ -100,7 +99,7 @@ def _files(path: Path) -> dict[str, str]:
         if file.name in found or not file.is_file():
             continue
         found[file.name] = file.read_text(encoding="utf-8")
-        waiting += [file.parent / name for name in _INCLUDE.findall(found[file.name])]
+        waiting += [file.parent / name for name in included(found[file.name]) if "/" not in name]
     return found
 
 

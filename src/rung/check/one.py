@@ -13,6 +13,7 @@ from rung.check.other_code import differs
 from rung.check.procedure import Procedure
 from rung.check.report import SHARE_REFUSED, Failure, Report
 from rung.check.trial import Trials
+from rung.cuda.source import without_comments
 from rung.dtypes import Dtype
 from rung.dtypes import dtype as dtype_named
 from rung.errors import RungError
@@ -22,7 +23,6 @@ from rung.rungs.base import Device, Rung
 from rung.rungs.cuda import INCLUDE, CudaRung
 
 KEPT = 3 << 30  # bytes of the GPU's memory that a process keeps for its next rung: others need some, too
-_COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
 _WAITS = re.compile(r"\bpdl_wait\(|griddepcontrol\.wait|cudaGridDependencySynchronize")
 
 
@@ -115,7 +115,7 @@ def _never_waits(rung: Rung) -> bool:
     if not isinstance(rung, CudaRung) or not any(launch.pdl for launch in rung.header.launches):
         return False
     texts = [rung.source, *(source_file.read(path) for path in identity.files(rung) if path.name != "ptx.cuh")]
-    return not any(_WAITS.search(_COMMENT.sub("", text)) for text in texts)
+    return not any(_WAITS.search(without_comments(text)) for text in texts)
 
 
 def _hides(rung: Rung, dtype: Dtype, device: Device, tuning: dict[str, int] | None, report: Report) -> bool:

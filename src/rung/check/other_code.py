@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-_COMMENT = re.compile(r"/\*.*?(?:\*/|\Z)|//[^\n]*", re.DOTALL)
+from rung.cuda.source import without_comments
+
 _CONDITION = re.compile(r"^[ \t]*(?:#|%:|\?\?=)[ \t]*(?:if|ifdef|ifndef|elif|elifdef|elifndef)\b([^\n]*)", re.MULTILINE)
 # Blocks that only include: a header of CUDA's that one of the compilers brings by itself.
 _INCLUDES = re.compile(
@@ -19,7 +20,7 @@ _NAMED = re.compile(r"\blong\s+double\b|\bRUNG_EMULATOR\b|\brung_emulator\b|\bRU
 
 def differs(text: str) -> bool:
     """Whether it names the emulator, or decides by what g++ says of itself and NVRTC does not."""
-    text = _COMMENT.sub(" ", re.sub(r"\\[ \t]*\n", " ", text))
+    text = without_comments(re.sub(r"\\[ \t]*\n", " ", text))
     if _NAMED.search(text):
         return True
     conditions = _CONDITION.findall(_INCLUDES.sub("", text))

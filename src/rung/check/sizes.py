@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from operator import add, floordiv, lshift, mod, mul, rshift, sub
 
+from rung.cuda.source import without_comments
+
 MOST = 70_000  # GPT-2's sizes are smaller
 ROUNDS = 12  # times that a text's calculations are replaced by what they give
-_COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
 _BLANKS, _BREAKS = re.compile(r"[^\S\n]+"), re.compile(r"(?: ?\n ?)+")
 _NUMBER = re.compile(r"(?<![\w.])(0[xX][0-9a-fA-F]+|[1-9]\d*)[uUlL]*(?![\w.])")
 _NAMED = re.compile(
@@ -23,7 +24,7 @@ _OPERATORS = {"*": mul, "/": floordiv, "%": mod, "+": add, "-": sub, "<<": lshif
 def sizes_in(source: str) -> list[int]:
     """The numbers in a text that a dimension may have, the largest first; what the text calculates from numbers, and
     from its names for them, counts too. Operators are taken as they come: some numbers too many do no harm."""
-    body = _BREAKS.sub("\n", _BLANKS.sub(" ", _COMMENT.sub(" ", source)))
+    body = _BREAKS.sub("\n", _BLANKS.sub(" ", without_comments(source)))
     body = _NUMBER.sub(lambda number: str(int(number[1], 0)), body)
     found = {int(number) for number in _NUMBER.findall(body)}
     for _ in range(ROUNDS):

@@ -12,6 +12,7 @@ from rung.check.compare import Deviation
 from rung.check.operands import Operands
 from rung.check.placement import Kind, Placement
 from rung.check.report import Failure, Report
+from rung.check.storage import STRICTEST
 from rung.dtypes import Dtype
 from rung.emulator import EmulatorFault
 from rung.errors import RungError
@@ -343,9 +344,7 @@ class Trial:
 def _alignment(rung: Rung, values: Values, dtype: Dtype, tuning: dict[str, int] | None, device: Device) -> int:
     """The alignment of data; 1 if any element's address is valid. A Python rung that does not say calls kernels and
     libraries that expect what torch allocates."""
-    from rung.check.storage import STRICTEST
-
-    if "wmma" in rung.source or (not isinstance(rung, CudaRung) and rung.header.align is None):
+    if not isinstance(rung, CudaRung) and rung.header.align is None:
         return STRICTEST
     return max(1, rung.alignment(values, dtype, tuning, device))
 

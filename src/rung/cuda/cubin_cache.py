@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 import stat
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
@@ -18,11 +17,11 @@ from pathlib import Path
 from rung.cuda import kept
 from rung.cuda.headers import Headers
 from rung.cuda.launch import Build, Resources
+from rung.cuda.source import included
 from rung.errors import RungError
 from rung.files import read_bytes, shown
 
 _FORMAT = "2"  # of the entries
-_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*(?:"([^"\n]+)"|<([^>\n]+)>)', re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -49,8 +48,7 @@ def includes_of(build: Build) -> Iterator[tuple[str, str]]:
     seen: set[tuple[int, int]] = set()  # device and inode
     while queue:
         text, here = queue.pop()
-        for match in _INCLUDE.finditer(text):
-            name = match.group(1) or match.group(2)
+        for name in included(text):
             if name.startswith(("/", "~")) or (name.startswith("..") and not Path(name).suffix):
                 raise RungError(f"{build.origin} includes {shown(name)}; name headers relative to the file.")
             for folder in (here, *folders):

@@ -1,4 +1,4 @@
-"""Reads the signatures of `__global__` functions out of CUDA C++ text, without compiling it.
+"""Reads CUDA C++ text without compiling it: signatures of `__global__` functions, comments, the files it includes.
 
 Binding by name needs each parameter's name and type before compiling, also on machines without a compiler.
 A full C++ parser is not needed for that: once comments, literals and directives are blanked, a signature is a
@@ -63,6 +63,7 @@ _BLANKED = re.compile(
     """,
     re.DOTALL | re.VERBOSE,
 )
+_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*(?:"([^"\n]+)"|<([^>\n]+)>)', re.MULTILINE)
 _DIRECTIVE = re.compile(r"^[ \t]*\#(?:\\\n|[^\n])*", re.MULTILINE)
 _TOKEN = re.compile(r"[A-Za-z_]\w*|::|\d[\w.]*|\S")
 _MOST_KERNELS, _LONGEST_LIST = 1_000, 10_000  # tokens of a list in brackets
@@ -95,6 +96,16 @@ def kernel_parameters(source: str, kernel: str, origin: str) -> tuple[Parameter,
 def kernels_in(source: str) -> tuple[str, ...]:
     """Names of the `__global__` functions that have a body, in the order of the file."""
     return tuple(dict.fromkeys(s.kernel for s in _signatures(source) if s.body))
+
+
+def included(source: str) -> list[str]:
+    """The files that a text includes, in quotes or angle brackets."""
+    return [quoted or bracketed for quoted, bracketed in _INCLUDE.findall(source)]
+
+
+def without_comments(source: str) -> str:
+    """The text with a space in place of each comment; literals stay."""
+    return _BLANKED.sub(lambda match: " " if match[0].startswith(("/*", "//")) else match[0], source)
 
 
 def code_only(source: str) -> str:

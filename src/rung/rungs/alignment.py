@@ -7,35 +7,45 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 from pathlib import Path
 
+from rung.cuda.source import included, without_comments
 from rung.lazy import torch
 
-VECTOR = 16
+VECTOR, FRAGMENT = 16, 32  # bytes: of vector loads, and of what wmma::load_matrix_sync reads
 _SHARED_BY_ALL = "rung.cuh"  # it defines vector loads; a rung that names none of them has none
 _VECTORS = re.compile(
     r"\b(?:u?(?:char|short|int|long|longlong|float|double)[24]|(?:__)?(?:half|nv_bfloat16)2|__nv_bfloat162"
     r"|Vec(?:16)?|load_vec|store_vec|cp_async_16|load_no_allocate|TensorMap)\b|cp\.async|\.v[24]\."
 )
-_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)"', re.MULTILINE)
+_WMMA = re.compile(r"\bwmma\b")
 
 
 def of_source(source: str, folders: Iterable[Path]) -> int:
-    """16 if the code, or one of its own headers, uses vectors; else 1: any element's address is valid."""
-    texts, seen, places = [source], {_SHARED_BY_ALL}, list(folders)
-    for text in texts:  # grows on the way
-        if _VECTORS.search(_without_comments(text)):
-            return VECTOR
-        for name in _INCLUDE.findall(text):
-            found = next((p / name for p in places if (p / name).is_file()), None)
-            if found is not None and name not in seen:
-                seen.add(name)
-                texts.append(found.read_text(errors="replace"))
-    return 1
+    """32 if the code, or one of its own headers, uses WMMA, 16 if it uses vectors; else 1: any element's address is
+    valid."""
+    places, seen = list(folders), {_SHARED_BY_ALL}
+    most, waiting = _of_text(source)
+    while waiting:
+        name, *waiting = waiting
+        path = next((p / name for p in places if (p / name).is_file()), None)
+        if path is not None and name not in seen:
+            seen.add(name)
+            needed, further = _of_file(path, path.stat().st_mtime_ns)
+            most, waiting = max(most, needed), [*waiting, *further]
+    return most
 
 
-def _without_comments(text: str) -> str:
-    return re.sub(r"/\*.*?(?:\*/|\Z)|//[^\n]*", " ", text, flags=re.DOTALL)
+def _of_text(text: str) -> tuple[int, list[str]]:
+    """What a text needs by itself, and what it includes."""
+    bare = without_comments(text)
+    return FRAGMENT if _WMMA.search(bare) else VECTOR if _VECTORS.search(bare) else 1, included(text)
+
+
+@lru_cache(maxsize=512)  # most rungs share the same few headers
+def _of_file(path: Path, changed: int) -> tuple[int, list[str]]:
+    return _of_text(path.read_text(errors="replace"))
 
 
 def misplaced(tensors: Iterable[tuple[str, torch.Tensor]], multiple: int) -> str | None:

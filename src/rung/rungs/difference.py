@@ -7,12 +7,12 @@ import difflib
 import re
 from pathlib import Path
 
+from rung.cuda.source import without_comments
 from rung.rungs import header, source_file
 from rung.rungs.base import Rung, without_prose
 from rung.rungs.cuda import CudaRung
 
 _HEADER = re.compile(r"\A\s*/\*---.*?---\*/", re.DOTALL)
-_COMMENT = re.compile(r'("(?:\\.|[^"\\\n])*")|/\*.*?\*/|//[^\n]*', re.DOTALL)
 _INCLUDE = re.compile(r'^#include "([^"/]+\.cuh)"[^\n]*$', re.MULTILINE)
 _TOKEN = re.compile(r"\w+|[^\w\s]")
 
@@ -35,7 +35,7 @@ def lines(parent: Rung, rung: Rung) -> list[str]:
 
 def replaced(parent: Rung, rung: Rung) -> float:
     """The share of a rung's tokens that its parent does not have in the same order; headers' settings do not count."""
-    before, after = (_TOKEN.findall(_COMMENT.sub(r"\1", _HEADER.sub("", code(r)))) for r in (parent, rung))
+    before, after = (_TOKEN.findall(without_comments(_HEADER.sub("", code(r)))) for r in (parent, rung))
     same = difflib.SequenceMatcher(None, before, after, autojunk=False).get_matching_blocks()
     return 1.0 - sum(block.size for block in same) / max(1, len(after))
 

@@ -18,6 +18,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from rung.cuda.source import included, without_comments
 from rung.dtypes import dtype as dtype_named
 from rung.errors import RungError
 from rung.expressions import Number, evaluate
@@ -28,8 +29,6 @@ from rung.rungs.cuda import CudaRung
 # Descriptive keys, the rate that limits a rung, and conditions on calls: nothing that changes the code.
 LEFT_OUT = {*header.DESCRIPTIVE, "products", "needs", "align", "emulate", "tune"}
 CONSTANTS = {name.upper() for name in LEFT_OUT}
-_COMMENT = re.compile(r"(\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*')|/\*.*?\*/|//[^\n]*", re.DOTALL)
-_INCLUDED = re.compile(r'^[ \t]*#[ \t]*include[ \t]*["<]([^">\n]+)[">]', re.MULTILINE)
 _SPACE = re.compile(r"(?<=\w) (?!\w)|(?<!\w) (?=\w)|(?<![\w+&<>-]) (?!\w)")  # whitespace that separates nothing
 
 
@@ -149,16 +148,16 @@ def _digest_of(path: Path, changed: int) -> str:
 
 def _names(path: Path, source: str) -> list[str]:
     if path.suffix != ".py":
-        return _INCLUDED.findall(source)
+        return included(source)
     strings = (n.value for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Constant) and isinstance(n.value, str))
     written = [s for s in strings if len(s) < 200]
-    return [s for s in written if re.fullmatch(r"[\w./]+", s)] + [n for s in written for n in _INCLUDED.findall(s)]
+    return [s for s in written if re.fullmatch(r"[\w./]+", s)] + [n for s in written for n in included(s)]
 
 
 @lru_cache(maxsize=512)
 def _code(source: str) -> str:
     """C++ without comments and layout; directives keep their lines."""
-    bare = _COMMENT.sub(lambda match: str(match.group(1) or " "), source.replace("\\\n", " "))
+    bare = without_comments(source.replace("\\\n", " "))
     lines: list[str] = []
     for line in bare.splitlines():
         even = " ".join(line.split())
