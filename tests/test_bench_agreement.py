@@ -43,7 +43,7 @@ def prepare(name: str, dtype: str, values: dict[str, int], device: Device) -> tu
         real,
         1,
         empty=lambda _, shape, kind: torch.full(shape, 7, dtype=kind, device=where),
-        names=[o.name for o in rung.operation.operands if not o.optional or o.name in rung.binds],
+        names=rung.operand_names,
         device=where,
     )
     return rung.prepare(tensors, whole, real, device=device), tensors["out"]

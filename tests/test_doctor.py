@@ -57,11 +57,12 @@ def test_a_cache_that_cannot_be_written_is_broken(tmp_path: Path, monkeypatch: p
 
 
 def test_without_gpp_a_machine_without_a_gpu_cannot_run_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor.shutil, "which", lambda name: None)
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.delenv("RUNG_CXX", raising=False)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     (finding,) = doctor._emulator()
     assert (finding.name, finding.state) == ("g++", "broken")
-    assert "install g++" in finding.mend
+    assert "install it" in finding.detail
 
 
 def test_what_nobody_foresaw_is_reported_and_the_rest_still_examined(monkeypatch: pytest.MonkeyPatch) -> None:

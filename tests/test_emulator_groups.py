@@ -128,3 +128,19 @@ def test_a_cluster_reads_and_writes_its_neighbours_shared_memory(settings: dict[
     neighbour, before = block // 4 * 4 + (block + 1) % 4, block // 4 * 4 + (block + 3) % 4
     assert torch.equal(out[0], neighbour[:, None] * 100.0 + torch.arange(32))
     assert torch.equal(out[1], before[:, None].expand(8, 32).float())
+
+
+def test_a_cluster_may_have_sixteen_blocks_as_on_a_gpu() -> None:
+    source = """
+    #include <cooperative_groups.h>
+    __global__ void k(int* out) {
+        __shared__ int mine;
+        auto cluster = cooperative_groups::this_cluster();
+        mine = blockIdx.x;
+        cluster.sync();
+        out[blockIdx.x] = *cluster.map_shared_rank(&mine, 15 - cluster.block_rank()) + cluster.num_blocks();
+        cluster.sync();
+    }"""
+    out = torch.zeros(16, dtype=torch.int32)
+    run(source, out, grid=16, block=1, cluster=(16, 1, 1))
+    assert out.tolist() == [31 - i for i in range(16)]

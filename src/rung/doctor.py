@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import platform
 import re
 import shutil
@@ -167,14 +166,15 @@ def _emulator() -> Iterator[Finding]:
 
     has_gpu = torch.cuda.is_available()
     lacking: State = "missing" if has_gpu else "broken"
-    compiler = shutil.which("g++")
-    if not compiler:
-        mend = "install g++ (apt install g++), without it no CUDA kernel runs on the CPU."
-        yield Finding("g++", lacking, "not on PATH", mend)
-        return
-    yield Finding("g++", "works", f"{_output('g++', '-dumpfullversion')}, {compiler}")
     from rung import emulator
     from rung.cuda.launch import Build, LaunchConfig
+    from rung.emulator import toolchain
+
+    if (problem := emulator.available()) is not None:
+        yield Finding("g++", lacking, problem, "without it no CUDA kernel runs on the CPU.")
+        return
+    version = ".".join(map(str, toolchain.compiler_version() or ()))
+    yield Finding("g++", "works", f"{version}, {toolchain.compiler()}")
 
     x = torch.arange(32, dtype=torch.float32)
     try:
@@ -217,20 +217,18 @@ def _tools() -> Iterator[Finding]:
     found = sass.disassembler()
     mend = "comes with a CUDA toolkit or Triton; for instruction mixes in rung inspect."
     yield Finding("disassembler", "works" if found else "missing", str(found or "no nvdisasm"), "" if found else mend)
-    purposes = {"ncu": "for rung profile", "compute-sanitizer": "for memory and race checks on the GPU"}
-    for tool, purpose in purposes.items():
-        path = shutil.which(tool) or _in_toolkit(tool)
-        if path:
+    from rung.check import sanitize
+    from rung.profile import ncu
+
+    purposes = {"ncu": (ncu.find, "rung profile"), "compute-sanitizer": (sanitize.find, "rung check --sanitize")}
+    for tool, (find, verb) in purposes.items():
+        try:
+            path = find()
+        except RungError as problem:
+            yield Finding(tool, "missing", str(problem), f"only for `{verb}`.")
+        else:
             number = re.search(r"\d+\.\d+[\d.]*", _output(path, "--version"))
             yield Finding(tool, "works", f"{number.group() if number else ''} {path}".strip())
-        else:
-            yield Finding(tool, "missing", "not on PATH", f"comes with a CUDA toolkit; {purpose}.")
-
-
-def _in_toolkit(tool: str) -> str | None:
-    roots = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda"]
-    paths = [Path(root) / folder / tool for root in roots if root for folder in ("bin", "compute-sanitizer")]
-    return next((str(p) for p in paths if os.access(p, os.X_OK)), None)
 
 
 def _cluster() -> Iterator[Finding]:

@@ -43,7 +43,8 @@ def append(path: Path, row: Mapping[str, Any]) -> None:
         finally:
             os.close(file)
     except OSError as error:
-        raise RungError(f"{path} cannot be written: {error.strerror}; RUNG_RESULTS names another place.") from None
+        elsewhere = "; RUNG_RESULTS names another place" if path == default_path() else ""
+        raise RungError(f"{path} cannot be written: {error.strerror}{elsewhere}.") from None
 
 
 def _end_last_line(file: int) -> None:
@@ -53,13 +54,14 @@ def _end_last_line(file: int) -> None:
         os.write(file, b"\n")
 
 
-def read(path: Path, form: str) -> Iterator[dict[str, Any]]:
-    """Every whole row whose "format" is `form`; rows of another format are an error."""
+def read(path: Path, form: str, what: str, writer: str) -> Iterator[dict[str, Any]]:
+    """Every whole row whose "format" is `form`; for rows of another format an error says what the file should hold and
+    which command writes that."""
     if not path.exists():
         return
     lines = [(n, line) for n, line in enumerate(_bytes(path).split(b"\n"), 1) if line.strip()]
     ours: list[dict[str, Any]] = []
-    strangers, torn = 0, list[int]()
+    foreign, torn = 0, list[int]()
     for number, line in lines:
         row = None
         with contextlib.suppress(ValueError, RecursionError):
@@ -69,10 +71,10 @@ def read(path: Path, form: str) -> Iterator[dict[str, Any]]:
         elif row is None:
             torn.append(number)
         else:
-            strangers += 1
-    if strangers or (len(torn) > 1 and not ours):
-        count = f"{strangers or len(torn)} of {len(lines)} lines are of another kind"
-        raise RungError(f"{path} is not a file of rung's results ({count}); `rung bench -o FILE` writes one.")
+            foreign += 1
+    if foreign or (len(torn) > 1 and not ours):
+        count = f"{foreign or len(torn)} of {len(lines)} lines are of another kind"
+        raise RungError(f"{path} is not a file of rung's {what} ({count}); `{writer}` writes one.")
     for number in torn:
         warnings.warn(f"{path}, line {number} is cut short and was skipped.", stacklevel=2)
     yield from ours

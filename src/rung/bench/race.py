@@ -152,7 +152,7 @@ class _Race:
         self.reset_persisting_l2()
         groups: dict[tuple[str, ...], list[Rung]] = {}
         for rung in chosen:
-            groups.setdefault(self._names(rung), []).append(rung)
+            groups.setdefault(tuple(rung.operand_names), []).append(rung)
         entrants: list[tuple[Rung, timing.Contestant, list[Operands]]] = []
         for names, members in groups.items():
             sets = [Operands(self.operation, self.values, self.dtype, names, 1, device="cuda")]
@@ -186,13 +186,6 @@ class _Race:
             dict(self.values),
             rung.tuned(tuning),
         )
-
-    def _names(self, rung: Rung) -> tuple[str, ...]:
-        chosen = []
-        for operand in self.operation.operands:
-            if not operand.optional or operand.name in rung.binds:
-                chosen.append(operand.name)
-        return tuple(chosen)
 
     def _fits(self, bytes_of_a_set: int) -> int:
         free, _ = torch.cuda.mem_get_info()

@@ -115,7 +115,7 @@ class Contestant:
 
 
 def race(contestants: list[Contestant], *, cap: float = 0.6, warm: bool = True) -> None:
-    """Take cold samples in turns until each median is known to half a percent, or its time is up."""
+    """Take cold samples in turns until the standard error of each mean is half a percent, or its time is up."""
     spent = dict.fromkeys(range(len(contestants)), 0.0)
     running = set(spent)
     while running:
@@ -139,7 +139,7 @@ def race(contestants: list[Contestant], *, cap: float = 0.6, warm: bool = True) 
 
 
 def _estimate(call: Callable[[], None]) -> float:
-    """Seconds a call, after at least 3 calls and 25 ms of warming up; of a long call, its own."""
+    """Seconds per call, after at least 3 calls and 25 ms of warming up; of a long call, its own."""
     first = seconds(call)
     if first > LONG:
         return first

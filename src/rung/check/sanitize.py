@@ -6,12 +6,14 @@ process under the tool only launches each rung once on a small case, in every dt
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 
 from rung.errors import RungError
 
@@ -36,12 +38,19 @@ class Finding:
         return self.errors == 0 and self.launched > 0
 
 
+def find() -> str:
+    """The path of compute-sanitizer."""
+    homes = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda"]
+    places = [Path(home) / folder for home in homes if home for folder in ("bin", "compute-sanitizer")]
+    found = shutil.which("compute-sanitizer", path=os.pathsep.join([os.environ.get("PATH", ""), *map(str, places)]))
+    if found is None:
+        raise RungError("compute-sanitizer is not found; it comes with the CUDA toolkit.")
+    return found
+
+
 def sanitize(rungs: Sequence[str], *, tools: Sequence[str] = TOOLS, jobs: int = 6) -> Iterator[Finding]:
     """Run these rungs under each tool, a ladder's in one process."""
-    tool_path = shutil.which("compute-sanitizer")
-    if tool_path is None:
-        raise RungError("compute-sanitizer is not found; it comes with the CUDA toolkit.")
-
+    tool_path = find()
     ladders: dict[str, list[str]] = {}
     for name in rungs:
         ladders.setdefault(name.partition("/")[0], []).append(name)
@@ -104,14 +113,13 @@ def _launch_all(names: Sequence[str]) -> None:
             else:
                 continue
             print(f"{BEGUN}{rung.full_name} {name} at {case.name}", flush=True)
-            names_bound = [o.name for o in of.operands if not o.optional or o.name in rung.binds]
             tensors = of.inputs(
                 values,
                 named(name),
                 1,
                 magnitude=case.magnitude,
                 change=case.change,
-                names=names_bound,
+                names=rung.operand_names,
                 empty=lambda _, shape, kind: torch.zeros(shape, dtype=kind, device="cuda"),
             )
             build = rung.built_for(SANITIZED) if isinstance(rung, CudaRung) else rung

@@ -113,7 +113,8 @@ def put(where: Path, key: str, made: Path, note: Any = None) -> Entry:
 
 @contextlib.contextmanager
 def alone(where: Path, key: str) -> Iterator[None]:
-    """Of several processes that need one entry, the first makes it, and the others wait."""
+    """Of several processes that need one entry, the first makes it, and the others wait and find it. The lock is left
+    for `_tidy`: whoever waits holds the file that it opened."""
     path = where / f".{key}.lock"
     try:
         lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
@@ -123,7 +124,6 @@ def alone(where: Path, key: str) -> Iterator[None]:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
     finally:
-        path.unlink(missing_ok=True)  # waiting processes then find the entry
         os.close(lock)
 
 

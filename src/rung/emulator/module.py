@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
-import math
 import re
 import struct
 import subprocess
@@ -17,14 +16,14 @@ from typing import Any, ClassVar, Literal
 
 import torch
 
-from rung.cuda import tensor_map
+from rung.cuda import limits, tensor_map
 from rung.cuda.launch import Argument, Build, LaunchConfig, Resources
 from rung.cuda.source import kernel_parameters
 from rung.emulator import closed, native
 from rung.emulator.elf import shared_symbols
 from rung.emulator.faults import KINDS, EmulatorFault, FaultKind
 from rung.emulator.guard import mapping_of
-from rung.emulator.translation import DYNAMIC_ROOM, Variant, translate
+from rung.emulator.translation import LIMITS, Variant, translate
 from rung.errors import RungError
 
 Order = Literal["forward", "reverse", "shuffled"]
@@ -201,30 +200,16 @@ class EmulatedModule:
         if (kernel, config) in self._ready:
             return
         self._number(kernel)
-        name = f"{self._build.origin}, kernel '{kernel}'"
-        threads = math.prod(config.block)
-        if min(*config.grid, *config.block) < 1:
-            raise RungError(f"{name}: grid {config.grid} and block {config.block} must be 1 or more everywhere.")
-        if threads > 1024 or config.block[2] > 64:
-            raise RungError(f"{name}: a block of {config.block} is {threads} threads; 1024 is the most (64 in z).")
-        if config.grid[1] > 65535 or config.grid[2] > 65535 or config.grid[0] > 2**31 - 1:
-            raise RungError(f"{name}: a grid of {config.grid} is too large; y and z end at 65535.")
-        cluster = config.cluster or (1, 1, 1)
-        if any(g % c for g, c in zip(config.grid, cluster, strict=True)) or math.prod(cluster) > 8:
-            raise RungError(f"{name}: a grid of {config.grid} is not made of clusters of {cluster} (at most 8 blocks).")
-        static = self._static_shared[kernel]
-        if static > 48 * 1024:
+        name, static = f"{self._build.origin}, kernel '{kernel}'", self._static_shared[kernel]
+        if static > limits.DEFAULT_SHARED:
             raise EmulatorFault(
                 "shared",
-                f"{name} declares {static} bytes of shared memory; 49152 is the most for __shared__ arrays of "
-                "fixed size: use `extern __shared__` and the launch's `shared`.",
+                f"{name} declares {static} bytes of shared memory; {limits.DEFAULT_SHARED} is the most for __shared__ "
+                "arrays of fixed size: use `extern __shared__` and the launch's `shared`.",
             )
-        if static + config.shared > DYNAMIC_ROOM:
-            raise EmulatorFault(
-                "shared",
-                f"{name} asks for {static + config.shared} bytes of shared memory per block ({static} static, "
-                f"{config.shared} dynamic); an sm_90 has {DYNAMIC_ROOM}: use smaller tiles.",
-            )
+        if reason := limits.refusal(LIMITS, config, static_shared=static):
+            too_much = static + config.shared > LIMITS.shared_block
+            raise EmulatorFault("shared", f"{name}: {reason}.") if too_much else RungError(f"{name}: {reason}.")
         self._ready.add((kernel, config))
 
     def launch(self, kernel: str, config: LaunchConfig, args: Sequence[Argument]) -> None:
@@ -253,14 +238,13 @@ class EmulatedModule:
             global _unwatched
             report, settings = native.Report(), self.settings
             library = self._library(settings)
-            launch.module, launch.entry = library.module, library.entries[number]
-            launch.order = _ORDERS.index(settings.order)
-            launch.seed = settings.seed & 0xFFFFFFFF
-            launch.races, launch.seconds = settings.check_races, settings.seconds
             if not launching():
                 return
             closed.judge_memory(value for kind, value in args if kind == "pointer")
             with _one_at_a_time, closed.opened():
+                launch.module, launch.entry = library.module, library.entries[number]
+                launch.order, launch.seed = _ORDERS.index(settings.order), settings.seed & 0xFFFFFFFF
+                launch.races, launch.seconds = settings.check_races, settings.seconds
                 launch.poison = 1 + (settings.seed + self._launches) % _PATTERNS if settings.poison else 0
                 self._launches += 1
                 run(ctypes.byref(launch), ctypes.byref(report))

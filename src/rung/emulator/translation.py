@@ -11,13 +11,14 @@ from pathlib import Path
 from rung.cuda import kept
 from rung.cuda.cubin_cache import includes_of
 from rung.cuda.launch import Build
+from rung.cuda.limits import limits
 from rung.cuda.source import kernel_parameters, kernels_in
 from rung.emulator import branches, inline_ptx, toolchain
 from rung.emulator.elf import SharedSymbol, shared_symbols
 from rung.emulator.faults import EmulatorFault
 from rung.errors import RungError
 
-DYNAMIC_ROOM = 227 * 1024
+LIMITS = limits("sm_90")
 _CANARY = 256
 # Indices of arrays, in shared memory too, and the alignment of vectors: checked where the access is written.
 _CHECKS = ("-fsanitize=bounds,alignment", "-fno-sanitize-recover=all")
@@ -85,7 +86,8 @@ def translate(build: Build, variant: Variant = Variant()) -> Translation:
     places = [str(path) for path, _ in found]
     counters = (branches.COUNTERS.read_text(), Path(branches.__file__).read_text(), places) if coverage else ()
     changed = (*_UNGUARDED, *_scopes("".join((_unit(build), *(text for _, text in found))))) if races else ()
-    key = toolchain.key(_unit(build), build.kernels, flags, includes, DYNAMIC_ROOM, _CHECKED, *counters, *changed)
+    own = (_unit(build), build.kernels, flags, includes)
+    key = toolchain.key(*own, LIMITS.shared_block, _CHECKED, *counters, *changed)
     cached = kept.kept("emulator", key, functools.partial(_compile, build, flags, coverage))
     return Translation(cached.path, cached.note)
 
@@ -173,7 +175,7 @@ def _dynamic_shared(names: list[str], alignment: int) -> str:
     It begins at a multiple of what the source asks for, and of no more than 128: code that counts on more shows.
     """
     renamed = [name for name in dict.fromkeys(names) if name != "rung_dynamic_shared"]
-    size = DYNAMIC_ROOM + _CANARY if renamed else 0
+    size = LIMITS.shared_block + _CANARY if renamed else 0
     names = [*renamed, "rung_dynamic_shared"]
     labels = "".join(f".globl {name}\n.hidden {name}\n.type {name}, STT_OBJECT\n{name}:\n" for name in names)
     skipped = 128 if alignment <= 128 else 0

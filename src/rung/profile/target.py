@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from rung.check.compare import measure
+from rung.check.operands import Operands
 from rung.dtypes import dtype as dtype_named
 from rung.errors import RungError
 from rung.rungs import catalogue
@@ -26,45 +26,17 @@ def find(task: dict[str, Any]) -> Rung:
     return catalogue.find(task["rung"])
 
 
-def prepared(rung: Rung, task: dict[str, Any], device: str = "cuda") -> Prepared:
+def prepared(rung: Rung, task: dict[str, Any]) -> Prepared:
     """The rung bound to fresh operands; a RungError if its result is wrong."""
-    operation, real = rung.operation, dtype_named(task["dtype"])
-    values = operation.complete(task["values"])
-    names = [o.name for o in operation.operands if not o.optional or o.name in rung.binds]
-    tensors = operation.inputs(
-        values,
-        real,
-        1,
-        empty=lambda _, shape, kind: torch.empty(shape, dtype=kind, device=device),
-        names=names,
-        device=device,
-    )
-    exact = {
-        n: t.double() if t.is_floating_point() else t.long()
-        for n, t in tensors.items()
-        if operation.operand(n).role != "out"
-    }
-    reference = operation.reference(exact, values)
-    call = rung.prepare(tensors, values, real, device="cuda", tuning=task["tuning"])
+    real, values = dtype_named(task["dtype"]), rung.operation.complete(task["values"])
+    operands = Operands(rung.operation, values, real, rung.operand_names, 1, device="cuda")
+    reference = operands.reference()
+    call = rung.prepare(operands.tensors, values, real, device="cuda", tuning=task["tuning"])
     call.run()
     torch.cuda.synchronize()
-    reference = operation.expected(reference, tensors, values)
-    for operand in operation.operands:
-        if operand.written and operand.view_of is None and operand.name in tensors:
-            out = tensors[operand.name]
-            found = measure(
-                operand.name,
-                out,
-                reference[operand.name].reshape(out.shape),
-                real,
-                operation.tolerance(values, real, rung.binds),
-                exact=not (out.is_floating_point() or operand.rounded),
-                apart=operand.apart,
-                rounded=operand.rounded,
-                changed=operand.changed(tensors, values) if operand.changed else None,
-            ).deviation()
-            if not found.ok:
-                raise RungError(f"{rung.full_name} is wrong at this shape: {found.problem}.")
+    for deviation in operands.deviations(reference):
+        if not deviation.ok:
+            raise RungError(f"{rung.full_name} is wrong at this shape: {deviation.problem}.")
     return call
 
 

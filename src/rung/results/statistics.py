@@ -8,11 +8,12 @@ from typing import Literal
 import numpy as np
 
 Verdict = Literal["faster", "slower", "tie"]
+MARGIN = 0.005  # within which two medians are a tie
 
 
 @dataclass(frozen=True)
 class Summary:
-    """Seconds a call."""
+    """Seconds per call."""
 
     median: float
     p20: float
@@ -26,26 +27,29 @@ def summarise(samples: list[float]) -> Summary:
     return Summary(float(median), float(p20), float(p80), len(samples))
 
 
-def settled(samples: list[float], relative_error: float = 0.005) -> bool:
-    """Whether the mean is known to half a percent."""
+SETTLED = 0.005
+
+
+def settled(samples: list[float]) -> bool:
+    """Whether the standard error of the mean is at most half a percent."""
     if len(samples) < 10:
         return False
     values = np.asarray(samples)
-    return bool(values.std(ddof=1) / np.sqrt(len(values)) <= relative_error * values.mean())
+    return bool(values.std(ddof=1) / np.sqrt(len(values)) <= SETTLED * values.mean())
 
 
-def verdict(ours: list[float], theirs: list[float], *, seed: int = 0, margin: float = 0.005) -> Verdict:
+def verdict(ours: list[float], theirs: list[float]) -> Verdict:
     """Is `ours` faster than `theirs`? From the bootstrapped 95 % interval of the medians' ratio. Less than half a
     percent either way is a tie, however certain.
     """
-    random = np.random.default_rng(seed)
+    random = np.random.default_rng(0)
     a, b = np.asarray(ours), np.asarray(theirs)
     rounds = 1000
     medians_a = np.median(a[random.integers(0, len(a), (rounds, len(a)))], axis=1)
     medians_b = np.median(b[random.integers(0, len(b), (rounds, len(b)))], axis=1)
     low, high = np.percentile(medians_a / medians_b, [2.5, 97.5])
-    if high < 1 - margin:
+    if high < 1 - MARGIN:
         return "faster"
-    if low > 1 + margin:
+    if low > 1 + MARGIN:
         return "slower"
     return "tie"

@@ -30,7 +30,8 @@ def append(row: Row, path: Path | None = None) -> Row:
 
 def read(path: Path | None = None) -> Iterator[Row]:
     """Every whole measurement in the store."""
-    return (Row.of_json(values) for values in lines.read(path or default_path(), FORMAT))
+    rows = lines.read(path or default_path(), FORMAT, "results", "rung bench -o FILE")
+    return (Row.of_json(values) for values in rows)
 
 
 def write(path: Path, rows: Iterable[Row]) -> None:

@@ -196,6 +196,11 @@ class Rung(ABC):
             )
         return self.too_large(values, dtype, tuning, device)
 
+    @property
+    def operand_names(self) -> list[str]:
+        """The operands of a bare call: those that are not optional, and those that it binds."""
+        return [o.name for o in self.operation.operands if not o.optional or o.name in self.binds]
+
     def too_large(self, values: Values, dtype: Dtype, tuning: Tuning, device: Device) -> str | None:
         """Which launch does not fit the GPU, as far as can be known before compiling."""
         return None

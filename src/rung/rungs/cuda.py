@@ -110,7 +110,7 @@ class CudaRung(Rung):
             needs = cubin.resources[kernel]
             reason = limits.refusal(limits.limits(cubin.arch), config, needs.registers, needs.static_shared)
             if reason is not None:
-                return f"does not fit this GPU ({kernel}: {reason})"
+                return f"{self.full_name} does not fit this GPU ({kernel}: {reason})"
         return None
 
     def build(self, values: Values, dtype: Dtype, tuning: Tuning = None) -> Build:

@@ -168,7 +168,7 @@ def _by_question(path: Path) -> dict[tuple[str, ...], dict[str, Any]]:
     stamp = (status.st_mtime_ns, status.st_size)
     if path not in _read or _read[path][0] != stamp:
         table: dict[tuple[str, ...], dict[str, Any]] = {}
-        for row in lines.read(path, FORMAT):
+        for row in lines.read(path, FORMAT, "tunings", "rung sweep"):
             question = (row["machine"].get("gpu", ""), row["rung"], row["class"], row["dtype"])
             key = (*question, json.dumps(row["values"], sort_keys=True))
             table.pop(key, None)  # the newest stands last

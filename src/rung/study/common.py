@@ -104,14 +104,13 @@ class Gpu:
         if dtype not in one.dtypes:
             return None
         whole = one.operation.complete(values)
-        names = [o.name for o in one.operation.operands if not o.optional or o.name in one.binds]
         try:
             tensors = one.operation.inputs(
                 whole,
                 real,
                 1,
                 empty=lambda _, shape, kind: torch.empty(shape, dtype=kind, device="cuda"),
-                names=names,
+                names=one.operand_names,
                 device="cuda",
             )
             torch.cuda.synchronize()

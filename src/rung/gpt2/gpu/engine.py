@@ -124,7 +124,7 @@ class Engine:
             reason = self._refusal(rung, values)
             if reason is None:
                 return self._with(rung, values, rows, self.config.context)
-        raise RungError(f"{rung.full_name}, which reads drafts, {reason}; leave the draft out or choose another plan.")
+        raise RungError(f"a draft cannot be read: {reason}; leave the draft out or choose another plan.")
 
     def open(self, rows: int) -> Session:
         """A separate session, without texts; each text may fill the context."""
