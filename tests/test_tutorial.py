@@ -11,6 +11,7 @@ from rung.check.one import check
 from rung.check.report import Report
 from rung.cli import VERBS
 from rung.rungs import catalogue
+from rung.show.verb_tables import verdict_line
 
 TUTORIAL = (Path(__file__).parent.parent / "docs" / "tutorial.md").read_text(encoding="utf-8")
 
@@ -57,7 +58,8 @@ def test_each_failure_is_the_one_that_is_printed(
 def test_the_last_version_is_right(tmp_path: Path) -> None:
     report = verdict_on(versions()[-1], tmp_path)
     assert report.verdict == "ok", report.reason
-    assert blocks("text")[-1].split() == ["reduce/warp_rows", "f32", str(report.cases), "ok"]
+    line = verdict_line(report.rung, report.dtype, report.cases, report.element, report.verdict)
+    assert blocks("text")[-1].split() == line.split()
 
 
 def test_its_commands_are_verbs() -> None:

@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 from rung.errors import RungError
 
 # verb -> (module, what it does), in the order in which `rung --help` shows them.
-# A verb's function bears the verb's name (with a trailing underscore where Python has that name).
+# A verb's function has the verb's name (with a trailing underscore where Python has that name).
 VERBS = {
     "generate": ("generate", "Write text with a GPT-2 model."),
     "serve": ("serve", "OpenAI's completions over HTTP, with a page to try them."),

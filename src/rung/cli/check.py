@@ -182,19 +182,19 @@ def _say(report: Report, work: Sequence[Task], file: TextIO) -> None:
     from rung.show import verb_tables
 
     name, dtype = (max(len(getattr(t, part)) for t in work) for part in ("rung", "dtype"))
-    cases = str(report.cases or "")
-    error = f"{report.element:.3f} of bound" if report.verdict == "ok" else ""
-    remark = verb_tables.remark(report)
-    text = f"{report.rung:{name}}  {report.dtype:{dtype}}  {cases:>2}  {error:14}  {report.verdict}  {remark}"
+    text = verb_tables.verdict_line(
+        f"{report.rung:{name}}", f"{report.dtype:{dtype}}", report.cases, report.element, report.verdict,
+        verb_tables.remark(report),
+    )  # fmt: skip
     if console.is_terminal() and file is sys.stdout:
         from rich.console import Console
         from rich.text import Text
 
-        line = Text(text.rstrip())
+        line = Text(text)
         line.highlight_words([f"  {report.verdict}"], console.STYLES.get(report.verdict, "yellow"))
         Console(highlight=False).print(line, soft_wrap=True)
     else:
-        print(text.rstrip(), file=file, flush=True)
+        print(text, file=file, flush=True)
 
 
 def _sum_up(reports: Sequence[Report], expected: int, device: str) -> None:

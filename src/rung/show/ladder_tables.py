@@ -7,7 +7,7 @@ from rung.results.current import Figure, Figures, Ladder
 from rung.results.row import Row
 from rung.rungs import catalogue
 from rung.show import climb_chart, markdown, model_chart
-from rung.show.text_table import aligned
+from rung.show.verb_tables import cases_left_out, verdict_line
 
 CLIMBS = ("attention", "matmul", "layernorm")
 SHOWN = "layernorm"  # the ladder whose check the README shows
@@ -138,20 +138,21 @@ def checked(found: Figures) -> str:
     every = [r for r in found.of_kind("check") if r.verdict in ("ok", "failed") and _offered(r)]
     if not every:
         return ""
-    columns = ("rung", "dtype", "cases", "error/bound", "rel. error", "cap", "verdict")
-    rows = [
-        (r.what, r.dtype, f"{r.metrics['cases']:.0f}", f"{r.metrics.get('error_element', 0):.3f}",
-         f"{r.metrics.get('error_norm', 0):.1e}", f"{r.metrics.get('norm_cap', 0):.0e}", r.verdict)
-        for r in sorted(every, key=lambda r: r.what)
-        if r.operation == SHOWN and r.dtype == "f32"
+    some = sorted((r for r in every if r.operation == SHOWN and r.dtype == "f32"), key=lambda r: r.what)
+    width = max((len(r.what) for r in some), default=0)
+    lines = [
+        verdict_line(
+            f"{r.what:{width}}", r.dtype, r.metrics["cases"], r.metrics.get("error_element", 0.0), r.verdict,
+            cases_left_out(r.what, left_out) if (left_out := r.detail.get("left_out")) else "",
+        )
+        for r in some
     ]  # fmt: skip
     right = sum(r.verdict == "ok" for r in every)
     commits = sorted({r.commit[:7] for r in every})
     where = f"{found.gpu} (commit {', '.join(commits)})" if len(commits) == 1 else found.gpu
-    sentence = f"{right} of {len(every)} implementations and number formats are right on an {where}."
-    table = aligned(columns, rows, right=columns[2:6])
-    shown = "\n".join([f"$ rung check {SHOWN} --dtype f32", *table])
-    return f"\n```text\n{shown}\n```\n\nOf what has not changed since it was checked there, {sentence}\n\n"
+    shown = "\n".join([f"$ rung check {SHOWN} --dtype f32", *lines])
+    sentence = f"{right} of {len(every)} implementations and number formats are right on an {where}"
+    return f"\n```text\n{shown}\n```\n\n{sentence}; what has changed since is not counted.\n\n"
 
 
 def _offered(row: Row) -> bool:

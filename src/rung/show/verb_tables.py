@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any
@@ -55,6 +55,13 @@ def checked(reports: Iterable[Report]) -> Table:
     return Table(("rung", "dtype", "cases", "of bound", "verdict", "remark"), rows, ("cases", "of bound"))
 
 
+def verdict_line(name: str, dtype: str, cases: float, element: float, verdict: str, remark: str = "") -> str:
+    """One verdict of `rung check`; names and formats come padded to one width."""
+    error = f"{element:.3f} of bound" if verdict == "ok" else ""
+    count = f"{cases:>2.0f} case{'s' if cases != 1 else ''}" if cases else ""
+    return f"{name}  {dtype}  {count:8}  {error:14}  {verdict}  {remark}".rstrip()
+
+
 def remark(report: Report) -> str:
     """Where and why, and what else is to be said of a verdict."""
     parts = [f"case {report.case!r}:"] if report.case else []
@@ -68,10 +75,14 @@ def remark(report: Report) -> str:
         parts.append(f"{report.tunings} other tunings")
     parts += report.notes
     if report.left_out and not report.reason:
-        rules = {r.removeprefix(f"{report.rung} ") for r in report.left_out.values()}
-        cases = "case" if len(report.left_out) == 1 else "cases"
-        parts.append(f"{len(report.left_out)} {cases} left out ({'; '.join(sorted(rules))})")
+        parts.append(cases_left_out(report.rung, report.left_out))
     return parts[0] + " " + "; ".join(parts[1:]) if report.case else "; ".join(parts)
+
+
+def cases_left_out(rung: str, rules: Mapping[str, str]) -> str:
+    """How many cases a rung refuses, and by which rules."""
+    listed = "; ".join(sorted({rule.removeprefix(f"{rung} ") for rule in rules.values()}))
+    return f"{len(rules)} case{'s' if len(rules) != 1 else ''} left out ({listed})"
 
 
 _TIMES = ("cold us", "p20-p80", "warm us", "GB/s", "TFLOP/s", "of limit", "vs lib")
