@@ -274,6 +274,7 @@ def test_a_request_that_takes_too_long_gets_a_timeout(server: Running, monkeypat
         ({"prompt": "a", "logprobs": True}, "logprobs is True"),
         ({"prompt": "a", "stop": [1]}, "stop is"),
         ({"prompt": "a", "stop_token_ids": [400]}, "stop_token_ids"),
+        ({"prompt": "a", "stop_token_ids": list(range(65))}, "more than 64"),
         ({"prompt": "a", "stream": "yes"}, "stream is 'yes'"),
         ({"prompt": "a", "seed": "x"}, "seed is 'x'"),
         ({"prompt": "a", "min_tokens": 17}, "min_tokens is 17"),

@@ -18,6 +18,7 @@ from pathlib import Path
 from rung.errors import RungError
 
 TOOLS = ("memcheck", "racecheck")
+MOST_LINES = 12  # of what a tool prints
 PREFERRED_CASE = "odd"
 MARK, BEGUN = "launched ", "launching "
 SANITIZED = "RUNG_SANITIZED"  # defined in what the tools see, for code whose order they cannot follow
@@ -48,7 +49,7 @@ def find() -> str:
     return found
 
 
-def sanitize(rungs: Sequence[str], *, tools: Sequence[str] = TOOLS, jobs: int = 6) -> Iterator[Finding]:
+def sanitize(rungs: Sequence[str], *, jobs: int = 6) -> Iterator[Finding]:
     """Run these rungs under each tool, a ladder's in one process."""
     tool_path = find()
     ladders: dict[str, list[str]] = {}
@@ -63,7 +64,7 @@ def sanitize(rungs: Sequence[str], *, tools: Sequence[str] = TOOLS, jobs: int = 
         return _read(operation, tool, done.stdout + done.stderr, done.returncode)
 
     with ThreadPoolExecutor(jobs) as pool:
-        yield from pool.map(one, [(o, t) for t in tools for o in ladders])
+        yield from pool.map(one, [(o, t) for t in TOOLS for o in ladders])
 
 
 def _read(operation: str, tool: str, output: str, code: int) -> Finding:
@@ -80,7 +81,7 @@ def _read(operation: str, tool: str, output: str, code: int) -> Finding:
     return Finding(operation, tool, launched, errors, "\n".join(complaints) if errors else "")
 
 
-def _complaints(lines: Sequence[str], most: int = 12) -> list[str]:
+def _complaints(lines: Sequence[str]) -> list[str]:
     """What the tool printed, under the launch during which it did."""
     found, during = [], ""
     for line in lines:
@@ -91,7 +92,7 @@ def _complaints(lines: Sequence[str], most: int = 12) -> list[str]:
                 found.append(f"during {during}:")
                 during = ""
             found.append(line)
-    return found[:most]
+    return found[:MOST_LINES]
 
 
 def _launch_all(names: Sequence[str]) -> None:

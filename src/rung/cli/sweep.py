@@ -99,7 +99,7 @@ def sweep(
     subject = subject_of(rung, file, shape, dtype)
     if cluster is not None:
         tunings = _tunings(subject, tune, random, seed, None)
-        words = _words(subject, rung, file, tune, random, seed)
+        words = _words(rung, file, tune, random, seed)
         words += _common(_named(subject), subject.dtype.name, measure, arch, seconds, profile)
         name = f"{subject.rung.full_name.replace('/', '-')}-{subject.dtype.name}"
         _spread(subject, name, words, cluster, tunings, plot, json)
@@ -255,9 +255,7 @@ def _request(
     return Request(tasks, gpus, exclusive, partition, account, time, tuple(sbatch or ()))
 
 
-def _words(
-    subject: Subject, spec: str, file: Path | None, tune: list[str] | None, sample: int | None, seed: int
-) -> list[str]:
+def _words(spec: str, file: Path | None, tune: list[str] | None, sample: int | None, seed: int) -> list[str]:
     """The command line of a task, as far as it is of one rung."""
     words = ["sweep", spec, *([str(file.resolve())] if file else [])]
     words += [part for word in tune or [] for part in ("--tune", word)]

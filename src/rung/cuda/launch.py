@@ -11,8 +11,7 @@ if TYPE_CHECKING:
 
 Argument = tuple[str, Any]
 """(kind, value): "pointer" and a tensor or None; "tensor_map" and a map (`emulated()` packs it);
-i32 u32 i64 u64 f32 f64 bool f16 bf16 and a number;
-"tensor_map" and a TensorMap or None."""
+i32 u32 i64 u64 f32 f64 bool f16 bf16 and a number."""
 
 
 @dataclass(frozen=True)

@@ -224,7 +224,6 @@ class EmulatedModule:
         pointers = (ctypes.c_void_p * max(1, len(values)))(*(ctypes.addressof(v) for v in values))
         launch = native.Launch(
             args=ctypes.cast(pointers, ctypes.POINTER(ctypes.c_void_p)),
-            kernel=kernel.encode(),
             grid=native.Index(*config.grid),
             block=native.Index(*config.block),
             cluster=native.Index(*(config.cluster or (1, 1, 1))),

@@ -19,7 +19,6 @@ class Launch(ctypes.Structure):
         ("module", ctypes.c_void_p),
         ("entry", ctypes.c_void_p),
         ("args", ctypes.POINTER(ctypes.c_void_p)),
-        ("kernel", ctypes.c_char_p),
         ("grid", Index),
         ("block", Index),
         ("cluster", Index),
@@ -37,14 +36,12 @@ class Launch(ctypes.Structure):
 class Report(ctypes.Structure):
     _fields_ = (
         ("fault", ctypes.c_int),
-        ("signal", ctypes.c_int),
         ("address", ctypes.c_ulonglong),
         ("counter", ctypes.c_ulonglong),
         ("other_counter", ctypes.c_ulonglong),
         ("waits", ctypes.c_ulonglong),
         ("block", Index),
         ("thread", Index),
-        ("other", Index),
         ("unwatched", ctypes.c_uint),
         ("text", ctypes.c_char * TEXT),
     )

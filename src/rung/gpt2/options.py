@@ -12,7 +12,7 @@ from rung.gpt2.sampling import Sampling
 
 Reason = Literal["stop", "length", "context", "interrupted"]  # context: the model's is full
 MOST_ALTERNATIVES = 100  # most likely tokens that are reported with a chosen one
-MOST_STOPS = 64  # tokens that end a text, which a step on a GPU looks for
+MOST_STOPS = 64  # tokens that end a text, for a step on a GPU
 
 
 @dataclass(frozen=True)
@@ -48,9 +48,6 @@ class Options:
         for name in ("top_logprobs", "prompt_logprobs"):
             if (getattr(self, name) or 0) > MOST_ALTERNATIVES:
                 raise RungError(f"{name} is {getattr(self, name)}; at most {MOST_ALTERNATIVES} tokens are reported.")
-        if len(self.stop_tokens) > MOST_STOPS:
-            count = len(self.stop_tokens)
-            raise RungError(f"{count} stop tokens, the model's own included, are more than the {MOST_STOPS} possible.")
         if not isinstance(self.priority, Integral):
             raise RungError(f"priority is {self.priority!r}; it must be a whole number, lower is earlier.")
         if self.seed is not None and not (isinstance(self.seed, Integral) and 0 <= self.seed < 1 << 64):

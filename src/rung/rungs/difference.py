@@ -7,14 +7,12 @@ import difflib
 import re
 from pathlib import Path
 
-from rung.cuda.source import without_comments
 from rung.rungs import header, source_file
 from rung.rungs.base import Rung, without_prose
 from rung.rungs.cuda import CudaRung
 
 _HEADER = re.compile(r"\A\s*/\*---.*?---\*/", re.DOTALL)
 _INCLUDE = re.compile(r'^#include "([^"/]+\.cuh)"[^\n]*$', re.MULTILINE)
-_TOKEN = re.compile(r"\w+|[^\w\s]")
 
 
 def code(rung: Rung) -> str:
@@ -31,13 +29,6 @@ def lines(parent: Rung, rung: Rung) -> list[str]:
     """The difference as a patch, without file names."""
     names = (parent.full_name, rung.full_name)
     return list(difflib.unified_diff(code(parent).splitlines(), code(rung).splitlines(), *names, lineterm="", n=3))
-
-
-def replaced(parent: Rung, rung: Rung) -> float:
-    """The share of a rung's tokens that its parent does not have in the same order; headers' settings do not count."""
-    before, after = (_TOKEN.findall(without_comments(_HEADER.sub("", code(r)))) for r in (parent, rung))
-    same = difflib.SequenceMatcher(None, before, after, autojunk=False).get_matching_blocks()
-    return 1.0 - sum(block.size for block in same) / max(1, len(after))
 
 
 def _with_neighbours(text: str, folder: Path, seen: set[str]) -> str:

@@ -127,6 +127,8 @@ def parse(body: Any, served: Served) -> Call:
         raise Refusal(400, f"stop_token_ids are not all below {served.config.vocabulary}.", "stop_token_ids")
     if not f.flag("ignore_eos"):
         stop_tokens = [*stop_tokens, *served.config.eos]
+    if len(stop_tokens) > MOST_STOPS:
+        raise Refusal(400, f"stop_token_ids and the model's own are more than {MOST_STOPS}.", "stop_token_ids")
     stream = f.flag("stream")
     details = f.take("stream_options", "an object", lambda v: isinstance(v, dict), {})
     seed = f.whole("seed", -(1 << 63), (1 << 64) - 1, None)

@@ -55,7 +55,7 @@ def run(runner: Runner, *, config: Config | None = None) -> Found:
     found: dict[str, dict[int, Passes]] = {}
     for name, write in _methods(config, weights, device):
         for position in positions:
-            found.setdefault(name, {})[position] = _timed(write, _prompt(config, position), device)
+            found.setdefault(name, {})[position] = _timed(write, _prompt(config, position))
     for name, by in found.items():
         for position, passes in by.items():
             if passes.tokens != found[WITHOUT][position].tokens:
@@ -97,7 +97,7 @@ def _methods(config: Config, weights: Weights, device: str) -> Iterator[tuple[st
         yield f"decode/{name}", lambda prompt, engine=engine: (t for (t,) in engine.write([prompt], [STEPS]))  # type: ignore[misc]
 
 
-def _timed(write: Write, prompt: Sequence[int], device: str) -> Passes:
+def _timed(write: Write, prompt: Sequence[int]) -> Passes:
     """Once to warm up, then by the clock; a token is read by the host when its pass is done."""
     list(write(prompt))
     tokens, stamps = [], [time.perf_counter()]

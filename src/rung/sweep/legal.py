@@ -21,7 +21,6 @@ from rung.rungs.base import Rung, emulated_multiprocessors
 from rung.rungs.cuda import CudaRung
 from rung.sweep.sweep import Tuning, configurations, illegal
 
-SHAPES = 3  # of an operation
 FEW = 40  # configurations of a rung that are looked at
 MULTIPROCESSORS = 132  # an H200's, by which grids and buffers go
 

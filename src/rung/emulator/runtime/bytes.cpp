@@ -14,7 +14,7 @@ void init_bytes(Place place, unsigned count, Site site)
     if (place.offset % 8) fault(FaultKind::Bounds, "mbarrier.init (%s:%d) at an address that is no multiple of 8", site.file, site.line);
     if (!count || count >= 1u << 20)
         fault(FaultKind::Async, "mbarrier.init (%s:%d) for %u arrivals; 1 to %u are possible", site.file, site.line, count, (1u << 20) - 1);
-    note_barrier(place, true, site);
+    note_barrier(place);
     std::vector<ByteBarrier*>& all = *place.block->bytes;
     if (all.empty()) all.resize(shared_bytes() / 8 + 1);
     ByteBarrier*& barrier = all[place.offset / 8];

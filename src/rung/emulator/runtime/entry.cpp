@@ -86,7 +86,6 @@ void on_signal(int number, siginfo_t* info, void* context)
             if (CAUGHT[i] == number) sigaction(number, &before[i], nullptr);
         return;
     }
-    report->signal = number;
     report->address = info->si_code > 0 && info->si_code != 128 ? (unsigned long long)info->si_addr : 0;
     report->counter = program_counter(context);
     const char* at = reinterpret_cast<const char*>(report->counter);

@@ -11,7 +11,6 @@ struct Launch
     const Module* module;
     void (*entry)(void** args);
     void** args;
-    const char* kernel;
     Index grid, block, cluster;
     unsigned dynamic_bytes;
     int cooperative;
@@ -26,12 +25,11 @@ struct Launch
 struct Report
 {
     int fault;
-    int signal;
     unsigned long long address;  // the faulting address, after a signal
     unsigned long long counter;  // the faulting instruction
-    unsigned long long other_counter;  // the second instruction of a race; its thread is `other`
+    unsigned long long other_counter;  // the second instruction of a race
     unsigned long long waits;  // for the launch ahead
-    Index block, thread, other;
+    Index block, thread;
     unsigned unwatched;  // threads at once, where they are too many for the race check that was asked for
     char text[1536];
 };

@@ -641,7 +641,7 @@ void note_copy(const Thread& thread, Place to, int bytes, const void* place)
     touch_span(shared_cells(*to.block), to.offset, size_t(bytes), true, true, false, place_in_code(place), {slot, slot, now[slot], false});
 }
 
-void note_barrier(Place place, bool, Site)
+void note_barrier(Place place)
 {
     if (!watching) return;  // what lay there is forgotten: barriers are touched by their own instructions only
     leave(shared_cells(*place.block) + place.offset / 4, 2);

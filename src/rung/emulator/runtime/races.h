@@ -34,7 +34,7 @@ void synchronize(const void* address, bool load, bool store, Memory order, Scope
 // ---- accesses -------------------------------------------------------------------------------------------------------
 void note_access(const void* address, size_t bytes, bool write, unsigned char strong, const void* place);
 void note_copy(const Thread& thread, Place to, int bytes, const void* place);
-void note_barrier(Place place, bool init, Site site);
+void note_barrier(Place place);
 
 // ---- copy engine and tensor cores: agents with numbered operations ------------------------------------------------------
 unsigned agent_of_barrier(unsigned number);

@@ -202,7 +202,7 @@ class BatchEngine:
             ticket, text = self._leave(backend, slot)
             self._deliver(ticket, Piece(text.finish("interrupted"), reason=text.reason))
         begun = []
-        for ticket in admitted:  # all of them run now, so that a failure of one is told to every one
+        for ticket in admitted:  # all are registered before any begins, so that a failure reaches each
             if not self._free:
                 self._free, self._top = [self._top], self._top + 1
             slot, text = heapq.heappop(self._free), Text(ticket.request, self._tokenizer)
@@ -210,7 +210,12 @@ class BatchEngine:
             self._running[slot] = ticket, text
             begun.append((slot, text))
         for slot, text in begun:
-            backend.begin(slot, text)
+            try:
+                backend.begin(slot, text)
+            except RungError as error:  # the backend refuses this text alone
+                heapq.heappush(self._free, slot)
+                ticket, _ = self._running.pop(slot)
+                self._deliver(ticket, Piece(error=str(error)))
 
     def _turn(self, backend: Backend) -> None:
         if not self._running:

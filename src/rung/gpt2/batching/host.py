@@ -117,11 +117,11 @@ class HostBackend(Backend):
             self._draft(row)
         budget = self._part
         for row in busy:
-            if len(row.pending) > self._short(row) and budget > 0:
+            if len(row.pending) > self._short and budget > 0:
                 budget -= min(self._part, len(row.pending))
                 self._read(row, logits)
         read = time.perf_counter()
-        few = [row for row in busy if row.slot not in logits and 0 < len(row.pending) <= self._short(row)]
+        few = [row for row in busy if row.slot not in logits and 0 < len(row.pending) <= self._short]
         if self._native is not None:
             self._columns(self._native, few, logits)
         elif self._together and len(few) > 1:
@@ -137,7 +137,8 @@ class HostBackend(Backend):
         self.clock.decode_seconds += time.perf_counter() - read
         return fresh
 
-    def _short(self, row: _Row) -> int:
+    @property
+    def _short(self) -> int:
         # A native column may give logits as well as another; the plan's own step is for single tokens.
         return min(SHORT_PROMPT, self._native.columns_at_once) if self._native is not None else 1
 

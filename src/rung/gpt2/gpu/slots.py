@@ -31,7 +31,7 @@ from rung.gpt2.gpu.reading import CHUNK, Reader, bucket, passes, shapes
 from rung.gpt2.gpu.seating import NOBODY, Seating, record
 from rung.gpt2.gpu.session import Session
 from rung.gpt2.model import Transformer
-from rung.gpt2.options import Chosen, plain
+from rung.gpt2.options import MOST_STOPS, Chosen, plain
 
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)  # rows of the sessions that texts move between
 AHEAD_SECONDS = 4e-3  # seconds of work that is launched ahead of the host; a new text waits for it
@@ -178,6 +178,8 @@ class GpuBackend(Backend):
     # ---- slots ------------------------------------------------------------------------------------------------------
 
     def begin(self, slot: int, text: Text) -> None:
+        if (stops := len(text.options.stop_tokens)) > MOST_STOPS:
+            raise RungError(f"{stops} stop tokens are more than the {MOST_STOPS} that a step looks for.")
         self._texts[slot], self._slot_of[id(text)] = text, slot
         self._waiting.append(text)
 
