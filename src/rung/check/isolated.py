@@ -33,7 +33,7 @@ from rung.check.storage import GuardedStorage
 from rung.check.workers import how_it_ended
 from rung.emulator.coverage import Unreached
 from rung.emulator.faults import KINDS, EmulatorFault
-from rung.errors import RungError
+from rung.errors import CompileError, RungError
 from rung.rungs.base import Device, Rung
 
 BIND_SECONDS, RUN_SECONDS = 180.0, 90.0
@@ -213,7 +213,9 @@ class Isolated:
             text, kind = str(answer["error"])[:2000], answer.get("kind")
             if kind in KINDS:
                 raise EmulatorFault(kind, text)
-            raise RungError(text) if kind == "rung" else Failure(text)
+            if kind == CompileError.kind:
+                raise CompileError(text)
+            raise Failure(text) if kind is None else RungError(text)
         return answer
 
     def _line(self, until: float) -> bytes:

@@ -223,7 +223,7 @@ def main(settings: dict[str, Any]) -> None:
         try:
             answer = judged.answer(what)
         except RungError as error:
-            answer = {"error": str(error), "kind": getattr(error, "kind", "rung")}
+            answer = {"error": str(error), "kind": error.kind}
         except (SystemExit, KeyboardInterrupt) as error:
             answer = {"error": f"ends the process ({type(error).__name__}) instead of running"}
         except BaseException as error:

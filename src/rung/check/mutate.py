@@ -14,9 +14,10 @@ from rung.check.effort import Effort
 from rung.check.isolated import Isolated
 from rung.check.mutants import Mutant, mutants, sample
 from rung.check.one import check
+from rung.check.report import Report
 from rung.check.workers import work_through
 from rung.cuda.source import included
-from rung.errors import RungError
+from rung.errors import CompileError, RungError
 from rung.results import machine
 from rung.results.row import Row
 from rung.rungs import catalogue, identity
@@ -114,18 +115,19 @@ def judge(trial: Trial) -> Row:
         changed.write_text(trial.source, encoding="utf-8")
         try:
             rung = catalogue.rung_from_file(catalogue.operation(trial.rung.partition("/")[0]), path)
-            reason, refused = _refusal(rung, trial.device)
+            report = _first_failure(rung, trial.device)
+            reason, cause, refused = report.reason, report.cause, not _right(report, trial.device)
         except RungError as error:
-            reason, refused = str(error), True
+            reason, cause, refused = str(error), error.kind, True
     for place in (folder, SOURCES):  # a row names files, not where they lay
         reason = reason.replace(f"{place}/", "")
-    illegal = "does not compile" in reason
+    illegal = cause == CompileError.kind
     return _row(trial, reason, "illegal" if illegal else "failed" if refused else "ok")
 
 
-def _refusal(rung: Rung, device: Device) -> tuple[str, bool]:
-    """The reason of the first failure. What a GPU calls right is checked for races by the emulator as well."""
-    reason = ""
+def _first_failure(rung: Rung, device: Device) -> Report:
+    """Its first report that is no success, else the last. What a GPU calls right is checked for races by the emulator
+    as well."""
     for dtype in rung.dtypes:
         # On a GPU in a process of its own: a wrong kernel may destroy the context.
         host = Isolated(device) if device == "cuda" else Here(device)
@@ -133,7 +135,10 @@ def _refusal(rung: Rung, device: Device) -> tuple[str, bool]:
             report = check(rung, dtype, device=device, effort=EFFORT, host=host)
         if report.verdict == "ok" and device == "cuda" and isinstance(rung, CudaRung) and not rung.emulate:
             report = check(rung, dtype, device="emulator", races=True, effort=EFFORT, host=Here("emulator"))
-        reason = report.reason
-        if report.verdict == "failed" or (report.device == device and report.verdict not in RIGHT):
-            return reason, True
-    return reason, False
+        if not _right(report, device):
+            break
+    return report
+
+
+def _right(report: Report, device: Device) -> bool:
+    return report.verdict in RIGHT or (report.device != device and report.verdict != "failed")

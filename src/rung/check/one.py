@@ -73,7 +73,7 @@ def check(
     try:
         Procedure(trials, seed, QUICK if quick else effort).follow(cases[:1] if quick else cases)
     except (Failure, RungError) as failure:
-        report.verdict, report.reason = "failed", str(failure)
+        report.verdict, report.reason, report.cause = "failed", str(failure), failure.kind
         trials.explain()
         return report
     except Exception as error:  # a Python rung or a library may raise anything

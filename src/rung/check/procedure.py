@@ -130,7 +130,8 @@ class Procedure:
                 try:
                     self.trials.at(one.case, one.values, self.seed + one.index, self._how(fused=True)).once()
                 except Failure as failure:
-                    raise Failure(f"{failure}, with products and sums fused as a GPU's compiler does") from failure
+                    more = ", with products and sums fused as a GPU's compiler does"
+                    raise Failure(f"{failure}{more}", failure.kind) from failure
 
     def _numbers_refused(self) -> None:
         """Give the numbers of cases whose shapes it refuses, and their scale or eps, to a shape that it takes."""
@@ -160,7 +161,7 @@ class Procedure:
             except Failure as failure:
                 how = {"end": "the end of a page", "page": "the start of a page", "odd": "an odd multiple"}
                 where = f"operands at {how[placement.kind]}, {'descending' if placement.below else 'ascending'}"
-                raise Failure(f"with {where}: {failure}") from failure
+                raise Failure(f"with {where}: {failure}", failure.kind) from failure
 
     def _from_all_sides(self, one: Ran) -> None:
         trial, seed = self._at(one), self.seed

@@ -24,6 +24,7 @@ class Report:
     device: str
     verdict: Verdict = "ok"
     reason: str = ""
+    cause: str = ""  # of a failure: "values", "compile", or the kind of the emulator's fault
     case: str = ""  # where it failed
     cases: int = 0
     runs: int = 0
@@ -51,4 +52,8 @@ class Report:
 
 
 class Failure(Exception):
-    """A rung failed; the message says why."""
+    """A rung failed; the message says why. `kind` is "values" if its outputs are wrong, or that of an error."""
+
+    def __init__(self, message: str, kind: str = "") -> None:
+        super().__init__(message)
+        self.kind = kind

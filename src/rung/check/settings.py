@@ -40,7 +40,7 @@ class Settings:
                 self._tried(setting, usable)
             except (Failure, RungError) as failure:
                 told = ", ".join(f"{n}={v}" for n, v in setting.items() if v != tune[n][0])
-                raise Failure(f"with {told}: {failure}") from None
+                raise Failure(f"with {told}: {failure}", failure.kind) from None
             self.trials.report.tunings += 1
 
     def _chosen(self) -> Iterator[pairwise.Setting]:

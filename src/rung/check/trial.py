@@ -115,8 +115,7 @@ class Trials:
 
     def explain(self) -> None:
         """A wrong value was often read before it was written: name the race if there is one."""
-        wrong = any(word in self.report.reason for word in ("never written", "NaN", "values are off", "relative error"))
-        if not wrong or not self.cuda or "__shared__" not in self.rung.source:
+        if self.report.cause != "values" or not self.cuda or "__shared__" not in self.rung.source:
             return
         if self.device == "cuda":
             self.report.reason += "; a missing barrier looks like this too: check it with --device emulator --races"
@@ -134,7 +133,7 @@ class Trials:
         try:
             self.at(*self._last, How(self.tuning, races=True)).once()
         except (Failure, RungError) as fault:
-            if getattr(fault, "kind", "") == "race":
+            if fault.kind == "race":
                 raise
 
 
@@ -213,7 +212,7 @@ class Trial:
             self._once()
         except Failure:
             return failure
-        return Failure(f"a race: right in one order of threads, not in another ({order}): {failure}")
+        return Failure(f"a race: right in one order of threads, not in another ({order}): {failure}", failure.kind)
 
     def _once(self, how: str = "run", order: Order = "forward", before: Tensors | None = None) -> Tensors:
         """One run on poisoned outputs, the inputs and what it changes as they were; gives the outputs, and notes which
@@ -284,7 +283,7 @@ class Trial:
             self.refill(self.operands.seed + 1)  # what a call changes has moved on
             self._once()
         except Failure as failure:
-            raise Failure(f"after {count} runs: {failure}") from None
+            raise Failure(f"after {count} runs: {failure}", failure.kind) from None
 
     def late(self, seed: int) -> None:
         """Inputs that arrive late on the current stream, which work on another stream does not wait for."""
@@ -299,7 +298,7 @@ class Trial:
         try:
             self._compare(reference)
         except Failure as failure:
-            raise Failure(f"does not wait for the current stream: {failure}") from None
+            raise Failure(f"does not wait for the current stream: {failure}", failure.kind) from None
         self.refill(seed)
 
     def replayed(self, seed: int) -> None:
@@ -309,7 +308,7 @@ class Trial:
                 self.refill(seed + other)
                 self._once("replayed")
         except Failure as failure:
-            raise Failure(f"replayed from a CUDA graph: {failure}") from None
+            raise Failure(f"replayed from a CUDA graph: {failure}", failure.kind) from None
 
     def _look_around(self, before: torch.Tensor) -> None:
         if touched := self.storage.touched(self.operands.inputs, before):
@@ -338,7 +337,7 @@ class Trial:
             self.report.norm = max(self.report.norm, deviation.norm * self.report.norm_cap / deviation.norm_cap)
         if not deviation.ok:
             self.integers_differ = deviation.integers
-            raise Failure(self._never_written() or deviation.problem)
+            raise Failure(self._never_written() or deviation.problem, "values")
 
 
 def _alignment(rung: Rung, values: Values, dtype: Dtype, tuning: dict[str, int] | None, device: Device) -> int:

@@ -11,7 +11,7 @@ from rung.cuda import cubin_cache, headers
 from rung.cuda.complaint import complaint
 from rung.cuda.launch import Build, Resources
 from rung.cuda.source import code_only, kernels_in
-from rung.errors import RungError
+from rung.errors import CompileError, RungError
 
 
 def compile_cubin(build: Build, arch: str, *, again: bool = False) -> cubin_cache.Cubin:
@@ -98,7 +98,7 @@ def compile_fresh(build: Build, arch: str, found: headers.Headers) -> tuple[byte
         code = bytes(compiled.code)
         program.close()
     except Exception as problem:  # cuda.core has no public class for a failed compilation
-        raise RungError(complaint(build, arch, found, str(problem))) from problem
+        raise CompileError(complaint(build, arch, found, str(problem))) from problem
     return code, {k: lowered.get(k, k) for k in build.kernels}, logs.getvalue().replace("\0", "").strip()
 
 

@@ -16,7 +16,7 @@ from rung.cuda.source import kernel_parameters, kernels_in
 from rung.emulator import branches, inline_ptx, toolchain
 from rung.emulator.elf import SharedSymbol, shared_symbols
 from rung.emulator.faults import EmulatorFault
-from rung.errors import RungError
+from rung.errors import CompileError, RungError
 
 LIMITS = limits("sm_90")
 _CANARY = 256
@@ -215,4 +215,4 @@ def _compile_error(build: Build, log: str) -> RungError:
     errors = [line for line in log.splitlines() if re.search(r"\b(?:fatal )?error:", line)]
     shown = "\n  ".join(errors[:5] or log.splitlines()[:5])
     more = f"\n  ... and {len(errors) - 5} more" if len(errors) > 5 else ""
-    return RungError(f"{build.origin} does not compile for the emulator:\n  {shown}{more}")
+    return CompileError(f"{build.origin} does not compile for the emulator:\n  {shown}{more}")
