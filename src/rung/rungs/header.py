@@ -275,16 +275,8 @@ def let_table(table: dict[str, Any], origin: str) -> dict[str, Expression]:
     return dict(table)
 
 
-# SLOTS of these is compiled for four multiprocessors, the fewest that they run on. With more of them a launch finds
-# room for as many slots or more and gives that much shared memory, so that what is compiled is a bound. With a 4 in the
-# text they would compile to the same code, but their figures are known by the text alone.
-FEW_ROWS = ("20_few_rows.cu", "21_few_rows_int8.cu", "22_few_rows_f32.cu")
-BOUNDS = [("SLOTS", ["sms"], file) for file in FEW_ROWS]
-
-
 def define_table(define: dict[str, Expression], let: dict[str, Expression], origin: str) -> dict[str, Expression]:
     """What the code is compiled with: not what only a launch knows, since code is compiled ahead, for any GPU."""
-
     late: dict[str, set[str]] = {}  # by each name of [let], what it is made of that only a launch knows
     for name, expression in [*let.items(), *define.items()]:
         own = names_in(str(expression))
@@ -294,7 +286,7 @@ def define_table(define: dict[str, Expression], let: dict[str, Expression], orig
             late[name] = unknown
             continue
         first = sorted(unknown)
-        if first and (name, first, Path(origin).name) not in BOUNDS:
+        if first:
             raise RungError(
                 f"{origin}: define.{name} depends on {first[0]}, which is not known when the code is compiled; use a "
                 "bound that holds everywhere (what `needs` asks for at least), or pass it to the kernel by `bind`."
