@@ -200,7 +200,7 @@ class _Race:
         if rung.full_name in self.too_slow:
             row.forecast_s = forecast = self.too_slow[rung.full_name]
             seconds = f"{forecast:.0f}" if forecast >= 1 else f"{forecast:.1g}"
-            row.verdict, row.reason = TOO_SLOW, f"a call would take about {seconds} s; --patience allows for it"
+            row.verdict, row.reason = TOO_SLOW, f"a call would take about {seconds} s; more patience allows for it"
             return None
         if reason is not None:
             row.verdict, row.reason = "refused", reason
@@ -435,5 +435,5 @@ def _written_out(word: str) -> Values:
         try:
             values[name.strip()] = int(number)
         except ValueError:
-            raise RungError(f"--shape {word}: {part!r} is not NAME=NUMBER.") from None
+            raise RungError(f"the shape {word!r} has {part!r}, which is not NAME=NUMBER.") from None
     return values

@@ -60,7 +60,7 @@ def device_named(name: str | None) -> Device:
         return "cuda" if torch.cuda.is_available() else "emulator"
     known: dict[str, Device] = {"cuda": "cuda", "emulator": "emulator"}
     if name not in known:
-        raise RungError(f"--device {name} is not known; use cuda or emulator.")
+        raise RungError(f"the device {name!r} is not known; there are cuda and emulator.")
     return known[name]
 
 
@@ -78,7 +78,7 @@ def tasks(
 ) -> list[Task]:
     """The tasks. A user's own file is distinguished from the ladder's by its path."""
     if device == "cuda" and not torch.cuda.is_available():
-        raise RungError("there is no CUDA device here; use --device emulator, which needs none.")
+        raise RungError("there is no CUDA device here; the device emulator needs none.")
     chosen = _with_case(chosen, case)
     if not any(set(tuning or {}) <= set(rung.tune) for rung in chosen):
         chosen[0].tuned(tuning)  # says what there is instead

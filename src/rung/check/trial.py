@@ -118,7 +118,7 @@ class Trials:
         if self.report.cause != "values" or not self.cuda or "__shared__" not in self.rung.source:
             return
         if self.device == "cuda":
-            self.report.reason += "; a missing barrier looks like this too: check it with --device emulator --races"
+            self.report.reason += "; a missing barrier looks like this too: the emulator's race check would name it"
             return
         reason = self.report.reason
         try:

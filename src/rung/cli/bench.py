@@ -46,7 +46,6 @@ def bench(
 
     from rung.bench import plan
     from rung.bench import race as racing
-    from rung.cli.check import parse_tuning
     from rung.results import store
     from rung.rungs import catalogue
     from rung.show import verb_tables
@@ -73,7 +72,7 @@ def bench(
         _print_ceilings(ceilings, json)
         return
     races = [race for race in planned() if not missing or not plan.known(race)]
-    given = parse_tuning(tune)
+    given = options.parse_tuning(tune)
     start = time.monotonic()
     if builds := plan.compile_ahead(races):
         console.note(f"rung: {builds} builds of kernels were made ready in {time.monotonic() - start:.0f} s.")

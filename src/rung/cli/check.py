@@ -80,7 +80,7 @@ def check(
         seed=seed,
         case=case,
         dtypes=dtype or (),
-        tuning=parse_tuning(tune),
+        tuning=options.parse_tuning(tune),
         quick=quick,
         races=races,
         coverage=coverage,
@@ -151,22 +151,6 @@ def _sanitize(rungs: list[str], device: str, jobs: int | None, json: bool) -> No
                 print(f"\n{finding.operation}, {finding.tool}:\n{finding.text}")
     if not all(f.clean for f in findings):
         raise typer.Exit(1)
-
-
-MOST = 1 << 20  # no tunable of a kernel is larger
-
-
-def parse_tuning(words: list[str] | None) -> dict[str, int] | None:
-    """`["BLOCK=128"]` as a dictionary."""
-    tuning = {}
-    for word in words or []:
-        name, equals, value = word.partition("=")
-        if not equals or not value.lstrip("-").isdigit():
-            raise RungError(f"--tune {word} is not NAME=NUMBER, as in --tune BLOCK=128.")
-        if abs(int(value)) > MOST:
-            raise RungError(f"--tune {word} is more than any kernel takes; give at most {MOST:,}.")
-        tuning[name] = int(value)
-    return tuning or None
 
 
 def _device_name(device: str) -> str:

@@ -42,7 +42,6 @@ def inspect(
     Examples: rung inspect softmax · rung inspect gelu/2 --arch sm_75 --arch sm_90 · rung inspect gelu x.cu ·
     rung inspect matmul --legal 40
     """
-    from rung.cli.check import parse_tuning
     from rung.dtypes import dtype as dtype_named
     from rung.profile import inspect as inspection
     from rung.rungs import catalogue
@@ -59,7 +58,7 @@ def inspect(
             arch or [inspection.default_arch()],
             dtype=dtype,
             shape=_shape(rung, shape),
-            tuning=parse_tuning(tune),
+            tuning=options.parse_tuning(tune),
             mix=(len(chosen) == 1) if mix is None else mix,
         )
     )

@@ -76,3 +76,19 @@ Context = Annotated[int | None, typer.Option(help="Tokens per window (default: t
 # ---- how many processes ----------------------------------------------------------------------------------------------
 
 Jobs = Annotated[int | None, typer.Option("--jobs", "-j", min=1, help="Processes (default: one per core).")]
+
+
+MOST = 1 << 20  # no tunable of a kernel is larger
+
+
+def parse_tuning(words: list[str] | None) -> dict[str, int] | None:
+    """`["BLOCK=128"]` as a dictionary."""
+    tuning = {}
+    for word in words or []:
+        name, equals, value = word.partition("=")
+        if not equals or not value.lstrip("-").isdigit():
+            raise RungError(f"--tune {word} is not NAME=NUMBER, as in --tune BLOCK=128.")
+        if abs(int(value)) > MOST:
+            raise RungError(f"--tune {word} is more than any kernel takes; give at most {MOST:,}.")
+        tuning[name] = int(value)
+    return tuning or None

@@ -57,12 +57,11 @@ def profile(
     if rung == "all":
         _all(limit, again, json)
         return
-    from rung.cli.check import parse_tuning
     from rung.cli.sweep import subject_of
     from rung.profile import counters
     from rung.results import store
 
-    subject, tuning = subject_of(rung, file, shape, dtype), parse_tuning(tune)
+    subject, tuning = subject_of(rung, file, shape, dtype), options.parse_tuning(tune)
     reports = [counters.profile(subject, tuning)]
     store.append(counters.as_result(subject, tuning, reports[0]))
     if vs is not None:

@@ -88,7 +88,7 @@ class Engine:
         if key not in self._sessions:
             self._sessions[key] = self._made(rows, capacity)
         if self.arrival is not None and not self.arrival.finished:
-            self._sessions[key]._prefill.arrival = self.arrival
+            self._sessions[key].follow(self.arrival)
         return self._sessions[key]
 
     def _made(self, rows: int, capacity: int) -> Session:

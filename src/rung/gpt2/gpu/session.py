@@ -16,6 +16,7 @@ from rung.dtypes import Dtype
 from rung.errors import RungError
 from rung.gpt2.config import Config
 from rung.gpt2.gpu.choice import Choice
+from rung.gpt2.gpu.loading import Arrival
 from rung.gpt2.gpu.memory import CACHES, EIGHT_BIT_CACHES, refuse
 from rung.gpt2.gpu.operands import dims
 from rung.gpt2.gpu.prefill import Prefill
@@ -116,6 +117,10 @@ class Session:
         return module.bind("advance", config, arguments)
 
     # ---- a batch ------------------------------------------------------------------------------------------------
+
+    def follow(self, arrival: Arrival) -> None:
+        """Prompts are read layer by layer, as the weights arrive."""
+        self._prefill.arrival = arrival
 
     def begin(
         self,
