@@ -19,7 +19,7 @@ from rung.check.report import Report
 from rung.errors import RungError
 from rung.profile import inspect as compiler
 from rung.profile.resources import Row as Compiled
-from rung.rungs import catalogue
+from rung.rungs import base, catalogue
 from rung.rungs.base import Rung
 from rung.rungs.folders import folders
 from rung.show import verb_tables
@@ -161,7 +161,7 @@ def inspect(
     """
     rungs = [r for r in chosen(what, operation) if r.kind != "library"]
     named = next(races.shapes_of(rungs[0].operation, [shape])) if shape else None
-    where = _several(archs) or [compiler.default_arch()]
+    where = _several(archs) or [base.arch()]
     found = compiler.inspect(rungs, where, dtype=dtype, shape=named, tuning=tuning, mix=mix)
     return Rows(list(found), verb_tables.compiled)
 

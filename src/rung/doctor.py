@@ -15,7 +15,7 @@ from importlib.metadata import version as package_version
 from pathlib import Path
 from typing import Any, Literal
 
-from rung.errors import RungError
+from rung.errors import RungError, first_line
 
 State = Literal["works", "missing", "broken"]
 
@@ -45,7 +45,7 @@ def examine() -> Iterator[Finding]:
         try:
             yield from part()
         except Exception as problem:  # unforeseen errors are reported, too
-            yield Finding(part.__name__.strip("_"), "broken", _first_line(problem), "please report this.")
+            yield Finding(part.__name__.strip("_"), "broken", first_line(problem), "please report this.")
 
 
 def _python() -> Iterator[Finding]:
@@ -208,7 +208,7 @@ def _triton() -> Iterator[Finding]:
             right = bool((out == 2 * x).all())
             yield Finding(name, "works" if right else "broken", "a kernel ran" + (", right" if right else ", wrong"))
         except Exception as problem:  # Triton raises many kinds
-            yield Finding(name, "broken", _first_line(problem), "reinstall Triton; it needs a C compiler, too.")
+            yield Finding(name, "broken", first_line(problem), "reinstall Triton; it needs a C compiler, too.")
 
 
 def _tools() -> Iterator[Finding]:
@@ -273,7 +273,3 @@ def _output(*command: str) -> str:
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return done.stdout.strip()
-
-
-def _first_line(problem: Exception) -> str:
-    return (str(problem).strip().splitlines() or [type(problem).__name__])[0]

@@ -11,3 +11,9 @@ class CompileError(RungError):
     """A source that its compiler refuses."""
 
     kind = "compile"
+
+
+def first_line(error: object, most: int = 200) -> str:
+    """What an error or a tool says, shortened to its first line; the error's class where it says nothing."""
+    lines = str(error).strip().splitlines()
+    return (lines[0] if lines else type(error).__name__)[:most]

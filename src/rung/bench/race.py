@@ -17,13 +17,13 @@ from rung.check.operands import Operands
 from rung.cuda.stall import stall
 from rung.dtypes import Dtype
 from rung.dtypes import dtype as dtype_named
-from rung.errors import RungError
+from rung.errors import RungError, first_line
 from rung.expressions import Number
 from rung.operation import Cost, Operation, Tensors, Values
 from rung.results import machine, statistics
 from rung.results.current import TOO_SLOW
 from rung.results.row import Row as Result
-from rung.rungs import catalogue, identity
+from rung.rungs import base, catalogue, identity
 from rung.rungs.base import Prepared, Rung
 from rung.rungs.library import LibraryRung
 
@@ -225,7 +225,7 @@ class _Race:
                 took = timing.seconds(prepared[0].run)
             problem = self._compare(sets[0], reference, row)
         except (RungError, RuntimeError) as error:
-            row.verdict, row.reason = "failed", str(error).splitlines()[0][:200]
+            row.verdict, row.reason = "failed", first_line(error)
             return None
         if problem:
             row.verdict, row.reason = "failed", problem
@@ -245,7 +245,7 @@ class _Race:
         try:
             contestant.get_ready()
         except (RungError, RuntimeError) as error:
-            row.verdict, row.reason = "failed", str(error).splitlines()[0][:200]
+            row.verdict, row.reason = "failed", first_line(error)
             return None
         return contestant
 
@@ -387,7 +387,7 @@ def as_result(row: Row, rung: Rung, *, quick: bool = False) -> Result:
     figures = {result: float(value) for own, result in METRICS.items() if (value := getattr(row, own))}
     code = ""
     if row.verdict == "ok":
-        code = identity.code(rung, row.values, row.dtype, row.tuning, machine.arch())
+        code = identity.code(rung, row.values, row.dtype, row.tuning, base.arch())
     return Result(
         kind="bench",
         what=row.rung,

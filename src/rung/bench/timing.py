@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 import torch
 
 from rung.cuda.stall import stall
+from rung.errors import first_line
 from rung.results import statistics
 
 SHORT = 20e-6  # below this a call is timed as one of at least CALLS
@@ -80,7 +81,7 @@ class Contestant:
                 self.replayed += turn.count(0)
         except RuntimeError as error:
             torch.cuda.synchronize()
-            reason = str(error).splitlines()[0][:90]
+            reason = first_line(error, 90)
             self.notes.append(f"not capturable ({reason}), so launches are counted")
             self._units, self._first = [(call, 1) for call in self.calls], self.calls[:1]
             self.replayed = 1

@@ -18,6 +18,7 @@ from rung.check.storage import GuardedStorage
 from rung.cuda.stall import stall
 from rung.emulator import coverage
 from rung.emulator.coverage import Unreached
+from rung.errors import first_line
 from rung.operation import Tensors
 from rung.rungs import base
 from rung.rungs.base import Device, Prepared, Rung
@@ -317,4 +318,4 @@ def blamed(device: Device) -> Iterator[None]:
     except RuntimeError as error:
         if device != "cuda":
             raise
-        raise Failure(f"the GPU reports: {str(error).splitlines()[0]}") from None
+        raise Failure(f"the GPU reports: {first_line(error)}") from None

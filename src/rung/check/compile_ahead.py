@@ -8,13 +8,11 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 
-import torch
-
 from rung.dtypes import dtype as dtype_named
 from rung.errors import RungError
 from rung.expressions import Number
 from rung.processors import processors
-from rung.rungs import catalogue
+from rung.rungs import base, catalogue
 
 PRELOADED = ["torch", "rung.rungs.catalogue", "rung.cuda.nvrtc"]
 
@@ -33,8 +31,7 @@ class Compilers:
         self._pool = ProcessPoolExecutor(
             workers or max(1, processors() - 1), context, initializer=_as_here, initargs=(dict(os.environ),)
         )
-        major, minor = torch.cuda.get_device_capability() if torch.cuda.is_available() else (9, 0)
-        self._arch = f"sm_{major}{minor}"
+        self._arch = base.arch()
 
     def submit(
         self, rung: str, values: Mapping[str, Number], dtype: str, tuning: Mapping[str, int] | None

@@ -24,7 +24,7 @@ from rung.check.placement import Addresses, Placement, Slab
 from rung.check.storage import GuardedStorage
 from rung.dtypes import dtype as dtype_named
 from rung.emulator import closed, coverage, launches_ran
-from rung.errors import RungError
+from rung.errors import RungError, first_line
 from rung.operation import Operand, Tensors
 from rung.rungs import catalogue
 from rung.rungs.base import Device, Prepared
@@ -227,7 +227,7 @@ def main(settings: dict[str, Any]) -> None:
         except (SystemExit, KeyboardInterrupt) as error:
             answer = {"error": f"ends the process ({type(error).__name__}) instead of running"}
         except BaseException as error:
-            answer = {"error": (f"{type(error).__name__}: {error}".splitlines() or ["an error"])[0]}
+            answer = {"error": first_line(f"{type(error).__name__}: {error}")}
         os.write(settings["answer"], json.dumps(answer).encode() + b"\n")
 
 

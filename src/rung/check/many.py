@@ -22,7 +22,7 @@ from rung.check.one import check
 from rung.check.report import Report
 from rung.check.workers import work_through
 from rung.dtypes import dtype as dtype_named
-from rung.errors import RungError
+from rung.errors import RungError, first_line
 from rung.processors import processors
 from rung.rungs import catalogue, identity
 from rung.rungs.base import Device, Rung
@@ -119,7 +119,7 @@ def run_task(task: Task) -> Report:
     except RungError as error:
         return Report(task.rung, task.dtype, task.device, "failed", str(error))
     except Exception as error:  # a Python rung may raise anything
-        text = (f"{type(error).__name__}: {error}".splitlines() or [type(error).__name__])[0]
+        text = first_line(f"{type(error).__name__}: {error}")
         return Report(task.rung, task.dtype, task.device, "failed", text)
 
 

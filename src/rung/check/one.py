@@ -16,7 +16,7 @@ from rung.check.trial import Trials
 from rung.cuda.source import without_comments
 from rung.dtypes import Dtype
 from rung.dtypes import dtype as dtype_named
-from rung.errors import RungError
+from rung.errors import RungError, first_line
 from rung.operation import Case, Values
 from rung.rungs import identity, source_file
 from rung.rungs.base import Device, Rung
@@ -77,7 +77,7 @@ def check(
         trials.explain()
         return report
     except Exception as error:  # a Python rung or a library may raise anything
-        text = (f"{type(error).__name__}: {error}".splitlines() or [type(error).__name__])[0]
+        text = first_line(f"{type(error).__name__}: {error}")
         report.verdict, report.reason = "failed", text
         return report
     report.case = ""

@@ -44,18 +44,18 @@ def inspect(
     """
     from rung.dtypes import dtype as dtype_named
     from rung.profile import inspect as inspection
-    from rung.rungs import catalogue
+    from rung.rungs import base, catalogue
 
     if dtype is not None:
         dtype_named(dtype)
     chosen = [r for r in catalogue.select(rung, file) if r.kind != "library" or "/" in rung]
     if legal is not None:
-        _compile_legal(chosen, arch or [inspection.default_arch()], legal, seed)
+        _compile_legal(chosen, arch or [base.arch()], legal, seed)
         return
     rows = list(
         inspection.inspect(
             chosen,
-            arch or [inspection.default_arch()],
+            arch or [base.arch()],
             dtype=dtype,
             shape=_shape(rung, shape),
             tuning=options.parse_tuning(tune),

@@ -15,7 +15,7 @@ from typing import Annotated, Any, TextIO
 import typer
 
 from rung.cli import options, resume
-from rung.errors import RungError
+from rung.errors import RungError, first_line
 
 
 def score(
@@ -156,7 +156,7 @@ def _column(name: str, field: str) -> Iterator[str]:
                         raise RungError(f"the column {field!r} of {name} holds {type(value).__name__}, not text.")
                     yield value
     except (ArrowException, OSError) as error:
-        raise RungError(f"{name} cannot be read as parquet: {str(error).splitlines()[0]}.") from None
+        raise RungError(f"{name} cannot be read as parquet: {first_line(error)}.") from None
 
 
 def _progress() -> Any:

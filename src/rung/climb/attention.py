@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 
 from rung.climb.model import IDENTICAL
-from rung.errors import RungError
+from rung.errors import RungError, first_line
 from rung.gpt2.cache import Cache
 from rung.gpt2.config import Config
 from rung.gpt2.ladder_plan import LadderPlan
@@ -149,7 +149,7 @@ def run(
         try:
             study.measure(variant, row)
         except (RungError, RuntimeError) as error:
-            row["verdict"] = (str(error) or type(error).__name__).splitlines()[0][:200]
+            row["verdict"] = first_line(error)
         gc.collect()
         if study.cuda:
             torch.cuda.empty_cache()  # buffers of every length of text

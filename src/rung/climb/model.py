@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from rung.errors import RungError
+from rung.errors import RungError, first_line
 from rung.gpt2.choose_plan import make_plan
 from rung.gpt2.config import Config
 from rung.gpt2.generate import Run
@@ -209,7 +209,7 @@ class Climber:
             try:
                 self._take(step, row)
             except (RungError, RuntimeError) as error:
-                row.verdict, row.reason = "failed", str(error).splitlines()[0][:300]
+                row.verdict, row.reason = "failed", first_line(error, 300)
             if row.tokens_per_second is not None:
                 chain = self.result.study or step.dtype
                 row.gain = row.tokens_per_second / before[chain] if chain in before else None

@@ -14,7 +14,7 @@ import torch
 
 from rung.cuda import tensor_map
 from rung.cuda.launch import Argument
-from rung.errors import RungError
+from rung.errors import RungError, first_line
 
 _FORMATS = {
     "pointer": "Q",
@@ -41,7 +41,7 @@ def synchronize() -> None:
     try:
         torch.cuda.synchronize()
     except RuntimeError as problem:
-        reason = str(problem).strip().splitlines()[0]
+        reason = first_line(problem)
         name = f"kernel '{_last_kernel}'" if _last_kernel else "a kernel"
         raise RungError(f"{name} failed on the GPU ({reason}); {_LOST}.") from problem
 

@@ -11,7 +11,7 @@ from rung.cuda import cubin_cache, headers
 from rung.cuda.complaint import complaint
 from rung.cuda.launch import Build, Resources
 from rung.cuda.source import code_only, kernels_in
-from rung.errors import CompileError, RungError
+from rung.errors import CompileError, RungError, first_line
 
 
 def compile_cubin(build: Build, arch: str, *, again: bool = False) -> cubin_cache.Cubin:
@@ -42,7 +42,7 @@ def version() -> tuple[int, int]:
         error, major, minor = nvrtc.nvrtcVersion()
     except (ImportError, RuntimeError, OSError) as problem:
         raise RungError(
-            f"CUDA's compiler NVRTC cannot be used ({str(problem).strip().splitlines()[0]}): "
+            f"CUDA's compiler NVRTC cannot be used ({first_line(problem)}): "
             "install cuda-core and nvidia-cuda-nvrtc with pip."
         ) from problem
     if int(error):

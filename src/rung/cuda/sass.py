@@ -16,7 +16,7 @@ from collections import Counter
 from pathlib import Path
 
 from rung.cuda.cubin_cache import Cubin
-from rung.errors import RungError
+from rung.errors import RungError, first_line
 
 # class -> the opcodes (up to the first dot) that it counts, in the order of the tables
 CLASSES = {
@@ -75,7 +75,7 @@ def mix_of_file(path: Path) -> dict[str, dict[str, int]]:
         raise RungError("No disassembler was found: put nvdisasm of a CUDA toolkit on PATH, or install Triton.")
     done = subprocess.run([tool, "-c", path], capture_output=True, text=True, timeout=120, check=False)
     if done.returncode:
-        reason = (done.stderr.strip().splitlines() or ["no reason given"])[0]
+        reason = first_line(done.stderr or "no reason given")
         raise RungError(f"{tool} cannot read {path.name} ({reason}): a newer CUDA toolkit's nvdisasm may.")
     return count(done.stdout)
 

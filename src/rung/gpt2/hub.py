@@ -11,7 +11,7 @@ import urllib.parse
 import urllib.request
 from pathlib import Path
 
-from rung.errors import RungError
+from rung.errors import RungError, first_line
 from rung.gpt2 import tensors, tokenizer
 
 # The usual short names, and the present ids of these models.
@@ -95,7 +95,7 @@ class _Download:
                 f"model {self.model!r} is neither a folder here nor on the hub{_suggestion(self.model)}; check it."
             ) from None
         except (errors.HfHubHTTPError, OSError) as error:
-            first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+            first = first_line(error)
             raise RungError(f"model {self.model!r} could not be downloaded ({first}); try again later.") from None
 
     def _absent(self) -> RungError:

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from multiprocessing import get_context
 from typing import TYPE_CHECKING, Any
 
-from rung.errors import RungError
+from rung.errors import RungError, first_line
 from rung.processors import gpu_named
 
 if TYPE_CHECKING:
@@ -161,5 +161,5 @@ def with_ray(address: str) -> None:
     try:
         ray.init(address=None if address == "local" else address, log_to_driver=False, logging_level="ERROR")
     except (ConnectionError, ValueError, RuntimeError) as error:
-        raise RungError(f"there is no Ray cluster at {address} ({str(error).splitlines()[0][:200]}); "
+        raise RungError(f"there is no Ray cluster at {address} ({first_line(error)}); "
                         "start one with `ray start --head`, or give --ray local.") from None  # fmt: skip

@@ -9,7 +9,6 @@ from rung.cuda import limits, nvrtc
 from rung.dtypes import DTYPES, Dtype
 from rung.errors import RungError
 from rung.expressions import evaluate
-from rung.lazy import torch
 from rung.operation import Values
 from rung.profile import inspect_triton
 from rung.profile.resources import Row, filled, mixes_of
@@ -18,14 +17,6 @@ from rung.rungs.cuda import CudaRung
 from rung.rungs.python import PythonRung
 
 DEFAULT_SHAPE = "b8t1024"
-
-
-def default_arch() -> str:
-    """The GPU's here, or Hopper's."""
-    if not torch.cuda.is_available():
-        return "sm_90"
-    major, minor = torch.cuda.get_device_capability()
-    return f"sm_{major}{minor}"
 
 
 def inspect(

@@ -23,7 +23,7 @@ from rung.cuda import nvrtc, sass
 from rung.cuda.launch import Build, LaunchConfig
 from rung.cuda.nvrtc import ptxas_resources
 from rung.dtypes import Dtype, element
-from rung.errors import RungError
+from rung.errors import RungError, first_line
 from rung.operation import Tensors, Values
 from rung.profile.resources import Row, filled, mixes_of
 from rung.rungs.python import PythonRung
@@ -64,7 +64,7 @@ def _compiled(
     except RungError:
         raise
     except Exception as problem:  # whatever Triton's compiler or the rung's own Python raises
-        reason = (str(problem).strip().splitlines() or [type(problem).__name__])[0]
+        reason = first_line(problem)
         raise RungError(f"{rung.full_name} cannot be compiled without its GPU: {reason}") from problem
     return list({id(kernel): kernel for kernel in launched}.values()), prepared
 
@@ -150,7 +150,7 @@ def _assembled(ptx: str, arch: str, mix: bool) -> tuple[str, dict[str, dict[str,
         command = [tool, "-v", f"--gpu-name={name}", source, "-o", cubin]
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
         if done.returncode:
-            raise RungError(f"Triton's ptxas fails for {name}: {done.stderr.strip().splitlines()[0]}")
+            raise RungError(f"Triton's ptxas fails for {name}: {first_line(done.stderr)}")
         try:
             counted = sass.mix_of_file(cubin) if mix else {}
         except RungError:

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from rung.errors import RungError
+from rung.errors import RungError, first_line
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def record(work: Callable[[], int], path: Path | None) -> Breakdown:
             path.parent.mkdir(parents=True, exist_ok=True)
             profiler.export_chrome_trace(str(path))
         except (OSError, RuntimeError) as error:
-            raise RungError(f"{path} cannot be written: {str(error).splitlines()[0]}.") from None
+            raise RungError(f"{path} cannot be written: {first_line(error)}.") from None
         return breakdown(json.loads(path.read_text(encoding="utf-8"))["traceEvents"], tokens)
     import tempfile
 

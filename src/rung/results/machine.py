@@ -90,11 +90,6 @@ def facts() -> dict[str, Any]:
     return found
 
 
-def arch() -> str:
-    """The target architecture here: that of the GPU, or an H200's if there is none."""
-    return f"sm_{facts()['capability'].replace('.', '')}" if torch.cuda.is_available() else "sm_90"
-
-
 def state() -> dict[str, Any]:
     """Facts that may change while measuring: clocks, temperature, and throttling."""
     if not torch.cuda.is_available():

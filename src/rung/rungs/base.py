@@ -271,6 +271,11 @@ def device_facts(device: Device) -> tuple[int, int]:
     return 90, _emulated_multiprocessors
 
 
+def arch(device: Device | None = None) -> str:
+    """The architecture that code is compiled for here: the GPU's, or Hopper's if there is none."""
+    return f"sm_{device_facts(device or ('cuda' if torch.cuda.is_available() else 'emulator'))[0]}"
+
+
 @contextmanager
 def emulated_multiprocessors(count: int | None) -> Iterator[None]:
     """Inside the block the emulator has so many multiprocessors: with one, persistent blocks take every tile.

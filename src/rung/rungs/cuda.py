@@ -19,7 +19,7 @@ from rung.lazy import torch
 from rung.operation import Operation, Tensors, Values
 from rung.rungs import alignment, header, source_file
 from rung.rungs.arguments import Arguments
-from rung.rungs.base import Call, Device, Prepared, Rung, Tuning, device_facts
+from rung.rungs.base import Call, Device, Prepared, Rung, Tuning, arch
 
 if TYPE_CHECKING:
     from rung.cuda.launch import Build, LaunchConfig, Module
@@ -91,7 +91,7 @@ class CudaRung(Rung):
 
     def too_large(self, values: Values, dtype: Dtype, tuning: Tuning, device: Device) -> str | None:
         try:
-            here = limits.limits(f"sm_{device_facts(device)[0]}")
+            here = limits.limits(arch(device))
             launches = self.launches(values, dtype, tuning, device)
         except RungError:
             return None  # for a GPU that is not in the table, the driver decides

@@ -23,7 +23,7 @@ from rung.errors import RungError
 from rung.expressions import Number
 from rung.lazy import torch
 from rung.rungs import identity
-from rung.rungs.base import Device, Rung
+from rung.rungs.base import Device, Rung, arch
 
 FORMAT = "rung-tuning-1"
 MEASURED = Path(__file__).with_name("tunings_measured.jsonl")
@@ -146,17 +146,12 @@ def _legal(rung: Rung, values: Any, dtype: Any, tuning: dict[str, int], device: 
         if rung.refusal(values, dtype, tuning, device=device) is not None:
             return False
         if isinstance(rung, CudaRung):
-            at = limits.limits("sm_90" if device != "cuda" else _arch())
+            at = limits.limits(arch(device))
             launches = rung.launches(values, dtype, tuning, device)
             return all(limits.refusal(at, config) is None for _, config in launches)
     except RungError:
         return False
     return True
-
-
-def _arch() -> str:
-    major, minor = torch.cuda.get_device_capability()
-    return f"sm_{major}{minor}"
 
 
 def _by_question(path: Path) -> dict[tuple[str, ...], dict[str, Any]]:

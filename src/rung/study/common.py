@@ -11,7 +11,7 @@ from typing import Protocol
 import torch
 
 from rung.dtypes import dtype as dtype_named
-from rung.errors import RungError
+from rung.errors import RungError, first_line
 from rung.expressions import Number
 from rung.rungs import catalogue
 from rung.rungs.base import Rung
@@ -90,7 +90,7 @@ class Gpu:
                 warm=False,
             ) if running else []  # fmt: skip
         except (RungError, RuntimeError) as error:  # out of memory, mostly
-            return {r.full_name: Time(None, str(error).splitlines()[0][:120]) for r in chosen}
+            return {r.full_name: Time(None, first_line(error, 120)) for r in chosen}
         finally:
             gc.collect()
             torch.cuda.empty_cache()

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from rung.bench import timing
 from rung.dtypes import dtype as dtype_named
-from rung.errors import RungError
+from rung.errors import RungError, first_line
 from rung.operation import Tensors
 from rung.parallel import local
 from rung.parallel.pipeline import elapsed
@@ -151,7 +151,7 @@ def on_a_gpu(name: str, qkv: NDArray[np.float32], right: torch.Tensor, *, causal
         total = statistics.median(elapsed(whole) for _ in range(15))
         return _checked(Measured(n, name, computing, total, _softmax(call)), _heads_first(back, heads), right)
     except (RungError, torch.cuda.OutOfMemoryError) as error:
-        return Measured(n, name, reason=str(error).splitlines()[0][:120])
+        return Measured(n, name, reason=first_line(error, 120))
 
 
 def _softmax(call: Prepared) -> float | None:

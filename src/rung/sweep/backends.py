@@ -11,8 +11,9 @@ from typing import Any
 import torch
 
 from rung.bench.subject import Subject
-from rung.errors import RungError
+from rung.errors import RungError, first_line
 from rung.profile import inspect
+from rung.rungs import base
 from rung.rungs.base import Device, Rung
 from rung.rungs.cuda import CudaRung
 from rung.sweep.sweep import Culprit, Measure, Outcome, Tuning
@@ -32,7 +33,7 @@ def measure_named(name: str | None, arch: str | None = None) -> Measure:
             )
         return Timed()
     if name == "compiler":
-        return Compiled(arch or inspect.default_arch())
+        return Compiled(arch or base.arch())
     if name == "emulator":
         return Emulated()
     raise RungError(f"--measure {name} is not known; use time, compiler or emulator.")
@@ -77,7 +78,7 @@ class Timed:
 
     def __init__(self, batch: int = BATCH) -> None:
         self.batch = batch
-        self.arch = inspect.default_arch()
+        self.arch = base.arch()
 
     def __call__(self, subject: Subject, batch: Sequence[Tuning], effort: float) -> Iterator[Outcome]:
         from rung.bench import race
@@ -97,12 +98,12 @@ class Timed:
             )
         except RuntimeError as error:
             if not _alive() and len(batch) == 1:
-                raise Culprit(dict(batch[0]), _first_line(error)) from None
+                raise Culprit(dict(batch[0]), first_line(error)) from None
             if not _alive():
-                raise Culprit({}, _first_line(error)) from None
+                raise Culprit({}, first_line(error)) from None
             gc.collect()
             torch.cuda.empty_cache()
-            yield from [Outcome("failed", _first_line(error))] * len(batch)
+            yield from [Outcome("failed", first_line(error))] * len(batch)
             return
         if not _alive():
             failed_at = next((i for i, r in enumerate(rows) if r.verdict == "failed"), 0)
@@ -194,7 +195,3 @@ def _alive() -> bool:
     except RuntimeError:
         return False
     return True
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).splitlines()[0][:200] if str(error) else type(error).__name__

@@ -22,7 +22,7 @@ from rung.gpt2.sampling import Sampling
 from rung.gpt2.weights import Weights
 from rung.operation import Tensors, Values
 from rung.rungs import catalogue, tunings
-from rung.rungs.base import Device, Rung, device_facts
+from rung.rungs.base import Device, Rung, arch
 from rung.rungs.cuda import CudaRung
 
 AHEAD = 32  # steps launched before the host has seen their tokens
@@ -106,8 +106,7 @@ class Engine:
         complete = rung.operation.complete(values)
         reason = rung.refusal(complete, self.real, device=self.device)
         if reason is None and self.device == "cuda" and isinstance(rung, CudaRung):
-            arch = f"sm_{device_facts(self.device)[0]}"
-            reason = rung.unfit(complete, self.real, self._tuned_for(rung, complete), arch, self.device)
+            reason = rung.unfit(complete, self.real, self._tuned_for(rung, complete), arch(self.device), self.device)
         return reason
 
     def _with(self, rung: Rung, values: Mapping[str, Number], rows: int, capacity: int) -> Session:

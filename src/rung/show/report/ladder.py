@@ -7,6 +7,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from rung.errors import first_line
 from rung.profile import roofline
 from rung.profile.resources import Row as Resources
 from rung.results.current import Figure, Figures, Ladder, percent, time_text
@@ -157,7 +158,7 @@ def _speed(rung: Rung, parent: Rung | None, measured: Ladder) -> list[dict[str, 
 
 def _compiled(row: Resources) -> list[str]:
     if row.registers is None:
-        return [row.kernel or row.dtype, "", "", "", "", "", row.reason.splitlines()[0]]
+        return [row.kernel or row.dtype, "", "", "", "", "", first_line(row.reason)]
     shared = f"{row.static_shared}+{row.dynamic_shared}" if row.dynamic_shared else str(row.static_shared)
     spills = f"{row.spill_stores}+{row.spill_loads}" if row.spills else "0"
     block = " × ".join(str(n) for n in row.block or () if n > 1) or "1"
