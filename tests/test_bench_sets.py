@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from rung.bench.race import Pace, Row
+from rung.bench.race import Pace, Timed
 from rung.check.operands import Operands
 from rung.dtypes import dtype
 from rung.results.row import Row as Result
@@ -42,8 +42,8 @@ def test_a_rung_finds_the_operands_that_the_one_before_it_found() -> None:
     assert torch.equal(one.tensors["marks"], before)
 
 
-def timed(flops: float, seconds: float) -> Row:
-    row = Row("matmul", "matmul/05_register_tiles", "cuda", "f32", "some", {})
+def timed(flops: float, seconds: float) -> Timed:
+    row = Timed("matmul", "matmul/05_register_tiles", "cuda", "f32", "some", {})
     row.cold_us, row.tflops = seconds * 1e6, flops / seconds / 1e12
     return row
 

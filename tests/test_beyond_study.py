@@ -9,7 +9,7 @@ import torch
 
 from rung.cli import main
 from rung.parallel import data, launch
-from rung.parallel.pipeline import Overlap, Row
+from rung.parallel.pipeline import Overlap, Pipelined
 from rung.results import store
 from rung.study import attention, contestants, ranks
 from rung.study.common import Gpu
@@ -133,7 +133,7 @@ def test_softmax_times_stand_beside_the_sources():
 
 def test_the_pipelines_gain_is_shown_beside_its_bound():
     def row(chunk, streams, seconds, wall):
-        return Row(chunk, streams, seconds, Overlap(wall, 2e-3, 1.8e-3, 0.7e-3))
+        return Pipelined(chunk, streams, seconds, Overlap(wall, 2e-3, 1.8e-3, 0.7e-3))
 
     found = attention.pipelined(
         [row(48, 1, 4.5e-3, 4.4e-3), row(6, 2, 2.6e-3, 2.5e-3), row(3, 2, 3e-3, 2.9e-3)], "48"

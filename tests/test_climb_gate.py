@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rung.cli import main
-from rung.climb.model import DIVERGENCE, Climb, Climber, Row, Step
+from rung.climb.model import DIVERGENCE, Climb, Climbed, Climber, Step
 from rung.gpt2.load import INNER, load
 from rung.gpt2.weights import Linear, read_weights
 from rung.results.row import Row as Result
@@ -37,7 +37,7 @@ def test_a_slow_rung_is_compared_where_it_was_asked(climber: Climber, rung: str)
 
 
 def test_the_gate_lets_a_right_rung_by(climber: Climber) -> None:
-    row = Row("01_recompute", "", "float32")
+    row = Climbed("01_recompute", "", "float32")
     from rung.climb import model as generation
 
     climber._gate(generation._Decoded(climber, Step("01", "", "float32", rung="01_recompute")), row)
@@ -60,7 +60,7 @@ def test_an_emulated_climb_tells_no_speed(tmp_path: Path, capsys: pytest.Capture
 def test_the_climb_is_drawn_in_colours_of_its_own(tmp_path: Path) -> None:
     """A file without a page around it has nobody who says what --ink is."""
     climbed = Climb("gpt2", 8, 16, "torch float32", 4e12)
-    climbed.rows.append(Row("03_appended", "", "float32", tokens_per_second=500.0, of_bandwidth=0.25))
+    climbed.rows.append(Climbed("03_appended", "", "float32", tokens_per_second=500.0, of_bandwidth=0.25))
     picture = tmp_path / "climb.svg"
     write_svg(model_chart.chart(model_chart.steps([climbed.result(0, "random")])), picture)
     assert "03 appended" in picture.read_text() and "var(--" not in picture.read_text()

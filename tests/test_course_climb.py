@@ -8,7 +8,7 @@ import torch
 import gpt2_models as models
 from rung import emulator
 from rung.climb import course
-from rung.climb.model import Climber, Row
+from rung.climb.model import Climbed, Climber
 from rung.gpt2.config import read_config
 from rung.gpt2.torch_plan import TorchPlan
 from rung.gpt2.weights import Linear, read_weights
@@ -35,7 +35,7 @@ def test_every_step_writes_the_reference_text_without_torch(
 
     for name in OPERATIONS:
         monkeypatch.setattr(TorchPlan, name, refused)
-    row = Row(step.name, step.what, step.dtype)
+    row = Climbed(step.name, step.what, step.dtype)
     climber._take(step, row)
     assert row.verdict == "ok" and row.identical == NEW, row.reason
 
@@ -52,7 +52,7 @@ def test_keys_and_values_of_another_text_do_not_count(climber: Climber) -> None:
 def test_steps_are_cumulative_and_rows_of_the_study(climber: Climber) -> None:
     steps = course.steps()
     assert [step.name for step in steps] == list(course.CHANGES)
-    climber.result.rows.append(Row(steps[0].name, steps[0].what, "float32", rungs=("matmul/01_naive",)))
+    climber.result.rows.append(Climbed(steps[0].name, steps[0].what, "float32", rungs=("matmul/01_naive",)))
     row = climber.result.result(len(climber.result.rows) - 1, "random")
     assert row.options == {"prompt_tokens": 7, "new_tokens": NEW, "study": "course"}
     assert set(row.texts) == {"matmul/01_naive"}

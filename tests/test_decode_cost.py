@@ -45,7 +45,7 @@ def test_a_step_is_charged_the_bytes_that_its_rung_must_move(name: str, dtype: s
 def test_gigabytes_a_second_are_those_bytes_over_the_time(name: str, dtype: str, size: int) -> None:
     rung, values = catalogue.find(name), DECODE.complete(DECODE.shapes["gpt2"])
     race = bench._Race(DECODE, "gpt2", values, DTYPES[dtype])
-    made = bench.Row("decode", rung.full_name, rung.kind, dtype, "gpt2", values, {})
+    made = bench.Timed("decode", rung.full_name, rung.kind, dtype, "gpt2", values, {})
     contestant = timing.Contestant(rung.full_name, [])
     contestant.cold = [200e-6] * 10
     race._conclude(rung, made, contestant, {}, [rung], bench.Ceilings(bytes=4e12, flops={}))

@@ -11,7 +11,7 @@ from rung.cuda import sass
 from rung.cuda.limits import occupancy
 from rung.errors import RungError
 from rung.profile.inspect import inspect
-from rung.profile.resources import Row
+from rung.profile.resources import Compiled
 from rung.rungs import catalogue
 from rung.rungs.base import Rung
 
@@ -43,9 +43,9 @@ def custom(folder: Path, body: str = ADD, keys: str = 'dtypes = ["f32", "bf16"]'
     return catalogue.rung_from_file(catalogue.operation("residual"), path)
 
 
-def only(rows: object) -> Row:
+def only(rows: object) -> Compiled:
     (row,) = rows  # type: ignore[misc]
-    assert isinstance(row, Row)
+    assert isinstance(row, Compiled)
     return row
 
 

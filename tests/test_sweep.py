@@ -421,13 +421,13 @@ def test_configurations_race_the_default_in_their_batch_and_are_distinguished(
     about = subject()
     batches: list[list[sweeps.Tuning]] = []
 
-    def race(chosen: Any, **given: Any) -> list[bench.Row]:
+    def race(chosen: Any, **given: Any) -> list[bench.Timed]:
         tunings_ = [given["tunings"][r.full_name] for r in chosen]
         assert len({r.full_name for r in chosen}) == len(chosen)
         batches.append(tunings_)
         rows = []
         for one, tuning in zip(chosen, tunings_, strict=True):
-            row = bench.Row("layernorm", one.full_name, "cuda", "f32", "b8t1024", {}, tuning)
+            row = bench.Timed("layernorm", one.full_name, "cuda", "f32", "b8t1024", {}, tuning)
             row.cold_us = 10.0 + tuning["BLOCK"] / 64
             if tuning["BLOCK"] == 512:
                 row.verdict, row.reason, row.cold_us = "failed", "wrong", None
@@ -456,8 +456,8 @@ def test_when_the_gpus_context_is_lost_the_first_that_failed_is_the_culprit(
     about = subject()
     batch = [{"BLOCK": b, "STREAM": 0} for b in (64, 96, 192)]
 
-    def race(chosen: Any, **given: Any) -> list[bench.Row]:
-        rows = [bench.Row("layernorm", r.full_name, "cuda", "f32", "", {}, "", {}) for r in chosen]
+    def race(chosen: Any, **given: Any) -> list[bench.Timed]:
+        rows = [bench.Timed("layernorm", r.full_name, "cuda", "f32", "", {}, "", {}) for r in chosen]
         for row in rows[2:]:
             row.verdict, row.reason = "failed", "illegal memory access"
         return rows

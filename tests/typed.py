@@ -5,9 +5,9 @@ from typing import assert_type
 import rung
 import rung.check.many
 from rung.api import Reports, Rows
-from rung.bench.race import Row as Timed
+from rung.bench.race import Timed
 from rung.gpt2.load import Model
-from rung.profile.resources import Row as Compiled
+from rung.profile.resources import Compiled
 
 assert_type(rung.check("gelu/2", quick=True), Reports)
 assert_type(rung.check("gelu").ok, bool)

@@ -13,12 +13,12 @@ import torch
 
 from rung.bench import plan
 from rung.bench import race as races
-from rung.bench.race import Row as Timed
+from rung.bench.race import Timed
 from rung.check import many
 from rung.check.report import Report
 from rung.errors import RungError
 from rung.profile import inspect as compiler
-from rung.profile.resources import Row as Compiled
+from rung.profile.resources import Compiled
 from rung.rungs import base, catalogue
 from rung.rungs.base import Rung
 from rung.rungs.folders import folders

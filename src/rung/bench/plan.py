@@ -115,7 +115,7 @@ def run(
     ceilings: bench.Ceilings | None,
     seconds: float,
     progress: Callable[[str], None] = lambda _: None,
-) -> Iterator[tuple[Planned, list[bench.Row]]]:
+) -> Iterator[tuple[Planned, list[bench.Timed]]]:
     """Runs race after race; a rung's speed at one shape, now or in an earlier run, decides whether it is too slow for
     the next."""
     pace: dict[str, bench.Pace] = {}

@@ -29,7 +29,7 @@ from rung.rungs.library import LibraryRung
 
 
 @dataclass
-class Row:
+class Timed:
     """One rung at one shape and dtype."""
 
     operation: str
@@ -82,7 +82,7 @@ def bench(
     pace: Pace | None = None,
     patience: float = 2.0,
     progress: Callable[[str], None] = lambda _: None,
-) -> list[Row]:
+) -> list[Timed]:
     """Race the chosen rungs of one operation at one shape and dtype.
 
     A rung that, judging by its speed at other shapes, would need more than `patience` seconds for one call is left out,
@@ -110,7 +110,7 @@ class Pace:
             flops = operation.cost(operation.complete(row.values), dtype_named(row.dtype).size).flops
             self._note(row.what, flops, seconds)
 
-    def learn(self, rows: Iterable[Row]) -> None:
+    def learn(self, rows: Iterable[Timed]) -> None:
         for row in rows:
             if row.cold_us and row.tflops:
                 self._note(row.rung, row.tflops * row.cold_us * 1e6, row.cold_us / 1e6)
@@ -147,7 +147,7 @@ class _Race:
         seconds: float,
         warm: bool,
         progress: Callable[[str], None],
-    ) -> list[Row]:
+    ) -> list[Timed]:
         rows = {r.full_name: self._row(r, tunings.get(r.full_name)) for r in chosen}
         self.reset_persisting_l2()
         groups: dict[tuple[str, ...], list[Rung]] = {}
@@ -176,8 +176,8 @@ class _Race:
             self._conclude(rung, rows[rung.full_name], contestant, timed, chosen, ceilings)
         return list(rows.values())
 
-    def _row(self, rung: Rung, tuning: dict[str, int] | None) -> Row:
-        return Row(
+    def _row(self, rung: Rung, tuning: dict[str, int] | None) -> Timed:
+        return Timed(
             self.operation.name,
             rung.full_name,
             rung.kind,
@@ -193,7 +193,7 @@ class _Race:
         return min(timing.sets_needed(bytes_of_a_set), sets)
 
     def _enter(
-        self, rung: Rung, row: Row, sets: list[Operands], reference: Tensors, tunings: Mapping[str, dict[str, int]]
+        self, rung: Rung, row: Timed, sets: list[Operands], reference: Tensors, tunings: Mapping[str, dict[str, int]]
     ) -> timing.Contestant | None:
         tuning = tunings.get(rung.full_name)
         reason = rung.refusal(self.values, self.dtype, tuning, sets[0].tensors, "cuda")
@@ -249,14 +249,14 @@ class _Race:
             return None
         return contestant
 
-    def _compare(self, one: Operands, reference: Tensors, row: Row) -> str:
+    def _compare(self, one: Operands, reference: Tensors, row: Timed) -> str:
         for deviation in one.deviations(reference):
             row.element, row.norm = max(row.element, deviation.element), max(row.norm, deviation.norm)
             if not deviation.ok:
                 return deviation.problem
         return ""
 
-    def _again(self, row: Row, contestant: timing.Contestant, sets: list[Operands]) -> None:
+    def _again(self, row: Timed, contestant: timing.Contestant, sets: list[Operands]) -> None:
         """The timed graphs' results for changed inputs must be right as well."""
         first = sets[0]
         first.refill(4242)
@@ -276,7 +276,7 @@ class _Race:
     def _conclude(
         self,
         rung: Rung,
-        row: Row,
+        row: Timed,
         contestant: timing.Contestant,
         timed: dict[str, timing.Contestant],
         chosen: Sequence[Rung],
@@ -305,7 +305,7 @@ class _Race:
         if previous is not None and previous.full_name in timed:
             row.against_before = statistics.verdict(contestant.cold, timed[previous.full_name].cold)
 
-    def _ceilings(self, rung: Rung, row: Row, cost: Cost, seconds: float, ceilings: Ceilings | None) -> None:
+    def _ceilings(self, rung: Rung, row: Timed, cost: Cost, seconds: float, ceilings: Ceilings | None) -> None:
         sheet = machine.datasheet()
         shares = []
         if "bytes" in sheet:
@@ -381,7 +381,7 @@ METRICS = {  # of a row of the race, and as results name them
 }  # fmt: skip
 
 
-def as_result(row: Row, rung: Rung, *, quick: bool = False) -> Result:
+def as_result(row: Timed, rung: Rung, *, quick: bool = False) -> Result:
     """A row as the results store keeps it."""
     detail = {"language": row.kind, "against_before": row.against_before, "against_library": row.against_library}
     figures = {result: float(value) for own, result in METRICS.items() if (value := getattr(row, own))}

@@ -32,7 +32,7 @@ SECONDS = 300.0  # a mutant that takes longer is refused
 
 
 @dataclass(frozen=True)
-class Trial:
+class MutantTask:
     """One mutant to be checked, in words that another process understands."""
 
     rung: str
@@ -49,7 +49,7 @@ class Trial:
         return _row(self, "").question
 
 
-def trials(rungs: Sequence[Rung], *, count: int | None, seed: int, device: Device = "emulator") -> list[Trial]:
+def trials(rungs: Sequence[Rung], *, count: int | None, seed: int, device: Device = "emulator") -> list[MutantTask]:
     """Mutants of these rungs: all, or of every ladder and kind as many."""
     groups: dict[tuple[str, str], list[tuple[CudaRung, Path, Mutant]]] = {}
     sources: dict[Path, str] = {}
@@ -68,17 +68,17 @@ def trials(rungs: Sequence[Rung], *, count: int | None, seed: int, device: Devic
     for rung, path, m in sample(list(groups.values()), every if count is None else count, seed):
         place = {"file": path.name, "line": m.line, "column": m.column, "change": m.change}
         name, text = rung.full_name, identity.text(rung)
-        found.append(Trial(name, device, m.kind, place, m.of(sources[path]), str(rung.path), text))
+        found.append(MutantTask(name, device, m.kind, place, m.of(sources[path]), str(rung.path), text))
     return found
 
 
-def mutate(work: Sequence[Trial], *, jobs: int, niceness: int = 0) -> Iterator[Row]:
+def mutate(work: Sequence[MutantTask], *, jobs: int, niceness: int = 0) -> Iterator[Row]:
     """A row for each mutant, as soon as it is known; one that ends the process or takes too long is refused."""
     groups = [[trial] for trial in work]
     yield from work_through(groups, judge, _row, jobs=jobs, seconds=SECONDS, niceness=niceness)
 
 
-def _row(trial: Trial, reason: str, verdict: str = "failed") -> Row:
+def _row(trial: MutantTask, reason: str, verdict: str = "failed") -> Row:
     """Its verdict is the checker's: `ok` is a survivor, `illegal` does not compile, and counts neither way."""
     return Row(
         kind="mutate",
@@ -104,7 +104,7 @@ def _files(path: Path) -> dict[str, str]:
     return found
 
 
-def judge(trial: Trial) -> Row:
+def judge(trial: MutantTask) -> Row:
     """Check one mutant up to its first failure, in all of its rung's number formats, as `rung check FILE` does."""
     with tempfile.TemporaryDirectory(prefix="rung-mutant-") as folder:
         original = Path(trial.path)

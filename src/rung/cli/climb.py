@@ -12,7 +12,7 @@ from rung.cli import console, options
 from rung.errors import RungError
 
 if TYPE_CHECKING:
-    from rung.climb.model import Climb, Row
+    from rung.climb.model import Climb, Climbed
     from rung.gpt2.config import Config
     from rung.gpt2.weights import Weights
     from rung.results.row import Row as Result
@@ -143,7 +143,7 @@ def _bandwidth(device: str) -> float | None:
     return race.measure_ceilings().bytes
 
 
-def _line(row: Row) -> str:
+def _line(row: Climbed) -> str:
     if row.verdict != "ok":
         return f"{row.dtype} {row.name}: {row.verdict}: {row.reason}"
     speed = "right" if row.tokens_per_second is None else f"{row.tokens_per_second:,.0f} tokens/s"

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rung.operation import Values
-    from rung.profile.resources import Row
+    from rung.profile.resources import Compiled
     from rung.rungs.base import Rung
 
 
@@ -95,7 +95,7 @@ def _shape(spec: str, word: str | None) -> tuple[str, Values] | None:
     return next(race.shapes_of(catalogue.operation(spec.partition("/")[0]), [word]))
 
 
-def _print(rows: list[Row]) -> None:
+def _print(rows: list[Compiled]) -> None:
     from rung.show import verb_tables
 
     table = verb_tables.compiled(rows)

@@ -38,7 +38,7 @@ FOR_BATCHES = (9, 12, 25)  # rungs of decode that are made for many sequences; t
 
 
 @dataclass
-class Row:
+class Climbed:
     """One step of the climb."""
 
     name: str
@@ -69,7 +69,7 @@ class Climb:
     bandwidth: float | None  # None where no speed of a GPU is reported
     on_gpu: bool = True
     study: str = ""  # whose steps are climbed; each is then compared with the previous one, whatever its format
-    rows: list[Row] = field(default_factory=list)
+    rows: list[Climbed] = field(default_factory=list)
 
     def result(self, index: int, weights: str) -> Result:
         """One step as the results store keeps it."""
@@ -177,7 +177,7 @@ class Climber:
         bandwidth: float | None = None,
         seconds: float = 12.0,
         study: str = "",
-        progress: Callable[[Row], None] = lambda row: None,
+        progress: Callable[[Climbed], None] = lambda row: None,
     ) -> None:
         if len(prompt) + new_tokens > config.context + 1:
             raise RungError(
@@ -205,7 +205,7 @@ class Climber:
         """All steps, one after the other: the row of each, by its index; one that fails is a row with its reason."""
         before: dict[str, float] = {}
         for step in chosen:
-            row = Row(step.name, step.what, step.dtype)
+            row = Climbed(step.name, step.what, step.dtype)
             try:
                 self._take(step, row)
             except (RungError, RuntimeError) as error:
@@ -221,7 +221,7 @@ class Climber:
                 torch.cuda.empty_cache()
             yield len(self.result.rows) - 1
 
-    def _take(self, step: Step, row: Row) -> None:
+    def _take(self, step: Step, row: Climbed) -> None:
         if self.device == "cuda":
             torch.cuda.reset_peak_memory_stats()
         variant = (step.variant or (_Planned if step.rung is None else _Decoded))(self, step)
@@ -237,7 +237,7 @@ class Climber:
         if row.tokens_per_second is not None and self.result.bandwidth:
             row.of_bandwidth = row.tokens_per_second * weight_bytes(self.config, step.dtype) / self.result.bandwidth
 
-    def _gate(self, variant: Variant, row: Row) -> None:
+    def _gate(self, variant: Variant, row: Climbed) -> None:
         first, logits = variant.logits(self.text[: len(self.prompt) + COMPARED])
         ours = logits.double().log_softmax(-1)
         truth = self.truth[first : first + len(ours)]
@@ -258,7 +258,7 @@ class Climber:
         if row.dtype == "float32" and same < count:
             row.verdict, row.reason = "failed", f"its greedy text leaves the reference's at token {same + 1}"
 
-    def _time(self, variant: Variant, row: Row) -> None:
+    def _time(self, variant: Variant, row: Climbed) -> None:
         # A slow step writes as many tokens as fit the time; its rate falls with the length of the text.
         began = time.perf_counter()
         first, count = 0.0, 0

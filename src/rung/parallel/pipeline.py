@@ -153,7 +153,7 @@ def traced(work: Callable[[], None]) -> Overlap:
 
 
 @dataclass(frozen=True)
-class Row:
+class Pipelined:
     """One chunk size and number of streams."""
 
     chunk: int
@@ -173,7 +173,7 @@ def measure(
     chunks: Sequence[int] = (),
     streams: Sequence[int] = (2, 3, 4),
     repeats: int = 10,
-) -> list[Row]:
+) -> list[Pipelined]:
     """The unpipelined run first; every other has the same bits, or there is a RungError instead of a time."""
     if not torch.cuda.is_available():
         raise RungError("streams are a GPU's, and there is no CUDA device here.")
@@ -181,7 +181,7 @@ def measure(
     qkv = torch.randn(units, T, 3 * HS, generator=generator).to(dtype.torch).pin_memory()
     out = torch.empty(units, T, HS, dtype=dtype.torch).pin_memory()
     chunks = chunks or tuple(dict.fromkeys(max(1, units // parts) for parts in (4, 8, 16, 32, 64)))
-    rows: list[Row] = []
+    rows: list[Pipelined] = []
     right: torch.Tensor | None = None
     for chunk, count in [(units, 1), *((c, s) for c in chunks for s in streams)]:
         out.fill_(float("nan"))
@@ -194,7 +194,8 @@ def measure(
         elif not torch.equal(out.view(torch.uint8), right.view(torch.uint8)):
             raise RungError(f"chunks of {chunk} over {count} streams changed a bit of the result.")
         line.run()
-        rows.append(Row(chunk, count, statistics.median(elapsed(line.run) for _ in range(repeats)), traced(line.run)))
+        median = statistics.median(elapsed(line.run) for _ in range(repeats))
+        rows.append(Pipelined(chunk, count, median, traced(line.run)))
         del line
     return rows
 

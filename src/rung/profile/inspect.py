@@ -11,7 +11,7 @@ from rung.errors import RungError
 from rung.expressions import evaluate
 from rung.operation import Values
 from rung.profile import inspect_triton
-from rung.profile.resources import Row, filled, mixes_of
+from rung.profile.resources import Compiled, filled, mixes_of
 from rung.rungs.base import Rung
 from rung.rungs.cuda import CudaRung
 from rung.rungs.python import PythonRung
@@ -27,7 +27,7 @@ def inspect(
     shape: tuple[str, Values] | None = None,
     tuning: Mapping[str, int] | None = None,
     mix: bool = True,
-) -> Iterator[Row]:
+) -> Iterator[Compiled]:
     """A row for each kernel and architecture; `dtype` and `shape` default to the first that a rung takes."""
     for arch in archs:
         limits.limits(arch)
@@ -43,10 +43,10 @@ def _rows(
     shape: tuple[str, Values] | None,
     tuning: Mapping[str, int] | None,
     mix: bool,
-) -> Iterator[Row]:
+) -> Iterator[Compiled]:
     real = DTYPES[dtype or rung.dtypes[0]]
     chosen, values, refused = _shape(rung, arch, real, shape, tuning)
-    row = Row(rung.full_name, arch, real.name, chosen)
+    row = Compiled(rung.full_name, arch, real.name, chosen)
     if refused:
         row.state, row.reason = "skipped", refused
         yield row
@@ -93,13 +93,13 @@ def refusal(rung: Rung, arch: str, dtype: Dtype, values: Values, tuning: Mapping
 
 
 def _cuda_rows(
-    rung: CudaRung, row: Row, values: Values, dtype: Dtype, tuning: Mapping[str, int] | None, mix: bool
-) -> Iterator[Row]:
+    rung: CudaRung, row: Compiled, values: Values, dtype: Dtype, tuning: Mapping[str, int] | None, mix: bool
+) -> Iterator[Compiled]:
     build = rung.build(values, dtype, tuning)
     planned = rung.launches(values, dtype, tuning, emulated=False)
     launches = {(k, c.block, c.shared): (k, c) for k, c in planned}
     cubin = nvrtc.compile_cubin(build, row.arch)
     mixes = mixes_of(cubin) if mix else {}
     for kernel, config in launches.values():
-        made = Row(row.rung, row.arch, row.dtype, row.shape, kernel, mix=mixes.get(kernel, {}))
+        made = Compiled(row.rung, row.arch, row.dtype, row.shape, kernel, mix=mixes.get(kernel, {}))
         yield filled(made, cubin.resources[kernel], config)

@@ -25,15 +25,15 @@ from rung.cuda.nvrtc import ptxas_resources
 from rung.dtypes import Dtype, element
 from rung.errors import RungError, first_line
 from rung.operation import Tensors, Values
-from rung.profile.resources import Row, filled, mixes_of
+from rung.profile.resources import Compiled, filled, mixes_of
 from rung.rungs.python import PythonRung
 
 Prepared = dict[Build, dict[str, LaunchConfig]]
 
 
 def rows(
-    rung: PythonRung, row: Row, values: Values, dtype: Dtype, tuning: Mapping[str, int] | None, mix: bool
-) -> Iterator[Row]:
+    rung: PythonRung, row: Compiled, values: Values, dtype: Dtype, tuning: Mapping[str, int] | None, mix: bool
+) -> Iterator[Compiled]:
     """A row for each Triton kernel that a call at this shape launches."""
     kernels, prepared = _compiled(rung, row.arch, values, dtype, tuning)
     for build, launches in prepared.items():

@@ -12,7 +12,7 @@ from rung.errors import RungError
 
 
 @dataclass
-class Row:
+class Compiled:
     """One kernel of a rung for one architecture, or why there is none (`reason`)."""
 
     rung: str
@@ -52,7 +52,7 @@ def mixes_of(cubin: Cubin) -> dict[str, dict[str, int]]:
         return {}
 
 
-def filled(row: Row, resources: Resources, config: LaunchConfig) -> Row:
+def filled(row: Compiled, resources: Resources, config: LaunchConfig) -> Compiled:
     """The row with what the compiler reported and the occupancy that follows."""
     shared = resources.static_shared + config.shared
     found = limits.occupancy(row.arch, config.threads, resources.registers, shared)

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from rung.show.text_table import aligned
 
 if TYPE_CHECKING:
-    from rung.bench.race import Row as Timed
+    from rung.bench.race import Timed
     from rung.check.report import Report
-    from rung.profile.resources import Row as Compiled
+    from rung.profile.resources import Compiled
 
 
 @dataclass(frozen=True, repr=False)

@@ -303,7 +303,7 @@ def softmax(by: dict[tuple[str, int], Measured], sizes: Sequence[int]) -> Found:
     )
 
 
-def pipelined(rows: Sequence[pipeline.Row], what: str) -> Found:
+def pipelined(rows: Sequence[pipeline.Pipelined], what: str) -> Found:
     """Chunks over streams against everything at once, and against the busiest part alone; the first row is serial."""
     serial = rows[0]
     best = min(rows[1:], key=lambda r: r.seconds)

@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from rung.errors import first_line
 from rung.profile import roofline
-from rung.profile.resources import Row as Resources
+from rung.profile.resources import Compiled
 from rung.results.current import Figure, Figures, Ladder, percent, time_text
 from rung.rungs import catalogue, difference, folders
 from rung.rungs.base import Rung
@@ -21,7 +21,7 @@ COLUMNS = ("p20 – p80", "warm, µs", "GB/s", "TFLOP/s", "of limit", "of data s
 
 
 def context(
-    name: str, names: Sequence[str], found: Figures | None, resources: Mapping[str, Sequence[Resources]]
+    name: str, names: Sequence[str], found: Figures | None, resources: Mapping[str, Sequence[Compiled]]
 ) -> dict[str, Any]:
     """Everything that the template sets of the ladder `name`."""
     operation, place = catalogue.operation(name), names.index(name)
@@ -120,7 +120,7 @@ def _id(rung: Rung) -> str:
     return f"{rung.operation.name}-{rung.name}"
 
 
-def _rung(rung: Rung, measured: Ladder | None, resources: Sequence[Resources]) -> dict[str, Any]:
+def _rung(rung: Rung, measured: Ladder | None, resources: Sequence[Compiled]) -> dict[str, Any]:
     parent = catalogue.parent(rung)
     facts = [("expected", rung.expect), ("found", rung.found), ("a leap because", rung.leap), ("by", rung.provenance)]
     first = resources[0] if resources else None
@@ -156,7 +156,7 @@ def _speed(rung: Rung, parent: Rung | None, measured: Ladder) -> list[dict[str, 
     return sentences
 
 
-def _compiled(row: Resources) -> list[str]:
+def _compiled(row: Compiled) -> list[str]:
     if row.registers is None:
         return [row.kernel or row.dtype, "", "", "", "", "", first_line(row.reason)]
     shared = f"{row.static_shared}+{row.dynamic_shared}" if row.dynamic_shared else str(row.static_shared)

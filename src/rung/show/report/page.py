@@ -12,7 +12,7 @@ import jinja2
 from markupsafe import Markup
 
 from rung.dtypes import DTYPES
-from rung.profile.resources import Row as Resources
+from rung.profile.resources import Compiled
 from rung.results import codes, sources
 from rung.results.current import Figures, percent
 from rung.results.row import Row
@@ -34,7 +34,7 @@ LISTS = (("generate", "Text"), ("profile", "Profiles"), ("parallel", "Over strea
 
 
 def build(
-    found: Figures | None, resources: Mapping[str, list[Resources]] | None = None, *, other_gpus: tuple[str, ...] = ()
+    found: Figures | None, resources: Mapping[str, list[Compiled]] | None = None, *, other_gpus: tuple[str, ...] = ()
 ) -> str:
     """The report as one HTML document; `other_gpus` have results, too."""
     names = list(catalogue.operations())
@@ -185,11 +185,11 @@ def _fact(key: str, value: object) -> str:
     return str(value)
 
 
-def resources_of(rungs: list[Rung], arch: str, progress: Callable[[str], None]) -> dict[str, list[Resources]]:
+def resources_of(rungs: list[Rung], arch: str, progress: Callable[[str], None]) -> dict[str, list[Compiled]]:
     """What the compiler makes of each rung."""
     from rung.profile import inspect
 
-    made: dict[str, list[Resources]] = {}
+    made: dict[str, list[Compiled]] = {}
     for rung in rungs:
         progress(rung.full_name)
         if rung.kind in ("cuda", "triton"):
