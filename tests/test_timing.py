@@ -42,7 +42,7 @@ def test_three_products_of_tf32_may_be_faster_than_float32_itself() -> None:
     assert machine.rate_limit({}, "f32") is None
 
 
-def concluded(name: str, seconds: float) -> race.Row:
+def concluded(name: str, seconds: float) -> race.Timed:
     """A rung's figures at 4096 x 4096 x 4096, in bf16 on an H200."""
     rung = catalogue.find(f"matmul_low/{name}")
     values = rung.operation.complete(dict(M=4096, OC=4096, C=4096))
