@@ -300,6 +300,32 @@ def test_many_readers_between_barriers_are_no_race() -> None:
     assert out.eq(2 * 12 * 15).all()
 
 
+@pytest.mark.parametrize(
+    "declared",
+    [
+        "__shared__ __align__(16) __half a[64]; __half* p = a;",
+        "typedef __half E; __shared__ E a[64]; E* p = a;",
+        "__shared__ Four a[16]; __half* p = a[0].v;",
+        "__shared__ __half2 a[32]; __half* p = &a[0].x;",
+        "__shared__ Empty a; __half* p = a.v;",
+    ],
+)
+def test_shared_variables_of_16_bits_are_no_race(declared: str) -> None:
+    source = f"""
+    #include <cuda_fp16.h>
+    struct alignas(8) Four {{ __half v[4]; }};
+    union Empty {{ __half v[64]; Empty() {{}} }};
+    __global__ void k(float* out) {{
+        {declared}
+        p[threadIdx.x] = __float2half(threadIdx.x);
+        __syncthreads();
+        out[threadIdx.x] = __half2float(p[63 - threadIdx.x]);
+    }}"""
+    out = torch.zeros(64)
+    check(source, out, block=64)
+    assert out.tolist() == [63 - i for i in range(64)]
+
+
 MANY = """
 __global__ void __launch_bounds__(1024) k(float* x, float* out) {
     const int i = blockIdx.x * 1024 + threadIdx.x;

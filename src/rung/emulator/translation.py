@@ -30,9 +30,10 @@ _CHECKED = r"\1 constexpr bool inside[sizeof(\4) / sizeof(*\4)] = {}; if (inside
 _FUSED = ("-ffp-contract=fast", "-fexpensive-optimizations")
 # Every access told to the runtime, which looks for races in shared memory.
 _RACES = ("-fsanitize=thread",)
-# g++ guards a thread-local array of a class with constructors by a flag beside it, though nothing is to be constructed:
-# threads that look at the flag must not be taken for a race. From g++ 10 on this keeps it away.
-_UNGUARDED = (r"\b(__shared__\s+(?:Real|half|nv_bfloat16|__half|__nv_bfloat16)\b)", r"__constinit \1")
+# g++ guards a thread-local array of a class with constructors by a flag, though nothing is to be constructed: threads
+# that read the flag must not be taken for a race. From g++ 10 on this keeps it away, but for classes whose constructor
+# is empty and not constexpr.
+_UNGUARDED = (re.compile(r"\b__shared__\b"), "__constinit __shared__")
 # Where these are named, the search for races has to know.
 _SCOPED = re.compile(r"\b(?:__threadfence_block|atomic\w+_block)\b")
 _SCOPES = toolchain.HERE / "scopes.h"
@@ -85,10 +86,10 @@ def translate(build: Build, variant: Variant = Variant()) -> Translation:
     # Counters tell of files by path, so that a build with them is good for one place of its includes.
     places = [str(path) for path, _ in found]
     counters = (branches.COUNTERS.read_text(), Path(branches.__file__).read_text(), places) if coverage else ()
-    changed = (*_UNGUARDED, *_scopes("".join((_unit(build), *(text for _, text in found))))) if races else ()
+    changed = (_UNGUARDED[1], *_scopes("".join((_unit(build), *(text for _, text in found))))) if races else ()
     own = (_unit(build), build.kernels, flags, includes)
     key = toolchain.key(*own, LIMITS.shared_block, _CHECKED, *counters, *changed)
-    cached = kept.kept("emulator", key, functools.partial(_compile, build, flags, coverage))
+    cached = kept.kept("emulator", key, functools.partial(_compile, build, flags, variant))
     return Translation(cached.path, cached.note)
 
 
@@ -118,7 +119,7 @@ def _macros(build: Build) -> str:
     return "".join(lines)
 
 
-def _compile(build: Build, flags: tuple[str, ...], coverage: bool, work: Path) -> tuple[Path, dict[str, int]]:
+def _compile(build: Build, flags: tuple[str, ...], variant: Variant, work: Path) -> tuple[Path, dict[str, int]]:
     (work / "source.cpp").write_text(_unit(build))
     folders = [f"-I{folder}" for folder in _folders(build)]
     expand = ["-E", "-std=c++17", "-nostdinc", "-nostdinc++", *_EXPANDED, f"-I{toolchain.stand_ins()}", *folders]
@@ -128,18 +129,20 @@ def _compile(build: Build, flags: tuple[str, ...], coverage: bool, work: Path) -
     try:
         text = inline_ptx.without_asm((work / "expanded.cpp").read_text())
         text = _SUBSCRIPT.sub(_CHECKED, text)
-        text = branches.counted(text) if coverage else text
-        if set(_RACES) <= set(flags) and (toolchain.compiler_version() or ()) >= (10,):
-            text = re.sub(*_UNGUARDED, text)
-        if set(_RACES) <= set(flags):
+        text = branches.counted(text) if variant.coverage else text
+        if variant.races:
             text = "".join((*_scopes(text), text))
     except inline_ptx.NotUnderstood as problem:
         raise EmulatorFault("unsupported", f"{build.origin}: {problem}.") from None
-    (work / "kernel.cpp").write_text(text)
-    header = str(toolchain.headers(flags))
-    result = toolchain.run(
-        [*flags, f"-ffile-prefix-map={work}=.", "-include", header, "-c", "kernel.cpp", "-o", "kernel.o"], work
-    )
+    command = [*flags, f"-ffile-prefix-map={work}=.", "-include", str(toolchain.headers(flags)), "-c", "kernel.cpp"]
+    texts = [text]
+    if variant.races and (toolchain.compiler_version() or ()) >= (10,):
+        texts.insert(0, _UNGUARDED[0].sub(_UNGUARDED[1], text))
+    for text in texts:
+        (work / "kernel.cpp").write_text(text)
+        result = toolchain.run([*command, "-o", "kernel.o"], work)
+        if "constinit" not in result.stderr:
+            break
     if result.returncode:
         raise _compile_error(build, result.stderr)
     symbols = shared_symbols(work / "kernel.o")
