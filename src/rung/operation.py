@@ -133,6 +133,7 @@ class Operation:
     derived: dict[str, str] = field(default_factory=dict)
     inverse: dict[str, str] = field(default_factory=dict)  # dims that a caller's views determine
     scalars: dict[str, Number | str] = field(default_factory=dict)
+    rules: tuple[str, ...] = ()  # what dims and scalars satisfy
     libraries: tuple[Library, ...] = ()
     story: str = ""
     complaint: Callable[[Tensors, Values], str] | None = None  # decides, where given, in place of the error's bound
@@ -169,6 +170,10 @@ class Operation:
         bad = [d for d in self.dims if values[d] < 1]
         if bad:
             raise RungError(f"{self.name} at {bad[0]} = {values[bad[0]]} is empty; every dimension is at least 1.")
+        for rule in self.rules:
+            if not evaluate(rule, values):
+                shown = " ".join(f"{n}={v}" for n, v in values.items() if isinstance(v, int))
+                raise RungError(f"{self.name} needs {rule}; that does not hold for {shown}.")
         return values
 
     def cost_with(self, values: Values, dtype: Dtype, binds: Container[str]) -> Cost:

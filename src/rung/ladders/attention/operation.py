@@ -77,6 +77,7 @@ OPERATION = Operation(
     derived={"HS": "C // NH"},
     inverse={"C": "NH * HS"},
     scalars={"scale": "1 / sqrt(C // NH)", "causal": 1},
+    rules=("C % NH == 0",),
     operands=(
         Operand("qkv", ("B", "T", "3 * C")),
         Operand("q", ("B", "NH", "T", "HS"), view_of="qkv", view=heads_of(0)),

@@ -130,6 +130,7 @@ OPERATION = Operation(
     dims=("B", "T", "S", "C", "NH"),
     derived={"HS": "C // NH"},
     scalars={"scale": "1 / sqrt(C // NH)", "window": "S", "globals": 0},
+    rules=("C % NH == 0", "T <= S"),
     operands=(
         Operand("qkv", ("B", "T", "3 * C")),
         Operand("q", ("B", "NH", "T", "HS"), view_of="qkv", view=queries),

@@ -44,6 +44,7 @@ OPERATION = Operation(
     story="Where a KV cache begins: a third of one product is left to compute for a text's earlier tokens.",
     dims=("B", "T", "C", "MAXT"),
     scalars={"past": 0},
+    rules=("past <= T and T <= MAXT",),
     operands=(
         Operand("x", ("B", "T", "C")),
         Operand("weight", ("3 * C", "C"), constant=True),

@@ -324,6 +324,7 @@ OPERATION = Operation(
     derived={"HS": "C // NH"},
     # act: 0 GELU by tanh, 1 GELU by erf, 2 ReLU. by_layer: scale / (layer + 1).
     scalars={"eps": 1e-5, "scale": "1 / sqrt(HS)", "act": 0, "by_layer": 0},
+    rules=("C % NH == 0",),
     operands=(
         Operand("tokens", ("B",), dtype="i32", below="V"),
         Operand("lengths", ("B",), dtype="i32", below="MAXT"),  # tokens cached so far: this one's position

@@ -30,6 +30,7 @@ OPERATION = Operation(
     story="A gather and an addition: nothing to compute, everything in how the threads are laid out.",
     dims=("B", "T", "C", "V", "MAXT"),
     scalars={"start": 0},
+    rules=("start + T <= MAXT",),
     operands=(
         Operand("tokens", ("B", "T"), dtype="i32", below="V"),
         Operand("wte", ("V", "C"), constant=True),

@@ -83,6 +83,7 @@ OPERATION = Operation(
     derived={"HS": "C // NH"},
     inverse={"C": "NH * HS"},
     scalars={"scale": "1 / sqrt(C // NH)", "window": 128, "globals": 0},
+    rules=("C % NH == 0",),
     operands=(
         Operand("qkv", ("B", "T", "3 * C")),
         Operand("q", ("B", "NH", "T", "HS"), view_of="qkv", view=heads_of(0)),
