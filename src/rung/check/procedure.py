@@ -20,11 +20,11 @@ from dataclasses import replace
 
 from rung.check.calls import How
 from rung.check.effort import OFTEN, QUICK, Effort
-from rung.check.named_sizes import NamedSizes
 from rung.check.placement import ALL
 from rung.check.ran import Ran, largest, quick, widest
 from rung.check.report import Failure
 from rung.check.settings import Settings
+from rung.check.shapes import Shapes
 from rung.check.trial import ORDERS, SEEDS, Trial, Trials
 from rung.operation import Case, Values
 from rung.rungs.base import USUAL, Rung, emulated_multiprocessors
@@ -91,7 +91,7 @@ class Procedure:
         for one in widest(self.trials, quick(self.ran, self.effort.affordable)):
             self._at(one).later_runs(FEW_LATER)
         self._without_nullable_anywhere()
-        self._sizes_in_its_text()
+        self._further_shapes()
         self._numbers_refused()
         if self.emulated and not self.trials.races:
             self._fused()
@@ -232,20 +232,20 @@ class Procedure:
             for one in widest(self.trials, quick(self.ran, OFTEN)):
                 self._at(one, self._how(races=True), names).once("shuffled")
 
-    def _sizes_in_its_text(self) -> None:
-        """A number in the rung's own text may be a size at which it does something else: small cases with one or two
-        dimensions of that size, and of two more. Nobody chose their bounds, so that only gross errors count."""
+    def _further_shapes(self) -> None:
+        """A number in the rung's own text may be a size at which it does something else."""
         if not isinstance(self.rung, CudaRung) or not self.emulated:
             return
         plain = sorted((one for one in self.ran if not one.case.change), key=lambda one: (one.seconds, one.index))
         bases = [(one.case, one.values) for one in plain[:BASES]]
         figures = self.report.element, self.report.norm
-        sizes = NamedSizes(self.trials, self.rung, bases, [one.values for one in self.ran], self.seed)
-        sizes.of_one()
-        sizes.of_two()
+        shapes = Shapes(self.trials, self.rung, bases, [one.values for one in self.ran], self.seed)
+        shapes.with_one_named()
+        shapes.with_two_named()
+        shapes.drawn()
         self.report.element, self.report.norm = figures
-        if sizes.untried:
-            listed = ", ".join(map(str, sorted(sizes.untried)))
+        if shapes.untried:
+            listed = ", ".join(map(str, sorted(shapes.untried)))
             self.report.notes.append(f"sizes that its text names, but that were not all tried: {listed}")
 
 

@@ -1,0 +1,190 @@
+"""Shapes that no case of the operation has: small ones, with sizes that the rung's text names, and drawn ones.
+
+How much is tried is an amount of work, so that a verdict does not depend on the machine's speed. Nobody chose the
+bounds of such a shape: only errors of ten times the bound count.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from rung.check.calls import How
+from rung.check.report import Failure
+from rung.check.sizes import sizes_in
+from rung.check.trial import SEEDS, Trial, Trials
+from rung.operation import Case, Values
+from rung.rungs.cuda import CudaRung
+from rung.rungs.header import DESCRIPTIVE
+
+TURNS = 3  # bases that each size meets
+WORK = 400.0  # of each kind of shapes: one unit per trial, COMPILED per build that it needs, and one more per
+COMPILED, THREADS, SWITCHES, FLOPS, BYTES = 10, 200_000, 1_000_000, 1e6, 2e6  # threads, fiber switches, FLOPs, bytes
+GROSS, GROSS_FEW, FEW = 10.0, 100.0, 8  # times the bound; of results so few that one may be near zero
+MOST_FLOPS, MOST_BYTES, MOST_THREADS = 3e7, 2e7, 2_000_000  # of a trial; the bytes are gpt2's weights of one layer
+# Sizes to draw from: small ones, some of two tiles, and large ones, GPT-2's among them, beside powers of two too.
+SMALL, MEDIUM = (2, 3, 4, 5, 6, 7, 9, 12, 16, 20), (33, 40, 48, 60, 64, 65, 70, 80, 96, 100, 128, 130, 132, 160, 192)
+LARGE = (
+    *(200, 256, 257, 300, 320, 384, 500, 512, 514, 600, 640, 768, 1000, 1024, 1028, 1280, 1536, 1600, 2050, 2304, 3000),
+    *(4096, 5000),
+)
+FLAG = 2  # the largest value of a scalar that only chooses among ways
+ATTEMPTS = 40  # for a shape that the operation and the rung take
+DRAWN = 60  # shapes at most
+WATCHED = 5  # every so many are searched for races
+
+
+class Shapes:
+    """Runs a rung at further shapes."""
+
+    def __init__(
+        self, trials: Trials, rung: CudaRung, bases: Sequence[tuple[Case, Values]], ran: list[Values], seed: int
+    ) -> None:
+        self.trials, self.rung, self.bases, self.seed = trials, rung, bases, seed
+        self.dims = rung.operation.dims
+        self.known = {self._dims(values) for values in ran}
+        self.built = [rung.build(values, trials.dtype, trials.tuning) for values in ran]
+        self.named = sizes_in(_text(rung))
+        self.untried: set[int] = set()
+        self.spent = 0.0
+
+    def with_one_named(self) -> None:
+        """One dimension has a size of the text, or two more; where the rung or the operation does not take that,
+        another dimension has it too."""
+        self.spent = 0.0
+        for turn, named, dim, more in itertools.product(range(TURNS), self.named, self.dims, (0, 2)):
+            size = named + more
+            if self.spent >= WORK:
+                self.untried |= {named} if turn == 0 else set()
+            elif not self._tried(self.bases[turn::TURNS], {dim: size}) and turn == 0:
+                any(self._tried(self.bases[:2], {dim: size, other: size}) for other in self.dims)
+
+    def with_two_named(self) -> None:
+        """Two dimensions have such sizes: of too many, others for another text."""
+        sizes = [named + more for named in self.named for more in (0, 2)]
+        pairs = itertools.combinations(self.dims, 2)
+        both = [{d: m, e: n} for d, e in pairs for m in sizes for n in sizes]
+        random.Random(self.rung.source).shuffle(both)
+        self.spent = 0.0
+        for changed in both:
+            if self.spent < WORK:
+                self._tried(self.bases, changed)
+
+    def drawn(self) -> None:
+        """All dimensions are drawn, others for another text: several of each, no two alike, and one of them large."""
+        draws = random.Random(f"drawn {self.rung.source}")
+        self.spent = 0.0
+        for number in range(DRAWN):
+            for _ in range(ATTEMPTS):
+                if self.spent >= WORK:
+                    return
+                large = draws.choice(self.dims)
+                changed = {dim: draws.choice(draws.choice((SMALL, MEDIUM))) for dim in self.dims}
+                changed |= {large: draws.choice(LARGE)} | self._scalars(draws)
+                if self._tried([draws.choice(self.bases)], changed, races=number % WATCHED == 0):
+                    break
+
+    def _scalars(self, draws: random.Random) -> dict[str, int]:
+        """Whole scalars, half of the time: one of those that cases have, or any where they have several."""
+        found = {}
+        for name in self.rung.operation.scalars:
+            seen = sorted({v for one in self.rung.operation.cases if isinstance(v := one.values.get(name), int)})
+            if seen and draws.random() < 0.5:
+                found[name] = draws.choice(seen + list(MEDIUM + LARGE) * (seen[-1] > FLAG))
+        return found
+
+    def _dims(self, values: Values) -> tuple[object, ...]:
+        return tuple(sorted(values.items()))
+
+    def _tried(
+        self, bases: Sequence[tuple[Case, Values]], changed: dict[str, int], *, races: bool = False
+    ) -> bool:
+        """Runs the first of these cases that has a result when changed so; false if none has."""
+        host = self.trials.host
+        before = host.switches
+        trial = next(self._changed(bases, changed, races), None)
+        if trial is None:
+            return False
+        try:
+            trial.once("shuffled" if races else self.trials.next_order())
+        except Failure:
+            if not (_by_chance(trial) if trial.integers_differ else 1 < trial.worst < _gross(trial)):
+                raise
+        self.spent += (host.switches - before) / SWITCHES
+        return True
+
+    def _changed(
+        self, bases: Sequence[tuple[Case, Values]], changed: dict[str, int], races: bool
+    ) -> Iterator[Trial]:
+        operation, trials = self.rung.operation, self.trials
+        for case, values in bases:
+            try:
+                given = operation.complete({**case.values, **{d: values[d] for d in self.dims}, **changed})
+                if (key := self._dims(given)) in self.known:
+                    continue
+                if trials.refuses(given) or (work := self._work(given)) is None:
+                    continue
+                self.known.add(key)
+                named = ", ".join(f"{d}={n}" for d, n in changed.items())
+                how = How(trials.tuning, races=True) if races else None
+                trial = trials.at(replace(case, name=f"{case.name}, with {named}", values=given), given, self.seed, how)
+                usable = _has_results(trial)
+            except Exception:  # dimensions that do not go together
+                continue
+            self.spent += work if usable else min(work, 1 + COMPILED)
+            if usable:
+                yield trial
+
+    def _work(self, values: Values) -> float | None:
+        """How much work is in it; None if too much. For unusual sizes the cost model may give too little."""
+        operation, dtype, tuning = self.rung.operation, self.trials.dtype, self.trials.tuning
+        size = sum(operation.size_of(operation.operand(name), values, dtype) for name in self.trials.names())
+        flops = abs(operation.cost(values, dtype.size).flops)
+        launches = self.rung.launches(values, dtype, tuning, self.trials.device)
+        threads = sum(math.prod(config.grid) * config.threads for _, config in launches)
+        if flops > MOST_FLOPS or size > MOST_BYTES or threads > MOST_THREADS:
+            return None
+        build = self.rung.build(values, dtype, tuning)
+        compiled = COMPILED * (build not in self.built)
+        self.built.append(build)
+        return 1 + compiled + threads / THREADS + flops / FLOPS + size / BYTES
+
+
+def _text(rung: CudaRung) -> str:
+    """What may name sizes: the source, the expressions of its header, and the defaults of its tunables."""
+    constants = "".join(f"constexpr int {name} = {choices[0]};\n" for name, choices in rung.tune.items())
+    return f"{constants}{_expressions(rung.table)}\n{rung.source}"
+
+
+def _expressions(table: object) -> str:
+    """The numbers and expressions of a header, without its prose and the choices of tunables."""
+    if isinstance(table, dict):
+        return "\n".join(_expressions(v) for k, v in table.items() if k not in (*DESCRIPTIVE, "tune"))
+    if isinstance(table, list):
+        return "\n".join(map(_expressions, table))
+    return f"({table})" if isinstance(table, int | str) and not isinstance(table, bool) else ""
+
+
+def _has_results(trial: Trial) -> bool:
+    results = trial.operands.reference().values()
+    return all(bool(one.isfinite().all()) for one in results) and trial.operands.representable()
+
+
+def _gross(trial: Trial) -> float:
+    results = trial.operands.reference().values()
+    return GROSS if all(one.numel() >= FEW for one in results) else GROSS_FEW
+
+
+def _by_chance(trial: Trial) -> bool:
+    """Whether one of a few other sets of inputs gives the right integers."""
+    for other in range(1, SEEDS):
+        trial.refill(trial.operands.seed + other)
+        try:
+            trial.once()
+        except Failure:
+            continue
+        return True
+    return False
