@@ -21,10 +21,10 @@ from rung.rungs.cuda import CudaRung
 from rung.rungs.header import DESCRIPTIVE
 
 TURNS = 3  # bases that each size meets
-WORK = 400.0  # of each kind of shapes: one unit per trial, COMPILED per build that it needs, and one more per
+WORK, WORK_DRAWN = 400.0, 1000.0  # one unit per trial, COMPILED per build that it needs, and one more per so many
 COMPILED, THREADS, SWITCHES, FLOPS, BYTES = 10, 200_000, 1_000_000, 1e6, 2e6  # threads, fiber switches, FLOPs, bytes
 GROSS, GROSS_FEW, FEW = 10.0, 100.0, 8  # times the bound; of results so few that one may be near zero
-MOST_FLOPS, MOST_BYTES, MOST_THREADS = 3e7, 2e7, 2_000_000  # of a trial; the bytes are gpt2's weights of one layer
+MOST_FLOPS, MOST_BYTES, MOST_THREADS = 1.5e7, 2e7, 2_000_000  # of a trial; the bytes are gpt2's weights of one layer
 # Sizes to draw from: small ones, some of two tiles, and large ones, GPT-2's among them, beside powers of two too.
 SMALL, MEDIUM = (2, 3, 4, 5, 6, 7, 9, 12, 16, 20), (33, 40, 48, 60, 64, 65, 70, 80, 96, 100, 128, 130, 132, 160, 192)
 LARGE = (
@@ -33,8 +33,8 @@ LARGE = (
 )
 FLAG = 2  # the largest value of a scalar that only chooses among ways
 ATTEMPTS = 40  # for a shape that the operation and the rung take
-DRAWN = 60  # shapes at most
-WATCHED = 5  # every so many are searched for races
+DRAWN = 100  # shapes at most
+WATCHED, LOOKING = 5, 4  # every so many are searched for races, which takes so many times as long
 
 
 class Shapes:
@@ -78,13 +78,13 @@ class Shapes:
         draws = random.Random(f"drawn {self.rung.source}")
         self.spent = 0.0
         for number in range(DRAWN):
+            large, races = self.dims[number % len(self.dims)], number % WATCHED == 0
             for _ in range(ATTEMPTS):
-                if self.spent >= WORK:
+                if self.spent >= WORK_DRAWN:
                     return
-                large = draws.choice(self.dims)
-                changed = {dim: draws.choice(draws.choice((SMALL, MEDIUM))) for dim in self.dims}
+                changed = {dim: draws.choice(draws.choice((SMALL, SMALL, MEDIUM))) for dim in self.dims}
                 changed |= {large: draws.choice(LARGE)} | self._scalars(draws)
-                if self._tried([draws.choice(self.bases)], changed, races=number % WATCHED == 0):
+                if self._tried([draws.choice(self.bases)], changed, races=races):
                     break
 
     def _scalars(self, draws: random.Random) -> dict[str, int]:
@@ -134,7 +134,7 @@ class Shapes:
                 usable = _has_results(trial)
             except Exception:  # dimensions that do not go together
                 continue
-            self.spent += work if usable else min(work, 1 + COMPILED)
+            self.spent += work * (LOOKING if races else 1) if usable else min(work, 1 + COMPILED)
             if usable:
                 yield trial
 
