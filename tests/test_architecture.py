@@ -31,7 +31,7 @@ ORDER = (
     ("expressions",),
     ("dtypes", "precision", "inputs"),
     ("lines", "files"),
-    ("errors", "lazy", "processors"),
+    ("errors", "lazy", "numbers", "processors"),
 )
 LEVEL = {room: len(ORDER) - i for i, rooms in enumerate(ORDER) for room in rooms}
 

@@ -128,6 +128,36 @@ def test_cases_and_tunables_that_do_not_exist_are_refused_before_anything_runs(
     assert "gelu/01_naive has no tunable 'X'; it has BLOCK" in refused(capsys, "check", "gelu", "--tune", "X=1")
 
 
+@pytest.mark.parametrize("number", ["²", "٣", "9" * 5000, "1_0", "+1", "--1"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("new", "gelu/{}", "mine"),
+        ("show", "gelu/{}"),
+        ("check", "gelu/{}"),
+        ("check", "gelu", "--tune", "BLOCK={}"),
+        ("export", "gelu/{}", "--to", "torch"),
+        ("mutate", "gelu/{}"),
+        ("results", "--rung", "gelu/{}"),
+        ("inspect", "gelu/1", "--tune", "BLOCK={}"),
+        ("sweep", "gelu/1", "--tune", "BLOCK=64,{}"),
+        ("sweep", "gelu/1", "--shape", "B=1,T=4,C={}"),
+        ("sweep", "gelu/1", "--shard", "{}/4", "--measure", "emulator"),
+        ("generate", "Once", "--stop-token", "{0}{0}"),
+    ],
+)
+def test_only_ascii_digits_are_a_number(words: tuple[str, ...], number: str, capsys: pytest.CaptureFixture[str]) -> None:
+    refused(capsys, *(word.format(number) for word in words))
+
+
+def test_what_is_given_twice_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    for verb in ("sweep", "inspect", "bench"):
+        message = refused(capsys, verb, "gelu/1", "--shape", "B=1,T=4,C=8,B=2")
+        assert "gives B twice" in message
+    assert "gives BLOCK twice" in refused(capsys, "check", "gelu", "--tune", "BLOCK=64", "--tune", "BLOCK=32")
+    assert "gives BLOCK twice" in refused(capsys, "sweep", "gelu/1", "--tune", "BLOCK=64", "--tune", "BLOCK=32")
+
+
 def test_rungs_without_the_tunable_are_skipped_and_say_so(capsys: pytest.CaptureFixture[str]) -> None:
     assert rung("check", "gelu", "--tune", "num_warps=2", "--quick", "--dtype", "f32", "-j", "1") == 0
     lines = capsys.readouterr().out.splitlines()

@@ -19,6 +19,8 @@ from rung.dtypes import Dtype
 from rung.dtypes import dtype as dtype_named
 from rung.errors import RungError, first_line
 from rung.expressions import Number
+from rung.files import shown
+from rung.numbers import whole
 from rung.operation import Cost, Operation, Tensors, Values
 from rung.results import machine, statistics
 from rung.results.current import TOO_SLOW
@@ -425,15 +427,17 @@ def shapes_of(operation: Operation, sizes: Sequence[str]) -> Iterator[tuple[str,
             yield word, _written_out(word)
         else:
             names = ", ".join(operation.shapes)
-            raise RungError(f"{operation.name} has no shape {word!r}; it has {names}, or write B=4,T=64,C=768.")
+            raise RungError(f"{operation.name} has no shape {shown(word)}; it has {names}, or write B=4,T=64,C=768.")
 
 
 def _written_out(word: str) -> Values:
     values: Values = {}
     for part in word.split(","):
-        name, _, number = part.partition("=")
-        try:
-            values[name.strip()] = int(number)
-        except ValueError:
-            raise RungError(f"the shape {word!r} has {part!r}, which is not NAME=NUMBER.") from None
+        name, _, text = part.partition("=")
+        name, number = name.strip(), whole(text.strip())
+        if not name or number is None:
+            raise RungError(f"the shape {shown(word)} has {shown(part)}; write NAME=NUMBER, as in B=4,T=64,C=768.")
+        if name in values:
+            raise RungError(f"the shape {shown(word)} gives {name} twice; give each dimension once.")
+        values[name] = number
     return values

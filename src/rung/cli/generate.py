@@ -14,7 +14,8 @@ import typer
 
 from rung.cli import options, resume
 from rung.errors import RungError
-from rung.files import TEXT, read_bytes
+from rung.files import TEXT, read_bytes, shown
+from rung.numbers import whole
 
 if TYPE_CHECKING:
     from rung.gpt2.config import Config
@@ -270,9 +271,10 @@ def _kernels(given: list[str]) -> dict[str, str]:
 def _stop_tokens(config: Config, tokenizer: Callable[[], Tokenizer], given: list[str], ignore_eos: bool) -> list[int]:
     ids = [] if ignore_eos else list(config.eos)
     for text in given:
-        id = int(text) if text.isdigit() else tokenizer().token(text)
+        number = whole(text)
+        id = tokenizer().token(text) if number is None or number < 0 else number
         if id is None:
-            raise RungError(f"--stop-token {text!r} is no single token of this model; use --stop for a text.")
+            raise RungError(f"--stop-token {shown(text)} is no single token of this model; use --stop for a text.")
         if id >= config.vocabulary:
             raise RungError(f"--stop-token {id} is outside the model's vocabulary of {config.vocabulary:,}.")
         ids.append(id)

@@ -8,6 +8,8 @@ from typing import Annotated
 import typer
 
 from rung.errors import RungError
+from rung.files import shown
+from rung.numbers import whole
 
 # ---- every verb ------------------------------------------------------------------------------------------------------
 
@@ -83,12 +85,23 @@ MOST = 1 << 20  # no tunable of a kernel is larger
 
 def parse_tuning(words: list[str] | None) -> dict[str, int] | None:
     """`["BLOCK=128"]` as a dictionary."""
-    tuning = {}
-    for word in words or []:
-        name, equals, value = word.partition("=")
-        if not equals or not value.lstrip("-").isdigit():
-            raise RungError(f"--tune {word} is not NAME=NUMBER, as in --tune BLOCK=128.")
-        if abs(int(value)) > MOST:
-            raise RungError(f"--tune {word} is more than any kernel takes; give at most {MOST:,}.")
-        tuning[name] = int(value)
+    tuning = {name: values[0] for name, values in parse_tunings(words, several=False).items()}
     return tuning or None
+
+
+def parse_tunings(words: list[str] | None, *, several: bool = True) -> dict[str, list[int]]:
+    """`["BLOCK=64,128"]` as a dictionary; each tunable once, with one value or several."""
+    form, example = ("NUMBER,NUMBER", "64,128") if several else ("NUMBER", "128")
+    tunings: dict[str, list[int]] = {}
+    for word in words or []:
+        name, _, values = word.partition("=")
+        texts = values.split(",")
+        numbers = [number for text in texts if (number := whole(text.strip())) is not None]
+        if not name or len(numbers) < len(texts) or (len(texts) > 1 and not several):
+            raise RungError(f"--tune {shown(word)} is not NAME={form}, as in --tune BLOCK={example}.")
+        if max(map(abs, numbers)) > MOST:
+            raise RungError(f"--tune {shown(word)} is more than any kernel takes; give at most {MOST:,}.")
+        if name in tunings:
+            raise RungError(f"--tune gives {name} twice; give each tunable once, as in --tune {name}={example}.")
+        tunings[name] = numbers
+    return tunings

@@ -14,6 +14,8 @@ import typer
 
 from rung.cli import console, options
 from rung.errors import RungError
+from rung.files import shown
+from rung.numbers import whole
 
 if TYPE_CHECKING:
     from rung.bench.subject import Subject
@@ -138,19 +140,6 @@ def subject_of(spec: str, file: Path | None, shape: str | None, dtype: str | Non
     raise RungError(f"{one.full_name} takes none of the operation's shapes in {real.name}; give --shape.")
 
 
-def _only(words: list[str] | None) -> dict[str, list[int]]:
-    only: dict[str, list[int]] = {}
-    for word in words or []:
-        name, equals, values = word.partition("=")
-        try:
-            only[name] = [int(v) for v in values.split(",")]
-        except ValueError:
-            equals = ""
-        if not equals:
-            raise RungError(f"--tune {word} is not NAME=NUMBER,NUMBER, as in --tune BLOCK=64,128.")
-    return only
-
-
 def _tunings(
     subject: Subject, tune: list[str] | None, sample: int | None, seed: int, how: Measure | None
 ) -> list[Tuning]:
@@ -162,16 +151,16 @@ def _tunings(
             return subject.rung.refusal(subject.values, subject.dtype, tuning) is None
         return sweeps.illegal(subject, tuning, how.device, how.arch) is None
 
-    return sweeps.configurations(subject.rung, only=_only(tune), sample=sample, seed=seed, legal=legal)
+    return sweeps.configurations(subject.rung, only=options.parse_tunings(tune), sample=sample, seed=seed, legal=legal)
 
 
 def _shard(items: list[T], word: str) -> list[T]:
     from rung.sweep import slurm
 
-    index, _, of = word.partition("/")
-    if not (index.isdigit() and of.isdigit() and int(index) < int(of)):
-        raise RungError(f"--shard {word} is not INDEX/COUNT, as in 0/4.")
-    return slurm.shard_of(items, int(index), int(of))
+    index, of = (whole(text) for text in word.partition("/")[::2])
+    if index is None or of is None or not 0 <= index < of:
+        raise RungError(f"--shard {shown(word)} is not INDEX/COUNT, as in 0/4.")
+    return slurm.shard_of(items, index, of)
 
 
 def _sweep(

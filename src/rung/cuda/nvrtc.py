@@ -12,6 +12,7 @@ from rung.cuda.complaint import complaint
 from rung.cuda.launch import Build, Resources
 from rung.cuda.source import code_only, kernels_in
 from rung.errors import CompileError, RungError, first_line
+from rung.numbers import whole
 
 
 def compile_cubin(build: Build, arch: str, *, again: bool = False) -> cubin_cache.Cubin:
@@ -133,10 +134,10 @@ def _option_fields(build: Build) -> dict[str, Any]:
             fields[_FLAGS[name]] = True
         elif name in _SWITCHES and value in ("true", "false"):
             fields[_SWITCHES[name]] = value == "true"
-        elif name in _NUMBERS and value.isdigit():
-            fields[_NUMBERS[name]] = int(value)
-        elif name in _LISTS and all(v.isdigit() for v in value.split(",")):
-            fields[_LISTS[name]] = [int(v) for v in value.split(",")]
+        elif name in _NUMBERS and (number := whole(value)) is not None:
+            fields[_NUMBERS[name]] = number
+        elif name in _LISTS and None not in (numbers := [whole(v) for v in value.split(",")]):
+            fields[_LISTS[name]] = numbers
         elif name == "std" and value:
             fields["std"] = value
         elif name in ("Xptxas", "ptxas-options") and value:

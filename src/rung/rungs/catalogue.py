@@ -7,6 +7,8 @@ from functools import cache, partial
 from pathlib import Path
 
 from rung.errors import RungError
+from rung.files import shown
+from rung.numbers import whole
 from rung.operation import Operation
 from rung.rungs import python_module
 from rung.rungs.base import Rung
@@ -89,14 +91,15 @@ def find(spec: str) -> Rung:
     of = operation(name)
     if not which:
         raise RungError(f"{spec!r} is an operation; name a rung of it, such as {rungs(name)[0].full_name}.")
+    wanted = whole(which)
     for path in _files(name):  # only the one that is named is read
         number, _, short = path.stem.partition("_")
-        if which in (path.stem, short) or (which.isdigit() and number.isdigit() and int(number) == int(which)):
+        if which in (path.stem, short) or (wanted is not None and whole(number) == wanted):
             return _rung_at(name, path)
     if which in [library.name for library in of.libraries]:
         return _library_rung(name, which)
     names = [r.name for r in rungs(name)]
-    raise RungError(f"{name} has no rung {which!r}{_nearest(which, names)}; it has {', '.join(names)}.")
+    raise RungError(f"{name} has no rung {shown(which)}{_nearest(which, names)}; it has {', '.join(names)}.")
 
 
 def select(spec: str | None, file: Path | None = None) -> list[Rung]:

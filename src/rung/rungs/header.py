@@ -13,6 +13,7 @@ from typing import Any
 from rung.dtypes import DTYPES, PRODUCTS
 from rung.errors import RungError
 from rung.expressions import names_in
+from rung.numbers import whole
 from rung.rungs import source_file
 from rung.rungs.folders import folders
 
@@ -209,9 +210,10 @@ def _file_of(rung: str, origin: str) -> Path:
     name, _, which = parent_name(rung, origin).partition("/")
     beside = Path(origin).parent.parent / name
     folder = beside if beside.is_dir() else folders().get(name, beside)
+    wanted = whole(which)
     for path in folder.glob("[0-9]*_*.cu"):
         number, _, short = path.stem.partition("_")
-        if which in (path.stem, short) or (which.isdigit() and int(which) == int(number)):
+        if which in (path.stem, short) or (wanted is not None and whole(number) == wanted):
             return path
     raise RungError(f"{origin}: from = {rung!r} is no .cu rung, so that no header can be inherited from it.")
 

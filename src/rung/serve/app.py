@@ -23,6 +23,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from rung.gpt2.batching.text import Piece
+from rung.numbers import whole
 from rung.serve.completions import Call, Choice, Served, answer, joined, parse, usage, written
 from rung.serve.errors import Refusal
 from rung.serve.metrics import Metrics
@@ -116,9 +117,9 @@ class Server:
             raise Refusal(400, f"the body is no JSON ({str(error)[:80]}).") from None
 
     async def _read(self, request: Request) -> bytes:
-        length = request.headers.get("content-length", "")
+        length = whole(request.headers.get("content-length", "0"))
         most, raw = self.limits.body, bytearray()
-        if not length.isdigit() or int(length) <= most:
+        if length is not None and length <= most:
             async for part in request.stream():
                 raw += part
                 if len(raw) > most:
