@@ -202,7 +202,7 @@ def test_with_ncu_but_no_gpu_the_gpu_is_what_is_missing(
 ) -> None:
     fake_ncu(tmp_path, "exit 0\n", monkeypatch)
     assert rung("profile", "attention/13") == 2
-    assert "there is no CUDA device here" in capsys.readouterr().err
+    assert "no CUDA device was found" in capsys.readouterr().err
 
 
 def event(name: str, start: float, took: float, category: str = "kernel", thread: int = 7) -> dict[str, Any]:
@@ -282,7 +282,7 @@ def test_generation_is_profiled_here_with_a_chrome_trace(tmp_path: Path, capfd: 
 
 def test_random_weights_are_written_on_a_gpu_alone(capsys: pytest.CaptureFixture[str]) -> None:
     assert rung("profile", "generate", "--device", "cpu", "--model", "random:gpt2") == 2
-    assert "random:gpt2 is written by the plan best on a GPU" in capsys.readouterr().err
+    assert "random:gpt2 needs the plan best on a GPU" in capsys.readouterr().err
 
 
 @pytest.mark.gpu

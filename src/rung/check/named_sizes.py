@@ -1,4 +1,4 @@
-"""Small cases of a rung whose dimensions have the sizes that its text names, where it may do something else."""
+"""Small cases of a rung with the sizes that its source names, at which it may behave differently."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from rung.check.trial import SEEDS, Trial, Trials
 from rung.operation import Case, Values
 from rung.rungs.cuda import CudaRung
 
-TURNS = 3  # bases that each size meets
+TURNS = 3  # base cases in which each size is tried
 WORK = 400.0  # for one dimension, and as much again for two, in small trials: what is compiled for one counts as
 # ten, and so many threads, times that one gives way to another, FLOPs and bytes as one more each
 COMPILED, THREADS, SWITCHES, FLOPS, BYTES = 10, 200_000, 1_000_000, 1e6, 2e6
-GROSS = 10.0  # times the bound: nobody chose the bounds of such a case
+GROSS = 10.0  # times the bound, since these bounds were not chosen by hand
 MOST_FLOPS, MOST_BYTES, MOST_THREADS = 1e7, 2e7, 2_000_000  # of a case; the bytes are gpt2's weights of one layer
 
 
@@ -35,7 +35,7 @@ class NamedSizes:
         self.spent = 0.0
 
     def of_one(self) -> None:
-        """One dimension has such a size, or two more; where the rung or the operation does not take that, another
+        """One dimension has such a size, or two more than it; if the rung or the operation refuses that, another
         dimension has it too."""
         dims = self.rung.operation.dims
         met = {(dim, values[dim]) for values in self.ran for dim in dims}
@@ -50,7 +50,7 @@ class NamedSizes:
                 any(self._tried(self.bases[:2], {dim: size, other: size}) for other in dims)
 
     def of_two(self) -> None:
-        """Two dimensions have one each: of too many, others for another text."""
+        """Two dimensions have one size each; if there are too many pairs, the selection depends on the source."""
         dims = self.rung.operation.dims
         both = [{d: m, e: n} for d, e in itertools.combinations(dims, 2) for m in self.named for n in self.named]
         random.Random(self.rung.source).shuffle(both)
@@ -60,7 +60,7 @@ class NamedSizes:
                 self._tried(self.bases, changed)
 
     def _tried(self, bases: Sequence[tuple[Case, Values]], changed: dict[str, int]) -> bool:
-        """Runs the first of these cases that has a result when changed so; false if none has."""
+        """Runs the first of these cases that has a result with these changes; false if none has."""
         host = self.trials.host
         before = host.switches
         trial = next(self._changed(bases, changed), None)
@@ -84,15 +84,15 @@ class NamedSizes:
                 named = ", ".join(f"{d}={n}" for d, n in changed.items())
                 trial = trials.at(replace(case, name=f"{case.name}, with {named}", values=given), given, self.seed)
                 usable = _has_results(trial)
-            except Exception:  # dimensions that do not go together
+            except Exception:  # dimensions that do not fit together
                 continue
             self.spent += work if usable else min(work, 1 + COMPILED)
             if usable:
                 yield trial
 
     def _work(self, values: Values) -> float | None:
-        """How much work is in it; None if too much. Of dimensions without a meaning the cost model may tell less than
-        its operands take."""
+        """The amount of work in it; None if too much. For unusual sizes the cost model may be too low: the operands'
+        sizes count as well."""
         operation, dtype, tuning = self.rung.operation, self.trials.dtype, self.trials.tuning
         size = sum(operation.size_of(operation.operand(name), values, dtype) for name in self.trials.names())
         flops = abs(operation.cost(values, dtype.size).flops)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rung.errors import RungError
 
-FILE = "RUNG_LAST_WORDS"  # the environment's name for a file that the first to fail writes
+FILE = "RUNG_FAILURE_FILE"  # the environment's name for a file that the first to fail writes
 
 
 def report(error: BaseException, who: str) -> None:

@@ -229,7 +229,7 @@ def _run(
 
 
 @contextlib.contextmanager
-def one_voice(comm: Any) -> Iterator[None]:
+def report_once(comm: Any) -> Iterator[None]:
     """A rank that fails reports the reason and aborts the others."""
     try:
         yield

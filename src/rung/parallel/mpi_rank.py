@@ -98,7 +98,7 @@ def _row(job: Job, case: Case, out: Any, lse: Any, timed: mpi.Timed, ranks: int)
 
 def main() -> None:
     comm = mpi.engine().COMM_WORLD
-    with mpi.one_voice(comm):
+    with mpi.report_once(comm):
         expected = int(os.environ.get("RUNG_RANKS", comm.size))
         if comm.size != expected:
             raise RungError(

@@ -176,7 +176,7 @@ def measure(
 ) -> list[Row]:
     """The unpipelined run first; every other has the same bits, or there is a RungError instead of a time."""
     if not torch.cuda.is_available():
-        raise RungError("streams are a GPU's, and there is no CUDA device here.")
+        raise RungError("streams need a GPU, and no CUDA device was found.")
     generator = torch.Generator().manual_seed(units)
     qkv = torch.randn(units, T, 3 * HS, generator=generator).to(dtype.torch).pin_memory()
     out = torch.empty(units, T, HS, dtype=dtype.torch).pin_memory()

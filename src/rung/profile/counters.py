@@ -218,7 +218,7 @@ def profile(subject: Subject, tuning: Mapping[str, int] | None = None) -> Report
 
     ncu.find()
     if not torch.cuda.is_available():
-        raise RungError("there is no CUDA device here, and ncu counts on nothing else.")
+        raise RungError("no CUDA device was found, and ncu needs one.")
     return report(subject, split(launched([(subject, tuning)]), 1)[0])
 
 

@@ -13,7 +13,7 @@ from multiprocessing.connection import Connection
 from rung.errors import RungError
 from rung.gpt2.batching import wire
 from rung.gpt2.batching.text import Piece, Request
-from rung.gpt2.batching.wire import Cancel, Failed, News, Ready, Setup, Stop, Submit
+from rung.gpt2.batching.wire import Cancel, Failed, Progress, Ready, Setup, Stop, Submit
 
 DIED = "the engine's process died while the text was being written; send the request again."
 RESTARTS = 1  # a process that dies more often would die again after another start
@@ -75,7 +75,7 @@ class Worker:
         connection.close()
         call_in_loop(self._died)
 
-    def _receive(self, message: Ready | Failed | News) -> None:
+    def _receive(self, message: Ready | Failed | Progress) -> None:
         if isinstance(message, Ready):
             self.alive, self.slots = True, message.slots
             self.settled.set()

@@ -132,7 +132,7 @@ def _inside(options: Options) -> list[dict[str, Any]]:
 
     engine = mpi.engine()
     comm = engine.COMM_WORLD
-    with mpi.one_voice(comm):
+    with mpi.report_once(comm):
         tasks = int(os.environ.get("SLURM_STEP_NUM_TASKS", "1"))
         if tasks > 1 and comm.size == 1:
             raise RungError(

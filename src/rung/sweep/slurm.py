@@ -25,7 +25,7 @@ from rung.sweep.sweep import Place, merge, place_of
 T = TypeVar("T")
 
 POLL = 2.0  # seconds
-DEAF = 30  # polls without an answer of the controller before giving up
+MOST_FAILED_POLLS = 30  # polls without an answer of the controller before giving up
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ def wait(job: str, report: Callable[[set[str]], None], poll: float = POLL) -> No
         states = unfinished(job)
         if states is None:
             failures += 1
-            if failures > DEAF:
+            if failures > MOST_FAILED_POLLS:
                 raise RungError(
                     f"squeue has not answered for a minute; job {job} may still run, and the same command "
                     "gathers it later."

@@ -54,8 +54,8 @@ class Measure(Protocol):
         """An outcome for each configuration of the batch, in its order; `effort` is seconds for each."""
 
 
-class Culprit(Exception):
-    """A configuration (empty: one of the batch) took the GPU context along: this process can run no more."""
+class ContextLost(Exception):
+    """A configuration (empty: one of the batch) corrupted the CUDA context: this process can run no more."""
 
     def __init__(self, tuning: Tuning, reason: str) -> None:
         super().__init__(reason)
@@ -236,9 +236,9 @@ class _Run:
                 for tuning, outcome in zip(batch, self.measure(self.subject, batch, seconds), strict=True):
                     rows[_word(tuning)] = self._record(self._blank(tuning, number), outcome)
                     self._report(tuning)
-            except Culprit as culprit:
-                if culprit.tuning:
-                    self._record(self._blank(culprit.tuning, number), Outcome("failed", culprit.reason))
+            except ContextLost as lost:
+                if lost.tuning:
+                    self._record(self._blank(lost.tuning, number), Outcome("failed", lost.reason))
                 raise
         return [rows[_word(t)] for t in chosen]
 

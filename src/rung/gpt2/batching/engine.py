@@ -29,7 +29,7 @@ Listener = Callable[[Piece], None]
 _engines: weakref.WeakSet[BatchEngine] = weakref.WeakSet()
 
 
-class Handed(Protocol):
+class Submission(Protocol):
     """A submitted request."""
 
     def cancel(self) -> None: ...
@@ -43,7 +43,7 @@ class Engine(Protocol):
     @property
     def clock(self) -> Clock: ...
 
-    def submit(self, request: Request, listener: Listener) -> Handed: ...
+    def submit(self, request: Request, listener: Listener) -> Submission: ...
 
 
 class Ticket:
@@ -258,7 +258,7 @@ class Stream:
     def __init__(self, engine: Engine) -> None:
         self._engine, self._pid = engine, os.getpid()
         self._pieces: queue.SimpleQueue[tuple[int, Piece]] = queue.SimpleQueue()
-        self._tickets: dict[int, Handed] = {}
+        self._tickets: dict[int, Submission] = {}
 
     def submit(self, key: int, request: Request) -> None:
         self._tickets[key] = self._engine.submit(request, lambda piece: self._pieces.put((key, piece)))

@@ -15,9 +15,9 @@ from subprocess import Popen
 from rung.errors import RungError
 from rung.gpt2.batching import wire
 from rung.gpt2.batching.backend import Clock
-from rung.gpt2.batching.engine import BatchEngine, Handed, Listener
+from rung.gpt2.batching.engine import BatchEngine, Listener, Submission
 from rung.gpt2.batching.text import Piece, Request
-from rung.gpt2.batching.wire import Cancel, Failed, News, Ready, Setup, Stop, Submit
+from rung.gpt2.batching.wire import Cancel, Failed, Progress, Ready, Setup, Stop, Submit
 
 
 @dataclass
@@ -85,13 +85,13 @@ class Fleet:
         """That of this process's engine."""
         return self._own.clock
 
-    def submit(self, request: Request, listener: Listener) -> Handed:
+    def submit(self, request: Request, listener: Listener) -> Submission:
         """Submit a request to the least loaded engine."""
         with self._lock:
             self._count += 1
             return self._hand(_Text(request, listener, self._count))
 
-    def _hand(self, text: _Text) -> Handed:
+    def _hand(self, text: _Text) -> Submission:
         free = min(self.workers, key=lambda one: len(one.texts) / one.slots, default=None)
         if free is None or self._local / self._own.slots <= len(free.texts) / free.slots:
             self._local += 1
@@ -113,7 +113,7 @@ class Fleet:
         try:
             while True:
                 message = one.connection.recv()
-                assert isinstance(message, News)
+                assert isinstance(message, Progress)
                 for key, piece in message.pieces:
                     self._receive(one, key, piece)
         except (EOFError, OSError):

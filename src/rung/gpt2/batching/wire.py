@@ -42,7 +42,7 @@ class Failed:
 
 
 @dataclass(frozen=True)
-class News:
+class Progress:
     """Pieces of texts by the parent's keys, and how full the engine is."""
 
     pieces: list[tuple[int, Piece]]
