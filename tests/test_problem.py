@@ -118,14 +118,14 @@ def test_what_is_no_submission_is_a_mistake(tmp_path: Path, text: str, message: 
 
 
 def test_a_folder_without_a_task_is_a_mistake(tmp_path: Path) -> None:
-    with pytest.raises(RungError, match="no task that can be read"):
+    with pytest.raises(RungError, match="cannot be read as a task"):
         problem.submission(tmp_path, FOLDER / "submissions" / "honest.py")
 
 
 @pytest.mark.parametrize("task", ["a: " + "[" * 50_000, "a: &a [*a]\ntests: *a", "tests: [{seed: !!python/object:x.y 1}]"])
 def test_a_hostile_task_is_a_sentence(tmp_path: Path, task: str) -> None:
     (tmp_path / "task.yml").write_text(task)
-    with pytest.raises(RungError, match="no task that can be read"):
+    with pytest.raises(RungError, match="cannot be read as a task"):
         problem.submission(tmp_path, FOLDER / "submissions" / "honest.py")
 
 

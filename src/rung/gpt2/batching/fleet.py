@@ -1,6 +1,6 @@
 """Several engines as one: that of this process and those of workers, one on each of a machine's GPUs.
 
-A worker's text is delivered when it has ended, so that a text whose worker dies is simply written again by another.
+A worker's text is delivered when it has ended, so that if the worker dies, another one writes the text again.
 """
 
 from __future__ import annotations
@@ -46,18 +46,18 @@ class _Worker:
         self.slots = 0
 
     def ready(self) -> None:
-        """Wait until its model is there."""
+        """Wait until its model is loaded."""
         try:
             message = self.connection.recv()
         except (EOFError, OSError):
-            raise RungError("a worker died while it was loading; see its words above.") from None
+            raise RungError("a worker died while loading; see its output above.") from None
         if isinstance(message, Failed):
             raise RungError(message.reason)
         assert isinstance(message, Ready)
         self.slots = message.slots
 
     def send(self, message: Submit | Cancel | Stop) -> None:
-        with contextlib.suppress(OSError, ValueError):  # it has died; its texts go elsewhere
+        with contextlib.suppress(OSError, ValueError):  # it has died; its texts go to other engines
             self.connection.send(message)
 
 
@@ -82,7 +82,7 @@ class Fleet:
 
     @property
     def clock(self) -> Clock:
-        """That of this process's engine."""
+        """The figure of this process's engine."""
         return self._own.clock
 
     def submit(self, request: Request, listener: Listener) -> Submission:

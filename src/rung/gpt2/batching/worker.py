@@ -1,6 +1,6 @@
 """An engine in a process of its own: requests go in and pieces come out through one connection (see wire.py).
 
-The process ends when it is told to, or when its parent is gone.
+The process ends on Stop, or when its parent is gone.
 """
 
 from __future__ import annotations
