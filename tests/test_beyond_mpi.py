@@ -114,4 +114,4 @@ def test_an_mpiexec_of_another_mpi_is_reported(tmp_path):
         timeout=40,
     )
     assert done.returncode != 0
-    assert "mpiexec started 3 processes and each sees 1" in done.stderr
+    assert "mpiexec started 3 processes, but each sees 1" in done.stderr

@@ -65,7 +65,7 @@ class CpuPlan(TorchPlan):
         self, dtype: str, threads: int | None = None, window: int | None = None, global_tokens: int = 0
     ) -> None:
         if dtype not in CPU_DTYPES:
-            raise RungError(f"the CPU does not support {dtype}; use one of {', '.join(CPU_DTYPES)}.")
+            raise RungError(f"the device cpu does not support {dtype}; use one of {', '.join(CPU_DTYPES)}.")
         self.dtype = resolve(dtype)
         stored = getattr(torch, self.dtype)
         compute = torch.float32 if stored == torch.float32 or not fast_bfloat16() else torch.bfloat16
