@@ -66,7 +66,7 @@ def test_a_running_job_is_joined(tmp_path, capsys):
 def test_without_a_gpu_and_without_ranks_both_are_named(capsys):
     assert study("--n", "33", "--json", "--no-chart") == 0
     found = json.loads(capsys.readouterr().out)[0]["detail"]
-    assert "MPI (ask for it by --mpi)" in found["finding"]
+    assert "MPI (add --mpi)" in found["finding"]
     assert found["rows"][0][1] == contestants.SEQUENTIAL and found["rows"][0][5] == "1.00x"
     assert {row[0] for row in found["rows"]} == {33}
 

@@ -171,7 +171,7 @@ def test_an_ncu_that_knows_other_metrics_is_asked_for_its_full_set(
         ("echo '==ERROR== ERR_NVGPUCTRPERM - no permission to access counters'; exit 1", "NVreg_Restrict"),
         ("echo 'rung: attention/13_flash is wrong at this shape: out.' >&2; exit 2", "wrong at this shape"),
         ("echo '==ERROR== The application returned an error code (11).'; exit 11", r"error code \(11\)"),
-        ("exit 9", "exit code 9.*said nothing"),
+        ("exit 9", "exit code 9.*printed nothing"),
     ],
 )
 def test_an_ncu_that_profiles_nothing_is_reported_in_one_sentence(
@@ -264,7 +264,7 @@ def test_on_a_cpu_the_outermost_operators_count() -> None:
 
 
 def test_nothing_profiled_is_a_sentence() -> None:
-    with pytest.raises(RungError, match="saw no kernel and no operator"):
+    with pytest.raises(RungError, match="recorded no kernel and no operator"):
         trace.breakdown([], tokens=3)
 
 

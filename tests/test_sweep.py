@@ -408,7 +408,7 @@ def test_too_many_configurations_want_a_sample(tmp_path: Path) -> None:
         )
     )
     one = catalogue.rung_from_file(catalogue.operation("residual"), path)
-    with pytest.raises(RungError, match="40,000 configurations; draw some with --random"):
+    with pytest.raises(RungError, match="40,000 configurations; sample some with --random"):
         sweeps.configurations(one)
     assert len(sweeps.configurations(one, sample=5)) == 5
 

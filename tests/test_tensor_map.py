@@ -78,7 +78,7 @@ def test_floats_are_rounded_where_the_rung_multiplies_tf32(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"operand": "c"}, "'c', which is not there; there are a, b, out"),
+        ({"operand": "c"}, "'c', which does not exist; there are a, b, out"),
         ({"parameter": "const __grid_constant__ TensorMap other"}, "'other'.*there are a_map"),
         ({"parameter": "TensorMap a_map"}, "__grid_constant__"),
         ({"keys": 'strides = ["C + 1"]'}, "strides .*multiples of 16"),

@@ -1,4 +1,4 @@
-"""Finds ladders and rungs on disk, and those that a user names."""
+"""Finds ladders and rungs on disk, by name or by path."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def find(spec: str) -> Rung:
     of = operation(name)
     if not which:
         raise RungError(f"{spec!r} is an operation; name a rung of it, such as {rungs(name)[0].full_name}.")
-    for path in _files(name):  # only the one that is named is read
+    for path in _files(name):  # only the named one is read
         number, _, short = path.stem.partition("_")
         if which in (path.stem, short) or (which.isdigit() and number.isdigit() and int(number) == int(which)):
             return _rung_at(name, path)

@@ -17,11 +17,11 @@ from rung.rungs.base import Device, Rung
 from rung.rungs.cuda import CudaRung
 from rung.sweep.sweep import ContextLost, Measure, Outcome, Tuning
 
-BATCH = 7  # and the default beside them
+BATCH = 7  # plus the default
 
 
 def measure_named(name: str | None, arch: str | None = None) -> Measure:
-    """`time` (GPU), `compiler` or `emulator`; unnamed, the best that this machine allows."""
+    """`time` (GPU), `compiler` or `emulator`; by default, the best that this machine allows."""
     gpu = torch.cuda.is_available()
     if name is None:
         name = "time" if gpu else "compiler"
