@@ -15,11 +15,12 @@ from rung.operation import Case, Values
 from rung.rungs.cuda import CudaRung
 
 TURNS = 3  # base cases in which each size is tried
-WORK = 400.0  # for one dimension, and as much again for two, in small trials: what is compiled for one counts as
-# ten, and so many threads, times that one gives way to another, FLOPs and bytes as one more each
+# The budget for one dimension, and again for two, in units of small trials: ten units per compiled trial, one unit per
+# THREADS threads, per SWITCHES fiber switches, per FLOPS FLOPs and per BYTES bytes.
+WORK = 400.0
 COMPILED, THREADS, SWITCHES, FLOPS, BYTES = 10, 200_000, 1_000_000, 1e6, 2e6
 GROSS = 10.0  # times the bound, since these bounds were not chosen by hand
-MOST_FLOPS, MOST_BYTES, MOST_THREADS = 1e7, 2e7, 2_000_000  # of a case; the bytes are gpt2's weights of one layer
+MOST_FLOPS, MOST_BYTES, MOST_THREADS = 1e7, 2e7, 2_000_000  # per case; the bytes of a layer of gpt2
 
 
 class NamedSizes:

@@ -167,7 +167,7 @@ class Operands:
             self.tensors[name].copy_(tensor)
 
     def reference(self, calls: int = 1) -> Tensors:
-        """The expected outputs after so many calls, each of which starts from the state that the last one left."""
+        """The expected outputs after this many calls, each starting from the state that the last one left."""
         if self.case is None:
             return self._computed(calls)
         return _references.get((*self._key(), calls), lambda: self._computed(calls))

@@ -90,7 +90,7 @@ def _all(limit: float, again: bool, json: bool) -> None:
         console.print_json([row.as_json() for row in rows])
     else:
         right = sum(row.verdict == "ok" for row in rows)
-        print(f"{right} of {len(chosen)} profiled; `rung study sources` shows them beside the sources' figures.")
+        print(f"{right} of {len(chosen)} profiled; `rung study sources` shows them next to the sources' figures.")
     if any(row.verdict != "ok" for row in rows):
         raise typer.Exit(1)
 

@@ -23,7 +23,7 @@ OUTCOMES = {"branch": ("never false", "never true"), "loop": ("never skipped", "
 
 
 def counted() -> Counts:
-    """What was counted since the last call, for sites that were met."""
+    """The counts since the last call, of sites that were reached."""
     total: Counts = {}
     for library in Library.counting:
         sites = json.loads(ctypes.string_at(ctypes.addressof(ctypes.c_char.in_dll(library.code, "rung_sites"))))
@@ -76,7 +76,7 @@ def unreached(counts: Counts) -> list[Unreached]:
             if reported and not turned[number] and not excused:
                 found.append(Unreached(site.file, site.line, site.text, outcome))
             elif excused and turned[number] and f"perhaps {outcome}:" not in comments:
-                found.append(Unreached(site.file, site.line, site.text, f"said to be {outcome}, and is"))
+                found.append(Unreached(site.file, site.line, site.text, f"declared {outcome}, but it was"))
     return found
 
 

@@ -172,7 +172,7 @@ def run(arguments: list[str], work: Path) -> subprocess.CompletedProcess[str]:
 
 
 def headers(flags: tuple[str, ...]) -> Path:
-    """A header that stands for all of the emulator's, precompiled for these flags."""
+    """One header that includes all of the emulator's, precompiled for these flags."""
 
     def make(target: Path) -> None:
         header = target / HEADER

@@ -210,7 +210,7 @@ def _compile_error(build: Build, log: str) -> RungError:
                 return EmulatorFault(
                     "unsupported",
                     f"{build.origin} includes {name}: the emulator does not model {library}; "
-                    'say in the header emulate = "why not".',
+                    'set emulate = "why not" in the header.',
                 )
     errors = [line for line in log.splitlines() if re.search(r"\b(?:fatal )?error:", line)]
     shown = "\n  ".join(errors[:5] or log.splitlines()[:5])

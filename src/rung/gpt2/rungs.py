@@ -143,7 +143,7 @@ FULL_GRID = 2048  # from this many, attention's tiles fill a GPU without dividin
 OVERLAPPED = 256  # rows up to which dependent launch is faster, tuned or not; beyond, only if it is tuned
 LONGEST_OVERLAPPED = 1024  # tokens up to which 16-bit kernels use dependent launch
 MANY_ROWS = 4096  # from this many, our own product with GELU is faster than the library's
-MANY_TOKENS = 768  # from so many again
+MANY_TOKENS = 768  # and again from this many
 
 # The first that supports the shape is used. Without `matmul_residual` and `layernorm_matmul` in a table, the sum is
 # fused with the layernorm after it.

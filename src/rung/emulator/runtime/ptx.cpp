@@ -267,7 +267,7 @@ struct Reader
         if (*at && *at != '}' && !take(';')) fail("for want of a ;");
         i.run = handler_of(i);
         if (!i.run)
-            fault(FaultKind::Unsupported, "the PTX instruction %.100s (%s:%d) is not modelled: say in the header "
+            fault(FaultKind::Unsupported, "the PTX instruction %.100s (%s:%d) is not modelled: set in the header "
                   "emulate = \"why not\"", i.text.c_str(), site.file, site.line);
         program.code.push_back(i);
     }

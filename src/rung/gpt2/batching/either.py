@@ -44,7 +44,7 @@ class Either(Backend):
         self._variants[0].backend.clock = self._variants[1].backend.clock = self.clock
 
     def _start(self, tokens: int) -> None:
-        """Measure anew, over so many tokens."""
+        """Measure again, over this many tokens."""
         self._to_measure, self._made, self._spent, self._cost, self._fresh = tokens, 0, 0.0, 0.0, set[int]()
 
     @property

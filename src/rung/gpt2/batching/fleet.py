@@ -62,7 +62,7 @@ class _Worker:
 
 
 class Fleet:
-    """The engine of this process and workers beside it."""
+    """The engine of this process, and workers."""
 
     def __init__(self, own: BatchEngine, setups: Sequence[Setup]) -> None:
         self._own, self._setups = own, setups

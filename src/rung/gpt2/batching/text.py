@@ -45,7 +45,7 @@ class Piece:
 def check(prompt: Prompt, options: Options, config: Config) -> None:
     """RungError if the model cannot continue this prompt."""
     if not prompt.ids:
-        raise RungError("the prompt is empty; give at least one character to go on from.")
+        raise RungError("the prompt is empty; give at least one character to continue.")
     if len(prompt.ids) > config.context and not options.slide:
         raise RungError(
             f"the prompt has {len(prompt.ids):,} tokens and the model's context {config.context:,}; "

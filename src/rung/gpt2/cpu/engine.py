@@ -1,4 +1,4 @@
-"""decode.cpp behind a Python object."""
+"""decode.cpp as a Python object."""
 
 from __future__ import annotations
 
