@@ -40,7 +40,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS)
     cp_async_commit();
 #pragma unroll
     for (int stage = 0; stage < STAGES - 1; stage++) {
-        // perhaps never false: with STAGES of 2 only the first tile is asked for
+        // perhaps never false: with STAGES of 2 only the first tile is requested
         if (stage < count) {
             int tile = tile_of(stage);
             int64_t at = (int64_t)tile * BC * stride_T;
@@ -69,7 +69,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS)
             load_tile<BC>(V + later % STAGES * BC * ROW, values + at, stride_T, T - next * BC);
         }
         cp_async_commit();
-        // Nothing of this tile is seen by this warp's rows.
+        // This warp's rows attend to no key of this tile.
         // perhaps never true: one warp per block needs every tile of its block
         if (key0 >= warp_row0 + 16 * M_TILES || (key0 + BC <= warp_row0 - window + 1 && key0 >= globals)) continue;
         const Real* K_tile = K + number % STAGES * BC * ROW;

@@ -1,7 +1,7 @@
 /*---
 idea   = "Eight bits on the CUDA cores: __dp4a multiplies four pairs and adds them to an integer, in one instruction per lane. Scales of row and column come at the end."
 expect = "Up to four times float32's rate, with a quarter of the bytes: less where loads and the scales dominate. Integer sums are exact."
-provenance = "The lecture's list of low-precision instructions: DP4A, four multiplications an instruction (sm_61)."
+provenance = "The lecture's list of low-precision instructions: DP4A, four multiplications per instruction (sm_61)."
 dtypes = ["f32", "f16", "bf16"]
 products = "i8"
 needs  = ["sm >= 61", "C % 4 == 0"]

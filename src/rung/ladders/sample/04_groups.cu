@@ -111,7 +111,7 @@ struct Survey
         return m[j] > -INFINITY ? double(sum[j]) * double(expf((m[j] - largest) * unit)) : 0.0;
     }
 
-    // The largest value that at least so many groups reach: so many tokens are at least as large.
+    // The largest value that at least this many groups reach: at least as many tokens are that large.
     __device__ __forceinline__ float reached_by(int groups, float largest) const
     {
         return bisect(largest, [&](float edge) {

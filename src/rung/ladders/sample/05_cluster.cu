@@ -29,7 +29,7 @@ constexpr int BITS = 10, BINS = 1 << BITS, CHUNKS = BINS / WARP_SIZE;
 constexpr uint32_t ONE = 0x3f800000;  // 1.0f
 
 __host__ __device__ constexpr int width(int n) { return n ? 1 + width(n / 2) : 0; }
-// A mass has two limbs of so many bits: the limbs of all of a block's tokens add up within 32 bits.
+// A mass has two limbs of LIMB bits: the limbs of all of a block's tokens add up within 32 bits.
 constexpr int LIMB = 32 - width(EACH * BLOCK) < 24 ? 32 - width(EACH * BLOCK) : 24;
 
 // Double buffers: one half is written while a slower block still reads the other.
@@ -135,7 +135,7 @@ struct Part
         return shared.bound;
     }
 
-    // Keys of so many bits, the least first; `wanted` is called with the total mass.
+    // Keys of this many bits, the smallest first; `wanted` is called with the total mass.
     template <class Key, class Weight, class Wanted>
     __device__ __forceinline__ Edge select(int bits, Key key, Weight weight, Wanted wanted)
     {
