@@ -185,7 +185,7 @@ def test_variants_know_which_rungs_are_flash_attention() -> None:
 
 
 def row(name: str, seconds: float | None, *, kind: str = "cuda", flash: bool = False, written: int = 20) -> Row:
-    """Of 20 tokens behind a prompt of 8; naive torch takes 2 s."""
+    """Rows of 20 tokens after a prompt of 8; naive torch takes 2 s."""
     detail = {"step": 0, "idea": "", "language": kind, "flash": flash}
     made = Row(kind="climb", what="gpt2", part=name, options={"study": "attention", "new_tokens": 20}, detail=detail)
     if seconds is None:

@@ -1,4 +1,4 @@
-"""Kernels that do wrong: each is told apart by its kind and place, and the process goes on."""
+"""Faulty kernels: each fault is reported with kind and place, and the process continues."""
 
 from __future__ import annotations
 

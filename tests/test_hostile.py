@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def opened(what: str, work: Path) -> list[dict[str, Any]]:
-    """What became of each file, as the child that opened it tells."""
+    """The outcome for each file, as reported by the child that opened it."""
     done = subprocess.run(
         [sys.executable, str(Path(hostile.__file__)), what, str(work), str(gpt2_models.saved())],
         capture_output=True, text=True, cwd=work, timeout=600, check=False,

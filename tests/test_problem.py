@@ -83,7 +83,7 @@ def test_a_submission_that_cheats_is_refused(verdict: Callable[[str], Report], s
 
 
 def test_an_output_that_is_handed_over_is_poisoned(tmp_path: Path) -> None:
-    """The data's last tensor receives the result: who leaves it as it came is found out."""
+    """The data's last tensor receives the result: a submission that leaves it unchanged is detected."""
     folder = tmp_path / "double_into"
     folder.mkdir()
     (folder / "task.yml").write_text('tests:\n  - {"size": 33, "seed": 1}\n')

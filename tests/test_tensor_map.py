@@ -121,7 +121,7 @@ def test_the_driver_gets_sizes_fastest_first_and_room_where_it_wants_it(monkeypa
     monkeypatch.setattr(tensor_map, "_driver_function", lambda: encode)
     made = TensorMap("m", tensor, (64, 64), (128,), (16, 32), offset=64, swizzle=128, promotion=256, fill="nan", tf32=True)
     assert made.encode() == b"\x5a" * 128
-    # CU_TENSOR_MAP_DATA_TYPE_TFLOAT32, and behind the sizes: no interleaving, swizzle of 128, promotion of 256, NaN
+    # CU_TENSOR_MAP_DATA_TYPE_TFLOAT32, and after the sizes: no interleaving, swizzle of 128, promotion of 256, NaN
     assert encoded == [(11, 256, [64, 64], [512], [32, 16], [1, 1], 0, 3, 3, 1)]
     monkeypatch.setattr(tensor_map, "_driver_function", lambda: lambda *_: 1)
     with pytest.raises(RungError, match=r"maps\.m cannot be encoded: the driver returns CUDA_ERROR_INVALID_VALUE"):
