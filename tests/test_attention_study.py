@@ -143,7 +143,7 @@ def test_a_wrong_method_gets_no_time(inner: Inner, clock: SimpleNamespace) -> No
 def test_a_method_whose_second_text_is_wrong_gets_no_time(inner: Inner, clock: SimpleNamespace) -> None:
     again = paced(clock, "again", 1.0, wrong=lambda count: count > 12)
     _, row = measured(inner, [paced(clock, "naive torch", 0.5), again])
-    assert row["seconds"] is None and "curve" not in row and row["verdict"].startswith("its text leaves")
+    assert row["seconds"] is None and "curve" not in row and row["verdict"].startswith("its text differs")
 
 
 def test_a_text_may_differ_behind_the_gate(
