@@ -11,7 +11,7 @@ FORMATTED := $(wildcard src/rung/ladders/*/*.cu src/rung/ladders/*/*.cuh)
 .PHONY: demo test test-all lint check measure tables tables-check docs browser clean help
 
 help:
-	@echo "make demo    install, then tell a story with the model inside"
+	@echo "make demo    install, then write a story with the bundled model"
 	@echo "make test    install what the tests need, then run the fast ones"
 	@echo "make test-all  run the slow ones as well"
 	@echo "make check   every rung against its reference (emulated where there is no GPU)"

@@ -3,11 +3,10 @@
     python benchmarks/cpu_generate.py --output results/cpu/generate.jsonl [--sections score prompt] [--llama-bench PATH]
 
 GPT-2 (124M, random weights), batch 1, a prompt of 8 tokens, 64 new ones, greedy; prefill of 512 tokens;
-log-probabilities of a text of 512 tokens; what smaller weights cost in accuracy; seconds from the command
-to the first token of the model inside. On a machine that others use as well, `--cpu-time` takes the CPU's time of
-one thread for all contenders.
-Contenders take turns, so that whatever else the machine does falls on all of them; ratios are taken
-within a round.
+log-probabilities of a text of 512 tokens; the accuracy lost by smaller weights; seconds from the command
+to the first token of the bundled model. On a shared machine `--cpu-time` takes the CPU time of one thread for
+all contenders.
+Contenders take turns, so that other load affects all of them; ratios are taken within a round.
 """
 
 from __future__ import annotations
@@ -40,13 +39,14 @@ from rung.results.row import Row
 
 PROMPT, NEW, PREFILL = 8, 64, 512
 SECTIONS = ("text", "prompt", "score", "first token")
-# Which figure of transformers each of ours is held against; int8, which it has not here, against its fastest format.
+# The figure of transformers that each of ours is compared with; int8, which it does not have here, with its fastest
+# format.
 AGAINST = {"rung float32": "transformers float32", "rung bfloat16": "transformers bfloat16", "rung int8": ""}
 Clock = Callable[[], float]
 
 
 def timed(work: Callable[[], Any], clock: Clock) -> float:
-    """What the work says of itself, or the time of the call."""
+    """The time that the work reports, or the time of the call."""
     began = clock()
     result = work()
     return result if isinstance(result, float) else clock() - began
@@ -65,7 +65,7 @@ def spread(samples: list[float]) -> dict[str, Any]:
 
 
 def interleaved(contenders: dict[str, Callable[[], Any]], rounds: int, clock: Clock) -> dict[str, list[float]]:
-    """Seconds of each, one after the other in every round, after one round that is not counted."""
+    """Seconds of each, one after the other in every round, after a warm-up round."""
     for work in contenders.values():
         work()
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
@@ -94,14 +94,14 @@ def compared(seconds: dict[str, list[float]], tokens: int) -> dict[str, Any]:
 
 
 def decode_logits(model: Model, ids: list[int]) -> torch.Tensor:
-    """Logits (T, V) as generation sees them: token by token through the cache."""
+    """Logits (T, V) as in generation: token by token through the cache."""
     cache = model.transformer.new_cache(1, len(ids))
     cache.begin(1)
     return torch.cat([model.transformer.advance([[token]], cache) for token in ids])
 
 
 def accuracy(models: dict[str, Model], reference: Any, ids: list[int]) -> dict[str, Any]:
-    """How far logits are from transformers' in float32, and what the model inside loses in perplexity."""
+    """How far logits are from transformers' in float32, and the bundled model's loss in perplexity."""
     with torch.inference_mode():
         right = reference(torch.tensor([ids])).logits[0].float()
     found: dict[str, Any] = {}
@@ -238,7 +238,7 @@ def measure(
     for name, figures in result.get("text", {}).items():
         if name in ours:
             weights = ours[name].transformer.weights
-            read = weights.nbytes() - weights.wpe.nbytes  # all weights but the positions, once per token
+            read = weights.nbytes() - weights.wpe.nbytes  # all weights except the positions, once per token
             figures |= {"weights_mb": read / 1e6, "limit_tokens_per_s": facts["read_gb_per_s"] * 1e9 / read}
     if "text" in result:
         result["accuracy"] = accuracy(ours, theirs["transformers float32"], ids[0, : PROMPT + NEW].tolist())
@@ -294,7 +294,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--sections", nargs="+", choices=SECTIONS, default=SECTIONS)
     parser.add_argument("--llama-bench", type=Path, metavar="PATH", help="llama.cpp's llama-bench, as another peer")
-    parser.add_argument("--cpu-time", action="store_true", help="of one thread, in place of the wall's time")
+    parser.add_argument("--cpu-time", action="store_true", help="CPU time of one thread instead of wall time")
     arguments = parser.parse_args()
     transformers.logging.set_verbosity_error()
     threads, clock = (1, time.process_time) if arguments.cpu_time else (None, time.perf_counter)

@@ -2,9 +2,9 @@
 
     PYTHONPATH=src python benchmarks/decode_tune.py --output tuned.json [--store tunings.jsonl] "gpt2 bfloat16 10" ...
 
-The kernels of a step hardly influence one another, so the parameters of each are drawn together while the others
-stay as they are; the best of all groups are then combined, and a second round starts from there. Candidates are
-compiled by all cores while the GPU times those that are ready.
+The kernels of a step hardly influence one another, so the parameters of each are sampled jointly while the others
+are fixed; the best of all groups are then combined, and a second round starts from there. Candidates are compiled on
+all cores while the GPU times those that are ready.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ GROUPS = {
     "ahead": ("AHEAD", "REST", "BULK", "FLIGHT"),
     "many sequences": ("FC2_SPLIT", "HEAD_N", "HEAD_K", "HEAD_STAGES"),
 }
-TOKENS, CONTEXT = 520, 260  # what a text of 512 tokens behind a short prompt reaches, and its middle
+TOKENS, CONTEXT = 520, 260  # the length of a text of 512 tokens after a short prompt, and its middle
 Tuning = dict[str, int]
 
 
@@ -87,7 +87,7 @@ class Search:
         return self.seen[key]
 
     def step_time(self, tuning: Tuning) -> float:
-        """Seconds a step, from graphs of eight, about the middle of a text."""
+        """Seconds per step, from graphs of eight, near the middle of a text."""
         session = self.session
         bound = {o.name for o in self.rung.operation.operands}
         tensors = {n: t for n, t in session.tensors.items() if n in bound}
@@ -171,7 +171,7 @@ class Search:
         }
 
     def keep(self, store: Path, found: dict[str, Any]) -> None:
-        """The tuning as the engine looks it up, for caches of every size."""
+        """The tuning under the engine's key, for caches of every size."""
         real, facts = named_dtype(DTYPES[self.dtype]), machine.facts()
         for capacity in (64, 128, 256, 512, 1024):
             values = catalogue.operation("decode").complete(dims(config_of(self.name), self.rows, capacity))
@@ -191,11 +191,11 @@ class Search:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("questions", nargs="+", help='"gpt2-xl bfloat16 10", with a fourth word: so many sequences')
+    parser.add_argument("questions", nargs="+", help='"gpt2-xl bfloat16 10"; a fourth word: number of sequences')
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--store", type=Path)
     parser.add_argument(
-        "--start", type=Path, help='an earlier output, whose best are begun with; "seeds" names more for each question'
+        "--start", type=Path, help='an earlier output, whose best are the start; "seeds" names more for each question'
     )
     parser.add_argument("--seconds", type=float, default=60, help="for each question")
     arguments = parser.parse_args()

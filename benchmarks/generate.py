@@ -3,11 +3,11 @@
     PYTHONPATH=src python benchmarks/generate.py [--output rows.jsonl] [--sections text,prompt,...] [--missing]
 
 Weights are random (drawn as transformers draws them), the same for both sides. Every figure is a row of the results
-store; one that fails is a row with its reason, and the others go on. Sections: text (one text and batches), context
-(a step at 50 and at 1000 tokens), cache (64 texts of the model of the package, or `--large`, with keys and values in
-8 bits: divergence from those in 16, and perplexities; speed at 64 and 256 texts of gpt2), few (two to eight texts by
-the step of few rows, and by the rungs beside it), drafts (the model of the package, or `--large`, with and without
-them), sampling (what choosing costs), prompt, agreement (logits and greedy text against transformers in float32),
+store; one that fails is a row with its reason, and the others continue. Sections: text (one text and batches), context
+(a step at 50 and at 1000 tokens), cache (64 texts of the model of the package, or `--large`, with keys and values in 8
+bits: divergence from those in 16, and perplexities; speed at 64 and 256 texts of gpt2), few (two to eight texts by the
+step of few rows, and by the alternative rungs), drafts (the model of the package, or `--large`, with and without them),
+sampling (the cost of choosing a token), prompt, agreement (logits and greedy text against transformers in float32),
 peers (transformers on the same texts), score (log-probabilities of given texts, even and uneven, by rung and by
 transformers eager and compiled).
 """
@@ -159,13 +159,13 @@ class Bench:
         return Engine(config_of(name), weights_of(name), dtype)
 
     def served(self, engine: Engine, rows: int, length: int = 512) -> tuple[str, ...]:
-        """The rung of decode that serves so many texts."""
+        """The decode rung used for this many texts."""
         return (engine.rung(dims(engine.config, rows, length)).full_name,)
 
     # ---- sections -----------------------------------------------------------------------------------------------
 
     def text(self) -> None:
-        """One text of 512 tokens behind 8, and batches of 128 behind 128."""
+        """One text of 512 tokens after 8, and batches of 128 after 128."""
         for name, dtype, rows in TEXTS:
             engine = self.engine(name, dtype)
             length, new = (PROMPT, NEW) if rows == 1 else (BATCH, BATCH)
@@ -190,7 +190,7 @@ class Bench:
                     found.metrics |= {"short_us": short * 1e6, "long_us": late * 1e6}
 
     def few(self) -> None:
-        """Two, four and eight texts of 128 behind 128: the step of few rows beside what would serve without it."""
+        """Two, four and eight texts of 128 after 128: the step of few rows, and the rungs used without it."""
         for name, dtype in SINGLE:
             for few in (few_rows_rung(dtype), None):
                 engine = Engine(config_of(name), weights_of(name), dtype, rung=few)
@@ -251,7 +251,8 @@ class Bench:
         return found
 
     def cache(self) -> None:
-        """64 texts read token by token, keys and values in 16 bits and in 8: how far the next tokens' odds move."""
+        """64 texts read token by token, keys and values in 16 bits and in 8: how far the next tokens' probabilities
+        differ."""
         large = self.arguments.large
         what, path = ("gpt2, stories", large) if large else ("inner", "inner")
         truth: torch.Tensor | None = None
@@ -285,7 +286,7 @@ class Bench:
             del engine
 
     def _along(self, engine: Engine, texts: list[list[int]]) -> torch.Tensor:
-        """Log-probabilities (tokens, texts, V) of what follows each token behind the prompt, texts being given."""
+        """Log-probabilities (tokens, texts, V) after each token that follows the prompt, for given texts."""
         session = engine.session(len(texts), len(texts[0]))
         session.begin([t[:PROMPT] for t in texts], [10**6] * len(texts), (), SAMPLING["greedy"], 0, range(len(texts)))
         found = []
@@ -297,7 +298,7 @@ class Bench:
         return torch.stack(found)
 
     def sampling(self) -> None:
-        """What choosing costs."""
+        """The cost of choosing a token."""
         engine = self.engine("gpt2", "bfloat16")
         for label, how in SAMPLING.items():
             with self.row("sampling", "gpt2", "bfloat16", self.served(engine, 1), how=label) as found:
@@ -340,7 +341,7 @@ class Bench:
                     found.metrics["prompt_ms"] = self._call_time(compiled) * 1e3
 
     def agreement(self) -> None:
-        """Greedy text and logits against transformers float32 (64 tokens behind an 8-token prompt)."""
+        """Greedy text and logits against transformers float32 (64 tokens after an 8-token prompt)."""
         model = transformers_model(config_of("gpt2"), weights_of("gpt2"), torch.float32)
         prompt = self.prompts(1, PROMPT)[0]
         with torch.inference_mode():
@@ -413,14 +414,14 @@ class Bench:
 
                     found.metrics |= self._rate(theirs, texts * SCORED, before)
 
-    # ---- how ----------------------------------------------------------------------------------------------------
+    # ---- helpers ----------------------------------------------------------------------------------------------------
 
     def _score(self, rater: GpuRater, texts: list[list[int]]) -> None:
         for _ in scores(rater, map(Text, texts), context=SCORED, stride=SCORED // 2):
             pass
 
     def _rate(self, run: Callable[[], None], tokens: int, before: int, times: int = 5) -> dict[str, float | None]:
-        """Tokens per second of a run behind one that prepares, and the peak of memory beside what was there before."""
+        """Tokens per second of a run after a warm-up run, and the peak of additional memory."""
         run()
         torch.cuda.reset_peak_memory_stats()
         spent = []
@@ -433,7 +434,7 @@ class Bench:
         return {"tokens_per_s": tokens / statistics.median(spent), "peak_mb": peak / 1e6}
 
     def step_time(self, engine: Engine, rows: int, length: int) -> float:
-        """Seconds a step, from graphs of eight; lengths are put back, so that all see about the same context."""
+        """Seconds per step, from graphs of eight; lengths are reset, so that all have about the same context."""
         session = engine.session(rows, engine.config.context if length > 400 else 512)
         session.choice.greedy = True
         lengths = session.tensors["lengths"]
@@ -488,7 +489,7 @@ class Bench:
         return prompts
 
     def write(self, engine: Engine, rows: int, length: int, new: int, **how: Any) -> tuple[float, float]:
-        """(tokens a second in all, seconds to the first) of the median of three runs after one to warm up."""
+        """(tokens per second in total, seconds to the first) of the median of three runs after one to warm up."""
         found, prompts = [], self.prompts(rows, length)
         for trial in range(4):
             torch.cuda.synchronize()
@@ -501,7 +502,7 @@ class Bench:
         return sorted(found)[1]
 
     def _call_time(self, call: Callable[[], Any], times: int = 25) -> float:
-        """Seconds on the GPU, launches queued behind one another so that the host's part does not count."""
+        """Seconds on the GPU, with queued launches, so that the host's time is not included."""
         for _ in range(5):
             call()
         torch.cuda.synchronize()
@@ -530,7 +531,7 @@ class Bench:
         return float(max(found))
 
     def floor(self, name: str, dtype: str) -> float:
-        """Seconds that reading the weights once takes, at the speed of a copy here."""
+        """Seconds to read the weights once at the speed of a copy here."""
         if not self.bandwidth:
             from rung.bench import race
 
@@ -541,7 +542,7 @@ class Bench:
 
 
 class Found:
-    """What a block of measuring found; `selected` is whether it is to measure at all."""
+    """A measurement's result; `selected` is whether it is to be measured at all."""
 
     def __init__(self, *, selected: bool) -> None:
         self.selected = selected
@@ -555,14 +556,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sections", default=",".join(SECTIONS))
     parser.add_argument("--output", type=Path, help="the file of rows (default: your store of results)")
-    parser.add_argument("--limit", type=float, default=1e9, help="begin nothing new after so many seconds")
+    parser.add_argument("--limit", type=float, default=1e9, help="start nothing new after this many seconds")
     parser.add_argument("--missing", action="store_true", help="only what has no row of the present code")
     parser.add_argument("--large", type=Path, help="drafts: a model of gpt2's size that was trained on stories")
     parser.add_argument("--draft", default="inner", help="drafts: the small model with the same vocabulary")
     parser.add_argument("--tokens", type=int, default=400, help="drafts: of a text")
     arguments = parser.parse_args()
     if not torch.cuda.is_available() and arguments.sections != "drafts":
-        print("there is no CUDA device here; nothing is measured without one.", file=sys.stderr)
+        print("no CUDA device was found; the benchmark needs one.", file=sys.stderr)
         return 2
     chosen: list[str] = arguments.sections.split(",")
     unknown = [name for name in chosen if name not in SECTIONS]
@@ -573,7 +574,7 @@ def main() -> int:
         run: Callable[[], None] = getattr(bench, name)
         try:
             run()
-        except Exception as error:  # the other sections go on
+        except Exception as error:  # the other sections continue
             failed += 1
             print(f"{name} failed: {(str(error) or repr(error)).splitlines()[0]}", flush=True)
     return 1 if failed else 0

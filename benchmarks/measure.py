@@ -1,11 +1,11 @@
-"""Renews every figure that is shown, on one GPU: calls the verbs for what has no row of the present code.
+"""Renews every figure that is shown, on one GPU: calls the verbs for figures without a row of the present code.
 
     PYTHONPATH=src python3 benchmarks/measure.py --budget 540 [SECTION ...]
 
-Rows go to one store, measured.jsonl under $OUT (or ./measured), what the verbs print to measure.log beside it. Whatever
-has a current row there or in results/ is not measured again, so that a second call goes on where the first one stopped;
-`rung results FILE --publish results/h200` puts the rows among the published ones. A section that fails or runs out of
-time is a row with its reason, and the rest goes on.
+Rows go to one store, measured.jsonl under $OUT (or ./measured), and the verbs' output to measure.log next to it.
+Figures with a current row there or in results/ are not measured again, so that a second call continues where the first
+one stopped; `rung results FILE --publish results/h200` adds the rows to the published ones. A section that fails or
+runs out of time is a row with its reason, and the rest continues.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from rung.study import STUDIES
 ROOT = Path(__file__).resolve().parent.parent
 OUT = Path(os.environ.get("OUT") or "measured").resolve()
 RUNG = [sys.executable, "-m", "rung"]
-LEAST = 15.0  # seconds, below which nothing new is begun
+LEAST = 15.0  # seconds left below which nothing new is started
 
 
 @dataclass(frozen=True)
 class Task:
-    """A call, and how long it may take; `own_limit` is the option by which it ends in good order."""
+    """A call, and its time limit; `own_limit` is the option with which it ends by itself."""
 
     words: list[str]
     limit: float
@@ -51,7 +51,7 @@ class Measured:
         self.rows = [r for r in store.gather() if r.gpu == gpu and r.verdict == "ok" and codes.current(r)]
 
     def parts(self, kind: str, what: str | None = None, study: bool = False) -> set[str]:
-        """Which parts there are of a kind: steps of a climb, ways of a study, sections of the text benchmark."""
+        """The parts of a kind: steps of a climb, variants of a study, sections of the text benchmark."""
         some = (r for r in self.rows if r.kind == kind and what in (None, r.what))
         return {f"{r.part} {r.dtype}".strip() for r in some if ("study" in r.options) == study}
 
@@ -90,7 +90,7 @@ def check(measured: Measured) -> list[Task]:
     return [Task([*RUNG, "check", "--device", "cuda", "--missing", "-o", os.environ["RUNG_RESULTS"]], 300)]
 
 
-PARTS = {"waves": "squares", "cache": "passes", "ranks": "weak"}  # a part of a study that it did not always have
+PARTS = {"waves": "squares", "cache": "passes", "ranks": "weak"}  # a part that was added to a study later
 LONG = {"attention": 200, "ranks": 180, "waves": 120, "cache": 90}  # seconds
 
 
@@ -110,7 +110,7 @@ def profile(measured: Measured) -> list[Task]:
 
 
 def atlas(measured: Measured) -> list[Task]:
-    """What Nsight Compute counts; only what has no row yet, the sources' rungs first."""
+    """Nsight Compute's counters; only those without a row, the sources' rungs first."""
     return [Task([*RUNG, "profile", "all"], 260, "--limit")]
 
 
@@ -118,7 +118,7 @@ TEXT_SECONDS = 12.0  # for a step's 512 tokens; slower ones are shown with the t
 
 
 def attention_climb(measured: Measured) -> list[Task]:
-    """The study's texts, whole where the limit allows: a row of a shorter limit is measured again."""
+    """The study's texts, complete if the limit allows: a row with a shorter limit is measured again."""
     texts = [r for r in measured.rows if r.kind == "climb" and r.options.get("study") == "attention"]
     whole = [r for r in texts if r.metrics["tokens"] >= 512 or r.metrics["seconds"] > TEXT_SECONDS / 2]
     done = {(r.part, r.options.get("batch", 1)) for r in whole}
@@ -168,7 +168,7 @@ def mutants(measured: Measured) -> list[Task]:
     return [Task([*RUNG, *words, "-o", os.environ["RUNG_RESULTS"]], 400)]
 
 
-# In the order of what is missed most.
+# In order of importance.
 SECTIONS: dict[str, Callable[[Measured], list[Task]]] = {
     "climb": climb, "generate": generate, "bench": bench, "peers": peers, "study": study, "check": check,
     "serving": serving, "score": score, "profile": profile, "atlas": atlas, "attention": attention_climb,
@@ -177,7 +177,7 @@ SECTIONS: dict[str, Callable[[Measured], list[Task]]] = {
 
 
 def run(task: Task, log: Path, left: float) -> str:
-    """Carry out a call; gives the reason why it failed, empty where it did not."""
+    """Carry out a call; returns the reason if it failed, else an empty text."""
     limit = min(task.limit, left)
     words = [*task.words, *([task.own_limit, f"{max(limit - LEAST, 1):.0f}"] if task.own_limit else [])]
     with log.open("a", encoding="utf-8") as out:
@@ -199,7 +199,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("sections", nargs="*", help=f"of {', '.join(SECTIONS)} (default: all)")
     parser.add_argument("--budget", type=float, default=540, help="seconds in all")
-    parser.add_argument("--dry-run", action="store_true", help="only say what would be called")
+    parser.add_argument("--dry-run", action="store_true", help="only print what would be called")
     chosen = parser.parse_args()
     unknown = [name for name in chosen.sections if name not in SECTIONS]
     if unknown:
@@ -208,7 +208,7 @@ def main() -> int:
     scratch = tempfile.mkdtemp(prefix="rung-measure-")
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT / "src"), os.environ.get("PYTHONPATH")]))
     os.environ["RUNG_RESULTS"] = str(OUT / "measured.jsonl")
-    os.environ["RUNG_TUNINGS"] = str(Path(scratch) / "tunings.jsonl")  # a sweep's winner is no part of the next figures
+    os.environ["RUNG_TUNINGS"] = str(Path(scratch) / "tunings.jsonl")  # no sweep may affect later figures
     began, summary = time.monotonic(), []
     for name in chosen.sections or SECTIONS:
         tasks = SECTIONS[name](Measured())
@@ -220,7 +220,7 @@ def main() -> int:
         for task in tasks:
             left = chosen.budget - (time.monotonic() - began)
             if left < LEAST:
-                reasons.append("out of time; call again to go on")
+                reasons.append("out of time; call again to continue")
                 break
             reasons.append(run(task, OUT / "measure.log", left))
         reason = "; ".join(filter(None, reasons))

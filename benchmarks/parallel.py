@@ -1,7 +1,7 @@
 """Attention over CUDA streams and GPUs, GPT-2 split over GPUs, and many texts over GPUs, as rows of results.
 
 `PYTHONPATH=src python benchmarks/parallel.py [--output rows.jsonl] [pipeline] [ring] [split] [texts]`; `ring:4` means
-four GPUs alone. With one GPU ring and split say that they need more. A case that fails is a row with its reason.
+four GPUs only. With one GPU ring and split report that they need more. A case that fails is a row with its reason.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def row(part: str, what: str, kind: str, options: Mapping[str, Any], figures: Ma
 
 
 def pipelined(store_row: Keep, only: int | None) -> None:
-    """Copies and kernels over streams: where they are of like size, and where compute is far less."""
+    """Copies and kernels over streams: with similar times, and with much shorter computing."""
     plain = [("f32", pipeline.RUNG, T) for T in (1024, 2048)]
     for kind, rung, T in (*plain, *(("bf16", TENSOR_CORES, T) for T in (1024, 4096))):
         texts = {rung: identity.text(catalogue.find(rung))}
@@ -104,7 +104,7 @@ SCORED, WRITTEN = 8192, 256  # texts for each GPU
 
 def texts(store_row: Keep, only: int | None) -> None:
     """gpt2 with random weights: texts scored, and prompts continued, by a model on each GPU."""
-    from transformers import GPT2Config, GPT2LMHeadModel  # the other sections do without
+    from transformers import GPT2Config, GPT2LMHeadModel  # the other sections do not need it
 
     counts = [n for n in (1, 2, 4) if n <= torch.cuda.device_count() and only in (n, None)]
     with tempfile.TemporaryDirectory() as folder:
@@ -138,7 +138,7 @@ def _scored(how: dict[str, Any], some: list[Any], gpus: int) -> tuple[list[float
 
 
 def _written(how: dict[str, Any], some: list[Any], gpus: int) -> tuple[list[list[int]], float]:
-    """Each prompt's continuation, and new tokens per second of a run behind one that prepares."""
+    """Each prompt's continuation, and new tokens per second of a run after a warm-up run."""
     model = load(**how)
     model.spread([Setup(how, gpu=gpu) for gpu in range(1, gpus)])
     prompts = [ids[: TEXT // 4] for ids in some]
@@ -152,14 +152,14 @@ def _written(how: dict[str, Any], some: list[Any], gpus: int) -> tuple[list[list
 def _counts(only: int | None) -> list[int]:
     counts = [n for n in (2, 4) if n <= torch.cuda.device_count() and only in (n, None)]
     if not counts:
-        raise RungError(f"{only or 'two'} GPUs are needed; of what is here, {torch.cuda.device_count()} can be seen.")
+        raise RungError(f"{only or 'two'} GPUs are needed; {torch.cuda.device_count()} are visible here.")
     return counts
 
 
 def _job(
     store_row: Keep, part: str, what: str, workload: dict[str, Any], module: str, words: list[str], gpus: int
 ) -> list[Any]:
-    """What the processes of a job say; of one that fails, a row with the reason."""
+    """The results of a job's processes; if it fails, a row with the reason."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "rows.json"
         try:
@@ -195,7 +195,7 @@ def main() -> int:
         section, _, count = name.partition(":")
         try:
             SECTIONS[section](store_row, int(count) if count else None)
-        except (RungError, RuntimeError) as error:  # the other sections go on
+        except (RungError, RuntimeError) as error:  # the other sections continue
             failed += 1
             print(f"{name} failed: {str(error).splitlines()[0]}", flush=True)
     return 1 if failed else 0

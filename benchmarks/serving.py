@@ -3,10 +3,10 @@
     PYTHONPATH=src python benchmarks/serving.py [--output rows.jsonl] [--device cuda] [--model gpt2] [--slots 64,256]
 
 Weights are random, tokens greedy, no text ends early. Sections: parts (milliseconds of each pass of prompts and of a
-step of each number of rows; on a GPU), many (tokens/s from the first prompt handed in to the last token, beside fixed
+step of each number of rows; on a GPU), many (tokens/s from the first prompt submitted to the last token, against fixed
 batches of the same texts; where the time went), arrivals (time to the first token and between tokens, Poisson arrivals
-at 70 % of the capacity that `many` found with the most slots), alone (one text through the engine, beside the path of
-`rung generate`). Each figure is the median of --repeats runs behind one that is not counted, and a row of results.
+at 70 % of the capacity that `many` found with the most slots), alone (one text through the engine, against the path of
+`rung generate`). Each figure is the median of --repeats runs after a warm-up run, and a row of results.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ if TYPE_CHECKING:
 GREEDY = Sampling(temperature=0)
 SHORTEST, LONGEST = 16, 512
 LOAD = 0.7
-CACHED = 320  # tokens of each row, where a step is timed
+CACHED = 320  # tokens of each row when a step is timed
 
 Metrics = dict[str, float]
 
 
 class Bench:
-    """One model, and what is asked of it."""
+    """One model, and its workload."""
 
     def __init__(self, given: argparse.Namespace) -> None:
         self.given = given
@@ -66,10 +66,10 @@ class Bench:
         self._engines: dict[int, BatchEngine] = {}
         self._capacity = 0.0
         self.spent: Metrics = {}  # ms of passes and steps by their shape
-        self.taken: Counter[str] = Counter()  # how many of them there were
+        self.taken: Counter[str] = Counter()  # their number
 
     def row(self, part: str, metrics: Metrics, **options: object) -> None:
-        """Keep a section's figures and tell them."""
+        """Store a section's figures and print them."""
         g = self.given
         options_ = {"device": g.device, "prompts": g.prompts, "new": g.new, **options}
         found = Row(
@@ -96,7 +96,7 @@ class Bench:
         return self.given.device == "cuda" and self.transformer.service.writer is not None
 
     def _count(self, backend: GpuBackend) -> None:
-        """See which passes and steps there are."""
+        """Find which passes and steps there are."""
         reader, step = backend._reader, backend._step
 
         def read(rows: int, length: int) -> object:
@@ -114,14 +114,14 @@ class Bench:
         return Request(Prompt("", tuple(prompt)), Options(sampling=GREEDY, max_new_tokens=new), 0)
 
     def _median(self, run: Callable[[], float]) -> float:
-        run()  # graphs are recorded, kernels compiled
+        run()  # graphs are captured, kernels compiled
         return statistics.median(run() for _ in range(self.given.repeats))
 
     # ---- parts ------------------------------------------------------------------------------------------------------
 
     @torch.inference_mode()
     def parts(self) -> None:
-        """What the engine's work is made of, by itself."""
+        """The parts of the engine's work, separately."""
         if not self._on_gpu:
             return
         from rung.gpt2.gpu.slots import GpuBackend
@@ -158,7 +158,7 @@ class Bench:
     # ---- many -------------------------------------------------------------------------------------------------------
 
     def many(self) -> None:
-        """New tokens per second, all prompts there at once, and where the last run's time went."""
+        """New tokens per second with all prompts at once, and how the last run spent its time."""
         new, writer = self.given.new, self.transformer.service.writer
         for slots in self.given.slots:
             rate = self._capacity = self._median(lambda slots=slots: self._all(slots, new))  # type: ignore[misc]

@@ -27,7 +27,7 @@ def test_a_check_gives_reports_and_shows_a_table() -> None:
 def test_a_file_is_checked_in_a_process_of_its_own() -> None:
     found = rung.check(BROKEN / "exits.cu", operation="residual", device="emulator")
     assert not found.ok and found[0].verdict == "failed" and "exit" in found[0].reason
-    with pytest.raises(RungError, match="say which operation"):
+    with pytest.raises(RungError, match="name the operation"):
         rung.check(BROKEN / "exits.cu")
     with pytest.raises(RungError, match="leave it out"):
         rung.check("gelu/2", operation="gelu")

@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "rung"
 
-# From the top: a room may import from the rooms below it, and from none beside or above it.
+# From the top: a package may import from those below it, and from none at the same level or above.
 ORDER = (
     ("cli",),
     ("serve",),

@@ -134,7 +134,7 @@ def test_a_wrong_method_gets_no_time(inner: Inner, clock: SimpleNamespace) -> No
         inner, [paced(clock, "naive torch", 0.5), Variant("wrong", make), paced(clock, "right", 0.25)]
     )
     assert 4 <= wrong["same"] < 12  # one wrong step may still give the right token
-    assert wrong["told"] == f"its text leaves naive torch's at token {wrong['same'] + 1:.0f}"
+    assert wrong["told"] == f"its text differs from naive torch's at token {wrong['same'] + 1:.0f}"
     assert wrong["seconds"] is None and not {"curve", "at", "against_naive"} & wrong.keys()
     assert made[0].count == 12  # it did not write again
     assert right["seconds"] == 3.0
@@ -143,7 +143,7 @@ def test_a_wrong_method_gets_no_time(inner: Inner, clock: SimpleNamespace) -> No
 def test_a_method_whose_second_text_is_wrong_gets_no_time(inner: Inner, clock: SimpleNamespace) -> None:
     again = paced(clock, "again", 1.0, wrong=lambda count: count > 12)
     _, row = measured(inner, [paced(clock, "naive torch", 0.5), again])
-    assert row["seconds"] is None and "curve" not in row and row["verdict"].startswith("its text leaves")
+    assert row["seconds"] is None and "curve" not in row and row["verdict"].startswith("its text differs")
 
 
 def test_a_text_may_differ_behind_the_gate(
@@ -185,11 +185,11 @@ def test_variants_know_which_rungs_are_flash_attention() -> None:
 
 
 def row(name: str, seconds: float | None, *, kind: str = "cuda", flash: bool = False, written: int = 20) -> Row:
-    """Of 20 tokens behind a prompt of 8; naive torch takes 2 s."""
+    """Rows of 20 tokens after a prompt of 8; naive torch takes 2 s."""
     detail = {"step": 0, "idea": "", "language": kind, "flash": flash}
     made = Row(kind="climb", what="gpt2", part=name, options={"study": "attention", "new_tokens": 20}, detail=detail)
     if seconds is None:
-        reason = "its text leaves naive torch's at token 3"
+        reason = "its text differs from naive torch's at token 3"
         return replace(made, verdict="failed", reason=reason, metrics={"same_tokens": 2.0})
     curve = [(8 + n, seconds * n / written) for n in range(written + 1)]
     figures = {"tokens": written, "same_tokens": written, "seconds": seconds, "vs_naive": written * 0.1 / seconds}
@@ -368,7 +368,7 @@ def test_a_batch_whose_rows_differ_gets_no_time(inner: Inner) -> None:
     variant = Variant("wrong", lambda: OneRowWrong(torch.device("cpu"), torch.float32, torch.float32))
     right = study.variants("emulator", [])[0]
     rows = list(study.run(config, weights, prompt, 3, [right, variant], batch=2))
-    assert [r.verdict for r in rows] == ["ok", "failed"] and "leaves naive torch's at token 1" in rows[1].reason
+    assert [r.verdict for r in rows] == ["ok", "failed"] and "differs from naive torch's at token 1" in rows[1].reason
 
 
 @emulated

@@ -229,7 +229,7 @@ def test_no_stop_token_is_chosen_before_the_least_number_of_tokens(model: Model)
 
 
 class Counting(Backend):
-    """Gives token 1 to every slot in each turn, and waits to be told to go on."""
+    """Gives token 1 to every slot in each turn, and waits for a signal to continue."""
 
     def __init__(self, slots: int) -> None:
         super().__init__()

@@ -102,7 +102,7 @@ def test_data_is_stored_reloaded_and_refused_when_it_does_not_fit(tmp_path):
     assert (made == data.generate(9, 4, 2, seed=1)).all()
     path = tmp_path / data.file_name(9, 4, 2)
     path.rename(tmp_path / data.file_name(8, 4, 2))
-    with pytest.raises(RungError, match=r"q is float32 \(2, 9, 4\), and float32 \(2, 8, 4\) is asked for"):
+    with pytest.raises(RungError, match=r"q is float32 \(2, 9, 4\), but float32 \(2, 8, 4\) is needed"):
         data.load_or_make(tmp_path, 8, 4, 2, seed=1)
     path.write_bytes(b"not an archive")
     with pytest.raises(RungError, match="does not hold arrays q, k and v"):
@@ -136,11 +136,11 @@ def test_the_model_prefers_zigzag_where_there_is_a_mask():
         ("noise\nrung: rank 1 of 2: no.\nmore noise", "rank 1 of 2: no."),
         (
             "prterun noticed that process rank 1 with PID 26200 on node vm exited on\nsignal 9 (Killed).",
-            "rank 1 of 2 died of signal 9 (SIGKILL), and the job with it.",
+            "rank 1 of 2 died of signal 9 (SIGKILL), which ended the job.",
         ),
         (
             "=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES\n=   PID 7 RUNNING AT vm\n=   EXIT CODE: 11\n",
-            "a rank of 2 died of signal 11 (SIGSEGV), and the job with it.",
+            "a rank of 2 died of signal 11 (SIGSEGV), which ended the job.",
         ),
         ("", "the MPI job of 2 ranks failed with exit code 5: it printed nothing"),
     ],

@@ -39,7 +39,7 @@ def test_a_cuda_rung_in_chunks_has_the_bits_of_one_call():
 
 def test_no_chunk_and_no_stream_are_refused():
     for chunk, streams in ((0, 1), (1, 0)):
-        with pytest.raises(RungError, match="both are at least 1"):
+        with pytest.raises(RungError, match="both must be at least 1"):
             result("attention/01_sequential", torch.zeros(1, 1, 3), chunk, streams, "cpu")
 
 

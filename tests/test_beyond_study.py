@@ -66,7 +66,7 @@ def test_a_running_job_is_joined(tmp_path, capsys):
 def test_without_a_gpu_and_without_ranks_both_are_named(capsys):
     assert study("--n", "33", "--json", "--no-chart") == 0
     found = json.loads(capsys.readouterr().out)[0]["detail"]
-    assert "MPI (ask for it by --mpi)" in found["finding"]
+    assert "MPI (add --mpi)" in found["finding"]
     assert found["rows"][0][1] == contestants.SEQUENTIAL and found["rows"][0][5] == "1.00x"
     assert {row[0] for row in found["rows"]} == {33}
 
@@ -92,7 +92,7 @@ def test_data_of_another_shape_is_refused(tmp_path, capsys):
     data.load_or_make(tmp_path, 9, 64, 1, seed=0)
     (tmp_path / data.file_name(9, 64, 1)).rename(tmp_path / data.file_name(10, 64, 1))
     assert study("--n", "10", "--data", str(tmp_path)) == 2
-    assert "q is float32 (1, 9, 64), and float32 (1, 10, 64) is asked for" in capsys.readouterr().err
+    assert "q is float32 (1, 9, 64), but float32 (1, 10, 64) is needed" in capsys.readouterr().err
 
 
 def test_missing_mpi_is_reported(monkeypatch, capsys):

@@ -111,7 +111,7 @@ def test_a_lost_process_ends_the_job_with_one_sentence(program, death, message):
 
 @pytest.mark.skipif(torch.cuda.device_count() >= 2, reason="there are GPUs enough")
 def test_too_few_gpus_are_refused_in_one_sentence():
-    with pytest.raises(RungError, match=r"2 processes need as many GPUs, and [01] are here; start fewer"):
+    with pytest.raises(RungError, match=r"2 processes need as many GPUs, but there are [01]; start fewer"):
         launch.torchrun("rung.parallel.nccl", ["64", "--device", "cuda"], 2, limit=60)
 
 
@@ -119,7 +119,7 @@ def test_a_module_of_several_processes_says_how_it_is_started():
     command = [sys.executable, "-m", "rung.parallel.nccl", "64", "--device", "cpu"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 2
-    assert done.stderr.startswith("rung: this is started by torchrun") and done.stderr.count("\n") == 1
+    assert done.stderr.startswith("rung: start this with torchrun") and done.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 4])

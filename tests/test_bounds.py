@@ -50,7 +50,8 @@ def test_attention_in_tf32_is_rounded_not_cut_off() -> None:
 
 
 def summed(x: torch.Tensor, w: torch.Tensor, bits: int) -> torch.Tensor:
-    """x wᵀ as Hopper adds up products of e4m3: 32 and the sum so far, cut off so many bits behind the largest's first."""
+    """x wᵀ as Hopper adds up products of e4m3: 32 and the sum so far, truncated this many bits after the largest's
+    first."""
     total = torch.zeros(len(x), len(w))
     for k in range(0, x.shape[1], 32):
         terms = torch.cat([x[:, None, k : k + 32] * w[None, :, k : k + 32], total[:, :, None]], 2)

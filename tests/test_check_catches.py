@@ -95,8 +95,8 @@ def test_the_special_function_units_tanh_is_too_coarse_for_float32_and_not_for_1
 
 def test_a_rung_that_inherits_its_grid_is_tried_with_few_multiprocessors_too() -> None:
     heir = catalogue.find("matmul/23_tensor_stores")
-    assert "sms" not in heir.source and procedure.hangs_on_the_gpu(heir)
-    assert not procedure.hangs_on_the_gpu(catalogue.find("gelu/01_naive"))
+    assert "sms" not in heir.source and procedure.grid_depends_on_gpu(heir)
+    assert not procedure.grid_depends_on_gpu(catalogue.find("gelu/01_naive"))
 
 
 @pytest.mark.gpu
@@ -423,7 +423,7 @@ def test_a_launch_too_large_for_the_race_check_is_remarked_on(blocks: int, tmp_p
     rung = catalogue.rung_from_file(catalogue.operation("residual"), path)
     report = check(rung, "f32", device="emulator", quick=True, races=True)
     assert report.verdict == "ok", report.reason
-    assert ("not searched for races where 10240 threads run at once" in remark(report)) == (blocks == 10)
+    assert ("not checked for races with 10240 threads at once" in remark(report)) == (blocks == 10)
 
 
 def test_every_task_has_one_portion_and_the_longest_come_first() -> None:

@@ -85,7 +85,7 @@ def test_a_ladders_slow_kernels_leave_their_longest_cases_to_a_check_alone(
         return SimpleNamespace(seconds=max(0.06, pace * flops[case.name]), twice=lambda _: None)
 
     monkeypatch.setattr(trials, "at", trial)
-    monkeypatch.setattr(of, "_from_all_sides", lambda *_: None)
+    monkeypatch.setattr(of, "_full_checks_at", lambda *_: None)
     monkeypatch.setattr(of, "_without_nullable", lambda *_: None)
     of.follow(cases)
     assert ran == [n for n in names if patient or n != names[-1]]

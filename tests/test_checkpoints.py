@@ -122,7 +122,7 @@ class Evil:
         (lambda p: p.write_bytes(b"PK\x03\x04nonsense"), "cut off"),
         (lambda p: p.write_bytes(b"hello"), "cut off|no PyTorch|neither"),
         (lambda p: p.write_bytes(struct.pack("<ii", 20240326, 4)), "version 4"),
-        (lambda p: llmc(p, saved(), cut=100), "header asks for"),
+        (lambda p: llmc(p, saved(), cut=100), "header requires"),
     ],
 )
 def test_what_is_no_checkpoint_is_reported_in_a_sentence(tmp_path: Path, make, message: str) -> None:

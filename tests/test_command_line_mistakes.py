@@ -185,7 +185,7 @@ def test_a_new_kernel_claims_no_measurement(
 
 
 def test_a_library_has_no_rung_before_it(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "no place among the numbers" in refused(capsys, "show", "gelu/torch", "--diff")
+    assert "has no number and names no parent" in refused(capsys, "show", "gelu/torch", "--diff")
 
 
 def test_a_reader_that_leaves_early_is_no_failure() -> None:

@@ -1,4 +1,4 @@
-"""Launching on a real GPU: every kind of argument, graphs, clusters, constants, and failures told."""
+"""Launching on a real GPU: every kind of argument, graphs, clusters, constants, and reported failures."""
 
 import subprocess
 import sys

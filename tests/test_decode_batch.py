@@ -144,7 +144,7 @@ def test_warps_that_hold_different_numbers_normalise_a_row(C: int, threads: int,
     x, product = (torch.randn(2, C, generator=generator) + torch.linspace(end, 300, C) for end in (296, 300))
     bias, gain, shift = (torch.randn(C, generator=generator).half() for _ in range(3))
     expected = F.layer_norm((x + product + bias).double(), (C,), gain.double(), shift.double(), 1e-5)
-    split = torch.full((4, 2, C), torch.nan)  # behind the last part lies anything
+    split = torch.full((4, 2, C), torch.nan)  # the memory after the last part is arbitrary
     split[:parts] = torch.randn(parts, 2, C, generator=generator)
     split[parts - 1] = product - split[: parts - 1].sum(0)
     n = torch.empty(2, C, dtype=torch.float16)

@@ -125,7 +125,7 @@ def test_a_text_of_what_are_no_numbers_goes_on_with_tokens(model: Model, weights
     given = [prompts(model, "Once upon a time there was a king who had three sons and")[0][:n] for n in (12, 11)]
     expected = on_cpu(model, given, 7, temperature=0)
     one.operands["wpe"] = one.operands["wpe"].clone()  # in float32 it is the model's own
-    one.operands["wpe"][16:] = torch.nan  # behind all that is read with the prompts
+    one.operands["wpe"][16:] = torch.nan  # after everything that is read with the prompts
     found = columns(list(one.write(given, [7, 7])))
     for row, sound in zip(range(2), (5, 6), strict=True):
         assert found[row][:sound] == expected[row][:sound]
@@ -203,7 +203,7 @@ def test_a_wide_model_is_served_by_one_kernel_whatever_is_tuned(
         ("bfloat16", "gpt2", {"rows": 2, "tuned": (13,)}, 20),
         ("bfloat16", "gpt2", {"rows": 4, "tuned": (10, 13)}, 20),
         ("bfloat16", "gpt2-xl", {"rows": 2}, 20),
-        ("bfloat16", "gpt2-xl", {"rows": 2, "unfit": (20,)}, 10),  # its compiled code wants more than there is
+        ("bfloat16", "gpt2-xl", {"rows": 2, "unfit": (20,)}, 10),  # its compiled code needs more than there is
         ("bfloat16", "gpt2", {"rows": 8, "tuned": (10, 13)}, 20),
         ("bfloat16", "gpt2", {"rows": 9, "tuned": (10, 13)}, 9),
         ("bfloat16", "gpt2-xl", {"rows": 32}, 9),

@@ -1,4 +1,4 @@
-"""The doctor tries things, tells what is missing, and says what to do."""
+"""The doctor tests components, reports what is missing, and what to do."""
 
 import json
 from pathlib import Path

@@ -68,8 +68,8 @@ def test_many_rows_keep_eight_bits_where_that_is_requested(model: Model, weights
 
 def test_what_cannot_keep_eight_bits_is_refused_in_one_sentence(model: Model) -> None:
     for how, reason in (
-        ({"device": "cpu"}, "on a GPU alone"),
-        ({"device": "emulator"}, "the plan best's"),
+        ({"device": "cpu"}, "only on a GPU"),
+        ({"device": "emulator"}, "needs the plan best"),
         ({"device": "emulator", "plan": "best", "dtype": "float32"}, "in 16 bits"),
     ):
         with pytest.raises(RungError, match=reason):

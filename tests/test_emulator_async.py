@@ -209,7 +209,7 @@ def test_named_barriers_let_producers_go_on(settings: dict[str, Any]) -> None:
         out = torch.zeros(64)
         run(source.replace("COUNT", "96"), out, block=96, settings={"check_races": races}, **settings)
         assert torch.equal(out, torch.arange(31.0, -1, -1).repeat(2))
-    if settings["order"] == "forward":  # in others those who wait are enough for themselves
+    if settings["order"] == "forward":  # in other orders waiting threads complete the work themselves
         fault = fault_of(source.replace("COUNT", "64"), torch.zeros(64), block=96, **settings)
         assert fault.kind == "barrier" and "where others wait for" in str(fault)
 

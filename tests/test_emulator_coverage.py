@@ -70,7 +70,7 @@ def test_the_source_may_say_what_never_happens(tmp_path: Path) -> None:
     odd = coverage.Site(str(file), 3, 0, "branch", "if (n % 2)")
     other = coverage.Site(str(file), 4, 0, "branch", "if (n)")
     assert reported({odd: [5, 0, 0, 0], other: [0, 5, 0, 0]}) == []
-    assert reported({odd: [5, 1, 0, 0]}) == [(3, "said to be never true, and is")]
+    assert reported({odd: [5, 1, 0, 0]}) == [(3, "declared never true, but it was")]
     perhaps = coverage.Site(str(file), 6, 0, "branch", "if (n > 1000)")
     assert reported({perhaps: [5, 0, 0, 0]}) == reported({perhaps: [5, 1, 0, 0]}) == []
     assert reported({other: [0, 5, 0, 0], odd: [0, 0, 0, 1]}) == []

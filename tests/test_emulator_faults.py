@@ -1,4 +1,4 @@
-"""Kernels that do wrong: each is told apart by its kind and place, and the process goes on."""
+"""Faulty kernels: each fault is reported with kind and place, and the process continues."""
 
 from __future__ import annotations
 
@@ -255,10 +255,10 @@ def test_compile_errors_carry_the_files_own_lines() -> None:
 @pytest.mark.parametrize(
     ("launch", "words"),
     [
-        ({"block": 1025}, "1025 threads along x, and 1 to 1024"),
-        ({"grid": (1, 70000)}, "70000 blocks along y, and 1 to 65535"),
+        ({"block": 1025}, "1025 threads along x, but 1 to 1024"),
+        ({"grid": (1, 70000)}, "70000 blocks along y, but 1 to 65535"),
         ({"grid": 0}, "0 blocks along x"),
-        ({"grid": 3, "cluster": (2, 1, 1)}, "no multiple of the cluster's 2"),
+        ({"grid": 3, "cluster": (2, 1, 1)}, "not a multiple of the cluster's 2"),
         ({"grid": 32, "cluster": (32, 1, 1)}, "outside 1 to 16"),
     ],
 )

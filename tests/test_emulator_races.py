@@ -1,4 +1,4 @@
-"""The race detector: told with both lines and the variable, silent where CUDA's rules order the accesses."""
+"""The race detector reports both lines and the variable, and nothing where CUDA's rules order the accesses."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def test_every_rung_is_right_on_the_emulator(operation: str, start: int) -> None
     assert not wrong, "\n".join(wrong)
     # Cases take each branch and loop every way, but for what the source says never happens.
     assert not [(r.rung, r.dtype, r.unreached) for r in reports if r.unreached]
-    # What cannot run here says why, and is a library that wants CUDA; no rung file is left out.
+    # A rung that cannot run here gives the reason, and is a library that needs CUDA; no rung file is left out.
     skipped = [r for r in reports if r.verdict == "skipped"]
     assert all(r.reason for r in skipped)
     assert all(ladder[r.rung].kind == "library" for r in skipped)

@@ -51,7 +51,7 @@ def test_everything_else_is_refused(text: str) -> None:
 
 
 def test_an_unknown_name_is_named_with_those_that_exist() -> None:
-    with pytest.raises(RungError, match=r"'TT'.*there are B, T"):
+    with pytest.raises(RungError, match=r"'TT'.*it may use B, T"):
         evaluate("B * TT", {"B": 1, "T": 2})
 
 

@@ -37,7 +37,7 @@ def wide(tensors: Tensors) -> Tensors:
 
 @pytest.mark.parametrize("number", BOUNDS)
 def test_tokens_of_one_text_in_one_step_are_those_of_single_steps(number: str) -> None:
-    """Three tokens beside two texts of one token: what one step gives, the reference gives token by token."""
+    """Three tokens of one text and two texts of one token: one step gives the reference's token-by-token results."""
     run, t, values = prepared(number, 5)
     t["texts"].copy_(torch.tensor([0, 1, 1, 1, 4]))
     t["caches"].copy_(torch.tensor([3, 0, 9, 9, 1]))

@@ -185,7 +185,7 @@ def test_stats_tell_which_rungs_served_and_what_the_plan_could_not_do(command) -
     words += ["--window", "2", "--kernel", "gelu=1", "-t", "0", "-n", "2", "--stats"]
     _, _, err = command(*words)
     assert "plan fused: embedding/04_reuse, " in err and "gelu/01_naive" in err and "local_attention/03_tiles" in err
-    assert "note: matmul_gelu is left out, so that the rung given for gelu serves." in err
+    assert "note: matmul_gelu is left out, so that the rung given for gelu is used." in err
     assert "cached_attention/04_split_keys" in err and "through torch" not in err
     figures = json.loads(command(*words, "--json")[1])["stats"]
     assert figures["plan"] == "fused" and figures["rungs"]["gelu"] == "gelu/01_naive" and len(figures["notes"]) == 1

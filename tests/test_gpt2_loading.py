@@ -269,7 +269,7 @@ def test_a_tokenizer_is_read_from_either_form(folder: Path) -> None:
 
 def test_a_missing_or_broken_tokenizer_is_reported_when_text_is_given(folder: Path) -> None:
     (folder / "tokenizer.json").write_text("{}")
-    with pytest.raises(RungError, match=r"tokenizer.json is not a tokenizer"):
+    with pytest.raises(RungError, match=r"tokenizer.json cannot be read as a tokenizer"):
         rung.load(folder).generate("Hello")
     (folder / "tokenizer.json").unlink()
     model = rung.load(folder)

@@ -72,7 +72,7 @@ def test_threads_and_columns_change_no_bit(dtype: str, widths: tuple[int, int, i
 def passed(
     found: Engine, transformer: Transformer, texts: list[list[int]], split: int = 1000, context: int = 64
 ) -> torch.Tensor:
-    """Logits behind each text, all texts in the same passes, so many tokens of each at a time."""
+    """Logits after each text, all texts in the same passes, this many tokens of each at a time."""
     kind = transformer.weights.head.weight.dtype
     transformer.plan.cache_dtype = torch.float32 if kind == torch.float32 else torch.bfloat16
     cache, logits = transformer.new_cache(len(texts), context), torch.empty(len(texts), transformer.config.vocabulary)

@@ -130,7 +130,7 @@ def test_other_activations(activation: str) -> None:
         assert model.plan.rungs_in_use["relu"] == "relu/02_vectors"
     else:
         assert model.plan.notes == [
-            "gelu runs through torch: its rungs compute the tanh form, and this model has the other."
+            "gelu runs through torch: its rungs compute the tanh form, but this model has the other."
         ]
 
 

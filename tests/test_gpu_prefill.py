@@ -250,7 +250,7 @@ def test_the_kernels_beside_the_ladders_compile_for_a_gpu(real: str) -> None:
 
 def test_an_unknown_method_is_refused() -> None:
     config, tensors = state(models.saved(), torch.float32, 1)
-    with pytest.raises(RungError, match=r"'fast' is no method of reading prompts; use one of ladder, torch\."):
+    with pytest.raises(RungError, match=r"'fast' is not a method of reading prompts; use one of ladder, torch\."):
         Prefill(config, tensors, 1, CAPACITY, "fast")
 
 

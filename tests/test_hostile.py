@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def opened(what: str, work: Path) -> list[dict[str, Any]]:
-    """What became of each file, as the child that opened it tells."""
+    """The outcome for each file, as reported by the child that opened it."""
     done = subprocess.run(
         [sys.executable, str(Path(hostile.__file__)), what, str(work), str(gpt2_models.saved())],
         capture_output=True, text=True, cwd=work, timeout=600, check=False,
@@ -66,13 +66,13 @@ def test_what_is_no_regular_file_is_not_waited_for(tmp_path: Path) -> None:
 def test_named_expressions_are_worked_out_once_and_not_out_of_themselves() -> None:
     let: dict[str, str | int] = {f"L{i}": f"L{i - 1} + L{i - 1}" if i else "N" for i in range(100)}
     assert evaluate("L99", Names({"N": 1}, let)) == 2**99
-    with pytest.raises(RungError, match="made of itself"):
+    with pytest.raises(RungError, match="refers to itself"):
         evaluate("A", Names({}, {"A": "B", "B": "A"}))
 
 
 @pytest.mark.parametrize("text", ["((9**8)**8)**8", "(1 << 64) << 64", "9" * 60, "int(1e300)", "1 + " * 600 + "1"])
 def test_a_number_beyond_any_size_is_refused_during_evaluation(text: str) -> None:
-    with pytest.raises(RungError, match=r"goes beyond 2\^128|too long"):
+    with pytest.raises(RungError, match=r"exceeds 2\^128|too long"):
         evaluate(text, {})
 
 

@@ -160,7 +160,7 @@ def test_a_rung_of_triton_and_cuda_shows_the_kernels_of_both() -> None:
 
 def test_a_library_call_has_nothing_to_inspect() -> None:
     row = only(inspect([catalogue.find("residual/torch")], ["sm_90"]))
-    assert (row.state, row.reason) == ("skipped", "a library rung holds no kernel of its own to compile")
+    assert (row.state, row.reason) == ("skipped", "a library rung has no kernel of its own to compile")
 
 
 def test_an_architecture_without_known_limits_is_a_mistake(tmp_path: Path) -> None:

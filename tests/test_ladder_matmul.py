@@ -109,7 +109,7 @@ def test_in_f32_a_fused_epilogue_changes_no_bit(name: str) -> None:
 
 
 def test_pipeline_split_and_persistent_rungs_read_nothing_between_rows() -> None:
-    """NaN beside the operands in memory must not leak in through rows that are too short for a tile."""
+    """NaN next to the operands in memory must not leak in through rows that are too short for a tile."""
     values: Values = {"B": 1, "T": 5, "C": 24, "OC": 11}
     wide_x, wide_weight = torch.full((9, 24), torch.nan), torch.full((19, 24), torch.nan)
     x, weight = wide_x[2:7], wide_weight[4:15]
@@ -154,7 +154,7 @@ def test_cublaslt_gelu_is_the_tanh_form(dtype: str) -> None:
     assert report.verdict == "ok", report.reason
 
 
-FEW_BYTES = {"matmul/28_halves": 8}  # its widest tile has 168 registers, and wants one or two more
+FEW_BYTES = {"matmul/28_halves": 8}  # its widest tile has 168 registers, and needs one or two more
 
 
 @pytest.mark.slow

@@ -79,7 +79,7 @@ def test_tiles_that_48_kb_do_not_hold_are_refused_by_rule() -> None:
 
 
 def test_a_product_of_more_registers_than_a_thread_may_have_is_refused_by_rule() -> None:
-    """ptxas wants 90 registers for scores of 128 keys; two blocks of three warpgroups leave 80."""
+    """ptxas needs 90 registers for scores of 128 keys; two blocks of three warpgroups leave 80."""
     rung = catalogue.find("attention/35")
     values = rung.operation.complete({"B": 1, "T": 64, "C": 32, "NH": 2})
     tuning = {"GROUPS": 2, "STAGES": 3, "BLOCKS": 2}

@@ -241,13 +241,13 @@ def test_bad_files_are_refused_in_the_same_sentences(tmp_path: Path, at_once: bo
     last = next(n for n in tensors if n.endswith("ln_f.bias"))
 
     save_file({**tensors, last: tensors[last].to(torch.int8)}, file)
-    with pytest.raises(RungError, match="holds int8, which are no weights without their scales"):
+    with pytest.raises(RungError, match="holds int8, which are not weights without their scales"):
         loaded(tmp_path / "model", at_once)
     save_file({n: t for n, t in tensors.items() if n != last}, file)
-    with pytest.raises(RungError, match=r"tensor 'ln_f\.bias' is missing, which config\.json asks for"):
+    with pytest.raises(RungError, match=r"tensor 'ln_f\.bias' is missing, which config\.json requires"):
         loaded(tmp_path / "model", at_once)
     save_file({**tensors, last: tensors[last][1:]}, file)
-    with pytest.raises(RungError, match=r"has shape \(63,\), but config.json asks for \(64,\)"):
+    with pytest.raises(RungError, match=r"has shape \(63,\), but config.json requires \(64,\)"):
         loaded(tmp_path / "model", at_once)
     save_file(tensors, file)
     file.write_bytes(file.read_bytes()[:-100])

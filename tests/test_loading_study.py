@@ -75,11 +75,11 @@ def test_the_sentence_follows_from_the_figures() -> None:
     assert "after 66 ms, one after the other after 90 ms (1.4x), loaded plainly after 120 ms: 80% of the way" in text
     assert "to the 60 ms of the longest part alone (read)" in text
     assert "The first layer computes after 40 ms, the last tensor is read after 60 ms." in text
-    assert text.endswith("The file came from the page cache: a disk would add to the reading.")
+    assert text.endswith("The file came from the page cache: reading it from a disk would take longer.")
     assert loading.sentence(given(498_000_000), 0.12).endswith(
         "498 MB per run came from a disk, the rest from the page cache."
     )
-    assert "the system does not say" in loading.sentence(given(None), 0.12)
+    assert "The system does not report whether" in loading.sentence(given(None), 0.12)
 
 
 def test_a_pipeline_without_a_gain_is_reported() -> None:

@@ -40,7 +40,7 @@ def dims(
 
 
 class Text:
-    """A text whose tokens are given, behind a cache of random keys and values, and what each step leaves of it."""
+    """A text with given tokens, after a cache of random keys and values, and the state after each step."""
 
     def __init__(
         self,

@@ -189,8 +189,8 @@ def test_the_identity_of_a_rung_covers_what_its_header_inherits(tmp_path: Path) 
     [
         ('inherit = ["lunch"]', "'lunch' cannot be inherited from relu/2"),
         ('inherit = ["idea"]', "'idea' cannot be inherited"),
-        ('inherit = "tune"', "inherit wants a list"),
-        ('dtypes = ["f32"]\ninherit = ["dtypes"]', "cannot be joined; drop one"),
+        ('inherit = "tune"', "inherit needs a list"),
+        ('dtypes = ["f32"]\ninherit = ["dtypes"]', "cannot be merged; drop one"),
     ],
 )
 def test_what_cannot_be_inherited_is_named(tmp_path: Path, keys: str, message: str) -> None:

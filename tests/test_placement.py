@@ -27,7 +27,7 @@ def test_data_lies_as_its_placement_says(placement: Placement, slab: bool) -> No
     storage.repaint()
     assert storage.damaged() is None
     storage.blocks["b"].raw[-1] += 1
-    assert (storage.damaged() is None) == (placement.kind == "end" and not slab)  # where there is no band behind
+    assert (storage.damaged() is None) == (placement.kind == "end" and not slab)  # where no band follows
 
 
 def test_what_a_slab_has_no_room_for_lies_elsewhere() -> None:

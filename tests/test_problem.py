@@ -83,7 +83,7 @@ def test_a_submission_that_cheats_is_refused(verdict: Callable[[str], Report], s
 
 
 def test_an_output_that_is_handed_over_is_poisoned(tmp_path: Path) -> None:
-    """The data's last tensor receives the result: who leaves it as it came is found out."""
+    """The data's last tensor receives the result: a submission that leaves it unchanged is detected."""
     folder = tmp_path / "double_into"
     folder.mkdir()
     (folder / "task.yml").write_text('tests:\n  - {"size": 33, "seed": 1}\n')
@@ -118,14 +118,14 @@ def test_what_is_no_submission_is_a_mistake(tmp_path: Path, text: str, message: 
 
 
 def test_a_folder_without_a_task_is_a_mistake(tmp_path: Path) -> None:
-    with pytest.raises(RungError, match="no task that can be read"):
+    with pytest.raises(RungError, match="cannot be read as a task"):
         problem.submission(tmp_path, FOLDER / "submissions" / "honest.py")
 
 
 @pytest.mark.parametrize("task", ["a: " + "[" * 50_000, "a: &a [*a]\ntests: *a", "tests: [{seed: !!python/object:x.y 1}]"])
 def test_a_hostile_task_is_a_sentence(tmp_path: Path, task: str) -> None:
     (tmp_path / "task.yml").write_text(task)
-    with pytest.raises(RungError, match="no task that can be read"):
+    with pytest.raises(RungError, match="cannot be read as a task"):
         problem.submission(tmp_path, FOLDER / "submissions" / "honest.py")
 
 

@@ -130,7 +130,7 @@ def test_a_full_device_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(RungError, match=r"^/dev/full cannot be written: No space left on device\.$"):
         results.append(bench("gelu/naive", 80.0), Path("/dev/full"))
     monkeypatch.setenv("RUNG_RESULTS", "/dev/full")
-    with pytest.raises(RungError, match=r"/dev/full cannot be written: No space left on device; RUNG_RESULTS"):
+    with pytest.raises(RungError, match=r"/dev/full cannot be written: No space left on device; set RUNG_RESULTS"):
         results.append(bench("gelu/naive", 80.0))
 
 

@@ -65,7 +65,7 @@ def test_the_first_token_can_be_predicted_too() -> None:
     found = model.score([ids], predict_first=True, per_token=True)[0]
     assert found.predicted == 20
     assert torch.allclose(torch.tensor(found.token_logprobs).double(), expected(folder, [399, *ids]), atol=1e-4)
-    with pytest.raises(RungError, match="names no end of text"):
+    with pytest.raises(RungError, match="names no end-of-text token"):
         rung.load(saved()).score([ids], predict_first=True)
 
 

@@ -338,7 +338,7 @@ def test_other_origins_are_allowed_only_where_they_were_named(server: Running) -
     assert not any("allow-origin" in name.lower() for name in ask.headers)  # type: ignore[attr-defined]
 
 
-# ---- beside completions ---------------------------------------------------------------------------------------------
+# ---- other routes ---------------------------------------------------------------------------------------------
 
 
 def test_models_and_tokens_are_listed(client: openai.OpenAI, server: Running, model: Model) -> None:

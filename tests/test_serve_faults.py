@@ -201,7 +201,7 @@ class Client:
             line = await asyncio.wait_for(reader.readline(), 60)
             assert status in line or line == b"", line
         except ConnectionError:
-            assert len(payload) > 1 << 20  # it was told before all was sent
+            assert len(payload) > 1 << 20  # the response came before all was sent
         await self._close(writer)
         self.refused += 1
 

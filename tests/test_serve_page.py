@@ -1,4 +1,4 @@
-"""The page at / in a real browser: it writes, tells each token's alternatives, and fits a phone."""
+"""The page at / in a real browser: it writes, shows each token's alternatives, and fits a phone."""
 
 from __future__ import annotations
 

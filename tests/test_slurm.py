@@ -138,7 +138,7 @@ def test_a_machine_without_slurm_says_so(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert rung("sweep", "bias/02", "--slurm", "--folder", str(tmp_path / "f")) == 2
-    assert "there is no sbatch on this machine" in capsys.readouterr().err
+    assert "sbatch was not found on this machine" in capsys.readouterr().err
 
 
 def local(capsys: pytest.CaptureFixture[str], store: Path) -> list[Any]:

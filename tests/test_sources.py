@@ -109,7 +109,7 @@ def test_a_cell_of_a_study_is_found_by_its_row_and_column() -> None:
 
 def test_what_cannot_be_answered_says_why_and_a_wrong_place_is_refused() -> None:
     assert all(f.ours or f.reason for f in FIGURES)
-    with pytest.raises(RungError, match="begins with no kind of row"):
+    with pytest.raises(RungError, match="does not begin with a kind of row"):
         sources.reference("bnech | a/b | cold_us", "f32", "b4t64")
 
 

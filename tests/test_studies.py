@@ -169,7 +169,7 @@ def test_memory_latency_finds_the_plateaus() -> None:
     ns = {1 << e: 20.0 if e <= 17 else 140.0 if e <= 25 else 600.0 for e in range(12, 31)}
     found = memory_latency.report(15.0, ns, l2, 1.98)
     assert found.finding == (
-        "Shared memory answers after 15 ns, L1 20 ns (1.3x), L2 140 ns (9.3x), global memory 600 ns (40.0x)."
+        "Shared memory has a latency of 15 ns, L1 20 ns (1.3x), L2 140 ns (9.3x), global memory 600 ns (40.0x)."
     )
     assert found.rows[0][:4] == ("shared memory", "16 KiB", "15.0", "30")
     assert {row[0] for row in found.rows} == {"shared memory", "L1", "L2", "global memory", "between"}
@@ -208,7 +208,7 @@ def test_without_a_gpu_no_time_is_made_up(name: str, capsys: pytest.CaptureFixtu
     with pytest.raises(SystemExit) as ended:
         main(["study", name])
     assert ended.value.code == 2
-    assert "no CUDA device here" in capsys.readouterr().err
+    assert "no CUDA device was found" in capsys.readouterr().err
 
 
 def test_a_study_writes_a_chart_and_a_row(
@@ -299,7 +299,7 @@ def test_a_method_whose_text_differs_ends_the_caches_study(monkeypatch: pytest.M
 
     monkeypatch.setattr(cache, "_methods", other)
     monkeypatch.setattr(cache, "POSITIONS", (4,))
-    with pytest.raises(RungError, match="wrong writes other tokens behind 4"):
+    with pytest.raises(RungError, match="wrong writes other tokens after 4"):
         cache.run(on_a_cpu(), config=small_gpt2())
 
 
@@ -312,6 +312,6 @@ def test_the_caches_study_tells_the_gain_the_growth_and_the_first_pass() -> None
         "with": {8: passes(0.0021, 0.001), 1000: passes(0.03, 0.002)},
     }
     report = cache.report(found, small_gpt2(), "a GPU")
-    assert "2x as fast behind 8 tokens and 10x behind 1000" in report.finding
+    assert "2x as fast after 8 tokens and 10x after 1000" in report.finding
     assert "without it a step takes 10x as long there, with it 2x" in report.finding
     assert "1.50 times as long when it fills the cache" in report.more["passes"].finding

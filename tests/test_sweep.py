@@ -159,11 +159,11 @@ def test_a_configuration_that_takes_the_gpu_along_is_written_down_before_the_pro
     class Deadly(Invented):
         def __call__(self, subject: Any, batch: Any, effort: float) -> Any:
             if batch[0]["BLOCK"] == 96:
-                raise sweeps.Culprit(batch[0], "illegal memory access")
+                raise sweeps.ContextLost(batch[0], "illegal memory access")
             return super().__call__(subject, batch, effort)
 
     store = tmp_path / "rows.jsonl"
-    with pytest.raises(sweeps.Culprit):
+    with pytest.raises(sweeps.ContextLost):
         sweeps.sweep(about, sweeps.configurations(about.rung), Deadly(), store=store)
     rows = list(results.read(store))
     assert rows[-1].tuning == {"BLOCK": 96, "STREAM": 1} and rows[-1].verdict == "failed"
@@ -408,7 +408,7 @@ def test_too_many_configurations_want_a_sample(tmp_path: Path) -> None:
         )
     )
     one = catalogue.rung_from_file(catalogue.operation("residual"), path)
-    with pytest.raises(RungError, match="40,000 configurations; draw some with --random"):
+    with pytest.raises(RungError, match="40,000 configurations; sample some with --random"):
         sweeps.configurations(one)
     assert len(sweeps.configurations(one, sample=5)) == 5
 
@@ -464,6 +464,6 @@ def test_when_the_gpus_context_is_lost_the_first_that_failed_is_the_culprit(
 
     monkeypatch.setattr(bench, "bench", race)
     monkeypatch.setattr(backends, "_alive", lambda: False)
-    with pytest.raises(sweeps.Culprit) as lost:
+    with pytest.raises(sweeps.ContextLost) as lost:
         list(backends.Timed()(about, batch, 0.1))
     assert lost.value.tuning == batch[1] and lost.value.reason == "illegal memory access"

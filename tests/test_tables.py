@@ -61,7 +61,7 @@ def line(text: str, rung: str, dtype: str = "f32") -> list[str]:
 
 def test_nothing_in_the_repository_is_stale() -> None:
     late = [str(p.relative_to(tables.ROOT)) for p in tables.stale()]
-    assert late == [], "run `make tables` and commit what it writes"
+    assert late == [], "run `make tables` and commit the result"
 
 
 def test_a_ladder_gets_a_table_for_each_number_format(root: Path) -> None:

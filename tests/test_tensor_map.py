@@ -78,7 +78,7 @@ def test_floats_are_rounded_where_the_rung_multiplies_tf32(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"operand": "c"}, "'c', which is not there; there are a, b, out"),
+        ({"operand": "c"}, "'c', which does not exist; there are a, b, out"),
         ({"parameter": "const __grid_constant__ TensorMap other"}, "'other'.*there are a_map"),
         ({"parameter": "TensorMap a_map"}, "__grid_constant__"),
         ({"keys": 'strides = ["C + 1"]'}, "strides .*multiples of 16"),
@@ -121,10 +121,10 @@ def test_the_driver_gets_sizes_fastest_first_and_room_where_it_wants_it(monkeypa
     monkeypatch.setattr(tensor_map, "_driver_function", lambda: encode)
     made = TensorMap("m", tensor, (64, 64), (128,), (16, 32), offset=64, swizzle=128, promotion=256, fill="nan", tf32=True)
     assert made.encode() == b"\x5a" * 128
-    # CU_TENSOR_MAP_DATA_TYPE_TFLOAT32, and behind the sizes: no interleaving, swizzle of 128, promotion of 256, NaN
+    # CU_TENSOR_MAP_DATA_TYPE_TFLOAT32, and after the sizes: no interleaving, swizzle of 128, promotion of 256, NaN
     assert encoded == [(11, 256, [64, 64], [512], [32, 16], [1, 1], 0, 3, 3, 1)]
     monkeypatch.setattr(tensor_map, "_driver_function", lambda: lambda *_: 1)
-    with pytest.raises(RungError, match=r"maps\.m cannot be encoded: the driver answers CUDA_ERROR_INVALID_VALUE"):
+    with pytest.raises(RungError, match=r"maps\.m cannot be encoded: the driver returns CUDA_ERROR_INVALID_VALUE"):
         made.encode()
 
 

@@ -31,10 +31,10 @@ _ROOMS = ("bench", "check")  # packages that can also be called
 
 
 class _Room(ModuleType):
-    """A package that can be called: `rung.check("gelu/2")` beside `rung.check.many`."""
+    """A package that can be called: `rung.check("gelu/2")` as well as `rung.check.many`."""
 
     @property
-    def __wrapped__(self) -> Any:  # where `inspect.signature` and completion look
+    def __wrapped__(self) -> Any:  # read by `inspect.signature` and completion
         return getattr(importlib.import_module("rung.api"), self.__name__.rpartition(".")[2])
 
     def __call__(self, *args: Any, **options: Any) -> Any:
@@ -43,7 +43,7 @@ class _Room(ModuleType):
 
 class _Package(ModuleType):
     def __setattr__(self, name: str, value: Any) -> None:
-        if name in _ROOMS:  # set by whichever import comes first
+        if name in _ROOMS:  # set by the first import, in either order
             value.__class__ = _Room
         super().__setattr__(name, value)
 

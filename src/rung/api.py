@@ -64,7 +64,7 @@ class Reports(Rows[Report]):
 
     @property
     def ok(self) -> bool:
-        """Whether all were judged and found right."""
+        """Whether all were judged, and all are right."""
         return bool(self) and all(report.verdict == "ok" for report in self)
 
 
@@ -75,12 +75,12 @@ def chosen(what: What, operation: str | None) -> list[Rung]:
     path = Path(what)
     if path.suffix not in (".cu", ".py"):
         if operation is not None:
-            raise RungError(f"{what} is no .cu or .py file, so that `operation` says nothing; leave it out.")
+            raise RungError(f"{what} is not a .cu or .py file, so `operation` does not apply; leave it out.")
         return catalogue.select(str(what))
     own = path.resolve().parent
     name = operation or next((name for name, folder in folders().items() if folder == own), None)
     if name is None:
-        raise RungError(f'{path} is of no ladder; say which operation it computes, as in operation="gelu".')
+        raise RungError(f'{path} belongs to no ladder; name the operation that it computes, as in operation="gelu".')
     return catalogue.select(name, path)
 
 
@@ -134,10 +134,10 @@ def bench(
     """How fast is it? Rungs and libraries, interleaved, cold and warm, checked in the same run; this needs a GPU.
 
     `shapes` are the operation's, or written out ("B=4,T=64,C=768"); `vs` names further rungs to compare with. A rung
-    that would take longer than `patience` seconds for a call is left out.
+    that would take longer than `patience` seconds per call is left out.
     """
     if not torch.cuda.is_available():
-        raise RungError("there is no CUDA device here, and a time on the emulator means nothing; use a GPU.")
+        raise RungError("no CUDA device was found, and times on the emulator are meaningless; use a GPU.")
     rungs = chosen(what, operation)
     some = len(rungs) == 1
     planned = plan.of_ladder(rungs, _several(shapes), _several(dtypes), patience, some, _several(vs))
@@ -156,7 +156,7 @@ def inspect(
     tuning: Mapping[str, int] | None = None,
     mix: bool = False,
 ) -> Rows[Compiled]:
-    """What the compiler makes of it: registers, shared memory, spills, occupancy; needs no GPU. `archs` are
+    """The compiler's report: registers, shared memory, spills, occupancy; needs no GPU. `archs` are
     architectures such as "sm_90" (default: the GPU's if there is one). With `mix` instructions are counted by class.
     """
     rungs = [r for r in chosen(what, operation) if r.kind != "library"]

@@ -1,4 +1,4 @@
-"""What works on this machine, what is missing, and what to do about it: each component is actually tried."""
+"""What works on this machine, what is missing, and what to do about it: each component is tested by using it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _PROBE = 'extern "C" __global__ void probe(float* x, int n) { if (threadIdx.x < 
 
 
 def examine() -> Iterator[Finding]:
-    """Every finding, in the order of a reader's questions, from Python to the cluster."""
+    """Every finding, from Python to the cluster."""
     examined: list[Callable[[], Iterator[Finding]]] = [
         _python, _gpu, _compiler, _launch, _emulator, _triton, _tools, _cluster, _cache,
     ]  # fmt: skip
@@ -65,10 +65,10 @@ def _gpu() -> Iterator[Finding]:
             yield Finding("GPU", "missing", "no NVIDIA driver was found", "kernels run on the CPU emulator.")
         elif not torch.version.cuda:
             mend = "install the CUDA build of torch (pytorch.org has the command)."
-            yield Finding("GPU", "missing", "a driver is there, but this torch is built for the CPU", mend)
+            yield Finding("GPU", "missing", "there is a driver, but this torch is built for the CPU", mend)
         else:
-            mend = "look at nvidia-smi, CUDA_VISIBLE_DEVICES and the driver's version."
-            yield Finding("GPU", "broken", "a driver is there, but torch finds no device", mend)
+            mend = "check nvidia-smi, CUDA_VISIBLE_DEVICES and the driver's version."
+            yield Finding("GPU", "broken", "there is a driver, but torch finds no device", mend)
         return
     for index in range(torch.cuda.device_count()):
         facts = torch.cuda.get_device_properties(index)
@@ -153,7 +153,7 @@ def _launch() -> Iterator[Finding]:
         module.launch("probe", LaunchConfig((1, 1, 1), (32, 1, 1)), [("pointer", x), ("i32", 32)])
         synchronize()
     except RungError as problem:
-        yield Finding("a CUDA kernel", "broken", str(problem), "mend what is broken above.")
+        yield Finding("a CUDA kernel", "broken", str(problem), "fix what is broken above.")
         return
     right = bool((x.cpu() == 2 * torch.arange(32)).all())
     yield Finding(
@@ -207,7 +207,7 @@ def _triton() -> Iterator[Finding]:
             probe.run(x, out)
             right = bool((out == 2 * x).all())
             yield Finding(name, "works" if right else "broken", "a kernel ran" + (", right" if right else ", wrong"))
-        except Exception as problem:  # Triton raises many kinds
+        except Exception as problem:  # Triton raises many kinds of errors
             yield Finding(name, "broken", first_line(problem), "reinstall Triton; it needs a C compiler, too.")
 
 

@@ -10,10 +10,10 @@ from rung.lazy import torch
 
 @dataclass(frozen=True)
 class Dtype:
-    """A number format: how it is stored, named in C++, and how far a result may be off."""
+    """A number format: its storage, its name in C++, and its error bounds."""
 
     name: str
-    stored: str  # as an element of memory
+    stored: str  # bytes of an element in memory
     ctype: str
     macro: str
     rtol: float
@@ -39,11 +39,11 @@ DTYPES = {
     )
 }
 
-# What a product may run in, where that is not the format of its rung: eight bits, or the rung's own with two zeros in
-# every four weights. Tensor cores have other rates for these.
+# Formats of a product that differ from its rung's dtype: eight bits, or the rung's own with two zeros in every four
+# weights. Tensor cores have other rates for these.
 PRODUCTS = ("i8", "e4m3", "2:4")
 
-# What an operand, a buffer or a parameter of a kernel may hold, beside "real"; and its name in torch.
+# Element types of operands, buffers and kernel parameters besides "real", with their names in torch.
 ELEMENTS = {
     "f32": "float32",
     "f16": "float16",
@@ -75,5 +75,5 @@ def element(kind: str, real: Dtype) -> torch.dtype:
 
 
 def name_of(kind: torch.dtype) -> str:
-    """rung's name of a torch dtype; torch's own name if no operand has it."""
+    """rung's name of a torch dtype; torch's own name if rung has none."""
     return next((name for name, word in ELEMENTS.items() if str(kind) == f"torch.{word}"), str(kind))

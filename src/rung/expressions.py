@@ -1,7 +1,7 @@
 """A small, safe evaluator for the expressions in a rung's header.
 
-Headers may come from untrusted files, so nothing is passed to Python's own `eval`: the expression is parsed and only
-arithmetic, comparisons and a few named functions are carried out.
+Headers may come from untrusted files, so nothing is passed to Python's own `eval`: the expression is parsed, and only
+arithmetic, comparisons and a few named functions are evaluated.
 """
 
 import ast
@@ -16,7 +16,7 @@ from rung.files import shown
 
 Number = int | float | bool
 LONGEST = 2000  # characters of an expression
-BITS = 128  # of a whole number on the way
+BITS = 128  # of an intermediate whole number
 
 
 class Names(dict[str, Number]):
@@ -36,7 +36,7 @@ class Names(dict[str, Number]):
             self._known[name] = evaluate_int(self.let[name], self, f"let.{name}")
         value = self._known[name]
         if value is None:
-            raise RungError(f"let.{name} is made of itself; write it over dimensions and tunables.")
+            raise RungError(f"let.{name} refers to itself; write it over dimensions and tunables.")
         return value
 
     def also(self, **values: Number) -> "Names":
@@ -114,7 +114,7 @@ def evaluate(text: str | int | float, names: Mapping[str, Number]) -> Number:
 
 
 def evaluate_int(text: str | int, names: Mapping[str, Number], what: str) -> int:
-    """The expression's value as a whole number; `what` names it in the error."""
+    """The expression's value as a whole number; `what` names it in errors."""
     value = evaluate(text, names)
     if isinstance(value, float) and not value.is_integer():
         raise RungError(f"{what} = {shown(text)} gives {value}, not a whole number; use // or ceil_div.")
@@ -124,7 +124,7 @@ def evaluate_int(text: str | int, names: Mapping[str, Number], what: str) -> int
 def _bounded(value: Any, text: str) -> Any:
     """The value; refuses integers too large for any size, since their products would be larger still."""
     if isinstance(value, int) and value.bit_length() > BITS:
-        raise RungError(f"the expression {shown(text)} goes beyond 2^{BITS}; no size is so large.")
+        raise RungError(f"the expression {shown(text)} exceeds 2^{BITS}; no size is that large.")
     return value
 
 
@@ -136,7 +136,7 @@ def _value(node: ast.expr, names: Mapping[str, Number], text: str) -> Any:
             if name in names:
                 return names[name]
             known = ", ".join(sorted({*names, *getattr(names, "let", ())})[:60])
-            raise RungError(f"the expression {shown(text)} names {name!r}, which is not known; there are {known}.")
+            raise RungError(f"the expression {shown(text)} names {name!r}, which is not known; it may use {known}.")
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY:
             a, b = _value(left, names, text), _value(right, names, text)
             if isinstance(op, ast.LShift) and not 0 <= b <= 64:

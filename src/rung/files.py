@@ -36,12 +36,12 @@ def read_bytes(path: Path, most: int = TEXT) -> bytes:
         # Files in /proc report a size of 0.
         content = file.read(most + 1) if facts.st_size <= most else None
     if content is None or len(content) > most:
-        raise RungError(f"{path} has more than {most >> 20:,} MB, which none of its kind has; name another file.")
+        raise RungError(f"{path} has more than {most >> 20:,} MB, too many for its kind; name another file.")
     return content
 
 
 def read_json(path: Path, remedy: str, most: int = JSON) -> Any:
-    """The content of a JSON file; the OSError of a missing file is left to the caller."""
+    """The content of a JSON file; an OSError for a missing file is left to the caller."""
     return parse_json(read_bytes(path, most), str(path), remedy)
 
 

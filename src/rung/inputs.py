@@ -1,4 +1,4 @@
-"""Changes that a case makes to an operand's usual numbers, so that each part of the formula shows in the result."""
+"""Changes that a case makes to an operand's usual numbers, so that each part of the formula affects the result."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rung.lazy import torch
 Change = Callable[["torch.Tensor", Mapping[str, int | float]], "torch.Tensor"]
 F16_TOP = 15.9  # 2 to this power is just below float16's largest number
 F16_LOW, F32_LOW = -24.0, -149.0  # the smallest numbers, far below those of full precision
-F32_TOP = 126.0  # float32's and bfloat16's end, with room for one addition
+F32_TOP = 126.0  # the largest numbers of float32 and bfloat16, with room for one addition
 ROW_SCALES = (1e-3, 1.0, 4e-3, 30.0, 1e-4)  # variances around and far below GPT-2's eps of 1e-5, and far above
 
 
@@ -24,7 +24,7 @@ def spread(top: float, low: float = -8.0) -> Change:
 
 
 def with_infinities(x: torch.Tensor, _: Mapping[str, int | float]) -> torch.Tensor:
-    """An infinity, one below zero and a NaN among every seven numbers."""
+    """Infinity, minus infinity and NaN among every seven numbers."""
     place = torch.arange(x.numel(), device=x.device).view_as(x) % 7
     for at, value in ((1, math.inf), (3, -math.inf), (5, math.nan)):
         x = torch.where(place == at, value, x)
@@ -37,12 +37,12 @@ def times(factor: float, most: float = 6e4) -> Change:
 
 
 def around(centre: float, width: float) -> Change:
-    """Near one number: where a function bends, or far from zero."""
+    """Near one number: where a function is strongly curved, or far from zero."""
     return lambda x, _: centre + width * x
 
 
 def raised_from(column: int, by: float) -> Change:
-    """Columns from this one on lie higher, so that who stops early sees another mean."""
+    """Columns from this one on are larger, so that stopping early changes the mean."""
 
     def change(x: torch.Tensor, _: Mapping[str, int | float]) -> torch.Tensor:
         return x + by * (torch.arange(x.shape[-1], device=x.device) >= column)
@@ -56,7 +56,7 @@ def mostly_below_zero(x: torch.Tensor, _: Mapping[str, int | float]) -> torch.Te
 
 
 def rows_scaled(*scales: float) -> Change:
-    """Row after row of the last dimension by the next of the scales."""
+    """Scales the rows of the last dimension by the given scales, in turn."""
 
     def change(x: torch.Tensor, _: Mapping[str, int | float]) -> torch.Tensor:
         flat = x.reshape(-1, x.shape[-1])
@@ -77,7 +77,7 @@ def two_sided(top: float, factor: float, odd: int) -> Change:
 
 
 def near_the_end(of: str) -> Change:
-    """Whole numbers below the dim `of`: the last, the first, and every other counted from the end."""
+    """Whole numbers below the dim `of`: the last, the first, and every other one counted from the end."""
 
     def change(x: torch.Tensor, v: Mapping[str, int | float]) -> torch.Tensor:
         moved = torch.where(torch.arange(x.numel(), device=x.device).view_as(x) % 2 == 0, x, x % 97)
@@ -89,10 +89,10 @@ def near_the_end(of: str) -> Change:
 
 
 def scores_beyond_exp(part: float, *, climbing: bool) -> Change:
-    """Packed q, k and v (B, T, 3 C) whose scores q k leave exp's range once they are scaled.
+    """Packed q, k and v (B, T, 3 C) whose scaled scores q k leave exp's range.
 
-    The last feature of each head carries the size: `part` squared, above zero for every second query and below it
-    for the others; with `climbing`, keys go from one end to the other, so that running maxima move all the way.
+    The last feature of each head determines the size: `part` squared, positive for every second query and negative
+    for the others; with `climbing`, keys go from one extreme to the other, so that running maxima change at each step.
     """
 
     def change(x: torch.Tensor, v: Mapping[str, int | float]) -> torch.Tensor:
@@ -113,8 +113,8 @@ def scores_beyond_exp(part: float, *, climbing: bool) -> Change:
 
 
 def levels(count: int, device: torch.device | str) -> torch.Tensor:
-    """Numbers from 0.1 to 1.1 in a mixed order, two neighbours alike and all others far apart: scores of any size may
-    have these ratios in any format, since who is largest, and that two share it, does not hang on their last bits."""
+    """Numbers from 0.1 to 1.1 in a mixed order, two neighbours equal and all others far apart: scores of any size may
+    have these ratios in any format, since their order, including the tie, does not depend on rounding."""
     pairs = (count + 1) // 2
     return 0.1 + (torch.arange(count, device=device) // 2 * 7 % pairs) / max(1, pairs - 1)
 
@@ -158,7 +158,7 @@ def rows_far_apart(x: torch.Tensor, v: Mapping[str, int | float]) -> torch.Tenso
 
 
 def large_but_for_scores(size: float) -> Change:
-    """Packed q and k of this size, and values that go up to float16's end: the case's scale has to undo the former."""
+    """Packed q and k of this size, and values up to float16's largest: the case's scale has to undo the former."""
 
     def change(x: torch.Tensor, v: Mapping[str, int | float]) -> torch.Tensor:
         parts = x.view(*x.shape[:2], 3, -1)
@@ -169,7 +169,7 @@ def large_but_for_scores(size: float) -> Change:
 
 
 def row_scores(size: float, *, climbing: bool) -> Change:
-    """Rows of scores around +size and -size in turn, or that climb and fall from one to the other."""
+    """Rows of scores around +size and -size in turn, or rising and falling between them."""
 
     def change(x: torch.Tensor, _: Mapping[str, int | float]) -> torch.Tensor:
         flat = x.reshape(-1, x.shape[-1])
@@ -183,7 +183,8 @@ def row_scores(size: float, *, climbing: bool) -> Change:
 
 
 def far_in_one_feature(size: float, *, both: bool) -> Change:
-    """The last feature of every row is `size`, or with `both` of either sign in turn: products lie far from zero."""
+    """The last feature of every row is `size`, or with `both` alternately +size and -size: products are far from
+    zero."""
 
     def change(x: torch.Tensor, _: Mapping[str, int | float]) -> torch.Tensor:
         flat = x.reshape(-1, x.shape[-1]) * 0.5

@@ -24,6 +24,6 @@ else:
 
 
 def compiled(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """torch.compile, anew for every shape. As it is set up, the ninth shape would be computed operator by operator."""
+    """torch.compile, separately for every shape. By default the ninth shape would be computed operator by operator."""
     torch._dynamo.config.recompile_limit = 64
-    return torch.compile(function, dynamic=False, fullgraph=True)  # whole, or an error
+    return torch.compile(function, dynamic=False, fullgraph=True)  # one graph, or an error

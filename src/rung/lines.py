@@ -19,7 +19,7 @@ from rung.errors import RungError
 
 
 def default_path() -> Path:
-    """Where results go unless told otherwise: the user's data folder."""
+    """The default place of results: the user's data folder."""
     if "RUNG_RESULTS" in os.environ:
         return Path(os.environ["RUNG_RESULTS"])
     base = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
@@ -43,7 +43,7 @@ def append(path: Path, row: Mapping[str, Any]) -> None:
         finally:
             os.close(file)
     except OSError as error:
-        elsewhere = "; RUNG_RESULTS names another place" if path == default_path() else ""
+        elsewhere = "; set RUNG_RESULTS to another place" if path == default_path() else ""
         raise RungError(f"{path} cannot be written: {error.strerror}{elsewhere}.") from None
 
 
@@ -55,8 +55,8 @@ def _end_last_line(file: int) -> None:
 
 
 def read(path: Path, form: str, what: str, writer: str) -> Iterator[dict[str, Any]]:
-    """Every whole row whose "format" is `form`; for rows of another format an error says what the file should hold and
-    which command writes that."""
+    """Every complete row whose "format" is `form`; for rows of another format an error names the expected content and
+    the command that writes it."""
     if not path.exists():
         return
     lines = [(n, line) for n, line in enumerate(_bytes(path).split(b"\n"), 1) if line.strip()]
@@ -82,7 +82,7 @@ def read(path: Path, form: str, what: str, writer: str) -> Iterator[dict[str, An
 
 def _bytes(path: Path) -> bytes:
     if not path.is_file():  # a device may never end
-        raise RungError(f"{path} is not a file; results are kept in one.")
+        raise RungError(f"{path} is not a file; results are kept in files.")
     try:
         return path.read_bytes()
     except OSError as error:
@@ -90,7 +90,7 @@ def _bytes(path: Path) -> bytes:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a file that is either complete or what it was before."""
+    """Write a file that is either complete or unchanged."""
     try:
         if path.exists() and not path.is_file():  # a pipe or a device
             path.write_text(text, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""What an operation is: operands and shapes, a float64 reference, costs, cases and the library calls.
+"""The definition of an operation: operands and shapes, a float64 reference, costs, cases and the library calls.
 
 Each ladder's `operation.py` makes one `Operation`. Shapes are tuples of expressions over the
 operation's dims, so that one declaration serves every size.
@@ -20,23 +20,22 @@ from rung.lazy import torch
 Values = dict[str, Number]
 Tensors = dict[str, "torch.Tensor"]
 
-LARGE = 1 << 22  # elements of a call
+LARGE = 1 << 22  # elements per call
 
 
 @dataclass(frozen=True)
 class Operand:
     """A tensor of an operation.
 
-    An optional input belongs to the computation when a rung binds it; an optional output is checked
-    when a rung binds it. Its bytes come on top of the operation's cost, unless that has them already
-    (`counted`), and as far as a call moves them (`share`); who takes it `instead` of another operand leaves the other's
-    memory alone. A nullable one may
-    moreover be left out of a call: the kernel then gets a null pointer. `view_of` makes it a strided view of
-    another operand instead of memory of its own. An output of 32 bits of `sums` over operands is held to what 32
-    bits can keep, whatever the operands' format. An output's sizes may differ along the dimension `apart`. Products of
-    an input with `sum_bits` may be added up in so many bits. One that `follows` is held to what this function makes of
-    the call's other outputs and of the reference's (an argmax would otherwise hang on the last bit of what it is of).
-    A parameter of the model is `constant`: a kernel may read it before the kernel ahead of it has ended.
+    An optional input is part of the computation if a rung binds it; an optional output is checked if a rung binds it.
+    Its bytes are added to the operation's cost, unless they are already included (`counted`), in proportion to what a
+    call moves of them (`share`); `instead`: the operand that is then not read. A nullable operand may also be left out
+    of a call: the kernel then gets a null pointer. `view_of` makes it a strided view of another operand, without
+    memory of its own. A 32-bit output of `sums` over operands is checked with float32's precision, whatever the
+    operands' format. An output's sizes may differ along the dimension `apart`. Products of an input with `sum_bits` may
+    be accumulated in this many bits. An output that `follows` is compared with this function of the call's other
+    outputs and of the reference's (an argmax would otherwise depend on rounding of its input). A parameter of the model
+    is `constant`: a kernel may read it before the kernel ahead of it has ended.
     """
 
     name: str
@@ -79,8 +78,8 @@ class Cost:
 
 @dataclass(frozen=True)
 class Case:
-    """One shape to check at. `where="cuda"` marks those that are too large for the emulator; those that it gets only
-    for a rung that is checked alone have `where="alone"`; with `where="file"` a GPU does so as well."""
+    """One shape to check at. `where="cuda"` marks those that are too large for the emulator; with `where="alone"` the
+    emulator runs them only for a rung that is checked alone; with `where="file"` a GPU does so as well."""
 
     name: str
     values: Values
@@ -91,7 +90,7 @@ class Case:
 
 
 def sizes(*given: Values) -> tuple[Case, ...]:
-    """Cases of some sizes, for files that are right up to the sizes of the others only."""
+    """Cases of further sizes, to catch files that are right only up to the other cases' sizes."""
     return tuple(Case(" ".join(f"{n}={v}" for n, v in values.items()), values, where="file") for values in given)
 
 
@@ -105,12 +104,12 @@ class Library:
     where: Literal["any", "cuda"] = "any"
     note: str = ""
     needs: tuple[str, ...] = ()
-    products: str = ""  # the format that its products run in, where that is not the dtype
+    products: str = ""  # the format of its products, if that is not the dtype
 
 
 @dataclass(frozen=True)
 class Race:
-    """What `rung bench all` times: one of the operation's shapes in some number formats."""
+    """A race of `rung bench all`: one of the operation's shapes in some number formats."""
 
     shape: str
     dtypes: tuple[str, ...]
@@ -136,8 +135,8 @@ class Operation:
     rules: tuple[str, ...] = ()  # what dims and scalars satisfy
     libraries: tuple[Library, ...] = ()
     story: str = ""
-    complaint: Callable[[Tensors, Values], str] | None = None  # decides, where given, in place of the error's bound
-    exact: bool = False  # nothing is computed: every number has to arrive as it was
+    complaint: Callable[[Tensors, Values], str] | None = None  # if given, decides in place of the error bound
+    exact: bool = False  # nothing is computed: every number must arrive unchanged
     draw: Callable[[Values, int], Tensors] | None = None  # all inputs of a case and a seed at once
     tour: tuple[Race, ...] = ()  # default: all shapes, in all formats that its rungs have
 
@@ -177,7 +176,7 @@ class Operation:
         return values
 
     def cost_with(self, values: Values, dtype: Dtype, binds: Container[str]) -> Cost:
-        """The cost for a rung that binds these operands: the optional ones that it takes are moved as well."""
+        """The cost for a rung that binds these operands, including the optional ones."""
         cost = self.cost(values, dtype.size)
         moved = cost.bytes
         for operand in self.operands:
@@ -228,7 +227,7 @@ class Operation:
         return tensors
 
     def expected(self, reference: Tensors, tensors: Tensors, values: Values) -> Tensors:
-        """The reference, and beside it what follows from the outputs that a call gave."""
+        """The reference, together with what follows from a call's outputs."""
         known = {**reference, **tensors}
         following = {o.name: o.follows(known, values) for o in self.operands if o.follows and o.name in tensors}
         return {**reference, **following}
@@ -236,14 +235,14 @@ class Operation:
     def tolerance(self, values: Values, dtype: Dtype, binds: Container[str] = ()) -> float:
         """The absolute tolerance for outputs of unit size: it grows with the reduction's length.
 
-        A sum that keeps few bits is cut off after every 32 products: it loses half of its last bit on average.
+        A sum with few bits is truncated after every 32 products, which loses half of its last bit on average.
         """
         bits = [o.sum_bits for o in self.operands if o.sum_bits is not None and o.name in binds]
         cut = self.depth(values) / 32 * 0.5 ** (min(bits) + 1) if bits else 0.0
         return max(dtype.atol, 1e-4 * math.sqrt(self.depth(values))) + cut
 
     def depth(self, values: Values) -> int:
-        """How many products or numbers a result is the sum of."""
+        """How many products or numbers a result sums."""
         return evaluate_int(self.reduction, values, "the reduction's length")
 
 
@@ -253,7 +252,7 @@ def _random(
     where = device if operand.make is None else maker
     generator = torch.Generator(device=where).manual_seed(seed)
     if operand.make is not None:
-        with torch.device(where):  # what it makes without naming a device
+        with torch.device(where):  # for tensors created without a device
             made = operand.make(values, generator)
         return made * magnitude if made.is_floating_point() else made
     if operand.below is not None:

@@ -26,7 +26,7 @@ from rung.rungs.base import Device, Rung
 from rung.rungs.library import LibraryRung
 
 NAMES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
-NO_OPERATOR = "decode"  # a whole model's step with its cache: the engine's, not an operator
+NO_OPERATOR = "decode"  # a whole model's step with its cache belongs to the engine and is not an operator
 
 
 @dataclass(frozen=True)
@@ -237,7 +237,7 @@ class Operator:
                 tensors[operand.name] = self._empty(call, operand)
         silent = [n for n in outputs if n not in rung.binds]
         if silent:
-            raise RungError(f"{rung.full_name} does not give {silent[0]}; name a rung that does, or leave it out.")
+            raise RungError(f"{rung.full_name} does not return {silent[0]}; name a rung that does, or leave it out.")
         bound = {n: t for n, t in tensors.items() if n in rung.binds}
         tuning = tunings.best(rung, call.values, call.dtype.name) if on_gpu else None
         rung.prepare(bound, call.values, call.dtype, device=device, tuning=tuning).run()
@@ -253,7 +253,7 @@ class Operator:
             parts.append(f"In place of {whole}, {', '.join(v.name for v in self.views)} may be given, each "
                          f"({', '.join(map(str, self.views[0].shape))}); they are copied into one.")  # fmt: skip
         if self.free:
-            parts.append(f"Dims to be named: {', '.join(self.free)}.")
+            parts.append(f"Dims to be given by name: {', '.join(self.free)}.")
         if o.scalars:
             parts.append("Numbers: " + ", ".join(f"{n} = {v}" for n, v in o.scalars.items()) + ".")
         optional = [t.name for t in self.outputs if t.optional]
@@ -322,18 +322,18 @@ def _folded(
     except RuntimeError:
         raise RungError(
             f"{operation.name}: the leading dimensions of {operand.name} lie too far apart to be read as one; "
-            "a contiguous() of it would do."
+            "use its contiguous()."
         ) from None
 
 
 def _dims(operation: Operation, sizes: Mapping[str, tuple[int, ...]], scalars: Mapping[str, float]) -> Values:
-    """The dims that the shapes say, with the scalars that were given."""
+    """The dims that follow from the shapes, with the given scalars."""
     values: Values = {n: (int(v) if float(v).is_integer() else v) for n, v in scalars.items()}
     for name, shape in sizes.items():
         operand = operation.operand(name)
         if len(shape) != len(operand.shape):
             rank = len(operand.shape)
-            raise RungError(f"{operation.name}: {name} has {len(shape)} dimensions, and {rank} are meant.")
+            raise RungError(f"{operation.name}: {name} has {len(shape)} dimensions, but {rank} are expected.")
         for dim, size in zip(operand.shape, shape, strict=True):
             if isinstance(dim, str) and (dim in operation.dims or dim in operation.derived):
                 values.setdefault(dim, size)
@@ -368,7 +368,7 @@ def _register(operator: Operator) -> None:
     places = (*operator.inputs, *operator.views)
     arguments = ", ".join(f"Tensor? {o.name}" for o in places)
     written = [o for o in operator.inputs if o.role == "inout"]
-    if written:  # a state that is changed in place: an operator of its own kind, which no ladder of one call has
+    if written:  # a state that is changed in place would need another kind of operator
         return
     schema = f"({arguments}, str[] names, float[] numbers, str rung, str[] outputs, bool tf32) -> Tensor[]"
 

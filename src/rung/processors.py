@@ -4,7 +4,7 @@ import os
 
 
 def processors() -> int:
-    """How many: fewer than the machine has where an affinity mask says so."""
+    """Their number; fewer than the machine has if an affinity mask restricts the process."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

@@ -1,4 +1,4 @@
-"""A kernel reaches for the array behind a value of the interpreter, and changes it there."""
+"""A kernel accesses the array inside a value of the interpreter, and changes it there."""
 
 import triton
 import triton.language as tl

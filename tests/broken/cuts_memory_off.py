@@ -1,4 +1,4 @@
-"""Makes the files behind the operands shorter, so that whoever touches them dies."""
+"""Truncates the files that hold the operands, so that any process that accesses them dies."""
 
 import contextlib
 import os

@@ -1,4 +1,4 @@
-"""Computes once and never again, trusting that nobody changes the numbers behind a pointer."""
+"""Computes once and never again, assuming that the numbers behind a pointer do not change."""
 
 DTYPES = ["f32"]
 _done: set[int] = set()

@@ -1,4 +1,4 @@
-"""What problems share, as GPU MODE's repositories have a utils.py beside theirs."""
+"""Code shared by problems, like utils.py in GPU MODE's repositories."""
 
 import torch
 

@@ -60,7 +60,7 @@ class Timed:
     norm: float = 0.0
     notes: list[str] = field(default_factory=list)
     cold_samples_us: list[float] = field(default_factory=list)
-    forecast_s: float | None = None  # forecast for a call that was left out because of it
+    forecast_s: float | None = None  # forecast per call, if the rung was left out because of it
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ def bench(
     with the forecast as its reason.
     """
     if not torch.cuda.is_available():
-        raise RungError("there is no CUDA device here, and a time on the emulator means nothing; use a GPU.")
+        raise RungError("no CUDA device was found, and times on the emulator are meaningless; use a GPU.")
     operation = chosen[0].operation
     race = _Race(operation, shape, operation.complete(values), dtype_named(dtype))
     race.leave_out(chosen, pace or Pace(), patience)
@@ -102,7 +102,7 @@ class Pace:
     """Seconds per FLOP of each rung in its largest race so far; small shapes have more overhead."""
 
     def __init__(self, stored: Iterable[Result] = ()) -> None:
-        """`stored`: what is known of this GPU and number format, forecasts included."""
+        """`stored`: earlier results of this GPU and number format, forecasts included."""
         self._seen: dict[str, tuple[float, float]] = {}  # FLOPs, seconds for one
         for row in stored:
             seconds = row.metrics.get("cold_us", 0.0) / 1e6 or row.metrics.get("forecast_s", 0.0)
@@ -123,7 +123,7 @@ class Pace:
             self._seen[rung] = max(self._seen.get(rung, seen), seen)
 
     def forecast(self, rung: str, flops: float) -> float:
-        """Seconds; nothing for a rung that was never timed."""
+        """Seconds; None for a rung that was never timed."""
         return self._seen[rung][1] * flops if rung in self._seen else 0.0
 
 
@@ -359,7 +359,7 @@ def _copy_bandwidth() -> float:
     size = min(4 << 30, torch.cuda.mem_get_info()[0] // 4)
     a = torch.zeros(size // 4, dtype=torch.float32, device="cuda")
     b = torch.zeros_like(a)
-    # Not from a graph: there a copy becomes a node for the copy engine, which is a third slower than the SMs.
+    # Not as a graph: there a copy becomes a node for the copy engine, which is a third slower than the SMs.
     return 2 * size / min(timing.seconds(lambda: b.copy_(a)) for _ in range(12))
 
 
@@ -375,7 +375,7 @@ def _matmul(x: torch.Tensor, y: torch.Tensor, out: torch.Tensor, *, tf32: bool) 
     return call
 
 
-METRICS = {  # of a row of the race, and as results name them
+METRICS = {  # names in a row of the race, and in the results
     "cold_us": "cold_us", "cold_p20_us": "cold_p20_us", "cold_p80_us": "cold_p80_us", "n": "n", "warm_us": "warm_us",
     "gbps": "gbps", "tflops": "tflops", "of_bandwidth": "of_bandwidth", "of_rate": "of_rate",
     "of_datasheet": "of_datasheet", "library_ratio": "vs_library", "element": "error_element", "norm": "error_norm",

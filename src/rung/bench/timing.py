@@ -1,8 +1,8 @@
 """Times prepared calls on a GPU.
 
-Cold: the inputs rotate over more memory than the caches hold. Calls are timed as CUDA graphs of so many that the
-graph's own launch, Python and gaps between launches do not count. Warm: one set of inputs, replayed. Competitors take
-turns, sample by sample.
+Cold: the inputs rotate over more memory than the caches hold. Calls are timed as CUDA graphs of enough calls that the
+graph's own launch, Python and gaps between launches are negligible. Warm: one set of inputs, replayed. Competitors
+take turns, sample by sample.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from rung.cuda.stall import stall
 from rung.errors import first_line
 from rung.results import statistics
 
-SHORT = 20e-6  # below this a call is timed as one of at least CALLS
+SHORT = 20e-6  # a shorter call is timed as one of at least CALLS in a graph
 CALLS = 20
-FULL = 400e-6  # a sample's least duration, since the graph's own launch is included
-LONG = 20e-3  # a call this long is timed alone
-HEAD_START, MOST_HEAD_START = 200e-6, 5e-3  # seconds for which the GPU waits while work is launched
+FULL = 400e-6  # minimum duration of a sample, since it includes the graph's own launch
+LONG = 20e-3  # a longer call is timed alone
+HEAD_START, MOST_HEAD_START = 200e-6, 5e-3  # seconds by which the GPU is delayed while work is launched
 CLOCK = 3e9  # no GPU has more cycles per second
 MIN_SAMPLES = 10
 MAX_SETS = 256
@@ -37,7 +37,7 @@ def sets_needed(bytes_of_a_set: int) -> int:
 
 
 def rounds(sets: int, estimate: float) -> list[list[int]]:
-    """Which sets of operands each graph takes, in turn, for calls of about `estimate` seconds."""
+    """The sets of operands of each graph, in turn, for calls of about `estimate` seconds."""
     calls = math.ceil(FULL / max(estimate, 1e-7))
     calls = min(max(calls, CALLS if estimate < SHORT else 1), MAX_CALLS)
     count = math.ceil(sets / calls)
@@ -55,8 +55,8 @@ class Contestant:
     cold: list[float] = field(default_factory=list)  # seconds per call
     warm: list[float] = field(default_factory=list)
     _units: list[tuple[Callable[[], None], int]] = field(default_factory=list)  # (replay, calls in it)
-    _first: list[Callable[[], None]] = field(default_factory=list)  # replays with the first call in them
-    replayed: int = 1  # how often `replay` makes the first call
+    _first: list[Callable[[], None]] = field(default_factory=list)  # replays that contain the first call
+    replayed: int = 1  # how often `replay` contains the first call
     _warm: tuple[Callable[[], None], int] | None = None
     _next: int = 0
     _head_start: float = HEAD_START
@@ -65,11 +65,11 @@ class Contestant:
         """Warm up, estimate, and record the graphs."""
         estimate = _estimate(self.calls[0])
         try:
-            # The warm graph first: what a call retains (a library's result) then belongs to the cold one.
+            # The warm graph first: a result that a call retains (a library's) then belongs to the cold graph.
             repeat = CALLS if estimate < 1e-3 else 1
             warm = _graph([self.calls[0]] * repeat)
             self._warm = (warm, repeat)
-            if repeat > 1:  # several short launches from Python look long; in a graph they are not
+            if repeat > 1:  # several short launches from Python take long; in a graph they do not
                 warm()
                 estimate = seconds(warm) / repeat
             self.replayed = 0
@@ -108,7 +108,7 @@ class Contestant:
 
     def replay(self) -> None:
         """Run the timed graphs of the first operands once more, so that their outputs can be compared. A library's
-        result is where the last capture of the call has put it, so all graphs with that call are run.
+        result is where the call's last capture put it, so all graphs with that call are run.
         """
         for replay in self._first:
             replay()
@@ -140,7 +140,7 @@ def race(contestants: list[Contestant], *, cap: float = 0.6, warm: bool = True) 
 
 
 def _estimate(call: Callable[[], None]) -> float:
-    """Seconds per call, after at least 3 calls and 25 ms of warming up; of a long call, its own."""
+    """Seconds per call, after at least 3 calls and 25 ms of warming up; a long call is timed once."""
     first = seconds(call)
     if first > LONG:
         return first
@@ -162,22 +162,22 @@ def _repeat(call: Callable[[], None], times: int) -> None:
 
 
 def seconds(work: Callable[[], object]) -> float:
-    """The GPU's time for `work`, which is done once, between two events."""
+    """The GPU's time for `work`, run once between two events."""
     return _timed(work, HEAD_START)[0]
 
 
 def replayed(replay: Callable[[], object], head_start: float) -> tuple[float, float]:
-    """The same for repeatable work, and the head start that it needed: it grows with a slow host."""
+    """The same for repeatable work, and the delay that it needed, which is longer on a slow host."""
     while True:
         took, launching = _timed(replay, head_start)
-        # Work that takes longer to launch than the longest head start waits for the GPU anyway.
+        # Work that takes longer to launch than the longest delay waits for the GPU anyway.
         if launching < max(head_start, took / 200) or launching > MOST_HEAD_START:
             return took, head_start
         head_start = min(2 * launching, MOST_HEAD_START)
 
 
 def _timed(work: Callable[[], object], head_start: float) -> tuple[float, float]:
-    """Seconds on the GPU, and the host's until all was launched.
+    """Seconds on the GPU, and on the host until all was launched.
 
     The stream is kept busy meanwhile: otherwise the first event passes before the work begins, and a slow host's time
     would be included.

@@ -1,4 +1,4 @@
-"""A rung bound to operands in this process, and the ways in which the checker runs it."""
+"""A rung bound to operands in this process, and how the checker runs it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class How:
     """How a call is bound: tunables; when emulated, the number of multiprocessors, and how kernels are compiled."""
 
     tuning: dict[str, int] | None = None
-    races: bool = False  # every access is looked at
+    races: bool = False  # every access is checked
     fused: bool = False  # products and sums are fused multiply-adds
     coverage: bool = False  # branches are counted
     sms: int | None = None
@@ -47,52 +47,53 @@ class Call(Protocol):
     """A bound rung."""
 
     def run(self, times: int = 1, order: Order = "forward") -> Seconds:
-        """Run so often; the seconds of the fastest. Emulated threads take turns in this order. A GPU may still be at
-        work: what asks it for the results waits for it."""
+        """Run this many times; returns the seconds of the fastest. Emulated threads run in this order. A GPU may still
+        be working: reading the results waits for it."""
         ...
 
     def late(self, seed: int, cycles: int) -> bool:
-        """Run while the inputs of `seed` arrive late by so many cycles; returns whether all was queued before that."""
+        """Run while the inputs of `seed` arrive late by this many cycles; returns whether all work was queued before
+        that."""
         ...
 
     def replayed(self) -> None:
-        """Run from a CUDA graph, captured at the first call; as after `run`, a GPU may still be at work."""
+        """Run from a CUDA graph, captured at the first call; as after `run`, a GPU may still be working."""
         ...
 
     def unlaunched(self) -> bool:
-        """Run with launches that do nothing; false where the rung is trusted, and nothing was run."""
+        """Run with launches that do nothing; false if the rung is trusted, and nothing was run."""
         ...
 
 
 class Host(Protocol):
     """Where the rung's code runs."""
 
-    library_calls: set[str]  # what it computed with besides its own kernels
+    library_calls: set[str]  # computation outside its own kernels
 
     @property
     def atomics(self) -> bool:
-        """Whether emulated kernels have used any so far."""
+        """Whether emulated kernels have used any atomics so far."""
         ...
 
     @property
     def switches(self) -> int:
-        """How often emulated threads have given way to others so far."""
+        """Switches between emulated threads so far."""
         ...
 
     def storage(
         self, alignment: int, placement: Placement, *, small: bool = False, sizes: Sequence[int] = ()
     ) -> GuardedStorage:
-        """Memory for operands; for small ones that are only run, not replayed or late, it may be the host's. On a GPU
-        the placement counts where their sizes are given: they are cut from memory of their own, which costs time."""
+        """Memory for operands; small ones that are only run, not replayed or late, may be on the host. On a GPU
+        the placement is used only if sizes are given: operands are then cut from one allocation, which costs time."""
         ...
 
     def unreached(self) -> list[Unreached]:
-        """What no emulated launch has done since this was asked last, where branches were counted."""
+        """Branch outcomes that no emulated launch has taken since the last call, if branches were counted."""
         ...
 
     def unwatched(self) -> int:
-        """The most threads at once of an emulated launch that had too many to be searched for races, since this was
-        asked last; 0 if there was none."""
+        """The most co-resident threads of an emulated launch that had too many for the race check, since the last
+        call; 0 if there was none."""
         ...
 
     def bind(self, rung: Rung, operands: Operands, how: How, scratch: GuardedStorage) -> Call: ...
@@ -118,7 +119,7 @@ class Here:
     def storage(
         self, alignment: int, placement: Placement, *, small: bool = False, sizes: Sequence[int] = ()
     ) -> GuardedStorage:
-        if small and self.mirrored:  # bands are all that guards it, as on a GPU
+        if small and self.mirrored:  # only bands guard it, as on a GPU
             mirror = Mirror("cuda" if self.device == "cuda" else "cpu")
             return GuardedStorage("cuda", alignment=alignment, raw=mirror, placement=placement)
         slab = Slab(placement, sum(sizes), len(sizes)) if self.device == "cuda" and sizes else None
@@ -156,7 +157,7 @@ def prepare(rung: Rung, operands: Operands, how: How, device: Device, scratch: G
 
 
 def _begun(prepared: Prepared) -> Prepared:
-    """On the emulator; each run is told as one, behind kernels that are not known."""
+    """On the emulator; marks the start of each run, when unknown kernels may still be running."""
     from rung import emulator
 
     if emulator.available() is not None:
@@ -171,7 +172,7 @@ def _begun(prepared: Prepared) -> Prepared:
 
 
 def emulated(device: Device, how: How, order: Order = "forward") -> AbstractContextManager[None]:
-    """Settings of the emulator for modules loaded and launched within."""
+    """Settings of the emulator for modules loaded and launched inside."""
     if device == "cuda":
         return nullcontext()
     from rung import emulator
@@ -188,14 +189,14 @@ def atomics_ran(device: Device) -> int:
 
 
 def switches(device: Device) -> int:
-    """How often emulated threads have given way to others in this process."""
+    """Switches between emulated threads in this process."""
     from rung import emulator
 
     return emulator.switches() if device != "cuda" and emulator.available() is None else 0
 
 
 def unwatched(device: Device) -> int:
-    """The most threads at once of a launch not searched for races, since this was asked last."""
+    """The most co-resident threads of a launch not checked for races, since the last call."""
     from rung import emulator
 
     return emulator.unwatched() if device != "cuda" else 0
@@ -220,7 +221,7 @@ class _CallHere:
         if self._device == "cuda" and not self._mirror and not self._streams:
             return self._queued(times)
         best = float("inf")
-        # Emulated, a run's CPU time: what is affordable then depends on the machine, not on what else it does.
+        # On the emulator, the run's CPU time: what is affordable should not depend on other load.
         clock = time.perf_counter if self._device == "cuda" else time.thread_time
         with emulated(self._device, self._how, order):
             for _ in range(times):
@@ -235,7 +236,7 @@ class _CallHere:
         return lambda: best
 
     def _queued(self, times: int) -> Seconds:
-        """Runs on the current stream alone, and waits for nothing."""
+        """Runs on the current stream only, without waiting."""
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
         begin.record()
         for _ in range(times):
@@ -269,8 +270,8 @@ class _CallHere:
 
 
 def _captured(run: Callable[[], None]) -> torch.cuda.CUDAGraph:
-    """As `torch.cuda.graph`, which gives all cached memory back to the driver first: that takes long where many
-    processes do."""
+    """As `torch.cuda.graph`, without first returning all cached memory to the driver, which is slow if many processes
+    do it."""
     graph = torch.cuda.CUDAGraph()
     torch.cuda.synchronize()
     with torch.cuda.stream(torch.cuda.Stream()):  # type: ignore[no-untyped-call]
@@ -285,8 +286,8 @@ def _captured(run: Callable[[], None]) -> torch.cuda.CUDAGraph:
 def run_late(
     run: Callable[[], None], arrive: Callable[[], None], outputs: Tensors, *, prefetch: Callable[[], None], cycles: int
 ) -> tuple[Tensors, bool]:
-    """Queue a long pause, the inputs, the call and a copy of its outputs: work on another stream runs too early. The
-    flag says whether the pause was still running when all was queued: otherwise the test is not valid.
+    """Queue a long pause, the inputs, the call and a copy of its outputs: work on another stream then runs too early.
+    The flag returned is true if the pause was still running when all was queued; otherwise the test is not valid.
     """
     prefetch()
     torch.cuda.synchronize()
@@ -302,7 +303,7 @@ def run_late(
 
 
 def wait(device: Device = "cuda", mirror: Mirror | None = None) -> None:
-    """Waits for the GPU, and for what it leaves in the host's memory."""
+    """Waits for the GPU, and for its results in the host's memory."""
     with blamed(device):
         if mirror:
             mirror.leave()
@@ -312,7 +313,7 @@ def wait(device: Device = "cuda", mirror: Mirror | None = None) -> None:
 
 @contextmanager
 def blamed(device: Device) -> Iterator[None]:
-    """What waits for the GPU: its errors are the rung's."""
+    """Code that waits for the GPU: its errors are the rung's."""
     try:
         yield
     except RuntimeError as error:

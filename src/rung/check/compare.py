@@ -10,22 +10,22 @@ import torch
 
 from rung.dtypes import Dtype
 
-MANTISSA = {torch.float16: 10, torch.bfloat16: 7}  # bits behind the first
-MANY = 400  # results whose mean says how they were rounded
-CUT_OFF = 0.8  # of what results are too small on average that were cut off
-FEW_EXTREMES = 1e5  # results of which the largest error by chance is within the absolute tolerance
-DRIFT = 0.2  # units that many integers which are rounded results may be off by on average, to one side
+MANTISSA = {torch.float16: 10, torch.bfloat16: 7}  # bits after the first
+MANY = 400  # enough results for their mean to show how they were rounded
+CUT_OFF = 0.8  # share of the expected shortfall from which results count as truncated
+FEW_EXTREMES = 1e5  # number of results whose largest error is, by chance, within the absolute tolerance
+DRIFT = 0.2  # mean one-sided error allowed for many rounded integers, in units
 
 
 @dataclass(frozen=True)
 class Deviation:
-    """The worst element's error in units of its bound, and the error of the whole in units of its size."""
+    """The worst element's error in units of its bound, and the overall error relative to the reference's norm."""
 
     element: float  # |out - ref| / (atol + rtol |ref|), the largest
     norm: float  # ||out - ref|| / ||ref||
-    norm_cap: float  # of few results a little more: their mean error is by chance larger
+    norm_cap: float  # a little more for few results, whose mean error is larger by chance
     problem: str = ""
-    integers: bool = False  # which differ: of a choice between two, equally good within rounding, say
+    integers: bool = False  # where they differ; both may be right, if two choices are equal within rounding
 
     @property
     def ok(self) -> bool:
@@ -34,7 +34,7 @@ class Deviation:
 
 @dataclass(frozen=True)
 class Measured:
-    """An output beside its reference, and the figures of their comparison, still where the output is."""
+    """An output with its reference, and the figures of their comparison, still on the output's device."""
 
     name: str
     out: torch.Tensor
@@ -48,7 +48,7 @@ class Measured:
     changed: torch.Tensor | None = None
 
     def deviation(self, facts: Sequence[float] | None = None) -> Deviation:
-        """What the figures say; asks for them where they are not known here yet."""
+        """The verdict from the figures; copies them to the host first if needed."""
         if facts is None:
             facts = self.facts.tolist()
         if self.exact:
@@ -69,7 +69,7 @@ class Measured:
             return Deviation(float("inf"), float("inf"), cap, self._special())
         if not counted:
             return Deviation(0.0, 0.0, cap)
-        # The root of the mean square of n errors varies by 1 / sqrt(2 n) of itself: three such deviations are chance.
+        # The root mean square of n errors has a relative deviation of 1 / sqrt(2 n): three deviations are allowed.
         cap *= 1 + 3 / (2 * counted) ** 0.5
         problem = ""
         if worst > 1:
@@ -116,10 +116,10 @@ def measure(
     rounded: bool = False,
     changed: torch.Tensor | None = None,
 ) -> Measured:
-    """`out` beside `reference` (float64); `exact` is for integers and for what is only moved. The unit of `atol` is the
-    size of all results or, where sizes differ along the dimension `apart`, of a slice that is larger. `rounded` is for
-    integers whose reference is not; outside the mask `changed` every number has to be the reference's. Nothing waits
-    for a GPU here: with many processes on it each query is slow, however small.
+    """Compare `out` with `reference` (float64); `exact` is for integers and for numbers that are only moved. The unit
+    of `atol` is the size of all results or, where sizes differ along the dimension `apart`, of a larger slice.
+    `rounded` is for integers whose reference is not rounded; outside the mask `changed` every number must equal the
+    reference's. Nothing waits for a GPU here: with many processes on it even a small query is slow.
     """
     facts = _moved(out, reference) if exact else _computed(out, reference, dtype, atol, apart, rounded, changed)
     if changed is not None and not exact:
@@ -131,7 +131,7 @@ def measure(
 def _of_interest(
     out: torch.Tensor, reference: torch.Tensor, changed: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Both in float64, with NaN outside the mask: what is NaN on both sides is left out of all figures."""
+    """Both in float64, with NaN outside the mask: elements that are NaN on both sides are left out of all figures."""
     out = out.to(torch.float64)
     if changed is None:
         return out, reference
@@ -139,7 +139,7 @@ def _of_interest(
 
 
 def _unrounded(out: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
-    """What is nearest to the reference of all that rounds to these integers."""
+    """The number nearest to the reference among all that round to these integers."""
     return torch.minimum(torch.maximum(reference, out - 0.5), out + 0.5)
 
 
@@ -172,7 +172,7 @@ def _computed(
     invalid = ~finite & ~same
     facts = [(~torch.isfinite(out) & finite).any().double(), invalid.any().double(), count.double(), ratio.max(), norm]
     if rounded:
-        low = torch.where(finite, truth - whole, 0.0)  # below what they should be, and nearer to zero
+        low = torch.where(finite, truth - whole, 0.0)  # below the truth; times its sign: nearer to zero
         facts += [off.sum() / torch.where(count == 0, 1, count) for off in (low, low * truth.sign())]
     elif given.dtype in MANTISSA and out.numel() >= MANY:
         facts += _shortfall(values, truth, given.dtype)
@@ -180,7 +180,7 @@ def _computed(
 
 
 def _finite(out: torch.Tensor, reference: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Both, with zeros in place of what is not finite, and where the reference is."""
+    """Both, with zeros in place of non-finite numbers, and a mask of the reference's finite ones."""
     finite = torch.isfinite(reference)
     return torch.where(finite & torch.isfinite(out), out, 0.0), torch.where(finite, reference, 0.0), finite
 
@@ -190,8 +190,8 @@ def _ratio(
 ) -> torch.Tensor:
     """Each element's error in units of its bound.
 
-    Errors behind several rounded operators are spread as a normal distribution is: the largest of n grows as the root
-    of ln n, and of the millions of logits of a batch it is more than of one text's.
+    Errors after several rounded operators are normally distributed: the largest of n grows as the square root of ln n,
+    so that it is larger for the millions of logits of a batch than for those of one text.
     """
     atol *= math.sqrt(max(1.0, math.log(max(truth.numel(), 2)) / math.log(FEW_EXTREMES)))
     unit = (truth.square().sum() / count).sqrt()
@@ -202,18 +202,18 @@ def _ratio(
 
 
 def _shortfall(out: torch.Tensor, truth: torch.Tensor, kind: torch.dtype) -> list[torch.Tensor]:
-    """Of how many results this can be told; by how many units of the last bit they are nearer to zero than what is
-    rounded, on average; and by how many they would be, were they cut off."""
+    """Count, mean shortfall (towards zero) and expected shortfall under truncation of the results that can show it, in
+    units in the last place (ulps)."""
     size = truth.abs()
     info = torch.finfo(kind)
-    place = torch.exp2(torch.frexp(size).exponent - 1.0 - MANTISSA[kind])  # what the last bit counts
+    place = torch.exp2(torch.frexp(size).exponent - 1.0 - MANTISSA[kind])  # the value of the last bit
     rounded = truth.to(kind).double().abs()
     short, cut = (rounded - out.abs()) / place, (rounded - (size / place).floor() * place) / place
-    near = (size > info.tiny) & (size < info.max) & (short.abs() <= 2)  # others are off for another reason
+    near = (size > info.tiny) & (size < info.max) & (short.abs() <= 2)  # larger errors have another cause
     count = near.sum().double()
     return [count, torch.where(near, short, 0.0).sum() / count, torch.where(near, cut, 0.0).sum() / count]
 
 
 def _is_cut_off(count: float, short: float, cut: float) -> bool:
-    """Whether results are nearer to zero on average as if their last bits had been cut off."""
+    """Whether the mean shortfall of the results shows that their last bits were truncated."""
     return count >= MANY and cut > 0.1 and short > CUT_OFF * cut

@@ -18,7 +18,7 @@ PRELOADED = ["torch", "rung.rungs.catalogue", "rung.cuda.nvrtc"]
 
 
 def _as_here(environment: dict[str, str]) -> None:
-    """A process server that was started earlier has the environment of that time."""
+    """Update the environment: a process server that was started earlier has an older one."""
     os.environ.update(environment)
 
 
@@ -47,7 +47,7 @@ class Compilers:
 
 
 def finish(waiting: Iterable[Future[None]]) -> int:
-    """Wait for all, and count failures; the reason is reported when such a kernel is used."""
+    """Wait for all, and count failures; the reason is reported when the kernel is used."""
     failed = 0
     for future in waiting:
         try:

@@ -1,5 +1,5 @@
-"""Keeps a process in which a rung of unknown origin runs from signals to other processes, from their memory and their
-limits: a checker that dies has no verdict. Linux only; elsewhere nothing is confined.
+"""Prevents a process that runs a rung of unknown origin from sending signals to other processes, and from accessing
+their memory and limits: a checker that dies has no verdict. Linux only; elsewhere nothing is confined.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ CAP_KILL, CAP_SYS_PTRACE = 5, 19
 CAPABILITIES = 0x20080522  # the version of the structures
 LOAD, EQUAL, AT_LEAST, RETURN = 0x20, 0x15, 0x35, 0x06  # of the filter's instructions: a word, comparisons, an end
 ALLOW, REFUSE = 0x7FFF0000, 0x00050001  # REFUSE: with EPERM
-NUMBER, ARCHITECTURE, FIRST = 0, 4, 16  # where a call's description has its number, and the lower half of its arguments
+NUMBER, ARCHITECTURE, FIRST = 0, 4, 16  # offsets of a call's number and of the lower half of its arguments
 
-# Numbers of system calls by machine: those that are refused altogether, and those that are allowed on oneself.
+# Numbers of system calls by machine: those that are always refused, and those that a process may only use on itself.
 REFUSED = {
     "x86_64": {"ptrace": 101, "process_vm_readv": 310, "process_vm_writev": 311, "tkill": 200},
     "aarch64": {"ptrace": 117, "process_vm_readv": 270, "process_vm_writev": 271, "tkill": 130},
@@ -29,14 +29,14 @@ ON_ITSELF = {
     "x86_64": {"kill": 62, "tgkill": 234, "rt_sigqueueinfo": 129, "rt_tgsigqueueinfo": 297, "prlimit64": 302},
     "aarch64": {"kill": 129, "tgkill": 131, "rt_sigqueueinfo": 138, "rt_tgsigqueueinfo": 240, "prlimit64": 261},
 }
-OWNERS = {"x86_64": 72, "aarch64": 25}  # fcntl, whose F_SETOWN and F_SETOWN_EX have signals sent
+OWNERS = {"x86_64": 72, "aarch64": 25}  # fcntl, whose F_SETOWN and F_SETOWN_EX cause signals
 SET_OWNER = (8, 15)
 MACHINES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 OTHER_NUMBERS = 0x40000000  # from here on x86 has the same calls again
 
 
 def confine() -> None:
-    """From now on this process and what it starts can send signals to this one only, and see no other's memory."""
+    """From now on this process and its children can send signals to this process only, and access no other's memory."""
     machine = platform.machine()
     if machine not in MACHINES:
         return
@@ -53,7 +53,7 @@ def confine() -> None:
 
 
 def _program(machine: str, own: int) -> bytes:
-    """The filter: eight bytes an instruction (code, jump if true, jump if false, number)."""
+    """The filter: eight bytes per instruction (code, jump if true, jump if false, number)."""
     found: list[tuple[int, int, int, int]] = [(LOAD, 0, 0, ARCHITECTURE), (EQUAL, 1, 0, MACHINES[machine])]
     found += [(RETURN, 0, 0, REFUSE), (LOAD, 0, 0, NUMBER), (AT_LEAST, 0, 1, OTHER_NUMBERS), (RETURN, 0, 0, REFUSE)]
     for number in [*REFUSED[machine].values(), *EVERYWHERE.values()]:
@@ -67,7 +67,7 @@ def _program(machine: str, own: int) -> bytes:
 
 
 def _drop(libc: ctypes.CDLL, *capabilities: int) -> None:
-    """What root may do beyond other users."""
+    """Drop these capabilities, which root has beyond other users."""
     header = struct.pack("Ii", CAPABILITIES, 0)
     data = ctypes.create_string_buffer(24)
     if libc.capget(header, data):
@@ -81,7 +81,7 @@ def _drop(libc: ctypes.CDLL, *capabilities: int) -> None:
 
 @contextlib.contextmanager
 def unreadable() -> Iterator[None]:
-    """Within it no process without privileges can read or write this one's memory."""
+    """Inside, no unprivileged process can read or write this one's memory."""
     libc = ctypes.CDLL(None)
     before = libc.prctl(PR_GET_DUMPABLE, 0, 0, 0, 0) if platform.system() == "Linux" else -1
     if before == 1:

@@ -1,5 +1,5 @@
-"""What a Python rung of unknown origin computes elsewhere than in a kernel: by torch's operators, by numpy or Python
-that read its operands, or by moving numbers to the host.
+"""Detects what a Python rung of unknown origin computes outside its kernels: with torch's operators, with numpy or
+Python code that reads its operands, or by moving numbers to the host.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ HARMLESS = (
     "scalar_tensor", "arange", "item", "_local_scalar_dense", "empty_like", "zeros_like", "empty_strided", "flatten",
 )  # fmt: skip
 _BEGAN = frozenset(torch.library._impls)
-ITEMS = 16  # numbers that a run may read on the host, as lengths by which it chooses a kernel
+ITEMS = 16  # numbers that a run may read on the host, such as lengths for choosing a kernel
 
-# What computes elsewhere than in a kernel, and what would keep that from being seen.
+# Functions that compute outside a kernel, and those that would hide it.
 ELSEWHERE = {
     *("numpy", "scipy", "cupy", "jax", "numba", "pandas"),
     *("threading", "concurrent", "multiprocessing", "asyncio", "subprocess", "importlib", "gc"),
@@ -37,8 +37,8 @@ UNSEEN |= {"_disable_current_modes", "_DisableTorchDispatch", "_getframe"}
 
 
 class Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Records the torch operators that compute something. On a CPU what they allocate is closed memory as well, which
-    is open only while one runs."""
+    """Records the torch operators that compute something. On a CPU their allocations are closed memory as well, open
+    only while an operator runs."""
 
     def __init__(self, device: Device) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -57,14 +57,14 @@ class Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
         given = [one for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)]
         if name in ("item", "_local_scalar_dense"):
             self._count(1)
-        if self.closing and self.found:  # it is known by now to compute elsewhere
+        if self.closing and self.found:  # already known to compute elsewhere
             closed.leave_open()
             return func(*args, **kwargs)
         if not self.closing:
             result = func(*args, **kwargs)
             self._to_host(given, result)
             return result
-        # An operator or a tensor that the rung has written in Python gets no further than its own Python would.
+        # An operator or a tensor class that the rung defines in Python runs with operands still protected.
         known = {torch.Tensor, torch.nn.Parameter}
         if _overridden(name) or any(type(one) not in known for one in given):
             return func(*args, **kwargs)
@@ -78,13 +78,13 @@ class Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return tree_map(lambda one: self._kept(one, given, before), result)
 
     def _kept(self, one: Any, given: list[torch.Tensor], before: set[int]) -> Any:
-        """What an operator returns, in memory that Python cannot read."""
+        """An operator's results, in memory that Python cannot read."""
         if not isinstance(one, torch.Tensor) or closed.seen(one) or any(one is other for other in given):
             return one
         return one if one.untyped_storage().data_ptr() in before else closed.moved(one)
 
     def _to_host(self, given: list[torch.Tensor], result: Any) -> None:
-        """Counts what leaves the GPU."""
+        """Counts the numbers that leave the GPU."""
         if not any(one.is_cuda for one in given):
             return
         results = [one for one in tree_leaves(result) if isinstance(one, torch.Tensor) and not one.is_cuda]
@@ -98,7 +98,7 @@ class Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 @contextlib.contextmanager
 def watched(device: Device) -> Iterator[set[str]]:
-    """A run of a Python rung; afterwards the set says what it computed with besides its kernels."""
+    """A run of a Python rung; afterwards the set names what it computed with besides its kernels."""
     found: set[str] = set()
     operators = Operators(device)
     with contextlib.ExitStack() as stack:
@@ -110,7 +110,7 @@ def watched(device: Device) -> Iterator[set[str]]:
 
 @contextlib.contextmanager
 def without_launches() -> Iterator[None]:
-    """Within it no kernel runs that Triton or rung would launch."""
+    """Inside, launches of Triton and rung do nothing."""
     with closed.without_launches():
         yield
 
@@ -126,7 +126,7 @@ def _written(func: Any, args: Any, kwargs: Any) -> list[torch.Tensor]:
 
 
 def _overridden(name: str) -> bool:
-    """Whether this operator of torch's has been written anew since this process began."""
+    """Whether this operator of torch's was redefined after this process began."""
     if len(torch.library._impls) == len(_BEGAN):
         return False
     new = torch.library._impls - _BEGAN
@@ -134,7 +134,7 @@ def _overridden(name: str) -> bool:
 
 
 def computes_by_itself(source: str) -> str:
-    """What a Python rung uses beside kernels of its own to compute with, as far as its text tells."""
+    """What a Python rung computes with besides its own kernels, as far as its source shows."""
     tree = ast.parse(source)
     names = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}
     attributes = {n.attr for n in ast.walk(tree) if isinstance(n, ast.Attribute)}

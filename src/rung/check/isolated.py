@@ -1,7 +1,7 @@
 """Runs a rung of unknown origin in a separate process, with limits; the checker stays in this one. Operands are in
 memory that both processes map. Inputs, poison, guards, reference, comparison and report belong to this process; the
-other one only binds and runs the rung. Whatever happens there, the verdict is read from the memory: an exit, a signal,
-silence or a forged answer is no result.
+other one only binds and runs the rung. The verdict is always read from the memory: an exit, a signal, a missing or a
+forged answer does not count as a result.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Isolated:
         self._bound = 0
         self._files_at: dict[int, int] = {}  # the file of the memory that starts at an address
         self._protected = contextlib.ExitStack()
-        if device != "cuda":  # whose driver may want to look at its own process
+        if device != "cuda":  # whose driver may read its own process
             self._protected.enter_context(unreadable())
         self._start()
 
@@ -81,7 +81,7 @@ class Isolated:
         self._printing.start()
 
     def clock(self) -> float:
-        """Emulated, the process's CPU time: what is affordable does not depend on what else the machine does."""
+        """On the emulator, the process's CPU time: what is affordable should not depend on other load."""
         if self.device != "cuda" and sys.platform == "linux":
             with contextlib.suppress(OSError):  # it has ended
                 return time.clock_gettime(~self._process.pid << 3 | 2)  # as clock_getcpuclockid(3) makes it
@@ -94,7 +94,7 @@ class Isolated:
         self.close()
 
     def close(self) -> None:
-        """End the process and whatever it has started."""
+        """End the process and its children."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
@@ -135,7 +135,7 @@ class Isolated:
         return [Unreached(str(file), int(line), str(text), str(never)) for file, line, text, never in lines[:1000]]
 
     def _memory(self, name: str, size: int) -> torch.Tensor:
-        """Memory for both processes; nobody can cut it off, which would end this process at its next access."""
+        """Memory for both processes; it cannot be truncated, which would end this process at its next access."""
         if hasattr(os, "memfd_create"):
             file = os.memfd_create("operand", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
             os.ftruncate(file, size)
@@ -163,10 +163,10 @@ class Isolated:
         }
         assert rung.path is not None
         files = [self._files_at.pop(block.raw.data_ptr()) for block in blocks.values()]
-        with contextlib.suppress(OSError):  # of a process that has ended, which is asked next
+        with contextlib.suppress(OSError):  # the process has ended; the next request reports it
             socket.send_fds(self._files, [b"."], files)
         for file in files:
-            os.close(file)  # it is mapped here, and on its way
+            os.close(file)  # it is mapped here, and already sent
         self.ask(
             {
                 "do": "bind",
@@ -204,7 +204,7 @@ class Isolated:
             raise Failure(f"did not end within {seconds:.0f} s") from None
         except ValueError:
             self.close()
-            raise Failure("its process sent an answer without a question") from None
+            raise Failure("its process sent an answer without a request") from None
         self.library_calls.update(str(n)[:80] for n in answer.get("library", [])[:50])
         self.atomics = self.atomics or bool(answer.get("atomics"))
         self.switches = max(self.switches, int(answer.get("switches", 0)))
@@ -245,7 +245,7 @@ class _CallThere:
 
     def late(self, seed: int, cycles: int) -> bool:
         self._operands.refill(seed)
-        self._do("late", cycles=STALLS[-1])  # the process's statement about its own queue is not used
+        self._do("late", cycles=STALLS[-1])  # the process's own report about its queue is not used
         return True
 
     def replayed(self) -> None:

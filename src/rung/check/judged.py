@@ -38,7 +38,7 @@ PR_SET_PDEATHSIG = 1
 @dataclasses.dataclass
 class _Bound:
     prepared: Prepared
-    raw: Tensors  # what the kernel works on
+    raw: Tensors  # the kernel's view
     shared: Tensors  # the checker's view: the same memory, unless it is mirrored
     outputs: Tensors
     scratch: GuardedStorage
@@ -98,7 +98,7 @@ class _Judged:
             scratch.repaint()
         outputs = {n: tensors[n] for n in what["outputs"]}
         plain = computes_by_itself(rung.source) if python else ""
-        self.calls = {k: c for k, c in self.calls.items() if k == what["call"] - 1}  # which is gone back to
+        self.calls = {k: c for k, c in self.calls.items() if k == what["call"] - 1}  # to return to
         self.calls[what["call"]] = _Bound(prepared, raw, shared, outputs, scratch, python, plain, how)
 
     def _map(self, block: dict[str, Any], file: int, operand: Operand, near: int) -> torch.Tensor:
@@ -130,7 +130,7 @@ class _Judged:
         return {"library": library, **{name: of(self.device) for name, of in told.items()}}
 
     def unlaunched(self, call: _Bound) -> dict[str, Any]:
-        """Run what is left of the rung where its kernels do nothing; what it makes of that does not matter."""
+        """Run the rest of the rung while its kernels do nothing; its results do not matter."""
         self._arrive(call)
         with contextlib.suppress(Exception), without_launches(), emulated(self.device, call.how):
             call.prepared.run()

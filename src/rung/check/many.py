@@ -35,7 +35,7 @@ GPU_JOBS = 10  # processes at most that share a GPU: with more, each waits longe
 
 @dataclass(frozen=True)
 class Task:
-    """One rung and dtype, in words that another process understands."""
+    """One rung and dtype, as strings that another process can read."""
 
     rung: str  # "layernorm/03_restrict"
     file: str | None
@@ -55,7 +55,7 @@ class Task:
 
 
 def device_named(name: str | None) -> Device:
-    """The device a user names; unnamed, the GPU when there is one, else the emulator."""
+    """The device that the user named; by default the GPU if there is one, else the emulator."""
     if name is None:
         return "cuda" if torch.cuda.is_available() else "emulator"
     known: dict[str, Device] = {"cuda": "cuda", "emulator": "emulator"}
@@ -78,10 +78,10 @@ def tasks(
 ) -> list[Task]:
     """The tasks. A user's own file is distinguished from the ladder's by its path."""
     if device == "cuda" and not torch.cuda.is_available():
-        raise RungError("there is no CUDA device here; the device emulator needs none.")
+        raise RungError("no CUDA device was found; use --device emulator, which needs none.")
     chosen = _with_case(chosen, case)
     if not any(set(tuning or {}) <= set(rung.tune) for rung in chosen):
-        chosen[0].tuned(tuning)  # says what there is instead
+        chosen[0].tuned(tuning)  # raises, and lists the available ones
         raise RungError(f"none of the chosen rungs has {' and '.join(tuning or {})}; check one rung with its own.")
     found = []
     alone = len(chosen) == 1
@@ -111,7 +111,7 @@ def _with_case(chosen: Sequence[Rung], case: str | None) -> Sequence[Rung]:
 
 
 def run_task(task: Task) -> Report:
-    """Check one rung and dtype; whatever goes wrong is a report."""
+    """Check one rung and dtype; every error becomes a report."""
     try:
         if task.file:
             return _run_file(task, catalogue.rung_from_file(catalogue.operation(task.operation), Path(task.file)))
@@ -182,7 +182,7 @@ def check_all(work: Sequence[Task], jobs: int | None = None) -> Iterator[Report]
 
 @contextlib.contextmanager
 def _compiling(work: Sequence[Task], cores: int) -> Iterator[None]:
-    """While the tasks run, compiles what they will launch, on the cores that they leave free."""
+    """While the tasks run, compiles their kernels ahead, on the cores that they leave free."""
     stopped = threading.Event()
     with Compilers(max(1, cores)) as compilers:
 
@@ -230,8 +230,8 @@ def _portions(work: Sequence[Task], jobs: int) -> list[list[Task]]:
 
 @cache
 def _weight(name: str) -> int:
-    """About how long a rung takes: it is compiled for many of its cases, and a longer text takes longer. What Triton
-    and torch.compile compile is not compiled ahead."""
+    """Estimate of a rung's duration: it is compiled for many of its cases, and longer sources take longer. Code for
+    Triton and torch.compile is not compiled ahead."""
     rung = catalogue.find(name)
     if rung.path is not None and rung.kind == "cuda":
         size = sum(path.stat().st_size for path in [rung.path, *identity.files(rung)])
@@ -242,7 +242,7 @@ def _weight(name: str) -> int:
 
 @contextlib.contextmanager
 def _printing_to_stderr() -> Iterator[None]:
-    """Keeps a kernel's output apart from the command's."""
+    """Separates a kernel's output from the command's."""
     sys.stdout.flush()
     saved = os.dup(1)
     os.dup2(2, 1)

@@ -1,5 +1,5 @@
-"""Operands in the host's memory that a GPU's kernels get a copy of: a run of a small case is two copies and one query,
-and everything else about it is done on the CPU, where no other process is waited for.
+"""Operands in the host's memory, of which a GPU's kernels get a copy: a run of a small case takes two copies and one
+query, and everything else is done on the CPU, without waiting for other processes.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Mirror:
             start = tensor.data_ptr() - here.data_ptr()
             if start >= 0 and start + size <= len(here):
                 return copy[start : start + size].view(tensor.dtype).view(tensor.shape)
-        raise ValueError("this tensor lies elsewhere")
+        raise ValueError("this tensor is not in mirrored memory")
 
     def arrive(self) -> None:
         """Queue the copy to the device."""

@@ -43,7 +43,7 @@ def _replace(kind: str, pattern: str, *by: str) -> tuple[str, re.Pattern[str], t
 
 
 DROPPED = ("barrier", "fence", "wait")
-# What is dropped altogether is a statement; what is replaced is one operator, name or number.
+# Whole statements are dropped; single operators, names and numbers are replaced.
 RULES = (
     _replace("barrier", r"\b\w*(?:sync|barrier)\w*\([^;{}()]*\)(?=;)", ""),
     _replace("fence", r"\b\w*fence\w*(?:<[^<>;]*>)?\([^;{}]*\)(?=;)", ""),
@@ -95,13 +95,13 @@ def _blank(match: re.Match[str]) -> str:
 
 
 def _declares(code: str, start: int) -> bool:
-    """Whether a name stands behind a type: a declaration, which cannot be dropped."""
+    """Whether a name follows a type: a declaration, which cannot be dropped."""
     before = code[code.rfind("\n", 0, start) + 1 : start].strip()
     return bool(re.search(r"(?:void|int|bool|float|auto)\s*$", before))
 
 
 def sample(groups: Sequence[Sequence[Item]], count: int, seed: int) -> list[Item]:
-    """At most `count` items, of each group as many as of the others where it has enough."""
+    """At most `count` items, the same number from each group as far as possible."""
     generator = random.Random(seed)
     left = [generator.sample(group, len(group)) for group in groups]
     generator.shuffle(left)

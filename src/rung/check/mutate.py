@@ -24,7 +24,7 @@ from rung.rungs import catalogue, identity
 from rung.rungs.base import Device, Rung
 from rung.rungs.cuda import CudaRung
 
-# As for a single rung, with fewer of the later runs: mutants do not delay their errors on purpose.
+# As for a single rung, with fewer of the later runs: mutants do not delay their errors deliberately.
 EFFORT = Effort(0.1, 0.1, alone=True, later_runs=0)
 SOURCES = Path(__file__).parents[2]
 RIGHT = ("ok", "arithmetic only")
@@ -33,24 +33,24 @@ SECONDS = 300.0  # a mutant that takes longer is refused
 
 @dataclass(frozen=True)
 class MutantTask:
-    """One mutant to be checked, in words that another process understands."""
+    """One mutant to be checked, as plain data that another process can read."""
 
     rung: str
     device: Device
     kind: str
-    place: dict[str, Any]  # the file, the rung's own or a header beside it, its line and column, and the change
+    place: dict[str, Any]  # the file (the rung's own or a header beside it), line and column, and the change
     source: str
-    path: str  # of the rung as it is
+    path: str  # of the unchanged rung
     text: str  # the rung's digest
 
     @property
     def question(self) -> tuple[Any, ...]:
-        """As the row that answers it has it."""
+        """The key of the row with its result."""
         return _row(self, "").question
 
 
 def trials(rungs: Sequence[Rung], *, count: int | None, seed: int, device: Device = "emulator") -> list[MutantTask]:
-    """Mutants of these rungs: all, or of every ladder and kind as many."""
+    """Mutants of these rungs: all, or the same number of every ladder and kind."""
     groups: dict[tuple[str, str], list[tuple[CudaRung, Path, Mutant]]] = {}
     sources: dict[Path, str] = {}
     for rung in rungs:
@@ -73,13 +73,13 @@ def trials(rungs: Sequence[Rung], *, count: int | None, seed: int, device: Devic
 
 
 def mutate(work: Sequence[MutantTask], *, jobs: int, niceness: int = 0) -> Iterator[Row]:
-    """A row for each mutant, as soon as it is known; one that ends the process or takes too long is refused."""
+    """A row for each mutant, as soon as it is judged; one that ends the process or takes too long is refused."""
     groups = [[trial] for trial in work]
     yield from work_through(groups, judge, _row, jobs=jobs, seconds=SECONDS, niceness=niceness)
 
 
 def _row(trial: MutantTask, reason: str, verdict: str = "failed") -> Row:
-    """Its verdict is the checker's: `ok` is a survivor, `illegal` does not compile, and counts neither way."""
+    """Its verdict is the checker's: `ok` is a survivor, `illegal` does not compile and is not counted."""
     return Row(
         kind="mutate",
         what=trial.rung,
@@ -119,15 +119,15 @@ def judge(trial: MutantTask) -> Row:
             reason, cause, refused = report.reason, report.cause, not _right(report, trial.device)
         except RungError as error:
             reason, cause, refused = str(error), error.kind, True
-    for place in (folder, SOURCES):  # a row names files, not where they lay
+    for place in (folder, SOURCES):  # a row names files without their folders
         reason = reason.replace(f"{place}/", "")
     illegal = cause == CompileError.kind
     return _row(trial, reason, "illegal" if illegal else "failed" if refused else "ok")
 
 
 def _first_failure(rung: Rung, device: Device) -> Report:
-    """Its first report that is no success, else the last. What a GPU calls right is checked for races by the emulator
-    as well."""
+    """Its first report that is not a success, otherwise the last. A mutant that is right on a GPU is also checked for
+    races on the emulator."""
     for dtype in rung.dtypes:
         # On a GPU in a process of its own: a wrong kernel may destroy the context.
         host = Isolated(device) if device == "cuda" else Here(device)

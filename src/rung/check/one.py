@@ -1,4 +1,4 @@
-"""Is a rung right? One rung in one dtype gets a verdict: a `Report`. procedure.py says what is tried of it."""
+"""Is a rung right? One rung in one dtype gets a verdict: a `Report`. procedure.py defines what is tried."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from rung.rungs import identity, source_file
 from rung.rungs.base import Device, Rung
 from rung.rungs.cuda import INCLUDE, CudaRung
 
-KEPT = 3 << 30  # bytes of the GPU's memory that a process keeps for its next rung: others need some, too
+KEPT = 3 << 30  # bytes of GPU memory that a process keeps for its next rung; other processes need some, too
 _WAITS = re.compile(r"\bpdl_wait\(|griddepcontrol\.wait|cudaGridDependencySynchronize")
 
 
@@ -68,7 +68,7 @@ def check(
         rung, dtype_named(dtype), device, report, host, tuning=tuning, races=races, coverage=coverage
     )
     if coverage:
-        host.unreached()  # of what ran before
+        host.unreached()  # of the rungs before it
     host.unwatched()  # likewise
     try:
         Procedure(trials, seed, QUICK if quick else effort).follow(cases[:1] if quick else cases)
@@ -82,9 +82,9 @@ def check(
         return report
     report.case = ""
     if rung.operation.complaint is not None:
-        report.notes.append("judged by the problem's own check_implementation; the error is rung's")
+        report.notes.append("judged by the problem's own check_implementation; the error figures are rung's")
     if threads := host.unwatched():
-        report.notes.append(f"not searched for races where {threads} threads run at once, too many for the emulator")
+        report.notes.append(f"not checked for races with {threads} threads at once, too many for the emulator")
     if coverage:
         report.unreached = host.unreached()
     if host.library_calls:
@@ -98,7 +98,7 @@ def check(
         report.reason = f"right at {report.cases}, but refuses {refused} of the operation's cases ({rules})"
     if report.verdict == "ok" and device == "emulator" and (file := _differs_on_a_gpu(rung)):
         report.verdict = "arithmetic only"
-        report.reason = f"{file} has other code for the emulator than for a GPU, which was not tried"
+        report.reason = f"{file} has different code for the emulator and for a GPU; the GPU's code was not tried"
     return report
 
 
@@ -111,7 +111,7 @@ def _differs_on_a_gpu(rung: Rung) -> str:
 
 
 def _never_waits(rung: Rung) -> bool:
-    """Whether a launch may begin before the kernel ahead of it has ended, and nothing in the text holds it back."""
+    """Whether a launch may begin before the kernel ahead of it has ended, and nothing in the source waits for that."""
     if not isinstance(rung, CudaRung) or not any(launch.pdl for launch in rung.header.launches):
         return False
     texts = [rung.source, *(source_file.read(path) for path in identity.files(rung) if path.name != "ptx.cuh")]
@@ -119,7 +119,7 @@ def _never_waits(rung: Rung) -> bool:
 
 
 def _hides(rung: Rung, dtype: Dtype, device: Device, tuning: dict[str, int] | None, report: Report) -> bool:
-    """Whether it refuses most of the cases, and most of the shapes of the model too."""
+    """Whether it refuses most of the cases, and most of the model's shapes too."""
     if len(report.left_out) <= SHARE_REFUSED * (report.cases + len(report.left_out)):
         return False
     shapes = [rung.operation.complete(values) for values in rung.operation.shapes.values()]

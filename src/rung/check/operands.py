@@ -15,7 +15,7 @@ from rung.dtypes import Dtype
 from rung.errors import RungError
 from rung.operation import Case, Operation, Tensors, Values
 
-# Sums of numbers of 16 bits that are kept in 32.
+# Sums of 16-bit numbers that are stored in 32 bits.
 SUMS = Dtype("sums of 16 bits", "f32", "float", "", 1e-5, 1e-3, 1e-4)
 
 Empty = Callable[[str, tuple[int, ...], torch.dtype], torch.Tensor]
@@ -44,7 +44,7 @@ def _bytes(tensors: Tensors) -> int:
     return sum(t.numel() * t.element_size() for t in tensors.values())
 
 
-# The rungs of a ladder meet the same numbers: what a case asks for and should give is computed once in a process.
+# The rungs of a ladder get the same numbers: a case's inputs and reference are computed once per process.
 _references = Remembered(1 << 30)
 _inputs = Remembered(1 << 30)
 
@@ -67,16 +67,16 @@ class Operands:
         self.operation, self.values, self.dtype, self.names = operation, values, dtype, tuple(names)
         self.device, self.case = device, case
         self._given: Tensors = {}
-        self._own: Tensors = {}  # the numbers as they were made, which a rung in another process cannot reach
+        self._own: Tensors = {}  # the original numbers, out of reach for a rung in another process
         self.tensors: Tensors = {}
-        self.blocks: Mapping[str, Block] = {}  # the guarded memory that they lie in, if any
+        self.blocks: Mapping[str, Block] = {}  # the guarded memory that holds them, if any
         where = device
         self.tensors = self._fill(seed, empty or (lambda _, shape, kind: torch.empty(shape, dtype=kind, device=where)))
 
     def _fill(self, seed: int, empty: Empty) -> Tensors:
         self.seed = seed
         case = self.case
-        if case is None:  # of a bench: large, and wanted once
+        if case is None:  # for a bench: large, and needed once
             return self.operation.inputs(
                 self.values, self.dtype, seed, empty=empty, names=self.names, device=self.device
             )
@@ -113,7 +113,7 @@ class Operands:
         return (self.operation.name, case, self.dtype.name, self.seed, self.names, self.device)
 
     def prefetch(self, seed: int) -> None:
-        """Make the numbers of a seed, for `refill` to copy."""
+        """Generate the numbers of a seed, for `refill` to copy."""
         before, self.seed = self.seed, seed
         assert self.case is not None
         case = self.case
@@ -157,7 +157,7 @@ class Operands:
                 fill(self.tensors[name].view(-1).view(torch.uint8), POISONS[number % len(POISONS)])
 
     def keep(self) -> None:
-        """Remember what calls will change, for `restore`."""
+        """Save what calls will change, for `restore`."""
         inout = [n for n in self.names if self.operation.operand(n).role == "inout"]
         self._given = {n: self.tensors[n].clone() for n in inout}
 
@@ -167,7 +167,7 @@ class Operands:
             self.tensors[name].copy_(tensor)
 
     def reference(self, calls: int = 1) -> Tensors:
-        """The expected outputs after so many calls, each of which starts from the state that the last one left."""
+        """The expected outputs after this many calls, each starting from the state that the last one left."""
         if self.case is None:
             return self._computed(calls)
         return _references.get((*self._key(), calls), lambda: self._computed(calls))
@@ -192,12 +192,12 @@ class Operands:
         return found
 
     def measured(self, reference: Tensors) -> list[Measured]:
-        """Each output beside what it should be."""
+        """Each output with its reference."""
         reference = self.operation.expected(reference, self.tensors, self.values)
         found = []
         for name in self.outputs:
             if name not in reference:
-                raise RungError(f"the reference of {self.operation.name} gives no {name!r}.")
+                raise RungError(f"the reference of {self.operation.name} returns no {name!r}.")
             out = self.tensors[name]
             operand = self.operation.operand(name)
             dtype = SUMS if operand.sums and self.dtype.size == 2 else self.dtype
@@ -225,7 +225,7 @@ class Operands:
         return self.judged(reference)[0]
 
     def judged(self, reference: Tensors, *beside: torch.Tensor) -> tuple[list[Deviation], list[float]]:
-        """How far each output is off, and the values of numbers that are asked for beside: one query of the GPU."""
+        """How far each output is off, and the values of further requested numbers, in one query of the GPU."""
         measured = self.measured(reference)
         facts = torch.cat([*(m.facts for m in measured), *(number.double().view(1) for number in beside)]).tolist()
         found, at = [], 0

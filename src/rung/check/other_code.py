@@ -1,4 +1,4 @@
-"""Does a rung's text have other code for a GPU than for the emulator? Told from the conditions of its preprocessor."""
+"""Does a rung's text have different code for a GPU and for the emulator? Decided from its preprocessor conditions."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from rung.cuda.source import without_comments
 
 _CONDITION = re.compile(r"^[ \t]*(?:#|%:|\?\?=)[ \t]*(?:if|ifdef|ifndef|elif|elifdef|elifndef)\b([^\n]*)", re.MULTILINE)
-# Blocks that only include: a header of CUDA's that one of the compilers brings by itself.
+# Blocks that only include a header of CUDA's, which one of the compilers provides by itself.
 _INCLUDES = re.compile(
     r"^[ \t]*#[ \t]*if[^\n]*\n(?:[ \t]*(?:#[ \t]*(?:include|else|pragma)\b[^\n]*)?\n)*[ \t]*#[ \t]*endif[^\n]*",
     re.MULTILINE,
@@ -19,7 +19,7 @@ _NAMED = re.compile(r"\blong\s+double\b|\bRUNG_EMULATOR\b|\brung_emulator\b|\bRU
 
 
 def differs(text: str) -> bool:
-    """Whether it names the emulator, or decides by what g++ says of itself and NVRTC does not."""
+    """Whether it names the emulator, or tests a macro that g++ defines and NVRTC does not."""
     text = without_comments(re.sub(r"\\[ \t]*\n", " ", text))
     if _NAMED.search(text):
         return True

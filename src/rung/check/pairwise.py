@@ -8,12 +8,12 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 Setting = dict[str, int]
-FEW = 64  # settings there are at most where all are tried
-DRAWS = 20  # until one is drawn that the rung takes
+FEW = 64  # up to this many settings, all are tried
+DRAWS = 20  # draws until the rung accepts one
 
 
 def settings(tune: Mapping[str, Sequence[int]]) -> Iterator[Setting]:
-    """Settings that together hold every pair of values; the defaults, which are checked anyway, are not among them."""
+    """Settings that together contain every pair of values, without the defaults, which are checked anyway."""
     names = [name for name, choices in tune.items() if len(choices) > 1]
     default = {name: choices[0] for name, choices in tune.items()}
     if len(names) == 1:
@@ -40,8 +40,8 @@ def _gain(setting: Setting, name: str, value: int, missing: set[tuple[tuple[str,
 
 
 def more(tune: Mapping[str, Sequence[int]], text: str, usable: Callable[[Setting], bool]) -> Iterator[Setting]:
-    """Settings beyond those: all others where there are few, else every three values that are possible together, beside
-    values of the other tunables that are drawn. Another text of the rung has another order and other draws."""
+    """Settings beyond those: all others if there are few, else every possible combination of three values, with random
+    values of the other tunables. The order and the random values depend on the rung's source."""
     drawn = random.Random(text)
     names = [name for name, choices in tune.items() if len(choices) > 1]
     default = {name: choices[0] for name, choices in tune.items()}

@@ -1,5 +1,5 @@
-"""Where operands lie in memory, which no result may depend on: their order, how far apart they are, and how their data
-is aligned. It changes from one binding to the next.
+"""The placement of operands in memory, on which no result may depend: their order, distance and alignment. It changes
+from one binding to the next.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ ALL = tuple(Placement(kind, below) for kind in KINDS for below in (False, True))
 class Addresses:
     """Addresses to ask the system for, on a CPU."""
 
-    LARGE = 2 << 20  # what data at a page's start is a multiple of
-    FAR = 5 << 30  # bytes between operands then: of addresses, not of memory
+    LARGE = 2 << 20  # alignment of data at a page's start
+    FAR = 5 << 30  # bytes between operands then: addresses only, no memory
 
     def __init__(self, placement: Placement, start: int | None = None) -> None:
         self.placement, self._random = placement, random.Random(next(_made))
         self._at = start if start is not None else self._random.randrange(1 << 44, 1 << 45, PAGE)
 
     def take(self, size: int, lead: int) -> int:
-        """Where memory of so many bytes should begin, whose data begins `lead` bytes later."""
-        gap = (32 + self._random.randrange(1, 64)) * PAGE  # a guard of 16 pages on each side is among it
+        """The start for memory of this many bytes, whose data begins `lead` bytes later."""
+        gap = (32 + self._random.randrange(1, 64)) * PAGE  # including a guard of 16 pages on each side
         large = PAGE
         if self.placement.kind == "page":
             gap, large = gap + self.FAR, self.LARGE
@@ -60,7 +60,7 @@ class Slab(Addresses):
     """Memory of a GPU from which operands are cut."""
 
     LARGE, FAR = 1 << 16, 0
-    EACH = 8 << 16  # bytes at most that an operand's place takes beyond its size
+    EACH = 8 << 16  # bytes at most that an operand's placement takes beyond its size
 
     def __init__(self, placement: Placement, sizes: int, count: int, device: str = "cuda") -> None:
         whole = sizes + count * self.EACH + 2 * self.LARGE
@@ -69,7 +69,7 @@ class Slab(Addresses):
         super().__init__(placement, (whole - self._first) // PAGE * PAGE if placement.below else 0)
 
     def __call__(self, lead: int, size: int) -> torch.Tensor:
-        """Memory of so many bytes whose data begins `lead` bytes later; elsewhere if there is no room."""
+        """Memory of this many bytes whose data begins `lead` bytes later; allocated elsewhere if there is no room."""
         start = self.take(size, lead) + self._first
         if start < 0 or start + size > len(self._whole):
             return torch.empty(size, dtype=torch.uint8, device=self._whole.device)

@@ -1,14 +1,14 @@
-"""What is tried of one rung in one dtype, and in which order.
+"""What is tried with one rung in one dtype, and in which order.
 
-A rung runs at every case of its operation that it supports, twice (of a whole ladder, what takes long on a GPU, once),
-with poison and guards that change from run to run and are checked after every run; the emulator runs the threads of the
-second run in another order. At the largest affordable case it also gets five seeds behind the same pointers, every
-order of threads that the emulator has, its search for races, late inputs and a CUDA graph. Where its grid depends on
-the GPU, a small and a large one are emulated as well.
+A rung runs at every case of its operation that it supports, twice (in the check of a whole ladder, cases that are slow
+on a GPU run once), with poison and guards that change from run to run and are checked after every run; the emulator
+runs the threads of the second run in another order. At the largest affordable case it also gets five seeds behind the
+same pointers, every thread order of the emulator, the race check, late inputs and a CUDA graph. If its grid depends on
+the GPU, a small and a large GPU are emulated as well.
 
-When it is checked alone, every case has the search for races and other numbers behind the same pointers; the numbers of
-cases that it refuses are tried at a shape that it supports; other addresses, some hundred more runs, the sizes that its
-text names and the other values of its tunables follow.
+A rung that is checked alone gets more: every case has the race check and other numbers behind the same pointers, and
+the numbers of cases that it refuses are tried at a shape that it supports. Other addresses, about a hundred more runs,
+the sizes that its source names and the other values of its tunables follow.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from rung.rungs.base import USUAL, Rung, emulated_multiprocessors
 from rung.rungs.cuda import CudaRung
 
 LARGE = 132  # multiprocessors of an H200
-BASES = 6  # small cases of which dimensions are changed
+BASES = 6  # small cases whose dimensions are changed
 FEW_LATER = 20  # runs of the cases with most blocks
-UNFUSED = {"--fmad=false", "-fmad=false"}  # options by which a GPU's compiler fuses nothing
+UNFUSED = {"--fmad=false", "-fmad=false"}  # options that keep a GPU's compiler from fusing
 _FACTS = re.compile(r"\bsms\b|\bmax_grid_y\b")
 
 
 class Procedure:
-    """Raises a `Failure` at the first thing that is wrong."""
+    """Raises a `Failure` at the first error."""
 
     def __init__(self, trials: Trials, seed: int, effort: Effort) -> None:
         self.trials, self.seed, self.effort = trials, seed, effort
@@ -51,10 +51,10 @@ class Procedure:
         if self.effort is QUICK:
             return
         most = largest(self.ran, self.effort.affordable)
-        self._from_all_sides(most)
+        self._full_checks_at(most)
         if most is not self.ran[0]:
             self._without_nullable(self.ran[0])  # of odd sizes, mostly
-        if self.emulated and hangs_on_the_gpu(self.rung):
+        if self.emulated and grid_depends_on_gpu(self.rung):
             self._on_a_small_gpu(most)
             self._on_a_large_gpu()
         if self.emulated and not self.trials.races:
@@ -64,22 +64,22 @@ class Procedure:
 
     def _every_case(self, cases: Sequence[tuple[Case, Values]]) -> None:
         effort, trials = self.effort, self.trials
-        pace = 0.0  # seconds a FLOP at the largest case so far: only the naive rungs have to care
+        pace = 0.0  # seconds per FLOP at the largest case so far, for a forecast; only naive rungs exceed the limit
         for index, (case, values) in enumerate(cases):
             cost = self.operation.cost(values, trials.dtype.size)
             if pace * cost.flops > effort.patience:
-                self.report.left_out[case.name] = f"{self.rung.full_name} would take {pace * cost.flops:.1f} s a run"
+                self.report.left_out[case.name] = f"{self.rung.full_name} would take {pace * cost.flops:.1f} s per run"
                 continue
             trial = trials.at(case, values, self.seed + index, only_run=True)
             trial.twice(effort.slow if trials.cuda and trials.device == "cuda" else math.inf)
             if effort.alone and trial.seconds <= effort.affordable:
-                trial.refill(self.seed + index + 50)  # a rung that caches results by pointer returns the old ones
+                trial.refill(self.seed + index + 50)  # a rung that caches results by pointer would return the old ones
                 trial.once()
             self.ran.append(Ran(trial.seconds, cost.bytes + cost.flops, index, case, values))
             if effort is QUICK:
                 self._without_nullable(self.ran[-1])
             self.report.cases += 1
-            # What is shorter says how long a launch takes; the emulator only gets cases that are small.
+            # Shorter runs measure only the launch; the emulator gets only small cases.
             if trials.device == "cuda" and trial.seconds > 0.05 and cost.flops:
                 pace = trial.seconds / cost.flops
 
@@ -97,7 +97,7 @@ class Procedure:
             self._fused()
         if not self.trials.tuning:
             Settings(self.trials, self.ran, most, self.seed).all()
-        if not self.trials.cuda and self.emulated:  # last: what a rung keeps between calls may be lost by it
+        if not self.trials.cuda and self.emulated:  # last, since it may discard what a rung keeps between calls
             for one in _each(self.ran[0], most):
                 self._at(one).unlaunched()
 
@@ -108,19 +108,19 @@ class Procedure:
         return How(self.trials.tuning, races=races, fused=fused, sms=sms)
 
     def _watch(self) -> None:
-        """Look at every access: of a rung alone at every case, since a race may be in what only one of them takes."""
+        """The race check; for a rung that is checked alone at every case, since a race may occur in one case only."""
         if self.effort.alone:
             chosen = [one for one in self.ran if one.seconds <= self.effort.watched]
-        elif self.trials.dtype.name == self.rung.dtypes[0]:  # the others have the same text
+        elif self.trials.dtype.name == self.rung.dtypes[0]:  # the other dtypes have the same source
             chosen = [largest(self.ran, self.effort.watched)]
         else:
             return
-        for one in chosen:  # shuffled, blocks take turns at their atomics
+        for one in chosen:  # in the shuffled order, blocks switch at their atomics
             self._at(one, self._how(races=True)).once("shuffled" if self.effort.alone else "forward")
 
     def _fused(self) -> None:
-        """As a GPU's compiler rounds, which fuses products and sums: where numbers are extreme. Results that are
-        rounded to 16 bits afterwards do not show it."""
+        """Extreme numbers with products and sums fused, as a GPU's compiler fuses them. Results that are rounded to 16
+        bits afterwards do not show the difference."""
         if not isinstance(self.rung, CudaRung) or self.trials.dtype.stored != "f32":
             return
         if UNFUSED & set(self.rung.header.options):
@@ -134,7 +134,7 @@ class Procedure:
                     raise Failure(f"{failure}{more}", failure.kind) from failure
 
     def _numbers_refused(self) -> None:
-        """Give the numbers of cases whose shapes it refuses, and their scale or eps, to a shape that it takes."""
+        """Try the numbers of cases whose shapes it refuses, and their scale or eps, at a shape that it takes."""
         operation = self.operation
         shapes = [one.values for one in self.ran if one.seconds <= OFTEN]
         for case in operation.cases:
@@ -163,7 +163,7 @@ class Procedure:
                 where = f"operands at {how[placement.kind]}, {'descending' if placement.below else 'ascending'}"
                 raise Failure(f"with {where}: {failure}", failure.kind) from failure
 
-    def _from_all_sides(self, one: Ran) -> None:
+    def _full_checks_at(self, one: Ran) -> None:
         trial, seed = self._at(one), self.seed
         for other in range(SEEDS):
             trial.refill(seed + 100 * other)
@@ -178,7 +178,7 @@ class Procedure:
         self._without_nullable(one)
 
     def _on_a_small_gpu(self, most: Ran) -> None:
-        """With as few multiprocessors as the rung takes, where blocks then have most to do (to four times)."""
+        """With as few multiprocessors as the rung takes, so that each block has most work (up to four times)."""
         found = []
         for one in self.ran:
             if few := self._fewest_multiprocessors(one.values):
@@ -193,7 +193,7 @@ class Procedure:
             self._at(one, self._how(sms=few)).once(self.trials.next_order())
 
     def _on_a_large_gpu(self) -> None:
-        """With an H200's multiprocessors, where that launches more blocks; cooperative grids would take too long."""
+        """With an H200's multiprocessors, if that launches more blocks; cooperative grids would take too long."""
         assert isinstance(self.rung, CudaRung)
         if any(launch.cooperative for launch in self.rung.header.launches):
             return
@@ -221,7 +221,7 @@ class Procedure:
             self._at(one, names=names).twice()
 
     def _without_nullable_anywhere(self) -> None:
-        """The calls that leave operands out, at all quick cases; every access is looked at where blocks are most."""
+        """The calls that leave operands out, at all quick cases; the cases with most blocks have the race check."""
         names = self.trials.fewer_names()
         if not names:
             return
@@ -233,7 +233,7 @@ class Procedure:
                 self._at(one, self._how(races=True), names).once("shuffled")
 
     def _further_shapes(self) -> None:
-        """A number in the rung's own text may be a size at which it does something else."""
+        """A number in the rung's own source may be a size at which it behaves differently."""
         if not isinstance(self.rung, CudaRung) or not self.emulated:
             return
         plain = sorted((one for one in self.ran if not one.case.change), key=lambda one: (one.seconds, one.index))
@@ -249,8 +249,8 @@ class Procedure:
             self.report.notes.append(f"sizes that its text names, but that were not all tried: {listed}")
 
 
-def hangs_on_the_gpu(rung: Rung) -> bool:
-    """Whether the number of multiprocessors, or of blocks that a grid may have, changes what is launched."""
+def grid_depends_on_gpu(rung: Rung) -> bool:
+    """Whether the launch depends on the number of multiprocessors, or on the largest possible grid."""
     return isinstance(rung, CudaRung) and bool(_FACTS.search(rung.source + str(rung.table)))  # inherited keys, too
 
 

@@ -1,4 +1,4 @@
-"""The cases that a rung has run at, and which of them the further checks take."""
+"""The cases that a rung has run at, and which of them further checks use."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rung.operation import Case, Values
 
 @dataclass(frozen=True)
 class Ran:
-    """A case, how long a run took, and how much work is in it."""
+    """A case, the duration of a run, and the amount of work in it."""
 
     seconds: float
     work: float  # FLOPs and bytes
@@ -22,13 +22,13 @@ class Ran:
 
 
 def largest(ran: Sequence[Ran], affordable: float) -> Ran:
-    """The case with most work whose runs take no longer; if they all do, the one that takes least."""
+    """The case with most work whose runs take at most this long; if all take longer, the fastest."""
     affordable = max(affordable, min(one.seconds for one in ran))
     return max((one for one in ran if one.seconds <= affordable), key=lambda one: (one.work, one.index))
 
 
 def quick(ran: Sequence[Ran], affordable: float) -> list[Ran]:
-    """The cases whose runs take no longer, in the operation's order; if there is none, the one that takes least."""
+    """The cases whose runs take at most this long, in the operation's order; if there is none, the fastest."""
     found = [one for one in ran if one.seconds <= affordable] or sorted(ran, key=lambda one: one.seconds)[:1]
     return sorted(found, key=lambda one: one.index)
 

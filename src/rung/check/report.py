@@ -12,12 +12,12 @@ from rung.emulator.coverage import Unreached
 
 Verdict = Literal["ok", "failed", "few cases", "arithmetic only", "calls the library", "compiled", "skipped"]
 NOT_JUDGED: tuple[Verdict, ...] = ("few cases", "arithmetic only", "calls the library", "compiled", "skipped")
-SHARE_REFUSED = 0.5  # a rung whose `needs` refuses more of the cases than this is not called right
+SHARE_REFUSED = 0.5  # a rung whose `needs` refuses a larger share of the cases is not called right
 
 
 @dataclass
 class Report:
-    """What was found about one rung in one dtype."""
+    """The findings about one rung in one dtype."""
 
     rung: str
     dtype: str
@@ -32,18 +32,18 @@ class Report:
     norm: float = 0.0
     norm_cap: float = 0.0
     nondeterministic: bool = False
-    tunings: int = 0  # values of tunables tried beside the defaults
+    tunings: int = 0  # values of tunables tried besides the defaults
     notes: list[str] = field(default_factory=list)
     unreached: list[Unreached] = field(default_factory=list)  # branches that no case takes, where they were counted
     left_out: dict[str, str] = field(default_factory=dict)  # case -> rule that excludes it
-    seconds: dict[str, float] = field(default_factory=dict)  # where its time went, by phase
+    seconds: dict[str, float] = field(default_factory=dict)  # seconds by phase
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """What runs within is added to the phase's seconds."""
+        """Adds the duration of the block to the phase."""
         start = time.perf_counter()
         try:
             yield

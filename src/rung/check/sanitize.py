@@ -1,6 +1,6 @@
 """Runs rungs bare under compute-sanitizer: bad accesses and shared-memory races, seen on the GPU itself.
 
-The checker itself would be slow there, since every kernel of its reference is instrumented too; so the
+The checker itself would be slow there, since every kernel of its reference is instrumented too. So the
 process under the tool only launches each rung once on a small case, in every dtype.
 """
 
@@ -21,12 +21,12 @@ TOOLS = ("memcheck", "racecheck")
 MOST_LINES = 12  # of what a tool prints
 PREFERRED_CASE = "odd"
 MARK, BEGUN = "launched ", "launching "
-SANITIZED = "RUNG_SANITIZED"  # defined in what the tools see, for code whose order they cannot follow
+SANITIZED = "RUNG_SANITIZED"  # defined under the tools, for code whose synchronization they do not understand
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What one tool said about one ladder."""
+    """One tool's result for one ladder."""
 
     operation: str
     tool: str
@@ -45,7 +45,7 @@ def find() -> str:
     places = [Path(home) / folder for home in homes if home for folder in ("bin", "compute-sanitizer")]
     found = shutil.which("compute-sanitizer", path=os.pathsep.join([os.environ.get("PATH", ""), *map(str, places)]))
     if found is None:
-        raise RungError("compute-sanitizer is not found; it comes with the CUDA toolkit.")
+        raise RungError("compute-sanitizer was not found; it comes with the CUDA toolkit.")
     return found
 
 
@@ -82,7 +82,7 @@ def _read(operation: str, tool: str, output: str, code: int) -> Finding:
 
 
 def _complaints(lines: Sequence[str]) -> list[str]:
-    """What the tool printed, under the launch during which it did."""
+    """The tool's output, by the launch during which it was printed."""
     found, during = [], ""
     for line in lines:
         if line.startswith(BEGUN):
@@ -96,7 +96,7 @@ def _complaints(lines: Sequence[str]) -> list[str]:
 
 
 def _launch_all(names: Sequence[str]) -> None:
-    """Inside the tool: each of a ladder's rungs, once, in each dtype."""
+    """Run under the tool: each of a ladder's rungs, once, in each dtype."""
     import torch
 
     from rung.dtypes import dtype as named

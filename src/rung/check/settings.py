@@ -1,4 +1,4 @@
-"""The other values of a rung's tunables: every pair of two, and some more, each where its cases show most."""
+"""Non-default tunings: every pair of values, and more, each at the cases that reveal most."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ FURTHER = 48  # settings beyond every pair of values
 
 
 class Settings:
-    """Every setting meets the largest case that it takes and the quick ones; each value of a tunable is searched for
-    races."""
+    """Every setting runs at the largest case that it takes and at the quick ones; each value of a tunable gets a race
+    check."""
 
     def __init__(self, trials: Trials, ran: Sequence[Ran], largest: Ran, seed: int) -> None:
         self.trials, self.seed = trials, seed
@@ -28,7 +28,7 @@ class Settings:
         self.quick = quick(ran, OFTEN)
         self.races = trials.device == "emulator" and trials.cuda and not trials.races
         self.axes = {axis for one in self.quick for axis in self._several(one.values)} if self.races else set()
-        self.seen: set[tuple[str, int]] = set()  # values of tunables with which every access was looked at
+        self.seen: set[tuple[str, int]] = set()  # values of tunables that had the race check
 
     def all(self) -> None:
         tune = self.trials.rung.tune
@@ -63,16 +63,16 @@ class Settings:
             for one in chosen:
                 self._at(one, How(setting, races=True)).once("shuffled")
             if self.axes <= {axis for one in chosen for axis in self._several(one.values, setting)}:
-                self.seen |= set(setting.items())  # else blocks that share nothing have hidden what races
+                self.seen |= set(setting.items())  # otherwise a race may be hidden: blocks shared nothing
 
     def _at(self, one: Ran, how: How) -> Trial:
         return self.trials.at(one.case, one.values, self.seed, how)
 
     def _several(self, values: Values, tuning: pairwise.Setting | None = None) -> set[int]:
-        """The axes along which it launches several blocks."""
+        """The grid axes along which it launches several blocks."""
         return {axis for grid in self.trials.grids(values, tuning) for axis in range(3) if grid[axis] > 1}
 
     def _same_code(self, one: Values, other: Values, setting: pairwise.Setting) -> bool:
-        """Whether nothing has to be compiled for one of them that was not for the other."""
+        """Whether both use the same compiled code."""
         rung, dtype = self.trials.rung, self.trials.dtype
         return isinstance(rung, CudaRung) and rung.build(one, dtype, setting) == rung.build(other, dtype, setting)

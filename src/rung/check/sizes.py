@@ -1,4 +1,4 @@
-"""The numbers in a rung's text that may be sizes at which it does something else."""
+"""The numbers in a rung's source that may be sizes at which it behaves differently."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from operator import add, floordiv, lshift, mod, mul, rshift, sub
 from rung.cuda.source import without_comments
 
 MOST = 70_000  # GPT-2's sizes are smaller
-ROUNDS = 12  # times that a text's calculations are replaced by what they give
+ROUNDS = 12  # how often calculations in a source are replaced by their results
 _BLANKS, _BREAKS = re.compile(r"[^\S\n]+"), re.compile(r"(?: ?\n ?)+")
 _NUMBER = re.compile(r"(?<![\w.])(0[xX][0-9a-fA-F]+|[1-9]\d*)[uUlL]*(?![\w.])")
 _NAMED = re.compile(
@@ -22,8 +22,9 @@ _OPERATORS = {"*": mul, "/": floordiv, "%": mod, "+": add, "-": sub, "<<": lshif
 
 
 def sizes_in(source: str) -> list[int]:
-    """The numbers in a text that a dimension may have, the largest first; what the text calculates from numbers, and
-    from its names for them, counts too. Operators are taken as they come: some numbers too many do no harm."""
+    """The numbers in a source that a dimension may have, the largest first, including what the source calculates from
+    numbers and from its names for them. Operators are evaluated without precedence: a few superfluous numbers do no
+    harm."""
     body = _BREAKS.sub("\n", _BLANKS.sub(" ", without_comments(source)))
     body = _NUMBER.sub(lambda number: str(int(number[1], 0)), body)
     found = {int(number) for number in _NUMBER.findall(body)}
@@ -43,8 +44,7 @@ def _with_names_replaced(body: str) -> str:
 
 
 def _calculated(match: re.Match[str]) -> str:
-    """What C gives for two numbers and an operator, or for one in parentheses; the text itself where that is of no
-    interest."""
+    """C's result for two numbers and an operator, or for one in parentheses; the text itself if that is irrelevant."""
     alone, left, operator, right = match.groups()
     if alone is not None:
         return str(alone)

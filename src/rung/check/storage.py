@@ -15,15 +15,15 @@ from rung.rungs.base import Device
 
 BAND = 4096  # bytes at least on each side that no kernel may touch
 PAGE = 4096
-STRICTEST = 32  # the alignment that the most demanding rung asks for: fragments straight from memory
+STRICTEST = 32  # the largest alignment that any rung requires: WMMA fragments loaded from memory
 
 # What an output holds before a run. fmaxf and == can hide NaN, so the pattern changes from run to run: NaN, the largest
 # number of each format, negative zero, and plausible results of an earlier run, small integers.
 POISONS: tuple[bytes, ...] = (b"\xff", b"\xff\x7b", b"\x00\x80", b"\x9a\x40", b"\xff\xfb", b"\x01\x00\x00\x00")
 
-_made = itertools.count()  # scratch memory is painted once, and so otherwise in each storage
+_made = itertools.count()  # scratch memory is filled once, with a different pattern in each storage
 
-Raw = Callable[[str, int], torch.Tensor]  # so many bytes for this name, up to the end of a page
+Raw = Callable[[str, int], torch.Tensor]  # this many bytes for this name, up to the end of a page
 
 
 @dataclass
@@ -40,10 +40,10 @@ class Block:
 
 
 class GuardedStorage:
-    """Allocates tensors with guard bands. Bands with their own pattern are on both sides, and the pattern changes from
-    run to run: values read from there change as well, and writes there are detected. On the emulator there are unmapped
-    pages before and after them, and where the operands need no alignment the data ends directly at that page, unless
-    the placement says otherwise; its search for races sees every access to a byte that is not of the data.
+    """Allocates tensors with guard bands on both sides. Their pattern changes from run to run, so that values read from
+    there change as well, and writes there are detected. On the emulator unmapped pages lie before and after them; if
+    the operands need no alignment, the data ends directly at such a page, unless the placement differs. The race check
+    detects every access to a byte outside the data.
     """
 
     def __init__(
@@ -56,19 +56,19 @@ class GuardedStorage:
         addresses: Addresses | None = None,
     ) -> None:
         self.device, self.alignment = device, alignment
-        self.memory = "cuda" if device == "cuda" and raw is None else "cpu"  # where the blocks are
+        self.memory = "cuda" if device == "cuda" and raw is None else "cpu"  # addresses of the blocks
         self.placement = placement or Placement()
         self.addresses = addresses or Addresses(self.placement)
         self.raw = raw
         self.blocks: dict[str, Block] = {}
         self._first = next(_made)
-        self._painted: torch.Tensor | None = None  # all bands as they were filled, one after the other
+        self._painted: torch.Tensor | None = None  # the content of all bands, concatenated
 
     def empty(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """A poisoned tensor with guards."""
         size = math.prod(shape) * dtype.itemsize
         multiple = max(self.alignment, dtype.itemsize)
-        padded = -(-size // multiple) * multiple  # what lies between the data and that boundary is watched as well
+        padded = -(-size // multiple) * multiple  # the bytes between the data and that boundary are guarded as well
         behind = BAND if self.device == "cuda" else 0  # on a CPU there is an unmapped page
         odd = multiple if self.placement.kind == "odd" else 0
         room = -(-(BAND + padded + odd + behind) // PAGE) * PAGE
@@ -93,7 +93,7 @@ class GuardedStorage:
         return _on_gpu(size) if self.device == "cuda" else _on_cpu(size, self.addresses.take(size, lead))
 
     def only_read(self, operands: Iterable[Operand]) -> None:
-        """Nothing may write to these tensors, not even what they hold already."""
+        """Nothing may write to these tensors, not even the values that they hold."""
         from rung import emulator
 
         for operand in operands if self.device != "cuda" else ():
@@ -104,7 +104,7 @@ class GuardedStorage:
         return [band for b in self.blocks.values() for band in (b.raw[: b.start], b.raw[b.end :])]
 
     def repaint(self, turn: int = 0) -> None:
-        """Other bands for another run."""
+        """New bands for the next run."""
         bands = self._bands()
         pieces = []
         for index, band in enumerate(bands):
@@ -114,7 +114,7 @@ class GuardedStorage:
             if pattern == b"\xff":
                 pattern = bytes((0x81 + (index // 2 + 1) % 0x7E, 0xFF))
             pieces.append((pattern * (len(band) // len(pattern) + 1))[: len(band)])
-        # All at once: with many processes on a GPU each query is slow, however small.
+        # All at once: with many processes on a GPU even a small query is slow.
         painted = torch.frombuffer(bytearray(b"".join(pieces)), dtype=torch.uint8)
         if bands[0].is_cuda:
             painted = painted.pin_memory().to(bands[0].device, non_blocking=True)
@@ -134,20 +134,21 @@ class GuardedStorage:
         return int((data.view(-1, width) == untouched.view(-1, width)).all(1).sum())
 
     def damaged(self) -> str | None:
-        """Which tensor's bands were written to, if any."""
+        """The tensor whose bands were written to, if any."""
         return self.touched((), torch.empty(0, dtype=torch.uint8))
 
     def snapshot(self, names: Sequence[str]) -> torch.Tensor:
-        """The bytes of these tensors as they are now."""
+        """A snapshot of these tensors' bytes."""
         return torch.cat([self.blocks[name].data for name in names]) if names else torch.empty(0, dtype=torch.uint8)
 
     def changed(self, names: Sequence[str], before: torch.Tensor) -> list[torch.Tensor]:
-        """Whether a band was written to, and whether one of the names differs from the snapshot; not waited for."""
+        """Whether a band was written to, and whether a named tensor differs from the snapshot: as device tensors,
+        without synchronising."""
         beside = [] if self._painted is None else [(torch.cat(self._bands()) != self._painted).any()]
         return beside + ([(self.snapshot(names) != before).any()] if names else [])
 
     def touched(self, names: Sequence[str], before: torch.Tensor) -> str | None:
-        """Which tensor's bands were written to, or which of the names differs from the snapshot."""
+        """The tensor whose bands were written to, or that differs from the snapshot."""
         flags = self.changed(names, before)
         if not flags or not any(torch.stack(flags).tolist()):
             return None

@@ -1,4 +1,4 @@
-"""One rung bound at one case: the runs over it, and what is looked at after each."""
+"""One rung bound at one case: its runs, and the checks after each."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from rung.rungs.base import USUAL, Device, Rung, emulated_multiprocessors
 from rung.rungs.cuda import CudaRung
 
 SEEDS = 5
-UNMOVED = 0.01  # of the results, which may come out right by chance where no kernel runs
-SMALL = 1 << 20  # bytes of a case that the CPU compares sooner than a GPU with many processes on it
+UNMOVED = 0.01  # share of the results that may be right by chance when no kernel runs
+SMALL = 1 << 20  # up to these bytes per case, the CPU compares faster than a GPU shared by many processes
 ORDERS: tuple[Order, ...] = ("forward", "reverse", "shuffled")
 
 
 class Trials:
-    """Makes the trials of one rung in one dtype, each with other addresses and another thread order than the last."""
+    """Makes the trials of one rung in one dtype, each with different addresses and a different thread order."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class Trials:
     def grids(
         self, values: Values, tuning: dict[str, int] | None = None, multiprocessors: int = USUAL
     ) -> list[tuple[int, int, int]]:
-        """Of each launch; of a rung that is no CUDA C++, none."""
+        """Of each launch; empty for a rung that is not CUDA C++."""
         if not isinstance(self.rung, CudaRung):
             return []
         with emulated_multiprocessors(multiprocessors):
@@ -85,8 +85,8 @@ class Trials:
         return "forward" if self.device == "cuda" else ORDERS[1 + self._orders % 2]
 
     def next_placement(self, *, looked_at: bool) -> Placement:
-        """Other addresses than the last time. The data mostly ends at an unmapped page; where every access is looked
-        at, that tells nothing more."""
+        """Different addresses from the last time. The data mostly ends at an unmapped page, which adds nothing when
+        every access is checked."""
         self._bound += 1
         kind: Kind = "end" if not looked_at else ("odd", "page")[self._bound // 2 % 2]
         return Placement(kind, below=self._bound % 2 == 1)
@@ -108,13 +108,13 @@ class Trials:
         return chosen
 
     def fewer_names(self) -> list[str] | None:
-        """The operands of a call that leaves out what it may; None if nothing may be left out."""
+        """The operands of a call without the nullable ones; None if there are no nullable ones."""
         names = self.names()
         fewer = [n for n in names if not self.operation.operand(n).nullable]
         return fewer if fewer != names else None
 
     def explain(self) -> None:
-        """A wrong value was often read before it was written: name the race if there is one."""
+        """A wrong value was often read before it was written: report the race if there is one."""
         if self.report.cause != "values" or not self.cuda or "__shared__" not in self.rung.source:
             return
         if self.device == "cuda":
@@ -127,7 +127,7 @@ class Trials:
             self.report.reason = f"a race: {fault} The result: {reason}"
 
     def look_for_races(self) -> None:
-        """Run the last trial's case with the race check; a race is a fault, other failures are known already."""
+        """Run the last trial's case with the race check; a race raises a fault, other failures are already known."""
         if self.races or self._last is None:
             return
         try:
@@ -138,7 +138,7 @@ class Trials:
 
 
 class Trial:
-    """One rung bound at one case, and the runs over it; `only_run`: it is not replayed, nor are its inputs late."""
+    """One rung bound at one case, and its runs; with `only_run`, without replays and late inputs."""
 
     def __init__(
         self,
@@ -187,7 +187,7 @@ class Trial:
 
     def twice(self, slow: float = math.inf) -> None:
         """Run and check twice, with emulated threads in another order the second time: different results are a race.
-        What takes so many seconds is not run again."""
+        If the first run takes this many seconds, there is no second."""
         first = self._once()
         if self.seconds >= slow:
             return
@@ -205,7 +205,7 @@ class Trial:
         self.report.nondeterministic = True
 
     def _because_of(self, order: Order, failure: Failure) -> Failure:
-        """A failure in another order of threads, if it is none in the usual one."""
+        """A failure in another thread order is a race if the usual order is right."""
         if order == "forward":
             return failure
         try:
@@ -215,8 +215,8 @@ class Trial:
         return Failure(f"a race: right in one order of threads, not in another ({order}): {failure}", failure.kind)
 
     def _once(self, how: str = "run", order: Order = "forward", before: Tensors | None = None) -> Tensors:
-        """One run on poisoned outputs, the inputs and what it changes as they were; gives the outputs, and notes which
-        have `moved` from those before."""
+        """One run on poisoned outputs, with inputs and state restored; returns the outputs, and records which have
+        `moved` since the previous run."""
         operands, phase, took = self.operands, self.report.phase, None
         with phase("reference"):
             reference = operands.reference()
@@ -232,7 +232,7 @@ class Trial:
                     took = self.call.run(order=order)
             self.report.runs += 1
             with phase("comparison"), blamed(self.of.device):
-                if self.operation.complaint is not None:  # it looks at the inputs, too
+                if self.operation.complaint is not None:  # it also compares the inputs
                     self._look_around(given)
                 changed = self.storage.changed(operands.inputs, given)
                 differ = [_differ(tensor, operands.tensors[n]) for n, tensor in (before or {}).items()]
@@ -258,7 +258,7 @@ class Trial:
         self.turn += 1
 
     def unlaunched(self) -> None:
-        """Without its kernels, a rung's results must not be right: something else has made them then."""
+        """Without its kernels, a rung's results must not be right: otherwise something else computed them."""
         right = self._once()
         self.operands.keep()
         self._poison()
@@ -280,13 +280,13 @@ class Trial:
             self._once()
             self.call.run(count)
             self.report.runs += count
-            self.refill(self.operands.seed + 1)  # what a call changes has moved on
+            self.refill(self.operands.seed + 1)  # the state that a call changes has advanced
             self._once()
         except Failure as failure:
             raise Failure(f"after {count} runs: {failure}", failure.kind) from None
 
     def late(self, seed: int) -> None:
-        """Inputs that arrive late on the current stream, which work on another stream does not wait for."""
+        """Inputs arrive late on the current stream; work on another stream does not wait for them."""
         self.refill(seed)
         reference = self.operands.reference()  # of what a call changes, before one has
         with self.report.phase("late"):
@@ -315,7 +315,7 @@ class Trial:
             raise Failure(touched)
 
     def _compare(self, reference: Tensors, *asked: torch.Tensor) -> list[float]:
-        """Compares the outputs, and answers in the same query of the GPU what is asked beside."""
+        """Compares the outputs, and fetches further requested numbers in the same query of the GPU."""
         deviations, flags = self.operands.judged(reference, *asked)
         for deviation in deviations:
             self._note(deviation)
@@ -333,7 +333,7 @@ class Trial:
     def _note(self, deviation: Deviation) -> None:
         self.worst = max(self.worst, deviation.element, deviation.norm / (deviation.norm_cap or math.inf))
         self.report.element = max(self.report.element, deviation.element)
-        if deviation.norm_cap:  # with more room for few results, in units of the usual cap
+        if deviation.norm_cap:  # with a tolerance for few results, in units of the usual cap
             self.report.norm = max(self.report.norm, deviation.norm * self.report.norm_cap / deviation.norm_cap)
         if not deviation.ok:
             self.integers_differ = deviation.integers
@@ -341,8 +341,8 @@ class Trial:
 
 
 def _alignment(rung: Rung, values: Values, dtype: Dtype, tuning: dict[str, int] | None, device: Device) -> int:
-    """The alignment of data; 1 if any element's address is valid. A Python rung that does not say calls kernels and
-    libraries that expect what torch allocates."""
+    """The alignment of data; 1 if any element's address is valid. A Python rung without `align` gets torch's alignment,
+    which its kernels and libraries expect."""
     if not isinstance(rung, CudaRung) and rung.header.align is None:
         return STRICTEST
     return max(1, rung.alignment(values, dtype, tuning, device))

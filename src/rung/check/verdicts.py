@@ -39,6 +39,6 @@ def as_result(report: Report, rung: Rung) -> Row:
 
 
 def known(device: str, rows: Iterable[Row]) -> set[tuple[str, str]]:
-    """The rungs and number formats that are known to be right on this device, as they are now."""
+    """The rungs and number formats whose present code is known to be right on this device."""
     some = (r for r in rows if r.kind == "check" and r.options.get("device") == device and r.verdict != "failed")
     return {(r.what, r.dtype) for r in some if codes.current(r)}

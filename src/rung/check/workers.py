@@ -15,7 +15,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any, Generic, TypeVar
 
 PRELOADED = ["torch", "rung.check.one"]
-BEGUN = "begun"  # what a process says of an item before its result
+BEGUN = "begun"  # what a process sends before an item's result
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -38,7 +38,7 @@ def work_through(
     seconds: float = 600.0,
     niceness: int = 0,
 ) -> Iterator[Result]:
-    """Yields the result of every item as soon as it is known; a group stays with one process, so that it can cache
+    """Yields the result of every item as soon as it is known; one process handles a whole group, so that it can cache
     data. `lost` gives the result of an item whose process ended, or that took longer than `seconds`.
     """
     waiting = deque(deque(group) for group in groups if group)
@@ -50,7 +50,7 @@ def work_through(
     def start() -> None:
         ours, theirs = context.Pipe()
         process = context.Process(target=_serve, args=(theirs, work, niceness), daemon=True)
-        with _interrupts_ignored():  # as is the process begun here: this one ends it
+        with _interrupts_ignored():  # the process started here is ended by this one, too
             process.start()
         theirs.close()
         workers.append(_Worker(process, ours))
@@ -59,7 +59,7 @@ def work_through(
         worker.since, worker.begun = time.monotonic(), False
         if not worker.group and waiting:
             worker.group = waiting.popleft()
-        with contextlib.suppress(OSError):  # it has ended: waiting for its answer says so
+        with contextlib.suppress(OSError):  # it has ended: waiting for its answer reports that
             worker.pipe.send(worker.group[0] if worker.group else None)
 
     def replace(worker: _Worker[Item]) -> None:
@@ -88,7 +88,7 @@ def work_through(
                     answer = worker.pipe.recv()
                 except (EOFError, OSError, TimeoutError) as end:  # TimeoutError is an OSError
                     if not worker.begun and not late and id(item) not in second_try:
-                        second_try.add(id(item))  # it ended because of what came before
+                        second_try.add(id(item))  # an earlier item ended it
                         replace(worker)
                         continue
                     why = f"did not end within {seconds:.0f} s" if isinstance(end, TimeoutError) else _death(worker)
@@ -113,10 +113,10 @@ def _serve(pipe: Connection, work: Callable[[Any], Any], niceness: int) -> None:
 
     import torch
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that asks ends this one
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the requesting process ends this one
     torch.set_num_threads(1)
     os.nice(niceness)
-    os.dup2(2, 1)  # what a kernel prints is not part of what the command says
+    os.dup2(2, 1)  # a kernel's output is not part of the command's output
     while (item := pipe.recv()) is not None:
         pipe.send(BEGUN)
         pipe.send((work(item),))

@@ -33,7 +33,7 @@ VERBS = {
     "profile": ("profile", "Nsight Compute's counters of a rung; or where a token's time goes."),
     "results": ("results", "What was measured: list, filter, compare two machines or commits, export."),
     "report": ("report", "Everything known about every ladder, in one HTML file."),
-    "study": ("study", "Questions that one figure cannot answer: waves, fusion, precision, latency ..."),
+    "study": ("study", "Questions that need more than one figure: waves, fusion, precision, latency ..."),
     "inspect": ("inspect", "Registers, shared memory, spills and occupancy, without a GPU."),
     "new": ("new", "A working kernel to start from."),
     "export": ("export", "Export a rung: torch, the hub's kernels, KernelBench, LeetGPU, GPU MODE, flashinfer."),
@@ -64,7 +64,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     except BrokenPipeError:  # the reader (head, less) has closed the pipe
         _silence()
         sys.exit(0)
-    except OSError as error:  # a disk that is full, a folder that is not ours
+    except OSError as error:  # a full disk, a folder without permission
         what = f"{error.filename}: " if error.filename else ""
         print(f"rung: {what}{error.strerror or error}.", file=sys.stderr)
         _silence()
@@ -87,7 +87,7 @@ def _interrupted() -> NoReturn:
 
 
 def _silence() -> None:
-    """Discards pending output, about which Python would complain at exit."""
+    """Discards pending output; otherwise Python would report it at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -104,7 +104,7 @@ def _dispatch(words: list[str]) -> int:
         return 0
     if words[0] == "--ladders":
         if len(words) < 3:
-            raise RungError("--ladders takes a folder of ladders, and a verb behind it.")
+            raise RungError("--ladders takes a folder of ladders, followed by a verb.")
         os.environ["RUNG_LADDERS"] = words[1]
         words = words[2:]
     verb = words[0]
@@ -116,7 +116,7 @@ def _dispatch(words: list[str]) -> int:
 
 
 def _whole(words: list[str]) -> list[str]:
-    """`--ray` may stand without an address, which Typer has no way to say."""
+    """`--ray` may be given without an address, which Typer cannot express."""
     return [
         f"{word}=auto" if word == "--ray" and (not behind or behind.startswith("-")) else word
         for word, behind in itertools.zip_longest(words, words[1:], fillvalue="")
@@ -143,7 +143,7 @@ def _run(verb: str, words: list[str]) -> int:
 
 
 def _ended_quietly(function: Callable[..., None]) -> Callable[..., None]:
-    """Runs the verb; a reader that closes the pipe is no failure."""
+    """Runs the verb; a closed pipe is not a failure."""
 
     @functools.wraps(function)
     def verb(*args: Any, **options: Any) -> None:

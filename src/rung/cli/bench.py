@@ -31,8 +31,8 @@ def bench(
     patience: Annotated[
         float, typer.Option(min=0.0, help="Leave out rungs that would take longer than this for one call, in seconds.")
     ] = 2.0,
-    limit: Annotated[float | None, typer.Option(help="Skip what is left after this many seconds in total.")] = None,
-    output: Annotated[
+    limit: Annotated[float | None, typer.Option(help="Skip the remaining races after this many seconds in total.")] =
+    None, output: Annotated[
         Path | None,
         typer.Option("--output", "-o", help="Also write the rows to this file; a folder keeps its newest rows."),
     ] = None,
@@ -75,7 +75,7 @@ def bench(
     given = options.parse_tuning(tune)
     start = time.monotonic()
     if builds := plan.compile_ahead(races):
-        console.note(f"rung: {builds} builds of kernels were made ready in {time.monotonic() - start:.0f} s.")
+        console.note(f"rung: {builds} kernel builds were compiled in {time.monotonic() - start:.0f} s.")
     start = began = time.monotonic()
     took: dict[str, float] = {}
     for race, found in plan.run(_in_time(races, start, limit), given, ceilings, seconds, console.status):
@@ -102,7 +102,7 @@ def bench(
 
 
 def _in_time(races: Sequence[Planned], start: float, limit: float | None) -> Iterator[Planned]:
-    """Those that begin before the time is up; the others are named."""
+    """The races that begin before the time is up; the others are reported."""
     for race in races:
         if limit is not None and time.monotonic() - start > limit:
             console.note(f"rung: out of time; {race.operation} {race.shape} {race.dtype} is left out.")

@@ -27,7 +27,7 @@ def check(
     file: options.File = None,
     problem: Annotated[
         Path | None,
-        typer.Option(help="A problem of GPU MODE's kind (reference.py, task.yml), to which the file is a submission."),
+        typer.Option(help="A problem in GPU MODE's format (reference.py, task.yml); the file is a submission to it."),
     ] = None,
     device: Annotated[str | None, typer.Option(help="cuda or emulator (default: the GPU if there is one).")] = None,
     dtype: options.Dtypes = None,
@@ -52,7 +52,7 @@ def check(
 ) -> None:
     """Is a rung right? Every case and dtype against a float64 reference, on a GPU or emulated.
 
-    A file runs in a process of its own with limits on time, memory and output; it is native code all the same.
+    A file runs in a separate process with limits on time, memory and output; it is still native code.
 
     Exit code 0: all right; 1: a rung failed; 2: invalid arguments; 3: a rung was not judged.
 
@@ -101,7 +101,7 @@ def check(
             if output is not None:
                 store.append(verdicts.as_result(report, by_name[report.rung]), output)
             _say(report, work, file=sys.stderr if json else sys.stdout)
-    finally:  # verdicts are printed at once, so that a stopped check has shown them
+    finally:  # verdicts are printed at once, so that they are visible if the check is stopped
         order = {(t.rung, t.dtype): i for i, t in enumerate(work)}
         known.sort(key=lambda r: order[(r.rung, r.dtype)])
         if json:
@@ -125,7 +125,7 @@ def _submission(problem: Path, given: str | None, file: Path | None) -> Rung:
 
 
 def _exit_code(reports: Sequence[Report], libraries: set[str]) -> int:
-    """1 when something is wrong, 3 when something was not judged; a library that needs a GPU may be, among others."""
+    """1 if a rung is wrong, 3 if a rung was not judged; a library that needs a GPU may be skipped among others."""
     from rung.check.report import NOT_JUDGED
 
     if any(r.verdict == "failed" for r in reports):
@@ -138,7 +138,7 @@ def _sanitize(rungs: list[str], device: str, jobs: int | None, json: bool) -> No
     from rung.check import sanitize as sanitizer
 
     if device != "cuda":
-        raise RungError("compute-sanitizer watches a GPU, and there is none here; the emulator checks bounds too.")
+        raise RungError("compute-sanitizer needs a GPU, and none was found; the emulator checks bounds too.")
     findings = list(sanitizer.sanitize(rungs, jobs=jobs or 6))
     if json:
         console.print_json([{**f.__dict__, "clean": f.clean} for f in findings])

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 PROMPT = "Hello, I'm a language model,"
 NEW_TOKENS = 512
-# What GPT-2's tokenizer makes of prompts, for random weights, which have no tokenizer.
+# Prompts as GPT-2's tokens, for random weights, which have no tokenizer.
 PROMPT_TOKENS = (15496, 11, 314, 1101, 257, 3303, 2746, 11)
 TOKENIZED = {PROMPT: PROMPT_TOKENS, "The city with the largest population is": (464, 1748, 351, 262, 4387, 3265, 318)}
 
@@ -36,7 +36,7 @@ def climb(
         list[str] | None, typer.Option(help="Only these rungs of decode, or of the study's ladder (repeatable).")
     ] = None,
     study: Annotated[
-        str | None, typer.Option(help="Without a cache: attention (rung by rung) or course (rungs alone).")
+        str | None, typer.Option(help="Without a cache: attention (rung by rung) or course (rungs only).")
     ] = None,
     batch: Annotated[int, typer.Option(min=1, help="With --study attention: number of texts at once.")] = 1,
     seconds: Annotated[
@@ -83,7 +83,7 @@ def climb(
         for row in attention.run(
             config, weights, ids, tokens, variants, batch=batch, seconds=seconds, model=name, trained=trained
         ):
-            results.append(_store(row, device, output))  # at once: an interrupted study keeps what it measured
+            results.append(_store(row, device, output))  # at once, so that an interrupted study keeps its results
             console.note(f"{row.part}: {attention_text_chart.result(row)}")
         console.print_json([row.as_json() for row in results]) if json else _print_study(results)
         _draw_study(results, svg)

@@ -85,7 +85,7 @@ def table(
 def fitting(
     columns: Sequence[str], cells: Sequence[Sequence[str]], width: int, drop: Sequence[str] = ()
 ) -> tuple[list[int], list[int], list[int]]:
-    """The columns that fit; where they do not all: those that say the same in every row, and those left out."""
+    """The columns that fit; if not all do: those with the same value in every row, and those left out."""
     prose = _prose(cells, len(columns))
     need = [max([len(c), *(PROSE if i in prose else len(r[i]) for r in cells)]) for i, c in enumerate(columns)]
     visible = list(range(len(columns)))
@@ -113,12 +113,12 @@ def _prose(cells: Sequence[Sequence[str]], count: int) -> list[int]:
 
 
 def note(text: str) -> None:
-    """A remark on standard error."""
+    """A note on standard error."""
     print(text, file=sys.stderr)
 
 
 def status(text: str) -> None:
-    """What goes on now, in one line of standard error that the next one replaces; nothing if that is no terminal. An
+    """Progress, in one line of standard error that the next one replaces; nothing if that is not a terminal. An
     empty text clears the line."""
     if sys.stderr.isatty():
         print(f"\r\x1b[K{text[: shutil.get_terminal_size().columns - 1]}", end="", file=sys.stderr, flush=True)

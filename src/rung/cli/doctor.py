@@ -10,7 +10,7 @@ from rung.cli import console, options
 def doctor(json: options.Json = False) -> None:
     """What works on this machine, what is missing, and what to do about it.
 
-    Exit code 0 unless something that rung cannot do without is broken (1).
+    Exit code 0, or 1 if a required component is broken.
     """
     from rung.doctor import examine
 

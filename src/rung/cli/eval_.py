@@ -42,7 +42,7 @@ def eval_(
     chosen = load(model, device=device, dtype=dtype, revision=revision, offline=offline, threads=threads)
     manager = TaskManager(include_path=str(include) if include else None, include_defaults=False)
     if missing := [t for t in tasks if not t.endswith(".yaml") and not manager.match_tasks([t])]:
-        manager = TaskManager(include_path=str(include) if include else None)  # reading all that it brings takes 10 s
+        manager = TaskManager(include_path=str(include) if include else None)  # reading all its task files takes 10 s
         missing = [t for t in missing if not manager.match_tasks([t])]
     if missing:
         raise RungError(f"there is no task {missing[0]!r}; `--include FOLDER` adds tasks of your own.")

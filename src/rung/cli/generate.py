@@ -113,7 +113,7 @@ def generate(
     device = options.device_of(gpus, device, ray)
     texts, done = _prompts(text, prompt, file, prompts), resume.done(output)
     json_ = json_ or output is not None
-    first = done // num_samples * num_samples  # results of prompts that are not written again
+    first = done // num_samples * num_samples  # results of prompts that are already done
     texts = texts[done // num_samples :]
     how: dict[str, Any] = {
         "model": model, "device": device, "dtype": dtype, "revision": revision, "offline": offline, "threads": threads,
@@ -150,7 +150,7 @@ def generate(
         if single and not json_ and not no_stream and sys.stdout.isatty():
             _stream(run, texts[0] if show_prompt else "")
         else:
-            # Into a file or pipe each text goes as soon as it is complete; figures are known when all are.
+            # A file or pipe gets each text as soon as it is complete; figures are known when all are.
             at_once = output is not None or (not sys.stdout.isatty() and not (json_ and stats))
             _collect(run, say if at_once else None)
             say(run.take(unfinished=output is None), _figures(chosen, run) if stats else None)
@@ -161,7 +161,7 @@ def generate(
 
 
 def _begin(device: str, ray: str | None) -> None:
-    """What can be done while torch is imported: the CPU kernels are compiled, or the GPU's context is created."""
+    """Work to do while torch is imported: compile the CPU kernels, or create the GPU's context."""
     on_gpu = Path("/dev/nvidiactl").exists()
     if device == "cpu" or (device == "auto" and not on_gpu):
         from rung.gpt2.cpu import build
@@ -220,7 +220,7 @@ def _read(file: Path) -> str:
     except OSError as error:
         raise RungError(f"{name} cannot be read ({error.strerror}); name a text file.") from None
     if len(content) > TEXT:
-        raise RungError(f"{name} does not end after {TEXT >> 20} MB; give less at once.")
+        raise RungError(f"{name} has more than {TEXT >> 20} MB; give less at once.")
     try:
         return content.decode()
     except UnicodeDecodeError as error:
@@ -274,7 +274,7 @@ def _stop_tokens(config: Config, tokenizer: Callable[[], Tokenizer], given: list
         number = whole(text)
         id = tokenizer().token(text) if number is None or number < 0 else number
         if id is None:
-            raise RungError(f"--stop-token {shown(text)} is no single token of this model; use --stop for a text.")
+            raise RungError(f"--stop-token {shown(text)} is not a single token of this model; use --stop for a text.")
         if id >= config.vocabulary:
             raise RungError(f"--stop-token {id} is outside the model's vocabulary of {config.vocabulary:,}.")
         ids.append(id)
@@ -289,7 +289,7 @@ def _stream(run: Run, prompt: str) -> None:
         for _, piece in run:
             out.write(piece)
             out.flush()
-    except KeyboardInterrupt:  # it came while writing
+    except KeyboardInterrupt:  # it occurred during generation
         run.interrupted = True
     out.write("\n")
     out.flush()

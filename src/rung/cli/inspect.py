@@ -1,4 +1,4 @@
-"""`rung inspect`: what the compiler makes of a rung."""
+"""`rung inspect`: the compiler's report on a rung."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def inspect(
     ] = None,
     legal: Annotated[
         int | None,
-        typer.Option(help="Compile so many of the configurations that each rung's rules admit, instead.", min=1),
+        typer.Option(help="Instead, compile this many of the configurations that each rung's rules admit.", min=1),
     ] = None,
-    seed: Annotated[int, typer.Option(help="With --legal: which are drawn.")] = 0,
+    seed: Annotated[int, typer.Option(help="With --legal: seed of the selection.")] = 0,
     json: options.Json = False,
 ) -> None:
     """Registers, shared memory, spills, stack and theoretical occupancy of a rung, without a GPU.
 
-    Exit code 0: everything compiles and could be launched; 1: something would not.
+    Exit code 0: everything compiles and can be launched; 1: something cannot.
 
     Examples: rung inspect softmax · rung inspect gelu/2 --arch sm_75 --arch sm_90 · rung inspect gelu x.cu ·
     rung inspect matmul --legal 40
@@ -116,8 +116,8 @@ def _print(rows: list[Compiled]) -> None:
     spilling = sorted({f"{row.rung} ({row.kernel}) on {row.arch}" for row in rows if row.spills})
     if spilling:
         console.note(
-            f"warning: registers spill to local memory in {', '.join(spilling)}: give each thread less to hold, "
-            "or relax __launch_bounds__."
+            f"warning: registers spill to local memory in {', '.join(spilling)}: give each thread fewer values to "
+            "hold, or relax __launch_bounds__."
         )
     for row in rows:
         if "\n" in row.reason:

@@ -40,7 +40,7 @@ def list_(
 
 
 def _names(of: Operation) -> str:
-    """What a kernel's parameters are bound to by name."""
+    """The names that a kernel's parameters are bound to."""
     operands = []
     for o in of.operands:
         dtype = "" if o.dtype == "real" else f" {o.dtype}"

@@ -22,12 +22,12 @@ def mutate(
         int | None,
         typer.Option(min=1, help="At most this many mutants, balanced over ladders and kinds (default: all)."),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Which of them, if there are more.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the selection, if there are more.")] = 0,
     device: Annotated[str, typer.Option(help="emulator or cuda.")] = "emulator",
     jobs: options.Jobs = None,
     nice: Annotated[int, typer.Option(min=0, max=19, help="Priority of these processes; 19 is the lowest.")] = 0,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Add a row for each mutant (JSON lines).")
+        Path | None, typer.Option("--output", "-o", help="Append a row for each mutant (JSON lines).")
     ] = None,
 ) -> None:
     """Make mutants of a right kernel, check each on the emulator, and list those that the checker calls right.

@@ -39,7 +39,7 @@ def new(
 
 
 def _unmeasured(source: str, original: str) -> str:
-    """`found` belongs to the original; the copy says where it comes from."""
+    """`found` belongs to the original; the copy names its origin instead."""
     from rung.rungs.base import without_prose
 
     source = without_prose(source, ("found", "FOUND"))

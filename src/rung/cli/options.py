@@ -1,4 +1,4 @@
-"""Options that several verbs share: each is declared once, so that it means the same everywhere."""
+"""Options that several verbs share, each declared once so that it means the same everywhere."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Dtypes = Annotated[list[str] | None, typer.Option("--dtype", help="Only this num
 Shape = Annotated[str | None, typer.Option(help="A shape's name, or B=4,T=64,C=768.")]
 Shapes = Annotated[list[str] | None, typer.Option("--shape", help="A shape's name, or B=4,T=64,C=768 (repeatable).")]
 Tune = Annotated[list[str] | None, typer.Option(help="A tunable's value, as in --tune BLOCK=128 (repeatable).")]
-Seed = Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Where random numbers start.")]
+Seed = Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Seed of the random numbers.")]
 Gpu = Annotated[str | None, typer.Option(help="Only this GPU, by a part of its name.")]
 Measured = Annotated[
     list[Path] | None, typer.Argument(help="Results files or folders (default: your store and the published ones).")
@@ -47,7 +47,9 @@ Window = Annotated[int | None, typer.Option(help="Each token attends to this man
 Cache = Annotated[
     str | None, typer.Option("--cache", help="int8: a GPU keeps keys and values of more than 32 texts in 8 bits.")
 ]
-Global = Annotated[int, typer.Option("--global", min=0, help="With a window: this many first tokens are seen by all.")]
+Global = Annotated[
+    int, typer.Option("--global", min=0, help="With a window: all tokens also attend to this many first tokens.")
+]
 Draft = Annotated[
     str | None,
     typer.Option(
@@ -55,16 +57,18 @@ Draft = Annotated[
     ),
 ]
 Offline = Annotated[bool, typer.Option("--offline", help="Use only models that were downloaded before.")]
-Threads = Annotated[int | None, typer.Option(help="CPU threads (default: one per processor, as far as that pays).")]
+Threads = Annotated[
+    int | None, typer.Option(help="CPU threads (default: one per processor, as long as more are faster).")
+]
 Gpus = Annotated[int | None, typer.Option(help="Use this many GPUs of this machine.", min=1)]
 Ray = Annotated[
     str | None,
-    typer.Option(metavar="[ADDRESS]", help="Use a Ray cluster: its address, auto (one that runs here) or local."),
+    typer.Option(metavar="[ADDRESS]", help="Use a Ray cluster: its address, auto (the one on this machine) or local."),
 ]
 
 
 def device_of(gpus: int | None, device: str, ray: str | None = None) -> str:
-    """The device that --device and --gpus mean together."""
+    """The device selected by --device and --gpus together."""
     if gpus is not None and ray is not None:
         raise RungError("--gpus counts GPUs of this machine and --ray takes those of a cluster; leave one of them out.")
     if gpus is not None and device not in ("auto", "cuda"):

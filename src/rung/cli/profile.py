@@ -1,4 +1,4 @@
-"""`rung profile`: what Nsight Compute counts of a rung, or where a token's time goes."""
+"""`rung profile`: Nsight Compute's counters of a rung, or where a token's time goes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def profile(
         ),
     ],
     file: options.File = None,
-    vs: Annotated[str | None, typer.Option(help="Another rung beside it.")] = None,
+    vs: Annotated[str | None, typer.Option(help="Another rung to compare with.")] = None,
     shape: options.Shape = None,
     dtype: options.Dtype = None,
     tune: options.Tune = None,
@@ -30,7 +30,7 @@ def profile(
     ] = "inner",
     device: Annotated[str | None, typer.Option(help="With generate: cpu or cuda (default: what is here).")] = None,
     plan: Annotated[str | None, typer.Option(help="With generate: which plan computes the model.")] = None,
-    tokens: Annotated[int, typer.Option("--tokens", "-n", min=2, help="With generate: how many.")] = 32,
+    tokens: Annotated[int, typer.Option("--tokens", "-n", min=2, help="With generate: how many tokens.")] = 32,
     trace: Annotated[
         Path | None, typer.Option(help="With generate: write a Chrome trace (open it in ui.perfetto.dev).")
     ] = None,
@@ -41,7 +41,7 @@ def profile(
     ] = False,
     json: options.Json = False,
 ) -> None:
-    """What Nsight Compute counts of one checked launch: throughput, occupancy, caches, conflicts, stalls.
+    """Nsight Compute's counters of one checked launch: throughput, occupancy, caches, conflicts, stalls.
 
     Clocks are left as they are. `rung profile generate` shows where a token's time goes, on a CPU too.
 
@@ -75,7 +75,7 @@ def profile(
 
 
 def _all(limit: float, again: bool, json: bool) -> None:
-    """Profile what has no row yet, within the time limit; each row is stored at once."""
+    """Profile rungs without a row, within the time limit; each row is stored at once."""
     from rung.profile import atlas
 
     chosen = atlas.planned()
@@ -89,7 +89,7 @@ def _all(limit: float, again: bool, json: bool) -> None:
         console.print_json([row.as_json() for row in rows])
     else:
         right = sum(row.verdict == "ok" for row in rows)
-        print(f"{right} of {len(chosen)} profiled; `rung study sources` shows them beside the sources' figures.")
+        print(f"{right} of {len(chosen)} profiled; `rung study sources` shows them next to the sources' figures.")
     if any(row.verdict != "ok" for row in rows):
         raise typer.Exit(1)
 

@@ -20,7 +20,7 @@ SHOWN = 15
 
 
 class Writer(NamedTuple):
-    """Writes so many tokens, and counts them."""
+    """Writes this many tokens, and counts them."""
 
     write: Callable[[int], int]
     engine: Engine | None  # of the plan best
@@ -55,7 +55,7 @@ def run(
 
     where = device or ("cuda" if torch.cuda.is_available() else "cpu")
     if where == "cuda" and not torch.cuda.is_available():
-        raise RungError("there is no CUDA device here; --device cpu profiles the CPU's operators.")
+        raise RungError("no CUDA device was found; --device cpu profiles the CPU's operators.")
     made: list[Writer] = []
 
     def work() -> int:
@@ -139,7 +139,7 @@ def _print(found: Breakdown, floor: Floor | None) -> None:
     rest = sum(s.seconds for s in found.shares[SHOWN:])
     if rest:
         rows.append((f"{len(found.shares) - SHOWN} others", "", "", f"{rest * 1e6:.1f}", f"{rest / found.seconds:.1%}"))
-    # On a CPU rung's compiled step calls no torch operator, so the profiler does not see its time.
+    # On a CPU, rung's compiled step calls no torch operator, so the profiler does not see its time.
     idle = "gaps" if found.device == "cuda" else "outside of torch's operators: rung's compiled step, Python"
     rows.append((f"({idle})", "", "", f"{found.gap * 1e6:.1f}", f"{found.gap / found.seconds:.1%}"))
     columns = (what, "calls", "runs, us", "us per token", "share")
@@ -199,7 +199,7 @@ def _floor(engine: Engine) -> Floor:
 
 
 def _inside(engine: Engine) -> Inside | None:
-    """Of the session's rung of decode, at the length that the text has now."""
+    """For the session's decode rung, at the text's present length."""
     from rung.profile import stopwatch as inside
 
     session = engine.sessions[-1]
@@ -246,7 +246,7 @@ def _random_writer(model: str, config: Config, where: str, plan: str | None, dty
     from rung.gpt2.random_model import weights_of
 
     if where != "cuda" or plan not in (None, "best"):
-        raise RungError(f"{model} is written by the plan best on a GPU; use --device cuda, or name a real --model.")
+        raise RungError(f"{model} needs the plan best on a GPU; use --device cuda, or name a real --model.")
     dtype = dtype or "bfloat16"
     engine = Engine(config, weights_of(config, "cuda"), ALIASES.get(dtype, dtype))
     return Writer(lambda tokens: sum(len(step) for step in engine.write([PROMPT_TOKENS], [tokens])), engine)

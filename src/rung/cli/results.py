@@ -77,7 +77,7 @@ def results(
 
 
 def _full_name(rung: str | None) -> str | None:
-    """A rung as rows name it; other names, which rows of a rung that is gone may have, stay as they are."""
+    """A rung's name in the rows; unknown names, which rows of a removed rung may have, are left unchanged."""
     if rung is None or "/" not in rung:
         return rung
     from rung.rungs import catalogue
@@ -111,7 +111,7 @@ def _list(rows: list[Row]) -> None:
 
 
 def _conditions(row: Row) -> str:
-    """What else the figure depends on: a sweep's tuning, the length and number of texts, by whom."""
+    """What else the figure depends on: a sweep's tuning, the length and number of texts, the implementation."""
     if row.kind == "sweep":
         return " ".join(f"{n}={v}" for n, v in row.tuning.items())
     if row.kind not in ("climb", "generate", "parallel"):

@@ -31,7 +31,7 @@ def done(out: Path | None) -> int:
 
 
 def opened(out: Path | None) -> Any:
-    """Where lines go: the file, or standard output."""
+    """The destination of lines: the file, or standard output."""
     if out is None:
         return nullcontext(sys.stdout)
     try:

@@ -48,7 +48,7 @@ def roofline(
     placed = rooflines.place(chosen, found.of_kind("profile"))
     if not placed:
         raise RungError(
-            f"what was measured of {', '.join(rung)} does no arithmetic, and so has no place on a roofline."
+            f"what was measured of {', '.join(rung)} does no arithmetic, so it has no place on a roofline."
         )
     limits = found.limits
     if output is not None:

@@ -22,13 +22,13 @@ def score(
     files: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Texts: .jsonl (a text each line), .parquet, or plain files; - or nothing for standard input."
+            help="Texts: .jsonl (one text per line), .parquet, or plain files; - or nothing for standard input."
         ),
     ] = None,
     model: options.Model = "inner",
-    field: Annotated[str, typer.Option(help="Where a .jsonl line or a .parquet row has its text.")] = "text",
-    lines: Annotated[bool, typer.Option("--lines", help="Each line of a plain file is a separate text.")] = False,
-    out: Annotated[
+    field: Annotated[str, typer.Option(help="The field of a .jsonl line or a .parquet row that holds the text.")] =
+    "text", lines: Annotated[bool, typer.Option("--lines", help="Each line of a plain file is a separate text.")] =
+    False, out: Annotated[
         Path | None,
         typer.Option("--output", "--out", "-o", help="Write JSON lines here; a run that was stopped is resumed."),
     ] = None,
@@ -95,7 +95,7 @@ def _scores(
 
 
 def _labelled(files: list[str], field: str, lines: bool) -> Iterator[tuple[dict[str, str], str]]:
-    """Every text, with the file that it is from where there are several."""
+    """Every text, with its file if there are several."""
     for name in files:
         label = {"file": name} if len(files) > 1 else {}
         for text in _texts(name, field, lines):
@@ -133,7 +133,7 @@ def _records(file: TextIO, name: str, field: str) -> Iterator[str]:
             if name == "-" and number == 1:
                 yield line + file.read()
                 return
-            raise RungError(f"line {number} of {name} is no JSON; give an object with the field {field!r}.") from None
+            raise RungError(f"line {number} of {name} is not JSON; give an object with the field {field!r}.") from None
         text = record.get(field) if isinstance(record, dict) else record
         if not isinstance(text, str):
             raise RungError(f"line {number} of {name} has no text in {field!r}; --field names another.")

@@ -15,7 +15,7 @@ def serve(
     model: options.Model = "inner",
     device: options.ModelDevice = "auto",
     dtype: options.ModelDtype = "auto",
-    host: Annotated[str, typer.Option(help="The address to listen at; 0.0.0.0 is all addresses.")] = "127.0.0.1",
+    host: Annotated[str, typer.Option(help="The address to listen on; 0.0.0.0 is all addresses.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="0 chooses a free one.", min=0, max=65535)] = 8000,
     name: Annotated[str | None, typer.Option(help="The model's name for clients (default: --model).")] = None,
     slots: Annotated[int | None, typer.Option(help="Texts at a time (default: depends on memory).", min=1)] = None,
@@ -28,11 +28,9 @@ def serve(
         list[str] | None, typer.Option(help="Let pages of this origin call the server (repeatable).")
     ] = None,
     max_body: Annotated[int, typer.Option(help="Largest request, in bytes.", min=1)] = 4 << 20,
-    max_queue: Annotated[int, typer.Option(help="Texts that may wait; more are answered with 429.", min=0)] = 1024,
-    timeout: Annotated[float, typer.Option(help="Time limit of a request, in seconds.", min=0.1)] = 600.0,
-    revision: options.Revision = None,
-    offline: options.Offline = False,
-    ray: options.Ray = None,
+    max_queue: Annotated[int, typer.Option(help="Texts that may wait; further ones are refused with 429.", min=0)] =
+    1024, timeout: Annotated[float, typer.Option(help="Time limit of a request, in seconds.", min=0.1)] = 600.0,
+    revision: options.Revision = None, offline: options.Offline = False, ray: options.Ray = None,
 ) -> None:
     """Serve a GPT-2 over HTTP as OpenAI's completions; a page to try it is at /.
 

@@ -1,4 +1,4 @@
-"""`rung study`: questions that one figure cannot answer."""
+"""`rung study`: questions that need more than one figure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rung.errors import RungError
 
 def study(
     name: Annotated[
-        str | None, typer.Argument(metavar="[STUDY]", help="Which one; `all` runs each. Left out: list them.")
+        str | None, typer.Argument(metavar="[STUDY]", help="Which one; `all` runs all of them. Left out: list them.")
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Fewer points, shorter timings.")] = False,
     chart: Annotated[Path | None, typer.Option(help="The SVG file to write (default: study-NAME.svg here).")] = None,
@@ -37,7 +37,7 @@ def study(
         float | None, typer.Option(help="attention: seconds that a rank waits for another (60).")
     ] = None,
 ) -> None:
-    """Questions about GPUs that one figure cannot answer: a table, a chart and a sentence each.
+    """Questions about GPUs that need more than one figure: a table, a chart and a sentence each.
 
     Examples: rung study · rung study softmax · rung study waves --quick --chart waves.svg · rung study attention --n
     256 --n 1024 --mpi --ranks 1 --ranks 4 --data qkv
@@ -97,7 +97,7 @@ def study(
 
 
 def _sources(gpu: str | None, json: bool) -> None:
-    """Each figure of the five documents with our stored one."""
+    """Each figure of the five documents with our stored figure."""
     from rung.results import codes, current, sources, store
 
     stored = store.gather()

@@ -146,7 +146,7 @@ def _tunings(
     from rung.sweep import sweep as sweeps
 
     def legal(tuning: Tuning) -> bool:
-        # Where the sweep runs elsewhere, only the rung's own rules are known here.
+        # If the sweep runs on another machine, only the rung's own rules are known here.
         if how is None:
             return subject.rung.refusal(subject.values, subject.dtype, tuning) is None
         return sweeps.illegal(subject, tuning, how.device, how.arch) is None
@@ -176,7 +176,7 @@ def _sweep(
     from rung.sweep import sweep as sweeps
 
     if not how.timed:
-        what = "what the compiler tells" if how.name == "compiler" else "right or wrong on the emulator"
+        what = "the compiler's report" if how.name == "compiler" else "right or wrong on the emulator"
         console.note(f"rung: no time is taken; each configuration is judged by {what}.")
     with _progress(subject.rung.full_name) as report:
         try:
@@ -191,23 +191,23 @@ def _sweep(
                 again=again,
                 progress=lambda done, total, text: report(text, done, total),
             )
-        except sweeps.Culprit as culprit:
-            previous = culprit
+        except sweeps.ContextLost as lost:
+            previous = lost
     _begin_again(previous)
     raise AssertionError
 
 
-def _begin_again(culprit: Any) -> None:
+def _begin_again(lost: Any) -> None:
     """A fault on the GPU destroys its context: a new process continues after the faulty configuration."""
     words = [*sys.argv[1:]]
-    if culprit.tuning:
-        named = " ".join(f"{n}={v}" for n, v in culprit.tuning.items())
-        console.note(f"rung: {named} took the GPU's context along ({culprit.reason}); going on without it.")
+    if lost.tuning:
+        named = " ".join(f"{n}={v}" for n, v in lost.tuning.items())
+        console.note(f"rung: {named} corrupted the CUDA context ({lost.reason}); going on without it.")
     elif "--one-by-one" not in words:
-        console.note(f"rung: a configuration took the GPU's context along ({culprit.reason}); now one by one.")
+        console.note(f"rung: a configuration corrupted the CUDA context ({lost.reason}); now one by one.")
         words.append("--one-by-one")
     else:
-        raise RungError(f"the GPU does not answer any more: {culprit.reason}.")
+        raise RungError(f"the CUDA context is lost: {lost.reason}.")
     if "--again" in words:
         words.remove("--again")
     sys.stdout.flush()
@@ -245,7 +245,7 @@ def _request(
 
 
 def _words(spec: str, file: Path | None, tune: list[str] | None, sample: int | None, seed: int) -> list[str]:
-    """The command line of a task, as far as it is of one rung."""
+    """The part of a task's command line that concerns one rung."""
     words = ["sweep", spec, *([str(file.resolve())] if file else [])]
     words += [part for word in tune or [] for part in ("--tune", word)]
     return words + (["--random", str(sample), "--seed", str(seed)] if sample else [])
@@ -258,7 +258,7 @@ def _named(subject: Subject) -> str | None:
 def _common(
     shape: str | None, dtype: str | None, measure: str | None, arch: str | None, seconds: float, profile: bool
 ) -> list[str]:
-    """The options of a task that every sweep has."""
+    """The options that every sweep's tasks have."""
     given = (("--shape", shape), ("--dtype", dtype), ("--measure", measure), ("--arch", arch))
     words = [part for name, value in given if value for part in (name, value)]
     return [*words, "--seconds", str(seconds), *(["--profile"] if profile else [])]
@@ -266,7 +266,7 @@ def _common(
 
 @dataclass(frozen=True)
 class _Cluster:
-    """How a sweep is spread over one."""
+    """How a sweep is distributed."""
 
     request: Request
     folder: Path | None
@@ -276,7 +276,7 @@ class _Cluster:
     output: Path | None
 
     def rows(self, name: str, words: list[str], places: list[Place]) -> list[Row] | None:
-        """The rows of all tasks, kept in the store; None where the array was only shown, or is not done."""
+        """The rows of all tasks, kept in the store; None if the array was only shown, or is not done."""
         from rung.results import store
         from rung.sweep import slurm
 
@@ -490,7 +490,7 @@ def _print_course(swept: Sequence[Sweep], profiles: Sequence[Row], json: bool) -
         names = (title, *(f"{c.title} x{c.calls}" for c, _ in columns))
         console.table(names, rows, right=names)
     if any(occupancy.values()):
-        print("Behind the time: the occupancy that Nsight Compute saw.")
+        print("After each time: achieved occupancy, by Nsight Compute.")
     print()
     for s in swept:
         for finding in summary.findings(s):

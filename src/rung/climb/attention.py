@@ -1,6 +1,6 @@
 """Text without a cache in float32, attention rung by rung: how a case study of flash attention measured its steps.
 
-Every token sends the whole text through the model again, so that attention over all positions counts. All
+Every token sends the whole text through the model again, so that attention over all positions is measured. All
 other operations go through torch. A slow variant writes as many tokens as fit its time.
 """
 
@@ -31,12 +31,12 @@ from rung.rungs import catalogue, identity, tunings
 from rung.rungs.base import Device, Prepared, Rung
 
 MARKS = (64, 128, 256, 512, 1024)  # lengths of text at which the elapsed time is reported
-POINTS = 64  # of a curve, about
+POINTS = 64  # of a curve, approximately
 Fields = dict[str, Any]
 
 
 class NaivePlan(TorchPlan):
-    """Attention as in its formula, with the matrix of scores in memory."""
+    """Attention by its formula, with the matrix of scores in memory."""
 
     name = "naive torch"
 
@@ -50,7 +50,7 @@ class NaivePlan(TorchPlan):
 
 
 class RungPlan(LadderPlan):
-    """Attention by a rung. The packed product is written where the rung reads it, which avoids a copy.
+    """Attention by a rung. The packed QKV product is written to the rung's input, which avoids a copy.
 
     Texts of all lengths use the same memory, so that a peak is that of the longest text and not the sum over lengths.
     """
@@ -60,7 +60,7 @@ class RungPlan(LadderPlan):
         self._memory: dict[str, torch.Tensor] = {}
 
     def _allocate(self, label: str, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        name = f"{label} {shape[0]} {shape[2:]} {dtype}"  # the length, which is left out, is the same in a whole pass
+        name = f"{label} {shape[0]} {shape[2:]} {dtype}"  # without the length, which is constant within a pass
         return self._part(name, shape, dtype)
 
     def _bind(self, rung: Rung, given: Tensors, values: Values) -> Prepared:
@@ -74,7 +74,7 @@ class RungPlan(LadderPlan):
     def _part(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         count = math.prod(shape)
         if name not in self._memory or self._memory[name].numel() < count:
-            # Twice as much each time: what is bound to a smaller one keeps it, all together less than the last.
+            # Twice as much each time: earlier bindings keep the smaller buffers, whose total is less than the last.
             self._memory[name] = torch.empty(1 << (count - 1).bit_length(), dtype=dtype, device=self.device)
         return self._memory[name][:count].view(shape)
 
@@ -94,7 +94,7 @@ class Variant:
     name: str
     make: Callable[[], TorchPlan]
     what: str = ""
-    kind: str = "torch"  # or that of a rung: "python" is the one that runs on the host
+    kind: str = "torch"  # or a rung's kind: "python" runs on the host
     flash: bool = False
     rung: Rung | None = None
 
@@ -134,12 +134,12 @@ def run(
 ) -> Iterator[Row]:
     """A row for each variant, as soon as it is measured; the others are compared with the first.
 
-    A `batch` writes the text so many times at once; all its rows must be the same.
+    A `batch` writes this many copies of the text at once; all its rows must be the same.
     Each writes the text once to warm up, for at most `seconds`, and then as many tokens again by the clock.
-    None writes more tokens than the first, since there would be nothing to compare with.
+    None writes more tokens than the first, which the others are compared with.
     """
     if len(prompt) + tokens > config.context:
-        raise RungError(f"{tokens} tokens behind the prompt are more than the context of {config.context}.")
+        raise RungError(f"{tokens} tokens after the prompt are more than the context of {config.context}.")
     study = _Study(config, weights, prompt, tokens, seconds, batch)
     for step, variant in enumerate(chosen):
         row: Fields = {
@@ -155,7 +155,7 @@ def run(
             torch.cuda.empty_cache()  # buffers of every length of text
         yield _result(model, trained, step, variant, row)
         if not study.stamps:
-            return  # without the first one's text and time nothing can be compared
+            return  # the others are compared with the first one's text and time
 
 
 def _result(model: str, trained: str, step: int, variant: Variant, found: Fields) -> Row:
@@ -219,12 +219,12 @@ class _Study:
         row["curve"] = _curve(start, stamps)
 
     def _warm(self, model: Transformer, most: int) -> list[int]:
-        """The text, as far as it gets in time; compiles and allocates on the way."""
+        """Writes as much of the text as the time allows; compiles and allocates on the way."""
         written: list[int] = []
         end = math.inf
         for token, stamp in _write(model, self.prompt, most, self.batch):
             if not written:
-                end = stamp + self.seconds  # kernels are compiled for the first token, which is no fault of theirs
+                end = stamp + self.seconds  # compile time is not counted: kernels are compiled for the first token
             written.append(token)
             if stamp >= end:
                 break
@@ -235,7 +235,7 @@ class _Study:
         row["same"] = next((i for i, (a, b) in enumerate(pairs) if a != b), len(written))
         right = bool(row["same"] >= min(len(written), IDENTICAL))
         if not right:
-            row["verdict"] = f"its text leaves naive torch's at token {row['same'] + 1}"
+            row["verdict"] = f"its text differs from naive torch's at token {row['same'] + 1}"
         return right
 
 

@@ -1,8 +1,8 @@
 """The climb of a course project: a model of rungs only, without a cache, one prompt and length, step by step.
 
-For every token the whole text goes through the model and the head, as the project did on its way from 5 to 43.9
+For every token the whole text goes through the model and the head, as in the project, which went from 5 to 43.9
 tokens/s; its last step keeps keys and values inside the QKV projection (69). No operation goes through torch, which
-only holds the tensors and picks the largest logit. Each step changes what it names and keeps the rest.
+only holds the tensors and picks the largest logit. Each step makes only the change that it names.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PROMPT = "The city with the largest population is"
 NEW_TOKENS = 50
 WINDOW = 128
 PROJECTION = "cached_projection"
-CALLS = 5  # by which a block size is judged
+CALLS = 5  # for choosing a block size
 
 # name -> what changes, the format of products from there on, and the rungs; None removes one.
 CHANGES: dict[str, tuple[str, str, Mapping[str, str | None]]] = {
@@ -60,7 +60,7 @@ CHANGES: dict[str, tuple[str, str, Mapping[str, str | None]]] = {
 
 
 class CoursePlan(LadderPlan):
-    """Rungs by name for every operation: an unsupported shape ends the run. All lengths share scratch memory."""
+    """One rung per operation, by name; an unsupported shape ends the run. All lengths share scratch memory."""
 
     def __init__(self, device: Device, dtype: str, rungs: Mapping[str, str], swept: bool) -> None:
         super().__init__(device, dtype, "course", rungs, WINDOW if "local_attention" in rungs else None)
@@ -71,7 +71,7 @@ class CoursePlan(LadderPlan):
         self._layer = self._length = self._known = 0
 
     def remember(self, config: Config) -> None:
-        """Make room for keys and values, where a rung keeps them."""
+        """Allocate keys and values, if a rung keeps them."""
         if PROJECTION in self.requested:
             shape = (1, config.context, config.C)
             self._cache = [(self._output(f"k {i}", shape), self._output(f"v {i}", shape)) for i in range(config.layers)]
@@ -129,7 +129,7 @@ class CoursePlan(LadderPlan):
 
 
 def _time(run: Callable[[], None]) -> float:
-    """The median of some calls on the GPU, in milliseconds, after one that is not counted."""
+    """The median of several calls on the GPU, in milliseconds, after one warm-up call."""
     run()
     marks = [torch.cuda.Event(enable_timing=True) for _ in range(CALLS + 1)]  # type: ignore[no-untyped-call]
     marks[0].record()

@@ -1,6 +1,6 @@
 """The climb of the whole model: the same prompt from the simplest kernels to the fastest decode. Every step is compared
-with a float32 reference before it is timed: logits over a fixed text (KL divergence per token, share of equal most
-likely tokens), and in float32 the greedy text itself. A step that fails gets no speed.
+with a float32 reference before it is timed: logits over a fixed text (KL divergence per token, share of positions with
+the same most likely token), and in float32 the greedy text itself. A step that fails gets no speed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ GREEDY = Sampling(temperature=0)
 DIVERGENCE = {"float32": 1e-6, "tf32": 1e-3, "float16": 1e-3, "bfloat16": 3e-2, "int8": 5e-2}
 IDENTICAL = 128  # greedy tokens that float32 must share with the reference
 COMPARED = 48  # positions whose logits are compared
-FOR_BATCHES = (9, 12, 25)  # rungs of decode that are made for many sequences; the climb writes one
+FOR_BATCHES = (9, 12, 25)  # decode rungs for many sequences; the climb writes one
 
 
 @dataclass
@@ -54,8 +54,8 @@ class Climbed:
     first_seconds: float | None = None
     peak_bytes: int | None = None
     of_bandwidth: float | None = None
-    gain: float | None = None  # speed over the step before
-    rungs: tuple[str, ...] = ()  # that ran
+    gain: float | None = None  # speed relative to the step before
+    rungs: tuple[str, ...] = ()  # rungs that ran
 
 
 @dataclass
@@ -68,7 +68,7 @@ class Climb:
     reference: str
     bandwidth: float | None  # None where no speed of a GPU is reported
     on_gpu: bool = True
-    study: str = ""  # whose steps are climbed; each is then compared with the previous one, whatever its format
+    study: str = ""  # ladder whose steps are climbed; each is compared with the previous one, in any format
     rows: list[Climbed] = field(default_factory=list)
 
     def result(self, index: int, weights: str) -> Result:
@@ -256,10 +256,10 @@ class Climber:
             same += 1
         row.identical = same
         if row.dtype == "float32" and same < count:
-            row.verdict, row.reason = "failed", f"its greedy text leaves the reference's at token {same + 1}"
+            row.verdict, row.reason = "failed", f"its greedy text differs from the reference's at token {same + 1}"
 
     def _time(self, variant: Variant, row: Climbed) -> None:
-        # A slow step writes as many tokens as fit the time; its rate falls with the length of the text.
+        # A slow step writes as many tokens as fit the time, since its rate falls with the length of the text.
         began = time.perf_counter()
         first, count = 0.0, 0
         for _ in variant.write(self.result.new_tokens):
@@ -280,11 +280,11 @@ class Variant(ABC):
 
     @abstractmethod
     def logits(self, text: Sequence[int]) -> tuple[int, torch.Tensor]:
-        """A position in the text, and what follows the token there and later ones."""
+        """Go to a position in the text and return the logits after it and after later tokens."""
 
     @abstractmethod
     def write(self, count: int) -> Iterator[int]:
-        """So many tokens after the prompt."""
+        """Write this many tokens after the prompt."""
 
 
 class _Planned(Variant):

@@ -1,1 +1,1 @@
-"""From CUDA C++ source to running code: compile, load, launch, emulate. Knows nothing of operations."""
+"""From CUDA C++ source to running code: compile, load, launch, emulate. Independent of operations."""

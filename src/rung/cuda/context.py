@@ -7,7 +7,8 @@ import threading
 
 
 def begin() -> threading.Thread:
-    """Start creating the primary context of the first GPU. Without a driver nothing happens; torch says why, later."""
+    """Start creating the primary context of the first GPU. Without a driver this does nothing; torch reports the reason
+    later."""
     thread = threading.Thread(target=_retain, name="rung-context", daemon=True)
     thread.start()
     return thread

@@ -1,6 +1,6 @@
-"""Compiled code on disk, under a key of everything that determines it.
+"""Compiled code on disk, under a key that covers everything that determines it.
 
-The key holds source, the files of ours that it includes, macros, options, architecture, compiler and headers.
+The key holds the source, rung's own files that it includes, macros, options, architecture, compiler and headers.
 cuda.core's own cache refuses template instances and include folders, hence this one.
 """
 
@@ -42,7 +42,7 @@ class Cubin:
 
 
 def includes_of(build: Build) -> Iterator[tuple[str, str]]:
-    """(path, text) of the files of ours that the source includes, at any depth; CUDA's are not ours."""
+    """(path, text) of rung's own files that the source includes, at any depth; CUDA's headers are left out."""
     folders = [Path(f) for f in build.include]
     queue = [(build.source, Path(build.origin).parent)]
     seen: set[tuple[int, int]] = set()  # device and inode
@@ -59,7 +59,7 @@ def includes_of(build: Build) -> Iterator[tuple[str, str]]:
                     continue
                 if stat.S_ISFIFO(facts.st_mode) or stat.S_ISCHR(facts.st_mode):
                     # The compiler would block on a pipe, or never reach the end of a device.
-                    raise RungError(f"{build.origin} includes {path}, which is no file; correct the #include.")
+                    raise RungError(f"{build.origin} includes {path}, which is not a file; correct the #include.")
                 if stat.S_ISREG(facts.st_mode):
                     if (file := (facts.st_dev, facts.st_ino)) not in seen:
                         seen.add(file)
@@ -104,7 +104,7 @@ def read(key: str, build: Build, arch: str) -> Cubin | None:
 
 
 def alone(key: str) -> AbstractContextManager[None]:
-    """While one process compiles the entry, others that want it wait."""
+    """While one process compiles the entry, others that need it wait."""
     return kept.alone(kept.folder("cubin"), key)
 
 

@@ -25,9 +25,9 @@ _loaded: dict[tuple[str, int], CudaModule] = {}
 
 
 def load_module(build: Build) -> CudaModule:
-    """The module of `build` on the current device; each is loaded once in a process."""
+    """The module of `build` on the current device; each is loaded once per process."""
     if not torch.cuda.is_available():
-        raise RungError(f"{build.origin} cannot run on the GPU: no CUDA device is to be had; try --device emulator.")
+        raise RungError(f"{build.origin} cannot run on the GPU: no CUDA device was found; try --device emulator.")
     device = _device(torch.cuda.current_device())
     cubin = nvrtc.compile_cubin(build, device.limits.arch)
     at = (cubin.key, device.index)
@@ -44,13 +44,13 @@ class Device:
 
         self.index = index
         check(driver.cuInit(0), "CUDA cannot start")
-        self.handle = check(driver.cuDeviceGet(index), f"GPU {index} is not there")
-        self._context = check(driver.cuDevicePrimaryCtxRetain(self.handle), f"GPU {index} gives no context")
+        self.handle = check(driver.cuDeviceGet(index), f"GPU {index} was not found")
+        self._context = check(driver.cuDevicePrimaryCtxRetain(self.handle), f"GPU {index} cannot create a context")
         names = driver.CUdevice_attribute
 
         def attribute(name: str) -> int:
             identity = getattr(names, f"CU_DEVICE_ATTRIBUTE_{name}")
-            return int(check(driver.cuDeviceGetAttribute(identity, self.handle), f"GPU {index} does not answer"))
+            return int(check(driver.cuDeviceGetAttribute(identity, self.handle), f"GPU {index} cannot be queried"))
 
         self.sms = attribute("MULTIPROCESSOR_COUNT")
         self.limits = limits.Limits(
@@ -66,10 +66,10 @@ class Device:
         )
 
     def enter(self) -> None:
-        """Makes the context current in this thread, where torch may not have touched the GPU yet."""
+        """Makes the context current in this thread, in which torch may not have used the GPU yet."""
         from cuda.bindings import driver
 
-        current = check(driver.cuCtxGetCurrent(), "CUDA does not answer")
+        current = check(driver.cuCtxGetCurrent(), "CUDA cannot be queried")
         if int(current) != int(self._context):
             check(driver.cuCtxSetCurrent(self._context), f"GPU {self.index} cannot be used")
 
@@ -130,7 +130,7 @@ class CudaModule:
     def launch(self, kernel: str, config: LaunchConfig, args: Sequence[Argument]) -> None:
         """One launch on torch's current stream."""
         key = (kernel, config, tuple([kind for kind, _ in args]))
-        with self._lock:  # the launcher's buffer is shared by the launches of one kind
+        with self._lock:  # launches of one kind share the launcher's buffer
             launcher = self._launchers.get(key)
             if launcher is None:
                 launcher = self._launchers[key] = self._launcher(*key)
@@ -182,7 +182,7 @@ class CudaModule:
     def _attribute(self, kernel: str, name: str) -> int:
         identity = getattr(self._driver.CUfunction_attribute, f"CU_FUNC_ATTRIBUTE_{name}")
         value = self._driver.cuFuncGetAttribute(identity, self._function(kernel))
-        return int(check(value, f"kernel '{kernel}' of {self.origin} does not tell its {name}"))
+        return int(check(value, f"kernel '{kernel}' of {self.origin} does not report its {name}"))
 
     def _set_attribute(self, kernel: str, name: str, value: int) -> None:
         identity = getattr(self._driver.CUfunction_attribute, f"CU_FUNC_ATTRIBUTE_{name}")
@@ -232,30 +232,30 @@ class CudaModule:
             resident = clusters * math.prod(config.cluster)
         elif config.cooperative:
             active = self._driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(function, config.threads, config.shared)
-            blocks = int(check(active, f"{what} does not tell its occupancy"))
+            blocks = int(check(active, f"{what} does not report its occupancy"))
             resident = blocks * self.device.sms
         if config.cooperative and config.blocks > resident:
             raise RungError(
                 f"{what} cannot be launched: a cooperative grid must be resident as a whole, "
-                f"and of its {config.blocks} blocks {resident} fit on this GPU."
+                f"and only {resident} of its {config.blocks} blocks fit on this GPU."
             )
 
     def _require_signature(self, kernel: str, kinds: tuple[str, ...]) -> None:
-        """The argument kinds against the source's parameters and the sizes that they were compiled to."""
+        """Checks the argument kinds against the source's parameters and their compiled sizes."""
         parameters = kernel_parameters(self.build.source, kernel, self.origin)
         if len(parameters) != len(kinds):
             raise RungError(
-                f"kernel '{kernel}' of {self.origin} takes {len(parameters)} parameters, and {len(kinds)} are bound."
+                f"kernel '{kernel}' of {self.origin} takes {len(parameters)} parameters, but {len(kinds)} are bound."
             )
         for i, kind in enumerate(kinds):
             if kind not in SIZES:
-                raise RungError(f"kernel '{kernel}' of {self.origin}: '{kind}' is no kind of argument.")
+                raise RungError(f"kernel '{kernel}' of {self.origin}: unknown argument kind '{kind}'.")
             status = self._driver.cuFuncGetParamInfo(self._function(kernel), i)
             if not status[0] and SIZES[kind] != int(status[2]):
                 size = int(status[2])
                 raise RungError(
                     f"parameter {i + 1} of kernel '{kernel}' in {self.origin} has {size} bytes, "
-                    f"and the {SIZES[kind]} of a value of kind {kind} are bound to it."
+                    f"but a value of kind {kind} has {SIZES[kind]}."
                 )
 
     def _constant(self, symbol: str) -> tuple[Any, int]:

@@ -1,6 +1,6 @@
 """Where CUDA's own headers come from: NVRTC's bundle, an installed toolkit, or pip wheels. NVRTC includes its headers
 only since 13.3. Before that `cuda_fp16.h` and the rest have to be found on disk, in a toolkit or in the runtime, CRT
-and CCCL wheels, of which none is complete alone.
+and CCCL wheels, none of which is complete on its own.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 OVERRIDE = "RUNG_CUDA_INCLUDE"
-# What a rung may include, and files behind it that are often missing: each wheel holds only some of them.
+# Headers that a rung may include, and files that they need but that are often missing: no wheel holds them all.
 NEEDED = {
     "cuda_fp16.h": ("cuda_fp16.h", "nv/target"),
     "cuda_bf16.h": ("cuda_bf16.h", "nv/target"),
@@ -25,7 +25,7 @@ NEEDED = {
 
 @dataclass(frozen=True)
 class Headers:
-    """A choice of header folders; `bundled` means that NVRTC unpacks its own, and `folders` is empty."""
+    """Header folders from one source; `bundled` means that NVRTC unpacks its own, and `folders` is empty."""
 
     source: str
     folders: tuple[str, ...] = ()
@@ -62,7 +62,7 @@ def _find(nvrtc: tuple[int, int], override: str, environment: tuple[str, ...]) -
 
 
 def _bundle_can_unpack() -> bool:
-    """NVRTC writes its bundle below the user's cache folder, and fails when it cannot."""
+    """NVRTC unpacks its bundle into the user's cache folder, and fails if it cannot be written."""
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path(os.environ.get("HOME") or "~").expanduser() / ".cache")
     existing = next(p for p in (folder, *folder.absolute().parents) if p.exists())
     return existing.is_dir() and os.access(existing, os.W_OK)

@@ -1,8 +1,8 @@
 """Native code on disk that this user compiled: found by a key, and run only if it is unchanged.
 
 An entry `KEY.json` names its file by the hash of its content, which is verified before every use: a truncated or
-changed file is made again. A folder that others may write to, or that belongs to another user, is refused, since its
-content is executed. Imports nothing large.
+changed file is compiled again. A folder that others may write to, or that belongs to another user, is refused, since
+its content is executed. Imports nothing large.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _tidied: set[Path] = set()
 @dataclass(frozen=True)
 class Entry:
     path: Path
-    note: Any = None  # a remark from when it was made
+    note: Any = None  # a note from its compilation
 
 
 def cache_folder() -> Path:
-    """Where compiled code is kept: $RUNG_CACHE, or $XDG_CACHE_HOME/rung, or ~/.cache/rung."""
+    """The folder of compiled code: $RUNG_CACHE, or $XDG_CACHE_HOME/rung, or ~/.cache/rung."""
     given = os.environ.get("RUNG_CACHE")
     if given:
         return Path(given).expanduser()
@@ -64,7 +64,7 @@ def _require_own(place: Path) -> None:
     if others_write or facts.st_uid not in (os.getuid(), 0):
         fault = "can be written by every user" if others_write else "belongs to another user"
         raise RungError(
-            f"The cache folder {place} {fault}, who could have rung run what they put there: "
+            f"The cache folder {place} {fault}, who could place code there for rung to run: "
             "set RUNG_CACHE to a folder of your own, or take the permission away (chmod go-w)."
         )
 
@@ -100,7 +100,7 @@ def find(where: Path, key: str) -> Entry | None:
 
 
 def put(where: Path, key: str, made: Path, note: Any = None) -> Entry:
-    """Moves a finished file into the cache. The file goes first: an entry never names half of one."""
+    """Moves a finished file into the cache. The file goes first, so that an entry never names an incomplete file."""
     digest = hashlib.sha256(made.read_bytes()).hexdigest()
     path = where / f"{digest[:32]}{made.suffix}"
     made.replace(path)
@@ -113,8 +113,8 @@ def put(where: Path, key: str, made: Path, note: Any = None) -> Entry:
 
 @contextlib.contextmanager
 def alone(where: Path, key: str) -> Iterator[None]:
-    """Of several processes that need one entry, the first makes it, and the others wait and find it. The lock is left
-    for `_tidy`: whoever waits holds the file that it opened."""
+    """Of several processes that need one entry, the first makes it, and the others wait for it. The lock file is left
+    for `_tidy`, since waiting processes hold it open."""
     path = where / f".{key}.lock"
     try:
         lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
@@ -128,7 +128,7 @@ def alone(where: Path, key: str) -> Iterator[None]:
 
 
 def kept(name: str, key: str, make: Callable[[Path], tuple[Path, Any]], *, anew: bool = False) -> Entry:
-    """The entry of a folder of the cache; when absent or damaged `make(work folder)` gives its file and a note."""
+    """An entry of the cache; if it is absent or damaged, `make(work folder)` returns its file and a note."""
     where = folder(name)
     found = None if anew else find(where, key)
     if found:

@@ -16,7 +16,7 @@ i32 u32 i64 u64 f32 f64 bool f16 bf16 and a number."""
 
 @dataclass(frozen=True)
 class LaunchConfig:
-    """Grid in blocks (also when they come in clusters), block in threads, dynamic shared memory in bytes."""
+    """Grid in blocks (with clusters, too), block in threads, dynamic shared memory in bytes."""
 
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
@@ -36,7 +36,7 @@ class LaunchConfig:
 
 @dataclass(frozen=True)
 class Build:
-    """What determines compiled code, but for the architecture; `origin` is the path shown in errors."""
+    """Everything that determines compiled code except the architecture; `origin` is the path shown in errors."""
 
     source: str
     origin: str
@@ -49,7 +49,7 @@ class Build:
 
 @dataclass(frozen=True)
 class Resources:
-    """What the compiler reports of one kernel: registers per thread, and bytes; spills go to local memory."""
+    """The compiler's report on one kernel: registers per thread, and bytes; spills go to local memory."""
 
     registers: int
     static_shared: int

@@ -1,5 +1,5 @@
-"""One prepared launch: packs arguments by kind into a buffer, calls the driver, reports failures. Python numbers would
-be passed as 64 bits whatever the parameter is; here the kind decides.
+"""One prepared launch: packs arguments by kind into a buffer, calls the driver, reports failures. The driver's bindings
+would pass any Python number as 64 bits; here the kind decides.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _FORMATS = {
     "tensor_map": f"{tensor_map.SIZE}s",
 }
 SIZES = {kind: struct.calcsize(layout) for kind, layout in _FORMATS.items()}
-# Each argument has a slot of whole eight bytes.
+# Each argument has a slot of a multiple of eight bytes.
 _SLOTS = {kind: f"{layout}{-SIZES[kind] % 8}x" for kind, layout in _FORMATS.items()}
 
 _last_kernel = ""
@@ -50,7 +50,7 @@ _LOST = "the CUDA context of this process is lost, compute-sanitizer on a small 
 
 
 class Launcher:
-    """A launch whose arguments lie packed in a buffer; calling it enqueues the kernel."""
+    """A launch whose arguments are packed in a buffer; calling it enqueues the kernel."""
 
     __slots__ = ("_buffer", "_config", "_function", "_index", "_kernel", "_layout", "_origin",
                  "_parameters", "_pointers", "_start", "_stream", "references")  # fmt: skip
@@ -88,7 +88,7 @@ class Launcher:
             if value.device.index != self._index:
                 raise RungError(
                     f"argument {i + 1} of kernel '{self._kernel}' is a tensor on {value.device}, "
-                    f"and the kernel runs on cuda:{self._index}."
+                    f"but the kernel runs on cuda:{self._index}."
                 )
             return value.data_ptr()
         if kind == "tensor_map":
@@ -100,7 +100,7 @@ class Launcher:
             try:
                 struct.pack("<" + _FORMATS[kind], self._encoded(i, kind, value))
             except (struct.error, TypeError, OverflowError):
-                return f"argument {i + 1} of kernel '{self._kernel}' is {value!r}, no {kind}: {problem}."
+                return f"argument {i + 1} of kernel '{self._kernel}' is {value!r}, not a {kind}: {problem}."
         return f"the arguments of kernel '{self._kernel}' cannot be packed: {problem}."
 
     def __call__(self) -> None:
@@ -152,7 +152,7 @@ def _bfloat16_bits(value: float) -> int:
 
 
 def check(result: tuple[Any, ...], what: str) -> Any:
-    """The value of a driver call, or a RungError that says `what` and the driver's reason."""
+    """The value of a driver call, or a RungError with `what` and the driver's reason."""
     error, *values = result
     if error:
         raise RungError(f"{what} ({_reason(error)}).")

@@ -1,6 +1,6 @@
 """Limits of each GPU architecture (threads, registers, shared memory), and a kernel's occupancy.
 
-Figures: CUDA C++ Programming Guide, "Technical Specifications per Compute Capability"; the same stand in
+Figures: CUDA C++ Programming Guide, "Technical Specifications per Compute Capability"; they agree with
 CCCL's `cuda/__device/arch_traits.h`. Allocation units and rounding: `cuda_occupancy.h` of CUDA 13.0.
 """
 
@@ -17,7 +17,7 @@ WARP = 32
 KIB = 1024
 DEFAULT_SHARED = 48 * KIB  # static, and dynamic without opting in, on every architecture
 _REGISTER_UNIT = 256  # registers are allocated to warps in units of this many
-_PARTITIONS = 4  # of a multiprocessor, each with a quarter of the registers
+_PARTITIONS = 4  # per multiprocessor, each with a quarter of the registers
 _SHARED_UNIT = 128  # bytes
 _GRID = (2**31 - 1, 65535, 65535)
 _BLOCK = (1024, 1024, 64)
@@ -27,14 +27,14 @@ _LARGEST_CLUSTER = 16  # sm_90 and later data-centre parts, when the kernel opts
 
 @dataclass(frozen=True)
 class Limits:
-    """Of one multiprocessor (`_sm`) and one block, in threads, blocks, 32-bit registers and bytes."""
+    """Limits per multiprocessor (`_sm`) and per block, in threads, blocks, 32-bit registers and bytes."""
 
     arch: str
     threads_sm: int
     blocks_sm: int
     shared_sm: int
-    shared_block: int  # with opting in; without, 48 KiB
-    shared_reserved: int  # taken by the system from every block's share
+    shared_block: int  # with opt-in; without, 48 KiB
+    shared_reserved: int  # reserved by the system in every block's share
     registers_sm: int = 65536
     registers_block: int = 65536
     registers_thread: int = 255
@@ -119,7 +119,7 @@ def _blocks_by_registers(at: Limits, warps: int, registers: int) -> int:
     if registers == 0:
         return at.blocks_sm
     a_warp = _round_up(registers * WARP, _REGISTER_UNIT)
-    # The hardware admits a block as if its warps filled all four partitions evenly.
+    # The hardware admits a block as if its warps were distributed evenly over all four partitions.
     if registers > at.registers_thread or a_warp * _round_up(warps, _PARTITIONS) > at.registers_block:
         return 0
     return at.registers_sm // _PARTITIONS // a_warp * _PARTITIONS // warps
@@ -133,7 +133,7 @@ def _blocks_by_shared(at: Limits, shared: int) -> int:
 
 
 def hint(arch: str, threads: int, registers: int, shared: int) -> str:
-    """What would allow more resident warps, in a few words; empty if nothing limits them."""
+    """A change that would allow more resident warps; empty if nothing limits them."""
     at = limits(arch)
     now = occupancy(at, threads, registers, shared)
     if now.limiter == "does not fit":
@@ -168,20 +168,20 @@ def _largest_excess(at: Limits, threads: int, registers: int, shared: int) -> st
 def refusal(
     at: Limits, config: LaunchConfig, registers: int = 0, static_shared: int = 0, threads_kernel: int = 1024
 ) -> str | None:
-    """Why this launch would fail on this GPU, as the end of a sentence, or None; asks no driver."""
+    """Why this launch would fail on this GPU, as the end of a sentence, or None; calls no driver."""
     for axis, size, most in zip("xyz", config.grid, _GRID, strict=True):
         if not 1 <= size <= most:
-            return f"its grid has {size} blocks along {axis}, and 1 to {most} are allowed"
+            return f"its grid has {size} blocks along {axis}, but 1 to {most} are allowed"
     for axis, size, most in zip("xyz", config.block, _BLOCK, strict=True):
         if not 1 <= size <= most:
-            return f"its block has {size} threads along {axis}, and 1 to {most} are allowed"
+            return f"its block has {size} threads along {axis}, but 1 to {most} are allowed"
     if config.threads > at.threads_block:
-        return f"its block has {config.threads} threads, and {at.threads_block} are allowed"
+        return f"its block has {config.threads} threads, but at most {at.threads_block} are allowed"
     shared = static_shared + config.shared
     if shared > at.shared_block or config.shared < 0:
         return (
-            f"a block wants {shared} bytes of shared memory ({static_shared} static, {config.shared} dynamic)"
-            f", and {at.arch} has {at.shared_block}"
+            f"a block needs {shared} bytes of shared memory ({static_shared} static, {config.shared} dynamic)"
+            f", but {at.arch} has {at.shared_block}"
         )
     if config.threads > threads_kernel:
         return (
@@ -198,17 +198,17 @@ def _cluster_refusal(at: Limits, config: LaunchConfig) -> str | None:
         return None
     x, y, z = config.cluster
     if not at.clusters:
-        return f"it uses a cluster of {x * y * z} blocks, and {at.arch} has none (sm_90 and later do)"
+        return f"it uses a cluster of {x * y * z} blocks, but {at.arch} has no clusters (sm_90 and later do)"
     if min(config.cluster) < 1 or x * y * z > _LARGEST_CLUSTER:
         return f"its cluster of {x}x{y}x{z} blocks is outside 1 to {_LARGEST_CLUSTER}"
     for axis, size, part in zip("xyz", config.grid, config.cluster, strict=True):
         if size % part:
-            return f"its grid of {size} blocks along {axis} is no multiple of the cluster's {part}"
+            return f"its grid of {size} blocks along {axis} is not a multiple of the cluster's {part}"
     return None
 
 
 def portable_cluster(config: LaunchConfig) -> bool:
-    """Larger clusters need the kernel's consent, set as an attribute."""
+    """Larger clusters need an attribute of the kernel."""
     x, y, z = config.cluster or (1, 1, 1)
     return x * y * z <= _PORTABLE_CLUSTER
 

@@ -36,7 +36,7 @@ def compile_cubin(build: Build, arch: str, *, again: bool = False) -> cubin_cach
 
 @functools.cache
 def version() -> tuple[int, int]:
-    """NVRTC's version; a RungError says how to get one that is missing."""
+    """NVRTC's version; if NVRTC is missing, a RungError says how to install it."""
     try:
         from cuda.bindings import nvrtc
 
@@ -47,13 +47,13 @@ def version() -> tuple[int, int]:
             "install cuda-core and nvidia-cuda-nvrtc with pip."
         ) from problem
     if int(error):
-        raise RungError(f"CUDA's compiler NVRTC does not answer ({error.name}): reinstall nvidia-cuda-nvrtc.")
+        raise RungError(f"CUDA's compiler NVRTC has no version ({error.name}): reinstall nvidia-cuda-nvrtc.")
     return int(major), int(minor)
 
 
 @functools.cache
 def supported_archs() -> tuple[int, ...]:
-    """Compute capabilities this NVRTC has code for, as 75, 90, ..."""
+    """Compute capabilities that this NVRTC compiles for, as 75, 90, ..."""
     version()
     from cuda.bindings import nvrtc
 
@@ -67,7 +67,7 @@ def _arch(build: Build, arch: str) -> str:
         raise RungError(f"'{arch}' is not an architecture: write it as sm_90.")
     if int(found.group(1)) not in supported_archs():
         known = ", ".join(f"sm_{a}" for a in supported_archs())
-        raise RungError(f"NVRTC {'.'.join(map(str, version()))} cannot compile for {arch}: it knows {known}.")
+        raise RungError(f"NVRTC {'.'.join(map(str, version()))} cannot compile for {arch}; it supports {known}.")
     if build.arch_specific and not found.group(2) and int(found.group(1)) >= 90:
         return arch + "a"
     return arch

@@ -1,6 +1,6 @@
 """Reads CUDA C++ text without compiling it: signatures of `__global__` functions, comments, the files it includes.
 
-Binding by name needs each parameter's name and type before compiling, also on machines without a compiler.
+Binding by name needs each parameter's name and type before compilation, also on machines without a compiler.
 A full C++ parser is not needed for that: once comments, literals and directives are blanked, a signature is a
 bracketed list after the last name in front of a body.
 """
@@ -104,12 +104,12 @@ def included(source: str) -> list[str]:
 
 
 def without_comments(source: str) -> str:
-    """The text with a space in place of each comment; literals stay."""
+    """The text with a space in place of each comment; literals are kept."""
     return _BLANKED.sub(lambda match: " " if match[0].startswith(("/*", "//")) else match[0], source)
 
 
 def code_only(source: str) -> str:
-    """The text with comments, literals, directives and `#if 0` regions blanked; offsets and lines stay."""
+    """The text with comments, literals, directives and `#if 0` regions blanked; offsets and lines are kept."""
     text = _BLANKED.sub(lambda match: _blank(match.group()), source)
     return _DIRECTIVE.sub(lambda match: _blank(match.group()), _drop_disabled(text))
 
@@ -196,7 +196,7 @@ def _template(before: str) -> tuple[tuple[str, str], ...]:
 
 
 def _split(text: str) -> list[str]:
-    """Splits at the commas that stand outside every bracket."""
+    """Splits at the commas outside all brackets."""
     parts, depth, start = [], 0, 0
     for i, character in enumerate(text):
         if character in "([{<":
@@ -212,7 +212,7 @@ def _split(text: str) -> list[str]:
 
 def _parameter(text: str, types: dict[str, str], where: str) -> Parameter:
     depth = 0
-    for i, character in enumerate(text):  # a default argument is no part of the type
+    for i, character in enumerate(text):  # a default argument is not part of the type
         depth += (character in "([{<") - (character in ")]}>")
         if character == "=" and depth == 0:
             text = text[:i]

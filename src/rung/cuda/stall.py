@@ -6,5 +6,5 @@ import torch
 
 
 def stall(cycles: int) -> None:
-    """Occupy the current stream for so many cycles of the GPU's clock."""
+    """Occupy the current stream for this many cycles of the GPU's clock."""
     torch.cuda._sleep(cycles)  # type: ignore[no-untyped-call]

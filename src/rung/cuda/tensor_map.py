@@ -16,7 +16,7 @@ SIZE = 128  # bytes of an encoded map
 SWIZZLES = (0, 32, 64, 128)
 PROMOTIONS = (0, 64, 128, 256)
 FILLS = ("zeros", "nan")
-_PIECE = 16  # addresses, strides and rows of a box are whole pieces of so many bytes
+_PIECE = 16  # addresses, strides and rows of a box are multiples of this many bytes
 _MOST_RANK, _MOST_BOX = 5, 256
 _MAGIC = 0x50414D544E455354
 _EMULATED = struct.Struct("<QQ4Q5I5H5B5B40x")
@@ -90,7 +90,7 @@ class TensorMap:
             constant("FloatOOBfill", f"FLOAT_OOB_FILL_{_DRIVER_FILLS[self.fill]}"),
         )
         if error:
-            raise RungError(f"maps.{self.name} cannot be encoded: the driver answers {driver.CUresult(error).name}.")
+            raise RungError(f"maps.{self.name} cannot be encoded: the driver returns {driver.CUresult(error).name}.")
         return memory.raw[start - ctypes.addressof(memory) :][:SIZE]
 
     def emulated(self) -> bytes:
@@ -109,12 +109,12 @@ class TensorMap:
         return self.tf32 and self.tensor.dtype == torch.float32
 
     def _wrong(self) -> str | None:
-        """What the hardware does not support, most important first."""
+        """The first thing that the hardware does not support, most important first."""
         size, rank = self.tensor.element_size(), len(self.dims)
         if not 1 <= rank <= _MOST_RANK:
-            return f"it has {rank} dimensions, and 1 to {_MOST_RANK} are allowed"
+            return f"it has {rank} dimensions, but 1 to {_MOST_RANK} are allowed"
         if len(self.box) != rank or len(self.strides) != rank - 1:
-            return f"its {rank} dims want as many sizes in box and {rank - 1} strides"
+            return f"its {rank} dims need as many sizes in box and {rank - 1} strides"
         if str(self.tensor.dtype) not in _DRIVER_TYPES:
             return f"the copy engine has no elements of {self.tensor.dtype}"
         if self.swizzle not in SWIZZLES or self.promotion not in PROMOTIONS:
@@ -126,9 +126,9 @@ class TensorMap:
         row = self.box[-1] * size
         if row % _PIECE or (self.swizzle and row > self.swizzle):
             most = f" and at most its swizzle of {self.swizzle}" if self.swizzle else ""
-            return f"a row of its box has {row} bytes, and wants a multiple of {_PIECE}{most}"
+            return f"a row of its box has {row} bytes, but must be a multiple of {_PIECE}{most}"
         if self.address % _PIECE:
-            return f"its first element lies at no multiple of {_PIECE} bytes"
+            return f"its first element is at no multiple of {_PIECE} bytes"
         if any(n * size % _PIECE for n in self.strides):
             return f"its strides {self.strides} are not all multiples of {_PIECE} bytes"
         if self.fill == "nan" and not self.tensor.dtype.is_floating_point:
@@ -150,7 +150,7 @@ def _driver_function() -> Callable[..., int]:
     try:
         return cast("Callable[..., int]", _ENCODE(("cuTensorMapEncodeTiled", ctypes.CDLL("libcuda.so.1"))))
     except (OSError, AttributeError) as problem:
-        raise RungError(f"Tensor maps want a driver of CUDA 12 or later ({problem}).") from problem
+        raise RungError(f"Tensor maps need a driver of CUDA 12 or later ({problem}).") from problem
 
 
 def _aligned_memory(size: int) -> tuple[ctypes.Array[ctypes.c_char], int]:

@@ -1,4 +1,4 @@
-"""Runs CUDA C++ on the CPU: compiled by g++, threads as fibers, faults told by kernel, block and thread.
+"""Runs CUDA C++ on the CPU: compiled by g++, threads as fibers, faults reported with kernel, block and thread.
 
 docs/emulator.md says what it models, what it catches and what it cannot.
 """

@@ -1,8 +1,9 @@
 """Puts counters into a preprocessed source: one for every `if`, `for` and `while` that is not in a constexpr function.
 
-A counter tells how often a condition was true and false, or a loop was left after no turn, one, or several. What the
-compiler knows to be constant in a build says so, and is not asked to go the other way there. Neither is a loop that
-takes constant steps from a thread's number, or from such a loop's, to a constant: the build knows its turns.
+A counter holds how often a condition was true and false, or how often a loop ended after no iteration, one, or several.
+Conditions that the compiler finds constant in a build are marked as such, and the other outcome is not required there.
+The same holds for a loop that runs in constant steps from a thread's index, or from such a loop's variable, to a
+constant: the build determines its iterations.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class Site(NamedTuple):
 
 @dataclass
 class _Place:
-    markers: list[tuple[int, int, str]]  # behind it: position, line, file
+    markers: list[tuple[int, int, str]]  # after it: position, line, file
     source: str
 
     def at(self, position: int) -> tuple[str, int]:
@@ -86,7 +87,7 @@ def counted(source: str) -> str:
 def _instrumented(source: str, found: _Counted) -> str:
     out: list[str] = []
     at = boundary = 0
-    constant = [False]  # for each open brace, whether it stands in a constexpr function or a constant
+    constant = [False]  # for each open brace, whether it is in a constexpr function or a constant
     while token := _TOKEN.search(source, at):
         out.append(source[at : token.start()])
         at = token.end()
@@ -106,7 +107,7 @@ def _instrumented(source: str, found: _Counted) -> str:
 
 
 def _statement(token: re.Match[str], inside: str, ends: bool, found: _Counted) -> str:
-    """An `if (`, `for (` or `while (` with what stands in its parentheses, counted where it is understood."""
+    """An `if (`, `for (` or `while (` with the content of its parentheses, counted if it can be parsed."""
     word, parts = token["word"], list(split(inside, ";"))
     whole = f"{word} ({inside})"
     if word == "for":
@@ -141,7 +142,7 @@ def _constant(begin: str, condition: str, step: str, loop: re.Match[str]) -> str
 
     end, steps = known(bound and bound[1]), _STEP.fullmatch(step)
     if steps and bound and (span := re.fullmatch(re.escape(first[2].strip()) + r"\s*\+(.*)", bound[1])):
-        turns = f"{known(span[1])} && {known(steps[1] or '1')}"  # so far on from wherever it begins
+        turns = f"{known(span[1])} && {known(steps[1] or '1')}"  # a constant distance from its start
         return f"{turns}, {turns}"
     starts, bounds = _first(first[2], loop)
     if starts == first[2] or steps is None:
@@ -150,15 +151,15 @@ def _constant(begin: str, condition: str, step: str, loop: re.Match[str]) -> str
 
 
 def _first(text: str, loop: re.Match[str]) -> tuple[str, list[str]]:
-    """An expression as it is for thread 0 in the first turns of the loops around, and where those loops end.
+    """An expression as it is for thread 0 in the first iteration of the enclosing loops, and where those loops end.
 
-    Where it is made of other things than a thread's numbers and such loops' variables, it stays as it is.
+    It is unchanged if it contains anything but a thread's indices and such loops' variables.
     """
     function = loop.string[: loop.start()].rpartition("\n}")[2]
     whole = function + loop.string[loop.start() :].partition("\n}")[0]
     made = text
     bounds: list[str] = []
-    for _ in range(3):  # a row may be made of a warp's number, and that of a thread's
+    for _ in range(3):  # a row may be computed from a warp's index, and that from a thread's
         for name in set(re.findall(r"(?<![.>])\b[a-z]\w*", made)) - {"threadIdx"}:
             found = [*re.finditer(_DEFINED.format(name), function)]
             if len(re.findall(_CHANGED.format(name), whole)) > 1:

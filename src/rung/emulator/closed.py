@@ -1,5 +1,5 @@
-"""Memory that only kernels and torch's operators may reach, while a Python rung of unknown origin runs: what reads or
-writes it otherwise (numpy, ctypes, Python itself) is noted, and the rung did not compute by its kernels.
+"""Memory that only kernels and torch's operators may use while a Python rung of unknown origin runs. Any other access
+(by numpy, ctypes, Python itself) is recorded: it shows that the rung did not compute with its kernels.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from rung.emulator.guard import guarded_empty, mapping_of
 
 READS = "Python that reads or writes operands outside a kernel"
 OWN_MEMORY = "memory that the judge does not see"
-# Functions of the C library by which memory is opened, or reached from another process.
+# Functions of the C library that open memory, or access it from another process.
 _KEYS = {
     *("mprotect", "pkey_mprotect", "mremap", "mmap", "mmap64", "remap_file_pages", "syscall", "fork", "vfork", "clone"),
     *("sigaction", "signal", "rung_unshut", "rung_watch", "rung_watch_begin", "pthread_create"),
 }
 _FORKS = {"os.fork", "os.forkpty", "_thread.start_new_thread", "_thread.start_joinable_thread"}
-_WHOLE = 256  # bytes; what torch would allocate begins at a multiple of 64
+_WHOLE = 256  # bytes; torch allocates at multiples of 64
 
 _remarks: set[str] | None = None  # about the run that is watched
-_open = 0  # how many launches and operators are within one another
-_over = False  # it is known to compute elsewhere, and closes nothing any more
-_left_out: int | None = None  # launches that may still be left out of this run
+_open = 0  # nesting depth of launches and operators
+_over = False  # known to compute elsewhere: nothing is closed any more
+_left_out: int | None = None  # launches that may still be skipped in this run
 
 
 @contextmanager
 def watched() -> Iterator[set[str]]:
-    """Within it guarded memory is closed but for launches and operators; gives what was noted otherwise."""
+    """Inside, guarded memory is closed except to launches and operators; yields what else was recorded."""
     global _remarks, _open, _over
     _remarks, _open, _over = set(), 0, False
     remarks, library = _remarks, native.runtime()
@@ -92,13 +92,13 @@ def within() -> bool:
 
 
 def note(remark: str) -> None:
-    """Note what a watched run does besides its kernels."""
+    """Record what a watched run does besides its kernels."""
     if _remarks is not None:
         _remarks.add(remark)
 
 
 def leave_open() -> None:
-    """For the rest of this run nothing is closed: what it does is known."""
+    """For the rest of this run nothing is closed: the verdict is known."""
     global _over
     if _remarks is not None and not _over:
         _over = True
@@ -110,7 +110,7 @@ def watching() -> bool:
 
 
 def judge_memory(tensors: Iterable[Any]) -> None:
-    """Kernels may work on operands, buffers and what torch has allocated in the rung, none of which Python reads."""
+    """Allow kernels to use operands, buffers and what torch allocated in the rung, none of which Python reads."""
     if _remarks is not None and any(isinstance(t, torch.Tensor) and not seen(t) for t in tensors):
         note(OWN_MEMORY)
 
@@ -139,7 +139,7 @@ class TooManyLaunches(Exception):
 
 @contextmanager
 def without_launches(most: int = 10_000) -> Iterator[None]:
-    """Within it launches do nothing."""
+    """Inside, launches do nothing."""
     global _left_out
     _left_out = most
     try:
@@ -149,7 +149,7 @@ def without_launches(most: int = 10_000) -> Iterator[None]:
 
 
 def left_out() -> bool:
-    """Whether the launch that begins is to do nothing."""
+    """Whether the next launch is to do nothing."""
     global _left_out
     if _left_out is None:
         return False
@@ -165,7 +165,7 @@ def _note_threads() -> None:
 
 
 def listen() -> None:
-    """From now on, what this process does to open closed memory in a watched run is noted."""
+    """From now on, attempts of this process to open closed memory in a watched run are recorded."""
 
     def hear(event: str, arguments: tuple[Any, ...]) -> None:
         if _remarks is None or _open:

@@ -1,8 +1,8 @@
-"""Which branches and turns of loops no launch has reached, over all builds of a source that ran in this process.
+"""Which branches and loop counts no launch has reached, over all builds of a source that ran in this process.
 
 Kernels loaded with `Settings(coverage=True)` count at every `if`, `for` and `while` (branches.py). A condition that was
-evaluated wants to be true and false, a loop to be left after no turn, one, and several; what is constant in a build is
-no question there.
+evaluated should be seen both true and false, and a loop should end after no iteration, one, and several; constants of a
+build are excluded.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ OUTCOMES = {"branch": ("never false", "never true"), "loop": ("never skipped", "
 
 
 def counted() -> Counts:
-    """What was counted since the last call, for sites that were met."""
+    """The counts since the last call, of sites that were reached."""
     total: Counts = {}
     for library in Library.counting:
         sites = json.loads(ctypes.string_at(ctypes.addressof(ctypes.c_char.in_dll(library.code, "rung_sites"))))
@@ -37,7 +37,7 @@ def counted() -> Counts:
 
 
 def merged(parts: Iterable[Counts]) -> Counts:
-    """Counts of several builds: they add up, and what varies in one is constant in none."""
+    """The sum of several builds' counts; a condition is constant only if it is constant in all of them."""
     total: Counts = {}
     known: dict[tuple[Any, ...], Site] = {}  # macros in its text differ from build to build
     for part in parts:
@@ -60,10 +60,11 @@ class Unreached:
 
 
 def unreached(counts: Counts) -> list[Unreached]:
-    """What never happened, in the order of files and lines, and what did though the source says that it never does.
+    """Outcomes that never occurred, in the order of files and lines, and those that did although the source rules them
+    out.
 
-    A source says so on the line or above it: `// never true: B is at least 1`; or, of what other tunables or turns of
-    threads may change, `// perhaps never true: BLOCK is 32`.
+    A source rules one out on the line or above it: `// never true: B is at least 1`; or, if other tunables or thread
+    orders may reach it, `// perhaps never true: BLOCK is 32`.
     """
     found = []
     for site, turned in sorted(counts.items()):
@@ -75,7 +76,7 @@ def unreached(counts: Counts) -> list[Unreached]:
             if reported and not turned[number] and not excused:
                 found.append(Unreached(site.file, site.line, site.text, outcome))
             elif excused and turned[number] and f"perhaps {outcome}:" not in comments:
-                found.append(Unreached(site.file, site.line, site.text, f"said to be {outcome}, and is"))
+                found.append(Unreached(site.file, site.line, site.text, f"declared {outcome}, but it was"))
     return found
 
 

@@ -1,4 +1,4 @@
-"""What a kernel did wrong, as the emulator saw it."""
+"""Faults of emulated kernels."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class EmulatorFault(RungError):
 
     `kind`: a barrier that not all threads reach, a deadlock, an access outside a buffer, too much shared
     memory, something that the emulator does not model, a trap (a failed assert, a division by zero), a race, or a
-    mistake with asynchronous work (a barrier of bytes that nobody set up, an arrival too many, a fence that lacks).
+    mistake in asynchronous work (an uninitialised byte barrier, one arrival too many, a missing fence).
     """
 
     def __init__(self, kind: FaultKind, message: str) -> None:

@@ -1,4 +1,4 @@
-"""Memory between pages that fault when touched, so that an access beside a tensor is seen."""
+"""Memory between pages that fault when touched, so that an access outside a tensor is detected."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class Guarded:
 
 
 _alive: dict[int, Guarded] = {}  # by the address of the data
-_data: dict[int, tuple[int, int, bool]] = {}  # ... where an operand lies in it, and whether it may be written
+_data: dict[int, tuple[int, int, bool]] = {}  # ... the operand's place in it, and whether it may be written
 
 
 def guarded_empty(nbytes: int, near: int = 0) -> torch.Tensor:
     """`nbytes` bytes of 0xff, from a multiple of 16 up to a page that faults (at most 15 bytes before it). Whole pages
-    lie at the address `near` if that is free."""
+    are mapped at the address `near` if that is free."""
     if nbytes <= 0:
         return torch.empty(0, dtype=torch.uint8)
     mapped, length = ctypes.c_void_p(), ctypes.c_ulonglong()
@@ -70,9 +70,9 @@ def _tensor(guarded: Guarded) -> torch.Tensor:
 
 
 def mark_data(raw: torch.Tensor, start: int, end: int, *, written: bool = True, constant: bool = False) -> None:
-    """Of this guarded memory, kernels may only touch the bytes from `start` to `end`, and only read them if they are
-    not to be `written`: where accesses are looked at one by one, those are seen that no page's guard can tell. What no
-    kernel ever writes is `constant`, and may be read before the launch ahead has ended."""
+    """Of this guarded memory, kernels may only touch the bytes from `start` to `end`, and only read them unless they
+    are `written`. When accesses are checked one by one, this catches those that no guard page can. `constant` memory is
+    never written by a kernel, and may be read before the launch ahead has ended."""
     guarded = _alive.get(raw.data_ptr())
     if guarded is not None:
         first = guarded.start + start
@@ -92,13 +92,13 @@ def _release(start: int) -> None:
 
 
 def operand_at(address: int) -> tuple[int, int, bool] | None:
-    """Where the operand begins and ends in whose memory an address lies, and whether it may be written."""
+    """Start and end of the operand whose memory contains an address, and whether it may be written."""
     mapping = mapping_of(address)
     return _data.get(mapping.start) if mapping else None
 
 
 def mapping_of(address: int) -> Guarded | None:
-    """The guarded mapping, guards included, in which `address` lies."""
+    """The guarded mapping, guards included, that contains `address`."""
     for guarded in _alive.values():
         if guarded.mapped <= address < guarded.mapped + guarded.length:
             return guarded

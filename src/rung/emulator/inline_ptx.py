@@ -1,6 +1,6 @@
 """Turns inline PTX into calls of the emulator's interpreter.
 
-g++ would take an asm statement for x86. So a source is preprocessed first, on its own: empty files stand in for the
+g++ would read an asm statement as x86. So a source is preprocessed first, on its own, with empty files in place of the
 emulator's headers, so that what they define (threadIdx, __shared__, ...) is left for the compiler. Then every
 
     asm volatile("..." : "=r"(a), "+f"(b) : "l"(c) : "memory");
@@ -36,7 +36,7 @@ class _Operand:
 
 
 def without_asm(source: str) -> str:
-    """The source with each asm statement replaced; as many lines as before."""
+    """The source with each asm statement replaced; the number of lines stays the same."""
     out: list[str] = []
     at = 0
     while True:
@@ -60,7 +60,7 @@ def without_asm(source: str) -> str:
 
 
 def closing(source: str, at: int) -> int:
-    """Where the parenthesis that was opened before `at` closes."""
+    """The position that closes the parenthesis opened before `at`."""
     depth = 1
     while at < len(source):
         skipped = _SKIPPED.match(source, at)
@@ -75,7 +75,7 @@ def closing(source: str, at: int) -> int:
 
 
 def split(text: str, mark: str) -> Iterator[str]:
-    """Pieces between marks that stand outside of parentheses and strings; `::` is two colons, or a name's."""
+    """Pieces between marks outside of parentheses and strings; `::` is two colons, or part of a name."""
     depth, start, at = 0, 0, 0
     while at < len(text):
         skipped = _SKIPPED.match(text, at)
@@ -106,7 +106,7 @@ def _call(inside: str) -> str:
     sections = list(split(inside, ":"))
     template = sections[0].strip()
     if not re.sub(r'""|\s', "", template):
-        return "((void)0)"  # holds the compiler back, and there is nothing to hold back here
+        return "((void)0)"  # a compiler barrier, which is not needed here
     outputs = _operands(sections[1]) if len(sections) > 1 else []
     inputs = _operands(sections[2]) if len(sections) > 2 else []
     every = [*outputs, *inputs]

@@ -1,5 +1,5 @@
-"""What a Triton kernel's text names besides Triton's language: the interpreter would call any Python function, with
-numpy at hand, where a GPU's compiler refuses it.
+"""Names in a Triton kernel's text that do not belong to Triton's language: the interpreter would call any Python
+function, numpy included, where a GPU's compiler refuses it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ _PLAIN = (int, float, bool, str, type(None))
 
 
 def foreign(kernel: Any) -> str:
-    """The first thing that a kernel, or a function that it calls, names and a GPU's compiler would refuse; or none."""
+    """The first name in a kernel, or in a function that it calls, that a GPU's compiler would refuse; None if there is
+    none."""
     todo, done = [kernel], set()
     while todo:
         one = todo.pop()
@@ -38,7 +39,7 @@ def foreign(kernel: Any) -> str:
         if found:
             return found
         todo += called
-        # What is executed is this text, whatever the interpreter was made to remember of it.
+        # This text is executed, whatever the interpreter was made to cache of it.
         type(one).rewritten_fn[one.fn] = _rewritten(one.fn)
     return ""
 
@@ -51,7 +52,7 @@ def _rewritten(function: FunctionType) -> Any:
 
 
 def _names(function: FunctionType) -> tuple[str, list[Any]]:
-    """What is foreign in one function's text, and the kernels that it calls."""
+    """Foreign names in one function's text, and the kernels that it calls."""
     parsed = _parsed(function)
     if parsed is None:
         return f"{function.__name__}, which has no text", []
@@ -61,7 +62,7 @@ def _names(function: FunctionType) -> tuple[str, list[Any]]:
     for value in given:
         if not plain(value, called):
             return f"{type(value).__name__}, as a default of {function.__name__}", []
-    inner: set[int] = set()  # parts of a name with dots that is looked at as a whole
+    inner: set[int] = set()  # parts of a dotted name that is checked as a whole
     for node in nodes:
         if isinstance(node, _REFUSED):
             return type(node).__name__.lower(), []
@@ -86,7 +87,7 @@ def _names(function: FunctionType) -> tuple[str, list[Any]]:
 
 @cache
 def _parsed(function: FunctionType) -> tuple[list[ast.AST], set[str]] | None:
-    """What a function's body consists of, and its own names."""
+    """The nodes of a function's body, and its own names."""
     try:
         outer = ast.parse(textwrap.dedent(inspect.getsource(function))).body[0]
     except (OSError, TypeError, SyntaxError):
@@ -99,7 +100,7 @@ def _parsed(function: FunctionType) -> tuple[list[ast.AST], set[str]] | None:
 
 
 def _reached(function: FunctionType, name: str, chain: list[str], called: list[Any]) -> bool:
-    """Whether Triton's compiler takes what this name with dots stands for."""
+    """Whether Triton's compiler accepts the object of this dotted name."""
     closure = inspect.getclosurevars(function).nonlocals
     if name in closure:
         value = closure[name]
@@ -155,7 +156,7 @@ def _folder() -> Path:
 
 @cache
 def _of_values() -> frozenset[str]:
-    """Attributes that the language gives to its values; not the array that the interpreter keeps in one."""
+    """Attributes that the language gives to its values; not the array inside the interpreter's values."""
     import triton.language as tl
     from triton.language import core
 

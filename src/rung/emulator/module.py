@@ -32,7 +32,7 @@ _FORMATS = {"i32": "i", "u32": "I", "i64": "q", "u64": "Q", "f32": "f", "f64": "
 _one_at_a_time = threading.Lock()  # the runtime's state is global
 _NOWHERE = 0xFFFFFFFF
 _SHARED_ROOM = 1 << 20
-_PATTERNS = 5  # of what memory holds that nobody has written: NaN first, then others from launch to launch
+_PATTERNS = 5  # patterns of unwritten memory: NaN first, then others from launch to launch
 CONSTANT_ROOM = 64 * 1024  # bytes of __constant__ memory that a module has
 
 
@@ -42,11 +42,11 @@ class Settings:
 
     order: Order = "forward"
     seed: int = 0
-    poison: bool = True  # shared memory holds what no kernel has written at the start of every block
-    seconds: float = 60.0  # without any thread that ends, and the launch is stopped
-    check_races: bool = False  # every access to shared memory is looked at; several times slower
+    poison: bool = True  # at the start of every block, shared memory holds a pattern that no kernel has written
+    seconds: float = 60.0  # without any thread ending, until the launch is stopped
+    check_races: bool = False  # every access to shared memory is checked; several times slower
     fused: bool = False  # products and sums become fused multiply-adds, as a GPU's compiler makes them
-    coverage: bool = False  # conditions and turns of loops are counted: coverage.py tells by line
+    coverage: bool = False  # conditions and loop iterations are counted; coverage.py reports them by line
 
 
 _ambient = Settings()
@@ -54,7 +54,7 @@ _ambient = Settings()
 
 @contextlib.contextmanager
 def under(**changes: Any) -> Iterator[None]:
-    """Within it modules without settings of their own run under the ambient ones with these changes."""
+    """Inside, modules without settings of their own use the ambient ones with these changes."""
     global _ambient
     before, _ambient = _ambient, replace(_ambient, **changes)
     try:
@@ -67,7 +67,7 @@ _launched = 0  # kernels, interpreted ones included
 
 
 def launching() -> bool:
-    """Notes a launch, and says whether it is to run."""
+    """Counts a launch, and returns whether it is to run."""
     global _launched
     _launched += 1
     return not closed.left_out()
@@ -79,16 +79,15 @@ def launches_ran() -> int:
 
 
 def begin() -> None:
-    """What is launched next may start while a kernel runs that nothing is known of: another part of the model's."""
-    native.runtime().rung_stranger_ahead()
+    """The next launch may start while an unknown kernel still runs: one of another part of the model."""
+    native.runtime().rung_unknown_launch_ahead()
 
 
 _unwatched = 0
 
 
 def unwatched() -> int:
-    """The most threads at once of a launch that was not searched for races, because they were too many, since this was
-    asked last."""
+    """The most co-resident threads of a launch that had too many to be checked for races, since the last call."""
     global _unwatched
     most, _unwatched = _unwatched, 0
     return most
@@ -105,7 +104,7 @@ def atomics_ran() -> int:
 
 
 def switches() -> int:
-    """How often a thread has given way to another in this process: most of what kernels that exchange much take."""
+    """Switches between threads in this process: most of the time of kernels that exchange much data."""
     return int(native.runtime().rung_switches())
 
 
@@ -135,11 +134,11 @@ class Library:
 
     @property
     def base(self) -> int | None:
-        """Where it lies in memory."""
+        """Its address in memory."""
         return _base_of(self.path)
 
     def line_of(self, counter: int) -> str:
-        """The line of an instruction, through addr2line where binutils have it."""
+        """The line of an instruction, through addr2line if binutils are installed."""
         base = self.base
         if not counter or base is None or counter < base:
             return ""
@@ -192,7 +191,7 @@ class EmulatedModule:
 
     @property
     def resources(self) -> Mapping[str, Resources]:
-        """What g++ can tell: the static shared memory."""
+        """What g++ reports: the static shared memory."""
         return {kernel: Resources(0, size, 0, 0, 0) for kernel, size in self._static_shared.items()}
 
     def prepare(self, kernel: str, config: LaunchConfig) -> None:
@@ -350,7 +349,7 @@ class EmulatedModule:
         return f"touches memory that belongs to no argument (address {address:#x})"
 
     def _place(self, kernel: str, address: int, args: Sequence[Argument], library: Library) -> str:
-        """What lies at an address, or at an offset in shared memory, which is smaller than any address."""
+        """What is at an address, or at an offset in shared memory, which is smaller than any address."""
         if address < _SHARED_ROOM:
             return library.variable(address)
         for i, (kind, value) in enumerate(args):
@@ -364,7 +363,7 @@ class EmulatedModule:
 
 
 def _aligned(data: bytes) -> ctypes.Array[ctypes.c_char]:
-    """The bytes at a multiple of 64, as the widest parameter wants."""
+    """The bytes at a multiple of 64, as the widest parameter needs."""
     memory = bytearray(len(data) + 64)
     start = -ctypes.addressof(ctypes.c_char.from_buffer(memory)) % 64
     memory[start : start + len(data)] = data

@@ -1,4 +1,4 @@
-"""A Triton kernel of three lines, by which the doctor sees whether Triton runs here."""
+"""A Triton kernel of three lines, with which the doctor tests whether Triton runs here."""
 
 import torch
 import triton

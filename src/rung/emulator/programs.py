@@ -1,5 +1,5 @@
-"""Looks at each address that the programs of an interpreted Triton kernel load and store: at races between programs,
-which the interpreter runs one after the other and a GPU at once, and at what lies beside an operand."""
+"""Checks each address that the programs of an interpreted Triton kernel load and store: for races between programs,
+which the interpreter runs one after the other and a GPU at once, and for accesses outside an operand."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from rung.emulator.faults import EmulatorFault
 from rung.emulator.guard import operand_at
 
-MOST = 1 << 24  # addresses that are remembered of a launch; one with more is not judged
+MOST = 1 << 24  # addresses recorded per launch; a launch with more is not judged
 
 Touched = list[tuple[np.ndarray[Any, Any], int]]  # addresses, and the program that touched them
 
@@ -21,11 +21,11 @@ class Programs:
     def __init__(self) -> None:
         self.loads: Touched = []
         self.stores: Touched = []
-        self.atomics = False  # which may order what is loaded after them
+        self.atomics = False  # which may order later loads
         self._room = MOST
 
     def note(self, write: bool, width: int, addresses: np.ndarray[Any, Any], mask: Any, program: int) -> None:
-        """A load or store of so many bytes at each address that the mask lets through, before it happens."""
+        """A load or store of this many bytes at each address that the mask admits, before it happens."""
         touched = np.unique(np.broadcast_to(addresses, mask.shape)[mask])
         if not len(touched):
             return
@@ -46,7 +46,7 @@ class Programs:
             where.append((touched, program))
 
     def judge(self, kernel: str) -> None:
-        """Refuses two programs that store to one place, or of which one loads what the other stores."""
+        """Refuses two programs that store to the same address, or of which one loads what the other stores."""
         if self._room < 0 or not self.stores:
             return
         stored, by = _together(self.stores)

@@ -15,7 +15,7 @@ inline auto of_block(Call call)
 
 }  // namespace rung_emulator
 
-#define __threadfence_block() __atomic_thread_fence(__ATOMIC_ACQ_REL)  // told by its order from the others
+#define __threadfence_block() __atomic_thread_fence(__ATOMIC_ACQ_REL)  // distinguished from the others by its order
 #define atomicAdd_block(...) rung_emulator::of_block([&] { return atomicAdd(__VA_ARGS__); })
 #define atomicSub_block(...) rung_emulator::of_block([&] { return atomicSub(__VA_ARGS__); })
 #define atomicMin_block(...) rung_emulator::of_block([&] { return atomicMin(__VA_ARGS__); })

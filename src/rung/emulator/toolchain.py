@@ -1,4 +1,4 @@
-"""Calls g++, and keeps what it made on disk."""
+"""Calls g++, and keeps its output on disk."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ HERE = Path(__file__).parent
 INCLUDE = HERE / "include"
 RUNTIME = HERE / "runtime"
 
-# No contraction: a fused multiply-add would round otherwise from machine to machine, and hide what a kernel's own
-# order of operations does. Kernels break C++'s aliasing rules as a matter of course, and count on wrapping integers.
+# No contraction: a fused multiply-add would round differently from machine to machine, and hide the effect of a
+# kernel's own order of operations. Kernels routinely break C++'s aliasing rules, and rely on wrapping integers.
 COMMON = (
     *("-std=c++17", "-fPIC", "-fvisibility=hidden", "-fno-exceptions", "-fno-rtti", "-nostdinc++", "-w"),
     *("-ffp-contract=off", "-fno-strict-aliasing", "-fwrapv", "-fno-delete-null-pointer-checks"),
@@ -40,7 +40,7 @@ RUNTIME_FLAGS = (
 
 
 def available() -> str | None:
-    """None where kernels can be emulated, else the reason why not and the mend."""
+    """None where kernels can be emulated, else the reason and the fix."""
     if sys.platform != "linux":
         return f"the emulator runs on Linux, and this is {sys.platform}; use a Linux machine or container."
     if compiler() is None:
@@ -70,7 +70,8 @@ def compiler() -> str | None:
 
 @functools.cache
 def _on_path(name: str, path: str | None) -> str | None:
-    """Looked for once: every kernel that is bound asks, and a long PATH takes longer than the rest of binding it."""
+    """Searched for once: every kernel that is bound needs it, and searching a long PATH takes longer than the rest of
+    binding."""
     return shutil.which(name, path=path)
 
 
@@ -90,7 +91,7 @@ def _version(found: str) -> tuple[int, ...] | None:
 
 @functools.cache
 def machine_flags() -> tuple[str, ...]:
-    """Half conversions, AVX2: on a CPU that has them; part of every cache key."""
+    """Half conversions, AVX2, on a CPU that has them; part of every cache key."""
     if platform.machine() != "x86_64":
         return ()
     try:
@@ -103,7 +104,8 @@ def machine_flags() -> tuple[str, ...]:
 
 @functools.cache
 def sources_digest(*folders: Path) -> str:
-    """Of the emulator's own files. Kernels are compiled with its headers, and find the runtime when they are loaded."""
+    """A digest of the emulator's own files. Kernels are compiled with its headers, and linked to the runtime when
+    loaded."""
     digest = hashlib.sha256()
     for path in sorted(path for folder in folders for path in folder.rglob("*") if path.is_file()):
         digest.update(str(path.relative_to(HERE)).encode() + b"\0" + path.read_bytes())
@@ -116,7 +118,7 @@ def key(*parts: object, folders: tuple[Path, ...] = (INCLUDE,)) -> str:
 
 
 def cached_folder(name: str, make: Callable[[Path], None]) -> Path:
-    """The folder `name` in the cache, all of it; `make(folder)` fills one that is absent or lacks a part."""
+    """The complete folder `name` in the cache; `make(folder)` fills one that is absent or incomplete."""
     where = kept.folder("emulator")
     path = where / name
     if _whole(path):
@@ -132,7 +134,7 @@ def cached_folder(name: str, make: Callable[[Path], None]) -> Path:
                 shutil.rmtree(path)
             try:
                 fresh.replace(path)
-            except OSError:  # a folder that another process has put there meanwhile is as good
+            except OSError:  # a folder that another process has put there meanwhile serves as well
                 if not _whole(path):
                     raise
     except OSError as problem:
@@ -143,7 +145,7 @@ def cached_folder(name: str, make: Callable[[Path], None]) -> Path:
 
 
 def _whole(path: Path) -> bool:
-    """Whether a folder's files are those that were written; what has not changed since it was looked at, is."""
+    """Whether a folder's files are those that were written; files unchanged since the last check are."""
     try:
         files = [path / _WHOLE, *(path / name for name in json.loads((path / _WHOLE).read_text()))]
         facts = tuple((file, found.st_size, found.st_mtime_ns) for file in files for found in [file.stat()])
@@ -170,7 +172,7 @@ def run(arguments: list[str], work: Path) -> subprocess.CompletedProcess[str]:
 
 
 def headers(flags: tuple[str, ...]) -> Path:
-    """A header that stands for all of the emulator's, precompiled for these flags."""
+    """One header that includes all of the emulator's, precompiled for these flags."""
 
     def make(target: Path) -> None:
         header = target / HEADER

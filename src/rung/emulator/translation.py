@@ -20,28 +20,28 @@ from rung.errors import CompileError, RungError
 
 LIMITS = limits("sm_90")
 _CANARY = 256
-# Indices of arrays, in shared memory too, and the alignment of vectors: checked where the access is written.
+# Array indices, in shared memory too, and the alignment of vectors are checked at each access in the source.
 _CHECKS = ("-fsanitize=bounds,alignment", "-fno-sanitize-recover=all")
-# A reference may name the element behind the last, and the last array of a struct may be of any length: the sanitizer
-# lets both pass, and so an operator that subscripts looks at an array of the same length first.
+# A reference may name the element after the last, and the last array of a struct may have any length: the sanitizer
+# accepts both, so a subscript operator first indexes a checked array of the same length.
 _SUBSCRIPT = re.compile(r"(operator\[\]\(\w+ (\w+)\)(?: const)? *\{) *(return (\w+)\[\2\];)")
 _CHECKED = r"\1 constexpr bool inside[sizeof(\4) / sizeof(*\4)] = {}; if (inside[\2]) __builtin_trap(); \3"
-# GCC fuses only where it takes the trouble of its expensive optimisations, and only for a processor that can.
+# GCC fuses only with its expensive optimisations, and only for a processor that has the instructions.
 _FUSED = ("-ffp-contract=fast", "-fexpensive-optimizations")
-# Every access told to the runtime, which looks for races in shared memory.
+# Every access is reported to the runtime, which looks for races in shared memory.
 _RACES = ("-fsanitize=thread",)
-# g++ guards a thread-local array of a class with constructors by a flag, though nothing is to be constructed: threads
-# that read the flag must not be taken for a race. From g++ 10 on this keeps it away, but for classes whose constructor
-# is empty and not constexpr.
+# g++ guards a thread-local array of a class with constructors by a flag, though nothing is to be constructed: reads of
+# the flag must not count as races. From g++ 10 on `constinit` removes it, except for classes whose constructor is empty
+# and not constexpr.
 _UNGUARDED = (re.compile(r"\b__shared__\b"), "__constinit __shared__")
-# Where these are named, the search for races has to know.
+# A source that uses these is compiled with scopes.h for the race check.
 _SCOPED = re.compile(r"\b(?:__threadfence_block|atomic\w+_block)\b")
 _SCOPES = toolchain.HERE / "scopes.h"
-# A local variable that is never set holds a wild number, not what the thread before it left there. The number is far
-# below zero, as a maximum may begin: where races are looked for it is zero.
+# A local variable that is never set holds an arbitrary number, not what the previous thread left there. The number is
+# far below zero, as an initial maximum may be; with the race check it is zero.
 _SINCE = {(11,): ("--param", "tsan-instrument-func-entry-exit=0"), (12,): ("-ftrivial-auto-var-init=pattern",)}
 _SINCE_RACES = {(11,): ("--param", "tsan-distinguish-volatile=1"), (12,): ("-ftrivial-auto-var-init=zero",)}
-# What decides between parts of a source before the emulator's headers have been read.
+# Macros that select parts of a source before the emulator's headers have been read.
 _EXPANDED = (
     *("-DRUNG_EMULATOR=1", "-D__CUDACC__=1", "-D__CUDA_ARCH__=900"),
     *("-D__CUDACC_VER_MAJOR__=13", "-D__CUDACC_VER_MINOR__=0", "-Wno-builtin-macro-redefined"),
@@ -59,7 +59,7 @@ _NOT_MODELLED = {
 
 @dataclass(frozen=True)
 class Translation:
-    """A compiled source: where it lies, and the bytes of `__shared__` variables that each kernel declares."""
+    """A compiled source: its path, and the bytes of `__shared__` variables that each kernel declares."""
 
     library: Path
     static_shared: dict[str, int]
@@ -69,8 +69,8 @@ class Translation:
 class Variant:
     """How a source is compiled: plain, or as one or more of these."""
 
-    races: bool = False  # each access is told to the runtime
-    coverage: bool = False  # branches and turns of loops are counted
+    races: bool = False  # each access is reported to the runtime
+    coverage: bool = False  # branches and loop iterations are counted
     fused: bool = False  # products and sums become fused multiply-adds
 
 
@@ -78,12 +78,12 @@ def translate(build: Build, variant: Variant = Variant()) -> Translation:
     """Compiles `build` with g++, or takes it from the cache."""
     toolchain.require()
     for kernel in build.kernels:
-        kernel_parameters(build.source, kernel, build.origin)  # names the kernels that there are
+        kernel_parameters(build.source, kernel, build.origin)  # names the kernels that exist
     races, coverage = variant.races, variant.coverage
     flags = _flags(variant)
     found = sorted(includes_of(build))
     includes = [(Path(path).name, text) for path, text in found]
-    # Counters tell of files by path, so that a build with them is good for one place of its includes.
+    # Counters hold paths of files, so the key does too.
     places = [str(path) for path, _ in found]
     counters = (branches.COUNTERS.read_text(), Path(branches.__file__).read_text(), places) if coverage else ()
     changed = (_UNGUARDED[1], *_scopes("".join((_unit(build), *(text for _, text in found))))) if races else ()
@@ -108,7 +108,7 @@ def _folders(build: Build) -> tuple[str, ...]:
 
 
 def _macros(build: Build) -> str:
-    """Defined behind the emulator's headers, whose own names they must not change."""
+    """Defined after the emulator's headers, whose own names they must not change."""
     given = list(build.defines)
     given += [(name, value or "1") for name, _, value in (o[2:].partition("=") for o in build.options if o[:2] == "-D")]
     if any("use_fast_math" in option for option in build.options):
@@ -154,12 +154,12 @@ def _compile(build: Build, flags: tuple[str, ...], variant: Variant, work: Path)
 
 
 def _scopes(text: str) -> tuple[str, ...]:
-    """What tells the race detector of scopes, for a text that names them."""
+    """The header that reports scopes to the race detector, for a source that uses them."""
     return (f'#line 1 "{_SCOPES.name}"\n{_SCOPES.read_text()}',) if _SCOPED.search(text) else ()
 
 
 def _unit(build: Build) -> str:
-    # g++ wants alignas in front of a storage class, CUDA takes it behind.
+    # g++ requires alignas before a storage class, CUDA accepts it after.
     source = re.sub(r"(__shared__)(\s+)(alignas\s*\([^()\n]*(?:\([^()\n]*\)[^()\n]*)*\))", r"\3\2\1", build.source)
     entries = "".join(f"RUNG_ENTRY({i}, {kernel})\n" for i, kernel in enumerate(build.kernels))
     origin = json.dumps(build.origin)
@@ -167,15 +167,15 @@ def _unit(build: Build) -> str:
 
 
 def _alignment(source: str) -> int:
-    """What the source asks of `extern __shared__` arrays: a number, or nothing that can be read here."""
+    """The alignment that the source requests for `extern __shared__` arrays; None if it cannot be read here."""
     alignments = re.findall(r"extern\s+__shared__[^;{]*?(?:__align__|alignas|aligned)\s*\(+\s*(\d+)", source)
     return max([16, *map(int, alignments)])
 
 
 def _dynamic_shared(names: list[str], alignment: int) -> str:
-    """All `extern __shared__` arrays are one memory, which lies behind the static ones.
+    """All `extern __shared__` arrays are one memory, which follows the static ones.
 
-    It begins at a multiple of what the source asks for, and of no more than 128: code that counts on more shows.
+    It begins at a multiple of the requested alignment, and of no more than 128, so that code that relies on more fails.
     """
     renamed = [name for name in dict.fromkeys(names) if name != "rung_dynamic_shared"]
     size = LIMITS.shared_block + _CANARY if renamed else 0
@@ -213,7 +213,7 @@ def _compile_error(build: Build, log: str) -> RungError:
                 return EmulatorFault(
                     "unsupported",
                     f"{build.origin} includes {name}: the emulator does not model {library}; "
-                    'say in the header emulate = "why not".',
+                    'set emulate = "why not" in the header.',
                 )
     errors = [line for line in log.splitlines() if re.search(r"\b(?:fatal )?error:", line)]
     shown = "\n  ".join(errors[:5] or log.splitlines()[:5])

@@ -1,4 +1,4 @@
-"""Runs Triton kernels on the CPU, in Triton's own interpreter, with its known mistakes mended."""
+"""Runs Triton kernels on the CPU, in Triton's own interpreter, with its known mistakes fixed."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from rung.emulator import closed, kernel_names, module
 from rung.emulator.faults import EmulatorFault
 from rung.emulator.programs import Programs
 
-# What belongs to a module or class of Triton's, by name.
+# The attributes of a module or class of Triton's, by name.
 Attributes = list[tuple[Any, dict[str, Any]]]
 _MISSING = object()
 _inside = False
-_programs: Programs | None = None  # of the launch that runs, where races are looked for
+_programs: Programs | None = None  # of the running launch, with the race check
 
 
 @contextmanager
 def enabled() -> Iterator[None]:
-    """Kernels decorated in here are interpreted, not compiled, whenever they are launched."""
-    importlib.import_module("triton.language")  # what is decorated in there is to be compiled
+    """Kernels decorated inside are interpreted, not compiled, whenever they are launched."""
+    importlib.import_module("triton.language")  # kernels decorated there are to be compiled
     before = os.environ.get("TRITON_INTERPRET")
     os.environ["TRITON_INTERPRET"] = "1"
     try:
@@ -52,10 +52,10 @@ def enabled() -> Iterator[None]:
 
 @contextmanager
 def _interpreting() -> Iterator[None]:
-    """Triton's language is the interpreter's in here, and the compiler's again afterwards, come what may.
+    """Inside, Triton's language is the interpreter's; afterwards it is the compiler's again, also after an exception.
 
-    The interpreter patches the language when a kernel is launched, and again when a kernel calls a function; only
-    the former it takes back.
+    The interpreter patches the language when a kernel is launched, and again when a kernel calls a function; it reverts
+    only the former.
     """
     global _inside
     if _inside:
@@ -65,7 +65,7 @@ def _interpreting() -> Iterator[None]:
     try:
         for owner, name, value in _interpreted_library():
             setattr(owner, name, value)
-        with np.errstate(over="ignore", divide="ignore", invalid="ignore"):  # a GPU makes inf and NaN without a word
+        with np.errstate(over="ignore", divide="ignore", invalid="ignore"):  # a GPU gives no warnings
             yield
     finally:
         _restore(before)
@@ -73,7 +73,7 @@ def _interpreting() -> Iterator[None]:
 
 
 def _attributes() -> Attributes:
-    """All that the interpreter may patch: the language's modules, and the classes of its core."""
+    """Everything that the interpreter may patch: the language's modules, and the classes of its core."""
     import triton
     from triton.language import core
 
@@ -87,7 +87,7 @@ def _restore(before: Attributes) -> None:
         for name, value in attributes.items():
             if vars(owner).get(name, _MISSING) is not value:
                 setattr(owner, name, value)
-        if isinstance(owner, type):  # what a module has gained are submodules and the interpreter's own helpers
+        if isinstance(owner, type):  # new attributes of a module are submodules and the interpreter's own helpers
             for name in vars(owner).keys() - attributes.keys():
                 delattr(owner, name)
 
@@ -96,8 +96,8 @@ def _restore(before: Attributes) -> None:
 def _interpreted_library() -> list[tuple[Any, str, Any]]:
     """Triton's own library (`tl.max`, `tl.sum`, `tl.cdiv` ...), to be interpreted: owner, name and value.
 
-    It is written in Triton, and was imported to be compiled; a kernel under the interpreter could not call it.
-    Its modules are executed once more, and what that changed is kept beside what was there.
+    It is written in Triton, and was imported to be compiled; an interpreted kernel could not call it. So its modules
+    are executed once more, and the new values are kept next to the old ones.
     """
     import triton
     import triton.language as tl
@@ -108,7 +108,7 @@ def _interpreted_library() -> list[tuple[Any, str, Any]]:
         for name in ("standard", "random"):
             module = importlib.import_module(f"triton.language.{name}")
             if not any(isinstance(value, JITFunction) for value in vars(module).values()):
-                continue  # the user's environment has all of Triton interpreted
+                continue  # the user's environment sets all of Triton to be interpreted
             module = importlib.reload(module)
             for owner in (tl, triton):
                 for attribute, value in vars(module).items():
@@ -127,7 +127,7 @@ def _interpreted_library() -> list[tuple[Any, str, Any]]:
 def _mend_launches() -> None:
     """Every launch of an interpreted kernel leaves Triton's language as it found it.
 
-    And a call of a function within, such as tl.sum, patches only what can be patched: it would look at every member.
+    And a call of a function inside, such as tl.sum, patches only what can be patched, instead of visiting every member.
     """
     import triton.language as tl
     from triton.runtime import interpreter
@@ -172,7 +172,7 @@ def _mend_launches() -> None:
 
 
 def _judged(kernel: Any, args: tuple[Any, ...], named: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """What a launch is given, with the rung's own Python kept from its operands; what else it brings is noted."""
+    """A launch's arguments, with operands hidden from the rung's own Python; other kinds of arguments are recorded."""
     from triton.tools.tensor_descriptor import TensorDescriptor
 
     launched = [kernel]
@@ -202,7 +202,7 @@ def _judged(kernel: Any, args: tuple[Any, ...], named: dict[str, Any]) -> tuple[
 
 @cache
 def _watch_programs() -> None:
-    """Loads and stores are noted by program, where races are looked for."""
+    """Records loads and stores by program, for the race check."""
     from triton.runtime import interpreter
 
     builder = interpreter.InterpreterBuilder
@@ -250,8 +250,8 @@ def _mend_bf16() -> None:
     """The interpreter keeps bfloat16 as raw 16-bit integers, and is wrong with them in three places.
 
     A dot product multiplies the integers themselves; widened to float32 first, the products are exact and
-    the sum is what the tensor cores' float32 accumulator would hold. And a cast from float32 cuts the low
-    bits off, where the GPU rounds to nearest even; one to float32 has other numbers for the smallest.
+    the sum is what the tensor cores' float32 accumulator would hold. A cast from float32 truncates the low bits,
+    where the GPU rounds to nearest even, and a cast to float32 is wrong for subnormal numbers.
     """
     from triton.runtime import interpreter
 
@@ -277,7 +277,7 @@ def _mend_bf16() -> None:
 
 
 def _rounded(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """float32 to the bits of bfloat16, to nearest even."""
+    """float32 to the bits of bfloat16, rounded to nearest even."""
     bits = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32)
     nearest = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
     return np.where(np.isnan(values), 0x7FC0, nearest).astype(np.uint16)

@@ -121,12 +121,12 @@ def _hf_kernel(rung: Rung) -> dict[str, str]:
 
 
 def _same_as_library(rung: Rung) -> Signature:
-    """The signature of a rung that computes what the library call does."""
+    """The signature of a rung that computes the same as the library call."""
     called = signature(rung)
     extra = [o.name for o in (*called.inputs, *called.outputs) if o.optional]
     if extra or len(called.outputs) != 1:
         difference = ", ".join(extra) or "several outputs"
-        raise RungError(f"{rung.full_name} takes or gives {difference}; the library call does not.")
+        raise RungError(f"{rung.full_name} takes or returns {difference}; the library call does not.")
     return called
 
 
@@ -230,7 +230,7 @@ def _flashinfer(rung: Rung) -> dict[str, str]:
     of = rung.operation
     wide = {n for o in (*called.inputs, *called.outputs) for s in o.shape for n in [str(s)] if not n.isidentifier()}
     if wide or called.optional or called.numbers.keys() & set(of.dims):
-        raise RungError(f"{rung.full_name} has shapes or operands that a definition of flashinfer-bench cannot say.")
+        raise RungError(f"{rung.full_name} has shapes or operands that flashinfer-bench cannot express.")
 
     def spec(o: Operand) -> dict[str, object]:
         return {"shape": [str(s) for s in o.shape], "dtype": "float32" if o.dtype == "real" else ELEMENTS[o.dtype]}
@@ -279,10 +279,10 @@ static whole greater(whole a, whole b) { return a > b ? a : b; }
 def _leetgpu(rung: Rung) -> dict[str, str]:
     """solve.cu: the kernels in float32 and `extern "C" void solve(...)` over pointers of the device."""
     if not isinstance(rung, CudaRung):
-        raise RungError(f"{rung.full_name} is no CUDA C++; LeetGPU's solve needs that.")
+        raise RungError(f"{rung.full_name} is not CUDA C++, which LeetGPU's solve needs.")
     called, h, of = signature(rung), rung.header, rung.operation
     if "f32" not in rung.dtypes:
-        raise RungError(f"{rung.full_name} has no f32 version, which LeetGPU's challenges want.")
+        raise RungError(f"{rung.full_name} has no f32 version, which LeetGPU's challenges need.")
     tuning = rung.tuned(None)
     if h.dims or any(names_in(str(code)) - set(tuning) - {"sizeof_real"} for code in h.define.values()):
         raise RungError(f"{rung.full_name} is compiled for one shape at a time; take a rung that takes any.")
@@ -293,7 +293,7 @@ def _leetgpu(rung: Rung) -> dict[str, str]:
     def pointer(o: Operand) -> str:
         ctype = {"real": "float", "f32": "float", "i32": "int", "i64": "int64_t"}.get(o.dtype)
         if ctype is None:
-            raise RungError(f"{rung.full_name} takes {o.name} of {o.dtype}, which LeetGPU's solve has not.")
+            raise RungError(f"{rung.full_name} takes {o.name} of {o.dtype}, which LeetGPU's solve does not support.")
         return f"{'const ' if o.role == 'in' else ''}{ctype}* {o.name}"
 
     numbers = [f"int {d}" for d in of.dims if d not in of.derived]
@@ -325,7 +325,7 @@ def _leetgpu(rung: Rung) -> dict[str, str]:
             else:
                 arguments.append(f"({parameter.ctype})({_cpp(target)})")
         if any("_stride_" in n for c in (*entry.grid, *entry.block, entry.shared) for n in names_in(str(c))):
-            raise RungError(f"{rung.full_name} asks for strides, which LeetGPU's solve has not.")
+            raise RungError(f"{rung.full_name} needs strides, which LeetGPU's solve does not support.")
         grid, block = (", ".join(f"(unsigned)({_cpp(str(c))})" for c in sizes) for sizes in (entry.grid, entry.block))
         shared = _cpp(str(entry.shared))
         launch = [
@@ -364,7 +364,7 @@ def _cpp(code: str) -> str:
                 sign = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.FloorDiv: "/", ast.Mod: "%", ast.LShift: "<<",
                         ast.RShift: ">>", ast.BitAnd: "&", ast.BitOr: "|"}.get(type(op))  # fmt: skip
                 if sign is None:
-                    raise RungError(f"{code!r} divides into fractions, which an export to C++ cannot say.")
+                    raise RungError(f"{code!r} divides into fractions, which an export to C++ cannot express.")
                 return f"({text(left)} {sign} {text(right)})"
             case ast.UnaryOp(op=op, operand=operand):
                 return f"({'!' if isinstance(op, ast.Not) else '-'}{text(operand)})"
@@ -379,7 +379,7 @@ def _cpp(code: str) -> str:
                 return f"({text(test)} ? {text(body)} : {text(orelse)})"
             case ast.Call(func=ast.Name(id=name), args=args) if name in _CPP:
                 return f"{_CPP[name]}({', '.join(map(text, args))})"
-        raise RungError(f"{code!r} cannot be said in C++; take another rung.")
+        raise RungError(f"{code!r} cannot be expressed in C++; take another rung.")
 
     return text(ast.parse(code.strip(), mode="eval").body)
 

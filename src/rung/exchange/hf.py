@@ -25,8 +25,8 @@ CRITERIA = {"MaxLengthCriteria", "EosTokenCriteria"}
 
 def register(name: str = "rung", *, rung: str = "best") -> None:
     """Register an attention of this name with transformers: `model.set_attn_implementation(name)`. `rung` selects one
-    of the ladder: "best", a number, a name. Calls that the ladder does not support (a mask, a cache, dropout, keys for
-    several heads) go to torch's own attention.
+    of the ladder: "best", a number, a name. Calls that the ladder does not support (with a mask, a cache, dropout, or
+    keys shared by several heads) go to torch's own attention.
     """
     from transformers import AttentionInterface
     from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
@@ -63,15 +63,15 @@ def register(name: str = "rung", *, rung: str = "best") -> None:
 
 
 def kernelize(model: torch.nn.Module, *, rung: str = "best") -> torch.nn.Module:
-    """Replace the model's NewGELU layers by a rung, through the package `kernels`."""
+    """Replace the model's NewGELU layers with a rung, through the package `kernels`."""
     import kernels
     from transformers.activations import NewGELUActivation
 
-    if getattr(NewGELUActivation, "kernel_layer_name", None) is None:  # transformers wants newer kernels to say so
+    if getattr(NewGELUActivation, "kernel_layer_name", None) is None:  # required by newer versions of transformers
         kernels.replace_kernel_forward_from_hub(NewGELUActivation, "NewGELU")
 
     class NewGELU(torch.nn.Module):
-        """transformers' hub layer of this name; kernels admits no attributes beside its methods."""
+        """transformers' hub layer of this name; `kernels` allows only methods in it."""
 
         def forward(self, input: torch.Tensor) -> torch.Tensor:
             """GELU in its tanh form."""
@@ -120,8 +120,8 @@ def generate(
 ) -> torch.Tensor:
     """For transformers: `model.generate(..., custom_generate=rung.generate)` writes with rung's engine.
 
-    Greedy text is transformers' token by token in float32; sampled text follows the same distribution and
-    torch's own seed. Beams, and processors or criteria that generation_config does not hold, are refused.
+    In float32 greedy text equals transformers' token by token; sampled text follows the same distribution and torch's
+    seed. Beams, and processors or criteria that generation_config does not hold, are refused.
     """
     config = generation_config
     unknown = [type(p).__name__ for p in logits_processor if type(p).__name__ not in PROCESSORS]
@@ -129,10 +129,10 @@ def generate(
     if unknown or (config.num_beams or 1) > 1:
         raise RungError(f"rung.generate does not take {unknown[0] if unknown else 'beams'}; leave custom_generate out.")
     if getattr(config, "return_dict_in_generate", False) or getattr(config, "output_scores", False):
-        raise RungError("rung.generate gives tokens alone; leave return_dict_in_generate and output_scores out.")
+        raise RungError("rung.generate returns only tokens; leave return_dict_in_generate and output_scores out.")
     rows = input_ids.tolist()
-    attention_mask = given.get("attention_mask")  # no parameter: transformers would hand it over twice
-    if attention_mask is not None:  # padded prompts are handed over without their padding
+    attention_mask = given.get("attention_mask")  # not a parameter: transformers would pass it twice
+    if attention_mask is not None:  # padded prompts are passed without their padding
         rows = [ids[seen.bool()].tolist() for ids, seen in zip(input_ids, attention_mask, strict=True)]
     ends = config.eos_token_id
     ends = [] if ends is None else ends if isinstance(ends, list) else [ends]

@@ -20,7 +20,7 @@ MODELS = {"rung": "inner", **{f"rung/{n}": n for n in ("gpt2", "gpt2-medium", "g
 
 @llm.hookimpl  # type: ignore[untyped-decorator]
 def register_models(register: Callable[..., None]) -> None:
-    """Tell llm which models there are; none is loaded before it is asked."""
+    """Register the models with llm; each is loaded at its first prompt."""
     for model_id, name in MODELS.items():
         register(Continuation(model_id, name))
 

@@ -2,7 +2,7 @@
 
 The problem is a folder with task.yml (its tests) and reference.py (generate_input, ref_kernel, check_implementation),
 which are the user's own and run in this process. A submission is a file with `custom_kernel(data)`; it becomes a rung
-of a ladder in a temporary folder and is checked like any user's file: in a process of its own, on memory that is
+of a ladder in a temporary folder and is checked like any user's file: in a separate process, on memory that is
 poisoned and guarded, with changed inputs behind the same pointers. The problem's check_implementation decides.
 """
 
@@ -97,7 +97,7 @@ def _ladder(folder: Path) -> Path:
     top = Path(tempfile.mkdtemp(prefix="rung-problem-"))
     atexit.register(shutil.rmtree, top, ignore_errors=True)
     place = top / name
-    for part in ("judge", "beside"):  # a submission can read the files beside it, but not the reference
+    for part in ("judge", "beside"):  # a submission can read the files next to it, but not the reference
         (place / part).mkdir(parents=True)
     for target, source in listed.items():
         part = "judge" if target == "reference.py" else "beside"
@@ -113,12 +113,12 @@ def _ladder(folder: Path) -> Path:
 
 
 def _message(error: Exception) -> str:
-    """A stranger's exception, short enough for a sentence."""
+    """An exception of foreign code, shortened to fit into a sentence."""
     return f"{type(error).__name__}: {error}"[:300]
 
 
 def _task(folder: Path) -> tuple[list[dict[str, Any]], dict[str, Path]]:
-    """The tests of task.yml, and the files that go with the problem by the names that they import each other by."""
+    """The tests of task.yml, and the problem's files by the names under which they import each other."""
     import yaml
 
     try:
@@ -127,7 +127,7 @@ def _task(folder: Path) -> tuple[list[dict[str, Any]], dict[str, Path]]:
         listed = {str(f["name"]): str(f["source"]) for f in task.get("files", [])}
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError, yaml.YAMLError) as error:
         problem = _message(error)
-        raise RungError(f"{folder / 'task.yml'} is no task that can be read ({problem}); it lists `tests`.") from None
+        raise RungError(f"{folder / 'task.yml'} cannot be read as a task ({problem}); it must list `tests`.") from None
     if not tests:
         raise RungError(f"{folder / 'task.yml'} has no tests; name at least one.")
     listed = listed or {p.name: p.name for p in folder.glob("*.py")}
@@ -157,7 +157,7 @@ class _Judge:
             raise RungError(f"the problem's reference.py fails: {_message(error)}.") from None
         finally:
             del sys.path[:2]
-            for name in set(sys.modules) - before:  # another problem has a `utils` of its own
+            for name in set(sys.modules) - before:  # another problem may have its own `utils`
                 if str(getattr(sys.modules[name], "__file__", "") or "").startswith(str(self._place)):
                     del sys.modules[name]
         for name in FUNCTIONS:
@@ -206,7 +206,7 @@ def _describe(judge: _Judge, tests: Sequence[Mapping[str, Any]], folder: Path) -
         places = [given.get(t.data_ptr()) for t in results]  # an input that receives the result
         changed = [i for i, (a, b) in enumerate(zip(copies, inputs, strict=True)) if not torch.equal(a, b)]
         if any(i not in places for i in changed) or not results:
-            raise RungError(f"{folder}: ref_kernel changes an input that is no output; rung does not judge that.")
+            raise RungError(f"{folder}: ref_kernel changes an input that is not an output; rung cannot judge that.")
         unchanged = [i for i in range(len(inputs)) if i not in places]
         names = {i: f"in{n}" for n, i in enumerate(unchanged)}
         names |= {place: f"out{n}" for n, place in enumerate(places) if place is not None}
@@ -234,7 +234,7 @@ def _operand(name: str, tensor: torch.Tensor, role: str) -> dict[str, Any]:
     return {"name": name, "shape": list(tensor.shape), "dtype": kind, "role": role}
 
 
-# ---- the operation, in whatever process ------------------------------------------------------------------------------
+# ---- the operation, in any process ------------------------------------------------------------------------------
 
 
 def described(place: Path) -> Operation:
@@ -294,7 +294,7 @@ def described(place: Path) -> Operation:
 
 
 def _as_declared(tensor: torch.Tensor, operand: Operand) -> torch.Tensor:
-    """A copy in the operand's own format (a reference is otherwise computed in float64)."""
+    """A copy in the operand's own format (other references are computed in float64)."""
     return tensor.to(getattr(torch, ELEMENTS[operand.dtype]), copy=True)
 
 
@@ -313,13 +313,13 @@ def submitted(
         given = kernel(_formed(case["data"], [tensors[n] for n in case["names"]]))
     flat, form = _flat(given)
     if form != case["output"]:
-        raise RungError("custom_kernel gives something else than ref_kernel does: another number of tensors.")
+        raise RungError("custom_kernel returns a different number of tensors than ref_kernel.")
     for out, result in zip(outputs, flat, strict=True):
         if type(result) is not torch.Tensor:
-            raise RungError(f"custom_kernel gives a {type(result).__name__}, not a plain tensor that is computed.")
+            raise RungError(f"custom_kernel returns a {type(result).__name__}, not a plain computed tensor.")
         if result.shape != out.shape or result.dtype != out.dtype:
             actual = f"{tuple(result.shape)} of {result.dtype}, not {tuple(out.shape)} of {out.dtype}"
-            raise RungError(f"custom_kernel gives {actual}.".replace("torch.", ""))
+            raise RungError(f"custom_kernel returns {actual}.".replace("torch.", ""))
         if result.data_ptr() != out.data_ptr():
             out.copy_(result)
 
@@ -341,7 +341,7 @@ def _flat(value: Any) -> tuple[list[torch.Tensor], Any]:
             return {"dict": {k: form(p) for k, p in part.items()}}
         if part is None or isinstance(part, bool | int | float | str):
             return {"value": part}
-        raise RungError(f"the problem hands over a {type(part).__name__}; rung takes tensors, numbers and texts.")
+        raise RungError(f"the problem passes a {type(part).__name__}; rung takes tensors, numbers and texts.")
 
     return tensors, form(value)
 

@@ -29,7 +29,7 @@ def _nvrtc() -> ctypes.CDLL:
     major = (torch.version.cuda or "13").partition(".")[0]
     for name in (f"libnvrtc.so.{major}", *_wheels(f"lib/libnvrtc.so.{major}"), "libnvrtc.so"):
         for built_in in Path(name).parent.glob("libnvrtc-builtins.so*") if "/" in name else ():
-            ctypes.CDLL(str(built_in), mode=ctypes.RTLD_GLOBAL)  # which NVRTC opens by its bare name
+            ctypes.CDLL(str(built_in), mode=ctypes.RTLD_GLOBAL)  # NVRTC opens it by its bare name
         try:
             return ctypes.CDLL(name)
         except OSError:
@@ -74,7 +74,7 @@ def _function(
     major, minor = torch.cuda.get_device_capability(device)
     cubin = _cubin(source, defines, options, f"sm_{major}{minor}")
     module, function = ctypes.c_void_p(), ctypes.c_void_p()
-    torch.cuda.current_stream(device)  # the context is there
+    torch.cuda.current_stream(device)  # the context exists
     _driver("cuModuleLoadData", ctypes.byref(module), cubin)
     _driver("cuModuleGetFunction", ctypes.byref(function), module, kernel.encode())
     return function

@@ -53,7 +53,7 @@ class Signature:
     inputs: tuple[Operand, ...]
     optional: tuple[Operand, ...]  # those that may be None
     outputs: tuple[Operand, ...]
-    numbers: dict[str, Any]  # dims that no shape tells have no default: None
+    numbers: dict[str, Any]  # a dim that no shape determines has no default: None
 
     @property
     def parameters(self) -> str:
@@ -68,7 +68,7 @@ def signature(rung: Rung) -> Signature:
     bound = [o for o in of.operands if o.name in rung.binds]
     unsupported = [o.name for o in bound if o.view_of or o.role == "inout"]
     if unsupported:
-        raise RungError(f"{rung.full_name} works on {unsupported[0]}, a view or a state, which an export has not.")
+        raise RungError(f"{rung.full_name} uses {unsupported[0]}, a view or a state, which an export cannot have.")
     inputs = tuple(o for o in bound if o.role == "in" and not o.nullable)
     free = {d: None for d in of.dims if d not in of.derived and d not in known_dims(of, inputs)}
     scalars = {n: v if isinstance(v, int | float) else None for n, v in of.scalars.items() if n not in of.derived}
@@ -83,7 +83,7 @@ def signature(rung: Rung) -> Signature:
 
 
 def known_dims(of: Operation, inputs: Iterable[Operand]) -> dict[str, str]:
-    """Dims that the inputs' shapes tell, as code over them."""
+    """Dims that follow from the inputs' shapes, as code over them."""
     found: dict[str, str] = {}
     for only_names in (True, False):
         for operand in inputs:
@@ -208,7 +208,7 @@ def _python(rung: PythonRung) -> list[str]:
 
 
 def inlined(rung: CudaRung) -> str:
-    """The source with the ladders' own headers in their place, each once, and without the rung's own header."""
+    """The source with the ladders' own headers inlined, each once, and without the rung's own header."""
     assert rung.path is not None
     places, seen = (rung.path.parent, INCLUDE), set[Path]()
 
@@ -264,7 +264,7 @@ def _cuda(rung: CudaRung) -> tuple[str, list[str]]:
                 continue
             kind = SCALAR_KINDS.get(parameter.ctype, "")
             if kind in ("", "f16", "bf16"):
-                raise RungError(f"{rung.full_name} passes {parameter.name} as {parameter.ctype}, no plain number.")
+                raise RungError(f"{rung.full_name} passes {parameter.name} as {parameter.ctype}, not a plain number.")
             whole = kind not in ("f32", "f64")
             arguments.append(f"({kind!r}, {f'int({target})' if whole else target})")
             needed |= names_in(str(target))
@@ -277,7 +277,7 @@ def _cuda(rung: CudaRung) -> tuple[str, list[str]]:
 
 
 def _literal(text: str) -> str:
-    """The text as a raw string, so that a reader sees the kernel as it is."""
+    """The text as a raw string, so that the kernel stays readable."""
     return f"r'''\n{text}'''" if "'''" not in text and not text.endswith("\\") else repr(text)
 
 
@@ -307,7 +307,7 @@ def library_code(of: Operation) -> tuple[str, str]:
 
     def include(name: str) -> None:
         used = {n.id for n in ast.walk(definitions[name]) if isinstance(n, ast.Name)}
-        included[name] = ""  # its place; what it uses may stand behind it
+        included[name] = ""  # in place; what it uses may follow it
         for other in sorted(used & set(definitions) - set(included)):
             include(other)
         included[name] = ast.unparse(definitions[name])

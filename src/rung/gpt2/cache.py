@@ -17,7 +17,7 @@ class Cache:
     ) -> None:
         shape = (layers, rows, NH, capacity, HS)
         # Zeros, since attention multiplies masked values by zero, and a NaN would survive that. The system provides
-        # zeroed pages at first touch, so a long context costs nothing until it is filled.
+        # zeroed pages at first access, so a long context costs nothing until it is filled.
         self._hold(torch.zeros(shape, dtype=dtype, device=device), torch.zeros(shape, dtype=dtype, device=device))
 
     def _hold(self, k: torch.Tensor, v: torch.Tensor) -> None:
@@ -41,7 +41,7 @@ class Cache:
         self.lengths = [0] * rows
 
     def row(self, row: int) -> Cache:
-        """The same memory, seen as the cache of one sequence."""
+        """The same memory, viewed as the cache of one sequence."""
         view = Cache.__new__(Cache)
         view.k, view.v = self.k[:, row : row + 1], self.v[:, row : row + 1]
         view.allocated, view.lengths = self.allocated, [self.lengths[row]]

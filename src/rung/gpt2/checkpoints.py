@@ -1,7 +1,7 @@
 """Checkpoints of other trainers as folders in Hugging Face's layout: nanoGPT's ckpt.pt and llm.c's .bin.
 
-Both keep matrices as (outputs, inputs), where GPT-2's own files have (inputs, outputs). nanoGPT computes GELU by
-erf and may do without biases; llm.c computes GELU by tanh and pads its vocabulary.
+Both keep matrices as (outputs, inputs), where GPT-2's own files have (inputs, outputs). nanoGPT computes GELU by erf
+and may have no biases; llm.c computes GELU by tanh and pads its vocabulary.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def convert(source: Path, folder: Path) -> Config:
         folder.mkdir(parents=True, exist_ok=True)
         save_file(tensors, folder / SAFETENSORS, metadata={"format": "pt"})
         _write_tokenizer(source, folder)
-        (folder / "config.json").write_text(json.dumps(fields, indent=2) + "\n")  # last: a folder with it is whole
+        (folder / "config.json").write_text(json.dumps(fields, indent=2) + "\n")  # last: a folder with it is complete
     except OSError as error:
         raise RungError(f"{folder} cannot be written ({error.strerror}); name another folder.") from None
     return config
@@ -86,7 +86,7 @@ def _nanogpt(source: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
     saved = load_pickled(source, "copy it again", "save its tensors alone")
     shape, state = (saved.get(k) if isinstance(saved, dict) else None for k in ("model_args", "model"))
     if not isinstance(shape, dict) or not isinstance(state, dict):
-        raise RungError(f"{source} is no checkpoint of nanoGPT: it has no 'model' and 'model_args'.")
+        raise RungError(f"{source} is not a checkpoint of nanoGPT: it has no 'model' and 'model_args'.")
     try:
         sizes = [shape[name] for name in ("vocab_size", "block_size", "n_layer", "n_head", "n_embd")]
     except KeyError as error:
@@ -99,7 +99,7 @@ def _nanogpt(source: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
         if MASKS.fullmatch(name) or name == "lm_head.weight":  # tied to wte
             continue
         if not isinstance(value, torch.Tensor):
-            raise RungError(f"{source}: {key!r} is no tensor.")
+            raise RungError(f"{source}: {key!r} is not a tensor.")
         matrix = name.startswith("h.") and value.ndim == 2
         tensors[name] = (value.t() if matrix else value).contiguous()
     if not shape.get("bias", True):
@@ -121,7 +121,7 @@ def _llmc(source: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
     fields = _fields(vocabulary, context, layers, heads, channels, "gelu_new")
     config = parse_config(fields, str(source))
     if not vocabulary <= padded < vocabulary + 4096:
-        raise RungError(f"{source} pads its vocabulary of {vocabulary:,} to {padded:,}, which cannot be.")
+        raise RungError(f"{source} pads its vocabulary of {vocabulary:,} to {padded:,}, which is impossible.")
     stored, kind = LLMC_TYPES[int(header[1])]
     C = config.C
     order = [
@@ -136,7 +136,7 @@ def _llmc(source: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
     ]  # fmt: skip
     expected_bytes = LLMC_HEADER * 4 + sum(int(np.prod(size, dtype=object)) for _, size in order) * stored.itemsize
     if expected_bytes != source.stat().st_size:
-        raise RungError(f"{source} has {source.stat().st_size:,} bytes where its header asks for {expected_bytes:,}.")
+        raise RungError(f"{source} has {source.stat().st_size:,} bytes, but its header requires {expected_bytes:,}.")
     data = np.memmap(source, dtype=stored, mode="c", offset=LLMC_HEADER * 4)
     tensors: dict[str, torch.Tensor] = {}
     place = 0
@@ -156,7 +156,7 @@ def _llmc(source: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
 
 
 def _check(source: Path, config: Config, tensors: Mapping[str, torch.Tensor]) -> None:
-    if config.layers > len(tensors):  # before the tensors of a billion layers are named
+    if config.layers > len(tensors):  # checked before tensors of a billion layers are named
         raise RungError(f"{source} has fewer tensors than it names layers ({config.layers:,}).")
     shapes = expected(config)
     for name, size in shapes.items():
@@ -173,7 +173,7 @@ def _check(source: Path, config: Config, tensors: Mapping[str, torch.Tensor]) ->
 
 
 def _write_tokenizer(source: Path, folder: Path) -> None:
-    """What lies beside the checkpoint: a tokenizer's files, or nanoGPT's meta.pkl with the characters of its text."""
+    """The tokenizer next to the checkpoint: its files, or nanoGPT's meta.pkl with the characters of its text."""
     for name in TOKENIZERS:
         if (source.parent / name).is_file():
             shutil.copy(source.parent / name, folder / name)
@@ -185,14 +185,14 @@ def _write_tokenizer(source: Path, folder: Path) -> None:
 
 
 class _DataOnly(pickle.Unpickler):
-    """Numbers, texts and dictionaries; whatever names a class or a function is refused."""
+    """Numbers, texts and dictionaries; anything that names a class or a function is refused."""
 
     def find_class(self, module: str, name: str) -> Callable[..., Any]:
         raise pickle.UnpicklingError(f"{module}.{name}")
 
 
 def _characters(meta: Path) -> dict[str, int] | None:
-    """nanoGPT's table of characters; None where it is none, or has characters of several bytes."""
+    """nanoGPT's table of characters; None if it is not one, or has characters of several bytes."""
     try:
         with meta.open("rb") as file:
             table = _DataOnly(file).load().get("stoi")

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rung.rungs.base import Device
 
 CACHES = ("int8",)  # formats of keys and values other than the dtype
-BEST_SWAPS = {"decode", "sample"}  # ladders whose rungs the plan best lets one choose
+BEST_SWAPS = {"decode", "sample"}  # ladders whose rungs can be chosen with the plan best
 
 
 def make_plan(
@@ -43,16 +43,16 @@ def make_plan(
     if name is not None and name not in PLANS:
         raise RungError(f"there is no plan {name!r}; there are {', '.join(PLANS)}.")
     if window is not None and window < 1:
-        raise RungError(f"the window is {window}; a token sees at least itself, which is a window of 1.")
+        raise RungError(f"the window is {window}; it must be at least 1, the token itself.")
     if global_tokens < 0 or (global_tokens and window is None):
         raise RungError(
-            f"{global_tokens} tokens cannot be global; give 0 or more, and a window beside which they are seen."
+            f"{global_tokens} tokens cannot be global; give 0 or more, together with a window."
         )
     if cache not in (None, *CACHES):
         raise RungError(f"the cache {cache!r} is not known; use {', '.join(CACHES)}, or leave it out for the dtype's.")
     if device == "cpu":
         if cache is not None:
-            raise RungError(f"the cache {cache} is kept on a GPU alone; choose another device, or leave it out.")
+            raise RungError(f"the cache {cache} is available only on a GPU; choose another device, or leave it out.")
         from rung.gpt2.cpu.plan import CpuPlan  # imported only when needed, since imports take time
 
         if kernels or name not in (None, "torch"):
@@ -75,7 +75,7 @@ def make_plan(
             )
         return GpuPlan("cuda" if device == "cuda" else "emulator", dtype, kernels, cache=cache)
     if cache is not None:
-        raise RungError(f"the cache {cache} is the plan best's; choose that plan, or leave the cache out.")
+        raise RungError(f"the cache {cache} needs the plan best; choose that plan, or leave the cache out.")
     from rung.gpt2.ladder_plan import LadderPlan
 
     unknown = [operation for operation in kernels if operation not in OPERATIONS]
@@ -84,7 +84,7 @@ def make_plan(
     if window is not None and kernels.keys() & {"attention", "softmax"}:
         raise RungError("with a window attention runs on local_attention; swap its rung, or leave the window out.")
     if window is None and "local_attention" in kernels:
-        raise RungError("local_attention serves a window alone; give a window, or swap attention.")
+        raise RungError("local_attention needs a window; give a window, or swap attention.")
     name = name or "naive"
     left_out = {o: parts for o, parts in FUSED.items() if o in PLANS[name] and kernels.keys() & set(parts)}
     rungs = {o: rungs for o, rungs in PLANS[name].items() if o not in left_out}
@@ -94,5 +94,5 @@ def make_plan(
     plan = LadderPlan(on, dtype, name, {**rungs, **kernels}, window, global_tokens)
     for operation in left_out.keys() - kernels.keys():
         swapped = " and ".join(part for part in left_out[operation] if part in kernels)
-        plan.note(f"{operation} is left out, so that the rung given for {swapped} serves.")
+        plan.note(f"{operation} is left out, so that the rung given for {swapped} is used.")
     return plan

@@ -12,7 +12,7 @@ from rung import files
 from rung.errors import RungError
 from rung.files import shown
 
-# Names that config.json uses -> what they compute.
+# Activations by their names in config.json.
 ACTIVATIONS = {"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu": "gelu_erf", "relu": "relu"}
 
 
@@ -38,7 +38,7 @@ class Config:
         return self.C // self.NH
 
     def attention_scale(self, layer: int) -> float:
-        """What queries times keys are multiplied by in this layer."""
+        """The factor of queries times keys in this layer."""
         scale = 1 / math.sqrt(self.HS) if self.scale_attention else 1.0
         return scale / (layer + 1) if self.scale_by_layer else scale
 
@@ -48,7 +48,7 @@ def read_config(path: Path) -> Config:
     try:
         fields = files.read_json(path, "fetch the model again")
     except FileNotFoundError:
-        raise RungError(f"{path} is missing: a model's folder holds config.json beside its weights.") from None
+        raise RungError(f"{path} is missing: a model's folder holds config.json next to its weights.") from None
     except OSError as error:
         raise RungError(f"{path} cannot be read ({error.strerror}); fetch the model again.") from None
     if not isinstance(fields, dict):
@@ -62,7 +62,7 @@ def parse_config(fields: Mapping[str, Any], origin: str) -> Config:
     if kind != "gpt2":
         raise RungError(f"{origin} describes a model of type {shown(kind)}; rung runs models of type 'gpt2'.")
     if fields.get("add_cross_attention"):
-        raise RungError(f"{origin} asks for cross attention, which rung does not run; use a plain GPT-2.")
+        raise RungError(f"{origin} requires cross attention, which rung does not support; use a plain GPT-2.")
 
     def whole(names: tuple[str, ...], default: int) -> int:
         value = next((fields[name] for name in names if fields.get(name) is not None), default)

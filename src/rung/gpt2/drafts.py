@@ -1,7 +1,7 @@
-"""Drafts: tokens proposed behind a text, which the model reads in one step and keeps as far as it would have said so.
+"""Drafts: tokens proposed after a text, which the model reads in one step and keeps as long as it would choose them.
 
-They come from a smaller model with the same vocabulary, or from what followed the text's last few tokens where they
-stood before. How many are proposed depends on the text alone, never on a clock or on other texts: seeds repeat.
+They come from a smaller model with the same vocabulary, or from what followed an earlier occurrence of the text's last
+few tokens. Their number depends on the text alone, never on a clock or on other texts, so a seed gives the same text.
 """
 
 from __future__ import annotations
@@ -19,32 +19,32 @@ from rung.gpt2.model import Drafting, Transformer
 from rung.gpt2.sampling import Sampling, distribution, pick, uniform
 
 NGRAM = "ngram"
-MOST = 7  # tokens of a draft: with the text's last one they are the eight that a step takes at once
-COLUMN = 0.2  # of a step's time: about what one more token costs in it
-GRAMS = (4, 3, 2)  # tokens that are looked for in the text so far, the longest first
-START = 0.7  # of proposals are expected to be accepted, before there is any experience
-LEARN, RECOVER = 0.1, 1 / 64  # how fast experience counts, and is forgotten while nothing is proposed
-PROPOSING, ACCEPTING, REMAINING = 1, 2, 3  # uses of random numbers beside choosing, which is 0
+MOST = 7  # tokens per draft: with the text's last one they are the eight that a step takes at once
+COLUMN = 0.2  # cost of one more token, as a share of a step's time (approximate)
+GRAMS = (4, 3, 2)  # lengths of the n-grams that are searched in the text so far, the longest first
+START = 0.7  # expected share of accepted proposals, before any are known
+LEARN, RECOVER = 0.1, 1 / 64  # rates at which the estimate is updated, and decays while nothing is proposed
+PROPOSING, ACCEPTING, REMAINING = 1, 2, 3  # uses of random numbers besides choosing, which is 0
 
 
 class Columns(Protocol):
     """Few tokens of many texts in one call."""
 
     columns_at_once: int
-    cache: Cache | None  # that of the texts, where it has one of its own
+    cache: Cache | None  # the texts' cache, if it has its own
 
     def step(self, columns: Sequence[Column], cache: Cache, outputs: int) -> torch.Tensor:
-        """Logits (outputs, V) of the columns that ask for them; keys and values go to the cache."""
+        """Logits (outputs, V) of the columns that request them; keys and values go to the cache."""
 
 
 class Pace:
-    """How many tokens are worth proposing to a text, from how many of them it took."""
+    """How many tokens to propose for a text, estimated from how many it accepted."""
 
     def __init__(self, cost: float) -> None:
         self._cost, self._rate = cost, START
 
     def length(self) -> int:
-        """The number that gives the most tokens in a step's time; 0 while drafts do not pay."""
+        """The number that gives the most tokens per unit of time; 0 while drafts are not worthwhile."""
         tokens, best, most = 1.0, 0, 1.0
         for k in range(1, MOST + 1):
             tokens += self._rate**k
@@ -55,21 +55,21 @@ class Pace:
         return best
 
     def saw(self, proposed: int, accepted: int) -> None:
-        """So many were proposed, and the first so many of them accepted."""
+        """Record how many were proposed, and how many of these were accepted."""
         self._rate = 1 - (1 - self._rate) * (1 - LEARN) ** accepted
         if accepted < proposed:
             self._rate *= 1 - LEARN
 
 
 class Lookup:
-    """Where the last tokens of a text stood before, and what came behind them then."""
+    """Earlier occurrences of a text's last tokens, and the tokens that followed them."""
 
     def __init__(self) -> None:
         self._behind: dict[tuple[int, ...], int] = {}
         self._known = 0
 
     def propose(self, ids: Sequence[int], most: int) -> list[int]:
-        """`ids` are the text so far: those of the call before, and perhaps more."""
+        """`ids` are the text so far: those of the previous call, and perhaps more."""
         for end in range(max(1, self._known), len(ids)):
             for n in GRAMS:
                 if n <= end:
@@ -79,7 +79,7 @@ class Lookup:
             at = self._behind.get(tuple(ids[-n:]))
             if at is not None:
                 found: list[int] = []
-                for i in range(at, at + most):  # what repeats may reach into the proposal itself
+                for i in range(at, at + most):  # a repetition may extend into the proposal itself
                     found.append(ids[i] if i < len(ids) else found[i - len(ids)])
                 return found
         return []
@@ -94,7 +94,7 @@ class Draft:
 
 
 class DraftModel:
-    """A smaller model that reads what the texts hold, each in a slot of its own, and goes on from there."""
+    """A smaller model that reads the texts, each in its own slot, and continues them."""
 
     def __init__(self, transformer: Transformer, slots: int, native: Columns | None = None) -> None:
         self._transformer, self._native = transformer, native
@@ -104,7 +104,7 @@ class DraftModel:
         self._tokens: list[list[int]] = [[] for _ in range(slots)]
 
     def forget(self, slot: int) -> None:
-        """Another text comes: what is left of the one before would be read by other products than what is new."""
+        """Start a new text: the remains of the old one would go through other products than the new tokens."""
         self._tokens[slot] = []
 
     def propose(self, slot: int, ids: Sequence[int], most: int, sampling: Sampling, u: Callable[[int], float]) -> Draft:
@@ -133,7 +133,7 @@ class DraftModel:
 
 
     def _read(self, slot: int, unread: Sequence[int], row: Cache) -> torch.Tensor:
-        """Logits (1, V) behind what is read."""
+        """Logits (1, V) after the tokens read."""
         if self._native is None or len(unread) > self._native.columns_at_once:
             return self._transformer.advance([unread], row)
         last = len(unread) - 1
@@ -145,7 +145,8 @@ class DraftModel:
 def drafting(source: Transformer | None, model: Transformer) -> Drafting:
     """RungError when `source` cannot draft for the model."""
     on_gpu = model.service.writer is not None
-    # A GPU's step has as many rows whether they are asked for or not, and takes the time of its chain of layers.
+    # A GPU's step has the same number of rows whether they are needed or not, and takes the time of its chain of
+    # layers.
     column = 0.0 if on_gpu else COLUMN
     if source is None:
         return Drafting(None, column)
@@ -169,12 +170,12 @@ def follow(
     q: Sequence[torch.Tensor] | None,
     us: Sequence[Callable[[int], float]],
 ) -> list[int]:
-    """The tokens behind the rows of (n, V) logits; for all of them, or all but the last, there is a proposal.
+    """The tokens after the rows of (n, V) logits; for all of them, or all but the last, there is a proposal.
 
-    They end with the first that was not proposed, and are distributed as if none had been. A proposal drawn from q (V)
-    is kept with probability min(1, p / q), and else replaced by a token of what p has more than q. One that was the
-    only choice (q is None) need only be compared with the token that is drawn anyway: that keeps it with probability
-    p. us[i](use) gives a row's random numbers. A GPU is waited for once, or twice.
+    They end with the first that was not proposed, and are distributed as if there were no proposals. A proposal drawn
+    from q (V) is kept with probability min(1, p / q), and otherwise replaced by a token drawn from the positive part of
+    p - q. One that was the only choice (q is None) is compared with the token that is drawn anyway, which keeps it with
+    probability p. us[i](use) gives a row's random numbers. The function waits for a GPU once or twice.
     """
     if sampling.temperature == 0:
         sampled: list[int] = logits.argmax(-1).tolist()
@@ -190,7 +191,7 @@ def follow(
         if accepted == len(q):
             return [*proposed, *(pick(p[accepted:], [us[accepted](0)]).tolist() if accepted < len(p) else ())]
         rest = (p[accepted : accepted + 1] - q[accepted]).clamp_(min=0)
-        # What p has more sums to nothing where both are the same but for rounding.
+        # The positive part of p - q may sum to zero if both are equal up to rounding.
         rest = torch.where(rest.sum() > 0, rest, p[accepted : accepted + 1])
         return [*proposed[:accepted], int(pick(rest, [us[accepted](REMAINING)]))]
     accepted = next((i for i, token in enumerate(proposed) if sampled[i] != token), len(proposed))

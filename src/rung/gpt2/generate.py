@@ -15,32 +15,32 @@ from rung.gpt2.model import Transformer
 from rung.gpt2.options import Chosen, Completion, Options, Prompt
 from rung.gpt2.tokenizer import Tokenizer
 
-FIXED_BATCH = 8  # up to so many texts a plan that writes whole batches serves, where no other number was given
+FIXED_BATCH = 8  # up to this many texts, a plan that writes whole batches is used, unless another number was given
 
 
 @dataclass
 class Stats:
-    """Where the time of a run went."""
+    """How a run spent its time."""
 
     prompt_tokens: int = 0
     new_tokens: int = 0
     prefill_seconds: float = 0.0
     decode_seconds: float = 0.0
-    decoded: int = 0  # tokens in that time: none of a first step, nor of those made while it was waited for
-    proposed: int = 0  # tokens of drafts, of which so many were accepted, in so many steps
+    decoded: int = 0  # tokens in that time, without a first step's and those computed during the wait for it
+    proposed: int = 0  # tokens of drafts, how many of them were accepted, and in how many steps
     accepted: int = 0
     drafted: int = 0
 
     @property
     def tokens_per_second(self) -> float | None:
-        """Of decode steps, all sequences together."""
+        """Of decode steps, over all sequences."""
         return self.decoded / self.decode_seconds if self.decode_seconds else None
 
 
 class Run:
-    """Prompts being continued. Iterating does the work and gives (index of the completion, piece of text).
+    """Prompts being continued. Iterating does the work and yields (index of the completion, piece of text).
 
-    Completions are in the order of the prompts, the samples of a prompt side by side. Ctrl-C ends the
+    Completions are in the order of the prompts, the samples of a prompt next to each other. Ctrl-C ends the
     iteration; what was written until then is in `completions`, and `interrupted` is set.
     """
 
@@ -76,7 +76,7 @@ class Run:
         return [text.completion() for text in self._texts]
 
     def take(self, unfinished: bool = False) -> Iterator[tuple[int, Completion]]:
-        """Completions not taken before, with their index, in order: one at its end waits for those before it."""
+        """Finished completions not returned before, with their index, in order: each waits for those before it."""
         for index in range(self._delivered, len(self._texts)):
             text = self._texts[index]
             if text.reason is None and not unfinished:
@@ -86,7 +86,7 @@ class Run:
 
     @property
     def finished(self) -> int:
-        """How many completions have come to their end."""
+        """How many completions have ended."""
         return sum(text.reason is not None for text in self._texts)
 
     def __iter__(self) -> Iterator[tuple[int, str]]:
@@ -123,7 +123,7 @@ class Run:
             yield index, piece
 
     def _count(self, before: Clock) -> None:
-        # The engine's clock: what others write meanwhile is part of it.
+        # The engine's clock, which includes other runs' texts.
         now, stats = self._engine.clock, self.stats
         stats.prompt_tokens = now.prompt_tokens - before.prompt_tokens
         stats.prefill_seconds = now.prefill_seconds - before.prefill_seconds
@@ -155,7 +155,7 @@ class Run:
 
     def _batch(self) -> Iterator[tuple[int, str]]:
         if not self._engine.alone.acquire(blocking=False):
-            yield from self._stream()  # another run is being written so
+            yield from self._stream()  # another run is using this path
             return
         texts = [Text(request, self._tokenizer) for request in self.requests]
         try:
@@ -183,7 +183,7 @@ class Run:
             now = time.perf_counter()
             if step == 0:
                 self.stats.prefill_seconds += now - began
-                # Steps that were made while the first was waited for say nothing of the speed.
+                # Steps computed during the wait for the first one are not part of the speed.
                 last, ahead = now, max(1, writer.made if writer else 0)
             elif step >= ahead:
                 self.stats.decode_seconds += now - last

@@ -1,4 +1,5 @@
-"""A model as lm-evaluation-harness takes one: `lm_eval.simple_evaluate(model=HarnessModel(rung.load("gpt2")), ...)`."""
+"""A model in the form that lm-evaluation-harness takes: `lm_eval.simple_evaluate(model=HarnessModel(rung.load("gpt2")),
+...)`."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from lm_eval.api.model import TemplateLM
 from rung.errors import RungError
 from rung.gpt2.load import Model
 
-NEW_TOKENS = 256  # where a task does not say how many
+NEW_TOKENS = 256  # if a task does not give a number
 
 
 class HarnessModel(TemplateLM):  # type: ignore[misc]
@@ -21,7 +22,7 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]
     def __init__(self, model: Model) -> None:
         super().__init__()
         if not model.config.eos:
-            raise RungError("evaluation needs an end of text, which the model's config does not name.")
+            raise RungError("evaluation needs an end-of-text token, which the model's config does not name.")
         self.model = model
         self.max_length = model.config.context
 
@@ -41,7 +42,7 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]
 
     def _loglikelihood_tokens(self, requests: Sequence[Any], **_: Any) -> list[tuple[float, bool]]:
         """The log-probability of each continuation, and whether greedy decoding would write it."""
-        # The last token is only predicted: a context may be full before it.
+        # The last token is only predicted, so the context may be full before it.
         windows = [[*context, *continuation][-(self.max_length + 1) :] for _, context, continuation in requests]
         found = []
         for rated, (_, _, continuation) in zip(self.model.rater.rate(windows), requests, strict=True):
@@ -72,7 +73,7 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]
         until = kwargs.get("until") or []
         new = int(kwargs.get("max_gen_toks", kwargs.get("max_new_tokens", NEW_TOKENS)))
         if new >= self.max_length:
-            raise RungError(f"the task asks for {new} new tokens, and the model's context is {self.max_length}.")
+            raise RungError(f"the task requests {new} new tokens, but the model's context is {self.max_length}.")
         temperature = float(kwargs.get("temperature", 0.0)) if kwargs.get("do_sample", "temperature" in kwargs) else 0.0
         ids = self.tok_encode(context)[-(self.max_length - new) :]
         return self.model.generate(

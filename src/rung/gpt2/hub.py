@@ -14,7 +14,7 @@ from pathlib import Path
 from rung.errors import RungError, first_line
 from rung.gpt2 import tensors, tokenizer
 
-# The usual short names, and the present ids of these models.
+# Common short names, and the present ids of these models.
 HOMES = {
     "gpt2": "openai-community/gpt2",
     "gpt2-medium": "openai-community/gpt2-medium",
@@ -22,7 +22,7 @@ HOMES = {
     "gpt2-xl": "openai-community/gpt2-xl",
     "distilgpt2": "distilbert/distilgpt2",
 }
-PATIENCE = 4.0  # seconds until the hub counts as out of reach
+PATIENCE = 4.0  # seconds until the hub counts as unreachable
 ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 
 
@@ -49,7 +49,7 @@ def fetch(model: str, *, revision: str | None = None, offline: bool = False) -> 
 
 
 class _OneLine(logging.Filter):
-    """Replaces the library's two lines per attempt by one that explains the wait."""
+    """Replaces the library's two lines per attempt with one that explains the wait."""
 
     printed = False
 
@@ -89,7 +89,7 @@ class _Download:
                 f"model {self.model!r} has no revision {self.revision!r}; see its page on the hub."
             ) from None
         except errors.GatedRepoError:
-            raise RungError(f"model {self.model!r} asks for permission; log in with `hf auth login` first.") from None
+            raise RungError(f"model {self.model!r} requires permission; log in with `hf auth login` first.") from None
         except (errors.RepositoryNotFoundError, errors.HFValidationError):
             raise RungError(
                 f"model {self.model!r} is neither a folder here nor on the hub{_suggestion(self.model)}; check it."
@@ -111,11 +111,11 @@ def _suggestion(model: str) -> str:
 
 
 def _in_reach() -> bool:
-    """Whether the hub accepts a connection: tested first, since the library retries for half a minute."""
+    """Whether the hub accepts a connection; tested first, since the library retries for half a minute."""
     from huggingface_hub import constants
 
     if urllib.request.getproxies():
-        return True  # the proxy will tell
+        return True  # only the proxy can tell
     where = urllib.parse.urlsplit(constants.ENDPOINT)
     try:
         with socket.create_connection((where.hostname or "", where.port or 443), timeout=PATIENCE):

@@ -23,7 +23,7 @@ OF_A_BLOCK = (
 
 
 def names(config: Config) -> list[str]:
-    """Every name that can be asked for, in the order of the pass."""
+    """Every available name, in the order of the pass."""
     blocks = [f"blocks.{i}.{name}" for i in range(config.layers) for name in OF_A_BLOCK]
     return ["hook_embed", "hook_pos_embed", *blocks, "ln_final.hook_normalized"]
 
@@ -101,10 +101,10 @@ class WatchedPlan(WrappedPlan):
 
 @torch.no_grad()
 def look(transformer: Transformer, tokens: torch.Tensor, patterns: Sequence[str], see: See) -> None:
-    """One forward pass over tokens (B, T); `see` is given each activation that a pattern names, as it comes.
+    """One forward pass over tokens (B, T); `see` gets each activation that matches a pattern, as it is computed.
 
-    Patterns are names, with * for any part of one: "blocks.*.hook_resid_post". What `see` gets lives until the next
-    operation runs: it copies what it keeps.
+    Patterns are names, with * for any part of one: "blocks.*.hook_resid_post". An activation is valid until the next
+    operation runs, so `see` must copy what it keeps.
     """
     known = names(transformer.config)
     requested: set[str] = set()

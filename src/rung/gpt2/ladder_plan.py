@@ -1,8 +1,7 @@
 """The model's operations through rungs: on a GPU, or on the emulator.
 
 Every call has its output at the same address as in the previous step, so a rung is bound to its tensors once per shape
-and afterwards only launched. Operations without a rung (an activation that is not GPT-2's own) go to torch, with a
-note.
+and afterwards only launched. Operations without a rung (an activation other than GPT-2's) go to torch, with a note.
 """
 
 from __future__ import annotations
@@ -34,8 +33,8 @@ SHORT_NAMES = {"float32": "f32", "tf32": "tf32", "float16": "f16", "bfloat16": "
 
 
 class LadderPlan(TorchPlan):
-    """`rungs` says for each operation that is to run on one: a name, which is then that rung and no other,
-    or several, of which the first serves that takes the dtype and the shape."""
+    """`rungs` gives, for each operation that is to run on a rung, either one name, which is then the only choice, or
+    several, of which the first that supports the dtype and the shape is used."""
 
     def __init__(
         self,
@@ -236,7 +235,7 @@ class LadderPlan(TorchPlan):
         elif name == "relu":
             out = self._run("relu", (x.numel(),), {"x": x.reshape(-1)}, {"N": x.numel()})
         else:
-            self._torch_does("gelu", "its rungs compute the tanh form, and this model has the other")
+            self._torch_does("gelu", "its rungs compute the tanh form, but this model has the other")
         return super().activation(x, name) if out is None else out.view(x.shape)
 
     def residual(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -258,7 +257,7 @@ class LadderPlan(TorchPlan):
             self._must_take(self.requested[operation], values, tensors)
             return self.requested[operation]
         preferred = self.preferred[operation]
-        # Which of them have the dtype is part of the plan; departures among those that have it get a note.
+        # A choice by dtype is part of the plan; another choice than the first with the dtype gets a note.
         candidates = [rung for rung in preferred if self._format(rung).name in rung.dtypes]
         first = (candidates or preferred)[0]
         reason = self._refusal(first, values, tensors)
@@ -284,7 +283,7 @@ class LadderPlan(TorchPlan):
         return rung.refusal(values, self._format(rung), None, tensors, self._device)
 
     def _format(self, rung: Rung) -> Dtype:
-        # tf32 is a way to multiply matrices: operations that multiply none have no rung for it and compute in float32.
+        # tf32 concerns matrix products only: other operations have no rung for it and compute in float32.
         if self._real.name == "tf32" and "tf32" not in rung.dtypes:
             ladder = catalogue.rungs(rung.operation.name, libraries=False)
             if not any("tf32" in other.dtypes for other in ladder):
@@ -326,7 +325,7 @@ class LadderPlan(TorchPlan):
         return self._output(f"{operation} {name}", tuple(tensor.shape), tensor.dtype).copy_(tensor)
 
     def _output(self, operation: str, shape: tuple[int, ...], dtype: torch.dtype | None = None) -> torch.Tensor:
-        # Two buffers per shape, alternating: at most the call before last still holds data that is needed
+        # Two buffers per shape, alternating: at most the previous call's output is still needed
         # (the residual stream, while the next one is added to it).
         turn = self._calls[operation, shape] % 2
         self._calls[operation, shape] += 1
@@ -337,7 +336,7 @@ class LadderPlan(TorchPlan):
         return self._outputs[key]
 
     def _allocate(self, label: str, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        """Memory for `label` at this shape, kept as long as the plan."""
+        """Memory for `label` at this shape, kept for the plan's lifetime."""
         return torch.empty(shape, dtype=dtype, device=self.device)
 
 

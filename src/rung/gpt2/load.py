@@ -116,7 +116,7 @@ class Model:
             return self._engine
 
     def spread(self, setups: Sequence[Setup]) -> None:
-        """Texts of runs go to this process and to a worker for each of `setups`; returns when all are up."""
+        """Distribute runs' texts over this process and a worker for each of `setups`; returns when all are ready."""
         fleet = Fleet(self.engine, setups)
         weakref.finalize(self, fleet.close)
         self._fleet = fleet
@@ -214,7 +214,7 @@ class Model:
     ) -> dict[str, torch.Tensor]:
         """Activations of one forward pass by TransformerLens' names, * for any part of one, each (B, T, ...).
 
-        They are copied to the CPU as they come. With `out` they are written to that file, as safetensors, too.
+        They are copied to the CPU as they are computed. With `out` they are also written to that file, as safetensors.
         """
         tokens = self._tokens(self.tokenizer.encode(text) if isinstance(text, str) else text, "inside")
         found: dict[str, torch.Tensor] = {}
@@ -237,15 +237,15 @@ class Model:
     def hidden_states(
         self, text: str | Sequence[int] | Sequence[Sequence[int]] | torch.Tensor, layers: Sequence[int] | None = None
     ) -> list[torch.Tensor]:
-        """The residual stream, (B, T, C) each: 0 is the embeddings, i what block i gave, the last one normalised.
+        """The residual stream, (B, T, C) each: 0 is the embeddings, i the output of block i, the last one normalised.
 
-        `layers` chooses among them, from the end where negative.
+        `layers` chooses among them; negative numbers count from the end.
         """
         last = self.config.layers
         chosen = list(range(last + 1)) if layers is None else [n + last + 1 if n < 0 else n for n in layers]
         wrong = next((n for n in chosen if not 0 <= n <= last), None)
         if wrong is not None:
-            raise RungError(f"layer {wrong} is not there; the model has 0 to {last}.")
+            raise RungError(f"there is no layer {wrong}; the model has 0 to {last}.")
         names = ["ln_final.hook_normalized" if n == last else f"blocks.{n}.hook_resid_pre" for n in chosen]
         found = self.inside(text, list(dict.fromkeys(names)))
         return [found[name] for name in names]
@@ -299,7 +299,7 @@ class Model:
         first = None
         if options.get("predict_first", False):
             if not self.config.eos:
-                raise RungError("the model's config names no end of text to put before the first token.")
+                raise RungError("the model's config names no end-of-text token to put before the first token.")
             first = self.config.eos[0]
         per_token = options.get("per_token", False)
         return scores(
@@ -359,7 +359,7 @@ class Model:
 
 
 def _suggestion(word: str) -> str:
-    """The name here of a keyword that `generate` does not have."""
+    """The name that rung uses for a keyword that `generate` does not have."""
     names = list(Keywords.__annotations__)
     called = {"max_length": "max_new_tokens", "n": "num_samples"}.get(word)
     close = [called] if called else difflib.get_close_matches(word, names, n=1)
@@ -388,7 +388,7 @@ def load(
     without a GPU) or auto: a GPU where there is one. `dtype` is a name such as "bfloat16", or torch's own. `plan` names
     the rungs for the operations, and `kernels` replaces single rungs ({"attention": "5"}); the CPU runs no rungs. With
     a `window` a token attends to the last `window` tokens, including itself, and to the text's first `global_tokens`.
-    `draft` proposes tokens that the model reads several at a time: a smaller model with the same vocabulary, or
+    `draft` proposes tokens, of which the model reads several at a time: a smaller model with the same vocabulary, or
     "ngram", the text so far. With the `cache` "int8" a GPU keeps the keys and values of more than 32 texts in 8 bits.
     """
     began = time.perf_counter()
@@ -427,7 +427,7 @@ def find(model: str, *, revision: str | None = None, offline: bool = False) -> P
 
 
 def _converted(checkpoint: Path) -> Path:
-    """The folder that a checkpoint of another trainer was written to; done once for each state of the file."""
+    """The folder into which another trainer's checkpoint is converted, once for each state of the file."""
     from rung.cuda.kept import cache_folder
     from rung.gpt2.checkpoints import convert
 

@@ -65,8 +65,8 @@ class Transformer:
         alone = self.plan.prompts_alone if longest > 1 else self.plan.tokens_alone
         if alone and len(tokens) > 1:
             return torch.cat([self._next([ids], cache.row(row)) for row, ids in enumerate(tokens)])
-        # Short rows are padded at their end: nothing before the padding sees it, and what it
-        # leaves in the cache is overwritten before it can be read.
+        # Short rows are padded at their end: no earlier token attends to the padding, and its entries in the cache are
+        # overwritten before they can be read.
         padded = torch.tensor([[*ids, *[0] * (longest - len(ids))] for ids in tokens])
         last = torch.tensor([len(ids) - 1 for ids in tokens])
         return self._last(padded.to(self.plan.device), last.to(self.plan.device), cache)
@@ -77,11 +77,11 @@ class Transformer:
         return self._head(x[rows, last][:, None])[:, 0]
 
     def _head(self, x: torch.Tensor) -> torch.Tensor:
-        # A copy, since the plan may use its buffers again.
+        # A copy, since the plan may reuse its buffers.
         return self.plan.matmul(x, self.weights.head).to(torch.float32, copy=True)
 
     def new_cache(self, rows: int, capacity: int) -> Cache:
-        """An empty cache for so many sequences of up to so many tokens."""
+        """An empty cache for this many sequences of up to this many tokens."""
         c = self.config
         return Cache(c.layers, rows, c.NH, capacity, c.HS, self.plan.cache_dtype, self.plan.device)
 

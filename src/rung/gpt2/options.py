@@ -10,9 +10,9 @@ from typing import Literal
 from rung.errors import RungError
 from rung.gpt2.sampling import Sampling
 
-Reason = Literal["stop", "length", "context", "interrupted"]  # context: the model's is full
+Reason = Literal["stop", "length", "context", "interrupted"]  # context: the model's context is full
 MOST_ALTERNATIVES = 100  # most likely tokens that are reported with a chosen one
-MOST_STOPS = 64  # tokens that end a text, for a step on a GPU
+MOST_STOPS = 64  # tokens that end a text, checked in each step on a GPU
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Options:
 
     sampling: Sampling = field(default_factory=Sampling)
     max_new_tokens: int = 200
-    min_tokens: int = 0  # no stop token is chosen and no stop string is searched before
+    min_tokens: int = 0  # before that, no stop token is chosen and no stop string is searched
     seed: int | None = None  # None: another one each time
     num_samples: int = 1
     stop: tuple[str, ...] = ()
@@ -88,7 +88,7 @@ class Completion:
     """The result of one sample of one prompt; printed, it is its text."""
 
     prompt: str
-    text: str  # with the prompt in front if echo was asked for
+    text: str  # with the prompt in front if echo was requested
     tokens: list[int]  # those generated
     finish_reason: Reason
     sample: int

@@ -1,4 +1,5 @@
-"""What a plan is: an implementation for each operation of the model. The forward pass (model.py) is written over it."""
+"""The interface of a plan: an implementation for each operation of the model, on which the forward pass (model.py) is
+built."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ class Stepper(Protocol):
     def takes(self, tokens: Sequence[Sequence[int]]) -> bool: ...
 
     def step(self, tokens: Sequence[Sequence[int]], cache: Cache) -> torch.Tensor:
-        """Logits (rows, V). It writes the cache, but leaves advancing it to the caller."""
+        """Logits (rows, V). Writes the cache, but leaves advancing it to the caller."""
 
 
 class Writer(Protocol):
@@ -57,7 +58,7 @@ class Writer(Protocol):
 
 @dataclass(frozen=True)
 class Service:
-    """What a plan offers besides its operations, once weights are loaded."""
+    """A plan's abilities besides its operations, once weights are loaded."""
 
     stepper: Stepper | None = None
     writer: Writer | None = None
@@ -65,15 +66,15 @@ class Service:
 
 
 class Plan(ABC):
-    """One method per operation. Outputs are the plan's to allocate: the same buffers each step, say."""
+    """One method per operation. The plan allocates outputs, for example the same buffers each step."""
 
     name: str
     on: str  # one of DEVICES
     dtype: str  # one of DTYPES
     device: torch.device
     cache_dtype: torch.dtype
-    # Whether sequences go through the operations one by one: their results are then independent of their
-    # neighbours, to the last bit, and nothing is wasted on padding.
+    # Whether sequences go through the operations one by one: their results are then bitwise independent of their
+    # neighbours, and no work is wasted on padding.
     prompts_alone: bool = False
     tokens_alone: bool = False
 

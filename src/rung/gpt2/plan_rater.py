@@ -29,7 +29,7 @@ class PlanRater:
     @torch.inference_mode()
     def _one(self, tokens: torch.Tensor, whole: bool) -> Rated:
         model = self.transformer
-        # A copy, since the plan may use its buffers again.
+        # A copy, since the plan may reuse its buffers.
         x = model.hidden(tokens[:, :-1].to(model.plan.device)).clone()  # (1, T - 1, C)
         targets = tokens[0, 1:].to(x.device)
         parts: list[tuple[torch.Tensor, ...]] = []

@@ -16,7 +16,7 @@ def to_int8(weight: torch.Tensor) -> Linear:
 
 
 def to_float(linear: Linear, dtype: torch.dtype) -> torch.Tensor:
-    """The matrix that a Linear stands for, without scale."""
+    """The matrix that a Linear represents, without scale."""
     if linear.scale is None:
         return linear.weight.to(dtype)
     return (linear.weight.float() * linear.scale[:, None]).to(dtype)

@@ -17,11 +17,11 @@ SIZES = {
 }
 
 
-PREFIX = "random:"  # of such a model's name, where a name is asked for
+PREFIX = "random:"  # prefix of such a model's name
 
 
 def requested(model: str) -> Config | None:
-    """The config of `random:gpt2` and the like; None where a name means a model with weights of its own."""
+    """The config of `random:gpt2` and the like; None if the name is that of a model with real weights."""
     return config_of(model.removeprefix(PREFIX)) if model.startswith(PREFIX) else None
 
 
@@ -34,7 +34,8 @@ def config_of(name: str) -> Config:
 
 
 def weights_of(config: Config, device: str, seed: int = 0) -> Weights:
-    """float32 weights, initialised like GPT-2's, except embeddings with a larger spread, for clear logits."""
+    """float32 weights, initialised like GPT-2's, except for a larger spread of the embeddings, which makes logits
+    distinct."""
     generator = torch.Generator(device=device).manual_seed(seed)
 
     def draw(*shape: int, std: float = 0.02) -> torch.Tensor:

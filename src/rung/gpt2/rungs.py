@@ -14,7 +14,7 @@ from rung.errors import RungError
 if TYPE_CHECKING:
     from rung.rungs.base import Device, Rung
 
-# What the model's forward pass is made of; a ladder each, but for residual_layernorm.
+# The operations of the model's forward pass; each has a ladder, except residual_layernorm.
 OPERATIONS = (
     "embedding", "layernorm", "matmul", "attention", "local_attention", "cached_attention", "softmax", "gelu", "relu",
     "residual", "layernorm_matmul", "matmul_gelu", "matmul_residual", "residual_layernorm",
@@ -115,7 +115,7 @@ WINDOWED = "fused"  # the plan on a GPU when a window is requested and no plan i
 
 
 def ladder_of(operation: str) -> str:
-    """The ladder that has an operation's rungs."""
+    """The ladder with an operation's rungs."""
     return LADDERS.get(operation, operation)
 
 
@@ -138,12 +138,12 @@ def find(operation: str, name: str) -> Rung:
 
 # ---- prompts on a GPU, by dtype and number of tokens ----------------------------------------------------------------
 
-FEW_TOKENS = 256  # up to so many, float32's products are fastest on tensor cores, three for one
-FULL_GRID = 2048  # from so many, attention's tiles fill a GPU without dividing the keys among a block's warpgroups
-OVERLAPPED = 256  # rows up to which dependent launch gains, tuned or not; beyond, only where it is tuned
+FEW_TOKENS = 256  # up to this many, float32 products are fastest as three products on tensor cores
+FULL_GRID = 2048  # from this many, attention's tiles fill a GPU without dividing the keys among a block's warpgroups
+OVERLAPPED = 256  # rows up to which dependent launch is faster, tuned or not; beyond, only if it is tuned
 LONGEST_OVERLAPPED = 1024  # tokens up to which 16-bit kernels use dependent launch
-MANY_ROWS = 4096  # from so many, our own product with GELU is faster than the library's
-MANY_TOKENS = 768  # from so many again
+MANY_ROWS = 4096  # from this many, our own product with GELU is faster than the library's
+MANY_TOKENS = 768  # and again from this many
 
 # The first that supports the shape is used. Without `matmul_residual` and `layernorm_matmul` in a table, the sum is
 # fused with the layernorm after it.
@@ -167,7 +167,7 @@ BEGUN_EARLY: Rungs = {
     "matmul_gelu": ("7", "cublaslt", "torch"),
     "attention": ("40", *_FEW_TILES),
 }
-# Emulated, a prompt would take minutes: torch's calls stand in, through the same ladders.
+# On the emulator a prompt would take minutes: torch's calls replace the kernels, through the same ladders.
 _WITHOUT_ONE: Rungs = {
     **dict.fromkeys(("embedding", "layernorm", "matmul", "matmul_gelu", "gelu", "relu", "residual"), ("torch",)),
     "attention": ("sdpa_math",),
@@ -175,7 +175,7 @@ _WITHOUT_ONE: Rungs = {
 
 
 def prefill_rungs(device: Device, dtype: str, tokens: int) -> Rungs:
-    """Operation -> rungs for prompts of so many tokens in all, padding included."""
+    """Operation -> rungs for prompts of this many tokens in total, padding included."""
     if device != "cuda":
         return _WITHOUT_ONE
     table = {**_ON_A_GPU, "attention": _FEW_TILES if tokens < FULL_GRID else _MANY_TILES}
@@ -200,16 +200,16 @@ def score_rungs(device: Device) -> tuple[str, ...]:
 
 
 def last_resort(operation: str) -> tuple[str, ...]:
-    """Those that support every shape, where none of a table's rungs does."""
+    """Rungs that support every shape, for when none of a table's rungs does."""
     return ("torch", "sdpa_math", "1") if operation == "attention" else ("torch", "1")
 
 
-# ---- whole steps, and the token that follows ------------------------------------------------------------------------
+# ---- whole steps, and the choice of the token ------------------------------------------------------------------------
 
-MAX_ROWS_GEMV = 4  # up to so many sequences, weights go through the kernels for one row
-MAX_FEW_ROWS = 8  # up to so many, one kernel takes all rows at once
-MAX_ROWS_OWN_MMA = 32  # up to so many, through our own tensor-core kernels; the library's products are faster for more
-MIN_CHANNELS_ONE_KERNEL = 1024  # from so many, one kernel for the whole step gains without having been tuned
+MAX_ROWS_GEMV = 4  # up to this many sequences, the kernels for one row are used
+MAX_FEW_ROWS = 8  # up to this many, one kernel takes all rows at once
+MAX_ROWS_OWN_MMA = 32  # up to this many, our own tensor-core kernels are used; for more the library is faster
+MIN_CHANNELS_ONE_KERNEL = 1024  # from this many, one kernel for the whole step is faster even untuned
 
 
 def few_rows_rung(dtype: str) -> str:
@@ -220,11 +220,11 @@ def few_rows_rung(dtype: str) -> str:
 def decode_rungs(
     rows: int, channels: int, dtype: str, tuned: Callable[[str], bool], cache: str | None = None
 ) -> tuple[str, ...]:
-    """Rungs of decode in the order of preference; `tuned` tells whether one has been tuned for this GPU and shape, and
-    `cache` is int8 if keys and values of many rows are kept in 8 bits."""
+    """Rungs of decode in the order of preference; `tuned` returns whether one has been tuned for this GPU and shape,
+    and `cache` is int8 if keys and values of many rows are kept in 8 bits."""
     wide, eight, full = channels >= MIN_CHANNELS_ONE_KERNEL, dtype == "int8", dtype in ("float32", "tf32")
     few = few_rows_rung(dtype)
-    # Untuned it is faster from two texts on, in float32 from three; with wide models up to four was measured.
+    # Untuned it is faster from two texts on, in float32 from three; wide models were measured up to four.
     wins = (3 if full else 2) <= rows <= (MAX_ROWS_GEMV if wide else MAX_FEW_ROWS) and not (wide and full)
     takes_few = 1 < rows <= MAX_FEW_ROWS and (tuned(few) or wins)
     before = (few,) if takes_few else ()
@@ -233,8 +233,8 @@ def decode_rungs(
     if rows > MAX_ROWS_GEMV:
         return (*before, "9", "12", "torch", "3")
     whole, streamed, plain = ("14", "11", "8") if eight else ("15" if full else "13", "10", "6")
-    # The first two have many tunables. Untuned, one kernel gains only for wide models, the streamed ones for these and
-    # int8.
+    # The first two have many tunables. Untuned, one kernel is faster only for wide models, the streamed ones for these
+    # and for int8.
     order = [streamed, plain] if eight or wide or tuned(streamed) else [plain, streamed]
     if (wide and not full) or tuned(whole):
         order.insert(0, whole)
@@ -244,6 +244,6 @@ def decode_rungs(
     return (*before, *order, "6", "3")
 
 
-# Rungs of sample: the fastest first, as raced on an H200; the last ones keep a row in memory: for GPUs, and
-# vocabularies, with which it does not fit on chip.
+# Rungs of sample, the fastest on an H200 first. The last ones keep a row in memory, for GPUs and vocabularies with
+# which it does not fit on chip.
 SAMPLE_RUNGS = ("cluster", "candidates", "bisection", "in_memory", "groups")

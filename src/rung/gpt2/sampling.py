@@ -43,8 +43,8 @@ class Sampling:
     top_p: float = 0.95
     min_p: float = 0.0
     repetition_penalty: float = 1.0  # divides the logits of tokens in prompt and text
-    presence_penalty: float = 0.0  # taken once from those of tokens in the text
-    frequency_penalty: float = 0.0  # taken as often as a token occurs in the text
+    presence_penalty: float = 0.0  # subtracted once from the logits of tokens in the text
+    frequency_penalty: float = 0.0  # subtracted once per occurrence in the text
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -104,11 +104,11 @@ class Penalties:
 
 
 def distribution(logits: torch.Tensor, sampling: Sampling) -> torch.Tensor:
-    """(B, V) logits -> probabilities of what may be chosen, the rest 0; not normalised after cutting."""
+    """(B, V) logits -> probabilities of the tokens that may be chosen, the rest 0; not normalised after cutting."""
     if sampling.top_k is not None and sampling.top_k < logits.shape[-1]:
         least = logits.topk(sampling.top_k, dim=-1).values[:, -1:]
         logits = logits.masked_fill(logits < least, -torch.inf)
-    # Against the largest logit first: a tiny temperature must not overflow.
+    # Relative to the largest logit, so that a tiny temperature does not overflow.
     p = ((logits - logits.amax(-1, keepdim=True)) / sampling.temperature).softmax(-1)
     if sampling.top_p < 1:
         p = _nucleus(p, sampling.top_p)
@@ -139,5 +139,5 @@ def pick(p: torch.Tensor, uniforms: Sequence[float]) -> torch.Tensor:
     total = cumulative[:, -1:].contiguous()
     u = torch.tensor(uniforms, dtype=torch.float64, device=p.device)[:, None] * total
     chosen = torch.searchsorted(cumulative, u, right=True).squeeze(-1)
-    # u < 1, but its product with the sum may round up to the sum: then the last token with any probability.
+    # u < 1, but its product with the sum may round up to the sum; then take the last token with nonzero probability.
     return torch.minimum(chosen, torch.searchsorted(cumulative, total).squeeze(-1))

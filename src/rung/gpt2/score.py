@@ -33,18 +33,18 @@ class Rated:
 
 
 class Rater(Protocol):
-    """Scores windows of tokens; the results come in the windows' order. A window's last token is predicted and not
-    read: it may have one token more than the model's context.
+    """Scores windows of tokens; the results come in the windows' order. A window's last token is predicted but not
+    read, so a window may have one token more than the model's context.
     """
 
     def rate(self, windows: Iterable[Sequence[int]], *, whole: bool = True) -> Iterator[Rated]:
-        """Not `whole`: ranks and entropies are not asked for and may be left empty."""
+        """Unless `whole`, ranks and entropies are not requested and may be left empty."""
         ...
 
 
 @dataclass(frozen=True)
 class Score:
-    """A text's figures. With `per_token` the lists have an entry for each token, None where nothing predicts it."""
+    """A text's figures. With `per_token` the lists have an entry for each token, None for one that is not predicted."""
 
     tokens: int
     predicted: int
@@ -57,7 +57,7 @@ class Score:
 
     @property
     def loss(self) -> float:
-        """Nats per predicted token; NaN where there is none."""
+        """Nats per predicted token; NaN if there is none."""
         return -self.logprob / self.predicted if self.predicted else math.nan
 
     @property
@@ -70,7 +70,7 @@ class Score:
 
     @property
     def bits_per_byte(self) -> float | None:
-        """Bits that the model needs for a byte of the text."""
+        """Bits that the model needs per byte of the text."""
         return -self.logprob / math.log(2) / self.bytes if self.bytes else None
 
     def as_json(self) -> dict[str, object]:
@@ -135,7 +135,7 @@ def scores(
             ids = text.ids if first is None else [first, *text.ids]
             fresh = []
             for begin, end, new in windows(len(ids), context, stride) if len(ids) > 1 else ():
-                scored = min(new, end - begin - 1)  # nothing predicts a window's first token
+                scored = min(new, end - begin - 1)  # a window's first token is not predicted
                 if scored:
                     fresh.append(scored)
                     yield ids[begin:end]

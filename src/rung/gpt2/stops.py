@@ -1,4 +1,4 @@
-"""Stop strings: found across token borders, and never shown."""
+"""Stop strings: found across token boundaries, and never shown."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Tensor files: safetensors (one file or shards) and PyTorch's .bin, checked before anything is loaded.
 
-A reader gives names and shapes first, so that a wrong model is refused with one sentence, and single
-tensors after that, so that a large model is never in memory twice.
+A reader gives names and shapes first, so that a wrong model is refused with one sentence, and then one tensor at a
+time, so that a large model is never in memory twice.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from rung.errors import RungError
 from rung.files import shown
 
 SAFETENSORS, BIN = "model.safetensors", "pytorch_model.bin"
-HEADER = 100_000_000  # bytes of a header at most, as the format has it
+HEADER = 100_000_000  # bytes of a header at most, by the format's definition
 
 
 def open_tensors(folder: Path) -> list[TensorFile]:
@@ -56,7 +56,7 @@ def _require_file(path: Path) -> None:
     if not path.exists():
         raise RungError(f"{path} is missing, though the index of shards lists it; fetch the model again.")
     if not path.is_file():
-        raise RungError(f"{path} is no regular file; fetch the model again.")
+        raise RungError(f"{path} is not a regular file; fetch the model again.")
 
 
 class Safetensors:
@@ -127,7 +127,7 @@ class Pickled:
             raise RungError(f"{path} does not hold named tensors; fetch the model again.")
         for name, tensor in loaded.items():
             if tensor.layout != torch.strided or tensor.is_meta or tensor.is_quantized or not _dense(tensor):
-                raise RungError(f"{path}: tensor {shown(name)} has not a value for each place; save it as a plain one.")
+                raise RungError(f"{path}: tensor {shown(name)} is not dense; save it as a plain one.")
         self._tensors: dict[str, torch.Tensor] = loaded
         self.shapes = {name: tuple(tensor.shape) for name, tensor in loaded.items()}
 
@@ -136,15 +136,15 @@ class Pickled:
 
 
 def _dense(tensor: torch.Tensor) -> bool:
-    """Limits elements by the file's bytes: a stride of 0 makes a billion elements out of one."""
+    """Limits elements by the file's bytes: with a stride of 0, one element counts as a billion."""
     return tensor.nbytes <= tensor.untyped_storage().nbytes()
 
 
 def load_pickled(path: Path, remedy: str, otherwise: str) -> Any:
-    """What PyTorch saved, read without running any code that the file may hold."""
+    """The content of a PyTorch file, read without running any code that it may hold."""
     _require_file(path)
     try:
-        # Files older than PyTorch 1.6 are no zip archives, and only those can be mapped.
+        # Files older than PyTorch 1.6 are not zip archives, and only zip archives can be mapped.
         with path.open("rb") as file:
             mapped = file.read(4) == b"PK\x03\x04"
         if mapped and any(entry.compress_type for entry in zipfile.ZipFile(path).infolist()):
@@ -154,9 +154,9 @@ def load_pickled(path: Path, remedy: str, otherwise: str) -> Any:
     except RungError:
         raise
     except pickle.UnpicklingError as error:
-        if "nsupported" in str(error):  # a global, a class or an operation: all that is not data
+        if "nsupported" in str(error):  # a global, a class or an operation: anything that is not data
             raise RungError(f"{path} holds more than tensors, and loading that could run code; {otherwise}.") from None
-    except Exception:  # whatever a broken pickle makes of torch's own functions
+    except Exception:  # any error that a broken pickle causes in torch's own functions
         pass
     raise RungError(f"{path} is cut off or no PyTorch file; {remedy}.") from None
 

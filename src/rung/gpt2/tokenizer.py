@@ -22,7 +22,7 @@ def _pass_on(error: BaseException) -> None:
 def byte_alphabet() -> dict[str, int]:
     """The character that GPT-2's vocabulary writes for each byte.
 
-    Printable bytes of Latin-1 stand for themselves; the others, in order, for the characters from U+0100 on.
+    Printable bytes of Latin-1 are written as themselves; the others, in order, as the characters from U+0100 on.
     """
     printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     others = [byte for byte in range(256) if byte not in set(printable)]
@@ -42,7 +42,7 @@ class Tokenizer:
         return int(self._tokenizer.get_vocab_size(with_added_tokens=True))
 
     def encode(self, text: str) -> list[int]:
-        """The tokens of a text; special tokens written out in it count as such."""
+        """The tokens of a text; special tokens spelled out in it are recognised."""
         if not text.isascii() and any("\ud800" <= c <= "\udfff" for c in text):
             raise RungError("the text is not UTF-8; convert it, with iconv for example.")
         try:
@@ -53,7 +53,7 @@ class Tokenizer:
         return ids
 
     def token(self, text: str) -> int | None:
-        """The token that is written exactly so, if there is one."""
+        """The token with exactly this text, if there is one."""
         found: int | None = self._tokenizer.token_to_id(text)
         return found
 
@@ -70,16 +70,16 @@ class Tokenizer:
         return table
 
     def bytes(self, id: int) -> bytes:
-        """What a token adds to the text; tokens that only pad the vocabulary add nothing."""
+        """The bytes that a token adds to the text; tokens that only pad the vocabulary add nothing."""
         return self._bytes.get(id, b"")
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of tokens; bytes that are no UTF-8 become U+FFFD."""
+        """The text of tokens; bytes that are not UTF-8 become U+FFFD."""
         return b"".join(self.bytes(id) for id in ids).decode("utf-8", errors="replace")
 
 
 class Detokenizer:
-    """Turns tokens into text as they come, holding back characters of which bytes are still missing."""
+    """Turns tokens into text as they arrive, holding back incomplete characters."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
@@ -101,7 +101,7 @@ def read_tokenizer(folder: Path) -> Tokenizer:
     whole, vocab, merges = (folder / name for name in FILES)
     for file in (whole, vocab, merges):
         if file.is_file() and file.stat().st_size > LARGEST:
-            raise RungError(f"{file} has more than {LARGEST >> 20} MB, which no tokenizer has; fetch it again.")
+            raise RungError(f"{file} has more than {LARGEST >> 20} MB, too many for a tokenizer; fetch it again.")
     try:
         if whole.is_file():
             return Tokenizer(tokenizers.Tokenizer.from_file(str(whole)), str(whole))
@@ -113,8 +113,8 @@ def read_tokenizer(folder: Path) -> Tokenizer:
             if tokenizer.token_to_id("<|endoftext|>") is not None:
                 tokenizer.add_special_tokens(["<|endoftext|>"])
             return Tokenizer(tokenizer, str(vocab))
-    except BaseException as error:  # the library raises bare Exceptions, and panics that are none
+    except BaseException as error:  # the library raises bare Exceptions, and panics that are not Exceptions
         _pass_on(error)
         origin, problem = whole if whole.is_file() else vocab, " ".join(str(error).split())[:200]
-        raise RungError(f"{origin} is not a tokenizer that can be read ({problem}); fetch it again.") from None
+        raise RungError(f"{origin} cannot be read as a tokenizer ({problem}); fetch it again.") from None
     raise RungError(f"{folder} has no tokenizer: put tokenizer.json there, or vocab.json and merges.txt.")

@@ -14,7 +14,7 @@ from rung.gpt2.cache import Cache
 from rung.gpt2.plan import Plan
 from rung.gpt2.weights import Linear, Norm
 
-FEW_ROWS = 16  # up to here torch's kernel for int8 weights beats unpacking them first
+FEW_ROWS = 16  # up to this many rows, torch's kernel for int8 weights is faster than unpacking them first
 
 
 class TorchPlan(Plan):
@@ -67,7 +67,7 @@ class TorchPlan(Plan):
         if rows <= FEW_ROWS and x.dtype == torch.bfloat16:
             y = torch._weight_int8pack_mm(x.reshape(rows, -1), linear.weight, scale).view(*x.shape[:-1], -1)
             return y if bias is None else y.add_(bias)
-        # The integers are exact in any float type; their scale comes after the product.
+        # The integers are exact in any float type; the scale is applied after the product.
         y = F.linear(x, linear.weight.to(x.dtype))
         return y.mul_(scale) if bias is None else torch.addcmul(bias, y, scale)
 
@@ -103,7 +103,7 @@ class TorchPlan(Plan):
         return q, k, v  # each (B, NH, T, HS), strided
 
     def _mask(self, past: Sequence[int], T: int) -> tuple[torch.Tensor | None, bool]:
-        """The keys that T new tokens after `past` others see, as a mask or as the word "causal"."""
+        """The keys that T new tokens after `past` others attend to, as a mask or as the word "causal"."""
         S = max(past) + T
         hidden = self.window is not None and self.window < S
         if not any(past) and not hidden:

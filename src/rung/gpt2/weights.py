@@ -17,7 +17,7 @@ from rung.gpt2.config import Config
 from rung.gpt2.tensors import TensorFile, open_tensors
 
 PREFIX = "transformer."
-# Saved by old versions of transformers: causal masks, which are not weights.
+# Causal masks, which old versions of transformers saved with the weights.
 MASKS = re.compile(r"h\.\d+\.attn\.(bias|masked_bias)")
 
 
@@ -54,7 +54,7 @@ class Layer:
 class Weights:
     """A whole GPT-2. The LM head shares its tensor with wte when the embeddings are tied."""
 
-    wte: Linear  # (V, C); a Linear, for int8 has scales here too
+    wte: Linear  # (V, C); a Linear, since int8 has scales here too
     wpe: torch.Tensor  # (context, C)
     layers: list[Layer]
     ln_f: Norm
@@ -107,8 +107,8 @@ def read_weights(
 ) -> Weights:
     """The weights in a folder, names and shapes checked before the first is read.
 
-    `matrix` converts an (OC, C) matrix to what the plan computes with, and `vector` everything else; `most` is the
-    largest number that they have.
+    `matrix` converts an (OC, C) matrix to the plan's format, and `vector` everything else; `most` is the largest number
+    in these formats.
     """
     raw = tensor_reader(open_tensors(folder), config)
 
@@ -148,7 +148,7 @@ def read_weights(
 def converted(
     weights: Weights, matrix: Callable[[torch.Tensor], Linear], vector: Callable[[torch.Tensor], torch.Tensor]
 ) -> Weights:
-    """Raw float32 weights in the form that `matrix` and `vector` give them."""
+    """Raw float32 weights, converted by `matrix` and `vector`."""
 
     def linear(raw: Linear) -> Linear:
         made = matrix(raw.weight)
@@ -173,7 +173,7 @@ def require_numbers(name: str, ends: tuple[torch.Tensor, torch.Tensor], most: fl
     if not (math.isfinite(least) and math.isfinite(largest) and max(-least, largest) <= most):
         raise RungError(
             f"the model's tensor {name!r} holds NaN, infinity or numbers beyond the number format; "
-            "take a model that was saved whole, or load it as float32."
+            "use a model that was saved completely, or load it as float32."
         )
 
 
@@ -186,8 +186,8 @@ def tensor_reader(files: list[TensorFile], config: Config) -> Callable[[str], to
         tensor = file.read(key)
         if not tensor.is_floating_point():
             raise RungError(
-                f"{file.path}: tensor {key!r} holds {str(tensor.dtype).removeprefix('torch.')}, which are no "
-                "weights without their scales; take a model that was not quantized."
+                f"{file.path}: tensor {key!r} holds {str(tensor.dtype).removeprefix('torch.')}, which are not "
+                "weights without their scales; use a model that was not quantized."
             )
         return tensor
 
@@ -210,12 +210,12 @@ def _locate(files: list[TensorFile], config: Config) -> dict[str, tuple[TensorFi
                 raise RungError(f"{file.path}: tensor {key!r} has no place in the GPT-2 of config.json{suggestion}.")
             if shape != shapes[name]:
                 raise RungError(
-                    f"{file.path}: tensor {key!r} has shape {shown(shape)}, but config.json asks for {shapes[name]}."
+                    f"{file.path}: tensor {key!r} has shape {shown(shape)}, but config.json requires {shapes[name]}."
                 )
             if name in found:
-                raise RungError(f"{file.path}: tensor {key!r} is there twice, also as {found[name][1]!r}.")
+                raise RungError(f"{file.path}: tensor {key!r} occurs twice, also as {found[name][1]!r}.")
             found[name] = (file, key)
     for name in shapes:
         if name not in found:
-            raise RungError(f"{files[0].path}: tensor {name!r} is missing, which config.json asks for.")
+            raise RungError(f"{files[0].path}: tensor {name!r} is missing, which config.json requires.")
     return found

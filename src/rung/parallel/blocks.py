@@ -1,7 +1,7 @@
 """Texts in blocks over several models: a process for each GPU of this machine, or Ray's actors on those of a cluster.
 
-Each block is computed by one model, with the same result by any. A block whose process or node is lost is computed
-again elsewhere. Results come in the order of the texts.
+Each block is computed by one model, and every model gives the same result. A block whose process or node is lost is
+computed again elsewhere. Results come in the order of the texts.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 BLOCK = 256  # texts of a block
 GPU_BLOCK = 1024  # on a GPU: enough to fill its passes
 QUEUED = 2  # blocks per process: one is computed while the next waits
-Records = list[dict[str, Any]]  # of one text
+Records = list[dict[str, Any]]  # per text
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def over_gpus(job: Job, texts: Iterable[str], gpus: int, *, block: int = GPU_BLO
                 return texts, gpu, pools[gpu].submit(_block, job, gpu, texts)
             except BrokenProcessPool:
                 pools.pop(gpu).shutdown(wait=False)
-        raise RungError("all processes died; the last words of each are above.")
+        raise RungError("all processes died; their output is above.")
 
     source = iter(texts)
     try:
@@ -93,7 +93,7 @@ _model: list[Model] = []  # of this process
 
 def _block(job: Job, gpu: int, texts: list[str]) -> list[Records]:
     if not _model:
-        os.environ["CUDA_VISIBLE_DEVICES"] = gpu_named(gpu)  # CUDA has not begun yet
+        os.environ["CUDA_VISIBLE_DEVICES"] = gpu_named(gpu)  # CUDA is not initialised yet
         from rung.gpt2.load import load
 
         _model.append(load(**job.model))

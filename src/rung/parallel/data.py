@@ -1,4 +1,4 @@
-"""Random queries, keys and values: seeded, and saved in a file so that all compute on the same inputs."""
+"""Random queries, keys and values, seeded and saved in a file so that all implementations use the same inputs."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def load(path: Path, shape: tuple[int, int, int]) -> NDArray[np.float32]:
     for name, part in zip("qkv", parts, strict=True):
         if part.shape != shape or part.dtype != np.float32:
             raise RungError(
-                f"{path}: {name} is {part.dtype} {part.shape}, and float32 {shape} is asked for; "
+                f"{path}: {name} is {part.dtype} {part.shape}, but float32 {shape} is needed; "
                 "name another folder, or remove the file."
             )
     return np.stack(parts)

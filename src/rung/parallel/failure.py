@@ -10,11 +10,12 @@ from pathlib import Path
 
 from rung.errors import RungError
 
-FILE = "RUNG_LAST_WORDS"  # the environment's name for a file that the first to fail writes
+FILE = "RUNG_FAILURE_FILE"  # environment variable: a file for the first failing process's message
 
 
 def report(error: BaseException, who: str) -> None:
-    """To standard error, and to the launcher's file: what is forwarded may be lost when the job is ended."""
+    """Write the error to standard error and to the launcher's file, since forwarded output may be lost when the job
+    ends."""
     words = str(error) if isinstance(error, RungError) else f"{who}: {error!r}"
     words = " ".join(words.split())
     if FILE in os.environ:

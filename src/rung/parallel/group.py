@@ -85,7 +85,7 @@ def joined(device: str | None = None, patience: float = 120.0) -> Iterator[Group
 
 def _join(rank: int, size: int, device: str | None, patience: timedelta) -> Group:
     if "RANK" not in os.environ:
-        raise RungError("this is started by torchrun: `torchrun --standalone --nproc-per-node N -m ...`.")
+        raise RungError("start this with torchrun: `torchrun --standalone --nproc-per-node N -m ...`.")
     here = int(os.environ.get("LOCAL_RANK", rank))
     on_this_host = int(os.environ.get("LOCAL_WORLD_SIZE", size))
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
@@ -94,7 +94,7 @@ def _join(rank: int, size: int, device: str | None, patience: timedelta) -> Grou
         return Group(rank, size, torch.device("cpu"))
     if torch.cuda.device_count() < on_this_host:
         raise RungError(
-            f"{on_this_host} processes need as many GPUs, and {torch.cuda.device_count()} are here; "
+            f"{on_this_host} processes need as many GPUs, but there are {torch.cuda.device_count()}; "
             "start fewer, or use --device cpu."
         )
     torch.cuda.set_device(here)

@@ -19,7 +19,7 @@ IN_A_JOB = ("OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK", "PMI_SIZE", "MPI_LO
 
 
 def inside_a_job() -> bool:
-    """Whether mpiexec, or Slurm's srun, has started this very process."""
+    """Whether mpiexec or Slurm's srun has started this process."""
     if int(os.environ.get("SLURM_STEP_NUM_TASKS", "1")) > 1:
         return True
     return any(name in os.environ for name in IN_A_JOB)
@@ -30,7 +30,7 @@ def mpiexec() -> str:
     beside = Path(sys.executable).parent / "mpiexec"
     found = str(beside) if beside.exists() else shutil.which("mpiexec") or shutil.which("mpirun")
     if found is None:
-        raise RungError("there is no mpiexec here; `pip install 'rung[mpi]'` brings one (or apt install openmpi-bin).")
+        raise RungError("mpiexec was not found; `pip install 'rung[mpi]'` installs it (or apt install openmpi-bin).")
     return found
 
 
@@ -39,7 +39,7 @@ def available() -> str | None:
     import importlib.util
 
     if importlib.util.find_spec("mpi4py") is None:
-        return "mpi4py is not installed; `pip install 'rung[mpi]'` brings it and an MPI library."
+        return "mpi4py is not installed; `pip install 'rung[mpi]'` installs it and an MPI library."
     try:
         mpiexec()
     except RungError as error:
@@ -48,14 +48,15 @@ def available() -> str | None:
 
 
 def run(program: Sequence[str], ranks: int, *, limit: float, host_options: Sequence[str] = ()) -> str:
-    """Run a Python program (`-m`, name, arguments) on so many ranks; its standard output, or a RungError."""
+    """Run a Python program (`-m`, name, arguments) on this many ranks; returns its standard output, or raises a
+    RungError."""
     launcher = mpiexec()
     kind = subprocess.run([launcher, "--version"], capture_output=True, text=True, check=False).stdout
     environment = {**os.environ, "RUNG_RANKS": str(ranks), "OMP_NUM_THREADS": "1"}
     options: list[str] = []
     if "Open MPI" in kind or "OpenRTE" in kind:
-        options = ["--oversubscribe", "--bind-to", "none"]  # ranks share cores; their threads are not tied to one
-        if os.geteuid() == 0:  # in a container there is nobody else
+        options = ["--oversubscribe", "--bind-to", "none"]  # ranks share cores, so threads are not bound to one
+        if os.geteuid() == 0:  # a container has no other users
             environment |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     command = [launcher, *options, *host_options, "-n", str(ranks), sys.executable, *program]
     return _one_sentence(command, environment, limit, ranks, "MPI")
@@ -120,11 +121,11 @@ def complaint(text: str, ranks: int, code: int, kind: str = "MPI") -> str:
     found = re.search(r"rank\s+(\d+)\b.*?signal:?\s+(\d+)", text, re.IGNORECASE | re.DOTALL)
     if found:
         rank, number = int(found[1]), int(found[2])
-        return f"rank {rank} of {ranks} died of signal {number} ({_signal_name(number)}), and the job with it."
+        return f"rank {rank} of {ranks} died of signal {number} ({_signal_name(number)}), which ended the job."
     signalled = re.search(r"EXIT CODE:\s+(\d+)", text)
     if signalled and int(signalled[1]) in range(1, 65) and "BAD TERMINATION" in text:
         number = int(signalled[1])
-        return f"a rank of {ranks} died of signal {number} ({_signal_name(number)}), and the job with it."
+        return f"a rank of {ranks} died of signal {number} ({_signal_name(number)}), which ended the job."
     last = next((line.strip() for line in reversed(text.splitlines()) if line.strip(" -=\t")), "it printed nothing")
     return f"the {kind} job of {ranks} ranks failed with exit code {code}: {last[:200]}"
 

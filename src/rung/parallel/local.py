@@ -36,9 +36,9 @@ def attend(
     causal: bool,
     threads: int = 1,
 ) -> None:
-    """Merge into `out` and `lse` what the queries see in this block.
+    """Merge the attention of the queries to this block into `out` and `lse`.
 
-    q (H, rows, D) and kv (2, H, >= keys, D) stand at the ascending positions q_at (rows) and k_at (keys);
+    q (H, rows, D) and kv (2, H, >= keys, D) have the ascending positions q_at (rows) and k_at (keys);
     out (H, rows, D) and lse (H, rows) hold attention to the keys seen so far: at first anything and -inf.
     """
     heads, rows, size = q.shape
@@ -67,10 +67,10 @@ def library() -> ctypes.CDLL:
 
 
 def _make(work: Path) -> tuple[Path, None]:
-    from rung.emulator import toolchain  # brings in torch, which a rank can do without
+    from rung.emulator import toolchain  # imports torch, which a rank does not need
 
     compiler, target = toolchain.require(), work / "local_block.so"
-    for flags in ((*FLAGS, *WIDE), (*FLAGS, "-march=native"), FLAGS):  # processors and compilers that know less
+    for flags in ((*FLAGS, *WIDE), (*FLAGS, "-march=native"), FLAGS):  # for older processors and compilers
         command = [compiler, *flags, str(SOURCE), "-o", str(target)]
         made = subprocess.run(command, cwd=work, capture_output=True, text=True, check=False)
         if made.returncode == 0:
@@ -79,7 +79,7 @@ def _make(work: Path) -> tuple[Path, None]:
 
 
 def _processor() -> str:
-    """What -march=native means here; a home folder may be shared by different machines."""
+    """The meaning of -march=native here; different machines may share a home folder."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:

@@ -1,7 +1,7 @@
 // Exact attention of a block of queries to a block of keys, merged into what the queries have seen before.
 //
-// Positions say who sees whom, so a block may hold any rows of the sequence in ascending order. Scores are made in
-// tiles of 64 x 64 that stay in the cache; vectors of 16 floats become whatever width the processor has.
+// Positions decide which keys a query sees, so a block may hold any rows of the sequence in ascending order. Scores are
+// computed in tiles of 64 x 64 that stay in the cache; the compiler maps vectors of 16 floats to the processor's width.
 #include <algorithm>
 #include <atomic>
 #include <cmath>
@@ -61,7 +61,7 @@ struct Block {
     float* lse;  // (H, rows), log of the sum of their weights
 };
 
-// What one thread needs beside its operands.
+// A thread's scratch memory.
 struct Scratch {
     int width;  // D, rounded up to whole pairs of vectors
     std::vector<float> memory;
@@ -77,7 +77,7 @@ struct Scratch {
     }
 };
 
-// Keys turned, so that neighbours in a vector are neighbouring keys; what is missing counts as zero.
+// Keys transposed, so that adjacent elements of a vector are adjacent keys; missing keys are zero.
 void pack(const Block& b, int h, int key0, int count, Scratch& s) {
     const float* k = b.k + h * b.head_stride + int64_t(key0) * b.D;
     const float* v = b.v + h * b.head_stride + int64_t(key0) * b.D;
@@ -106,7 +106,7 @@ void scores(const float* const* q, const Scratch& s, int D, float scale, float* 
     }
 }
 
-// Scores to weights relative to the row's maximum so far; gives the factor by which older weights shrink.
+// Turns scores into weights relative to the row's maximum so far; returns the factor by which older weights shrink.
 float soften(float* weights, int count, float& m, float& l) {
     float largest = m;
     for (int j = 0; j < count; j++) largest = weights[j] > largest ? weights[j] : largest;
@@ -125,8 +125,8 @@ float soften(float* weights, int count, float& m, float& l) {
     return shrink;
 }
 
-// sums (TOGETHER, width) = shrink * sums + weights @ values. A masked value is not even multiplied by zero: it may
-// be infinite or not a number.
+// sums (TOGETHER, width) = shrink * sums + weights @ values. A masked value is skipped, not multiplied by zero: it may
+// be infinite or NaN.
 void gather(const float* weights, const float* shrink, const int* count, const Scratch& s, float* sums) {
     const int shared = *std::min_element(count, count + TOGETHER);
     for (int d = 0; d < s.width; d += 2 * LANES) {
@@ -153,7 +153,7 @@ void gather(const float* weights, const float* shrink, const int* count, const S
     }
 }
 
-// Two softmaxes over different keys become one: each counts by its share of the sum of weights.
+// Merges two softmaxes over different keys: each is weighted by its share of the sum of weights.
 void merge(const float* sums, float m, float l, int D, float* out, float& lse) {
     if (l == 0.0f) return;
     const float here = m + std::log(l);

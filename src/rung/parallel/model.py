@@ -1,6 +1,6 @@
 """Forecast of ring attention's time on many nodes: a clock for each rank, advanced step by step. Assumptions: a node
-computes a fixed number of query-key pairs per second whatever the block's size; a message takes latency + bytes /
-bandwidth, on a link that it has for itself, and travels while both ends compute; nothing else runs.
+computes a fixed number of query-key pairs per second for any block size; a message takes latency + bytes / bandwidth,
+on a link of its own, and is transferred while both ends compute; nothing else runs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Forecast:
-    """Seconds until the last rank is done, and the part of them lost to neighbours or the link."""
+    """Seconds until the last rank is done, and the part lost by waiting for neighbours or the link."""
 
     seconds: float
     busy: float  # mean share of the time that ranks compute

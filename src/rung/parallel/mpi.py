@@ -33,18 +33,18 @@ def engine() -> Any:
     except ImportError as error:
         raise RungError(
             f"mpi4py is missing or finds no MPI library ({first_line(error)}); "
-            "`pip install 'rung[mpi]'` brings both."
+            "`pip install 'rung[mpi]'` installs both."
         ) from None
     return MPI
 
 
 @dataclass
 class Pace:
-    """Where a rank's time went, in seconds."""
+    """How a rank spent its time, in seconds."""
 
     work: float = 0.0  # computing
     passing: float = 0.0  # from the first byte of a message until the last, computing or not
-    exposed: float = 0.0  # waiting for messages with nothing left to compute
+    exposed: float = 0.0  # waiting for messages without work
 
 
 @dataclass
@@ -109,7 +109,7 @@ class Ranks:
         return own
 
     def collect(self, own: NDArray[Any], shapes: Sequence[tuple[int, ...]]) -> list[NDArray[Any]]:
-        """Every rank's part at rank 0, nothing elsewhere."""
+        """Every rank's part at rank 0, None elsewhere."""
         counts = [int(np.prod(s)) for s in shapes]
         packed = np.empty(sum(counts), own.dtype) if self.rank == 0 else None
         into = [packed, counts] if self.rank == 0 else None
@@ -229,7 +229,7 @@ def _run(
 
 
 @contextlib.contextmanager
-def one_voice(comm: Any) -> Iterator[None]:
+def report_once(comm: Any) -> Iterator[None]:
     """A rank that fails reports the reason and aborts the others."""
     try:
         yield

@@ -29,7 +29,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Job:
-    """All that the ranks need to know."""
+    """The job's description for the ranks."""
 
     cases: list[Case]
     d: int = 64
@@ -40,7 +40,7 @@ class Job:
     repeats: int = 1
     patience: float = 60.0
     output_folder: str | None = None  # a folder for the outputs
-    results: str | None = None  # a file for what `run` gives
+    results: str | None = None  # a file for the result of `run`
     check: bool = True
 
     def write(self, path: Path) -> None:
@@ -53,7 +53,7 @@ def read(path: Path) -> Job:
 
 
 def run(job: Job, ranks: mpi.Ranks) -> list[dict[str, Any]]:
-    """Every case, the fastest of its repeats; one row per case at rank 0, nothing elsewhere."""
+    """Every case, the fastest of its repeats; one row per case at rank 0, None elsewhere."""
     found: list[tuple[Case, Any, Any, mpi.Timed]] = []
     for case in job.cases:
         qkv = _data(job, case) if ranks.rank == 0 else None
@@ -91,18 +91,18 @@ def _row(job: Job, case: Case, out: Any, lse: Any, timed: mpi.Timed, ranks: int)
         if not row["error"] <= reference.CAP:
             raise RungError(
                 f"attention of {case.n} rows over {ranks} ranks ({case.method}) is off by {row['error']:.1e} "
-                f"of its norm, and {reference.CAP:.0e} is allowed."
+                f"of its norm, but only {reference.CAP:.0e} is allowed."
             )
     return row
 
 
 def main() -> None:
     comm = mpi.engine().COMM_WORLD
-    with mpi.one_voice(comm):
+    with mpi.report_once(comm):
         expected = int(os.environ.get("RUNG_RANKS", comm.size))
         if comm.size != expected:
             raise RungError(
-                f"mpiexec started {expected} processes and each sees {comm.size}: mpiexec and the MPI library of "
+                f"mpiexec started {expected} processes, but each sees {comm.size}: mpiexec and the MPI library of "
                 "mpi4py belong to different installations."
             )
         job = read(Path(sys.argv[1]))

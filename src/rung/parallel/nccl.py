@@ -2,7 +2,7 @@
 
     torchrun --standalone --nproc-per-node 4 -m rung.parallel.nccl 8192 131072 --heads 16 --causal
 
-The local blocks are torch's fused attention, which also gives the logsumexp that merging needs. Rows are placed
+The local blocks use torch's fused attention, which also returns the logsumexp that merging needs. Rows are placed
 zig-zag, so that with a causal mask every step of the ring is one dense product of half a block, for every GPU.
 """
 
@@ -45,7 +45,7 @@ def merge(into: Attended, more: Attended) -> None:
     """Merges two softmaxes over different keys in place, each weighted by its share of the sum of weights."""
     out, lse = into
     total = torch.logaddexp(lse, more[1])
-    # A row that has seen nothing yet has a lse of -inf, and an out of zeros.
+    # A row without keys so far has a lse of -inf and an out of zeros.
     out.mul_((lse - total).exp_()[..., None]).add_(more[0] * (more[1] - total).exp_()[..., None])
     lse.copy_(total)
 
@@ -168,14 +168,14 @@ def measure(group: Group, n: int, heads: int, d: int, dtype: str, causal: bool, 
 
 
 def _alone(group: Group, n: int, heads: int, d: int, dtype: torch.dtype, causal: bool, repeats: int) -> float:
-    """torch's fused attention of everything in one call. Every process does it, so that clocks are alike."""
+    """torch's fused attention of everything in one call. Every process runs it, so that clock rates are equal."""
     q, k, v = _inputs(n, heads, d, dtype, group.device)
     return group.timed(lambda: attend(q, k, v, causal=causal), repeats)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Ring attention over the processes of a torchrun job.")
-    # torchrun looks at these too, and takes a short option for one of its own.
+    # torchrun parses these too, and mistakes a short option for its own.
     parser.add_argument("n", type=int, nargs="+", help="rows of the sequence")
     parser.add_argument("--heads", type=int, default=16)
     parser.add_argument("--head-size", type=int, default=64)

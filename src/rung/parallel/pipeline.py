@@ -53,7 +53,7 @@ class Pipeline:
         device: Device = "cuda",
     ) -> None:
         if chunk < 1 or streams < 1:
-            raise RungError(f"a chunk of {chunk} units over {streams} streams: both are at least 1.")
+            raise RungError(f"a chunk of {chunk} units over {streams} streams: both must be at least 1.")
         self.qkv, self.out = qkv, out
         units, T, width = qkv.shape
         self.spans = list(pairwise([*range(0, units, chunk), units]))
@@ -98,7 +98,7 @@ class Overlap:
 
     @property
     def bound(self) -> float:
-        """The lower bound of any schedule: the busiest part's time. The two directions of the bus are separate."""
+        """The lower bound of any schedule: the busiest part's time. The bus's two directions count separately."""
         return max(self.copying_in, self.computing, self.copying_out)
 
     @property
@@ -125,7 +125,7 @@ def overlap(events: Iterable[dict[str, Any]]) -> Overlap:
             spans[kind].append((float(event["ts"]), float(event["ts"]) + float(event["dur"])))
     every = [s for part in spans.values() for s in part]
     if not every:
-        raise RungError("the profiler saw neither a kernel nor a copy.")
+        raise RungError("the profiler recorded neither a kernel nor a copy.")
     wall = max(b for _, b in every) - min(a for a, _ in every)
     return Overlap(*(x * 1e-6 for x in (wall, *(_covered(part) for part in spans.values()))))
 
@@ -174,9 +174,9 @@ def measure(
     streams: Sequence[int] = (2, 3, 4),
     repeats: int = 10,
 ) -> list[Pipelined]:
-    """The unpipelined run first; every other has the same bits, or there is a RungError instead of a time."""
+    """The unpipelined run first; every other must have the same bits, otherwise a RungError replaces its time."""
     if not torch.cuda.is_available():
-        raise RungError("streams are a GPU's, and there is no CUDA device here.")
+        raise RungError("streams need a GPU, and no CUDA device was found.")
     generator = torch.Generator().manual_seed(units)
     qkv = torch.randn(units, T, 3 * HS, generator=generator).to(dtype.torch).pin_memory()
     out = torch.empty(units, T, HS, dtype=dtype.torch).pin_memory()

@@ -1,6 +1,6 @@
-"""Ring attention: every rank keeps its queries, and the keys and values travel around. In each step a rank computes on
-its block while sending it to the next rank and receiving another. After as many steps as ranks every query has seen
-every key, and no rank held more than two blocks.
+"""Ring attention: every rank keeps its queries, and the keys and values are passed around. In each step a rank computes
+on its block while sending it to the next rank and receiving another. After as many steps as ranks, every query has met
+every key, and no rank ever held more than two blocks.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ class Link(Protocol[Passed]):
 
     @property
     def rank(self) -> int:
-        """Which one this is."""
+        """The rank of this process."""
 
     @property
     def size(self) -> int:
-        """How many there are."""
+        """The number of ranks."""
 
     def pass_on(self, block: Passed, into: Passed, work: Callable[[], None]) -> None:
         """Send `block` to the next rank and receive `into` from the one before, while `work` reads `block`."""

@@ -30,7 +30,7 @@ from rung.gpt2.weights import Layer, Linear, Weights, converted, read_weights
 from rung.parallel.group import Group, joined
 from rung.parallel.placement import cuts
 
-# Bound on the difference of logits from one GPU's, relative to their norm: other orders of summing.
+# Bound on the difference of logits from one GPU's, relative to their norm, due to another order of summation.
 AGREEMENT = {"float32": 1e-5, "tf32": 2e-3, "float16": 4e-3, "bfloat16": 3e-2}
 
 
@@ -69,7 +69,8 @@ class ShardedTransformer(Transformer):
 
 
 def shard_layer(layer: Layer, config: Config, rank: int, size: int) -> Layer:
-    """This process's heads and its part of the MLP; biases of the sums are whole, for they are added once."""
+    """This process's heads and its part of the MLP; biases added after the sums are complete, since they are added
+    once."""
     head, hidden = cuts(config.NH, size), cuts(config.F, size)
     heads, units = slice(head[rank], head[rank + 1]), slice(hidden[rank], hidden[rank + 1])
     NH, HS, C = config.NH, config.HS, config.C
@@ -93,7 +94,7 @@ def shard_layer(layer: Layer, config: Config, rank: int, size: int) -> Layer:
 
 
 def shard(weights: Weights, config: Config, plan: ShardPlan) -> Weights:
-    """From whole float32 weights to this process's part of them, as the plan reads it."""
+    """Converts complete float32 weights to this process's part, in the plan's format."""
     if plan.size > config.NH:
         raise RungError(f"{plan.size} processes are more than the model's {config.NH} heads; start fewer.")
     layers = [shard_layer(layer, config, plan.rank, plan.size) for layer in weights.layers]
@@ -125,7 +126,7 @@ def _plan(group: Group, dtype: str) -> Plan:
 
 def _split(group: Group, dtype: str, name: str, config: Config, weights: Weights, folder: Path) -> Model:
     if dtype not in AGREEMENT:
-        raise RungError(f"a model is split in {', '.join(AGREEMENT)}, not in {dtype}.")
+        raise RungError(f"a model can be split in {', '.join(AGREEMENT)}, not in {dtype}.")
     began = time.perf_counter()
     plan = ShardPlan(_plan(group, dtype), group.rank, group.size)
     transformer = ShardedTransformer(config, shard(weights, config, plan), plan)
@@ -175,7 +176,7 @@ def measure(group: Group, model: str, dtype: str, tokens: int, rows: int, offlin
 
 
 def _token(group: Group, model: Model, ids: torch.Tensor) -> float:
-    """Seconds of one token for every row, behind the prompt."""
+    """Seconds of one token for every row, after the prompt."""
     transformer = model.transformer
     cache = transformer.new_cache(len(ids), ids.shape[1] + 8)
     transformer.advance(ids.tolist(), cache)

@@ -1,6 +1,6 @@
 """`rung profile all`: Nsight Compute's counters of every rung that a source document profiles, stored as rows.
 rung.results.sources lists the rungs. Several are profiled per process, since starting a process takes longer than
-profiling most kernels; a rung that fails among others is tried once more alone, and its row has the reason.
+profiling most kernels; a rung that fails among others is tried once more alone, and its row holds the reason.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from rung.rungs import catalogue
 
 TOGETHER = 10  # rungs in one process
 PATIENCE = 80.0  # seconds for one process
-SLOW = 0.1  # seconds a run: ncu repeats each launch dozens of times, some of them ten times slower
+SLOW = 0.1  # seconds per run: ncu repeats each launch dozens of times, some of them ten times slower
 Planned = tuple[Subject, Mapping[str, int] | None]
 
 
-# Beside them, for the points that the roofline counts: a ladder from this number on, at GPT-2's usual shape.
+# Also profiled, for the roofline: a ladder's rungs from this number on, at GPT-2's usual shape.
 ROOFLINE = (("attention", "f32", 13), ("attention", "bf16", 27), ("matmul", "bf16", 14), ("layernorm", "f32", 2),
             ("softmax", "f32", 2))  # fmt: skip
 
 
 def planned() -> list[Planned]:
-    """Each rung, shape, dtype and tuning of which a source has a counter, then the roofline's; slow ones last."""
+    """Each rung, shape, dtype and tuning with a counter in a source, then the roofline's; slow ones last."""
     referenced = {(r.what, r.dtype, r.shape, tuple(r.tuning.items())) for r in sources.references("profile")}
     first: list[Planned] = [(subject(w, d, s), dict(tuning) or None) for w, d, s, tuning in sorted(referenced)]
     covered = {(s.rung.full_name, s.dtype.name, s.shape) for s, tuning in first if not tuning}
@@ -61,7 +61,7 @@ def subject(what: str, dtype: str, shape: str) -> Subject:
 
 
 def missing(chosen: Sequence[Planned], path: Path | None = None) -> list[Planned]:
-    """Those that have no row of the present code on this GPU, in the store or among the published."""
+    """Those without a row of the present code on this GPU, in the store or the published results."""
     gpu = machine.facts().get("gpu", "")
     rows = list(store.read(path)) if path is not None else store.gather()
     known = {row.question for row in rows if row.gpu == gpu and row.kind == "profile" and codes.current(row)}
@@ -71,7 +71,7 @@ def missing(chosen: Sequence[Planned], path: Path | None = None) -> list[Planned
 def collect(
     chosen: Sequence[Planned], limit: float, report: Callable[[str], None], path: Path | None = None
 ) -> Iterator[Row]:
-    """A row for each as soon as it is counted, and kept; ends when the `limit` in seconds leaves no room for more."""
+    """A stored row for each as soon as it is profiled; ends when the `limit` in seconds leaves no room for more."""
     ncu.find()
     end = time.monotonic() + limit
     for start in range(0, len(chosen), TOGETHER):

@@ -23,7 +23,7 @@ STALLS = {
     "in shared memory would help",
     "short_scoreboard": "waits for shared memory or a special function (exp, rsqrt): fewer bank conflicts or "
     "fewer such instructions would help",
-    "barrier": "waits at __syncthreads for other warps: uneven work, or too few blocks beside this one",
+    "barrier": "waits at __syncthreads for other warps: uneven work, or too few other blocks",
     "membar": "waits for a memory fence: stores must become visible first",
     "mio_throttle": "the queue to shared memory and special functions is full: wider accesses make fewer "
     "instructions",
@@ -32,16 +32,16 @@ STALLS = {
     "math_pipe_throttle": "an arithmetic pipe is busy: the kernel computes as fast as that pipe can",
     "wait": "waits the fixed number of cycles between dependent instructions: more independent work per thread "
     "would fill them",
-    "not_selected": "could have gone on, but another warp did: there are warps enough",
-    "selected": "issued: this is the work itself",
-    "dispatch_stall": "the dispatcher held back, usually for a conflict between register banks or pipes",
+    "not_selected": "was ready, but another warp was issued: there are enough warps",
+    "selected": "issued: not a stall",
+    "dispatch_stall": "the dispatcher stalled, usually because of a conflict between register banks or pipes",
     "drain": "waits at the end for its stores: many or scattered stores just before the exit",
     "imc_miss": "waits for constants that were not in the cache: indexed constants or a first use",
     "no_instruction": "waits for instructions: a long loop body or a jump missed the instruction cache",
     "branch_resolving": "waits for a jump's target: many short branches",
     "sleeping": "sleeps by its own instruction (nanosleep)",
-    "misc": "waits for something that the counters do not name",
-    "gmma": "waits for the tensor cores' own matrix pipe: they are fed as fast as they can work",
+    "misc": "waits for a reason that the counters do not name",
+    "gmma": "waits for the tensor cores' matrix pipe, which is fully used",
 }  # fmt: skip
 CLASSES = {
     "fp32": "smsp__sass_thread_inst_executed_op_fp32_pred_on.sum",
@@ -112,7 +112,7 @@ METRICS = (OPCODES, *SINGLE.values(), *CLASSES.values(), *(_STALL.format(s) for 
 
 @dataclass(frozen=True)
 class Stall:
-    """A reason why warps did not issue: warps waiting for it at each issue, and what that usually means."""
+    """A reason why warps did not issue: the number of warps waiting for it at each issue, and its usual meaning."""
 
     name: str
     warps: float
@@ -122,7 +122,7 @@ class Stall:
 
 @dataclass
 class Profile:
-    """One kernel of a rung; figures that this ncu does not count are missing."""
+    """One kernel of a rung; figures that this ncu does not collect are missing."""
 
     kernel: str
     grid: str
@@ -135,7 +135,7 @@ class Profile:
 
 @dataclass
 class Report:
-    """A rung, profiled: its kernels, and what its cost model says."""
+    """A profiled rung: its kernels, and its cost model's figures."""
 
     rung: str
     dtype: str
@@ -154,13 +154,13 @@ class Report:
 
     @property
     def dram_bytes(self) -> float | None:
-        """What all kernels together moved to and from memory."""
+        """Bytes that all kernels together moved to and from memory."""
         counted = [k.figures.get("dram_read", 0.0) + k.figures.get("dram_write", 0.0) for k in self.kernels]
         return sum(counted) if any("dram_read" in k.figures for k in self.kernels) else None
 
     @property
     def flops(self) -> float | None:
-        """Float32 operations that all kernels together executed; None where tensor cores had a part."""
+        """Float32 operations that all kernels together executed; None if tensor cores were used."""
         if not all({"fadd", "fmul", "ffma"} <= k.figures.keys() for k in self.kernels):
             return None
         if any(k.figures.get("tensor_instructions") for k in self.kernels):
@@ -186,7 +186,7 @@ def side_by_side(reports: Sequence[Report]) -> list[tuple[Profile | None, ...]]:
     groups: list[tuple[Profile | None, ...]] = []
     for name in sorted(shared):
         same = [[k for k in kernels if k.kernel == name] for kernels in rest]
-        groups += zip(*same, strict=False)  # a kernel that only one launched again stays among the rest
+        groups += zip(*same, strict=False)  # a kernel that only one rung launched again stays among the rest
     grouped = {id(k) for group in groups for k in group}
     groups += itertools.zip_longest(*([k for k in kernels if id(k) not in grouped] for kernels in rest))
     return sorted(groups, key=lambda group: -max(_duration(k) for k in group if k is not None))
@@ -213,12 +213,12 @@ def as_result(subject: Subject, tuning: Mapping[str, int] | None, report: Report
 
 
 def profile(subject: Subject, tuning: Mapping[str, int] | None = None) -> Report:
-    """Check the rung at the shape and profile one launch of it, in a process of its own."""
+    """Check the rung at the shape and profile one launch of it, in a separate process."""
     import torch
 
     ncu.find()
     if not torch.cuda.is_available():
-        raise RungError("there is no CUDA device here, and ncu counts on nothing else.")
+        raise RungError("no CUDA device was found, and ncu needs one.")
     return report(subject, split(launched([(subject, tuning)]), 1)[0])
 
 

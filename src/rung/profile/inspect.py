@@ -1,4 +1,4 @@
-"""What the compiler makes of a rung, without a GPU: registers, shared memory, spills, occupancy, code."""
+"""The compiler's report on a rung, without a GPU: registers, shared memory, spills, occupancy, code."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _rows(
         elif isinstance(rung, PythonRung) and rung.kind == "triton":
             yield from inspect_triton.rows(rung, row, values, real, tuning, mix)
         else:
-            row.state, row.reason = "skipped", f"a {rung.kind} rung holds no kernel of its own to compile"
+            row.state, row.reason = "skipped", f"a {rung.kind} rung has no kernel of its own to compile"
             yield row
     except RungError as error:
         newer = re.search(r"requires \.target (sm_\d+)", str(error))
@@ -69,7 +69,7 @@ def _rows(
 def _shape(
     rung: Rung, arch: str, dtype: Dtype, given: tuple[str, Values] | None, tuning: Mapping[str, int] | None
 ) -> tuple[str, Values, str | None]:
-    """The shape to compile for, complete, and the rung's reason when it takes none at this dtype and GPU."""
+    """The complete shape to compile for, or the rung's reason if it takes none at this dtype and GPU."""
     shapes = rung.operation.shapes
     usual = {DEFAULT_SHAPE: shapes[DEFAULT_SHAPE]} if DEFAULT_SHAPE in shapes else {}
     candidates = dict([given]) if given else {**usual, **shapes, **{c.name: c.values for c in rung.operation.cases}}

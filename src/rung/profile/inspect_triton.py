@@ -1,8 +1,8 @@
 """Compiles a Triton rung for a GPU that is not present, to read its registers, spills and shared memory.
 
-The rung's own `run` is called on tensors without storage, with a stand-in for Triton's driver: each kernel it
-would launch is compiled for the wanted architecture, and none is launched. CUDA kernels that it prepares beside them
-are noted and compiled, too.
+The rung's own `run` is called on tensors without storage, with a substitute for Triton's driver: each kernel that it
+would launch is compiled for the given architecture, and none is launched. CUDA kernels that it also prepares are
+recorded and compiled, too.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def _compiled(
             rung.load("cuda").run(**arguments)
     except RungError:
         raise
-    except Exception as problem:  # whatever Triton's compiler or the rung's own Python raises
+    except Exception as problem:  # any error of Triton's compiler or the rung's own Python code
         reason = first_line(problem)
         raise RungError(f"{rung.full_name} cannot be compiled without its GPU: {reason}") from problem
     return list({id(kernel): kernel for kernel in launched}.values()), prepared
@@ -113,7 +113,7 @@ def _pretending(capability: int) -> Iterator[list[Any]]:
 
 @contextmanager
 def _noting() -> Iterator[Prepared]:
-    """CUDA modules of tensors without storage are not loaded; what would be launched of them is noted."""
+    """With tensors without storage, CUDA modules are not loaded; their launches are recorded."""
     from rung import emulator
 
     prepared: Prepared = {}
@@ -138,7 +138,7 @@ def _noting() -> Iterator[Prepared]:
 
 
 def _assembled(ptx: str, arch: str, mix: bool) -> tuple[str, dict[str, dict[str, int]]]:
-    """What Triton's own ptxas says of the code, and its instruction mix."""
+    """The report of Triton's own ptxas, and the instruction mix."""
     from triton.backends.nvidia.compiler import get_ptxas
 
     target = re.search(r"^\.target\s+(\w+)", ptx, re.MULTILINE)

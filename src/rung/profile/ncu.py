@@ -23,11 +23,11 @@ PLACES = (
     "/usr/local/cuda*/nsight-compute*/ncu",
 )
 INSTALL = (
-    "Nsight Compute (ncu) is not here: install NVIDIA's package nsight-compute or the CUDA toolkit, or name "
+    "Nsight Compute (ncu) was not found: install NVIDIA's package nsight-compute or the CUDA toolkit, or name "
     "it in RUNG_NCU."
 )
 PERMISSION = (
-    "the driver keeps its performance counters from ordinary users: ask the administrator to load nvidia with "
+    "the driver denies performance counters to ordinary users: ask the administrator to load nvidia with "
     "NVreg_RestrictProfilingToAdminUsers=0 (in a container: --cap-add=SYS_ADMIN)."
 )
 FIXED = (
@@ -42,7 +42,7 @@ UNITS = {"ns": 1e-9, "nsecond": 1e-9, "us": 1e-6, "usecond": 1e-6, "ms": 1e-3, "
 class Launch:
     """One profiled kernel: metrics by name, in base units (seconds, bytes, per cent as ncu gives them).
 
-    `parts` holds a metric that ncu counts apart, such as instructions by opcode.
+    `parts` holds a metric that ncu splits, such as instructions by opcode.
     """
 
     kernel: str
@@ -80,7 +80,7 @@ def run(command: Sequence[str], metrics: Sequence[str], *, timeout: float = 300)
         text, stderr, code = _once(ncu, command, ["--metrics", ",".join(requested)], timeout)
     launches = parse(text)
     if not launches and "metric" in stderr and not _own_words(stderr) and "ERR_NVGPUCTRPERM" not in stderr:
-        # Another ncu version has other names: its own full set has most of these metrics.
+        # Another ncu version has other names; its own full set contains most of these metrics.
         text, stderr, code = _once(ncu, command, ["--set", "full"], timeout)
         launches = parse(text)
     if launches:
@@ -92,7 +92,7 @@ _UNKNOWN: set[str] = set()  # metrics that the ncu of this machine does not know
 
 
 def unknown_metrics(stderr: str, metrics: Sequence[str]) -> set[str]:
-    """Those that ncu complains of; it names the first that it fails to find, as a name or as a pattern of it."""
+    """The metrics that ncu does not find; it reports the first one, as a name or as a pattern."""
     lines = [line.replace("\\", "") for line in stderr.splitlines() if "Failed to find metric" in line]
     return {m for m in metrics if any(re.search(rf"\b{re.escape(m.partition('.')[0])}\b", line) for line in lines)}
 
@@ -103,7 +103,7 @@ def _own_words(stderr: str) -> list[str]:
 
 
 def _once(ncu: str, command: Sequence[str], what: Sequence[str], timeout: float) -> tuple[str, str, int]:
-    """The table, everything that was said, and the exit code."""
+    """The table, all other output, and the exit code."""
     with tempfile.TemporaryDirectory(prefix="rung-ncu-") as folder:
         log = Path(folder) / "table.csv"
         words = [
@@ -130,7 +130,7 @@ def _complaint(stderr: str, code: int) -> str:
     errors = [line for line in stderr.splitlines() if "==ERROR==" in line]
     last = errors[-1].replace("==ERROR==", "").strip() if errors else ""
     if not last:
-        last = next((x.strip() for x in reversed(stderr.splitlines()) if x.strip()), "it said nothing")
+        last = next((x.strip() for x in reversed(stderr.splitlines()) if x.strip()), "it printed nothing")
     return f"ncu profiled nothing (exit code {code}): {last.rstrip('.')}."
 
 
@@ -166,7 +166,7 @@ _PART = re.compile(r"([A-Za-z][\w.]*)\s*:\s*([\d,]+(?:\.\d+)?)")  # of "7 (FADD:
 
 
 def _number(cell: str) -> float | None:
-    """1,234.5 as a number; a list "7 (1; 2)" by its first; None for what is none."""
+    """1,234.5 as a number; a list "7 (1; 2)" by its first; None for anything else."""
     try:
         return float(cell.replace(",", "").partition(" ")[0])
     except ValueError:

@@ -1,4 +1,4 @@
-"""What the compiler reports of one kernel of a rung, with the occupancy that follows from it."""
+"""The compiler's report on one kernel of a rung, with the occupancy that follows from it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Compiled:
     limiter: str = ""
     hint: str = ""
     mix: dict[str, int] = field(default_factory=dict)
-    state: str = "ok"  # or "skipped": not made for this; "failed": does not compile, or could not launch
+    state: str = "ok"  # or "skipped": not meant for this; "failed": does not compile, or could not launch
     reason: str = ""
 
     @property
@@ -45,7 +45,7 @@ class Compiled:
 
 
 def mixes_of(cubin: Cubin) -> dict[str, dict[str, int]]:
-    """The instruction mix of each kernel; nothing when no disassembler is at hand or it is too old."""
+    """The instruction mix of each kernel; empty if there is no disassembler, or it is too old."""
     try:
         return sass.instruction_mix(cubin)
     except RungError:
@@ -53,7 +53,7 @@ def mixes_of(cubin: Cubin) -> dict[str, dict[str, int]]:
 
 
 def filled(row: Compiled, resources: Resources, config: LaunchConfig) -> Compiled:
-    """The row with what the compiler reported and the occupancy that follows."""
+    """The row with the compiler's report and the occupancy that follows from it."""
     shared = resources.static_shared + config.shared
     found = limits.occupancy(row.arch, config.threads, resources.registers, shared)
     row.registers, row.stack = resources.registers, resources.stack

@@ -1,5 +1,5 @@
-"""The roofline: arithmetic intensity against rate. A rung's intensity comes from the cost model, in which every number
-moves once; where a profile counted the bytes actually moved, the rung has a second, hollow point.
+"""The roofline: rate over arithmetic intensity. A rung's intensity comes from the cost model, in which every number
+moves once; if a profile counted the bytes actually moved, the rung has a second, hollow point.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Placed:
 
 
 def place(figures: Iterable[Figure], profiles: Sequence[Row] = ()) -> list[Placed]:
-    """The figures with what the operation must compute and move, and what was counted."""
+    """The figures with the operation's FLOPs and bytes, and the counted bytes."""
     placed = []
     for figure in figures:
         row = figure.row
@@ -60,7 +60,7 @@ COLUMNS = ("rung", "dtype", "shape", "FLOP/byte", "counted", "us", "TFLOP/s", "G
 
 
 def table(placed: Sequence[Placed]) -> list[tuple[str, ...]]:
-    """A line for each rung, in words and numbers."""
+    """A line for each rung."""
     lines: list[tuple[str, ...]] = []
     for one in placed:
         sheet = one.figure.row.metrics.get("of_datasheet")

@@ -1,4 +1,4 @@
-"""Where a kernel spends its time, from a build of the rung with timers.
+"""How a kernel spends its time, from a build of the rung with timers.
 
 A rung whose header has `[inside]` counts cycles in a buffer (blocks, rows, columns) when it is compiled with
 RUNG_TIMED (see stopwatch.cuh). Counting costs a little, so both builds are timed, and both times reported.
@@ -30,7 +30,7 @@ class Inside:
     rung: str
     blocks: int
     seconds: float  # of a call
-    timed_seconds: float  # of a call that counts, which is what the table is about
+    timed_seconds: float  # of a call of the build with timers, which the table describes
     default_tuning: bool  # both with the rung's own values, because with the tuned ones the timers' registers spill
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
@@ -56,7 +56,7 @@ def of(
     builds = rung, rung.built_for(TIMED)
     plain, timed = (b.prepare(tensors, values, dtype, device="cuda", tuning=tuning) for b in builds)
     default_tuning = spills(timed) and not spills(plain) and timed.tuning != rung.tuned({})
-    if default_tuning:  # spilled registers would cost more than the waits that the table is to show
+    if default_tuning:  # spilled registers would cost more than the waits that the table should show
         plain, timed = (b.prepare(tensors, values, dtype, device="cuda", tuning={}) for b in builds)
     for call in (plain, timed):
         call.run()
@@ -73,7 +73,8 @@ def spills(call: Prepared) -> bool:
 def table(
     rung: CudaRung, counted: torch.Tensor, seconds: float, timed_seconds: float, *, default_tuning: bool = False
 ) -> Inside:
-    """Cycles (blocks, rows, columns) of CALLS calls as seconds of one: the thread that ran longest ran all the time."""
+    """Converts the cycles (blocks, rows, columns) of CALLS calls to seconds per call: the longest-running thread is
+    taken to run all the time."""
     inside = rung.header.inside
     assert inside is not None
     sizes = [len(group) for group in inside.rows]
@@ -84,14 +85,14 @@ def table(
     by_thread = torch.split(cycles, sizes, dim=1)
     whole = max(float(part.sum((1, 2)).max()) for part in by_thread)
     if whole <= 0:
-        raise RungError(f"{rung.full_name} counted nothing; does it call its stopwatch's stop()?")
+        raise RungError(f"{rung.full_name} counted nothing; check that it calls its stopwatch's stop().")
     spent = (cycles.mean(0) * (timed_seconds / whole)).tolist()
     blocks = len(counted)
     return Inside(rung.full_name, blocks, seconds, timed_seconds, default_tuning, inside.columns, inside.rows, spent)
 
 
 def _seconds(call: Prepared) -> float:
-    """Of one call among CALLS that follow each other on the device."""
+    """Seconds per call, for CALLS consecutive calls on the device."""
 
     def calls() -> None:
         for _ in range(CALLS):

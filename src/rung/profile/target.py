@@ -41,7 +41,8 @@ def prepared(rung: Rung, task: dict[str, Any]) -> Prepared:
 
 
 def main(word: str) -> None:
-    """Run the tasks one after another: what cannot be prepared is said, and leaves a marker without a launch."""
+    """Run the tasks one after another; one that cannot be prepared is reported, and leaves a marker without a
+    launch."""
     tasks, failed = json.loads(word), 0
     for task in tasks:
         call = None

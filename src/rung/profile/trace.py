@@ -18,8 +18,8 @@ from rung.errors import RungError, first_line
 class Share:
     """One kernel (on a CPU: one operator): how often a token runs it, and its seconds.
 
-    `running` is its whole time, `seconds` the time by which it outlasts those that started before it, since kernels
-    with dependent launch overlap their producers. So all `seconds` and the gaps add up to the token's time.
+    `running` is its whole time, `seconds` the time by which it outlasts the kernels that started before it, since
+    kernels with dependent launch overlap their producers. So all `seconds` and the gaps add up to the token's time.
     """
 
     name: str
@@ -40,7 +40,7 @@ class Total:
 
 @dataclass(frozen=True)
 class Breakdown:
-    """Of one token, on average; `gap` is the time in which nothing ran. Copies and calls are those of the whole run."""
+    """The mean per token; `gap` is the time in which nothing ran. Copies and calls are those of the whole run."""
 
     device: str
     tokens: int
@@ -52,10 +52,10 @@ class Breakdown:
 
 
 def record(work: Callable[[], int], path: Path | None) -> Breakdown:
-    """Profile `work`, which gives the number of its tokens; the Chrome trace goes to `path`."""
+    """Profile `work`, which returns its number of tokens; the Chrome trace goes to `path`."""
     from torch.profiler import ProfilerActivity, profile
 
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else torch's profiler writes lines of its own to the terminal
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # otherwise torch's profiler writes lines to the terminal
     gpu = torch.cuda.is_available()
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if gpu else [])]
     with profile(activities=activities, acc_events=True) as profiler:
@@ -84,7 +84,7 @@ def breakdown(events: Sequence[dict[str, Any]], tokens: int) -> Breakdown:
     device = "cuda" if kernels else "cpu"
     chosen = kernels or _outermost([e for e in spans if e.get("cat") == "cpu_op"])
     if not chosen or not tokens:
-        raise RungError("the profiler saw no kernel and no operator; was a token generated?")
+        raise RungError("the profiler recorded no kernel and no operator; check that a token was generated.")
     start = min(float(e["ts"]) for e in chosen)
     end = max(float(e["ts"]) + float(e["dur"]) for e in chosen)
     calls: dict[str, list[tuple[float, float]]] = {}
@@ -102,7 +102,7 @@ def breakdown(events: Sequence[dict[str, Any]], tokens: int) -> Breakdown:
 
 
 def _totals(spans: Sequence[dict[str, Any]], *kinds: str) -> list[Total]:
-    """Events of these categories by name, those of the most time first."""
+    """Events of these categories by name, the longest total time first."""
     named: dict[str, list[dict[str, Any]]] = {}
     for event in spans:
         if event.get("cat") in kinds:

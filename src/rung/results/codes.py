@@ -1,7 +1,7 @@
-"""Whether a row belongs to the present code, without compiling anything. A row belongs to the present code if the
-rung's text is the measured one. Where only the text has changed, `codes.json`, beside the published rows, maps each
-text to its compiled code; `python -m rung.results.codes` updates it (as `make tables` does), and compiles texts that
-are not in it yet: all builds of the published rows, with the NVRTC installed here.
+"""Whether a row belongs to the present code, without compiling anything. It does if the rung's text is the measured
+one. If only the text has changed, `codes.json`, next to the published rows, maps each text to its compiled code;
+`python -m rung.results.codes` updates it (as `make tables` does), and compiles texts that are not in it yet: all builds
+of the published rows, with the NVRTC installed here.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from rung.rungs.folders import LADDERS
 
 FILE = store.ROOT / "results" / "codes.json"
 
-ATTEMPTS = 3  # compilations that all differ from a row's code, until it counts as other code
+ATTEMPTS = 3  # the row counts as other code after this many different compilations
 
 Codes = Mapping[str, Mapping[str, str]]  # rung -> digest of a text -> digest of what it compiles to
 
 
 @cache
 def known(path: Path = FILE) -> Codes:
-    """The index; empty where there is none, as in an installed package."""
+    """The index; empty if there is none, as in an installed package."""
     found: Codes = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     return found
 
 
 @cache
 def text_now(name: str) -> str:
-    """The digest of the text of the ladder's rung; empty where the ladder no longer has it."""
+    """The digest of the rung's text; empty if the ladder no longer has the rung."""
     ours = (LADDERS / name.partition("/")[0]).is_dir()
     texts = _texts() if ours else {}
     if name not in texts:
@@ -74,22 +74,23 @@ def _store(file: Path, stamp: str, texts: dict[str, str], count: int) -> None:
 
 
 def current(row: Row, codes: Codes | None = None) -> bool:
-    """Whether every rung that ran has the same code now."""
+    """Whether the code of every rung that ran is unchanged."""
     index = known() if codes is None else codes
     return all(same(name, text, text_now(name), index) for name, text in row.texts.items())
 
 
 def same(name: str, then: str, now: str, codes: Codes) -> bool:
-    """Whether two texts of a rung are the same code, as far as is known."""
+    """Whether two texts of a rung are known to be the same code."""
     compiled = codes.get(name, {})
     return then == now or (compiled.get(then) is not None and compiled.get(then) == compiled.get(now))
 
 
 def built(row: Row, rung: Rung, attempts: int = ATTEMPTS) -> str:
-    """What the rung compiles to at the row's shape and tuning; empty where it does not, or with another compiler.
+    """The digest of the rung's compiled code at the row's shape and tuning; empty if it does not compile, or with
+    another compiler.
 
     The compiler is not deterministic: about one compilation in thirteen to twenty gives a large kernel other registers.
-    So what differs from the row's code is compiled again.
+    So code that differs from the row's is compiled again.
     """
     arch = row.code.partition("-")[2].partition(":")[0].rstrip("a")
     code = ""
@@ -129,7 +130,7 @@ def updated(rows: Iterable[Row], codes: Codes) -> dict[str, dict[str, str]]:
             print(f"compiling {name}, whose text has changed", file=sys.stderr)
             rung = catalogue.find(name)
             compiled = _digest([built(row, rung) for row in measured])
-        # With other rows as the newest, digests are of other builds: texts that had the present code keep it.
+        # With newer rows the digests are of other builds: texts that had the present code keep it.
         still = {t: compiled for t in of_rows[name] & set(stored) if stored[t] == stored.get(now)}
         if len(of_text := {**valid, text: then, now: compiled, **still}) > 1:
             found[name] = dict(sorted(of_text.items()))

@@ -20,7 +20,7 @@ HEADLINE = "b8t1024"  # GPT-2 at eight sequences of 1024 tokens
 SMALL = "b4t64"
 # A copy of less than this fits into L2 at least in part, and does not measure memory bandwidth.
 LARGE = 256e6
-TOO_SLOW = "too slow"  # the verdict of a rung that was left out by forecast
+TOO_SLOW = "too slow"  # the verdict of a rung that was left out because of its forecast
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Limits:
     sheet: Mapping[str, float]
 
     def rate(self, dtype: str, products: str = "") -> float | None:
-        """FLOP/s of such products: as measured, or by the data sheet for a format that nothing here measures."""
+        """FLOP/s of products in this format: as measured, or by the data sheet for a format that is not measured."""
         measured = machine.rate(self.flops, dtype, products)
         return machine.rate(self.sheet, dtype, products) if measured is None and products else measured
 
@@ -80,13 +80,13 @@ class Ladder:
     rungs: Sequence[Rung]
     found: dict[tuple[str, str, str], Figure] = field(default_factory=dict)  # rung, dtype, shape
     too_slow: dict[tuple[str, str, str], str] = field(default_factory=dict)  # the forecast instead of a time
-    changed: dict[tuple[str, str, str], str] = field(default_factory=dict)  # instead of a time: the day it was taken
+    changed: dict[tuple[str, str, str], str] = field(default_factory=dict)  # instead of a time: the day it was measured
 
     def get(self, rung: str, dtype: str, shape: str) -> Figure | None:
         return self.found.get((rung, dtype, shape))
 
     def instead(self, rung: str, dtype: str, shape: str) -> str:
-        """The text where there is no time: a forecast, or since when the code is different; usually empty."""
+        """The text in place of a time: a forecast, or the date since which the code differs; usually empty."""
         key = (rung, dtype, shape)
         since = f"code changed since {self.changed[key]}" if key in self.changed else ""
         return self.too_slow.get(key) or since
@@ -95,18 +95,18 @@ class Ladder:
         return [d for d in DTYPES if any(k[1] == d for k in self.found)]
 
     def shapes(self, dtype: str | None = None) -> list[str]:
-        """In the operation's order, written-out ones last."""
+        """Shapes in the operation's order, written-out ones last."""
         seen = {k[2] for k in self.found if dtype in (None, k[1])}
         return [s for s in self.operation.shapes if s in seen] + sorted(seen - set(self.operation.shapes))
 
     def headline(self, dtype: str | None = None) -> str:
-        """The shape by which a ladder is judged: GPT-2's usual one, else the largest that most rungs were timed at."""
+        """A ladder's headline shape: GPT-2's usual one, else the largest that most rungs were timed at."""
         shapes = self.shapes(dtype)
         count = Counter(k[2] for k in self.found if dtype in (None, k[1]))
         return HEADLINE if HEADLINE in shapes else max(shapes, key=lambda s: (count[s], self._work(s)))
 
     def ours(self, dtype: str | None = None) -> tuple[str, str, list[Figure]]:
-        """The dtype, bf16 or f32 before others where none is given, its headline, and the rungs' figures there."""
+        """The dtype (bf16 or f32 preferred if none is given), its headline shape, and the rungs' figures there."""
         dtype = dtype or next(d for d in ("bf16", "f32", *self.dtypes()) if d in self.dtypes())
         shape = self.headline(dtype)
         return dtype, shape, [f for f in self.column(dtype, shape) if not f.library]
@@ -143,7 +143,7 @@ class Figures:
 
     @cached_property
     def limits(self) -> Limits:
-        """The highest ceilings seen, among them whatever a copy of the `copy` ladder reached."""
+        """The highest measured ceilings, including the rates of the `copy` ladder."""
         size, flops = 0.0, dict[str, float]()
         for row in self.results:
             if row.kind == "ceilings":
@@ -160,7 +160,7 @@ class Figures:
         return [r for r in self.results if r.kind == "bench"]
 
     def names(self) -> list[str]:
-        """The ladders of which something was measured."""
+        """The ladders with measurements."""
         seen = {r.operation for r in self._bench if r.timed and codes.current(r)}
         return [n for n in catalogue.operations() if n in seen]
 
@@ -188,11 +188,11 @@ class Figures:
         return ladder
 
     def of_kind(self, kind: str, operation: str | None = None) -> list[Row]:
-        """The newest rows of another kind, such as "sweep" or "study", as far as they are of the code at hand."""
+        """The newest rows of another kind, such as "sweep" or "study", of the present code."""
         return [r for r in self._newest(kind, operation) if codes.current(r)]
 
     def changed(self, kind: str) -> list[Row]:
-        """The newest rows of a kind that belong to other code: their places are empty, and say since when."""
+        """The newest rows of a kind that belong to other code: tables show the date instead."""
         return [r for r in self._newest(kind) if not codes.current(r)]
 
     def _newest(self, kind: str, operation: str | None = None) -> list[Row]:
@@ -214,7 +214,7 @@ class Figures:
 
 
 def cost_of(row: Row, rung: Rung, operation: Operation) -> Cost:
-    """The least that the rung must compute and move."""
+    """The minimum that the rung must compute and move."""
     return operation.cost_with(dict(row.values), DTYPES[row.dtype], rung.binds)
 
 
@@ -227,7 +227,7 @@ def by_gpu(results: Iterable[Row]) -> dict[str, Figures]:
 
 
 def of_gpu(results: Sequence[Row], part: str | None) -> Figures:
-    """The figures of the GPU whose name contains `part`; without it, of the one with most results."""
+    """The figures of the GPU whose name contains `part`; by default, of the one with most results."""
     found = by_gpu(results)
     for gpu, figures in found.items():
         if part is None or part.lower() in gpu.lower():
@@ -244,7 +244,7 @@ def time_text(us: float) -> str:
 
 
 def percent(share: float) -> str:
-    """A share of a limit: 87 %, and 0.4 % where that is all."""
+    """A share of a limit: 87 %, or 0.4 % below one percent."""
     return f"{100 * share:.0f} %" if share >= 0.0095 else f"{100 * share:.1g} %"
 
 

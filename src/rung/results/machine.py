@@ -43,12 +43,12 @@ for _gpu, _rates in {
 
 
 def datasheet() -> dict[str, float]:
-    """The vendor's ceilings of the GPU at hand; empty when it is not in the table."""
+    """The vendor's ceilings of the present GPU; empty if it is not in the table."""
     return DATASHEET.get(torch.cuda.get_device_name(), {}) if torch.cuda.is_available() else {}
 
 
 def rate(rates: Mapping[str, float], dtype: str, products: str = "") -> float | None:
-    """Of rates by format that of such products: twice the dtype's where two of every four factors are zero."""
+    """The rate of products in this format: twice the dtype's if two of every four factors are zero."""
     if products == "2:4":
         return 2 * rates[dtype] if dtype in rates else None
     return rates.get(products or dtype)

@@ -58,7 +58,7 @@ def side(name: str, rows: Sequence[Row]) -> list[Row]:
 
 @dataclass(frozen=True)
 class Pair:
-    """The same rung, number format and shape, measured twice; `ratio` is how many times as fast B was."""
+    """The same rung, number format and shape, measured twice; `ratio` is B's speed over A's."""
 
     a: Row
     b: Row
@@ -90,7 +90,7 @@ def _timed(rows: Iterable[Row]) -> dict[tuple[Any, ...], Row]:
 def _verdict(a: Row, b: Row, ratio: float) -> str:
     ours, theirs = b.samples.get("cold_us", []), a.samples.get("cold_us", [])
     if len(ours) > 2 and len(theirs) > 2:
-        from rung.results import statistics  # brings numpy
+        from rung.results import statistics  # imports numpy
 
         return statistics.verdict(ours, theirs)
     return "tie" if abs(ratio - 1) < 0.005 else ("faster" if ratio > 1 else "slower")
@@ -101,7 +101,7 @@ MACHINE = ("gpu", "driver", "cuda", "torch", "triton")
 
 
 def as_csv(rows: Sequence[Row]) -> str:
-    """A line for each row; metrics, dims and tunables have columns of their own."""
+    """A line for each row; metrics, dims and tunables have their own columns."""
 
     def names(of: str) -> list[str]:
         return sorted({name for row in rows for name in getattr(row, of)})

@@ -1,9 +1,9 @@
 """The one schema of everything that is measured.
 
-A row says what was measured (`kind`, `what`, `shape`, `dtype`, `tuning`, `options`), of which code (`texts`, `code`),
-where and when (`machine`, `state`, `time`, `commit`), and what came out (`verdict`, `metrics`, `samples`, `detail`).
-A metric's name ends in its unit: `cold_us`, `first_ms`, `tokens_per_s`, `peak_bytes`; names that begin with `of_` are
-shares of a limit, and those with `vs_` ratios of speeds.
+A row records what was measured (`kind`, `what`, `shape`, `dtype`, `tuning`, `options`), of which code (`texts`,
+`code`), where and when (`machine`, `state`, `time`, `commit`), and the result (`verdict`, `metrics`, `samples`,
+`detail`). A metric's name ends in its unit: `cold_us`, `first_ms`, `tokens_per_s`, `peak_bytes`; names that begin with
+`of_` are shares of a limit, and those with `vs_` ratios of speeds.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 FORMAT = "rung-result-2"
-# The last says how a part of `make measure` went.
+# The last is the outcome of a part of `make measure`.
 KINDS = (
     "bench", "ceilings", "sweep", "profile", "climb", "generate", "parallel", "study", "check", "mutate", "sanitize",
     "measure",
@@ -34,15 +34,15 @@ class Row:
     values: dict[str, Any] = field(default_factory=dict)
     tuning: dict[str, int] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)  # how it was measured
-    texts: dict[str, str] = field(default_factory=dict)  # of each rung that ran, the digest of its text
-    code: str = ""  # of a single rung: compiler, architecture and digest of its compiled code
+    texts: dict[str, str] = field(default_factory=dict)  # digest of the text of each rung that ran
+    code: str = ""  # for a single rung: compiler, architecture and digest of its compiled code
     verdict: str = "ok"  # or failed, refused, illegal, "too slow"
     reason: str = ""
     metrics: dict[str, float] = field(default_factory=dict)
     samples: dict[str, list[float]] = field(default_factory=dict)
     detail: dict[str, Any] = field(
         default_factory=dict
-    )  # everything but numbers: tables, curves, verdicts against others
+    )  # everything except numbers: tables, curves, verdicts against others
     notes: list[str] = field(default_factory=list)
     weights: str = ""  # of a model: random, trained, or its name
     quick: bool = False  # fewer points or shorter timings than usual
@@ -75,7 +75,7 @@ class Row:
 
     @property
     def question(self) -> tuple[Any, ...]:
-        """What was measured: rows with the same question, of any time and code, measure the same thing."""
+        """The measured question: rows with equal questions, of any time and code, measure the same thing."""
         own = (self.kind, self.what, self.part, self.dtype, self.gpu)
         return own + tuple(json.dumps(x, sort_keys=True) for x in (self.values, self.tuning, self.options))
 
@@ -92,7 +92,7 @@ class Row:
 
     @staticmethod
     def of_json(values: Mapping[str, Any]) -> Row:
-        """A row of the store; names that a later version may add are passed over."""
+        """A row of the store; unknown names, which a later version may add, are ignored."""
         return Row(**{name: value for name, value in values.items() if name in _NAMES})
 
     def with_metrics(self, **metrics: float | None) -> Row:

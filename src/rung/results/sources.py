@@ -1,7 +1,7 @@
 """The figures of the five documents that rung follows, and our stored rows that correspond to each.
 
-sources.toml holds the figures; a figure of ours is only ever read out of rows. Where no row answers, the place is empty
-and names the command that fills it.
+sources.toml holds the figures; a figure of ours always comes from stored rows. Without a row, its place is empty and
+names the command that fills it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rung.results.row import Row
 
 FILE = Path(__file__).with_name("sources.toml")
 STUDIES = {"climb": "", "text": "attention", "course": "course"}  # of the climb's rows
-NONE = "- "  # begins the reason why no row of ours can answer
+NONE = "- "  # prefix of the reason why no row of ours can have the figure
 SCALES = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "GB": 1e9}
 COMMANDS = {"profile": "rung profile all", "sweep": "rung sweep --course", "climb": "rung climb",
             "text": "rung climb --study attention", "course": "rung climb --study course"}  # fmt: skip
@@ -43,7 +43,7 @@ class Document:
 
 @dataclass(frozen=True)
 class Reference:
-    """The place of one of our figures: a kind of row, what it measures, and which of its numbers."""
+    """A reference to one of our figures: the kind of row, what it measures, and which of its numbers."""
 
     kind: str
     what: str  # a rung, a step of the climb, a study
@@ -60,7 +60,7 @@ class Reference:
 
     @property
     def command(self) -> str:
-        """What fills the place."""
+        """The command that fills the place."""
         if self.kind == "bench":
             shape = f"'{self.shape}'" if " " in self.shape else self.shape
             return f"rung bench {self.what} --dtype {self.dtype} --shape {shape}"
@@ -129,7 +129,7 @@ def _unit(figure: str) -> float:
 
 @dataclass(frozen=True)
 class Figure:
-    """One of their numbers, and the place of ours; two references are a ratio, with none there is a reason."""
+    """One of their numbers, and the reference of ours; two references are a ratio, without one there is a reason."""
 
     what: str
     value: float
@@ -148,7 +148,7 @@ class Figure:
         return first / SCALES.get(self.unit, 1.0)
 
     def missing(self, rows: Sequence[Row]) -> str:
-        """Why the place is empty, or what fills it."""
+        """Why the place is empty, or the command that fills it."""
         commands = [r.command for r in self.ours if r.value(rows) is None]
         return self.reason or "; ".join(dict.fromkeys(commands))
 
@@ -213,7 +213,7 @@ def reference(text: str, dtype: str, shape: str) -> Reference:
     """`KIND | WHAT | ... | FIGURE [* CALLS] [@DTYPE [SHAPE]]`."""
     kind, what, *middle, last = (part.strip() for part in text.split("|"))
     if kind not in (*COMMANDS, "bench", "study"):
-        raise RungError(f"sources.toml: {text!r} begins with no kind of row.")
+        raise RungError(f"sources.toml: {text!r} does not begin with a kind of row.")
     last, _, at = last.partition(" @")
     if at:
         dtype, _, other = at.partition(" ")
@@ -227,7 +227,7 @@ def reference(text: str, dtype: str, shape: str) -> Reference:
 
 
 def references(kind: str) -> Iterator[Reference]:
-    """Every place of ours of one kind that a figure names."""
+    """Every reference to rows of one kind in the figures."""
     for experiment in experiments():
         for figure in experiment.figures:
             yield from (r for r in figure.ours if r.kind == kind)
@@ -250,12 +250,12 @@ def softmax() -> dict[int, list[float]]:
 
 
 def latencies() -> dict[str, float]:
-    """Cycles of a load, by what is loaded from, as the lecture has them."""
+    """Cycles per load, by memory, as given in the lecture."""
     return {level: cycles for level, (cycles,) in _by("Part 1, anatomy of a GPU", "where").items()}
 
 
 def _by(section: str, column: str) -> dict[str, list[float]]:
-    """The figures of a section by their place in the column of our table."""
+    """The figures of a section, by their keys in our table's column."""
     table: dict[str, list[float]] = {}
     for experiment in experiments():
         if experiment.section == section:

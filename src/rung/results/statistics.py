@@ -39,8 +39,8 @@ def settled(samples: list[float]) -> bool:
 
 
 def verdict(ours: list[float], theirs: list[float]) -> Verdict:
-    """Is `ours` faster than `theirs`? From the bootstrapped 95 % interval of the medians' ratio. Less than half a
-    percent either way is a tie, however certain.
+    """Is `ours` faster than `theirs`? Decided by the bootstrapped 95 % interval of the medians' ratio. A difference of
+    less than half a percent is a tie, even if it is certain.
     """
     random = np.random.default_rng(0)
     a, b = np.asarray(ours), np.asarray(theirs)

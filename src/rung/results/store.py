@@ -20,7 +20,8 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def append(row: Row, path: Path | None = None) -> Row:
-    """Append one measurement; returns it with its time and commit. A reason names files as the repository does."""
+    """Append one measurement; returns it with its time and commit. File names in a reason are relative to the
+    repository."""
     now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     reason = row.reason.replace(f"{ROOT}/", "")
     whole = replace(row, reason=reason, time=row.time or now, commit=row.commit or tree.commit())
@@ -29,13 +30,13 @@ def append(row: Row, path: Path | None = None) -> Row:
 
 
 def read(path: Path | None = None) -> Iterator[Row]:
-    """Every whole measurement in the store."""
+    """Every complete measurement in the store."""
     rows = lines.read(path or default_path(), FORMAT, "results", "rung bench -o FILE")
     return (Row.of_json(values) for values in rows)
 
 
 def write(path: Path, rows: Iterable[Row]) -> None:
-    """A file of these rows alone, whole or as it was before."""
+    """Write a file of these rows, completely or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
     text = "".join(json.dumps(row.as_json(), ensure_ascii=False) + "\n" for row in rows)
     write_whole(path, text)
@@ -51,20 +52,21 @@ def load(path: Path) -> list[Row]:
 
 
 def published(root: Path = ROOT) -> list[Row]:
-    """The measurements that a checkout holds, of all GPUs."""
+    """The measurements published in a checkout, of all GPUs."""
     return [row for folder in sorted((root / "results").glob("*/")) for row in load(folder)]
 
 
 def gather(files: Sequence[Path] = ()) -> list[Row]:
-    """The measurements in these files; without any, the user's own and those that the checkout publishes."""
+    """The measurements in these files; by default, the user's own and those that the checkout publishes."""
     if files:
         return [row for file in files for row in load(file)]
     return published() + (load(default_path()) if default_path().exists() else [])
 
 
 def publish(rows: Iterable[Row], folder: Path) -> dict[str, int]:
-    """Put rows into a folder of current rows, one file per kind; the newest row of each question stays. A failure does
-    not replace a figure of the same code: it is kept only if there is no other. How `make measure` went stays out.
+    """Put rows into a folder of current rows, one file per kind; the newest row of each question is kept. A failure
+    does not replace a figure of the same code: it is kept only if there is no other. Outcomes of `make measure` are
+    left out.
     """
     together = load(folder) if folder.is_dir() else []
     right = {r.key for r in together if r.verdict == "ok"}

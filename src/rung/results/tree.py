@@ -1,6 +1,6 @@
-"""Which sources ran: git's hash of the package's folder as it is, and the commit that has exactly this folder. A tree
-that was copied to the measuring machine may come with the history of another commit; then a row names the folder
-(`tree-…`), and publishing it from a checkout whose history has that folder finds the commit.
+"""Which sources ran: git's hash of the package's folder in its present state, and the commit with exactly this folder.
+A tree that was copied to the measuring machine may come with the history of another commit; then a row names the folder
+(`tree-…`), and publishing it from a checkout whose history contains that folder finds the commit.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _named(kind: str, content: bytes) -> bytes:
 
 @cache
 def commit(package: Path = PACKAGE) -> str:
-    """The checkout's commit where the package is as it has it; else the package's own name."""
+    """The checkout's commit if the package is unchanged from it; else the package's own hash."""
     here = digest(package)
     if _git(package, "rev-parse", "HEAD:./") == here:
         return _git(package, "rev-parse", "HEAD")[:LENGTH]
@@ -47,7 +47,7 @@ def commit(package: Path = PACKAGE) -> str:
 
 @cache
 def known(tree: str, package: Path = PACKAGE) -> str:
-    """The newest commit that has the package by this name; the name itself where the history has none."""
+    """The newest commit with the package of this hash; the hash itself if the history has none."""
     for one in _git(package, "log", "--format=%H", "-n", "300", "--", ".").split():
         if _git(package, "rev-parse", f"{one}:./").startswith(tree.removeprefix(TREE)):
             return one[:LENGTH]
@@ -55,7 +55,7 @@ def known(tree: str, package: Path = PACKAGE) -> str:
 
 
 def _git(folder: Path, *words: str) -> str:
-    """What git says, or nothing where there is no git, no history or no such name."""
+    """git's output; empty if there is no git, no history or no such name."""
     try:
         command = ["git", "-C", str(folder), *words]
         done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)

@@ -1,1 +1,1 @@
-"""What a rung is: header, expressions and arguments; CUDA, Python and library rungs behind one call."""
+"""The definition of a rung: header, expressions and arguments; CUDA, Python and library rungs with one interface."""

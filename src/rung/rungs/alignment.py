@@ -1,6 +1,7 @@
 """Alignment of a kernel's operands, so that a view at an odd offset is refused instead of causing a fault.
 
-Vector loads take 16 bytes from a multiple of 16. torch allocates so, but x[1:] of float32 starts 4 bytes further.
+Vector loads take 16 bytes from a multiple of 16. torch's allocations are aligned, but x[1:] of float32 starts 4 bytes
+further.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from pathlib import Path
 from rung.cuda.source import included, without_comments
 from rung.lazy import torch
 
-VECTOR, FRAGMENT = 16, 32  # bytes: of vector loads, and of what wmma::load_matrix_sync reads
-_SHARED_BY_ALL = "rung.cuh"  # it defines vector loads; a rung that names none of them has none
+VECTOR, FRAGMENT = 16, 32  # bytes: for vector loads, and for wmma::load_matrix_sync
+_SHARED_BY_ALL = "rung.cuh"  # it defines the vector loads; a rung that uses none of its names has none
 _VECTORS = re.compile(
     r"\b(?:u?(?:char|short|int|long|longlong|float|double)[24]|(?:__)?(?:half|nv_bfloat16)2|__nv_bfloat162"
     r"|Vec(?:16)?|load_vec|store_vec|cp_async_16|load_no_allocate|TensorMap)\b|cp\.async|\.v[24]\."
@@ -38,7 +39,7 @@ def of_source(source: str, folders: Iterable[Path]) -> int:
 
 
 def _of_text(text: str) -> tuple[int, list[str]]:
-    """What a text needs by itself, and what it includes."""
+    """The alignment that a text needs by itself, and the files that it includes."""
     bare = without_comments(text)
     return FRAGMENT if _WMMA.search(bare) else VECTOR if _VECTORS.search(bare) else 1, included(text)
 

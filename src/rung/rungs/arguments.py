@@ -43,7 +43,7 @@ ANY_POINTEE = re.compile(r"void|char|u?int[24]|Vec\b.*|Vec16")
 
 @dataclass(frozen=True)
 class Arguments:
-    """The operands and buffers of one call, and what a parameter may be bound to among them."""
+    """The operands and buffers of one call, to which parameters may be bound."""
 
     rung: Rung
     tensors: Tensors
@@ -57,7 +57,7 @@ class Arguments:
         return self.tensors[name]
 
     def argument(self, parameter: Parameter, kernel: str, target: str | int | float, names: Values) -> Argument:
-        """The value of one parameter, which `target` stands for, and how it is passed."""
+        """The value of one parameter, given by `target`, and how it is passed."""
         where = f"{self.rung.path}: parameter {parameter.name!r} of {kernel}"
         if parameter.pointer:
             return "pointer", self._pointer(parameter, target, where)

@@ -1,6 +1,6 @@
 """The interface of every rung, in any language: its rules, and binding to tensors. `Rung.prepare` binds a rung to
-tensors (it compiles, allocates and packs arguments) and returns a `Prepared`, whose `run` only launches; that is what
-is checked, timed, captured in a graph and used by the model.
+tensors (it compiles, allocates and packs arguments) and returns a `Prepared`, whose `run` only launches. The checker,
+the bench, graphs and the model all use this `run`.
 """
 
 from __future__ import annotations
@@ -49,16 +49,16 @@ class Prepared:
 
 @dataclass(frozen=True)
 class Call:
-    """What a rung is called with."""
+    """The arguments of a rung's call."""
 
     tensors: Tensors
     values: Values
     dtype: Dtype
     device: Device
     tuning: dict[str, int]
-    names: Names  # everything an expression may name
+    names: Names  # all names that an expression may use
     buffers: Tensors
-    zeroed: Sequence[Callable[[], None]]  # zeroes the buffers that every run finds zeroed
+    zeroed: Sequence[Callable[[], None]]  # zeroes the buffers that must be zero before each run
 
 
 class Rung(ABC):
@@ -97,7 +97,7 @@ class Rung(ABC):
     @property
     @abstractmethod
     def source(self) -> str:
-        """The text that a reader is shown."""
+        """The text shown to a reader."""
 
     @property
     @abstractmethod
@@ -123,7 +123,7 @@ class Rung(ABC):
     def call(
         self, tensors: Tensors, values: Values, dtype: Dtype, device: Device, tuning: Tuning, empty: Empty | None = None
     ) -> Call:
-        """What a call is made of, its scratch allocated."""
+        """The arguments of a call, with scratch memory allocated."""
         names = self.names(values, dtype, tuning, tensors, device)
         where = next(iter(tensors.values())).device
         make: Empty = empty or (lambda _, shape, kind: torch.empty(shape, dtype=kind, device=where))
@@ -132,7 +132,7 @@ class Rung(ABC):
             shape = tuple(evaluate_int(s, names, f"the size of buffer {name}") for s in buffer.shape)
             if min(shape) < 0 or math.prod(shape) > LARGEST_BUFFER:
                 sizes = " x ".join(str(s) for s in shape)
-                raise RungError(f"{self.path}: buffers.{name} has the shape {sizes}, which no memory has; correct it.")
+                raise RungError(f"{self.path}: buffers.{name} has the shape {sizes}, beyond any memory; correct it.")
             buffers[name] = make(name, shape, element(buffer.dtype, dtype))
             if buffer.zero_once:
                 buffers[name].zero_()
@@ -141,7 +141,7 @@ class Rung(ABC):
 
     @abstractmethod
     def bound(self, call: Call) -> Prepared:
-        """The rung, bound to what it is called with."""
+        """The rung, bound to its arguments."""
 
     def tuned(self, tuning: Tuning) -> dict[str, int]:
         """The tunables' values: the defaults, replaced by those given."""
@@ -156,7 +156,7 @@ class Rung(ABC):
     def names(
         self, values: Values, dtype: Dtype, tuning: Tuning, tensors: Tensors | None = None, device: Device = "emulator"
     ) -> Names:
-        """Everything an expression of this rung may name."""
+        """All names that an expression of this rung may use."""
         sm, sms = device_facts(device)
         names: Values = {**values, **self.tuned(tuning), "sizeof_real": dtype.size, "sm": sm, "sms": sms}
         names["emulated"] = int(device == "emulator")
@@ -198,11 +198,11 @@ class Rung(ABC):
 
     @property
     def operand_names(self) -> list[str]:
-        """The operands of a bare call: those that are not optional, and those that it binds."""
+        """The operands of a plain call: those that are not optional, and those that it binds."""
         return [o.name for o in self.operation.operands if not o.optional or o.name in self.binds]
 
     def too_large(self, values: Values, dtype: Dtype, tuning: Tuning, device: Device) -> str | None:
-        """Which launch does not fit the GPU, as far as can be known before compiling."""
+        """The launch that does not fit the GPU, as far as this is known before compiling."""
         return None
 
     def alignment(self, values: Values, dtype: Dtype, tuning: Tuning = None, device: Device = "emulator") -> int:
@@ -225,13 +225,13 @@ class Rung(ABC):
         tuning: Tuning = None,
         tensors: Tensors | None = None,
     ) -> Rung | None:
-        """The highest rung of the same ladder that supports what this one does not."""
+        """The highest rung of the same ladder that supports a call that this one does not."""
         extra = {o.name for o in self.operation.operands if o.optional and not o.nullable and o.role != "out"}
         for other in reversed(self.siblings()):
             if other.name == self.name or other.aside or (other.emulate and device != "cuda"):
                 continue
             if other.binds & extra != self.binds & extra:
-                continue  # what it computes is something else
+                continue  # it computes something else
             if other.refusal(values, dtype, tuning, tensors, device) is None:
                 return other
         return None
@@ -278,9 +278,9 @@ def arch(device: Device | None = None) -> str:
 
 @contextmanager
 def emulated_multiprocessors(count: int | None) -> Iterator[None]:
-    """Inside the block the emulator has so many multiprocessors: with one, persistent blocks take every tile.
+    """Inside the block the emulator has this many multiprocessors: with one, persistent blocks take every tile.
 
-    With fewer than usual, grids have at most two rows of blocks where they are held to `max_grid_y`.
+    With fewer than usual, grids that are limited by `max_grid_y` have at most two rows of blocks.
     """
     global _emulated_multiprocessors
     before = _emulated_multiprocessors

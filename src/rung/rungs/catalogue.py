@@ -1,4 +1,4 @@
-"""Finds ladders and rungs on disk, and those that a user names."""
+"""Finds ladders and rungs on disk, by name or by path."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from rung.rungs.base import Call, Device, Prepared, Rung, Tuning, arch
 if TYPE_CHECKING:
     from rung.cuda.launch import Build, LaunchConfig, Module
 
-MOST_ROUNDS = 4096  # of launches that are repeated
+MOST_ROUNDS = 4096  # repetitions of a launch at most
 INCLUDE = Path(__file__).parents[1] / "ladders" / "include"
 
 
@@ -48,7 +48,7 @@ class CudaRung(Rung):
         return self._source
 
     def built_for(self, purpose: str) -> Self:
-        """The same rung with `purpose` defined when it is compiled, as RUNG_TIMED: for tools, never for its speed."""
+        """The same rung compiled with `purpose` defined, such as RUNG_TIMED: for tools, not for measuring its speed."""
         other = copy.copy(self)
         other._purposes = (*self._purposes, purpose)
         return other
@@ -142,7 +142,8 @@ class CudaRung(Rung):
         *,
         emulated: bool | None = None,
     ) -> list[tuple[str, LaunchConfig]]:
-        """The kernels that a call at this shape launches, and how; not `emulated`: on some GPU, wherever it is."""
+        """The kernels that a call at this shape launches, and how; if not `emulated`, for a GPU, even if there is none
+        here."""
         names = self.names(values, dtype, tuning, device=device)
         if emulated is not None:
             names = names.also(emulated=int(emulated))
@@ -222,7 +223,7 @@ class CudaRung(Rung):
             if entry.operand not in tensors:
                 known = ", ".join(tensors)
                 raise RungError(
-                    f"{self.path}: maps.{name} is of {entry.operand!r}, which is not there; there are {known}."
+                    f"{self.path}: maps.{name} is of {entry.operand!r}, which does not exist; there are {known}."
                 )
             tensor = tensors[entry.operand]
             dims, strides = numbers(entry.dims, f"{name}.dims"), numbers(entry.strides, f"{name}.strides")
@@ -253,7 +254,7 @@ def load_module(build: Build, device: Device) -> Module:
     return _emulated(build)
 
 
-@lru_cache(maxsize=256)  # a shape is prepared for many sets of tensors, and its code looked up once
+@lru_cache(maxsize=256)  # a shape is prepared for many sets of tensors, and its code is looked up once
 def _on_gpu(build: Build, index: int) -> Module:
     from rung.cuda import driver
 

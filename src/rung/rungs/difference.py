@@ -35,7 +35,7 @@ def _with_neighbours(text: str, folder: Path, seen: set[str]) -> str:
     def expand(found: re.Match[str]) -> str:
         path = folder / found[1]
         if not path.is_file():
-            return found[0]  # one of those that all ladders share
+            return found[0]  # a header that all ladders share
         if found[1] in seen:
             return ""
         seen.add(found[1])

@@ -9,7 +9,7 @@ from pathlib import Path
 from rung.errors import RungError
 
 LADDERS = Path(__file__).parents[1] / "ladders"  # those shipped with rung
-MORE_LADDERS = "RUNG_LADDERS"  # names folders of further ladders, as PATH does; child processes see them too
+MORE_LADDERS = "RUNG_LADDERS"  # lists folders of further ladders, in PATH's format; child processes inherit it
 
 
 def folders() -> dict[str, Path]:
@@ -17,14 +17,14 @@ def folders() -> dict[str, Path]:
     more = [Path(folder).resolve() for folder in os.environ.get(MORE_LADDERS, "").split(os.pathsep) if folder]
     for place in more:
         if not place.is_dir():
-            raise RungError(f"there is no folder {place} of further ladders; mend --ladders or {MORE_LADDERS}.")
+            raise RungError(f"there is no folder {place} of further ladders; correct --ladders or {MORE_LADDERS}.")
     places = (LADDERS, *more)
     return dict(_found(places, tuple(place.stat().st_mtime_ns for place in places)))
 
 
 @functools.cache
 def _found(places: tuple[Path, ...], _changed: tuple[int, ...]) -> dict[str, Path]:
-    """Looked up again where a folder has come or gone since."""
+    """Looked up again if a folder was added or removed since."""
     found: dict[str, Path] = {}
     for place in places:
         for path in sorted(place.glob("*/operation.py")):

@@ -21,7 +21,7 @@ Expression = str | int
 
 _BLOCK = re.compile(r"\A\s*/\*---[ \t]*\n(.*?)\n[ \t]*---\*/", re.DOTALL)
 DESCRIPTIVE = ("idea", "expect", "found", "provenance", "from", "leap", "aside")  # descriptive keys
-LONGEST_FOUND = 400  # characters; a longer story has a page beside the rung
+LONGEST_FOUND = 400  # characters; a longer text goes on a page next to the rung
 _PARENT = re.compile(r"\w+/\w+")
 _PLACE = re.compile(r" \(at line (?P<line>\d+), column (?P<column>\d+)\)$")
 
@@ -49,13 +49,13 @@ class Map:
     promotion: Expression = 128  # bytes that L2 fetches at least
     fill: str = "zeros"  # or "nan": the value beyond the edges
     tf32: bool = False  # floats are rounded during the copy, if the rung's dtype is tf32
-    when: Expression = 1  # where this is 0, the kernel is given zeros and must not use them
+    when: Expression = 1  # if this is 0, the kernel gets zeros and must not use them
 
 
 @dataclass(frozen=True)
 class Launch:
-    """One kernel launch: which kernel, over what grid, and how. Consecutive launches with the same `each` are repeated
-    together, like the layers of a model.
+    """One kernel launch: the kernel, its grid and its attributes. Consecutive launches with the same `each` are
+    repeated together, like the layers of a model.
     """
 
     kernel: str
@@ -89,11 +89,11 @@ class Header:
     expect: str = ""
     found: str = ""
     provenance: str = ""
-    parent: str = ""  # `from` in the file: the rung that this one changes, when it is not the number before
+    parent: str = ""  # `from` in the file: the parent rung, if it is not the number before
     leap: str = ""  # why most of the parent's code is replaced at once
-    aside: str = ""  # why it is no step of the climb: such a rung is never chosen in place of another
+    aside: str = ""  # why it is not a step of the climb: such a rung is never chosen in place of another
     dtypes: tuple[str, ...] = ("f32",)
-    products: str = ""  # the format that its products run in, where that is not its dtype: the rate that limits it
+    products: str = ""  # the format of its products, if it is not its dtype; it determines the limiting rate
     needs: tuple[str, ...] = ()
     align: Expression | None = None  # alignment of operands in bytes; by default derived from the source
     options: tuple[str, ...] = ()
@@ -101,7 +101,7 @@ class Header:
     emulate: str = ""
     tune: dict[str, tuple[int, ...]] = field(default_factory=dict)
     let: dict[str, Expression] = field(default_factory=dict)
-    dims: tuple[str, ...] = ()  # those that the code is compiled for: each is defined as DIM_<name>
+    dims: tuple[str, ...] = ()  # dims that the code is compiled for: each is defined as DIM_<name>
     define: dict[str, Expression] = field(default_factory=dict)
     bind: dict[str, str | int | float] = field(default_factory=dict)
     buffers: dict[str, Buffer] = field(default_factory=dict)
@@ -111,7 +111,7 @@ class Header:
     launches: tuple[Launch, ...] = ()
 
 
-# Keys of a Python rung, as constants of these names in capitals; it launches its kernels itself.
+# Keys of a Python rung, given as constants with these names in capitals; it launches its kernels itself.
 _CONSTANTS = {*DESCRIPTIVE, "emulate", "dtypes", "products", "needs", "align", "tune", "let", "buffers"}
 # Every key except the descriptive ones may come from the parent that `from` names.
 INHERITED = {"launch", *Header.__dataclass_fields__} - {*DESCRIPTIVE, "parent", "launches"}
@@ -181,10 +181,10 @@ def table(source: str, origin: str, seen: tuple[Path, ...] = ()) -> dict[str, An
     keys, parent = own.pop("inherit"), own.get("from", "")
     texts = isinstance(keys, list) and all(isinstance(key, str) for key in [*keys, parent])
     if not texts or not parent:
-        raise RungError(f'{origin}: inherit wants a list of keys, and from = "OP/NUMBER" beside it.')
+        raise RungError(f'{origin}: inherit needs a list of keys, and from = "OP/NUMBER".')
     path, seen = _file_of(parent, origin), (*seen, Path(origin).resolve())
     if path.resolve() in seen:
-        raise RungError(f"{origin}: inherit leads back to {path.name}; one of the two has to stand in full.")
+        raise RungError(f"{origin}: inherit leads back to {path.name}; one of the two must be written in full.")
     inherited = table(source_file.read(path), str(path), seen)
     for key in keys:
         if key not in INHERITED or key not in inherited:
@@ -195,18 +195,18 @@ def table(source: str, origin: str, seen: tuple[Path, ...] = ()) -> dict[str, An
 
 
 def _merged(key: str, inherited: Any, own: Any, origin: str) -> Any:
-    """Names of a table are added or replaced, conditions are added, and launches change key by key in their order."""
+    """Tables are merged by name, conditions are added, and launches are merged key by key, in order."""
     if isinstance(inherited, dict) and isinstance(own, dict):
         return inherited | own
     if key == "needs":
         return [n for part in (inherited, own) for n in (part if isinstance(part, list) else [part])]
     if key == "launch" and isinstance(own, list) and len(own) == len(inherited):
         return [_merged("", *pair, origin) for pair in zip(inherited, own, strict=True)]
-    raise RungError(f"{origin}: {key} stands in the header and in inherit, and the two cannot be joined; drop one.")
+    raise RungError(f"{origin}: {key} is in the header and in inherit, and the two cannot be merged; drop one.")
 
 
 def _file_of(rung: str, origin: str) -> Path:
-    """The file of the rung that `rung` names, in a ladder beside this one or in any other."""
+    """The file of the rung that `rung` names, in a sibling ladder or in any other."""
     name, _, which = parent_name(rung, origin).partition("/")
     beside = Path(origin).parent.parent / name
     folder = beside if beside.is_dir() else folders().get(name, beside)
@@ -215,7 +215,7 @@ def _file_of(rung: str, origin: str) -> Path:
         number, _, short = path.stem.partition("_")
         if which in (path.stem, short) or (wanted is not None and whole(number) == wanted):
             return path
-    raise RungError(f"{origin}: from = {rung!r} is no .cu rung, so that no header can be inherited from it.")
+    raise RungError(f"{origin}: from = {rung!r} is not a .cu rung, so no header can be inherited from it.")
 
 
 @lru_cache(maxsize=512)  # a parent is read for each rung that inherits from it
@@ -249,14 +249,14 @@ def short_enough(found: str, origin: str) -> str:
     """`found`, unless it is too long."""
     if len(found) > LONGEST_FOUND:
         raise RungError(
-            f"{origin}: found has {len(found)} characters; keep at most {LONGEST_FOUND}, and tell the rest in a page "
-            "beside the rung (its number and .md, such as 13.md)."
+            f"{origin}: found has {len(found)} characters; keep at most {LONGEST_FOUND}, and put the rest on a page "
+            "next to the rung (its number and .md, such as 13.md)."
         )
     return found
 
 
 def parent_name(name: str, origin: str) -> str:
-    """The rung that a rung says it is from."""
+    """The parent that a rung names."""
     if name and not _PARENT.fullmatch(name):
         raise RungError(f"{origin}: from = {name!r} names no rung; write OP/NUMBER, such as attention/24.")
     return name
@@ -278,8 +278,9 @@ def let_table(table: dict[str, Any], origin: str) -> dict[str, Expression]:
 
 
 def define_table(define: dict[str, Expression], let: dict[str, Expression], origin: str) -> dict[str, Expression]:
-    """What the code is compiled with: not what only a launch knows, since code is compiled ahead, for any GPU."""
-    late: dict[str, set[str]] = {}  # by each name of [let], what it is made of that only a launch knows
+    """The definitions that the code is compiled with; not values known only at launch, since code is compiled ahead,
+    for any GPU."""
+    late: dict[str, set[str]] = {}  # for each name of [let], the values known only at launch that it depends on
     for name, expression in [*let.items(), *define.items()]:
         own = names_in(str(expression))
         unknown = {n for n in own if n in ("sms", "max_grid_y", "emulated") or "_stride_" in n}
@@ -291,7 +292,7 @@ def define_table(define: dict[str, Expression], let: dict[str, Expression], orig
         if first:
             raise RungError(
                 f"{origin}: define.{name} depends on {first[0]}, which is not known when the code is compiled; use a "
-                "bound that holds everywhere (what `needs` asks for at least), or pass it to the kernel by `bind`."
+                "bound that holds everywhere (the minimum that `needs` requires), or pass it to the kernel by `bind`."
             )
     return define
 
@@ -310,7 +311,7 @@ class _Reader:
         self.known(table, "the header", names)
         launches = table.get("launch", [])
         if not launches_itself and (not isinstance(launches, list) or not launches):
-            raise self.fail("the header has no [[launch]]; say which kernel runs over which grid and block.")
+            raise self.fail("the header has no [[launch]]; name the kernel, its grid and its block.")
         if "idea" not in table:
             raise self.fail('the header has no idea; add idea = "…" in one sentence.')
         let = let_table(self.table(table, "let"), self.origin)
@@ -456,7 +457,7 @@ class _Reader:
         self.known(inside, "inside", set(Inside.__dataclass_fields__))
         counter, rows = self.text(inside, "counter"), inside.get("rows")
         if counter not in self.table(table, "buffers"):
-            raise self.fail(f"inside.counter = {counter!r} is no buffer; declare [buffers.{counter or 'spent'}].")
+            raise self.fail(f"inside.counter = {counter!r} is not a buffer; declare [buffers.{counter or 'spent'}].")
         if not isinstance(rows, list) or not rows or not all(isinstance(group, list) for group in rows):
             raise self.fail("inside.rows is not a list with a list of rows for each thread that counts.")
         columns = self.strings(inside.get("columns", []), "inside.columns")

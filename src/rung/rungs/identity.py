@@ -1,7 +1,7 @@
 """The identity of the code that a figure belongs to: a digest of a rung's text, and one of its compiled code. The
 text's digest needs no compiler. It leaves out comments, layout and descriptive keys, and includes every file that the
 rung includes, so that equal digests mean equal code. Where the text differs, the compiled code decides: NVRTC compiles
-without a GPU, and the digest covers the machine code of every kernel, the launches and what is bound to each parameter.
+without a GPU, and the digest covers the machine code of every kernel, the launches and the value of each parameter.
 Triton and Python rungs have only a text.
 """
 
@@ -26,7 +26,7 @@ from rung.rungs import header, source_file
 from rung.rungs.base import Rung
 from rung.rungs.cuda import CudaRung
 
-# Descriptive keys, the rate that limits a rung, and conditions on calls: nothing that changes the code.
+# Descriptive keys, the limiting rate, and conditions on calls: these do not change the code.
 LEFT_OUT = {*header.DESCRIPTIVE, "products", "needs", "align", "emulate", "tune"}
 CONSTANTS = {name.upper() for name in LEFT_OUT}
 _SPACE = re.compile(r"(?<=\w) (?!\w)|(?<!\w) (?=\w)|(?<![\w+&<>-]) (?!\w)")  # whitespace that separates nothing
@@ -57,8 +57,8 @@ def code(
     *,
     again: bool = False,
 ) -> str:
-    """Compiler, architecture and digest of what runs at this shape; empty for a rung that is not CUDA C++. `again`
-    compiles although the cache has it."""
+    """Compiler, architecture and digest of the code at this shape; empty for a rung that is not CUDA C++. `again`
+    compiles even if it is cached."""
     if not isinstance(rung, CudaRung):
         return ""
     from rung.cuda import nvrtc
@@ -85,7 +85,7 @@ def code(
     folders = sorted({str(Path(build.origin).parent), *build.include}, key=len, reverse=True)
     parts = []
     for name, found in sorted(machine_code(cubin.path.read_bytes()).items()):
-        for folder in folders:  # an assertion holds the path of its file
+        for folder in folders:  # an assertion contains the path of its file
             found = found.replace(folder.encode(), b"")
         parts.append(f"{name} {_digest(found)}")
     major, minor = nvrtc.version()
@@ -93,7 +93,8 @@ def code(
 
 
 def _value(expression: str | int | float, names: Mapping[str, Number]) -> object:
-    """The number behind an expression, however it is written; an operand or a loop's variable as it is."""
+    """An expression's value, so that its spelling does not matter; the name of an operand or a loop's variable is
+    kept."""
     if not isinstance(expression, str):
         return expression
     try:

@@ -32,7 +32,7 @@ class LibraryRung(Rung):
     def binds(self) -> frozenset[str]:
         operands = {o.name for o in self.operation.operands}
         accepted = set(inspect.signature(self.library.run).parameters)
-        # A library that returns its result does not take it: the plain output is always bound.
+        # A library that returns its result does not take it as an argument: the plain output is always bound.
         return frozenset((accepted & operands) | {o for o in self.operation.required if _is_output(self.operation, o)})
 
     def bound(self, call: Call) -> Prepared:

@@ -35,7 +35,7 @@ class PythonRung(Rung):
         return frozenset(self.facts.parameters) & operands
 
     def load(self, device: Device) -> ModuleType:
-        """The module itself, with Triton's interpreter in place of its compiler when there is no GPU."""
+        """The module itself, with Triton's interpreter in place of its compiler if there is no GPU."""
         assert self.path is not None
         return python_module.load(self.path, interpret=device != "cuda")
 
@@ -50,7 +50,7 @@ class PythonRung(Rung):
         return Prepared(self, zeroed_run, call.tuning, buffers=call.buffers)
 
     def arguments(self, call: Call) -> dict[str, Any]:
-        """What `run` is called with, by name."""
+        """The arguments of `run`, by name."""
         known = ChainMap[str, Any](call.tensors, call.buffers, {"dtype": call.dtype.name}, call.names)
         nullable = {o.name: None for o in self.operation.operands if o.nullable}
         arguments: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""Reads a `.py` rung: its facts without running it, and the module itself to run it."""
+"""Reads a `.py` rung: its metadata without running it, and the module itself to run it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rung.rungs.header import Header, of_constants
 
 @dataclass(frozen=True)
 class Facts:
-    """The facts of a Python rung."""
+    """The metadata of a Python rung."""
 
     source: str
     header: Header
@@ -28,13 +28,13 @@ class Facts:
 
 
 def read_facts(path: Path) -> Facts:
-    """The facts of the rung at `path`, read from its syntax tree so that listing imports nothing."""
+    """The metadata of the rung at `path`, read from its syntax tree so that listing imports nothing."""
     try:
         source = source_file.read(path)
         tree = ast.parse(source, str(path))
     except SyntaxError as error:
         raise RungError(f"{path}, line {error.lineno}: {error.msg}.") from None
-    except ValueError as error:  # a byte that does not occur in sources
+    except ValueError as error:  # a byte that cannot occur in sources
         raise RungError(f"{path} is not Python: {error}.") from None
     except (RecursionError, MemoryError):
         raise RungError(f"{path} nests too deeply for Python; write it in shorter expressions.") from None
@@ -81,11 +81,11 @@ def _imported(node: ast.stmt) -> set[str]:
 
 
 _loaded: dict[tuple[str, str, bool], ModuleType] = {}
-_interpreted = False  # whether the module that is being executed was asked for with the interpreter
+_interpreted = False  # whether the module being executed was requested with the interpreter
 
 
 def beside(path: str, name: str) -> ModuleType:
-    """The module `name` beside the rung at `path`, for a rung that changes a part of it and is being imported."""
+    """The module `name` next to the rung at `path`, for a rung that changes a part of it and is being imported."""
     return load(Path(path).with_name(name), interpret=_interpreted)
 
 

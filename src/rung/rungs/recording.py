@@ -1,4 +1,4 @@
-"""A rung's launches as one CUDA graph, for rungs whose idea is a joint launch."""
+"""A rung's launches as one CUDA graph, for rungs whose idea is a single joint launch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _recorded: OrderedDict[tuple[object, ...], tuple[Callable[[], None], Tensors]] =
 
 
 def run(rung: str, tensors: Tensors, values: Mapping[str, Number], dtype: str) -> None:
-    """One call of `rung` on these tensors: captured the first time, replayed from then on. During another capture, and
+    """One call of `rung` on these tensors: captured the first time, replayed afterwards. During another capture, and
     without a GPU, the launches are issued one by one.
     """
     pointers = tuple((name, tensor.data_ptr()) for name, tensor in tensors.items())

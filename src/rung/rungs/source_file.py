@@ -11,7 +11,7 @@ LARGEST = 1 << 20  # bytes of a rung's file
 
 
 def read(path: Path) -> str:
-    """The text of `path`, lines ending in \\n and without the mark that some editors put before the first."""
+    """The text of `path`, with lines ending in \\n and without a byte order mark."""
     try:
         text = read_bytes(path, LARGEST).decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
     except OSError as error:

@@ -1,11 +1,11 @@
 """The best configuration known for a rung on a GPU, by class of shape and dtype, for bench and the model.
 
-Stored as append-only JSON lines, beside the results. The last line for the same shape counts, and for a shape that was
-not tuned the line of the nearest of its class; of equally near ones, one of the rung's present text. One of an earlier
-text is used as long as its values are still valid; the list marks it. For GPUs
-without the user's own measurements the tunings shipped with rung are used (tunings_measured.jsonl, from the GPUs that
-it was developed on), and for a GPU that is not among them, those of one with the same capability and number of
-multiprocessors: those of an H200 for an H100. That is a guess; nothing was measured there.
+Stored as append-only JSON lines, next to the results. The last line for the same shape is used, and for a shape that
+was not tuned the line of the nearest shape of its class; among equally near ones, one of the rung's present text. A
+tuning of an earlier text is used as long as its values are still valid; the list marks it. For GPUs without the user's
+own measurements the tunings shipped with rung are used (tunings_measured.jsonl, from the GPUs that it was developed
+on), and for a GPU that is not among them, those of one with the same capability and number of multiprocessors: those of
+an H200 for an H100. That is a guess; nothing was measured there.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def record(
     shape: str = "",
     path: Path | None = None,
 ) -> None:
-    """Store the best configuration of a sweep; without a time if the time of a whole prompt decided."""
+    """Store the best configuration of a sweep, without a time if a whole prompt's time decided."""
     entry = {
         "format": FORMAT,
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
@@ -98,7 +98,7 @@ def best(
     path: Path | None = None,
     device: Device = "cuda",
 ) -> dict[str, int] | None:
-    """The tuning to use for this call, or None where the defaults are all that is known."""
+    """The tuning to use for this call, or None if only the defaults are known."""
     if not rung.tune:
         return None
     chip = None
@@ -133,13 +133,13 @@ def _named(machine: Mapping[str, Any], what: str) -> object:
 
 
 def _chip() -> tuple[str, int]:
-    """The key that GPUs share which differ only in memory: capability and number of multiprocessors."""
+    """The key shared by GPUs that differ only in memory: capability and number of multiprocessors."""
     here = torch.cuda.get_device_properties(torch.cuda.current_device())
     return f"{here.major}.{here.minor}", here.multi_processor_count
 
 
 def _legal(rung: Rung, values: Any, dtype: Any, tuning: dict[str, int], device: Device) -> bool:
-    # The class is wider than the shape that was tuned; a neighbour may break a rule.
+    # The class contains more than the tuned shape; another shape may violate a rule.
     from rung.rungs.cuda import CudaRung
 
     try:
@@ -166,7 +166,7 @@ def _by_question(path: Path) -> dict[tuple[str, ...], dict[str, Any]]:
         for row in lines.read(path, FORMAT, "tunings", "rung sweep"):
             question = (row["machine"].get("gpu", ""), row["rung"], row["class"], row["dtype"])
             key = (*question, json.dumps(row["values"], sort_keys=True))
-            table.pop(key, None)  # the newest stands last
+            table.pop(key, None)  # the newest is last
             table[key] = row
         _read[path] = (stamp, table)
     return _read[path][1]

@@ -30,7 +30,7 @@ from rung.serve.metrics import Metrics
 from rung.serve.pool import Job, Pool
 
 PAGE = Path(__file__).with_name("page.html")
-READ_SECONDS = 30.0  # for a body to arrive
+READ_SECONDS = 30.0  # seconds for a body to arrive
 OPEN = ("/", "/health")  # paths that need no key
 
 
@@ -156,7 +156,7 @@ class Server:
         if not self.pool.serving:
             raise Refusal(503, "the engine is not running; try again later.", headers={"Retry-After": "5"})
 
-    # ---- beside them ------------------------------------------------------------------------------------------------
+    # ---- other routes ------------------------------------------------------------------------------------------------
 
     async def page(self, request: Request) -> Response:
         policy = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'"
@@ -189,7 +189,7 @@ class Server:
     async def model(self, request: Request) -> Response:
         name = request.path_params["name"]
         if name != self.served.name:
-            message = f"there is no model {name!r} here; this server has {self.served.name!r}."
+            message = f"there is no model {name!r}; this server has {self.served.name!r}."
             raise Refusal(404, message, "model", "model_not_found")
         return JSONResponse(self._card())
 
@@ -243,7 +243,7 @@ class Writing:
             self._jobs.append(server.pool.submit(request, on_piece))
 
     async def parts(self, disconnected: asyncio.Event) -> AsyncIterator[dict[str, Any]]:
-        """Each piece as a chunk's choice until all texts have ended; Refusal when they cannot."""
+        """Each piece as a chunk's choice until all texts have ended; raises Refusal if they cannot."""
         left = len(self.choices)
         leaving = asyncio.ensure_future(disconnected.wait())
         try:
@@ -278,7 +278,7 @@ class Writing:
         return Refusal(504, f"the request took longer than {self._server.limits.seconds:g} s; ask for fewer tokens.")
 
     async def whole(self, disconnected: asyncio.Event) -> dict[str, Any]:
-        """The answer to a call that does not stream."""
+        """The response to a call that does not stream."""
         parts: list[list[dict[str, Any]]] = [[] for _ in self.choices]
         async for part in self.parts(disconnected):
             parts[part["index"]].append(part)
@@ -308,7 +308,7 @@ class Writing:
 
 
 class StreamedAnswer(Response):
-    """Server-sent events. A client that goes away ends its texts, also while nothing is being sent."""
+    """Server-sent events. When a client disconnects, its texts end, also while nothing is being sent."""
 
     def __init__(self, writing: Writing) -> None:
         super().__init__(media_type="text/event-stream", headers={"Cache-Control": "no-store"})
@@ -337,7 +337,7 @@ class StreamedAnswer(Response):
 
 @contextlib.asynccontextmanager
 async def left_by(receive: Receive) -> AsyncIterator[asyncio.Event]:
-    """An event that is set when the client has gone."""
+    """An event that is set when the client has disconnected."""
     disconnected = asyncio.Event()
 
     async def watch() -> None:

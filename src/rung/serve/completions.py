@@ -26,7 +26,7 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {"suffix": (None, ""), "logit_bias": (None
 
 @dataclass(frozen=True)
 class Served:
-    """The model behind the server, as far as requests are concerned."""
+    """The server's model, as needed for checking requests."""
 
     name: str
     config: Config
@@ -37,7 +37,7 @@ class Served:
 class Call:
     """A parsed body."""
 
-    requests: list[Request]  # the samples of a prompt side by side; a choice each
+    requests: list[Request]  # the samples of a prompt next to each other; one choice each
     n: int
     echo: bool
     logprobs: int | None
@@ -89,7 +89,7 @@ class _Fields:
             if self._left.pop(name, None) not in values:
                 raise Refusal(400, f"{name} is not supported; leave it out.", name)
         for name in self._left.keys() - IGNORED:
-            raise Refusal(400, f"there is no field {_shown(name)}; see docs/serving.md for those there are.", name)
+            raise Refusal(400, f"there is no field {_shown(name)}; docs/serving.md lists the fields.", name)
 
 
 def _whole(v: Any) -> bool:
@@ -102,7 +102,7 @@ def _shown(value: Any) -> str:
 
 
 def parse(body: Any, served: Served) -> Call:
-    """A call, or Refusal if the body's request is not possible."""
+    """A call; raises Refusal if the request is not possible."""
     if not isinstance(body, dict):
         raise Refusal(400, 'the body is no JSON object; send {"prompt": ...}.')
     f = _Fields(body)
@@ -175,8 +175,8 @@ def _fits(prompt: Prompt, options: Options, config: Config) -> None:
     if together > config.context + 1:
         raise Refusal(
             400,
-            f"the model's context is {config.context} tokens, and {len(prompt.ids)} of the prompt and max_tokens "
-            f"{options.max_new_tokens} are more; ask for at most {config.context + 1 - len(prompt.ids)}.",
+            f"the model's context is {config.context} tokens, but {len(prompt.ids)} of the prompt and max_tokens "
+            f"{options.max_new_tokens} are more; request at most {config.context + 1 - len(prompt.ids)}.",
             "max_tokens",
             "context_length_exceeded",
         )
@@ -220,7 +220,7 @@ def _stops(f: _Fields) -> Sequence[str]:
 
 
 def written(token: int, tokenizer: Tokenizer) -> str:
-    """A token as text; bytes that are no character by themselves are spelt, so that tokens stay distinct."""
+    """A token as text; bytes that do not form a character are spelled out, so that tokens stay distinct."""
     raw = tokenizer.bytes(token)
     try:
         return raw.decode("utf-8")
@@ -229,7 +229,7 @@ def written(token: int, tokenizer: Tokenizer) -> str:
 
 
 class Choice:
-    """One text of a call: what each piece adds to its choice."""
+    """One text of a call, and the parts of its choice that each piece adds."""
 
     def __init__(self, call: Call, index: int, tokenizer: Tokenizer) -> None:
         self.call, self.index, self.request = call, index, call.requests[index]
@@ -255,7 +255,7 @@ class Choice:
         self.reason = piece.reason
         choice["text"] = text
         choice["logprobs"] = self._logprobs(chosen) if call.logprobs is not None else None
-        choice["finish_reason"] = "length" if piece.reason == "context" else piece.reason  # as OpenAI has it
+        choice["finish_reason"] = "length" if piece.reason == "context" else piece.reason  # as in OpenAI's API
         return choice
 
     def _logprobs(self, chosen: Sequence[Chosen | None]) -> dict[str, Any]:
@@ -269,7 +269,8 @@ class Choice:
         return columns
 
     def _place(self, token: int) -> int:
-        """Where a token's text begins; that of half a character is known when its other half comes, or does not."""
+        """Where a token's text begins; for part of a character this is known only when the rest arrives, or does
+        not."""
         raw, before = self._tokenizer.bytes(token), self._offset
         shown = self._decoder.decode(raw)
         self._offset += len(shown)

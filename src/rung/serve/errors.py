@@ -23,7 +23,7 @@ TYPES = {
 
 
 class Refusal(Exception):
-    """A request that is answered by an error."""
+    """A request that is answered with an error."""
 
     def __init__(
         self, status: int, message: str, param: str | None = None, code: str | None = None,

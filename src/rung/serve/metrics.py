@@ -1,4 +1,4 @@
-"""Counts and times in Prometheus' format, under the names that vLLM gave them."""
+"""Counts and times in Prometheus' format, under vLLM's names."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Metrics:
 
         self.running = gauge("num_requests_running", "Texts that are being written.")
         self.waiting = gauge("num_requests_waiting", "Texts that wait for a slot.")
-        self.usage = gauge("kv_cache_usage_perc", "Share of the places for keys and values that is taken; 1 is all.")
+        self.usage = gauge("kv_cache_usage_perc", "Share of the cache for keys and values that is in use; 1 is all.")
         self.prompt_tokens = counter("prompt_tokens", "Tokens of prompts that were read.")
         self.new_tokens = counter("generation_tokens", "Tokens that were written.")
         self._first = histogram("time_to_first_token_seconds", "From a request to its first token.", SHORT)

@@ -1,4 +1,4 @@
-"""The server's side of the engines: which process computes a text, and what happens when one dies."""
+"""The server's view of the engines: which process computes a text, and how a process's death is handled."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from multiprocessing.connection import Connection
 from rung.errors import RungError
 from rung.gpt2.batching import wire
 from rung.gpt2.batching.text import Piece, Request
-from rung.gpt2.batching.wire import Cancel, Failed, News, Ready, Setup, Stop, Submit
+from rung.gpt2.batching.wire import Cancel, Failed, Progress, Ready, Setup, Stop, Submit
 
 DIED = "the engine's process died while the text was being written; send the request again."
-RESTARTS = 1  # a process that dies more often would die again after another start
+RESTARTS = 1  # a process that dies more often would die again if restarted
 STOP_SECONDS = 10.0
 Listener = Callable[[Piece], None]
 
@@ -53,7 +53,7 @@ class Worker:
     usage: float = 0.0
     restarts: int = 0
     stopping: bool = False
-    settled: asyncio.Event = field(default_factory=asyncio.Event)  # it is up, or will not be
+    settled: asyncio.Event = field(default_factory=asyncio.Event)  # it has started, or cannot
     reason: str = ""  # why it could not start
 
     def start(self) -> None:
@@ -75,7 +75,7 @@ class Worker:
         connection.close()
         call_in_loop(self._died)
 
-    def _receive(self, message: Ready | Failed | News) -> None:
+    def _receive(self, message: Ready | Failed | Progress) -> None:
         if isinstance(message, Ready):
             self.alive, self.slots = True, message.slots
             self.settled.set()
@@ -134,7 +134,7 @@ class Pool:
         self.workers: list[Worker] = []
 
     async def start(self) -> None:
-        """Returns when all workers are up; RungError when one cannot load."""
+        """Returns when all workers are ready; RungError if one cannot load."""
         loop = asyncio.get_running_loop()
         self.workers = [Worker(setup, loop) for setup in self._setups]
         for one in self.workers:
@@ -143,7 +143,7 @@ class Pool:
             await one.settled.wait()
             if not one.alive:
                 await self.stop()
-                raise RungError(one.reason or "the engine's process died while it was starting; see its words above.")
+                raise RungError(one.reason or "the engine's process died while starting; see its output above.")
 
     async def stop(self) -> None:
         """End all workers; those that do not end by themselves are killed."""

@@ -23,7 +23,7 @@ def serve_over_ray(
 ) -> None:  # fmt: skip
     """Serve until SIGINT or SIGTERM."""
     if not port:
-        raise RungError("Ray Serve takes no --port 0; name one that is free.")
+        raise RungError("Ray Serve does not support --port 0; name a free port.")
     with_ray(address)
     import ray
     from ray import serve

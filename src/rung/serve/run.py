@@ -23,7 +23,7 @@ from rung.serve.pool import Pool
 
 
 class _Uvicorn(uvicorn.Server):
-    """The first signal lets running requests finish, a second ends at once; the exit code is then ours."""
+    """The first signal lets running requests finish, a second ends at once, with rung's exit code."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -49,7 +49,7 @@ def serve(
 
 
 def served_by(setup: Setup, name: str | None) -> Served:
-    """What clients see of the model."""
+    """The model's description for clients."""
     how: dict[str, Any] = dict(setup.model)
     folder = find(how["model"], revision=how.get("revision"), offline=how.get("offline", False))
     return Served(name or how["model"], read_config(folder / "config.json"), read_tokenizer(folder))
@@ -66,7 +66,7 @@ async def _serve(
         app, log_level="warning", access_log=False, server_header=False, timeout_keep_alive=30,
         timeout_graceful_shutdown=int(limits.seconds),
     )  # fmt: skip
-    listening.listen(2048)  # after the line below no connection is refused
+    listening.listen(2048)  # once the line below is printed, connections are accepted
     host, port = listening.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
     slots = f"{pool.slots} texts at a time"
@@ -81,5 +81,5 @@ def _listen(host: str, port: int) -> socket.socket:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((host, port))
     except (OSError, OverflowError) as error:
-        raise RungError(f"{host} port {port} cannot be listened at ({error}); choose another --port.") from None
+        raise RungError(f"cannot listen on {host} port {port} ({error}); choose another --port.") from None
     return listening

@@ -12,7 +12,7 @@ from rung.show.charts import Bar, Mark, Panel, Series
 
 
 def steps(rows: Sequence[Row]) -> list[Row]:
-    """The rows of the study, in the order of its ways."""
+    """The rows of the study, in the order of its variants."""
     return sorted((r for r in _of_study(rows) if "batch" not in r.options), key=lambda r: int(r.detail["step"]))
 
 
@@ -21,7 +21,7 @@ def _of_study(rows: Sequence[Row]) -> list[Row]:
 
 
 def batches(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
-    """Time and peak memory of each way over the texts written at once; nothing where only one was."""
+    """Time and peak memory of each variant over the number of texts; empty if there was only one."""
     some = _of_study(rows)
     sizes = sorted({int(r.options.get("batch", 1)) for r in some})
     by = {(r.part, int(r.options.get("batch", 1))): r for r in some}
@@ -49,8 +49,8 @@ def result(row: Row) -> str:
 
 
 def telling(rows: Sequence[Row]) -> list[Row]:
-    """At most six rows, no more than curves can be told apart: torch's, the first rung on the GPU, the fastest that
-    is no flash attention, the slowest that is, and the fastest of all."""
+    """At most six rows, so that curves can be told apart: torch's, the first rung on the GPU, the fastest without
+    flash attention, the slowest with it, and the fastest of all."""
     timed = [row for row in rows if "seconds" in row.metrics]
     kernels = [row for row in timed if row.detail["language"] in ("cuda", "triton")]
     plain = [row for row in kernels if not row.detail["flash"]]
@@ -69,7 +69,7 @@ COLOURS = ("ink", "library", "limit", "f16", "bf16", "f32")
 
 
 def chart(model: str, rows: Sequence[Row]) -> str:
-    """Time against tokens of text for the rows that tell most, and the time of every row as a bar (an SVG)."""
+    """Time over tokens of text for selected rows, and the time of every row as a bar (an SVG)."""
     some = telling(rows)
     what = f"{rows[0].options['new_tokens']} tokens by {model} in float32, without a cache"
     text = ", ".join(f"{_label(row)} {result(row)}" for row in some)
@@ -88,7 +88,7 @@ def chart(model: str, rows: Sequence[Row]) -> str:
 
 
 def _up_to(top: float, curve: Sequence[tuple[int, float]]) -> list[tuple[float, float]]:
-    """A variant that was stopped is cut off, rather than compressing the others at the bottom."""
+    """A variant that was stopped is clipped, so that it does not compress the others at the bottom."""
     inside: list[tuple[float, float]] = []
     for n, seconds in curve:
         if seconds > top:

@@ -1,7 +1,7 @@
 """Charts as SVG, written by hand: bars, curves and the log-log plane of a roofline.
 
 A plotting library (matplotlib, plotly) provides neither text that a page can restyle by CSS variables and a screen
-reader can read, nor columns of numbers beside bars, and is larger than all of rung; these files are read on GitHub
+reader can read, nor columns of numbers next to bars, and is larger than all of rung. These files are viewed on GitHub
 without a script.
 
 Colours are CSS variables, so that a page can change them with its scheme; `standalone` inserts those of one scheme, for
@@ -160,7 +160,7 @@ def _tip(text: str) -> str:
 
 @dataclass(frozen=True)
 class Scale:
-    """Values to places along an axis."""
+    """Maps values to positions along an axis."""
 
     low: float
     high: float
@@ -235,7 +235,7 @@ def sparkline(values: Sequence[float], colour: str, title: str, *, width: float 
 class Bar:
     label: str
     value: float | None  # None: no bar, only its line of text
-    notes: Sequence[str]  # what stands in the columns at the right
+    notes: Sequence[str]  # the content of the columns at the right
     colour: str
     tip: str = ""
 
@@ -267,7 +267,7 @@ def bars(
     width: float = 860,
     stacked: bool = False,
 ) -> str:
-    """Horizontal bars on a logarithmic axis, one block a panel, and columns of numbers beside them.
+    """Horizontal bars on a logarithmic axis, one block per panel, and columns of numbers next to them.
 
     `stacked` puts the labels above the bars, for narrow screens.
     """
@@ -295,7 +295,7 @@ def bars(
 
 
 def _heading(panel: Panel, room: float) -> tuple[list[str], float]:
-    """The lines of a panel's title where the page has so much room, and the height of all that stands over the bars."""
+    """The lines of a panel's title at this width, and the height of everything above the bars."""
     lines = [""]
     for word in panel.title.split():
         if width_of(f"{lines[-1]} {word}", 14) > room:
@@ -337,7 +337,7 @@ def _panel(
         canvas.text(left, y + 15 + 16 * index, line, bold=True)
     for tick in x.ticks(7 if stacked else 10):
         canvas.line(x(tick), y + heading - 4, x(tick), bottom + 2)
-    if stacked:  # texts stand over the lines here
+    if stacked:  # text is drawn over the lines here
         _marks(canvas, panel.marks, x, y + heading - 8, bottom + 2)
     for index, bar in enumerate(panel.bars):
         at = y + heading + index * row
@@ -361,7 +361,7 @@ def _panel(
 
 
 def _marks(canvas: Canvas, marks: Sequence[Mark], x: Scale, top: float, bottom: float) -> None:
-    """The lower mark's label stands left of its line, the other's right, out of each other's way."""
+    """The lower mark's label is left of its line, the other's right, so that they do not overlap."""
     ordered = sorted(marks, key=lambda m: m.value)
     for index, mark in enumerate(ordered):
         at = x(mark.value)
@@ -373,13 +373,13 @@ def _marks(canvas: Canvas, marks: Sequence[Mark], x: Scale, top: float, bottom: 
             canvas.text(at - 3, top, mark.label, size=12, colour=colour, anchor="end")
         elif fits:
             canvas.text(at + 3, top, mark.label, size=12, colour=colour)
-        else:  # over the other's
+        else:  # above the other's
             canvas.text(at + 3, top - 14, mark.label, size=12, colour=colour, anchor="end")
 
 
 @dataclass(frozen=True)
 class Series:
-    """Points of one curve; a hole is a value of None."""
+    """Points of one curve; None is a gap."""
 
     label: str
     points: Sequence[tuple[float, float | None]]
@@ -402,7 +402,7 @@ def curves(
     marks: bool = True,
     ticks: Sequence[float] | None = None,
 ) -> str:
-    """Curves over a common axis, each named in a legend above them; `ticks` are places on the x axis."""
+    """Curves over a common axis, with a legend above; `ticks` are positions on the x axis."""
     xs = [p[0] for s in series for p in s.points]
     ys = [p[1] for s in series for p in s.points if p[1] is not None]
     left, right, bottom = 56.0, width - 14, height - 44
@@ -543,7 +543,7 @@ def _roof(canvas: Canvas, roof: Roof, x: Scale, y: Scale, level: float, right: f
 
 
 def _labelled(canvas: Canvas, points: Sequence[Point], x: Scale, y: Scale, top: float, bottom: float) -> None:
-    """Points of one intensity stand above each other; their labels are spread until none covers another."""
+    """Points of one intensity are above each other; their labels are spread until they do not overlap."""
     columns: dict[int, list[Point]] = {}
     for point in sorted((p for p in points if p.label), key=lambda p: p.intensity):
         near = next((k for k in columns if abs(k - x(point.intensity)) < 40), round(x(point.intensity)))
@@ -560,8 +560,8 @@ def _labelled(canvas: Canvas, points: Sequence[Point], x: Scale, y: Scale, top: 
 
 
 def spread(places: Sequence[float], gap: float, low: float, high: float) -> list[float]:
-    """Ascending places moved apart to at least `gap`, as little as needed, within low and high."""
-    groups: list[tuple[list[float], float]] = []  # members, and where the first of them stands
+    """Ascending positions moved apart to at least `gap`, as little as needed, within low and high."""
+    groups: list[tuple[list[float], float]] = []  # members, and the position of the first
     for place in places:
         members = [place]
         while True:

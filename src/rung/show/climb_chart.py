@@ -1,4 +1,4 @@
-"""The climb of a ladder as bars: how fast each rung is, beside the libraries and the hardware's limit."""
+"""The climb of a ladder as bars: each rung's speed, with the libraries and the hardware's limit."""
 
 from __future__ import annotations
 
@@ -60,13 +60,13 @@ def unit_of(bound: str) -> str:
 
 
 def _bound(ladder: Ladder) -> str:
-    """The ladder's ceiling: the one to which most figures at the headline shape are nearer."""
+    """The ladder's ceiling: the one that is nearer for most figures at the headline shape."""
     marks = [f.bound for f in ladder.found.values() if f.row.shape == ladder.headline(f.row.dtype)]
     return max(("memory", "compute"), key=marks.count)
 
 
 def _forecasts(ladder: Ladder, dtype: str, shape: str) -> dict[str, str]:
-    """The rungs that would have taken too long to be timed, and how long."""
+    """The rungs that would have taken too long to be timed, and their forecasts."""
     return {
         rung.name: ladder.too_slow[key]
         for rung in ladder.rungs
@@ -83,7 +83,7 @@ def panel(
     bound: str,
     slow: Mapping[str, str],
 ) -> Panel:
-    """Bars of speed with the time beside each; of rungs too slow to be timed, the forecast alone."""
+    """Bars of speed with the time next to each; for rungs too slow to be timed, only the forecast."""
     by_name = {f.name: f for f in figures}
     bars = []
     for rung in ladder.rungs:
@@ -120,7 +120,7 @@ def label(name: str) -> str:
     return f"{number} {rest.replace('_', ' ')}" if number.isdigit() else name
 
 
-LONGEST_DIMS = 44  # characters that a panel is wide enough for; beyond, the shape's name stands in the title
+LONGEST_DIMS = 44  # characters that fit into a panel's title; if there are more, it shows the shape's name
 
 
 def dims_text(figure: Figure, ladder: Ladder) -> str:

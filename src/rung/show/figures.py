@@ -24,7 +24,7 @@ HEADLINES: tuple[tuple[str, Callable[[float], str]], ...] = (
 
 
 def headline(row: Row) -> str:
-    """The row's first figure with its unit; nothing where it has none."""
+    """The row's first figure with its unit; empty if it has none."""
     return next((read(row.metrics[name]) for name, read in HEADLINES if name in row.metrics), "")
 
 

@@ -10,7 +10,7 @@ from rung.show import charts
 
 @dataclass
 class Found:
-    """What a study gives: a table, a chart, and a sentence that follows from the figures."""
+    """A study's result: a table, a chart, and a sentence that follows from the figures."""
 
     title: str
     columns: tuple[str, ...]
@@ -22,7 +22,7 @@ class Found:
     log_x: bool = True
     log_y: bool = True
     more: dict[str, Found] = field(default_factory=dict)  # further tables and charts of the same study
-    texts: dict[str, str] = field(default_factory=dict)  # of the rungs that ran, the digests of their texts
+    texts: dict[str, str] = field(default_factory=dict)  # digests of the texts of the rungs that ran
     weights: str = ""  # of a model that ran: random, trained, or its name
 
     @property

@@ -19,7 +19,7 @@ PROMPTS = (("best", "`best`, ms"), ("torch", "torch, ms"), (COMPILED, "transform
 
 
 def pictures(found: Figures) -> dict[str, str]:
-    """Text written with one rung of attention after the other, if that was measured."""
+    """Text written with each attention rung in turn, if that was measured."""
     rows = attention_text_chart.steps(found.of_kind("climb"))
     if not any("seconds" in row.metrics for row in rows):
         return {}
@@ -27,18 +27,18 @@ def pictures(found: Figures) -> dict[str, str]:
 
 
 def attention(found: Figures) -> str:
-    """That picture, as a page in docs/ wants it; nothing where it was not measured."""
-    alt_text = "Seconds against tokens of text for some ways of attention, and the time of every rung"
+    """That picture, for a page in docs/; empty if it was not measured."""
+    alt_text = "Seconds over tokens of text for some variants of attention, and the time of every rung"
     return picture("attention-rung-by-rung", alt_text, "pictures") if pictures(found) else ""
 
 
 def part(found: Figures, name: str, by: str | None = None) -> list[Row]:
-    """The rows of a part of the generation benchmark, by whom."""
+    """The rows of a part of the generation benchmark, by implementation."""
     return _ordered(found.of_kind("generate"), name, by)
 
 
 def ours(found: Figures, name: str, by: str | None = "rung") -> list[tuple[Row, str]]:
-    """Rows of a part with what their cells say instead of figures, if the code has changed since they were measured."""
+    """Rows of a part, with the text that replaces their figures if the code has changed since."""
     changed = {id(r): f"code changed since {r.time[:10]}" for r in found.changed("generate")}
     rows = _ordered([*found.of_kind("generate"), *found.changed("generate")], name, by)
     return [(r, changed.get(id(r), "")) for r in rows]
@@ -59,7 +59,7 @@ def one_run(a: Row, b: Row) -> bool:
 
 
 def peer(found: Figures, row: Row, by: str = STATIC) -> Row | None:
-    """The same work by somebody else, in the same run."""
+    """The same work by another implementation, in the same run."""
     options = {**row.options, "by": by}
     same = (r for r in part(found, row.part, by) if r.what == row.what and r.dtype == row.dtype)
     return next((r for r in same if r.options == options and one_run(r, row)), None)
@@ -137,7 +137,7 @@ def score(found: Figures) -> str:
 
 
 def sampling(found: Figures) -> str:
-    """What choosing a token costs."""
+    """The cost of choosing a token."""
     rows = {r.options["how"]: r.metrics["tokens_per_s"] for r in part(found, "sampling")}
     greedy = rows.get("greedy")
     lines = [[how, f"{rate:,.0f}", f"{rate / greedy:.0%}" if greedy else ""] for how, rate in rows.items()]
@@ -163,7 +163,7 @@ def inside(found: Figures) -> str:
 
 
 def course(found: Figures, *, short: bool = False) -> str:
-    """The climb of the course project, beside the project's own speeds; `short` keeps the steps that have one."""
+    """The climb of the course project, with the project's own speeds; `short` keeps the steps that have one."""
     theirs = {
         figure.ours[0].what: figure.value
         for experiment in sources.experiments()
@@ -189,7 +189,7 @@ def _steps_of_course(found: Figures) -> list[Row]:
 
 
 def summary(found: Figures) -> str:
-    """Ours beside transformers on the same work, where it was measured."""
+    """Ours and transformers on the same work, if measured."""
     lines = []
     for row, instead in ours(found, "text"):
         texts = row.options["texts"]

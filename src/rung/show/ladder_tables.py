@@ -21,7 +21,7 @@ def pictures(found: Figures) -> dict[str, str]:
 
 
 def times(found: Figures, name: str) -> str:
-    """A ladder's tables of times; nothing when nothing was measured."""
+    """A ladder's tables of times; empty if nothing was measured."""
     if name not in found.names():
         return ""
     ladder = found.ladder(name)
@@ -69,7 +69,7 @@ def _cell(figure: Figure, ladder: Ladder) -> str:
 
 
 def versus(figure: Figure | None) -> str:
-    """The speed against the best library's of the same race; nothing where there was none."""
+    """The speed relative to the best library's of the same race; empty if there was none."""
     return climb_chart.ratio_text(figure.ratio) if figure is not None and figure.ratio is not None else ""
 
 
@@ -79,7 +79,7 @@ def _notes(ladder: Ladder) -> str:
 
 
 def _passes(figure: Figure) -> bool:
-    return round(figure.share, 2) > 1  # as it is printed
+    return round(figure.share, 2) > 1  # as printed
 
 
 def climb(found: Figures, name: str) -> str:
@@ -108,7 +108,7 @@ def summary(ladder: Ladder) -> str:
 
 
 def overview(found: Figures) -> str:
-    """All ladders: what they compute, how many rungs, and where the best of them stands."""
+    """All ladders: what they compute, the number of rungs, and their best results."""
     measured = set(found.names())
     lines = []
     for name, operation in catalogue.operations().items():
@@ -124,7 +124,7 @@ def overview(found: Figures) -> str:
 
 
 def best_cells(ladder: Ladder) -> list[str]:
-    """First and best rung at the headline, the best's share of the limit, and it against the best library."""
+    """First and best rung at the headline, and the best's speed relative to the limit and to the best library."""
     dtype, shape, ours = ladder.ours()
     if not ours:
         return []
@@ -134,7 +134,7 @@ def best_cells(ladder: Ladder) -> list[str]:
 
 
 def checked(found: Figures) -> str:
-    """What `rung check` said of one ladder, and of all, where it last ran on a GPU."""
+    """The result of `rung check` for one ladder, and for all, of its last run on a GPU."""
     every = [r for r in found.of_kind("check") if r.verdict in ("ok", "failed") and _offered(r)]
     if not every:
         return ""
@@ -156,5 +156,5 @@ def checked(found: Figures) -> str:
 
 
 def _offered(row: Row) -> bool:
-    """Whether its rung still takes the row's number format, which for a library's is no part of its text."""
+    """Whether its rung still supports the row's number format, which is not part of a library's text."""
     return row.dtype in catalogue.find(row.what).dtypes

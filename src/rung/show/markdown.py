@@ -9,7 +9,7 @@ from rung.show import charts
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[object]], words: int = 1) -> str:
-    """A table; the first `words` columns are not numbers. Nothing when it has no rows."""
+    """A table; the first `words` columns are not numbers. Empty if it has no rows."""
     cells = [[str(c).replace("|", "\\|") for c in row] for row in rows]
     if not cells:
         return ""
@@ -28,7 +28,7 @@ def picture(name: str, alt_text: str, folder: str) -> str:
 
 
 def plain(text: str) -> str:
-    """Text in which Markdown finds nothing to set, code in backticks aside."""
+    """Text with Markdown's special characters escaped, except for code in backticks."""
     parts = text.split("`")
     parts[::2] = [re.sub(r"([_*<\[])", r"\\\1", part) for part in parts[::2]]
     return "`".join(parts)

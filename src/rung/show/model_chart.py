@@ -13,7 +13,7 @@ COLOURS = {"float32": "f32", "tf32": "tf32", "float16": "f16", "bfloat16": "bf16
 
 
 def steps(rows: Iterable[Row], model: str | None = None) -> list[Row]:
-    """The timed steps of a model's climb in their order; without a name, of the model most steps were timed of."""
+    """The timed steps of a model's climb in their order; by default, of the model with most timed steps."""
     timed = [r for r in rows if r.kind == "climb" and "study" not in r.options and r.metrics.get("tokens_per_s")]
     names = [r.what for r in timed]
     chosen = model or max(sorted(set(names)), key=names.count, default="")
@@ -23,7 +23,7 @@ def steps(rows: Iterable[Row], model: str | None = None) -> list[Row]:
 
 
 def _place(row: Row) -> tuple[bool, int]:
-    """Plans in the order in which they ran, then decode's rungs by their numbers, also where one was timed later."""
+    """Plans in the order in which they ran, then decode's rungs by their numbers, even if one was timed later."""
     number = re.match(r"decode (\d+)", row.part)
     return (True, int(number[1])) if number else (False, int(row.detail["step"]))
 

@@ -1,6 +1,6 @@
 """How many mutants of right kernels the checker refuses, and why others survive: docs/notes/mutation.md.
 
-Who has looked at a survivor writes into its row's notes what it is: `equivalent: ...` or `missing: ...`.
+A survivor is classified by hand, in its row's notes: `equivalent: ...` or `missing: ...`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ EQUIVALENT = "equivalent:"
 
 
 def parts(rows: Iterable[Row]) -> dict[str, Callable[[], str]]:
-    """The note's generated parts, of all rows: what they tell of is the checker of their day."""
+    """The note's generated parts, from all rows: they describe the checker at that commit."""
     found = [r for r in rows if r.kind == "mutate"]
     some = [r for r in found if r.options["device"] == "emulator"]
     on_gpu = [r for r in found if r.options["device"] == "cuda"]
@@ -34,7 +34,7 @@ def _equivalent(row: Row) -> bool:
 
 def _scores(rows: list[Row], head: str, of: Callable[[Row], str]) -> str:
     def line(name: str, some: list[Row]) -> tuple[str, ...]:
-        judged = [r for r in some if r.verdict in ("ok", "failed")]  # not what does not compile, or takes too long
+        judged = [r for r in some if r.verdict in ("ok", "failed")]  # not those that do not compile or take too long
         refused, same = sum(r.verdict == "failed" for r in judged), sum(_equivalent(r) for r in judged)
         share = f"{refused / (len(judged) - same):.1%}" if len(judged) > same else ""
         return name, f"{len(judged)}", f"{refused}", f"{same}", f"{len(judged) - refused - same}", share
@@ -54,7 +54,7 @@ def _survivors(rows: list[Row]) -> str:
         ("rung", "line", "kind", "change", "why it survives"),
         [
             (r.what, f"{r.options['file']}:{r.options['line']}", r.part, f"`{r.options['change']}`",
-             "; ".join(r.notes) or "nobody has looked at it yet")
+             "; ".join(r.notes) or "not classified yet")
             for r in alive
         ],
         words=5,

@@ -15,19 +15,19 @@ HOST = ("sequential C++", "vectorised C++, 1 thread", "vectorised C++, 16 thread
 GPU = ("CUDA, linear softmax", "CUDA, tree softmax", "CUDA, flash", "torch SDPA on the GPU")
 RANKS = ("MPI ring, 1 rank", "MPI ring, 2 ranks", "MPI ring, 4 ranks")
 LAYERS = {"gpt2": 12, "gpt2-medium": 24, "gpt2-large": 36, "gpt2-xl": 48}
-# What `nccl.attend` and `nccl.merge` read and write of each element of out, every step: bf16 to float32 (2 + 4), times
+# Bytes that `nccl.attend` and `nccl.merge` read and write per element of out and step: bf16 to float32 (2 + 4), times
 # its weight (4 + 4), the sum so far times its own (4 + 4), and their sum (8 + 4).
 MERGE_BYTES = 34
 
 
 def study_of(found: Figures, part: str = "", name: str = "attention") -> dict[str, Any]:
-    """What a study found, or a further table of it; empty where it was not run."""
+    """A study's result, or a further table of it; empty if it was not run."""
     rows = [r for r in found.of_kind("study") if r.what == name and r.part == part and r.verdict == "ok"]
     return max(rows, key=lambda r: r.time).detail if rows else {}
 
 
 def study(found: Figures) -> str:
-    """Computing, and behind the slash with transfers."""
+    """Computing, and after the slash with transfers."""
     known = {(r[0], r[1]): (float(r[2]) / 1e3, float(r[3]) / 1e3) for r in study_of(found).get("rows", []) if r[2]}
     rows = []
     for n in dict.fromkeys(n for n, _ in known):
@@ -109,7 +109,7 @@ def blocks(known: Rings, gpus: int, causal: bool, n: int) -> float | None:
 
 
 def limits(found: Figures) -> str:
-    """What a ring takes beyond its blocks, and what merging would take at the speed of a copy."""
+    """A ring's time beyond its blocks, and the time of merging at the speed of a copy."""
     known, rows = rings(found), []
     for (gpus, causal, n), r in sorted(known.items(), key=lambda item: (item[0][1], item[0][0], item[0][2])):
         ideal = blocks(known, gpus, causal, n)
@@ -164,7 +164,7 @@ def scaling(found: Figures, part: str) -> str:
 
 # --- Charts
 
-CHARTS = {  # name: on a GPU or a CPU, and which of the study's charts; "" is the first
+CHARTS = {  # name: on a GPU or a CPU, and the study's chart; "" is the first
     "study": ("gpu", ""),
     "softmax": ("gpu", "softmax"),
     "pipeline": ("gpu", "pipeline"),
@@ -174,13 +174,13 @@ CHARTS = {  # name: on a GPU or a CPU, and which of the study's charts; "" is th
 
 
 def pictures(gpu: Figures, cpu: Figures) -> dict[str, str]:
-    """Of the measurements that are there."""
+    """The charts of the available measurements."""
     studies = {name: study_of(gpu if where == "gpu" else cpu, part) for name, (where, part) in CHARTS.items()}
     return {f"beyond-{name}": chart(one, 720, 400) for name, one in studies.items() if one}
 
 
 def chart(study: dict[str, Any], width: float, height: float = 300) -> str:
-    """A study's chart, from what its row holds."""
+    """A study's chart, from the data in its row."""
     axes = study["axes"]
     colours = ("ink", *charts.SERIES)
     series = [
@@ -202,7 +202,7 @@ def chart(study: dict[str, Any], width: float, height: float = 300) -> str:
 
 
 def embedded(gpu: Figures, cpu: Figures, name: str) -> str:
-    """The picture in both colour schemes, as Markdown that lies in docs/ wants it."""
+    """The picture in both colour schemes, for Markdown in docs/."""
     where, part = CHARTS[name]
     study = study_of(gpu if where == "gpu" else cpu, part)
     return picture(f"beyond-{name}", study["title"], "pictures") if study else ""

@@ -12,7 +12,7 @@ from rung.show.climb_chart import label
 
 
 def roofs(limits: Limits, dtypes: Sequence[str]) -> list[Roof]:
-    """The measured ceiling of each number format, and the data sheet's where there is but one format."""
+    """The measured ceiling of each number format, and the data sheet's if there is only one format."""
     found = [
         Roof(_roof_label(d, "measured", limits.bytes, limits.flops[d]), limits.bytes, limits.flops[d], d)
         for d in dtypes
@@ -54,7 +54,7 @@ def chart(placed: Sequence[Placed], limits: Limits, *, title: str = "", width: f
 
 
 def _names(placed: Sequence[Placed]) -> list[str]:
-    """The rung, and as much of its ladder, number format and shape as tells it from the others."""
+    """The rung, and as much of its ladder, number format and shape as distinguishes it from the others."""
     several = len({p.figure.row.operation for p in placed}) > 1
     names = []
     for one in placed:

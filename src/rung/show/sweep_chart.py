@@ -14,7 +14,7 @@ UNITS = {"us": "us, cold", "occupancy": "occupancy", "": ""}
 
 
 def chart(swept: Sweep, findings: Sequence[Finding]) -> str:
-    """One curve a tunable, over its values."""
+    """One curve per tunable, over its values."""
     unit = findings[0].unit
     title = f"{swept.subject.rung.full_name}, {swept.subject.dtype.name}, {swept.subject.shape}"
     series = [
@@ -43,7 +43,7 @@ def write(swept: Sweep, findings: Sequence[Finding], path: Path) -> None:
 
 
 def write_svg(svg: str, path: Path) -> None:
-    """A chart as a file of its own, for a light page."""
+    """A chart as a standalone file, for a light page."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(charts.standalone(svg, "light"), encoding="utf-8")

@@ -1,8 +1,7 @@
-"""The parts of the documents that are made from measurements, and their pictures: `make tables`.
+"""Generates the parts of the documents that come from measurements, and their pictures: `make tables`.
 
-A generated part stands between `<!-- name -->` and `<!-- /name -->`; what stands there is replaced, what
-stands around it is not touched. `--check` says which files are stale and changes none. Only figures of the code at
-hand are shown.
+A generated part is the text between `<!-- name -->` and `<!-- /name -->`; everything outside is left alone. `--check`
+lists the stale files and changes none. Only figures of the present code are shown.
 """
 
 from __future__ import annotations
@@ -27,26 +26,26 @@ Makers = Mapping[str, Callable[[], str]]
 
 
 def fill(text: str, makers: Makers, origin: str = "the text") -> str:
-    """The text with each generated part made anew."""
+    """The text with each generated part regenerated."""
 
     def made(match: re.Match[str]) -> str:
         name = match["name"]
         if name not in makers:
-            raise RungError(f"{origin} has a part {name!r} that nothing makes; there are {', '.join(sorted(makers))}.")
+            raise RungError(f"{origin} has an unknown part {name!r}; there are {', '.join(sorted(makers))}.")
         return f"<!-- {name} -->\n{makers[name]()}<!-- /{name} -->"
 
     return _PART.sub(made, text)
 
 
 def figures(rows: Iterable[Row]) -> tuple[Figures, Figures]:
-    """Those of the GPU that most was measured on, and those of the CPU."""
+    """The results of the GPU with most measurements, and those of the CPU."""
     found = current.by_gpu(rows)
     gpu = next((f for name, f in found.items() if name), Figures("", []))
     return gpu, found.get("", Figures("", []))
 
 
 def makers_of(gpu: Figures, cpu: Figures) -> dict[str, Callable[[], str]]:
-    """Everything that a document may show, by the name of its part; without measurements a part stays empty."""
+    """All generated parts by name; without measurements a part is empty."""
     makers: dict[str, Callable[[], str]] = {
         "ladders": partial(ladder_tables.overview, gpu),
         "check": partial(ladder_tables.checked, gpu),
@@ -69,7 +68,7 @@ def makers_of(gpu: Figures, cpu: Figures) -> dict[str, Callable[[], str]]:
 
 
 def generated(root: Path = ROOT) -> dict[Path, str]:
-    """Every file that holds generated parts, and what it should hold."""
+    """Every file with generated parts, and its expected content."""
     rows = store.published(root)
     gpu, cpu = figures(rows)
     makers = makers_of(gpu, cpu) | mutation_tables.parts(rows)
@@ -88,7 +87,7 @@ def generated(root: Path = ROOT) -> dict[Path, str]:
 
 
 def stale(root: Path = ROOT) -> dict[Path, str | None]:
-    """The files that are not what the results make of them, and what they should be; None is to go."""
+    """The stale files with their expected content; None for a file to delete."""
     current = generated(root)
     found: dict[Path, str | None] = {
         path: text for path, text in current.items() if not path.is_file() or path.read_text(encoding="utf-8") != text
@@ -97,9 +96,9 @@ def stale(root: Path = ROOT) -> dict[Path, str | None]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Write what is stale, or with --check say what is and fail."""
+    """Write the stale files, or with --check list them and fail."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="change nothing; fail when something is stale")
+    parser.add_argument("--check", action="store_true", help="change nothing; fail if something is stale")
     chosen = parser.parse_args(arguments)
     try:
         if not chosen.check and codes.refresh():
@@ -116,7 +115,7 @@ def main(arguments: list[str] | None = None) -> int:
             path.write_text(text, encoding="utf-8")
         print(f"{'stale' if chosen.check else 'written'}: {path.relative_to(ROOT)}")
     if chosen.check and late:
-        print("tables: run `make tables` and commit what it writes.", file=sys.stderr)
+        print("tables: run `make tables` and commit the result.", file=sys.stderr)
     return 1 if chosen.check and late else 0
 
 

@@ -1,4 +1,4 @@
-"""A time line: lanes one below the other, a bar for each stretch in which something was done."""
+"""A time line: lanes one below the other, a bar for each period of work."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from rung.show.found import Found
 
 COLOURS = {"read": "f32", "copy": "f16", "compute": "tf32"}
 ROW, BAR = 34.0, 20.0
-MERGED = 1 / 1000  # of the whole: gaps that no eye would see
+MERGED = 1 / 1000  # as a share of the whole: shorter gaps are invisible
 
 
 @dataclass(frozen=True)
 class Lane:
-    """One line: its name, what is done on it, and when, (begin, end)."""
+    """One lane: its name, its kind of work, and its periods (begin, end)."""
 
     label: str
     kind: str
@@ -25,7 +25,7 @@ class Lane:
 
 @dataclass
 class Timeline(Found):
-    """A study whose chart is a time line; pages that only know curves draw each lane as a broken line."""
+    """A study whose chart is a time line; pages that only support curves draw each lane as a broken line."""
 
     lanes: list[Lane] = field(default_factory=list)
 
@@ -66,7 +66,7 @@ class Timeline(Found):
 
 
 def joined(stretches: Sequence[tuple[float, float]], gap: float) -> tuple[tuple[float, float], ...]:
-    """In order, with those put together that lie closer than `gap`."""
+    """In order, with periods merged that are closer than `gap`."""
     found: list[tuple[float, float]] = []
     for begin, end in sorted(stretches):
         if found and begin - found[-1][1] <= gap:

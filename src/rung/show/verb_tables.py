@@ -1,4 +1,4 @@
-"""What `check`, `bench` and `inspect` found, as tables: the command line prints them, the Python API shows them."""
+"""The results of `check`, `bench` and `inspect` as tables, for the command line and the Python API."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Table:
     drop: tuple[str, ...] = ()
 
     def _filled(self) -> tuple[list[str], list[list[str]]]:
-        """Columns that hold something, as text."""
+        """The non-empty columns, as text."""
         cells = [["" if c is None else str(c) for c in row] for row in self.rows]
         used = [i for i in range(len(self.columns)) if any(row[i] for row in cells)]
         return [self.columns[i] for i in used], [[row[i] for i in used] for row in cells]
@@ -63,7 +63,7 @@ def verdict_line(name: str, dtype: str, cases: float, element: float, verdict: s
 
 
 def remark(report: Report) -> str:
-    """Where and why, and what else is to be said of a verdict."""
+    """Where and why a rung failed, and further remarks on a verdict."""
     parts = [f"case {report.case!r}:"] if report.case else []
     if report.reason:
         parts.append(report.reason)
@@ -89,7 +89,7 @@ _TIMES = ("cold us", "p20-p80", "warm us", "GB/s", "TFLOP/s", "of limit", "vs li
 
 
 def timed(rows: Iterable[Timed], *, where: bool = False) -> Table:
-    """The figures of races, fastest kernels and libraries alike; with `where` shape and dtype as columns."""
+    """The figures of races, rungs and libraries sorted together by speed; with `where` shape and dtype as columns."""
     front = ("rung", "dtype", "shape") if where else ("rung",)
     lines = []
     for r in rows:
@@ -122,7 +122,7 @@ _LEAST = ("remark", "stack", "kernel", "block", "arch", "dtype")
 
 
 def compiled(rows: Iterable[Compiled]) -> Table:
-    """What the compiler says of kernels."""
+    """The compiler's report on kernels."""
     return Table(_COMPILED, [_compiled(row) for row in rows], _NUMBERS, _LEAST)
 
 

@@ -1,4 +1,4 @@
-"""Questions about GPUs that one figure cannot answer: each a module here, a table, a chart and a sentence."""
+"""Questions about GPUs that need more than one figure: each is a module here, with a table, a chart and a sentence."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def run(name: str, runner: Runner, **options: Any) -> Found:
 
 
 def as_results(name: str, found: Found, *, quick: bool = False, options: Mapping[str, Any] | None = None) -> list[Row]:
-    """The study as the results store keeps it: a row for itself, and one for each further table of it."""
+    """The study as the results store keeps it: a row for itself, and one for each further table."""
     return [
         Row(
             kind="study",

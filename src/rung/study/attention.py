@@ -28,7 +28,7 @@ from rung.study.contestants import ON_A_GPU, SEQUENTIAL, Measured, on_a_gpu, seq
 
 LINEAR, TREE = "CUDA, linear softmax", "CUDA, tree softmax"
 NODES = (1, 2, 4, 8, 16, 32, 64)
-CORES = 64  # of a node as clusters have them
+CORES = 64  # per node, as usual in clusters
 COLOURS = ("ink", *charts.SERIES)
 
 
@@ -44,7 +44,7 @@ class Options:
     seed: int = 0
     mpi: bool = False
     ranks: tuple[int, ...] = (1, 2)
-    threads: int = 1  # of each rank
+    threads: int = 1  # per rank
     patience: float = 60.0
 
     def check(self) -> None:
@@ -71,7 +71,7 @@ def run(runner: Runner, **given: Any) -> Found:
     measured: list[Measured] = []
     left_out: list[str] = []
     if not options.mpi:
-        left_out.append("MPI (ask for it by --mpi)")
+        left_out.append("MPI (add --mpi)")
     if not runner.gpu:
         left_out.append(f"{', '.join(ON_A_GPU)} (no CUDA device)")
     left_out.append(_several_gpus())
@@ -132,7 +132,7 @@ def _inside(options: Options) -> list[dict[str, Any]]:
 
     engine = mpi.engine()
     comm = engine.COMM_WORLD
-    with mpi.one_voice(comm):
+    with mpi.report_once(comm):
         tasks = int(os.environ.get("SLURM_STEP_NUM_TASKS", "1"))
         if tasks > 1 and comm.size == 1:
             raise RungError(
@@ -142,7 +142,7 @@ def _inside(options: Options) -> list[dict[str, Any]]:
         options.check_ranks(comm.size)
         rows = run_ranks(_job(options, comm.size), mpi.Ranks(comm, options.patience))
     rank = comm.rank
-    engine.Finalize()  # now: ranks that wait for the end of the job would keep cores busy
+    engine.Finalize()  # now, since ranks that wait for the end of the job would keep cores busy
     if rank != 0:
         raise SystemExit(0)
     return _labelled(rows, options)
@@ -162,7 +162,7 @@ def _job(options: Options, ranks: int, size_of: Callable[[int, int], int] | None
 
 
 def _cases(options: Options, ranks: int, size_of: Callable[[int, int], int] | None = None) -> list[Case]:
-    """All sizes; with a mask at the largest also without zig-zag; then a size that grows with the ranks."""
+    """All sizes; with a mask, the largest also without zig-zag; then a size that grows with the ranks."""
     cases = [Case(n, options.causal) for n in options.n]
     if options.causal:
         cases.append(Case(max(options.n), True, placement="contiguous"))
@@ -188,7 +188,7 @@ def _as_measured(row: dict[str, Any]) -> Measured:
     return Measured(row["n"], name, row["computing"], row["total"], None, row["error"])
 
 
-# --- What is told
+# --- Report
 
 
 def found(options: Options, measured: list[Measured], mpi_rows: list[dict[str, Any]], left_out: list[str]) -> Found:
@@ -264,7 +264,7 @@ def _times(factor: float | None) -> str:
 
 
 def sentence(options: Options, by: dict[tuple[str, int], Measured], names: Sequence[str]) -> str:
-    """Who is fastest at the largest size."""
+    """Which implementation is fastest at the largest size."""
     n = max(options.n)
     base = by.get((SEQUENTIAL, n))
     right = {name: m for name in names if (m := by.get((name, n))) and m.total}
@@ -278,7 +278,7 @@ def sentence(options: Options, by: dict[tuple[str, int], Measured], names: Seque
 
 
 def softmax(by: dict[tuple[str, int], Measured], sizes: Sequence[int]) -> Found:
-    """The softmax kernels inside attention, beside the figures of the project that this follows."""
+    """The softmax kernels inside attention, with the figures of the original project."""
     rows: list[tuple[Any, ...]] = []
     gains: list[tuple[float, float | None]] = []
     source: list[tuple[float, float | None]] = []
@@ -346,7 +346,7 @@ def pipelined(rows: Sequence[pipeline.Pipelined], what: str) -> Found:
 
 
 def scaling(options: Options, rows: list[dict[str, Any]]) -> dict[str, Found]:
-    """Strong and weak scaling: measured on this machine, and what the model expects of as many nodes as it says."""
+    """Strong and weak scaling: measured on this machine, and forecast by the model for many nodes."""
     n = max(options.n)
     strong = {r["ranks"]: r for r in rows if r["part"] == "sizes" and r["n"] == n}
     weak = {r["ranks"]: r for r in rows if r["part"] == "weak"}
@@ -382,7 +382,7 @@ def scaling(options: Options, rows: list[dict[str, Any]]) -> dict[str, Found]:
 
 
 def rate(row: dict[str, Any], options: Options) -> float:
-    """Query-key pairs per second of one rank, as it was seen to compute them."""
+    """Measured query-key pairs per second of one rank."""
     rows = placement.place(row["placement"], row["n"], row["ranks"])
     pairs = placement.pairs(rows, options.causal).sum(axis=1) * options.heads
     return float(np.mean([p / r["work"] for p, r in zip(pairs, row["per_rank"], strict=True)]))

@@ -69,7 +69,7 @@ def growth(us: Mapping[int, float]) -> float | None:
 
 
 def sentence(us: Mapping[str, Mapping[int, float]], peak: Mapping[str, Mapping[int, int]]) -> str:
-    """How the kinds of attention compare at the longest context that all but the window's needed."""
+    """How the kinds of attention compare at the longest context that all of them ran at."""
     naive, windowed, flash = (list(CURVES)[i] for i in (0, 1, 2))
     common = sorted(set(us.get(naive, {})) & set(us.get(flash, {})))
     if not common:

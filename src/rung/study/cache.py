@@ -1,4 +1,4 @@
-"""A cache of keys and values: a step's time over its position, the first pass against later ones, and the bytes."""
+"""The KV cache: a step's time over its position, the first pass and later ones, and the bytes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Passes:
 
     @property
     def step(self) -> float:
-        """Of a later pass, the median."""
+        """Median seconds of a later pass."""
         return sorted(self.seconds[1:])[len(self.seconds[1:]) // 2]
 
 
@@ -59,7 +59,7 @@ def run(runner: Runner, *, config: Config | None = None) -> Found:
     for name, by in found.items():
         for position, passes in by.items():
             if passes.tokens != found[WITHOUT][position].tokens:
-                raise RungError(f"{name} writes other tokens behind {position} than the model without a cache.")
+                raise RungError(f"{name} writes other tokens after {position} than the model without a cache.")
     return report(found, config, "an NVIDIA GPU" if runner.gpu else f"a CPU, {torch.get_num_threads()} threads")
 
 
@@ -69,7 +69,7 @@ def _prompt(config: Config, length: int) -> list[int]:
 
 
 def _methods(config: Config, weights: Weights, device: str) -> Iterator[tuple[str, Write]]:
-    """One model with and without a cache, its kernels the same; on a GPU then the first rungs of decode."""
+    """One model with and without a cache, with the same kernels; then, on a GPU, the first rungs of decode."""
     where = torch.device(device)
     on_torch = TorchPlan(where, torch.float32, torch.float32)
     plan = make_plan("cuda", "float32", PLAN, {}) if device == "cuda" else on_torch
@@ -98,7 +98,7 @@ def _methods(config: Config, weights: Weights, device: str) -> Iterator[tuple[st
 
 
 def _timed(write: Write, prompt: Sequence[int]) -> Passes:
-    """Once to warm up, then by the clock; a token is read by the host when its pass is done."""
+    """Once to warm up, then timed; the host reads a token when its pass is done."""
     list(write(prompt))
     tokens, stamps = [], [time.perf_counter()]
     for token in write(prompt):
@@ -131,7 +131,7 @@ def report(found: dict[str, dict[int, Passes]], config: Config, machine: str) ->
     )  # fmt: skip
     whole.weights = "random"
     whole.more["passes"] = Found(
-        f"The first pass, which reads the prompt, and the passes behind it, on {machine}",
+        f"The first pass, which reads the prompt, and the later passes, on {machine}",
         ("N", "way", "first ms", "second ms", "later ms", "first / later", "tokens"),
         [
             (p, n, f"{t.seconds[0] * 1e3:.3f}", f"{t.seconds[1] * 1e3:.3f}", f"{t.step * 1e3:.3f}",
@@ -148,14 +148,14 @@ def report(found: dict[str, dict[int, Passes]], config: Config, machine: str) ->
 
 
 def sentence(found: dict[str, dict[int, Passes]]) -> str:
-    """What the cache gains at both ends."""
+    """The gain of the cache at both ends."""
     few, many = min(found[WITHOUT]), max(found[WITHOUT])
     gains = {p: found[WITHOUT][p].step / found[WITH][p].step for p in (few, many)}
     grown = {n: found[n][many].step / found[n][few].step for n in (WITHOUT, WITH)}
     return (
-        f"The cache makes a step {times(gains[few])} as fast behind {few} tokens and {times(gains[many])} behind "
+        f"The cache makes a step {times(gains[few])} as fast after {few} tokens and {times(gains[many])} after "
         f"{many}: without it a step takes {times(grown[WITHOUT])} as long there, with it {times(grown[WITH])}. "
-        f"Every way wrote the same {STEPS} tokens behind each prompt."
+        f"Every variant wrote the same {STEPS} tokens after each prompt."
     )
 
 
@@ -164,6 +164,6 @@ def _first(found: dict[str, dict[int, Passes]]) -> str:
     cost = found[WITH][many].seconds[0] / found[WITHOUT][many].seconds[0]
     later = found[WITH][many].seconds[0] / found[WITH][many].step
     return (
-        f"Behind {many} tokens the first pass takes {cost:.2f} times as long when it fills the cache as when there is "
+        f"After {many} tokens the first pass takes {cost:.2f} times as long when it fills the cache as when there is "
         f"none; a later pass is {times(later)} as fast as the first."
     )

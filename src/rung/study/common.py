@@ -19,11 +19,11 @@ from rung.rungs.base import Rung
 
 @dataclass(frozen=True)
 class Time:
-    """One entry of a race: microseconds (cold), or the reason why there are none."""
+    """One entry of a race: microseconds (cold), or the reason why there is no time."""
 
     us: float | None
     reason: str = ""
-    norm: float = 0.0  # error of the whole against the float64 reference
+    norm: float = 0.0  # overall error relative to the float64 reference
     tflops: float | None = None
 
 
@@ -34,7 +34,7 @@ class Runner(Protocol):
 
     @property
     def gpu(self) -> bool:
-        """Whether times can be taken here."""
+        """Whether times can be measured here."""
 
     @property
     def sms(self) -> int:
@@ -45,7 +45,7 @@ class Runner(Protocol):
     ) -> dict[str, Time]:
         """Rungs and libraries of one operation against each other, by full name, checked.
 
-        Without a GPU: the errors alone, of the first that the emulator can run.
+        Without a GPU: only the errors of the first that the emulator can run.
         """
 
     def peak(self, rung: str, values: Mapping[str, Number], dtype: str) -> int | None:
@@ -149,7 +149,7 @@ def _emulated(rungs: Sequence[Rung], dtype: str) -> dict[str, Time]:
 def need_gpu(runner: Runner, study: str) -> None:
     """Refuse a study of times on a machine without a GPU."""
     if not runner.gpu:
-        raise RungError(f"`rung study {study}` is made of times, and there is no CUDA device here to take them.")
+        raise RungError(f"`rung study {study}` measures times, and no CUDA device was found.")
 
 
 def times(factor: float) -> str:
@@ -158,7 +158,7 @@ def times(factor: float) -> str:
 
 
 def shown(us: float | None) -> str:
-    """Microseconds with three figures; nothing for nothing."""
+    """Microseconds with three figures; empty for None."""
     if us is None:
         return ""
     digits = max(0, 2 - math.floor(math.log10(us))) if us > 0 else 0

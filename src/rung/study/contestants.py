@@ -34,14 +34,14 @@ CAP = dtype_named("f32").norm_cap
 
 @dataclass(frozen=True)
 class Measured:
-    """Seconds of one implementation at one size, or the reason why there are none."""
+    """Seconds of one implementation at one size, or the reason why there is no time."""
 
     n: int
     name: str
     computing: float | None = None
-    total: float | None = None  # with transfers, where there are any
-    softmax: float | None = None  # where it is a kernel of its own
-    error: float | None = None  # norm of the difference to torch in float64, of torch's
+    total: float | None = None  # with transfers, if there are any
+    softmax: float | None = None  # if it is a separate kernel
+    error: float | None = None  # norm of the difference to torch in float64, relative to torch's norm
     reason: str = ""
 
 
@@ -72,7 +72,7 @@ def sequential(qkv: NDArray[np.float32], right: torch.Tensor, *, causal: bool, l
 
 
 def vectorised(qkv: NDArray[np.float32], right: torch.Tensor, *, causal: bool, threads: int, limit: float) -> Measured:
-    """The block that MPI's ranks compute with, alone."""
+    """The block kernel of the MPI ranks, on its own."""
     _, heads, n, d = qkv.shape
     at, q, kv = np.arange(n), np.ascontiguousarray(qkv[0]), np.ascontiguousarray(qkv[1:])
     out, lse = np.empty_like(q), np.empty((heads, n), np.float32)
@@ -116,7 +116,7 @@ def _heads_first(out: torch.Tensor, heads: int) -> torch.Tensor:
 
 
 def _operands(qkv: NDArray[np.float32], device: str) -> Tensors:
-    """The operation's operands, made of (3, H, N, D): packed as a QKV projection leaves them."""
+    """The operation's operands, made from (3, H, N, D), packed like the result of a QKV projection."""
     _, heads, n, d = qkv.shape
     packed = torch.from_numpy(qkv).permute(2, 0, 1, 3).reshape(1, n, 3 * heads * d).contiguous()
     return _views(packed.to(device), torch.empty(1, n, heads * d, device=device), heads)
@@ -155,7 +155,7 @@ def on_a_gpu(name: str, qkv: NDArray[np.float32], right: torch.Tensor, *, causal
 
 
 def _softmax(call: Prepared) -> float | None:
-    """Seconds of the kernel of that name, by the profiler; None where the softmax is part of another."""
+    """Seconds of the kernel of that name, by the profiler; None if the softmax is part of another."""
     if not any(kernel == "softmax" for kernel, _ in call.launches):
         return None
 

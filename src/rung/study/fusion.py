@@ -94,7 +94,7 @@ def run(runner: Runner) -> Found:
 
 
 def sentence(gains: dict[str, float]) -> str:
-    """The most and the least that fusing gained."""
+    """The largest and the smallest gain by fusion."""
     if not gains:
         return "Nothing could be compared here."
     most, least = max(gains, key=lambda g: gains[g]), min(gains, key=lambda g: gains[g])

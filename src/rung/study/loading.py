@@ -83,13 +83,13 @@ def write(folder: Path, config: Config) -> int:
 def measure(
     folder: Path, config: Config, device: torch.device, dtype: torch.dtype, rounds: int
 ) -> tuple[dict[str, Run], float]:
-    """The run of median length each way, and the seconds that plain loading took; ways take turns."""
+    """The run of median length for each variant, and the seconds of plain loading; variants alternate."""
     runs: dict[str, list[Run]] = {SERIAL: [], PIPELINED: []}
     plain = []
     for number in range(rounds + 1):
         for method in runs:
             one = _once(folder, config, device, dtype, overlapped=method == PIPELINED)
-            if number:  # in the first round kernels are compiled
+            if number:  # the first round compiles kernels
                 runs[method].append(one)
         seconds = _plainly(folder, config, device, dtype)
         if number:
@@ -135,7 +135,7 @@ def _once(folder: Path, config: Config, device: torch.device, dtype: torch.dtype
 
 
 def _plainly(folder: Path, config: Config, device: torch.device, dtype: torch.dtype) -> float:
-    """As weights are loaded for other devices, and stacked then; building the pass is left out, as above."""
+    """Weights are loaded as for other devices, then stacked; building the pass is left out, as above."""
     plan = TorchPlan(device, dtype, dtype)
     _synchronize(device)
     began = time.perf_counter()
@@ -173,7 +173,7 @@ def _pass(config: Config, operands: Tensors) -> LadderPass:
 
 
 def _bytes_from_disk() -> int | None:
-    """Bytes read from disk for this process so far: fewer than it reads if files are cached."""
+    """Bytes read from disk for this process so far, which is less than it reads if files are cached."""
     try:
         counters = Path(f"/proc/{os.getpid()}/io").read_text(encoding="ascii")
     except OSError:
@@ -214,13 +214,13 @@ def bound(found: dict[str, Run]) -> tuple[float, str]:
 
 
 def reached(found: dict[str, Run]) -> float:
-    """How far the pipeline came from one after the other (0) to the bound (1)."""
+    """The pipeline's position between one after the other (0) and the bound (1)."""
     serial, least = found[SERIAL].total, bound(found)[0]
     return max(0.0, serial - found[PIPELINED].total) / (serial - least) if serial > least else 0.0
 
 
 def sentence(found: dict[str, Run], plain: float) -> str:
-    """What was gained, what bounds it, and where the file came from."""
+    """The gain, its bound, and where the file came from."""
     serial, pipelined = found[SERIAL], found[PIPELINED]
     least, kind = bound(found)
     last = max(s.end for s in pipelined.spans if s.what == "read")
@@ -236,10 +236,10 @@ def sentence(found: dict[str, Run], plain: float) -> str:
     )
     disk = [one.from_disk for one in found.values()]
     if None in disk:
-        return f"{text} Whether the file came from a disk or from the page cache, the system does not say."
+        return f"{text} The system does not report whether the file came from a disk or from the page cache."
     read = sum(d for d in disk if d is not None) / len(disk)
     if read < 1e6:
-        return f"{text} The file came from the page cache: a disk would add to the reading."
+        return f"{text} The file came from the page cache: reading it from a disk would take longer."
     return f"{text} {read / 1e6:.0f} MB per run came from a disk, the rest from the page cache."
 
 

@@ -23,16 +23,16 @@ ONE = LaunchConfig((1, 1, 1), (1, 1, 1))
 class Chain:
     """A walk through `entries` lines in a random order that visits each once."""
 
-    next: torch.Tensor  # int32, one entry per word, LINE bytes between those that are used
+    next: torch.Tensor  # int32, one entry per word; used entries are LINE bytes apart
     order: torch.Tensor
 
     def after(self, steps: int) -> int:
-        """The position of the walk from 0 after so many steps."""
+        """The position of the walk from 0 after this many steps."""
         return int(self.order[steps % len(self.order)])
 
 
 def chain(entries: int, stride: int, device: str, seed: int = 0) -> Chain:
-    """A random cycle; neighbours on the walk are `stride` words or more apart."""
+    """A random cycle; consecutive entries of the walk are at least `stride` words apart."""
     generator = torch.Generator().manual_seed(seed)
     rest = torch.randperm(entries - 1, generator=generator) + 1
     order = torch.cat([torch.zeros(1, dtype=torch.int64), rest]) * stride
@@ -48,11 +48,11 @@ def build() -> Build:
 
 
 def walk(module: Module, kernel: str, order: Chain, first: int, steps: int) -> None:
-    """One launch; a RungError if it did not end where the walk must."""
+    """One launch; a RungError if it did not end at the expected entry."""
     last = torch.zeros(1, dtype=torch.int32, device=order.next.device)
     module.launch(kernel, ONE, [("pointer", order.next), ("pointer", last), ("i32", first), ("i32", steps)])
     if int(last[0]) != order.after(steps):
-        raise RungError(f"{kernel} ended at {int(last[0])} instead of {order.after(steps)}; no latency is given.")
+        raise RungError(f"{kernel} ended at {int(last[0])} instead of {order.after(steps)}; no latency is reported.")
 
 
 def run(runner: Runner) -> Found:
@@ -83,7 +83,7 @@ def run(runner: Runner) -> Found:
 def _seconds(
     module: Module, kernel: str, order: Chain, first: int, steps: int, evict: Callable[[], object] | None = None
 ) -> float:
-    """Seconds a step: the difference of a long and a short walk, so that launch and warm-up cancel."""
+    """Seconds per step, from the difference of a long and a short walk, so that launch and warm-up cancel."""
     from rung.bench import timing
 
     walk(module, kernel, order, first, steps)
@@ -127,7 +127,7 @@ def report(shared_ns: float, ns: Mapping[int, float], l2: int, ghz: float | None
         charts.Series("shared memory", [(min(ns) / 1024, shared_ns), (max(ns) / 1024, shared_ns)], "tf32", dashed=True),
     ]
     return Found(
-        "Latency of one dependent load, over the size of what is walked through",
+        "Latency of one dependent load, over the size of the array",
         ("where", "size", "ns", "cycles", "source's cycles"),
         rows,
         sentence(shared_ns, {name: value for name, (_, value) in levels.items()}),
@@ -152,7 +152,7 @@ def plateaus(ns: Mapping[int, float], l2: int) -> dict[str, tuple[list[int], flo
 def sentence(shared_ns: float, levels: Mapping[str, float]) -> str:
     """The distances in nanoseconds, and against shared memory."""
     parts = [f"{name} {value:.0f} ns ({value / shared_ns:.1f}x)" for name, value in levels.items()]
-    return f"Shared memory answers after {shared_ns:.0f} ns, " + ", ".join(parts) + "."
+    return f"Shared memory has a latency of {shared_ns:.0f} ns, " + ", ".join(parts) + "."
 
 
 def _cycles(ns: float, ghz: float | None) -> str:

@@ -1,4 +1,4 @@
-"""f32, tf32, f16 and bf16 side by side: the time of each ladder's fastest rung, and the error it leaves."""
+"""f32, tf32, f16 and bf16 compared: the time of each ladder's fastest rung, and its error."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ASKED: dict[str, tuple[dict[str, Number], tuple[str, ...]]] = {
 
 
 def run(runner: Runner) -> Found:
-    """On a GPU times and errors; without one the errors alone, from the emulator."""
+    """On a GPU, times and errors; without one, only the errors, from the emulator."""
     best: dict[tuple[str, str], tuple[str, Time]] = {}
     for operation, (values, rungs) in ASKED.items():
         for dtype in DTYPES:
@@ -55,7 +55,7 @@ def run(runner: Runner) -> Found:
     ]
     where = "GPT-2 at 8 x 1024 tokens" if runner.gpu else "each operation's cases on the emulator, no times"
     return Found(
-        f"What a number format costs and loses: {where}",
+        f"Time and error of each number format: {where}",
         ("operation", "dtype", "fastest rung", "us", "against f32", "relative error"),
         rows,
         sentence(best),
@@ -67,7 +67,7 @@ def run(runner: Runner) -> Found:
 
 
 def sentence(best: dict[tuple[str, str], tuple[str, Time]]) -> str:
-    """What bf16 gains and loses, where it gains most."""
+    """The gain and the error of bf16, where it gains most."""
     gains = {
         o: best[o, "f32"][1].us / best[o, "bf16"][1].us  # type: ignore[operator]
         for o in ASKED
@@ -76,7 +76,7 @@ def sentence(best: dict[tuple[str, str], tuple[str, Time]]) -> str:
     errors = {d: max((t.norm for (_, e), (_, t) in best.items() if e == d), default=0.0) for d in DTYPES}
     lost = ", ".join(f"{error:.0e} in {dtype}" for dtype, error in errors.items() if error)
     if not gains:
-        return f"The largest relative errors are {lost}; no time was taken."
+        return f"The largest relative errors are {lost}; no time was measured."
     most, least = max(gains, key=lambda o: gains[o]), min(gains, key=lambda o: gains[o])
     return (
         f"From f32 to bf16 {most} becomes {times(gains[most])} as fast and {least} {times(gains[least])}; "

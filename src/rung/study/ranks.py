@@ -30,7 +30,7 @@ Seconds = Mapping[tuple[str, int], float]  # strong or weak, and ranks
 
 @dataclass(frozen=True)
 class Kind:
-    """All that was measured with one mask: seconds of the ring, and of what runs in one piece."""
+    """All measurements with one mask: seconds of the ring, and of implementations in one process."""
 
     ring: Seconds
     alone: Mapping[str, float]
@@ -82,7 +82,7 @@ def _gloo(n: int, ranks: Sequence[int], causal: bool) -> Seconds:
 
 
 def _alone(runner: Runner, n: int, causal: bool) -> dict[str, float]:
-    """One core, and the GPU where there is one; computing alone, as the ring's times are."""
+    """One core, and the GPU if there is one; computing only, like the ring's times."""
     qkv = data.load_or_make(None, n, D, 1, 0)
     right = truth(qkv, causal)
     some = [

@@ -48,7 +48,7 @@ def run(runner: Runner) -> Found:
 
 
 def sentence(gains: dict[int, float]) -> str:
-    """What the gains over N amount to."""
+    """A summary of the gains over N."""
     if not gains:
         return "Neither kernel could be timed here."
     most = max(gains, key=lambda n: gains[n])

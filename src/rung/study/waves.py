@@ -16,7 +16,7 @@ K = 1024
 
 
 def run(runner: Runner) -> Found:
-    """A product whose rows grow tile by tile, its columns such that whole rounds come at whole numbers of tiles."""
+    """A product whose rows grow tile by tile, with columns such that full waves occur at whole numbers of tiles."""
     need_gpu(runner, "waves")
     tune = catalogue.find(RUNG).tuned(None)
     across = _divisor(runner.sms)
@@ -32,11 +32,11 @@ def run(runner: Runner) -> Found:
     return whole
 
 
-SQUARES = (1792, 2048)  # the sizes around which a tile of 256 x 128 makes another wave of an A100, and a power of two
+SQUARES = (1792, 2048)  # sizes around which a tile of 256 x 128 adds a wave on an A100, and a power of two
 
 
 def square_sizes(quick: bool) -> list[int]:
-    """Square products as the lecture plots them: multiples of 128 and of 32, and the neighbours of some."""
+    """Square products as plotted in the lecture: multiples of 128 and of 32, and the neighbours of some."""
     if quick:
         return [1024, 1536, *(n + d for n in SQUARES for d in (0, 1))]
     sizes = set(range(512, 4097, 128)) | set(range(1472, 2081, 32))  # multiples of 128 and of 32
@@ -78,7 +78,7 @@ def squares(points: Sequence[tuple[int, float | None, float | None]], sms: int, 
         for i, b in enumerate(bands)
     ]
     return Found(
-        "N x N x N in bf16: bands by what divides N, steps where a wave begins",
+        "N x N x N in bf16: bands by N's largest divisor, steps where a wave begins",
         ("N", "divisible by", "tiles", "waves", "tiles of 256 x 128", "us", "cuBLAS us", "TFLOP/s", "cuBLAS TFLOP/s"),
         rows,
         square_sentence(points),
@@ -91,7 +91,7 @@ def squares(points: Sequence[tuple[int, float | None, float | None]], sms: int, 
 
 
 def square_sentence(points: Sequence[tuple[int, float | None, float | None]]) -> str:
-    """What one more row and column costs where the lecture has its example, and what oddness costs in the mean."""
+    """The cost of one more row and column at the lecture's example, and the median cost of odd sizes."""
     theirs = {n: us for n, _, us in points if us}
     parts = []
     if 1792 in theirs and 1793 in theirs:
@@ -108,7 +108,7 @@ def _divisor(sms: int) -> int:
 
 
 def row_counts(tiles_a_wave: int, tile: int, quick: bool) -> list[int]:
-    """Rows up to three waves: whole waves, one row more, and places between."""
+    """Rows up to three waves: full waves, one row more, and sizes between."""
     sizes = set()
     for wave in (1, 2) if quick else (1, 2, 3):
         edge = wave * tiles_a_wave * tile
@@ -123,7 +123,7 @@ Points = Sequence[tuple[int, int, int, float | None, float | None]]  # rows, til
 
 
 def found(points: Points, columns: int, sms: int) -> Found:
-    """The table, and the saw-tooth that a constant time per wave predicts."""
+    """The table, and the sawtooth that a constant time per wave predicts."""
     wave_us = statistics.median([us / waves for _, _, waves, us, _ in points if us] or [0.0])
 
     def rate(rows: int, us: float | None) -> float | None:
@@ -171,7 +171,7 @@ def sentence(points: Points) -> str:
         if b[0] == a[0] + 1 and b[2] > a[2] and a[3] and b[3]
     ]
     if not steps:
-        return "No pair on both sides of a wave's edge could be timed."
+        return "No pair of sizes on both sides of a wave boundary could be timed."
     m, more, seen, predicted = max(steps, key=lambda s: s[2])
     return (
         f"One row more than a whole number of waves ({m} to {more}) costs {seen:+.0%} of the time for "

@@ -16,20 +16,20 @@ from rung.profile import inspect
 from rung.rungs import base
 from rung.rungs.base import Device, Rung
 from rung.rungs.cuda import CudaRung
-from rung.sweep.sweep import Culprit, Measure, Outcome, Tuning
+from rung.sweep.sweep import ContextLost, Measure, Outcome, Tuning
 
-BATCH = 7  # and the default beside them
+BATCH = 7  # plus the default
 
 
 def measure_named(name: str | None, arch: str | None = None) -> Measure:
-    """`time` (GPU), `compiler` or `emulator`; unnamed, the best that this machine allows."""
+    """`time` (GPU), `compiler` or `emulator`; by default, the best that this machine allows."""
     gpu = torch.cuda.is_available()
     if name is None:
         name = "time" if gpu else "compiler"
     if name == "time":
         if not gpu:
             raise RungError(
-                "there is no CUDA device here to take times on; --measure compiler and --measure emulator need none."
+                "no CUDA device was found to take times on; --measure compiler and --measure emulator need none."
             )
         return Timed()
     if name == "compiler":
@@ -98,16 +98,16 @@ class Timed:
             )
         except RuntimeError as error:
             if not _alive() and len(batch) == 1:
-                raise Culprit(dict(batch[0]), first_line(error)) from None
+                raise ContextLost(dict(batch[0]), first_line(error)) from None
             if not _alive():
-                raise Culprit({}, first_line(error)) from None
+                raise ContextLost({}, first_line(error)) from None
             gc.collect()
             torch.cuda.empty_cache()
             yield from [Outcome("failed", first_line(error))] * len(batch)
             return
         if not _alive():
             failed_at = next((i for i, r in enumerate(rows) if r.verdict == "failed"), 0)
-            raise Culprit(dict(tunings[failed_at]), rows[failed_at].reason)
+            raise ContextLost(dict(tunings[failed_at]), rows[failed_at].reason)
         reference = rows[0].cold_us if rows[0].verdict == "ok" else None
         found = {_key(t): r for t, r in zip(tunings, rows, strict=True)}
         del variants

@@ -1,9 +1,9 @@
 """The block sizes that the course project swept; rung.results.sources has what it measured on its A40.
 
-Milestone 3 of the ECE 408 project timed, with 4 to 1024 threads per block, the residual and GELU as they are fused with
-the bias behind cuBLAS's product, layernorm and the bias alone, and the embedding with cubes of 3 to 10 threads a side.
-Its times are sums over a forward pass. The kernels that are not fused, and the conversion to half before a product of
-tensor cores, which its script could sweep too, stand beside them without figures of theirs.
+Milestone 3 of the ECE 408 project timed, with 4 to 1024 threads per block: the residual and GELU, fused with the bias
+after cuBLAS's product; layernorm and the bias alone; and the embedding, with cubes of 3 to 10 threads per side. Its
+times are sums over a forward pass. The unfused kernels, and the conversion to half before a product on tensor cores,
+which its script could sweep too, are included without figures of theirs.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""What a rung's rules admit has to compile and to fit the GPU: legal configurations, drawn and looked at without a GPU.
+"""A configuration that a rung's rules admit must compile and fit the GPU: draws legal ones and checks them without a
+GPU.
 
-A configuration that no rule refuses and that cannot run is met by a sweep as a failure, and by a user of `--tune` as a
-message of the compiler or the driver where the rung should have said what it needs.
+A configuration that no rule refuses but that cannot run becomes a failure in a sweep, and for a user of `--tune` an
+error of the compiler or the driver instead of a rule of the rung.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from rung.rungs.base import Rung, emulated_multiprocessors
 from rung.rungs.cuda import CudaRung
 from rung.sweep.sweep import Tuning, configurations, illegal
 
-FEW = 40  # configurations of a rung that are looked at
-MULTIPROCESSORS = 132  # an H200's, by which grids and buffers go
+FEW = 40  # configurations that are checked per rung
+MULTIPROCESSORS = 132  # an H200's, which determine grids and buffers
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class Configuration:
 
 
 def admitted(rung: Rung, arch: str = "sm_90", most: int = FEW, seed: int = 0) -> list[Configuration]:
-    """Configurations that the rung's rules admit at usual shapes: all of them, or `most` that are drawn."""
+    """Configurations that the rung's rules admit at usual shapes: all of them, or `most` drawn at random."""
     subjects = [Subject(rung, s, v, DTYPES[d]) for s, v in _usual_shapes(rung).items() for d in rung.dtypes]
     found: list[Configuration] = []
     with emulated_multiprocessors(MULTIPROCESSORS):
@@ -55,7 +56,7 @@ def admitted(rung: Rung, arch: str = "sm_90", most: int = FEW, seed: int = 0) ->
 
 
 def fault(one: Configuration, arch: str = "sm_90") -> str:
-    """Why this configuration does not run, though its rules admit it; empty if it does, as far as a compiler knows."""
+    """Why this configuration does not run, though its rules admit it; empty if the compiler finds no reason."""
     rung, values, dtype = one.subject.rung, one.subject.values, one.subject.dtype
     if not isinstance(rung, CudaRung):
         return ""
@@ -68,7 +69,7 @@ def fault(one: Configuration, arch: str = "sm_90") -> str:
 
 
 def faults(rung: Rung, arch: str = "sm_90", most: int = FEW, seed: int = 0) -> Iterator[tuple[Configuration, str]]:
-    """Each configuration that is looked at, with what is wrong with it: nothing, if all is well."""
+    """Each checked configuration with its error, which is empty if it is legal."""
     for one in admitted(rung, arch, most, seed):
         yield one, fault(one, arch)
 

@@ -25,7 +25,7 @@ from rung.sweep.sweep import Place, merge, place_of
 T = TypeVar("T")
 
 POLL = 2.0  # seconds
-DEAF = 30  # polls without an answer of the controller before giving up
+MOST_FAILED_POLLS = 30  # unanswered polls of the controller before giving up
 
 
 @dataclass(frozen=True)
@@ -38,11 +38,11 @@ class Request:
     partition: str | None = None
     account: str | None = None
     time: str | None = None
-    options: tuple[str, ...] = ()  # more of sbatch's own, as given
+    options: tuple[str, ...] = ()  # further options for sbatch
 
 
 def script(words: Sequence[str], request: Request, folder: Path, shards: Sequence[int]) -> str:
-    """The batch script: `words` is the sweep's command line without anything about Slurm."""
+    """The batch script: `words` is the sweep's command line without the Slurm options."""
     lines = [
         f"--array={_ranges(shards)}",
         "--job-name=rung-sweep",
@@ -85,7 +85,7 @@ def _ranges(numbers: Sequence[int]) -> str:
 
 
 def shard_of(items: Sequence[T], index: int, of: int) -> list[T]:
-    """Every `of`-th configuration, so that slow neighbouring ones are in different tasks."""
+    """Every `of`-th configuration, so that adjacent slow ones are in different tasks."""
     return list(items[index::of])
 
 
@@ -109,7 +109,7 @@ def submit(path: Path) -> str:
     """Submit the script with sbatch; returns the job's number."""
     if not shutil.which("sbatch"):
         raise RungError(
-            "there is no sbatch on this machine: run this on a login node of a Slurm cluster, or see the "
+            "sbatch was not found on this machine: run this on a login node of a Slurm cluster, or see the "
             "script with --dry-run."
         )
     done = subprocess.run(["sbatch", "--parsable", str(path)], capture_output=True, text=True, check=False)
@@ -122,7 +122,7 @@ def submit(path: Path) -> str:
 
 
 def unfinished(job: str) -> set[str] | None:
-    """The states of the job's tasks that wait or run; None when the controller does not answer."""
+    """The states of the job's waiting and running tasks; None if the controller does not respond."""
     command = ["squeue", "--noheader", "--array", f"--jobs={job}", "--format=%K %T"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -138,10 +138,10 @@ def wait(job: str, report: Callable[[set[str]], None], poll: float = POLL) -> No
         states = unfinished(job)
         if states is None:
             failures += 1
-            if failures > DEAF:
+            if failures > MOST_FAILED_POLLS:
                 raise RungError(
-                    f"squeue has not answered for a minute; job {job} may still run, and the same command "
-                    "gathers it later."
+                    f"squeue has not responded for a minute; job {job} may still run, and the same command "
+                    "collects it later."
                 )
         else:
             failures = 0
@@ -165,7 +165,7 @@ def spread(
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise RungError(f"{folder} cannot be made: {error.strerror}; --folder names another place.") from None
+        raise RungError(f"{folder} cannot be created: {error.strerror}; --folder names another place.") from None
     for attempt in range(retries + 1):
         shards = missing(folder, places, request.tasks)
         if not shards:

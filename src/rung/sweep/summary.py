@@ -49,7 +49,7 @@ def _finding(name: str, right: Sequence[Row], rows: Sequence[Row]) -> Finding | 
         points = [(v, champions[v].metrics["cold_us"]) for v in sorted(values)]
         loss = figure_of(champions[worst]) / figure_of(champions[best]) - 1
         text = f"{best} is best" + (
-            f"; {worst} takes {_times(loss)}" if loss >= 0.005 else ", and the others are as fast"
+            f"; {worst} takes {_times(loss)}" if loss >= 0.005 else ", and the others are equally fast"
         )
     elif known:
         unit = "occupancy"
@@ -68,7 +68,7 @@ def _finding(name: str, right: Sequence[Row], rows: Sequence[Row]) -> Finding | 
 
 
 def points_of(points: Sequence[tuple[int, float]], value: int) -> float:
-    """The figure that `value` reached."""
+    """The figure of `value`."""
     return next(figure for at, figure in points if at == value)
 
 
@@ -86,7 +86,7 @@ def _sets_the_block(name: str, right: Sequence[Row]) -> bool:
 
 
 def _limit(right: Sequence[Row]) -> str:
-    """What bounds the occupancy of the largest block."""
+    """What limits the occupancy of the largest block."""
     described = [r for r in right if r.metrics.get("threads") and r.detail.get("limiter")]
     if not described:
         return ""

@@ -1,8 +1,8 @@
 """Every configuration of a rung, measured and kept: which launch parameters suit this GPU, shape and dtype?
 
-A configuration is one value for each tunable of the rung's header. What cannot be launched becomes a row
-with its reason; what was measured before, on this machine and from this source, is not measured again. Each
-row is written when it is known, so a sweep that is killed goes on where it was.
+A configuration is one value for each tunable of the rung's header. One that cannot be launched becomes a row with its
+reason; one that was measured before, on this machine and from this source, is not measured again. Each row is written
+as soon as it is known, so a sweep that was killed continues where it stopped.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from rung.rungs.base import Device, Rung
 from rung.rungs.cuda import CudaRung
 
 Tuning = dict[str, int]
-MOST = 20_000  # configurations that a sweep takes on without being asked for a sample
+MOST = 20_000  # largest number of configurations without sampling
 FINALISTS = 4
 
 
 @dataclass
 class Outcome:
-    """What came of one configuration: ok, failed, or illegal, with the reason, or with figures."""
+    """The outcome of one configuration: ok with figures, or failed or illegal with the reason."""
 
     verdict: str
     reason: str = ""
@@ -42,11 +42,11 @@ class Outcome:
 
 
 class Measure(Protocol):
-    """How a configuration is judged. `timed` ones give `ratio` (to the default's time) and `cold_us`."""
+    """How a configuration is judged. `timed` measures return `ratio` (to the default's time) and `cold_us`."""
 
     name: str
     timed: bool
-    batch: int  # configurations that it takes at once
+    batch: int  # configurations per batch
     device: Device
     arch: str
 
@@ -54,8 +54,8 @@ class Measure(Protocol):
         """An outcome for each configuration of the batch, in its order; `effort` is seconds for each."""
 
 
-class Culprit(Exception):
-    """A configuration (empty: one of the batch) took the GPU context along: this process can run no more."""
+class ContextLost(Exception):
+    """A configuration (empty: one of the batch) corrupted the CUDA context: this process can run no more."""
 
     def __init__(self, tuning: Tuning, reason: str) -> None:
         super().__init__(reason)
@@ -96,7 +96,7 @@ def configurations(
         total *= len(column)
     if sample is None:
         if total > MOST:
-            raise RungError(f"{rung.full_name} has {total:,} configurations; draw some with --random 200.")
+            raise RungError(f"{rung.full_name} has {total:,} configurations; sample some with --random 200.")
         return [dict(zip(names, values, strict=True)) for values in itertools.product(*columns)]
     sampled: list[Tuning] = []
     first = rung.tuned(None)
@@ -143,7 +143,7 @@ def illegal(subject: Subject, tuning: Tuning, device: Device, arch: str) -> str 
 
 @dataclass
 class Sweep:
-    """The rows of one sweep, in the order of its configurations, and how each came about."""
+    """The rows of one sweep, in the order of its configurations, and where they came from."""
 
     subject: Subject
     measure: str
@@ -164,7 +164,7 @@ def sweep(
     again: bool = False,
     progress: Callable[[int, int, str], None] = lambda done, total, text: None,
 ) -> Sweep:
-    """Judge every configuration; the fastest few of a timed sweep meet once more, for longer."""
+    """Judge every configuration; the fastest few of a timed sweep are timed once more, for longer."""
     known = {} if again else {r.key: r for r in results.read(store) if r.kind == "sweep"}
     run = _Run(subject, measure, store, known, progress)
     schedule = _schedule(len(tunings), effort, halving, finals and measure.timed)
@@ -182,7 +182,7 @@ def sweep(
 
 
 def _schedule(count: int, effort: float, halving: bool, finals: bool) -> list[tuple[int, float]]:
-    """How many configurations each round takes, and the seconds for each of them."""
+    """How many configurations each round has, and the seconds for each."""
     if not finals or count < 2:
         return [(count, effort)]
     if not halving:
@@ -199,7 +199,7 @@ def _word(tuning: Mapping[str, int]) -> str:
 
 
 class _Run:
-    """One run of a sweep: what is known, what is missing, and the writing down."""
+    """One run of a sweep: known rows, missing configurations, and writing the results."""
 
     def __init__(
         self,
@@ -236,9 +236,9 @@ class _Run:
                 for tuning, outcome in zip(batch, self.measure(self.subject, batch, seconds), strict=True):
                     rows[_word(tuning)] = self._record(self._blank(tuning, number), outcome)
                     self._report(tuning)
-            except Culprit as culprit:
-                if culprit.tuning:
-                    self._record(self._blank(culprit.tuning, number), Outcome("failed", culprit.reason))
+            except ContextLost as lost:
+                if lost.tuning:
+                    self._record(self._blank(lost.tuning, number), Outcome("failed", lost.reason))
                 raise
         return [rows[_word(t)] for t in chosen]
 
@@ -273,7 +273,7 @@ class _Run:
 
 
 def figure_of(row: Row) -> float:
-    """What a row is ranked by, smaller being better: the time against the default's, else the occupancy."""
+    """A row's rank, smaller being better: the time relative to the default's, else the occupancy."""
     return row.metrics.get("ratio", -row.metrics.get("occupancy", 0.0))
 
 
@@ -283,7 +283,7 @@ def ranked(rows: Sequence[Row]) -> list[Row]:
     return sorted(right, key=lambda r: (-int(r.options["round"]), figure_of(r)))
 
 
-Place = tuple[str, str, str]  # what one configuration is of: the rung, the shape, and the tuning in words
+Place = tuple[str, str, str]  # the identity of a configuration: the rung, the shape, and the tuning as text
 
 
 def place(subject: Subject, tuning: Mapping[str, int]) -> Place:
@@ -295,7 +295,7 @@ def place_of(row: Row) -> Place:
 
 
 def merge(rows: Sequence[Row], places: Sequence[Place]) -> list[Row]:
-    """Rows of several processes in the order of the configurations, each once; ok ones win over others."""
+    """Rows of several processes in the order of the configurations, each once; ok rows take precedence."""
     best: dict[Place, Row] = {}
     for row in rows:
         at = place_of(row)

@@ -77,7 +77,7 @@ inline void fill_fragment(fragment<Use, M, N, K, T, Layout>& f, const V& value)
 
 namespace shapes {
 
-// A lane reads its own elements: writes by other lanes of the warp need a __syncwarp before.
+// A lane reads its own elements: writes by other lanes of the warp need a __syncwarp first.
 template <class F, class T>
 inline void load(F& f, const T* from, unsigned stride, bool column_major, rung_emulator::Site site)
 {

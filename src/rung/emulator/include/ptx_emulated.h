@@ -8,7 +8,7 @@ inline uint4 load_no_allocate(const uint4* address) { return *address; }
 namespace rung_emulator {
 inline void copy_async(void* smem, const void* gmem, int bytes, bool valid, Site site)
 {
-    if (valid) {  // read here, so that a fault names this line
+    if (valid) {  // read here so that a fault names this line
         static_cast<void>(*static_cast<const volatile char*>(gmem));
         static_cast<void>(static_cast<const volatile char*>(gmem)[bytes - 1]);
     }

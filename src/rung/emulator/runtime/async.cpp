@@ -14,7 +14,7 @@ static unsigned long serials;
 
 char* memory_of(const Span& span) { return span.shared.block ? memory_at(span.shared) : span.global; }
 
-// Pieces of 16 bytes change places within 32, 64 or 128 bytes, by bits of their address above 128.
+// Pieces of 16 bytes are permuted within 32, 64 or 128 bytes, by address bits above 128.
 static unsigned swizzled(unsigned address, unsigned swizzle)
 {
     const unsigned bits = (1u << swizzle) - 1;
@@ -127,7 +127,7 @@ void abandon()
     __builtin_unreachable();
 }
 
-// Called by a thread that waits, or by the scheduler, which is no fiber that a fault could leave.
+// Called by a waiting thread, or by the scheduler, which is not a fiber that a fault could leave.
 bool complete_one()
 {
     // A copy out of shared memory is done when it is waited for, or when all blocks have ended.
@@ -181,7 +181,7 @@ void wait_copies_out(unsigned groups_left, bool reading_only)
 
 void arrive_after_copies(ByteBarrier& barrier, bool counted, const char* what, Site site)
 {
-    if (counted) barrier.pending++;  // the arrival to come is in addition to the barrier's own count
+    if (counted) barrier.pending++;  // the later arrival is in addition to the barrier's own count
     Pending* operation = new Pending{};
     operation->kind = Async::Arrive;
     operation->barriers.push_back(&barrier);
@@ -191,7 +191,7 @@ void arrive_after_copies(ByteBarrier& barrier, bool counted, const char* what, S
     issue(operation);
 }
 
-// A block takes its shared memory with it.
+// A block's shared memory ends with it.
 void end_block(Block& block)
 {
     for (const Pending* operation : pending) {

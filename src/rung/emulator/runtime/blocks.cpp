@@ -22,7 +22,7 @@ constexpr size_t CANARY = 256;  // behind the dynamic shared memory
 unsigned* set_order;  // the order of the sets of co-resident blocks
 bool mixed;           // sets consist of arbitrary blocks; set_order then lists blocks
 Block* loaded;  // the block whose shared memory is at the address that the kernel's code uses
-// Rounds in which every thread only polled, before the launch counts as deadlocked.
+// Rounds in which every thread only polls before the launch counts as deadlocked.
 constexpr unsigned QUIET_ROUNDS = 4000;
 
 void thread_main()
@@ -42,7 +42,7 @@ void thread_main()
     if (Meeting& meeting = block.cluster ? *block.cluster : block.alone; me.cluster_round == meeting.round) meeting.arrived--;
     leave(block.cluster ? *block.cluster : block.alone);
     if (launch->cooperative) leave(grid_meeting);
-    for (unsigned lane = 0; lane < WARP && me.warp->waiting >> lane; lane++)  // who waited for this one, or for none any more
+    for (unsigned lane = 0; lane < WARP && me.warp->waiting >> lane; lane++)  // that waited for this one, or for nothing any more
         if (me.warp->waiting >> lane & 1) {
             const Thread& waiting = *me.warp->lanes[lane];
             complete_lanes(*me.warp, waiting.mask, waiting.collective);
@@ -224,8 +224,8 @@ void run_resident(unsigned* order)
     if (!report->fault) complete_all();
 }
 
-// With the race check, the shuffled order interleaves a few blocks at their atomics: a sum that one atomic reads and
-// another writes back is lost there.
+// With the race check, the shuffled order interleaves a few blocks at their atomics: this loses a sum that one atomic reads and
+// another writes back.
 unsigned taking_turns(unsigned total)
 {
     const unsigned threads = volume(launch->block);
@@ -297,14 +297,14 @@ Place place_at(unsigned address, unsigned bytes, const char* what, Site site)
     return {&block, offset};
 }
 
-// What lies in memory that nobody has written: made once per launch for the largest amount so far, then copied.
+// The content of unwritten memory: made once per launch for the largest amount so far, then copied.
 static char* poisoned;
 static size_t poisoned_bytes;
 static unsigned long long poisoned_for;
 
 static void make_poison(size_t bytes)
 {
-    // NaN in every format; huge and of either sign; minus nothing; what no pattern explains. 0: what was there before.
+    // NaN in every format; huge values of either sign; negative zero; random bits. 0: unchanged memory.
     static const unsigned PATTERNS[] = {0xffffffffu, 0x7f7f7f7fu, 0xff7fff7fu, 0x80008000u};
     constexpr unsigned COUNT = sizeof PATTERNS / sizeof PATTERNS[0];
     const unsigned number = unsigned(launch->poison - 1) % (COUNT + 1);

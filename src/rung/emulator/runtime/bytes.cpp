@@ -110,7 +110,8 @@ bool test_bytes(ByteBarrier& barrier, bool by_parity, unsigned phase)
 
 void learn_bytes(ByteBarrier& barrier) { learn(barrier.complete); }
 
-// Returns when the phase is complete; false, sometimes, before: a wait may give up, and those who wait must ask again.
+// Returns true when the phase is complete, and sometimes false earlier: a try_wait may time out, and its caller must
+// retry.
 bool wait_bytes(ByteBarrier& barrier, bool by_parity, unsigned phase, const char* what, Site site)
 {
     if (!test_bytes(barrier, by_parity, phase)) {

@@ -1,4 +1,4 @@
-// Memory that a process may reach only while it is open: what touches it otherwise is noted, and goes on.
+// Memory that a process may access only while it is open: any other access is counted, and the program continues.
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -16,10 +16,10 @@ struct Pages { char* start; size_t bytes; };
 
 std::vector<Pages> watched;
 volatile bool shut;
-volatile unsigned long long touched;  // how often it was reached while it was shut
+volatile unsigned long long touched;  // number of accesses while it was closed
 pid_t owner;
 constexpr int FAULTS[] = {SIGSEGV, SIGBUS};
-struct sigaction beyond[2];  // who is asked about other addresses
+struct sigaction beyond[2];  // the previous handlers, for other addresses
 
 void protect(int how)
 {
@@ -71,7 +71,7 @@ extern "C" RUNG_API void rung_watch_begin()
 
 extern "C" RUNG_API unsigned long long rung_touched() { return touched; }
 
-// Closes the pages, unless they were reached already.
+// Closes the pages, unless they were accessed already.
 extern "C" RUNG_API void rung_shut()
 {
     if (shut || touched) return;

@@ -81,7 +81,7 @@ unsigned long long program_counter(void* context)
 
 void on_signal(int number, siginfo_t* info, void* context)
 {
-    if (!running || !pthread_equal(pthread_self(), launching)) {  // not a kernel's: as if we were not here
+    if (!running || !pthread_equal(pthread_self(), launching)) {  // not a kernel's fault: restore the previous handlers
         for (int i = 0; i < COUNT; i++)
             if (CAUGHT[i] == number) sigaction(number, &before[i], nullptr);
         return;
@@ -112,9 +112,9 @@ void on_signal(int number, siginfo_t* info, void* context)
     abandon();
 }
 
-// A thread that has run long without meeting others is taken to be spinning and made to let them run; a launch in which
-// no thread has ended for long is stopped. The handler runs on the fiber's own stack, so that it can turn to another fiber.
-// Time is what this thread has had of the CPU: on a machine with other work to do nobody is taken to spin or to wait.
+// A thread that has run for long without meeting others is assumed to be spinning and must yield; a launch in which no
+// thread has ended for long is stopped. The handler runs on the fiber's own stack, so that it can switch to another fiber.
+// It measures this thread's CPU time, so that other load on the machine does not look like spinning or waiting.
 constexpr int TICK_MILLISECONDS = 2;
 constexpr double PATIENCE = 4e-3;
 unsigned long switches_before, ended_before;
@@ -149,12 +149,12 @@ void on_tick(int, siginfo_t*, void* context)
     }
     if (time - switched_at < PATIENCE) return;
     const int error = errno;
-    progress++, spins++;  // it may be waiting for anything
+    progress++, spins++;  // it may be waiting for any event
     pause(at);
     errno = error;
 }
 
-struct Guarded  // signal handlers stand for the duration of a launch
+struct Guarded  // signal handlers are installed for the duration of a launch
 {
     stack_t old_stack;
     struct sigaction old_tick;

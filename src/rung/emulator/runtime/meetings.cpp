@@ -40,7 +40,7 @@ bool complete_lanes(Warp& warp, unsigned mask, Collective collective)
         collective(data, wanted);
         meeting_lanes = false;
     }
-    // Who has a number of ldmatrix knows that its row has been read, whichever lane named it.
+    // A lane that receives data from ldmatrix also learns that the row was read, whichever lane supplied its address.
     if (wanted && (!collective || strncmp(warp.lanes[__builtin_ctz(wanted)]->what, "ldmatrix", 8) == 0)) order_lanes(warp, wanted);
     warp.waiting &= ~wanted;
     for (unsigned lane = 0; lane < WARP; lane++)

@@ -52,7 +52,7 @@ float number(const char* at)
     return float(bits);
 }
 
-// Numbers that lie one behind the other, to places that are `step` apart.
+// Copies contiguous numbers to places `step` apart.
 template <Number n>
 void numbers(const char* from, unsigned count, float* to, unsigned step)
 {
@@ -76,7 +76,7 @@ bool number_named(const std::string& word, Number& n)
     return false;
 }
 
-// Where a descriptor says that the rows of an operand lie.
+// The layout of an operand's rows, as its descriptor gives it.
 struct Descriptor
 {
     unsigned start, leading, stride, chunks;  // of 16 bytes in a row of the swizzle's pattern; 1: none
@@ -116,7 +116,7 @@ struct Product
     unsigned a_words[WARP][4];
     std::vector<char*> targets;      // [lane][register]
     std::vector<unsigned> words;     // [lane][register]: what was there, then the result
-    Product* before;                 // under way, and adds to the same registers
+    Product* before;                 // pending, and adds to the same registers
     unsigned group;
     unsigned long serial;
     Site site;
@@ -128,14 +128,14 @@ struct Product
 
 struct WarpProducts
 {
-    std::vector<Product*> under_way, done;  // of the latter the last that wrote certain registers
+    std::vector<Product*> under_way, done;  // the last of these that wrote certain registers
 };
 
 namespace {
 
 unsigned long serials;
 
-// Numbers of an operand as floats: [row][k] or [k][row]; 16 bytes at a time, which lie together.
+// Numbers of an operand as floats: [row][k] or [k][row]; read in contiguous pieces of 16 bytes.
 void read_operand(const Product& p, const Descriptor& d, Number n, unsigned rows, unsigned first, float* out, bool by_depth)
 {
     Block& block = *p.warp->lanes[0]->block;
@@ -494,7 +494,7 @@ void matrices(Machine& m, const Instruction& i)
 
 }  // namespace
 
-// Results that were not waited for are lost when their thread ends.
+// Results are lost when their thread ends without waiting for them.
 void end_products(Thread& thread)
 {
     Warp& warp = *thread.warp;

@@ -267,7 +267,7 @@ struct Reader
         if (*at && *at != '}' && !take(';')) fail("for want of a ;");
         i.run = handler_of(i);
         if (!i.run)
-            fault(FaultKind::Unsupported, "the PTX instruction %.100s (%s:%d) is not modelled: say in the header "
+            fault(FaultKind::Unsupported, "the PTX instruction %.100s (%s:%d) is not modelled: set in the header "
                   "emulate = \"why not\"", i.text.c_str(), site.file, site.line);
         program.code.push_back(i);
     }
@@ -370,7 +370,7 @@ extern "C" RUNG_API void rung_ptx(void** program, const char* text, PtxOperand* 
     }
     const Program& parsed = *static_cast<Program*>(*program);
     if (parsed.registers > 192) fault(FaultKind::Unsupported, "this inline PTX (%s:%d) has more than 192 registers", site.file, site.line);
-    // No more of the stack than is wanted: that of each thread is in the caches as far as it is used, at most.
+    // Only as much stack as is needed: each thread's stack should occupy as little of the caches as possible.
     Value* registers = static_cast<Value*>(__builtin_alloca((parsed.registers + 1) * sizeof(Value)));
     bool* written = static_cast<bool*>(__builtin_alloca(parsed.registers + 1));
     memset(written, 0, parsed.registers);

@@ -1,4 +1,4 @@
-// Instructions that begin work beside the threads, and those that wait for it: mbarrier, cp.async, bulk and tensor copies.
+// Instructions that start asynchronous work, and those that wait for it: mbarrier, cp.async, bulk and tensor copies.
 #include "ptx.h"
 
 #include "../include/rung_emulator/tensor_map.h"
@@ -39,7 +39,7 @@ void mbarrier(Machine& m, const Instruction& i)
     if (what == "complete_tx"_w) return complete_bytes(barrier(m, i, i.args[0]), long(number(1, 0)), name_of(i), m.site);
     if (what == "pending_count"_w) return m.set(i.args[0], m.number(i.args[1]) >> 32);
     if (what == "arrive"_w || what == "arrive_drop"_w) {
-        const bool bare = i.args[0].kind == Kind::Address;  // the state is not wanted
+        const bool bare = i.args[0].kind == Kind::Address;  // the state is discarded
         const unsigned first = bare ? 0 : 1;
         ByteBarrier& b = barrier(m, i, i.args[first]);
         if (b.place.block != running->block && !bare && i.args[0].kind != Kind::Sink)
@@ -154,7 +154,7 @@ Span global_span(const void* at, unsigned bytes)
     return span;
 }
 
-void touch(const char* at, unsigned bytes)  // here, so that a fault names this line
+void touch(const char* at, unsigned bytes)  // made here, so that a fault names this line
 {
     static_cast<void>(*static_cast<const volatile char*>(at));
     static_cast<void>(static_cast<const volatile char*>(at)[bytes - 1]);
@@ -346,7 +346,7 @@ void store_async(Machine& m, const Instruction& i)  // [to], value or {values}, 
 
 }  // namespace
 
-// The word that tells the dimensions: cp.async.bulk.tensor.2d, cp.reduce.async.bulk.tensor.2d.
+// The word with the number of dimensions: cp.async.bulk.tensor.2d, cp.reduce.async.bulk.tensor.2d.
 unsigned word_of_dimensions(const Instruction& i)
 {
     for (unsigned k = 0; k + 1 < i.words.size(); k++)

@@ -1,4 +1,4 @@
-// Instructions that a thread carries out at once: numbers, memory, barriers, exchanges within the warp.
+// Synchronous instructions: arithmetic, memory, barriers, exchanges within the warp.
 #include "ptx.h"
 
 #include <math.h>
@@ -29,7 +29,7 @@ float small_float(unsigned bits, unsigned exponent_bits, unsigned mantissa_bits,
     return sign * ldexpf(float((1u << mantissa_bits) + mantissa), int(exponent) - bias - int(mantissa_bits));
 }
 
-// To the nearest, saturating; the 256 values are few enough to be tried.
+// To the nearest, saturating, by trying all 256 values.
 unsigned nearest_small(float x, unsigned exponent_bits, unsigned mantissa_bits, bool has_infinity)
 {
     if (x != x) return 0x7f;
@@ -525,7 +525,7 @@ void getctarank(Machine& m, const Instruction& i)
     else m.set(i.args[0], place_of(reinterpret_cast<void*>(m.number(i.args[1])), place) ? place.block->cluster_rank : 0);
 }
 
-void prefetch(Machine& m, const Instruction& i)  // may not touch what is not there: the hardware ignores it, too
+void prefetch(Machine& m, const Instruction& i)  // does nothing: a prefetch of unmapped memory is legal
 {
     (void)m, (void)i;
 }
@@ -541,7 +541,7 @@ void branch(Machine& m, const Instruction& i)
 void elect(Machine& m, const Instruction& i)
 {
     const unsigned mask = unsigned(m.number(i.args[1]));
-    // Before the lanes meet: the chosen one may have ended when the others go on.
+    // Read before the lanes meet: the chosen lane may have ended by the time the others continue.
     const unsigned chosen = unsigned(__builtin_ctz(mask & running->warp->alive ? mask & running->warp->alive : 1));
     rung_meet_lanes(mask, nullptr_collective, nullptr, "elect.sync", m.site);
     m.set(i.args[0], chosen);
@@ -665,7 +665,7 @@ const struct { const char* name; Handler run; } TABLE[] = {
 
 }  // namespace
 
-// Lanes that only come together: nothing is ordered by it.
+// The lanes only converge; this orders no memory.
 void nullptr_collective(void* const*, unsigned) {}
 
 Handler handler_of(Instruction& i)

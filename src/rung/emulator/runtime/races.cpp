@@ -1,8 +1,8 @@
-// Vector clocks: each thread counts its releases, and knows of every other one up to which count its accesses came before.
-// g++'s thread sanitizer calls the functions below at every access of a kernel; the rules of what is ordered are CUDA's.
-// Barriers order their threads, __syncwarp its lanes; shuffles and votes order nothing; an atomic hands on what a fence
-// before it has covered, and a fence after it takes that up, as far as the scopes of both fences and of the atomics reach (a
-// barrier after it within its block); an mbarrier hands on what came before its arrivals.
+// Vector clocks: each thread counts its releases and stores, for every other thread, the last count that is ordered
+// before it. g++'s thread sanitizer calls the functions below at every access of a kernel; the rules of what is ordered
+// are CUDA's. Barriers order their threads, __syncwarp its lanes; shuffles and votes order nothing. An atomic releases
+// what a fence before it covers, and a fence after it acquires that, within the scopes of both fences and of the
+// atomics (a barrier acquires it within its block). An mbarrier releases what came before its arrivals.
 #include "async.h"
 
 #include <stdint.h>
@@ -19,14 +19,14 @@ bool watching;
 
 namespace {
 
-bool guarding;  // accesses are at least held to their tensors
+bool guarding;  // accesses are at least checked against their tensors' bounds
 
 constexpr unsigned BARRIER_AGENTS = 64, OUT_AGENTS = 16;
-constexpr size_t MOST_BYTES = size_t(1) << 30;  // of all threads' clocks: at most some 9000 at once
+constexpr size_t MOST_BYTES = size_t(1) << 30;  // for all threads' clocks: about 9000 threads at once
 
 constexpr size_t MOST_READS = size_t(64) << 20;  // remembered of all crowds; see `remember`
 
-// What is remembered of four bytes: the last write, and the reads since that no later read stands for.
+// The history of four bytes: the last write, and the reads since then that no later read makes redundant.
 struct Access
 {
     unsigned clock, place;  // of the instruction, from the start of the kernel's code; clock 0: none
@@ -37,12 +37,12 @@ struct Access
 struct Cell
 {
     Access write, read, other;
-    unsigned crowd;  // of further readers, a number in `crowds`; 0: none
+    unsigned crowd;  // further readers, as an index into `crowds`; 0: none
 };
 std::vector<std::vector<Access>> crowds;
 std::vector<unsigned> free_crowds;
 std::vector<unsigned short> covered;  // [slot]: used by `thin_out`
-size_t crowded;                       // reads that there is room for in all crowds
+size_t crowded;                       // total capacity of all crowds, in reads
 
 constexpr unsigned PAGE_CELLS = 1024;
 struct Page
@@ -50,53 +50,54 @@ struct Page
     uintptr_t number;
     unsigned long long launch;
     Page* next;
-    uintptr_t from, to;  // addresses of the tensor in whose memory it lies; all there are if it is in no tensor's
-    bool input;          // which nothing may write
-    bool constant;       // and which no launch ahead has written
-    unsigned long long written[PAGE_CELLS], read[PAGE_CELLS];  // by which launch last; not of inputs
+    uintptr_t from, to;  // addresses of the tensor that contains it; all addresses if none does
+    bool input;          // nothing may write it
+    bool constant;       // and no launch ahead has written it
+    unsigned long long written[PAGE_CELLS], read[PAGE_CELLS];  // the last launch that did; not recorded for inputs
     Cell cells[PAGE_CELLS];
 };
 constexpr unsigned BUCKETS = 4096;
 Page* buckets[BUCKETS];
 Page *last_page;
 
-struct Tensor { uintptr_t memory, from, to, end; bool input, constant; };  // its memory, and within that its data
+struct Tensor { uintptr_t memory, from, to, end; bool input, constant; };  // its allocation, and the data inside it
 std::vector<Tensor> tensors;
 
-// A dependent launch starts while the one ahead of it may still run, and with that the one ahead of that, if it lets others
-// start before it has waited itself.
+// A dependent launch starts while the one ahead may still run. The launch before that one may still run too, if the one ahead
+// let others start before its own wait.
 struct Ahead
 {
-    unsigned long long last, running_from;  // numbers of launches; 0: none is known, and anything may be running
+    unsigned long long last, running_from;  // numbers of launches; 0: unknown, and anything may be running
     bool lets_start_early;
 } ahead;
-unsigned long long running_from;  // the first launch that may still run beside the present one
+unsigned long long running_from;  // the first launch that may still run alongside the present one
 
-unsigned threads, slots, width;       // of the blocks that run together; with agents; of a row
-// [slot][width]: what the thread knows; what of it fence.proxy.async covers; what atomics have told of earlier blocks, which
-// had the same slots.
+unsigned threads, slots, width;       // per co-resident block; in all, with agents; entries per row
+// [slot][width]: the thread's clock; the part of it that fence.proxy.async covers; what atomics released from earlier blocks,
+// which had the same slots.
 unsigned* table;
 unsigned* now;                        // [slot]
 unsigned* born;                       // [slot]: the count at which its thread of the present blocks began
 constexpr unsigned SCOPES = 3;
-Clock *released[SCOPES], *heard[SCOPES];  // [scope][slot]: what the last fence of that scope or a wider one covers; what
-                                          // atomics have told since, and a fence of that scope or a wider one takes up
-std::vector<unsigned> set_begins;     // by set of blocks: the count at which its threads began
+// [scope][slot]: what the last fence of that scope or a wider one covers; what atomics have read since, which a fence of that
+// scope or a wider one acquires
+Clock *released[SCOPES], *pending_acquire[SCOPES];
+std::vector<unsigned> set_begins;     // per set of blocks: the count at which its threads began
 std::vector<unsigned> sets;
 std::vector<unsigned*> rows_of_set, rows_of_launch, free_rows;
 
-// What atomics at one place tell, by who may hear it: all of the GPU, one cluster, one block.
-struct Told
+// What atomics at one address release, by scope: the whole GPU, one cluster, one block.
+struct Released
 {
     const void* domain;  // null: all
-    size_t set;          // of blocks, as numbered by `sets`; what is told within a block or cluster ends with them
+    size_t set;          // of blocks, as numbered by `sets`; a release within a block or cluster ends with its set
     Clock clock;
 };
-std::unordered_map<const void*, std::vector<Told>> locations;
-uintptr_t base;                       // of shared memory, where the kernel's code sees it
+std::unordered_map<const void*, std::vector<Released>> locations;
+uintptr_t base;                       // of shared memory, as the kernel's code sees it
 size_t bytes_of_block;
 
-unsigned launch_ahead() { return slots - 1; }  // the agent that has done all of the launch ahead
+unsigned launch_ahead() { return slots - 1; }  // the agent that stands for the launch ahead
 unsigned slot_of(const Thread& thread) { return unsigned(thread.block - blocks) * threads + thread.rank; }
 unsigned* row_of(unsigned slot) { return table + size_t(slot) * width; }
 
@@ -133,23 +134,23 @@ const void* domain_of(const Block& block, unsigned scope)
     return scope == unsigned(Scope::Cluster) && block.cluster ? static_cast<const void*>(block.cluster) : &block;
 }
 
-Clock* told_to(std::vector<Told>& place, const void* domain)
+Clock* released_at(std::vector<Released>& place, const void* domain)
 {
-    for (Told& told : place)
-        if (told.domain == domain) {
-            if (domain && told.set != sets.size()) told.set = sets.size(), told.clock = {};
-            return &told.clock;
+    for (Released& entry : place)
+        if (entry.domain == domain) {
+            if (domain && entry.set != sets.size()) entry.set = sets.size(), entry.clock = {};
+            return &entry.clock;
         }
     return nullptr;
 }
 
-// What a place tells that atomics touch is heard by later blocks as well.
-void tell_later_blocks(unsigned* row)
+// A release at GPU scope is also visible to later blocks.
+void propagate_to_later_blocks(unsigned* row)
 {
     for (unsigned i = 0; i < slots; i++) row[2 * slots + i] = row[2 * slots + i] < row[i] ? row[i] : row[2 * slots + i];
 }
 
-// Atomic, volatile and relaxed accesses do not race with each other if the scope of each holds the other's thread.
+// Atomic, volatile and relaxed accesses do not race with each other if the scope of each includes the other's thread.
 bool both_strong(unsigned slot, unsigned char strong, const Access& was)
 {
     const unsigned narrower = strong < was.strong ? strong : was.strong;
@@ -158,7 +159,7 @@ bool both_strong(unsigned slot, unsigned char strong, const Access& was)
     return domain_of(blocks[slot / threads], narrower - 1) == domain_of(blocks[was.slot / threads], narrower - 1);
 }
 
-// Of a generic write, before the copy engine or the tensor cores read: covered by a fence.proxy.async on the way?
+// For a generic write that the copy engine or the tensor cores then read: did a fence.proxy.async come between?
 bool proxied(unsigned me, const Access& was) { return was.slot >= threads * resident || row_of(me)[slots + was.slot] >= was.clock; }
 
 [[noreturn]] void race(uintptr_t where, bool write, unsigned place, const Access& was, bool was_write, const char* how,
@@ -189,7 +190,7 @@ void* zeroed(size_t count, size_t size)
     return found;
 }
 
-// The cells of a block's shared memory, or of a page of the rest.
+// The cells of a block's shared memory, or of a page of other memory.
 Cell* shared_cells(Block& block)
 {
     if (!block.past) block.past = static_cast<struct Past*>(zeroed(bytes_of_block / 4 + 2, sizeof(Cell)));
@@ -198,7 +199,7 @@ Cell* shared_cells(Block& block)
 
 Page*& bucket_of(uintptr_t number) { return buckets[number * 2654435761u % BUCKETS]; }
 
-// What was remembered of memory that is given back: the next tensor lies elsewhere.
+// Discards the history of freed memory.
 void forget_pages(uintptr_t memory, uintptr_t end)
 {
     last_page = nullptr;
@@ -244,8 +245,8 @@ Cell& cell_of(uintptr_t address)
     return page_of(address / (4 * PAGE_CELLS))->cells[address / 4 % PAGE_CELLS];
 }
 
-// Guards between tensors fault only from page to page: the bytes up to there are looked at here. Whether they lie in an
-// input, which nothing may write: its reads cannot race.
+// Guard pages fault only at page granularity; the bytes before them are checked here. Returns whether the address is in an
+// input: nothing may write one, so its reads cannot race.
 bool stay_inside(uintptr_t address, size_t size, bool write, const void* caller)
 {
     const Page* page = page_of(address / (4 * PAGE_CELLS));
@@ -255,7 +256,8 @@ bool stay_inside(uintptr_t address, size_t size, bool write, const void* caller)
     fault(FaultKind::Bounds, "%s", "");
 }
 
-// Until a dependent launch has waited for those ahead, it may read what none of them writes, and write what none touches.
+// Before a dependent launch waits for those ahead, it may only read what none of them writes and write what none of
+// them touches.
 void stay_behind(unsigned me, uintptr_t address, size_t size, bool write, const void* caller)
 {
     const bool early = launch->dependent && !row_of(me)[launch_ahead()];
@@ -277,13 +279,14 @@ void stay_behind(unsigned me, uintptr_t address, size_t size, bool write, const 
 
 struct Accessor
 {
-    unsigned me;       // whose knowledge counts
+    unsigned me;       // the thread whose clock decides
     unsigned slot, clock;
     bool agent;
 };
 
-// Whether a write that is ordered after the read `mine` is ordered after `was`, too, which need not be kept then. What
-// the copy engine reads does not tell what its issuer knows; a strong read is not ordered before all writes it allows.
+// Whether every write ordered after the read `mine` is also ordered after `was`; then `was` need not be kept. This does not
+// hold for the copy engine's reads, whose issuer's clock is unknown, nor for strong reads, which are not ordered before all
+// writes that they allow.
 inline bool stands_for(Access& mine, const Accessor& who, const Access& was)
 {
     if (was.slot == mine.slot && was.clock == mine.clock && was.strong == mine.strong) {
@@ -295,10 +298,10 @@ inline bool stands_for(Access& mine, const Accessor& who, const Access& was)
     return !mine.strong && !who.agent && ordered(who.me, was);
 }
 
-// Drops the reads that later ones of the same thread, or the last one, stand for.
+// Drops the reads that later reads of the same thread, or the last read, make redundant.
 void thin_out(std::vector<Access>& reads, Access& mine, const Accessor& who)
 {
-    covered.resize(slots);  // four bits of bytes for each of four strengths
+    covered.resize(slots);  // a mask of four bytes for each of four strengths
     size_t kept = reads.size();
     for (size_t i = reads.size(); i-- > 0;) {
         Access& read = reads[i];
@@ -312,8 +315,8 @@ void thin_out(std::vector<Access>& reads, Access& mine, const Accessor& who)
     reads.erase(reads.begin(), reads.begin() + kept);
 }
 
-// A third reader and those after it. They are looked through when room runs out, so that a read takes constant time on
-// average, and twice the room of all threads is enough. Beyond MOST_READS in all, a crowd forgets its last for each.
+// The third reader and those after it. They are thinned out only when the capacity is reached, so that a read takes constant
+// time on average, and twice the number of threads is enough. Beyond MOST_READS in total, each new read replaces the last.
 void remember(Cell& cell, Access& mine, const Accessor& who)
 {
     if (!cell.crowd) {
@@ -338,7 +341,7 @@ void remember(Cell& cell, Access& mine, const Accessor& who)
     reads.push_back(mine);
 }
 
-void leave(Cell* cells, size_t count)  // what was remembered of them is forgotten
+void leave(Cell* cells, size_t count)  // their history is discarded
 {
     for (size_t i = 0; i < count; i++)
         if (const unsigned crowd = cells[i].crowd) crowds[crowd].clear(), free_crowds.push_back(crowd);
@@ -379,7 +382,7 @@ inline void touch(Cell& cell, uintptr_t where, unsigned char mask, bool write, u
     }
     if (last.clock == mine.clock && last.slot == mine.slot && last.strong == strong) last.mask |= mask, last.place = place;
     else last = mine;
-    cell.read.clock = cell.other.clock = 0;  // ordered before this write, by whatever orders the write itself
+    cell.read.clock = cell.other.clock = 0;  // ordered before this write by whatever orders the write itself
 }
 
 void touch_span(Cell* cells, uintptr_t first, size_t size, bool in_shared, bool write, unsigned char strong, unsigned place,
@@ -397,7 +400,7 @@ unsigned place_in_code(const void* caller) { return caller ? unsigned(static_cas
 
 void access(uintptr_t address, size_t size, bool write, unsigned char strong, const void* caller)
 {
-    if (!guarding || !running || meeting_lanes) return;  // on behalf of a warp: what lanes bring each other
+    if (!guarding || !running || meeting_lanes) return;  // for a whole warp: values that lanes exchange
     Thread& me = *running;
     if (address - uintptr_t(me.stack) < STACK_BYTES) return;  // its own variables
     const Index* index = launch->module->thread_index;
@@ -446,7 +449,7 @@ void watch(bool on)
     born = static_cast<unsigned*>(calloc(slots, sizeof(unsigned)));
     for (unsigned scope = 0; scope < SCOPES; scope++) {
         released[scope] = static_cast<Clock*>(calloc(slots, sizeof(Clock)));
-        heard[scope] = static_cast<Clock*>(calloc(slots, sizeof(Clock)));
+        pending_acquire[scope] = static_cast<Clock*>(calloc(slots, sizeof(Clock)));
     }
     set_begins.clear(), sets.clear(), locations.clear();
 }
@@ -462,7 +465,7 @@ void watch_set(unsigned number)
     for (unsigned i = 0; i < threads * resident; i++) {
         if (latest) memset(row_of(i), 0, width * sizeof(unsigned));
         now[i] = born[i] = latest + 1;
-        for (unsigned scope = 0; scope < SCOPES; scope++) released[scope][i] = heard[scope][i] = {};
+        for (unsigned scope = 0; scope < SCOPES; scope++) released[scope][i] = pending_acquire[scope][i] = {};
     }
 }
 
@@ -482,15 +485,15 @@ void unwatch()
     }
     crowds = {}, free_crowds = {}, covered = {}, crowded = 0;
     free(table), free(now), free(born);
-    for (unsigned scope = 0; scope < SCOPES; scope++) free(released[scope]), free(heard[scope]);
+    for (unsigned scope = 0; scope < SCOPES; scope++) free(released[scope]), free(pending_acquire[scope]);
 }
 
 // ---- what orders --------------------------------------------------------------------------------------------------------
 
-static void take_up(unsigned slot, Scope widest)  // what atomics have told
+static void take_up(unsigned slot, Scope widest)  // acquires what atomics have released
 {
     for (unsigned scope = 0; scope <= unsigned(widest); scope++) {
-        unsigned* row = heard[scope][slot].row;
+        unsigned* row = pending_acquire[scope][slot].row;
         if (!row) continue;
         join(row_of(slot), row);
         memset(row, 0, width * sizeof(unsigned));
@@ -595,36 +598,36 @@ void synchronize(const void* address, bool load, bool store, Memory order, Scope
     const void* key = address;
     if (place_of(address, place)) key = shared_cells(*place.block) + place.offset / 4;
     const auto found = locations.find(key);
-    std::vector<Told>* location = found == locations.end() ? nullptr : &found->second;
+    std::vector<Released>* location = found == locations.end() ? nullptr : &found->second;
     const bool acquire = order == Memory::Acquire || order == Memory::AcquireRelease;
     const bool release = order == Memory::Release || order == Memory::AcquireRelease;
     for (unsigned scope = 0; load && location && scope <= unsigned(widest); scope++) {
-        const Clock* told = told_to(*location, domain_of(*running->block, scope));
-        if (!told || !told->row) continue;
-        if (acquire) join(row_of(me), told->row);
+        const Clock* clock = released_at(*location, domain_of(*running->block, scope));
+        if (!clock || !clock->row) continue;
+        if (acquire) join(row_of(me), clock->row);
         else {
-            Clock& to = heard[scope][me];
+            Clock& to = pending_acquire[scope][me];
             if (!to.row) to.row = new_row(false);
-            join(to.row, told->row);
+            join(to.row, clock->row);
         }
     }
     if (!store) return;
-    if (!load && location)  // it hides what was told before
-        for (Told& told : *location)
-            if (told.clock.row && (!told.domain || told.set == sets.size())) memset(told.clock.row, 0, width * sizeof(unsigned));
-    bool tells = false;
+    if (!load && location)  // a plain store hides earlier releases
+        for (Released& entry : *location)
+            if (entry.clock.row && (!entry.domain || entry.set == sets.size())) memset(entry.clock.row, 0, width * sizeof(unsigned));
+    bool releases = false;
     for (unsigned scope = 0; scope <= unsigned(widest); scope++) {
         if (!release && !released[scope][me].row) continue;
         if (!location) location = &locations[key];
         const void* domain = domain_of(*running->block, scope);
-        Clock* told = told_to(*location, domain);
-        if (!told) location->push_back({domain, sets.size(), {}}), told = &location->back().clock;
-        if (!told->row) told->row = new_row(!domain);
-        if (release) join_thread(told->row, me), tells = true;
-        else join(told->row, released[scope][me].row);
-        if (!domain) tell_later_blocks(told->row);
+        Clock* clock = released_at(*location, domain);
+        if (!clock) location->push_back({domain, sets.size(), {}}), clock = &location->back().clock;
+        if (!clock->row) clock->row = new_row(!domain);
+        if (release) join_thread(clock->row, me), releases = true;
+        else join(clock->row, released[scope][me].row);
+        if (!domain) propagate_to_later_blocks(clock->row);
     }
-    if (tells) now[me]++;
+    if (releases) now[me]++;
 }
 
 // ---- what accesses ------------------------------------------------------------------------------------------------------
@@ -643,7 +646,7 @@ void note_copy(const Thread& thread, Place to, int bytes, const void* place)
 
 void note_barrier(Place place)
 {
-    if (!watching) return;  // what lay there is forgotten: barriers are touched by their own instructions only
+    if (!watching) return;  // the history there is discarded: only barrier instructions touch barriers
     leave(shared_cells(*place.block) + place.offset / 4, 2);
 }
 
@@ -679,7 +682,7 @@ void note_operand(const Thread& issuer, Place from, unsigned bytes, unsigned age
     note_span(issuer, span, false, agent, serial);
 }
 
-// A copy out of shared memory has read before it has written, and one can be waited for without the other.
+// A copy out of shared memory reads before it writes, and each can be waited for separately.
 unsigned writing_agent(const Pending& operation)
 {
     return operation.kind == Async::CopyOut ? operation.agent + OUT_AGENTS / 2 : operation.agent;
@@ -690,8 +693,8 @@ void note_operation(Pending& operation)
     if (!guarding || operation.kind == Async::Arrive) return;
     const Thread& issuer = *operation.thread;
     if (!operation.barriers.empty()) operation.agent = operation.barriers[0]->agent;
-    else operation.agent = BARRIER_AGENTS + slot_of(issuer) % (OUT_AGENTS / 2);  // and that of its writes behind
-    // Global memory that a copy brings in has been written by kernels before, or by threads whose writes are ordered.
+    else operation.agent = BARRIER_AGENTS + slot_of(issuer) % (OUT_AGENTS / 2);  // and the agent of its writes follows
+    // Global memory that a copy reads was written by earlier kernels, or by threads whose writes are ordered.
     for (const Span& span : operation.from) note_span(issuer, span, false, operation.agent, operation.serial);
     for (const Span& span : operation.to)
         if (!operation.reduce) note_span(issuer, span, true, writing_agent(operation), operation.serial);
@@ -732,7 +735,7 @@ using namespace rung_emulator;
 static inline void strong_access(void* address, size_t size, bool load, bool store, const void* caller)
 {
     if (!guarding || !running) return;
-    if (launch->order == int(Order::Shuffled) && !meeting_lanes) progress++, pause(caller);  // others may come first
+    if (launch->order == int(Order::Shuffled) && !meeting_lanes) progress++, pause(caller);  // other threads may run first
     const Scope scope = running->of_block ? Scope::Block : Scope::Gpu;
     access(uintptr_t(address), size, store, strength(scope), caller);
     synchronize(address, load, store, Memory::Relaxed, scope);
@@ -740,8 +743,8 @@ static inline void strong_access(void* address, size_t size, bool load, bool sto
 
 extern "C" {
 
-// Memory from `memory` to `end`, whole pages, of which a kernel may touch what lies between `from` and `to`, and only read
-// an input (1), or what no kernel writes (2); with none, the memory is given back.
+// Registers whole pages from `memory` to `end`. A kernel may touch only `from` to `to`, and only read them if `input` is 1 (an
+// input) or 2 (written by no kernel). An empty range unregisters the memory.
 RUNG_API void rung_tensor(uintptr_t memory, uintptr_t from, uintptr_t to, uintptr_t end, int input)
 {
     for (size_t i = 0; i < tensors.size(); i++)
@@ -750,8 +753,8 @@ RUNG_API void rung_tensor(uintptr_t memory, uintptr_t from, uintptr_t to, uintpt
     else forget_pages(memory, end);
 }
 
-// The launch ahead of the next one is not known.
-RUNG_API void rung_stranger_ahead() { ahead = {}; }
+// The launch ahead of the next one is unknown.
+RUNG_API void rung_unknown_launch_ahead() { ahead = {}; }
 
 #define PLAIN(SIZE) \
     RUNG_API void __tsan_read##SIZE(void* a) { access(uintptr_t(a), SIZE, false, false, HERE); } \
@@ -770,7 +773,7 @@ RUNG_API void __tsan_write_range(void* a, size_t size) { access(uintptr_t(a), si
 RUNG_API void __tsan_func_entry(void*) {}
 RUNG_API void __tsan_func_exit() {}
 RUNG_API void __tsan_init() {}
-RUNG_API void __tsan_atomic_thread_fence(int order)  // threads.h says by it which fence it is
+RUNG_API void __tsan_atomic_thread_fence(int order)  // the order encodes which fence it is (threads.h)
 {
     __atomic_thread_fence(__ATOMIC_SEQ_CST);
     fence(order == __ATOMIC_SEQ_CST ? Scope::Gpu : Scope::Block);

@@ -45,6 +45,6 @@ unsigned writing_agent(const Pending& operation);
 void agent_done(unsigned agent, unsigned long serial, Clock& to);
 void agent_known(unsigned agent, unsigned long serial);  // to the running thread
 void launch_ahead_known();                               // to the running thread, which has waited for it
-void let_dependents_start();                             // the next launch, as far as the running thread is concerned
+void let_dependents_start();                             // the next launch may start, as far as the running thread is concerned
 
 }  // namespace rung_emulator

@@ -1,4 +1,4 @@
-// g++ checks array indices and alignment where a kernel's code does the access, and calls these when one is wrong.
+// g++ inserts checks of array indices and alignment at a kernel's accesses, and calls these functions when one fails.
 #include "scheduler.h"
 
 #include <stdint.h>

@@ -41,7 +41,7 @@ struct Warp;
 struct Block;
 struct ByteBarrier;
 
-// Values that a thread has polled. While none of them changes, the thread is waiting.
+// Values that a thread has polled. As long as none of them changes, the thread is waiting.
 struct Polls
 {
     static constexpr unsigned ROOM = 64;  // more than a thread polls in one loop, such as one parcel from each neighbour

@@ -100,8 +100,8 @@ static Thread* next_ready(Block& block)
     return nullptr;
 }
 
-// Stacks lie in pages of their own, and those of many threads leave the caches between two turns: most of a switch
-// would be spent waiting for the first lines of the next one's.
+// Each stack has its own pages, and with many threads they are evicted from the caches between two turns: most of a switch
+// would be spent waiting for the first lines of the next stack.
 static void fetch_stack_after(const Thread& thread)
 {
     const Turn& turn = *thread.turn;

@@ -16,7 +16,7 @@ class Fresh:
     slot: int
     chosen: tuple[Chosen, ...]
     prompt: tuple[Chosen | None, ...] | None = None
-    full: bool = False  # no place is left for another token
+    full: bool = False  # no room is left for another token
 
 
 @dataclass
@@ -28,22 +28,22 @@ class Clock:
     decode_seconds: float = 0.0
     proposed: int = 0  # tokens of drafts
     accepted: int = 0
-    drafted: int = 0  # steps that had a draft to read
-    # On a GPU, which works while the host does.
-    admit_seconds: float = 0.0  # of the host, for prompts and new texts
-    launch_seconds: float = 0.0  # of the host, for steps
-    idle_seconds: float = 0.0  # of the GPU at least, between two turns
+    drafted: int = 0  # steps with a draft
+    # With a GPU, which works in parallel with the host.
+    admit_seconds: float = 0.0  # on the host, for prompts and new texts
+    launch_seconds: float = 0.0  # on the host, for steps
+    idle_seconds: float = 0.0  # on the GPU at least, between two turns
     passes: int = 0
     padded_tokens: int = 0
     steps: int = 0
-    row_steps: int = 0  # with a text in the row
+    row_steps: int = 0  # rows that had a text
 
 
 class Backend(ABC):
-    """Texts sit in `slots` slots. Its methods are called from one thread."""
+    """Texts occupy `slots` slots. All methods are called from one thread."""
 
     slots: int
-    context: int  # tokens that a slot has places for
+    context: int  # tokens that a slot has room for
 
     def __init__(self) -> None:
         self.clock = Clock()
@@ -55,7 +55,7 @@ class Backend(ABC):
 
     def warm(self) -> None:
         """Prepare for any text, so that the first ones are as fast as the others."""
-        self.clock = Clock()  # none of it counts
+        self.clock = Clock()  # not counted in the statistics
 
     @abstractmethod
     def begin(self, slot: int, text: Text) -> None:

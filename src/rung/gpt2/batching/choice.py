@@ -17,10 +17,10 @@ from rung.gpt2.rungs import MAX_ROWS_OWN_MMA
 if TYPE_CHECKING:
     from rung.gpt2.gpu.engine import Engine
 
-# Texts at a time on a CPU: the native step takes as many columns in one pass over the weights.
+# Texts at a time on a CPU: the number of columns that the native step takes in one pass over the weights.
 MOST_SLOTS = 32
 MOST_GPU_SLOTS = 256
-EXACT_SLOTS = 32  # in float32, where one text alone goes through the kernels for all rows
+EXACT_SLOTS = 32  # in float32, in which a single text also uses the kernels for all rows
 SHARE = 0.4  # share of the free memory that is used for keys and values
 
 
@@ -31,7 +31,7 @@ def backend_of(transformer: Transformer, slots: int | None = None) -> Backend:
         from rung.gpt2.gpu.engine import Engine
         from rung.gpt2.gpu.slots import GpuBackend
 
-        if isinstance(writer, Engine):  # a test may put another one there
+        if isinstance(writer, Engine):  # a test may replace it
             if transformer.drafting is not None:
                 from rung.gpt2.gpu.columns import Columns
 
@@ -40,8 +40,8 @@ def backend_of(transformer: Transformer, slots: int | None = None) -> Backend:
                 source = transformer.drafting.source and transformer.drafting.source.service.writer
                 proposing = Columns(source) if isinstance(source, Engine) else None
                 drafted = HostBackend(transformer, slots, columns, transformer.drafting, proposing)
-                # With a draft model, sampled text differs from text without drafts. The clock chooses between kernels
-                # anyway, so that a text without drafts takes the kernels for as many texts as there are.
+                # With a draft model, sampled text differs from text without drafts. Timing selects the kernels in any
+                # case, so a text without drafts uses the kernels for the present number of texts.
                 return Either(
                     drafted,
                     GpuBackend(transformer, writer, slots, exact=False),
@@ -65,12 +65,12 @@ def _slots(transformer: Transformer) -> int:
 
 
 def _gpu_slots(transformer: Transformer, engine: Engine) -> int:
-    # Sessions with fewer rows, and those for prompts, take as much again.
+    # Sessions with fewer rows, and those for prompts, take the same amount again.
     room, text = int(SHARE * _free(transformer)), slot_bytes(transformer)
     fitting = room // text
     if engine.cache == "int8":
         in_eight_bits = text * (transformer.config.HS + 4) // (transformer.config.HS * engine.real.size)
-        if room // in_eight_bits >= 2 * MAX_ROWS_OWN_MMA:  # the least power of two whose sessions have them
+        if room // in_eight_bits >= 2 * MAX_ROWS_OWN_MMA:  # the smallest power of two with that many rows
             fitting = room // in_eight_bits
     most = min(EXACT_SLOTS if engine.real.name == "f32" else MOST_GPU_SLOTS, max(1, fitting))
     slots = 1 << most.bit_length() - 1

@@ -1,4 +1,4 @@
-"""Texts with or without drafts, whichever was faster so far: the cost of drafts is measured, not predicted."""
+"""Texts with or without drafts, whichever was faster so far: the gain is measured, not predicted."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from rung.gpt2.batching.backend import Backend, Clock, Fresh
 from rung.gpt2.batching.text import Text
 
 TRIAL = 24  # tokens per speed measurement
-SHARE = 0.05  # share of the time that may go into trying the slower way
+SHARE = 0.05  # share of the time that may be spent on trying the slower way
 
 
 @dataclass
 class _Variant:
     backend: Backend
-    seconds: float | None = None  # a token, when it was last measured
-    cost: float = field(default=0.0)  # of that measuring, prompts that were read anew included
+    seconds: float | None = None  # per token, when it was last measured
+    cost: float = field(default=0.0)  # of that measurement, including prompts that were read again
 
 
 class Either(Backend):
-    """All texts go the same way at a time; they change between turns, and are prefilled again. `exact` says which texts
-    are the same either way; others are written without drafts.
+    """At any time all texts go the same way; they change between turns, and are prefilled again. `exact` selects the
+    texts that are the same either way; others are written without drafts.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Either(Backend):
         self._variants[0].backend.clock = self._variants[1].backend.clock = self.clock
 
     def _start(self, tokens: int) -> None:
-        """Measure anew, over so many tokens."""
+        """Measure again, over this many tokens."""
         self._to_measure, self._made, self._spent, self._cost, self._fresh = tokens, 0, 0.0, 0.0, set[int]()
 
     @property
@@ -75,7 +75,7 @@ class Either(Backend):
         found = self._variant.backend.turn()
         seconds = self._now() - began
         self._cost += seconds
-        if self._texts and self._fresh >= self._texts.keys():  # no prompt is under way
+        if self._texts and self._fresh >= self._texts.keys():  # no prompt is being read
             self._spent += seconds
             self._made += sum(len(one.chosen) for one in found)
         self._fresh |= {one.slot for one in found if one.chosen}
@@ -90,11 +90,11 @@ class Either(Backend):
         if elsewhere and all(map(self._movable, self._texts.values())):
             self._move(other)
             return
-        # The trial of the other way, and of the return, is worth a share of the time until the next.
+        # Trying the other way and returning may take a share of the time until the next trial.
         self._start(max(2 * TRIAL, int(other.cost / SHARE / max(variant.seconds, 1e-9))))
 
     def _movable(self, text: Text) -> bool:
-        # A text whose window has slid would start its window elsewhere.
+        # A text whose window has slid would start its window at another token.
         short = len(text.request.ids) + len(text.tokens) <= self.context
         return bool(text.tokens) and short and text.options.prompt_logprobs is None and self._exact(text)
 

@@ -1,7 +1,7 @@
 """The engine: requests wait, take a slot, advance together, and leave when they end or are cancelled.
 
-One thread calls the backend, so that a model may be used from any number of threads. Who is admitted next: the lowest
-priority number, among equals the one that came first. An admitted text keeps its slot until it ends.
+One thread calls the backend, so that a model may be used from any number of threads. The request with the lowest
+priority number is admitted next, among equals the first to arrive. An admitted text keeps its slot until it ends.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from rung.gpt2.batching.backend import Backend, Clock
 from rung.gpt2.batching.text import Piece, Request, Text
 from rung.gpt2.tokenizer import Tokenizer
 
-IDLE_SECONDS = 1.0  # after so long without work the thread ends; the next request starts another
+IDLE_SECONDS = 1.0  # after this long without work the thread ends; the next request starts another
 Listener = Callable[[Piece], None]
 _engines: weakref.WeakSet[BatchEngine] = weakref.WeakSet()
 
 
-class Handed(Protocol):
+class Submission(Protocol):
     """A submitted request."""
 
     def cancel(self) -> None: ...
@@ -43,7 +43,7 @@ class Engine(Protocol):
     @property
     def clock(self) -> Clock: ...
 
-    def submit(self, request: Request, listener: Listener) -> Handed: ...
+    def submit(self, request: Request, listener: Listener) -> Submission: ...
 
 
 class Ticket:
@@ -81,10 +81,10 @@ class BatchEngine:
         self._thread: threading.Thread | None = None
         self._closed = False
         self._count = 0
-        self._cancelled = False  # some request was cancelled since the last check
+        self._cancelled = False  # a request was cancelled since the last check
         self._waiting: list[Ticket] = []  # a heap
         self._running: dict[int, tuple[Ticket, Text]] = {}
-        self._free: list[int] = []  # a heap: numbers below _top that no text has
+        self._free: list[int] = []  # a heap: unused numbers below _top
         self._top = 0
 
     # ---- from any thread --------------------------------------------------------------------------------------------
@@ -123,7 +123,7 @@ class BatchEngine:
 
     @property
     def usage(self) -> float:
-        """The share of all slots' places for tokens that is taken."""
+        """The share of all slots' token capacity that is in use."""
         tokens = sum(len(text.request.ids) + len(text.tokens) for _, text in list(self._running.values()))
         return tokens / (self._backend.slots * self._backend.context) if self._backend else 0.0
 
@@ -263,7 +263,7 @@ class Stream:
     def __init__(self, engine: Engine) -> None:
         self._engine, self._pid = engine, os.getpid()
         self._pieces: queue.SimpleQueue[tuple[int, Piece]] = queue.SimpleQueue()
-        self._tickets: dict[int, Handed] = {}
+        self._tickets: dict[int, Submission] = {}
 
     def submit(self, key: int, request: Request) -> None:
         self._tickets[key] = self._engine.submit(request, lambda piece: self._pieces.put((key, piece)))
@@ -272,7 +272,7 @@ class Stream:
         """Until all requests have ended; more may be submitted meanwhile."""
         while self._tickets:
             if os.getpid() != self._pid:
-                raise RungError("the text was begun before a fork; ask for it again in the new process.")
+                raise RungError("the text was begun before a fork; request it again in the new process.")
             key, piece = self._pieces.get()
             if piece.last:
                 del self._tickets[key]

@@ -1,6 +1,6 @@
 """Several engines as one: that of this process and those of workers, one on each of a machine's GPUs.
 
-A worker's text is delivered when it has ended, so that a text whose worker dies is simply written again by another.
+A worker's text is delivered when it has ended, so that if the worker dies, another one writes the text again.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from subprocess import Popen
 from rung.errors import RungError
 from rung.gpt2.batching import wire
 from rung.gpt2.batching.backend import Clock
-from rung.gpt2.batching.engine import BatchEngine, Handed, Listener
+from rung.gpt2.batching.engine import BatchEngine, Listener, Submission
 from rung.gpt2.batching.text import Piece, Request
-from rung.gpt2.batching.wire import Cancel, Failed, News, Ready, Setup, Stop, Submit
+from rung.gpt2.batching.wire import Cancel, Failed, Progress, Ready, Setup, Stop, Submit
 
 
 @dataclass
@@ -46,23 +46,23 @@ class _Worker:
         self.slots = 0
 
     def ready(self) -> None:
-        """Wait until its model is there."""
+        """Wait until its model is loaded."""
         try:
             message = self.connection.recv()
         except (EOFError, OSError):
-            raise RungError("a worker died while it was loading; see its words above.") from None
+            raise RungError("a worker died while loading; see its output above.") from None
         if isinstance(message, Failed):
             raise RungError(message.reason)
         assert isinstance(message, Ready)
         self.slots = message.slots
 
     def send(self, message: Submit | Cancel | Stop) -> None:
-        with contextlib.suppress(OSError, ValueError):  # it has died; its texts go elsewhere
+        with contextlib.suppress(OSError, ValueError):  # it has died; its texts go to other engines
             self.connection.send(message)
 
 
 class Fleet:
-    """The engine of this process and workers beside it."""
+    """The engine of this process, and workers."""
 
     def __init__(self, own: BatchEngine, setups: Sequence[Setup]) -> None:
         self._own, self._setups = own, setups
@@ -82,16 +82,16 @@ class Fleet:
 
     @property
     def clock(self) -> Clock:
-        """That of this process's engine."""
+        """The figure of this process's engine."""
         return self._own.clock
 
-    def submit(self, request: Request, listener: Listener) -> Handed:
+    def submit(self, request: Request, listener: Listener) -> Submission:
         """Submit a request to the least loaded engine."""
         with self._lock:
             self._count += 1
             return self._hand(_Text(request, listener, self._count))
 
-    def _hand(self, text: _Text) -> Handed:
+    def _hand(self, text: _Text) -> Submission:
         free = min(self.workers, key=lambda one: len(one.texts) / one.slots, default=None)
         if free is None or self._local / self._own.slots <= len(free.texts) / free.slots:
             self._local += 1
@@ -113,7 +113,7 @@ class Fleet:
         try:
             while True:
                 message = one.connection.recv()
-                assert isinstance(message, News)
+                assert isinstance(message, Progress)
                 for key, piece in message.pieces:
                     self._receive(one, key, piece)
         except (EOFError, OSError):

@@ -1,6 +1,6 @@
 """The backend that samples on the host: any plan's logits, and the CPU's native step for all texts at once. A text's
-bits do not depend on the batch. On a CPU a column of the native step is computed independently of the others, and a
-longer prompt is read alone, in parts that begin at the same tokens whatever else is running.
+bits do not depend on the batch. On a CPU each column of the native step is computed independently of the others, and a
+longer prompt is read alone, in parts whose boundaries do not depend on other texts.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rung.gpt2.model import Drafting, Transformer
 from rung.gpt2.options import Chosen, plain
 from rung.gpt2.sampling import Penalties
 
-PART = 128  # tokens of a prompt that are read in one turn, while the other texts wait
+PART = 128  # tokens of a prompt that are read per turn, while the other texts wait
 
 
 @dataclass
@@ -31,7 +31,7 @@ class _Row:
     pending: tuple[int, ...]
     penalties: Penalties | None
     first: torch.Tensor | None = None  # (V), logits after the prompt, while the cache still holds it
-    leader: _Row | None = None  # the row that reads the same prompt
+    leader: _Row | None = None  # another row that reads the same prompt
     prompt_logprobs: list[Chosen | None] | None = None  # log-probabilities of the prompt so far
     slot: int = 0
     seen: bool = field(default=False)  # the prompt's log-probabilities were delivered
@@ -63,7 +63,7 @@ class HostBackend(Backend):
         self._draft_model = DraftModel(drafting.source, slots, proposing) if drafting and drafting.source else None
         on_cpu = plan.on == "cpu"
         self._part = PART if on_cpu else config.context
-        # Together a step of the rungs serves all rows at once; the CPU's plain operations round by the batch.
+        # A step of the rungs serves all rows at once; the CPU's plain operations round differently per batch size.
         self._together = native is None and not on_cpu and not plan.tokens_alone
 
     # ---- slots ------------------------------------------------------------------------------------------------------
@@ -90,7 +90,7 @@ class HostBackend(Backend):
             self._draft_model.forget(slot)
 
     def _leads(self, row: _Row, ids: tuple[int, ...]) -> bool:
-        # A prompt with logits for every token uses other matrix products, with other bits.
+        # A prompt with logits for every token uses other matrix products, whose bits differ.
         reading = row.leader is None and not row.text.tokens
         return row.prompt_logprobs is None and (row.first is not None or reading) and row.text.request.ids == ids
 
@@ -98,7 +98,7 @@ class HostBackend(Backend):
         row = self._rows.pop(slot)
         for other in self._rows.values():
             if other.leader is row:
-                other.leader = None  # it reads the prompt itself, unless the next one does
+                other.leader = None  # it reads the prompt itself, unless the next row does
         self._cache.lengths[slot] = 0
 
     # ---- a turn -----------------------------------------------------------------------------------------------------
@@ -183,7 +183,7 @@ class HostBackend(Backend):
             rows = rows[len(selected) :]
 
     def _batch(self, rows: Sequence[_Row], logits: dict[int, torch.Tensor]) -> None:
-        # Slots between them take part with a dummy token, after what they hold.
+        # Slots between them take part with a dummy token, after their last one.
         before = list(self._cache.lengths)
         tokens = {row.slot: row.pending[0] for row in rows}
         used = max(tokens) + 1
@@ -221,7 +221,7 @@ class HostBackend(Backend):
     # ---- tokens -----------------------------------------------------------------------------------------------------
 
     def _draft(self, row: _Row) -> None:
-        """Append a draft to the text's last token, if one pays."""
+        """Append a draft to the text's last token, if a draft is worthwhile."""
         row.draft, text = Draft(), row.text
         if row.pace is None or not text.tokens or len(row.pending) != 1:
             return
@@ -273,7 +273,7 @@ class HostBackend(Backend):
     def _tokens(self, row: _Row, logits: torch.Tensor) -> Iterator[int]:
         """The tokens after the rows of logits: the accepted part of the draft, and one more."""
         request, options, draft, step = row.text.request, row.text.options, row.draft, len(row.text.tokens)
-        # With penalties each token changes the next one's scores; on a CPU only rows that count are sorted and drawn.
+        # With penalties each token changes the next one's scores; on a CPU only the needed rows are sorted and drawn.
         alone = row.penalties is not None or not (logits.is_cuda or options.sampling.temperature == 0)
         for i in range(0, len(logits), 1 if alone else len(logits)):
             some = slice(i, i + 1 if alone else None)
@@ -307,7 +307,7 @@ class HostBackend(Backend):
 
 
 def chosen_tokens(logits: torch.Tensor, tokens: Sequence[int], top: int) -> list[Chosen]:
-    """The model's own (before penalties and temperature) log-probabilities of tokens, a row of logits each."""
+    """The model's own (before penalties and temperature) log-probabilities of tokens, one row of logits each."""
     logprobs = logits.log_softmax(-1)
     chosen = logprobs.gather(1, torch.tensor(list(tokens), device=logits.device)[:, None])[:, 0].tolist()
     best: list[tuple[tuple[int, float], ...]] = [()] * len(tokens)

@@ -14,7 +14,7 @@ from rung.gpt2.tokenizer import Detokenizer, Tokenizer
 
 @dataclass(frozen=True)
 class Request:
-    """A text to write. `seed` and `sample` name its random numbers."""
+    """A text to write. `seed` and `sample` determine its random numbers."""
 
     prompt: Prompt
     options: Options
@@ -28,7 +28,7 @@ class Request:
 
 @dataclass(slots=True)
 class Piece:
-    """What a turn added to a text. `reason` is set with the last piece, `error` when the engine failed."""
+    """The part that a turn added to a text. `reason` is set with the last piece, `error` when the engine failed."""
 
     text: str = ""
     tokens: tuple[Chosen, ...] = ()
@@ -45,7 +45,7 @@ class Piece:
 def check(prompt: Prompt, options: Options, config: Config) -> None:
     """RungError if the model cannot continue this prompt."""
     if not prompt.ids:
-        raise RungError("the prompt is empty; give at least one character to go on from.")
+        raise RungError("the prompt is empty; give at least one character to continue.")
     if len(prompt.ids) > config.context and not options.slide:
         raise RungError(
             f"the prompt has {len(prompt.ids):,} tokens and the model's context {config.context:,}; "
@@ -58,8 +58,8 @@ def check(prompt: Prompt, options: Options, config: Config) -> None:
         )
     if max(prompt.ids) >= config.vocabulary or min(prompt.ids) < 0:
         raise RungError(
-            f"the prompt has token {max(prompt.ids)} and the model only {config.vocabulary:,}; "
-            "use the tokenizer that belongs to the model."
+            f"the prompt has token {max(prompt.ids)}, but the model only {config.vocabulary:,}; "
+            "use the model's own tokenizer."
         )
 
 
@@ -128,7 +128,7 @@ class Transcript:
         self._prompt: list[Chosen | None] | None = None
 
     def add(self, piece: Piece) -> None:
-        """One more piece; RungError when it says that the engine failed."""
+        """One more piece; RungError if it reports that the engine failed."""
         if piece.error is not None:
             raise RungError(piece.error)
         self._text.append(piece.text)

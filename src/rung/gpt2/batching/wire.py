@@ -1,4 +1,4 @@
-"""The protocol between a process and its workers: what a worker loads, requests to it, pieces from it."""
+"""The protocol between a process and its workers: set-up, requests to a worker, pieces from it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rung.processors import gpu_named
 
 @dataclass(frozen=True)
 class Setup:
-    """What a worker is to load: keywords of `rung.load`, slots (None: by the memory), the one GPU that it sees.
+    """What a worker must load: keywords of `rung.load`, slots (None: by available memory), its one visible GPU.
 
     A `warm` worker is ready when it has prepared for any text.
     """
@@ -42,7 +42,7 @@ class Failed:
 
 
 @dataclass(frozen=True)
-class News:
+class Progress:
     """Pieces of texts by the parent's keys, and how full the engine is."""
 
     pieces: list[tuple[int, Piece]]
@@ -70,7 +70,7 @@ class Stop:
 def start(setup: Setup) -> tuple[subprocess.Popen[bytes], Connection]:
     """A worker that starts loading; its first message is Ready or Failed."""
     ours, theirs = socket.socketpair()
-    # The child imports what this process would.
+    # The child uses this process's import path.
     program = f"import sys; sys.path[:] = {sys.path}; from rung.gpt2.batching import worker; worker"
     program += f".main({theirs.fileno()})"
     seeing = [] if setup.gpu is None else ["env", f"CUDA_VISIBLE_DEVICES={gpu_named(setup.gpu)}"]

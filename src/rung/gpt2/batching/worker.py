@@ -1,6 +1,6 @@
 """An engine in a process of its own: requests go in and pieces come out through one connection (see wire.py).
 
-The process ends when it is told to, or when its parent is gone.
+The process ends on Stop, or when its parent is gone.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from rung.errors import RungError
 from rung.gpt2.batching.engine import BatchEngine, Ticket
 from rung.gpt2.batching.text import Piece
-from rung.gpt2.batching.wire import Cancel, Failed, News, Ready, Setup, Stop, Submit
+from rung.gpt2.batching.wire import Cancel, Failed, Progress, Ready, Setup, Stop, Submit
 from rung.gpt2.load import load
 
 
@@ -75,6 +75,6 @@ def _send(connection: Connection, engine: BatchEngine, outbox: queue.SimpleQueue
             pieces.append(more)
         running, waiting = engine.load
         try:
-            connection.send(News(pieces, running, waiting, engine.usage))
+            connection.send(Progress(pieces, running, waiting, engine.usage))
         except OSError:
             return

@@ -1,1 +1,1 @@
-"""A few tokens through a whole GPT-2 in one call of compiled code, where a C++ compiler is at hand."""
+"""A few tokens through a whole GPT-2 in one call of compiled code, if there is a C++ compiler."""

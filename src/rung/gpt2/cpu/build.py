@@ -1,6 +1,6 @@
 """Compiles decode.cpp and its headers for this machine, once, into rung's cache. Imports nothing large.
 
-Compiling takes some seconds, so `begin` starts it and returns; whoever needs the library waits for the rest.
+Compilation takes some seconds, so `begin` starts it and returns; the first use of the library waits for the rest.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rung.cuda import kept
 from rung.errors import RungError
 
 SOURCE = Path(__file__).with_name("decode.cpp")
-# Sums may be reordered, or loops over floats would not become vector code; infinities keep their meaning.
+# Sums may be reordered, as vectorising float loops requires it; infinities keep their meaning.
 FLAGS = [
     "-O3",
     "-march=native",
@@ -36,13 +36,13 @@ FLAGS = [
     "-fassociative-math",
     "-freciprocal-math",
 ]
-# Compilers hold back 512-bit vectors, for the clock of processors long gone.
+# Compilers avoid 512-bit vectors by default, because they lowered the clock of older processors.
 WIDE = "-mprefer-vector-width=512"
 
 
 @dataclass
 class Compilation:
-    """A library that is there, or being made."""
+    """A library that exists or is being compiled."""
 
     library: Path | None
     process: subprocess.Popen[bytes] | None = None
@@ -50,7 +50,7 @@ class Compilation:
     key: str = ""
 
     def wait(self) -> Path | None:
-        """The library's path once it is there; None when the compiler could not make it."""
+        """The library's path once it is compiled; None if compilation failed."""
         if self.process is not None and self.made is not None:
             failed = self.process.wait() != 0
             self.process = None
@@ -64,7 +64,7 @@ class Compilation:
         return self.library
 
     def abandon(self) -> None:
-        """Leave nothing behind when the program ends before anyone waited."""
+        """Remove temporary files if the program ends before the library was used."""
         if self.process is not None and self.made is not None:
             self.process.terminate()
             self.process.wait()
@@ -97,7 +97,7 @@ def _begin(compiler: str) -> Compilation | None:
     try:
         where = kept.folder("native")
     except RungError as problem:
-        warnings.warn(f"{problem} Until then text is made by torch.", stacklevel=2)
+        warnings.warn(f"{problem} Until then text is written through torch.", stacklevel=2)
         return None
     found = kept.find(where, name)
     if found:
@@ -117,7 +117,7 @@ def _begin(compiler: str) -> Compilation | None:
 
 
 def _processor() -> str:
-    # -march=native means another thing on another processor, and a home folder may be shared.
+    # -march=native depends on the processor, and different machines may share a home folder.
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

@@ -1,19 +1,18 @@
 // GPT-2 for a few tokens at a time, on the CPU, in one call.
 //
-// A single row against every weight is limited by memory alone, so the whole step streams the weights once and
-// nothing else: no framework between the operations, threads that meet at spinning barriers, activations in
-// float whatever the weights are. A "column" is one token of one sequence; columns share each weight that was read.
-//
-// Compiled for the machine at hand (-march=native); loops are written so that the compiler makes vectors of them.
+// A product with a single row is limited by memory alone, so the whole step only streams the weights once: there is no
+// framework between the operations, threads synchronize at spinning barriers, and activations are float for any weight
+// format. A "column" is one token of one sequence; all columns use each weight that was read.
+// Compiled for this machine (-march=native); loops are written so that the compiler vectorises them.
 #include "many.h"
 #include "shared.h"
 
 namespace {
 
-struct Column { int64_t row, position, output; };  // its sequence, its place there, its row of the logits or -1
+struct Column { int64_t row, position, output; };  // its sequence, its position there, its row of the logits or -1
 
-// What a matrix product reads: floats, or 16-bit integers where weights have 8 bits. Integers keep unpacking off the
-// critical path: one widening and one multiply-add serve 32 weights, where floats take two and one for 16.
+// What a matrix product reads: floats, or 16-bit integers if weights have 8 bits. Integers keep unpacking off the
+// critical path: 32 weights take one widening and one multiply-add, where 16 floats take two and one.
 // Memory aligned to cache lines, so that no vector load of a column crosses one.
 template <typename T>
 struct InLines {
@@ -49,14 +48,14 @@ __attribute__((noinline)) float total(Floats f) {
 // Not inlined: the compiler may round each inlined copy differently.
 __attribute__((noinline)) float scaled(float y, float scale, float bias) { return y * scale + bias; }
 
-// Prefetches weights AHEAD bytes further on, also across rows: the hardware prefetcher runs less far ahead.
+// Prefetches weights AHEAD bytes further on, also across rows: the hardware prefetcher's distance is shorter.
 constexpr int AHEAD = 2048;
 inline void ahead(const void* w, int bytes) {
   for (int i = 0; i < bytes; i += 64) __builtin_prefetch(static_cast<const char*>(w) + AHEAD + i);
 }
 
-// Dot products of R rows of weights with N columns: each is loaded once. The order of additions is spelt out, so that a
-// column's result is the same to the last bit whatever other columns there are. FIRST: these weights are not in the cache yet.
+// Dot products of R rows of weights with N columns, each loaded once. The order of additions is explicit, so that a
+// column's result does not depend on the other columns, to the last bit. FIRST: these weights are not in the cache yet.
 template <int R, int N, bool FIRST, typename W>
 __attribute__((noinline)) void dots(const W* w, const float* x, int K, float (*sum)[N]) {
   Floats s[R][N][2] = {};
@@ -156,7 +155,7 @@ class Few : public Model {
   virtual void begin(const float* x) = 0;  // by one thread: x (n, C), the embedded tokens
 };
 
-// One step's question, shared by all threads.
+// One step's arguments, shared by all threads.
 struct Step {
   int n;
   const Column* columns;
@@ -291,7 +290,7 @@ class Forward final : public Few {
   template <typename Write>
   void product(const Inputs<X>& in, const Linear& linear, int n, int K, int OC, std::atomic<int>& next,
                const Write& write) const {
-    // Small shares, taken as they come: a thread that was interrupted does not hold up the others for long.
+    // Small shares, taken dynamically: a thread that was interrupted does not delay the others for long.
     const int share = std::clamp(OC / (8 * s_.threads), 8, 256);
     for (int first; (first = next.fetch_add(share, std::memory_order_relaxed)) < OC;) {
       const int end = std::min(OC, first + share);
@@ -302,7 +301,7 @@ class Forward final : public Few {
           else some<count(), 1>(in, linear, K, o, c, write);
       };
       int o = first;
-      if (n > 8)  // with fewer columns memory is the limit, and a single stream of rows is fastest
+      if (n > 8)  // with fewer columns memory is the limit, and one stream of rows is fastest
         for (; o + 2 <= end; o += 2) rows(std::integral_constant<int, 2>(), o);
       for (; o < end; ++o) rows(std::integral_constant<int, 1>(), o);
     }
@@ -334,7 +333,7 @@ class Forward final : public Few {
   std::vector<float> x_, q_, attn_, hidden_;
 };
 
-// The threads: the caller is the first of them. Between steps they look for work a little while, then sleep.
+// The threads; the caller is the first of them. Between steps they poll for work briefly, then sleep.
 class Engine {
  public:
   Engine(const Shape& shape, const void* const* tensors) : network_(shape, tensors) {
@@ -433,14 +432,14 @@ void rung_step(void* engine, int32_t n, const Column* columns, const float* x, v
   static_cast<Engine*>(engine)->step(Step{n, columns, k, v, rows, capacity, logits}, x);
 }
 
-// The tokens of all runs, one after the other: x (tokens, C); logits (runs, V) behind the last of each run.
+// The tokens of all runs, one after the other: x (tokens, C); logits (runs, V) after the last token of each run.
 void rung_read(void* engine, int32_t runs, const Run* run, const float* x, void* k, void* v, int64_t rows,
                int64_t capacity, float* logits) {
   static_cast<Engine*>(engine)->pass(Pass{runs, run, x, k, v, rows, capacity, nullptr, false, logits});
 }
 
-// Texts of their own: figures (tokens, 3) of the tokens wanted, each behind its token: log-probability, and where
-// `whole` rank and entropy.
+// Independent texts: figures (tokens, 3) of the tokens wanted, each after its token: log-probability, and if `whole`
+// rank and entropy.
 void rung_rate(void* engine, int32_t runs, const Run* run, const float* x, const int64_t* wanted, int32_t whole,
                float* figures) {
   static_cast<Engine*>(engine)->pass(Pass{runs, run, x, nullptr, nullptr, 1, 0, wanted, whole != 0, figures});

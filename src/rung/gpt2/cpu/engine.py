@@ -1,4 +1,4 @@
-"""decode.cpp behind a Python object."""
+"""decode.cpp as a Python object."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ class Column:
     token: int
     row: int
     position: int
-    output: int  # the row of logits it is to give, or -1
+    output: int  # its row of the logits, or -1
 
 
 def available() -> ctypes.CDLL | None:
-    """The compiled code, waiting for the compiler if it is at work; None where there is none."""
+    """The compiled code, waiting for the compiler if it is running; None without a compiler."""
     compilation = build.begin()
     library = compilation.wait() if compilation else None
     return _bind(library) if library else None
@@ -77,7 +77,7 @@ def _bind(path: Path) -> ctypes.CDLL | None:
 class Engine:
     """A model ready for steps. Keeps the weights alive, and its own threads between steps."""
 
-    cache: Cache | None = None  # it takes whatever cache it is given
+    cache: Cache | None = None  # it accepts any cache
 
     def __init__(
         self, library: ctypes.CDLL, config: Config, weights: Weights, threads: int, window: int | None = None
@@ -125,12 +125,12 @@ class Engine:
         self._handle: int | None = self._library.rung_new(ctypes.byref(self._shape), pointers)
         self._pid = os.getpid()
 
-    def __del__(self, getpid: Callable[[], int] = os.getpid) -> None:  # `os` is gone when Python ends
+    def __del__(self, getpid: Callable[[], int] = os.getpid) -> None:  # `os` is already unloaded when Python ends
         if getattr(self, "_handle", None) and self._pid == getpid():
             self._library.rung_free(self._handle)
 
     def step(self, columns: Sequence[Column], cache: Cache, outputs: int) -> torch.Tensor:
-        """Logits (outputs, V) of the columns that ask for them; keys and values go to the cache."""
+        """Logits (outputs, V) of the columns that request them; keys and values go to the cache."""
         logits = torch.empty(outputs, self._config.vocabulary)
         x = self._embed([c.token for c in columns], [c.position for c in columns])
         places = [(c.row, c.position, c.output) for c in columns]
@@ -138,7 +138,7 @@ class Engine:
         return logits
 
     def read(self, runs: Sequence[Run], cache: Cache) -> torch.Tensor:
-        """Logits (runs, V) behind the last token of each run; keys and values go to the cache."""
+        """Logits (runs, V) after the last token of each run; keys and values go to the cache."""
         logits = torch.empty(len(runs), self._config.vocabulary)
         x = self._embed_runs(runs)
         places = [(r.row, r.position, len(r.tokens)) for r in runs]
@@ -146,7 +146,7 @@ class Engine:
         return logits
 
     def rate(self, windows: Sequence[Sequence[int]], whole: bool) -> list[torch.Tensor]:
-        """For each window (T - 1, 3): log-probability of its tokens behind the first; if `whole`, rank and entropy."""
+        """For each window (T - 1, 3): log-probability of its tokens after the first; if `whole`, rank and entropy."""
         runs = [Run(ids[:-1], 0, 0) for ids in windows]
         counts = [len(run.tokens) for run in runs]
         x = self._embed_runs(runs)
@@ -158,7 +158,7 @@ class Engine:
 
     def _call(self, function: Callable[..., None], places: Sequence[tuple[int, int, int]], *rest: int | None) -> None:
         if os.getpid() != self._pid:
-            self._begin()  # behind a fork, where the threads of the one before are not
+            self._begin()  # after a fork, in which the earlier object's threads do not exist
         numbers = (ctypes.c_int64 * (3 * len(places)))(*itertools.chain.from_iterable(places))
         with self._lock:
             function(self._handle, len(places), ctypes.addressof(numbers), *rest)

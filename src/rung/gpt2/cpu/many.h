@@ -1,8 +1,8 @@
-// GPT-2 for many tokens at a time: prompts, and texts that are rated.
+// GPT-2 for many tokens at a time: prompts, and texts to score.
 //
-// A lane of a vector is a token, from the embedding to the head: activations lie as (block of tokens, feature, token
-// of the block). Weights are broadcast from where they lie, norms and softmax need no sums across lanes, and every sum
-// is added up in the order of its index. So a token's bits depend on the tokens that it sees and on nothing else.
+// Each vector lane holds one token, from the embedding to the head: activations are stored as (block of tokens, feature,
+// token of the block). Weights are broadcast in place, norms and softmax need no sums across lanes, and every sum is added
+// up in index order. So a token's bits depend only on the tokens that it attends to.
 #pragma once
 #include "shared.h"
 
@@ -14,8 +14,8 @@ constexpr int STRIPS = 4;  // vectors of a block: what 32 registers hold
 constexpr int STRIPS = 1;
 #endif
 constexpr int BLOCK = STRIPS * LANES;
-constexpr int ROWS = 192;   // of weights at most that meet one block after the other: they stay in L2
-constexpr int DEPTH = 128;  // features of a block that stay in L1 meanwhile
+constexpr int ROWS = 192;   // of weights at most that are multiplied with one block after the other: they stay in L2
+constexpr int DEPTH = 128;  // features of a block, which stay in L1 meanwhile
 
 #if defined(__AVX512BF16__)
 constexpr bool BFLOAT16_PAIRS = true;  // this processor multiplies pairs of bfloat16
@@ -131,10 +131,10 @@ inline bool tiles_allowed() {
   return allowed;
 }
 
-// The compiler does not know what the instructions of tiles read: all that was written before is in memory here.
+// A compiler barrier: the compiler does not see what tile instructions read, so earlier writes must be in memory here.
 inline void written(const void* p) { asm volatile("" : : "r"(p) : "memory"); }
 
-// Of one thread, from here to the end of its work.
+// Per thread, from here to the end of its work.
 struct TilesInUse {
   explicit TilesInUse(bool used) : used_(used) {
     const TileShapes shapes;
@@ -268,7 +268,7 @@ extern "C" struct Run { int64_t row, position, count; };
 
 namespace {
 
-// One pass's question, shared by all threads.
+// One pass's arguments, shared by all threads.
 struct Pass {
   int runs;
   const Run* run;
@@ -285,7 +285,7 @@ class Many : public Model {
   virtual void begin() = 0;  // by one thread
 };
 
-// TILES: the processor's matrix unit multiplies, which wants widths that are multiples of 64.
+// TILES: the processor's matrix unit multiplies; it needs widths that are multiples of 64.
 template <typename W, typename KV, bool TILES>
 class Lanes final : public Many {
   static constexpr bool INTEGERS = std::is_same_v<W, int8_t>;
@@ -392,7 +392,7 @@ class Lanes final : public Many {
 
   int shares() const { return (s_.V + ROWS - 1) / ROWS; }
 
-  // Feature k of token t, a multiple of LANES, and of the tokens behind it.
+  // Feature k of token t, a multiple of LANES, and of the tokens after it.
   static float* at(Buffer& buffer, int features, int k, int t) {
     return buffer[(size_t(t / BLOCK) * features + k) * STRIPS + t % BLOCK / LANES].f;
   }
@@ -470,7 +470,7 @@ class Lanes final : public Many {
     }
   }
 
-  // What a product reads of tokens from t on, and how many numbers it is for each.
+  // What a product reads of the tokens from t on, and how many numbers per token.
   const V* inputs(const Buffer& in, int K, int t) const {
     if constexpr (PACKED) return reinterpret_cast<const V*>(at(packed_, (K + 1) / 2, 0, t));
     else return at(in, K, 0, t);
@@ -495,7 +495,7 @@ class Lanes final : public Many {
     }
   }
 
-  // Rows of weights as products read them: where they lie, or unpacked.
+  // Rows of weights as products read them: in place, or unpacked.
   const auto* held(Scratch& my, const W* rows, int K, int count) {
     if constexpr (TILES) {
       if (count % 16 == 0) return rows;
@@ -578,7 +578,7 @@ class Lanes final : public Many {
     }
   }
 
-  // exp(score - the largest) of what each lane sees, up to its own key; their sums.
+  // exp(score - the largest) of the keys that each lane sees, up to its own; their sums.
   Floats softmax(Line* scores, int T, Ints own, float scale) const {
     Floats largest = Floats{} - INFINITY, sum{};
     for (int t = 0; t < T; ++t) {
@@ -596,7 +596,7 @@ class Lanes final : public Many {
     return sum;
   }
 
-  // The logits behind each run's last token.
+  // The logits after each run's last token.
   template <typename Each>
   void last(Scratch& my, std::atomic<int>*& next, const Each& each) {
     const int C = s_.C, strips = (pass_.runs + LANES - 1) / LANES;

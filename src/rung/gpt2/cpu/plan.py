@@ -19,12 +19,12 @@ from rung.gpt2.weights import Linear, Weights
 from rung.processors import processors
 
 CPU_DTYPES = ("auto", "float32", "bfloat16", "int8")
-# Prompts up to so many tokens go through the compiled step, whose products wait for memory; longer ones through passes
-# of blocked products.
+# Prompts up to this many tokens go through the compiled step, whose products are memory-bound; longer ones through
+# passes of blocked products.
 SHORT_PROMPT = 8
-TOKENS_AT_ONCE = 512  # of a pass: weights are read for as many, and what lies between the layers stays in caches
-ROOM = 64 << 20  # bytes of memory that matrices are placed in
-# Threads meet five times per layer: that pays from so many bytes of weights for each, up to so many threads.
+TOKENS_AT_ONCE = 512  # tokens per pass: they share one read of the weights, and activations stay in caches
+ROOM = 64 << 20  # bytes per allocation for matrices
+# Threads synchronize five times per layer: more threads pay off from this many bytes of weights each, up to a maximum.
 BYTES_A_THREAD = 16 << 20
 MOST_THREADS = 16
 
@@ -35,7 +35,7 @@ def fast_bfloat16() -> bool:
 
 
 def resolve(dtype: str) -> str:
-    """What `auto` means here: half the bytes where the machine computes with them at full speed."""
+    """The meaning of `auto` here: bfloat16 if the machine computes with it at full speed."""
     if dtype != "auto":
         return dtype
     return "bfloat16" if build.begin() is not None or fast_bfloat16() else "float32"
@@ -43,9 +43,9 @@ def resolve(dtype: str) -> str:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Torch's operations stay in this thread.
+    """Keeps torch's operations in this thread.
 
-    Its other threads spin for a while after each parallel operation, and take processors from the compiled step.
+    Torch's other threads spin for a while after each parallel operation, and take processors from the compiled step.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -65,7 +65,7 @@ class CpuPlan(TorchPlan):
         self, dtype: str, threads: int | None = None, window: int | None = None, global_tokens: int = 0
     ) -> None:
         if dtype not in CPU_DTYPES:
-            raise RungError(f"the cpu computes no {dtype}; use one of {', '.join(CPU_DTYPES)}.")
+            raise RungError(f"the device cpu does not support {dtype}; use one of {', '.join(CPU_DTYPES)}.")
         self.dtype = resolve(dtype)
         stored = getattr(torch, self.dtype)
         compute = torch.float32 if stored == torch.float32 or not fast_bfloat16() else torch.bfloat16
@@ -73,8 +73,8 @@ class CpuPlan(TorchPlan):
         self.threads = threads
         self._scratch = torch.empty(0, dtype=torch.uint8)
         torch.set_num_threads(threads or processors())
-        self._native = None if global_tokens else available()  # the compiled step has a window alone
-        # torch rounds a row of bfloat16 otherwise when others stand beside it.
+        self._native = None if global_tokens else available()  # only the compiled step has a window
+        # torch rounds a row of bfloat16 differently when there are other rows.
         self.tokens_alone = self._native is None and stored != torch.float32
         if self._native is not None:
             self.cache_dtype = torch.float32 if stored == torch.float32 else torch.bfloat16
@@ -85,7 +85,7 @@ class CpuPlan(TorchPlan):
         return made
 
     def _placed(self, weight: torch.Tensor) -> torch.Tensor:
-        """A copy beside the matrices before: the compiled code moves whole pages of 2 MB."""
+        """A copy adjacent to the previous matrices: the compiled code moves whole pages of 2 MB."""
         size = -(-weight.nbytes // 64) * 64
         if size > len(self._scratch):
             self._scratch = torch.empty(max(size, ROOM), dtype=torch.uint8)
@@ -143,7 +143,7 @@ class NativeRater:
         self.engine = engine
 
     def rate(self, windows: Iterable[Sequence[int]], *, whole: bool = True) -> Iterator[Rated]:
-        together, tokens = 16, 0  # the first figures are not to wait for many texts
+        together, tokens = 16, 0  # so that the first figures do not wait for many texts
         waiting: list[Sequence[int]] = []
         for ids in windows:
             if waiting and tokens + len(ids) > together:

@@ -82,8 +82,8 @@ inline float fast_exp(float x) {
   return p * s;
 }
 
-// Memory that is there already moves to pages of 2 MB where Linux can do that (since 6.1): reading weights once per token
-// otherwise waits for page tables. A page that is not all of one mapping stays as it is.
+// Moves existing memory to pages of 2 MB where Linux can do that (since 6.1): otherwise reading the weights once per token
+// waits for page tables. A page that is not entirely of one mapping is left alone.
 inline void in_large_pages(const void* begin, size_t bytes) {
 #if defined(__linux__)
   constexpr uintptr_t PAGE = 2 << 20;
@@ -149,7 +149,7 @@ extern "C" struct Shape {
 
 namespace {
 
-// The tensors by their places.
+// The tensors, in order.
 struct Network {
   Network(const Shape& shape, const void* const* t) : s(shape) {
     const auto norm = [&] { Norm n{(const float*)t[0], (const float*)t[1]}; t += 2; return n; };

@@ -1,4 +1,4 @@
-"""Choosing the next token on the device: the decode rung's argmax, or as `Sampling` says."""
+"""Choosing the next token on the device: the decode rung's argmax, or by the rules of `Sampling`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rung.operation import Tensors
 from rung.rungs import catalogue
 from rung.rungs.base import Device
 
-SETTINGS, SEEDS = 8, 4  # numbers of a text
+SETTINGS, SEEDS = 8, 4  # numbers per text
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Choice:
         self._sample = chosen.prepare(inputs | self.state, values, real, device=device)
 
     def begin(self, sampling: Sampling, seed: int, sequences: Sequence[int], prompts: Sequence[Sequence[int]]) -> None:
-        """A new batch: how to choose, and what its prompts hold."""
+        """A new batch: its sampling settings, and its prompts' tokens."""
         vocabulary = self._logits.shape[1]
         draws = [
             Draw(sampling, seed, sequence, _seen(prompt, vocabulary) if sampling.penalised else None)

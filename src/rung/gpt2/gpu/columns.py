@@ -29,7 +29,7 @@ class Columns:
         firsts: list[int] = []
         for i, column in enumerate(columns):
             firsts.append(firsts[-1] if i and columns[i - 1].row == column.row else i)
-        # Surplus rows continue after the last text, where their results are ignored.
+        # Surplus rows continue after the last text; their results are ignored.
         missing = self.columns_at_once - len(columns)
         order = [0] * outputs
         for i, column in enumerate(columns):
@@ -45,7 +45,7 @@ class Columns:
         session = self._session
         with self._engine.lock:
             self._engine.arrive()
-            sent(state, self._numbers)  # one copy to the device, and from there to where the step reads
+            sent(state, self._numbers)  # one copy to the device, and from there to the step's inputs
             torch._foreach_copy_([session.tensors[name] for name in STATE], list(self._numbers[: len(STATE)]))
             session.decode.run()
             return session.tensors["logits"][self._numbers[-1, :outputs]]

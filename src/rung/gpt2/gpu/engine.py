@@ -1,4 +1,4 @@
-"""Prompts in, tokens out as they come: the host only reads, and the GPU runs some steps ahead."""
+"""Prompts in, tokens out as they arrive: the host only reads, and the GPU runs some steps ahead."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Engine:
         self._pid = os.getpid()
         self.lock = threading.RLock()  # one thread at a time launches or captures
         self._writing: Session | None = None
-        self.reserve = 0  # tokens that every session has room for at least
+        self.reserve = 0  # minimum capacity of a session, in tokens
 
     def _stacked(self, weights: Weights) -> Tensors:
         if self.device == "cuda":
@@ -81,7 +81,7 @@ class Engine:
             self.arrival = None
 
     def session(self, rows: int, tokens: int) -> Session:
-        """A session for so many sequences that reach so many tokens."""
+        """A session for this many sequences of up to this many tokens."""
         tokens = max(tokens, self.reserve)
         capacity = min(self.config.context, -(-tokens // GRANULE) * GRANULE)
         key = (rows, capacity)
@@ -102,7 +102,7 @@ class Engine:
         return tuning
 
     def _refusal(self, rung: Rung, values: Mapping[str, Number]) -> str | None:
-        """Why the rung cannot be used here: by its header, or by its compiled code's needs."""
+        """Why the rung cannot be used here: a rule of its header, or a resource of its compiled code."""
         complete = rung.operation.complete(values)
         reason = rung.refusal(complete, self.real, device=self.device)
         if reason is None and self.device == "cuda" and isinstance(rung, CudaRung):
@@ -134,7 +134,7 @@ class Engine:
 
     @property
     def sessions(self) -> list[Session]:
-        """Those that are kept, the latest last."""
+        """The sessions that are kept, the latest last."""
         return list(self._sessions.values())
 
     def rung(self, values: Mapping[str, Number]) -> Rung:
@@ -150,12 +150,12 @@ class Engine:
         raise RungError("no rung of decode takes this model.")
 
     def check_process(self) -> None:
-        """RungError after a fork: CUDA's state does not survive one."""
+        """RungError after a fork, which CUDA's state does not survive."""
         if self.device == "cuda" and os.getpid() != self._pid:
-            raise RungError("a GPU cannot be used behind a fork; start the process by spawn, and load the model there.")
+            raise RungError("a GPU cannot be used after a fork; start the process by spawn, and load the model there.")
 
     def takes(self, rows: int) -> bool:
-        """Whether there is a rung of decode for so many sequences that fill the context."""
+        """Whether there is a decode rung for this many sequences that fill the context."""
         try:
             rung = self.rung(values := dims(self.config, rows, self.config.context))
         except RungError:
@@ -176,7 +176,7 @@ class Engine:
         seed: int = 0,
         sequences: Sequence[int] | None = None,
     ) -> Iterator[list[int]]:
-        """For each step the tokens of all rows, -1 where a sequence has ended; until all have."""
+        """For each step the tokens of all rows, -1 where a sequence has ended, until all have ended."""
         rows = len(prompts)
         reach = max(len(p) + n for p, n in zip(prompts, limits, strict=True))
         self.check_process()
@@ -224,6 +224,6 @@ class Engine:
                 # Nothing is running any more: either it has just been published, or it never will be.
                 torch.cuda.synchronize()
                 if session.seen <= shown:
-                    raise RungError("the GPU stopped before the tokens it was asked for were written.")
+                    raise RungError("the GPU stopped before the requested tokens were written.")
             if polls > 20000:
                 time.sleep(1e-5)

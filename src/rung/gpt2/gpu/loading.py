@@ -1,7 +1,7 @@
 """Loading weights to a GPU, with reading, copying and computing overlapped. A thread reads the file into a ring of
 pinned buffers; each is copied on a separate stream while the next is filled. On the GPU a tensor is transposed and
-rounded to its place in the stacked operands. The first prompt waits for one group after the other (the embeddings, each
-layer, the end), and so begins while later layers are still being loaded.
+rounded into the stacked operands. The first prompt waits for one group after the other (the embeddings, each layer,
+the end), so it begins while later layers are still being loaded.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Span:
-    """What was done when, in seconds since the start."""
+    """One piece of work and its times, in seconds since the start."""
 
     what: str  # "read" or "copy"
     name: str
@@ -53,11 +53,11 @@ class Span:
 @dataclass
 class _Slot:
     buffer: torch.Tensor
-    sent: Mark | None = None  # when its copy is done, the buffer is free
+    sent: Mark | None = None  # the buffer is free when its copy is done
 
 
 def empty_operands(config: Config, compute: torch.dtype, device: torch.device) -> Tensors:
-    """The operands that `stack` makes, uninitialised."""
+    """The operands as made by `stack`, uninitialised."""
     c, L = config, config.layers
 
     def whole(*shape: int) -> torch.Tensor:
@@ -105,7 +105,7 @@ class Arrival:
         indirect = [p.source.nbytes for group in groups for p in group if not _direct(p)]
         self._raw = transport.staging_buffer(max(indirect, default=1))
         self._copies: list[tuple[str, Mark, Mark]] = []
-        self._ends: list[tuple[str, tuple[torch.Tensor, torch.Tensor]]] = []  # least and largest of each tensor
+        self._ends: list[tuple[str, tuple[torch.Tensor, torch.Tensor]]] = []  # minimum and maximum of each tensor
         self._marks: list[Mark | None] = [None] * len(groups)
         self._handed_over = [threading.Event() for _ in groups]
         self._error: BaseException | None = None

@@ -12,7 +12,7 @@ from rung.errors import RungError
 
 CACHES = ("k_cache", "v_cache")
 EIGHT_BIT_CACHES = ("k_cache_q", "v_cache_q", "k_cache_s", "v_cache_s")
-SPARE = 512 << 20  # for kernels, graphs and what torch's libraries take for themselves
+SPARE = 512 << 20  # for kernels, graphs and torch's libraries
 
 
 def refuse(needed: int, what: str, remedy: str) -> None:
@@ -20,11 +20,11 @@ def refuse(needed: int, what: str, remedy: str) -> None:
     if not torch.cuda.is_available():
         return
     free, _ = torch.cuda.mem_get_info()
-    # torch keeps what it has freed; that is free for torch.
+    # torch keeps freed memory in its cache, where it is available to torch.
     free += torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
     if needed + SPARE > free:
         raise RungError(
-            f"{what} takes {needed / 2**30:.2f} GiB and the GPU has {max(0, free - SPARE) / 2**30:.2f} GiB left; "
+            f"{what} needs {needed / 2**30:.2f} GiB, and the GPU has {max(0, free - SPARE) / 2**30:.2f} GiB left; "
             f"{remedy}."
         )
 

@@ -22,7 +22,7 @@ NORMS: dict[str, Callable[[Layer], Norm]] = {"ln1": lambda layer: layer.ln_1, "l
 
 
 def stack(weights: Weights, compute: torch.dtype, device: torch.device, *, int8: bool = False) -> Tensors:
-    """Every operand that is a weight. With `int8` the matrices are there in eight bits as well."""
+    """Every operand that is a weight. With `int8` the matrices are also included in eight bits."""
 
     def stacked(parts: Iterable[torch.Tensor | None], dtype: torch.dtype) -> torch.Tensor:
         present = [p for p in parts if p is not None]

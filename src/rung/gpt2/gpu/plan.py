@@ -22,8 +22,8 @@ COMPUTE = {"float32": torch.float32, "tf32": torch.float32, "float16": torch.flo
 
 
 class GpuPlan(WrappedPlan):
-    """`kernels` may name rungs of decode and sample; `overlapped` weights are computed with while others are read. With
-    the `cache` int8, sessions of many rows keep keys and values in 8 bits."""
+    """`kernels` may name rungs of decode and sample; with `overlapped`, computation starts while later weights are
+    still being read. With the `cache` int8, sessions of many rows keep keys and values in 8 bits."""
 
     def __init__(
         self,

@@ -49,14 +49,14 @@ class Prefill:
         self.config, self.t, self.rows, self.capacity, self._rungs = config, tensors, rows, capacity, rungs
         self.method = method
         if method not in METHODS:
-            raise RungError(f"{method!r} is no method of reading prompts; use one of {', '.join(METHODS)}.")
-        self.arrival: Arrival | None = None  # weights that are still on their way
+            raise RungError(f"{method!r} is not a method of reading prompts; use one of {', '.join(METHODS)}.")
+        self.arrival: Arrival | None = None  # weights that are still being loaded
         self.passes: dict[int, Pass] = {}
         self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
 
     @torch.inference_mode()
     def run(self, prompts: Sequence[Sequence[int]]) -> None:
-        """One prompt a row."""
+        """One prompt per row."""
         longest = max(map(len, prompts))
         bucket = min([*(b for b in BUCKETS if b >= longest), self.capacity])
         t = self.t
@@ -90,8 +90,8 @@ class Prefill:
             once.run()
 
     def _pass(self, length: int) -> Pass:
-        # Padding comes after a prompt: nothing before it sees it, and what it leaves in the cache is overwritten
-        # before it can be read.
+        # Padding comes after a prompt: no earlier token attends to it, and its entries in the cache are overwritten
+        # before they can be read.
         if length not in self.passes:
             if self.method == "torch":
                 self.passes[length] = TorchPass(self.config, self.t, self.rows, length)
@@ -117,7 +117,7 @@ class Prefill:
 
 
 class TorchPass:
-    """The model's forward pass by torch's operations: what the ladders are measured against."""
+    """The model's forward pass by torch's operations, against which the ladders are measured."""
 
     def __init__(self, config: Config, tensors: Tensors, rows: int, length: int) -> None:
         self.tokens = tensors["history"][:, :length]

@@ -22,9 +22,9 @@ from rung.rungs.base import Device, Rung, device_facts
 from rung.rungs.cuda import INCLUDE, load_module
 
 THREADS = 256
-HELD = 32 << 20  # bytes of qkv that are buffered before the write to the caches: they are then still in L2
-LEAST_ROWS = 16  # of a product in tiles: of one row's, all but a sixteenth would be empty
-FEW_ROWS = 1024  # up to so many rows a warp each leaves multiprocessors idle in blocks of several warps
+HELD = 32 << 20  # bytes of qkv that are buffered before they are written to the caches, while they are still in L2
+LEAST_ROWS = 16  # for a product in tiles: with one row, 15 of 16 rows of a tile would be empty
+FEW_ROWS = 1024  # up to this many rows, one warp per row in blocks of several warps leaves multiprocessors idle
 LN1, LN2 = ("ln1_w", "ln1_b"), ("ln2_w", "ln2_b")
 LAST = ("lnf_w", "lnf_b")
 Step = Callable[[], object]
@@ -33,8 +33,8 @@ Step = Callable[[], object]
 class LadderPass:
     """One length, `rows` prompts: `run` reads `tokens` and lengths, and leaves caches and logits.
 
-    Of a layer there remain: QKV, attention, projection, sum and layernorm, FC with its activation, projection,
-    sum and layernorm. Caches are written for several layers at once, and the last layer ends for one token a row.
+    Each layer consists of: QKV, attention, projection, sum and layernorm, FC with its activation, projection,
+    sum and layernorm. Caches are written for several layers at once, and the last layer ends with one token per row.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class LadderPass:
         """The residual stream plus a product, and its norm: None if the next product computes the norm itself."""
         B, T, C = stream.shape
         weight, bias = self._linear(name, layer)
-        out = self._buffer(f"stream behind {name}", B, T, C)
+        out = self._buffer(f"stream after {name}", B, T, C)
         tensors = {"x": x, "weight": weight, "bias": bias, "residual": stream, "out": out}
         added = self._op("matmul_residual", tensors, {**dims_of(x), "OC": C})
         product = out if added else self._buffer("product", B, T, C)
@@ -177,7 +177,8 @@ class LadderPass:
         tensors = {"x": x, "weight": weight, "out": out} | ({} if bias is None else {"bias": bias})
         self._must("matmul", tensors, {**dims_of(x), "OC": weight.shape[0]})
 
-    # ---- what no ladder has -------------------------------------------------------------------------------------
+    # ---- kernels without a ladder
+    # -------------------------------------------------------------------------------------
 
     def _store_kv(self, qkv: torch.Tensor, first: int, layers: int) -> None:
         c = self.config
@@ -274,7 +275,7 @@ class LadderPass:
 
 
 def build(real: Dtype) -> Build:
-    """The kernels that no ladder has."""
+    """The kernels without a ladder."""
     source = Path(__file__).with_name("prefill.cu")
     return Build(
         source=source.read_text(encoding="utf-8"),

@@ -1,7 +1,7 @@
 """Scoring windows of tokens on the GPU: passes of a fixed number of tokens, by length, with head and softmax fused.
-Only a window's length decides which pass it goes to, every pass of a length has the same shape, and its rows are
-independent: a window's figures do not depend on the others in the pass. A pass takes TOKENS tokens, as many windows of
-a bucket's length as these are, so that the memory of all passes is the same and is shared.
+A window's pass depends only on its length, every pass of a length has the same shape, and its rows are independent: a
+window's figures do not depend on the others in the pass. A pass takes TOKENS tokens, as windows of one bucket's length,
+so that all passes need the same memory and share it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from rung.gpt2.score import Rated
 from rung.operation import Tensors
 
 TOKENS = 8192  # tokens per pass, padding included
-SECONDS, AHEAD = 0.5, 8192  # that a window waits for a full pass while nothing runs; windows that are read meanwhile
+SECONDS, AHEAD = 0.5, 8192  # that a window waits for a full pass while nothing runs; windows read meanwhile
 DEEP = 16  # passes that are enqueued before the host waits for the first of them
 LENGTHS = (16, 32, 48, *range(64, 512, 32), *range(512, 1025, 64))
 
@@ -57,7 +57,7 @@ class RatingPass(LadderPass):
         assert result, f"no rung of token_logprob takes {dims}"
 
     def _buffer(self, name: str, *shape: int, dtype: torch.dtype | None = None) -> torch.Tensor:
-        # Passes run one after the other: what one has computed, the next may overwrite.
+        # Passes run one after the other: the next may overwrite the results of the last.
         kind, count = dtype or self._real.torch, math.prod(shape)
         key = f"{name} {kind}"
         if key not in self._shared or self._shared[key].numel() < count:
@@ -68,7 +68,7 @@ class RatingPass(LadderPass):
 
 @dataclass
 class _Sent:
-    """An enqueued pass: the windows in its rows, and where their figures will be."""
+    """An enqueued pass: the windows in its rows, and the place of their figures."""
 
     windows: list[tuple[int, int]]  # number and length of each row's
     found: torch.Tensor  # (3, rows, length), on the host
@@ -88,7 +88,7 @@ class _Sent:
 
 
 class GpuRater:
-    """Rates windows in passes, once `ready` has returned; `tokens` and `ahead` are made small by tests."""
+    """Scores windows in passes, once `ready` has returned; tests make `tokens` and `ahead` small."""
 
     def __init__(
         self,
@@ -120,7 +120,7 @@ class GpuRater:
     def _rated(self, windows: Iterable[Sequence[int]], whole: bool) -> Iterator[tuple[int, Rated]]:
         """In the order of the passes, each with the window's number."""
         waiting: dict[int, list[tuple[int, Sequence[int]]]] = {}  # by length
-        since: dict[int, float] = {}  # when the first of them came; the oldest first
+        since: dict[int, float] = {}  # arrival of the first of them; the oldest first
         under_way: deque[_Sent] = deque()
         for number, window in enumerate(windows):
             length, now = self._length(len(window) - 1), time.monotonic()

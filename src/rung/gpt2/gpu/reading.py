@@ -34,7 +34,7 @@ def shapes(capacity: int, *, alone: bool = False) -> list[tuple[int, int]]:
 
 
 def passes(lengths: Sequence[int], capacity: int, *, alone: bool = False) -> list[tuple[int, int, list[int]]]:
-    """(rows, length, which prompts) of the passes that read prompts of these lengths soonest, the longest first."""
+    """(rows, length, which prompts) of the fastest passes for prompts of these lengths, the longest first."""
     order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
     padded = [bucket(lengths[i], capacity) for i in order]
     possible: dict[int, list[int]] = {}

@@ -24,14 +24,14 @@ HEAD = 6
 RECORD = HEAD + SETTINGS + SEEDS + MOST_STOPS
 THREADS = 256
 BLOCKS = 64  # of a text
-FEW = 8  # records that go in a launch of their own size
+FEW = 8  # records that get a launch of their own size
 FROM = ("done", "history", "marks")
 TO = ("tokens", *FROM)
 REST = ("lengths", "limits", "stops", "stop_tokens", "settings", "seeds")
 
 
 def record(of: int, to: int, length: int, limit: int, draw: Draw, offset: int, stops: Sequence[int]) -> list[int]:
-    """The text in row `of` goes on in row `to`, with so many tokens cached, until the session's step `limit`."""
+    """The text in row `of` continues in row `to`, with this many tokens cached, until the session's step `limit`."""
     head = [of, to, length, limit, len(stops), int(draw.marks is not None)]
     return [*head, *draw.packed(offset), *stops, *[0] * (MOST_STOPS - len(stops))]
 
@@ -95,7 +95,7 @@ def _caches(state: Tensors) -> list[torch.Tensor]:
 
 
 def _pointers(caches: Sequence[torch.Tensor]) -> list[Argument]:
-    # In 16 bits there are no scales, and nothing reads the pointers that stand for them.
+    # In 16 bits there are no scales; their pointers are placeholders that nothing reads.
     return [("pointer", t) for t in [*caches, *caches][:4]]
 
 

@@ -32,12 +32,12 @@ THREADS = 256
 
 @dataclass(frozen=True)
 class Work:
-    """How steps are executed: which rung, and whether launches are captured in a graph of one or several steps."""
+    """How steps are executed: by which rung, and whether launches are captured in a graph of one or several steps."""
 
     rung: Rung
     tuning: Mapping[str, int]
     graph: bool = True
-    steps: int = 8  # tokens of one graph launch
+    steps: int = 8  # tokens per graph launch
     sample: str | None = None  # the rung that samples tokens, instead of the default
 
 
@@ -93,7 +93,7 @@ class Session:
             "history": whole(rows, T),
             "logits": torch.empty(rows, c.vocabulary, device=self.where),
             "next": whole(rows),
-            "texts": torch.arange(rows, dtype=torch.int32, device=self.where),  # each row a text of its own
+            "texts": torch.arange(rows, dtype=torch.int32, device=self.where),  # each row is a separate text
             "caches": torch.arange(rows, dtype=torch.int32, device=self.where),
             "done": whole(rows),
             "steps": whole(1),
@@ -133,7 +133,7 @@ class Session:
     ) -> None:
         """Prompts in, first tokens out (they are published as step 0)."""
         if len(stop_tokens) > MOST_STOPS:
-            raise RungError(f"{len(stop_tokens)} stop tokens are more than the {MOST_STOPS} that a step looks for.")
+            raise RungError(f"{len(stop_tokens)} stop tokens are more than the {MOST_STOPS} that a step checks.")
         t, missing = self.tensors, self.rows - len(prompts)
         # Unused rows repeat the last prompt, marked as ended.
         prompts = [*prompts, *[prompts[-1]] * missing]
@@ -151,7 +151,7 @@ class Session:
         self._advance[0]()
         self.enqueued = 1
 
-    # ---- rows by themselves ---------------------------------------------------------------------------------------
+    # ---- single rows ---------------------------------------------------------------------------------------
 
     def open(self) -> None:
         """Begin without any text; seating.py adds them."""
@@ -214,7 +214,7 @@ class Session:
         return int(self._counter[0])
 
     def block(self, first: int, count: int) -> list[list[int]]:
-        """For each row the tokens of so many steps that were seen; -1 from where its sequence had ended."""
+        """For each row the tokens of this many steps that were seen; -1 after its sequence has ended."""
         steps = np.arange(first, first + count) % RING
         rows: list[list[int]] = self._ring.numpy()[steps].T.tolist()
         return rows

@@ -3,7 +3,7 @@
 Prompts are read together in passes (reading.py), in caches of their own; keys, values and first tokens are then copied
 into free rows (seating.py) while steps that were launched before still run. The host launches everything in order and
 records which texts each launch had in its rows, so that its tokens can be read later. It never waits for the GPU in
-between: a row is free for the next text as soon as the last step of its text was launched.
+between: a row is free for the next text as soon as the last step of its present text was launched.
 
 In 16 bits the number of rows follows the load: a single text uses the rungs for one row, and texts move into a session
 with more rows when more arrive. In float32 the number of rows is fixed, and prompts are read one by one, so that the
@@ -33,7 +33,7 @@ from rung.gpt2.gpu.session import Session
 from rung.gpt2.model import Transformer
 from rung.gpt2.options import MOST_STOPS, Chosen, plain
 
-ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)  # rows of the sessions that texts move between
+ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)  # rows of the sessions between which texts move
 AHEAD_SECONDS = 4e-3  # seconds of work that is launched ahead of the host; a new text waits for it
 MOST_AHEAD = 32
 GATHER_SECONDS = 4e-3  # seconds of steps between two prefills, so that prompts which arrive meanwhile are read together
@@ -49,11 +49,11 @@ class _Live:
     text: Text
     draw: Draw
     base: int  # tokens that were read before it wrote here
-    wrote: int  # tokens that it had by then
+    wrote: int  # number of its tokens by then
     count: int = 0  # tokens that were seen since
     limit: int = 0  # the session's step count at its last token
     offset: int = 0  # offset from the session's steps to its own
-    row: int = -1  # while it has one
+    row: int = -1  # while a row is assigned
 
 
 def _arrived(event: torch.cuda.Event | None) -> bool:
@@ -64,7 +64,7 @@ class _Note(Protocol):
     """A launch, and its tokens."""
 
     steps: int
-    active: list[_Live | None]  # by row; None: nobody waits for this row's tokens
+    active: list[_Live | None]  # by row; None: this row's tokens are not needed
 
     def take(self) -> list[tuple[_Live, tuple[Chosen, ...]]] | None:
         """The tokens that have arrived; None before that."""
@@ -151,7 +151,7 @@ class _Bank:
 
 
 class GpuBackend(Backend):
-    """Slots of a model on a GPU (or emulated); with `exact`, how many texts there are changes no kernel."""
+    """Slots of a model on a GPU (or emulated); with `exact`, the kernels do not depend on the number of texts."""
 
     def __init__(self, transformer: Transformer, engine: Engine, slots: int, *, exact: bool) -> None:
         super().__init__()
@@ -254,7 +254,7 @@ class GpuBackend(Backend):
     def _next(self) -> list[Text]:
         """The texts whose prompts are read now, in the order in which they came."""
         busy, texts = self._busy, list[Text]()
-        most = min(len(self._waiting), self.slots - busy)  # one that slid may wait for a row
+        most = min(len(self._waiting), self.slots - busy)  # a text that slid may wait for a row
         few = most < busy
         if few and self._since * self._per_step < GATHER_SECONDS:
             return texts
@@ -361,7 +361,7 @@ class GpuBackend(Backend):
         return new
 
     def warm(self) -> None:
-        """Capture all graphs that texts of any number and length need, so that none waits for a capture."""
+        """Capture the graphs for all numbers and lengths of texts, so that none waits for a capture."""
         with self._engine.lock, torch.inference_mode():
             self._engine.arrive()
             for rows in [self.slots] if self._exact else sorted({self._rows(r) for r in ROWS}):
@@ -492,7 +492,7 @@ class GpuBackend(Backend):
                 self._steps_taken += before - note.steps
                 self.clock.decode_seconds += now - mark
             else:
-                self._seen_at = 0.0  # the GPU has read prompts since
+                self._seen_at = 0.0  # the GPU has read prompts since then
                 self.clock.prefill_seconds += now - mark
             mark = now
             for live, chosen in tokens:
@@ -517,10 +517,10 @@ class GpuBackend(Backend):
         return [Fresh(slot, chosen, self._prompts.pop(slot, None), full and not text.options.slide)]
 
     def _look(self, polls: int) -> None:
-        # The GPU has work for a while; other Python threads may run.
+        # The GPU has enough work for a while; other Python threads may run.
         time.sleep(2e-5)
         if polls % 50_000 == 0 and torch.cuda.current_stream().query() and self._notes[0].take() is None:
-            raise RungError("the GPU stopped before the tokens it was asked for were written.")
+            raise RungError("the GPU stopped before the requested tokens were written.")
 
 
 def _draw(text: Text, vocabulary: int) -> Draw:

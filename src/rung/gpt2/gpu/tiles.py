@@ -1,4 +1,4 @@
-"""Launch parameters of a Triton matmul without a tuning from a sweep."""
+"""Launch parameters of a Triton matmul for which no sweep has found a tuning."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from functools import cache
 from itertools import product
 
-# Tiles of Triton's products, rows x columns, and warps for each; the first that gives every multiprocessor one.
+# Tiles of Triton's products, rows x columns, and their warps; the first that gives every multiprocessor a tile is used.
 TILES = ((128, 128, 8), (64, 128, 8), (64, 64, 4), (32, 64, 4))
-LEAST_DEPTH = 192  # of a part, where parts share a tile's depth
-# What fits the times of a hundred values at 16 shapes on an H200: bytes from the L2 and FLOPs of a multiprocessor in a
-# nanosecond; nanoseconds of a step, of each part of the depth that is added up, of sharing x.
+LEAST_DEPTH = 192  # minimum depth of a part, if parts share a tile's depth
+# Fitted to the times of a hundred values at 16 shapes on an H200: bytes from the L2 and FLOPs per multiprocessor and
+# nanosecond; nanoseconds per step, per part of the depth that is added up, and for sharing x.
 L2_BYTES, FLOPS, LATENCY, PART, MEETING = 60, 2500, 30, 200, 800
 SHARED_BYTES = 230400
 Tunables = tuple[tuple[str, tuple[int, ...]], ...]
@@ -31,7 +31,8 @@ def tiles(tune: Mapping[str, tuple[int, ...]], rows: int, columns: int, depth: i
 
 @cache
 def for_few_rows(tune: Tunables, rows: int, columns: int, depth: int, sms: int) -> dict[str, int]:
-    """Values for a product in 16 bits whose depth, and rows of x, blocks of a cluster share: the least estimate."""
+    """Values for a product in 16 bits whose depth and rows of x are shared by a cluster's blocks: the lowest
+    estimate."""
     depth_steps = -(-depth // 64)
 
     def nanoseconds(values: dict[str, int]) -> float:

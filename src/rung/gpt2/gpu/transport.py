@@ -11,7 +11,7 @@ import torch
 
 
 class Mark(Protocol):
-    """A place in the order of what is enqueued."""
+    """A point in the order of enqueued work."""
 
     def synchronize(self) -> None: ...
 
@@ -26,7 +26,7 @@ class Transport(Protocol):
         """Bytes on the device."""
 
     def begin(self, targets: Iterable[torch.Tensor]) -> None:
-        """The clock starts; what is enqueued on the current stream goes before what is copied."""
+        """Start the clock; work enqueued on the current stream precedes the copies."""
 
     def here(self) -> AbstractContextManager[Any]:
         """Work inside is enqueued with the copies."""
@@ -41,7 +41,7 @@ class Transport(Protocol):
         """The current stream waits for the mark."""
 
     def seconds(self, mark: Mark) -> float:
-        """When it was reached, since the clock started."""
+        """The time when it was reached, since the clock started."""
 
 
 class OnAStream:
@@ -68,7 +68,7 @@ class OnAStream:
         self._origin.record(self.stream)
 
     def here(self) -> AbstractContextManager[Any]:
-        return torch.cuda.stream(self.stream)  # and its device, which a new thread does not know
+        return torch.cuda.stream(self.stream)  # and its device, which a new thread does not have
 
     def mark(self) -> Mark:
         return self._event(self.stream)

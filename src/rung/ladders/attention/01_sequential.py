@@ -1,4 +1,4 @@
-"""Plain C++ on one core of the CPU, the formula loop by loop; operands on a GPU are copied there and back."""
+"""Plain C++ on one core of the CPU, the formula loop by loop; operands on a GPU are copied to the host and back."""
 
 import ctypes
 import functools
@@ -10,13 +10,12 @@ import torch
 from rung.cuda import kept
 from rung.emulator import toolchain
 
-EXPECT = "The baseline of baselines: every GPU rung is measured against it once, and it against nothing."
+EXPECT = "The first baseline: every GPU rung is compared with it once."
 FOUND = (
     "999 us for one head of 256 queries, 3.93 ms of 512, 14.2 ms of 1024, 57.2 ms of 2048, 3.50 ms at b4t64, on "
-    "one core of a Xeon beside an H200, copies there and back included. Not the slowest rung of the ladder: that "
-    "is the next one."
+    "one core of a Xeon in the H200's host, copies included. Not the slowest rung of the ladder: that is the next one."
 )
-PROVENANCE = "15-418 attention milestone: the sequential version that its GPU kernels were checked with."
+PROVENANCE = "15-418 attention milestone: the sequential version against which its GPU kernels were checked."
 DTYPES = ["f32"]
 
 SOURCE = Path(__file__).with_suffix(".cpp")

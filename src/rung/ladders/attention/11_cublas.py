@@ -1,4 +1,4 @@
-"""cuBLAS multiplies both times, as a strided batch over all heads; the softmax in between stays ours."""
+"""cuBLAS computes both products, as a strided batch over all heads; the softmax in between is still ours."""
 
 import torch
 import triton
@@ -6,11 +6,11 @@ import triton.language as tl
 
 from rung.precision import float32_products
 
-EXPECT = "Products near the hardware's rate; the scores still cross the memory four times, now most of the time."
+EXPECT = "Products near the hardware's rate; the scores are still read or written four times, now most of the time."
 FOUND = (
-    "935 us at b8t1024 in f32 on an H200, 1.14x over rung 9 (the report: 1.31x), 0.95x at b4t64, where launches "
-    "are dearer, 2.97x for one head of 1024; in tf32 2.69x (the report: 0.91x of WMMA). The scores' way through "
-    "memory leaves it at 0.53x the speed of torch's memory-efficient attention at b8t1024 (11.md)."
+    "935 us at b8t1024 in f32 on an H200, 1.14x over rung 9 (the report: 1.31x), 0.95x at b4t64, where launch overhead "
+    "dominates, 2.97x for one head of 1024; in tf32 2.69x (the report: 0.91x of WMMA). Storing and reloading the "
+    "scores limits it to 0.53x the speed of torch's memory-efficient attention at b8t1024 (11.md)."
 )
 PROVENANCE = "ECE 408 GPT-2 report, milestone 2: cuBLAS 1.31x joint tiles and 0.91x WMMA on an A40."
 DTYPES = ["f32", "tf32"]

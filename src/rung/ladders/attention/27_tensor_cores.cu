@@ -13,7 +13,7 @@ bind = { stride_B = "q_stride_B", stride_NH = "q_stride_NH", stride_T = "q_strid
 
 [define]
 HS = "C // NH"
-M_TILES = "MT if HS <= 64 else 1"  # O of two would not fit the registers beside S
+M_TILES = "MT if HS <= 64 else 1"  # O of two would not fit into the registers with S
 
 [tune]
 WARPS  = [4, 8]
@@ -50,7 +50,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS)
     cp_async_commit();
 #pragma unroll
     for (int stage = 0; stage < STAGES - 1; stage++) {
-        // perhaps never false: with STAGES of 2 only the first tile is asked for
+        // perhaps never false: with STAGES of 2 only the first tile is requested
         if (stage < tiles) {
             int64_t at = (int64_t)stage * BC * stride_T;
             load_tile<BC>(K + stage * BC * ROW, keys + at, stride_T, T - stage * BC);

@@ -1,6 +1,6 @@
-"""The algorithm of rung 27 in tiles; layouts, pipelines and, on Hopper, wgmma are the compiler's choice.
+"""The algorithm of rung 27 in tiles; the compiler chooses layouts, pipelines and, on Hopper, wgmma.
 
-In f32 each product is made of three TF32 products.
+In f32 each product is computed as three TF32 products.
 """
 
 import torch
@@ -8,14 +8,14 @@ import triton
 import triton.language as tl
 
 EXPECT = (
-    "Ahead of rung 27 on Hopper at large T, since tl.dot becomes wgmma there; behind it at T = 64, where a "
-    "tile is mostly mask. In f32 far ahead of rung 24: three products on tensor cores cost less than one."
+    "Faster than rung 27 on Hopper at large T, since tl.dot becomes wgmma there; slower at T = 64, where a tile is "
+    "mostly masked. In f32 much faster than rung 24: three products on tensor cores cost less than one on CUDA cores."
 )
 FOUND = (
-    "55.2 us at b8t1024 in bf16 on an H200, 1.05x over rung 27 and 0.86x cuDNN's speed; behind rung 27 at b4t64 "
+    "55.2 us at b8t1024 in bf16 on an H200, 1.05x over rung 27 and 0.86x cuDNN's speed; slower than rung 27 at b4t64 "
     "(4.82 us against 4.26 us), both as expected. In f32 317 us: 1.37x over rung 24 and 1.56x torch's memory- "
-    "efficient attention; in tf32 176 us, 6.10x torch's naive one. One head of 256 to 8192 takes 26.5 us to 651 "
-    "us in f32, 0.87x the speed of rung 24 at 1024: too few tiles for either."
+    "efficient attention; in tf32 176 us, 6.10x torch's naive one. One head of 256 to 8192 takes 26.5 us to 651 us in "
+    "f32, 0.87x the speed of rung 24 at 1024: too few tiles for either."
 )
 PROVENANCE = "The paper of FlashAttention 2; Triton's own tutorial has the same two phases of the loop."
 FROM = "attention/27"
@@ -26,7 +26,7 @@ TUNE = {"BR": [128, 64], "BC": [64, 32, 128], "num_warps": [8, 4], "num_stages":
 
 @triton.jit
 def rounded(x, TF32: tl.constexpr):
-    """To the nearest tf32: the tensor core itself would cut off the low 13 bits, which is biased."""
+    """To the nearest tf32: the tensor core itself would truncate the low 13 bits, which is biased."""
     if TF32:
         x = ((x.to(tl.int32, bitcast=True) + 0x1000) & -0x2000).to(tl.float32, bitcast=True)
     return x
@@ -84,7 +84,7 @@ def _flash(
     m = tl.full([BR], -float("inf"), dtype=tl.float32)
     l = tl.zeros([BR], dtype=tl.float32)
 
-    # First the tiles that no mask touches, then those on the diagonal and at the end.
+    # First the unmasked tiles, then those on the diagonal and at the end.
     clear = (row0 if CAUSAL else T) // BC * BC
     end = tl.minimum(T, row0 + BR) if CAUSAL else T
     o, m, l = _walk(
@@ -119,7 +119,7 @@ def run(
 ) -> None:
     B, NH, T, HS = q.shape
     if dtype == "f32" and HS > 64:
-        BC = min(BC, 32)  # each operand stands in shared memory in three parts
+        BC = min(BC, 32)  # each operand is in shared memory in three parts
     _flash[(B * NH, triton.cdiv(T, BR))](
         q,
         k,
@@ -129,7 +129,7 @@ def run(
         T,
         NH,
         *q.stride()[:3],
-        scale * 1.4426950408889634,  # powers of two are what the hardware has
+        scale * 1.4426950408889634,  # the hardware computes powers of two
         CAUSAL=bool(causal),
         LSE=lse is not None,
         HS=HS,

@@ -7,7 +7,7 @@ inherit = ["arch_specific", "needs", "options", "define", "tune", "maps", "launc
 dtypes = ["bf16", "f16"]
 
 [buffers]
-counter = { shape = [1], dtype = "i32", zero = "once" }  # of tiles given out; the last one turns it back
+counter = { shape = [1], dtype = "i32", zero = "once" }  # of assigned tiles; the last one resets it
 
 [[launch]]
 kernel = "flash"
@@ -32,7 +32,7 @@ struct Shared
 __device__ __forceinline__ int stage_of(unsigned i) { return i % STAGES; }
 __device__ __forceinline__ unsigned round_of(unsigned i) { return i / STAGES % 2; }
 
-// Lanes of a warp that arrive when it has finished with a stage: one, or, for racecheck, all of them. It does not see that
+// Lanes of a warp that arrive when it has finished with a stage: one, or all for racecheck, which does not recognise that
 // __syncwarp orders a lane's read (of the tile's number) before another lane's arrival.
 #ifdef RUNG_SANITIZED
 enum { ARRIVING = WARP_SIZE };

@@ -1,4 +1,4 @@
-"""The bias as a kernel of its own, after a product without bias: the cost that an epilogue saves."""
+"""The bias as a separate kernel, after a product without bias: the cost that an epilogue saves."""
 
 from __future__ import annotations
 

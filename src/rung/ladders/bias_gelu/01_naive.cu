@@ -1,6 +1,7 @@
 /*---
 idea   = "One thread per element: the bias of its column is added and GELU applied before the only store."
 expect = "One launch and one round trip through memory fewer than separate bias and GELU kernels: close to GELU's time alone, since tanhf dominates."
+found  = "1.4 times torch's two kernels at 8 x 1024 rows on an H200, 86 against 123 us, but three times gelu's fastest rung: one element per thread moves only 55 % of what a copy does."
 provenance = "The prepare-out kernel fused with GELU of ECE 408, milestone 3 (fused kernels, configuration sweep)."
 dtypes = ["f32", "f16", "bf16"]
 [tune]

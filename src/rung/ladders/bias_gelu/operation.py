@@ -26,7 +26,7 @@ def torch_bias_gelu(x: torch.Tensor, bias: torch.Tensor, **_: object) -> torch.T
 OPERATION = Operation(
     name="bias_gelu",
     summary="out = gelu(x + bias), the same bias for every token",
-    story="What follows a product without an epilogue, in one pass over memory instead of two.",
+    story="The work after a product without an epilogue, in one pass over memory instead of two.",
     dims=("B", "T", "OC"),
     operands=(
         Operand("x", ("B", "T", "OC")),

@@ -1,6 +1,7 @@
 /*---
 idea   = "All threads of the block share the softmax: maximum and sum are reductions by shuffles."
 expect = "The serial loop over the scores is gone. A thread still reads a whole key by itself, so that the lanes of a warp read addresses HS elements apart, and half of the threads have no channel."
+found  = "1.4 to 1.6 times as fast for 1024 keys on an H200 (228 to 141 us in bf16). For 128 keys in bf16 it is slower, 31 to 35 us: two more barriers cost what the shorter loop saves."
 dtypes = ["f32", "f16", "bf16"]
 
 bind = { stride_B = "q_stride_B", stride_NH = "q_stride_NH", stride_T = "q_stride_T" }

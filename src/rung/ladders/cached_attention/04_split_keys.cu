@@ -1,6 +1,7 @@
 /*---
 idea   = "The keys of a query are divided among SPLITS blocks; a second kernel merges their results."
 expect = "One text of gpt2 fills 96 multiprocessors instead of 12: several times faster for long texts, and slower by one launch for short ones and for many texts."
+found  = "As expected on an H200: 74 to 12.8 us for one text of 1024 keys in bf16, 10.0 to 5.4 for 128 keys, where the shorter loop outweighs the second launch. 64 texts are slower, 90 to 110 us."
 dtypes = ["f32", "f16", "bf16"]
 
 bind = { stride_B = "q_stride_B", stride_NH = "q_stride_NH", stride_T = "q_stride_T" }

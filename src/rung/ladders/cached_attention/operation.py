@@ -1,4 +1,4 @@
-"""Attention of new tokens over cached keys and values; each sequence has a past of its own length."""
+"""Attention of new tokens over cached keys and values; each sequence has its own past length."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def climbing(k: torch.Tensor, v: Mapping[str, Number]) -> torch.Tensor:
 
 
 def left_behind(kept: torch.Tensor, v: Mapping[str, Number]) -> torch.Tensor:
-    """Large values behind a sequence's tokens, as in a cache that was used before."""
+    """Large values after a sequence's tokens, as in a cache that was used before."""
     end = uneven(torch.zeros(kept.shape[0], dtype=torch.int32), v) + int(v["T"])
     behind = torch.arange(kept.shape[2]) >= end[:, None]  # (B, S)
     return torch.where(behind[:, None, :, None].to(kept.device), 3e4 * kept.sign(), kept)
@@ -126,7 +126,7 @@ def in_last_feature(value: float) -> Change:
 OPERATION = Operation(
     name="cached_attention",
     summary="out = softmax(q k^T scale, over the cached keys up to the query's own) v, for every head",
-    story="One query reads every cached key: the more warps share that, the sooner it is done.",
+    story="One query reads every cached key: the more warps share the keys, the faster it is.",
     dims=("B", "T", "S", "C", "NH"),
     derived={"HS": "C // NH"},
     scalars={"scale": "1 / sqrt(C // NH)", "window": "S", "globals": 0},
@@ -134,7 +134,7 @@ OPERATION = Operation(
     operands=(
         Operand("qkv", ("B", "T", "3 * C")),
         Operand("q", ("B", "NH", "T", "HS"), view_of="qkv", view=queries),
-        # The cache: S tokens, including the new ones; the memory behind them is not read.
+        # The cache: S tokens, including the new ones; the memory after them is not read.
         Operand("k", ("B", "NH", "S", "HS")),
         Operand("v", ("B", "NH", "S", "HS")),
         Operand("past", ("B",), dtype="i32", make=full),  # tokens before the new ones

@@ -1,6 +1,7 @@
 /*---
 idea   = "One thread per output: for an earlier token it copies the key or value from the cache, otherwise it computes the sum and stores a new key or value in the cache."
 expect = "Two of three sums are replaced by copies for all tokens except the new ones. Each sum still reads a row of x and one of weight by itself."
+found  = "A step behind 57 tokens takes 228 us and the first pass 270 on an H200: the copies are free, and what is left reads weights without sharing. torch takes 40 and 68 us."
 provenance = "ECE 408 GPT-2 report, milestone 3, KV cache (prepare_qkv): 43.9 to 69.0 tokens/s; its first pass was 60 % slower than the plain product, since it fills the cache as well."
 from   = "matmul/1"
 dtypes = ["f32", "f16", "bf16"]

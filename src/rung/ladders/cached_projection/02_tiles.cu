@@ -1,6 +1,7 @@
 /*---
 idea   = "Square tiles of x and weight in shared memory; a tile whose keys or values all come from the cache only copies."
 expect = "Reads fall by a factor of TILE. For one new token a whole tile is computed for its last row: only one TILE-th of the work on keys and values is useful."
+found  = "3.4 to 6.3 times as fast as rung 1 on an H200: 63.5 us for the first pass, ahead of torch's 68, and 219 us behind 1024 tokens. There a tile computes 31 rows of which nothing is kept, and torch takes 68 us."
 from   = "matmul/3"
 dtypes = ["f32", "f16", "bf16"]
 [tune]

@@ -41,7 +41,7 @@ def torch_projection(
 OPERATION = Operation(
     name="cached_projection",
     summary="out = x weightᵀ + bias, keys and values of the first `past` tokens from the cache, which keeps the others",
-    story="Where a KV cache begins: a third of one product is left to compute for a text's earlier tokens.",
+    story="The first step towards a KV cache: only a third of one product remains for a text's earlier tokens.",
     dims=("B", "T", "C", "MAXT"),
     scalars={"past": 0},
     rules=("past <= T and T <= MAXT",),

@@ -2,7 +2,7 @@
 idea   = "A thread issues loads of DEPTH vectors before it stores the first, and neither loads nor stores stay in the caches."
 expect = "Latency times bandwidth must be in flight: with DEPTH requests per thread fewer warps suffice. The last few percent, or nothing if occupancy alone was enough."
 found  = "Slower: 127 -> 139 us (0.92x) at n64m in f32 on an H200 and 64.6 -> 70.4 us (0.92x) in bf16, 0.92x torch's speed in either. Rung 3 was at 99 % and 97 % of the copy rate, so occupancy alone was enough; the costs of the depth and of the streaming hints were not measured separately."
-provenance = "Own; the factory picture of the lecture, with the lorries sent out before the first comes back."
+provenance = "Ours; the lecture's picture of a factory, with several lorries sent out before the first returns."
 dtypes = ["f32", "f16", "bf16"]
 [tune]
 DEPTH = [4, 1, 2, 8]

@@ -1,16 +1,16 @@
-"""A block of elements a program: Triton picks the vector width and the order of lanes by itself."""
+"""One block of elements per program: Triton chooses the vector width and the order of lanes."""
 
 import torch
 import triton
 import triton.language as tl
 
 EXPECT = (
-    "The compiler proves the neighbours contiguous and emits 16-byte accesses: level with the vector rungs."
+    "The compiler proves that neighbours are contiguous and emits 16-byte accesses: level with the vector rungs."
 )
 FOUND = (
     "Level in bf16 only: 65.4 us at n64m on an H200 against 64.6 us of rung 3, a tie with torch. In f32 134 "
-    "us against 127 us (0.95x), 0.96x torch's speed: inferred, not measured, its four vectors per thread cost "
-    "there what they cost rung 4, which it still passes (1.03x)."
+    "us against 127 us (0.95x), 0.96x torch's speed: inferred, not measured, its four vectors per thread cost as much "
+    "there as in rung 4, than which it is still faster (1.03x)."
 )
 PROVENANCE = "Own."
 DTYPES = ["f32", "f16", "bf16"]

@@ -1,4 +1,4 @@
-"""Copy: no arithmetic, so that its time is that of the memory system alone."""
+"""Copy: no arithmetic, so its time is that of the memory system alone."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def torch_copy(x: torch.Tensor, **_: object) -> torch.Tensor:
 OPERATION = Operation(
     name="copy",
     summary="out[i] = x[i]",
-    story="Which addresses a warp asks for together decides how much of each burst is of use.",
+    story="The addresses that a warp requests together determine how much of each burst is used.",
     dims=("N",),
     operands=(Operand("x", ("N",)), Operand("out", ("N",), role="out")),
     reference=reference,

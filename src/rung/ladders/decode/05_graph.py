@@ -1,8 +1,9 @@
-"""The whole step, argmax included, is one CUDA graph: the host launches once a token.
+"""The whole step, argmax included, is one CUDA graph: the host launches once per token.
 
-The kernels are those of the rung before. A graph records pointers, not values, so positions and lengths are
-read from device memory, and one recording serves every token.
+The graph records pointers, not values: positions and lengths are read from device memory, and one recording is used
+for every token.
 """
+# The kernels are those of the rung before.
 
 from __future__ import annotations
 
@@ -15,8 +16,8 @@ EXPECT = (
     "after 0.6 us, and a step of gpt2 takes about what its kernels take."
 )
 FOUND = (
-    "On an H200 342 us a step of gpt2 in f32 and 254 us in bf16. What was expected cannot show here: the bench "
-    "replays every rung from a graph, the one before included."
+    "On an H200 342 us per step of gpt2 in f32 and 254 us in bf16. The expected gain cannot be seen here: the bench "
+    "replays every rung from a graph, including the one before."
 )
 PROVENANCE = "ours; transformers' compiled static cache hides its launches in the same way"
 DTYPES = ("f32", "f16", "bf16")

@@ -1,10 +1,10 @@
-"""Several tokens a graph launch: the GPU runs ahead, and the host reads tokens from pinned memory meanwhile.
+"""Several tokens per graph launch: the GPU runs ahead, and the host reads tokens from pinned memory meanwhile.
 
-A recorded step ends with a kernel that makes its token the next step's input, ends sequences at their stop
-tokens, and writes the token and then a counter into the host's own memory. STEPS such steps are one graph, and
-enough of them are queued for the GPU to never run dry; the host only looks at the counter. Checked as an
-operation, the rung takes one of these steps.
+A recorded step ends with a kernel that makes its token the next step's input, ends sequences at their stop tokens,
+and writes the token and then a counter into the host's own memory.
 """
+# STEPS such steps are one graph, and enough of them are queued that the GPU always has work; the host only reads the
+# counter. Checked as an operation, the rung takes one of these steps.
 
 from __future__ import annotations
 
@@ -13,14 +13,13 @@ import torch
 from rung.rungs import recording
 
 EXPECT = (
-    "What is left between two tokens, some 10 us of graph launch and the host's own time, is shared by STEPS "
-    "tokens or hidden altogether."
+    "The time between two tokens, some 10 us of graph launch and the host's own time, is shared by STEPS tokens or "
+    "completely hidden."
 )
 FOUND = (
-    "On an H200 a tie with rung 6 in f32, 247 -> 245 us a step of gpt2, and 201 -> 197 us (1.02x) in bf16; 8.45x "
+    "On an H200 a tie with rung 6 in f32, 247 -> 245 us per step of gpt2, and 201 -> 197 us (1.02x) in bf16; 8.45x "
     "torch's speed in f32. The bench takes one step, rung 6's kernels, and replays both rungs from graphs: the "
-    "host's time, which is what this rung saves, is not in these figures, and what was expected is not decided by "
-    "them."
+    "host's time, which this rung saves, is not in these figures, so they do not test the expectation."
 )
 PROVENANCE = "ours"
 DTYPES = ("f32", "f16", "bf16")

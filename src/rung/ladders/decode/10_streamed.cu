@@ -1,6 +1,6 @@
 /*---
 idea   = "Weights stream through shared memory: a producer warp has the copy engine load whole rows into a ring, ahead of the arithmetic and before the kernel's input is ready, with a limit on the bytes in flight. Biases and the residual are prefetched as well."
-expect = "Registers no longer limit the bytes in flight: 100 KB per multiprocessor instead of 25. A kernel's own dependency chain is some 2.3 us: 0.45 until it is released, 1.1 for its input and the norm, 0.5 for the last rows, 0.3 to end. gpt2-xl, which needs 14 us of memory time per layer, goes from 37 us to nearly 20."
+expect = "Registers no longer limit the bytes in flight: 100 KB per multiprocessor instead of 25. A kernel's own dependency chain is some 2.3 us: 0.45 until it is released, 1.1 for its input and the norm, 0.5 for the last rows, 0.3 to end; gpt2-xl, which needs 14 us of memory time per layer, goes from 37 us to nearly 20."
 found  = "On an H200, each with its own tuning, against rung 6: gpt2 187 -> 175 us per step in bf16, a tie in f32, gpt2-xl 1855 -> 1343 us: 27 us per layer, not 20. Two kernels share 227 KB, so a ring holds two thirds of a block's rows, and the next kernel's prefetches are served before the rest. Larger rings and prefetches into L2 were slower (10.md)."
 provenance = "ours"
 from   = "decode/6"

@@ -1,11 +1,12 @@
-"""The products of many sequences are the library's, chosen for each shape; all between them is five kernels of ours.
+"""The products of many sequences are the library's, chosen for each shape; five kernels of ours compute the rest.
 
-Bias and activation are the library's epilogues; the MLP's second product, deep and narrow, is made in parts that the
-norm behind it adds up. Attention reads the packed query, key and value, and writes the latter two into the caches. Its
-blocks stay: every warp streams the cached ones of whole heads through a ring of its own, and the first are under way
-before the product is finished. The head is a product of ours in Triton: rows of logits begin anywhere, which costs the
-library much of its speed, and each tile knows its largest before it is stored.
+In attention, persistent blocks stream the cached keys and values of whole heads, through one ring per warp.
 """
+# Bias and activation are the library's epilogues. The MLP's second product, deep and narrow, is computed in parts,
+# which the following norm adds up. Attention reads the packed query, key and value, and writes the key and value into
+# the caches; its first copies start before the product is finished. The head is our own product in Triton, because rows
+# of logits begin at any address, which costs the library much of its speed; each tile's maximum is computed before the
+# tile is stored.
 
 from __future__ import annotations
 
@@ -26,24 +27,20 @@ from rung.dtypes import dtype as named_dtype
 from rung.rungs.cuda import INCLUDE
 
 EXPECT = (
-    "At 256 sequences of 200 tokens on an H200, each layer: attention 38 to 42 us (36.5 at what memory gives), four "
-    "products 4 to 7 us each, two norms 2 us each; the head 50 us and 15 to 25 us for copying its logits. Together "
-    "some 850 us a step against 1843 us for rung 9. At 64 sequences attention gains most by having all blocks there "
-    "at once, 768 in one wave: 11 us a layer instead of 14.2, and a step of about 500 us instead of 642 us. Attention "
-    "by warps that stay and stream should take 37 to 40 us a layer at 256 sequences, with neither a second wave of "
-    "blocks nor a tail in which little is under way."
+    "At 256 sequences of 200 tokens on an H200 some 850 us per step against 1843 us for rung 9, of which attention is "
+    "37 to 40 us per layer. At 64 sequences attention gains most from having all blocks resident at once: 11 us per "
+    "layer instead of 14.2, and a step of about 500 us instead of 642 us (12.md)."
 )
 FOUND = (
     "On an H200, gpt2 in bf16: 259,320 tokens/s at 256 sequences (transformers static + compile 98,875 in the "
-    "same run), 120,730 at 64 (36,719). Each of its parts gained 2 to 3 %: attention by warps that stay, copies "
-    "that L2 gives up first, the deep product in four parts, Triton's head. More bytes under way, and keys "
-    "brought into L2 early, were slower (12.md)."
+    "same run), 120,730 at 64 (36,719). Each of these gained 2 to 3 %: persistent blocks for attention, copies with "
+    "the evict-first policy, the deep product in four parts, Triton's head. More bytes in flight, and prefetching keys "
+    "into L2, were slower (12.md)."
 )
 PROVENANCE = "ours, over cuBLAS; products by the library are what any framework does"
 FROM = "decode/9"
 LEAP = (
-    "The products are the library's, so that the rung is a program that calls it, and the parent's "
-    "kernels between them."
+    "The products are the library's, so that the rung is a program that calls it, with the parent's kernels in between."
 )
 DTYPES = ("bf16", "f16")
 NEEDS = (
@@ -55,9 +52,9 @@ NEEDS = (
     "(128 + HEAD_N) * HEAD_K * 2 * HEAD_STAGES <= 227 * 1024",
 )
 TUNE = {
-    "KEY_WARPS": (16, 8, 12, 24),  # of a block, one on each multiprocessor
-    "KEY_LOADS": (4, 8, 2),  # 16-byte pieces of its keys that a lane has of a chunk: 4 are 16 keys of 64 numbers
-    "KEY_SLOTS": (2, 4, 3),  # chunks of a warp that are under way, of KEY_LOADS KB with their values
+    "KEY_WARPS": (16, 8, 12, 24),  # per block; one block per multiprocessor
+    "KEY_LOADS": (4, 8, 2),  # 16-byte pieces of a chunk's keys per lane: 4 make 16 keys of 64 numbers
+    "KEY_SLOTS": (2, 4, 3),  # chunks in flight per warp, of KEY_LOADS KB with their values
     "FC2_SPLIT": (4, 1, 2, 3, 6),  # parts of the MLP's second product, which is deep and narrow
     "HEAD_N": (128, 64, 256),
     "HEAD_K": (64, 128, 32),
@@ -101,7 +98,7 @@ def run(
 
 
 class Step:
-    """All launches of a step, bound once to what `run` was given."""
+    """All launches of a step, bound once to the arguments of `run`."""
 
     def __init__(self, given):
         self.t = SimpleNamespace(**given)
@@ -205,7 +202,7 @@ def _module(build, device):
 
 
 def _slots(given):
-    """Of each warp's ring: as many as wanted, or as a GPU with less shared memory has room for."""
+    """Slots of each warp's ring: as tuned, or fewer on a GPU with less shared memory."""
     room = limits(f"sm_{given['sm']}").shared_block // 1024 - 1  # the last is for the barriers
     return max(1, min(given["KEY_SLOTS"], room // (given["KEY_WARPS"] * given["KEY_LOADS"])))
 
@@ -215,7 +212,7 @@ def _ring_bytes(given):
 
 
 def _split(given):
-    """In how many parts of aligned depth the second product is made: as many as wanted, or as there can be."""
+    """The number of parts of the second product, each of aligned depth: as tuned, or the next smaller possible one."""
     return next(n for n in range(given["FC2_SPLIT"], 0, -1) if given["F"] % (8 * n) == 0)
 
 
@@ -279,7 +276,7 @@ def affine(x, w, bias, out, act):
         torch.ops.aten.gelu.out(out, out=out)
 
 
-# As on tensor cores: sums in float32, rounded when they are complete. The CPU's own products have no such promise.
+# As on tensor cores: sums in float32, rounded once at the end. The CPU's own products do not guarantee this.
 
 
 def multiply_on_cpu(x, w, out):

@@ -1,7 +1,7 @@
 /*---
 idea   = "The step in one kernel with 8-bit weights: they are converted to halves, exactly, for the tensor cores, and two rows share a slot of the ring."
-expect = "Rung 11 takes 1220 us per step of gpt2-xl, of which memory needs 363, and 167 us of gpt2: latency between kernels. In one kernel a layer of gpt2-xl is 12 us of exchanges and products, which hide memory's 7.2, the head 20: 600 us, 1,650 tokens/s. gpt2 goes from 161 us in bf16 by rung 13 to some 140: a product has less to read, and twice as much to compute."
-found  = "On an H200 whole texts of gpt2-xl at 1,179 tokens/s, 826 us a step, where rung 11 took 1340 and more in other runs; gpt2 at 6,430. Far from the 600 us expected for gpt2-xl, and gpt2 in bf16 stays faster: half the bytes take as long to multiply. The vector as integers in three planes of eight bits was slower (14.md)."
+expect = "Rung 11 takes 1220 us per step of gpt2-xl, of which memory needs 363, and 167 us of gpt2: latency between kernels. In one kernel a layer of gpt2-xl is 12 us of exchanges and products, which hide memory's 7.2, the head 20: 600 us, 1,650 tokens/s; gpt2 goes from 161 us in bf16 by rung 13 to some 140: a product has less to read, and twice as much to compute."
+found  = "On an H200 whole texts of gpt2-xl at 1,179 tokens/s, 826 us per step, where rung 11 took 1340 and more in other runs; gpt2 at 6,430. Far from the 600 us expected for gpt2-xl, and gpt2 in bf16 stays faster: half the bytes take as long to multiply. The vector as integers in three planes of eight bits was slower (14.md)."
 provenance = "ours"
 from   = "decode/13"
 inherit = ["dims", "needs", "tune", "let", "define", "buffers", "inside", "launch"]

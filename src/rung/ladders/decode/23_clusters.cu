@@ -1,6 +1,6 @@
 /*---
 idea   = "Clusters of eight blocks: a head belongs to a cluster, and so does a part of the MLP. Within a cluster data goes through distributed shared memory; only the partial sums of the projection and of the MLP's second product are exchanged through L2."
-expect = "An exchange through L2 takes 1.5 to 2 us while weights are streaming, since its words queue behind them; one within a cluster 0.6 in any case. Two of the first kind and five of the second are some 5.6 us of communication per layer where rung 13 has five of the first. 12 layers of 7 us, a head of 17 and a start of 6: 107 us for gpt2 in bf16 instead of 148."
+expect = "An exchange through L2 takes 1.5 to 2 us while weights are streaming, since its messages queue behind weight loads; one within a cluster 0.6 in any case. Two of the first kind and five of the second are some 5.6 us of communication per layer where rung 13 has five of the first; 12 layers of 7 us, a head of 17 and a start of 6 are 107 us for gpt2 in bf16 instead of 148."
 found  = "On an H200 in graphs of eight steps, gpt2 in bf16 with 50 / 260 / 500 tokens cached: 133.1 / 133.1 / 133.3 us, where rung 13 takes 146.9 / 148.9 / 157.3 in the same run; in caches for 1,024 with 50 / 1000 cached 131.7 / 136.5 and 146.9 / 161.8. That is 26 us more than expected: exchanges within the cluster and the norms take longer than estimated (23.md)."
 provenance = "ours"
 from   = "decode/13"

@@ -1,8 +1,8 @@
 /*---
 idea   = "The step by clusters with 8-bit weights: a layer needs half the shared memory, and the rest is filled with rows of the head while layers run."
-expect = "Memory is idle for most of a layer already in 16 bits, so a layer gains only what its words wait behind weights in L2, some 0.6 us, and a conversion costs 0.2. The head gains most: 39 MB at 4 TB/s are 9.6 us instead of 19.3, and 17 MB of them are in shared memory before it begins: 6 us instead of 17. gpt2: 128 - 11 - 12 * 0.5 = 111 us."
+expect = "Memory is idle for most of a layer already in 16 bits, so a layer gains only the time that its messages wait for weight loads in L2, some 0.6 us, and a conversion costs 0.2. The head gains most: 39 MB at 4 TB/s are 9.6 us instead of 19.3, and 17 MB of them are in shared memory before it begins: 6 us instead of 17, and 128 - 11 - 12 * 0.5 = 111 us for gpt2."
 provenance = "ours"
-found  = "As expected: 112.0 us a step of gpt2 on an H200 where rung 23 takes 126 in bf16 and rung 14 160 in the same run; whole texts 8,835 tokens/s, 1.42x rung 14. With 50 / 1000 tokens cached 111.5 / 117.4. Untuned 118; what each setting gave stands in docs/notes/decode-trials-2026-11.md."
+found  = "As expected: 112.0 us per step of gpt2 on an H200 where rung 23 takes 126 in bf16 and rung 14 160 in the same run; whole texts 8,835 tokens/s, 1.42x rung 14. With 50 / 1000 tokens cached 111.5 / 117.4. Untuned 118; docs/notes/decode-trials-2026-11.md has the effect of each setting."
 from   = "decode/23"
 inherit = ["dims", "needs", "tune", "define", "buffers", "inside", "launch"]
 dtypes = ["bf16", "f16"]

@@ -1,9 +1,9 @@
 """Keys and values in eight bits, one scale for each: attention of many sequences reads half the bytes.
 
-A head's new key or value takes part in its step as it is, and is written as integers up to 127 times a scale of its
-own. A lane has 16 numbers of a key in place of eight, converts them without a conversion's instruction, and applies the
-scale to the finished dot product, or to the weight of a value. All else is rung 12.
+The scale is applied to the finished dot product, or to the weight of a value; everything else is rung 12.
 """
+# A head's new key or value takes part in its own step unrounded, and is written as integers up to 127 times its own
+# scale. A lane has 16 numbers of a key instead of eight, and converts them without conversion instructions.
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from rung.rungs.cuda import INCLUDE
 
 EXPECT = (
     "At 256 sequences of 200 tokens the keys and values are 256 * 200 * 12 layers * 2 * 768 numbers: 1.89 GB in bf16, "
-    "and 1.00 GB with a scale for every 64 integers, 0.53 of it. At 4.2 TB/s that is 449 us a step and 239 us. What "
-    "attention of rung 12 needs above its bytes, 40 us of 490, stays: a step of 927 us becomes one of some 720 us."
+    "and 1.00 GB with a scale for every 64 integers, 0.53 of it. At 4.2 TB/s that is 449 us per step and 239 us, and "
+    "the 40 us of 490 that rung 12's attention takes beyond its bytes remain: 927 us become some 720 us."
 )
 FOUND = (
-    "On an H200 in bf16 744 us a step at 256 sequences of 256 tokens where rung 12 takes 824 in the same run, and 494 "
+    "On an H200 in bf16 744 us per step at 256 sequences of 256 tokens, where rung 12 takes 824 in the same run; 494 "
     "against 496 at 64, where products take most of the time. Texts of 128 + 128 tokens: 300,600 tokens/s for 256 at a "
-    "time against 261,300 (775 and 927 us a step; 720 was expected), and 124,500 against 121,200 for 64."
+    "time against 261,300 (775 and 927 us per step; 720 was expected), and 124,500 against 121,200 for 64."
 )
 PROVENANCE = "ours; caches in 8 bits with a scale per head and token are what serving frameworks offer"
 FROM = "decode/12"
@@ -42,9 +42,9 @@ NEEDS = (
     "(128 + HEAD_N) * HEAD_K * 2 * HEAD_STAGES <= 227 * 1024",
 )
 TUNE = {
-    "KEY_WARPS": (16, 8, 12, 24),  # of a block, one on each multiprocessor
-    "KEY_LOADS": (4, 2, 8),  # 16-byte pieces of its keys that a lane has of a chunk: 4 are 32 keys of 64 numbers
-    "KEY_SLOTS": (2, 4, 3),  # chunks of a warp that are under way, of KEY_LOADS KB with their values, and scales
+    "KEY_WARPS": (16, 8, 12, 24),  # per block; one block per multiprocessor
+    "KEY_LOADS": (4, 2, 8),  # 16-byte pieces of a chunk's keys per lane: 4 make 32 keys of 64 numbers
+    "KEY_SLOTS": (2, 4, 3),  # chunks in flight per warp, of KEY_LOADS KB with their values and scales
     "FC2_SPLIT": (4, 1, 2, 3, 6),  # parts of the MLP's second product, which is deep and narrow
     "HEAD_N": (128, 64, 256),
     "HEAD_K": (64, 128, 32),
@@ -62,7 +62,7 @@ BUFFERS = {
     "best_index": {"shape": ["B", "ceil_div(V, HEAD_N)"], "dtype": "i32"},
 }
 
-parent = python_module.beside(__file__, "12_library_products.py")  # all but attention; its head is in triton
+parent = python_module.beside(__file__, "12_library_products.py")  # everything except attention; its head is in Triton
 SOURCE = Path(__file__).with_name("eight_bit_cache.cuh")
 KEPT = 4
 _steps: OrderedDict[tuple[object, ...], Step] = OrderedDict()
@@ -85,7 +85,7 @@ def run(
 
 
 class Step(parent.Step):  # type: ignore[name-defined,misc]
-    """All launches of a step, bound once: those of rung 12, but for attention."""
+    """All launches of a step, bound once: those of rung 12, except attention."""
 
     def __init__(self, given):
         self.t = SimpleNamespace(**given, k_cache=given["k_cache_q"], v_cache=given["v_cache_q"])
@@ -122,7 +122,7 @@ def build(defines):
 
 
 def _slots(given):
-    """Of each warp's ring: as many as wanted, or as a GPU with less shared memory has room for."""
+    """Slots of each warp's ring: as tuned, or fewer on a GPU with less shared memory."""
     room = parent.limits(f"sm_{given['sm']}").shared_block - 1024  # the last is for the barriers
     return max(1, min(given["KEY_SLOTS"], room // (given["KEY_WARPS"] * _slot_bytes(given))))
 

@@ -45,7 +45,7 @@ enum : int { ROW_COLUMNS = ceil_div(C, CHUNK) * CHUNK, PROJ_COLUMNS = ceil_div(H
 enum : int { HEAD_ROW = SCALED && C % CHUNK == 0 ? SIZE * C : ROW };
 
 // Each kind of weights has its own buffer, refilled for the next layer as soon as all warps have read it. Tiles of the head reuse
-// these buffers; before them is room for tiles only, if a layer's weights leave any.
+// these buffers; the space before them is for tiles only, if a layer's weights leave any.
 enum Buffer { AT_QKV, AT_PROJ, AT_FC, AT_FC2, AT_KEYS, BUFFERS };
 enum : int {
     BYTES_BEFORE = SCALED ? WEIGHT_BYTES - (3 * HEAD_ROWS + MOST_HIDDEN / CLUSTER) * ROW - OUTPUTS * (PROJ_ROW + FC2_ROW) : 0
@@ -54,7 +54,7 @@ constexpr int BEGIN[] = {BYTES_BEFORE, BYTES_BEFORE + 3 * HEAD_ROWS * ROW,
                          BYTES_BEFORE + 3 * HEAD_ROWS * ROW + OUTPUTS * PROJ_ROW,
                          BYTES_BEFORE + 3 * HEAD_ROWS * ROW + OUTPUTS * PROJ_ROW + MOST_HIDDEN / CLUSTER * ROW, WEIGHT_BYTES};
 static_assert(BEGIN[AT_FC2] + OUTPUTS * FC2_ROW <= WEIGHT_BYTES && SLOTS * 8 * HEAD_ROW <= WEIGHT_BYTES, "as the header has it");
-// A warp has slots of its own: it waits for a slot's next tile only after the one before, as the barrier's parity demands.
+// A warp has slots of its own: it waits for a slot's next tile only after the previous one, as the barrier's parity requires.
 static_assert(SLOTS % STEP_WARPS == 0 && SLOTS <= WARP_SIZE, "a lane for each slot's barriers");
 enum : int {
     EARLY_TILES = SLOTS < BYTES_BEFORE / (8 * HEAD_ROW) ? SLOTS : BYTES_BEFORE / (8 * HEAD_ROW)
@@ -479,7 +479,7 @@ struct Filler
             rows(step.weights + slot * 8 * HEAD_ROW, ROW, from, count, C, C * SIZE, step.s.tile_full + slot);
     }
 
-    // Tiles for which there is room beside a layer's weights, some with each layer but the first.
+    // Tiles that fit next to a layer's weights, some with each layer except the first.
     __device__ __forceinline__ void tiles_of_the_head(int layer)
     {
         if (layer == 0) return;
@@ -515,7 +515,7 @@ struct Filler
     }
 
     // Prefetches into L2, while memory is idle: rows of the head beyond those that fit into shared memory. Layers of eight bits
-    // leave memory idle long enough for the last half of them to do so; what came earlier would be evicted again.
+    // leave memory idle long enough for the last half of them to do so; earlier prefetches would be evicted again.
     __device__ __forceinline__ void prefetch_head(int layer)
     {
         constexpr int FIRST = SCALED ? L / 2 : 0;
@@ -588,7 +588,7 @@ struct Computing
             next_row_bias = load_now(m.qkv_b + size_t(layer) * 3 * C + row / HEAD_ROWS * C + min(head, NH - 1) * HS + at);
         }
     }
-    // The same rows' scales, in the turn itself, before the data that the rows are multiplied by: registers are scarce.
+    // The same rows' scales, loaded in the phase itself before its input vector, since registers are scarce.
     __device__ __forceinline__ void ask_for_row_scales(int phase, int head)
     {
         const Model& m = step.m;
@@ -617,7 +617,7 @@ struct Computing
         if (lane_id() < ARRIVING) byte_barrier_arrive(barrier);
     }
 
-    // The same, for a buffer whose results are in flight through L2: the next weights would queue before other blocks' data.
+    // The same, for a buffer whose results are in flight through L2: the next weights would delay other blocks' data.
     __device__ __forceinline__ void release_late(int buffer)
     {
         if (ONE_HEAD && LATE_REFILL > 0) release(step.s.empty + buffer);
@@ -747,7 +747,7 @@ struct Computing
         ExchangeBuffers& s = step.s;
         const float scale = (BY_LAYER ? m.scale / (layer + 1) : m.scale) * 1.44269504f;  // for exp2
 #pragma unroll 1
-        // never skipped: a cluster without a head does not come here
+        // never skipped: a cluster without a head does not get here
         for (int head = step.cluster; head < NH; head += CLUSTERS) {
             const unsigned phase = used[AT_QKV];
             const int k = phase % 2;

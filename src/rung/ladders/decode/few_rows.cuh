@@ -10,7 +10,7 @@ static_assert(B <= 8 && B <= STEP_WARPS, "one warp per row");
 static_assert(BATCH <= THREADS, "one thread per row of a batch");
 
 // APART: from one row's vector to the next; with this stride, lanes that read words of several rows at once have few bank conflicts.
-// The residual stream is stored as floats behind its norm.
+// The residual stream is stored as floats after its norm.
 constexpr int HIDDEN_TERMS = ROUNDED_LATE ? 1 : HIDDEN_PARTS, STREAM_TERMS = WITH_REST && !ROUNDED_LATE ? 2 : 1;
 constexpr int NORM_BYTES = STREAM_TERMS * C * int(sizeof(Factor));
 constexpr int VECTOR_BYTES = F * HIDDEN_TERMS * int(sizeof(Factor));
@@ -86,7 +86,7 @@ struct Outgoing
     bool activates, wide;
 };
 
-// With GATE a thread polls one parcel until it has arrived, and only then all: fewer polls in vain.
+// With GATE a thread polls one parcel until it has arrived, and only then all: fewer unsuccessful polls.
 template <int N, class From>
 __device__ __forceinline__ void receive_all(Parcel (&got)[N], uint32_t epoch, From from)
 {

@@ -48,7 +48,7 @@ def _with_cache(t: Tensors, v: Values, k_cache: torch.Tensor, v_cache: torch.Ten
 
 
 def _places(t: Tensors, v: Values) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Each row's place in the caches, text and position, and whether the position is inside."""
+    """Each row's place in the caches (text and position), and whether the position is inside."""
     rows = torch.arange(int(v["B"]), device=t["tokens"].device)
     firsts = t["texts"].long() if "texts" in t else rows
     caches = t["caches"].long()[firsts] if "caches" in t else firsts
@@ -57,7 +57,7 @@ def _places(t: Tensors, v: Values) -> tuple[torch.Tensor, torch.Tensor, torch.Te
 
 
 def _new(t: Tensors, v: Values) -> torch.Tensor:
-    """Where a step writes into scales of keys and values: (1, B, 1, MAXT)."""
+    """The positions at which a step writes scales of keys and values: (1, B, 1, MAXT)."""
     caches, at, inside = _places(t, v)
     marked = torch.zeros(int(v["B"]), int(v["MAXT"]), dtype=torch.int32, device=at.device)
     return marked.index_put((caches, at), inside.int(), accumulate=True).bool()[None, :, None]
@@ -144,7 +144,7 @@ def _draw(v: Values, generator: torch.Generator, name: str) -> tuple[torch.Tenso
     own.manual_seed(generator.initial_seed() // 1009 * 31 + DRAWN.index(name))
     whole = torch.randint(-127, 128, shape, generator=own, dtype=torch.int8)
     exponent = torch.randint(0, 2, shape[:-1], generator=own)
-    # Uniform up to 127 has a deviation of 73: rows come out with a deviation of about 1 / sqrt(inputs).
+    # Uniform numbers up to 127 have a standard deviation of 73; after scaling, rows have about 1 / sqrt(inputs).
     unit = 2.0 ** -round(math.log2(73.0 * inputs**0.5))
     return whole, unit * 2.0**-exponent
 
@@ -312,14 +312,14 @@ def _dims(B: int, L: int, C: int, NH: int, V: int, MAXT: int, width: int | None 
 
 
 def cached(tokens: int) -> Change:
-    """So many tokens are cached already, or as many as leave room for one more."""
+    """This many tokens are already cached, or as many as leave room for one more."""
     return lambda x, v: x * 0 + min(tokens, int(v["MAXT"]) - 1)
 
 
 OPERATION = Operation(
     name="decode",
     summary="one more token for each of B sequences, the whole model",
-    story="From computing all again for every token to one graph whose weights arrive before they are asked for.",
+    story="From recomputing everything for every token to one graph whose weights arrive before they are needed.",
     dims=("B", "L", "C", "NH", "F", "V", "MAXT"),
     derived={"HS": "C // NH"},
     # act: 0 GELU by tanh, 1 GELU by erf, 2 ReLU. by_layer: scale / (layer + 1).
@@ -347,8 +347,8 @@ OPERATION = Operation(
     ),
     reference=reference,
     cost=cost,
-    # Every layer rounds several intermediate results to the number format, whatever the widths are; these errors are
-    # independent of earlier ones, so that the total grows with the square root of the number of layers.
+    # Every layer rounds several intermediate results to the number format, whatever the widths; these errors are
+    # independent, so the total grows with the square root of the number of layers.
     reduction="max(32768, 16384 * L)",
     cases=(
         Case("one of all", _dims(1, 1, 16, 1, 7, 3)),

@@ -41,7 +41,7 @@ enum Account { ATTENTION = HEAD + 1, COPIES, ROWS };
 enum Cost { MAIL, NORM, WEIGHTS, PRODUCTS, SENDING, WAIT_FREE_SLOT, COLUMNS };
 using Watch = Stopwatch<ROWS, COLUMNS>;
 
-// Slots needed for so many rows.
+// Slots needed for this many rows.
 __device__ __forceinline__ int slots_of(int rows) { return ceil_div(rows, ROWS_OF_SLOT); }
 
 // A phase's part of the model: a block's rows of a matrix, their biases, and gain and shift of the layer norm before it.

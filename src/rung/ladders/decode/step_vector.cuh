@@ -25,10 +25,10 @@ __device__ __forceinline__ float nearest(float x, const float*) { return __uint_
 // errors, if all vectors fit at once or where rounded values are too coarse.
 constexpr bool WITH_REST = TWO_TERM_TF32 || B <= 2;
 constexpr int COLUMNS_OF_VECTOR = WITH_REST ? 4 : 2, COLUMN_SETS = ceil_div(B * COLUMNS_OF_VECTOR, 8);
-// What rounding leaves of a float is found again from the float wherever the vector is read, so that several rows have room.
+// The rounding error of a float is recomputed wherever the vector is read, so that several rows fit.
 enum : bool { ROUNDED_LATE = TWO_TERM_TF32 && B > 1 };  // a variable would become data of every kernel
 
-// Four neighbours, and what rounding left of them so many numbers behind, if any.
+// Stores four neighbouring numbers, and their rounding errors `left` elements further on, unless that is 0.
 template <class T>
 __device__ __forceinline__ void store4(T* to, int left, float4 x)
 {

@@ -8,8 +8,8 @@ namespace decode {
 constexpr int COPY_WARPS = 1;
 constexpr int PIECES = SLOT_BYTES % 128 == 64 ? SLOT_BYTES / 16 : SLOT_BYTES / 16 + 4;  // neighbours start 16 banks apart
 constexpr int STAGED_PIECES = SLOTS * PIECES;
-// Who signals that a warp has read its part: one lane, or, for racecheck, all lanes: it does not see that __syncwarp orders a
-// lane's read before another lane's arrival.
+// The lanes that signal that a warp has read its part: one, or all for racecheck, which does not recognise that __syncwarp orders
+// a lane's read before another lane's arrival.
 #ifdef RUNG_SANITIZED
 constexpr int ARRIVING = WARP_SIZE;
 #else
@@ -83,7 +83,7 @@ struct WeightSource
         watch.go_on(before);
     }
 
-    // Called by every warp: releases the next unit, which has so many slots.
+    // Called by every warp: releases the next unit, which has this many slots.
     __device__ __forceinline__ void release(int count)
     {
         __syncwarp();
@@ -217,7 +217,7 @@ struct WeightSource::Copier
         last = clock();
     }
 
-    // Copies `count` slots of so many elements each, `apart` elements from one another.
+    // Copies `count` slots of this many elements each, `apart` elements from one another.
     template <class T>
     __device__ __forceinline__ void rows(const T* from, int count, int apart, int numbers)
     {

@@ -40,8 +40,8 @@ def torch_swing(x: torch.Tensor, STEPS: int, **_: object) -> torch.Tensor:
 
 OPERATION = Operation(
     name="divergence",
-    summary="out[i] = where spring i is after STEPS steps; even and odd springs obey different rules",
-    story="A warp that disagrees about a branch walks both sides of it.",
+    summary="out[i] = position of spring i after STEPS steps; even and odd springs obey different rules",
+    story="A warp whose lanes take different branches executes both.",
     dims=("N", "STEPS"),
     operands=(Operand("x", ("N",)), Operand("out", ("N",), role="out")),
     reference=reference,
@@ -65,7 +65,7 @@ OPERATION = Operation(
             "torch",
             torch_swing,
             dtypes=("f32", "f16", "bf16"),
-            note="torch has no such kernel: a few elementwise calls a step, all launches and traffic",
+            note="torch has no such kernel: a few elementwise calls per step, mostly launches and memory traffic",
         ),
     ),
     tour=(Race("n16m", ("f32",)),),

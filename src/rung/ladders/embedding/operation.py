@@ -27,7 +27,7 @@ def torch_embedding(
 OPERATION = Operation(
     name="embedding",
     summary="out[b, t] = wte[tokens[b, t]] + wpe[start + t]",
-    story="A gather and an addition: nothing to compute, everything in how the threads are laid out.",
+    story="A gather and an addition: the speed depends only on how threads are assigned to elements.",
     dims=("B", "T", "C", "V", "MAXT"),
     scalars={"start": 0},
     rules=("start + T <= MAXT",),

@@ -1,7 +1,7 @@
 /*---
 idea   = "Each thread issues loads of several vectors before it evaluates the first, and its stores bypass the caches."
 expect = "UNROLL loads of 16 bytes in flight per thread: the last tenth towards copy speed on tensors larger than L2, nothing on small ones."
-provenance = "Our own; Little's law: bytes in flight = bandwidth x latency, some 25 KB an SM on an H200."
+provenance = "Our own; Little's law: bytes in flight = bandwidth x latency, some 25 KB per SM on an H200."
 found  = "No gain: 48.9 -> 53.5 us (0.91x) at b8t1024 in f32 on an H200, slower, and 25.8 -> 27.2 us (0.95x) in bf16. At b4t64 in bf16, where it leaves 96 blocks for 132 multiprocessors, 2.55 -> 3.65 us (0.70x)."
 dtypes = ["f32", "f16", "bf16"]
 options = ["--use_fast_math"]

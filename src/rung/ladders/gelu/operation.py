@@ -8,7 +8,7 @@ from rung.inputs import F16_TOP, F32_TOP, around, spread
 from rung.lazy import F, torch
 from rung.operation import Case, Cost, Library, Operand, Operation, Race, Tensors, Values, sizes
 
-CUBIC = 0.044715  # a library once shipped 0.44715, and no test noticed
+CUBIC = 0.044715  # a library once shipped 0.44715, and no test detected it
 
 
 def reference(t: Tensors, v: Values) -> Tensors:
@@ -28,7 +28,7 @@ def torch_gelu(x: torch.Tensor, **_: object) -> torch.Tensor:
 OPERATION = Operation(
     name="gelu",
     summary="out = x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))",
-    story="An elementwise function with a costly inside: memory first, then the instructions of tanh.",
+    story="An elementwise function with costly arithmetic: first memory is the limit, then the instructions of tanh.",
     dims=("B", "T", "C"),
     operands=(
         Operand("x", ("B", "T", "C")),

@@ -46,8 +46,8 @@ __device__ __forceinline__ void cp_async_wait()
 #endif
 
 #if __CUDA_ARCH__ >= 900
-// An mbarrier in shared memory for so many arrivals, and for bytes if any are expected. The thread that initialises it may use it
-// at once, others after a __syncthreads.
+// An mbarrier in shared memory for `arrivals`, and for bytes if any are expected. The thread that initialises it
+// may use it at once, others after a __syncthreads.
 __device__ __forceinline__ void byte_barrier_init(uint64_t* barrier, unsigned arrivals = 1)
 {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;\n\tfence.mbarrier_init.release.cluster;" ::"r"(shared_address(barrier)),
@@ -107,7 +107,7 @@ __device__ __forceinline__ void arrive_some(int number)
     asm volatile("bar.arrive %0, %1;" ::"r"(number), "n"(THREADS) : "memory");
 }
 
-// True in one lane of a whole warp, and the compiler knows that it is only one.
+// True in one lane of a whole warp, and the compiler can assume that it is only one.
 __device__ __forceinline__ bool elect_one()
 {
     uint32_t chosen;

@@ -180,7 +180,7 @@ __device__ __forceinline__ void warpgroup_multiply(float (&d)[N / 2], const uint
 #define RUNG_WGMMA_D124 RUNG_WGMMA_D120, RUNG_WGMMA_F4(120)
 #define RUNG_WGMMA_D128 RUNG_WGMMA_D124, RUNG_WGMMA_F4(124)
 
-// N columns, N / 2 registers of sums, and the numbers of the asm's operands behind these.
+// N columns, N / 2 registers of sums, and the numbers of the asm's operands after these.
 #define RUNG_WGMMA_DEFINE(N, SUMS, n0, n1, n2, n3, n4, n5, n6)                                                                   \
     template <>                                                                                                                  \
     __device__ __forceinline__ void warpgroup_multiply<N, false>(float (&d)[SUMS], SharedTile a, SharedTile b, bool add)         \

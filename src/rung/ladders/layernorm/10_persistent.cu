@@ -1,6 +1,6 @@
 /*---
 idea   = "As many blocks as the GPU holds, and each warp loops over rows: weight and bias stay in registers, and the next row is loaded while this one is reduced and written."
-expect = "Reads never pause for a reduction, and weight and bias, twice a row's bytes through L1, are read once per warp. A few percent over the registers rung if latency limited it; less if its many warps already overlapped. Four rows of registers per lane: wider models spill."
+expect = "Reads never pause for a reduction, and weight and bias, twice a row's bytes through L1, are read once per warp: a few percent over the registers rung if latency limited it, less if its many warps already overlapped. Four rows of registers per lane: wider models spill."
 provenance = "Our own; a persistent grid with a register double buffer."
 found  = "No better than rung 9 in f32 at b8t1024 (14.4 -> 15.2 us (0.95x) on an H200, where 9 is tuned), 1.22x over rung 8, the comparison of `expect`. In 16 bit it is the best of the hand-written ones: 11.1 -> 10.7 us (1.04x) in f16, 13.1 -> 10.5 us (1.24x) in bf16, 56 % of the copy rate and 1.83x torch's speed."
 from   = "layernorm/8"
@@ -73,7 +73,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK, RESIDENT)
     load(w, weight, C);
     load(b, bias, C);
 
-    // never skipped: who has no row has returned
+    // never skipped: a warp without rows has returned
     for (; row < rows; row += warps) {
         Vec<Real, VEC> a[VECTORS];
 #pragma unroll

@@ -1,6 +1,7 @@
 /*---
 idea   = "Rung 11's addition with rung 13's copies: the copy engine loads a row and its residual, STAGES rows ahead, in persistent blocks."
 expect = "Of 8192 rows of 768 in bf16 rung 11 moves 50 MB in 16 to 18 us, 70 % of the copy rate, and between two products of a model the L2 holds half of that. With rows prefetched: 11 to 13 us."
+found  = "Near expectation: 14.4 us for 8 x 1024 rows of 768 in bf16 on an H200, 82 % of the copy rate, and 92 % with 64 x 1024 rows; torch's addition and normalisation take 19.5 and 137 us."
 provenance = "ours"
 from   = "layernorm/13"
 dtypes = ["f32", "f16", "bf16"]

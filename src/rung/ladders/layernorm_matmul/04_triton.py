@@ -1,20 +1,20 @@
 """The prologue in Triton: each tile of x is normalised between its load and `tl.dot`.
 
-Mean and deviation of the rows come from two walks over them at the beginning of the same program.
+Mean and deviation of the rows come from two passes over them at the beginning of the same program.
 """
 
 import triton
 import triton.language as tl
 
 EXPECT = (
-    "What is normalised must reach wgmma through registers or shared memory again, so that less of its speed "
-    "is left than in the plain product."
+    "The normalised tile must go back through registers or shared memory to wgmma, so it reaches a smaller share of "
+    "the rate than the plain product."
 )
 FOUND = (
     "On an H200 32.2 -> 28.7 us (1.12x) at b4t64 in bf16, but slower than rung 3 at b8t1024: 159 -> 239 us (0.66x). "
-    "Less speed is left, as expected: 15 % of the measured rate there, where the plain product has 64 % (matmul/17, "
-    "another run), 0.35x and 0.28x torch's speed. Presumably the walks for the statistics, which every program "
-    "repeats, and the way through registers both cost."
+    "It is slower, as expected: 15 % of the measured rate there, where the plain product has 64 % (matmul/17, "
+    "another run), 0.35x and 0.28x torch's speed. Presumably both the passes for the statistics, which every program "
+    "repeats, and the detour through registers cost time."
 )
 PROVENANCE = "ours; on rung 17 of matmul"
 FROM = "matmul/17"
@@ -31,7 +31,7 @@ TUNE = {
 
 @triton.jit
 def rounded(x, TF32: tl.constexpr):
-    """To the nearest tf32: the tensor core itself would cut off the low 13 bits, which is biased."""
+    """To the nearest tf32: the tensor core itself would truncate the low 13 bits, which is biased."""
     if TF32:
         x = ((x.to(tl.int32, bitcast=True) + 0x1000) & -0x2000).to(tl.float32, bitcast=True)
     return x
@@ -50,7 +50,7 @@ def layernorm_matmul(
     cols = within // height * BN + tl.arange(0, BN)
 
     depth = tl.arange(0, BK)
-    # A row beyond the end reads the last one; what it gives is never stored.
+    # A row beyond the end reads the last one; its result is never stored.
     a_at = x + tl.minimum(rows, M - 1).to(tl.int64)[:, None] * C + depth[None, :]
     b_at = weight + tl.minimum(cols, OC - 1).to(tl.int64)[None, :] * C + depth[:, None]
 

@@ -1,4 +1,4 @@
-"""out = layernorm(x) · weightᵀ + bias: how attention and MLP begin in GPT-2."""
+"""out = layernorm(x) · weightᵀ + bias: the first product of attention and of the MLP in GPT-2."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def torch_separate(
 OPERATION = Operation(
     name="layernorm_matmul",
     summary="out = layernorm(x) · weightᵀ + bias",
-    story="A prologue instead of an epilogue: the left operand is made while it is loaded.",
+    story="A prologue instead of an epilogue: the left operand is computed while it is loaded.",
     dims=("B", "T", "C", "OC"),
     scalars={"eps": 1e-5},
     operands=(

@@ -38,7 +38,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS)
 #pragma unroll
     for (int stage = 0; stage < STAGES - 1; stage++) {
         int tile = first + stage;
-        // perhaps never false: with STAGES of 2 only the first tile is asked for
+        // perhaps never false: with STAGES of 2 only the first tile is requested
         if (tile < tiles) {
             int64_t at = (int64_t)tile * BC * stride_T;
             load_tile<BC>(K + tile % STAGES * BC * ROW, keys + at, stride_T, T - tile * BC);

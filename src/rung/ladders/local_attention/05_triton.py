@@ -1,11 +1,11 @@
-"""The walk over the window's tiles in Triton: whole tiles between the window's two edges need no mask."""
+"""The loop over the window's tiles in Triton: whole tiles between the window's two edges need no mask."""
 
 import torch
 import triton
 import triton.language as tl
 
 EXPECT = (
-    "Level with rung 4: with two or three tiles a block, the start and the end of a block are most of it."
+    "Level with rung 4: with two or three tiles per block, most time is spent at the start and the end of a block."
 )
 FOUND = (
     "On an H200 near rung 4 at b4t64 as expected, 4.34 -> 4.17 us (1.04x) in bf16, but ahead at b8t1024, 32.1 -> "
@@ -21,7 +21,7 @@ TUNE = {"BR": [64, 128], "BC": [64, 32, 128], "num_warps": [4, 8], "num_stages":
 
 @triton.jit
 def rounded(x, TF32: tl.constexpr):
-    """To the nearest tf32: the tensor core itself would cut off the low 13 bits, which is biased."""
+    """To the nearest tf32: the tensor core itself would truncate the low 13 bits, which is biased."""
     if TF32:
         x = ((x.to(tl.int32, bitcast=True) + 0x1000) & -0x2000).to(tl.float32, bitcast=True)
     return x
@@ -60,7 +60,7 @@ def _local(
             seen = (t2[None, :] <= t1[:, None]) & (t2[None, :] > t1[:, None] - window)
             s = tl.where(seen, s, -float("inf"))
         m_new = tl.maximum(m, tl.max(s, 1) * scale2)
-        base = tl.where(m_new == -float("inf"), 0.0, m_new)  # a row may see nothing of its block's first tile
+        base = tl.where(m_new == -float("inf"), 0.0, m_new)  # a row may see no key of its block's first tile
         p = tl.exp2(s * scale2 - base[:, None])
         shrink = tl.exp2(m - base)
         l = l * shrink + tl.sum(p, 1)
@@ -99,7 +99,7 @@ def run(
         T,
         NH,
         *q.stride()[:3],
-        scale * 1.4426950408889634,  # powers of two are what the hardware has
+        scale * 1.4426950408889634,  # the hardware computes powers of two
         min(window, T),
         LSE=lse is not None,
         HS=HS,

@@ -1,6 +1,7 @@
 /*---
 idea   = "Sparse global attention: besides its window a query sees the first `globals` keys of the text, which the loops over keys visit first."
 expect = "The cost of a window that is wider by that number of keys; they are the same for every query, and stay in the caches."
+found  = "As expected: 2 % more than the window alone at b8t1024 on an H200, 3.50 against 3.42 ms in bf16. The kernel is limited by other things than the number of keys."
 provenance = "Longformer's global tokens, which the ECE 408 GPT-2 report names beside its window and leaves out. In a causal model the first tokens see nothing but each other anyway."
 from   = "local_attention/2"
 dtypes = ["f32", "f16", "bf16"]

@@ -1,6 +1,7 @@
 /*---
 idea   = "The tiles of the global keys come before those of the window; of their other keys a mask keeps those in the window."
 expect = "One or two more tiles per block of queries, for any T: rung 3's time plus that of a tile."
+found  = "As expected: 199 against 157 us with a window alone at b8t1024 in float32 on an H200, one more tile for the five that a block of queries has."
 provenance = "The inside of local_attention/3; the first keys as in Longformer."
 from   = "local_attention/3"
 inherit = ["options", "bind", "define", "tune", "launch"]

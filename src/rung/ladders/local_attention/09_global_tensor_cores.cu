@@ -1,6 +1,7 @@
 /*---
 idea   = "The same on the tensor cores: every warp takes the tiles of the global keys, and skips tiles of the window that only other warps' rows see."
 expect = "Rung 4's time plus one tile per block of queries."
+found  = "As expected: 39.6 against 33.7 us with a window alone at b8t1024 in bf16 on an H200."
 provenance = "The inside of local_attention/4; the first keys as in Longformer."
 from   = "local_attention/4"
 inherit = ["options", "bind", "define", "tune", "launch"]
@@ -40,7 +41,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS)
     cp_async_commit();
 #pragma unroll
     for (int stage = 0; stage < STAGES - 1; stage++) {
-        // perhaps never false: with STAGES of 2 only the first tile is asked for
+        // perhaps never false: with STAGES of 2 only the first tile is requested
         if (stage < count) {
             int tile = tile_of(stage);
             int64_t at = (int64_t)tile * BC * stride_T;
@@ -69,7 +70,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS)
             load_tile<BC>(V + later % STAGES * BC * ROW, values + at, stride_T, T - next * BC);
         }
         cp_async_commit();
-        // Nothing of this tile is seen by this warp's rows.
+        // This warp's rows attend to no key of this tile.
         // perhaps never true: one warp per block needs every tile of its block
         if (key0 >= warp_row0 + 16 * M_TILES || (key0 + BC <= warp_row0 - window + 1 && key0 >= globals)) continue;
         const Real* K_tile = K + number % STAGES * BC * ROW;

@@ -78,7 +78,7 @@ def sdpa(backend: str) -> Callable[..., torch.Tensor]:
 OPERATION = Operation(
     name="local_attention",
     summary="out = softmax(q k^T scale, over the last `window` keys and the first `globals`) v, for every head",
-    story="A window lets the cost grow with T instead of T squared, if a kernel leaves out what it hides.",
+    story="With a window the cost grows with T instead of T squared, if a kernel skips the hidden keys.",
     dims=("B", "T", "C", "NH"),
     derived={"HS": "C // NH"},
     inverse={"C": "NH * HS"},
@@ -190,7 +190,7 @@ OPERATION = Operation(
             "sdpa_efficient",
             sdpa("EFFICIENT_ATTENTION"),
             where="cuda",
-            note="xFormers' CUTLASS kernel under a mask, which it reads but does not skip by.",
+            note="xFormers' CUTLASS kernel with a mask, which it reads without skipping masked tiles.",
             needs=("HS % 8 == 0", "globals == 0"),
         ),
     ),

@@ -29,7 +29,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     __shared__ float w_tile[BN][BK + 1];
 
     const int m0 = blockIdx.y * BM, n0 = blockIdx.x * BN;
-    // A thread's rows lie ROWS apart and its columns COLS apart: lanes side by side read and write side by side.
+    // A thread's rows are ROWS apart and its columns COLS apart, so that adjacent lanes access adjacent elements.
     const int ty = threadIdx.x / COLS, tx = threadIdx.x % COLS;
 
     float sum[TM][TN] = {};

@@ -20,7 +20,7 @@ using namespace nvcuda;
 
 constexpr int TILE = 16, DEPTH = 8;
 
-// A tile of 16 rows and 8 columns at (r0, c0) with zeros where the matrix ends, for what WMMA may not load itself.
+// A tile of 16 rows and 8 columns at (r0, c0) with zeros beyond the matrix, for tiles that WMMA cannot load itself.
 __device__ __forceinline__ void copy_edge(float (&tile)[TILE][DEPTH], const float* matrix, int r0, int rows, int c0, int C)
 {
     __syncwarp();
@@ -45,7 +45,7 @@ extern "C" __global__ void __launch_bounds__(WARP_SIZE)
     __shared__ __align__(32) float result[TILE][TILE];
 
     const int m0 = blockIdx.y * TILE, n0 = blockIdx.x * TILE;
-    const bool aligned = C % 4 == 0;  // what WMMA asks of a leading dimension in floats
+    const bool aligned = C % 4 == 0;  // as WMMA requires of a leading dimension in floats
     const bool x_inside = aligned && m0 + TILE <= M, w_inside = aligned && n0 + TILE <= OC;
 
     wmma::fragment<wmma::matrix_a, TILE, TILE, DEPTH, wmma::precision::tf32, wmma::row_major> a;

@@ -1,7 +1,7 @@
 /*---
 idea   = "Half precision: tiles of 16 x 16 x 16, one warp per block, after two kernels have transposed weight and converted it to half, padded to whole tiles."
 expect = "Half the bytes and twice the depth per instruction compared with tf32, and no edges inside the loop. Three launches and several passes over weight come first, which do not pay at small M."
-found  = "2.74 -> 1.44 ms (1.90x) at 8192 x 768 x 3072 in tf32 on an H200, preparation included: half the bytes, about half the time; 93.7 -> 66.8 us (1.40x) for 256 rows, where the passes over weight weigh more. 0.08x cublasLt's speed, and behind f32 without tensor cores (rung 8, 869 us)."
+found  = "2.74 -> 1.44 ms (1.90x) at 8192 x 768 x 3072 in tf32 on an H200, preparation included: half the bytes, about half the time; 93.7 -> 66.8 us (1.40x) for 256 rows, where the passes over weight weigh more. 0.08x cublasLt's speed, and slower than f32 without tensor cores (rung 8, 869 us)."
 provenance = "ECE 408 GPT-2, milestones 2 and 3: FP16 WMMA 16x16x16 with transpose and conversion as separate kernels"
 dtypes = ["tf32", "f16"]
 [bind]

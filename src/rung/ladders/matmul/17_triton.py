@@ -1,21 +1,21 @@
 """The whole pipeline in a page of Triton, whose `tl.dot` becomes wgmma on Hopper: beyond mma.sync's reach.
 
-Tiles are visited in groups of GROUP rows, as in the persistent rung. With DESCRIPTORS the operands
-arrive through tensor descriptors, that is by TMA, where rows begin at multiples of 16 bytes.
+Tiles are visited in groups of GROUP rows, as in the persistent rung; with DESCRIPTORS the operands arrive through
+tensor descriptors, that is by TMA, if rows begin at multiples of 16 bytes.
 """
 
 import triton
 import triton.language as tl
 
 EXPECT = (
-    "Ahead of the hand-written mma.sync rungs in f16 and bf16 at large sizes, for a fifth of the text; behind"
-    " them where a tile of 128 rows is mostly empty."
+    "Faster than the hand-written mma.sync rungs in f16 and bf16 at large sizes, with a fifth of the code; slower "
+    "where a tile of 128 rows is mostly empty."
 )
 FOUND = (
     "98.1 -> 76.2 us (1.29x) at 8192 x 768 x 3072 in bf16 on an H200: 507 TFLOP/s, 64 % of the measured rate, "
     "0.79x cublasLt's speed, ahead of every mma.sync rung as expected, even for 256 rows (16.6 -> 10.1 us (1.64x) "
-    "after rung 14), where the contrary was expected. Over the vocabulary 48.8 us against 222 us. In tf32 244 us, "
-    "behind rungs 14 and 16."
+    "after rung 14), where the opposite was expected. Over the vocabulary 48.8 us against 222 us. In tf32 244 us, "
+    "slower than rungs 14 and 16."
 )
 PROVENANCE = "ours; the grouped order is that of Triton's own matmul tutorial"
 DTYPES = ("bf16", "f16", "tf32")
@@ -33,7 +33,7 @@ TUNE = {
 
 @triton.jit
 def rounded(x, TF32: tl.constexpr):
-    """To the nearest tf32: the tensor core itself would cut off the low 13 bits, which is biased."""
+    """To the nearest tf32: the tensor core itself would truncate the low 13 bits, which is biased."""
     if TF32:
         x = ((x.to(tl.int32, bitcast=True) + 0x1000) & -0x2000).to(tl.float32, bitcast=True)
     return x
@@ -64,7 +64,7 @@ def matmul(
             total = tl.dot(rounded(a, TF32), rounded(b, TF32).T, total)
     else:
         depth = tl.arange(0, BK)
-        # A row beyond the end reads the last one; what it gives is never stored.
+        # A row beyond the end reads the last one; its result is never stored.
         a_at = x + tl.minimum(rows, M - 1).to(tl.int64)[:, None] * C + depth[None, :]
         b_at = weight + tl.minimum(cols, OC - 1).to(tl.int64)[None, :] * C + depth[:, None]
         for c in range(0, C, BK):

@@ -1,16 +1,16 @@
 """Float32 on tensor cores: an operand is the sum of two tf32 numbers, and three of their four products matter.
 
-What is left of x once its tf32 part is taken away has 13 bits, of which tf32 keeps ten: high times high, high times low
-and low times high give float32's accuracy, all but for the last bit or two. SPLIT programs share the depth of a tile
-where there are few tiles; a second kernel adds what they have found.
+SPLIT programs share the depth of a tile if there are few tiles; a second kernel adds their results.
 """
+# The remainder of x after its tf32 part has 13 bits, of which tf32 keeps ten: high times high, high times low and low
+# times high give float32's accuracy, except for the last bit or two.
 
 import triton
 import triton.language as tl
 
 EXPECT = (
-    "A third of tf32's rate is still more than twice what fused multiply-adds can reach on an H200: ahead of "
-    "rung 8 and of cuBLAS in float32 at large sizes, and with SPLIT for a few dozen rows too."
+    "A third of tf32's rate is still more than twice what fused multiply-adds can reach on an H200: faster than rung 8 "
+    "and cuBLAS in float32 at large sizes, and with SPLIT for a few dozen rows too."
 )
 FOUND = (
     "For 256 rows 82.1 -> 29.0 us (2.83x) over rung 8 in f32 on an H200, 41.6 TFLOP/s and 1.64x torch's speed, "
@@ -45,7 +45,7 @@ def matmul(
     cols = within // height * BN + tl.arange(0, BN)
 
     depth = tl.arange(0, BK)
-    # A row beyond the end reads the last one; what it gives is never stored.
+    # A row beyond the end reads the last one; its result is never stored.
     a_at = x + tl.minimum(rows, M - 1).to(tl.int64)[:, None] * C + depth[None, :]
     b_at = weight + tl.minimum(cols, OC - 1).to(tl.int64)[None, :] * C + depth[:, None]
 

@@ -1,6 +1,6 @@
 /*---
 idea   = "Asynchronous products of four warps (wgmma) that read both operands from shared memory: one producer warpgroup copies, two consumers multiply, and blocks are persistent, so that the copies of the next tile begin while this one is stored."
-expect = "mma.sync reaches 50 % of the library's rate: every operand goes through registers, and eight warps wait for one another at each step. With wgmma a step of 128 x 256 x 64 is four instructions per warp. The next limit is L2: 48 KB per step, 1,000 cycles at the full rate, is twice what a multiprocessor gets from it without sharing tiles: 600 to 650 TFLOP/s, 0.85x cublasLt."
+expect = "mma.sync reaches 50 % of the library's rate, since every operand goes through registers and eight warps wait for one another at each step; with wgmma a step of 128 x 256 x 64 is four instructions per warp. The next limit is L2: 48 KB per step, 1,000 cycles at the full rate, is twice what a multiprocessor gets from it without sharing tiles: 600 to 650 TFLOP/s, 0.85x cublasLt."
 found  = "On an H200 in bf16 91.9 us at b8t1024, 420 TFLOP/s, 0.65x cublasLt, where rung 17 has 0.77x; 484 TFLOP/s and 0.64x at 8192; 0.33x at b4t64, whose tiles are few. The fastest in CUDA C++, and short of 600, presumably because of L2 bandwidth. When a stage was announced one copy later, producer and consumers deadlocked (19.md)."
 provenance = "ours; one group of warps that copies for two that multiply is CUTLASS' practice"
 from   = "matmul/16"

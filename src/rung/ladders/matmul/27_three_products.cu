@@ -1,6 +1,6 @@
 /*---
 idea   = "Float32 accuracy from wgmma: the tf32 rounding errors of x and weight are computed first as separate matrices, and rung 25's pipeline goes three times through the depth: low parts times full numbers, full times low, full times full."
-expect = "Tensor cores read the upper 19 bits of a float, so that the matrices themselves serve as their high parts. Three times tf32's 105 us, and 20 us for 70 MB of low parts: 340 us where cuBLAS takes 776 in float32. Small products come first, so that less of them is lost to rounding."
+expect = "Tensor cores read the upper 19 bits of a float, so that the matrices themselves serve as their high parts, and small products come first, so that less of them is lost to rounding. Three times tf32's 105 us, and 20 us for 70 MB of low parts: 340 us where cuBLAS takes 776 in float32."
 found  = "Right on an H200 at four cases up to a depth of 1600. At 6400 the error is 1.6e-5, over the bound of 1e-5: tensor cores probably truncate when they add, and one sum over the whole depth accumulates that error. So deeper calls are refused. 317 us at 8192x768x3072, cublasLt 791."
 from   = "matmul/25"
 dtypes = ["f32"]

@@ -13,7 +13,7 @@ LEAD    = [2, 0]
 CLUSTER = [2, 1]
 GROUP   = [8, 4, 16, 1000]
 [let]
-columns = "WIDE if C <= 1536 else 128"  # of a tile: parts want two sums in registers
+columns = "WIDE if C <= 1536 else 128"  # of a tile: parts need two sums in registers
 [define]
 BN       = "columns"
 RAGGED   = "min(1, OC % 4)"

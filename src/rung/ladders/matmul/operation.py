@@ -41,7 +41,7 @@ def torch_addmm(
 OPERATION = Operation(
     name="matmul",
     summary="out = x · weightᵀ + bias, the linear layer",
-    story="From one thread an output to tensor cores fed by an asynchronous pipeline.",
+    story="From one thread per output to tensor cores fed by an asynchronous pipeline.",
     dims=("B", "T", "C", "OC"),
     operands=(
         Operand("x", ("B", "T", "C")),

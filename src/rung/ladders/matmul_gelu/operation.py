@@ -42,7 +42,7 @@ def torch_fused(
 OPERATION = Operation(
     name="matmul_gelu",
     summary="out = gelu(x · weightᵀ + bias), with gelu in its tanh form",
-    story="An activation that costs a pass through memory, or nothing.",
+    story="An activation costs a pass over memory, or nothing in an epilogue.",
     dims=("B", "T", "C", "OC"),
     operands=(
         Operand("x", ("B", "T", "C")),

@@ -1,6 +1,7 @@
 /*---
 idea   = "Float32 on the CUDA cores: tiles of 64 x 64 in shared memory, four by four outputs per thread, one multiplication per lane and instruction."
 expect = "At best the rate of the FMA units; the baseline for fewer bits."
+found  = "Half of the FMA units' rate at 4096 on an H200 (5.56 ms; cuBLAS 2.73): tiles of four by four outputs read shared memory as often as they multiply."
 from   = "matmul/5"
 dtypes = ["f32"]
 [[launch]]

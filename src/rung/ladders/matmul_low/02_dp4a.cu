@@ -1,7 +1,8 @@
 /*---
 idea   = "Eight bits on the CUDA cores: __dp4a multiplies four pairs and adds them to an integer, in one instruction per lane. Scales of row and column come at the end."
 expect = "Up to four times float32's rate, with a quarter of the bytes: less where loads and the scales dominate. Integer sums are exact."
-provenance = "The lecture's list of low-precision instructions: DP4A, four multiplications an instruction (sm_61)."
+found  = "3.3 to 3.6 times rung 1 on an H200 (5.56 to 1.56 ms at 4096), as expected; cuBLAS's bf16 product on tensor cores takes 0.18 ms."
+provenance = "The lecture's list of low-precision instructions: DP4A, four multiplications per instruction (sm_61)."
 dtypes = ["f32", "f16", "bf16"]
 products = "i8"
 needs  = ["sm >= 61", "C % 4 == 0"]

@@ -1,6 +1,7 @@
 /*---
 idea   = "Of every four neighbouring weights two are zero (2:4 sparsity): mma.sp multiplies the two others, with two bits of metadata each that select the matching elements."
 expect = "Twice the depth per instruction, and 9/16 of the weights' bytes. The sparse operand must be the left one, so the output is transposed."
+found  = "1.2 times the dense rung at 4096 on an H200 (953 to 785 us), 1.3 for 8192 rows of gpt2 and 1.6 for 256 and fewer, where bytes of weights count: the loads of x and the stores stay."
 provenance = "The lecture's list: 2:4 structured sparsity (sm_80)."
 from   = "matmul_low/3"
 dtypes = ["f16", "bf16"]

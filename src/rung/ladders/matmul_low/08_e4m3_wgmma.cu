@@ -1,6 +1,7 @@
 /*---
 idea   = "e4m3 on Hopper: the structure of matmul's rung 25 (copy engine, producer and consumers, persistent blocks, clusters) with wgmma of 32 eight-bit numbers per step; the scales of row and column are applied at the store."
 expect = "A tile has half the bytes, and the tensor cores' rate is twice that of bf16: at 4096 1.7x matmul/25, at a depth of 768 less, where the output's stores are half of the time. Sums of e4m3 keep fewer bits inside the tensor cores than those of bf16."
+found  = "102 us at 4096 on an H200, 1.05 times torch's scaled_mm (107) and 1.8 times its bf16 product (180); for 8192 rows of gpt2 46.3 against 47.4 and 61.4 us. For 256 rows scaled_mm is faster, 6.6 against 10.6 us."
 provenance = "The lecture's list of low-precision formats: FP8, e4m3, with Hopper's wgmma."
 from   = "matmul_low/6"
 leap   = "Everything except the number format changes from rung 6: the structure is that of matmul/25, whose ladder has the steps."

@@ -1,10 +1,10 @@
 /*---
 idea   = "Only the weights in int8: each is converted to x's format in registers, from where wgmma takes its left operand. So the product is computed transposed, outᵀ = weight · xᵀ, and the weights' scales are applied at the store."
-expect = "The floor is that of 16 bits, matmul/25's time, where products are the limit: with tiles of 256 rows converting issues for about a quarter of the tensor cores' time, beside them. With few rows the floor is half of matmul's: the bytes of the weights."
+expect = "The floor is that of 16 bits, matmul/25's time, where products are the limit: with tiles of 256 rows the conversion's instructions take about a quarter of the tensor cores' time, in parallel with them. With few rows the floor is half of matmul's: the bytes of the weights."
 found  = "Right where products are the limit: 62.7 us at 8192x768x3072 in bf16 on an H200, 0.98x cuBLAS's product of 16 bits, and 184 us at 4096x4096x4096, 0.98x (1.01x and 1.02x in f16). With 32 rows 13.6 us, 0.62x, not half the time: 6400 columns are 50 tiles, and 82 of 132 multiprocessors read nothing."
 provenance = "Weight-only quantisation (W8A16), with the mixed-input products of CUTLASS and Marlin as the model."
 from   = "matmul_low/8"
-leap   = "The operands change sides, and the weights pass through registers: main loop and stores are others."
+leap   = "The operands change sides, and the weights pass through registers: main loop and stores are new."
 dtypes = ["bf16", "f16"]
 arch_specific = true
 needs  = ["sm >= 90 and sm < 100", "C % 16 == 0", "SHARED <= 231424"]
@@ -43,8 +43,8 @@ shared = "SHARED"
 
 using namespace hopper_tile;
 
-// Two integers as numbers of 16 bits. A byte is the low half of a number whose high byte says how much a step is: f16 has 1024 + b
-// for b + 128. bf16 has seven bits behind the first: 128 + b without its sign, less 128, or 256 where the sign is set.
+// Two integers as 16-bit numbers. A byte is the low half of a number whose high byte determines the step: f16 has 1024 + b
+// for b + 128. bf16 has seven bits after the first: 128 + b without its sign, less 128, or 256 where the sign is set.
 __device__ __forceinline__ uint32_t from_int8(uint32_t two)
 {
 #if defined(RUNG_BF16)

@@ -1,7 +1,7 @@
 /*---
 idea   = "Only the weights in e4m3: exponent and mantissa are moved to where x's format has them, and one multiplication by a power of two makes up for the difference of the two formats' exponents. The rest is rung 9's."
 expect = "Rung 9's time and floor: five instructions for two weights where int8 takes four in bf16 and three in f16, and the tensor cores stay the limit. Half of rung 8's rate at most, but x has 16 bits, and sums keep all of theirs."
-found  = "Rung 9's in kind, and 4 to 8 % behind it in bf16 on an H200: 65.3 us at 8192x768x3072 and 192 us at 4096x4096x4096, 0.94x cuBLAS's products of 16 bits. The fifth instruction is not hidden. With 32 rows 14.7 us. Rung 8, which rounds x to eight bits too, takes 46.3 and 102 us."
+found  = "Similar to rung 9, 4 to 8 % slower in bf16 on an H200: 65.3 us at 8192x768x3072 and 192 us at 4096x4096x4096, 0.94x cuBLAS's products of 16 bits. The fifth instruction is not hidden. With 32 rows 14.7 us. Rung 8, which rounds x to eight bits too, takes 46.3 and 102 us."
 provenance = "Weight-only quantisation in FP8; the conversion is that of Marlin's kernels."
 inherit = ["dtypes", "arch_specific", "needs", "align", "tune", "let", "define", "maps", "launch"]
 from   = "matmul_low/9"
@@ -15,7 +15,7 @@ swizzle = 64
 using namespace hopper_tile;
 
 // Two numbers of e4m3 as numbers of 16 bits, exactly: the exponent moves as it is, also where it is 0, so that the number is too
-// small by the difference of the formats' biases. The codes that are no numbers become 480.
+// small by the difference of the formats' biases. The NaN codes become 480.
 __device__ __forceinline__ uint32_t from_e4m3(uint32_t two)
 {
 #if defined(RUNG_BF16)

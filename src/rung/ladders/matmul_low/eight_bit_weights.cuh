@@ -32,7 +32,7 @@ struct WeightRing : Ring
 };
 
 // A tile's whole depth. A product reads its weights from registers until it is complete: each of a stage's products has its own
-// four, which are loaded and converted while those before it are under way. convert(two) makes two numbers of two bytes.
+// four, which are loaded and converted while the previous ones run. convert(two) makes two numbers of two bytes.
 template <class Convert, class Release>
 __device__ __forceinline__ void multiply_converted(Sums& sums, WeightRing& ring, int steps, Convert convert, Release release)
 {
@@ -47,14 +47,14 @@ __device__ __forceinline__ void multiply_converted(Sums& sums, WeightRing& ring,
         for (int k = 0; k < PRODUCTS; k++) {
             const char* from = ring.weights() + (place ^ k * 16);
             const auto pair = [&](int bytes) { return convert(uint32_t(*reinterpret_cast<const uint16_t*>(from + bytes))); };
-            warpgroup_wait<PRODUCTS - 1>();  // of the last stage the product that read these registers
+            warpgroup_wait<PRODUCTS - 1>();  // for the last stage's product that read these registers
             parts[k][0] = pair(0), parts[k][1] = pair(8 * WEIGHT_ROW);
             parts[k][2] = pair(8), parts[k][3] = pair(8 * WEIGHT_ROW + 8);
             warpgroup_begin();
             warpgroup_multiply<BN>(sums, parts[k], b + k * PRODUCT_STEP, step > 0 || k > 0);
             warpgroup_commit();
         }
-        if (step > 0) __syncwarp(), release(ring.before());  // one lane tells that all have read their weights
+        if (step > 0) __syncwarp(), release(ring.before());  // one lane signals that all have read their weights
         ring.advance();
     }
     warpgroup_wait<0>();

@@ -76,8 +76,8 @@ def codes(name: str, rows: str) -> Operand:
 
 
 def eights(rows: str) -> Operand:
-    """Hopper's tensor cores keep 13 bits behind the first of a sum of products of these, and cut off the others. A
-    weight that is multiplied by an x of more bits is converted before."""
+    """Hopper's tensor cores keep 13 bits after the first in a sum of products of these, and truncate the rest. A
+    weight that is multiplied by an x of more bits is converted first."""
 
     def make(v: Values, generator: torch.Generator) -> torch.Tensor:
         made = in_eight_bits(torch.randn(int(v[rows]), int(v["C"]), generator=generator))[0]
@@ -129,7 +129,7 @@ def scaled_mm(
 OPERATION = Operation(
     name="matmul_low",
     summary="out = x · weightᵀ, from floats, from eight bits with scales (both or only weights), or from 2:4 weights",
-    story="Fewer bits per number: more products per instruction, fewer bytes, and an error that scales must hold down.",
+    story="Fewer bits per number: more products per instruction, fewer bytes, and an error that scales must limit.",
     dims=("M", "OC", "C"),
     operands=(
         Operand("x", ("M", "C"), optional=True),
@@ -142,7 +142,7 @@ OPERATION = Operation(
         scales("OC"),
         Operand("w_kept", ("OC", "C // 2"), optional=True, constant=True),
         Operand("w_places", ("OC", "max(1, C // 32)"), dtype="i32", optional=True, make=places, constant=True),
-        codes("w_i8", "OC"),  # for x as it is; with w_q x is rounded to eight bits as well
+        codes("w_i8", "OC"),  # for unrounded x; with w_q x is rounded to eight bits as well
         Operand("out", ("M", "OC"), role="out"),
     ),
     reference=reference,
@@ -179,10 +179,10 @@ OPERATION = Operation(
         "gpt2-xl fc, 32 rows": dict(M=32, OC=6400, C=1600),
     },
     libraries=(
-        Library("torch", torch_linear, ("f32", "f16", "bf16"), note="The product as torch has it."),
+        Library("torch", torch_linear, ("f32", "f16", "bf16"), note="torch's own product."),
         Library("int_mm", int_mm, ("f32", "f16", "bf16"), "cuda", "torch._int_mm, scaled afterwards.",
                 ("M > 16", "C % 16 == 0", "OC % 16 == 0"), "i8"),
-        Library("scaled_mm", scaled_mm, ("bf16",), "cuda", "torch._scaled_mm on e4m3, a scale for each row.",
+        Library("scaled_mm", scaled_mm, ("bf16",), "cuda", "torch._scaled_mm on e4m3, one scale per row.",
                 ("C % 16 == 0", "OC % 16 == 0"), "e4m3"),
     ),
     tour=(Race("gpt2 fc, 8192 rows", ("f32", "f16", "bf16")), Race("n4096", ("f32", "f16", "bf16"))),

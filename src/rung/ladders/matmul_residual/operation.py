@@ -1,4 +1,4 @@
-"""out = residual + x · weightᵀ + bias: how attention and MLP end in GPT-2."""
+"""out = residual + x · weightᵀ + bias: the last product of attention and of the MLP in GPT-2."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def torch_accumulate(
 OPERATION = Operation(
     name="matmul_residual",
     summary="out = residual + x · weightᵀ + bias",
-    story="The residual stream joins in the epilogue.",
+    story="The residual stream is added in the epilogue.",
     dims=("B", "T", "C", "OC"),
     operands=(
         Operand("x", ("B", "T", "C")),
@@ -108,7 +108,7 @@ OPERATION = Operation(
             "cublas_accumulate",
             torch_accumulate,
             EVERY_DTYPE,
-            note="residual + bias into `out`, then cuBLAS with beta = 1, which adds to what stands there.",
+            note="residual + bias into `out`, then cuBLAS with beta = 1, which adds to it.",
         ),
     ),
     tour=(Race("b4t64", ("f32", "bf16")), Race("b8t1024", ("f32", "bf16"))),

@@ -4,11 +4,11 @@ import torch
 import triton
 import triton.language as tl
 
-EXPECT = "Level with the vectorised CUDA rung, and with torch.compile, which writes much the same Triton."
+EXPECT = "Level with the vectorised CUDA rung, and with torch.compile, which generates much the same Triton."
 FOUND = (
     "Level with torch.compile (145 us against 143 us at n64m in f32 on an H200, 0.99x its speed), but not "
     "with the vectorised rung: 130 -> 145 us (0.90x), 87 % of the copy rate. Inferred, not measured: its "
-    "registers (56 a thread when compiled for sm_90) leave half the warps that rung 4 has."
+    "registers (56 per thread when compiled for sm_90) leave half the warps that rung 4 has."
 )
 PROVENANCE = (
     "The lecture's remark that easy fusions are done by compilers; this is what the compiler would write."

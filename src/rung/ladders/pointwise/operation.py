@@ -35,7 +35,7 @@ def torch_compiled(x: torch.Tensor, **_: object) -> torch.Tensor:
 OPERATION = Operation(
     name="pointwise",
     summary="out[i] = sin²(x[i]) + cos²(x[i])",
-    story="Five trips to memory and back, or one.",
+    story="Five passes over memory, or one.",
     dims=("N",),
     operands=(Operand("x", ("N",)), Operand("out", ("N",), role="out")),
     reference=reference,

@@ -24,7 +24,7 @@ def reference(t: dict[str, torch.Tensor], v: dict[str, int | float]) -> dict[str
 
 
 def cost(v: dict[str, int | float], size: int) -> Cost:
-    # Forward reads x and writes y, backward reads x and dy and writes dx: the least that two passes can move.
+    # Forward reads x and writes y, backward reads x and dy and writes dx: the minimum for two passes.
     return Cost(flops=21 * int(v["N"]), bytes=5 * int(v["N"]) * size)
 
 
@@ -53,7 +53,7 @@ def torch_compiled(x: torch.Tensor, dy: torch.Tensor, **_: object) -> dict[str, 
 OPERATION = Operation(
     name="recompute",
     summary="y = σ(σ(σ(x))) and dx = dy · dy/dx",
-    story="What is cheap to compute need not be remembered: five transfers instead of eight.",
+    story="What is cheap to recompute need not be stored: five transfers instead of eight.",
     dims=("N",),
     operands=(
         Operand("x", ("N",)),

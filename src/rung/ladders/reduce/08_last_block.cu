@@ -1,8 +1,8 @@
 /*---
 idea   = "Two stages in one launch: the block that finishes last, found by a counter, adds the partial sums of its row."
 expect = "The second launch is saved and the order of the additions is fixed again, so the result repeats bit for bit. A few microseconds for short work, nothing for long."
-found  = "Nothing saved: 18.5 -> 20.6 us (0.90x) at b16n1m in f32 on an H200, behind two stages (19.0 us) too, 1.11x torch's speed; 80.8 -> 176 us (0.46x) at b65536n1024, 0.41x torch's. The launch is not saved either, since each call first clears the counters; inferred, not measured: the rest is each block's wait for its fences and its counter."
-provenance = "Own; what atomics are better used for."
+found  = "Nothing saved: 18.5 -> 20.6 us (0.90x) at b16n1m in f32 on an H200, slower than two stages (19.0 us) too, 1.11x torch's speed; 80.8 -> 176 us (0.46x) at b65536n1024, 0.41x torch's. The launch is not saved either, since each call first clears the counters; inferred, not measured: the rest is each block's wait for its fences and its counter."
+provenance = "Ours; a better use of atomics."
 from   = "reduce/6"
 dtypes = ["f32", "f16", "bf16"]
 needs  = "BLOCK % 32 == 0"

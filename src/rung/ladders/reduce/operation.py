@@ -23,7 +23,7 @@ def torch_sum(x: torch.Tensor, **_: object) -> torch.Tensor:
 OPERATION = Operation(
     name="reduce",
     summary="out[b] = sum of row b of x",
-    story="N additions in N steps, in log N steps, and with fewer and fewer threads kept waiting.",
+    story="N additions in N steps, in log N steps, and with fewer and fewer waiting threads.",
     dims=("B", "N"),
     operands=(Operand("x", ("B", "N")), Operand("out", ("B",), role="out", dtype="f32", sums=True)),
     reference=reference,

@@ -22,7 +22,7 @@ def torch_relu(x: torch.Tensor, **_: object) -> torch.Tensor:
 OPERATION = Operation(
     name="relu",
     summary="out[i] = max(0, x[i])",
-    story="Half the bits, half the bytes: 8 bytes a comparison in f32, 4 in f16.",
+    story="Half the bits, half the bytes: 8 bytes per comparison in f32, 4 in f16.",
     dims=("N",),
     operands=(Operand("x", ("N",)), Operand("out", ("N",), role="out")),
     reference=reference,

@@ -1,4 +1,4 @@
-"""One program per tile of a thousand elements; the mask of the last tile is all there is to get right."""
+"""One program per tile of a thousand elements; only the mask of the last tile needs care."""
 
 import torch
 import triton

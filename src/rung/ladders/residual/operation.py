@@ -23,7 +23,7 @@ def torch_residual(a: torch.Tensor, b: torch.Tensor, **_: object) -> torch.Tenso
 OPERATION = Operation(
     name="residual",
     summary="out = a + b",
-    story="The plainest kernel there is: a measure of how close to copy speed a kernel can come.",
+    story="The simplest kernel with two inputs: it shows how close to copy speed a kernel can come.",
     dims=("B", "T", "C"),
     operands=(
         Operand("a", ("B", "T", "C")),

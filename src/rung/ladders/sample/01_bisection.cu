@@ -1,7 +1,7 @@
 /*---
 idea   = "One block per sequence with the whole vocabulary in shared memory; the k-th largest logit and the threshold of top-p are found by bisection over the range of floats, counting or summing what lies above."
 expect = "The vocabulary is read once, 200 KB for gpt2, and nothing is sorted: a few microseconds for temperature alone, some 25 passes of 1 us for each of top-k and top-p."
-found  = ""
+found  = "111 us for one sequence of gpt2's vocabulary and 171 for 64 on an H200, with temperature, top-k and top-p: the passes over the vocabulary by one block are the limit."
 provenance = "ours"
 dtypes = ["f32"]
 dims   = ["V"]

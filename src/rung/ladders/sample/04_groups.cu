@@ -1,6 +1,6 @@
 /*---
 idea   = "The whole GPU reads the vocabulary once, and computes for each 32 tokens their largest logit and the sum of their exponentials; one block then draws from these, and reads only the groups in which a candidate can be."
-expect = "Temperature alone needs no second pass: a draw among 1571 groups, then among 32 tokens, some 7 us for gpt2 instead of 85. Top-k reads at most k groups: two bisections of 32 steps over a few numbers per thread, some 15 us instead of 56. A nucleus wider than GROUPS groups is found like in the first rung, as slowly."
+expect = "Temperature alone needs no second pass: a draw among 1571 groups, then among 32 tokens, some 7 us for gpt2 instead of 85. Top-k reads at most k groups: two bisections of 32 steps over a few numbers per thread, some 15 us instead of 56; a nucleus wider than GROUPS groups is found as in the first rung, and as slowly."
 found  = "Slower than rung 2 for a nucleus, in the same engine (gpt2 in bf16 on an H200, one sequence): 2,307 tokens/s at top-p 0.95, against 3,752 and a greedy 5,656; 4,166 with top-k 50 as well (4,316). A list of 512 groups seems too short for this nucleus, and each bisection step then reads a row of 200 KB from memory, where rung 2 has it in shared memory (04.md)."
 provenance = "ours"
 dtypes = ["f32"]
@@ -111,7 +111,7 @@ struct Survey
         return m[j] > -INFINITY ? double(sum[j]) * double(expf((m[j] - largest) * unit)) : 0.0;
     }
 
-    // The largest value that at least so many groups reach: so many tokens are at least as large.
+    // The largest value that at least this many groups reach: at least as many tokens are that large.
     __device__ __forceinline__ float reached_by(int groups, float largest) const
     {
         return bisect(largest, [&](float edge) {

@@ -1,6 +1,6 @@
 /*---
 idea   = "A cluster of blocks keeps a row in its registers; the thresholds of top-k and top-p are found ten bits per round by histograms, and probabilities are integers, whose sums do not depend on the order."
-expect = "For gpt2 at B = 1 a block has 6,283 logits, 7 per thread, and never reads them again. Temperature alone is a chain of two cluster rounds (the largest, then the sums) of 1.2 us, a load of 1 us, half a microsecond of draw and 3 us of launch: 8 us in place of 02's passes. A round of histograms is 7 pairs of shared atomics per thread, three block barriers, one cluster barrier, two scans and a read of 32 bins of 8 blocks, 2.5 to 3 us: three for top-p, 17 us in total whatever the nucleus's width; two or three for top-k, whose bound leaves few to count, 16 us; both together 25 us. At B = 64 a block fills a multiprocessor: 16 rows at a time, four waves, 60 to 80 us."
+expect = "For gpt2 at B = 1 a block has 6,283 logits, 7 per thread, and never reads them again: temperature alone takes 8 us in place of 02's passes, top-p 17 us in total whatever the nucleus's width, top-k 16 us, both together 25 us (05.md). At B = 64 a block fills a multiprocessor: 16 rows at a time, four waves, 60 to 80 us."
 found  = "The default now. gpt2 in bf16 on an H200, one sequence: 5,243 tokens/s at temperature 0.8 with top-p 0.95 instead of rung 2's 3,752, 4,997 with top-k 50 as well (4,316), against 5,654 greedy. Top-p costs 14 us per token more than greedy decoding, where 17 us were expected in total (05.md)."
 provenance = "ours"
 dtypes = ["f32"]
@@ -29,7 +29,7 @@ constexpr int BITS = 10, BINS = 1 << BITS, CHUNKS = BINS / WARP_SIZE;
 constexpr uint32_t ONE = 0x3f800000;  // 1.0f
 
 __host__ __device__ constexpr int width(int n) { return n ? 1 + width(n / 2) : 0; }
-// A mass has two limbs of so many bits: the limbs of all of a block's tokens add up within 32 bits.
+// A mass has two limbs of LIMB bits: the limbs of all of a block's tokens add up within 32 bits.
 constexpr int LIMB = 32 - width(EACH * BLOCK) < 24 ? 32 - width(EACH * BLOCK) : 24;
 
 // Double buffers: one half is written while a slower block still reads the other.
@@ -135,7 +135,7 @@ struct Part
         return shared.bound;
     }
 
-    // Keys of so many bits, the least first; `wanted` is called with the total mass.
+    // Keys of this many bits, the smallest first; `wanted` is called with the total mass.
     template <class Key, class Weight, class Wanted>
     __device__ __forceinline__ Edge select(int bits, Key key, Weight weight, Wanted wanted)
     {

@@ -126,7 +126,7 @@ EDGE = 2.0**-20
 
 
 def _edges(logits: torch.Tensor, _: Mapping[str, int | float]) -> torch.Tensor:
-    """The second token begins a little before the row's random number, and in odd rows a little behind it."""
+    """The second token begins a little before the row's random number, and in odd rows a little after it."""
     numbers = [uniform(row, 0, row, 0) - (-1) ** row * EDGE for row in range(len(logits))]
     second = (1 / torch.tensor(numbers, dtype=torch.float64) - 1).log()
     return torch.stack([torch.zeros_like(second), second], 1).to(logits)
@@ -166,8 +166,8 @@ def _seeds(v: Values, generator: torch.Generator) -> torch.Tensor:
 
 OPERATION = Operation(
     name="sample",
-    summary="a token for each row of logits, drawn as its settings say",
-    story="Sorting a vocabulary to keep its best is what a GPU need not do.",
+    summary="a token for each row of logits, drawn by its settings",
+    story="Keeping the most likely tokens does not require sorting the vocabulary.",
     dims=("B", "V"),
     operands=(
         Operand("logits", ("B", "V"), dtype="f32", make=_logits),  # flat and peaked
@@ -175,7 +175,7 @@ OPERATION = Operation(
         Operand("marks", ("B", "V"), role="inout", dtype="i32", make=_marks),
         # temperature (0: greedy), top_k (0: all), top_p, min_p, repetition, presence, frequency, unused
         Operand("settings", ("B", "8"), dtype="f32", make=_settings),
-        # the seed's low and high word, the sequence, what is added to steps
+        # the seed's low and high word, the sequence, the offset of its steps
         Operand("seeds", ("B", "4"), dtype="i32", make=_seeds),
         Operand("steps", (1,), dtype="i32", below=1000),
         Operand("next", ("B",), role="out", dtype="i32"),

@@ -64,7 +64,7 @@ OPERATION = Operation(
             dtypes=("f16", "bf16"),
             change={"x": around(-12000.0, 1.0)},
         ),
-        Case(  # all alike, so that what the factor rounds away is the same in each, and in the sum
+        Case(  # all equal, so that the factor's rounding error is the same in each and in the sum
             "at -100000",
             dict(B=1, NH=1, T=3, S=130, causal=0, scale=1.0),
             where="file",
@@ -119,7 +119,7 @@ OPERATION = Operation(
         Library(
             "torch",
             torch_softmax,
-            note="scaling and masking are kernels of their own",
+            note="scaling and masking are separate kernels",
             # In 16 bits the scaled scores are rounded, unless the scale is a power of two.
             needs=("sizeof_real == 4 or scale == 0.125 or scale == 1",),
         ),

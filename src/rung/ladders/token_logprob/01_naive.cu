@@ -1,6 +1,7 @@
 /*---
 idea   = "One thread per token: the target's logit first, then every logit of the vocabulary, one dot product after the other."
 expect = "Neighbouring threads read rows of x that lie C elements apart, and each loops over the whole head alone: far from any limit, but no logits are written to memory."
+found  = "1.8 s for 64 tokens of gpt2 in bf16 on an H200: two warps in all, each lane a row of its own."
 dtypes = ["f32", "f16", "bf16"]
 [tune]
 BLOCK = [128, 64, 256]

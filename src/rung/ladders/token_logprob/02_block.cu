@@ -1,6 +1,7 @@
 /*---
 idea   = "One block per token: each warp takes every WARPS-th row of the head, its lanes share the dot product, and the warps' statistics are merged at the end."
 expect = "Loads of the head are coalesced and all SMs have work even for few tokens; each token still reads the whole head, so many tokens are limited by L2 bandwidth."
+found  = "260 times rung 1 for 64 tokens of gpt2 on an H200, 6.9 ms in bf16; a thousand tokens would take over 0.1 s, since each reads the whole head."
 dtypes = ["f32", "f16", "bf16"]
 needs  = "WARPS <= 32"
 [tune]

@@ -1,6 +1,7 @@
 /*---
 idea   = "The same reduction after the mma.sync pipeline of matmul/14."
 expect = "Tensor cores multiply some ten times faster than the FMA units, so that the exponentials, one per logit, become significant: about a fifth of the product's time at C 768."
+found  = "4.3 times rung 3 for 64 tokens in bf16 on an H200 (5.1 to 1.2 ms); 8 x 1024 tokens in 2.8 ms, 29 % of the tensor cores' rate."
 from   = "token_logprob/3"
 inherit = ["tune", "bind", "buffers", "launch"]
 dtypes = ["bf16", "f16", "tf32"]

@@ -1,15 +1,19 @@
 """Triton's product, wgmma on Hopper, with the reduction of each tile of logits in registers.
 
-A program takes BM tokens and one slice of the vocabulary; the maximum of a tile is taken before its exponentials, so
-that a tile rescales once and not for every logit. The slices are merged in their order by a second kernel.
+A program takes BM tokens and one slice of the vocabulary, and computes a tile's maximum before its exponentials, so
+that it rescales once per tile and not for every logit; a second kernel merges the slices in order.
 """
 
 import triton
 import triton.language as tl
 
 EXPECT = (
-    "Ahead of mma.sync as matmul/17 is; the rescaling once per tile saves most of what the reduction costs, and the"
-    " exponentials that are left are a sixth of the product's time at C 768."
+    "Faster than mma.sync, as matmul/17 is; rescaling once per tile saves most of the reduction's cost, and the "
+    "remaining exponentials are a sixth of the product's time at C 768."
+)
+FOUND = (
+    "Twice rung 4 on an H200: 1.38 ms for 8 x 1024 tokens of gpt2 in bf16, 58 % of the tensor cores' rate, and 70 % "
+    "for gpt2-xl. In tf32 it gains nothing."
 )
 DTYPES = ("bf16", "f16", "tf32")
 BUFFERS = {
@@ -28,7 +32,7 @@ TUNE = {
 
 @triton.jit
 def rounded(x, TF32: tl.constexpr):
-    """To the nearest tf32: the tensor core itself would cut off the low 13 bits, which is biased."""
+    """To the nearest tf32: the tensor core itself would truncate the low 13 bits, which is biased."""
     if TF32:
         x = ((x.to(tl.int32, bitcast=True) + 0x1000) & -0x2000).to(tl.float32, bitcast=True)
     return x

@@ -15,8 +15,8 @@ NEAR = 2e-3  # rounding errors of a logit, relative to the largest one, tf32 inc
 
 
 def reference(t: Tensors, v: Values) -> Tensors:
-    """Beside the outputs, the fewest and the most tokens that may count as likelier: logits that rounding may put on
-    either side of the target's leave a choice; those of rows of zeros are exact, and equal ones are never likelier."""
+    """The outputs, and the fewest and the most tokens that may count as likelier: rounding may put some logits on
+    either side of the target's. Those of rows of zeros are exact, and equal ones are never likelier."""
     exact = (t["weight"] == 0).all(1)
     found: dict[str, list[torch.Tensor]] = {"logprob": [], "entropy": [], "fewest": [], "most": []}
     at_once = max(1, LOGITS_AT_ONCE // int(v["V"]))

@@ -1,12 +1,12 @@
-"""A tile a program, loaded along rows, stored along columns; the compiler goes through shared memory."""
+"""One tile per program, loaded along rows, stored along columns; the compiler goes through shared memory."""
 
 import torch
 import triton
 import triton.language as tl
 
-EXPECT = "The layout changes through swizzled shared memory without asking: level with the swizzled rung."
+EXPECT = "The compiler changes the layout through swizzled shared memory: level with the swizzled rung."
 FOUND = (
-    "Far ahead of the swizzled rung, not level: 138 us against 212 us (1.53x) at c8192x8192 in f32 on an "
+    "Much faster than the swizzled rung, not level: 138 us against 212 us (1.53x) at c8192x8192 in f32 on an "
     "H200 and 72.6 us against 186 us (2.56x) in bf16, 91 % and 87 % of the copy rate, 3.42x and 6.07x "
     "torch's speed. Inferred, not measured: its 64x64 tiles are moved in vectors, ours element by element."
 )

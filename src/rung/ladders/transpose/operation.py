@@ -22,7 +22,7 @@ def torch_transpose(x: torch.Tensor, **_: object) -> torch.Tensor:
 OPERATION = Operation(
     name="transpose",
     summary="out[c, r] = x[r, c]",
-    story="A tile in shared memory turns the strided side; then its banks are in the way.",
+    story="A tile in shared memory makes both sides coalesced; then bank conflicts are the limit.",
     dims=("R", "C"),
     operands=(Operand("x", ("R", "C")), Operand("out", ("C", "R"), role="out")),
     reference=reference,

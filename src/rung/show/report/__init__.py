@@ -1,4 +1,4 @@
-"""The report: every ladder with its measurements, in one HTML file that needs nothing else."""
+"""The report: every ladder with its measurements, in one self-contained HTML file."""
 
 from rung.show.report.page import build
 

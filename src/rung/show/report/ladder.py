@@ -1,4 +1,4 @@
-"""What a ladder's page shows: its story, its times, and its rungs with idea, finding, source and difference."""
+"""A ladder's page: its description, its times, and its rungs with idea, finding, source and difference."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ COLUMNS = ("p20 – p80", "warm, µs", "GB/s", "TFLOP/s", "of limit", "of data s
 def context(
     name: str, names: Sequence[str], found: Figures | None, resources: Mapping[str, Sequence[Compiled]]
 ) -> dict[str, Any]:
-    """Everything that the template sets of the ladder `name`."""
+    """The template's data for the ladder `name`."""
     operation, place = catalogue.operation(name), names.index(name)
     rungs = catalogue.rungs(name, libraries=False)
     readme = folders.folders()[name] / "README.md"
@@ -139,7 +139,7 @@ def _rung(rung: Rung, measured: Ladder | None, resources: Sequence[Compiled]) ->
 
 
 def _speed(rung: Rung, parent: Rung | None, measured: Ladder) -> list[dict[str, str]]:
-    """How fast in each number format, and how much against the rung that it is from."""
+    """The speed in each number format, also relative to the parent."""
     sentences = []
     for dtype in measured.dtypes():
         shape = measured.headline(dtype)

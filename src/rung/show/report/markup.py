@@ -1,4 +1,4 @@
-"""Small pieces of HTML: prose, highlighted sources, differences, stories."""
+"""Small pieces of HTML: prose, highlighted sources, differences, READMEs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pygments.formatters import HtmlFormatter
 from pygments.lexers import get_lexer_by_name
 
 _PLAIN = re.compile(r'<span class="(?:n|p|o|w|nb|n[nvxa])">([^<]*)</span>')
-_MICROSECONDS = re.compile(r"(?<=\d )us\b")  # as sources and stored sentences write them
+_MICROSECONDS = re.compile(r"(?<=\d )us\b")  # as written in sources and stored sentences
 _PART = re.compile(r"<!-- (?P<name>[\w:]+) -->.*?<!-- /(?P=name) -->", re.DOTALL)
 
 
@@ -40,7 +40,7 @@ def source(code: str, kind: str) -> str:
 
 
 def patch(lines: Sequence[str]) -> str:
-    """A patch's lines, coloured by what they are."""
+    """A patch's lines, coloured by their kind."""
     marked = []
     for line in lines:
         kind = {"+": "ins", "-": "del", "@": "hunk"}.get(line[:1], "")
@@ -50,7 +50,7 @@ def patch(lines: Sequence[str]) -> str:
 
 
 def scrolled(inner: str, label: str) -> str:
-    """Something wide, which a keyboard can scroll as well."""
+    """A wide element that can also be scrolled with the keyboard."""
     return f'<div class="scroll" tabindex="0" role="region" aria-label="{text(label)}">{inner}</div>'
 
 

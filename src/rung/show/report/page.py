@@ -1,4 +1,4 @@
-"""The whole page: the model's climb, the ladders, the studies, the machine; report.html.j2 sets it."""
+"""The whole page: the model's climb, the ladders, the studies, the machine; report.html.j2 is its template."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ LISTS = (("generate", "Text"), ("profile", "Profiles"), ("parallel", "Over strea
 def build(
     found: Figures | None, resources: Mapping[str, list[Compiled]] | None = None, *, other_gpus: tuple[str, ...] = ()
 ) -> str:
-    """The report as one HTML document; `other_gpus` have results, too."""
+    """The report as one HTML document; `other_gpus` also have results."""
     names = list(catalogue.operations())
     script = (HERE / "report.js").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
@@ -82,7 +82,7 @@ def _scheme_css() -> str:
 
 
 def _climbs(found: Figures) -> list[dict[str, Any]]:
-    """Tokens per second of each model, step by step, that of the most steps first."""
+    """Tokens per second of each model, step by step, the model with most steps first."""
     climbed = [r for r in found.of_kind("climb") if "study" not in r.options]
     names = dict.fromkeys(r.what for r in climbed)
     sections = []
@@ -104,7 +104,7 @@ def _climbs(found: Figures) -> list[dict[str, Any]]:
 
 
 def _list(rows: Iterable[Row]) -> list[list[str]]:
-    """Rows that have no page of their own, each with its figure."""
+    """Rows without a page of their own, each with its figure."""
     shown = []
     for row in rows:
         how = ", ".join(f"{n} {v}" for n, v in row.options.items())
@@ -126,7 +126,7 @@ def _study(row: Row) -> dict[str, Any]:
 
 
 def _sources(rows: list[Row]) -> list[dict[str, Any]]:
-    """The five documents, each of their figures beside ours."""
+    """The five documents, each of their figures next to ours."""
     tables = [(e, e.table(rows)) for e in sources.experiments()]
     return [
         {
@@ -186,7 +186,7 @@ def _fact(key: str, value: object) -> str:
 
 
 def resources_of(rungs: list[Rung], arch: str, progress: Callable[[str], None]) -> dict[str, list[Compiled]]:
-    """What the compiler makes of each rung."""
+    """The compiler's report on each rung."""
     from rung.profile import inspect
 
     made: dict[str, list[Compiled]] = {}

@@ -1,4 +1,4 @@
-"""What sweeps found, as charts: one for each rung, shape and number format that was swept."""
+"""The results of sweeps as charts: one for each rung, shape and number format that was swept."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rung.sweep.sweep import Sweep
 
 
 def of(name: str, found: Figures) -> list[dict[str, Any]]:
-    """The sweeps of a ladder's rungs, as far as they are of the present code."""
+    """The sweeps of a ladder's rungs, if they are of the present code."""
     groups: dict[tuple[str, ...], list[Row]] = {}
     for row in found.of_kind("sweep", name):
         groups.setdefault((row.what, row.dtype, row.shape, str(row.options.get("measure"))), []).append(row)
@@ -36,7 +36,7 @@ def _one(rows: Sequence[Row]) -> dict[str, Any]:
     swept = Sweep(subject, str(first.options.get("measure", "")), timed, list(latest.values()))
     try:
         findings = summary.findings(swept)
-    except KeyError:  # of a rung whose tunables have other names by now
+    except KeyError:  # the rung's tunables have other names now
         return {}
     charted = [f for f in findings if f.unit]
     columns, best = _best(swept)

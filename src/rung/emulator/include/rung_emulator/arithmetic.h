@@ -1,7 +1,7 @@
 // CUDA's math functions. The fast intrinsics are the accurate functions here; their error is not modelled.
 #pragma once
 
-// fmaxf and fminf inline, since glibc's are calls and softmax is bound by them. With one NaN the result is the other operand.
+// fmaxf and fminf are inline, since glibc's are calls and limit softmax. With one NaN the result is the other operand.
 inline float rung_fmaxf(float a, float b) { return a > b || b != b ? a : b; }
 inline float rung_fminf(float a, float b) { return a < b || b != b ? a : b; }
 #define fmaxf rung_fmaxf
@@ -95,7 +95,7 @@ inline float __fdividef(float x, float y) { return x / y; }
 inline float __saturatef(float x) { return x > 0.0f ? (x < 1.0f ? x : 1.0f) : 0.0f; }
 inline float __frsqrt_rn(float x) { return float(1.0 / sqrt(double(x))); }
 
-// Never part of a fused multiply-add, however a host compiler is called: it does not look through the assembly.
+// Never part of a fused multiply-add, whatever the compiler's options: the assembly is opaque to it.
 namespace rung_emulator {
 inline float rounded(float x)
 {

@@ -1,4 +1,4 @@
-// Shuffles, votes and reductions of a warp: the lanes of the mask really converge.
+// Shuffles, votes and reductions of a warp; the lanes of the mask do converge.
 #pragma once
 
 namespace rung_emulator {
