@@ -106,11 +106,11 @@ def test_a_bound_launch_repeats_the_same_arguments(received: list[tuple[int, ...
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        ([("i32", 1), ("i32", 2**31)], "argument 2 of kernel 'k' is 2147483648, no i32"),
-        ([("u32", -1)], "argument 1 of kernel 'k' is -1, no u32"),
-        ([("i32", 1.5)], "argument 1 of kernel 'k' is 1.5, no i32"),
-        ([("f16", 1e6)], "argument 1 of kernel 'k' is 1000000.0, no f16"),
-        ([("pointer", torch.ones(1))], "is a tensor on cpu, and the kernel runs on cuda:0"),
+        ([("i32", 1), ("i32", 2**31)], "argument 2 of kernel 'k' is 2147483648, which is no i32"),
+        ([("u32", -1)], "argument 1 of kernel 'k' is -1, which is no u32"),
+        ([("i32", 1.5)], "argument 1 of kernel 'k' is 1.5, which is no i32"),
+        ([("f16", 1e6)], "argument 1 of kernel 'k' is 1000000.0, which is no f16"),
+        ([("pointer", torch.ones(1))], "is a tensor on cpu, but the kernel runs on cuda:0"),
     ],
 )
 def test_a_value_that_does_not_fit_its_parameter_is_named(

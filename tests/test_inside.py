@@ -85,7 +85,7 @@ def test_a_counter_of_another_shape_or_an_empty_one_is_a_sentence(tmp_path: Path
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
-        (('counter = "spent"', 'counter = "time"'), r"inside.counter = 'time' is no buffer"),
+        (('counter = "spent"', 'counter = "time"'), r"inside.counter = 'time' is not a buffer"),
         (('rows = [["one", "other"], ["copies"]]', 'rows = ["one"]'), "inside.rows is not a list with a list"),
         (('columns = ["waiting"', 'names = ["waiting"'), "inside has an unknown key 'names'"),
     ],

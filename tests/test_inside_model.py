@@ -73,7 +73,7 @@ def test_an_embedding_is_a_mean_of_hidden_states() -> None:
     ("call", "message"),
     [
         (lambda m: m.inside([1, 2], "blocks.0.hook_resid"), "no activation is called"),
-        (lambda m: m.hidden_states([1, 2], [4]), "layer 4 is not there"),
+        (lambda m: m.hidden_states([1, 2], [4]), "there is no layer 4"),
         (lambda m: m.embed("a", pooling="max"), "pooling is 'max'"),
         (lambda m: m.inside([]), "takes 1 to 64 tokens"),
         (lambda m: m.inside([1, 2], out="/no/such/folder/x"), "cannot be written|No such file"),

@@ -40,7 +40,7 @@ def test_what_shared_memory_cannot_hold_is_refused_before_it_is_compiled(monkeyp
     dims = {"B": 1, "V": VOCABULARY}
     for name, wants in (("01_bisection", VOCABULARY * 4), ("02_candidates", VOCABULARY * 4 + 2048 * 8)):
         refusals = str(refusal(f"sample/{name}", dims))
-        assert refusals.startswith(f"sample/{name} does not fit this GPU (sample: a block wants {wants} bytes")
+        assert refusals.startswith(f"sample/{name} does not fit this GPU (sample: a block needs {wants} bytes")
         assert "sm_86 has 101376" in refusals
     assert refusal("sample/02", {"B": 1, "V": 4000}) is None
     rung = catalogue.find("sample/02")

@@ -62,7 +62,7 @@ def test_one_rung_is_listed_alone(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("check gelu --tune BLOCK=1000000000", "more than any kernel accepts"),
+        ("check gelu --tune BLOCK=1000000000", "more than any kernel takes"),
         ("check gelu --seed 99999999999999999999", "--seed"),
         ("bench gelu --shape nope", "gelu has no shape 'nope'"),
         ("climb --model nope/nope/nope", "there is no folder nope/nope/nope"),

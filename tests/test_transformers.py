@@ -98,7 +98,7 @@ def test_sampled_text_follows_torchs_seed_and_the_settings(model: GPT2LMHeadMode
 @pytest.mark.parametrize(
     ("options", "message"),
     [(dict(num_beams=3), "beams"), (dict(no_repeat_ngram_size=2), "NoRepeatNGram"),
-     (dict(return_dict_in_generate=True), "tokens alone")],
+     (dict(return_dict_in_generate=True), "returns only tokens")],
 )  # fmt: skip
 def test_what_rung_does_not_do_is_refused(model: GPT2LMHeadModel, options: dict[str, object], message: str) -> None:
     with pytest.raises(RungError, match=message):

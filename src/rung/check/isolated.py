@@ -31,12 +31,14 @@ from rung.check.placement import Placement
 from rung.check.report import Failure
 from rung.check.storage import GuardedStorage
 from rung.check.workers import how_it_ended
+from rung.dtypes import Dtype
 from rung.emulator.coverage import Unreached
 from rung.emulator.faults import KINDS, EmulatorFault
 from rung.errors import CompileError, RungError
+from rung.operation import Values
 from rung.rungs.base import Device, Rung
 
-BIND_SECONDS, RUN_SECONDS = 180.0, 90.0
+BIND_SECONDS, RUN_SECONDS, COMPILE_SECONDS = 180.0, 90.0, 180.0
 ANSWER = 1 << 20  # bytes of an answer that are read at most
 OUTPUT = 1 << 16  # bytes of what the rung prints that are passed on
 
@@ -133,6 +135,13 @@ class Isolated:
     def unreached(self) -> list[Unreached]:
         lines = self.ask({"do": "unreached"}, RUN_SECONDS).get("unreached", [])
         return [Unreached(str(file), int(line), str(text), str(never)) for file, line, text, never in lines[:1000]]
+
+    def unfit(self, rung: Rung, values: Values, dtype: Dtype, tuning: dict[str, int] | None) -> str | None:
+        """Compile the rung in a new process, which has not run any of its code."""
+        with Isolated("emulator") as fresh:
+            asked = {"do": "unfit", "operation": rung.operation.name, "file": str(rung.path), "dtype": dtype.name}
+            answer = fresh.ask({**asked, "values": values, "tuning": tuning}, COMPILE_SECONDS).get("unfit")
+        return None if answer is None else str(answer)
 
     def _memory(self, name: str, size: int) -> torch.Tensor:
         """Memory for both processes; it cannot be truncated, which would end this process at its next access."""

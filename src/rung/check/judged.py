@@ -20,6 +20,7 @@ import torch
 from rung.check.calls import How, Order, atomics_ran, emulated, prepare, run_late, switches, unwatched, wait
 from rung.check.confine import confine
 from rung.check.elsewhere import Operators, computes_by_itself, watched, without_launches
+from rung.check.launchable import MULTIPROCESSORS, Nvrtc
 from rung.check.placement import Addresses, Placement, Slab
 from rung.check.storage import GuardedStorage
 from rung.dtypes import dtype as dtype_named
@@ -27,7 +28,7 @@ from rung.emulator import closed, coverage, launches_ran
 from rung.errors import RungError, first_line
 from rung.operation import Operand, Tensors
 from rung.rungs import catalogue
-from rung.rungs.base import Device, Prepared
+from rung.rungs.base import Device, Prepared, emulated_multiprocessors
 from rung.rungs.cuda import CudaRung
 
 MEMORY = 8 << 30  # bytes of private memory, on the emulator; a GPU's driver maps far more than it uses
@@ -176,6 +177,8 @@ class _Judged:
         if what["do"] == "bind":
             self.bind(what)
             return {}
+        if what["do"] == "unfit":
+            return {"unfit": _unfit(what)}
         if what["do"] == "unreached":
             return {"unreached": [dataclasses.astuple(place) for place in coverage.unreached(coverage.counted())]}
         call = self.calls[what["call"]]
@@ -184,6 +187,13 @@ class _Judged:
         if what["do"] == "unlaunched":
             return self.unlaunched(call)
         return self.late(call, what["cycles"]) if what["do"] == "late" else self.replayed(call)
+
+
+def _unfit(what: dict[str, Any]) -> str | None:
+    rung = catalogue.rung_from_file(catalogue.operation(what["operation"]), Path(what["file"]))
+    assert isinstance(rung, CudaRung)
+    with emulated_multiprocessors(MULTIPROCESSORS):
+        return Nvrtc().unfit(rung, what["values"], dtype_named(what["dtype"]), what["tuning"])
 
 
 @dataclasses.dataclass

@@ -18,9 +18,11 @@ import torch
 from rung.check.compile_ahead import Compilers
 from rung.check.effort import ALONE, LADDER
 from rung.check.isolated import Isolated
+from rung.check.launchable import Compiler, Nvrtc, unlaunchable
 from rung.check.one import check
-from rung.check.report import Report
+from rung.check.report import Failure, Report
 from rung.check.workers import work_through
+from rung.cuda import nvrtc
 from rung.dtypes import dtype as dtype_named
 from rung.errors import RungError, first_line
 from rung.processors import processors
@@ -143,7 +145,7 @@ def _run(task: Task, rung: Rung, host: Isolated | None = None) -> Report:
     lacking = [n for n, _ in task.tuning if n not in rung.tune]
     if lacking:
         return Report(task.rung, task.dtype, task.device, "skipped", f"it has no tunable {', '.join(lacking)}")
-    return check(
+    report = check(
         rung,
         task.dtype,
         device=task.device,
@@ -156,6 +158,28 @@ def _run(task: Task, rung: Rung, host: Isolated | None = None) -> Report:
         effort=ALONE if task.alone else LADDER,
         host=host,
     )
+    if task.alone and task.device == "emulator" and not task.quick and isinstance(rung, CudaRung):
+        _on_a_gpu(report, rung, dict(task.tuning) or None, host or Nvrtc())
+    return report
+
+
+def _on_a_gpu(report: Report, rung: CudaRung, tuning: dict[str, int] | None, compiler: Compiler) -> None:
+    """Adds to the report of an emulated rung what an H200 would refuse."""
+    if report.verdict not in ("ok", "few cases", "arithmetic only"):
+        return
+    dtype = dtype_named(report.dtype)
+    try:
+        nvrtc.version()
+    except RungError as error:
+        report.notes.append(f"not compiled for a GPU: {error}")
+        return
+    with report.phase("compile_for_a_gpu"):
+        try:
+            reason = unlaunchable(rung, dtype, tuning, compiler)
+        except Failure as failure:  # of the compiler's process
+            reason = f"compiling it for a GPU: {failure}"
+    if reason:
+        report.verdict, report.reason, report.cause = "failed", reason, "launch"
 
 
 def check_all(work: Sequence[Task], jobs: int | None = None) -> Iterator[Report]:

@@ -22,7 +22,7 @@ from rung.rungs.header import DESCRIPTIVE
 
 TURNS = 3  # bases that each size meets
 WORK, WORK_DRAWN = 400.0, 1000.0  # one unit per trial, COMPILED per build that it needs, and one more per so many
-COMPILED, THREADS, SWITCHES, FLOPS, BYTES = 10, 200_000, 1_000_000, 1e6, 2e6  # threads, fiber switches, FLOPs, bytes
+COMPILED, THREADS, SWITCHES, FLOPS, BYTES = 10, 200_000, 1_000_000, 1e6, 5e5  # threads, fiber switches, FLOPs, bytes
 GROSS, GROSS_FEW, FEW = 10.0, 100.0, 8  # times the bound; of results so few that one may be near zero
 MOST_FLOPS, MOST_BYTES, MOST_THREADS = 1.5e7, 2e7, 2_000_000  # of a trial; the bytes are gpt2's weights of one layer
 # Sizes to draw from: small ones, some of two tiles, and large ones, GPT-2's among them, beside powers of two too.

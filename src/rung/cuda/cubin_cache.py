@@ -14,9 +14,10 @@ from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from rung.cuda import kept
+from rung.cuda import elf, kept
 from rung.cuda.headers import Headers
 from rung.cuda.launch import Build, Resources
+from rung.cuda.limits import THREADS_BLOCK
 from rung.cuda.source import included
 from rung.errors import RungError
 from rung.files import read_bytes, shown
@@ -34,6 +35,11 @@ class Cubin:
     resources: dict[str, Resources]
     log: str
     key: str = field(default="", compare=False)
+
+    def most_threads(self, kernel: str) -> int:
+        """Threads per block that the kernel's __launch_bounds__ allows."""
+        stated = elf.most_threads(self.path.read_bytes(), self.lowered[kernel])
+        return THREADS_BLOCK if stated is None else stated
 
     @property
     def spilling(self) -> tuple[str, ...]:

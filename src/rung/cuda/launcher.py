@@ -100,7 +100,7 @@ class Launcher:
             try:
                 struct.pack("<" + _FORMATS[kind], self._encoded(i, kind, value))
             except (struct.error, TypeError, OverflowError):
-                return f"argument {i + 1} of kernel '{self._kernel}' is {value!r}, not a {kind}: {problem}."
+                return f"argument {i + 1} of kernel '{self._kernel}' is {value!r}, which is no {kind}: {problem}."
         return f"the arguments of kernel '{self._kernel}' cannot be packed: {problem}."
 
     def __call__(self) -> None:

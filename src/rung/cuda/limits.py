@@ -21,6 +21,7 @@ _PARTITIONS = 4  # per multiprocessor, each with a quarter of the registers
 _SHARED_UNIT = 128  # bytes
 _GRID = (2**31 - 1, 65535, 65535)
 _BLOCK = (1024, 1024, 64)
+THREADS_BLOCK = 1024  # on every architecture
 _PORTABLE_CLUSTER = 8
 _LARGEST_CLUSTER = 16  # sm_90 and later data-centre parts, when the kernel opts in
 
@@ -38,7 +39,7 @@ class Limits:
     registers_sm: int = 65536
     registers_block: int = 65536
     registers_thread: int = 255
-    threads_block: int = 1024
+    threads_block: int = THREADS_BLOCK
 
     @property
     def warps_sm(self) -> int:
@@ -166,7 +167,7 @@ def _largest_excess(at: Limits, threads: int, registers: int, shared: int) -> st
 
 
 def refusal(
-    at: Limits, config: LaunchConfig, registers: int = 0, static_shared: int = 0, threads_kernel: int = 1024
+    at: Limits, config: LaunchConfig, registers: int = 0, static_shared: int = 0, threads_kernel: int = THREADS_BLOCK
 ) -> str | None:
     """Why this launch would fail on this GPU, as the end of a sentence, or None; calls no driver."""
     for axis, size, most in zip("xyz", config.grid, _GRID, strict=True):

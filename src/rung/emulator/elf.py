@@ -7,6 +7,8 @@ import struct
 from dataclasses import dataclass
 from pathlib import Path
 
+from rung.cuda.elf import sections
+
 _SYMBOL_TABLE, _TLS = 2, 6
 
 
@@ -30,23 +32,17 @@ class SharedSymbol:
 
 
 def shared_symbols(path: Path) -> tuple[SharedSymbol, ...]:
-    data = path.read_bytes()
-    if data[:6] != b"\x7fELF\x02\x01":
-        raise ValueError(f"{path} is no 64-bit little-endian ELF file")
-    (sections_at,) = struct.unpack_from("<Q", data, 40)
-    entry_size, count = struct.unpack_from("<HH", data, 58)
-    sections = [struct.unpack_from("<IIQQQQIIQQ", data, sections_at + i * entry_size) for i in range(count)]
+    parts = sections(path.read_bytes())
     found = []
-    for _, kind, _, _, offset, size, link, _, _, entry in sections:
-        if kind != _SYMBOL_TABLE:
+    for part in parts:
+        if part.kind != _SYMBOL_TABLE:
             continue
-        strings = sections[link][4]
-        for at in range(offset, offset + size, entry):
-            name_at, info, _, section, value, symbol_size = struct.unpack_from("<IBBHQQ", data, at)
+        names = parts[part.link].data
+        for at in range(0, len(part.data), part.entry):
+            start, info, _, section, value, size = struct.unpack_from("<IBBHQQ", part.data, at)
             if info & 15 != _TLS:
                 continue
-            start = strings + name_at
-            name = data[start : data.index(b"\0", start)].decode()
+            name = names[start : names.index(b"\0", start)].decode()
             if not name.startswith("_ZGV") and "rung_emulator" not in name:  # g++'s and the emulator's own
-                found.append(SharedSymbol(name, symbol_size, section == 0, value))
+                found.append(SharedSymbol(name, size, section == 0, value))
     return tuple(found)

@@ -181,13 +181,9 @@ class Rung(ABC):
         device: Device = "emulator",
     ) -> str | None:
         """Why the rung does not support this call, or None if it does."""
-        if dtype.name not in self.dtypes:
-            return f"{self.full_name} has no {dtype.name} version; it has {', '.join(self.dtypes)}"
-        names = self.names(values, dtype, tuning, tensors, device)
-        for rule in self.needs:
-            if not evaluate(rule, names):
-                return f"{self.full_name} needs {rule}"
-        multiple = self._alignment(names)
+        if reason := self.refused_by_needs(values, dtype, tuning, tensors, device):
+            return reason
+        multiple = self._alignment(self.names(values, dtype, tuning, tensors, device))
         name = alignment.misplaced(((n, t) for n, t in (tensors or {}).items() if n in self.binds), multiple)
         if name is not None:
             return (
@@ -195,6 +191,23 @@ class Rung(ABC):
                 "does not (a clone would)"
             )
         return self.too_large(values, dtype, tuning, device)
+
+    def refused_by_needs(
+        self,
+        values: Values,
+        dtype: Dtype,
+        tuning: Tuning = None,
+        tensors: Tensors | None = None,
+        device: Device = "emulator",
+    ) -> str | None:
+        """Why its dtypes or its `needs` do not admit this call, or None if they do."""
+        if dtype.name not in self.dtypes:
+            return f"{self.full_name} has no {dtype.name} version; it has {', '.join(self.dtypes)}"
+        names = self.names(values, dtype, tuning, tensors, device)
+        for rule in self.needs:
+            if not evaluate(rule, names):
+                return f"{self.full_name} needs {rule}"
+        return None
 
     @property
     def operand_names(self) -> list[str]:

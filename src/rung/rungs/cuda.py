@@ -108,7 +108,8 @@ class CudaRung(Rung):
         cubin = nvrtc.compile_cubin(self.build(values, dtype, tuning), arch)
         for kernel, config in self.launches(values, dtype, tuning, device, emulated=False):
             needs = cubin.resources[kernel]
-            reason = limits.refusal(limits.limits(cubin.arch), config, needs.registers, needs.static_shared)
+            most = cubin.most_threads(kernel)
+            reason = limits.refusal(limits.limits(cubin.arch), config, needs.registers, needs.static_shared, most)
             if reason is not None:
                 return f"{self.full_name} does not fit this GPU ({kernel}: {reason})"
         return None
