@@ -38,9 +38,15 @@ def unlaunchable(rung: CudaRung, dtype: Dtype, tuning: dict[str, int] | None, co
 
 
 def _admitted(rung: CudaRung, dtype: Dtype, tuning: dict[str, int] | None) -> Iterator[tuple[str, Values]]:
-    """Cases and shapes of the model that the rung's own rules admit."""
-    cases = {f"case {case.name!r}": case.values for case in rung.operation.cases if dtype.name in case.dtypes}
-    for name, given in {**cases, **rung.operation.shapes}.items():
+    """Cases and shapes of the model that the rung's own rules admit. Cases that need too much shared memory are left
+    out, as they are on a GPU, and the verdict lists them; at a shape of the model this is an error."""
+    for case in rung.operation.cases:
+        values = rung.operation.complete(case.values)
+        if dtype.name in case.dtypes and rung.refused_by_needs(values, dtype, tuning) is None:
+            launches = rung.launches(values, dtype, tuning, emulated=False)
+            if all(config.shared <= limits.limits(ARCH).shared_block for _, config in launches):
+                yield f"case {case.name!r}", values
+    for name, given in rung.operation.shapes.items():
         values = rung.operation.complete(given)
         if rung.refused_by_needs(values, dtype, tuning) is None:
             yield name, values
