@@ -115,14 +115,14 @@ void begin(Block& block, Index index, unsigned salt)
         const unsigned lanes = block.thread_count - i * WARP;
         warp.alive = lanes >= WARP ? ~0u : (1u << lanes) - 1;
         warp.waiting = 0;
-        warp.barrier_round = 0;
+        warp.barrier_round = warp.registers = 0;
     }
     for (unsigned i = 0; i < block.thread_count; i++) {
         Thread& thread = block.threads[i];
         thread.state = State::Ready;
         thread.copies.count = thread.copies.committed = 0;
         thread.bulk_committed = thread.products_committed = thread.cluster_round = 0;
-        thread.registers_ordered = thread.products_begun = thread.spinning = thread.of_block = false;
+        thread.registers_ordered = thread.products_begun = thread.spinning = thread.of_block = thread.timed_out = false;
         thread.polls.used = thread.polls.next = 0;
         start_at(thread, thread_main);
     }
@@ -260,6 +260,8 @@ unsigned shared_bytes() { return unsigned(shared.fixed_bytes + (shared.dynamic ?
 
 char* memory_of(const Block& block) { return loaded == &block || !block.saved ? shared.fixed : block.saved; }
 
+bool others_started(const Block& block) { return block.cluster->round > 1; }
+
 bool place_of(const void* address, Place& place)
 {
     Block& mine = *running->block;
@@ -291,6 +293,9 @@ Place place_at(unsigned address, unsigned bytes, const char* what, Site site)
         fault(FaultKind::Bounds, "%s (%s:%d) touches bytes %d to %d of shared memory, which has %u", what, site.file, site.line,
               int(offset), int(offset + bytes), shared_bytes());
     Block& block = mine.cluster ? (&mine - mine.cluster_rank)[rank] : mine;
+    if (&block != &mine && !others_started(mine))
+        fault(FaultKind::Async, "%s (%s:%d) touches the shared memory of block %u of the cluster, which may not have started: no barrier of "
+              "the cluster has been waited for", what, site.file, site.line, rank);
     if (block.finished)
         fault(FaultKind::Async, "%s (%s:%d) touches the shared memory of block %u of the cluster, which has ended", what,
               site.file, site.line, rank);

@@ -115,6 +115,10 @@ void learn_bytes(ByteBarrier& barrier) { learn(barrier.complete); }
 bool wait_bytes(ByteBarrier& barrier, bool by_parity, unsigned phase, const char* what, Site site)
 {
     if (!test_bytes(barrier, by_parity, phase)) {
+        if (!running->timed_out) {  // each thread's first wait does
+            running->timed_out = true;
+            return false;
+        }
         if (launch->order == int(Order::Shuffled) && random_below(4) == 0) {
             pause(running->caller);
             return test_bytes(barrier, by_parity, phase) && (learn_bytes(barrier), true);

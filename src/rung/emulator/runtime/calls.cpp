@@ -217,6 +217,7 @@ void rung_atomic(const void* address, unsigned long long value)
 RUNG_API void rung_of_block(bool on) { running->of_block = on; }  // declared in scopes.h
 unsigned long rung_atomics_ran() { return atomics; }
 
+void rung_read_only(const void* address, unsigned bytes) { read_only(address, bytes, __builtin_return_address(0)); }
 void rung_pause() { pause(__builtin_return_address(0)); }
 void rung_poll(const void* address, unsigned long long value) { poll(address, value, __builtin_return_address(0)); }
 

@@ -382,6 +382,7 @@ void load(Machine& m, const Instruction& i)
     char data[64];
     memcpy(data, at, bytes);
     note_access(at, bytes, false, strength_of(i), running->caller);
+    if (i.has("nc"_w)) read_only(at, bytes, running->caller);
     if (strong(i)) {
         synchronize(at, true, false, order_of(i), scope_of(i));
         unsigned long long seen = 0;
@@ -641,12 +642,20 @@ void griddepcontrol(Machine&, const Instruction& i)
 void zero(Machine& m, const Instruction& i) { m.set(i.args[0], 0); }
 void trap(Machine& m, const Instruction&) { fault(FaultKind::Trap, "the kernel called trap (%s:%d)", m.site.file, m.site.line); }
 
+constexpr unsigned MOST_REGISTERS = 65536;  // of a block
+
 void setmaxnreg(Machine& m, const Instruction& i)
 {
     const unsigned count = unsigned(m.number(i.args[0]));
     if (count < 24 || count > 256 || count % 8)
         fault(FaultKind::Unsupported, "setmaxnreg to %u (%s:%d); take a multiple of 8 from 24 to 256", count, m.site.file, m.site.line);
     rung_meet_lanes(0xffffffffu, nullptr_collective, nullptr, "setmaxnreg", m.site);
+    running->warp->registers = count;
+    unsigned all = 0;
+    for (unsigned i = 0; i < running->block->warp_count; i++) all += WARP * running->block->warps[i].registers;
+    if (all > MOST_REGISTERS)
+        fault(FaultKind::Deadlock, "setmaxnreg to %u (%s:%d) waits for ever: the warps of this block have asked for %u registers, and "
+              "a multiprocessor has %u", count, m.site.file, m.site.line, all, MOST_REGISTERS);
 }
 
 const struct { const char* name; Handler run; } TABLE[] = {

@@ -409,7 +409,13 @@ void access(uintptr_t address, size_t size, bool write, unsigned char strong, co
         return;
     Place place = {};
     if (address - base < bytes_of_block) place = {me.block, unsigned(address - base)};
-    else if (me.block->cluster && place_of(reinterpret_cast<void*>(address), place)) {}
+    else if (me.block->cluster && place_of(reinterpret_cast<void*>(address), place)) {
+        if (place.block != me.block && !others_started(*me.block)) {
+            report->address = address, report->counter = uintptr_t(caller) - 1;
+            fault(FaultKind::Race, "%s the shared memory of another block of the cluster|before a barrier of the cluster has shown that it has "
+                  "started", write ? "writes" : "reads");
+        }
+    }
     else {
         const bool input = stay_inside(address, size, write, caller);
         if (watching) stay_behind(slot_of(me), address, size, write, caller);
@@ -635,6 +641,19 @@ void synchronize(const void* address, bool load, bool store, Memory order, Scope
 void note_access(const void* address, size_t bytes, bool write, unsigned char strong, const void* place)
 {
     access(uintptr_t(address), bytes, write, strong, place);
+}
+
+void read_only(const void* address, size_t bytes, const void* place)
+{
+    if (!watching || !running || meeting_lanes) return;
+    Place in_shared;
+    if (place_of(address, in_shared)) return;
+    for (uintptr_t at = uintptr_t(address) / 4 * 4; at < uintptr_t(address) + bytes; at += 4) {
+        const Access& last = cell_of(at).write;
+        if (last.clock)
+            race(at, false, place_in_code(place), last, true, " through the read-only cache",
+                 "and that cache is not told of writes of the same launch");
+    }
 }
 
 void note_copy(const Thread& thread, Place to, int bytes, const void* place)

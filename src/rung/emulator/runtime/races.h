@@ -33,6 +33,7 @@ void synchronize(const void* address, bool load, bool store, Memory order, Scope
 
 // ---- accesses -------------------------------------------------------------------------------------------------------
 void note_access(const void* address, size_t bytes, bool write, unsigned char strong, const void* place);
+void read_only(const void* address, size_t bytes, const void* place);  // refuses what this launch has written
 void note_copy(const Thread& thread, Place to, int bytes, const void* place);
 void note_barrier(Place place);
 

@@ -81,6 +81,7 @@ struct Thread : Fiber
     Copies copies;
     unsigned bulk_committed;  // groups of bulk copies out of shared memory
     unsigned products_committed;  // groups of wgmma
+    bool timed_out;           // one of its try_waits has
     bool of_block;            // its atomics are those of the block's scope
     bool products_begun;          // whether it has executed a wgmma.fence
     bool registers_ordered;       // whether it has executed one since wgmma last wrote registers
@@ -92,6 +93,7 @@ struct Warp
     unsigned alive, waiting;
     Site barrier;            // the barrier at which this warp's first thread waits
     unsigned barrier_round;  // ... in this round of the block's barrier
+    unsigned registers;      // per thread, as setmaxnreg last set them; 0: never
     struct WarpProducts* products;  // its pending wgmma
 };
 
@@ -165,6 +167,7 @@ void run_grid();  // returns early, with `report` filled, on a fault
 void poison(void* to, size_t bytes);  // fills unwritten memory; the pattern changes from launch to launch
 inline unsigned volume(Index dim) { return dim.x * dim.y * dim.z; }
 char* memory_of(const Block& block);            // current location of its shared memory
+bool others_started(const Block& block);           // the blocks of its cluster: whether a barrier of all has completed
 bool place_of(const void* address, Place& place);  // false: not in shared memory of this block or its cluster
 inline char* memory_at(Place place) { return memory_of(*place.block) + place.offset; }
 unsigned shared_bytes();                           // per block: static, padding and dynamic

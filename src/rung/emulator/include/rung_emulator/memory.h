@@ -3,7 +3,12 @@
 
 #define RUNG_LOAD(NAME) template <class T> inline T NAME(const T* address) { return *address; }
 #define RUNG_STORE(NAME) template <class T> inline void NAME(T* address, T value) { *address = value; }
-RUNG_LOAD(__ldg)
+template <class T>
+inline T __ldg(const T* address)
+{
+    rung_read_only(address, sizeof(T));
+    return *address;
+}
 RUNG_LOAD(__ldca)
 RUNG_LOAD(__ldcg)
 RUNG_LOAD(__ldcs)

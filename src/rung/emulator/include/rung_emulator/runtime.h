@@ -53,6 +53,7 @@ RUNG_API long long rung_ticks();  // incremented by every call
 RUNG_API void rung_pause();  // yields; called by spinning threads
 RUNG_API void rung_poll(const void* address, unsigned long long value);  // a value read, perhaps in a polling loop
 RUNG_API void rung_atomic(const void* address, unsigned long long value);  // a read-modify-write, with the old value
+RUNG_API void rung_read_only(const void* address, unsigned bytes);  // a read through the read-only cache
 RUNG_API unsigned long rung_atomics_ran();                                 // number of atomics in this process
 RUNG_API unsigned rung_shared_address(const void* address, rung_emulator::Site site);  // as a PTX shared address
 RUNG_API void* rung_shared_pointer(unsigned address, rung_emulator::Site site);
