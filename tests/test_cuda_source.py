@@ -2,7 +2,7 @@
 
 import pytest
 
-from rung.cuda.source import Parameter, kernel_parameters, kernels_in
+from rung.cuda.source import Parameter, included, kernel_parameters, kernels_in
 from rung.errors import RungError
 
 
@@ -101,3 +101,25 @@ def test_an_unknown_kernel_is_reported_with_those_that_exist() -> None:
 def test_a_parameter_without_a_name_cannot_be_bound(nameless: str) -> None:
     with pytest.raises(RungError, match=r"parameter 2 of kernel 'k' in file\.cu has no name"):
         parameters(f"__global__ void k(int a, {nameless})")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "#include NAME",
+        "# include /* a comment */ NAME",
+        "/* before */ #include NAME",
+        "#include_next <other.cuh>",
+        "%:include NAME",
+        "#inc\\\nlude NAME",
+        "#import \"other.cuh\"",
+    ],
+)
+def test_a_file_that_a_macro_names_is_refused(line: str) -> None:
+    with pytest.raises(RungError, match="write #include with the file"):
+        included(f'#define NAME "other.cuh"\n{line}\n')
+
+
+def test_what_only_looks_like_an_include_is_none() -> None:
+    text = '// #include NAME\n#include "rung.cuh"\n#if __has_include(<cuda.h>)\n#endif\nint include = 1;\n/* \n#include NAME\n*/'
+    assert included(text) == ("rung.cuh",)

@@ -70,8 +70,9 @@ def check(
     if coverage:
         host.unreached()  # of the rungs before it
     host.unwatched()  # likewise
+    procedure = Procedure(trials, seed, QUICK if quick else effort)
     try:
-        Procedure(trials, seed, QUICK if quick else effort).follow(cases[:1] if quick else cases)
+        procedure.follow(cases[:1] if quick else cases)
     except (Failure, RungError) as failure:
         report.verdict, report.reason, report.cause = "failed", str(failure), failure.kind
         trials.explain()
@@ -83,7 +84,7 @@ def check(
     report.case = ""
     if rung.operation.complaint is not None:
         report.notes.append("judged by the problem's own check_implementation; the error figures are rung's")
-    if threads := host.unwatched():
+    if threads := max(host.unwatched(), procedure.unwatched):
         report.notes.append(f"not checked for races with {threads} threads at once, too many for the emulator")
     if coverage:
         report.unreached = host.unreached()
@@ -99,6 +100,9 @@ def check(
     if report.verdict == "ok" and device == "emulator" and (file := _differs_on_a_gpu(rung)):
         report.verdict = "arithmetic only"
         report.reason = f"{file} has different code for the emulator and for a GPU; the GPU's code was not tried"
+    if report.verdict == "ok" and procedure.unwatched and not procedure.watched:
+        report.verdict = "arithmetic only"
+        report.reason = "every case launches more threads at once than the race check can take"
     return report
 
 

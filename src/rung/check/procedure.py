@@ -45,6 +45,8 @@ class Procedure:
         self.rung, self.operation, self.report = trials.rung, trials.operation, trials.report
         self.emulated = trials.device == "emulator"
         self.ran: list[Ran] = []
+        self.watched = False  # whether a case had the race check
+        self.unwatched = 0  # the most threads of a case that could not have it
 
     def follow(self, cases: Sequence[tuple[Case, Values]]) -> None:
         self._every_case(cases)
@@ -115,8 +117,12 @@ class Procedure:
             chosen = [largest(self.ran, self.effort.watched)]
         else:
             return
+        host = self.trials.host
         for one in chosen:  # in the shuffled order, blocks switch at their atomics
             self._at(one, self._how(races=True)).once("shuffled" if self.effort.alone else "forward")
+            too_many = host.unwatched()
+            self.unwatched = max(self.unwatched, too_many)
+            self.watched |= not too_many
 
     def _fused(self) -> None:
         """Extreme numbers with products and sums fused, as a GPU's compiler fuses them. Results that are rounded to 16

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from rung.errors import RungError
+from rung.files import shown
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,9 @@ _BLANKED = re.compile(
     re.DOTALL | re.VERBOSE,
 )
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*(?:"([^"\n]+)"|<([^>\n]+)>)', re.MULTILINE)
+# By whatever spelling, of which only the one above is read.
+_INCLUDING = re.compile(r"^[ \t]*(?:#|%:|\?\?=)[ \t]*(?:include|import|embed)(?:_next)?\b[^\n]*", re.MULTILINE)
+_INCLUDE_WORDS = re.compile(r"include|import|embed")
 _DIRECTIVE = re.compile(r"^[ \t]*\#(?:\\\n|[^\n])*", re.MULTILINE)
 _TOKEN = re.compile(r"[A-Za-z_]\w*|::|\d[\w.]*|\S")
 _MOST_KERNELS, _LONGEST_LIST = 1_000, 10_000  # tokens of a list in brackets
@@ -98,9 +102,17 @@ def kernels_in(source: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(s.kernel for s in _signatures(source) if s.body))
 
 
-def included(source: str) -> list[str]:
-    """The files that a text includes, in quotes or angle brackets."""
-    return [quoted or bracketed for quoted, bracketed in _INCLUDE.findall(source)]
+@functools.lru_cache(maxsize=512)
+def included(source: str) -> tuple[str, ...]:
+    """The files that a text includes, in quotes or angle brackets. A file that a macro names would not be found here,
+    and a change of it not be noticed."""
+    found, joined = _INCLUDE.findall(source), re.sub(r"\\[ \t]*\n", "", source)
+    if len(_INCLUDE_WORDS.findall(joined)) > len(found):
+        text = without_comments(joined)
+        for line in _INCLUDING.findall(text):
+            if not _INCLUDE.match(line):
+                raise RungError(f"{shown(line.strip())}: write #include with the file's name in quotes or brackets.")
+    return tuple(quoted or bracketed for quoted, bracketed in found)
 
 
 def without_comments(source: str) -> str:

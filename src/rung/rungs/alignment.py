@@ -27,7 +27,8 @@ def of_source(source: str, folders: Iterable[Path]) -> int:
     """32 if the code, or one of its own headers, uses WMMA, 16 if it uses vectors; else 1: any element's address is
     valid."""
     places, seen = list(folders), {_SHARED_BY_ALL}
-    most, waiting = _of_text(source)
+    most, included_here = _of_text(source)
+    waiting = list(included_here)
     while waiting:
         name, *waiting = waiting
         path = next((p / name for p in places if (p / name).is_file()), None)
@@ -38,14 +39,14 @@ def of_source(source: str, folders: Iterable[Path]) -> int:
     return most
 
 
-def _of_text(text: str) -> tuple[int, list[str]]:
+def _of_text(text: str) -> tuple[int, tuple[str, ...]]:
     """The alignment that a text needs by itself, and the files that it includes."""
     bare = without_comments(text)
     return FRAGMENT if _WMMA.search(bare) else VECTOR if _VECTORS.search(bare) else 1, included(text)
 
 
 @lru_cache(maxsize=512)  # most rungs share the same few headers
-def _of_file(path: Path, changed: int) -> tuple[int, list[str]]:
+def _of_file(path: Path, changed: int) -> tuple[int, tuple[str, ...]]:
     return _of_text(path.read_text(errors="replace"))
 
 

@@ -149,7 +149,7 @@ def _digest_of(path: Path, changed: int) -> str:
 
 def _names(path: Path, source: str) -> list[str]:
     if path.suffix != ".py":
-        return included(source)
+        return list(included(source))
     strings = (n.value for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Constant) and isinstance(n.value, str))
     written = [s for s in strings if len(s) < 200]
     return [s for s in written if re.fullmatch(r"[\w./]+", s)] + [n for s in written for n in included(s)]
