@@ -6,9 +6,12 @@ import json
 import os
 import pickle
 import resource
+import shutil
+import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,10 +22,14 @@ import torch
 import rung
 from gpt2_models import saved, tokenizer_file
 from rung import RungError, lines
+from rung.check import many
+from rung.check.report import Report
 from rung.cli import main, resume
 from rung.cli.score import _texts
 from rung.cuda import kept
+from rung.exchange.problem import submission
 from rung.gpt2.tokenizer import read_tokenizer
+from rung.rungs import catalogue
 
 ROOT = Path(__file__).parents[1]
 TEXT = "Once upon a time there was a king who had three sons."
@@ -318,3 +325,93 @@ def test_a_spoilt_entry_of_the_cache_is_none(
     assert kept.find(where, "key") == entry
     spoil(make)(entry.path if end == ".so" else where / "key.json")
     assert kept.find(where, "key") is None
+
+
+# ---- code that is judged --------------------------------------------------------------------------------------------
+
+LEAVES = '''"""Leaves a process behind, in a session of its own."""
+
+import os
+import time
+from contextlib import suppress
+from pathlib import Path
+
+if os.fork() == 0:
+    with suppress(OSError):
+        os.setsid()
+    with suppress(OSError):
+        os.setpgid(0, 0)
+    if os.fork() == 0:
+        Path(__file__).with_suffix(".pid").write_text(str(os.getpid()))
+        time.sleep(600)
+    os._exit(0)
+while not Path(__file__).with_suffix(".pid").exists():
+    time.sleep(0.01)
+
+DTYPES = ["f32"]
+
+
+def run(a, b, out):
+    out.copy_(a)
+'''
+CLOSES = LEAVES.partition("if os.fork()")[0] + "os.closerange(0, 200)\n" + LEAVES.partition("(0.01)\n")[2]
+
+
+def judged(source: str, path: Path) -> Report:
+    path.write_text(source)
+    own = catalogue.rung_from_file(catalogue.operation("residual"), path)
+    return many.run_task(next(iter(many.tasks([own], device="emulator", quick=True))))
+
+
+def alive(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="processes are confined on Linux")
+def test_no_child_of_a_judged_rung_stays(tmp_path: Path) -> None:
+    assert judged(LEAVES, tmp_path / "leaves.py").verdict != "ok"
+    process = int((tmp_path / "leaves.pid").read_text())
+    until = time.monotonic() + 5
+    while alive(process) and time.monotonic() < until:
+        time.sleep(0.05)
+    stays = alive(process)
+    if stays:
+        os.kill(process, signal.SIGKILL)
+    assert not stays
+
+
+def test_a_judged_rung_that_closes_its_pipes_has_failed(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    report = judged(CLOSES, tmp_path / "closes.py")
+    assert report.verdict == "failed" and "Traceback" not in report.reason + capfd.readouterr().err
+
+
+PROBLEM = ROOT / "tests" / "problem"
+
+
+@pytest.mark.parametrize(
+    ("added", "message"),
+    [
+        ("import os\nos._exit(0)\n", "ended the process with exit code 0"),
+        ("import os\nos.abort()\n", "ended the process by SIGABRT"),
+        ("import sys\nsys.exit(0)\n", "reference.py fails: SystemExit"),
+        ("def ref_kernel(data):\n    raise SystemExit(0)\n", "ref_kernel fails: SystemExit"),
+        ("import sys\nsys.stdout.close()\nsys.stderr.close()\nimport os\nos._exit(0)\n", "ended the process"),
+    ],
+)
+def test_a_problem_that_ends_the_process_has_no_verdict(tmp_path: Path, added: str, message: str) -> None:
+    shutil.copytree(PROBLEM / "row_scale", tmp_path / "problem" / "row_scale")
+    shutil.copy(PROBLEM / "common.py", tmp_path / "problem")
+    with (tmp_path / "problem" / "row_scale" / "reference.py").open("a") as file:
+        file.write(f"\n{added}")
+    honest = str(PROBLEM / "submissions" / "honest.py")
+    words = ("check", "--problem", str(tmp_path / "problem" / "row_scale"), honest, "--device", "emulator")
+    assert message in refused(*words, "--quick")
+
+
+def test_a_task_of_a_million_tests_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "task.yml").write_text("tests:\n" + "- {seed: 1}\n" * 100_000)
+    with pytest.raises(RungError, match="too many for its kind"):
+        submission(tmp_path, PROBLEM / "submissions" / "honest.py")
