@@ -196,7 +196,7 @@ def _pickles(good: Path) -> Iterator[tuple[str, Callable[[Path], object]]]:
         "quantised": torch.quantize_per_tensor(of, 0.1, 0, torch.qint8), "whole numbers": of.to(torch.int64),
         "of stride 0": torch.zeros(1, 1).expand(of.shape), "flat": of.flatten(), "empty": of[:0], "bool": of > 0,
         "a billion rows": torch.zeros(1, 1).expand(2**40, 2**20), "negative": torch._neg_view(of),
-        "a parameter that runs": Runs(), "float8": of.to(torch.float8_e4m3fn), "double": of.double() * 1e300,
+        "nested": torch.nested.nested_tensor([of]), "a parameter that runs": Runs(), "float8": of.to(torch.float8_e4m3fn), "double": of.double() * 1e300,
     }.items():  # fmt: skip
         yield f"pickle {what}", saved(tensors | {FIRST: tensor})
     for content in (Runs(), [Runs()], {"a": Runs()}, None, 5, [], {}, tensors | {5: of}, [tensors], bytearray(9)):

@@ -151,7 +151,7 @@ def _column(name: str, field: str) -> Iterator[str]:
     except ImportError:
         raise RungError(f"reading {name} needs pyarrow; `pip install pyarrow` brings it.") from None
     try:
-        with parquet.ParquetFile(name) as file:
+        with opened(Path(name)) as content, parquet.ParquetFile(content) as file:
             if field not in file.schema_arrow.names:
                 columns = ", ".join(file.schema_arrow.names)
                 raise RungError(f"{name} has no column {field!r}; it has {columns}; --field names one.")
@@ -161,7 +161,7 @@ def _column(name: str, field: str) -> Iterator[str]:
                         raise RungError(f"the column {field!r} of {name} holds {type(value).__name__}, not text.")
                     yield value
     except (ArrowException, OSError) as error:
-        raise RungError(f"{name} cannot be read as parquet: {first_line(error)}.") from None
+        raise RungError(f"{name} cannot be read as parquet: {first_line(error).rstrip('.')}.") from None
 
 
 def _progress() -> Any:

@@ -113,7 +113,7 @@ def _nanogpt(source: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
         if not isinstance(value, torch.Tensor) or not is_plain(value):
             raise RungError(f"{source}: {shown(key)} is not a plain tensor; save it as one.")
         matrix = name.startswith("h.") and value.ndim == 2
-        tensors[name] = (value.t() if matrix else value).contiguous()
+        tensors[name] = (value.t() if matrix else value).detach().contiguous()
     _require_layers(source, config, tensors)
     if shape.get("bias", True) is False:
         for name, size in expected(config).items():

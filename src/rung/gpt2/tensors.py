@@ -137,8 +137,8 @@ class Pickled:
         for name, tensor in loaded.items():
             if not is_plain(tensor):
                 raise RungError(f"{path}: tensor {shown(name)} is not dense; save it as a plain one.")
-        self._tensors: dict[str, torch.Tensor] = loaded
-        self.shapes = {name: tuple(tensor.shape) for name, tensor in loaded.items()}
+        self._tensors: dict[str, torch.Tensor] = {name: tensor.detach() for name, tensor in loaded.items()}
+        self.shapes = {name: tuple(tensor.shape) for name, tensor in self._tensors.items()}
 
     def read(self, name: str) -> torch.Tensor:
         return self._tensors[name]
@@ -146,7 +146,7 @@ class Pickled:
 
 def is_plain(tensor: torch.Tensor) -> bool:
     """Whether a tensor's elements are in the file, each of them: with a stride of 0, one counts as a billion."""
-    if tensor.layout != torch.strided or tensor.is_meta or tensor.is_quantized:
+    if tensor.is_nested or tensor.layout != torch.strided or tensor.is_meta or tensor.is_quantized:
         return False
     return tensor.nbytes <= tensor.untyped_storage().nbytes()
 
