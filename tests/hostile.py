@@ -10,6 +10,7 @@ import json
 import os
 import pickle
 import random
+import re
 import resource
 import shutil
 import signal
@@ -316,7 +317,8 @@ def headers(work: Path) -> Iterator[tuple[str, Path]]:
 
 
 def _kernel(top: str = "", grid: str = "1", block: str = "32", entry: str = "", parameters: str = "") -> str:
-    return KERNEL % (top, grid, block, entry, parameters)
+    text = KERNEL % (top, grid, block, entry, parameters)
+    return re.sub(r"\bN\b", "C", text)  # a name that the operation has: an unknown one would end the evaluation
 
 
 def _bad_expressions() -> Iterator[str]:
@@ -340,6 +342,8 @@ def _header_classes() -> Iterator[tuple[str, Any]]:
             given = json.dumps(text).replace("\\\\u", "\\u")
             place = {"needs": _kernel(top=f"needs = [{given}]")}.get(key) or _kernel(**{key: given})
             yield f"{key} = {text[:24]!r}", place
+    for grid in ("2147483647", "[2147483647, 65535, 65535]", "[65536, 65535, 1]"):
+        yield f"blocks of {grid}", _kernel(grid=grid)
     big = json.dumps("(N**8)**8 * (N**8)**8")
     for text in ("N**8 * N**8 * N**8 * N**8 * N**8 * N**8", "-1", "1 << 50", "x" * 3000, "0.1"):
         for place in ("align", "shared", "when"):

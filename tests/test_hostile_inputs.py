@@ -282,6 +282,26 @@ def test_an_option_of_nonsense_is_a_sentence(
     assert captured.err.startswith("rung: ") and message in captured.err and captured.err.count("\n") == 1
 
 
+def test_a_server_of_more_texts_than_memory_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    from rung.gpt2.batching.choice import backend_of
+
+    with pytest.raises(RungError, match="fit into memory"):
+        backend_of(rung.load(saved()).transformer, 1_000_000_000)
+
+
+@pytest.mark.parametrize("options", [{"repetition_penalty": 1e-320}, {"presence_penalty": -1e308}])
+def test_a_penalty_that_leaves_no_numbers_is_refused(options: dict[str, float]) -> None:
+    with pytest.raises(RungError, match="it must"):
+        rung.load(saved()).generate("Once", max_new_tokens=1, **options)  # type: ignore[arg-type]
+
+
+def test_no_cluster_is_waited_for() -> None:
+    pytest.importorskip("ray")
+    begin = time.monotonic()
+    assert "there is no Ray cluster" in refused(*GENERATE[:-1], "--ray", "127.0.0.1:1")
+    assert time.monotonic() - begin < 30
+
+
 # ---- the cache folder -----------------------------------------------------------------------------------------------
 
 CHECK = ("check", "residual/1", "--device", "emulator", "--quick", "--dtype", "f32")
