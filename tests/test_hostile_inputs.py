@@ -30,6 +30,7 @@ from rung.cuda import kept
 from rung.exchange.problem import submission
 from rung.gpt2.tokenizer import read_tokenizer
 from rung.rungs import catalogue
+from rung.show.sweep_chart import write_svg
 
 ROOT = Path(__file__).parents[1]
 TEXT = "Once upon a time there was a king who had three sons."
@@ -191,6 +192,8 @@ def test_outputs_that_nothing_can_be_written_to_are_a_sentence(tmp_path: Path, p
     assert "Is a directory" in refused(*GENERATE, str(tmp_path))
     assert "No such file" in refused(*GENERATE, "/proc/nothing/x")
     assert "no program reads this pipe" in refused("results", "--csv", pipe)
+    with pytest.raises(RungError, match="no program reads this pipe"):
+        write_svg("<svg/>", Path(pipe))
     for path, message in ((pipe, "no program reads this pipe"), ("/dev/full", "No space left"), ("/", "directory")):
         with pytest.raises(RungError, match=message):
             lines.append(Path(path), {})
@@ -238,6 +241,16 @@ def test_a_pipe_without_a_writer_is_not_waited_for(pipe: str) -> None:
         assert "is a pipe or a device" in refused(*words)
     for words in (("serve", "--api-key-file", "/dev/zero"), ("results", "/dev/zero"), ("results", pipe)):
         assert "device" in (said := refused(*words)) or "not a file" in said
+
+
+@pytest.mark.slow
+def test_a_task_that_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    pytest.importorskip("lm_eval")
+    os.mkfifo(tmp_path / "task.yaml")
+    assert "is a pipe or a device" in refused("eval", str(tmp_path / "task.yaml"))
+    (tmp_path / "task.yaml").unlink()
+    (tmp_path / "task.yaml").write_text("task: [[[\n")
+    assert "ParserError" in refused("eval", str(tmp_path / "task.yaml"))
 
 
 def test_only_a_line_feed_ends_a_line_of_json(tmp_path: Path) -> None:
@@ -345,6 +358,9 @@ def test_a_spoilt_entry_of_the_cache_is_none(
     assert kept.find(where, "key") == entry
     spoil(make)(entry.path if end == ".so" else where / "key.json")
     assert kept.find(where, "key") is None
+    (tmp_path / "made.so").write_bytes(b"code")
+    assert kept.find(where, "key") is None and kept.put(where, "key", tmp_path / "made.so", {}) == entry
+    assert kept.find(where, "key") == entry
 
 
 # ---- code that is judged --------------------------------------------------------------------------------------------

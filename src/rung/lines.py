@@ -23,8 +23,11 @@ def default_path() -> Path:
     """The default place of results: the user's data folder."""
     if "RUNG_RESULTS" in os.environ:
         return Path(os.environ["RUNG_RESULTS"])
-    base = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
-    return Path(base) / "rung" / "results.jsonl"
+    try:
+        base = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share")
+    except RuntimeError:  # a user without a home
+        raise RungError("results have no place; set RUNG_RESULTS to a file.") from None
+    return base / "rung" / "results.jsonl"
 
 
 def append(path: Path, row: Mapping[str, Any]) -> None:

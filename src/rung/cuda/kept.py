@@ -123,12 +123,18 @@ def put(where: Path, key: str, made: Path, note: Any = None) -> Entry:
     """Moves a finished file into the cache. The file goes first, so that an entry never names an incomplete file."""
     digest = hashlib.sha256(made.read_bytes()).hexdigest()
     path = where / f"{digest[:32]}{made.suffix}"
-    made.replace(path)
+    _place(made, path)
     handle, temporary = tempfile.mkstemp(dir=where, prefix=".", suffix=".part")
     with os.fdopen(handle, "w") as file:
         json.dump({"file": path.name, "sha256": digest, "note": note}, file)
-    Path(temporary).replace(where / f"{key}.json")
+    _place(Path(temporary), where / f"{key}.json")
     return Entry(path, note)
+
+
+def _place(made: Path, path: Path) -> None:
+    if path.is_dir():  # nothing of rung's
+        shutil.rmtree(path)
+    made.replace(path)
 
 
 @contextlib.contextmanager
