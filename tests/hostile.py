@@ -161,6 +161,7 @@ def _safetensors(whole: bytes) -> Iterator[tuple[str, Callable[[Path], object]]]
         yield f"safetensors entry is {odd!r}", packed(json.dumps(header | {FIRST: odd}))
     doubled = json.dumps(header)[:-1] + f', "{FIRST}": {json.dumps(entry | {"shape": [1]})}}}'
     yield "safetensors entry twice", packed(doubled)
+    yield "safetensors of a long name", packed(json.dumps(header | {"a" * 5_000: entry}))
     many = {f"t{i}": {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]} for i in range(100_000)}
     yield "safetensors of 100,000 tensors", packed(json.dumps(header | many))
     spare = random.Random(0)

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from rung import files
-from rung.errors import RungError
+from rung.errors import RungError, first_line
 from rung.files import shown
 
 SAFETENSORS, BIN = "model.safetensors", "pytorch_model.bin"
@@ -87,7 +87,8 @@ class Safetensors:
         try:
             tensor: torch.Tensor = self._file.get_tensor(name)
         except (SafetensorError, OSError) as error:
-            raise RungError(f"{self.path}: tensor {name!r} cannot be read ({error}); fetch it again.") from None
+            problem = first_line(error)
+            raise RungError(f"{self.path}: tensor {shown(name)} cannot be read ({problem}); fetch it again.") from None
         return tensor
 
 
