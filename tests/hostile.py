@@ -352,6 +352,8 @@ def _header_classes() -> Iterator[tuple[str, Any]]:
             top, entry = (f"align = {key}", "") if place == "align" else ("", f"{place} = {key}")
             if place != "when" or "x" in text or "**" in text:
                 yield f"{place} = {text[:20]!r}", _kernel(top=top, entry=entry)
+    long = '"' + "1 + " * 450 + '1"'
+    yield "each of long expressions", _kernel(grid=long, block=long, entry=f"each = {{ i = {long} }}")
     yield "each of a million", _kernel(entry='each = { i = "1000000" }')
     yield "each of 10^18", _kernel(entry=f"each = {{ i = {10**18} }}")
     yield "each bomb", _kernel(entry=f"each = {{ i = {big} }}")
