@@ -10,6 +10,7 @@ import json
 import os
 import pickle
 import random
+import re
 import resource
 import shutil
 import signal
@@ -160,6 +161,7 @@ def _safetensors(whole: bytes) -> Iterator[tuple[str, Callable[[Path], object]]]
         yield f"safetensors entry is {odd!r}", packed(json.dumps(header | {FIRST: odd}))
     doubled = json.dumps(header)[:-1] + f', "{FIRST}": {json.dumps(entry | {"shape": [1]})}}}'
     yield "safetensors entry twice", packed(doubled)
+    yield "safetensors of a long name", packed(json.dumps(header | {"a" * 5_000: entry}))
     many = {f"t{i}": {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]} for i in range(100_000)}
     yield "safetensors of 100,000 tensors", packed(json.dumps(header | many))
     spare = random.Random(0)
@@ -196,7 +198,7 @@ def _pickles(good: Path) -> Iterator[tuple[str, Callable[[Path], object]]]:
         "quantised": torch.quantize_per_tensor(of, 0.1, 0, torch.qint8), "whole numbers": of.to(torch.int64),
         "of stride 0": torch.zeros(1, 1).expand(of.shape), "flat": of.flatten(), "empty": of[:0], "bool": of > 0,
         "a billion rows": torch.zeros(1, 1).expand(2**40, 2**20), "negative": torch._neg_view(of),
-        "a parameter that runs": Runs(), "float8": of.to(torch.float8_e4m3fn), "double": of.double() * 1e300,
+        "nested": torch.nested.nested_tensor([of]), "a parameter that runs": Runs(), "float8": of.to(torch.float8_e4m3fn), "double": of.double() * 1e300,
     }.items():  # fmt: skip
         yield f"pickle {what}", saved(tensors | {FIRST: tensor})
     for content in (Runs(), [Runs()], {"a": Runs()}, None, 5, [], {}, tensors | {5: of}, [tensors], bytearray(9)):
@@ -316,7 +318,8 @@ def headers(work: Path) -> Iterator[tuple[str, Path]]:
 
 
 def _kernel(top: str = "", grid: str = "1", block: str = "32", entry: str = "", parameters: str = "") -> str:
-    return KERNEL % (top, grid, block, entry, parameters)
+    text = KERNEL % (top, grid, block, entry, parameters)
+    return re.sub(r"\bN\b", "C", text)  # a name that the operation has: an unknown one would end the evaluation
 
 
 def _bad_expressions() -> Iterator[str]:
@@ -340,6 +343,8 @@ def _header_classes() -> Iterator[tuple[str, Any]]:
             given = json.dumps(text).replace("\\\\u", "\\u")
             place = {"needs": _kernel(top=f"needs = [{given}]")}.get(key) or _kernel(**{key: given})
             yield f"{key} = {text[:24]!r}", place
+    for grid in ("2147483647", "[2147483647, 65535, 65535]", "[65536, 65535, 1]"):
+        yield f"blocks of {grid}", _kernel(grid=grid)
     big = json.dumps("(N**8)**8 * (N**8)**8")
     for text in ("N**8 * N**8 * N**8 * N**8 * N**8 * N**8", "-1", "1 << 50", "x" * 3000, "0.1"):
         for place in ("align", "shared", "when"):
@@ -347,6 +352,8 @@ def _header_classes() -> Iterator[tuple[str, Any]]:
             top, entry = (f"align = {key}", "") if place == "align" else ("", f"{place} = {key}")
             if place != "when" or "x" in text or "**" in text:
                 yield f"{place} = {text[:20]!r}", _kernel(top=top, entry=entry)
+    long = '"' + "1 + " * 450 + '1"'
+    yield "each of long expressions", _kernel(grid=long, block=long, entry=f"each = {{ i = {long} }}")
     yield "each of a million", _kernel(entry='each = { i = "1000000" }')
     yield "each of 10^18", _kernel(entry=f"each = {{ i = {10**18} }}")
     yield "each bomb", _kernel(entry=f"each = {{ i = {big} }}")

@@ -30,7 +30,8 @@ ORDER = (
     ("operation",),
     ("expressions",),
     ("dtypes", "precision", "inputs"),
-    ("lines", "files"),
+    ("lines",),
+    ("files",),
     ("errors", "lazy", "numbers", "processors"),
 )
 LEVEL = {room: len(ORDER) - i for i, rooms in enumerate(ORDER) for room in rooms}

@@ -1,13 +1,15 @@
-"""Reads untrusted files: only regular files, and only up to a size limit."""
+"""Opens files that users name: reading and writing never block, and what is read has a size limit."""
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import reprlib
 import stat
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, BinaryIO
 
 from rung.errors import RungError
 
@@ -25,19 +27,56 @@ def shown(value: object) -> str:
         return f"a {type(value).__name__}"
 
 
-def read_bytes(path: Path, most: int = TEXT) -> bytes:
-    """The content of a file; a RungError if it is no regular file or has more than `most` bytes. Reading a pipe could
-    block, and a device may never end.
+def opened(path: Path, *, pipes: bool = False) -> BinaryIO:
+    """The file for reading; a RungError if it is not regular, since a pipe could block and a device may never end.
+    With `pipes`, a pipe is read as far as its writers go; without a writer it is empty.
     """
-    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-        facts = os.fstat(file.fileno())
-        if not stat.S_ISREG(facts.st_mode):
-            raise RungError(f"{path} is a pipe or a device; copy its content to a file.")
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    kind = os.fstat(descriptor).st_mode
+    if stat.S_ISDIR(kind):
+        os.close(descriptor)
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if not stat.S_ISREG(kind) and not (pipes and stat.S_ISFIFO(kind)):
+        os.close(descriptor)
+        raise RungError(f"{path} is a pipe or a device; copy its content to a file.")
+    os.set_blocking(descriptor, True)
+    return os.fdopen(descriptor, "rb")
+
+
+def read_bytes(path: Path, most: int = TEXT) -> bytes:
+    """The content of a regular file; a RungError if it has more than `most` bytes."""
+    with opened(path) as file:
         # Files in /proc report a size of 0.
-        content = file.read(most + 1) if facts.st_size <= most else None
+        content = file.read(most + 1) if os.fstat(file.fileno()).st_size <= most else None
     if content is None or len(content) > most:
-        raise RungError(f"{path} has more than {most >> 20:,} MB, too many for its kind; name another file.")
+        raise _too_long(path, most)
     return content
+
+
+def _too_long(path: Path | str, most: int) -> RungError:
+    size = f"{most >> 20:,} MB" if most >= 1 << 20 else f"{most:,} bytes"
+    return RungError(f"{path} has more than {size}, too many for its kind; name another file.")
+
+
+def lines_of(file: IO[bytes], name: str, most: int = TEXT) -> Iterator[bytes]:
+    """The lines of an open file, ended by a line feed alone; a RungError one of more than `most` bytes."""
+    while line := file.readline(most + 1):
+        if len(line) > most:
+            raise RungError(f"{name} has a line of more than {most >> 20:,} MB; divide it.")
+        yield line
+
+
+def writing(path: Path, *, append: bool = False) -> IO[str]:
+    """The file for writing text; a pipe that nothing reads is an OSError instead of a wait."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC | (os.O_APPEND if append else os.O_TRUNC)
+    try:
+        descriptor = os.open(path, flags, 0o666)
+    except OSError as error:
+        if error.errno == errno.ENXIO:
+            raise OSError(errno.ENXIO, "no program reads this pipe", str(path)) from None
+        raise
+    os.set_blocking(descriptor, True)
+    return os.fdopen(descriptor, "w", encoding="utf-8")
 
 
 def read_json(path: Path, remedy: str, most: int = JSON) -> Any:

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from rung import files
 from rung.errors import RungError
 
 
@@ -22,8 +23,11 @@ def default_path() -> Path:
     """The default place of results: the user's data folder."""
     if "RUNG_RESULTS" in os.environ:
         return Path(os.environ["RUNG_RESULTS"])
-    base = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
-    return Path(base) / "rung" / "results.jsonl"
+    try:
+        base = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share")
+    except RuntimeError:  # a user without a home
+        raise RungError("results have no place; set RUNG_RESULTS to a file.") from None
+    return base / "rung" / "results.jsonl"
 
 
 def append(path: Path, row: Mapping[str, Any]) -> None:
@@ -31,7 +35,11 @@ def append(path: Path, row: Mapping[str, Any]) -> None:
     data = (json.dumps(row, ensure_ascii=False) + "\n").encode()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        if path.is_fifo():
+            with files.writing(path) as pipe:
+                pipe.write(data.decode())
+            return
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         try:
             with contextlib.suppress(OSError):  # a filesystem without locks: a single write must suffice
                 fcntl.flock(file, fcntl.LOCK_EX)
@@ -84,7 +92,7 @@ def _bytes(path: Path) -> bytes:
     if not path.is_file():  # a device may never end
         raise RungError(f"{path} is not a file; results are kept in files.")
     try:
-        return path.read_bytes()
+        return files.read_bytes(path)
     except OSError as error:
         raise RungError(f"{path} cannot be read: {error.strerror}.") from None
 
@@ -93,7 +101,8 @@ def write_whole(path: Path, text: str) -> None:
     """Write a file that is either complete or unchanged."""
     try:
         if path.exists() and not path.is_file():  # a pipe or a device
-            path.write_text(text, encoding="utf-8")
+            with files.writing(path) as file:
+                file.write(text)
             return
         part = path.with_name(f".{path.name}.{os.getpid()}.part")
         try:

@@ -24,6 +24,8 @@ REFUSED = {
     "x86_64": {"ptrace": 101, "process_vm_readv": 310, "process_vm_writev": 311, "tkill": 200},
     "aarch64": {"ptrace": 117, "process_vm_readv": 270, "process_vm_writev": 271, "tkill": 130},
 }
+# So that no child leaves the process's group, by which all are ended.
+LEAVING = {"x86_64": {"setsid": 112, "setpgid": 109}, "aarch64": {"setsid": 157, "setpgid": 154}}
 EVERYWHERE = {"pidfd_open": 434, "pidfd_send_signal": 424, "pidfd_getfd": 438}
 ON_ITSELF = {
     "x86_64": {"kill": 62, "tgkill": 234, "rt_sigqueueinfo": 129, "rt_tgsigqueueinfo": 297, "prlimit64": 302},
@@ -36,7 +38,8 @@ OTHER_NUMBERS = 0x40000000  # from here on x86 has the same calls again
 
 
 def confine() -> None:
-    """From now on this process and its children can send signals to this process only, and access no other's memory."""
+    """From now on this process and its children can send signals to this process only, access no other's memory, and
+    not leave its group."""
     machine = platform.machine()
     if machine not in MACHINES:
         return
@@ -56,7 +59,7 @@ def _program(machine: str, own: int) -> bytes:
     """The filter: eight bytes per instruction (code, jump if true, jump if false, number)."""
     found: list[tuple[int, int, int, int]] = [(LOAD, 0, 0, ARCHITECTURE), (EQUAL, 1, 0, MACHINES[machine])]
     found += [(RETURN, 0, 0, REFUSE), (LOAD, 0, 0, NUMBER), (AT_LEAST, 0, 1, OTHER_NUMBERS), (RETURN, 0, 0, REFUSE)]
-    for number in [*REFUSED[machine].values(), *EVERYWHERE.values()]:
+    for number in [*REFUSED[machine].values(), *LEAVING[machine].values(), *EVERYWHERE.values()]:
         found += [(EQUAL, 0, 1, number), (RETURN, 0, 0, REFUSE)]
     for number in ON_ITSELF[machine].values():  # 0: this process, or its own group
         found += [(EQUAL, 0, 5, number), (LOAD, 0, 0, FIRST), (EQUAL, 2, 0, own), (EQUAL, 1, 0, 0)]

@@ -238,7 +238,10 @@ def main(settings: dict[str, Any]) -> None:
             answer = {"error": f"ends the process ({type(error).__name__}) instead of running"}
         except BaseException as error:
             answer = {"error": first_line(f"{type(error).__name__}: {error}")}
-        os.write(settings["answer"], json.dumps(answer).encode() + b"\n")
+        try:
+            os.write(settings["answer"], json.dumps(answer).encode() + b"\n")
+        except OSError:  # the rung has closed it: an end without an answer is a failure
+            os._exit(1)
 
 
 if __name__ == "__main__":

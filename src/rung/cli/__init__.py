@@ -7,6 +7,7 @@ import functools
 import importlib
 import io
 import itertools
+import math
 import os
 import re
 import sys
@@ -45,30 +46,42 @@ VERBS = {
 }
 
 
+# Verbs that compile kernels: a cache that cannot be used ends them before they begin.
+COMPILING = ("climb", "check", "mutate", "bench", "sweep", "profile", "inspect")
+
+
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Run the command line; foreseeable mistakes end in one sentence and exit code 2."""
     words = sys.argv[1:] if arguments is None else arguments
     _prepare_streams()
+    sys.exit(reported(functools.partial(_dispatch, words)))
+
+
+def reported(work: Callable[[], int]) -> int:
+    """The exit code of `work`; a foreseeable mistake is one sentence on standard error, and code 2."""
     try:
-        code = _dispatch(words)
+        code = work()
         sys.stdout.flush()
-        sys.exit(code)
+        return code
     except RungError as error:
         message = "".join(
             c if c.isprintable() or c in "\n\t" else "?" for c in str(error)
         )  # no terminal escapes from untrusted text
         print(f"rung: {message}", file=sys.stderr)
-        sys.exit(2)
+        return 2
+    except MemoryError:
+        print("rung: this needs more memory than the machine has; give less at once.", file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
-        _interrupted()
+        return _interrupted()
     except BrokenPipeError:  # the reader (head, less) has closed the pipe
         _silence()
-        sys.exit(0)
+        return 0
     except OSError as error:  # a full disk, a folder without permission
         what = f"{error.filename}: " if error.filename else ""
         print(f"rung: {what}{error.strerror or error}.", file=sys.stderr)
         _silence()
-        sys.exit(2)
+        return 2
 
 
 def _prepare_streams() -> None:
@@ -81,9 +94,9 @@ def _prepare_streams() -> None:
             stream.reconfigure(errors="replace")
 
 
-def _interrupted() -> NoReturn:
+def _interrupted() -> int:
     print("rung: interrupted.", file=sys.stderr)
-    sys.exit(130)
+    return 130
 
 
 def _silence() -> None:
@@ -137,9 +150,28 @@ def _run(verb: str, words: list[str]) -> int:
             return re.sub(r"<list\[(\w+)\]>", lambda m: f"<{m[1].lower()}>".ljust(len(m[0])), super().get_help(*given))
 
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-    app.command(verb, help=function.__doc__ or summary, cls=Verb)(_ended_quietly(function))
+    app.command(verb, help=function.__doc__ or summary, cls=Verb)(_ended_quietly(_begun(verb, function)))
     app(words, prog_name=f"rung {verb}", standalone_mode=True)  # ends the process, with the verb's own code
     return 0
+
+
+def _begun(verb: str, function: Callable[..., None]) -> Callable[..., None]:
+    """Runs the verb once what every verb requires holds."""
+
+    @functools.wraps(function)
+    def checked(*args: Any, **options: Any) -> None:
+        for name, value in options.items():
+            if isinstance(value, float) and not math.isfinite(value):
+                raise RungError(f"--{name.strip('_').replace('_', '-')} is {value}; give a finite number.")
+        if verb in COMPILING or os.environ.get("RUNG_CACHE"):
+            from rung.cuda import kept
+
+            kept.settle()
+            if verb in COMPILING:
+                kept.require()
+        function(*args, **options)
+
+    return checked
 
 
 def _ended_quietly(function: Callable[..., None]) -> Callable[..., None]:
@@ -153,7 +185,7 @@ def _ended_quietly(function: Callable[..., None]) -> Callable[..., None]:
         except BrokenPipeError:
             _silence()
         except KeyboardInterrupt:
-            _interrupted()
+            sys.exit(_interrupted())
 
     return verb
 

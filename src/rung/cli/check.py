@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
-from rung.cli import console, options
+from rung.cli import console, options, reported
+from rung.cli.watched import watched
 from rung.errors import RungError
 
 if TYPE_CHECKING:
@@ -59,12 +60,30 @@ def check(
     Examples: rung check · rung check softmax/3 --dtype bf16 · rung check layernorm mine.cu
     · rung check --problem ./vectoradd submission.py
     """
+
+    def work() -> int:
+        return _check(
+            rung, file, problem, device, dtype or [], case, seed, tune, quick, races, coverage, libraries, sanitize,
+            jobs, output, missing, json,
+        )  # fmt: skip
+
+    # A problem's functions run in the checking process, and could end it.
+    code = work() if problem is None else watched(lambda: reported(work), "the problem's code")
+    if code:
+        raise typer.Exit(code)
+
+
+def _check(
+    rung: str | None, file: Path | None, problem: Path | None, device: str | None, dtype: list[str], case: str | None,
+    seed: int, tune: list[str] | None, quick: bool, races: bool, coverage: bool, libraries: bool, sanitize: bool,
+    jobs: int | None, output: Path | None, missing: bool, json: bool,
+) -> int:  # fmt: skip
     from rung.check import many, verdicts
     from rung.dtypes import dtype as dtype_named
     from rung.results import store
     from rung.rungs import catalogue
 
-    for name in dtype or []:
+    for name in dtype:
         dtype_named(name)
     if problem is not None:
         chosen = [_submission(problem, rung, file)]
@@ -72,14 +91,13 @@ def check(
         chosen = [r for r in catalogue.select(rung, file) if libraries or r.kind != "library"]
     where = many.device_named(device)
     if sanitize:
-        _sanitize([r.full_name for r in chosen if r.kind != "library"], where, jobs, json)
-        return
+        return _sanitize([r.full_name for r in chosen if r.kind != "library"], where, jobs, json)
     work = many.tasks(
         chosen,
         device=where,
         seed=seed,
         case=case,
-        dtypes=dtype or (),
+        dtypes=dtype,
         tuning=options.parse_tuning(tune),
         quick=quick,
         races=races,
@@ -111,9 +129,7 @@ def check(
         else:
             _show_unreached(known)
             _sum_up(known, len(work), _device_name(where))
-    code = work and _exit_code(known, {r.full_name for r in chosen if r.kind == "library"})
-    if code:
-        raise typer.Exit(code)
+    return _exit_code(known, {r.full_name for r in chosen if r.kind == "library"}) if work else 0
 
 
 def _submission(problem: Path, given: str | None, file: Path | None) -> Rung:
@@ -134,7 +150,7 @@ def _exit_code(reports: Sequence[Report], libraries: set[str]) -> int:
     return 3 if unjudged or not any(r.verdict == "ok" for r in reports) else 0
 
 
-def _sanitize(rungs: list[str], device: str, jobs: int | None, json: bool) -> None:
+def _sanitize(rungs: list[str], device: str, jobs: int | None, json: bool) -> int:
     from rung.check import sanitize as sanitizer
 
     if device != "cuda":
@@ -149,8 +165,7 @@ def _sanitize(rungs: list[str], device: str, jobs: int | None, json: bool) -> No
         for finding in findings:
             if finding.text:
                 print(f"\n{finding.operation}, {finding.tool}:\n{finding.text}")
-    if not all(f.clean for f in findings):
-        raise typer.Exit(1)
+    return 0 if all(f.clean for f in findings) else 1
 
 
 def _device_name(device: str) -> str:

@@ -7,16 +7,19 @@ from typing import Annotated, Any
 
 import typer
 
+from rung import files
 from rung.cli import options
-from rung.errors import RungError
+from rung.errors import RungError, first_line
+
+DESCRIPTION = 1 << 20  # bytes of a task's file at most
 
 
 def eval_(
     tasks: Annotated[list[str], typer.Argument(help="Tasks as the harness names them, or files that describe one.")],
     model: options.Model = "inner",
-    limit: Annotated[int | None, typer.Option(help="At most this many examples of each task.")] = None,
+    limit: Annotated[int | None, typer.Option(help="At most this many examples of each task.", min=1)] = None,
     shots: Annotated[
-        int | None, typer.Option(help="Worked examples before each question (default: as the task says).")
+        int | None, typer.Option(help="Worked examples before each question (default: as the task says).", min=0)
     ] = None,
     include: Annotated[Path | None, typer.Option(help="A folder with further tasks (.yaml).")] = None,
     json: options.Json = False,
@@ -35,6 +38,13 @@ def eval_(
         from lm_eval.tasks import TaskManager
     except ImportError:
         raise RungError("rung eval needs lm-evaluation-harness: pip install 'rung[eval]'.") from None
+    for described in (task for task in tasks if task.endswith(".yaml")):
+        try:
+            files.read_bytes(Path(described), DESCRIPTION)
+        except OSError as error:
+            raise RungError(f"{described} cannot be read ({error.strerror}); name a task.") from None
+    if include is not None and not include.is_dir():
+        raise RungError(f"{include} is no folder; --include takes a folder of tasks.")
     from rung.cli import console
     from rung.gpt2.harness import HarnessModel
     from rung.gpt2.load import load
@@ -46,9 +56,15 @@ def eval_(
         missing = [t for t in missing if not manager.match_tasks([t])]
     if missing:
         raise RungError(f"there is no task {missing[0]!r}; `--include FOLDER` adds tasks of your own.")
-    found: Any = lm_eval.simple_evaluate(
-        model=HarnessModel(chosen), tasks=tasks, num_fewshot=shots, limit=limit, task_manager=manager, bootstrap_iters=0
-    )
+    try:
+        found: Any = lm_eval.simple_evaluate(
+            model=HarnessModel(chosen), tasks=tasks, num_fewshot=shots, limit=limit, task_manager=manager,
+            bootstrap_iters=0,
+        )  # fmt: skip
+    except (RungError, OSError):
+        raise
+    except Exception as error:  # a task may be anything
+        raise RungError(f"the harness cannot evaluate this: {type(error).__name__}, {first_line(error)}") from None
     if json:
         console.print_json({"results": found["results"], "n-samples": found["n-samples"]})
         return

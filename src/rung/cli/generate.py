@@ -242,7 +242,7 @@ def _lines(file: Path) -> list[str]:
 def _records(file: Path) -> list[str]:
     """The prompts of JSON lines: strings, or objects with a field `prompt`."""
     texts = []
-    for number, line in enumerate(_read(file).splitlines(), 1):
+    for number, line in enumerate(_read(file).split("\n"), 1):  # JSON may hold what `splitlines` takes for an end
         if not line.strip():
             continue
         try:

@@ -3,31 +3,44 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+from rung import files
 from rung.errors import RungError
+
+LINE = 1 << 28  # bytes of one result at most
+REMEDY = "name another file with --output"
 
 
 def done(out: Path | None) -> int:
     """How many results the output already has; an incomplete last line is removed."""
-    if out is None or not out.exists():
+    if out is None or (out.exists() and not out.is_file()):  # a pipe or a device keeps nothing; a folder is no output
         return 0
-    data = out.read_bytes()
-    whole = data[: data.rfind(b"\n") + 1]
-    if len(whole) < len(data):
-        out.write_bytes(whole)
+    count = complete = 0
     try:
-        indices = [json.loads(line)["index"] for line in whole.splitlines()]
-    except (ValueError, KeyError, TypeError):
-        raise RungError(f"{out} holds something other than such results; name another file with --output.") from None
-    if indices != list(range(len(indices))):
-        raise RungError(
-            f"the results in {out} are not those of the first texts in order; name another file with --output."
-        )
-    return len(indices)
+        if not out.exists():
+            return 0
+        with files.opened(out) as file:
+            for line in files.lines_of(file, str(out), LINE):
+                if line.endswith(b"\n"):
+                    _require(json.loads(line)["index"], count, out)
+                    count, complete = count + 1, complete + len(line)
+            if complete < file.tell():
+                os.truncate(out, complete)
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise RungError(f"{out} holds something other than such results; {REMEDY}.") from None
+    except OSError as error:
+        raise RungError(f"{out} cannot be read ({error.strerror}); {REMEDY}.") from None
+    return count
+
+
+def _require(index: object, count: int, out: Path) -> None:
+    if type(index) is not int or index != count:
+        raise RungError(f"the results in {out} are not those of the first texts in order; {REMEDY}.")
 
 
 def opened(out: Path | None) -> Any:
@@ -35,6 +48,6 @@ def opened(out: Path | None) -> Any:
     if out is None:
         return nullcontext(sys.stdout)
     try:
-        return out.open("a", encoding="utf-8")
+        return files.writing(out, append=True)
     except OSError as error:
-        raise RungError(f"{out} cannot be written ({error.strerror}); name another file with --output.") from None
+        raise RungError(f"{out} cannot be written ({error.strerror}); {REMEDY}.") from None

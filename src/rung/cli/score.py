@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
-import stat
 import sys
 from collections import deque
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated, Any, TextIO
+from typing import IO, Annotated, Any
 
 import typer
 
 from rung.cli import options, resume
 from rung.errors import RungError, first_line
+from rung.files import TEXT, lines_of, opened
 
 
 def score(
@@ -107,37 +106,43 @@ def _texts(name: str, field: str, lines: bool) -> Iterator[str]:
         yield from _column(name, field)
         return
     try:
-        with nullcontext(sys.stdin) if name == "-" else Path(name).open(encoding="utf-8") as file:
-            if name != "-" and stat.S_ISCHR(os.fstat(file.fileno()).st_mode) and not file.isatty():
-                raise RungError(f"{name} is a device, which may never end; name a file of texts.")
+        with nullcontext(sys.stdin.buffer) if name == "-" else opened(Path(name), pipes=True) as file:
             if name.endswith(".jsonl") or (name == "-" and not lines):
                 yield from _records(file, name, field)
             elif lines:
-                yield from (line.rstrip("\n") for line in file)
+                yield from (line.decode().rstrip("\r\n") for line in lines_of(file, name))
             else:
-                yield file.read()
+                yield _rest(file, name)
     except UnicodeDecodeError:
         raise RungError(f"{name} is not UTF-8; convert it, with iconv for example.") from None
     except OSError as error:
         raise RungError(f"{name} cannot be read ({error.strerror}); name a file of texts.") from None
 
 
-def _records(file: TextIO, name: str, field: str) -> Iterator[str]:
+def _rest(file: IO[bytes], name: str) -> str:
+    content = file.read(TEXT + 1)
+    if len(content) > TEXT:
+        raise RungError(f"{name} has more than {TEXT >> 20} MB; divide it into several texts.")
+    return content.decode()
+
+
+def _records(file: IO[bytes], name: str, field: str) -> Iterator[str]:
     """JSON lines; standard input that does not begin with one is a single plain text."""
-    for number, line in enumerate(file, 1):
-        if not line.strip():
+    for number, line in enumerate(lines_of(file, name), 1):
+        text = line.decode()
+        if not text.strip():
             continue
         try:
-            record = json.loads(line)
+            record = json.loads(text)
         except (ValueError, RecursionError):
             if name == "-" and number == 1:
-                yield line + file.read()
+                yield text + _rest(file, name)
                 return
             raise RungError(f"line {number} of {name} is not JSON; give an object with the field {field!r}.") from None
-        text = record.get(field) if isinstance(record, dict) else record
-        if not isinstance(text, str):
+        value = record.get(field) if isinstance(record, dict) else record
+        if not isinstance(value, str):
             raise RungError(f"line {number} of {name} has no text in {field!r}; --field names another.")
-        yield text
+        yield value
 
 
 def _column(name: str, field: str) -> Iterator[str]:
@@ -146,7 +151,7 @@ def _column(name: str, field: str) -> Iterator[str]:
     except ImportError:
         raise RungError(f"reading {name} needs pyarrow; `pip install pyarrow` brings it.") from None
     try:
-        with parquet.ParquetFile(name) as file:
+        with opened(Path(name)) as content, parquet.ParquetFile(content) as file:
             if field not in file.schema_arrow.names:
                 columns = ", ".join(file.schema_arrow.names)
                 raise RungError(f"{name} has no column {field!r}; it has {columns}; --field names one.")
@@ -156,7 +161,7 @@ def _column(name: str, field: str) -> Iterator[str]:
                         raise RungError(f"the column {field!r} of {name} holds {type(value).__name__}, not text.")
                     yield value
     except (ArrowException, OSError) as error:
-        raise RungError(f"{name} cannot be read as parquet: {first_line(error)}.") from None
+        raise RungError(f"{name} cannot be read as parquet: {first_line(error).rstrip('.')}.") from None
 
 
 def _progress() -> Any:

@@ -7,8 +7,12 @@ from typing import Annotated, Any
 
 import typer
 
+from rung import files
 from rung.cli import options
 from rung.errors import RungError
+from rung.files import shown
+
+KEY = 1 << 12  # bytes of a key's file
 
 
 def serve(
@@ -47,6 +51,9 @@ def serve(
         raise RungError(f"the server needs {error.name}; install it: pip install 'rung[serve]'.") from None
     from rung.gpt2.batching.wire import Setup
 
+    for option, text in [("--name", name), *(("--cors", origin) for origin in cors or [])]:
+        if text is not None and not (text and text.isprintable()):
+            raise RungError(f"{option} {shown(text)} cannot be sent in HTTP; give printable characters.")
     device = options.device_of(gpus, device, ray)
     how = {
         "model": model, "device": device, "dtype": dtype, "threads": threads, "revision": revision, "offline": offline,
@@ -68,9 +75,10 @@ def _key(file: Path | None) -> str | None:
     if file is None:
         return None
     try:
-        key = file.read_text(encoding="utf-8").strip()
+        key = files.read_bytes(file, KEY).decode().strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise RungError(f"{file} cannot be read ({error}); put the key there, in one line.") from None
+        problem = getattr(error, "strerror", None) or "it is not UTF-8"
+        raise RungError(f"{file} cannot be read ({problem}); put the key there, in one line.") from None
     if not key or "\n" in key:
         raise RungError(f"{file} holds no key; put one there, in one line.")
     return key

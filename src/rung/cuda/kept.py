@@ -8,6 +8,7 @@ its content is executed. Imports nothing large.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import json
@@ -21,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rung import files
 from rung.errors import RungError
 
 _LEFT_OVER = 3600.0  # seconds after which a killed compilation's leftovers are removed
@@ -34,11 +36,29 @@ class Entry:
 
 
 def cache_folder() -> Path:
-    """The folder of compiled code: $RUNG_CACHE, or $XDG_CACHE_HOME/rung, or ~/.cache/rung."""
+    """The folder of compiled code: $RUNG_CACHE, or $XDG_CACHE_HOME/rung, or ~/.cache/rung. An absolute path, since
+    compilers run in other folders."""
     given = os.environ.get("RUNG_CACHE")
-    if given:
-        return Path(given).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").expanduser() / "rung"
+    try:
+        if given:
+            return Path(given).expanduser().absolute()
+        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").expanduser()
+    except RuntimeError:  # a user who does not exist, or has no home
+        raise RungError("The cache folder has no place: set RUNG_CACHE to a folder of your own.") from None
+    return base.absolute() / "rung"
+
+
+def settle() -> None:
+    """From now on a relative RUNG_CACHE is an absolute one, in this process and those that it starts."""
+    if os.environ.get("RUNG_CACHE"):
+        os.environ["RUNG_CACHE"] = str(cache_folder())
+
+
+def require() -> None:
+    """A RungError if the cache cannot be used: before work begins, instead of as the verdict on a rung."""
+    where = folder("emulator")
+    if not os.access(where, os.W_OK | os.X_OK):
+        raise _cannot_be_written(where, PermissionError(errno.EACCES, os.strerror(errno.EACCES)))
 
 
 def folder(name: str) -> Path:
@@ -87,15 +107,15 @@ def _tidy(path: Path) -> None:
 def find(where: Path, key: str) -> Entry | None:
     """The entry, if it exists and its file is unchanged."""
     try:
-        fields = json.loads((where / f"{key}.json").read_text())
+        fields = files.read_json(where / f"{key}.json", "remove it")
         path = where / fields["file"]
         facts = path.stat()
         if facts.st_uid not in (os.getuid(), 0) or path.parent != where:
             return None
-        if hashlib.sha256(path.read_bytes()).hexdigest() != fields["sha256"]:
+        if hashlib.sha256(files.read_bytes(path)).hexdigest() != fields["sha256"]:
             return None
         return Entry(path, fields.get("note"))
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RungError):
         return None
 
 
@@ -103,12 +123,18 @@ def put(where: Path, key: str, made: Path, note: Any = None) -> Entry:
     """Moves a finished file into the cache. The file goes first, so that an entry never names an incomplete file."""
     digest = hashlib.sha256(made.read_bytes()).hexdigest()
     path = where / f"{digest[:32]}{made.suffix}"
-    made.replace(path)
+    _place(made, path)
     handle, temporary = tempfile.mkstemp(dir=where, prefix=".", suffix=".part")
     with os.fdopen(handle, "w") as file:
         json.dump({"file": path.name, "sha256": digest, "note": note}, file)
-    Path(temporary).replace(where / f"{key}.json")
+    _place(Path(temporary), where / f"{key}.json")
     return Entry(path, note)
+
+
+def _place(made: Path, path: Path) -> None:
+    if path.is_dir():  # nothing of rung's
+        shutil.rmtree(path)
+    made.replace(path)
 
 
 @contextlib.contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import math
 import re
 import struct
 import subprocess
@@ -32,6 +33,7 @@ _FORMATS = {"i32": "i", "u32": "I", "i64": "q", "u64": "Q", "f32": "f", "f64": "
 _one_at_a_time = threading.Lock()  # the runtime's state is global
 _NOWHERE = 0xFFFFFFFF
 _SHARED_ROOM = 1 << 20
+MOST_BLOCKS = 1 << 26  # of a launch; the runtime keeps their order, and they take a minute at least
 _PATTERNS = 5  # patterns of unwritten memory: NaN first, then others from launch to launch
 CONSTANT_ROOM = 64 * 1024  # bytes of __constant__ memory that a module has
 
@@ -209,6 +211,8 @@ class EmulatedModule:
         if reason := limits.refusal(LIMITS, config, static_shared=static):
             too_much = static + config.shared > LIMITS.shared_block
             raise EmulatorFault("shared", f"{name}: {reason}.") if too_much else RungError(f"{name}: {reason}.")
+        if (blocks := math.prod(config.grid)) > MOST_BLOCKS:
+            raise RungError(f"{name}: {blocks:,} blocks are more than the emulator runs, at most {MOST_BLOCKS:,}.")
         self._ready.add((kernel, config))
 
     def launch(self, kernel: str, config: LaunchConfig, args: Sequence[Argument]) -> None:

@@ -13,7 +13,9 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+from rung import files
 from rung.cuda import kept
 from rung.errors import RungError
 
@@ -147,21 +149,25 @@ def cached_folder(name: str, make: Callable[[Path], None]) -> Path:
 def _whole(path: Path) -> bool:
     """Whether a folder's files are those that were written; files unchanged since the last check are."""
     try:
-        files = [path / _WHOLE, *(path / name for name in json.loads((path / _WHOLE).read_text()))]
-        facts = tuple((file, found.st_size, found.st_mtime_ns) for file in files for found in [file.stat()])
+        every = [path / _WHOLE, *(path / name for name in _digests(path))]
+        facts = tuple((file, found.st_size, found.st_mtime_ns) for file in every for found in [file.stat()])
         if facts in _looked_at:
             return True
-        digests = json.loads((path / _WHOLE).read_text())
+        digests = _digests(path)
         if any(_digest(path / name) != digest for name, digest in digests.items()):
             return False
         _looked_at.add(facts)
         return True
-    except (OSError, ValueError, AttributeError, TypeError):
+    except (OSError, ValueError, AttributeError, TypeError, RungError):
         return False
 
 
+def _digests(path: Path) -> Any:
+    return files.read_json(path / _WHOLE, "remove it")
+
+
 def _digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    return hashlib.sha256(files.read_bytes(path)).hexdigest()
 
 
 def run(arguments: list[str], work: Path) -> subprocess.CompletedProcess[str]:

@@ -89,7 +89,10 @@ def translate(build: Build, variant: Variant = Variant()) -> Translation:
     changed = (_UNGUARDED[1], *_scopes("".join((_unit(build), *(text for _, text in found))))) if races else ()
     own = (_unit(build), build.kernels, flags, includes)
     key = toolchain.key(*own, LIMITS.shared_block, _CHECKED, *counters, *changed)
-    cached = kept.kept("emulator", key, functools.partial(_compile, build, flags, variant))
+    make = functools.partial(_compile, build, flags, variant)
+    cached = kept.kept("emulator", key, make)
+    if not isinstance(cached.note, dict):  # a damaged entry
+        cached = kept.kept("emulator", key, make, anew=True)
     return Translation(cached.path, cached.note)
 
 

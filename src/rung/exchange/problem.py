@@ -36,6 +36,7 @@ from rung.rungs import catalogue
 from rung.rungs.base import Rung
 from rung.rungs.folders import MORE_LADDERS
 
+TASK = 1 << 17  # bytes of task.yml at most, of which PyYAML reads 100 kB in a second
 FUNCTIONS = ("generate_input", "ref_kernel", "check_implementation")
 DESCRIPTION = "problem.json"
 _OPERATION = """# Made by `rung check --problem`: a problem in GPU MODE's format.
@@ -112,7 +113,7 @@ def _ladder(folder: Path) -> Path:
     return place
 
 
-def _message(error: Exception) -> str:
+def _message(error: BaseException) -> str:
     """An exception of foreign code, shortened to fit into a sentence."""
     return f"{type(error).__name__}: {error}"[:300]
 
@@ -122,7 +123,7 @@ def _task(folder: Path) -> tuple[list[dict[str, Any]], dict[str, Path]]:
     import yaml
 
     try:
-        task = yaml.safe_load(files.read_bytes(folder / "task.yml"))
+        task = yaml.safe_load(files.read_bytes(folder / "task.yml", TASK))
         tests = [dict(test) for test in task["tests"]]
         listed = {str(f["name"]): str(f["source"]) for f in task.get("files", [])}
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError, yaml.YAMLError) as error:
@@ -153,7 +154,9 @@ class _Judge:
             found = importlib.util.module_from_spec(spec)
             with _on_this_machine():
                 spec.loader.exec_module(found)
-        except Exception as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # SystemExit as well, which would end the check without a verdict
             raise RungError(f"the problem's reference.py fails: {_message(error)}.") from None
         finally:
             del sys.path[:2]
@@ -188,9 +191,9 @@ class _Judge:
         try:
             with _on_this_machine():
                 return getattr(self.module, name)(*args, **options)
-        except RungError:
+        except (RungError, KeyboardInterrupt):
             raise
-        except Exception as error:
+        except BaseException as error:
             raise RungError(f"the problem's {name} fails: {_message(error)}.") from None
 
 

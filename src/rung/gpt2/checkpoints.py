@@ -6,8 +6,10 @@ and may have no biases; llm.c computes GELU by tanh and pads its vocabulary.
 
 from __future__ import annotations
 
+import io
 import json
 import pickle
+import pickletools
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -17,9 +19,11 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 
+from rung import files
 from rung.errors import RungError
+from rung.files import shown
 from rung.gpt2.config import Config, parse_config
-from rung.gpt2.tensors import SAFETENSORS, load_pickled
+from rung.gpt2.tensors import SAFETENSORS, is_plain, load_pickled, require_file
 from rung.gpt2.weights import MASKS, PREFIX, expected
 
 LLMC_MAGIC = 20240326
@@ -30,6 +34,12 @@ LLMC_TYPES: dict[int, tuple[np.dtype[Any], torch.dtype]] = {
 LLMC_HEADER = 256  # words of four bytes
 COMPILED = "_orig_mod."  # torch.compile puts this before every name
 TOKENIZERS = ("tokenizer.json", "vocab.json", "merges.txt")
+META = 1 << 20  # bytes of nanoGPT's table of characters at most
+
+
+def beside(source: Path) -> list[Path]:
+    """The files next to a checkpoint from which its tokenizer is made."""
+    return [path for name in (*TOKENIZERS, "meta.pkl") if (path := source.parent / name).is_file()]
 
 
 def convert(source: Path, folder: Path) -> Config:
@@ -40,7 +50,7 @@ def convert(source: Path, folder: Path) -> Config:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         save_file(tensors, folder / SAFETENSORS, metadata={"format": "pt"})
-        _write_tokenizer(source, folder)
+        _write_tokenizer(source, folder, config.vocabulary)
         (folder / "config.json").write_text(json.dumps(fields, indent=2) + "\n")  # last: a folder with it is complete
     except OSError as error:
         raise RungError(f"{folder} cannot be written ({error.strerror}); name another folder.") from None
@@ -49,8 +59,9 @@ def convert(source: Path, folder: Path) -> Config:
 
 def _read(source: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
     try:
-        with source.open("rb") as file:
+        with files.opened(source) as file:
             start = file.read(8)
+        require_file(source)
     except OSError as error:
         raise RungError(f"{source} cannot be read ({error.strerror}); name a checkpoint.") from None
     if len(start) == 8 and int.from_bytes(start[:4], "little") == LLMC_MAGIC:
@@ -75,7 +86,7 @@ def _fields(vocabulary: int, context: int, layers: int, heads: int, channels: in
         "activation_function": activation,
         "layer_norm_epsilon": 1e-5,
         "tie_word_embeddings": True,
-        "eos_token_id": 50256 if vocabulary > 50256 else None,
+        "eos_token_id": 50256 if isinstance(vocabulary, int) and vocabulary > 50256 else None,
     }
 
 
@@ -93,17 +104,19 @@ def _nanogpt(source: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
         raise RungError(f"{source}: its model_args lack {error}.") from None
     vocabulary, context, layers, heads, channels = sizes
     fields = _fields(vocabulary, context, layers, heads, channels, "gelu")
+    config = parse_config(fields, str(source))
     tensors: dict[str, torch.Tensor] = {}
     for key, value in state.items():
         name = str(key).removeprefix(COMPILED).removeprefix(PREFIX)
         if MASKS.fullmatch(name) or name == "lm_head.weight":  # tied to wte
             continue
-        if not isinstance(value, torch.Tensor):
-            raise RungError(f"{source}: {key!r} is not a tensor.")
+        if not isinstance(value, torch.Tensor) or not is_plain(value):
+            raise RungError(f"{source}: {shown(key)} is not a plain tensor; save it as one.")
         matrix = name.startswith("h.") and value.ndim == 2
-        tensors[name] = (value.t() if matrix else value).contiguous()
-    if not shape.get("bias", True):
-        for name, size in expected(parse_config(fields, str(source))).items():
+        tensors[name] = (value.t() if matrix else value).detach().contiguous()
+    _require_layers(source, config, tensors)
+    if shape.get("bias", True) is False:
+        for name, size in expected(config).items():
             if name.endswith(".bias") and name not in tensors:
                 tensors[name] = torch.zeros(size)
     return fields, tensors
@@ -155,9 +168,13 @@ def _llmc(source: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
     return fields, tensors
 
 
-def _check(source: Path, config: Config, tensors: Mapping[str, torch.Tensor]) -> None:
+def _require_layers(source: Path, config: Config, tensors: Mapping[str, torch.Tensor]) -> None:
     if config.layers > len(tensors):  # checked before tensors of a billion layers are named
         raise RungError(f"{source} has fewer tensors than it names layers ({config.layers:,}).")
+
+
+def _check(source: Path, config: Config, tensors: Mapping[str, torch.Tensor]) -> None:
+    _require_layers(source, config, tensors)
     shapes = expected(config)
     for name, size in shapes.items():
         if name not in tensors:
@@ -166,20 +183,20 @@ def _check(source: Path, config: Config, tensors: Mapping[str, torch.Tensor]) ->
             raise RungError(f"{source}: {name!r} has the shape {tuple(tensors[name].shape)}, not {size}.")
     extra = next((name for name in tensors if name not in shapes), None)
     if extra is not None:
-        raise RungError(f"{source}: tensor {extra!r} has no place in a GPT-2 of its sizes.")
+        raise RungError(f"{source}: tensor {shown(extra)} has no place in a GPT-2 of its sizes.")
 
 
 # ---------------------------------------------------------------- the tokenizer
 
 
-def _write_tokenizer(source: Path, folder: Path) -> None:
+def _write_tokenizer(source: Path, folder: Path, vocabulary: int) -> None:
     """The tokenizer next to the checkpoint: its files, or nanoGPT's meta.pkl with the characters of its text."""
     for name in TOKENIZERS:
         if (source.parent / name).is_file():
             shutil.copy(source.parent / name, folder / name)
     meta = source.parent / "meta.pkl"
     if not (folder / "tokenizer.json").exists() and meta.is_file():
-        characters = _characters(meta)
+        characters = _characters(meta, vocabulary)
         if characters is not None:
             _character_tokenizer(characters).save(str(folder / "tokenizer.json"))
 
@@ -191,17 +208,23 @@ class _DataOnly(pickle.Unpickler):
         raise pickle.UnpicklingError(f"{module}.{name}")
 
 
-def _characters(meta: Path) -> dict[str, int] | None:
+def _characters(meta: Path, vocabulary: int) -> dict[str, int] | None:
     """nanoGPT's table of characters; None if it is not one, or has characters of several bytes."""
+    data = files.read_bytes(meta, META)
     try:
-        with meta.open("rb") as file:
-            table = _DataOnly(file).load().get("stoi")
-    except (pickle.UnpicklingError, EOFError, AttributeError, ValueError, IndexError, KeyError):
+        for operation, argument, _ in pickletools.genops(data):  # memory for as many values as its largest number
+            if "PUT" in operation.name and not (isinstance(argument, int) and argument < len(data)):
+                raise pickle.UnpicklingError
+        table = _DataOnly(io.BytesIO(data)).load().get("stoi")
+    except Exception:  # any error that a broken pickle causes in Python's own functions
         raise RungError(f"{meta} holds more than a table of characters; move it away to load tokens alone.") from None
-    plain = isinstance(table, dict) and all(
-        isinstance(c, str) and len(c) == 1 and c.isascii() and isinstance(i, int) for c, i in table.items()
-    )
-    return table if plain else None
+    if not isinstance(table, dict) or not all(isinstance(c, str) and len(c) == 1 and c.isascii() for c in table):
+        return None
+    if not table or any(type(i) is not int or not 0 <= i < vocabulary for i in table.values()):
+        raise RungError(f"{meta} has tokens outside the vocabulary of {vocabulary:,}; move it away, or copy it again.")
+    if len(set(table.values())) < len(table):
+        raise RungError(f"{meta} has one token for several characters; move it away, or copy it again.")
+    return table
 
 
 def _character_tokenizer(characters: Mapping[str, int]) -> Any:

@@ -16,6 +16,7 @@ from typing import Any, TypedDict, Unpack, overload
 
 import torch
 
+from rung import files
 from rung.errors import RungError
 from rung.gpt2.batching.choice import backend_of
 from rung.gpt2.batching.engine import BatchEngine
@@ -427,13 +428,16 @@ def find(model: str, *, revision: str | None = None, offline: bool = False) -> P
 
 
 def _converted(checkpoint: Path) -> Path:
-    """The folder into which another trainer's checkpoint is converted, once for each state of the file."""
+    """The folder into which another trainer's checkpoint is converted, once for each state of it and its tokenizer."""
     from rung.cuda.kept import cache_folder
-    from rung.gpt2.checkpoints import convert
+    from rung.gpt2.checkpoints import beside, convert
 
     status = checkpoint.stat()
-    state = f"{checkpoint.resolve()} {status.st_size} {status.st_mtime_ns}"
-    folder = cache_folder() / "checkpoints" / hashlib.sha256(state.encode()).hexdigest()[:24]
+    state = hashlib.sha256(f"{checkpoint.resolve()} {status.st_size} {status.st_mtime_ns}".encode())
+    for file in beside(checkpoint):
+        content = files.read_bytes(file)
+        state.update(f" {file.name} {len(content)} ".encode() + content)
+    folder = cache_folder() / "checkpoints" / state.hexdigest()[:24]
     if not (folder / "config.json").is_file():
         convert(checkpoint, folder)
     return folder

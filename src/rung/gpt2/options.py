@@ -12,6 +12,7 @@ from rung.gpt2.sampling import Sampling
 
 Reason = Literal["stop", "length", "context", "interrupted"]  # context: the model's context is full
 MOST_ALTERNATIVES = 100  # most likely tokens that are reported with a chosen one
+MOST_SAMPLES = 1 << 18  # of one prompt, each of which is kept until the end
 MOST_STOPS = 64  # tokens that end a text, checked in each step on a GPU
 
 
@@ -45,6 +46,8 @@ class Options:
             value = getattr(self, name)
             if not isinstance(value, Integral) or value < low:
                 raise RungError(f"{name} is {value!r}; it must be at least {low} and whole.")
+        if self.num_samples > MOST_SAMPLES:
+            raise RungError(f"num_samples is {self.num_samples}; at most {MOST_SAMPLES:,} are written in a run.")
         for name in ("top_logprobs", "prompt_logprobs"):
             if (getattr(self, name) or 0) > MOST_ALTERNATIVES:
                 raise RungError(f"{name} is {getattr(self, name)}; at most {MOST_ALTERNATIVES} tokens are reported.")

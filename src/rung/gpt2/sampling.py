@@ -16,6 +16,7 @@ import torch
 from rung.errors import RungError
 
 WORD = 0xFFFFFFFF
+MOST_PENALTY = 1e6  # logits stay finite
 
 
 def philox(key: int, counter: tuple[int, int, int, int]) -> tuple[int, int, int, int]:
@@ -61,7 +62,14 @@ class Sampling:
         )
         self._must(0 < self.top_p <= 1, "top_p", "must lie above 0 and up to 1; 1 keeps all tokens")
         self._must(0 <= self.min_p < 1, "min_p", "must lie between 0 and 1; 0 keeps all tokens")
-        self._must(self.repetition_penalty > 0, "repetition_penalty", "must be above 0; 1 changes nothing")
+        tiny = 1 / MOST_PENALTY
+        self._must(
+            tiny <= self.repetition_penalty <= MOST_PENALTY,
+            "repetition_penalty",
+            f"must be above 0, from {tiny:g} to {MOST_PENALTY:g}; 1 changes nothing",
+        )
+        for name in ("presence_penalty", "frequency_penalty"):
+            self._must(abs(getattr(self, name)) <= MOST_PENALTY, name, f"must not exceed {MOST_PENALTY:g}; 0 is none")
 
     def _must(self, holds: bool, name: str, rule: str) -> None:
         if not holds:
@@ -137,6 +145,8 @@ def pick(p: torch.Tensor, uniforms: Sequence[float]) -> torch.Tensor:
     """(B, V) probabilities, up to a factor, and one random number per row -> (B) tokens."""
     cumulative = p.double().cumsum(-1)
     total = cumulative[:, -1:].contiguous()
+    if bool(total.isnan().any()):
+        raise RungError("the model's logits are no finite numbers; its weights are broken, or too large for its dtype.")
     u = torch.tensor(uniforms, dtype=torch.float64, device=p.device)[:, None] * total
     chosen = torch.searchsorted(cumulative, u, right=True).squeeze(-1)
     # u < 1, but its product with the sum may round up to the sum; then take the last token with nonzero probability.

@@ -19,10 +19,11 @@ from typing import Any
 import torch
 
 from rung import files
-from rung.errors import RungError
+from rung.errors import RungError, first_line
 from rung.files import shown
 
 SAFETENSORS, BIN = "model.safetensors", "pytorch_model.bin"
+HOLES = 1 << 28  # bytes of a file from which its holes matter
 HEADER = 100_000_000  # bytes of a header at most, by the format's definition
 
 
@@ -51,12 +52,20 @@ def shards(index: Path) -> list[str]:
     return names
 
 
-def _require_file(path: Path) -> None:
-    """Refuses pipes, which could block, and devices, which may never end."""
+def require_file(path: Path) -> None:
+    """Refuses pipes, which could block, devices, which may never end, and large files that are mostly holes, as a
+    download leaves behind that broke off: in memory, holes are as large as data.
+    """
     if not path.exists():
         raise RungError(f"{path} is missing, though the index of shards lists it; fetch the model again.")
     if not path.is_file():
         raise RungError(f"{path} is not a regular file; fetch the model again.")
+    facts = path.stat()
+    present = facts.st_blocks * 512  # 0 where a file system does not count
+    if facts.st_size > HOLES and 0 < present < facts.st_size // 4:
+        raise RungError(
+            f"{path} has {facts.st_size >> 20:,} MB, of which only {present >> 20:,} are there; fetch it again."
+        )
 
 
 class Safetensors:
@@ -78,16 +87,17 @@ class Safetensors:
         try:
             tensor: torch.Tensor = self._file.get_tensor(name)
         except (SafetensorError, OSError) as error:
-            raise RungError(f"{self.path}: tensor {name!r} cannot be read ({error}); fetch it again.") from None
+            problem = first_line(error)
+            raise RungError(f"{self.path}: tensor {shown(name)} cannot be read ({problem}); fetch it again.") from None
         return tensor
 
 
 def _checked_header(path: Path) -> dict[str, tuple[int, ...]]:
     # The format: the header's length in 8 bytes, the header in JSON, then the bytes of all tensors.
-    _require_file(path)
+    require_file(path)
     try:
         size = path.stat().st_size
-        with path.open("rb") as file:
+        with files.opened(path) as file:
             (length,) = struct.unpack("<Q", file.read(8))
             if 8 + length > size or length > HEADER:
                 raise ValueError
@@ -126,26 +136,28 @@ class Pickled:
         ):
             raise RungError(f"{path} does not hold named tensors; fetch the model again.")
         for name, tensor in loaded.items():
-            if tensor.layout != torch.strided or tensor.is_meta or tensor.is_quantized or not _dense(tensor):
+            if not is_plain(tensor):
                 raise RungError(f"{path}: tensor {shown(name)} is not dense; save it as a plain one.")
-        self._tensors: dict[str, torch.Tensor] = loaded
-        self.shapes = {name: tuple(tensor.shape) for name, tensor in loaded.items()}
+        self._tensors: dict[str, torch.Tensor] = {name: tensor.detach() for name, tensor in loaded.items()}
+        self.shapes = {name: tuple(tensor.shape) for name, tensor in self._tensors.items()}
 
     def read(self, name: str) -> torch.Tensor:
         return self._tensors[name]
 
 
-def _dense(tensor: torch.Tensor) -> bool:
-    """Limits elements by the file's bytes: with a stride of 0, one element counts as a billion."""
+def is_plain(tensor: torch.Tensor) -> bool:
+    """Whether a tensor's elements are in the file, each of them: with a stride of 0, one counts as a billion."""
+    if tensor.is_nested or tensor.layout != torch.strided or tensor.is_meta or tensor.is_quantized:
+        return False
     return tensor.nbytes <= tensor.untyped_storage().nbytes()
 
 
 def load_pickled(path: Path, remedy: str, otherwise: str) -> Any:
     """The content of a PyTorch file, read without running any code that it may hold."""
-    _require_file(path)
+    require_file(path)
     try:
         # Files older than PyTorch 1.6 are not zip archives, and only zip archives can be mapped.
-        with path.open("rb") as file:
+        with files.opened(path) as file:
             mapped = file.read(4) == b"PK\x03\x04"
         if mapped and any(entry.compress_type for entry in zipfile.ZipFile(path).infolist()):
             raise RungError(f"{path} is compressed, which PyTorch's files are not; {remedy}.")

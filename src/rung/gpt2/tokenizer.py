@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Sequence
+import contextlib
+import json
+import math
+import os
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -11,7 +15,22 @@ from typing import Any
 from rung.errors import RungError
 
 LARGEST = 1 << 28  # bytes of a tokenizer's file
+LONGEST = 3 << 20  # characters of one text; each takes up to 240 bytes while it is divided into tokens
+GROWTH = 64  # how many times longer a normalizer may make a text
 FILES = ("tokenizer.json", "vocab.json", "merges.txt")
+
+
+@contextlib.contextmanager
+def _panics_unsaid() -> Iterator[None]:
+    """The library writes a stack of calls to standard error before it raises."""
+    before, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    finally:
+        os.dup2(before, 2)
+        os.close(before)
+        os.close(nowhere)
 
 
 def _pass_on(error: BaseException) -> None:
@@ -32,9 +51,13 @@ def byte_alphabet() -> dict[str, int]:
 class Tokenizer:
     """GPT-2's byte-level BPE."""
 
-    def __init__(self, tokenizer: Any, origin: str) -> None:
+    def __init__(self, tokenizer: Any, origin: str, growth: int = 1) -> None:
         self._tokenizer = tokenizer
         self.origin = origin
+        self._longest = LONGEST // growth
+        parts = (tokenizer.normalizer, tokenizer.pre_tokenizer)
+        # Expressions of the file's own, which may exceed the library's limit on their steps.
+        self._may_panic = any(part is not None and b"Regex" in part.__getstate__() for part in parts)
 
     @property
     def size(self) -> int:
@@ -45,8 +68,12 @@ class Tokenizer:
         """The tokens of a text; special tokens spelled out in it are recognised."""
         if not text.isascii() and any("\ud800" <= c <= "\udfff" for c in text):
             raise RungError("the text is not UTF-8; convert it, with iconv for example.")
+        if len(text) > self._longest:
+            most = f"texts of at most {self._longest:,}"
+            raise RungError(f"one text has {len(text):,} characters; divide it into {most}.")
         try:
-            ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+            with _panics_unsaid() if self._may_panic else contextlib.nullcontext():
+                ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
         except BaseException as error:
             _pass_on(error)
             raise RungError(f"{self.origin} cannot be applied to this text; fetch it again.") from None
@@ -94,6 +121,25 @@ class Detokenizer:
         return self._decoder.decode(b"", final=True)
 
 
+def _plain(tokenizer: Any, origin: str) -> Tokenizer:
+    """The tokenizer without settings by which tokens would not be those of the text: padding, truncation, and merges
+    that are left out by chance."""
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    if getattr(tokenizer.model, "dropout", None) is not None:
+        tokenizer.model.dropout = None
+    growth = 1 if tokenizer.normalizer is None else _growth(json.loads(tokenizer.normalizer.__getstate__()))
+    if growth > GROWTH:
+        raise RungError(f"{origin} has a normalizer that makes texts more than {GROWTH} times longer; fetch it again.")
+    return Tokenizer(tokenizer, origin, growth)
+
+
+def _growth(normalizer: Any) -> int:
+    """The most characters that a normalizer makes of one."""
+    added = max(len(str(normalizer.get(name) or "")) for name in ("content", "prepend"))
+    return (1 + added) * math.prod(map(_growth, normalizer.get("normalizers") or []))
+
+
 def read_tokenizer(folder: Path) -> Tokenizer:
     """The tokenizer in a model's folder: tokenizer.json, or vocab.json with merges.txt."""
     import tokenizers
@@ -104,7 +150,7 @@ def read_tokenizer(folder: Path) -> Tokenizer:
             raise RungError(f"{file} has more than {LARGEST >> 20} MB, too many for a tokenizer; fetch it again.")
     try:
         if whole.is_file():
-            return Tokenizer(tokenizers.Tokenizer.from_file(str(whole)), str(whole))
+            return _plain(tokenizers.Tokenizer.from_file(str(whole)), str(whole))
         if vocab.is_file() and merges.is_file():
             bpe = tokenizers.models.BPE.from_file(str(vocab), str(merges))
             tokenizer = tokenizers.Tokenizer(bpe)
@@ -113,6 +159,8 @@ def read_tokenizer(folder: Path) -> Tokenizer:
             if tokenizer.token_to_id("<|endoftext|>") is not None:
                 tokenizer.add_special_tokens(["<|endoftext|>"])
             return Tokenizer(tokenizer, str(vocab))
+    except RungError:
+        raise
     except BaseException as error:  # the library raises bare Exceptions, and panics that are not Exceptions
         _pass_on(error)
         origin, problem = whole if whole.is_file() else vocab, " ".join(str(error).split())[:200]

@@ -186,7 +186,7 @@ def tensor_reader(files: list[TensorFile], config: Config) -> Callable[[str], to
         tensor = file.read(key)
         if not tensor.is_floating_point():
             raise RungError(
-                f"{file.path}: tensor {key!r} holds {str(tensor.dtype).removeprefix('torch.')}, which are not "
+                f"{file.path}: tensor {shown(key)} holds {str(tensor.dtype).removeprefix('torch.')}, which are not "
                 "weights without their scales; use a model that was not quantized."
             )
         return tensor
@@ -201,19 +201,17 @@ def _locate(files: list[TensorFile], config: Config) -> dict[str, tuple[TensorFi
     found: dict[str, tuple[TensorFile, str]] = {}
     for file in files:
         for key, shape in file.shapes.items():
-            name = key.removeprefix(PREFIX)
+            name, here = key.removeprefix(PREFIX), f"{file.path}: tensor {shown(key)}"
             if MASKS.fullmatch(name) or (config.tied and name == "lm_head.weight"):
                 continue
             if name not in shapes:
                 near = difflib.get_close_matches(name, shapes, 1)
                 suggestion = f" (the nearest is {near[0]!r})" if near else ""
-                raise RungError(f"{file.path}: tensor {key!r} has no place in the GPT-2 of config.json{suggestion}.")
+                raise RungError(f"{here} has no place in the GPT-2 of config.json{suggestion}.")
             if shape != shapes[name]:
-                raise RungError(
-                    f"{file.path}: tensor {key!r} has shape {shown(shape)}, but config.json requires {shapes[name]}."
-                )
+                raise RungError(f"{here} has shape {shown(shape)}, but config.json requires {shapes[name]}.")
             if name in found:
-                raise RungError(f"{file.path}: tensor {key!r} occurs twice, also as {found[name][1]!r}.")
+                raise RungError(f"{here} occurs twice, also as {shown(found[name][1])}.")
             found[name] = (file, key)
     for name in shapes:
         if name not in found:

@@ -10,6 +10,7 @@ import itertools
 import json
 import logging
 import os
+import socket
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -19,6 +20,7 @@ from multiprocessing import get_context
 from typing import TYPE_CHECKING, Any
 
 from rung.errors import RungError, first_line
+from rung.numbers import whole
 from rung.processors import gpu_named
 
 if TYPE_CHECKING:
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 
 BLOCK = 256  # texts of a block
 GPU_BLOCK = 1024  # on a GPU: enough to fill its passes
+LISTEN_SECONDS = 5.0  # for a cluster's address to accept a connection
 QUEUED = 2  # blocks per process: one is computed while the next waits
 Records = list[dict[str, Any]]  # per text
 
@@ -148,6 +151,14 @@ def over_ray(job: Job, texts: Iterable[str], address: str, *, block: int | None 
         raise RungError(f"Ray gave up: {str(error).strip().splitlines()[-1]}") from None
 
 
+def _require_listener(address: str) -> None:
+    """An OSError at once where nothing listens; Ray would try for a minute."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    number = whole(port)
+    if host and number is not None and 0 < number < 1 << 16:
+        socket.create_connection((host.strip("[]"), number), LISTEN_SECONDS).close()
+
+
 def with_ray(address: str) -> None:
     """Join a cluster, or start one on this machine; RungError without Ray."""
     try:
@@ -159,7 +170,8 @@ def with_ray(address: str) -> None:
     if ray.is_initialized():
         return
     try:
+        _require_listener(address)
         ray.init(address=None if address == "local" else address, log_to_driver=False, logging_level="ERROR")
-    except (ConnectionError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError) as error:
         raise RungError(f"there is no Ray cluster at {address} ({first_line(error)}); "
                         "start one with `ray start --head`, or give --ray local.") from None  # fmt: skip

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 
+from rung import files
 from rung.cuda import kept
 from rung.errors import RungError
 from rung.results import store
@@ -58,11 +59,12 @@ def _texts() -> dict[str, str]:
     stamp = hashlib.sha256(repr([(str(p), f.st_mtime_ns, f.st_ctime_ns, f.st_size) for p, f in facts]).encode())
     try:
         file = kept.folder("texts") / f"{hashlib.sha256(str(package).encode()).hexdigest()[:16]}.json"
-        cached = json.loads(file.read_text()) if file.is_file() else None
+        cached = files.read_json(file, "remove it") if file.is_file() else None
     except (RungError, OSError, ValueError):  # without a cache they are computed each time
         return {}
     valid = isinstance(cached, dict) and cached.get("stamp") == stamp.hexdigest()
-    texts: dict[str, str] = dict(cached["texts"]) if cached is not None and valid else {}
+    kept_texts = cached.get("texts") if cached is not None and valid else None
+    texts: dict[str, str] = dict(kept_texts) if isinstance(kept_texts, dict) else {}
     atexit.register(_store, file, stamp.hexdigest(), texts, len(texts))
     return texts
 

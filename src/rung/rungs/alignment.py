@@ -12,6 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from rung.cuda.source import included, without_comments
+from rung.files import read_bytes
 from rung.lazy import torch
 
 VECTOR, FRAGMENT = 16, 32  # bytes: for vector loads, and for wmma::load_matrix_sync
@@ -47,7 +48,7 @@ def _of_text(text: str) -> tuple[int, tuple[str, ...]]:
 
 @lru_cache(maxsize=512)  # most rungs share the same few headers
 def _of_file(path: Path, changed: int) -> tuple[int, tuple[str, ...]]:
-    return _of_text(path.read_text(errors="replace"))
+    return _of_text(read_bytes(path).decode(errors="replace"))
 
 
 def misplaced(tensors: Iterable[tuple[str, torch.Tensor]], multiple: int) -> str | None:

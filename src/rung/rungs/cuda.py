@@ -24,8 +24,15 @@ from rung.rungs.base import Call, Device, Prepared, Rung, Tuning, arch
 if TYPE_CHECKING:
     from rung.cuda.launch import Build, LaunchConfig, Module
 
+MOST_TEXT = 1 << 18  # characters of expressions that all rounds evaluate; gpt2-xl's layers have 40,000
 MOST_ROUNDS = 4096  # repetitions of a launch at most
 INCLUDE = Path(__file__).parents[1] / "ladders" / "include"
+
+
+def _size(entry: header.Launch) -> int:
+    """The characters of a launch's expressions."""
+    sizes = (*entry.grid, *entry.block, *(entry.cluster or ()), entry.shared, entry.when or "", *entry.bind.values())
+    return sum(len(str(size)) for size in sizes)
 
 
 class CudaRung(Rung):
@@ -159,6 +166,12 @@ class CudaRung(Rung):
                 count = evaluate_int(each[1], names, f"each.{each[0]}")
                 if count > MOST_ROUNDS:
                     raise RungError(f"{self.path}: each.{each[0]} = {count:,}; at most {MOST_ROUNDS:,} rounds are run.")
+                size = sum(map(_size, entries)) + sum(len(str(e)) for e in self.header.let.values())
+                if count * size > MOST_TEXT:
+                    raise RungError(
+                        f"{self.path}: each.{each[0]} = {count:,} rounds of {size:,} characters of expressions are too "
+                        "many; shorten them."
+                    )
                 rounds = [names.also(**{each[0]: i}) for i in range(count)]
             for scope in rounds:
                 for entry in entries:

@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from rung.errors import RungError
+from rung.files import read_bytes
 from rung.rungs import source_file
 from rung.rungs.header import Header, of_constants
 
@@ -92,7 +93,7 @@ def beside(path: str, name: str) -> ModuleType:
 def load(path: Path, *, interpret: bool = False) -> ModuleType:
     """The module at `path`; with `interpret`, Triton's kernels in it run in the interpreter."""
     try:
-        text = path.read_bytes()
+        text = read_bytes(path)
     except OSError as error:
         raise RungError(f"{path} cannot be read: {error.strerror}.") from None
     digest = hashlib.sha256(text).hexdigest()[:12]

@@ -22,6 +22,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
+from rung.errors import RungError
 from rung.gpt2.batching.text import Piece
 from rung.numbers import whole
 from rung.serve.completions import Call, Choice, Served, answer, joined, parse, usage, written
@@ -89,6 +90,8 @@ class Server:
             return await handler(request)
         except Refusal as refusal:
             return refusal.response()
+        except RungError as error:
+            return Refusal(400, str(error)).response()
         except ClientDisconnect:
             return Response(status_code=499)  # not read
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rung.errors import RungError
+from rung.lines import write_whole
 from rung.show import charts
 from rung.sweep.summary import Finding
 from rung.sweep.sweep import Sweep
@@ -46,6 +47,6 @@ def write_svg(svg: str, path: Path) -> None:
     """A chart as a standalone file, for a light page."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(charts.standalone(svg, "light"), encoding="utf-8")
     except OSError as error:
         raise RungError(f"{path} cannot be written: {error.strerror}.") from None
+    write_whole(path, charts.standalone(svg, "light"))

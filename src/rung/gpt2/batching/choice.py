@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from rung.errors import RungError
 from rung.gpt2.batching.backend import Backend
 from rung.gpt2.batching.either import Either
 from rung.gpt2.batching.host import HostBackend
@@ -26,6 +27,9 @@ SHARE = 0.4  # share of the free memory that is used for keys and values
 
 def backend_of(transformer: Transformer, slots: int | None = None) -> Backend:
     """The backend of a loaded model; `slots` overrides the number that fits into memory."""
+    most = _memory(transformer) // slot_bytes(transformer)
+    if slots is not None and slots > most:
+        raise RungError(f"slots is {slots:,}; keys and values of at most {most:,} texts fit into memory, so give less.")
     writer = transformer.service.writer
     if writer is not None:
         from rung.gpt2.gpu.engine import Engine
@@ -77,6 +81,12 @@ def _gpu_slots(transformer: Transformer, engine: Engine) -> int:
     while slots > 1 and not engine.takes(slots):
         slots //= 2
     return slots
+
+
+def _memory(transformer: Transformer) -> int:
+    if transformer.plan.device.type == "cuda":
+        return torch.cuda.mem_get_info()[1]
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def _free(transformer: Transformer) -> int:
