@@ -413,6 +413,9 @@ OPERATION = Operation(
             dtypes=("bf16",),
             change={"fc2_w": times(4.0), "fc2_s": times(4.0)},
         ),
+        Case("gpt2's width", _dims(1, 1, 768, 12, 37, 5, 96), where="file"),
+        Case("gpt2-xl's width", _dims(1, 1, 1600, 25, 31, 4, 160), where="file"),
+        Case("three layers, scores by layer", {**_dims(2, 3, 48, 3, 29, 7), "by_layer": 1}, where="file"),
     ),
     shapes={
         "gpt2": _dims(1, 12, 768, 12, 50257, 1024),
