@@ -32,6 +32,7 @@ _FORMATS = {"i32": "i", "u32": "I", "i64": "q", "u64": "Q", "f32": "f", "f64": "
 _one_at_a_time = threading.Lock()  # the runtime's state is global
 _NOWHERE = 0xFFFFFFFF
 _SHARED_ROOM = 1 << 20
+STEP, ELEMENTS = 1000, 10  # switches that take as long as a step of the interpreter; elements in the time of one
 _PATTERNS = 5  # patterns of unwritten memory: NaN first, then others from launch to launch
 CONSTANT_ROOM = 64 * 1024  # bytes of __constant__ memory that a module has
 
@@ -98,14 +99,30 @@ def ambient() -> Settings:
     return _ambient
 
 
+_atomics, _steps = 0, 0.0  # of interpreted kernels
+
+
+def note_atomics(count: int) -> None:
+    """Counts read-modify-writes of an interpreted kernel."""
+    global _atomics
+    _atomics += count
+
+
+def note_steps(elements: int) -> None:
+    """Counts a step of an interpreted kernel, on so many elements."""
+    global _steps
+    _steps += STEP + elements / ELEMENTS
+
+
 def atomics_ran() -> int:
     """How many read-modify-writes kernels have done in this process."""
-    return int(native.runtime().rung_atomics_ran())
+    return int(native.runtime().rung_atomics_ran()) + _atomics
 
 
 def switches() -> int:
-    """Switches between threads in this process: most of the time of kernels that exchange much data."""
-    return int(native.runtime().rung_switches())
+    """Switches between threads in this process, which are most of the time of kernels that exchange much data; the
+    steps of interpreted kernels count as many switches as take as long."""
+    return int(native.runtime().rung_switches()) + int(_steps)
 
 
 def load(build: Build, *, settings: Settings | None = None) -> EmulatedModule:
