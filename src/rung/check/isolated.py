@@ -27,6 +27,7 @@ import torch
 from rung.check.calls import STALLS, How, Order, Seconds
 from rung.check.confine import unreadable
 from rung.check.operands import Operands
+from rung.check.own_python import beyond
 from rung.check.placement import Placement
 from rung.check.report import Failure
 from rung.check.storage import GuardedStorage
@@ -34,7 +35,9 @@ from rung.check.workers import how_it_ended
 from rung.emulator.coverage import Unreached
 from rung.emulator.faults import KINDS, EmulatorFault
 from rung.errors import CompileError, RungError
+from rung.rungs import identity, source_file
 from rung.rungs.base import Device, Rung
+from rung.rungs.python import PythonRung
 
 BIND_SECONDS, RUN_SECONDS = 180.0, 90.0
 ANSWER = 1 << 20  # bytes of an answer that are read at most
@@ -162,6 +165,8 @@ class Isolated:
             for name, block in blocks.items()
         }
         assert rung.path is not None
+        if self._bound == 1 and isinstance(rung, PythonRung):
+            self.library_calls.update(filter(None, map(beyond, _texts(rung))))
         files = [self._files_at.pop(block.raw.data_ptr()) for block in blocks.values()]
         with contextlib.suppress(OSError):  # the process has ended; the next request reports it
             socket.send_fds(self._files, [b"."], files)
@@ -231,6 +236,11 @@ class Isolated:
                 raise ValueError
         line, _, self._left = self._left.partition(b"\n")
         return line
+
+
+def _texts(rung: PythonRung) -> list[str]:
+    """A rung's own text, and those of the files of Python that it names."""
+    return [rung.source, *(source_file.read(path) for path in identity.files(rung) if path.suffix == ".py")]
 
 
 class _CallThere:

@@ -19,7 +19,7 @@ import torch
 
 from rung.check.calls import How, Order, atomics_ran, emulated, prepare, run_late, switches, unwatched, wait
 from rung.check.confine import confine
-from rung.check.elsewhere import Operators, computes_by_itself, watched, without_launches
+from rung.check.elsewhere import Operators, note_operators, watched, without_launches
 from rung.check.placement import Addresses, Placement, Slab
 from rung.check.storage import GuardedStorage
 from rung.dtypes import dtype as dtype_named
@@ -43,7 +43,7 @@ class _Bound:
     outputs: Tensors
     scratch: GuardedStorage
     listed: bool
-    plain: str
+    exact: bool
     how: How
     graph: Any = None
 
@@ -97,9 +97,8 @@ class _Judged:
         if scratch.blocks:
             scratch.repaint()
         outputs = {n: tensors[n] for n in what["outputs"]}
-        plain = computes_by_itself(rung.source) if python else ""
         self.calls = {k: c for k, c in self.calls.items() if k == what["call"] - 1}  # to return to
-        self.calls[what["call"]] = _Bound(prepared, raw, shared, outputs, scratch, python, plain, how)
+        self.calls[what["call"]] = _Bound(prepared, raw, shared, outputs, scratch, python, operation.exact, how)
 
     def _map(self, block: dict[str, Any], file: int, operand: Operand, near: int) -> torch.Tensor:
         if self.device == "emulator" and not self.mirrored:
@@ -117,13 +116,14 @@ class _Judged:
         launched, elsewhere = launches_ran(), set[str]()
         with emulated(self.device, call.how, order):
             for _ in range(times):
-                with watched(self.device) if call.listed else contextlib.nullcontext(set[str]()) as found:
+                unwatched_run = contextlib.nullcontext(set[str]())
+                with watched(self.device, exact=call.exact) if call.listed else unwatched_run as found:
                     call.prepared.run()
                 elsewhere |= found
         if self.device == "cuda":
             wait()
         self._leave(call)
-        library = sorted(elsewhere) + ([call.plain] if call.plain else [])
+        library = sorted(elsewhere)
         if call.listed and not library and self.device != "cuda" and launches_ran() == launched:
             library = ["Python, without a kernel"]
         told = {"atomics": atomics_ran, "unwatched": unwatched, "switches": switches}
@@ -218,6 +218,7 @@ def main(settings: dict[str, Any]) -> None:
     _limit(settings["device"])
     torch.set_num_threads(1)
     closed.listen()
+    note_operators()
     judged = _Judged(settings["device"], settings["mirrored"], socket.socket(fileno=settings["files"]))
     for what in _requests(settings["ask"]):
         try:
