@@ -33,7 +33,7 @@ from rung.check.report import Failure
 from rung.check.storage import GuardedStorage
 from rung.check.workers import how_it_ended
 from rung.emulator.coverage import Unreached
-from rung.emulator.faults import KINDS, EmulatorFault
+from rung.emulator.faults import KINDS, EmulatorFault, TooLarge
 from rung.errors import CompileError, RungError
 from rung.rungs import identity, source_file
 from rung.rungs.base import Device, Rung
@@ -218,6 +218,8 @@ class Isolated:
             text, kind = str(answer["error"])[:2000], answer.get("kind")
             if kind in KINDS:
                 raise EmulatorFault(kind, text)
+            if kind == TooLarge.kind:
+                raise TooLarge(text)
             if kind == CompileError.kind:
                 raise CompileError(text)
             raise Failure(text) if kind is None else RungError(text)

@@ -29,6 +29,7 @@ from rung.check.trial import ORDERS, SEEDS, Trial, Trials
 from rung.operation import Case, Values
 from rung.rungs.base import USUAL, Rung, emulated_multiprocessors
 from rung.rungs.cuda import CudaRung
+from rung.rungs.python import PythonRung
 
 LARGE = 132  # multiprocessors of an H200
 BASES = 6  # small cases whose dimensions are changed
@@ -234,7 +235,7 @@ class Procedure:
 
     def _further_shapes(self) -> None:
         """A number in the rung's own source may be a size at which it behaves differently."""
-        if not isinstance(self.rung, CudaRung) or not self.emulated:
+        if not isinstance(self.rung, CudaRung | PythonRung) or not self.emulated:
             return
         plain = sorted((one for one in self.ran if not one.case.change), key=lambda one: (one.seconds, one.index))
         bases = [(one.case, one.values) for one in plain[:BASES]]

@@ -32,7 +32,7 @@ _FORMATS = {"i32": "i", "u32": "I", "i64": "q", "u64": "Q", "f32": "f", "f64": "
 _one_at_a_time = threading.Lock()  # the runtime's state is global
 _NOWHERE = 0xFFFFFFFF
 _SHARED_ROOM = 1 << 20
-STEP, ELEMENTS = 1000, 10  # switches that take as long as a step of the interpreter; elements in the time of one
+STEP, ELEMENTS = 4000, 10  # switches that take as long as a step of the interpreter; elements in the time of one
 _PATTERNS = 5  # patterns of unwritten memory: NaN first, then others from launch to launch
 CONSTANT_ROOM = 64 * 1024  # bytes of __constant__ memory that a module has
 
@@ -47,6 +47,7 @@ class Settings:
     seconds: float = 60.0  # without any thread ending, until the launch is stopped
     check_races: bool = False  # every access to shared memory is checked; several times slower
     fused: bool = False  # products and sums become fused multiply-adds, as a GPU's compiler makes them
+    programs: int | None = None  # a launch of more programs of an interpreted kernel is not run
     coverage: bool = False  # conditions and loop iterations are counted; coverage.py reports them by line
 
 

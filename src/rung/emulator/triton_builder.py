@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from rung.emulator import module
+from rung.emulator.faults import TooLarge
 from rung.emulator.programs import ATOMIC, LOAD, STORE, Programs
 
 UNLOADED = 0xFF  # each byte of a lane that no load has filled: NaN in every format of numbers, and -1 as an integer
@@ -62,6 +63,9 @@ def _mend_order(builder: Any) -> None:
 
     def set_grid_dim(self: Any, nx: Any, ny: Any, nz: Any) -> None:
         resize(self, nx, ny, nz)
+        most = module.ambient().programs
+        if most is not None and int(nx) * int(ny) * int(nz) > most:
+            raise TooLarge("has more programs than are interpreted here")
         if _now.order is not None:
             settings = module.ambient()
             _now.order = list(range(int(nx) * int(ny) * int(nz)))[::-1]
