@@ -66,6 +66,12 @@ class Call(Protocol):
         ...
 
 
+    def compiles(self) -> None:
+        """Compile the Triton kernels that it launches for a GPU, where Triton's compiler is installed, and unless the
+        rung is trusted; an error if one is refused."""
+        ...
+
+
 class Host(Protocol):
     """Where the rung's code runs."""
 
@@ -269,6 +275,9 @@ class _CallHere:
 
     def unlaunched(self) -> bool:
         return False
+
+    def compiles(self) -> None:
+        return
 
 
 def _captured(run: Callable[[], None]) -> torch.cuda.CUDAGraph:

@@ -267,5 +267,8 @@ class _CallThere:
         self._do("unlaunched")
         return True
 
+    def compiles(self) -> None:
+        self._host.ask({"do": "compiles", "call": self._number}, BIND_SECONDS)
+
     def _do(self, what: str, **more: object) -> None:
         self._host.ask({"do": what, "call": self._number, **more}, RUN_SECONDS)

@@ -11,7 +11,7 @@ import resource
 import signal
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from rung.check.confine import confine
 from rung.check.elsewhere import Operators, note_operators, watched, without_launches
 from rung.check.placement import Addresses, Placement, Slab
 from rung.check.storage import GuardedStorage
+from rung.cuda import triton_compile
 from rung.dtypes import dtype as dtype_named
 from rung.emulator import closed, coverage, launches_ran
 from rung.errors import RungError, first_line
@@ -29,6 +30,7 @@ from rung.operation import Operand, Tensors
 from rung.rungs import catalogue
 from rung.rungs.base import Device, Prepared
 from rung.rungs.cuda import CudaRung
+from rung.rungs.python import PythonRung
 
 MEMORY = 8 << 30  # bytes of private memory, on the emulator; a GPU's driver maps far more than it uses
 FILE = 1 << 28  # bytes of any file that it writes
@@ -45,6 +47,7 @@ class _Bound:
     listed: bool
     exact: bool
     how: How
+    for_a_gpu: Callable[[], None] | None  # the same call of the file's kernels as Triton compiles them
     graph: Any = None
 
 
@@ -97,8 +100,17 @@ class _Judged:
         if scratch.blocks:
             scratch.repaint()
         outputs = {n: tensors[n] for n in what["outputs"]}
+
+        def for_a_gpu() -> None:
+            assert isinstance(rung, PythonRung)
+            given = rung.call(tensors, what["values"], dtype, self.device, how.tuning)
+            rung.load("cuda").run(**rung.arguments(given))
+
         self.calls = {k: c for k, c in self.calls.items() if k == what["call"] - 1}  # to return to
-        self.calls[what["call"]] = _Bound(prepared, raw, shared, outputs, scratch, python, operation.exact, how)
+        compiled = for_a_gpu if python else None
+        self.calls[what["call"]] = _Bound(
+            prepared, raw, shared, outputs, scratch, python, operation.exact, how, compiled
+        )
 
     def _map(self, block: dict[str, Any], file: int, operand: Operand, near: int) -> torch.Tensor:
         if self.device == "emulator" and not self.mirrored:
@@ -135,6 +147,12 @@ class _Judged:
         with contextlib.suppress(Exception), without_launches(), emulated(self.device, call.how):
             call.prepared.run()
         self._leave(call)
+        return {}
+
+    def compiles(self, call: _Bound) -> dict[str, Any]:
+        """Compile the kernels of a call for a GPU that is not here, and launch none."""
+        if call.for_a_gpu is not None and triton_compile.available():
+            triton_compile.compiles(call.for_a_gpu)
         return {}
 
     def late(self, call: _Bound, cycles: int) -> dict[str, Any]:
@@ -176,6 +194,8 @@ class _Judged:
         if what["do"] == "bind":
             self.bind(what)
             return {}
+        if what["do"] == "compiles":
+            return self.compiles(self.calls[what["call"]])
         if what["do"] == "unreached":
             return {"unreached": [dataclasses.astuple(place) for place in coverage.unreached(coverage.counted())]}
         call = self.calls[what["call"]]

@@ -222,6 +222,7 @@ def _here(module: str) -> bool:
 
 def _bad(name: str) -> bool:
     """Whether an attribute leads beyond what has it."""
-    return (name.startswith("_") and name not in DUNDER) or name in ATTRIBUTES or name.startswith(FRAMES)
+    own = name.startswith("_") and name not in ("__doc__", "__version__")
+    return own or name in ATTRIBUTES or name.startswith(FRAMES)
 
 

@@ -24,7 +24,7 @@ from rung.check.placement import ALL
 from rung.check.ran import Ran, largest, quick, widest
 from rung.check.report import Failure
 from rung.check.settings import Settings
-from rung.check.shapes import Shapes
+from rung.check.shapes import SHARE_AGAIN, Shapes
 from rung.check.trial import ORDERS, SEEDS, Trial, Trials
 from rung.operation import Case, Values
 from rung.rungs.base import USUAL, Rung, emulated_multiprocessors
@@ -98,6 +98,8 @@ class Procedure:
             self._fused()
         if not self.trials.tuning:
             Settings(self.trials, self.ran, most, self.seed).all()
+        if self.rung.kind == "triton" and self.emulated:
+            self._at(self.ran[0]).compiles()
         if not self.trials.cuda and self.emulated:  # last, since it may discard what a rung keeps between calls
             for one in _each(self.ran[0], most):
                 self._at(one).unlaunched()
@@ -245,7 +247,7 @@ class Procedure:
         shapes.with_two_named()
         shapes.drawn()
         self.report.element, self.report.norm = figures
-        if shapes.untried:
+        if shapes.untried and shapes.share != SHARE_AGAIN:  # these are tried with the first dtype
             listed = ", ".join(map(str, sorted(shapes.untried)))
             self.report.notes.append(f"sizes that its text names, but that were not all tried: {listed}")
 
