@@ -27,7 +27,7 @@ import torch
 from rung.check.calls import STALLS, How, Order, Seconds
 from rung.check.confine import unreadable
 from rung.check.operands import Operands
-from rung.check.own_python import beyond
+from rung.check.own_python import beyond, computes_by_itself
 from rung.check.placement import Placement
 from rung.check.report import Failure
 from rung.check.storage import GuardedStorage
@@ -166,7 +166,9 @@ class Isolated:
         }
         assert rung.path is not None
         if self._bound == 1 and isinstance(rung, PythonRung):
-            self.library_calls.update(filter(None, map(beyond, _texts(rung))))
+            of_a_problem = rung.operation.complaint is not None
+            found = computes_by_itself if of_a_problem else beyond
+            self.library_calls.update(filter(None, map(found, [rung.source] if of_a_problem else _texts(rung))))
         files = [self._files_at.pop(block.raw.data_ptr()) for block in blocks.values()]
         with contextlib.suppress(OSError):  # the process has ended; the next request reports it
             socket.send_fds(self._files, [b"."], files)

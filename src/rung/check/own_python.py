@@ -85,12 +85,39 @@ BASES = frozenset({"ABC", "Enum", "IntEnum", "NamedTuple", "Protocol", "TypedDic
 METHODS = _words("__init__ __post_init__ __call__ __enter__ __exit__ __iter__ __len__ __repr__")
 LANGUAGE = dict.fromkeys(["core", "random", "semantic", "standard", "target_info"], ast)  # modules, as ast is one
 DUNDER = frozenset({"__doc__", "__file__", "__name__", "__all__", "__version__"})
+# Functions that compute outside a kernel, and those that would hide it.
+ELSEWHERE = {
+    *("numpy", "scipy", "cupy", "jax", "numba", "pandas"),
+    *("threading", "concurrent", "multiprocessing", "asyncio", "subprocess", "importlib", "gc"),
+}
+UNSEEN = {"__import__", "exec", "eval", "fork", "from_address", "from_buffer", "memmove"}
+UNSEEN |= {"_disable_current_modes", "_DisableTorchDispatch", "_getframe"}
 OPERATORS = frozenset(dir(torch._C._VariableFunctions))  # what torch computes with: seen while it runs
 
 
 def beyond(source: str) -> str:
     """The first thing that a text names beyond what a rung needs besides its kernels; empty if there is none."""
     return next(_Text(ast.parse(source)).found(), "")
+
+
+def computes_by_itself(source: str) -> str:
+    """What a submission to another project's problem computes with besides its own kernels, as far as its text shows.
+    Such files import what that project gives them, and compile CUDA C++ in ways of their own."""
+    tree = ast.parse(source)
+    names = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}
+    attributes = {n.attr for n in ast.walk(tree) if isinstance(n, ast.Attribute)}
+    imported = {
+        (alias.name if isinstance(n, ast.Import) else n.module or "").split(".")[0]
+        for n in ast.walk(tree)
+        if isinstance(n, ast.Import | ast.ImportFrom)
+        for alias in n.names
+    }
+    other = (imported & ELSEWHERE) | ((names | attributes) & UNSEEN)
+    if other:
+        return sorted(other)[0]
+    if "triton" not in imported and ("numpy" in attributes or "tolist" in attributes or "ctypes" in names):
+        return "Python, element by element"
+    return ""
 
 
 class _Text:
