@@ -239,6 +239,8 @@ class Procedure:
         """A number in the rung's own source may be a size at which it behaves differently."""
         if not isinstance(self.rung, CudaRung | PythonRung) or not self.emulated:
             return
+        if self.operation.complaint is not None:  # a problem's data has the sizes of its tests only
+            return
         plain = sorted((one for one in self.ran if not one.case.change), key=lambda one: (one.seconds, one.index))
         bases = [(one.case, one.values) for one in plain[:BASES]]
         figures = self.report.element, self.report.norm
