@@ -34,7 +34,7 @@ LARGE = (
     *(4096, 5000),
 )
 # Of that work, what a rung of Python gets: most of its time is the interpreter's, and all dtypes have the same text.
-SHARE, SHARE_AGAIN = 0.07, 0.02
+SHARE, SHARE_AGAIN = 0.05, 0.015
 MOST_BYTES_PYTHON, PROGRAMS = 4e6, 500  # of a trial and of each of its launches
 FLAG = 2  # the largest value of a scalar that only chooses among ways
 ATTEMPTS = 40  # for a shape that the operation and the rung take
