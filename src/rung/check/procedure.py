@@ -98,7 +98,7 @@ class Procedure:
             self._fused()
         if not self.trials.tuning:
             Settings(self.trials, self.ran, most, self.seed).all()
-        if self.rung.kind == "triton" and self.emulated:
+        if self.rung.kind == "triton" and self.emulated and not self.trials.host.library_calls:
             self._at(self.ran[0]).compiles()
         if not self.trials.cuda and self.emulated:  # last, since it may discard what a rung keeps between calls
             for one in _each(self.ran[0], most):
