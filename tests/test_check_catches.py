@@ -160,6 +160,7 @@ def task_on(name: str, **more: Any) -> Task:
         pytest.param("cuts_memory_off.py", "values are off", marks=pytest.mark.slow),
         pytest.param("steals_the_files.py", "taken by something else", marks=pytest.mark.slow),
         pytest.param("empties_its_inputs.cu", "values are off", marks=pytest.mark.slow),
+        pytest.param("at_one_size.py", "with C=700", marks=pytest.mark.slow),
         pytest.param("two_programs.py", "programs 0 and 1 of kernel '_half'", marks=pytest.mark.slow),
         pytest.param("one_further.py", "", marks=pytest.mark.slow),
         pytest.param("beside_own_memory.py", "values are off", marks=pytest.mark.slow),  # torch's copy is what is changed

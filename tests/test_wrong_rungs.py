@@ -13,7 +13,7 @@ from rung.check.calls import Here
 from rung.check.effort import ALONE
 from rung.check.one import check
 from rung.check.report import Report
-from rung.check.sizes import sizes_in
+from rung.check.sizes import sizes_in, sizes_in_python
 from rung.rungs import catalogue
 
 TRUNCATE = "\n__device__ float cut(float v) { return __int_as_float(__float_as_int(v) & 0xffff0000); }"
@@ -153,6 +153,24 @@ def test_is_refused_by_a_machine_of_any_speed(
 def test_a_calculated_size_is_found(text: str) -> None:
     assert 768 in sizes_in(text)
     assert 768 not in sizes_in(f"/* {text} */ // {text}".replace("\n", " "))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "if C == 0x300: pass",
+        "C == 3 * 256",
+        "C == 2 * (350 + 34)",
+        "THIRD = 1 << 8\nC == 3 * THIRD",
+        "NEEDS = ['C != 768']",
+        "C == 768.0",
+        "C == int('768')",
+        "TUNE = {'BLOCK': [768, 512]}",
+    ],
+)
+def test_a_size_in_python_is_found(text: str) -> None:
+    assert 768 in sizes_in_python(text)
+    assert 768 not in sizes_in_python("TUNE = {'BLOCK': [512, 768]}  # 768\nC == 1 << 10**9")
 
 
 @pytest.mark.parametrize("text", ["const " * 50000, "(1+" * 50000, "x" + " " * 200000, "(" * 99999 + "1", "5%0<<99*1.5"])

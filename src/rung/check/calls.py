@@ -38,6 +38,7 @@ class How:
     fused: bool = False  # products and sums are fused multiply-adds
     coverage: bool = False  # branches are counted
     sms: int | None = None
+    programs: int | None = None  # of an interpreted kernel, at most: more are not run (TooLarge)
 
 
 Seconds = Callable[[], float]  # known once the work is complete
@@ -62,6 +63,12 @@ class Call(Protocol):
 
     def unlaunched(self) -> bool:
         """Run with launches that do nothing; false if the rung is trusted, and nothing was run."""
+        ...
+
+
+    def compiles(self) -> None:
+        """Compile the Triton kernels that it launches for a GPU, where Triton's compiler is installed, and unless the
+        rung is trusted; an error if one is refused."""
         ...
 
 
@@ -178,7 +185,8 @@ def emulated(device: Device, how: How, order: Order = "forward") -> AbstractCont
     from rung import emulator
 
     counted = how.coverage and not how.races and not how.fused
-    return emulator.under(order=order, seed=SEED, check_races=how.races, fused=how.fused, coverage=counted)
+    settings = {"check_races": how.races, "fused": how.fused, "coverage": counted, "programs": how.programs}
+    return emulator.under(order=order, seed=SEED, **settings)
 
 
 def atomics_ran(device: Device) -> int:
@@ -267,6 +275,9 @@ class _CallHere:
 
     def unlaunched(self) -> bool:
         return False
+
+    def compiles(self) -> None:
+        return
 
 
 def _captured(run: Callable[[], None]) -> torch.cuda.CUDAGraph:

@@ -4,7 +4,6 @@ Python code that reads its operands, or by moving numbers to the host.
 
 from __future__ import annotations
 
-import ast
 import contextlib
 from collections.abc import Iterator
 from typing import Any
@@ -24,25 +23,18 @@ HARMLESS = (
     "split", "narrow", "unfold", "copy_", "clone", "_to_copy", "contiguous", "lift_fresh", "resize_", "set_",
     "scalar_tensor", "arange", "item", "_local_scalar_dense", "empty_like", "zeros_like", "empty_strided", "flatten",
 )  # fmt: skip
-_BEGAN = frozenset(torch.library._impls)
+COPIES = {"copy_", "clone", "_to_copy", "contiguous"}  # all that there is to do where nothing is computed
 ITEMS = 16  # numbers that a run may read on the host, such as lengths for choosing a kernel
-
-# Functions that compute outside a kernel, and those that would hide it.
-ELSEWHERE = {
-    *("numpy", "scipy", "cupy", "jax", "numba", "pandas"),
-    *("threading", "concurrent", "multiprocessing", "asyncio", "subprocess", "importlib", "gc"),
-}
-UNSEEN = {"__import__", "exec", "eval", "fork", "from_address", "from_buffer", "memmove"}
-UNSEEN |= {"_disable_current_modes", "_DisableTorchDispatch", "_getframe"}
 
 
 class Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Records the torch operators that compute something. On a CPU their allocations are closed memory as well, open
     only while an operator runs."""
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: Device, *, exact: bool = False) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.found: set[str] = set()
+        self.exact = exact  # the operation only moves numbers
         self.items = 0
         self.closing = device != "cuda" and emulator.available() is None
 
@@ -52,7 +44,7 @@ class Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return func(*args, **kwargs)
         name = func.overloadpacket.__name__
         harmless = name in HARMLESS or name.removesuffix("_copy") in HARMLESS
-        if not harmless or func.namespace != "aten":
+        if not harmless or func.namespace != "aten" or (self.exact and name in COPIES):
             self.found.add(f"{func.namespace}::{name}")
         given = [one for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)]
         if name in ("item", "_local_scalar_dense"):
@@ -66,7 +58,7 @@ class Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return result
         # An operator or a tensor class that the rung defines in Python runs with operands still protected.
         known = {torch.Tensor, torch.nn.Parameter}
-        if _overridden(name) or any(type(one) not in known for one in given):
+        if _overridden(func) or any(type(one) not in known for one in given):
             return func(*args, **kwargs)
         with closed.opened():
             result = func(*args, **kwargs)
@@ -97,10 +89,11 @@ class Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 @contextlib.contextmanager
-def watched(device: Device) -> Iterator[set[str]]:
-    """A run of a Python rung; afterwards the set names what it computed with besides its kernels."""
+def watched(device: Device, *, exact: bool = False) -> Iterator[set[str]]:
+    """A run of a Python rung; afterwards the set names what it computed with besides its kernels. In an operation that
+    is `exact`, copies by torch are among that."""
     found: set[str] = set()
-    operators = Operators(device)
+    operators = Operators(device, exact=exact)
     with contextlib.ExitStack() as stack:
         remarks = stack.enter_context(closed.watched()) if operators.closing else set[str]()
         stack.enter_context(operators)
@@ -125,28 +118,18 @@ def _written(func: Any, args: Any, kwargs: Any) -> list[torch.Tensor]:
     return found
 
 
-def _overridden(name: str) -> bool:
-    """Whether this operator of torch's was redefined after this process began."""
-    if len(torch.library._impls) == len(_BEGAN):
-        return False
-    new = torch.library._impls - _BEGAN
-    return any(one.partition(".")[0].split("/")[:2] == ["aten", name] and not one.endswith("/Meta") for one in new)
+_registered: dict[str, str] = {}  # what torch runs for an operator, by its name
 
 
-def computes_by_itself(source: str) -> str:
-    """What a Python rung computes with besides its own kernels, as far as its source shows."""
-    tree = ast.parse(source)
-    names = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}
-    attributes = {n.attr for n in ast.walk(tree) if isinstance(n, ast.Attribute)}
-    imported = {
-        (alias.name if isinstance(n, ast.Import) else n.module or "").split(".")[0]
-        for n in ast.walk(tree)
-        if isinstance(n, ast.Import | ast.ImportFrom)
-        for alias in n.names
-    }
-    other = (imported & ELSEWHERE) | ((names | attributes) & UNSEEN)
-    if other:
-        return sorted(other)[0]
-    if "triton" not in imported and ("numpy" in attributes or "tolist" in attributes or "ctypes" in names):
-        return "Python, element by element"
-    return ""
+def note_operators() -> None:
+    """Note what torch runs for the operators that a rung may use, before its file is loaded."""
+    for name in HARMLESS:
+        packet = getattr(torch.ops.aten, name, None)
+        for overload in packet.overloads() if packet is not None else ():
+            operator = getattr(packet, overload).name()
+            _registered[operator] = torch._C._dispatch_dump(operator)
+
+
+def _overridden(func: Any) -> bool:
+    """Whether something else was put in the place of this operator of torch's."""
+    return _registered.get(func.name(), "") not in ("", torch._C._dispatch_dump(func.name()))

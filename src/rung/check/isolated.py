@@ -27,16 +27,19 @@ import torch
 from rung.check.calls import STALLS, How, Order, Seconds
 from rung.check.confine import unreadable
 from rung.check.operands import Operands
+from rung.check.own_python import beyond, computes_by_itself
 from rung.check.placement import Placement
 from rung.check.report import Failure
 from rung.check.storage import GuardedStorage
 from rung.check.workers import how_it_ended
 from rung.dtypes import Dtype
 from rung.emulator.coverage import Unreached
-from rung.emulator.faults import KINDS, EmulatorFault
+from rung.emulator.faults import KINDS, EmulatorFault, TooLarge
 from rung.errors import CompileError, RungError
 from rung.operation import Values
+from rung.rungs import identity, source_file
 from rung.rungs.base import Device, Rung
+from rung.rungs.python import PythonRung
 
 BIND_SECONDS, RUN_SECONDS, COMPILE_SECONDS = 180.0, 90.0, 180.0
 ANSWER = 1 << 20  # bytes of an answer that are read at most
@@ -171,6 +174,10 @@ class Isolated:
             for name, block in blocks.items()
         }
         assert rung.path is not None
+        if self._bound == 1 and isinstance(rung, PythonRung):
+            of_a_problem = rung.operation.complaint is not None
+            found = computes_by_itself if of_a_problem else beyond
+            self.library_calls.update(filter(None, map(found, [rung.source] if of_a_problem else _texts(rung))))
         files = [self._files_at.pop(block.raw.data_ptr()) for block in blocks.values()]
         with contextlib.suppress(OSError):  # the process has ended; the next request reports it
             socket.send_fds(self._files, [b"."], files)
@@ -222,6 +229,8 @@ class Isolated:
             text, kind = str(answer["error"])[:2000], answer.get("kind")
             if kind in KINDS:
                 raise EmulatorFault(kind, text)
+            if kind == TooLarge.kind:
+                raise TooLarge(text)
             if kind == CompileError.kind:
                 raise CompileError(text)
             raise Failure(text) if kind is None else RungError(text)
@@ -240,6 +249,11 @@ class Isolated:
                 raise ValueError
         line, _, self._left = self._left.partition(b"\n")
         return line
+
+
+def _texts(rung: PythonRung) -> list[str]:
+    """A rung's own text, and those of the files of Python that it names."""
+    return [rung.source, *(source_file.read(path) for path in identity.files(rung) if path.suffix == ".py")]
 
 
 class _CallThere:
@@ -263,6 +277,9 @@ class _CallThere:
     def unlaunched(self) -> bool:
         self._do("unlaunched")
         return True
+
+    def compiles(self) -> None:
+        self._host.ask({"do": "compiles", "call": self._number}, BIND_SECONDS)
 
     def _do(self, what: str, **more: object) -> None:
         self._host.ask({"do": what, "call": self._number, **more}, RUN_SECONDS)

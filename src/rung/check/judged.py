@@ -11,7 +11,7 @@ import resource
 import signal
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +19,11 @@ import torch
 
 from rung.check.calls import How, Order, atomics_ran, emulated, prepare, run_late, switches, unwatched, wait
 from rung.check.confine import confine
-from rung.check.elsewhere import Operators, computes_by_itself, watched, without_launches
+from rung.check.elsewhere import Operators, note_operators, watched, without_launches
 from rung.check.launchable import MULTIPROCESSORS, Nvrtc
 from rung.check.placement import Addresses, Placement, Slab
 from rung.check.storage import GuardedStorage
+from rung.cuda import triton_compile
 from rung.dtypes import dtype as dtype_named
 from rung.emulator import closed, coverage, launches_ran
 from rung.errors import RungError, first_line
@@ -30,6 +31,7 @@ from rung.operation import Operand, Tensors
 from rung.rungs import catalogue
 from rung.rungs.base import Device, Prepared, emulated_multiprocessors
 from rung.rungs.cuda import CudaRung
+from rung.rungs.python import PythonRung
 
 MEMORY = 8 << 30  # bytes of private memory, on the emulator; a GPU's driver maps far more than it uses
 FILE = 1 << 28  # bytes of any file that it writes
@@ -44,8 +46,9 @@ class _Bound:
     outputs: Tensors
     scratch: GuardedStorage
     listed: bool
-    plain: str
+    exact: bool
     how: How
+    for_a_gpu: Callable[[], None] | None  # the same call of the file's kernels as Triton compiles them
     graph: Any = None
 
 
@@ -98,9 +101,17 @@ class _Judged:
         if scratch.blocks:
             scratch.repaint()
         outputs = {n: tensors[n] for n in what["outputs"]}
-        plain = computes_by_itself(rung.source) if python else ""
+
+        def for_a_gpu() -> None:
+            assert isinstance(rung, PythonRung)
+            given = rung.call(tensors, what["values"], dtype, self.device, how.tuning)
+            rung.load("cuda").run(**rung.arguments(given))
+
         self.calls = {k: c for k, c in self.calls.items() if k == what["call"] - 1}  # to return to
-        self.calls[what["call"]] = _Bound(prepared, raw, shared, outputs, scratch, python, plain, how)
+        compiled = for_a_gpu if python else None
+        self.calls[what["call"]] = _Bound(
+            prepared, raw, shared, outputs, scratch, python, operation.exact, how, compiled
+        )
 
     def _map(self, block: dict[str, Any], file: int, operand: Operand, near: int) -> torch.Tensor:
         if self.device == "emulator" and not self.mirrored:
@@ -118,13 +129,14 @@ class _Judged:
         launched, elsewhere = launches_ran(), set[str]()
         with emulated(self.device, call.how, order):
             for _ in range(times):
-                with watched(self.device) if call.listed else contextlib.nullcontext(set[str]()) as found:
+                unwatched_run = contextlib.nullcontext(set[str]())
+                with watched(self.device, exact=call.exact) if call.listed else unwatched_run as found:
                     call.prepared.run()
                 elsewhere |= found
         if self.device == "cuda":
             wait()
         self._leave(call)
-        library = sorted(elsewhere) + ([call.plain] if call.plain else [])
+        library = sorted(elsewhere)
         if call.listed and not library and self.device != "cuda" and launches_ran() == launched:
             library = ["Python, without a kernel"]
         told = {"atomics": atomics_ran, "unwatched": unwatched, "switches": switches}
@@ -136,6 +148,12 @@ class _Judged:
         with contextlib.suppress(Exception), without_launches(), emulated(self.device, call.how):
             call.prepared.run()
         self._leave(call)
+        return {}
+
+    def compiles(self, call: _Bound) -> dict[str, Any]:
+        """Compile the kernels of a call for a GPU that is not here, and launch none."""
+        if call.for_a_gpu is not None and triton_compile.available():
+            triton_compile.compiles(call.for_a_gpu)
         return {}
 
     def late(self, call: _Bound, cycles: int) -> dict[str, Any]:
@@ -179,6 +197,8 @@ class _Judged:
             return {}
         if what["do"] == "unfit":
             return {"unfit": _unfit(what)}
+        if what["do"] == "compiles":
+            return self.compiles(self.calls[what["call"]])
         if what["do"] == "unreached":
             return {"unreached": [dataclasses.astuple(place) for place in coverage.unreached(coverage.counted())]}
         call = self.calls[what["call"]]
@@ -228,6 +248,7 @@ def main(settings: dict[str, Any]) -> None:
     _limit(settings["device"])
     torch.set_num_threads(1)
     closed.listen()
+    note_operators()
     judged = _Judged(settings["device"], settings["mirrored"], socket.socket(fileno=settings["files"]))
     for what in _requests(settings["ask"]):
         try:

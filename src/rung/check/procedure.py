@@ -24,11 +24,12 @@ from rung.check.placement import ALL
 from rung.check.ran import Ran, largest, quick, widest
 from rung.check.report import Failure
 from rung.check.settings import Settings
-from rung.check.shapes import Shapes
+from rung.check.shapes import SHARE_AGAIN, Shapes
 from rung.check.trial import ORDERS, SEEDS, Trial, Trials
 from rung.operation import Case, Values
 from rung.rungs.base import USUAL, Rung, emulated_multiprocessors
 from rung.rungs.cuda import CudaRung
+from rung.rungs.python import PythonRung
 
 LARGE = 132  # multiprocessors of an H200
 BASES = 6  # small cases whose dimensions are changed
@@ -99,6 +100,8 @@ class Procedure:
             self._fused()
         if not self.trials.tuning:
             Settings(self.trials, self.ran, most, self.seed).all()
+        if self.rung.kind == "triton" and self.emulated and not self.trials.host.library_calls:
+            self._at(self.ran[0]).compiles()
         if not self.trials.cuda and self.emulated:  # last, since it may discard what a rung keeps between calls
             for one in _each(self.ran[0], most):
                 self._at(one).unlaunched()
@@ -240,7 +243,9 @@ class Procedure:
 
     def _further_shapes(self) -> None:
         """A number in the rung's own source may be a size at which it behaves differently."""
-        if not isinstance(self.rung, CudaRung) or not self.emulated:
+        if not isinstance(self.rung, CudaRung | PythonRung) or not self.emulated:
+            return
+        if self.operation.complaint is not None:  # a problem's data has the sizes of its tests only
             return
         plain = sorted((one for one in self.ran if not one.case.change), key=lambda one: (one.seconds, one.index))
         bases = [(one.case, one.values) for one in plain[:BASES]]
@@ -250,7 +255,7 @@ class Procedure:
         shapes.with_two_named()
         shapes.drawn()
         self.report.element, self.report.norm = figures
-        if shapes.untried:
+        if shapes.untried and shapes.share != SHARE_AGAIN:  # these are tried with the first dtype
             listed = ", ".join(map(str, sorted(shapes.untried)))
             self.report.notes.append(f"sizes that its text names, but that were not all tried: {listed}")
 

@@ -14,11 +14,13 @@ from dataclasses import replace
 
 from rung.check.calls import How
 from rung.check.report import Failure
-from rung.check.sizes import sizes_in
+from rung.check.sizes import sizes_in, sizes_in_python
 from rung.check.trial import SEEDS, Trial, Trials
+from rung.emulator.faults import TooLarge
 from rung.operation import Case, Values
 from rung.rungs.cuda import CudaRung
 from rung.rungs.header import DESCRIPTIVE
+from rung.rungs.python import PythonRung
 
 TURNS = 3  # bases that each size meets
 WORK, WORK_DRAWN = 400.0, 1000.0  # one unit per trial, COMPILED per build that it needs, and one more per so many
@@ -31,6 +33,9 @@ LARGE = (
     *(200, 256, 257, 300, 320, 384, 500, 512, 514, 600, 640, 768, 1000, 1024, 1028, 1280, 1536, 1600, 2050, 2304, 3000),
     *(4096, 5000),
 )
+# Of that work, what a rung of Python gets: most of its time is the interpreter's, and all dtypes have the same text.
+SHARE, SHARE_AGAIN = 0.05, 0.015
+MOST_BYTES_PYTHON, PROGRAMS = 4e6, 500  # of a trial and of each of its launches
 FLAG = 2  # the largest value of a scalar that only chooses among ways
 ATTEMPTS = 40  # for a shape that the operation and the rung take
 DRAWN = 100  # shapes at most
@@ -41,13 +46,22 @@ class Shapes:
     """Runs a rung at further shapes."""
 
     def __init__(
-        self, trials: Trials, rung: CudaRung, bases: Sequence[tuple[Case, Values]], ran: list[Values], seed: int
+        self,
+        trials: Trials,
+        rung: CudaRung | PythonRung,
+        bases: Sequence[tuple[Case, Values]],
+        ran: list[Values],
+        seed: int,
     ) -> None:
         self.trials, self.rung, self.bases, self.seed = trials, rung, bases, seed
         self.dims = rung.operation.dims
         self.known = {self._dims(values) for values in ran}
-        self.built = [rung.build(values, trials.dtype, trials.tuning) for values in ran]
-        self.named = sizes_in(_text(rung))
+        self.built = [self._build(values) for values in ran]
+        if isinstance(rung, CudaRung):
+            self.named, self.share = sizes_in(_text(rung)), 1.0
+        else:
+            self.named = sizes_in_python(rung.source)
+            self.share = SHARE if trials.dtype.name == rung.dtypes[0] else SHARE_AGAIN
         self.untried: set[int] = set()
         self.spent = 0.0
 
@@ -57,7 +71,7 @@ class Shapes:
         self.spent = 0.0
         for turn, named, dim, more in itertools.product(range(TURNS), self.named, self.dims, (0, 2)):
             size = named + more
-            if self.spent >= WORK:
+            if self.spent >= self.share * WORK:
                 self.untried |= {named} if turn == 0 else set()
             elif not self._tried(self.bases[turn::TURNS], {dim: size}) and turn == 0:
                 any(self._tried(self.bases[:2], {dim: size, other: size}) for other in self.dims)
@@ -70,7 +84,7 @@ class Shapes:
         random.Random(self.rung.source).shuffle(both)
         self.spent = 0.0
         for changed in both:
-            if self.spent < WORK:
+            if self.spent < self.share * WORK:
                 self._tried(self.bases, changed)
 
     def drawn(self) -> None:
@@ -80,7 +94,7 @@ class Shapes:
         for number in range(DRAWN):
             large, races = self.dims[number % len(self.dims)], number % WATCHED == 0
             for _ in range(ATTEMPTS):
-                if self.spent >= WORK_DRAWN:
+                if self.spent >= self.share * WORK_DRAWN:
                     return
                 changed = {dim: draws.choice(draws.choice((SMALL, SMALL, MEDIUM))) for dim in self.dims}
                 changed |= {large: draws.choice(LARGE)} | self._scalars(draws)
@@ -110,6 +124,9 @@ class Shapes:
             return False
         try:
             trial.once("shuffled" if races else self.trials.next_order())
+        except TooLarge:
+            self.spent += 1
+            return True
         except Failure:
             if not (_by_chance(trial) if trial.integers_differ else 1 < trial.worst < _gross(trial)):
                 raise
@@ -129,7 +146,7 @@ class Shapes:
                     continue
                 self.known.add(key)
                 named = ", ".join(f"{d}={n}" for d, n in changed.items())
-                how = How(trials.tuning, races=True) if races else None
+                how = How(trials.tuning, races=races, programs=None if self.share == 1.0 else PROGRAMS)
                 trial = trials.at(replace(case, name=f"{case.name}, with {named}", values=given), given, self.seed, how)
                 usable = _has_results(trial)
             except Exception:  # dimensions that do not go together
@@ -143,14 +160,21 @@ class Shapes:
         operation, dtype, tuning = self.rung.operation, self.trials.dtype, self.trials.tuning
         size = sum(operation.size_of(operation.operand(name), values, dtype) for name in self.trials.names())
         flops = abs(operation.cost(values, dtype.size).flops)
+        if isinstance(self.rung, PythonRung):
+            return None if flops > MOST_FLOPS or size > MOST_BYTES_PYTHON else 1 + flops / FLOPS + size / BYTES
         launches = self.rung.launches(values, dtype, tuning, self.trials.device)
         threads = sum(math.prod(config.grid) * config.threads for _, config in launches)
         if flops > MOST_FLOPS or size > MOST_BYTES or threads > MOST_THREADS:
             return None
-        build = self.rung.build(values, dtype, tuning)
+        build = self._build(values)
         compiled = COMPILED * (build not in self.built)
         self.built.append(build)
         return 1 + compiled + threads / THREADS + flops / FLOPS + size / BYTES
+
+    def _build(self, values: Values) -> object:
+        """What is compiled for this shape; nothing for a rung of Python."""
+        rung = self.rung
+        return rung.build(values, self.trials.dtype, self.trials.tuning) if isinstance(rung, CudaRung) else None
 
 
 def _text(rung: CudaRung) -> str:

@@ -70,22 +70,6 @@ def opened() -> Iterator[None]:
             native.runtime().rung_shut()
 
 
-@contextmanager
-def shut_again() -> Iterator[None]:
-    """The rung's own Python within a launch."""
-    global _open
-    if _remarks is None or _open == 0 or _over:
-        yield
-        return
-    before, _open = _open, 0
-    native.runtime().rung_shut()
-    try:
-        yield
-    finally:
-        _open = before
-        native.runtime().rung_unshut()
-
-
 def within() -> bool:
     """Whether a launch or an operator runs."""
     return _open > 0

@@ -6,12 +6,16 @@ from __future__ import annotations
 
 import ast
 import builtins
+import copy
 import inspect
+import sys
 import textwrap
+from collections.abc import Iterator
 from functools import cache
-from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
+
+from rung.emulator import untouched
 
 KNOWN = {"len", "list", "range", "float", "int", "bool", "tuple", "str", "isinstance", "hasattr", "print", "min", "max"}
 KNOWN |= {"abs", "zip", "enumerate", "slice", "AssertionError", "ValueError"}
@@ -25,30 +29,63 @@ _PLAIN = (int, float, bool, str, type(None))
 def foreign(kernel: Any) -> str:
     """The first name in a kernel, or in a function that it calls, that a GPU's compiler would refuse; None if there is
     none."""
+    for one in _called_by(kernel):
+        if not isinstance(one.fn, FunctionType):
+            return "an object in place of a function"
+        if untouched.is_tritons(one.fn):
+            continue
+        if not untouched.usual_builtins(one.fn):
+            return "other builtins"
+        found, _ = _names(one.fn)
+        if found:
+            return found
+        # This text is executed, whatever the interpreter was made to cache of it.
+        type(one).rewritten_fn[one.fn] = _rewritten(one.fn)
+    return ""
+
+
+def waits(kernel: Any) -> bool:
+    """Whether a kernel, or a function that it calls, may wait in a loop for another program."""
+    functions = (one.fn for one in _called_by(kernel) if isinstance(one.fn, FunctionType))
+    parsed = (_parsed(one) for one in functions if not untouched.is_tritons(one))
+    return any(isinstance(node, ast.While) for found in parsed if found for node in found[0])
+
+
+def _called_by(kernel: Any) -> Iterator[Any]:
+    """A kernel, and the kernels that it calls, at any depth."""
     todo, done = [kernel], set()
     while todo:
         one = todo.pop()
         if id(one.fn) in done:
             continue
         done.add(id(one.fn))
-        if not isinstance(one.fn, FunctionType):
-            return "an object in place of a function"
-        if _of_triton(one.fn):
-            continue
-        found, called = _names(one.fn)
-        if found:
-            return found
-        todo += called
-        # This text is executed, whatever the interpreter was made to cache of it.
-        type(one).rewritten_fn[one.fn] = _rewritten(one.fn)
-    return ""
+        yield one
+        if isinstance(one.fn, FunctionType) and not untouched.is_tritons(one.fn):
+            todo += _names(one.fn)[1]
 
 
 @cache
 def _rewritten(function: FunctionType) -> Any:
-    from triton.runtime.interpreter import FunctionRewriter
+    """The function as the interpreter executes it: of the text that was checked, with the defaults that it has."""
+    from triton.runtime import interpreter
 
-    return FunctionRewriter(function).rewrite_ast()
+    tree = _tree(function)
+    assert tree is not None
+    plain_tree = copy.deepcopy(tree)
+    plain_tree.decorator_list, nothing = [], ast.Constant(None)
+    plain_tree.args.defaults = [nothing for _ in plain_tree.args.defaults]
+    plain_tree.args.kw_defaults = [one and nothing for one in plain_tree.args.kw_defaults]
+    module = interpreter.FunctionRewriter.ast_transformer.visit(ast.Module([plain_tree], []))
+    ast.fix_missing_locations(module)
+    ast.increment_lineno(module, function.__code__.co_firstlineno - 1)
+    known = function.__globals__
+    for name, value in vars(interpreter).items():
+        known.setdefault(name, value)
+    found: dict[str, Any] = {}
+    exec(compile(module, function.__code__.co_filename, "exec"), known, found)
+    made = found[plain_tree.name]
+    made.__defaults__, made.__kwdefaults__ = function.__defaults__, function.__kwdefaults__
+    return made
 
 
 def _names(function: FunctionType) -> tuple[str, list[Any]]:
@@ -88,37 +125,40 @@ def _names(function: FunctionType) -> tuple[str, list[Any]]:
 @cache
 def _parsed(function: FunctionType) -> tuple[list[ast.AST], set[str]] | None:
     """The nodes of a function's body, and its own names."""
-    try:
-        outer = ast.parse(textwrap.dedent(inspect.getsource(function))).body[0]
-    except (OSError, TypeError, SyntaxError):
-        return None
-    if not isinstance(outer, ast.FunctionDef):
+    outer = _tree(function)
+    if outer is None:
         return None
     nodes = list(ast.walk(ast.Module([*outer.body], [])))
     local = {a.arg for a in ast.walk(outer.args) if isinstance(a, ast.arg)}
     return nodes, local | {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
 
 
+@cache
+def _tree(function: FunctionType) -> ast.FunctionDef | None:
+    try:
+        outer = ast.parse(textwrap.dedent(inspect.getsource(function))).body[0]
+    except (OSError, TypeError, SyntaxError):
+        return None
+    return outer if isinstance(outer, ast.FunctionDef) else None
+
+
 def _reached(function: FunctionType, name: str, chain: list[str], called: list[Any]) -> bool:
     """Whether Triton's compiler accepts the object of this dotted name."""
-    closure = inspect.getclosurevars(function).nonlocals
-    if name in closure:
-        value = closure[name]
-    elif name in function.__globals__:
+    if name in function.__globals__:  # the interpreter executes the text there, without closures
         value = function.__globals__[name]
     else:
         return name in KNOWN and hasattr(builtins, name) and not chain
     for index, part in enumerate(chain):
         if not isinstance(value, ModuleType):
             return plain(value, called) and all(one in _of_values() for one in chain[index:])
-        if not _language(value.__name__) or part not in vars(value):
+        if not _language(value) or part not in vars(value):
             return False
         value = vars(value)[part]
     if isinstance(value, ModuleType):
-        return _language(value.__name__)
+        return _language(value)
     if isinstance(value, type):
-        return _language(value.__module__) or value in (int, float, bool, tuple, list, str)
-    return plain(value, called) or (isinstance(value, FunctionType) and _of_triton(value))
+        return untouched.is_tritons(value) or value in (int, float, bool, tuple, list, str)
+    return plain(value, called) or (isinstance(value, FunctionType) and untouched.is_tritons(value))
 
 
 def plain(value: Any, called: list[Any]) -> bool:
@@ -135,23 +175,13 @@ def plain(value: Any, called: list[Any]) -> bool:
         called.append(value)
         return True
     if isinstance(value, JITFunction):
-        return isinstance(value.fn, FunctionType) and _of_triton(value.fn)
-    return type(value) in _PLAIN or isinstance(value, tl.dtype)
+        return isinstance(value.fn, FunctionType) and untouched.is_tritons(value.fn)
+    return type(value) in _PLAIN or (isinstance(value, tl.dtype) and untouched.is_tritons(type(value)))
 
 
-def _language(module: str) -> bool:
-    return module == "triton" or f"{module}.".startswith("triton.language.")
-
-
-def _of_triton(function: FunctionType) -> bool:
-    return Path(function.__code__.co_filename).is_relative_to(_folder())
-
-
-@cache
-def _folder() -> Path:
-    import triton
-
-    return Path(triton.__file__).parent
+def _language(module: ModuleType) -> bool:
+    name = module.__name__
+    return sys.modules.get(name) is module and (name == "triton" or f"{name}.".startswith("triton.language."))
 
 
 @cache

@@ -34,6 +34,7 @@ _one_at_a_time = threading.Lock()  # the runtime's state is global
 _NOWHERE = 0xFFFFFFFF
 _SHARED_ROOM = 1 << 20
 MOST_BLOCKS = 1 << 26  # of a launch; the runtime keeps their order, and they take a minute at least
+STEP, ELEMENTS = 4000, 10  # switches that take as long as a step of the interpreter; elements in the time of one
 _PATTERNS = 5  # patterns of unwritten memory: NaN first, then others from launch to launch
 CONSTANT_ROOM = 64 * 1024  # bytes of __constant__ memory that a module has
 
@@ -48,6 +49,7 @@ class Settings:
     seconds: float = 60.0  # without any thread ending, until the launch is stopped
     check_races: bool = False  # every access to shared memory is checked; several times slower
     fused: bool = False  # products and sums become fused multiply-adds, as a GPU's compiler makes them
+    programs: int | None = None  # a launch of more programs of an interpreted kernel is not run
     coverage: bool = False  # conditions and loop iterations are counted; coverage.py reports them by line
 
 
@@ -100,14 +102,30 @@ def ambient() -> Settings:
     return _ambient
 
 
+_atomics, _steps = 0, 0.0  # of interpreted kernels
+
+
+def note_atomics(count: int) -> None:
+    """Counts read-modify-writes of an interpreted kernel."""
+    global _atomics
+    _atomics += count
+
+
+def note_steps(elements: int) -> None:
+    """Counts a step of an interpreted kernel, on so many elements."""
+    global _steps
+    _steps += STEP + elements / ELEMENTS
+
+
 def atomics_ran() -> int:
     """How many read-modify-writes kernels have done in this process."""
-    return int(native.runtime().rung_atomics_ran())
+    return int(native.runtime().rung_atomics_ran()) + _atomics
 
 
 def switches() -> int:
-    """Switches between threads in this process: most of the time of kernels that exchange much data."""
-    return int(native.runtime().rung_switches())
+    """Switches between threads in this process, which are most of the time of kernels that exchange much data; the
+    steps of interpreted kernels count as many switches as take as long."""
+    return int(native.runtime().rung_switches()) + int(_steps)
 
 
 def load(build: Build, *, settings: Settings | None = None) -> EmulatedModule:

@@ -16,15 +16,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from rung.emulator import closed, kernel_names, module
+from rung.emulator import closed, kernel_names, module, triton_builder, untouched
 from rung.emulator.faults import EmulatorFault
-from rung.emulator.programs import Programs
 
 # The attributes of a module or class of Triton's, by name.
 Attributes = list[tuple[Any, dict[str, Any]]]
 _MISSING = object()
+_OUTPUT = sys.stdout
 _inside = False
-_programs: Programs | None = None  # of the running launch, with the race check
 
 
 @contextmanager
@@ -34,13 +33,15 @@ def enabled() -> Iterator[None]:
     before = os.environ.get("TRITON_INTERPRET")
     os.environ["TRITON_INTERPRET"] = "1"
     try:
-        _mend_bf16()
+        triton_builder.mend()
         _mend_launches()
-        _watch_programs()
         _multiply_on_one_thread()
         with suppress(ImportError):
             # Triton imports this at a kernel's first call, and then asserts that it is still interpreting.
             importlib.import_module("triton.experimental.gluon")
+        for _, _, value in _interpreted_library():
+            untouched.note_tritons(value)
+        untouched.take()
         with _interpreting():
             yield
     finally:
@@ -146,33 +147,48 @@ def _mend_launches() -> None:
                 patch(owner, name, value, builder, scope)
 
     def run(self: Any, *args: Any, **named: Any) -> Any:
-        global _programs
         if named.get("warmup"):
             return None
+        if callable(grid := named.get("grid")):  # the rung's own Python; no such code runs within a launch
+            named = {**named, "grid": grid(_named(self, args, named))}
         if closed.watching():
-            args, named = _judged(self, args, named)
+            _judge(self, args, named)
         if not module.launching():
             return None
-        _programs = Programs() if module.ambient().check_races else None
         try:
-            with closed.opened(), _interpreting():
-                found = launch(self, *args, **named)
-            if _programs is not None:
-                _programs.judge(self.fn.__name__)
-            return found
+            reordered = not kernel_names.waits(self)
+            within = triton_builder.launched(self.fn.__name__, reordered=reordered)
+            with closed.opened(), _interpreting(), _printing(), within:
+                return launch(self, *args, **named)
         except interpreter.InterpreterError as error:
             if isinstance(error.__cause__, EmulatorFault):
                 raise error.__cause__ from None
             raise
-        finally:
-            _programs = None
 
     InterpretedFunction.run, interpreter._patch_builtin = run, patch_builtin
     InterpretedFunction.mended_by_rung = True
 
 
-def _judged(kernel: Any, args: tuple[Any, ...], named: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """A launch's arguments, with operands hidden from the rung's own Python; other kinds of arguments are recorded."""
+@contextmanager
+def _printing() -> Iterator[None]:
+    """What kernels print goes to the process's own output."""
+    before, sys.stdout = sys.stdout, _OUTPUT
+    try:
+        yield
+    finally:
+        sys.stdout = before
+
+
+def _named(kernel: Any, args: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a kernel by name, as a grid may ask for them."""
+    own = {name: value for name, value in named.items() if name in kernel.arg_names}
+    bound = inspect.signature(kernel.fn).bind_partial(*args, **own)
+    bound.apply_defaults()
+    return dict(bound.arguments)
+
+
+def _judge(kernel: Any, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+    """Records what a launch has to do with besides operands, plain numbers and the text of kernels."""
     from triton.tools.tensor_descriptor import TensorDescriptor
 
     launched = [kernel]
@@ -189,52 +205,8 @@ def _judged(kernel: Any, args: tuple[Any, ...], named: dict[str, Any]) -> tuple[
             closed.note(f"{found} in a kernel")
     if kernel.pre_run_hooks:
         closed.note("hooks of a kernel")
-    grid = named.get("grid")
-    if callable(grid):
-
-        def chosen(meta: Any) -> Any:
-            with closed.shut_again():
-                return grid(meta)
-
-        named = {**named, "grid": chosen}
-    return args, named
-
-
-@cache
-def _watch_programs() -> None:
-    """Records loads and stores by program, for the race check."""
-    from triton.runtime import interpreter
-
-    builder = interpreter.InterpreterBuilder
-    load, store, atomic = builder.create_masked_load, builder.create_masked_store, builder.create_atomic_rmw
-    swap = builder.create_atomic_cas
-
-    def number(self: Any) -> int:
-        (x, y, z), (width, height, _) = self.grid_idx, self.grid_dim
-        return int(x + width * (y + height * z))
-
-    def create_masked_load(self: Any, ptrs: Any, mask: Any, *rest: Any, **named: Any) -> Any:
-        if _programs is not None:
-            _programs.note(False, ptrs.get_element_ty().primitive_bitwidth // 8, ptrs.data, mask.data, number(self))
-        return load(self, ptrs, mask, *rest, **named)
-
-    def create_masked_store(self: Any, ptrs: Any, value: Any, mask: Any, *rest: Any, **named: Any) -> Any:
-        if _programs is not None:
-            _programs.note(True, ptrs.get_element_ty().primitive_bitwidth // 8, ptrs.data, mask.data, number(self))
-        return store(self, ptrs, value, mask, *rest, **named)
-
-    def create_atomic_rmw(self: Any, *rest: Any) -> Any:
-        if _programs is not None:
-            _programs.atomics = True
-        return atomic(self, *rest)
-
-    def create_atomic_cas(self: Any, *rest: Any) -> Any:
-        if _programs is not None:
-            _programs.atomics = True
-        return swap(self, *rest)
-
-    builder.create_masked_load, builder.create_masked_store = create_masked_load, create_masked_store
-    builder.create_atomic_rmw, builder.create_atomic_cas = create_atomic_rmw, create_atomic_cas
+    if found := untouched.changed():
+        closed.note(found)
 
 
 @cache
@@ -244,50 +216,3 @@ def _multiply_on_one_thread() -> None:
         for name in ("scipy_openblas_set_num_threads64_", "openblas_set_num_threads64_"):
             with suppress(AttributeError):
                 getattr(ctypes.CDLL(str(path)), name)(1)
-
-
-def _mend_bf16() -> None:
-    """The interpreter keeps bfloat16 as raw 16-bit integers, and is wrong with them in three places.
-
-    A dot product multiplies the integers themselves; widened to float32 first, the products are exact and
-    the sum is what the tensor cores' float32 accumulator would hold. A cast from float32 truncates the low bits,
-    where the GPU rounds to nearest even, and a cast to float32 is wrong for subnormal numbers.
-    """
-    from triton.runtime import interpreter
-
-    builder = interpreter.InterpreterBuilder
-    if getattr(builder, "mended_by_rung", False):
-        return
-    dot, cast = builder.create_dot, builder.cast_impl
-
-    def create_dot(self: Any, a: Any, b: Any, d: Any, *rest: Any, **named: Any) -> Any:
-        return dot(self, _widened(a), _widened(b), d, *rest, **named)
-
-    def cast_impl(self: Any, source: Any, target: Any) -> Any:
-        import triton.language as tl
-
-        if source.dtype.scalar == tl.float32 and target.scalar == tl.bfloat16:
-            return interpreter.TensorHandle(_rounded(source.data), target.scalar)
-        if source.dtype.scalar == tl.bfloat16 and target.scalar == tl.float32:
-            return _widened(source)
-        return cast(self, source, target)
-
-    builder.create_dot, builder.cast_impl = create_dot, cast_impl
-    builder.mended_by_rung = True
-
-
-def _rounded(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """float32 to the bits of bfloat16, rounded to nearest even."""
-    bits = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32)
-    nearest = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
-    return np.where(np.isnan(values), 0x7FC0, nearest).astype(np.uint16)
-
-
-def _widened(handle: Any) -> Any:
-    import triton.language as tl
-    from triton.runtime import interpreter
-
-    if handle.dtype.scalar != tl.bfloat16 or handle.data.dtype.kind == "f":
-        return handle
-    bits = handle.data.view(np.uint16).astype(np.uint32) << 16
-    return interpreter.TensorHandle(bits.view(np.float32), tl.float32)

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -22,6 +21,7 @@ import torch
 from rung.cuda import nvrtc, sass
 from rung.cuda.launch import Build, LaunchConfig
 from rung.cuda.nvrtc import ptxas_resources
+from rung.cuda.triton_compile import pretending
 from rung.dtypes import Dtype, element
 from rung.errors import RungError, first_line
 from rung.operation import Tensors, Values
@@ -57,7 +57,7 @@ def _compiled(
 ) -> tuple[list[Any], Prepared]:
     """Triton's compiled kernels of one call, each once, in the order of their launches; and the CUDA kernels."""
     try:
-        with _pretending(int(re.sub(r"\D", "", arch))) as launched, _noting() as prepared:
+        with pretending(int(re.sub(r"\D", "", arch))) as launched, _noting() as prepared:
             tensors = _operands(rung, values, dtype)
             arguments = rung.arguments(rung.call(tensors, values, dtype, "emulator", tuning))
             rung.load("cuda").run(**arguments)
@@ -78,37 +78,6 @@ def _operands(rung: PythonRung, values: Values, dtype: Dtype) -> Tensors:
             kind = element(operand.dtype, dtype)
             tensors[operand.name] = torch.empty(operand.size(values), dtype=kind, device="meta")
     return {name: tensor for name, tensor in tensors.items() if name in rung.binds}
-
-
-@contextmanager
-def _pretending(capability: int) -> Iterator[list[Any]]:
-    """Makes Triton compile for a GPU of this capability, without launching."""
-    from triton.backends.compiler import GPUTarget
-    from triton.runtime import driver
-    from triton.runtime.jit import JITFunction
-
-    launched: list[Any] = []
-    stand_in = SimpleNamespace(
-        get_current_device=lambda: capability,  # Triton keeps compiled kernels by device number
-        get_current_stream=lambda device: 0,
-        get_current_target=lambda: GPUTarget("cuda", capability, 32),
-        get_active_torch_device=lambda: torch.device("meta"),
-        utils=SimpleNamespace(get_device_properties=lambda device: {"max_shared_mem": 1 << 30}),
-    )
-    original, active = JITFunction.run, driver._active
-
-    def run(self: Any, *args: Any, grid: Any, warmup: bool, **named: Any) -> Any:
-        kernel = original(self, *args, grid=grid, warmup=True, **named)
-        launched.append(kernel)
-        return kernel
-
-    JITFunction.run = run
-    driver.set_active(stand_in)
-    try:
-        yield launched
-    finally:
-        JITFunction.run = original
-        driver._active = active
 
 
 @contextmanager

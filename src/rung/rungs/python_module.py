@@ -5,11 +5,14 @@ from __future__ import annotations
 import ast
 import hashlib
 import importlib.util
+import io
 import os
 import sys
+import tokenize
 from dataclasses import dataclass
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
 from rung.errors import RungError
@@ -32,6 +35,8 @@ def read_facts(path: Path) -> Facts:
     """The metadata of the rung at `path`, read from its syntax tree so that listing imports nothing."""
     try:
         source = source_file.read(path)
+        if tokenize.detect_encoding(io.BytesIO(path.read_bytes()).readline)[0] not in ("utf-8", "utf-8-sig"):
+            raise RungError(f"{path} declares another encoding than UTF-8; Python would read another text from it.")
         tree = ast.parse(source, str(path))
     except SyntaxError as error:
         raise RungError(f"{path}, line {error.lineno}: {error.msg}.") from None
@@ -115,8 +120,15 @@ def load(path: Path, *, interpret: bool = False) -> ModuleType:
     return _loaded[key]
 
 
+class _FromText(SourceFileLoader):
+    """Compiles the file's text, whatever compiled code lies beside it."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        return self.source_to_code(self.get_data(self.path), self.path)
+
+
 def _execute(path: Path, name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, path)
+    spec = importlib.util.spec_from_file_location(name, path, loader=_FromText(name, str(path)))
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
