@@ -13,6 +13,7 @@ fuses = pytest.mark.skipif("-mfma" not in toolchain.machine_flags(), reason="thi
 
 
 @fuses
+@pytest.mark.slow
 def test_two_passes_that_round_a_score_differently_are_refused() -> None:
     report = check(
         catalogue.rung_from_file(catalogue.operation("softmax"), BROKEN / "fused_score.cu"), "f32", device="emulator"

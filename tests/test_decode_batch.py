@@ -13,7 +13,7 @@ import torch.nn.functional as F
 
 from rung import emulator
 from rung.check.one import check
-from rung.cuda import limits, nvrtc
+from rung.cuda import limits, nvrtc, triton_compile
 from rung.cuda.launch import LaunchConfig
 from rung.dtypes import dtype as named
 from rung.gpt2.gpu.engine import Engine
@@ -298,7 +298,7 @@ def test_the_head_is_compiled_for_gpt2_without_spills(capability: int) -> None:
         x, weight = (TensorDescriptor.from_tensor(t, block) for t, block in zip((x, weight), blocks, strict=True))
     best = empty(B, slots), empty(B, slots, dtype=torch.int32)
     how = {**tile, "num_warps": tuned["HEAD_WARPS"], "num_stages": tuned["HEAD_STAGES"]}
-    with inspect_triton._pretending(capability) as launched:
+    with triton_compile.pretending(capability) as launched:
         module.head[(1,)](x, weight, empty(B, V), *best, B, V, C, slots, DESCRIPTORS=capability >= 90, **how)
     log, _ = inspect_triton._assembled(str(launched[0].asm["ptx"]), f"sm_{capability}", False)
     assert "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads" in log

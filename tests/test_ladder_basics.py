@@ -107,6 +107,7 @@ def test_every_rung_says_what_it_is(name: str) -> None:
         assert f"**{rung.name.partition('_')[2]}**" in story, rung.full_name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["layernorm", "softmax"])
 def test_a_kernel_from_elsewhere_wants_a_header_and_nothing_else(name: str, tmp_path: Path) -> None:
     source = (FOREIGN / f"{name}_forward.cu").read_text()
