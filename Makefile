@@ -64,7 +64,7 @@ browser:
 
 lint: $(TEST_READY)
 	$(BIN)/ruff check
-	$(BIN)/clang-format --dry-run -Werror $(FORMATTED)
+	@$(BIN)/clang-format --dry-run -Werror $(FORMATTED)
 	$(BIN)/mypy
 
 clean:

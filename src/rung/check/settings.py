@@ -69,7 +69,7 @@ class Settings:
         return self.trials.at(one.case, one.values, self.seed, how)
 
     def _several(self, values: Values, tuning: pairwise.Setting | None = None) -> set[int]:
-        """The grid axes along which it launches several blocks."""
+        """The grid axes along which it launches more than one block."""
         return {axis for grid in self.trials.grids(values, tuning) for axis in range(3) if grid[axis] > 1}
 
     def _same_code(self, one: Values, other: Values, setting: pairwise.Setting) -> bool:

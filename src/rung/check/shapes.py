@@ -1,7 +1,7 @@
-"""Shapes that no case of the operation has: small ones, with sizes that the rung's text names, and drawn ones.
+"""Shapes that no case of the operation has: small ones with sizes that the rung's source names, and random ones.
 
-How much is tried is an amount of work, so that a verdict does not depend on the machine's speed. Nobody chose the
-bounds of such a shape: only errors of ten times the bound count.
+The budget is an amount of work, not of time, so that a verdict does not depend on the machine's speed. The bounds of
+such shapes were not chosen by hand, so only errors of ten times the bound count.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ from rung.rungs.cuda import CudaRung
 from rung.rungs.header import DESCRIPTIVE
 from rung.rungs.python import PythonRung
 
-TURNS = 3  # bases that each size meets
-WORK, WORK_DRAWN = 400.0, 1000.0  # one unit per trial, COMPILED per build that it needs, and one more per so many
-COMPILED, THREADS, SWITCHES, FLOPS, BYTES = 10, 200_000, 1_000_000, 1e6, 5e5  # threads, fiber switches, FLOPs, bytes
-GROSS, GROSS_FEW, FEW = 10.0, 100.0, 8  # times the bound; of results so few that one may be near zero
-MOST_FLOPS, MOST_BYTES, MOST_THREADS = 1.5e7, 2e7, 2_000_000  # of a trial; the bytes are gpt2's weights of one layer
-# Sizes to draw from: small ones, some of two tiles, and large ones, GPT-2's among them, beside powers of two too.
+TURNS = 3  # base cases in which each size is tried
+# The budgets: one unit per trial, COMPILED units per build, one unit per THREADS threads, SWITCHES fiber switches, ...
+WORK, WORK_DRAWN = 400.0, 1000.0
+COMPILED, THREADS, SWITCHES, FLOPS, BYTES = 10, 200_000, 1_000_000, 1e6, 5e5
+GROSS, GROSS_FEW, FEW = 10.0, 100.0, 8  # times the bound; with at most FEW results, one may be near zero
+MOST_FLOPS, MOST_BYTES, MOST_THREADS = 1.5e7, 2e7, 2_000_000  # per trial; the bytes of a layer of gpt2
+# Random sizes: small ones, some larger than a tile, and large ones: GPT-2's, powers of two and their neighbours.
 SMALL, MEDIUM = (2, 3, 4, 5, 6, 7, 9, 12, 16, 20), (33, 40, 48, 60, 64, 65, 70, 80, 96, 100, 128, 130, 132, 160, 192)
 LARGE = (
     *(200, 256, 257, 300, 320, 384, 500, 512, 514, 600, 640, 768, 1000, 1024, 1028, 1280, 1536, 1600, 2050, 2304, 3000),
@@ -36,10 +37,10 @@ LARGE = (
 # Of that work, what a rung of Python gets: most of its time is the interpreter's, and all dtypes have the same text.
 SHARE, SHARE_AGAIN = 0.05, 0.015
 MOST_BYTES_PYTHON, PROGRAMS = 4e6, 500  # of a trial and of each of its launches
-FLAG = 2  # the largest value of a scalar that only chooses among ways
-ATTEMPTS = 40  # for a shape that the operation and the rung take
-DRAWN = 100  # shapes at most
-WATCHED, LOOKING = 5, 4  # every so many are searched for races, which takes so many times as long
+FLAG = 2  # scalars up to this value select a variant of the formula
+ATTEMPTS = 40  # to find a shape that the operation and the rung support
+DRAWN = 100  # the most random shapes
+WATCHED, LOOKING = 5, 4  # one in WATCHED has the race check, which costs LOOKING times as much
 
 
 class Shapes:
@@ -66,8 +67,8 @@ class Shapes:
         self.spent = 0.0
 
     def with_one_named(self) -> None:
-        """One dimension has a size of the text, or two more; where the rung or the operation does not take that,
-        another dimension has it too."""
+        """One dimension has such a size, or two more than it; if the rung or the operation refuses that, another
+        dimension has it too."""
         self.spent = 0.0
         for turn, named, dim, more in itertools.product(range(TURNS), self.named, self.dims, (0, 2)):
             size = named + more
@@ -77,7 +78,7 @@ class Shapes:
                 any(self._tried(self.bases[:2], {dim: size, other: size}) for other in self.dims)
 
     def with_two_named(self) -> None:
-        """Two dimensions have such sizes: of too many, others for another text."""
+        """Two dimensions have one size each; if there are too many pairs, the selection depends on the source."""
         sizes = [named + more for named in self.named for more in (0, 2)]
         pairs = itertools.combinations(self.dims, 2)
         both = [{d: m, e: n} for d, e in pairs for m in sizes for n in sizes]
@@ -88,7 +89,7 @@ class Shapes:
                 self._tried(self.bases, changed)
 
     def drawn(self) -> None:
-        """All dimensions are drawn, others for another text: several of each, no two alike, and one of them large."""
+        """All dimensions are random, depending on the source, and one of them is large."""
         draws = random.Random(f"drawn {self.rung.source}")
         self.spent = 0.0
         for number in range(DRAWN):
@@ -102,7 +103,7 @@ class Shapes:
                     break
 
     def _scalars(self, draws: random.Random) -> dict[str, int]:
-        """Whole scalars, half of the time: one of those that cases have, or any where they have several."""
+        """Integer scalars, in half of the shapes: a value that some case has, or any size if they are not flags."""
         found = {}
         for name in self.rung.operation.scalars:
             seen = sorted({v for one in self.rung.operation.cases if isinstance(v := one.values.get(name), int)})
@@ -116,7 +117,7 @@ class Shapes:
     def _tried(
         self, bases: Sequence[tuple[Case, Values]], changed: dict[str, int], *, races: bool = False
     ) -> bool:
-        """Runs the first of these cases that has a result when changed so; false if none has."""
+        """Runs the first of these cases that has a result with these changes; false if none has."""
         host = self.trials.host
         before = host.switches
         trial = next(self._changed(bases, changed, races), None)
@@ -149,14 +150,14 @@ class Shapes:
                 how = How(trials.tuning, races=races, programs=None if self.share == 1.0 else PROGRAMS)
                 trial = trials.at(replace(case, name=f"{case.name}, with {named}", values=given), given, self.seed, how)
                 usable = _has_results(trial)
-            except Exception:  # dimensions that do not go together
+            except Exception:  # dimensions that do not fit together
                 continue
             self.spent += work * (LOOKING if races else 1) if usable else min(work, 1 + COMPILED)
             if usable:
                 yield trial
 
     def _work(self, values: Values) -> float | None:
-        """How much work is in it; None if too much. For unusual sizes the cost model may give too little."""
+        """The amount of work in it; None if too much. For unusual sizes the cost model may be too low."""
         operation, dtype, tuning = self.rung.operation, self.trials.dtype, self.trials.tuning
         size = sum(operation.size_of(operation.operand(name), values, dtype) for name in self.trials.names())
         flops = abs(operation.cost(values, dtype.size).flops)
