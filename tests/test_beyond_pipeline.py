@@ -69,6 +69,7 @@ def test_a_trace_tells_how_busy_each_part_was():
 
 
 @pytest.mark.gpu
+@pytest.mark.alone
 @pytest.mark.parametrize("name", ["f32", "bf16"])
 def test_on_a_gpu_streams_change_no_bit_and_overlap(name):
     rung = pipeline.RUNG if name == "f32" else "attention/27_tensor_cores"
