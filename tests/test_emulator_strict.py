@@ -84,6 +84,22 @@ def test_a_block_of_a_cluster_may_not_have_started(write: str, order: str, first
             run(source, out, **launch)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("races", [False, True])
+@pytest.mark.parametrize("asked", [16, 128, 1024])
+def test_dynamic_shared_memory_is_aligned_as_requested_and_no_more(asked: int, races: bool) -> None:
+    source = f"""
+    #include "rung.cuh"
+    extern "C" __global__ void k(float* out) {{
+        extern __shared__ __align__({asked}) unsigned char memory[];
+        const float most = block_max(float(threadIdx.x));  // which has static shared memory
+        volatile unsigned long long address = (unsigned long long)memory;
+        if (threadIdx.x == 0) out[0] = address % 1024, out[1] = most;
+    }}"""
+    out = torch.zeros(2)
+    run(source, out, block=64, shared=4096, settings={"check_races": races})
+    assert out.tolist() == [0.0 if asked == 1024 else 128.0, 63.0]
+
+
 @pytest.mark.parametrize("order", ["forward", "reverse", "shuffled"])
 def test_a_wait_that_may_time_out_is_repeated(order: str) -> None:
     """`try_wait` returns false after a while: a kernel that calls it once reads too early."""

@@ -71,7 +71,7 @@ NEEDS = HONEST.replace(LAUNCH, "") + "\nNEEDS = ['test == 9']\nEMULATE = 'only t
         pytest.param(CHANGES, "changed its input in0", id="changes its input"),
         pytest.param(LIBRARY, "aten::", id="calls the library"),
         pytest.param(REFERENCE, "aten::", id="calls the reference"),
-        pytest.param(LAZY, "a Later, not a plain tensor", id="gives an object that computes later"),
+        pytest.param(LAZY, "a Later, not a plain computed tensor", id="gives an object that computes later"),
         pytest.param(PATCHES, "mismatch", id="patches the comparison"),
         pytest.param(NEEDS, "mismatch", id="refuses the tests"),
     ],

@@ -25,9 +25,9 @@ from rung.rungs.python import PythonRung
 TURNS = 3  # base cases in which each size is tried
 # The budgets: one unit per trial, COMPILED units per build, one unit per THREADS threads, SWITCHES fiber switches, ...
 WORK, WORK_DRAWN = 400.0, 1000.0
-COMPILED, THREADS, SWITCHES, FLOPS, BYTES = 10, 200_000, 1_000_000, 1e6, 5e5
+COMPILED, THREADS, SWITCHES, FLOPS, BYTES = 10, 200_000, 1_000_000, 1e6, 2e6
 GROSS, GROSS_FEW, FEW = 10.0, 100.0, 8  # times the bound; with at most FEW results, one may be near zero
-MOST_FLOPS, MOST_BYTES, MOST_THREADS = 1.5e7, 2e7, 2_000_000  # per trial; the bytes of a layer of gpt2
+MOST_FLOPS, MOST_BYTES, MOST_THREADS = 3e7, 2e7, 2_000_000  # per trial; the bytes of a layer of gpt2
 # Random sizes: small ones, some larger than a tile, and large ones: GPT-2's, powers of two and their neighbours.
 SMALL, MEDIUM = (2, 3, 4, 5, 6, 7, 9, 12, 16, 20), (33, 40, 48, 60, 64, 65, 70, 80, 96, 100, 128, 130, 132, 160, 192)
 LARGE = (
@@ -40,6 +40,7 @@ MOST_BYTES_PYTHON, PROGRAMS = 4e6, 500  # of a trial and of each of its launches
 FLAG = 2  # scalars up to this value select a variant of the formula
 ATTEMPTS = 40  # to find a shape that the operation and the rung support
 DRAWN = 100  # the most random shapes
+SMALLER = 2  # they have fewer FLOPs than others by this factor, and their bytes cost as much more
 WATCHED, LOOKING = 5, 4  # one in WATCHED has the race check, which costs LOOKING times as much
 
 
@@ -65,6 +66,7 @@ class Shapes:
             self.share = SHARE if trials.dtype.name == rung.dtypes[0] else SHARE_AGAIN
         self.untried: set[int] = set()
         self.spent = 0.0
+        self.smaller = 1
 
     def with_one_named(self) -> None:
         """One dimension has such a size, or two more than it; if the rung or the operation refuses that, another
@@ -91,7 +93,7 @@ class Shapes:
     def drawn(self) -> None:
         """All dimensions are random, depending on the source, and one of them is large."""
         draws = random.Random(f"drawn {self.rung.source}")
-        self.spent = 0.0
+        self.spent, self.smaller = 0.0, SMALLER
         for number in range(DRAWN):
             large, races = self.dims[number % len(self.dims)], number % WATCHED == 0
             for _ in range(ATTEMPTS):
@@ -165,12 +167,12 @@ class Shapes:
             return None if flops > MOST_FLOPS or size > MOST_BYTES_PYTHON else 1 + flops / FLOPS + size / BYTES
         launches = self.rung.launches(values, dtype, tuning, self.trials.device)
         threads = sum(math.prod(config.grid) * config.threads for _, config in launches)
-        if flops > MOST_FLOPS or size > MOST_BYTES or threads > MOST_THREADS:
+        if flops > MOST_FLOPS / self.smaller or size > MOST_BYTES or threads > MOST_THREADS:
             return None
         build = self._build(values)
         compiled = COMPILED * (build not in self.built)
         self.built.append(build)
-        return 1 + compiled + threads / THREADS + flops / FLOPS + size / BYTES
+        return 1 + compiled + threads / THREADS + flops / FLOPS + size / BYTES * self.smaller
 
     def _build(self, values: Values) -> object:
         """What is compiled for this shape; nothing for a rung of Python."""

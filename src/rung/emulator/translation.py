@@ -74,6 +74,12 @@ class Variant:
     fused: bool = False  # products and sums become fused multiply-adds
 
 
+@functools.cache
+def _own_text() -> str:
+    """What is compiled also depends on this file: libraries that an earlier version made are not used."""
+    return Path(__file__).read_text(encoding="utf-8")
+
+
 def translate(build: Build, variant: Variant = Variant()) -> Translation:
     """Compiles `build` with g++, or takes it from the cache."""
     toolchain.require()
@@ -88,7 +94,7 @@ def translate(build: Build, variant: Variant = Variant()) -> Translation:
     counters = (branches.COUNTERS.read_text(), Path(branches.__file__).read_text(), places) if coverage else ()
     changed = (_UNGUARDED[1], *_scopes("".join((_unit(build), *(text for _, text in found))))) if races else ()
     own = (_unit(build), build.kernels, flags, includes)
-    key = toolchain.key(*own, LIMITS.shared_block, _CHECKED, *counters, *changed)
+    key = toolchain.key(*own, LIMITS.shared_block, _own_text(), *counters, *changed)
     make = functools.partial(_compile, build, flags, variant)
     cached = kept.kept("emulator", key, make)
     if not isinstance(cached.note, dict):  # a damaged entry
@@ -138,7 +144,7 @@ def _compile(build: Build, flags: tuple[str, ...], variant: Variant, work: Path)
     except inline_ptx.NotUnderstood as problem:
         raise EmulatorFault("unsupported", f"{build.origin}: {problem}.") from None
     command = [*flags, f"-ffile-prefix-map={work}=.", "-include", str(toolchain.headers(flags)), "-c", "kernel.cpp"]
-    texts = [text]
+    texts, alignment = [text], _alignment(text)
     if variant.races and (toolchain.compiler_version() or ()) >= (10,):
         texts.insert(0, _UNGUARDED[0].sub(_UNGUARDED[1], text))
     for text in texts:
@@ -149,7 +155,7 @@ def _compile(build: Build, flags: tuple[str, ...], variant: Variant, work: Path)
     if result.returncode:
         raise _compile_error(build, result.stderr)
     symbols = shared_symbols(work / "kernel.o")
-    (work / "shared.s").write_text(_dynamic_shared([s.name for s in symbols if s.declared], _alignment(text)))
+    (work / "shared.s").write_text(_dynamic_shared([s.name for s in symbols if s.declared], alignment))
     linked = toolchain.run(["-shared", "-Wl,-z,lazy", "kernel.o", "shared.s", "-o", "kernel.so", "-lm"], work)
     if linked.returncode:
         raise RungError(f"{build.origin} does not link: {linked.stderr.strip()[:400]}")
