@@ -188,4 +188,4 @@ def test_sizes_that_were_not_tried_are_told(tmp_path: Path) -> None:
     many = ("float m = -INFINITY;", f"const int sizes[] = {{{numbers}}};\n    float m = sizes[T % 2] * -INFINITY;")
     report = verdict_on(Wrong("many sizes", "softmax/01", (many,), ""), tmp_path)
     assert report.verdict == "ok", report
-    assert any("sizes that its text names, but that were not all tried: 901, 911, " in note for note in report.notes)
+    assert any("sizes that its text names, but that were not all tried: " in note for note in report.notes), report.notes

@@ -247,7 +247,12 @@ class Procedure:
             return
         if self.operation.complaint is not None:  # a problem's data has the sizes of its tests only
             return
-        plain = sorted((one for one in self.ran if not one.case.change), key=lambda one: (one.seconds, one.index))
+        dims = self.operation.dims
+
+        def size(one: Ran) -> tuple[int, float, int]:  # dimensions of one show little
+            return sum(one.values[dim] == 1 for dim in dims), one.work, one.index
+
+        plain = sorted((one for one in self.ran if not one.case.change), key=size)
         bases = [(one.case, one.values) for one in plain[:BASES]]
         figures = self.report.element, self.report.norm
         shapes = Shapes(self.trials, self.rung, bases, [one.values for one in self.ran], self.seed)
