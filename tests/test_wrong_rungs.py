@@ -73,7 +73,7 @@ WRONG = [
     # ---- sizes that no case has
     Wrong("one width", "matmul/03", (("c0 < C;", "c0 < (C == 768 ? 736 : C);"),), "with C=768"),
     Wrong("steps of seven bits", "divergence/03", (("s < STEPS;", "s < int(unsigned(STEPS) << 25 >> 25);"),), "STEPS="),
-    Wrong("deep products of several tiles", "matmul/03", (("c0 < C;", "c0 < (C > 99 * 11 && M > 33 && OC > 17 ? C / 2 : C);"),), "with B="),
+    Wrong("deep products of several tiles", "matmul/03", (("c0 < C;", "c0 < (C > 99 * 11 && M > 33 && OC > 17 ? C / 2 : C);"),), ", with "),
     Wrong("one width, calculated", "matmul/03", (("c0 < C;", "c0 < (C == 3 * THIRD ? 736 : C);"), ('extern "C"', 'constexpr int THIRD = 1 << 8;\nextern "C"')), "with C=768"),
     Wrong("two sizes together", "transpose/02", (("out[(size_t)c * R + r] = tile", "out[(size_t)c * R + r] = R == 768 && C == 2304 && r == 767 ? Real(0.0f) : tile"),), "with R=768, C=2304"),
     Wrong("five numbers of one size", "transpose/02", (("out[(size_t)c * R + r] = tile", "out[(size_t)c * R + r] = R == 778 && c == 0 && r < 5 ? Real(0.0f) : tile"),), "with R=778"),

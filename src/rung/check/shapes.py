@@ -77,7 +77,7 @@ class Shapes:
             if self.spent >= self.share * WORK:
                 self.untried |= {named} if turn == 0 else set()
             elif not self._tried(self.bases[turn::TURNS], {dim: size}) and turn == 0:
-                any(self._tried(self.bases[:2], {dim: size, other: size}) for other in self.dims)
+                any(self._tried(self.bases, {dim: size, other: size}) for other in self.dims)
 
     def with_two_named(self) -> None:
         """Two dimensions have one size each; if there are too many pairs, the selection depends on the source."""
