@@ -196,7 +196,7 @@ def test_what_was_not_judged_is_not_ok(name: str, verdict: str) -> None:
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("beside_numpy.py", closed.READS),
+        pytest.param("beside_numpy.py", closed.READS, marks=pytest.mark.slow),
         pytest.param("beside_dlpack.py", closed.READS, marks=pytest.mark.slow),
         pytest.param("beside_items.py", "numbers read on the host", marks=pytest.mark.slow),
         pytest.param("beside_copies.py", closed.READS, marks=pytest.mark.slow),
@@ -204,7 +204,7 @@ def test_what_was_not_judged_is_not_ok(name: str, verdict: str) -> None:
         pytest.param("arrays_in_kernel.py", "the attribute handle of a value in a kernel", marks=pytest.mark.slow),
         pytest.param("computes_the_grid.py", closed.READS, marks=pytest.mark.slow),
         pytest.param("own_operator.py", "mine::copy_", marks=pytest.mark.slow),
-        ("only_moves.py", "comes out right without its kernels"),
+        pytest.param("only_moves.py", "comes out right without its kernels", marks=pytest.mark.slow),
     ],
 )
 def test_a_kernel_beside_python_that_computes_is_no_verdict(name: str, reason: str) -> None:

@@ -165,6 +165,7 @@ def test_rungs_without_the_tunable_are_skipped_and_say_so(capsys: pytest.Capture
     assert not verdicts.pop("gelu/05_triton") and all(verdicts.values()) and len(verdicts) > 3
 
 
+@pytest.mark.slow
 def test_a_bind_that_no_parameter_has_is_a_mistake(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "mine.cu"
     path.write_text(KERNEL.replace("[[launch]]", '[bind]\ninp = "x"\n[[launch]]'))

@@ -186,6 +186,7 @@ def pipe(tmp_path: Path) -> str:
 GENERATE = ("generate", "Once", "-n", "2", "-o")
 
 
+@pytest.mark.slow
 def test_outputs_that_nothing_can_be_written_to_are_a_sentence(tmp_path: Path, pipe: str) -> None:
     assert "no program reads this pipe" in refused(*GENERATE, pipe)
     assert "No space left" in refused(*GENERATE, "/dev/full")
@@ -235,6 +236,7 @@ def test_texts_of_zeros_are_refused_in_bounded_memory(tmp_path: Path, name: str,
         next(_texts(str(tmp_path / name), "text", each))
 
 
+@pytest.mark.slow
 def test_a_pipe_without_a_writer_is_not_waited_for(pipe: str) -> None:
     assert "".join(_texts(pipe, "text", lines=False)) == ""
     for words in (("serve", "--api-key-file", pipe), ("generate", "x", "--model", pipe)):
@@ -326,6 +328,7 @@ def test_a_cache_that_cannot_be_used_is_a_mistake_and_no_verdict(tmp_path: Path)
         assert "RUNG_CACHE" in refused(*CHECK, RUNG_CACHE=place)
 
 
+@pytest.mark.slow
 def test_a_relative_cache_is_where_the_command_begins(tmp_path: Path) -> None:
     code, _, error = command(*CHECK, cwd=tmp_path, RUNG_CACHE="here")
     assert code == 0, error

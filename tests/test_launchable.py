@@ -96,6 +96,7 @@ def test_a_block_with_more_shared_memory_than_a_multiprocessor_has_is_refused(tm
     assert said is not None and "bytes of shared memory" in said and "`needs`" in said
 
 
+@pytest.mark.slow
 def test_every_rung_of_the_ladders_fits_at_all_shapes_that_it_admits() -> None:
     """Its launches, that is; tests/test_every_rung_compiles.py compiles the kernels."""
     none = Uncompiled()

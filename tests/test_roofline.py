@@ -150,6 +150,7 @@ def test_the_command_prints_a_table_and_draws(found: current.Figures, tmp_path: 
     assert [r["rung"] for r in output["rungs"]] == ["matmul/01_naive", "matmul/05_register_tiles", "matmul/torch"]
 
 
+@pytest.mark.slow
 def test_what_was_not_measured_is_reported_in_one_sentence(found: current.Figures, tmp_path: Path) -> None:
     for words, output in (
         (("gelu",), "gelu was not measured on NVIDIA H200; `rung bench gelu` there does."),
