@@ -28,6 +28,7 @@ from rung.cli import main, resume
 from rung.cli.score import _texts
 from rung.cuda import kept
 from rung.exchange.problem import submission
+from rung.gpt2 import tokenizer
 from rung.gpt2.tokenizer import read_tokenizer
 from rung.rungs import catalogue
 from rung.show.sweep_chart import write_svg
@@ -454,3 +455,24 @@ def test_a_task_of_a_million_tests_is_refused(tmp_path: Path) -> None:
     (tmp_path / "task.yml").write_text("tests:\n" + "- {seed: 1}\n" * 100_000)
     with pytest.raises(RungError, match="too many for its kind"):
         submission(tmp_path, PROBLEM / "submissions" / "honest.py")
+
+
+def test_standard_error_is_itself_again_after_two_threads() -> None:
+    """Each had put back what it found: the second one found the first one's nowhere."""
+    before, both = os.fstat(2), threading.Event()
+
+    def first() -> None:
+        with tokenizer._panics_unsaid():
+            both.wait(0.5)
+
+    def second() -> None:
+        with tokenizer._panics_unsaid():
+            both.set()
+            one.join(5)
+
+    one, two = threading.Thread(target=first), threading.Thread(target=second)
+    one.start()
+    two.start()
+    one.join()
+    two.join()
+    assert os.path.samestat(os.fstat(2), before)

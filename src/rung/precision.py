@@ -1,4 +1,4 @@
-"""How torch multiplies float32 on a GPU, set for the length of a block."""
+"""How torch multiplies float32 on a GPU, and that it uses one thread, set for the length of a block."""
 
 from __future__ import annotations
 
@@ -18,3 +18,18 @@ def float32_products(dtype: str) -> Iterator[None]:
         yield
     finally:
         matmul.fp32_precision = before
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Keeps torch's operations in this thread.
+
+    Torch's other threads spin for a while after each parallel operation, and take processors from code that runs next,
+    or from other processes.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)

@@ -11,7 +11,7 @@ import platform
 import struct
 from collections.abc import Iterator
 
-PR_SET_DUMPABLE, PR_GET_DUMPABLE = 4, 3
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_GET_DUMPABLE = 1, 4, 3
 PR_SET_SECCOMP, PR_SET_NO_NEW_PRIVS, SECCOMP_MODE_FILTER = 22, 38, 2
 CAP_KILL, CAP_SYS_PTRACE = 5, 19
 CAPABILITIES = 0x20080522  # the version of the structures
@@ -35,6 +35,12 @@ OWNERS = {"x86_64": 72, "aarch64": 25}  # fcntl, whose F_SETOWN and F_SETOWN_EX 
 SET_OWNER = (8, 15)
 MACHINES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 OTHER_NUMBERS = 0x40000000  # from here on x86 has the same calls again
+
+
+def end_with_parent(number: int) -> None:
+    """This process gets this signal when its parent ends."""
+    if platform.system() == "Linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
 
 
 def confine() -> None:

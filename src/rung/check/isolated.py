@@ -37,7 +37,7 @@ from rung.emulator.coverage import Unreached
 from rung.emulator.faults import KINDS, EmulatorFault, TooLarge
 from rung.errors import CompileError, RungError
 from rung.operation import Values
-from rung.rungs import identity, source_file
+from rung.rungs import identity
 from rung.rungs.base import Device, Rung
 from rung.rungs.python import PythonRung
 
@@ -139,11 +139,11 @@ class Isolated:
         lines = self.ask({"do": "unreached"}, RUN_SECONDS).get("unreached", [])
         return [Unreached(str(file), int(line), str(text), str(never)) for file, line, text, never in lines[:1000]]
 
-    def unfit(self, rung: Rung, values: Values, dtype: Dtype, tuning: dict[str, int] | None) -> str | None:
+    def unfit(self, rung: Rung, some: Sequence[Values], dtype: Dtype, tuning: dict[str, int] | None) -> str | None:
         """Compile the rung in a new process, which has not run any of its code."""
         with Isolated("emulator") as fresh:
             asked = {"do": "unfit", "operation": rung.operation.name, "file": str(rung.path), "dtype": dtype.name}
-            answer = fresh.ask({**asked, "values": values, "tuning": tuning}, COMPILE_SECONDS).get("unfit")
+            answer = fresh.ask({**asked, "values": list(some), "tuning": tuning}, COMPILE_SECONDS).get("unfit")
         return None if answer is None else str(answer)
 
     def _memory(self, name: str, size: int) -> torch.Tensor:
@@ -177,7 +177,8 @@ class Isolated:
         if self._bound == 1 and isinstance(rung, PythonRung):
             of_a_problem = rung.operation.complaint is not None
             found = computes_by_itself if of_a_problem else beyond
-            self.library_calls.update(filter(None, map(found, [rung.source] if of_a_problem else _texts(rung))))
+            texts = [rung.source] if of_a_problem else identity.texts(rung, lambda path: path.suffix == ".py")
+            self.library_calls.update(filter(None, map(found, texts)))
         files = [self._files_at.pop(block.raw.data_ptr()) for block in blocks.values()]
         with contextlib.suppress(OSError):  # the process has ended; the next request reports it
             socket.send_fds(self._files, [b"."], files)
@@ -249,11 +250,6 @@ class Isolated:
                 raise ValueError
         line, _, self._left = self._left.partition(b"\n")
         return line
-
-
-def _texts(rung: PythonRung) -> list[str]:
-    """A rung's own text, and those of the files of Python that it names."""
-    return [rung.source, *(source_file.read(path) for path in identity.files(rung) if path.suffix == ".py")]
 
 
 class _CallThere:

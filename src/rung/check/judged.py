@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import dataclasses
 import json
 import os
@@ -18,7 +17,7 @@ from typing import Any
 import torch
 
 from rung.check.calls import How, Order, atomics_ran, emulated, prepare, run_late, switches, unwatched, wait
-from rung.check.confine import confine
+from rung.check.confine import confine, end_with_parent
 from rung.check.elsewhere import Operators, note_operators, watched, without_launches
 from rung.check.launchable import MULTIPROCESSORS, Nvrtc
 from rung.check.placement import Addresses, Placement, Slab
@@ -35,7 +34,6 @@ from rung.rungs.python import PythonRung
 
 MEMORY = 8 << 30  # bytes of private memory, on the emulator; a GPU's driver maps far more than it uses
 FILE = 1 << 28  # bytes of any file that it writes
-PR_SET_PDEATHSIG = 1
 
 
 @dataclasses.dataclass
@@ -236,7 +234,7 @@ def _requests(descriptor: int) -> Iterator[dict[str, Any]]:
 
 
 def _limit(device: str) -> None:
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    end_with_parent(signal.SIGKILL)
     confine()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (FILE, FILE))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
 from rung.cuda import limits
@@ -18,8 +18,10 @@ MOST_BUILDS = 6  # that are compiled
 
 
 class Compiler(Protocol):
-    def unfit(self, rung: CudaRung, values: Values, dtype: Dtype, tuning: dict[str, int] | None) -> str | None:
-        """Why the compiled kernels cannot be launched with these values; None if they can."""
+    def unfit(
+        self, rung: CudaRung, some: Sequence[Values], dtype: Dtype, tuning: dict[str, int] | None
+    ) -> str | None:
+        """Why the compiled kernels cannot be launched with some of these values; None if they can."""
         ...
 
 
@@ -31,10 +33,8 @@ def unlaunchable(rung: CudaRung, dtype: Dtype, tuning: dict[str, int] | None, co
             for kernel, config in rung.launches(values, dtype, tuning, emulated=False):
                 if reason := limits.refusal(limits.limits(ARCH), config):
                     return f"at {name} an H200 cannot launch {kernel}: {reason}; `needs` should refuse that"
-        for values in _builds(rung, dtype, tuning, admitted):
-            if reason := compiler.unfit(rung, values, dtype, tuning):
-                return f"an H200 cannot launch it: {reason}"
-    return None
+        reason = compiler.unfit(rung, _builds(rung, dtype, tuning, admitted), dtype, tuning)
+        return f"an H200 cannot launch it: {reason}" if reason else None
 
 
 def _admitted(rung: CudaRung, dtype: Dtype, tuning: dict[str, int] | None) -> Iterator[tuple[str, Values]]:
@@ -69,8 +69,10 @@ def _builds(
 class Nvrtc:
     """Compiles in this process."""
 
-    def unfit(self, rung: CudaRung, values: Values, dtype: Dtype, tuning: dict[str, int] | None) -> str | None:
+    def unfit(
+        self, rung: CudaRung, some: Sequence[Values], dtype: Dtype, tuning: dict[str, int] | None
+    ) -> str | None:
         try:
-            return rung.unfit(values, dtype, tuning, ARCH)
+            return next((reason for values in some if (reason := rung.unfit(values, dtype, tuning, ARCH))), None)
         except RungError as error:
             return str(error)

@@ -25,6 +25,7 @@ from rung.check.workers import work_through
 from rung.cuda import nvrtc
 from rung.dtypes import dtype as dtype_named
 from rung.errors import RungError, first_line
+from rung.precision import one_thread
 from rung.processors import processors
 from rung.rungs import catalogue, identity
 from rung.rungs.base import Device, Rung
@@ -192,7 +193,8 @@ def check_all(work: Sequence[Task], jobs: int | None = None) -> Iterator[Report]
         jobs = max(1, min(GPU_JOBS, cores // 2)) if device == "cuda" else cores
     if len(work) < 4 or jobs <= 1:
         for task in work:
-            with _printing_to_stderr(), _one_thread() if device == "emulator" else nullcontext():
+            # Emulated operands are small, and threads on a busy machine would mostly wait for each other.
+            with _printing_to_stderr(), one_thread() if device == "emulator" else nullcontext():
                 report = run_task(task)
             yield report
         return
@@ -262,17 +264,6 @@ def _weight(name: str) -> int:
     else:
         size = 300_000 if rung.path is not None or "compile" in rung.name else 1_000
     return len(rung.operation.cases) * size
-
-
-@contextlib.contextmanager
-def _one_thread() -> Iterator[None]:
-    """Operands are small there, and the threads of an operation on a busy machine would mostly wait for each other."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 @contextlib.contextmanager

@@ -118,7 +118,7 @@ def _never_waits(rung: Rung) -> bool:
     """Whether a launch may begin before the kernel ahead of it has ended, and nothing in the source waits for that."""
     if not isinstance(rung, CudaRung) or not any(launch.pdl for launch in rung.header.launches):
         return False
-    texts = [rung.source, *(source_file.read(path) for path in identity.files(rung) if path.name != "ptx.cuh")]
+    texts = identity.texts(rung, lambda path: path.name != "ptx.cuh")
     return not any(_WAITS.search(without_comments(text)) for text in texts)
 
 

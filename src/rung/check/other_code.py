@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from pathlib import Path
 
 from rung.cuda.source import without_comments
@@ -16,20 +17,25 @@ _INCLUDES = re.compile(
 _RESERVED = re.compile(r"\b(?:__\w+|_[A-Z]\w*|linux|unix|i386)\b")  # such names are the compilers' own
 _ALIKE = re.compile(r"__CUDA_ARCH__|__CUDACC__|__cplusplus|__USE_FAST_MATH__")
 _RUNTIME = Path(__file__).parents[1] / "emulator" / "include" / "rung_emulator" / "runtime.h"
-_CALLS = "|".join(sorted(set(re.findall(r"\b(rung_\w+)\(", _RUNTIME.read_text(encoding="utf-8")))))
-# What the emulator's own checks are made of, and what switches them off.
-_CHECKS = re.compile(
-    rf"\b(?:{_CALLS})\s*\(|\b__(?:tsan|ubsan|asan|sanitizer)_\w+|\b(?:no_)?sanitize\w*\b|\b__?no_sanitize\w*|"
-    r"#\s*pragma\s+(?:GCC|clang)\b|\b_Pragma\b|\b__attribute__\s*\(\(\s*(?:__)?(?:optimize|constructor|destructor|alias|ifunc)"
-)
 # A long double has the size of a double on a GPU.
 _NAMED = re.compile(r"\blong\s+double\b|\bRUNG_EMULATOR\b|\brung_emulator\b|\bRUNG_\s*(?:,|##)|##\s*EMULATOR\b")
+
+
+@cache
+def _checks() -> re.Pattern[str]:
+    """The functions of the emulator's own checks, and what disables them."""
+    calls = "|".join(sorted(set(re.findall(r"\b(rung_\w+)\(", _RUNTIME.read_text(encoding="utf-8")))))
+    return re.compile(
+        rf"\b(?:{calls})\s*\(|\b__(?:tsan|ubsan|asan|sanitizer)_\w+|\b(?:__)?(?:no_)?sanitize\w*|\b_Pragma\b|"
+        r"#\s*pragma\s+(?:GCC|clang)\b|"
+        r"\b__attribute__\s*\(\(\s*(?:__)?(?:optimize|constructor|destructor|alias|ifunc)"
+    )
 
 
 def differs(text: str) -> bool:
     """Whether it names the emulator or its checks, or tests a macro that g++ defines and NVRTC does not."""
     text = without_comments(re.sub(r"\\[ \t]*\n", " ", text))
-    if _NAMED.search(text) or _CHECKS.search(text):
+    if _NAMED.search(text) or _checks().search(text):
         return True
     conditions = _CONDITION.findall(_INCLUDES.sub("", text))
     return any(not _ALIKE.fullmatch(name) for condition in conditions for name in _RESERVED.findall(condition))

@@ -17,7 +17,7 @@ from rung.dtypes import Dtype
 from rung.emulator import EmulatorFault
 from rung.errors import RungError
 from rung.operation import Case, Tensors, Values
-from rung.rungs import identity, source_file
+from rung.rungs import identity
 from rung.rungs.base import USUAL, Device, Rung, emulated_multiprocessors
 from rung.rungs.cuda import CudaRung
 
@@ -116,7 +116,9 @@ class Trials:
 
     def explain(self) -> None:
         """A wrong value was often read before it was written: report the race if there is one."""
-        if self.report.cause != "values" or not self.cuda or not any("__shared__" in text for text in self._texts()):
+        if self.report.cause != "values" or not self.cuda:
+            return
+        if not any("__shared__" in text for text in identity.texts(self.rung)):
             return
         if self.device == "cuda":
             self.report.reason += "; a missing barrier looks like this too: the emulator's race check would name it"
@@ -126,9 +128,6 @@ class Trials:
             self.look_for_races()
         except EmulatorFault as fault:
             self.report.reason = f"a race: {fault} The result: {reason}"
-
-    def _texts(self) -> list[str]:
-        return [self.rung.source, *(source_file.read(path) for path in identity.files(self.rung))]
 
     def look_for_races(self) -> None:
         """Run the last trial's case with the race check; a race raises a fault, other failures are already known."""

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import atexit
-import ctypes
 import os
 import signal
 import sys
 from collections.abc import Callable
 from typing import NoReturn
 
+from rung.check.confine import end_with_parent
 from rung.errors import RungError
-
-PR_SET_PDEATHSIG = 1
 
 
 def watched(work: Callable[[], int], what: str) -> int:
@@ -41,8 +39,7 @@ def _as_child(work: Callable[[], int], say: int) -> NoReturn:
     code = 1
     try:
         atexit._clear()  # what the parent does at its end is not for this process
-        if sys.platform == "linux":
-            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+        end_with_parent(signal.SIGTERM)
         code = work()
         sys.stdout.flush()
         sys.stderr.flush()

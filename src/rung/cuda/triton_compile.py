@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 
-from rung.cuda.limits import limits
+from rung.cuda.launch import LaunchConfig
+from rung.cuda.limits import WARP, limits, refusal
 from rung.errors import CompileError, first_line
 
 CAPABILITY = 90
@@ -27,7 +28,7 @@ def available() -> bool:
 
 
 def compiles(run: Callable[[], object]) -> None:
-    """Raises a CompileError if a kernel that this call launches is refused, or needs more than an H100 has."""
+    """Raises a CompileError if a kernel that this call launches is refused, or does not fit that GPU."""
     most = limits(f"sm_{CAPABILITY}")
     with pretending(CAPABILITY) as launched:
         try:
@@ -35,11 +36,9 @@ def compiles(run: Callable[[], object]) -> None:
         except Exception as problem:  # any error of Triton's compiler, ptxas or the rung's own Python code
             raise CompileError(f"does not compile for sm_{CAPABILITY}: {_reason(problem)}") from problem
     for kernel in launched:
-        shared, threads = int(kernel.metadata.shared), 32 * int(kernel.metadata.num_warps)
-        if shared > most.shared_block:
-            raise CompileError(f"a kernel needs {shared} bytes of shared memory, more than sm_{CAPABILITY} has")
-        if threads > most.threads_block:
-            raise CompileError(f"a kernel needs {threads} threads, more than a block has")
+        block = (WARP * int(kernel.metadata.num_warps), 1, 1)
+        if reason := refusal(most, LaunchConfig((1, 1, 1), block, int(kernel.metadata.shared))):
+            raise CompileError(f"a kernel cannot be launched: {reason}")
 
 
 def _reason(problem: BaseException) -> str:

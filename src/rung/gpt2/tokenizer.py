@@ -7,6 +7,7 @@ import contextlib
 import json
 import math
 import os
+import threading
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -20,17 +21,21 @@ GROWTH = 64  # how many times longer a normalizer may make a text
 FILES = ("tokenizer.json", "vocab.json", "merges.txt")
 
 
+_standard_error = threading.Lock()  # two threads would put back each other's
+
+
 @contextlib.contextmanager
 def _panics_unsaid() -> Iterator[None]:
     """The library writes a stack of calls to standard error before it raises."""
-    before, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 2)
-    try:
-        yield
-    finally:
-        os.dup2(before, 2)
-        os.close(before)
-        os.close(nowhere)
+    with _standard_error:
+        before, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, 2)
+        try:
+            yield
+        finally:
+            os.dup2(before, 2)
+            os.close(before)
+            os.close(nowhere)
 
 
 def _pass_on(error: BaseException) -> None:

@@ -181,9 +181,10 @@ class Rung(ABC):
         device: Device = "emulator",
     ) -> str | None:
         """Why the rung does not support this call, or None if it does."""
-        if reason := self.refused_by_needs(values, dtype, tuning, tensors, device):
+        names = self.names(values, dtype, tuning, tensors, device)
+        if reason := self._unmet(dtype, names):
             return reason
-        multiple = self._alignment(self.names(values, dtype, tuning, tensors, device))
+        multiple = self._alignment(names)
         name = alignment.misplaced(((n, t) for n, t in (tensors or {}).items() if n in self.binds), multiple)
         if name is not None:
             return (
@@ -192,18 +193,13 @@ class Rung(ABC):
             )
         return self.too_large(values, dtype, tuning, device)
 
-    def refused_by_needs(
-        self,
-        values: Values,
-        dtype: Dtype,
-        tuning: Tuning = None,
-        tensors: Tensors | None = None,
-        device: Device = "emulator",
-    ) -> str | None:
-        """Why its dtypes or its `needs` do not admit this call, or None if they do."""
+    def refused_by_needs(self, values: Values, dtype: Dtype, tuning: Tuning = None) -> str | None:
+        """Why its dtypes or its `needs` do not admit these values, or None if they do."""
+        return self._unmet(dtype, self.names(values, dtype, tuning))
+
+    def _unmet(self, dtype: Dtype, names: Names) -> str | None:
         if dtype.name not in self.dtypes:
             return f"{self.full_name} has no {dtype.name} version; it has {', '.join(self.dtypes)}"
-        names = self.names(values, dtype, tuning, tensors, device)
         for rule in self.needs:
             if not evaluate(rule, names):
                 return f"{self.full_name} needs {rule}"

@@ -12,7 +12,7 @@ import hashlib
 import json
 import re
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
@@ -132,6 +132,11 @@ def files(rung: Rung) -> Iterator[Path]:
                 seen.add(found)
                 queue.append(found)
                 yield found
+
+
+def texts(rung: Rung, chosen: Callable[[Path], bool] = lambda path: True) -> list[str]:
+    """A rung's own text, and those of the chosen among the files that it includes or names."""
+    return [rung.source, *(source_file.read(path) for path in files(rung) if chosen(path))]
 
 
 @lru_cache(maxsize=1024)  # most rungs share the same few headers

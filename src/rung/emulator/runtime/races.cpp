@@ -652,7 +652,7 @@ void read_only(const void* address, size_t bytes, const void* place)
         const Access& last = cell_of(at).write;
         if (last.clock)
             race(at, false, place_in_code(place), last, true, " through the read-only cache",
-                 "and that cache is not told of writes of the same launch");
+                 "but that cache may hold data from before the launch");
     }
 }
 

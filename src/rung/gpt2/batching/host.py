@@ -14,11 +14,12 @@ import torch
 from rung.gpt2.batching.backend import Backend, Fresh
 from rung.gpt2.batching.text import Text
 from rung.gpt2.cpu.engine import Column
-from rung.gpt2.cpu.plan import SHORT_PROMPT, one_thread
+from rung.gpt2.cpu.plan import SHORT_PROMPT
 from rung.gpt2.drafts import MOST, PROPOSING, Columns, Draft, DraftModel, Lookup, Pace, follow, numbers
 from rung.gpt2.model import Drafting, Transformer
 from rung.gpt2.options import Chosen, plain
 from rung.gpt2.sampling import Penalties
+from rung.precision import one_thread
 
 PART = 128  # tokens of a prompt that are read per turn, while the other texts wait
 

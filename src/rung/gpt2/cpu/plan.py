@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 
 import torch
 
@@ -16,6 +15,7 @@ from rung.gpt2.plan import Service
 from rung.gpt2.score import Rated
 from rung.gpt2.torch_plan import TorchPlan
 from rung.gpt2.weights import Linear, Weights
+from rung.precision import one_thread
 from rung.processors import processors
 
 CPU_DTYPES = ("auto", "float32", "bfloat16", "int8")
@@ -39,20 +39,6 @@ def resolve(dtype: str) -> str:
     if dtype != "auto":
         return dtype
     return "bfloat16" if build.begin() is not None or fast_bfloat16() else "float32"
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Keeps torch's operations in this thread.
-
-    Torch's other threads spin for a while after each parallel operation, and take processors from the compiled step.
-    """
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 class CpuPlan(TorchPlan):

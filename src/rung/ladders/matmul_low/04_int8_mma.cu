@@ -1,7 +1,7 @@
 /*---
 idea   = "Eight bits on the tensor cores: the same tiles, mma.sync of 16 x 8 x 32 with integer sums, and the scales of row and column at the end."
 expect = "Twice the products per instruction and half the bytes of 16 bits. The sums are exact; the error is the quantisation's."
-found  = "2.1 times the 16-bit rung at 4096 on an H200 (953 to 464 us), 1.6 to 1.7 times for GPT-2's products; torch's int_mm takes 309 us."
+found  = "2.1 times the 16-bit rung at 4096 on an H200 (953 to 463 us), 1.6 to 1.7 times for GPT-2's products; torch's int_mm takes 309 us."
 provenance = "The lecture's list of low-precision instructions: IMMA, eight-bit integers on tensor cores (sm_75)."
 dtypes = ["bf16", "f16", "f32"]
 products = "i8"

@@ -1,7 +1,7 @@
 /*---
 idea   = "Eight bits with an exponent: e4m3 on the tensor cores, mma.sync of 16 x 8 x 32, scaled at the end as the integers were."
 expect = "The integers' rate where the hardware has it. An exponent spends four bits on range: coarser than eight-bit codes for even rows, better for rows with a few large numbers."
-found  = "Slower than the integers on an H200 for large products (656 against 464 us at 4096): the H200 has e4m3's full rate in wgmma only. The same time for few rows."
+found  = "Slower than the integers on an H200 for large products (656 against 463 us at 4096): the H200 has e4m3's full rate in wgmma only. The same time for few rows."
 provenance = "The lecture's list of low-precision formats: FP8, e4m3 (sm_89)."
 from   = "matmul_low/4"
 dtypes = ["bf16"]
