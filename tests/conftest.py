@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 needed = ("uvicorn", "starlette", "openai")
-collect_ignore_glob = [] if all(importlib.util.find_spec(name) for name in needed) else ["test_serve*.py"]
+collect_ignore_glob = [] if all(importlib.util.find_spec(name) for name in needed) else ["serve/test_serve*.py"]
 
 # Never among the results of whoever runs the tests: those are of tests that share the GPU.
 _store = tempfile.TemporaryDirectory(prefix="rung-tests-")
