@@ -31,18 +31,17 @@ import torch
 
 import rung
 from rung.errors import RungError
-from rung.models import random_model
+from rung.models import weights as model_weights
 from rung.models.drafts import NGRAM
-from rung.models.gpt2.config import Config
+from rung.models.family import Config, config_of
 from rung.models.gpt2.rungs import few_rows_rung
-from rung.models.gpt2.weights import Weights
 from rung.models.gpu.engine import Engine
-from rung.models.gpu.operands import dims
 from rung.models.gpu.prefill import Prefill
-from rung.models.gpu.rating import GpuRater
-from rung.models.random_model import SIZES, config_of
+from rung.models.gpu.scoring import GpuRater
+from rung.models.gpu.session import dims
 from rung.models.sampling import Sampling
 from rung.models.score import Text, scores
+from rung.models.weights import Weights
 from rung.results import codes, machine, store
 from rung.results.row import Row
 from rung.rungs import catalogue, identity
@@ -109,7 +108,7 @@ def transformers_model(config: Config, weights: Weights, dtype: torch.dtype) -> 
 
 @functools.cache
 def weights_of(name: str) -> Weights:
-    return random_model.weights_of(config_of(name), "cuda")
+    return model_weights.weights_of(config_of(name), "cuda")
 
 
 class Bench:
@@ -536,7 +535,7 @@ class Bench:
             from rung.bench import race
 
             self.bandwidth = race.measure_ceilings().bytes
-        layers, C, _ = SIZES[name]
+        layers, C = config_of(name).layers, config_of(name).C
         size = {"float32": 4, "bfloat16": 2, "int8": 1}[dtype]
         return float(size * (layers * 12 * C * C + 50257 * C) / self.bandwidth)
 

@@ -29,11 +29,11 @@ from rung.models.batching.choice import backend_of
 from rung.models.batching.engine import BatchEngine
 from rung.models.batching.text import Piece, Request
 from rung.models.choose_plan import make_plan
-from rung.models.gpt2.model import Transformer
-from rung.models.gpt2.weights import converted
+from rung.models.family import config_of
 from rung.models.options import Options, Prompt
-from rung.models.random_model import config_of, weights_of
 from rung.models.sampling import Sampling
+from rung.models.transformer import Transformer
+from rung.models.weights import converted, weights_of
 from rung.results import machine, store
 from rung.results.row import Row
 

@@ -17,7 +17,7 @@ from typing import Any
 import uvicorn
 
 from rung.models.batching.wire import Setup
-from rung.models.gpt2.config import read_config
+from rung.models.family import read_config
 from rung.models.tokenizer import read_tokenizer
 from rung.serve.app import Limits, Server
 from rung.serve.completions import Served

@@ -10,11 +10,11 @@ import torch
 
 from rung.dtypes import DTYPES
 from rung.errors import RungError
-from rung.models.gpt2.weights import Linear, read_weights
 from rung.models.gpu import choice
 from rung.models.gpu.engine import Engine
 from rung.models.load import INNER, load
 from rung.models.sampling import Sampling
+from rung.models.weights import Linear, read_weights
 from rung.rungs import catalogue
 from rung.rungs.base import Prepared
 from rung.rungs.cuda import CudaRung

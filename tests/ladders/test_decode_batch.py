@@ -16,9 +16,9 @@ from rung.check.one import check
 from rung.cuda import limits, nvrtc, triton_compile
 from rung.cuda.launch import LaunchConfig
 from rung.dtypes import dtype as named
-from rung.models.gpt2.weights import Linear, read_weights
 from rung.models.gpu.engine import Engine
 from rung.models.load import INNER, load
+from rung.models.weights import Linear, read_weights
 from rung.operation import Tensors, Values
 from rung.profile import inspect_triton
 from rung.rungs import base, catalogue

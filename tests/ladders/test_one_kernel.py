@@ -19,9 +19,9 @@ from rung import emulator
 from rung.cuda import limits, nvrtc
 from rung.dtypes import Dtype
 from rung.dtypes import dtype as named
-from rung.models.gpt2.weights import Linear, read_weights
 from rung.models.gpu.engine import Engine
 from rung.models.sampling import Sampling
+from rung.models.weights import Linear, read_weights
 from rung.operation import Tensors, Values
 from rung.rungs import base, catalogue, tunings
 from rung.rungs.base import Device, Rung
@@ -56,7 +56,9 @@ class Text:
         where = "cuda" if device == "cuda" else "cpu"
         bound = [o for o in DECODE.operands if o.name in rung.binds]
         names = [*(o.name for o in bound), *(o.instead for o in bound if o.instead)]  # as the reference has them
-        tensors = DECODE.inputs(values, real, 3, names=names, empty=lambda _, shape, kind: torch.zeros(shape, dtype=kind))
+        tensors = DECODE.inputs(
+            values, real, 3, names=names, empty=lambda _, shape, kind: torch.zeros(shape, dtype=kind)
+        )
         self.own = {name: tensor.to(where) for name, tensor in tensors.items()}
         self.begin = {name: self.own[name].clone() for name in ("k_cache", "v_cache")}
         generator = torch.Generator().manual_seed(5)
@@ -205,7 +207,9 @@ QUICK = ("as tuned, more warps than chunks", "from three parts to four", "two ac
 def by_turns(multiple: int, *dtypes: str, quick: Sequence[str] = ()) -> list[Any]:
     """Every division in one of the formats: each is a program of its own, which is compiled for some seconds."""
     named = [(name, dtypes[i % 2]) for i, (name, one) in enumerate(DIVISIONS.items()) if not one.values["C"] % multiple]
-    return [pytest.param(*case, id="-".join(case), marks=() if case[0] in quick else pytest.mark.slow) for case in named]
+    return [
+        pytest.param(*case, id="-".join(case), marks=() if case[0] in quick else pytest.mark.slow) for case in named
+    ]
 
 
 @pytest.mark.parametrize(("name", "dtype"), by_turns(1, "f16", "bf16", quick=QUICK))
@@ -423,7 +427,9 @@ def test_what_it_is_not_made_for_is_named(values: Values, dtype: str, message: s
 # ---- on a GPU ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("number", "dtype"), [(13, "bf16"), (14, "f16"), (15, "f32"), (19, "f16"), (20, "bf16"), (22, "f32")])
+@pytest.mark.parametrize(
+    ("number", "dtype"), [(13, "bf16"), (14, "f16"), (15, "f32"), (19, "f16"), (20, "bf16"), (22, "f32")]
+)
 def test_a_blocks_biases_fit_their_slot(number: int, dtype: str) -> None:
     """With 4 multiprocessors a block has 128 rows of this MLP, and a slot of the ring has room for 64 numbers."""
     rung = catalogue.find(f"decode/{number}")

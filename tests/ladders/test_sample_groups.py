@@ -9,10 +9,10 @@ import torch
 
 from rung.cuda import nvrtc
 from rung.dtypes import dtype as named
-from rung.models.gpt2.weights import Linear, read_weights
 from rung.models.gpu.engine import Engine
 from rung.models.load import INNER, load
 from rung.models.sampling import Sampling
+from rung.models.weights import Linear, read_weights
 from rung.operation import Tensors, Values
 from rung.rungs import catalogue
 from rung.rungs.cuda import CudaRung

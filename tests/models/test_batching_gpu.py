@@ -16,14 +16,14 @@ from rung.errors import RungError
 from rung.models.batching.choice import backend_of
 from rung.models.batching.engine import BatchEngine
 from rung.models.batching.text import Request, Text
-from rung.models.gpt2.weights import Linear, read_weights
 from rung.models.gpu import slots as slots_module
+from rung.models.gpu.batched_prefill import PASS, bucket, passes, shapes
 from rung.models.gpu.engine import Engine
-from rung.models.gpu.reading import PASS, bucket, passes, shapes
 from rung.models.gpu.slots import GpuBackend
 from rung.models.load import Model
 from rung.models.options import Completion, Options, Prompt
 from rung.models.sampling import Sampling
+from rung.models.weights import Linear, read_weights
 
 SHAPE = {"n_embd": 32, "n_head": 2, "n_layer": 1, "vocab_size": 400, "n_positions": 32}
 
@@ -73,7 +73,11 @@ def test_texts_in_slots_are_the_cpus(model: Model, weights: Any) -> None:
     engine = BatchEngine(lambda: backend(model, weights, 3), model.tokenizer)
     for found, requests in zip(together(engine, MANY), MANY, strict=True):
         expected = on_cpu(model, requests)
-        assert (found.tokens, found.text, found.finish_reason) == (expected.tokens, expected.text, expected.finish_reason)
+        assert (found.tokens, found.text, found.finish_reason) == (
+            expected.tokens,
+            expected.text,
+            expected.finish_reason,
+        )
         assert (found.logprobs or []) == pytest.approx(expected.logprobs or [], abs=1e-4)
         for ours, theirs in zip(found.prompt_logprobs or [], expected.prompt_logprobs or [], strict=True):
             assert (ours is None) == (theirs is None)
@@ -122,7 +126,11 @@ def test_stops_are_each_texts_own(model: Model, weights: Any) -> None:
     engine = BatchEngine(lambda: backend(model, weights, 3), model.tokenizer)
     for found, one in zip(together(engine, requests), requests, strict=True):
         expected = on_cpu(model, one)
-        assert (found.tokens, found.text, found.finish_reason) == (expected.tokens, expected.text, expected.finish_reason)
+        assert (found.tokens, found.text, found.finish_reason) == (
+            expected.tokens,
+            expected.text,
+            expected.finish_reason,
+        )
 
 
 def test_a_text_slides_on_when_its_context_is_full(model: Model, weights: Any) -> None:
@@ -284,7 +292,9 @@ def test_a_warm_backend_has_what_any_text_needs(model: Model, weights: Any) -> N
     sessions, readers = dict(one._banks), dict(one._readers)
     assert {(1, 16), (1, 32)} == set(readers)
     requests = [request(5, 4), request(30, 2)]
-    assert [c.tokens for c in together(BatchEngine(lambda: one, None), requests)] == [on_cpu(model, r).tokens for r in requests]
+    assert [c.tokens for c in together(BatchEngine(lambda: one, None), requests)] == [
+        on_cpu(model, r).tokens for r in requests
+    ]
     assert (one._banks, one._readers) == (sessions, readers)
 
 

@@ -11,12 +11,12 @@ import torch
 from rung.dtypes import dtype as named
 from rung.errors import RungError
 from rung.expressions import Number
-from rung.models.gpt2.weights import Linear, Weights, read_weights
 from rung.models.gpu import engine as engine_module
 from rung.models.gpu.engine import Engine
 from rung.models.load import INNER, Model, load
 from rung.models.options import MOST_STOPS
 from rung.models.sampling import Sampling
+from rung.models.weights import Linear, Weights, read_weights
 from rung.rungs import catalogue
 from rung.rungs.base import Rung
 from rung.rungs.cuda import CudaRung

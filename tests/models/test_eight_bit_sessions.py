@@ -14,18 +14,17 @@ from rung.errors import RungError
 from rung.models.batching import choice
 from rung.models.batching.engine import BatchEngine
 from rung.models.batching.text import Request
-from rung.models.gpt2.rungs import find
-from rung.models.gpt2.weights import Linear, read_weights
 from rung.models.gpu import slots as slots_module
-from rung.models.gpu.choice import Draw
 from rung.models.gpu.engine import Engine
-from rung.models.gpu.operands import dims
-from rung.models.gpu.seating import Seating, record
-from rung.models.gpu.session import Session, Work
+from rung.models.gpu.row_transfer import Seating, record
+from rung.models.gpu.session import Session, Work, dims
 from rung.models.gpu.slots import GpuBackend
+from rung.models.gpu.token_sampler import Draw
 from rung.models.load import Model, load
+from rung.models.operations import find
 from rung.models.options import Options, Prompt
 from rung.models.sampling import Sampling
+from rung.models.weights import Linear, read_weights
 
 SHAPE = {"n_embd": 64, "n_head": 2, "n_layer": 2, "vocab_size": 400, "n_positions": 32}
 GREEDY = Sampling(temperature=0)

@@ -7,16 +7,13 @@ import time
 import pytest
 import torch
 
-from rung.models.gpt2.weights import Linear, Weights, read_weights
 from rung.models.gpu.engine import Engine
 from rung.models.load import INNER, Model, load
 from rung.models.sampling import Sampling
+from rung.models.weights import Linear, Weights, read_weights
 from rung.rungs import catalogue
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
 
 @pytest.fixture(scope="module")

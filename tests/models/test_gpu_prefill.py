@@ -12,15 +12,14 @@ import gpt2_models as models
 from rung import dtypes, emulator
 from rung.cuda import nvrtc
 from rung.errors import RungError
-from rung.models.gpt2.config import Config, read_config
-from rung.models.gpt2.rungs import BEGUN_EARLY, LADDERS, OPERATIONS, THREE_PRODUCTS, Rungs, prefill_rungs
-from rung.models.gpt2.weights import Linear, read_weights
+from rung.models.family import Config, read_config
 from rung.models.gpu import prefill_ladder, seating
 from rung.models.gpu.engine import Engine
-from rung.models.gpu.operands import stack
 from rung.models.gpu.prefill import Prefill
 from rung.models.gpu.prefill_ladder import LadderPass
 from rung.models.gpu.tiles import for_few_rows, tiles
+from rung.models.operations import BEGUN_EARLY, LADDERS, OPERATIONS, THREE_PRODUCTS, Rungs, prefill_rungs
+from rung.models.weights import Linear, read_weights, stack
 from rung.operation import Tensors
 from rung.rungs import catalogue
 from rung.rungs.cuda import CudaRung
@@ -242,7 +241,10 @@ def test_the_table_names_rungs_that_there_are(device: str, dtype: str, tokens: i
 def test_the_kernels_beside_the_ladders_compile_for_a_gpu(real: str) -> None:
     number, kept = dtypes.dtype(real), {"keep", "keep_in_eight_bits", "last"}
     ways = itertools.product((False, True), repeat=2)  # keys and values in eight bits, there and here
-    for build, kernels in ((prefill_ladder.build(number), kept), *((seating.build(number, *w), {"seat"}) for w in ways)):
+    for build, kernels in (
+        (prefill_ladder.build(number), kept),
+        *((seating.build(number, *w), {"seat"}) for w in ways),
+    ):
         cubin = nvrtc.compile_cubin(build, "sm_90")
         assert cubin.resources.keys() == kernels
         assert all((used.spill_stores, used.stack) == (0, 0) for used in cubin.resources.values())

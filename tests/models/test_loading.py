@@ -16,19 +16,18 @@ from test_gpu_prefill import CAPACITY, UNEQUAL, assert_transformers, state
 import gpt2_models as models
 from rung import emulator
 from rung.errors import RungError
-from rung.models.gpt2.config import read_config
-from rung.models.gpt2.model import Transformer
-from rung.models.gpt2.weights import read_weights, tensor_reader
+from rung.models.family import read_config
 from rung.models.gpu import loading
+from rung.models.gpu.device_copy import AtOnce, Mark
 from rung.models.gpu.engine import Engine
-from rung.models.gpu.loading import Arrival, Piece, arrival, as_weights, empty_operands, pieces
-from rung.models.gpu.operands import stack
+from rung.models.gpu.loading import Arrival, Piece, arrival, pieces
 from rung.models.gpu.plan import GpuPlan
 from rung.models.gpu.prefill import Prefill
-from rung.models.gpu.transport import AtOnce, Mark
 from rung.models.load import Model
 from rung.models.tensors import open_tensors
 from rung.models.torch_plan import TorchPlan
+from rung.models.transformer import Transformer
+from rung.models.weights import as_weights, empty_operands, read_weights, stack, tensor_reader
 from rung.operation import Tensors
 from rung.rungs.base import Device
 
@@ -187,7 +186,9 @@ def test_a_prompt_asks_for_each_layer_before_it_reads_it(method: str) -> None:
     operands = empty_operands(config, torch.float32, CPU)
     found = Lazy(operands, pieces(tensor_reader(open_tensors(folder), config), config, operands), AtOnce())
     found.start()
-    prefill = Prefill(config, {**tensors, **operands, "wpe": operands["wpe"][:CAPACITY]}, len(UNEQUAL), CAPACITY, method)
+    prefill = Prefill(
+        config, {**tensors, **operands, "wpe": operands["wpe"][:CAPACITY]}, len(UNEQUAL), CAPACITY, method
+    )
     prefill.arrival = found
     prefill.run(UNEQUAL)
     assert_transformers(tensors, folder, UNEQUAL)

@@ -19,9 +19,9 @@ import rung
 from gpt2_models import TEXT, reference, saved
 from rung import RungError
 from rung.models.gpu import rating
-from rung.models.gpu.operands import stack
-from rung.models.gpu.rating import GpuRater, _Sent
+from rung.models.gpu.scoring import GpuRater, _Sent
 from rung.models.score import Text, scores
+from rung.models.weights import stack
 from rung.results import store
 
 

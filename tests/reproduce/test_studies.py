@@ -13,7 +13,7 @@ from rung import emulator
 from rung.cli import main
 from rung.cuda import nvrtc
 from rung.errors import RungError
-from rung.models.gpt2.config import Config
+from rung.models.family import Config
 from rung.reproduce import studies as study
 from rung.reproduce.studies import attention_scaling, cache, fusion, memory_latency, precision, softmax, vocab, waves
 from rung.reproduce.studies.common import Time, shown, times
@@ -278,7 +278,9 @@ def small_gpt2() -> Config:
     return Config(500, 64, 32, 2, 2, 128, "gelu_tanh", 1e-5, True, False, True, (499,))
 
 
-def test_the_caches_study_writes_the_same_tokens_with_and_without_a_cache_on_a_cpu_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_caches_study_writes_the_same_tokens_with_and_without_a_cache_on_a_cpu_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(cache, "POSITIONS", (4, 48))
     found = cache.run(on_a_cpu(), config=small_gpt2())
     assert found.columns == ("N", "without, ms", "with, ms", "cache, MB") and found.weights == "random"

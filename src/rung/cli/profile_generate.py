@@ -10,7 +10,7 @@ from rung.cli import console
 from rung.errors import RungError
 
 if TYPE_CHECKING:
-    from rung.models.gpt2.config import Config
+    from rung.models.family import Config
     from rung.models.gpu.engine import Engine
     from rung.profile.stopwatch import Inside
     from rung.profile.trace import Breakdown
@@ -210,11 +210,11 @@ def _inside(engine: Engine) -> Inside | None:
 
 
 def _writer(model: str, where: str, plan: str | None, dtype: str | None) -> Writer:
-    from rung.models import random_model
+    from rung.models import family
     from rung.models.gpu.plan import GpuPlan
     from rung.models.load import load
 
-    if (config := random_model.requested(model)) is not None:
+    if (config := family.requested(model)) is not None:
         return _random_writer(model, config, where, plan, dtype)
     loaded = load(model, device=where, dtype=dtype or "auto", plan=plan)
     prompt = [list(loaded.tokenizer.encode("Once upon a time"))]
@@ -243,7 +243,7 @@ def _random_writer(model: str, config: Config, where: str, plan: str | None, dty
     from rung.cli.climb import PROMPT_TOKENS
     from rung.models.gpu.engine import Engine
     from rung.models.plan import ALIASES
-    from rung.models.random_model import weights_of
+    from rung.models.weights import weights_of
 
     if where != "cuda" or plan not in (None, "best"):
         raise RungError(f"{model} needs the plan best on a GPU; use --device cuda, or name a real --model.")

@@ -15,8 +15,8 @@ import torch
 from rung.errors import RungError
 from rung.models.cache import Cache
 from rung.models.cpu.engine import Column
-from rung.models.gpt2.model import Drafting, Transformer
 from rung.models.sampling import Sampling, distribution, pick, uniform
+from rung.models.transformer import Drafting, Transformer
 
 NGRAM = "ngram"
 MOST = 7  # tokens per draft: with the text's last one they are the eight that a step takes at once
@@ -130,7 +130,6 @@ class DraftModel:
             tokens += unread
         self._tokens[slot] = [*ids, *tokens[:-1]]
         return Draft(tokens, q or None)
-
 
     def _read(self, slot: int, unread: Sequence[int], row: Cache) -> torch.Tensor:
         """Logits (1, V) after the tokens read."""

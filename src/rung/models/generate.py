@@ -11,9 +11,9 @@ from rung.models.batching.backend import Clock
 from rung.models.batching.choice import backend_of
 from rung.models.batching.engine import BatchEngine, Engine, Stream
 from rung.models.batching.text import Piece, Request, Text, Transcript, check
-from rung.models.gpt2.model import Transformer
 from rung.models.options import Chosen, Completion, Options, Prompt
 from rung.models.tokenizer import Tokenizer
+from rung.models.transformer import Transformer
 
 FIXED_BATCH = 8  # up to this many texts, a plan that writes whole batches is used, unless another number was given
 

@@ -14,18 +14,17 @@ import torch
 
 from rung.dtypes import dtype as named_dtype
 from rung.errors import RungError
-from rung.models.binding import aligned, dims_of
 from rung.models.cache import Cache
-from rung.models.gpt2.rungs import find, ladder_of
-from rung.models.gpt2.weights import Linear, Norm
+from rung.models.operations import aligned, dims_of, find, ladder_of
 from rung.models.torch_plan import TorchPlan
+from rung.models.weights import Linear, Norm
 from rung.precision import float32_products
 from rung.rungs import catalogue, tunings
 
 if TYPE_CHECKING:
     from rung.dtypes import Dtype
     from rung.expressions import Number
-    from rung.models.gpt2.config import Config
+    from rung.models.family import Config
     from rung.operation import Tensors, Values
     from rung.rungs.base import Device, Prepared, Rung
 

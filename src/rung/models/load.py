@@ -18,6 +18,7 @@ import torch
 
 from rung import files
 from rung.errors import RungError
+from rung.models.activations import look
 from rung.models.batching.choice import backend_of
 from rung.models.batching.engine import BatchEngine
 from rung.models.batching.fleet import Fleet
@@ -25,15 +26,14 @@ from rung.models.batching.text import Piece, Request, Transcript
 from rung.models.batching.wire import Setup
 from rung.models.choose_plan import make_plan
 from rung.models.drafts import NGRAM, drafting
+from rung.models.family import read_config
 from rung.models.generate import Run
-from rung.models.gpt2.config import read_config
-from rung.models.gpt2.model import Transformer
-from rung.models.inside import look
 from rung.models.options import Completion, Options, Prompt
 from rung.models.plan_rater import PlanRater
 from rung.models.sampling import Sampling
 from rung.models.score import Score, Text, scores, spans
 from rung.models.tokenizer import Tokenizer, read_tokenizer
+from rung.models.transformer import Transformer
 from rung.processors import processors
 
 INNER = Path(__file__).parent / "inner"

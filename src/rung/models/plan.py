@@ -1,4 +1,4 @@
-"""The interface of a plan: an implementation for each operation of the model, on which the forward pass (model.py) is
+"""The interface of a plan: an implementation for each operation of the model, on which the forward pass (a family's) is
 built."""
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Protocol
 import torch
 
 from rung.models.cache import Cache
-from rung.models.gpt2.config import Config
-from rung.models.gpt2.weights import Linear, Norm, Weights, read_weights
+from rung.models.family import Config
 from rung.models.sampling import Sampling
 from rung.models.score import Rater
+from rung.models.weights import Linear, Norm, Weights, read_weights
 
 DTYPES = ("auto", "float32", "tf32", "float16", "bfloat16", "int8")
 ALIASES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
@@ -130,6 +130,16 @@ class Plan(ABC):
         """a + b, and that normalised, all (B, T, C)"""
         total = self.residual(a, b)
         return total, self.layernorm(total, norm, eps)
+
+    def matmul_residual_layernorm(
+        self, x: torch.Tensor, linear: Linear, residual: torch.Tensor, norm: Norm, eps: float
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """residual (B, T, OC) + the product of x (B, T, C), and that normalised"""
+        return self.residual_layernorm(residual, self.matmul(x, linear), norm, eps)
+
+    def last_tokens(self, y: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """From here on only a sequence's last token may be needed: a plan may return these rows of both alone."""
+        return y, x
 
     # Set-up and tear-down of the forward pass.
 

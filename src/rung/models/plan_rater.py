@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 
-from rung.models.gpt2.model import Transformer
 from rung.models.score import Rated
+from rung.models.transformer import Transformer
 
 TOKENS_AT_ONCE = 64  # whose logits are in memory at the same time: 13 MB for GPT-2
 

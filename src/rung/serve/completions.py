@@ -11,7 +11,7 @@ from typing import Any
 
 from rung.errors import RungError
 from rung.models.batching.text import Piece, Request, check
-from rung.models.gpt2.config import Config
+from rung.models.family import Config
 from rung.models.options import MOST_STOPS, Chosen, Options, Prompt
 from rung.models.sampling import Sampling
 from rung.models.tokenizer import Tokenizer

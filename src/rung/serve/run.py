@@ -14,7 +14,7 @@ import uvicorn
 
 from rung.errors import RungError
 from rung.models.batching.wire import Setup
-from rung.models.gpt2.config import read_config
+from rung.models.family import read_config
 from rung.models.load import find
 from rung.models.tokenizer import read_tokenizer
 from rung.serve.app import Limits, Server

@@ -12,8 +12,7 @@ from rung.models.batching.backend import Backend
 from rung.models.batching.either import Either
 from rung.models.batching.host import HostBackend
 from rung.models.cpu.plan import NativeStep
-from rung.models.gpt2.model import Transformer
-from rung.models.gpt2.rungs import MAX_ROWS_OWN_MMA
+from rung.models.transformer import Transformer
 
 if TYPE_CHECKING:
     from rung.models.gpu.engine import Engine
@@ -37,7 +36,7 @@ def backend_of(transformer: Transformer, slots: int | None = None) -> Backend:
 
         if isinstance(writer, Engine):  # a test may replace it
             if transformer.drafting is not None:
-                from rung.models.gpu.columns import Columns
+                from rung.models.gpu.draft_verification import Columns
 
                 columns = Columns(writer)
                 slots = min(slots or columns.columns_at_once, columns.columns_at_once)
@@ -74,7 +73,8 @@ def _gpu_slots(transformer: Transformer, engine: Engine) -> int:
     fitting = room // text
     if engine.cache == "int8":
         in_eight_bits = text * (transformer.config.HS + 4) // (transformer.config.HS * engine.real.size)
-        if room // in_eight_bits >= 2 * MAX_ROWS_OWN_MMA:  # the smallest power of two with that many rows
+        few = engine.config.family.steps.MAX_ROWS_OWN_MMA
+        if room // in_eight_bits >= 2 * few:  # the smallest power of two with that many rows
             fitting = room // in_eight_bits
     most = min(EXACT_SLOTS if engine.real.name == "f32" else MOST_GPU_SLOTS, max(1, fitting))
     slots = 1 << most.bit_length() - 1

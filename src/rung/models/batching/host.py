@@ -16,9 +16,9 @@ from rung.models.batching.text import Text
 from rung.models.cpu.engine import Column
 from rung.models.cpu.plan import SHORT_PROMPT
 from rung.models.drafts import MOST, PROPOSING, Columns, Draft, DraftModel, Lookup, Pace, follow, numbers
-from rung.models.gpt2.model import Drafting, Transformer
 from rung.models.options import Chosen, plain
 from rung.models.sampling import Penalties
+from rung.models.transformer import Drafting, Transformer
 from rung.precision import one_thread
 
 PART = 128  # tokens of a prompt that are read per turn, while the other texts wait

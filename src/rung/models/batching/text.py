@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rung.errors import RungError
-from rung.models.gpt2.config import Config
+from rung.models.family import Config
 from rung.models.options import Chosen, Completion, Options, Prompt, Reason
 from rung.models.stops import StopFinder
 from rung.models.tokenizer import Detokenizer, Tokenizer

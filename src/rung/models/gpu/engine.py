@@ -12,14 +12,13 @@ import torch
 from rung.dtypes import dtype as named_dtype
 from rung.errors import RungError
 from rung.expressions import Number
-from rung.models.gpt2.config import Config
-from rung.models.gpt2.rungs import MAX_FEW_ROWS, decode_rungs, few_rows_rung, find
-from rung.models.gpt2.weights import Weights
+from rung.models.family import Config
 from rung.models.gpu.loading import Arrival
 from rung.models.gpu.memory import refuse
-from rung.models.gpu.operands import dims, stack
-from rung.models.gpu.session import Session, Work
+from rung.models.gpu.session import Session, Work, dims
+from rung.models.operations import find
 from rung.models.sampling import Sampling
+from rung.models.weights import Weights, stack
 from rung.operation import Tensors, Values
 from rung.rungs import catalogue, tunings
 from rung.rungs.base import Device, Rung, arch
@@ -117,8 +116,8 @@ class Engine:
     def few_rows(self) -> Session:
         """A session whose rows may be consecutive tokens of one text: as many as a step takes at once."""
         self.check_process()
-        rung, reason = find("decode", few_rows_rung(self.dtype)), None
-        for rows in (MAX_FEW_ROWS, 4, 2):
+        rung, reason = find("decode", self.config.family.steps.few_rows_rung(self.dtype)), None
+        for rows in (self.config.family.steps.MAX_FEW_ROWS, 4, 2):
             values = dims(self.config, rows, self.config.context)
             reason = self._refusal(rung, values)
             if reason is None:
@@ -143,7 +142,10 @@ class Engine:
             return find("decode", self._rung)
         complete = catalogue.operation("decode").complete(values)
         rows, channels = int(values["B"]), int(values["C"])
-        for name in decode_rungs(rows, channels, self.dtype, lambda name: self._tuned(name, complete), self.cache):
+        steps = self.config.family.steps
+        for name in steps.decode_rungs(
+            rows, channels, self.dtype, lambda name: self._tuned(name, complete), self.cache
+        ):
             rung = find("decode", name)
             if self._refusal(rung, values) is None:
                 return rung

@@ -10,13 +10,14 @@ import torch
 
 from rung.errors import RungError
 from rung.models.cache import Cache
-from rung.models.gpt2.config import Config
-from rung.models.gpt2.model import Transformer
-from rung.models.gpt2.rungs import Rungs
-from rung.models.gpu.loading import Arrival, as_weights
+from rung.models.family import Config
+from rung.models.gpu.loading import Arrival
 from rung.models.gpu.memory import sent
 from rung.models.gpu.prefill_ladder import LadderPass
+from rung.models.operations import Rungs
 from rung.models.torch_plan import TorchPlan
+from rung.models.transformer import Transformer
+from rung.models.weights import as_weights
 from rung.operation import Tensors
 
 BUCKETS = (16, 32, 64, 128, 256, 384, 512, 768, 1024)

@@ -11,11 +11,10 @@ import torch.nn.functional as F
 from rung.cuda.launch import Argument, Build, LaunchConfig
 from rung.dtypes import DTYPES, Dtype
 from rung.expressions import Number
-from rung.models.binding import aligned, dims_of
-from rung.models.gpt2.config import Config
-from rung.models.gpt2.rungs import OVERLAPPED, Rungs, find, ladder_of, last_resort, prefill_rungs
+from rung.models.family import Config
 from rung.models.gpu.memory import CACHES, EIGHT_BIT_CACHES, refuse
 from rung.models.gpu.tiles import for_few_rows, tiles
+from rung.models.operations import OVERLAPPED, Rungs, aligned, dims_of, find, ladder_of, last_resort, prefill_rungs
 from rung.operation import Tensors, Values
 from rung.rungs import catalogue, tunings
 from rung.rungs.base import Device, Rung, device_facts

@@ -14,20 +14,29 @@ import torch
 from rung.cuda.launch import Argument, Build, LaunchConfig, Module
 from rung.dtypes import Dtype
 from rung.errors import RungError
-from rung.models.gpt2.config import Config
-from rung.models.gpu.choice import Choice
+from rung.models.family import Config
 from rung.models.gpu.loading import Arrival
 from rung.models.gpu.memory import CACHES, EIGHT_BIT_CACHES, refuse
-from rung.models.gpu.operands import dims
 from rung.models.gpu.prefill import Prefill
+from rung.models.gpu.token_sampler import Choice
 from rung.models.options import MOST_STOPS
 from rung.models.sampling import Sampling
-from rung.operation import Tensors
+from rung.operation import Tensors, Values
 from rung.rungs.base import Device, Prepared, Rung
 from rung.rungs.cuda import INCLUDE, load_module
 
+ACTIVATIONS = ("gelu_tanh", "gelu_erf", "relu")  # in the order of the decode ladder's `act`
 RING = 4096  # steps that the host may lag behind
 THREADS = 256
+
+
+def dims(config: Config, rows: int, capacity: int) -> Values:
+    """The decode ladder's dims and scalars for this model."""
+    return {
+        "B": rows, "L": config.layers, "C": config.C, "NH": config.NH, "F": config.F, "V": config.vocabulary,
+        "MAXT": capacity, "eps": config.eps, "scale": config.attention_scale(0),
+        "act": ACTIVATIONS.index(config.activation), "by_layer": int(config.scale_by_layer),
+    }  # fmt: skip
 
 
 @dataclass(frozen=True)

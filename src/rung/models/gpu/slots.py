@@ -24,14 +24,14 @@ from rung.errors import RungError
 from rung.models.batching.backend import Backend, Fresh
 from rung.models.batching.host import chosen_tokens
 from rung.models.batching.text import Text
-from rung.models.gpt2.model import Transformer
-from rung.models.gpu.choice import Draw
+from rung.models.gpu.batched_prefill import CHUNK, Reader, bucket, passes, shapes
 from rung.models.gpu.engine import Engine
 from rung.models.gpu.memory import to_host
-from rung.models.gpu.reading import CHUNK, Reader, bucket, passes, shapes
-from rung.models.gpu.seating import NOBODY, Seating, record
+from rung.models.gpu.row_transfer import NOBODY, Seating, record
 from rung.models.gpu.session import Session
+from rung.models.gpu.token_sampler import Draw
 from rung.models.options import MOST_STOPS, Chosen, plain
+from rung.models.transformer import Transformer
 
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)  # rows of the sessions between which texts move
 AHEAD_SECONDS = 4e-3  # seconds of work that is launched ahead of the host; a new text waits for it

@@ -15,15 +15,15 @@ import torch
 
 from rung.errors import RungError, first_line
 from rung.models.choose_plan import make_plan
+from rung.models.family import Config
 from rung.models.generate import Run
-from rung.models.gpt2.config import Config
-from rung.models.gpt2.model import Transformer
-from rung.models.gpt2.rungs import LADDERS, PLANS
-from rung.models.gpt2.weights import Weights, converted
 from rung.models.gpu.engine import DTYPES, Engine
+from rung.models.operations import LADDERS, PLANS
 from rung.models.options import Options, Prompt
 from rung.models.sampling import Sampling
 from rung.models.torch_plan import TorchPlan
+from rung.models.transformer import Transformer
+from rung.models.weights import Weights, converted
 from rung.results import machine
 from rung.results.row import Row as Result
 from rung.rungs import catalogue, identity

@@ -10,11 +10,11 @@ from itertools import accumulate
 import numpy as np
 import torch
 
-from rung.models.gpu.choice import SEEDS, SETTINGS, Choice, Draw
 from rung.models.gpu.engine import Engine
 from rung.models.gpu.memory import sent
 from rung.models.gpu.prefill import BUCKETS, Prefill
-from rung.models.gpu.seating import NOBODY, RECORD
+from rung.models.gpu.row_transfer import NOBODY, RECORD
+from rung.models.gpu.token_sampler import SEEDS, SETTINGS, Choice, Draw
 from rung.operation import Tensors
 
 ROWS = (1, 4, 8, 16)

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from rung.models.gpt2.config import Config
-from rung.models.gpt2.rungs import score_rungs
+from rung.models.family import Config
 from rung.models.gpu.memory import sent, to_host
 from rung.models.gpu.prefill_ladder import LadderPass
+from rung.models.operations import score_rungs
 from rung.models.score import Rated
 from rung.operation import Tensors
 

@@ -13,9 +13,9 @@ import torch
 
 from rung.cuda.launch import Argument, Build, LaunchConfig
 from rung.dtypes import Dtype
-from rung.models.gpu.choice import SEEDS, SETTINGS, Draw
 from rung.models.gpu.memory import CACHES, EIGHT_BIT_CACHES, sent
 from rung.models.gpu.session import Session
+from rung.models.gpu.token_sampler import SEEDS, SETTINGS, Draw
 from rung.models.options import MOST_STOPS
 from rung.operation import Tensors
 from rung.rungs.cuda import INCLUDE, load_module

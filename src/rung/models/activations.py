@@ -9,10 +9,10 @@ import torch
 
 from rung.errors import RungError
 from rung.models.cache import Cache
-from rung.models.gpt2.config import Config
-from rung.models.gpt2.model import Transformer
-from rung.models.gpt2.weights import Linear, Norm, Weights
+from rung.models.family import Config
 from rung.models.plan import Plan, WrappedPlan
+from rung.models.transformer import Transformer
+from rung.models.weights import Linear, Norm, Weights
 
 See = Callable[[str, torch.Tensor], None]
 OF_A_BLOCK = (

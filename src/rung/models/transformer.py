@@ -1,4 +1,4 @@
-"""GPT-2's forward pass, written once over the operations of a plan."""
+"""A model's forward pass: a family's layers over the operations of a plan."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import torch
 
 from rung.models.cache import Cache
-from rung.models.gpt2.config import Config
-from rung.models.gpt2.weights import Layer, Weights
+from rung.models.family import Config
 from rung.models.plan import Plan
+from rung.models.weights import Weights
 
 
 class Transformer:
@@ -23,20 +23,8 @@ class Transformer:
 
     def hidden(self, tokens: torch.Tensor, cache: Cache | None = None) -> torch.Tensor:
         """(B, T) -> (B, T, C): what the LM head reads. The cache is filled, not advanced."""
-        plan, weights, eps = self.plan, self.weights, self.config.eps
-        past = cache.lengths if cache else [0] * tokens.shape[0]
-        x = plan.embedding(tokens, past, weights.wte, weights.wpe)
-        for i, layer in enumerate(weights.layers):
-            y = self._attention(x, layer, i, cache)
-            x, y = plan.residual_layernorm(x, y, layer.ln_2, eps)
-            h = plan.matmul_activation(y, layer.fc, self.config.activation)  # (B, T, F)
-            x = plan.matmul_residual(h, layer.mlp_proj, x)
-        return plan.layernorm(x, weights.ln_f, eps)
-
-    def _attention(self, x: torch.Tensor, layer: Layer, i: int, cache: Cache | None) -> torch.Tensor:
-        qkv = self.plan.layernorm_matmul(x, layer.ln_1, self.config.eps, layer.qkv)  # (B, T, 3C)
-        y = self.plan.attention(qkv, self.config.NH, self.config.attention_scale(i), i, cache)
-        return self.plan.matmul(y, layer.attn_proj)
+        x: torch.Tensor = self.config.family.forward(self.plan, self.config, self.weights, tokens, cache)
+        return x
 
     @torch.inference_mode()
     def logits(self, tokens: torch.Tensor) -> torch.Tensor:
