@@ -36,8 +36,8 @@ from rung.models.drafts import NGRAM
 from rung.models.family import Config, config_of
 from rung.models.gpt2.rungs import few_rows_rung
 from rung.models.gpu.engine import Engine
-from rung.models.gpu.prefill import Prefill
-from rung.models.gpu.scoring import GpuRater
+from rung.models.gpu.batched_prefill import Prefill
+from rung.models.gpu.scoring import GpuScorer
 from rung.models.gpu.session import dims
 from rung.models.sampling import Sampling
 from rung.models.score import Text, scores
@@ -373,7 +373,7 @@ class Bench:
         for name, texts in (("gpt2", 32), ("gpt2-xl", 8)):
             engine, even = self.engine(name, "bfloat16"), self.prompts(texts, SCORED)
             before = allocated()
-            rater = GpuRater(engine.config, engine.operands, ready=engine.arrive)
+            rater = GpuScorer(engine.config, engine.operands, ready=engine.arrive)
             self._score(rater, even[:1])
             used = tuple(dict.fromkeys(rater.passes[SCORED].rungs_in_use.values()))
             options: dict[str, Any] = {"texts": texts, "tokens": f"{SCORED}"}
@@ -415,7 +415,7 @@ class Bench:
 
     # ---- helpers ----------------------------------------------------------------------------------------------------
 
-    def _score(self, rater: GpuRater, texts: list[list[int]]) -> None:
+    def _score(self, rater: GpuScorer, texts: list[list[int]]) -> None:
         for _ in scores(rater, map(Text, texts), context=SCORED, stride=SCORED // 2):
             pass
 

@@ -13,11 +13,10 @@ from rung import dtypes, emulator
 from rung.cuda import nvrtc
 from rung.errors import RungError
 from rung.models.family import Config, read_config
-from rung.models.gpu import prefill_ladder, seating
+from rung.models.gpu import recorded, row_transfer
+from rung.models.gpu.batched_prefill import Prefill
 from rung.models.gpu.engine import Engine
-from rung.models.gpu.prefill import Prefill
-from rung.models.gpu.prefill_ladder import LadderPass
-from rung.models.gpu.tiles import for_few_rows, tiles
+from rung.models.gpu.recorded import PromptPass, for_few_rows, tiles
 from rung.models.operations import BEGUN_EARLY, LADDERS, OPERATIONS, THREE_PRODUCTS, Rungs, prefill_rungs
 from rung.models.weights import Linear, read_weights, stack
 from rung.operation import Tensors
@@ -106,7 +105,7 @@ def test_kernels_that_begin_before_their_input_is_there_leave_the_same() -> None
     prompt.run(UNEQUAL[:1])
     assert_transformers(tensors, folder, UNEQUAL[:1], 2e-2)
     reading = prompt.passes[16]
-    assert isinstance(reading, LadderPass)
+    assert isinstance(reading, PromptPass)
     for operation in ("residual_layernorm", "matmul", "matmul_gelu", "attention"):
         rung = catalogue.find(reading.rungs_in_use[operation])
         assert isinstance(rung, CudaRung) and all(launch.pdl for launch in rung.header.launches), operation
@@ -181,7 +180,7 @@ def test_few_rows_get_values_that_the_rung_takes(rows: int, depth: int, columns:
 @emulated
 def test_caches_are_written_in_parts_when_products_are_large(monkeypatch: pytest.MonkeyPatch) -> None:
     folder = models.saved(n_layer=5)
-    monkeypatch.setattr(prefill_ladder, "HELD", 2 * 4 * 16 * 3 * 64 * 4)  # two of five layers
+    monkeypatch.setattr(recorded, "HELD", 2 * 4 * 16 * 3 * 64 * 4)  # two of five layers
     assert_transformers(read(folder, torch.float32, UNEQUAL), folder, UNEQUAL)
 
 
@@ -190,7 +189,7 @@ def test_a_layer_is_seven_operations() -> None:
     steps = []
     for layers in (3, 4):
         config, tensors = state(models.saved(n_layer=layers), torch.float32, 1)
-        steps.append(len(LadderPass(config, tensors, 1, 16, CAPACITY, KERNELS)._steps))
+        steps.append(len(PromptPass(config, tensors, 1, 16, CAPACITY, KERNELS)._steps))
     assert steps[1] - steps[0] == 7
 
 
@@ -220,7 +219,7 @@ def test_behind_a_prompt_are_zeros_and_not_the_prompt_before(method: str) -> Non
 @emulated
 def test_the_rung_that_serves_is_the_one_asked_for() -> None:
     config, tensors = state(models.saved(n_layer=2), torch.float32, 1)
-    used = LadderPass(config, tensors, 1, 16, CAPACITY, KERNELS).rungs_in_use
+    used = PromptPass(config, tensors, 1, 16, CAPACITY, KERNELS).rungs_in_use
     for operation in ("embedding", "layernorm", "residual_layernorm", "matmul", "matmul_gelu", "attention"):
         expected = catalogue.find(f"{LADDERS.get(operation, operation)}/{KERNELS[operation][0]}")
         assert used[operation] == expected.full_name
@@ -242,8 +241,8 @@ def test_the_kernels_beside_the_ladders_compile_for_a_gpu(real: str) -> None:
     number, kept = dtypes.dtype(real), {"keep", "keep_in_eight_bits", "last"}
     ways = itertools.product((False, True), repeat=2)  # keys and values in eight bits, there and here
     for build, kernels in (
-        (prefill_ladder.build(number), kept),
-        *((seating.build(number, *w), {"seat"}) for w in ways),
+        (recorded.build(number), kept),
+        *((row_transfer.build(number, *w), {"seat"}) for w in ways),
     ):
         cubin = nvrtc.compile_cubin(build, "sm_90")
         assert cubin.resources.keys() == kernels

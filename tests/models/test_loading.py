@@ -18,11 +18,11 @@ from rung import emulator
 from rung.errors import RungError
 from rung.models.family import read_config
 from rung.models.gpu import loading
+from rung.models.gpu.batched_prefill import Prefill
 from rung.models.gpu.device_copy import AtOnce, Mark
 from rung.models.gpu.engine import Engine
 from rung.models.gpu.loading import Arrival, Piece, arrival, pieces
 from rung.models.gpu.plan import GpuPlan
-from rung.models.gpu.prefill import Prefill
 from rung.models.load import Model
 from rung.models.tensors import open_tensors
 from rung.models.torch_plan import TorchPlan

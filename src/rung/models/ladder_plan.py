@@ -161,7 +161,8 @@ class LadderPlan(TorchPlan):
         tensors = {"x": x, "weight": linear.weight, **(more or {})}
         if linear.bias is not None:
             tensors["bias"] = linear.bias
-        return self._run(operation, (B, T, OC), tensors, {"B": B, "T": T, "C": C, "OC": OC, **(scalars or {})})
+        dims = {"B": B, "T": T, "C": C, "OC": OC, **(scalars or {})}
+        return self._run(operation, (B, T, OC), tensors, dims, role=linear.role)
 
     def attention(self, qkv: torch.Tensor, NH: int, scale: float, layer: int, cache: Cache | None) -> torch.Tensor:
         past = cache.lengths if cache else [0]
@@ -290,7 +291,7 @@ class LadderPlan(TorchPlan):
         return self._real
 
     def _run(
-        self, operation: str, shape: tuple[int, ...], tensors: Tensors, dims: Mapping[str, Number]
+        self, operation: str, shape: tuple[int, ...], tensors: Tensors, dims: Mapping[str, Number], *, role: str = ""
     ) -> torch.Tensor | None:
         """The rung's `out`, or None if there is no rung."""
         if not self._has(operation):

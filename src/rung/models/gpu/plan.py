@@ -11,7 +11,7 @@ from rung.errors import RungError
 from rung.models.family import Config
 from rung.models.gpu.engine import DTYPES, Engine
 from rung.models.gpu.loading import Arrival, arrival
-from rung.models.gpu.scoring import GpuRater
+from rung.models.gpu.scoring import GpuScorer
 from rung.models.plan import Service, WrappedPlan
 from rung.models.torch_plan import TorchPlan
 from rung.models.weights import Linear, Weights, as_weights, share
@@ -75,7 +75,7 @@ class GpuPlan(WrappedPlan):
         )
         if self._arrival is None and not self._eight_bits:
             share(weights, self.engine.operands)
-        return Service(writer=self.engine, rater=GpuRater(config, self.engine.operands, ready=self.engine.arrive))
+        return Service(writer=self.engine, rater=GpuScorer(config, self.engine.operands, ready=self.engine.arrive))
 
     def embedding(self, tokens: torch.Tensor, past: Sequence[int], wte: Linear, wpe: torch.Tensor) -> torch.Tensor:
         if self.engine is not None:

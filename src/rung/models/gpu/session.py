@@ -15,9 +15,9 @@ from rung.cuda.launch import Argument, Build, LaunchConfig, Module
 from rung.dtypes import Dtype
 from rung.errors import RungError
 from rung.models.family import Config
+from rung.models.gpu.batched_prefill import Prefill
 from rung.models.gpu.loading import Arrival
 from rung.models.gpu.memory import CACHES, EIGHT_BIT_CACHES, refuse
-from rung.models.gpu.prefill import Prefill
 from rung.models.gpu.token_sampler import Choice
 from rung.models.options import MOST_STOPS
 from rung.models.sampling import Sampling

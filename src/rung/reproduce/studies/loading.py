@@ -19,7 +19,7 @@ from rung.models import family
 from rung.models.family import Config
 from rung.models.gpu.device_copy import Mark, transport_to
 from rung.models.gpu.loading import Arrival, Span, pieces
-from rung.models.gpu.prefill_ladder import LadderPass
+from rung.models.gpu.recorded import PromptPass
 from rung.models.tensors import open_tensors
 from rung.models.torch_plan import TorchPlan
 from rung.models.weights import Weights, empty_operands, in_file, read_weights, stack, tensor_reader, weights_of
@@ -149,7 +149,7 @@ def _synchronize(device: torch.device, *, collect: bool = True) -> None:
         torch.cuda.synchronize()
 
 
-def _pass(config: Config, operands: Tensors) -> LadderPass:
+def _pass(config: Config, operands: Tensors) -> PromptPass:
     where, T = operands["wte"].device, min(PROMPT, config.context)
     cache = (config.layers, 1, config.NH, T, config.HS)
     state = {
@@ -159,7 +159,7 @@ def _pass(config: Config, operands: Tensors) -> LadderPass:
         "k_cache": torch.empty(cache, dtype=operands["wte"].dtype, device=where),
         "v_cache": torch.empty(cache, dtype=operands["wte"].dtype, device=where),
     }
-    return LadderPass(config, {**operands, **state, "wpe": operands["wpe"][:T]}, 1, T, T)
+    return PromptPass(config, {**operands, **state, "wpe": operands["wpe"][:T]}, 1, T, T)
 
 
 def _bytes_from_disk() -> int | None:
