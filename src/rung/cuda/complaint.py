@@ -41,7 +41,7 @@ def _hint(build: Build, found: Headers, errors: str) -> str:
         return ""
     name = absent.group(1)
     if re.fullmatch(r"[a-z_]+(?:\.h)?", name) and f"<{name}>" in build.source:
-        return f"Of the standard library rung has what kernels use, and <{name}> is not among it; put it beside the file."
+        return f"rung has the standard headers that kernels use, and <{name}> is none of them; put it beside the file."
     if name in NEEDED or name.startswith(("crt/", "nv/", "cuda", "cooperative_groups/")):
         return (
             f"CUDA's headers come from: {found.source}. Install nvidia-cuda-runtime, nvidia-cuda-crt and "

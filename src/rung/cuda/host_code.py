@@ -77,7 +77,7 @@ def lacks_device(source: str) -> bool:
 
 
 def host_part(source: str) -> str:
-    """The text of host functions, comments and literals blanked, in the order of the file: where launches are written."""
+    """The text of the host's functions, in the order of the file, without comments and literals: launches are there."""
     code = code_only(source)
     items = list(_items(code))
     kept = _kept(items, source)
@@ -201,7 +201,8 @@ def _item(tokens: _Tokens, first: int) -> tuple[_Item | None, int]:
 def _is_function(tokens: _Tokens, first: int, head_ends: int) -> bool:
     words = [word for word, _, _ in tokens[first:head_ends]]
     start = _after_template(words)
-    while start < len(words) and words[start] in ("static", "inline", "extern", "typedef", *_DEVICE, "const", "constexpr"):
+    leading = {"static", "inline", "extern", "typedef", "const", "constexpr"} | _DEVICE
+    while start < len(words) and words[start] in leading:
         start += 1
     if start < len(words) and words[start] in _CLASS:
         return "(" in words and words[-1] == ")" and words[start + 1 : start + 2] not in (["alignas"], ["__align__"])

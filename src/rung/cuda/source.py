@@ -77,7 +77,10 @@ _TYPEDEF = re.compile(r"\btypedef\s+((?:[\w:]+(?:<[^;<>]*>)?\s+)+)(\w+)\s*;")
 _USING = re.compile(r"\busing\s+(\w+)\s*=\s*(?:typename\s+)?([^;{}]+);")
 _NAMED_TYPE = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)[ \t]+([\w ]*\w)[ \t]*$", re.MULTILINE)
 _NUMBERS = {"float", "double", "int", "half", "__half", "nv_bfloat16", "__nv_bfloat16", "Real", "int32_t", "int64_t"}
-_CLASS = re.compile(r"\b(?:struct|class|union)\s+(?:(?:alignas|__align__|__builtin_align__)\s*\((?:[^()]|\([^()]*\))*\)\s*)*(\w+)\s*[:{]")
+_CLASS = re.compile(
+    r"\b(?:struct|class|union)\s+(?:(?:alignas|__align__|__builtin_align__)\s*\((?:[^()]|\([^()]*\))*\)\s*)*"
+    r"(\w+)\s*[:{]"
+)
 _CLOSING = {"(": ")", "[": "]", "{": "}", "<": ">"}
 
 
