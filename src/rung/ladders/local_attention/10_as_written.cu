@@ -1,7 +1,7 @@
 /*---
 idea   = "The report's kernel as written: the scores in an array weights[], the maximum and the sum by trees over a second one, and a third for the output's trees, one for each of HS columns. A block has as many threads as the window has keys."
 expect = "What rung 1 computes, with three arrays instead of one and trees whose strides are powers of two: about rung 1's time. In each tree half of the threads never work."
-provenance = "ECE 408 GPT-2 report, milestone 3, local attention: weights[WINDOW_SIZE], partial_softmax, partial_sum; 4.44 ms on an A40. Its window begins at t1 - WINDOW_SIZE and so ends before the query's own key; here it begins one later, since the operation includes that key."
+provenance = "ECE 408 GPT-2 report, milestone 3, local attention: weights[WINDOW_SIZE], partial_softmax, partial_sum; 4.44 ms on an A40. Its window begins at t1 - WINDOW_SIZE and so ends before the query's own key; here it begins one later, since the operation includes that key. Between two columns' trees it has no barrier, a race that warps in lockstep hide; here it has one."
 from   = "local_attention/1"
 aside  = "The report's text, beside rung 1."
 inherit = ["bind"]
@@ -59,6 +59,7 @@ extern "C" __global__ void local_attention(const Real* q, const Real* k, const R
     if (t2 <= t1) weights[idx] = ev * (1.0f / sumval);
 
     for (int hs = 0; hs < HS; ++hs) {
+        __syncthreads();  // the report has none here: thread 0 may still be reading partial_sum[1]
         partial_sum[idx] = t2 <= t1 ? weights[idx] * to_float(v[head + (int64_t)t2 * stride_T + hs]) : 0.0f;
         for (unsigned int stride = blockDim.x / 2; stride >= 1; stride >>= 1) {
             __syncthreads();

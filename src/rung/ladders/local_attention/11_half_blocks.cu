@@ -71,6 +71,7 @@ extern "C" __global__ void local_attention(const Real* q, const Real* k, const R
 
     float norm = 1.0f / sumval;
     for (int hs = 0; hs < HS; ++hs) {
+        __syncthreads();  // thread 0 has read the sum of the column before
         float o = 0.0f;
         for (int i = idx; i < WINDOW_SIZE; i += NTHREADS) {
             if (i + ts <= t1) o += weights[i] * norm * to_float(v[head + (int64_t)(i + ts) * stride_T + hs]);
