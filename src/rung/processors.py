@@ -16,7 +16,7 @@ def processors() -> int:
 
 
 def available_memory() -> int:
-    """Bytes that this process can still allocate: what the kernel can free is counted, a container's limit respected."""
+    """Bytes that this process can still allocate, with those that the kernel can free, within a container's limit."""
     fields = dict(line.split(":", 1) for line in _lines(Path("/proc/meminfo")) if ":" in line)
     free = int(fields["MemAvailable"].split()[0]) << 10 if "MemAvailable" in fields else _free_pages()
     return max(0, min([free, *(left for left in map(_left, _groups()) if left is not None)]))

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 
-from rung.models.buffers import empty
+from rung.models.buffers import empty, integers
 from rung.models.gpt2.model import Transformer
 from rung.models.score import Rated
 
