@@ -103,9 +103,9 @@ def kernel_parameters(source: str, kernel: str, origin: str) -> tuple[Parameter,
     if texts in ([], ["void"]):
         return ()
     where = f"parameter {{}} of kernel '{name}' in {origin}"
-    found = (_parameter(text, types, where.format(i + 1)) for i, text in enumerate(texts))
+    parameters = (_parameter(text, types, where.format(i + 1)) for i, text in enumerate(texts))
     own = _own_classes(source)  # a pointer to such a class may point to any element type
-    return tuple(replace(p, ctype="void") if p.pointer and p.ctype.partition("<")[0] in own else p for p in found)
+    return tuple(replace(p, ctype="void") if p.pointer and p.ctype.partition("<")[0] in own else p for p in parameters)
 
 
 @functools.lru_cache(maxsize=512)
