@@ -31,7 +31,7 @@ import torch
 import transformers
 
 import rung
-from rung.gpt2.load import Model
+from rung.models.load import Model
 from rung.processors import processors
 from rung.results import store
 from rung.results.machine import facts as machine_facts

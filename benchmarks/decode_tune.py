@@ -26,9 +26,9 @@ from rung.check.compile_ahead import Compilers
 from rung.dtypes import dtype as named_dtype
 from rung.errors import RungError
 from rung.expressions import Number
-from rung.gpt2.gpu.engine import DTYPES, Engine
-from rung.gpt2.gpu.operands import dims
-from rung.gpt2.random_model import config_of, weights_of
+from rung.models.gpu.engine import DTYPES, Engine
+from rung.models.gpu.operands import dims
+from rung.models.random_model import config_of, weights_of
 from rung.results import machine
 from rung.rungs import catalogue, tunings
 

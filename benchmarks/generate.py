@@ -31,18 +31,18 @@ import torch
 
 import rung
 from rung.errors import RungError
-from rung.gpt2 import random_model
-from rung.gpt2.config import Config
-from rung.gpt2.drafts import NGRAM
-from rung.gpt2.gpu.engine import Engine
-from rung.gpt2.gpu.operands import dims
-from rung.gpt2.gpu.prefill import Prefill
-from rung.gpt2.gpu.rating import GpuRater
-from rung.gpt2.random_model import SIZES, config_of
-from rung.gpt2.rungs import few_rows_rung
-from rung.gpt2.sampling import Sampling
-from rung.gpt2.score import Text, scores
-from rung.gpt2.weights import Weights
+from rung.models import random_model
+from rung.models.drafts import NGRAM
+from rung.models.gpt2.config import Config
+from rung.models.gpt2.rungs import few_rows_rung
+from rung.models.gpt2.weights import Weights
+from rung.models.gpu.engine import Engine
+from rung.models.gpu.operands import dims
+from rung.models.gpu.prefill import Prefill
+from rung.models.gpu.rating import GpuRater
+from rung.models.random_model import SIZES, config_of
+from rung.models.sampling import Sampling
+from rung.models.score import Text, scores
 from rung.results import codes, machine, store
 from rung.results.row import Row
 from rung.rungs import catalogue, identity

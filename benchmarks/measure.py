@@ -22,11 +22,11 @@ from pathlib import Path
 
 import torch
 
-from rung.climb import attention, course, model
-from rung.gpt2.rungs import few_rows_rung
+from rung.models.gpt2.rungs import few_rows_rung
+from rung.reproduce.climbs import attention, course, model
+from rung.reproduce.studies import STUDIES
 from rung.results import codes, machine, store
 from rung.results.row import Row
-from rung.study import STUDIES
 
 ROOT = Path(__file__).resolve().parent.parent
 OUT = Path(os.environ.get("OUT") or "measured").resolve()

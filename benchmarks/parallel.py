@@ -21,9 +21,9 @@ import torch
 
 from rung.dtypes import dtype
 from rung.errors import RungError
-from rung.gpt2.batching.wire import Setup
-from rung.gpt2.load import load
-from rung.parallel import blocks, launch, pipeline
+from rung.models.batching.wire import Setup
+from rung.models.load import load
+from rung.reproduce.parallel import blocks, launch, pipeline
 from rung.results import machine, store
 from rung.results.row import Row
 from rung.rungs import catalogue, identity
@@ -64,7 +64,8 @@ def ring(store_row: Keep, only: int | None) -> None:
     for gpus in _counts(only):
         for mask in ((), ("--causal",)):
             workload = {"gpus": gpus, "causal": bool(mask)}
-            for r in _job(store_row, "ring", "attention", workload, "rung.parallel.nccl", [*sizes, *mask], gpus):
+            words = [*sizes, *mask]
+            for r in _job(store_row, "ring", "attention", workload, "rung.reproduce.parallel.nccl", words, gpus):
                 figures = {
                     "seconds": r["seconds"],
                     "passing_s": r["passing_seconds"],
@@ -84,7 +85,7 @@ def split(store_row: Keep, only: int | None) -> None:
         for model, kind, texts in (("gpt2", "float32", 1), ("gpt2-xl", "bfloat16", 1), ("gpt2-xl", "bfloat16", 8)):
             words = [f"random:{model}", "--dtype", kind, "--tokens", "512", "--rows", str(texts)]
             workload = {"gpus": gpus, "texts": texts, "prompt_tokens": 512}
-            for r in _job(store_row, "split", model, workload, "rung.parallel.tensor_parallel", words, gpus):
+            for r in _job(store_row, "split", model, workload, "rung.reproduce.parallel.tensor_parallel", words, gpus):
                 figures = {
                     "prompt_s": r["split_prompt_seconds"],
                     "token_s": r["split_token_seconds"],

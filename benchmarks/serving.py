@@ -25,20 +25,20 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from rung.gpt2.batching.choice import backend_of
-from rung.gpt2.batching.engine import BatchEngine
-from rung.gpt2.batching.text import Piece, Request
-from rung.gpt2.choose_plan import make_plan
-from rung.gpt2.model import Transformer
-from rung.gpt2.options import Options, Prompt
-from rung.gpt2.random_model import config_of, weights_of
-from rung.gpt2.sampling import Sampling
-from rung.gpt2.weights import converted
+from rung.models.batching.choice import backend_of
+from rung.models.batching.engine import BatchEngine
+from rung.models.batching.text import Piece, Request
+from rung.models.choose_plan import make_plan
+from rung.models.gpt2.model import Transformer
+from rung.models.gpt2.weights import converted
+from rung.models.options import Options, Prompt
+from rung.models.random_model import config_of, weights_of
+from rung.models.sampling import Sampling
 from rung.results import machine, store
 from rung.results.row import Row
 
 if TYPE_CHECKING:
-    from rung.gpt2.gpu.slots import GpuBackend
+    from rung.models.gpu.slots import GpuBackend
 
 GREEDY = Sampling(temperature=0)
 SHORTEST, LONGEST = 16, 512
@@ -124,7 +124,7 @@ class Bench:
         """The parts of the engine's work, separately."""
         if not self._on_gpu:
             return
-        from rung.gpt2.gpu.slots import GpuBackend
+        from rung.models.gpu.slots import GpuBackend
 
         self.engine(self.given.slots[-1]).prepare()
         backend = self._engines[self.given.slots[-1]]._backend

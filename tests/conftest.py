@@ -11,11 +11,15 @@ from pathlib import Path
 import pytest
 
 needed = ("uvicorn", "starlette", "openai")
-collect_ignore_glob = [] if all(importlib.util.find_spec(name) for name in needed) else ["test_serve*.py"]
+collect_ignore_glob = [] if all(importlib.util.find_spec(name) for name in needed) else ["serve/test_serve*.py"]
 
 # Never among the results of whoever runs the tests: those are of tests that share the GPU.
 _store = tempfile.TemporaryDirectory(prefix="rung-tests-")
 os.environ["RUNG_RESULTS"] = str(Path(_store.name) / "results.jsonl")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--fresh", action="store_true", help="judge every rung anew, also where its verdict is known")
 
 
 def _take_a_share(worker: str, workers: int) -> None:

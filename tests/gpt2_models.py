@@ -14,7 +14,7 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
 import rung
-from rung.gpt2.load import Model
+from rung.models.load import Model
 
 TEXT = (
     "Once upon a time there was a king who had three sons, and the youngest was called Simpleton. "

@@ -16,9 +16,9 @@ from typing import Any
 
 import uvicorn
 
-from rung.gpt2.batching.wire import Setup
-from rung.gpt2.config import read_config
-from rung.gpt2.tokenizer import read_tokenizer
+from rung.models.batching.wire import Setup
+from rung.models.gpt2.config import read_config
+from rung.models.tokenizer import read_tokenizer
 from rung.serve.app import Limits, Server
 from rung.serve.completions import Served
 from rung.serve.pool import Pool

@@ -14,8 +14,7 @@ PACKAGE = ROOT / "src" / "rung"
 ORDER = (
     ("cli",),
     ("serve",),
-    ("study", "doctor", "api", "exchange"),
-    ("climb", "parallel"),
+    ("reproduce", "doctor", "api", "exchange"),
     ("show",),
     ("sweep",),
     ("profile",),
@@ -23,7 +22,7 @@ ORDER = (
     ("check",),
     ("ops",),
     ("results",),
-    ("gpt2",),
+    ("models",),
     ("rungs",),
     ("emulator",),
     ("cuda",),
@@ -113,14 +112,14 @@ def _circle(edges: dict[str, set[str]]) -> list[str]:
 
 def test_no_modules_import_each_other_in_a_circle() -> None:
     edges = _edges()
-    assert {"rung.rungs.catalogue", "rung.cuda.launch"} <= edges["rung.gpt2.gpu.prefill_ladder"]
+    assert {"rung.rungs.catalogue", "rung.cuda.launch"} <= edges["rung.models.gpu.prefill_ladder"]
     assert _circle({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c", "b"]
     assert _circle(edges) == []
 
 
-def test_one_module_of_gpt2_names_rungs() -> None:
+def test_one_module_of_a_family_names_rungs() -> None:
     naming = set()
-    for path in (PACKAGE / "gpt2").rglob("*.py"):
+    for path in (PACKAGE / "models").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             called = node.func if isinstance(node, ast.Call) else None
             if isinstance(called, ast.Attribute) and ast.unparse(called) in ("catalogue.find", "catalogue.rungs"):
@@ -131,7 +130,7 @@ def test_one_module_of_gpt2_names_rungs() -> None:
 def test_no_behaviour_of_the_model_hangs_on_the_environment() -> None:
     asking = [
         path.name
-        for path in (PACKAGE / "gpt2").rglob("*.py")
+        for path in (PACKAGE / "models").rglob("*.py")
         if re.search(r"environ|getenv", path.read_text(encoding="utf-8"))
     ]
     assert sorted(asking) == ["build.py", "hub.py"]  # where the compiler and the hub's files are

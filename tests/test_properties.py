@@ -22,10 +22,10 @@ from rung.cli import main
 from rung.cli.generate import _lines, _records
 from rung.errors import RungError
 from rung.expressions import FUNCTIONS, evaluate
-from rung.gpt2.config import parse_config
-from rung.gpt2.load import INNER
-from rung.gpt2.tensors import Safetensors
-from rung.gpt2.tokenizer import Detokenizer, read_tokenizer
+from rung.models.gpt2.config import parse_config
+from rung.models.load import INNER
+from rung.models.tensors import Safetensors
+from rung.models.tokenizer import Detokenizer, read_tokenizer
 from rung.rungs import header
 
 alike = settings(

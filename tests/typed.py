@@ -6,7 +6,7 @@ import rung
 import rung.check.many
 from rung.api import Reports, Rows
 from rung.bench.race import Timed
-from rung.gpt2.load import Model
+from rung.models.load import Model
 from rung.profile.resources import Compiled
 
 assert_type(rung.check("gelu/2", quick=True), Reports)

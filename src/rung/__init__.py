@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rung.api import bench, check, inspect
     from rung.exchange import hf as transformers
     from rung.exchange.hf import generate
-    from rung.gpt2.load import load
+    from rung.models.load import load
 
 __all__ = ["RungError", "bench", "check", "generate", "inspect", "load", "ops", "transformers"]
 __version__ = "0.1.0"
@@ -23,7 +23,7 @@ __version__ = "0.1.0"
 _HOME = {
     "generate": ("rung.exchange.hf", "generate"),
     "inspect": ("rung.api", "inspect"),
-    "load": ("rung.gpt2.load", "load"),
+    "load": ("rung.models.load", "load"),
     "ops": ("rung.ops", None),
     "transformers": ("rung.exchange.hf", None),
 }

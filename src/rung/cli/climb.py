@@ -12,9 +12,9 @@ from rung.cli import console, options
 from rung.errors import RungError
 
 if TYPE_CHECKING:
-    from rung.climb.model import Climb, Climbed
-    from rung.gpt2.config import Config
-    from rung.gpt2.weights import Weights
+    from rung.models.gpt2.config import Config
+    from rung.models.gpt2.weights import Weights
+    from rung.reproduce.climbs.model import Climb, Climbed
     from rung.results.row import Row as Result
 
 PROMPT = "Hello, I'm a language model,"
@@ -55,10 +55,10 @@ def climb(
     """
     import torch
 
-    from rung.climb import course
-    from rung.climb import model as generation
-    from rung.gpt2.load import find
-    from rung.gpt2.random_model import requested
+    from rung.models.load import find
+    from rung.models.random_model import requested
+    from rung.reproduce.climbs import course
+    from rung.reproduce.climbs import model as generation
     from rung.show import attention_text_chart, model_chart
 
     if device not in ("cuda", "emulator"):
@@ -76,7 +76,7 @@ def climb(
     config, weights, ids = _model(model, prompt, device)
     trained = "random" if model.startswith("random:") else model
     if study == "attention":
-        from rung.climb import attention
+        from rung.reproduce.climbs import attention
 
         variants = attention.variants("cuda" if device == "cuda" else "emulator", rung)
         name, results = model.removeprefix("random:"), []
@@ -117,17 +117,17 @@ def _store(row: Result, device: str, output: Path | None) -> Result:
 
 
 def _model(model: str, prompt: str, device: str) -> tuple[Config, Weights, list[int]]:
-    from rung.gpt2 import random_model
+    from rung.models import random_model
 
     if (config := random_model.requested(model)) is not None:
         if prompt not in TOKENIZED:
             raise RungError("random weights have no tokenizer; leave --prompt out, or name a real --model.")
         where = "cuda" if device == "cuda" else "cpu"
         return config, random_model.weights_of(config, where), list(TOKENIZED[prompt])
-    from rung.gpt2.config import read_config
-    from rung.gpt2.load import find
-    from rung.gpt2.tokenizer import read_tokenizer
-    from rung.gpt2.weights import Linear, read_weights
+    from rung.models.gpt2.config import read_config
+    from rung.models.gpt2.weights import Linear, read_weights
+    from rung.models.load import find
+    from rung.models.tokenizer import read_tokenizer
 
     folder = find(model)
     config = read_config(folder / "config.json")

@@ -20,7 +20,7 @@ def convert(
     """
     if folder.exists() and any(folder.iterdir()):
         raise RungError(f"{folder} exists and is not empty; name a new folder.")
-    from rung.gpt2.checkpoints import convert as write
+    from rung.models.gpt2.checkpoints import convert as write
 
     config = write(checkpoint, folder)
     print(f"{folder}: {config.layers} layers, {config.C} channels, a vocabulary of {config.vocabulary:,}")

@@ -46,8 +46,8 @@ def eval_(
     if include is not None and not include.is_dir():
         raise RungError(f"{include} is no folder; --include takes a folder of tasks.")
     from rung.cli import console
-    from rung.gpt2.harness import HarnessModel
-    from rung.gpt2.load import load
+    from rung.models.harness import HarnessModel
+    from rung.models.load import load
 
     chosen = load(model, device=device, dtype=dtype, revision=revision, offline=offline, threads=threads)
     manager = TaskManager(include_path=str(include) if include else None, include_defaults=False)

@@ -18,11 +18,11 @@ from rung.files import TEXT, read_bytes, shown
 from rung.numbers import whole
 
 if TYPE_CHECKING:
-    from rung.gpt2.config import Config
-    from rung.gpt2.generate import Run, Stats
-    from rung.gpt2.load import Model
-    from rung.gpt2.options import Completion
-    from rung.gpt2.tokenizer import Tokenizer
+    from rung.models.generate import Run, Stats
+    from rung.models.gpt2.config import Config
+    from rung.models.load import Model
+    from rung.models.options import Completion
+    from rung.models.tokenizer import Tokenizer
 
 
 def generate(
@@ -137,11 +137,11 @@ def generate(
         if ray is not None:
             say(_over_ray(how, texts, request, (stop_token or [], ignore_eos), ray))
             return
-        from rung.gpt2.load import load
+        from rung.models.load import load
 
         chosen = load(**how)
         if gpus is not None:
-            from rung.gpt2.batching.wire import Setup
+            from rung.models.batching.wire import Setup
 
             chosen.spread([Setup(how, gpu=gpu) for gpu in range(1, gpus)])
         request["stop_tokens"] = _stop_tokens(chosen.config, lambda: chosen.tokenizer, stop_token or [], ignore_eos)
@@ -164,7 +164,7 @@ def _begin(device: str, ray: str | None) -> None:
     """Work to do while torch is imported: compile the CPU kernels, or create the GPU's context."""
     on_gpu = Path("/dev/nvidiactl").exists()
     if device == "cpu" or (device == "auto" and not on_gpu):
-        from rung.gpt2.cpu import build
+        from rung.models.cpu import build
 
         build.begin()
     elif device in ("auto", "cuda") and on_gpu and ray is None:
@@ -176,11 +176,11 @@ def _begin(device: str, ray: str | None) -> None:
 def _over_ray(
     how: dict[str, Any], texts: list[str], request: dict[str, Any], stops: tuple[list[str], bool], address: str
 ) -> Iterator[tuple[int, Completion]]:
-    from rung.gpt2.config import read_config
-    from rung.gpt2.load import find
-    from rung.gpt2.options import Completion
-    from rung.gpt2.tokenizer import read_tokenizer
-    from rung.parallel.blocks import Job, over_ray
+    from rung.models.gpt2.config import read_config
+    from rung.models.load import find
+    from rung.models.options import Completion
+    from rung.models.tokenizer import read_tokenizer
+    from rung.reproduce.parallel.blocks import Job, over_ray
 
     folder = find(how["model"], revision=how["revision"], offline=how["offline"])
     seed = secrets.randbits(32) if request["seed"] is None else request["seed"]

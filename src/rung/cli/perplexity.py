@@ -37,8 +37,8 @@ def perplexity(
         raise RungError(f"{file} is not UTF-8; convert it, with iconv for example.") from None
     except OSError as error:
         raise RungError(f"{file} cannot be read ({error.strerror}); name a text file.") from None
-    from rung.gpt2 import perplexity as measure
-    from rung.gpt2.load import load
+    from rung.models import perplexity as measure
+    from rung.models.load import load
 
     chosen = load(
         model, device=device, dtype=dtype, revision=revision, offline=offline, threads=threads, window=window,

@@ -10,8 +10,8 @@ from rung.cli import console
 from rung.errors import RungError
 
 if TYPE_CHECKING:
-    from rung.gpt2.config import Config
-    from rung.gpt2.gpu.engine import Engine
+    from rung.models.gpt2.config import Config
+    from rung.models.gpu.engine import Engine
     from rung.profile.stopwatch import Inside
     from rung.profile.trace import Breakdown
     from rung.results.row import Row
@@ -193,7 +193,7 @@ def _us(seconds: float) -> str:
 
 def _floor(engine: Engine) -> Floor:
     from rung.bench import race
-    from rung.climb import model as generation
+    from rung.reproduce.climbs import model as generation
 
     return Floor(generation.weight_bytes(engine.config, engine.dtype), race.measure_ceilings().bytes)
 
@@ -210,9 +210,9 @@ def _inside(engine: Engine) -> Inside | None:
 
 
 def _writer(model: str, where: str, plan: str | None, dtype: str | None) -> Writer:
-    from rung.gpt2 import random_model
-    from rung.gpt2.gpu.plan import GpuPlan
-    from rung.gpt2.load import load
+    from rung.models import random_model
+    from rung.models.gpu.plan import GpuPlan
+    from rung.models.load import load
 
     if (config := random_model.requested(model)) is not None:
         return _random_writer(model, config, where, plan, dtype)
@@ -241,9 +241,9 @@ def _writer(model: str, where: str, plan: str | None, dtype: str | None) -> Writ
 def _random_writer(model: str, config: Config, where: str, plan: str | None, dtype: str | None) -> Writer:
     """The same for random weights: they have no tokenizer, and only the plan `best` takes them from memory."""
     from rung.cli.climb import PROMPT_TOKENS
-    from rung.gpt2.gpu.engine import Engine
-    from rung.gpt2.plan import ALIASES
-    from rung.gpt2.random_model import weights_of
+    from rung.models.gpu.engine import Engine
+    from rung.models.plan import ALIASES
+    from rung.models.random_model import weights_of
 
     if where != "cuda" or plan not in (None, "best"):
         raise RungError(f"{model} needs the plan best on a GPU; use --device cuda, or name a real --model.")

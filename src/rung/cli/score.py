@@ -83,10 +83,10 @@ def _scores(
     how: dict[str, Any], texts: Iterator[str], scoring: dict[str, Any], gpus: int | None, ray: str | None
 ) -> Iterator[dict[str, Any]]:
     if ray is None and gpus is None:
-        from rung.gpt2.load import load
+        from rung.models.load import load
 
         return (one.as_json() for one in load(**how).scores(texts, **scoring))
-    from rung.parallel.blocks import Job, over_gpus, over_ray
+    from rung.reproduce.parallel.blocks import Job, over_gpus, over_ray
 
     job = Job(how, "score", scoring)
     found = over_gpus(job, texts, gpus) if ray is None and gpus else over_ray(job, texts, ray or "auto")

@@ -42,7 +42,7 @@ def study(
     Examples: rung study · rung study softmax · rung study waves --quick --chart waves.svg · rung study attention --n
     256 --n 1024 --mpi --ranks 1 --ranks 4 --data qkv
     """
-    from rung import study as studies
+    from rung.reproduce import studies
 
     if name == "sources":
         _sources(gpu, json)
@@ -72,9 +72,9 @@ def study(
     given = {key: value for key, value in requested.items() if value is not None and value != ()}
     if given and name != "attention":
         raise RungError(f"--{next(iter(given))} is an option of `rung study attention` only.")
+    from rung.reproduce.studies.common import Gpu
     from rung.results import store
     from rung.show.sweep_chart import write_svg
-    from rung.study.common import Gpu
 
     answers = []
     for one in studies.STUDIES if name == "all" else [name]:

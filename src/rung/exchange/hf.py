@@ -15,7 +15,7 @@ import torch.nn.functional as F
 
 from rung import ops
 from rung.errors import RungError
-from rung.gpt2.load import Model, load
+from rung.models.load import Model, load
 
 # Processors of generation_config are rebuilt from it; any other processor or criterion would be silently ignored.
 PROCESSORS = {"TemperatureLogitsWarper", "TopKLogitsWarper", "TopPLogitsWarper", "MinPLogitsWarper",

@@ -13,7 +13,7 @@ import llm
 from pydantic import Field
 
 import rung
-from rung.gpt2.load import Model
+from rung.models.load import Model
 
 MODELS = {"rung": "inner", **{f"rung/{n}": n for n in ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl", "distilgpt2")}}
 

@@ -23,7 +23,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from rung.errors import RungError
-from rung.gpt2.batching.text import Piece
+from rung.models.batching.text import Piece
 from rung.numbers import whole
 from rung.serve.completions import Call, Choice, Served, answer, joined, parse, usage, written
 from rung.serve.errors import Refusal

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rung.errors import RungError
-from rung.gpt2.batching.text import Piece, Request, check
-from rung.gpt2.config import Config
-from rung.gpt2.options import MOST_STOPS, Chosen, Options, Prompt
-from rung.gpt2.sampling import Sampling
-from rung.gpt2.tokenizer import Tokenizer
+from rung.models.batching.text import Piece, Request, check
+from rung.models.gpt2.config import Config
+from rung.models.options import MOST_STOPS, Chosen, Options, Prompt
+from rung.models.sampling import Sampling
+from rung.models.tokenizer import Tokenizer
 from rung.serve.errors import Refusal
 
 MOST_LOGPROBS = 20

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 
 from rung.errors import RungError
-from rung.gpt2.batching import wire
-from rung.gpt2.batching.text import Piece, Request
-from rung.gpt2.batching.wire import Cancel, Failed, Progress, Ready, Setup, Stop, Submit
+from rung.models.batching import wire
+from rung.models.batching.text import Piece, Request
+from rung.models.batching.wire import Cancel, Failed, Progress, Ready, Setup, Stop, Submit
 
 DIED = "the engine's process died while the text was being written; send the request again."
 RESTARTS = 1  # a process that dies more often would die again if restarted

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from starlette.applications import Starlette
 
 from rung.errors import RungError
-from rung.gpt2.batching.wire import Setup
-from rung.parallel.blocks import with_ray
+from rung.models.batching.wire import Setup
+from rung.reproduce.parallel.blocks import with_ray
 from rung.serve.app import Limits, Server
 from rung.serve.pool import Pool
 from rung.serve.run import served_by

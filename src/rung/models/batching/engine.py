@@ -1,0 +1,299 @@
+"""The engine: requests wait, take a slot, advance together, and leave when they end or are cancelled.
+
+One thread calls the backend, so that a model may be used from any number of threads. The request with the lowest
+priority number is admitted next, among equals the first to arrive. An admitted text keeps its slot until it ends.
+"""
+
+from __future__ import annotations
+
+import atexit
+import heapq
+import os
+import queue
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Protocol
+
+import torch
+
+from rung.errors import RungError
+from rung.models.batching.backend import Backend, Clock
+from rung.models.batching.text import Piece, Request, Text
+from rung.models.tokenizer import Tokenizer
+
+IDLE_SECONDS = 1.0  # after this long without work the thread ends; the next request starts another
+Listener = Callable[[Piece], None]
+_engines: weakref.WeakSet[BatchEngine] = weakref.WeakSet()
+
+
+class Submission(Protocol):
+    """A submitted request."""
+
+    def cancel(self) -> None: ...
+
+
+class Engine(Protocol):
+    """The interface to which a run submits its requests."""
+
+    alone: threading.Lock
+
+    @property
+    def clock(self) -> Clock: ...
+
+    def submit(self, request: Request, listener: Listener) -> Submission: ...
+
+
+class Ticket:
+    """A submitted request. Its listener is called with each piece, in the engine's thread."""
+
+    def __init__(self, engine: BatchEngine, request: Request, listener: Listener, number: int) -> None:
+        self.request, self.listener = request, listener
+        self.order = (request.options.priority, number)
+        self.cancelled = self.ended = False
+        self.submitted, self.queued = time.monotonic(), 0.0
+        self._engine = engine
+
+    def __lt__(self, other: Ticket) -> bool:
+        return self.order < other.order
+
+    def cancel(self) -> None:
+        """End the text at the next token; its last piece says "interrupted"."""
+        self._engine.cancel(self)
+
+
+class BatchEngine:
+    """`backend` creates the backend at the first request; the number of slots may be given."""
+
+    def __init__(self, backend: Callable[..., Backend], tokenizer: Tokenizer | None) -> None:
+        self._backend_of, self._tokenizer = backend, tokenizer
+        self._make: Callable[[], Backend] = backend
+        self._new()
+        _engines.add(self)
+
+    def _new(self) -> None:
+        self._pid = os.getpid()
+        self.alone = threading.Lock()  # held by the one run that a plan writes as a whole, without the engine
+        self._lock = threading.Condition()
+        self._backend: Backend | None = None
+        self._thread: threading.Thread | None = None
+        self._closed = False
+        self._count = 0
+        self._cancelled = False  # a request was cancelled since the last check
+        self._waiting: list[Ticket] = []  # a heap
+        self._running: dict[int, tuple[Ticket, Text]] = {}
+        self._free: list[int] = []  # a heap: unused numbers below _top
+        self._top = 0
+
+    # ---- from any thread --------------------------------------------------------------------------------------------
+
+    def submit(self, request: Request, listener: Listener) -> Ticket:
+        """Submit a request. The listener must not block."""
+        if os.getpid() != self._pid:
+            self._new()  # after a fork the parent's thread and its texts do not exist here
+        with self._lock:
+            if self._closed:
+                raise RungError("the engine was closed; load the model again.")
+            ticket = Ticket(self, request, listener, self._count)
+            self._count += 1
+            heapq.heappush(self._waiting, ticket)
+            self._lock.notify()
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._serve, name="rung-engine", daemon=True)
+                self._thread.start()
+        return ticket
+
+    def cancel(self, ticket: Ticket) -> None:
+        """See Ticket.cancel."""
+        with self._lock:
+            ticket.cancelled = self._cancelled = True
+            self._lock.notify()
+
+    @property
+    def load(self) -> tuple[int, int]:
+        """How many texts are being written, and how many wait."""
+        return len(self._running), len(self._waiting)
+
+    @property
+    def slots(self) -> int:
+        """How many texts can be written at a time; 0 before the first request."""
+        return self._backend.slots if self._backend else 0
+
+    @property
+    def usage(self) -> float:
+        """The share of all slots' token capacity that is in use."""
+        tokens = sum(len(text.request.ids) + len(text.tokens) for _, text in list(self._running.values()))
+        return tokens / (self._backend.slots * self._backend.context) if self._backend else 0.0
+
+    def prepare(self, slots: int | None = None, *, warm: bool = False) -> None:
+        """Create the backend now, with this number of slots if one is given."""
+        with self._lock:
+            if slots is not None:
+                self._make = partial(self._backend_of, slots)
+            if self._backend is None or slots is not None:
+                self._use(self._make())
+            if warm and self._backend is not None:
+                self._backend.warm()
+
+    def _use(self, backend: Backend) -> Backend:
+        self._backend, self._free, self._top = backend, [], 0
+        return backend
+
+    @property
+    def clock(self) -> Clock:
+        return self._backend.clock if self._backend else Clock()
+
+    def close(self, timeout: float | None = 5.0) -> None:
+        """End all texts and the thread."""
+        if os.getpid() != self._pid:
+            return
+        with self._lock:
+            self._closed = True
+            self._lock.notify()
+            thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(timeout)
+
+    # ---- in the engine's thread -------------------------------------------------------------------------------------
+
+    @torch.inference_mode()
+    def _serve(self) -> None:
+        while self._wait():
+            try:
+                backend = self._backend or self._use(self._make())
+                self._admit(backend)
+                self._turn(backend)
+            except RungError as error:
+                self._fail(str(error))
+            except Exception as error:  # all waiting listeners have to be notified
+                self._fail(f"the engine failed ({type(error).__name__}: {error}); the text was not finished.")
+
+    def _wait(self) -> bool:
+        """Wait for work; False when the thread is to end."""
+        with self._lock:
+            if not self._running and not self._waiting and not self._closed:
+                self._lock.wait_for(lambda: self._waiting or self._closed, IDLE_SECONDS)
+            if self._running or self._waiting:
+                if not self._closed:
+                    return True
+                tickets = [*self._waiting, *(ticket for ticket, _ in self._running.values())]
+                self._waiting.clear()
+                self._running.clear()
+                for ticket in tickets:
+                    self._deliver(ticket, Piece(reason="interrupted"))
+            self._thread = None
+            return False
+
+    def _admit(self, backend: Backend) -> None:
+        left, cancelled = [], []
+        with self._lock:
+            if self._cancelled:
+                self._cancelled = False
+                left = [ticket for ticket in self._waiting if ticket.cancelled]
+                self._waiting = [ticket for ticket in self._waiting if not ticket.cancelled]
+                heapq.heapify(self._waiting)
+                cancelled = [slot for slot, (ticket, _) in self._running.items() if ticket.cancelled]
+            admitted = [heapq.heappop(self._waiting) for _ in range(min(backend.free_slots, len(self._waiting)))]
+        for ticket in left:
+            self._deliver(ticket, Piece(reason="interrupted"))
+        for slot in cancelled:
+            ticket, text = self._leave(backend, slot)
+            self._deliver(ticket, Piece(text.finish("interrupted"), reason=text.reason))
+        begun = []
+        for ticket in admitted:  # all are registered before any begins, so that a failure reaches each
+            if not self._free:
+                self._free, self._top = [self._top], self._top + 1
+            slot, text = heapq.heappop(self._free), Text(ticket.request, self._tokenizer)
+            ticket.queued = time.monotonic() - ticket.submitted
+            self._running[slot] = ticket, text
+            begun.append((slot, text))
+        for slot, text in begun:
+            try:
+                backend.begin(slot, text)
+            except RungError as error:  # the backend refuses this text alone
+                heapq.heappush(self._free, slot)
+                ticket, _ = self._running.pop(slot)
+                self._deliver(ticket, Piece(error=str(error)))
+
+    def _turn(self, backend: Backend) -> None:
+        if not self._running:
+            return
+        for fresh in backend.turn():
+            if fresh.slot not in self._running:
+                continue  # an earlier token of this turn ended the text
+            ticket, text = self._running[fresh.slot]
+            chosen, before = fresh.chosen, len(text.tokens)
+            shown = text.accept([one.token for one in chosen])
+            if text.reason is None and (fresh.full or not chosen):
+                shown += text.finish("context" if chosen else "length")
+            if len(text.tokens) - before < len(chosen):
+                chosen = chosen[: len(text.tokens) - before]
+            if text.reason is not None:
+                self._leave(backend, fresh.slot)
+            self._deliver(ticket, Piece(shown, chosen, text.reason, fresh.prompt, None if before else ticket.queued))
+
+    def _leave(self, backend: Backend, slot: int) -> tuple[Ticket, Text]:
+        backend.end(slot)
+        heapq.heappush(self._free, slot)
+        return self._running.pop(slot)
+
+    def _fail(self, message: str) -> None:
+        """All running texts end with the reason; the next ones get a new backend."""
+        with self._lock:
+            tickets = [ticket for ticket, _ in self._running.values()]
+            if self._backend is None:
+                tickets += self._waiting
+                self._waiting = []
+            self._running.clear()
+            self._backend = None
+        for ticket in tickets:
+            self._deliver(ticket, Piece(error=message))
+
+    @staticmethod
+    def _deliver(ticket: Ticket, piece: Piece) -> None:
+        ticket.ended = piece.last
+        ticket.listener(piece)
+
+
+class Stream:
+    """Pieces of several requests in one queue, for a blocking reader: (key, piece)."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine, self._pid = engine, os.getpid()
+        self._pieces: queue.SimpleQueue[tuple[int, Piece]] = queue.SimpleQueue()
+        self._tickets: dict[int, Submission] = {}
+
+    def submit(self, key: int, request: Request) -> None:
+        self._tickets[key] = self._engine.submit(request, lambda piece: self._pieces.put((key, piece)))
+
+    def __iter__(self) -> Iterator[tuple[int, Piece]]:
+        """Until all requests have ended; more may be submitted meanwhile."""
+        while self._tickets:
+            if os.getpid() != self._pid:
+                raise RungError("the text was begun before a fork; request it again in the new process.")
+            key, piece = self._pieces.get()
+            if piece.last:
+                del self._tickets[key]
+            yield key, piece
+
+    def cancel(self) -> None:
+        """End the running ones; their last pieces are still delivered."""
+        for ticket in self._tickets.values():
+            ticket.cancel()
+
+
+@atexit.register
+def _close_all() -> None:
+    # A thread that computes while the interpreter shuts down would crash the process.
+    for engine in list(_engines):
+        engine.close()
+
+
+def _after_fork() -> None:
+    # The threads of torch's pool exist only in the parent; a child that waited for them would hang.
+    torch.set_num_threads(1)
+
+
+os.register_at_fork(after_in_child=_after_fork)

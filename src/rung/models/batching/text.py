@@ -1,0 +1,155 @@
+"""A text being generated: from chosen tokens to pieces of text, and when it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rung.errors import RungError
+from rung.models.gpt2.config import Config
+from rung.models.options import Chosen, Completion, Options, Prompt, Reason
+from rung.models.stops import StopFinder
+from rung.models.tokenizer import Detokenizer, Tokenizer
+
+
+@dataclass(frozen=True)
+class Request:
+    """A text to write. `seed` and `sample` determine its random numbers."""
+
+    prompt: Prompt
+    options: Options
+    seed: int
+    sample: int = 0
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        return self.prompt.ids
+
+
+@dataclass(slots=True)
+class Piece:
+    """The part that a turn added to a text. `reason` is set with the last piece, `error` when the engine failed."""
+
+    text: str = ""
+    tokens: tuple[Chosen, ...] = ()
+    reason: Reason | None = None
+    prompt: tuple[Chosen | None, ...] | None = None  # the prompt's own log-probabilities, with the first piece
+    queued: float | None = None  # seconds that it waited for a slot, with the first piece
+    error: str | None = None
+
+    @property
+    def last(self) -> bool:
+        return self.reason is not None or self.error is not None
+
+
+def check(prompt: Prompt, options: Options, config: Config) -> None:
+    """RungError if the model cannot continue this prompt."""
+    if not prompt.ids:
+        raise RungError("the prompt is empty; give at least one character to continue.")
+    if len(prompt.ids) > config.context and not options.slide:
+        raise RungError(
+            f"the prompt has {len(prompt.ids):,} tokens and the model's context {config.context:,}; "
+            "shorten it, or let it slide to keep its end."
+        )
+    if len(prompt.ids) > config.context and options.prompt_logprobs is not None:
+        raise RungError(
+            f"the prompt has {len(prompt.ids):,} tokens, and log-probabilities of a prompt need all of them within "
+            f"the model's context of {config.context:,}; shorten it."
+        )
+    if max(prompt.ids) >= config.vocabulary or min(prompt.ids) < 0:
+        raise RungError(
+            f"the prompt has token {max(prompt.ids)}, but the model only {config.vocabulary:,}; "
+            "use the model's own tokenizer."
+        )
+
+
+class Text:
+    """A request's tokens so far, its text, and why it ended."""
+
+    def __init__(self, request: Request, tokenizer: Tokenizer | None) -> None:
+        self.request, self.options = request, request.options
+        self.tokens: list[int] = []
+        self.reason: Reason | None = None
+        self._detokenizer = Detokenizer(tokenizer) if tokenizer else None
+        self._stops = StopFinder(self.options.stop)
+
+    def accept(self, tokens: Sequence[int]) -> str:
+        """Add tokens, up to the text's end; returns the text that can no longer change."""
+        if not self.options.stop:
+            return self._add(tokens)
+        piece = ""
+        for token in tokens:  # a stop string may end the text after each
+            piece += self._add((token,))
+            if self.reason is not None:
+                break
+        return piece
+
+    def _add(self, tokens: Sequence[int]) -> str:
+        options = self.options
+        added = tokens[: options.max_new_tokens - len(self.tokens)]
+        stop = next((i for i, token in enumerate(added) if token in options.stop_tokens), None)
+        added = added[:stop]
+        self.tokens += added
+        piece = self._push(self._detokenizer.push(added)) if self._detokenizer else ""
+        if self._stops.stopped:
+            self.reason = "stop"
+        elif stop is not None:
+            piece += self.finish("stop")
+        elif len(self.tokens) == options.max_new_tokens:
+            piece += self.finish("length")
+        return piece
+
+    def finish(self, reason: Reason) -> str:
+        """End the text; returns what was held back."""
+        rest = self._push(self._detokenizer.flush()) if self._detokenizer else ""
+        if not self._stops.stopped:
+            rest += self._stops.flush()
+        self.reason = "stop" if self._stops.stopped else reason
+        return rest
+
+    def _push(self, text: str) -> str:
+        return text if len(self.tokens) < self.options.min_tokens else self._stops.push(text)
+
+    def window(self, context: int) -> tuple[int, ...]:
+        """The tokens to read next. When they fill the context, the newer half is kept."""
+        ids = (*self.request.ids, *self.tokens)
+        return ids if len(ids) <= context else ids[-max(1, context // 2) :]
+
+
+class Transcript:
+    """A reader's text: its pieces joined."""
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        self.reason: Reason | None = None
+        self.tokens: list[int] = []
+        self._text: list[str] = []
+        self._chosen: list[Chosen] = []
+        self._prompt: list[Chosen | None] | None = None
+
+    def add(self, piece: Piece) -> None:
+        """One more piece; RungError if it reports that the engine failed."""
+        if piece.error is not None:
+            raise RungError(piece.error)
+        self._text.append(piece.text)
+        self.tokens.extend(chosen.token for chosen in piece.tokens)
+        self._chosen.extend(piece.tokens)
+        if piece.prompt is not None:
+            self._prompt = list(piece.prompt)
+        self.reason = piece.reason
+
+    def completion(self) -> Completion:
+        request, options = self.request, self.request.options
+        text = "".join(self._text)
+        return Completion(
+            prompt=request.prompt.text,
+            text=request.prompt.text + text if options.echo else text,
+            tokens=list(self.tokens),
+            finish_reason=self.reason or "interrupted",
+            sample=request.sample,
+            seed=request.seed,
+            prompt_tokens=len(request.ids),
+            logprobs=[c.logprob for c in self._chosen if c.logprob is not None] if options.logprobs else None,
+            top_logprobs=[c.top for c in self._chosen] if options.top_logprobs else None,
+            prompt_logprobs=self._prompt,
+        )

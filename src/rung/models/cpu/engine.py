@@ -1,0 +1,182 @@
+"""decode.cpp as a Python object."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import os
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import torch
+
+from rung.models.buffers import empty, floats, integers
+from rung.models.cache import Cache
+from rung.models.cpu import build
+from rung.models.gpt2.config import Config
+from rung.models.gpt2.weights import Linear, Norm, Weights
+
+KINDS = {torch.float32: 0, torch.bfloat16: 1, torch.int8: 2}
+ACTIVATIONS = {"gelu_tanh": 0, "gelu_erf": 1, "relu": 2}
+
+
+class Shape(ctypes.Structure):
+    """As in decode.cpp."""
+
+    _fields_ = (
+        *((name, ctypes.c_int32) for name in ("kind", "activation", "threads", "L", "C", "NH", "F", "V", "window")),
+        ("eps", ctypes.c_float),
+    )
+
+
+@dataclass(frozen=True)
+class Run:
+    """Neighbouring tokens of one sequence, from a position on."""
+
+    tokens: Sequence[int]
+    row: int
+    position: int
+
+
+@dataclass(frozen=True)
+class Column:
+    """One token of one sequence."""
+
+    token: int
+    row: int
+    position: int
+    output: int  # its row of the logits, or -1
+
+
+def available() -> ctypes.CDLL | None:
+    """The compiled code, waiting for the compiler if it is running; None without a compiler."""
+    compilation = build.begin()
+    library = compilation.wait() if compilation else None
+    return _bind(library) if library else None
+
+
+@cache
+def _bind(path: Path) -> ctypes.CDLL | None:
+    try:
+        library = ctypes.CDLL(str(path))
+    except OSError:
+        return None
+    library.rung_new.restype = ctypes.c_void_p
+    library.rung_new.argtypes = [ctypes.POINTER(Shape), ctypes.POINTER(ctypes.c_void_p)]
+    library.rung_free.argtypes = [ctypes.c_void_p]
+    for function in (library.rung_step, library.rung_read):
+        function.argtypes = [ctypes.c_void_p, ctypes.c_int32, *[ctypes.c_void_p] * 4, ctypes.c_int64, ctypes.c_int64,
+                             ctypes.c_void_p]  # fmt: skip
+    library.rung_rate.argtypes = [ctypes.c_void_p, ctypes.c_int32, *[ctypes.c_void_p] * 3, ctypes.c_int32,
+                                  ctypes.c_void_p]  # fmt: skip
+    return library
+
+
+class Engine:
+    """A model ready for steps. Keeps the weights alive, and its own threads between steps."""
+
+    cache: Cache | None = None  # it accepts any cache
+
+    def __init__(
+        self, library: ctypes.CDLL, config: Config, weights: Weights, threads: int, window: int | None = None
+    ) -> None:
+        self._library = library
+        self._config = config
+        self._weights = weights
+        self.columns_at_once: int = library.rung_max_columns()
+        scales = floats([config.attention_scale(i) for i in range(config.layers)])
+        tensors: list[torch.Tensor | None] = []
+
+        def norm(norm: Norm) -> None:
+            tensors.extend((norm.weight.float(), norm.bias.float()))
+
+        def linear(linear: Linear) -> None:
+            tensors.extend(
+                (linear.weight, linear.bias.float() if linear.bias is not None else None, linear.scale)
+            )
+
+        for layer in weights.layers:
+            norm(layer.ln_1)
+            linear(layer.qkv)
+            linear(layer.attn_proj)
+            norm(layer.ln_2)
+            linear(layer.fc)
+            linear(layer.mlp_proj)
+        norm(weights.ln_f)
+        linear(weights.head)
+        tensors.append(scales)
+        assert all(t is None or t.is_contiguous() for t in tensors)
+        self._tensors = tensors
+        shape = Shape(
+            KINDS[weights.head.weight.dtype], ACTIVATIONS[config.activation], threads,
+            config.layers, config.C, config.NH, config.F, config.vocabulary,
+            min(window or config.context, config.context), config.eps,
+        )  # fmt: skip
+        self._shape = shape
+        self._begin()
+
+    def _begin(self) -> None:
+        pointers = (ctypes.c_void_p * len(self._tensors))(
+            *(None if t is None else t.data_ptr() for t in self._tensors)
+        )
+        self._lock = threading.Lock()  # one step or pass at a time
+        self._handle: int | None = self._library.rung_new(ctypes.byref(self._shape), pointers)
+        self._pid = os.getpid()
+
+    def __del__(self, getpid: Callable[[], int] = os.getpid) -> None:  # `os` is already unloaded when Python ends
+        if getattr(self, "_handle", None) and self._pid == getpid():
+            self._library.rung_free(self._handle)
+
+    def step(self, columns: Sequence[Column], cache: Cache, outputs: int) -> torch.Tensor:
+        """Logits (outputs, V) of the columns that request them; keys and values go to the cache."""
+        logits = empty(outputs, self._config.vocabulary)
+        x = self._embed([c.token for c in columns], [c.position for c in columns])
+        places = [(c.row, c.position, c.output) for c in columns]
+        self._call(self._library.rung_step, places, x.data_ptr(), *_memory(cache), logits.data_ptr())
+        return logits
+
+    def read(self, runs: Sequence[Run], cache: Cache) -> torch.Tensor:
+        """Logits (runs, V) after the last token of each run; keys and values go to the cache."""
+        logits = empty(len(runs), self._config.vocabulary)
+        x = self._embed_runs(runs)
+        places = [(r.row, r.position, len(r.tokens)) for r in runs]
+        self._call(self._library.rung_read, places, x.data_ptr(), *_memory(cache), logits.data_ptr())
+        return logits
+
+    def rate(self, windows: Sequence[Sequence[int]], whole: bool) -> list[torch.Tensor]:
+        """For each window (T - 1, 3): log-probability of its tokens after the first; if `whole`, rank and entropy."""
+        runs = [Run(ids[:-1], 0, 0) for ids in windows]
+        counts = [len(run.tokens) for run in runs]
+        x = self._embed_runs(runs)
+        targets = integers([token for ids in windows for token in ids[1:]])
+        figures = empty(len(targets), 3)
+        places = [(0, end - count, count) for end, count in zip(itertools.accumulate(counts), counts, strict=True)]
+        self._call(self._library.rung_rate, places, x.data_ptr(), targets.data_ptr(), whole, figures.data_ptr())
+        return list(torch.split(figures, counts))
+
+    def _call(self, function: Callable[..., None], places: Sequence[tuple[int, int, int]], *rest: int | None) -> None:
+        if os.getpid() != self._pid:
+            self._begin()  # after a fork, in which the earlier object's threads do not exist
+        numbers = (ctypes.c_int64 * (3 * len(places)))(*itertools.chain.from_iterable(places))
+        with self._lock:
+            function(self._handle, len(places), ctypes.addressof(numbers), *rest)
+
+    def _embed_runs(self, runs: Sequence[Run]) -> torch.Tensor:
+        return self._embed(
+            [token for run in runs for token in run.tokens],
+            [run.position + i for run in runs for i in range(len(run.tokens))],
+        )
+
+    def _embed(self, tokens: Sequence[int], positions: Sequence[int]) -> torch.Tensor:
+        wte, ids = self._weights.wte, integers(tokens)
+        x = wte.weight[ids].float()
+        if wte.scale is not None:
+            x *= wte.scale[ids, None]
+        return x.add_(self._weights.wpe[integers(positions)])
+
+
+def _memory(cache: Cache) -> tuple[int, int, int, int]:
+    return cache.k.data_ptr(), cache.v.data_ptr(), cache.allocated, cache.capacity

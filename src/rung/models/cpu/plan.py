@@ -1,0 +1,148 @@
+"""The plan of the CPU: compiled code for tokens one by one and for prompts; torch where there is no compiler."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import torch
+
+from rung.errors import RungError
+from rung.models.buffers import empty
+from rung.models.cache import Cache
+from rung.models.cpu import build
+from rung.models.cpu.engine import Column, Engine, Run, available
+from rung.models.gpt2.config import Config
+from rung.models.gpt2.weights import Linear, Weights
+from rung.models.plan import Service
+from rung.models.score import Rated
+from rung.models.torch_plan import TorchPlan
+from rung.precision import one_thread
+from rung.processors import processors
+
+CPU_DTYPES = ("auto", "float32", "bfloat16", "int8")
+# Prompts up to this many tokens go through the compiled step, whose products are memory-bound; longer ones through
+# passes of blocked products.
+SHORT_PROMPT = 8
+TOKENS_AT_ONCE = 512  # tokens per pass: they share one read of the weights, and activations stay in caches
+ROOM = 64 << 20  # bytes per allocation for matrices
+# Threads synchronize five times per layer: more threads pay off from this many bytes of weights each, up to a maximum.
+BYTES_A_THREAD = 16 << 20
+MOST_THREADS = 16
+
+
+def fast_bfloat16() -> bool:
+    """Whether this processor multiplies bfloat16 itself."""
+    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported()) and bool(torch.cpu._is_avx512_bf16_supported())
+
+
+def resolve(dtype: str) -> str:
+    """The meaning of `auto` here: bfloat16 if the machine computes with it at full speed."""
+    if dtype != "auto":
+        return dtype
+    return "bfloat16" if build.begin() is not None or fast_bfloat16() else "float32"
+
+
+class CpuPlan(TorchPlan):
+    """Weights in float32, bfloat16 or int8."""
+
+    name = on = "cpu"
+    prompts_alone = True
+
+    def __init__(
+        self, dtype: str, threads: int | None = None, window: int | None = None, global_tokens: int = 0
+    ) -> None:
+        if dtype not in CPU_DTYPES:
+            raise RungError(f"the device cpu does not support {dtype}; use one of {', '.join(CPU_DTYPES)}.")
+        self.dtype = resolve(dtype)
+        stored = getattr(torch, self.dtype)
+        compute = torch.float32 if stored == torch.float32 or not fast_bfloat16() else torch.bfloat16
+        super().__init__(torch.device("cpu"), stored, compute, window, global_tokens)
+        self.threads = threads
+        self._scratch = torch.empty(0, dtype=torch.uint8, device="cpu")
+        self._native = None if global_tokens else available()  # only the compiled step has a window
+        # torch rounds a row of bfloat16 differently when there are other rows.
+        self.tokens_alone = self._native is None and stored != torch.float32
+        if self._native is not None:
+            self.cache_dtype = torch.float32 if stored == torch.float32 else torch.bfloat16
+
+    def matrix(self, weight: torch.Tensor) -> Linear:
+        made = super().matrix(weight)
+        made.weight = self._placed(made.weight)
+        return made
+
+    def _placed(self, weight: torch.Tensor) -> torch.Tensor:
+        """A copy adjacent to the previous matrices: the compiled code moves whole pages of 2 MB."""
+        size = -(-weight.nbytes // 64) * 64
+        if size > len(self._scratch):
+            self._scratch = torch.empty(max(size, ROOM), dtype=torch.uint8, device="cpu")
+        place, self._scratch = self._scratch[: weight.nbytes], self._scratch[size:]
+        return place.view(weight.dtype).view(weight.shape).copy_(weight)
+
+    def serve(self, config: Config, weights: Weights) -> Service:
+        if self._native is None:
+            return Service()
+        worth = weights.nbytes() // BYTES_A_THREAD
+        threads = self.threads or max(1, min(processors(), MOST_THREADS, worth))
+        engine = Engine(self._native, config, weights, threads, self.window)
+        return Service(stepper=NativeStep(engine), rater=NativeRater(engine))
+
+
+class NativeStep:
+    """Tokens of each sequence through the compiled code."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+
+    def takes(self, tokens: Sequence[Sequence[int]]) -> bool:
+        return True
+
+    def step(self, tokens: Sequence[Sequence[int]], cache: Cache) -> torch.Tensor:
+        with one_thread():
+            return self._step(tokens, cache)
+
+    def _step(self, tokens: Sequence[Sequence[int]], cache: Cache) -> torch.Tensor:
+        logits: dict[int, torch.Tensor] = {}
+        few = [row for row, ids in enumerate(tokens) if len(ids) <= SHORT_PROMPT]
+        left = list(few)
+        while left:
+            columns: list[Column] = []
+            some: list[int] = []
+            while left and len(columns) + len(tokens[left[0]]) <= self.engine.columns_at_once:
+                row, ids = left[0], tokens[left[0]]
+                columns += [
+                    Column(token, row, cache.lengths[row] + i, len(some) if i == len(ids) - 1 else -1)
+                    for i, token in enumerate(ids)
+                ]
+                some.append(left.pop(0))
+            logits |= zip(some, self.engine.step(columns, cache, len(some)), strict=True)
+        for row in set(range(len(tokens))).difference(few):
+            for at in range(0, len(tokens[row]), TOKENS_AT_ONCE):
+                run = Run(tokens[row][at : at + TOKENS_AT_ONCE], row, cache.lengths[row] + at)
+                logits[row] = self.engine.read([run], cache)[0]
+        return torch.stack([logits[row] for row in range(len(tokens))])
+
+
+class NativeRater:
+    """Windows of tokens through passes of the compiled code, short ones together."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+
+    def rate(self, windows: Iterable[Sequence[int]], *, whole: bool = True) -> Iterator[Rated]:
+        together, tokens = 16, 0  # so that the first figures do not wait for many texts
+        waiting: list[Sequence[int]] = []
+        for ids in windows:
+            if waiting and tokens + len(ids) > together:
+                yield from self._pass(waiting, whole)
+                waiting, tokens, together = [], 0, min(2 * together, TOKENS_AT_ONCE)
+            waiting.append(ids)
+            tokens += len(ids)
+        yield from self._pass(waiting, whole)
+
+    def _pass(self, windows: Sequence[Sequence[int]], whole: bool) -> Iterator[Rated]:
+        read = [ids for ids in windows if len(ids) > 1]
+        found = iter(self.engine.rate(read, whole) if read else ())
+        for ids in windows:
+            figures = next(found) if len(ids) > 1 else empty(0, 3)
+            known = slice(None if whole else 0)
+            yield Rated(figures[:, 0], figures[known, 1].long(), figures[known, 2])

@@ -1,0 +1,100 @@
+"""Choosing the next token on the device: the decode rung's argmax, or by the rules of `Sampling`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from rung.dtypes import dtype as named_dtype
+from rung.models.gpt2.rungs import SAMPLE_RUNGS, find
+from rung.models.gpu.memory import sent
+from rung.models.sampling import WORD, Sampling
+from rung.operation import Tensors
+from rung.rungs import catalogue
+from rung.rungs.base import Device
+
+SETTINGS, SEEDS = 8, 4  # numbers per text
+
+
+@dataclass(frozen=True)
+class Draw:
+    """How a text's tokens are chosen: its sampling, the key of its random numbers, its tokens so far as marks."""
+
+    sampling: Sampling
+    seed: int
+    sequence: int
+    marks: torch.Tensor | None = None  # (V); None without penalties
+
+    def packed(self, offset: int) -> list[int]:
+        """All but the marks, in the kernels' layout; `offset` is added to their steps to give the text's own."""
+        s = self.sampling
+        settings = [s.temperature, s.top_k or 0, s.top_p, s.min_p, s.repetition_penalty]
+        settings += [s.presence_penalty, s.frequency_penalty, 0]
+        bits: list[int] = np.asarray(settings, dtype=np.float32).view(np.int32).tolist()
+        return [*bits, *map(_signed, (self.seed & WORD, self.seed >> 32 & WORD)), self.sequence, offset]
+
+    @property
+    def greedy(self) -> bool:
+        return self.sampling.temperature == 0 and not self.sampling.penalised
+
+
+class Choice:
+    """Turns `logits` into `next`, by `rung` or the first that supports the shape. Its settings are in device memory (in
+    `tensors` if they contain them), so that one captured graph is used for all settings.
+    """
+
+    def __init__(self, tensors: Tensors, rows: int, vocabulary: int, device: Device, rung: str | None = None) -> None:
+        where = tensors["logits"].device
+        self.greedy = True
+        self._next, self._logits = tensors["next"], tensors["logits"]
+        self.state = {
+            "marks": torch.zeros(rows, vocabulary, dtype=torch.int32, device=where),
+            "settings": torch.zeros(rows, SETTINGS, dtype=torch.float32, device=where),
+            "seeds": torch.zeros(rows, SEEDS, dtype=torch.int32, device=where),
+        }
+        self.state |= {name: tensors[name] for name in ("settings", "seeds") if name in tensors}
+        inputs = {name: tensors[name] for name in ("logits", "steps", "next")}
+        values, real = catalogue.operation("sample").complete({"B": rows, "V": vocabulary}), named_dtype("f32")
+        rungs = (find("sample", name) for name in ([rung] if rung else SAMPLE_RUNGS))
+        chosen = next(r for r in rungs if rung or r.refusal(values, real, device=device) is None)
+        self._sample = chosen.prepare(inputs | self.state, values, real, device=device)
+
+    def begin(self, sampling: Sampling, seed: int, sequences: Sequence[int], prompts: Sequence[Sequence[int]]) -> None:
+        """A new batch: its sampling settings, and its prompts' tokens."""
+        vocabulary = self._logits.shape[1]
+        draws = [
+            Draw(sampling, seed, sequence, _seen(prompt, vocabulary) if sampling.penalised else None)
+            for sequence, prompt in zip(sequences, prompts, strict=True)
+        ]
+        self.greedy = draws[0].greedy
+        if not self.greedy:
+            packed = [draw.packed(0) for draw in draws]
+            sent([numbers[:SETTINGS] for numbers in packed], self.state["settings"].view(torch.int32))
+            sent([numbers[SETTINGS:] for numbers in packed], self.state["seeds"])
+            for row, draw in enumerate(draws):
+                self.mark(row, draw)
+
+    def mark(self, row: int, draw: Draw) -> None:
+        """The tokens of this row's text so far, if its sampling needs them."""
+        if draw.marks is not None:
+            sent(draw.marks.numpy(), self.state["marks"][row])
+
+    def run(self, *, picked: bool) -> None:
+        """`picked`: `next` already holds the argmax."""
+        if not self.greedy:
+            self._sample.run()
+        elif not picked:
+            self._next.copy_(self._logits.argmax(1))
+
+
+def _seen(prompt: Sequence[int], vocabulary: int) -> torch.Tensor:
+    marks = torch.zeros(vocabulary, dtype=torch.int32, device="cpu")
+    marks[list(prompt)] = 1
+    return marks
+
+
+def _signed(word: int) -> int:
+    return word - (1 << 32) if word >> 31 else word

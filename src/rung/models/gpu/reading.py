@@ -1,0 +1,106 @@
+"""Prefill for a session: which prompts are read together, and the passes that read them. A pass has a fixed number of
+rows and tokens, and is captured once. All its inputs go to the GPU in one copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+
+import numpy as np
+import torch
+
+from rung.models.gpu.choice import SEEDS, SETTINGS, Choice, Draw
+from rung.models.gpu.engine import Engine
+from rung.models.gpu.memory import sent
+from rung.models.gpu.prefill import BUCKETS, Prefill
+from rung.models.gpu.seating import NOBODY, RECORD
+from rung.operation import Tensors
+
+ROWS = (1, 4, 8, 16)
+CHUNK = 4096  # tokens of a pass at most, padding included
+PASS = 640  # the fixed cost of a pass, in tokens
+
+
+def bucket(tokens: int, capacity: int) -> int:
+    """The length to which a prompt is padded."""
+    return min([*(b for b in BUCKETS if b >= tokens), capacity])
+
+
+def shapes(capacity: int, *, alone: bool = False) -> list[tuple[int, int]]:
+    """(rows, length) of all passes."""
+    lengths = [*(b for b in BUCKETS if b < capacity), capacity]
+    return [(rows, n) for n in lengths for rows in ROWS if rows == 1 or (not alone and rows * n <= CHUNK)]
+
+
+def passes(lengths: Sequence[int], capacity: int, *, alone: bool = False) -> list[tuple[int, int, list[int]]]:
+    """(rows, length, which prompts) of the fastest passes for prompts of these lengths, the longest first."""
+    order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
+    padded = [bucket(lengths[i], capacity) for i in order]
+    possible: dict[int, list[int]] = {}
+    for rows, length in shapes(capacity, alone=alone):
+        possible.setdefault(length, []).append(rows)
+    # The cost of the prompts from here on, and the rows of the pass that starts here.
+    best: list[tuple[int, int]] = [(0, 0)] * (len(order) + 1)
+    for i in reversed(range(len(order))):
+        best[i] = min(
+            (PASS + rows * padded[i] + best[min(i + rows, len(order))][0], rows) for rows in possible[padded[i]]
+        )
+    found, i = [], 0
+    while i < len(order):
+        rows = best[i][1]
+        found.append((rows, padded[i], order[i : i + rows]))
+        i += rows
+    return found
+
+
+class Reader:
+    """A pass, the first token after each of its prompts, and the session's data about their texts."""
+
+    def __init__(self, engine: Engine, rows: int, length: int, caches: Sequence[torch.Tensor]) -> None:
+        c, where = engine.config, engine.operands["wte"].device
+        self.rows, self.length = rows, length
+        widths = (SETTINGS, SEEDS, length, 1, RECORD)
+        self._packed = torch.zeros(rows * sum(widths), dtype=torch.int32, device=where)
+        ends = list(accumulate(widths))
+        settings, seeds, tokens, lengths, records = (
+            self._packed[rows * (end - width) : rows * end].view(rows, width)
+            for width, end in zip(widths, ends, strict=True)
+        )
+        self.records = records
+        shape = (c.layers, rows, c.NH, length, c.HS)
+        k, v = (flat[: c.layers * rows * length * c.C].view(shape) for flat in caches)
+        self.tensors: Tensors = {
+            **engine.operands,
+            "settings": settings.view(torch.float32), "seeds": seeds, "lengths": lengths.view(rows), "history": tokens,
+            "k_cache": k, "v_cache": v,
+            "logits": torch.empty(rows, c.vocabulary, dtype=torch.float32, device=where),
+            "next": torch.zeros(rows, dtype=torch.int32, device=where),
+            "steps": torch.zeros(1, dtype=torch.int32, device=where),
+            "done": torch.zeros(rows, dtype=torch.int32, device=where),
+        }  # fmt: skip
+        self._prefill = Prefill(c, self.tensors, rows, length)
+        self.choice = Choice(self.tensors, rows, c.vocabulary, engine.device, engine.sample)
+        self.tensors["marks"] = self.choice.state["marks"]
+
+    def read(
+        self, prompts: Sequence[Sequence[int]], draws: Sequence[tuple[Draw, int]], records: Sequence[Sequence[int]]
+    ) -> None:
+        """Computes the logits that follow each prompt; unused rows repeat the last one."""
+        missing = self.rows - len(prompts)
+        rows = [*prompts, *[prompts[-1]] * missing]
+        packed = [draw.packed(offset) for draw, offset in [*draws, *[draws[-1]] * missing]]
+        tokens = np.zeros((self.rows, self.length), dtype=np.int32)
+        for row, prompt in zip(tokens, rows, strict=True):
+            row[: len(prompt)] = prompt
+        parts = (
+            [p[:SETTINGS] for p in packed], [p[SETTINGS:] for p in packed], tokens, [len(p) for p in rows],
+            [*records, *[NOBODY] * missing],
+        )  # fmt: skip
+        sent(np.concatenate([np.asarray(part, dtype=np.int32).reshape(-1) for part in parts]), self._packed)
+        for i, (draw, _) in enumerate(draws):
+            self.choice.mark(i, draw)
+        self.replay()
+
+    def replay(self) -> None:
+        self._prefill.replay(self.length)

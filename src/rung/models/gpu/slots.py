@@ -1,0 +1,535 @@
+"""Continuous batching on a GPU: texts occupy rows of a session, and others join between graph replays.
+
+Prompts are read together in passes (reading.py), in caches of their own; keys, values and first tokens are then copied
+into free rows (seating.py) while steps that were launched before still run. The host launches everything in order and
+records which texts each launch had in its rows, so that its tokens can be read later. It never waits for the GPU in
+between: a row is free for the next text as soon as the last step of its present text was launched.
+
+In 16 bits the number of rows follows the load: a single text uses the rungs for one row, and texts move into a session
+with more rows when more arrive. In float32 the number of rows is fixed, and prompts are read one by one, so that the
+same kernels compute a text in any batch.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+
+from rung.errors import RungError
+from rung.models.batching.backend import Backend, Fresh
+from rung.models.batching.host import chosen_tokens
+from rung.models.batching.text import Text
+from rung.models.buffers import integers
+from rung.models.gpt2.model import Transformer
+from rung.models.gpu.choice import Draw
+from rung.models.gpu.engine import Engine
+from rung.models.gpu.memory import to_host
+from rung.models.gpu.reading import CHUNK, Reader, bucket, passes, shapes
+from rung.models.gpu.seating import NOBODY, Seating, record
+from rung.models.gpu.session import Session
+from rung.models.options import MOST_STOPS, Chosen, plain
+
+ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)  # rows of the sessions between which texts move
+AHEAD_SECONDS = 4e-3  # seconds of work that is launched ahead of the host; a new text waits for it
+MOST_AHEAD = 32
+GATHER_SECONDS = 4e-3  # seconds of steps between two prefills, so that prompts which arrive meanwhile are read together
+RAMP = 24 * CHUNK  # tokens of prompts in a turn while more texts wait than are running
+LONGEST = 1 << 30  # steps of a session until its counters are reset
+
+
+@dataclass
+class _Live:
+    """A text in a row."""
+
+    slot: int
+    text: Text
+    draw: Draw
+    base: int  # tokens that were read before it wrote here
+    wrote: int  # number of its tokens by then
+    count: int = 0  # tokens that were seen since
+    limit: int = 0  # the session's step count at its last token
+    offset: int = 0  # offset from the session's steps to its own
+    row: int = -1  # while a row is assigned
+
+
+def _arrived(event: torch.cuda.Event | None) -> bool:
+    return event is None or bool(event.query())  # type: ignore[no-untyped-call]
+
+
+class _Note(Protocol):
+    """A launch, and its tokens."""
+
+    steps: int
+    active: list[_Live | None]  # by row; None: this row's tokens are not needed
+
+    def take(self) -> list[tuple[_Live, tuple[Chosen, ...]]] | None:
+        """The tokens that have arrived; None before that."""
+
+
+@dataclass
+class _First:
+    """The first tokens of prompts that were read together."""
+
+    active: list[_Live | None]
+    tokens: torch.Tensor  # (rows), on the host
+    ready: torch.cuda.Event | None
+    logprobs: _Logprobs | None
+    steps: int = 1
+
+    def take(self) -> list[tuple[_Live, tuple[Chosen, ...]]] | None:
+        if not _arrived(self.ready) or (self.logprobs and not _arrived(self.logprobs.ready)):
+            return None
+        self.steps = 0
+        tokens = self.tokens.tolist()
+        return [(live, (_chosen(self.logprobs, row, tokens[row]),)) for row, live in enumerate(self.active) if live]
+
+
+@dataclass
+class _Steps:
+    """Steps of a session, with the texts of its rows."""
+
+    session: Session
+    first: int
+    steps: int
+    active: list[_Live | None]
+    logprobs: _Logprobs | None = None
+
+    def take(self) -> list[tuple[_Live, tuple[Chosen, ...]]] | None:
+        count = min(self.session.seen - self.first, self.steps)
+        if count <= 0 or (self.logprobs and not _arrived(self.logprobs.ready)):
+            return None
+        rows = self.session.block(self.first, count)
+        self.first, self.steps = self.first + count, self.steps - count
+        found = []
+        for row, live in enumerate(self.active):
+            if live is not None and rows[row][0] >= 0:
+                tokens = rows[row][: rows[row].index(-1)] if rows[row][-1] < 0 else rows[row]
+                found.append((live, tuple([_chosen(self.logprobs, row, token) for token in tokens])))
+        return found
+
+
+@dataclass
+class _Logprobs:
+    """Log-probabilities of a step's tokens, being copied to the host."""
+
+    values: torch.Tensor  # (rows), of the chosen tokens
+    top: torch.Tensor | None  # (rows, k), the largest
+    ids: torch.Tensor | None
+    counts: list[int | None]  # by row: how many of the most likely; None: none requested
+    ready: torch.cuda.Event | None
+
+    def of(self, row: int, token: int) -> Chosen:
+        count = self.counts[row]
+        if count is None:
+            return plain(token)
+        best: tuple[tuple[int, float], ...] = ()
+        if count and self.top is not None and self.ids is not None:
+            best = tuple(zip(self.ids[row, :count].tolist(), self.top[row, :count].tolist(), strict=True))
+        return Chosen(token, float(self.values[row]), best)
+
+
+def _chosen(logprobs: _Logprobs | None, row: int, token: int) -> Chosen:
+    return logprobs.of(row, token) if logprobs else plain(token)
+
+
+@dataclass
+class _Bank:
+    """A session and the texts of its rows."""
+
+    session: Session
+    seating: Seating
+    rows: list[_Live | None]
+    stale: set[int] = field(default_factory=set)  # rows whose text has left, not yet reported to the session
+
+    @property
+    def active(self) -> list[_Live]:
+        return [live for live in self.rows if live is not None]
+
+
+class GpuBackend(Backend):
+    """Slots of a model on a GPU (or emulated); with `exact`, the kernels do not depend on the number of texts."""
+
+    def __init__(self, transformer: Transformer, engine: Engine, slots: int, *, exact: bool) -> None:
+        super().__init__()
+        self.slots, self.context = slots, engine.config.context
+        self._transformer, self._engine = transformer, engine
+        self._cuda = engine.device == "cuda"
+        self._exact = exact
+        self._banks: dict[int, _Bank] = {}
+        self._readers: dict[tuple[int, int], Reader] = {}
+        elements = engine.config.layers * max(CHUNK, self.context) * engine.config.C
+        where = engine.operands["wte"].device
+        self._caches = torch.zeros(2, elements, dtype=engine.real.torch, device=where).unbind()
+        self._bank: _Bank | None = None
+        self._waiting: deque[Text] = deque()
+        self._slot_of: dict[int, int] = {}  # id of a text -> its slot
+        self._texts: dict[int, Text] = {}  # slot -> its text
+        self._notes: deque[_Note] = deque()
+        self._prompts: dict[int, tuple[Chosen | None, ...]] = {}  # slot -> log-probabilities not yet handed out
+        self._per_step = 1e-3  # seconds, as seen
+        self._since = 0  # steps that were launched since prompts were read
+        self._seen_at, self._steps_taken = 0.0, 0
+        self._gap_at = 0.0  # when a turn ended with work left to do
+
+    # ---- slots ------------------------------------------------------------------------------------------------------
+
+    def begin(self, slot: int, text: Text) -> None:
+        if (stops := len(text.options.stop_tokens)) > MOST_STOPS:
+            raise RungError(f"{stops} stop tokens are more than the {MOST_STOPS} that a step looks for.")
+        self._texts[slot], self._slot_of[id(text)] = text, slot
+        self._waiting.append(text)
+
+    def end(self, slot: int) -> None:
+        text = self._texts.pop(slot)
+        del self._slot_of[id(text)]
+        self._prompts.pop(slot, None)
+        if text in self._waiting:
+            self._waiting.remove(text)
+        bank = self._bank
+        for live in bank.active if bank else ():
+            if bank and live.slot == slot:
+                bank.stale.add(live.row)
+                self._leave(live)
+        for other in self._notes:
+            other.active = [None if live and live.slot == slot else live for live in other.active]
+
+    @property
+    def free_slots(self) -> int:
+        return max(0, self.slots - self._busy - len(self._waiting))
+
+    @property
+    def _busy(self) -> int:
+        """Rows that are occupied when all launched work is done."""
+        return sum(live is not None for live in self._bank.rows) if self._bank else 0
+
+    def _leave(self, live: _Live) -> None:
+        if self._bank is not None and live.row >= 0:
+            self._bank.rows[live.row] = None
+            live.row = -1
+
+    # ---- a turn -----------------------------------------------------------------------------------------------------
+
+    def turn(self) -> list[Fresh]:
+        began = time.perf_counter()
+        if self._cuda:
+            torch.cuda.set_device(torch.cuda.current_device())  # the driver's context, for this thread
+        with self._engine.lock:
+            self._engine.arrive()
+            if self._gap_at and not self._notes:
+                self.clock.idle_seconds += began - self._gap_at
+            fresh = self._read()
+            read = time.perf_counter()
+            self._launch()
+        launched = time.perf_counter()
+        fresh += self._collect(wait=not fresh)
+        self.clock.admit_seconds += read - began
+        self.clock.launch_seconds += launched - read
+        self.clock.prefill_seconds += read - began
+        self.clock.decode_seconds += launched - read
+        self._gap_at = time.perf_counter() if self._busy or self._waiting else 0.0
+        return fresh
+
+    # ---- prompts ----------------------------------------------------------------------------------------------------
+
+    def _read(self) -> list[Fresh]:
+        fresh: list[Fresh] = []
+        texts = self._next()
+        for text in texts:
+            if text.options.prompt_logprobs is not None and not text.tokens:
+                fresh += self._tell_prompt(text)
+        texts = [text for text in texts if text.options.max_new_tokens > 0]
+        if texts:
+            self._fit(len(texts))
+        lengths = [len(text.window(self.context)) for text in texts]
+        for rows, length, which in passes(lengths, self.context, alone=self._exact):
+            self.clock.passes += 1
+            self.clock.padded_tokens += rows * length
+            self._place(self._reader(rows, length), [texts[i] for i in which])
+        return fresh
+
+    def _next(self) -> list[Text]:
+        """The texts whose prompts are read now, in the order in which they came."""
+        busy, texts = self._busy, list[Text]()
+        most = min(len(self._waiting), self.slots - busy)  # a text that slid may wait for a row
+        few = most < busy
+        if few and self._since * self._per_step < GATHER_SECONDS:
+            return texts
+        budget = CHUNK if few else RAMP
+        while len(texts) < most and budget > 0:
+            budget -= bucket(len(self._waiting[0].window(self.context)), self.context)
+            texts.append(self._waiting.popleft())
+        if texts:
+            self._since = 0
+        return texts
+
+    def _tell_prompt(self, text: Text) -> list[Fresh]:
+        ids, slot = list(text.request.ids), self._slot_of[id(text)]
+        logits = self._transformer.logits(integers([ids]))[0]
+        found = (None, *chosen_tokens(logits[:-1], ids[1:], text.options.prompt_logprobs or 0))
+        if text.options.max_new_tokens == 0:
+            self.clock.prompt_tokens += len(ids)
+            return [Fresh(slot, (), found)]
+        self._prompts[slot] = found
+        return []
+
+    def _place(self, reader: Reader, texts: list[Text]) -> None:
+        windows = [text.window(self.context) for text in texts]
+        vocabulary = self._engine.config.vocabulary
+        active = [
+            _Live(self._slot_of[id(text)], text, _draw(text, vocabulary), len(window), len(text.tokens))
+            for text, window in zip(texts, windows, strict=True)
+        ]
+        going_on = [live.text.options.max_new_tokens > live.wrote + 1 and live.base < self.context for live in active]
+        bank = self._bank
+        assert bank is not None
+        free = iter([row for row, live in enumerate(bank.rows) if live is None])
+        records = [
+            self._seat(bank, i, live, next(free)) if goes else NOBODY
+            for i, (live, goes) in enumerate(zip(active, going_on, strict=True))
+        ]
+        reader.read(windows, [(live.draw, live.wrote) for live in active], records)
+        self.clock.prompt_tokens += sum(len(w) for t, w in zip(texts, windows, strict=True) if not t.tokens)
+        shown = self._measure_logprobs(reader.tensors["logits"], active, reader.rows)
+        masked = self._mask(reader.tensors["logits"], active)
+        reader.choice.greedy = all(live.draw.greedy for live in active) and not masked
+        reader.choice.run(picked=False)
+        ending = shown(reader.tensors["next"]) if shown else None
+        self._notes.append(_First(list(active), *to_host(reader.tensors["next"]), ending))
+        if any(going_on):
+            bank.seating.bring(reader.tensors, reader.records)
+
+    def _seat(self, bank: _Bank, of: int, live: _Live, row: int) -> list[int]:
+        """A text of the reader's row `of` continues in a free row."""
+        live.row, bank.rows[row] = row, live
+        bank.stale.discard(row)
+        done = bank.session.enqueued
+        live.offset = live.wrote + 1 - done
+        live.limit = done + min(live.text.options.max_new_tokens - live.wrote - 1, self.context - live.base)
+        return record(of, row, live.base, live.limit, live.draw, live.offset, live.text.options.stop_tokens)
+
+    def _reader(self, rows: int, length: int) -> Reader:
+        if (rows, length) not in self._readers:
+            self._readers[rows, length] = Reader(self._engine, rows, length, self._caches)
+        return self._readers[rows, length]
+
+    # ---- sessions ---------------------------------------------------------------------------------------------------
+
+    def _fit(self, more: int) -> None:
+        """Makes room for this many more texts; running texts move into a session with more rows."""
+        current = self._bank
+        count = more + self._busy
+        if current is None or count > len(current.rows):
+            self._move(self._rows(count))
+        elif current.session.enqueued > LONGEST and not current.active and not self._notes:
+            current.session.open()
+
+    def _rows(self, texts: int) -> int:
+        if self._exact:
+            return self.slots
+        return min(self.slots, next((r for r in ROWS if r >= texts), self.slots))
+
+    def _open(self, rows: int) -> _Bank:
+        if rows not in self._banks:
+            session = self._engine.open(rows)
+            self._banks[rows] = _Bank(session, Seating(session), [None] * rows)
+        return self._banks[rows]
+
+    def _move(self, rows: int) -> _Bank:
+        """Running texts continue in the session with this many rows."""
+        old = self._bank
+        new = self._bank = self._open(rows)
+        new.stale = set(range(rows))
+        if old is None:
+            return new
+        a, b, active = old.session, new.session, old.active
+        old.rows = [None] * len(old.rows)
+        records = []
+        for row, live in enumerate(active):
+            used = live.base + a.enqueued + live.offset - live.wrote - 1
+            live.limit += b.enqueued - a.enqueued
+            live.offset += a.enqueued - b.enqueued
+            stops = live.text.options.stop_tokens
+            records.append(record(live.row, row, used, live.limit, live.draw, live.offset, stops))
+            live.row, new.rows[row] = row, live
+            new.stale.discard(row)
+        if records:
+            new.seating.move(old.seating.state, records)
+        return new
+
+    def warm(self) -> None:
+        """Capture the graphs for all numbers and lengths of texts, so that none waits for a capture."""
+        with self._engine.lock, torch.inference_mode():
+            self._engine.arrive()
+            for rows in [self.slots] if self._exact else sorted({self._rows(r) for r in ROWS}):
+                session = self._open(rows).session
+                self._banks[rows].seating.leave(range(rows))
+                for greedy in (True, False):
+                    session.choice.greedy = greedy
+                    for together in {1, session.work.steps} if self._cuda else ():
+                        session.graph(together)
+            for rows, length in shapes(self.context, alone=self._exact):
+                reader = self._reader(rows, length)
+                reader.tensors["lengths"].fill_(1)
+                reader.replay()
+                for greedy in (True, False):
+                    reader.choice.greedy = greedy
+                    reader.choice.run(picked=False)
+
+    # ---- steps ------------------------------------------------------------------------------------------------------
+
+    def _launch(self) -> None:
+        bank = self._bank
+        if bank is None or not bank.active:
+            return
+        if not self._exact and not self._waiting and 4 * len(bank.active) <= len(bank.rows):
+            bank = self._move(self._rows(len(bank.active)))
+        session = bank.session
+        if bank.stale:
+            bank.seating.leave(sorted(bank.stale))
+            bank.stale.clear()
+        ahead = sum(note.steps for note in self._notes)
+        most = max(2, min(MOST_AHEAD, int(AHEAD_SECONDS / self._per_step)))
+        # Many steps as one graph, if at least as many remain.
+        least = session.work.steps if most >= 2 * session.work.steps else 1
+        while active := bank.active:
+            needed = max(live.limit for live in active) - session.enqueued
+            if most - ahead < min(least, needed):
+                break
+            ahead += self._step(bank, min(needed, most - ahead))
+
+    def _step(self, bank: _Bank, most: int) -> int:
+        """Launch some steps; returns how many."""
+        session, active = bank.session, bank.active
+        first, rows = session.enqueued, list(bank.rows)
+        masked = [live for live in active if self._masked(live, first)]
+        session.choice.greedy = all(live.draw.greedy for live in active) and not masked
+        with_logprobs = any(live.text.options.logprobs or live.text.options.top_logprobs for live in active)
+        if with_logprobs or masked:
+            self._notes.append(_Steps(session, first, 1, rows, self._told_step(session, rows, masked)))
+        else:
+            session.enqueue(min(most, session.work.steps))
+            self._notes.append(_Steps(session, first, session.enqueued - first, rows))
+        steps = session.enqueued - first
+        self._since += steps
+        self.clock.steps += steps
+        self.clock.row_steps += steps * len(active)
+        for live in active:
+            if live.limit <= session.enqueued:  # its last step was launched
+                self._leave(live)
+        return steps
+
+    def _told_step(self, session: Session, rows: list[_Live | None], masked: list[_Live]) -> _Logprobs | None:
+        """A step run part by part, if more than its tokens is needed."""
+        logits = session.tensors["logits"]
+        session.decode.run()
+        shown = self._measure_logprobs(logits, rows, len(rows))
+        for live in masked:
+            logits[live.row, list(live.text.options.stop_tokens)] = -torch.inf
+        session.choice.run(picked=True)
+        ending = shown(session.tensors["next"]) if shown else None
+        session.publish()
+        return ending
+
+    def _masked(self, live: _Live, step: int) -> bool:
+        options = live.text.options
+        return bool(options.stop_tokens) and step + live.offset < options.min_tokens
+
+    def _mask(self, logits: torch.Tensor, active: Sequence[_Live]) -> bool:
+        masked = False
+        for i, live in enumerate(active):
+            options = live.text.options
+            if options.stop_tokens and live.wrote < options.min_tokens:
+                logits[i, list(options.stop_tokens)] = -torch.inf
+                masked = True
+        return masked
+
+    # ---- to the host ------------------------------------------------------------------------------------------------
+
+    def _measure_logprobs(
+        self, logits: torch.Tensor, active: Sequence[_Live | None], rows: int
+    ) -> Callable[[torch.Tensor], _Logprobs] | None:
+        """Log-probabilities of all rows, if one of the texts requests them; before penalties and masks."""
+        counts: list[int | None] = [None] * rows
+        for row, live in enumerate(active):
+            if live is not None and (live.text.options.logprobs or live.text.options.top_logprobs):
+                counts[row] = live.text.options.top_logprobs
+        if all(w is None for w in counts):
+            return None
+        logprobs = logits.log_softmax(-1)
+
+        def of(tokens: torch.Tensor) -> _Logprobs:
+            most = max(w or 0 for w in counts)
+            best = logprobs.topk(min(most, logprobs.shape[-1])) if most else None
+            values, ready = to_host(logprobs.gather(1, tokens.long()[:, None])[:, 0])
+            if best is None:
+                return _Logprobs(values, None, None, counts, ready)
+            top, _ = to_host(best.values)
+            ids, ready = to_host(best.indices)
+            return _Logprobs(values, top, ids, counts, ready)
+
+        return of
+
+    def _collect(self, *, wait: bool) -> list[Fresh]:
+        fresh: list[Fresh] = []
+        polls, mark = 0, time.perf_counter()
+        while self._notes:
+            note = self._notes[0]
+            before, tokens = note.steps, note.take()
+            if tokens is None:
+                if fresh or not wait:
+                    break
+                polls += 1
+                self._look(polls)
+                continue
+            if note.steps == 0:
+                self._notes.popleft()
+            now = time.perf_counter()
+            if isinstance(note, _Steps):
+                self._steps_taken += before - note.steps
+                self.clock.decode_seconds += now - mark
+            else:
+                self._seen_at = 0.0  # the GPU has read prompts since then
+                self.clock.prefill_seconds += now - mark
+            mark = now
+            for live, chosen in tokens:
+                fresh += self._fresh(live, chosen)
+        self._pace(mark)
+        return fresh
+
+    def _pace(self, now: float) -> None:
+        """Measure the time of a step from steps between which the GPU did nothing else."""
+        if self._seen_at and self._steps_taken:
+            self._per_step += 0.2 * ((now - self._seen_at) / self._steps_taken - self._per_step)
+        self._seen_at, self._steps_taken = (now if self._notes else 0.0), 0
+
+    def _fresh(self, live: _Live, chosen: tuple[Chosen, ...]) -> list[Fresh]:
+        text, slot = live.text, live.slot
+        live.count += len(chosen)
+        full = live.base + live.count > self.context
+        if full:
+            self._leave(live)
+            if text.options.slide:
+                self._waiting.appendleft(text)  # its newer half is read again
+        return [Fresh(slot, chosen, self._prompts.pop(slot, None), full and not text.options.slide)]
+
+    def _look(self, polls: int) -> None:
+        # The GPU has enough work for a while; other Python threads may run.
+        time.sleep(2e-5)
+        if polls % 50_000 == 0 and torch.cuda.current_stream().query() and self._notes[0].take() is None:
+            raise RungError("the GPU stopped before the requested tokens were written.")
+
+
+def _draw(text: Text, vocabulary: int) -> Draw:
+    request, sampling = text.request, text.options.sampling
+    marks = None
+    if sampling.penalised:
+        marks = torch.zeros(vocabulary, dtype=torch.int32, device="cpu")
+        marks[list(request.ids)] = 1
+        for token in text.tokens:
+            marks[token] = (marks[token] | 1) + 2
+    return Draw(sampling, request.seed, request.sample, marks)

@@ -1,0 +1,117 @@
+"""Activations of a forward pass by TransformerLens' hook names, as a dictionary or as a file."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Callable, Sequence
+
+import torch
+
+from rung.errors import RungError
+from rung.models.cache import Cache
+from rung.models.gpt2.config import Config
+from rung.models.gpt2.model import Transformer
+from rung.models.gpt2.weights import Linear, Norm, Weights
+from rung.models.plan import Plan, WrappedPlan
+
+See = Callable[[str, torch.Tensor], None]
+OF_A_BLOCK = (
+    "hook_resid_pre", "ln1.hook_normalized", "attn.hook_q", "attn.hook_k", "attn.hook_v", "attn.hook_pattern",
+    "attn.hook_z", "hook_attn_out", "hook_resid_mid", "ln2.hook_normalized", "mlp.hook_pre", "mlp.hook_post",
+    "hook_mlp_out", "hook_resid_post",
+)  # fmt: skip
+
+
+def names(config: Config) -> list[str]:
+    """Every available name, in the order of the pass."""
+    blocks = [f"blocks.{i}.{name}" for i in range(config.layers) for name in OF_A_BLOCK]
+    return ["hook_embed", "hook_pos_embed", *blocks, "ln_final.hook_normalized"]
+
+
+class WatchedPlan(WrappedPlan):
+    """A plan that reports each result. Fused operations are split into their parts, so that each is reported. A product
+    or norm is identified by its weights; an activation or sum by the product before it.
+    """
+
+    def __init__(self, inner: Plan, weights: Weights, names: frozenset[str], see: See) -> None:
+        super().__init__(inner, inner.name)
+        self._names, self._show, self._weights = names, see, weights
+        self._products: dict[int, tuple[int, str]] = {}
+        self._norms: dict[int, str] = {id(weights.ln_f): "ln_final"}
+        for i, layer in enumerate(weights.layers):
+            products = {"qkv": layer.qkv, "attn": layer.attn_proj, "fc": layer.fc, "mlp": layer.mlp_proj}
+            self._products |= {id(linear): (i, name) for name, linear in products.items()}
+            self._norms |= {id(layer.ln_1): f"blocks.{i}.ln1", id(layer.ln_2): f"blocks.{i}.ln2"}
+        self._last = (0, "")  # the last product
+
+    def _see(self, name: str, tensor: torch.Tensor) -> None:
+        if name in self._names:
+            self._show(name, tensor)
+
+    def embedding(self, tokens: torch.Tensor, past: Sequence[int], wte: Linear, wpe: torch.Tensor) -> torch.Tensor:
+        x = super().embedding(tokens, past, wte, wpe)
+        if {"hook_embed", "hook_pos_embed"} & self._names:
+            positions = wpe[: tokens.shape[1]].to(x.dtype).expand(x.shape)
+            self._see("hook_pos_embed", positions)
+            self._see("hook_embed", super().embedding(tokens, past, wte, torch.zeros_like(wpe)))
+        self._see("blocks.0.hook_resid_pre", x)
+        return x
+
+    def layernorm(self, x: torch.Tensor, norm: Norm, eps: float) -> torch.Tensor:
+        y = super().layernorm(x, norm, eps)
+        self._see(f"{self._norms[id(norm)]}.hook_normalized", y)
+        return y
+
+    def matmul(self, x: torch.Tensor, linear: Linear) -> torch.Tensor:
+        y = super().matmul(x, linear)
+        i, name = self._last = self._products.get(id(linear), (0, "head"))
+        if name in ("attn", "mlp"):
+            self._see(f"blocks.{i}.hook_{name}_out", y)
+        elif name == "fc":
+            self._see(f"blocks.{i}.mlp.hook_pre", y)
+        return y
+
+    def attention(self, qkv: torch.Tensor, NH: int, scale: float, layer: int, cache: Cache | None) -> torch.Tensor:
+        B, T, width = qkv.shape
+        q, k, v = qkv.view(B, T, 3, NH, width // (3 * NH)).unbind(2)  # (B, T, NH, HS)
+        for letter, tensor in (("q", q), ("k", k), ("v", v)):
+            self._see(f"blocks.{layer}.attn.hook_{letter}", tensor)
+        name = f"blocks.{layer}.attn.hook_pattern"
+        if name in self._names:
+            scores = torch.einsum("bqhd,bkhd->bhqk", q.float(), k.float()) * scale
+            hidden = torch.ones(T, T, dtype=torch.bool, device=qkv.device).triu(1)
+            self._show(name, scores.masked_fill(hidden, -torch.inf).softmax(-1))
+        y = super().attention(qkv, NH, scale, layer, cache)
+        self._see(f"blocks.{layer}.attn.hook_z", y.view(B, T, NH, -1))
+        return y
+
+    def activation(self, x: torch.Tensor, name: str) -> torch.Tensor:
+        y = super().activation(x, name)
+        self._see(f"blocks.{self._last[0]}.mlp.hook_post", y)
+        return y
+
+    def residual(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        x = super().residual(a, b)
+        i, name = self._last
+        self._see(f"blocks.{i}.hook_resid_{'mid' if name == 'attn' else 'post'}", x)
+        if name == "mlp":
+            self._see(f"blocks.{i + 1}.hook_resid_pre", x)
+        return x
+
+
+@torch.no_grad()
+def look(transformer: Transformer, tokens: torch.Tensor, patterns: Sequence[str], see: See) -> None:
+    """One forward pass over tokens (B, T); `see` gets each activation that matches a pattern, as it is computed.
+
+    Patterns are names, with * for any part of one: "blocks.*.hook_resid_post". An activation is valid until the next
+    operation runs, so `see` must copy what it keeps.
+    """
+    known = names(transformer.config)
+    requested: set[str] = set()
+    for pattern in patterns:
+        found = fnmatch.filter(known, pattern)
+        if not found:
+            raise RungError(f"no activation is called {pattern!r}; names are like {known[2]}, * for any part.")
+        requested |= set(found)
+    plan = WatchedPlan(transformer.plan, transformer.weights, frozenset(requested), see)
+    Transformer(transformer.config, transformer.weights, plan).hidden(tokens.to(plan.device))

@@ -1,0 +1,361 @@
+"""The model's operations through rungs: on a GPU, or on the emulator.
+
+Every call has its output at the same address as in the previous step, so a rung is bound to its tensors once per shape
+and afterwards only launched. Operations without a rung (an activation other than GPT-2's) go to torch, with a note.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from rung.dtypes import dtype as named_dtype
+from rung.errors import RungError
+from rung.models.binding import aligned, dims_of
+from rung.models.buffers import integers
+from rung.models.cache import Cache
+from rung.models.gpt2.rungs import find, ladder_of
+from rung.models.gpt2.weights import Linear, Norm
+from rung.models.torch_plan import TorchPlan
+from rung.precision import float32_products
+from rung.rungs import catalogue, tunings
+
+if TYPE_CHECKING:
+    from rung.dtypes import Dtype
+    from rung.expressions import Number
+    from rung.models.gpt2.config import Config
+    from rung.operation import Tensors, Values
+    from rung.rungs.base import Device, Prepared, Rung
+
+SHORT_NAMES = {"float32": "f32", "tf32": "tf32", "float16": "f16", "bfloat16": "bf16"}
+
+
+class LadderPlan(TorchPlan):
+    """`rungs` gives, for each operation that is to run on a rung, either one name, which is then the only choice, or
+    several, of which the first that supports the dtype and the shape is used."""
+
+    def __init__(
+        self,
+        device: Device,
+        dtype: str,
+        name: str,
+        rungs: Mapping[str, str | tuple[str, ...]],
+        window: int | None = None,
+        global_tokens: int = 0,
+    ) -> None:
+        if dtype == "auto":
+            dtype = "bfloat16" if device == "cuda" else "float32"
+        if dtype not in SHORT_NAMES:
+            raise RungError(f"rungs have no {dtype}; use one of {', '.join(SHORT_NAMES)}, or the device cpu.")
+        if device == "cuda" and not torch.cuda.is_available():
+            raise RungError("No CUDA device was found; choose the device cpu, or emulator for rungs.")
+        self.name, self.dtype, self.on = name, dtype, device
+        self._device: Device = device
+        self._real = named_dtype(SHORT_NAMES[dtype])
+        self.requested = {o: find(o, given) for o, given in rungs.items() if isinstance(given, str)}
+        self.preferred = {
+            o: tuple(find(o, rung) for rung in given) for o, given in rungs.items() if not isinstance(given, str)
+        }
+        where = torch.device("cuda" if device == "cuda" else "cpu")
+        super().__init__(where, self._real.torch, self._real.torch, window, global_tokens)
+        self._notes: dict[str, None] = {}
+        self._in_use: dict[str, dict[str, None]] = {}
+        self._serving: dict[tuple[object, ...], Rung | None] = {}
+        self._calls: Counter[tuple[str, tuple[int, ...]]] = Counter()
+        self._outputs: dict[tuple[str, tuple[int, ...], int], torch.Tensor] = {}
+        self._prepared: dict[tuple[object, ...], Prepared] = {}
+        self._past = torch.empty(0, dtype=torch.int32, device="cpu")  # tokens of each sequence before those of the step
+        self._lasting: set[int] = set()  # memory that is neither freed nor moved between steps
+
+    def note(self, text: str) -> None:
+        """Record a departure from the request, each once."""
+        self._notes[text] = None
+
+    @property
+    def notes(self) -> list[str]:
+        return list(self._notes)
+
+    @property
+    def rungs_in_use(self) -> dict[str, str]:
+        return {operation: " and ".join(names) for operation, names in self._in_use.items()}
+
+    def admit(self, config: Config) -> None:
+        for operation, rung in self.requested.items():
+            dims = _at(config, operation)
+            if operation == "local_attention" and self.window is not None:
+                dims |= {"window": self.window, "globals": self.global_tokens}
+            values = rung.operation.complete(dims)
+            qkv = torch.empty(1, config.context, 3 * config.C, dtype=torch.float32, device="meta")
+            views = dict(zip("qkv", self._heads(qkv, config.NH), strict=True)) if "attention" in operation else {}
+            self._must_take(rung, values, views)
+
+    def matrix(self, weight: torch.Tensor) -> Linear:
+        linear = Linear(aligned(super().matrix(weight).weight))
+        self._lasting.add(_memory(linear.weight))
+        return linear
+
+    def vector(self, tensor: torch.Tensor) -> torch.Tensor:
+        vector = aligned(tensor.to(self.device, self.compute).contiguous())
+        self._lasting.add(_memory(vector))
+        return vector
+
+    def embedding(self, tokens: torch.Tensor, past: Sequence[int], wte: Linear, wpe: torch.Tensor) -> torch.Tensor:
+        self._calls.clear()  # a forward pass begins
+        if len(set(past)) > 1:
+            self._torch_does("embedding", "its rungs place all sequences of a batch alike, and these differ")
+            return super().embedding(tokens, past, wte, wpe)
+        B, T = tokens.shape
+        (V, C), MAXT = wte.weight.shape, wpe.shape[0]
+        dims = {"B": B, "T": T, "C": C, "V": V, "MAXT": MAXT, "start": past[0]}
+        tensors = {"tokens": tokens.to(torch.int32), "wte": wte.weight, "wpe": wpe}
+        out = self._run("embedding", (B, T, C), tensors, dims)
+        return super().embedding(tokens, past, wte, wpe) if out is None else out
+
+    def layernorm(self, x: torch.Tensor, norm: Norm, eps: float) -> torch.Tensor:
+        tensors = {"x": x, "weight": norm.weight, "bias": norm.bias}
+        out = self._run("layernorm", tuple(x.shape), tensors, {**dims_of(x), "eps": eps})
+        return super().layernorm(x, norm, eps) if out is None else out
+
+    def matmul(self, x: torch.Tensor, linear: Linear) -> torch.Tensor:
+        out = self._product("matmul", x, linear)
+        if out is not None:
+            return out
+        with float32_products(self._real.name):
+            return super().matmul(x, linear)
+
+    def layernorm_matmul(self, x: torch.Tensor, norm: Norm, eps: float, linear: Linear) -> torch.Tensor:
+        more = {"ln_weight": norm.weight, "ln_bias": norm.bias}
+        out = self._product("layernorm_matmul", x, linear, more, {"eps": eps})
+        return super().layernorm_matmul(x, norm, eps, linear) if out is None else out
+
+    def matmul_activation(self, x: torch.Tensor, linear: Linear, name: str) -> torch.Tensor:
+        if name == "gelu_tanh":
+            out = self._product("matmul_gelu", x, linear)
+            if out is not None:
+                return out
+        return super().matmul_activation(x, linear, name)
+
+    def matmul_residual(self, x: torch.Tensor, linear: Linear, residual: torch.Tensor) -> torch.Tensor:
+        out = self._product("matmul_residual", x, linear, {"residual": residual})
+        return super().matmul_residual(x, linear, residual) if out is None else out
+
+    def residual_layernorm(
+        self, a: torch.Tensor, b: torch.Tensor, norm: Norm, eps: float
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        total = self._output("residual_layernorm sum", tuple(a.shape))
+        tensors = {"x": a, "residual": b, "weight": norm.weight, "bias": norm.bias, "sum": total}
+        out = self._run("residual_layernorm", tuple(a.shape), tensors, {**dims_of(a), "eps": eps})
+        return super().residual_layernorm(a, b, norm, eps) if out is None else (total, out)
+
+    def _product(
+        self,
+        operation: str,
+        x: torch.Tensor,
+        linear: Linear,
+        more: Mapping[str, torch.Tensor] | None = None,
+        scalars: Mapping[str, Number] | None = None,
+    ) -> torch.Tensor | None:
+        B, T, C = x.shape
+        OC = linear.weight.shape[0]
+        tensors = {"x": x, "weight": linear.weight, **(more or {})}
+        if linear.bias is not None:
+            tensors["bias"] = linear.bias
+        return self._run(operation, (B, T, OC), tensors, {"B": B, "T": T, "C": C, "OC": OC, **(scalars or {})})
+
+    def attention(self, qkv: torch.Tensor, NH: int, scale: float, layer: int, cache: Cache | None) -> torch.Tensor:
+        past = cache.lengths if cache else [0]
+        if not any(past):
+            out = self._whole_attention(qkv, NH, scale, layer, cache)
+            if out is not None:
+                return out
+        else:
+            assert cache is not None
+            if self._has("softmax") and len(set(past)) == 1 and self.window is None:
+                out = self._attention_by_parts(qkv, NH, scale, layer, cache)
+            else:
+                out = self._cached_attention(qkv, NH, scale, layer, cache)
+            if out is not None:
+                return out
+        with float32_products(self._real.name):
+            return super().attention(qkv, NH, scale, layer, cache)
+
+    def _cached_attention(
+        self, qkv: torch.Tensor, NH: int, scale: float, layer: int, cache: Cache
+    ) -> torch.Tensor | None:
+        B, T, width = qkv.shape
+        q, *kv = self._heads(qkv, NH)
+        cache.write(layer, kv[0], kv[1])
+        k, v = cache.k[layer, :B], cache.v[layer, :B]
+        self._lasting |= {_memory(k), _memory(v)}
+        if layer == 0:
+            self._past = self._output("past", (B,), torch.int32).copy_(integers(cache.lengths))
+        dims: dict[str, Number] = {"B": B, "T": T, "S": cache.capacity, "C": width // 3, "NH": NH, "scale": scale}
+        if self.window is not None:
+            dims |= {"window": self.window, "globals": self.global_tokens}
+        tensors = {"qkv": qkv, "q": q, "k": k, "v": v, "past": self._past}
+        return self._run("cached_attention", (B, T, width // 3), tensors, dims)
+
+    def _whole_attention(
+        self, qkv: torch.Tensor, NH: int, scale: float, layer: int, cache: Cache | None
+    ) -> torch.Tensor | None:
+        B, T, width = qkv.shape
+        C = width // 3
+        dims: dict[str, Number] = {"B": B, "T": T, "C": C, "NH": NH, "scale": scale}
+        operation = "attention"
+        if self.window is not None:
+            operation = "local_attention"
+            dims |= {"window": self.window, "globals": self.global_tokens}
+        elif not self._has("attention") and self._has("softmax"):
+            return self._attention_by_parts(qkv, NH, scale, layer, cache)
+        q, k, v = self._heads(qkv, NH)
+        if cache is not None:
+            cache.write(layer, k, v)
+        return self._run(operation, (B, T, C), {"qkv": qkv, "q": q, "k": k, "v": v}, dims)
+
+    def _attention_by_parts(
+        self, qkv: torch.Tensor, NH: int, scale: float, layer: int, cache: Cache | None
+    ) -> torch.Tensor | None:
+        B, T, width = qkv.shape
+        q, k, v = self._heads(qkv, NH)
+        if cache is not None:
+            cache.write(layer, k, v)
+            k, v = cache.read(layer, T)
+        with float32_products(self._real.name):
+            x = q @ k.transpose(2, 3)  # (B, NH, T, S)
+            dims = {"B": B, "NH": NH, "T": T, "S": k.shape[2], "scale": scale}
+            p = self._run("softmax", tuple(x.shape), {"x": x}, dims)
+            return None if p is None else (p @ v).transpose(1, 2).reshape(B, T, width // 3)
+
+    def activation(self, x: torch.Tensor, name: str) -> torch.Tensor:
+        out = None
+        if name == "gelu_tanh":
+            out = self._run("gelu", tuple(x.shape), {"x": x}, dims_of(x))
+        elif name == "relu":
+            out = self._run("relu", (x.numel(),), {"x": x.reshape(-1)}, {"N": x.numel()})
+        else:
+            self._torch_does("gelu", "its rungs compute the tanh form, but this model has the other")
+        return super().activation(x, name) if out is None else out.view(x.shape)
+
+    def residual(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        out = self._run("residual", tuple(a.shape), {"a": a, "b": b}, dims_of(a))
+        return super().residual(a, b) if out is None else out
+
+    # ---- which rung -------------------------------------------------------------------------------------------------
+
+    def _has(self, operation: str) -> bool:
+        return operation in self.requested or operation in self.preferred
+
+    def _torch_does(self, operation: str, why: str) -> None:
+        if self._has(operation):
+            self.note(f"{operation} runs through torch: {why}.")
+
+    def _choose(self, operation: str, values: Values, tensors: Tensors) -> Rung | None:
+        """The rung for this shape; None leaves the work to torch."""
+        if operation in self.requested:
+            self._must_take(self.requested[operation], values, tensors)
+            return self.requested[operation]
+        preferred = self.preferred[operation]
+        # A choice by dtype is part of the plan; another choice than the first with the dtype gets a note.
+        candidates = [rung for rung in preferred if self._format(rung).name in rung.dtypes]
+        first = (candidates or preferred)[0]
+        reason = self._refusal(first, values, tensors)
+        if reason is None:
+            return first
+        for rung in candidates[1:]:
+            if self._refusal(rung, values, tensors) is None:
+                self.note(f"{reason}; {rung.full_name} serves.")
+                return rung
+        other = first.stand_in(values, self._format(first), self._device)
+        self.note(f"{reason}; {other.full_name} stands in." if other else f"{reason}; torch serves.")
+        return other
+
+    def _must_take(self, rung: Rung, values: Values, tensors: Tensors) -> None:
+        rung.admit(tensors, values, self._format(rung), None, self._device)
+        reason = self._refusal(rung, values, tensors)
+        if reason is not None:
+            raise RungError(f"{reason}.")
+
+    def _refusal(self, rung: Rung, values: Values, tensors: Tensors) -> str | None:
+        if rung.emulate and self._device != "cuda":
+            return f"{rung.full_name} runs on a GPU only"
+        return rung.refusal(values, self._format(rung), None, tensors, self._device)
+
+    def _format(self, rung: Rung) -> Dtype:
+        # tf32 concerns matrix products only: other operations have no rung for it and compute in float32.
+        if self._real.name == "tf32" and "tf32" not in rung.dtypes:
+            ladder = catalogue.rungs(rung.operation.name, libraries=False)
+            if not any("tf32" in other.dtypes for other in ladder):
+                return named_dtype("f32")
+        return self._real
+
+    def _run(
+        self, operation: str, shape: tuple[int, ...], tensors: Tensors, dims: Mapping[str, Number]
+    ) -> torch.Tensor | None:
+        """The rung's `out`, or None if there is no rung."""
+        if not self._has(operation):
+            return None
+        call = (operation, *dims.values())
+        if call not in self._serving:
+            values = catalogue.operation(ladder_of(operation)).complete(dims)
+            self._serving[call] = self._choose(operation, values, tensors)
+        rung = self._serving[call]
+        if rung is None:
+            return None
+        out = self._output(operation, shape)
+        given = {name: self._lasts(operation, name, tensor) for name, tensor in tensors.items()}
+        given["out"] = out
+        key = (*call, *(t.data_ptr() for t in given.values()))
+        prepared = self._prepared.get(key)
+        if prepared is None:
+            prepared = self._prepared[key] = self._bind(rung, given, rung.operation.complete(dims))
+            self._in_use.setdefault(operation, {})[rung.full_name] = None
+        prepared.run()
+        return out
+
+    def _bind(self, rung: Rung, given: Tensors, values: Values) -> Prepared:
+        real = self._format(rung)
+        tuning = tunings.best(rung, values, real.name) if self.on == "cuda" else None
+        return rung.prepare(given, values, real, device=self._device, tuning=tuning)
+
+    def _lasts(self, operation: str, name: str, tensor: torch.Tensor) -> torch.Tensor:
+        if _memory(tensor) in self._lasting:
+            return tensor
+        return self._output(f"{operation} {name}", tuple(tensor.shape), tensor.dtype).copy_(tensor)
+
+    def _output(self, operation: str, shape: tuple[int, ...], dtype: torch.dtype | None = None) -> torch.Tensor:
+        # Two buffers per shape, alternating: at most the previous call's output is still needed
+        # (the residual stream, while the next one is added to it).
+        turn = self._calls[operation, shape] % 2
+        self._calls[operation, shape] += 1
+        key = (operation, shape, turn)
+        if key not in self._outputs:
+            self._outputs[key] = self._allocate(f"{operation} {turn}", shape, dtype or self.compute)
+            self._lasting.add(_memory(self._outputs[key]))
+        return self._outputs[key]
+
+    def _allocate(self, label: str, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        """Memory for `label` at this shape, kept for the plan's lifetime."""
+        return torch.empty(shape, dtype=dtype, device=self.device)
+
+
+def _memory(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+def _at(config: Config, operation: str) -> dict[str, Number]:
+    """An operation's dims for one sequence that fills the context."""
+    c, T = config, config.context
+    known: dict[str, Number] = {
+        "B": 1, "T": T, "S": T, "C": c.C, "NH": c.NH, "V": c.vocabulary, "MAXT": T, "eps": c.eps,
+        "scale": c.attention_scale(0), "N": T * c.F,
+    }  # fmt: skip
+    inputs, outputs = {"matmul_residual": (c.F, c.C), "matmul_gelu": (c.C, c.F)}.get(operation, (c.C, 3 * c.C))
+    if operation == "gelu":
+        known["C"] = c.F
+    if "matmul" in operation:
+        known["C"], known["OC"] = inputs, outputs
+    of = catalogue.operation(ladder_of(operation))
+    return {name: known[name] for name in (*of.dims, *of.scalars) if name in known}

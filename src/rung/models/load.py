@@ -1,0 +1,455 @@
+"""GPT-2's public interface: `rung.load(...)` returns a model that continues text."""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+import hashlib
+import threading
+import time
+import weakref
+from collections.abc import AsyncGenerator, Generator, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from functools import partial
+from pathlib import Path
+from typing import Any, TypedDict, Unpack, overload
+
+import torch
+
+from rung import files
+from rung.errors import RungError
+from rung.models.batching.choice import backend_of
+from rung.models.batching.engine import BatchEngine
+from rung.models.batching.fleet import Fleet
+from rung.models.batching.text import Piece, Request, Transcript
+from rung.models.batching.wire import Setup
+from rung.models.buffers import plain_torch
+from rung.models.choose_plan import make_plan
+from rung.models.drafts import NGRAM, drafting
+from rung.models.generate import Run
+from rung.models.gpt2.config import read_config
+from rung.models.gpt2.model import Transformer
+from rung.models.inside import look
+from rung.models.options import Completion, Options, Prompt
+from rung.models.plan_rater import PlanRater
+from rung.models.sampling import Sampling
+from rung.models.score import Score, Text, scores, spans
+from rung.models.tokenizer import Tokenizer, read_tokenizer
+from rung.processors import processors
+
+INNER = Path(__file__).parent / "inner"
+
+
+class Keywords(TypedDict, total=False):
+    """The keywords of `generate` and `stream`: the fields of Sampling and Options."""
+
+    temperature: float
+    top_k: int | None
+    top_p: float
+    min_p: float
+    repetition_penalty: float
+    presence_penalty: float
+    frequency_penalty: float
+    max_new_tokens: int
+    max_tokens: int  # the same, as OpenAI's clients call it
+    seed: int | None
+    num_samples: int
+    stop: str | Sequence[str]
+    stop_tokens: int | Sequence[int] | None  # None: the end of text as the model's config names it
+    slide: bool
+    echo: bool
+    logprobs: bool
+    top_logprobs: int
+    prompt_logprobs: int | None
+    min_tokens: int
+    priority: int
+    batch_size: int | None
+
+
+class ScoreKeywords(TypedDict, total=False):
+    """What `score` takes."""
+
+    context: int | None  # tokens of a window: the model's whole context
+    stride: int | None  # tokens from window to window: half the context
+    per_token: bool
+    predict_first: bool  # score the first token as well, after an end-of-text token
+
+
+class Model:
+    """A loaded GPT-2."""
+
+    def __init__(self, transformer: Transformer, folder: Path, name: str, load_seconds: float) -> None:
+        self.transformer, self.folder, self.name = transformer, folder, name
+        self.config, self.plan = transformer.config, transformer.plan
+        self.load_seconds = load_seconds
+        self._tokenizer: Tokenizer | None = None
+        self._engine: BatchEngine | None = None
+        self._fleet: Fleet | None = None
+        self._lock = threading.Lock()
+        self.rater = transformer.service.rater or PlanRater(transformer)
+
+    def __repr__(self) -> str:
+        c, plan = self.config, self.plan
+        by = "" if plan.name == plan.on else f", plan {plan.name}"
+        return f"<rung.Model {self.name}: {c.layers} layers of {c.C} channels, {plan.dtype} on {plan.on}{by}>"
+
+    def __str__(self) -> str:
+        c = self.config
+        heads = f"{c.NH} heads, context {c.context:,}, vocabulary {c.vocabulary:,}"
+        return f"{self!r}\n{heads}; from {self.folder}, loaded in {self.load_seconds:.1f} s"
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer in the weights' folder."""
+        if self._tokenizer is None:
+            self._tokenizer = read_tokenizer(self.folder)
+        return self._tokenizer
+
+    @property
+    def engine(self) -> BatchEngine:
+        """The engine that all texts of this model go through, from any thread."""
+        with self._lock:
+            if self._engine is None:
+                try:
+                    tokenizer = self.tokenizer
+                except RungError:
+                    tokenizer = None  # tokens can be continued without one
+                self._engine = BatchEngine(partial(backend_of, self.transformer), tokenizer)
+            return self._engine
+
+    def spread(self, setups: Sequence[Setup]) -> None:
+        """Distribute runs' texts over this process and a worker for each of `setups`; returns when all are ready."""
+        fleet = Fleet(self.engine, setups)
+        weakref.finalize(self, fleet.close)
+        self._fleet = fleet
+
+    @overload
+    def generate(  # type: ignore[overload-overlap]
+        self, prompt: str, **options: Unpack[Keywords]
+    ) -> Completion: ...
+    @overload
+    def generate(
+        self, prompt: Sequence[str] | Sequence[Sequence[int]], **options: Unpack[Keywords]
+    ) -> list[Completion]: ...
+    def generate(self, prompt: Any, **options: Unpack[Keywords]) -> Completion | list[Completion]:
+        """Continue a prompt, or each of a list; several samples of one prompt are a list too."""
+        run = self.run([prompt] if isinstance(prompt, str) else prompt, **options)
+        for _ in run:
+            pass
+        single = isinstance(prompt, str) and run.options.num_samples == 1
+        return run.completions[0] if single else run.completions
+
+    def stream(self, prompt: str, **options: Unpack[Keywords]) -> Generator[str, None, Completion]:
+        """Continue a prompt, yielding pieces of text as soon as they are final."""
+        run = self.run([prompt], **options)
+        if run.options.num_samples != 1:
+            raise RungError("stream gives one text; leave num_samples at 1, or use generate.")
+        if run.options.echo:
+            yield prompt
+        for _, piece in run:
+            if piece:
+                yield piece
+        return run.completions[0]
+
+    def submit(self, prompt: str | Sequence[int], **options: Unpack[Keywords]) -> Future[Completion]:
+        """Continue a prompt in the background; the future holds the completion, and can be cancelled."""
+        request = self._one(prompt, options, "submit gives one text")
+        future: Future[Completion] = Future()
+        transcript = Transcript(request)
+
+        def on_piece(piece: Piece) -> None:
+            if future.cancelled():
+                ticket.cancel()
+            elif not piece.last:
+                transcript.add(piece)
+            elif future.set_running_or_notify_cancel():
+                try:
+                    transcript.add(piece)
+                    future.set_result(transcript.completion())
+                except RungError as error:
+                    future.set_exception(error)
+
+        ticket = self.engine.submit(request, on_piece)
+        future.add_done_callback(lambda done: ticket.cancel() if done.cancelled() else None)
+        return future
+
+    async def astream(self, prompt: str | Sequence[int], **options: Unpack[Keywords]) -> AsyncGenerator[str, None]:
+        """Continue a prompt: `async for piece in model.astream(...)`; leaving the loop ends the text."""
+        request = self._one(prompt, options, "astream gives one text")
+        loop = asyncio.get_running_loop()
+        pieces: asyncio.Queue[Piece] = asyncio.Queue()
+
+        def on_piece(piece: Piece) -> None:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(pieces.put_nowait, piece)
+
+        ticket = self.engine.submit(request, on_piece)
+        transcript = Transcript(request)
+        try:
+            if request.options.echo:
+                yield request.prompt.text
+            while transcript.reason is None:
+                piece = await pieces.get()
+                transcript.add(piece)
+                if piece.text:
+                    yield piece.text
+        finally:
+            ticket.cancel()
+
+    def _one(self, prompt: str | Sequence[int], options: Keywords, what: str) -> Request:
+        if options.get("num_samples", 1) != 1:
+            raise RungError(f"{what}; leave num_samples at 1, or use generate.")
+        return self.run([prompt], **options).requests[0]
+
+    def logits(self, ids: Sequence[int] | Sequence[Sequence[int]] | torch.Tensor) -> torch.Tensor:
+        """Logits in float32 for tokens (T) or (B, T): (T, V) or (B, T, V)."""
+        tokens = self._tokens(ids, "logits")
+        with plain_torch(self.plan.device):
+            logits = self.transformer.logits(tokens.view(-1, tokens.shape[-1]))
+        return logits[0] if tokens.ndim == 1 else logits
+
+    def inside(
+        self,
+        text: str | Sequence[int] | Sequence[Sequence[int]] | torch.Tensor,
+        names: str | Sequence[str] = "blocks.*.hook_resid_post",
+        *,
+        out: str | Path | None = None,
+    ) -> dict[str, torch.Tensor]:
+        """Activations of one forward pass by TransformerLens' names, * for any part of one, each (B, T, ...).
+
+        They are copied to the CPU as they are computed. With `out` they are also written to that file, as safetensors.
+        """
+        tokens = self._tokens(self.tokenizer.encode(text) if isinstance(text, str) else text, "inside")
+        found: dict[str, torch.Tensor] = {}
+
+        def store(name: str, tensor: torch.Tensor) -> None:
+            found[name] = tensor.to("cpu", copy=True).contiguous()
+
+        patterns = [names] if isinstance(names, str) else list(names)
+        with plain_torch(self.plan.device):
+            look(self.transformer, tokens.view(-1, tokens.shape[-1]), patterns, store)
+        if out is not None:
+            from safetensors import SafetensorError
+            from safetensors.torch import save_file
+
+            try:
+                save_file(found, out)
+            except (OSError, SafetensorError) as error:
+                raise RungError(f"{out} cannot be written ({error}); name another file.") from None
+        return found
+
+    def hidden_states(
+        self, text: str | Sequence[int] | Sequence[Sequence[int]] | torch.Tensor, layers: Sequence[int] | None = None
+    ) -> list[torch.Tensor]:
+        """The residual stream, (B, T, C) each: 0 is the embeddings, i the output of block i, the last one normalised.
+
+        `layers` chooses among them; negative numbers count from the end.
+        """
+        last = self.config.layers
+        chosen = list(range(last + 1)) if layers is None else [n + last + 1 if n < 0 else n for n in layers]
+        wrong = next((n for n in chosen if not 0 <= n <= last), None)
+        if wrong is not None:
+            raise RungError(f"there is no layer {wrong}; the model has 0 to {last}.")
+        names = ["ln_final.hook_normalized" if n == last else f"blocks.{n}.hook_resid_pre" for n in chosen]
+        found = self.inside(text, list(dict.fromkeys(names)))
+        return [found[name] for name in names]
+
+    def embed(self, texts: str | Sequence[str], *, layer: int = -1, pooling: str = "mean") -> torch.Tensor:
+        """A vector for a text (C), or for each of several (n, C): its tokens' mean at a layer, or its last token's."""
+        if pooling not in ("mean", "last"):
+            raise RungError(f"pooling is {pooling!r}; it must be 'mean' or 'last'.")
+        vectors = []
+        for text in [texts] if isinstance(texts, str) else texts:
+            states = self.hidden_states(text, [layer])[0][0].float()  # (T, C)
+            vectors.append(states.mean(0) if pooling == "mean" else states[-1])
+        return vectors[0] if isinstance(texts, str) else torch.stack(vectors)
+
+    def _tokens(self, ids: Any, who: str) -> torch.Tensor:
+        """Tokens (T) or (B, T), checked."""
+        try:
+            tokens = torch.as_tensor(ids, device="cpu") if not isinstance(ids, torch.Tensor) else ids
+        except (TypeError, ValueError):
+            raise RungError(f"{who} takes tokens, in one row or in rows of the same length.") from None
+        if tokens.ndim not in (1, 2) or (tokens.numel() and tokens.is_floating_point()):
+            raise RungError(f"{who} takes tokens, in one row or in rows of the same length.")
+        tokens = tokens.to(torch.int64)
+        if tokens.numel() == 0 or tokens.shape[-1] > self.config.context:
+            raise RungError(f"{who} takes 1 to {self.config.context:,} tokens per row; got {tokens.shape[-1]:,}.")
+        if int(tokens.max()) >= self.config.vocabulary or int(tokens.min()) < 0:
+            raise RungError(f"a token is outside the model's vocabulary of {self.config.vocabulary:,}.")
+        return tokens
+
+    @overload
+    def score(  # type: ignore[overload-overlap]
+        self, texts: str, **options: Unpack[ScoreKeywords]
+    ) -> Score: ...
+    @overload
+    def score(
+        self, texts: Iterable[str] | Iterable[Sequence[int]], **options: Unpack[ScoreKeywords]
+    ) -> list[Score]: ...
+    def score(self, texts: Any, **options: Unpack[ScoreKeywords]) -> Score | list[Score]:
+        """The likelihood of a text, or of each of several. With `per_token` also the figures of each token."""
+        found = list(self.scores([texts] if isinstance(texts, str) else texts, **options))
+        return found[0] if isinstance(texts, str) else found
+
+    def scores(
+        self, texts: Iterable[str] | Iterable[Sequence[int]], **options: Unpack[ScoreKeywords]
+    ) -> Iterator[Score]:
+        """The same for a stream of texts, each score as soon as it is known."""
+        unknown = set(options) - ScoreKeywords.__annotations__.keys()
+        if unknown:
+            raise RungError(f"score has no option {min(unknown)!r}; it has {', '.join(ScoreKeywords.__annotations__)}.")
+        context, stride = spans(options.get("context"), options.get("stride"), self.config.context)
+        first = None
+        if options.get("predict_first", False):
+            if not self.config.eos:
+                raise RungError("the model's config names no end-of-text token to put before the first token.")
+            first = self.config.eos[0]
+        per_token = options.get("per_token", False)
+        found = scores(
+            self.rater, map(self._text, texts), context=context, stride=stride, per_token=per_token, first=first
+        )
+        return self._computed(found)
+
+    def _computed(self, scores: Iterator[Score]) -> Iterator[Score]:
+        while True:
+            with plain_torch(self.plan.device):
+                score = next(scores, None)
+            if score is None:
+                return
+            yield score
+
+    def _text(self, text: str | Sequence[int]) -> Text:
+        prompt = self._prompt(text)
+        wrong = next((i for i in prompt.ids if not 0 <= i < self.config.vocabulary), None)
+        if wrong is not None:
+            raise RungError(f"token {wrong} is outside the model's vocabulary of {self.config.vocabulary:,}.")
+        known = isinstance(text, str) or self._tokenizer is not None
+        return Text(prompt.ids, len(prompt.text.encode()) if known else None)
+
+    def run(self, prompts: Sequence[str | Sequence[int]], **options: Unpack[Keywords]) -> Run:
+        """A run over prompts that has not begun; iterate over it. Prompts are texts or token lists."""
+        if isinstance(prompts, str | bytes) or not isinstance(prompts, Iterable):
+            raise RungError("prompts are a list, of texts or of lists of tokens.")
+        given: dict[str, Any] = dict(options)
+        if "max_tokens" in given:
+            if "max_new_tokens" in given:
+                raise RungError("max_tokens and max_new_tokens mean the same; give one of them.")
+            given["max_new_tokens"] = given.pop("max_tokens")
+        stop, stop_tokens = given.get("stop", ()), given.get("stop_tokens")
+        if stop_tokens is None:
+            stop_tokens = self.config.eos
+        given["stop"] = (stop,) if isinstance(stop, str) else tuple(stop)
+        given["stop_tokens"] = (stop_tokens,) if isinstance(stop_tokens, int) else tuple(stop_tokens)
+        how = {name: given.pop(name) for name in Sampling.__dataclass_fields__ if name in given}
+        unknown = next((name for name in given if name not in Options.__dataclass_fields__), None)
+        if unknown is not None:
+            raise RungError(f"generate has no option {unknown!r}; {_suggestion(unknown)}.")
+        settings = Options(sampling=Sampling(**how), **given)
+        tokenizer = self._tokenizer_if_any(prompts)
+        engine = self._fleet or self.engine
+        return Run(self.transformer, tokenizer, [self._prompt(p) for p in prompts], settings, engine)
+
+    def _prompt(self, prompt: str | Sequence[int]) -> Prompt:
+        if isinstance(prompt, str):
+            return Prompt(prompt, tuple(self.tokenizer.encode(prompt)))
+        if isinstance(prompt, bytes) or not isinstance(prompt, Iterable):
+            raise RungError(
+                f"a prompt is a text or a list of tokens, not {prompt!r}; "
+                "generate takes one text, or a list of prompts: [[1, 2, 3]] is one prompt of three tokens."
+            )
+        ids = tuple(int(i) for i in prompt)
+        return Prompt(self._tokenizer.decode(ids) if self._tokenizer else "", ids)
+
+    def _tokenizer_if_any(self, prompts: Sequence[str | Sequence[int]]) -> Tokenizer | None:
+        # Tokens can be continued without a tokenizer; text cannot.
+        try:
+            return self.tokenizer
+        except RungError:
+            if any(isinstance(p, str) for p in prompts):
+                raise
+            return None
+
+
+def _suggestion(word: str) -> str:
+    """The name that rung uses for a keyword that `generate` does not have."""
+    names = list(Keywords.__annotations__)
+    called = {"max_length": "max_new_tokens", "n": "num_samples"}.get(word)
+    close = [called] if called else difflib.get_close_matches(word, names, n=1)
+    return f"it is called {close[0]}" if close else f"it has {', '.join(names)}"
+
+
+def load(
+    model: str | Path = "inner",
+    *,
+    device: str = "cpu",
+    dtype: str | torch.dtype = "auto",
+    revision: str | None = None,
+    offline: bool = False,
+    threads: int | None = None,
+    plan: str | None = None,
+    kernels: Mapping[str, str] | None = None,
+    window: int | None = None,
+    global_tokens: int = 0,
+    draft: str | Path | None = None,
+    cache: str | None = None,
+) -> Model:
+    """Load a GPT-2.
+
+    `model` is "inner" (the small one in this package), a folder in Hugging Face's layout, a checkpoint of nanoGPT
+    (ckpt.pt) or llm.c (.bin), or an id of the hub such as "gpt2". `device` is cpu, cuda, emulator (the CUDA kernels
+    without a GPU) or auto: a GPU where there is one. `dtype` is a name such as "bfloat16", or torch's own. `plan` names
+    the rungs for the operations, and `kernels` replaces single rungs ({"attention": "5"}); the CPU runs no rungs. With
+    a `window` a token attends to the last `window` tokens, including itself, and to the text's first `global_tokens`.
+    `draft` proposes tokens, of which the model reads several at a time: a smaller model with the same vocabulary, or
+    "ngram", the text so far. With the `cache` "int8" a GPU keeps the keys and values of more than 32 texts in 8 bits.
+    """
+    began = time.perf_counter()
+    if threads is not None and threads < 1:
+        raise RungError(f"threads is {threads}; it must be at least 1.")
+    if threads is not None and threads > (most := 4 * processors()):
+        raise RungError(f"threads is {threads}; this process has {processors()} processors, so give at most {most}.")
+    chosen = make_plan(device, dtype, plan, kernels or {}, threads, window, global_tokens, cache)
+    folder = find(str(model), revision=revision, offline=offline)
+    config = read_config(folder / "config.json")
+    chosen.admit(config)
+    transformer = Transformer(config, chosen.read(folder, config), chosen)
+    if draft is not None:
+        smaller = None if draft == NGRAM else load(
+            draft, device=device, dtype=dtype, revision=revision, offline=offline, threads=threads, plan=plan,
+            kernels=kernels, window=window, global_tokens=global_tokens,
+        )  # fmt: skip
+        transformer.drafting = drafting(smaller.transformer if smaller else None, transformer)
+    return Model(transformer, folder, str(model), time.perf_counter() - began)
+
+
+def find(model: str, *, revision: str | None = None, offline: bool = False) -> Path:
+    """The folder of a model, fetched from the hub if it is an id of a model there."""
+    if model == "inner":
+        return INNER
+    path = Path(model).expanduser()
+    if path.is_dir():
+        return path
+    if path.exists():
+        return _converted(path)
+    if model.startswith((".", "/", "~")) or model.count("/") > 1:
+        raise RungError(f"there is no folder {model}; check the path.")
+    from rung.models import hub
+
+    return hub.fetch(model, revision=revision, offline=offline)
+
+
+def _converted(checkpoint: Path) -> Path:
+    """The folder into which another trainer's checkpoint is converted, once for each state of it and its tokenizer."""
+    from rung.cuda.kept import cache_folder
+    from rung.models.gpt2.checkpoints import beside, convert
+
+    status = checkpoint.stat()
+    state = hashlib.sha256(f"{checkpoint.resolve()} {status.st_size} {status.st_mtime_ns}".encode())
+    for file in beside(checkpoint):
+        content = files.read_bytes(file)
+        state.update(f" {file.name} {len(content)} ".encode() + content)
+    folder = cache_folder() / "checkpoints" / state.hexdigest()[:24]
+    if not (folder / "config.json").is_file():
+        convert(checkpoint, folder)
+    return folder

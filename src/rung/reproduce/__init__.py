@@ -1,0 +1,1 @@
+"""The five documents: their studies, climbs and attention over ranks."""

@@ -1,0 +1,258 @@
+"""Text without a cache in float32, attention rung by rung: how a case study of flash attention measured its steps.
+
+Every token sends the whole text through the model again, so that attention over all positions is measured. All
+other operations go through torch. A slow variant writes as many tokens as fit its time.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from rung.errors import RungError, first_line
+from rung.models.cache import Cache
+from rung.models.gpt2.config import Config
+from rung.models.gpt2.model import Transformer
+from rung.models.gpt2.weights import Linear, Norm, Weights, converted
+from rung.models.ladder_plan import LadderPlan
+from rung.models.torch_plan import TorchPlan
+from rung.operation import Tensors, Values
+from rung.reproduce.climbs.model import IDENTICAL
+from rung.results import machine
+from rung.results.row import Row
+from rung.rungs import catalogue, identity, tunings
+from rung.rungs.base import Device, Prepared, Rung
+
+MARKS = (64, 128, 256, 512, 1024)  # lengths of text at which the elapsed time is reported
+POINTS = 64  # of a curve, approximately
+Fields = dict[str, Any]
+
+
+class NaivePlan(TorchPlan):
+    """Attention by its formula, with the matrix of scores in memory."""
+
+    name = "naive torch"
+
+    def attention(self, qkv: torch.Tensor, NH: int, scale: float, layer: int, cache: Cache | None) -> torch.Tensor:
+        B, T, width = qkv.shape
+        q, k, v = self._heads(qkv, NH)
+        scores = q @ k.transpose(2, 3) * scale
+        later = torch.ones(T, T, dtype=torch.bool, device=qkv.device).triu(1)
+        y = F.softmax(scores.masked_fill(later, -torch.inf), -1) @ v
+        return y.transpose(1, 2).reshape(B, T, width // 3)
+
+
+class RungPlan(LadderPlan):
+    """Attention by a rung. The packed QKV product is written to the rung's input, which avoids a copy.
+
+    Texts of all lengths use the same memory, so that a peak is that of the longest text and not the sum over lengths.
+    """
+
+    def __init__(self, device: Device, chosen: Mapping[str, str]) -> None:
+        super().__init__(device, "float32", "study", chosen)
+        self._memory: dict[str, torch.Tensor] = {}
+
+    def _allocate(self, label: str, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        name = f"{label} {shape[0]} {shape[2:]} {dtype}"  # without the length, which is constant within a pass
+        return self._part(name, shape, dtype)
+
+    def _bind(self, rung: Rung, given: Tensors, values: Values) -> Prepared:
+        def empty(name: str, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+            return self._part(f"{rung.full_name} {name} {dtype}", shape, dtype)
+
+        real = self._format(rung)
+        tuning = tunings.best(rung, values, real.name) if self.on == "cuda" else None
+        return rung.prepare(given, values, real, device=self._device, tuning=tuning, empty=empty)
+
+    def _part(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        count = math.prod(shape)
+        if name not in self._memory or self._memory[name].numel() < count:
+            # Twice as much each time: earlier bindings keep the smaller buffers, whose total is less than the last.
+            self._memory[name] = torch.empty(1 << (count - 1).bit_length(), dtype=dtype, device=self.device)
+        return self._memory[name][:count].view(shape)
+
+    def layernorm_matmul(self, x: torch.Tensor, norm: Norm, eps: float, linear: Linear) -> torch.Tensor:
+        assert linear.bias is not None
+        B, T, C = x.shape
+        qkv = self._output("qkv", (B, T, 3 * C))
+        normed = self.layernorm(x, norm, eps).view(B * T, C)
+        torch.addmm(linear.bias, normed, linear.weight.T, out=qkv.view(B * T, 3 * C))
+        return qkv
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One variant of attention."""
+
+    name: str
+    make: Callable[[], TorchPlan]
+    what: str = ""
+    kind: str = "torch"  # or a rung's kind: "python" runs on the host
+    flash: bool = False
+    rung: Rung | None = None
+
+
+def variants(device: Device, only: Sequence[str] | None = None) -> list[Variant]:
+    """Naive torch, torch's scaled_dot_product_attention, and every rung that takes float32, or `only` these."""
+    where, f32 = torch.device("cuda" if device == "cuda" else "cpu"), torch.float32
+    found = [
+        Variant("naive torch", lambda: NaivePlan(where, f32, f32), "The formula, scores in memory."),
+        Variant("torch SDPA", lambda: TorchPlan(where, f32, f32), "torch's fused attention."),
+    ]
+    if only is None:
+        rungs = [rung for rung in catalogue.rungs("attention", libraries=False) if "f32" in rung.dtypes]
+    else:
+        rungs = [catalogue.find(f"attention/{name}") for name in only]
+    return [*found, *(_of_rung(rung, device) for rung in rungs)]
+
+
+def _of_rung(rung: Rung, device: Device) -> Variant:
+    # Only the flash attention kernels can return each row's logsumexp.
+    flash = rung.kind in ("cuda", "triton") and "lse" in rung.binds
+    chosen = {"attention": rung.name}
+    return Variant(rung.name, lambda: RungPlan(device, chosen), rung.idea, rung.kind, flash, rung)
+
+
+def run(
+    config: Config,
+    weights: Weights,
+    prompt: Sequence[int],
+    tokens: int,
+    chosen: Sequence[Variant],
+    *,
+    batch: int = 1,
+    seconds: float = 12.0,
+    model: str = "gpt2",
+    trained: str = "random",
+) -> Iterator[Row]:
+    """A row for each variant, as soon as it is measured; the others are compared with the first.
+
+    A `batch` writes this many copies of the text at once; all its rows must be the same.
+    Each writes the text once to warm up, for at most `seconds`, and then as many tokens again by the clock.
+    None writes more tokens than the first, which the others are compared with.
+    """
+    if len(prompt) + tokens > config.context:
+        raise RungError(f"{tokens} tokens after the prompt are more than the context of {config.context}.")
+    study = _Study(config, weights, prompt, tokens, seconds, batch)
+    for step, variant in enumerate(chosen):
+        row: Fields = {
+            "name": variant.name, "what": variant.what, "kind": variant.kind, "flash": variant.flash,
+            "tokens": tokens, "batch": batch, "written": 0, "verdict": "ok", "seconds": None,
+        }  # fmt: skip
+        try:
+            study.measure(variant, row)
+        except (RungError, RuntimeError) as error:
+            row["verdict"] = first_line(error)
+        gc.collect()
+        if study.cuda:
+            torch.cuda.empty_cache()  # buffers of every length of text
+        yield _result(model, trained, step, variant, row)
+        if not study.stamps:
+            return  # the others are compared with the first one's text and time
+
+
+def _result(model: str, trained: str, step: int, variant: Variant, found: Fields) -> Row:
+    """A variant as the results store keeps it."""
+    right = found["verdict"] == "ok"
+    several = {"batch": found["batch"]} if found["batch"] > 1 else {}
+    detail = {"step": step, "idea": variant.what, "language": variant.kind, "flash": variant.flash}
+    row = Row(
+        kind="climb",
+        what=model,
+        part=variant.name,
+        dtype="float32",
+        options={"study": "attention", "new_tokens": found["tokens"], **several},
+        texts={variant.rung.full_name: identity.text(variant.rung)} if variant.rung else {},
+        verdict="ok" if right else "failed",
+        reason="" if right else found["verdict"],
+        detail={**detail, **{name: found[name] for name in ("at", "curve") if name in found}},
+        weights=trained,
+        machine=machine.facts(),
+        state=machine.state(),
+    )
+    figures = {"tokens": found["written"] or None, "seconds": found["seconds"], "vs_naive": found.get("against_naive")}
+    return row.with_metrics(**figures, same_tokens=found.get("same"), peak_bytes=found.get("peak"))
+
+
+class _Study:
+    def __init__(
+        self, config: Config, weights: Weights, prompt: Sequence[int], tokens: int, seconds: float, batch: int
+    ) -> None:
+        self.batch = batch
+        self.config, self.weights, self.prompt, self.tokens, self.seconds = config, weights, prompt, tokens, seconds
+        self.truth: list[int] = []  # the first variant's text, and the time of each of its tokens
+        self.stamps: list[float] = []
+        self.cuda = False
+
+    def measure(self, variant: Variant, row: Fields) -> None:
+        """Fill in the measurements; a variant whose text differs gets no time."""
+        plan = variant.make()
+        self.cuda = plan.device.type == "cuda"
+        model = Transformer(self.config, converted(self.weights, plan.matrix, plan.vector), plan)
+        first = not self.stamps
+        written = self._warm(model, len(self.truth) or self.tokens)
+        self.truth = self.truth or written
+        if not self._same(written, row):
+            return
+        if self.cuda:
+            torch.cuda.reset_peak_memory_stats()
+        began = time.perf_counter()
+        timed = list(_write(model, self.prompt, len(written), self.batch))
+        if self.cuda:
+            row["peak"] = torch.cuda.max_memory_allocated()  # weights and all
+        if not self._same([token for token, _ in timed], row):
+            return
+        stamps = [stamp - began for _, stamp in timed]
+        if first:
+            self.stamps = stamps
+        start = len(self.prompt)
+        row["written"], row["seconds"] = len(stamps), stamps[-1]
+        row["against_naive"] = self.stamps[len(stamps) - 1] / stamps[-1]  # at the same length of text
+        row["at"] = {str(n): stamps[n - start - 1] for n in MARKS if start < n <= start + len(stamps)}
+        row["curve"] = _curve(start, stamps)
+
+    def _warm(self, model: Transformer, most: int) -> list[int]:
+        """Writes as much of the text as the time allows; compiles and allocates on the way."""
+        written: list[int] = []
+        end = math.inf
+        for token, stamp in _write(model, self.prompt, most, self.batch):
+            if not written:
+                end = stamp + self.seconds  # compile time is not counted: kernels are compiled for the first token
+            written.append(token)
+            if stamp >= end:
+                break
+        return written
+
+    def _same(self, written: Sequence[int], row: Fields) -> bool:
+        pairs = zip(written, self.truth, strict=False)
+        row["same"] = next((i for i, (a, b) in enumerate(pairs) if a != b), len(written))
+        right = bool(row["same"] >= min(len(written), IDENTICAL))
+        if not right:
+            row["verdict"] = f"its text differs from naive torch's at token {row['same'] + 1}"
+        return right
+
+
+@torch.inference_mode()
+def _write(model: Transformer, prompt: Sequence[int], tokens: int, batch: int = 1) -> Iterator[tuple[int, float]]:
+    """Each token of the first row, and its time; -1 where another row's differs."""
+    ids = torch.zeros(batch, len(prompt) + tokens, dtype=torch.int64, device=model.plan.device)
+    ids[:, : len(prompt)] = torch.tensor(list(prompt))
+    for end in range(len(prompt), len(prompt) + tokens):
+        x = model.hidden(ids[:, :end])[:, -1:]
+        ids[:, end] = model.plan.matmul(x, model.weights.head)[:, 0].argmax(-1)
+        first, *others = ids[:, end].tolist()
+        yield (first if others.count(first) == len(others) else -1), time.perf_counter()
+
+
+def _curve(start: int, stamps: Sequence[float]) -> list[tuple[int, float]]:
+    """Tokens of text and seconds, from the prompt to the last token."""
+    step = max(1, len(stamps) // POINTS)
+    steps = sorted({*range(step - 1, len(stamps), step), len(stamps) - 1})
+    return [(start, 0.0), *((start + i + 1, stamps[i]) for i in steps)]

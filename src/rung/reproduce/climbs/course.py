@@ -1,0 +1,181 @@
+"""The climb of a course project: a model of rungs only, without a cache, one prompt and length, step by step.
+
+For every token the whole text goes through the model and the head, as in the project, which went from 5 to 43.9
+tokens/s; its last step keeps keys and values inside the QKV projection (69). No operation goes through torch, which
+only holds the tensors and picks the largest logit. Each step makes only the change that it names.
+"""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import torch
+
+from rung.check.compile_ahead import Compilers, finish
+from rung.dtypes import Dtype
+from rung.dtypes import dtype as named_dtype
+from rung.models.gpt2.config import Config
+from rung.models.gpt2.model import Transformer
+from rung.models.gpt2.weights import Linear, Norm, converted
+from rung.models.ladder_plan import LadderPlan
+from rung.operation import Tensors, Values
+from rung.reproduce.climbs.model import Climber, Step, Variant
+from rung.rungs.base import Device, Empty, Prepared, Rung
+
+PROMPT = "The city with the largest population is"
+NEW_TOKENS = 50
+WINDOW = 128
+PROJECTION = "cached_projection"
+CALLS = 5  # for choosing a block size
+
+# name -> what changes, the format of products from there on, and the rungs; None removes one.
+CHANGES: dict[str, tuple[str, str, Mapping[str, str | None]]] = {
+    "baseline": (
+        "The first version of every operation; attention's loops in one block.", "float32",
+        {"embedding": "1", "layernorm": "1", "matmul": "1", "attention": "2", "gelu": "1", "residual": "1"},
+    ),
+    "reductions": ("Sums and maxima as trees over a block.", "float32", {"layernorm": "5", "attention": "6"}),
+    "local attention": (
+        f"Attention in one kernel, over a window of {WINDOW} keys.", "float32",
+        {"attention": None, "local_attention": "1"},
+    ),
+    "flash attention": (
+        "Attention over all keys whose scores stay on chip.", "float32",
+        {"local_attention": None, "attention": "13"},
+    ),
+    "flash attention 2": ("Tiles of queries loop over the keys once.", "float32", {"attention": "25"}),
+    "flash attention 2, repaired": ("Reductions by shuffles, fewer barriers.", "float32", {"attention": "26"}),
+    "tensor cores": ("Products by WMMA in 16 bits, summed in 32.", "tf32", {"matmul": "13"}),
+    "swept blocks": ("Block sizes by trial.", "tf32", {}),
+    "fused kernels": (
+        "GELU and residual in the epilogues of their products, residual before the layernorm.", "tf32",
+        {"matmul_gelu": "3", "matmul_residual": "3", "residual_layernorm": "11"},
+    ),
+    "keys and values in the projection": (
+        "Keys and values of earlier tokens come from a cache.", "tf32", {PROJECTION: "3"},
+    ),
+}  # fmt: skip
+
+
+class CoursePlan(LadderPlan):
+    """One rung per operation, by name; an unsupported shape ends the run. All lengths share scratch memory."""
+
+    def __init__(self, device: Device, dtype: str, rungs: Mapping[str, str], swept: bool) -> None:
+        super().__init__(device, dtype, "course", rungs, WINDOW if "local_attention" in rungs else None)
+        self.swept = swept
+        self._chosen: dict[tuple[object, ...], dict[str, int]] = {}
+        self._scratch: Tensors = {}
+        self._cache: list[tuple[torch.Tensor, torch.Tensor]] = []  # keys and values (1, MAXT, C), layer by layer
+        self._layer = self._length = self._known = 0
+
+    def remember(self, config: Config) -> None:
+        """Allocate keys and values, if a rung keeps them."""
+        if PROJECTION in self.requested:
+            shape = (1, config.context, config.C)
+            self._cache = [(self._output(f"k {i}", shape), self._output(f"v {i}", shape)) for i in range(config.layers)]
+
+    def begin(self) -> None:
+        """A new text: the previous one is forgotten."""
+        self._length = 0
+
+    def embedding(self, tokens: torch.Tensor, past: Sequence[int], wte: Linear, wpe: torch.Tensor) -> torch.Tensor:
+        self._layer, self._known, self._length = 0, self._length, tokens.shape[1]
+        return super().embedding(tokens, past, wte, wpe)
+
+    def layernorm_matmul(self, x: torch.Tensor, norm: Norm, eps: float, linear: Linear) -> torch.Tensor:
+        if not self._cache:
+            return super().layernorm_matmul(x, norm, eps, linear)
+        B, T, C = x.shape
+        k, v = self._cache[self._layer]
+        self._layer += 1
+        assert linear.bias is not None
+        y = self.layernorm(x, norm, eps)
+        given = {"x": y, "weight": linear.weight, "bias": linear.bias, "k_cache": k, "v_cache": v}
+        dims = {"B": B, "T": T, "C": C, "MAXT": k.shape[1], "past": self._known}
+        out = self._run(PROJECTION, (B, T, 3 * C), given, dims)
+        assert out is not None
+        return out
+
+    def _format(self, rung: Rung) -> Dtype:
+        # tf32 applies to matrix products only: other operations compute in float32.
+        return super()._format(rung) if self._real.name in rung.dtypes else named_dtype("f32")
+
+    def _bind(self, rung: Rung, given: Tensors, values: Values) -> Prepared:
+        def empty(name: str, shape: tuple[int, ...], kind: torch.dtype) -> torch.Tensor:
+            label = f"{rung.full_name} {name} {shape}"
+            if label not in self._scratch:
+                self._scratch[label] = torch.empty(shape, dtype=kind, device=self.device)
+            return self._scratch[label]
+
+        tuning = self._tuning(rung, given, values, empty) if self.swept and self.on == "cuda" else None
+        return rung.prepare(given, values, self._format(rung), device=self._device, tuning=tuning, empty=empty)
+
+    def _tuning(self, rung: Rung, given: Tensors, values: Values, empty: Empty) -> dict[str, int]:
+        """The tunables that were fastest when the rung was first used at this width, tried one at a time."""
+        question = (rung.full_name, *(n for d, n in values.items() if d not in ("T", "past")))
+        if question not in self._chosen:
+            real = self._format(rung)
+            usual = {name: choices[0] for name, choices in rung.tune.items()}
+            tried = [usual, *({**usual, name: n} for name, choices in rung.tune.items() for n in choices[1:])]
+            legal = [t for t in tried if rung.refusal(values, real, t, given, self._device) is None]
+            with Compilers() as compilers:
+                finish([compilers.submit(rung.full_name, values, real.name, t) for t in legal])
+            runs = [rung.prepare(given, values, real, device=self._device, tuning=t, empty=empty).run for t in legal]
+            times = [_time(run) for run in runs]
+            self._chosen[question] = legal[times.index(min(times))]
+        return self._chosen[question]
+
+
+def _time(run: Callable[[], None]) -> float:
+    """The median of several calls on the GPU, in milliseconds, after one warm-up call."""
+    run()
+    marks = [torch.cuda.Event(enable_timing=True) for _ in range(CALLS + 1)]  # type: ignore[no-untyped-call]
+    marks[0].record()
+    for mark in marks[1:]:
+        run()
+        mark.record()
+    marks[-1].synchronize()
+    return statistics.median(float(a.elapsed_time(b)) for a, b in itertools.pairwise(marks))
+
+
+class _Course(Variant):
+    """A step of the course: every token sends the whole text through the model."""
+
+    def __init__(self, climber: Climber, step: Step, rungs: Mapping[str, str], swept: bool) -> None:
+        self.climber = climber
+        plan = self.plan = CoursePlan(climber.device, step.dtype, rungs, swept)
+        self.rungs = tuple(rung.full_name for rung in self.plan.requested.values())
+        self.model = Transformer(climber.config, converted(climber.weights, plan.matrix, plan.vector), plan)
+        self.plan.remember(climber.config)
+
+    def logits(self, text: Sequence[int]) -> tuple[int, torch.Tensor]:
+        self.plan.begin()
+        return 0, self.model.logits(torch.tensor([list(text)]))[0]
+
+    @torch.inference_mode()
+    def write(self, count: int) -> Iterator[int]:
+        self.plan.begin()
+        start = len(self.climber.prompt)
+        ids = torch.zeros(1, start + count, dtype=torch.int64, device=self.plan.device)
+        ids[0, :start] = torch.tensor(self.climber.prompt)
+        for end in range(start, start + count):
+            x = self.model.hidden(ids[:, :end])
+            ids[0, end] = self.plan.matmul(x, self.model.weights.head)[0, -1].argmax()
+            yield int(ids[0, end])
+
+
+def steps() -> list[Step]:
+    """The course, from its baseline on."""
+    found: list[Step] = []
+    rungs: dict[str, str] = {}
+    for name, (what, dtype, change) in CHANGES.items():
+        rungs = {o: rung for o, rung in {**rungs, **change}.items() if rung is not None}
+        swept = "swept blocks" in {name, *(step.name for step in found)}
+        found.append(Step(name, what, dtype, variant=_course_variant(dict(rungs), swept)))
+    return found
+
+
+def _course_variant(rungs: Mapping[str, str], swept: bool) -> Callable[[Climber, Step], Variant]:
+    return lambda climber, step: _Course(climber, step, rungs, swept)

@@ -1,0 +1,439 @@
+"""Broken and cheating kernels: each must be caught, and for the right reason."""
+
+import itertools
+import os
+import re
+import signal
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from rung.check import isolated, many, one, pairwise, procedure
+from rung.check.effort import LADDER
+from rung.check.many import Task, run_task
+from rung.check.one import check
+from rung.check.other_code import differs
+from rung.check.report import Report
+from rung.check.workers import work_through
+from rung.cli.check import _exit_code
+from rung.emulator import closed
+from rung.rungs import catalogue
+from rung.show.verb_tables import remark
+
+BROKEN = Path(__file__).parents[1] / "broken"
+
+
+def verdict_on(name: str, device: str = "emulator") -> Report:
+    rung = catalogue.rung_from_file(catalogue.operation("residual"), BROKEN / name)
+    return check(rung, "f32", device=device)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("partial_work.cu", "never written"),
+        ("one_turn.cu", "never written"),
+        ("many_blocks.cu", "never written"),
+        ("nan.cu", "NaN"),
+        ("mutated_input.cu", "changed its input a"),
+        ("out_of_bounds_write.cu", "out"),
+        ("out_of_bounds_read.cu", "a"),
+        ("stray_copy.cu", "past the end"),
+        ("writes_before.cu", "before the start of out"),
+        ("race.cu", "race"),
+        ("named_atomic.cu", "with no barrier between"),
+        ("unwritten_buffer.cu", "values are off"),
+        ("unwritten_register.cu", "values are off"),
+        ("divergent_barrier.cu", "__syncthreads"),
+        ("too_coarse.cu", "values are off"),
+        ("stale_output.py", "never written"),
+        ("cached_replay.py", "values are off"),
+    ],
+)
+def test_is_caught_on_the_emulator(name: str, reason: str) -> None:
+    report = verdict_on(name)
+    assert report.verdict == "failed"
+    assert reason in report.reason
+
+
+COARSE = """/*---
+idea = "GELU by the special function unit's tanh, which is off by up to one part in 2048."
+dtypes = ["f32", "f16"]
+[[launch]]
+kernel = "gelu"
+grid = "ceil_div(B * T * C, 128)"
+block = 128
+---*/
+#include "rung.cuh"
+
+extern "C" __global__ void gelu(const Real* x, Real* out, int B, int T, int C)
+{
+    const int64_t i = blockIdx.x * 128ll + threadIdx.x;
+    if (i >= int64_t(B) * T * C) return;
+    const float v = to_float(x[i]), u = 0.7978845608f * (v + 0.044715f * v * v * v);
+    out[i] = from_float<Real>(0.5f * v * (1.0f + TANH));
+}
+"""
+TANH = {
+    "intrinsic": "__tanhf(u)",
+    "header": "tanh_approx(u)",
+    "instruction": '[&] { float t; asm("tanh.approx.f32 %0, %1;" : "=f"(t) : "f"(u)); return t; }()',
+}
+
+
+@pytest.mark.parametrize("how", TANH)
+def test_the_special_function_units_tanh_is_too_coarse_for_float32_and_not_for_16_bits(how: str, tmp_path: Path) -> None:
+    (tmp_path / "coarse.cu").write_text(COARSE.replace("TANH", TANH[how]))
+    rung = catalogue.rung_from_file(catalogue.operation("gelu"), tmp_path / "coarse.cu")
+    found = check(rung, "f32", device="emulator", effort=LADDER)
+    assert found.verdict == "failed" and ("values are off" in found.reason or "over the cap" in found.reason)
+    assert check(rung, "f16", device="emulator", case="gpt2", effort=LADDER).verdict == "ok"  # but not in the tails
+
+
+def test_a_rung_that_inherits_its_grid_is_tried_with_few_multiprocessors_too() -> None:
+    heir = catalogue.find("matmul/23_tensor_stores")
+    assert "sms" not in heir.source and procedure.grid_depends_on_gpu(heir)
+    assert not procedure.grid_depends_on_gpu(catalogue.find("gelu/01_naive"))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("partial_work.cu", "never written"),
+        ("nan.cu", "NaN"),
+        ("mutated_input.cu", "changed its input a"),
+        ("out_of_bounds_write.cu", "past the end of out"),
+        ("stray_copy.cu", "past the end of out"),
+        ("writes_before.cu", "before the start of out"),
+        ("too_coarse.cu", "values are off"),
+        ("stale_output.py", "never written"),
+        ("cached_replay.py", "values are off"),
+        ("side_stream.py", "never written|current stream"),  # by which of the two depends on what the GPU does first
+        ("side_stream_waits.py", "current stream"),
+    ],
+)
+def test_is_caught_on_a_gpu(name: str, reason: str) -> None:
+    report = verdict_on(name, "cuda")
+    assert report.verdict == "failed", report
+    assert re.search(reason, report.reason)
+    torch.cuda.synchronize()
+
+
+def task_on(name: str, **more: Any) -> Task:
+    return Task(f"residual/{name.partition('.')[0]}", str(BROKEN / name), "f32", "emulator", 0, alone=True, **more)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        pytest.param("clamps.cu", "up to float", marks=pytest.mark.slow),
+        pytest.param("short_index.cu", "three batches: out", marks=pytest.mark.slow),
+        pytest.param("second_batch.cu", "values are off", marks=pytest.mark.slow),
+        pytest.param("only_default_tuning.cu", "with ROWS=2", marks=pytest.mark.slow),
+        ("far_before.cu", "before the start of out"),
+        pytest.param("reads_one_more.cu", "past the end", marks=pytest.mark.slow),
+        pytest.param("later_runs.cu", "after 400 runs", marks=pytest.mark.slow),
+        pytest.param("static_cache.cu", "values are off", marks=pytest.mark.slow),
+        pytest.param("damages_in_reverse.cu", "before the start of out", marks=pytest.mark.slow),
+        ("missing_barrier.cu", "race"),
+        pytest.param("lost_update.cu", "shared variable", marks=pytest.mark.slow),
+        ("exits.cu", "ended by itself (exit code 0)"),
+        pytest.param("aborts.cu", "SIGABRT", marks=pytest.mark.slow),
+        pytest.param("exits_at_import.py", "ended by itself (exit code 0)", marks=pytest.mark.slow),
+        pytest.param("exits_in_run.py", "SystemExit", marks=pytest.mark.slow),
+        ("patches_the_judge.py", "values are off"),
+        pytest.param("takes_the_reference.py", "out", marks=pytest.mark.slow),
+        pytest.param("swaps_storage.py", "never written", marks=pytest.mark.slow),
+        pytest.param("forges_answers.py", "", marks=pytest.mark.slow),
+        pytest.param("reads_a_vector_past.cu", "'a' past the end", marks=pytest.mark.slow),
+        pytest.param("reads_far_before.cu", "'a' before the start", marks=pytest.mark.slow),
+        pytest.param("borrows_an_input.cu", "writes to parameter 'a', which is an input", marks=pytest.mark.slow),
+        pytest.param("three_tunables.cu", "with BLOCK=32, A=1, D=2", marks=pytest.mark.slow),
+        pytest.param("few_batches.cu", "values are off", marks=pytest.mark.slow),
+        ("kills_the_judge.cu", "values are off"),
+        pytest.param("kills_at_import.py", "not permitted", marks=pytest.mark.slow),
+        pytest.param("reads_the_judge.py", "Permission denied", marks=pytest.mark.slow),
+        pytest.param("cuts_memory_off.py", "values are off", marks=pytest.mark.slow),
+        pytest.param("steals_the_files.py", "taken by something else", marks=pytest.mark.slow),
+        pytest.param("empties_its_inputs.cu", "values are off", marks=pytest.mark.slow),
+        pytest.param("at_one_size.py", "with C=700", marks=pytest.mark.slow),
+        pytest.param("two_programs.py", "programs 0 and 1 of kernel '_half'", marks=pytest.mark.slow),
+        pytest.param("one_further.py", "", marks=pytest.mark.slow),
+        pytest.param("beside_own_memory.py", "values are off", marks=pytest.mark.slow),  # torch's copy is what is changed
+    ],
+)
+def test_a_file_is_caught_in_a_process_of_its_own(name: str, reason: str) -> None:
+    report = run_task(task_on(name))
+    assert report.verdict == "failed", report
+    assert reason in f"{report.case}: {report.reason}"
+
+
+@pytest.mark.parametrize(
+    ("name", "verdict"),
+    [
+        ("few_cases.cu", "few cases"),
+        pytest.param("right_on_the_emulator.cu", "arithmetic only", marks=pytest.mark.slow),
+        pytest.param("other_compiler.cu", "arithmetic only", marks=pytest.mark.slow),
+        pytest.param("untrue_emulate.cu", "compiled", marks=pytest.mark.slow),
+        ("calls_the_reference.py", "calls the library"),
+        pytest.param("calls_numpy.py", "calls the library", marks=pytest.mark.slow),
+        pytest.param("hides_numpy.py", "calls the library", marks=pytest.mark.slow),
+        pytest.param("in_a_thread.py", "calls the library", marks=pytest.mark.slow),
+        pytest.param("by_addresses.py", "calls the library", marks=pytest.mark.slow),
+    ],
+)
+def test_what_was_not_judged_is_not_ok(name: str, verdict: str) -> None:
+    report = run_task(task_on(name))
+    assert report.verdict == verdict, report
+    assert report.reason
+    assert _exit_code([report], set()) == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        pytest.param("beside_numpy.py", closed.READS, marks=pytest.mark.slow),
+        pytest.param("beside_dlpack.py", closed.READS, marks=pytest.mark.slow),
+        pytest.param("beside_items.py", "numbers read on the host", marks=pytest.mark.slow),
+        pytest.param("beside_copies.py", closed.READS, marks=pytest.mark.slow),
+        pytest.param("helper_in_kernel.py", "_sum in a kernel", marks=pytest.mark.slow),
+        pytest.param("arrays_in_kernel.py", "the attribute handle of a value in a kernel", marks=pytest.mark.slow),
+        pytest.param("computes_the_grid.py", closed.READS, marks=pytest.mark.slow),
+        pytest.param("own_operator.py", "mine::copy_", marks=pytest.mark.slow),
+        pytest.param("only_moves.py", "comes out right without its kernels", marks=pytest.mark.slow),
+    ],
+)
+def test_a_kernel_beside_python_that_computes_is_no_verdict(name: str, reason: str) -> None:
+    case = "odd" if name == "beside_items.py" else None  # the others take minutes
+    task = task_on(name, case=case)
+    report = run_task(replace(task, rung="copy/only_moves") if name == "only_moves.py" else task)
+    assert report.verdict == "calls the library", report
+    assert reason in report.reason
+    assert _exit_code([report], set()) == 3
+
+
+SUM = """/*---
+idea = "Wrong where it says."
+dtypes = ["f32"]
+[[launch]]
+kernel = "residual"
+grid = "ceil_div(B * T * C, 256)"
+block = 256
+---*/
+#include "rung.cuh"
+
+extern "C" __global__ void residual(const Real* a, const Real* b, Real* out, int B, int T, int C)
+{
+    const int64_t i = blockIdx.x * 256ll + threadIdx.x;
+    if (i >= int64_t(B) * T * C) return;
+    out[i] = SUM;
+}
+"""
+BY_ADDRESS = [
+    pytest.param("C == 768 && out > a", id="order of operands"),
+    pytest.param("B * T * C == 1031 && b > a", id="order of inputs", marks=pytest.mark.slow),
+    pytest.param("C == 768 && (size_t(a) / 4096 + size_t(out) / 4096) % 2 == 0", id="parity of pages", marks=pytest.mark.slow),
+    pytest.param("C % 256 == 0 && (size_t(out) & 255) != 0", id="odd addresses"),
+    pytest.param("C % 2 == 1 && size_t(a) % 4096 == 0", id="multiple of pages", marks=pytest.mark.slow),
+    pytest.param("B * T * C == 2304 && size_t(b) % 16 != 0", id="not a vector", marks=pytest.mark.slow),
+    pytest.param("(out > a ? size_t(out) - size_t(a) : size_t(a) - size_t(out)) > (1ull << 32)", id="far apart", marks=pytest.mark.slow),
+]  # fmt: skip
+
+
+def verdict_on_a_sum(what: str, folder: Path) -> Report:
+    """A residual that computes this, judged as a file in a process of its own."""
+    path = folder / "sum.cu"
+    path.write_text(SUM.replace("SUM", what))
+    return run_task(Task("residual/sum", str(path), "f32", "emulator", 0, alone=True))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("share", "verdict"), [("1.0f", "ok"), ("(C == 77 ? 0.5f : 1.0f)", "failed")])
+def test_sizes_that_a_file_names_are_tried_in_its_own_process(tmp_path: Path, share: str, verdict: str) -> None:
+    report = verdict_on_a_sum(f"T == 4001 ? a[i] + b[i] : a[i] + {share} * b[i]", tmp_path)
+    assert report.verdict == verdict and ("with C=77" in report.case) == (verdict == "failed"), report
+
+
+@pytest.mark.parametrize("condition", BY_ADDRESS)
+def test_a_result_must_not_depend_on_addresses(tmp_path: Path, condition: str) -> None:
+    report = verdict_on_a_sum(f"{condition} ? 0.0f : a[i] + b[i]", tmp_path)
+    assert report.verdict == "failed", report
+    assert "values are off" in report.reason or "is off" in report.reason
+
+
+def test_closed_memory_is_not_read_through_the_processs_own_file() -> None:
+    report = run_task(task_on("reads_its_own_memory.py", quick=True))
+    assert report.verdict != "ok"
+    assert "Input/output error" in report.reason or "/proc/self/mem" in report.reason
+
+
+@pytest.mark.parametrize(
+    ("text", "other"),
+    [
+        ("#ifdef RUNG_EMULATOR\n#endif", True),
+        ("#if \\\n  defined(RUNG_EMULATOR)\n#endif", True),
+        ("%:ifdef __x86_64__\n%:endif", True),
+        ("#/**/ifndef __CUDACC_RTC__\nint x;\n#endif", True),
+        ("#ifndef __CUDACC_RTC__\n#include <cuda_fp16.h>\n#endif", False),
+        ("int x = RUNG_EMULATOR;", True),
+        ("#define P(a, b) a##b\nint x = P(RUNG_, EMULATOR);", True),
+        ("// as the RUNG_EMULATOR does\n#if __CUDA_ARCH__ >= 900 && defined(RUNG_BF16) && TILE > 4\n#endif", False),
+    ],
+)
+def test_other_code_for_a_gpu_is_seen_in_the_conditions_of_the_preprocessor(text: str, other: bool) -> None:
+    assert differs(text) is other
+
+
+def test_further_settings_hold_every_three_values_that_go_together() -> None:
+    tune = {"A": [1, 2, 3, 4], "B": [1, 2, 3], "C": [1, 2, 3], "D": [1, 2, 3], "E": [1, 2]}
+    usable = lambda s: s["A"] * s["B"] < 12  # noqa: E731
+    further = list(pairwise.more(tune, "text", usable))
+    assert all(usable(s) for s in further) and len(further) < 150
+    seen = [{name: choices[0] for name, choices in tune.items()}, *pairwise.settings(tune), *further]
+    for three in itertools.combinations(tune, 3):
+        for values in itertools.product(*(tune[n] for n in three)):
+            chosen = dict(zip(three, values, strict=True))
+            assert chosen.get("A", 1) * chosen.get("B", 1) >= 12 or any(chosen.items() <= s.items() for s in seen)
+    assert further != list(pairwise.more(tune, "another text", usable))
+
+
+def test_few_settings_are_all_tried() -> None:
+    tune = {"A": [1, 2, 3], "B": [1, 2, 3], "C": [1, 2], "D": [7]}
+    found = [*pairwise.settings(tune), *pairwise.more(tune, "", lambda _: True)]
+    assert len(found) == len({tuple(s.items()) for s in found}) == 17
+
+
+def test_a_rung_that_never_ends_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(isolated, "RUN_SECONDS", 1.0)
+    report = run_task(task_on("never_ends.py"))
+    assert report.verdict == "failed" and "did not end within 1 s" in report.reason
+
+
+def test_what_a_kernel_prints_is_not_on_standard_output(capfd: pytest.CaptureFixture[str]) -> None:
+    report = run_task(task_on("prints.cu", quick=True))
+    output = capfd.readouterr()
+    assert report.verdict == "ok", report
+    assert "hello" not in output.out and "hello from the kernel" in output.err
+
+
+@pytest.mark.slow
+def test_operands_may_be_mirrored_into_the_memory_of_a_device() -> None:
+    rung = catalogue.find("residual/01_naive")
+    with isolated.Isolated("emulator", mirrored=True) as host:
+        report = check(rung, "f32", device="emulator", host=host, quick=True)
+    assert report.verdict == "ok", report.reason
+    broken = catalogue.rung_from_file(rung.operation, BROKEN / "mutated_input.cu")
+    with isolated.Isolated("emulator", mirrored=True) as host:
+        assert "changed its input a" in check(broken, "f32", device="emulator", host=host).reason
+
+
+@pytest.mark.slow
+def test_a_process_that_dies_costs_one_verdict() -> None:
+    groups = [["a", "die", "b"], ["c"]]
+    found = list(work_through(groups, _die_or_not, lambda item, why: f"{item}: {why}", jobs=2))
+    assert sorted(found) == ["a!", "b!", "c!", "die: its process was ended by SIGKILL"]
+
+
+@pytest.mark.slow
+def test_a_process_that_dies_before_it_begins_costs_no_verdict_unless_it_dies_again(tmp_path: Path) -> None:
+    groups: list[list[Any]] = [["a", _Deadly(tmp_path / "once", 1), "b"], [_Deadly(tmp_path / "twice", 2), "c"]]
+    found = list(work_through(groups, _die_or_not, lambda item, why: f"lost: {why}", jobs=1))
+    assert sorted(found) == ["a!", "b!", "c!", "deadly!", "lost: its process was ended by SIGKILL"]
+
+
+class _Deadly:
+    """Ends the process that receives it, so many times."""
+
+    def __init__(self, marks: Path, times: int) -> None:
+        self.marks, self.times = marks, times
+
+    def __reduce__(self) -> Any:
+        return _received, (self.marks, self.times)
+
+
+def _received(marks: Path, times: int) -> str:
+    with marks.open("a") as file:
+        file.write("x")
+    if marks.stat().st_size <= times:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return "deadly"
+
+
+def _die_or_not(item: str) -> str:
+    if item == "die":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return f"{item}!"
+
+
+@pytest.mark.slow
+def test_the_same_checks_pass_an_honest_kernel() -> None:
+    report = check(catalogue.find("residual/01_naive"), "f32", device="emulator", effort=LADDER)
+    assert report.verdict == "ok", report.reason
+    assert report.cases >= 6
+    assert report.runs >= 2 * report.cases
+    assert 0 < report.element < 1
+
+
+def test_races_are_also_found_access_by_access() -> None:
+    rung = catalogue.rung_from_file(catalogue.operation("residual"), BROKEN / "race.cu")
+    report = check(rung, "f32", device="emulator", races=True)
+    assert report.verdict == "failed"
+    assert "sums" in report.reason and "race" in report.reason.lower()
+
+
+def test_the_ladders_have_no_code_of_their_own_for_the_emulator() -> None:
+    rungs = [r for name in catalogue.operations() for r in catalogue.rungs(name, libraries=False)]
+    assert [r.full_name for r in rungs if one._differs_on_a_gpu(r)] == []
+
+
+def test_a_tree_without_barriers_is_reported_by_thread_and_line(tmp_path: Path) -> None:
+    path = tmp_path / "no_barrier.cu"
+    path.write_text(catalogue.find("layernorm/05").source.replace("__syncthreads();", ""))
+    rung = catalogue.rung_from_file(catalogue.operation("layernorm"), path)
+    report = check(rung, "f32", device="emulator")
+    assert report.verdict == "failed"
+    assert "a race" in report.reason and "with no barrier between: shared variable 'partial'" in report.reason
+
+
+TEN_BLOCKS = """/*---
+idea = "Ten blocks at once."
+dtypes = ["f32"]
+[[launch]]
+kernel = "k"
+grid = [BLOCKS]
+block = 1024
+cooperative = true
+---*/
+#include "rung.cuh"
+extern "C" __global__ void __launch_bounds__(1024) k(const Real* a, const Real* b, Real* out, int B, int T, int C)
+{
+    for (long long i = blockIdx.x * 1024 + threadIdx.x; i < (long long)B * T * C; i += gridDim.x * 1024)
+        out[i] = a[i] + b[i];
+}
+"""
+
+
+@pytest.mark.parametrize("blocks", [5, 10])
+def test_a_launch_too_large_for_the_race_check_is_remarked_on(blocks: int, tmp_path: Path) -> None:
+    path = tmp_path / "many.cu"
+    path.write_text(TEN_BLOCKS.replace("BLOCKS", str(blocks)))
+    rung = catalogue.rung_from_file(catalogue.operation("residual"), path)
+    report = check(rung, "f32", device="emulator", quick=True, races=True)
+    assert report.verdict == "ok", report.reason
+    assert ("not checked for races with 10240 threads at once" in remark(report)) == (blocks == 10)
+
+
+def test_every_task_has_one_portion_and_the_longest_come_first() -> None:
+    work = [
+        Task(f"{of}/{name}", None, dtype, "cuda", 0)
+        for of, name in (("layernorm", "01_naive"), ("decode", "13_one_kernel"), ("layernorm", "02_unrolled"))
+        for dtype in ("f32", "bf16")
+    ]
+    portions = many._portions(work, jobs=2)
+    assert sorted(t.rung + t.dtype for portion in portions for t in portion) == sorted(t.rung + t.dtype for t in work)
+    assert [portions[0][0].operation, portions[-1][0].operation] == ["decode", "layernorm"]
+    assert all(len({(t.operation, t.dtype) for t in portion}) == 1 for portion in portions)

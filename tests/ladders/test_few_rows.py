@@ -1,0 +1,109 @@
+"""The step for few rows: texts of their own, and neighbouring tokens of one text, step after step."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from rung import emulator
+from rung.dtypes import dtype as named
+from rung.models.gpt2.rungs import decode_rungs
+from rung.models.gpu.operands import dims
+from rung.models.random_model import config_of
+from rung.operation import Tensors, Values
+from rung.rungs import catalogue
+from rung.rungs.base import Prepared
+
+BOUNDS = {"20": ("bf16", 1e-2), "21": ("bf16", 1e-2), "22": ("f32", 1e-5)}
+
+
+def prepared(number: str, B: int) -> tuple[Prepared, Tensors, Values]:
+    rung = catalogue.find(f"decode/{number}")
+    values = rung.operation.complete({"B": B, "L": 2, "C": 64, "NH": 2, "F": 128, "V": 67, "MAXT": 12})
+    bound = [o for o in rung.operation.operands if o.name in rung.binds]
+    names = [*(o.name for o in bound), *(o.instead for o in bound if o.instead)]
+    real = named(BOUNDS[number][0])
+    tensors = rung.operation.inputs(
+        values, real, 3, names=names, empty=lambda _, shape, kind: torch.zeros(shape, dtype=kind)
+    )
+    of_rung = {o.name: tensors[o.name] for o in bound}
+    run = rung.prepare(of_rung, values, real, device="emulator", tuning={})
+    return run, tensors, values
+
+
+def wide(tensors: Tensors) -> Tensors:
+    return {n: t.double() if t.is_floating_point() else t.long() for n, t in tensors.items()}
+
+
+@pytest.mark.parametrize("number", BOUNDS)
+def test_tokens_of_one_text_in_one_step_are_those_of_single_steps(number: str) -> None:
+    """Three tokens of one text and two texts of one token: one step gives the reference's token-by-token results."""
+    run, t, values = prepared(number, 5)
+    t["texts"].copy_(torch.tensor([0, 1, 1, 1, 4]))
+    t["caches"].copy_(torch.tensor([3, 0, 9, 9, 1]))
+    t["lengths"].copy_(torch.tensor([5, 2, 99, 99, 11]))  # of a text's first row alone
+    rung = catalogue.find(f"decode/{number}")
+    alone = wide({n: tensor.clone() for n, tensor in t.items() if n not in ("texts", "caches")})
+    cache = {name: alone[name].clone() for name in ("k_cache", "v_cache")}
+    expected = {}
+    for row, at, length in ((0, 3, 5), (1, 0, 2), (2, 0, 3), (3, 0, 4), (4, 1, 11)):
+        one = {**alone, "tokens": alone["tokens"][row : row + 1], "lengths": torch.tensor([length])}
+        one |= {name: cached[:, at : at + 1] for name, cached in cache.items()}
+        found = rung.operation.reference(one, {**values, "B": 1})
+        for name, cached in cache.items():
+            cached[:, at] = found[name][:, 0]
+        expected[row] = found["logits"][0]
+    run.run()
+    bound = BOUNDS[number][1]
+    for row, logits in expected.items():
+        assert float((t["logits"][row].double() - logits).norm() / logits.norm()) < bound, row
+    for name, cached in cache.items():
+        assert float((t[name].double() - cached).norm() / cached.norm()) < bound
+    assert t["next"].tolist() == t["logits"].argmax(1).tolist()
+
+
+def test_rows_beyond_the_cache_harm_nobody_and_steps_follow_one_another() -> None:
+    run, t, values = prepared("22", 3)
+    t["texts"].copy_(torch.tensor([0, 1, 1]))
+    t["caches"].copy_(torch.tensor([2, 0, 0]))
+    t["lengths"].copy_(torch.tensor([4, 11, 0]))  # the third row would lie at 12 of 12
+    for _ in range(3):
+        before = t["k_cache"].clone()
+        expected = catalogue.find("decode/22").operation.reference(wide(t), values)
+        with emulator.under(order="shuffled", seed=5):
+            run.run()
+        moved = (t["k_cache"] != before).any(-1).nonzero()[:, [1, 3]].unique(dim=0).tolist()
+        assert moved in ([[0, 11], [2, int(t["lengths"][0])]], [[2, int(t["lengths"][0])]])  # the same token again
+        assert float((t["logits"].double() - expected["logits"]).norm() / expected["logits"].norm()) < 1e-5
+        t["lengths"][0] += 1
+        t["tokens"].copy_(t["next"])
+
+
+@pytest.mark.slow
+def test_no_access_races() -> None:
+    run, t, _ = prepared("20", 2)
+    with emulator.under(order="shuffled", seed=7, check_races=True):
+        run.run()
+        run.run()
+    assert t["next"].tolist() == t["logits"].argmax(1).tolist()
+
+
+def test_which_texts_the_step_of_few_rows_serves() -> None:
+    untuned = lambda _: False  # noqa: E731
+    for dtype, few in (("bfloat16", "20"), ("int8", "21")):
+        assert decode_rungs(2, 1600, dtype, untuned)[0] == few
+        assert few not in decode_rungs(8, 1600, dtype, untuned)
+        assert all(decode_rungs(rows, 768, dtype, untuned)[0] == few for rows in (2, 4, 8))
+        assert few not in decode_rungs(1, 1600, dtype, lambda _: True)
+    assert [decode_rungs(rows, 768, "float32", untuned)[0] == "22" for rows in (2, 3, 8)] == [False, True, True]
+
+
+@pytest.mark.parametrize("number", BOUNDS)
+def test_eight_rows_of_gpt2_and_a_few_of_a_large_model_fit_a_large_gpu(
+    number: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rung.rungs.base.device_facts", lambda device: (90, 132))
+    rung, real = catalogue.find(f"decode/{number}"), named(BOUNDS[number][0])
+    for rows, name in ((8, "gpt2"), (2 if number == "22" else 4, "gpt2-large")):
+        values = rung.operation.complete(dims(config_of(name), rows, 1024))
+        assert rung.refusal(values, real) is None, rung.refusal(values, real)

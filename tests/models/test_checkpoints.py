@@ -1,0 +1,145 @@
+"""nanoGPT's and llm.c's checkpoints: written here in their formats, loaded, and compared with transformers."""
+
+import json
+import pickle
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import rung
+from gpt2_models import reference, saved, some_ids, tokenizer_file
+from rung import RungError
+from rung.models.gpt2.checkpoints import convert
+
+MATRICES = ("attn.c_attn.weight", "attn.c_proj.weight", "mlp.c_fc.weight", "mlp.c_proj.weight")
+
+
+def state_of(folder: Path, prefix: str = "transformer.") -> dict[str, torch.Tensor]:
+    """A transformers model's weights as nanoGPT names and lays them out."""
+    state = {}
+    for name, tensor in reference(folder).transformer.state_dict().items():
+        if not name.endswith((".attn.bias", ".attn.masked_bias")):
+            state[prefix + name] = tensor.t().contiguous() if name.endswith(MATRICES) else tensor
+    return state
+
+
+def nanogpt(path: Path, folder: Path, prefix: str = "transformer.", **changes: object) -> Path:
+    shape = {"n_layer": 3, "n_head": 4, "n_embd": 64, "block_size": 64, "bias": True, "vocab_size": 400, "dropout": 0.0}
+    state = state_of(folder, prefix)
+    state[prefix.removesuffix("transformer.") + "lm_head.weight"] = state[prefix + "wte.weight"]
+    saved_as = {"model": state, "model_args": shape, "iter_num": 7, "best_val_loss": torch.tensor(1.0), "config": {}}
+    torch.save({**saved_as, **changes}, path)
+    return path
+
+
+def llmc(path: Path, folder: Path, version: int = 3, cut: int = 0) -> Path:
+    state = state_of(folder, "")
+    parts = [torch.cat([state["wte.weight"], torch.zeros(48, 64)]), state["wpe.weight"]]
+    for name in ("ln_1.weight", "ln_1.bias", "attn.c_attn.weight", "attn.c_attn.bias", "attn.c_proj.weight",
+                 "attn.c_proj.bias", "ln_2.weight", "ln_2.bias", "mlp.c_fc.weight", "mlp.c_fc.bias",
+                 "mlp.c_proj.weight", "mlp.c_proj.bias"):  # fmt: skip
+        parts += [state[f"h.{i}.{name}"] for i in range(3)]
+    parts += [state["ln_f.weight"], state["ln_f.bias"]]
+    flat = torch.cat([p.flatten() for p in parts])
+    body = flat.numpy().tobytes() if version == 3 else flat.bfloat16().view(torch.int16).numpy().tobytes()
+    header = np.zeros(256, dtype="<i4")
+    header[:8] = [20240326, version, 64, 400, 3, 4, 64, 448]
+    path.write_bytes((header.tobytes() + body)[: -cut or None])
+    return path
+
+
+def logits(folder: Path, ids: list[int]) -> torch.Tensor:
+    return reference(folder)(torch.tensor([ids])).logits[0].detach()
+
+
+@pytest.mark.parametrize("prefix", ["transformer.", "_orig_mod.transformer."])
+def test_nanogpts_checkpoint_gives_transformers_logits(tmp_path: Path, prefix: str) -> None:
+    folder, ids = saved(activation_function="gelu"), some_ids(30)
+    model = rung.load(nanogpt(tmp_path / "ckpt.pt", folder, prefix), dtype="float32")
+    torch.testing.assert_close(model.logits(ids), logits(folder, ids), rtol=1e-4, atol=1e-4)
+
+
+def test_nanogpt_without_biases(tmp_path: Path) -> None:
+    folder = saved(activation_function="gelu")
+    state = {k: v for k, v in state_of(folder).items() if not k.endswith(".bias")}
+    shape = {"n_layer": 3, "n_head": 4, "n_embd": 64, "block_size": 64, "bias": False, "vocab_size": 400}
+    path = nanogpt(tmp_path / "ckpt.pt", folder, model=state, model_args=shape)
+    weights = rung.load(path, dtype="float32").transformer.weights
+    assert all(not linear.bias.any() for linear in weights.linears()) and not weights.ln_f.bias.any()
+
+
+@pytest.mark.parametrize(("version", "slack"), [(3, 1e-4), (5, 0.2)])
+def test_llmcs_checkpoint_gives_transformers_logits(tmp_path: Path, version: int, slack: float) -> None:
+    folder, ids = saved(), some_ids(30)
+    model = rung.load(llmc(tmp_path / "gpt2.bin", folder, version), dtype="float32")
+    assert model.config.vocabulary == 400
+    torch.testing.assert_close(model.logits(ids), logits(folder, ids), rtol=slack, atol=slack)
+
+
+def test_a_converted_folder_is_transformers_to_read(tmp_path: Path) -> None:
+    from transformers import GPT2LMHeadModel
+
+    convert(llmc(tmp_path / "gpt2.bin", saved()), tmp_path / "folder")
+    theirs = GPT2LMHeadModel.from_pretrained(tmp_path / "folder")
+    ids = some_ids(20)
+    torch.testing.assert_close(theirs(torch.tensor([ids])).logits[0], logits(saved(), ids), rtol=1e-4, atol=1e-4)
+
+
+def test_the_tokenizer_beside_a_checkpoint_comes_along(tmp_path: Path) -> None:
+    path = nanogpt(tmp_path / "ckpt.pt", saved())
+    (tmp_path / "tokenizer.json").write_bytes(tokenizer_file().read_bytes())
+    assert rung.load(path, dtype="float32").tokenizer.decode(rung.load(path).tokenizer.encode("a dragon")) == "a dragon"
+
+
+def test_nanogpts_characters_become_a_tokenizer(tmp_path: Path) -> None:
+    letters = "\n abcdefghijklmnopqrstuvwxyz.!"
+    (tmp_path / "meta.pkl").write_bytes(
+        pickle.dumps(
+            {"vocab_size": 30, "stoi": {c: i for i, c in enumerate(letters)}, "itos": dict(enumerate(letters))}
+        )
+    )
+    tokenizer = rung.load(nanogpt(tmp_path / "ckpt.pt", saved()), dtype="float32").tokenizer
+    assert tokenizer.encode("a big\ndog.") == [letters.index(c) for c in "a big\ndog."]
+    assert tokenizer.decode(tokenizer.encode("a big\ndog.")) == "a big\ndog."
+
+
+class Evil:
+    def __reduce__(self):
+        return (open, ("/tmp/rung-was-here", "w"))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda p: torch.save({"model": {}}, p), "no 'model' and 'model_args'"),
+        (lambda p: torch.save([1, 2], p), "no 'model' and 'model_args'"),
+        (lambda p: torch.save({"model": {}, "model_args": {"n_layer": 2}}, p), "lack"),
+        (lambda p: nanogpt(p, saved(), model={}), "no weights|lacks the tensor|fewer tensors"),
+        (lambda p: torch.save({"model": Evil(), "model_args": {}}, p), "could run code"),
+        (lambda p: p.write_bytes(b"PK\x03\x04nonsense"), "cut off"),
+        (lambda p: p.write_bytes(b"hello"), "cut off|no PyTorch|neither"),
+        (lambda p: p.write_bytes(struct.pack("<ii", 20240326, 4)), "version 4"),
+        (lambda p: llmc(p, saved(), cut=100), "header requires"),
+    ],
+)
+def test_what_is_no_checkpoint_is_reported_in_a_sentence(tmp_path: Path, make, message: str) -> None:
+    path = tmp_path / "ckpt.pt"
+    make(path)
+    with pytest.raises(RungError, match=message):
+        rung.load(path)
+    assert not Path("/tmp/rung-was-here").exists()
+
+
+def test_the_command_line_converts(tmp_path: Path, capsys) -> None:
+    from rung.cli import main
+
+    path = llmc(tmp_path / "gpt2.bin", saved())
+    for code, message in ((0, "3 layers"), (2, "not empty")):
+        with pytest.raises(SystemExit) as ended:
+            main(["convert", str(path), str(tmp_path / "out")])
+        output = capsys.readouterr()
+        assert (ended.value.code or 0) == code and message in output.out + output.err
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["model_type"] == "gpt2"

@@ -1,0 +1,160 @@
+"""Sessions of many rows whose keys and values are kept in 8 bits: what prompts leave there, and texts that move."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+import torch
+from test_batching import together
+
+import gpt2_models as models
+from rung.errors import RungError
+from rung.models.batching import choice
+from rung.models.batching.engine import BatchEngine
+from rung.models.batching.text import Request
+from rung.models.gpt2.rungs import find
+from rung.models.gpt2.weights import Linear, read_weights
+from rung.models.gpu import slots as slots_module
+from rung.models.gpu.choice import Draw
+from rung.models.gpu.engine import Engine
+from rung.models.gpu.operands import dims
+from rung.models.gpu.seating import Seating, record
+from rung.models.gpu.session import Session, Work
+from rung.models.gpu.slots import GpuBackend
+from rung.models.load import Model, load
+from rung.models.options import Options, Prompt
+from rung.models.sampling import Sampling
+
+SHAPE = {"n_embd": 64, "n_head": 2, "n_layer": 2, "vocab_size": 400, "n_positions": 32}
+GREEDY = Sampling(temperature=0)
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    return models.ours(models.saved(**SHAPE))
+
+
+@pytest.fixture(scope="module")
+def weights(model: Model) -> Any:
+    return read_weights(model.folder, model.config, lambda w: Linear(w.float().clone()), lambda v: v.float().clone())
+
+
+def engine(model: Model, weights: Any, dtype: str = "bfloat16", **how: Any) -> Engine:
+    return Engine(model.config, weights, dtype, "emulator", graph=False, **how)
+
+
+def session(engine: Engine, rung: str, rows: int, capacity: int = 32) -> Session:
+    return Session(
+        engine.config, engine.operands, engine.real, "emulator", rows, capacity, Work(find("decode", rung), {}, False)
+    )
+
+
+def assert_quantised(numbers: torch.Tensor, whole: torch.Tensor, scale: torch.Tensor) -> None:
+    """Each number within half a unit of its key's, of which the largest is 127."""
+    numbers = numbers.float()
+    assert torch.allclose(scale, numbers.abs().amax(-1) / 127, rtol=1e-5, atol=0)
+    assert ((whole * scale[..., None] - numbers).abs() <= 0.501 * scale[..., None]).all()
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "int8"])
+def test_many_rows_keep_eight_bits_where_that_is_requested(model: Model, weights: Any, dtype: str) -> None:
+    of = {cache: engine(model, weights, dtype, cache=cache) for cache in (None, "int8")}
+    names = {(cache, rows): of[cache].rung(dims(model.config, rows, 32)).name for cache in of for rows in (32, 33, 256)}
+    eight = {at for at, name in names.items() if name == "25_eight_bit_cache"}
+    assert eight == {("int8", 33), ("int8", 256)}
+
+
+def test_what_cannot_keep_eight_bits_is_refused_in_one_sentence(model: Model) -> None:
+    for how, reason in (
+        ({"device": "cpu"}, "only on a GPU"),
+        ({"device": "emulator"}, "needs the plan best"),
+        ({"device": "emulator", "plan": "best", "dtype": "float32"}, "in 16 bits"),
+    ):
+        with pytest.raises(RungError, match=reason):
+            load(model.folder, cache="int8", **how)  # type: ignore[arg-type]
+    with pytest.raises(RungError, match="not known"):
+        load(model.folder, cache="int4", device="emulator")
+
+
+def test_more_texts_fit_where_their_keys_and_values_are_in_eight_bits(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slots = {}
+    for cache in (None, "int8"):
+        transformer = load(model.folder, device="emulator", plan="best", dtype="bfloat16", cache=cache).transformer
+        engine = transformer.service.writer
+        assert isinstance(engine, Engine)
+        for texts in (20, 60):
+            room = texts * choice.slot_bytes(transformer) / choice.SHARE
+            monkeypatch.setattr(choice, "_free", lambda _, room=room: int(room) + 9)
+            slots[cache, texts] = choice._gpu_slots(transformer, engine)
+    assert slots == {(None, 20): 16, (None, 60): 32, ("int8", 20): 16, ("int8", 60): 64}
+
+
+def test_a_whole_batch_is_read_into_eight_bits_and_goes_on_as_in_sixteen(model: Model, weights: Any) -> None:
+    one = engine(model, weights)
+    wide, narrow = session(one, "12", 3), session(one, "25", 3)
+    assert not {"k_cache", "v_cache"} & narrow.tensors.keys()
+    prompts = [models.some_ids(n, 400, seed=n) for n in (5, 17, 1)]
+    for of in (wide, narrow):
+        of.begin(prompts, [9] * 3, (), GREEDY, 0, range(3))
+    for row, prompt in enumerate(prompts):
+        for name in ("k_cache", "v_cache"):
+            whole, scale = (narrow.tensors[f"{name}_{n}"][:, row, :, : len(prompt)] for n in "qs")
+            assert_quantised(wide.tensors[name][:, row, :, : len(prompt)], whole, scale)
+    for _ in range(4):
+        assert torch.equal(wide.tensors["tokens"], narrow.tensors["tokens"])
+        for of in (wide, narrow):
+            of.decode.run()
+        a, b = (of.tensors["logits"] for of in (wide, narrow))
+        assert float((a - b).norm() / a.norm()) < 0.01
+        narrow.tensors["next"].copy_(wide.tensors["next"])  # both write the same text
+        for of in (wide, narrow):
+            of.publish()
+
+
+def test_texts_that_move_are_quantised_copied_and_widened(model: Model, weights: Any) -> None:
+    one = engine(model, weights)
+    first, second, third = session(one, "12", 3), session(one, "25", 2), session(one, "25", 5, capacity=24)
+    last = session(one, "12", 4)
+    lengths, generator = (20, 7), torch.Generator().manual_seed(1)
+    for of in (first, second, third, last):
+        of.open()
+    for name in ("k_cache", "v_cache"):
+        first.tensors[name].copy_(torch.randn(first.tensors[name].shape, generator=generator))
+    first.tensors["k_cache"][0, 2, 1, 3] = 0
+    places = {first: (2, 0), second: (1, 0), third: (4, 2), last: (0, 3)}
+    seats = {of: Seating(of) for of in places}
+    way = [first, second, third, last]
+    for a, b in itertools.pairwise(way):
+        draws = Draw(GREEDY, 0, 0, None)
+        records = [record(f, t, n, 99, draws, 0, ()) for f, t, n in zip(places[a], places[b], lengths, strict=True)]
+        seats[b].move(seats[a].state, records)
+    for text, n in enumerate(lengths):
+        at = {of: (slice(None), places[of][text], slice(None), slice(n)) for of in way}
+        for name in ("k_cache", "v_cache"):
+            (q, s), (q3, s3) = ([of.tensors[f"{name}_{p}"][at[of]] for p in "qs"] for of in (second, third))
+            assert_quantised(first.tensors[name][at[first]], q, s)
+            assert torch.equal(q, q3) and torch.equal(s, s3)
+            assert torch.equal(last.tensors[name][at[last]], (q * s[..., None]).to(torch.bfloat16))
+    assert last.tensors["lengths"].tolist() == [20, 0, 0, 7]
+
+
+@pytest.mark.slow
+def test_texts_go_on_where_the_load_moves_them(model: Model, weights: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slots_module, "ROWS", (1, 4))
+    found = {}
+    for many in ("12", "25"):
+        one = engine(model, weights)
+        monkeypatch.setattr(one, "rung", lambda values, many=many: find("decode", many if values["B"] > 1 else "12"))
+        backend = GpuBackend(model.transformer, one, 4, exact=False)
+        requests = [
+            Request(Prompt("", tuple(models.some_ids(n, 400, seed=n))), Options(GREEDY, max_new_tokens=new), seed=0, sample=0)
+            for n, new in ((5, 12), (3, 4), (9, 3))
+        ]  # fmt: skip
+        found[many] = [c.tokens for c in together(BatchEngine(lambda one=backend: one, None), requests)]
+        assert {len(bank.rows) for bank in backend._banks.values()} == {1, 4}
+    assert [len(tokens) for tokens in found["25"]] == [12, 4, 3]
+    assert [tokens[0] for tokens in found["25"]] == [tokens[0] for tokens in found["12"]]

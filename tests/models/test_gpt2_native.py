@@ -1,0 +1,207 @@
+"""The compiled step and passes: the same result for any number of threads and columns, on any processor."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import torch
+
+import gpt2_models as models
+import rung
+from rung.models import quantize
+from rung.models.cpu import build, engine
+from rung.models.cpu.engine import Column, Engine, Run
+from rung.models.gpt2.config import Config, read_config
+from rung.models.gpt2.model import Transformer
+from rung.models.gpt2.weights import Weights, read_weights
+from rung.models.torch_plan import TorchPlan
+
+pytestmark = pytest.mark.skipif(build.begin() is None, reason="needs a C++ compiler")
+DTYPES = ["float32", "bfloat16", "int8"]
+
+
+def loaded(dtype: str, **config: object) -> tuple[Config, Weights, TorchPlan]:
+    folder = models.saved(**config)
+    stored = getattr(torch, dtype)
+    plan = TorchPlan(torch.device("cpu"), stored, torch.float32)
+    parsed = read_config(folder / "config.json")
+    return parsed, read_weights(folder, parsed, plan.matrix, plan.vector), plan
+
+
+def stepped(
+    found: Engine, transformer: Transformer, steps: list[list[int]], rows: int = 2
+) -> list[torch.Tensor]:
+    """Logits after each step: all tokens of a step at once, to the last row of the cache."""
+    kind = transformer.weights.head.weight.dtype
+    transformer.plan.cache_dtype = torch.float32 if kind == torch.float32 else torch.bfloat16
+    cache = transformer.new_cache(rows, 64)
+    past, logits = 0, []
+    for ids in steps:
+        columns = [Column(token, rows - 1, past + i, i) for i, token in enumerate(ids)]
+        logits.append(found.step(columns, cache, len(ids)))
+        past += len(ids)
+    return logits
+
+
+@pytest.mark.parametrize("widths", [(96, 3, 200), (160, 5, 1632)])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_threads_and_columns_change_no_bit(dtype: str, widths: tuple[int, int, int]) -> None:
+    config, weights, plan = loaded(dtype, **dict(zip(("n_embd", "n_head", "n_inner"), widths, strict=True)))
+    library = engine.available()
+    assert library is not None
+    transformer = Transformer(config, weights, plan)
+    ids = models.some_ids(13)
+    one = torch.cat(stepped(Engine(library, config, weights, 1), transformer, [[i] for i in ids]))
+    for threads in (1, 2, 5):
+        for split in ([13], [4, 9], [1, 5, 7], [2, 8, 3]):
+            parts, at = [], 0
+            for n in split:
+                parts.append(ids[at : at + n])
+                at += n
+            found = stepped(Engine(library, config, weights, threads), transformer, parts)
+            assert torch.equal(torch.cat(found), one)
+
+
+def passed(
+    found: Engine, transformer: Transformer, texts: list[list[int]], split: int = 1000, context: int = 64
+) -> torch.Tensor:
+    """Logits after each text, all texts in the same passes, this many tokens of each at a time."""
+    kind = transformer.weights.head.weight.dtype
+    transformer.plan.cache_dtype = torch.float32 if kind == torch.float32 else torch.bfloat16
+    cache, logits = transformer.new_cache(len(texts), context), torch.empty(len(texts), transformer.config.vocabulary)
+    for at in range(0, max(map(len, texts)), split):
+        rows = [row for row, ids in enumerate(texts) if len(ids) > at]
+        logits[rows] = found.read([Run(texts[row][at : at + split], row, at) for row in rows], cache)
+    return logits
+
+
+@pytest.mark.parametrize("widths", [(96, 3, 200), (128, 2, 576)])  # the second fits a processor's matrix unit
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_in_a_pass_threads_company_and_parts_change_no_bit(dtype: str, widths: tuple[int, int, int]) -> None:
+    config, weights, plan = loaded(dtype, **dict(zip(("n_embd", "n_head", "n_inner"), widths, strict=True)))
+    library = engine.available()
+    assert library is not None
+    transformer = Transformer(config, weights, plan)
+    texts = [models.some_ids(n, seed=n) for n in (64, 1, 17, 30, 2, 63, 16)]
+    one = Engine(library, config, weights, 1)
+    alone = torch.cat([passed(one, transformer, [ids]) for ids in texts])
+    rated = [one.rate([ids], True)[0] for ids in texts if len(ids) > 1]
+    for threads, split in ((1, 1000), (2, 13), (5, 40)):
+        several = Engine(library, config, weights, threads)
+        assert torch.equal(passed(several, transformer, texts, split), alone)
+        together = several.rate([ids for ids in reversed(texts) if len(ids) > 1], True)
+        assert all(torch.equal(a, b) for a, b in zip(reversed(together), rated, strict=True))
+
+
+def test_prompts_of_several_passes_and_windows_are_transformers() -> None:
+    folder = models.saved(n_positions=1100, n_layer=1)
+    ids = models.some_ids(1090)
+    model = rung.load(folder, dtype="float32")
+    cache = model.transformer.new_cache(1, 1100)
+    cache.begin(1)
+    right = models.reference_logits(folder, ids)
+    for part in (ids[:1050], ids[1050:]):
+        found = model.transformer.advance([part], cache)[0]
+        assert float((found - right[cache.lengths[0] - 1]).abs().max() / right.abs().max()) < 1e-5
+    near = rung.load(folder, dtype="float32", window=37)
+    cache.begin(1)
+    found = near.transformer.advance([ids[:700]], cache)[0]
+    right = near.logits(ids[:700])[-1]
+    assert float((found - right).abs().max() / right.abs().max()) < 1e-5
+
+
+def test_one_model_rates_and_writes_from_several_threads() -> None:
+    model, texts = rung.load(models.saved(), dtype="float32"), [models.some_ids(50, seed=i) for i in range(8)]
+    scores = [score.logprob for score in model.score(texts)]
+    written = [model.generate([ids[:20]], temperature=0)[0].tokens for ids in texts]
+    with ThreadPoolExecutor(8) as pool:
+        several = pool.map(lambda ids: model.score([ids])[0].logprob, texts * 4)
+        writing = pool.map(lambda ids: model.generate([ids[:20]], temperature=0)[0].tokens, texts)
+        assert list(several) == scores * 4 and list(writing) == written
+
+
+LEVELS = {
+    "x86-64": "sse2",
+    "x86-64-v3": "avx2",
+    "x86-64-v4": "avx512bw",
+    "cooperlake": "avx512_bf16",
+    "sapphirerapids": "amx_tile",
+}
+
+
+@pytest.mark.parametrize("level", [pytest.param(x, marks=[] if x == "x86-64-v3" else pytest.mark.slow) for x in LEVELS])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_every_level_of_vectors_computes_the_same(
+    dtype: str, level: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    compiler = shutil.which("g++")
+    if platform.machine() != "x86_64" or compiler is None or LEVELS[level] not in build._processor().split():
+        pytest.skip("g++ and an x86 of that level only")
+    library = tmp_path_factory.getbasetemp() / f"decode-{level}.so"
+    if not library.exists():
+        flags = [f.replace("native", level).replace("-O3", "-O1") for f in build.FLAGS]  # -O1: quickly compiled
+        subprocess.run([compiler, *flags, str(build.SOURCE), "-o", str(library)], check=True)
+    plain = engine._bind(library)
+    assert plain is not None
+    config, weights, plan = loaded(dtype)
+    transformer = Transformer(config, weights, plan)
+    ids = models.some_ids(9)
+    native = Engine(plain, config, weights, 2)
+    found = stepped(native, transformer, [ids[:5], ids[5:]])
+    right = transformer.logits(torch.tensor([ids]))[0]
+    tolerance = {"float32": 1e-5, "bfloat16": 2e-2, "int8": 2e-2}[dtype]
+    assert float((torch.cat(found) - right).abs().max() / right.abs().max()) < tolerance
+    ids = models.some_ids(60)
+    right = transformer.logits(torch.tensor([ids]))[0]
+    read = passed(native, transformer, [ids, ids[:7]], 21)
+    assert float((read - right[[-1, 6]]).abs().max() / right.abs().max()) < tolerance
+    own = right[:-1].log_softmax(-1).gather(1, torch.tensor(ids[1:])[:, None])[:, 0]
+    assert float((native.rate([ids[:9], ids], False)[1][:, 0] - own).abs().max()) < 10 * tolerance
+
+
+@pytest.mark.parametrize("width", [9001, 9024])
+def test_integer_sums_do_not_overflow(width: int) -> None:
+    # Every input at its largest, every weight at 127, and a row longer than 32 bits can take at once.
+    config, weights, plan = loaded("int8", n_inner=width, activation_function="relu", n_layer=1)
+    layer = weights.layers[0]
+    layer.fc = quantize.to_int8(torch.zeros(width, 64))
+    layer.fc.bias = torch.ones(width)
+    layer.mlp_proj = quantize.to_int8(torch.ones(64, width) * torch.linspace(-2, 2, 64)[:, None])
+    layer.mlp_proj.bias = torch.zeros(64)
+    library = engine.available()
+    assert library is not None
+    transformer = Transformer(config, weights, plan)
+    native = Engine(library, config, weights, 2)
+    found = stepped(native, transformer, [[1, 2, 3, 4, 5]])[0]
+    right = transformer.logits(torch.tensor([[1, 2, 3, 4, 5]]))[0]
+    assert float((found - right).abs().max() / right.abs().max()) < 1e-3
+    assert float((passed(native, transformer, [[1, 2, 3, 4, 5]]) - right[-1]).abs().max() / right.abs().max()) < 1e-3
+
+
+def test_without_a_working_compiler_torch_does_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("RUNG_CACHE", str(tmp_path))
+    for compiler in ("/bin/false", "/no/such/compiler"):
+        monkeypatch.setattr(build, "_compilation", None)
+        monkeypatch.setattr(build, "_tried", False)
+        monkeypatch.setenv("RUNG_CXX", compiler)
+        assert engine.available() is None
+        model = rung.load(models.saved(), dtype="float32")
+        ids = models.some_ids(5)
+        completion = model.generate([ids], temperature=0, max_new_tokens=8)[0]
+        assert completion.tokens == models.reference_greedy(models.saved(), ids, 8)
+    assert not list((tmp_path / "native").glob(".*"))
+
+
+def test_a_program_that_ends_early_leaves_no_half_made_library(tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": "src", "RUNG_CACHE": str(tmp_path)}
+    code = "from rung.models.cpu import build; print(build.begin().made)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
+    assert Path(done.stdout.strip()).parent == tmp_path / "native" and done.stderr == ""
+    assert not list((tmp_path / "native").iterdir())

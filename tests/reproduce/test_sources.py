@@ -1,0 +1,128 @@
+"""The five documents' figures: each place of ours is one that can be filled, and is filled from a row alone."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from rung.cli import main
+from rung.errors import RungError
+from rung.reproduce.climbs import attention, course, model
+from rung.reproduce.studies import STUDIES
+from rung.results import sources
+from rung.results.row import Row
+from rung.rungs import catalogue
+
+FIGURES = [f for e in sources.experiments() for f in e.figures]
+
+
+def test_each_of_the_five_documents_has_author_title_year_address_and_figures() -> None:
+    assert len(sources.documents()) == 5
+    for document in sources.documents().values():
+        assert document.authors and document.title and document.year and document.address and document.gpu
+        assert any(e.document == document for e in sources.experiments())
+
+
+@pytest.mark.parametrize("kind", ["bench", "profile", "sweep"])
+def test_a_place_names_a_rung_a_shape_and_a_tuning_that_exist(kind: str) -> None:
+    for place in sources.references(kind):
+        rung = catalogue.find(place.what)
+        assert place.dtype in rung.dtypes, place
+        assert place.shape in rung.operation.shapes or "=" in place.shape, place
+        assert all(value in rung.tune[name] for name, value in place.tuning.items()), place
+        if place.kernels:
+            assert set(place.kernels) <= {e.kernel for e in rung.header.launches}, place  # type: ignore[attr-defined]
+
+
+def test_a_step_of_the_climb_and_a_study_that_a_place_names_exist() -> None:
+    steps = {s.name for s in model.steps(["float32", "bfloat16"])}
+    assert {r.what for r in sources.references("climb")} <= steps
+    steps_of_course = {(s.name, s.dtype) for s in course.steps()}
+    assert {(r.what, r.dtype) for r in sources.references("course")} <= steps_of_course
+    assert {r.what for r in sources.references("text")} <= {variant.name for variant in attention.variants("emulator")}
+    assert {r.what.partition("/")[0] for r in sources.references("study")} <= set(STUDIES)
+
+
+def bench(what: str, us: float, **more: object) -> Row:
+    row = Row(kind="bench", what=what, dtype="f32", shape="b4t64", metrics={"cold_us": us})
+    return Row.of_json({**row.as_json(), **more})
+
+
+def figure(title: str, what: str) -> sources.Figure:
+    found = [f for e in sources.experiments() if e.title.startswith(title) for f in e.figures if f.what == what]
+    assert len(found) == 1
+    return found[0]
+
+
+def test_a_time_of_ours_is_the_calls_of_a_forward_pass_in_their_unit() -> None:
+    place = figure("Time of a forward pass's calls before and after", "layernorm, reduction")
+    assert (place.value, place.unit) == (355, "us")
+    assert place.beside([bench("layernorm/05_tree", 4.0)]) == pytest.approx(100.0)
+    assert place.beside([bench("layernorm/05_tree", 4.0, shape="b8t1024")]) is None
+    assert place.beside([bench("layernorm/05_tree", 4.0, quick=True)]) is None
+    assert place.missing([]) == "rung bench layernorm/05_tree --dtype f32 --shape b4t64"
+
+
+def test_a_ratio_needs_both_of_its_rows() -> None:
+    place = figure("One shared buffer and shuffles", "times as fast")
+    before, after = bench("attention/25_flash2", 30.0), bench("attention/26_flash2_shuffles", 20.0)
+    assert place.beside([before]) is None and place.missing([before]).startswith("rung bench attention/26")
+    assert place.beside([before, after]) == 1.5
+
+
+def test_the_time_of_a_text_that_its_limit_ended_is_not_that_of_the_whole() -> None:
+    place = figure("512 tokens from", "version 1: flash attention")
+    options = {"study": "attention", "new_tokens": 512}
+    for tokens, expected in ((512, 5.0), (278, None)):
+        row = Row(kind="climb", what="gpt2", part="13_flash", dtype="float32", options=options)
+        assert place.beside([row.with_metrics(seconds=5.0, tokens=tokens)]) == expected
+
+
+def profile(options: dict[str, str], **figures: float) -> Row:
+    kernels = [
+        {"kernel": "permute", "figures": {"seconds": 1.0}, "opcodes": {}},
+        {"kernel": "query_key", "figures": figures, "opcodes": {"BRA": 7.0}},
+    ]
+    return Row(kind="profile", what="attention/02_five_kernels", dtype="f32", shape="b4t64", options=options,
+               detail={"kernels": kernels})  # fmt: skip
+
+
+def test_a_counter_is_that_of_the_named_kernel_of_a_profile_without_a_tuning_of_its_own() -> None:
+    place = figure("The baseline's one block", "preattention: achieved occupancy, %")
+    assert place.beside([profile({}, achieved_occupancy=8.0)]) == 8.0
+    assert place.beside([profile({"tuning": "given"}, achieved_occupancy=8.0)]) is None
+    branches = sources.reference("profile | attention/02_five_kernels:query_key | opcode BRA", "f32", "b4t64")
+    assert branches.value([profile({})]) == 7.0
+    tuned = sources.reference("profile | attention/02_five_kernels:query_key UNROLL=1 | opcode BRA", "f32", "b4t64")
+    assert tuned.tuning == {"UNROLL": 1} and tuned.value([profile({})]) is None
+    assert place.missing([]) == "rung profile all"
+
+
+def test_a_cell_of_a_study_is_found_by_its_row_and_column() -> None:
+    detail = {"columns": ["N", "implementation", "softmax ms"],
+              "rows": [[256, "CUDA, flash", ""], [256, "CUDA, tree softmax", "0.002"]]}  # fmt: skip
+    study = Row(kind="study", what="attention", detail=detail)
+    assert figure("Softmax inside attention", "N = 256: tree").beside([study]) == pytest.approx(0.002)
+    assert figure("Softmax inside attention", "N = 256: linear").beside([study]) is None
+
+
+def test_what_cannot_be_answered_says_why_and_a_wrong_place_is_refused() -> None:
+    assert all(f.ours or f.reason for f in FIGURES)
+    with pytest.raises(RungError, match="does not begin with a kind of row"):
+        sources.reference("bnech | a/b | cold_us", "f32", "b4t64")
+
+
+def test_the_command_shows_every_figure_beside_ours_or_what_fills_it(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["study", "sources", "--json"])
+    output = json.loads(capsys.readouterr().out)
+    assert not ended.value.code and {e["document"] for e in output} == {d.cited for d in sources.documents().values()}
+    lines = [line for e in output for line in e["figures"]]
+    assert len(lines) == len(FIGURES) and all(bool(line["ours"]) != bool(line["fills it"]) for line in lines)
+
+
+def test_the_sweep_and_the_studies_read_the_sources_figures_from_the_one_file() -> None:
+    assert sources.softmax()[256] == [0.135, 0.027, 5.07]
+    assert sources.latencies()["shared memory"] == 23
+    assert sources.course("layernorm/05_tree")[256] == pytest.approx(180.449)
