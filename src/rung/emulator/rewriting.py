@@ -1,5 +1,6 @@
 """Turns a preprocessed CUDA file with host code into C++ for g++: launches become calls, `__shared__` becomes
-thread_local, inline PTX becomes calls of the interpreter. System headers are left as they are, and no line changes its number.
+thread_local, inline PTX becomes calls of the interpreter. System headers are left as they are, and lines keep their
+numbers.
 """
 
 from __future__ import annotations
