@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from rung.check.compile_ahead import Compilers
+from rung.rungs.compile_ahead import Compilers
 from rung.dtypes import dtype as named_dtype
 from rung.errors import RungError
 from rung.expressions import Number

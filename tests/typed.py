@@ -2,8 +2,9 @@
 
 from typing import assert_type
 
-import rung
 import rung.check.many
+
+import rung
 from rung.api import Reports, Rows
 from rung.bench.race import Timed
 from rung.models.load import Model

@@ -2,8 +2,9 @@
 
 import pytest
 
-from rung.check import many
-from rung.check.one import check
+from rung.check.judge import check, requests
+from rung.check.processes import check_all
+from rung.check.report import CheckRequest
 from rung.rungs import catalogue
 
 PORTION = 12  # rungs and dtypes a test, so that a large ladder is spread over the processes
@@ -25,8 +26,8 @@ def test_a_ladders_first_rung_is_right(operation: str) -> None:
 @pytest.mark.parametrize(("operation", "start"), portions())
 def test_every_rung_is_right_on_the_emulator(operation: str, start: int) -> None:
     ladder = {r.full_name: r for r in catalogue.rungs(operation)}
-    work = many.tasks(list(ladder.values()), device="emulator", coverage=True)[start : start + PORTION]
-    reports = list(many.check_all(work, jobs=1))
+    work = requests(list(ladder.values()), CheckRequest(coverage=True))[start : start + PORTION]
+    reports = list(check_all(work, jobs=1))
     wrong = [f"{r.rung} {r.dtype}: {r.reason}" for r in reports if r.verdict == "failed"]
     assert not wrong, "\n".join(wrong)
     # Cases take each branch and loop every way, but for what the source says never happens.
