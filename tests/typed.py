@@ -2,9 +2,8 @@
 
 from typing import assert_type
 
-import rung.check.many
-
 import rung
+import rung.check.judge
 from rung.api import Reports, Rows
 from rung.bench.race import Timed
 from rung.models.load import Model
