@@ -130,7 +130,7 @@ inline To bits_as(From from)
 template <class To, class From>
 inline To saturated(From x)  // CUDA's conversions clamp and convert NaN to 0
 {
-    const To low = To(~To(0) < To(0) ? To(1) << (8 * sizeof(To) - 1) : 0), high = To(~low);
+    const To low = To(To(~To(0)) < To(0) ? To(1) << (8 * sizeof(To) - 1) : 0), high = To(~low);
     if (x != x) return 0;
     if (x <= From(low)) return low;
     if (x >= From(high)) return high;
