@@ -126,7 +126,8 @@ def overview(found: Figures) -> str:
         cells = [operation.story, "", ""]
         if name in measured:
             cells = best_cells(found.ladder(name)) or cells
-        lines.append([f"[{name}](../src/rung/ladders/{name}/README.md)", len(catalogue.rungs(name, libraries=False)), *cells])
+        page = f"[{name}](../src/rung/ladders/{name}/README.md)"
+        lines.append([page, len(catalogue.rungs(name, libraries=False)), *cells])
     heads = ("ladder", "rungs", "from naive to best", "of limit", "vs library")
     made = markdown.table(heads, lines)
     made = made.replace("| --- | ---: | ---: | ---: | ---: |", "| --- | ---: | --- | ---: | ---: |")
