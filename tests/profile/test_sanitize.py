@@ -2,8 +2,8 @@
 
 import pytest
 
-from rung.check.one import check
-from rung.check.sanitize import SANITIZED, _read, sanitize
+from rung.check.judge import check
+from rung.profile.sanitize import SANITIZED, _read, sanitize
 from rung.rungs import catalogue
 from rung.rungs.cuda import CudaRung
 

@@ -15,17 +15,15 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from rung.check.calls import How
-from rung.check.effort import OFTEN, QUICK, Effort
-from rung.check.placement import ALL
-from rung.check.ran import Ran, largest, quick, widest
-from rung.check.report import Failure
-from rung.check.settings import Settings
+from rung.check.guarded_memory import ALL
+from rung.check.report import OFTEN, QUICK, Effort, Failure
+from rung.check.runner import How
 from rung.check.shapes import SHARE_AGAIN, Shapes
-from rung.check.trial import ORDERS, SEEDS, Trial, Trials
+from rung.check.trial import ORDERS, SEEDS, Ran, Trial, Trials, largest, quick, widest
+from rung.check.tunables import Tunables
 from rung.operation import Case, Values
 from rung.rungs.base import USUAL, Rung, emulated_multiprocessors
 from rung.rungs.cuda import CudaRung
@@ -41,8 +39,8 @@ _FACTS = re.compile(r"\bsms\b|\bmax_grid_y\b")
 class Procedure:
     """Raises a `Failure` at the first error."""
 
-    def __init__(self, trials: Trials, seed: int, effort: Effort) -> None:
-        self.trials, self.seed, self.effort = trials, seed, effort
+    def __init__(self, trials: Trials, seed: int, effort: Effort, tell: Callable[[str], None] = lambda _: None) -> None:
+        self.trials, self.seed, self.effort, self.tell = trials, seed, effort, tell
         self.rung, self.operation, self.report = trials.rung, trials.operation, trials.report
         self.emulated = trials.device == "emulator"
         self.ran: list[Ran] = []
@@ -99,7 +97,7 @@ class Procedure:
         if self.emulated and not self.trials.races:
             self._fused()
         if not self.trials.tuning:
-            Settings(self.trials, self.ran, most, self.seed).all()
+            Tunables(self.trials, self.ran, most, self.seed).all()
         if self.rung.kind == "triton" and self.emulated and not self.trials.host.library_calls:
             self._at(self.ran[0]).compiles()
         if not self.trials.cuda and self.emulated:  # last, since it may discard what a rung keeps between calls
@@ -255,7 +253,7 @@ class Procedure:
         plain = sorted((one for one in self.ran if not one.case.change), key=size)
         bases = [(one.case, one.values) for one in plain[:BASES]]
         figures = self.report.element, self.report.norm
-        shapes = Shapes(self.trials, self.rung, bases, [one.values for one in self.ran], self.seed)
+        shapes = Shapes(self.trials, self.rung, bases, [one.values for one in self.ran], self.seed, self.effort.shapes)
         shapes.with_one_named()
         shapes.with_two_named()
         shapes.drawn()

@@ -10,14 +10,12 @@ from typing import Literal, Protocol
 
 import torch
 
-from rung.check.mirror import Mirror
+from rung.check.guarded_memory import GuardedStorage, Mirror, Placement, Slab
 from rung.check.operands import Operands
-from rung.check.placement import Placement, Slab
 from rung.check.report import Failure
-from rung.check.storage import GuardedStorage
+from rung.cuda.source import Unreached
 from rung.cuda.stall import stall
 from rung.emulator import coverage
-from rung.emulator.coverage import Unreached
 from rung.errors import first_line
 from rung.operation import Tensors
 from rung.rungs import base
@@ -65,7 +63,6 @@ class Call(Protocol):
         """Run with launches that do nothing; false if the rung is trusted, and nothing was run."""
         ...
 
-
     def compiles(self) -> None:
         """Compile the Triton kernels that it launches for a GPU, where Triton's compiler is installed, and unless the
         rung is trusted; an error if one is refused."""
@@ -106,7 +103,7 @@ class Host(Protocol):
     def bind(self, rung: Rung, operands: Operands, how: How, scratch: GuardedStorage) -> Call: ...
 
 
-class Here:
+class LocalRunner:
     """In this process: for the rungs of our own ladders."""
 
     def __init__(self, device: Device, *, mirrored: bool | None = None) -> None:
@@ -141,7 +138,7 @@ class Here:
     def bind(self, rung: Rung, operands: Operands, how: How, scratch: GuardedStorage) -> Call:
         prepared = prepare(rung, operands, how, self.device, scratch)
         mirror = scratch.raw if isinstance(scratch.raw, Mirror) else None
-        return _CallHere(prepared, operands, self.device, how, mirror, streams=not isinstance(rung, CudaRung))
+        return LocalCall(prepared, operands, self.device, how, mirror, streams=not isinstance(rung, CudaRung))
 
 
 def prepare(rung: Rung, operands: Operands, how: How, device: Device, scratch: GuardedStorage) -> Prepared:
@@ -210,7 +207,7 @@ def unwatched(device: Device) -> int:
     return emulator.unwatched() if device != "cuda" else 0
 
 
-class _CallHere:
+class LocalCall:
     def __init__(
         self,
         prepared: Prepared,

@@ -59,7 +59,7 @@ def sanitize(rungs: Sequence[str], *, jobs: int = 6) -> Iterator[Finding]:
     def one(work: tuple[str, str]) -> Finding:
         operation, tool = work
         command = [tool_path, "--tool", tool, "--report-api-errors", "no", "--print-limit", "5"]
-        command += [sys.executable, "-m", "rung.check.sanitize", *ladders[operation]]
+        command += [sys.executable, "-m", "rung.profile.sanitize", *ladders[operation]]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         return _read(operation, tool, done.stdout + done.stderr, done.returncode)
 

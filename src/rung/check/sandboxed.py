@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import dataclasses
 import json
 import os
@@ -15,24 +16,23 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
-from rung.check.calls import How, Order, atomics_ran, emulated, prepare, run_late, switches, unwatched, wait
-from rung.check.confine import confine, end_with_parent
-from rung.check.elsewhere import Operators, note_operators, watched, without_launches
-from rung.check.launchable import MULTIPROCESSORS, Nvrtc
-from rung.check.placement import Addresses, Placement, Slab
-from rung.check.storage import GuardedStorage
+from rung.check.guarded_memory import Addresses, GuardedStorage, Placement, Slab
+from rung.check.runner import How, Order, atomics_ran, emulated, prepare, run_late, switches, unwatched, wait
 from rung.cuda import triton_compile
 from rung.dtypes import dtype as dtype_named
-from rung.emulator import closed, coverage, launches_ran
+from rung.emulator import coverage, launches_ran, within_a_launch, without_launches
 from rung.errors import RungError, first_line
 from rung.operation import Operand, Tensors
 from rung.rungs import catalogue
-from rung.rungs.base import Device, Prepared, emulated_multiprocessors
+from rung.rungs.base import Device, Prepared, Rung
 from rung.rungs.cuda import CudaRung
 from rung.rungs.python import PythonRung
 
 MEMORY = 8 << 30  # bytes of private memory, on the emulator; a GPU's driver maps far more than it uses
+PR_SET_PDEATHSIG = 1
 FILE = 1 << 28  # bytes of any file that it writes
 
 
@@ -55,15 +55,59 @@ def _copy(given: Tensors, to: Tensors) -> None:
         to[name].copy_(tensor)
 
 
+# Torch operators that a rung may use besides its launches: memory, views of it, and copies of its results.
+HARMLESS = (
+    "empty", "new_empty", "zeros", "zero_", "fill_", "full", "ones", "view", "reshape", "_unsafe_view", "as_strided",
+    "slice", "select", "detach", "alias", "t", "transpose", "permute", "expand", "squeeze", "unsqueeze", "unbind",
+    "split", "narrow", "unfold", "copy_", "clone", "_to_copy", "contiguous", "lift_fresh", "resize_", "set_",
+    "scalar_tensor", "arange", "item", "_local_scalar_dense", "empty_like", "zeros_like", "empty_strided", "flatten",
+)  # fmt: skip
+COPIES = {"copy_", "clone", "_to_copy", "contiguous"}  # all that there is to do where nothing is computed
+ITEMS = 16  # numbers that a run may read on the host, such as lengths for choosing a kernel
+
+
+class Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Records the torch operators with which a run of a Python rung computes something besides its kernels. In an
+    operation that only moves numbers (`exact`), copies by torch are among these."""
+
+    def __init__(self, *, exact: bool = False) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.found: set[str] = set()
+        self.exact, self.items = exact, 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if within_a_launch():  # the interpreter's own
+            return result
+        name = func.overloadpacket.__name__
+        harmless = name in HARMLESS or name.removesuffix("_copy") in HARMLESS
+        if not harmless or func.namespace != "aten" or (self.exact and name in COPIES):
+            self.found.add(f"{func.namespace}::{name}")
+        given = [one for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)]
+        if name in ("item", "_local_scalar_dense"):
+            self.items += 1
+        elif any(one.is_cuda for one in given):  # numbers that leave the GPU
+            left = [one for one in tree_leaves(result) if isinstance(one, torch.Tensor) and not one.is_cuda]
+            self.items += max((one.numel() for one in left), default=0)
+        if self.items > ITEMS:
+            self.found.add(f"numbers read on the host, more than {ITEMS} in a run")
+        return result
+
+
 class _Judged:
-    def __init__(self, device: Device, mirrored: bool, files: socket.socket) -> None:
-        self.device, self.mirrored, self.files = device, mirrored, files
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self.device: Device = settings["device"]
+        self.mirrored, self.files = settings["mirrored"], socket.socket(fileno=settings["files"])
+        self.operation, self.file = settings["operation"], Path(settings["file"])
+        self.rung: Rung | None = None
         self.calls: dict[int, _Bound] = {}
 
     def bind(self, what: dict[str, Any]) -> None:
-        whole = catalogue.operation(what["operation"])
-        operation = dataclasses.replace(whole, reference=_nowhere, libraries=())
-        rung = catalogue.rung_from_file(operation, Path(what["file"]))
+        if self.rung is None:
+            whole = catalogue.operation(self.operation)
+            operation = dataclasses.replace(whole, reference=_nowhere, libraries=())
+            self.rung = catalogue.rung_from_file(operation, self.file)
+        rung, operation = self.rung, self.rung.operation
         dtype = dtype_named(what["dtype"])
         try:  # they were sent before the request
             self.files.setblocking(False)
@@ -94,8 +138,7 @@ class _Judged:
         bound = _Operands(tensors, what["values"], dtype)
         how = How(**what["how"])
         python = not isinstance(rung, CudaRung)
-        with Operators(self.device) if python else contextlib.nullcontext():  # for what it allocates when imported
-            prepared = prepare(rung, bound, how, self.device, scratch)  # type: ignore[arg-type]
+        prepared = prepare(rung, bound, how, self.device, scratch)  # type: ignore[arg-type]
         if scratch.blocks:
             scratch.repaint()
         outputs = {n: tensors[n] for n in what["outputs"]}
@@ -127,10 +170,12 @@ class _Judged:
         launched, elsewhere = launches_ran(), set[str]()
         with emulated(self.device, call.how, order):
             for _ in range(times):
-                unwatched_run = contextlib.nullcontext(set[str]())
-                with watched(self.device, exact=call.exact) if call.listed else unwatched_run as found:
+                if not call.listed:
                     call.prepared.run()
-                elsewhere |= found
+                    continue
+                with Operators(exact=call.exact) as operators:
+                    call.prepared.run()
+                elsewhere |= operators.found
         if self.device == "cuda":
             wait()
         self._leave(call)
@@ -193,8 +238,6 @@ class _Judged:
         if what["do"] == "bind":
             self.bind(what)
             return {}
-        if what["do"] == "unfit":
-            return {"unfit": _unfit(what)}
         if what["do"] == "compiles":
             return self.compiles(self.calls[what["call"]])
         if what["do"] == "unreached":
@@ -205,13 +248,6 @@ class _Judged:
         if what["do"] == "unlaunched":
             return self.unlaunched(call)
         return self.late(call, what["cycles"]) if what["do"] == "late" else self.replayed(call)
-
-
-def _unfit(what: dict[str, Any]) -> str | None:
-    rung = catalogue.rung_from_file(catalogue.operation(what["operation"]), Path(what["file"]))
-    assert isinstance(rung, CudaRung)
-    with emulated_multiprocessors(MULTIPROCESSORS):
-        return Nvrtc().unfit(rung, what["values"], dtype_named(what["dtype"]), what["tuning"])
 
 
 @dataclasses.dataclass
@@ -234,8 +270,8 @@ def _requests(descriptor: int) -> Iterator[dict[str, Any]]:
 
 
 def _limit(device: str) -> None:
-    end_with_parent(signal.SIGKILL)
-    confine()
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (FILE, FILE))
     if device != "cuda":
@@ -245,9 +281,7 @@ def _limit(device: str) -> None:
 def main(settings: dict[str, Any]) -> None:
     _limit(settings["device"])
     torch.set_num_threads(1)
-    closed.listen()
-    note_operators()
-    judged = _Judged(settings["device"], settings["mirrored"], socket.socket(fileno=settings["files"]))
+    judged = _Judged(settings)
     for what in _requests(settings["ask"]):
         try:
             answer = judged.answer(what)

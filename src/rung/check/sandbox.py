@@ -6,6 +6,7 @@ forged answer does not count as a result.
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import dataclasses
 import fcntl
@@ -24,19 +25,13 @@ from typing import Any
 
 import torch
 
-from rung.check.calls import STALLS, How, Order, Seconds
-from rung.check.confine import unreadable
+from rung.check.guarded_memory import GuardedStorage, Placement
 from rung.check.operands import Operands
-from rung.check.own_python import beyond, computes_by_itself
-from rung.check.placement import Placement
-from rung.check.report import Failure
-from rung.check.storage import GuardedStorage
-from rung.check.workers import how_it_ended
-from rung.dtypes import Dtype
-from rung.emulator.coverage import Unreached
+from rung.check.report import Failure, how_it_ended
+from rung.check.runner import STALLS, How, Order, Seconds
+from rung.cuda.source import Unreached
 from rung.emulator.faults import KINDS, EmulatorFault, TooLarge
 from rung.errors import CompileError, RungError
-from rung.operation import Values
 from rung.rungs import identity
 from rung.rungs.base import Device, Rung
 from rung.rungs.python import PythonRung
@@ -46,10 +41,11 @@ ANSWER = 1 << 20  # bytes of an answer that are read at most
 OUTPUT = 1 << 16  # bytes of what the rung prints that are passed on
 
 
-class Isolated:
+class Sandbox:
     """A process for one rung; use it as a context."""
 
-    def __init__(self, device: Device, *, mirrored: bool | None = None) -> None:
+    def __init__(self, device: Device, rung: Rung, *, mirrored: bool | None = None) -> None:
+        self._rung = rung
         self.device: Device = device
         self.mirrored = device == "cuda" if mirrored is None else mirrored
         self.library_calls: set[str] = set()
@@ -58,9 +54,6 @@ class Isolated:
         self._unwatched = 0
         self._bound = 0
         self._files_at: dict[int, int] = {}  # the file of the memory that starts at an address
-        self._protected = contextlib.ExitStack()
-        if device != "cuda":  # whose driver may read its own process
-            self._protected.enter_context(unreadable())
         self._start()
 
     def _start(self) -> None:
@@ -68,9 +61,10 @@ class Isolated:
         self._answers, answer = os.pipe()
         self._files, files = socket.socketpair()
         descriptors = {"ask": ask, "answer": answer, "files": files.fileno()}
-        settings = {**descriptors, "device": self.device, "mirrored": self.mirrored}
+        settings: dict[str, object] = {**descriptors, "device": self.device, "mirrored": self.mirrored}
+        settings |= {"operation": self._rung.operation.name, "file": str(self._rung.path)}
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "rung.check.judged", json.dumps(settings)],
+            [sys.executable, "-m", "rung.check.sandboxed", json.dumps(settings)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -92,7 +86,7 @@ class Isolated:
                 return time.clock_gettime(~self._process.pid << 3 | 2)  # as clock_getcpuclockid(3) makes it
         return time.monotonic()
 
-    def __enter__(self) -> Isolated:
+    def __enter__(self) -> Sandbox:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -112,7 +106,6 @@ class Isolated:
         for file in self._files_at.values():
             os.close(file)
         self._files_at.clear()
-        self._protected.close()
 
     def _pass_on(self) -> None:
         """Passes the rung's output to stderr, up to a limit and without a terminal's control characters."""
@@ -139,13 +132,6 @@ class Isolated:
         lines = self.ask({"do": "unreached"}, RUN_SECONDS).get("unreached", [])
         return [Unreached(str(file), int(line), str(text), str(never)) for file, line, text, never in lines[:1000]]
 
-    def unfit(self, rung: Rung, some: Sequence[Values], dtype: Dtype, tuning: dict[str, int] | None) -> str | None:
-        """Compile the rung in a new process, which has not run any of its code."""
-        with Isolated("emulator") as fresh:
-            asked = {"do": "unfit", "operation": rung.operation.name, "file": str(rung.path), "dtype": dtype.name}
-            answer = fresh.ask({**asked, "values": list(some), "tuning": tuning}, COMPILE_SECONDS).get("unfit")
-        return None if answer is None else str(answer)
-
     def _memory(self, name: str, size: int) -> torch.Tensor:
         """Memory for both processes; it cannot be truncated, which would end this process at its next access."""
         if hasattr(os, "memfd_create"):
@@ -160,7 +146,7 @@ class Isolated:
         self._files_at[raw.data_ptr()] = file
         return raw
 
-    def bind(self, rung: Rung, operands: Operands, how: How, scratch: GuardedStorage) -> _CallThere:
+    def bind(self, rung: Rung, operands: Operands, how: How, scratch: GuardedStorage) -> RemoteCall:
         self._bound += 1
         blocks = {n: operands.blocks[n] for n in operands.inputs + operands.outputs}
         described = {
@@ -173,12 +159,6 @@ class Isolated:
             }
             for name, block in blocks.items()
         }
-        assert rung.path is not None
-        if self._bound == 1 and isinstance(rung, PythonRung):
-            of_a_problem = rung.operation.complaint is not None
-            found = computes_by_itself if of_a_problem else beyond
-            texts = [rung.source] if of_a_problem else identity.texts(rung, lambda path: path.suffix == ".py")
-            self.library_calls.update(filter(None, map(found, texts)))
         files = [self._files_at.pop(block.raw.data_ptr()) for block in blocks.values()]
         with contextlib.suppress(OSError):  # the process has ended; the next request reports it
             socket.send_fds(self._files, [b"."], files)
@@ -188,8 +168,6 @@ class Isolated:
             {
                 "do": "bind",
                 "call": self._bound,
-                "operation": rung.operation.name,
-                "file": str(rung.path),
                 "dtype": operands.dtype.name,
                 "values": operands.values,
                 "names": list(operands.names),
@@ -200,7 +178,7 @@ class Isolated:
             },
             BIND_SECONDS,
         )
-        return _CallThere(self, self._bound, operands)
+        return RemoteCall(self, self._bound, operands)
 
     def ask(self, what: dict[str, Any], seconds: float) -> dict[str, Any]:
         """Send the process a request; without a confirmation it is a failure."""
@@ -252,8 +230,8 @@ class Isolated:
         return line
 
 
-class _CallThere:
-    def __init__(self, host: Isolated, number: int, operands: Operands) -> None:
+class RemoteCall:
+    def __init__(self, host: Sandbox, number: int, operands: Operands) -> None:
         self._host, self._number, self._operands = host, number, operands
 
     def run(self, times: int = 1, order: Order = "forward") -> Seconds:
@@ -279,3 +257,51 @@ class _CallThere:
 
     def _do(self, what: str, **more: object) -> None:
         self._host.ask({"do": what, "call": self._number, **more}, RUN_SECONDS)
+
+
+# What a Python file may import: what chooses sizes, allocates and launches. A file that imports something else computes
+# with it or reaches its judge; what is named in a kernel is refused by Triton's compiler.
+IMPORTS = {
+    *("__future__", "abc", "collections", "contextlib", "dataclasses", "enum", "functools", "itertools", "math"),
+    *("operator", "pathlib", "typing", "types", "warnings", "torch", "triton", "rung"),
+}
+HIDDEN = ("torch.utils", "torch.library", "torch._", "torch.multiprocessing", "triton.runtime.interpreter")
+OF_RUNG = ("rung.emulator", "rung.cuda", "rung.rungs", "rung.dtypes", "rung.precision")
+NAMES = {
+    *("__import__", "__builtins__", "eval", "exec", "compile", "globals", "vars", "setattr", "numpy", "tolist"),
+    *("ctypes", "from_dlpack", "__dlpack__", "untyped_storage", "system", "fork", "popen", "_getframe", "getattr"),
+}
+# What a submission to another project's problem may not import: such files import what that project gives them.
+ELSEWHERE = {
+    *("numpy", "scipy", "cupy", "jax", "numba", "pandas", "gc", "mmap", "signal"),
+    *("threading", "concurrent", "multiprocessing", "asyncio", "subprocess", "importlib"),
+}
+
+
+def computes_beside(rung: Rung) -> str:
+    """What a Python file imports or names to compute with besides its kernels; empty if nothing."""
+    if not isinstance(rung, PythonRung):
+        return ""
+    of_a_problem = rung.operation.complaint is not None
+    texts = [rung.source] if of_a_problem else identity.texts(rung, lambda path: path.suffix == ".py")
+    return next(filter(None, (beyond_its_kernels(text, of_a_problem=of_a_problem) for text in texts)), "")
+
+
+def beyond_its_kernels(source: str, *, of_a_problem: bool = False) -> str:
+    """The first thing that a Python text imports or names to compute with besides its kernels; empty if none."""
+    nodes = list(ast.walk(ast.parse(source)))
+    imported = [alias.name for n in nodes if isinstance(n, ast.Import) for alias in n.names]
+    froms = [n for n in nodes if isinstance(n, ast.ImportFrom)]
+    imported += [f"{n.module or ''}.{alias.name}" for n in froms for alias in n.names]
+    names = {n.id for n in nodes if isinstance(n, ast.Name)} | {n.attr for n in nodes if isinstance(n, ast.Attribute)}
+    packages = [name.partition(".")[0] for name in imported]
+    if of_a_problem:
+        other = [p for p in packages if p in ELSEWHERE]
+        return (
+            other or sorted(names & (NAMES if "triton" not in packages else {"eval", "exec", "__import__"})) or [""]
+        )[0]
+    for name, package in zip(imported, packages, strict=True):
+        of_rung = package == "rung" and name != "rung" and not name.startswith(OF_RUNG)
+        if package not in IMPORTS or name.startswith(HIDDEN) or of_rung:
+            return name.lstrip(".") or "an import of its own"
+    return min(names & NAMES, default="")

@@ -1,23 +1,147 @@
-"""Processes that work through groups of items; if one dies or takes too long, only its item fails."""
+"""Checks many rungs, in several processes, and yields the reports as they come: if a process dies or takes too long,
+only its rung fails."""
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import multiprocessing
+import os
 import signal
+import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import cache
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any, Generic, TypeVar
 
-PRELOADED = ["torch", "rung.check.one"]
+from rung.check.judge import judged
+from rung.check.report import CheckRequest, Report, how_it_ended
+from rung.dtypes import dtype as dtype_named
+from rung.precision import one_thread
+from rung.processors import processors
+from rung.rungs import catalogue, identity
+from rung.rungs.compile_ahead import Compilers
+from rung.rungs.cuda import CudaRung
+
+SECONDS = 900.0  # for one rung and dtype
+PORTION = 6  # tasks at most that stay together
+GPU_JOBS = 10  # processes at most that share a GPU: with more, each waits longer for it
+PRELOADED = ["torch", "rung.check.judge"]
 BEGUN = "begun"  # what a process sends before an item's result
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+
+
+def check_all(
+    work: Sequence[CheckRequest], jobs: int | None = None, say: Callable[[str], None] | None = None
+) -> Iterator[Report]:
+    """Reports in the order of completion; a process that dies fails only its own rung."""
+    if not work:
+        return
+    cores = processors()
+    device = work[0].device
+    if jobs is None:
+        jobs = max(1, min(GPU_JOBS, cores // 2)) if device == "cuda" else cores
+    if len(work) < 4 or jobs <= 1:
+        for task in work:
+            # Emulated operands are small, and threads on a busy machine would mostly wait for each other.
+            with _printing_to_stderr(), one_thread() if device == "emulator" else nullcontext():
+                report = judged(task, say)
+            yield report
+            if report.verdict == "stopped":
+                return
+        return
+    portions = _portions(work, jobs)
+    ahead = (
+        _compiling([t for portion in portions for t in portion], cores - jobs) if device == "cuda" else nullcontext()
+    )
+    with ahead:
+        yield from work_through(portions, judged, _lost, jobs=jobs, seconds=SECONDS)
+
+
+@contextlib.contextmanager
+def _compiling(work: Sequence[CheckRequest], cores: int) -> Iterator[None]:
+    """While the tasks run, compiles their kernels ahead, on the cores that they leave free."""
+    stopped = threading.Event()
+    with Compilers(max(1, cores)) as compilers:
+
+        def submit() -> None:
+            submitted = set()
+            for task in work:
+                rung = None if task.file or stopped.is_set() else catalogue.find(task.rung)
+                if not isinstance(rung, CudaRung):
+                    continue
+                real = dtype_named(task.dtype)
+                for case in rung.operation.cases:
+                    values = rung.operation.complete(case.values)
+                    if case.where == "file" or task.dtype not in case.dtypes:
+                        continue
+                    if rung.refusal(values, real, device="cuda") is not None:
+                        continue
+                    build = rung.build(values, real)
+                    if build not in submitted and not stopped.is_set():
+                        submitted.add(build)
+                        compilers.submit(task.rung, values, task.dtype, None)
+
+        thread = threading.Thread(target=submit, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            stopped.set()
+            thread.join()
+
+
+def _portions(work: Sequence[CheckRequest], jobs: int) -> list[list[CheckRequest]]:
+    """Groups tasks with the same operands and references, few enough to balance the load; the longest first."""
+    weights = {task: 0 if task.file else _weight(task.rung) for task in work}
+    most = sum(weights.values()) / (8 * jobs)
+    found: list[list[CheckRequest]] = []
+    for task in sorted(work, key=lambda t: (t.operation, t.dtype)):  # in a ladder's order
+        last = found[-1] if found else []
+        together = last and (last[0].operation, last[0].dtype) == (task.operation, task.dtype)
+        if together and len(last) < PORTION and sum(weights[t] for t in last) + weights[task] <= most:
+            last.append(task)
+        else:
+            found.append([task])
+    return sorted(found, key=lambda tasks: -sum(weights[t] for t in tasks))
+
+
+@cache
+def _weight(name: str) -> int:
+    """Estimate of a rung's duration: it is compiled for many of its cases, and longer sources take longer. Code for
+    Triton and torch.compile is not compiled ahead."""
+    rung = catalogue.find(name)
+    if rung.path is not None and rung.kind == "cuda":
+        size = sum(path.stat().st_size for path in [rung.path, *identity.files(rung)])
+    else:
+        size = 300_000 if rung.path is not None or "compile" in rung.name else 1_000
+    return len(rung.operation.cases) * size
+
+
+@contextlib.contextmanager
+def _printing_to_stderr() -> Iterator[None]:
+    """Separates a kernel's output from the command's."""
+    sys.stdout.flush()
+    saved = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        ctypes.CDLL(None).fflush(None)
+        os.dup2(saved, 1)
+        os.close(saved)
+
+
+def _lost(task: CheckRequest, why: str) -> Report:
+    return Report(task.rung, task.dtype, task.device, "failed", f"{why}.")
 
 
 @dataclass
@@ -109,8 +233,6 @@ def work_through(
 
 
 def _serve(pipe: Connection, work: Callable[[Any], Any], niceness: int) -> None:
-    import os
-
     import torch
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the requesting process ends this one
@@ -125,13 +247,6 @@ def _serve(pipe: Connection, work: Callable[[Any], Any], niceness: int) -> None:
 def _death(worker: _Worker[Item]) -> str:
     worker.process.join(5)
     return how_it_ended(worker.process.exitcode)
-
-
-def how_it_ended(code: int | None) -> str:
-    """An exit code in words; a negative one is a signal's number."""
-    if code is not None and code < 0:
-        return f"its process was ended by {signal.Signals(-code).name}"
-    return f"its process ended by itself (exit code {code}) before a verdict"
 
 
 def _end(worker: _Worker[Item]) -> None:

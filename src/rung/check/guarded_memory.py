@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 import math
+import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 
-from rung.check.placement import Addresses, Placement, Slab
 from rung.operation import Operand
 from rung.rungs.base import Device
 
@@ -184,3 +185,108 @@ def fill(raw: torch.Tensor, pattern: bytes) -> None:
         return
     for i, byte in enumerate(pattern):
         raw[i :: len(pattern)] = byte
+
+
+Kind = Literal["end", "page", "odd"]
+_placed = itertools.count()
+
+
+@dataclass(frozen=True)
+class Placement:
+    """The data ends where its memory does, or begins at a multiple of a large power of two, or at an odd multiple of
+    the rung's alignment; the next operand lies above the last one, or below."""
+
+    kind: Kind = "end"
+    below: bool = False
+
+
+KINDS: tuple[Kind, ...] = ("end", "page", "odd")
+ALL = tuple(Placement(kind, below) for kind in KINDS for below in (False, True))
+
+
+class Addresses:
+    """Addresses to ask the system for, on a CPU."""
+
+    LARGE = 2 << 20  # alignment of data at a page's start
+    FAR = 5 << 30  # bytes between operands then: addresses only, no memory
+
+    def __init__(self, placement: Placement, start: int | None = None) -> None:
+        self.placement, self._random = placement, random.Random(next(_placed))
+        self._at = start if start is not None else self._random.randrange(1 << 44, 1 << 45, PAGE)
+
+    def take(self, size: int, lead: int) -> int:
+        """The start for memory of this many bytes, whose data begins `lead` bytes later."""
+        gap = (32 + self._random.randrange(1, 64)) * PAGE  # including a guard of 16 pages on each side
+        large = PAGE
+        if self.placement.kind == "page":
+            gap, large = gap + self.FAR, self.LARGE
+        else:
+            lead = 0
+        if self.placement.below:
+            found = (self._at - size - gap + lead) // large * large - lead
+            self._at = found
+        else:
+            found = -(-(self._at + gap + lead) // large) * large - lead
+            self._at = found + size
+        return found
+
+
+class Slab(Addresses):
+    """Memory of a GPU from which operands are cut."""
+
+    LARGE, FAR = 1 << 16, 0
+    EACH = 8 << 16  # bytes at most that an operand's placement takes beyond its size
+
+    def __init__(self, placement: Placement, sizes: int, count: int, device: str = "cuda") -> None:
+        whole = sizes + count * self.EACH + 2 * self.LARGE
+        self._whole = torch.empty(whole, dtype=torch.uint8, device=device)
+        self._first = -self._whole.data_ptr() % self.LARGE
+        super().__init__(placement, (whole - self._first) // PAGE * PAGE if placement.below else 0)
+
+    def __call__(self, lead: int, size: int) -> torch.Tensor:
+        """Memory of this many bytes whose data begins `lead` bytes later; allocated elsewhere if there is no room."""
+        start = self.take(size, lead) + self._first
+        if start < 0 or start + size > len(self._whole):
+            return torch.empty(size, dtype=torch.uint8, device=self._whole.device)
+        return self._whole[start : start + size]
+
+
+CHUNK = 1 << 20  # bytes of memory at least that are allocated together
+
+
+class Mirror:
+    """Allocates host memory, each piece of which has a counterpart on the device."""
+
+    def __init__(self, device: str) -> None:
+        self.device = device
+        self._chunks: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self._used: list[int] = []  # bytes of each
+
+    def __call__(self, _: str, size: int) -> torch.Tensor:
+        if not self._chunks or self._used[-1] + size > len(self._chunks[-1][0]):
+            size_of_chunk = max(size, CHUNK)
+            here = torch.empty(size_of_chunk, dtype=torch.uint8, pin_memory=self.device == "cuda")
+            self._chunks.append((here, torch.empty(size_of_chunk, dtype=torch.uint8, device=self.device)))
+            self._used.append(0)
+        start = self._used[-1]
+        self._used[-1] += size
+        return self._chunks[-1][0][start : start + size]
+
+    def there(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The counterpart of a contiguous tensor in this memory."""
+        size = tensor.numel() * tensor.itemsize
+        for here, copy in self._chunks:
+            start = tensor.data_ptr() - here.data_ptr()
+            if start >= 0 and start + size <= len(here):
+                return copy[start : start + size].view(tensor.dtype).view(tensor.shape)
+        raise ValueError("this tensor is not in mirrored memory")
+
+    def arrive(self) -> None:
+        """Queue the copy to the device."""
+        for (here, copy), used in zip(self._chunks, self._used, strict=True):
+            copy[:used].copy_(here[:used], non_blocking=True)
+
+    def leave(self) -> None:
+        """Queue the copy from the device."""
+        for (here, copy), used in zip(self._chunks, self._used, strict=True):
+            here[:used].copy_(copy[:used], non_blocking=True)
