@@ -22,7 +22,6 @@ from typing import Any
 
 import torch
 
-from rung.check.compile_ahead import Compilers
 from rung.dtypes import dtype as named_dtype
 from rung.errors import RungError
 from rung.expressions import Number
@@ -32,6 +31,7 @@ from rung.models.gpu.session import dims
 from rung.models.weights import weights_of
 from rung.results import machine
 from rung.rungs import catalogue, tunings
+from rung.rungs.compile_ahead import Compilers
 
 GROUPS = {
     "qkv": ("QKV_THREADS", "QKV_ROWS", "QKV_SLOTS"),
@@ -70,7 +70,7 @@ class Search:
         self.seen: dict[tuple[tuple[str, int], ...], float] = {}
         config = config_of(self.name)
         engine = Engine(config, weights_of(config, "cuda"), self.dtype, rung=self.rung.name)
-        self.session = engine.session(self.rows, TOKENS)
+        self.session = engine.open(self.rows)
         self.real = engine.real
         self.random = random.Random(11)
 

@@ -20,6 +20,7 @@ from rung.operation import Tensors, Values
 from rung.rungs import catalogue
 from rung.rungs.base import Prepared
 from rung.rungs.cuda import CudaRung
+from written import written
 
 RUNG = catalogue.find("sample/cluster")
 SAMPLE = RUNG.operation
@@ -131,7 +132,7 @@ def test_the_engine_samples_by_the_rung_that_is_named(monkeypatch: pytest.Monkey
     ]
     for how in settings:
         (theirs,) = model.generate(given, max_new_tokens=4, stop_tokens=(), seed=9, **how)
-        ours = list(engine.write(given, [4], sampling=Sampling(**how), seed=9))
+        ours = list(written(engine, given, [4], sampling=Sampling(**how), seed=9))
         assert [token for (token,) in ours] == list(theirs.tokens)
     assert "05_cluster" in used and "02_candidates" not in used
 

@@ -22,6 +22,7 @@ from rung.models.weights import Linear, read_weights, stack
 from rung.operation import Tensors
 from rung.rungs import catalogue
 from rung.rungs.cuda import CudaRung
+from written import written
 
 emulated = pytest.mark.skipif(emulator.available() is not None, reason="the emulator needs g++")
 CAPACITY = 48
@@ -298,5 +299,5 @@ def test_on_a_gpu_text_behind_a_long_prompt_is_transformers() -> None:
     config = read_config(folder / "config.json")
     weights = read_weights(folder, config, lambda w: Linear(w.float().contiguous()), lambda v: v.float())
     ids = models.some_ids(900)
-    ours = [step[0] for step in Engine(config, weights, "float32").write([ids], [16])]
+    ours = [step[0] for step in written(Engine(config, weights, "float32"), [ids], [16])]
     assert ours == models.reference_greedy(folder, ids, 16)

@@ -30,6 +30,7 @@ from rung.models.transformer import Transformer
 from rung.models.weights import as_weights, empty_operands, read_weights, stack, tensor_reader
 from rung.operation import Tensors
 from rung.rungs.base import Device
+from written import written
 
 CPU = torch.device("cpu")
 emulated = pytest.mark.skipif(emulator.available() is not None, reason="the emulator needs g++")
@@ -311,4 +312,4 @@ def test_on_a_gpu_a_prompt_is_read_while_layers_arrive() -> None:
         found.start()
         engine = Engine(config, as_weights(found.operands, config), "float32", arrival=found)
         ids = models.some_ids(20)
-        assert [s[0] for s in engine.write([ids], [10])] == models.reference_greedy(folder, ids, 10)
+        assert [s[0] for s in written(engine, [ids], [10])] == models.reference_greedy(folder, ids, 10)

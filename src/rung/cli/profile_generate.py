@@ -96,7 +96,7 @@ def _as_result(
     from rung.results.row import Row
     from rung.rungs import identity
 
-    rung = engine.sessions[-1].work.rung if engine is not None and engine.sessions else None
+    rung = engine.latest.work.rung if engine is not None and engine.latest is not None else None
     figures: dict[str, float | None] = {
         "token_us": found.seconds * 1e6,
         "gap_us": found.gap * 1e6,
@@ -202,7 +202,9 @@ def _inside(engine: Engine) -> Inside | None:
     """For the session's decode rung, at the text's present length."""
     from rung.profile import stopwatch as inside
 
-    session = engine.sessions[-1]
+    session = engine.latest
+    if session is None:
+        return None
     rung = session.work.rung
     bound = {o.name for o in rung.operation.operands}
     tensors = {n: t for n, t in session.tensors.items() if n in bound}
@@ -242,6 +244,7 @@ def _random_writer(model: str, config: Config, where: str, plan: str | None, dty
     """The same for random weights: they have no tokenizer, and only the plan `best` takes them from memory."""
     from rung.cli.climb import PROMPT_TOKENS
     from rung.models.gpu.engine import Engine
+    from rung.models.gpu.slots import GpuBackend, write_texts
     from rung.models.plan import ALIASES
     from rung.models.weights import weights_of
 
@@ -249,4 +252,5 @@ def _random_writer(model: str, config: Config, where: str, plan: str | None, dty
         raise RungError(f"{model} needs the plan best on a GPU; use --device cuda, or name a real --model.")
     dtype = dtype or "bfloat16"
     engine = Engine(config, weights_of(config, "cuda"), ALIASES.get(dtype, dtype))
-    return Writer(lambda tokens: sum(len(step) for step in engine.write([PROMPT_TOKENS], [tokens])), engine)
+    slots = GpuBackend(None, engine, 1, exact=True)
+    return Writer(lambda tokens: sum(len(step) for step in write_texts(slots, [PROMPT_TOKENS], [tokens])), engine)

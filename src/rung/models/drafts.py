@@ -13,6 +13,7 @@ from typing import Protocol
 import torch
 
 from rung.errors import RungError
+from rung.models.buffers import integers
 from rung.models.cache import Cache
 from rung.models.cpu.engine import Column
 from rung.models.sampling import Sampling, distribution, pick, uniform
@@ -143,7 +144,7 @@ class DraftModel:
 
 def drafting(source: Transformer | None, model: Transformer) -> Drafting:
     """RungError when `source` cannot draft for the model."""
-    on_gpu = model.service.writer is not None
+    on_gpu = model.service.engine is not None
     # A GPU's step has the same number of rows whether they are needed or not, and takes the time of its chain of
     # layers.
     column = 0.0 if on_gpu else COLUMN
@@ -182,7 +183,7 @@ def follow(
         sampled = pick(distribution(logits, sampling), [u(0) for u in us]).tolist()
     else:
         p, given = normalised(distribution(logits, sampling)), torch.stack(list(q))
-        at = torch.tensor(proposed, device=p.device)[:, None]
+        at = integers(proposed, p.device)[:, None]
         likely, guessed = torch.stack([p[: len(q)].gather(1, at), given.gather(1, at)])[:, :, 0].tolist()
         accepted = 0
         while accepted < len(q) and us[accepted](ACCEPTING) * guessed[accepted] < likely[accepted]:

@@ -5,16 +5,15 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
 from rung.models.cache import Cache
 from rung.models.family import Config
-from rung.models.sampling import Sampling
 from rung.models.score import Rater
 from rung.models.weights import Linear, Norm, Weights, read_weights
 
@@ -32,36 +31,12 @@ class Stepper(Protocol):
         """Logits (rows, V). Writes the cache, but leaves advancing it to the caller."""
 
 
-class Writer(Protocol):
-    """Writes whole texts, sampling tokens on the device."""
-
-    @property
-    def made(self) -> int:
-        """Steps of the current text whose tokens have arrived, including those not yet delivered."""
-
-    def write(
-        self,
-        prompts: Sequence[Sequence[int]],
-        limits: Sequence[int],
-        *,
-        stop_tokens: Sequence[int] = (),
-        sampling: Sampling | None = None,
-        seed: int = 0,
-        sequences: Sequence[int] | None = None,
-    ) -> Iterator[list[int]]:
-        """For each step the tokens of all rows.
-
-        A row ends with one of `stop_tokens` or after `limits[row]` tokens, and gives -1 from then on;
-        `sequences[row]` names its random numbers.
-        """
-
-
 @dataclass(frozen=True)
 class Service:
     """A plan's abilities besides its operations, once weights are loaded."""
 
     stepper: Stepper | None = None
-    writer: Writer | None = None
+    engine: Any = None  # of a GPU (gpu/engine.py): texts are written by slots over it
     rater: Rater | None = None
 
 

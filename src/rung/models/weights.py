@@ -14,6 +14,7 @@ import torch
 
 from rung.errors import RungError
 from rung.files import shown
+from rung.models.buffers import empty
 from rung.models.family import Config, TensorSpec
 from rung.models.tensors import TensorFile, open_tensors
 from rung.operation import Tensors
@@ -161,7 +162,7 @@ def assembled(config: Config, made: Callable[[Item], Linear | torch.Tensor | Non
             setattr(getattr(holder, role), part, value)
         else:
             assert value is not None
-            setattr(holder, role, Norm(value, torch.empty(0)))
+            setattr(holder, role, Norm(value, empty(0)))
     return weights
 
 
@@ -204,7 +205,7 @@ def weights_of(config: Config, device: str, seed: int = 0) -> Weights:
 
     def made(item: Item) -> Linear | torch.Tensor:
         spec = item.spec
-        tensor = torch.randn(spec.computed(config), generator=generator, device=device)
+        tensor = torch.randn(spec.computed(config), generator=generator, dtype=torch.float32, device=device)
         tensor = tensor.mul_(spec.std * (before_sum if spec.before_sum else 1)).add_(spec.mean)
         return Linear(tensor) if spec.matrix else tensor
 

@@ -14,12 +14,15 @@ from rung.models.tokenizer import Detokenizer, Tokenizer
 
 @dataclass(frozen=True)
 class Request:
-    """A text to write. `seed` and `sample` determine its random numbers."""
+    """A text to write. `seed` and `sample` determine its random numbers; `rows` is the number of texts that begin
+    together, if they may have a session of their number of rows.
+    """
 
     prompt: Prompt
     options: Options
     seed: int
     sample: int = 0
+    rows: int | None = None
 
     @property
     def ids(self) -> tuple[int, ...]:

@@ -15,7 +15,7 @@ from rung.models.gpu.engine import Engine
 from rung.models.gpu.loading import Arrival
 from rung.models.gpu.memory import sent
 from rung.models.gpu.recorded import PromptPass
-from rung.models.gpu.row_transfer import NOBODY, RECORD
+from rung.models.gpu.row_transfer import EMPTY_RECORD, RECORD
 from rung.models.gpu.token_sampler import SEEDS, SETTINGS, Choice, Draw
 from rung.models.operations import Rungs
 from rung.operation import Tensors
@@ -110,7 +110,7 @@ class Reader:
 
     def __init__(self, engine: Engine, rows: int, length: int, caches: Sequence[torch.Tensor]) -> None:
         c, where = engine.config, engine.operands["wte"].device
-        self.rows, self.length = rows, length
+        self.rows, self.length, self._engine = rows, length, engine
         widths = (SETTINGS, SEEDS, length, 1, RECORD)
         self._packed = torch.zeros(rows * sum(widths), dtype=torch.int32, device=where)
         ends = list(accumulate(widths))
@@ -125,7 +125,7 @@ class Reader:
             **engine.operands,
             "settings": settings.view(torch.float32), "seeds": seeds, "lengths": lengths.view(rows), "history": tokens,
             "k_cache": k, "v_cache": v,
-            "logits": torch.empty(rows, c.vocabulary, device=where),
+            "logits": torch.empty(rows, c.vocabulary, dtype=torch.float32, device=where),
             "next": torch.zeros(rows, dtype=torch.int32, device=where),
             "steps": torch.zeros(1, dtype=torch.int32, device=where),
             "done": torch.zeros(rows, dtype=torch.int32, device=where),
@@ -146,7 +146,7 @@ class Reader:
             row[: len(prompt)] = prompt
         parts = (
             [p[:SETTINGS] for p in packed], [p[SETTINGS:] for p in packed], tokens, [len(p) for p in rows],
-            [*records, *[NOBODY] * missing],
+            [*records, *[EMPTY_RECORD] * missing],
         )  # fmt: skip
         sent(np.concatenate([np.asarray(part, dtype=np.int32).reshape(-1) for part in parts]), self._packed)
         for i, (draw, _) in enumerate(draws):
@@ -154,4 +154,8 @@ class Reader:
         self.replay()
 
     def replay(self) -> None:
+        """Read what is in the tensors; while weights still arrive, layer after layer."""
+        self._prefill.arrival = self._engine.arrival
         self._prefill.replay(self.length)
+        if self._engine.arrival is not None and self._engine.arrival.finished:
+            self._engine.arrival = None

@@ -75,7 +75,7 @@ class GpuPlan(WrappedPlan):
         )
         if self._arrival is None and not self._eight_bits:
             share(weights, self.engine.operands)
-        return Service(writer=self.engine, rater=GpuScorer(config, self.engine.operands, ready=self.engine.arrive))
+        return Service(engine=self.engine, rater=GpuScorer(config, self.engine.operands, ready=self.engine.arrive))
 
     def embedding(self, tokens: torch.Tensor, past: Sequence[int], wte: Linear, wpe: torch.Tensor) -> torch.Tensor:
         if self.engine is not None:

@@ -18,6 +18,7 @@ import torch.nn.functional as F
 
 from rung.cuda.launch import Argument, Build, LaunchConfig
 from rung.dtypes import DTYPES, Dtype
+from rung.models.buffers import empty
 from rung.models.cache import Cache
 from rung.models.family import Config
 from rung.models.gpu.memory import CACHES, EIGHT_BIT_CACHES, refuse
@@ -313,7 +314,7 @@ class PromptPass(RecordedPass):
         size, where = tensors["wte"].dtype.itemsize, history.device
         self.capacity, self._held = capacity, 0
         self._layers_at_once = max(1, min(config.layers, HELD // (rows * length * 3 * config.C * size)))
-        self._packed = torch.empty(0)
+        self._packed = empty(0)
         if where.type == "cuda":
             width = 3 * self._layers_at_once * config.C + 5 * config.C + 2 * config.F
             refuse(

@@ -34,7 +34,8 @@ class ScoringPass(RecordedPass):
     def __init__(self, config: Config, tensors: Tensors, rows: int, length: int, buffers: Buffers, budget: int) -> None:
         where = tensors["wte"].device
         self.given = torch.zeros(2, rows, length, dtype=torch.int32, device=where)
-        self.found = torch.zeros(3, rows, length, device=where)  # log-probabilities, entropies, ranks (as integers)
+        # Log-probabilities, entropies, ranks (as integers).
+        self.found = torch.zeros(3, rows, length, dtype=torch.float32, device=where)
         super().__init__(config, tensors, self.given[0], buffers=buffers, budget=budget)
 
     def end(self, x: torch.Tensor) -> None:

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
 from rung.cuda.launch import Argument, Build, LaunchConfig, Module
 from rung.dtypes import Dtype
-from rung.errors import RungError
 from rung.models.family import Config
-from rung.models.gpu.batched_prefill import Prefill
-from rung.models.gpu.loading import Arrival
 from rung.models.gpu.memory import CACHES, EIGHT_BIT_CACHES, refuse
 from rung.models.gpu.token_sampler import Choice
 from rung.models.options import MOST_STOPS
-from rung.models.sampling import Sampling
 from rung.operation import Tensors, Values
 from rung.rungs.base import Device, Prepared, Rung
 from rung.rungs.cuda import INCLUDE, load_module
@@ -51,7 +46,8 @@ class Work:
 
 
 class Session:
-    """`rows` sequences of up to `capacity` tokens: `begin`, then `enqueue`; `seen` reports the GPU's progress."""
+    """`rows` sequences of up to `capacity` tokens: `open`, then `enqueue`; `seen` reports the GPU's progress. Texts are
+    copied into rows by row_transfer.py."""
 
     def __init__(
         self, config: Config, operands: Tensors, real: Dtype, device: Device, rows: int, capacity: int, work: Work
@@ -71,7 +67,6 @@ class Session:
         self._published = self._host((1,))
         self._counter = self._published.numpy()
         self._advance = {grown: self._bind_advance(grown) for grown in (0, 1)}
-        self._prefill = Prefill(config, self.tensors, rows, capacity)
         self.choice = Choice(self.tensors, rows, config.vocabulary, device, work.sample)
         self._graphs: dict[tuple[bool, int], torch.cuda.CUDAGraph] = {}
         self.enqueued = 0
@@ -100,7 +95,7 @@ class Session:
             "tokens": whole(rows),
             "lengths": whole(rows),
             "history": whole(rows, T),
-            "logits": torch.empty(rows, c.vocabulary, device=self.where),
+            "logits": torch.empty(rows, c.vocabulary, dtype=torch.float32, device=self.where),
             "next": whole(rows),
             "texts": torch.arange(rows, dtype=torch.int32, device=self.where),  # each row is a separate text
             "caches": torch.arange(rows, dtype=torch.int32, device=self.where),
@@ -113,7 +108,7 @@ class Session:
 
     def _host(self, shape: tuple[int, ...]) -> torch.Tensor:
         # The GPU writes to it directly; with unified addresses it has one address on both sides.
-        return torch.zeros(shape, dtype=torch.int32, pin_memory=self.device == "cuda")
+        return torch.zeros(shape, dtype=torch.int32, device="cpu", pin_memory=self.device == "cuda")
 
     def _bind_advance(self, grown: int) -> Callable[[], None]:
         module = _advance_module(self.device)
@@ -127,52 +122,14 @@ class Session:
 
     # ---- a batch ------------------------------------------------------------------------------------------------
 
-    def follow(self, arrival: Arrival) -> None:
-        """Prompts are read layer by layer, as the weights arrive."""
-        self._prefill.arrival = arrival
-
-    def begin(
-        self,
-        prompts: Sequence[Sequence[int]],
-        limits: Sequence[int],
-        stop_tokens: Sequence[int],
-        sampling: Sampling,
-        seed: int,
-        sequences: Sequence[int],
-    ) -> None:
-        """Prompts in, first tokens out (they are published as step 0)."""
-        if len(stop_tokens) > MOST_STOPS:
-            raise RungError(f"{len(stop_tokens)} stop tokens are more than the {MOST_STOPS} that a step checks.")
-        t, missing = self.tensors, self.rows - len(prompts)
-        # Unused rows repeat the last prompt, marked as ended.
-        prompts = [*prompts, *[prompts[-1]] * missing]
-        self._synchronize()
-        self._published.zero_()
-        t["limits"].copy_(torch.tensor([*limits, *[0] * missing], dtype=torch.int32))
-        t["done"].copy_(torch.tensor([0] * len(limits) + [1] * missing, dtype=torch.int32))
-        t["steps"].zero_()
-        t["stops"].fill_(len(stop_tokens))
-        if stop_tokens:
-            t["stop_tokens"][:, : len(stop_tokens)] = self._whole(stop_tokens)
-        self.choice.begin(sampling, seed, [*sequences, *[0] * missing], prompts)
-        self._prefill.run(prompts)
-        self.choice.run(picked=False)
-        self._advance[0]()
-        self.enqueued = 1
-
-    # ---- single rows ---------------------------------------------------------------------------------------
-
     def open(self) -> None:
-        """Begin without any text; seating.py adds them."""
+        """Begin without any text."""
         self._synchronize()
         self._published.zero_()
         self.tensors["steps"].zero_()
         self.enqueued = 0
         self.tensors["done"].fill_(1)
         self.tensors["lengths"].zero_()
-
-    def _whole(self, numbers: Sequence[Any]) -> torch.Tensor:
-        return torch.tensor(list(numbers), dtype=torch.int32, device=self.where)
 
     def publish(self) -> None:
         """End a step that was run part by part."""
@@ -227,11 +184,6 @@ class Session:
         steps = np.arange(first, first + count) % RING
         rows: list[list[int]] = self._ring.numpy()[steps].T.tolist()
         return rows
-
-    def tokens(self, step: int) -> list[int]:
-        """The rows' tokens of a step that was seen; -1 where a sequence had ended."""
-        row: list[int] = self._ring[step % RING].tolist()
-        return row
 
 
 @cache

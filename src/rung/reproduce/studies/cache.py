@@ -15,6 +15,7 @@ from rung.models import weights as model_weights
 from rung.models.choose_plan import make_plan
 from rung.models.family import Config
 from rung.models.gpu.engine import Engine
+from rung.models.gpu.slots import GpuBackend, write_texts
 from rung.models.torch_plan import TorchPlan
 from rung.models.transformer import Transformer
 from rung.models.weights import Weights, converted
@@ -95,7 +96,8 @@ def _methods(config: Config, weights: Weights, device: str) -> Iterator[tuple[st
     yield WITH, cached
     for name in DECODE if device == "cuda" else ():
         engine = Engine(config, weights, "float32", "cuda", rung=name, graph=False, steps=1)
-        yield f"decode/{name}", lambda prompt, engine=engine: (t for (t,) in engine.write([prompt], [STEPS]))  # type: ignore[misc]
+        slots = GpuBackend(None, engine, 1, exact=True)
+        yield f"decode/{name}", lambda prompt, slots=slots: (t for (t,) in write_texts(slots, [prompt], [STEPS]))  # type: ignore[misc]
 
 
 def _timed(write: Write, prompt: Sequence[int]) -> Passes:
