@@ -318,7 +318,6 @@ class Bench:
                         if found.selected:
                             replay = functools.partial(reader.replay, length)
                             found.metrics["prompt_ms"] = self._call_time(replay) * 1e3
-                            )
             del engine, session
             self._compiled_prompt(dtype)
 
@@ -339,8 +338,7 @@ class Bench:
                 torch._dynamo.reset()
                 compiled = torch.compile(forward, mode="reduce-overhead")
                 with torch.inference_mode():
-                    replay = functools.partial(reader.replay, length)
-                            found.metrics["prompt_ms"] = self._call_time(replay) * 1e3
+                    found.metrics["prompt_ms"] = self._call_time(compiled) * 1e3
 
     def agreement(self) -> None:
         """Greedy text and logits against transformers float32 (64 tokens after an 8-token prompt)."""
