@@ -167,7 +167,8 @@ class Bench:
 
     def served(self, engine: Engine, rows: int, length: int = 512) -> tuple[str, ...]:
         """The decode rung used for this many texts."""
-        return (engine.rung(dims(engine.config, rows, length)).full_name,)
+        rung = engine.rung(dims(engine.config, rows, length))
+        return () if rung is None else (rung.full_name,)
 
     # ---- sections -----------------------------------------------------------------------------------------------
 

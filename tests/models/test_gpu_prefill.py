@@ -11,7 +11,6 @@ import torch
 import gpt2_models as models
 from rung import dtypes, emulator
 from rung.cuda import nvrtc
-from rung.errors import RungError
 from rung.models.family import Config, read_config
 from rung.models.gpu import recorded, row_transfer
 from rung.models.gpu.batched_prefill import Prefill
@@ -84,11 +83,10 @@ def close(found: torch.Tensor, right: torch.Tensor, bound: float) -> None:
     assert float((found.float().cpu() - right).norm() / right.norm()) < bound
 
 
-@pytest.mark.parametrize("method", ["ladder", "torch"])
 @pytest.mark.parametrize("prompts", [UNEQUAL, UNEQUAL[:1], [models.some_ids(40)]], ids=["unequal", "one", "long"])
-def test_caches_and_logits_are_transformers(method: str, prompts: list[list[int]]) -> None:
+def test_caches_and_logits_are_transformers(prompts: list[list[int]]) -> None:
     folder = models.saved()
-    assert_transformers(read(folder, torch.float32, prompts, method=method), folder, prompts)
+    assert_transformers(read(folder, torch.float32, prompts), folder, prompts)
 
 
 @emulated
@@ -204,10 +202,9 @@ def test_a_prompt_does_not_see_the_one_before() -> None:
         assert_transformers(tensors, folder, prompts)
 
 
-@pytest.mark.parametrize("method", ["ladder", "torch"])
-def test_behind_a_prompt_are_zeros_and_not_the_prompt_before(method: str) -> None:
+def test_behind_a_prompt_are_zeros_and_not_the_prompt_before() -> None:
     config, tensors = state(models.saved(), torch.float32, 3)
-    prefill = Prefill(config, tensors, 3, CAPACITY, method)
+    prefill = Prefill(config, tensors, 3, CAPACITY)
     for lengths, bucket in (((16, 9, 16), 16), ((2, 15, 1), 16), ((17, 1, 32), 32), ((33, 48, 5), 48), ((1, 1, 1), 16)):
         prompts = [models.some_ids(n, seed=n) for n in lengths]
         prefill.run([tuple(prompt) for prompt in prompts])
@@ -243,17 +240,11 @@ def test_the_kernels_beside_the_ladders_compile_for_a_gpu(real: str) -> None:
     ways = itertools.product((False, True), repeat=2)  # keys and values in eight bits, there and here
     for build, kernels in (
         (recorded.build(number), kept),
-        *((row_transfer.build(number, *w), {"seat"}) for w in ways),
+        *((row_transfer.build(number, *w), {"copy_rows"}) for w in ways),
     ):
         cubin = nvrtc.compile_cubin(build, "sm_90")
         assert cubin.resources.keys() == kernels
         assert all((used.spill_stores, used.stack) == (0, 0) for used in cubin.resources.values())
-
-
-def test_an_unknown_method_is_refused() -> None:
-    config, tensors = state(models.saved(), torch.float32, 1)
-    with pytest.raises(RungError, match=r"'fast' is not a method of reading prompts; use one of ladder, torch\."):
-        Prefill(config, tensors, 1, CAPACITY, "fast")
 
 
 # ---- on a GPU -------------------------------------------------------------------------------------------------------
@@ -261,14 +252,13 @@ def test_an_unknown_method_is_refused() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("method", ["ladder", "torch"])
 @pytest.mark.parametrize(
     ("dtype", "bound"), [(torch.float32, 1e-4), (torch.float16, 1e-2), (torch.bfloat16, 4e-2)], ids=str
 )
-def test_captured_on_a_gpu_caches_and_logits_are_transformers(method: str, dtype: torch.dtype, bound: float) -> None:
+def test_captured_on_a_gpu_caches_and_logits_are_transformers(dtype: torch.dtype, bound: float) -> None:
     folder = models.saved(n_embd=128, n_head=2)
     config, tensors = state(folder, dtype, len(UNEQUAL), "cuda")
-    prefill = Prefill(config, tensors, len(UNEQUAL), CAPACITY, method)
+    prefill = Prefill(config, tensors, len(UNEQUAL), CAPACITY)
     # The second and third run replay what the first has captured.
     for prompts in (UNEQUAL, UNEQUAL[::-1], [p[:1] for p in UNEQUAL]):
         prefill.run(prompts)

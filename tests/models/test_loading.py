@@ -180,21 +180,19 @@ class Lazy(Arrival):
             piece.target.copy_(piece.source.t() if piece.turned else piece.source)
 
 
-@pytest.mark.parametrize("method", ["ladder", "torch"])
-def test_a_prompt_asks_for_each_layer_before_it_reads_it(method: str) -> None:
+def test_a_prompt_asks_for_each_layer_before_it_reads_it() -> None:
     folder = models.saved()
     config, tensors = state(folder, torch.float32, len(UNEQUAL))
     operands = empty_operands(config, torch.float32, CPU)
     found = Lazy(operands, pieces(tensor_reader(open_tensors(folder), config), config, operands), AtOnce())
     found.start()
     prefill = Prefill(
-        config, {**tensors, **operands, "wpe": operands["wpe"][:CAPACITY]}, len(UNEQUAL), CAPACITY, method
+        config, {**tensors, **operands, "wpe": operands["wpe"][:CAPACITY]}, len(UNEQUAL), CAPACITY
     )
     prefill.arrival = found
     prefill.run(UNEQUAL)
     assert_transformers(tensors, folder, UNEQUAL)
-    if method == "ladder":
-        assert found.asked[:-1] == [0, 1, 2, 3, 4]  # the embeddings, three layers, the end; then it is finished
+    assert found.asked[:-1] == [0, 1, 2, 3, 4]  # the embeddings, three layers, the end; then it is finished
     assert found.finished and prefill.arrival is None
 
 

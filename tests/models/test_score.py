@@ -18,7 +18,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 import rung
 from gpt2_models import TEXT, reference, saved
 from rung import RungError
-from rung.models.gpu import rating
+from rung.models.gpu import scoring
 from rung.models.gpu.scoring import GpuScorer, _Sent
 from rung.models.score import Text, scores
 from rung.models.weights import stack
@@ -238,9 +238,9 @@ def test_windows_wait_for_others_of_their_length(monkeypatch: pytest.MonkeyPatch
         assert sum(at == length for at, _ in passes) == -(-requested[length] // most)
     assert rated([[0] * 10, *[[1] * 30] * 20], ahead=9)[0] == 0 and passes.index((16, 1)) < 4
     now = itertools.count(0, 3)
-    monkeypatch.setattr(rating.time, "monotonic", lambda: float(next(now)))
+    monkeypatch.setattr(scoring.time, "monotonic", lambda: float(next(now)))
     assert rated([[0] * 10, *[[1] * 30] * 20])[0] == 0 and passes[0] == (16, 1)
 
 
 def padded(tokens: int) -> int:
-    return next(n for n in rating.LENGTHS if n >= tokens)
+    return next(n for n in scoring.LENGTHS if n >= tokens)

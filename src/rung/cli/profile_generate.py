@@ -203,7 +203,7 @@ def _inside(engine: Engine) -> Inside | None:
     from rung.profile import stopwatch as inside
 
     session = engine.latest
-    if session is None:
+    if session is None or session.work.rung is None:
         return None
     rung = session.work.rung
     bound = {o.name for o in rung.operation.operands}

@@ -30,11 +30,10 @@ from rung.models.drafts import NGRAM, drafting
 from rung.models.family import read_config
 from rung.models.generate import Run
 from rung.models.options import Completion, Options, Prompt
-from rung.models.plan_rater import PlanRater
 from rung.models.sampling import Sampling
 from rung.models.score import Score, Text, scores, spans
 from rung.models.tokenizer import Tokenizer, read_tokenizer
-from rung.models.transformer import Transformer
+from rung.models.transformer import PlanScorer, Transformer
 from rung.processors import processors
 
 INNER = Path(__file__).parent / "inner"
@@ -86,7 +85,7 @@ class Model:
         self._engine: BatchEngine | None = None
         self._fleet: Fleet | None = None
         self._lock = threading.Lock()
-        self.rater = transformer.service.rater or PlanRater(transformer)
+        self.rater = transformer.service.rater or PlanScorer(transformer)
 
     def __repr__(self) -> str:
         c, plan = self.config, self.plan

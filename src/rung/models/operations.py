@@ -200,6 +200,12 @@ def prefill_rungs(device: Device, dtype: str, tokens: int) -> Rungs:
     return table
 
 
+def step_rungs(device: Device, dtype: str, rows: int) -> Rungs:
+    """Operation -> rungs for a step of this many rows that is made of the operations."""
+    table = prefill_rungs(device, dtype, rows)
+    return {**table, "cached_attention": ("4", "3", "sdpa")} if device == "cuda" else table
+
+
 def score_rungs(device: Device) -> tuple[str, ...]:
     """Rungs of token_logprob, the fastest first."""
     return ("6", "5", "4", "3", "2") if device == "cuda" else ("4", "3", "2")

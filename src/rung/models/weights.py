@@ -61,9 +61,10 @@ class Weights(SimpleNamespace):
         layered = False
         for spec in self.config.family.tensors(self.config):
             layered = layered or spec.layered
-            held = getattr(self, spec.role.partition(".")[0])
-            part = after if layered else before
-            if not spec.layered and all(held is not other for other in part):
+            if spec.layered:
+                continue
+            held, part = getattr(self, spec.role.partition(".")[0]), after if layered else before
+            if all(held is not other for other in part):
                 part.append(held)
         return [before, *(list(vars(layer).values()) for layer in self.layers), after]
 

@@ -88,14 +88,16 @@ class Engine:
             reason = rung.unfit(complete, self.real, self._tuned_for(rung, complete), arch(self.device), self.device)
         return reason
 
-    def _with(self, rung: Rung, values: Mapping[str, Number], rows: int, capacity: int) -> Session:
-        tuning = self._tuned_for(rung, rung.operation.complete(values))
+    def _with(self, rung: Rung | None, values: Mapping[str, Number], rows: int, capacity: int) -> Session:
+        tuning = {} if rung is None else self._tuned_for(rung, rung.operation.complete(values))
         work = Work(rung, tuning, self._graph, self._steps, self.sample)
         return Session(self.config, self.operands, self.real, self.device, rows, capacity, work)
 
     def few_rows(self) -> Session:
         """A session whose rows may be consecutive tokens of one text: as many as a step takes at once."""
         self.check_process()
+        if self.config.family.steps is None:
+            raise RungError(f"a draft needs the decode ladder, which {self.config.family.title} has not; leave it out.")
         rung, reason = find("decode", self.config.family.steps.few_rows_rung(self.dtype)), None
         for rows in (self.config.family.steps.MAX_FEW_ROWS, 4, 2):
             values = dims(self.config, rows, self.config.context)
@@ -118,8 +120,10 @@ class Engine:
         """The session opened last, if it is still in use."""
         return self._latest() if self._latest is not None else None
 
-    def rung(self, values: Mapping[str, Number]) -> Rung:
-        """The decode rung that serves a batch of this shape."""
+    def rung(self, values: Mapping[str, Number]) -> Rung | None:
+        """The decode rung that serves a batch of this shape; None for families without a decode ladder."""
+        if self.config.family.steps is None:
+            return None
         if self._rung is not None:
             return find("decode", self._rung)
         complete = catalogue.operation("decode").complete(values)
@@ -144,7 +148,7 @@ class Engine:
             rung = self.rung(values := dims(self.config, rows, self.config.context))
         except RungError:
             return False
-        return rung.refusal(rung.operation.complete(values), self.real, device=self.device) is None
+        return rung is None or rung.refusal(rung.operation.complete(values), self.real, device=self.device) is None
 
     def _tuned(self, name: str, values: Mapping[str, Number]) -> bool:
         rung = find("decode", name)

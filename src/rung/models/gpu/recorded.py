@@ -23,7 +23,17 @@ from rung.models.cache import Cache
 from rung.models.family import Config
 from rung.models.gpu.memory import CACHES, EIGHT_BIT_CACHES, refuse
 from rung.models.ladder_plan import SHORT_NAMES, LadderPlan
-from rung.models.operations import FUSED, OVERLAPPED, Rungs, aligned, find, ladder_of, last_resort, prefill_rungs
+from rung.models.operations import (
+    FUSED,
+    OVERLAPPED,
+    Rungs,
+    aligned,
+    find,
+    ladder_of,
+    last_resort,
+    prefill_rungs,
+    step_rungs,
+)
 from rung.models.weights import Linear, Norm, as_weights
 from rung.operation import Tensors, Values
 from rung.rungs import catalogue, tunings
@@ -194,6 +204,17 @@ class RecordedPass(LadderPlan):
     def _add(self, total: torch.Tensor, added: torch.Tensor, residual: torch.Tensor) -> None:
         dims = dict(zip("BTC", total.shape, strict=True))
         self._must("residual", tuple(total.shape), {"a": residual, "b": added}, dims, total)
+
+    def _logits(self, x: torch.Tensor) -> torch.Tensor:
+        """The head's product for (B, 1, C), into the session's `logits` (B, V)."""
+        logits = self.t["logits"].view(self.B, 1, -1)
+        narrow = logits if logits.dtype == self._real.torch else self._take(tuple(logits.shape))
+        dims = {"B": self.B, "T": 1, "C": x.shape[2], "OC": logits.shape[2]}
+        self._must("matmul", tuple(logits.shape), {"x": x, "weight": self.weights.head.weight}, dims, narrow)
+        if narrow is not logits:
+            held = alias(narrow)
+            self._steps.append(lambda: logits.copy_(held))
+        return self.t["logits"]
 
     # ---- which rung -------------------------------------------------------------------------------------------------
 
@@ -371,14 +392,48 @@ class PromptPass(RecordedPass):
         self._settle()
         if x.shape[1] > 1:  # a forward pass that has not cut its last layer
             x, _ = self.last_tokens(x, x)
-        logits = self.t["logits"].view(self.B, 1, -1)
-        head = self.weights.head
-        narrow = logits if logits.dtype == self._real.torch else self._take(tuple(logits.shape))
-        dims = {"B": self.B, "T": 1, "C": x.shape[2], "OC": logits.shape[2]}
-        self._must("matmul", tuple(logits.shape), {"x": x, "weight": head.weight}, dims, narrow)
-        if narrow is not logits:
-            held = alias(narrow)
-            self._steps.append(lambda: logits.copy_(held))
+        self._logits(x)
+
+
+class StepPass(RecordedPass):
+    """One more token for each row of a session, by the operations: the step of families without a decode ladder. `run`
+    reads `tokens`, `lengths` and the caches, and leaves `logits` and the likeliest tokens in `next`.
+    """
+
+    def __init__(self, config: Config, tensors: Tensors, rungs: Rungs | None = None) -> None:
+        rows, where = len(tensors["tokens"]), tensors["tokens"].device
+        self._rows = torch.arange(rows, dtype=torch.int64, device=where)
+        if rungs is None:
+            real = next(d for d in DTYPES.values() if d.torch == tensors["wte"].dtype)
+            rungs = step_rungs("cuda" if where.type == "cuda" else "emulator", real.name, rows)
+        super().__init__(config, tensors, tensors["tokens"].view(rows, 1), rungs)
+
+    def embedding(self, tokens: torch.Tensor, past: object, wte: Linear, wpe: torch.Tensor) -> torch.Tensor:
+        """By torch: the rungs place all sequences of a batch alike."""
+        out, lengths = self._take((self.B, 1, wte.weight.shape[1])), self.t["lengths"]
+        to, first = alias(out)[:, 0], tokens[:, 0]
+        self._steps.append(lambda: to.copy_(wte.weight[first].float() + wpe[lengths].float()))
+        return out
+
+    def attention(self, qkv: torch.Tensor, NH: int, scale: float, layer: int, cache: Cache | None) -> torch.Tensor:
+        B, T, width = qkv.shape
+        q, k, v = self._heads(alias(qkv), NH)
+        keys, values, past = self.t["k_cache"][layer], self.t["v_cache"][layer], self.t["lengths"]
+
+        def store() -> None:
+            at = (self._rows, past.long())
+            keys.transpose(1, 2).index_put_(at, k[:, :, 0])
+            values.transpose(1, 2).index_put_(at, v[:, :, 0])
+
+        self._settle()
+        self._steps.append(store)
+        dims: Values = {"B": B, "T": T, "S": keys.shape[2], "C": width // 3, "NH": NH, "scale": scale}
+        given = {"qkv": qkv, "q": q, "k": keys, "v": values, "past": past}
+        return self._must("cached_attention", (B, T, width // 3), given, dims)
+
+    def end(self, x: torch.Tensor) -> None:
+        logits, chosen = self._logits(x), self.t["next"]
+        self._steps.append(lambda: chosen.copy_(logits.argmax(1)))
 
 
 def captured(run: Callable[[], None]) -> torch.cuda.CUDAGraph:

@@ -14,6 +14,7 @@ from rung.cuda.launch import Argument, Build, LaunchConfig, Module
 from rung.dtypes import Dtype
 from rung.models.family import Config
 from rung.models.gpu.memory import CACHES, EIGHT_BIT_CACHES, refuse
+from rung.models.gpu.recorded import StepPass
 from rung.models.gpu.token_sampler import Choice
 from rung.models.options import MOST_STOPS
 from rung.operation import Tensors, Values
@@ -38,7 +39,7 @@ def dims(config: Config, rows: int, capacity: int) -> Values:
 class Work:
     """How steps are executed: by which rung, and whether launches are captured in a graph of one or several steps."""
 
-    rung: Rung
+    rung: Rung | None  # None: the operations one by one
     tuning: Mapping[str, int]
     graph: bool = True
     steps: int = 8  # tokens per graph launch
@@ -58,11 +59,17 @@ class Session:
         self.real = real
         self.tensors = {**operands, **self._state()}
         self.tensors["wpe"] = operands["wpe"][:capacity]
-        self.values = work.rung.operation.complete(dims(config, rows, capacity))
-        bound = {o.name for o in work.rung.operation.operands}
-        self.decode: Prepared = work.rung.prepare(
-            {n: t for n, t in self.tensors.items() if n in bound}, self.values, real, device=device, tuning=work.tuning
-        )
+        self.values = dims(config, rows, capacity)
+        self.decode: Prepared | StepPass
+        if work.rung is None:
+            self.decode = StepPass(config, self.tensors)
+        else:
+            self.values = work.rung.operation.complete(self.values)
+            bound = {o.name for o in work.rung.operation.operands}
+            self.decode = work.rung.prepare(
+                {n: t for n, t in self.tensors.items() if n in bound}, self.values, real, device=device,
+                tuning=work.tuning,
+            )  # fmt: skip
         self._ring = self._host((RING, rows))
         self._published = self._host((1,))
         self._counter = self._published.numpy()
@@ -73,7 +80,9 @@ class Session:
 
     def _state(self) -> Tensors:
         c, rows, T = self.config, self.rows, self.capacity
-        eight = "k_cache_q" in self.work.rung.binds  # keys and values in eight bits, and a scale for each
+        eight = (
+            self.work.rung is not None and "k_cache_q" in self.work.rung.binds
+        )  # keys and values in eight bits, and a scale for each
         if self.device == "cuda":
             of_key = c.HS + 4 if eight else c.HS * self.real.size
             needed = 2 * c.layers * rows * T * c.NH * of_key + 12 * rows * c.vocabulary
