@@ -69,8 +69,7 @@ pdl = true
 ---*/
 #include "clusters.cuh"
 
-using namespace decode::clusters;
-using decode::Parcel;
+using namespace decode;
 
 extern "C" __global__ void __launch_bounds__(STEP_WARPS * 32 + 32, 1)
     step(const int* tokens, const int* lengths, const Real* wte, const Real* wpe, const Real* ln1_w, const Real* ln1_b,
@@ -81,5 +80,5 @@ extern "C" __global__ void __launch_bounds__(STEP_WARPS * 32 + 32, 1)
 {
     const Model model = {tokens, lengths, wte,   wpe,   ln1_w, ln1_b,  qkv_w,   qkv_b,   proj_w, proj_b, ln2_w, ln2_b, fc_w,
                          fc_b,   fc2_w,   fc2_b, lnf_w, lnf_b, head_w, k_cache, v_cache, logits, next,   eps,   scale};
-    step_in_clusters(model, reinterpret_cast<Parcel*>(mail), clock, spent);
+    clusters::step_in_clusters(model, reinterpret_cast<Parcel*>(mail), clock, spent);
 }
