@@ -174,7 +174,7 @@ def test_a_named_expression_cannot_replace_a_dimension(tmp_path: Path) -> None:
 def test_a_python_rungs_buffers_are_zeroed_when_it_says_so(tmp_path: Path) -> None:
     path = tmp_path / "zeroed.py"
     path.write_text(
-        '"""Idea."""\nASIDE = "An experiment."\nBUFFERS = {"sum": {"shape": [1], "dtype": "f32", "zero": True}, '
+        '"""Idea."""\nSIDE_EXPERIMENT = "An experiment."\nBUFFERS = {"sum": {"shape": [1], "dtype": "f32", "zero": True}, '
         '"runs": {"shape": [1], "dtype": "f32", "zero": "once"}}\n'
         "def run(x, out, sum, runs):\n    sum += x.sum()\n    runs += 1\n    out.copy_(sum + runs)\n"
     )
