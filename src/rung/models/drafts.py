@@ -13,6 +13,7 @@ from typing import Protocol
 import torch
 
 from rung.errors import RungError
+from rung.models.buffers import integers
 from rung.models.cache import Cache
 from rung.models.cpu.engine import Column
 from rung.models.gpt2.model import Drafting, Transformer
@@ -183,7 +184,7 @@ def follow(
         sampled = pick(distribution(logits, sampling), [u(0) for u in us]).tolist()
     else:
         p, given = normalised(distribution(logits, sampling)), torch.stack(list(q))
-        at = torch.tensor(proposed, device=p.device)[:, None]
+        at = integers(proposed, p.device)[:, None]
         likely, guessed = torch.stack([p[: len(q)].gather(1, at), given.gather(1, at)])[:, :, 0].tolist()
         accepted = 0
         while accepted < len(q) and us[accepted](ACCEPTING) * guessed[accepted] < likely[accepted]:

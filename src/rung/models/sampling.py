@@ -89,14 +89,14 @@ class Penalties:
 
     def __init__(self, sampling: Sampling, prompts: Sequence[Sequence[int]], vocabulary: int) -> None:
         self.sampling = sampling
-        self.seen = torch.zeros(len(prompts), vocabulary, dtype=torch.bool)
-        self.counts = torch.zeros(len(prompts), vocabulary)
+        self.seen = torch.zeros(len(prompts), vocabulary, dtype=torch.bool, device="cpu")
+        self.counts = torch.zeros(len(prompts), vocabulary, dtype=torch.float32, device="cpu")
         for row, prompt in enumerate(prompts):
             self.seen[row, list(prompt)] = True
 
     def add(self, tokens: torch.Tensor) -> None:
         """One more token for each sequence."""
-        rows = torch.arange(len(tokens))
+        rows = torch.arange(len(tokens), dtype=torch.int64, device="cpu")
         self.seen[rows, tokens] = True
         self.counts[rows, tokens] += 1
 

@@ -13,6 +13,7 @@ import torch
 
 from rung.models.batching.backend import Backend, Fresh
 from rung.models.batching.text import Text
+from rung.models.buffers import integers
 from rung.models.cpu.engine import Column
 from rung.models.cpu.plan import SHORT_PROMPT
 from rung.models.drafts import MOST, PROPOSING, Columns, Draft, DraftModel, Lookup, Pace, follow, numbers
@@ -79,7 +80,7 @@ class HostBackend(Backend):
         if options.sampling.penalised:
             penalties = Penalties(options.sampling, [text.request.ids], self._vocabulary)
             for token in text.tokens:
-                penalties.add(torch.tensor([token]))
+                penalties.add(integers([token]))
         row = _Row(text, ids, penalties, slot=slot, pace=Pace(self._drafting.cost) if self._drafting else None)
         if options.prompt_logprobs is None or text.tokens:
             row.leader = next((r for r in self._rows.values() if self._leads(r, ids)), None)
@@ -288,7 +289,7 @@ class HostBackend(Backend):
             us = [numbers(request.seed, request.sample, step + i + j) for j in range(len(scores))]
             found = follow(scores, options.sampling, draft.tokens[some], (draft.q or [])[some] or None, us)
             if row.penalties is not None:
-                row.penalties.add(torch.tensor(found))
+                row.penalties.add(integers(found))
             yield from found
             if found[-1:] != draft.tokens[some]:
                 return
@@ -310,7 +311,7 @@ class HostBackend(Backend):
 def chosen_tokens(logits: torch.Tensor, tokens: Sequence[int], top: int) -> list[Chosen]:
     """The model's own (before penalties and temperature) log-probabilities of tokens, one row of logits each."""
     logprobs = logits.log_softmax(-1)
-    chosen = logprobs.gather(1, torch.tensor(list(tokens), device=logits.device)[:, None])[:, 0].tolist()
+    chosen = logprobs.gather(1, integers(list(tokens), logits.device)[:, None])[:, 0].tolist()
     best: list[tuple[tuple[int, float], ...]] = [()] * len(tokens)
     if top:
         values, ids = logprobs.topk(min(top, logprobs.shape[-1]))

@@ -24,6 +24,7 @@ from rung.errors import RungError
 from rung.models.batching.backend import Backend, Fresh
 from rung.models.batching.host import chosen_tokens
 from rung.models.batching.text import Text
+from rung.models.buffers import integers
 from rung.models.gpt2.model import Transformer
 from rung.models.gpu.choice import Draw
 from rung.models.gpu.engine import Engine
@@ -268,7 +269,7 @@ class GpuBackend(Backend):
 
     def _tell_prompt(self, text: Text) -> list[Fresh]:
         ids, slot = list(text.request.ids), self._slot_of[id(text)]
-        logits = self._transformer.logits(torch.tensor([ids]))[0]
+        logits = self._transformer.logits(integers([ids]))[0]
         found = (None, *chosen_tokens(logits[:-1], ids[1:], text.options.prompt_logprobs or 0))
         if text.options.max_new_tokens == 0:
             self.clock.prompt_tokens += len(ids)
@@ -527,7 +528,7 @@ def _draw(text: Text, vocabulary: int) -> Draw:
     request, sampling = text.request, text.options.sampling
     marks = None
     if sampling.penalised:
-        marks = torch.zeros(vocabulary, dtype=torch.int32)
+        marks = torch.zeros(vocabulary, dtype=torch.int32, device="cpu")
         marks[list(request.ids)] = 1
         for token in text.tokens:
             marks[token] = (marks[token] | 1) + 2
