@@ -1,9 +1,9 @@
-"""Which rungs compile to the same instructions here and in another checkout of this repository, although their texts differ.
+"""Which rungs compile to the same instructions here and in another checkout, although their texts differ.
 
     python tools/same_code.py CHECKOUT
 
-Reorganised headers change the order of constants in a cubin's data, and so the digest of `rung.rungs.identity`. This tool
-compiles every measured build in both checkouts and compares instructions, kernel parameters and launches. Data is left
+Reorganised headers change the order of constants in a cubin's data, and so the digest of `rung.rungs.identity`. This
+tool compiles every measured build in both checkouts and compares instructions, kernel parameters and launches. Data is left
 out where the code does not use it: that is so if the instructions stay the same with a variable put before all others.
 Texts found equal are written into results/codes.json, so that figures follow them. NVRTC is needed, a GPU is not.
 """
@@ -32,7 +32,8 @@ def instructions(rung: Any, values: Any, dtype: str, tuning: Any, *, probe: bool
     whole = identity.machine_code
     build = type(rung).build
     try:
-        identity.machine_code = lambda elf: {n: c for n, c in whole(elf).items() if re.match(r"\.text|\.nv\.constant0", n)}
+        kept = (".text", ".nv.constant0")
+        identity.machine_code = lambda elf: {n: c for n, c in whole(elf).items() if n.startswith(kept)}
         if probe:
 
             def probed(self: Any, *given: Any) -> Any:

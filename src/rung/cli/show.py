@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from rung.rungs.base import Rung
 
 _FIELDS = (
-    "full_name", "kind", "idea", "expect", "found", "provenance", "rewrite", "side_experiment", "dtypes", "needs", "tune", "source",
+    "full_name", "kind", "idea", "expect", "found", "provenance", "rewrite", "side_experiment", "dtypes", "needs",
+    "tune", "source",
 )  # fmt: skip
 
 

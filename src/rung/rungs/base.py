@@ -72,7 +72,8 @@ class Rung(ABC):
         self.path = path
         self.header = keys
         self.idea, self.expect, self.found, self.provenance = keys.idea, keys.expect, keys.found, keys.provenance
-        self.parent, self.rewrite, self.side_experiment, self.emulate = keys.parent, keys.rewrite, keys.side_experiment, keys.emulate
+        self.parent, self.emulate = keys.parent, keys.emulate
+        self.rewrite, self.side_experiment = keys.rewrite, keys.side_experiment
         self.dtypes, self.needs, self.tune, self.let = keys.dtypes, keys.needs, keys.tune, keys.let
         self.products = keys.products
         self.siblings: Callable[[], Sequence[Rung]] = tuple  # the rungs of its ladder, libraries left out

@@ -37,7 +37,7 @@ def _found(places: tuple[Path, ...], _changed: tuple[int, ...]) -> dict[str, Pat
 
 @functools.cache
 def renamed() -> dict[str, str]:
-    """The former full name of a shipped rung -> its present one, by the tables beside the ladders: stored rows follow."""
+    """Former full name of a shipped rung -> its present one, by the tables beside the ladders: stored rows follow."""
     found: dict[str, str] = {}
     for path in sorted(LADDERS.glob("*/renamed.json")):
         table = json.loads(path.read_text(encoding="utf-8"))

@@ -317,7 +317,8 @@ class _Reader:
         let = let_table(self.table(table, "let"), self.origin)
         define = {k: self.expression(v, f"define.{k}") for k, v in self.table(table, "define").items()}
         return Header(
-            **{k: self.text(table, k) for k in ("idea", "expect", "provenance", "rewrite", "side_experiment", "emulate")},
+            **{k: self.text(table, k) for k in ("idea", "expect", "provenance", "rewrite", "side_experiment")},
+            emulate=self.text(table, "emulate"),
             found=short_enough(self.text(table, "found"), self.origin),
             parent=parent_name(self.text(table, "from"), self.origin),
             dtypes=self.dtypes(table.get("dtypes", ["f32"])),
