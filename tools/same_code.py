@@ -4,7 +4,8 @@
 
 Reorganised headers change the order of constants in a cubin's data, and so the digest of `rung.rungs.identity`. This
 tool compiles every measured build in both checkouts and compares instructions, kernel parameters and launches. Data is
-left out where the code does not use it: that is so if the instructions stay the same with a variable put before all others.
+left out where the code does not use it: the instructions then stay the same if a variable
+is put before all others.
 Texts found equal are written into results/codes.json, so that figures follow them. NVRTC is needed, a GPU is not.
 """
 
