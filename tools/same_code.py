@@ -74,7 +74,7 @@ def work() -> None:
             rung = catalogue.find(job["rung"])
             if job["what"] == "text":
                 answer = identity.text(rung)
-            elif rung.path.suffix == ".py":
+            elif rung.kind != "cuda":
                 answer = of_python(rung, job["values"], job["dtype"], job["tuning"])
             else:
                 given = (rung, job["values"], job["dtype"], job["tuning"])
