@@ -30,6 +30,8 @@ class Launch(ctypes.Structure):
         ("poison", ctypes.c_int),
         ("races", ctypes.c_int),
         ("seconds", ctypes.c_double),
+        ("next", ctypes.c_void_p),
+        ("others_go_on", ctypes.c_void_p),
     )
 
 
