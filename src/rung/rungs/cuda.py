@@ -179,6 +179,13 @@ class CudaRung(Rung):
                     if entry.when is None or bool(evaluate(entry.when, scope)):
                         yield entry, scope
 
+    def bindings(self, names: Names) -> Iterator[tuple[str, str | int | float, Parameter, Names]]:
+        """Each parameter of each launch: the kernel, what the parameter is bound to, and the names that it may use."""
+        self._require_parameters_for_bind()
+        for entry, scope in self._schedule(names):
+            for parameter in self.parameters[entry.kernel]:
+                yield entry.kernel, self._target(parameter, entry), parameter, scope
+
     def _config(self, entry: header.Launch, names: Values) -> LaunchConfig:
         from rung.cuda.launch import LaunchConfig
 
