@@ -24,7 +24,7 @@ from rung.models.batching.engine import BatchEngine, Stream
 from rung.models.batching.select_backend import backend_of
 from rung.models.batching.text import Piece, Request, Text, Transcript
 from rung.models.load import Model
-from rung.models.options import Chosen, Completion, Options, Prompt
+from rung.models.options import Completion, Options, Prompt
 from rung.models.sampling import Sampling
 from rung.processors import gpu_named
 

@@ -104,7 +104,7 @@ def test_texts_move_into_more_rows_and_back(model: Model, weights: Any, monkeypa
     rest = together(engine, requests[1:])
     while not first.ended:
         pass
-    assert [chosen.token for piece in pieces for chosen in piece.tokens] == on_cpu(model, requests[0]).tokens
+    assert [token for piece in pieces for token in piece.tokens] == on_cpu(model, requests[0]).tokens
     assert [c.tokens for c in rest] == [on_cpu(model, one).tokens for one in requests[1:]]
     assert moved == [1, 4, 1]
 

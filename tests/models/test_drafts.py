@@ -25,7 +25,6 @@ from rung.models.drafts import COLUMN, MOST, PROPOSING, Lookup, Pace, drafting, 
 from rung.models.gpt2.model import Drafting
 from rung.models.gpu.slots import GpuBackend
 from rung.models.load import Model
-from rung.models.options import Chosen
 from rung.models.sampling import Sampling, pick
 
 PROMPTS = ["Once upon a time", "one two three one two three one two", "The King and the", "abc abc abc abc abc"]

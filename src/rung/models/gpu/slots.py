@@ -516,8 +516,7 @@ class GpuBackend(Backend):
                 self._seen_at = 0.0  # the GPU has read prompts since then
                 self.clock.prefill_seconds += now - mark
             mark = now
-            for live, *arrived in tokens:
-                fresh.append(self._fresh(live, *arrived))
+            fresh += [self._fresh(*arrived) for arrived in tokens]
         self._pace(mark)
         return fresh
 
