@@ -195,6 +195,8 @@ def _say(report: Report, work: Sequence[CheckRequest], file: TextIO) -> None:
         Console(highlight=False).print(line, soft_wrap=True)
     else:
         print(text, file=file, flush=True)
+    for told in verb_tables.failure_lines(report):
+        print(f"    {told}", file=file, flush=True)
 
 
 def _sum_up(reports: Sequence[Report], expected: int, device: str) -> None:
