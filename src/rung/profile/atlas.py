@@ -39,7 +39,7 @@ def planned() -> list[Planned]:
         (about, None)
         for ladder, dtype, least in ROOFLINE
         for rung in catalogue.rungs(ladder, libraries=False)
-        if dtype in rung.dtypes and (rung.number or 0) >= least and not rung.aside
+        if dtype in rung.dtypes and (rung.number or 0) >= least and not rung.side_experiment
         if (rung.full_name, dtype, HEADLINE) not in covered
         if rung.refusal((about := subject(rung.full_name, dtype, HEADLINE)).values, about.dtype) is None
     ]
