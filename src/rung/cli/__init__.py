@@ -35,6 +35,7 @@ VERBS = {
     "profile": ("profile", "Nsight Compute's counters of a rung; or where a token's time goes."),
     "results": ("results", "What was measured: list, filter, compare two machines or commits, export."),
     "report": ("report", "Everything known about every ladder, in one HTML file."),
+    "reproduce": ("reproduce", "The five documents' figures: theirs, ours, and the command of each."),
     "study": ("study", "Questions that need more than one figure: waves, fusion, precision, latency ..."),
     "inspect": ("inspect", "Registers, shared memory, spills and occupancy, without a GPU."),
     "new": ("new", "A working kernel to start from."),
