@@ -141,7 +141,6 @@ def _unbindable(rung: Rung, dtypes: Sequence[str]) -> Report | None:
     """A report if the names or types of a kernel's parameters cannot be bound; torch is not imported for that."""
     from rung.check.report import Report
     from rung.dtypes import dtype as dtype_named
-    from rung.rungs.arguments import require_bindable
     from rung.rungs.cuda import CudaRung
 
     if not isinstance(rung, CudaRung):
@@ -151,7 +150,7 @@ def _unbindable(rung: Rung, dtypes: Sequence[str]) -> Report | None:
             values = rung.operation.complete(case.values)
             if name in case.dtypes and rung.refused_by_needs(values, dtype_named(name)) is None:
                 try:
-                    require_bindable(rung, values, dtype_named(name))
+                    rung.require_bindable(values, dtype_named(name))
                 except RungError as error:
                     return Report(rung.full_name, name, "", "failed", str(error))
                 break

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rung.cuda.source import Parameter
 from rung.cuda.tensor_map import TensorMap
-from rung.dtypes import ELEMENTS, Dtype, name_of
+from rung.dtypes import Dtype, name_of
 from rung.errors import RungError
 from rung.expressions import Number, evaluate, evaluate_int
 from rung.lazy import torch
@@ -18,7 +18,6 @@ from rung.rungs.base import Rung
 
 if TYPE_CHECKING:
     from rung.cuda.launch import Argument
-    from rung.rungs.cuda import CudaRung
 
 SCALAR_KINDS = {
     "int": "i32", "int32_t": "i32", "signed int": "i32", "unsigned int": "u32", "unsigned": "u32",
@@ -110,23 +109,10 @@ class Arguments:
 
 
 @dataclass(frozen=True)
-class _Typed:
+class Typed:
     """In place of a tensor: its element type, in torch's words."""
 
     dtype: str
-
-
-def require_bindable(rung: CudaRung, values: Values, dtype: Dtype) -> None:
-    """Refuses parameters whose names or types cannot be bound, before anything is compiled, and without torch."""
-
-    def typed(kind: str) -> Any:
-        return _Typed(f"torch.{ELEMENTS.get(dtype.stored if kind == 'real' else kind)}")
-
-    tensors = {o.name: typed(o.dtype) for o in rung.operation.operands}
-    buffers = {name: typed(buffer.dtype) for name, buffer in rung.header.buffers.items()}
-    bound = Arguments(rung, tensors, buffers, dtype, dict.fromkeys(rung.header.maps))
-    for entry, target, parameter, scope in rung.bindings(rung.names(values, dtype, None)):
-        bound.argument(parameter, entry, target, scope)
 
 
 def _must_point_to(parameter: Parameter, tensor: torch.Tensor, dtype: Dtype, where: str) -> None:
