@@ -1,8 +1,8 @@
 """Requests to memory of emulated kernels, as Nsight Compute counts them, by kernel and by line of the source.
 
-With `Settings(counters=True)` a kernel is compiled so that each access is reported (runtime/counters.cpp). Where nvcc merges
-neighbouring accesses of a lane into a wider one, the width is read, line by line, from the machine code that NVRTC makes
-without a GPU.
+With `Settings(counters=True)` a kernel is compiled so that each access is reported (runtime/counters.cpp). Where nvcc
+merges neighbouring accesses of a lane into a wider one, the width is read, line by line, from the machine code that
+NVRTC makes without a GPU.
 """
 
 from __future__ import annotations
@@ -131,7 +131,9 @@ def collect(library: Path, build: Build, kernel: str, config: LaunchConfig) -> N
         return
     rows, samples = (ctypes.c_ulonglong * _FIGURES * _ROOM)(), (ctypes.c_longlong * _SAMPLE * _ROOM)()
     count = min(native.runtime().rung_counted(rows, samples, _ROOM), _ROOM)
-    launched = Launched(kernel, config, early=native.runtime().rung_counted_early(), compiled=_compiled(build) is not None)
+    launched = Launched(
+        kernel, config, early=native.runtime().rung_counted_early(), compiled=_compiled(build) is not None
+    )
     places = _places(library, build.origin)
     for row, sample in zip(rows[:count], samples[:count], strict=True):
         counter, memory, write, way, *numbers = row
@@ -141,7 +143,9 @@ def collect(library: Path, build: Build, kernel: str, config: LaunchConfig) -> N
         counts = Counts(*numbers)
         mask, size, phase, *apart = sample
         if mask and (access not in launched.worst or counts.waste > launched.accesses[access].waste):
-            launched.worst[access] = Sample(size, phase, {lane: apart[lane] for lane in range(_LANES) if mask >> lane & 1})
+            launched.worst[access] = Sample(
+                size, phase, {lane: apart[lane] for lane in range(_LANES) if mask >> lane & 1}
+            )
         launched.accesses[access].add(counts)
     _recorded.append(launched)
 

@@ -46,8 +46,8 @@ _EXPANDED = (
     *("-DRUNG_EMULATOR=1", "-D__CUDACC__=1", "-D__CUDA_ARCH__=900"),
     *("-D__CUDACC_VER_MAJOR__=13", "-D__CUDACC_VER_MINOR__=0", "-Wno-builtin-macro-redefined"),
 )
-# Each access is reported as nvcc would leave it: loads are hoisted out of loops, a vector stays one access, and functions
-# are inlined.
+# Each access is reported as nvcc would leave it: loads are hoisted out of loops, a vector stays one access, and
+# functions are inlined.
 _COUNTED = (
     *("-fsanitize=thread", "-DRUNG_COUNTED=1", "-O2", "-fno-tree-sra", "-fno-tree-vectorize", "-finline-limit=100000"),
     *(f"--param={name}=100000" for name in ("large-function-growth", "inline-unit-growth")),

@@ -20,7 +20,7 @@ namespace {
 constexpr unsigned AHEAD = 64;        // accesses of a lane, after which the warp's other lanes run
 constexpr unsigned MOST_OPEN = 4096;  // requests of a warp that wait for further lanes
 constexpr unsigned ROOM = MOST_OPEN + WARP * AHEAD;
-constexpr unsigned SECTOR = 32, LINE = 128, BANKS = 32, OPEN = 32;
+constexpr unsigned SECTOR = 32, LINE = 128, BANKS = 32, OPEN = 32, WAYS = 4;
 
 struct Total
 {
@@ -261,20 +261,32 @@ unsigned number_at(const void* caller, bool write, Way way)
     return number;
 }
 
-unsigned open_slot(uintptr_t end) { return unsigned((end >> 2) * 0x9E3779B1u >> 16) % OPEN; }
+// Accesses that may become one lie in one block of 16 bytes; four blocks of a set are open at once.
+Open* open_set(WarpCounters& counters, unsigned lane, uintptr_t address)
+{
+    return &counters.open[lane][unsigned((address >> 4) * 0x9E3779B1u >> 16) % (OPEN / WAYS) * WAYS];
+}
 
 bool extends(WarpCounters& counters, const Instruction& instruction, unsigned lane, uintptr_t address, unsigned bytes)
 {
-    Open& o = counters.open[lane][open_slot(address)];
-    if (!o.bytes || o.line != instruction.line || o.at + o.bytes != address) return false;
-    if (o.bytes + bytes > instruction.width || o.at % instruction.width) return false;
-    Open further = o;
-    o.bytes = 0;
-    further.bytes += bytes;
-    Request& r = counters.requests[further.request];
-    r.bytes = std::max(r.bytes, further.bytes);
-    if (further.bytes < instruction.width) counters.open[lane][open_slot(address + bytes)] = further;
-    return true;
+    Open* const set = open_set(counters, lane, address);
+    for (Open* o = set; o < set + WAYS; o++) {
+        if (!o->bytes || o->line != instruction.line || o->at + o->bytes != address) continue;
+        if (o->bytes + bytes > instruction.width || o->at % instruction.width) continue;
+        o->bytes += bytes;
+        Request& r = counters.requests[o->request];
+        r.bytes = std::max(r.bytes, o->bytes);
+        return true;
+    }
+    return false;
+}
+
+void begin_open(WarpCounters& counters, unsigned lane, const Open& open)
+{
+    Open* const set = open_set(counters, lane, open.at);
+    memmove(set + 1, set, (WAYS - 1) * sizeof(Open));  // the oldest is forgotten
+    set[0] = open;
+    counters.any_open = true;
 }
 
 }  // namespace
@@ -347,10 +359,7 @@ __attribute__((noinline)) void join(uintptr_t address, unsigned bytes, bool writ
     r.lanes |= now.bit;
     r.bytes = std::max(r.bytes, bytes);
     r.at[now.lane] = address;
-    if (narrow) {
-        counters.open[now.lane][open_slot(address + bytes)] = {at, bytes, instruction.line, address};
-        counters.any_open = true;
-    }
+    if (narrow) begin_open(counters, now.lane, {at, bytes, instruction.line, address});
     if (++counters.ahead[now.lane] >= AHEAD) let_others_run();
 }
 
