@@ -5,15 +5,17 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 TEST_READY := $(VENV)/.test-ready
 JOBS ?= 2
+PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist worksteal --durations=15
 # Kernels that clang-format lays out.
 FORMATTED := $(wildcard src/rung/ladders/*/*.cu src/rung/ladders/*/*.cuh)
 
-.PHONY: demo test test-all lint check measure tables tables-check docs browser clean help
+.PHONY: demo test test-ci test-all lint check measure tables tables-check docs browser clean help
 
 help:
 	@echo "make demo    install, then write a story with the bundled model"
 	@echo "make test    install what the tests need, then run the fast ones"
-	@echo "make test-all  run the slow ones as well"
+	@echo "make test-ci   run the slow ones as well, as continuous integration does"
+	@echo "make test-all  run every test that needs no GPU: also long loads, Ray and Slurm"
 	@echo "make check   every rung against its reference (emulated where there is no GPU)"
 	@echo "make measure  renew every figure that is shown (needs a GPU; call again to go on)"
 	@echo "make tables  write the tables and pictures that are made from results/"
@@ -51,10 +53,14 @@ docs: $(TEST_READY)
 	$(BIN)/mkdocs build --strict --quiet --site-dir build/site
 
 test: $(TEST_READY)
-	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not gpu and not slow" --durations=15
+	$(PYTEST) -m "not gpu and not slow and not soak"
+
+test-ci: $(TEST_READY)
+	$(PYTEST) -m "not gpu and not soak"
 
 test-all: $(TEST_READY)
-	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not gpu" --durations=15
+	$(PYTEST) -m "not gpu" --fresh
+	.ci/slurm $(BIN)/python -m pytest tests/sweep/test_slurm.py
 
 # The report is tested in a real browser; without one that test is skipped and says so.
 browser:

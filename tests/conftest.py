@@ -18,6 +18,10 @@ _store = tempfile.TemporaryDirectory(prefix="rung-tests-")
 os.environ["RUNG_RESULTS"] = str(Path(_store.name) / "results.jsonl")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--fresh", action="store_true", help="judge every rung anew, also where its verdict is known")
+
+
 def _take_a_share(worker: str, workers: int) -> None:
     """Each of several test processes keeps to its share of the processors.
 

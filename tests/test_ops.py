@@ -126,3 +126,10 @@ def test_on_a_gpu_in_a_graph_and_on_a_stream() -> None:
     x.copy_(torch.randn_like(x))
     graph.replay()
     torch.testing.assert_close(out, F.layer_norm(x, (768,), weight, bias), rtol=2e-2, atol=2e-2)
+
+
+def test_a_plain_softmax_is_torchs() -> None:
+    x = torch.randn(4, 5)
+    torch.testing.assert_close(rung.ops.softmax(x), torch.softmax(x, -1))
+    masked = torch.softmax((0.5 * x).masked_fill(torch.ones(4, 5).triu(2) > 0, -torch.inf), -1)
+    torch.testing.assert_close(rung.ops.softmax(x, causal=1, scale=0.5), masked)

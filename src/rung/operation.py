@@ -132,6 +132,7 @@ class Operation:
     derived: dict[str, str] = field(default_factory=dict)
     inverse: dict[str, str] = field(default_factory=dict)  # dims that a caller's views determine
     scalars: dict[str, Number | str] = field(default_factory=dict)
+    alone: dict[str, Number] = field(default_factory=dict)  # scalars outside the model: defaults of `rung.ops`
     rules: tuple[str, ...] = ()  # what dims and scalars satisfy
     libraries: tuple[Library, ...] = ()
     story: str = ""

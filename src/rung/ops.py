@@ -83,6 +83,7 @@ class Operator:
         outputs = self._outputs(also)
         scalars = {k: v for k, v in named.items() if k not in given}
         self._refuse_unknown(scalars)
+        scalars = {**self.operation.alone, **scalars}
         if out is not None:
             return self._into(out, given, scalars, str(rung), outputs, tf32)
         operator = getattr(torch.ops.rung, self.operation.name)
@@ -254,8 +255,9 @@ class Operator:
                          f"({', '.join(map(str, self.views[0].shape))}); they are copied into one.")  # fmt: skip
         if self.free:
             parts.append(f"Dims to be given by name: {', '.join(self.free)}.")
+        parts.append("Leading dimensions may be missing (they are 1) or more than these (they are merged).")
         if o.scalars:
-            parts.append("Numbers: " + ", ".join(f"{n} = {v}" for n, v in o.scalars.items()) + ".")
+            parts.append("Numbers: " + ", ".join(f"{n} = {v}" for n, v in {**o.scalars, **o.alone}.items()) + ".")
         optional = [t.name for t in self.outputs if t.optional]
         if optional:
             parts.append(f"Further outputs (`also=`): {', '.join(optional)}.")

@@ -27,9 +27,16 @@ def one_thread() -> Iterator[None]:
     Torch's other threads spin for a while after each parallel operation, and take processors from code that runs next,
     or from other processes.
     """
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
+    with torch_threads(1):
+        yield
+
+
+@contextmanager
+def torch_threads(threads: int) -> Iterator[None]:
+    """Inside the block torch's operations use this many threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
     try:
         yield
     finally:
-        torch.set_num_threads(threads)
+        torch.set_num_threads(before)

@@ -1,17 +1,79 @@
-"""Every rung of every ladder is right on this machine: emulated CUDA, interpreted Triton, library calls."""
+"""Every rung of every ladder is right on this machine: emulated CUDA, interpreted Triton, library calls.
 
+A verdict is kept in the cache folder under a digest of all that it depends on: the rung and what it includes, the
+operations, the emulator, the checker, and the versions of compiler and libraries. While these are unchanged it is
+reused; `pytest --fresh` judges anew.
+"""
+
+import hashlib
+import json
+import platform
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import numpy
 import pytest
+import torch
+import triton
 
-from rung.check import many
-from rung.check.one import check
-from rung.rungs import catalogue
+import rung
+from rung.check.judge import check, requests
+from rung.check.processes import check_all
+from rung.check.report import CheckRequest
+from rung.cuda import kept
+from rung.emulator import toolchain
+from rung.results import tree
+from rung.rungs import catalogue, identity
+from rung.rungs.base import Rung
 
+PACKAGE = Path(rung.__file__).parent
 PORTION = 12  # rungs and dtypes a test, so that a large ladder is spread over the processes
 
 
 def portions() -> list[tuple[str, int]]:
     counts = {name: sum(len(r.dtypes) for r in catalogue.rungs(name)) for name in catalogue.operations()}
     return [(name, start) for name, count in counts.items() for start in range(0, count, PORTION)]
+
+
+@cache
+def surroundings() -> str:
+    """A digest of what every verdict depends on."""
+    ladders = (p for p in (PACKAGE / "ladders").rglob("*.py") if not p.name[:2].isdigit())
+    modules = sorted([*PACKAGE.glob("*.py"), *ladders])
+    folders = [tree.digest(PACKAGE / name) for name in ("check", "emulator", "rungs", "cuda")]
+    versions = (torch.__version__, triton.__version__, numpy.__version__, platform.python_version())
+    machine = (toolchain.compiler(), toolchain.compiler_version(), toolchain.machine_flags())
+    text = repr((folders, versions, machine)).encode() + b"".join(p.read_bytes() for p in modules)
+    return hashlib.sha256(text).hexdigest()
+
+
+def verdict_file(rung: Rung, dtype: str) -> Path:
+    own = rung.path.read_bytes() if rung.path else rung.source.encode()
+    included = [p.read_bytes() for p in sorted(identity.files(rung))] if rung.path else []
+    text = repr((surroundings(), rung.full_name, dtype, own, included)).encode()
+    return kept.folder("verdicts") / f"{hashlib.sha256(text).hexdigest()[:32]}.json"
+
+
+def reports(work: list[CheckRequest], *, fresh: bool) -> Iterator[tuple[str, str]]:
+    """The rung, and what is wrong with it, judged now or before."""
+    for task in work:
+        rung = catalogue.find(task.rung)
+        kept_verdict = verdict_file(rung, task.dtype)
+        if kept_verdict.is_file() and not fresh:
+            continue
+        (report,) = check_all([task], jobs=1)
+        name = f"{report.rung} {report.dtype}"
+        if report.verdict == "failed":
+            yield name, report.reason
+        # Cases take each branch and loop every way, but for what the source says never happens.
+        elif report.unreached:
+            yield name, f"no case reaches {report.unreached}"
+        # A rung that cannot run here gives the reason, and is a library that needs CUDA; no rung file is left out.
+        elif report.verdict == "skipped" and not (report.reason and rung.kind == "library"):
+            yield name, f"skipped: {report.reason}"
+        else:
+            kept_verdict.write_text(json.dumps({"rung": report.rung, "dtype": report.dtype, "verdict": report.verdict}))
 
 
 @pytest.mark.parametrize("operation", list(catalogue.operations()))
@@ -23,16 +85,19 @@ def test_a_ladders_first_rung_is_right(operation: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("operation", "start"), portions())
-def test_every_rung_is_right_on_the_emulator(operation: str, start: int) -> None:
-    ladder = {r.full_name: r for r in catalogue.rungs(operation)}
-    work = many.tasks(list(ladder.values()), device="emulator", coverage=True)[start : start + PORTION]
-    reports = list(many.check_all(work, jobs=1))
-    wrong = [f"{r.rung} {r.dtype}: {r.reason}" for r in reports if r.verdict == "failed"]
-    assert not wrong, "\n".join(wrong)
-    # Cases take each branch and loop every way, but for what the source says never happens.
-    assert not [(r.rung, r.dtype, r.unreached) for r in reports if r.unreached]
-    # A rung that cannot run here gives the reason, and is a library that needs CUDA; no rung file is left out.
-    skipped = [r for r in reports if r.verdict == "skipped"]
-    assert all(r.reason for r in skipped)
-    assert all(ladder[r.rung].kind == "library" for r in skipped)
-    assert len(reports) == len(work) > 0
+def test_every_rung_is_right_on_the_emulator(operation: str, start: int, request: pytest.FixtureRequest) -> None:
+    work = requests(list(catalogue.rungs(operation)), CheckRequest(coverage=True))[start : start + PORTION]
+    assert work
+    wrong = dict(reports(work, fresh=request.config.getoption("--fresh")))
+    assert not wrong
+
+
+def test_a_verdict_belongs_to_the_code_that_it_was_given_for(tmp_path: Path) -> None:
+    rung = catalogue.find("bias/1")
+    assert rung.path is not None
+    same = catalogue.rung_from_file(rung.operation, rung.path)
+    changed = tmp_path / rung.path.name
+    changed.write_text(rung.path.read_text() + "\n// changed\n")
+    other = catalogue.rung_from_file(rung.operation, changed)
+    assert verdict_file(rung, "f32") == verdict_file(same, "f32")
+    assert len({verdict_file(rung, "f32"), verdict_file(rung, "f16"), verdict_file(other, "f32")}) == 3

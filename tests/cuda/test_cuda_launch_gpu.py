@@ -1,8 +1,10 @@
 """Launching on a real GPU: every kind of argument, graphs, clusters, constants, and reported failures."""
 
+import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -21,6 +23,15 @@ HOPPER = torch.cuda.is_available() and torch.cuda.get_device_capability() >= (9,
 
 def module(source: str, *kernels: str, defines: tuple[tuple[str, str], ...] = ()) -> CudaModule:
     return load_module(Build(source, "mine.cu", kernels or ("k",), defines))
+
+
+@contextmanager
+def refused(*facts: object) -> Iterator[None]:
+    """A mistake that is reported with these names and numbers, in whatever words."""
+    with pytest.raises(RungError) as raised:
+        yield
+    said = re.findall(r"'?[\w.]+'?", str(raised.value))
+    assert not [fact for fact in map(str, facts) if fact not in said and fact not in str(raised.value).split()]
 
 
 def test_every_kind_of_argument_arrives_unharmed() -> None:
@@ -113,9 +124,7 @@ def test_dynamic_shared_memory_beyond_48_kib(kibibytes: int) -> None:
 
 def test_too_much_shared_memory_is_refused_with_the_limit() -> None:
     config = LaunchConfig((1, 1, 1), (32, 1, 1), shared=1 << 20)
-    with pytest.raises(
-        RungError, match=r"kernel 'k' of mine\.cu cannot be launched: a block needs 1048576 bytes"
-    ):
+    with refused("'k'", "mine.cu", 1 << 20):
         module(SHARED).prepare("k", config)
 
 
@@ -144,7 +153,7 @@ def test_a_cooperative_grid_synchronises_also_in_a_graph() -> None:
 
 def test_a_cooperative_grid_that_cannot_be_resident_is_refused() -> None:
     config = LaunchConfig((100_000, 1, 1), (1024, 1, 1), cooperative=True)
-    with pytest.raises(RungError, match=r"of its 100000 blocks fit on this GPU"):
+    with refused(100_000):
         module(GRID_SYNC).prepare("k", config)
 
 
@@ -225,36 +234,36 @@ def test_constants_are_filled_in_stream_order_also_in_a_graph() -> None:
 
 
 @pytest.mark.parametrize(
-    ("symbol", "tensor", "message"),
+    ("symbol", "tensor", "facts"),
     [
         (
             "c_weight",
             lambda: torch.zeros(9, device="cuda"),
-            "has 32 bytes, and the 36 of its tensor do not fit",
+            (32, 36),
         ),
-        ("c_wait", lambda: torch.zeros(8, device="cuda"), "has no constant 'c_wait'"),
-        ("c_weight", lambda: torch.zeros(8), "from a tensor that is on cpu"),
-        ("c_weight", lambda: torch.zeros(4, 2, device="cuda").T, "from a tensor that is not contiguous"),
+        ("c_wait", lambda: torch.zeros(8, device="cuda"), ("'c_wait'",)),
+        ("c_weight", lambda: torch.zeros(8), ("cpu",)),
+        ("c_weight", lambda: torch.zeros(4, 2, device="cuda").T, ("contiguous",)),
     ],
 )
 def test_a_constant_that_cannot_be_filled_is_reported(
-    symbol: str, tensor: Callable[[], torch.Tensor], message: str
+    symbol: str, tensor: Callable[[], torch.Tensor], facts: tuple[object, ...]
 ) -> None:
-    with pytest.raises(RungError, match=message):
+    with refused(*facts):
         module(CONSTANT).set_constant(symbol, tensor())
 
 
 def test_arguments_that_do_not_match_the_compiled_kernel_are_refused() -> None:
     x = torch.zeros(1, device="cuda")
-    with pytest.raises(RungError, match="takes 2 parameters, but 1 are bound"):
+    with refused("'k'", 2, 1):
         module(ADD).launch("k", ONE, [("pointer", x)])
-    with pytest.raises(RungError, match=r"parameter 2 of kernel 'k' in mine\.cu has 4 bytes, and the 8"):
+    with refused("'k'", "mine.cu", 4, 8):
         module(ADD).launch("k", ONE, [("pointer", x), ("f64", 1.0)])
 
 
 def test_launch_bounds_are_respected() -> None:
     source = 'extern "C" __global__ void __launch_bounds__(64) k(float* x) { *x = 1; }'
-    with pytest.raises(RungError, match=r"128 threads, and this kernel .* allows 64"):
+    with refused(128, 64):
         module(source).prepare("k", LaunchConfig((1, 1, 1), (128, 1, 1)))
 
 

@@ -57,7 +57,7 @@ def test_a_model_that_cannot_be_loaded_says_why() -> None:
         list(over_gpus(Job({"model": "/nowhere"}, "score", {}), ["a"], 1))
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_cluster_gives_what_one_process_gives_though_a_node_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     ray = pytest.importorskip("ray")
     from ray.cluster_utils import Cluster

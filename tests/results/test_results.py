@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from result_rows import MACHINE, TIME, document, of_other_code, row
+from rung.cli import main
 from rung.errors import RungError
 from rung.results import query, tree
 from rung.results import store as results
@@ -137,6 +138,7 @@ def test_a_full_device_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
 FILLER = """
 import resource, sys
 from pathlib import Path
+from rung.cli import main
 from rung.errors import RungError
 from rung.results import store
 from rung.results.row import Row
@@ -237,6 +239,25 @@ def test_listing_and_filtering(two: tuple[Path, Path], store: Path) -> None:
     assert found["metrics"]["cold_us"] == 30.0
     done = rung(*files, "--op", "gelu", "--dtype", "bf16", store=store)
     assert done.returncode == 2 and done.stderr.startswith("rung: no results match --op gelu --dtype bf16")
+
+
+def test_a_ladder_or_a_rung_may_stand_in_the_place_of_a_file(two: tuple[Path, Path], store: Path) -> None:
+    shown = {
+        word: [r["what"] for r in json.loads(rung(word, *map(str, two), "--json", store=store).stdout)]
+        for word in ("layernorm", "gelu/2")
+    }
+    assert set(shown["gelu/2"]) == {"gelu/02_vector"} and {w.split("/")[0] for w in shown["layernorm"]} == {"layernorm"}
+
+
+def test_without_a_filter_the_rows_are_counted_not_listed(store: Path) -> None:
+    shown = rung(store=store).stdout.splitlines()
+    assert len(shown) < 40 and any("bench" in line and "H200" in line for line in shown)
+
+
+def test_the_bench_without_a_gpu_shows_what_others_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["bench", "layernorm/7"])
+    assert ended.value.code == 2 and "H200" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", ["gelu/2", "gelu/vector", "gelu/02_vector", "vector"])

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
-from rung.check.calls import STALLS, Host, How, Order, blamed
 from rung.check.compare import Deviation
+from rung.check.guarded_memory import POISONS, STRICTEST, Kind, Placement
 from rung.check.operands import Operands
-from rung.check.placement import Kind, Placement
-from rung.check.report import Failure, Report
-from rung.check.storage import STRICTEST
+from rung.check.report import CheckRequest, Failure, Report
+from rung.check.runner import STALLS, Host, How, Order, blamed
 from rung.dtypes import Dtype
 from rung.emulator import EmulatorFault
 from rung.errors import RungError
@@ -22,6 +23,7 @@ from rung.rungs.base import USUAL, Device, Rung, emulated_multiprocessors
 from rung.rungs.cuda import CudaRung
 
 SEEDS = 5
+NEVER, NAN = "were never written", b"\xff"
 UNMOVED = 0.01  # share of the results that may be right by chance when no kernel runs
 SMALL = 1 << 20  # up to these bytes per case, the CPU compares faster than a GPU shared by many processes
 ORDERS: tuple[Order, ...] = ("forward", "reverse", "shuffled")
@@ -31,19 +33,11 @@ class Trials:
     """Makes the trials of one rung in one dtype, each with different addresses and a different thread order."""
 
     def __init__(
-        self,
-        rung: Rung,
-        dtype: Dtype,
-        device: Device,
-        report: Report,
-        host: Host,
-        *,
-        tuning: dict[str, int] | None = None,
-        races: bool = False,
-        coverage: bool = False,
+        self, rung: Rung, dtype: Dtype, device: Device, report: Report, host: Host, asked: CheckRequest
     ) -> None:
-        self.rung, self.dtype, self.device, self.tuning = rung, dtype, device, tuning
-        self.report, self.races, self.coverage, self.host = report, races, coverage, host
+        self.rung, self.dtype, self.device, self.tuning = rung, dtype, device, asked.tuned
+        self.report, self.races, self.coverage, self.host = report, asked.races, asked.coverage, host
+        self.before_first_run: Callable[[], None] | None = None  # called once, when the first case is bound
         self.operation = rung.operation
         self.cuda = isinstance(rung, CudaRung)
         self._orders = 0  # given so far
@@ -161,6 +155,7 @@ class Trial:
         self.moved: list[str] = []
         self.worst = 0.0  # deviation, in units of its bound
         self.integers_differ = False
+        self.values, self.names = values, names
         with self.report.phase("inputs"):
             owned = [o for o in self.operation.operands if o.name in names and o.view_of is None]
             sizes = [self.operation.size_of(o, values, of.dtype) for o in owned]
@@ -180,13 +175,38 @@ class Trial:
             self.storage.only_read(self.operation.operand(name) for name in self.operands.inputs)
         with self.report.phase("compile_and_bind"):
             self.call = of.host.bind(of.rung, self.operands, how, self.storage)
+        if of.before_first_run:
+            of.before_first_run()
+            of.before_first_run = None
+
+    def call_facts(self) -> dict[str, Any]:
+        """The call, as a failure tells it."""
+        scalars, dims = self.operation.scalars, self.operation.dims
+        left_out = [o.name for o in self.operation.operands if o.nullable and o.name not in self.names]
+        return {
+            "dims": {d: self.values[d] for d in dims},
+            "scalars": {s: self.values[s] for s in scalars},
+            "dtype": self.of.dtype.name,
+            "without": [n for n in left_out if n in self.of.rung.binds],
+        }
 
     def once(self, order: Order = "forward", before: Tensors | None = None) -> Tensors:
         """Run once, and check everything."""
         try:
             return self._once(order=order, before=before)
         except Failure as failure:
+            if NEVER in str(failure) and POISONS[(self.turn - 1) % len(POISONS)] == NAN:
+                failure = self._with_other_poison(failure)
             raise self._because_of(order, failure) from None
+
+    def _with_other_poison(self, failure: Failure) -> Failure:
+        """Poison of NaN also remains where a kernel computes with it, or writes that NaN."""
+        try:
+            self._once()
+        except Failure as again:
+            if NEVER not in str(again):
+                return Failure(f"NaN is written, from memory that was never set: {again}", again.kind)
+        return failure
 
     def twice(self, slow: float = math.inf) -> None:
         """Run and check twice, with emulated threads in another order the second time: different results are a race.
@@ -336,7 +356,7 @@ class Trial:
             out = self.operands.tensors[name]
             left = self.storage.still_poisoned(name, self.turn - 1, out.element_size())
             if left and self.operation.operand(name).role == "out":
-                return f"{name}: {left} of {out.numel()} values were never written"
+                return f"{name}: {left} of {out.numel()} values {NEVER}"
         return ""
 
     def _note(self, deviation: Deviation) -> None:
@@ -346,6 +366,8 @@ class Trial:
             self.report.norm = max(self.report.norm, deviation.norm * self.report.norm_cap / deviation.norm_cap)
         if not deviation.ok:
             self.integers_differ = deviation.integers
+            where = next((m.details() for m in self.operands.last if m.name == deviation.name), {})
+            self.report.failure = {**self.call_facts(), **where}
             raise Failure(self._never_written() or deviation.problem, "values")
 
 
@@ -366,3 +388,36 @@ def _differing(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     """Where their bits differ."""
     kind = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[one.itemsize]
     return one.view(kind) != other.view(kind)
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A case, the duration of a run, and the amount of work in it."""
+
+    seconds: float
+    work: float  # FLOPs and bytes
+    index: int  # among all cases
+    case: Case
+    values: Values
+
+
+def largest(ran: Sequence[Ran], affordable: float) -> Ran:
+    """The case with most work whose runs take at most this long; if all take longer, the fastest."""
+    affordable = max(affordable, min(one.seconds for one in ran))
+    return max((one for one in ran if one.seconds <= affordable), key=lambda one: (one.work, one.index))
+
+
+def quick(ran: Sequence[Ran], affordable: float) -> list[Ran]:
+    """The cases whose runs take at most this long, in the operation's order; if there is none, the fastest."""
+    found = [one for one in ran if one.seconds <= affordable] or sorted(ran, key=lambda one: one.seconds)[:1]
+    return sorted(found, key=lambda one: one.index)
+
+
+def widest(trials: Trials, among: Sequence[Ran], tuning: dict[str, int] | None = None) -> list[Ran]:
+    """Those with most blocks along each axis of a grid, and with most in all."""
+    if not trials.cuda:
+        return list(among[-1:])
+    grids = [(one, trials.grids(one.values, tuning)) for one in among]
+    counts = [lambda grid, axis=axis: grid[axis] for axis in range(3)] + [math.prod]
+    chosen = [max(grids, key=lambda g: max(map(count, g[1]), default=0))[0] for count in counts if grids]
+    return list({one.index: one for one in chosen}.values())

@@ -65,6 +65,8 @@ def bench(
             else:
                 names = ", ".join(r.full_name for r in races[0].chosen) if races else "nothing"
                 would = f" Would have timed {names} at {', '.join(f'{race.shape} {race.dtype}' for race in races)}."
+            if not json:
+                _print_stored(races)
         raise RungError(f"`rung bench` needs a CUDA device, and none was found.{would}")
     ceilings = racing.measure_ceilings()
     rows = [store.append(racing.ceilings_result(ceilings))]
@@ -99,6 +101,27 @@ def bench(
         console.print_json([r.as_json() for r in rows])
     if any(r.verdict == "failed" for r in rows):
         raise typer.Exit(1)
+
+
+def _print_stored(races: Sequence[Planned]) -> None:
+    """What other machines measured for these rungs, of their present code."""
+    from rung.results import current, store
+
+    rows = []
+    for gpu, figures in current.by_gpu(store.gather()).items():
+        for race in races:
+            if race.operation in figures.names():
+                chosen = {r.full_name for r in race.chosen}
+                timed = figures.ladder(race.operation).column(race.dtype, race.shape)
+                rows += [
+                    (f.name, race.dtype, race.shape, current.time_text(f.us), gpu, f.row.time[:10])
+                    for f in timed
+                    if f.rung.full_name in chosen
+                ]
+    if rows:
+        print("Stored figures, measured on other machines:\n")
+        console.table(("rung", "dtype", "shape", "cold, µs", "gpu", "day"), rows, right=("cold, µs",))
+        print()
 
 
 def _in_time(races: Sequence[Planned], start: float, limit: float | None) -> Iterator[Planned]:

@@ -18,7 +18,7 @@ def doctor(json: options.Json = False) -> None:
     if json:
         console.print_json([finding.as_json() for finding in findings])
     else:
-        rows = [(f.name, f.state, "; ".join(t for t in (f.detail, f.mend) if t)) for f in findings]
+        rows = [(f.name, f.state, "; ".join(t.rstrip(".") for t in (f.detail, f.mend) if t)) for f in findings]
         console.table(("what", "state", "found"), rows)
         broken = [f.name for f in findings if f.state == "broken"]
         print(f"\nbroken: {', '.join(broken)}." if broken else "\nAll required components work.")

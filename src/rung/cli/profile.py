@@ -49,7 +49,7 @@ def profile(
 
     Clocks are left as they are. `rung profile generate` shows where a token's time goes, on a CPU too.
 
-    `rung profile all` keeps the counters of every rung that a source profiles (`rung study sources` shows them).
+    `rung profile all` keeps the counters of every rung that a source profiles (`rung reproduce` shows them).
 
     Examples: rung profile attention/13 --vs attention/14 · rung profile generate -m gpt2 --trace token.json
     """
@@ -100,7 +100,7 @@ def _all(limit: float, again: bool, json: bool) -> None:
         console.print_json([row.as_json() for row in rows])
     else:
         right = sum(row.verdict == "ok" for row in rows)
-        print(f"{right} of {len(chosen)} profiled; `rung study sources` shows them next to the sources' figures.")
+        print(f"{right} of {len(chosen)} profiled; `rung reproduce` shows them next to the sources' figures.")
     if any(row.verdict != "ok" for row in rows):
         raise typer.Exit(1)
 

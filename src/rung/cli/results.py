@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 
 def results(
-    files: options.Measured = None,
+    files: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="[OP[/RUNG]] [FILES]", help="A ladder or rung; files or folders (default: all)."),
+    ] = None,
     op: Annotated[str | None, typer.Option(help="Only this operation.")] = None,
     rung: Annotated[str | None, typer.Option(help="Only this rung: layernorm/05_tree, layernorm/5, torch.")] = None,
     dtype: Annotated[str | None, typer.Option(help="Only this number format.")] = None,
@@ -37,10 +40,13 @@ def results(
 ) -> None:
     """What was measured so far: list, filter, compare two machines or commits, export.
 
-    Examples: rung results --op gelu · rung results --compare A100 H200 · rung results --csv all.csv
+    Examples: rung results gelu · rung results matmul/25 --kind bench · rung results --compare A100 H200
+    · rung results --csv all.csv
     """
     from rung.results import codes, query, store
     from rung.results.row import newest
+
+    files, op, rung = _sorted_out(files or [], op, rung)
 
     asked = {"--compare": compare, "--csv": csv, "--publish": publish, "--json": (json and compare is None) or None}
     ways = [name for name, given in asked.items() if given is not None]
@@ -72,8 +78,39 @@ def results(
     elif publish is not None:
         for kind, count in store.publish(rows, publish).items():
             console.note(f"{publish / kind}.jsonl: {count} rows")
-    else:
+    elif any(filters.values()) or files or all:
         _list(rows)
+    else:
+        _summary(rows)
+
+
+def _sorted_out(given: list[Path], op: str | None, rung: str | None) -> tuple[list[Path], str | None, str | None]:
+    """Files and folders; a word that is none of them but names a ladder or a rung is a filter."""
+    from rung.rungs import catalogue
+
+    files = []
+    for path in given:
+        ladder, _, which = str(path).partition("/")
+        if path.exists() or ladder not in catalogue.operations():
+            files.append(path)
+        elif which:
+            rung = str(path)
+        else:
+            op = ladder
+    return files, op, rung
+
+
+def _summary(rows: list[Row]) -> None:
+    """How many rows of which kind each GPU has."""
+    groups: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        groups.setdefault((row.gpu or "no GPU", row.kind), []).append(row)
+    shown = [
+        (gpu, kind, len(of), len({row.operation for row in of}), max(row.time for row in of)[:10])
+        for (gpu, kind), of in sorted(groups.items())
+    ]
+    console.table(("gpu", "kind", "rows", "operations", "newest"), shown, right=("rows", "operations"))
+    print("\n`rung results OP` or a filter (--kind, --gpu, --dtype ...) lists the rows; --all lists every row.")
 
 
 def _full_name(rung: str | None) -> str | None:

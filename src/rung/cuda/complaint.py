@@ -29,19 +29,19 @@ def complaint(build: Build, arch: str, found: Headers, text: str) -> str:
         shown = [f"  {line}" for line in lines if line.strip()][:_SHOWN_ERRORS]
     if count > _SHOWN_ERRORS:
         shown.append(f"  and {count - _SHOWN_ERRORS} more")
-    hint = _hint(found, " ".join(match["text"] for match in errors) or " ".join(shown))
+    hint = _hint(build, found, " ".join(match["text"] for match in errors) or " ".join(shown))
     return "\n".join([f"{build.origin} does not compile for {arch}:", *shown, *([f"  {hint}"] if hint else [])])
 
 
-def _hint(found: Headers, errors: str) -> str:
+def _hint(build: Build, found: Headers, errors: str) -> str:
     if "too much global constant data" in errors:
         return "Constant memory has 65536 bytes: pass what is larger as a pointer."
     absent = re.search(r'cannot open source file "([^"]+)"', errors)
     if not absent:
         return ""
     name = absent.group(1)
-    if re.fullmatch(r"std\w+\.h|c?std\w+|math\.h|cmath|vector|string|algorithm|iostream", name):
-        return f"NVRTC has no standard library: leave <{name}> out, the types and maths it is for are built in."
+    if re.fullmatch(r"[a-z_]+(?:\.h)?", name) and f"<{name}>" in build.source:
+        return f"rung has the standard headers that kernels use, and <{name}> is none of them; put it beside the file."
     if name in NEEDED or name.startswith(("crt/", "nv/", "cuda", "cooperative_groups/")):
         return (
             f"CUDA's headers come from: {found.source}. Install nvidia-cuda-runtime, nvidia-cuda-crt and "

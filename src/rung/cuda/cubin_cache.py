@@ -15,14 +15,14 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from rung.cuda import elf, kept
-from rung.cuda.headers import Headers
+from rung.cuda.headers import PRELUDE, STANDARD, Headers
 from rung.cuda.launch import Build, Resources
 from rung.cuda.limits import THREADS_BLOCK
 from rung.cuda.source import included
 from rung.errors import RungError
 from rung.files import read_bytes, shown
 
-_FORMAT = "2"  # of the entries
+_FORMAT = "3"  # of the entries
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Cubin:
 
 def includes_of(build: Build) -> Iterator[tuple[str, str]]:
     """(path, text) of rung's own files that the source includes, at any depth; CUDA's headers are left out."""
-    folders = [Path(f) for f in build.include]
+    folders = [*(Path(f) for f in build.include), STANDARD]
     queue = [(build.source, Path(build.origin).parent)]
     seen: set[tuple[int, int]] = set()  # device and inode
     while queue:
@@ -88,6 +88,7 @@ def key_of(build: Build, arch: str, headers: Headers, nvrtc: tuple[int, int], in
         sorted((Path(path).name, _digest(text.encode())) for path, text in includes.items()),
         nvrtc,
         [headers.source, headers.folders, headers.version],
+        PRELUDE.read_text(),
     ]
     return _digest(json.dumps(parts).encode())[:32]
 

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 OVERRIDE = "RUNG_CUDA_INCLUDE"
+STANDARD = Path(__file__).parent / "standard"  # the C and C++ headers that kernels include: NVRTC has none
+PRELUDE = STANDARD / "prelude.h"
 # Headers that a rung may include, and files that they need but that are often missing: no wheel holds them all.
 NEEDED = {
     "cuda_fp16.h": ("cuda_fp16.h", "nv/target"),

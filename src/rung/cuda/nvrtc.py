@@ -7,7 +7,7 @@ import io
 import re
 from typing import Any
 
-from rung.cuda import cubin_cache, headers
+from rung.cuda import cubin_cache, headers, host_code
 from rung.cuda.complaint import complaint
 from rung.cuda.launch import Build, Resources
 from rung.cuda.source import code_only, kernels_in
@@ -87,17 +87,30 @@ def compile_fresh(build: Build, arch: str, found: headers.Headers) -> tuple[byte
     from cuda.core import Program, ProgramOptions
 
     fields = _option_fields(build)
-    fields["include_path"] = [*build.include, *found.folders] or None
+    fields["include_path"] = [*build.include, str(headers.STANDARD), *found.folders]
+    fields["pre_include"] = headers.PRELUDE.name
     if found.bundled:
         fields["use_bundled_headers"] = True
-    options = ProgramOptions(name=build.origin, arch=arch, define_macro=list(build.defines) or None, **fields)
     logs = io.StringIO()
-    try:
+
+    def compiled() -> tuple[bytes, dict[str, str]]:
+        options = ProgramOptions(name=build.origin, arch=arch, define_macro=list(build.defines) or None, **fields)
         program = Program(build.source, "c++", options)
-        compiled = program.compile("cubin", name_expressions=build.kernels, logs=logs)
-        lowered = {k: _text(v) for k, v in compiled.symbol_mapping.items()}
-        code = bytes(compiled.code)
+        made = program.compile("cubin", name_expressions=build.kernels, logs=logs)
+        lowered = {k: _text(v) for k, v in made.symbol_mapping.items()}
+        code = bytes(made.code)
         program.close()
+        return code, lowered
+
+    try:
+        try:
+            code, lowered = compiled()
+        except Exception as problem:
+            # nvcc's --expt-relaxed-constexpr, and members that the device does not call
+            if "considered a host function" not in str(problem) or host_code.lacks_device(build.source):
+                raise
+            fields["device_as_default_execution_space"] = True
+            code, lowered = compiled()
     except Exception as problem:  # cuda.core has no public class for a failed compilation
         raise CompileError(complaint(build, arch, found, str(problem))) from problem
     return code, {k: lowered.get(k, k) for k in build.kernels}, logs.getvalue().replace("\0", "").strip()

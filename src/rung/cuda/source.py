@@ -10,9 +10,10 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rung.errors import RungError
+from rung.expressions import evaluate
 from rung.files import shown
 
 
@@ -71,6 +72,15 @@ _INCLUDE_WORDS = re.compile(r"include|import|embed")
 _DIRECTIVE = re.compile(r"^[ \t]*\#(?:\\\n|[^\n])*", re.MULTILINE)
 _TOKEN = re.compile(r"[A-Za-z_]\w*|::|\d[\w.]*|\S")
 _MOST_KERNELS, _LONGEST_LIST = 1_000, 10_000  # tokens of a list in brackets
+_ALIASING = re.compile(r"\btypedef\b|\busing\b|^[ \t]*#[ \t]*define[ \t]+\w+[ \t]+\w+[ \t]*$", re.MULTILINE)
+_TYPEDEF = re.compile(r"\btypedef\s+((?:[\w:]+(?:<[^;<>]*>)?\s+)+)(\w+)\s*;")
+_USING = re.compile(r"\busing\s+(\w+)\s*=\s*(?:typename\s+)?([^;{}]+);")
+_NAMED_TYPE = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)[ \t]+([\w ]*\w)[ \t]*$", re.MULTILINE)
+_NUMBERS = {"float", "double", "int", "half", "__half", "nv_bfloat16", "__nv_bfloat16", "Real", "int32_t", "int64_t"}
+_CLASS = re.compile(
+    r"\b(?:struct|class|union)\s+(?:(?:alignas|__align__|__builtin_align__)\s*\((?:[^()]|\([^()]*\))*\)\s*)*"
+    r"(\w+)\s*[:{]"
+)
 _CLOSING = {"(": ")", "[": "]", "{": "}", "<": ">"}
 
 
@@ -86,14 +96,39 @@ def kernel_parameters(source: str, kernel: str, origin: str) -> tuple[Parameter,
         raise RungError(f"{origin} has no kernel named '{name}': {defined}.")
     signature = next((s for s in found if s.body), found[0])
     given = _split(arguments.rstrip().removesuffix(">")) if arguments else []
-    types = {
+    types = aliases(source) | {
         parameter: given[i] if i < len(given) else default for i, (parameter, default) in enumerate(signature.template)
     }
     texts = _split(signature.parameters)
     if texts in ([], ["void"]):
         return ()
     where = f"parameter {{}} of kernel '{name}' in {origin}"
-    return tuple(_parameter(text, types, where.format(i + 1)) for i, text in enumerate(texts))
+    parameters = (_parameter(text, types, where.format(i + 1)) for i, text in enumerate(texts))
+    own = _own_classes(source)  # a pointer to such a class may point to any element type
+    return tuple(replace(p, ctype="void") if p.pointer and p.ctype.partition("<")[0] in own else p for p in parameters)
+
+
+@functools.lru_cache(maxsize=512)
+def aliases(source: str) -> dict[str, str]:
+    """The names that a text gives to types, by typedef, using or #define, with what they stand for in the end. Of
+    conditional ones, those that are compiled with the text's own macros count."""
+    if not _ALIASING.search(source):
+        return {}
+    plain = _drop_disabled(_BLANKED.sub(lambda match: _blank(match.group()), source), set())
+    found = {name: meant for meant, name in _TYPEDEF.findall(plain)} | dict(_USING.findall(plain))
+    found |= {name: meant for name, meant in _NAMED_TYPE.findall(plain) if meant in _NUMBERS}
+    for name in found:
+        seen = {name}
+        while (meant := found[name].strip()) in found and meant not in seen:
+            seen.add(meant)
+            found[name] = found[meant]
+        found[name] = _spelled([word for word in _TOKEN.findall(found[name]) if word not in _QUALIFIERS])
+    return found
+
+
+@functools.lru_cache(maxsize=512)
+def _own_classes(source: str) -> frozenset[str]:
+    return frozenset(_CLASS.findall(code_only(source))) | {n for n, m in aliases(source).items() if "<" in m}
 
 
 @functools.lru_cache(maxsize=512)
@@ -130,23 +165,49 @@ def _blank(text: str) -> str:
     return re.sub(r"[^\n]", " ", text)
 
 
-def _drop_disabled(text: str) -> str:
-    """Blanks what a literal `#if 0` (or the `#else` of `#if 1`) hides; other conditions keep both sides."""
+def _drop_disabled(text: str, defined: set[str] | None = None) -> str:
+    """Blanks what a literal `#if 0` (or the `#else` of `#if 1`) hides; other conditions keep both sides. With a set of
+    macros, which the text's own are added to, other conditions on what is defined are decided too."""
     out: list[str] = []
-    stack: list[bool | None] = []  # True: hidden; False: shown, its #else hidden; None: unknown condition
+    hidden: list[bool] = []  # for each open #if, whether its present part is hidden
+    taken: list[bool] = []  # and whether its later parts are
     for line in text.splitlines(keepends=True):
         directive = re.match(r"\s*#\s*(\w+)\s*(.*)", line)
         word, rest = (directive.group(1), directive.group(2).strip()) if directive else ("", "")
-        if word.startswith("if"):
-            stack.append({"0": True, "false": True, "1": False, "true": False}.get(rest) if word == "if" else None)
-        elif word == "else" and stack and stack[-1] is not None:
-            stack[-1] = not stack[-1]
-        elif word == "elif" and stack and stack[-1] is not None:
-            stack[-1] = True if stack[-1] is False else None
-        elif word == "endif" and stack:
-            stack.pop()
-        out.append(line if word or True not in stack else _blank(line))
+        if word in ("if", "ifdef", "ifndef"):
+            holds = _holds(word, rest, defined)
+            hidden.append(holds is False)
+            taken.append(holds is True)
+        elif word in ("else", "elif") and hidden:
+            holds = True if word == "else" else _holds("if", rest, defined)
+            hidden[-1] = taken[-1] or holds is False
+            taken[-1] = taken[-1] or holds is True
+        elif word == "endif" and hidden:
+            hidden.pop()
+            taken.pop()
+        elif word == "define" and defined is not None and True not in hidden:
+            defined.update(re.findall(r"\w+", rest)[:1])
+        blank = True in hidden and (not word or (defined is not None and word == "define"))
+        out.append(_blank(line) if blank else line)
     return "".join(out)
+
+
+def _holds(word: str, condition: str, defined: set[str] | None) -> bool | None:
+    """Whether an #if holds; None if that is not known."""
+    if word == "if" and condition in ("0", "false", "1", "true"):
+        return condition in ("1", "true")
+    if defined is None:
+        return None
+    if word in ("ifdef", "ifndef"):
+        return (condition.split()[:1] != [] and condition.split()[0] in defined) == (word == "ifdef")
+    plain = re.sub(r"defined\s*\(?\s*(\w+)\s*\)?", lambda m: str(int(m[1] in defined)), condition)
+    if not re.fullmatch(r"[01!&|() \t]+", plain):
+        return None
+    plain = plain.replace("&&", " and ").replace("||", " or ").replace("!", " not ")
+    try:
+        return bool(evaluate(plain.strip(), {}))
+    except RungError:
+        return None
 
 
 def _signatures(source: str) -> Iterator[_Signature]:
@@ -259,3 +320,13 @@ def _spelled(words: list[str]) -> str:
         glued = not out or word in ("::", "<", ">", ",", "&") or out.endswith(("::", "<"))
         out += word if glued else f" {word}"
     return out.replace(",", ", ").replace(",  ", ", ")
+
+
+@dataclass(frozen=True, order=True)
+class Unreached:
+    """What no launch has done at a place of a source."""
+
+    file: str
+    line: int
+    text: str
+    never: str

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from rung.cuda import kept
 from rung.cuda.cubin_cache import includes_of
+from rung.cuda.headers import STANDARD
 from rung.cuda.launch import Build
 from rung.cuda.limits import limits
 from rung.cuda.source import kernel_parameters, kernels_in
@@ -55,7 +56,7 @@ _COUNTED = (
 )
 _NOT_MODELLED = {
     "cuda/": "libcu++",
-    "cub/": "CUB",
+    "cub/": "this part of CUB",
     "thrust/": "Thrust",
     "cute/": "CuTe",
     "cutlass/": "CUTLASS",
@@ -128,7 +129,8 @@ def _flags(variant: Variant) -> tuple[str, ...]:
 
 
 def _folders(build: Build) -> tuple[str, ...]:
-    return (*build.include, str(Path(build.origin).absolute().parent))
+    own = (*build.include, str(Path(build.origin).absolute().parent))
+    return (*own, str(toolchain.INCLUDE), str(STANDARD))
 
 
 def _macros(build: Build) -> str:

@@ -13,10 +13,11 @@ from typing import Protocol
 import torch
 
 from rung.errors import RungError
+from rung.models.buffers import integers
 from rung.models.cache import Cache
 from rung.models.cpu.engine import Column
 from rung.models.gpt2.model import Drafting, Transformer
-from rung.models.sampling import Sampling, distribution, pick, uniform
+from rung.models.sampling import Sampling, distribution, likeliest, pick, uniform
 
 NGRAM = "ngram"
 MOST = 7  # tokens per draft: with the text's last one they are the eight that a step takes at once
@@ -123,7 +124,7 @@ class DraftModel:
         for i in range(most):
             logits = self._read(slot, unread, row)
             if sampling.temperature == 0:
-                unread = [int(logits.argmax())]
+                unread = [int(likeliest(logits))]
             else:
                 q.append(normalised(distribution(logits, sampling))[0])
                 unread = [int(pick(q[-1][None], [u(i)]))]
@@ -178,12 +179,12 @@ def follow(
     probability p. us[i](use) gives a row's random numbers. The function waits for a GPU once or twice.
     """
     if sampling.temperature == 0:
-        sampled: list[int] = logits.argmax(-1).tolist()
+        sampled: list[int] = likeliest(logits).tolist()
     elif q is None:
         sampled = pick(distribution(logits, sampling), [u(0) for u in us]).tolist()
     else:
         p, given = normalised(distribution(logits, sampling)), torch.stack(list(q))
-        at = torch.tensor(proposed, device=p.device)[:, None]
+        at = integers(proposed, p.device)[:, None]
         likely, guessed = torch.stack([p[: len(q)].gather(1, at), given.gather(1, at)])[:, :, 0].tolist()
         accepted = 0
         while accepted < len(q) and us[accepted](ACCEPTING) * guessed[accepted] < likely[accepted]:

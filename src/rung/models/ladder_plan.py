@@ -15,6 +15,7 @@ import torch
 from rung.dtypes import dtype as named_dtype
 from rung.errors import RungError
 from rung.models.binding import aligned, dims_of
+from rung.models.buffers import integers
 from rung.models.cache import Cache
 from rung.models.gpt2.rungs import find, ladder_of
 from rung.models.gpt2.weights import Linear, Norm
@@ -66,7 +67,7 @@ class LadderPlan(TorchPlan):
         self._calls: Counter[tuple[str, tuple[int, ...]]] = Counter()
         self._outputs: dict[tuple[str, tuple[int, ...], int], torch.Tensor] = {}
         self._prepared: dict[tuple[object, ...], Prepared] = {}
-        self._past = torch.empty(0)  # tokens of each sequence before those of the step
+        self._past = torch.empty(0, dtype=torch.int32, device="cpu")  # tokens of each sequence before those of the step
         self._lasting: set[int] = set()  # memory that is neither freed nor moved between steps
 
     def note(self, text: str) -> None:
@@ -87,7 +88,7 @@ class LadderPlan(TorchPlan):
             if operation == "local_attention" and self.window is not None:
                 dims |= {"window": self.window, "globals": self.global_tokens}
             values = rung.operation.complete(dims)
-            qkv = torch.empty(1, config.context, 3 * config.C, device="meta")
+            qkv = torch.empty(1, config.context, 3 * config.C, dtype=torch.float32, device="meta")
             views = dict(zip("qkv", self._heads(qkv, config.NH), strict=True)) if "attention" in operation else {}
             self._must_take(rung, values, views)
 
@@ -190,7 +191,7 @@ class LadderPlan(TorchPlan):
         k, v = cache.k[layer, :B], cache.v[layer, :B]
         self._lasting |= {_memory(k), _memory(v)}
         if layer == 0:
-            self._past = self._output("past", (B,), torch.int32).copy_(torch.tensor(cache.lengths))
+            self._past = self._output("past", (B,), torch.int32).copy_(integers(cache.lengths))
         dims: dict[str, Number] = {"B": B, "T": T, "S": cache.capacity, "C": width // 3, "NH": NH, "scale": scale}
         if self.window is not None:
             dims |= {"window": self.window, "globals": self.global_tokens}

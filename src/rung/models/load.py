@@ -18,11 +18,12 @@ import torch
 
 from rung import files
 from rung.errors import RungError
-from rung.models.batching.choice import backend_of
 from rung.models.batching.engine import BatchEngine
 from rung.models.batching.fleet import Fleet
+from rung.models.batching.protocol import Setup
+from rung.models.batching.select_backend import backend_of
 from rung.models.batching.text import Piece, Request, Transcript
-from rung.models.batching.wire import Setup
+from rung.models.buffers import plain_torch
 from rung.models.choose_plan import make_plan
 from rung.models.drafts import NGRAM, drafting
 from rung.models.generate import Run
@@ -135,6 +136,8 @@ class Model:
         run = self.run([prompt] if isinstance(prompt, str) else prompt, **options)
         for _ in run:
             pass
+        if run.interrupted:
+            raise KeyboardInterrupt
         single = isinstance(prompt, str) and run.options.num_samples == 1
         return run.completions[0] if single else run.completions
 
@@ -148,6 +151,8 @@ class Model:
         for _, piece in run:
             if piece:
                 yield piece
+        if run.interrupted:
+            raise KeyboardInterrupt
         return run.completions[0]
 
     def submit(self, prompt: str | Sequence[int], **options: Unpack[Keywords]) -> Future[Completion]:
@@ -203,7 +208,8 @@ class Model:
     def logits(self, ids: Sequence[int] | Sequence[Sequence[int]] | torch.Tensor) -> torch.Tensor:
         """Logits in float32 for tokens (T) or (B, T): (T, V) or (B, T, V)."""
         tokens = self._tokens(ids, "logits")
-        logits = self.transformer.logits(tokens.view(-1, tokens.shape[-1]))
+        with plain_torch(self.plan.device):
+            logits = self.transformer.logits(tokens.view(-1, tokens.shape[-1]))
         return logits[0] if tokens.ndim == 1 else logits
 
     def inside(
@@ -224,7 +230,8 @@ class Model:
             found[name] = tensor.to("cpu", copy=True).contiguous()
 
         patterns = [names] if isinstance(names, str) else list(names)
-        look(self.transformer, tokens.view(-1, tokens.shape[-1]), patterns, store)
+        with plain_torch(self.plan.device):
+            look(self.transformer, tokens.view(-1, tokens.shape[-1]), patterns, store)
         if out is not None:
             from safetensors import SafetensorError
             from safetensors.torch import save_file
@@ -264,7 +271,7 @@ class Model:
     def _tokens(self, ids: Any, who: str) -> torch.Tensor:
         """Tokens (T) or (B, T), checked."""
         try:
-            tokens = torch.as_tensor(ids)
+            tokens = torch.as_tensor(ids, device="cpu") if not isinstance(ids, torch.Tensor) else ids
         except (TypeError, ValueError):
             raise RungError(f"{who} takes tokens, in one row or in rows of the same length.") from None
         if tokens.ndim not in (1, 2) or (tokens.numel() and tokens.is_floating_point()):
@@ -303,9 +310,18 @@ class Model:
                 raise RungError("the model's config names no end-of-text token to put before the first token.")
             first = self.config.eos[0]
         per_token = options.get("per_token", False)
-        return scores(
+        found = scores(
             self.rater, map(self._text, texts), context=context, stride=stride, per_token=per_token, first=first
         )
+        return self._computed(found)
+
+    def _computed(self, scores: Iterator[Score]) -> Iterator[Score]:
+        while True:
+            with plain_torch(self.plan.device):
+                score = next(scores, None)
+            if score is None:
+                return
+            yield score
 
     def _text(self, text: str | Sequence[int]) -> Text:
         prompt = self._prompt(text)

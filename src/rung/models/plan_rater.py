@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 
+from rung.models.buffers import empty, integers
 from rung.models.gpt2.model import Transformer
 from rung.models.score import Rated
 
@@ -23,7 +24,7 @@ class PlanRater:
     def rate(self, windows: Iterable[Sequence[int]], *, whole: bool = True) -> Iterator[Rated]:
         for ids in windows:
             with self._lock:
-                rated = self._one(torch.tensor([list(ids)]), whole)
+                rated = self._one(integers([list(ids)]), whole)
             yield rated
 
     @torch.inference_mode()
@@ -39,12 +40,12 @@ class PlanRater:
             total = logits.logsumexp(-1, keepdim=True)
             own = logits.gather(1, targets[part, None])
             if not whole:
-                parts.append(((own - total)[:, 0].cpu(), torch.empty(0, dtype=torch.int64), torch.empty(0)))
+                parts.append(((own - total)[:, 0].cpu(), integers([]), empty(0)))
                 continue
             ranks = (logits > own).sum(1)
             mean = (torch.sub(logits, total).exp_() * logits).sum(1)  # entropy of the logits' distribution
             parts.append(((own - total)[:, 0].cpu(), ranks.cpu(), (total[:, 0] - mean).cpu()))
         if not parts:
-            nothing = torch.empty(0)
+            nothing = empty(0)
             return Rated(nothing, nothing.long(), nothing)
         return Rated(*(torch.cat(kind) for kind in zip(*parts, strict=True)))

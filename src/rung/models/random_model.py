@@ -39,7 +39,7 @@ def weights_of(config: Config, device: str, seed: int = 0) -> Weights:
     generator = torch.Generator(device=device).manual_seed(seed)
 
     def draw(*shape: int, std: float = 0.02) -> torch.Tensor:
-        return torch.randn(shape, generator=generator, device=device) * std
+        return torch.randn(shape, generator=generator, dtype=torch.float32, device=device) * std
 
     def norm() -> Norm:
         return Norm(1 + draw(config.C, std=0.1), draw(config.C))

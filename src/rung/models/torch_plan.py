@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from rung.models import quantize
+from rung.models.buffers import integers
 from rung.models.cache import Cache
 from rung.models.gpt2.weights import Linear, Norm
 from rung.models.plan import Plan
@@ -51,7 +52,7 @@ class TorchPlan(Plan):
         if len(set(past)) == 1:
             x += wpe[past[0] : past[0] + T]
         else:
-            x += wpe[torch.tensor(past, device=self.device)[:, None] + torch.arange(T, device=self.device)]
+            x += wpe[integers(past, self.device)[:, None] + torch.arange(T, dtype=torch.int64, device=self.device)]
         return x.to(self.compute)
 
     def layernorm(self, x: torch.Tensor, norm: Norm, eps: float) -> torch.Tensor:
@@ -110,9 +111,10 @@ class TorchPlan(Plan):
             return None, True
         if T == 1 and len(set(past)) == 1 and not (hidden and self.global_tokens):
             return None, False
-        before = torch.tensor(past, device=self.device)
-        last = before[:, None] + torch.arange(T, device=self.device)  # (rows, T): the last key that a query sees
-        keys = torch.arange(S, device=self.device)
+        before = integers(past, self.device)
+        # (rows, T): the last key that a query sees.
+        last = before[:, None] + torch.arange(T, dtype=torch.int64, device=self.device)
+        keys = torch.arange(S, dtype=torch.int64, device=self.device)
         seen = keys <= last[..., None]
         if self.window is not None:
             seen &= (keys > last[..., None] - self.window) | (keys < self.global_tokens)

@@ -22,6 +22,15 @@ _VECTORS = re.compile(
     r"|Vec(?:16)?|load_vec|store_vec|cp_async_16|load_no_allocate|TensorMap)\b|cp\.async|\.v[24]\."
 )
 _WMMA = re.compile(r"\bwmma\b")
+# A class of the file that is aligned to more than its elements is a vector, whatever its name.
+_ALIGNED = re.compile(r"\b(?:struct|class|union)\s+(?:alignas|__align__|__builtin_align__)\s*\(")
+# A kernel that looks at an operand's address itself takes any: it has a second path.
+_TESTED = re.compile(
+    r"(?:\(\s*{0}\s*\)\s*\(?\s*\w|reinterpret_cast\s*<\s*{0}\s*>\s*\()[^;{{}}=]{{0,60}}?"
+    r"[%&]\s*(?:\w+|\(?sizeof\s*\([^()]*\)[^;{{}}=]{{0,20}}?)\s*\)*\s*[!=]=\s*0".format(
+        r"(?:std::)?(?:uintptr_t|size_t|unsigned\s+long(?:\s+long)?|uint64_t)"
+    )
+)
 
 
 def of_source(source: str, folders: Iterable[Path]) -> int:
@@ -43,7 +52,10 @@ def of_source(source: str, folders: Iterable[Path]) -> int:
 def _of_text(text: str) -> tuple[int, tuple[str, ...]]:
     """The alignment that a text needs by itself, and the files that it includes."""
     bare = without_comments(text)
-    return FRAGMENT if _WMMA.search(bare) else VECTOR if _VECTORS.search(bare) else 1, included(text)
+    if _WMMA.search(bare):
+        return FRAGMENT, included(text)
+    vectors = _VECTORS.search(bare) or _ALIGNED.search(bare)
+    return VECTOR if vectors and not _TESTED.search(bare) else 1, included(text)
 
 
 @lru_cache(maxsize=512)  # most rungs share the same few headers

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from rung.cuda import limits
+from rung.cuda.host_code import device_part
 from rung.cuda.source import Parameter, kernel_parameters
 from rung.cuda.tensor_map import TensorMap, packed_strides
 from rung.dtypes import Dtype
@@ -132,7 +133,7 @@ class CudaRung(Rung):
             defines[name] = str(evaluate_int(expression, names, f"define.{name}"))
         assert self.path is not None
         return Build(
-            source=self._source,
+            source=device_part(self._source),
             origin=str(self.path),
             kernels=tuple(self.parameters),
             defines=tuple(sorted(defines.items())),

@@ -9,31 +9,27 @@
 #define RUNG_BITS bfloat16_bits
 #define RUNG_VALUE bfloat16_value
 #include "rung_emulator/float16_type.h"
+RUNG_CONVERSIONS(bfloat16)
 #undef RUNG_T
 #undef RUNG_T2
 #undef RUNG_RAW
 #undef RUNG_RAW2
 #undef RUNG_BITS
 #undef RUNG_VALUE
+#undef RUNG_CONVERSIONS
+#undef RUNG_INTEGER
+#undef RUNG_FROM
 
 typedef __nv_bfloat16 nv_bfloat16;
 typedef __nv_bfloat162 nv_bfloat162;
 
 inline __nv_bfloat16 __float2bfloat16(float f) { return __nv_bfloat16(f); }
-inline __nv_bfloat16 __float2bfloat16_rn(float f) { return __nv_bfloat16(f); }
 inline __nv_bfloat16 __double2bfloat16(double d) { return __nv_bfloat16(d); }
 inline float __bfloat162float(__nv_bfloat16 b) { return float(b); }
 inline unsigned short __bfloat16_as_ushort(__nv_bfloat16 b) { return b.bits; }
 inline short __bfloat16_as_short(__nv_bfloat16 b) { return short(b.bits); }
 inline __nv_bfloat16 __ushort_as_bfloat16(unsigned short bits) { return __nv_bfloat16(__nv_bfloat16_raw{bits}); }
 inline __nv_bfloat16 __short_as_bfloat16(short bits) { return __nv_bfloat16(__nv_bfloat16_raw{(unsigned short)bits}); }
-inline __nv_bfloat16 __float2bfloat16_rz(float f)
-{
-    return f != f ? __nv_bfloat16(f) : __ushort_as_bfloat16((unsigned short)(__float_as_uint(f) >> 16));
-}
-inline __nv_bfloat16 __int2bfloat16_rn(int i) { return __nv_bfloat16(i); }
-inline int __bfloat162int_rn(__nv_bfloat16 b) { return __float2int_rn(float(b)); }
-inline int __bfloat162int_rz(__nv_bfloat16 b) { return __float2int_rz(float(b)); }
 
 inline __nv_bfloat162 make_bfloat162(__nv_bfloat16 x, __nv_bfloat16 y) { return __nv_bfloat162(x, y); }
 inline __nv_bfloat162 __halves2bfloat162(__nv_bfloat16 x, __nv_bfloat16 y) { return __nv_bfloat162(x, y); }
@@ -48,6 +44,8 @@ inline __nv_bfloat16 __low2bfloat16(__nv_bfloat162 b) { return b.x; }
 inline __nv_bfloat16 __high2bfloat16(__nv_bfloat162 b) { return b.y; }
 inline __nv_bfloat162 __low2bfloat162(__nv_bfloat162 b) { return __nv_bfloat162(b.x, b.x); }
 inline __nv_bfloat162 __high2bfloat162(__nv_bfloat162 b) { return __nv_bfloat162(b.y, b.y); }
+inline __nv_bfloat162 __lows2bfloat162(__nv_bfloat162 a, __nv_bfloat162 b) { return __nv_bfloat162(a.x, b.x); }
+inline __nv_bfloat162 __highs2bfloat162(__nv_bfloat162 a, __nv_bfloat162 b) { return __nv_bfloat162(a.y, b.y); }
 inline __nv_bfloat162 __lowhigh2highlow(__nv_bfloat162 b) { return __nv_bfloat162(b.y, b.x); }
 
 #define CUDART_INF_BF16 __ushort_as_bfloat16((unsigned short)0x7F80U)

@@ -9,12 +9,16 @@
 #define RUNG_BITS half_bits
 #define RUNG_VALUE half_value
 #include "rung_emulator/float16_type.h"
+RUNG_CONVERSIONS(half)
 #undef RUNG_T
 #undef RUNG_T2
 #undef RUNG_RAW
 #undef RUNG_RAW2
 #undef RUNG_BITS
 #undef RUNG_VALUE
+#undef RUNG_CONVERSIONS
+#undef RUNG_INTEGER
+#undef RUNG_FROM
 
 typedef __half half;
 typedef __half2 half2;
@@ -22,38 +26,12 @@ typedef __half nv_half;
 typedef __half2 nv_half2;
 
 inline __half __float2half(float f) { return __half(f); }
-inline __half __float2half_rn(float f) { return __half(f); }
 inline __half __double2half(double d) { return __half(d); }
 inline float __half2float(__half h) { return float(h); }
 inline unsigned short __half_as_ushort(__half h) { return h.bits; }
 inline short __half_as_short(__half h) { return short(h.bits); }
 inline __half __ushort_as_half(unsigned short bits) { return __half(__half_raw{bits}); }
 inline __half __short_as_half(short bits) { return __half(__half_raw{(unsigned short)bits}); }
-
-// Rounding towards zero, down and up: rounds to nearest, then corrects by one step where necessary.
-inline __half __float2half_rz(float f)
-{
-    __half h(f);
-    if (f == f && fabsf(float(h)) > fabsf(f)) h.bits--;
-    return h;
-}
-inline __half __float2half_rd(float f)
-{
-    __half h = __float2half_rz(f);
-    if (float(h) > f) h.bits++;
-    return h;
-}
-inline __half __float2half_ru(float f) { return __hneg(__float2half_rd(-f)); }
-
-inline __half __int2half_rn(int i) { return __half(i); }
-inline __half __uint2half_rn(unsigned i) { return __half(i); }
-inline __half __short2half_rn(short i) { return __half(i); }
-inline __half __ushort2half_rn(unsigned short i) { return __half(i); }
-inline int __half2int_rn(__half h) { return __float2int_rn(float(h)); }
-inline int __half2int_rz(__half h) { return __float2int_rz(float(h)); }
-inline int __half2int_rd(__half h) { return __float2int_rd(float(h)); }
-inline int __half2int_ru(__half h) { return __float2int_ru(float(h)); }
-inline unsigned __half2uint_rn(__half h) { return __float2uint_rn(float(h)); }
 
 inline __half2 make_half2(__half x, __half y) { return __half2(x, y); }
 inline __half2 __halves2half2(__half x, __half y) { return __half2(x, y); }

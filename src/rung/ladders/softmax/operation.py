@@ -39,6 +39,7 @@ OPERATION = Operation(
     story="A maximum, a sum and a quotient over a row: from three passes to one.",
     dims=("B", "NH", "T", "S"),
     scalars={"causal": 1, "scale": 0.125},
+    alone={"causal": 0, "scale": 1.0},
     rules=("not causal or T <= S",),
     operands=(
         Operand("x", ("B", "NH", "T", "S")),

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import torch
 
+from rung.models.buffers import empty, floats, integers
 from rung.models.cache import Cache
 from rung.models.cpu import build
 from rung.models.gpt2.config import Config
@@ -86,7 +87,7 @@ class Engine:
         self._config = config
         self._weights = weights
         self.columns_at_once: int = library.rung_max_columns()
-        scales = torch.tensor([config.attention_scale(i) for i in range(config.layers)])
+        scales = floats([config.attention_scale(i) for i in range(config.layers)])
         tensors: list[torch.Tensor | None] = []
 
         def norm(norm: Norm) -> None:
@@ -131,7 +132,7 @@ class Engine:
 
     def step(self, columns: Sequence[Column], cache: Cache, outputs: int) -> torch.Tensor:
         """Logits (outputs, V) of the columns that request them; keys and values go to the cache."""
-        logits = torch.empty(outputs, self._config.vocabulary)
+        logits = empty(outputs, self._config.vocabulary)
         x = self._embed([c.token for c in columns], [c.position for c in columns])
         places = [(c.row, c.position, c.output) for c in columns]
         self._call(self._library.rung_step, places, x.data_ptr(), *_memory(cache), logits.data_ptr())
@@ -139,7 +140,7 @@ class Engine:
 
     def read(self, runs: Sequence[Run], cache: Cache) -> torch.Tensor:
         """Logits (runs, V) after the last token of each run; keys and values go to the cache."""
-        logits = torch.empty(len(runs), self._config.vocabulary)
+        logits = empty(len(runs), self._config.vocabulary)
         x = self._embed_runs(runs)
         places = [(r.row, r.position, len(r.tokens)) for r in runs]
         self._call(self._library.rung_read, places, x.data_ptr(), *_memory(cache), logits.data_ptr())
@@ -150,8 +151,8 @@ class Engine:
         runs = [Run(ids[:-1], 0, 0) for ids in windows]
         counts = [len(run.tokens) for run in runs]
         x = self._embed_runs(runs)
-        targets = torch.tensor([token for ids in windows for token in ids[1:]])
-        figures = torch.empty(len(targets), 3)
+        targets = integers([token for ids in windows for token in ids[1:]])
+        figures = empty(len(targets), 3)
         places = [(0, end - count, count) for end, count in zip(itertools.accumulate(counts), counts, strict=True)]
         self._call(self._library.rung_rate, places, x.data_ptr(), targets.data_ptr(), whole, figures.data_ptr())
         return list(torch.split(figures, counts))
@@ -170,11 +171,11 @@ class Engine:
         )
 
     def _embed(self, tokens: Sequence[int], positions: Sequence[int]) -> torch.Tensor:
-        wte, ids = self._weights.wte, torch.tensor(tokens)
+        wte, ids = self._weights.wte, integers(tokens)
         x = wte.weight[ids].float()
         if wte.scale is not None:
             x *= wte.scale[ids, None]
-        return x.add_(self._weights.wpe[torch.tensor(positions)])
+        return x.add_(self._weights.wpe[integers(positions)])
 
 
 def _memory(cache: Cache) -> tuple[int, int, int, int]:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import torch
 
 from rung.errors import RungError
+from rung.models.buffers import empty
 from rung.models.cache import Cache
 from rung.models.cpu import build
 from rung.models.cpu.engine import Column, Engine, Run, available
@@ -57,8 +58,7 @@ class CpuPlan(TorchPlan):
         compute = torch.float32 if stored == torch.float32 or not fast_bfloat16() else torch.bfloat16
         super().__init__(torch.device("cpu"), stored, compute, window, global_tokens)
         self.threads = threads
-        self._scratch = torch.empty(0, dtype=torch.uint8)
-        torch.set_num_threads(threads or processors())
+        self._scratch = torch.empty(0, dtype=torch.uint8, device="cpu")
         self._native = None if global_tokens else available()  # only the compiled step has a window
         # torch rounds a row of bfloat16 differently when there are other rows.
         self.tokens_alone = self._native is None and stored != torch.float32
@@ -74,7 +74,7 @@ class CpuPlan(TorchPlan):
         """A copy adjacent to the previous matrices: the compiled code moves whole pages of 2 MB."""
         size = -(-weight.nbytes // 64) * 64
         if size > len(self._scratch):
-            self._scratch = torch.empty(max(size, ROOM), dtype=torch.uint8)
+            self._scratch = torch.empty(max(size, ROOM), dtype=torch.uint8, device="cpu")
         place, self._scratch = self._scratch[: weight.nbytes], self._scratch[size:]
         return place.view(weight.dtype).view(weight.shape).copy_(weight)
 
@@ -143,6 +143,6 @@ class NativeRater:
         read = [ids for ids in windows if len(ids) > 1]
         found = iter(self.engine.rate(read, whole) if read else ())
         for ids in windows:
-            figures = next(found) if len(ids) > 1 else torch.empty(0, 3)
+            figures = next(found) if len(ids) > 1 else empty(0, 3)
             known = slice(None if whole else 0)
             yield Rated(figures[:, 0], figures[known, 1].long(), figures[known, 2])

@@ -118,7 +118,7 @@ def _nanogpt(source: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
     if shape.get("bias", True) is False:
         for name, size in expected(config).items():
             if name.endswith(".bias") and name not in tensors:
-                tensors[name] = torch.zeros(size)
+                tensors[name] = torch.zeros(size, dtype=torch.float32, device="cpu")
     return fields, tensors
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
+from rung.models.buffers import integers
 from rung.models.cache import Cache
 from rung.models.gpt2.config import Config
 from rung.models.gpt2.weights import Layer, Weights
@@ -38,7 +39,7 @@ class Transformer:
         y = self.plan.attention(qkv, self.config.NH, self.config.attention_scale(i), i, cache)
         return self.plan.matmul(y, layer.attn_proj)
 
-    @torch.inference_mode()
+    @torch.no_grad()  # not inference mode: a caller may go on with the tensor
     def logits(self, tokens: torch.Tensor) -> torch.Tensor:
         """(B, T) -> (B, T, V) in float32, without a cache."""
         tokens = tokens.to(self.plan.device)
@@ -54,7 +55,7 @@ class Transformer:
     @torch.inference_mode()
     def advance_all(self, ids: Sequence[int], cache: Cache) -> torch.Tensor:
         """Append tokens to the cache's one sequence; logits (T, V) in float32 for what follows each of them."""
-        logits = self._head(self.hidden(torch.tensor([list(ids)], device=self.plan.device), cache))[0]
+        logits = self._head(self.hidden(integers([list(ids)], self.plan.device), cache))[0]
         cache.advance([len(ids)])
         return logits
 
@@ -67,13 +68,13 @@ class Transformer:
             return torch.cat([self._next([ids], cache.row(row)) for row, ids in enumerate(tokens)])
         # Short rows are padded at their end: no earlier token attends to the padding, and its entries in the cache are
         # overwritten before they can be read.
-        padded = torch.tensor([[*ids, *[0] * (longest - len(ids))] for ids in tokens])
-        last = torch.tensor([len(ids) - 1 for ids in tokens])
+        padded = integers([[*ids, *[0] * (longest - len(ids))] for ids in tokens])
+        last = integers([len(ids) - 1 for ids in tokens])
         return self._last(padded.to(self.plan.device), last.to(self.plan.device), cache)
 
     def _last(self, tokens: torch.Tensor, last: torch.Tensor, cache: Cache) -> torch.Tensor:
         x = self.hidden(tokens, cache)
-        rows = torch.arange(len(last), device=x.device)
+        rows = torch.arange(len(last), dtype=torch.int64, device=x.device)
         return self._head(x[rows, last][:, None])[:, 0]
 
     def _head(self, x: torch.Tensor) -> torch.Tensor:

@@ -52,7 +52,7 @@ class Choice:
         self._next, self._logits = tensors["next"], tensors["logits"]
         self.state = {
             "marks": torch.zeros(rows, vocabulary, dtype=torch.int32, device=where),
-            "settings": torch.zeros(rows, SETTINGS, device=where),
+            "settings": torch.zeros(rows, SETTINGS, dtype=torch.float32, device=where),
             "seeds": torch.zeros(rows, SEEDS, dtype=torch.int32, device=where),
         }
         self.state |= {name: tensors[name] for name in ("settings", "seeds") if name in tensors}
@@ -91,7 +91,7 @@ class Choice:
 
 
 def _seen(prompt: Sequence[int], vocabulary: int) -> torch.Tensor:
-    marks = torch.zeros(vocabulary, dtype=torch.int32)
+    marks = torch.zeros(vocabulary, dtype=torch.int32, device="cpu")
     marks[list(prompt)] = 1
     return marks
 

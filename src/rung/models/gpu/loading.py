@@ -138,7 +138,7 @@ class Arrival:
         if self._thread is not None:
             self._thread.join()
             self._thread = None
-        self._slots, self._groups, self._raw = [], [], torch.empty(0)
+        self._slots, self._groups, self._raw = [], [], torch.empty(0, dtype=torch.float32, device="cpu")
         self.finished = True
         for name, ends in self._ends:
             require_numbers(name, ends)

@@ -31,7 +31,7 @@ def refuse(needed: int, what: str, remedy: str) -> None:
 
 def sent(numbers: Sequence[Any] | np.ndarray, to: torch.Tensor) -> None:
     """Copies integers to the device in stream order, without waiting."""
-    staged = torch.empty(to.shape, dtype=torch.int32, pin_memory=to.is_cuda)
+    staged = torch.empty(to.shape, dtype=torch.int32, device="cpu", pin_memory=to.is_cuda)
     staged.numpy()[:] = numbers
     to.copy_(staged, non_blocking=True)
 
@@ -40,7 +40,7 @@ def to_host(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.cuda.Event | None
     """A copy that is complete when the event has occurred (without one: at once)."""
     if not tensor.is_cuda:
         return tensor.clone(), None
-    copy = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+    copy = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=True)
     copy.copy_(tensor, non_blocking=True)
     ready = torch.cuda.Event()  # type: ignore[no-untyped-call]
     ready.record()

@@ -125,7 +125,7 @@ class TorchPass:
         self._cache = Cache.over(tensors["k_cache"], tensors["v_cache"])
         self._plan = TorchPlan(tensors["wte"].device, tensors["wte"].dtype, tensors["wte"].dtype)
         self._model = Transformer(config, as_weights(tensors, config), self._plan)
-        self._rows = torch.arange(rows, device=tensors["wte"].device)
+        self._rows = torch.arange(rows, dtype=torch.int64, device=tensors["wte"].device)
 
     @torch.inference_mode()
     def run(self) -> None:

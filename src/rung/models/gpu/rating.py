@@ -38,7 +38,8 @@ class RatingPass(LadderPass):
         extra = {"lengths": torch.full((rows,), length, dtype=torch.int32, device=where)}
         self.given = torch.zeros(2, rows, length, dtype=torch.int32, device=where)
         extra["history"], self.targets = self.given.unbind()
-        self.found = torch.zeros(3, rows, length, device=where)  # log-probabilities, entropies, ranks (as integers)
+        # Log-probabilities, entropies, ranks (as integers).
+        self.found = torch.zeros(3, rows, length, dtype=torch.float32, device=where)
         super().__init__(config, {**tensors, **extra}, rows, length, length)
 
     def _store_kv(self, qkv: torch.Tensor, first: int, layers: int) -> None:

@@ -74,7 +74,7 @@ class Reader:
             **engine.operands,
             "settings": settings.view(torch.float32), "seeds": seeds, "lengths": lengths.view(rows), "history": tokens,
             "k_cache": k, "v_cache": v,
-            "logits": torch.empty(rows, c.vocabulary, device=where),
+            "logits": torch.empty(rows, c.vocabulary, dtype=torch.float32, device=where),
             "next": torch.zeros(rows, dtype=torch.int32, device=where),
             "steps": torch.zeros(1, dtype=torch.int32, device=where),
             "done": torch.zeros(rows, dtype=torch.int32, device=where),

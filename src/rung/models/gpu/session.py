@@ -91,7 +91,7 @@ class Session:
             "tokens": whole(rows),
             "lengths": whole(rows),
             "history": whole(rows, T),
-            "logits": torch.empty(rows, c.vocabulary, device=self.where),
+            "logits": torch.empty(rows, c.vocabulary, dtype=torch.float32, device=self.where),
             "next": whole(rows),
             "texts": torch.arange(rows, dtype=torch.int32, device=self.where),  # each row is a separate text
             "caches": torch.arange(rows, dtype=torch.int32, device=self.where),
@@ -104,7 +104,7 @@ class Session:
 
     def _host(self, shape: tuple[int, ...]) -> torch.Tensor:
         # The GPU writes to it directly; with unified addresses it has one address on both sides.
-        return torch.zeros(shape, dtype=torch.int32, pin_memory=self.device == "cuda")
+        return torch.zeros(shape, dtype=torch.int32, device="cpu", pin_memory=self.device == "cuda")
 
     def _bind_advance(self, grown: int) -> Callable[[], None]:
         module = _advance_module(self.device)
@@ -139,8 +139,8 @@ class Session:
         prompts = [*prompts, *[prompts[-1]] * missing]
         self._synchronize()
         self._published.zero_()
-        t["limits"].copy_(torch.tensor([*limits, *[0] * missing], dtype=torch.int32))
-        t["done"].copy_(torch.tensor([0] * len(limits) + [1] * missing, dtype=torch.int32))
+        t["limits"].copy_(torch.tensor([*limits, *[0] * missing], dtype=torch.int32, device="cpu"))
+        t["done"].copy_(torch.tensor([0] * len(limits) + [1] * missing, dtype=torch.int32, device="cpu"))
         t["steps"].zero_()
         t["stops"].fill_(len(stop_tokens))
         if stop_tokens:

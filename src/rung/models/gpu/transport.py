@@ -53,7 +53,7 @@ class OnAStream:
         self._origin = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
 
     def staging(self, size: int) -> torch.Tensor:
-        return torch.empty(size, dtype=torch.uint8, pin_memory=True)
+        return torch.empty(size, dtype=torch.uint8, device="cpu", pin_memory=True)
 
     def staging_buffer(self, size: int) -> torch.Tensor:
         with torch.cuda.stream(self.stream):
@@ -108,10 +108,10 @@ class AtOnce:
         self._origin = 0.0
 
     def staging(self, size: int) -> torch.Tensor:
-        return torch.empty(size, dtype=torch.uint8)
+        return torch.empty(size, dtype=torch.uint8, device="cpu")
 
     def staging_buffer(self, size: int) -> torch.Tensor:
-        return torch.empty(size, dtype=torch.uint8)
+        return torch.empty(size, dtype=torch.uint8, device="cpu")
 
     def begin(self, targets: Iterable[torch.Tensor]) -> None:
         self._origin = time.perf_counter()

@@ -89,20 +89,41 @@ inline RUNG_T __hmax(RUNG_T a, RUNG_T b) { return rung_emulator::larger(a, b); }
 inline RUNG_T __hmin(RUNG_T a, RUNG_T b) { return rung_emulator::smaller(a, b); }
 inline RUNG_T2 __hmax2(RUNG_T2 a, RUNG_T2 b) { return RUNG_T2(__hmax(a.x, b.x), __hmax(a.y, b.y)); }
 inline RUNG_T2 __hmin2(RUNG_T2 a, RUNG_T2 b) { return RUNG_T2(__hmin(a.x, b.x), __hmin(a.y, b.y)); }
+// Of these the result is NaN if an operand is.
+inline RUNG_T __hmax_nan(RUNG_T a, RUNG_T b) { return float(a) != float(a) ? a : float(b) != float(b) ? b : __hmax(a, b); }
+inline RUNG_T __hmin_nan(RUNG_T a, RUNG_T b) { return float(a) != float(a) ? a : float(b) != float(b) ? b : __hmin(a, b); }
+inline RUNG_T2 __hmax2_nan(RUNG_T2 a, RUNG_T2 b) { return RUNG_T2(__hmax_nan(a.x, b.x), __hmax_nan(a.y, b.y)); }
+inline RUNG_T2 __hmin2_nan(RUNG_T2 a, RUNG_T2 b) { return RUNG_T2(__hmin_nan(a.x, b.x), __hmin_nan(a.y, b.y)); }
+inline RUNG_T2 __hfma2_sat(RUNG_T2 a, RUNG_T2 b, RUNG_T2 c) { return RUNG_T2(__hfma_sat(a.x, b.x, c.x), __hfma_sat(a.y, b.y, c.y)); }
+inline RUNG_T2 __hfma2_relu(RUNG_T2 a, RUNG_T2 b, RUNG_T2 c) { return RUNG_T2(__hfma_relu(a.x, b.x, c.x), __hfma_relu(a.y, b.y, c.y)); }
+// Complex numbers: c + a b.
+inline RUNG_T2 __hcmadd(RUNG_T2 a, RUNG_T2 b, RUNG_T2 c)
+{
+    return RUNG_T2(__hfma(__hneg(a.y), b.y, __hfma(a.x, b.x, c.x)), __hfma(a.y, b.x, __hfma(a.x, b.y, c.y)));
+}
 inline bool __hisnan(RUNG_T a) { return float(a) != float(a); }
 inline int __hisinf(RUNG_T a) { return (a.bits & 0x7fff) == RUNG_T(INFINITY).bits ? (a.bits & 0x8000 ? -1 : 1) : 0; }
 
+inline RUNG_T2 __hisnan2(RUNG_T2 a) { return RUNG_T2(RUNG_T(float(__hisnan(a.x))), RUNG_T(float(__hisnan(a.y)))); }
+
+// The pairs' forms: of both halves one truth (__hbeq2), a mask of bits, and with u true where an operand is NaN.
+#define RUNG_PAIRS(NAME, ONE) \
+    inline RUNG_T2 __h##NAME##2(RUNG_T2 a, RUNG_T2 b) { return RUNG_T2(RUNG_T(float(ONE(a.x, b.x))), RUNG_T(float(ONE(a.y, b.y)))); } \
+    inline bool __hb##NAME##2(RUNG_T2 a, RUNG_T2 b) { return ONE(a.x, b.x) && ONE(a.y, b.y); } \
+    inline unsigned __h##NAME##2_mask(RUNG_T2 a, RUNG_T2 b) { return (ONE(a.x, b.x) ? 0xffffu : 0) | (ONE(a.y, b.y) ? 0xffff0000u : 0); }
 #define RUNG_COMPARE(NAME, OP) \
-    inline bool NAME(RUNG_T a, RUNG_T b) { return float(a) OP float(b); } \
+    inline bool __h##NAME(RUNG_T a, RUNG_T b) { return float(a) OP float(b); } \
+    inline bool __h##NAME##u(RUNG_T a, RUNG_T b) { return __hisnan(a) || __hisnan(b) || float(a) OP float(b); } \
     inline bool operator OP(const RUNG_T& a, const RUNG_T& b) { return float(a) OP float(b); } \
-    inline bool operator OP(const RUNG_T2& a, const RUNG_T2& b) { return NAME(a.x, b.x) && NAME(a.y, b.y); } \
-    inline RUNG_T2 NAME##2(RUNG_T2 a, RUNG_T2 b) { return RUNG_T2(RUNG_T(float(NAME(a.x, b.x))), RUNG_T(float(NAME(a.y, b.y)))); }
-RUNG_COMPARE(__heq, ==)
-RUNG_COMPARE(__hne, !=)
-RUNG_COMPARE(__hlt, <)
-RUNG_COMPARE(__hle, <=)
-RUNG_COMPARE(__hgt, >)
-RUNG_COMPARE(__hge, >=)
+    RUNG_PAIRS(NAME, __h##NAME) \
+    RUNG_PAIRS(NAME##u, __h##NAME##u) \
+    inline bool operator OP(const RUNG_T2& a, const RUNG_T2& b) { return __hb##NAME##2(a, b); }
+RUNG_COMPARE(eq, ==)
+RUNG_COMPARE(ne, !=)
+RUNG_COMPARE(lt, <)
+RUNG_COMPARE(le, <=)
+RUNG_COMPARE(gt, >)
+RUNG_COMPARE(ge, >=)
 
 #define RUNG_MATH(NAME, FUNCTION) \
     inline RUNG_T h##NAME(RUNG_T a) { return RUNG_T(FUNCTION(float(a))); } \
@@ -118,11 +139,45 @@ RUNG_MATH(rsqrt, rsqrtf)
 RUNG_MATH(sin, sinf)
 RUNG_MATH(cos, cosf)
 RUNG_MATH(tanh, tanhf)
+RUNG_MATH(tanh_approx, tanhf)
 RUNG_MATH(rcp, __frcp_rn)
 RUNG_MATH(floor, floorf)
 RUNG_MATH(ceil, ceilf)
 RUNG_MATH(trunc, truncf)
 RUNG_MATH(rint, rintf)
+
+// ---- conversions to and from integers, in each direction of rounding; SHORT is the type's part of their names ------
+
+namespace rung_emulator {
+// By the order of their values: the next number above, and below.
+inline RUNG_T above(RUNG_T a) { a.bits = a.bits & 0x8000 ? (a.bits == 0x8000 ? 1 : a.bits - 1) : a.bits + 1; return a; }
+inline RUNG_T below(RUNG_T a) { return __hneg(above(__hneg(a))); }
+inline RUNG_T rounded_down(double d, RUNG_T*) { const RUNG_T a(d); return double(float(a)) > d ? below(a) : a; }
+inline RUNG_T rounded_up(double d, RUNG_T*) { const RUNG_T a(d); return double(float(a)) < d ? above(a) : a; }
+inline RUNG_T rounded_in(double d, RUNG_T* to) { return d < 0 ? rounded_up(d, to) : rounded_down(d, to); }
+}  // namespace rung_emulator
+
+#define RUNG_FROM(NAME, FROM, TO) \
+    inline RUNG_T __##NAME##2##TO##_rz(FROM v) { return rung_emulator::rounded_in(double(v), (RUNG_T*)nullptr); } \
+    inline RUNG_T __##NAME##2##TO##_rd(FROM v) { return rung_emulator::rounded_down(double(v), (RUNG_T*)nullptr); } \
+    inline RUNG_T __##NAME##2##TO##_ru(FROM v) { return rung_emulator::rounded_up(double(v), (RUNG_T*)nullptr); } \
+    inline RUNG_T __##NAME##2##TO##_rn(FROM v) { return RUNG_T(v); }
+#define RUNG_INTEGER(NAME, T, SHORT) \
+    RUNG_FROM(NAME, T, SHORT) \
+    inline T __##SHORT##2##NAME##_rn(RUNG_T h) { return rung_emulator::saturated<T>(nearbyintf(float(h))); } \
+    inline T __##SHORT##2##NAME##_rz(RUNG_T h) { return rung_emulator::saturated<T>(truncf(float(h))); } \
+    inline T __##SHORT##2##NAME##_rd(RUNG_T h) { return rung_emulator::saturated<T>(floorf(float(h))); } \
+    inline T __##SHORT##2##NAME##_ru(RUNG_T h) { return rung_emulator::saturated<T>(ceilf(float(h))); }
+#define RUNG_CONVERSIONS(SHORT) \
+    RUNG_FROM(float, float, SHORT) \
+    RUNG_INTEGER(int, int, SHORT) \
+    RUNG_INTEGER(uint, unsigned, SHORT) \
+    RUNG_INTEGER(short, short, SHORT) \
+    RUNG_INTEGER(ushort, unsigned short, SHORT) \
+    RUNG_INTEGER(ll, long long, SHORT) \
+    RUNG_INTEGER(ull, unsigned long long, SHORT) \
+    inline signed char __##SHORT##2char_rz(RUNG_T h) { return rung_emulator::saturated<signed char>(float(h)); } \
+    inline unsigned char __##SHORT##2uchar_rz(RUNG_T h) { return rung_emulator::saturated<unsigned char>(float(h)); }
 
 // ---- warps and memory -------------------------------------------------------------------------------------------
 
@@ -139,4 +194,5 @@ inline RUNG_T2 atomicAdd(RUNG_T2* address, RUNG_T2 value)
 
 #undef RUNG_BINARY
 #undef RUNG_COMPARE
+#undef RUNG_PAIRS
 #undef RUNG_MATH

@@ -1,0 +1,277 @@
+"""Takes the host's part out of a source: functions that launch, `main`, headers that only the host uses. NVRTC accepts
+no host function, and the emulator's g++ has neither CUDA's runtime library nor the C++ library's containers.
+
+The text is split into the items of its namespaces (functions, classes, variables, ...). What carries __global__ or
+__device__ stays, with everything that it names, at any depth. In a file with host functions the rest is blanked: lines
+and columns stay the same.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from rung.cuda.source import code_only
+
+# Headers that only host code uses. The standard ones that kernels use are in cuda/standard.
+_HOST_HEADER = re.compile(
+    r"(?:vector|string|string_view|map|set|unordered_map|unordered_set|deque|list|queue|stack|memory|tuple|optional|variant"
+    r"|any|functional|numeric|iterator|iostream|fstream|sstream|iomanip|ostream|istream|chrono|random|thread|mutex|atomic"
+    r"|future|stdexcept|exception|cassert\.h|complex|filesystem|ctime|cerrno|bitset|cstdarg|initializer_list|numbers"
+    r"|time\.h|errno\.h|unistd\.h|omp\.h|signal\.h|fcntl\.h|dirent\.h|getopt\.h|sys/.*|arpa/.*|netinet/.*|bits/.*"
+    r"|cublas.*|cudnn.*|cusparse.*|cusolver.*|curand\.h|cufft.*|nvtx3?/.*|nvToolsExt\.h|nccl\.h|mpi\.h|nvml\.h"
+    r"|cudaProfiler\.h|cuda_profiler_api\.h|nvrtc\.h|cudaTypedefs\.h|helper_\w+\.h|torch/.*|ATen/.*|c10/.*|pybind11/.*"
+    r"|Python\.h|gtest/.*|benchmark/.*|Eigen/.*)"
+)
+_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"]([^>"\n]+)[>"][^\n]*', re.MULTILINE)
+_DEFINE = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)((?:\\\n|[^\n])*)", re.MULTILINE)
+_DIRECTIVE = re.compile(r"[ \t]*#")
+_TOKEN = re.compile(r"[A-Za-z_]\w*|::|\d[\w.]*|\S")
+_NAME = re.compile(r"[A-Za-z_]\w*")
+_DEVICE = {"__global__", "__device__", "__constant__", "__shared__", "__managed__"}
+_CONSTANT = {"constexpr", "consteval"}
+_CLASS = {"struct", "class", "union", "enum"}
+# A bracketed list follows these words, which is no parameter list.
+_LISTS = {"__launch_bounds__", "__align__", "alignas", "__attribute__", "decltype", "__declspec", "__cluster_dims__"}
+_LISTS |= {"__maxnreg__", "noexcept", "__block_size__"}
+
+
+@dataclass
+class _Item:
+    """One declaration or definition at namespace level."""
+
+    start: int
+    end: int
+    words: list[str]  # all of them
+    head: list[str]  # those before a body or an initialiser
+    function: bool = False
+    body: bool = False
+    names: set[str] = field(default_factory=set)
+
+
+@functools.lru_cache(maxsize=256)
+def device_part(source: str) -> str:
+    """The text that both compilers get: `source` itself if it has no host code."""
+    text = _INCLUDE.sub(lambda found: _blank(found[0]) if _HOST_HEADER.fullmatch(found[1]) else found[0], source)
+    if "__global__" not in text:
+        return text
+    items = list(_items(code_only(text)))
+    kept = _kept(items, text)
+    functions = [item for item in items if item.function and item.body]
+    if all(id(item) in kept for item in functions):
+        return text
+    for item in items:
+        if id(item) not in kept:
+            text = text[: item.start] + _blank_code(text[item.start : item.end]) + text[item.end :]
+    return text
+
+
+def lacks_device(source: str) -> bool:
+    """Whether a plain function that the kernels name carries no __device__, which nvcc refuses. Of constexpr functions
+    and of members it accepts that."""
+    macros, items = _macros(source), list(_items(code_only(source)))
+    plain = (i for i in items if i.function and i.body and not _device(i, macros))
+    return any(not _CONSTANT & _expanded(item.head, macros) for item in plain)
+
+
+def host_part(source: str) -> str:
+    """The text of the host's functions, in the order of the file, without comments and literals: launches are there."""
+    code = code_only(source)
+    items = list(_items(code))
+    kept = _kept(items, source)
+    return "\n".join(code[item.start : item.end] for item in items if item.function and id(item) not in kept)
+
+
+def _kept(items: list[_Item], text: str) -> set[int]:
+    """The items that the kernels need: those marked for the device, and what they name."""
+    macros = _macros(text)
+    always = {"using namespace", "static_assert", "namespace", "extern template"}
+    kept: set[int] = set()
+    roots = (i for i in items if _device(i, macros) or {i.words[0], " ".join(i.words[:2])} & always)
+    waiting = list(roots)
+    owners: dict[str, list[_Item]] = {}
+    for item in items:
+        if not (item.function and "__host__" in item.head and not _device(item, macros)):
+            for name in item.names:
+                owners.setdefault(name, []).append(item)
+    seen: set[str] = set()
+    while waiting:
+        item = waiting.pop()
+        if id(item) in kept:
+            continue
+        kept.add(id(item))
+        for word in _expanded(item.words, macros) - seen:
+            seen.add(word)
+            waiting += owners.get(word, [])
+    return kept
+
+
+def _macros(text: str) -> dict[str, set[str]]:
+    found: dict[str, set[str]] = {}
+    for name, body in _DEFINE.findall(text):
+        found.setdefault(name, set()).update(_NAME.findall(body))
+    return found
+
+
+def _expanded(words: list[str], macros: dict[str, set[str]]) -> set[str]:
+    """The words, and those of the macros among them."""
+    found, waiting = set(), [*words]
+    while waiting:
+        word = waiting.pop()
+        if word not in found:
+            found.add(word)
+            waiting += macros.get(word, ())
+    return found
+
+
+def _device(item: _Item, macros: dict[str, set[str]]) -> bool:
+    return bool(_DEVICE & _expanded(item.head, macros))
+
+
+def _items(code: str) -> Iterator[_Item]:
+    """The items of all namespaces, in order; none if the text's brackets do not match."""
+    tokens = [(m[0], m.start(), m.end()) for m in _TOKEN.finditer(code)]
+    found: list[_Item] = []
+    i, open_namespaces = 0, 0
+    while i < len(tokens):
+        word = tokens[i][0]
+        if word == "}" and open_namespaces:
+            i, open_namespaces = i + 1, open_namespaces - 1
+            continue
+        if word in (";", "}"):
+            if word == "}":
+                return
+            i += 1
+            continue
+        opened = _namespace(tokens, i)
+        if opened:
+            i, open_namespaces = opened, open_namespaces + 1
+            continue
+        item, i = _item(tokens, i)
+        if item is None:
+            return
+        found.append(item)
+    yield from found
+
+
+_Tokens = list[tuple[str, int, int]]
+
+
+def _namespace(tokens: _Tokens, i: int) -> int:
+    """The index after `namespace a::b {` or `extern "C" {`; 0 if something else begins here."""
+    at = i + 1 if tokens[i][0] == "inline" else i
+    if at >= len(tokens) or tokens[at][0] not in ("namespace", "extern"):
+        return 0
+    end = at + 1
+    named = tokens[at][0] == "namespace"
+    while named and end < len(tokens) and (_NAME.match(tokens[end][0]) or tokens[end][0] == "::"):
+        end += 1
+    return end + 1 if end < len(tokens) and tokens[end][0] == "{" else 0
+
+
+def _item(tokens: _Tokens, first: int) -> tuple[_Item | None, int]:
+    depth, head_ends, assigned, brackets = 0, 0, False, False
+    i = first
+    while i < len(tokens):
+        word = tokens[i][0]
+        if depth == 0:
+            if word == "=" and tokens[i - 1][0] != "operator":
+                assigned, head_ends = True, head_ends or i
+            if word == "{":
+                head_ends = head_ends or i
+            if word == ";":
+                return _made(tokens, first, i, head_ends or i, body=False), i + 1
+            brackets = brackets or word == "("
+        if word in "([{" and len(word) == 1:
+            depth += 1
+        elif word in ")]}" and len(word) == 1:
+            depth -= 1
+            if depth < 0:
+                return None, i
+            if depth == 0 and word == "}" and not assigned and _is_function(tokens, first, head_ends):
+                following = tokens[i + 1][0] if i + 1 < len(tokens) else ""
+                if following not in ("{", ","):  # after `: member{1}` of a constructor comes its body
+                    return _made(tokens, first, i, head_ends, body=True), i + 1
+        i += 1
+    return None, i
+
+
+def _is_function(tokens: _Tokens, first: int, head_ends: int) -> bool:
+    words = [word for word, _, _ in tokens[first:head_ends]]
+    start = _after_template(words)
+    leading = {"static", "inline", "extern", "typedef", "const", "constexpr"} | _DEVICE
+    while start < len(words) and words[start] in leading:
+        start += 1
+    if start < len(words) and words[start] in _CLASS:
+        return "(" in words and words[-1] == ")" and words[start + 1 : start + 2] not in (["alignas"], ["__align__"])
+    return "(" in words
+
+
+def _after_template(words: list[str]) -> int:
+    at = 0
+    while at < len(words) and words[at] == "template":
+        depth, at = 0, at + 1
+        while at < len(words):
+            depth += (words[at] == "<") - (words[at] == ">")
+            at += 1
+            if depth == 0:
+                break
+    return at
+
+
+def _made(tokens: _Tokens, first: int, last: int, head_ends: int, *, body: bool) -> _Item:
+    words = [word for word, _, _ in tokens[first : last + 1]]
+    head = words[: head_ends - first]
+    function = body or (_is_function(tokens, first, head_ends) and words[0] != "using" and "typedef" not in head)
+    item = _Item(tokens[first][1], tokens[last][2], words, head, function, body)
+    start = _after_template(words)
+    kind = next((w for w in words[start : start + 3] if w in _CLASS), "")
+    if function and not (kind and not body):
+        item.names = {_function_name(head[start:])}
+    elif words[0] == "using":
+        item.names = set(_NAME.findall(" ".join(words[1:2])))
+    elif "typedef" in head or kind == "enum":
+        item.names = set(_NAME.findall(" ".join(words)))
+    elif kind:
+        item.names = set(_NAME.findall(" ".join(_without_lists(head[start:])))) - _CLASS
+    else:
+        item.names = set(_NAME.findall(" ".join(head))[-1:])
+        item.names |= {tokens[i - 1][0] for i in range(first + 1, last + 1) if tokens[i][0] in ("[", ",", "=", ";")}
+    return item
+
+
+def _function_name(head: list[str]) -> str:
+    plain = _without_lists(head)
+    opening = plain.index("(") if "(" in plain else len(plain)
+    named = [word for word in plain[:opening] if _NAME.match(word)]
+    return "operator" if "operator" in plain[:opening] else named[-1] if named else ""
+
+
+def _without_lists(words: list[str]) -> list[str]:
+    out, i = [], 0
+    while i < len(words):
+        if words[i] in _LISTS and i + 1 < len(words) and words[i + 1] == "(":
+            depth, i = 1, i + 2
+            while i < len(words) and depth:
+                depth += (words[i] == "(") - (words[i] == ")")
+                i += 1
+            continue
+        out.append(words[i])
+        i += 1
+    return out
+
+
+def _blank(text: str) -> str:
+    return re.sub(r"[^\n]", " ", text)
+
+
+def _blank_code(text: str) -> str:
+    """Everything but directives, whose conditions must stay in pairs."""
+    lines, continued = [], False
+    for line in text.split("\n"):
+        directive = continued or bool(_DIRECTIVE.match(line))
+        continued = directive and line.endswith("\\")
+        lines.append(line if directive else _blank(line))
+    return "\n".join(lines)

@@ -1,0 +1,2 @@
+// The compiler has what kernels use of this header.
+#pragma once

@@ -1,0 +1,109 @@
+"""Causal self-attention forward and backward: the output, and the gradients of queries, keys and values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rung.lazy import F, torch
+from rung.operation import Case, Cost, Library, Operand, Operation, Race, Tensors, Values
+from rung.precision import float32_products
+
+
+def heads(x: torch.Tensor, part: int, NH: int) -> torch.Tensor:
+    """Queries (0), keys (1) or values (2) of qkv (B, T, 3 C), as (B, NH, T, HS)."""
+    B, T, width = x.shape
+    return x.view(B, T, 3, NH, width // 3 // NH)[:, :, part].transpose(1, 2)
+
+
+def packed(*parts: torch.Tensor) -> torch.Tensor:
+    """Several (B, NH, T, HS), side by side as (B, T, parts * C)."""
+    return torch.stack(parts, 2).permute(0, 3, 2, 1, 4).flatten(2)
+
+
+def by_formula(t: Tensors, NH: int, scale: float) -> dict[str, torch.Tensor]:
+    """Three products forward and five backward, with P and its gradient in memory."""
+    q, k, v = (heads(t["qkv"], i, NH) for i in range(3))
+    T = q.shape[2]
+    later = torch.ones(T, T, dtype=torch.bool, device=q.device).triu(1)
+    p = (q @ k.transpose(2, 3) * scale).masked_fill_(later, -torch.inf).softmax(3)
+    do = heads(t["dout"].repeat(1, 1, 3), 0, NH)
+    dp = do @ v.transpose(2, 3)
+    ds = p * (dp - (p * dp).sum(3, keepdim=True)) * scale
+    return {"out": packed(p @ v), "dqkv": packed(ds @ k, ds.transpose(2, 3) @ q, p.transpose(2, 3) @ do)}
+
+
+def reference(t: Tensors, v: Values) -> Tensors:
+    return by_formula(t, int(v["NH"]), float(v["scale"]))
+
+
+def cost(v: Values, size: int) -> Cost:
+    # Seven products of T x T x HS: two forward, and five backward with the scores computed again.
+    scores = v["T"] * (v["T"] + 1) / 2
+    return Cost(flops=14 * v["B"] * v["C"] * scores, bytes=8 * v["B"] * v["T"] * v["C"] * size)
+
+
+def torch_formula(
+    qkv: torch.Tensor, dout: torch.Tensor, *, NH: int, scale: float, dtype: str, **_: object
+) -> dict[str, torch.Tensor]:
+    with float32_products(dtype):
+        return by_formula({"qkv": qkv, "dout": dout}, NH, scale)
+
+
+def sdpa(backend: str) -> Callable[..., dict[str, torch.Tensor]]:
+    """torch's scaled_dot_product_attention and its gradient, with one of its backends."""
+
+    def run(qkv: torch.Tensor, dout: torch.Tensor, *, NH: int, scale: float, **_: object) -> dict[str, torch.Tensor]:
+        with torch.inference_mode(False), torch.enable_grad():
+            x = qkv.clone().requires_grad_()
+            q, k, v = (heads(x, i, NH) for i in range(3))
+            with torch.nn.attention.sdpa_kernel(getattr(torch.nn.attention.SDPBackend, backend)):
+                out = packed(F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale))
+                (dqkv,) = torch.autograd.grad(out, x, dout.clone())
+        return {"out": out.detach(), "dqkv": dqkv}
+
+    return run
+
+
+OPERATION = Operation(
+    name="attention_training",
+    summary="out = softmax(q k^T scale) v, causal, and dqkv, the gradient of sum(out · dout)",
+    story="Forward and backward, as flash attention's paper times them: P is stored, or computed again tile by tile.",
+    dims=("B", "T", "C", "NH"),
+    derived={"HS": "C // NH"},
+    inverse={"C": "NH * HS"},
+    scalars={"scale": "1 / sqrt(C // NH)"},
+    rules=("C % NH == 0",),
+    operands=(
+        Operand("qkv", ("B", "T", "3 * C")),
+        Operand("dout", ("B", "T", "C")),
+        Operand("out", ("B", "T", "C"), role="out", apart=1),
+        Operand("dqkv", ("B", "T", "3 * C"), role="out", apart=1),
+    ),
+    reference=reference,
+    cost=cost,
+    reduction="HS * T",
+    cases=(
+        Case("odd", dict(B=2, T=7, C=32, NH=2)),
+        Case("2^5 + 1", dict(B=1, T=33, C=32, NH=2, scale=0.2)),
+        Case("prime", dict(B=1, T=67, C=16, NH=1)),
+        Case("heads of 80", dict(B=1, T=9, C=80, NH=1, scale=0.17)),
+        Case("heads of 25", dict(B=1, T=9, C=50, NH=2)),
+        Case("heads of 64", dict(B=1, T=35, C=128, NH=2)),
+        Case("large values", dict(B=1, T=18, C=32, NH=1), magnitude=3.0, dtypes=("f32",)),
+        Case("one token", dict(B=3, T=1, C=16, NH=2)),
+        Case("gpt2", dict(B=2, T=199, C=768, NH=12), where="cuda"),
+    ),
+    shapes={
+        "b4t64": dict(B=4, T=64, C=768, NH=12),
+        "b8t1024": dict(B=8, T=1024, C=768, NH=12),
+        "b64h16t1024": dict(B=64, T=1024, C=1024, NH=16),  # flash attention's table: GPT-2 medium, heads of 64
+    },
+    libraries=(
+        Library("torch", torch_formula, ("f32",), note="The formula: eight products of cuBLAS, P and dS in memory."),
+        Library("sdpa_efficient", sdpa("EFFICIENT_ATTENTION"), ("f32", "f16", "bf16"), "cuda", "xFormers' kernels.",
+                needs=("HS % 8 == 0",)),
+        Library("sdpa_flash", sdpa("FLASH_ATTENTION"), ("f16", "bf16"), "cuda", "FlashAttention 2.",
+                needs=("HS % 8 == 0",)),
+    ),
+    tour=(Race("b8t1024", ("f32",), patience=0.2),),
+)
