@@ -3,7 +3,7 @@ idea   = "Rung 1 in the report's launch: blocks of 32 x 32 threads, sequences al
 expect = "With four sequences 28 of 32 lanes have nothing to do: 64 warps instead of 8, so eight times the instructions of rung 1 for the same work. 294,912 accesses to global memory at b4t64, 64 warps times 768 columns times six, as in the report."
 provenance = "ECE 408 milestone 3, Constant Memory: 294.91 k global memory instructions of the baseline."
 from   = "layernorm/1"
-aside  = "The report's launch, for its counters."
+side_experiment = "The report's launch, for its counters."
 dtypes = ["f32", "f16", "bf16"]
 [[launch]]
 kernel = "layernorm"

@@ -3,7 +3,7 @@ idea   = "Rung 19 with weight and bias in constant memory and nothing else chang
 expect = "Two of six accesses to global memory in each iteration are gone: 196,608 instead of 294,912 at b4t64, as in the report."
 provenance = "ECE 408 milestone 3, Constant Memory: 196.61 k global memory instructions, 7.2 -> 6.3 ms on an A40."
 from   = "layernorm/19"
-aside  = "The report's launch, for its counters."
+side_experiment = "The report's launch, for its counters."
 dtypes = ["f32", "f16", "bf16"]
 needs  = "C <= 4096"
 [constants]

@@ -3,7 +3,7 @@ idea   = "Rung 2, which stores both inner activations, with the 16-byte accesses
 expect = "Bound by memory like rung 4, so that eight transfers against its five show in the time: 8/5 of it."
 provenance = "The lecture's 8 reads and writes for three stacked sigmoids, at the bandwidth of rung 4."
 from   = "recompute/2"
-aside  = "The stored side of the lecture's comparison, as fast as the memory allows."
+side_experiment = "The stored side of the lecture's comparison, as fast as the memory allows."
 dtypes = ["f32"]
 [tune]
 BLOCK = [256, 128, 512]
