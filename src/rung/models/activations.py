@@ -100,7 +100,7 @@ class WatchedPlan(WrappedPlan):
 
 
 @torch.no_grad()
-def look(transformer: Transformer, tokens: torch.Tensor, patterns: Sequence[str], see: See) -> None:
+def capture(transformer: Transformer, tokens: torch.Tensor, patterns: Sequence[str], see: See) -> None:
     """One forward pass over tokens (B, T); `see` gets each activation that matches a pattern, as it is computed.
 
     Patterns are names, with * for any part of one: "blocks.*.hook_resid_post". An activation is valid until the next

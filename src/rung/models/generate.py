@@ -7,13 +7,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from rung.models.batching.backend import Clock
-from rung.models.batching.choice import backend_of
 from rung.models.batching.engine import BatchEngine, Engine, Stream
+from rung.models.batching.select_backend import backend_of
 from rung.models.batching.text import Piece, Request, Transcript, check
 from rung.models.options import Completion, Options, Prompt
 from rung.models.tokenizer import Tokenizer
 from rung.models.transformer import Transformer
 
+SEED_BITS = 53  # so that a seed is exact in JSON, wherever it is read
 FIXED_BATCH = 8  # up to this many texts may have kernels for their number, unless another number was given
 
 
@@ -53,14 +54,16 @@ class Run:
     ) -> None:
         self.options, self.stats, self.interrupted = options, Stats(), False
         self._delivered = 0
-        self.seed = secrets.randbits(32) if options.seed is None else options.seed
+        # Without a seed prompts have different ones, so that their texts are independent. With one they share their
+        # random numbers, and each text is what it is alone.
+        seeds = [secrets.randbits(SEED_BITS) if options.seed is None else options.seed for _ in prompts]
         self._transformer, self._tokenizer = transformer, tokenizer
         self._engine: Engine = engine or BatchEngine(lambda: backend_of(transformer, 1), tokenizer)
-        for prompt in prompts:
-            check(prompt, options, transformer.config)
+        call = f"run-{secrets.token_hex(6)}"
         self._texts = [
-            Transcript(Request(prompt, options, self.seed, sample))
-            for prompt in prompts
+            Transcript(Request(prompt, suited, seed, sample, call))
+            for prompt, seed in zip(prompts, seeds, strict=True)
+            for suited in (check(prompt, options, transformer.config),)
             for sample in range(options.num_samples)
         ]
 

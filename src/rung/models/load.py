@@ -18,12 +18,12 @@ import torch
 
 from rung import files
 from rung.errors import RungError
-from rung.models.activations import look
-from rung.models.batching.choice import backend_of
+from rung.models.activations import capture
 from rung.models.batching.engine import BatchEngine
 from rung.models.batching.fleet import Fleet
+from rung.models.batching.protocol import Setup
+from rung.models.batching.select_backend import backend_of
 from rung.models.batching.text import Piece, Request, Transcript
-from rung.models.batching.wire import Setup
 from rung.models.buffers import plain_torch
 from rung.models.choose_plan import make_plan
 from rung.models.drafts import NGRAM, drafting
@@ -135,6 +135,8 @@ class Model:
         run = self.run([prompt] if isinstance(prompt, str) else prompt, **options)
         for _ in run:
             pass
+        if run.interrupted:
+            raise KeyboardInterrupt
         single = isinstance(prompt, str) and run.options.num_samples == 1
         return run.completions[0] if single else run.completions
 
@@ -148,6 +150,8 @@ class Model:
         for _, piece in run:
             if piece:
                 yield piece
+        if run.interrupted:
+            raise KeyboardInterrupt
         return run.completions[0]
 
     def submit(self, prompt: str | Sequence[int], **options: Unpack[Keywords]) -> Future[Completion]:
@@ -226,7 +230,7 @@ class Model:
 
         patterns = [names] if isinstance(names, str) else list(names)
         with plain_torch(self.plan.device):
-            look(self.transformer, tokens.view(-1, tokens.shape[-1]), patterns, store)
+            capture(self.transformer, tokens.view(-1, tokens.shape[-1]), patterns, store)
         if out is not None:
             from safetensors import SafetensorError
             from safetensors.torch import save_file
