@@ -127,6 +127,7 @@ class Family:
     ignored: str = ""  # a pattern of tensors that files hold and no one reads
     sizes: Mapping[str, Config] | None = None  # of random weights
     steps: Any = None
+    checkpoints: str = ""  # the module that converts other trainers' checkpoints to a folder
 
 
 def _roots() -> list[Path]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import difflib
 import hashlib
+import importlib
 import threading
 import time
 import weakref
@@ -27,7 +28,8 @@ from rung.models.batching.text import Piece, Request, Transcript
 from rung.models.buffers import plain_torch
 from rung.models.choose_plan import make_plan
 from rung.models.drafts import NGRAM, drafting
-from rung.models.family import read_config
+from rung.models.family import find as find_family
+from rung.models.family import known, read_config
 from rung.models.generate import Run
 from rung.models.options import Completion, Options, Prompt
 from rung.models.sampling import Sampling
@@ -445,7 +447,9 @@ def find(model: str, *, revision: str | None = None, offline: bool = False) -> P
 def _converted(checkpoint: Path) -> Path:
     """The folder into which another trainer's checkpoint is converted, once for each state of it and its tokenizer."""
     from rung.cuda.kept import cache_folder
-    from rung.models.gpt2.checkpoints import beside, convert
+    kind = next(find_family(kind) for kind in known() if find_family(kind).checkpoints)
+    module = importlib.import_module(kind.checkpoints)
+    beside, convert = module.beside, module.convert
 
     status = checkpoint.stat()
     state = hashlib.sha256(f"{checkpoint.resolve()} {status.st_size} {status.st_mtime_ns}".encode())

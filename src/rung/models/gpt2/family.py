@@ -90,4 +90,5 @@ FAMILY = Family(
     ignored=r"h\.\d+\.attn\.(bias|masked_bias)",  # causal masks, which old versions of transformers saved
     sizes=SIZES,
     steps=rungs,
+    checkpoints="rung.models.gpt2.checkpoints",
 )
