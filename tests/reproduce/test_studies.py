@@ -15,10 +15,21 @@ from rung.cuda import nvrtc
 from rung.errors import RungError
 from rung.models.gpt2.config import Config
 from rung.reproduce import studies as study
-from rung.reproduce.studies import attention_scaling, cache, fusion, memory_latency, precision, softmax, vocab, waves
+from rung.reproduce.studies import (
+    attention_scaling,
+    cache,
+    fusion,
+    memory_latency,
+    precision,
+    restrict,
+    softmax,
+    vocab,
+    waves,
+)
 from rung.reproduce.studies.common import Time, shown, times
 from rung.results import store
 from rung.rungs import catalogue
+from rung.rungs.base import Rung
 
 Clock = Callable[[str, Mapping[str, float], str], float | None]
 
@@ -33,12 +44,13 @@ class FakeRunner:
         self.asked: list[tuple[str, ...]] = []
 
     def race(
-        self, rungs: Sequence[str], values: Mapping[str, float], dtype: str, seconds: float = 0.1
+        self, rungs: Sequence[str | Rung], values: Mapping[str, float], dtype: str, seconds: float = 0.1
     ) -> dict[str, Time]:
-        self.asked.append(tuple(rungs))
+        chosen = [catalogue.find(r) if isinstance(r, str) else r for r in rungs]  # a study may only name what there is ...
+        self.asked.append(tuple(one.full_name for one in chosen))
         found = {}
-        for name in rungs:
-            one = catalogue.find(name)  # a study may only name what there is ...
+        for one in chosen:
+            name = one.full_name
             one.operation.complete(values)  # ... at shapes that are one
             if dtype not in one.dtypes:
                 found[name] = Time(None, f"has no {dtype} version")
@@ -316,3 +328,33 @@ def test_the_caches_study_tells_the_gain_the_growth_and_the_first_pass() -> None
     assert "2x as fast after 8 tokens and 10x after 1000" in report.finding
     assert "without it a step takes 10x as long there, with it 2x" in report.finding
     assert "1.50 times as long when it fills the cache" in report.more["passes"].finding
+
+
+def test_restrict_goes_to_every_pointer_of_the_kernels_alone_and_the_result_compiles(tmp_path: Path) -> None:
+    text = "__device__ float f(float* a);\nextern \"C\" __global__ void k(const Real* x, float *__restrict__ y, int n)\n{"
+    new = restrict.restricted(text)
+    assert new == (
+        "__device__ float f(float* a);\n"
+        'extern "C" __global__ void k(const Real* __restrict__ x, float * __restrict__ y, int n)\n{'
+    )
+    rungs = restrict.pair("residual/01_naive", tmp_path)
+    (kernel,) = restrict.compared(rungs, "f32")
+    assert kernel.name == "residual" and not kernel.same, "loads go through the read-only path"
+    (same,) = restrict.compared((rungs[0], rungs[0]), "f32")
+    assert same.same and same.registers[0] == same.registers[1] == kernel.registers[0]
+
+
+def test_a_sum_in_16_bits_stops_growing_and_an_exponential_overflows() -> None:
+    found = {(case, dtype): (float(result), error) for case, dtype, result, error in precision.bits_and_range().rows}
+    exact = 8192 * 0.1
+    assert found["sum of 8192 times 0.1", "f16"][0] < exact / 2 and found["sum of 8192 times 0.1", "bf16"][0] < exact / 10
+    assert found["sum of 8192 times 0.1", "f32"][0] == pytest.approx(exact, rel=1e-3)
+    naive, shifted = "softmax of 12, 11, 3: exp as it is", "softmax of 12, 11, 3: exp less the maximum"
+    assert found[naive, "f16"][1] == "overflows"
+    assert all(float(found[case, d][1]) < 1e-2 for case in (naive, shifted) for d in ("bf16", "f32"))
+    assert float(found[shifted, "f16"][1]) < 1e-2
+
+
+def test_the_lectures_tiles_on_its_gpu_are_one_wave_and_two() -> None:
+    found = waves.limited(FakeRunner(lambda name, values, dtype: 50.0 * (1 + (values["T"] > 1792))))
+    assert [(row[1], row[2], float(row[3])) for row in found.rows] == [(98, 1, 50.0), (120, 2, 100.0)]

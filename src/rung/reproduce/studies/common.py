@@ -41,7 +41,7 @@ class Runner(Protocol):
         """Multiprocessors."""
 
     def race(
-        self, rungs: Sequence[str], values: Mapping[str, Number], dtype: str, seconds: float = 0.15
+        self, rungs: Sequence[str | Rung], values: Mapping[str, Number], dtype: str, seconds: float = 0.15
     ) -> dict[str, Time]:
         """Rungs and libraries of one operation against each other, by full name, checked.
 
@@ -68,14 +68,14 @@ class Gpu:
         return torch.cuda.get_device_properties(torch.cuda.current_device()).multi_processor_count
 
     def race(
-        self, rungs: Sequence[str], values: Mapping[str, Number], dtype: str, seconds: float = 0.15
+        self, rungs: Sequence[str | Rung], values: Mapping[str, Number], dtype: str, seconds: float = 0.15
     ) -> dict[str, Time]:
         from rung.bench import race as bench
 
         shown = ", ".join(f"{n}={v}" for n, v in values.items())
-        self.report(f"{rungs[0].partition('/')[0]} {dtype} {shown}")
-        chosen = [catalogue.find(r) for r in rungs]
-        self.raced |= dict.fromkeys(r.full_name for r in chosen)
+        chosen = [catalogue.find(r) if isinstance(r, str) else r for r in rungs]
+        self.report(f"{chosen[0].operation.name} {dtype} {shown}")
+        self.raced |= dict.fromkeys(r.full_name for r in chosen if catalogue.shipped(r))
         if not self.gpu:
             return _emulated(chosen, dtype)
         running = [r for r in chosen if dtype in r.dtypes]
