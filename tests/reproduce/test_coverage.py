@@ -26,12 +26,16 @@ def test_an_item_names_what_exists(item: items.Item) -> None:
 
 def test_a_row_of_other_options_dtype_or_gpu_is_no_evidence() -> None:
     options = {"study": "attention", "new_tokens": 512}
-    row = Row(kind="climb", what="gpt2", part="naive torch", dtype="float32", options=options, machine={"gpu": "A H200"})
+    row = Row(
+        kind="climb", what="gpt2", part="naive torch", dtype="float32", options=options, machine={"gpu": "A H200"}
+    )
     assert items.there("climb gpt2/naive_torch study=attention batch=1 gpu=H200", [row])
     for other in ("batch=4", "dtype=bfloat16", "gpu=H100", "new_tokens=8"):
         assert not items.there(f"climb gpt2/naive_torch {other}", [row])
     four = Row.of_json({**row.as_json(), "options": {**options, "batch": 4}})
-    assert items.there("climb gpt2/naive_torch batch=4", [four]) and not items.there("climb gpt2/naive_torch batch=1", [four])
+    assert items.there("climb gpt2/naive_torch batch=4", [four]) and not items.there(
+        "climb gpt2/naive_torch batch=1", [four]
+    )
     failed = Row.of_json({**row.as_json(), "verdict": "failed"})
     assert not items.there("climb gpt2/naive_torch", [failed])
 
@@ -43,7 +47,8 @@ def test_a_rung_is_there_once_it_has_a_row_and_figures_once_all_have() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["copy/99_nowhere", "rung fly", "tests/test_nothing.py", "figures lecture Part 9", "docs/coverage.md::test_no"]
+    "name",
+    ["copy/99_nowhere", "rung fly", "tests/test_nothing.py", "figures lecture Part 9", "docs/coverage.md::test_no"],
 )
 def test_a_name_that_does_not_exist_is_noticed(name: str) -> None:
     assert items.complaint(name, list(VERBS))

@@ -46,7 +46,9 @@ class FakeRunner:
     def race(
         self, rungs: Sequence[str | Rung], values: Mapping[str, float], dtype: str, seconds: float = 0.1
     ) -> dict[str, Time]:
-        chosen = [catalogue.find(r) if isinstance(r, str) else r for r in rungs]  # a study may only name what there is ...
+        chosen = [
+            catalogue.find(r) if isinstance(r, str) else r for r in rungs
+        ]  # a study may only name what there is ...
         self.asked.append(tuple(one.full_name for one in chosen))
         found = {}
         for one in chosen:
@@ -58,6 +60,10 @@ class FakeRunner:
             us = self.clock(name, values, dtype)
             found[name] = Time(us, "" if us else "too slow", 2e-3 if dtype == "bf16" else 1e-7)
         return found
+
+    def host(self, rungs: Sequence[str], shape: str, dtype: str) -> float | None:
+        assert all(shape in catalogue.find(name).operation.shapes for name in rungs)
+        return 3.0 * len(rungs)
 
     def peak(self, rung: str, values: Mapping[str, float], dtype: str) -> int | None:
         return self.bytes(rung, int(values["T"]))
@@ -216,7 +222,9 @@ def test_the_chasing_kernels_compile_for_a_gpu_and_keep_their_loads() -> None:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="here is a GPU")
-@pytest.mark.parametrize("name", [n for n in study.STUDIES if n not in ("precision", "attention", "cache", "ranks")])
+@pytest.mark.parametrize(
+    "name", [n for n in study.STUDIES if n not in ("precision", "attention", "cache", "ranks", "restrict")]
+)
 def test_without_a_gpu_no_time_is_made_up(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["study", name])
@@ -290,7 +298,9 @@ def small_gpt2() -> Config:
     return Config(500, 64, 32, 2, 2, 128, "gelu_tanh", 1e-5, True, False, True, (499,))
 
 
-def test_the_caches_study_writes_the_same_tokens_with_and_without_a_cache_on_a_cpu_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_caches_study_writes_the_same_tokens_with_and_without_a_cache_on_a_cpu_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(cache, "POSITIONS", (4, 48))
     found = cache.run(on_a_cpu(), config=small_gpt2())
     assert found.columns == ("N", "without, ms", "with, ms", "cache, MB") and found.weights == "random"
@@ -331,7 +341,7 @@ def test_the_caches_study_tells_the_gain_the_growth_and_the_first_pass() -> None
 
 
 def test_restrict_goes_to_every_pointer_of_the_kernels_alone_and_the_result_compiles(tmp_path: Path) -> None:
-    text = "__device__ float f(float* a);\nextern \"C\" __global__ void k(const Real* x, float *__restrict__ y, int n)\n{"
+    text = '__device__ float f(float* a);\nextern "C" __global__ void k(const Real* x, float *__restrict__ y, int n)\n{'
     new = restrict.restricted(text)
     assert new == (
         "__device__ float f(float* a);\n"
@@ -347,7 +357,9 @@ def test_restrict_goes_to_every_pointer_of_the_kernels_alone_and_the_result_comp
 def test_a_sum_in_16_bits_stops_growing_and_an_exponential_overflows() -> None:
     found = {(case, dtype): (float(result), error) for case, dtype, result, error in precision.bits_and_range().rows}
     exact = 8192 * 0.1
-    assert found["sum of 8192 times 0.1", "f16"][0] < exact / 2 and found["sum of 8192 times 0.1", "bf16"][0] < exact / 10
+    assert (
+        found["sum of 8192 times 0.1", "f16"][0] < exact / 2 and found["sum of 8192 times 0.1", "bf16"][0] < exact / 10
+    )
     assert found["sum of 8192 times 0.1", "f32"][0] == pytest.approx(exact, rel=1e-3)
     naive, shifted = "softmax of 12, 11, 3: exp as it is", "softmax of 12, 11, 3: exp less the maximum"
     assert found[naive, "f16"][1] == "overflows"

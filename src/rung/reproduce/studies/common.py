@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import math
+import statistics
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -15,6 +17,8 @@ from rung.errors import RungError, first_line
 from rung.expressions import Number
 from rung.rungs import catalogue
 from rung.rungs.base import Rung
+
+LAUNCHES = 200
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,9 @@ class Runner(Protocol):
 
         Without a GPU: only the errors of the first that the emulator can run.
         """
+
+    def host(self, rungs: Sequence[str], shape: str, dtype: str) -> float | None:
+        """Microseconds that the host takes to launch these one after the other."""
 
     def peak(self, rung: str, values: Mapping[str, Number], dtype: str) -> int | None:
         """Peak memory of a call in addition to its operands, in bytes; None if it cannot run."""
@@ -98,6 +105,30 @@ class Gpu:
             time = row.cold_us if row.verdict == "ok" else None
             found[row.rung] = Time(time, row.reason, row.norm, row.tflops)
         return found
+
+    def host(self, rungs: Sequence[str], shape: str, dtype: str) -> float | None:
+        runs = [self._bound(catalogue.find(name), shape, dtype) for name in rungs]
+        taken = []
+        for _ in range(9):
+            torch.cuda.synchronize()
+            began = time.perf_counter()
+            for _ in range(LAUNCHES):  # the GPU works them off later
+                for run in runs:
+                    run()
+            taken.append((time.perf_counter() - began) / LAUNCHES)
+        return statistics.median(taken) * 1e6
+
+    def _bound(self, rung: Rung, shape: str, dtype: str) -> Callable[[], None]:
+        values, real = rung.operation.complete(rung.operation.shapes[shape]), dtype_named(dtype)
+        tensors = rung.operation.inputs(
+            values,
+            real,
+            1,
+            empty=lambda _, size, kind: torch.empty(size, dtype=kind, device="cuda"),
+            names=rung.operand_names,
+            device="cuda",
+        )
+        return rung.prepare(tensors, values, real, device="cuda").run
 
     def peak(self, rung: str, values: Mapping[str, Number], dtype: str) -> int | None:
         one, real = catalogue.find(rung), dtype_named(dtype)
