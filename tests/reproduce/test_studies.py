@@ -246,7 +246,8 @@ def test_a_study_writes_a_chart_and_a_row(
     assert "Fusing gains most for" in out and "separate us" in out
     svg = (tmp_path / "charts" / "fusion.svg").read_text()
     assert svg.startswith("<svg") and "Fusing gains most for" in svg
-    (row,) = store.read(tmp_path / "results.jsonl")
+    row, launches = store.read(tmp_path / "results.jsonl")
+    assert launches.part == "launches" and launches.detail["rows"][0][:2] == ["gelu and bias", 2]
     assert (row.kind, row.what, row.quick) == ("study", "fusion", False)
     assert row.detail["finding"] in out and len(row.detail["series"]) == 2
 

@@ -48,8 +48,9 @@ def counted(rows: Sequence[Row]) -> str:
     right = [row for row in rows if codes.current(row)]
     closed = sum(bool(item.closed) for item in items.items())
     waiting = sum(bool(item.missing(right)) for item in items.items())
-    done = len(items.items()) - closed - waiting
-    return f"\nOf {len(items.items())} items {done} are as described, {waiting} wait for a row and {closed} are closed.\n\n"
+    every = len(items.items())
+    done = every - closed - waiting
+    return f"\nOf {every} items {done} are as described, {waiting} wait for a row and {closed} are closed.\n\n"
 
 
 def course(found: Figures) -> str:
