@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from rung.cuda import limits
 from rung.cuda.host_code import device_part
@@ -18,7 +18,7 @@ from rung.errors import RungError
 from rung.expressions import Names, evaluate, evaluate_int
 from rung.lazy import torch
 from rung.operation import Operation, Tensors, Values
-from rung.rungs import alignment, header, source_file
+from rung.rungs import adopt, alignment, header, source_file
 from rung.rungs.arguments import Arguments
 from rung.rungs.base import Call, Device, Prepared, Rung, Tuning, arch
 
@@ -41,9 +41,12 @@ class CudaRung(Rung):
 
     kind = "cuda"
 
-    def __init__(self, operation: Operation, path: Path) -> None:
+    def __init__(self, operation: Operation, path: Path, table: dict[str, Any] | None = None) -> None:
         self._source = source_file.read(path)
-        self.table = header.table(self._source, str(path))
+        self.guessed: tuple[str, ...] | None = None  # remarks on a header that is not the file's own
+        if table is None and self._source.strip() and not adopt.has_header(self._source):
+            table, self.guessed = adopt.adopted(operation, self._source, path)
+        self.table = header.table(self._source, str(path)) if table is None else table
         super().__init__(operation, path.stem, path, header.of_table(self.table, str(path)))
         self._purposes: tuple[str, ...] = ()
         for name in self.header.constants:
